@@ -1,0 +1,14 @@
+//! The invalidation daemon (§4.1 of the paper, its mcsqueal): reads what a database has committed, finds the keys
+//! that the change makes stale, and deletes them in every frontend cluster.
+//!
+//! ```text
+//! commit log -> source (commits, in order) -> gate (visible to readers?) -> batch -> router of the cluster
+//!                                                                              <- acknowledged: position moves on
+//! ```
+//!
+//! Each cluster has a pipeline of its own, from its own durable position, so a cluster that is down delays no other.
+#![forbid(unsafe_code)]
+
+mod source;
+
+pub use source::{Commit, Commits, Position, Source, SourceError};

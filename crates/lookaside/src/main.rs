@@ -1,0 +1,2 @@
+//! Room to be filled.
+fn main() {}

@@ -1,0 +1,1 @@
+//! The eight bytes in front of every datagram (memcached's `protocol.txt`, "UDP protocol").
