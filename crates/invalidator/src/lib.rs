@@ -9,6 +9,7 @@
 //! Each cluster has a pipeline of its own, from its own durable position, so a cluster that is down delays no other.
 #![forbid(unsafe_code)]
 
-mod source;
+pub mod keys;
+pub mod source;
 
 pub use source::{Commit, Commits, Position, Source, SourceError};

@@ -1,0 +1,1 @@
+//! The binlog of MariaDB and MySQL as a source.
