@@ -1,0 +1,48 @@
+# Everything a person does with a checkout. `make help` lists it.
+
+CARGO ?= cargo
+PYTHON := .venv/bin/python
+SEEDS ?= 300
+FUZZ_SECONDS ?= 60
+
+.PHONY: help up test install build lint unit simulate end-to-end fuzz bench soak clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+up: ## a whole region on this machine, with a demo application; Ctrl-C stops it (UP="..." replaces the options)
+	$(CARGO) build --release --workspace --bins
+	target/release/lookaside up $(or $(UP),--demo)
+
+test: install lint unit simulate end-to-end ## everything that must pass before a change lands
+
+install: ## what the tests need: Debian packages, Python packages in .venv
+	tests/install
+
+build:
+	$(CARGO) build --workspace --bins
+
+lint: ## format, lints as errors, and the arrows of ARCHITECTURE.md against the real dependencies
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(PYTHON) tests/check_architecture.py
+	$(PYTHON) -m ruff check tests experiments
+	$(PYTHON) -m ruff format --check tests experiments
+
+unit: ## unit, property and integration tests of every crate
+	$(CARGO) test --workspace --locked
+
+simulate: build ## SEEDS whole regions under a seeded clock and network
+	target/debug/lookaside simulate --seeds $(SEEDS)
+
+end-to-end: build ## the built binaries with real clients and a real MariaDB
+	$(PYTHON) -m pytest tests
+
+fuzz: ## every fuzz target for FUZZ_SECONDS (needs a nightly toolchain and cargo-fuzz)
+	tests/fuzz $(FUZZ_SECONDS)
+
+bench: ## ratios against memcached in one run, written to docs/benchmarks.md
+	experiments/run
+
+clean:
+	$(CARGO) clean
