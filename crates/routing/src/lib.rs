@@ -7,6 +7,11 @@
 //! recording fakes, `simulation` by a network of its own.
 #![forbid(unsafe_code)]
 
+mod hash;
+mod health;
+mod key;
 mod route;
 
+pub use hash::{HashFunction, KeyHash, SERVERS_MAX};
+pub use health::{Health, HealthChange, HealthSettings};
 pub use route::{Address, Batch, BoxFuture, Context, Destination, Failure, Outcome, Outcomes, Route};

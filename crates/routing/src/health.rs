@@ -1,0 +1,214 @@
+//! Whether a server may be sent to: the state that takes a failing destination out (TKO) and lets it back in.
+//!
+//! A get and a delete both ask [`Health::may_send`] before a byte leaves. While a destination is out, every request
+//! fails at once, so that the failover children (the gutter, §3.3 of the paper) are asked without a timeout's wait.
+//!
+//! ```text
+//!             N timeouts in a row (soft), one connect error (hard)
+//!    up  ------------------------------------------------------------->  out
+//!     ^                                                                   | a probe is due at next_probe_at_ms()
+//!     |   a probe or a late reply succeeds                                | a failed probe: wait 1.5 times as long
+//!     +-------------------------------------------------------------------+ (plus jitter), up to the longest wait
+//! ```
+//!
+//! Invariants: `may_send()` is true exactly while no probe is scheduled. Any reply at all, an error line included,
+//! proves that the server lives. A lost connection proves nothing: the attempt to connect again decides.
+//!
+//! Absent on purpose: sending probes, clocks and random numbers. The owner of the connection drives this; `now_ms` is
+//! milliseconds since any fixed moment, and jitter comes in as a number.
+
+use crate::{Failure, Outcome};
+
+/// When a destination is taken out and how often it is probed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HealthSettings {
+    /// So many timeouts in a row take the destination out. Default 3, at least 1. At 1 a single slow reply does; a
+    /// large number makes every client wait for that many timeouts first.
+    pub timeouts_until_out: u32,
+    /// From being taken out to the first probe, in milliseconds. Default 1000 (mcrouter: 10000), at least 1.
+    pub probe_initial_ms: u64,
+    /// The longest wait between two probes before jitter, in milliseconds. Default 60000.
+    pub probe_max_ms: u64,
+}
+
+impl Default for HealthSettings {
+    fn default() -> Self {
+        HealthSettings { timeouts_until_out: 3, probe_initial_ms: 1_000, probe_max_ms: 60_000 }
+    }
+}
+
+/// What a report changed, for the log and the counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HealthChange {
+    /// Taken out after timeouts in a row.
+    TakenOutSoft,
+    /// Taken out after a connection could not be made.
+    TakenOutHard,
+    /// Back in.
+    Returned,
+}
+
+/// The state of one destination.
+#[derive(Clone, Debug)]
+pub struct Health {
+    settings: HealthSettings,
+    timeouts_in_a_row: u32,
+    probe: Option<Probe>,
+}
+
+/// Only there while the destination is out.
+#[derive(Clone, Copy, Debug)]
+struct Probe {
+    at_ms: u64,
+    wait_ms: u64,
+}
+
+impl Health {
+    /// A destination that nothing bad is known of.
+    pub fn new(settings: HealthSettings) -> Self {
+        Health { settings, timeouts_in_a_row: 0, probe: None }
+    }
+
+    /// Whether requests may be sent; otherwise they fail with [`Failure::TakenOut`] at once.
+    pub fn may_send(&self) -> bool {
+        self.probe.is_none()
+    }
+
+    /// Takes note of what came of a request. Misses and error lines are replies: they prove that the server lives.
+    pub fn on_outcome(&mut self, outcome: &Outcome, now_ms: u64) -> Option<HealthChange> {
+        match outcome {
+            Ok(_) => self.come_back(),
+            Err(Failure::TimedOut) => {
+                self.timeouts_in_a_row = self.timeouts_in_a_row.saturating_add(1);
+                if self.timeouts_in_a_row < self.settings.timeouts_until_out {
+                    return None;
+                }
+                self.take_out(HealthChange::TakenOutSoft, now_ms)
+            }
+            Err(Failure::ConnectFailed | Failure::ConnectTimedOut) => self.take_out(HealthChange::TakenOutHard, now_ms),
+            Err(
+                Failure::TakenOut | Failure::Busy | Failure::NoRoute(_) | Failure::ConnectionLost | Failure::Malformed,
+            ) => None,
+        }
+    }
+
+    /// When the next probe is due, on the clock of `now_ms`; `None` while the destination is in.
+    pub fn next_probe_at_ms(&self) -> Option<u64> {
+        self.probe.map(|probe| probe.at_ms)
+    }
+
+    /// Takes note of a probe's result. `jitter` in `0.0..1.0` spreads the probes of many routers: it becomes 5 to 50
+    /// percent on top of the wait.
+    pub fn on_probe(&mut self, ok: bool, now_ms: u64, jitter: f64) -> Option<HealthChange> {
+        if ok {
+            return self.come_back();
+        }
+        if let Some(probe) = &mut self.probe {
+            probe.wait_ms = (probe.wait_ms + probe.wait_ms.div_ceil(2)).min(self.settings.probe_max_ms);
+            probe.at_ms = now_ms.saturating_add(with_jitter_ms(probe.wait_ms, jitter));
+        }
+        None
+    }
+
+    fn come_back(&mut self) -> Option<HealthChange> {
+        self.timeouts_in_a_row = 0;
+        self.probe.take().map(|_| HealthChange::Returned)
+    }
+
+    fn take_out(&mut self, change: HealthChange, now_ms: u64) -> Option<HealthChange> {
+        if self.probe.is_some() {
+            return None; // What was still in flight must not put off the probe that is due.
+        }
+        let wait_ms = self.settings.probe_initial_ms.max(1);
+        self.probe = Some(Probe { at_ms: now_ms.saturating_add(wait_ms), wait_ms });
+        Some(change)
+    }
+}
+
+/// `wait_ms` and 5 to 50 percent more.
+fn with_jitter_ms(wait_ms: u64, jitter: f64) -> u64 {
+    let share = 0.05 + 0.45 * jitter.clamp(0.0, 1.0);
+    wait_ms.saturating_add((wait_ms as f64 * share) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lookaside_protocol::{ErrorReply, Reply};
+
+    const TIMED_OUT: Outcome = Err(Failure::TimedOut);
+
+    fn taken_out_at(now_ms: u64) -> Health {
+        let mut health = Health::new(HealthSettings::default());
+        assert_eq!(health.on_outcome(&Err(Failure::ConnectFailed), now_ms), Some(HealthChange::TakenOutHard));
+        health
+    }
+
+    #[test]
+    fn only_timeouts_in_a_row_take_a_destination_out() {
+        let mut health = Health::new(HealthSettings::default());
+        for outcome in [TIMED_OUT, TIMED_OUT, Ok(Reply::Miss), TIMED_OUT, TIMED_OUT] {
+            assert_eq!(health.on_outcome(&outcome, 5), None);
+            assert!(health.may_send());
+        }
+        assert_eq!(health.on_outcome(&TIMED_OUT, 5), Some(HealthChange::TakenOutSoft));
+        assert!(!health.may_send());
+        assert_eq!(health.next_probe_at_ms(), Some(1_005));
+    }
+
+    #[test]
+    fn one_failed_connection_takes_it_out() {
+        for failure in [Failure::ConnectFailed, Failure::ConnectTimedOut] {
+            let mut health = Health::new(HealthSettings::default());
+            assert_eq!(health.on_outcome(&Err(failure), 0), Some(HealthChange::TakenOutHard));
+            assert!(!health.may_send());
+        }
+    }
+
+    #[test]
+    fn a_lost_connection_neither_counts_nor_forgives() {
+        let mut health = Health::new(HealthSettings::default());
+        for failure in [Failure::TimedOut, Failure::TimedOut, Failure::ConnectionLost, Failure::Busy] {
+            assert_eq!(health.on_outcome(&Err(failure), 0), None);
+        }
+        assert_eq!(health.on_outcome(&TIMED_OUT, 0), Some(HealthChange::TakenOutSoft));
+    }
+
+    #[test]
+    fn an_error_line_proves_that_the_server_lives() {
+        let mut health = taken_out_at(0);
+        let unknown_verb = Ok(Reply::Error(ErrorReply::Unknown));
+        assert_eq!(health.on_outcome(&unknown_verb, 1), Some(HealthChange::Returned));
+        assert!(health.may_send());
+        assert_eq!(health.next_probe_at_ms(), None);
+    }
+
+    #[test]
+    fn requests_in_flight_do_not_put_off_the_probe() {
+        let mut health = taken_out_at(0);
+        assert_eq!(health.on_outcome(&Err(Failure::ConnectFailed), 900), None);
+        assert_eq!(health.next_probe_at_ms(), Some(1_000));
+    }
+
+    #[test]
+    fn probes_come_at_growing_waits_with_jitter_up_to_the_longest() {
+        let mut health = taken_out_at(0);
+        assert_eq!(health.on_probe(false, 1_000, 0.0), None);
+        assert_eq!(health.next_probe_at_ms(), Some(1_000 + 1_575), "1500 ms and 5 percent");
+        health.on_probe(false, 3_000, 1.0);
+        assert_eq!(health.next_probe_at_ms(), Some(3_000 + 3_375), "2250 ms and 50 percent");
+        for _ in 0..40 {
+            health.on_probe(false, 10_000, 0.0);
+        }
+        assert_eq!(health.next_probe_at_ms(), Some(10_000 + 63_000), "60 s and 5 percent");
+    }
+
+    #[test]
+    fn one_good_probe_clears_everything() {
+        let mut health = taken_out_at(0);
+        assert_eq!(health.on_probe(true, 1_000, 0.5), Some(HealthChange::Returned));
+        assert!(health.may_send());
+        assert_eq!(health.on_probe(true, 1_001, 0.5), None);
+        assert_eq!(health.on_outcome(&TIMED_OUT, 2_000), None, "the count starts anew");
+    }
+}
