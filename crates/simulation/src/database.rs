@@ -1,0 +1,157 @@
+//! A database with a commit log that runs ahead of visibility.
+//!
+//! Each key is a row whose value is a version number: the position of the commit that wrote it. A commit is in the log
+//! at once; readers see it only later, in log order, as MariaDB and MySQL do it (a reader may see the old
+//! row up to a quarter of a second after the log has the new one). The writer's own commit returns when it is visible.
+
+use lookaside_invalidator::{Commit, Commits, Position, Source, SourceError};
+use lookaside_routing::BoxFuture;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard},
+    time::{Duration, SystemTime},
+};
+use tokio::sync::watch;
+
+/// The database. Clones are the same one.
+#[derive(Clone)]
+pub struct Database {
+    tables: Arc<Mutex<Tables>>,
+    /// How much of the log there is, and how much of it readers see.
+    progress: watch::Sender<Progress>,
+    /// Whether [`Source::visible`] waits, as it must. Without it the checker has to find stale reads.
+    is_gated: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Progress {
+    logged: u64,
+    visible: u64,
+}
+
+struct Tables {
+    rng: fastrand::Rng,
+    /// The key that each commit wrote; commit n is at index n - 1.
+    log: Vec<Arc<str>>,
+    /// The versions of each row, ascending.
+    versions: BTreeMap<Arc<str>, Vec<u64>>,
+    visibility_lag_us_max: u64,
+}
+
+impl Database {
+    /// An empty database.
+    pub fn new(seed: u64, visibility_lag_us_max: u64, is_gated: bool) -> Self {
+        let tables = Tables {
+            rng: fastrand::Rng::with_seed(seed),
+            log: Vec::new(),
+            versions: BTreeMap::new(),
+            visibility_lag_us_max,
+        };
+        Database { tables: Arc::new(Mutex::new(tables)), progress: watch::Sender::new(Progress::default()), is_gated }
+    }
+
+    /// Writes `key` in a transaction of its own; returns its version when every new reader sees it.
+    pub async fn write(&self, key: &str) -> u64 {
+        let (version, lag) = {
+            let mut tables = self.tables();
+            let key: Arc<str> = key.into();
+            tables.log.push(key.clone());
+            let version = tables.log.len() as u64;
+            tables.versions.entry(key).or_default().push(version);
+            let longest_us = if tables.rng.u8(0..4) == 0 { tables.visibility_lag_us_max } else { 300 };
+            (version, Duration::from_micros(tables.rng.u64(0..=longest_us)))
+        };
+        self.progress.send_modify(|progress| progress.logged = version);
+        tokio::time::sleep(lag).await;
+        // Commits become visible in log order: each waits for the one before it.
+        let mut progress = self.progress.subscribe();
+        let _ = progress.wait_for(|progress| progress.visible + 1 >= version).await;
+        self.progress.send_modify(|progress| progress.visible = progress.visible.max(version));
+        version
+    }
+
+    /// The version of `key` that a reader who begins now sees; 0 if there is no such row yet.
+    pub fn read(&self, key: &str) -> u64 {
+        let visible = self.progress.borrow().visible;
+        let tables = self.tables();
+        let versions = tables.versions.get(key).map_or(&[][..], Vec::as_slice);
+        versions[..versions.partition_point(|&version| version <= visible)].last().copied().unwrap_or(0)
+    }
+
+    /// How long a query takes, drawn from the seed.
+    pub fn query_time(&self) -> Duration {
+        let mut tables = self.tables();
+        let longest_us = if tables.rng.u8(0..10) == 0 { 400_000 } else { 3_000 };
+        Duration::from_micros(tables.rng.u64(100..=longest_us))
+    }
+
+    /// The newest version of `key` in the log that is not above `position`; 0 if there is none.
+    pub fn version_at(&self, key: &str, position: u64) -> u64 {
+        let tables = self.tables();
+        let versions = tables.versions.get(key).map_or(&[][..], Vec::as_slice);
+        versions[..versions.partition_point(|&version| version <= position)].last().copied().unwrap_or(0)
+    }
+
+    /// The position of the last commit.
+    pub fn logged(&self) -> u64 {
+        self.progress.borrow().logged
+    }
+
+    /// Every key that was ever written.
+    pub fn keys(&self) -> Vec<Arc<str>> {
+        self.tables().versions.keys().cloned().collect()
+    }
+
+    /// The commit log from behind `position` on, as an invalidator reads it.
+    pub fn source(&self, position: u64) -> Box<dyn Source> {
+        Box::new(CommitLog { database: self.clone(), read: position })
+    }
+
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().expect("one thread runs a simulation")
+    }
+}
+
+struct CommitLog {
+    database: Database,
+    read: u64,
+}
+
+impl Source for CommitLog {
+    fn next(&mut self, keys_max: usize) -> BoxFuture<'_, Result<Commits, SourceError>> {
+        Box::pin(async move {
+            let mut progress = self.database.progress.subscribe();
+            let read = self.read;
+            let _ = progress.wait_for(|progress| progress.logged > read).await;
+            let tables = self.database.tables();
+            let first = self.read as usize;
+            let commits: Vec<Commit> = tables.log[first..]
+                .iter()
+                .take(keys_max.max(1))
+                .zip(self.read + 1..)
+                .map(|(key, position)| Commit {
+                    position: Position(position.to_string()),
+                    keys: vec![key.as_bytes().to_vec()],
+                    committed_at: SystemTime::UNIX_EPOCH,
+                })
+                .collect();
+            self.read += commits.len() as u64;
+            Ok(Commits { commits, position: Position(self.read.to_string()) })
+        })
+    }
+
+    fn visible<'a>(&'a mut self, position: &'a Position) -> BoxFuture<'a, Result<(), SourceError>> {
+        Box::pin(async move {
+            if !self.database.is_gated {
+                return Ok(());
+            }
+            let position: u64 = position
+                .0
+                .parse()
+                .map_err(|_| SourceError::Unusable { why: format!("{} is not a position of this log", position.0) })?;
+            let mut progress = self.database.progress.subscribe();
+            let _ = progress.wait_for(|progress| progress.visible >= position).await;
+            Ok(())
+        })
+    }
+}
