@@ -12,4 +12,4 @@
 pub mod keys;
 pub mod source;
 
-pub use source::{Commit, Commits, Position, Source, SourceError};
+pub use source::{Commit, Commits, Log, Opened, Position, Source, SourceError, Start};

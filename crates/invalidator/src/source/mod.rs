@@ -76,3 +76,33 @@ pub struct Commits {
     /// All up to here has been read, whether it named keys or not.
     pub position: Position,
 }
+
+/// A database whose commit log can be read: opens sources. A pipeline asks for a new source after every failure, so
+/// a source itself need not know how to connect again: it may fail with what it saw and be dropped.
+pub trait Log: Send + Sync {
+    /// Which log this is, however it is reached: positions in one log mean nothing in another. A server's unique name
+    /// or a file's path; text that stays the same over restarts of the database.
+    fn identity(&self) -> BoxFuture<'_, Result<String, SourceError>>;
+
+    /// A source whose first commit is the first one behind `start`.
+    fn open<'a>(&'a self, start: &'a Start) -> BoxFuture<'a, Result<Opened, SourceError>>;
+}
+
+/// Where to begin to read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// With the oldest commit that the log still has.
+    Earliest,
+    /// Behind the newest commit: only what is committed from now on.
+    Now,
+    /// Behind this position.
+    At(Position),
+}
+
+/// What [`Log::open`] returns.
+pub struct Opened {
+    /// Begins behind `position`.
+    pub source: Box<dyn Source>,
+    /// Where it begins; the same as asked for with [`Start::At`].
+    pub position: Position,
+}
