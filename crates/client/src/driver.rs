@@ -1,0 +1,217 @@
+//! A destination's task: connects when there is something to send, serves the connection until it ends, and while the
+//! server is taken out (TKO), probes it. Serves every path; §3.3 of the paper needs its verdicts to be quick.
+//!
+//! ```text
+//!        a job                connected
+//! idle ---------> connecting -----------> connection --.
+//!   ^                 | failed               | taken   | ended: back to idle
+//!   |  probe answered v                      v  out    |
+//!   '------------- taken out <---------------'         v
+//! ```
+//!
+//! A server that is taken out loses its connection too: after a partition, an old connection can stay silent for
+//! minutes, while a new one tells at once. A probe is a new connection and a `version` on it; answered, it stays.
+
+use crate::{
+    Network,
+    connection::{Connection, End, Surroundings, answer_limits, millis_since},
+    destination::{DestinationOptions, Shared, count},
+    network::Stream,
+    pipeline::{Broken, Job},
+};
+use lookaside_protocol::text::{ParsedAnswer, parse_answer};
+use lookaside_routing::{Address, Failure, Health, HealthChange};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    sync::mpsc,
+    time::{Instant, sleep_until, timeout},
+};
+
+/// The longest answer to a probe, in bytes.
+const PROBE_ANSWER_BYTES_MAX: usize = 1_024;
+
+pub(crate) struct Driver {
+    address: Address,
+    network: Arc<dyn Network>,
+    options: DestinationOptions,
+    queue: mpsc::UnboundedReceiver<Job>,
+    waiting: VecDeque<Job>,
+    shared: Arc<Shared>,
+    health: Health,
+    random: fastrand::Rng,
+    epoch: Instant,
+}
+
+/// The destination was dropped: there is nothing left to do.
+struct Dropped;
+
+impl Driver {
+    pub(crate) fn new(
+        address: Address,
+        network: Arc<dyn Network>,
+        options: DestinationOptions,
+        queue: mpsc::UnboundedReceiver<Job>,
+        shared: Arc<Shared>,
+    ) -> Driver {
+        Driver {
+            address,
+            network,
+            queue,
+            waiting: VecDeque::new(),
+            shared,
+            health: Health::new(options.health),
+            random: fastrand::Rng::with_seed(options.seed),
+            epoch: Instant::now(),
+            options,
+        }
+    }
+
+    pub(crate) async fn run(mut self) {
+        while let Ok(stream) = self.next_stream().await {
+            let Some(stream) = stream else { continue };
+            let around = Surroundings {
+                queue: &mut self.queue,
+                waiting: &mut self.waiting,
+                health: &mut self.health,
+                shared: &self.shared,
+                options: &self.options,
+                epoch: self.epoch,
+            };
+            match Connection::new(stream, around).run().await {
+                End::Dropped => return,
+                end => self.on_end(&end),
+            }
+        }
+    }
+
+    /// Waits for a reason to connect, and connects; `None` when that failed.
+    async fn next_stream(&mut self) -> Result<Option<Box<dyn Stream>>, Dropped> {
+        if let Some(at_ms) = self.health.next_probe_at_ms() {
+            self.wait_taken_out(self.epoch + Duration::from_millis(at_ms)).await?;
+            return Ok(self.probe().await);
+        }
+        let job = self.queue.recv().await.ok_or(Dropped)?;
+        self.waiting.push_back(job);
+        match self.connect().await {
+            Ok(stream) => Ok(Some(stream)),
+            Err(failure) => {
+                let change = self.health.on_outcome(&Err(failure.clone()), millis_since(self.epoch));
+                self.fail_waiting(&failure);
+                self.note(change);
+                Ok(None)
+            }
+        }
+    }
+
+    async fn connect(&mut self) -> Result<Box<dyn Stream>, Failure> {
+        let limit_ms = self.options.connect_timeout_ms.unwrap_or(self.options.server_timeout_ms);
+        let connecting = self.network.connect(&self.address);
+        let counters = &self.shared.counters;
+        match timeout(Duration::from_millis(limit_ms), connecting).await {
+            Ok(Ok(stream)) => {
+                count(&counters.connects, 1);
+                Ok(stream)
+            }
+            Ok(Err(error)) => {
+                tracing::debug!(server = %self.address, %error, "connection failed");
+                count(&counters.connect_failures, 1);
+                Err(Failure::ConnectFailed)
+            }
+            Err(_) => {
+                tracing::debug!(server = %self.address, limit_ms, "connection timed out");
+                count(&counters.connect_failures, 1);
+                Err(Failure::ConnectTimedOut)
+            }
+        }
+    }
+
+    /// Waits until a probe is due. Jobs that slipped into the queue before the handle knew are refused.
+    async fn wait_taken_out(&mut self, probe_at: Instant) -> Result<(), Dropped> {
+        loop {
+            tokio::select! {
+                biased;
+                job = self.queue.recv() => job.ok_or(Dropped)?.fail(&Failure::TakenOut),
+                () = sleep_until(probe_at) => return Ok(()),
+            }
+        }
+    }
+
+    /// Connects and asks for the version. Answered, the server is back in and the connection can be used.
+    async fn probe(&mut self) -> Option<Box<dyn Stream>> {
+        count(&self.shared.counters.probes, 1);
+        let stream = match self.connect().await {
+            Ok(stream) => {
+                let limit = Duration::from_millis(self.options.server_timeout_ms);
+                timeout(limit, ask_version(stream, &self.options)).await.ok().flatten()
+            }
+            Err(_) => None,
+        };
+        let jitter = self.random.f64();
+        let change = self.health.on_probe(stream.is_some(), millis_since(self.epoch), jitter);
+        self.note(change);
+        stream
+    }
+
+    fn on_end(&mut self, end: &End) {
+        match end {
+            End::Broken(Broken::Malformed(why)) => {
+                tracing::warn!(server = %self.address, why, "malformed answer: connection closed");
+            }
+            End::Broken(Broken::OutOfStep) => {
+                tracing::warn!(server = %self.address, "server refused a command with a value: connection closed");
+            }
+            End::TooManyLate => {
+                tracing::warn!(server = %self.address, "too many answers are late: connection closed");
+            }
+            End::TakenOut(change) => self.note(Some(*change)),
+            End::Closed(kind) => tracing::debug!(server = %self.address, %kind, "connection ended"),
+            End::Dropped => {}
+        }
+    }
+
+    /// Makes a change of health known to the handle and to the operator.
+    fn note(&mut self, change: Option<HealthChange>) {
+        let Some(change) = change else { return };
+        let is_out = !self.health.may_send();
+        self.shared.is_taken_out.store(is_out, Ordering::Relaxed);
+        if is_out {
+            count(&self.shared.counters.taken_out, 1);
+            tracing::warn!(server = %self.address, ?change, "server is taken out; it is probed until it answers");
+        } else {
+            tracing::info!(server = %self.address, "server is back");
+        }
+    }
+
+    fn fail_waiting(&mut self, failure: &Failure) {
+        for job in self.waiting.drain(..) {
+            job.fail(failure);
+        }
+        while let Ok(job) = self.queue.try_recv() {
+            job.fail(failure);
+        }
+    }
+}
+
+/// Sends `version` and waits for any whole answer: even an error line proves that the server lives.
+async fn ask_version(mut stream: Box<dyn Stream>, options: &DestinationOptions) -> Option<Box<dyn Stream>> {
+    stream.write_all(b"version\r\n").await.ok()?;
+    stream.flush().await.ok()?;
+    let limits = answer_limits(options);
+    let mut answer = Vec::new();
+    while answer.len() < PROBE_ANSWER_BYTES_MAX {
+        if stream.read_buf(&mut answer).await.ok()? == 0 {
+            return None;
+        }
+        match parse_answer(&answer, &limits) {
+            ParsedAnswer::Answer { consumed, .. } => return (consumed == answer.len()).then_some(stream),
+            ParsedAnswer::Malformed { .. } => return None,
+            ParsedAnswer::Incomplete { .. } => {}
+        }
+    }
+    None
+}

@@ -1,0 +1,397 @@
+//! Requests out, answers in: what one connection has sent and not yet heard back about. Serves every path; sans-I/O.
+//!
+//! ```text
+//! batches  [get a, get b] [get c, delete d]          as callers handed them in, each with one oneshot for all of it
+//! lines    get a b c\r\n        delete d\r\n         runs of the same get merged, across batches too
+//! answers  VALUE b .. END\r\n   DELETED\r\n          matched to the lines in order, inside a get by key
+//! ```
+//!
+//! Invariants:
+//! * Lines are answered in the order in which they were sent; `lines` holds those that are not answered yet.
+//! * The front line begins at request `done` of the front batch.
+//! * A batch that timed out keeps its place: its answer is read and dropped when it comes, so that the stream stays
+//!   in step. Such batches are at the front, `late` of them; the caller of this module bounds them.
+//! * An outcome is an `Err` exactly as long as its request has no reply.
+//!
+//! Absent on purpose: sockets and clocks (`now` comes in).
+
+use bytes::Bytes;
+use lookaside_protocol::{
+    ErrorReply, Operation, Reply,
+    text::{Answer, Limits, ParsedAnswer, compose_request, parse_answer},
+};
+use lookaside_routing::{Batch, Failure, Outcomes};
+use std::{collections::VecDeque, mem};
+use tokio::{sync::oneshot, time::Instant};
+
+/// The most keys in one get line: enough to spread the cost of a line thin, few enough that one line does not hold
+/// up a server for long.
+pub(crate) const MULTIGET_KEYS_MAX: usize = 64;
+
+/// The longest get line with more than one key. memcached looks 2,048 bytes far for a line's end before it suspects
+/// anything but a plain `get`.
+pub(crate) const MULTIGET_BYTES_MAX: usize = 2_000;
+
+/// A batch on its way to a connection.
+#[derive(Debug)]
+pub(crate) struct Job {
+    /// Not empty.
+    pub(crate) batch: Batch,
+    /// Who waits for the outcomes; may have stopped waiting.
+    pub(crate) reply: oneshot::Sender<Outcomes>,
+    /// Gives back the room among the outstanding requests when the job is over.
+    pub(crate) ticket: crate::destination::Ticket,
+}
+
+impl Job {
+    /// Ends a job that was never sent.
+    pub(crate) fn fail(self, failure: &Failure) {
+        let outcomes = vec![Err(failure.clone()); self.batch.len()];
+        drop(self.ticket);
+        let _ = self.reply.send(outcomes);
+    }
+}
+
+/// Why a connection cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Broken {
+    /// The answer made no sense.
+    Malformed(&'static str),
+    /// The server refused a command line and may now read its data block as commands.
+    OutOfStep,
+}
+
+/// How far [`Pipeline::take`] came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Taken {
+    /// Bytes of the block that are done with.
+    pub(crate) consumed: usize,
+    /// The rest is worth looking at again when it has this many bytes.
+    pub(crate) needed_bytes: usize,
+}
+
+/// One batch that has been sent.
+#[derive(Debug)]
+struct Flight {
+    batch: Batch,
+    outcomes: Outcomes,
+    /// How many requests at the front are answered for good.
+    done: usize,
+    /// `None` once the caller has been told that it timed out.
+    waiter: Option<(oneshot::Sender<Outcomes>, crate::destination::Ticket)>,
+    deadline: Instant,
+}
+
+/// One command line that has been sent, or is being composed.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    requests: usize,
+    kind: LineKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LineKind {
+    /// Answered by items and an end.
+    Retrieve,
+    /// Answered by one line.
+    Single,
+    /// Answered by one line; a data block followed the command line.
+    SingleWithData,
+}
+
+/// A get verb with all that must be equal for two keys to share a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Retrieval {
+    verb: &'static str,
+    exptime: Option<i64>,
+}
+
+/// Where the next item of the front line is expected.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cursor {
+    flight: usize,
+    request: usize,
+    /// How many requests of the line lie before.
+    offset: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct Pipeline {
+    flights: VecDeque<Flight>,
+    lines: VecDeque<Line>,
+    cursor: Cursor,
+    /// The last line, while its end has not been composed, with the bytes of its keys so far.
+    open: Option<(Retrieval, usize)>,
+    late: usize,
+    late_requests: usize,
+    answered_batches: u64,
+    late_answers: u64,
+    limits: Limits,
+}
+
+impl Pipeline {
+    pub(crate) fn new(limits: Limits) -> Pipeline {
+        Pipeline {
+            flights: VecDeque::new(),
+            lines: VecDeque::new(),
+            cursor: Cursor::default(),
+            open: None,
+            late: 0,
+            late_requests: 0,
+            answered_batches: 0,
+            late_answers: 0,
+            limits,
+        }
+    }
+
+    /// Appends the job's lines to `out`. [`Pipeline::end_line`] must follow before the bytes are written.
+    pub(crate) fn push(&mut self, job: Job, deadline: Instant, out: &mut Vec<u8>) {
+        for request in &job.batch {
+            match retrieval(&request.operation) {
+                Some(retrieval) => self.push_key(&request.key, retrieval, out),
+                None => {
+                    self.end_line(out);
+                    compose_request(request, out);
+                    self.lines.push_back(Line { requests: 1, kind: single_kind(&request.operation) });
+                }
+            }
+        }
+        let outcomes = vec![Err(Failure::ConnectionLost); job.batch.len()];
+        let waiter = Some((job.reply, job.ticket));
+        self.flights.push_back(Flight { batch: job.batch, outcomes, done: 0, waiter, deadline });
+    }
+
+    fn push_key(&mut self, key: &[u8], wanted: Retrieval, out: &mut Vec<u8>) {
+        if let Some((open, bytes)) = &mut self.open
+            && let Some(line) = self.lines.back_mut()
+            && *open == wanted
+            && line.requests < MULTIGET_KEYS_MAX
+            && *bytes + 1 + key.len() <= MULTIGET_BYTES_MAX
+        {
+            *bytes += 1 + key.len();
+            line.requests += 1;
+        } else {
+            self.end_line(out);
+            let start = out.len();
+            out.extend_from_slice(wanted.verb.as_bytes());
+            if let Some(exptime) = wanted.exptime {
+                out.push(b' ');
+                out.extend_from_slice(exptime.to_string().as_bytes());
+            }
+            self.lines.push_back(Line { requests: 1, kind: LineKind::Retrieve });
+            self.open = Some((wanted, out.len() - start + 1 + key.len()));
+        }
+        out.push(b' ');
+        out.extend_from_slice(key);
+    }
+
+    /// Ends a get line that might still have grown.
+    pub(crate) fn end_line(&mut self, out: &mut Vec<u8>) {
+        if self.open.take().is_some() {
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+
+    /// Reads all whole answers off the front of `block`. Values become slices of it.
+    pub(crate) fn take(&mut self, block: &Bytes) -> Result<Taken, Broken> {
+        let mut at = 0;
+        loop {
+            match parse_answer(&block[at..], &self.limits) {
+                ParsedAnswer::Incomplete { needed_bytes } => return Ok(Taken { consumed: at, needed_bytes }),
+                ParsedAnswer::Malformed { why } => return Err(Broken::Malformed(why)),
+                ParsedAnswer::Answer { answer, consumed } => {
+                    self.on_answer(answer, block)?;
+                    at += consumed;
+                }
+            }
+        }
+    }
+
+    fn on_answer(&mut self, answer: Answer<'_>, block: &Bytes) -> Result<(), Broken> {
+        let Some(&line) = self.lines.front() else {
+            return Err(Broken::Malformed("an answer to nothing that was asked"));
+        };
+        match (answer, line.kind) {
+            (Answer::Item { key, reply }, LineKind::Retrieve) => {
+                self.place_item(line, key, reply.map(|bytes| block.slice_ref(bytes)))
+            }
+            (Answer::End, LineKind::Retrieve) => {
+                self.finish_line(line, &Reply::Miss);
+                Ok(())
+            }
+            (Answer::Reply(reply @ Reply::Error(_)), LineKind::Retrieve) => {
+                self.finish_line(line, &reply.map(|bytes| block.slice_ref(bytes)));
+                Ok(())
+            }
+            (Answer::Reply(reply), LineKind::Single | LineKind::SingleWithData) => {
+                let refused = matches!(reply, Reply::Error(ErrorReply::Unknown | ErrorReply::Client(_)));
+                self.finish_line(line, &reply.map(|bytes| block.slice_ref(bytes)));
+                if refused && line.kind == LineKind::SingleWithData { Err(Broken::OutOfStep) } else { Ok(()) }
+            }
+            (Answer::Item { .. } | Answer::End, _) => Err(Broken::Malformed("a get's answer to something else")),
+            (Answer::Reply(_), LineKind::Retrieve) => Err(Broken::Malformed("no get's answer to a get")),
+            (Answer::Stat { .. } | Answer::Version(_) | Answer::MetaNoop, _) => {
+                Err(Broken::Malformed("the answer to a command that was not sent"))
+            }
+        }
+    }
+
+    /// Finds the request that an item answers: the next one with this key, or, from a server that reorders keys, any
+    /// other of the line that has no reply yet.
+    fn place_item(&mut self, line: Line, key: &[u8], reply: Reply<Bytes>) -> Result<(), Broken> {
+        for _ in 0..line.requests {
+            let here = self.cursor;
+            self.advance_cursor(line);
+            let flight = &mut self.flights[here.flight];
+            if flight.outcomes[here.request].is_err() && flight.batch[here.request].key == key {
+                // Nobody waits for a late value: do not hold its memory.
+                flight.outcomes[here.request] = Ok(if flight.waiter.is_some() { reply } else { Reply::Miss });
+                return Ok(());
+            }
+        }
+        Err(Broken::Malformed("a key that was not asked for"))
+    }
+
+    fn advance_cursor(&mut self, line: Line) {
+        self.cursor.offset += 1;
+        self.cursor.request += 1;
+        if self.cursor.offset == line.requests {
+            self.cursor = self.line_start();
+        } else if self.cursor.request == self.flights[self.cursor.flight].batch.len() {
+            self.cursor.flight += 1;
+            self.cursor.request = 0;
+        }
+    }
+
+    fn line_start(&self) -> Cursor {
+        Cursor { flight: 0, request: self.flights.front().map_or(0, |flight| flight.done), offset: 0 }
+    }
+
+    /// The front line is answered: what of it has no reply yet gets this one. Batches that are complete go home.
+    fn finish_line(&mut self, line: Line, reply: &Reply<Bytes>) {
+        self.lines.pop_front();
+        let mut left = line.requests;
+        while left > 0 {
+            let flight = self.flights.front_mut().expect("every line belongs to a batch that was sent");
+            let end = flight.batch.len().min(flight.done + left);
+            left -= end - flight.done;
+            for outcome in &mut flight.outcomes[flight.done..end] {
+                if outcome.is_err() {
+                    *outcome = Ok(reply.clone());
+                }
+            }
+            flight.done = end;
+            if end == flight.batch.len() {
+                self.finish_flight();
+            }
+        }
+        self.cursor = self.line_start();
+    }
+
+    fn finish_flight(&mut self) {
+        let flight = self.flights.pop_front().expect("the front batch has just been looked at");
+        match flight.waiter {
+            Some((waiter, ticket)) => {
+                self.answered_batches += 1;
+                drop(ticket);
+                let _ = waiter.send(flight.outcomes);
+            }
+            None => {
+                self.late -= 1;
+                self.late_requests -= flight.batch.len();
+                self.late_answers += 1;
+            }
+        }
+    }
+
+    /// Tells the callers whose time is over, and says how many. What was answered in time they get.
+    pub(crate) fn expire(&mut self, now: Instant) -> usize {
+        let already_late = self.late;
+        while let Some(flight) = self.flights.get_mut(self.late)
+            && flight.deadline <= now
+        {
+            let (waiter, ticket) = flight.waiter.take().expect("batches behind the late ones have a waiter");
+            let forgotten = flight.outcomes.iter().map(|outcome| match outcome {
+                Ok(_) => Ok(Reply::Miss),
+                Err(_) => Err(Failure::TimedOut),
+            });
+            let forgotten = forgotten.collect();
+            let mut outcomes = mem::replace(&mut flight.outcomes, forgotten);
+            replace_failures(&mut outcomes, &Failure::TimedOut);
+            self.late += 1;
+            self.late_requests += flight.batch.len();
+            drop(ticket);
+            let _ = waiter.send(outcomes);
+        }
+        self.late - already_late
+    }
+
+    /// Ends all that is outstanding, as the connection has ended.
+    pub(crate) fn fail(&mut self, failure: &Failure) {
+        for mut flight in self.flights.drain(..) {
+            if let Some((waiter, ticket)) = flight.waiter.take() {
+                replace_failures(&mut flight.outcomes, failure);
+                drop(ticket);
+                let _ = waiter.send(flight.outcomes);
+            }
+        }
+        self.lines.clear();
+        self.open = None;
+        self.late = 0;
+        self.late_requests = 0;
+        self.cursor = Cursor::default();
+    }
+
+    /// When the first batch that still has a waiter times out.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.flights.get(self.late).map(|flight| flight.deadline)
+    }
+
+    /// Whether any answer is outstanding.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.flights.is_empty()
+    }
+
+    /// Requests that timed out and whose answers may still come.
+    pub(crate) fn late_requests(&self) -> usize {
+        self.late_requests
+    }
+
+    /// Batches that were answered in time, ever.
+    pub(crate) fn answered_batches(&self) -> u64 {
+        self.answered_batches
+    }
+
+    /// Batches that were answered too late, ever.
+    pub(crate) fn late_answers(&self) -> u64 {
+        self.late_answers
+    }
+}
+
+fn replace_failures(outcomes: &mut Outcomes, failure: &Failure) {
+    for outcome in outcomes {
+        if outcome.is_err() {
+            *outcome = Err(failure.clone());
+        }
+    }
+}
+
+fn retrieval(operation: &Operation<Bytes>) -> Option<Retrieval> {
+    let (verb, exptime) = match *operation {
+        Operation::Get { cas: false } => ("get", None),
+        Operation::Get { cas: true } => ("gets", None),
+        Operation::GetAndTouch { exptime, cas: false } => ("gat", Some(exptime)),
+        Operation::GetAndTouch { exptime, cas: true } => ("gats", Some(exptime)),
+        Operation::LeaseGet => ("lease-get", None),
+        _ => return None,
+    };
+    Some(Retrieval { verb, exptime })
+}
+
+fn single_kind(operation: &Operation<Bytes>) -> LineKind {
+    match operation {
+        // A meta command may carry a data block too (`ms`): taken for one, it costs at worst a connection.
+        Operation::Store { .. } | Operation::LeaseSet { .. } | Operation::Meta(_) => LineKind::SingleWithData,
+        _ => LineKind::Single,
+    }
+}
