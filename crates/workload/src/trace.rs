@@ -1,0 +1,188 @@
+//! Request traces: which object was asked for, and how large it is.
+//!
+//! Two forms are read, zstd-compressed (`.zst`) or not:
+//!
+//! * **Packed planes**, little-endian, without a header:
+//!
+//!   ```text
+//!   | object of each request: low bytes (n) | middle bytes (n) | high bytes (n) |
+//!   | size of each object: u16 x m | requests in each second: u16 x s |
+//!   ```
+//!
+//!   Objects are numbered from 0 in order of first use, a size is key and value together, the seconds sum to n.
+//! * **Twitter's CSV** (Yang et al., OSDI 2020): `timestamp,key,key size,value size,client,operation,ttl` a line.
+
+use std::{collections::HashMap, io::Read, path::Path};
+use thiserror::Error;
+
+/// The largest trace that is read, in bytes after decompression.
+pub const TRACE_BYTES_MAX: u64 = 4 << 30;
+
+/// A trace in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trace {
+    /// The object that each request asks for, by number.
+    pub requests: Vec<u32>,
+    /// The size of each object in bytes, key and value together.
+    pub object_bytes: Vec<u32>,
+}
+
+/// Why a file is not a trace.
+#[derive(Debug, Error)]
+pub enum TraceError {
+    /// The file cannot be read.
+    #[error("cannot read the trace {path}: {source}")]
+    Unreadable {
+        /// Which file.
+        path: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The file is larger than [`TRACE_BYTES_MAX`].
+    #[error("the trace is over the limit of {limit_bytes} bytes")]
+    TooLarge {
+        /// The limit.
+        limit_bytes: u64,
+    },
+    /// A line of a CSV file does not have the fields it should have.
+    #[error("line {line} of the trace is not `timestamp,key,key size,value size,client,operation,ttl`: {found:?}")]
+    BadLine {
+        /// Counted from 1.
+        line: usize,
+        /// What stands there, shortened.
+        found: String,
+    },
+    /// Neither form fits.
+    #[error("{bytes} bytes that are neither a packed trace nor Twitter's CSV")]
+    Unknown {
+        /// The file's size after decompression.
+        bytes: usize,
+    },
+}
+
+impl Trace {
+    /// Reads a trace from a file; `.zst` is decompressed.
+    pub fn open(path: &Path) -> Result<Trace, TraceError> {
+        let unreadable = |source| TraceError::Unreadable { path: path.display().to_string(), source };
+        let file = std::fs::File::open(path).map_err(unreadable)?;
+        let mut bytes = Vec::new();
+        if path.extension().is_some_and(|extension| extension == "zst") {
+            let reader = zstd::Decoder::new(file).map_err(unreadable)?;
+            reader.take(TRACE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+        } else {
+            file.take(TRACE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+        }
+        if bytes.len() as u64 > TRACE_BYTES_MAX {
+            return Err(TraceError::TooLarge { limit_bytes: TRACE_BYTES_MAX });
+        }
+        Trace::parse(&bytes)
+    }
+
+    /// Reads a trace from bytes, whichever form they have.
+    pub fn parse(bytes: &[u8]) -> Result<Trace, TraceError> {
+        if let Some(trace) = parse_packed(bytes) {
+            return Ok(trace);
+        }
+        match std::str::from_utf8(bytes) {
+            Ok(text) if text.contains(',') => parse_csv(text),
+            _ => Err(TraceError::Unknown { bytes: bytes.len() }),
+        }
+    }
+}
+
+/// The packed form has no header, but only one number of requests makes all of its parts fit: the seconds, summed from
+/// the end, give a candidate for n; what is left between gives m; and objects must be numbered in order of first use.
+fn parse_packed(bytes: &[u8]) -> Option<Trace> {
+    let mut requests: usize = 0;
+    for seconds in 1..=bytes.len() / 2 {
+        let at = bytes.len() - 2 * seconds;
+        requests += usize::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]));
+        let taken = 3 * requests + 2 * seconds;
+        if taken > bytes.len() {
+            return None;
+        }
+        let sizes_bytes = bytes.len() - taken;
+        let objects = sizes_bytes / 2;
+        if requests == 0 || !sizes_bytes.is_multiple_of(2) || objects == 0 || objects > requests {
+            continue;
+        }
+        if let Some(objects_of_requests) = unpack_requests(&bytes[..3 * requests], objects) {
+            let sizes = &bytes[3 * requests..][..sizes_bytes];
+            let object_bytes = sizes.chunks_exact(2).map(|pair| u32::from(u16::from_le_bytes([pair[0], pair[1]])));
+            return Some(Trace { requests: objects_of_requests, object_bytes: object_bytes.collect() });
+        }
+    }
+    None
+}
+
+fn unpack_requests(planes: &[u8], objects: usize) -> Option<Vec<u32>> {
+    let requests = planes.len() / 3;
+    let (low, rest) = planes.split_at(requests);
+    let (middle, high) = rest.split_at(requests);
+    let mut unpacked = Vec::new();
+    let mut seen: u32 = 0;
+    for ((&low, &middle), &high) in low.iter().zip(middle).zip(high) {
+        let object = u32::from_le_bytes([low, middle, high, 0]);
+        if object > seen {
+            return None;
+        }
+        seen += u32::from(object == seen);
+        unpacked.push(object);
+    }
+    (seen as usize == objects).then_some(unpacked)
+}
+
+fn parse_csv(text: &str) -> Result<Trace, TraceError> {
+    let mut numbers: HashMap<&str, u32> = HashMap::new();
+    let mut trace = Trace { requests: Vec::new(), object_bytes: Vec::new() };
+    for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let bad = || TraceError::BadLine { line: index + 1, found: line.chars().take(80).collect() };
+        let mut fields = line.split(',');
+        let (_time, key) = (fields.next().ok_or_else(bad)?, fields.next().ok_or_else(bad)?);
+        let mut size = || fields.next().and_then(|field| field.trim().parse::<u32>().ok()).ok_or_else(bad);
+        let object_bytes = size()?.saturating_add(size()?);
+        let next = trace.object_bytes.len() as u32;
+        let object = *numbers.entry(key).or_insert(next);
+        if object == next {
+            trace.object_bytes.push(object_bytes);
+        }
+        trace.requests.push(object);
+    }
+    if trace.requests.is_empty() { Err(TraceError::Unknown { bytes: text.len() }) } else { Ok(trace) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packed(requests: &[u32], sizes: &[u16], seconds: &[u16]) -> Vec<u8> {
+        let plane = |shift: u32| requests.iter().map(move |object| (object >> shift) as u8);
+        let words = sizes.iter().chain(seconds).flat_map(|word| word.to_le_bytes());
+        plane(0).chain(plane(8)).chain(plane(16)).chain(words).collect()
+    }
+
+    #[test]
+    fn a_packed_trace_tells_its_own_number_of_requests() {
+        let requests: Vec<u32> = (0..700).map(|i| if i % 3 == 2 { i / 7 } else { i - i / 3 }).collect();
+        let objects = *requests.iter().max().unwrap() + 1;
+        let sizes: Vec<u16> = (0..objects as u16).map(|object| object + 20).collect();
+        let bytes = packed(&requests, &sizes, &[300, 0, 400]);
+        let trace = Trace::parse(&bytes).unwrap();
+        assert_eq!(trace.requests, requests);
+        assert_eq!(trace.object_bytes, sizes.iter().copied().map(u32::from).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn csv_numbers_objects_in_order_of_first_use() {
+        let trace = Trace::parse(b"0,a,10,100,1,get,0\n0,b,11,5,1,get,0\n1,a,10,100,2,get,0\n").unwrap();
+        assert_eq!(trace, Trace { requests: vec![0, 1, 0], object_bytes: vec![110, 16] });
+    }
+
+    #[test]
+    fn what_is_no_trace_is_refused_with_the_line() {
+        let error = Trace::parse(b"0,a,10,100,1,get,0\nnonsense, here\n").unwrap_err();
+        assert!(error.to_string().starts_with("line 2 of the trace"), "{error}");
+        assert!(matches!(Trace::parse(&[0xff; 64]), Err(TraceError::Unknown { bytes: 64 })));
+        assert!(matches!(Trace::parse(b""), Err(TraceError::Unknown { bytes: 0 })));
+    }
+}
