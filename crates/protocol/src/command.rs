@@ -1,7 +1,7 @@
 //! What one line (and its data block) asks of a server: an operation on a key or on many, or something about the
 //! server itself.
 
-use crate::{Operation, Request};
+use crate::{Operation, Request, key::are_keys, text::Tokens};
 
 /// A parsed command, borrowing from the connection's buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,18 +48,39 @@ pub enum Command<'a> {
 }
 
 /// The keys of a get, still in the line they came in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub struct Keys<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Keys<'a> {
+    /// The keys in a text: one or more, separated by spaces, each valid as [`crate::check_key`] has it.
+    pub fn checked(text: &'a [u8]) -> Option<Keys<'a>> {
+        are_keys(text).then_some(Keys(text))
+    }
+}
+
+/// Equal keys in the same order; how many spaces lie between them is nobody's concern.
+impl PartialEq for Keys<'_> {
+    fn eq(&self, other: &Keys<'_>) -> bool {
+        Iterator::eq(*self, *other)
+    }
+}
+
+impl Eq for Keys<'_> {}
+
+impl std::fmt::Debug for Keys<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.map(|key| key.escape_ascii().to_string())).finish()
+    }
+}
 
 impl<'a> Iterator for Keys<'a> {
     type Item = &'a [u8];
 
+    #[inline]
     fn next(&mut self) -> Option<&'a [u8]> {
-        let start = self.0.iter().position(|&byte| byte != b' ')?;
-        let rest = &self.0[start..];
-        let end = memchr::memchr(b' ', rest).unwrap_or(rest.len());
-        let (key, rest) = rest.split_at(end);
-        self.0 = rest;
-        Some(key)
+        let mut tokens = Tokens(self.0);
+        let key = tokens.token();
+        self.0 = tokens.0;
+        key
     }
 }

@@ -52,8 +52,75 @@ pub fn check_key(key: &[u8]) -> Result<(), KeyError> {
     if key.len() > KEY_BYTES_MAX {
         return Err(KeyError::TooLong { key_bytes: key.len() });
     }
-    match key.iter().position(|&byte| byte <= b' ' || byte == 0x7f) {
+    // No early exit first: in vector steps the whole key is faster than stopping at the bad byte, which never comes.
+    let is_bad = |byte: u8| byte <= b' ' || byte == 0x7f;
+    if !key.iter().fold(false, |bad, &byte| bad | is_bad(byte)) {
+        return Ok(());
+    }
+    match key.iter().position(|&byte| is_bad(byte)) {
         Some(at) => Err(KeyError::BadByte { byte: key[at], at }),
         None => Ok(()),
+    }
+}
+
+/// Whether a text is one or more keys separated by spaces: one pass for the bytes, and one look per key at most for
+/// the lengths, so that a get of many keys costs little more than its bytes.
+#[inline]
+pub(crate) fn are_keys(text: &[u8]) -> bool {
+    // No early exit: the whole text in vector steps is faster than stopping at the first bad byte, which never comes.
+    let bad = text.iter().fold(false, |bad, &byte| bad | (byte < b' ') | (byte == 0x7f));
+    !bad && text.iter().any(|&byte| byte != b' ') && no_key_too_long(text)
+}
+
+/// Whether every run without a space is short enough. Looks back from the end of the longest run there may be, so it
+/// steps over many keys at a time.
+fn no_key_too_long(mut text: &[u8]) -> bool {
+    while let Some(window) = text.get(..=KEY_BYTES_MAX) {
+        match memchr::memrchr(b' ', window) {
+            Some(space) => text = &text[space + 1..],
+            None => return false,
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_and_bytes_are_limited() {
+        assert_eq!(check_key(b""), Err(KeyError::Empty));
+        assert_eq!(check_key(&[b'k'; 250]), Ok(()));
+        assert_eq!(check_key(&[b'k'; 251]), Err(KeyError::TooLong { key_bytes: 251 }));
+        assert_eq!(check_key(b"a\x7f"), Err(KeyError::BadByte { byte: 0x7f, at: 1 }));
+        assert_eq!(check_key("schlüssel".as_bytes()), Ok(()));
+    }
+
+    /// The fast check of a whole line says what `check_key` says of each key.
+    #[test]
+    fn many_keys_are_checked_as_each_would_be() {
+        let long = "k".repeat(250);
+        let texts = [
+            String::new(),
+            "   ".into(),
+            "a".into(),
+            " a  b ".into(),
+            long.clone(),
+            format!("{long}k"),
+            format!("{long} {long} a {long}"),
+            format!("{long} {long} a {long}k"),
+            format!("a {long}k {long}"),
+            format!("a b c {long} "),
+            "a\tb".into(),
+            "a\u{7f}".into(),
+            "a\0 b".into(),
+            "é ü".into(),
+        ];
+        for text in texts {
+            let mut keys = text.split(' ').filter(|key| !key.is_empty()).peekable();
+            let expected = keys.peek().is_some() && keys.all(|key| check_key(key.as_bytes()).is_ok());
+            assert_eq!(are_keys(text.as_bytes()), expected, "{text:?}");
+        }
     }
 }

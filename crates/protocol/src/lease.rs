@@ -6,6 +6,9 @@
 //! lease-set <key> <token> <flags> <exptime> <bytes> [noreply]\r\n<data>\r\n
 //!                                          STORED\r\n | STALE_STORED\r\n | NOT_STORED\r\n
 //! ```
+//!
+//! An `LVALUE` without a stale value has 0 bytes. A stale value that is itself empty cannot be told from none, and is
+//! read as none: its reader asks the database instead.
 
 /// A 64-bit token bound to a key: whoever holds it may fill the miss it was handed out for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,36 +1,30 @@
 //! The text dialect (memcached's `protocol.txt`): parse and compose, for both ends of a connection.
+//!
+//! A get and a delete both pass here: [`parse_command`] and [`compose_reply`] at a server's end of a connection,
+//! [`compose_request`] and [`parse_answer`] at a client's (§2 and §3.1 of the paper). Lease verbs (§3.2.1) and meta
+//! verbs share the connection and so the two parsers.
+//!
+//! * Parsers are asked with all the bytes there are. They take one command or one step of an answer off the front, or
+//!   say how many bytes must be there before it is worth asking again. They keep no state between calls and allocate
+//!   nothing.
+//! * What a parser answers does not depend on where the bytes were cut.
+//! * Refusals are memcached 1.6.45's, byte for byte, but for a few: control characters in keys, flags over 32 bits,
+//!   and a delete's argument that is not a time are refused here and let through there.
+//!
+//! Absent on purpose: what a command does. `stats` arguments are not looked at, nor whether an exptime has passed.
 
-use crate::{Command, Reply, Request};
+mod answer;
+mod compose;
+mod line;
+mod parse;
 
-/// What the front of a buffer holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Parsed<'a> {
-    /// Not a whole command yet.
-    Incomplete {
-        /// The buffer must hold at least this many bytes before it is worth asking again.
-        needed_bytes: usize,
-    },
-    /// A command.
-    Command {
-        /// The command, borrowing from the buffer.
-        command: Command<'a>,
-        /// How many bytes of the buffer it took.
-        consumed: usize,
-    },
-    /// Not a command; the sender gets this line and the connection goes on, or ends.
-    Bad {
-        /// What the sender is told, without the line's end.
-        line: &'static str,
-        /// How many bytes of the buffer to drop now.
-        consumed: usize,
-        /// How many bytes more to drop as they arrive (the data block of a refused store).
-        swallow: usize,
-        /// Whether nothing sensible can follow, so that the connection must end.
-        close: bool,
-    },
-}
+pub(crate) use line::Tokens;
 
-/// What a parser of requests refuses.
+pub use answer::{Answer, ParsedAnswer, parse_answer};
+pub use compose::{END, compose_command, compose_reply, compose_request, compose_retrieve};
+pub use parse::{Parsed, parse_command};
+
+/// What a parser refuses.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// The largest value, in bytes (memcached's `-I`).
@@ -39,79 +33,20 @@ pub struct Limits {
     pub line_bytes_max: usize,
 }
 
-/// Reads one command off the front of `buffer`: text, lease and meta verbs. Allocates nothing.
-pub fn parse_command<'a>(buffer: &'a [u8], limits: &Limits) -> Parsed<'a> {
-    let _ = (buffer, limits);
-    todo!()
+/// What senders are told when a command is refused.
+pub mod refusal {
+    /// No such verb.
+    pub const UNKNOWN: &str = "ERROR";
+    /// Too few arguments, a bad key, or not a number where one belongs.
+    pub const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
+    /// The data block does not end where its length says.
+    pub const BAD_DATA_CHUNK: &str = "CLIENT_ERROR bad data chunk";
+    /// The value is over the limit.
+    pub const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
+    /// No end of the line within the limit.
+    pub const LINE_TOO_LONG: &str = "CLIENT_ERROR line too long";
+    /// An exptime that is not a number.
+    pub const INVALID_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
+    /// A delta that is not a number of 64 bits.
+    pub const INVALID_DELTA: &str = "CLIENT_ERROR invalid numeric delta argument";
 }
-
-/// Appends `request` as a client sends it.
-pub fn compose_request<B: AsRef<[u8]>>(request: &Request<B>, out: &mut Vec<u8>) {
-    let _ = (request, out);
-    todo!()
-}
-
-/// Appends the reply to `request` as a server sends it. For the get verbs the caller adds [`END`] after the last key.
-pub fn compose_reply<B: AsRef<[u8]>>(key: &[u8], reply: &Reply<B>, out: &mut Vec<u8>) {
-    let _ = (key, reply, out);
-    todo!()
-}
-
-/// One step of an answer, as the client's end of a connection reads them. Needs no memory of what was asked: a get is
-/// answered by items and an end, everything else by one line.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer<'a> {
-    /// `VALUE` or `LVALUE` with its data block: the answer for one key of a get; more may follow before the end.
-    Item {
-        /// The key as the server says it.
-        key: &'a [u8],
-        /// `Reply::Value` or `Reply::Lease`.
-        reply: Reply<&'a [u8]>,
-    },
-    /// `END`: every key of the get (or every statistic) has been answered; those without an item are misses.
-    End,
-    /// The whole answer to anything else, errors included.
-    Reply(Reply<&'a [u8]>),
-    /// `STAT <name> <value>`
-    Stat {
-        /// The statistic's name.
-        name: &'a [u8],
-        /// Its value.
-        value: &'a [u8],
-    },
-    /// `VERSION <version>`
-    Version(&'a [u8]),
-    /// `MN`
-    MetaNoop,
-}
-
-/// What the front of a buffer of answers holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ParsedAnswer<'a> {
-    /// Not a whole step yet.
-    Incomplete {
-        /// The buffer must hold at least this many bytes before it is worth asking again.
-        needed_bytes: usize,
-    },
-    /// One step.
-    Answer {
-        /// The step, borrowing from the buffer.
-        answer: Answer<'a>,
-        /// How many bytes of the buffer it took.
-        consumed: usize,
-    },
-    /// No server says this: the connection cannot be trusted any more.
-    Malformed {
-        /// What was wrong with it.
-        why: &'static str,
-    },
-}
-
-/// Reads one step of an answer off the front of `buffer`.
-pub fn parse_answer<'a>(buffer: &'a [u8], limits: &Limits) -> ParsedAnswer<'a> {
-    let _ = (buffer, limits);
-    todo!()
-}
-
-/// Ends the reply to a get of one or many keys.
-pub const END: &[u8] = b"END\r\n";

@@ -1,0 +1,151 @@
+//! Cutting a buffer into a line and a line into tokens: what both parsers of the text dialect share.
+//!
+//! A line ends with `\n`; one `\r` before it belongs to the end. Tokens are separated by one or more spaces. Numbers
+//! are plain decimal: no `+`, no blanks, no overflow.
+
+/// The front of a buffer, up to the end of its first line.
+pub(crate) enum FirstLine<'a> {
+    /// A line.
+    Whole {
+        /// Without its end.
+        line: &'a [u8],
+        /// With its end.
+        consumed: usize,
+    },
+    /// No end in sight yet.
+    Incomplete,
+    /// No end within the limit; none would be believed.
+    TooLong,
+}
+
+/// Finds the first line. The limit counts all but the line feed, and holds wherever the bytes are cut.
+pub(crate) fn first(buffer: &[u8], line_bytes_max: usize) -> FirstLine<'_> {
+    let window = &buffer[..buffer.len().min(line_bytes_max.saturating_add(1))];
+    match memchr::memchr(b'\n', window) {
+        Some(end) => {
+            let line = if end > 0 && window[end - 1] == b'\r' { &window[..end - 1] } else { &window[..end] };
+            FirstLine::Whole { line, consumed: end + 1 }
+        }
+        None if buffer.len() > line_bytes_max => FirstLine::TooLong,
+        None => FirstLine::Incomplete,
+    }
+}
+
+/// The tokens of a line, one by one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tokens<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Tokens<'a> {
+    /// The next token, or nothing at the end of the line.
+    #[inline]
+    pub(crate) fn token(&mut self) -> Option<&'a [u8]> {
+        let start = self.0.iter().position(|&byte| byte != b' ')?;
+        let rest = &self.0[start..];
+        let (token, rest) = rest.split_at(next_space(rest));
+        self.0 = rest;
+        Some(token)
+    }
+
+    /// The next token as a number without a sign.
+    pub(crate) fn unsigned(&mut self) -> Option<u64> {
+        unsigned(self.token()?)
+    }
+
+    /// The next token as a number that may have a minus.
+    pub(crate) fn signed(&mut self) -> Option<i64> {
+        signed(self.token()?)
+    }
+
+    /// The next token as a client's flags.
+    pub(crate) fn flags(&mut self) -> Option<u32> {
+        self.unsigned().and_then(|flags| u32::try_from(flags).ok())
+    }
+}
+
+/// The index of the first space, or the length. Keys are short: eight bytes a step, without a call, beats a scanner
+/// made for long texts.
+#[inline]
+pub(crate) fn next_space(bytes: &[u8]) -> usize {
+    const SPACES: u64 = u64::from_ne_bytes([b' '; 8]);
+    const LOW: u64 = u64::from_ne_bytes([0x01; 8]);
+    const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
+    let mut at = 0;
+    while let Some(word) = bytes[at..].first_chunk::<8>() {
+        // A byte is zero after the exclusive or where it was a space. The lowest such byte is marked exactly; marks
+        // above it may be false, and are not looked at.
+        let word = u64::from_le_bytes(*word) ^ SPACES;
+        let zero = word.wrapping_sub(LOW) & !word & HIGH;
+        if zero != 0 {
+            return at + (zero.trailing_zeros() / 8) as usize;
+        }
+        at += 8;
+    }
+    at + bytes[at..].iter().position(|&byte| byte == b' ').unwrap_or(bytes.len() - at)
+}
+
+/// A decimal number without a sign, if `digits` is one and it fits.
+pub(crate) fn unsigned(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() {
+        return None;
+    }
+    let mut number = 0u64;
+    for &digit in digits {
+        let digit = digit.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        number = number.checked_mul(10)?.checked_add(u64::from(digit))?;
+    }
+    Some(number)
+}
+
+/// A decimal number that may have a minus, if `digits` is one and it fits.
+pub(crate) fn signed(digits: &[u8]) -> Option<i64> {
+    match digits.strip_prefix(b"-") {
+        Some(digits) => 0i64.checked_sub_unsigned(unsigned(digits)?),
+        None => i64::try_from(unsigned(digits)?).ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spaces_are_found_at_every_offset_and_with_every_neighbour() {
+        for length in 0..40 {
+            for at in 0..length {
+                // '!' is the byte whose subtraction could borrow from a space below it.
+                for filler in [b'!', b'a', 0x1f, 0x00, 0x80, 0xff, 0xa0] {
+                    let mut bytes = vec![filler; length];
+                    bytes[at] = b' ';
+                    assert_eq!(next_space(&bytes), at, "length {length}, filler {filler:#x}");
+                }
+            }
+            assert_eq!(next_space(&vec![b'!'; length]), length);
+        }
+    }
+
+    #[test]
+    fn numbers_are_plain_decimal_and_fit() {
+        assert_eq!(unsigned(b"18446744073709551615"), Some(u64::MAX));
+        assert_eq!(signed(b"-9223372036854775808"), Some(i64::MIN));
+        assert_eq!(signed(b"9223372036854775807"), Some(i64::MAX));
+        for bad in [&b""[..], b"+1", b" 1", b"1 ", b"1x", b"18446744073709551616", b"-", b"0x1", b"\xff"] {
+            assert_eq!(unsigned(bad), None, "{bad:?}");
+        }
+        assert_eq!(signed(b"9223372036854775808"), None);
+        assert_eq!(signed(b"--1"), None);
+    }
+
+    #[test]
+    fn a_line_ends_with_a_line_feed_and_its_limit_does_not_depend_on_cuts() {
+        assert!(matches!(first(b"ab\r\ncd", 9), FirstLine::Whole { line: b"ab", consumed: 4 }));
+        assert!(matches!(first(b"ab\ncd", 9), FirstLine::Whole { line: b"ab", consumed: 3 }));
+        assert!(matches!(first(b"\n", 9), FirstLine::Whole { line: b"", consumed: 1 }));
+        assert!(matches!(first(b"abc", 3), FirstLine::Incomplete));
+        assert!(matches!(first(b"abcd", 3), FirstLine::TooLong));
+        assert!(matches!(first(b"abcd\n", 3), FirstLine::TooLong));
+        assert!(matches!(first(b"abc\n", 3), FirstLine::Whole { .. }));
+    }
+}

@@ -1,0 +1,118 @@
+//! Each answer in literal bytes: as a server composes it, and as a client reads it.
+
+use lookaside_protocol::text::{
+    Answer, Limits, ParsedAnswer, compose_reply, compose_request, compose_retrieve, parse_answer,
+};
+use lookaside_protocol::{Cas, ErrorReply, LeaseToken, Operation, Reply, Request};
+
+const LIMITS: Limits = Limits { value_bytes_max: 100, line_bytes_max: 300 };
+
+fn answer(bytes: &str) -> Answer<'_> {
+    match parse_answer(bytes.as_bytes(), &LIMITS) {
+        ParsedAnswer::Answer { answer, consumed } => {
+            assert_eq!(consumed, bytes.len(), "{bytes:?}");
+            answer
+        }
+        other => panic!("{bytes:?} is {other:?}"),
+    }
+}
+
+fn composed(reply: &Reply<&[u8]>) -> String {
+    let mut out = Vec::new();
+    compose_reply(b"k", reply, &mut out);
+    String::from_utf8(out).expect("these replies are ASCII")
+}
+
+#[test]
+fn items() {
+    let value = |cas| Reply::Value { flags: 7, cas, value: &b"a\r\nb"[..] };
+    let lease = |token, stale| Reply::Lease { token, flags: 7, stale };
+    for (bytes, reply) in [
+        ("VALUE k 7 4\r\na\r\nb\r\n", value(None)),
+        ("VALUE k 7 4 18446744073709551615\r\na\r\nb\r\n", value(Some(Cas(u64::MAX)))),
+        ("LVALUE k 99 7 3\r\nold\r\n", lease(LeaseToken(99), Some(&b"old"[..]))),
+        ("LVALUE k 1 7 0\r\n\r\n", lease(LeaseToken::HOT_MISS, None)),
+    ] {
+        assert_eq!(composed(&reply), bytes);
+        assert_eq!(answer(bytes), Answer::Item { key: b"k", reply });
+    }
+}
+
+#[test]
+fn lines() {
+    for (bytes, reply) in [
+        ("STORED\r\n", Reply::Stored),
+        ("STALE_STORED\r\n", Reply::StaleStored),
+        ("NOT_STORED\r\n", Reply::NotStored),
+        ("EXISTS\r\n", Reply::Exists),
+        ("NOT_FOUND\r\n", Reply::NotFound),
+        ("DELETED\r\n", Reply::Deleted),
+        ("TOUCHED\r\n", Reply::Touched),
+        ("OK\r\n", Reply::Ok),
+        ("0\r\n", Reply::Number(0)),
+        ("18446744073709551615\r\n", Reply::Number(u64::MAX)),
+        ("ERROR\r\n", Reply::Error(ErrorReply::Unknown)),
+        ("CLIENT_ERROR line too long\r\n", Reply::Error(ErrorReply::Client(&b"line too long"[..]))),
+        ("SERVER_ERROR out of memory\r\n", Reply::Error(ErrorReply::Server(&b"out of memory"[..]))),
+    ] {
+        assert_eq!(composed(&reply), bytes);
+        assert_eq!(answer(bytes), Answer::Reply(reply));
+    }
+    assert_eq!(composed(&Reply::Miss), "");
+    assert_eq!(answer("END\r\n"), Answer::End);
+    assert_eq!(answer("MN\r\n"), Answer::MetaNoop);
+    assert_eq!(answer("VERSION 1.6.45\r\n"), Answer::Version(b"1.6.45"));
+    assert_eq!(answer("STAT pid 12\r\n"), Answer::Stat { name: b"pid", value: b"12" });
+    assert_eq!(answer("STAT empty\r\n"), Answer::Stat { name: b"empty", value: b"" });
+    assert_eq!(answer("99 \r\n"), Answer::Reply(Reply::Number(99)), "memcached pads what it decrements");
+    let refused = Reply::Error(ErrorReply::Server(&b"Too many open connections"[..]));
+    assert_eq!(answer("ERROR Too many open connections\r\n"), Answer::Reply(refused));
+}
+
+#[test]
+fn an_error_stays_one_line() {
+    let reply = Reply::Error(ErrorReply::Server(&b"disk\r\nSTORED\r\n"[..]));
+    assert_eq!(composed(&reply), "SERVER_ERROR disk\r\n");
+}
+
+#[test]
+fn what_no_server_says_ends_the_trust() {
+    for bytes in [
+        "\r\n",
+        "HELLO\r\n",
+        "VALUE\r\n",
+        "VALUE k\r\n",
+        "VALUE k 0\r\n",
+        "VALUE k 0 x\r\n",
+        "VALUE k 0 101\r\n",
+        "VALUE k 0 18446744073709551615\r\n",
+        "VALUE k 4294967296 1\r\nx\r\n",
+        "VALUE k 0 1 x\r\nx\r\n",
+        "VALUE k 0 1\r\nxyz",
+        "LVALUE k 0 1\r\n",
+        "STAT\r\n",
+        "-1\r\n",
+    ] {
+        assert!(matches!(parse_answer(bytes.as_bytes(), &LIMITS), ParsedAnswer::Malformed { .. }), "{bytes:?}");
+    }
+    let endless = "x".repeat(301);
+    assert!(matches!(parse_answer(endless.as_bytes(), &LIMITS), ParsedAnswer::Malformed { .. }));
+}
+
+#[test]
+fn half_an_answer_says_how_much_is_missing() {
+    for (bytes, expected) in [("", 1), ("VALUE k 0", 10), ("VALUE k 0 10\r\n", 26), ("VALUE k 0 10\r\nabc", 26)] {
+        let needed = ParsedAnswer::Incomplete { needed_bytes: expected };
+        assert_eq!(parse_answer(bytes.as_bytes(), &LIMITS), needed, "{bytes:?}");
+    }
+}
+
+#[test]
+fn requests_own_their_bytes_or_borrow_them() {
+    let mut out = Vec::new();
+    compose_request(&Request { key: b"k".to_vec(), operation: Operation::Get { cas: true } }, &mut out);
+    compose_request(&Request { key: "k", operation: Operation::LeaseGet }, &mut out);
+    compose_retrieve(&Operation::<&[u8]>::GetAndTouch { exptime: 9, cas: false }, ["a", "b"], &mut out);
+    compose_retrieve(&Operation::<&[u8]>::LeaseGet, [] as [&[u8]; 0], &mut out);
+    assert_eq!(String::from_utf8_lossy(&out), "gets k\r\nlease-get k\r\ngat 9 a b\r\n");
+}

@@ -1,0 +1,206 @@
+//! Each text and lease verb in literal bytes: what a server reads, and what it refuses in memcached's words.
+
+use lookaside_protocol::text::{Limits, Parsed, compose_command, parse_command};
+use lookaside_protocol::{Cas, Command, Direction, Keys, LeaseToken, Operation, Request, StoreMode};
+
+const LIMITS: Limits = Limits { value_bytes_max: 100, line_bytes_max: 600 };
+
+const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
+const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
+
+fn command(bytes: &str) -> Command<'_> {
+    match parse_command(bytes.as_bytes(), &LIMITS) {
+        Parsed::Command { command, consumed } => {
+            assert_eq!(consumed, bytes.len(), "{bytes:?}");
+            command
+        }
+        other => panic!("{bytes:?} is {other:?}"),
+    }
+}
+
+fn single<'a>(key: &'a str, operation: Operation<&'a [u8]>, noreply: bool) -> Command<'a> {
+    Command::Single { request: Request { key: key.as_bytes(), operation }, noreply }
+}
+
+/// Bytes, what they mean, and what they are when composed again.
+fn both_ways(bytes: &str, expected: Command<'_>) {
+    assert_eq!(command(bytes), expected);
+    let mut out = Vec::new();
+    compose_command(&expected, &mut out);
+    assert_eq!(String::from_utf8_lossy(&out), bytes);
+}
+
+/// A refusal that keeps the connection: what is said, what is dropped now, what is dropped as it comes.
+fn refused(bytes: &str, line: Option<&str>, dropped: (usize, usize)) {
+    match parse_command(bytes.as_bytes(), &LIMITS) {
+        Parsed::Bad { line: said, consumed, swallow, close, .. } => {
+            assert_eq!((said, (consumed, swallow), close), (line, dropped, false), "{bytes:?}");
+        }
+        other => panic!("{bytes:?} is {other:?}"),
+    }
+}
+
+fn refused_line(bytes: &str, line: Option<&str>) {
+    refused(bytes, line, (bytes.len(), 0));
+}
+
+#[test]
+fn retrieving_verbs() {
+    let retrieve = |keys, operation| Command::Retrieve { keys: Keys::checked(keys).expect("keys"), operation };
+    both_ways("get a\r\n", retrieve(b"a", Operation::Get { cas: false }));
+    both_ways("get a b c\r\n", retrieve(b"a b c", Operation::Get { cas: false }));
+    both_ways("gets a b\r\n", retrieve(b"a b", Operation::Get { cas: true }));
+    both_ways("gat 30 a b\r\n", retrieve(b"a b", Operation::GetAndTouch { exptime: 30, cas: false }));
+    both_ways("gats -1 a\r\n", retrieve(b"a", Operation::GetAndTouch { exptime: -1, cas: true }));
+    both_ways("lease-get a b\r\n", retrieve(b"a b", Operation::LeaseGet));
+    assert_eq!(command("get  a   b \r\n"), command("get a b\n"));
+}
+
+#[test]
+fn storing_verbs() {
+    let store = |mode| Operation::Store { mode, flags: 5, exptime: -1, value: &b"va\r\n"[..] };
+    for (verb, mode) in [
+        ("set", StoreMode::Set),
+        ("add", StoreMode::Add),
+        ("replace", StoreMode::Replace),
+        ("append", StoreMode::Append),
+        ("prepend", StoreMode::Prepend),
+    ] {
+        both_ways(&format!("{verb} k 5 -1 4\r\nva\r\n\r\n"), single("k", store(mode), false));
+        both_ways(&format!("{verb} k 5 -1 4 noreply\r\nva\r\n\r\n"), single("k", store(mode), true));
+    }
+    let cas = store(StoreMode::Cas(Cas(u64::MAX)));
+    both_ways("cas k 5 -1 4 18446744073709551615\r\nva\r\n\r\n", single("k", cas.clone(), false));
+    both_ways("cas k 5 -1 4 18446744073709551615 noreply\r\nva\r\n\r\n", single("k", cas, true));
+    let lease = Operation::LeaseSet { token: LeaseToken(77), flags: 1, exptime: 9, value: &b""[..] };
+    both_ways("lease-set k 77 1 9 0\r\n\r\n", single("k", lease.clone(), false));
+    both_ways("lease-set k 77 1 9 0 noreply\r\n\r\n", single("k", lease, true));
+}
+
+#[test]
+fn deletes_carry_a_hold_off_in_seconds() {
+    let delete = |hold_off_ms, noreply| single("k", Operation::Delete { hold_off_ms }, noreply);
+    both_ways("delete k\r\n", delete(0, false));
+    both_ways("delete k noreply\r\n", delete(0, true));
+    both_ways("delete k 2\r\n", delete(2000, false));
+    both_ways("delete k 0.25\r\n", delete(250, false));
+    both_ways("delete k 0.005 noreply\r\n", delete(5, true));
+    both_ways("delete k 4294967.295\r\n", delete(u32::MAX, false));
+    assert_eq!(command("delete k 0\r\n"), delete(0, false));
+    assert_eq!(command("delete k 0.2500\r\n"), delete(250, false));
+    assert_eq!(command("delete k 0.0001\r\n"), delete(1, false), "never shorter than asked");
+    for hold_off in ["-1", "x", "1.", ".5", "1.x", "1.5.5", "4294967.296", "99999999999999999999"] {
+        refused_line(&format!("delete k {hold_off}\r\n"), Some(BAD_FORMAT));
+    }
+}
+
+#[test]
+fn other_verbs() {
+    let arithmetic = |direction, delta| Operation::Arithmetic { direction, delta };
+    both_ways("incr k 5\r\n", single("k", arithmetic(Direction::Up, 5), false));
+    both_ways("decr k 18446744073709551615 noreply\r\n", single("k", arithmetic(Direction::Down, u64::MAX), true));
+    both_ways("touch k 60\r\n", single("k", Operation::Touch { exptime: 60 }, false));
+    both_ways("touch k -5 noreply\r\n", single("k", Operation::Touch { exptime: -5 }, true));
+    both_ways("flush_all 10\r\n", Command::FlushAll { delay_s: 10, noreply: false });
+    both_ways("flush_all 0 noreply\r\n", Command::FlushAll { delay_s: 0, noreply: true });
+    assert_eq!(command("flush_all\r\n"), Command::FlushAll { delay_s: 0, noreply: false });
+    assert_eq!(command("flush_all noreply\r\n"), Command::FlushAll { delay_s: 0, noreply: true });
+    both_ways("verbosity 2\r\n", Command::Verbosity { level: 2, noreply: false });
+    both_ways("stats\r\n", Command::Stats { arguments: b"" });
+    both_ways("stats items x\r\n", Command::Stats { arguments: b"items x" });
+    both_ways("version\r\n", Command::Version);
+    both_ways("quit\r\n", Command::Quit);
+    both_ways("mn\r\n", Command::MetaNoop);
+}
+
+#[test]
+fn wrong_lines_are_refused_in_memcached_words() {
+    let long = "k".repeat(251);
+    for line in ["\r\n", "\n", "  \r\n", "get\r\n", "get \r\n", "gat\r\n", "gat 1\r\n", "set\r\n", "set a 0 0\r\n"] {
+        refused_line(line, Some(BAD_FORMAT));
+    }
+    for line in ["foo\r\n", "GET a\r\n", "  get a\r\n", "getx a\r\n", "\0\r\n"] {
+        refused_line(line, Some("ERROR"));
+    }
+    refused_line(&format!("get a {long}\r\n"), Some(BAD_FORMAT));
+    refused_line(&format!("delete {long}\r\n"), Some(BAD_FORMAT));
+    refused_line("get a\tb\r\n", Some(BAD_FORMAT));
+    refused_line("incr a\r\n", Some(BAD_FORMAT));
+    refused_line("verbosity x\r\n", Some(BAD_FORMAT));
+    refused_line("incr a -1\r\n", Some("CLIENT_ERROR invalid numeric delta argument"));
+    refused_line("decr a 18446744073709551616\r\n", Some("CLIENT_ERROR invalid numeric delta argument"));
+    refused_line("touch a x\r\n", Some("CLIENT_ERROR invalid exptime argument"));
+    refused_line("gat x a\r\n", Some("CLIENT_ERROR invalid exptime argument"));
+    refused_line("flush_all x\r\n", Some("CLIENT_ERROR invalid exptime argument"));
+}
+
+#[test]
+fn who_wants_no_reply_is_not_told_of_mistakes() {
+    for line in ["foo noreply\r\n", "incr a x noreply\r\n", "touch a x noreply \r\n", "verbosity noreply\r\n"] {
+        refused_line(line, None);
+    }
+    refused("set a x 0 1 noreply\r\n", None, (21, 3));
+    // A get has no such option, and a block whose end is unknown will be read as commands.
+    refused_line("gat x a noreply\r\n", Some("CLIENT_ERROR invalid exptime argument"));
+    refused_line("set a 0 0 -1 noreply\r\n", Some(BAD_FORMAT));
+}
+
+#[test]
+fn the_block_of_a_refused_store_is_swallowed() {
+    refused("set a x 0 1\r\n", Some(BAD_FORMAT), (13, 3));
+    refused("set a 0 4294967296x 8\r\n", Some(BAD_FORMAT), (23, 10));
+    refused("set a 4294967296 0 8\r\n", Some(BAD_FORMAT), (22, 10));
+    refused("cas a 0 0 1 x\r\n", Some(BAD_FORMAT), (15, 3));
+    refused("lease-set a x 0 0 1\r\n", Some(BAD_FORMAT), (21, 3));
+    refused("set a\x01b 0 0 1\r\nx\r\n", Some(BAD_FORMAT), (15, 3));
+    refused("set a 0 0 101\r\n", Some(TOO_LARGE), (15, 103));
+    refused("add a 0 0 2147483645 noreply\r\nxxx", None, (30, 2147483647));
+    for length in ["-1", "2147483646", "4294967296", "x", "1x"] {
+        refused_line(&format!("set a 0 0 {length}\r\n"), Some(BAD_FORMAT));
+    }
+}
+
+#[test]
+fn a_set_too_large_names_the_key_whose_value_is_outdated() {
+    let outdated = |line: &'static str| match parse_command(line.as_bytes(), &LIMITS) {
+        Parsed::Bad { outdated_key, .. } => outdated_key,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(outdated("set abc 0 0 101\r\n"), Some(&b"abc"[..]));
+    assert_eq!(outdated("add abc 0 0 101\r\n"), None);
+    assert_eq!(outdated("set abc x 0 101\r\n"), None);
+}
+
+#[test]
+fn a_block_that_is_not_as_long_as_said_is_bad() {
+    let line = "CLIENT_ERROR bad data chunk";
+    refused("set a 0 0 1\r\nxx\r\n", Some(line), (16, 0));
+    refused("set a 0 0 1\r\nx\nversion\r\n", Some(line), (16, 0));
+    refused("set a 0 0 1 noreply\r\nxxxxx\r\n", None, (24, 0));
+}
+
+#[test]
+fn a_line_without_an_end_closes_the_connection() {
+    for bytes in ["g".repeat(601), "g".repeat(601) + "\r\n", "get ".to_string() + &"a ".repeat(400) + "\r\n"] {
+        let parsed = parse_command(bytes.as_bytes(), &LIMITS);
+        let line = Some("CLIENT_ERROR line too long");
+        let consumed = bytes.len();
+        assert_eq!(parsed, Parsed::Bad { line, consumed, swallow: 0, close: true, outdated_key: None });
+    }
+}
+
+/// A caller that waits for as many bytes as it is told asks twice for a store however large: once for the line, once
+/// for the block.
+#[test]
+fn half_a_command_says_how_much_is_missing() {
+    let incomplete = |bytes: &str| match parse_command(bytes.as_bytes(), &LIMITS) {
+        Parsed::Incomplete { needed_bytes } => needed_bytes,
+        other => panic!("{bytes:?} is {other:?}"),
+    };
+    assert_eq!(incomplete(""), 1);
+    assert_eq!(incomplete("get a"), 6);
+    assert_eq!(incomplete("get a\r"), 7);
+    assert_eq!(incomplete("set a 0 0 100\r\n"), 117);
+    assert_eq!(incomplete("set a 0 0 100\r\nxyz"), 117);
+    assert_eq!(incomplete("lease-set a 9 0 0 3\r\nxyz\r"), 26);
+}
