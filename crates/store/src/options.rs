@@ -7,10 +7,10 @@ pub struct Options {
     pub memory_bytes_max: usize,
     /// The largest value with its key and header, in bytes (`-I`). Default 1 MiB, as memcached.
     pub item_bytes_max: usize,
-    /// A key gets at most one lease token in this time, in milliseconds, unless a delete comes between. Default
-    /// 10,000 (§3.2.1). At 0 every miss gets a token: herds are not held back, stale sets still are.
+    /// A key gets at most one lease token in this time, in milliseconds, unless the first is used or a delete or
+    /// another store comes between. Default 10,000 (§3.2.1). At 0 every miss gets a token: herds are not held back, stale sets still are.
     pub lease_interval_ms: u32,
-    /// The paper's rule to the letter: a delete does not make a new token available before the interval is over.
+    /// The paper's rule to the letter: nothing makes a new token available before the interval is over.
     /// Default false: see `docs/deviations/001-lease-after-delete.md`.
     pub lease_interval_outlasts_delete: bool,
     /// How long a deleted value may still be shown as stale, in milliseconds. Default 10,000; 0 keeps none.
@@ -29,6 +29,30 @@ impl Default for Options {
             stale_ms: 10_000,
             seed: 0,
         }
+    }
+}
+
+/// The smallest store.
+const MEMORY_BYTES_MIN: usize = 64 << 10;
+/// The largest items must leave a stripe room for others beside them.
+const ITEMS_PER_STRIPE_MIN: usize = 4;
+/// More stripes than this do not make waiting for one any rarer.
+const STRIPES_MAX: usize = 256;
+
+impl Options {
+    /// Says how many stripes (as a power of two) this memory is cut into, if such a store can be.
+    pub(crate) fn check(&self) -> Result<u32, OptionsError> {
+        let memory_bytes = self.memory_bytes_max;
+        if memory_bytes < MEMORY_BYTES_MIN {
+            return Err(OptionsError::MemoryTooSmall { memory_bytes, needed_bytes: MEMORY_BYTES_MIN });
+        }
+        let limit_bytes = (memory_bytes / 2).min(u32::MAX as usize);
+        if self.item_bytes_max > limit_bytes {
+            return Err(OptionsError::ItemTooLarge { item_bytes: self.item_bytes_max, limit_bytes });
+        }
+        let stripe_bytes_min = (self.item_bytes_max * ITEMS_PER_STRIPE_MIN).max(MEMORY_BYTES_MIN);
+        let stripes = (memory_bytes / stripe_bytes_min).clamp(1, STRIPES_MAX);
+        Ok(stripes.ilog2())
     }
 }
 

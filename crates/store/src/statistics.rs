@@ -25,4 +25,30 @@ pub struct Statistics {
     pub stale_hits: u64,
     /// Adds refused by a hold-off.
     pub hold_off_refusals: u64,
+    /// Leases forgotten for want of room while their token held: safe, but those fills are refused.
+    pub leases_forgotten: u64,
+    /// Hold-offs that had to be merged for want of room: safe, but adds of other keys are refused with them.
+    pub hold_offs_merged: u64,
+}
+
+impl std::ops::Add for Statistics {
+    type Output = Statistics;
+
+    fn add(self, other: Statistics) -> Statistics {
+        Statistics {
+            items: self.items + other.items,
+            items_total: self.items_total + other.items_total,
+            memory_bytes: self.memory_bytes + other.memory_bytes,
+            evictions: self.evictions + other.evictions,
+            expirations: self.expirations + other.expirations,
+            lease_tokens: self.lease_tokens + other.lease_tokens,
+            lease_hot_misses: self.lease_hot_misses + other.lease_hot_misses,
+            lease_sets_stored: self.lease_sets_stored + other.lease_sets_stored,
+            lease_sets_refused: self.lease_sets_refused + other.lease_sets_refused,
+            stale_hits: self.stale_hits + other.stale_hits,
+            hold_off_refusals: self.hold_off_refusals + other.hold_off_refusals,
+            leases_forgotten: self.leases_forgotten + other.leases_forgotten,
+            hold_offs_merged: self.hold_offs_merged + other.hold_offs_merged,
+        }
+    }
 }

@@ -1,0 +1,32 @@
+//! When all is to be forgotten (`flush_all`). Each stripe keeps its own schedule and looks at it before every verb, so
+//! that what was stored before the moment is gone from that moment on, whoever asks first.
+
+use crate::Now;
+
+/// At most this many flushes can lie ahead; one more takes the place of the latest.
+const FLUSHES_MAX: usize = 8;
+
+/// The flushes that lie ahead of one stripe.
+#[derive(Default)]
+pub(crate) struct FlushSchedule {
+    /// Unix milliseconds, earliest first.
+    at_ms: Vec<u64>,
+}
+
+impl FlushSchedule {
+    /// Adds a flush.
+    pub fn add(&mut self, at: Now) {
+        if self.at_ms.len() == FLUSHES_MAX {
+            self.at_ms.pop();
+        }
+        let place = self.at_ms.partition_point(|&at_ms| at_ms <= at.unix_ms);
+        self.at_ms.insert(place, at.unix_ms);
+    }
+
+    /// Whether a flush is due; those that are, are taken off.
+    pub fn take_due(&mut self, now: Now) -> bool {
+        let due = self.at_ms.partition_point(|&at_ms| at_ms <= now.unix_ms);
+        self.at_ms.drain(..due);
+        due > 0
+    }
+}

@@ -1,0 +1,41 @@
+//! A key and its hash. Every verb takes one: hashed once, then used for the stripe, the index and the tables of
+//! leases and hold-offs, each of which takes other bits of it.
+//!
+//! Absent: a secret in the hash. Whoever can send commands can slow a server down in simpler ways than by crafting
+//! keys that collide; and two keys of one hash only share a lease and a hold-off, which errs towards refusal.
+
+/// A key and its hash: computed once, used for the stripe, the index line and the tag.
+#[derive(Clone, Copy, Debug)]
+pub struct HashedKey<'a> {
+    key: &'a [u8],
+    hash: u64,
+}
+
+impl<'a> HashedKey<'a> {
+    /// Hashes `key`, which must be 1 to 250 bytes.
+    pub fn new(key: &'a [u8]) -> Self {
+        debug_assert!(!key.is_empty() && key.len() <= lookaside_protocol::KEY_BYTES_MAX);
+        HashedKey { key, hash: rapidhash::v3::rapidhash_v3(key) }
+    }
+
+    /// The key itself.
+    pub fn key(&self) -> &'a [u8] {
+        self.key
+    }
+
+    /// All of the hash: who is who in the tables of leases and hold-offs.
+    pub(crate) fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// The low half: the place in the index and the tag that is compared there.
+    pub(crate) fn tag(&self) -> u32 {
+        self.hash as u32
+    }
+
+    /// The top bits: which of `1 << stripe_bits` stripes.
+    pub(crate) fn stripe(&self, stripe_bits: u32) -> usize {
+        // A shift by 64 is not defined, hence the step between.
+        (self.hash >> 32 >> (32 - stripe_bits)) as usize
+    }
+}
