@@ -7,11 +7,34 @@
 //! recording fakes, `simulation` by a network of its own.
 #![forbid(unsafe_code)]
 
+mod cluster;
 mod hash;
 mod health;
 mod key;
+mod region;
 mod route;
+mod split;
+mod verb;
 
+pub use cluster::{
+    all_sync_route::AllSyncRoute,
+    destination_route::DestinationRoute,
+    error_route::ErrorRoute,
+    failover_errors::{FailoverError, FailoverErrorSet, FailoverErrors},
+    failover_route::FailoverRoute,
+    failover_with_exptime_route::{FAILOVER_EXPTIME_S, FailoverWithExptimeRoute},
+    hash_route::HashRoute,
+    modify_exptime_route::{ExptimeAction, ModifyExptimeRoute},
+    null_route::NullRoute,
+    operation_selector_route::OperationSelectorRoute,
+    pool_route::PoolRoute,
+    prefix_selector_route::PrefixSelectorRoute,
+};
 pub use hash::{HashFunction, KeyHash, SERVERS_MAX};
 pub use health::{Health, HealthChange, HealthSettings};
+pub use region::{
+    root_route::{NoDefaultTree, RootRoute},
+    routing_prefix::{RoutingPrefix, RoutingPrefixError},
+};
 pub use route::{Address, Batch, BoxFuture, Context, Destination, Failure, Outcome, Outcomes, Route};
+pub use verb::{Kind, Verb};

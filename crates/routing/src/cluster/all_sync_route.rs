@@ -1,0 +1,82 @@
+//! Asks all children at the same time and waits for all of them: an acknowledgement means "done everywhere".
+//!
+//! | verb | sent to | answer |
+//! |---|---|---|
+//! | delete | all | an error if any child failed; `DELETED` if any child held the key; else `NOT_FOUND` |
+//! | set add replace append prepend cas lease-set touch incr decr | all | the worst: an error, else a refusal, else the first child's |
+//! | get gets gat gats lease-get metaget | all | the worst: an error, else a miss or a lease, else the first child's value |
+//!
+//! mcrouter answers a delete with the worst reply too, which for it is `NOT_FOUND`. Here `DELETED` wins, because the
+//! question behind a delete's answer is whether something was there.
+//!
+//! `cas` and `lease-set` mean something to one server only, the one that handed out the unique or the token: all
+//! others refuse, and so does the answer. Select them away (`OperationSelectorRoute`) before they get here.
+
+use crate::{
+    Batch, BoxFuture, Context, Outcome, Outcomes, Route,
+    split::{Part, drive, next},
+};
+use lookaside_protocol::Reply;
+use std::sync::Arc;
+
+/// All children, each awaited.
+pub struct AllSyncRoute {
+    children: Vec<Arc<dyn Route>>,
+}
+
+impl AllSyncRoute {
+    /// Asks every one of `children`.
+    ///
+    /// # Panics
+    /// Without a child.
+    pub fn new(children: Vec<Arc<dyn Route>>) -> Self {
+        assert!(!children.is_empty(), "no child to ask");
+        AllSyncRoute { children }
+    }
+
+    async fn ask_all(&self, batch: Batch, context: &Context) -> Outcomes {
+        let requests = batch.len();
+        let last = self.children.len() - 1;
+        let mut parts: Vec<Part> = (0..last).map(|child| Part { child, batch: batch.clone() }).collect();
+        parts.push(Part { child: last, batch });
+        let mut answers = drive(&self.children, parts, context).await;
+        (0..requests)
+            .map(|_| {
+                let mut of_each_child = answers.iter_mut().map(next);
+                let first = of_each_child.next().expect("at least one child");
+                of_each_child.fold(first, worse)
+            })
+            .collect()
+    }
+}
+
+impl Route for AllSyncRoute {
+    fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
+        match &*self.children {
+            [only] => only.route(batch, context),
+            _ => Box::pin(self.ask_all(batch, context)),
+        }
+    }
+}
+
+/// The answer to one request that several children were asked: the worse one, the earlier one of equals.
+pub(crate) fn worse(one: Outcome, other: Outcome) -> Outcome {
+    if severity(&other) > severity(&one) { other } else { one }
+}
+
+fn severity(outcome: &Outcome) -> u8 {
+    match outcome {
+        Ok(reply) => match reply {
+            Reply::Value { .. } | Reply::Stored | Reply::Touched | Reply::Number(_) | Reply::Ok | Reply::Meta(_) => 0,
+            Reply::Miss
+            | Reply::Lease { .. }
+            | Reply::StaleStored
+            | Reply::NotStored
+            | Reply::Exists
+            | Reply::NotFound => 1,
+            Reply::Deleted => 2, // Only ever beside `NotFound`, which it is to win over.
+            Reply::Error(_) => 3,
+        },
+        Err(_) => 4,
+    }
+}

@@ -1,0 +1,49 @@
+//! The gutter (§3.3 of the paper): where a server does not answer, a small pool of idle servers does, and what is
+//! filled there does not live long, since deletes for it may have gone elsewhere.
+//!
+//! | verb | normal | failover children, after a failure that counts |
+//! |---|---|---|
+//! | get gets lease-get metaget | asked first | asked in order until one answers |
+//! | set add replace append prepend cas lease-set touch gat gats | asked first | the same, the exptime at most `failover_exptime` |
+//! | incr decr | asked first | the same |
+//! | delete | asked first | all asked; the failure stands (`failover_route.rs` says why) |
+
+use crate::{
+    Batch, BoxFuture, Context, FailoverErrors, Outcomes, Route,
+    cluster::{
+        failover_route::FailoverRoute,
+        modify_exptime_route::{ExptimeAction, ModifyExptimeRoute},
+    },
+};
+use std::sync::Arc;
+
+/// mcrouter's default for `failover_exptime`, in seconds.
+pub const FAILOVER_EXPTIME_S: u32 = 60;
+
+/// A normal child, and others that stand in for it with short-lived values.
+pub struct FailoverWithExptimeRoute {
+    inner: FailoverRoute,
+}
+
+impl FailoverWithExptimeRoute {
+    /// `failover_exptime_s` in seconds: long enough for the gutter to be warm, short enough that a value which missed
+    /// its delete is soon gone. 0 leaves exptimes as they are.
+    pub fn new(
+        normal: Arc<dyn Route>,
+        failover: Vec<Arc<dyn Route>>,
+        failover_exptime_s: u32,
+        errors: FailoverErrors,
+    ) -> Self {
+        let short_lived = |target| {
+            Arc::new(ModifyExptimeRoute::new(target, failover_exptime_s.into(), ExptimeAction::Min)) as Arc<dyn Route>
+        };
+        let failover = failover.into_iter().map(short_lived).collect();
+        FailoverWithExptimeRoute { inner: FailoverRoute::new(normal, failover, errors) }
+    }
+}
+
+impl Route for FailoverWithExptimeRoute {
+    fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
+        self.inner.route(batch, context)
+    }
+}

@@ -1,0 +1,36 @@
+//! One child for each key, by hash (§2 of the paper: keys are spread over servers through consistent hashing).
+//!
+//! | verb | effect |
+//! |---|---|
+//! | all | sent to the child that the key's hash picks; with one child, to that one |
+//!
+//! A multiget is split here: each child is asked once, all at the same time.
+
+use crate::{Batch, BoxFuture, Context, KeyHash, Outcomes, Route, SERVERS_MAX, split::split};
+use std::sync::Arc;
+
+/// Spreads keys over children.
+pub struct HashRoute {
+    children: Vec<Arc<dyn Route>>,
+    hash: KeyHash,
+}
+
+impl HashRoute {
+    /// Spreads keys over `children` by `hash`.
+    ///
+    /// # Panics
+    /// Without a child, or with more than [`SERVERS_MAX`].
+    pub fn new(children: Vec<Arc<dyn Route>>, hash: KeyHash) -> Self {
+        assert!((1..=SERVERS_MAX).contains(&children.len()), "{} children to hash over", children.len());
+        HashRoute { children, hash }
+    }
+}
+
+impl Route for HashRoute {
+    fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
+        if let [only] = &*self.children {
+            return only.route(batch, context);
+        }
+        split(&self.children, batch, context, |request| self.hash.pick(&request.key, self.children.len()))
+    }
+}

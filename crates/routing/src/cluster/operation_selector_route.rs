@@ -1,0 +1,101 @@
+//! A child for each verb: deletes to all copies, the rest by failover.
+//!
+//! | verb | effect |
+//! |---|---|
+//! | all | sent to the child that `operation_policies` names for the verb, else to `default_policy` |
+//!
+//! Two children may lead to the same server, and a client that pipelines `delete k`, `get k` must not read the old
+//! value because the two travelled apart. So a request waits for earlier ones of the same key that went to another
+//! child: the batch is carried out in rounds, each as large as that allows. A batch without such a pair, nearly every
+//! one, is one round.
+
+use crate::{
+    Batch, BoxFuture, Context, Outcome, Outcomes, Route, Verb,
+    cluster::no_route::NoRoute,
+    key::prefix_bytes,
+    split::{Choices, scatter},
+};
+use bytes::Bytes;
+use lookaside_protocol::Request;
+use std::sync::Arc;
+
+/// Chooses by verb.
+pub struct OperationSelectorRoute {
+    /// The index in `children` for each verb, in the order of [`Verb::ALL`].
+    child_of_verb: [usize; Verb::ALL.len()],
+    /// The default first.
+    children: Vec<Arc<dyn Route>>,
+}
+
+impl OperationSelectorRoute {
+    /// Sends verbs that `operation_policies` names to their child, all others to `default_policy`; without one they
+    /// fail with "no route".
+    pub fn new(
+        default_policy: Option<Arc<dyn Route>>,
+        operation_policies: impl IntoIterator<Item = (Verb, Arc<dyn Route>)>,
+    ) -> Self {
+        let nowhere = || Arc::new(NoRoute::new("no policy for this operation, and no default"));
+        let mut children = vec![default_policy.unwrap_or_else(|| nowhere())];
+        let mut child_of_verb = [0; Verb::ALL.len()];
+        for (verb, policy) in operation_policies {
+            let known = children.iter().position(|child| Arc::ptr_eq(child, &policy));
+            child_of_verb[verb as usize] = known.unwrap_or_else(|| {
+                children.push(policy);
+                children.len() - 1
+            });
+        }
+        OperationSelectorRoute { child_of_verb, children }
+    }
+
+    fn choose(&self, request: &Request<Bytes>) -> usize {
+        self.child_of_verb[Verb::of(&request.operation) as usize]
+    }
+
+    async fn in_rounds(&self, batch: Batch, context: &Context, choices: Vec<u32>, round_of: Vec<u32>) -> Outcomes {
+        let rounds = round_of.iter().max().map_or(0, |last| last + 1);
+        let mut outcomes: Vec<Option<Outcome>> = vec![None; batch.len()];
+        for round in 0..rounds {
+            let members: Vec<usize> = (0..batch.len()).filter(|&at| round_of[at] == round).collect();
+            let part = members.iter().map(|&at| batch[at].clone()).collect();
+            let part_choices = members.iter().map(|&at| choices[at]).collect();
+            let answers = scatter(&self.children, part, context, part_choices).await;
+            for (at, answer) in members.into_iter().zip(answers) {
+                outcomes[at] = Some(answer);
+            }
+        }
+        outcomes.into_iter().map(|outcome| outcome.expect("each request is in one round")).collect()
+    }
+}
+
+impl Route for OperationSelectorRoute {
+    fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
+        match Choices::of(&batch, |request| self.choose(request)) {
+            Choices::Whole(child) => self.children[child].route(batch, context),
+            Choices::Each(choices) => match rounds(&batch, &choices) {
+                None => Box::pin(scatter(&self.children, batch, context, choices)),
+                Some(round_of) => Box::pin(self.in_rounds(batch, context, choices, round_of)),
+            },
+        }
+    }
+}
+
+/// The round of each request: one later than the request before it for the same key, if that went to another child.
+/// `None` where one round does.
+fn rounds(batch: &Batch, choices: &[u32]) -> Option<Vec<u32>> {
+    let key = |at: usize| &batch[at].key[prefix_bytes(&batch[at].key)..];
+    let mut by_key: Vec<usize> = (0..batch.len()).collect();
+    by_key.sort_unstable_by(|&a, &b| key(a).cmp(key(b)).then(a.cmp(&b)));
+    let mut rounds: Option<Vec<u32>> = None;
+    for pair in by_key.windows(2) {
+        let (before, at) = (pair[0], pair[1]);
+        if key(before) != key(at) {
+            continue;
+        }
+        let apart = choices[before] != choices[at];
+        if apart || rounds.is_some() {
+            let rounds = rounds.get_or_insert_with(|| vec![0; batch.len()]);
+            rounds[at] = rounds[before] + u32::from(apart);
+        }
+    }
+    rounds
+}

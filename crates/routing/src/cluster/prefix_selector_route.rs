@@ -1,0 +1,66 @@
+//! Pools by key prefix, and a wildcard pool for the rest (§3.2.2 of the paper).
+//!
+//! | verb | effect |
+//! |---|---|
+//! | all | sent to the child whose prefix is the longest that the routing key starts with; else to the wildcard |
+//!
+//! Without a wildcard, a key that no prefix fits fails with "no route".
+
+use crate::{Batch, BoxFuture, Context, Outcomes, Route, cluster::no_route::NoRoute, key::routing_key, split::split};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// Chooses by how a key begins.
+pub struct PrefixSelectorRoute {
+    /// Sorted, so that the entries a key starts with lie on one chain of `parent`s.
+    prefixes: Vec<Entry>,
+    /// One for each prefix, and the wildcard last.
+    children: Vec<Arc<dyn Route>>,
+}
+
+struct Entry {
+    prefix: Box<[u8]>,
+    /// The longest other prefix that this one starts with.
+    parent: Option<usize>,
+}
+
+impl PrefixSelectorRoute {
+    /// Sends keys that start with a prefix of `policies` there, all others to `wildcard`.
+    pub fn new(policies: BTreeMap<String, Arc<dyn Route>>, wildcard: Option<Arc<dyn Route>>) -> Self {
+        let mut prefixes: Vec<Entry> = Vec::with_capacity(policies.len());
+        let mut children = Vec::with_capacity(policies.len() + 1);
+        for (prefix, child) in policies {
+            let prefix: Box<[u8]> = prefix.into_bytes().into();
+            let before = prefixes.len().checked_sub(1);
+            let parent = longest_prefix(&prefixes, before, &prefix);
+            prefixes.push(Entry { prefix, parent });
+            children.push(child);
+        }
+        children.push(wildcard.unwrap_or_else(|| Arc::new(NoRoute::new("no prefix fits the key, and no wildcard"))));
+        PrefixSelectorRoute { prefixes, children }
+    }
+
+    fn choose(&self, key: &[u8]) -> usize {
+        let key = routing_key(key);
+        let after = self.prefixes.partition_point(|entry| *entry.prefix <= *key);
+        longest_prefix(&self.prefixes, after.checked_sub(1), key).unwrap_or(self.prefixes.len())
+    }
+}
+
+impl Route for PrefixSelectorRoute {
+    fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
+        split(&self.children, batch, context, |request| self.choose(&request.key))
+    }
+}
+
+/// The longest entry that `key` starts with, given the last entry that sorts at or before `key`: everything between
+/// a prefix of the key and the key itself starts with that prefix too, so it is that entry or above it.
+fn longest_prefix(entries: &[Entry], last: Option<usize>, key: &[u8]) -> Option<usize> {
+    let mut candidate = last;
+    while let Some(at) = candidate {
+        if key.starts_with(&entries[at].prefix) {
+            return Some(at);
+        }
+        candidate = entries[at].parent;
+    }
+    None
+}

@@ -1,0 +1,178 @@
+//! The top of the tree: a key's routing prefix chooses a cluster, or many. This is how one batch of deletes from the
+//! invalidator reaches every frontend cluster of a region (§4.1 of the paper).
+//!
+//! | verb | no prefix | `/region/cluster/` | `/*/*/`, `/region/*/`, any other pattern |
+//! |---|---|---|---|
+//! | delete | default tree | that tree | every tree that fits, all awaited; `AllSyncRoute`'s answer |
+//! | set add replace append prepend touch incr decr | default tree | that tree | the same |
+//! | get gets gat gats lease-get metaget | default tree | that tree | one tree: the default if it fits, else the first by name |
+//! | cas lease-set | default tree | that tree | the same: only who handed out the unique or the token knows it |
+//!
+//! A cluster that no tree is named after goes to `/region/fallback/` if there is one; otherwise the request fails
+//! with "no route". A tree with several names is asked once.
+//!
+//! mcrouter awaits the first tree of a broadcast and leaves the rest to the background. Here all are awaited: the
+//! invalidator takes an acknowledgement for "gone in every cluster" and forgets the key, so an answer that came before
+//! the last cluster's would lose the delete that this cluster then fails to carry out.
+//!
+//! Requests for one tree travel together and in order, broadcasts among them, so that order per key holds.
+
+use crate::{
+    Batch, BoxFuture, Context, Failure, Outcomes, Route, RoutingPrefix,
+    cluster::all_sync_route::worse,
+    key::prefix_bytes,
+    split::{Part, drive, next},
+    verb::{Kind, Verb},
+};
+use bytes::Bytes;
+use lookaside_protocol::Request;
+use std::{fmt, sync::Arc};
+
+/// The trees of all clusters by routing prefix.
+pub struct RootRoute {
+    /// By name, the default's first; a tree stands here once for each of its names.
+    names: Vec<(RoutingPrefix, u32)>,
+    trees: Vec<Arc<dyn Route>>,
+}
+
+/// The default prefix names no tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoDefaultTree {
+    /// The prefix that keys without one were to have.
+    pub default_prefix: RoutingPrefix,
+}
+
+impl std::error::Error for NoDefaultTree {}
+
+impl fmt::Display for NoDefaultTree {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no route is named {}, the default prefix for keys without one", self.default_prefix)
+    }
+}
+
+/// The name of the tree that takes a region's unknown clusters.
+const FALLBACK_CLUSTER: &[u8] = b"fallback/";
+
+impl RootRoute {
+    /// Every tree with its names; the one that has `default_prefix` among them takes keys without a prefix. Of trees
+    /// with the same name the last one has it.
+    pub fn new(
+        default_prefix: RoutingPrefix,
+        named: Vec<(Vec<RoutingPrefix>, Arc<dyn Route>)>,
+    ) -> Result<Self, NoDefaultTree> {
+        let mut names = std::collections::BTreeMap::new();
+        let mut trees = Vec::with_capacity(named.len());
+        for (prefixes, tree) in named {
+            names.extend(prefixes.into_iter().map(|prefix| (prefix, trees.len() as u32)));
+            trees.push(tree);
+        }
+        let Some(default) = names.remove(&default_prefix) else { return Err(NoDefaultTree { default_prefix }) };
+        let names = std::iter::once((default_prefix, default)).chain(names).collect();
+        Ok(RootRoute { names, trees })
+    }
+
+    fn default_tree(&self) -> u32 {
+        self.names[0].1
+    }
+
+    /// Appends the trees that a request goes to; none if its prefix leads nowhere.
+    fn targets(&self, request: &Request<Bytes>, targets: &mut Vec<u32>) {
+        let prefix = &request.key[..prefix_bytes(&request.key)];
+        if prefix.is_empty() {
+            targets.push(self.default_tree());
+        } else if !prefix.contains(&b'*') {
+            targets.extend(self.named(prefix));
+        } else {
+            let start = targets.len();
+            for (_, tree) in self.names.iter().filter(|(name, _)| name.fits(prefix)) {
+                if !targets[start..].contains(tree) {
+                    targets.push(*tree);
+                }
+            }
+            if asks_one(request) {
+                targets.truncate(start + 1);
+            }
+        }
+    }
+
+    /// The tree of that name, or its region's fallback.
+    fn named(&self, prefix: &[u8]) -> Option<u32> {
+        let find = |wanted: &dyn Fn(&[u8]) -> bool| {
+            self.names.iter().find(|(name, _)| wanted(name.as_str().as_bytes())).map(|(_, tree)| *tree)
+        };
+        let region = &prefix[..=1 + prefix[1..].iter().position(|&byte| byte == b'/')?];
+        find(&|name| name == prefix)
+            .or_else(|| find(&|name| name.strip_prefix(region).is_some_and(|cluster| cluster == FALLBACK_CLUSTER)))
+    }
+
+    async fn by_prefix(&self, batch: Batch, context: &Context) -> Outcomes {
+        let mut plan = Plan { targets: Vec::with_capacity(batch.len()), ends: Vec::with_capacity(batch.len()) };
+        let mut unrouted = Vec::new();
+        let mut batches: Vec<Batch> = vec![Batch::new(); self.trees.len()];
+        for request in batch {
+            match plan.add(|targets| self.targets(&request, targets)) {
+                [] => unrouted.push(no_route(&request.key)),
+                [others @ .., last] => {
+                    others.iter().for_each(|&tree| batches[tree as usize].push(request.clone()));
+                    batches[*last as usize].push(request);
+                }
+            }
+        }
+        let parts = batches.into_iter().enumerate().map(|(child, batch)| Part { child, batch });
+        let (asked, parts): (Vec<usize>, Vec<Part>) =
+            parts.filter(|part| !part.batch.is_empty()).map(|part| (part.child, part)).unzip();
+        let answers = drive(&self.trees, parts, context).await;
+        let mut answer_of_tree = vec![std::vec::IntoIter::default(); self.trees.len()];
+        asked.into_iter().zip(answers).for_each(|(tree, answer)| answer_of_tree[tree] = answer);
+        let mut unrouted = unrouted.into_iter();
+        plan.each()
+            .map(|targets| {
+                let of_each_tree = targets.iter().map(|&tree| next(&mut answer_of_tree[tree as usize]));
+                let nowhere = || Err(unrouted.next().expect("a request without a target has its failure"));
+                of_each_tree.reduce(worse).unwrap_or_else(nowhere)
+            })
+            .collect()
+    }
+}
+
+impl Route for RootRoute {
+    fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
+        if batch.iter().all(|request| prefix_bytes(&request.key) == 0) {
+            return self.trees[self.default_tree() as usize].route(batch, context);
+        }
+        Box::pin(self.by_prefix(batch, context))
+    }
+}
+
+/// The trees for each request of a batch, one list behind the other.
+struct Plan {
+    targets: Vec<u32>,
+    /// Where each request's trees end.
+    ends: Vec<u32>,
+}
+
+impl Plan {
+    /// Adds one request; `fill` appends its trees, which come back.
+    fn add(&mut self, fill: impl FnOnce(&mut Vec<u32>)) -> &[u32] {
+        let start = self.targets.len();
+        fill(&mut self.targets);
+        self.ends.push(self.targets.len() as u32);
+        &self.targets[start..]
+    }
+
+    fn each(&self) -> impl Iterator<Item = &[u32]> {
+        let starts = std::iter::once(&0).chain(&self.ends);
+        starts.zip(&self.ends).map(|(&start, &end)| &self.targets[start as usize..end as usize])
+    }
+}
+
+/// Whether a request for many trees goes to one of them only.
+fn asks_one(request: &Request<Bytes>) -> bool {
+    let verb = Verb::of(&request.operation);
+    verb.kind() == Kind::Read || matches!(verb, Verb::Cas | Verb::LeaseSet)
+}
+
+fn no_route(key: &[u8]) -> Failure {
+    let prefix = String::from_utf8_lossy(&key[..prefix_bytes(key)]);
+    Failure::NoRoute(format!("no tree is named {prefix}").into())
+}

@@ -1,0 +1,112 @@
+//! Splitting a batch among children and putting the outcomes back in order: what every choosing route stands on.
+//!
+//! ```text
+//!   batch      a b c d e            choices  0 1 0 2 1
+//!   parts      0: a c   1: b e   2: d           each child asked once, all at the same time
+//!   outcomes   walk the choices; take the next outcome of the child chosen
+//! ```
+//!
+//! Invariants: each child gets its requests in the batch's order; a batch that belongs to one child is handed on as
+//! it is, without a copy or an allocation; children are driven by the caller's own task, so nothing outlives the
+//! batch.
+
+use crate::{Batch, BoxFuture, Context, Outcome, Outcomes, Route};
+use bytes::Bytes;
+use futures_util::future::join_all;
+use lookaside_protocol::Request;
+use std::{future::ready, sync::Arc, vec};
+
+/// The nodes below a route.
+pub(crate) type Children = [Arc<dyn Route>];
+
+/// An answer that needs no waiting.
+pub(crate) fn at_once<'a>(outcomes: Outcomes) -> BoxFuture<'a, Outcomes> {
+    Box::pin(ready(outcomes))
+}
+
+/// Who gets which request.
+pub(crate) enum Choices {
+    /// One child gets the whole batch.
+    Whole(usize),
+    /// The index of a child for each request.
+    Each(Vec<u32>),
+}
+
+impl Choices {
+    /// Asks `choose` once for each request.
+    pub(crate) fn of(batch: &Batch, choose: impl Fn(&Request<Bytes>) -> usize) -> Choices {
+        let Some((first, rest)) = batch.split_first() else { return Choices::Whole(0) };
+        let child = choose(first);
+        for (at, request) in rest.iter().enumerate() {
+            let other = choose(request);
+            if other != child {
+                let mut each = Vec::with_capacity(batch.len());
+                each.resize(at + 1, child as u32);
+                each.push(other as u32);
+                each.extend(rest[at + 1..].iter().map(|request| choose(request) as u32));
+                return Choices::Each(each);
+            }
+        }
+        Choices::Whole(child)
+    }
+}
+
+/// Sends each request to the child that `choose` names.
+pub(crate) fn split<'a>(
+    children: &'a Children,
+    batch: Batch,
+    context: &'a Context,
+    choose: impl Fn(&Request<Bytes>) -> usize,
+) -> BoxFuture<'a, Outcomes> {
+    match Choices::of(&batch, choose) {
+        _ if batch.is_empty() => at_once(Outcomes::new()),
+        Choices::Whole(child) => children[child].route(batch, context),
+        Choices::Each(choices) => Box::pin(scatter(children, batch, context, choices)),
+    }
+}
+
+/// Sends request `i` to child `choices[i]`, all children at the same time.
+pub(crate) async fn scatter(children: &Children, batch: Batch, context: &Context, choices: Vec<u32>) -> Outcomes {
+    let mut counts = vec![0_u32; children.len()];
+    choices.iter().for_each(|&child| counts[child as usize] += 1);
+    let mut parts: Vec<Part> = Vec::with_capacity(counts.iter().filter(|&&count| count > 0).count());
+    let mut part_of_child = counts;
+    for (child, slot) in part_of_child.iter_mut().enumerate().filter(|(_, slot)| **slot > 0) {
+        let batch = Batch::with_capacity(*slot as usize);
+        *slot = parts.len() as u32;
+        parts.push(Part { child, batch });
+    }
+    for (request, &child) in batch.into_iter().zip(&choices) {
+        parts[part_of_child[child as usize] as usize].batch.push(request);
+    }
+    let mut answers = drive(children, parts, context).await;
+    choices.iter().map(|&child| next(&mut answers[part_of_child[child as usize] as usize])).collect()
+}
+
+/// What one child is asked.
+pub(crate) struct Part {
+    pub(crate) child: usize,
+    pub(crate) batch: Batch,
+}
+
+/// Asks several children at the same time; their answers in the order of `parts`.
+pub(crate) async fn drive(children: &Children, parts: Vec<Part>, context: &Context) -> Vec<vec::IntoIter<Outcome>> {
+    let asked = parts.into_iter().map(|Part { child, batch }| ask(&*children[child], batch, context));
+    join_all(asked).await.into_iter().map(Vec::into_iter).collect()
+}
+
+/// Asks one child, and holds it to its contract: an outcome for each request.
+fn ask<'a>(child: &'a dyn Route, batch: Batch, context: &'a Context) -> impl Future<Output = Outcomes> + Send + 'a {
+    let asked = batch.len();
+    let answer = child.route(batch, context);
+    async move {
+        let outcomes = answer.await;
+        assert_eq!(outcomes.len(), asked, "a route answers every request once");
+        outcomes
+    }
+}
+
+/// The next outcome of a child; `ask` has seen to it that there is one.
+pub(crate) fn next(answers: &mut vec::IntoIter<Outcome>) -> Outcome {
+    answers.next().expect("one outcome for each request that was sent")
+}
