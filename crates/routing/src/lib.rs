@@ -11,6 +11,7 @@ mod cluster;
 mod hash;
 mod health;
 mod key;
+mod meta;
 mod region;
 mod route;
 mod split;

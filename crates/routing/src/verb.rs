@@ -73,7 +73,7 @@ impl Verb {
             Operation::Arithmetic { direction: Direction::Up, .. } => Verb::Incr,
             Operation::Arithmetic { direction: Direction::Down, .. } => Verb::Decr,
             Operation::Touch { .. } => Verb::Touch,
-            Operation::Meta(_) => Verb::Metaget,
+            Operation::Meta(meta) => crate::meta::verb(meta),
         }
     }
 

@@ -16,7 +16,7 @@ use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
     split::{Part, drive, next},
 };
-use lookaside_protocol::Reply;
+use lookaside_protocol::{Reply, meta::MetaStatus};
 use std::sync::Arc;
 
 /// All children, each awaited.
@@ -64,19 +64,23 @@ pub(crate) fn worse(one: Outcome, other: Outcome) -> Outcome {
     if severity(&other) > severity(&one) { other } else { one }
 }
 
+/// Only the order among replies to the same request counts. Done comes behind not found, so that a delete which found
+/// something somewhere says so; for all other verbs "not done" comes behind "done".
 fn severity(outcome: &Outcome) -> u8 {
     match outcome {
         Ok(reply) => match reply {
-            Reply::Value { .. } | Reply::Stored | Reply::Touched | Reply::Number(_) | Reply::Ok | Reply::Meta(_) => 0,
-            Reply::Miss
-            | Reply::Lease { .. }
-            | Reply::StaleStored
-            | Reply::NotStored
-            | Reply::Exists
-            | Reply::NotFound => 1,
-            Reply::Deleted => 2, // Only ever beside `NotFound`, which it is to win over.
-            Reply::Error(_) => 3,
+            Reply::Value { .. } | Reply::Stored | Reply::Touched | Reply::Number(_) | Reply::Ok => 0,
+            Reply::NotFound => 1,
+            Reply::Deleted => 2,
+            Reply::Miss | Reply::Lease { .. } | Reply::StaleStored | Reply::NotStored | Reply::Exists => 3,
+            Reply::Meta(meta) => match meta.status {
+                MetaStatus::Value | MetaStatus::Debug => 0,
+                MetaStatus::NotFound => 1,
+                MetaStatus::Done => 2,
+                MetaStatus::Miss | MetaStatus::NotStored | MetaStatus::Exists => 3,
+            },
+            Reply::Error(_) => 4,
         },
-        Err(_) => 4,
+        Err(_) => 5,
     }
 }

@@ -3,13 +3,14 @@
 //! | verb | effect |
 //! |---|---|
 //! | set add replace append prepend cas lease-set touch gat gats | exptime replaced (`set`) or shortened (`min`) |
+//! | the meta commands of these verbs | the same in their flags; an `ms` without `T` is given one |
 //! | get gets lease-get metaget delete incr decr | handed on as they are |
 //!
 //! An exptime of 0 is "never", so `min` takes it for the longest, and as a limit it limits nothing. A negative one is
 //! "expired already" and stays under `min`. An absolute one (above 30 days, a Unix time) is above every limit in
 //! seconds; a value about to expire by the wall clock may so live on for the limit. Routing has no clock to know.
 
-use crate::{Batch, BoxFuture, Context, Outcomes, Route};
+use crate::{Batch, BoxFuture, Context, Outcomes, Route, meta::modify_exptimes};
 use bytes::Bytes;
 use lookaside_protocol::Operation;
 use std::sync::Arc;
@@ -36,6 +37,17 @@ impl ModifyExptimeRoute {
         ModifyExptimeRoute { target, exptime, action }
     }
 
+    fn modify(&self, operation: &mut Operation<Bytes>) {
+        match operation {
+            Operation::Store { exptime, .. }
+            | Operation::LeaseSet { exptime, .. }
+            | Operation::Touch { exptime }
+            | Operation::GetAndTouch { exptime, .. } => *exptime = self.modified(*exptime),
+            Operation::Meta(meta) => modify_exptimes(meta, |exptime| self.modified(exptime)),
+            Operation::Get { .. } | Operation::LeaseGet | Operation::Delete { .. } | Operation::Arithmetic { .. } => {}
+        }
+    }
+
     fn modified(&self, exptime: i64) -> i64 {
         match self.action {
             ExptimeAction::Set => self.exptime,
@@ -49,24 +61,8 @@ impl ModifyExptimeRoute {
 impl Route for ModifyExptimeRoute {
     fn route<'a>(&'a self, mut batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
         for request in &mut batch {
-            if let Some(exptime) = exptime_of(&mut request.operation) {
-                *exptime = self.modified(*exptime);
-            }
+            self.modify(&mut request.operation);
         }
         self.target.route(batch, context)
-    }
-}
-
-fn exptime_of(operation: &mut Operation<Bytes>) -> Option<&mut i64> {
-    match operation {
-        Operation::Store { exptime, .. }
-        | Operation::LeaseSet { exptime, .. }
-        | Operation::Touch { exptime }
-        | Operation::GetAndTouch { exptime, .. } => Some(exptime),
-        Operation::Get { .. }
-        | Operation::LeaseGet
-        | Operation::Delete { .. }
-        | Operation::Arithmetic { .. }
-        | Operation::Meta(_) => None,
     }
 }

@@ -5,26 +5,30 @@
 //! | get gets gat gats lease-get metaget | a miss, without a lease: nobody could accept the fill |
 //! | set add replace append prepend cas lease-set | `NOT_STORED` |
 //! | delete incr decr touch | `NOT_FOUND` |
+//! | meta commands | `EN`, `NS` or `NF`, with what a client asked to hear again |
 
 use crate::{
-    Batch, BoxFuture, Context, Outcome, Outcomes, Route,
+    Batch, BoxFuture, Context, Outcome, Outcomes, Route, meta,
     split::at_once,
     verb::{Kind, Verb},
 };
 use bytes::Bytes;
-use lookaside_protocol::{Operation, Reply};
+use lookaside_protocol::{Operation, Reply, Request};
 
 /// The route to nowhere that is no error.
 pub struct NullRoute;
 
 impl Route for NullRoute {
     fn route<'a>(&'a self, batch: Batch, _context: &'a Context) -> BoxFuture<'a, Outcomes> {
-        at_once(batch.iter().map(|request| nothing_there(&request.operation)).collect())
+        at_once(batch.iter().map(nothing_there).collect())
     }
 }
 
-fn nothing_there(operation: &Operation<Bytes>) -> Outcome {
-    let verb = Verb::of(operation);
+fn nothing_there(request: &Request<Bytes>) -> Outcome {
+    if let Operation::Meta(meta) = &request.operation {
+        return Ok(Reply::Meta(meta::nothing_there(&request.key, meta)));
+    }
+    let verb = Verb::of(&request.operation);
     Ok(match (verb.kind(), verb) {
         (Kind::Read, _) => Reply::Miss,
         (Kind::Delete, _) | (_, Verb::Incr | Verb::Decr | Verb::Touch) => Reply::NotFound,

@@ -1,0 +1,162 @@
+//! What routing reads in a meta command (`mg ms md ma me`): its classic verb, its exptimes, and the answer that an
+//! empty cache would give. Flags are tokens between single spaces; a token's first byte says which flag it is
+//! (memcached's `protocol.txt`, "Meta Commands").
+//!
+//! | meta command | counts as |
+//! |---|---|
+//! | `mg` | `get`; `gets` with `c`; `gat` or `gats` with `T` |
+//! | `ms` | `set`; by `M`: `add` (E), `append` (A), `prepend` (P), `replace` (R); `cas` with `C` |
+//! | `md` | `delete`, also with `I` (which keeps the value as a stale one) |
+//! | `ma` | `incr`; `decr` with `MD` or `M-` |
+//! | `me` | `metaget` |
+
+use crate::Verb;
+use bytes::Bytes;
+use lookaside_protocol::meta::{MetaOperation, MetaReply, MetaStatus, MetaVerb};
+
+fn tokens(flags: &[u8]) -> impl Iterator<Item = &[u8]> {
+    flags.split(|&byte| byte == b' ').filter(|token| !token.is_empty())
+}
+
+/// The argument of a flag, if the flag is there.
+fn argument(flags: &[u8], flag: u8) -> Option<&[u8]> {
+    tokens(flags).find(|token| token[0] == flag).map(|token| &token[1..])
+}
+
+/// The classic verb that a meta command amounts to.
+pub(crate) fn verb(meta: &MetaOperation<Bytes>) -> Verb {
+    let has = |flag| argument(&meta.flags, flag).is_some();
+    let mode = argument(&meta.flags, b'M').and_then(|mode| mode.first()).map(u8::to_ascii_uppercase);
+    match meta.verb {
+        MetaVerb::Get => match (has(b'T'), has(b'c')) {
+            (false, false) => Verb::Get,
+            (false, true) => Verb::Gets,
+            (true, false) => Verb::Gat,
+            (true, true) => Verb::Gats,
+        },
+        MetaVerb::Set => match mode {
+            Some(b'E') => Verb::Add,
+            Some(b'A') => Verb::Append,
+            Some(b'P') => Verb::Prepend,
+            Some(b'R') => Verb::Replace,
+            _ if has(b'C') => Verb::Cas,
+            _ => Verb::Set,
+        },
+        MetaVerb::Delete => Verb::Delete,
+        MetaVerb::Arithmetic if matches!(mode, Some(b'D' | b'-')) => Verb::Decr,
+        MetaVerb::Arithmetic => Verb::Incr,
+        MetaVerb::Debug => Verb::Metaget,
+    }
+}
+
+/// Changes every exptime: `T`, and `N` of an `mg` or `ma` that creates what it misses. An `ms` without `T` never
+/// expires, so it is given one.
+pub(crate) fn modify_exptimes(meta: &mut MetaOperation<Bytes>, modified: impl Fn(i64) -> i64) {
+    let creates = matches!(meta.verb, MetaVerb::Get | MetaVerb::Arithmetic);
+    let mut flags = Vec::with_capacity(meta.flags.len());
+    let mut put = |token: &[u8]| {
+        if !flags.is_empty() {
+            flags.push(b' ');
+        }
+        flags.extend_from_slice(token);
+    };
+    for token in tokens(&meta.flags) {
+        let is_exptime = token[0] == b'T' || token[0] == b'N' && creates;
+        let exptime = str::from_utf8(&token[1..]).ok().and_then(|text| text.parse().ok());
+        match exptime.filter(|_| is_exptime) {
+            Some(exptime) => put(format!("{}{}", token[0] as char, modified(exptime)).as_bytes()),
+            None => put(token), // What is no number the server refuses by itself.
+        }
+    }
+    if meta.verb == MetaVerb::Set && argument(&meta.flags, b'T').is_none() {
+        match modified(0) {
+            0 => {}
+            exptime => put(format!("T{exptime}").as_bytes()),
+        }
+    }
+    if flags != *meta.flags {
+        meta.flags = flags.into();
+    }
+}
+
+/// What a cache without the key answers, with the flags that an answer repeats (`O`, `k`, `b`).
+pub(crate) fn nothing_there(key: &[u8], meta: &MetaOperation<Bytes>) -> MetaReply<Bytes> {
+    let status = match meta.verb {
+        MetaVerb::Get | MetaVerb::Debug => {
+            return MetaReply { status: MetaStatus::Miss, flags: Bytes::new(), value: None };
+        }
+        MetaVerb::Set => MetaStatus::NotStored,
+        MetaVerb::Delete | MetaVerb::Arithmetic => MetaStatus::NotFound,
+    };
+    let repeated = tokens(&meta.flags).filter_map(|token| match token[0] {
+        b'O' | b'b' => Some(token.to_vec()),
+        b'k' => Some([b"k", key].concat()),
+        _ => None,
+    });
+    MetaReply { status, flags: repeated.collect::<Vec<_>>().join(&b' ').into(), value: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meta(verb: MetaVerb, flags: &'static str) -> MetaOperation<Bytes> {
+        MetaOperation { verb, flags: flags.into(), value: None }
+    }
+
+    #[test]
+    fn each_counts_as_the_verb_it_amounts_to() {
+        use MetaVerb::{Arithmetic, Debug, Delete, Get, Set};
+        for (command, flags, expected) in [
+            (Get, "v", Verb::Get),
+            (Get, "v c", Verb::Gets),
+            (Get, "v T30", Verb::Gat),
+            (Get, "T30 c v", Verb::Gats),
+            (Set, "", Verb::Set),
+            (Set, "T0 ME", Verb::Add),
+            (Set, "Mappend", Verb::Append),
+            (Set, "MP", Verb::Prepend),
+            (Set, "MR C5", Verb::Replace),
+            (Set, "C5", Verb::Cas),
+            (Delete, "q I", Verb::Delete),
+            (Arithmetic, "", Verb::Incr),
+            (Arithmetic, "D5 M+", Verb::Incr),
+            (Arithmetic, "MD", Verb::Decr),
+            (Arithmetic, "M-", Verb::Decr),
+            (Debug, "", Verb::Metaget),
+        ] {
+            assert_eq!(verb(&meta(command, flags)), expected, "{command:?} {flags}");
+        }
+    }
+
+    #[test]
+    fn exptimes_change_and_nothing_else_does() {
+        use MetaVerb::{Arithmetic, Get, Set};
+        let at_most_10 = |exptime| if exptime == 0 { 10 } else { std::cmp::min(exptime, 10) };
+        for (command, flags, expected) in [
+            (Set, "", "T10"),
+            (Set, "F5 T99 q", "F5 T10 q"),
+            (Set, "T5", "T5"),
+            (Set, "T0", "T10"),
+            (Get, "v N30 T40 O12", "v N10 T10 O12"),
+            (Get, "v", "v"),
+            (Get, "Tx", "Tx"),
+            (Arithmetic, "N0 J13 D2", "N10 J13 D2"),
+        ] {
+            let mut operation = meta(command, flags);
+            modify_exptimes(&mut operation, at_most_10);
+            assert_eq!(operation.flags, expected, "{command:?} {flags}");
+        }
+        let mut unlimited = meta(Set, "q");
+        modify_exptimes(&mut unlimited, |exptime| exptime);
+        assert_eq!(unlimited.flags, "q");
+    }
+
+    #[test]
+    fn an_empty_cache_repeats_opaque_and_key() {
+        let reply = nothing_there(b"user:42", &meta(MetaVerb::Delete, "q k O7"));
+        assert_eq!((reply.status, &*reply.flags), (MetaStatus::NotFound, &b"kuser:42 O7"[..]));
+        let reply = nothing_there(b"user:42", &meta(MetaVerb::Get, "v k"));
+        assert_eq!((reply.status, &*reply.flags), (MetaStatus::Miss, &b""[..]));
+    }
+}
