@@ -1,4 +1,34 @@
 //! The meta dialect: `mg ms md ma me mn` (memcached's `protocol.txt`, "Meta Commands").
+//!
+//! ```text
+//! mg <key> <flag>*                          HD <flag>* | VA <bytes> <flag>*, data block | EN
+//! ms <key> <bytes> <flag>*, data block      HD | NS | EX | NF, each with flags
+//! md <key> <flag>*                          HD | NF | EX
+//! ma <key> <flag>*                          HD | VA | NF | NS | EX
+//! me <key> <flag>*                          ME <key> <name>=<fact>* | EN
+//! ```
+//!
+//! A flag is a letter with a token behind it, or with none: `v`, `T30`, `Oabc`. Flags stay the text they came as,
+//! because answers return them in the order they were sent, a router passes on those it does not know the sense of,
+//! and a request must stay small enough to be moved about in batches. The parser has checked the text once; whoever
+//! carries a command out reads it into a [`MetaFlags`].
+//!
+//! With the flag `b` a key is base64 on the wire. [`crate::Request::key`] keeps the wire's form, so that a command is
+//! routed and answered under the bytes its client chose; [`decode_key`] gives the key that is stored. Two clients of
+//! which only one uses `b` for the same key must therefore not share a router.
+//!
+//! Absent on purpose: `q`'s silence, which is [`MetaStatus::is_silent`] to ask and the server's to keep.
+
+mod compose;
+mod flags;
+mod key;
+mod parse;
+
+pub use compose::{MetaFacts, compose_meta_answer};
+pub(crate) use compose::{compose_meta_reply, compose_meta_request};
+pub use flags::{MetaFlag, MetaFlags, OPAQUE_BYTES_MAX, meta_flags};
+pub use key::{decode_key, encode_key};
+pub(crate) use parse::{checked_operation, status_line, value_line};
 
 /// Which of the meta commands that name a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +50,8 @@ pub enum MetaVerb {
 pub struct MetaOperation<B> {
     /// The verb.
     pub verb: MetaVerb,
-    /// The flags as they were sent, separated by single spaces.
+    /// The flags as they were sent, separated by spaces. Those of a parsed command are good to be read as
+    /// [`MetaFlags`].
     pub flags: B,
     /// The value, of an `ms`.
     pub value: Option<B>,
@@ -50,7 +81,7 @@ pub enum MetaStatus {
 pub struct MetaReply<B> {
     /// How it went.
     pub status: MetaStatus,
-    /// The flags (of `ME`: the key and the metadata), separated by single spaces.
+    /// The flags (of `ME`: the key and the metadata), separated by spaces.
     pub flags: B,
     /// The value; present with [`MetaStatus::Value`] and only then.
     pub value: Option<B>,
@@ -70,64 +101,36 @@ impl<B> MetaReply<B> {
     }
 }
 
-/// A meta answer that is all in its line.
-pub(crate) fn status_line<'a>(word: &[u8], rest: &'a [u8]) -> Option<MetaReply<&'a [u8]>> {
-    let status = match word {
-        b"HD" => MetaStatus::Done,
-        b"EN" => MetaStatus::Miss,
-        b"NF" => MetaStatus::NotFound,
-        b"NS" => MetaStatus::NotStored,
-        b"EX" => MetaStatus::Exists,
-        b"ME" => MetaStatus::Debug,
-        _ => return None,
-    };
-    Some(MetaReply { status, flags: rest.trim_ascii(), value: None })
-}
-
-/// `VA`, its length taken off.
-pub(crate) fn value_line<'a>(rest: &'a [u8], value: &'a [u8]) -> MetaReply<&'a [u8]> {
-    MetaReply { status: MetaStatus::Value, flags: rest.trim_ascii(), value: Some(value) }
-}
-
-/// Appends a meta command.
-pub(crate) fn compose_meta_request<B: AsRef<[u8]>>(key: &[u8], operation: &MetaOperation<B>, out: &mut Vec<u8>) {
-    out.extend_from_slice(match operation.verb {
-        MetaVerb::Get => b"mg ",
-        MetaVerb::Set => b"ms ",
-        MetaVerb::Delete => b"md ",
-        MetaVerb::Arithmetic => b"ma ",
-        MetaVerb::Debug => b"me ",
-    });
-    out.extend_from_slice(key);
-    compose_rest(operation.flags.as_ref(), operation.value.as_ref().map(AsRef::as_ref), out);
-}
-
-/// Appends a meta answer.
-pub(crate) fn compose_meta_reply<B: AsRef<[u8]>>(reply: &MetaReply<B>, out: &mut Vec<u8>) {
-    out.extend_from_slice(match reply.status {
-        MetaStatus::Done => b"HD",
-        MetaStatus::Value => b"VA",
-        MetaStatus::Miss => b"EN",
-        MetaStatus::NotFound => b"NF",
-        MetaStatus::NotStored => b"NS",
-        MetaStatus::Exists => b"EX",
-        MetaStatus::Debug => b"ME",
-    });
-    compose_rest(reply.flags.as_ref(), reply.value.as_ref().map(AsRef::as_ref), out);
-}
-
-fn compose_rest(flags: &[u8], value: Option<&[u8]>, out: &mut Vec<u8>) {
-    if let Some(value) = value {
-        out.push(b' ');
-        out.extend_from_slice(itoa::Buffer::new().format(value.len()).as_bytes());
+impl<B: AsRef<[u8]>> MetaReply<B> {
+    /// The token of a returned flag: empty for one without a token, nothing if the flag was not returned.
+    ///
+    /// ```
+    /// use lookaside_protocol::meta::{MetaReply, MetaStatus};
+    /// let reply = MetaReply { status: MetaStatus::Done, flags: "t30 W", value: None };
+    /// assert_eq!(reply.flag(b't'), Some(&b"30"[..]));
+    /// assert_eq!(reply.flag(b'W'), Some(&b""[..]));
+    /// assert_eq!(reply.flag(b'X'), None);
+    /// ```
+    pub fn flag(&self, letter: u8) -> Option<&[u8]> {
+        meta_flags(self.flags.as_ref()).find(|flag| flag.letter == letter).map(|flag| flag.token)
     }
-    if !flags.is_empty() {
-        out.push(b' ');
-        out.extend_from_slice(flags);
-    }
-    out.extend_from_slice(b"\r\n");
-    if let Some(value) = value {
-        out.extend_from_slice(value);
-        out.extend_from_slice(b"\r\n");
+}
+
+impl MetaStatus {
+    /// Whether this answer to `verb` is kept back when the command had the flag `q`: the expected one is, so that a
+    /// client hears only of what it cannot guess. Errors are always told.
+    ///
+    /// | | silent |
+    /// |---|---|
+    /// | `mg` | `EN` |
+    /// | `ms`, `md` | `HD` |
+    /// | `ma` | `HD`, `VA` |
+    pub fn is_silent(self, verb: MetaVerb) -> bool {
+        match verb {
+            MetaVerb::Get => self == MetaStatus::Miss,
+            MetaVerb::Set | MetaVerb::Delete => self == MetaStatus::Done,
+            MetaVerb::Arithmetic => matches!(self, MetaStatus::Done | MetaStatus::Value),
+            MetaVerb::Debug => false,
+        }
     }
 }

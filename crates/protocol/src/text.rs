@@ -14,11 +14,12 @@
 //! Absent on purpose: what a command does. `stats` arguments are not looked at, nor whether an exptime has passed.
 
 mod answer;
+mod block;
 mod compose;
 mod line;
 mod parse;
 
-pub(crate) use line::Tokens;
+pub(crate) use line::{Tokens, signed, trim, unsigned};
 
 pub use answer::{Answer, ParsedAnswer, parse_answer};
 pub use compose::{END, compose_command, compose_reply, compose_request, compose_retrieve};

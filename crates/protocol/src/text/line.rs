@@ -107,6 +107,14 @@ pub(crate) fn signed(digits: &[u8]) -> Option<i64> {
     }
 }
 
+/// Without the spaces around it.
+pub(crate) fn trim(mut bytes: &[u8]) -> &[u8] {
+    while let [b' ', rest @ ..] | [rest @ .., b' '] = bytes {
+        bytes = rest;
+    }
+    bytes
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,13 +13,12 @@
 
 use super::{
     Limits,
+    block::{Block, BlockVerb, store, store_meta},
     line::{self, FirstLine, Tokens},
     refusal,
 };
-use crate::{Cas, Command, Direction, Keys, LeaseToken, Operation, Request, StoreMode, check_key};
-
-/// The data block's length field stops here: with its line end the block must still be counted in 31 bits.
-const DATA_BYTES_MAX: u64 = i32::MAX as u64 - 2;
+use crate::meta::{MetaVerb, checked_operation};
+use crate::{Command, Direction, Keys, Operation, Request, StoreMode, check_key};
 
 /// What the front of a buffer holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,20 +86,25 @@ fn command_of_line<'a>(buffer: &'a [u8], line: &'a [u8], consumed: usize, limits
         b"lease-get" => return whole(retrieve(Operation::LeaseGet, tokens), consumed, false),
         b"gat" => return whole(retrieve_and_touch(false, tokens), consumed, false),
         b"gats" => return whole(retrieve_and_touch(true, tokens), consumed, false),
-        b"set" => return store(Verb::Store(StoreMode::Set), tokens, &block),
-        b"add" => return store(Verb::Store(StoreMode::Add), tokens, &block),
-        b"replace" => return store(Verb::Store(StoreMode::Replace), tokens, &block),
-        b"append" => return store(Verb::Store(StoreMode::Append), tokens, &block),
-        b"prepend" => return store(Verb::Store(StoreMode::Prepend), tokens, &block),
-        b"cas" => return store(Verb::Cas, tokens, &block),
-        b"lease-set" => return store(Verb::LeaseSet, tokens, &block),
+        b"set" => return store(BlockVerb::Store(StoreMode::Set), tokens, &block),
+        b"add" => return store(BlockVerb::Store(StoreMode::Add), tokens, &block),
+        b"replace" => return store(BlockVerb::Store(StoreMode::Replace), tokens, &block),
+        b"append" => return store(BlockVerb::Store(StoreMode::Append), tokens, &block),
+        b"prepend" => return store(BlockVerb::Store(StoreMode::Prepend), tokens, &block),
+        b"cas" => return store(BlockVerb::Cas, tokens, &block),
+        b"lease-set" => return store(BlockVerb::LeaseSet, tokens, &block),
+        b"ms" => return store_meta(tokens, &block),
+        b"mg" => return whole(meta(MetaVerb::Get, tokens), consumed, false),
+        b"md" => return whole(meta(MetaVerb::Delete, tokens), consumed, false),
+        b"ma" => return whole(meta(MetaVerb::Arithmetic, tokens), consumed, false),
+        b"me" => return whole(meta(MetaVerb::Debug, tokens), consumed, false),
         b"delete" => delete(tokens, noreply),
         b"incr" => arithmetic(Direction::Up, tokens, noreply),
         b"decr" => arithmetic(Direction::Down, tokens, noreply),
         b"touch" => touch(tokens, noreply),
         b"flush_all" => flush_all(tokens, noreply),
         b"verbosity" => verbosity(&mut tokens, noreply),
-        b"stats" => Ok(Command::Stats { arguments: trim(rest) }),
+        b"stats" => Ok(Command::Stats { arguments: line::trim(rest) }),
         b"version" => Ok(Command::Version),
         b"mn" => Ok(Command::MetaNoop),
         b"quit" => Ok(Command::Quit),
@@ -118,7 +122,7 @@ fn whole<'a>(command: Result<Command<'a>, &'static str>, consumed: usize, norepl
     }
 }
 
-fn bad<'a>(line: &'static str, consumed: usize, swallow: usize, noreply: bool) -> Parsed<'a> {
+pub(super) fn bad<'a>(line: &'static str, consumed: usize, swallow: usize, noreply: bool) -> Parsed<'a> {
     Parsed::Bad { line: (!noreply).then_some(line), consumed, swallow, close: false, outdated_key: None }
 }
 
@@ -128,14 +132,6 @@ fn noreply(mut arguments: &[u8]) -> bool {
         arguments = rest;
     }
     arguments.ends_with(b" noreply")
-}
-
-/// Without the spaces around it.
-fn trim(mut bytes: &[u8]) -> &[u8] {
-    while let [b' ', rest @ ..] | [rest @ .., b' '] = bytes {
-        bytes = rest;
-    }
-    bytes
 }
 
 fn retrieve<'a>(operation: Operation<&'a [u8]>, tokens: Tokens<'a>) -> Result<Command<'a>, &'static str> {
@@ -150,11 +146,11 @@ fn retrieve_and_touch(cas: bool, mut tokens: Tokens<'_>) -> Result<Command<'_>, 
     Ok(Command::Retrieve { keys, operation: Operation::GetAndTouch { exptime, cas } })
 }
 
-fn checked_key<'a>(tokens: &mut Tokens<'a>) -> Result<&'a [u8], &'static str> {
+pub(super) fn checked_key<'a>(tokens: &mut Tokens<'a>) -> Result<&'a [u8], &'static str> {
     tokens.token().filter(|key| check_key(key).is_ok()).ok_or(refusal::BAD_FORMAT)
 }
 
-fn single<'a>(key: &'a [u8], operation: Operation<&'a [u8]>, noreply: bool) -> Command<'a> {
+pub(super) fn single<'a>(key: &'a [u8], operation: Operation<&'a [u8]>, noreply: bool) -> Command<'a> {
     Command::Single { request: Request { key, operation }, noreply }
 }
 
@@ -210,76 +206,8 @@ fn verbosity<'a>(tokens: &mut Tokens<'_>, noreply: bool) -> Result<Command<'a>, 
     Ok(Command::Verbosity { level, noreply })
 }
 
-/// The verbs with a data block.
-enum Verb {
-    Store(StoreMode),
-    Cas,
-    LeaseSet,
-}
-
-/// Where a data block is to be found, and what is said when it is refused.
-struct Block<'a, 'l> {
-    buffer: &'a [u8],
-    /// Where the block begins: behind the line.
-    start: usize,
-    limits: &'l Limits,
-    noreply: bool,
-}
-
-fn store<'a>(verb: Verb, mut tokens: Tokens<'a>, block: &Block<'a, '_>) -> Parsed<'a> {
-    let key = checked_key(&mut tokens);
-    let token = matches!(verb, Verb::LeaseSet).then(|| tokens.unsigned());
-    let flags = tokens.flags();
-    let exptime = tokens.signed();
-    // Without a length nobody knows where the block ends: it will be read as commands, and the sender is told even if
-    // it asked for no reply.
-    let Some(value_bytes) = tokens.unsigned().filter(|&bytes| bytes <= DATA_BYTES_MAX) else {
-        return bad(refusal::BAD_FORMAT, block.start, 0, false);
-    };
-    let value_bytes = value_bytes as usize;
-    let cas = matches!(verb, Verb::Cas).then(|| tokens.unsigned());
-    let (Ok(key), Some(flags), Some(exptime)) = (key, flags, exptime) else {
-        return block.refuse(refusal::BAD_FORMAT, value_bytes, None);
-    };
-    if value_bytes > block.limits.value_bytes_max {
-        let outdated_key = matches!(verb, Verb::Store(StoreMode::Set)).then_some(key);
-        return block.refuse(refusal::TOO_LARGE, value_bytes, outdated_key);
-    }
-    let mode = match (verb, cas, token) {
-        (Verb::Store(mode), ..) => mode,
-        (Verb::Cas, Some(Some(cas)), _) => StoreMode::Cas(Cas(cas)),
-        (Verb::LeaseSet, _, Some(Some(token))) => {
-            return block.command(value_bytes, |value| {
-                let token = LeaseToken(token);
-                single(key, Operation::LeaseSet { token, flags, exptime, value }, block.noreply)
-            });
-        }
-        (Verb::Cas | Verb::LeaseSet, ..) => return block.refuse(refusal::BAD_FORMAT, value_bytes, None),
-    };
-    block.command(value_bytes, |value| single(key, Operation::Store { mode, flags, exptime, value }, block.noreply))
-}
-
-impl<'a> Block<'a, '_> {
-    /// The command with its value, once all of it is there and it ends as it must.
-    fn command(&self, value_bytes: usize, with: impl FnOnce(&'a [u8]) -> Command<'a>) -> Parsed<'a> {
-        let consumed = self.start + value_bytes + 2;
-        let Some(block) = self.buffer.get(self.start..consumed) else {
-            return Parsed::Incomplete { needed_bytes: consumed };
-        };
-        match block.strip_suffix(b"\r\n") {
-            Some(value) => Parsed::Command { command: with(value), consumed },
-            None => bad(refusal::BAD_DATA_CHUNK, consumed, 0, self.noreply),
-        }
-    }
-
-    /// The line is dropped at once, its block as it arrives.
-    fn refuse(&self, line: &'static str, value_bytes: usize, outdated_key: Option<&'a [u8]>) -> Parsed<'a> {
-        Parsed::Bad {
-            line: (!self.noreply).then_some(line),
-            consumed: self.start,
-            swallow: value_bytes + 2,
-            close: false,
-            outdated_key,
-        }
-    }
+fn meta(verb: MetaVerb, mut tokens: Tokens<'_>) -> Result<Command<'_>, &'static str> {
+    let key = checked_key(&mut tokens)?;
+    let (operation, _) = checked_operation(verb, key, line::trim(tokens.0))?;
+    Ok(single(key, Operation::Meta(operation), false))
 }
