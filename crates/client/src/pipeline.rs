@@ -17,8 +17,9 @@
 
 use bytes::Bytes;
 use lookaside_protocol::{
-    ErrorReply, Operation, Reply,
-    text::{Answer, Limits, ParsedAnswer, compose_request, parse_answer},
+    ErrorReply, Operation, Reply, Request,
+    meta::MetaOperation,
+    text::{Answer, Limits, ParsedAnswer, compose_request, compose_retrieve, parse_answer},
 };
 use lookaside_routing::{Batch, Failure, Outcomes};
 use std::{collections::VecDeque, mem};
@@ -31,6 +32,9 @@ pub(crate) const MULTIGET_KEYS_MAX: usize = 64;
 /// The longest get line with more than one key. memcached looks 2,048 bytes far for a line's end before it suspects
 /// anything but a plain `get`.
 pub(crate) const MULTIGET_BYTES_MAX: usize = 2_000;
+
+/// The longest beginning of a get line: `gats` and an exptime.
+const RETRIEVE_VERB_BYTES_MAX: usize = 25;
 
 /// A batch on its way to a connection.
 #[derive(Debug)]
@@ -99,11 +103,16 @@ enum LineKind {
     SingleWithData,
 }
 
-/// A get verb with all that must be equal for two keys to share a line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Retrieval {
-    verb: &'static str,
-    exptime: Option<i64>,
+/// A get line that more keys may join.
+#[derive(Debug)]
+struct OpenLine {
+    /// The same for every key.
+    operation: Operation<Bytes>,
+    /// Where its first request is.
+    flight: usize,
+    request: usize,
+    /// How long the line is so far, at most.
+    bytes: usize,
 }
 
 /// Where the next item of the front line is expected.
@@ -120,8 +129,8 @@ pub(crate) struct Pipeline {
     flights: VecDeque<Flight>,
     lines: VecDeque<Line>,
     cursor: Cursor,
-    /// The last line, while its end has not been composed, with the bytes of its keys so far.
-    open: Option<(Retrieval, usize)>,
+    /// The last line, while it is a get that has not been composed. No answer is taken meanwhile.
+    open: Option<OpenLine>,
     late: usize,
     late_requests: usize,
     answered_batches: u64,
@@ -146,50 +155,51 @@ impl Pipeline {
 
     /// Appends the job's lines to `out`. [`Pipeline::end_line`] must follow before the bytes are written.
     pub(crate) fn push(&mut self, job: Job, deadline: Instant, out: &mut Vec<u8>) {
-        for request in &job.batch {
-            match retrieval(&request.operation) {
-                Some(retrieval) => self.push_key(&request.key, retrieval, out),
-                None => {
-                    self.end_line(out);
-                    compose_request(request, out);
-                    self.lines.push_back(Line { requests: 1, kind: single_kind(&request.operation) });
-                }
-            }
-        }
         let outcomes = vec![Err(Failure::ConnectionLost); job.batch.len()];
         let waiter = Some((job.reply, job.ticket));
+        let flight = self.flights.len();
         self.flights.push_back(Flight { batch: job.batch, outcomes, done: 0, waiter, deadline });
-    }
-
-    fn push_key(&mut self, key: &[u8], wanted: Retrieval, out: &mut Vec<u8>) {
-        if let Some((open, bytes)) = &mut self.open
-            && let Some(line) = self.lines.back_mut()
-            && *open == wanted
-            && line.requests < MULTIGET_KEYS_MAX
-            && *bytes + 1 + key.len() <= MULTIGET_BYTES_MAX
-        {
-            *bytes += 1 + key.len();
-            line.requests += 1;
-        } else {
-            self.end_line(out);
-            let start = out.len();
-            out.extend_from_slice(wanted.verb.as_bytes());
-            if let Some(exptime) = wanted.exptime {
-                out.push(b' ');
-                out.extend_from_slice(exptime.to_string().as_bytes());
+        for request in 0..self.flights[flight].batch.len() {
+            if self.grow_line(flight, request) {
+                continue;
             }
-            self.lines.push_back(Line { requests: 1, kind: LineKind::Retrieve });
-            self.open = Some((wanted, out.len() - start + 1 + key.len()));
+            self.end_line(out);
+            let asked = &self.flights[flight].batch[request];
+            let kind = LineKind::of(&asked.operation);
+            if kind == LineKind::Retrieve {
+                let bytes = RETRIEVE_VERB_BYTES_MAX + 1 + asked.key.len();
+                self.open = Some(OpenLine { operation: asked.operation.clone(), flight, request, bytes });
+            } else {
+                compose_single(asked, out);
+            }
+            self.lines.push_back(Line { requests: 1, kind });
         }
-        out.push(b' ');
-        out.extend_from_slice(key);
     }
 
-    /// Ends a get line that might still have grown.
-    pub(crate) fn end_line(&mut self, out: &mut Vec<u8>) {
-        if self.open.take().is_some() {
-            out.extend_from_slice(b"\r\n");
+    /// Whether the line that is open could take the request in, and did.
+    fn grow_line(&mut self, flight: usize, request: usize) -> bool {
+        let (Some(open), Some(line)) = (&mut self.open, self.lines.back_mut()) else { return false };
+        let asked = &self.flights[flight].batch[request];
+        let bytes = open.bytes + 1 + asked.key.len();
+        let fits = line.requests < MULTIGET_KEYS_MAX
+            && bytes <= MULTIGET_BYTES_MAX
+            && LineKind::of(&asked.operation) == LineKind::Retrieve
+            && asked.operation == open.operation;
+        if fits {
+            open.bytes = bytes;
+            line.requests += 1;
         }
+        fits
+    }
+
+    /// Composes a get line that might still have grown.
+    pub(crate) fn end_line(&mut self, out: &mut Vec<u8>) {
+        let Some(open) = self.open.take() else { return };
+        let line = self.lines.back().expect("the open line is the last one");
+        let first = self.flights[open.flight].batch[open.request..].iter();
+        let more = self.flights.range(open.flight + 1..).flat_map(|flight| &flight.batch);
+        let keys = first.chain(more).take(line.requests).map(|request| &request.key);
+        compose_retrieve(&open.operation, keys, out);
     }
 
     /// Reads all whole answers off the front of `block`. Values become slices of it.
@@ -376,22 +386,27 @@ fn replace_failures(outcomes: &mut Outcomes, failure: &Failure) {
     }
 }
 
-fn retrieval(operation: &Operation<Bytes>) -> Option<Retrieval> {
-    let (verb, exptime) = match *operation {
-        Operation::Get { cas: false } => ("get", None),
-        Operation::Get { cas: true } => ("gets", None),
-        Operation::GetAndTouch { exptime, cas: false } => ("gat", Some(exptime)),
-        Operation::GetAndTouch { exptime, cas: true } => ("gats", Some(exptime)),
-        Operation::LeaseGet => ("lease-get", None),
-        _ => return None,
-    };
-    Some(Retrieval { verb, exptime })
+impl LineKind {
+    fn of(operation: &Operation<Bytes>) -> LineKind {
+        match operation {
+            Operation::Get { .. } | Operation::GetAndTouch { .. } | Operation::LeaseGet => LineKind::Retrieve,
+            Operation::Store { .. } | Operation::LeaseSet { .. } => LineKind::SingleWithData,
+            Operation::Meta(meta) if meta.value.is_some() => LineKind::SingleWithData,
+            _ => LineKind::Single,
+        }
+    }
 }
 
-fn single_kind(operation: &Operation<Bytes>) -> LineKind {
-    match operation {
-        // A meta command may carry a data block too (`ms`): taken for one, it costs at worst a connection.
-        Operation::Store { .. } | Operation::LeaseSet { .. } | Operation::Meta(_) => LineKind::SingleWithData,
-        _ => LineKind::Single,
+/// Composes a request that has a line of its own. A quiet meta command is sent without its `q`: an answer that may or
+/// may not come would leave the stream out of step. Whoever was asked quietly keeps quiet himself.
+fn compose_single(request: &Request<Bytes>, out: &mut Vec<u8>) {
+    let is_quiet = |flag: &&[u8]| flag.first() == Some(&b'q');
+    match &request.operation {
+        Operation::Meta(meta) if meta.flags.split(|&byte| byte == b' ').any(|flag| is_quiet(&flag)) => {
+            let loud: Vec<&[u8]> = meta.flags.split(|&byte| byte == b' ').filter(|flag| !is_quiet(flag)).collect();
+            let meta = MetaOperation { flags: loud.join(&b' ').into(), ..meta.clone() };
+            compose_request(&Request { key: request.key.clone(), operation: Operation::Meta(meta) }, out);
+        }
+        _ => compose_request(request, out),
     }
 }
