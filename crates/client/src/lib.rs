@@ -1,12 +1,30 @@
 //! The look-aside client: destinations over sockets, their health, and the read and write paths of an application.
+//!
+//! * [`TcpDestination`] is a leaf of the routing tree: one pipelined connection to a server, shared by all who ask
+//!   it something. Its parts: `driver` (its task: connect, probe), `connection` (bytes to and from a stream),
+//!   `pipeline` (requests out, answers in; sans-I/O).
+//! * [`Client`] is what an application holds: `look_aside` (get, fill, set, delete), `read` (all of a read under a
+//!   lease), `lease` (their vocabulary).
+//! * [`Network`] stands between all of it and the sockets.
+//!
+//! Absent on purpose: where a key goes (`routing` decides), and clocks and randomness of its own (tokio's clock, a
+//! seed), so that a simulation runs this very code.
 #![forbid(unsafe_code)]
 
 mod connection;
 mod destination;
 mod driver;
+mod lease;
+mod look_aside;
 mod network;
 mod pipeline;
+mod read;
+mod statistics;
 
 pub use connection::READ_BYTES;
 pub use destination::{DestinationOptions, DestinationStatistics, TcpDestination};
+pub use lease::{Lease, Lookup};
+pub use look_aside::{Client, ClientError, Filled};
 pub use network::{Listener, Network, Stream, TcpNetwork};
+pub use read::{HOT_MISS_DELAY_MS_MAX, HOT_MISS_DELAY_MS_MIN, Origin, ReadError, ReadOptions, Value};
+pub use statistics::ClientStatistics;
