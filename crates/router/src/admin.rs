@@ -1,0 +1,181 @@
+//! What a router says about itself: `stats`, the keys that begin with `__mcrouter__.`, and `flush_all`.
+//!
+//! `stats` speaks memcached's names as far as a router can give them, summed over the threads; `stats servers` has a
+//! line for each server:
+//!
+//! ```text
+//!   STAT destination:10.0.0.7:11211 state:up sent:1200 failed:3 outstanding:0 ...
+//! ```
+
+use crate::Router;
+use crate::fleet::ConfigurationStatus;
+use crate::intake::ADMIN_KEY_PREFIX;
+use crate::statistics::write_stat;
+use lookaside_client::{DestinationStatistics, TcpDestination};
+use lookaside_protocol::text::END;
+use lookaside_routing::Destination as _;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+impl Router {
+    /// Appends the whole answer to `stats [arguments]`.
+    pub(crate) fn write_stats(&self, arguments: &[u8], out: &mut Vec<u8>) {
+        match arguments.trim_ascii() {
+            b"" | b"all" | b"detailed" => self.write_general(out),
+            b"servers" => self.write_servers(out, |_| true),
+            b"suspect_servers" => self.write_servers(out, |server| server.taken_out_of > 0),
+            b"reset" => {
+                out.extend_from_slice(b"SERVER_ERROR counters only grow; stats reset is not supported\r\n");
+                return;
+            }
+            // memcached answers `stats items`, `slabs` and `settings`; monitors ask for them and choke on an error.
+            _ => {}
+        }
+        out.extend_from_slice(END);
+    }
+
+    /// The value of a key that begins with `__mcrouter__.`; `None` where there is none.
+    pub(crate) fn admin_value(&self, key: &[u8]) -> Option<Vec<u8>> {
+        let status = self.fleet().configuration();
+        let text = match key.strip_prefix(ADMIN_KEY_PREFIX)? {
+            b"version" => self.settings().version.clone(),
+            b"config_age" => age_s(&status).to_string(),
+            b"config_file" | b"config_sources_info" => status.source,
+            b"hostid" => self.fleet().identity().pid.to_string(),
+            _ => return None,
+        };
+        Some(text.into_bytes())
+    }
+
+    fn write_general(&self, out: &mut Vec<u8>) {
+        let fleet = self.fleet();
+        let status = fleet.configuration();
+        write_stat("pid", fleet.identity().pid, out);
+        write_stat("uptime", fleet.uptime_s(), out);
+        write_stat("time", fleet.unix_s(tokio::time::Instant::now()), out);
+        write_stat("version", &self.settings().version, out);
+        write_stat("threads", fleet.routers().len(), out);
+        write_stat("max_connections", self.settings().connections_max, out);
+        write_stat("curr_connections", fleet.connections(), out);
+        for (name, value) in fleet.tally().named() {
+            write_stat(name, value, out);
+        }
+        write_stat("config_age", age_s(&status), out);
+        write_stat("config_last_attempt", fleet.unix_s(status.attempted), out);
+        write_stat("config_last_success", fleet.unix_s(status.loaded), out);
+        write_stat("config_failures", status.failures, out);
+        if let Some(refusal) = &status.refusal {
+            write_stat("config_last_refusal", one_line(refusal), out);
+        }
+        let servers = self.servers();
+        let states = |state: &str| servers.values().filter(|server| server.state() == state).count();
+        write_stat("num_servers", servers.len(), out);
+        write_stat("num_servers_up", states("up"), out);
+        write_stat("num_servers_down", servers.len() - states("up"), out);
+    }
+
+    fn write_servers(&self, out: &mut Vec<u8>, wanted: impl Fn(&Server) -> bool) {
+        for (address, server) in self.servers() {
+            if wanted(&server) {
+                write_stat(&format!("destination:{address}"), server.in_words(), out);
+            }
+        }
+    }
+
+    /// Every server that any thread's tree names.
+    fn servers(&self) -> BTreeMap<String, Server> {
+        let mut servers: BTreeMap<String, Server> = BTreeMap::new();
+        for router in self.fleet().routers() {
+            for destination in router.tree().destinations() {
+                servers.entry(one_line(&destination.address().to_string())).or_default().add(destination);
+            }
+        }
+        servers
+    }
+}
+
+/// One server, as all threads together see it.
+#[derive(Default)]
+struct Server {
+    destinations: u64,
+    taken_out_of: u64,
+    sum: DestinationStatistics,
+}
+
+impl Server {
+    fn add(&mut self, destination: &Arc<TcpDestination>) {
+        let DestinationStatistics {
+            requests,
+            busy,
+            refused_taken_out,
+            outstanding,
+            writes,
+            answered_batches,
+            timed_out_batches,
+            late_answers,
+            connects,
+            connect_failures,
+            connections_lost,
+            malformed,
+            probes,
+            taken_out,
+        } = destination.statistics();
+        self.destinations += 1;
+        self.taken_out_of += u64::from(destination.is_taken_out());
+        self.sum.requests += requests;
+        self.sum.busy += busy;
+        self.sum.refused_taken_out += refused_taken_out;
+        self.sum.outstanding += outstanding;
+        self.sum.writes += writes;
+        self.sum.answered_batches += answered_batches;
+        self.sum.timed_out_batches += timed_out_batches;
+        self.sum.late_answers += late_answers;
+        self.sum.connects += connects;
+        self.sum.connect_failures += connect_failures;
+        self.sum.connections_lost += connections_lost;
+        self.sum.malformed += malformed;
+        self.sum.probes += probes;
+        self.sum.taken_out += taken_out;
+    }
+
+    fn state(&self) -> &'static str {
+        match self.taken_out_of {
+            0 => "up",
+            // A server that could never be connected to again, or one that is only slow.
+            _ if self.sum.connect_failures > 0 => "hard_tko",
+            _ => "soft_tko",
+        }
+    }
+
+    fn in_words(&self) -> String {
+        let sum = &self.sum;
+        let failed_batches = sum.timed_out_batches + sum.connect_failures + sum.connections_lost + sum.malformed;
+        format!(
+            "state:{} sent:{} failed:{failed_batches} outstanding:{} refused_tko:{} refused_busy:{} writes:{} \
+             timeouts:{} late:{} connects:{} connect_failures:{} connections_lost:{} probes:{} tko:{} threads:{}",
+            self.state(),
+            sum.requests,
+            sum.outstanding,
+            sum.refused_taken_out,
+            sum.busy,
+            sum.writes,
+            sum.timed_out_batches,
+            sum.late_answers,
+            sum.connects,
+            sum.connect_failures,
+            sum.connections_lost,
+            sum.probes,
+            sum.taken_out,
+            self.destinations
+        )
+    }
+}
+
+fn age_s(status: &ConfigurationStatus) -> u64 {
+    status.loaded.elapsed().as_secs()
+}
+
+/// Text from outside, fit for one line of an answer.
+fn one_line(text: &str) -> String {
+    text.chars().map(|character| if character.is_control() { ' ' } else { character }).collect()
+}

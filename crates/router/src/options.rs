@@ -1,0 +1,172 @@
+//! The command line: mcrouter's flags as far as they have a meaning here.
+
+use crate::configuration::Source;
+use crate::settings::{CONNECTIONS_MAX, Settings, VALUE_BYTES_MAX};
+use clap::{ArgGroup, Parser};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+const EXAMPLES: &str = r#"Examples:
+  Two servers, keys spread over both:
+    lookaside-router -p 5000 --config-str '{
+      "pools": {"main": {"servers": ["127.0.0.1:11211", "127.0.0.1:11212"]}},
+      "route": "PoolRoute|main"
+    }'
+
+  A configuration file, watched while the router runs:
+    lookaside-router -p 5000 -f /etc/lookaside/router.json
+
+  Check a configuration without starting:
+    lookaside-router -f /etc/lookaside/router.json --validate-config
+
+Exit codes: 0 after SIGINT or SIGTERM; 1 when it cannot start or go on; 2 for a bad command line or configuration."#;
+
+/// A memcached server towards clients, a client towards memcached servers: pools, consistent hashing, failover, and
+/// connections shared by all clients.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "lookaside-router", version, after_help = EXAMPLES)]
+#[command(group(ArgGroup::new("source").required(true).args(["config", "config_file", "config_str"])))]
+pub struct Options {
+    /// Where the configuration is: `file:PATH`, or the JSON itself
+    #[arg(long, value_name = "file:PATH")]
+    pub config: Option<String>,
+    /// The configuration file; it is watched, and a bad change is refused
+    #[arg(short = 'f', long, value_name = "PATH")]
+    pub config_file: Option<PathBuf>,
+    /// The configuration itself
+    #[arg(long, value_name = "JSON")]
+    pub config_str: Option<String>,
+    /// Check the configuration, say what is wrong with it, and exit
+    #[arg(long)]
+    pub validate_config: bool,
+
+    /// The TCP port for clients; 0 takes a free one and prints it
+    #[arg(short, long, default_value_t = 5000)]
+    pub port: u16,
+    /// The address for clients. The default is reached from this machine alone; 0.0.0.0 lets everybody in, and
+    /// nobody is asked for a password
+    #[arg(short, long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    pub listen: IpAddr,
+    /// Threads, each with connections of its own to the servers; 0 for one a core
+    #[arg(long, value_name = "THREADS", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=1024))]
+    pub num_proxies: u16,
+    /// Client connections open at once, over all threads
+    #[arg(short = 'c', long, value_name = "CONNECTIONS", default_value_t = CONNECTIONS_MAX as u32, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_conns: u32,
+    /// The largest value a client may send, in bytes. Servers have a limit of their own
+    #[arg(short = 'I', long, value_name = "BYTES", default_value_t = VALUE_BYTES_MAX as u32, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
+    pub value_bytes_max: u32,
+
+    /// The prefix of keys that come without one, `/region/cluster/`
+    #[arg(short = 'R', long, value_name = "PREFIX", default_value = "/././")]
+    pub route_prefix: String,
+    /// How long a server may take to answer, in milliseconds, unless its pool says otherwise
+    #[arg(short = 't', long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub server_timeout: u32,
+    /// How long connecting to a server may take, in milliseconds [default: the server timeout]
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub connect_timeout: Option<u32>,
+    /// A server that was taken out is probed after so many milliseconds, then ever more rarely
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub probe_timeout_initial: u32,
+    /// The longest wait between two probes, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 60_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub probe_timeout_max: u32,
+    /// So many timeouts in a row take a server out
+    #[arg(long, value_name = "TIMEOUTS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    pub timeouts_until_tko: u32,
+    /// Requests waiting for one server, per thread; one more fails at once
+    #[arg(long, value_name = "REQUESTS", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub target_max_pending: u32,
+
+    /// Tell clients of a get that no server answered as of a miss, not an error
+    #[arg(long)]
+    pub miss_on_get_errors: bool,
+    /// Pass flush_all on to every server instead of refusing it
+    #[arg(long)]
+    pub enable_flush_cmd: bool,
+    /// Log more: -v for debugging, -vv for everything. RUST_LOG overrides
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+}
+
+impl Options {
+    /// Where the configuration is.
+    pub fn source(&self) -> Result<Source, String> {
+        match (&self.config, &self.config_file, &self.config_str) {
+            (Some(config), _, _) => match config.strip_prefix("file:") {
+                Some(path) => Ok(Source::File(path.into())),
+                None if config.trim_start().starts_with(['{', '/']) => Ok(Source::Text(config.clone())),
+                None => Err(format!("--config {config}: neither file:PATH nor JSON; give a path with -f PATH")),
+            },
+            (_, Some(path), _) => Ok(Source::File(path.clone())),
+            (_, _, Some(text)) => Ok(Source::Text(text.clone())),
+            _ => Err("no configuration; give one with -f PATH".to_owned()),
+        }
+    }
+
+    /// Where clients connect.
+    pub fn listen_address(&self) -> SocketAddr {
+        SocketAddr::new(self.listen, self.port)
+    }
+
+    /// How clients are treated.
+    pub fn settings(&self) -> Settings {
+        let mut settings = Settings {
+            connections_max: self.max_conns as usize,
+            miss_on_get_errors: self.miss_on_get_errors,
+            flush_enabled: self.enable_flush_cmd,
+            ..Settings::default()
+        };
+        settings.limits.value_bytes_max = self.value_bytes_max as usize;
+        settings
+    }
+
+    /// How many threads to run.
+    pub fn threads(&self) -> usize {
+        match self.num_proxies {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            threads => threads.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(arguments: &[&str]) -> Result<Options, clap::Error> {
+        Options::try_parse_from([&["lookaside-router"], arguments].concat())
+    }
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        use clap::CommandFactory as _;
+        Options::command().debug_assert();
+    }
+
+    #[test]
+    fn one_source_of_configuration_is_needed_and_no_more() {
+        assert!(parse(&[]).is_err());
+        assert!(parse(&["-f", "a.json", "--config-str", "{}"]).is_err());
+        let source = |arguments: &[&str]| parse(arguments).expect("parses").source();
+        assert_eq!(source(&["-f", "a.json"]), Ok(Source::File("a.json".into())));
+        assert_eq!(source(&["--config", "file:a.json"]), Ok(Source::File("a.json".into())));
+        assert_eq!(source(&["--config-str", "{}"]), Ok(Source::Text("{}".into())));
+        assert!(source(&["--config", "a.json"]).is_err_and(|why| why.contains("-f PATH")));
+    }
+
+    #[test]
+    fn the_defaults_keep_to_this_machine() {
+        let options = parse(&["--config-str", "{}"]).expect("parses");
+        assert_eq!(options.listen_address().to_string(), "127.0.0.1:5000");
+        assert!(options.threads() >= 1);
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_refused() {
+        for bad in [["-t", "0"], ["-c", "0"], ["-p", "70000"], ["--timeouts-until-tko", "0"]] {
+            assert!(parse(&[&["--config-str", "{}"], &bad[..]].concat()).is_err(), "{bad:?}");
+        }
+    }
+}

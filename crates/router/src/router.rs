@@ -1,0 +1,159 @@
+//! One thread's share of the daemon: a tree, the clients that this thread accepted, and their counters.
+
+use crate::fleet::{Fleet, Seat};
+use crate::session::{self, End};
+use crate::statistics::{Counters, Tally};
+use crate::{Settings, Tree};
+use lookaside_client::{Listener, Stream};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::sync::watch;
+use tokio::task::{JoinError, JoinSet};
+
+/// How long clients' batches in hand may take after a shutdown began. What is not answered by then is cut off.
+pub const DRAIN_MAX: Duration = Duration::from_secs(5);
+
+/// The wait after a failure to accept: most often the process has no file descriptor left, and trying again at once
+/// would only spin.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// What a client over the cap is told, in memcached's words.
+const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
+
+/// One thread's router. Everything it does happens on the tokio runtime that [`Router::serve`] is called in.
+pub struct Router {
+    settings: Settings,
+    fleet: Arc<Fleet>,
+    tree: RwLock<Arc<Tree>>,
+    counters: Counters,
+}
+
+impl Router {
+    /// A router that serves `tree`, as one of a fleet.
+    pub fn new(settings: Settings, fleet: Arc<Fleet>, tree: Tree) -> Arc<Router> {
+        let router =
+            Arc::new(Router { settings, fleet, tree: RwLock::new(Arc::new(tree)), counters: Counters::default() });
+        router.fleet.enlist(&router);
+        router
+    }
+
+    /// How it treats its clients.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The fleet it belongs to.
+    pub fn fleet(&self) -> &Arc<Fleet> {
+        &self.fleet
+    }
+
+    /// The tree in force.
+    pub fn tree(&self) -> Arc<Tree> {
+        self.tree.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Puts another tree in force. Batches on their way finish on the old one.
+    pub fn set_tree(&self, tree: Tree) {
+        let old = std::mem::replace(&mut *self.tree.write().unwrap_or_else(PoisonError::into_inner), Arc::new(tree));
+        // Destinations may end connections when dropped: not under the lock.
+        drop(old);
+    }
+
+    /// What this thread has counted.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Accepts clients and serves them until `shutdown` turns true; then answers the batches in hand, for at most
+    /// [`DRAIN_MAX`], and returns.
+    pub async fn serve(self: Arc<Self>, mut listener: Box<dyn Listener>, mut shutdown: watch::Receiver<bool>) {
+        let mut sessions = JoinSet::new();
+        let stop = shutdown.clone();
+        loop {
+            tokio::select! {
+                biased;
+                () = told(&mut shutdown) => break,
+                Some(ended) = sessions.join_next() => note_end(ended),
+                accepted = listener.accept() => match accepted {
+                    Ok(stream) => self.welcome(stream, &mut sessions, &stop),
+                    Err(error) => {
+                        tracing::warn!(%error, "a client's connection could not be accepted; raise the limit on open files if it is reached");
+                        self.counters.add(&Tally { accept_errors: 1, ..Tally::default() });
+                        tokio::time::sleep(ACCEPT_RETRY).await;
+                    }
+                },
+            }
+        }
+        drop(listener);
+        drain(sessions).await;
+    }
+
+    /// Empties every server, where that is allowed. The error is for the client.
+    pub(crate) async fn flush_all(&self, delay_s: i64) -> Result<(), String> {
+        if !self.settings.flush_enabled {
+            return Err("Command not supported".to_owned());
+        }
+        self.tree().flush_all(delay_s).await
+    }
+
+    fn welcome(
+        self: &Arc<Self>,
+        mut stream: Box<dyn Stream>,
+        sessions: &mut JoinSet<End>,
+        stop: &watch::Receiver<bool>,
+    ) {
+        let Some(seat) = self.fleet.take_seat(self.settings.connections_max) else {
+            self.counters.add(&Tally { rejected_connections: 1, ..Tally::default() });
+            // One write into an empty socket buffer does not wait; if it would, the client goes without the reason.
+            sessions.spawn(async move {
+                let _ = tokio::time::timeout(ACCEPT_RETRY, stream.write_all(TOO_MANY)).await;
+                End::Closed
+            });
+            return;
+        };
+        self.counters.add(&Tally { total_connections: 1, ..Tally::default() });
+        sessions.spawn(serve_one(self.clone(), stream, seat, stop.clone()));
+    }
+}
+
+impl std::fmt::Debug for Router {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Router").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+/// Resolves when the shutdown begins, or when nobody is left to begin it.
+pub(crate) async fn told(shutdown: &mut watch::Receiver<bool>) {
+    let _ = shutdown.wait_for(|&down| down).await;
+}
+
+async fn serve_one(router: Arc<Router>, stream: Box<dyn Stream>, seat: Seat, stop: watch::Receiver<bool>) -> End {
+    let end = session::serve(&router, stream, stop).await;
+    drop(seat);
+    end
+}
+
+fn note_end(ended: Result<End, JoinError>) {
+    match ended {
+        Ok(End::Stalled) => {
+            let seconds = session::WRITE_STALL_MAX.as_secs();
+            tracing::warn!("a client took no byte of its replies for {seconds} s and was disconnected");
+        }
+        Ok(end) => tracing::trace!(?end, "a client's connection ended"),
+        Err(error) => tracing::error!(%error, "a client's session failed; this is a bug of the router"),
+    }
+}
+
+async fn drain(mut sessions: JoinSet<End>) {
+    let all = async {
+        while let Some(ended) = sessions.join_next().await {
+            note_end(ended);
+        }
+    };
+    if tokio::time::timeout(DRAIN_MAX, all).await.is_err() {
+        let seconds = DRAIN_MAX.as_secs();
+        tracing::warn!("{} clients' batches were not answered within {seconds} s of the shutdown", sessions.len());
+        sessions.shutdown().await;
+    }
+}

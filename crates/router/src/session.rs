@@ -1,0 +1,271 @@
+//! One client's connection: read what is there, route it as one batch, write all replies at once, and again.
+//!
+//! A get and a delete both pass here. All that arrives while a batch is on its way becomes the next batch, so the
+//! busier a client, the larger its batches (§3.1: many connections of clients become few to servers).
+//!
+//! Invariants: replies leave in the order of the requests. The next bytes are read only when the last reply has been
+//! written, so a client that asks without reading stalls nobody but itself and holds a bounded amount of memory. A
+//! batch that was read is carried out even if its client has gone meanwhile: a delete is not dropped for a broken
+//! connection.
+//!
+//! Absent on purpose: knowledge of where keys go (the tree) and of sockets ([`Stream`]).
+
+use crate::Router;
+use crate::answer::Answers;
+use crate::intake::{Asked, AskedKey, Intake, Local, take_batch};
+use crate::router::told;
+use crate::statistics::Tally;
+use bytes::{Buf, BufMut, BytesMut};
+use lookaside_client::Stream;
+use lookaside_protocol::{Reply, meta::MetaStatus};
+use lookaside_routing::{Context, Outcome};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::watch;
+
+/// The room for a read on a quiet connection; it doubles with each read that fills it.
+pub const READ_BYTES_MIN: usize = 2 << 10;
+/// The room for a read on a busy connection.
+pub const READ_BYTES_MAX: usize = 64 << 10;
+/// Replies are written once so many bytes have gathered, even if the batch has more.
+pub const WRITE_BYTES_MAX: usize = 1 << 20;
+/// The memory for replies that an idle connection keeps.
+pub const WRITE_BYTES_KEPT: usize = 16 << 10;
+/// A client that takes no byte of its replies for so long is gone.
+pub const WRITE_STALL_MAX: Duration = Duration::from_secs(60);
+
+/// Why a session ended.
+#[derive(Debug, PartialEq, Eq)]
+pub enum End {
+    /// The client closed the connection, or it broke.
+    Gone,
+    /// The client said `quit`, or sent what nothing sensible can follow.
+    Closed,
+    /// The client took no reply for [`WRITE_STALL_MAX`].
+    Stalled,
+    /// The router shuts down.
+    Shutdown,
+}
+
+/// Serves one client until it leaves, or until `shutdown` turns true and the batch in hand is answered.
+pub async fn serve(router: &Router, stream: Box<dyn Stream>, mut shutdown: watch::Receiver<bool>) -> End {
+    let context = Context { client: stream.peer() };
+    let mut session = Session {
+        router,
+        stream,
+        context,
+        buffer: BytesMut::new(),
+        read_bytes: READ_BYTES_MIN,
+        needed_bytes: 0,
+        swallow_bytes: 0,
+        out: Vec::new(),
+        tally: Tally::default(),
+    };
+    let end = loop {
+        if let Err(end) = session.turn(&mut shutdown).await {
+            break end;
+        }
+    };
+    session.count();
+    end
+}
+
+struct Session<'a> {
+    router: &'a Router,
+    stream: Box<dyn Stream>,
+    context: Context,
+    buffer: BytesMut,
+    read_bytes: usize,
+    needed_bytes: usize,
+    swallow_bytes: usize,
+    out: Vec<u8>,
+    tally: Tally,
+}
+
+impl Session<'_> {
+    /// One round: at most one read and one batch.
+    async fn turn(&mut self, shutdown: &mut watch::Receiver<bool>) -> Result<(), End> {
+        if self.buffer.is_empty() || self.buffer.len() < self.needed_bytes {
+            self.read(shutdown).await?;
+        }
+        self.swallow();
+        if self.buffer.is_empty() || self.buffer.len() < self.needed_bytes {
+            return Ok(());
+        }
+        let intake = take_batch(&mut self.buffer, &self.router.settings().limits);
+        self.needed_bytes = intake.needed_bytes;
+        self.swallow_bytes = intake.swallow_bytes;
+        let close = intake.close;
+        self.answer(intake).await?;
+        self.count();
+        match close {
+            true => Err(End::Closed),
+            false => Ok(()),
+        }
+    }
+
+    async fn read(&mut self, shutdown: &mut watch::Receiver<bool>) -> Result<(), End> {
+        self.buffer.reserve(self.read_bytes);
+        let mut room = (&mut self.buffer).limit(self.read_bytes);
+        let read = tokio::select! {
+            biased;
+            () = told(shutdown) => return Err(End::Shutdown),
+            read = self.stream.read_buf(&mut room) => read,
+        };
+        let bytes = match read {
+            Ok(0) | Err(_) => return Err(End::Gone),
+            Ok(bytes) => bytes,
+        };
+        self.tally.bytes_read += bytes as u64;
+        if bytes == self.read_bytes {
+            self.read_bytes = (self.read_bytes * 2).min(READ_BYTES_MAX);
+        } else if bytes < self.read_bytes / 4 {
+            self.read_bytes = (self.read_bytes / 2).max(READ_BYTES_MIN);
+        }
+        Ok(())
+    }
+
+    /// Drops what belongs to a data block that was refused.
+    fn swallow(&mut self) {
+        let dropped_bytes = self.swallow_bytes.min(self.buffer.len());
+        self.buffer.advance(dropped_bytes);
+        self.swallow_bytes -= dropped_bytes;
+    }
+
+    async fn answer(&mut self, intake: Intake) -> Result<(), End> {
+        let requests = intake.batch.len();
+        let mut outcomes = Vec::new();
+        if requests > 0 {
+            self.tally.batches += 1;
+            self.tally.batched_requests += requests as u64;
+            let tree = self.router.tree();
+            outcomes = tree.route().route(intake.batch, &self.context).await;
+        }
+        assert_eq!(outcomes.len(), requests, "a route gives exactly one outcome a request");
+        let mut outcomes = outcomes.into_iter();
+        let mut keys = intake.keys.into_iter();
+        for asked in intake.asked {
+            match asked {
+                Asked::Retrieve { keys: count } => {
+                    let mut error_line = None;
+                    for asked in keys.by_ref().take(count) {
+                        let line = self.item(&asked, &mut outcomes);
+                        error_line = error_line.or(line);
+                        self.write_if_large().await?;
+                    }
+                    self.answers().end(error_line);
+                }
+                Asked::Single { noreply, quiet } => {
+                    let asked = keys.next().expect("a single has a key");
+                    let outcome = outcomes.next().expect("counted above");
+                    let silent = noreply || (quiet && is_expected(&outcome));
+                    self.answers().single(&asked, silent, outcome);
+                }
+                Asked::Outdated(line) => {
+                    let asked = keys.next().expect("the delete has a key");
+                    let outcome = outcomes.next().expect("counted above");
+                    self.answers().single(&asked, true, outcome);
+                    self.refuse(line);
+                }
+                Asked::Local(local) => self.local(local).await,
+                Asked::Bad(line) => self.refuse(line),
+            }
+            self.write_if_large().await?;
+        }
+        self.write().await
+    }
+
+    fn item(&mut self, asked: &AskedKey, outcomes: &mut impl Iterator<Item = Outcome>) -> Option<Vec<u8>> {
+        if asked.admin {
+            let reply = match self.router.admin_value(&asked.key) {
+                Some(value) => Reply::Value { flags: 0, cas: None, value: value.into() },
+                None => Reply::Miss,
+            };
+            return self.answers().item(asked, Ok(reply));
+        }
+        let outcome = outcomes.next().expect("counted before");
+        self.answers().item(asked, outcome)
+    }
+
+    async fn local(&mut self, local: Local) {
+        match local {
+            Local::Version => {
+                let line = format!("VERSION {}", self.router.settings().version);
+                self.line(&line);
+            }
+            Local::Verbosity { noreply: true } => {}
+            Local::Verbosity { noreply: false } => self.line("OK"),
+            Local::MetaNoop => self.line("MN"),
+            Local::Stats(arguments) => self.router.write_stats(&arguments, &mut self.out),
+            Local::FlushAll { delay_s, noreply } => {
+                self.tally.cmd_flush += 1;
+                let line = match self.router.flush_all(delay_s).await {
+                    Ok(()) => "OK".to_owned(),
+                    Err(why) => format!("SERVER_ERROR {why}"),
+                };
+                if !noreply {
+                    self.line(&line);
+                }
+            }
+        }
+    }
+
+    fn refuse(&mut self, line: Option<&str>) {
+        self.tally.bad_commands += 1;
+        if let Some(line) = line {
+            self.line(line);
+        }
+    }
+
+    fn line(&mut self, line: &str) {
+        self.out.extend_from_slice(line.as_bytes());
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    fn answers(&mut self) -> Answers<'_> {
+        Answers {
+            out: &mut self.out,
+            tally: &mut self.tally,
+            miss_on_get_errors: self.router.settings().miss_on_get_errors,
+        }
+    }
+
+    async fn write_if_large(&mut self) -> Result<(), End> {
+        match self.out.len() >= WRITE_BYTES_MAX {
+            true => self.write().await,
+            false => Ok(()),
+        }
+    }
+
+    async fn write(&mut self) -> Result<(), End> {
+        let mut rest = &self.out[..];
+        while !rest.is_empty() {
+            let written = match tokio::time::timeout(WRITE_STALL_MAX, self.stream.write(rest)).await {
+                Err(_) => {
+                    self.tally.stalled_connections += 1;
+                    return Err(End::Stalled);
+                }
+                Ok(Ok(0) | Err(_)) => return Err(End::Gone),
+                Ok(Ok(written)) => written,
+            };
+            self.tally.bytes_written += written as u64;
+            rest = &rest[written..];
+        }
+        self.out.clear();
+        self.out.shrink_to(WRITE_BYTES_KEPT);
+        Ok(())
+    }
+
+    fn count(&mut self) {
+        self.router.counters().add(&std::mem::take(&mut self.tally));
+    }
+}
+
+/// Whether a meta command with `q` is not told this: what a client that asks so takes for granted. Only an answer
+/// with a value, and whatever went wrong, is worth a line.
+fn is_expected(outcome: &Outcome) -> bool {
+    match outcome {
+        Ok(Reply::Meta(reply)) => matches!(reply.status, MetaStatus::Done | MetaStatus::Miss | MetaStatus::NotFound),
+        _ => false,
+    }
+}

@@ -1,0 +1,40 @@
+//! What a router is told besides its configuration: limits and habits towards its clients.
+
+use lookaside_protocol::text::Limits;
+
+/// The largest value that a client may send, by default: memcached's own default item size.
+pub const VALUE_BYTES_MAX: usize = 1 << 20;
+/// The longest command line: a get of 1,740 keys (the paper's largest common page, §3.1) of 250 bytes fits.
+pub const LINE_BYTES_MAX: usize = 512 << 10;
+/// How many clients may be connected, by default.
+pub const CONNECTIONS_MAX: usize = 10_000;
+
+/// How a router treats its clients.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Limits on what a client may send.
+    pub limits: Limits,
+    /// How many client connections may be open at once, over all threads. One more is told so and closed. Default
+    /// 10,000, at least 1.
+    pub connections_max: usize,
+    /// A get that no server answered is told as a miss instead of an error. Default false. With it an application
+    /// cannot tell an outage from an empty cache.
+    pub miss_on_get_errors: bool,
+    /// `flush_all` is passed on to every server instead of being refused. Default false: one careless client would
+    /// empty the whole cluster.
+    pub flush_enabled: bool,
+    /// What `version` answers.
+    pub version: String,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            limits: Limits { value_bytes_max: VALUE_BYTES_MAX, line_bytes_max: LINE_BYTES_MAX },
+            connections_max: CONNECTIONS_MAX,
+            miss_on_get_errors: false,
+            flush_enabled: false,
+            version: format!("lookaside-router {}", env!("CARGO_PKG_VERSION")),
+        }
+    }
+}

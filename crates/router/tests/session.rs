@@ -1,0 +1,288 @@
+//! What a client sends and gets, byte for byte, and which batches the routing tree is asked for.
+#![allow(missing_docs)]
+
+mod support;
+
+use lookaside_protocol::Operation;
+use lookaside_router::{BATCH_REQUESTS_MAX, Settings, WRITE_STALL_MAX};
+use std::time::Duration;
+use support::{Bench, expect, rest};
+use tokio::io::AsyncWriteExt;
+use tokio::time::timeout;
+
+const CONVERSATION: &str = "set a 0 0 3\r\nfoo\r\nget a b a\r\nset b 0 0 0 noreply\r\n\r\ndelete a\r\ndelete a\r\n\
+    get down:1\r\nset down:2 0 0 1\r\nx\r\nbogus\r\nset big 0 0 9999999\r\n";
+const ANSWERS: &str = "STORED\r\nVALUE a 0 3\r\nfoo\r\nVALUE a 0 3\r\nfoo\r\nEND\r\nDELETED\r\nNOT_FOUND\r\n\
+    SERVER_ERROR server timed out: key down:1\r\nSERVER_ERROR server timed out: key down:2\r\nERROR\r\n\
+    SERVER_ERROR object too large for cache\r\n";
+
+#[tokio::test(start_paused = true)]
+async fn one_write_becomes_one_batch_and_the_replies_are_in_order() {
+    let bench = Bench::start(Settings::default());
+    let mut client = bench.connect();
+    client.write_all(CONVERSATION.as_bytes()).await.unwrap();
+    expect(&mut client, ANSWERS).await;
+    assert_eq!(bench.route.batch_sizes(), [10], "the last is the delete in the place of the refused set");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_answers_do_not_depend_on_where_the_bytes_are_split() {
+    for split in 1..CONVERSATION.len() {
+        let bench = Bench::start(Settings::default());
+        let mut client = bench.connect();
+        for part in [&CONVERSATION[..split], &CONVERSATION[split..]] {
+            client.write_all(part.as_bytes()).await.unwrap();
+            // Paused time moves on only when everybody waits: the part has been taken in.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        expect(&mut client, ANSWERS).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_answers_do_not_change_when_bytes_come_one_by_one() {
+    let bench = Bench::start(Settings::default());
+    let mut client = bench.connect_with(1);
+    let (mut from, mut to) = tokio::io::split(&mut client);
+    let write = async { to.write_all(CONVERSATION.as_bytes()).await.unwrap() };
+    let read = async {
+        let mut answers = vec![0; ANSWERS.len()];
+        tokio::io::AsyncReadExt::read_exact(&mut from, &mut answers).await.unwrap();
+        assert_eq!(String::from_utf8_lossy(&answers), ANSWERS);
+    };
+    tokio::join!(write, read);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_arrives_while_a_batch_is_out_becomes_the_next() {
+    let bench = Bench::start(Settings::default());
+    bench.route.gate.forget_permits(usize::MAX >> 3);
+    let mut client = bench.connect();
+    client.write_all(b"get first\r\n").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    for _ in 0..50 {
+        client.write_all(b"get k\r\n").await.unwrap();
+    }
+    bench.route.gate.add_permits(2);
+    expect(&mut client, &"END\r\n".repeat(51)).await;
+    assert_eq!(bench.route.batch_sizes(), [1, 50]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_pipelined_commands_are_few_batches() {
+    let bench = Bench::start(Settings::default());
+    let mut client = bench.connect();
+    client.write_all("get some:key:or:other\r\n".repeat(5_000).as_bytes()).await.unwrap();
+    expect(&mut client, &"END\r\n".repeat(5_000)).await;
+    let sizes = bench.route.batch_sizes();
+    assert_eq!(sizes.iter().sum::<usize>(), 5_000);
+    assert!(sizes.iter().all(|size| *size <= BATCH_REQUESTS_MAX), "{sizes:?}");
+    assert!(sizes.len() < 50, "{sizes:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_get_travels_whole() {
+    let bench = Bench::start(Settings::default());
+    let mut client = bench.connect();
+    let keys: String = (0..5_000).map(|key| format!(" key:{key}")).collect();
+    client.write_all(format!("get{keys}\r\n").as_bytes()).await.unwrap();
+    expect(&mut client, "END\r\n").await;
+    assert_eq!(bench.route.batch_sizes(), [5_000]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_pass_through() {
+    let bench = Bench::start(Settings::default());
+    let mut client = bench.connect();
+    client.write_all(b"lease-get k\r\nlease-set k 4242 5 60 2\r\nhi\r\nget k\r\n").await.unwrap();
+    expect(&mut client, "LVALUE k 4242 0 0\r\n\r\nEND\r\nSTORED\r\nVALUE k 0 2\r\nhi\r\nEND\r\n").await;
+    let batches = bench.route.batches.lock().unwrap();
+    match &batches[0][1].operation {
+        Operation::LeaseSet { token, flags, exptime, value } => {
+            assert_eq!((token.0, *flags, *exptime, &value[..]), (4242, 5, 60, &b"hi"[..]));
+        }
+        other => panic!("{other:?}"),
+    }
+    drop(batches);
+    let tally = bench.tally();
+    assert_eq!((tally.lease_tokens, tally.lease_sets_stored), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_input_is_told_and_the_connection_goes_on() {
+    let bench = Bench::start(Settings::default());
+    let mut client = bench.connect();
+    let long = "k".repeat(251);
+    client
+        .write_all(format!("get {long}\r\nset {long} 0 0 1\r\nx\r\nset k 0 0 5\r\nabcdefg\r\n").as_bytes())
+        .await
+        .unwrap();
+    client.write_all(b"get a\x01b\r\nversion\r\n").await.unwrap();
+    client.shutdown().await.unwrap();
+    let answers = rest(&mut client).await;
+    assert!(answers.starts_with("CLIENT_ERROR "), "{answers}");
+    assert!(answers.contains("CLIENT_ERROR bad data chunk\r\n"), "{answers}");
+    assert!(answers.ends_with(&format!("VERSION {}\r\n", Settings::default().version)), "{answers}");
+    assert_eq!(bench.route.batch_sizes(), [0_usize; 0], "none of it reached a server");
+    assert!(bench.tally().bad_commands >= 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn garbage_harms_only_who_sends_it() {
+    let bench = Bench::start(Settings::default());
+    let (mut bad, mut good) = (bench.connect(), bench.connect());
+    let mut random = fastrand::Rng::with_seed(5);
+    let garbage: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(200_000).collect();
+    bad.write_all(&garbage).await.unwrap();
+    good.write_all(b"set k 0 0 1\r\nx\r\nget k\r\n").await.unwrap();
+    expect(&mut good, "STORED\r\nVALUE k 0 1\r\nx\r\nEND\r\n").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_endless_line_ends_the_connection() {
+    let bench = Bench::start(Settings::default());
+    let mut client = bench.connect();
+    let line = vec![b'x'; 2 << 20];
+    let (mut from, mut to) = tokio::io::split(&mut client);
+    let mut answer = String::new();
+    let (_, read) = tokio::join!(to.write_all(&line), tokio::io::AsyncReadExt::read_to_string(&mut from, &mut answer));
+    read.unwrap();
+    assert!(answer.contains("ERROR"), "{answer:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn half_a_command_is_not_carried_out() {
+    let bench = Bench::start(Settings::default());
+    let mut client = bench.connect();
+    client.write_all(b"delete a\r\nset k 0 0 10\r\n12345").await.unwrap();
+    client.shutdown().await.unwrap();
+    assert_eq!(rest(&mut client).await, "NOT_FOUND\r\n");
+    assert_eq!(bench.route.batch_sizes(), [1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_is_carried_out_even_if_its_client_has_gone() {
+    let bench = Bench::start(Settings::default());
+    bench.route.gate.forget_permits(usize::MAX >> 3);
+    let mut client = bench.connect();
+    client.write_all(b"delete a\r\ndelete b\r\n").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    drop(client);
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    bench.route.gate.add_permits(1);
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!(bench.route.batch_sizes(), [2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_router_answers_for_itself_in_order() {
+    let bench = Bench::start(Settings::default());
+    let mut client = bench.connect();
+    let version = Settings::default().version;
+    client.write_all(b"get a\r\nversion\r\nverbosity 1\r\nmn\r\nflush_all\r\nflush_all noreply\r\n").await.unwrap();
+    client.write_all(b"get a __mcrouter__.version __mcrouter__.nothing\r\nquit\r\nget a\r\n").await.unwrap();
+    let expected = format!(
+        "END\r\nVERSION {version}\r\nOK\r\nMN\r\nSERVER_ERROR Command not supported\r\n\
+         VALUE __mcrouter__.version 0 {}\r\n{version}\r\nEND\r\n",
+        version.len()
+    );
+    assert_eq!(rest(&mut client).await, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn stats_count_what_was_asked() {
+    let bench = Bench::start(Settings::default());
+    let mut client = bench.connect();
+    client.write_all(b"set a 0 0 1\r\nx\r\nget a b down\r\ndelete a\r\n").await.unwrap();
+    expect(&mut client, "STORED\r\nVALUE a 0 1\r\nx\r\nSERVER_ERROR server timed out: key down\r\nDELETED\r\n").await;
+    client.write_all(b"stats\r\n").await.unwrap();
+    client.shutdown().await.unwrap();
+    let stats = rest(&mut client).await;
+    for line in [
+        "pid 7",
+        "cmd_get 3",
+        "get_hits 1",
+        "get_misses 1",
+        "get_failures 1",
+        "cmd_set 1",
+        "cmd_delete 1",
+        "delete_hits 1",
+        "curr_connections 1",
+        "total_connections 1",
+        "batches 1",
+        "batched_requests 5",
+        "config_failures 0",
+        "config_last_success 1000000",
+    ] {
+        assert!(stats.contains(&format!("STAT {line}\r\n")), "{line} is not in {stats}");
+    }
+    assert!(stats.ends_with("END\r\n"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn errors_of_gets_are_misses_when_asked_for() {
+    let bench = Bench::start(Settings { miss_on_get_errors: true, ..Settings::default() });
+    let mut client = bench.connect();
+    client.write_all(b"get down\r\nlease-get down\r\ndelete down\r\n").await.unwrap();
+    expect(&mut client, "END\r\nEND\r\nSERVER_ERROR server timed out: key down\r\n").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_client_too_many_is_told_so() {
+    let bench = Bench::start(Settings { connections_max: 2, ..Settings::default() });
+    let (mut first, _second) = (bench.connect(), bench.connect());
+    first.write_all(b"get a\r\n").await.unwrap();
+    expect(&mut first, "END\r\n").await;
+    let mut third = bench.connect();
+    assert_eq!(rest(&mut third).await, "ERROR Too many open connections\r\n");
+    assert_eq!(bench.tally().rejected_connections, 1);
+    drop(first);
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    let mut fourth = bench.connect();
+    fourth.write_all(b"get a\r\n").await.unwrap();
+    expect(&mut fourth, "END\r\n").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_never_reads_stalls_nobody_else_and_is_cut_off() {
+    let bench = Bench::start(Settings::default());
+    let mut lazy = bench.connect_with(64 << 10);
+    lazy.write_all(format!("set k 0 0 100000\r\n{}\r\n", "v".repeat(100_000)).as_bytes()).await.unwrap();
+    lazy.write_all(b"get k k k\r\n").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    lazy.write_all(b"get never\r\n").await.unwrap();
+    let mut good = bench.connect();
+    good.write_all(b"get a\r\n").await.unwrap();
+    expect(&mut good, "END\r\n").await;
+    tokio::time::sleep(WRITE_STALL_MAX + Duration::from_secs(1)).await;
+    assert_eq!(bench.tally().stalled_connections, 1);
+    let asked: Vec<_> =
+        bench.route.batches.lock().unwrap().iter().flatten().map(|request| request.key.clone()).collect();
+    assert_eq!(asked, ["k", "k", "k", "k", "a"], "what came after the stall was never taken in");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_answers_the_batch_in_hand_and_closes_the_idle() {
+    let bench = Bench::start(Settings::default());
+    bench.route.gate.forget_permits(usize::MAX >> 3);
+    let (mut busy, mut idle) = (bench.connect(), bench.connect());
+    busy.write_all(b"delete a\r\n").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    bench.shut.send_replace(true);
+    assert_eq!(rest(&mut idle).await, "");
+    bench.route.gate.add_permits(1);
+    assert_eq!(rest(&mut busy).await, "NOT_FOUND\r\n");
+    timeout(Duration::from_millis(1), bench.served).await.expect("nothing left to wait for").unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_does_not_wait_for_ever() {
+    let bench = Bench::start(Settings::default());
+    bench.route.gate.forget_permits(usize::MAX >> 3);
+    let mut busy = bench.connect();
+    busy.write_all(b"delete a\r\n").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    bench.shut.send_replace(true);
+    timeout(lookaside_router::DRAIN_MAX * 2, bench.served).await.expect("a bounded time").unwrap();
+    assert_eq!(rest(&mut busy).await, "");
+}

@@ -1,0 +1,178 @@
+//! A router without sockets: clients come over pipes, and what they ask for is recorded by a route that answers from
+//! a small map.
+#![allow(dead_code, missing_docs)]
+
+use bytes::Bytes;
+use lookaside_client::{Listener, Stream};
+use lookaside_protocol::{LeaseToken, Operation, Reply};
+use lookaside_router::{Fleet, Identity, Router, Settings, Tally, Tree};
+use lookaside_routing::{Batch, BoxFuture, Context, Failure, Outcome, Outcomes, Route};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, DuplexStream, ReadBuf};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::JoinHandle;
+
+/// Answers from a map; keys that begin with `down` time out. Waits for `gate` before each batch.
+pub struct FakeRoute {
+    pub values: Mutex<BTreeMap<Bytes, Bytes>>,
+    pub batches: Mutex<Vec<Batch>>,
+    pub gate: Semaphore,
+}
+
+impl FakeRoute {
+    pub fn new() -> Arc<FakeRoute> {
+        Arc::new(FakeRoute {
+            values: Mutex::default(),
+            batches: Mutex::default(),
+            gate: Semaphore::new(Semaphore::MAX_PERMITS),
+        })
+    }
+
+    pub fn batch_sizes(&self) -> Vec<usize> {
+        self.batches.lock().unwrap().iter().map(Vec::len).collect()
+    }
+
+    fn outcome(&self, key: &Bytes, operation: &Operation<Bytes>) -> Outcome {
+        if key.starts_with(b"down") {
+            return Err(Failure::TimedOut);
+        }
+        let mut values = self.values.lock().unwrap();
+        Ok(match operation {
+            Operation::Get { .. } => match values.get(key) {
+                Some(value) => Reply::Value { flags: 0, cas: None, value: value.clone() },
+                None => Reply::Miss,
+            },
+            Operation::LeaseGet => Reply::Lease { token: LeaseToken(4242), flags: 0, stale: None },
+            Operation::Store { value, .. } | Operation::LeaseSet { value, .. } => {
+                values.insert(key.clone(), value.clone());
+                Reply::Stored
+            }
+            Operation::Delete { .. } => match values.remove(key) {
+                Some(_) => Reply::Deleted,
+                None => Reply::NotFound,
+            },
+            _ => Reply::Ok,
+        })
+    }
+}
+
+impl Route for FakeRoute {
+    fn route<'a>(&'a self, batch: Batch, _: &'a Context) -> BoxFuture<'a, Outcomes> {
+        Box::pin(async move {
+            self.gate.acquire().await.expect("never closed").forget();
+            let outcomes = batch.iter().map(|request| self.outcome(&request.key, &request.operation)).collect();
+            self.batches.lock().unwrap().push(batch);
+            outcomes
+        })
+    }
+}
+
+/// One end of a pipe, with the address that a socket would have.
+pub struct Pipe(pub DuplexStream);
+
+impl Stream for Pipe {
+    fn peer(&self) -> Option<IpAddr> {
+        Some([10, 0, 0, 7].into())
+    }
+}
+
+impl AsyncRead for Pipe {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut task::Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> task::Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(context, into)
+    }
+}
+
+impl AsyncWrite for Pipe {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut task::Context<'_>,
+        bytes: &[u8],
+    ) -> task::Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(context, bytes)
+    }
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut task::Context<'_>) -> task::Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(context)
+    }
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut task::Context<'_>) -> task::Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(context)
+    }
+}
+
+struct Pipes(mpsc::UnboundedReceiver<Pipe>);
+
+impl Listener for Pipes {
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<Box<dyn Stream>>> {
+        Box::pin(async move {
+            match self.0.recv().await {
+                Some(pipe) => Ok(Box::new(pipe) as Box<dyn Stream>),
+                None => std::future::pending().await,
+            }
+        })
+    }
+}
+
+/// A router that serves until it is told to shut down.
+pub struct Bench {
+    pub route: Arc<FakeRoute>,
+    pub router: Arc<Router>,
+    pub shut: watch::Sender<bool>,
+    pub served: JoinHandle<()>,
+    clients: mpsc::UnboundedSender<Pipe>,
+}
+
+impl Bench {
+    pub fn start(settings: Settings) -> Bench {
+        let route = FakeRoute::new();
+        let fleet = Fleet::new(Identity { pid: 7, started_unix_s: 1_000_000 }, "a test");
+        let router = Router::new(settings, fleet, Tree::of(route.clone()));
+        let (shut, shutdown) = watch::channel(false);
+        let (clients, pipes) = mpsc::unbounded_channel();
+        let served = tokio::spawn(router.clone().serve(Box::new(Pipes(pipes)), shutdown));
+        Bench { route, router, shut, served, clients }
+    }
+
+    /// A client whose pipe holds `bytes` each way.
+    pub fn connect_with(&self, bytes: usize) -> DuplexStream {
+        let (ours, theirs) = tokio::io::duplex(bytes);
+        self.clients.send(Pipe(theirs)).expect("the router listens");
+        ours
+    }
+
+    pub fn connect(&self) -> DuplexStream {
+        self.connect_with(1 << 20)
+    }
+
+    pub fn tally(&self) -> Tally {
+        self.router.counters().read()
+    }
+}
+
+/// Reads exactly as many bytes as `expected` has, and compares.
+pub async fn expect(client: &mut DuplexStream, expected: &str) {
+    let mut bytes = vec![0; expected.len()];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match client.read(&mut bytes[filled..]).await.expect("a pipe does not break") {
+            0 => break,
+            read => filled += read,
+        }
+    }
+    bytes.truncate(filled);
+    assert_eq!(String::from_utf8_lossy(&bytes), expected);
+}
+
+/// Reads until the router closes the connection.
+pub async fn rest(client: &mut DuplexStream) -> String {
+    let mut text = String::new();
+    client.read_to_string(&mut text).await.expect("a pipe does not break");
+    text
+}
