@@ -1,0 +1,98 @@
+//! What a batch costs in allocations: routing is on the path of every get, and the allocator would be its largest part.
+#![allow(unsafe_code)] // A counting allocator can be had no other way.
+
+use bytes::Bytes;
+use lookaside_protocol::{Operation, Reply, Request};
+use lookaside_routing::{
+    Batch, BoxFuture, Context, FailoverErrors, FailoverWithExptimeRoute, KeyHash, OperationSelectorRoute, Outcomes,
+    PoolRoute, RootRoute, Route, RoutingPrefix, Verb,
+};
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
+    sync::Arc,
+};
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u32> = const { Cell::new(0) };
+}
+
+// SAFETY: every call is handed to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: as above.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// A leaf at the price of two allocations: its outcomes, its future.
+struct Leaf;
+
+impl Route for Leaf {
+    fn route<'a>(&'a self, batch: Batch, _context: &'a Context) -> BoxFuture<'a, Outcomes> {
+        let outcomes = vec![Ok(Reply::Miss); batch.len()];
+        Box::pin(async move { outcomes })
+    }
+}
+
+fn allocations(route: &dyn Route, keys: usize) -> u32 {
+    // As they come off a connection: slices of what was read, so that a clone counts up and allocates nothing.
+    let read: Bytes = (0..keys).map(|n| format!("key:{n:04}")).collect::<String>().into();
+    let key = |n: usize| read.slice(n * 8..n * 8 + 8);
+    let batch: Batch = (0..keys).map(|n| Request { key: key(n), operation: Operation::Get { cas: false } }).collect();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let context = Context::default();
+        let before = ALLOCATIONS.get();
+        let outcomes = route.route(batch, &context).await;
+        let spent = ALLOCATIONS.get() - before;
+        assert_eq!(outcomes.len(), keys);
+        spent
+    })
+}
+
+fn pool(servers: usize) -> PoolRoute {
+    PoolRoute::over((0..servers).map(|_| Arc::new(Leaf) as Arc<dyn Route>).collect(), KeyHash::default())
+}
+
+#[test]
+fn one_key_costs_nothing_above_its_leaf() {
+    assert_eq!(allocations(&pool(4), 1), 2);
+    assert_eq!(allocations(&pool(1), 24), 2, "a batch for one server neither");
+}
+
+#[test]
+fn a_split_batch_costs_a_few_and_three_for_each_server() {
+    let spent = allocations(&pool(4), 24);
+    assert!(spent <= 3 * 4 + 9, "{spent} allocations for 24 keys over 4 servers");
+    assert_eq!(allocations(&pool(4), 240), spent, "the number of keys does not count");
+}
+
+/// The tree that a cluster has: prefix, verb, failover, pool.
+#[test]
+fn a_whole_tree_adds_little() {
+    let (main, gutter) = (Arc::new(pool(4)), Arc::new(pool(1)));
+    let failover = FailoverWithExptimeRoute::new(main.clone(), vec![gutter], 10, FailoverErrors::default());
+    let by_verb = OperationSelectorRoute::new(Some(Arc::new(failover)), [(Verb::Delete, main as Arc<dyn Route>)]);
+    let prefix = RoutingPrefix::default();
+    let root = RootRoute::new(prefix.clone(), vec![(vec![prefix], Arc::new(by_verb))]).unwrap();
+    assert_eq!(allocations(&root, 24), allocations(&pool(4), 24) + 2, "failover's future and its copy of the batch");
+    assert_eq!(allocations(&root, 1), 4);
+}

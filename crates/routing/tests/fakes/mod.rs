@@ -1,0 +1,182 @@
+//! Destinations that record what they were asked and answer as they are told.
+#![allow(dead_code)] // Each test binary uses its own part.
+
+use bytes::Bytes;
+use lookaside_protocol::{Direction, ErrorReply, LeaseToken, Operation, Reply, Request, StoreMode};
+use lookaside_routing::{
+    Address, Batch, BoxFuture, Context, Destination, DestinationRoute, Failure, Outcome, Outcomes, Route,
+};
+use std::sync::{Arc, Mutex};
+
+/// How a fake answers.
+pub type Behaviour = Box<dyn Fn(&Request<Bytes>) -> Outcome + Send + Sync>;
+
+/// One server that is none.
+pub struct Fake {
+    address: Address,
+    asked: Mutex<Vec<Batch>>,
+    behaviour: Behaviour,
+}
+
+impl Fake {
+    /// Answers every request by `behaviour`.
+    pub fn new(name: &str, behaviour: impl Fn(&Request<Bytes>) -> Outcome + Send + Sync + 'static) -> Arc<Fake> {
+        Arc::new(Fake { address: Address(name.into()), asked: Mutex::default(), behaviour: Box::new(behaviour) })
+    }
+
+    /// Answers a get with its own name as the value, and does everything else.
+    pub fn hit(name: &str) -> Arc<Fake> {
+        let value = Bytes::copy_from_slice(name.as_bytes());
+        Fake::new(name, move |request| Ok(done(request, &value)))
+    }
+
+    /// Has nothing.
+    pub fn miss(name: &str) -> Arc<Fake> {
+        Fake::new(name, |request| {
+            Ok(match request.operation {
+                Operation::Get { .. } | Operation::GetAndTouch { .. } => Reply::Miss,
+                Operation::LeaseGet => Reply::Lease { token: LeaseToken(7), flags: 0, stale: None },
+                Operation::Store { .. } | Operation::LeaseSet { .. } => Reply::NotStored,
+                _ => Reply::NotFound,
+            })
+        })
+    }
+
+    /// Fails every time.
+    pub fn failing(name: &str, failure: Failure) -> Arc<Fake> {
+        Fake::new(name, move |_| Err(failure.clone()))
+    }
+
+    /// The leaf over this fake.
+    pub fn leaf(self: &Arc<Fake>) -> Arc<dyn Route> {
+        Arc::new(DestinationRoute::new(self.clone(), false))
+    }
+
+    /// Every batch it was asked, as "verb key" lines, and forgets them.
+    pub fn asked_batches(&self) -> Vec<Vec<String>> {
+        let batches = std::mem::take(&mut *self.asked.lock().unwrap());
+        batches.iter().map(|batch| batch.iter().map(line).collect()).collect()
+    }
+
+    /// All it was asked, in order, and forgets it.
+    pub fn asked(&self) -> Vec<String> {
+        self.asked_batches().concat()
+    }
+
+    /// The requests themselves, and forgets them.
+    pub fn requests(&self) -> Batch {
+        std::mem::take(&mut *self.asked.lock().unwrap()).concat()
+    }
+}
+
+impl Destination for Fake {
+    fn send(&self, batch: Batch) -> BoxFuture<'_, Outcomes> {
+        let outcomes = batch.iter().map(&self.behaviour).collect();
+        self.asked.lock().unwrap().push(batch);
+        Box::pin(async move { outcomes })
+    }
+
+    fn address(&self) -> &Address {
+        &self.address
+    }
+}
+
+/// The answer of a server that can do it.
+fn done(request: &Request<Bytes>, value: &Bytes) -> Reply<Bytes> {
+    match request.operation {
+        Operation::Get { .. } | Operation::GetAndTouch { .. } | Operation::LeaseGet => {
+            Reply::Value { flags: 0, cas: None, value: value.clone() }
+        }
+        Operation::Store { .. } | Operation::LeaseSet { .. } => Reply::Stored,
+        Operation::Delete { .. } => Reply::Deleted,
+        Operation::Arithmetic { .. } => Reply::Number(1),
+        Operation::Touch { .. } => Reply::Touched,
+        Operation::Meta(_) => Reply::Ok,
+    }
+}
+
+/// "verb key", with the exptime where there is one.
+fn line(request: &Request<Bytes>) -> String {
+    let key = String::from_utf8_lossy(&request.key);
+    let verb = lookaside_routing::Verb::of(&request.operation).name();
+    match request.operation {
+        Operation::Store { exptime, .. }
+        | Operation::LeaseSet { exptime, .. }
+        | Operation::Touch { exptime }
+        | Operation::GetAndTouch { exptime, .. } => format!("{verb} {key} {exptime}"),
+        _ => format!("{verb} {key}"),
+    }
+}
+
+/// A request, said as in the text protocol: `get k`, `set k 60`, `delete k`. An exptime is 0 if not said.
+pub fn request(text: &str) -> Request<Bytes> {
+    let mut words = text.split(' ');
+    let verb = words.next().unwrap();
+    let key = Bytes::copy_from_slice(words.next().expect("a key").as_bytes());
+    let exptime = words.next().map_or(0, |word| word.parse().expect("an exptime"));
+    let store = |mode| Operation::Store { mode, flags: 0, exptime, value: Bytes::from_static(b"v") };
+    let operation = match verb {
+        "get" => Operation::Get { cas: false },
+        "gets" => Operation::Get { cas: true },
+        "gat" => Operation::GetAndTouch { exptime, cas: false },
+        "gats" => Operation::GetAndTouch { exptime, cas: true },
+        "lease-get" => Operation::LeaseGet,
+        "set" => store(StoreMode::Set),
+        "add" => store(StoreMode::Add),
+        "replace" => store(StoreMode::Replace),
+        "append" => store(StoreMode::Append),
+        "prepend" => store(StoreMode::Prepend),
+        "cas" => store(StoreMode::Cas(lookaside_protocol::Cas(9))),
+        "lease-set" => Operation::LeaseSet { token: LeaseToken(7), flags: 0, exptime, value: Bytes::from_static(b"v") },
+        "delete" => Operation::Delete { hold_off_ms: 0 },
+        "incr" => Operation::Arithmetic { direction: Direction::Up, delta: 1 },
+        "decr" => Operation::Arithmetic { direction: Direction::Down, delta: 1 },
+        "touch" => Operation::Touch { exptime },
+        other => panic!("no verb {other} here"),
+    };
+    Request { key, operation }
+}
+
+/// Verbs that `request` knows: all but the meta ones.
+pub const VERBS: [&str; 16] = [
+    "get",
+    "gets",
+    "gat",
+    "gats",
+    "lease-get",
+    "set",
+    "add",
+    "replace",
+    "append",
+    "prepend",
+    "cas",
+    "lease-set",
+    "delete",
+    "incr",
+    "decr",
+    "touch",
+];
+
+/// Routes requests said as text; the outcomes said as text too.
+pub async fn ask(route: &dyn Route, requests: &[&str]) -> Vec<String> {
+    let batch = requests.iter().map(|text| request(text)).collect();
+    route.route(batch, &Context::default()).await.iter().map(said).collect()
+}
+
+/// A value as its bytes, anything else as Rust writes it.
+fn said(outcome: &Outcome) -> String {
+    match outcome {
+        Ok(Reply::Value { value, .. }) => String::from_utf8_lossy(value).into_owned(),
+        Ok(reply) => match reply {
+            Reply::Error(ErrorReply::Server(why)) => format!("SERVER_ERROR {}", String::from_utf8_lossy(why)),
+            Reply::Lease { token, .. } => format!("Lease {}", token.0),
+            other => format!("{other:?}"),
+        },
+        Err(failure) => failure.to_string(),
+    }
+}
+
+/// A reply with a server's error.
+pub fn server_error(why: &'static str) -> Outcome {
+    Ok(Reply::Error(ErrorReply::Server(Bytes::from_static(why.as_bytes()))))
+}

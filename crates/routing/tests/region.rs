@@ -1,0 +1,131 @@
+//! The root: which cluster's tree a key reaches by its routing prefix, and what a broadcast answers.
+
+mod fakes;
+
+use fakes::{Fake, VERBS, ask};
+use lookaside_routing::{Failure, RootRoute, Route, RoutingPrefix};
+use std::sync::Arc;
+
+fn prefix(text: &str) -> RoutingPrefix {
+    RoutingPrefix::parse(text).unwrap()
+}
+
+/// Three clusters in two regions; `/east/web/` is the default.
+struct Region {
+    web: Arc<Fake>,
+    api: Arc<Fake>,
+    west: Arc<Fake>,
+    root: RootRoute,
+}
+
+fn region(web: Arc<Fake>, api: Arc<Fake>, west: Arc<Fake>) -> Region {
+    let trees: Vec<(Vec<RoutingPrefix>, Arc<dyn Route>)> = vec![
+        (vec![prefix("/east/api/"), prefix("/east/mobile/")], api.leaf()),
+        (vec![prefix("/east/web/")], web.leaf()),
+        (vec![prefix("/west/fallback/")], west.leaf()),
+    ];
+    let root = RootRoute::new(prefix("/east/web"), trees).unwrap();
+    Region { web, api, west, root }
+}
+
+fn healthy() -> Region {
+    region(Fake::hit("web"), Fake::hit("api"), Fake::hit("west"))
+}
+
+/// Which clusters were asked: w(eb), a(pi), W(est).
+fn asked(region: &Region) -> String {
+    [(&region.web, 'w'), (&region.api, 'a'), (&region.west, 'W')]
+        .into_iter()
+        .filter(|(fake, _)| !fake.asked().is_empty())
+        .map(|(_, name)| name)
+        .collect()
+}
+
+#[tokio::test]
+async fn each_prefix_reaches_its_trees() {
+    let region = healthy();
+    for (key, expected) in [
+        ("k", "w"),
+        ("/k", "w"),
+        ("/east/k", "w"),
+        ("/east/web/k", "w"),
+        ("/east/api/k", "a"),
+        ("/east/mobile/k", "a"),
+        ("/west/anything/k", "W"),
+        ("/east/unknown/k", ""),
+        ("/north/web/k", ""),
+        ("/*/*/k", "waW"),
+        ("/east/*/k", "wa"),
+        ("/west/*/k", "W"),
+        ("/*/api/k", "a"),
+        ("/e*/w*/k", "w"),
+        ("/north/*/k", ""),
+    ] {
+        ask(&region.root, &[&format!("delete {key}")]).await;
+        assert_eq!(asked(&region), expected, "{key}");
+    }
+}
+
+#[tokio::test]
+async fn a_broadcast_of_each_verb_reaches_all_or_one() {
+    let region = healthy();
+    for verb in VERBS {
+        ask(&region.root, &[&format!("{verb} /*/*/k")]).await;
+        let one = matches!(verb, "get" | "gets" | "gat" | "gats" | "lease-get" | "cas" | "lease-set");
+        assert_eq!(asked(&region), if one { "w" } else { "waW" }, "{verb}");
+        ask(&region.root, &[&format!("{verb} /*/[am]*/k"), &format!("{verb} /*/*i*/k")]).await;
+        assert_eq!(asked(&region), "a", "{verb}: the default tree does not fit");
+    }
+}
+
+#[tokio::test]
+async fn a_tree_with_two_names_is_asked_once_and_sees_no_prefix() {
+    let region = healthy();
+    ask(&region.root, &["delete /*/*/k"]).await;
+    for fake in [&region.web, &region.api, &region.west] {
+        assert_eq!(fake.asked_batches(), [["delete k"]]);
+    }
+}
+
+#[tokio::test]
+async fn a_broadcast_delete_is_acknowledged_only_if_every_cluster_did_it() {
+    for (web, api, expected) in [
+        (Fake::hit("web"), Fake::hit("api"), "Deleted"),
+        (Fake::miss("web"), Fake::hit("api"), "Deleted"),
+        (Fake::hit("web"), Fake::failing("api", Failure::TimedOut), "server timed out"),
+        (Fake::failing("web", Failure::ConnectFailed), Fake::hit("api"), "connection failed"),
+    ] {
+        let region = region(web, api, Fake::miss("west"));
+        assert_eq!(ask(&region.root, &["delete /*/*/k"]).await, [expected]);
+        assert_eq!(asked(&region), "waW", "a failure here is no reason to skip a cluster there");
+    }
+}
+
+#[tokio::test]
+async fn a_mixed_batch_comes_back_in_order_and_stays_in_order_for_each_tree() {
+    let region = healthy();
+    let outcomes = ask(
+        &region.root,
+        &["get a", "delete /*/*/a", "get /east/api/a", "get /no/where/a", "set /east/api/a", "get a", "touch /e*/*/a"],
+    )
+    .await;
+    let nowhere = "no route: no tree is named /no/where/";
+    assert_eq!(outcomes, ["web", "Deleted", "api", nowhere, "Stored", "web", "Touched"]);
+    assert_eq!(region.web.asked_batches(), [["get a", "delete a", "get a", "touch a 0"]]);
+    assert_eq!(region.api.asked_batches(), [["delete a", "get a", "set a 0", "touch a 0"]]);
+    assert_eq!(region.west.asked_batches(), [["delete a"]]);
+}
+
+#[tokio::test]
+async fn keys_without_prefix_travel_in_one_piece() {
+    let region = healthy();
+    ask(&region.root, &["get a", "get /b", "delete c"]).await;
+    assert_eq!(region.web.asked_batches(), [["get a", "get /b", "delete c"]]);
+}
+
+#[test]
+fn a_default_that_names_no_tree_is_refused() {
+    let error = RootRoute::new(RoutingPrefix::default(), vec![(vec![prefix("/a/b/")], Fake::hit("x").leaf())]);
+    let message = error.err().expect("refused").to_string();
+    assert_eq!(message, "no route is named /././, the default prefix for keys without one");
+}
