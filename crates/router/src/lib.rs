@@ -42,4 +42,4 @@ pub use session::WRITE_STALL_MAX;
 pub use settings::{CONNECTIONS_MAX, LINE_BYTES_MAX, Settings, VALUE_BYTES_MAX};
 pub use statistics::Tally;
 pub use tree::Tree;
-pub use watch::FileWatch;
+pub use watch::{FileWatch, POLL_INTERVAL};

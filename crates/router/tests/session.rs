@@ -286,3 +286,16 @@ async fn a_shutdown_does_not_wait_for_ever() {
     timeout(lookaside_router::DRAIN_MAX * 2, bench.served).await.expect("a bounded time").unwrap();
     assert_eq!(rest(&mut busy).await, "");
 }
+
+#[tokio::test(start_paused = true)]
+async fn quiet_meta_commands_are_loud_to_the_servers_and_quiet_to_the_client() {
+    let bench = Bench::start(Settings::default());
+    let mut client = bench.connect();
+    client.write_all(b"mg a v q k\r\nmg b v q\r\nms c 1 q\r\nx\r\nmd d\r\nmn\r\n").await.unwrap();
+    expect(&mut client, "VA 1 ka\r\nA\r\nHD\r\nMN\r\n").await;
+    let batches = bench.route.batches.lock().unwrap();
+    for request in &batches[0] {
+        let Operation::Meta(meta) = &request.operation else { panic!("{request:?}") };
+        assert!(!meta.flags.split(|byte| *byte == b' ').any(|flag| flag == b"q"), "{meta:?}");
+    }
+}

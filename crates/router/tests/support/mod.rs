@@ -4,6 +4,7 @@
 
 use bytes::Bytes;
 use lookaside_client::{Listener, Stream};
+use lookaside_protocol::meta::{MetaReply, MetaStatus, MetaVerb};
 use lookaside_protocol::{LeaseToken, Operation, Reply};
 use lookaside_router::{Fleet, Identity, Router, Settings, Tally, Tree};
 use lookaside_routing::{Batch, BoxFuture, Context, Failure, Outcome, Outcomes, Route};
@@ -56,9 +57,20 @@ impl FakeRoute {
                 Some(_) => Reply::Deleted,
                 None => Reply::NotFound,
             },
+            Operation::Meta(meta) => Reply::Meta(meta_reply(key, meta.verb)),
             _ => Reply::Ok,
         })
     }
+}
+
+/// A hit for `a`, a miss for all else; what changes something succeeds.
+fn meta_reply(key: &Bytes, verb: MetaVerb) -> MetaReply<Bytes> {
+    let (status, flags, value) = match (verb, &key[..]) {
+        (MetaVerb::Get, b"a") => (MetaStatus::Value, "ka", Some("A".into())),
+        (MetaVerb::Get, _) => (MetaStatus::Miss, "", None),
+        _ => (MetaStatus::Done, "", None),
+    };
+    MetaReply { status, flags: flags.into(), value }
 }
 
 impl Route for FakeRoute {

@@ -1,0 +1,88 @@
+//! The watch on a configuration file, on real files: whichever way a new content gets there, it is noticed.
+#![allow(missing_docs)]
+
+use lookaside_router::FileWatch;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// Long enough for the slowest machine; nobody waits for it unless something is broken.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+async fn next(watch: &mut FileWatch) -> Result<String, String> {
+    timeout(DEADLINE, watch.changed()).await.expect("a change is noticed")
+}
+
+fn watch(path: &Path) -> FileWatch {
+    FileWatch::new(path, fs::read_to_string(path).expect("the test wrote it"))
+}
+
+#[tokio::test]
+async fn a_file_written_in_place_or_renamed_into_place_has_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("router.json");
+    fs::write(&path, "one").unwrap();
+    let mut watch = watch(&path);
+    fs::write(&path, "two").unwrap();
+    assert_eq!(next(&mut watch).await.as_deref(), Ok("two"));
+    let other = folder.path().join("router.json.new");
+    fs::write(&other, "three").unwrap();
+    fs::rename(&other, &path).unwrap();
+    assert_eq!(next(&mut watch).await.as_deref(), Ok("three"));
+}
+
+#[tokio::test]
+async fn the_same_bytes_are_no_change() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("router.json");
+    fs::write(&path, "one").unwrap();
+    let mut watch = watch(&path);
+    fs::write(&path, "one").unwrap();
+    let waited = timeout(lookaside_router::POLL_INTERVAL * 2, watch.changed()).await;
+    assert!(waited.is_err(), "{waited:?}");
+}
+
+#[tokio::test]
+async fn a_link_that_leads_elsewhere_has_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    for (version, content) in [("v1", "one"), ("v2", "two")] {
+        fs::create_dir(folder.path().join(version)).unwrap();
+        fs::write(folder.path().join(version).join("router.json"), content).unwrap();
+    }
+    // As Kubernetes mounts a ConfigMap: file -> current/file, current -> v1.
+    let (current, path) = (folder.path().join("current"), folder.path().join("router.json"));
+    symlink("v1", &current).unwrap();
+    symlink("current/router.json", &path).unwrap();
+    let mut watch = watch(&path);
+    symlink("v2", folder.path().join("next")).unwrap();
+    fs::rename(folder.path().join("next"), &current).unwrap();
+    assert_eq!(next(&mut watch).await.as_deref(), Ok("two"));
+}
+
+#[tokio::test]
+async fn a_change_that_gives_no_notice_is_found_all_the_same() {
+    let (here, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let far = elsewhere.path().join("router.json");
+    fs::write(&far, "one").unwrap();
+    let path = here.path().join("router.json");
+    symlink(&far, &path).unwrap();
+    let mut watch = watch(&path);
+    // The folder that is watched does not change at all.
+    fs::write(&far, "two").unwrap();
+    assert_eq!(next(&mut watch).await.as_deref(), Ok("two"));
+}
+
+#[tokio::test]
+async fn a_file_that_is_gone_is_told_and_may_come_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("router.json");
+    fs::write(&path, "one").unwrap();
+    let mut watch = watch(&path);
+    fs::remove_file(&path).unwrap();
+    let why = next(&mut watch).await.expect_err("gone");
+    assert!(why.contains(path.to_str().unwrap()) && why.contains("cannot be read"), "{why}");
+    fs::write(&path, "two").unwrap();
+    assert_eq!(next(&mut watch).await.as_deref(), Ok("two"));
+}
