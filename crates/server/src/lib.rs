@@ -1,1 +1,44 @@
-//! Room to be filled.
+//! The daemon `lookaside-server`: one process's memory behind memcached's protocol (§2, §3.2.1, §6.1 of the paper).
+//!
+//! A get arrives on a connection that belongs to one [`worker`] thread. The worker reads all its ready connections,
+//! scans their commands into a [`Batch`] (every key hashed once), prefetches, executes against the store, and sends one
+//! contiguous reply per connection ([`round`]). A delete travels the same way.
+//!
+//! * [`Session`], [`Batch`], [`Service`]: sans-I/O; bytes in, bytes out. A simulation drives these.
+//! * `worker`, `round`, `connection`, `udp`: one thread's loop over sockets.
+//! * `listener`, `daemon`, `options`, `statistics`, `log`, `clock`: the process.
+//!
+//! Invariants: workers share the store and nothing else. An idle connection owns no buffer. No request allocates, but
+//! where a client is slow, a command incomplete, or an argument asks for the process's own word (`stats`).
+//! Absent on purpose: an async runtime; a loop of one thread needs none.
+#![forbid(unsafe_code)]
+#![allow(rustdoc::private_intra_doc_links)]
+
+mod batch;
+mod clock;
+mod connection;
+mod counters;
+mod daemon;
+mod execute;
+mod listener;
+mod log;
+mod meta;
+mod options;
+mod render;
+mod round;
+mod service;
+mod session;
+mod statistics;
+mod udp;
+mod worker;
+
+pub use batch::{Batch, PREFETCH_KEYS, Progress, Remainder};
+pub use clock::Clock;
+pub use counters::{Counter, Counters, Counts};
+pub use daemon::run;
+pub use execute::VERSION;
+pub use options::Arguments;
+pub use round::{ARENA_BYTES, READ_BYTES_MAX, REPLY_BYTES_MAX, ROUND_CONNECTIONS_MAX, ROUND_REPLY_BYTES_MAX};
+pub use service::{LINE_BYTES_MAX, Process, Service, Silent, limits};
+pub use session::{Scan, Session, SessionState};
+pub use udp::{DATAGRAM_BYTES_MAX, REPLY_BYTES_MAX as UDP_REPLY_BYTES_MAX};

@@ -1,0 +1,177 @@
+//! One TCP connection of a worker.
+//!
+//! An idle connection owns no buffer: bytes are read into the worker's arena and replies rendered into the worker's
+//! reply buffer. Only a partial command, or a reply that the socket did not take, is kept with the connection:
+//!
+//! | state | owns | waits for |
+//! |---|---|---|
+//! | idle | nothing | bytes |
+//! | partial command | those bytes | more bytes |
+//! | paused: the client does not read its replies | the rest of the reply, and commands not executed yet | room in the socket |
+//!
+//! A paused connection is not read from, so what it can make the server keep is bounded by
+//! [`crate::REPLY_BYTES_MAX`] and one item for its reply, and one read for its commands.
+
+use crate::Session;
+use rustix::event::epoll::EventFlags;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+
+/// A client's socket and what is to be remembered about it between rounds.
+pub(crate) struct Connection {
+    pub(crate) socket: OwnedFd,
+    pub(crate) session: Session,
+    registered: EventFlags,
+    kept: Option<Box<Kept>>,
+}
+
+/// What only busy or slow connections own.
+#[derive(Default)]
+struct Kept {
+    input: Vec<u8>,
+    input_needed_bytes: usize,
+    output: Vec<u8>,
+    output_sent_bytes: usize,
+    /// Executing stopped early: go on when the socket has room.
+    is_paused: bool,
+    /// Disconnect once the output is sent.
+    is_closing: bool,
+}
+
+/// What came of a send.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// The socket took everything.
+    All,
+    /// It took this many bytes.
+    Part(usize),
+    /// The connection is gone.
+    Gone,
+}
+
+/// What came of a read.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Received {
+    /// This many bytes.
+    Bytes(usize),
+    /// None at present.
+    Nothing,
+    /// The connection is at its end.
+    Gone,
+}
+
+impl Connection {
+    /// A connection whose worker is woken when bytes arrive.
+    pub(crate) fn new(socket: OwnedFd) -> Self {
+        Connection { socket, session: Session::new(), registered: EventFlags::IN, kept: None }
+    }
+
+    /// What the worker's epoll should wake it for from now on, if that has changed since it was last asked.
+    pub(crate) fn interest_change(&mut self) -> Option<EventFlags> {
+        let interest = if self.is_paused() { EventFlags::OUT } else { EventFlags::IN };
+        let has_changed = std::mem::replace(&mut self.registered, interest) != interest;
+        has_changed.then_some(interest)
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        self.kept.as_ref().is_some_and(|kept| kept.is_paused)
+    }
+
+    /// Whether a partial command lies here.
+    pub(crate) fn has_input(&self) -> bool {
+        self.kept.as_ref().is_some_and(|kept| !kept.input.is_empty())
+    }
+
+    /// Takes the kept bytes, if they may hold a whole command now.
+    pub(crate) fn take_input(&mut self) -> Option<Vec<u8>> {
+        let kept = self.kept.as_mut()?;
+        if kept.input.is_empty() || kept.input.len() < kept.input_needed_bytes {
+            return None;
+        }
+        let input = std::mem::take(&mut kept.input);
+        self.forget_if_idle();
+        Some(input)
+    }
+
+    /// Keeps a partial command; it needs `needed_bytes` in all before it is looked at again.
+    pub(crate) fn keep_input(&mut self, input: Vec<u8>, needed_bytes: usize) {
+        if !input.is_empty() {
+            let kept = self.kept.get_or_insert_default();
+            kept.input = input;
+            kept.input_needed_bytes = needed_bytes;
+        }
+    }
+
+    /// Keeps the part of a reply that the socket did not take, and stops reading until it has.
+    pub(crate) fn pause(&mut self, unsent: &[u8], is_closing: bool) {
+        let kept = self.kept.get_or_insert_default();
+        kept.output = unsent.to_vec();
+        kept.output_sent_bytes = 0;
+        kept.is_paused = true;
+        kept.is_closing = is_closing;
+    }
+
+    /// Reads behind the partial command, up to `bytes_max` bytes.
+    pub(crate) fn receive_more(&mut self, bytes_max: usize) -> Received {
+        let kept = self.kept.get_or_insert_default();
+        let missing = kept.input_needed_bytes.saturating_sub(kept.input.len());
+        kept.input.reserve(missing.clamp(1024, bytes_max));
+        receive(&self.socket, rustix::buffer::spare_capacity(&mut kept.input))
+    }
+
+    /// Reads into `buffer`.
+    pub(crate) fn receive_into(&self, buffer: &mut [u8]) -> Received {
+        receive(&self.socket, buffer)
+    }
+
+    /// Sends what was kept. `All` means that the connection goes on, `Gone` that it is over.
+    pub(crate) fn send_kept(&mut self) -> (Sent, usize) {
+        let Some(kept) = self.kept.as_mut() else { return (Sent::All, 0) };
+        let unsent = &kept.output[kept.output_sent_bytes..];
+        let unsent_bytes = unsent.len();
+        match send(&self.socket, unsent) {
+            Sent::Part(bytes) => {
+                kept.output_sent_bytes += bytes;
+                (Sent::Part(bytes), bytes)
+            }
+            Sent::All if !kept.is_closing => {
+                kept.output = Vec::new();
+                kept.output_sent_bytes = 0;
+                kept.is_paused = false;
+                self.forget_if_idle();
+                (Sent::All, unsent_bytes)
+            }
+            Sent::All => (Sent::Gone, unsent_bytes),
+            Sent::Gone => (Sent::Gone, 0),
+        }
+    }
+
+    fn forget_if_idle(&mut self) {
+        if self.kept.as_ref().is_some_and(|kept| kept.input.is_empty() && !kept.is_paused) {
+            self.kept = None;
+        }
+    }
+}
+
+/// Sends as much of `bytes` as the socket takes at once.
+pub(crate) fn send(socket: &OwnedFd, bytes: &[u8]) -> Sent {
+    if bytes.is_empty() {
+        return Sent::All;
+    }
+    match rustix::net::send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+        Ok(count) if count == bytes.len() => Sent::All,
+        Ok(count) => Sent::Part(count),
+        Err(Errno::AGAIN | Errno::INTR) => Sent::Part(0),
+        Err(_) => Sent::Gone,
+    }
+}
+
+fn receive<B: rustix::buffer::Buffer<u8>>(socket: impl AsFd, buffer: B) -> Received {
+    match rustix::net::recv(socket, buffer, RecvFlags::DONTWAIT) {
+        Ok((_, 0)) => Received::Gone,
+        Ok((_, count)) => Received::Bytes(count),
+        Err(Errno::AGAIN | Errno::INTR) => Received::Nothing,
+        Err(_) => Received::Gone,
+    }
+}

@@ -1,0 +1,143 @@
+//! The daemon put together: store, ports, workers, signals.
+
+use crate::listener::{accept_until_signal, local_address, open_tcp, open_udp};
+use crate::log::Log;
+use crate::statistics::Baseline;
+use crate::worker::{Desk, Worker};
+use crate::{Arguments, Clock, Service, limits};
+use anyhow::Context;
+use lookaside_store::{Options, Store};
+use rustix::process::{Resource, getrlimit, setrlimit};
+use rustix::rand::{GetRandomFlags, getrandom};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+
+/// Descriptors beside the connections': listeners, epolls, the log.
+const DESCRIPTORS_RESERVED: u64 = 64;
+
+/// Where memcached writes the ports it has opened, if this is set.
+const PORT_FILE_VARIABLE: &str = "MEMCACHED_PORT_FILENAME";
+
+/// What all threads of the process share.
+pub(crate) struct Daemon {
+    pub(crate) arguments: Arguments,
+    pub(crate) options: Options,
+    pub(crate) clock: Clock,
+    pub(crate) store: Store,
+    pub(crate) desks: Vec<Desk>,
+    pub(crate) connections_total: AtomicU64,
+    pub(crate) connections_rejected: AtomicU64,
+    pub(crate) baseline: Mutex<Baseline>,
+    pub(crate) tcp_port: AtomicU16,
+    pub(crate) log: Log,
+}
+
+impl Daemon {
+    /// Connections that clients hold at present.
+    pub(crate) fn connections_open(&self) -> usize {
+        self.desks.iter().map(|desk| desk.connections_open.load(Ordering::Relaxed)).sum()
+    }
+}
+
+/// Runs the server until SIGINT or SIGTERM. An error means that it could not start.
+pub fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let (signals, signals_in) = UnixStream::pair().context("cannot make a pipe for signals")?;
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::low_level::pipe::register(signal, signals_in.try_clone()?)?;
+    }
+    let daemon = build(arguments)?;
+    let listeners = open_tcp(&daemon.arguments.addresses(daemon.arguments.port)?)?;
+    let workers = build_workers(&daemon)?;
+    std::thread::scope(|scope| {
+        for (number, worker) in workers.into_iter().enumerate() {
+            let thread = std::thread::Builder::new().name(format!("worker-{number}"));
+            thread.spawn_scoped(scope, || worker.run()).context("cannot start a worker thread")?;
+        }
+        announce(&daemon, &listeners)?;
+        let outcome = accept_until_signal(&daemon, &listeners, &signals);
+        daemon.desks.iter().for_each(Desk::stop);
+        outcome.context("cannot accept connections")
+    })?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+fn build(arguments: Arguments) -> anyhow::Result<Daemon> {
+    let log = Log::start(u32::from(arguments.verbosity));
+    raise_descriptor_limit(arguments.connections_max);
+    let options = arguments.store_options(random_seed()?);
+    let store = Store::new(options.clone()).context("cannot make the store (see -m and -I)")?;
+    let desks = (0..arguments.threads_count()).map(|_| Desk::new()).collect::<Result<_, _>>();
+    Ok(Daemon {
+        options,
+        clock: Clock::start(),
+        store,
+        desks: desks.context("cannot make the workers' eventfds")?,
+        connections_total: AtomicU64::new(0),
+        connections_rejected: AtomicU64::new(0),
+        baseline: Mutex::default(),
+        tcp_port: AtomicU16::new(arguments.port),
+        arguments,
+        log,
+    })
+}
+
+fn build_workers(daemon: &Daemon) -> anyhow::Result<Vec<Worker<'_>>> {
+    let mut udp_ports: Vec<_> = daemon.desks.iter().map(|_| Vec::new()).collect();
+    if daemon.arguments.udp_port != 0 {
+        udp_ports = open_udp(&daemon.arguments.addresses(daemon.arguments.udp_port)?, daemon.desks.len())?;
+    }
+    let workers = daemon.desks.iter().zip(udp_ports).map(|(desk, ports)| {
+        let limits = limits(&daemon.options);
+        let service = Service { store: &daemon.store, counters: &desk.counters, limits, process: daemon };
+        Worker::new(service, desk, daemon.clock, ports)
+    });
+    workers.collect::<Result<_, _>>().context("cannot make the workers' epolls")
+}
+
+/// Says where the server listens: in the log, and in the file that memcached's users know.
+fn announce(daemon: &Daemon, listeners: &[socket2::Socket]) -> anyhow::Result<()> {
+    let mut ports = String::new();
+    for address in listeners.iter().filter_map(local_address) {
+        daemon.tcp_port.store(address.port(), Ordering::Relaxed);
+        ports += &format!("TCP {}: {}\n", if address.is_ipv6() { "INET6" } else { "INET" }, address.port());
+        tracing::info!("listening on {address}");
+    }
+    if daemon.arguments.udp_port != 0 {
+        ports += &format!("UDP INET: {}\n", daemon.arguments.udp_port);
+        tracing::info!("listening on UDP port {}", daemon.arguments.udp_port);
+    }
+    if daemon.arguments.listen.is_empty() {
+        tracing::info!("only this machine can connect; choose addresses with -l (memcached would listen on all)");
+    }
+    let Some(path) = std::env::var_os(PORT_FILE_VARIABLE).map(PathBuf::from) else { return Ok(()) };
+    // Written aside and renamed, so that whoever waits for the file never reads half of it.
+    let aside = path.with_extension("lookaside");
+    std::fs::write(&aside, ports)
+        .and_then(|()| std::fs::rename(&aside, &path))
+        .with_context(|| format!("cannot write the ports to {} ({PORT_FILE_VARIABLE})", path.display()))
+}
+
+/// Every connection is a descriptor: asks for as many as `-c` allows.
+fn raise_descriptor_limit(connections_max: u32) {
+    let wanted = u64::from(connections_max) + DESCRIPTORS_RESERVED;
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= wanted) {
+        return;
+    }
+    let allowed = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
+    limit.current = Some(allowed);
+    if setrlimit(Resource::Nofile, limit).is_err() || allowed < wanted {
+        tracing::warn!("-c {connections_max} needs {wanted} file descriptors, the system allows {allowed}");
+    }
+}
+
+/// Lease tokens must not be guessable, nor repeat in another life of this server.
+fn random_seed() -> anyhow::Result<u64> {
+    let mut seed = [0; 8];
+    getrandom(&mut seed, GetRandomFlags::empty()).context("cannot get random bytes from the kernel")?;
+    Ok(u64::from_ne_bytes(seed))
+}

@@ -1,0 +1,251 @@
+//! One parsed command carried out against the store, its reply appended to the buffer.
+//!
+//! | | reply | counted as |
+//! |---|---|---|
+//! | get, gat, lease-get | a `VALUE` a hit, rendered from the item | hit or miss, a key each |
+//! | set and its kin, lease-set | one line | `cmd_set` |
+//! | delete | `DELETED`, `NOT_FOUND`; in both cases leases are void and the hold-off has begun | hit or miss |
+//!
+//! Absent on purpose: sockets and clocks. The counters follow memcached's: a get of ten keys is ten `cmd_get`.
+
+use crate::{Service, meta, render};
+use lookaside_protocol::text::refusal;
+use lookaside_protocol::{Command, Direction, Operation, Request, StoreMode};
+use lookaside_store::{
+    ArithmeticOutcome, DeleteOutcome, Expiry, HashedKey, LeaseGet, LeaseSetOutcome, NewItem, Now, Reader, StoreOutcome,
+};
+
+const OUT_OF_MEMORY: &str = "SERVER_ERROR out of memory storing object";
+const OUT_OF_MEMORY_ARITHMETIC: &str = "SERVER_ERROR out of memory in incr";
+const NOT_A_NUMBER: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
+
+/// What `version` says. Clients parse it as three numbers.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Answers `keys` of a get, without its `END`, until `out` holds `reply_bytes_max` bytes. Returns how many keys were
+/// answered: at least one if there is one.
+pub(crate) fn retrieve(
+    service: &Service<'_>,
+    operation: &Operation<&[u8]>,
+    keys: &[HashedKey<'_>],
+    now: Now,
+    reply_bytes_max: usize,
+    out: &mut Vec<u8>,
+) -> usize {
+    let reader = service.store.reader(now);
+    let mut answered = 0;
+    let mut hits = 0;
+    for &key in keys {
+        hits += u64::from(retrieve_one(&reader, operation, key, now, out));
+        answered += 1;
+        if out.len() >= reply_bytes_max {
+            break;
+        }
+    }
+    let counters = service.counters;
+    counters.cmd_get.add(answered as u64);
+    counters.get_hits.add(hits);
+    counters.get_misses.add(answered as u64 - hits);
+    if matches!(operation, Operation::GetAndTouch { .. }) {
+        counters.cmd_touch.add(answered as u64);
+        counters.touch_hits.add(hits);
+        counters.touch_misses.add(answered as u64 - hits);
+    }
+    answered
+}
+
+/// Answers one key; says whether it was a hit.
+fn retrieve_one(
+    reader: &Reader<'_>,
+    operation: &Operation<&[u8]>,
+    key: HashedKey<'_>,
+    now: Now,
+    out: &mut Vec<u8>,
+) -> bool {
+    match *operation {
+        Operation::Get { cas } => reader.get(key, |item| render::value(&item, cas, out)).is_some(),
+        Operation::GetAndTouch { exptime, cas } => {
+            let expiry = Expiry::from_exptime(exptime, now);
+            reader.get_and_touch(key, expiry, |item| render::value(&item, cas, out)).is_some()
+        }
+        Operation::LeaseGet => reader.lease_get(key, |answer| match answer {
+            LeaseGet::Hit(item) => {
+                render::value(&item, false, out);
+                true
+            }
+            LeaseGet::Miss { token, stale } => {
+                render::lease(key.key(), token, stale.as_ref(), out);
+                false
+            }
+        }),
+        _ => unreachable!("the parser puts only get verbs into a retrieval"),
+    }
+}
+
+/// Carries out any other command. `key` is the request's key, hashed, for commands that have one.
+pub(crate) fn command(
+    service: &Service<'_>,
+    command: &Command<'_>,
+    key: Option<&HashedKey<'_>>,
+    now: Now,
+    out: &mut Vec<u8>,
+) {
+    let reply_at = out.len();
+    let mut quiet = false;
+    match command {
+        Command::Single { request, noreply } => {
+            single(service, request, *key.expect("a request has a key"), now, out);
+            quiet = *noreply;
+        }
+        Command::FlushAll { delay_s, noreply } => {
+            service.counters.cmd_flush.add(1);
+            service.store.flush_all(flush_time(*delay_s, now));
+            render::line(b"OK", out);
+            quiet = *noreply;
+        }
+        Command::Verbosity { level, noreply } => {
+            service.process.set_verbosity(*level);
+            render::line(b"OK", out);
+            quiet = *noreply;
+        }
+        Command::Stats { arguments } => service.process.stats(arguments, now, out),
+        Command::Version => render::line(concat!("VERSION ", env!("CARGO_PKG_VERSION")).as_bytes(), out),
+        Command::MetaNoop => render::line(b"MN", out),
+        Command::Retrieve { .. } | Command::Quit => unreachable!("the batch handles these itself"),
+    }
+    if quiet {
+        out.truncate(reply_at);
+    }
+}
+
+/// Says `line`; `dropped` is the key whose new value was refused, and whose old value would be out of date.
+pub(crate) fn refuse(
+    service: &Service<'_>,
+    line: Option<&str>,
+    dropped: Option<&HashedKey<'_>>,
+    now: Now,
+    out: &mut Vec<u8>,
+) {
+    if let Some(key) = dropped {
+        service.store.delete(*key, 0, now);
+    }
+    if let Some(line) = line {
+        render::line(line.as_bytes(), out);
+    }
+}
+
+fn single(service: &Service<'_>, request: &Request<&[u8]>, key: HashedKey<'_>, now: Now, out: &mut Vec<u8>) {
+    let line = match request.operation {
+        Operation::Store { mode, flags, exptime, value } => {
+            let item = NewItem { flags, expiry: Expiry::from_exptime(exptime, now), value };
+            store(service, key, mode, &item, now)
+        }
+        Operation::LeaseSet { token, flags, exptime, value } => {
+            let item = NewItem { flags, expiry: Expiry::from_exptime(exptime, now), value };
+            service.counters.cmd_set.add(1);
+            lease_set_line(service.store.lease_set(key, token, &item, now))
+        }
+        Operation::Delete { hold_off_ms } => delete(service, key, hold_off_ms, now),
+        Operation::Arithmetic { direction, delta } => {
+            let outcome = service.store.arithmetic(key, direction, delta, now);
+            count_arithmetic(service, direction, outcome);
+            match outcome {
+                ArithmeticOutcome::Number(number, _) => return render::number_line(number, out),
+                ArithmeticOutcome::NotFound => "NOT_FOUND",
+                ArithmeticOutcome::NotANumber => NOT_A_NUMBER,
+                ArithmeticOutcome::OutOfMemory => OUT_OF_MEMORY_ARITHMETIC,
+            }
+        }
+        Operation::Touch { exptime } => touch(service, key, exptime, now),
+        Operation::Meta(ref meta) => return meta::execute(service, meta, key, now, out),
+        Operation::Get { .. } | Operation::GetAndTouch { .. } | Operation::LeaseGet => {
+            unreachable!("the parser makes retrievals of the get verbs")
+        }
+    };
+    render::line(line.as_bytes(), out);
+}
+
+/// Stores, counts, and says what came of it. A refused `set` takes the old value with it: the writer has moved on.
+fn store(service: &Service<'_>, key: HashedKey<'_>, mode: StoreMode, item: &NewItem<'_>, now: Now) -> &'static str {
+    let counters = service.counters;
+    counters.cmd_set.add(1);
+    let outcome = service.store.store(key, mode, item, now);
+    if matches!(mode, StoreMode::Cas(_)) {
+        match outcome {
+            StoreOutcome::Stored(_) => counters.cas_hits.add(1),
+            StoreOutcome::Exists => counters.cas_badval.add(1),
+            StoreOutcome::NotFound => counters.cas_misses.add(1),
+            _ => {}
+        }
+    }
+    if mode == StoreMode::Set && outcome == StoreOutcome::OutOfMemory {
+        service.store.delete(key, 0, now);
+    }
+    match outcome {
+        StoreOutcome::Stored(_) => "STORED",
+        StoreOutcome::NotStored => "NOT_STORED",
+        StoreOutcome::Exists => "EXISTS",
+        StoreOutcome::NotFound => "NOT_FOUND",
+        StoreOutcome::TooLarge => refusal::TOO_LARGE,
+        StoreOutcome::OutOfMemory => OUT_OF_MEMORY,
+    }
+}
+
+fn lease_set_line(outcome: LeaseSetOutcome) -> &'static str {
+    match outcome {
+        LeaseSetOutcome::Stored(_) => "STORED",
+        LeaseSetOutcome::StaleStored => "STALE_STORED",
+        LeaseSetOutcome::NotStored => "NOT_STORED",
+        LeaseSetOutcome::TooLarge => refusal::TOO_LARGE,
+        LeaseSetOutcome::OutOfMemory => OUT_OF_MEMORY,
+    }
+}
+
+fn delete(service: &Service<'_>, key: HashedKey<'_>, hold_off_ms: u32, now: Now) -> &'static str {
+    match service.store.delete(key, hold_off_ms, now) {
+        DeleteOutcome::Deleted => {
+            service.counters.delete_hits.add(1);
+            "DELETED"
+        }
+        DeleteOutcome::NotFound => {
+            service.counters.delete_misses.add(1);
+            "NOT_FOUND"
+        }
+    }
+}
+
+fn touch(service: &Service<'_>, key: HashedKey<'_>, exptime: i64, now: Now) -> &'static str {
+    service.counters.cmd_touch.add(1);
+    let expiry = Expiry::from_exptime(exptime, now);
+    match service.store.reader(now).get_and_touch(key, expiry, |_| ()) {
+        Some(()) => {
+            service.counters.touch_hits.add(1);
+            "TOUCHED"
+        }
+        None => {
+            service.counters.touch_misses.add(1);
+            "NOT_FOUND"
+        }
+    }
+}
+
+fn count_arithmetic(service: &Service<'_>, direction: Direction, outcome: ArithmeticOutcome) {
+    let counters = service.counters;
+    let (hits, misses) = match direction {
+        Direction::Up => (&counters.incr_hits, &counters.incr_misses),
+        Direction::Down => (&counters.decr_hits, &counters.decr_misses),
+    };
+    match outcome {
+        ArithmeticOutcome::NotFound => misses.add(1),
+        ArithmeticOutcome::Number(..) => hits.add(1),
+        ArithmeticOutcome::NotANumber | ArithmeticOutcome::OutOfMemory => {}
+    }
+}
+
+/// When a `flush_all` with this delay takes effect.
+fn flush_time(delay_s: i64, now: Now) -> Now {
+    match Expiry::from_exptime(delay_s, now) {
+        Expiry::At { unix_s } if delay_s > 0 => Now { unix_ms: u64::from(unix_s) * 1000 },
+        _ => now,
+    }
+}

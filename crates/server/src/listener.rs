@@ -1,0 +1,132 @@
+//! Open ports, and the loop that accepts connections and hands each to the worker that has the fewest.
+//!
+//! One listening socket per address rather than one per worker: a taken port is an error for whoever comes second (with
+//! SO_REUSEPORT two servers would silently share it), and a handful of connections spreads evenly. UDP has no
+//! connections to hand out, so there each worker has its own socket in an SO_REUSEPORT group, after a plain one has
+//! shown that the port was free.
+
+use crate::daemon::Daemon;
+use crate::udp::UdpPort;
+use anyhow::Context;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, SocketFlags};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering;
+
+/// How many connections may wait to be accepted; memcached's default.
+const BACKLOG: i32 = 1024;
+
+/// How many connections are accepted before other listeners and signals have their turn.
+const ACCEPTS_PER_ROUND: usize = 64;
+
+/// How long to leave new connections waiting when the process has no file descriptor for them.
+const EXHAUSTED_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+const REFUSAL: &[u8] = b"ERROR Too many open connections\r\n";
+
+/// Opens the TCP port on every address. With port 0 the first address picks a free one and the others follow.
+pub(crate) fn open_tcp(addresses: &[SocketAddr]) -> anyhow::Result<Vec<Socket>> {
+    let mut listeners: Vec<Socket> = Vec::new();
+    let mut picked_port = None;
+    for &address in addresses {
+        let port = if address.port() == 0 { picked_port.unwrap_or(0) } else { address.port() };
+        let address = SocketAddr::new(address.ip(), port);
+        let listener = bind(address, Type::STREAM, false)
+            .and_then(|socket| socket.listen(BACKLOG).map(|()| socket))
+            .with_context(|| {
+                format!("cannot listen on {address} (choose another port with -p, another address with -l)")
+            })?;
+        picked_port = picked_port.or(local_address(&listener).map(|address| address.port()));
+        listeners.push(listener);
+    }
+    Ok(listeners)
+}
+
+/// Opens the UDP port on every address, once for each of `workers`. The result has a list per worker.
+pub(crate) fn open_udp(addresses: &[SocketAddr], workers: usize) -> anyhow::Result<Vec<Vec<UdpPort>>> {
+    let mut ports: Vec<Vec<UdpPort>> = (0..workers).map(|_| Vec::new()).collect();
+    for &address in addresses {
+        let message =
+            || format!("cannot open UDP port {address} (choose another port with -U, another address with -l)");
+        drop(bind(address, Type::DGRAM, false).with_context(message)?);
+        for of_worker in &mut ports {
+            of_worker.push(UdpPort::new(bind(address, Type::DGRAM, true).with_context(message)?.into()));
+        }
+    }
+    Ok(ports)
+}
+
+/// Where a socket is bound.
+pub(crate) fn local_address(socket: &Socket) -> Option<SocketAddr> {
+    socket.local_addr().ok()?.as_socket()
+}
+
+fn bind(address: SocketAddr, kind: Type, is_shared: bool) -> std::io::Result<Socket> {
+    let protocol = if kind == Type::STREAM { Protocol::TCP } else { Protocol::UDP };
+    let socket = Socket::new(Domain::for_address(address), kind, Some(protocol))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    if kind == Type::STREAM {
+        socket.set_reuse_address(true)?;
+    }
+    socket.set_reuse_port(is_shared)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    Ok(socket)
+}
+
+/// Accepts and hands out connections until `signals` has something to read.
+pub(crate) fn accept_until_signal(daemon: &Daemon, listeners: &[Socket], signals: &UnixStream) -> std::io::Result<()> {
+    let mut is_exhausted = false;
+    loop {
+        let mut watched = vec![PollFd::new(signals, PollFlags::IN)];
+        if !is_exhausted {
+            watched.extend(listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN)));
+        }
+        match poll(&mut watched, is_exhausted.then_some(&EXHAUSTED_PAUSE)) {
+            Ok(_) => {}
+            Err(Errno::INTR) => continue,
+            Err(error) => return Err(error.into()),
+        }
+        if !watched[0].revents().is_empty() {
+            return Ok(());
+        }
+        is_exhausted = false;
+        for listener in listeners {
+            is_exhausted |= !accept_some(daemon, listener);
+        }
+    }
+}
+
+/// Accepts what is waiting; false means that the process has run out of descriptors or memory.
+fn accept_some(daemon: &Daemon, listener: &Socket) -> bool {
+    for _ in 0..ACCEPTS_PER_ROUND {
+        match rustix::net::accept_with(listener.as_fd(), SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+            Ok(socket) => admit(daemon, socket),
+            Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                tracing::warn!("no file descriptor for a new connection: raise `ulimit -n` or lower -c");
+                return false;
+            }
+            // Nobody is waiting, or whoever was has gone.
+            Err(_) => return true,
+        }
+    }
+    true
+}
+
+fn admit(daemon: &Daemon, socket: OwnedFd) {
+    if daemon.connections_open() >= daemon.arguments.connections_max as usize {
+        daemon.connections_rejected.fetch_add(1, Ordering::Relaxed);
+        let _ = rustix::net::send(&socket, REFUSAL, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        return;
+    }
+    daemon.connections_total.fetch_add(1, Ordering::Relaxed);
+    let _ = rustix::net::sockopt::set_tcp_nodelay(&socket, true);
+    let by_connections = daemon.desks.iter().min_by_key(|desk| desk.connections_open.load(Ordering::Relaxed));
+    by_connections.expect("there is at least one worker").hand_over(socket);
+}

@@ -1,0 +1,15 @@
+//! The daemon's door: arguments in, exit status out.
+#![forbid(unsafe_code)]
+
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match lookaside_server::run(lookaside_server::Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("lookaside-server: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The command line: memcached's flags, and those for leases (§3.2.1 of the paper).
+
+use clap::{ArgAction, Parser};
+use lookaside_store::Options;
+use std::net::{SocketAddr, ToSocketAddrs};
+
+const EXAMPLES: &str = "\
+Examples:
+  lookaside-server                              64 MB on 127.0.0.1:11211
+  lookaside-server -l 10.0.0.7 -m 4096 -t 8     4 GB for a cluster, eight threads
+  lookaside-server -p 11311 -U 11311            TCP and UDP, so that clients may send gets by UDP
+  lookaside-server -p 0                         any free port; the log says which
+  lookaside-server --lease-interval 0.5 --stale-seconds 2
+
+Unlike memcached, a server without -l listens on 127.0.0.1 only.
+With MEMCACHED_PORT_FILENAME set, the ports are written to that file once they are open.
+Exit status: 0 after SIGINT or SIGTERM, 1 if the server cannot start, 2 for a bad command line.";
+
+/// The options of `lookaside-server`.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "lookaside-server", version, about = "A cache server that speaks memcached's protocol, with leases")]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// TCP port; 0 picks a free one
+    #[arg(short = 'p', long = "port", value_name = "PORT", default_value_t = 11211)]
+    pub port: u16,
+
+    /// UDP port; 0 is off
+    #[arg(short = 'U', long = "udp-port", value_name = "PORT", default_value_t = 0)]
+    pub udp_port: u16,
+
+    /// Addresses to listen on, separated by commas: host or host:port ([v6]:port); 0.0.0.0 or * for all
+    #[arg(short = 'l', long = "listen", value_name = "ADDRESSES", value_delimiter = ',')]
+    pub listen: Vec<String>,
+
+    /// Memory for items, their metadata and the index, in megabytes
+    #[arg(short = 'm', long = "memory-limit", value_name = "MB", default_value_t = 64,
+          value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
+    pub memory_megabytes: u64,
+
+    /// Worker threads; by default one per core
+    #[arg(short = 't', long = "threads", value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+
+    /// Connections at a time; further ones are told so and closed
+    #[arg(short = 'c', long = "conn-limit", value_name = "COUNT", default_value_t = 1024,
+          value_parser = clap::value_parser!(u32).range(1..=1 << 22))]
+    pub connections_max: u32,
+
+    /// The largest item: key, value and metadata, in bytes; suffixes k and m (1k to 1024m)
+    #[arg(short = 'I', long = "max-item-size", value_name = "BYTES", default_value = "1m", value_parser = parse_item_bytes)]
+    pub item_bytes_max: usize,
+
+    /// More words in the log; -vv for yet more
+    #[arg(short = 'v', long = "verbose", action = ArgAction::Count)]
+    pub verbosity: u8,
+
+    /// A key gets one lease token in this time at most, in seconds; fractions allowed, 0 gives every miss one
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds_ms)]
+    pub lease_interval: u32,
+
+    /// How long a deleted value may still be shown, marked as stale, in seconds; fractions allowed, 0 keeps none
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds_ms)]
+    pub stale_seconds: u32,
+
+    /// After a delete, hand out no new token before the lease interval is over
+    #[arg(long)]
+    pub lease_interval_outlasts_delete: bool,
+}
+
+impl Arguments {
+    /// The store's part of them. `seed` makes this process's lease tokens differ from all others'.
+    pub fn store_options(&self, seed: u64) -> Options {
+        Options {
+            memory_bytes_max: (self.memory_megabytes as usize) << 20,
+            item_bytes_max: self.item_bytes_max,
+            lease_interval_ms: self.lease_interval,
+            lease_interval_outlasts_delete: self.lease_interval_outlasts_delete,
+            stale_ms: self.stale_seconds,
+            seed,
+        }
+    }
+
+    /// How many workers there will be.
+    pub fn threads_count(&self) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        self.threads.map_or_else(cores, usize::from)
+    }
+
+    /// The addresses to listen on with `port`, unless an address names its own.
+    pub fn addresses(&self, port: u16) -> anyhow::Result<Vec<SocketAddr>> {
+        if self.listen.is_empty() {
+            return Ok(vec![SocketAddr::from(([127, 0, 0, 1], port))]);
+        }
+        let mut addresses = Vec::new();
+        for host in self.listen.iter().filter(|host| !host.is_empty()) {
+            let resolved = resolve(host, port);
+            addresses.extend(resolved.map_err(|error| anyhow::anyhow!("-l {host}: no such address: {error}"))?);
+        }
+        Ok(addresses)
+    }
+}
+
+fn resolve(host: &str, port: u16) -> std::io::Result<Vec<SocketAddr>> {
+    match host {
+        "*" => Ok(vec![SocketAddr::from(([0, 0, 0, 0], port))]),
+        _ if host.parse::<std::net::Ipv6Addr>().is_ok() => Ok((host, port).to_socket_addrs()?.collect()),
+        _ if host.contains(':') => Ok(host.to_socket_addrs()?.collect()),
+        _ => Ok((host, port).to_socket_addrs()?.collect()),
+    }
+}
+
+fn parse_item_bytes(text: &str) -> Result<usize, String> {
+    let (digits, unit_bytes) = match text.as_bytes().last() {
+        Some(b'k' | b'K') => (&text[..text.len() - 1], 1 << 10),
+        Some(b'm' | b'M') => (&text[..text.len() - 1], 1 << 20),
+        _ => (text, 1),
+    };
+    let number: usize = digits.parse().map_err(|_| "a number, or one with k or m behind it, as in 512k".to_string())?;
+    match number.checked_mul(unit_bytes) {
+        Some(bytes) if (1 << 10..=1 << 30).contains(&bytes) => Ok(bytes),
+        _ => Err("an item size is between 1k and 1024m".to_string()),
+    }
+}
+
+fn parse_seconds_ms(text: &str) -> Result<u32, String> {
+    let seconds: f64 = text.parse().map_err(|_| "a number of seconds, as in 10 or 0.5".to_string())?;
+    let milliseconds = (seconds * 1000.0).round();
+    if (0.0..=f64::from(u32::MAX)).contains(&milliseconds) {
+        Ok(milliseconds as u32)
+    } else {
+        Err("seconds are between 0 and 4294967".to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(arguments: &[&str]) -> Result<Arguments, clap::Error> {
+        Arguments::try_parse_from([&["lookaside-server"], arguments].concat())
+    }
+
+    #[test]
+    fn defaults_are_memcacheds_but_for_the_address() {
+        let arguments = parse(&[]).expect("no argument is needed");
+        let options = arguments.store_options(7);
+        assert_eq!((arguments.port, arguments.udp_port, arguments.connections_max), (11211, 0, 1024));
+        assert_eq!((options.memory_bytes_max, options.item_bytes_max), (64 << 20, 1 << 20));
+        assert_eq!(arguments.addresses(11211).expect("an address"), ["127.0.0.1:11211".parse().expect("an address")]);
+    }
+
+    #[test]
+    fn memcacheds_command_lines_are_understood() {
+        let arguments = parse(&[
+            "-p",
+            "11300",
+            "-U",
+            "11301",
+            "-l",
+            "0.0.0.0,[::1]:99",
+            "-m",
+            "128",
+            "-t4",
+            "-c",
+            "10",
+            "-I",
+            "2m",
+            "-vv",
+        ])
+        .expect("memcached takes these");
+        assert_eq!((arguments.threads_count(), arguments.verbosity, arguments.item_bytes_max), (4, 2, 2 << 20));
+        let addresses: Vec<String> = arguments.addresses(1).expect("addresses").iter().map(|a| a.to_string()).collect();
+        assert_eq!(addresses, ["0.0.0.0:1", "[::1]:99"]);
+    }
+
+    #[test]
+    fn fractions_of_seconds() {
+        let arguments = parse(&["--lease-interval", "0.25", "--stale-seconds", "1.5"]).expect("fractions");
+        let options = arguments.store_options(0);
+        assert_eq!((options.lease_interval_ms, options.stale_ms), (250, 1500));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for bad in [
+            ["-I", "1x"],
+            ["-I", "2000m"],
+            ["--lease-interval", "-1"],
+            ["--stale-seconds", "NaN"],
+            ["-t", "0"],
+            ["-m", "0"],
+        ] {
+            assert!(parse(&bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! What the sessions of one thread work on: the store, the thread's counters, the limits, and the process's word about
+//! itself. Handed to every call, so that a session itself stays a few bytes.
+
+use crate::Counters;
+use lookaside_protocol::text::Limits;
+use lookaside_store::{Now, Options, Store};
+
+/// The longest command line, in bytes: room for a get of some 4,000 of the longest keys. A client that sends more
+/// without a line's end is told so and disconnected.
+pub const LINE_BYTES_MAX: usize = 1 << 20;
+
+/// Answers what only the whole process knows.
+pub trait Process {
+    /// Appends the reply to `stats <arguments>`.
+    fn stats(&self, arguments: &[u8], now: Now, out: &mut Vec<u8>);
+
+    /// `verbosity <level>`.
+    fn set_verbosity(&self, level: u32) {
+        let _ = level;
+    }
+}
+
+/// A process with nothing to say about itself, for sessions that are driven without a daemon: `stats` is empty.
+pub struct Silent;
+
+impl Process for Silent {
+    fn stats(&self, _arguments: &[u8], _now: Now, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"END\r\n");
+    }
+}
+
+/// What a session works on; one per thread.
+#[derive(Clone, Copy)]
+pub struct Service<'s> {
+    /// The memory, shared with all other threads.
+    pub store: &'s Store,
+    /// This thread's own counters.
+    pub counters: &'s Counters,
+    /// What the parser refuses.
+    pub limits: Limits,
+    /// Who answers `stats`.
+    pub process: &'s (dyn Process + Sync),
+}
+
+impl<'s> Service<'s> {
+    /// A service over a store made with `options`, without a daemon around it.
+    pub fn new(store: &'s Store, options: &Options, counters: &'s Counters) -> Self {
+        Service { store, counters, limits: limits(options), process: &Silent }
+    }
+}
+
+/// The parser's limits for a store with `options`. The store refuses a little less than `item_bytes_max`, for the key
+/// and the item's header count there too.
+pub fn limits(options: &Options) -> Limits {
+    Limits { value_bytes_max: options.item_bytes_max, line_bytes_max: LINE_BYTES_MAX }
+}

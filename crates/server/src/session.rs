@@ -1,0 +1,261 @@
+//! One client's side of the conversation, sans-I/O: bytes in, bytes out, over a store and a given time.
+//!
+//! The daemon uses a session in two passes: [`Session::scan`] parses what has arrived into a [`Batch`] shared with other
+//! connections, [`Batch::execute`] answers. Who has one client at a time (a simulation, a test) calls
+//! [`Session::serve`], which is both.
+//!
+//! A session's whole state is how many bytes of a refused value are still to be swallowed: everything else lies in the
+//! buffers of whoever drives it.
+
+use crate::{Batch, Progress, Service};
+use lookaside_protocol::text::{Limits, Parsed, parse_command};
+use lookaside_store::Now;
+
+/// What is remembered between two reads of one connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Session {
+    swallow_bytes: usize,
+}
+
+/// Whether the conversation goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionState {
+    /// More commands may come.
+    Open,
+    /// The client has quit, or cannot be understood any more: send the reply, then disconnect.
+    Close,
+}
+
+/// How far [`Session::scan`] came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scan {
+    /// The batch is full; go on from here with another.
+    Full {
+        /// The first byte not scanned.
+        input_at: usize,
+    },
+    /// No whole command is left.
+    Finished {
+        /// The first byte not scanned: the start of a partial command, or the end.
+        input_at: usize,
+        /// How many bytes from there on must be present before it is worth scanning again.
+        needed_bytes: usize,
+    },
+}
+
+impl Session {
+    /// A session that has seen nothing.
+    pub fn new() -> Self {
+        Session::default()
+    }
+
+    /// Parses the whole commands in `input` from `input_at` on into `batch`, until that is full.
+    pub fn scan<'b>(&mut self, input: &'b [u8], mut input_at: usize, limits: &Limits, batch: &mut Batch<'b>) -> Scan {
+        loop {
+            let swallowed = self.swallow_bytes.min(input.len() - input_at);
+            self.swallow_bytes -= swallowed;
+            input_at += swallowed;
+            if input_at == input.len() {
+                return Scan::Finished { input_at, needed_bytes: 1 };
+            }
+            if batch.is_full() {
+                return Scan::Full { input_at };
+            }
+            let rest = &input[input_at..];
+            match parse_command(rest, limits) {
+                Parsed::Incomplete { needed_bytes } => return Scan::Finished { input_at, needed_bytes },
+                Parsed::Command { command, consumed } => {
+                    batch.push_command(input_at, command);
+                    input_at += consumed;
+                }
+                Parsed::Bad { line, consumed, swallow, close, outdated_key } => {
+                    batch.push_refusal(input_at, line, close, outdated_key);
+                    input_at += consumed;
+                    self.swallow_bytes = swallow;
+                }
+            }
+        }
+    }
+
+    /// Takes back what was scanned but not executed: the same bytes, from a command's start, will be scanned again.
+    pub fn rewind(&mut self) {
+        self.swallow_bytes = 0;
+    }
+
+    /// Answers every whole command in `input`, removes them from it, and appends the replies to `out`.
+    pub fn serve(&mut self, input: &mut Vec<u8>, service: &Service<'_>, now: Now, out: &mut Vec<u8>) -> SessionState {
+        let mut batch = Batch::default();
+        let mut from = 0;
+        let consumed = loop {
+            batch.clear();
+            let scan = self.scan(input, from, &service.limits, &mut batch);
+            if batch.execute(service, now, batch.steps_count(), usize::MAX, out) == Progress::Close {
+                return SessionState::Close;
+            }
+            match scan {
+                Scan::Full { input_at } => from = input_at,
+                Scan::Finished { input_at, .. } => break input_at,
+            }
+        };
+        input.drain(..consumed);
+        SessionState::Open
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Counters;
+    use lookaside_store::{Options, Store};
+
+    const KEYS_OF_SEVERAL_BATCHES: usize = 200;
+    const NOW: Now = Now { unix_ms: 1_700_000_000_000 };
+
+    /// A store, and what a session is given with it.
+    struct Bench {
+        store: Store,
+        options: Options,
+        counters: Counters,
+    }
+
+    impl Bench {
+        fn new() -> Bench {
+            let options = Options { item_bytes_max: 4096, seed: 7, ..Options::default() };
+            let store = Store::new(options.clone()).expect("the options are fine");
+            Bench { store, options, counters: Counters::default() }
+        }
+
+        fn service(&self) -> Service<'_> {
+            Service::new(&self.store, &self.options, &self.counters)
+        }
+
+        /// The whole conversation of a fresh session, its bytes arriving in pieces of `piece_bytes`.
+        fn converse(&self, bytes: &[u8], piece_bytes: usize) -> (String, SessionState) {
+            let (mut session, mut input, mut out) = (Session::new(), Vec::new(), Vec::new());
+            for piece in bytes.chunks(piece_bytes) {
+                input.extend_from_slice(piece);
+                if session.serve(&mut input, &self.service(), NOW, &mut out) == SessionState::Close {
+                    return (String::from_utf8(out).expect("text"), SessionState::Close);
+                }
+            }
+            (String::from_utf8(out).expect("text"), SessionState::Open)
+        }
+
+        /// The daemon's way: replies are taken away whenever they reach `reply_bytes_max`, and what was not executed
+        /// then is scanned again as the bytes that the remainder says.
+        fn converse_with_pauses(&self, bytes: &[u8], reply_bytes_max: usize) -> String {
+            let (mut session, mut all) = (Session::new(), Vec::new());
+            let mut input = bytes.to_vec();
+            'again: loop {
+                let (mut batch, mut from) = (Batch::default(), 0);
+                loop {
+                    batch.clear();
+                    let scan = session.scan(&input, from, &self.service().limits, &mut batch);
+                    let mut out = Vec::new();
+                    let steps = batch.steps_count();
+                    let progress = batch.execute(&self.service(), NOW, steps, reply_bytes_max, &mut out);
+                    assert!(out.len() < reply_bytes_max + 4096 + 300, "a reply of {} bytes", out.len());
+                    all.extend_from_slice(&out);
+                    if progress == Progress::Full {
+                        let rest = batch.remainder(steps, &input).expect("a full reply leaves something");
+                        session.rewind();
+                        input = [&rest.prefix[..], &input[rest.input_at..]].concat();
+                        continue 'again;
+                    }
+                    match (progress, scan) {
+                        (Progress::Done, Scan::Full { input_at }) => from = input_at,
+                        _ => return String::from_utf8(all).expect("text"),
+                    }
+                }
+            }
+        }
+    }
+
+    const CONVERSATION: &[u8] =
+        b"set a 1 0 3\r\nabc\r\nset b 2 0 2\r\nde\r\nget a b none a\r\nnonsense\r\ngat 0 a b\r\n\
+        set big 0 0 5000\r\n";
+
+    fn conversation() -> (Vec<u8>, String) {
+        let mut bytes = CONVERSATION.to_vec();
+        bytes.extend_from_slice(&[b'\n'; 5000]);
+        bytes.extend_from_slice(b"\r\ndelete b\r\nset c 0 0 1 noreply\r\nx\r\nlease-get c\r\nincr c 1\r\nversion\r\n");
+        let hits = "VALUE a 1 3\r\nabc\r\nVALUE b 2 2\r\nde\r\n";
+        let replies = format!(
+            "STORED\r\nSTORED\r\n{hits}VALUE a 1 3\r\nabc\r\nEND\r\nERROR\r\n{hits}END\r\n\
+             SERVER_ERROR object too large for cache\r\nDELETED\r\nVALUE c 0 1\r\nx\r\nEND\r\n\
+             CLIENT_ERROR cannot increment or decrement non-numeric value\r\nVERSION {}\r\n",
+            crate::VERSION
+        );
+        (bytes, replies)
+    }
+
+    #[test]
+    fn the_same_replies_wherever_the_bytes_are_cut() {
+        let (bytes, replies) = conversation();
+        for piece_bytes in (1..70).chain([1000, bytes.len()]) {
+            assert_eq!(Bench::new().converse(&bytes, piece_bytes), (replies.clone(), SessionState::Open));
+        }
+    }
+
+    #[test]
+    fn the_same_replies_wherever_execution_pauses() {
+        let (bytes, replies) = conversation();
+        for reply_bytes_max in 1..200 {
+            assert_eq!(Bench::new().converse_with_pauses(&bytes, reply_bytes_max), replies, "{reply_bytes_max}");
+        }
+    }
+
+    #[test]
+    fn more_keys_than_a_batch_takes() {
+        let bench = Bench::new();
+        let (mut bytes, mut replies) = (Vec::new(), String::new());
+        for n in 0..KEYS_OF_SEVERAL_BATCHES {
+            bytes.extend_from_slice(format!("set k{n} 0 0 4\r\n{n:04}\r\n").as_bytes());
+            replies += "STORED\r\n";
+        }
+        bytes.extend_from_slice(b"get");
+        for n in 0..KEYS_OF_SEVERAL_BATCHES {
+            bytes.extend_from_slice(format!(" k{n} absent{n}").as_bytes());
+            replies += &format!("VALUE k{n} 0 4\r\n{n:04}\r\n");
+        }
+        bytes.extend_from_slice(b"\r\n");
+        replies += "END\r\n";
+        assert_eq!(bench.converse(&bytes, usize::MAX), (replies.clone(), SessionState::Open));
+        assert_eq!(bench.converse_with_pauses(&bytes, 100), replies);
+        let counted = bench.counters.snapshot();
+        assert_eq!((counted.get_hits, counted.get_misses), (2 * 200, 2 * 200));
+    }
+
+    #[test]
+    fn quit_ends_it_and_nothing_after_it_counts() {
+        let bench = Bench::new();
+        let (replies, state) = bench.converse(b"set a 0 0 1\r\nx\r\nquit\r\nset a 0 0 1\r\ny\r\n", usize::MAX);
+        assert_eq!((replies.as_str(), state), ("STORED\r\n", SessionState::Close));
+        assert_eq!(bench.converse(b"get a\r\n", 100).0, "VALUE a 0 1\r\nx\r\nEND\r\n");
+    }
+
+    #[test]
+    fn a_fill_after_a_delete_is_refused_and_shows_as_stale_only() {
+        let bench = Bench::new();
+        let (reply, _) = bench.converse(b"lease-get k\r\n", 100);
+        let token: u64 = reply.split(' ').nth(2).and_then(|token| token.parse().ok()).expect("a token");
+        let (reply, _) =
+            bench.converse(format!("delete k\r\nlease-set k {token} 0 0 1\r\nv\r\nget k\r\n").as_bytes(), 100);
+        assert_eq!(reply, "NOT_FOUND\r\nNOT_STORED\r\nEND\r\n");
+        bench.converse(b"set k 3 0 3\r\nold\r\ndelete k\r\n", 100);
+        let (reply, _) = bench.converse(b"get k\r\nlease-get k\r\nlease-get k\r\n", 100);
+        let (first, rest) = reply.split_once("END\r\nLVALUE k ").expect("a miss, then a lease");
+        let (token, rest) = rest.split_once(' ').expect("a token");
+        assert!(first.is_empty() && token.parse::<u64>().expect("a number") > 1);
+        assert_eq!(rest, "3 3\r\nold\r\nEND\r\nLVALUE k 1 3 3\r\nold\r\nEND\r\n");
+    }
+
+    #[test]
+    fn flush_all_at_once_and_later() {
+        let bench = Bench::new();
+        let (replies, _) =
+            bench.converse(b"set a 0 0 1\r\nx\r\nflush_all 10\r\nget a\r\nflush_all noreply\r\nget a\r\n", 100);
+        assert_eq!(replies, "STORED\r\nOK\r\nVALUE a 0 1\r\nx\r\nEND\r\nEND\r\n");
+        assert_eq!(bench.counters.snapshot().cmd_flush, 2);
+    }
+}

@@ -1,0 +1,247 @@
+//! A worker: one thread, one level-triggered epoll, its own connections, its own buffers.
+//!
+//! A wake-up goes: read all ready connections into the [`Round`], let it scan, prefetch, execute and send, then look
+//! after the connections that paused or ended. What does not fit a round is served in the next one of the same wake-up.
+//! Workers share the store and nothing else; new sockets come through the worker's inbox (see `listener.rs`).
+
+use crate::connection::{Connection, Received, Sent};
+use crate::round::Round;
+use crate::udp::UdpPort;
+use crate::{Clock, Counters, Service};
+use lookaside_store::Now;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::OwnedFd;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// How many events one wake-up takes from the kernel.
+const EVENTS_MAX: usize = 512;
+
+/// How much is read at once behind a partial command, in bytes: a large value arrives in few reads.
+const READ_MORE_BYTES_MAX: usize = 256 << 10;
+
+const WAKE_TOKEN: u64 = u64::MAX;
+const UDP_TOKEN: u64 = 1 << 32;
+
+/// What other threads know of a worker: its counters, and the door to hand it sockets through.
+pub(crate) struct Desk {
+    pub(crate) counters: Counters,
+    /// Connections it has or is about to have.
+    pub(crate) connections_open: AtomicUsize,
+    inbox: Mutex<Vec<OwnedFd>>,
+    wake: OwnedFd,
+    is_stopping: AtomicBool,
+}
+
+impl Desk {
+    pub(crate) fn new() -> io::Result<Desk> {
+        Ok(Desk {
+            counters: Counters::default(),
+            connections_open: AtomicUsize::new(0),
+            inbox: Mutex::new(Vec::new()),
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            is_stopping: AtomicBool::new(false),
+        })
+    }
+
+    /// Hands a connected socket over.
+    pub(crate) fn hand_over(&self, socket: OwnedFd) {
+        self.connections_open.fetch_add(1, Ordering::Relaxed);
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner).push(socket);
+        self.ring();
+    }
+
+    /// Ends the worker's loop.
+    pub(crate) fn stop(&self) {
+        self.is_stopping.store(true, Ordering::Release);
+        self.ring();
+    }
+
+    /// Wakes the worker. A full eventfd is a worker that is about to wake anyway.
+    fn ring(&self) {
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    fn take_inbox(&self) -> Vec<OwnedFd> {
+        let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
+        std::mem::take(&mut *self.inbox.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// One thread's loop.
+pub(crate) struct Worker<'s> {
+    service: Service<'s>,
+    desk: &'s Desk,
+    clock: Clock,
+    epoll: OwnedFd,
+    connections: Connections,
+    udp_ports: Vec<UdpPort>,
+    round: Round,
+}
+
+/// Connections by the index that epoll knows them by.
+#[derive(Default)]
+struct Connections {
+    slots: Vec<Option<Connection>>,
+    free: Vec<usize>,
+}
+
+impl<'s> Worker<'s> {
+    pub(crate) fn new(service: Service<'s>, desk: &'s Desk, clock: Clock, udp_ports: Vec<UdpPort>) -> io::Result<Self> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &desk.wake, EventData::new_u64(WAKE_TOKEN), EventFlags::IN)?;
+        for (port, token) in udp_ports.iter().zip(UDP_TOKEN..) {
+            epoll::add(&epoll, port.socket(), EventData::new_u64(token), EventFlags::IN)?;
+        }
+        let connections = Connections::default();
+        Ok(Worker { service, desk, clock, epoll, connections, udp_ports, round: Round::new() })
+    }
+
+    /// Serves until the desk says stop.
+    pub(crate) fn run(mut self) {
+        let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
+        loop {
+            events.clear();
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => panic!("epoll of a running worker cannot be waited for: {error}"),
+            }
+            let now = self.clock.now();
+            let mut is_woken = false;
+            for event in &events {
+                match event.data.u64() {
+                    WAKE_TOKEN => is_woken = true,
+                    token if token >= UDP_TOKEN => {
+                        self.udp_ports[(token - UDP_TOKEN) as usize].serve(&self.service, now);
+                    }
+                    index => self.attend(index as usize, event.flags, now),
+                }
+            }
+            self.serve_round(now);
+            // New sockets come last, so that no index is reused among events that were fetched before.
+            if is_woken {
+                self.take_sockets();
+                if self.desk.is_stopping.load(Ordering::Acquire) {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Takes what a ready connection has to offer into the round.
+    fn attend(&mut self, index: usize, flags: EventFlags, now: Now) {
+        if !self.round.has_room() {
+            self.serve_round(now);
+        }
+        let Some(connection) = self.connections.slots[index].as_mut() else { return };
+        let is_alive = if connection.is_paused() {
+            resume(connection, flags, &self.service)
+        } else {
+            receive(connection, index, &mut self.round, &self.service)
+        };
+        if !is_alive {
+            return self.close(index);
+        }
+        let connection = self.connections.slots[index].as_mut().expect("it was there a moment ago");
+        if connection.is_paused() {
+            return;
+        }
+        match connection.take_input() {
+            Some(input) => self.round.add_kept(index, input),
+            None => self.update_interest(index),
+        }
+    }
+
+    fn serve_round(&mut self, now: Now) {
+        if self.round.is_empty() {
+            return;
+        }
+        self.round.serve(&mut self.connections.slots, &self.service, now);
+        while let Some(settled) = self.round.pop_settled() {
+            if settled.is_over {
+                self.close(settled.connection);
+            } else {
+                self.update_interest(settled.connection);
+            }
+        }
+    }
+
+    fn update_interest(&mut self, index: usize) {
+        let Some(connection) = self.connections.slots[index].as_mut() else { return };
+        let Some(interest) = connection.interest_change() else { return };
+        if epoll::modify(&self.epoll, &connection.socket, EventData::new_u64(index as u64), interest).is_err() {
+            self.close(index);
+        }
+    }
+
+    fn close(&mut self, index: usize) {
+        if self.connections.remove(index) {
+            self.desk.connections_open.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn take_sockets(&mut self) {
+        for socket in self.desk.take_inbox() {
+            let index = self.connections.insert(Connection::new(socket));
+            let connection = self.connections.slots[index].as_ref().expect("just put there");
+            if let Err(error) =
+                epoll::add(&self.epoll, &connection.socket, EventData::new_u64(index as u64), EventFlags::IN)
+            {
+                tracing::warn!("a new connection cannot be watched and is closed: {error}");
+                self.close(index);
+            }
+        }
+    }
+}
+
+/// Reads what has arrived; says whether the connection lives on.
+fn receive(connection: &mut Connection, index: usize, round: &mut Round, service: &Service<'_>) -> bool {
+    let is_partial = connection.has_input();
+    let received = if is_partial {
+        connection.receive_more(READ_MORE_BYTES_MAX)
+    } else {
+        connection.receive_into(round.free_space())
+    };
+    let Received::Bytes(count) = received else { return received == Received::Nothing };
+    service.counters.bytes_read.add(count as u64);
+    if !is_partial {
+        round.add_received(index, count);
+    }
+    true
+}
+
+/// Sends what a slow reader left; says whether the connection lives on.
+fn resume(connection: &mut Connection, flags: EventFlags, service: &Service<'_>) -> bool {
+    if flags.intersects(EventFlags::ERR | EventFlags::HUP) {
+        return false;
+    }
+    let (sent, sent_bytes) = connection.send_kept();
+    service.counters.bytes_written.add(sent_bytes as u64);
+    sent != Sent::Gone
+}
+
+impl Connections {
+    fn insert(&mut self, connection: Connection) -> usize {
+        match self.free.pop() {
+            Some(index) => {
+                self.slots[index] = Some(connection);
+                index
+            }
+            None => {
+                self.slots.push(Some(connection));
+                self.slots.len() - 1
+            }
+        }
+    }
+
+    /// Closes the socket, which takes it out of epoll too. Says whether it was there.
+    fn remove(&mut self, index: usize) -> bool {
+        let was_there = self.slots[index].take().is_some();
+        if was_there {
+            self.free.push(index);
+        }
+        was_there
+    }
+}
