@@ -1,0 +1,218 @@
+//! Bytes in any shape: whole, halved, one by one, ten thousand at once, and wrong.
+
+use crate::running_server::RunningServer;
+
+#[test]
+fn the_basic_verbs() {
+    let server = RunningServer::start(&[]);
+    let mut client = server.connect();
+    client.ask("set k 5 0 3\r\nabc\r\n", "STORED\r\n");
+    client.ask("get k\r\n", "VALUE k 5 3\r\nabc\r\nEND\r\n");
+    client.ask(
+        "append k 0 0 1\r\nd\r\nprepend k 0 0 1\r\n_\r\nget k\r\n",
+        "STORED\r\nSTORED\r\nVALUE k 5 5\r\n_abcd\r\nEND\r\n",
+    );
+    client.ask("add k 0 0 1\r\nx\r\nreplace other 0 0 1\r\nx\r\n", "NOT_STORED\r\nNOT_STORED\r\n");
+    client.ask("set n 0 0 1\r\n9\r\nincr n 2\r\ndecr n 20\r\n", "STORED\r\n11\r\n0\r\n");
+    client.ask("incr k 1\r\n", "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n");
+    client.ask("touch k 100\r\ntouch absent 100\r\n", "TOUCHED\r\nNOT_FOUND\r\n");
+    client.ask("gat 0 k absent\r\n", "VALUE k 5 5\r\n_abcd\r\nEND\r\n");
+    client.ask("delete k\r\ndelete k\r\nget k\r\n", "DELETED\r\nNOT_FOUND\r\nEND\r\n");
+    client.ask("set q 0 0 1 noreply\r\nx\r\ndelete q noreply\r\nget q n\r\n", "VALUE n 0 2\r\n0 \r\nEND\r\n");
+    client.ask("verbosity 1\r\nflush_all\r\nget n\r\n", "OK\r\nOK\r\nEND\r\n");
+    client.ask("version\r\n", format!("VERSION {}\r\n", env!("CARGO_PKG_VERSION")));
+    client.send("quit\r\n");
+    assert_eq!(client.read_to_end(), b"");
+}
+
+#[test]
+fn a_half_sent_command_waits_and_harms_nobody() {
+    let server = RunningServer::start(&["-t", "1"]);
+    let (mut halting, mut other) = (server.connect(), server.connect());
+    halting.send("set k 0 0 10\r\n0123");
+    other.ask("get k\r\n", "END\r\n");
+    halting.send("456789\r\nget ");
+    halting.expect("STORED\r\n");
+    other.ask("get k\r\n", "VALUE k 0 10\r\n0123456789\r\nEND\r\n");
+    halting.ask("k\r\n", "VALUE k 0 10\r\n0123456789\r\nEND\r\n");
+    drop(halting);
+    other.wait_for_stat("curr_connections", 1);
+}
+
+#[test]
+fn byte_by_byte() {
+    let server = RunningServer::start(&[]);
+    let mut client = server.connect();
+    for byte in b"set key 7 0 5\r\nhello\r\nget key absent\r\ndelete key\r\n" {
+        client.send([*byte]);
+    }
+    client.expect("STORED\r\nVALUE key 7 5\r\nhello\r\nEND\r\nDELETED\r\n");
+}
+
+#[test]
+fn ten_thousand_commands_in_one_write() {
+    let server = RunningServer::start(&[]);
+    let mut client = server.connect();
+    let (mut requests, mut replies) = (String::new(), String::new());
+    for n in 0..10_000 {
+        let key = n % 700;
+        match n % 3 {
+            0 => {
+                requests += &format!("set k{key} {n} 0 6\r\n{n:06}\r\n");
+                replies += "STORED\r\n";
+            }
+            1 => {
+                requests += &format!("get k{} none{n}\r\n", (n - 1) % 700);
+                replies += &format!("VALUE k{} {} 6\r\n{:06}\r\nEND\r\n", (n - 1) % 700, n - 1, n - 1);
+            }
+            _ => {
+                requests += &format!("touch none{n} 0\r\n");
+                replies += "NOT_FOUND\r\n";
+            }
+        }
+    }
+    let mut writer = crate::running_server::Client { stream: client.stream.try_clone().expect("a second handle") };
+    let sending = std::thread::spawn(move || writer.send(requests));
+    client.expect(replies);
+    sending.join().expect("all was sent");
+}
+
+#[test]
+fn a_get_of_a_thousand_keys() {
+    let server = RunningServer::start(&[]);
+    let mut client = server.connect();
+    let (mut get, mut replies) = ("get".to_string(), String::new());
+    for n in 0..1000 {
+        client.ask(format!("set key:{n} 0 0 4\r\n{n:04}\r\n"), "STORED\r\n");
+        get += &format!(" key:{n} absent:{n}");
+        replies += &format!("VALUE key:{n} 0 4\r\n{n:04}\r\n");
+    }
+    client.ask(get + "\r\n", replies + "END\r\n");
+}
+
+#[test]
+fn wrong_bytes_get_an_error_and_the_connection_goes_on() {
+    let server = RunningServer::start(&[]);
+    let mut client = server.connect();
+    client.ask("nonsense\r\n", "ERROR\r\n");
+    client.ask("\u{1}\u{2}\u{3}\u{fffd} \r\n", "ERROR\r\n");
+    client.ask("get\r\n", "CLIENT_ERROR bad command line format\r\n");
+    client.ask("set k 0 0 abc\r\n", "CLIENT_ERROR bad command line format\r\n");
+    client.ask(format!("get {}\r\n", "k".repeat(251)), "CLIENT_ERROR bad command line format\r\n");
+    client.ask(format!("get ok {}\r\n", "k".repeat(251)), "CLIENT_ERROR bad command line format\r\n");
+    client.ask(format!("set {} 0 0 1\r\nx\r\n", "k".repeat(251)), "CLIENT_ERROR bad command line format\r\n");
+    client.ask(format!("set {} 0 0 1\r\nx\r\n", "k".repeat(250)), "STORED\r\n");
+    client.ask("get nothing\r\n", "END\r\n");
+}
+
+#[test]
+fn a_line_without_an_end_is_cut_off() {
+    let server = RunningServer::start(&[]);
+    let (mut client, mut other) = (server.connect(), server.connect());
+    // The server may hang up before it has read everything, so a failing write is fine here.
+    let _ = std::io::Write::write_all(&mut client.stream, &vec![b'x'; 4 << 20]);
+    let reply = client.read_to_end();
+    assert!(reply.is_empty() || reply == b"CLIENT_ERROR line too long\r\n", "{:?}", reply.escape_ascii().to_string());
+    other.wait_for_stat("curr_connections", 1);
+}
+
+#[test]
+fn a_value_over_the_limit_is_swallowed_and_the_old_one_dropped() {
+    let server = RunningServer::start(&["-I", "2k"]);
+    let mut client = server.connect();
+    client.ask("set k 0 0 3\r\nold\r\n", "STORED\r\n");
+    let large = "get k\r\n".repeat(1000);
+    client.ask(
+        format!("set k 0 0 {}\r\n{large}\r\nget k\r\n", large.len()),
+        "SERVER_ERROR object too large for cache\r\nEND\r\n",
+    );
+    // The value alone would fit, but not with its key and header.
+    client.ask("set k 0 0 3\r\nold\r\n", "STORED\r\n");
+    let almost = "x".repeat(2048);
+    client
+        .ask(format!("set k 0 0 2048\r\n{almost}\r\nget k\r\n"), "SERVER_ERROR object too large for cache\r\nEND\r\n");
+}
+
+#[test]
+fn a_value_of_almost_a_megabyte() {
+    let server = RunningServer::start(&[]);
+    let mut client = server.connect();
+    let value = "v".repeat((1 << 20) - 512);
+    client.ask(format!("set k 0 0 {}\r\n{value}\r\n", value.len()), "STORED\r\n");
+    client.ask("get k\r\n", format!("VALUE k 0 {}\r\n{value}\r\nEND\r\n", value.len()));
+}
+
+#[test]
+fn one_client_fills_a_miss_and_the_others_wait() {
+    let server = RunningServer::start(&[]);
+    let mut clients: Vec<_> = (0..20).map(|_| server.connect()).collect();
+    clients.iter_mut().for_each(|client| client.send("lease-get k\r\n"));
+    let tokens: Vec<u64> = clients
+        .iter_mut()
+        .map(|client| {
+            let mut line = String::new();
+            std::io::BufRead::read_line(&mut std::io::BufReader::with_capacity(1, &client.stream), &mut line)
+                .expect("a reply");
+            client.expect("\r\nEND\r\n");
+            line.split(' ')
+                .nth(2)
+                .and_then(|token| token.parse().ok())
+                .unwrap_or_else(|| panic!("no token in {line:?}"))
+        })
+        .collect();
+    let held: Vec<u64> = tokens.into_iter().filter(|&token| token > 1).collect();
+    assert_eq!(held.len(), 1, "one token, nineteen hot misses");
+    clients[0].ask(format!("lease-set k {} 0 0 1\r\nv\r\n", held[0] ^ 2), "NOT_STORED\r\n");
+    clients[1].ask(format!("lease-set k {} 0 0 1\r\nv\r\n", held[0]), "STORED\r\n");
+    clients[2].ask("lease-get k\r\n", "VALUE k 0 1\r\nv\r\nEND\r\n");
+    assert_eq!(clients[3].stat("lease_hot_misses"), 19);
+}
+
+#[test]
+fn a_hold_off_refuses_an_add() {
+    let server = RunningServer::start(&[]);
+    let mut client = server.connect();
+    client.ask("delete k 100\r\nadd k 0 0 1\r\nx\r\nset k 0 0 1\r\nx\r\n", "NOT_FOUND\r\nNOT_STORED\r\nSTORED\r\n");
+    assert_eq!(client.stat("hold_off_refusals"), 1);
+}
+
+#[test]
+fn stats_count_as_memcached_does() {
+    let server = RunningServer::start(&["-c", "77"]);
+    let mut client = server.connect();
+    client.ask(
+        "set a 0 0 1\r\n1\r\nget a b c\r\ngat 0 a\r\ntouch b 0\r\n",
+        "STORED\r\nVALUE a 0 1\r\n1\r\nEND\r\nVALUE a 0 1\r\n1\r\nEND\r\nNOT_FOUND\r\n",
+    );
+    client.ask(
+        "incr a 1\r\ndecr b 1\r\ncas a 0 0 1 1\r\nx\r\ncas b 0 0 1 1\r\nx\r\ndelete b\r\n",
+        "2\r\nNOT_FOUND\r\nEXISTS\r\nNOT_FOUND\r\nNOT_FOUND\r\n",
+    );
+    let expected = [
+        ("cmd_get", 4),
+        ("get_hits", 2),
+        ("get_misses", 2),
+        ("cmd_set", 3),
+        ("cmd_touch", 2),
+        ("touch_hits", 1),
+        ("touch_misses", 1),
+        ("incr_hits", 1),
+        ("decr_misses", 1),
+        ("cas_badval", 1),
+        ("cas_misses", 1),
+        ("delete_misses", 1),
+        ("curr_items", 1),
+        ("curr_connections", 1),
+        ("max_connections", 77),
+        ("threads", 2),
+        ("limit_maxbytes", 64 << 20),
+        ("evictions", 0),
+    ];
+    for (name, value) in expected {
+        assert_eq!(client.stat(name), value, "{name}");
+    }
+    assert!(client.stat("bytes_read") > 0 && client.stat("bytes_written") > 0 && client.stat("bytes") > 0);
+    client.ask("stats reset\r\n", "RESET\r\n");
+    assert_eq!((client.stat("cmd_get"), client.stat("curr_items")), (0, 1));
+    client.ask("stats nonsense\r\n", "ERROR\r\n");
+}

@@ -1,0 +1,168 @@
+//! A server process on a free port of 127.0.0.1, and a client that speaks bytes.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpStream, UdpSocket};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+/// How long anything may take before a test fails.
+pub const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A server that is killed when dropped.
+pub struct RunningServer {
+    pub child: Child,
+    pub port: u16,
+    log: Receiver<String>,
+}
+
+impl RunningServer {
+    /// Starts a server with `arguments` and waits until it listens.
+    pub fn start(arguments: &[&str]) -> RunningServer {
+        let mut child = command(arguments).stderr(Stdio::piped()).spawn().expect("the server starts");
+        let stderr = BufReader::new(child.stderr.take().expect("stderr is piped"));
+        let (sender, log) = channel();
+        std::thread::spawn(move || stderr.lines().map_while(Result::ok).for_each(|line| drop(sender.send(line))));
+        let mut server = RunningServer { child, port: 0, log };
+        let line = server.wait_for_log("listening on 127.0.0.1:");
+        server.port = line.rsplit(':').next().and_then(|port| port.trim().parse().ok()).expect("a port in the log");
+        server
+    }
+
+    /// The next line of the log that contains `text`.
+    pub fn wait_for_log(&self, text: &str) -> String {
+        loop {
+            let line = self.log.recv_timeout(DEADLINE).unwrap_or_else(|_| panic!("no log line with {text:?}"));
+            if line.contains(text) {
+                return line;
+            }
+        }
+    }
+
+    pub fn connect(&self) -> Client {
+        Client::connect(self.port)
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).expect("our own child can be signalled");
+    }
+
+    pub fn wait(&mut self) -> ExitStatus {
+        let (sender, receiver) = channel();
+        let pid = rustix::process::Pid::from_child(&self.child);
+        std::thread::spawn(move || {
+            if receiver.recv_timeout(DEADLINE).is_err() {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        });
+        let status = self.child.wait().expect("a child can be waited for");
+        let _ = sender.send(());
+        status
+    }
+}
+
+impl Drop for RunningServer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The server's command line: two workers on a free port, unless `arguments` say otherwise.
+pub fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lookaside-server"));
+    if !arguments.contains(&"-p") {
+        command.args(["-p", "0"]);
+    }
+    if !arguments.contains(&"-t") {
+        command.args(["-t", "2"]);
+    }
+    command.args(arguments).stdout(Stdio::null());
+    command
+}
+
+/// A UDP port that was free a moment ago.
+pub fn free_udp_port() -> u16 {
+    let probe = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    probe.local_addr().expect("it is bound").port()
+}
+
+/// A TCP client that speaks bytes.
+pub struct Client {
+    pub stream: TcpStream,
+}
+
+impl Client {
+    pub fn connect(port: u16) -> Client {
+        let stream = TcpStream::connect(("127.0.0.1", port)).expect("the server listens");
+        stream.set_read_timeout(Some(DEADLINE)).expect("a timeout can be set");
+        stream.set_write_timeout(Some(DEADLINE)).expect("a timeout can be set");
+        stream.set_nodelay(true).expect("nodelay can be set");
+        Client { stream }
+    }
+
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.stream.write_all(bytes.as_ref()).expect("the server takes it");
+    }
+
+    /// Reads exactly what is expected; a difference is shown as text.
+    pub fn expect(&mut self, expected: impl AsRef<[u8]>) {
+        let expected = expected.as_ref();
+        let mut got = vec![0; expected.len()];
+        let mut filled = 0;
+        while filled < got.len() && got[..filled] == expected[..filled] {
+            match self.stream.read(&mut got[filled..]) {
+                Ok(0) => panic!("the server hung up after {:?}", got[..filled].escape_ascii().to_string()),
+                Ok(count) => filled += count,
+                Err(error) => panic!("{error} after {:?}", got[..filled].escape_ascii().to_string()),
+            }
+        }
+        let shown = |bytes: &[u8]| bytes[..bytes.len().min(300)].escape_ascii().to_string();
+        assert!(got[..filled] == *expected, "got {:?}, expected {:?}", shown(&got[..filled]), shown(expected));
+    }
+
+    pub fn ask(&mut self, request: impl AsRef<[u8]>, expected: impl AsRef<[u8]>) {
+        self.send(request);
+        self.expect(expected);
+    }
+
+    /// Everything up to the server's hanging up. A reset counts: the server may close with our bytes unread.
+    pub fn read_to_end(&mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        match self.stream.read_to_end(&mut bytes) {
+            Ok(_) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => bytes,
+            Err(error) => panic!("the server does not hang up: {error}"),
+        }
+    }
+
+    /// The number that `stats` has under `name`.
+    pub fn stat(&mut self, name: &str) -> u64 {
+        self.send("stats\r\n");
+        let mut text = Vec::new();
+        while !text.ends_with(b"END\r\n") {
+            let mut piece = [0; 4096];
+            let count = self.stream.read(&mut piece).expect("stats are answered");
+            assert_ne!(count, 0, "stats are answered");
+            text.extend_from_slice(&piece[..count]);
+        }
+        let text = String::from_utf8(text).expect("stats are text");
+        let prefix = format!("STAT {name} ");
+        let value = text.lines().find_map(|line| line.strip_prefix(&prefix));
+        value.and_then(|value| value.trim().parse().ok()).unwrap_or_else(|| panic!("no number {name} in {text}"))
+    }
+
+    /// Asks until `stats` has `expected` under `name`.
+    pub fn wait_for_stat(&mut self, name: &str, expected: u64) {
+        let started = std::time::Instant::now();
+        loop {
+            let value = self.stat(name);
+            if value == expected {
+                return;
+            }
+            assert!(started.elapsed() < DEADLINE, "{name} stays at {value} instead of {expected}");
+            std::thread::yield_now();
+        }
+    }
+}

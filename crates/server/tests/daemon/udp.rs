@@ -1,0 +1,81 @@
+//! Gets by UDP: one datagram in, one or several out.
+
+use crate::running_server::{DEADLINE, RunningServer, free_udp_port};
+use std::net::UdpSocket;
+
+fn start() -> (RunningServer, UdpSocket) {
+    let port = free_udp_port();
+    let server = RunningServer::start(&["-U", &port.to_string()]);
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    socket.connect(("127.0.0.1", port)).expect("an address");
+    socket.set_read_timeout(Some(DEADLINE)).expect("a timeout can be set");
+    (server, socket)
+}
+
+fn request(id: u16, text: &str) -> Vec<u8> {
+    let mut datagram = id.to_be_bytes().to_vec();
+    datagram.extend_from_slice(&[0, 0, 0, 1, 0, 0]);
+    datagram.extend_from_slice(text.as_bytes());
+    datagram
+}
+
+/// The reply's text, put together from its datagrams, and how many there were.
+fn receive(socket: &UdpSocket, id: u16) -> (String, usize) {
+    let mut parts: Vec<Option<Vec<u8>>> = Vec::new();
+    loop {
+        let mut datagram = [0; 65536];
+        let count = socket.recv(&mut datagram).expect("a reply");
+        assert!((8..=1400).contains(&count), "a datagram of {count} bytes");
+        let number = |at: usize| u16::from_be_bytes([datagram[at], datagram[at + 1]]);
+        assert_eq!(number(0), id);
+        parts.resize(usize::from(number(4)), None);
+        parts[usize::from(number(2))] = Some(datagram[8..count].to_vec());
+        if parts.iter().all(Option::is_some) {
+            let text: Vec<u8> = parts.iter().flatten().flatten().copied().collect();
+            return (String::from_utf8(text).expect("text"), parts.len());
+        }
+    }
+}
+
+#[test]
+fn a_get_in_one_datagram() {
+    let (server, socket) = start();
+    server.connect().ask("set k 9 0 3\r\nabc\r\n", "STORED\r\n");
+    socket.send(&request(0xbeef, "get k absent\r\n")).expect("sent");
+    assert_eq!(receive(&socket, 0xbeef), ("VALUE k 9 3\r\nabc\r\nEND\r\n".to_string(), 1));
+}
+
+#[test]
+fn a_large_reply_in_numbered_datagrams() {
+    let (server, socket) = start();
+    let value: String = (0..10_000).map(|n| char::from(b'a' + (n % 23) as u8)).collect();
+    server.connect().ask(format!("set k 0 0 10000\r\n{value}\r\n"), "STORED\r\n");
+    socket.send(&request(7, "get k\r\n")).expect("sent");
+    let (text, datagrams) = receive(&socket, 7);
+    assert_eq!(text, format!("VALUE k 0 10000\r\n{value}\r\nEND\r\n"));
+    assert_eq!(datagrams, 8);
+}
+
+#[test]
+fn other_verbs_and_bad_datagrams() {
+    let (_server, socket) = start();
+    socket.send(b"short").expect("sent");
+    socket.send(&request(1, "get cut off without an end")).expect("sent");
+    socket.send(&request(2, "set k 0 0 1\r\nx\r\n")).expect("sent");
+    assert_eq!(receive(&socket, 2).0, "STORED\r\n");
+    let mut of_two = request(3, "get k\r\n");
+    of_two[5] = 2;
+    socket.send(&of_two).expect("sent");
+    assert_eq!(receive(&socket, 3).0, "SERVER_ERROR multi-packet request not supported\r\n");
+    socket.send(&request(4, "delete k\r\nget k\r\n")).expect("sent");
+    assert_eq!(receive(&socket, 4).0, "DELETED\r\nEND\r\n");
+}
+
+#[test]
+fn a_reply_that_is_too_large_says_so() {
+    let (server, socket) = start();
+    let value = "v".repeat(lookaside_server::UDP_REPLY_BYTES_MAX);
+    server.connect().ask(format!("set k 0 0 {}\r\n{value}\r\n", value.len()), "STORED\r\n");
+    socket.send(&request(5, "get k\r\n")).expect("sent");
+    assert_eq!(receive(&socket, 5).0, "SERVER_ERROR reply too large for UDP, use TCP\r\n");
+}
