@@ -9,7 +9,14 @@
 //! Each cluster has a pipeline of its own, from its own durable position, so a cluster that is down delays no other.
 #![forbid(unsafe_code)]
 
+pub mod delivery;
 pub mod keys;
+pub mod pipeline;
+pub mod positions;
+pub mod reader;
 pub mod source;
+pub mod statistics;
+pub mod stats_endpoint;
+pub mod window;
 
 pub use source::{Commit, Commits, Log, Opened, Position, Source, SourceError, Start};

@@ -1,6 +1,7 @@
 //! A commit log as the daemon sees it.
 
 pub mod mysql;
+pub mod sqlite;
 
 use lookaside_routing::BoxFuture;
 use std::{fmt, time::SystemTime};

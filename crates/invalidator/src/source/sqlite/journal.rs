@@ -1,0 +1,196 @@
+//! The journal table itself: how it is made, and how it is read from a position on.
+//!
+//! A position is the `seq` of the last row that was read. The journal reaches back to a position `p` when no row
+//! behind `p` has been taken away: when a row up to `p + 1` is there, as rows are taken away from the oldest on
+//! ([`super::prune`] leaves the row at the smallest position in use). Single numbers may be missing in between: a
+//! failed insert under `OR IGNORE` leaves a gap.
+
+use super::super::{Commit, Commits, Position, SourceError, Start};
+use crate::keys::accept;
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params, types::ValueRef};
+use std::{
+    path::Path,
+    time::{Duration, SystemTime},
+};
+
+/// The journal table. The time comes from `julianday`, as `unixepoch('subsec')` fails in releases before 3.42.
+pub const JOURNAL_SQL: &str = "CREATE TABLE IF NOT EXISTS lookaside_journal (
+  seq INTEGER PRIMARY KEY AUTOINCREMENT,
+  key BLOB NOT NULL,
+  at_ms INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER))
+);";
+
+/// A writer that holds the lock for longer makes us try again later.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Makes the journal table, unless it is there. A transaction that changes rows then writes the keys that they stand
+/// for: `INSERT INTO lookaside_journal(key) VALUES ('user:42')`, by hand or by [`triggers_sql`].
+pub fn create_journal(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute_batch(JOURNAL_SQL)
+}
+
+/// Triggers that write the journal at every change of `table`. `key` is an SQL expression in which `{row}` stands for
+/// the changed row; an update journals the keys of the old and of the new row.
+///
+/// Both are taken as they are: they come from the schema's author. `INSERT OR REPLACE` journals the row that it
+/// writes, but the rows that it removes only under `PRAGMA recursive_triggers`.
+///
+/// ```
+/// let sql = lookaside_invalidator::source::sqlite::triggers_sql("users", "'user:' || {row}.id");
+/// assert!(sql.contains("AFTER UPDATE ON users"));
+/// assert!(sql.contains("VALUES ('user:' || OLD.id)"));
+/// ```
+pub fn triggers_sql(table: &str, key: &str) -> String {
+    let journal = |row: &str| format!("INSERT INTO lookaside_journal(key) VALUES ({});", key.replace("{row}", row));
+    let (old, new) = (journal("OLD"), journal("NEW"));
+    [("insert", new.clone()), ("update", format!("{old} {new}")), ("delete", old)]
+        .map(|(verb, body)| {
+            let upper = verb.to_uppercase();
+            format!(
+                "CREATE TRIGGER IF NOT EXISTS lookaside_{table}_{verb} AFTER {upper} ON {table} BEGIN {body} END;\n"
+            )
+        })
+        .concat()
+}
+
+/// The journal, read up to some row.
+pub(super) struct Journal {
+    connection: Connection,
+    seq: i64,
+    /// What `PRAGMA data_version` said when nothing was left to read.
+    drained_at: Option<i64>,
+    rejected: u64,
+}
+
+/// What a look at the journal found.
+pub(super) enum Read {
+    Nothing,
+    Commits(Commits),
+}
+
+impl Journal {
+    pub fn open(path: &Path, start: &Start) -> Result<Journal, SourceError> {
+        let connection = connect(path)?;
+        let (oldest, newest) = reach(&connection)?;
+        let seq = match start {
+            Start::Now => newest,
+            Start::Earliest => oldest.map_or(newest, |oldest| oldest - 1),
+            Start::At(position) => seq_of(position)?,
+        };
+        let journal = Journal { connection, seq, drained_at: None, rejected: 0 };
+        journal.check_reach()?;
+        Ok(journal)
+    }
+
+    pub fn position(&self) -> Position {
+        Position(self.seq.to_string())
+    }
+
+    /// Rows behind the last one read, at most `rows_max`.
+    pub fn read(&mut self, rows_max: usize) -> Result<Read, SourceError> {
+        let version = self
+            .connection
+            .query_row("PRAGMA data_version", [], |row| row.get::<_, i64>(0))
+            .map_err(|why| failed(&why))?;
+        if self.drained_at == Some(version) {
+            return Ok(Read::Nothing);
+        }
+        let commits = self.rows(rows_max).map_err(|why| failed(&why))?;
+        let first = commits.first().map(|commit| commit.position.0.as_str());
+        if first != Some((self.seq + 1).to_string().as_str()) {
+            self.check_reach()?;
+        }
+        let Some(last) = commits.last() else {
+            self.drained_at = Some(version);
+            return Ok(Read::Nothing);
+        };
+        self.seq = seq_of(&last.position)?;
+        Ok(Read::Commits(Commits { position: self.position(), commits }))
+    }
+
+    fn rows(&mut self, rows_max: usize) -> rusqlite::Result<Vec<Commit>> {
+        let mut statement = self
+            .connection
+            .prepare_cached("SELECT seq, key, at_ms FROM lookaside_journal WHERE seq > ?1 ORDER BY seq LIMIT ?2")?;
+        let mut rows = statement.query(params![self.seq, rows_max.max(1) as i64])?;
+        let mut commits = Vec::new();
+        while let Some(row) = rows.next()? {
+            let mut keys = Vec::new();
+            match row.get_ref(1)? {
+                ValueRef::Blob(key) | ValueRef::Text(key) => accept(key, &mut keys, &mut self.rejected),
+                ValueRef::Integer(key) => accept(key.to_string().as_bytes(), &mut keys, &mut self.rejected),
+                ValueRef::Real(_) | ValueRef::Null => accept(b"", &mut keys, &mut self.rejected),
+            }
+            let at_ms = match row.get_ref(2)? {
+                ValueRef::Integer(at_ms) => at_ms.max(0) as u64,
+                ValueRef::Real(at_ms) => at_ms as u64,
+                _ => 0,
+            };
+            commits.push(Commit {
+                position: Position(row.get::<_, i64>(0)?.to_string()),
+                keys,
+                committed_at: SystemTime::UNIX_EPOCH + Duration::from_millis(at_ms),
+            });
+        }
+        Ok(commits)
+    }
+
+    /// Whether all rows behind the position are still there.
+    fn check_reach(&self) -> Result<(), SourceError> {
+        let (oldest, newest) = reach(&self.connection)?;
+        let lost = |why| Err(SourceError::PositionLost { position: self.position(), why });
+        if newest < self.seq {
+            return lost(format!("the journal ends at {newest}: another database, or an older copy of it"));
+        }
+        match oldest {
+            Some(oldest) if oldest > self.seq + 1 => lost(format!("the oldest row in the journal is {oldest}")),
+            None if newest > self.seq => lost(format!("the journal is empty and had rows up to {newest}")),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Opens the file, which must be there.
+pub(super) fn connect(path: &Path) -> Result<Connection, SourceError> {
+    // Not read-only: a reader of a WAL database writes its place into shared memory.
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)
+        .map_err(|why| SourceError::Unreachable { why: format!("{}: {why}", path.display()) })?;
+    connection.busy_timeout(BUSY_TIMEOUT).map_err(|why| failed(&why))?;
+    Ok(connection)
+}
+
+/// The oldest row that is there, and the newest that ever was.
+fn reach(connection: &Connection) -> Result<(Option<i64>, i64), SourceError> {
+    let table = connection
+        .query_row("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'lookaside_journal'", [], |_| Ok(()))
+        .optional()
+        .map_err(|why| failed(&why))?;
+    if table.is_none() {
+        return Err(SourceError::Unusable { why: format!("there is no journal table; create it with\n{JOURNAL_SQL}") });
+    }
+    connection
+        .query_row(
+            "SELECT (SELECT min(seq) FROM lookaside_journal),
+                    (SELECT max(seq) FROM sqlite_sequence WHERE name = 'lookaside_journal')",
+            [],
+            |row| Ok((row.get(0)?, row.get::<_, Option<i64>>(1)?.unwrap_or(0))),
+        )
+        .map_err(|why| failed(&why))
+}
+
+pub(super) fn seq_of(position: &Position) -> Result<i64, SourceError> {
+    position.0.parse().ok().filter(|seq| *seq >= 0).ok_or_else(|| SourceError::Unusable {
+        why: format!("a position in a SQLite journal is a number, not {:?}", position.0),
+    })
+}
+
+/// What a failure of SQLite means for the pipeline.
+pub(super) fn failed(why: &rusqlite::Error) -> SourceError {
+    match why.sqlite_error_code() {
+        Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) | None => {
+            SourceError::Unusable { why: why.to_string() }
+        }
+        Some(_) => SourceError::Unreachable { why: why.to_string() },
+    }
+}
