@@ -163,13 +163,15 @@ impl Running {
             self.admit();
             self.send();
             self.save_when_due();
-            if ended.is_some() && self.is_idle() {
-                return ended.expect("it is some");
+            if self.is_idle()
+                && let Some(ended) = ended.take()
+            {
+                return ended;
             }
             let timer = self.timer();
             tokio::select! {
                 biased;
-                _ = shutdown.wait_for(|&asked| asked) => return Ok(()),
+                () = asked_to_stop(shutdown) => return Ok(()),
                 Some(done) = self.work.tasks.join_next() => self.done(done.expect("neither a delivery nor a save panics")),
                 next = passed.recv(), if self.held.is_none() && ended.is_none() => match next {
                     Some(Passed::From { log, position }) => self.begin(log, position),
@@ -193,9 +195,12 @@ impl Running {
         result
     }
 
-    /// The first time: what comes before has been applied, and a restart must not begin later than here.
+    /// Reading begins. The first time a restart must not begin later than here, so this is saved at once.
     fn begin(&mut self, log: String, position: Position) {
-        if self.window.is_none() {
+        if let Some((_, window)) = &mut self.window {
+            window.advance(position);
+            self.save_soon();
+        } else {
             self.window = Some((log, Window::new(self.pipeline.options.limits, position)));
             self.work.save_at = Some(Instant::now());
         }
@@ -344,4 +349,9 @@ impl Running {
             self.saved(record, result);
         }
     }
+}
+
+/// Also when nobody is left who could ask.
+async fn asked_to_stop(shutdown: &mut watch::Receiver<bool>) {
+    let _ = shutdown.wait_for(|&asked| asked).await;
 }

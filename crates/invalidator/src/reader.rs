@@ -55,11 +55,11 @@ pub enum Ended {
 /// What has passed the gate.
 #[derive(Debug)]
 pub(crate) enum Passed {
-    /// Where reading begins: the first to be handed over.
+    /// Where reading begins; the first to be handed over, and again with every new source.
     From {
         /// The identity of the log.
         log: String,
-        /// All before has been applied by an earlier run, or is none of our business.
+        /// What lies between the position that was handed over before and this one needs no deletes.
         position: Position,
     },
     /// Commits, in order.
@@ -112,7 +112,7 @@ impl Reader {
             let before = from.clone();
             let Err(mut stop) = self.attempt(&mut log, &mut from).await;
             if let Stop::Lost(error) = stop {
-                match self.recover(error, &mut from).await {
+                match self.recover(error, &log, &mut from).await {
                     Ok(()) => continue,
                     Err(failed) => stop = failed,
                 }
@@ -157,7 +157,7 @@ impl Reader {
     }
 
     /// Deletes are lost: never in silence.
-    async fn recover(&self, lost: SourceError, from: &mut Option<Position>) -> Result<(), Stop> {
+    async fn recover(&self, lost: SourceError, log: &Option<String>, from: &mut Option<Position>) -> Result<(), Stop> {
         self.statistics.positions_lost.add(1);
         tracing::error!(cluster = self.statistics.name, %lost, "deletes are lost");
         if self.on_position_lost == OnPositionLost::Stop {
@@ -169,7 +169,8 @@ impl Reader {
         self.delivery.flush().await.map_err(Stop::Again)?;
         tracing::warn!(cluster = self.statistics.name, position = opened.position.0, "the cluster has been emptied");
         *from = Some(opened.position.clone());
-        self.hand_over(Passed::Commits(Commits { commits: Vec::new(), position: opened.position })).await
+        let log = log.clone().expect("a log that lost a position has told who it is");
+        self.hand_over(Passed::From { log, position: opened.position }).await
     }
 
     async fn hand_over(&self, passed: Passed) -> Result<(), Stop> {
