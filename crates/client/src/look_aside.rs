@@ -73,7 +73,8 @@ pub enum Filled {
 /// # async fn example(route: std::sync::Arc<dyn lookaside_routing::Route>) -> Result<(), Box<dyn std::error::Error>> {
 /// use lookaside_client::{Client, ReadOptions};
 /// let client = Client::new(route);
-/// let user = client.read("user:42", &ReadOptions::default(), || async {
+/// let options = ReadOptions::default();
+/// let user = client.read("user:42", &options, || async {
 ///     // SELECT name FROM user WHERE id = 42
 ///     Ok::<_, std::io::Error>("alice".into())
 /// });

@@ -1,6 +1,8 @@
 //! A network in memory whose other end the test plays itself, line by line.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod cache;
+
 use bytes::Bytes;
 use lookaside_client::{DestinationOptions, Listener, Network, Stream, TcpDestination};
 use lookaside_protocol::{Operation, Request, StoreMode};

@@ -1,0 +1,158 @@
+//! A server with leases in a few lines, for the test's end of a connection.
+
+use super::{Peer, Peers};
+use bytes::Bytes;
+use lookaside_protocol::{
+    Command, LeaseToken, Operation, Reply,
+    text::{END, Limits, Parsed, compose_reply, parse_command},
+};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    time::{Instant, sleep},
+};
+
+const LIMITS: Limits = Limits { value_bytes_max: 1 << 20, line_bytes_max: 1 << 16 };
+
+/// How long a token keeps others waiting.
+const LEASE_INTERVAL: Duration = Duration::from_secs(10);
+
+#[derive(Default)]
+pub struct Cache {
+    items: BTreeMap<Vec<u8>, Item>,
+    tokens: u64,
+    /// How long every answer takes.
+    pub delay: Duration,
+    /// How many keys were asked for by lease-gets.
+    pub lease_gets: usize,
+    /// How many lease-sets came, whatever became of them.
+    pub lease_sets: usize,
+    /// How many command lines came.
+    pub lines: usize,
+}
+
+#[derive(Default)]
+struct Item {
+    live: Option<Bytes>,
+    stale: Option<Bytes>,
+    lease: Option<(LeaseToken, Instant)>,
+}
+
+impl Cache {
+    pub fn live(&self, key: &str) -> Option<Bytes> {
+        self.items.get(key.as_bytes())?.live.clone()
+    }
+
+    pub fn set(&mut self, key: &str, value: &'static str) {
+        self.items.entry(key.into()).or_default().live = Some(Bytes::from_static(value.as_bytes()));
+    }
+
+    pub fn delete(&mut self, key: &str) -> bool {
+        let item = self.items.entry(key.into()).or_default();
+        item.lease = None;
+        let was_live = item.live.is_some();
+        item.stale = item.live.take().or(item.stale.take());
+        was_live
+    }
+
+    fn lease_get(&mut self, key: &[u8]) -> Reply<Bytes> {
+        self.lease_gets += 1;
+        let item = self.items.entry(key.to_vec()).or_default();
+        if let Some(value) = &item.live {
+            return Reply::Value { flags: 7, cas: None, value: value.clone() };
+        }
+        let now = Instant::now();
+        let token = match item.lease {
+            Some((_, until)) if now < until => LeaseToken::HOT_MISS,
+            _ => {
+                self.tokens += 1;
+                let token = LeaseToken(1_000 + self.tokens);
+                item.lease = Some((token, now + LEASE_INTERVAL));
+                token
+            }
+        };
+        Reply::Lease { token, flags: 0, stale: item.stale.clone() }
+    }
+
+    fn lease_set(&mut self, key: &[u8], token: LeaseToken, value: &[u8]) -> Reply<Bytes> {
+        self.lease_sets += 1;
+        let item = self.items.entry(key.to_vec()).or_default();
+        match item.lease {
+            Some((held, _)) if held == token => {
+                item.live = Some(Bytes::copy_from_slice(value));
+                item.lease = None;
+                Reply::Stored
+            }
+            _ => Reply::NotStored,
+        }
+    }
+
+    fn answer(&mut self, command: &Command<'_>, out: &mut Vec<u8>) {
+        self.lines += 1;
+        match command {
+            Command::Retrieve { keys, .. } => {
+                for key in *keys {
+                    compose_reply(key, &self.lease_get(key), out);
+                }
+                out.extend_from_slice(END);
+            }
+            Command::Single { request, .. } => {
+                let reply = match &request.operation {
+                    Operation::LeaseSet { token, value, .. } => self.lease_set(request.key, *token, value),
+                    Operation::Delete { .. } => {
+                        let key = std::str::from_utf8(request.key).expect("tests use text");
+                        if self.delete(key) { Reply::Deleted } else { Reply::NotFound }
+                    }
+                    Operation::Store { value, .. } => {
+                        let item = self.items.entry(request.key.to_vec()).or_default();
+                        item.live = Some(Bytes::copy_from_slice(value));
+                        Reply::Stored
+                    }
+                    other => panic!("not for this fake: {other:?}"),
+                };
+                compose_reply(request.key, &reply, out);
+            }
+            other => panic!("not for this fake: {other:?}"),
+        }
+    }
+}
+
+/// A cache that all connections share.
+#[derive(Clone, Default)]
+pub struct SharedCache(Arc<Mutex<Cache>>);
+
+impl SharedCache {
+    pub fn lock(&self) -> MutexGuard<'_, Cache> {
+        self.0.lock().expect("no test panics while it holds this")
+    }
+
+    /// Serves every connection that is made.
+    pub fn serve(&self, mut peers: Peers) {
+        let cache = self.clone();
+        tokio::spawn(async move {
+            while let Some(stream) = peers.0.recv().await {
+                tokio::spawn(cache.clone().converse(Peer(stream)));
+            }
+        });
+    }
+
+    async fn converse(self, mut peer: Peer) {
+        let mut read = Vec::new();
+        while peer.0.read_buf(&mut read).await.is_ok_and(|bytes| bytes > 0) {
+            let mut out = Vec::new();
+            while let Parsed::Command { command, consumed } = parse_command(&read, &LIMITS) {
+                self.lock().answer(&command, &mut out);
+                read.drain(..consumed);
+            }
+            let delay = self.lock().delay;
+            sleep(delay).await;
+            if peer.0.write_all(&out).await.is_err() {
+                return;
+            }
+        }
+    }
+}
