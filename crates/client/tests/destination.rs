@@ -193,11 +193,32 @@ async fn too_many_late_answers_end_the_connection() {
         assert_eq!(finish(sent).await, all(&Failure::TimedOut, 2));
     }
     peer.expect("one connection").expect_end().await;
+    assert_eq!(server.statistics().connects, 1);
     let sent = start(&server, vec![get("a")]).await;
     let mut peer = peers.next().await;
     peer.expect("get a\r\n").await;
     peer.say("END\r\n").await;
     assert_eq!(finish(sent).await, [Ok(Reply::Miss)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_answers_that_came_make_room_for_others() {
+    let (network, mut peers) = FakeNetwork::new();
+    let server = destination(&network, DestinationOptions { late_requests_max: 3, ..patient() });
+    let mut peer = None;
+    for _ in 0..5 {
+        let sent = start(&server, vec![get("a"), get("b")]).await;
+        let peer = match &mut peer {
+            Some(peer) => peer,
+            none => none.insert(peers.next().await),
+        };
+        peer.expect("get a b\r\n").await;
+        assert_eq!(finish(sent).await, all(&Failure::TimedOut, 2));
+        peer.say("END\r\n").await;
+        peer.expect_nothing().await;
+    }
+    let statistics = server.statistics();
+    assert_eq!((statistics.connects, statistics.late_answers), (1, 5));
 }
 
 #[tokio::test(start_paused = true)]
