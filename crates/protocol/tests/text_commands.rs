@@ -89,6 +89,8 @@ fn deletes_carry_a_hold_off_in_seconds() {
     assert_eq!(command("delete k 0\r\n"), delete(0, false));
     assert_eq!(command("delete k 0.2500\r\n"), delete(250, false));
     assert_eq!(command("delete k 0.0001\r\n"), delete(1, false), "never shorter than asked");
+    both_ways("delete noreply 0\r\n", single("noreply", Operation::Delete { hold_off_ms: 0 }, false));
+    both_ways("delete noreply 0 noreply\r\n", single("noreply", Operation::Delete { hold_off_ms: 0 }, true));
     for hold_off in ["-1", "x", "1.", ".5", "1.x", "1.5.5", "4294967.296", "99999999999999999999"] {
         refused_line(&format!("delete k {hold_off}\r\n"), Some(BAD_FORMAT));
     }

@@ -111,6 +111,10 @@ fn single<B: AsRef<[u8]>>(request: &Request<B>, noreply: bool, out: &mut Vec<u8>
         }
         Operation::Delete { hold_off_ms } => {
             begin(b"delete", key, out);
+            // `delete noreply` would be a delete without a reply, and its sender would wait for ever.
+            if *hold_off_ms == 0 && key == b"noreply" {
+                spaced(0, out);
+            }
             hold_off(*hold_off_ms, out);
             end_line(noreply, out);
         }

@@ -1,0 +1,109 @@
+//! Parsing allocates nothing, whatever the command or answer: an allocator that counts says so.
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::hint::black_box;
+
+use lookaside_protocol::meta::{MetaFlags, MetaVerb};
+use lookaside_protocol::text::{Limits, Parsed, ParsedAnswer, parse_answer, parse_command};
+use lookaside_protocol::udp::FrameHeader;
+use lookaside_protocol::{Command, Operation};
+
+const LIMITS: Limits = Limits { value_bytes_max: 100, line_bytes_max: 4096 };
+
+thread_local! {
+    static ALLOCATIONS_COUNT: Cell<usize> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: every call is handed to the system's allocator as it came; counting touches only a constant-initialised cell
+// of this thread, which itself never allocates.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS_COUNT.set(ALLOCATIONS_COUNT.get() + 1);
+        // SAFETY: the caller's promises about `layout` are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: `pointer` came from `alloc` above, so from the system's allocator, with this layout.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn allocations_count(work: impl FnOnce()) -> usize {
+    let before = ALLOCATIONS_COUNT.get();
+    work();
+    ALLOCATIONS_COUNT.get() - before
+}
+
+#[test]
+fn the_counter_counts() {
+    assert_eq!(allocations_count(|| drop(black_box(vec![0u8; 8]))), 1);
+}
+
+#[test]
+fn commands_are_parsed_without_allocating() {
+    let many_keys = format!("get {}\r\n", ["user:1"; 500].join(" "));
+    let commands = [
+        "gets a b\r\n",
+        "lease-get a b c\r\n",
+        "gat 5 a\r\n",
+        "set a 1 2 3 noreply\r\nabc\r\n",
+        "cas a 1 2 3 4\r\nabc\r\n",
+        "lease-set a 9 1 2 3\r\nabc\r\n",
+        "delete a 0.25\r\n",
+        "incr a 5\r\n",
+        "touch a 5\r\n",
+        "flush_all 1\r\n",
+        "stats items\r\n",
+        "mg YWJj b v t k c Oabc N30\r\n",
+        "ms a 3 T30 F5 MS\r\nabc\r\n",
+        "ma a N0 J5 MD\r\n",
+        &many_keys,
+    ];
+    for bytes in commands {
+        let count = allocations_count(|| match black_box(parse_command(bytes.as_bytes(), &LIMITS)) {
+            Parsed::Command { command: Command::Retrieve { keys, .. }, .. } => {
+                assert!(black_box(keys.count()) > 0)
+            }
+            Parsed::Command { command: Command::Single { request, .. }, .. } => {
+                if let Operation::Meta(meta) = request.operation {
+                    black_box(MetaFlags::read(meta.verb, meta.flags)).expect("checked while parsing");
+                }
+            }
+            Parsed::Command { .. } => {}
+            _ => panic!("not a command"),
+        });
+        assert_eq!(count, 0, "{bytes:?}");
+    }
+}
+
+#[test]
+fn refusals_and_waiting_do_not_allocate() {
+    for bytes in ["", "get a", "set a 0 0 50\r\nabc", "foo\r\n", "set a 0 0 101\r\n", "mg a Q\r\n", "get \x01\r\n"] {
+        let count = allocations_count(|| {
+            let parsed = parse_command(bytes.as_bytes(), &LIMITS);
+            assert!(!matches!(black_box(parsed), Parsed::Command { .. }));
+        });
+        assert_eq!(count, 0, "{bytes:?}");
+    }
+    assert_eq!(allocations_count(|| assert!(MetaFlags::read(MetaVerb::Get, b"Cx").is_err())), 0);
+}
+
+#[test]
+fn answers_and_datagrams_are_parsed_without_allocating() {
+    for bytes in ["VALUE a 1 3 99\r\nabc\r\n", "LVALUE a 9 1 0\r\n\r\n", "STORED\r\n", "17\r\n", "VA 1 t5\r\nx\r\n"] {
+        let count = allocations_count(|| {
+            let parsed = parse_answer(bytes.as_bytes(), &LIMITS);
+            assert!(matches!(black_box(parsed), ParsedAnswer::Answer { .. }));
+        });
+        assert_eq!(count, 0, "{bytes:?}");
+    }
+    assert_eq!(allocations_count(|| assert!(FrameHeader::parse(b"\0\x01\0\0\0\x01\0\0END\r\n").is_ok())), 0);
+}

@@ -1,0 +1,206 @@
+//! What holds for every command, answer and datagram: composed and read back they are the same; where the bytes are
+//! cut changes nothing; no bytes make a parser panic or stand still.
+
+mod strategies;
+
+use lookaside_protocol::text::{
+    Answer, Limits, Parsed, ParsedAnswer, compose_command, compose_reply, compose_request, parse_answer, parse_command,
+};
+use lookaside_protocol::udp::{Reassembled, Reassembly, compose_datagrams, datagrams};
+use lookaside_protocol::{Command, Operation, Reply, Request};
+use proptest::prelude::*;
+use strategies::{VALUE_BYTES_MAX, nearly_answers, nearly_commands, operation_of, reply, request, text_operation};
+
+const LIMITS: Limits = Limits { value_bytes_max: VALUE_BYTES_MAX, line_bytes_max: 2048 };
+
+fn composed(request: &Request<Vec<u8>>, noreply: bool) -> Vec<u8> {
+    let borrowed = Request { key: &request.key[..], operation: operation_of(&request.operation) };
+    let mut out = Vec::new();
+    compose_command(&Command::Single { request: borrowed, noreply }, &mut out);
+    out
+}
+
+fn is_retrieve<B>(operation: &Operation<B>) -> bool {
+    matches!(operation, Operation::Get { .. } | Operation::GetAndTouch { .. } | Operation::LeaseGet)
+}
+
+proptest! {
+    #[test]
+    fn a_request_reads_as_it_was_composed(request in request()) {
+        let mut out = Vec::new();
+        compose_request(&request, &mut out);
+        out.extend_from_slice(b"version\r\n");
+        let Parsed::Command { command, consumed } = parse_command(&out, &LIMITS) else {
+            panic!("{:?} is not a command", out.escape_ascii().to_string())
+        };
+        prop_assert_eq!(&out[consumed..], b"version\r\n");
+        let read = match command {
+            Command::Retrieve { keys, operation } => Request { key: keys.collect::<Vec<_>>().join(&b' '), operation: operation.map(<[u8]>::to_vec) },
+            Command::Single { request, noreply } => {
+                prop_assert!(!noreply);
+                request.map(<[u8]>::to_vec)
+            }
+            other => panic!("{other:?} names no key"),
+        };
+        prop_assert_eq!(read, request);
+    }
+
+    #[test]
+    fn a_text_command_keeps_its_noreply(operation in text_operation(), key in strategies::key(), noreply: bool) {
+        prop_assume!(!is_retrieve(&operation));
+        let request = Request { key, operation };
+        let out = composed(&request, noreply);
+        let borrowed = Request { key: &request.key[..], operation: operation_of(&request.operation) };
+        let command = Command::Single { request: borrowed, noreply };
+        prop_assert_eq!(parse_command(&out, &LIMITS), Parsed::Command { command, consumed: out.len() });
+    }
+
+    #[test]
+    fn an_answer_reads_as_it_was_composed(key in strategies::key(), reply in reply()) {
+        let mut out = Vec::new();
+        compose_reply(&key, &reply, &mut out);
+        let ParsedAnswer::Answer { answer, consumed } = parse_answer(&out, &LIMITS) else {
+            panic!("{:?} is not an answer", out.escape_ascii().to_string())
+        };
+        prop_assert_eq!(consumed, out.len());
+        let (read_key, read) = match answer {
+            Answer::Item { key, reply } => (Some(key), reply),
+            Answer::Reply(reply) => (None, reply),
+            other => panic!("{other:?} is no reply"),
+        };
+        prop_assert_eq!(read_key.is_some(), matches!(reply, Reply::Value { .. } | Reply::Lease { .. }));
+        prop_assert!(read_key.is_none_or(|read_key| read_key == key));
+        prop_assert_eq!(read.map(<[u8]>::to_vec), reply);
+    }
+
+    #[test]
+    fn commands_read_the_same_wherever_the_bytes_are_cut(
+        bytes in nearly_commands(),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
+    ) {
+        prop_assert_eq!(commands(&bytes, cut(&bytes, &cuts)), commands(&bytes, vec![bytes.len()]));
+    }
+
+    #[test]
+    fn commands_read_the_same_byte_by_byte(bytes in nearly_commands()) {
+        prop_assert_eq!(commands(&bytes, (0..=bytes.len()).collect()), commands(&bytes, vec![bytes.len()]));
+    }
+
+    #[test]
+    fn answers_read_the_same_wherever_the_bytes_are_cut(
+        bytes in nearly_answers(),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
+    ) {
+        prop_assert_eq!(answers(&bytes, cut(&bytes, &cuts)), answers(&bytes, vec![bytes.len()]));
+    }
+
+    #[test]
+    fn answers_read_the_same_byte_by_byte(bytes in nearly_answers()) {
+        prop_assert_eq!(answers(&bytes, (0..=bytes.len()).collect()), answers(&bytes, vec![bytes.len()]));
+    }
+
+    #[test]
+    fn any_bytes_are_taken_or_waited_for(bytes in prop::collection::vec(any::<u8>(), 0..3000)) {
+        commands(&bytes, vec![bytes.len()]);
+        answers(&bytes, vec![bytes.len()]);
+    }
+
+    #[test]
+    fn a_message_is_put_together_from_its_datagrams(message in prop::collection::vec(any::<u8>(), 1..9000), id: u16) {
+        let mut sent = Vec::new();
+        prop_assert!(compose_datagrams(id, &message, &mut sent));
+        let (mut reassembly, mut received) = (Reassembly::new(id, 9000), Vec::new());
+        let count = datagrams(&sent).len();
+        for (at, datagram) in datagrams(&sent).enumerate() {
+            let expected = if at + 1 == count { Reassembled::Whole } else { Reassembled::Part };
+            prop_assert_eq!(reassembly.take(datagram, &mut received), Ok(expected));
+        }
+        prop_assert_eq!(received, message);
+    }
+
+    /// Whatever the network does to the datagrams: only all of them in order make a whole message.
+    #[test]
+    fn a_message_with_a_gap_is_never_whole(
+        message_bytes in 1usize..9000,
+        arriving in prop::collection::vec(0usize..7, 0..8),
+    ) {
+        let mut sent = Vec::new();
+        prop_assert!(compose_datagrams(1, &vec![b'x'; message_bytes], &mut sent));
+        let sent: Vec<_> = datagrams(&sent).collect();
+        let arriving: Vec<_> = arriving.into_iter().filter(|&at| at < sent.len()).collect();
+        let (mut reassembly, mut received) = (Reassembly::new(1, 9000), Vec::new());
+        let steps: Vec<_> = arriving.iter().map(|&at| reassembly.take(sent[at], &mut received)).collect();
+        let first_error = steps.iter().position(Result::is_err).unwrap_or(steps.len());
+        let whole = steps[..first_error].contains(&Ok(Reassembled::Whole));
+        prop_assert_eq!(whole, arriving.starts_with(&(0..sent.len()).collect::<Vec<_>>()));
+    }
+}
+
+/// The lengths of the buffer at which a parser is asked.
+fn cut(bytes: &[u8], cuts: &[prop::sample::Index]) -> Vec<usize> {
+    let mut lengths: Vec<_> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
+    lengths.push(bytes.len());
+    lengths.sort_unstable();
+    lengths
+}
+
+/// What a server makes of `bytes` that arrive up to each of `lengths` in turn.
+fn commands(bytes: &[u8], lengths: Vec<usize>) -> Vec<String> {
+    let (mut read, mut from, mut needed) = (Vec::new(), 0, 0);
+    for length in lengths {
+        while from <= length {
+            let buffer = &bytes[from..length];
+            match parse_command(buffer, &LIMITS) {
+                Parsed::Incomplete { needed_bytes } => {
+                    assert!(needed_bytes > buffer.len(), "asks for no more than it has");
+                    needed = needed_bytes;
+                    break;
+                }
+                Parsed::Command { command, consumed } => {
+                    assert!(consumed > 0 && consumed <= buffer.len() && buffer.len() >= needed);
+                    read.push(format!("{command:?}"));
+                    from += consumed;
+                }
+                Parsed::Bad { line, close: true, .. } => {
+                    read.push(format!("{line:?}, closed"));
+                    return read;
+                }
+                Parsed::Bad { line, consumed, swallow, outdated_key, .. } => {
+                    assert!(consumed > 0 && consumed <= buffer.len() && buffer.len() >= needed);
+                    read.push(format!("{line:?} {swallow} {outdated_key:?}"));
+                    from += consumed + swallow;
+                }
+            }
+            needed = 0;
+        }
+    }
+    read
+}
+
+/// What a client makes of `bytes` that arrive up to each of `lengths` in turn.
+fn answers(bytes: &[u8], lengths: Vec<usize>) -> Vec<String> {
+    let (mut read, mut from, mut needed) = (Vec::new(), 0, 0);
+    for length in lengths {
+        loop {
+            let buffer = &bytes[from..length];
+            match parse_answer(buffer, &LIMITS) {
+                ParsedAnswer::Incomplete { needed_bytes } => {
+                    assert!(needed_bytes > buffer.len(), "asks for no more than it has");
+                    needed = needed_bytes;
+                    break;
+                }
+                ParsedAnswer::Answer { answer, consumed } => {
+                    assert!(consumed > 0 && consumed <= buffer.len() && buffer.len() >= needed);
+                    read.push(format!("{answer:?}"));
+                    from += consumed;
+                    needed = 0;
+                }
+                ParsedAnswer::Malformed { why } => {
+                    read.push(why.to_string());
+                    return read;
+                }
+            }
+        }
+    }
+    read
+}
