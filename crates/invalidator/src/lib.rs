@@ -9,8 +9,10 @@
 //! Each cluster has a pipeline of its own, from its own durable position, so a cluster that is down delays no other.
 #![forbid(unsafe_code)]
 
+pub mod daemon;
 pub mod delivery;
 pub mod keys;
+pub mod options;
 pub mod pipeline;
 pub mod positions;
 pub mod reader;

@@ -268,7 +268,7 @@ mod tests {
             quoted("`"),
             mischief().prop_map(|text| (format!("-- {}\n", text.replace('\n', "")), vec![])),
             mischief().prop_map(|text| (format!("#{}\n", text.replace('\n', "")), vec![])),
-            mischief().prop_map(|text| (format!("/* plain {} */", text.replace("*/", "")), vec![])),
+            mischief().prop_map(|text| (format!("/* plain {} */", text.replace("*/", " ")), vec![])),
             keyed(),
         ]
     }

@@ -1,0 +1,202 @@
+//! The daemon: sockets, files, signals and the clock, put together around the pipelines.
+//!
+//! One thread carries all clusters; SQLite and the syncing of positions, which block, happen on tokio's blocking
+//! threads.
+
+use crate::{
+    Log,
+    delivery::Routers,
+    options::{Cluster, Options},
+    pipeline::{Pipeline, WallClock},
+    positions::PositionFile,
+    source::sqlite::{PRUNE_EVERY, SqliteLog, prune},
+    statistics::Statistics,
+    stats_endpoint,
+};
+use lookaside_client::{DestinationOptions, Network, TcpDestination, TcpNetwork};
+use lookaside_routing::{Address, Destination, HealthSettings};
+use std::{
+    fs::{self, File, TryLockError},
+    io::{self, IsTerminal},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::watch,
+    task::JoinSet,
+    time::sleep,
+};
+
+/// The exit code for a command line that cannot be used.
+const EXIT_USAGE: u8 = 2;
+/// A router that failed is tried again after so long at first, and then at most so long: deletes wait for it.
+const PROBE_MS_MIN: u64 = 50;
+const PROBE_MS_MAX: u64 = 1_000;
+
+/// Runs the daemon until SIGINT or SIGTERM.
+pub fn run(options: Options) -> ExitCode {
+    start_log(options.verbose);
+    let source = match options.check().and_then(|()| Database::from_url(&options.source)) {
+        Ok(source) => source,
+        Err(why) => return complain(&why, EXIT_USAGE),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let served = runtime
+        .map_err(|error| format!("the system gives no event queue: {error}"))
+        .and_then(|runtime| runtime.block_on(serve(&options, source)));
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => complain(&why, 1),
+    }
+}
+
+fn complain(why: &str, code: u8) -> ExitCode {
+    eprintln!("lookaside-invalidator: {why}");
+    code.into()
+}
+
+fn start_log(verbose: u8) {
+    let level = match verbose {
+        0 => "info",
+        1 => "debug",
+        _ => "trace",
+    };
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| level.into());
+    let ansi = io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(ansi).init();
+}
+
+/// What `--source` names.
+enum Database {
+    Sqlite(SqliteLog),
+}
+
+impl Database {
+    fn from_url(url: &str) -> Result<Database, String> {
+        if let Some(path) = url.strip_prefix("sqlite://").filter(|path| !path.is_empty()) {
+            return Ok(Database::Sqlite(SqliteLog::new(path)));
+        }
+        // Not the URL itself: it may hold a password.
+        Err("--source is sqlite:///PATH, mysql://USER:PASSWORD@HOST:PORT or mariadb://USER:PASSWORD@HOST:PORT".into())
+    }
+
+    fn log(&self) -> Arc<dyn Log> {
+        match self {
+            Database::Sqlite(log) => Arc::new(log.clone()),
+        }
+    }
+}
+
+async fn serve(options: &Options, database: Database) -> Result<(), String> {
+    let in_words = |error: io::Error| format!("signals cannot be received: {error}");
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(in_words)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(in_words)?;
+    let _lock = lock(&options.state_dir)?;
+    let network: Arc<dyn Network> = Arc::new(TcpNetwork);
+    let listener = network
+        .listen(&Address(options.listen.as_str().into()))
+        .await
+        .map_err(|why| format!("cannot listen on {}: {why}; --listen HOST:PORT chooses another", options.listen))?;
+    let statistics = Statistics::new(options.clusters.iter().map(|cluster| cluster.name.as_str()));
+    let (shut, shutdown) = watch::channel(false);
+    let mut pipelines = JoinSet::new();
+    for index in 0..options.clusters.len() {
+        let pipeline = pipeline(options, index, database.log(), &network, &statistics);
+        pipelines.spawn(pipeline.run(shutdown.clone()));
+    }
+    let mut others = JoinSet::new();
+    others.spawn(stats_endpoint::serve(listener, statistics.clone()));
+    match &database {
+        Database::Sqlite(log) => {
+            let history = Duration::from_secs(options.journal_history_s.into());
+            others.spawn(keep_short(log.path().to_path_buf(), statistics, history));
+        }
+    }
+    tracing::info!(clusters = options.clusters.len(), listen = options.listen, "started");
+    tokio::select! {
+        biased;
+        _ = interrupt.recv() => tracing::info!("SIGINT: shutting down"),
+        _ = terminate.recv() => tracing::info!("SIGTERM: shutting down"),
+        () = all_ended(&mut pipelines) => return Err("no cluster is left to go on with; see the errors above".into()),
+    }
+    shut.send_replace(true);
+    all_ended(&mut pipelines).await;
+    Ok(())
+}
+
+/// Each has logged why it ended.
+async fn all_ended<T: 'static>(pipelines: &mut JoinSet<T>) {
+    while let Some(ended) = pipelines.join_next().await {
+        if let Err(why) = ended {
+            tracing::error!(%why, "a pipeline failed; this is a bug of the invalidator");
+        }
+    }
+}
+
+fn pipeline(
+    options: &Options,
+    index: usize,
+    log: Arc<dyn Log>,
+    network: &Arc<dyn Network>,
+    statistics: &Arc<Statistics>,
+) -> Pipeline {
+    let cluster = &options.clusters[index];
+    let wall: WallClock = Arc::new(SystemTime::now);
+    Pipeline {
+        log,
+        delivery: Arc::new(routers(cluster, options, network)),
+        positions: Arc::new(PositionFile::new(&options.state_dir, &cluster.name)),
+        statistics: statistics.clone(),
+        cluster: index,
+        wall,
+        options: options.pipeline(),
+    }
+}
+
+fn routers(cluster: &Cluster, options: &Options, network: &Arc<dyn Network>) -> Routers {
+    let destination = |router: &String| {
+        let settings = DestinationOptions {
+            server_timeout_ms: options.router_timeout_ms,
+            health: HealthSettings {
+                probe_initial_ms: PROBE_MS_MIN,
+                probe_max_ms: PROBE_MS_MAX,
+                ..HealthSettings::default()
+            },
+            seed: fastrand::u64(..),
+            ..DestinationOptions::default()
+        };
+        Arc::new(TcpDestination::new(Address(router.as_str().into()), network.clone(), settings))
+            as Arc<dyn Destination>
+    };
+    Routers::new(cluster.routers.iter().map(destination).collect(), network.clone())
+}
+
+/// Two invalidators in one directory would overwrite each other's positions.
+fn lock(directory: &Path) -> Result<File, String> {
+    let failed = |why: io::Error| format!("--state-dir {}: {why}", directory.display());
+    fs::create_dir_all(directory).map_err(failed)?;
+    let file = File::create(directory.join("lock")).map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            Err(format!("--state-dir {} is in use by another lookaside-invalidator", directory.display()))
+        }
+        Err(TryLockError::Error(why)) => Err(failed(why)),
+    }
+}
+
+/// Prunes a SQLite journal for ever.
+async fn keep_short(path: PathBuf, statistics: Arc<Statistics>, history: Duration) {
+    loop {
+        sleep(PRUNE_EVERY).await;
+        let saved: Option<Vec<_>> = statistics.clusters().iter().map(|cluster| cluster.saved()).collect();
+        match prune(path.clone(), saved.unwrap_or_default(), history, SystemTime::now()).await {
+            Ok(0) => {}
+            Ok(rows) => tracing::debug!(rows, "the journal has been pruned"),
+            Err(why) => tracing::warn!(%why, "the journal could not be pruned; it is tried again"),
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! The command line.
+
+use crate::{
+    Position, Start,
+    pipeline::{self, Options as PipelineOptions},
+    reader::OnPositionLost,
+    window::Limits,
+};
+use clap::{Parser, value_parser};
+use std::{path::PathBuf, time::Duration};
+
+/// So many clusters; each has a reader of its own at the database.
+const CLUSTERS_MAX: usize = 256;
+/// The longest name of a cluster: it is part of a file's name.
+const NAME_BYTES_MAX: usize = 64;
+
+const EXAMPLES: &str = "Examples:
+  Two clusters, the journal of a SQLite database:
+    lookaside-invalidator --source sqlite:///srv/app.db --state-dir /var/lib/lookaside \\
+        --cluster front-1=10.0.1.1:5000,10.0.1.2:5000 --cluster front-2=10.0.2.1:5000
+
+  One cluster, the binlog of MariaDB or MySQL:
+    lookaside-invalidator --source mysql://lookaside:secret@db.example:3306 --state-dir /var/lib/lookaside \\
+        --cluster front-1=127.0.0.1:5000
+
+  See what it does:
+    printf 'stats\\r\\nquit\\r\\n' | nc 127.0.0.1 11250
+
+Keys are named in comments (/* lookaside: user:42 */) or in the table lookaside_outbox (MariaDB, MySQL), or in the
+table lookaside_journal (SQLite).
+
+Exit codes: 0 after SIGINT or SIGTERM; 1 when it cannot start, or no cluster is left to go on with; 2 for a bad
+command line.";
+
+/// Reads what a database commits, finds the keys that the change makes stale, and deletes them in every cluster.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "lookaside-invalidator", version, after_help = EXAMPLES)]
+pub struct Options {
+    /// The database: sqlite:///PATH, mysql://USER:PASSWORD@HOST:PORT or mariadb://... It may come up later
+    #[arg(long, value_name = "URL")]
+    pub source: String,
+    /// A frontend cluster and its routers; the next one is asked when one fails. Once for every cluster
+    #[arg(long = "cluster", value_name = "NAME=HOST:PORT[,HOST:PORT...]", required = true)]
+    pub clusters: Vec<Cluster>,
+    /// Where the position of each cluster is kept; it is created. Without its files a restart knows nothing of the
+    /// deletes that are still owed
+    #[arg(long, value_name = "PATH")]
+    pub state_dir: PathBuf,
+    /// Where `stats` and `version` are answered, in memcached's text protocol
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:11250")]
+    pub listen: String,
+    /// Where a cluster begins that has no position yet: earliest, now, or a position in the database's own notation.
+    /// To replay, stop, move the cluster's position file away, and start from an older position
+    #[arg(long, value_name = "earliest|now|POSITION", default_value = "now")]
+    pub from: String,
+    /// What to do when the log no longer reaches back to a cluster's position, so that deletes are lost: stop that
+    /// cluster's pipeline, or empty the whole cluster and go on from the present
+    #[arg(long, value_enum, default_value = "stop")]
+    pub on_position_lost: OnPositionLost,
+
+    /// The most keys in one batch, 1 to 100,000. Small ones cost packets; large ones delay what comes behind them
+    #[arg(long, value_name = "KEYS", default_value_t = 1_000, value_parser = value_parser!(u32).range(1..=100_000))]
+    pub batch_keys_max: u32,
+    /// The most bytes of keys in one batch
+    #[arg(long, value_name = "BYTES", default_value_t = 65_536, value_parser = value_parser!(u32).range(1..=16 << 20))]
+    pub batch_bytes_max: u32,
+    /// So many batches to one cluster travel at once; what comes meanwhile travels together in the next
+    #[arg(long, value_name = "BATCHES", default_value_t = 4, value_parser = value_parser!(u32).range(1..=1_000))]
+    pub batches_in_flight_max: u32,
+    /// The most keys owed to one cluster that are held in memory (some 300 bytes each); beyond that the database's
+    /// log holds them
+    #[arg(long, value_name = "KEYS", default_value_t = 65_536, value_parser = value_parser!(u32).range(1..=90_000))]
+    pub window_keys_max: u32,
+    /// The position is saved this many milliseconds after it moved. Longer means fewer writes to the disk, and more
+    /// deletes that are sent again after a crash
+    #[arg(long, value_name = "MS", default_value_t = 100, value_parser = value_parser!(u64).range(0..=60_000))]
+    pub save_every_ms: u64,
+    /// How long a router may take to answer a batch, in milliseconds. Longer than the router waits for its servers,
+    /// or a dead server takes the router out
+    #[arg(long, value_name = "MS", default_value_t = 5_000, value_parser = value_parser!(u64).range(1..=600_000))]
+    pub router_timeout_ms: u64,
+    /// How many seconds of applied history are kept in a SQLite journal, for replay
+    #[arg(long, value_name = "SECONDS", default_value_t = 3_600)]
+    pub journal_history_s: u32,
+    /// Say more on stderr: -v debug, -vv trace
+    #[arg(short, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+}
+
+/// A cluster on the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cluster {
+    /// Its name, in figures, logs and the name of its position file.
+    pub name: String,
+    /// `host:port` of each router.
+    pub routers: Vec<String>,
+}
+
+impl std::str::FromStr for Cluster {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Cluster, String> {
+        let (name, routers) = text.split_once('=').ok_or("it looks like NAME=HOST:PORT,HOST:PORT")?;
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || name.starts_with('.') || !name.chars().all(plain) {
+            return Err(format!(
+                "the name {name:?} is part of a file's name: up to {NAME_BYTES_MAX} letters, digits, - _ and ."
+            ));
+        }
+        let routers: Vec<String> = routers.split(',').map(ToString::to_string).collect();
+        match routers.iter().find(|router| !is_address(router)) {
+            Some(bad) => Err(format!("the router {bad:?} is no HOST:PORT")),
+            None => Ok(Cluster { name: name.to_string(), routers }),
+        }
+    }
+}
+
+fn is_address(text: &str) -> bool {
+    text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0))
+}
+
+impl Options {
+    /// What cannot be said by one option alone.
+    pub fn check(&self) -> Result<(), String> {
+        if self.clusters.len() > CLUSTERS_MAX {
+            return Err(format!("{} clusters are over the limit of {CLUSTERS_MAX}", self.clusters.len()));
+        }
+        for (index, cluster) in self.clusters.iter().enumerate() {
+            if self.clusters[..index].iter().any(|other| other.name == cluster.name) {
+                return Err(format!("--cluster {} is there twice; give all its routers at once", cluster.name));
+            }
+        }
+        Ok(())
+    }
+
+    /// How each pipeline works.
+    pub fn pipeline(&self) -> pipeline::Options {
+        let defaults = PipelineOptions::default();
+        PipelineOptions {
+            limits: Limits {
+                keys_max: self.window_keys_max as usize,
+                batch_keys_max: self.batch_keys_max as usize,
+                batch_bytes_max: self.batch_bytes_max as usize,
+                ..defaults.limits
+            },
+            batches_in_flight_max: self.batches_in_flight_max as usize,
+            save_every: Duration::from_millis(self.save_every_ms),
+            start: match self.from.as_str() {
+                "earliest" => Start::Earliest,
+                "now" => Start::Now,
+                position => Start::At(Position(position.to_string())),
+            },
+            on_position_lost: self.on_position_lost,
+            ..defaults
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(more: &[&str]) -> Result<Options, clap::Error> {
+        let least = ["lookaside-invalidator", "--source", "sqlite:///a", "--state-dir", "/s"];
+        Options::try_parse_from(least.iter().chain(more))
+    }
+
+    #[test]
+    fn clusters_and_their_routers_are_understood() {
+        let options = parse(&["--cluster", "a=h:1,[::1]:2", "--cluster", "b=h:3"]).expect("good options");
+        assert_eq!(options.clusters[0], Cluster { name: "a".into(), routers: vec!["h:1".into(), "[::1]:2".into()] });
+        assert_eq!(options.clusters[1].routers, ["h:3"]);
+        assert_eq!(options.check(), Ok(()));
+        assert_eq!(options.pipeline().start, Start::Now);
+    }
+
+    #[test]
+    fn bad_usage_is_refused() {
+        assert!(parse(&[]).is_err(), "no cluster");
+        for bad in ["a", "=h:1", "a=", "a=h", "a=h:0", "a=h:99999", "../a=h:1", ".a=h:1", "a b=h:1", "a=h:1,"] {
+            let error = parse(&["--cluster", bad]).expect_err(bad);
+            assert_eq!(error.exit_code(), 2, "{bad}");
+        }
+        assert!(parse(&["--cluster", "a=h:1", "--batch-keys-max", "0"]).is_err());
+        let twice = parse(&["--cluster", "a=h:1", "--cluster", "a=h:2"]).expect("each is good");
+        assert!(twice.check().expect_err("not both").contains("twice"));
+    }
+
+    #[test]
+    fn every_start_is_understood() {
+        let start = |from| parse(&["--cluster", "a=h:1", "--from", from]).expect("good options").pipeline().start;
+        assert_eq!(start("earliest"), Start::Earliest);
+        assert_eq!(start("0-1-270"), Start::At(Position("0-1-270".into())));
+    }
+}
