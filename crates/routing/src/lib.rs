@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod cluster;
+mod configuration;
 mod hash;
 mod health;
 mod key;
@@ -30,6 +31,9 @@ pub use cluster::{
     operation_selector_route::OperationSelectorRoute,
     pool_route::PoolRoute,
     prefix_selector_route::PrefixSelectorRoute,
+};
+pub use configuration::{
+    Configuration, ConfigurationError, ConfigurationWarning, Defaults, DestinationSettings, Destinations, Handle, Pool,
 };
 pub use hash::{HashFunction, KeyHash, SERVERS_MAX};
 pub use health::{Health, HealthChange, HealthSettings};

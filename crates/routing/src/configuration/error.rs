@@ -1,0 +1,119 @@
+//! What is wrong with a configuration, and where. No request passes here.
+
+use std::fmt;
+
+/// Why a configuration was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigurationError {
+    /// From 1.
+    pub line: usize,
+    /// In characters, from 1.
+    pub column: usize,
+    /// The way through the JSON, such as `pools.A.servers[2]`; empty at the top or where the text is no JSON.
+    pub path: String,
+    /// What is wrong and what was expected.
+    pub message: String,
+}
+
+impl std::error::Error for ConfigurationError {}
+
+impl fmt::Display for ConfigurationError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_place(f, self.line, self.column, &self.path)?;
+        f.write_str(&self.message)
+    }
+}
+
+/// Something in a configuration that was ignored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigurationWarning {
+    /// From 1.
+    pub line: usize,
+    /// In characters, from 1.
+    pub column: usize,
+    /// As in [`ConfigurationError::path`].
+    pub path: String,
+    /// What was ignored.
+    pub message: String,
+}
+
+impl fmt::Display for ConfigurationWarning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_place(f, self.line, self.column, &self.path)?;
+        f.write_str(&self.message)
+    }
+}
+
+fn write_place(f: &mut fmt::Formatter<'_>, line: usize, column: usize, path: &str) -> fmt::Result {
+    write!(f, "line {line}, column {column}")?;
+    if !path.is_empty() {
+        write!(f, ", at {path}")?;
+    }
+    f.write_str(": ")
+}
+
+/// Line and column, from 1, of a byte's index.
+pub(super) fn place(text: &str, at: usize) -> (usize, usize) {
+    let before = &text[..text.floor_char_boundary(at)];
+    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
+}
+
+/// "; did you mean ...?" where a known name is near, and the known names.
+pub(super) fn suggestion<'a>(name: &str, kind: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    let mut known: Vec<&str> = known.into_iter().collect();
+    known.sort_unstable();
+    let near = known.iter().map(|other| (distance(name, other), *other)).min();
+    let meant = match near {
+        Some((distance, other)) if distance <= NEAR_EDITS && distance < other.chars().count() => {
+            format!("; did you mean {other:?}?")
+        }
+        _ => String::new(),
+    };
+    let separator = if meant.is_empty() { "; known " } else { " Known " };
+    let all = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+    format!("{meant}{separator}{kind}: {all}")
+}
+
+/// So many slips of the finger may lie between what was written and what is suggested.
+const NEAR_EDITS: usize = 2;
+
+/// How many characters must be put in, left out or replaced, capital letters aside (Levenshtein).
+fn distance(one: &str, other: &str) -> usize {
+    let (one, other) = (one.to_lowercase(), other.to_lowercase());
+    let mut row: Vec<usize> = (0..=other.chars().count()).collect();
+    for (i, a) in one.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, b) in other.chars().enumerate() {
+            let replaced = diagonal + usize::from(a != b);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[row.len() - 1]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_count_from_one_in_characters() {
+        let text = "ab\n\u{e4}\u{f6}x\n";
+        assert_eq!(place(text, 0), (1, 1));
+        assert_eq!(place(text, 3), (2, 1));
+        assert_eq!(place(text, text.find('x').unwrap()), (2, 3));
+        assert_eq!(place(text, text.len()), (3, 1));
+        assert_eq!(place(text, text.len() + 9), (3, 1));
+    }
+
+    #[test]
+    fn only_near_names_are_suggested() {
+        let said = |name| suggestion(name, "pools", ["main", "gutter"]);
+        assert_eq!(said("Mian"), "; did you mean \"main\"? Known pools: gutter, main");
+        assert_eq!(said("guter"), "; did you mean \"gutter\"? Known pools: gutter, main");
+        assert_eq!(said("other"), "; known pools: gutter, main");
+        assert_eq!(suggestion("x", "pools", []), "; known pools: none");
+        assert_eq!(suggestion("b", "pools", ["a"]), "; known pools: a", "one letter of one is not near");
+    }
+}

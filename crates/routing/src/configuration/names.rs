@@ -1,0 +1,151 @@
+//! What a configuration refers to by name: pools, and handles that several routes share. No request passes here.
+//!
+//! A named handle is read when it is first referred to, so that they may stand in any order; one that leads back to
+//! itself is found because it is still being read.
+
+use super::{
+    Defaults, Handle, Pool,
+    document::{Node, Object},
+    error::{ConfigurationError, suggestion},
+};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// The deepest tree, in handles: reading and every request's way down recurse.
+const DEPTH_MAX: usize = 100;
+
+pub(super) struct Names<'a> {
+    defaults: Defaults,
+    pools: BTreeMap<&'a str, Arc<Pool>>,
+    handles: BTreeMap<&'a str, Node<'a>>,
+    /// Being read, outermost first.
+    open: Vec<&'a str>,
+    /// Read, each behind those that it refers to.
+    done: Vec<(String, Handle)>,
+    done_at: BTreeMap<&'a str, Done>,
+    /// How many handles the one that is being read lies in.
+    depth: usize,
+    /// The most of `depth` so far, within the named handle that is being read.
+    deepest: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Done {
+    at: usize,
+    /// How many handles lie on the longest way down from it.
+    height: usize,
+}
+
+impl<'a> Names<'a> {
+    /// Reads all pools, and notes the named handles.
+    pub(super) fn read(top: &Object<'a>, defaults: &Defaults) -> Result<Self, ConfigurationError> {
+        let mut pools = BTreeMap::new();
+        if let Some(node) = top.get("pools") {
+            for (name, pool) in node.object("an object with a pool for each name")?.entries() {
+                pools.insert(name, Arc::new(Pool::read(name, &pool, defaults)?));
+            }
+        }
+        let handles = match top.get("named_handles") {
+            Some(node) => named_handles(&node)?,
+            None => BTreeMap::new(),
+        };
+        Ok(Names {
+            defaults: defaults.clone(),
+            pools,
+            handles,
+            open: Vec::new(),
+            done: Vec::new(),
+            done_at: BTreeMap::new(),
+            depth: 0,
+            deepest: 0,
+        })
+    }
+
+    /// The pool that `node` (whose text is `name`, or ends with it) refers to.
+    pub(super) fn pool(&self, node: &Node<'_>, name: &str) -> Result<Arc<Pool>, ConfigurationError> {
+        self.pools.get(name).cloned().ok_or_else(|| {
+            let known = suggestion(name, "pools", self.pools.keys().copied());
+            node.error(format!("no pool is named {name:?}{known}"))
+        })
+    }
+
+    /// A pool that is described where it is used.
+    pub(super) fn inline_pool(&self, node: &Node<'a>) -> Result<Arc<Pool>, ConfigurationError> {
+        let name = match node.object("a pool")?.get("name") {
+            Some(name) => name.string("the pool's name")?,
+            None => "",
+        };
+        Pool::read(name, node, &self.defaults).map(Arc::new)
+    }
+
+    /// The handle at `node`.
+    pub(super) fn handle(&mut self, node: &Node<'a>) -> Result<Handle, ConfigurationError> {
+        self.go_down(node, 1)?;
+        self.depth += 1;
+        let handle = Handle::read(node, self);
+        self.depth -= 1;
+        handle
+    }
+
+    /// Notes that the tree goes on so much deeper.
+    fn go_down(&mut self, node: &Node<'_>, height: usize) -> Result<(), ConfigurationError> {
+        self.deepest = self.deepest.max(self.depth + height);
+        match self.deepest > DEPTH_MAX {
+            true => Err(node.error(format!("the tree is more than {DEPTH_MAX} handles deep here: expected fewer"))),
+            false => Ok(()),
+        }
+    }
+
+    /// The handle that others gave the name `name`, if one has it.
+    pub(super) fn named(&mut self, node: &Node<'a>, name: &str) -> Result<Option<Handle>, ConfigurationError> {
+        if let Some(&Done { at, height }) = self.done_at.get(name) {
+            self.go_down(node, height)?;
+            return Ok(Some(Handle::Named(at)));
+        }
+        let Some((&name, target)) = self.handles.get_key_value(name) else { return Ok(None) };
+        if let Some(at) = self.open.iter().position(|open| *open == name) {
+            let circle = [&self.open[at..], &[name]].concat().join(" -> ");
+            return Err(node.error(format!("the named handle {name:?} leads back to itself: {circle}")));
+        }
+        let target = target.clone();
+        self.open.push(name);
+        let deepest_outside = std::mem::replace(&mut self.deepest, self.depth);
+        let handle = self.handle(&target)?;
+        let height = self.deepest - self.depth;
+        self.deepest = self.deepest.max(deepest_outside);
+        self.open.pop();
+        let at = self.done.len();
+        self.done.push((name.to_owned(), handle));
+        self.done_at.insert(name, Done { at, height });
+        Ok(Some(Handle::Named(at)))
+    }
+
+    /// The names of the named handles.
+    pub(super) fn handle_names(&self) -> impl Iterator<Item = &'a str> {
+        self.handles.keys().copied()
+    }
+
+    /// All named handles; those that nothing refers to are read now, for their mistakes.
+    pub(super) fn into_named(mut self, top: &Object<'a>) -> Result<Vec<(String, Handle)>, ConfigurationError> {
+        let names: Vec<&str> = self.handle_names().collect();
+        for name in names {
+            self.named(&top.node, name)?;
+        }
+        Ok(self.done)
+    }
+}
+
+/// A list of handles that have a `name`, or an object of handles by name.
+fn named_handles<'a>(node: &Node<'a>) -> Result<BTreeMap<&'a str, Node<'a>>, ConfigurationError> {
+    if node.is_object() {
+        return Ok(node.object("handles by name")?.entries().collect());
+    }
+    let mut handles = BTreeMap::new();
+    for handle in node.array("a list of handles with a \"name\", or an object of handles by name")? {
+        let name = handle.object("a handle with a \"name\"")?.require("name", "the handle's name")?;
+        let text = name.string("the handle's name")?;
+        if handles.insert(text, handle).is_some() {
+            return Err(name.error(format!("two named handles are named {text:?}: expected each name once")));
+        }
+    }
+    Ok(handles)
+}

@@ -1,0 +1,503 @@
+//! The configuration language: what a file means by the servers that are asked, and what is said of a bad one, in full.
+
+mod fakes;
+
+use fakes::{Fake, ask};
+use lookaside_routing::{
+    Address, Configuration, Defaults, Destination, DestinationSettings, Destinations, Failure, RootRoute, RoutingPrefix,
+};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// Hands out fakes, and remembers what it was asked for.
+#[derive(Default)]
+struct Fakes {
+    made: BTreeMap<String, Arc<Fake>>,
+    asked_for: Vec<(String, u64, u64)>,
+    down: Vec<&'static str>,
+}
+
+impl Destinations for Fakes {
+    fn destination(&mut self, address: &Address, settings: &DestinationSettings) -> Arc<dyn Destination> {
+        let name = address.to_string();
+        self.asked_for.push((name.clone(), settings.server_timeout_ms, settings.connect_timeout_ms));
+        let fake = match self.down.contains(&&*name) {
+            true => Fake::failing(&name, Failure::ConnectFailed),
+            false => Fake::hit(&name),
+        };
+        self.made.insert(name, fake.clone());
+        fake
+    }
+}
+
+impl Fakes {
+    fn asked(&self, name: &str) -> Vec<String> {
+        self.made[name].asked()
+    }
+}
+
+fn read(text: &str) -> Configuration {
+    Configuration::read(text, &Defaults::default()).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn build(text: &str) -> (RootRoute, Fakes) {
+    let mut fakes = Fakes::default();
+    (read(text).build(&mut fakes), fakes)
+}
+
+fn refusal(text: &str) -> String {
+    Configuration::read(text, &Defaults::default()).expect_err("a bad configuration").to_string()
+}
+
+/// The configuration of one cluster with a gutter, in all its parts.
+const CLUSTER: &str = r#"
+// One frontend cluster.
+{
+  "pools": {
+    "main":   { "servers": ["10.0.0.1:5001", "10.0.0.2:5001:ascii:plain"], "server_timeout": 250 },
+    "gutter": { "servers": ["[::1]:5009"], "server_timeout": 250, "connect_timeout": 50 },
+    "rare":   { "servers": ["rare.example:11211"] }
+  },
+  "named_handles": [
+    { "name": "reads", "type": "FailoverWithExptimeRoute", "normal": "PoolRoute|main", "failover": "PoolRoute|gutter",
+      "failover_exptime": 10 }
+  ],
+  "route": {
+    "type": "PrefixSelectorRoute",
+    "policies": { "rare:": "PoolRoute|rare" }, /* few keys,
+                                                  read seldom */
+    "wildcard": {
+      "type": "OperationSelectorRoute",
+      "default_policy": "reads",
+      "operation_policies": { "delete": { "type": "AllSyncRoute", "children": ["PoolRoute|main", "PoolRoute|gutter"] } }
+    }
+  }
+}"#;
+
+#[tokio::test]
+async fn a_cluster_routes_as_it_is_written() {
+    let configuration = read(CLUSTER);
+    assert_eq!(configuration.warnings, []);
+    let mut fakes = Fakes { down: vec!["10.0.0.1:5001"], ..Fakes::default() };
+    let root = configuration.build(&mut fakes);
+    assert_eq!(
+        fakes.asked_for,
+        [
+            ("10.0.0.1:5001".to_owned(), 250, 250),
+            ("10.0.0.2:5001".to_owned(), 250, 250),
+            ("[::1]:5009".to_owned(), 250, 50),
+            ("rare.example:11211".to_owned(), 1_000, 1_000),
+        ],
+        "each server once, though main and gutter are named twice"
+    );
+    // Under Ch3 over two servers, "12345678" is at the first (which is down) and "a" at the second.
+    let outcomes = ask(&root, &["get 12345678", "get a", "set 12345678 99", "delete a", "get rare:a"]).await;
+    assert_eq!(outcomes, ["[::1]:5009", "10.0.0.2:5001", "Stored", "Deleted", "rare.example:11211"]);
+    assert_eq!(fakes.asked("10.0.0.1:5001"), ["get 12345678", "set 12345678 99"]);
+    let gutter = fakes.asked("[::1]:5009");
+    assert!(gutter.contains(&"set 12345678 10".to_owned()) && gutter.contains(&"delete a".to_owned()), "{gutter:?}");
+}
+
+#[tokio::test]
+async fn routes_lead_by_prefix_and_a_string_may_name_a_list_of_servers() {
+    let (root, fakes) = build(
+        r#"{
+          "pools": { "A": { "servers": ["a1:1", "a2:1"] }, "B": { "servers": ["b1:1"], "keep_routing_prefix": true } },
+          "routes": [
+            { "aliases": ["/././", "/r/a/"], "route": "AllSyncRoute|Pool|A" },
+            { "aliases": ["/r/b"], "route": "PoolRoute|B" }
+          ]
+        }"#,
+    );
+    ask(&root, &["set /r/a/k", "set k", "set /r/b/k", "delete /*/*/k"]).await;
+    assert_eq!(fakes.asked("a1:1"), ["set k 0", "set k 0", "delete k"]);
+    assert_eq!(fakes.asked("a2:1"), ["set k 0", "set k 0", "delete k"]);
+    assert_eq!(fakes.asked("b1:1"), ["set /r/b/k 0", "delete /*/*/k"]);
+}
+
+#[tokio::test]
+async fn every_short_form_is_the_long_one() {
+    for (short, long) in [
+        (r#""PoolRoute|A""#, r#"{"type": "PoolRoute", "pool": "A"}"#),
+        (r#""PoolRoute|A""#, r#"{"type": "PoolRoute", "pool": "A", "hash": {"hash_func": "Ch3"}}"#),
+        (r#""HashRoute|Pool|A""#, r#"{"type": "HashRoute", "children": "Pool|A"}"#),
+        (r#""AllSyncRoute|Pool|A""#, r#"{"type": "AllSyncRoute", "children": ["Pool|A"]}"#),
+        (r#""FailoverRoute|Pool|A""#, r#"{"type": "FailoverRoute", "children": ["Pool|A"]}"#),
+        (
+            r#""AllSyncRoute|PoolRoute|A""#,
+            r#"{"type": "AllSyncRoute", "children": {"type": "PoolRoute", "pool": "A"}}"#,
+        ),
+        (r#""NullRoute""#, r#"{"type": "NullRoute"}"#),
+        (r#""ErrorRoute|closed""#, r#"{"type": "ErrorRoute", "response": "closed"}"#),
+    ] {
+        let trees =
+            |route| read(&format!(r#"{{"pools": {{"A": {{"servers": ["a:1", "b:1"]}}}}, "route": {route}}}"#)).trees;
+        assert_eq!(trees(short), trees(long));
+    }
+}
+
+#[tokio::test]
+async fn a_pool_may_stand_where_it_is_used() {
+    let (root, fakes) = build(
+        r#"{ "route": { "type": "FailoverRoute", "failover_errors": ["connect_error", "tko"], "children": [
+               { "type": "PoolRoute", "pool": { "name": "x", "servers": ["x:1"] }, "hash": "Crc32" },
+               { "type": "Pool", "name": "y", "servers": ["y:1", "z:1"] } ] } }"#,
+    );
+    assert_eq!(ask(&root, &["get k"]).await, ["x:1"]);
+    assert_eq!(fakes.made.keys().collect::<Vec<_>>(), ["x:1", "y:1", "z:1"]);
+}
+
+#[test]
+fn named_handles_may_stand_in_any_order_and_are_built_once() {
+    let text = r#"{
+      "pools": { "A": { "servers": ["a:1"] } },
+      "named_handles": { "outer": { "type": "FailoverRoute", "children": ["inner", "inner"] }, "inner": "PoolRoute|A" },
+      "route": "outer"
+    }"#;
+    let names: Vec<String> = read(text).named.into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["inner", "outer"]);
+    assert_eq!(build(text).1.asked_for.len(), 1);
+}
+
+#[test]
+fn other_timeouts_are_another_destination() {
+    let (_, fakes) = build(
+        r#"{ "pools": { "A": { "servers": ["a:1"] }, "B": { "servers": ["a:1"], "server_timeout": 5 } },
+             "route": { "type": "AllSyncRoute", "children": ["PoolRoute|A", "PoolRoute|B"] } }"#,
+    );
+    assert_eq!(fakes.asked_for, [("a:1".to_owned(), 1_000, 1_000), ("a:1".to_owned(), 5, 5)]);
+}
+
+#[test]
+fn what_changes_nothing_is_ignored_with_a_warning() {
+    let configuration = read(
+        r#"{
+  "pools": { "A": { "servers": ["a:1"], "hostnames": ["a"] } },
+  "route": { "type": "PoolRoute", "pool": "A", "asynclog": false }
+}"#,
+    );
+    let warnings: Vec<String> = configuration.warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        warnings,
+        [
+            "line 2, column 54, at pools.A.hostnames: \"hostnames\" is ignored",
+            "line 3, column 60, at route.asynclog: \"asynclog\" is ignored",
+        ]
+    );
+}
+
+#[test]
+fn the_default_prefix_is_the_callers() {
+    let text = r#"{ "routes": { "/r/a/": "NullRoute" } }"#;
+    let defaults = Defaults { prefix: RoutingPrefix::parse("/r/a/").unwrap(), ..Defaults::default() };
+    assert!(Configuration::read(text, &defaults).is_ok());
+    assert_eq!(
+        refusal(text),
+        "line 1, column 13, at routes: no route is named /././, where keys without a prefix go; known: /r/a/. \
+         Add it to a route's \"aliases\", or start with --route-prefix and one of these"
+    );
+}
+
+/// A route over a pool `A` that is fine.
+fn with_route(route: &str) -> String {
+    format!("{{\"pools\": {{\"A\": {{\"servers\": [\"a:1\"]}}}},\n\"route\": {route}}}")
+}
+
+fn with_pool(pool: &str) -> String {
+    format!("{{\"pools\": {{\"main\": {{\"servers\": [\"a:1\"]}},\n\"A\": {pool}}},\n\"route\": \"PoolRoute|A\"}}")
+}
+
+#[test]
+fn text_that_is_no_json_is_refused_where_it_stops_being_json() {
+    for (text, expected) in [
+        ("", "line 1, column 1: the configuration is empty"),
+        ("// nothing\n", "line 1, column 1: the configuration is empty"),
+        ("{\n  \"route\": }", "line 2, column 12: this is no JSON: Unexpected close brace"),
+        ("{\n  \"route\": \"NullRoute\",\n}", "line 2, column 23: this is no JSON: Trailing commas are not allowed"),
+        ("{ route: 1 }", "line 1, column 3: this is no JSON: Expected string for object property"),
+        ("{ \"route\": 'NullRoute' }", "line 1, column 12: this is no JSON: Single-quoted strings are not allowed"),
+        ("{\"route\": \"NullRoute\"", "line 1, column 1: this is no JSON: Unterminated object"),
+        ("[]", "line 1, column 1: expected an object with \"pools\" and \"route\", found a list"),
+    ] {
+        assert_eq!(refusal(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn a_bad_top_is_refused() {
+    for (text, expected) in [
+        ("{}", "line 1, column 1: \"route\" is missing: expected \"route\" or \"routes\""),
+        (
+            "{\"route\": \"NullRoute\",\n\"routes\": []}",
+            "line 2, column 11, at routes: \"route\" and \"routes\" both stand: expected one of them",
+        ),
+        (
+            "{\"rout\": \"NullRoute\"}",
+            "line 1, column 2, at rout: nothing is named \"rout\" here; did you mean \"route\"? Known keys: macros, \
+             named_handles, pools, route, routes",
+        ),
+        (
+            "{\"route\": \"NullRoute\",\n\n\"route\": \"NullRoute\"}",
+            "line 3, column 1, at route: \"route\" stands twice; the first time on line 1",
+        ),
+        (
+            "{\"macros\": {\"a\": 1}, \"route\": \"NullRoute\"}",
+            "line 1, column 12, at macros: macros are not supported: write out what they stand for",
+        ),
+        (
+            "{\"routes\": [{\"aliases\": [\"/././\", \"/*/x/\"], \"route\": \"NullRoute\"}]}",
+            "line 1, column 35, at routes[0].aliases[1]: \"/*/x/\" is no routing prefix: expected \
+             \"/region/cluster/\", without \"*\"",
+        ),
+        (
+            "{\"routes\": [{\"aliases\": [\"/././\"], \"route\": \"NullRoute\"},\n{\"aliases\": [\"/./.\"]}]}",
+            "line 2, column 14, at routes[1].aliases[0]: /././ stands twice: expected each routing prefix once",
+        ),
+        (
+            "{\"routes\": [{\"aliases\": [\"/././\"]}]}",
+            "line 1, column 13, at routes[0]: \"route\" is missing: expected a route",
+        ),
+        (
+            "{\"routes\": \"NullRoute\"}",
+            "line 1, column 12, at routes: expected a list of {\"aliases\", \"route\"}, found the string \"NullRoute\"",
+        ),
+    ] {
+        assert_eq!(refusal(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn a_bad_pool_is_refused() {
+    let keys = "connect_timeout, keep_routing_prefix, name, protocol, security_mech, server_timeout, servers, type, \
+                use_ssl";
+    for (pool, expected) in [
+        ("[]", "line 2, column 6, at pools.A: expected a pool: an object with \"servers\", found a list".to_owned()),
+        ("{}", "line 2, column 6, at pools.A: \"servers\" is missing: expected a list of \"host:port\"".to_owned()),
+        (
+            "{\"servers\": []}",
+            "line 2, column 18, at pools.A.servers: pool \"A\" has 0 servers: expected 1 to 8388608".to_owned(),
+        ),
+        (
+            "{\"servers\": [\"a:1\", 7]}",
+            "line 2, column 26, at pools.A.servers[1]: expected a server as \"host:port\", found the number 7"
+                .to_owned(),
+        ),
+        (
+            "{\"server\": [\"a:1\"]}",
+            format!(
+                "line 2, column 7, at pools.A.server: nothing is named \"server\" here; did you mean \"servers\"? \
+                 Known keys: {keys}"
+            ),
+        ),
+        (
+            "{\"servers\": [\"a:1\"], \"server_timeout\": \"1s\"}",
+            "line 2, column 45, at pools.A.server_timeout: expected milliseconds from 1 to 3600000, found the string \
+             \"1s\""
+                .to_owned(),
+        ),
+        (
+            "{\"servers\": [\"a:1\"], \"server_timeout\": 0}",
+            "line 2, column 45, at pools.A.server_timeout: expected milliseconds from 1 to 3600000, found the number 0"
+                .to_owned(),
+        ),
+        (
+            "{\"servers\": [\"a:1\"], \"keep_routing_prefix\": 1}",
+            "line 2, column 50, at pools.A.keep_routing_prefix: expected true or false, found the number 1".to_owned(),
+        ),
+        (
+            "{\"servers\": [\"a:1\"], \"protocol\": \"caret\"}",
+            "line 2, column 39, at pools.A.protocol: \"caret\" is not supported: expected \"ascii\"".to_owned(),
+        ),
+        (
+            "{\"servers\": [\"a:1\"], \"use_ssl\": true}",
+            "line 2, column 38, at pools.A.use_ssl: TLS towards servers is not supported: expected false".to_owned(),
+        ),
+        (
+            "{\"inherit\": \"main\"}",
+            "line 2, column 7, at pools.A.inherit: mcrouter's \"inherit\" is not supported".to_owned(),
+        ),
+    ] {
+        assert_eq!(refusal(&with_pool(pool)), expected, "{pool}");
+    }
+    let twice =
+        "{\"pools\": {\"A\": {\"servers\": [\"a:1\"]},\n\"A\": {\"servers\": [\"b:1\"]}}, \"route\": \"NullRoute\"}";
+    assert_eq!(refusal(twice), "line 2, column 1, at pools.A: \"A\" stands twice; the first time on line 1");
+}
+
+#[test]
+fn a_bad_server_is_refused() {
+    for (server, why) in [
+        ("10.0.0.1", "the port is missing"),
+        ("", "the host is missing"),
+        (":11211", "the host is missing"),
+        ("a b:1", "the host is missing"),
+        ("a:", "the port is no number from 1 to 65535"),
+        ("a:0", "the port is no number from 1 to 65535"),
+        ("a:65536", "the port is no number from 1 to 65535"),
+        ("a:+1", "the port is no number from 1 to 65535"),
+        ("a:http", "the port is no number from 1 to 65535"),
+        ("[::1]", "the port is missing"),
+        ("[::1", "the closing bracket is missing"),
+        ("[::1]1:1", "after the bracket comes no port"),
+        ("::1:11211", "the host is missing"),
+        ("a:1:caret", "\"caret\" is not spoken here"),
+        ("a:1:ascii:ssl", "\"ssl\" is not spoken here"),
+        ("a:1:ascii:plain:compressed", "\"compressed\" is not spoken here"),
+    ] {
+        let expected = format!(
+            "line 2, column 19, at pools.A.servers[0]: {server:?} is no server: {why}; expected \"host:port\" or \
+             \"[v6]:port\""
+        );
+        assert_eq!(refusal(&with_pool(&format!("{{\"servers\": [{server:?}]}}"))), expected);
+    }
+}
+
+#[test]
+fn a_bad_route_is_refused() {
+    let routes = "AllSyncRoute, ErrorRoute, FailoverRoute, FailoverWithExptimeRoute, HashRoute, ModifyExptimeRoute, \
+                  NullRoute, OperationSelectorRoute, PoolRoute, PrefixSelectorRoute";
+    let a_route = "a route: an object with a \"type\", or a string such as \"PoolRoute|A\"";
+    for (route, expected) in [
+        ("7", format!("line 2, column 10, at route: expected {a_route}, found the number 7")),
+        ("{}", "line 2, column 10, at route: \"type\" is missing: expected the route's type, such as \"PoolRoute\"".into()),
+        (
+            r#"{"type": "PoolRout", "pool": "A"}"#,
+            format!(
+                "line 2, column 19, at route.type: no route is named \"PoolRout\"; did you mean \"PoolRoute\"? Known \
+                 routes: {routes}"
+            ),
+        ),
+        (
+            r#"{"type": "WarmUpRoute"}"#,
+            format!("line 2, column 19, at route.type: mcrouter's WarmUpRoute is not supported; known routes: {routes}"),
+        ),
+        (r#""PoolRoute|B""#, "line 2, column 10, at route: no pool is named \"B\"; known pools: A".into()),
+        (
+            r#"{"type": "PoolRoute", "pool": "AA"}"#,
+            "line 2, column 40, at route.pool: no pool is named \"AA\"; known pools: A".into(),
+        ),
+        (
+            r#"{"type": "PoolRoute"}"#,
+            "line 2, column 10, at route: \"pool\" is missing: expected the name of a pool".into(),
+        ),
+        (
+            r#"{"type": "PoolRoute", "pool": "A", "hash": "WeightedCh3"}"#,
+            "line 2, column 53, at route.hash: the hash function \"WeightedCh3\" is not supported: expected \"Ch3\" or \
+             \"Crc32\""
+            .into(),
+        ),
+        (
+            r#"{"type": "PoolRoute", "pool": "A", "rates": {}}"#,
+            "line 2, column 45, at route.rates: mcrouter's \"rates\" is not supported".into(),
+        ),
+        (
+            r#""AllSyncRoute""#,
+            "line 2, column 10, at route: AllSyncRoute needs its arguments: expected AllSyncRoute|... or an object with \
+             \"type\": \"AllSyncRoute\""
+            .into(),
+        ),
+        (
+            r#""PrefixSelectorRoute|x""#,
+            "line 2, column 10, at route: PrefixSelectorRoute has no short form: expected an object with \"type\": \
+             \"PrefixSelectorRoute\""
+            .into(),
+        ),
+        (
+            r#""Pool|A""#,
+            "line 2, column 10, at route: \"Pool|A\" is a list of servers: expected one route, such as \
+             \"PoolRoute|...\" over them"
+            .into(),
+        ),
+        (
+            r#""nobody""#,
+            format!("line 2, column 10, at route: no handle is named \"nobody\"; known names: {routes}"),
+        ),
+        (
+            r#"{"type": "AllSyncRoute", "children": []}"#,
+            "line 2, column 47, at route.children: the list is empty: expected at least one route".into(),
+        ),
+        (
+            r#"{"type": "HashRoute", "children": ["NullRoute", null]}"#,
+            format!("line 2, column 58, at route.children[1]: expected {a_route}, found null"),
+        ),
+        (
+            r#"{"type": "FailoverRoute", "children": "NullRoute", "failover_policy": {}}"#,
+            "line 2, column 61, at route.failover_policy: mcrouter's \"failover_policy\" is not supported".into(),
+        ),
+        (
+            r#"{"type": "FailoverRoute", "children": "NullRoute", "failover_errors": {"gets": ["timout"]}}"#,
+            "line 2, column 90, at route.failover_errors.gets[0]: no error is named \"timout\"; did you mean \
+             \"timeout\"? Known errors: busy, connect_error, connect_timeout, deadline_exceeded, local_error, \
+             remote_error, shutdown, timeout, tko, try_again"
+            .into(),
+        ),
+        (
+            r#"{"type": "FailoverWithExptimeRoute", "failover": "NullRoute"}"#,
+            "line 2, column 10, at route: \"normal\" is missing: expected a route".into(),
+        ),
+        (
+            r#"{"type": "FailoverWithExptimeRoute", "normal": "NullRoute", "failover": "NullRoute", "failover_exptime": -1}"#,
+            "line 2, column 115, at route.failover_exptime: expected seconds from 0 to 2592000, found the number -1".into(),
+        ),
+        (
+            r#"{"type": "OperationSelectorRoute", "operation_policies": {"deletes": "NullRoute"}}"#,
+            "line 2, column 79, at route.operation_policies.deletes: no operation is named \"deletes\"; did you mean \
+             \"delete\"? Known operations: add, append, cas, decr, delete, gat, gats, get, gets, incr, lease-get, \
+             lease-set, metaget, prepend, replace, set, touch"
+            .into(),
+        ),
+        (
+            r#"{"type": "PrefixSelectorRoute", "policies": {}}"#,
+            "line 2, column 10, at route: no key would have a route: expected \"policies\" or a \"wildcard\"".into(),
+        ),
+        (
+            r#"{"type": "ModifyExptimeRoute", "target": "NullRoute", "exptime": 5, "action": "max"}"#,
+            "line 2, column 88, at route.action: no action is named \"max\": expected \"set\" or \"min\"".into(),
+        ),
+    ] {
+        assert_eq!(refusal(&with_route(route)), expected, "{route}");
+    }
+}
+
+#[test]
+fn a_bad_named_handle_is_refused_even_if_nothing_refers_to_it() {
+    for (named, expected) in [
+        (
+            r#"{ "a": "b", "b": "PoolRoute|x" }"#,
+            "line 1, column 35, at named_handles.b: no pool is named \"x\"; known pools: none",
+        ),
+        (
+            r#"{ "a": "b", "b": { "type": "AllSyncRoute", "children": ["c"] }, "c": "b" }"#,
+            "line 1, column 87, at named_handles.c: the named handle \"b\" leads back to itself: b -> c -> b",
+        ),
+        (
+            r#"[ { "name": "a", "type": "NullRoute" }, { "name": "a", "type": "NullRoute" } ]"#,
+            "line 1, column 68, at named_handles[1].name: two named handles are named \"a\": expected each name once",
+        ),
+        (
+            r#"[ { "type": "NullRoute" } ]"#,
+            "line 1, column 20, at named_handles[0]: \"name\" is missing: expected the handle's name",
+        ),
+    ] {
+        assert_eq!(refusal(&format!("{{\"named_handles\":{named}, \"route\": \"NullRoute\"}}")), expected);
+    }
+}
+
+/// Reading recurses, so what is too deep must be refused, not read until the stack ends.
+#[test]
+fn a_bottomless_tree_is_refused() {
+    let open = "{\"type\":\"AllSyncRoute\",\"children\":[";
+    let nested = |depth| format!("{{\"route\":{}\"NullRoute\"{}}}", open.repeat(depth), "]}".repeat(depth));
+    assert!(Configuration::read(&nested(99), &Defaults::default()).is_ok());
+    let too_deep = "the tree is more than 100 handles deep here: expected fewer";
+    assert!(refusal(&nested(101)).ends_with(too_deep));
+    assert_eq!(refusal(&"[".repeat(100_000)), "line 1, column 513: this is no JSON: Maximum nesting depth exceeded");
+
+    // A chain of names is as deep, whichever end is read first.
+    let link = |from, to| format!("\"h{from}\": {{ \"type\": \"AllSyncRoute\", \"children\": \"h{to}\" }},\n");
+    let down: String = (10_000..11_000).map(|n| link(n, n + 1)).chain(["\"h11000\": \"NullRoute\"".into()]).collect();
+    let up: String = (10_000..11_000).map(|n| link(n + 1, n)).chain(["\"h10000\": \"NullRoute\"".into()]).collect();
+    for chain in [down, up] {
+        let message = refusal(&format!("{{\"named_handles\": {{ {chain} }}, \"route\": \"NullRoute\"}}"));
+        assert!(message.ends_with(too_deep), "{message}");
+    }
+}
