@@ -1,163 +1,88 @@
 //! Who leaves when memory is short. Serves every store.
 //!
-//! Segments are reclaimed oldest first. Of the records in one, those that were asked for since the last round stay
-//! (they are moved to the front of the segment, which then is filled again as the youngest), the others go: CLOCK over
-//! a log. A segment that is half dead is tidied up before anything is evicted. At most half of a segment may stay, so
-//! that every round frees something.
+//! The oldest record is looked at first. If it was asked for since it was written, it is written again at the young
+//! end and gets another round; else it goes: CLOCK over a log. While much of the log is dead, every live record gets
+//! another round, so that tidying up comes before evicting. What one store may carry over is bounded, so that it
+//! waits for a few pages to be copied at most.
 //!
 //! A stale value never stays: it has been deleted once already.
 
-use crate::log::{Handle, allocated_bytes};
+use crate::log::Handle;
 use crate::record::{Header, State};
-use crate::stripe::{Found, NoRoom, Stripe};
+use crate::stripe::{NoRoom, Stripe};
 use crate::{HashedKey, Now};
 
 /// The index may take one part in this many of a stripe's memory; then small items are evicted for new ones.
 const INDEX_SHARE: usize = 3;
+/// One store carries over no more than this many bytes for each byte that it brings, and as many pages.
+const CARRY_FACTOR: usize = 3;
 
 impl Stripe {
     /// Room for a record in the log.
-    pub(crate) fn allocate(&mut self, record_bytes: usize, now: Now) -> Result<Handle, NoRoom> {
-        if self.log.is_large(record_bytes) {
-            self.make_room(allocated_bytes(record_bytes), now)?;
-            return Ok(self.log.append_large(record_bytes));
+    pub(crate) fn allocate(&mut self, key_bytes: usize, record_bytes: usize, now: Now) -> Result<Handle, NoRoom> {
+        let mut carry_bytes = self.carry_bytes_max(record_bytes);
+        // One page is left for records that are carried over: they are written before the page they leave is free.
+        while !self.can_append(key_bytes, record_bytes, self.log.page_cost_bytes()) {
+            self.retire_oldest(&mut carry_bytes, now)?;
         }
-        loop {
-            if let Some(handle) = self.log.append(record_bytes) {
-                return Ok(handle);
-            }
-            if self.has_room(self.log.segment_cost_bytes()) {
-                self.log.open_segment();
-            } else {
-                self.recycle_segment(now)?;
-            }
-        }
+        Ok(self.log.append(key_bytes, record_bytes))
     }
 
     /// Lets the index take one more record.
     pub(crate) fn make_index_room(&mut self, now: Now) -> Result<(), NoRoom> {
         while self.index.is_full() {
             let growth_bytes = self.index.bytes();
-            if 2 * growth_bytes > self.bytes_max / INDEX_SHARE {
-                self.release_segment(now)?;
+            let mut carry_bytes = self.carry_bytes_max(growth_bytes);
+            let is_at_limit = 2 * growth_bytes > self.bytes_max / INDEX_SHARE;
+            if is_at_limit || self.memory_bytes() + growth_bytes > self.bytes_max {
+                self.retire_oldest(&mut carry_bytes, now)?;
+                self.log.drop_spare();
             } else {
-                self.make_room(growth_bytes, now)?;
                 self.index.grow();
             }
         }
         Ok(())
     }
 
-    fn has_room(&self, bytes: usize) -> bool {
-        self.log.has_number_free() && self.memory_bytes() + bytes <= self.bytes_max
+    fn carry_bytes_max(&self, bytes: usize) -> usize {
+        CARRY_FACTOR * (bytes + self.log.page_cost_bytes())
     }
 
-    /// Gives segments back until `bytes` are free.
-    fn make_room(&mut self, bytes: usize, now: Now) -> Result<(), NoRoom> {
-        while !self.has_room(bytes) {
-            self.release_segment(now)?;
-        }
-        Ok(())
+    fn can_append(&self, key_bytes: usize, record_bytes: usize, reserve_bytes: usize) -> bool {
+        let cost_bytes = self.log.append_cost_bytes(key_bytes, record_bytes);
+        cost_bytes.is_some_and(|bytes| self.memory_bytes() + bytes + reserve_bytes <= self.bytes_max)
     }
 
-    /// Makes room in a segment for small records; what leaves it is decided here.
-    fn recycle_segment(&mut self, now: Now) -> Result<(), NoRoom> {
-        if let Some(number) = self.log.mostly_dead() {
-            self.compact(number, true, now);
+    /// Carries the oldest record over to the young end, or drops it.
+    fn retire_oldest(&mut self, carry_bytes: &mut usize, now: Now) -> Result<(), NoRoom> {
+        let handle = self.log.oldest().ok_or(NoRoom)?;
+        let header = self.log.header(handle);
+        if header.state == State::Dead {
+            self.log.pop();
             return Ok(());
         }
-        let number = self.log.oldest().ok_or(NoRoom)?;
-        if self.log.is_own(number) {
-            self.release_large(number, now);
-        } else {
-            self.compact(number, false, now);
-        }
-        Ok(())
-    }
-
-    /// Gives the oldest segment back to the allocator. Records worth keeping move to the open segment as far as it
-    /// has room.
-    fn release_segment(&mut self, now: Now) -> Result<(), NoRoom> {
-        let number = self.log.oldest().ok_or(NoRoom)?;
-        if self.log.is_own(number) {
-            self.release_large(number, now);
-            return Ok(());
-        }
-        let segment = self.log.take(number);
-        let mut offset = 0;
-        while offset < segment.used {
-            let record = &segment.bytes[offset..];
-            let header = Header::decode(record);
-            let handle = Handle::new(number, offset);
-            offset += header.record_bytes();
-            if header.state == State::Dead {
-                continue;
-            }
-            let position = self.index.position_of(HashedKey::new(header.key(record)).tag(), handle);
-            let is_kept = header.referenced && !header.is_past(now);
-            match is_kept.then(|| self.log.append(header.tight_bytes())).flatten() {
-                Some(moved) => {
-                    let place = self.log.record_mut(moved);
-                    place[..header.tight_bytes()].copy_from_slice(&record[..header.tight_bytes()]);
-                    Header { spare_units: 0, referenced: false, ..header }.encode(place);
-                    self.index.relocate(position, moved);
-                }
-                None => {
-                    self.index.remove(position);
-                    self.count_leaver(&header, now);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// A large record gets another round if it was asked for, else it goes.
-    fn release_large(&mut self, number: usize, now: Now) {
-        let handle = Handle::new(number, 0);
-        let mut header = self.log.header(handle);
-        if header.referenced && !header.is_past(now) {
-            header.referenced = false;
-            header.encode(self.log.record_mut(handle));
-            self.log.make_youngest(number);
-            return;
-        }
-        let tag = HashedKey::new(header.key(self.log.record(handle))).tag();
-        let position = self.index.position_of(tag, handle);
-        self.drop_record(Found { position, handle, header });
-        self.count_leaver(&header, now);
-    }
-
-    /// Moves the records that stay to the front of their segment, drops the others, and fills that segment from now on.
-    fn compact(&mut self, number: usize, keep_all: bool, now: Now) {
-        let (mut from, mut to) = (0, 0);
-        while from < self.log.used_bytes(number) {
-            let handle = Handle::new(number, from);
-            let header = self.log.header(handle);
-            from += header.record_bytes();
-            if header.state == State::Dead {
-                continue;
-            }
-            let tag = HashedKey::new(header.key(self.log.record(handle))).tag();
-            let position = self.index.position_of(tag, handle);
-            let fits = to + header.tight_bytes() <= self.log.segment_half_bytes();
-            if !header.is_past(now) && (keep_all || header.referenced && fits) {
-                let moved = Handle::new(number, to);
-                let referenced = keep_all && header.referenced;
-                self.log.move_back(handle, moved, &Header { spare_units: 0, referenced, ..header });
+        let key = self.log.key(handle).to_vec();
+        let position = self.index.position_of(HashedKey::new(&key).tag(), handle);
+        let bytes = header.tight_bytes();
+        let is_wanted = header.referenced || self.log.is_cluttered() && matches!(header.state, State::Live { .. });
+        if is_wanted && !header.is_past(now) && bytes <= *carry_bytes {
+            let value = self.log.value(handle, &header).to_vec();
+            self.log.pop();
+            if self.can_append(key.len(), bytes, 0) {
+                *carry_bytes -= bytes;
+                let moved = self.log.append(key.len(), bytes);
+                self.log.write(moved, &Header { spare_units: 0, referenced: false, ..header }, &key, &value);
                 self.index.relocate(position, moved);
-                to += header.tight_bytes();
-            } else {
-                self.index.remove(position);
-                self.count_leaver(&header, now);
+                return Ok(());
             }
+        } else {
+            self.log.pop();
         }
-        self.log.reopen(number, to);
-    }
-
-    fn count_leaver(&mut self, header: &Header, now: Now) {
+        self.index.remove(position);
         match header.is_past(now) {
             true => self.counters.expirations += 1,
             false => self.counters.evictions += 1,
         }
+        Ok(())
     }
 }

@@ -1,7 +1,9 @@
 //! An item as it goes in and as it is shown.
 
 use crate::Expiry;
+use crate::log::Page;
 use lookaside_protocol::Cas;
+use std::collections::VecDeque;
 
 /// What is to be stored under a key.
 #[derive(Clone, Copy, Debug)]
@@ -33,25 +35,67 @@ pub struct ItemView<'a> {
     pub value: Value<'a>,
 }
 
-/// A value's bytes: one piece, or several for a value larger than the largest chunk.
-#[derive(Clone, Copy, Debug)]
+/// A value's bytes: one piece, or several for a value that flows over from one page of the log into the next.
+#[derive(Clone, Copy)]
 pub struct Value<'a> {
     first: &'a [u8],
+    rest: Rest<'a>,
+}
+
+/// What follows the first piece: so many bytes of these pages, from the front of each.
+#[derive(Clone, Copy)]
+struct Rest<'a> {
+    pages: Option<&'a VecDeque<Page>>,
+    place: usize,
+    bytes: usize,
 }
 
 impl<'a> Value<'a> {
     /// A value in one piece.
     pub fn whole(bytes: &'a [u8]) -> Self {
-        Value { first: bytes }
+        Value { first: bytes, rest: Rest { pages: None, place: 0, bytes: 0 } }
+    }
+
+    /// A value of which `bytes` are in `pages`, from the one at `place` on.
+    pub(crate) fn chained(first: &'a [u8], pages: &'a VecDeque<Page>, place: usize, bytes: usize) -> Self {
+        Value { first, rest: Rest { pages: Some(pages), place, bytes } }
     }
 
     /// Its length in bytes.
     pub fn value_bytes(&self) -> usize {
-        self.first.len()
+        self.first.len() + self.rest.bytes
     }
 
     /// Its pieces, in order.
-    pub fn pieces(&self) -> impl Iterator<Item = &'a [u8]> {
-        std::iter::once(self.first)
+    pub fn pieces(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        std::iter::once(self.first).chain(self.rest)
+    }
+
+    /// A copy in one piece.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.value_bytes());
+        self.pieces().for_each(|piece| bytes.extend_from_slice(piece));
+        bytes
+    }
+}
+
+impl<'a> Iterator for Rest<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        if self.bytes == 0 {
+            return None;
+        }
+        let page: &'a [u8] = self.pages?.get(self.place)?;
+        let piece = &page[..self.bytes.min(page.len())];
+        self.place += 1;
+        self.bytes -= piece.len();
+        Some(piece)
+    }
+}
+
+impl std::fmt::Debug for Value<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Value").field("value_bytes", &self.value_bytes()).finish_non_exhaustive()
     }
 }

@@ -1,38 +1,39 @@
-//! Where records lie: segments of equal size, filled one after the other, oldest first in line to be reclaimed.
+//! Where records lie: a ring of pages of equal size, written at the young end and reclaimed at the old one.
 //!
 //! ```text
-//! order:  [ oldest ] [ ... ] [ large ] [ ... ] [ open: records | free ]
+//!  pages:   [ .. reclaimed | oldest record | ... ] [ ... ] [ ... record that | ] [ goes on | ... youngest | free ]
+//!                            ^ tail                                                                         ^ head
 //! ```
-//! A record larger than an eighth of a segment gets a segment of its own size ("large"), which is given back to the
-//! allocator as soon as the record dies. So little is lost at the end of a segment, memory is asked for in few sizes,
-//! and what is counted is what is taken.
+//! A record flows over into the next pages, so that a value of any size takes what it needs and no more; only its
+//! header and key are kept in one piece (a dead filler ends a page that has no room for them). Memory is asked for in
+//! one size and kept for reuse, so what is counted is what is taken, whatever the values' sizes.
 //!
 //! Absent: any idea of which records are worth keeping (see `eviction.rs`) or of who refers to them (`index.rs`).
 
-use crate::record::{Header, State, UNIT_BYTES};
+use crate::record::{HEADER_BYTES, Header, State, UNIT_BYTES};
+use crate::{Expiry, Value};
 use std::collections::VecDeque;
 
 const OFFSET_BITS: u32 = 14;
-const SEGMENT_BYTES_MIN: usize = 4 << 10;
-const SEGMENT_BYTES_MAX: usize = UNIT_BYTES << OFFSET_BITS;
-/// The last number is left out, so that no slot of the index looks like a free one.
-const SEGMENTS_MAX: usize = (1 << (32 - OFFSET_BITS)) - 1;
-/// A stripe is cut into about this many segments.
-const SEGMENTS_PER_STRIPE: usize = 64;
-/// What an allocator keeps beside a block, and rounds up to: 16 bytes fit glibc and musl.
+const PAGE_BYTES_MIN: usize = 4 << 10;
+const PAGE_BYTES_MAX: usize = UNIT_BYTES << OFFSET_BITS;
+const PAGES_MAX: usize = 1 << (32 - OFFSET_BITS);
+/// A stripe is cut into about this many pages.
+const PAGES_PER_STRIPE: usize = 128;
+/// What an allocator keeps beside a block, rounded up: 16 bytes fit glibc and musl.
 const ALLOCATION_OVERHEAD_BYTES: usize = 16;
 
-/// Where a record lies: segment in the upper bits, offset in units in the lower.
+/// Where a record lies: the page's number, as far as it fits, in the upper bits; the offset in units in the lower. The
+/// last units of a page never begin a record, so no slot of the index looks like a free one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Handle(pub u32);
 
 impl Handle {
-    /// The record at `offset` bytes of `segment`.
-    pub fn new(segment: usize, offset: usize) -> Handle {
-        Handle(((segment << OFFSET_BITS) | (offset / UNIT_BYTES)) as u32)
+    fn new(page: usize, offset: usize) -> Handle {
+        Handle((((page & (PAGES_MAX - 1)) << OFFSET_BITS) | (offset / UNIT_BYTES)) as u32)
     }
 
-    fn segment(self) -> usize {
+    fn page(self) -> usize {
         (self.0 >> OFFSET_BITS) as usize
     }
 
@@ -41,211 +42,196 @@ impl Handle {
     }
 }
 
-/// A run of records.
-#[derive(Default)]
-pub(crate) struct Segment {
-    pub bytes: Vec<u8>,
-    /// Records end here.
-    pub used: usize,
-    /// Of the used bytes, those of dead records.
-    pub dead: usize,
-    /// It was made for one large record.
-    is_own: bool,
-}
+pub(crate) type Page = Box<[u8]>;
 
 /// The records of one stripe.
 pub(crate) struct Log {
-    segments: Vec<Segment>,
-    numbers_free: Vec<u32>,
     /// Oldest first.
-    order: VecDeque<u32>,
-    open: Option<usize>,
-    segment_bytes: usize,
-    held_bytes: usize,
-    segments_max: usize,
+    pages: VecDeque<Page>,
+    /// Pages that hold nothing now.
+    spare: Vec<Page>,
+    /// How many pages have been reclaimed before the oldest.
+    page_first: usize,
+    /// Where the oldest record begins in the oldest page.
+    tail: usize,
+    /// Where the next record begins in the youngest page.
+    head: usize,
+    dead_bytes: usize,
+    page_bytes: usize,
 }
 
 impl Log {
     /// An empty log for a stripe of `stripe_bytes`.
     pub fn new(stripe_bytes: usize) -> Log {
-        let share = (stripe_bytes / SEGMENTS_PER_STRIPE).max(1);
-        let segment_bytes = (1 << share.ilog2()).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
-        let segments_max = (stripe_bytes / (segment_bytes / 8)).min(SEGMENTS_MAX);
+        let share = (stripe_bytes / PAGES_PER_STRIPE).max(1);
+        let page_bytes = (1 << share.ilog2()).clamp(PAGE_BYTES_MIN, PAGE_BYTES_MAX);
+        let pages_max = stripe_bytes / page_bytes;
         Log {
-            segments: Vec::with_capacity(segments_max),
-            numbers_free: Vec::with_capacity(segments_max),
-            order: VecDeque::with_capacity(segments_max),
-            open: None,
-            segment_bytes,
-            held_bytes: 0,
-            segments_max,
+            pages: VecDeque::with_capacity(pages_max),
+            spare: Vec::with_capacity(pages_max),
+            page_first: 0,
+            tail: 0,
+            head: page_bytes,
+            dead_bytes: 0,
+            page_bytes,
         }
     }
 
-    /// What the log takes however little it holds.
-    pub fn table_bytes(&self) -> usize {
-        self.segments_max * (size_of::<Segment>() + 2 * size_of::<u32>())
+    /// All that the log takes.
+    pub fn bytes(&self) -> usize {
+        let tables = (self.pages.capacity() + self.spare.capacity()) * size_of::<Page>();
+        tables + (self.pages.len() + self.spare.len()) * self.page_cost_bytes()
     }
 
-    /// What the segments take.
-    pub fn held_bytes(&self) -> usize {
-        self.held_bytes
+    /// What one more page takes.
+    pub fn page_cost_bytes(&self) -> usize {
+        self.page_bytes + ALLOCATION_OVERHEAD_BYTES
     }
 
-    /// What one more segment would take.
-    pub fn segment_cost_bytes(&self) -> usize {
-        allocated_bytes(self.segment_bytes)
+    /// The memory that [`Log::append`] of such a record would ask for; `None` when there can be no more pages.
+    pub fn append_cost_bytes(&self, key_bytes: usize, record_bytes: usize) -> Option<usize> {
+        let rest_bytes = self.page_bytes - self.head;
+        let usable_bytes = if rest_bytes < HEADER_BYTES + key_bytes { 0 } else { rest_bytes };
+        let pages = record_bytes.saturating_sub(usable_bytes).div_ceil(self.page_bytes);
+        let has_numbers = self.pages.len() + pages < PAGES_MAX;
+        has_numbers.then(|| pages.saturating_sub(self.spare.len()) * self.page_cost_bytes())
     }
 
-    /// Whether a record of this size gets a segment of its own.
-    pub fn is_large(&self, record_bytes: usize) -> bool {
-        record_bytes > self.segment_bytes / 8
-    }
-
-    /// Whether a segment may be added at all.
-    pub fn has_number_free(&self) -> bool {
-        self.order.len() < self.segments_max
-    }
-
-    /// Room for a record in the open segment, if it has as much.
-    pub fn append(&mut self, record_bytes: usize) -> Option<Handle> {
-        let number = self.open?;
-        let segment = &mut self.segments[number];
-        let offset = segment.used;
-        if offset + record_bytes > segment.bytes.len() {
-            return None;
+    /// Room for a record at the young end. The caller has made sure of the memory.
+    pub fn append(&mut self, key_bytes: usize, record_bytes: usize) -> Handle {
+        if self.page_bytes - self.head < HEADER_BYTES + key_bytes {
+            self.end_page();
         }
-        segment.used += record_bytes;
-        Some(Handle::new(number, offset))
+        let handle = Handle::new(self.page_first + self.pages.len() - 1, self.head);
+        self.head += record_bytes;
+        while self.head > self.page_bytes {
+            self.add_page();
+            self.head -= self.page_bytes;
+        }
+        handle
     }
 
-    /// Adds an empty segment and fills that one from now on. The caller has made room.
-    pub fn open_segment(&mut self) {
-        let number = self.add(Segment { bytes: vec![0; self.segment_bytes], ..Segment::default() });
-        self.open = Some(number);
+    /// The oldest record, dead or not.
+    pub fn oldest(&self) -> Option<Handle> {
+        (!self.pages.is_empty()).then(|| Handle::new(self.page_first, self.tail))
     }
 
-    /// Adds a segment for one large record. The caller has made room.
-    pub fn append_large(&mut self, record_bytes: usize) -> Handle {
-        let number = self.add(Segment { bytes: vec![0; record_bytes], used: record_bytes, dead: 0, is_own: true });
-        Handle::new(number, 0)
-    }
-
-    /// The record at `handle`, and all that follows it in its segment.
-    pub fn record(&self, handle: Handle) -> &[u8] {
-        &self.segments[handle.segment()].bytes[handle.offset()..]
-    }
-
-    /// As [`Log::record`], to be written.
-    pub fn record_mut(&mut self, handle: Handle) -> &mut [u8] {
-        &mut self.segments[handle.segment()].bytes[handle.offset()..]
-    }
-
-    /// The header of the record at `handle`.
-    pub fn header(&self, handle: Handle) -> Header {
-        Header::decode(self.record(handle))
+    /// Drops the oldest record: its pages are spare as soon as they hold no other.
+    pub fn pop(&mut self) {
+        let Some(header) = self.oldest().map(|handle| self.header(handle)) else { return };
+        if header.state == State::Dead {
+            self.dead_bytes -= header.record_bytes();
+        }
+        self.tail += header.record_bytes();
+        while self.pages.len() > 1 && self.page_bytes.saturating_sub(self.tail) < HEADER_BYTES {
+            // What is left of a page is too short for a filler when it is too short for a header.
+            self.tail = self.tail.saturating_sub(self.page_bytes);
+            self.page_first += 1;
+            self.spare.extend(self.pages.pop_front());
+        }
+        if self.pages.len() == 1 && self.tail == self.head {
+            self.page_first += 1;
+            self.spare.extend(self.pages.pop_front());
+            (self.tail, self.head) = (0, self.page_bytes);
+        }
     }
 
     /// Nothing refers to the record at `handle` any more.
     pub fn bury(&mut self, handle: Handle) {
-        let mut header = self.header(handle);
-        let number = handle.segment();
-        if self.is_own(number) {
-            self.take(number);
-            return;
-        }
-        header.state = State::Dead;
-        header.encode(self.record_mut(handle));
-        self.segments[number].dead += header.record_bytes();
+        let header = Header { state: State::Dead, ..self.header(handle) };
+        self.write_header(handle, &header);
+        self.dead_bytes += header.record_bytes();
     }
 
-    /// The segment that is first in line to be reclaimed.
-    pub fn oldest(&self) -> Option<usize> {
-        self.order.front().map(|&number| number as usize)
+    /// Whether a third of the pages is dead, so that tidying up frees more than evicting.
+    pub fn is_cluttered(&self) -> bool {
+        self.dead_bytes * 3 > self.pages.len() * self.page_bytes
     }
 
-    /// The segment with the most dead records, if they are at least half of it.
-    pub fn mostly_dead(&self) -> Option<usize> {
-        let number = self.order.iter().copied().max_by_key(|&number| self.segments[number as usize].dead)? as usize;
-        (self.segments[number].dead * 2 >= self.segment_bytes).then_some(number)
+    /// The header of the record at `handle`.
+    pub fn header(&self, handle: Handle) -> Header {
+        Header::decode(&self.page(handle)[handle.offset()..])
     }
 
-    /// Whether the segment holds one large record.
-    pub fn is_own(&self, number: usize) -> bool {
-        self.segments[number].is_own
+    /// Its key.
+    pub fn key(&self, handle: Handle) -> &[u8] {
+        let record = &self.page(handle)[handle.offset()..];
+        &record[HEADER_BYTES..][..Header::decode(record).key_bytes.into()]
     }
 
-    /// How far the segment is filled.
-    pub fn used_bytes(&self, number: usize) -> usize {
-        self.segments[number].used
+    /// Its value.
+    pub fn value(&self, handle: Handle, header: &Header) -> Value<'_> {
+        let value_bytes = header.value_bytes as usize;
+        let value_start = handle.offset() + HEADER_BYTES + usize::from(header.key_bytes);
+        let here = &self.page(handle)[value_start..];
+        let first = &here[..value_bytes.min(here.len())];
+        Value::chained(first, &self.pages, self.place_of(handle) + 1, value_bytes - first.len())
     }
 
-    /// Half of what a segment holds.
-    pub fn segment_half_bytes(&self) -> usize {
-        self.segment_bytes / 2
+    /// Changes the header only.
+    pub fn write_header(&mut self, handle: Handle, header: &Header) {
+        let place = self.place_of(handle);
+        header.encode(&mut self.pages[place][handle.offset()..]);
     }
 
-    /// Moves the record at `from` to `to`, which lies not behind it in the same segment, under a new header.
-    pub fn move_back(&mut self, from: Handle, to: Handle, header: &Header) {
-        let bytes = &mut self.segments[from.segment()].bytes;
-        bytes.copy_within(from.offset()..from.offset() + header.tight_bytes(), to.offset());
-        header.encode(&mut bytes[to.offset()..]);
-    }
-
-    /// The segment has been cleared up to `used`: it is filled from now on, and is the youngest.
-    pub fn reopen(&mut self, number: usize, used: usize) {
-        let segment = &mut self.segments[number];
-        segment.used = used;
-        segment.dead = 0;
-        self.make_youngest(number);
-        self.open = Some(number);
-    }
-
-    /// Puts the segment last in line.
-    pub fn make_youngest(&mut self, number: usize) {
-        self.order.retain(|&other| other as usize != number);
-        self.order.push_back(number as u32);
-    }
-
-    /// Takes the segment out of the log.
-    pub fn take(&mut self, number: usize) -> Segment {
-        let segment = std::mem::take(&mut self.segments[number]);
-        self.held_bytes -= allocated_bytes(segment.bytes.len());
-        self.order.retain(|&other| other as usize != number);
-        self.numbers_free.push(number as u32);
-        if self.open == Some(number) {
-            self.open = None;
-        }
-        segment
-    }
-
-    /// Drops every segment.
-    pub fn clear(&mut self) {
-        self.segments.clear();
-        self.numbers_free.clear();
-        self.order.clear();
-        self.open = None;
-        self.held_bytes = 0;
-    }
-
-    fn add(&mut self, segment: Segment) -> usize {
-        self.held_bytes += allocated_bytes(segment.bytes.len());
-        let number = match self.numbers_free.pop() {
-            Some(number) => {
-                self.segments[number as usize] = segment;
-                number
+    /// Writes the whole record, for which there is room at `handle`.
+    pub fn write(&mut self, handle: Handle, header: &Header, key: &[u8], value: &[u8]) {
+        self.write_header(handle, header);
+        let mut place = self.place_of(handle);
+        let key_start = handle.offset() + HEADER_BYTES;
+        let (key_place, mut here) = self.pages[place][key_start..].split_at_mut(key.len());
+        key_place.copy_from_slice(key);
+        let mut rest = value;
+        loop {
+            let (piece, after) = rest.split_at(rest.len().min(here.len()));
+            here[..piece.len()].copy_from_slice(piece);
+            if after.is_empty() {
+                return;
             }
-            None => {
-                self.segments.push(segment);
-                (self.segments.len() - 1) as u32
-            }
-        };
-        self.order.push_back(number);
-        number as usize
+            rest = after;
+            place += 1;
+            here = &mut self.pages[place];
+        }
     }
-}
 
-/// What a record of this size takes when it gets a segment of its own.
-pub(crate) fn allocated_bytes(bytes: usize) -> usize {
-    bytes.next_multiple_of(ALLOCATION_OVERHEAD_BYTES) + ALLOCATION_OVERHEAD_BYTES
+    /// Gives the pages that hold nothing back to the allocator.
+    pub fn drop_spare(&mut self) {
+        self.spare.clear();
+    }
+
+    /// Where the page of `handle` stands in line.
+    fn place_of(&self, handle: Handle) -> usize {
+        handle.page().wrapping_sub(self.page_first) & (PAGES_MAX - 1)
+    }
+
+    fn page(&self, handle: Handle) -> &[u8] {
+        &self.pages[self.place_of(handle)]
+    }
+
+    /// Makes what is left of the youngest page a dead record, and begins another page.
+    fn end_page(&mut self) {
+        let rest_bytes = self.page_bytes - self.head;
+        if rest_bytes >= HEADER_BYTES {
+            let filler = Header {
+                cas: 0,
+                expiry: Expiry::Never,
+                flags: 0,
+                value_bytes: (rest_bytes - HEADER_BYTES) as u32,
+                key_bytes: 0,
+                spare_units: 0,
+                state: State::Dead,
+                referenced: false,
+                fetched: false,
+            };
+            self.write_header(Handle::new(self.page_first + self.pages.len() - 1, self.head), &filler);
+            self.dead_bytes += rest_bytes;
+        }
+        self.add_page();
+        self.head = 0;
+    }
+
+    fn add_page(&mut self) {
+        let page = self.spare.pop().unwrap_or_else(|| vec![0; self.page_bytes].into_boxed_slice());
+        self.pages.push_back(page);
+    }
 }

@@ -3,7 +3,7 @@
 use crate::log::Handle;
 use crate::record::{Header, State};
 use crate::stripe::{Found, Stripe};
-use crate::{Expiry, HashedKey, ItemView, LeaseGet, Now, Value};
+use crate::{Expiry, HashedKey, ItemView, LeaseGet, Now};
 use lookaside_protocol::LeaseToken;
 
 impl Stripe {
@@ -42,24 +42,23 @@ impl Stripe {
         let before = Header { expiry: expiry.unwrap_or(found.header.expiry), ..found.header };
         let state = State::Live { last_access_s: seconds(now) };
         let after = Header { state, referenced: true, fetched: true, ..before };
-        after.encode(self.log.record_mut(found.handle));
+        self.log.write_header(found.handle, &after);
         self.view(found.handle, &before, now)
     }
 
     fn view(&self, handle: Handle, header: &Header, now: Now) -> ItemView<'_> {
-        let record = self.log.record(handle);
         let last_access_age_s = match header.state {
             State::Live { last_access_s } => seconds(now).saturating_sub(last_access_s),
             State::Stale { .. } | State::Dead => 0,
         };
         ItemView {
-            key: header.key(record),
+            key: self.log.key(handle),
             flags: header.flags,
             cas: lookaside_protocol::Cas(header.cas),
             expiry: header.expiry,
             last_access_age_s,
             fetched: header.fetched,
-            value: Value::whole(header.value(record)),
+            value: self.log.value(handle, header),
         }
     }
 }

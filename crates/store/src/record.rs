@@ -125,16 +125,6 @@ impl Header {
         };
         stale_is_over || self.expiry.is_past(now)
     }
-
-    /// The key of the record that this header heads.
-    pub fn key<'a>(&self, record: &'a [u8]) -> &'a [u8] {
-        &record[HEADER_BYTES..][..usize::from(self.key_bytes)]
-    }
-
-    /// The value of the record that this header heads.
-    pub fn value<'a>(&self, record: &'a [u8]) -> &'a [u8] {
-        &record[HEADER_BYTES + usize::from(self.key_bytes)..][..self.value_bytes as usize]
-    }
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {

@@ -8,7 +8,7 @@
 //! The verbs are beside this file: `read.rs`, `write.rs`; who leaves when memory is short: `eviction.rs`. Here is what
 //! they share: finding a record, placing one, dropping one.
 //!
-//! Memory is counted in full: segments with what the allocator adds to them, the index, the tables. The sum never
+//! Memory is counted in full: pages with what the allocator adds to them, the index, the tables. The sum never
 //! exceeds the stripe's share, but for the old half of an index while it is doubled.
 
 use crate::flush::FlushSchedule;
@@ -16,7 +16,7 @@ use crate::hold_off::HoldOffTable;
 use crate::index::Index;
 use crate::lease::{LeaseTable, TokenSource};
 use crate::log::{Handle, Log};
-use crate::record::{self, HEADER_BYTES, Header, State, UNIT_BYTES};
+use crate::record::{self, Header, State, UNIT_BYTES};
 use crate::{Expiry, HashedKey, Now, Options, Statistics};
 use lookaside_protocol::Cas;
 
@@ -90,8 +90,8 @@ impl Stripe {
 
     /// All that the stripe takes.
     pub fn memory_bytes(&self) -> usize {
-        let tables = self.log.table_bytes() + self.leases.bytes() + self.hold_offs.bytes();
-        size_of::<Stripe>() + tables + self.index.bytes() + self.log.held_bytes()
+        let tables = self.index.bytes() + self.leases.bytes() + self.hold_offs.bytes();
+        size_of::<Stripe>() + tables + self.log.bytes()
     }
 
     /// A copy of the counters, with the gauges filled in.
@@ -109,19 +109,14 @@ impl Stripe {
     pub fn flush_if_due(&mut self, now: Now) {
         if self.flushes.take_due(now) {
             self.index = Index::new();
-            self.log.clear();
+            self.log = Log::new(self.bytes_max);
             self.leases.clear();
         }
     }
 
     /// The record of `key`, live or stale. One whose time has come is dropped.
     pub fn find(&mut self, key: HashedKey<'_>, now: Now) -> Option<Found> {
-        let log = &self.log;
-        let is_it = |handle| {
-            let record = log.record(handle);
-            log.header(handle).key(record) == key.key()
-        };
-        let (position, handle) = self.index.find(key.tag(), is_it)?;
+        let (position, handle) = self.index.find(key.tag(), |handle| self.log.key(handle) == key.key())?;
         let found = Found { position, handle, header: self.log.header(handle) };
         if found.header.is_past(now) {
             self.drop_record(found);
@@ -150,14 +145,14 @@ impl Stripe {
             if let Some(spare_units) = spare_units_if_fitting(found.header.record_bytes(), bytes) {
                 header.spare_units = spare_units;
                 header.referenced = true;
-                self.write(found.handle, &header, key, content);
+                self.log.write(found.handle, &header, key.key(), content.value);
                 return Ok(Cas(header.cas));
             }
             self.drop_record(found);
         }
         self.make_index_room(now)?;
-        let handle = self.allocate(bytes, now)?;
-        self.write(handle, &header, key, content);
+        let handle = self.allocate(key.key().len(), bytes, now)?;
+        self.log.write(handle, &header, key.key(), content.value);
         self.index.insert(key.tag(), handle);
         Ok(Cas(header.cas))
     }
@@ -180,14 +175,6 @@ impl Stripe {
             referenced: false,
             fetched: false,
         }
-    }
-
-    fn write(&mut self, handle: Handle, header: &Header, key: HashedKey<'_>, content: &Content<'_>) {
-        let record = self.log.record_mut(handle);
-        header.encode(record);
-        let (key_place, rest) = record[HEADER_BYTES..].split_at_mut(key.key().len());
-        key_place.copy_from_slice(key.key());
-        rest[..content.value.len()].copy_from_slice(content.value);
     }
 }
 

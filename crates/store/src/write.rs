@@ -73,7 +73,7 @@ impl Stripe {
         } else {
             let state = State::Stale { until_ms: now.unix_ms.saturating_add(self.stale_ms) };
             let header = Header { state, referenced: false, ..found.header };
-            header.encode(self.log.record_mut(found.handle));
+            self.log.write_header(found.handle, &header);
         }
         DeleteOutcome::Deleted
     }
@@ -90,8 +90,8 @@ impl Stripe {
         let Some(found) = self.find_live(key, now) else {
             return ArithmeticOutcome::NotFound;
         };
-        let old = found.header.value(self.log.record(found.handle));
-        let Some(number) = arithmetic::parse(old) else {
+        let old = self.log.value(found.handle, &found.header).to_vec();
+        let Some(number) = arithmetic::parse(&old) else {
             return ArithmeticOutcome::NotANumber;
         };
         let number = arithmetic::apply(number, direction, delta);
@@ -141,11 +141,11 @@ impl Stripe {
     }
 
     fn concatenate(&mut self, key: HashedKey<'_>, found: Found, piece: &[u8], behind: bool, now: Now) -> StoreOutcome {
-        let old = found.header.value(self.log.record(found.handle));
-        if self.is_too_large(key, old.len() + piece.len()) {
+        if self.is_too_large(key, found.header.value_bytes as usize + piece.len()) {
             return StoreOutcome::TooLarge;
         }
-        let value = if behind { [old, piece].concat() } else { [piece, old].concat() };
+        let old = self.log.value(found.handle, &found.header).to_vec();
+        let value = if behind { [&old, piece].concat() } else { [piece, &old].concat() };
         match self.restore(key, &found, &value, now) {
             Ok(cas) => {
                 self.counters.items_total += 1;

@@ -1,0 +1,273 @@
+//! The store against a plain map, under random commands and a clock that only the test moves.
+//!
+//! * With memory in plenty every answer must be the model's.
+//! * With hardly any, a value may be missing, and a token may be handed out early or refused; but what is shown is
+//!   what was last stored, no fill that the model refuses is accepted, no hold-off is forgotten, and the memory bound
+//!   holds after every command.
+
+mod model {
+    pub mod command;
+    #[path = "mod.rs"]
+    mod map;
+    pub use map::*;
+}
+
+use lookaside_protocol::{Cas, LeaseToken, StoreMode};
+use lookaside_store::{
+    ArithmeticOutcome, Expiry, HashedKey, ItemView, LeaseGet, LeaseSetOutcome, NewItem, Options, Store, StoreOutcome,
+};
+use model::command::{Command, Memory, Mode, commands};
+use model::{Entry, Expected, Model};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const START_MS: u64 = 1_700_000_000_123;
+
+/// The store, the model, and what clients remember.
+struct Pair {
+    store: Store,
+    model: Model,
+    /// Values may be missing, leases may be lost.
+    is_short_of_memory: bool,
+    memory_bytes_max: u64,
+    tokens: Vec<(u8, LeaseToken)>,
+    uniques: BTreeMap<u8, Cas>,
+}
+
+type Shown = (u32, Vec<u8>);
+
+fn shown(view: ItemView<'_>) -> Shown {
+    (view.flags, view.value.pieces().flatten().copied().collect())
+}
+
+fn of_model(entry: &Entry) -> Shown {
+    (entry.flags, entry.value.clone())
+}
+
+impl Pair {
+    fn new(options: Options, is_short_of_memory: bool) -> Pair {
+        Pair {
+            memory_bytes_max: options.memory_bytes_max as u64,
+            store: Store::new(options.clone()).expect("the options are fine"),
+            model: Model::new(options, START_MS),
+            is_short_of_memory,
+            tokens: Vec::new(),
+            uniques: BTreeMap::new(),
+        }
+    }
+
+    fn run(&mut self, key: u8, command: Command) -> Result<(), TestCaseError> {
+        let name = format!("key:{key}");
+        let hashed = HashedKey::new(name.as_bytes());
+        self.notice_eviction(key, hashed)?;
+        match command {
+            Command::Get => {
+                let seen = self.store.reader(self.model.now()).get(hashed, shown);
+                prop_assert_eq!(seen, self.model.live(key).map(of_model));
+            }
+            Command::Touch { exptime } => self.touch(key, hashed, exptime)?,
+            Command::LeaseGet => self.lease_get(key, hashed)?,
+            Command::Store { mode, flags, exptime, value } => {
+                let expiry = Expiry::from_exptime(exptime, self.model.now());
+                self.store(key, hashed, mode, &NewItem { flags, expiry, value: &value })?;
+            }
+            Command::LeaseSet { memory, flags, exptime, value } => {
+                let expiry = Expiry::from_exptime(exptime, self.model.now());
+                self.lease_set(key, hashed, memory, &NewItem { flags, expiry, value: &value })?;
+            }
+            Command::Delete { hold_off_ms } => {
+                let outcome = self.store.delete(hashed, hold_off_ms, self.model.now());
+                prop_assert_eq!(outcome, self.model.delete(key, hold_off_ms));
+            }
+            Command::Arithmetic { direction, delta } => {
+                let outcome = self.store.arithmetic(hashed, direction, delta, self.model.now());
+                let (expected, value) = self.model.expect_arithmetic(key, direction, delta);
+                match (outcome, expected) {
+                    (ArithmeticOutcome::Number(number, cas), Expected::Number(wanted)) => {
+                        prop_assert_eq!(number, wanted);
+                        prop_assert!(self.model.count(key, value, cas), "the unique is new and grows");
+                    }
+                    (ArithmeticOutcome::NotFound, Expected::NotFound) => {}
+                    (ArithmeticOutcome::NotANumber, Expected::NotANumber) => {}
+                    other => prop_assert!(false, "{:?}", other),
+                }
+            }
+            Command::Flush { ahead_ms } => {
+                self.store.flush_all(lookaside_store::Now { unix_ms: self.model.now_ms + ahead_ms });
+                self.model.flush(ahead_ms);
+            }
+            Command::Wait { ms } => self.model.advance(ms),
+        }
+        prop_assert!(self.store.statistics().memory_bytes <= self.memory_bytes_max);
+        Ok(())
+    }
+
+    /// A store that is short of memory may have let go of a live value; never may it show another.
+    fn notice_eviction(&mut self, key: u8, hashed: HashedKey<'_>) -> Result<(), TestCaseError> {
+        if self.is_short_of_memory {
+            match self.store.reader(self.model.now()).get(hashed, shown) {
+                Some(seen) => prop_assert_eq!(Some(seen), self.model.live(key).map(of_model)),
+                None if self.model.live(key).is_some() => self.model.evict(key),
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn touch(&mut self, key: u8, hashed: HashedKey<'_>, exptime: i64) -> Result<(), TestCaseError> {
+        let expiry = Expiry::from_exptime(exptime, self.model.now());
+        let seen = self.store.reader(self.model.now()).get_and_touch(hashed, expiry, |view| (shown(view), view.expiry));
+        prop_assert_eq!(seen, self.model.live(key).map(|entry| (of_model(entry), expiry)));
+        self.model.touch(key, expiry);
+        self.model.settle();
+        Ok(())
+    }
+
+    fn lease_get(&mut self, key: u8, hashed: HashedKey<'_>) -> Result<(), TestCaseError> {
+        let answer = self.store.reader(self.model.now()).lease_get(hashed, |answer| match answer {
+            LeaseGet::Hit(view) => Ok(shown(view)),
+            LeaseGet::Miss { token, stale } => Err((token, stale.map(shown))),
+        });
+        let (token, stale) = match answer {
+            Ok(hit) => {
+                prop_assert_eq!(Some(hit), self.model.live(key).map(of_model));
+                return Ok(());
+            }
+            Err(miss) => miss,
+        };
+        prop_assert!(self.model.live(key).is_none(), "a live value must be shown");
+        if stale.is_some() || !self.is_short_of_memory {
+            prop_assert_eq!(stale, self.model.stale(key).map(of_model));
+        } else {
+            self.model.evict(key);
+        }
+        let is_due = self.model.token_is_due(key);
+        prop_assert!(token.is_held() == is_due || self.is_short_of_memory && token.is_held());
+        if token.is_held() {
+            prop_assert!(self.model.issue(key, token), "no token is handed out twice");
+            self.tokens.push((key, token));
+        } else {
+            prop_assert_eq!(token, LeaseToken::HOT_MISS);
+        }
+        Ok(())
+    }
+
+    fn store(&mut self, key: u8, hashed: HashedKey<'_>, mode: Mode, item: &NewItem<'_>) -> Result<(), TestCaseError> {
+        let mode = match mode {
+            Mode::Set => StoreMode::Set,
+            Mode::Add => StoreMode::Add,
+            Mode::Replace => StoreMode::Replace,
+            Mode::Append => StoreMode::Append,
+            Mode::Prepend => StoreMode::Prepend,
+            Mode::Cas(memory) => StoreMode::Cas(self.unique(key, memory)),
+        };
+        let outcome = self.store.store(hashed, mode, item, self.model.now());
+        let expected = self.model.expect_store(key, mode);
+        match outcome {
+            StoreOutcome::Stored(cas) => {
+                prop_assert_eq!(expected, Expected::Stored);
+                let is_new = self.model.store(key, mode, item.flags, item.expiry, item.value, cas);
+                prop_assert!(is_new, "the unique is new and grows");
+                self.uniques.insert(key, cas);
+            }
+            StoreOutcome::NotStored if mode == StoreMode::Add && self.is_short_of_memory => {}
+            StoreOutcome::NotStored => prop_assert_eq!(expected, Expected::NotStored),
+            StoreOutcome::Exists => prop_assert_eq!(expected, Expected::Exists),
+            StoreOutcome::NotFound => prop_assert_eq!(expected, Expected::NotFound),
+            StoreOutcome::TooLarge if self.is_short_of_memory => {
+                prop_assert!(matches!(mode, StoreMode::Append | StoreMode::Prepend));
+            }
+            StoreOutcome::TooLarge | StoreOutcome::OutOfMemory => prop_assert!(false, "{:?}", outcome),
+        }
+        Ok(())
+    }
+
+    fn lease_set(
+        &mut self,
+        key: u8,
+        hashed: HashedKey<'_>,
+        memory: Memory,
+        item: &NewItem<'_>,
+    ) -> Result<(), TestCaseError> {
+        let token = self.token(key, memory);
+        let outcome = self.store.lease_set(hashed, token, item, self.model.now());
+        let expected = self.model.expect_lease_set(key, token);
+        match outcome {
+            LeaseSetOutcome::Stored(cas) => {
+                prop_assert_eq!(expected, Expected::Stored, "a fill that the model refuses");
+                // To the model a fill is an add that no hold-off refuses.
+                self.model.store(key, StoreMode::Add, item.flags, item.expiry, item.value, cas);
+            }
+            LeaseSetOutcome::StaleStored => {
+                prop_assert!(self.model.stale(key).is_some());
+                prop_assert!(expected == Expected::StaleStored || self.is_short_of_memory);
+                self.model.refresh_stale(key, item.flags, item.expiry, item.value);
+            }
+            LeaseSetOutcome::NotStored => {
+                prop_assert!(expected == Expected::NotStored || self.is_short_of_memory, "{:?}", expected);
+            }
+            LeaseSetOutcome::TooLarge | LeaseSetOutcome::OutOfMemory => prop_assert!(false, "{:?}", outcome),
+        }
+        Ok(())
+    }
+
+    fn token(&self, key: u8, memory: Memory) -> LeaseToken {
+        let newest = self.tokens.iter().rfind(|(of, _)| *of == key).map(|&(_, token)| token);
+        match memory {
+            Memory::Newest => newest.unwrap_or(LeaseToken::HOT_MISS),
+            Memory::Any(choice) if !self.tokens.is_empty() => self.tokens[choice % self.tokens.len()].1,
+            Memory::Any(_) => LeaseToken::HOT_MISS,
+            Memory::Invented(token) => LeaseToken(token),
+        }
+    }
+
+    fn unique(&self, key: u8, memory: Memory) -> Cas {
+        match memory {
+            Memory::Newest => self.uniques.get(&key).copied().unwrap_or(Cas(0)),
+            Memory::Any(choice) => {
+                self.uniques.values().copied().nth(choice % self.uniques.len().max(1)).unwrap_or(Cas(0))
+            }
+            Memory::Invented(unique) => Cas(unique),
+        }
+    }
+}
+
+fn options_in_plenty() -> impl Strategy<Value = Options> {
+    let interval_ms = prop_oneof![Just(10_000u32), Just(0u32), 1u32..3_000];
+    let stale_ms = prop_oneof![Just(10_000u32), Just(0u32), 1u32..3_000];
+    (interval_ms, stale_ms, any::<bool>(), any::<u64>()).prop_map(|(interval_ms, stale_ms, to_the_letter, seed)| {
+        Options {
+            memory_bytes_max: 8 << 20,
+            lease_interval_ms: interval_ms,
+            lease_interval_outlasts_delete: to_the_letter,
+            stale_ms,
+            seed,
+            ..Options::default()
+        }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn with_memory_in_plenty_it_is_the_map(options in options_in_plenty(), commands in commands(4, 300, 250)) {
+        let mut pair = Pair::new(options, false);
+        for (key, command) in commands {
+            pair.run(key, command)?;
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn with_hardly_any_memory_it_is_never_wrong(commands in commands(200, 4_000, 1_500)) {
+        let options = Options { memory_bytes_max: 64 << 10, item_bytes_max: 8 << 10, ..Options::default() };
+        let mut pair = Pair::new(options, true);
+        for (key, command) in commands {
+            pair.run(key, command)?;
+        }
+    }
+}

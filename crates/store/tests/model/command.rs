@@ -1,0 +1,91 @@
+//! Random commands, so mixed that the rare meets the rare: a late fill after a delete during a hold-off.
+
+use lookaside_protocol::Direction;
+use proptest::prelude::*;
+
+/// Which token or unique a client comes with.
+#[derive(Clone, Copy, Debug)]
+pub enum Memory {
+    /// The newest that it has seen of that key.
+    Newest,
+    /// Any that it has seen of any key.
+    Any(usize),
+    /// One that it has made up, or "hot miss".
+    Invented(u64),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Mode {
+    Set,
+    Add,
+    Replace,
+    Append,
+    Prepend,
+    Cas(Memory),
+}
+
+#[derive(Clone, Debug)]
+pub enum Command {
+    Get,
+    Touch { exptime: i64 },
+    LeaseGet,
+    Store { mode: Mode, flags: u32, exptime: i64, value: Vec<u8> },
+    LeaseSet { memory: Memory, flags: u32, exptime: i64, value: Vec<u8> },
+    Delete { hold_off_ms: u32 },
+    Arithmetic { direction: Direction, delta: u64 },
+    Flush { ahead_ms: u64 },
+    Wait { ms: u64 },
+}
+
+/// Up to `length_max` commands on keys below `keys`, with values of up to `value_bytes_max`.
+pub fn commands(keys: u8, value_bytes_max: usize, length_max: usize) -> impl Strategy<Value = Vec<(u8, Command)>> {
+    prop::collection::vec((0..keys, command(value_bytes_max)), 1..length_max)
+}
+
+fn command(value_bytes_max: usize) -> impl Strategy<Value = Command> {
+    prop_oneof![
+        4 => Just(Command::Get),
+        1 => exptime().prop_map(|exptime| Command::Touch { exptime }),
+        6 => Just(Command::LeaseGet),
+        6 => (mode(), 0u32..4, exptime(), value(value_bytes_max))
+            .prop_map(|(mode, flags, exptime, value)| Command::Store { mode, flags, exptime, value }),
+        6 => (memory(), 0u32..4, exptime(), value(value_bytes_max))
+            .prop_map(|(memory, flags, exptime, value)| Command::LeaseSet { memory, flags, exptime, value }),
+        4 => prop_oneof![Just(0u32), 1u32..4_000].prop_map(|hold_off_ms| Command::Delete { hold_off_ms }),
+        1 => (prop_oneof![Just(Direction::Up), Just(Direction::Down)], prop_oneof![0u64..200, any::<u64>()])
+            .prop_map(|(direction, delta)| Command::Arithmetic { direction, delta }),
+        1 => prop_oneof![Just(0u64), 0u64..3_000].prop_map(|ahead_ms| Command::Flush { ahead_ms }),
+        4 => prop_oneof![1u64..50, 500u64..4_000].prop_map(|ms| Command::Wait { ms }),
+    ]
+}
+
+fn mode() -> impl Strategy<Value = Mode> {
+    prop_oneof![
+        3 => Just(Mode::Set),
+        3 => Just(Mode::Add),
+        1 => Just(Mode::Replace),
+        1 => Just(Mode::Append),
+        1 => Just(Mode::Prepend),
+        2 => memory().prop_map(Mode::Cas),
+    ]
+}
+
+fn memory() -> impl Strategy<Value = Memory> {
+    prop_oneof![
+        4 => Just(Memory::Newest),
+        3 => any::<usize>().prop_map(Memory::Any),
+        1 => (0u64..4).prop_map(Memory::Invented),
+    ]
+}
+
+fn exptime() -> impl Strategy<Value = i64> {
+    prop_oneof![4 => Just(0i64), 2 => 1i64..6, 1 => Just(-1i64)]
+}
+
+fn value(value_bytes_max: usize) -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        prop_oneof![0u64..120, any::<u64>()].prop_map(|number| number.to_string().into_bytes()),
+        (any::<u8>(), 0..=value_bytes_max).prop_map(|(byte, length)| vec![byte; length]),
+        (any::<u8>(), 0..=30usize).prop_map(|(byte, length)| vec![byte; length]),
+    ]
+}
