@@ -266,8 +266,11 @@ proptest! {
     fn with_hardly_any_memory_it_is_never_wrong(commands in commands(200, 4_000, 1_500)) {
         let options = Options { memory_bytes_max: 64 << 10, item_bytes_max: 8 << 10, ..Options::default() };
         let mut pair = Pair::new(options, true);
-        for (key, command) in commands {
-            pair.run(key, command)?;
+        for (count, (key, command)) in commands.into_iter().enumerate() {
+            // Flushed as often as in plenty, the store would never be short of memory.
+            if count % 50 == 0 || !matches!(command, Command::Flush { .. }) {
+                pair.run(key, command)?;
+            }
         }
     }
 }
