@@ -22,7 +22,7 @@ impl Stripe {
     pub(crate) fn allocate(&mut self, key_bytes: usize, record_bytes: usize, now: Now) -> Result<Handle, NoRoom> {
         let mut carry_bytes = self.carry_bytes_max(record_bytes);
         // One page is left for records that are carried over: they are written before the page they leave is free.
-        while !self.can_append(key_bytes, record_bytes, self.log.page_cost_bytes()) {
+        while !self.can_append(key_bytes, record_bytes, 1) {
             self.retire_oldest(&mut carry_bytes, now)?;
         }
         Ok(self.log.append(key_bytes, record_bytes))
@@ -48,9 +48,9 @@ impl Stripe {
         CARRY_FACTOR * (bytes + self.log.page_cost_bytes())
     }
 
-    fn can_append(&self, key_bytes: usize, record_bytes: usize, reserve_bytes: usize) -> bool {
-        let cost_bytes = self.log.append_cost_bytes(key_bytes, record_bytes);
-        cost_bytes.is_some_and(|bytes| self.memory_bytes() + bytes + reserve_bytes <= self.bytes_max)
+    fn can_append(&self, key_bytes: usize, record_bytes: usize, pages_over: usize) -> bool {
+        let cost_bytes = self.log.append_cost_bytes(key_bytes, record_bytes, pages_over);
+        cost_bytes.is_some_and(|bytes| self.memory_bytes() + bytes <= self.bytes_max)
     }
 
     /// Carries the oldest record over to the young end, or drops it.

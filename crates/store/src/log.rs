@@ -88,11 +88,12 @@ impl Log {
         self.page_bytes + ALLOCATION_OVERHEAD_BYTES
     }
 
-    /// The memory that [`Log::append`] of such a record would ask for; `None` when there can be no more pages.
-    pub fn append_cost_bytes(&self, key_bytes: usize, record_bytes: usize) -> Option<usize> {
+    /// The memory that [`Log::append`] of such a record would ask for, with so many pages left over; `None` when there
+    /// can be no more pages.
+    pub fn append_cost_bytes(&self, key_bytes: usize, record_bytes: usize, pages_over: usize) -> Option<usize> {
         let rest_bytes = self.page_bytes - self.head;
         let usable_bytes = if rest_bytes < HEADER_BYTES + key_bytes { 0 } else { rest_bytes };
-        let pages = record_bytes.saturating_sub(usable_bytes).div_ceil(self.page_bytes);
+        let pages = record_bytes.saturating_sub(usable_bytes).div_ceil(self.page_bytes) + pages_over;
         let has_numbers = self.pages.len() + pages < PAGES_MAX;
         has_numbers.then(|| pages.saturating_sub(self.spare.len()) * self.page_cost_bytes())
     }
