@@ -299,3 +299,30 @@ async fn quiet_meta_commands_are_loud_to_the_servers_and_quiet_to_the_client() {
         assert!(!meta.flags.split(|byte| *byte == b' ').any(|flag| flag == b"q"), "{meta:?}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_block_of_a_refused_store_is_never_taken_for_commands() {
+    let settings = Settings::default();
+    let limit = settings.limits.value_bytes_max;
+    let block = "delete a\r\n".repeat(limit / 10 + 1);
+    let text = format!("set k 0 0 {}\r\n{block}\r\nget a\r\n", block.len());
+    // At once, and in parts that end inside the block.
+    for part_bytes in [text.len(), 65_536, 1_000] {
+        let bench = Bench::start(settings.clone());
+        let mut client = bench.connect_with(4 << 20);
+        for part in text.as_bytes().chunks(part_bytes) {
+            client.write_all(part).await.unwrap();
+        }
+        expect(&mut client, "SERVER_ERROR object too large for cache\r\nEND\r\n").await;
+        let asked = bench.route.batches.lock().unwrap().concat();
+        assert_eq!(asked.iter().map(|request| &request.key[..]).collect::<Vec<_>>(), [b"k", b"a"]);
+    }
+    // Small enough that the line and its block arrive in one read.
+    let mut settings = settings;
+    settings.limits.value_bytes_max = 8;
+    let bench = Bench::start(settings);
+    let mut client = bench.connect();
+    client.write_all(b"set k 0 0 9\r\ndelete a\n\r\nget b\r\n").await.unwrap();
+    expect(&mut client, "SERVER_ERROR object too large for cache\r\nEND\r\n").await;
+    assert_eq!(bench.route.batch_sizes(), [2]);
+}
