@@ -1,5 +1,7 @@
-//! Where the configuration comes from.
+//! Where the configuration comes from, and what it says together with the command line.
 
+use lookaside_client::DestinationOptions;
+use lookaside_routing::{Configuration, ConfigurationError, ConfigurationWarning, Defaults};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -37,5 +39,45 @@ impl fmt::Display for Source {
             Source::File(path) => write!(f, "{}", path.display()),
             Source::Text(_) => write!(f, "configuration on the command line"),
         }
+    }
+}
+
+/// A configuration that has been read and found good, with the habits towards servers that it does not speak of.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    text: String,
+    configuration: Configuration,
+    destination_options: DestinationOptions,
+}
+
+impl Plan {
+    /// Reads a configuration. The error has line, column and reason.
+    pub fn read(
+        text: &str,
+        defaults: &Defaults,
+        destination_options: &DestinationOptions,
+    ) -> Result<Plan, ConfigurationError> {
+        let configuration = Configuration::read(text, defaults)?;
+        Ok(Plan { text: text.to_owned(), configuration, destination_options: destination_options.clone() })
+    }
+
+    /// The text it was read from.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// What it says.
+    pub fn configuration(&self) -> &Configuration {
+        &self.configuration
+    }
+
+    /// What holds for every destination; the timeouts are the configuration's.
+    pub fn destination_options(&self) -> &DestinationOptions {
+        &self.destination_options
+    }
+
+    /// What was ignored.
+    pub fn warnings(&self) -> &[ConfigurationWarning] {
+        &self.configuration.warnings
     }
 }

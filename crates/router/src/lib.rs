@@ -13,7 +13,7 @@
 //!   clients that this thread accepted. Nothing of a request crosses threads.
 //! * [`Fleet`] is what the threads of one process share: the count of connections, the state of the configuration,
 //!   and the list of routers that `stats` adds up.
-//! * The daemon puts them on threads and sockets; a simulation puts one [`Router`] on a network of its own.
+//! * [`daemon`] puts them on threads and sockets; a simulation puts one [`Router`] on a network of its own.
 //!
 //! Absent on purpose: how a key is routed (`routing`), how a server is reached (`client`), and a store: the router
 //! keeps no value longer than its reply takes.
@@ -22,9 +22,11 @@
 mod admin;
 mod answer;
 mod configuration;
+pub mod daemon;
 mod fleet;
 mod flush;
 mod intake;
+mod listen;
 mod options;
 mod router;
 mod session;
@@ -33,7 +35,7 @@ mod statistics;
 mod tree;
 mod watch;
 
-pub use configuration::Source;
+pub use configuration::{Plan, Source};
 pub use fleet::{Fleet, Identity};
 pub use intake::BATCH_REQUESTS_MAX;
 pub use options::Options;

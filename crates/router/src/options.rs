@@ -3,6 +3,8 @@
 use crate::configuration::Source;
 use crate::settings::{CONNECTIONS_MAX, Settings, VALUE_BYTES_MAX};
 use clap::{ArgGroup, Parser};
+use lookaside_client::DestinationOptions;
+use lookaside_routing::{Defaults, HealthSettings, RoutingPrefix};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
@@ -120,6 +122,25 @@ impl Options {
         };
         settings.limits.value_bytes_max = self.value_bytes_max as usize;
         settings
+    }
+
+    /// What holds where the configuration does not say otherwise.
+    pub fn defaults(&self) -> Result<Defaults, String> {
+        let prefix = RoutingPrefix::parse(&self.route_prefix).map_err(|error| format!("--route-prefix: {error}"))?;
+        Ok(Defaults { prefix, server_timeout_ms: self.server_timeout.into() })
+    }
+
+    /// What holds for every server.
+    pub fn destination_options(&self) -> DestinationOptions {
+        DestinationOptions {
+            outstanding_requests_max: self.target_max_pending as usize,
+            health: HealthSettings {
+                timeouts_until_out: self.timeouts_until_tko,
+                probe_initial_ms: self.probe_timeout_initial.into(),
+                probe_max_ms: self.probe_timeout_max.into(),
+            },
+            ..DestinationOptions::default()
+        }
     }
 
     /// How many threads to run.

@@ -4,16 +4,20 @@
 //! is taken over with its connection and its health: a server that was taken out does not come back by a reload, and
 //! one that is fine is not connected to again. All others end when the last batch on the old tree has its outcomes.
 
+use crate::Plan;
 use crate::flush;
-use lookaside_client::{Network, TcpDestination};
-use lookaside_routing::{Destination as _, Route};
+use lookaside_client::{DestinationOptions, Network, TcpDestination};
+use lookaside_routing::{Address, Destination, DestinationSettings, Destinations, Route};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// What makes two destinations the same.
+type Identity = (Address, DestinationSettings);
 
 /// A tree of routes and the servers at its leaves.
 pub struct Tree {
     route: Arc<dyn Route>,
-    destinations: BTreeMap<String, Arc<TcpDestination>>,
+    destinations: BTreeMap<Identity, Arc<TcpDestination>>,
     network: Option<Arc<dyn Network>>,
 }
 
@@ -21,6 +25,14 @@ impl Tree {
     /// A tree that was put together elsewhere; it shows no destinations in `stats`.
     pub fn of(route: Arc<dyn Route>) -> Tree {
         Tree { route, destinations: BTreeMap::new(), network: None }
+    }
+
+    /// The tree that `plan` describes, with destinations on `network`, taken over from `old` where they are the same.
+    /// Must be called inside the tokio runtime that will serve it. `seed` is what the jitter of probes is drawn from.
+    pub fn build(plan: &Plan, network: Arc<dyn Network>, seed: u64, old: Option<&Tree>) -> Tree {
+        let mut leaves = Leaves { plan, network, seed, old, destinations: BTreeMap::new() };
+        let route = Arc::new(plan.configuration().build(&mut leaves));
+        Tree { route, destinations: leaves.destinations, network: Some(leaves.network) }
     }
 
     /// Its root.
@@ -47,5 +59,36 @@ impl Tree {
             true => Ok(()),
             false => Err(format!("not flushed: {}", failed.join(", "))),
         }
+    }
+}
+
+/// Makes the destinations of one tree.
+struct Leaves<'a> {
+    plan: &'a Plan,
+    network: Arc<dyn Network>,
+    seed: u64,
+    old: Option<&'a Tree>,
+    destinations: BTreeMap<Identity, Arc<TcpDestination>>,
+}
+
+impl Leaves<'_> {
+    fn connect(&self, address: &Address, settings: &DestinationSettings) -> Arc<TcpDestination> {
+        let options = DestinationOptions {
+            server_timeout_ms: settings.server_timeout_ms,
+            connect_timeout_ms: Some(settings.connect_timeout_ms),
+            seed: self.seed ^ self.destinations.len() as u64,
+            ..self.plan.destination_options().clone()
+        };
+        Arc::new(TcpDestination::new(address.clone(), self.network.clone(), options))
+    }
+}
+
+impl Destinations for Leaves<'_> {
+    fn destination(&mut self, address: &Address, settings: &DestinationSettings) -> Arc<dyn Destination> {
+        let identity = (address.clone(), *settings);
+        let kept = self.destinations.get(&identity).or_else(|| self.old?.destinations.get(&identity));
+        let destination = kept.cloned().unwrap_or_else(|| self.connect(address, settings));
+        self.destinations.insert(identity, destination.clone());
+        destination
     }
 }

@@ -1,0 +1,202 @@
+//! The daemon: threads, sockets, signals, and the configuration file.
+//!
+//! ```text
+//!   main thread     signals, the file's watch --- configuration ---.
+//!   thread 0        runtime | listener | Router | destinations  <--+
+//!   thread 1        runtime | listener | Router | destinations  <--+
+//! ```
+//!
+//! Threads share a port (SO_REUSEPORT) and nothing that a request needs. A new configuration is read and tried once,
+//! on the main thread; every thread then builds its own tree from it.
+
+use crate::configuration::{Plan, Source};
+use crate::watch::FileWatch;
+use crate::{Fleet, Identity, Options, Router, Settings, Tree, listen};
+use lookaside_client::{DestinationOptions, TcpNetwork};
+use lookaside_routing::Defaults;
+use std::io::{self, IsTerminal as _};
+use std::net::TcpListener;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread;
+use std::thread::JoinHandle;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+/// The exit code for a command line or a configuration that cannot be used.
+const EXIT_USAGE: u8 = 2;
+
+/// Runs the daemon until SIGINT or SIGTERM.
+pub fn run(options: Options) -> ExitCode {
+    start_log(options.verbose);
+    let (reader, plan) = match Reader::new(&options).and_then(|reader| reader.read().map(|plan| (reader, plan))) {
+        Ok(found) => found,
+        Err(why) => return complain(&why, EXIT_USAGE),
+    };
+    if options.validate_config {
+        println!("{}: the configuration is good", reader.source);
+        return ExitCode::SUCCESS;
+    }
+    match serve(&options, reader, plan) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => complain(&why, 1),
+    }
+}
+
+fn complain(why: &str, code: u8) -> ExitCode {
+    eprintln!("lookaside-router: {why}");
+    code.into()
+}
+
+fn start_log(verbose: u8) {
+    let level = match verbose {
+        0 => "info",
+        1 => "debug",
+        _ => "trace",
+    };
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| level.into());
+    let colours = io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(colours).init();
+}
+
+/// Reads configurations, the first and all that follow.
+struct Reader {
+    source: Source,
+    defaults: Defaults,
+    destination_options: DestinationOptions,
+}
+
+impl Reader {
+    fn new(options: &Options) -> Result<Reader, String> {
+        let destination_options = options.destination_options();
+        Ok(Reader { source: options.source()?, defaults: options.defaults()?, destination_options })
+    }
+
+    fn read(&self) -> Result<Plan, String> {
+        self.plan(self.source.read())
+    }
+
+    /// The plan in `content`. What is wrong is said with the source and the line.
+    fn plan(&self, content: Result<String, String>) -> Result<Plan, String> {
+        let text = content.map_err(|why| self.source.blame(&why))?;
+        let plan = Plan::read(&text, &self.defaults, &self.destination_options)
+            .map_err(|error| self.source.blame(&error.to_string()))?;
+        for warning in plan.warnings() {
+            tracing::warn!("{}: {warning}", self.source);
+        }
+        Ok(plan)
+    }
+}
+
+fn serve(options: &Options, reader: Reader, plan: Plan) -> Result<(), String> {
+    let listeners = listen::open(options.listen_address(), options.threads())?;
+    let address = listeners[0].local_addr().map_err(|error| format!("the system hides the port: {error}"))?;
+    let started_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let fleet = Fleet::new(Identity { pid: std::process::id(), started_unix_s }, reader.source.to_string());
+    let (shut, shutdown) = watch::channel(false);
+    let (publish, plans) = watch::channel(Arc::new(plan));
+    let mut threads = Vec::new();
+    for (index, listener) in listeners.into_iter().enumerate() {
+        let worker = Worker {
+            settings: options.settings(),
+            fleet: fleet.clone(),
+            plans: plans.clone(),
+            shutdown: shutdown.clone(),
+            seed: fastrand::u64(..),
+        };
+        threads.push(worker.spawn(index, listener)?);
+    }
+    tracing::info!("{} threads, configuration from {}", threads.len(), reader.source);
+    tracing::info!("listening on {address}");
+    let mut outcome = runtime()?.block_on(stay(&reader, &fleet, publish));
+    shut.send_replace(true);
+    for thread in threads {
+        if thread.join().is_err() {
+            outcome = Err("a thread failed; this is a bug of the router".to_owned());
+        }
+    }
+    outcome
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, String> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build().map_err(|error| format!("the system gives no event queue: {error}"))
+}
+
+/// Waits for the signal to end, and takes changes of the configuration until then.
+async fn stay(reader: &Reader, fleet: &Fleet, publish: watch::Sender<Arc<Plan>>) -> Result<(), String> {
+    let in_words = |error: io::Error| format!("signals cannot be received: {error}");
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(in_words)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(in_words)?;
+    tokio::select! {
+        biased;
+        _ = interrupt.recv() => tracing::info!("SIGINT: shutting down"),
+        _ = terminate.recv() => tracing::info!("SIGTERM: shutting down"),
+        () = follow(reader, fleet, publish) => {}
+    }
+    Ok(())
+}
+
+/// Takes each good change of the configuration, and refuses each bad one, for ever.
+async fn follow(reader: &Reader, fleet: &Fleet, publish: watch::Sender<Arc<Plan>>) {
+    let Source::File(path) = &reader.source else {
+        return std::future::pending().await;
+    };
+    let seen = publish.borrow().text().to_owned();
+    let mut file = FileWatch::new(path, seen);
+    loop {
+        let content = file.changed().await;
+        match reader.plan(content) {
+            Ok(plan) => {
+                tracing::info!("{}: new configuration in force", reader.source);
+                publish.send_replace(Arc::new(plan));
+                fleet.configuration_taken();
+            }
+            Err(why) => {
+                tracing::error!("new configuration refused, the old one stays in force: {why}");
+                fleet.configuration_refused(why);
+            }
+        }
+    }
+}
+
+/// What one thread is made of.
+struct Worker {
+    settings: Settings,
+    fleet: Arc<Fleet>,
+    plans: watch::Receiver<Arc<Plan>>,
+    shutdown: watch::Receiver<bool>,
+    seed: u64,
+}
+
+impl Worker {
+    fn spawn(self, index: usize, listener: TcpListener) -> Result<JoinHandle<()>, String> {
+        let runtime = runtime()?;
+        thread::Builder::new()
+            .name(format!("proxy-{index}"))
+            .spawn(move || runtime.block_on(self.run(listener)))
+            .map_err(|error| format!("the system gives no thread: {error}"))
+    }
+
+    async fn run(mut self, listener: TcpListener) {
+        let network = Arc::new(TcpNetwork);
+        let plan = self.plans.borrow_and_update().clone();
+        let tree = Tree::build(&plan, network.clone(), self.seed, None);
+        let listener = tokio::net::TcpListener::from_std(listener).expect("it is not blocking and this is a runtime");
+        let router = Router::new(self.settings, self.fleet, tree);
+        let serve = router.clone().serve(Box::new(listener), self.shutdown);
+        let reload = async {
+            while self.plans.changed().await.is_ok() {
+                let plan = self.plans.borrow_and_update().clone();
+                router.set_tree(Tree::build(&plan, network.clone(), self.seed, Some(&router.tree())));
+            }
+            std::future::pending().await
+        };
+        tokio::select! {
+            biased;
+            () = reload => {}
+            () = serve => {}
+        }
+    }
+}
