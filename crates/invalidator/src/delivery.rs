@@ -34,7 +34,7 @@ pub trait Delivery: Send + Sync {
     /// Deletes `keys`: for each, in order, whether it has been applied.
     fn delete(&self, keys: Vec<Bytes>) -> BoxFuture<'_, Vec<Result<(), Refusal>>>;
 
-    /// Empties the whole cluster, for when deletes have been lost.
+    /// Empties the whole cluster, for when deletes have been lost. Routers do that only if they were told to.
     fn flush(&self) -> BoxFuture<'_, Result<(), Refusal>>;
 }
 

@@ -54,7 +54,7 @@ pub struct Options {
     #[arg(long, value_name = "earliest|now|POSITION", default_value = "now")]
     pub from: String,
     /// What to do when the log no longer reaches back to a cluster's position, so that deletes are lost: stop that
-    /// cluster's pipeline, or empty the whole cluster and go on from the present
+    /// cluster's pipeline, or empty the whole cluster (its routers need --enable-flush-cmd) and go on from the present
     #[arg(long, value_enum, default_value = "stop")]
     pub on_position_lost: OnPositionLost,
 
