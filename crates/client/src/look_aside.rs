@@ -12,6 +12,8 @@
 //! A value that was loaded is returned whatever becomes of its fill: a refused fill means that a delete came between,
 //! and that the next reader will load anew.
 //!
+//! The servers must know leases (`lease-get`): a plain memcached answers with an error line, and nothing is ever filled.
+//!
 //! Absent on purpose: codecs and compression (values are bytes), and where a key goes: any [`Route`] will do, a tree
 //! down to servers or one destination that is a router.
 

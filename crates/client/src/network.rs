@@ -3,7 +3,10 @@
 
 use lookaside_routing::{Address, BoxFuture};
 use std::{io, net::IpAddr};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpStream, UnixListener, UnixStream},
+};
 
 /// A connection: bytes both ways, in order, until it breaks.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {
@@ -26,14 +29,19 @@ pub trait Network: Send + Sync {
     fn listen<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Listener>>>;
 }
 
-/// The operating system's TCP, with Nagle's delay off.
+/// The operating system's sockets: TCP with Nagle's delay off, or a unix socket where the address begins with `/`. A
+/// socket file that is left from before is not removed: it might be somebody's.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TcpNetwork;
 
 impl Network for TcpNetwork {
     fn connect<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
         Box::pin(async move {
-            let stream = tokio::net::TcpStream::connect(&*address.0).await?;
+            if is_path(address) {
+                let stream = UnixStream::connect(&*address.0).await?;
+                return Ok(Box::new(stream) as Box<dyn Stream>);
+            }
+            let stream = TcpStream::connect(&*address.0).await?;
             stream.set_nodelay(true)?;
             Ok(Box::new(stream) as Box<dyn Stream>)
         })
@@ -41,23 +49,45 @@ impl Network for TcpNetwork {
 
     fn listen<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Listener>>> {
         Box::pin(async move {
-            let listener = tokio::net::TcpListener::bind(&*address.0).await?;
+            if is_path(address) {
+                return Ok(Box::new(UnixListener::bind(&*address.0)?) as Box<dyn Listener>);
+            }
+            let listener = TcpListener::bind(&*address.0).await?;
             Ok(Box::new(listener) as Box<dyn Listener>)
         })
     }
 }
 
-impl Stream for tokio::net::TcpStream {
+fn is_path(address: &Address) -> bool {
+    address.0.starts_with('/')
+}
+
+impl Stream for TcpStream {
     fn peer(&self) -> Option<IpAddr> {
         self.peer_addr().ok().map(|address| address.ip())
     }
 }
 
-impl Listener for tokio::net::TcpListener {
+impl Listener for TcpListener {
     fn accept(&mut self) -> BoxFuture<'_, io::Result<Box<dyn Stream>>> {
         Box::pin(async move {
-            let (stream, _) = tokio::net::TcpListener::accept(self).await?;
+            let (stream, _) = TcpListener::accept(self).await?;
             stream.set_nodelay(true)?;
+            Ok(Box::new(stream) as Box<dyn Stream>)
+        })
+    }
+}
+
+impl Stream for UnixStream {
+    fn peer(&self) -> Option<IpAddr> {
+        None
+    }
+}
+
+impl Listener for UnixListener {
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<Box<dyn Stream>>> {
+        Box::pin(async move {
+            let (stream, _) = UnixListener::accept(self).await?;
             Ok(Box::new(stream) as Box<dyn Stream>)
         })
     }
