@@ -296,3 +296,18 @@ fn an_item_tells_how_it_was_used_before() {
     assert_eq!(usage(after_ms(5_000)), Some((5, false)));
     assert_eq!(usage(after_ms(7_000)), Some((2, true)));
 }
+
+#[test]
+fn what_is_asked_for_outlives_what_is_not() {
+    let store = store_with(|options| {
+        options.memory_bytes_max = 128 << 10;
+        options.item_bytes_max = 8 << 10;
+    });
+    cas_of(put(&store, StoreMode::Set, "hot", "v", START));
+    cas_of(put(&store, StoreMode::Set, "cold", "v", START));
+    for count in 0..5_000 {
+        cas_of(put(&store, StoreMode::Set, &format!("passing:{count}"), "some value of no interest", START));
+        assert!(get(&store, "hot", START).is_some(), "gone after {count}");
+    }
+    assert_eq!(get(&store, "cold", START), None);
+}
