@@ -161,10 +161,10 @@ fn named_handles_may_stand_in_any_order_and_are_built_once() {
 #[test]
 fn other_timeouts_are_another_destination() {
     let (_, fakes) = build(
-        r#"{ "pools": { "A": { "servers": ["a:1"] }, "B": { "servers": ["a:1"], "server_timeout": 5 } },
+        r#"{ "pools": { "A": { "servers": ["a:1"] }, "B": { "servers": ["a:1"], "server_timeout": 5, "connect_timeout": 1000 } },
              "route": { "type": "AllSyncRoute", "children": ["PoolRoute|A", "PoolRoute|B"] } }"#,
     );
-    assert_eq!(fakes.asked_for, [("a:1".to_owned(), 1_000, 1_000), ("a:1".to_owned(), 5, 5)]);
+    assert_eq!(fakes.asked_for, [("a:1".to_owned(), 1_000, 1_000), ("a:1".to_owned(), 5, 1_000)]);
 }
 
 #[test]

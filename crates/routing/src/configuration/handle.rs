@@ -1,7 +1,7 @@
 //! What a configuration says about one node of the tree. No request passes here.
 //!
 //! ```text
-//!   {"type": "PoolRoute", "pool": "A"}    an object with its keys
+//!   {"type": "PoolRoute", "pool": "A"}    an object with its keys (long_form.rs)
 //!   "PoolRoute|A"                         the same, short
 //!   "name"                                one of the named handles
 //!   "Pool|A"                              in a list of children: each server of the pool
@@ -9,13 +9,12 @@
 
 use super::{
     Pool,
-    document::{Keys, Node, Object},
+    document::Node,
     error::{ConfigurationError, suggestion},
+    long_form,
     names::Names,
 };
-use crate::{
-    ExptimeAction, FAILOVER_EXPTIME_S, FailoverError, FailoverErrorSet, FailoverErrors, HashFunction, KeyHash, Verb,
-};
+use crate::{ExptimeAction, FailoverErrors, KeyHash, Verb};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// A node of the tree, described.
@@ -116,9 +115,6 @@ const TYPES_MISSING: [&str; 29] = [
     "WarmUpRoute",
 ];
 
-/// 30 days: above this the protocol takes an exptime for a Unix time.
-const EXPTIME_S_MAX: i64 = 2_592_000;
-
 const A_ROUTE: &str = "a route: an object with a \"type\", or a string such as \"PoolRoute|A\"";
 
 impl Handle {
@@ -129,19 +125,16 @@ impl Handle {
         let object = node.object(A_ROUTE)?;
         let type_node = object.require("type", "the route's type, such as \"PoolRoute\"")?;
         match type_node.string("the route's type")? {
-            "PoolRoute" => pool_route(&object, names),
-            "HashRoute" => hash_route(&object, names),
-            "FailoverRoute" => failover_route(&object, names),
-            "FailoverWithExptimeRoute" => failover_with_exptime_route(&object, names),
-            "AllSyncRoute" => all_sync_route(&object, names),
-            "PrefixSelectorRoute" => prefix_selector_route(&object, names),
-            "OperationSelectorRoute" | "PrefixPolicyRoute" => operation_selector_route(&object, names),
-            "ModifyExptimeRoute" => modify_exptime_route(&object, names),
-            "NullRoute" => {
-                object.check(&keys(&["type", "name"]))?;
-                Ok(Handle::Null)
-            }
-            "ErrorRoute" => error_route(&object),
+            "PoolRoute" => long_form::pool_route(&object, names),
+            "HashRoute" => long_form::hash_route(&object, names),
+            "FailoverRoute" => long_form::failover_route(&object, names),
+            "FailoverWithExptimeRoute" => long_form::failover_with_exptime_route(&object, names),
+            "AllSyncRoute" => long_form::all_sync_route(&object, names),
+            "PrefixSelectorRoute" => long_form::prefix_selector_route(&object, names),
+            "OperationSelectorRoute" | "PrefixPolicyRoute" => long_form::operation_selector_route(&object, names),
+            "ModifyExptimeRoute" => long_form::modify_exptime_route(&object, names),
+            "NullRoute" => long_form::null_route(&object),
+            "ErrorRoute" => long_form::error_route(&object),
             other => Err(unknown_type(&type_node, other)),
         }
     }
@@ -199,7 +192,7 @@ fn servers(pool: Arc<Pool>) -> Vec<Handle> {
 }
 
 /// A list of handles, one handle, or a pool's servers.
-fn list<'a>(node: &Node<'a>, names: &mut Names<'a>) -> Result<Vec<Handle>, ConfigurationError> {
+pub(super) fn list<'a>(node: &Node<'a>, names: &mut Names<'a>) -> Result<Vec<Handle>, ConfigurationError> {
     let mut handles = Vec::new();
     let elements = if node.is_array() { node.array("a list of routes")? } else { vec![node.clone()] };
     for element in elements {
@@ -214,183 +207,4 @@ fn list<'a>(node: &Node<'a>, names: &mut Names<'a>) -> Result<Vec<Handle>, Confi
 
 fn is_pool(node: &Node<'_>) -> Result<bool, ConfigurationError> {
     Ok(node.object(A_ROUTE)?.get("type").and_then(|kind| kind.as_string()) == Some("Pool"))
-}
-
-/// The list at `key`, which has at least one handle in it.
-fn children<'a>(object: &Object<'a>, key: &str, names: &mut Names<'a>) -> Result<Vec<Handle>, ConfigurationError> {
-    let node = object.require(key, "a list of routes")?;
-    let children = list(&node, names)?;
-    if children.is_empty() {
-        return Err(node.error("the list is empty: expected at least one route"));
-    }
-    Ok(children)
-}
-
-fn boxed<'a>(node: &Node<'a>, names: &mut Names<'a>) -> Result<Box<Handle>, ConfigurationError> {
-    names.handle(node).map(Box::new)
-}
-
-const fn keys(known: &'static [&'static str]) -> Keys {
-    Keys { known, ignored: &[], refused: &[] }
-}
-
-const POOL_ROUTE: Keys = Keys {
-    known: &["type", "name", "pool", "hash"],
-    ignored: &["asynclog", "asynclog_name", "max_outstanding", "shadow_policy", "shadows", "slow_warmup"],
-    refused: &["bucketize", "rates", "shard_splits", "split_shard_fanout"],
-};
-
-fn pool_route<'a>(object: &Object<'a>, names: &mut Names<'a>) -> Result<Handle, ConfigurationError> {
-    object.check(&POOL_ROUTE)?;
-    let node = object.require("pool", "the name of a pool")?;
-    let pool = match node.is_object() {
-        true => names.inline_pool(&node)?,
-        false => names.pool(&node, node.string("the name of a pool, or a pool")?)?,
-    };
-    let hash = match object.get("hash") {
-        None => KeyHash::default(),
-        Some(hash) if hash.as_string().is_some() => KeyHash { function: function(&hash)?, salt: String::new() },
-        Some(hash) => {
-            let hash = hash.object("a hash function's name, or an object with \"hash_func\"")?;
-            hash.check(&Keys { known: &["hash_func", "salt"], ignored: &[], refused: &["weights", "tags"] })?;
-            key_hash(&hash)?
-        }
-    };
-    Ok(Handle::Pool { pool, hash })
-}
-
-fn hash_route<'a>(object: &Object<'a>, names: &mut Names<'a>) -> Result<Handle, ConfigurationError> {
-    let known = &["type", "name", "children", "hash_func", "salt"];
-    object.check(&Keys { known, ignored: &["error_on_empty"], refused: &["weights", "tags"] })?;
-    Ok(Handle::Hash { children: children(object, "children", names)?, hash: key_hash(object)? })
-}
-
-/// `hash_func` and `salt`.
-fn key_hash(object: &Object<'_>) -> Result<KeyHash, ConfigurationError> {
-    let function = object.get("hash_func").map_or(Ok(HashFunction::Ch3), |node| function(&node))?;
-    let salt = object.get("salt").map_or(Ok(""), |node| node.string("the salt, a string"))?.to_owned();
-    Ok(KeyHash { function, salt })
-}
-
-fn function(node: &Node<'_>) -> Result<HashFunction, ConfigurationError> {
-    match node.string("a hash function's name")? {
-        "Ch3" => Ok(HashFunction::Ch3),
-        "Crc32" => Ok(HashFunction::Crc32),
-        other => {
-            Err(node.error(format!("the hash function {other:?} is not supported: expected \"Ch3\" or \"Crc32\"")))
-        }
-    }
-}
-
-const FAILOVER_IGNORED: &[&str] = &["enable_lease_pairing", "failover_tag"];
-const FAILOVER_REFUSED: &[&str] = &["failover_limit", "failover_policy"];
-
-fn failover_route<'a>(object: &Object<'a>, names: &mut Names<'a>) -> Result<Handle, ConfigurationError> {
-    let known = &["type", "name", "children", "failover_errors"];
-    object.check(&Keys { known, ignored: FAILOVER_IGNORED, refused: FAILOVER_REFUSED })?;
-    Ok(Handle::Failover { children: children(object, "children", names)?, errors: failover_errors(object)? })
-}
-
-fn failover_with_exptime_route<'a>(object: &Object<'a>, names: &mut Names<'a>) -> Result<Handle, ConfigurationError> {
-    let known = &["type", "name", "normal", "failover", "failover_exptime", "failover_errors"];
-    object.check(&Keys { known, ignored: FAILOVER_IGNORED, refused: FAILOVER_REFUSED })?;
-    let exptime_s = match object.get("failover_exptime") {
-        Some(node) => node.integer("seconds", 0, EXPTIME_S_MAX)? as u32,
-        None => FAILOVER_EXPTIME_S,
-    };
-    Ok(Handle::FailoverWithExptime {
-        normal: boxed(&object.require("normal", "a route")?, names)?,
-        failover: children(object, "failover", names)?,
-        exptime_s,
-        errors: failover_errors(object)?,
-    })
-}
-
-/// A list of names, or a list for each of `gets`, `updates`, `deletes`.
-fn failover_errors(object: &Object<'_>) -> Result<FailoverErrors, ConfigurationError> {
-    let Some(node) = object.get("failover_errors") else { return Ok(FailoverErrors::default()) };
-    if !node.is_object() {
-        return error_set(&node).map(FailoverErrors::same);
-    }
-    let object = node.object("failover errors")?;
-    object.check(&keys(&["gets", "updates", "deletes"]))?;
-    let of = |kind| object.get(kind).map_or(Ok(FailoverErrorSet::ALL), |node| error_set(&node));
-    Ok(FailoverErrors { gets: of("gets")?, updates: of("updates")?, deletes: of("deletes")? })
-}
-
-fn error_set(node: &Node<'_>) -> Result<FailoverErrorSet, ConfigurationError> {
-    let names = FailoverError::ALL.map(FailoverError::name);
-    let named = |node: &Node<'_>| {
-        let text = node.string("the name of an error, such as \"timeout\"")?;
-        let error = FailoverError::ALL.into_iter().find(|error| error.name() == text);
-        error.ok_or_else(|| node.error(format!("no error is named {text:?}{}", suggestion(text, "errors", names))))
-    };
-    node.array("a list of errors")?.iter().map(named).collect()
-}
-
-fn all_sync_route<'a>(object: &Object<'a>, names: &mut Names<'a>) -> Result<Handle, ConfigurationError> {
-    object.check(&keys(&["type", "name", "children"]))?;
-    Ok(Handle::AllSync { children: children(object, "children", names)? })
-}
-
-fn prefix_selector_route<'a>(object: &Object<'a>, names: &mut Names<'a>) -> Result<Handle, ConfigurationError> {
-    object.check(&keys(&["type", "name", "policies", "wildcard"]))?;
-    let mut policies = BTreeMap::new();
-    if let Some(node) = object.get("policies") {
-        for (prefix, policy) in node.object("an object with a route for each key prefix")?.entries() {
-            policies.insert(prefix.to_owned(), names.handle(&policy)?);
-        }
-    }
-    let wildcard = object.get("wildcard").map(|node| boxed(&node, names)).transpose()?;
-    if policies.is_empty() && wildcard.is_none() {
-        return Err(object.node.error("no key would have a route: expected \"policies\" or a \"wildcard\""));
-    }
-    Ok(Handle::PrefixSelector { policies, wildcard })
-}
-
-fn operation_selector_route<'a>(object: &Object<'a>, names: &mut Names<'a>) -> Result<Handle, ConfigurationError> {
-    object.check(&keys(&["type", "name", "default_policy", "operation_policies"]))?;
-    let mut operation_policies = Vec::new();
-    if let Some(node) = object.get("operation_policies") {
-        for (operation, policy) in node.object("an object with a route for each operation")?.entries() {
-            let verb = Verb::named(operation).ok_or_else(|| {
-                let known = suggestion(operation, "operations", Verb::ALL.map(Verb::name));
-                policy.error(format!("no operation is named {operation:?}{known}"))
-            })?;
-            operation_policies.push((verb, names.handle(&policy)?));
-        }
-    }
-    let default_policy = object.get("default_policy").map(|node| boxed(&node, names)).transpose()?;
-    if operation_policies.is_empty() && default_policy.is_none() {
-        let expected = "expected \"default_policy\" or \"operation_policies\"";
-        return Err(object.node.error(format!("no operation would have a route: {expected}")));
-    }
-    Ok(Handle::OperationSelector { default_policy, operation_policies })
-}
-
-fn modify_exptime_route<'a>(object: &Object<'a>, names: &mut Names<'a>) -> Result<Handle, ConfigurationError> {
-    object.check(&keys(&["type", "name", "target", "exptime", "action"]))?;
-    let action = match object.get("action") {
-        None => ExptimeAction::Set,
-        Some(node) => match node.string("\"set\" or \"min\"")? {
-            "set" => ExptimeAction::Set,
-            "min" => ExptimeAction::Min,
-            other => return Err(node.error(format!("no action is named {other:?}: expected \"set\" or \"min\""))),
-        },
-    };
-    Ok(Handle::ModifyExptime {
-        target: boxed(&object.require("target", "a route")?, names)?,
-        exptime_s: object.require("exptime", "seconds")?.integer("seconds", -1, EXPTIME_S_MAX)?,
-        action,
-    })
-}
-
-fn error_route(object: &Object<'_>) -> Result<Handle, ConfigurationError> {
-    object.check(&Keys {
-        known: &["type", "name", "response"],
-        ignored: &["enable_logging", "result"],
-        refused: &[],
-    })?;
-    let response = object.get("response").map_or(Ok(""), |node| node.string("the text of the error"))?;
-    Ok(Handle::Error { response: response.to_owned() })
 }

@@ -19,6 +19,7 @@ mod build;
 mod document;
 mod error;
 mod handle;
+mod long_form;
 mod names;
 mod pool;
 

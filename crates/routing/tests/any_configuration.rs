@@ -1,0 +1,69 @@
+//! Whatever is in a configuration file, reading it answers: with a tree, or with a place inside the file and a reason.
+
+use lookaside_routing::{Configuration, Defaults};
+use proptest::prelude::*;
+
+const GOOD: &str = r#"{
+  "pools": { "A": { "servers": ["10.0.0.1:1", "[::1]:2:ascii"], "server_timeout": 250 }, "B": { "servers": ["b:1"] } },
+  "named_handles": [ { "name": "reads", "type": "FailoverWithExptimeRoute", "normal": "PoolRoute|A",
+                       "failover": ["Pool|B", "x"], "failover_errors": { "deletes": [] } } ],
+  "routes": [ { "aliases": ["/././"], "route": { // comment
+    "type": "OperationSelectorRoute", "default_policy": "reads",
+    "operation_policies": { "delete": { "type": "AllSyncRoute", "children": "Pool|A" } } } } ]
+}"#;
+
+/// Pieces of the language, to be put where they do not belong.
+fn piece() -> impl Strategy<Value = String> {
+    prop_oneof![
+        prop::sample::select(vec![
+            "\"",
+            "{",
+            "}",
+            "[",
+            "]",
+            ",",
+            ":",
+            "/*",
+            "//",
+            "|",
+            "Pool|",
+            "PoolRoute|",
+            "\"reads\"",
+            "\"x\": 1,",
+            "-1",
+            "1e9",
+            "null",
+            "\\u0000",
+            "\u{e4}",
+            "\n",
+        ])
+        .prop_map(String::from),
+        "\\PC{0,5}",
+    ]
+}
+
+proptest! {
+    #[test]
+    fn every_text_is_answered(edits in prop::collection::vec((any::<prop::sample::Index>(), 0..20_usize, piece()), 1..4)) {
+        let mut text: Vec<char> = GOOD.replace(", \"x\"", "").chars().collect();
+        for (at, drop, piece) in edits {
+            let at = at.index(text.len() + 1);
+            let end = (at + drop).min(text.len());
+            text.splice(at..end, piece.chars());
+        }
+        let text: String = text.into_iter().collect();
+        if let Err(error) = Configuration::read(&text, &Defaults::default()) {
+            let line = text.split('\n').nth(error.line - 1);
+            prop_assert!(line.is_some_and(|line| (1..=line.chars().count() + 1).contains(&error.column)), "{}", error);
+            prop_assert!(!error.message.is_empty());
+        }
+    }
+}
+
+#[test]
+fn the_text_that_is_edited_is_good() {
+    let good = GOOD.replace(", \"x\"", "");
+    Configuration::read(&good, &Defaults::default()).unwrap();
+    let error = Configuration::read(GOOD, &Defaults::default()).unwrap_err();
+    assert_eq!((error.line, &*error.path), (4, "named_handles[0].failover[1]"));
+}
