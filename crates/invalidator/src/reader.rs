@@ -105,6 +105,10 @@ impl Reader {
     /// Reads until the other end is dropped, or there is no going on.
     pub async fn run(self) -> Result<(), Ended> {
         let record = self.positions.load().await?;
+        if let (Some(record), Start::At(_) | Start::Earliest) = (&record, &self.start) {
+            let (cluster, position) = (&self.statistics.name, &record.position.0);
+            tracing::warn!(cluster, position, "a position has been saved, so --from means nothing here");
+        }
         let mut from = record.as_ref().map(|record| record.position.clone());
         let mut log = record.map(|record| record.log);
         let mut wait = RETRY_MIN;

@@ -225,3 +225,87 @@ impl Window {
         self.keys
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits {
+        keys_max: 8,
+        batch_keys_max: 4,
+        batch_bytes_max: 10,
+        retry_min: Duration::from_millis(10),
+        retry_max: Duration::from_millis(70),
+    };
+
+    fn window() -> Window {
+        Window::new(LIMITS, Position("0".into()))
+    }
+
+    fn admit(window: &mut Window, position: u32, keys: &[&str]) {
+        window.admit(Commit {
+            position: Position(position.to_string()),
+            keys: keys.iter().map(|key| key.as_bytes().to_vec()).collect(),
+            committed_at: SystemTime::UNIX_EPOCH,
+        });
+    }
+
+    #[test]
+    fn batches_are_bounded_by_keys_and_by_bytes() {
+        let mut window = window();
+        admit(&mut window, 1, &["a", "b", "c", "d", "e", "four", "four4", "f", "more than ten bytes", "g"]);
+        let mut batches = Vec::new();
+        while let Some(batch) = window.batch(Instant::now()) {
+            batches.push(batch.keys());
+        }
+        let expected: [&[&str]; 4] = [&["a", "b", "c", "d"], &["e", "four", "four4"], &["f"], &["more than ten bytes"]];
+        assert_eq!(batches[..4], expected);
+        assert_eq!(batches[4..], [["g"]]);
+    }
+
+    #[test]
+    fn a_key_waits_longer_after_every_failure() {
+        let mut window = window();
+        admit(&mut window, 1, &["a"]);
+        let mut now = Instant::now();
+        for waits_ms in [10, 20, 40, 70, 70] {
+            let batch = window.batch(now).expect("its time has come");
+            assert_eq!(window.settle(batch, &[false], now), []);
+            let due = now + Duration::from_millis(waits_ms);
+            assert_eq!(window.next_retry(), Some(due));
+            assert!(window.batch(due - Duration::from_millis(1)).is_none(), "not before its time");
+            now = due;
+        }
+        assert_eq!(window.position(), &Position("0".into()));
+    }
+
+    #[test]
+    fn a_delete_pays_for_what_was_admitted_before_it_was_sent() {
+        let (mut window, now) = (window(), Instant::now());
+        admit(&mut window, 1, &["a"]);
+        admit(&mut window, 2, &["a", "b"]);
+        let first = window.batch(now).expect("two keys");
+        admit(&mut window, 3, &["a"]);
+        let second = window.batch(now).expect("named again while it is on its way");
+        assert_eq!(window.settle(second, &[true], now).len(), 1, "commit 3 is paid");
+        assert_eq!(window.position(), &Position("0".into()), "but it is behind two that are owed");
+        assert_eq!(window.settle(first, &[true, false], now).len(), 1, "commit 1 is paid");
+        assert_eq!((window.position(), window.keys()), (&Position("1".into()), 1));
+        let again = window.batch(window.next_retry().expect("b is tried again")).expect("b");
+        window.advance(Position("9".into()));
+        window.settle(again, &[true], now);
+        assert_eq!((window.position(), window.keys()), (&Position("9".into()), 0));
+    }
+
+    #[test]
+    fn a_failed_key_that_was_named_again_is_sent_once() {
+        let (mut window, now) = (window(), Instant::now());
+        admit(&mut window, 1, &["a"]);
+        let first = window.batch(now).expect("a");
+        admit(&mut window, 2, &["a"]);
+        window.settle(first, &[false], now);
+        let second = window.batch(now).expect("a again, at once");
+        assert_eq!(window.settle(second, &[true], now).len(), 2, "both are paid");
+        assert_eq!((window.batch(now).is_none(), window.next_retry()), (true, None));
+    }
+}

@@ -180,6 +180,18 @@ async fn rows_that_are_taken_away_unread_are_noticed() {
 }
 
 #[tokio::test]
+async fn a_file_that_was_replaced_is_noticed() {
+    let (database, other) = (Database::new(), Database::new());
+    database.run("INSERT INTO lookaside_journal(key) VALUES ('a')");
+    let mut source = database.source(Start::Now).await;
+    std::fs::rename(&other.path, &database.path).expect("it takes the place");
+    let error = timeout(Duration::from_secs(20), source.next(100)).await.expect("in time");
+    assert!(matches!(error, Err(SourceError::Unreachable { .. })), "{error:?}");
+    drop(source);
+    assert!(matches!(database.open(at(1)).await, Err(SourceError::PositionLost { .. })), "it has no row 1");
+}
+
+#[tokio::test]
 async fn pruning_leaves_what_is_needed() {
     let database = Database::new();
     database.run(

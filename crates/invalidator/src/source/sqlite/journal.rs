@@ -9,7 +9,9 @@ use super::super::{Commit, Commits, Position, SourceError, Start};
 use crate::keys::accept;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params, types::ValueRef};
 use std::{
-    path::Path,
+    fs,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
 
@@ -56,6 +58,9 @@ pub fn triggers_sql(table: &str, key: &str) -> String {
 /// The journal, read up to some row.
 pub(super) struct Journal {
     connection: Connection,
+    path: PathBuf,
+    /// Device and inode of the file that was opened.
+    file: (u64, u64),
     seq: i64,
     /// What `PRAGMA data_version` said when nothing was left to read.
     drained_at: Option<i64>,
@@ -70,6 +75,7 @@ pub(super) enum Read {
 
 impl Journal {
     pub fn open(path: &Path, start: &Start) -> Result<Journal, SourceError> {
+        let file = file_at(path)?;
         let connection = connect(path)?;
         let (oldest, newest) = reach(&connection)?;
         let seq = match start {
@@ -77,13 +83,22 @@ impl Journal {
             Start::Earliest => oldest.map_or(newest, |oldest| oldest - 1),
             Start::At(position) => seq_of(position)?,
         };
-        let journal = Journal { connection, seq, drained_at: None, rejected: 0 };
+        let journal = Journal { connection, path: path.to_path_buf(), file, seq, drained_at: None, rejected: 0 };
         journal.check_reach()?;
         Ok(journal)
     }
 
     pub fn position(&self) -> Position {
         Position(self.seq.to_string())
+    }
+
+    /// Fails when another file has taken the place of the one that is open: nobody writes to that one any more, and
+    /// we would wait for ever.
+    pub fn check_file(&self) -> Result<(), SourceError> {
+        if file_at(&self.path)? == self.file {
+            return Ok(());
+        }
+        Err(SourceError::Unreachable { why: format!("{}: the file has been replaced", self.path.display()) })
     }
 
     /// Rows behind the last one read, at most `rows_max`.
@@ -147,6 +162,13 @@ impl Journal {
             None if newest > self.seq => lost(format!("the journal is empty and had rows up to {newest}")),
             _ => Ok(()),
         }
+    }
+}
+
+fn file_at(path: &Path) -> Result<(u64, u64), SourceError> {
+    match fs::metadata(path) {
+        Ok(metadata) => Ok((metadata.dev(), metadata.ino())),
+        Err(why) => Err(SourceError::Unreachable { why: format!("{}: {why}", path.display()) }),
     }
 }
 

@@ -13,7 +13,7 @@
 //! * `at_ms` is the time of the row's insertion: a long transaction counts into the latency.
 //!
 //! `PRAGMA data_version` tells whether anybody else has committed; it reads shared memory (WAL) or one page, so it is
-//! asked every millisecond. SQLite blocks, so this happens on tokio's blocking threads, at most [`STRETCH`] at a time.
+//! asked every millisecond. SQLite blocks, so this happens on tokio's blocking threads, a bounded time at once.
 
 mod journal;
 mod prune;
@@ -97,6 +97,7 @@ impl Source for SqliteSource {
 /// Looks for new rows for a while.
 fn poll(journal: &Mutex<Journal>, keys_max: usize) -> Result<Option<Commits>, SourceError> {
     let mut journal = journal.lock().unwrap_or_else(PoisonError::into_inner);
+    journal.check_file()?;
     for _ in 0..STRETCH.as_millis() / POLL_EVERY.as_millis() {
         if let Read::Commits(commits) = journal.read(keys_max)? {
             return Ok(Some(commits));
