@@ -39,11 +39,13 @@ pub struct Defaults {
     pub prefix: RoutingPrefix,
     /// How long to wait for a reply, in milliseconds. Default 1000, as mcrouter's.
     pub server_timeout_ms: u64,
+    /// How long to wait for a connection, in milliseconds. Default `None`: as long as for a reply.
+    pub connect_timeout_ms: Option<u64>,
 }
 
 impl Default for Defaults {
     fn default() -> Self {
-        Defaults { prefix: RoutingPrefix::default(), server_timeout_ms: 1_000 }
+        Defaults { prefix: RoutingPrefix::default(), server_timeout_ms: 1_000, connect_timeout_ms: None }
     }
 }
 

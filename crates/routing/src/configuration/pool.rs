@@ -13,7 +13,7 @@ pub struct DestinationSettings {
     /// How long to wait for a reply, in milliseconds. Too short, and a slow server counts as a dead one; too long, and
     /// every failover waits for it.
     pub server_timeout_ms: u64,
-    /// How long to wait for a connection, in milliseconds; the server timeout if not said.
+    /// How long to wait for a connection, in milliseconds; the default, or the server timeout, if not said.
     pub connect_timeout_ms: u64,
 }
 
@@ -92,7 +92,7 @@ impl Pool {
             None => Ok(default),
         };
         let server_timeout_ms = timeout("server_timeout", defaults.server_timeout_ms)?;
-        let connect_timeout_ms = timeout("connect_timeout", server_timeout_ms)?;
+        let connect_timeout_ms = timeout("connect_timeout", defaults.connect_timeout_ms.unwrap_or(server_timeout_ms))?;
         let keep_routing_prefix = pool.get("keep_routing_prefix").map_or(Ok(false), |value| value.boolean())?;
         let list = pool.require("servers", "a list of \"host:port\"")?;
         let servers = list.array("a list of \"host:port\"")?;
