@@ -102,6 +102,7 @@ pub struct TcpDestination {
 pub(crate) struct Shared {
     outstanding: AtomicUsize,
     pub(crate) is_taken_out: AtomicBool,
+    pub(crate) is_taken_out_hard: AtomicBool,
     pub(crate) counters: Counters,
 }
 
@@ -151,6 +152,11 @@ impl TcpDestination {
     /// Whether the server is taken out (TKO) at this moment.
     pub fn is_taken_out(&self) -> bool {
         self.shared.is_taken_out.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is taken out because a connection could not be made (hard TKO), not because replies were late.
+    pub fn is_taken_out_hard(&self) -> bool {
+        self.is_taken_out() && self.shared.is_taken_out_hard.load(Ordering::Relaxed)
     }
 
     /// What has happened so far.

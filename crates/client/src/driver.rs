@@ -178,6 +178,7 @@ impl Driver {
     fn note(&mut self, change: Option<HealthChange>) {
         let Some(change) = change else { return };
         let is_out = !self.health.may_send();
+        self.shared.is_taken_out_hard.store(change == HealthChange::TakenOutHard, Ordering::Relaxed);
         self.shared.is_taken_out.store(is_out, Ordering::Relaxed);
         if is_out {
             count(&self.shared.counters.taken_out, 1);
