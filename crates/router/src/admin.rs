@@ -98,7 +98,9 @@ impl Router {
 #[derive(Default)]
 struct Server {
     destinations: u64,
+    /// How many threads have taken it out, and how many of them because they cannot connect.
     taken_out_of: u64,
+    taken_out_hard_of: u64,
     sum: DestinationStatistics,
 }
 
@@ -122,6 +124,7 @@ impl Server {
         } = destination.statistics();
         self.destinations += 1;
         self.taken_out_of += u64::from(destination.is_taken_out());
+        self.taken_out_hard_of += u64::from(destination.is_taken_out_hard());
         self.sum.requests += requests;
         self.sum.busy += busy;
         self.sum.refused_taken_out += refused_taken_out;
@@ -141,8 +144,7 @@ impl Server {
     fn state(&self) -> &'static str {
         match self.taken_out_of {
             0 => "up",
-            // A server that could never be connected to again, or one that is only slow.
-            _ if self.sum.connect_failures > 0 => "hard_tko",
+            _ if self.taken_out_hard_of > 0 => "hard_tko",
             _ => "soft_tko",
         }
     }

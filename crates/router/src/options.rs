@@ -127,7 +127,11 @@ impl Options {
     /// What holds where the configuration does not say otherwise.
     pub fn defaults(&self) -> Result<Defaults, String> {
         let prefix = RoutingPrefix::parse(&self.route_prefix).map_err(|error| format!("--route-prefix: {error}"))?;
-        Ok(Defaults { prefix, server_timeout_ms: self.server_timeout.into() })
+        Ok(Defaults {
+            prefix,
+            server_timeout_ms: self.server_timeout.into(),
+            connect_timeout_ms: self.connect_timeout.map(u64::from),
+        })
     }
 
     /// What holds for every server.

@@ -245,7 +245,8 @@ fn a_dead_server_is_stood_in_for_by_the_gutter() {
         }}"#,
         main.address, gutter.address
     );
-    let daemon = Daemon::start(&["--config-str", &configuration]);
+    let daemon =
+        Daemon::start(&["--config-str", &configuration, "--probe-timeout-initial", "50", "--num-proxies", "1"]);
     let mut client = daemon.connect();
     assert_eq!(client.ask("set k 0 0 1\r\na\r\n"), "STORED\r\n");
     main.stop();
@@ -256,8 +257,13 @@ fn a_dead_server_is_stood_in_for_by_the_gutter() {
     let answer = client.ask("delete k\r\n");
     assert!(answer.starts_with("SERVER_ERROR ") && answer.contains("key k"), "{answer}");
     let stats = client.ask("stats suspect_servers\r\n");
-    assert!(stats.contains(&format!("destination:{} state:", main.address)) && stats.contains("tko"), "{stats}");
+    assert!(stats.contains(&format!("destination:{} state:hard_tko ", main.address)), "{stats}");
     assert!(!stats.contains(&gutter.address.to_string()), "{stats}");
+
+    let back = FakeServer::start_at(main.address);
+    back.put("k", "c");
+    wait_for("the server's return", || client.ask("get k\r\n"), |answer| answer == "VALUE k 0 1\r\nc\r\nEND\r\n");
+    assert_eq!(client.ask("stats suspect_servers\r\n"), "END\r\n");
 }
 
 #[test]
