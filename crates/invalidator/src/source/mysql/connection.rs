@@ -1,0 +1,380 @@
+//! A connection to a MySQL or MariaDB server: greeting, login, and queries with answers as text.
+//!
+//! Serves the start-up checks, the gate and the beginning of a dump. The answers are small and few: each is read whole,
+//! within limits. Absent: TLS, prepared statements, compression of the protocol, loading of local files (refused).
+
+use super::{
+    auth::Plugin,
+    cursor::{Cursor, Malformed},
+    options::MysqlOptions,
+    packet::PacketStream,
+    public_key,
+};
+use crate::SourceError;
+use bytes::BytesMut;
+use lookaside_client::Network;
+use lookaside_routing::Address;
+use std::time::Duration;
+
+/// The most rows of one answer: `SHOW BINARY LOGS` is the longest that we ask for.
+const ROWS_MAX: usize = 1_000_000;
+
+/// `LONG_PASSWORD | LONG_FLAG | PROTOCOL_41 | TRANSACTIONS | SECURE_CONNECTION | MULTI_STATEMENTS | MULTI_RESULTS |
+/// PLUGIN_AUTH`. The first tells MariaDB that none of its own extensions are meant.
+const CAPABILITIES: u32 = 0x1 | 0x4 | 0x200 | 0x2000 | 0x8000 | 0x1_0000 | 0x2_0000 | 0x8_0000;
+
+const PLUGIN_AUTH: u32 = 0x8_0000;
+const MORE_RESULTS: u16 = 0x8;
+/// utf8mb4_general_ci, known to both kinds.
+const CHARACTER_SET: u8 = 45;
+
+const COMMAND_QUERY: u8 = 0x03;
+
+const HEAD_OK: u8 = 0x00;
+const HEAD_MORE: u8 = 0x01;
+const HEAD_LOCAL_FILE: u8 = 0xfb;
+const HEAD_END: u8 = 0xfe;
+const HEAD_ERROR: u8 = 0xff;
+
+/// What `caching_sha2_password` says when its cache knows the password, and when it does not.
+const FAST_SUCCESS: u8 = 3;
+const FULL_AUTHENTICATION: u8 = 4;
+const REQUEST_PUBLIC_KEY: u8 = 2;
+
+/// One row, each column as text; `None` is NULL.
+pub type Row = Vec<Option<Vec<u8>>>;
+
+/// A connection that is logged in.
+pub struct Connection {
+    packets: PacketStream,
+    /// What the server calls its version.
+    pub version: String,
+    /// The number that the server gave to the connection.
+    pub id: u32,
+    user: String,
+    wait_max: Duration,
+}
+
+/// An error that the server answered with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerError {
+    /// The server's number for it.
+    pub code: u16,
+    /// Its words.
+    pub message: String,
+}
+
+impl Connection {
+    /// Connects and logs in.
+    pub async fn open(network: &dyn Network, options: &MysqlOptions) -> Result<Self, SourceError> {
+        let address = options.address();
+        let opening = async {
+            let stream = network
+                .connect(&Address(address.as_str().into()))
+                .await
+                .map_err(|error| SourceError::Unreachable { why: format!("no connection to {address}: {error}") })?;
+            Connection::log_in(PacketStream::new(stream), options).await
+        };
+        match tokio::time::timeout(options.connect_wait_max, opening).await {
+            Ok(opened) => opened,
+            Err(_) => Err(SourceError::Unreachable {
+                why: format!("no connection to {address} within {} ms", options.connect_wait_max.as_millis()),
+            }),
+        }
+    }
+
+    async fn log_in(mut packets: PacketStream, options: &MysqlOptions) -> Result<Self, SourceError> {
+        let wait_max = options.answer_wait_max;
+        let greeting = packets.read(wait_max).await?;
+        if greeting.first() == Some(&HEAD_ERROR) {
+            return Err(error_of(&greeting)?.at_login(&options.user));
+        }
+        let greeting = Greeting::read(&greeting)?;
+        let plugin = Plugin::named(&greeting.plugin).unwrap_or(Plugin::Native);
+        packets.answer(&login(options, plugin, &greeting.nonce)).await?;
+        let mut exchange = Login { packets: &mut packets, options, plugin, nonce: greeting.nonce };
+        exchange.finish().await?;
+        Ok(Connection {
+            packets,
+            version: String::from_utf8_lossy(&greeting.version).into_owned(),
+            id: greeting.connection_id,
+            user: options.user.clone(),
+            wait_max,
+        })
+    }
+
+    /// Runs `sql`, which may be several statements, and returns the rows of the last one that has any.
+    pub async fn query(&mut self, sql: &str) -> Result<Vec<Row>, SourceError> {
+        let wait_max = self.wait_max;
+        self.query_within(sql, wait_max).await
+    }
+
+    /// As [`Connection::query`], for a statement that may take its time.
+    pub async fn query_within(&mut self, sql: &str, wait_max: Duration) -> Result<Vec<Row>, SourceError> {
+        match self.try_query(sql, wait_max).await? {
+            Ok(rows) => Ok(rows),
+            Err(error) => Err(error.into_source_error(&self.user)),
+        }
+    }
+
+    /// As [`Connection::query`], and leaves it to the caller what an error of the server means.
+    pub async fn try_query(
+        &mut self,
+        sql: &str,
+        wait_max: Duration,
+    ) -> Result<Result<Vec<Row>, ServerError>, SourceError> {
+        let mut payload = Vec::with_capacity(1 + sql.len());
+        payload.push(COMMAND_QUERY);
+        payload.extend_from_slice(sql.as_bytes());
+        self.packets.command(&payload).await?;
+        let mut rows = Vec::new();
+        loop {
+            let head = self.packets.read(wait_max).await?;
+            let status = match head.first() {
+                Some(&HEAD_OK) => status_of_ok(&head)?,
+                Some(&HEAD_ERROR) => return Ok(Err(error_of(&head)?)),
+                Some(&HEAD_LOCAL_FILE) | None => return Err(Malformed("the answer to a query").into()),
+                Some(_) => {
+                    let columns = Cursor::new(&head, "a count of columns").length()?;
+                    match self.read_rows(columns, wait_max).await? {
+                        Ok((read, status)) => {
+                            rows = read;
+                            status
+                        }
+                        Err(error) => return Ok(Err(error)),
+                    }
+                }
+            };
+            if status & MORE_RESULTS == 0 {
+                return Ok(Ok(rows));
+            }
+        }
+    }
+
+    /// The first column of the first row; `None` when there is no row or it is NULL.
+    pub async fn query_one(&mut self, sql: &str) -> Result<Option<String>, SourceError> {
+        let rows = self.query(sql).await?;
+        Ok(rows.into_iter().next().and_then(|row| text(&row, 0)))
+    }
+
+    async fn read_rows(
+        &mut self,
+        columns: usize,
+        wait_max: Duration,
+    ) -> Result<Result<(Vec<Row>, u16), ServerError>, SourceError> {
+        while !is_end(&self.packets.read(wait_max).await?) {
+            // The columns' definitions: we know what we asked for.
+        }
+        let mut rows = Vec::new();
+        loop {
+            let packet = self.packets.read(wait_max).await?;
+            if is_end(&packet) {
+                let mut end = Cursor::new(&packet, "the end of an answer");
+                end.take(3)?;
+                return Ok(Ok((rows, end.u16()?)));
+            }
+            if packet.first() == Some(&HEAD_ERROR) {
+                return Ok(Err(error_of(&packet)?));
+            }
+            if rows.len() == ROWS_MAX {
+                return Err(SourceError::Unreachable { why: format!("an answer of over {ROWS_MAX} rows") });
+            }
+            rows.push(read_row(&packet, columns)?);
+        }
+    }
+
+    /// Sends a command and reads the one packet that answers it.
+    pub async fn command(&mut self, payload: &[u8]) -> Result<BytesMut, SourceError> {
+        self.packets.command(payload).await?;
+        self.packets.read(self.wait_max).await
+    }
+
+    /// Sends a command that turns the connection into a stream, and gives the stream.
+    pub async fn into_stream(mut self, payload: &[u8]) -> Result<PacketStream, SourceError> {
+        self.packets.command(payload).await?;
+        Ok(self.packets)
+    }
+}
+
+/// Column `at` of a row as text.
+pub fn text(row: &Row, at: usize) -> Option<String> {
+    row.get(at)?.as_ref().map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+}
+
+/// The server's own error, of a packet that begins with 0xff.
+pub fn error_of(packet: &[u8]) -> Result<ServerError, Malformed> {
+    let mut cursor = Cursor::new(packet, "an error");
+    cursor.take(1)?;
+    let code = cursor.u16()?;
+    let message = match cursor.rest() {
+        // `#` and five characters of SQL state, but for errors before the login.
+        [b'#', _, _, _, _, _, message @ ..] => message,
+        message => message,
+    };
+    Ok(ServerError { code, message: String::from_utf8_lossy(message).into_owned() })
+}
+
+impl ServerError {
+    /// What the error means during the login.
+    fn at_login(self, user: &str) -> SourceError {
+        let ServerError { code, message } = self;
+        match code {
+            // Wrong password, wrong host, locked or expired account.
+            1045 | 1130 | 1698 | 1820 | 1862 | 3118 | 4151 => SourceError::Unusable {
+                why: format!("the server refuses user '{user}': {message} (error {code}); check user and password"),
+            },
+            _ => ServerError { code, message }.into_source_error(user),
+        }
+    }
+
+    /// What the error means after the login.
+    pub fn into_source_error(self, user: &str) -> SourceError {
+        let ServerError { code, message } = self;
+        match code {
+            // A privilege is missing; MariaDB uses the first also for a replica's commands.
+            1045 | 1044 | 1142 | 1143 | 1227 | 1370 => SourceError::Unusable {
+                why: format!(
+                    "user '{user}' lacks a privilege: {message} (error {code}); \
+                     GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO '{user}'"
+                ),
+            },
+            _ => SourceError::Unreachable { why: format!("the server says: {message} (error {code})") },
+        }
+    }
+}
+
+impl From<Malformed> for SourceError {
+    fn from(Malformed(reading): Malformed) -> Self {
+        SourceError::Unreachable { why: format!("the server sent bytes that make no sense as {reading}") }
+    }
+}
+
+struct Greeting {
+    version: Vec<u8>,
+    connection_id: u32,
+    nonce: Vec<u8>,
+    plugin: Vec<u8>,
+}
+
+impl Greeting {
+    fn read(packet: &[u8]) -> Result<Greeting, SourceError> {
+        let mut cursor = Cursor::new(packet, "a greeting");
+        let protocol = cursor.u8()?;
+        if protocol != 10 {
+            return Err(SourceError::Unusable {
+                why: format!("the server speaks protocol {protocol}, and only 10 (MySQL 4.1 and later) is known here"),
+            });
+        }
+        let version = cursor.until_nul()?.to_vec();
+        let connection_id = cursor.u32()?;
+        let mut nonce = cursor.take(8)?.to_vec();
+        cursor.take(1)?;
+        let capabilities_low = cursor.u16()?;
+        cursor.take(3)?;
+        let capabilities = u32::from(capabilities_low) | u32::from(cursor.u16()?) << 16;
+        let nonce_bytes = usize::from(cursor.u8()?);
+        cursor.take(10)?;
+        let rest = cursor.take(nonce_bytes.saturating_sub(8).max(13))?;
+        nonce.extend_from_slice(rest.strip_suffix(&[0]).unwrap_or(rest));
+        let plugin = match capabilities & PLUGIN_AUTH {
+            0 => Vec::new(),
+            _ => cursor.until_nul().unwrap_or(cursor.rest()).to_vec(),
+        };
+        Ok(Greeting { version, connection_id, nonce, plugin })
+    }
+}
+
+fn login(options: &MysqlOptions, plugin: Plugin, nonce: &[u8]) -> Vec<u8> {
+    let mut payload = Vec::with_capacity(128);
+    payload.extend_from_slice(&CAPABILITIES.to_le_bytes());
+    payload.extend_from_slice(&(1_u32 << 30).to_le_bytes());
+    payload.push(CHARACTER_SET);
+    payload.extend_from_slice(&[0; 23]);
+    payload.extend_from_slice(options.user.as_bytes());
+    payload.push(0);
+    let proof = plugin.prove(options.password.as_bytes(), nonce);
+    payload.push(u8::try_from(proof.len()).expect("a hash has 32 bytes at most"));
+    payload.extend_from_slice(&proof);
+    payload.extend_from_slice(plugin.name().as_bytes());
+    payload.push(0);
+    payload
+}
+
+/// What is said between the login and the server's yes or no.
+struct Login<'a> {
+    packets: &'a mut PacketStream,
+    options: &'a MysqlOptions,
+    plugin: Plugin,
+    nonce: Vec<u8>,
+}
+
+impl Login<'_> {
+    async fn finish(&mut self) -> Result<(), SourceError> {
+        loop {
+            let packet = self.packets.read(self.options.answer_wait_max).await?;
+            match packet.first() {
+                Some(&HEAD_OK) => return Ok(()),
+                Some(&HEAD_ERROR) => return Err(error_of(&packet)?.at_login(&self.options.user)),
+                Some(&HEAD_END) => self.switch_plugin(&packet).await?,
+                Some(&HEAD_MORE) => self.go_on(&packet[1..]).await?,
+                _ => return Err(Malformed("an answer to the login").into()),
+            }
+        }
+    }
+
+    async fn switch_plugin(&mut self, packet: &[u8]) -> Result<(), SourceError> {
+        let mut cursor = Cursor::new(packet, "a change of the login's plugin");
+        cursor.take(1)?;
+        let name = cursor.until_nul()?;
+        self.plugin = Plugin::named(name).ok_or_else(|| SourceError::Unusable {
+            why: format!(
+                "user '{}' logs in by {}: only mysql_native_password and caching_sha2_password are known here",
+                self.options.user,
+                String::from_utf8_lossy(name)
+            ),
+        })?;
+        let nonce = cursor.rest();
+        self.nonce = nonce.strip_suffix(&[0]).unwrap_or(nonce).to_vec();
+        let proof = self.plugin.prove(self.options.password.as_bytes(), &self.nonce);
+        self.packets.answer(&proof).await
+    }
+
+    /// More of `caching_sha2_password`: the server's cache knows us, or wants the password under its public key.
+    async fn go_on(&mut self, said: &[u8]) -> Result<(), SourceError> {
+        match said {
+            [FAST_SUCCESS] => Ok(()),
+            [FULL_AUTHENTICATION] => self.packets.answer(&[REQUEST_PUBLIC_KEY]).await,
+            public_key => {
+                let sealed = public_key::seal(self.options.password.as_bytes(), &self.nonce, public_key)?;
+                self.packets.answer(&sealed).await
+            }
+        }
+    }
+}
+
+fn is_end(packet: &[u8]) -> bool {
+    packet.first() == Some(&HEAD_END) && packet.len() < 9
+}
+
+fn status_of_ok(packet: &[u8]) -> Result<u16, Malformed> {
+    let mut cursor = Cursor::new(packet, "an OK");
+    cursor.take(1)?;
+    cursor.length()?;
+    cursor.length()?;
+    cursor.u16()
+}
+
+fn read_row(packet: &[u8], columns: usize) -> Result<Row, Malformed> {
+    let mut cursor = Cursor::new(packet, "a row");
+    let mut row = Row::new();
+    for _ in 0..columns {
+        row.push(match cursor.rest().first() {
+            Some(&HEAD_LOCAL_FILE) => {
+                cursor.take(1)?;
+                None
+            }
+            _ => Some(cursor.bytes()?.to_vec()),
+        });
+    }
+    Ok(row)
+}

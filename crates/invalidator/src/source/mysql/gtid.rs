@@ -1,0 +1,321 @@
+//! Positions: which transactions have been read, as each kind of server names them.
+//!
+//! ```text
+//! MariaDB  0-1-5,7-2-90                     the last of each domain: domain-server-sequence
+//! MySQL    3e11...4562:1-5:8,...:tag:1-3    every transaction, as intervals per server (and tag)
+//! ```
+//!
+//! No transaction at all is written `none`, so that a position is never an empty text.
+
+use super::cursor::{Cursor, Malformed};
+use std::{
+    collections::BTreeMap,
+    fmt::{self, Write as _},
+};
+
+const NONE: &str = "none";
+
+/// The longest tag of a MySQL transaction number.
+const TAG_BYTES_MAX: usize = 32;
+
+/// What has been read of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// MariaDB's notation.
+    Mariadb(GtidList),
+    /// MySQL's notation.
+    Mysql(GtidSet),
+}
+
+impl fmt::Display for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Progress::Mariadb(list) if list.domains.is_empty() => f.write_str(NONE),
+            Progress::Mysql(set) if set.intervals.is_empty() => f.write_str(NONE),
+            Progress::Mariadb(list) => list.fmt(f),
+            Progress::Mysql(set) => set.fmt(f),
+        }
+    }
+}
+
+/// MariaDB: the last transaction of each domain.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GtidList {
+    domains: BTreeMap<u32, (u32, u64)>,
+}
+
+impl GtidList {
+    /// Reads `0-1-5,7-2-90`; empty and `none` are no transaction.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut list = GtidList::default();
+        for gtid in parts(text) {
+            let mut fields = gtid.trim().split('-');
+            let domain = fields.next()?.parse().ok()?;
+            let server = fields.next()?.parse().ok()?;
+            let sequence = fields.next()?.parse().ok()?;
+            if fields.next().is_some() || list.domains.insert(domain, (server, sequence)).is_some() {
+                return None;
+            }
+        }
+        Some(list)
+    }
+
+    /// Takes a transaction in. In one log the last one read counts, whatever its number.
+    pub fn add(&mut self, domain: u32, server: u32, sequence: u64) {
+        self.domains.insert(domain, (server, sequence));
+    }
+
+    /// The domains that have a transaction.
+    pub fn domains(&self) -> impl Iterator<Item = u32> {
+        self.domains.keys().copied()
+    }
+
+    /// Says whether all of `other` is before or at this, by sequence number, domain by domain.
+    pub fn covers(&self, other: &GtidList) -> bool {
+        other
+            .domains
+            .iter()
+            .all(|(domain, (_, sequence))| self.domains.get(domain).is_some_and(|(_, reached)| reached >= sequence))
+    }
+}
+
+impl fmt::Display for GtidList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (domain, (server, sequence))) in self.domains.iter().enumerate() {
+            let comma = if at == 0 { "" } else { "," };
+            write!(f, "{comma}{domain}-{server}-{sequence}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Whose transactions: a server's UUID, and a tag, which is mostly empty.
+pub type Origin = ([u8; 16], String);
+
+/// MySQL: all transactions, as intervals with both ends in, sorted and apart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GtidSet {
+    intervals: BTreeMap<Origin, Vec<(u64, u64)>>,
+}
+
+impl GtidSet {
+    /// Reads `uuid:1-5:8,uuid:tag:1-3`; empty and `none` are no transaction.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut set = GtidSet::default();
+        for part in parts(text) {
+            let mut fields = part.trim().split(':');
+            let uuid = parse_uuid(fields.next()?)?;
+            let mut tag = String::new();
+            for field in fields.map(str::trim) {
+                if field.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
+                    tag = Some(field).filter(|tag| tag.len() <= TAG_BYTES_MAX)?.to_ascii_lowercase();
+                    continue;
+                }
+                let (first, last) = field.split_once('-').unwrap_or((field, field));
+                let (first, last) = (first.parse().ok()?, last.parse().ok()?);
+                if first == 0 || first > last {
+                    return None;
+                }
+                set.add_interval((uuid, tag.clone()), first, last);
+            }
+        }
+        Some(set)
+    }
+
+    /// Takes a transaction in.
+    pub fn add(&mut self, origin: Origin, number: u64) {
+        self.add_interval(origin, number, number);
+    }
+
+    /// Takes all of `other` in.
+    pub fn add_all(&mut self, other: &GtidSet) {
+        for (origin, intervals) in &other.intervals {
+            for &(first, last) in intervals {
+                self.add_interval(origin.clone(), first, last);
+            }
+        }
+    }
+
+    fn add_interval(&mut self, origin: Origin, first: u64, last: u64) {
+        let intervals = self.intervals.entry(origin).or_default();
+        // All that touch or overlap the new one become one with it. Mostly that is the last one, growing by one.
+        let from = intervals.partition_point(|&(_, end)| end.saturating_add(1) < first);
+        let until = intervals.partition_point(|&(start, _)| start <= last.saturating_add(1));
+        let joined = intervals[from..until]
+            .iter()
+            .fold((first, last), |(first, last), &(start, end)| (first.min(start), last.max(end)));
+        intervals.splice(from..until, [joined]);
+    }
+
+    /// Says whether any transaction has a tag: such sets need servers from 8.3 on, and another form on the wire.
+    pub fn has_tags(&self) -> bool {
+        self.intervals.keys().any(|(_, tag)| !tag.is_empty())
+    }
+
+    /// The set as a dump command carries it.
+    ///
+    /// ```text
+    /// untagged  | origins: 8 |                       each: | uuid: 16 |                         | intervals: 8 | first: 8, end: 8 | ...
+    /// tagged    | 1: 1 | origins: 6 | 1: 1 |         each: | uuid: 16 | tag: length, characters | intervals: 8 | first: 8, end: 8 | ...
+    /// ```
+    pub fn encode(&self) -> Vec<u8> {
+        let tagged = self.has_tags();
+        let origins = self.intervals.len() as u64;
+        let mut bytes = match tagged {
+            false => origins.to_le_bytes().to_vec(),
+            true => (1 << 56 | origins << 8 | 1_u64).to_le_bytes().to_vec(),
+        };
+        for ((uuid, tag), intervals) in &self.intervals {
+            bytes.extend_from_slice(uuid);
+            if tagged {
+                // A varlen integer of one byte: the value above one zero bit.
+                bytes.push((tag.len() as u8) << 1);
+                bytes.extend_from_slice(tag.as_bytes());
+            }
+            bytes.extend_from_slice(&(intervals.len() as u64).to_le_bytes());
+            for (first, last) in intervals {
+                bytes.extend_from_slice(&first.to_le_bytes());
+                bytes.extend_from_slice(&last.saturating_add(1).to_le_bytes());
+            }
+        }
+        bytes
+    }
+}
+
+impl fmt::Display for GtidSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, ((uuid, tag), intervals)) in self.intervals.iter().enumerate() {
+            let mut text = String::with_capacity(64);
+            for (index, byte) in uuid.iter().enumerate() {
+                let dash = if matches!(index, 4 | 6 | 8 | 10) { "-" } else { "" };
+                write!(text, "{dash}{byte:02x}")?;
+            }
+            let comma = if at == 0 { "" } else { "," };
+            write!(f, "{comma}{text}")?;
+            if !tag.is_empty() {
+                write!(f, ":{tag}")?;
+            }
+            for (first, last) in intervals {
+                match first == last {
+                    true => write!(f, ":{first}")?,
+                    false => write!(f, ":{first}-{last}")?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A MySQL transaction's number, of a tagged event: fields in MySQL's own serialization, of which only the first four
+/// are read: flags, UUID, number, tag.
+pub fn read_tagged(mut cursor: Cursor<'_>) -> Result<(Origin, u64), Malformed> {
+    // | version: varlen | size: varlen | last field that must be known: varlen | field id: varlen, field | ...
+    for _ in 0..3 {
+        varlen(&mut cursor)?;
+    }
+    let (mut uuid, mut number, mut tag) = ([0; 16], 0, String::new());
+    for expected in 0..4 {
+        if varlen(&mut cursor)? != expected {
+            return Err(Malformed("a tagged transaction number"));
+        }
+        match expected {
+            0 => {
+                varlen(&mut cursor)?;
+            }
+            1 => {
+                for byte in &mut uuid {
+                    *byte = u8::try_from(varlen(&mut cursor)?).map_err(|_| Malformed("a server's UUID"))?;
+                }
+            }
+            // A signed number: its sign is the lowest bit.
+            2 => number = varlen(&mut cursor)? >> 1,
+            _ => {
+                let length = usize::try_from(varlen(&mut cursor)?).unwrap_or(usize::MAX);
+                if length > TAG_BYTES_MAX {
+                    return Err(Malformed("a transaction's tag"));
+                }
+                tag = String::from_utf8_lossy(cursor.take(length)?).into_owned();
+            }
+        }
+    }
+    Ok(((uuid, tag), number))
+}
+
+/// MySQL's integer of variable length: as many low one bits as bytes follow, a zero bit, then the value.
+fn varlen(cursor: &mut Cursor<'_>) -> Result<u64, Malformed> {
+    let first = cursor.u8()?;
+    let more = first.trailing_ones() as usize;
+    let high = cursor.uint(more)?;
+    Ok(match more {
+        8 => high,
+        7 => high,
+        _ => u64::from(first) >> (more + 1) | high << (7 - more),
+    })
+}
+
+fn parts(text: &str) -> impl Iterator<Item = &str> {
+    let text = text.trim();
+    text.split(',').filter(move |_| !text.is_empty() && text != NONE)
+}
+
+fn parse_uuid(text: &str) -> Option<[u8; 16]> {
+    let digits: Vec<u8> = text.trim().bytes().filter(|&byte| byte != b'-').collect();
+    let mut uuid = [0; 16];
+    if digits.len() != 32 || !digits.iter().all(u8::is_ascii_hexdigit) {
+        return None;
+    }
+    for (byte, pair) in uuid.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(uuid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{GtidList, GtidSet, Progress};
+
+    const UUID: &str = "3e11fa47-71ca-11e1-9e33-c80aa9429562";
+
+    #[test]
+    fn texts_come_back_as_they_were() {
+        for text in ["none", "0-1-5", "0-1-5,7-2-18446744073709551615"] {
+            assert_eq!(Progress::Mariadb(GtidList::parse(text).expect(text)).to_string(), text);
+        }
+        for text in ["none", &format!("{UUID}:1-5:8"), &format!("{UUID}:1,{UUID}:blue:2-3")] {
+            assert_eq!(Progress::Mysql(GtidSet::parse(text).expect(text)).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn texts_that_are_no_positions_are_refused() {
+        for text in ["0-1", "0-1-5-6", "0-1-x", "0-1-5,0-2-6", ",", "0-1-5,"] {
+            assert_eq!(GtidList::parse(text), None, "{text}");
+        }
+        for text in ["x:1", &format!("{UUID}:5-1"), &format!("{UUID}:0"), &format!("{UUID}:1-"), "3e11:1"] {
+            assert_eq!(GtidSet::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn intervals_grow_and_join() {
+        let mut set = GtidSet::parse(&format!("{UUID}:1-3:7:9-10")).expect("a set");
+        let origin = set.intervals.keys().next().expect("one").clone();
+        set.add(origin.clone(), 4);
+        assert_eq!(set.to_string(), format!("{UUID}:1-4:7:9-10"));
+        set.add(origin.clone(), 8);
+        assert_eq!(set.to_string(), format!("{UUID}:1-4:7-10"));
+        set.add_interval(origin.clone(), 2, 20);
+        assert_eq!(set.to_string(), format!("{UUID}:1-20"));
+        set.add(origin, 22);
+        assert_eq!(set.to_string(), format!("{UUID}:1-20:22"));
+    }
+
+    #[test]
+    fn one_list_covers_another_domain_by_domain() {
+        let list = |text| GtidList::parse(text).expect("a list");
+        assert!(list("0-1-5,1-1-9").covers(&list("0-2-5")));
+        assert!(!list("0-1-5,1-1-9").covers(&list("0-1-6")));
+        assert!(!list("0-1-5").covers(&list("1-1-1")));
+        assert!(list("none").covers(&list("none")));
+    }
+}

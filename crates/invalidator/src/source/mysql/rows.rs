@@ -1,0 +1,219 @@
+//! Rows inserted into the outbox table: a table's description, and the first column of each row.
+//!
+//! Serves the delete path: the first column is a key. The widths of all other columns have to be known too, to find
+//! the next row. Absent: their values, and rows that were changed or removed.
+//!
+//! ```text
+//! table map  | table: 6 | flags: 2 | length, schema, 0 | length, name, 0 | columns | types | length, metadata | ...
+//! rows       | table: 6 | flags: 2 | (version 2: length: 2, extra) | columns | present: bits | rows ...
+//! row        | null: bits, one for each present column | values of the present columns that are not null |
+//! ```
+
+use super::cursor::{Cursor, Malformed};
+
+/// The most columns of a table, for either kind of server.
+const COLUMNS_MAX: usize = 4096;
+
+/// The flag of the last event of rows of a statement.
+pub const STATEMENT_END: u16 = 1;
+
+/// What the log says of a table before it shows its rows.
+#[derive(Clone, Debug)]
+pub struct TableMap<'a> {
+    /// The number by which rows refer to it.
+    pub table_id: u64,
+    /// Its name, without the schema's.
+    pub name: &'a [u8],
+    rest: Cursor<'a>,
+}
+
+impl<'a> TableMap<'a> {
+    /// Reads the body of a table map as far as the name: most tables are none of ours.
+    pub fn read(body: &'a [u8]) -> Result<Self, Malformed> {
+        let mut cursor = Cursor::new(body, "a table map");
+        let table_id = cursor.uint(6)?;
+        cursor.take(2)?;
+        let schema_bytes = usize::from(cursor.u8()?);
+        cursor.take(schema_bytes + 1)?;
+        let name_bytes = usize::from(cursor.u8()?);
+        let name = cursor.take(name_bytes)?;
+        cursor.take(1)?;
+        Ok(TableMap { table_id, name, rest: cursor })
+    }
+
+    /// Reads the rest.
+    pub fn columns(mut self) -> Result<Columns, Malformed> {
+        let count = self.rest.length()?;
+        if count > COLUMNS_MAX {
+            return Err(Malformed("a count of columns"));
+        }
+        let kinds = self.rest.take(count)?;
+        let mut metadata = Cursor::new(self.rest.bytes()?, "the metadata of columns");
+        let columns = kinds.iter().map(|&kind| Column::read(kind, &mut metadata));
+        Ok(Columns(columns.collect::<Result<_, _>>()?))
+    }
+}
+
+/// The columns of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Columns(Vec<Column>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Column {
+    kind: u8,
+    metadata: [u8; 2],
+}
+
+/// Where the rows of an event begin, and what they are rows of.
+#[derive(Clone, Copy, Debug)]
+pub struct RowsHead {
+    /// The table's number.
+    pub table_id: u64,
+    /// [`STATEMENT_END`] among others.
+    pub flags: u16,
+}
+
+/// Reads the head of the body of an event of rows.
+pub fn rows_head(body: &[u8]) -> Result<(RowsHead, Cursor<'_>), Malformed> {
+    let mut cursor = Cursor::new(body, "rows");
+    let table_id = cursor.uint(6)?;
+    let flags = cursor.u16()?;
+    Ok((RowsHead { table_id, flags }, cursor))
+}
+
+/// The head of the rows themselves, up to the first of them.
+pub struct Present<'a> {
+    bits: &'a [u8],
+    count: usize,
+}
+
+impl<'a> Present<'a> {
+    /// Reads which columns are present; `has_extra` for version 2 of the event.
+    pub fn read(cursor: &mut Cursor<'a>, has_extra: bool) -> Result<Self, Malformed> {
+        if has_extra {
+            let extra_bytes = usize::from(cursor.u16()?);
+            cursor.take(extra_bytes.saturating_sub(2))?;
+        }
+        let count = cursor.length()?;
+        if count > COLUMNS_MAX {
+            return Err(Malformed("a count of columns"));
+        }
+        Ok(Present { bits: cursor.take(count.div_ceil(8))?, count })
+    }
+}
+
+impl Columns {
+    /// Says whether the first column holds text or bytes.
+    pub fn first_is_bytes(&self) -> bool {
+        self.0.first().is_some_and(|column| column.length_bytes().is_some())
+    }
+
+    /// Hands the first column of each row to `each`; `None` where it is NULL or not given.
+    pub fn first_of_each(
+        &self,
+        present: &Present<'_>,
+        rows: &[u8],
+        mut each: impl FnMut(Option<&[u8]>),
+    ) -> Result<(), Malformed> {
+        if present.count != self.0.len() {
+            return Err(Malformed("rows of another table than was mapped"));
+        }
+        let columns: Vec<(usize, Column)> =
+            self.0.iter().copied().enumerate().filter(|&(at, _)| bit(present.bits, at)).collect();
+        let mut cursor = Cursor::new(rows, "a row");
+        while !cursor.rest().is_empty() {
+            let nulls = cursor.take(columns.len().div_ceil(8))?;
+            if nulls.is_empty() {
+                return Err(Malformed("a row without columns"));
+            }
+            let mut first = None;
+            for (bit_at, &(at, column)) in columns.iter().enumerate() {
+                if bit(nulls, bit_at) {
+                    continue;
+                }
+                let value = column.take(&mut cursor)?;
+                if at == 0 {
+                    first = Some(value);
+                }
+            }
+            each(first);
+        }
+        Ok(())
+    }
+}
+
+impl Column {
+    fn read(kind: u8, metadata: &mut Cursor<'_>) -> Result<Self, Malformed> {
+        let metadata = match kind {
+            // float, double, timestamp2, datetime2, time2, vector, json, blobs, geometry
+            4 | 5 | 17..=19 | 140 | 242 | 245 | 249..=252 | 255 => [metadata.u8()?, 0],
+            // varchar, bit, decimal, enum, set, var_string, string
+            15 | 16 | 141 | 246 | 247 | 248 | 253 | 254 => metadata.array()?,
+            _ => [0, 0],
+        };
+        Ok(Column { kind, metadata })
+    }
+
+    /// How many bytes hold the length of the value, for text and bytes.
+    fn length_bytes(self) -> Option<usize> {
+        let [low, high] = self.metadata;
+        match self.kind {
+            15 | 253 => Some(if u16::from_le_bytes(self.metadata) < 256 { 1 } else { 2 }),
+            249..=252 => Some(usize::from(low)),
+            254 => match string_kind(low) {
+                247 | 248 => None,
+                // Two bits of a long CHAR's length are kept, inverted, in the byte of the type.
+                _ => Some(if u16::from(high) | u16::from(!low & 0x30) << 4 < 256 { 1 } else { 2 }),
+            },
+            _ => None,
+        }
+    }
+
+    fn take<'a>(self, cursor: &mut Cursor<'a>) -> Result<&'a [u8], Malformed> {
+        if let Some(length_bytes) = self.length_bytes() {
+            let length = cursor.uint(length_bytes)?;
+            return cursor.take(usize::try_from(length).unwrap_or(usize::MAX));
+        }
+        let [low, high] = self.metadata;
+        let (low, high) = (usize::from(low), usize::from(high));
+        let width = match self.kind {
+            6 => 0,
+            1 | 13 => 1,
+            2 => 2,
+            9 | 10 | 11 | 14 => 3,
+            3 | 4 | 7 => 4,
+            5 | 8 | 12 => 8,
+            16 => high + usize::from(low > 0),
+            17 => 4 + low.div_ceil(2),
+            18 => 5 + low.div_ceil(2),
+            19 => 3 + low.div_ceil(2),
+            246 => decimal_bytes(low, high).ok_or(Malformed("a decimal's metadata"))?,
+            // The width of an enum or set stands beside its type.
+            247 | 248 | 254 => high,
+            140 | 242 | 245 | 255 => {
+                let length = cursor.uint(low)?;
+                usize::try_from(length).unwrap_or(usize::MAX)
+            }
+            141 => {
+                let length = cursor.uint(if u16::from_le_bytes(self.metadata) < 256 { 1 } else { 2 })?;
+                usize::try_from(length).unwrap_or(usize::MAX)
+            }
+            _ => return Err(Malformed("a column of a type that is not known here")),
+        };
+        cursor.take(width)
+    }
+}
+
+fn string_kind(low: u8) -> u8 {
+    low | 0x30
+}
+
+fn decimal_bytes(precision: usize, scale: usize) -> Option<usize> {
+    const BYTES_OF_DIGITS: [usize; 10] = [0, 1, 1, 2, 2, 3, 3, 4, 4, 4];
+    let whole = precision.checked_sub(scale)?;
+    Some(whole / 9 * 4 + BYTES_OF_DIGITS[whole % 9] + scale / 9 * 4 + BYTES_OF_DIGITS[scale % 9])
+}
+
+fn bit(bits: &[u8], at: usize) -> bool {
+    bits.get(at / 8).is_some_and(|byte| byte & 1 << (at % 8) != 0)
+}
