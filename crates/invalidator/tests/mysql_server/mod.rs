@@ -1,0 +1,175 @@
+//! A real MariaDB on a fresh data directory and a free port of 127.0.0.1, stopped when dropped.
+
+use lookaside_client::TcpNetwork;
+use lookaside_invalidator::source::mysql::{Connection, MysqlOptions, MysqlSource, Row};
+use lookaside_invalidator::{Commit, Position, Source, SourceError, Start};
+use std::{
+    fs,
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+use tempfile::TempDir;
+
+/// Everything a test waits for happens within this, also on a busy machine.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+const MISSING: &str = "is needed by these tests: install Debian's mariadb-server (`make test` does)";
+
+pub struct Server {
+    child: Child,
+    dir: TempDir,
+    pub port: u16,
+    arguments: Vec<String>,
+}
+
+impl Server {
+    /// Starts a server with a log in rows, and `arguments` besides.
+    pub async fn start(arguments: &[&str]) -> Server {
+        let dir = TempDir::new().expect("a temporary directory");
+        let copied = Command::new("cp").arg("-r").arg(template()).arg(dir.path().join("data")).status();
+        assert!(copied.expect("cp runs").success());
+        let port = TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("its address").port();
+        let arguments: Vec<String> = arguments.iter().map(|argument| argument.to_string()).collect();
+        let child = spawn(dir.path(), port, &arguments);
+        let mut server = Server { child, dir, port, arguments };
+        server.wait_ready().await;
+        server
+    }
+
+    /// SIGKILL: nothing is written any more.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("the server is ours");
+        self.child.wait().expect("the server is ours");
+    }
+
+    pub async fn start_again(&mut self) {
+        self.child = spawn(self.dir.path(), self.port, &self.arguments);
+        self.wait_ready().await;
+    }
+
+    async fn wait_ready(&mut self) {
+        let ready = async {
+            loop {
+                if let Ok(connection) = Connection::open(&TcpNetwork, &self.options()).await {
+                    break drop(connection);
+                }
+                if let Some(status) = self.child.try_wait().expect("the server is ours") {
+                    panic!("mariadbd ended with {status}:\n{}", self.log());
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let ready = tokio::time::timeout(DEADLINE, ready).await;
+        assert!(ready.is_ok(), "mariadbd does not become ready:\n{}", self.log());
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+
+    pub fn options(&self) -> MysqlOptions {
+        MysqlOptions { port: self.port, heartbeat: Duration::from_secs(1), ..MysqlOptions::default() }
+    }
+
+    pub async fn client(&self) -> Client {
+        Client(Connection::open(&TcpNetwork, &self.options()).await.expect("a connection"))
+    }
+
+    pub async fn source(&self, start: Start) -> MysqlSource {
+        self.try_source(self.options(), start).await.expect("a source")
+    }
+
+    pub async fn try_source(&self, options: MysqlOptions, start: Start) -> Result<MysqlSource, SourceError> {
+        MysqlSource::open(options, &start, Arc::new(TcpNetwork), Arc::new(SystemTime::now)).await
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Another program that uses the database.
+pub struct Client(Connection);
+
+impl Client {
+    pub async fn run(&mut self, sql: &str) -> Vec<Row> {
+        self.0.query(sql).await.unwrap_or_else(|error| panic!("{sql}: {error}"))
+    }
+
+    pub async fn one(&mut self, sql: &str) -> String {
+        self.0.query_one(sql).await.expect(sql).expect(sql)
+    }
+}
+
+/// Reads until `last` is among the keys, through the gate, and returns all commits.
+pub async fn read_until(source: &mut MysqlSource, last: &str) -> Vec<Commit> {
+    let mut all: Vec<Commit> = Vec::new();
+    let reading = async {
+        while !all.iter().any(|commit| commit.keys.iter().any(|key| key == last.as_bytes())) {
+            let commits = source.next(1000).await.expect("commits");
+            source.visible(&commits.position).await.expect("visible");
+            all.extend(commits.commits);
+        }
+    };
+    let read = tokio::time::timeout(DEADLINE, reading).await;
+    assert!(read.is_ok(), "{last} does not come; there are {:?}", keys_of(&all));
+    all
+}
+
+pub fn keys_of(commits: &[Commit]) -> Vec<String> {
+    commits.iter().flat_map(|commit| &commit.keys).map(|key| String::from_utf8_lossy(key).into_owned()).collect()
+}
+
+pub fn last_position(commits: &[Commit]) -> Position {
+    commits.last().expect("a commit").position.clone()
+}
+
+/// An initialised data directory, made once for all tests and kept beside the build.
+fn template() -> PathBuf {
+    let version = Command::new("mariadbd").arg("--version").output();
+    let version = version.unwrap_or_else(|error| panic!("mariadbd ({error}) {MISSING}")).stdout;
+    let name: String = String::from_utf8_lossy(&version).chars().filter(char::is_ascii_alphanumeric).collect();
+    let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    if !kept.exists() {
+        let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary directory");
+        let output = Command::new("mariadb-install-db")
+            .args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"])
+            .args(["--innodb-log-file-size=8M", &user_argument()])
+            .arg(format!("--datadir={}", dir.path().display()))
+            .output()
+            .unwrap_or_else(|error| panic!("mariadb-install-db ({error}) {MISSING}"));
+        assert!(output.status.success(), "mariadb-install-db: {}", String::from_utf8_lossy(&output.stderr));
+        // Another test may have been quicker: then its directory is as good.
+        let _ = fs::rename(dir.path(), &kept);
+    }
+    kept
+}
+
+/// `mariadbd` refuses to run as root unless it is told to.
+fn user_argument() -> String {
+    let is_root = fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
+    if is_root { "--user=root".into() } else { "--skip-networking=0".into() }
+}
+
+fn spawn(dir: &Path, port: u16, arguments: &[String]) -> Child {
+    let log = fs::File::create(dir.join("log")).expect("the log");
+    Command::new("mariadbd")
+        .args(["--no-defaults", "--log-bin=binlog", "--binlog-format=ROW", "--gtid-strict-mode=ON"])
+        .args(["--bind-address=127.0.0.1", "--skip-name-resolve", "--innodb-log-file-size=8M", &user_argument()])
+        .args(["--innodb-buffer-pool-size=16M", "--performance-schema=OFF", "--sync-binlog=1", "--server-id=1"])
+        .arg(format!("--port={port}"))
+        .arg(format!("--datadir={}", dir.join("data").display()))
+        .arg(format!("--socket={}", dir.join("socket").display()))
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .unwrap_or_else(|error| panic!("mariadbd ({error}) {MISSING}"))
+}

@@ -1,0 +1,437 @@
+//! The binlog source against a real MariaDB: which keys come out, in which order, from where, and when they may be
+//! deleted.
+
+mod mysql_server;
+
+use lookaside_client::TcpNetwork;
+use lookaside_invalidator::source::mysql::{KEYS_OF_COMMIT_MAX, MysqlLog, MysqlOptions};
+use lookaside_invalidator::{Log, Position, Source, SourceError, Start};
+use mysql_server::{DEADLINE, Server, keys_of, last_position, read_until};
+use std::{
+    process::Command,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+use tokio::time::Instant;
+
+const TABLES: &str = "CREATE DATABASE app; CREATE TABLE app.user (id INT PRIMARY KEY, name VARCHAR(200)) ENGINE=InnoDB; \
+    CREATE TABLE app.lookaside_outbox (item VARBINARY(250), at TIMESTAMP(6) DEFAULT NOW(6)) ENGINE=InnoDB";
+
+/// The last commit of a test: what is read before it is all that there is.
+const END: &str = "INSERT INTO app.user VALUES (999, '') /* lookaside: end */";
+
+#[tokio::test]
+async fn comments_name_keys_whatever_the_statement() {
+    let server = Server::start(&[]).await;
+    let mut client = server.client().await;
+    client.run(TABLES).await;
+    let mut source = server.source(Start::Now).await;
+    client.run("INSERT INTO app.user VALUES (1, 'a'), (2, 'b'), (3, 'c') /* lookaside: user:1 user:2 user:3 */").await;
+    client.run("UPDATE app.user /* lookaside: user:1 */ SET name = 'd' WHERE id = 1").await;
+    client.run("DELETE /* lookaside: user:2 */ FROM app.user /* lookaside: user:2 list */ WHERE id = 2").await;
+    client.run("START TRANSACTION").await;
+    client.run("UPDATE app.user SET name = 'e' WHERE id = 1 /* lookaside: first */").await;
+    client.run("UPDATE app.user SET name = 'e' WHERE id = 3 /* lookaside: second */").await;
+    client.run("COMMIT").await;
+    client.run("ALTER TABLE app.user ADD COLUMN extra INT /* lookaside: schema */").await;
+    client.run("UPDATE app.user SET name = '/* lookaside: fake */', extra = 1 WHERE id = 1").await;
+    client.run("TRUNCATE TABLE app.user /* lookaside: truncated */").await;
+    client.run("INSERT INTO app.user VALUES (999, '', 0) /* lookaside: end */").await;
+    let commits = read_until(&mut source, "end").await;
+    let keys: Vec<_> = commits.iter().map(|commit| keys_of(std::slice::from_ref(commit)).join(" ")).collect();
+    assert_eq!(
+        keys,
+        ["user:1 user:2 user:3", "user:1", "user:2 list", "first second", "schema", "truncated", "end"],
+        "one commit a transaction, each key once in it, and none out of a literal"
+    );
+}
+
+#[tokio::test]
+async fn the_mariadb_shell_and_prepared_statements_keep_their_comments() {
+    let server = Server::start(&[]).await;
+    let mut client = server.client().await;
+    client.run(TABLES).await;
+    let mut source = server.source(Start::Now).await;
+    let output = Command::new("mariadb")
+        .args(["--no-defaults", "--comments", "--host=127.0.0.1", "--user=root", &format!("--port={}", server.port)])
+        .args(["-e", "INSERT INTO app.user VALUES (1, 'a') /* lookaside: shell */"])
+        .output()
+        .expect("the mariadb shell is installed with the server");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    client.run("PREPARE renaming FROM 'UPDATE app.user SET name = ? WHERE id = ? /* lookaside: prepared */'").await;
+    client.run("SET @name = 'it''s /* lookaside: fake */', @id = 1").await;
+    client.run("EXECUTE renaming USING @name, @id").await;
+    client.run(END).await;
+    assert_eq!(keys_of(&read_until(&mut source, "end").await), ["shell", "prepared", "end"]);
+}
+
+#[tokio::test]
+async fn what_is_rolled_back_names_nothing() {
+    let server = Server::start(&[]).await;
+    let mut client = server.client().await;
+    client.run(TABLES).await;
+    let mut source = server.source(Start::Now).await;
+    client.run("START TRANSACTION").await;
+    client.run("INSERT INTO app.user VALUES (1, 'a') /* lookaside: undone */").await;
+    client.run("INSERT INTO app.lookaside_outbox (item) VALUES ('undone:outbox')").await;
+    client.run("ROLLBACK").await;
+    client.run("START TRANSACTION").await;
+    client.run("INSERT INTO app.user VALUES (2, 'b') /* lookaside: kept */").await;
+    client.run("SAVEPOINT here").await;
+    client.run("INSERT INTO app.user VALUES (3, 'c') /* lookaside: undone:savepoint */").await;
+    client.run("INSERT INTO app.lookaside_outbox (item) VALUES ('undone:outbox')").await;
+    client.run("ROLLBACK TO SAVEPOINT here").await;
+    client.run("INSERT INTO app.user VALUES (4, 'd') /* lookaside: kept:too */").await;
+    client.run("COMMIT").await;
+    client.run(END).await;
+    assert_eq!(keys_of(&read_until(&mut source, "end").await), ["kept", "kept:too", "end"]);
+}
+
+#[tokio::test]
+async fn outbox_rows_name_keys_in_any_schema_and_width() {
+    let server = Server::start(&[]).await;
+    let mut client = server.client().await;
+    client.run(TABLES).await;
+    client.run("CREATE DATABASE other").await;
+    client
+        .run(
+            "CREATE TABLE other.lookaside_outbox (item TEXT, a TINYINT, b SMALLINT, c MEDIUMINT, d INT, e BIGINT, \
+             f FLOAT, g DOUBLE, h DECIMAL(23,7), i DATE, j DATETIME(3), k TIME(6), l TIMESTAMP(1) NULL, m YEAR, \
+             n CHAR(200) CHARACTER SET utf8mb4, o VARCHAR(300), p LONGBLOB, q ENUM('x','y'), r SET('x','y'), \
+             s BIT(12), t JSON, u INET6, v UUID, w BINARY(3), x POINT, z VARCHAR(5))",
+        )
+        .await;
+    let mut source = server.source(Start::Now).await;
+    client.run("INSERT INTO app.lookaside_outbox (item) VALUES ('one'), ('two'), ('three'), ('two')").await;
+    client
+        .run(
+            "INSERT INTO other.lookaside_outbox VALUES \
+             ('wide:1', 1, 2, 3, 4, 5, 1.5, 2.5, 1234567890123456.7654321, '2026-01-02', '2026-01-02 03:04:05.678', \
+              '-12:34:56.789', '2026-01-02 03:04:05', 2026, 'ä', REPEAT('o', 290), REPEAT('p', 70000), 'y', 'x,y', \
+              b'101', '{}', '::1', '123e4567-e89b-12d3-a456-426655440000', 'w', POINT(1, 2), 'zz'), \
+             ('wide:2', NULL, 2, NULL, 4, NULL, 1.5, NULL, -0.5, NULL, '2026-01-02 03:04:05.678', NULL, NULL, NULL, \
+              'n', NULL, '', NULL, '', NULL, NULL, NULL, NULL, NULL, NULL, NULL), \
+             ('wide:3', 1, 2, 3, 4, 5, 1.5, 2.5, 0, '2026-01-02', '2026-01-02', '00:00:00', NULL, 1999, '', '', NULL, \
+              'x', 'x', 0, '[1]', '::', NULL, 'www', NULL, 'z')",
+        )
+        .await;
+    client.run("UPDATE app.lookaside_outbox SET item = 'changed' WHERE item = 'one'").await;
+    client.run("DELETE FROM app.lookaside_outbox").await;
+    client.run("INSERT INTO app.lookaside_outbox (item) VALUES (NULL), ('not a key'), (REPEAT('k', 250))").await;
+    client.run(END).await;
+    let commits = read_until(&mut source, "end").await;
+    let long = "k".repeat(250);
+    assert_eq!(keys_of(&commits), ["one", "two", "three", "wide:1", "wide:2", "wide:3", &long, "end"]);
+    assert_eq!(source.keys_rejected(), 2);
+}
+
+#[tokio::test]
+async fn an_outbox_that_keeps_no_rows_works_too() {
+    let server = Server::start(&["--plugin-load-add=ha_blackhole"]).await;
+    let mut client = server.client().await;
+    client.run(TABLES).await;
+    client.run("CREATE DATABASE hole; CREATE TABLE hole.lookaside_outbox (item VARCHAR(250)) ENGINE=BLACKHOLE").await;
+    let mut source = server.source(Start::Now).await;
+    client.run("START TRANSACTION").await;
+    client.run("INSERT INTO hole.lookaside_outbox VALUES ('undone')").await;
+    client.run("ROLLBACK").await;
+    client.run("START TRANSACTION").await;
+    client.run("INSERT INTO hole.lookaside_outbox VALUES ('hole:1'), ('hole:2')").await;
+    client.run("INSERT INTO app.user VALUES (1, 'a')").await;
+    client.run("COMMIT").await;
+    client.run(END).await;
+    assert_eq!(keys_of(&read_until(&mut source, "end").await), ["hole:1", "hole:2", "end"]);
+}
+
+#[tokio::test]
+async fn compressed_and_unchecked_logs_are_read_alike() {
+    let server =
+        Server::start(&["--log-bin-compress=ON", "--log-bin-compress-min-len=10", "--binlog-checksum=NONE"]).await;
+    let mut client = server.client().await;
+    client.run(TABLES).await;
+    let mut source = server.source(Start::Earliest).await;
+    client.run(&format!("INSERT INTO app.user VALUES (1, '{}') /* lookaside: text */", "a".repeat(150))).await;
+    let rows: Vec<String> = (0..100).map(|n| format!("('row:{n}')")).collect();
+    client.run(&format!("INSERT INTO app.lookaside_outbox (item) VALUES {}", rows.join(","))).await;
+    client.run("ALTER TABLE app.user COMMENT 'abcdefghijklmnopqrstuvwxyz' /* lookaside: definition */").await;
+    client.run("SET GLOBAL binlog_checksum = CRC32").await;
+    client.run(END).await;
+    let keys = keys_of(&read_until(&mut source, "end").await);
+    assert_eq!(keys.len(), 103, "{keys:?}");
+    assert_eq!((keys[0].as_str(), keys[101].as_str()), ("text", "definition"));
+}
+
+#[tokio::test]
+async fn prepared_transactions_are_held_until_their_commit() {
+    let server = Server::start(&[]).await;
+    let mut client = server.client().await;
+    let mut other = server.client().await;
+    client.run(TABLES).await;
+    let mut source = server.source(Start::Now).await;
+    for (xid, at) in [("'kept','branch',7", 1), ("'undone'", 2), ("'single'", 3)] {
+        client.run(&format!("XA START {xid}")).await;
+        client.run(&format!("INSERT INTO app.user VALUES ({at}, 'a') /* lookaside: xa:{at} */")).await;
+        client.run(&format!("XA END {xid}")).await;
+        if at == 3 {
+            client.run(&format!("XA COMMIT {xid} ONE PHASE")).await;
+        } else {
+            client.run(&format!("XA PREPARE {xid}")).await;
+        }
+        // A prepared transaction belongs to nobody once its connection is gone.
+        client = server.client().await;
+    }
+    other.run("INSERT INTO app.user VALUES (10, 'b') /* lookaside: between */").await;
+    let before = read_until(&mut source, "between").await;
+    assert_eq!(keys_of(&before), ["xa:3", "between"], "a preparation is no commit");
+
+    // A reader that starts from here again must not miss what is held.
+    let mut restarted = server.source(Start::At(last_position(&before))).await;
+    other.run("XA COMMIT 'kept','branch',7").await;
+    other.run("XA ROLLBACK 'undone'").await;
+    other.run(END).await;
+    assert_eq!(keys_of(&read_until(&mut source, "end").await), ["xa:1", "end"]);
+    let again = keys_of(&read_until(&mut restarted, "end").await);
+    assert!(again.contains(&"xa:1".into()) && !again.contains(&"xa:2".into()), "{again:?}");
+}
+
+#[tokio::test]
+async fn a_position_is_gone_on_from_without_loss() {
+    let server = Server::start(&[]).await;
+    let mut client = server.client().await;
+    client.run(TABLES).await;
+    let mut source = server.source(Start::Earliest).await;
+    for n in 0..50 {
+        client.run(&format!("INSERT INTO app.user VALUES ({n}, '') /* lookaside: key:{n} */")).await;
+        if n % 20 == 10 {
+            client.run("FLUSH BINARY LOGS").await;
+        }
+    }
+    let all = read_until(&mut source, "key:49").await;
+    let expected: Vec<String> = (0..50).map(|n| format!("key:{n}")).collect();
+    assert_eq!(keys_of(&all), expected, "in order, over three files");
+    for at in [0, 9, 10, 30, 48] {
+        let mut resumed = server.source(Start::At(all[at].position.clone())).await;
+        assert_eq!(keys_of(&read_until(&mut resumed, "key:49").await), expected[at + 1..]);
+    }
+}
+
+#[tokio::test]
+async fn domains_are_gone_on_from_each_on_its_own() {
+    let server = Server::start(&[]).await;
+    let mut client = server.client().await;
+    client.run(TABLES).await;
+    let mut source = server.source(Start::Now).await;
+    for n in 0..6 {
+        client.run(&format!("SET SESSION gtid_domain_id = {}", n % 3)).await;
+        client.run(&format!("INSERT INTO app.user VALUES ({n}, '') /* lookaside: key:{n} */")).await;
+    }
+    let all = read_until(&mut source, "key:5").await;
+    assert!(all[5].position.0.contains(",2-1-2"), "{:?}", all[5].position);
+    let mut resumed = server.source(Start::At(all[1].position.clone())).await;
+    let again = keys_of(&read_until(&mut resumed, "key:5").await);
+    assert_eq!(again, ["key:2", "key:3", "key:4", "key:5"], "a domain that was not known yet is read from its start");
+}
+
+#[tokio::test]
+async fn the_position_moves_when_no_key_is_named() {
+    let server = Server::start(&[]).await;
+    let mut client = server.client().await;
+    client.run(TABLES).await;
+    let mut source = server.source(Start::Now).await;
+    client.run("INSERT INTO app.user VALUES (1, 'no key')").await;
+    let commits = tokio::time::timeout(DEADLINE, source.next(10)).await.expect("in time").expect("commits");
+    assert_eq!(commits.commits, []);
+    assert_eq!(commits.position.0, client.one("SELECT @@gtid_binlog_pos").await);
+    assert_eq!(source.position(), &commits.position);
+}
+
+#[tokio::test]
+async fn a_transaction_of_very_many_keys_comes_in_parts() {
+    let server = Server::start(&[]).await;
+    let mut client = server.client().await;
+    client.run(TABLES).await;
+    let mut source = server.source(Start::Now).await;
+    let begin = source.position().clone();
+    let count = KEYS_OF_COMMIT_MAX * 5 / 2;
+    client
+        .run(&format!("INSERT INTO app.lookaside_outbox (item) SELECT CONCAT('k:', seq) FROM app.seq_1_to_{count}"))
+        .await;
+    client.run(END).await;
+    let commits = read_until(&mut source, "end").await;
+    assert_eq!(keys_of(&commits).len(), count + 1);
+    let sizes: Vec<_> = commits.iter().map(|commit| commit.keys.len()).collect();
+    assert_eq!(sizes, [KEYS_OF_COMMIT_MAX, KEYS_OF_COMMIT_MAX, KEYS_OF_COMMIT_MAX / 2, 1]);
+    assert_eq!((&commits[0].position, &commits[1].position), (&begin, &begin), "until the last part is out");
+    assert_ne!(commits[2].position, begin);
+}
+
+#[tokio::test]
+async fn a_killed_server_is_gone_on_with_when_it_is_back() {
+    let mut server = Server::start(&[]).await;
+    let mut client = server.client().await;
+    client.run(TABLES).await;
+    let mut source = server.source(Start::Now).await;
+    for n in 0..20 {
+        client.run(&format!("INSERT INTO app.user VALUES ({n}, '') /* lookaside: key:{n} */")).await;
+    }
+    let first = source.next(5).await.expect("commits");
+    assert!(!first.commits.is_empty());
+    server.kill();
+    let mut keys = keys_of(&first.commits);
+    let error = loop {
+        match tokio::time::timeout(DEADLINE, source.next(5)).await.expect("in time") {
+            Ok(commits) => keys.extend(keys_of(&commits.commits)),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, SourceError::Unreachable { .. }), "{error}");
+    server.start_again().await;
+    let mut client = server.client().await;
+    for n in 20..40 {
+        client.run(&format!("INSERT INTO app.user VALUES ({n}, '') /* lookaside: key:{n} */")).await;
+    }
+    // The gate's connection is gone as well: its first call may say so.
+    let position = source.position().clone();
+    if let Err(error) = source.visible(&position).await {
+        assert!(matches!(error, SourceError::Unreachable { .. }), "{error}");
+    }
+    keys.extend(keys_of(&read_until(&mut source, "key:39").await));
+    let expected: Vec<String> = (0..40).map(|n| format!("key:{n}")).collect();
+    assert_eq!(keys, expected);
+}
+
+#[tokio::test]
+async fn positions_that_the_log_no_longer_has_are_lost() {
+    let server = Server::start(&[]).await;
+    let mut client = server.client().await;
+    client.run(TABLES).await;
+    let old = Position(client.one("SELECT @@gtid_binlog_pos").await);
+    client.run("INSERT INTO app.user VALUES (1, '') /* lookaside: purged */; FLUSH BINARY LOGS").await;
+    client.run("INSERT INTO app.user VALUES (2, '') /* lookaside: there */; FLUSH BINARY LOGS").await;
+    let newest = client.run("SHOW BINARY LOGS").await;
+    let file = String::from_utf8(newest[1][0].clone().expect("a name")).expect("a name");
+    client.run(&format!("PURGE BINARY LOGS TO '{file}'")).await;
+    // Nothing at all, the past, the future, and another server's.
+    for position in ["none", &old.0, "0-1-4000", "5-1-1"] {
+        let mut source = server.source(Start::At(Position(position.into()))).await;
+        let error = tokio::time::timeout(DEADLINE, source.next(1)).await.expect("in time").expect_err(position);
+        let SourceError::PositionLost { position: told, why } = error else { panic!("{position}: {error}") };
+        assert_eq!(told.0, position, "{why}");
+    }
+    client.run(END).await;
+    let mut earliest = server.source(Start::Earliest).await;
+    assert_eq!(keys_of(&read_until(&mut earliest, "end").await), ["there", "end"]);
+    let error = server.try_source(server.options(), Start::At(Position("nonsense".into()))).await.err();
+    assert!(matches!(error, Some(SourceError::Unusable { .. })), "{error:?}");
+}
+
+/// Eight writers insert a row and name it; a reader that looks for the row at the moment when its key comes out of the
+/// gate must find it. Without the gate some would not, and a cache would be filled with their absence.
+#[tokio::test]
+async fn behind_the_gate_every_reader_sees_the_row() {
+    const WRITERS: usize = 8;
+    const ROWS: usize = 150;
+    let server = Server::start(&[]).await;
+    server.client().await.run(TABLES).await;
+    let (mut source, mut early) = (server.source(Start::Now).await, server.client().await);
+    let mut reader = server.client().await;
+    let mut writers = Vec::new();
+    for writer in 0..WRITERS {
+        let mut client = server.client().await;
+        writers.push(tokio::spawn(async move {
+            for row in 0..ROWS {
+                let id = 1000 + writer * ROWS + row;
+                client.run(&format!("INSERT INTO app.user VALUES ({id}, '') /* lookaside: {id} */")).await;
+            }
+        }));
+    }
+    let (mut seen, mut too_early) = (0, 0);
+    let until = Instant::now() + DEADLINE;
+    while seen < WRITERS * ROWS {
+        assert!(Instant::now() < until, "only {seen} keys came");
+        let commits = source.next(1000).await.expect("commits");
+        let keys = keys_of(&commits.commits);
+        if keys.is_empty() {
+            continue;
+        }
+        let count = format!("SELECT COUNT(*) FROM app.user WHERE id IN ({})", keys.join(","));
+        let without_gate: usize = early.one(&count).await.parse().expect("a count");
+        too_early += keys.len() - without_gate;
+        source.visible(&commits.position).await.expect("visible");
+        let visible: usize = reader.one(&count).await.parse().expect("a count");
+        assert_eq!(visible, keys.len(), "a row is named and not visible");
+        seen += keys.len();
+    }
+    for writer in writers {
+        writer.await.expect("a writer");
+    }
+    println!("without the gate {too_early} of {seen} rows would not have been visible");
+}
+
+#[tokio::test]
+async fn the_gate_knows_positions_of_an_earlier_run() {
+    let server = Server::start(&[]).await;
+    let mut client = server.client().await;
+    client.run(TABLES).await;
+    client.run(END).await;
+    let now = client.one("SELECT @@gtid_binlog_pos").await;
+    let options = MysqlOptions { visible_wait_max: Duration::from_millis(200), ..server.options() };
+    let mut source = server.try_source(options, Start::Now).await.expect("a source");
+    source.visible(&Position(now)).await.expect("it is visible for long");
+    let error = source.visible(&Position("0-1-4000".into())).await.expect_err("it is not there yet");
+    assert!(matches!(error, SourceError::Unreachable { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_said() {
+    let server = Server::start(&[]).await;
+    let mut client = server.client().await;
+    client.run("CREATE USER reader@'%' IDENTIFIED BY 'secret'; CREATE USER nothing@'%'").await;
+    client.run("GRANT REPLICATION SLAVE ON *.* TO reader@'%'").await;
+    let named =
+        |user: &str, password: &str| MysqlOptions { user: user.into(), password: password.into(), ..server.options() };
+    let error_of = async |options: MysqlOptions| {
+        let opened = server.try_source(options, Start::Now).await;
+        match opened {
+            Ok(mut source) => source.next(1).await.expect_err("nothing to read").to_string(),
+            Err(error) => error.to_string(),
+        }
+    };
+    let error = error_of(named("reader", "wrong")).await;
+    assert!(error.contains("'reader'") && error.contains("password"), "{error}");
+    let error = error_of(named("nothing", "")).await;
+    assert!(error.contains("'nothing'") && error.contains("GRANT REPLICATION SLAVE"), "{error}");
+    client.run("SET GLOBAL binlog_format = STATEMENT").await;
+    let error = error_of(server.options()).await;
+    assert!(error.contains("binlog_format=ROW"), "{error}");
+    client.run("SET GLOBAL binlog_format = ROW, GLOBAL binlog_annotate_row_events = OFF").await;
+    let error = error_of(server.options()).await;
+    assert!(error.contains("binlog_annotate_row_events=ON"), "{error}");
+    let outbox_only = MysqlOptions { outbox_only: true, ..named("reader", "secret") };
+    server.try_source(outbox_only, Start::Now).await.expect("the outbox needs no texts");
+    let nobody = MysqlOptions { port: 1, ..server.options() };
+    let begun = Instant::now();
+    let error = server.try_source(nobody, Start::Now).await.err().expect("nobody listens there");
+    assert!(matches!(error, SourceError::Unreachable { .. }) && error.to_string().contains("127.0.0.1:1"), "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(2));
+}
+
+#[tokio::test]
+async fn a_log_says_which_server_it_is_and_opens_sources() {
+    let server = Server::start(&["--gtid-domain-id=4"]).await;
+    let mut client = server.client().await;
+    let log = MysqlLog::new(server.options(), Arc::new(TcpNetwork), Arc::new(SystemTime::now));
+    assert_eq!(log.identity().await.expect("an identity"), "mariadb:4-1");
+    client.run(TABLES).await;
+    let mut opened = log.open(&Start::Now).await.expect("a source");
+    assert_eq!(opened.position.0, client.one("SELECT @@gtid_binlog_pos").await);
+    // What a pipeline asks before it empties a cluster and goes on from the present.
+    opened.source.visible(&opened.position).await.expect("it is visible");
+}
+
+#[tokio::test]
+async fn a_server_without_a_log_is_refused() {
+    let server = Server::start(&["--skip-log-bin"]).await;
+    let error = server.try_source(server.options(), Start::Now).await.err().expect("no log");
+    assert!(matches!(&error, SourceError::Unusable { why } if why.contains("log_bin")), "{error}");
+}
