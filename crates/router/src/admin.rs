@@ -13,7 +13,7 @@ use crate::intake::ADMIN_KEY_PREFIX;
 use crate::statistics::write_stat;
 use lookaside_client::{DestinationStatistics, TcpDestination};
 use lookaside_protocol::text::END;
-use lookaside_routing::Destination as _;
+use lookaside_routing::{Context, Destination as _};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -35,14 +35,29 @@ impl Router {
     }
 
     /// The value of a key that begins with `__mcrouter__.`; `None` where there is none.
-    pub(crate) fn admin_value(&self, key: &[u8]) -> Option<Vec<u8>> {
+    pub(crate) async fn admin_value(&self, key: &[u8], context: &Context) -> Option<Vec<u8>> {
         let status = self.fleet().configuration();
-        let text = match key.strip_prefix(ADMIN_KEY_PREFIX)? {
+        let name = key.strip_prefix(ADMIN_KEY_PREFIX)?;
+        if let Some(arguments) = name.strip_prefix(b"route(").and_then(|rest| rest.strip_suffix(b")")) {
+            return self.trace(arguments, context).await;
+        }
+        let text = match name {
             b"version" => self.settings().version.clone(),
             b"config_age" => age_s(&status).to_string(),
             b"config_file" | b"config_sources_info" => status.source,
             b"hostid" => self.fleet().identity().pid.to_string(),
             _ => return None,
+        };
+        Some(text.into_bytes())
+    }
+
+    /// `verb,key` to the servers that would be asked, a line each.
+    async fn trace(&self, arguments: &[u8], context: &Context) -> Option<Vec<u8>> {
+        let arguments = String::from_utf8_lossy(arguments);
+        let (verb, key) = arguments.split_once(',')?;
+        let text = match self.tree().trace(verb, key, context).await? {
+            Ok(lines) => lines.join("\r\n"),
+            Err(why) => format!("error: {why}"),
         };
         Some(text.into_bytes())
     }

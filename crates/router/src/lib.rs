@@ -32,6 +32,7 @@ mod router;
 mod session;
 mod settings;
 mod statistics;
+mod trace;
 mod tree;
 mod watch;
 

@@ -20,6 +20,7 @@ use lookaside_client::Stream;
 use lookaside_protocol::{Reply, meta::MetaStatus};
 use lookaside_routing::{Context, Outcome};
 use std::time::Duration;
+use std::vec;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 
@@ -149,7 +150,7 @@ impl Session<'_> {
                 Asked::Retrieve { keys: count } => {
                     let mut error_line = None;
                     for asked in keys.by_ref().take(count) {
-                        let line = self.item(&asked, &mut outcomes);
+                        let line = self.item(&asked, &mut outcomes).await;
                         error_line = error_line.or(line);
                         self.write_if_large().await?;
                     }
@@ -175,9 +176,9 @@ impl Session<'_> {
         self.write().await
     }
 
-    fn item(&mut self, asked: &AskedKey, outcomes: &mut impl Iterator<Item = Outcome>) -> Option<Vec<u8>> {
+    async fn item(&mut self, asked: &AskedKey, outcomes: &mut vec::IntoIter<Outcome>) -> Option<Vec<u8>> {
         if asked.admin {
-            let reply = match self.router.admin_value(&asked.key) {
+            let reply = match self.router.admin_value(&asked.key, &self.context).await {
                 Some(value) => Reply::Value { flags: 0, cas: None, value: value.into() },
                 None => Reply::Miss,
             };

@@ -4,10 +4,9 @@
 //! is taken over with its connection and its health: a server that was taken out does not come back by a reload, and
 //! one that is fine is not connected to again. All others end when the last batch on the old tree has its outcomes.
 
-use crate::Plan;
-use crate::flush;
+use crate::{Plan, flush, trace};
 use lookaside_client::{DestinationOptions, Network, TcpDestination};
-use lookaside_routing::{Address, Destination, DestinationSettings, Destinations, Route};
+use lookaside_routing::{Address, Context, Destination, DestinationSettings, Destinations, Route};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -18,21 +17,27 @@ type Identity = (Address, DestinationSettings);
 pub struct Tree {
     route: Arc<dyn Route>,
     destinations: BTreeMap<Identity, Arc<TcpDestination>>,
-    network: Option<Arc<dyn Network>>,
+    source: Option<Source>,
+}
+
+/// What a tree was built from.
+struct Source {
+    plan: Arc<Plan>,
+    network: Arc<dyn Network>,
 }
 
 impl Tree {
     /// A tree that was put together elsewhere; it shows no destinations in `stats`.
     pub fn of(route: Arc<dyn Route>) -> Tree {
-        Tree { route, destinations: BTreeMap::new(), network: None }
+        Tree { route, destinations: BTreeMap::new(), source: None }
     }
 
     /// The tree that `plan` describes, with destinations on `network`, taken over from `old` where they are the same.
     /// Must be called inside the tokio runtime that will serve it. `seed` is what the jitter of probes is drawn from.
-    pub fn build(plan: &Plan, network: Arc<dyn Network>, seed: u64, old: Option<&Tree>) -> Tree {
-        let mut leaves = Leaves { plan, network, seed, old, destinations: BTreeMap::new() };
+    pub fn build(plan: &Arc<Plan>, network: Arc<dyn Network>, seed: u64, old: Option<&Tree>) -> Tree {
+        let mut leaves = Leaves { plan, network: network.clone(), seed, old, destinations: BTreeMap::new() };
         let route = Arc::new(plan.configuration().build(&mut leaves));
-        Tree { route, destinations: leaves.destinations, network: Some(leaves.network) }
+        Tree { route, destinations: leaves.destinations, source: Some(Source { plan: plan.clone(), network }) }
     }
 
     /// Its root.
@@ -45,9 +50,17 @@ impl Tree {
         self.destinations.values()
     }
 
+    /// Which servers would be asked for `key` with `verb`; `None` where that is not known.
+    pub(crate) async fn trace(&self, verb: &str, key: &str, context: &Context) -> Option<Result<Vec<String>, String>> {
+        match &self.source {
+            Some(Source { plan, .. }) => Some(trace::trace(plan, verb, key, context).await),
+            None => None,
+        }
+    }
+
     /// Tells every server to forget everything after `delay_s` seconds. The error names the servers that did not.
     pub(crate) async fn flush_all(&self, delay_s: i64) -> Result<(), String> {
-        let Some(network) = &self.network else { return Ok(()) };
+        let Some(Source { network, .. }) = &self.source else { return Ok(()) };
         let mut failed = Vec::new();
         for destination in self.destinations.values() {
             let address = destination.address();
