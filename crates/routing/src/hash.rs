@@ -15,7 +15,9 @@
 //!
 //! Absent on purpose: weights, and hashing by server name (ketama, rendezvous).
 
-use crate::key::routing_key;
+use crate::key::{routing_key, routing_key_of};
+use bytes::Bytes;
+use lookaside_protocol::Request;
 
 /// How a pool spreads its keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,8 +44,16 @@ impl KeyHash {
     /// # Panics
     /// If `servers` is 0 or above [`SERVERS_MAX`].
     pub fn pick(&self, key: &[u8], servers: usize) -> usize {
+        self.pick_by(routing_key_of(key), servers)
+    }
+
+    /// As [`KeyHash::pick`], for a request, whose key may be encoded.
+    pub(crate) fn pick_for(&self, request: &Request<Bytes>, servers: usize) -> usize {
+        self.pick_by(&routing_key(request), servers)
+    }
+
+    fn pick_by(&self, key: &[u8], servers: usize) -> usize {
         assert!((1..=SERVERS_MAX).contains(&servers), "cannot hash over {servers} servers");
-        let key = routing_key(key);
         if self.salt.is_empty() {
             return self.function.pick(key, servers as u32) as usize;
         }

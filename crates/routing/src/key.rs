@@ -8,14 +8,55 @@
 //! ```
 //!
 //! A key that starts with `/` but has no two more slashes has no prefix: it is a key like another.
+//!
+//! A meta command may send its key in base64 (flag `b`). Such a key has no prefix, and chooses its server by what it
+//! stands for: `md` with `b` must find what a plain `set` stored.
 
+use crate::meta::has_encoded_key;
+use bytes::Bytes;
+use lookaside_protocol::{KEY_BYTES_MAX, Operation, Request, meta::decode_key};
 use memchr::memmem;
+use std::borrow::Cow;
 
 /// Keys that agree up to here live on one server.
 const HASH_STOP: &[u8] = b"|#|";
 
-/// Length in bytes of the routing prefix, its last slash included; 0 without one.
-pub(crate) fn prefix_bytes(key: &[u8]) -> usize {
+/// Length in bytes of a request's routing prefix, its last slash included; 0 without one.
+pub(crate) fn prefix_bytes(request: &Request<Bytes>) -> usize {
+    match is_encoded(request) {
+        true => 0,
+        false => prefix_bytes_of(&request.key),
+    }
+}
+
+/// What a server stores the request's value under.
+pub(crate) fn stored_key(request: &Request<Bytes>) -> Cow<'_, [u8]> {
+    if is_encoded(request)
+        && let Some(key) = decode_key(&request.key, &mut [0; KEY_BYTES_MAX])
+    {
+        return Cow::Owned(key.to_vec());
+    }
+    Cow::Borrowed(&request.key[prefix_bytes(request)..])
+}
+
+/// What pools and servers are chosen by: the stored key up to where hashing stops.
+pub(crate) fn routing_key(request: &Request<Bytes>) -> Cow<'_, [u8]> {
+    match stored_key(request) {
+        Cow::Borrowed(key) => Cow::Borrowed(until_hash_stop(key)),
+        Cow::Owned(key) => Cow::Owned(until_hash_stop(&key).to_vec()),
+    }
+}
+
+fn is_encoded(request: &Request<Bytes>) -> bool {
+    matches!(&request.operation, Operation::Meta(meta) if has_encoded_key(meta))
+}
+
+/// The key without its prefix, up to where hashing stops.
+pub(crate) fn routing_key_of(key: &[u8]) -> &[u8] {
+    until_hash_stop(&key[prefix_bytes_of(key)..])
+}
+
+fn prefix_bytes_of(key: &[u8]) -> usize {
     if key.first() != Some(&b'/') {
         return 0;
     }
@@ -26,9 +67,7 @@ pub(crate) fn prefix_bytes(key: &[u8]) -> usize {
     }
 }
 
-/// What pools and servers are chosen by.
-pub(crate) fn routing_key(key: &[u8]) -> &[u8] {
-    let key = &key[prefix_bytes(key)..];
+fn until_hash_stop(key: &[u8]) -> &[u8] {
     match memmem::find(key, HASH_STOP) {
         Some(stop) => &key[..stop],
         None => key,
@@ -38,6 +77,7 @@ pub(crate) fn routing_key(key: &[u8]) -> &[u8] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lookaside_protocol::meta::{MetaOperation, MetaVerb};
 
     #[test]
     fn a_prefix_is_two_segments_between_three_slashes() {
@@ -52,15 +92,38 @@ mod tests {
             ("/a/b/c/d", 5),
             ("", 0),
         ] {
-            assert_eq!(prefix_bytes(key.as_bytes()), expected, "{key}");
+            assert_eq!(prefix_bytes_of(key.as_bytes()), expected, "{key}");
         }
     }
 
     #[test]
     fn the_routing_key_lies_between_prefix_and_hash_stop() {
-        assert_eq!(routing_key(b"/east/web/user:42|#|profile|#|x"), b"user:42");
-        assert_eq!(routing_key(b"user:42"), b"user:42");
-        assert_eq!(routing_key(b"|#|all"), b"");
-        assert_eq!(routing_key(b"a|#b"), b"a|#b");
+        assert_eq!(routing_key_of(b"/east/web/user:42|#|profile|#|x"), b"user:42");
+        assert_eq!(routing_key_of(b"user:42"), b"user:42");
+        assert_eq!(routing_key_of(b"|#|all"), b"");
+        assert_eq!(routing_key_of(b"a|#b"), b"a|#b");
+    }
+
+    fn meta_get(key: &'static [u8], flags: &'static str) -> Request<Bytes> {
+        let meta = MetaOperation { verb: MetaVerb::Get, flags: flags.into(), value: None };
+        Request { key: Bytes::from_static(key), operation: Operation::Meta(meta) }
+    }
+
+    #[test]
+    fn an_encoded_key_is_chosen_by_what_it_stands_for() {
+        let encoded = meta_get(b"dXNlcjo0MnwjfHg=", "v b");
+        assert_eq!(&*stored_key(&encoded), b"user:42|#|x");
+        assert_eq!(&*routing_key(&encoded), b"user:42");
+        assert_eq!(&*routing_key(&meta_get(b"dXNlcjo0MnwjfHg=", "v")), b"dXNlcjo0MnwjfHg=");
+    }
+
+    /// The slash is a letter of base64.
+    #[test]
+    fn an_encoded_key_has_no_prefix() {
+        let key = b"/8/w/w==";
+        assert_eq!(prefix_bytes(&meta_get(key, "v b")), 0);
+        assert_eq!(&*stored_key(&meta_get(key, "v b")), [0xff, 0xcf, 0xf0, 0xff]);
+        assert_eq!(prefix_bytes(&meta_get(key, "v")), 5);
+        assert_eq!(&*stored_key(&meta_get(b"no base64", "b")), b"no base64", "the server refuses it");
     }
 }

@@ -3,6 +3,15 @@
 //! Requests travel through the tree in batches, so that the keys of one multiget, or all that a client pipelined,
 //! cost each route handle once: a handle splits the batch among its children and puts the replies back in order.
 //!
+//! ```text
+//!   configuration/   mcrouter's language -> a description -> the tree
+//!   region/          the root: which cluster's tree, by routing prefix
+//!   cluster/         one file a route: each opens with what it does to which verb
+//!   split.rs         a batch among children, at the same time, and back in order
+//!   hash.rs  key.rs  meta.rs  verb.rs     what routes choose by
+//!   health.rs        when a destination is taken out and let back in
+//! ```
+//!
 //! Absent on purpose: how a destination is reached. `client` implements [`Destination`] over sockets, tests by
 //! recording fakes, `simulation` by a network of its own.
 #![forbid(unsafe_code)]

@@ -1,6 +1,5 @@
 //! What routing reads in a meta command (`mg ms md ma me`): its classic verb, its exptimes, and the answer that an
-//! empty cache would give. Flags are tokens between single spaces; a token's first byte says which flag it is
-//! (memcached's `protocol.txt`, "Meta Commands").
+//! empty cache would give (memcached's `protocol.txt`, "Meta Commands").
 //!
 //! | meta command | counts as |
 //! |---|---|
@@ -12,21 +11,17 @@
 
 use crate::Verb;
 use bytes::Bytes;
-use lookaside_protocol::meta::{MetaOperation, MetaReply, MetaStatus, MetaVerb};
+use lookaside_protocol::meta::{MetaFlag, MetaOperation, MetaReply, MetaStatus, MetaVerb, meta_flags};
 
-fn tokens(flags: &[u8]) -> impl Iterator<Item = &[u8]> {
-    flags.split(|&byte| byte == b' ').filter(|token| !token.is_empty())
-}
-
-/// The argument of a flag, if the flag is there.
-fn argument(flags: &[u8], flag: u8) -> Option<&[u8]> {
-    tokens(flags).find(|token| token[0] == flag).map(|token| &token[1..])
+/// The token of a flag, if the flag is there.
+fn token(flags: &[u8], letter: u8) -> Option<&[u8]> {
+    meta_flags(flags).find(|flag| flag.letter == letter).map(|flag| flag.token)
 }
 
 /// The classic verb that a meta command amounts to.
 pub(crate) fn verb(meta: &MetaOperation<Bytes>) -> Verb {
-    let has = |flag| argument(&meta.flags, flag).is_some();
-    let mode = argument(&meta.flags, b'M').and_then(|mode| mode.first()).map(u8::to_ascii_uppercase);
+    let has = |letter| token(&meta.flags, letter).is_some();
+    let mode = token(&meta.flags, b'M').and_then(|mode| mode.first());
     match meta.verb {
         MetaVerb::Get => match (has(b'T'), has(b'c')) {
             (false, false) => Verb::Get,
@@ -49,29 +44,35 @@ pub(crate) fn verb(meta: &MetaOperation<Bytes>) -> Verb {
     }
 }
 
+/// Whether the key is base64 on the wire.
+pub(crate) fn has_encoded_key(meta: &MetaOperation<Bytes>) -> bool {
+    token(&meta.flags, b'b').is_some()
+}
+
 /// Changes every exptime: `T`, and `N` of an `mg` or `ma` that creates what it misses. An `ms` without `T` never
 /// expires, so it is given one.
 pub(crate) fn modify_exptimes(meta: &mut MetaOperation<Bytes>, modified: impl Fn(i64) -> i64) {
     let creates = matches!(meta.verb, MetaVerb::Get | MetaVerb::Arithmetic);
     let mut flags = Vec::with_capacity(meta.flags.len());
-    let mut put = |token: &[u8]| {
+    let mut put = |letter: u8, token: &[u8]| {
         if !flags.is_empty() {
             flags.push(b' ');
         }
+        flags.push(letter);
         flags.extend_from_slice(token);
     };
-    for token in tokens(&meta.flags) {
-        let is_exptime = token[0] == b'T' || token[0] == b'N' && creates;
-        let exptime = str::from_utf8(&token[1..]).ok().and_then(|text| text.parse().ok());
+    for MetaFlag { letter, token } in meta_flags(&meta.flags) {
+        let is_exptime = letter == b'T' || letter == b'N' && creates;
+        let exptime = str::from_utf8(token).ok().and_then(|text| text.parse().ok());
         match exptime.filter(|_| is_exptime) {
-            Some(exptime) => put(format!("{}{}", token[0] as char, modified(exptime)).as_bytes()),
-            None => put(token), // What is no number the server refuses by itself.
+            Some(exptime) => put(letter, modified(exptime).to_string().as_bytes()),
+            None => put(letter, token), // What is no number the server refuses by itself.
         }
     }
-    if meta.verb == MetaVerb::Set && argument(&meta.flags, b'T').is_none() {
+    if meta.verb == MetaVerb::Set && token(&meta.flags, b'T').is_none() {
         match modified(0) {
             0 => {}
-            exptime => put(format!("T{exptime}").as_bytes()),
+            exptime => put(b'T', exptime.to_string().as_bytes()),
         }
     }
     if flags != *meta.flags {
@@ -88,8 +89,8 @@ pub(crate) fn nothing_there(key: &[u8], meta: &MetaOperation<Bytes>) -> MetaRepl
         MetaVerb::Set => MetaStatus::NotStored,
         MetaVerb::Delete | MetaVerb::Arithmetic => MetaStatus::NotFound,
     };
-    let repeated = tokens(&meta.flags).filter_map(|token| match token[0] {
-        b'O' | b'b' => Some(token.to_vec()),
+    let repeated = meta_flags(&meta.flags).filter_map(|MetaFlag { letter, token }| match letter {
+        b'O' | b'b' => Some([&[letter], token].concat()),
         b'k' => Some([b"k", key].concat()),
         _ => None,
     });
@@ -114,7 +115,7 @@ mod tests {
             (Get, "T30 c v", Verb::Gats),
             (Set, "", Verb::Set),
             (Set, "T0 ME", Verb::Add),
-            (Set, "Mappend", Verb::Append),
+            (Set, "MA", Verb::Append),
             (Set, "MP", Verb::Prepend),
             (Set, "MR C5", Verb::Replace),
             (Set, "C5", Verb::Cas),

@@ -4,7 +4,10 @@ mod fakes;
 
 use bytes::Bytes;
 use fakes::{Fake, VERBS, ask, request, server_error};
-use lookaside_protocol::{ErrorReply, Reply};
+use lookaside_protocol::{
+    ErrorReply, Operation, Reply, Request,
+    meta::{MetaOperation, MetaVerb, encode_key},
+};
 use lookaside_routing::{
     AllSyncRoute, DestinationRoute, ErrorRoute, ExptimeAction, FailoverError, FailoverErrorSet, FailoverErrors,
     FailoverRoute, FailoverWithExptimeRoute, Failure, HashFunction, KeyHash, ModifyExptimeRoute, NullRoute,
@@ -366,4 +369,22 @@ async fn children_are_asked_at_the_same_time() {
     assert_eq!(all.route(batch(), &context).await.len(), 30);
     let pool = PoolRoute::over(vec![child.clone(), child.clone(), child], KeyHash::default());
     assert_eq!(pool.route(batch(), &context).await.len(), 30);
+}
+
+/// A `md` with an encoded key that went elsewhere would leave the old value where a plain `set` put it.
+#[tokio::test]
+async fn an_encoded_key_lives_where_the_plain_one_does() {
+    let servers: Vec<Arc<Fake>> = (0..7).map(|n| Fake::hit(&format!("s{n}"))).collect();
+    let pool = PoolRoute::new(servers.iter().map(|server| server.clone() as _).collect(), false, KeyHash::default());
+    for key in 0..50 {
+        let key = format!("user:{key}");
+        let mut encoded = Vec::new();
+        encode_key(key.as_bytes(), &mut encoded);
+        let meta = MetaOperation { verb: MetaVerb::Delete, flags: "q b".into(), value: None };
+        let delete = Request { key: encoded.into(), operation: Operation::Meta(meta) };
+        let batch = vec![request(&format!("set {key}")), delete];
+        pool.route(batch, &lookaside_routing::Context::default()).await;
+        let asked: Vec<_> = servers.iter().map(|server| server.asked().len()).filter(|asked| *asked > 0).collect();
+        assert_eq!(asked, [2], "{key}");
+    }
 }

@@ -9,6 +9,9 @@
 //! mcrouter answers a delete with the worst reply too, which for it is `NOT_FOUND`. Here `DELETED` wins, because the
 //! question behind a delete's answer is whether something was there.
 //!
+//! A meta command is answered as its verb, but for `ma` without a value, which says `HD` if any child counted: `HD` and
+//! `NF` do not tell which verb they answer, and `md` decides.
+//!
 //! `cas` and `lease-set` mean something to one server only, the one that handed out the unique or the token: all
 //! others refuse, and so does the answer. Select them away (`OperationSelectorRoute`) before they get here.
 

@@ -28,7 +28,7 @@ impl Route for DestinationRoute {
     fn route<'a>(&'a self, mut batch: Batch, _context: &'a Context) -> BoxFuture<'a, Outcomes> {
         if !self.keep_routing_prefix {
             for request in &mut batch {
-                match prefix_bytes(&request.key) {
+                match prefix_bytes(request) {
                     0 => {}
                     prefix => request.key.advance(prefix),
                 }

@@ -31,6 +31,6 @@ impl Route for HashRoute {
         if let [only] = &*self.children {
             return only.route(batch, context);
         }
-        split(&self.children, batch, context, |request| self.hash.pick(&request.key, self.children.len()))
+        split(&self.children, batch, context, |request| self.hash.pick_for(request, self.children.len()))
     }
 }

@@ -12,7 +12,7 @@
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route, Verb,
     cluster::no_route::NoRoute,
-    key::prefix_bytes,
+    key::stored_key,
     split::{Choices, scatter},
 };
 use bytes::Bytes;
@@ -82,13 +82,13 @@ impl Route for OperationSelectorRoute {
 /// The round of each request: one later than the request before it for the same key, if that went to another child.
 /// `None` where one round does.
 fn rounds(batch: &Batch, choices: &[u32]) -> Option<Vec<u32>> {
-    let key = |at: usize| &batch[at].key[prefix_bytes(&batch[at].key)..];
+    let keys: Vec<_> = batch.iter().map(stored_key).collect();
     let mut by_key: Vec<usize> = (0..batch.len()).collect();
-    by_key.sort_unstable_by(|&a, &b| key(a).cmp(key(b)).then(a.cmp(&b)));
+    by_key.sort_unstable_by(|&a, &b| keys[a].cmp(&keys[b]).then(a.cmp(&b)));
     let mut rounds: Option<Vec<u32>> = None;
     for pair in by_key.windows(2) {
         let (before, at) = (pair[0], pair[1]);
-        if key(before) != key(at) {
+        if keys[before] != keys[at] {
             continue;
         }
         let apart = choices[before] != choices[at];

@@ -40,7 +40,6 @@ impl PrefixSelectorRoute {
     }
 
     fn choose(&self, key: &[u8]) -> usize {
-        let key = routing_key(key);
         let after = self.prefixes.partition_point(|entry| *entry.prefix <= *key);
         longest_prefix(&self.prefixes, after.checked_sub(1), key).unwrap_or(self.prefixes.len())
     }
@@ -48,7 +47,7 @@ impl PrefixSelectorRoute {
 
 impl Route for PrefixSelectorRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
-        split(&self.children, batch, context, |request| self.choose(&request.key))
+        split(&self.children, batch, context, |request| self.choose(&routing_key(request)))
     }
 }
 

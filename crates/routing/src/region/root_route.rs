@@ -77,7 +77,7 @@ impl RootRoute {
 
     /// Appends the trees that a request goes to; none if its prefix leads nowhere.
     fn targets(&self, request: &Request<Bytes>, targets: &mut Vec<u32>) {
-        let prefix = &request.key[..prefix_bytes(&request.key)];
+        let prefix = &request.key[..prefix_bytes(request)];
         if prefix.is_empty() {
             targets.push(self.default_tree());
         } else if !prefix.contains(&b'*') {
@@ -111,7 +111,7 @@ impl RootRoute {
         let mut batches: Vec<Batch> = vec![Batch::new(); self.trees.len()];
         for request in batch {
             match plan.add(|targets| self.targets(&request, targets)) {
-                [] => unrouted.push(no_route(&request.key)),
+                [] => unrouted.push(no_route(&request)),
                 [others @ .., last] => {
                     others.iter().for_each(|&tree| batches[tree as usize].push(request.clone()));
                     batches[*last as usize].push(request);
@@ -137,7 +137,7 @@ impl RootRoute {
 
 impl Route for RootRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
-        if batch.iter().all(|request| prefix_bytes(&request.key) == 0) {
+        if batch.iter().all(|request| prefix_bytes(request) == 0) {
             return self.trees[self.default_tree() as usize].route(batch, context);
         }
         Box::pin(self.by_prefix(batch, context))
@@ -172,7 +172,7 @@ fn asks_one(request: &Request<Bytes>) -> bool {
     verb.kind() == Kind::Read || matches!(verb, Verb::Cas | Verb::LeaseSet)
 }
 
-fn no_route(key: &[u8]) -> Failure {
-    let prefix = String::from_utf8_lossy(&key[..prefix_bytes(key)]);
+fn no_route(request: &Request<Bytes>) -> Failure {
+    let prefix = String::from_utf8_lossy(&request.key[..prefix_bytes(request)]);
     Failure::NoRoute(format!("no tree is named {prefix}").into())
 }
