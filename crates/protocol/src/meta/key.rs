@@ -17,7 +17,7 @@ pub fn decode_key<'r>(wire: &[u8], room: &'r mut [u8; KEY_BYTES_MAX]) -> Option<
     (key_bytes > 0).then_some(&room[..key_bytes])
 }
 
-/// Appends a key as the flag `b` has it on the wire. What is longer than 187 bytes gets too long to be a key.
+/// Appends a key as the flag `b` has it on the wire. What is longer than 186 bytes gets too long to be a key on the wire.
 pub fn encode_key(key: &[u8], out: &mut Vec<u8>) {
     let start = out.len();
     out.resize(start + key.len().div_ceil(3) * 4, 0);

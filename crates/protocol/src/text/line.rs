@@ -39,9 +39,13 @@ impl<'a> Tokens<'a> {
     /// The next token, or nothing at the end of the line.
     #[inline]
     pub(crate) fn token(&mut self) -> Option<&'a [u8]> {
-        let start = self.0.iter().position(|&byte| byte != b' ')?;
-        let rest = &self.0[start..];
-        let (token, rest) = rest.split_at(next_space(rest));
+        while let [b' ', rest @ ..] = self.0 {
+            self.0 = rest;
+        }
+        if self.0.is_empty() {
+            return None;
+        }
+        let (token, rest) = self.0.split_at(next_space(self.0));
         self.0 = rest;
         Some(token)
     }
@@ -69,8 +73,8 @@ pub(crate) fn next_space(bytes: &[u8]) -> usize {
     const SPACES: u64 = u64::from_ne_bytes([b' '; 8]);
     const LOW: u64 = u64::from_ne_bytes([0x01; 8]);
     const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
-    let mut at = 0;
-    while let Some(word) = bytes[at..].first_chunk::<8>() {
+    let (mut at, mut rest) = (0, bytes);
+    while let Some((word, behind)) = rest.split_first_chunk::<8>() {
         // A byte is zero after the exclusive or where it was a space. The lowest such byte is marked exactly; marks
         // above it may be false, and are not looked at.
         let word = u64::from_le_bytes(*word) ^ SPACES;
@@ -79,8 +83,9 @@ pub(crate) fn next_space(bytes: &[u8]) -> usize {
             return at + (zero.trailing_zeros() / 8) as usize;
         }
         at += 8;
+        rest = behind;
     }
-    at + bytes[at..].iter().position(|&byte| byte == b' ').unwrap_or(bytes.len() - at)
+    at + rest.iter().position(|&byte| byte == b' ').unwrap_or(rest.len())
 }
 
 /// A decimal number without a sign, if `digits` is one and it fits.

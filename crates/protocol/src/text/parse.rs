@@ -76,6 +76,10 @@ pub fn parse_command<'a>(buffer: &'a [u8], limits: &Limits) -> Parsed<'a> {
 }
 
 fn command_of_line<'a>(buffer: &'a [u8], line: &'a [u8], consumed: usize, limits: &Limits) -> Parsed<'a> {
+    // Most lines are gets: they shall not wait for the others to be ruled out.
+    if let Some(keys) = line.strip_prefix(b"get ") {
+        return whole(retrieve(Operation::Get { cas: false }, Tokens(keys)), consumed, false);
+    }
     let (verb, rest) = line.split_at(line::next_space(line));
     let mut tokens = Tokens(rest);
     let noreply = noreply(rest);

@@ -13,6 +13,9 @@ use strategies::{VALUE_BYTES_MAX, nearly_answers, nearly_commands, operation_of,
 
 const LIMITS: Limits = Limits { value_bytes_max: VALUE_BYTES_MAX, line_bytes_max: 2048 };
 
+/// For bytes that are cut: many a line is over this limit.
+const TIGHT_LIMITS: Limits = Limits { line_bytes_max: 40, ..LIMITS };
+
 fn composed(request: &Request<Vec<u8>>, noreply: bool) -> Vec<u8> {
     let borrowed = Request { key: &request.key[..], operation: operation_of(&request.operation) };
     let mut out = Vec::new();
@@ -78,12 +81,17 @@ proptest! {
         bytes in nearly_commands(),
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
     ) {
-        prop_assert_eq!(commands(&bytes, cut(&bytes, &cuts)), commands(&bytes, vec![bytes.len()]));
+        for limits in [&LIMITS, &TIGHT_LIMITS] {
+            prop_assert_eq!(commands(&bytes, cut(&bytes, &cuts), limits), commands(&bytes, vec![bytes.len()], limits));
+        }
     }
 
     #[test]
     fn commands_read_the_same_byte_by_byte(bytes in nearly_commands()) {
-        prop_assert_eq!(commands(&bytes, (0..=bytes.len()).collect()), commands(&bytes, vec![bytes.len()]));
+        for limits in [&LIMITS, &TIGHT_LIMITS] {
+            let byte_by_byte = commands(&bytes, (0..=bytes.len()).collect(), limits);
+            prop_assert_eq!(byte_by_byte, commands(&bytes, vec![bytes.len()], limits));
+        }
     }
 
     #[test]
@@ -91,18 +99,23 @@ proptest! {
         bytes in nearly_answers(),
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
     ) {
-        prop_assert_eq!(answers(&bytes, cut(&bytes, &cuts)), answers(&bytes, vec![bytes.len()]));
+        for limits in [&LIMITS, &TIGHT_LIMITS] {
+            prop_assert_eq!(answers(&bytes, cut(&bytes, &cuts), limits), answers(&bytes, vec![bytes.len()], limits));
+        }
     }
 
     #[test]
     fn answers_read_the_same_byte_by_byte(bytes in nearly_answers()) {
-        prop_assert_eq!(answers(&bytes, (0..=bytes.len()).collect()), answers(&bytes, vec![bytes.len()]));
+        for limits in [&LIMITS, &TIGHT_LIMITS] {
+            let byte_by_byte = answers(&bytes, (0..=bytes.len()).collect(), limits);
+            prop_assert_eq!(byte_by_byte, answers(&bytes, vec![bytes.len()], limits));
+        }
     }
 
     #[test]
     fn any_bytes_are_taken_or_waited_for(bytes in prop::collection::vec(any::<u8>(), 0..3000)) {
-        commands(&bytes, vec![bytes.len()]);
-        answers(&bytes, vec![bytes.len()]);
+        commands(&bytes, vec![bytes.len()], &LIMITS);
+        answers(&bytes, vec![bytes.len()], &LIMITS);
     }
 
     #[test]
@@ -145,12 +158,12 @@ fn cut(bytes: &[u8], cuts: &[prop::sample::Index]) -> Vec<usize> {
 }
 
 /// What a server makes of `bytes` that arrive up to each of `lengths` in turn.
-fn commands(bytes: &[u8], lengths: Vec<usize>) -> Vec<String> {
+fn commands(bytes: &[u8], lengths: Vec<usize>, limits: &Limits) -> Vec<String> {
     let (mut read, mut from, mut needed) = (Vec::new(), 0, 0);
     for length in lengths {
         while from <= length {
             let buffer = &bytes[from..length];
-            match parse_command(buffer, &LIMITS) {
+            match parse_command(buffer, limits) {
                 Parsed::Incomplete { needed_bytes } => {
                     assert!(needed_bytes > buffer.len(), "asks for no more than it has");
                     needed = needed_bytes;
@@ -178,12 +191,12 @@ fn commands(bytes: &[u8], lengths: Vec<usize>) -> Vec<String> {
 }
 
 /// What a client makes of `bytes` that arrive up to each of `lengths` in turn.
-fn answers(bytes: &[u8], lengths: Vec<usize>) -> Vec<String> {
+fn answers(bytes: &[u8], lengths: Vec<usize>, limits: &Limits) -> Vec<String> {
     let (mut read, mut from, mut needed) = (Vec::new(), 0, 0);
     for length in lengths {
         loop {
             let buffer = &bytes[from..length];
-            match parse_answer(buffer, &LIMITS) {
+            match parse_answer(buffer, limits) {
                 ParsedAnswer::Incomplete { needed_bytes } => {
                     assert!(needed_bytes > buffer.len(), "asks for no more than it has");
                     needed = needed_bytes;

@@ -95,7 +95,7 @@ fn meta_request() -> impl Strategy<Value = Request<Vec<u8>>> {
         prop::sample::select(&["", "MI", "MD", "M+", "M-"][..]).prop_map(|mode| (MetaVerb::Arithmetic, mode)),
         Just((MetaVerb::Debug, "")),
     ];
-    (key(), prop::collection::vec(any::<u8>(), 1..=187), verb, meta_flags(), value()).prop_map(
+    (key(), prop::collection::vec(any::<u8>(), 1..=186), verb, meta_flags(), value()).prop_map(
         |(text_key, any_key, (verb, mode), mut flags, value)| {
             let mut key = text_key;
             if flags.iter().any(|flag| flag == "b") {
