@@ -15,9 +15,9 @@ use lookaside_store::{
     ArithmeticOutcome, DeleteOutcome, Expiry, HashedKey, LeaseGet, LeaseSetOutcome, NewItem, Now, Reader, StoreOutcome,
 };
 
-const OUT_OF_MEMORY: &str = "SERVER_ERROR out of memory storing object";
-const OUT_OF_MEMORY_ARITHMETIC: &str = "SERVER_ERROR out of memory in incr";
-const NOT_A_NUMBER: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
+pub(crate) const OUT_OF_MEMORY: &str = "SERVER_ERROR out of memory storing object";
+pub(crate) const OUT_OF_MEMORY_ARITHMETIC: &str = "SERVER_ERROR out of memory in incr";
+pub(crate) const NOT_A_NUMBER: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
 
 /// What `version` says. Clients parse it as three numbers.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -229,7 +229,7 @@ fn touch(service: &Service<'_>, key: HashedKey<'_>, exptime: i64, now: Now) -> &
     }
 }
 
-fn count_arithmetic(service: &Service<'_>, direction: Direction, outcome: ArithmeticOutcome) {
+pub(crate) fn count_arithmetic(service: &Service<'_>, direction: Direction, outcome: ArithmeticOutcome) {
     let counters = service.counters;
     let (hits, misses) = match direction {
         Direction::Up => (&counters.incr_hits, &counters.incr_misses),

@@ -41,4 +41,4 @@ pub use options::Arguments;
 pub use round::{ARENA_BYTES, READ_BYTES_MAX, REPLY_BYTES_MAX, ROUND_CONNECTIONS_MAX, ROUND_REPLY_BYTES_MAX};
 pub use service::{LINE_BYTES_MAX, Process, Service, Silent, limits};
 pub use session::{Scan, Session, SessionState};
-pub use udp::{DATAGRAM_BYTES_MAX, REPLY_BYTES_MAX as UDP_REPLY_BYTES_MAX};
+pub use udp::REPLY_BYTES_MAX as UDP_REPLY_BYTES_MAX;

@@ -1,10 +1,43 @@
-//! Meta commands against the store.
+//! Meta commands carried out against the store.
+//!
+//! | | does | not yet |
+//! |---|---|---|
+//! | `mg` | get, with `T` get and touch | `N`, `R`: leases do what winning a stale item does |
+//! | `ms` | every mode, `C` with a set, `N` with append and prepend | `I`, `E` |
+//! | `md` | delete; `C` is compared first | `I`, `E`, `x` |
+//! | `ma` | both ways, `N` with `J`, `T` | `C`, `E` |
+//! | `me` | shows what the store knows of an item | |
+//!
+//! What is not served is refused by name: a client that got a half-served answer could take it for a whole one.
+//!
+//! Accepted races: `md` with `C`, and `ma` or an append with `N`, take two steps. A set in between may be deleted (a
+//! cache may lose a value at any time); a vivification that lost is counted as what it met.
 
-use crate::Service;
-use lookaside_protocol::meta::MetaOperation;
-use lookaside_store::{HashedKey, Now};
+use crate::{Service, render};
+use lookaside_protocol::meta::{
+    MetaFacts, MetaFlags, MetaOperation, MetaStatus, MetaVerb, compose_meta_answer, decode_key,
+};
+use lookaside_protocol::text::refusal;
+use lookaside_protocol::{Direction, KEY_BYTES_MAX, StoreMode};
+use lookaside_store::{ArithmeticOutcome, DeleteOutcome, Expiry, HashedKey, ItemView, NewItem, Now, StoreOutcome};
 
-/// Carries out one meta command.
+const UNSUPPORTED: &str = "CLIENT_ERROR flag not supported";
+
+/// How a command went, or the line that its sender is told instead.
+type Answer = Result<MetaStatus, &'static str>;
+
+/// A meta command on its way.
+struct Meta<'a> {
+    service: &'a Service<'a>,
+    now: Now,
+    /// The key as the client wrote it: what answers carry.
+    wire_key: &'a [u8],
+    /// The key that is stored.
+    key: HashedKey<'a>,
+    flags: MetaFlags<'a>,
+}
+
+/// Carries out one meta command. `key` is hashed as it came; one in base64 is hashed again.
 pub(crate) fn execute(
     service: &Service<'_>,
     operation: &MetaOperation<&[u8]>,
@@ -12,6 +45,228 @@ pub(crate) fn execute(
     now: Now,
     out: &mut Vec<u8>,
 ) {
-    let _ = (service, operation, key, now);
-    crate::render::line(b"ERROR", out);
+    service.counters.cmd_meta.add(1);
+    let reply_at = out.len();
+    let answer = MetaFlags::read(operation.verb, operation.flags).and_then(|flags| {
+        let mut room = [0; KEY_BYTES_MAX];
+        let stored_key = match flags.has(b'b') {
+            true => HashedKey::new(decode_key(key.key(), &mut room).ok_or("CLIENT_ERROR error decoding key")?),
+            false => key,
+        };
+        Meta { service, now, wire_key: key.key(), key: stored_key, flags }.carry_out(operation, out)
+    });
+    match answer {
+        Ok(status) if operation_is_quiet(operation, status) => out.truncate(reply_at),
+        Ok(_) => {}
+        Err(line) => {
+            out.truncate(reply_at);
+            render::line(line.as_bytes(), out);
+        }
+    }
+}
+
+fn operation_is_quiet(operation: &MetaOperation<&[u8]>, status: MetaStatus) -> bool {
+    status.is_silent(operation.verb)
+        && lookaside_protocol::meta::meta_flags(operation.flags).any(|flag| flag.letter == b'q')
+}
+
+impl Meta<'_> {
+    fn carry_out(&self, operation: &MetaOperation<&[u8]>, out: &mut Vec<u8>) -> Answer {
+        match operation.verb {
+            MetaVerb::Get => self.get(out),
+            MetaVerb::Set => self.set(operation.value.unwrap_or_default(), out),
+            MetaVerb::Delete => self.delete(out),
+            MetaVerb::Arithmetic => self.arithmetic(out),
+            MetaVerb::Debug => Ok(self.debug(out)),
+        }
+    }
+
+    fn refuse_any_of(&self, letters: &[u8]) -> Result<(), &'static str> {
+        if letters.iter().any(|&letter| self.flags.has(letter)) { Err(UNSUPPORTED) } else { Ok(()) }
+    }
+
+    fn expiry(&self, ttl_s: Option<i32>) -> Expiry {
+        Expiry::from_exptime(ttl_s.unwrap_or(0).into(), self.now)
+    }
+
+    fn answer(&self, status: MetaStatus, facts: &MetaFacts, value: Option<&[u8]>, out: &mut Vec<u8>) -> MetaStatus {
+        compose_meta_answer(status, self.wire_key, &self.flags, facts, value, out);
+        if value.is_some() { MetaStatus::Value } else { status }
+    }
+
+    fn get(&self, out: &mut Vec<u8>) -> Answer {
+        self.refuse_any_of(b"NRE")?;
+        let counters = self.service.counters;
+        counters.cmd_get.add(1);
+        let touches = self.flags.ttl_s.is_some();
+        counters.cmd_touch.add(touches.into());
+        let found = self.look(|item| self.show(&item, out));
+        match found {
+            Some(_) => {
+                counters.get_hits.add(1);
+                counters.touch_hits.add(touches.into());
+            }
+            None => {
+                counters.get_misses.add(1);
+                counters.touch_misses.add(touches.into());
+            }
+        }
+        Ok(found.unwrap_or_else(|| self.answer(MetaStatus::Miss, &MetaFacts::default(), None, out)))
+    }
+
+    /// Looks the key up, touching the item if `T` asks for it.
+    fn look<R>(&self, see: impl FnOnce(ItemView<'_>) -> R) -> Option<R> {
+        let reader = self.service.store.reader(self.now);
+        match self.flags.ttl_s {
+            Some(_) => reader.get_and_touch(self.key, self.expiry(self.flags.ttl_s), see),
+            None => reader.get(self.key, see),
+        }
+    }
+
+    fn show(&self, item: &ItemView<'_>, out: &mut Vec<u8>) -> MetaStatus {
+        let facts = MetaFacts {
+            cas: Some(item.cas),
+            client_flags: Some(item.flags),
+            hit_before: Some(item.fetched),
+            idle_s: Some(item.last_access_age_s),
+            value_bytes: Some(item.value.value_bytes()),
+            ttl_s: Some(ttl_s(item.expiry, self.now)),
+            ..MetaFacts::default()
+        };
+        if !self.flags.has(b'v') {
+            return self.answer(MetaStatus::Done, &facts, None, out);
+        }
+        let mut pieces = item.value.pieces();
+        let first = pieces.next().unwrap_or_default();
+        if first.len() == item.value.value_bytes() {
+            return self.answer(MetaStatus::Value, &facts, Some(first), out);
+        }
+        // The rare value in several pieces: the composer wants it whole.
+        let whole: Vec<u8> = item.value.pieces().flatten().copied().collect();
+        self.answer(MetaStatus::Value, &facts, Some(&whole), out)
+    }
+
+    fn set(&self, value: &[u8], out: &mut Vec<u8>) -> Answer {
+        self.refuse_any_of(b"IE")?;
+        let mode = self.flags.store_mode();
+        let is_extension = matches!(mode, StoreMode::Append | StoreMode::Prepend);
+        if is_extension && self.flags.cas_compare.is_some() {
+            return Err(UNSUPPORTED);
+        }
+        self.service.counters.cmd_set.add(1);
+        let flags = self.flags.client_flags.unwrap_or(0);
+        let item = NewItem { flags, expiry: self.expiry(self.flags.ttl_s), value };
+        let mut outcome = self.service.store.store(self.key, mode, &item, self.now);
+        if is_extension && outcome == StoreOutcome::NotStored && self.flags.vivify_ttl_s.is_some() {
+            let item = NewItem { expiry: self.expiry(self.flags.vivify_ttl_s), ..item };
+            outcome = self.service.store.store(self.key, StoreMode::Add, &item, self.now);
+        }
+        let mut facts = MetaFacts { value_bytes: Some(value.len()), ..MetaFacts::default() };
+        let status = match outcome {
+            StoreOutcome::Stored(cas) => {
+                facts.cas = Some(cas);
+                MetaStatus::Done
+            }
+            StoreOutcome::NotStored => MetaStatus::NotStored,
+            StoreOutcome::Exists => MetaStatus::Exists,
+            StoreOutcome::NotFound => MetaStatus::NotFound,
+            StoreOutcome::TooLarge => return Err(refusal::TOO_LARGE),
+            StoreOutcome::OutOfMemory => return Err(crate::execute::OUT_OF_MEMORY),
+        };
+        Ok(self.answer(status, &facts, None, out))
+    }
+
+    fn delete(&self, out: &mut Vec<u8>) -> Answer {
+        self.refuse_any_of(b"IEx")?;
+        let counters = self.service.counters;
+        if let Some(expected) = self.flags.cas_compare {
+            let present = self.service.store.reader(self.now).get(self.key, |item| item.cas);
+            if present.is_some_and(|cas| cas != expected) {
+                return Ok(self.answer(MetaStatus::Exists, &MetaFacts::default(), None, out));
+            }
+        }
+        let status = match self.service.store.delete(self.key, 0, self.now) {
+            DeleteOutcome::Deleted => {
+                counters.delete_hits.add(1);
+                MetaStatus::Done
+            }
+            DeleteOutcome::NotFound => {
+                counters.delete_misses.add(1);
+                MetaStatus::NotFound
+            }
+        };
+        Ok(self.answer(status, &MetaFacts::default(), None, out))
+    }
+
+    fn arithmetic(&self, out: &mut Vec<u8>) -> Answer {
+        self.refuse_any_of(b"CE")?;
+        let direction = self.flags.direction();
+        let outcome = match self.count(direction) {
+            ArithmeticOutcome::NotFound if self.flags.vivify_ttl_s.is_some() => self.vivify(direction),
+            outcome => outcome,
+        };
+        let (number, cas) = match outcome {
+            ArithmeticOutcome::Number(number, cas) => (number, cas),
+            ArithmeticOutcome::NotFound => {
+                return Ok(self.answer(MetaStatus::NotFound, &MetaFacts::default(), None, out));
+            }
+            ArithmeticOutcome::NotANumber => return Err(crate::execute::NOT_A_NUMBER),
+            ArithmeticOutcome::OutOfMemory => return Err(crate::execute::OUT_OF_MEMORY_ARITHMETIC),
+        };
+        let needs_expiry = self.flags.ttl_s.is_some() || self.flags.has(b't');
+        let expiry = if needs_expiry { self.look(|item| item.expiry) } else { None };
+        let ttl_s = expiry.map(|expiry| ttl_s(expiry, self.now));
+        let facts = MetaFacts { cas: Some(cas), ttl_s, ..MetaFacts::default() };
+        let mut digits = itoa::Buffer::new();
+        let value = self.flags.has(b'v').then(|| digits.format(number).as_bytes());
+        Ok(self.answer(MetaStatus::Done, &facts, value, out))
+    }
+
+    fn count(&self, direction: Direction) -> ArithmeticOutcome {
+        let outcome = self.service.store.arithmetic(self.key, direction, self.flags.delta.unwrap_or(1), self.now);
+        crate::execute::count_arithmetic(self.service, direction, outcome);
+        outcome
+    }
+
+    /// Makes the number that was missing; if another client was faster, counts on its one.
+    fn vivify(&self, direction: Direction) -> ArithmeticOutcome {
+        let initial = self.flags.initial.unwrap_or(0);
+        let mut digits = itoa::Buffer::new();
+        let value = digits.format(initial).as_bytes();
+        let item = NewItem { flags: 0, expiry: self.expiry(self.flags.vivify_ttl_s), value };
+        match self.service.store.store(self.key, StoreMode::Add, &item, self.now) {
+            StoreOutcome::Stored(cas) => ArithmeticOutcome::Number(initial, cas),
+            StoreOutcome::NotStored => self.count(direction),
+            _ => ArithmeticOutcome::OutOfMemory,
+        }
+    }
+
+    fn debug(&self, out: &mut Vec<u8>) -> MetaStatus {
+        let shown = self.service.store.reader(self.now).get(self.key, |item| {
+            out.extend_from_slice(b"ME ");
+            out.extend_from_slice(self.wire_key);
+            let facts = format!(
+                " exp={} la={} cas={} fetch={} cls=0 size={}",
+                ttl_s(item.expiry, self.now),
+                item.last_access_age_s,
+                item.cas.0,
+                if item.fetched { "yes" } else { "no" },
+                item.key.len() + item.value.value_bytes(),
+            );
+            render::line(facts.as_bytes(), out);
+        });
+        if shown.is_some() {
+            return MetaStatus::Debug;
+        }
+        render::line(b"EN", out);
+        MetaStatus::Miss
+    }
+}
+
+/// Seconds left to live, -1 for ever.
+fn ttl_s(expiry: Expiry, now: Now) -> i64 {
+    match expiry {
+        Expiry::Never => -1,
+        Expiry::At { unix_s } => i64::from(unix_s) - (now.unix_ms / 1000) as i64,
+    }
 }

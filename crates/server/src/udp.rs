@@ -1,10 +1,5 @@
 //! UDP: a request is one datagram, its reply one or several (§3.1 of the paper: gets go by UDP).
 //!
-//! ```text
-//!   0        2          4       6          8
-//!   | request | sequence | count | reserved | commands or a part of the reply ...
-//! ```
-//!
 //! Every worker has its own socket on the shared port, and the kernel spreads clients over them by address; a lost
 //! datagram is the client's to notice. All verbs are served, as memcached does.
 //!
@@ -12,13 +7,11 @@
 //! not fit is answered with an error line. Keep the port away from networks that are not yours all the same.
 
 use crate::{Batch, Progress, Scan, Service, Session};
+use lookaside_protocol::udp::{FrameHeader, compose_datagrams, datagrams};
 use lookaside_store::Now;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketAddrAny};
-
-/// The size of a datagram with its header, in bytes: fits an Ethernet frame, as memcached's.
-pub const DATAGRAM_BYTES_MAX: usize = 1400;
 
 /// The largest reply by UDP, in bytes. More would overrun the receiver's socket buffer anyway.
 pub const REPLY_BYTES_MAX: usize = 128 << 10;
@@ -29,20 +22,17 @@ const DATAGRAMS_PER_ROUND: usize = 64;
 /// The largest request, in bytes: no UDP datagram is larger.
 const REQUEST_BYTES_MAX: usize = 64 << 10;
 
-const HEADER_BYTES: usize = 8;
-const PAYLOAD_BYTES_MAX: usize = DATAGRAM_BYTES_MAX - HEADER_BYTES;
-
 /// One worker's socket on a UDP port, with its buffers.
 pub(crate) struct UdpPort {
     socket: OwnedFd,
     request: Vec<u8>,
     reply: Vec<u8>,
-    datagram: Vec<u8>,
+    datagrams: Vec<u8>,
 }
 
 impl UdpPort {
     pub(crate) fn new(socket: OwnedFd) -> Self {
-        UdpPort { socket, request: vec![0; REQUEST_BYTES_MAX], reply: Vec::new(), datagram: Vec::new() }
+        UdpPort { socket, request: vec![0; REQUEST_BYTES_MAX], reply: Vec::new(), datagrams: Vec::new() }
     }
 
     pub(crate) fn socket(&self) -> &OwnedFd {
@@ -66,30 +56,21 @@ impl UdpPort {
         }
     }
 
+    /// Answers one datagram. One without a header, or that claims to be a part of more, is left unanswered.
     fn answer(&mut self, count: usize, client: &SocketAddrAny, service: &Service<'_>, now: Now) {
-        let Some((header, commands)) = self.request[..count].split_at_checked(HEADER_BYTES) else { return };
-        let request_id = [header[0], header[1]];
-        self.reply.clear();
-        if header[4..6] != [0, 1] {
-            self.reply.extend_from_slice(b"SERVER_ERROR multi-packet request not supported\r\n");
-        } else {
-            execute(commands, service, now, &mut self.reply);
+        let Ok((header, commands)) = FrameHeader::parse(&self.request[..count]) else { return };
+        if header.count != 1 {
+            return;
         }
-        self.send(request_id, client, service);
-    }
-
-    /// Sends the reply in numbered datagrams. What the socket does not take is lost, as datagrams may be.
-    fn send(&mut self, request_id: [u8; 2], client: &SocketAddrAny, service: &Service<'_>) {
-        let datagrams = self.reply.len().div_ceil(PAYLOAD_BYTES_MAX) as u16;
-        for (sequence, payload) in (0u16..).zip(self.reply.chunks(PAYLOAD_BYTES_MAX)) {
-            self.datagram.clear();
-            self.datagram.extend_from_slice(&request_id);
-            self.datagram.extend_from_slice(&sequence.to_be_bytes());
-            self.datagram.extend_from_slice(&datagrams.to_be_bytes());
-            self.datagram.extend_from_slice(&[0, 0]);
-            self.datagram.extend_from_slice(payload);
-            match rustix::net::sendto(&self.socket, &self.datagram, SendFlags::DONTWAIT, client) {
+        self.reply.clear();
+        execute(commands, service, now, &mut self.reply);
+        self.datagrams.clear();
+        let fits = compose_datagrams(header.request_id, &self.reply, &mut self.datagrams);
+        debug_assert!(fits, "a bounded reply has numbers for all its datagrams");
+        for datagram in datagrams(&self.datagrams) {
+            match rustix::net::sendto(&self.socket, datagram, SendFlags::DONTWAIT, client) {
                 Ok(count) => service.counters.bytes_written.add(count as u64),
+                // What the socket does not take is lost, as datagrams may be.
                 Err(_) => return,
             }
         }

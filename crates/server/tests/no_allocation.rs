@@ -1,0 +1,78 @@
+//! A round of look-ups and removals allocates nothing once its buffers have grown: an allocator that counts says so.
+//! What the store takes for new values is its own affair.
+#![allow(unsafe_code)]
+
+use lookaside_server::{Batch, Counters, Progress, Scan, Service, Session};
+use lookaside_store::{Now, Options, Store};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+thread_local! {
+    static ALLOCATIONS_COUNT: Cell<usize> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: every call goes to the system's allocator as it came; the counter is a constant-initialised cell of this
+// thread and never allocates itself.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS_COUNT.set(ALLOCATIONS_COUNT.get() + 1);
+        // SAFETY: the caller's promises about `layout` are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: `pointer` came from `alloc` above, so from the system's allocator, with this layout.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const NOW: Now = Now { unix_ms: 1_700_000_000_000 };
+
+/// What a worker does with one connection's bytes in one round, its batch taken from the last round and given to the
+/// next.
+fn round(batch: Batch<'static>, service: &Service<'_>, input: &[u8], out: &mut Vec<u8>) -> Batch<'static> {
+    let (mut session, mut batch, mut from) = (Session::new(), batch.recycle(), 0);
+    out.clear();
+    loop {
+        batch.clear();
+        let scan = session.scan(input, from, &service.limits, &mut batch);
+        let progress = batch.execute(service, NOW, batch.steps_count(), usize::MAX, out);
+        assert_eq!(progress, Progress::Done);
+        match scan {
+            Scan::Full { input_at } => from = input_at,
+            Scan::Finished { input_at, .. } => {
+                assert_eq!(input_at, input.len());
+                return batch.recycle();
+            }
+        }
+    }
+}
+
+#[test]
+fn rounds_reuse_their_buffers() {
+    let options = Options { seed: 1, ..Options::default() };
+    let (store, counters) = (Store::new(options.clone()).expect("the options are fine"), Counters::default());
+    let service = Service::new(&store, &options, &counters);
+    let mut input = b"set a 1 0 3\r\nabc\r\n".to_vec();
+    for n in 0..300 {
+        input.extend_from_slice(format!("get a absent{n} a\r\nlease-get l{n}\r\nmg a v t\r\n").as_bytes());
+        input.extend_from_slice(b"gat 0 a\r\ntouch a 0\r\ndelete absent\r\nnonsense\r\nversion\r\n");
+    }
+    let (mut batch, mut out) = (Batch::default(), Vec::new());
+    for _ in 0..2 {
+        batch = round(batch, &service, &input, &mut out);
+    }
+    let replies = out.clone();
+    let before = ALLOCATIONS_COUNT.get();
+    for _ in 0..10 {
+        batch = round(batch, &service, &input, &mut out);
+    }
+    let allocations_count = ALLOCATIONS_COUNT.get() - before;
+    assert!(allocations_count == 0, "{allocations_count} allocations for {} commands", 10 * 300 * 8);
+    assert_eq!(out.len(), replies.len());
+}
