@@ -14,6 +14,7 @@ use crate::watch::FileWatch;
 use crate::{Fleet, Identity, Options, Router, Settings, Tree, listen};
 use lookaside_client::{DestinationOptions, TcpNetwork};
 use lookaside_routing::Defaults;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{self, IsTerminal as _};
 use std::net::TcpListener;
 use std::process::ExitCode;
@@ -26,6 +27,9 @@ use tokio::sync::watch;
 
 /// The exit code for a command line or a configuration that cannot be used.
 const EXIT_USAGE: u8 = 2;
+
+/// Files beside those of clients: listeners, event queues, connections to servers.
+const FILES_SPARE: u64 = 100;
 
 /// Runs the daemon until SIGINT or SIGTERM.
 pub fn run(options: Options) -> ExitCode {
@@ -89,7 +93,22 @@ impl Reader {
     }
 }
 
+/// Lets this process have as many files open as the system allows it to ask for: each client is one.
+fn raise_open_files(connections_max: u32) {
+    let limits = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limits.maximum, maximum: limits.maximum };
+    let open_files_max = match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => limits.maximum,
+        Err(_) => limits.current,
+    };
+    if open_files_max.is_some_and(|files| files < u64::from(connections_max) + FILES_SPARE) {
+        let files = open_files_max.unwrap_or_default();
+        tracing::warn!("the system allows {files} open files: fewer than --max-conns {connections_max} clients need");
+    }
+}
+
 fn serve(options: &Options, reader: Reader, plan: Plan) -> Result<(), String> {
+    raise_open_files(options.max_conns);
     let listeners = listen::open(options.listen_address(), options.threads())?;
     let address = listeners[0].local_addr().map_err(|error| format!("the system hides the port: {error}"))?;
     let started_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
