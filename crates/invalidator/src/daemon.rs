@@ -9,7 +9,10 @@ use crate::{
     options::{Cluster, Options},
     pipeline::{Pipeline, WallClock},
     positions::PositionFile,
-    source::sqlite::{PRUNE_EVERY, SqliteLog, prune},
+    source::{
+        mysql::{MysqlLog, MysqlOptions},
+        sqlite::{PRUNE_EVERY, SqliteLog, prune},
+    },
     statistics::Statistics,
     stats_endpoint,
 };
@@ -39,7 +42,7 @@ const PROBE_MS_MAX: u64 = 1_000;
 /// Runs the daemon until SIGINT or SIGTERM.
 pub fn run(options: Options) -> ExitCode {
     start_log(options.verbose);
-    let source = match options.check().and_then(|()| Database::from_url(&options.source)) {
+    let source = match options.check().and_then(|()| Database::from_options(&options)) {
         Ok(source) => source,
         Err(why) => return complain(&why, EXIT_USAGE),
     };
@@ -72,20 +75,33 @@ fn start_log(verbose: u8) {
 /// What `--source` names.
 enum Database {
     Sqlite(SqliteLog),
+    Mysql(MysqlOptions),
 }
 
 impl Database {
-    fn from_url(url: &str) -> Result<Database, String> {
+    fn from_options(options: &Options) -> Result<Database, String> {
+        let url = &options.source;
         if let Some(path) = url.strip_prefix("sqlite://").filter(|path| !path.is_empty()) {
             return Ok(Database::Sqlite(SqliteLog::new(path)));
+        }
+        if url.starts_with("mysql://") || url.starts_with("mariadb://") {
+            let server = MysqlOptions::from_url(url).map_err(|why| format!("--source: {why}"))?;
+            return Ok(Database::Mysql(MysqlOptions {
+                outbox_table: options.outbox_table.clone(),
+                outbox_only: options.outbox_only,
+                ..server
+            }));
         }
         // Not the URL itself: it may hold a password.
         Err("--source is sqlite:///PATH, mysql://USER:PASSWORD@HOST:PORT or mariadb://USER:PASSWORD@HOST:PORT".into())
     }
 
-    fn log(&self) -> Arc<dyn Log> {
+    fn log(&self, network: &Arc<dyn Network>) -> Arc<dyn Log> {
         match self {
             Database::Sqlite(log) => Arc::new(log.clone()),
+            Database::Mysql(server) => {
+                Arc::new(MysqlLog::new(server.clone(), network.clone(), Arc::new(SystemTime::now)))
+            }
         }
     }
 }
@@ -104,16 +120,15 @@ async fn serve(options: &Options, database: Database) -> Result<(), String> {
     let (shut, shutdown) = watch::channel(false);
     let mut pipelines = JoinSet::new();
     for index in 0..options.clusters.len() {
-        let pipeline = pipeline(options, index, database.log(), &network, &statistics);
+        let pipeline = pipeline(options, index, database.log(&network), &network, &statistics);
         pipelines.spawn(pipeline.run(shutdown.clone()));
     }
     let mut others = JoinSet::new();
     others.spawn(stats_endpoint::serve(listener, statistics.clone()));
-    match &database {
-        Database::Sqlite(log) => {
-            let history = Duration::from_secs(options.journal_history_s.into());
-            others.spawn(keep_short(log.path().to_path_buf(), statistics, history));
-        }
+    // A server prunes its log itself.
+    if let Database::Sqlite(log) = &database {
+        let history = Duration::from_secs(options.journal_history_s.into());
+        others.spawn(keep_short(log.path().to_path_buf(), statistics, history));
     }
     tracing::info!(clusters = options.clusters.len(), listen = options.listen, "started");
     tokio::select! {

@@ -79,6 +79,12 @@ pub struct Options {
     /// or a dead server takes the router out
     #[arg(long, value_name = "MS", default_value_t = 5_000, value_parser = value_parser!(u64).range(1..=600_000))]
     pub router_timeout_ms: u64,
+    /// MariaDB, MySQL: the table, in any schema, whose inserted rows name a key in their first column
+    #[arg(long, value_name = "TABLE", default_value = "lookaside_outbox")]
+    pub outbox_table: String,
+    /// MariaDB, MySQL: take keys from the outbox table alone, so that the log need not hold the texts of statements
+    #[arg(long)]
+    pub outbox_only: bool,
     /// How many seconds of applied history are kept in a SQLite journal, for replay
     #[arg(long, value_name = "SECONDS", default_value_t = 3_600)]
     pub journal_history_s: u32,
