@@ -30,3 +30,36 @@ pub(crate) async fn ask(network: &dyn Network, address: &Address, delay_s: i64) 
         Err(_) => Err(format!("no answer within {FLUSH_MAX:?}")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lookaside_client::TcpNetwork;
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpListener;
+    use std::thread;
+
+    /// What comes of asking a server that answers `answer` and closes the connection.
+    async fn ask_one_that_says(answer: &'static str) -> Result<(), String> {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = Address(listener.local_addr().expect("bound").to_string().into());
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("the client comes");
+            let mut line = [0; 14];
+            stream.read_exact(&mut line).expect("a command");
+            assert_eq!(&line, b"flush_all 30\r\n");
+            stream.write_all(answer.as_bytes()).expect("the client reads");
+        });
+        let outcome = ask(&TcpNetwork, &address, 30).await;
+        server.join().expect("it was asked as it should be");
+        outcome
+    }
+
+    #[tokio::test]
+    async fn only_ok_is_success() {
+        assert_eq!(ask_one_that_says("OK\r\n").await, Ok(()));
+        let refused = ask_one_that_says("CLIENT_ERROR flush_all not allowed\r\n").await;
+        assert!(refused.is_err_and(|why| why.contains("flush_all not allowed")));
+        assert!(ask_one_that_says("").await.is_err());
+    }
+}
