@@ -1,3 +1,4 @@
+#![allow(dead_code, reason = "each test program uses a part of it")]
 //! A real MariaDB on a fresh data directory and a free port of 127.0.0.1, stopped when dropped.
 
 use lookaside_client::TcpNetwork;
@@ -31,10 +32,45 @@ impl Server {
         let dir = TempDir::new().expect("a temporary directory");
         let copied = Command::new("cp").arg("-r").arg(template()).arg(dir.path().join("data")).status();
         assert!(copied.expect("cp runs").success());
-        let port = TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("its address").port();
+        let port = free_port();
         let arguments: Vec<String> = arguments.iter().map(|argument| argument.to_string()).collect();
         let child = spawn(dir.path(), port, &arguments);
         let mut server = Server { child, dir, port, arguments };
+        server.wait_ready().await;
+        server
+    }
+
+    /// Starts MySQL, by a program that runs its `mysqld`, with a log in rows and `arguments` besides.
+    pub async fn start_mysql(mysqld: &str, arguments: &[&str]) -> Server {
+        let dir = TempDir::new().expect("a temporary directory");
+        let data = format!("--datadir={}", dir.path().join("data").display());
+        let user = user_argument().replace("--skip-networking=0", "--console");
+        let output = Command::new(mysqld)
+            .args(["--no-defaults", "--initialize-insecure", &data, &user])
+            .output()
+            .unwrap_or_else(|error| panic!("{mysqld} does not run: {error}"));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let port = free_port();
+        let log = fs::File::create(dir.path().join("log")).expect("the log");
+        let child = Command::new(mysqld)
+            .args([
+                "--no-defaults",
+                "--bind-address=127.0.0.1",
+                "--mysqlx=OFF",
+                "--secure-file-priv=NULL",
+                &data,
+                &user,
+            ])
+            .args(["--gtid-mode=ON", "--enforce-gtid-consistency=ON", "--server-id=1", "--performance-schema=OFF"])
+            .arg(format!("--port={port}"))
+            .arg(format!("--socket={}", dir.path().join("socket").display()))
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("it ran before");
+        let mut server = Server { child, dir, port, arguments: Vec::new() };
         server.wait_ready().await;
         server
     }
@@ -53,17 +89,19 @@ impl Server {
     async fn wait_ready(&mut self) {
         let ready = async {
             loop {
-                if let Ok(connection) = Connection::open(&TcpNetwork, &self.options()).await {
-                    break drop(connection);
+                match Connection::open(&TcpNetwork, &self.options()).await {
+                    Ok(_) => break,
+                    Err(SourceError::Unusable { why }) => panic!("{why}"),
+                    Err(_) => {}
                 }
                 if let Some(status) = self.child.try_wait().expect("the server is ours") {
-                    panic!("mariadbd ended with {status}:\n{}", self.log());
+                    panic!("the server ended with {status}:\n{}", self.log());
                 }
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
         let ready = tokio::time::timeout(DEADLINE, ready).await;
-        assert!(ready.is_ok(), "mariadbd does not become ready:\n{}", self.log());
+        assert!(ready.is_ok(), "the server does not become ready:\n{}", self.log());
     }
 
     fn log(&self) -> String {
@@ -149,6 +187,10 @@ fn template() -> PathBuf {
         let _ = fs::rename(dir.path(), &kept);
     }
     kept
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("its address").port()
 }
 
 /// `mariadbd` refuses to run as root unless it is told to.
