@@ -329,8 +329,22 @@ async fn positions_that_the_log_no_longer_has_are_lost() {
 /// gate must find it. Without the gate some would not, and a cache would be filled with their absence.
 #[tokio::test]
 async fn behind_the_gate_every_reader_sees_the_row() {
+    gate_holds(150, |id| format!("INSERT INTO app.user VALUES ({id}, '') /* lookaside: {id} */")).await;
+}
+
+#[tokio::test]
+async fn behind_the_gate_every_reader_sees_what_was_prepared_first() {
+    gate_holds(50, |id| {
+        format!(
+            "XA START 'x{id}'; INSERT INTO app.user VALUES ({id}, '') /* lookaside: {id} */; \
+             XA END 'x{id}'; XA PREPARE 'x{id}'; XA COMMIT 'x{id}'"
+        )
+    })
+    .await;
+}
+
+async fn gate_holds(rows: usize, insert: fn(usize) -> String) {
     const WRITERS: usize = 8;
-    const ROWS: usize = 150;
     let server = Server::start(&[]).await;
     server.client().await.run(TABLES).await;
     let (mut source, mut early) = (server.source(Start::Now).await, server.client().await);
@@ -339,15 +353,15 @@ async fn behind_the_gate_every_reader_sees_the_row() {
     for writer in 0..WRITERS {
         let mut client = server.client().await;
         writers.push(tokio::spawn(async move {
-            for row in 0..ROWS {
-                let id = 1000 + writer * ROWS + row;
-                client.run(&format!("INSERT INTO app.user VALUES ({id}, '') /* lookaside: {id} */")).await;
+            for row in 0..rows {
+                let id = 1000 + writer * rows + row;
+                client.run(&insert(id)).await;
             }
         }));
     }
     let (mut seen, mut too_early) = (0, 0);
     let until = Instant::now() + DEADLINE;
-    while seen < WRITERS * ROWS {
+    while seen < WRITERS * rows {
         assert!(Instant::now() < until, "only {seen} keys came");
         let commits = source.next(1000).await.expect("commits");
         let keys = keys_of(&commits.commits);

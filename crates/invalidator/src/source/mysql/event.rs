@@ -259,13 +259,15 @@ fn xa_prepare(body: &[u8]) -> Result<Body<'_>, Malformed> {
     let format = cursor.u32()?;
     let global_bytes = cursor.u32()? as usize;
     let branch_bytes = cursor.u32()? as usize;
-    let global = hex(cursor.take(global_bytes)?);
-    let branch = hex(cursor.take(branch_bytes)?);
-    Ok(Body::XaPrepare { xid: format!("x'{global}',x'{branch}',{format}"), is_committed })
+    let global = cursor.take(global_bytes)?;
+    let branch = cursor.take(branch_bytes)?;
+    Ok(Body::XaPrepare { xid: xid_text(global, branch, format), is_committed })
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+/// A prepared transaction's name as `XA COMMIT` stands in the log, in lower case.
+pub fn xid_text(global: &[u8], branch: &[u8], format: u32) -> String {
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    format!("x'{}',x'{}',{format}", hex(global), hex(branch))
 }
 
 /// Undoes MariaDB's compression: `| 0x80, algorithm, n | length: n, big end first | zlib |`.

@@ -7,11 +7,13 @@
 //! |---|---|
 //! | MySQL | `WAIT_FOR_EXECUTED_GTID_SET`: the server waits |
 //! | MariaDB | a consistent snapshot says up to which place of the log it shows; asked again until it is far enough |
+//! | MariaDB, after XA PREPARE | besides, `XA RECOVER` lists the transaction no more |
 //!
 //! One call a batch: what was handed out since the last call is waited for at once.
 
 use super::{
-    connection::{Connection, text},
+    connection::{Connection, Row, text},
+    event::xid_text,
     gtid::{GtidList, GtidSet, Progress},
     options::MysqlOptions,
     transaction::{Awaited, LogEnd},
@@ -41,7 +43,7 @@ pub async fn wait(
             let fresh = awaited.gtids != GtidSet::default();
             wait_for_gtids(connection, options, if fresh { &awaited.gtids } else { set }).await
         }
-        Progress::Mariadb(list) => wait_for_snapshot(connection, options, awaited.end.as_ref(), list).await,
+        Progress::Mariadb(list) => wait_for_snapshot(connection, options, awaited, list).await,
     }
 }
 
@@ -62,18 +64,18 @@ async fn wait_for_gtids(
 async fn wait_for_snapshot(
     connection: &mut Connection,
     options: &MysqlOptions,
-    end: Option<&LogEnd>,
+    awaited: &Awaited,
     list: &GtidList,
 ) -> Result<(), SourceError> {
     let deadline = Instant::now() + options.visible_wait_max;
     let mut pause = PAUSE_FIRST;
     loop {
         let shown = snapshot(connection).await?;
-        let is_visible = match end {
+        let is_visible = match &awaited.end {
             Some(end) => end.is_shown_by(&shown),
             None => list_of(connection, &shown).await?.covers(list),
         };
-        if is_visible {
+        if is_visible && (awaited.xids.is_empty() || are_ended(connection, &awaited.xids).await?) {
             return Ok(());
         }
         if Instant::now() >= deadline {
@@ -82,6 +84,21 @@ async fn wait_for_snapshot(
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(PAUSE_LAST);
     }
+}
+
+/// Says whether none of these prepared transactions is in the server's list any more. It leaves the list when its
+/// commit is through. A name that is prepared again at once holds the gate until that one is ended too.
+async fn are_ended(connection: &mut Connection, xids: &[String]) -> Result<bool, SourceError> {
+    let listed = connection.query("XA RECOVER").await?;
+    let mut listed = listed.iter().filter_map(listed_xid);
+    Ok(!listed.any(|xid| xids.contains(&xid)))
+}
+
+/// `| format | bytes of the global part | bytes of the branch part | both parts |`
+fn listed_xid(row: &Row) -> Option<String> {
+    let number = |at| text(row, at)?.parse::<usize>().ok();
+    let (global, branch) = row.get(3)?.as_ref()?.split_at_checked(number(1)?)?;
+    Some(xid_text(global, branch, u32::try_from(number(0)?).ok()?))
 }
 
 async fn snapshot(connection: &mut Connection) -> Result<LogEnd, SourceError> {

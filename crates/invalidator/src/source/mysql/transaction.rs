@@ -65,6 +65,9 @@ pub struct Awaited {
     pub end: Option<LogEnd>,
     /// MySQL: the transactions.
     pub gtids: GtidSet,
+    /// MariaDB: prepared transactions that the log shows committed. A snapshot's place in the log says nothing of
+    /// them: they are committed in the log first and in the tables after, outside of the order that snapshots keep.
+    pub xids: Vec<String>,
 }
 
 impl Awaited {
@@ -72,6 +75,7 @@ impl Awaited {
     pub fn add(&mut self, later: Awaited) {
         self.end = later.end.or(self.end.take());
         self.gtids.add_all(&later.gtids);
+        self.xids.extend(later.xids);
     }
 }
 
@@ -397,6 +401,9 @@ impl Assembler {
         // Taken before the keys leave `held`: until the last part of them the position stays before the XA PREPARE.
         let before = Position(self.resume().to_string());
         let held = self.held.remove(at);
+        if matches!(open.gtid, Gtid::Mariadb { .. }) {
+            self.awaited.xids.push(held.xid);
+        }
         self.hand_out_from(before, open, held.keys, time_s, seen_at);
     }
 }
@@ -463,5 +470,98 @@ fn too_many_held() -> SourceError {
             "prepared transactions hold over {KEYS_HELD_MAX} keys, or too many wait: commit or roll back what XA RECOVER \
              lists, then start again"
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Assembler, LogEnd};
+    use crate::source::mysql::gtid::{GtidList, Progress};
+    use proptest::prelude::*;
+    use std::time::UNIX_EPOCH;
+
+    fn assembler(has_checksum: bool) -> Assembler {
+        Assembler::new("lookaside_outbox", Progress::Mariadb(GtidList::default()), has_checksum)
+    }
+
+    fn event(kind: u8, body: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(19 + body.len()).expect("a short event");
+        let mut bytes = vec![1, 0, 0, 0, kind, 1, 0, 0, 0];
+        bytes.extend_from_slice(&length.to_le_bytes());
+        bytes.extend_from_slice(&[100, 0, 0, 0, 0, 0]);
+        bytes.extend_from_slice(body);
+        bytes
+    }
+
+    /// A transaction of MariaDB that inserts one row into the outbox.
+    fn outbox_transaction() -> Vec<Vec<u8>> {
+        let mut table = vec![7, 0, 0, 0, 0, 0, 0, 0, 3];
+        table.extend_from_slice(b"app\0\x10lookaside_outbox\0\x02\x0f\x03\x02\xfa\0\x03");
+        vec![
+            event(162, &[9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 0, 0, 0, 0, 0, 0]),
+            event(160, b"INSERT INTO lookaside_outbox VALUES ('out', 1) /* lookaside: said */"),
+            event(19, &table),
+            event(23, b"\x07\0\0\0\0\0\x01\0\x02\x03\0\x03out\x01\0\0\0"),
+            event(16, &[0; 8]),
+        ]
+    }
+
+    #[test]
+    fn a_transaction_is_put_together() {
+        let mut assembler = assembler(false);
+        for bytes in outbox_transaction() {
+            assert!(assembler.ready().is_empty(), "nothing before the end");
+            assembler.take(&bytes, UNIX_EPOCH).expect("good events");
+        }
+        let commit = assembler.ready().pop_front().expect("a commit");
+        assert_eq!(commit.keys, [b"said".to_vec(), b"out".to_vec()]);
+        assert_eq!(commit.position.0, "0-1-9");
+    }
+
+    #[test]
+    fn offsets_grow_over_4_gib() {
+        let mut end = LogEnd { offset: 0xffff_fff0, ..LogEnd::default() };
+        end.advance(0);
+        assert_eq!(end.offset, 0xffff_fff0, "not said is not changed");
+        end.advance(0x10);
+        assert_eq!(end.offset, 0x1_0000_0010);
+        end.advance(0x20);
+        assert_eq!(end.offset, 0x1_0000_0020);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+        /// Whatever a server sends, there is an answer and not a panic.
+        #[test]
+        fn no_bytes_make_it_panic(
+            events in prop::collection::vec((any::<u8>(), prop::collection::vec(any::<u8>(), 0..80)), 0..8),
+            has_checksum: bool,
+        ) {
+            let mut assembler = assembler(has_checksum);
+            for (kind, body) in events {
+                let _ = assembler.take(&event(kind, &body), UNIX_EPOCH);
+                let _ = assembler.take(&body, UNIX_EPOCH);
+            }
+        }
+
+        /// Good events with some bytes changed or cut off get further in than noise does.
+        #[test]
+        fn no_damage_makes_it_panic(
+            changes in prop::collection::vec((0_usize..5, any::<prop::sample::Index>(), any::<u8>()), 1..4),
+            cut in (0_usize..5, any::<prop::sample::Index>()),
+        ) {
+            let mut events = outbox_transaction();
+            for (which, at, byte) in changes {
+                let at = at.index(events[which].len());
+                events[which][at] = byte;
+            }
+            let length = cut.1.index(events[cut.0].len()) + 1;
+            events[cut.0].truncate(length);
+            let mut assembler = assembler(false);
+            for bytes in events {
+                let _ = assembler.take(&bytes, UNIX_EPOCH);
+            }
+        }
     }
 }
