@@ -105,7 +105,7 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Counters;
+    use crate::{Counters, Remainder};
     use lookaside_store::{Options, Store};
 
     const KEYS_OF_SEVERAL_BATCHES: usize = 200;
@@ -141,31 +141,48 @@ mod tests {
             (String::from_utf8(out).expect("text"), SessionState::Open)
         }
 
-        /// The daemon's way: replies are taken away whenever they reach `reply_bytes_max`, and what was not executed
-        /// then is scanned again as the bytes that the remainder says.
-        fn converse_with_pauses(&self, bytes: &[u8], reply_bytes_max: usize) -> String {
-            let (mut session, mut all) = (Session::new(), Vec::new());
-            let mut input = bytes.to_vec();
-            'again: loop {
-                let (mut batch, mut from) = (Batch::default(), 0);
+        /// The daemon's way: bytes arrive in pieces, replies are taken away whenever they reach `reply_bytes_max`, and
+        /// what was not executed then is scanned again as the bytes that the remainder says.
+        fn converse_with_pauses(&self, bytes: &[u8], piece_bytes: usize, reply_bytes_max: usize) -> String {
+            let (mut session, mut input, mut all) = (Session::new(), Vec::new(), Vec::new());
+            for piece in bytes.chunks(piece_bytes) {
+                input.extend_from_slice(piece);
                 loop {
-                    batch.clear();
-                    let scan = session.scan(&input, from, &self.service().limits, &mut batch);
-                    let mut out = Vec::new();
-                    let steps = batch.steps_count();
-                    let progress = batch.execute(&self.service(), NOW, steps, reply_bytes_max, &mut out);
-                    assert!(out.len() < reply_bytes_max + 4096 + 300, "a reply of {} bytes", out.len());
-                    all.extend_from_slice(&out);
-                    if progress == Progress::Full {
-                        let rest = batch.remainder(steps, &input).expect("a full reply leaves something");
-                        session.rewind();
-                        input = [&rest.prefix[..], &input[rest.input_at..]].concat();
-                        continue 'again;
+                    match self.execute_until_full(&mut session, &input, reply_bytes_max, &mut all) {
+                        Ok(input_at) => {
+                            input.drain(..input_at);
+                            break;
+                        }
+                        Err(rest) => input = [&rest.prefix[..], &input[rest.input_at..]].concat(),
                     }
-                    match (progress, scan) {
-                        (Progress::Done, Scan::Full { input_at }) => from = input_at,
-                        _ => return String::from_utf8(all).expect("text"),
-                    }
+                }
+            }
+            String::from_utf8(all).expect("text")
+        }
+
+        /// Where a partial command begins, or what a full reply leaves to be done.
+        fn execute_until_full(
+            &self,
+            session: &mut Session,
+            input: &[u8],
+            reply_bytes_max: usize,
+            all: &mut Vec<u8>,
+        ) -> Result<usize, Remainder> {
+            let (mut batch, mut from) = (Batch::default(), 0);
+            loop {
+                batch.clear();
+                let scan = session.scan(input, from, &self.service().limits, &mut batch);
+                let (steps, mut out) = (batch.steps_count(), Vec::new());
+                let progress = batch.execute(&self.service(), NOW, steps, reply_bytes_max, &mut out);
+                assert!(out.len() < reply_bytes_max + 4096 + 300, "a reply of {} bytes", out.len());
+                all.extend_from_slice(&out);
+                if progress == Progress::Full {
+                    session.rewind();
+                    return Err(batch.remainder(steps, input).expect("a full reply leaves something"));
+                }
+                match scan {
+                    Scan::Full { input_at } => from = input_at,
+                    Scan::Finished { input_at, .. } => return Ok(input_at),
                 }
             }
         }
@@ -200,8 +217,9 @@ mod tests {
     #[test]
     fn the_same_replies_wherever_execution_pauses() {
         let (bytes, replies) = conversation();
-        for reply_bytes_max in 1..200 {
-            assert_eq!(Bench::new().converse_with_pauses(&bytes, reply_bytes_max), replies, "{reply_bytes_max}");
+        for (reply_bytes_max, piece_bytes) in (1..100).flat_map(|max| [(max, 97), (max, 1000), (max, bytes.len())]) {
+            let got = Bench::new().converse_with_pauses(&bytes, piece_bytes, reply_bytes_max);
+            assert_eq!(got, replies, "pieces of {piece_bytes}, replies of {reply_bytes_max}");
         }
     }
 
@@ -221,7 +239,7 @@ mod tests {
         bytes.extend_from_slice(b"\r\n");
         replies += "END\r\n";
         assert_eq!(bench.converse(&bytes, usize::MAX), (replies.clone(), SessionState::Open));
-        assert_eq!(bench.converse_with_pauses(&bytes, 100), replies);
+        assert_eq!(bench.converse_with_pauses(&bytes, usize::MAX, 100), replies);
         let counted = bench.counters.snapshot();
         assert_eq!((counted.get_hits, counted.get_misses), (2 * 200, 2 * 200));
     }

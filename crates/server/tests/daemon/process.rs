@@ -1,6 +1,6 @@
 //! The process's manners: how it starts, what it says when it cannot, how it ends.
 
-use crate::running_server::{RunningServer, command};
+use crate::running_server::{RunningServer, command, run_to_end};
 use rustix::process::Signal;
 use std::process::Stdio;
 
@@ -20,7 +20,7 @@ fn both_signals_end_it_cleanly() {
 fn a_taken_port_is_named_with_the_flag_that_chooses_another() {
     let server = RunningServer::start(&[]);
     let port = server.port.to_string();
-    let output = command(&["-p", &port]).stderr(Stdio::piped()).output().expect("it runs");
+    let output = run_to_end(&mut command(&["-p", &port]));
     let message = String::from_utf8_lossy(&output.stderr).to_string();
     assert_eq!(output.status.code(), Some(1), "{message}");
     assert!(message.contains(&format!("127.0.0.1:{port}")) && message.contains("-p"), "{message}");
@@ -30,7 +30,7 @@ fn a_taken_port_is_named_with_the_flag_that_chooses_another() {
 fn a_taken_udp_port_is_named_too() {
     let taken = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
     let port = taken.local_addr().expect("it is bound").port().to_string();
-    let output = command(&["-U", &port]).stderr(Stdio::piped()).output().expect("it runs");
+    let output = run_to_end(&mut command(&["-U", &port]));
     let message = String::from_utf8_lossy(&output.stderr).to_string();
     assert_eq!(output.status.code(), Some(1), "{message}");
     assert!(message.contains(&format!("127.0.0.1:{port}")) && message.contains("-U"), "{message}");
@@ -39,14 +39,14 @@ fn a_taken_udp_port_is_named_too() {
 #[test]
 fn bad_usage_is_status_two() {
     for arguments in [&["--no-such-flag"][..], &["-m", "lots"], &["-I", "3x"]] {
-        let status = command(arguments).stderr(Stdio::null()).status().expect("it runs");
-        assert_eq!(status.code(), Some(2), "{arguments:?}");
+        let output = run_to_end(&mut command(arguments));
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
     }
 }
 
 #[test]
 fn help_has_examples() {
-    let output = command(&["--help"]).stdout(Stdio::piped()).output().expect("it runs");
+    let output = run_to_end(&mut command(&["--help"]));
     let help = String::from_utf8_lossy(&output.stdout).to_string();
     assert!(help.contains("Examples:") && help.contains("--lease-interval"), "{help}");
 }

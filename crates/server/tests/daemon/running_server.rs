@@ -2,8 +2,8 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, UdpSocket};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 /// How long anything may take before a test fails.
@@ -49,17 +49,32 @@ impl RunningServer {
     }
 
     pub fn wait(&mut self) -> ExitStatus {
+        let _watchdog = Watchdog::over(&self.child);
+        self.child.wait().expect("a child can be waited for")
+    }
+}
+
+/// Kills a process that outlives the deadline, so that a wait for it ends in a failure.
+struct Watchdog(#[expect(dead_code, reason = "its end tells the thread that the wait is over")] Sender<()>);
+
+impl Watchdog {
+    fn over(child: &Child) -> Watchdog {
         let (sender, receiver) = channel();
-        let pid = rustix::process::Pid::from_child(&self.child);
+        let pid = rustix::process::Pid::from_child(child);
         std::thread::spawn(move || {
-            if receiver.recv_timeout(DEADLINE).is_err() {
+            if receiver.recv_timeout(DEADLINE) == Err(RecvTimeoutError::Timeout) {
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             }
         });
-        let status = self.child.wait().expect("a child can be waited for");
-        let _ = sender.send(());
-        status
+        Watchdog(sender)
     }
+}
+
+/// Runs `command` to its end, which must come before the deadline, and returns what it said.
+pub fn run_to_end(command: &mut Command) -> Output {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
+    let _watchdog = Watchdog::over(&child);
+    child.wait_with_output().expect("a child can be waited for")
 }
 
 impl Drop for RunningServer {
