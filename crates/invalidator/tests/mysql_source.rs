@@ -61,8 +61,9 @@ async fn the_mariadb_shell_and_prepared_statements_keep_their_comments() {
     client.run("PREPARE renaming FROM 'UPDATE app.user SET name = ? WHERE id = ? /* lookaside: prepared */'").await;
     client.run("SET @name = 'it''s /* lookaside: fake */', @id = 1").await;
     client.run("EXECUTE renaming USING @name, @id").await;
+    client.run_prepared("UPDATE app.user SET name = 'binary' WHERE id = 1 /* lookaside: driver */").await;
     client.run(END).await;
-    assert_eq!(keys_of(&read_until(&mut source, "end").await), ["shell", "prepared", "end"]);
+    assert_eq!(keys_of(&read_until(&mut source, "end").await), ["shell", "prepared", "driver", "end"]);
 }
 
 #[tokio::test]

@@ -140,6 +140,14 @@ impl Client {
         self.0.query(sql).await.unwrap_or_else(|error| panic!("{sql}: {error}"))
     }
 
+    /// Prepares and executes by the binary protocol, as drivers do. The statement has no parameters and no answer.
+    pub async fn run_prepared(&mut self, sql: &str) {
+        let prepared = self.0.command(&[b"\x16", sql.as_bytes()].concat()).await.expect(sql);
+        assert_eq!(prepared[0], 0, "{sql}: {}", prepared.escape_ascii());
+        let executed = self.0.command(&[b"\x17", &prepared[1..5], b"\0\x01\0\0\0"].concat()).await.expect(sql);
+        assert_eq!(executed[0], 0, "{sql}: {}", executed.escape_ascii());
+    }
+
     pub async fn one(&mut self, sql: &str) -> String {
         self.0.query_one(sql).await.expect(sql).expect(sql)
     }
