@@ -81,6 +81,12 @@ impl Server {
         self.child.wait().expect("the server is ours");
     }
 
+    /// Sends a signal by name, such as STOP: the server says nothing more, and its connections stay open.
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("kill").arg(format!("-{name}")).arg(self.child.id().to_string()).status();
+        assert!(status.expect("kill runs").success());
+    }
+
     pub async fn start_again(&mut self) {
         self.child = spawn(self.dir.path(), self.port, &self.arguments);
         self.wait_ready().await;

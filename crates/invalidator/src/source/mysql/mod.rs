@@ -52,6 +52,9 @@ const EVENTS_OF_NEXT_MAX: usize = 10_000;
 /// So many heartbeats may fail to come before the connection is given up.
 const HEARTBEATS_MISSED_MAX: u32 = 3;
 
+/// But never sooner than this: a busy machine may be late.
+const SILENCE_MIN: Duration = Duration::from_secs(1);
+
 /// What begins a packet of a dump.
 const HEAD_EVENT: u8 = 0x00;
 const HEAD_ERROR: u8 = 0xff;
@@ -185,7 +188,7 @@ impl MysqlSource {
                 none.insert(self.server.dump(&*self.network, &self.options, &from).await?)
             }
         };
-        let wait_max = (self.options.heartbeat * HEARTBEATS_MISSED_MAX).max(Duration::from_secs(1));
+        let wait_max = (self.options.heartbeat * HEARTBEATS_MISSED_MAX).max(SILENCE_MIN);
         let mut packet = dump.read(wait_max).await?;
         let mut keys = 0;
         for _ in 0..EVENTS_OF_NEXT_MAX {
