@@ -4,40 +4,31 @@
 //! all threads agree. If the wall clock is set later, exptimes given as Unix times are off by that much until a restart.
 
 use lookaside_store::Now;
-use rustix::time::{ClockId, Timespec, clock_gettime};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Reads the time. Copies agree with each other.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     started: Now,
-    monotonic_at_start_ms: u64,
+    started_at: Instant,
 }
 
 impl Clock {
-    /// A clock that starts from the wall clock's present time.
+    /// A clock that starts from the wall clock's present time; from 1970 if that is earlier still.
     pub fn start() -> Clock {
-        let started = Now { unix_ms: milliseconds(clock_gettime(ClockId::Realtime)) };
-        Clock { started, monotonic_at_start_ms: monotonic_ms() }
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Clock { started: Now { unix_ms: since_epoch.as_millis() as u64 }, started_at: Instant::now() }
     }
 
-    /// The present moment; up to 4 ms old, for it comes from the kernel's coarse clock, which costs next to nothing.
+    /// The present moment.
     pub fn now(&self) -> Now {
-        let elapsed_ms = monotonic_ms().saturating_sub(self.monotonic_at_start_ms);
-        Now { unix_ms: self.started.unix_ms + elapsed_ms }
+        Now { unix_ms: self.started.unix_ms + self.started_at.elapsed().as_millis() as u64 }
     }
 
     /// When the clock was started.
     pub fn started(&self) -> Now {
         self.started
     }
-}
-
-fn monotonic_ms() -> u64 {
-    milliseconds(clock_gettime(ClockId::MonotonicCoarse))
-}
-
-fn milliseconds(time: Timespec) -> u64 {
-    time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! What `stats` says: memcached's names, and ours for leases, stale values and hold-offs.
 //!
+//! Absent: `get_expired`. The store counts expired items once, whoever comes upon them: that is `reclaimed`.
+//!
 //! The threads' counters are summed here, at the moment of asking; no request pays for it.
 
 use crate::daemon::Daemon;
@@ -109,6 +111,8 @@ fn store_stats(store: &Statistics, baseline: &Statistics, out: &mut Vec<u8>) {
         ("lease_sets_refused", store.lease_sets_refused, baseline.lease_sets_refused),
         ("stale_hits", store.stale_hits, baseline.stale_hits),
         ("hold_off_refusals", store.hold_off_refusals, baseline.hold_off_refusals),
+        ("leases_forgotten", store.leases_forgotten, baseline.leases_forgotten),
+        ("hold_offs_merged", store.hold_offs_merged, baseline.hold_offs_merged),
     ];
     for (name, value, before) in since_reset {
         stat(name, value.saturating_sub(before), out);
