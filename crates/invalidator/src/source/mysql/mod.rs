@@ -190,8 +190,8 @@ impl MysqlSource {
         };
         let wait_max = (self.options.heartbeat * HEARTBEATS_MISSED_MAX).max(SILENCE_MIN);
         let mut packet = dump.read(wait_max).await?;
-        let mut keys = 0;
-        for _ in 0..EVENTS_OF_NEXT_MAX {
+        let (mut keys, mut events) = (0, 0);
+        loop {
             let seen_at = (self.clock)();
             let before = self.assembler.ready().len();
             match packet.first() {
@@ -203,15 +203,16 @@ impl MysqlSource {
                 _ => return Err(SourceError::Unreachable { why: "the server ended its log's stream".into() }),
             }
             keys += self.assembler.ready().range(before..).map(|commit| commit.keys.len()).sum::<usize>();
-            if keys >= keys_max {
-                break;
+            events += 1;
+            // Before the next packet is taken off the stream: what has been taken must not be dropped.
+            if keys >= keys_max || events >= EVENTS_OF_NEXT_MAX {
+                return Ok(());
             }
             match dump.read_ready().await? {
                 Some(more) => packet = more,
-                None => break,
+                None => return Ok(()),
             }
         }
-        Ok(())
     }
 
     /// What can be returned: commits, or else a position that has moved on.

@@ -54,8 +54,9 @@ impl Default for MysqlOptions {
 }
 
 impl MysqlOptions {
-    /// Reads `mysql://user:password@host:port/`, with `mariadb://` for the same. Percent signs escape bytes in user
-    /// and password; what stands after the host (a database, options) must be empty: the log is the whole server's.
+    /// Reads `mysql://user:password@host:port/schema`, with `mariadb://` for the same. Percent signs escape bytes in
+    /// user and password. The schema may be missing and changes nothing, as the log is the whole server's; it is allowed
+    /// so that an application's URL can be taken as it is. Options behind a question mark are refused.
     ///
     /// ```
     /// use lookaside_invalidator::source::mysql::MysqlOptions;
@@ -72,8 +73,8 @@ impl MysqlOptions {
             .or_else(|| url.strip_prefix("mariadb://"))
             .ok_or_else(|| bad("does not begin with mysql:// or mariadb://"))?;
         let (rest, after) = rest.split_once('/').unwrap_or((rest, ""));
-        if !after.is_empty() {
-            return Err(bad("has something after the host, and the commit log is the whole server's"));
+        if after.contains(['/', '?']) {
+            return Err(bad("has more than a schema after the host"));
         }
         let mut options = MysqlOptions::default();
         let place = match rest.rsplit_once('@') {
@@ -129,7 +130,7 @@ mod tests {
     #[test]
     fn urls_that_cannot_be_meant_are_refused_without_their_password() {
         for url in
-            ["postgres://h", "mysql://u:secret@h/app", "mysql://u:secret%4@h", "mysql://u:secret@h:x", "mysql://"]
+            ["postgres://h", "mysql://u:secret@h/app?ssl=0", "mysql://u:secret%4@h", "mysql://u:secret@h:x", "mysql://"]
         {
             let error = MysqlOptions::from_url(url).expect_err(url).to_string();
             assert!(!error.contains("secret"), "{error}");
