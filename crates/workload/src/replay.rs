@@ -1,0 +1,134 @@
+//! A trace replayed look-aside: get; on a miss, fill with a value of the object's size (§2 of the paper, Figure 1).
+//!
+//! Workers take the next requests off the trace in order and have one batch under way each, so the order among workers
+//! is that of a busy application, not strict. There is no database: what would be read from it is made up, at once.
+
+use crate::Trace;
+use bytes::Bytes;
+use hdrhistogram::Histogram;
+use lookaside_client::{Client, Origin, ReadOptions};
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+use tokio::time::Instant;
+
+/// The length of every key, in bytes.
+pub const KEY_BYTES: usize = 10;
+
+/// How a trace is replayed.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplayOptions {
+    /// How many requests of the trace, from its start.
+    pub requests_max: usize,
+    /// Requests under way at a time.
+    pub concurrency: usize,
+    /// Keys asked for together.
+    pub batch_keys: usize,
+}
+
+/// What came of a replay.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Keys asked for.
+    pub requests: u64,
+    /// Answered from the cache.
+    pub hits: u64,
+    /// Answered by the made-up database.
+    pub database_reads: u64,
+    /// Keys for which the cache gave an error; they are among `database_reads`.
+    pub errors: u64,
+    /// Distinct objects: no cache can have fewer database reads.
+    pub compulsory: u64,
+    /// How long it took.
+    pub took: Duration,
+    /// From asking for a batch to having all of its values, in microseconds.
+    pub latency_us: Histogram<u64>,
+}
+
+/// How far a replay is.
+#[derive(Debug, Default)]
+pub struct Progress {
+    next: AtomicUsize,
+    hits: AtomicU64,
+    database_reads: AtomicU64,
+}
+
+impl Progress {
+    /// Requests begun.
+    pub fn begun(&self) -> usize {
+        self.next.load(Ordering::Relaxed)
+    }
+}
+
+/// The key of an object.
+pub fn key(object: u32) -> String {
+    format!("{object:0width$x}", width = KEY_BYTES)
+}
+
+/// Replays `trace` through `clients`, in turn one a worker.
+pub async fn replay(clients: &[Client], trace: Arc<Trace>, options: ReplayOptions, progress: Arc<Progress>) -> Report {
+    let requests = options.requests_max.min(trace.requests.len());
+    let latency_us = Arc::new(Mutex::new(Histogram::new(3).expect("three digits are a valid precision")));
+    let started = Instant::now();
+    let mut workers = tokio::task::JoinSet::new();
+    for worker in 0..options.concurrency.max(1) {
+        let client = clients[worker % clients.len()].clone();
+        workers.spawn(work(client, trace.clone(), options, requests, progress.clone(), latency_us.clone()));
+    }
+    while let Some(ended) = workers.join_next().await {
+        ended.expect("a worker does not panic");
+    }
+    let took = started.elapsed();
+    let objects = trace.requests[..requests].iter().max().map_or(0, |&object| u64::from(object) + 1);
+    let latency_us = latency_us.lock().expect("the workers have ended").clone();
+    Report {
+        requests: requests as u64,
+        hits: progress.hits.load(Ordering::Relaxed),
+        database_reads: progress.database_reads.load(Ordering::Relaxed),
+        errors: clients.iter().map(|client| client.statistics().errors).sum(),
+        compulsory: objects,
+        took,
+        latency_us,
+    }
+}
+
+async fn work(
+    client: Client,
+    trace: Arc<Trace>,
+    options: ReplayOptions,
+    requests: usize,
+    progress: Arc<Progress>,
+    latency_us: Arc<Mutex<Histogram<u64>>>,
+) {
+    loop {
+        let first = progress.next.fetch_add(options.batch_keys, Ordering::Relaxed);
+        if first >= requests {
+            return;
+        }
+        let objects = &trace.requests[first..requests.min(first + options.batch_keys)];
+        let keys: Vec<String> = objects.iter().map(|&object| key(object)).collect();
+        let load = |missed: Vec<Bytes>| {
+            let values = missed.iter().map(|key| value_of(&trace, key)).collect();
+            async move { Ok::<Vec<Bytes>, Infallible>(values) }
+        };
+        let asked = Instant::now();
+        let values = client.read_many(&keys, &ReadOptions::default(), load).await.expect("keys are valid, loads succeed");
+        let took_us = asked.elapsed().as_micros() as u64;
+        latency_us.lock().expect("no worker panics").saturating_record(took_us);
+        let hits = values.iter().filter(|value| value.origin != Origin::Database).count();
+        progress.hits.fetch_add(hits as u64, Ordering::Relaxed);
+        progress.database_reads.fetch_add((values.len() - hits) as u64, Ordering::Relaxed);
+    }
+}
+
+/// A value that, with its key, has the object's size.
+fn value_of(trace: &Trace, key: &[u8]) -> Bytes {
+    let object = std::str::from_utf8(key).ok().and_then(|key| usize::from_str_radix(key, 16).ok());
+    let object_bytes = object.map_or(0, |object| trace.object_bytes[object] as usize);
+    Bytes::from(vec![b'v'; object_bytes.saturating_sub(KEY_BYTES).max(1)])
+}
