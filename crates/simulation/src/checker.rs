@@ -7,6 +7,7 @@
 //!    holds a version that is not the newest of its key.
 
 use crate::database::Database;
+use lookaside_client::Origin;
 use std::{
     collections::BTreeMap,
     fmt,
@@ -87,6 +88,8 @@ pub struct Tally {
     pub reads: u64,
     /// Reads answered from the cache.
     pub cached: u64,
+    /// Reads answered by a value marked as stale.
+    pub stale: u64,
     /// Commits in the log.
     pub commits: u64,
     /// Faults that were injected.
@@ -99,6 +102,7 @@ impl Tally {
         Tally {
             reads: self.reads + other.reads,
             cached: self.cached + other.cached,
+            stale: self.stale + other.stale,
             commits: self.commits + other.commits,
             faults: self.faults + other.faults,
         }
@@ -142,12 +146,16 @@ impl Checker {
         ReadBegun { cluster: cluster.to_owned(), key: key.to_owned(), version_min }
     }
 
-    /// The read returned `version`, from the cache or not.
-    pub fn read_ends(&self, begun: ReadBegun, version: u64, from_cache: bool) {
+    /// The read returned `version`.
+    pub fn read_ends(&self, begun: ReadBegun, version: u64, origin: Origin) {
         let mut seen = self.seen();
         seen.tally.reads += 1;
-        seen.tally.cached += u64::from(from_cache);
-        if version < begun.version_min {
+        match origin {
+            Origin::Cache => seen.tally.cached += 1,
+            Origin::Stale => seen.tally.stale += 1,
+            Origin::Database => {}
+        }
+        if origin == Origin::Cache && version < begun.version_min {
             let violation = Violation::StaleRead {
                 cluster: begun.cluster,
                 key: begun.key,

@@ -4,7 +4,7 @@
 //! at once; readers see it only later, in log order, as MariaDB and MySQL do it (a reader may see the old
 //! row up to a quarter of a second after the log has the new one). The writer's own commit returns when it is visible.
 
-use lookaside_invalidator::{Commit, Commits, Position, Source, SourceError};
+use lookaside_invalidator::{Commit, Commits, Log, Opened, Position, Source, SourceError, Start};
 use lookaside_routing::BoxFuture;
 use std::{
     collections::BTreeMap,
@@ -62,11 +62,8 @@ impl Database {
             (version, Duration::from_micros(tables.rng.u64(0..=longest_us)))
         };
         self.progress.send_modify(|progress| progress.logged = version);
-        tokio::time::sleep(lag).await;
-        // Commits become visible in log order: each waits for the one before it.
-        let mut progress = self.progress.subscribe();
-        let _ = progress.wait_for(|progress| progress.visible + 1 >= version).await;
-        self.progress.send_modify(|progress| progress.visible = progress.visible.max(version));
+        // The database finishes what it has logged, whether the writer lives to see it or not.
+        let _ = tokio::spawn(show(self.progress.clone(), version, lag)).await;
         version
     }
 
@@ -102,14 +99,39 @@ impl Database {
         self.tables().versions.keys().cloned().collect()
     }
 
-    /// The commit log from behind `position` on, as an invalidator reads it.
-    pub fn source(&self, position: u64) -> Box<dyn Source> {
-        Box::new(CommitLog { database: self.clone(), read: position })
-    }
-
     fn tables(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock().expect("one thread runs a simulation")
     }
+}
+
+/// Makes a commit visible after `lag`. Commits become visible in log order: each waits for the one before it.
+async fn show(progress: watch::Sender<Progress>, version: u64, lag: Duration) {
+    tokio::time::sleep(lag).await;
+    let _ = progress.subscribe().wait_for(|progress| progress.visible + 1 >= version).await;
+    progress.send_modify(|progress| progress.visible = progress.visible.max(version));
+}
+
+impl Log for Database {
+    fn identity(&self) -> BoxFuture<'_, Result<String, SourceError>> {
+        Box::pin(async { Ok("simulated".to_owned()) })
+    }
+
+    fn open<'a>(&'a self, start: &'a Start) -> BoxFuture<'a, Result<Opened, SourceError>> {
+        Box::pin(async move {
+            let read = match start {
+                Start::Earliest => 0,
+                Start::Now => self.logged(),
+                Start::At(position) => number(position)?,
+            };
+            let source = Box::new(CommitLog { database: self.clone(), read });
+            Ok(Opened { source, position: Position(read.to_string()) })
+        })
+    }
+}
+
+fn number(position: &Position) -> Result<u64, SourceError> {
+    let why = || SourceError::Unusable { why: format!("{} is not a position of this log", position.0) };
+    position.0.parse().map_err(|_| why())
 }
 
 struct CommitLog {
