@@ -1,0 +1,105 @@
+//! `lookaside replay`: a trace through the cache, look-aside.
+
+use anyhow::{Context, Result};
+use lookaside_client::{Client, DestinationOptions, TcpDestination, TcpNetwork};
+use lookaside_routing::{Address, DestinationRoute};
+use lookaside_workload::{Progress, ReplayOptions, Report, Trace, replay};
+use std::{
+    io::IsTerminal,
+    net::ToSocketAddrs,
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+/// Options of `lookaside replay`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// The trace: packed planes or Twitter's CSV, compressed (.zst) or not
+    trace: PathBuf,
+    /// The memcached endpoint: a router or a server
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:5000")]
+    endpoint: String,
+    /// Stop after so many requests of the trace
+    #[arg(long, value_name = "N")]
+    requests: Option<usize>,
+    /// Requests under way at a time
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    concurrency: u32,
+    /// Connections
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    connections: u32,
+    /// Keys asked for together
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    batch: u32,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Replays and reports.
+pub fn run(options: &Options) -> Result<()> {
+    let mut resolved = options.endpoint.to_socket_addrs();
+    resolved.as_mut().ok().and_then(Iterator::next).with_context(|| format!("{} is not host:port", options.endpoint))?;
+    std::net::TcpStream::connect(&options.endpoint)
+        .with_context(|| format!("nothing answers at {}; is a region up? (lookaside up)", options.endpoint))?;
+    let trace = Arc::new(Trace::open(&options.trace)?);
+    let replay_options = ReplayOptions {
+        requests_max: options.requests.unwrap_or(usize::MAX),
+        concurrency: options.concurrency as usize,
+        batch_keys: options.batch as usize,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let report = runtime.block_on(async {
+        let clients: Vec<Client> = (0..options.connections).map(|seed| client(&options.endpoint, seed.into())).collect();
+        let progress = Arc::new(Progress::default());
+        let shown = tokio::spawn(show(progress.clone(), trace.requests.len().min(replay_options.requests_max)));
+        let report = replay(&clients, trace, replay_options, progress).await;
+        shown.abort();
+        report
+    });
+    print(&report, options.json);
+    Ok(())
+}
+
+fn client(endpoint: &str, seed: u64) -> Client {
+    let options = DestinationOptions { seed, ..DestinationOptions::default() };
+    let destination = TcpDestination::new(Address(endpoint.into()), Arc::new(TcpNetwork), options);
+    Client::new(Arc::new(DestinationRoute::new(Arc::new(destination), true)))
+}
+
+async fn show(progress: Arc<Progress>, requests: usize) {
+    let mut tick = tokio::time::interval(Duration::from_secs(1));
+    while std::io::stderr().is_terminal() {
+        tick.tick().await;
+        eprint!("\r{:>12} of {requests} requests", progress.begun().min(requests));
+    }
+}
+
+fn print(report: &Report, json: bool) {
+    let requests = report.requests.max(1) as f64;
+    let miss_ratio = report.database_reads as f64 / requests;
+    let compulsory_ratio = report.compulsory as f64 / requests;
+    let per_second = report.requests as f64 / report.took.as_secs_f64().max(1e-9);
+    let latency_us = |quantile: f64| report.latency_us.value_at_quantile(quantile);
+    if json {
+        let line = serde_json::json!({
+            "requests": report.requests, "hits": report.hits, "database_reads": report.database_reads,
+            "errors": report.errors, "compulsory": report.compulsory, "miss_ratio": miss_ratio,
+            "compulsory_ratio": compulsory_ratio, "seconds": report.took.as_secs_f64(), "requests_per_s": per_second,
+            "latency_us": { "p50": latency_us(0.5), "p99": latency_us(0.99), "max": report.latency_us.max() },
+        });
+        println!("{line}");
+        return;
+    }
+    if std::io::stderr().is_terminal() {
+        eprintln!();
+    }
+    println!("requests         {:>12}", report.requests);
+    println!("hits             {:>12}", report.hits);
+    println!("database reads   {:>12}   miss ratio {miss_ratio:.4}", report.database_reads);
+    println!("  compulsory     {:>12}   no cache can do better than {compulsory_ratio:.4}", report.compulsory);
+    println!("errors           {:>12}", report.errors);
+    println!("took             {:>12.1} s   {per_second:.0} requests/s", report.took.as_secs_f64());
+    println!("latency          {:>12} us p50   {} us p99   {} us max", latency_us(0.5), latency_us(0.99), report.latency_us.max());
+}

@@ -1,0 +1,113 @@
+//! `lookaside simulate`: seeded runs of the production code under faults, with a checker.
+
+use anyhow::{Result, bail};
+use lookaside_simulation::{
+    checker::Tally,
+    region::{Broken, Outcome, run as run_region},
+};
+use std::{
+    io::IsTerminal,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+/// Options of `lookaside simulate`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// How many seeds to run
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+    seeds: u64,
+    /// The first seed
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    first: u64,
+    /// Run this seed alone
+    #[arg(long, value_name = "SEED", conflicts_with_all = ["seeds", "first"])]
+    seed: Option<u64>,
+    /// Break a promise on purpose, to see the checker find it: gate, leases or acknowledgement
+    #[arg(long = "break", value_name = "PROMISE")]
+    broken: Option<Broken>,
+    /// Threads, each with runs of its own [default: one a core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the seeds; fails when a promise did not hold, with the command that shows it again.
+pub fn run(options: &Options) -> Result<()> {
+    let broken = options.broken.unwrap_or_default();
+    let (first, seeds) = options.seed.map_or((options.first, options.seeds), |seed| (seed, 1));
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = options.threads.map_or(cores, usize::from);
+    let started = Instant::now();
+    let outcomes = run_seeds(first, seeds, threads, broken);
+    let failed: Vec<&Outcome> = outcomes.iter().filter(|outcome| outcome.violation.is_some()).collect();
+    let tally = outcomes.iter().fold(Tally::default(), |sum, outcome| sum.plus(outcome.tally));
+    if options.json {
+        let failures: Vec<_> = failed
+            .iter()
+            .map(|outcome| serde_json::json!({ "seed": outcome.seed, "violation": outcome.violation.as_ref().map(ToString::to_string) }))
+            .collect();
+        let report = serde_json::json!({
+            "seeds": seeds, "failed": failures, "commits": tally.commits, "reads": tally.reads,
+            "cached": tally.cached, "stale": tally.stale, "faults": tally.faults, "seconds": started.elapsed().as_secs_f64(),
+        });
+        println!("{report}");
+    } else {
+        println!(
+            "{seeds} seeds in {:.1} s: {} commits, {} reads ({} from the cache, {} marked as stale), {} faults, {} failed",
+            started.elapsed().as_secs_f64(),
+            tally.commits, tally.reads, tally.cached, tally.stale, tally.faults,
+            failed.len(),
+        );
+        for outcome in &failed {
+            if let Some(violation) = &outcome.violation {
+                println!("seed {}: {violation}", outcome.seed);
+            }
+        }
+    }
+    match failed.first() {
+        None => Ok(()),
+        Some(outcome) => {
+            let again = match broken {
+                Broken::Nothing => format!("lookaside simulate --seed {}", outcome.seed),
+                broken => format!("lookaside simulate --seed {} --break {broken}", outcome.seed),
+            };
+            bail!("{} of {seeds} seeds failed; the first again: {again}", failed.len())
+        }
+    }
+}
+
+/// Every outcome, in the order of the seeds.
+fn run_seeds(first: u64, seeds: u64, threads: usize, broken: Broken) -> Vec<Outcome> {
+    let next = AtomicU64::new(0);
+    let outcomes = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    if index >= seeds {
+                        return;
+                    }
+                    let outcome = run_region(first + index, broken);
+                    let mut outcomes = outcomes.lock().expect("a run that fails says so and does not panic");
+                    outcomes.push(outcome);
+                    if std::io::stderr().is_terminal() {
+                        eprint!("\r{:>8} of {seeds} seeds", outcomes.len());
+                    }
+                }
+            });
+        }
+    });
+    if std::io::stderr().is_terminal() {
+        eprintln!();
+    }
+    let mut outcomes = outcomes.into_inner().expect("a run that fails says so and does not panic");
+    outcomes.sort_by_key(|outcome| outcome.seed);
+    outcomes
+}

@@ -1,0 +1,64 @@
+//! `stats` of any of our daemons, by memcached's text protocol.
+
+use anyhow::{Context, Result, bail};
+use lookaside_protocol::text::{Answer, Limits, ParsedAnswer, parse_answer};
+use std::{
+    collections::BTreeMap,
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+    time::Duration,
+};
+
+/// How long a daemon may take to connect, and to answer.
+const TIMEOUT: Duration = Duration::from_secs(1);
+/// An answer that is larger than this is none.
+const ANSWER_BYTES_MAX: usize = 1 << 20;
+
+/// Names and values, as the daemon says them.
+#[derive(Clone, Debug, Default)]
+pub struct Statistics(BTreeMap<String, String>);
+
+impl Statistics {
+    /// Asks the daemon on 127.0.0.1 at `port`.
+    pub fn ask(port: u16) -> Result<Statistics> {
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let mut stream = TcpStream::connect_timeout(&address, TIMEOUT).with_context(|| format!("connecting to {address}"))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.write_all(b"stats\r\n")?;
+        let mut answer = Vec::new();
+        let mut piece = [0; 4096];
+        loop {
+            if let Some(statistics) = parse(&answer)? {
+                return Ok(statistics);
+            }
+            let read = stream.read(&mut piece).with_context(|| format!("waiting for the statistics of {address}"))?;
+            if read == 0 || answer.len() > ANSWER_BYTES_MAX {
+                bail!("{address} does not answer `stats`");
+            }
+            answer.extend_from_slice(&piece[..read]);
+        }
+    }
+
+    /// A number, 0 if the daemon does not say it.
+    pub fn number(&self, name: &str) -> u64 {
+        self.0.get(name).and_then(|value| value.parse().ok()).unwrap_or(0)
+    }
+}
+
+fn parse(mut bytes: &[u8]) -> Result<Option<Statistics>> {
+    let limits = Limits { value_bytes_max: ANSWER_BYTES_MAX, line_bytes_max: ANSWER_BYTES_MAX };
+    let mut statistics = Statistics::default();
+    loop {
+        match parse_answer(bytes, &limits) {
+            ParsedAnswer::Incomplete { .. } => return Ok(None),
+            ParsedAnswer::Answer { answer: Answer::Stat { name, value }, consumed } => {
+                let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+                statistics.0.insert(text(name), text(value));
+                bytes = &bytes[consumed..];
+            }
+            ParsedAnswer::Answer { answer: Answer::End, .. } => return Ok(Some(statistics)),
+            ParsedAnswer::Answer { answer, .. } => bail!("not an answer to `stats`: {answer:?}"),
+            ParsedAnswer::Malformed { why } => bail!("not an answer to `stats`: {why}"),
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! `lookaside up`: a whole region on this machine, as real processes, and a line a second about it.
+
+mod child;
+mod plan;
+mod view;
+
+use crate::demo::{self, Demo};
+use crate::statistics::Statistics;
+use anyhow::{Context, Result, bail};
+use child::Process;
+use plan::{CLUSTERS_MAX, PORTS_MAX, Plan, SERVERS_MAX, local};
+use std::{
+    net::{SocketAddr, TcpListener},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+use view::View;
+
+/// How long the region has to come up.
+const START_TIME_MAX: Duration = Duration::from_secs(20);
+
+/// Options of `lookaside up`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// The database whose commits empty the caches: sqlite:///PATH, mysql://USER:PASSWORD@HOST:PORT/SCHEMA or
+    /// mariadb://... [default: an SQLite database of its own]
+    #[arg(long, value_name = "URL")]
+    database: Option<String>,
+    /// Run a small application that reads through the caches and writes to the database
+    #[arg(long)]
+    demo: bool,
+    /// Frontend clusters
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=i64::from(CLUSTERS_MAX)))]
+    clusters: u16,
+    /// Servers in each cluster, beside its gutter server
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=i64::from(SERVERS_MAX)))]
+    servers: u16,
+    /// Memory of each server, in mebibytes
+    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    memory: u32,
+    /// The first port: the first cluster's memcached endpoint. The region's other ports follow
+    #[arg(long, default_value_t = 5000, value_parser = clap::value_parser!(u16).range(1024..=i64::from(u16::MAX - PORTS_MAX)))]
+    port: u16,
+    /// Where logs, positions and the embedded database are kept [default: a folder that is removed at the end]
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+    /// Stop after so many seconds [default: at Ctrl-C]
+    #[arg(long, value_name = "S")]
+    seconds: Option<u64>,
+    /// A line of JSON a second instead of the view
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the region until it is told to stop. Whatever happens, its processes end with it.
+pub fn run(options: &Options) -> Result<()> {
+    let plan = Plan::new(options.port, options.clusters, options.servers);
+    ports_must_be_free(&plan)?;
+    let temporary = tempfile::Builder::new().prefix("lookaside-").tempdir().context("cannot make a folder")?;
+    let state_dir = options.state_dir.as_deref().unwrap_or(temporary.path());
+    std::fs::create_dir_all(state_dir).with_context(|| format!("cannot make the folder {}", state_dir.display()))?;
+    let state_dir = &state_dir.canonicalize()?;
+    let database = match &options.database {
+        Some(url) => url.clone(),
+        None => format!("sqlite://{}", state_dir.join("region.db").display()),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let stop = runtime.block_on(async { Stop::listen() })?;
+    runtime.block_on(async {
+        demo::prepare(&database).await.with_context(|| format!("preparing the database {database}"))?;
+        let mut region = Region::start(&plan, options, &database, state_dir)?;
+        region.wait_until_ready()?;
+        let demo = match options.demo {
+            true => Some(Demo::start(&database, &plan_routers(&plan)).await.context("starting the demo application")?),
+            false => None,
+        };
+        announce(&plan, options, &database, state_dir);
+        watch(&mut region, View::new(options.json, demo.as_ref().map(Demo::counters)), stop, options.seconds).await
+    })
+}
+
+fn plan_routers(plan: &Plan) -> Vec<String> {
+    plan.clusters.iter().map(|cluster| local(cluster.router_port)).collect()
+}
+
+/// Fails before anything is started, with the port and what to do.
+fn ports_must_be_free(plan: &Plan) -> Result<()> {
+    for (port, purpose) in plan.ports() {
+        if let Err(error) = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], port))) {
+            bail!(
+                "port {port} on 127.0.0.1, meant for {purpose}, cannot be had: {error}\n\
+                 Another region may be up. Choose other ports with --port, as in: lookaside up --port {}",
+                u32::from(port) / 100 * 100 + 1000
+            );
+        }
+    }
+    Ok(())
+}
+
+struct Region {
+    plan: Plan,
+    processes: Vec<Process>,
+}
+
+impl Region {
+    fn start(plan: &Plan, options: &Options, database: &str, state_dir: &Path) -> Result<Region> {
+        let logs = state_dir.join("logs");
+        std::fs::create_dir_all(&logs)?;
+        let configuration = state_dir.join("router.json");
+        std::fs::write(&configuration, format!("{:#}\n", plan.router_configuration()))?;
+        let mut region = Region { plan: plan.clone(), processes: Vec::new() };
+        for cluster in &plan.clusters {
+            for (index, port) in cluster.server_ports.iter().chain([&cluster.gutter_port]).enumerate() {
+                let name = match index < cluster.server_ports.len() {
+                    true => format!("{}-server-{}", cluster.name, index + 1),
+                    false => format!("{}-gutter", cluster.name),
+                };
+                let arguments = words(&["-p", &port.to_string(), "-t", "1", "-m", &options.memory.to_string()]);
+                region.processes.push(Process::start(&name, "lookaside-server", arguments, &logs)?);
+            }
+            let arguments = words(&[
+                "-p", &cluster.router_port.to_string(),
+                "-R", &cluster.routing_prefix(),
+                "-f", &configuration.display().to_string(),
+                "--num-proxies", "1",
+            ]);
+            let name = format!("{}-router", cluster.name);
+            region.processes.push(Process::start(&name, "lookaside-router", arguments, &logs)?);
+        }
+        let state = state_dir.display().to_string();
+        let mut arguments = words(&["--source", database, "--state-dir", &state]);
+        arguments.extend(words(&["--listen", &local(plan.invalidator_port)]));
+        for cluster in &plan.clusters {
+            arguments.extend(words(&["--cluster", &format!("{}={}", cluster.name, local(cluster.router_port))]));
+        }
+        region.processes.push(Process::start("invalidator", "lookaside-invalidator", arguments, &logs)?);
+        Ok(region)
+    }
+
+    /// Waits until every process answers `stats`.
+    fn wait_until_ready(&mut self) -> Result<()> {
+        let deadline = Instant::now() + START_TIME_MAX;
+        for (port, purpose) in self.plan.ports() {
+            while let Err(error) = Statistics::ask(port) {
+                self.processes.iter_mut().try_for_each(Process::must_run)?;
+                if Instant::now() > deadline {
+                    return Err(error.context(format!("{purpose} did not come up")));
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // All at once, so that stopping takes as long as the slowest and not as long as all.
+        self.processes.iter().for_each(Process::ask_to_stop);
+    }
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|&word| word.to_owned()).collect()
+}
+
+fn announce(plan: &Plan, options: &Options, database: &str, state_dir: &Path) {
+    if options.json {
+        let clusters: Vec<_> = plan
+            .clusters
+            .iter()
+            .map(|cluster| serde_json::json!({ "name": cluster.name, "endpoint": local(cluster.router_port) }))
+            .collect();
+        println!("{}", serde_json::json!({ "ready": true, "clusters": clusters, "database": view::without_password(database) }));
+        return;
+    }
+    println!("A region is up. Memcached endpoints:");
+    for cluster in &plan.clusters {
+        let servers = cluster.server_ports.len();
+        println!("  cluster {:<6} {}   ({servers} servers and a gutter server behind it)", cluster.name, local(cluster.router_port));
+    }
+    println!("Database   {}", view::without_password(database));
+    println!("Logs       {}", state_dir.join("logs").display());
+    println!("{}", demo::how_to_invalidate(database));
+    println!("Ctrl-C stops all of it.\n");
+}
+
+async fn watch(region: &mut Region, mut view: View, mut stop: Stop, seconds: Option<u64>) -> Result<()> {
+    let mut tick = tokio::time::interval(Duration::from_secs(1));
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    tick.tick().await;
+    let end = seconds.map(|seconds| tokio::time::Instant::now() + Duration::from_secs(seconds));
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.told() => break,
+            () = async { tokio::time::sleep_until(end.expect("guarded")).await }, if end.is_some() => break,
+            _ = tick.tick() => {
+                for process in &mut region.processes {
+                    if let Some(news) = process.watch()? {
+                        view.say(&news);
+                    }
+                }
+                view.line(&region.plan);
+            }
+        }
+    }
+    view.say("stopping");
+    Ok(())
+}
+
+/// SIGINT and SIGTERM.
+struct Stop {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+}
+
+impl Stop {
+    fn listen() -> Result<Stop> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Stop { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    async fn told(&mut self) {
+        tokio::select! {
+            biased;
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
