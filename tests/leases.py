@@ -1,0 +1,63 @@
+"""`lease-get` and `lease-set` over a plain socket, and the read path of a look-aside client (§3.2.1)."""
+
+import socket
+import time
+from collections.abc import Callable
+
+HOT_MISS = 1
+
+
+class LeaseClient:
+    """One connection to a server or router."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self.reader = self.socket.makefile("rb")
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self.reader.close()
+        self.socket.close()
+
+    def command(self, line: bytes, data: bytes | None = None) -> bytes:
+        """Sends a command with a one-line answer."""
+        self.socket.sendall(line + b"\r\n" + (data + b"\r\n" if data is not None else b""))
+        return self.reader.readline().rstrip(b"\r\n")
+
+    def lease_get(self, key: str) -> tuple[bytes | None, int, bytes | None]:
+        """(value, 0, None) for a hit; (None, token, stale value or None) for a miss."""
+        self.socket.sendall(b"lease-get %s\r\n" % key.encode())
+        head = self.reader.readline().split()
+        if head[0] == b"VALUE":
+            value = self.block(int(head[3]))
+            answer = (value, 0, None)
+        else:
+            assert head[0] == b"LVALUE", head
+            stale = self.block(int(head[4]))
+            answer = (None, int(head[2]), stale or None)
+        assert self.reader.readline() == b"END\r\n"
+        return answer
+
+    def block(self, value_bytes: int) -> bytes:
+        """A data block with its line end."""
+        data = self.reader.read(value_bytes + 2)
+        assert data.endswith(b"\r\n")
+        return data[:-2]
+
+    def lease_set(self, key: str, token: int, value: bytes) -> bytes:
+        """The server's verdict."""
+        return self.command(b"lease-set %s %d 0 0 %d" % (key.encode(), token, len(value)), value)
+
+    def read(self, key: str, load: Callable[[], bytes]) -> bytes:
+        """Look aside: a hit, or load and fill under the lease, or wait for whoever holds it."""
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            value, token, _ = self.lease_get(key)
+            if value is not None:
+                return value
+            if token > HOT_MISS:
+                value = load()
+                assert self.lease_set(key, token, value) == b"STORED"
+                return value
+            time.sleep(0.002)
+        raise AssertionError(f"{key} was not filled")

@@ -1,0 +1,66 @@
+"""A MariaDB server of the test's own: fresh data directory, free port of 127.0.0.1, stopped by pid."""
+
+import getpass
+import shutil
+import subprocess
+from pathlib import Path
+
+import pymysql
+from processes import Process, free_port
+
+USER = "lookaside"
+PASSWORD = "secret"
+
+
+class MariaDb(Process):
+    """A server with a row-format binlog, a schema `app`, and a user who may read the log."""
+
+    def __init__(self, directory: Path) -> None:
+        assert shutil.which("mariadbd"), "mariadbd is missing: run `make install` (Debian package mariadb-server)"
+        self.port = free_port()
+        self.socket = f"/tmp/lookaside-{self.port}.sock"  # a socket's path may have 107 bytes
+        data = directory / "data"
+        account = getpass.getuser()
+        subprocess.run(
+            ["mariadb-install-db", "--no-defaults", f"--datadir={data}", f"--user={account}", "--skip-test-db",
+             "--auth-root-authentication-method=normal"],
+            check=True, capture_output=True,
+        )  # fmt: skip
+        command = [
+            "mariadbd", "--no-defaults", f"--datadir={data}", f"--user={account}", f"--socket={self.socket}",
+            f"--port={self.port}", "--bind-address=127.0.0.1", "--log-bin=binlog", "--binlog-format=ROW",
+            "--gtid-strict-mode=ON", "--server-id=1", "--innodb-buffer-pool-size=64M", "--skip-name-resolve",
+        ]  # fmt: skip
+        super().__init__("mariadb", command, directory)
+        self.wait_ready(self.accepts, 60)
+        with self.connect("root", "", None) as connection, connection.cursor() as cursor:
+            cursor.execute("CREATE DATABASE app")
+            cursor.execute(f"CREATE USER {USER}@'%' IDENTIFIED BY '{PASSWORD}'")
+            cursor.execute(f"GRANT ALL ON *.* TO {USER}@'%'")
+
+    def accepts(self) -> bool:
+        """Whether the server accepts connections."""
+        try:
+            self.connect("root", "", None).close()
+            return True
+        except pymysql.MySQLError:
+            return False
+
+    def connect(self, user: str = USER, password: str = PASSWORD, schema: str | None = "app"):
+        """PyMySQL, as anyone would use it."""
+        return pymysql.connect(
+            host="127.0.0.1", port=self.port, user=user, password=password, database=schema, autocommit=True
+        )
+
+    def shell(self, sql: str) -> None:
+        """Runs SQL in the `mariadb` client, which leaves comments in place when asked to."""
+        subprocess.run(
+            ["mariadb", "--no-defaults", "--comments", "--protocol=tcp", "--host=127.0.0.1", f"--port={self.port}",
+             f"--user={USER}", f"--password={PASSWORD}", "app", "--execute", sql],
+            check=True,
+        )  # fmt: skip
+
+    @property
+    def url(self) -> str:
+        """As `--source` and `--database` take it."""
+        return f"mariadb://{USER}:{PASSWORD}@127.0.0.1:{self.port}/app"

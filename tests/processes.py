@@ -1,0 +1,208 @@
+"""Starts the built programs, waits until they are ready, and stops them by pid, always."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pymemcache.client.base import Client
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAMS = Path(os.environ.get("LOOKASIDE_PROGRAMS", ROOT / "target" / "debug"))
+
+READY_S = 20.0
+STOP_S = 10.0
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def eventually(condition: Callable[[], bool], what: str, seconds: float = READY_S) -> None:
+    """Returns when `condition()` holds; fails when it does not within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.005)
+
+
+class Process:
+    """A running program. Its output goes to a file; the end of it is shown when something fails."""
+
+    def __init__(self, name: str, command: list[str], log_dir: Path, **options) -> None:
+        self.name = name
+        self.command = [str(word) for word in command]
+        self.options = options
+        self.log_path = log_dir / f"{name}.log"
+        self.running: subprocess.Popen | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Starts the program, again if it has ended."""
+        with self.log_path.open("ab") as log:
+            self.running = subprocess.Popen(
+                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **self.options
+            )
+
+    def log(self) -> str:
+        """What the program has said so far."""
+        return self.log_path.read_text(errors="replace")
+
+    def wait_ready(self, is_ready: Callable[[], bool], seconds: float = READY_S) -> None:
+        """Waits for `is_ready()`; fails at once when the program ends before that."""
+
+        def ready() -> bool:
+            assert self.running.poll() is None, f"{self.name} ended ({self.running.returncode}):\n{self.log()}"
+            return is_ready()
+
+        eventually(ready, f"{self.name} is ready:\n{self.log()}", seconds)
+
+    def kill(self) -> None:
+        """SIGKILL, and waits until the process is gone."""
+        self.running.send_signal(signal.SIGKILL)
+        self.running.wait(STOP_S)
+
+    def stop(self) -> int | None:
+        """SIGTERM, then SIGKILL for a program that does not end; its exit code."""
+        if self.running is None:
+            return None
+        if self.running.poll() is None:
+            self.running.terminate()
+            try:
+                self.running.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        return self.running.returncode
+
+
+def answers(port: int) -> bool:
+    """Whether a memcached-compatible daemon on this port says its version."""
+    client = connect(port, timeout=1)
+    try:
+        return bool(client.version())
+    except (OSError, Exception):  # noqa: B014 - pymemcache has errors of its own for half answers
+        return False
+    finally:
+        client.close()
+
+
+def connect(port: int, timeout: float = 5) -> Client:
+    """pymemcache, as anyone would use it."""
+    return Client(("127.0.0.1", port), connect_timeout=timeout, timeout=timeout, default_noreply=False)
+
+
+def statistics(port: int) -> dict[str, str]:
+    """`stats` of any daemon."""
+    client = connect(port)
+    try:
+        return {
+            name.decode(): str(value.decode() if isinstance(value, bytes) else value)
+            for name, value in client.stats().items()
+        }
+    finally:
+        client.close()
+
+
+class Server(Process):
+    """A `lookaside-server` on a free port."""
+
+    def __init__(self, name: str, log_dir: Path, *arguments: str) -> None:
+        self.port = free_port()
+        command = [PROGRAMS / "lookaside-server", "-p", self.port, "-t", "1", "-m", "64", *arguments]
+        super().__init__(name, command, log_dir)
+        self.wait_ready(lambda: answers(self.port))
+
+    def restart(self) -> None:
+        """Starts the server again, empty, on the same port."""
+        self.start()
+        self.wait_ready(lambda: answers(self.port))
+
+
+class Cluster:
+    """Two servers, a gutter server and a router, as `lookaside up` lays them out."""
+
+    def __init__(self, name: str, log_dir: Path, router_arguments: tuple[str, ...] = ()) -> None:
+        self.name = name
+        self.servers = [Server(f"{name}-server-{index}", log_dir) for index in (1, 2)]
+        self.gutter = Server(f"{name}-gutter", log_dir)
+        self.configuration_path = log_dir / f"{name}-router.json"
+        self.configuration_path.write_text(json.dumps(self.configuration(), indent=2))
+        self.port = free_port()
+        self.router = Process(
+            f"{name}-router",
+            [
+                PROGRAMS / "lookaside-router", "-p", self.port, "-R", f"/local/{name}/", "--num-proxies", "1",
+                "-f", self.configuration_path, "--server-timeout", "300", "--probe-timeout-initial", "100",
+                *router_arguments,
+            ],
+            log_dir,
+        )  # fmt: skip
+        self.router.wait_ready(lambda: answers(self.port))
+
+    def configuration(self) -> dict:
+        """The router's configuration."""
+        wildcard = {"type": "PoolRoute", "pool": "wildcard"}
+        gutter = {"type": "PoolRoute", "pool": "gutter"}
+        route = {
+            "type": "OperationSelectorRoute",
+            "operation_policies": {"delete": {"type": "AllSyncRoute", "children": [wildcard, gutter]}},
+            "default_policy": {
+                "type": "FailoverWithExptimeRoute",
+                "normal": wildcard,
+                "failover": [gutter],
+                "failover_exptime": 10,
+            },
+        }
+        return {
+            "pools": {
+                "wildcard": {"servers": [f"127.0.0.1:{server.port}" for server in self.servers]},
+                "gutter": {"servers": [f"127.0.0.1:{self.gutter.port}"]},
+            },
+            "routes": [{"aliases": [f"/local/{self.name}/"], "route": route}],
+        }
+
+    def client(self, timeout: float = 5) -> Client:
+        """A client of the router."""
+        return connect(self.port, timeout)
+
+    def processes(self) -> list[Process]:
+        """All of the cluster, the router first."""
+        return [self.router, *self.servers, self.gutter]
+
+    def stop(self) -> None:
+        """Stops all processes."""
+        for process in self.processes():
+            process.stop()
+
+
+class Invalidator(Process):
+    """A `lookaside-invalidator` from a database to clusters."""
+
+    def __init__(self, source: str, clusters: list[Cluster], state_dir: Path, log_dir: Path, *arguments: str) -> None:
+        self.port = free_port()
+        command = [
+            PROGRAMS / "lookaside-invalidator", "--source", source, "--state-dir", state_dir,
+            "--listen", f"127.0.0.1:{self.port}", *arguments,
+        ]  # fmt: skip
+        for cluster in clusters:
+            command += ["--cluster", f"{cluster.name}=127.0.0.1:{cluster.port}"]
+        super().__init__("invalidator", command, log_dir)
+        self.wait_running(len(clusters))
+
+    def wait_running(self, clusters: int) -> None:
+        """Waits until every cluster's pipeline reads the commit log."""
+
+        def running() -> bool:
+            if not answers(self.port):
+                return False
+            states = [value for name, value in statistics(self.port).items() if name.endswith(":state")]
+            return len(states) == clusters and all(state == "running" for state in states)
+
+        self.wait_ready(running)

@@ -1,0 +1,164 @@
+"""Bad input gives a clear error to whoever caused it, loses nothing, and harms nobody else."""
+
+import socket
+import subprocess
+
+import pytest
+from processes import PROGRAMS, answers, connect, eventually, free_port, statistics
+
+
+@pytest.fixture(params=["server", "cluster"])
+def port(request):
+    """The port of a server, then of a router."""
+    return request.getfixturevalue(request.param).port
+
+
+def talk(port: int, sent: bytes) -> bytes:
+    """All that comes back until the connection is closed or a `version` sent afterwards is answered."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(sent + b"version\r\n")
+        answer = b""
+        while not (answer.endswith(b"\r\n") and b"VERSION" in answer):
+            piece = connection.recv(65536)
+            if not piece:
+                return answer
+            answer += piece
+        return answer
+
+
+def test_a_key_that_is_too_long(port):
+    answer = talk(port, b"get " + b"k" * 251 + b"\r\n")
+    assert answer.startswith(b"CLIENT_ERROR"), answer
+    assert b"VERSION" in answer
+    assert talk(port, b"get " + b"k" * 250 + b"\r\n").startswith(b"END\r\n")
+
+
+def test_a_key_with_control_characters(port):
+    answer = talk(port, b"set bad\x01key 0 0 1\r\nx\r\n")
+    assert answer.startswith(b"CLIENT_ERROR"), answer
+    assert b"STORED" not in answer and b"VERSION" in answer
+
+
+def test_a_value_over_the_limit(port):
+    size = 3 << 20
+    answer = talk(port, b"set large 0 0 %d\r\n" % size + b"x" * size + b"\r\n")
+    assert answer.startswith(b"SERVER_ERROR object too large for cache\r\n"), answer[:200]
+    assert b"VERSION" in answer, "the connection goes on behind the value"
+    assert connect(port).get("large") is None
+
+
+def test_garbage(port):
+    answer = talk(port, b"\x00\xff\xfe nonsense\r\n\r\n")
+    assert answer.startswith(b"ERROR\r\n"), answer
+    assert connect(port).set("key", b"value")
+
+
+def test_an_endless_line_ends_the_connection(port):
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        answer = b""
+        try:
+            for _ in range(400):
+                connection.sendall(b"x" * 65536)
+            connection.shutdown(socket.SHUT_WR)
+            while piece := connection.recv(65536):
+                answer += piece
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+    assert answers(port)
+
+
+def test_a_command_that_is_never_finished_harms_nobody(port):
+    halves = []
+    for half in (b"get half", b"set half 0 0 100\r\nonly a part", b"set half 0 0"):
+        half_sent = socket.create_connection(("127.0.0.1", port), timeout=10)
+        half_sent.sendall(half)
+        halves.append(half_sent)
+    client = connect(port)
+    assert client.set("key", b"value")
+    assert client.get("key") == b"value"
+    assert client.get("half") is None
+    halves[1].close()
+    assert client.get("half") is None
+    for half_sent in halves:
+        half_sent.close()
+
+
+def test_a_client_that_never_reads_harms_nobody(port):
+    client = connect(port)
+    value = b"v" * (1 << 19)
+    assert client.set("large", value)
+    greedy = socket.create_connection(("127.0.0.1", port), timeout=10)
+    greedy.setblocking(False)
+    sent = 0
+    try:
+        while sent < 1 << 22:
+            sent += greedy.send(b"get large\r\n" * 100)
+    except BlockingIOError:
+        pass  # it is no longer read from: as it should be
+    except (ConnectionResetError, BrokenPipeError):
+        pass  # or it was thrown out
+    for _ in range(20):
+        assert client.get("large") == value
+    greedy.close()
+    eventually(lambda: int(statistics(port)["curr_connections"]) < 50, "the greedy client is forgotten")
+
+
+def test_a_taken_port_is_named_with_the_way_out(server):
+    for program, arguments in (
+        ("lookaside-server", ["-p", str(server.port)]),
+        ("lookaside-router", ["-p", str(server.port), "--config-str", '{"route": "NullRoute"}']),
+    ):
+        ended = subprocess.run([PROGRAMS / program, *arguments], capture_output=True, text=True, timeout=20)
+        assert ended.returncode != 0
+        assert str(server.port) in ended.stderr and "-p" in ended.stderr, ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("configuration", "complaint"),
+    [
+        ('{\n "pools": {"a": {"servers": ["127.0.0.1:1"]}},\n "route": "PoolRoute|b"\n}', ["line 3", '"b"', "a"]),
+        ('{\n "route": {"type": "NoSuchRoute"}\n}', ["line 2", "NoSuchRoute"]),
+        ('{\n "route": \n', ["line"]),
+    ],
+)
+def test_a_configuration_with_a_mistake_is_refused_with_line_and_reason(tmp_path, configuration, complaint):
+    path = tmp_path / "router.json"
+    path.write_text(configuration)
+    command = [PROGRAMS / "lookaside-router", "-f", path, "-p", str(free_port()), "--validate-config"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    assert ended.returncode == 2
+    for words in complaint:
+        assert words in ended.stderr, ended.stderr
+
+
+def test_a_bad_change_of_the_configuration_is_refused_and_the_old_one_stays(cluster):
+    good = cluster.configuration_path.read_text()
+    client = cluster.client()
+    assert client.set("key", b"value")
+    failures = int(statistics(cluster.port)["config_failures"])
+    cluster.configuration_path.write_text(good.replace('"pool": "wildcard"', '"pool": "no such pool"'))
+    eventually(lambda: int(statistics(cluster.port)["config_failures"]) > failures, "the change is refused")
+    assert "no such pool" in cluster.router.log()
+    assert client.get("key") == b"value"
+    client.close()
+
+
+def test_an_unreachable_database_is_named_and_tried_again(cluster, tmp_path):
+    port = free_port()
+    from processes import Process
+
+    daemon = Process(
+        "invalidator",
+        [
+            PROGRAMS / "lookaside-invalidator", "--source", f"mysql://user:secret@127.0.0.1:{free_port()}/",
+            "--state-dir", tmp_path / "state", "--listen", f"127.0.0.1:{port}",
+            "--cluster", f"one=127.0.0.1:{cluster.port}",
+        ],
+        tmp_path,
+    )  # fmt: skip
+    try:
+        daemon.wait_ready(lambda: answers(port))
+        daemon.wait_ready(lambda: "reach" in daemon.log())
+        assert "secret" not in daemon.log()
+    finally:
+        assert daemon.stop() == 0

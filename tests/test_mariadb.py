@@ -1,0 +1,137 @@
+"""A commit in MariaDB empties every cluster's cache; what is not committed deletes nothing; a crash loses nothing."""
+
+import threading
+
+import pytest
+from processes import Invalidator, eventually, statistics
+
+
+@pytest.fixture
+def invalidator(mariadb, clusters, tmp_path):
+    """The invalidator between the database and both clusters."""
+    daemon = Invalidator(mariadb.url, clusters, tmp_path / "state", tmp_path)
+    yield daemon
+    daemon.stop()
+
+
+@pytest.fixture
+def users(mariadb):
+    """A connection, and a table with a few rows."""
+    connection = mariadb.connect()
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE users (id INT PRIMARY KEY, name VARCHAR(40)) ENGINE=InnoDB")
+        cursor.execute("INSERT INTO users VALUES (1, 'ada'), (2, 'grace'), (3, 'barbara')")
+    yield connection
+    connection.close()
+
+
+def fill(clusters, keys, value="old"):
+    for cluster in clusters:
+        client = cluster.client()
+        assert client.set_many({key: value for key in keys}) == []
+        assert set(client.get_many(list(keys))) == set(keys)
+        client.close()
+
+
+def cached(clusters, keys):
+    found = set()
+    for cluster in clusters:
+        client = cluster.client()
+        found |= {(cluster.name, key) for key in client.get_many(list(keys))}
+        client.close()
+    return found
+
+
+def gone(clusters, keys, seconds=20.0):
+    try:
+        eventually(lambda: not cached(clusters, keys), "gone", seconds)
+    except AssertionError:
+        left = sorted(cached(clusters, keys))
+        raise AssertionError(f"{len(left)} of {len(keys)} keys are left after {seconds} s: {left[:10]}") from None
+
+
+def test_a_row_changed_by_pymysql_is_gone_from_both_clusters(clusters, invalidator, users):
+    fill(clusters, ["user:1", "user:2"])
+    with users.cursor() as cursor:
+        cursor.execute("UPDATE users SET name = %s WHERE id = 1 /* lookaside: user:1 */", ("Ada",))
+    gone(clusters, ["user:1"])
+    assert cached(clusters, ["user:2"]) == {("one", "user:2"), ("two", "user:2")}
+
+
+def test_a_row_changed_by_the_mariadb_client_is_gone_from_both_clusters(clusters, invalidator, mariadb, users):
+    fill(clusters, ["user:1", "user:2", "user:3"])
+    mariadb.shell("UPDATE users SET name = 'Grace' WHERE id = 2 /* lookaside: user:2 user:3 */")
+    gone(clusters, ["user:2", "user:3"])
+    assert len(cached(clusters, ["user:1"])) == 2
+
+
+def test_rows_of_the_outbox_table_name_keys(clusters, invalidator, users):
+    fill(clusters, ["user:1", "list:users"])
+    with users.cursor() as cursor:
+        cursor.execute("CREATE TABLE lookaside_outbox (`key` VARBINARY(250) NOT NULL) ENGINE=InnoDB")
+        cursor.execute("BEGIN")
+        cursor.execute("UPDATE users SET name = 'Ada' WHERE id = 1")
+        cursor.execute("INSERT INTO lookaside_outbox VALUES ('user:1'), ('list:users')")
+        cursor.execute("COMMIT")
+    gone(clusters, ["user:1", "list:users"])
+
+
+def test_a_rolled_back_transaction_deletes_nothing(clusters, invalidator, users):
+    fill(clusters, ["user:1", "user:2"])
+    with users.cursor() as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute("UPDATE users SET name = 'nobody' WHERE id = 1 /* lookaside: user:1 */")
+        cursor.execute("ROLLBACK")
+        # The log is in order: when a later commit has been applied, an earlier one would have been.
+        cursor.execute("UPDATE users SET name = 'Grace' WHERE id = 2 /* lookaside: user:2 */")
+    gone(clusters, ["user:2"])
+    assert len(cached(clusters, ["user:1"])) == 2
+    assert int(statistics(invalidator.port)["invalidations_total"]) > 0
+
+
+def test_a_delete_by_a_writer_reaches_all_clusters_by_its_routing_prefix(tmp_path, clusters):
+    # Routers that know both clusters, as `lookaside up` configures them, are tested in test_up.py.
+    fill(clusters, ["user:9"])
+    client = clusters[0].client()
+    assert client.delete("user:9")
+    client.close()
+    assert cached(clusters, ["user:9"]) == {("two", "user:9")}
+
+
+@pytest.mark.timeout(300)
+def test_an_invalidator_killed_in_the_middle_of_ten_thousand_commits_loses_none(clusters, invalidator, mariadb, users):
+    commits, writers = 10_000, 4
+    keys = [f"row:{index}" for index in range(commits)]
+    with users.cursor() as cursor:
+        cursor.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 0")
+        cursor.execute("CREATE TABLE versions (id INT PRIMARY KEY, version INT NOT NULL) ENGINE=InnoDB")
+        for first in range(0, commits, 1000):
+            cursor.execute(
+                "INSERT INTO versions VALUES " + ",".join(f"({index},0)" for index in range(first, first + 1000))
+            )
+    for first in range(0, commits, 1000):
+        fill(clusters, keys[first : first + 1000])
+    committed = [0] * writers
+
+    def write(writer: int) -> None:
+        with mariadb.connect() as connection, connection.cursor() as cursor:
+            for index in range(writer, commits, writers):
+                cursor.execute(f"UPDATE versions SET version = 1 WHERE id = {index} /* lookaside: row:{index} */")
+                committed[writer] += 1
+
+    threads = [threading.Thread(target=write, args=(writer,)) for writer in range(writers)]
+    for thread in threads:
+        thread.start()
+    kills = 0
+    for share in (0.3, 0.5, 0.7):
+        eventually(lambda share=share: sum(committed) > share * commits, f"{share:.0%} of the commits", 120)
+        # Deletes are under way: neither none nor all have been applied.
+        invalidator.kill()
+        kills += 1
+        invalidator.start()
+    for thread in threads:
+        thread.join(120)
+    assert sum(committed) == commits and kills == 3
+
+    for first in range(0, commits, 1000):
+        gone(clusters, keys[first : first + 1000], 60)

@@ -1,0 +1,152 @@
+"""`lookaside up`: a region by one command, and nothing left of it afterwards."""
+
+import json
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import time
+
+import pytest
+from processes import PROGRAMS, Process, connect, eventually
+
+
+def free_base() -> int:
+    """A port from which on the region's ports are free."""
+    for base in range(21000, 60000, 100):
+        try:
+            for port in range(base, base + 40):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port))
+            return base
+        except OSError:
+            continue
+    raise AssertionError("no free ports")
+
+
+class Region(Process):
+    """A running `lookaside up --json`."""
+
+    def __init__(self, log_dir, *arguments: str) -> None:
+        self.base = free_base()
+        self.state = log_dir / "region"
+        command = [PROGRAMS / "lookaside", "up", "--json", "--port", self.base, "--state-dir", self.state, *arguments]
+        super().__init__("up", command, log_dir)
+        self.wait_ready(lambda: '"ready"' in self.log(), 60)
+
+    def lines(self) -> list[dict]:
+        """What it said, line by line."""
+        return [json.loads(line) for line in self.log().splitlines() if line.startswith("{") and line.endswith("}")]
+
+    def children(self) -> list[int]:
+        """The pids of its processes."""
+        listed = subprocess.run(["ps", "--ppid", str(self.running.pid), "-o", "pid="], capture_output=True, text=True)
+        return [int(pid) for pid in listed.stdout.split()]
+
+
+@pytest.fixture
+def region(tmp_path):
+    """A region without the demo application."""
+    region = Region(tmp_path)
+    yield region
+    region.stop()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_commit_in_the_embedded_database_empties_both_clusters(region):
+    clients = [connect(region.base), connect(region.base + 1)]
+    for client in clients:
+        assert client.set("user:1", b"old")
+    database = sqlite3.connect(region.state / "region.db")
+    with database:
+        database.execute("CREATE TABLE users (id INTEGER PRIMARY KEY, name TEXT)")
+        database.execute("INSERT INTO users VALUES (1, 'ada')")
+        database.execute("INSERT INTO lookaside_journal (key) VALUES ('user:1')")
+    eventually(lambda: all(client.get("user:1") is None for client in clients), "both clusters are empty")
+    for client in clients:
+        assert client.set("user:2", b"old")
+    database.execute("INSERT INTO lookaside_journal (key) VALUES ('user:2')")
+    database.rollback()
+    with database:
+        database.execute("INSERT INTO lookaside_journal (key) VALUES ('user:3')")
+    eventually(lambda: region.lines()[-1].get("invalidations_per_s") is not None, "a line of the view")
+    assert all(client.get("user:2") == b"old" for client in clients)
+    database.close()
+
+
+def test_a_delete_by_routing_prefix_reaches_every_cluster(region):
+    clients = [connect(region.base), connect(region.base + 1)]
+    for client in clients:
+        assert client.set("user:1", b"old")
+    assert clients[0].delete("/*/*/user:1")
+    assert [client.get("user:1") for client in clients] == [None, None]
+    assert clients[0].set("/local/two/user:2", b"there")
+    assert [client.get("user:2") for client in clients] == [None, b"there"]
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_every_child_ends_with_it(region, how):
+    children = region.children()
+    assert len(children) == 9
+    os.kill(region.running.pid, how)
+    code = region.running.wait(15)
+    assert code == (-9 if how == signal.SIGKILL else 0)
+    eventually(lambda: not any(is_alive(pid) for pid in children), "every child has ended")
+
+
+def test_a_second_region_on_taken_ports_says_which_and_how_to_choose_others(region):
+    command = [PROGRAMS / "lookaside", "up", "--port", str(region.base)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert ended.returncode == 1
+    assert str(region.base) in ended.stderr and "--port" in ended.stderr, ended.stderr
+    assert connect(region.base).version()
+
+
+def test_a_process_that_dies_is_started_again(region):
+    victim = region.children()[0]
+    os.kill(victim, signal.SIGKILL)
+    eventually(lambda: any("died" in line.get("event", "") for line in region.lines()), "the death is announced")
+    eventually(lambda: any("again" in line.get("event", "") for line in region.lines()), "it is started again", 30)
+    eventually(lambda: len([pid for pid in region.children() if is_alive(pid)]) == 9, "nine processes run")
+
+
+def test_the_demo_application_reads_and_invalidates(tmp_path):
+    region = Region(tmp_path, "--demo")
+    try:
+
+        def is_busy() -> bool:
+            view = [line for line in region.lines() if "hit_rate" in line]
+            return any(
+                line["gets_per_s"] > 100
+                and line["hit_rate"] > 0.5
+                and line["invalidations_per_s"] > 1
+                and 0 < line["invalidation_latency_us"]["p99"]
+                for line in view
+            )
+
+        region.wait_ready(is_busy, 60)
+    finally:
+        started = time.monotonic()
+        assert region.stop() == 0
+        assert time.monotonic() - started < 10
+
+
+def test_the_demo_application_works_on_mariadb(tmp_path, mariadb):
+    region = Region(tmp_path, "--demo", "--database", mariadb.url)
+    try:
+
+        def is_busy() -> bool:
+            return any(line.get("hit_rate", 0) > 0.5 and line["invalidations_per_s"] > 1 for line in region.lines())
+
+        region.wait_ready(is_busy, 60)
+        assert "secret" not in region.log()
+    finally:
+        assert region.stop() == 0
