@@ -77,8 +77,10 @@ def test_touch_and_gat(client):
     assert not client.touch("key", 10)
     client.set("key", b"value")
     assert client.touch("key", 100)
-    assert client.gat("key", 100) == b"value"
-    assert client.gats("key", 100)[0] == b"value"
+    answer = client.raw_command("gat 100 key", b"END\r\n")
+    assert answer == b"VALUE key 0 5\r\nvalue\r\n"
+    answer = client.raw_command("gats 100 key absent", b"END\r\n")
+    assert answer.startswith(b"VALUE key 0 5 ")
 
 
 def test_exptime(client):

@@ -159,12 +159,15 @@ impl Client {
     }
 }
 
+/// As many as the pipeline asks for: with fewer, a turn of reading never reaches its bound of events.
+const KEYS_MAX: usize = 4_096;
+
 /// Reads until `last` is among the keys, through the gate, and returns all commits.
 pub async fn read_until(source: &mut MysqlSource, last: &str) -> Vec<Commit> {
     let mut all: Vec<Commit> = Vec::new();
     let reading = async {
         while !all.iter().any(|commit| commit.keys.iter().any(|key| key == last.as_bytes())) {
-            let commits = source.next(1000).await.expect("commits");
+            let commits = source.next(KEYS_MAX).await.expect("commits");
             source.visible(&commits.position).await.expect("visible");
             all.extend(commits.commits);
         }
