@@ -7,6 +7,7 @@
 //! Absent: keys. The caller compares them, since they lie in the log.
 
 use crate::log::Handle;
+use crate::prefetch;
 
 const FREE: u64 = u64::MAX;
 const SLOTS_MIN: usize = 64;
@@ -61,6 +62,11 @@ impl Index {
             }
             position = (position + 1) & mask;
         }
+    }
+
+    /// Asks the processor for the line where the search for `tag` begins.
+    pub fn prefetch(&self, tag: u32) {
+        prefetch::line_of(&self.slots[tag as usize & (self.slots.len() - 1)]);
     }
 
     /// The position of the record at `handle`, which must be in the index.

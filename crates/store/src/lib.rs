@@ -22,7 +22,6 @@
 //! records; `stripe.rs` has the picture. No lock is shared between stripes, and no verb takes two.
 //!
 //! Nothing here knows the network or reads a clock: `now` comes in with every call, and never goes back.
-#![forbid(unsafe_code)]
 
 mod arithmetic;
 mod eviction;
@@ -35,6 +34,7 @@ mod lease;
 mod log;
 mod options;
 mod outcome;
+mod prefetch;
 mod read;
 mod record;
 mod statistics;
@@ -123,15 +123,13 @@ impl Store {
 
 impl Reader<'_> {
     /// Asks the processor for the index line of `key`. First pass over a batch.
-    ///
-    /// Does nothing yet: behind a lock there is no line to ask for before it is taken.
     pub fn prefetch_index(&self, key: HashedKey<'_>) {
-        let _ = key;
+        self.store.stripe(key).index.prefetch(key.tag());
     }
 
-    /// Asks the processor for the item that the index names. Second pass over a batch. Does nothing yet.
+    /// Asks the processor for the item that the index names. Second pass over a batch.
     pub fn prefetch_item(&self, key: HashedKey<'_>) {
-        let _ = key;
+        self.store.stripe(key).prefetch_record(key);
     }
 
     /// Shows the live item under `key` to `render`; `None` when there is none. Third pass over a batch.

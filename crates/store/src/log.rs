@@ -10,10 +10,13 @@
 //!
 //! Absent: any idea of which records are worth keeping (see `eviction.rs`) or of who refers to them (`index.rs`).
 
+use crate::prefetch;
 use crate::record::{HEADER_BYTES, Header, State, UNIT_BYTES};
 use crate::{Expiry, Value};
 use std::collections::VecDeque;
 
+/// How much of a record is asked for ahead, in the processor's lines: header, key, and most values whole.
+const PREFETCH_LINES: usize = 4;
 const OFFSET_BITS: u32 = 14;
 const PAGE_BYTES_MIN: usize = 4 << 10;
 const PAGE_BYTES_MAX: usize = UNIT_BYTES << OFFSET_BITS;
@@ -158,6 +161,12 @@ impl Log {
     pub fn key(&self, handle: Handle) -> &[u8] {
         let record = &self.page(handle)[handle.offset()..];
         &record[HEADER_BYTES..][..Header::decode(record).key_bytes.into()]
+    }
+
+    /// Asks the processor for its first lines, without reading them: the value's length is not known yet.
+    pub fn prefetch(&self, handle: Handle) {
+        let record = &self.page(handle)[handle.offset()..];
+        record.chunks(prefetch::LINE_BYTES).take(PREFETCH_LINES).for_each(|line| prefetch::line_of(&line[0]));
     }
 
     /// Its value.

@@ -126,6 +126,13 @@ impl Stripe {
         Some(found)
     }
 
+    /// Asks the processor for the record that `key` probably has: the tag is trusted, the key not compared.
+    pub fn prefetch_record(&self, key: HashedKey<'_>) {
+        if let Some((_, handle)) = self.index.find(key.tag(), |_| true) {
+            self.log.prefetch(handle);
+        }
+    }
+
     /// The live record of `key`.
     pub fn find_live(&mut self, key: HashedKey<'_>, now: Now) -> Option<Found> {
         self.find(key, now).filter(Found::is_live)
