@@ -39,7 +39,7 @@ end-to-end: build ## the built binaries with real clients and a real MariaDB
 	$(PYTHON) -m pytest tests
 
 fuzz: ## every fuzz target for FUZZ_SECONDS (needs a nightly toolchain and cargo-fuzz)
-	tests/fuzz $(FUZZ_SECONDS)
+	crates/protocol/fuzz/run $(FUZZ_SECONDS)
 
 bench: ## ratios against memcached in one run, written to docs/benchmarks.md
 	experiments/run

@@ -4,13 +4,7 @@ use anyhow::{Context, Result};
 use lookaside_client::{Client, DestinationOptions, TcpDestination, TcpNetwork};
 use lookaside_routing::{Address, DestinationRoute};
 use lookaside_workload::{Progress, ReplayOptions, Report, Trace, replay};
-use std::{
-    io::IsTerminal,
-    net::ToSocketAddrs,
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
-};
+use std::{io::IsTerminal, net::ToSocketAddrs, path::PathBuf, sync::Arc, time::Duration};
 
 /// Options of `lookaside replay`.
 #[derive(Clone, Debug, clap::Args)]
@@ -40,7 +34,11 @@ pub struct Options {
 /// Replays and reports.
 pub fn run(options: &Options) -> Result<()> {
     let mut resolved = options.endpoint.to_socket_addrs();
-    resolved.as_mut().ok().and_then(Iterator::next).with_context(|| format!("{} is not host:port", options.endpoint))?;
+    resolved
+        .as_mut()
+        .ok()
+        .and_then(Iterator::next)
+        .with_context(|| format!("{} is not host:port", options.endpoint))?;
     std::net::TcpStream::connect(&options.endpoint)
         .with_context(|| format!("nothing answers at {}; is a region up? (lookaside up)", options.endpoint))?;
     let trace = Arc::new(Trace::open(&options.trace)?);
@@ -51,7 +49,8 @@ pub fn run(options: &Options) -> Result<()> {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let report = runtime.block_on(async {
-        let clients: Vec<Client> = (0..options.connections).map(|seed| client(&options.endpoint, seed.into())).collect();
+        let clients: Vec<Client> =
+            (0..options.connections).map(|seed| client(&options.endpoint, seed.into())).collect();
         let progress = Arc::new(Progress::default());
         let shown = tokio::spawn(show(progress.clone(), trace.requests.len().min(replay_options.requests_max)));
         let report = replay(&clients, trace, replay_options, progress).await;
@@ -101,5 +100,10 @@ fn print(report: &Report, json: bool) {
     println!("  compulsory     {:>12}   no cache can do better than {compulsory_ratio:.4}", report.compulsory);
     println!("errors           {:>12}", report.errors);
     println!("took             {:>12.1} s   {per_second:.0} requests/s", report.took.as_secs_f64());
-    println!("latency          {:>12} us p50   {} us p99   {} us max", latency_us(0.5), latency_us(0.99), report.latency_us.max());
+    println!(
+        "latency          {:>12} us p50   {} us p99   {} us max",
+        latency_us(0.5),
+        latency_us(0.99),
+        report.latency_us.max()
+    );
 }

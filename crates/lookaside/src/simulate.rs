@@ -61,7 +61,11 @@ pub fn run(options: &Options) -> Result<()> {
         println!(
             "{seeds} seeds in {:.1} s: {} commits, {} reads ({} from the cache, {} marked as stale), {} faults, {} failed",
             started.elapsed().as_secs_f64(),
-            tally.commits, tally.reads, tally.cached, tally.stale, tally.faults,
+            tally.commits,
+            tally.reads,
+            tally.cached,
+            tally.stale,
+            tally.faults,
             failed.len(),
         );
         for outcome in &failed {

@@ -22,7 +22,8 @@ impl Statistics {
     /// Asks the daemon on 127.0.0.1 at `port`.
     pub fn ask(port: u16) -> Result<Statistics> {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
-        let mut stream = TcpStream::connect_timeout(&address, TIMEOUT).with_context(|| format!("connecting to {address}"))?;
+        let mut stream =
+            TcpStream::connect_timeout(&address, TIMEOUT).with_context(|| format!("connecting to {address}"))?;
         stream.set_read_timeout(Some(TIMEOUT))?;
         stream.write_all(b"stats\r\n")?;
         let mut answer = Vec::new();

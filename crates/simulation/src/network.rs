@@ -41,11 +41,14 @@ pub struct SimulatedNetwork(Arc<Mutex<Wires>>);
 struct Wires {
     rng: fastrand::Rng,
     weather: Weather,
-    listeners: BTreeMap<Address, (Arc<str>, mpsc::UnboundedSender<Box<dyn Stream>>)>,
+    listeners: BTreeMap<Address, (Arc<str>, Accepting)>,
     connections: Vec<Connection>,
     /// Pairs of hosts without a link.
     cuts: BTreeSet<Pair>,
 }
+
+/// Where a listener takes new connections from.
+type Accepting = mpsc::UnboundedSender<Box<dyn Stream>>;
 
 /// Two hosts, in alphabetical order.
 type Pair = (Arc<str>, Arc<str>);

@@ -117,7 +117,8 @@ async fn work(
             async move { Ok::<Vec<Bytes>, Infallible>(values) }
         };
         let asked = Instant::now();
-        let values = client.read_many(&keys, &ReadOptions::default(), load).await.expect("keys are valid, loads succeed");
+        let values =
+            client.read_many(&keys, &ReadOptions::default(), load).await.expect("keys are valid, loads succeed");
         let took_us = asked.elapsed().as_micros() as u64;
         latency_us.lock().expect("no worker panics").saturating_record(took_us);
         let hits = values.iter().filter(|value| value.origin != Origin::Database).count();

@@ -53,7 +53,9 @@ impl Database {
         connection
             .query_drop("CREATE TABLE IF NOT EXISTS demo_users (id INT PRIMARY KEY, visits BIGINT NOT NULL)")
             .await
-            .context("making the table demo_users (the URL must name a schema: mysql://user:password@host:port/schema)")?;
+            .context(
+                "making the table demo_users (the URL must name a schema: mysql://user:password@host:port/schema)",
+            )?;
         for first in (0..ROWS).step_by(1000) {
             let rows: Vec<String> = (first..first + 1000).map(|id| format!("({id},0)")).collect();
             connection.query_drop(format!("INSERT IGNORE INTO demo_users VALUES {}", rows.join(","))).await?;

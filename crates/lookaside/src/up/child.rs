@@ -29,8 +29,7 @@ impl Process {
     pub fn start(name: &str, program: &str, arguments: Vec<String>, log_dir: &Path) -> Result<Process> {
         let program = beside_this_program(program)?;
         let log_path = log_dir.join(format!("{name}.log"));
-        let mut process =
-            Process { name: name.to_owned(), program, arguments, log_path, running: None, died_at: None };
+        let mut process = Process { name: name.to_owned(), program, arguments, log_path, running: None, died_at: None };
         process.spawn()?;
         Ok(process)
     }

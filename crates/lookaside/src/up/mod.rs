@@ -119,10 +119,14 @@ impl Region {
                 region.processes.push(Process::start(&name, "lookaside-server", arguments, &logs)?);
             }
             let arguments = words(&[
-                "-p", &cluster.router_port.to_string(),
-                "-R", &cluster.routing_prefix(),
-                "-f", &configuration.display().to_string(),
-                "--num-proxies", "1",
+                "-p",
+                &cluster.router_port.to_string(),
+                "-R",
+                &cluster.routing_prefix(),
+                "-f",
+                &configuration.display().to_string(),
+                "--num-proxies",
+                "1",
             ]);
             let name = format!("{}-router", cluster.name);
             region.processes.push(Process::start(&name, "lookaside-router", arguments, &logs)?);
@@ -171,13 +175,20 @@ fn announce(plan: &Plan, options: &Options, database: &str, state_dir: &Path) {
             .iter()
             .map(|cluster| serde_json::json!({ "name": cluster.name, "endpoint": local(cluster.router_port) }))
             .collect();
-        println!("{}", serde_json::json!({ "ready": true, "clusters": clusters, "database": view::without_password(database) }));
+        println!(
+            "{}",
+            serde_json::json!({ "ready": true, "clusters": clusters, "database": view::without_password(database) })
+        );
         return;
     }
     println!("A region is up. Memcached endpoints:");
     for cluster in &plan.clusters {
         let servers = cluster.server_ports.len();
-        println!("  cluster {:<6} {}   ({servers} servers and a gutter server behind it)", cluster.name, local(cluster.router_port));
+        println!(
+            "  cluster {:<6} {}   ({servers} servers and a gutter server behind it)",
+            cluster.name,
+            local(cluster.router_port)
+        );
     }
     println!("Database   {}", view::without_password(database));
     println!("Logs       {}", state_dir.join("logs").display());

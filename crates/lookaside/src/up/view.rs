@@ -91,7 +91,11 @@ impl View {
     }
 
     fn heading(&self) {
-        let again = if std::io::stdout().is_terminal() { self.lines.is_multiple_of(LINES_PER_HEADING) } else { self.lines == 0 };
+        let again = if std::io::stdout().is_terminal() {
+            self.lines.is_multiple_of(LINES_PER_HEADING)
+        } else {
+            self.lines == 0
+        };
         if again {
             println!("                            hit   database  invalidations   commit to last cluster empty");
             println!("time (UTC)     gets/s      rate    reads/s             /s           p50           p99");
@@ -103,7 +107,7 @@ impl View {
         for cluster in &plan.clusters {
             match Statistics::ask(cluster.router_port) {
                 Ok(router) => {
-                    totals.gets += router.number("cmd_get");
+                    totals.gets += router.number("cmd_get") + router.number("cmd_lease_get");
                     totals.hits += router.number("get_hits");
                     totals.database_reads += router.number("get_misses");
                 }

@@ -44,11 +44,13 @@ impl Region {
                 let client = Client::new(Arc::new(DestinationRoute::new(Arc::new(destination), true)));
                 let mut tasks = JoinSet::new();
                 for _ in 0..READERS {
-                    let application = Application { region: region.clone(), client: client.clone(), cluster, rng: rng.fork() };
+                    let application =
+                        Application { region: region.clone(), client: client.clone(), cluster, rng: rng.fork() };
                     tasks.spawn_local(application.read());
                 }
                 for _ in 0..WRITERS {
-                    let application = Application { region: region.clone(), client: client.clone(), cluster, rng: rng.fork() };
+                    let application =
+                        Application { region: region.clone(), client: client.clone(), cluster, rng: rng.fork() };
                     tasks.spawn_local(application.write());
                 }
                 while tasks.join_next().await.is_some() {}

@@ -73,9 +73,8 @@ impl Region {
             for pipeline in pipelines {
                 running.spawn(pipeline.run(shutdown.clone()));
             }
-            while let Some(ended) = running.join_next().await {
-                panic!("a pipeline ended: {ended:?}");
-            }
+            let ended = running.join_next().await;
+            panic!("a pipeline ended by itself: {ended:?}");
         });
     }
 

@@ -42,7 +42,9 @@ impl Memory {
     /// The version that a plain get of `key` would show.
     pub(super) fn version(&self, key: &str, now: Now) -> Option<u64> {
         let reader = self.store.reader(now);
-        reader.get(HashedKey::new(key.as_bytes()), |item| version_of(&item.value.pieces().flatten().copied().collect::<Vec<u8>>()))
+        reader.get(HashedKey::new(key.as_bytes()), |item| {
+            version_of(&item.value.pieces().flatten().copied().collect::<Vec<u8>>())
+        })
     }
 }
 
