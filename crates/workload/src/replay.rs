@@ -20,6 +20,9 @@ use tokio::time::Instant;
 /// The length of every key, in bytes.
 pub const KEY_BYTES: usize = 10;
 
+/// Latencies above a minute are recorded as a minute.
+const LATENCY_US_MAX: u64 = 60_000_000;
+
 /// How a trace is replayed.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplayOptions {
@@ -73,7 +76,7 @@ pub fn key(object: u32) -> String {
 /// Replays `trace` through `clients`, in turn one a worker.
 pub async fn replay(clients: &[Client], trace: Arc<Trace>, options: ReplayOptions, progress: Arc<Progress>) -> Report {
     let requests = options.requests_max.min(trace.requests.len());
-    let latency_us = Arc::new(Mutex::new(Histogram::new(3).expect("three digits are a valid precision")));
+    let latency_us = Arc::new(Mutex::new(Histogram::new_with_bounds(1, LATENCY_US_MAX, 3).expect("valid bounds")));
     let started = Instant::now();
     let mut workers = tokio::task::JoinSet::new();
     for worker in 0..options.concurrency.max(1) {
