@@ -78,6 +78,7 @@ impl Arguments {
             lease_interval_outlasts_delete: self.lease_interval_outlasts_delete,
             stale_ms: self.stale_seconds,
             seed,
+            ..Options::default()
         }
     }
 

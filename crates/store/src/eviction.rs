@@ -1,88 +1,167 @@
-//! Who leaves when memory is short. Serves every store.
+//! Who leaves when memory is short. Serves every store that finds no free chunk in its class.
 //!
-//! The oldest record is looked at first. If it was asked for since it was written, it is written again at the young
-//! end and gets another round; else it goes: CLOCK over a log. While much of the log is dead, every live record gets
-//! another round, so that tidying up comes before evicting. What one store may carry over is bounded, so that it
-//! waits for a few pages to be copied at most.
+//! Each class has a hand that goes around its pages, chunk by chunk (CLOCK with two bits): an item that was asked for
+//! since is passed over, up to three times; the first that was not goes. Going by address there are no lists to
+//! keep, so a get of a hot item changes nothing.
 //!
-//! A stale value never stays: it has been deleted once already.
+//! The hand belongs to the class, whose lock the evictor holds; the victim belongs to a stripe. That is only tried for:
+//! an item whose stripe is busy is passed over, and so is one that is just being built. After [`STEPS_MAX`] steps
+//! anything that can be had is taken, so that no store searches for long.
+//!
+//! A stale value is not spared: it has been deleted once already. An item that is chained leaves as a whole, when the
+//! hand comes to its head, or to its last piece in another class.
 
-use crate::log::Handle;
-use crate::record::{Header, State};
-use crate::stripe::{NoRoom, Stripe};
+use crate::memory::Memory;
+use crate::record::{Handle, Header, State, Usage};
+use crate::slab::Class;
+use crate::stripe::Stripe;
 use crate::{HashedKey, Now};
 
-/// The index may take one part in this many of a stripe's memory; then small items are evicted for new ones.
-const INDEX_SHARE: usize = 3;
-/// One store carries over no more than this many bytes for each byte that it brings, and as many pages.
-const CARRY_FACTOR: usize = 3;
+/// So many chunks are looked at for one that nobody has asked for.
+const STEPS_MAX: usize = 2048;
 
-impl Stripe {
-    /// Room for a record in the log.
-    pub(crate) fn allocate(&mut self, key_bytes: usize, record_bytes: usize, now: Now) -> Result<Handle, NoRoom> {
-        let mut carry_bytes = self.carry_bytes_max(record_bytes);
-        // One page is left for records that are carried over: they are written before the page they leave is free.
-        while !self.can_append(key_bytes, record_bytes, 1) {
-            self.retire_oldest(&mut carry_bytes, now)?;
+impl Memory {
+    /// Evicts an item of the class; its chunk is the caller's, and the rest of a chained item goes to `spoils`.
+    pub fn sweep(&self, class: &mut Class, own: &mut Stripe, spoils: &mut Vec<Handle>, now: Now) -> Option<Handle> {
+        if class.class == self.geometry.timer_class() {
+            return None;
         }
-        Ok(self.log.append(key_bytes, record_bytes))
-    }
-
-    /// Lets the index take one more record.
-    pub(crate) fn make_index_room(&mut self, now: Now) -> Result<(), NoRoom> {
-        while self.index.is_full() {
-            let growth_bytes = self.index.bytes();
-            let mut carry_bytes = self.carry_bytes_max(growth_bytes);
-            let is_at_limit = 2 * growth_bytes > self.bytes_max / INDEX_SHARE;
-            if is_at_limit || self.memory_bytes() + growth_bytes > self.bytes_max {
-                self.retire_oldest(&mut carry_bytes, now)?;
-                self.log.drop_spare();
-            } else {
-                self.index.grow();
+        let steps_max = STEPS_MAX + class.pages.len() * self.geometry.chunks_per_page(class.class);
+        for step in 0..steps_max {
+            let chunk = self.advance_hand(class)?;
+            let is_forced = step >= STEPS_MAX;
+            let evicted = match self.usage(chunk).state() {
+                State::Free | State::Taken => None,
+                State::Head => self.try_head(chunk, is_forced, own, spoils, now),
+                State::Follower => self.try_follower(chunk, class.class, is_forced, own, spoils, now),
+            };
+            if let Some(header) = evicted {
+                self.note_age(class.class, &header, now);
+                return Some(chunk);
             }
         }
-        Ok(())
+        None
     }
 
-    fn carry_bytes_max(&self, bytes: usize) -> usize {
-        CARRY_FACTOR * (bytes + self.log.page_cost_bytes())
-    }
-
-    fn can_append(&self, key_bytes: usize, record_bytes: usize, pages_over: usize) -> bool {
-        let cost_bytes = self.log.append_cost_bytes(key_bytes, record_bytes, pages_over);
-        cost_bytes.is_some_and(|bytes| self.memory_bytes() + bytes <= self.bytes_max)
-    }
-
-    /// Carries the oldest record over to the young end, or drops it.
-    fn retire_oldest(&mut self, carry_bytes: &mut usize, now: Now) -> Result<(), NoRoom> {
-        let handle = self.log.oldest().ok_or(NoRoom)?;
-        let header = self.log.header(handle);
-        if header.state == State::Dead {
-            self.log.pop();
-            return Ok(());
+    /// The age of an evicted item tells how long items last in its class, unless it was over anyway.
+    pub fn note_age(&self, class: usize, header: &Header, now: Now) {
+        if !header.is_stale() && !header.is_past(now) {
+            self.ages[class].note(header.usage.access_age_s(now), now);
         }
-        let key = self.log.key(handle).to_vec();
-        let position = self.index.position_of(HashedKey::new(&key).tag(), handle);
-        let bytes = header.tight_bytes();
-        let is_wanted = header.referenced || self.log.is_cluttered() && matches!(header.state, State::Live { .. });
-        if is_wanted && !header.is_past(now) && bytes <= *carry_bytes {
-            let value = self.log.value(handle, &header).to_vec();
-            self.log.pop();
-            if self.can_append(key.len(), bytes, 0) {
-                *carry_bytes -= bytes;
-                let moved = self.log.append(key.len(), bytes);
-                self.log.write(moved, &Header { spare_units: 0, referenced: false, ..header }, &key, &value);
-                self.index.relocate(position, moved);
-                return Ok(());
+    }
+
+    /// The next chunk that has been carved.
+    fn advance_hand(&self, class: &mut Class) -> Option<Handle> {
+        for _ in 0..=class.pages.len() {
+            let (place, chunk) = class.hand;
+            let page = *class.pages.get(place)?;
+            if chunk < self.page_records[page as usize].carved() {
+                class.hand.1 += 1;
+                return Some(crate::memory::handle(page, chunk));
             }
-        } else {
-            self.log.pop();
+            class.hand = ((place + 1) % class.pages.len(), 0);
         }
-        self.index.remove(position);
+        None
+    }
+
+    fn try_head(
+        &self,
+        head: Handle,
+        is_forced: bool,
+        own: &mut Stripe,
+        spoils: &mut Vec<Handle>,
+        now: Now,
+    ) -> Option<Header> {
+        let header = self.header(head);
+        if self.is_spared(head, &header, is_forced, now) {
+            return None;
+        }
+        let lane = header.usage.lane();
+        let evict = |stripe: &mut Stripe| {
+            let header = self.header(head);
+            let is_same = header.usage.state() == State::Head && header.usage.lane() == lane;
+            if !is_same || !is_forced && header.usage.clock() > 0 && !header.is_past(now) {
+                return None;
+            }
+            self.evict(head, &header, stripe, spoils, now);
+            Some(header)
+        };
+        self.try_stripe(lane, own, evict).flatten()
+    }
+
+    /// A further piece of an item whose head lies in this class is left alone: the hand comes to the head too.
+    fn try_follower(
+        &self,
+        chunk: Handle,
+        class: usize,
+        is_forced: bool,
+        own: &mut Stripe,
+        spoils: &mut Vec<Handle>,
+        now: Now,
+    ) -> Option<Header> {
+        let lane = self.usage(chunk).lane();
+        let evict = |stripe: &mut Stripe| {
+            let usage = self.usage(chunk);
+            if usage.state() != State::Follower || usage.lane() != lane {
+                return None;
+            }
+            let head = Handle(self.first_word(chunk));
+            if !is_forced && self.class_of(head) == class {
+                return None;
+            }
+            let header = self.header(head);
+            if self.is_spared(head, &header, is_forced, now) {
+                return None;
+            }
+            self.evict(head, &header, stripe, spoils, now);
+            spoils.push(head);
+            spoils.retain(|&piece| piece != chunk);
+            Some(header)
+        };
+        self.try_stripe(lane, own, evict).flatten()
+    }
+
+    /// Whether the item gets another round; it has one less from then on.
+    fn is_spared(&self, head: Handle, header: &Header, is_forced: bool, now: Now) -> bool {
+        let clock = header.usage.clock();
+        if clock == 0 || is_forced || header.is_past(now) {
+            return false;
+        }
+        self.exchange_usage(head, header.usage, header.usage.with_clock(clock - 1));
+        true
+    }
+
+    /// Drops an item whose stripe is locked. Its head is the caller's from then on; its other pieces are `spoils`.
+    pub fn evict(&self, head: Handle, header: &Header, stripe: &mut Stripe, spoils: &mut Vec<Handle>, now: Now) {
+        let key = self.hashed_key(head);
+        let slot = self.index.slot_of(&self.region, key, head);
+        self.index.clear(&self.region, slot);
+        stripe.items -= 1;
         match header.is_past(now) {
-            true => self.counters.expirations += 1,
-            false => self.counters.evictions += 1,
+            true => stripe.counters.expirations += 1,
+            false => stripe.counters.evictions += 1,
         }
-        Ok(())
+        self.take_apart(head, header, spoils);
+    }
+
+    /// Makes the chunks of an item that the index no longer knows the caller's own; all but the head go to `spoils`.
+    pub fn take_apart(&self, head: Handle, header: &Header, spoils: &mut Vec<Handle>) {
+        if header.is_chained() {
+            let (mut next, value_bytes) = self.chain(head, header);
+            let mut bytes_left = value_bytes - header.value_bytes_here();
+            while bytes_left > 0 {
+                let (piece, after) = self.follower(next);
+                bytes_left -= piece.len();
+                self.set_usage(next, Usage::taken());
+                spoils.push(next);
+                next = after;
+            }
+        }
+        self.set_usage(head, Usage::taken());
+    }
+
+    /// The key of an item whose stripe is locked.
+    pub fn hashed_key(&self, head: Handle) -> HashedKey<'_> {
+        HashedKey::new(self.key(head, &self.header(head)))
     }
 }

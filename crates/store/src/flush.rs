@@ -23,6 +23,11 @@ impl FlushSchedule {
         self.at_ms.insert(place, at.unix_ms);
     }
 
+    /// When the next flush is due.
+    pub fn next_ms(&self) -> u64 {
+        self.at_ms.first().copied().unwrap_or(u64::MAX)
+    }
+
     /// Whether a flush is due; those that are, are taken off.
     pub fn take_due(&mut self, now: Now) -> bool {
         let due = self.at_ms.partition_point(|&at_ms| at_ms <= now.unix_ms);

@@ -1,121 +1,266 @@
-//! From a key's tag to the place of its record. Every verb comes by here.
+//! From a key to the place of its item. Every verb comes by here.
 //!
-//! Open addressing with linear probing in a table of `u64`: tag in the upper half, [`Handle`] in the lower. Removal
-//! shifts the followers back, so there are no tombstones and a miss ends at the first free slot. A slot's home is the
-//! low bits of its tag, so the table doubles without looking at a record.
+//! ```text
+//! bucket, one cache line:  slot x 8          slot:  handle 32 | tag 24 | 8 free       0: empty
+//! ```
+//! A key has two buckets, both within its stripe, and lies in either. When both are full an item moves to its other
+//! bucket; if none can, the coldest leaves.
 //!
-//! Absent: keys. The caller compares them, since they lie in the log.
+//! The index grows one bucket at a time (Litwin's linear hashing): bucket `count` takes its share from the bucket it
+//! was one with so far. A bucket's number ends in the bits of its stripe, so both lie in one stripe, and only that
+//! stripe's lock is needed; whoever looks up keys of another stripe gets the same answers before and after. So no
+//! request ever waits for a table to be copied. Buckets lie in pages of the region, found through a directory.
+//!
+//! Slots are atomics so that a prefetch may look at them without a lock. Everything else happens under the stripe's.
 
-use crate::log::Handle;
-use crate::prefetch;
+use crate::HashedKey;
+use crate::geometry::Geometry;
+use crate::record::Handle;
+use crate::region::Region;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-const FREE: u64 = u64::MAX;
-const SLOTS_MIN: usize = 64;
+const SLOTS: usize = 8;
+pub(crate) const BUCKET_BYTES: usize = 64;
+/// The index grows when more than so many of a hundred slots are in use.
+const FILL_PERCENT: usize = 85;
 
-/// The index of one stripe.
+/// A key's first bucket is preferred while it has so many empty slots.
+const SPARE_SLOTS: usize = 2;
+/// So many further items may move to make room for one.
+const MOVES_MAX: usize = 2;
+
+/// The directory of buckets. They themselves lie in the region.
 pub(crate) struct Index {
-    slots: Vec<u64>,
-    items: usize,
+    /// The page of each run of buckets.
+    directory: Box<[AtomicU32]>,
+    buckets: AtomicUsize,
+    page_bytes: usize,
+    /// Buckets per page, as a power of two.
+    run_bits: u32,
+    stripe_bits: u32,
 }
+
+/// Where a slot lies in the region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SlotAt(usize);
 
 impl Index {
-    /// The smallest index.
-    pub fn new() -> Index {
-        Index { slots: vec![FREE; SLOTS_MIN], items: 0 }
-    }
-
-    /// How many records are in it.
-    pub fn items(&self) -> usize {
-        self.items
-    }
-
-    /// The memory it takes.
-    pub fn bytes(&self) -> usize {
-        self.slots.len() * size_of::<u64>()
-    }
-
-    /// Whether it must grow, or lose an item, before the next insert: at seven eighths.
-    pub fn is_full(&self) -> bool {
-        self.items + 1 > self.slots.len() / 8 * 7
-    }
-
-    /// Doubles the table.
-    pub fn grow(&mut self) {
-        let slots_new = self.slots.len() * 2;
-        let old = std::mem::replace(&mut self.slots, vec![FREE; slots_new]);
-        for slot in old.into_iter().filter(|&slot| slot != FREE) {
-            self.place(slot);
+    /// An empty index in page 0.
+    pub fn new(geometry: &Geometry) -> Index {
+        let run_bits = (geometry.page_bytes / BUCKET_BYTES).ilog2();
+        Index {
+            directory: (0..geometry.pages).map(|_| AtomicU32::new(0)).collect(),
+            buckets: AtomicUsize::new(1 << run_bits.max(geometry.stripe_bits)),
+            page_bytes: geometry.page_bytes,
+            run_bits,
+            stripe_bits: geometry.stripe_bits,
         }
     }
 
-    /// The position and record of the slot with `tag` that `is_it` recognizes.
-    pub fn find(&self, tag: u32, mut is_it: impl FnMut(Handle) -> bool) -> Option<(usize, Handle)> {
-        let mask = self.slots.len() - 1;
-        let mut position = tag as usize & mask;
-        loop {
-            let slot = self.slots[position];
-            if slot == FREE {
-                return None;
+    /// How many buckets there are.
+    pub fn buckets(&self) -> usize {
+        self.buckets.load(Ordering::Acquire)
+    }
+
+    /// Whether a stripe with so many items asks for more buckets.
+    pub fn wants_growth(&self, stripe_items: usize) -> bool {
+        (stripe_items << self.stripe_bits) * 100 > self.buckets() * SLOTS * FILL_PERCENT
+    }
+
+    /// Whether the next bucket needs another page.
+    pub fn wants_page(&self) -> bool {
+        self.buckets() & ((1 << self.run_bits) - 1) == 0
+    }
+
+    /// Gives the next run of buckets a page.
+    pub fn add_page(&self, page: u32) {
+        self.directory[self.buckets() >> self.run_bits].store(page, Ordering::Release);
+    }
+
+    /// Asks for both lines of a key.
+    pub fn prefetch(&self, region: &Region, key: HashedKey<'_>) {
+        self.homes(key, self.buckets()).into_iter().for_each(|bucket| region.prefetch(self.at(bucket)));
+    }
+
+    /// Handles under the key's tag, as far as can be seen without the lock.
+    pub fn guess(&self, region: &Region, key: HashedKey<'_>) -> Option<Handle> {
+        let tag = key.tag();
+        self.homes(key, self.buckets()).into_iter().find_map(|bucket| {
+            let line = region.line(self.at(bucket));
+            line.iter().map(|slot| slot.load(Ordering::Relaxed)).find(|&slot| tag_of(slot) == tag).map(handle_of)
+        })
+    }
+
+    /// The slot and item with the key's tag that `is_it` recognizes.
+    #[inline]
+    pub fn find<T>(
+        &self,
+        region: &Region,
+        key: HashedKey<'_>,
+        mut is_it: impl FnMut(Handle) -> Option<T>,
+    ) -> Option<(SlotAt, T)> {
+        let tag = key.tag();
+        for bucket in self.homes(key, self.buckets()) {
+            let at = self.at(bucket);
+            for (place, slot) in region.line(at).iter().enumerate() {
+                let slot = slot.load(Ordering::Relaxed);
+                if tag_of(slot) == tag
+                    && slot != 0
+                    && let Some(item) = is_it(handle_of(slot))
+                {
+                    return Some((SlotAt(at + 8 * place), item));
+                }
             }
-            if tag_of(slot) == tag && is_it(handle_of(slot)) {
-                return Some((position, handle_of(slot)));
+        }
+        None
+    }
+
+    /// The slot of an item that is in the index.
+    pub fn slot_of(&self, region: &Region, key: HashedKey<'_>, handle: Handle) -> SlotAt {
+        let found = self.find(region, key, |other| (other == handle).then_some(()));
+        found.expect("the index knows every head").0
+    }
+
+    /// An empty slot for the key: in its first bucket while that has room to spare, so that most gets touch one line; else
+    /// in the emptier of the two.
+    pub fn vacancy(&self, region: &Region, key: HashedKey<'_>) -> Option<SlotAt> {
+        let [first, second] = self.homes(key, self.buckets()).map(|bucket| self.empty_slots(region, bucket));
+        let roomier = if first.1 < SPARE_SLOTS && second.1 > first.1 { second } else { first };
+        roomier.0
+    }
+
+    /// An empty slot for the key although both of its buckets are full: an item moves to its other bucket, if need be
+    /// because another item moves first.
+    pub fn make_vacancy<'k>(
+        &self,
+        region: &'k Region,
+        key: HashedKey<'_>,
+        key_of: &impl Fn(Handle) -> HashedKey<'k>,
+    ) -> Option<SlotAt> {
+        let homes = self.homes(key, self.buckets());
+        (0..=MOVES_MAX).find_map(|moves| homes.iter().find_map(|&home| self.vacate(region, home, moves, key_of)))
+    }
+
+    /// Empties a slot of a full bucket, for which so many further items may have to move.
+    fn vacate<'k>(
+        &self,
+        region: &'k Region,
+        bucket: usize,
+        moves: usize,
+        key_of: &impl Fn(Handle) -> HashedKey<'k>,
+    ) -> Option<SlotAt> {
+        (0..SLOTS).find_map(|place| {
+            let from = SlotAt(self.at(bucket) + 8 * place);
+            let homes = self.homes(key_of(handle_of(load(region, from))), self.buckets());
+            let other = if homes[0] == bucket { homes[1] } else { homes[0] };
+            let to = match moves {
+                _ if other == bucket => None,
+                0 => self.empty_slots(region, other).0,
+                _ => self.vacate(region, other, moves - 1, key_of),
+            }?;
+            self.relocate(region, from, to);
+            Some(from)
+        })
+    }
+
+    /// All slots that the key could lie in, with what they hold.
+    pub fn candidates(&self, region: &Region, key: HashedKey<'_>) -> impl Iterator<Item = (SlotAt, Handle)> {
+        let buckets = self.homes(key, self.buckets()).map(|bucket| self.at(bucket));
+        let slots = buckets.into_iter().flat_map(|at| (0..SLOTS).map(move |slot| SlotAt(at + 8 * slot)));
+        slots.map(|at| (at, load(region, at))).filter(|&(_, slot)| slot != 0).map(|(at, slot)| (at, handle_of(slot)))
+    }
+
+    /// Puts an item under the key's tag.
+    pub fn put(&self, region: &Region, at: SlotAt, key: HashedKey<'_>, handle: Handle) {
+        region.long_word(at.0).store(slot(key, handle), Ordering::Relaxed);
+    }
+
+    /// Takes the slot's item out.
+    pub fn clear(&self, region: &Region, at: SlotAt) {
+        region.long_word(at.0).store(0, Ordering::Relaxed);
+    }
+
+    /// The item at `handle` stays, with its key, but lies in a slot of another bucket of its.
+    pub fn relocate(&self, region: &Region, from: SlotAt, to: SlotAt) {
+        region.long_word(to.0).store(load(region, from), Ordering::Relaxed);
+        self.clear(region, from);
+    }
+
+    /// All items of one stripe.
+    pub fn items_of(&self, region: &Region, lane: usize) -> impl Iterator<Item = (SlotAt, Handle)> {
+        let ats = (lane..self.buckets()).step_by(1 << self.stripe_bits).map(|bucket| self.at(bucket));
+        let slots = ats.flat_map(|at| (0..SLOTS).map(move |slot| SlotAt(at + 8 * slot)));
+        slots.map(|at| (at, load(region, at))).filter(|&(_, slot)| slot != 0).map(|(at, slot)| (at, handle_of(slot)))
+    }
+
+    /// The stripe whose lock the next growth needs.
+    pub fn growing_lane(&self) -> usize {
+        self.buckets() & ((1 << self.stripe_bits) - 1)
+    }
+
+    /// Adds one bucket. The caller holds the lock of the growing lane, and is the only one who grows the index.
+    pub fn grow<'k>(&self, region: &'k Region, key_of: impl Fn(Handle) -> HashedKey<'k>) {
+        let count = self.buckets();
+        let parent = count - (1 << count.ilog2());
+        let (parent_at, child_at) = (self.at(parent), self.at(count));
+        (0..SLOTS).for_each(|slot| self.clear(region, SlotAt(child_at + 8 * slot)));
+        let mut child_slots = 0;
+        for place in 0..SLOTS {
+            let from = SlotAt(parent_at + 8 * place);
+            let slot = load(region, from);
+            if slot == 0 {
+                continue;
             }
-            position = (position + 1) & mask;
-        }
-    }
-
-    /// Asks the processor for the line where the search for `tag` begins.
-    pub fn prefetch(&self, tag: u32) {
-        prefetch::line_of(&self.slots[tag as usize & (self.slots.len() - 1)]);
-    }
-
-    /// The position of the record at `handle`, which must be in the index.
-    pub fn position_of(&self, tag: u32, handle: Handle) -> usize {
-        self.find(tag, |other| other == handle).expect("a record that is not dead is in the index").0
-    }
-
-    /// Adds a record that is not there yet. The index must not be full.
-    pub fn insert(&mut self, tag: u32, handle: Handle) {
-        debug_assert!(!self.is_full());
-        self.items += 1;
-        self.place(slot(tag, handle));
-    }
-
-    /// The record at `position` has moved.
-    pub fn relocate(&mut self, position: usize, handle: Handle) {
-        self.slots[position] = slot(tag_of(self.slots[position]), handle);
-    }
-
-    /// Takes out the record at `position`, and closes the gap.
-    pub fn remove(&mut self, position: usize) {
-        let mask = self.slots.len() - 1;
-        let mut gap = position;
-        let mut next = (gap + 1) & mask;
-        while self.slots[next] != FREE {
-            let home = tag_of(self.slots[next]) as usize & mask;
-            // A slot may move back into the gap if its home does not lie behind the gap.
-            if next.wrapping_sub(home) & mask >= next.wrapping_sub(gap) & mask {
-                self.slots[gap] = self.slots[next];
-                gap = next;
+            let key = key_of(handle_of(slot));
+            let [first, second] = hashes(key, self.stripe_bits);
+            let hash = if bucket_of(first, count) == parent { first } else { second };
+            if bucket_of(hash, count + 1) == count {
+                self.relocate(region, from, SlotAt(child_at + 8 * child_slots));
+                child_slots += 1;
             }
-            next = (next + 1) & mask;
         }
-        self.slots[gap] = FREE;
-        self.items -= 1;
+        self.buckets.store(count + 1, Ordering::Release);
     }
 
-    fn place(&mut self, slot: u64) {
-        let mask = self.slots.len() - 1;
-        let mut position = tag_of(slot) as usize & mask;
-        while self.slots[position] != FREE {
-            position = (position + 1) & mask;
-        }
-        self.slots[position] = slot;
+    fn empty_slots(&self, region: &Region, bucket: usize) -> (Option<SlotAt>, usize) {
+        let at = self.at(bucket);
+        let mut empty = (0..SLOTS).map(|slot| SlotAt(at + 8 * slot)).filter(|&at| load(region, at) == 0);
+        let first = empty.next();
+        (first, usize::from(first.is_some()) + empty.count())
+    }
+
+    fn homes(&self, key: HashedKey<'_>, count: usize) -> [usize; 2] {
+        hashes(key, self.stripe_bits).map(|hash| bucket_of(hash, count))
+    }
+
+    fn at(&self, bucket: usize) -> usize {
+        let page = self.directory[bucket >> self.run_bits].load(Ordering::Acquire) as usize;
+        page * self.page_bytes + (bucket & ((1 << self.run_bits) - 1)) * BUCKET_BYTES
     }
 }
 
-fn slot(tag: u32, handle: Handle) -> u64 {
-    (u64::from(tag) << 32) | u64::from(handle.0)
+/// The bits that choose the key's two buckets: both end in the number of its stripe.
+fn hashes(key: HashedKey<'_>, stripe_bits: u32) -> [usize; 2] {
+    let first = key.hash();
+    let stripe_mask = (1 << stripe_bits) - 1;
+    // Any odd constant: the upper half of the product depends on all bits below.
+    let second = first.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_right(32);
+    [first as usize, (second & !stripe_mask | first & stripe_mask) as usize]
+}
+
+/// The bucket of a hash when there are `count` of them.
+fn bucket_of(hash: usize, count: usize) -> usize {
+    let half = 1 << count.ilog2();
+    let bucket = hash & (2 * half - 1);
+    if bucket < count { bucket } else { bucket - half }
+}
+
+fn load(region: &Region, at: SlotAt) -> u64 {
+    region.long_word(at.0).load(Ordering::Relaxed)
+}
+
+fn slot(key: HashedKey<'_>, handle: Handle) -> u64 {
+    u64::from(key.tag()) << 32 | u64::from(handle.0)
 }
 
 fn tag_of(slot: u64) -> u32 {
@@ -124,41 +269,4 @@ fn tag_of(slot: u64) -> u32 {
 
 fn handle_of(slot: u64) -> Handle {
     Handle(slot as u32)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use std::collections::BTreeMap;
-
-    proptest! {
-        /// Few tags, so that chains of neighbours form, wrap around the end and are broken up again.
-        #[test]
-        fn an_index_is_a_map(steps in prop::collection::vec((any::<bool>(), 0u32..80), 1..400)) {
-            let mut index = Index::new();
-            let mut model = BTreeMap::new();
-            for (add, key) in steps {
-                let tag = (key / 2).wrapping_sub(8);
-                match index.find(tag, |handle| handle == Handle(key)) {
-                    Some((position, _)) if !add => {
-                        index.remove(position);
-                        model.remove(&key);
-                    }
-                    None if add => {
-                        if index.is_full() {
-                            index.grow();
-                        }
-                        index.insert(tag, Handle(key));
-                        model.insert(key, tag);
-                    }
-                    found => prop_assert_eq!(found.is_some(), model.contains_key(&key)),
-                }
-                prop_assert_eq!(index.items(), model.len());
-                for (&key, &tag) in &model {
-                    prop_assert!(index.find(tag, |handle| handle == Handle(key)).is_some());
-                }
-            }
-        }
-    }
 }

@@ -1,9 +1,9 @@
 //! An item as it goes in and as it is shown.
 
 use crate::Expiry;
-use crate::log::Page;
+use crate::memory::Memory;
+use crate::record::Handle;
 use lookaside_protocol::Cas;
-use std::collections::VecDeque;
 
 /// What is to be stored under a key.
 #[derive(Clone, Copy, Debug)]
@@ -35,30 +35,29 @@ pub struct ItemView<'a> {
     pub value: Value<'a>,
 }
 
-/// A value's bytes: one piece, or several for a value that flows over from one page of the log into the next.
+/// A value's bytes: one piece, or several for a value that is chained over several chunks.
 #[derive(Clone, Copy)]
 pub struct Value<'a> {
     first: &'a [u8],
     rest: Rest<'a>,
 }
 
-/// What follows the first piece: so many bytes of these pages, from the front of each.
+/// What follows the first piece: so many bytes, from this chunk on.
 #[derive(Clone, Copy)]
 struct Rest<'a> {
-    pages: Option<&'a VecDeque<Page>>,
-    place: usize,
+    chain: Option<(&'a Memory, Handle)>,
     bytes: usize,
 }
 
 impl<'a> Value<'a> {
     /// A value in one piece.
     pub fn whole(bytes: &'a [u8]) -> Self {
-        Value { first: bytes, rest: Rest { pages: None, place: 0, bytes: 0 } }
+        Value { first: bytes, rest: Rest { chain: None, bytes: 0 } }
     }
 
-    /// A value of which `bytes` are in `pages`, from the one at `place` on.
-    pub(crate) fn chained(first: &'a [u8], pages: &'a VecDeque<Page>, place: usize, bytes: usize) -> Self {
-        Value { first, rest: Rest { pages: Some(pages), place, bytes } }
+    /// A value of which `bytes` are in the chunks that begin with `next`. The item's stripe is locked.
+    pub(crate) fn chained(first: &'a [u8], memory: &'a Memory, next: Handle, bytes: usize) -> Self {
+        Value { first, rest: Rest { chain: Some((memory, next)), bytes } }
     }
 
     /// Its length in bytes.
@@ -86,9 +85,9 @@ impl<'a> Iterator for Rest<'a> {
         if self.bytes == 0 {
             return None;
         }
-        let page: &'a [u8] = self.pages?.get(self.place)?;
-        let piece = &page[..self.bytes.min(page.len())];
-        self.place += 1;
+        let (memory, handle) = self.chain?;
+        let (piece, next) = memory.follower(handle);
+        self.chain = Some((memory, next));
         self.bytes -= piece.len();
         Some(piece)
     }

@@ -23,19 +23,18 @@ impl<'a> HashedKey<'a> {
         self.key
     }
 
-    /// All of the hash: who is who in the tables of leases and hold-offs.
+    /// All of the hash: who is who in the tables of leases and hold-offs; its low bits choose the bucket.
     pub(crate) fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// The low half: the place in the index and the tag that is compared there.
+    /// The top 24 bits: what is compared in the index before a key is.
     pub(crate) fn tag(&self) -> u32 {
-        self.hash as u32
+        (self.hash >> 40) as u32
     }
 
-    /// The top bits: which of `1 << stripe_bits` stripes.
+    /// The low bits: which of `1 << stripe_bits` stripes.
     pub(crate) fn stripe(&self, stripe_bits: u32) -> usize {
-        // A shift by 64 is not defined, hence the step between.
-        (self.hash >> 32 >> (32 - stripe_bits)) as usize
+        self.hash as usize & ((1 << stripe_bits) - 1)
     }
 }

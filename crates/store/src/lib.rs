@@ -18,28 +18,35 @@
 //! A lease-set during a hold-off: tokens from before the delete are void, and a token from after it belongs to a
 //! reader that has seen the database after the delete, so it may fill.
 //!
-//! Inside, keys are spread over stripes, each with its own lock, its own share of the memory, an index and a log of
-//! records; `stripe.rs` has the picture. No lock is shared between stripes, and no verb takes two.
+//! Inside, keys are spread over stripes, each with its own lock (`stripe.rs`). Items lie in memory that all stripes
+//! share: pages of one region (`memory.rs`), cut into the chunks of slab classes (`slab.rs`), found through an index that
+//! grows a bucket at a time (`index.rs`). No lock is shared by all verbs; in which order those that are shared by some
+//! are taken is said in `memory.rs`.
 //!
 //! Nothing here knows the network or reads a clock: `now` comes in with every call, and never goes back.
 
 mod arithmetic;
+mod audit;
 mod eviction;
 mod flush;
+mod geometry;
 mod hold_off;
 mod index;
 mod item;
 mod key;
 mod lease;
-mod log;
+mod memory;
 mod options;
 mod outcome;
-mod prefetch;
 mod read;
+mod rebalance;
 mod record;
+mod region;
+mod slab;
 mod statistics;
 mod stripe;
 mod time;
+mod transient;
 mod write;
 
 pub use item::{ItemView, NewItem, Value};
@@ -50,14 +57,16 @@ pub use outcome::{ArithmeticOutcome, DeleteOutcome, LeaseSetOutcome, StoreOutcom
 pub use statistics::Statistics;
 pub use time::{Expiry, Now};
 
+use geometry::Geometry;
 use lookaside_protocol::{Direction, LeaseToken, StoreMode};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use stripe::Stripe;
+use memory::{Memory, lock};
+use std::sync::Mutex;
+use std::sync::atomic::Ordering::Relaxed;
+use stripe::{Lane, Locked, Stripe};
 
 /// The memory of one server. Shared by its threads.
 pub struct Store {
-    stripes: Box<[Mutex<Stripe>]>,
-    stripe_bits: u32,
+    memory: Memory,
 }
 
 /// A guard under which a batch of keys is looked up. Cheap to make: one per round of the server's loop.
@@ -71,10 +80,12 @@ pub struct Reader<'s> {
 impl Store {
     /// An empty store. Fails if the options contradict each other or the memory cannot be had.
     pub fn new(options: Options) -> Result<Store, OptionsError> {
-        let stripe_bits = options.check()?;
-        let lanes = 1 << stripe_bits;
-        let stripes = (0..lanes).map(|lane| Mutex::new(Stripe::new(&options, lane, lanes))).collect();
-        Ok(Store { stripes, stripe_bits })
+        let geometry = Geometry::new(&options, |stripes| Stripe::new(&options, 0, stripes).bytes())?;
+        let lanes = 1 << geometry.stripe_bits;
+        let stripes = (0..lanes).map(|lane| Lane(Mutex::new(Stripe::new(&options, lane, lanes)))).collect();
+        let memory_bytes = options.memory_bytes_max;
+        let no_memory = |error: std::io::Error| OptionsError::NoMemory { memory_bytes, reason: error.to_string() };
+        Ok(Store { memory: Memory::new(&options, geometry, stripes).map_err(no_memory)? })
     }
 
     /// Begins a batch of look-ups.
@@ -85,56 +96,86 @@ impl Store {
     /// Stores `item` under `key` as `mode` says. `append` and `prepend` keep the item's flags and expiry. A `set` that
     /// is refused for its size removes the value it was to replace.
     pub fn store(&self, key: HashedKey<'_>, mode: StoreMode, item: &NewItem<'_>, now: Now) -> StoreOutcome {
-        self.stripe(key).store(key, mode, item, now)
+        self.stripe(key, now).store(key, mode, item, now)
     }
 
     /// Fills a miss: stores `item` if `token` still holds.
     pub fn lease_set(&self, key: HashedKey<'_>, token: LeaseToken, item: &NewItem<'_>, now: Now) -> LeaseSetOutcome {
-        self.stripe(key).lease_set(key, token, item, now)
+        self.stripe(key, now).lease_set(key, token, item, now)
     }
 
     /// Removes the value, voids the lease, and refuses `add` for `hold_off_ms` from now on.
     pub fn delete(&self, key: HashedKey<'_>, hold_off_ms: u32, now: Now) -> DeleteOutcome {
-        self.stripe(key).delete(key, hold_off_ms, now)
+        self.stripe(key, now).delete(key, hold_off_ms, now)
     }
 
     /// Adds to, or takes from, a decimal value in place.
     pub fn arithmetic(&self, key: HashedKey<'_>, direction: Direction, delta: u64, now: Now) -> ArithmeticOutcome {
-        self.stripe(key).arithmetic(key, direction, delta, now)
+        self.stripe(key, now).arithmetic(key, direction, delta, now)
     }
 
     /// Forgets all that was stored before `at`, which may lie in the future. With an `at` that has come already, all
     /// that was stored before this call is gone when it returns. Up to eight flushes can lie ahead.
     pub fn flush_all(&self, at: Now) {
-        for stripe in &self.stripes {
-            lock(stripe).flushes.add(at);
+        for stripe in &self.memory.stripes {
+            let mut stripe = lock(&stripe.0);
+            stripe.flushes.add(at);
+            stripe.due_ms = stripe.due_ms.min(at.unix_ms);
+        }
+    }
+
+    /// Takes out what has expired by `now` although nobody asks for it, and carries out flushes that are due. To be called
+    /// about once a second; each stripe is locked for a moment, one after the other.
+    pub fn tick(&self, now: Now) {
+        for lane in 0..self.memory.stripes.len() {
+            Locked::new(&self.memory, lane, now).turn_wheel_by(usize::MAX, now);
         }
     }
 
     /// Counters and gauges since the start.
     pub fn statistics(&self) -> Statistics {
-        self.stripes.iter().map(|stripe| lock(stripe).statistics()).fold(Statistics::default(), |sum, one| sum + one)
+        let stripes = self.memory.stripes.iter().map(|stripe| lock(&stripe.0).statistics());
+        Statistics {
+            memory_bytes: self.memory.memory_bytes() as u64,
+            page_moves: self.memory.page_moves.load(Relaxed),
+            items_moved: self.memory.items_moved.load(Relaxed),
+            ..stripes.fold(Statistics::default(), |sum, one| sum + one)
+        }
     }
 
-    fn stripe(&self, key: HashedKey<'_>) -> MutexGuard<'_, Stripe> {
-        lock(&self.stripes[key.stripe(self.stripe_bits)])
+    /// Walks through all memory and panics if it is not whole. For tests; no other call may be under way.
+    pub fn audit(&self) {
+        self.memory.audit();
+    }
+
+    fn stripe(&self, key: HashedKey<'_>, now: Now) -> Locked<'_> {
+        Locked::new(&self.memory, key.stripe(self.memory.geometry.stripe_bits), now)
     }
 }
 
 impl Reader<'_> {
-    /// Asks the processor for the index line of `key`. First pass over a batch.
+    /// Asks the processor for the index lines of `key`. First pass over a batch.
     pub fn prefetch_index(&self, key: HashedKey<'_>) {
-        self.store.stripe(key).index.prefetch(key.tag());
+        let memory = &self.store.memory;
+        region::prefetch(&memory.stripes[key.stripe(memory.geometry.stripe_bits)]);
+        memory.index.prefetch(&memory.region, key);
     }
 
-    /// Asks the processor for the item that the index names. Second pass over a batch.
+    /// Asks the processor for the item that the index names. Second pass over a batch. No lock is taken: what is seen may
+    /// be out of date, and then the wrong line is fetched.
     pub fn prefetch_item(&self, key: HashedKey<'_>) {
-        self.store.stripe(key).prefetch_record(key);
+        /// As far as a header, a key and a small value reach.
+        const LINES_BYTES: [usize; 2] = [0, 64];
+        let memory = &self.store.memory;
+        let guess = memory.index.guess(&memory.region, key).and_then(|handle| memory.guess_at(handle));
+        if let Some(at) = guess {
+            LINES_BYTES.into_iter().for_each(|line| memory.region.prefetch(at + line));
+        }
     }
 
     /// Shows the live item under `key` to `render`; `None` when there is none. Third pass over a batch.
     pub fn get<R>(&self, key: HashedKey<'_>, render: impl FnOnce(ItemView<'_>) -> R) -> Option<R> {
-        self.store.stripe(key).get(key, None, self.now, render)
+        self.store.stripe(key, self.now).get(key, None, self.now, render)
     }
 
     /// As [`Reader::get`], and gives the item a new expiry first (`gat`, `touch`).
@@ -144,16 +185,11 @@ impl Reader<'_> {
         expiry: Expiry,
         render: impl FnOnce(ItemView<'_>) -> R,
     ) -> Option<R> {
-        self.store.stripe(key).get(key, Some(expiry), self.now, render)
+        self.store.stripe(key, self.now).get(key, Some(expiry), self.now, render)
     }
 
     /// A hit, or a lease to fill the miss with, or word that another client holds it.
     pub fn lease_get<R>(&self, key: HashedKey<'_>, render: impl FnOnce(LeaseGet<'_>) -> R) -> R {
-        self.store.stripe(key).lease_get(key, self.now, render)
+        self.store.stripe(key, self.now).lease_get(key, self.now, render)
     }
-}
-
-/// A closure that panics while it is shown an item leaves the stripe whole: all changes are made before it runs.
-fn lock(stripe: &Mutex<Stripe>) -> MutexGuard<'_, Stripe> {
-    stripe.lock().unwrap_or_else(PoisonError::into_inner)
 }

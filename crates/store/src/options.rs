@@ -15,6 +15,20 @@ pub struct Options {
     pub lease_interval_outlasts_delete: bool,
     /// How long a deleted value may still be shown as stale, in milliseconds. Default 10,000; 0 keeps none.
     pub stale_ms: u32,
+    /// Each slab class has chunks larger than those of the one before by this factor (`-f`), 1.05 to 4. Default 1.07
+    /// (§6.2). More waste at the ends of chunks when large; more classes that share the memory when small.
+    pub growth_factor: f64,
+    /// The smallest chunk, header included, in bytes (`-n`), 48 to 1024. Default 64 (§6.2).
+    pub chunk_bytes_min: usize,
+    /// Whether memory moves from class to class as their needs change (§6.2). Default true. When false a page moves only
+    /// to a class that has none.
+    pub rebalance: bool,
+    /// Classes are compared by the age of what they evict, times (chunk size)^this. Default 0.5; 0 is the paper's rule;
+    /// larger values favour many small items over few large ones.
+    pub age_exponent: f64,
+    /// Items with an exptime of up to so many seconds leave memory in the second in which they expire (§6.3); others
+    /// when they are come across. Default 60, at most 60; 0 is off.
+    pub transient_s: u32,
     /// What makes lease tokens of two servers, or of two lives of one server, differ.
     pub seed: u64,
 }
@@ -27,33 +41,22 @@ impl Default for Options {
             lease_interval_ms: 10_000,
             lease_interval_outlasts_delete: false,
             stale_ms: 10_000,
+            growth_factor: 1.07,
+            chunk_bytes_min: 64,
+            rebalance: true,
+            age_exponent: 0.5,
+            transient_s: 60,
             seed: 0,
         }
     }
 }
 
-/// The smallest store.
-const MEMORY_BYTES_MIN: usize = 64 << 10;
-/// The largest items must leave a stripe room for others beside them.
-const ITEMS_PER_STRIPE_MIN: usize = 4;
-/// More stripes than this do not make waiting for one any rarer.
-const STRIPES_MAX: usize = 256;
-
 impl Options {
-    /// Says how many stripes (as a power of two) this memory is cut into, if such a store can be.
-    pub(crate) fn check(&self) -> Result<u32, OptionsError> {
-        let memory_bytes = self.memory_bytes_max;
-        if memory_bytes < MEMORY_BYTES_MIN {
-            return Err(OptionsError::MemoryTooSmall { memory_bytes, needed_bytes: MEMORY_BYTES_MIN });
-        }
-        let limit_bytes = (memory_bytes / 2).min(u32::MAX as usize);
-        if self.item_bytes_max > limit_bytes {
-            return Err(OptionsError::ItemTooLarge { item_bytes: self.item_bytes_max, limit_bytes });
-        }
-        let stripe_bytes_min = (self.item_bytes_max * ITEMS_PER_STRIPE_MIN).max(MEMORY_BYTES_MIN);
-        let stripes = (memory_bytes / stripe_bytes_min).clamp(1, STRIPES_MAX);
-        Ok(stripes.ilog2())
-    }
+    /// Factors nearer to 1 would make more classes than a byte can number.
+    pub(crate) const GROWTH_FACTOR_MIN: f64 = 1.05;
+    pub(crate) const GROWTH_FACTOR_MAX: f64 = 4.0;
+    pub(crate) const CHUNK_BYTES_MIN: usize = 48;
+    pub(crate) const CHUNK_BYTES_MAX: usize = 1024;
 }
 
 /// Why a store could not be made.
@@ -73,6 +76,23 @@ pub enum OptionsError {
         /// What is allowed.
         limit_bytes: usize,
     },
+    /// The growth factor is out of range.
+    GrowthFactor {
+        /// What was asked for.
+        growth_factor: String,
+    },
+    /// The smallest chunk is out of range.
+    ChunkSize {
+        /// What was asked for.
+        chunk_bytes: usize,
+    },
+    /// The system would not give the memory.
+    NoMemory {
+        /// How much.
+        memory_bytes: usize,
+        /// What it said.
+        reason: String,
+    },
 }
 
 impl std::error::Error for OptionsError {}
@@ -85,6 +105,17 @@ impl std::fmt::Display for OptionsError {
             }
             OptionsError::ItemTooLarge { item_bytes, limit_bytes } => {
                 write!(f, "items of {item_bytes} bytes are too large: at most {limit_bytes} fit this memory")
+            }
+            OptionsError::GrowthFactor { growth_factor } => {
+                let (least, most) = (Options::GROWTH_FACTOR_MIN, Options::GROWTH_FACTOR_MAX);
+                write!(f, "a growth factor of {growth_factor} is not between {least} and {most}")
+            }
+            OptionsError::ChunkSize { chunk_bytes } => {
+                let (least, most) = (Options::CHUNK_BYTES_MIN, Options::CHUNK_BYTES_MAX);
+                write!(f, "a smallest chunk of {chunk_bytes} bytes is not between {least} and {most}")
+            }
+            OptionsError::NoMemory { memory_bytes, reason } => {
+                write!(f, "the system gives no {memory_bytes} bytes of memory: {reason}")
             }
         }
     }

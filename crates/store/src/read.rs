@@ -1,12 +1,12 @@
 //! The verbs that show a value: get, gat, lease-get. A plain get never sees a stale value.
 
-use crate::log::Handle;
-use crate::record::{Header, State};
-use crate::stripe::{Found, Stripe};
+use crate::item::Value;
+use crate::record::{self, CLOCK_MAX, Handle, Header};
+use crate::stripe::{Found, Locked};
 use crate::{Expiry, HashedKey, ItemView, LeaseGet, Now};
 use lookaside_protocol::LeaseToken;
 
-impl Stripe {
+impl Locked<'_> {
     /// Shows the live item, if there is one; gives it a new expiry, if there is one.
     pub(crate) fn get<R>(
         &mut self,
@@ -15,55 +15,65 @@ impl Stripe {
         now: Now,
         render: impl FnOnce(ItemView<'_>) -> R,
     ) -> Option<R> {
-        self.flush_if_due(now);
         let found = self.find_live(key, now)?;
         Some(render(self.visit(found, expiry, now)))
     }
 
     /// Shows the live item, or who may fill the miss.
     pub(crate) fn lease_get<R>(&mut self, key: HashedKey<'_>, now: Now, render: impl FnOnce(LeaseGet<'_>) -> R) -> R {
-        self.flush_if_due(now);
         let found = self.find(key, now);
         if let Some(live) = found.filter(Found::is_live) {
             return render(LeaseGet::Hit(self.visit(live, None, now)));
         }
-        let token = self.leases.acquire(key.hash(), now);
+        let token = self.stripe.leases.acquire(key.hash(), now);
         match token {
-            Some(_) => self.counters.lease_tokens += 1,
-            None => self.counters.lease_hot_misses += 1,
+            Some(_) => self.stripe.counters.lease_tokens += 1,
+            None => self.stripe.counters.lease_hot_misses += 1,
         }
-        self.counters.stale_hits += u64::from(found.is_some());
+        self.stripe.counters.stale_hits += u64::from(found.is_some());
         let stale = found.map(|found| self.view(found.handle, &found.header, now));
         render(LeaseGet::Miss { token: token.unwrap_or(LeaseToken::HOT_MISS), stale })
     }
 
-    /// Notes that the item was asked for; the view tells how it was before.
+    /// Notes that the item was asked for; the view tells how it was before. A hot item is not written to: its clock is
+    /// full, and the second in which it was asked for last is the same.
     fn visit(&mut self, found: Found, expiry: Option<Expiry>, now: Now) -> ItemView<'_> {
-        let before = Header { expiry: expiry.unwrap_or(found.header.expiry), ..found.header };
-        let state = State::Live { last_access_s: seconds(now) };
-        let after = Header { state, referenced: true, fetched: true, ..before };
-        self.log.write_header(found.handle, &after);
-        self.view(found.handle, &before, now)
+        let memory = self.memory;
+        let before = found.header.usage;
+        let after = before.accessed(now).fetched().with_clock((before.clock() + 1).min(CLOCK_MAX));
+        if after != before {
+            memory.set_usage(found.handle, after);
+        }
+        if let Some(expiry) = expiry {
+            memory.set_expiry(found.handle, record::expiry_s(expiry));
+            memory.begin_timer(&mut self.stripe, found.handle, now);
+        }
+        let view = self.view(found.handle, &found.header, now);
+        ItemView { expiry: expiry.unwrap_or(view.expiry), ..view }
     }
 
     fn view(&self, handle: Handle, header: &Header, now: Now) -> ItemView<'_> {
-        let last_access_age_s = match header.state {
-            State::Live { last_access_s } => seconds(now).saturating_sub(last_access_s),
-            State::Stale { .. } | State::Dead => 0,
-        };
+        let memory = self.memory;
         ItemView {
-            key: self.log.key(handle),
-            flags: header.flags,
-            cas: lookaside_protocol::Cas(header.cas),
-            expiry: header.expiry,
-            last_access_age_s,
-            fetched: header.fetched,
-            value: self.log.value(handle, header),
+            key: memory.key(handle, header),
+            flags: memory.flags(handle, header),
+            cas: self.cas(header),
+            expiry: header.expiry(),
+            last_access_age_s: if header.is_stale() { 0 } else { header.usage.access_age_s(now) },
+            fetched: header.usage.is_fetched(),
+            value: self.value(handle, header),
         }
     }
-}
 
-/// The moment in whole seconds, as it is kept with an item.
-pub(crate) fn seconds(now: Now) -> u32 {
-    u32::try_from(now.unix_ms / 1000).unwrap_or(u32::MAX)
+    /// The value of an item of this stripe.
+    pub(crate) fn value(&self, handle: Handle, header: &Header) -> Value<'_> {
+        let first = self.memory.value_here(handle, header);
+        match header.is_chained() {
+            true => {
+                let (next, value_bytes) = self.memory.chain(handle, header);
+                Value::chained(first, self.memory, next, value_bytes - first.len())
+            }
+            false => Value::whole(first),
+        }
+    }
 }

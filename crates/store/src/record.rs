@@ -1,136 +1,334 @@
-//! An item's bytes in the log, and the header in front of them.
+//! What stands at the front of a chunk.
 //!
 //! ```text
-//!  0        8        12       16           20        21    22            24                   32
-//!  | cas    | expiry | flags  | value size | key size| bits| spare units | last access, or     | key | value | spare
-//!  |        |        |        |            |         |     |             | end of the stale    |
-//! ```
-//! Every record starts at a multiple of [`UNIT_BYTES`] and is that many bytes long, spare included. Spare room is
-//! left when a smaller value was written over a larger one.
+//!           0          4          8          12         16
+//! head      | sequence | expiry   | shape    | usage    | client flags? | chain? | key | value, or its first piece
+//! follower  | head     | next     | bytes    | usage    | piece of the value
+//! free      |          | next     |          | usage
 //!
-//! Absent: the tag. Whoever moves a record hashes its key again; that is rarer than storing one.
+//! shape     key bytes 8 | value bytes in this chunk 21 | has client flags | is chained | is stale
+//! usage     stripe 8 | state 2 | clock 2 | fetched 1 | last access, Unix seconds mod 2^19
+//! chain     handle of the first follower 4 | bytes of the whole value 4
+//! ```
+//! Client flags are there if they are not 0; the chain is there if the value does not fit one chunk. A stale value
+//! needs no sequence and no last access: together these bits say until when it may be shown, in milliseconds.
+//!
+//! The usage tells an evictor, who does not hold the stripe's lock yet, all that it needs to choose a victim: whose item
+//! it is and how it was used. Everything in front of the key is read and written as atomics; nothing is torn, and order
+//! comes from the locks.
 
+use crate::memory::Memory;
 use crate::{Expiry, Now};
+use std::sync::atomic::Ordering::Relaxed;
 
-/// Records are laid out in units of this.
-pub(crate) const UNIT_BYTES: usize = 8;
-/// What every record carries in front of its key.
-pub(crate) const HEADER_BYTES: usize = 32;
+/// What every chunk carries in front.
+pub(crate) const HEADER_BYTES: usize = 16;
+pub(crate) const FLAGS_BYTES: usize = 4;
+pub(crate) const CHAIN_BYTES: usize = 8;
 
-const BIT_DEAD: u8 = 1;
-const BIT_STALE: u8 = 2;
-const BIT_NEVER: u8 = 4;
-const BIT_REFERENCED: u8 = 8;
-const BIT_FETCHED: u8 = 16;
+const SHAPE_FLAGS: u32 = 1 << 29;
+const SHAPE_CHAINED: u32 = 1 << 30;
+const SHAPE_STALE: u32 = 1 << 31;
+const VALUE_BITS: u32 = 21;
 
-/// What a record is good for.
+const STATE_SHIFT: u32 = 8;
+const CLOCK_SHIFT: u32 = 10;
+/// How often an item may be passed over by eviction after it was last asked for.
+pub(crate) const CLOCK_MAX: u32 = 3;
+const USAGE_FETCHED: u32 = 1 << 12;
+const ACCESS_SHIFT: u32 = 13;
+const ACCESS_MASK: u32 = (1 << 19) - 1;
+
+/// Where a chunk lies: page and number within the page. 0 is none: the first page belongs to the index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Handle(pub u32);
+
+/// What a chunk is good for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// A get may see it.
-    Live {
-        /// The Unix second of the last get, or of the store.
-        last_access_s: u32,
-    },
-    /// Only a lease-get may see it, and only until then.
-    Stale {
-        /// Unix milliseconds.
-        until_ms: u64,
-    },
-    /// Nothing refers to it: room to be reclaimed.
-    Dead,
+    Free = 0,
+    /// Taken by a thread, and nobody else's business.
+    Taken = 1,
+    /// An item that the index knows.
+    Head = 2,
+    /// A further piece of such an item's value.
+    Follower = 3,
 }
 
-/// A record's header, decoded.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Header {
-    pub cas: u64,
-    pub expiry: Expiry,
-    pub flags: u32,
-    pub value_bytes: u32,
-    pub key_bytes: u8,
-    pub spare_units: u16,
-    pub state: State,
-    /// Asked for since eviction last came by: it stays for another round.
-    pub referenced: bool,
-    pub fetched: bool,
-}
+/// The last word of a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Usage(pub u32);
 
-/// The room that a key and a value need, in bytes.
-pub(crate) fn record_bytes(key_bytes: usize, value_bytes: usize) -> usize {
-    (HEADER_BYTES + key_bytes + value_bytes).next_multiple_of(UNIT_BYTES)
-}
+impl Usage {
+    pub fn new(lane: usize, state: State, clock: u32, now: Now) -> Usage {
+        Usage(lane as u32 | (state as u32) << STATE_SHIFT | clock << CLOCK_SHIFT).accessed(now)
+    }
 
-impl Header {
-    /// Reads the header at the front of `record`.
-    pub fn decode(record: &[u8]) -> Header {
-        let bits = record[21];
-        Header {
-            cas: u64_at(record, 0),
-            expiry: match bits & BIT_NEVER {
-                0 => Expiry::At { unix_s: u32_at(record, 8) },
-                _ => Expiry::Never,
-            },
-            flags: u32_at(record, 12),
-            value_bytes: u32_at(record, 16),
-            key_bytes: record[20],
-            spare_units: u16::from_le_bytes([record[22], record[23]]),
-            state: match bits & (BIT_DEAD | BIT_STALE) {
-                0 => State::Live { last_access_s: u32_at(record, 24) },
-                BIT_STALE => State::Stale { until_ms: u64_at(record, 24) },
-                _ => State::Dead,
-            },
-            referenced: bits & BIT_REFERENCED != 0,
-            fetched: bits & BIT_FETCHED != 0,
+    /// Of a chunk that belongs to the thread that has it.
+    pub fn taken() -> Usage {
+        Usage((State::Taken as u32) << STATE_SHIFT)
+    }
+
+    pub fn lane(self) -> usize {
+        (self.0 & 0xff) as usize
+    }
+
+    pub fn state(self) -> State {
+        match self.0 >> STATE_SHIFT & 3 {
+            0 => State::Free,
+            1 => State::Taken,
+            2 => State::Head,
+            _ => State::Follower,
         }
     }
 
-    /// Writes the header to the front of `record`.
-    pub fn encode(&self, record: &mut [u8]) {
-        let (expiry_s, never) = match self.expiry {
-            Expiry::At { unix_s } => (unix_s, 0),
-            Expiry::Never => (0, BIT_NEVER),
-        };
-        let (tail, state) = match self.state {
-            State::Live { last_access_s } => (u64::from(last_access_s), 0),
-            State::Stale { until_ms } => (until_ms, BIT_STALE),
-            State::Dead => (0, BIT_DEAD),
-        };
-        let referenced = if self.referenced { BIT_REFERENCED } else { 0 };
-        let fetched = if self.fetched { BIT_FETCHED } else { 0 };
-        record[0..8].copy_from_slice(&self.cas.to_le_bytes());
-        record[8..12].copy_from_slice(&expiry_s.to_le_bytes());
-        record[12..16].copy_from_slice(&self.flags.to_le_bytes());
-        record[16..20].copy_from_slice(&self.value_bytes.to_le_bytes());
-        record[20] = self.key_bytes;
-        record[21] = never | state | referenced | fetched;
-        record[22..24].copy_from_slice(&self.spare_units.to_le_bytes());
-        record[24..32].copy_from_slice(&tail.to_le_bytes());
+    pub fn clock(self) -> u32 {
+        self.0 >> CLOCK_SHIFT & CLOCK_MAX
     }
 
-    /// The whole record, spare included.
-    pub fn record_bytes(&self) -> usize {
-        self.tight_bytes() + usize::from(self.spare_units) * UNIT_BYTES
+    pub fn with_clock(self, clock: u32) -> Usage {
+        Usage(self.0 & !(CLOCK_MAX << CLOCK_SHIFT) | clock << CLOCK_SHIFT)
     }
 
-    /// The record without its spare room.
-    pub fn tight_bytes(&self) -> usize {
-        record_bytes(usize::from(self.key_bytes), self.value_bytes as usize)
+    pub fn is_fetched(self) -> bool {
+        self.0 & USAGE_FETCHED != 0
     }
 
-    /// Whether nobody may see the record any more at `now`. A stale value is gone at the earlier of its two ends.
+    pub fn fetched(self) -> Usage {
+        Usage(self.0 | USAGE_FETCHED)
+    }
+
+    pub fn accessed(self, now: Now) -> Usage {
+        self.with_access_bits(seconds(now))
+    }
+
+    /// Seconds since the last access; wraps after six days.
+    pub fn access_age_s(self, now: Now) -> u32 {
+        seconds(now).wrapping_sub(self.0 >> ACCESS_SHIFT) & ACCESS_MASK
+    }
+
+    fn with_access_bits(self, bits: u32) -> Usage {
+        Usage(self.0 & !(ACCESS_MASK << ACCESS_SHIFT) | (bits & ACCESS_MASK) << ACCESS_SHIFT)
+    }
+}
+
+/// The header of an item, decoded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Header {
+    pub sequence: u32,
+    /// 0: never.
+    pub expiry_s: u32,
+    pub shape: u32,
+    pub usage: Usage,
+}
+
+impl Header {
+    pub fn key_bytes(&self) -> usize {
+        (self.shape & 0xff) as usize
+    }
+
+    /// The bytes of the value that lie in the head.
+    pub fn value_bytes_here(&self) -> usize {
+        (self.shape >> 8 & ((1 << VALUE_BITS) - 1)) as usize
+    }
+
+    pub fn has_flags(&self) -> bool {
+        self.shape & SHAPE_FLAGS != 0
+    }
+
+    pub fn is_chained(&self) -> bool {
+        self.shape & SHAPE_CHAINED != 0
+    }
+
+    pub fn is_stale(&self) -> bool {
+        self.shape & SHAPE_STALE != 0
+    }
+
+    pub fn expiry(&self) -> Expiry {
+        match self.expiry_s {
+            0 => Expiry::Never,
+            unix_s => Expiry::At { unix_s },
+        }
+    }
+
+    /// Until when a stale value may be shown.
+    pub fn stale_until_ms(&self) -> u64 {
+        u64::from(self.usage.0 >> ACCESS_SHIFT) << 32 | u64::from(self.sequence)
+    }
+
+    /// The same item as a stale value, which eviction will not spare.
+    pub fn stale(self, until_ms: u64) -> Header {
+        let usage = self.usage.with_clock(0).with_access_bits((until_ms >> 32) as u32);
+        Header { sequence: until_ms as u32, shape: self.shape | SHAPE_STALE, usage, ..self }
+    }
+
+    /// Whether nobody may see the item any more at `now`. A stale value is gone at the earlier of its two ends.
     pub fn is_past(&self, now: Now) -> bool {
-        let stale_is_over = match self.state {
-            State::Stale { until_ms } => until_ms <= now.unix_ms,
-            State::Live { .. } | State::Dead => false,
-        };
-        stale_is_over || self.expiry.is_past(now)
+        self.is_stale() && self.stale_until_ms() <= now.unix_ms || self.expiry().is_past(now)
+    }
+
+    fn chain_at(&self) -> usize {
+        HEADER_BYTES + if self.has_flags() { FLAGS_BYTES } else { 0 }
+    }
+
+    fn key_at(&self) -> usize {
+        self.chain_at() + if self.is_chained() { CHAIN_BYTES } else { 0 }
+    }
+
+    fn value_at(&self) -> usize {
+        self.key_at() + self.key_bytes()
+    }
+
+    /// The bytes of the head that are in use.
+    pub fn head_bytes(&self) -> usize {
+        self.value_at() + self.value_bytes_here()
     }
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes were cut"))
+/// The shape of an item with so many bytes of key, of value in the head, and with what else it needs.
+pub(crate) fn shape(key_bytes: usize, value_bytes: usize, has_flags: bool, is_chained: bool) -> u32 {
+    debug_assert!(key_bytes < 1 << 8 && value_bytes < 1 << VALUE_BITS);
+    let flags = if has_flags { SHAPE_FLAGS } else { 0 };
+    let chained = if is_chained { SHAPE_CHAINED } else { 0 };
+    key_bytes as u32 | (value_bytes as u32) << 8 | flags | chained
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes were cut"))
+/// An expiry as it is kept. The first second of all is as past as the one after it.
+pub(crate) fn expiry_s(expiry: Expiry) -> u32 {
+    match expiry {
+        Expiry::Never => 0,
+        Expiry::At { unix_s } => unix_s.max(1),
+    }
+}
+
+/// The moment in whole seconds.
+pub(crate) fn seconds(now: Now) -> u32 {
+    (now.unix_ms / 1000) as u32
+}
+
+/// Headers and what they describe. Fields are read and written under the lock of the item's stripe, but for the usage.
+impl Memory {
+    pub fn usage(&self, handle: Handle) -> Usage {
+        Usage(self.region.word(self.at(handle) + 12).load(Relaxed))
+    }
+
+    pub fn set_usage(&self, handle: Handle, usage: Usage) {
+        self.region.word(self.at(handle) + 12).store(usage.0, Relaxed);
+    }
+
+    /// Changes the usage unless somebody else just did.
+    pub fn exchange_usage(&self, handle: Handle, old: Usage, new: Usage) -> bool {
+        self.region.word(self.at(handle) + 12).compare_exchange(old.0, new.0, Relaxed, Relaxed).is_ok()
+    }
+
+    /// The first word of a chunk: an item's sequence, a follower's head.
+    pub fn first_word(&self, handle: Handle) -> u32 {
+        self.region.word(self.at(handle)).load(Relaxed)
+    }
+
+    /// The second word of a chunk: the next free chunk, the next follower.
+    pub fn next(&self, handle: Handle) -> u32 {
+        self.region.word(self.at(handle) + 4).load(Relaxed)
+    }
+
+    pub fn set_next(&self, handle: Handle, next: u32) {
+        self.region.word(self.at(handle) + 4).store(next, Relaxed);
+    }
+
+    pub fn header(&self, handle: Handle) -> Header {
+        self.header_at(self.at(handle))
+    }
+
+    fn header_at(&self, at: usize) -> Header {
+        let [sequence, expiry_s, shape, usage] = self.region.header(at).each_ref().map(|word| word.load(Relaxed));
+        Header { sequence, expiry_s, shape, usage: Usage(usage) }
+    }
+
+    /// The header of the item at `handle`, if that is the item of `key`.
+    #[inline]
+    pub fn header_if(&self, handle: Handle, key: &[u8]) -> Option<Header> {
+        let at = self.at(handle);
+        let header = self.header_at(at);
+        let is_it = header.key_bytes() == key.len() && self.region.bytes(at + header.key_at(), key.len()) == key;
+        is_it.then_some(header)
+    }
+
+    pub fn set_header(&self, handle: Handle, header: &Header) {
+        let at = self.at(handle);
+        let words = [header.sequence, header.expiry_s, header.shape, header.usage.0];
+        for (index, word) in words.into_iter().enumerate() {
+            self.region.word(at + 4 * index).store(word, Relaxed);
+        }
+    }
+
+    pub fn set_expiry(&self, handle: Handle, expiry_s: u32) {
+        self.region.word(self.at(handle) + 4).store(expiry_s, Relaxed);
+    }
+
+    pub fn key(&self, handle: Handle, header: &Header) -> &[u8] {
+        self.region.bytes(self.at(handle) + header.key_at(), header.key_bytes())
+    }
+
+    pub fn flags(&self, handle: Handle, header: &Header) -> u32 {
+        match header.has_flags() {
+            true => self.region.word(self.at(handle) + HEADER_BYTES).load(Relaxed),
+            false => 0,
+        }
+    }
+
+    /// The value, or its first piece.
+    pub fn value_here(&self, handle: Handle, header: &Header) -> &[u8] {
+        self.region.bytes(self.at(handle) + header.value_at(), header.value_bytes_here())
+    }
+
+    /// The first follower of an item that is chained, and the bytes of the whole value.
+    pub fn chain(&self, handle: Handle, header: &Header) -> (Handle, usize) {
+        let at = self.at(handle) + header.chain_at();
+        let next = self.region.word(at).load(Relaxed);
+        (Handle(next), self.region.word(at + 4).load(Relaxed) as usize)
+    }
+
+    pub fn set_chain(&self, handle: Handle, header: &Header, first: Handle, value_bytes: usize) {
+        let at = self.at(handle) + header.chain_at();
+        self.region.word(at).store(first.0, Relaxed);
+        self.region.word(at + 4).store(value_bytes as u32, Relaxed);
+    }
+
+    /// A follower's piece of the value, and the follower after it.
+    pub fn follower(&self, handle: Handle) -> (&[u8], Handle) {
+        let at = self.at(handle);
+        let bytes = self.region.word(at + 8).load(Relaxed) as usize;
+        (self.region.bytes(at + HEADER_BYTES, bytes), Handle(self.next(handle)))
+    }
+
+    /// Fills a chunk that was taken with a piece of a value; it is published with its head.
+    pub fn write_follower(&self, handle: Handle, next: u32, piece: &[u8]) {
+        let at = self.at(handle);
+        self.set_next(handle, next);
+        self.region.word(at + 8).store(piece.len() as u32, Relaxed);
+        self.region.write(at + HEADER_BYTES, piece);
+    }
+
+    /// Makes a follower part of the item at `head`.
+    pub fn publish_follower(&self, handle: Handle, head: Handle, lane: usize, now: Now) {
+        self.region.word(self.at(handle)).store(head.0, Relaxed);
+        self.set_usage(handle, Usage::new(lane, State::Follower, 0, now));
+    }
+
+    /// Fills a chunk that was taken with flags, key and value, or as much of it as is said to lie here.
+    pub fn write_head(&self, handle: Handle, header: &Header, flags: u32, key: &[u8], value: &[u8]) {
+        let at = self.at(handle);
+        if header.has_flags() {
+            self.region.word(at + HEADER_BYTES).store(flags, Relaxed);
+        }
+        self.region.write(at + header.key_at(), key);
+        self.region.write(at + header.value_at(), &value[..header.value_bytes_here()]);
+    }
+
+    /// Copies what follows the header of an item that is in one chunk into one that was taken.
+    pub fn copy_payload(&self, from: Handle, to: Handle, header: &Header) {
+        let bytes = header.head_bytes() - HEADER_BYTES;
+        let payload = self.region.bytes(self.at(from) + HEADER_BYTES, bytes);
+        self.region.write(self.at(to) + HEADER_BYTES, payload);
+    }
 }

@@ -29,6 +29,14 @@ pub struct Statistics {
     pub leases_forgotten: u64,
     /// Hold-offs that had to be merged for want of room: safe, but adds of other keys are refused with them.
     pub hold_offs_merged: u64,
+    /// Items whose timer took them out of memory in the second in which they expired; part of `expirations`.
+    pub transient_expirations: u64,
+    /// Items whose timer could not be kept for want of room: they leave when they are come across.
+    pub transients_untimed: u64,
+    /// Pages that moved from one slab class to another, or to the index.
+    pub page_moves: u64,
+    /// Items in use that were carried over to another page of their class when theirs moved away.
+    pub items_moved: u64,
 }
 
 impl std::ops::Add for Statistics {
@@ -49,6 +57,10 @@ impl std::ops::Add for Statistics {
             hold_off_refusals: self.hold_off_refusals + other.hold_off_refusals,
             leases_forgotten: self.leases_forgotten + other.leases_forgotten,
             hold_offs_merged: self.hold_offs_merged + other.hold_offs_merged,
+            transient_expirations: self.transient_expirations + other.transient_expirations,
+            transients_untimed: self.transients_untimed + other.transients_untimed,
+            page_moves: self.page_moves + other.page_moves,
+            items_moved: self.items_moved + other.items_moved,
         }
     }
 }

@@ -1,37 +1,41 @@
-//! One stripe: a share of the keys with its own share of the memory, behind its own lock, owing nothing to the others.
+//! One stripe: a share of the keys behind its own lock. Its items lie in the memory that all stripes share.
 //!
 //! ```text
-//! hash of a key:  [ stripe | .. set of leases, of hold-offs .. | home in the index, tag ]
-//!                      |
-//!      stripe:  index --> log of records;  leases;  hold-offs;  flushes ahead;  counters
-//! ```
-//! The verbs are beside this file: `read.rs`, `write.rs`; who leaves when memory is short: `eviction.rs`. Here is what
-//! they share: finding a record, placing one, dropping one.
+//! hash of a key:  [ tag | .. set of leases, of hold-offs .. | bucket .. stripe ]
 //!
-//! Memory is counted in full: pages with what the allocator adds to them, the index, the tables. The sum never
-//! exceeds the stripe's share, but for the old half of an index while it is doubled.
+//! stripe, under its lock:  leases;  hold-offs;  flushes ahead;  timers;  counters;  the right to change its buckets
+//! memory, shared:          index buckets --> chunks in slab pages
+//! ```
+//! The verbs are beside this file: `read.rs`, `write.rs`. Here is what they share: finding an item, placing one,
+//! dropping one. A stripe's lock is held for the whole of a verb; which further locks may be taken under it is said in
+//! `memory.rs`.
+//!
+//! An item never changes once it can be found, but for its expiry, its usage and its becoming stale: whoever changes a
+//! value writes another item and puts it in the old one's place.
 
 use crate::flush::FlushSchedule;
 use crate::hold_off::HoldOffTable;
-use crate::index::Index;
+use crate::index::SlotAt;
 use crate::lease::{LeaseTable, TokenSource};
-use crate::log::{Handle, Log};
-use crate::record::{self, Header, State, UNIT_BYTES};
+use crate::memory::{Memory, lock};
+use crate::record::{self, CHAIN_BYTES, FLAGS_BYTES, HEADER_BYTES, Handle, Header, State, Usage};
+use crate::transient::Wheel;
 use crate::{Expiry, HashedKey, Now, Options, Statistics};
 use lookaside_protocol::Cas;
+use std::sync::{Mutex, MutexGuard};
 
-/// Of a stripe's memory, one part in this many holds leases: about one per 1.5 KiB.
-const LEASE_SHARE: usize = 64;
-/// Of a stripe's memory, one part in this many holds hold-offs: about one per 2 KiB.
-const HOLD_OFF_SHARE: usize = 128;
+/// Of the memory, one part in this many holds leases: about one per 6 KiB.
+const LEASE_SHARE: usize = 256;
+/// Of the memory, one part in this many holds hold-offs: about one per 9 KiB.
+const HOLD_OFF_SHARE: usize = 512;
 
 /// No memory could be freed.
 pub(crate) struct NoRoom;
 
-/// A record that was looked up.
+/// An item that was looked up.
 #[derive(Clone, Copy)]
 pub(crate) struct Found {
-    pub position: usize,
+    pub slot: SlotAt,
     pub handle: Handle,
     pub header: Header,
 }
@@ -39,155 +43,267 @@ pub(crate) struct Found {
 impl Found {
     /// Whether a get may see it.
     pub fn is_live(&self) -> bool {
-        matches!(self.header.state, State::Live { .. })
+        !self.header.is_stale()
     }
 }
 
-/// What a record is made of, beside its key.
+/// What an item is made of, beside its key.
 pub(crate) struct Content<'a> {
     pub flags: u32,
     pub expiry: Expiry,
-    pub state: State,
+    /// `None`: a live value.
+    pub stale_until_ms: Option<u64>,
     pub value: &'a [u8],
 }
 
-/// One stripe of a store.
+/// What belongs to one stripe alone. A get touches the first cache line.
+#[repr(C)]
 pub(crate) struct Stripe {
-    pub(crate) index: Index,
-    pub(crate) log: Log,
-    pub(crate) leases: LeaseTable,
-    pub(crate) hold_offs: HoldOffTable,
-    pub(crate) flushes: FlushSchedule,
-    pub(crate) counters: Statistics,
-    pub(crate) bytes_max: usize,
-    pub(crate) item_bytes_max: usize,
-    pub(crate) stale_ms: u64,
-    cas_last: u64,
-    cas_step: u64,
+    /// Nothing is to be done before: no flush, no turn of the wheel. In Unix milliseconds.
+    pub due_ms: u64,
+    pub lane: usize,
+    pub items: usize,
+    pub leases: LeaseTable,
+    pub hold_offs: HoldOffTable,
+    pub flushes: FlushSchedule,
+    pub wheel: Wheel,
+    pub counters: Statistics,
+    sequence: u32,
 }
 
 impl Stripe {
     /// The stripe number `lane` of `lanes`.
     pub fn new(options: &Options, lane: usize, lanes: usize) -> Stripe {
-        let bytes_max = options.memory_bytes_max / lanes;
+        let share_bytes = options.memory_bytes_max / lanes;
         let tokens = TokenSource::new(options.seed, lane, lanes);
         let interval_outlasts_token = options.lease_interval_outlasts_delete;
-        let lease_bytes = bytes_max / LEASE_SHARE;
+        let lease_bytes = share_bytes / LEASE_SHARE;
         Stripe {
-            index: Index::new(),
-            log: Log::new(bytes_max),
+            due_ms: 0,
+            lane,
+            items: 0,
             leases: LeaseTable::new(lease_bytes, tokens, options.lease_interval_ms, interval_outlasts_token),
-            hold_offs: HoldOffTable::new(bytes_max / HOLD_OFF_SHARE),
+            hold_offs: HoldOffTable::new(share_bytes / HOLD_OFF_SHARE),
             flushes: FlushSchedule::default(),
+            wheel: Wheel::default(),
             counters: Statistics::default(),
-            bytes_max,
-            item_bytes_max: options.item_bytes_max,
-            stale_ms: options.stale_ms.into(),
-            cas_last: lane as u64 + 1,
-            cas_step: lanes as u64,
+            sequence: 0,
         }
     }
 
-    /// All that the stripe takes.
-    pub fn memory_bytes(&self) -> usize {
-        let tables = self.index.bytes() + self.leases.bytes() + self.hold_offs.bytes();
-        size_of::<Stripe>() + tables + self.log.bytes()
+    /// What the stripe takes beside its items.
+    pub fn bytes(&self) -> usize {
+        size_of::<Lane>() + self.leases.bytes() + self.hold_offs.bytes()
     }
 
     /// A copy of the counters, with the gauges filled in.
     pub fn statistics(&self) -> Statistics {
         Statistics {
-            items: self.index.items() as u64,
-            memory_bytes: self.memory_bytes() as u64,
+            items: self.items as u64,
             leases_forgotten: self.leases.forgotten,
             hold_offs_merged: self.hold_offs.merged,
             ..self.counters
         }
     }
 
-    /// Carries out a flush that is due: every verb begins with it. Hold-offs stay: what they keep out is older still.
-    pub fn flush_if_due(&mut self, now: Now) {
-        if self.flushes.take_due(now) {
-            self.index = Index::new();
-            self.log = Log::new(self.bytes_max);
-            self.leases.clear();
+    /// Never the same twice before 2^32 stores have come to the stripe.
+    fn next_sequence(&mut self) -> u32 {
+        self.sequence = self.sequence.wrapping_add(1);
+        self.sequence
+    }
+}
+
+/// A stripe behind its lock, on cache lines of its own: the lock and what a get looks at share the first.
+#[repr(align(64))]
+pub(crate) struct Lane(pub Mutex<Stripe>);
+
+/// A stripe under its lock, and the memory.
+pub(crate) struct Locked<'s> {
+    pub memory: &'s Memory,
+    pub stripe: MutexGuard<'s, Stripe>,
+}
+
+impl<'s> Locked<'s> {
+    /// Waits for the stripe; then carries out a flush and timers that are due. Every verb begins with it.
+    pub fn new(memory: &'s Memory, lane: usize, now: Now) -> Locked<'s> {
+        let mut locked = Locked { memory, stripe: lock(&memory.stripes[lane].0) };
+        if now.unix_ms >= locked.stripe.due_ms {
+            locked.do_what_is_due(now);
         }
+        locked
     }
 
-    /// The record of `key`, live or stale. One whose time has come is dropped.
+    fn do_what_is_due(&mut self, now: Now) {
+        if self.stripe.flushes.take_due(now) {
+            self.flush();
+        }
+        let is_done = self.turn_wheel(now);
+        let next_second_ms = (now.unix_ms / 1000 + 1) * 1000;
+        let next_flush_ms = self.stripe.flushes.next_ms();
+        self.stripe.due_ms = if is_done { next_flush_ms.min(next_second_ms) } else { now.unix_ms };
+    }
+
+    /// The item of `key`, live or stale. One whose time has come is dropped.
     pub fn find(&mut self, key: HashedKey<'_>, now: Now) -> Option<Found> {
-        let (position, handle) = self.index.find(key.tag(), |handle| self.log.key(handle) == key.key())?;
-        let found = Found { position, handle, header: self.log.header(handle) };
+        let found = self.look_up(key)?;
         if found.header.is_past(now) {
-            self.drop_record(found);
-            self.counters.expirations += 1;
+            self.drop_item(found);
+            self.stripe.counters.expirations += 1;
             return None;
         }
         Some(found)
     }
 
-    /// Asks the processor for the record that `key` probably has: the tag is trusted, the key not compared.
-    pub fn prefetch_record(&self, key: HashedKey<'_>) {
-        if let Some((_, handle)) = self.index.find(key.tag(), |_| true) {
-            self.log.prefetch(handle);
-        }
-    }
-
-    /// The live record of `key`.
+    /// The live item of `key`.
     pub fn find_live(&mut self, key: HashedKey<'_>, now: Now) -> Option<Found> {
         self.find(key, now).filter(Found::is_live)
     }
 
-    /// Takes a record out.
-    pub fn drop_record(&mut self, found: Found) {
-        self.index.remove(found.position);
-        self.log.bury(found.handle);
+    fn look_up(&self, key: HashedKey<'_>) -> Option<Found> {
+        let memory = self.memory;
+        let is_it = |handle| Some((handle, memory.header_if(handle, key.key())?));
+        let (slot, (handle, header)) = memory.index.find(&memory.region, key, is_it)?;
+        Some(Found { slot, handle, header })
     }
 
-    /// Puts `content` under `key`, in place of whatever was there.
+    /// Takes an item out.
+    pub fn drop_item(&mut self, found: Found) {
+        self.memory.index.clear(&self.memory.region, found.slot);
+        self.stripe.items -= 1;
+        self.free_item(found);
+    }
+
+    fn free_item(&mut self, found: Found) {
+        let mut spoils = Vec::new();
+        self.memory.take_apart(found.handle, &found.header, &mut spoils);
+        self.memory.free(found.handle);
+        self.memory.free_all(&spoils);
+    }
+
+    /// Puts `content` under `key`, in place of whatever was there. Without room, the old item stays.
     pub fn place(&mut self, key: HashedKey<'_>, content: &Content<'_>, now: Now) -> Result<Cas, NoRoom> {
-        let bytes = record::record_bytes(key.key().len(), content.value.len());
-        let mut header = self.header_for(key, content);
-        if let Some(found) = self.find(key, now) {
-            if let Some(spare_units) = spare_units_if_fitting(found.header.record_bytes(), bytes) {
-                header.spare_units = spare_units;
-                header.referenced = true;
-                self.log.write(found.handle, &header, key.key(), content.value);
-                return Ok(Cas(header.cas));
+        let (handle, header) = self.build(key, content, now)?;
+        // Looked up only now: the old item may have been evicted to make room for the new one.
+        match self.look_up(key) {
+            Some(old) => {
+                let clock = (old.header.usage.clock() + 1).min(record::CLOCK_MAX);
+                let usage = header.usage.with_clock(if content.stale_until_ms.is_none() { clock } else { 0 });
+                self.memory.set_header(handle, &Header { usage, ..header });
+                self.memory.index.put(&self.memory.region, old.slot, key, handle);
+                self.free_item(old);
             }
-            self.drop_record(found);
+            None => {
+                let slot = self.make_vacancy(key, now);
+                self.memory.set_header(handle, &header);
+                self.memory.index.put(&self.memory.region, slot, key, handle);
+                self.stripe.items += 1;
+            }
         }
-        self.make_index_room(now)?;
-        let handle = self.allocate(key.key().len(), bytes, now)?;
-        self.log.write(handle, &header, key.key(), content.value);
-        self.index.insert(key.tag(), handle);
-        Ok(Cas(header.cas))
+        self.memory.begin_timer(&mut self.stripe, handle, now);
+        // Last, since this may evict anybody.
+        self.memory.grow_index(&mut self.stripe, now);
+        Ok(self.cas(&header))
     }
 
-    /// The next CAS unique. Lanes never share one, and each only grows.
-    pub fn next_cas(&mut self) -> u64 {
-        self.cas_last += self.cas_step;
-        self.cas_last
+    /// The CAS unique of a live item. It grows with each store, and stripes never share one.
+    pub fn cas(&self, header: &Header) -> Cas {
+        Cas(u64::from(header.sequence) << 8 | self.stripe.lane as u64)
     }
 
-    fn header_for(&mut self, key: HashedKey<'_>, content: &Content<'_>) -> Header {
-        Header {
-            cas: self.next_cas(),
-            expiry: content.expiry,
-            flags: content.flags,
-            value_bytes: content.value.len() as u32,
-            key_bytes: key.key().len() as u8,
-            spare_units: 0,
-            state: content.state,
-            referenced: false,
-            fetched: false,
+    /// Makes a live item stale.
+    pub fn make_stale(&mut self, found: Found, until_ms: u64, now: Now) {
+        self.memory.set_header(found.handle, &found.header.stale(until_ms));
+        self.memory.begin_timer(&mut self.stripe, found.handle, now);
+    }
+
+    /// Fills chunks with an item, all but its header; they are nobody's business yet.
+    fn build(&mut self, key: HashedKey<'_>, content: &Content<'_>, now: Now) -> Result<(Handle, Header), NoRoom> {
+        let (memory, lane) = (self.memory, self.stripe.lane);
+        let front_bytes = HEADER_BYTES + if content.flags == 0 { 0 } else { FLAGS_BYTES } + key.key().len();
+        let class = memory.geometry.class_for(front_bytes + content.value.len());
+        let (class, here) = match class {
+            Some(class) => (class, content.value.len()),
+            None => (memory.geometry.timer_class() - 1, memory.geometry.chunk_bytes_max() - front_bytes - CHAIN_BYTES),
+        };
+        let is_chained = here < content.value.len();
+        let shape = record::shape(key.key().len(), here, content.flags != 0, is_chained);
+        let expiry_s = record::expiry_s(content.expiry);
+        let usage = Usage::new(lane, State::Head, 0, now);
+        let header = Header { sequence: self.stripe.next_sequence(), expiry_s, shape, usage };
+        let header = content.stale_until_ms.map_or(header, |until_ms| header.stale(until_ms));
+
+        let head = memory.allocate(class, &mut self.stripe, now)?;
+        if is_chained {
+            match self.build_chain(&content.value[here..], now) {
+                Ok(followers) => {
+                    memory.set_chain(head, &header, followers[0], content.value.len());
+                    followers.iter().for_each(|&follower| memory.publish_follower(follower, head, lane, now));
+                }
+                Err(NoRoom) => {
+                    memory.free(head);
+                    return Err(NoRoom);
+                }
+            }
         }
+        memory.write_head(head, &header, content.flags, key.key(), content.value);
+        Ok((head, header))
     }
-}
 
-/// The spare room that is left when `bytes_new` are written over a record of `bytes_old`; `None` when they do not fit
-/// or would waste more than half of it.
-fn spare_units_if_fitting(bytes_old: usize, bytes_new: usize) -> Option<u16> {
-    let spare = bytes_old.checked_sub(bytes_new).filter(|&spare| spare <= bytes_new)?;
-    u16::try_from(spare / UNIT_BYTES).ok()
+    fn build_chain(&mut self, value: &[u8], now: Now) -> Result<Vec<Handle>, NoRoom> {
+        let memory = self.memory;
+        let piece_bytes_max = memory.geometry.chunk_bytes_max() - HEADER_BYTES;
+        let mut followers = Vec::with_capacity(value.len().div_ceil(piece_bytes_max));
+        for piece in value.chunks(piece_bytes_max) {
+            let class = memory.geometry.class_for(HEADER_BYTES + piece.len()).expect("pieces fit the largest chunk");
+            match memory.allocate(class, &mut self.stripe, now) {
+                Ok(follower) => followers.push(follower),
+                Err(NoRoom) => {
+                    memory.free_all(&followers);
+                    return Err(NoRoom);
+                }
+            }
+        }
+        for (place, piece) in value.chunks(piece_bytes_max).enumerate() {
+            let next = followers.get(place + 1).map_or(0, |next| next.0);
+            memory.write_follower(followers[place], next, piece);
+        }
+        Ok(followers)
+    }
+
+    /// An empty slot for a key that has none. When both of its buckets are full somebody moves, or leaves.
+    fn make_vacancy(&mut self, key: HashedKey<'_>, now: Now) -> SlotAt {
+        let (memory, index, region) = (self.memory, &self.memory.index, &self.memory.region);
+        if let Some(slot) = index.vacancy(region, key) {
+            return slot;
+        }
+        if let Some(slot) = index.make_vacancy(region, key, &|item| memory.hashed_key(item)) {
+            return slot;
+        }
+        // While there are few buckets, one stripe may have far more items than its share.
+        memory.grow_index_in_all_stripes(&mut self.stripe, now);
+        if let Some(slot) =
+            index.vacancy(region, key).or_else(|| index.make_vacancy(region, key, &|item| memory.hashed_key(item)))
+        {
+            return slot;
+        }
+        let coldness = |handle| {
+            let usage = memory.usage(handle);
+            (std::cmp::Reverse(usage.clock()), usage.access_age_s(now))
+        };
+        let coldest = index.candidates(region, key).max_by_key(|&(_, handle)| coldness(handle));
+        let (slot, handle) = coldest.expect("full buckets have items");
+        self.drop_item(Found { slot, handle, header: memory.header(handle) });
+        self.stripe.counters.evictions += 1;
+        slot
+    }
+
+    /// Forgets all items and leases. Hold-offs stay: what they keep out is older still.
+    fn flush(&mut self) {
+        let memory = self.memory;
+        for (slot, handle) in memory.index.items_of(&memory.region, self.stripe.lane) {
+            self.drop_item(Found { slot, handle, header: memory.header(handle) });
+        }
+        self.clear_wheel();
+        self.stripe.leases.clear();
+    }
 }

@@ -1,0 +1,155 @@
+//! Sizes that follow from the options and stay: how large a page is, how many there are, which chunks there are, and
+//! what is needed beside them.
+//!
+//! * A page is memory / 4096, within 64 KiB and 1 MiB: small caches would starve on large pages, since every class
+//!   that is in use holds at least one. A store that is smaller still has at least 64 pages.
+//! * Chunks grow from 64 bytes by 1.07 (§6.2 of the paper) up to a quarter of a page; each size is then stretched until the
+//!   chunks fill the page. What does not fit the largest chunk is chained over several.
+
+use crate::options::{Options, OptionsError};
+
+const PAGE_BYTES_MIN: usize = 64 << 10;
+const PAGE_BYTES_MAX: usize = 1 << 20;
+const PAGES_MIN: usize = 64;
+/// A handle has this many bits for the page.
+pub(crate) const PAGE_BITS: u32 = 18;
+/// A handle has this many bits for the chunk within its page.
+pub(crate) const CHUNK_BITS: u32 = 14;
+/// The largest chunk is one part in this many of a page.
+const CHUNKS_PER_PAGE_MIN: usize = 4;
+/// The smallest store.
+const MEMORY_BYTES_MIN: usize = 64 << 10;
+/// More stripes than this do not make waiting for one any rarer; a chunk has eight bits for the number of its stripe.
+const STRIPES_MAX: usize = 256;
+/// Entries of the timer wheels are kept in blocks of this size.
+pub(crate) const TIMER_BLOCK_BYTES: usize = 256;
+/// What the lists of pages and classes take for each page, beside what the page itself holds.
+const PAGE_RECORD_BYTES: usize = 32;
+/// What a class takes for itself.
+const CLASS_RECORD_BYTES: usize = 256;
+
+/// The sizes of one store.
+#[derive(Clone, Debug)]
+pub(crate) struct Geometry {
+    pub page_bytes: usize,
+    pub pages: usize,
+    pub stripe_bits: u32,
+    /// The bytes of a chunk of each class, growing; the last is the class of timer blocks, which holds no items.
+    pub chunk_bytes: Box<[usize]>,
+    /// Memory that is taken beside the pages.
+    pub fixed_bytes: usize,
+}
+
+impl Geometry {
+    /// The sizes for these options; `stripe_bytes` is what a stripe needs of its own when there are so many.
+    pub fn new(options: &Options, stripe_bytes: impl Fn(usize) -> usize) -> Result<Geometry, OptionsError> {
+        let memory_bytes = options.memory_bytes_max;
+        check(options)?;
+        let stripes = 1 << (memory_bytes / MEMORY_BYTES_MIN).clamp(1, STRIPES_MAX).ilog2();
+        let page_bytes = page_bytes(memory_bytes);
+        let chunk_bytes = chunk_sizes(page_bytes, options);
+        let lists_bytes = memory_bytes / page_bytes * PAGE_RECORD_BYTES + chunk_bytes.len() * CLASS_RECORD_BYTES;
+        let fixed_bytes = stripes * stripe_bytes(stripes) + lists_bytes;
+        let pages = memory_bytes.saturating_sub(fixed_bytes) / page_bytes;
+        if pages < PAGES_MIN / 2 {
+            return Err(OptionsError::MemoryTooSmall { memory_bytes, needed_bytes: 2 * memory_bytes });
+        }
+        Ok(Geometry { page_bytes, pages, stripe_bits: stripes.ilog2(), chunk_bytes, fixed_bytes })
+    }
+
+    /// The class with the smallest chunks of at least so many bytes; `None` if no chunk is that large.
+    pub fn class_for(&self, bytes: usize) -> Option<usize> {
+        let class = self.chunk_bytes[..self.timer_class()].partition_point(|&chunk_bytes| chunk_bytes < bytes);
+        (class < self.timer_class()).then_some(class)
+    }
+
+    /// The class of timer blocks.
+    pub fn timer_class(&self) -> usize {
+        self.chunk_bytes.len() - 1
+    }
+
+    /// The bytes of the largest chunk.
+    pub fn chunk_bytes_max(&self) -> usize {
+        self.chunk_bytes[self.timer_class() - 1]
+    }
+
+    /// How many chunks of a class fill a page.
+    pub fn chunks_per_page(&self, class: usize) -> usize {
+        self.page_bytes / self.chunk_bytes[class]
+    }
+}
+
+fn check(options: &Options) -> Result<(), OptionsError> {
+    let memory_bytes = options.memory_bytes_max;
+    if memory_bytes < MEMORY_BYTES_MIN {
+        return Err(OptionsError::MemoryTooSmall { memory_bytes, needed_bytes: MEMORY_BYTES_MIN });
+    }
+    let limit_bytes = (memory_bytes / 2).min(u32::MAX as usize / 2);
+    if options.item_bytes_max > limit_bytes {
+        return Err(OptionsError::ItemTooLarge { item_bytes: options.item_bytes_max, limit_bytes });
+    }
+    if !(Options::GROWTH_FACTOR_MIN..=Options::GROWTH_FACTOR_MAX).contains(&options.growth_factor) {
+        return Err(OptionsError::GrowthFactor { growth_factor: options.growth_factor.to_string() });
+    }
+    if !(Options::CHUNK_BYTES_MIN..=Options::CHUNK_BYTES_MAX).contains(&options.chunk_bytes_min) {
+        return Err(OptionsError::ChunkSize { chunk_bytes: options.chunk_bytes_min });
+    }
+    Ok(())
+}
+
+fn page_bytes(memory_bytes: usize) -> usize {
+    let scaled = (memory_bytes / 4096).clamp(PAGE_BYTES_MIN, PAGE_BYTES_MAX).min(memory_bytes / PAGES_MIN);
+    // Beyond 256 GiB pages must grow on, so that their numbers fit a handle.
+    (1 << scaled.ilog2()).max((memory_bytes >> PAGE_BITS).next_power_of_two())
+}
+
+fn chunk_sizes(page_bytes: usize, options: &Options) -> Box<[usize]> {
+    let largest = page_bytes / CHUNKS_PER_PAGE_MIN;
+    let mut sizes: Vec<usize> = Vec::new();
+    let mut wanted = options.chunk_bytes_min.max(page_bytes >> CHUNK_BITS).next_multiple_of(4).min(largest);
+    while wanted < largest {
+        // The same number of chunks, but nothing is left over at the end of the page.
+        let stretched = (page_bytes / (page_bytes / wanted)) & !3;
+        sizes.push(stretched);
+        wanted = ((stretched as f64 * options.growth_factor) as usize & !3).max(stretched + 4);
+    }
+    if sizes.last() != Some(&largest) {
+        sizes.push(largest);
+    }
+    sizes.push(TIMER_BLOCK_BYTES);
+    sizes.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn geometry(memory_bytes_max: usize) -> Geometry {
+        let options = Options { memory_bytes_max, item_bytes_max: 8 << 10, ..Options::default() };
+        Geometry::new(&options, |_| 512).expect("the options are fine")
+    }
+
+    #[test]
+    fn pages_scale_with_memory_and_their_numbers_fit_a_handle() {
+        assert_eq!(geometry(64 << 10).page_bytes, 1 << 10);
+        assert_eq!(geometry(64 << 20).page_bytes, 64 << 10);
+        assert_eq!(geometry(1 << 30).page_bytes, 256 << 10);
+        assert_eq!(geometry(64 << 30).page_bytes, 1 << 20);
+        assert!(geometry(4 << 40).pages <= 1 << PAGE_BITS);
+    }
+
+    #[test]
+    fn chunks_grow_by_little_and_waste_little_of_a_page() {
+        for memory_bytes in [64 << 10, 1 << 20, 64 << 20, 1 << 40] {
+            let geometry = geometry(memory_bytes);
+            let sizes = &geometry.chunk_bytes[..geometry.timer_class()];
+            assert!(sizes.windows(2).all(|pair| pair[0] < pair[1] && pair[0] % 4 == 0), "{sizes:?}");
+            assert!(sizes.iter().all(|size| geometry.page_bytes / size <= 1 << CHUNK_BITS));
+            assert_eq!(geometry.class_for(geometry.chunk_bytes_max()), Some(sizes.len() - 1));
+            assert_eq!(geometry.class_for(geometry.chunk_bytes_max() + 1), None);
+        }
+        let sizes = geometry(64 << 30).chunk_bytes;
+        assert_eq!(sizes[0], 64);
+        assert!(sizes.iter().filter(|&&size| size < 16 << 10).count() > 70, "1.07 makes many classes");
+    }
+}

@@ -1,0 +1,182 @@
+//! What all stripes share: the region, cut into equal pages, and who holds which page.
+//!
+//! ```text
+//! region:  | page 0: index | page | page | page | ...                       | never used yet |
+//!              |              |      +- slab page of a class: chunk | chunk | ... | not carved yet
+//!              |              +- free, in the pool
+//!              +- buckets of the index (index.rs)
+//! ```
+//! A handle names a page and a chunk in it. Every byte that the store takes is counted against the memory limit: the
+//! region as a whole never exceeds it, together with what stripes and lists take beside it.
+//!
+//! Lock order, for the whole crate: one stripe; then the mover (`rebalance.rs`); then one class; then the pool. A second
+//! stripe is only ever tried for, never waited for: whoever evicts holds a class and looks for a victim whose stripe
+//! happens to be free.
+
+use crate::geometry::{CHUNK_BITS, Geometry};
+use crate::index::Index;
+use crate::options::Options;
+use crate::rebalance::{Age, Mover};
+use crate::record::Handle;
+use crate::region::Region;
+use crate::slab::{Class, PageRecord};
+use crate::stripe::{Lane, Stripe};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+/// A page of this kind belongs to no class.
+const KIND_NONE: u8 = u8::MAX;
+
+/// The memory of a store, and the locks around its parts.
+pub(crate) struct Memory {
+    pub region: Region,
+    pub geometry: Geometry,
+    pub index: Index,
+    pub stripes: Box<[Lane]>,
+    pub classes: Box<[Mutex<Class>]>,
+    /// What each class publishes about itself, so that classes can be compared without their locks.
+    pub ages: Box<[Age]>,
+    pub mover: Mutex<Mover>,
+    pub page_records: Box<[PageRecord]>,
+    pub is_rebalanced: bool,
+    pub item_bytes_max: usize,
+    pub stale_ms: u64,
+    pub transient_s: u32,
+    pub page_moves: AtomicU64,
+    pub items_moved: AtomicU64,
+    page_kinds: Box<[AtomicU8]>,
+    /// The chunk size of each page, so that a handle becomes a place with one look.
+    page_chunk_bytes: Box<[AtomicU32]>,
+    page_shift: u32,
+    pool: Mutex<Pool>,
+    pages_used: AtomicU32,
+}
+
+/// Pages that nobody holds.
+struct Pool {
+    free: Vec<u32>,
+    /// Pages from here on were never used, and are not resident.
+    fresh: u32,
+}
+
+impl Memory {
+    pub fn new(options: &Options, geometry: Geometry, stripes: Box<[Lane]>) -> std::io::Result<Memory> {
+        let region = Region::new(geometry.pages * geometry.page_bytes)?;
+        let classes_count = geometry.chunk_bytes.len();
+        let memory = Memory {
+            index: Index::new(&geometry),
+            stripes,
+            classes: (0..classes_count).map(|class| Mutex::new(Class::new(class))).collect(),
+            ages: geometry.chunk_bytes.iter().map(|&bytes| Age::new(bytes, options.age_exponent)).collect(),
+            mover: Mutex::default(),
+            page_records: (0..geometry.pages).map(|_| PageRecord::default()).collect(),
+            is_rebalanced: options.rebalance,
+            item_bytes_max: options.item_bytes_max,
+            stale_ms: options.stale_ms.into(),
+            transient_s: options.transient_s.min(crate::transient::TRANSIENT_S_MAX),
+            page_moves: AtomicU64::new(0),
+            items_moved: AtomicU64::new(0),
+            page_kinds: (0..geometry.pages).map(|_| AtomicU8::new(KIND_NONE)).collect(),
+            page_chunk_bytes: (0..geometry.pages).map(|_| AtomicU32::new(0)).collect(),
+            page_shift: geometry.page_bytes.ilog2(),
+            pool: Mutex::new(Pool { free: Vec::new(), fresh: 1 }),
+            pages_used: AtomicU32::new(1),
+            region,
+            geometry,
+        };
+        Ok(memory)
+    }
+
+    /// Where a chunk begins in the region.
+    #[inline]
+    pub fn at(&self, handle: Handle) -> usize {
+        let page = (handle.0 >> CHUNK_BITS) as usize;
+        let chunk = (handle.0 & ((1 << CHUNK_BITS) - 1)) as usize;
+        (page << self.page_shift) + chunk * self.page_chunk_bytes[page].load(Relaxed) as usize
+    }
+
+    /// The class whose page the chunk lies in. The page must be a class's.
+    #[inline]
+    pub fn class_of(&self, handle: Handle) -> usize {
+        usize::from(self.page_kinds[page_of(handle) as usize].load(Relaxed))
+    }
+
+    /// Where a chunk would begin. A hint: nothing is locked, so it may be out of date.
+    pub fn guess_at(&self, handle: Handle) -> Option<usize> {
+        let page = page_of(handle) as usize;
+        let chunk_bytes = self.page_chunk_bytes.get(page)?.load(Relaxed) as usize;
+        Some((page << self.page_shift) + chunk_of(handle) * chunk_bytes)
+    }
+
+    /// The class of the page that a handle names, if it has one: for handles that may be out of date.
+    pub fn class_if_any(&self, handle: Handle) -> Option<usize> {
+        let kind = usize::from(self.page_kinds.get(page_of(handle) as usize)?.load(Relaxed));
+        (kind < self.classes.len()).then_some(kind)
+    }
+
+    /// A page that nobody holds.
+    pub fn take_page(&self) -> Option<u32> {
+        let mut pool = lock(&self.pool);
+        let page = match pool.free.pop() {
+            Some(page) => page,
+            None if (pool.fresh as usize) < self.geometry.pages => {
+                pool.fresh += 1;
+                pool.fresh - 1
+            }
+            None => return None,
+        };
+        self.pages_used.fetch_add(1, Relaxed);
+        Some(page)
+    }
+
+    /// Gives a page back.
+    pub fn return_page(&self, page: u32) {
+        self.page_kinds[page as usize].store(KIND_NONE, Relaxed);
+        self.pages_used.fetch_sub(1, Relaxed);
+        lock(&self.pool).free.push(page);
+    }
+
+    pub fn set_page_class(&self, page: u32, class: usize) {
+        self.page_kinds[page as usize].store(class as u8, Relaxed);
+        self.page_chunk_bytes[page as usize].store(self.geometry.chunk_bytes[class] as u32, Relaxed);
+    }
+
+    /// The page now belongs to no class.
+    pub fn unset_page_class(&self, page: u32) {
+        self.page_kinds[page as usize].store(KIND_NONE, Relaxed);
+    }
+
+    /// All that the store takes.
+    pub fn memory_bytes(&self) -> usize {
+        self.geometry.fixed_bytes + self.pages_used.load(Relaxed) as usize * self.geometry.page_bytes
+    }
+
+    /// Runs `act` on a stripe if it is `own`, or if nobody holds it.
+    pub fn try_stripe<R>(&self, lane: usize, own: &mut Stripe, act: impl FnOnce(&mut Stripe) -> R) -> Option<R> {
+        if lane == own.lane {
+            return Some(act(own));
+        }
+        match self.stripes[lane].0.try_lock() {
+            Ok(mut stripe) => Some(act(&mut stripe)),
+            Err(TryLockError::Poisoned(poisoned)) => Some(act(&mut poisoned.into_inner())),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+pub(crate) fn page_of(handle: Handle) -> u32 {
+    handle.0 >> CHUNK_BITS
+}
+
+pub(crate) fn chunk_of(handle: Handle) -> usize {
+    (handle.0 & ((1 << CHUNK_BITS) - 1)) as usize
+}
+
+pub(crate) fn handle(page: u32, chunk: usize) -> Handle {
+    Handle(page << CHUNK_BITS | chunk as u32)
+}
+
+/// A closure that panics while it is shown an item leaves the store whole: all changes are made before it runs.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,364 @@
+//! Memory moves to the slab class that makes more of it (§6.2 of the paper). Serves stores, a bounded step at a time.
+//!
+//! A class's age is how long ago its next victim was last asked for. It is estimated from the ages of those evicted
+//! last (an exponential mean), and grows with the clock while the class evicts nobody. A class that evicts gets a page
+//! when its age is at least 20 % below the mean of the others, and the class with the greatest age gives one.
+//!
+//! Ages are weighted by (chunk size)^exponent. At 0 this is the paper's rule, which treats a hit in a large item like
+//! one in a small item, though it costs many times the memory. Measured, 0.5 gains more than anything else here.
+//!
+//! The page that is given is the one that the hand would come to last. Its items that were asked for lately are carried
+//! over into other chunks of their class, the others go. One page moves at a time, by [`STEP_CHUNKS`] chunks with each
+//! store that evicts, so that no single one pays for it; only a class that has no page at all waits for one.
+
+use crate::Now;
+use crate::geometry::Geometry;
+use crate::memory::{Memory, handle, lock};
+use crate::record::{Handle, Header, State, Usage};
+use crate::slab::Class;
+use crate::stripe::{NoRoom, Stripe};
+use std::sync::TryLockError;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// A class gets memory if what it evicts is younger by this part than what the others would (§6.2).
+const YOUNGER_BY: f64 = 0.2;
+/// A class asks for more this often while it evicts as many items as fill a page.
+const LOOKS_PER_PAGE: usize = 4;
+/// One evicted item counts this much in the mean age.
+const AGE_SHARE: f64 = 1.0 / 16.0;
+/// So many chunks of a page that moves are cleared at a time.
+const STEP_CHUNKS: usize = 64;
+/// A page that cannot be cleared in so many rounds stays where it is: somebody is at work on its items.
+const ROUNDS_MAX: usize = 4;
+/// So many pages are tried for a class that has none.
+const SEIZURES_MAX: usize = 16;
+
+/// What a class publishes about itself.
+pub(crate) struct Age {
+    weight: f64,
+    pages: AtomicU32,
+    /// `f64` bits: the mean age of what was evicted last, in seconds; negative: nothing yet.
+    mean_s: AtomicU64,
+    /// `f64` bits: the moment in which the next victim was last asked for, in Unix seconds.
+    tail_s: AtomicU64,
+}
+
+impl Age {
+    pub fn new(chunk_bytes: usize, exponent: f64) -> Age {
+        let weight = (chunk_bytes as f64).powf(exponent);
+        Age { weight, pages: AtomicU32::new(0), mean_s: AtomicU64::new(0), tail_s: AtomicU64::new(0) }
+    }
+
+    /// The class has its first page.
+    pub fn begin(&self, now: Now) {
+        self.mean_s.store((-1.0f64).to_bits(), Relaxed);
+        self.tail_s.store(unix_s(now).to_bits(), Relaxed);
+    }
+
+    pub fn set_pages(&self, pages: usize) {
+        self.pages.store(pages as u32, Relaxed);
+    }
+
+    /// An item of this age was evicted.
+    pub fn note(&self, age_s: u32, now: Now) {
+        let (mean_s, age_s) = (f64::from_bits(self.mean_s.load(Relaxed)), f64::from(age_s));
+        let mean_s = if mean_s < 0.0 { age_s } else { mean_s + (age_s - mean_s) * AGE_SHARE };
+        self.mean_s.store(mean_s.to_bits(), Relaxed);
+        self.tail_s.store((unix_s(now) - mean_s).to_bits(), Relaxed);
+    }
+
+    /// The weighted age of the next victim; `None` for a class without pages.
+    fn weighted(&self, now: Now) -> Option<f64> {
+        let age_s = unix_s(now) - f64::from_bits(self.tail_s.load(Relaxed));
+        (self.pages.load(Relaxed) > 0).then_some(age_s * self.weight)
+    }
+}
+
+fn unix_s(now: Now) -> f64 {
+    now.unix_ms as f64 / 1000.0
+}
+
+/// Who moves a page, and how far it has come. Its lock also guards the growth of the index.
+#[derive(Default)]
+pub(crate) struct Mover {
+    current: Option<Move>,
+    /// A page that has moved to the index and waits to be used.
+    index_spare: Option<u32>,
+    is_index_page_added: bool,
+}
+
+struct Move {
+    from: usize,
+    /// `None`: the index.
+    to: Option<usize>,
+    page: u32,
+    chunk_next: usize,
+    rounds: usize,
+}
+
+#[derive(PartialEq, Eq)]
+enum Progress {
+    Unfinished,
+    Moved,
+    GivenUp,
+}
+
+/// Whether the class, having evicted, should ask whether it deserves more.
+pub(crate) fn is_time_to_look(class: &mut Class, geometry: &Geometry) -> bool {
+    class.evictions_until_look = class.evictions_until_look.saturating_sub(1);
+    let is_time = class.evictions_until_look == 0;
+    if is_time {
+        class.evictions_until_look = (geometry.chunks_per_page(class.class) / LOOKS_PER_PAGE).max(1);
+    }
+    is_time
+}
+
+impl Memory {
+    /// Moves the page under way on a bit, or sees whether `class` deserves one.
+    pub fn rebalance(&self, class: usize, is_time_to_look: bool, own: &mut Stripe, now: Now) {
+        let mut mover = match self.mover.try_lock() {
+            Ok(mover) => mover,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        if mover.current.is_some() {
+            self.step(&mut mover, STEP_CHUNKS, own, now);
+        } else if is_time_to_look
+            && self.is_rebalanced
+            && let Some(from) = self.donor_for(class, now)
+        {
+            self.start(&mut mover, from, Some(class), 0);
+        }
+    }
+
+    /// Brings a page to a class that cannot go on without one, or to the index.
+    pub fn seize_page(&self, to: Option<usize>, own: &mut Stripe, now: Now) -> Result<(), NoRoom> {
+        let mut mover = lock(&self.mover);
+        for attempt in 0..SEIZURES_MAX {
+            if mover.current.is_none() {
+                let from = self.oldest(to, attempt / 4, now).ok_or(NoRoom)?;
+                if !self.start(&mut mover, from, to, attempt) {
+                    continue;
+                }
+            }
+            let is_ours = mover.current.as_ref().is_some_and(|current| current.to == to);
+            if self.step(&mut mover, usize::MAX, own, now) == Progress::Moved && is_ours {
+                return Ok(());
+            }
+        }
+        Err(NoRoom)
+    }
+
+    /// Adds buckets to the index if a stripe with so many items asks for them.
+    pub fn grow_index(&self, own: &mut Stripe, now: Now) {
+        /// More than one, so that the index can catch up.
+        const BUCKETS_PER_STORE_MAX: usize = 2;
+        for _ in 0..BUCKETS_PER_STORE_MAX {
+            if !self.index.wants_growth(own.items) || !self.grow_index_by_one(own, now) {
+                return;
+            }
+        }
+    }
+
+    /// Adds as many buckets as it takes for each stripe to get one.
+    pub fn grow_index_in_all_stripes(&self, own: &mut Stripe, now: Now) {
+        for _ in 0..self.stripes.len() {
+            if !self.grow_index_by_one(own, now) {
+                return;
+            }
+        }
+    }
+
+    /// Adds a bucket, unless others are in the way or there is no room.
+    fn grow_index_by_one(&self, own: &mut Stripe, now: Now) -> bool {
+        let Ok(mut mover) = self.mover.try_lock() else {
+            return false;
+        };
+        if self.index.wants_page() && !mover.is_index_page_added {
+            let Some(page) = mover.index_spare.take().or_else(|| self.take_page()) else {
+                self.bring_page_to_index(&mut mover, own, now);
+                return false;
+            };
+            self.index.add_page(page);
+            mover.is_index_page_added = true;
+        }
+        let grow = |_: &mut Stripe| self.index.grow(&self.region, |item| self.hashed_key(item));
+        let has_grown = self.try_stripe(self.index.growing_lane(), own, grow).is_some();
+        mover.is_index_page_added &= !has_grown;
+        has_grown
+    }
+
+    fn bring_page_to_index(&self, mover: &mut Mover, own: &mut Stripe, now: Now) {
+        if mover.current.is_none()
+            && let Some(from) = self.oldest(None, 0, now)
+        {
+            self.start(mover, from, None, 0);
+        }
+        self.step(mover, STEP_CHUNKS, own, now);
+    }
+
+    /// The class that should give `class` a page, if it deserves one.
+    fn donor_for(&self, class: usize, now: Now) -> Option<usize> {
+        let own = self.ages[class].weighted(now)?;
+        let (mut sum, mut count, mut oldest) = (0.0, 0, None);
+        for (other, age) in self.item_ages().filter(|&(other, _)| other != class) {
+            let Some(age) = age.weighted(now) else {
+                continue;
+            };
+            (sum, count) = (sum + age, count + 1);
+            if oldest.is_none_or(|(_, oldest)| age > oldest) {
+                oldest = Some((other, age));
+            }
+        }
+        let (oldest, _) = oldest?;
+        (own < (1.0 - YOUNGER_BY) * sum / f64::from(count)).then_some(oldest)
+    }
+
+    /// The class with the greatest age, without the given one and `skip` that are older still.
+    fn oldest(&self, without: Option<usize>, skip: usize, now: Now) -> Option<usize> {
+        let ages = self.item_ages().filter(|&(class, _)| Some(class) != without);
+        let mut ages: Vec<_> = ages.filter_map(|(class, age)| Some((class, age.weighted(now)?))).collect();
+        ages.sort_by(|one, other| other.1.total_cmp(&one.1));
+        ages.get(skip % ages.len().max(1)).map(|&(class, _)| class)
+    }
+
+    /// The ages of the classes that hold items.
+    fn item_ages(&self) -> impl Iterator<Item = (usize, &Age)> {
+        self.ages[..self.geometry.timer_class()].iter().enumerate()
+    }
+
+    /// Begins to clear a page: the one that the hand comes to last, or one of those before it.
+    fn start(&self, mover: &mut Mover, from: usize, to: Option<usize>, choice: usize) -> bool {
+        let mut class = lock(&self.classes[from]);
+        if class.pages.is_empty() {
+            return false;
+        }
+        let page = class.pages[(class.hand.0 + 1 + choice) % class.pages.len()];
+        self.detach(&mut class, page);
+        class.draining = Some(page);
+        mover.current = Some(Move { from, to, page, chunk_next: 0, rounds: 0 });
+        true
+    }
+
+    /// Clears so many chunks of the page under way; the last step hands it over.
+    fn step(&self, mover: &mut Mover, chunks: usize, own: &mut Stripe, now: Now) -> Progress {
+        let Some(current) = &mut mover.current else {
+            return Progress::Unfinished;
+        };
+        let record = &self.page_records[current.page as usize];
+        let mut spoils = Vec::new();
+        let mut class = lock(&self.classes[current.from]);
+        let mut spare = None;
+        for _ in 0..chunks {
+            if current.chunk_next >= record.carved() {
+                current.chunk_next = 0;
+                current.rounds += 1;
+            }
+            if record.taken() == 0 || current.rounds > ROUNDS_MAX {
+                break;
+            }
+            let chunk = handle(current.page, current.chunk_next);
+            current.chunk_next += 1;
+            self.clear(chunk, &mut class, &mut spare, own, &mut spoils, now);
+            // Further pieces of an evicted item may lie in this page too, and belong to this class.
+            self.free_those_of(&mut class, &mut spoils);
+        }
+        if let Some(spare) = spare {
+            self.free_in(&mut class, spare);
+        }
+        let progress = match record.taken() {
+            0 => Progress::Moved,
+            _ if current.rounds > ROUNDS_MAX => Progress::GivenUp,
+            _ => Progress::Unfinished,
+        };
+        let (page, to) = (current.page, current.to);
+        if progress != Progress::Unfinished {
+            class.draining = None;
+            mover.current = None;
+        }
+        match progress {
+            Progress::GivenUp => self.keep(&mut class, page),
+            Progress::Moved => self.unset_page_class(page),
+            Progress::Unfinished => {}
+        }
+        drop(class);
+        self.free_all(&spoils);
+        if progress == Progress::Moved {
+            self.page_moves.fetch_add(1, Relaxed);
+            match to {
+                Some(to) => self.attach(&mut lock(&self.classes[to]), page, now),
+                None => mover.index_spare = Some(page),
+            }
+        }
+        progress
+    }
+
+    fn free_those_of(&self, class: &mut Class, spoils: &mut Vec<Handle>) {
+        spoils.retain(|&chunk| {
+            let is_other = self.class_of(chunk) != class.class;
+            if !is_other {
+                self.free_in(class, chunk);
+            }
+            is_other
+        });
+    }
+
+    /// Frees one chunk of a page that moves away, if it can be had.
+    fn clear(
+        &self,
+        chunk: Handle,
+        class: &mut Class,
+        spare: &mut Option<Handle>,
+        own: &mut Stripe,
+        spoils: &mut Vec<Handle>,
+        now: Now,
+    ) {
+        let usage = self.usage(chunk);
+        let is_head = match usage.state() {
+            State::Free | State::Taken => return,
+            State::Head => true,
+            State::Follower => false,
+        };
+        if is_head && spare.is_none() && self.is_worth_moving(&self.header(chunk), now) {
+            *spare = self.take_free_here(class).or_else(|| self.sweep(class, own, spoils, now));
+        }
+        let lane = usage.lane();
+        let clear = |stripe: &mut Stripe| {
+            let usage = self.usage(chunk);
+            if usage.lane() != lane || usage.state() != if is_head { State::Head } else { State::Follower } {
+                return false;
+            }
+            let head = if is_head { chunk } else { Handle(self.first_word(chunk)) };
+            let header = self.header(head);
+            match spare.take_if(|_| is_head && self.is_worth_moving(&header, now)) {
+                Some(spare) => self.carry_over(head, spare, &header, stripe, now),
+                None => {
+                    self.evict(head, &header, stripe, spoils, now);
+                    self.note_age(class.class, &header, now);
+                    spoils.push(head);
+                    spoils.retain(|&piece| piece != chunk);
+                }
+            }
+            true
+        };
+        if self.try_stripe(lane, own, clear) == Some(true) {
+            self.free_in(class, chunk);
+        }
+    }
+
+    fn is_worth_moving(&self, header: &Header, now: Now) -> bool {
+        header.usage.clock() > 0 && !header.is_chained() && !header.is_stale() && !header.is_past(now)
+    }
+
+    /// Puts an item into another chunk of its class, as it is.
+    fn carry_over(&self, from: Handle, to: Handle, header: &Header, stripe: &mut Stripe, now: Now) {
+        let key = self.hashed_key(from);
+        let slot = self.index.slot_of(&self.region, key, from);
+        self.copy_payload(from, to, header);
+        self.set_header(to, header);
+        self.index.put(&self.region, slot, key, to);
+        self.set_usage(from, Usage::taken());
+        self.items_moved.fetch_add(1, Relaxed);
+        self.begin_timer(stripe, to, now);
+    }
+}

@@ -1,0 +1,222 @@
+//! Slab classes: which chunks are free, and which pages a class holds. Every store of an item takes chunks here and gives
+//! back those of the item that it replaces.
+//!
+//! A page keeps the list of its own free chunks, so that a page can be given away, or return to the pool once nothing
+//! is left in it, without a search. Chunks are carved from the front of a page when they are first needed: the rest
+//! of the page is not touched.
+//!
+//! Whom to evict when nothing is free: `eviction.rs`. Which class deserves a page more: `rebalance.rs`.
+
+use crate::memory::{Memory, chunk_of, handle, lock, page_of};
+use crate::record::{Handle, State, Usage};
+use crate::stripe::{NoRoom, Stripe};
+use crate::{Now, rebalance};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering::Relaxed};
+
+/// How often a store looks for room in a class, with pages brought in between, before it gives up.
+const ATTEMPTS_MAX: usize = 4;
+const NO_CHUNK: u32 = u32::MAX;
+
+/// What is known of a page. Guarded by the lock of its class.
+pub(crate) struct PageRecord {
+    /// The first free chunk, as a handle.
+    free: AtomicU32,
+    /// Its place in the class's list of pages.
+    place: AtomicU32,
+    carved: AtomicU16,
+    taken: AtomicU16,
+}
+
+impl Default for PageRecord {
+    fn default() -> Self {
+        PageRecord {
+            free: AtomicU32::new(NO_CHUNK),
+            place: AtomicU32::new(0),
+            carved: AtomicU16::new(0),
+            taken: AtomicU16::new(0),
+        }
+    }
+}
+
+impl PageRecord {
+    /// Chunks before this one have been used.
+    pub fn carved(&self) -> usize {
+        self.carved.load(Relaxed).into()
+    }
+
+    /// How many chunks are not free.
+    pub fn taken(&self) -> usize {
+        self.taken.load(Relaxed).into()
+    }
+
+    fn has_room(&self, chunks: usize) -> bool {
+        self.free.load(Relaxed) != NO_CHUNK || self.carved() < chunks
+    }
+}
+
+/// One slab class.
+pub(crate) struct Class {
+    pub class: usize,
+    pub pages: Vec<u32>,
+    /// Those of its pages in which chunks are free.
+    partial: Vec<u32>,
+    /// A page that is to be given away: nothing new goes in.
+    pub draining: Option<u32>,
+    /// Where eviction looks next: a place in `pages`, a chunk.
+    pub hand: (usize, usize),
+    pub evictions_until_look: usize,
+}
+
+impl Class {
+    pub fn new(class: usize) -> Class {
+        let (pages, partial) = (Vec::new(), Vec::new());
+        Class { class, pages, partial, draining: None, hand: (0, 0), evictions_until_look: 1 }
+    }
+}
+
+impl Memory {
+    /// A chunk of `class`, for whose sake others may be evicted. It is the caller's until it is published or freed.
+    pub fn allocate(&self, class: usize, own: &mut Stripe, now: Now) -> Result<Handle, NoRoom> {
+        for _ in 0..ATTEMPTS_MAX {
+            let mut spoils = Vec::new();
+            let mut guard = lock(&self.classes[class]);
+            if let Some(free) = self.take_free(&mut guard, now) {
+                return Ok(free);
+            }
+            let swept = self.sweep(&mut guard, own, &mut spoils, now);
+            let wants_more = swept.is_some() && rebalance::is_time_to_look(&mut guard, &self.geometry);
+            drop(guard);
+            self.free_all(&spoils);
+            match swept {
+                Some(chunk) => {
+                    self.rebalance(class, wants_more, own, now);
+                    return Ok(chunk);
+                }
+                None => self.seize_page(Some(class), own, now)?,
+            }
+        }
+        Err(NoRoom)
+    }
+
+    /// A chunk that nobody holds, or the first of a page that nobody holds.
+    pub fn take_free(&self, class: &mut Class, now: Now) -> Option<Handle> {
+        if class.partial.is_empty() {
+            let page = self.take_page()?;
+            self.attach(class, page, now);
+        }
+        self.take_free_here(class)
+    }
+
+    /// A free chunk of a page that the class has.
+    pub fn take_free_here(&self, class: &mut Class) -> Option<Handle> {
+        let page = *class.partial.last()?;
+        let record = &self.page_records[page as usize];
+        let chunks = self.geometry.chunks_per_page(class.class);
+        let free = record.free.load(Relaxed);
+        let chunk = if free != NO_CHUNK {
+            record.free.store(self.next(Handle(free)), Relaxed);
+            Handle(free)
+        } else {
+            let carved = record.carved();
+            record.carved.store(carved as u16 + 1, Relaxed);
+            handle(page, carved)
+        };
+        record.taken.store(record.taken() as u16 + 1, Relaxed);
+        self.set_usage(chunk, Usage::taken());
+        if !record.has_room(chunks) {
+            class.partial.pop();
+        }
+        Some(chunk)
+    }
+
+    /// Gives chunks back.
+    pub fn free_all(&self, chunks: &[Handle]) {
+        chunks.iter().for_each(|&chunk| self.free(chunk));
+    }
+
+    /// Gives a chunk back that was taken, and its page too if that was the last one in it.
+    pub fn free(&self, chunk: Handle) {
+        let mut class = lock(&self.classes[self.class_of(chunk)]);
+        self.free_in(&mut class, chunk);
+    }
+
+    /// As [`Memory::free`], under the class's lock.
+    pub fn free_in(&self, class: &mut Class, chunk: Handle) {
+        let page = page_of(chunk);
+        let record = &self.page_records[page as usize];
+        debug_assert_eq!(self.usage(chunk).state(), State::Taken);
+        self.set_usage(chunk, Usage(0));
+        record.taken.store(record.taken() as u16 - 1, Relaxed);
+        let had_room = record.has_room(self.geometry.chunks_per_page(class.class));
+        self.set_next(chunk, record.free.swap(chunk.0, Relaxed));
+        if class.draining == Some(page) {
+            return;
+        }
+        if !had_room {
+            class.partial.push(page);
+        }
+        if record.taken() == 0 {
+            self.detach(class, page);
+            self.return_page(page);
+        }
+    }
+
+    /// Makes a page the class's own.
+    pub fn attach(&self, class: &mut Class, page: u32, now: Now) {
+        let record = &self.page_records[page as usize];
+        record.free.store(NO_CHUNK, Relaxed);
+        record.carved.store(0, Relaxed);
+        record.taken.store(0, Relaxed);
+        self.set_page_class(page, class.class);
+        if class.pages.is_empty() {
+            self.ages[class.class].begin(now);
+        }
+        self.list(class, page);
+        class.partial.push(page);
+    }
+
+    /// Takes a page off the class's lists: it will be given away, or is.
+    pub fn detach(&self, class: &mut Class, page: u32) {
+        let place = self.page_records[page as usize].place.load(Relaxed) as usize;
+        class.pages.swap_remove(place);
+        if let Some(&moved) = class.pages.get(place) {
+            self.page_records[moved as usize].place.store(place as u32, Relaxed);
+        }
+        class.partial.retain(|&other| other != page);
+        if class.hand.0 >= class.pages.len() {
+            class.hand = (0, 0);
+        }
+        self.ages[class.class].set_pages(class.pages.len());
+    }
+
+    /// A page that was to be given away stays after all.
+    pub fn keep(&self, class: &mut Class, page: u32) {
+        self.list(class, page);
+        if self.page_records[page as usize].has_room(self.geometry.chunks_per_page(class.class)) {
+            class.partial.push(page);
+        }
+    }
+
+    fn list(&self, class: &mut Class, page: u32) {
+        self.page_records[page as usize].place.store(class.pages.len() as u32, Relaxed);
+        class.pages.push(page);
+        self.ages[class.class].set_pages(class.pages.len());
+    }
+
+    /// The first free chunk of a page.
+    pub fn free_chunk(&self, page: u32) -> Option<Handle> {
+        let free = self.page_records[page as usize].free.load(Relaxed);
+        (free != NO_CHUNK).then_some(Handle(free))
+    }
+
+    /// The free chunk of the same page after this one.
+    pub fn free_chunk_after(&self, chunk: Handle) -> Option<Handle> {
+        let next = self.next(chunk);
+        (next != NO_CHUNK).then_some(Handle(next))
+    }
+
+    /// The chunk number of a handle is below what has been carved of its page.
+    pub fn is_carved(&self, chunk: Handle) -> bool {
+        chunk_of(chunk) < self.page_records[page_of(chunk) as usize].carved()
+    }
+}
