@@ -256,6 +256,21 @@ proptest! {
         for (key, command) in commands {
             pair.run(key, command)?;
         }
+        pair.store.audit();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// In a store of this size a chunk holds 4 KiB at most: most values lie in several.
+    #[test]
+    fn values_in_many_pieces_are_the_same_map(commands in commands(4, 30_000, 150)) {
+        let mut pair = Pair::new(Options { memory_bytes_max: 1 << 20, item_bytes_max: 256 << 10, ..Options::default() }, false);
+        for (key, command) in commands {
+            pair.run(key, command)?;
+        }
+        pair.store.audit();
     }
 }
 
@@ -272,5 +287,6 @@ proptest! {
                 pair.run(key, command)?;
             }
         }
+        pair.store.audit();
     }
 }
