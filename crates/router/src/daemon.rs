@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::thread;
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 /// The exit code for a command line or a configuration that cannot be used.
@@ -109,6 +109,9 @@ fn raise_open_files(connections_max: u32) {
 
 fn serve(options: &Options, reader: Reader, plan: Plan) -> Result<(), String> {
     raise_open_files(options.max_conns);
+    let runtime = runtime()?;
+    // Before the port is announced: who has read the announcement may end the daemon at once.
+    let ends = runtime.block_on(async { Ends::receive() })?;
     let listeners = listen::open(options.listen_address(), options.threads())?;
     let address = listeners[0].local_addr().map_err(|error| format!("the system hides the port: {error}"))?;
     let started_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -128,7 +131,7 @@ fn serve(options: &Options, reader: Reader, plan: Plan) -> Result<(), String> {
     }
     tracing::info!("{} threads, configuration from {}", threads.len(), reader.source);
     tracing::info!("listening on {address}");
-    let mut outcome = runtime()?.block_on(stay(&reader, &fleet, publish));
+    let mut outcome = runtime.block_on(stay(&reader, &fleet, publish, ends));
     shut.send_replace(true);
     for thread in threads {
         if thread.join().is_err() {
@@ -143,15 +146,25 @@ fn runtime() -> Result<tokio::runtime::Runtime, String> {
     builder.enable_all().build().map_err(|error| format!("the system gives no event queue: {error}"))
 }
 
+/// The signals that end the daemon.
+struct Ends {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Ends {
+    fn receive() -> Result<Ends, String> {
+        let receive = |kind| signal(kind).map_err(|error| format!("signals cannot be received: {error}"));
+        Ok(Ends { interrupt: receive(SignalKind::interrupt())?, terminate: receive(SignalKind::terminate())? })
+    }
+}
+
 /// Waits for the signal to end, and takes changes of the configuration until then.
-async fn stay(reader: &Reader, fleet: &Fleet, publish: watch::Sender<Arc<Plan>>) -> Result<(), String> {
-    let in_words = |error: io::Error| format!("signals cannot be received: {error}");
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(in_words)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(in_words)?;
+async fn stay(reader: &Reader, fleet: &Fleet, publish: watch::Sender<Arc<Plan>>, mut ends: Ends) -> Result<(), String> {
     tokio::select! {
         biased;
-        _ = interrupt.recv() => tracing::info!("SIGINT: shutting down"),
-        _ = terminate.recv() => tracing::info!("SIGTERM: shutting down"),
+        _ = ends.interrupt.recv() => tracing::info!("SIGINT: shutting down"),
+        _ = ends.terminate.recv() => tracing::info!("SIGTERM: shutting down"),
         () = follow(reader, fleet, publish) => {}
     }
     Ok(())
