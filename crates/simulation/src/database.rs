@@ -11,18 +11,19 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
     time::{Duration, SystemTime},
 };
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 /// The database. Clones are the same one.
 #[derive(Clone)]
 pub struct Database {
     tables: Arc<Mutex<Tables>>,
-    /// How much of the log there is, and how much of it readers see.
-    progress: watch::Sender<Progress>,
+    /// Told at every progress. Not a `watch` channel: that one wakes its receivers in an order of its own dice.
+    progressed: Arc<Notify>,
     /// Whether [`Source::visible`] waits, as it must. Without it the checker has to find stale reads.
     is_gated: bool,
 }
 
+/// How much of the log there is, and how much of it readers see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Progress {
     logged: u64,
@@ -31,6 +32,7 @@ struct Progress {
 
 struct Tables {
     rng: fastrand::Rng,
+    progress: Progress,
     /// The key that each commit wrote; commit n is at index n - 1.
     log: Vec<Arc<str>>,
     /// The versions of each row, ascending.
@@ -43,11 +45,12 @@ impl Database {
     pub fn new(seed: u64, visibility_lag_us_max: u64, is_gated: bool) -> Self {
         let tables = Tables {
             rng: fastrand::Rng::with_seed(seed),
+            progress: Progress::default(),
             log: Vec::new(),
             versions: BTreeMap::new(),
             visibility_lag_us_max,
         };
-        Database { tables: Arc::new(Mutex::new(tables)), progress: watch::Sender::new(Progress::default()), is_gated }
+        Database { tables: Arc::new(Mutex::new(tables)), progressed: Arc::new(Notify::new()), is_gated }
     }
 
     /// Writes `key` in a transaction of its own; returns its version when every new reader sees it.
@@ -61,16 +64,16 @@ impl Database {
             let longest_us = if tables.rng.u8(0..4) == 0 { tables.visibility_lag_us_max } else { 300 };
             (version, Duration::from_micros(tables.rng.u64(0..=longest_us)))
         };
-        self.progress.send_modify(|progress| progress.logged = version);
+        self.progress(|progress| progress.logged = version);
         // The database finishes what it has logged, whether the writer lives to see it or not.
-        let _ = tokio::spawn(show(self.progress.clone(), version, lag)).await;
+        let _ = tokio::spawn(self.clone().show(version, lag)).await;
         version
     }
 
     /// The version of `key` that a reader who begins now sees; 0 if there is no such row yet.
     pub fn read(&self, key: &str) -> u64 {
-        let visible = self.progress.borrow().visible;
         let tables = self.tables();
+        let visible = tables.progress.visible;
         let versions = tables.versions.get(key).map_or(&[][..], Vec::as_slice);
         versions[..versions.partition_point(|&version| version <= visible)].last().copied().unwrap_or(0)
     }
@@ -91,7 +94,7 @@ impl Database {
 
     /// The position of the last commit.
     pub fn logged(&self) -> u64 {
-        self.progress.borrow().logged
+        self.tables().progress.logged
     }
 
     /// Every key that was ever written.
@@ -99,16 +102,31 @@ impl Database {
         self.tables().versions.keys().cloned().collect()
     }
 
+    /// Makes a commit visible after `lag`. Commits become visible in log order: each waits for the one before it.
+    async fn show(self, version: u64, lag: Duration) {
+        tokio::time::sleep(lag).await;
+        self.wait_for(|progress| progress.visible + 1 >= version).await;
+        self.progress(|progress| progress.visible = progress.visible.max(version));
+    }
+
+    fn progress(&self, change: impl FnOnce(&mut Progress)) {
+        change(&mut self.tables().progress);
+        self.progressed.notify_waiters();
+    }
+
+    async fn wait_for(&self, is_there: impl Fn(Progress) -> bool) {
+        loop {
+            let progressed = self.progressed.notified();
+            if is_there(self.tables().progress) {
+                return;
+            }
+            progressed.await;
+        }
+    }
+
     fn tables(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock().expect("one thread runs a simulation")
     }
-}
-
-/// Makes a commit visible after `lag`. Commits become visible in log order: each waits for the one before it.
-async fn show(progress: watch::Sender<Progress>, version: u64, lag: Duration) {
-    tokio::time::sleep(lag).await;
-    let _ = progress.subscribe().wait_for(|progress| progress.visible + 1 >= version).await;
-    progress.send_modify(|progress| progress.visible = progress.visible.max(version));
 }
 
 impl Log for Database {
@@ -142,9 +160,8 @@ struct CommitLog {
 impl Source for CommitLog {
     fn next(&mut self, keys_max: usize) -> BoxFuture<'_, Result<Commits, SourceError>> {
         Box::pin(async move {
-            let mut progress = self.database.progress.subscribe();
             let read = self.read;
-            let _ = progress.wait_for(|progress| progress.logged > read).await;
+            self.database.wait_for(|progress| progress.logged > read).await;
             let tables = self.database.tables();
             let first = self.read as usize;
             let commits: Vec<Commit> = tables.log[first..]
@@ -171,8 +188,7 @@ impl Source for CommitLog {
                 .0
                 .parse()
                 .map_err(|_| SourceError::Unusable { why: format!("{} is not a position of this log", position.0) })?;
-            let mut progress = self.database.progress.subscribe();
-            let _ = progress.wait_for(|progress| progress.visible >= position).await;
+            self.database.wait_for(|progress| progress.visible >= position).await;
             Ok(())
         })
     }
