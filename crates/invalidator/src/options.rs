@@ -37,7 +37,7 @@ command line.";
 #[command(name = "lookaside-invalidator", version, after_help = EXAMPLES)]
 pub struct Options {
     /// The database: sqlite:///PATH, mysql://USER:PASSWORD@HOST:PORT or mariadb://... It may come up later
-    #[arg(long, value_name = "URL")]
+    #[arg(long, env = "LOOKASIDE_SOURCE", hide_env_values = true, value_name = "URL")]
     pub source: String,
     /// A frontend cluster and its routers; the next one is asked when one fails. Once for every cluster
     #[arg(long = "cluster", value_name = "NAME=HOST:PORT[,HOST:PORT...]", required = true)]

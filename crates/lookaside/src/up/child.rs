@@ -19,17 +19,26 @@ pub struct Process {
     pub name: String,
     program: PathBuf,
     arguments: Vec<String>,
+    environment: Vec<(&'static str, String)>,
     log_path: PathBuf,
     running: Option<Child>,
     died_at: Option<Instant>,
 }
 
 impl Process {
-    /// Starts `program` from the folder in which this program lies; its log goes to `log_dir/name.log`.
-    pub fn start(name: &str, program: &str, arguments: Vec<String>, log_dir: &Path) -> Result<Process> {
+    /// Starts `program` from the folder in which this program lies; its log goes to `log_dir/name.log`. Secrets go into
+    /// the environment, which only the same user can look at.
+    pub fn start(
+        name: &str,
+        program: &str,
+        arguments: Vec<String>,
+        environment: Vec<(&'static str, String)>,
+        log_dir: &Path,
+    ) -> Result<Process> {
         let program = beside_this_program(program)?;
         let log_path = log_dir.join(format!("{name}.log"));
-        let mut process = Process { name: name.to_owned(), program, arguments, log_path, running: None, died_at: None };
+        let mut process =
+            Process { name: name.to_owned(), program, arguments, environment, log_path, running: None, died_at: None };
         process.spawn()?;
         Ok(process)
     }
@@ -38,7 +47,12 @@ impl Process {
         let log = File::options().create(true).append(true).open(&self.log_path);
         let log = log.with_context(|| format!("cannot write {}", self.log_path.display()))?;
         let mut command = Command::new(&self.program);
-        command.args(&self.arguments).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        command
+            .args(&self.arguments)
+            .envs(self.environment.iter().cloned())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log);
         parent_death::stops(&mut command);
         let child = command.spawn().with_context(|| format!("cannot start {}", self.program.display()))?;
         self.running = Some(child);

@@ -116,7 +116,7 @@ impl Region {
                     false => format!("{}-gutter", cluster.name),
                 };
                 let arguments = words(&["-p", &port.to_string(), "-t", "1", "-m", &options.memory.to_string()]);
-                region.processes.push(Process::start(&name, "lookaside-server", arguments, &logs)?);
+                region.processes.push(Process::start(&name, "lookaside-server", arguments, vec![], &logs)?);
             }
             let arguments = words(&[
                 "-p",
@@ -129,15 +129,16 @@ impl Region {
                 "1",
             ]);
             let name = format!("{}-router", cluster.name);
-            region.processes.push(Process::start(&name, "lookaside-router", arguments, &logs)?);
+            region.processes.push(Process::start(&name, "lookaside-router", arguments, vec![], &logs)?);
         }
         let state = state_dir.display().to_string();
-        let mut arguments = words(&["--source", database, "--state-dir", &state]);
+        let mut arguments = words(&["--state-dir", &state]);
         arguments.extend(words(&["--listen", &local(plan.invalidator_port)]));
         for cluster in &plan.clusters {
             arguments.extend(words(&["--cluster", &format!("{}={}", cluster.name, local(cluster.router_port))]));
         }
-        region.processes.push(Process::start("invalidator", "lookaside-invalidator", arguments, &logs)?);
+        let source = vec![("LOOKASIDE_SOURCE", database.to_owned())];
+        region.processes.push(Process::start("invalidator", "lookaside-invalidator", arguments, source, &logs)?);
         Ok(region)
     }
 
