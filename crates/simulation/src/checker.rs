@@ -1,8 +1,8 @@
 //! Knows every commit, hears of every acknowledgement and every read, and says what must not be.
 //!
-//! 1. **No stale read.** Once a cluster has acknowledged all up to a position, a read in that cluster that begins later
-//!    returns no version older than the newest of its key up to that position. (A value that is marked as stale is not
-//!    a read of this kind.)
+//! 1. **No stale read.** Once a cluster has acknowledged a delete, a read of that key in that cluster that begins later
+//!    returns no version older than the newest that had passed the gate when the delete was sent. The same holds for all
+//!    keys up to a position that the invalidator has saved. (A value marked as stale is not a read of this kind.)
 //! 2. **No lost delete.** When everything has come to rest, every cluster has acknowledged the whole log, and no server
 //!    holds a version that is not the newest of its key.
 
@@ -39,6 +39,11 @@ pub enum Violation {
         /// The newest version.
         newest: u64,
     },
+    /// An assertion failed, or something like it: a connection made anew would hide it.
+    Panicked {
+        /// The message.
+        what: String,
+    },
     /// At rest, a cluster had not acknowledged the whole log.
     Unacknowledged {
         /// Which cluster.
@@ -62,6 +67,7 @@ impl fmt::Display for Violation {
                 f,
                 "lost delete: at rest, {server} holds version {held} of {key}, whose newest version is {newest}"
             ),
+            Violation::Panicked { what } => write!(f, "panic: {what}"),
             Violation::Unacknowledged { cluster, position, logged } => write!(
                 f,
                 "lost delete: at rest, cluster {cluster} has acknowledged up to {position} of {logged} commits"
@@ -76,7 +82,10 @@ pub struct Checker(Arc<Mutex<Seen>>);
 
 struct Seen {
     database: Database,
+    /// The saved position of each cluster.
     acknowledged: BTreeMap<String, u64>,
+    /// The position that the last acknowledged delete of each cluster's key covers.
+    applied: BTreeMap<(String, String), u64>,
     violation: Option<Violation>,
     tally: Tally,
 }
@@ -123,6 +132,7 @@ impl Checker {
         Checker(Arc::new(Mutex::new(Seen {
             database,
             acknowledged: BTreeMap::new(),
+            applied: BTreeMap::new(),
             violation: None,
             tally: Tally::default(),
         })))
@@ -133,6 +143,18 @@ impl Checker {
         self.seen().acknowledged.insert(cluster.to_owned(), position);
     }
 
+    /// `cluster` has acknowledged a delete of `key` that was sent when all up to `position` was visible.
+    pub fn applied(&self, cluster: &str, key: &str, position: u64) {
+        let mut seen = self.seen();
+        let covered = seen.applied.entry((cluster.to_owned(), key.to_owned())).or_default();
+        *covered = position.max(*covered);
+    }
+
+    /// The program failed.
+    pub fn panicked(&self, what: String) {
+        self.seen().violation.get_or_insert(Violation::Panicked { what });
+    }
+
     /// The position that `cluster` has acknowledged.
     pub fn position(&self, cluster: &str) -> u64 {
         self.seen().acknowledged.get(cluster).copied().unwrap_or(0)
@@ -141,8 +163,9 @@ impl Checker {
     /// A read of `key` in `cluster` begins.
     pub fn read_begins(&self, cluster: &str, key: &str) -> ReadBegun {
         let seen = self.seen();
-        let position = seen.acknowledged.get(cluster).copied().unwrap_or(0);
-        let version_min = seen.database.version_at(key, position);
+        let saved = seen.acknowledged.get(cluster).copied().unwrap_or(0);
+        let applied = seen.applied.get(&(cluster.to_owned(), key.to_owned())).copied().unwrap_or(0);
+        let version_min = seen.database.version_at(key, saved.max(applied));
         ReadBegun { cluster: cluster.to_owned(), key: key.to_owned(), version_min }
     }
 

@@ -8,7 +8,10 @@ use lookaside_invalidator::{Commit, Commits, Log, Opened, Position, Source, Sour
 use lookaside_routing::BoxFuture;
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, SystemTime},
 };
 use tokio::sync::Notify;
@@ -129,7 +132,27 @@ impl Database {
     }
 }
 
-impl Log for Database {
+/// The commit log as one cluster's pipeline reads it.
+#[derive(Clone)]
+pub struct ClusterLog {
+    database: Database,
+    /// All up to here has passed the gate.
+    passed: Arc<AtomicU64>,
+}
+
+impl ClusterLog {
+    /// A way to the log of `database`.
+    pub fn new(database: Database) -> Self {
+        ClusterLog { database, passed: Arc::default() }
+    }
+
+    /// The position up to which the gate has let commits pass: what is deleted from now on counts for all of them.
+    pub fn passed(&self) -> u64 {
+        self.passed.load(Ordering::Relaxed)
+    }
+}
+
+impl Log for ClusterLog {
     fn identity(&self) -> BoxFuture<'_, Result<String, SourceError>> {
         Box::pin(async { Ok("simulated".to_owned()) })
     }
@@ -138,10 +161,10 @@ impl Log for Database {
         Box::pin(async move {
             let read = match start {
                 Start::Earliest => 0,
-                Start::Now => self.logged(),
+                Start::Now => self.database.logged(),
                 Start::At(position) => number(position)?,
             };
-            let source = Box::new(CommitLog { database: self.clone(), read });
+            let source = Box::new(CommitLog { log: self.clone(), read });
             Ok(Opened { source, position: Position(read.to_string()) })
         })
     }
@@ -153,7 +176,7 @@ fn number(position: &Position) -> Result<u64, SourceError> {
 }
 
 struct CommitLog {
-    database: Database,
+    log: ClusterLog,
     read: u64,
 }
 
@@ -161,8 +184,8 @@ impl Source for CommitLog {
     fn next(&mut self, keys_max: usize) -> BoxFuture<'_, Result<Commits, SourceError>> {
         Box::pin(async move {
             let read = self.read;
-            self.database.wait_for(|progress| progress.logged > read).await;
-            let tables = self.database.tables();
+            self.log.database.wait_for(|progress| progress.logged > read).await;
+            let tables = self.log.database.tables();
             let first = self.read as usize;
             let commits: Vec<Commit> = tables.log[first..]
                 .iter()
@@ -181,14 +204,11 @@ impl Source for CommitLog {
 
     fn visible<'a>(&'a mut self, position: &'a Position) -> BoxFuture<'a, Result<(), SourceError>> {
         Box::pin(async move {
-            if !self.database.is_gated {
-                return Ok(());
+            let position = number(position)?;
+            if self.log.database.is_gated {
+                self.log.database.wait_for(|progress| progress.visible >= position).await;
             }
-            let position: u64 = position
-                .0
-                .parse()
-                .map_err(|_| SourceError::Unusable { why: format!("{} is not a position of this log", position.0) })?;
-            self.database.wait_for(|progress| progress.visible >= position).await;
+            self.log.passed.fetch_max(position, Ordering::Relaxed);
             Ok(())
         })
     }

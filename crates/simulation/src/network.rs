@@ -189,11 +189,12 @@ struct Host {
 impl Network for Host {
     fn connect<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
         Box::pin(async move {
-            if self.network.is_cut(&self.name, address) {
-                // Packets vanish: the caller's own time limit ends this.
+            let departs_cut = self.network.is_cut(&self.name, address);
+            tokio::time::sleep(self.network.delay() * 2).await;
+            if departs_cut || self.network.is_cut(&self.name, address) {
+                // Packets vanish on the way there or back: the caller's own time limit ends this.
                 std::future::pending::<()>().await;
             }
-            tokio::time::sleep(self.network.delay() * 2).await;
             self.network.open(&self.name, address)
         })
     }

@@ -1,6 +1,7 @@
 //! The invalidator: a production pipeline for each cluster, on the simulated database's log and a disk that outlives it.
 
 use super::{Broken, CLUSTERS, Region, address, cluster_name, router};
+use crate::{checker::Checker, database::ClusterLog};
 use bytes::Bytes;
 use lookaside_client::{DestinationOptions, TcpDestination};
 use lookaside_invalidator::{
@@ -26,7 +27,7 @@ pub(super) struct Disk(Arc<Mutex<Option<Record>>>);
 struct PositionFile {
     disk: Disk,
     cluster: usize,
-    checker: crate::checker::Checker,
+    checker: Checker,
 }
 
 impl PositionStore for PositionFile {
@@ -46,16 +47,35 @@ impl PositionStore for PositionFile {
     }
 }
 
-/// Says of every delete that it has been applied.
-struct Credulous(Routers);
+/// Delivers, and tells the checker of each key that was acknowledged.
+struct Witnessed {
+    routers: Routers,
+    log: ClusterLog,
+    cluster: usize,
+    checker: Checker,
+    /// Whether every delete is said to be applied, as a broken daemon would.
+    is_credulous: bool,
+}
 
-impl Delivery for Credulous {
+impl Delivery for Witnessed {
     fn delete(&self, keys: Vec<Bytes>) -> BoxFuture<'_, Vec<Result<(), Refusal>>> {
-        Box::pin(async move { self.0.delete(keys).await.into_iter().map(|_| Ok(())).collect() })
+        Box::pin(async move {
+            // What has passed the gate is visible: whoever fills a key after this delete has read at least that.
+            let covered = self.log.passed();
+            let mut verdicts = self.routers.delete(keys.clone()).await;
+            if self.is_credulous {
+                verdicts.fill(Ok(()));
+            }
+            for (key, _) in keys.iter().zip(&verdicts).filter(|(_, verdict)| verdict.is_ok()) {
+                let key = std::str::from_utf8(key).expect("our keys are text");
+                self.checker.applied(&cluster_name(self.cluster), key, covered);
+            }
+            verdicts
+        })
     }
 
     fn flush(&self) -> BoxFuture<'_, Result<(), Refusal>> {
-        self.0.flush()
+        self.routers.flush()
     }
 }
 
@@ -83,14 +103,18 @@ impl Region {
         let options = DestinationOptions { server_timeout_ms: 1_000, seed, ..DestinationOptions::default() };
         let router = TcpDestination::new(address(&router::host(cluster)), network.clone(), options);
         let routers = Routers::new(vec![Arc::new(router) as Arc<dyn Destination>], network);
-        let delivery: Arc<dyn Delivery> = match self.broken {
-            Broken::Acknowledgement => Arc::new(Credulous(routers)),
-            _ => Arc::new(routers),
+        let log = ClusterLog::new(self.database.clone());
+        let delivery = Witnessed {
+            routers,
+            log: log.clone(),
+            cluster,
+            checker: self.checker.clone(),
+            is_credulous: self.broken == Broken::Acknowledgement,
         };
         let disk = self.positions.borrow_mut().entry(cluster).or_default().clone();
         Pipeline {
-            log: Arc::new(self.database.clone()),
-            delivery,
+            log: Arc::new(log),
+            delivery: Arc::new(delivery),
             positions: Arc::new(PositionFile { disk, cluster, checker: self.checker.clone() }),
             statistics,
             cluster,

@@ -15,6 +15,7 @@
 mod application;
 mod faults;
 mod invalidator;
+mod panics;
 mod router;
 mod server;
 
@@ -99,6 +100,7 @@ pub fn run(seed: u64, broken: Broken) -> Outcome {
 }
 
 async fn scenario(seed: u64, broken: Broken) -> (Option<Violation>, Tally) {
+    let panics = panics::Watch::begin();
     let mut rng = fastrand::Rng::with_seed(seed);
     let database = Database::new(rng.u64(..), VISIBILITY_LAG_US_MAX, broken != Broken::Gate);
     let region = Region {
@@ -121,6 +123,9 @@ async fn scenario(seed: u64, broken: Broken) -> (Option<Violation>, Tally) {
     region.start_applications(&mut rng);
     region.inject_faults(&mut rng, Instant::now() + BUSY).await;
     region.come_to_rest().await;
+    if let Some(what) = panics.first() {
+        region.checker.panicked(what);
+    }
     region.checker.verdict()
 }
 
