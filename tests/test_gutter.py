@@ -1,7 +1,9 @@
 """A cache server dies: reads go on through the gutter without an error, and come back when it returns (§3.3)."""
 
 import itertools
+import socket
 
+from leases import LeaseClient
 from processes import eventually, statistics
 
 
@@ -33,6 +35,10 @@ def test_reads_go_on_through_the_gutter_and_come_back(cluster):
     assert int(gutter["get_hits"]) >= 100
 
     # A delete cannot be acknowledged while the server that may hold the key does not answer.
+    deleter = LeaseClient(cluster.port)
+    assert deleter.command(b"delete " + key.encode()).startswith(b"SERVER_ERROR")
+    deleter.close()
+    assert client.get(key) is None, "the gutter has deleted it all the same"
     victim.restart()
     before = int(statistics(victim.port)["cmd_get"])
 
@@ -52,10 +58,7 @@ def test_the_gutter_keeps_values_for_a_short_time_only(cluster):
     assert client.set(key, b"value", expire=0)
     assert client.get(key) == b"value"
     client.close()
-    # Ten seconds at most: expired by a clock that the test does not have to wait for would be better; the server
-    # tells the remaining time by the meta command instead.
-    import socket
-
+    # Nobody has to wait for the end of it: the server tells the remaining time.
     with socket.create_connection(("127.0.0.1", cluster.gutter.port), timeout=5) as connection:
         connection.sendall(f"mg {key} t\r\n".encode())
         answer = connection.recv(100).decode()
