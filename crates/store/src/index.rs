@@ -165,9 +165,7 @@ impl Index {
 
     /// All slots that the key could lie in, with what they hold.
     pub fn candidates(&self, region: &Region, key: HashedKey<'_>) -> impl Iterator<Item = (SlotAt, Handle)> {
-        let buckets = self.homes(key, self.buckets()).map(|bucket| self.at(bucket));
-        let slots = buckets.into_iter().flat_map(|at| (0..SLOTS).map(move |slot| SlotAt(at + 8 * slot)));
-        slots.map(|at| (at, load(region, at))).filter(|&(_, slot)| slot != 0).map(|(at, slot)| (at, handle_of(slot)))
+        self.homes(key, self.buckets()).into_iter().flat_map(|bucket| self.items_in(region, bucket))
     }
 
     /// Puts an item under the key's tag.
@@ -188,8 +186,13 @@ impl Index {
 
     /// All items of one stripe.
     pub fn items_of(&self, region: &Region, lane: usize) -> impl Iterator<Item = (SlotAt, Handle)> {
-        let ats = (lane..self.buckets()).step_by(1 << self.stripe_bits).map(|bucket| self.at(bucket));
-        let slots = ats.flat_map(|at| (0..SLOTS).map(move |slot| SlotAt(at + 8 * slot)));
+        (lane..self.buckets()).step_by(1 << self.stripe_bits).flat_map(|bucket| self.items_in(region, bucket))
+    }
+
+    /// All items of one bucket.
+    pub fn items_in(&self, region: &Region, bucket: usize) -> impl Iterator<Item = (SlotAt, Handle)> {
+        let at = self.at(bucket);
+        let slots = (0..SLOTS).map(move |slot| SlotAt(at + 8 * slot));
         slots.map(|at| (at, load(region, at))).filter(|&(_, slot)| slot != 0).map(|(at, slot)| (at, handle_of(slot)))
     }
 

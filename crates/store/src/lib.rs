@@ -27,6 +27,7 @@
 
 mod arithmetic;
 mod audit;
+mod crawl;
 mod eviction;
 mod flush;
 mod geometry;
@@ -49,6 +50,7 @@ mod time;
 mod transient;
 mod write;
 
+pub use crawl::Crawl;
 pub use item::{ItemView, NewItem, Value};
 pub use key::HashedKey;
 pub use lease::LeaseGet;
@@ -132,6 +134,12 @@ impl Store {
         }
     }
 
+    /// Shows live items on a walk over all of them, up to eight for each of `buckets_max` buckets; says whether the walk
+    /// goes on. One stripe is locked at a time, for one bucket. What is said of [`Reader`]'s closures holds for `show`.
+    pub fn crawl(&self, crawl: &mut Crawl, buckets_max: usize, now: Now, show: impl FnMut(ItemView<'_>)) -> bool {
+        self.memory.crawl(crawl, buckets_max, now, show)
+    }
+
     /// Counters and gauges since the start.
     pub fn statistics(&self) -> Statistics {
         let stripes = self.memory.stripes.iter().map(|stripe| lock(&stripe.0).statistics());
@@ -157,7 +165,7 @@ impl Reader<'_> {
     /// Asks the processor for the index lines of `key`. First pass over a batch.
     pub fn prefetch_index(&self, key: HashedKey<'_>) {
         let memory = &self.store.memory;
-        region::prefetch(&memory.stripes[key.stripe(memory.geometry.stripe_bits)]);
+        region::prefetch_for_writing(&memory.stripes[key.stripe(memory.geometry.stripe_bits)]);
         memory.index.prefetch(&memory.region, key);
     }
 

@@ -52,7 +52,8 @@ impl Locked<'_> {
         ItemView { expiry: expiry.unwrap_or(view.expiry), ..view }
     }
 
-    fn view(&self, handle: Handle, header: &Header, now: Now) -> ItemView<'_> {
+    /// An item of this stripe as it is shown.
+    pub(crate) fn view(&self, handle: Handle, header: &Header, now: Now) -> ItemView<'_> {
         let memory = self.memory;
         ItemView {
             key: memory.key(handle, header),
