@@ -26,6 +26,7 @@ mod parse;
 
 pub use compose::{MetaFacts, compose_meta_answer};
 pub(crate) use compose::{compose_meta_reply, compose_meta_request};
+pub(crate) use flags::reworded;
 pub use flags::{MetaFlag, MetaFlags, OPAQUE_BYTES_MAX, meta_flags};
 pub use key::{decode_key, encode_key};
 pub(crate) use parse::{checked_operation, status_line, value_line};

@@ -57,7 +57,8 @@ fn flags_are_read_into_numbers() {
     assert_eq!(flags.store_mode(), StoreMode::Prepend);
     let mode = |text: &'static str| MetaFlags::read(MetaVerb::Set, text.as_bytes()).expect("good flags").store_mode();
     assert_eq!((mode(""), mode("MS"), mode("C5")), (StoreMode::Set, StoreMode::Set, StoreMode::Cas(Cas(5))));
-    assert_eq!((mode("ME"), mode("MA"), mode("MR C5")), (StoreMode::Add, StoreMode::Append, StoreMode::Replace));
+    assert_eq!((mode("ME C5"), mode("MA"), mode("MR")), (StoreMode::Add, StoreMode::Append, StoreMode::Replace));
+    assert_eq!(mode("MR C5"), StoreMode::Cas(Cas(5)), "a replace with a unique misses as a cas does");
     for (text, direction) in [("", Direction::Up), ("MI", Direction::Up), ("M+", Direction::Up)] {
         assert_eq!(MetaFlags::read(MetaVerb::Arithmetic, text.as_bytes()).expect("good flags").direction(), direction);
     }

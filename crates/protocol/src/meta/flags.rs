@@ -1,7 +1,8 @@
 //! The flags of a meta command: read from their text, and refused in memcached 1.6.45's words.
 
-use crate::text::{Tokens, signed, unsigned};
-use crate::{Cas, Direction, StoreMode, meta::MetaVerb};
+use super::{MetaVerb, decode_key};
+use crate::text::{Tokens, refusal, signed, unsigned};
+use crate::{Cas, Direction, KEY_BYTES_MAX, StoreMode};
 
 /// The longest opaque token. memcached's `protocol.txt` says 32, memcached counts the letter in.
 pub const OPAQUE_BYTES_MAX: usize = 31;
@@ -91,8 +92,18 @@ pub struct MetaFlags<'a> {
 }
 
 impl<'a> MetaFlags<'a> {
-    /// Reads a command's flags, or says what its sender is told. Allocates nothing.
+    /// Reads a command's flags, or says what its sender is told. Allocates nothing. How long an opaque token is, memcached
+    /// looks at last; so does the parser.
     pub fn read(verb: MetaVerb, text: &'a [u8]) -> Result<MetaFlags<'a>, &'static str> {
+        MetaFlags::read_with_key(verb, None, text)
+    }
+
+    /// As [`MetaFlags::read`]; the key is checked where memcached does it: behind the letters, before the tokens.
+    pub(crate) fn read_with_key(
+        verb: MetaVerb,
+        key: Option<&[u8]>,
+        text: &'a [u8],
+    ) -> Result<MetaFlags<'a>, &'static str> {
         let mut flags = MetaFlags {
             text,
             letters: Letters(0),
@@ -108,6 +119,12 @@ impl<'a> MetaFlags<'a> {
             opaque: None,
         };
         flags.note_letters(verb)?;
+        if flags.has(b'b') && key.is_some_and(|key| decode_key(key, &mut [0; KEY_BYTES_MAX]).is_none()) {
+            return Err(match verb {
+                MetaVerb::Debug => refusal::BAD_FORMAT,
+                _ => reworded(verb, "CLIENT_ERROR error decoding key"),
+            });
+        }
         // `me` shows what there is, whatever else it is asked.
         if verb != MetaVerb::Debug {
             for flag in meta_flags(text) {
@@ -157,7 +174,6 @@ impl<'a> MetaFlags<'a> {
             b'D' => self.delta = Some(unsigned(token).ok_or("CLIENT_ERROR invalid numeric delta value")?),
             b'J' => self.initial = Some(unsigned(token).ok_or("CLIENT_ERROR invalid numeric initial value")?),
             b'M' => self.mode = token.first().copied().unwrap_or(0),
-            b'O' if token.len() > OPAQUE_BYTES_MAX => return Err("CLIENT_ERROR opaque token too long"),
             b'O' => self.opaque = Some(token),
             _ => {}
         }
@@ -186,15 +202,15 @@ impl<'a> MetaFlags<'a> {
         meta_flags(self.text)
     }
 
-    /// How an `ms` stores: by `M`, or with `C` as a compare-and-swap if nothing else was said. An append or prepend
-    /// with `C` has to look at [`MetaFlags::cas_compare`] itself.
+    /// How an `ms` stores: by `M`, or with `C` as a compare-and-swap if it would replace something. An append or prepend
+    /// with `C` has to look at [`MetaFlags::cas_compare`] itself; an add does not compare.
     pub fn store_mode(&self) -> StoreMode {
         match (self.mode, self.cas_compare) {
             (b'E', _) => StoreMode::Add,
             (b'A', _) => StoreMode::Append,
             (b'P', _) => StoreMode::Prepend,
-            (b'R', _) => StoreMode::Replace,
             (_, Some(cas)) => StoreMode::Cas(cas),
+            (b'R', None) => StoreMode::Replace,
             (_, None) => StoreMode::Set,
         }
     }
@@ -206,10 +222,6 @@ impl<'a> MetaFlags<'a> {
 }
 
 /// `ma` has one word for all that is wrong with a flag.
-fn reworded(verb: MetaVerb, refusal: &'static str) -> &'static str {
-    match refusal {
-        "CLIENT_ERROR opaque token too long" => refusal,
-        _ if verb == MetaVerb::Arithmetic => "CLIENT_ERROR invalid or duplicate flag",
-        _ => refusal,
-    }
+pub(crate) fn reworded(verb: MetaVerb, refusal: &'static str) -> &'static str {
+    if verb == MetaVerb::Arithmetic { "CLIENT_ERROR invalid or duplicate flag" } else { refusal }
 }

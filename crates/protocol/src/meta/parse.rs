@@ -1,7 +1,7 @@
 //! What is special about reading meta commands and answers; their lines and data blocks are the text dialect's.
 
-use super::{MetaFlags, MetaOperation, MetaReply, MetaStatus, MetaVerb, decode_key};
-use crate::{KEY_BYTES_MAX, text::trim};
+use super::{MetaFlags, MetaOperation, MetaReply, MetaStatus, MetaVerb, OPAQUE_BYTES_MAX};
+use crate::text::trim;
 
 /// The operation on `key` that `flags` ask for, still without its value, and the flags as read; or what the sender is
 /// told.
@@ -10,9 +10,9 @@ pub(crate) fn checked_operation<'a>(
     key: &[u8],
     flags: &'a [u8],
 ) -> Result<(MetaOperation<&'a [u8]>, MetaFlags<'a>), &'static str> {
-    let read = MetaFlags::read(verb, flags)?;
-    if read.has(b'b') && decode_key(key, &mut [0; KEY_BYTES_MAX]).is_none() {
-        return Err("CLIENT_ERROR error decoding key");
+    let read = MetaFlags::read_with_key(verb, Some(key), flags)?;
+    if read.opaque.is_some_and(|opaque| opaque.len() > OPAQUE_BYTES_MAX) {
+        return Err("CLIENT_ERROR opaque token too long");
     }
     Ok((MetaOperation { verb, flags, value: None }, read))
 }

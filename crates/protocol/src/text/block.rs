@@ -36,7 +36,7 @@ pub(super) struct Block<'a, 'l> {
 pub(super) fn store<'a>(verb: BlockVerb, mut tokens: Tokens<'a>, block: &Block<'a, '_>) -> Parsed<'a> {
     let key = checked_key(&mut tokens);
     let token = if verb == BlockVerb::LeaseSet { tokens.unsigned() } else { Some(0) };
-    let (flags, exptime) = (tokens.flags(), tokens.signed());
+    let (flags, exptime) = (tokens.token().and_then(truncated_flags), tokens.token().and_then(truncated_exptime));
     let Some(value_bytes) = length(&mut tokens) else {
         return bad(refusal::BAD_FORMAT, block.start, 0, false);
     };
@@ -58,13 +58,28 @@ pub(super) fn store<'a>(verb: BlockVerb, mut tokens: Tokens<'a>, block: &Block<'
     })
 }
 
+/// A client's flags as storage commands take them: of a number of up to 64 bits the lower 32, a plus in front of it or not.
+fn truncated_flags(token: &[u8]) -> Option<u32> {
+    line::unsigned(token.strip_prefix(b"+").unwrap_or(token)).map(|flags| flags as u32)
+}
+
+/// An exptime as storage commands take it: of a number of up to 64 bits the lower 32, signed, a plus in front of it or
+/// not. `touch` and the meta commands refuse what is over 32 bits.
+fn truncated_exptime(token: &[u8]) -> Option<i64> {
+    let number = match token.strip_prefix(b"+") {
+        Some(digits) => line::unsigned(digits).and_then(|seconds| i64::try_from(seconds).ok()),
+        None => line::signed(token),
+    };
+    number.map(|seconds| i64::from(seconds as i32))
+}
+
 /// The length of the block. Without one nobody knows where the block ends: it will be read as commands, and the sender
 /// is told even if it asked for no reply.
 fn length(tokens: &mut Tokens<'_>) -> Option<usize> {
     tokens.unsigned().filter(|&bytes| bytes <= DATA_BYTES_MAX).map(|bytes| bytes as usize)
 }
 
-/// `ms <key> <bytes> <flag>*`
+/// `ms <key> <bytes> <flag>*`. Its errors are always told: `noreply` is a word of the older verbs.
 pub(super) fn store_meta<'a>(mut tokens: Tokens<'a>, block: &Block<'a, '_>) -> Parsed<'a> {
     let key = checked_key(&mut tokens);
     let Some(value_bytes) = length(&mut tokens) else {

@@ -55,11 +55,6 @@ impl<'a> Tokens<'a> {
         unsigned(self.token()?)
     }
 
-    /// The next token as a number that may have a minus.
-    pub(crate) fn signed(&mut self) -> Option<i64> {
-        signed(self.token()?)
-    }
-
     /// The next token as a client's flags.
     pub(crate) fn flags(&mut self) -> Option<u32> {
         self.unsigned().and_then(|flags| u32::try_from(flags).ok())

@@ -17,8 +17,11 @@ use super::{
     line::{self, FirstLine, Tokens},
     refusal,
 };
-use crate::meta::{MetaVerb, checked_operation};
+use crate::meta::{MetaVerb, checked_operation, reworded};
 use crate::{Command, Direction, Keys, Operation, Request, StoreMode, check_key};
+
+/// A line with its end is at least this long, in bytes: memcached takes a shorter one for no command, even `mn\n`.
+const LINE_BYTES_MIN: usize = 4;
 
 /// What the front of a buffer holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +79,9 @@ pub fn parse_command<'a>(buffer: &'a [u8], limits: &Limits) -> Parsed<'a> {
 }
 
 fn command_of_line<'a>(buffer: &'a [u8], line: &'a [u8], consumed: usize, limits: &Limits) -> Parsed<'a> {
+    if consumed < LINE_BYTES_MIN {
+        return bad(refusal::BAD_FORMAT, consumed, 0, false);
+    }
     // Most lines are gets: they shall not wait for the others to be ruled out.
     if let Some(keys) = line.strip_prefix(b"get ") {
         return whole(retrieve(Operation::Get { cas: false }, Tokens(keys)), consumed, false);
@@ -97,7 +103,7 @@ fn command_of_line<'a>(buffer: &'a [u8], line: &'a [u8], consumed: usize, limits
         b"prepend" => return store(BlockVerb::Store(StoreMode::Prepend), tokens, &block),
         b"cas" => return store(BlockVerb::Cas, tokens, &block),
         b"lease-set" => return store(BlockVerb::LeaseSet, tokens, &block),
-        b"ms" => return store_meta(tokens, &block),
+        b"ms" => return store_meta(tokens, &Block { noreply: false, ..block }),
         b"mg" => return whole(meta(MetaVerb::Get, tokens), consumed, false),
         b"md" => return whole(meta(MetaVerb::Delete, tokens), consumed, false),
         b"ma" => return whole(meta(MetaVerb::Arithmetic, tokens), consumed, false),
@@ -112,8 +118,9 @@ fn command_of_line<'a>(buffer: &'a [u8], line: &'a [u8], consumed: usize, limits
         b"version" => Ok(Command::Version),
         b"mn" => Ok(Command::MetaNoop),
         b"quit" => Ok(Command::Quit),
-        b"" if tokens.token().is_none() => Err(refusal::BAD_FORMAT),
-        _ => Err(if verb == b"noreply" { refusal::BAD_FORMAT } else { refusal::UNKNOWN }),
+        // memcached looks for `noreply` in any line's last word.
+        b"noreply" if line::trim(rest).is_empty() => return bad(refusal::UNKNOWN, consumed, 0, true),
+        _ => Err(refusal::UNKNOWN),
     };
     whole(answered, consumed, noreply)
 }
@@ -145,8 +152,11 @@ fn retrieve<'a>(operation: Operation<&'a [u8]>, tokens: Tokens<'a>) -> Result<Co
 
 fn retrieve_and_touch(cas: bool, mut tokens: Tokens<'_>) -> Result<Command<'_>, &'static str> {
     let exptime = tokens.token().ok_or(refusal::BAD_FORMAT)?;
+    if line::trim(tokens.0).is_empty() {
+        return Err(refusal::BAD_FORMAT);
+    }
+    let exptime = seconds(exptime)?;
     let keys = Keys::checked(tokens.0).ok_or(refusal::BAD_FORMAT)?;
-    let exptime = line::signed(exptime).ok_or(refusal::INVALID_EXPTIME)?;
     Ok(Command::Retrieve { keys, operation: Operation::GetAndTouch { exptime, cas } })
 }
 
@@ -192,15 +202,21 @@ fn arithmetic(direction: Direction, mut tokens: Tokens<'_>, noreply: bool) -> Re
 
 fn touch(mut tokens: Tokens<'_>, noreply: bool) -> Result<Command<'_>, &'static str> {
     let key = checked_key(&mut tokens)?;
-    let exptime = tokens.token().ok_or(refusal::BAD_FORMAT)?;
-    let exptime = line::signed(exptime).ok_or(refusal::INVALID_EXPTIME)?;
+    let exptime = seconds(tokens.token().ok_or(refusal::BAD_FORMAT)?)?;
     Ok(single(key, Operation::Touch { exptime }, noreply))
+}
+
+/// An exptime of 32 bits, as memcached has it.
+fn seconds(token: &[u8]) -> Result<i64, &'static str> {
+    let seconds = line::signed(token).and_then(|seconds| i32::try_from(seconds).ok());
+    seconds.map(i64::from).ok_or(refusal::INVALID_EXPTIME)
 }
 
 fn flush_all(mut tokens: Tokens<'_>, noreply: bool) -> Result<Command<'_>, &'static str> {
     let delay_s = match tokens.token() {
-        None | Some(b"noreply") => 0,
-        Some(delay) => line::signed(delay).ok_or(refusal::INVALID_EXPTIME)?,
+        None => 0,
+        Some(b"noreply") if tokens.token().is_none() => 0,
+        Some(delay) => seconds(delay)?,
     };
     Ok(Command::FlushAll { delay_s, noreply })
 }
@@ -211,7 +227,8 @@ fn verbosity<'a>(tokens: &mut Tokens<'_>, noreply: bool) -> Result<Command<'a>, 
 }
 
 fn meta(verb: MetaVerb, mut tokens: Tokens<'_>) -> Result<Command<'_>, &'static str> {
-    let key = checked_key(&mut tokens)?;
+    let key = tokens.token().ok_or(refusal::BAD_FORMAT)?;
+    check_key(key).map_err(|_| reworded(verb, refusal::BAD_FORMAT))?;
     let (operation, _) = checked_operation(verb, key, line::trim(tokens.0))?;
     Ok(single(key, Operation::Meta(operation), false))
 }

@@ -21,6 +21,11 @@ fn value() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(byte, 0..=VALUE_BYTES_MAX)
 }
 
+/// The wire has 32 bits for it.
+fn exptime() -> impl Strategy<Value = i64> {
+    any::<i32>().prop_map(i64::from)
+}
+
 fn store_mode() -> impl Strategy<Value = StoreMode> {
     prop_oneof![
         Just(StoreMode::Set),
@@ -33,7 +38,7 @@ fn store_mode() -> impl Strategy<Value = StoreMode> {
 }
 
 fn store() -> impl Strategy<Value = Operation<Vec<u8>>> {
-    (store_mode(), any::<u32>(), any::<i64>(), value()).prop_map(|(mode, flags, exptime, value)| Operation::Store {
+    (store_mode(), any::<u32>(), exptime(), value()).prop_map(|(mode, flags, exptime, value)| Operation::Store {
         mode,
         flags,
         exptime,
@@ -42,7 +47,7 @@ fn store() -> impl Strategy<Value = Operation<Vec<u8>>> {
 }
 
 fn lease_set() -> impl Strategy<Value = Operation<Vec<u8>>> {
-    (any::<u64>(), any::<u32>(), any::<i64>(), value()).prop_map(|(token, flags, exptime, value)| Operation::LeaseSet {
+    (any::<u64>(), any::<u32>(), exptime(), value()).prop_map(|(token, flags, exptime, value)| Operation::LeaseSet {
         token: LeaseToken(token),
         flags,
         exptime,
@@ -55,13 +60,13 @@ pub fn text_operation() -> impl Strategy<Value = Operation<Vec<u8>>> {
     let direction = prop_oneof![Just(Direction::Up), Just(Direction::Down)];
     prop_oneof![
         any::<bool>().prop_map(|cas| Operation::Get { cas }),
-        any::<(i64, bool)>().prop_map(|(exptime, cas)| Operation::GetAndTouch { exptime, cas }),
+        (exptime(), any::<bool>()).prop_map(|(exptime, cas)| Operation::GetAndTouch { exptime, cas }),
         Just(Operation::LeaseGet),
         store(),
         lease_set(),
         prop_oneof![0..2000u32, any::<u32>()].prop_map(|hold_off_ms| Operation::Delete { hold_off_ms }),
         (direction, any::<u64>()).prop_map(|(direction, delta)| Operation::Arithmetic { direction, delta }),
-        any::<i64>().prop_map(|exptime| Operation::Touch { exptime }),
+        exptime().prop_map(|exptime| Operation::Touch { exptime }),
     ]
 }
 
