@@ -9,6 +9,7 @@
 //! scanned from, and its two lists are kept from round to round ([`Batch::recycle`]), so that nothing is allocated per
 //! request.
 
+use crate::administration::Order;
 use crate::{Service, execute};
 use lookaside_protocol::{Command, Operation};
 use lookaside_store::{HashedKey, Now};
@@ -46,6 +47,7 @@ pub(crate) struct Step<'b> {
 /// What a step does.
 pub(crate) enum Action<'b> {
     Command(Command<'b>),
+    Order(Order<'b>),
     /// Says `line`; a set that was too large drops its key's old value too.
     Refuse {
         line: Option<&'static str>,
@@ -107,6 +109,10 @@ impl<'b> Batch<'b> {
         self.steps.push(Step { input_at, keys_count, action: Action::Command(command) });
     }
 
+    pub(crate) fn push_order(&mut self, input_at: usize, order: Order<'b>) {
+        self.steps.push(Step { input_at, keys_count: 0, action: Action::Order(order) });
+    }
+
     /// `line` is what the client is told, if it wants to know; `dropped` is the key whose old value must go because its replacement was refused.
     pub(crate) fn push_refusal(
         &mut self,
@@ -148,6 +154,11 @@ impl<'b> Batch<'b> {
                 }
                 Action::Command(Command::Quit) => return Progress::Close,
                 Action::Command(command) => execute::command(service, command, keys.first(), now, out),
+                Action::Order(order) => {
+                    if execute::order(service, order, out) {
+                        return Progress::Close;
+                    }
+                }
                 Action::Refuse { line, close } => {
                     execute::refuse(service, *line, keys.first(), now, out);
                     if *close {

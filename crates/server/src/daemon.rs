@@ -10,10 +10,11 @@ use lookaside_store::{Options, Store};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use rustix::rand::{GetRandomFlags, getrandom};
 use signal_hook::consts::{SIGINT, SIGTERM};
+use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 
 /// Descriptors beside the connections': listeners, epolls, the log.
 const DESCRIPTORS_RESERVED: u64 = 64;
@@ -33,9 +34,20 @@ pub(crate) struct Daemon {
     pub(crate) baseline: Mutex<Baseline>,
     pub(crate) tcp_port: AtomicU16,
     pub(crate) log: Log,
+    /// What `lru_crawler` has been told; there is no crawler.
+    pub(crate) crawls: AtomicBool,
+    /// Ends the loop that accepts connections, as a signal does.
+    stop: UnixStream,
 }
 
 impl Daemon {
+    /// Ends the process, as SIGTERM does.
+    pub(crate) fn stop(&self) {
+        if let Err(error) = (&self.stop).write_all(b"s") {
+            tracing::error!("cannot stop as asked: {error}");
+        }
+    }
+
     /// Connections that clients hold at present.
     pub(crate) fn connections_open(&self) -> usize {
         self.desks.iter().map(|desk| desk.connections_open.load(Ordering::Relaxed)).sum()
@@ -48,7 +60,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
     for signal in [SIGINT, SIGTERM] {
         signal_hook::low_level::pipe::register(signal, signals_in.try_clone()?)?;
     }
-    let daemon = build(arguments)?;
+    let daemon = build(arguments, signals_in)?;
     let listeners = open_tcp(&daemon.arguments.addresses(daemon.arguments.port)?)?;
     let workers = build_workers(&daemon)?;
     std::thread::scope(|scope| {
@@ -65,7 +77,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn build(arguments: Arguments) -> anyhow::Result<Daemon> {
+fn build(arguments: Arguments, stop: UnixStream) -> anyhow::Result<Daemon> {
     let log = Log::start(u32::from(arguments.verbosity));
     raise_descriptor_limit(arguments.connections_max);
     let options = arguments.store_options(random_seed()?);
@@ -82,6 +94,8 @@ fn build(arguments: Arguments) -> anyhow::Result<Daemon> {
         tcp_port: AtomicU16::new(arguments.port),
         arguments,
         log,
+        crawls: AtomicBool::new(true),
+        stop,
     })
 }
 

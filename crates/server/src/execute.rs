@@ -8,6 +8,7 @@
 //!
 //! Absent on purpose: sockets and clocks. The counters follow memcached's: a get of ten keys is ten `cmd_get`.
 
+use crate::administration::{Answer, Order};
 use crate::{Service, meta, render};
 use lookaside_protocol::text::refusal;
 use lookaside_protocol::{Command, Direction, Operation, Request, StoreMode};
@@ -116,6 +117,29 @@ pub(crate) fn command(
     if quiet {
         out.truncate(reply_at);
     }
+}
+
+/// Carries out an operator's order; says whether the connection ends with it.
+pub(crate) fn order(service: &Service<'_>, order: &Order<'_>, out: &mut Vec<u8>) -> bool {
+    let process = service.process;
+    let line = match order.answer(process.crawls()) {
+        Answer::Line(line) => line,
+        Answer::Crawler(crawls) => {
+            process.set_crawls(crawls);
+            "OK"
+        }
+        Answer::MemoryLimit(megabytes) => match process.set_memory_limit(megabytes) {
+            true => "OK",
+            false => "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust",
+        },
+        Answer::ShutDown if process.shut_down() => return true,
+        Answer::ShutDown => "SERVER_ERROR: shutdown not enabled",
+        Answer::RefreshCertificates => "Error TLS not enabled",
+    };
+    if !order.is_quiet() {
+        render::line(line.as_bytes(), out);
+    }
+    false
 }
 
 /// Says `line`; `dropped` is the key whose new value was refused, and whose old value would be out of date.

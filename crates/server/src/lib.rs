@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 #![allow(rustdoc::private_intra_doc_links)]
 
+mod administration;
 mod batch;
 mod clock;
 mod connection;

@@ -2,13 +2,16 @@
 //!
 //! | | does | not yet |
 //! |---|---|---|
-//! | `mg` | get, with `T` get and touch | `N`, `R`: leases do what winning a stale item does |
-//! | `ms` | every mode, `C` with a set, `N` with append and prepend | `I`, `E` |
-//! | `md` | delete; `C` is compared first | `I`, `E`, `x` |
-//! | `ma` | both ways, `N` with `J`, `T` | `C`, `E` |
+//! | `mg` | get, with `T` get and touch; `E` alone changes nothing | `N`, `R`: the store keeps no word of who has won |
+//! | `ms` | every mode, each with `C`; `N` with append and prepend | `I`, `E`: no stale mark and no CAS unique by choice |
+//! | `md` | delete; `C` is compared first; `x` leaves an empty value; `E` alone changes nothing | `I`; `E` with `x` |
+//! | `ma` | both ways, `C`, `N` with `J`, `T` | `E` |
 //! | `me` | shows what the store knows of an item | |
 //!
 //! What is not served is refused by name: a client that got a half-served answer could take it for a whole one.
+//!
+//! `C` with an append, a prepend or `ma`, and an append that tells its size, look first and then store under the unique
+//! they saw: the store compares again, so nothing comes in between.
 //!
 //! Accepted races: `md` with `C`, and `ma` or an append with `N`, take two steps. A set in between may be deleted (a
 //! cache may lose a value at any time); a vivification that lost is counted as what it met.
@@ -18,8 +21,11 @@ use lookaside_protocol::meta::{
     MetaFacts, MetaFlags, MetaOperation, MetaStatus, MetaVerb, compose_meta_answer, decode_key,
 };
 use lookaside_protocol::text::refusal;
-use lookaside_protocol::{Direction, KEY_BYTES_MAX, StoreMode};
+use lookaside_protocol::{Cas, Direction, KEY_BYTES_MAX, StoreMode};
 use lookaside_store::{ArithmeticOutcome, DeleteOutcome, Expiry, HashedKey, ItemView, NewItem, Now, StoreOutcome};
+
+/// How often an append that tells its size starts anew because others stored in between.
+const EXTEND_TRIES_MAX: usize = 64;
 
 const UNSUPPORTED: &str = "CLIENT_ERROR flag not supported";
 
@@ -95,7 +101,7 @@ impl Meta<'_> {
     }
 
     fn get(&self, out: &mut Vec<u8>) -> Answer {
-        self.refuse_any_of(b"NRE")?;
+        self.refuse_any_of(b"NR")?;
         let counters = self.service.counters;
         counters.cmd_get.add(1);
         let touches = self.flags.ttl_s.is_some();
@@ -114,13 +120,26 @@ impl Meta<'_> {
         Ok(found.unwrap_or_else(|| self.answer(MetaStatus::Miss, &MetaFacts::default(), None, out)))
     }
 
-    /// Looks the key up, touching the item if `T` asks for it.
+    /// Looks the key up, touching the item if `T` asks for it. A `t` in front of the `T` is told what was left before.
     fn look<R>(&self, see: impl FnOnce(ItemView<'_>) -> R) -> Option<R> {
         let reader = self.service.store.reader(self.now);
-        match self.flags.ttl_s {
-            Some(_) => reader.get_and_touch(self.key, self.expiry(self.flags.ttl_s), see),
-            None => reader.get(self.key, see),
+        if self.flags.ttl_s.is_none() {
+            return reader.get(self.key, see);
         }
+        let expiry = self.expiry(self.flags.ttl_s);
+        if !self.stands_before(b't', b'T') {
+            return reader.get_and_touch(self.key, expiry, see);
+        }
+        let seen = reader.get(self.key, see)?;
+        reader.get_and_touch(self.key, expiry, |_| ());
+        Some(seen)
+    }
+
+    /// Whether both flags are there, `first` in front of `second`.
+    fn stands_before(&self, first: u8, second: u8) -> bool {
+        let mut order =
+            self.flags.in_order().map(|flag| flag.letter).filter(|&letter| letter == first || letter == second);
+        order.next() == Some(first) && order.next() == Some(second)
     }
 
     fn show(&self, item: &ItemView<'_>, out: &mut Vec<u8>) -> MetaStatus {
@@ -133,7 +152,8 @@ impl Meta<'_> {
             ttl_s: Some(ttl_s(item.expiry, self.now)),
             ..MetaFacts::default()
         };
-        if !self.flags.has(b'v') {
+        // With `C` the value is for those who have another one.
+        if !self.flags.has(b'v') || self.flags.cas_compare == Some(item.cas) {
             return self.answer(MetaStatus::Done, &facts, None, out);
         }
         let mut pieces = item.value.pieces();
@@ -149,19 +169,21 @@ impl Meta<'_> {
     fn set(&self, value: &[u8], out: &mut Vec<u8>) -> Answer {
         self.refuse_any_of(b"IE")?;
         let mode = self.flags.store_mode();
-        let is_extension = matches!(mode, StoreMode::Append | StoreMode::Prepend);
-        if is_extension && self.flags.cas_compare.is_some() {
-            return Err(UNSUPPORTED);
-        }
         self.service.counters.cmd_set.add(1);
         let flags = self.flags.client_flags.unwrap_or(0);
         let item = NewItem { flags, expiry: self.expiry(self.flags.ttl_s), value };
-        let mut outcome = self.service.store.store(self.key, mode, &item, self.now);
+        let mut value_bytes = value.len();
+        let mut outcome = match mode {
+            StoreMode::Append | StoreMode::Prepend => self.extend(mode, &item, &mut value_bytes),
+            _ => self.service.store.store(self.key, mode, &item, self.now),
+        };
+        let is_extension = matches!(mode, StoreMode::Append | StoreMode::Prepend);
         if is_extension && outcome == StoreOutcome::NotStored && self.flags.vivify_ttl_s.is_some() {
             let item = NewItem { expiry: self.expiry(self.flags.vivify_ttl_s), ..item };
             outcome = self.service.store.store(self.key, StoreMode::Add, &item, self.now);
         }
-        let mut facts = MetaFacts { value_bytes: Some(value.len()), ..MetaFacts::default() };
+        // What was not stored has the unique 0.
+        let mut facts = MetaFacts { value_bytes: Some(value_bytes), cas: Some(Cas(0)), ..MetaFacts::default() };
         let status = match outcome {
             StoreOutcome::Stored(cas) => {
                 facts.cas = Some(cas);
@@ -176,8 +198,47 @@ impl Meta<'_> {
         Ok(self.answer(status, &facts, None, out))
     }
 
+    /// The unique that an append, a prepend or `ma` is to find; to these 0 is none.
+    fn compared(&self) -> Option<Cas> {
+        self.flags.cas_compare.filter(|&cas| cas != Cas(0))
+    }
+
+    /// Appends or prepends. If `C` compares or `s` asks for the new size, the item is looked at and stored under the
+    /// unique that it had; `value_bytes` becomes the new size.
+    fn extend(&self, mode: StoreMode, item: &NewItem<'_>, value_bytes: &mut usize) -> StoreOutcome {
+        if self.compared().is_none() && !self.flags.has(b's') {
+            return self.service.store.store(self.key, mode, item, self.now);
+        }
+        for _ in 0..EXTEND_TRIES_MAX {
+            let reader = self.service.store.reader(self.now);
+            let found = reader.get(self.key, |old| (old.cas, old.flags, old.expiry, old.value.to_vec()));
+            let Some((cas, flags, expiry, old)) = found else { return StoreOutcome::NotStored };
+            if self.compared().is_some_and(|expected| expected != cas) {
+                return StoreOutcome::Exists;
+            }
+            let value = match mode {
+                StoreMode::Append => [&old, item.value].concat(),
+                _ => [item.value, &old].concat(),
+            };
+            let extended = NewItem { flags, expiry, value: &value };
+            let outcome = self.service.store.store(self.key, StoreMode::Cas(cas), &extended, self.now);
+            match outcome {
+                StoreOutcome::Exists if self.compared().is_none() => {}
+                StoreOutcome::NotFound => return StoreOutcome::NotStored,
+                _ => {
+                    *value_bytes = value.len();
+                    return outcome;
+                }
+            }
+        }
+        StoreOutcome::OutOfMemory
+    }
+
     fn delete(&self, out: &mut Vec<u8>) -> Answer {
-        self.refuse_any_of(b"IEx")?;
+        self.refuse_any_of(b"I")?;
+        if self.flags.has(b'x') {
+            return self.empty(out);
+        }
         let counters = self.service.counters;
         if let Some(expected) = self.flags.cas_compare {
             let present = self.service.store.reader(self.now).get(self.key, |item| item.cas);
@@ -198,12 +259,42 @@ impl Meta<'_> {
         Ok(self.answer(status, &MetaFacts::default(), None, out))
     }
 
+    /// `md` with `x`: the item stays, its value and its flags go.
+    fn empty(&self, out: &mut Vec<u8>) -> Answer {
+        self.refuse_any_of(b"E")?;
+        let item = NewItem { flags: 0, expiry: self.expiry(self.flags.ttl_s), value: b"" };
+        let mode = self.flags.cas_compare.map_or(StoreMode::Replace, StoreMode::Cas);
+        let counters = self.service.counters;
+        let status = match self.service.store.store(self.key, mode, &item, self.now) {
+            StoreOutcome::Stored(_) => {
+                counters.delete_hits.add(1);
+                MetaStatus::Done
+            }
+            StoreOutcome::NotStored | StoreOutcome::NotFound => {
+                counters.delete_misses.add(1);
+                MetaStatus::NotFound
+            }
+            StoreOutcome::Exists => MetaStatus::Exists,
+            StoreOutcome::TooLarge | StoreOutcome::OutOfMemory => return Err(crate::execute::OUT_OF_MEMORY),
+        };
+        Ok(self.answer(status, &MetaFacts::default(), None, out))
+    }
+
     fn arithmetic(&self, out: &mut Vec<u8>) -> Answer {
-        self.refuse_any_of(b"CE")?;
+        self.refuse_any_of(b"E")?;
         let direction = self.flags.direction();
-        let outcome = match self.count(direction) {
-            ArithmeticOutcome::NotFound if self.flags.vivify_ttl_s.is_some() => self.vivify(direction),
-            outcome => outcome,
+        let mut is_vivified = false;
+        let counted = match self.compared() {
+            Some(expected) => self.count_if(direction, expected),
+            None => Some(self.count(direction)),
+        };
+        let outcome = match counted {
+            None => return Ok(self.answer(MetaStatus::Exists, &MetaFacts::default(), None, out)),
+            Some(ArithmeticOutcome::NotFound) if self.flags.vivify_ttl_s.is_some() => {
+                is_vivified = true;
+                self.vivify(direction)
+            }
+            Some(outcome) => outcome,
         };
         let (number, cas) = match outcome {
             ArithmeticOutcome::Number(number, cas) => (number, cas),
@@ -215,7 +306,9 @@ impl Meta<'_> {
         };
         let needs_expiry = self.flags.ttl_s.is_some() || self.flags.has(b't');
         let expiry = if needs_expiry { self.look(|item| item.expiry) } else { None };
-        let ttl_s = expiry.map(|expiry| ttl_s(expiry, self.now));
+        // A `t` in front of the `N` is told of an item that has no time to live yet.
+        let is_told_before = is_vivified && self.stands_before(b't', b'N');
+        let ttl_s = expiry.map(|expiry| if is_told_before { -1 } else { ttl_s(expiry, self.now) });
         let facts = MetaFacts { cas: Some(cas), ttl_s, ..MetaFacts::default() };
         let mut digits = itoa::Buffer::new();
         let value = self.flags.has(b'v').then(|| digits.format(number).as_bytes());
@@ -226,6 +319,35 @@ impl Meta<'_> {
         let outcome = self.service.store.arithmetic(self.key, direction, self.flags.delta.unwrap_or(1), self.now);
         crate::execute::count_arithmetic(self.service, direction, outcome);
         outcome
+    }
+
+    /// Counts if the item has this unique; nothing if it has another.
+    fn count_if(&self, direction: Direction, expected: Cas) -> Option<ArithmeticOutcome> {
+        let reader = self.service.store.reader(self.now);
+        let found = reader.get(self.key, |item| (item.cas, item.flags, item.expiry, item.value.to_vec()));
+        let Some((cas, flags, expiry, old)) = found else {
+            crate::execute::count_arithmetic(self.service, direction, ArithmeticOutcome::NotFound);
+            return Some(ArithmeticOutcome::NotFound);
+        };
+        if cas != expected {
+            return None;
+        }
+        let Some(number) = decimal(&old) else { return Some(ArithmeticOutcome::NotANumber) };
+        let delta = self.flags.delta.unwrap_or(1);
+        let number = match direction {
+            Direction::Up => number.wrapping_add(delta),
+            Direction::Down => number.saturating_sub(delta),
+        };
+        let value = format!("{number:<width$}", width = old.len());
+        let item = NewItem { flags, expiry, value: value.as_bytes() };
+        let outcome = match self.service.store.store(self.key, StoreMode::Cas(expected), &item, self.now) {
+            StoreOutcome::Stored(cas) => ArithmeticOutcome::Number(number, cas),
+            StoreOutcome::NotFound => ArithmeticOutcome::NotFound,
+            StoreOutcome::Exists => return None,
+            _ => ArithmeticOutcome::OutOfMemory,
+        };
+        crate::execute::count_arithmetic(self.service, direction, outcome);
+        Some(outcome)
     }
 
     /// Makes the number that was missing; if another client was faster, counts on its one.
@@ -261,6 +383,13 @@ impl Meta<'_> {
         render::line(b"EN", out);
         MetaStatus::Miss
     }
+}
+
+/// The number that a value stands for, spaces behind it left out.
+fn decimal(value: &[u8]) -> Option<u64> {
+    let digits = value.trim_ascii_end();
+    let is_decimal = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(digits).ok().filter(|_| is_decimal)?.parse().ok()
 }
 
 /// Seconds left to live, -1 for ever.

@@ -55,6 +55,10 @@ pub struct Arguments {
     #[arg(short = 'v', long = "verbose", action = ArgAction::Count)]
     pub verbosity: u8,
 
+    /// Let clients end the server with the command `shutdown`
+    #[arg(short = 'A', long)]
+    pub enable_shutdown: bool,
+
     /// A key gets one lease token in this time at most, in seconds; fractions allowed, 0 gives every miss one
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds_ms)]
     pub lease_interval: u32,

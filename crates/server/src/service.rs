@@ -18,6 +18,27 @@ pub trait Process {
     fn set_verbosity(&self, level: u32) {
         let _ = level;
     }
+
+    /// `cache_memlimit`: says whether the limit is now so many megabytes.
+    fn set_memory_limit(&self, megabytes: u64) -> bool {
+        let _ = megabytes;
+        false
+    }
+
+    /// `shutdown`: ends the process if that is allowed; says whether it is.
+    fn shut_down(&self) -> bool {
+        false
+    }
+
+    /// Whether memcached's crawler would be on.
+    fn crawls(&self) -> bool {
+        true
+    }
+
+    /// `lru_crawler enable` and `disable`.
+    fn set_crawls(&self, crawls: bool) {
+        let _ = crawls;
+    }
 }
 
 /// A process with nothing to say about itself, for sessions that are driven without a daemon: `stats` is empty.

@@ -7,6 +7,7 @@
 //! A session's whole state is how many bytes of a refused value are still to be swallowed: everything else lies in the
 //! buffers of whoever drives it.
 
+use crate::administration::Order;
 use crate::{Batch, Progress, Service};
 use lookaside_protocol::text::{Limits, Parsed, parse_command};
 use lookaside_store::Now;
@@ -69,6 +70,11 @@ impl Session {
                     input_at += consumed;
                 }
                 Parsed::Bad { line, consumed, swallow, close, outdated_key } => {
+                    if let Some(order) = Order::read(&rest[..consumed]) {
+                        batch.push_order(input_at, order);
+                        input_at += consumed;
+                        continue;
+                    }
                     batch.push_refusal(input_at, line, close, outdated_key);
                     input_at += consumed;
                     self.swallow_bytes = swallow;

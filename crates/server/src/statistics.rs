@@ -38,6 +38,27 @@ impl Process for Daemon {
     fn set_verbosity(&self, level: u32) {
         self.log.set_verbosity(level);
     }
+
+    /// The store's memory is fixed from the start: only the limit that it has can be set.
+    fn set_memory_limit(&self, megabytes: u64) -> bool {
+        megabytes == self.arguments.memory_megabytes
+    }
+
+    fn shut_down(&self) -> bool {
+        if self.arguments.enable_shutdown {
+            tracing::info!("a client has sent shutdown");
+            self.stop();
+        }
+        self.arguments.enable_shutdown
+    }
+
+    fn crawls(&self) -> bool {
+        self.crawls.load(Ordering::Relaxed)
+    }
+
+    fn set_crawls(&self, crawls: bool) {
+        self.crawls.store(crawls, Ordering::Relaxed);
+    }
 }
 
 impl Daemon {

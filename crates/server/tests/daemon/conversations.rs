@@ -229,7 +229,7 @@ fn the_meta_verbs_answer_as_memcached_1_6_45_does() {
     client.ask("md nope k Ox\r\nmd foo C1234567 k\r\n", "NF knope Ox\r\nEX kfoo\r\n");
     client.ask("ma foo k\r\n", "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n");
     client.ask("ma num N0 J7 v k Ox t\r\n", "VA 1 knum Ox t-1\r\n7\r\n");
-    client.ask("ma num v t D3 k\r\nma num MD\r\nma num k t T100\r\n", "VA 2 t-1 knum\r\n10\r\nHD\r\nHD knum t100\r\n");
+    client.ask("ma num v t D3 k\r\nma num MD\r\nma num k t T100\r\n", "VA 2 t-1 knum\r\n10\r\nHD\r\nHD knum t-1\r\n");
     client.ask("ma nope k Oa\r\nme nope\r\n", "NF knope Oa\r\nEN\r\n");
     client.ask("ms foo 2 MA\r\nde\r\nmg foo v\r\n", "HD\r\nVA 5\r\nabcde\r\n");
     client.ask("ms zz 2 MA N100\r\nde\r\nmg zz v t\r\n", "HD\r\nVA 2 t100\r\nde\r\n");

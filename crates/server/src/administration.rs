@@ -1,0 +1,173 @@
+//! The commands of one server's operator: `slabs`, `lru`, `lru_crawler`, `cache_memlimit`, `shutdown`, `refresh_certs`.
+//!
+//! They are no part of the protocol that a router passes on: to the parser they are unknown verbs, and the session asks
+//! here before it refuses one. No path of a request leads through this file.
+//!
+//! memcached tunes its slabs, its LRU and its crawler with them. The store here tunes itself, so what is well formed is
+//! answered as memcached answers it and changes nothing; the settings that `stats settings` would show stay as they are.
+//!
+//! Absent: `watch`, `extstore`, and the listings of `lru_crawler metadump`: the store cannot walk its keys while it
+//! serves. They are unknown commands.
+
+/// memcached refuses a memory limit below this, in megabytes.
+const MEMORY_MEGABYTES_MIN: u64 = 8;
+
+/// What memcached's classes of slabs are numbered.
+const CLASSES: std::ops::RangeInclusive<i64> = 1..=63;
+
+/// The longest pause of the crawler, in microseconds.
+const CRAWLER_SLEEP_US_MAX: u64 = 1_000_000;
+
+const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
+const BAD_CLASS: &str = "BADCLASS invalid src or dst class id";
+const UNKNOWN: &str = "ERROR";
+
+/// A line for the operator's commands: its first word is one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Order<'a> {
+    line: &'a str,
+}
+
+/// What is to be done about an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// Say this.
+    Line(&'static str),
+    /// Change the memory limit, to so many megabytes.
+    MemoryLimit(u64),
+    /// End the process, if that is allowed.
+    ShutDown,
+    /// Switch the crawler on or off.
+    Crawler(bool),
+    /// Read the certificates anew, if there are any.
+    RefreshCertificates,
+}
+
+impl<'a> Order<'a> {
+    /// The order that a line is, if it is one.
+    pub(crate) fn read(line: &'a [u8]) -> Option<Order<'a>> {
+        const VERBS: [&str; 6] = ["slabs", "lru", "lru_crawler", "cache_memlimit", "shutdown", "refresh_certs"];
+        let line = std::str::from_utf8(line).ok()?;
+        let verb = line.split_whitespace().next().filter(|_| !line.starts_with(char::is_whitespace))?;
+        VERBS.contains(&verb).then_some(Order { line })
+    }
+
+    /// Whether its sender wants no answer.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.line.split_whitespace().next_back() == Some("noreply")
+    }
+
+    /// What memcached would say, or what is to be done. `crawls` is whether the crawler is on.
+    pub(crate) fn answer(&self, crawls: bool) -> Answer {
+        let words: Vec<&str> = self.line.split_whitespace().collect();
+        match words[..] {
+            ["slabs", ref arguments @ ..] => Answer::Line(slabs(arguments)),
+            ["lru", ref arguments @ ..] => Answer::Line(lru(arguments)),
+            ["lru_crawler", "enable"] if crawls => Answer::Line("ERROR failed to start lru crawler thread"),
+            ["lru_crawler", switch @ ("enable" | "disable")] => Answer::Crawler(switch == "enable"),
+            ["lru_crawler", ref arguments @ ..] => Answer::Line(lru_crawler(arguments, crawls)),
+            ["cache_memlimit", megabytes, ..] => match megabytes.parse() {
+                Ok(megabytes) if megabytes >= MEMORY_MEGABYTES_MIN => Answer::MemoryLimit(megabytes),
+                Ok(_) => Answer::Line("MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m"),
+                Err(_) => Answer::Line(UNKNOWN),
+            },
+            ["shutdown", ..] => Answer::ShutDown,
+            ["refresh_certs", ..] => Answer::RefreshCertificates,
+            _ => Answer::Line(UNKNOWN),
+        }
+    }
+}
+
+fn slabs(arguments: &[&str]) -> &'static str {
+    match *arguments {
+        ["reassign", source, target, ..] => match (source.parse::<i64>(), target.parse::<i64>()) {
+            (Ok(source), Ok(target)) if source == target => "SAME src and dst class are identical",
+            (Ok(source), Ok(target)) if !CLASSES.contains(&source) || !CLASSES.contains(&target) => BAD_CLASS,
+            (Ok(_), Ok(_)) => "NOSPARE source class has no spare pages",
+            _ => BAD_FORMAT,
+        },
+        ["automove", "ratio" | "freeratio" | "window", number, ..] => match number.parse::<f64>() {
+            Ok(_) => "OK",
+            Err(_) => UNKNOWN,
+        },
+        ["automove", level, ..] => match level.parse::<u64>() {
+            Ok(0..=2) => "OK",
+            Ok(_) => UNKNOWN,
+            Err(_) => BAD_FORMAT,
+        },
+        _ => UNKNOWN,
+    }
+}
+
+fn lru(arguments: &[&str]) -> &'static str {
+    match *arguments {
+        ["mode", "flat" | "segmented", ..] => "OK",
+        ["temp_ttl", seconds, ..] if seconds.parse::<i64>().is_ok() => "OK",
+        ["tune", hot, warm, hot_factor, warm_factor, ..] => {
+            let factors = [hot_factor, warm_factor].map(str::parse::<f64>);
+            match (hot.parse::<u32>(), warm.parse::<u32>(), factors) {
+                (Ok(hot), Ok(warm), [Ok(_), Ok(_)]) if hot + warm <= 80 => "OK",
+                (Ok(_), Ok(_), [Ok(_), Ok(_)]) => "ERROR hot and warm pcts must not exceed 80",
+                _ => UNKNOWN,
+            }
+        }
+        _ => UNKNOWN,
+    }
+}
+
+fn lru_crawler(arguments: &[&str], crawls: bool) -> &'static str {
+    match *arguments {
+        ["crawl", ..] if arguments.len() > 1 && !crawls => "CLIENT_ERROR lru crawler disabled",
+        ["crawl", "all", ..] => "OK",
+        ["crawl", classes, ..] => {
+            let is_class = |class: &str| class.parse().is_ok_and(|class: i64| CLASSES.contains(&class));
+            if classes.split(',').all(is_class) { "OK" } else { "BADCLASS invalid class id" }
+        }
+        ["sleep", microseconds, ..] => match microseconds.parse::<u64>() {
+            Ok(microseconds) if microseconds <= CRAWLER_SLEEP_US_MAX => "OK",
+            Ok(microseconds) if microseconds <= u64::from(u32::MAX) => "CLIENT_ERROR sleep must be one second or less",
+            _ => BAD_FORMAT,
+        },
+        ["tocrawl", items, ..] if items.parse::<u32>().is_ok() => "OK",
+        ["tocrawl", _, ..] => BAD_FORMAT,
+        _ => UNKNOWN,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(line: &str) -> Answer {
+        Order::read(line.as_bytes()).expect("an order").answer(true)
+    }
+
+    #[test]
+    fn only_orders_are_read() {
+        for line in ["get a", "slabsx", "", " slabs", "lru_crawlerx enable"] {
+            assert_eq!(Order::read(line.as_bytes()), None, "{line:?}");
+        }
+        assert!(Order::read(b"slabs automove 1 noreply").expect("an order").is_quiet());
+    }
+
+    #[test]
+    fn well_formed_orders_are_acknowledged_and_others_named() {
+        for line in ["slabs automove 1", "lru mode flat", "lru tune 10 20 0.2 2.0", "lru_crawler crawl 1,2"] {
+            assert_eq!(said(line), Answer::Line("OK"), "{line}");
+        }
+        assert_eq!(said("slabs reassign 1 99"), Answer::Line(BAD_CLASS));
+        assert_eq!(said("lru_crawler sleep 1000001"), Answer::Line("CLIENT_ERROR sleep must be one second or less"));
+        assert_eq!(said("lru_crawler metadump all"), Answer::Line(UNKNOWN));
+        assert_eq!(said("cache_memlimit 64"), Answer::MemoryLimit(64));
+        assert_eq!(said("shutdown graceful"), Answer::ShutDown);
+    }
+
+    #[test]
+    fn the_crawler_is_switched() {
+        let say = |line: &'static str, crawls| Order { line }.answer(crawls);
+        assert_eq!(say("lru_crawler disable", true), Answer::Crawler(false));
+        assert_eq!(say("lru_crawler crawl all", false), Answer::Line("CLIENT_ERROR lru crawler disabled"));
+        assert_eq!(say("lru_crawler enable", false), Answer::Crawler(true));
+        assert_eq!(say("lru_crawler crawl all", true), Answer::Line("OK"));
+    }
+}
