@@ -1,0 +1,45 @@
+"""Where `lookaside-server` answers otherwise than memcached 1.6.45: commands that are not compared.
+
+The reasons in full are in docs/deviations/005-memcached.md.
+"""
+
+import re
+
+# Chosen, and meant to stay: a pattern of the command's line, and why.
+CHOSEN: tuple[tuple[bytes, str], ...] = (
+    (rb"^[^\n]*[\x00-\x09\x0b\x0c\x0e-\x1f\x7f]", "control characters are no part of a key"),
+    (
+        rb"^delete \S+ +(?!0\b|noreply)",
+        "what follows a key to delete is a hold-off: no word but a number",
+    ),
+    (rb"^me .* b", "`me` with `b` decodes the key as protocol.txt says; memcached does so only before a third flag"),
+    (rb"^md .* x", "`md` with `x` gives the item a new CAS unique: a `cas` from before must fail"),
+    (rb"^ms .* [^A-Za-z0-9 \r\n]", "the block of a refused `ms` is never read as commands"),
+    (
+        rb"^(?:set|add|replace|append|prepend|cas)(?: +\S+){3} +\d{5}|^ms +\S+ +\d{5}",
+        "a value that is too large is refused before it has come; memcached says so behind it",
+    ),
+    (
+        rb"^(?:get|gets|gat|gats) .*(?:@k{245}|\S{251})",
+        "with a key that is too long memcached loses replies of earlier commands and adds an empty line",
+    ),
+)
+
+# Not served yet: each waits for something that the store does not keep.
+MISSING: tuple[tuple[bytes, str], ...] = (
+    (rb"^mg .* [NR]|^ms .* I|^md .* I", "who has won, and that an item is stale, is not kept with the item"),
+    (rb"^m[sa] .* E|^md .* E.* x|^md .* x.* E", "the CAS unique of an item cannot be chosen"),
+    (rb"^mg .* u", "there is no look at an item that leaves no trace; for `me` see `conversing.Normaliser`"),
+    (rb"^mg (?:@[no]|\{b:).* h", "an item that is counted with forgets that it was fetched"),
+    (
+        rb"^watch|^lru_crawler m\w*dump|^stats \w",
+        "the store cannot be walked; statistics are each server's own",
+    ),
+)
+
+PATTERNS = [re.compile(pattern) for pattern, _ in CHOSEN + MISSING]
+
+
+def is_deviation(command: bytes) -> bool:
+    """Whether the answer to this command is not compared."""
+    return any(pattern.search(command) for pattern in PATTERNS)

@@ -1,0 +1,86 @@
+"""The same conversations with memcached 1.6.45 and with `lookaside-server`: any difference in bytes fails.
+
+memcached is started from LOOKASIDE_MEMCACHED, the path of its 1.6.45 binary; without it these tests are skipped. A
+failure prints the seed and the shortest conversation that still shows the difference. `LOOKASIDE_SEEDS` sets how many
+conversations are held (default 400), `LOOKASIDE_SEED` the first. What may differ is in `conversing.Normaliser` and
+`deviations.py`, and nowhere else.
+"""
+
+import itertools
+import os
+
+import deviations
+import pytest
+from conversing import Conversation, normalised
+from processes import Process, Server, answers, free_port
+from streams import conversation
+
+SEEDS_COUNT = int(os.environ.get("LOOKASIDE_SEEDS", "400"))
+SEED_FIRST = int(os.environ.get("LOOKASIDE_SEED", "1"))
+SEEDS_PER_TEST = 50
+
+MEMCACHED = os.environ.get("LOOKASIDE_MEMCACHED")
+SERVER_OPTIONS = ("-m", "64", "-t", "1")
+
+
+class Pair:
+    """memcached and ours, with room for conversations that do not meet."""
+
+    def __init__(self, log_dir) -> None:
+        user = ("-u", "nobody") if os.geteuid() == 0 else ()
+        self.memcached_port = free_port()
+        command = [MEMCACHED, "-l", "127.0.0.1", "-p", self.memcached_port, *SERVER_OPTIONS, *user]
+        self.memcached = Process("memcached", command, log_dir)
+        self.memcached.wait_ready(lambda: answers(self.memcached_port))
+        self.ours = Server("server", log_dir)
+        self.prefixes = (b"p%05d" % number for number in itertools.count())
+
+    def stop(self) -> None:
+        """Ends both."""
+        self.memcached.stop()
+        self.ours.stop()
+
+    def difference(self, commands: list[bytes], seed: int) -> str | None:
+        """How the two answer differently, if they do."""
+        if not commands or any(deviations.is_deviation(command) for command in commands):
+            return None
+        talk = Conversation(commands, next(self.prefixes), seed)
+        theirs, ours = (talk.with_server(port) for port in (self.memcached_port, self.ours.port))
+        if normalised(theirs) == normalised(ours):
+            return None
+        return f"memcached: {theirs}\nours:      {ours}"
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """Both servers, once for all conversations."""
+    if not MEMCACHED:
+        pytest.skip("NOT COMPARED WITH memcached: set LOOKASIDE_MEMCACHED to the path of memcached 1.6.45")
+    pair = Pair(tmp_path_factory.mktemp("differential"))
+    yield pair
+    pair.stop()
+
+
+@pytest.mark.parametrize("first", range(SEED_FIRST, SEED_FIRST + SEEDS_COUNT, SEEDS_PER_TEST))
+def test_no_client_can_tell_them_apart(pair, first):
+    for seed in range(first, min(first + SEEDS_PER_TEST, SEED_FIRST + SEEDS_COUNT)):
+        commands = [command for command in conversation(seed) if not deviations.is_deviation(command)]
+        if pair.difference(commands, seed):
+            commands = shortest(pair, commands, seed)
+            told = b"".join(commands)
+            pytest.fail(f"seed {seed}, {len(commands)} commands: {told}\n{pair.difference(commands, seed)}")
+
+
+def shortest(pair: Pair, commands: list[bytes], seed: int) -> list[bytes]:
+    """A shorter conversation with a difference: commands are left out for as long as one remains."""
+    size = len(commands) // 2
+    while size:
+        start = 0
+        while start < len(commands):
+            fewer = commands[:start] + commands[start + size :]
+            if pair.difference(fewer, seed):
+                commands = fewer
+            else:
+                start += size
+        size //= 2
+    return commands
