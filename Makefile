@@ -4,6 +4,8 @@ CARGO ?= cargo
 PYTHON := .venv/bin/python
 SEEDS ?= 300
 FUZZ_SECONDS ?= 60
+# A folder with the program `peers` and the load generator's source `loadgen/`.
+TOOLS ?= ../shared/tools
 
 .PHONY: help up test install build lint unit simulate end-to-end fuzz bench soak clean
 
@@ -41,8 +43,8 @@ end-to-end: build ## the built binaries with real clients and a real MariaDB
 fuzz: ## every fuzz target for FUZZ_SECONDS (needs a nightly toolchain and cargo-fuzz)
 	crates/protocol/fuzz/run $(FUZZ_SECONDS)
 
-bench: ## ratios against memcached in one run, written to docs/benchmarks.md
-	experiments/run
+bench: ## ratios against memcached in one run, written to docs/benchmarks.md (BENCH=--full takes longer)
+	TOOLS="$(TOOLS)" experiments/run $(BENCH)
 
 clean:
 	$(CARGO) clean

@@ -1,0 +1,152 @@
+"""Starts what is measured: built programs on free ports of 127.0.0.1, pinned to a core, stopped by pid, always."""
+
+import contextlib
+import getpass
+import os
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAMS = ROOT / "target" / "release"
+LOADGEN = ROOT / "target" / "loadgen" / "release" / "loadgen"
+
+READY_S = 20.0
+STOP_S = 10.0
+
+
+class Unusable(Exception):
+    """Something is missing on this machine; the message says what to do."""
+
+
+def tools() -> Path:
+    """The folder with the peers and the load generator's source, from the environment's TOOLS."""
+    return (ROOT / os.environ.get("TOOLS", "../shared/tools")).resolve()
+
+
+def memcached() -> Path:
+    """The runner of the memcached that we are compared with."""
+    peers = tools() / "peers"
+    if not peers.exists():
+        raise Unusable("no program `peers` in the folder TOOLS; set it, as in: make bench TOOLS=/path/to/tools")
+    found = subprocess.run([peers, "memcached"], capture_output=True, text=True)
+    if found.returncode != 0:
+        raise Unusable(f"memcached cannot be had: {found.stderr.strip()}")
+    return Path(found.stdout.split()[-1])
+
+
+def lookaside(name: str) -> Path:
+    """One of our release programs."""
+    path = PROGRAMS / name
+    if not path.exists():
+        raise Unusable(f"{name} is not built: cargo build --release --workspace --bins")
+    return path
+
+
+def free_ports(count: int) -> list[int]:
+    """TCP ports of 127.0.0.1 that nobody listens on, by TCP or UDP."""
+    with contextlib.ExitStack() as held:
+        ports = []
+        while len(ports) < count:
+            stream = held.enter_context(socket.socket())
+            datagrams = held.enter_context(socket.socket(type=socket.SOCK_DGRAM))
+            stream.bind(("127.0.0.1", 0))
+            with contextlib.suppress(OSError):
+                datagrams.bind(stream.getsockname())
+                ports.append(stream.getsockname()[1])
+        return ports
+
+
+def stop(process: subprocess.Popen) -> None:
+    """SIGTERM, then SIGKILL for a program that does not end."""
+    process.terminate()
+    try:
+        process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(STOP_S)
+
+
+def answers(port: int) -> bool:
+    """Whether a memcached-compatible daemon on this port says its version."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+            connection.sendall(b"version\r\n")
+            return connection.recv(100).startswith(b"VERSION")
+    except OSError:
+        return False
+
+
+def favoured(nice: int, core: int | None = None) -> Callable[[], None]:
+    """What a child does before it becomes the program: takes its core and its priority.
+
+    Linux shares the processor between sessions first and between processes second ("autogroup"), so that niceness alone
+    means little: the program gets a session of its own and that session the same niceness.
+    """
+
+    def prepare() -> None:
+        if core is not None:
+            os.sched_setaffinity(0, {core})
+        if nice:
+            os.setsid()
+            os.nice(nice)
+            with contextlib.suppress(OSError):
+                Path("/proc/self/autogroup").write_text(str(nice))
+
+    return prepare
+
+
+@dataclass
+class CacheServer:
+    """A running cache server with one worker thread."""
+
+    name: str
+    process: subprocess.Popen
+    port: int
+    unix_path: Path | None
+
+    def address(self, transport: str) -> str:
+        """Where the load generator finds it by `tcp`, `udp` or `unix`."""
+        return f"unix:{self.unix_path}" if transport == "unix" else f"127.0.0.1:{self.port}"
+
+
+@contextlib.contextmanager
+def cache_server(
+    name: str, program: Path, core: int, memory_mib: int, unix: bool = False, nice: int = 0
+) -> Iterator[CacheServer]:
+    """`program` with memcached's flags, one worker on `core`: TCP and UDP on one port, or a unix socket."""
+    with tempfile.TemporaryDirectory(prefix="lookaside-bench-") as folder:
+        port = free_ports(1)[0]
+        unix_path = Path(folder) / "socket" if unix else None
+        where = ["-s", unix_path] if unix else ["-p", port, "-U", port, "-l", "127.0.0.1"]
+        words = [program, "-t", 1, "-m", memory_mib, "-c", 20000, *where]
+        if name == "memcached" and os.geteuid() == 0:
+            words += ["-u", getpass.getuser()]
+        log_path = Path(folder) / "log"
+        with log_path.open("wb") as log:
+            process = subprocess.Popen(
+                [str(word) for word in words],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=favoured(nice, core),
+            )
+        try:
+            deadline = time.monotonic() + READY_S
+            while not (unix_path.exists() if unix else answers(port)):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise Unusable(f"{name} did not start:\n{log_path.read_text(errors='replace')}")
+                time.sleep(0.01)
+            yield CacheServer(name, process, port, unix_path)
+        finally:
+            stop(process)
+
+
+def has_flag(program: Path, flag: str) -> bool:
+    """Whether `--help` of the program mentions the flag at the start of a line."""
+    shown = subprocess.run([program, "--help"], capture_output=True, text=True).stdout
+    return any(line.strip().startswith(flag) for line in shown.splitlines())

@@ -1,0 +1,157 @@
+"""Measures everything and writes docs/benchmarks.md: a ratio for each scenario, losses included.
+
+What is below the line `KEPT` in that file is written by people, and stays: why a bar is missed, what was tried.
+
+    experiments/run            some minutes
+    experiments/run --full     three times as long, and more rates of commits
+"""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+from experiments import machine
+from experiments.programs import ROOT, Unusable
+from experiments.region import invalidation_latency
+from experiments.server import cost
+
+REPORT = ROOT / "docs" / "benchmarks.md"
+KEPT = "<!-- Above: written by experiments/report.py. Below: written by people, and kept. -->"
+
+HEAD = """# Benchmarks
+
+`make bench` measures this and writes it; `make bench BENCH=--full` takes longer. Absolute times depend on the machine
+and on what else it does. The ratios are medians of interleaved runs, in which both sides share the same disturbance.
+"""
+
+COST = """
+## Server CPU for a request, against memcached 1.6.45
+
+Closed loop, one worker on one core, the load on another; one million keys of 24 bytes. "Cheaper" is memcached's CPU
+time for a request over ours, round by round: the median, and in brackets the lowest and highest. "Core used" is the
+median share of its core that the server used, memcached's and ours, and a server is saturated from 0.9 on. Where both
+are, the costs compare fairly. Where only memcached is, the load generator could not keep ours busy: our requests pay
+for wake-ups that memcached's share, and the ratio is a lower bound. Where neither is, it says little. The bar is what
+must hold, the aim what the design should reach.
+
+| scenario | memcached, us | ours, us | times cheaper | core used | saturated | bar | aim |
+|---|---|---|---|---|---|---|---|
+"""
+
+LATENCY = """
+## Commit to empty in both clusters
+
+A region by `lookaside up` on SQLite, values in both clusters, a row of the journal committed for each, both routers
+polled from outside until the last value is gone. "Sent" counts from when COMMIT was sent, "returned" from when it had
+returned; both include the watcher's poll of 0.5 ms and its round trip.
+
+| commits | a second | from | p50, ms | p90, ms | p99, ms | longest, ms | bar for p99 |
+|---|---|---|---|---|---|---|---|
+"""
+
+
+def verdict(is_met: bool, bar: str, missed_by: float) -> str:
+    """The bar, and whether it is met."""
+    return f"{bar}: met" if is_met else f"{bar}: **missed by {missed_by:.0%}**"
+
+
+def cost_row(result: dict) -> str:
+    """A scenario's line of the table."""
+    ratio = result["ratio"]
+    goals = [
+        verdict(ratio >= goal, f"{goal:g}", 1 - ratio / goal) if goal else "" for goal in (result["bar"], result["aim"])
+    ]
+    theirs, ours = result["memcached"], result["lookaside"]
+    saturated = {"both": "both", "theirs": "memcached; lower bound", "neither": "neither"}[result["saturation"]]
+    cells = [
+        result["name"],
+        f"{theirs['cpu_us']:.2f}",
+        f"{ours['cpu_us']:.2f}",
+        f"**{ratio:.2f}** ({result['ratio_min']:.2f} to {result['ratio_max']:.2f})",
+        f"{theirs['cpu_share']:.2f}, {ours['cpu_share']:.2f}",
+        f"{saturated} ({result['rounds_counted']} of {result['rounds']} rounds)",
+        *goals,
+    ]
+    return f"| {' | '.join(cells)} |\n"
+
+
+def cost_notes(results: list[dict]) -> str:
+    """What else must be known about the rows."""
+    notes = []
+    for result in results:
+        for name in ("memcached", "lookaside"):
+            side = result[name]
+            if side["unexpected_misses"]:
+                notes.append(f"* {result['name']}: {name} lost {side['unexpected_misses']} values that were set.\n")
+            if side["udp_lost"]:
+                notes.append(f"* {result['name']}: {side['udp_lost']} requests to {name} had no whole reply in time.\n")
+    return "\n" + "".join(notes) if notes else ""
+
+
+def latency_rows(result: dict) -> str:
+    """A rate's lines of the table."""
+    rows = ""
+    for name, label in (
+        ("sent to last", "sent"),
+        ("returned to last", "returned"),
+        ("commit itself", "(the COMMIT itself)"),
+    ):
+        spans, bar = result["ms"][name], result["bar_p99_ms"]
+        figures = " | ".join(f"{spans[figure]:.2f}" for figure in ("p50", "p90", "p99", "max"))
+        judged = verdict(spans["p99"] < bar, f"{bar:g}", spans["p99"] / bar - 1) if name == "sent to last" else ""
+        rows += f"| {result['commits']} | {result['commits_per_s']} | {label} | {figures} | {judged} |\n"
+    return rows
+
+
+def markdown(results: dict) -> str:
+    """The whole generated part."""
+    where = "".join(f"* {name}: {fact}\n" for name, fact in results["machine"].items())
+    text = f"{HEAD}\n{where}"
+    if "cost" in results:
+        text += COST + "".join(map(cost_row, results["cost"])) + cost_notes(results["cost"])
+    if "invalidation_latency" in results:
+        picture = invalidation_latency.PICTURE.relative_to(REPORT.parent)
+        text += LATENCY + "".join(map(latency_rows, results["invalidation_latency"]))
+        text += f"\n![Distribution of the latency]({picture})\n"
+    return text
+
+
+def write(results: dict, path: Path) -> None:
+    """Writes the report and keeps what people wrote below it."""
+    before = path.read_text() if path.exists() else ""
+    kept = before.partition(KEPT)[2] or "\n"
+    path.write_text(f"{markdown(results)}\n{KEPT}{kept}")
+
+
+def mode(options: argparse.Namespace) -> str:
+    """How it was measured."""
+    return ("full" if options.full else "quick") + (f", niceness {options.nice}" if options.nice else "")
+
+
+def main() -> int:
+    """Measures and reports; fails when something could not be measured, not when a bar is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true", help="more and longer rounds, more rates of commits")
+    parser.add_argument("--nice", type=int, default=0, metavar="N", help="niceness of cache servers and load: -10")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
+    parser.add_argument("--report", type=Path, default=REPORT, metavar="FILE", help="default: docs/benchmarks.md")
+    options = parser.parse_args()
+    started = time.monotonic()
+    try:
+        results = {"machine": {**machine.facts(), "mode": mode(options)}}
+        results["cost"] = cost.run(options.full, options.nice)
+        results["invalidation_latency"] = invalidation_latency.run(options.full)
+    except Unusable as unusable:
+        print(f"make bench: {unusable}", file=sys.stderr)
+        return 1
+    write(results, options.report)
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=2) + "\n")
+    print(f"{options.report} written in {time.monotonic() - started:.0f} s", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

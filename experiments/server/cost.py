@@ -1,0 +1,195 @@
+"""Server CPU per request, ours against memcached 1.6.45 (figures of the plan: "Server I/O").
+
+What: CPU time of all threads of a server with one worker, divided by requests answered, in closed loop, over one
+million keys of 24 bytes. CPU time and not throughput, as the load shares the machine with the server.
+
+How: both servers run side by side, pinned to the same core; the load generator runs on another and loads one at a time.
+Rounds alternate (ours first, then memcached first), and each round gives one ratio, memcached's cost over ours: what
+else the machine does meanwhile weighs on both. Reported is the median of the rounds' ratios with their range.
+
+A run counts as saturated when the server used at least SATURATED_SHARE of its core: below that, each request pays for a
+wake-up that it would share with others under load. Rounds are judged by the strictest class that three or more of them
+reach, and only those count:
+
+    both      both servers were saturated: the costs compare fairly
+    theirs    memcached was, ours was not, because the load generator, which checks every byte, is busier than our
+              server: our requests pay for wake-ups, memcached's do not, so the ratio is a lower bound
+    neither   all rounds count, and the ratio says little
+
+On a machine that others use as well, `--nice -10` (as root) gives server and load the two cores while they need them.
+
+    python3 -m experiments.server.cost            some minutes
+    python3 -m experiments.server.cost --full     more and longer rounds
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+
+from experiments.programs import LOADGEN, CacheServer, Unusable, cache_server, favoured, has_flag, lookaside, memcached
+
+SERVER_CORE = 0
+LOAD_CORE = 1
+KEYS = 1_000_000
+MEMORY_MIB = 1024
+SATURATED_SHARE = 0.9
+ROUNDS_SATURATED_MIN = 3
+WARMUP_S = 0.5
+ZIPF = "zipf:0.99"
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A load, the bar it must pass and the aim it should reach: how many times cheaper than memcached."""
+
+    name: str
+    value_bytes: int
+    load: tuple[str, ...]
+    bar: float | None = None
+    aim: float | None = None
+    transport: str = "tcp"
+
+
+SCENARIOS = (
+    Scenario("get 32 B, 50 connections, depth 1", 32, ("--conns", "50"), bar=1.0, aim=1.2),
+    Scenario("get 32 B, depth 16", 32, ("--conns", "50", "--pipeline", "16"), aim=3.0),
+    Scenario("10-key get 32 B, depth 1", 32, ("--conns", "50", "--multiget", "10"), aim=2.4),
+    Scenario("10-key get 32 B, depth 16", 32, ("--conns", "50", "--multiget", "10", "--pipeline", "16"), aim=7.0),
+    Scenario("get 32 B, unix socket, depth 1", 32, ("--conns", "50"), bar=1.0, aim=1.5, transport="unix"),
+    Scenario("24-key get 135 B, uniform", 135, ("--conns", "50", "--multiget", "24"), bar=2.0, aim=3.5),
+    Scenario("24-key get 135 B, zipf 0.99", 135, ("--conns", "50", "--multiget", "24", "--dist", ZIPF), 2.0, 2.5),
+    Scenario("24-key get 135 B, UDP", 135, ("--conns", "50", "--multiget", "24"), 2.0, 12.0, "udp"),
+    Scenario("set 100 B, depth 16", 100, ("--conns", "50", "--pipeline", "16", "--set-ratio", "1"), aim=2.0),
+)
+
+
+def load(server: CacheServer, scenario: Scenario, *words: str) -> dict:
+    """One run of the load generator, at the server's priority; its figures."""
+    command = [
+        LOADGEN, "--addr", server.address(scenario.transport), "--cpus", str(LOAD_CORE), "--keys", str(KEYS),
+        "--value-size", str(scenario.value_bytes), "--server-pid", str(server.process.pid), *words,
+    ]  # fmt: skip
+    niceness = os.getpriority(os.PRIO_PROCESS, server.process.pid)
+    run = subprocess.run(command, capture_output=True, text=True, preexec_fn=favoured(niceness))
+    if run.returncode != 0:
+        raise Unusable(f"{server.name}, {scenario.name}: loadgen failed ({run.returncode}): {run.stderr.strip()[:500]}")
+    return json.loads(run.stdout) if run.stdout.strip() else {}
+
+
+def measure(server: CacheServer, scenario: Scenario, seconds: float) -> dict:
+    """One run of the scenario."""
+    transport = ("--udp-split",) if scenario.transport == "udp" else ()
+    timing = ("--warmup", str(WARMUP_S), "--duration", str(seconds))
+    return load(server, scenario, *scenario.load, *transport, *timing)
+
+
+def fill(server: CacheServer, scenario: Scenario) -> None:
+    """Sets every key."""
+    load(server, scenario, "--fill-only")
+
+
+def summary(scenario: Scenario, rounds: list[dict[str, dict]]) -> dict:
+    """What the rounds of a scenario say."""
+
+    def saturated(*names: str) -> list[dict[str, dict]]:
+        return [runs for runs in rounds if all(runs[name]["server_cpu_share"] >= SATURATED_SHARE for name in names)]
+
+    classes = {"both": saturated("memcached", "lookaside"), "theirs": saturated("memcached"), "neither": rounds}
+    saturation, counted = next(
+        (name, runs) for name, runs in classes.items() if len(runs) >= ROUNDS_SATURATED_MIN or name == "neither"
+    )
+
+    def median(name: str, figure: str) -> float:
+        return statistics.median(runs[name][figure] for runs in counted)
+
+    ratios = [runs["memcached"]["server_cpu_us_per_op"] / runs["lookaside"]["server_cpu_us_per_op"] for runs in counted]
+    sides = {
+        name: {
+            "cpu_us": median(name, "server_cpu_us_per_op"),
+            "cpu_share": median(name, "server_cpu_share"),
+            "load_cpu_share": median(name, "load_cpu_share"),
+            "ops_per_s": median(name, "ops_per_s"),
+            "p99_us": median(name, "p99_us"),
+            "unexpected_misses": sum(runs[name]["unexpected_misses"] for runs in rounds),
+            "udp_lost": sum(runs[name]["udp_lost"] for runs in rounds),
+        }
+        for name in ("memcached", "lookaside")
+    }
+    return {
+        **asdict(scenario),
+        **sides,
+        "ratio": statistics.median(ratios),
+        "ratio_min": min(ratios),
+        "ratio_max": max(ratios),
+        "rounds": len(rounds),
+        "rounds_counted": len(counted),
+        "saturation": saturation,
+    }
+
+
+def run(full: bool, nice: int = 0, only: str = "") -> list[dict]:
+    """Measures all scenarios, or those whose name contains `only`."""
+    if not LOADGEN.exists():
+        raise Unusable("the load generator is not built; experiments/run does it")
+    if (os.cpu_count() or 1) < 2:
+        raise Unusable("the server and its load need a core each")
+    rounds, seconds = (11, 4.0) if full else (5, 2.0)
+    ours, theirs = lookaside("lookaside-server"), memcached()
+    scenarios = [scenario for scenario in SCENARIOS if only in scenario.name]
+    if not has_flag(ours, "-s"):
+        scenarios = [scenario for scenario in scenarios if scenario.transport != "unix"]
+    results = []
+    groups = dict.fromkeys((scenario.value_bytes, scenario.transport == "unix") for scenario in scenarios)
+    for value_bytes, unix in groups:
+        with contextlib.ExitStack() as running:
+            servers = [
+                running.enter_context(cache_server(name, program, SERVER_CORE, MEMORY_MIB, unix, nice))
+                for name, program in (("lookaside", ours), ("memcached", theirs))
+            ]
+            group = [s for s in scenarios if (s.value_bytes, s.transport == "unix") == (value_bytes, unix)]
+            for server in servers:
+                fill(server, group[0])
+            for scenario in group:
+                done = []
+                for number in range(rounds):
+                    order = servers if number % 2 == 0 else servers[::-1]
+                    done.append({server.name: measure(server, scenario, seconds) for server in order})
+                results.append(summary(scenario, done))
+                show(results[-1])
+    return results
+
+
+def show(result: dict) -> None:
+    """A line about a scenario, while the next one runs."""
+    shares = f"{result['memcached']['cpu_share']:.2f}/{result['lookaside']['cpu_share']:.2f}"
+    print(
+        f"{result['name']:36} memcached {result['memcached']['cpu_us']:7.2f} us  ours"
+        f" {result['lookaside']['cpu_us']:7.2f} us  {result['ratio']:5.2f} times cheaper"
+        f" ({result['ratio_min']:.2f} to {result['ratio_max']:.2f})  share {shares}, saturated: {result['saturation']}",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def main() -> int:
+    """Prints the results as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true", help="11 rounds of 4 s instead of 5 of 2 s")
+    parser.add_argument("--nice", type=int, default=0, metavar="N", help="niceness of servers and load")
+    parser.add_argument("--only", default="", metavar="TEXT", help="scenarios whose name contains TEXT")
+    options = parser.parse_args()
+    try:
+        print(json.dumps(run(options.full, options.nice, options.only), indent=2))
+    except Unusable as unusable:
+        print(f"cost: {unusable}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
