@@ -110,6 +110,32 @@ def test_a_second_region_on_taken_ports_says_which_and_how_to_choose_others(regi
     assert connect(region.base).version()
 
 
+def test_a_second_region_in_the_same_folder_leaves_the_first_alone(region):
+    before = (region.state / "router.json").read_bytes()
+    command = [PROGRAMS / "lookaside", "up", "--port", str(free_base()), "--state-dir", region.state]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert ended.returncode == 1
+    assert "--state-dir" in ended.stderr, ended.stderr
+    assert (region.state / "router.json").read_bytes() == before
+    assert connect(region.base).set("key", b"value")
+
+
+def test_a_database_that_cannot_be_used_is_said_at_the_start(mariadb):
+    url = mariadb.url.replace("secret", "wrong")
+    command = [PROGRAMS / "lookaside", "up", "--port", str(free_base()), "--database", url]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert "no commit would reach the caches" in ended.stderr and "lookaside" in ended.stderr, ended.stderr
+    assert "wrong" not in ended.stderr
+
+
+def test_a_reader_that_has_read_enough_is_no_error():
+    command = f"{PROGRAMS}/lookaside up --json --port {free_base()} --seconds 3 | head -n 1"
+    ended = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert json.loads(ended.stdout)["ready"]
+
+
 def test_a_process_that_dies_is_started_again(region):
     victim = region.children()[0]
     os.kill(victim, signal.SIGKILL)

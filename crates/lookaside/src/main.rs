@@ -45,9 +45,16 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("lookaside: {error:#}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// Whoever read our output has read enough.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let is_broken = |error: &std::io::Error| error.kind() == std::io::ErrorKind::BrokenPipe;
+    error.downcast_ref().is_some_and(is_broken)
 }

@@ -4,7 +4,13 @@ use anyhow::{Context, Result};
 use lookaside_client::{Client, DestinationOptions, TcpDestination, TcpNetwork};
 use lookaside_routing::{Address, DestinationRoute};
 use lookaside_workload::{Progress, ReplayOptions, Report, Trace, replay};
-use std::{io::IsTerminal, net::ToSocketAddrs, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    io::{IsTerminal, Write},
+    net::ToSocketAddrs,
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 /// Options of `lookaside replay`.
 #[derive(Clone, Debug, clap::Args)]
@@ -57,8 +63,7 @@ pub fn run(options: &Options) -> Result<()> {
         shown.abort();
         report
     });
-    print(&report, options.json);
-    Ok(())
+    print(&report, options.json)
 }
 
 fn client(endpoint: &str, seed: u64) -> Client {
@@ -75,7 +80,8 @@ async fn show(progress: Arc<Progress>, requests: usize) {
     }
 }
 
-fn print(report: &Report, json: bool) {
+fn print(report: &Report, json: bool) -> Result<()> {
+    let mut out = std::io::stdout().lock();
     let requests = report.requests.max(1) as f64;
     let miss_ratio = report.database_reads as f64 / requests;
     let compulsory_ratio = report.compulsory as f64 / requests;
@@ -88,22 +94,23 @@ fn print(report: &Report, json: bool) {
             "compulsory_ratio": compulsory_ratio, "seconds": report.took.as_secs_f64(), "requests_per_s": per_second,
             "latency_us": { "p50": latency_us(0.5), "p99": latency_us(0.99), "max": report.latency_us.max() },
         });
-        println!("{line}");
-        return;
+        return Ok(writeln!(out, "{line}")?);
     }
     if std::io::stderr().is_terminal() {
         eprintln!();
     }
-    println!("requests         {:>12}", report.requests);
-    println!("hits             {:>12}", report.hits);
-    println!("database reads   {:>12}   miss ratio {miss_ratio:.4}", report.database_reads);
-    println!("  compulsory     {:>12}   no cache can do better than {compulsory_ratio:.4}", report.compulsory);
-    println!("errors           {:>12}", report.errors);
-    println!("took             {:>12.1} s   {per_second:.0} requests/s", report.took.as_secs_f64());
-    println!(
+    writeln!(out, "requests         {:>12}", report.requests)?;
+    writeln!(out, "hits             {:>12}", report.hits)?;
+    writeln!(out, "database reads   {:>12}   miss ratio {miss_ratio:.4}", report.database_reads)?;
+    writeln!(out, "  compulsory     {:>12}   no cache can do better than {compulsory_ratio:.4}", report.compulsory)?;
+    writeln!(out, "errors           {:>12}", report.errors)?;
+    writeln!(out, "took             {:>12.1} s   {per_second:.0} requests/s", report.took.as_secs_f64())?;
+    writeln!(
+        out,
         "latency          {:>12} us p50   {} us p99   {} us max",
         latency_us(0.5),
         latency_us(0.99),
         report.latency_us.max()
-    );
+    )?;
+    Ok(())
 }

@@ -6,13 +6,16 @@ use lookaside_simulation::{
     region::{Broken, Outcome, run as run_region},
 };
 use std::{
-    io::IsTerminal,
+    io::{IsTerminal, Write},
     sync::{
         Mutex,
         atomic::{AtomicU64, Ordering},
     },
     time::Instant,
 };
+
+/// So many failed seeds are listed.
+const SHOWN_MAX: usize = 10;
 
 /// Options of `lookaside simulate`.
 #[derive(Clone, Debug, clap::Args)]
@@ -47,19 +50,22 @@ pub fn run(options: &Options) -> Result<()> {
     let outcomes = run_seeds(first, seeds, threads, broken);
     let failed: Vec<&Outcome> = outcomes.iter().filter(|outcome| outcome.violation.is_some()).collect();
     let tally = outcomes.iter().fold(Tally::default(), |sum, outcome| sum.plus(outcome.tally));
+    let mut out = std::io::stdout().lock();
     if options.json {
-        let failures: Vec<_> = failed
-            .iter()
-            .map(|outcome| serde_json::json!({ "seed": outcome.seed, "violation": outcome.violation.as_ref().map(ToString::to_string) }))
-            .collect();
+        let told = |outcome: &&Outcome| {
+            let violation = outcome.violation.as_ref().map(ToString::to_string);
+            serde_json::json!({ "seed": outcome.seed, "violation": violation })
+        };
         let report = serde_json::json!({
-            "seeds": seeds, "failed": failures, "commits": tally.commits, "reads": tally.reads,
-            "cached": tally.cached, "stale": tally.stale, "faults": tally.faults, "seconds": started.elapsed().as_secs_f64(),
+            "seeds": seeds, "failed": failed.iter().map(told).collect::<Vec<_>>(),
+            "commits": tally.commits, "reads": tally.reads, "cached": tally.cached, "stale": tally.stale,
+            "faults": tally.faults, "seconds": started.elapsed().as_secs_f64(),
         });
-        println!("{report}");
+        writeln!(out, "{report}")?;
     } else {
-        println!(
-            "{seeds} seeds in {:.1} s: {} commits, {} reads ({} from the cache, {} marked as stale), {} faults, {} failed",
+        writeln!(
+            out,
+            "seeds {seeds}, {:.1} s: {} commits, {} reads ({} from the cache, {} marked as stale), {} faults, {} failed",
             started.elapsed().as_secs_f64(),
             tally.commits,
             tally.reads,
@@ -67,11 +73,14 @@ pub fn run(options: &Options) -> Result<()> {
             tally.stale,
             tally.faults,
             failed.len(),
-        );
-        for outcome in &failed {
+        )?;
+        for outcome in failed.iter().take(SHOWN_MAX) {
             if let Some(violation) = &outcome.violation {
-                println!("seed {}: {violation}", outcome.seed);
+                writeln!(out, "seed {}: {violation}", outcome.seed)?;
             }
+        }
+        if failed.len() > SHOWN_MAX {
+            writeln!(out, "and {} more (--json lists all)", failed.len() - SHOWN_MAX)?;
         }
     }
     match failed.first() {

@@ -40,6 +40,16 @@ impl Statistics {
         }
     }
 
+    /// Which clusters the invalidator does not serve, and why; empty when all is well.
+    pub fn trouble(&self) -> String {
+        let mut troubles = Vec::new();
+        for (name, state) in self.0.iter().filter(|(name, state)| name.ends_with(":state") && *state != "running") {
+            let why = self.0.get(&name.replace(":state", ":why")).map_or("", String::as_str);
+            troubles.push(format!("{} is {state} {why}", name.trim_end_matches(":state").replace(':', " ")));
+        }
+        troubles.join("; ")
+    }
+
     /// A number, 0 if the daemon does not say it.
     pub fn number(&self, name: &str) -> u64 {
         self.0.get(name).and_then(|value| value.parse().ok()).unwrap_or(0)

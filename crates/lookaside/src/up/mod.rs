@@ -10,6 +10,8 @@ use anyhow::{Context, Result, bail};
 use child::Process;
 use plan::{CLUSTERS_MAX, PORTS_MAX, Plan, SERVERS_MAX, local};
 use std::{
+    fs::File,
+    io::Write,
     net::{SocketAddr, TcpListener},
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -18,13 +20,15 @@ use view::View;
 
 /// How long the region has to come up.
 const START_TIME_MAX: Duration = Duration::from_secs(20);
+/// How long the invalidator has to find its way into the database's log.
+const DATABASE_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Options of `lookaside up`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// The database whose commits empty the caches: sqlite:///PATH, mysql://USER:PASSWORD@HOST:PORT/SCHEMA or
     /// mariadb://... [default: an SQLite database of its own]
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", value_parser = database_url)]
     database: Option<String>,
     /// Run a small application that reads through the caches and writes to the database
     #[arg(long)]
@@ -52,6 +56,14 @@ pub struct Options {
     json: bool,
 }
 
+/// What `--database` takes; the database itself is looked at later.
+fn database_url(url: &str) -> Result<String, String> {
+    match ["sqlite://", "mysql://", "mariadb://"].iter().any(|scheme| url.starts_with(scheme)) {
+        true => Ok(url.to_owned()),
+        false => Err("it begins with sqlite://, mysql:// or mariadb://".to_owned()),
+    }
+}
+
 /// Runs the region until it is told to stop. Whatever happens, its processes end with it.
 pub fn run(options: &Options) -> Result<()> {
     let plan = Plan::new(options.port, options.clusters, options.servers);
@@ -60,6 +72,7 @@ pub fn run(options: &Options) -> Result<()> {
     let state_dir = options.state_dir.as_deref().unwrap_or(temporary.path());
     std::fs::create_dir_all(state_dir).with_context(|| format!("cannot make the folder {}", state_dir.display()))?;
     let state_dir = &state_dir.canonicalize()?;
+    let _lock = lock(state_dir)?;
     let database = match &options.database {
         Some(url) => url.clone(),
         None => format!("sqlite://{}", state_dir.join("region.db").display()),
@@ -74,9 +87,19 @@ pub fn run(options: &Options) -> Result<()> {
             true => Some(Demo::start(&database, &plan_routers(&plan)).await.context("starting the demo application")?),
             false => None,
         };
-        announce(&plan, options, &database, state_dir);
+        announce(&plan, options, &database, state_dir)?;
         watch(&mut region, View::new(options.json, demo.as_ref().map(Demo::counters)), stop, options.seconds).await
     })
+}
+
+/// Keeps two regions from writing into one folder; held until the file is closed.
+fn lock(state_dir: &Path) -> Result<File> {
+    let path = state_dir.join("lookaside-up.lock");
+    let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(_) => bail!("another region is up in {}; choose another folder with --state-dir", state_dir.display()),
+    }
 }
 
 fn plan_routers(plan: &Plan) -> Vec<String> {
@@ -154,7 +177,24 @@ impl Region {
                 std::thread::sleep(Duration::from_millis(20));
             }
         }
-        Ok(())
+        self.wait_until_invalidated()
+    }
+
+    /// Waits until the commit log is read for every cluster: without that, caches would go stale and nobody would know.
+    fn wait_until_invalidated(&mut self) -> Result<()> {
+        let deadline = Instant::now() + DATABASE_TIME_MAX;
+        loop {
+            let statistics = Statistics::ask(self.plan.invalidator_port);
+            let trouble = statistics.as_ref().map_or_else(ToString::to_string, Statistics::trouble);
+            if trouble.is_empty() {
+                return Ok(());
+            }
+            self.processes.iter_mut().try_for_each(Process::must_run)?;
+            if Instant::now() > deadline {
+                bail!("no commit would reach the caches: {trouble}");
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 }
 
@@ -169,32 +209,32 @@ fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|&word| word.to_owned()).collect()
 }
 
-fn announce(plan: &Plan, options: &Options, database: &str, state_dir: &Path) {
+fn announce(plan: &Plan, options: &Options, database: &str, state_dir: &Path) -> Result<()> {
+    let mut out = std::io::stdout().lock();
     if options.json {
-        let clusters: Vec<_> = plan
-            .clusters
-            .iter()
-            .map(|cluster| serde_json::json!({ "name": cluster.name, "endpoint": local(cluster.router_port) }))
-            .collect();
-        println!(
-            "{}",
-            serde_json::json!({ "ready": true, "clusters": clusters, "database": view::without_password(database) })
-        );
-        return;
+        let endpoint = |cluster: &plan::Cluster| serde_json::json!({ "name": cluster.name, "endpoint": local(cluster.router_port) });
+        let ready = serde_json::json!({
+            "ready": true,
+            "clusters": plan.clusters.iter().map(endpoint).collect::<Vec<_>>(),
+            "invalidator": local(plan.invalidator_port),
+            "database": view::without_password(database),
+        });
+        return Ok(writeln!(out, "{ready}")?);
     }
-    println!("A region is up. Memcached endpoints:");
+    writeln!(out, "A region is up. Memcached endpoints:")?;
     for cluster in &plan.clusters {
-        let servers = cluster.server_ports.len();
-        println!(
-            "  cluster {:<6} {}   ({servers} servers and a gutter server behind it)",
-            cluster.name,
-            local(cluster.router_port)
-        );
+        let (name, endpoint, servers) = (cluster.name, local(cluster.router_port), cluster.server_ports.len());
+        writeln!(out, "  cluster {name:<6} {endpoint}   ({servers} servers and a gutter server behind it)")?;
     }
-    println!("Database   {}", view::without_password(database));
-    println!("Logs       {}", state_dir.join("logs").display());
-    println!("{}", demo::how_to_invalidate(database));
-    println!("Ctrl-C stops all of it.\n");
+    writeln!(out, "Database   {}", view::without_password(database))?;
+    writeln!(out, "Statistics {}   (the invalidator's; the endpoints have their own)", local(plan.invalidator_port))?;
+    writeln!(out, "Logs       {}", state_dir.join("logs").display())?;
+    writeln!(out, "{}", demo::how_to_invalidate(database))?;
+    if options.demo {
+        writeln!(out, "The demo application uses the table demo_users.")?;
+    }
+    writeln!(out, "Ctrl-C stops all of it.\n")?;
+    Ok(())
 }
 
 async fn watch(region: &mut Region, mut view: View, mut stop: Stop, seconds: Option<u64>) -> Result<()> {
@@ -210,15 +250,14 @@ async fn watch(region: &mut Region, mut view: View, mut stop: Stop, seconds: Opt
             _ = tick.tick() => {
                 for process in &mut region.processes {
                     if let Some(news) = process.watch()? {
-                        view.say(&news);
+                        view.say(&news)?;
                     }
                 }
-                view.line(&region.plan);
+                view.line(&region.plan)?;
             }
         }
     }
-    view.say("stopping");
-    Ok(())
+    view.say("stopping")
 }
 
 /// SIGINT and SIGTERM.

@@ -1,10 +1,11 @@
 //! The live view: what the region did in the last second, from the `stats` of its daemons.
 
-use super::plan::Plan;
+use super::plan::{Cluster, Plan};
 use crate::demo::Counters;
 use crate::statistics::Statistics;
+use anyhow::Result;
 use std::{
-    io::IsTerminal,
+    io::{IsTerminal, Write, stdout},
     sync::Arc,
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
@@ -22,7 +23,7 @@ pub struct View {
 }
 
 /// Counters that only grow, summed over the region, and the present latency.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Totals {
     gets: u64,
     hits: u64,
@@ -32,6 +33,10 @@ struct Totals {
     latency_us_p99: u64,
     unreachable: u64,
     demo_failures: u64,
+    /// Deletes that a cluster has not acknowledged yet.
+    owed: u64,
+    /// What the invalidator complains of.
+    trouble: String,
 }
 
 impl View {
@@ -42,16 +47,16 @@ impl View {
     }
 
     /// Says something out of turn.
-    pub fn say(&mut self, news: &str) {
-        if self.json {
-            println!("{}", serde_json::json!({ "event": news }));
-        } else {
-            println!("-- {news}");
+    pub fn say(&mut self, news: &str) -> Result<()> {
+        match self.json {
+            true => writeln!(stdout(), "{}", serde_json::json!({ "event": news }))?,
+            false => writeln!(stdout(), "-- {news}")?,
         }
+        Ok(())
     }
 
     /// Says what happened since the last line.
-    pub fn line(&mut self, plan: &Plan) {
+    pub fn line(&mut self, plan: &Plan) -> Result<()> {
         let totals = self.totals(plan);
         let seconds = self.before_at.elapsed().as_secs_f64().max(0.001);
         let since = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
@@ -63,43 +68,56 @@ impl View {
         if self.json {
             let line = serde_json::json!({
                 "gets_per_s": gets, "hit_rate": hit_rate, "database_reads_per_s": database_reads,
-                "invalidations_per_s": invalidations,
+                "invalidations_per_s": invalidations, "deletes_owed": totals.owed,
                 "invalidation_latency_us": { "p50": totals.latency_us_p50, "p99": totals.latency_us_p99 },
                 "unreachable_daemons": totals.unreachable, "demo_failures": totals.demo_failures,
+                "trouble": totals.trouble,
             });
-            println!("{line}");
+            writeln!(stdout(), "{line}")?;
         } else {
-            self.heading();
-            let mut trouble = String::new();
-            if totals.unreachable > 0 {
-                trouble += &format!("   {} daemon(s) do not answer", totals.unreachable);
-            }
-            if totals.demo_failures > self.before.demo_failures {
-                trouble += "   the database refuses the demo application";
-            }
-            println!(
-                "{}  {gets:>9.0}  {:>7.2}%  {database_reads:>9.0}  {invalidations:>13.0}  {:>9.2} ms  {:>9.2} ms{trouble}",
+            self.heading()?;
+            let rate = if gets > 0.0 { format!("{:.2}%", hit_rate * 100.0) } else { "-".to_owned() };
+            writeln!(
+                stdout(),
+                "{}  {gets:>9.0}  {rate:>8}  {database_reads:>9.0}  {invalidations:>8.0}  {:>6}  {:>12}  {:>12}{}",
                 time_of_day(),
-                hit_rate * 100.0,
-                totals.latency_us_p50 as f64 / 1000.0,
-                totals.latency_us_p99 as f64 / 1000.0,
-            );
+                totals.owed,
+                milliseconds(totals.latency_us_p50),
+                milliseconds(totals.latency_us_p99),
+                self.complaints(&totals),
+            )?;
         }
         self.before = totals;
         self.before_at = Instant::now();
         self.lines += 1;
+        Ok(())
     }
 
-    fn heading(&self) {
-        let again = if std::io::stdout().is_terminal() {
-            self.lines.is_multiple_of(LINES_PER_HEADING)
-        } else {
-            self.lines == 0
-        };
-        if again {
-            println!("                            hit   database  invalidations   commit to last cluster empty");
-            println!("time (UTC)     gets/s      rate    reads/s             /s           p50           p99");
+    fn complaints(&self, totals: &Totals) -> String {
+        let mut complaints = String::new();
+        if totals.unreachable > 0 {
+            complaints += &format!("   {} daemon(s) do not answer", totals.unreachable);
         }
+        if totals.demo_failures > self.before.demo_failures {
+            complaints += "   the database refuses the demo application";
+        }
+        if !totals.trouble.is_empty() {
+            complaints += &format!("   {}", totals.trouble);
+        }
+        complaints
+    }
+
+    fn heading(&self) -> Result<()> {
+        let is_terminal = stdout().is_terminal();
+        if self.lines == 0 || (is_terminal && self.lines.is_multiple_of(LINES_PER_HEADING)) {
+            let reads = if self.demo.is_some() { "database" } else { "misses" };
+            writeln!(stdout(), "                          hit  {reads:>9}      deletes       commit to last cluster")?;
+            writeln!(
+                stdout(),
+                "time (UTC)     gets/s    rate         /s        /s    owed           p50           p99"
+            )?;
+        }
+        Ok(())
     }
 
     fn totals(&self, plan: &Plan) -> Totals {
@@ -119,6 +137,9 @@ impl View {
                 totals.invalidations = invalidator.number("invalidations_total");
                 totals.latency_us_p50 = invalidator.number("latency_us_p50");
                 totals.latency_us_p99 = invalidator.number("latency_us_p99");
+                let lag = |cluster: &Cluster| invalidator.number(&format!("cluster:{}:lag_keys", cluster.name));
+                totals.owed = plan.clusters.iter().map(lag).sum();
+                totals.trouble = invalidator.trouble();
             }
             Err(_) => totals.unreachable += 1,
         }
@@ -128,6 +149,10 @@ impl View {
         }
         totals
     }
+}
+
+fn milliseconds(us: u64) -> String {
+    if us == 0 { "-".to_owned() } else { format!("{:.2} ms", us as f64 / 1000.0) }
 }
 
 fn time_of_day() -> String {
