@@ -11,6 +11,9 @@ from processes import Process, free_port
 USER = "lookaside"
 PASSWORD = "secret"
 
+# The kernel has few of those for all servers on a machine together.
+NO_NATIVE_AIO = "--innodb-use-native-aio=OFF"
+
 
 class MariaDb(Process):
     """A server with a row-format binlog, a schema `app`, and a user who may read the log."""
@@ -21,15 +24,17 @@ class MariaDb(Process):
         self.socket = f"/tmp/lookaside-{self.port}.sock"  # a socket's path may have 107 bytes
         data = directory / "data"
         account = getpass.getuser()
-        subprocess.run(
+        installed = subprocess.run(
             ["mariadb-install-db", "--no-defaults", f"--datadir={data}", f"--user={account}", "--skip-test-db",
-             "--auth-root-authentication-method=normal"],
-            check=True, capture_output=True,
+             "--auth-root-authentication-method=normal", NO_NATIVE_AIO],
+            capture_output=True, text=True,
         )  # fmt: skip
+        assert installed.returncode == 0, f"mariadb-install-db: {installed.stdout}{installed.stderr}"
         command = [
             "mariadbd", "--no-defaults", f"--datadir={data}", f"--user={account}", f"--socket={self.socket}",
             f"--port={self.port}", "--bind-address=127.0.0.1", "--log-bin=binlog", "--binlog-format=ROW",
             "--gtid-strict-mode=ON", "--server-id=1", "--innodb-buffer-pool-size=64M", "--skip-name-resolve",
+            NO_NATIVE_AIO,
         ]  # fmt: skip
         super().__init__("mariadb", command, directory)
         self.wait_ready(self.accepts, 60)
