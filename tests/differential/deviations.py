@@ -32,7 +32,7 @@ MISSING: tuple[tuple[bytes, str], ...] = (
     (rb"^mg .* u", "there is no look at an item that leaves no trace; for `me` see `conversing.Normaliser`"),
     (rb"^mg (?:@[no]|\{b:).* h", "an item that is counted with forgets that it was fetched"),
     (
-        rb"^watch|^lru_crawler m\w*dump|^stats \w",
+        rb"^watch|^lru_crawler m\w*dump|^stats *(?:\r|\n|settings|items|slabs|conns)",
         "the store cannot be walked; statistics are each server's own",
     ),
 )

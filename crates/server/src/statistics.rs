@@ -1,8 +1,14 @@
-//! What `stats` says: memcached's names, and ours for leases, stale values and hold-offs.
+//! What `stats` says: memcached's names in its order ([`names`]), and behind them ours for leases, stale values and
+//! hold-offs.
 //!
-//! Absent: `get_expired`. The store counts expired items once, whoever comes upon them: that is `reclaimed`.
+//! `stats items` and `stats slabs` show one class, number 1, that stands for the whole store; its chunk size is the
+//! average size of an item. `stats conns` shows what listens.
+//!
+//! Never rising: `get_expired`. The store counts expired items once, whoever comes upon them: that is `reclaimed`.
 //!
 //! The threads' counters are summed here, at the moment of asking; no request pays for it.
+
+mod names;
 
 use crate::daemon::Daemon;
 use crate::{Counts, Process, VERSION, render};
@@ -10,6 +16,9 @@ use lookaside_store::{Now, Statistics};
 use std::fmt::Display;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+
+/// A page of memcached's slabs, in bytes.
+const PAGE_BYTES: u64 = 1 << 20;
 
 /// What had been counted when `stats reset` came last.
 #[derive(Debug, Default)]
@@ -22,14 +31,24 @@ pub(crate) struct Baseline {
 
 impl Process for Daemon {
     fn stats(&self, arguments: &[u8], now: Now, out: &mut Vec<u8>) {
-        match arguments.trim_ascii() {
+        let mut words = arguments.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
+        match words.next().unwrap_or_default() {
             b"" => self.general(now, out),
             b"settings" => self.settings(out),
             b"reset" => {
                 *self.baseline.lock().unwrap_or_else(PoisonError::into_inner) = self.totals();
                 return render::line(b"RESET", out);
             }
-            b"items" | b"slabs" | b"sizes" | b"conns" => {}
+            b"items" => self.items(out),
+            b"slabs" => self.slabs(out),
+            b"sizes" => stat("sizes_status", "disabled", out),
+            b"conns" => self.listeners(now, out),
+            b"detail" => match words.next() {
+                Some(b"on" | b"off") => return render::line(b"OK", out),
+                Some(b"dump") => {}
+                _ => return render::line(b"CLIENT_ERROR usage: stats detail on|off|dump", out),
+            },
+            b"extstore" | b"proxy" | b"proxyfuncs" | b"proxybe" => {}
             _ => return render::line(b"ERROR", out),
         }
         render::line(b"END", out);
@@ -78,50 +97,118 @@ impl Daemon {
     fn general(&self, now: Now, out: &mut Vec<u8>) {
         let totals = self.totals();
         let baseline = self.baseline.lock().unwrap_or_else(PoisonError::into_inner);
-        let started = self.clock.started();
         let (user_s, system_s) = processor_seconds();
-        stat("pid", std::process::id(), out);
-        stat("uptime", (now.unix_ms - started.unix_ms) / 1000, out);
-        stat("time", now.unix_ms / 1000, out);
-        stat("version", VERSION, out);
-        stat("pointer_size", usize::BITS, out);
-        stat("rusage_user", format_args!("{user_s:.6}"), out);
-        stat("rusage_system", format_args!("{system_s:.6}"), out);
-        stat("max_connections", self.arguments.connections_max, out);
-        stat("curr_connections", self.connections_open(), out);
-        stat("total_connections", totals.connections_total - baseline.connections_total, out);
-        stat("rejected_connections", totals.connections_rejected - baseline.connections_rejected, out);
+        let mut told = Told::default();
+        told.add("pid", std::process::id());
+        told.add("uptime", (now.unix_ms - self.clock.started().unix_ms) / 1000);
+        told.add("time", now.unix_ms / 1000);
+        told.add("version", VERSION);
+        told.add("pointer_size", usize::BITS);
+        told.add("rusage_user", format_args!("{user_s:.6}"));
+        told.add("rusage_system", format_args!("{system_s:.6}"));
+        told.add("max_connections", self.arguments.connections_max);
+        told.add("curr_connections", self.connections_open());
+        told.add("connection_structures", self.connections_open());
+        told.add("total_connections", totals.connections_total - baseline.connections_total);
+        told.add("rejected_connections", totals.connections_rejected - baseline.connections_rejected);
         for (name, count) in totals.counts.since(&baseline.counts).named() {
-            stat(name, count, out);
+            told.add(name, count);
         }
-        stat("limit_maxbytes", self.options.memory_bytes_max, out);
-        stat("accepting_conns", 1, out);
-        stat("threads", self.desks.len(), out);
-        store_stats(&totals.store, &baseline.store, out);
+        told.add("limit_maxbytes", self.options.memory_bytes_max);
+        told.add("accepting_conns", 1);
+        told.add("threads", self.desks.len());
+        store_stats(&totals.store, &baseline.store, &mut told);
+        told.render(names::GENERAL, out);
     }
 
     fn settings(&self, out: &mut Vec<u8>) {
         let arguments = &self.arguments;
-        stat("maxbytes", self.options.memory_bytes_max, out);
-        stat("maxconns", arguments.connections_max, out);
-        stat("tcpport", self.tcp_port.load(Ordering::Relaxed), out);
-        stat("udpport", arguments.udp_port, out);
-        let addresses = if arguments.listen.is_empty() { "127.0.0.1".to_string() } else { arguments.listen.join(",") };
-        stat("inter", addresses, out);
-        stat("verbosity", self.log.verbosity(), out);
-        stat("num_threads", self.desks.len(), out);
-        stat("item_size_max", self.options.item_bytes_max, out);
-        stat("cas_enabled", "yes", out);
-        stat("evictions", "on", out);
-        stat("lease_interval_ms", self.options.lease_interval_ms, out);
-        stat("lease_interval_outlasts_delete", self.options.lease_interval_outlasts_delete, out);
-        stat("stale_ms", self.options.stale_ms, out);
+        let mut told = Told::default();
+        told.add("maxbytes", self.options.memory_bytes_max);
+        told.add("maxconns", arguments.connections_max);
+        told.add("tcpport", self.tcp_port.load(Ordering::Relaxed));
+        told.add("udpport", arguments.udp_port);
+        told.add("inter", if arguments.listen.is_empty() { "127.0.0.1".into() } else { arguments.listen.join(",") });
+        told.add("verbosity", self.log.verbosity());
+        told.add("shutdown_command", if arguments.enable_shutdown { "yes" } else { "no" });
+        told.add("num_threads", self.desks.len());
+        told.add("num_threads_per_udp", self.desks.len());
+        told.add("item_size_max", self.options.item_bytes_max);
+        told.add("lru_crawler", if self.crawls.load(Ordering::Relaxed) { "yes" } else { "no" });
+        told.add("lease_interval_ms", self.options.lease_interval_ms);
+        told.add("lease_interval_outlasts_delete", self.options.lease_interval_outlasts_delete);
+        told.add("stale_ms", self.options.stale_ms);
+        told.render(names::SETTINGS, out);
+    }
+
+    /// `stats items`: nothing while there is no item, as memcached has it.
+    fn items(&self, out: &mut Vec<u8>) {
+        let store = self.store.statistics();
+        for name in names::ITEMS.iter().filter(|_| store.items > 0) {
+            let number = match *name {
+                "number" => store.items,
+                "mem_requested" => store.memory_bytes,
+                "evicted" => store.evictions,
+                "reclaimed" => store.expirations,
+                _ => 0,
+            };
+            stat(&format!("items:1:{name}"), number, out);
+        }
+    }
+
+    fn slabs(&self, out: &mut Vec<u8>) {
+        let totals = self.totals();
+        let (store, counts) = (totals.store, totals.counts);
+        let average_bytes = (store.memory_bytes / store.items.max(1)).max(1);
+        for name in names::SLABS.iter().filter(|_| store.items > 0) {
+            let number = match *name {
+                "chunk_size" => average_bytes,
+                "chunks_per_page" => (PAGE_BYTES / average_bytes).max(1),
+                "total_pages" => store.memory_bytes.div_ceil(PAGE_BYTES),
+                "total_chunks" | "used_chunks" => store.items,
+                name => counts.named().find(|(counted, _)| *counted == name).map_or(0, |(_, count)| count),
+            };
+            stat(&format!("1:{name}"), number, out);
+        }
+        stat("active_slabs", u8::from(store.items > 0), out);
+        stat("total_malloced", store.memory_bytes, out);
+    }
+
+    fn listeners(&self, now: Now, out: &mut Vec<u8>) {
+        let addresses = self.arguments.addresses(self.tcp_port.load(Ordering::Relaxed)).unwrap_or_default();
+        for (number, address) in addresses.iter().enumerate() {
+            stat(&format!("{number}:addr"), format_args!("tcp:{address}"), out);
+            stat(&format!("{number}:state"), "conn_listening", out);
+            let uptime_s = (now.unix_ms - self.clock.started().unix_ms) / 1000;
+            stat(&format!("{number}:secs_since_last_cmd"), uptime_s, out);
+        }
     }
 }
 
-fn store_stats(store: &Statistics, baseline: &Statistics, out: &mut Vec<u8>) {
-    stat("bytes", store.memory_bytes, out);
-    stat("curr_items", store.items, out);
+/// Statistics on their way into memcached's order.
+#[derive(Default)]
+struct Told(Vec<(&'static str, String)>);
+
+impl Told {
+    fn add(&mut self, name: &'static str, value: impl Display) {
+        self.0.push((name, value.to_string()));
+    }
+
+    /// First `names`, each with what is known or else with its default; then what memcached has no name for.
+    fn render(mut self, names: &[(&'static str, &str)], out: &mut Vec<u8>) {
+        for (name, default) in names {
+            match self.0.iter().position(|(told, _)| told == name) {
+                Some(at) => stat(name, self.0.remove(at).1, out),
+                None => stat(name, default, out),
+            }
+        }
+        self.0.iter().for_each(|(name, value)| stat(name, value, out));
+    }
+}
+
+fn store_stats(store: &Statistics, baseline: &Statistics, told: &mut Told) {
+    told.add("bytes", store.memory_bytes);
+    told.add("curr_items", store.items);
     let since_reset = [
         ("total_items", store.items_total, baseline.items_total),
         ("evictions", store.evictions, baseline.evictions),
@@ -136,7 +223,7 @@ fn store_stats(store: &Statistics, baseline: &Statistics, out: &mut Vec<u8>) {
         ("hold_offs_merged", store.hold_offs_merged, baseline.hold_offs_merged),
     ];
     for (name, value, before) in since_reset {
-        stat(name, value.saturating_sub(before), out);
+        told.add(name, value.saturating_sub(before));
     }
 }
 
