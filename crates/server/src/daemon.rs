@@ -1,6 +1,7 @@
 //! The daemon put together: store, ports, workers, signals.
 
-use crate::listener::{accept_until_signal, local_address, open_tcp, open_udp};
+use crate::background::{self, PidFile};
+use crate::listener::{accept_until_signal, local_address, open_tcp, open_udp, open_unix};
 use crate::log::Log;
 use crate::statistics::Baseline;
 use crate::worker::{Desk, Worker};
@@ -56,13 +57,20 @@ impl Daemon {
 
 /// Runs the server until SIGINT or SIGTERM. An error means that it could not start.
 pub fn run(arguments: Arguments) -> anyhow::Result<()> {
+    if let Some(refusal) = arguments.compatible.refusal() {
+        anyhow::bail!(refusal);
+    }
+    if arguments.daemon && !background::enter()? {
+        return Ok(());
+    }
     let (signals, signals_in) = UnixStream::pair().context("cannot make a pipe for signals")?;
     for signal in [SIGINT, SIGTERM] {
         signal_hook::low_level::pipe::register(signal, signals_in.try_clone()?)?;
     }
     let daemon = build(arguments, signals_in)?;
-    let listeners = open_tcp(&daemon.arguments.addresses(daemon.arguments.port)?)?;
+    let listeners = open_listeners(&daemon.arguments)?;
     let workers = build_workers(&daemon)?;
+    let _pid_file = daemon.arguments.pid_path.as_deref().map(PidFile::write).transpose()?;
     std::thread::scope(|scope| {
         for (number, worker) in workers.into_iter().enumerate() {
             let thread = std::thread::Builder::new().name(format!("worker-{number}"));
@@ -77,8 +85,16 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
+fn open_listeners(arguments: &Arguments) -> anyhow::Result<Vec<socket2::Socket>> {
+    match &arguments.unix_path {
+        Some(path) => Ok(vec![open_unix(path, arguments.unix_mode, arguments.backlog)?]),
+        None => open_tcp(&arguments.addresses(arguments.port)?, arguments.backlog),
+    }
+}
+
 fn build(arguments: Arguments, stop: UnixStream) -> anyhow::Result<Daemon> {
     let log = Log::start(u32::from(arguments.verbosity));
+    arguments.compatible.remarks().iter().for_each(|remark| tracing::info!("{remark}"));
     raise_descriptor_limit(arguments.connections_max);
     let options = arguments.store_options(random_seed()?);
     let store = Store::new(options.clone()).context("cannot make the store (see -m and -I)")?;
@@ -101,7 +117,7 @@ fn build(arguments: Arguments, stop: UnixStream) -> anyhow::Result<Daemon> {
 
 fn build_workers(daemon: &Daemon) -> anyhow::Result<Vec<Worker<'_>>> {
     let mut udp_ports: Vec<_> = daemon.desks.iter().map(|_| Vec::new()).collect();
-    if daemon.arguments.udp_port != 0 {
+    if daemon.arguments.udp_port != 0 && daemon.arguments.unix_path.is_none() {
         udp_ports = open_udp(&daemon.arguments.addresses(daemon.arguments.udp_port)?, daemon.desks.len())?;
     }
     let workers = daemon.desks.iter().zip(udp_ports).map(|(desk, ports)| {
@@ -120,11 +136,13 @@ fn announce(daemon: &Daemon, listeners: &[socket2::Socket]) -> anyhow::Result<()
         ports += &format!("TCP {}: {}\n", if address.is_ipv6() { "INET6" } else { "INET" }, address.port());
         tracing::info!("listening on {address}");
     }
-    if daemon.arguments.udp_port != 0 {
+    if let Some(path) = &daemon.arguments.unix_path {
+        tracing::info!("listening on {}", path.display());
+    } else if daemon.arguments.udp_port != 0 {
         ports += &format!("UDP INET: {}\n", daemon.arguments.udp_port);
         tracing::info!("listening on UDP port {}", daemon.arguments.udp_port);
     }
-    if daemon.arguments.listen.is_empty() {
+    if daemon.arguments.listen.is_empty() && daemon.arguments.unix_path.is_none() {
         tracing::info!("only this machine can connect; choose addresses with -l (memcached would listen on all)");
     }
     let Some(path) = std::env::var_os(PORT_FILE_VARIABLE).map(PathBuf::from) else { return Ok(()) };

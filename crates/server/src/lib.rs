@@ -15,6 +15,7 @@
 #![allow(rustdoc::private_intra_doc_links)]
 
 mod administration;
+mod background;
 mod batch;
 mod clock;
 mod connection;
@@ -38,7 +39,7 @@ pub use clock::Clock;
 pub use counters::{Counter, Counters, Counts};
 pub use daemon::run;
 pub use execute::VERSION;
-pub use options::Arguments;
+pub use options::{Arguments, Compatible};
 pub use round::{ARENA_BYTES, READ_BYTES_MAX, REPLY_BYTES_MAX, ROUND_CONNECTIONS_MAX, ROUND_REPLY_BYTES_MAX};
 pub use service::{LINE_BYTES_MAX, Process, Service, Silent, limits};
 pub use session::{Scan, Session, SessionState};

@@ -12,13 +12,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketFlags};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use std::fs::Permissions;
 use std::net::SocketAddr;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::atomic::Ordering;
-
-/// How many connections may wait to be accepted; memcached's default.
-const BACKLOG: i32 = 1024;
 
 /// How many connections are accepted before other listeners and signals have their turn.
 const ACCEPTS_PER_ROUND: usize = 64;
@@ -28,15 +28,15 @@ const EXHAUSTED_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 const REFUSAL: &[u8] = b"ERROR Too many open connections\r\n";
 
-/// Opens the TCP port on every address. With port 0 the first address picks a free one and the others follow.
-pub(crate) fn open_tcp(addresses: &[SocketAddr]) -> anyhow::Result<Vec<Socket>> {
+/// Opens the TCP port on every address; `backlog` connections may wait on each. With port 0 the first address picks a free one and the others follow.
+pub(crate) fn open_tcp(addresses: &[SocketAddr], backlog: i32) -> anyhow::Result<Vec<Socket>> {
     let mut listeners: Vec<Socket> = Vec::new();
     let mut picked_port = None;
     for &address in addresses {
         let port = if address.port() == 0 { picked_port.unwrap_or(0) } else { address.port() };
         let address = SocketAddr::new(address.ip(), port);
         let listener = bind(address, Type::STREAM, false)
-            .and_then(|socket| socket.listen(BACKLOG).map(|()| socket))
+            .and_then(|socket| socket.listen(backlog).map(|()| socket))
             .with_context(|| {
                 format!("cannot listen on {address} (choose another port with -p, another address with -l)")
             })?;
@@ -44,6 +44,24 @@ pub(crate) fn open_tcp(addresses: &[SocketAddr]) -> anyhow::Result<Vec<Socket>> 
         listeners.push(listener);
     }
     Ok(listeners)
+}
+
+/// Opens a Unix socket with this access mode. A file that a dead server left is taken over; one that answers is not.
+pub(crate) fn open_unix(path: &Path, mode: u32, backlog: i32) -> anyhow::Result<Socket> {
+    let message = || format!("cannot listen on {} (choose another file with -s)", path.display());
+    if UnixStream::connect(path).is_ok() {
+        return Err(std::io::Error::from(std::io::ErrorKind::AddrInUse)).with_context(message);
+    }
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
+    if is_socket {
+        std::fs::remove_file(path).with_context(message)?;
+    }
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&SockAddr::unix(path)?).with_context(message)?;
+    std::fs::set_permissions(path, Permissions::from_mode(mode)).with_context(message)?;
+    socket.listen(backlog).with_context(message)?;
+    Ok(socket)
 }
 
 /// Opens the UDP port on every address, once for each of `workers`. The result has a list per worker.

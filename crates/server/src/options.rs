@@ -1,5 +1,9 @@
 //! The command line: memcached's flags, and those for leases (§3.2.1 of the paper).
 
+mod compatible;
+
+pub use compatible::Compatible;
+
 use clap::{ArgAction, Parser};
 use lookaside_store::Options;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -55,6 +59,27 @@ pub struct Arguments {
     #[arg(short = 'v', long = "verbose", action = ArgAction::Count)]
     pub verbosity: u8,
 
+    /// Unix socket to listen on, in place of TCP and UDP
+    #[arg(short = 's', long = "unix-socket", value_name = "FILE")]
+    pub unix_path: Option<std::path::PathBuf>,
+
+    /// Access mode of the Unix socket, in octal
+    #[arg(short = 'a', long = "unix-mask", value_name = "MODE", default_value = "700", value_parser = parse_mode)]
+    pub unix_mode: u32,
+
+    /// How many connections may wait to be accepted
+    #[arg(short = 'b', long = "listen-backlog", value_name = "COUNT", default_value_t = 1024,
+          value_parser = clap::value_parser!(i32).range(1..))]
+    pub backlog: i32,
+
+    /// A file to write the process id to; removed at the end
+    #[arg(short = 'P', long = "pidfile", value_name = "FILE")]
+    pub pid_path: Option<std::path::PathBuf>,
+
+    /// Run in the background
+    #[arg(short = 'd', long)]
+    pub daemon: bool,
+
     /// Let clients end the server with the command `shutdown`
     #[arg(short = 'A', long)]
     pub enable_shutdown: bool,
@@ -70,6 +95,10 @@ pub struct Arguments {
     /// After a delete, hand out no new token before the lease interval is over
     #[arg(long)]
     pub lease_interval_outlasts_delete: bool,
+
+    /// What memcached has and this server does not need.
+    #[command(flatten)]
+    pub compatible: Compatible,
 }
 
 impl Arguments {
@@ -113,6 +142,11 @@ fn resolve(host: &str, port: u16) -> std::io::Result<Vec<SocketAddr>> {
         _ if host.contains(':') => Ok(host.to_socket_addrs()?.collect()),
         _ => Ok((host, port).to_socket_addrs()?.collect()),
     }
+}
+
+fn parse_mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|&mode| mode <= 0o777);
+    mode.ok_or_else(|| "an access mode is an octal number up to 777".to_string())
 }
 
 fn parse_item_bytes(text: &str) -> Result<usize, String> {
@@ -180,6 +214,19 @@ mod tests {
     }
 
     #[test]
+    fn options_without_meaning_are_named_and_broken_promises_refused() {
+        let arguments = parse(&["-d", "-P", "/run/m.pid", "-u", "memcache", "-R", "20", "-o", "modern,hashpower=20"]);
+        let compatible = arguments.expect("memcached takes these").compatible;
+        let remarks = compatible.remarks();
+        assert_eq!(remarks.len(), 4, "{remarks:?}");
+        assert!(remarks[0].starts_with("-u ") && remarks[3].starts_with("-o hashpower=20 "), "{remarks:?}");
+        assert_eq!(compatible.refusal(), None);
+        for promise in [&["-S"][..], &["-Z"], &["-Y", "users"], &["-F"], &["-B", "binary"]] {
+            assert!(parse(promise).expect("memcached takes these").compatible.refusal().is_some(), "{promise:?}");
+        }
+    }
+
+    #[test]
     fn fractions_of_seconds() {
         let arguments = parse(&["--lease-interval", "0.25", "--stale-seconds", "1.5"]).expect("fractions");
         let options = arguments.store_options(0);
@@ -195,6 +242,7 @@ mod tests {
             ["--stale-seconds", "NaN"],
             ["-t", "0"],
             ["-m", "0"],
+            ["-a", "8"],
         ] {
             assert!(parse(&bad).is_err(), "{bad:?}");
         }

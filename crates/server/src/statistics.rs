@@ -130,6 +130,11 @@ impl Daemon {
         told.add("udpport", arguments.udp_port);
         told.add("inter", if arguments.listen.is_empty() { "127.0.0.1".into() } else { arguments.listen.join(",") });
         told.add("verbosity", self.log.verbosity());
+        if let Some(path) = &arguments.unix_path {
+            told.add("domain_socket", path.display());
+        }
+        told.add("umask", format_args!("{:o}", arguments.unix_mode));
+        told.add("tcp_backlog", arguments.backlog);
         told.add("shutdown_command", if arguments.enable_shutdown { "yes" } else { "no" });
         told.add("num_threads", self.desks.len());
         told.add("num_threads_per_udp", self.desks.len());

@@ -1,0 +1,115 @@
+//! memcached's options that mean nothing here. A command line of memcached's is taken as it is; for each of these that is
+//! given, the log has a line that says why it changes nothing.
+//!
+//! Options that promise safety are not among the ignored: a server that was told to ask for passwords or to speak TLS
+//! and does not must not start ([`Compatible::refusal`]).
+
+use clap::{ArgAction, Args};
+
+/// What is accepted for memcached's sake.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Accepted as memcached's, without effect")]
+pub struct Compatible {
+    /// Take this user's identity
+    #[arg(short = 'u', long, value_name = "USER")]
+    user: Option<String>,
+    /// Maximize the limit of core files
+    #[arg(short = 'r', long)]
+    enable_coredumps: bool,
+    /// Errors instead of evictions when memory is full
+    #[arg(short = 'M', long)]
+    disable_evictions: bool,
+    /// Lock all memory
+    #[arg(short = 'k', long)]
+    lock_memory: bool,
+    /// Growth of the slab classes
+    #[arg(short = 'f', long, value_name = "FACTOR")]
+    slab_growth_factor: Option<f64>,
+    /// The smallest slab
+    #[arg(short = 'n', long, value_name = "BYTES")]
+    slab_min_size: Option<u64>,
+    /// Large memory pages
+    #[arg(short = 'L', long)]
+    enable_largepages: bool,
+    /// Delimiter of key prefixes in statistics
+    #[arg(short = 'D', value_name = "CHARACTER")]
+    delimiter: Option<String>,
+    /// Requests per event
+    #[arg(short = 'R', long, value_name = "COUNT")]
+    max_reqs_per_event: Option<u32>,
+    /// No CAS uniques
+    #[arg(short = 'C', long)]
+    disable_cas: bool,
+    /// The protocol: ascii, binary or auto
+    #[arg(short = 'B', long, value_name = "NAME")]
+    protocol: Option<String>,
+    /// No stats cachedump, no metadump
+    #[arg(short = 'X', long)]
+    disable_dumping: bool,
+    /// No watch
+    #[arg(short = 'W', long)]
+    disable_watch: bool,
+    /// A file for item memory
+    #[arg(short = 'e', long, value_name = "FILE")]
+    memory_file: Option<String>,
+    /// NAPI ids
+    #[arg(short = 'N', long, value_name = "COUNT")]
+    napi_ids: Option<u32>,
+    /// Extended options, separated by commas
+    #[arg(short = 'o', long, value_name = "OPTIONS", action = ArgAction::Append, value_delimiter = ',')]
+    extended: Vec<String>,
+    /// SASL (refused: not served)
+    #[arg(short = 'S', long)]
+    enable_sasl: bool,
+    /// A file of users and passwords (refused: not served)
+    #[arg(short = 'Y', long, value_name = "FILE")]
+    auth_file: Option<String>,
+    /// TLS (refused: not served)
+    #[arg(short = 'Z', long)]
+    enable_ssl: bool,
+    /// No flush_all (refused: not served)
+    #[arg(short = 'F', long)]
+    disable_flush_all: bool,
+}
+
+impl Compatible {
+    /// Why the server must not start, if an option promises what it does not keep.
+    pub(crate) fn refusal(&self) -> Option<&'static str> {
+        let promises = [
+            (
+                self.enable_sasl,
+                "-S: SASL is not served; a server that was to ask for a password does not start without",
+            ),
+            (self.auth_file.is_some(), "-Y: authentication is not served; put a firewall in front and leave -Y away"),
+            (self.enable_ssl, "-Z: TLS is not served; put a TLS proxy in front and leave -Z away"),
+            (self.disable_flush_all, "-F: flush_all cannot be switched off"),
+            (self.protocol.as_deref() == Some("binary"), "-B binary: the binary protocol is not served"),
+        ];
+        promises.into_iter().find_map(|(is_given, why)| is_given.then_some(why))
+    }
+
+    /// A line for the log about each option that was given and changes nothing.
+    pub(crate) fn remarks(&self) -> Vec<String> {
+        let given = [
+            (self.user.is_some(), "-u", "start the server as that user; it does not change its own"),
+            (self.enable_coredumps, "-r", "set the limit with `ulimit -c`"),
+            (self.disable_evictions, "-M", "a full store evicts"),
+            (self.lock_memory, "-k", "memory is not locked; switch swap off instead"),
+            (self.slab_growth_factor.is_some(), "-f", "the store sizes its slabs itself"),
+            (self.slab_min_size.is_some(), "-n", "the store sizes its slabs itself"),
+            (self.enable_largepages, "-L", "the store asks for large pages by itself where the system has them"),
+            (self.delimiter.is_some(), "-D", "there are no statistics by prefix"),
+            (self.max_reqs_per_event.is_some(), "-R", "what one connection may do in a turn is bounded by bytes"),
+            (self.disable_cas, "-C", "every item has a CAS unique"),
+            (self.protocol.is_some(), "-B", "the text and meta protocols are served"),
+            (self.disable_dumping, "-X", "there is nothing to dump keys with"),
+            (self.disable_watch, "-W", "there is no watch"),
+            (self.memory_file.is_some(), "-e", "the store lives in memory only"),
+            (self.napi_ids.is_some(), "-N", "connections go to the thread that has the fewest"),
+        ];
+        let short = given.into_iter().filter(|(is_given, ..)| *is_given);
+        let short = short.map(|(_, option, why)| format!("{option} changes nothing here: {why}"));
+        let extended = self.extended.iter().filter(|option| !option.is_empty());
+        short.chain(extended.map(|option| format!("-o {option} changes nothing here"))).collect()
+    }
+}

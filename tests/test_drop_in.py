@@ -1,0 +1,77 @@
+"""memcached's way of being started: its options, its files, its commands for the operator."""
+
+import os
+import socket
+import stat
+import subprocess
+
+from processes import PROGRAMS, Process, Server, answers, eventually, free_port
+
+
+def ask(path, request: bytes) -> bytes:
+    """The first reply of a server on a Unix socket."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(10)
+        connection.connect(str(path))
+        connection.sendall(request)
+        return connection.recv(4096)
+
+
+def test_a_unix_socket_with_its_mode_in_place_of_tcp(tmp_path):
+    path = tmp_path / "m.sock"
+    server = Process("server", [PROGRAMS / "lookaside-server", "-s", path, "-a", "770", "-t", "1"], tmp_path)
+    try:
+        server.wait_ready(lambda: path.exists() and ask(path, b"version\r\n").startswith(b"VERSION"))
+        assert stat.S_IMODE(path.stat().st_mode) == 0o770
+        assert ask(path, b"set a 0 0 1\r\nx\r\n") == b"STORED\r\n"
+        second = subprocess.run([PROGRAMS / "lookaside-server", "-s", path], capture_output=True, text=True, timeout=20)
+        assert second.returncode == 1 and "-s" in second.stderr, second.stderr
+        server.kill()
+        server.start()
+        server.wait_ready(lambda: path.exists() and ask_or_nothing(path).startswith(b"VERSION"))
+    finally:
+        server.stop()
+
+
+def ask_or_nothing(path) -> bytes:
+    """The version that a server on a Unix socket tells, if there is one."""
+    try:
+        return ask(path, b"version\r\n")
+    except OSError:
+        return b""
+
+
+def test_in_the_background_with_a_pid_file_until_shutdown(tmp_path):
+    port, pid_path = free_port(), tmp_path / "m.pid"
+    command = [PROGRAMS / "lookaside-server", "-d", "-P", pid_path, "-p", str(port), "-t", "1", "-A", "-u", "nobody"]
+    assert subprocess.run(command, timeout=20).returncode == 0
+    eventually(lambda: answers(port), "the server in the background answers")
+    pid = int(pid_path.read_text())
+    assert pid != os.getpid() and os.getsid(pid) != os.getsid(0)
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(b"shutdown\r\n")
+        assert connection.recv(100) == b"", "as with memcached, the end is the answer"
+    eventually(lambda: not pid_path.exists(), "the pid file is gone")
+
+
+def test_shutdown_needs_permission(server):
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.sendall(b"shutdown\r\n")
+        assert connection.recv(100) == b"SERVER_ERROR: shutdown not enabled\r\n"
+    assert answers(server.port)
+
+
+def test_options_without_meaning_are_told_in_the_log(tmp_path):
+    server = Server("server", tmp_path, "-R", "20", "-f", "1.25", "-o", "modern,slab_automove=1")
+    try:
+        for option in ("-R", "-f", "-o modern", "-o slab_automove=1"):
+            assert f"{option} changes nothing here" in server.log()
+    finally:
+        server.stop()
+
+
+def test_a_promise_of_safety_is_not_broken_in_silence(tmp_path):
+    for promise in (["-S"], ["-Y", "users"], ["-Z"]):
+        command = [PROGRAMS / "lookaside-server", "-p", str(free_port()), *promise]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=20)
+        assert ended.returncode == 1 and promise[0] in ended.stderr, ended.stderr
