@@ -26,6 +26,10 @@ const ACCEPTS_PER_ROUND: usize = 64;
 /// How long to leave new connections waiting when the process has no file descriptor for them.
 const EXHAUSTED_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
+/// How often the store is told the time, so that short-lived items leave in the second they expire (§6.3).
+const TICK_MS: u64 = 1_000;
+const TICK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
 const REFUSAL: &[u8] = b"ERROR Too many open connections\r\n";
 
 /// Opens the TCP port on every address; `backlog` connections may wait on each. With port 0 the first address picks a free one and the others follow.
@@ -101,18 +105,24 @@ fn bind(address: SocketAddr, kind: Type, is_shared: bool) -> std::io::Result<Soc
 /// Accepts and hands out connections until `signals` has something to read.
 pub(crate) fn accept_until_signal(daemon: &Daemon, listeners: &[Socket], signals: &UnixStream) -> std::io::Result<()> {
     let mut is_exhausted = false;
+    let mut ticked = daemon.clock.now();
     loop {
         let mut watched = vec![PollFd::new(signals, PollFlags::IN)];
         if !is_exhausted {
             watched.extend(listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN)));
         }
-        match poll(&mut watched, is_exhausted.then_some(&EXHAUSTED_PAUSE)) {
+        match poll(&mut watched, Some(if is_exhausted { &EXHAUSTED_PAUSE } else { &TICK })) {
             Ok(_) => {}
             Err(Errno::INTR) => continue,
             Err(error) => return Err(error.into()),
         }
         if !watched[0].revents().is_empty() {
             return Ok(());
+        }
+        let now = daemon.clock.now();
+        if now.unix_ms - ticked.unix_ms >= TICK_MS {
+            daemon.store.tick(now);
+            ticked = now;
         }
         is_exhausted = false;
         for listener in listeners {
