@@ -147,7 +147,7 @@ impl Bits {
 const MURMUR_SEED: u64 = 4_193_360_111;
 
 /// MurmurHash64A (Austin Appleby, public domain).
-fn murmur64a(bytes: &[u8]) -> u64 {
+pub(crate) fn murmur64a(bytes: &[u8]) -> u64 {
     const M: u64 = 0xc6a4_a793_5bd1_e995;
     const R: u32 = 47;
     let mut hash = MURMUR_SEED ^ (bytes.len() as u64).wrapping_mul(M);

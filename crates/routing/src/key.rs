@@ -47,8 +47,15 @@ pub(crate) fn routing_key(request: &Request<Bytes>) -> Cow<'_, [u8]> {
     }
 }
 
-fn is_encoded(request: &Request<Bytes>) -> bool {
+/// Whether the key is base64 on the wire: it must be decoded before anything is changed in it.
+pub(crate) fn is_encoded(request: &Request<Bytes>) -> bool {
     matches!(&request.operation, Operation::Meta(meta) if has_encoded_key(meta))
+}
+
+/// A copy of `key` with `suffix` behind what servers are chosen by: before `|#|` where that stands, else at the end.
+pub(crate) fn with_hashed_suffix(key: &[u8], suffix: &str) -> Bytes {
+    let stop = until_hash_stop(key).len();
+    [&key[..stop], suffix.as_bytes(), &key[stop..]].concat().into()
 }
 
 /// The key without its prefix, up to where hashing stops.

@@ -8,7 +8,8 @@
 //!   region/          the root: which cluster's tree, by routing prefix
 //!   cluster/         one file a route: each opens with what it does to which verb
 //!   split.rs         a batch among children, at the same time, and back in order
-//!   hash.rs  key.rs  meta.rs  verb.rs     what routes choose by
+//!   surroundings.rs  time, background work, chance: handed in
+//!   hash.rs  key.rs  meta.rs  verb.rs  outcome.rs     what routes choose by
 //!   health.rs        when a destination is taken out and let back in
 //! ```
 //!
@@ -22,27 +23,50 @@ mod hash;
 mod health;
 mod key;
 mod meta;
+mod outcome;
 mod region;
 mod route;
 mod split;
+mod surroundings;
 mod verb;
 
 pub use cluster::{
+    all_async_route::AllAsyncRoute,
+    all_fastest_route::AllFastestRoute,
+    all_initial_route::AllInitialRoute,
+    all_majority_route::AllMajorityRoute,
     all_sync_route::AllSyncRoute,
     destination_route::DestinationRoute,
+    dev_null_route::DevNullRoute,
     error_route::ErrorRoute,
     failover_errors::{FailoverError, FailoverErrorSet, FailoverErrors},
     failover_route::FailoverRoute,
     failover_with_exptime_route::{FAILOVER_EXPTIME_S, FailoverWithExptimeRoute},
     hash_route::HashRoute,
+    host_id_route::HostIdRoute,
+    key_split_route::{KEY_COPIES_MAX, KeySplitRoute},
+    l1_l2_cache_route::{L1L2CacheRoute, L1L2Settings, NEGATIVE_FLAG},
+    latency_injection_route::{Latency, LatencyInjectionRoute},
+    latest_route::{LATEST_FAILOVER_COUNT, LatestRoute},
+    logging_route::LoggingRoute,
+    migrate_route::{MIGRATE_INTERVAL_S, MigrateRoute},
+    miss_failover_route::MissFailoverRoute,
     modify_exptime_route::{ExptimeAction, ModifyExptimeRoute},
+    modify_key_route::{KeyChange, ModifyKeyRoute},
     null_route::NullRoute,
     operation_selector_route::OperationSelectorRoute,
+    original_client_hash_route::OriginalClientHashRoute,
+    outstanding_limit_route::{OUTSTANDING_WAITING_MAX, OutstandingLimitRoute},
     pool_route::PoolRoute,
     prefix_selector_route::PrefixSelectorRoute,
+    random_route::RandomRoute,
+    rate_limit_route::{Rate, RateLimitRoute, Rates},
+    shadow_route::{KeyFraction, ShadowRoute},
+    warm_up_route::{WARM_UP_HOLD_OFF_MS, WarmUpRoute},
 };
 pub use configuration::{
     Configuration, ConfigurationError, ConfigurationWarning, Defaults, DestinationSettings, Destinations, Handle, Pool,
+    Shadow,
 };
 pub use hash::{HashFunction, KeyHash, SERVERS_MAX};
 pub use health::{Health, HealthChange, HealthSettings};
@@ -51,4 +75,5 @@ pub use region::{
     routing_prefix::{RoutingPrefix, RoutingPrefixError},
 };
 pub use route::{Address, Batch, BoxFuture, Context, Destination, Failure, Outcome, Outcomes, Route};
+pub use surroundings::{BACKGROUND_TASKS_MAX, Background, Clock, Log, Spawner, Surroundings};
 pub use verb::{Kind, Verb};

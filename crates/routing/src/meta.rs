@@ -9,8 +9,9 @@
 //! | `ma` | `incr`; `decr` with `MD` or `M-` |
 //! | `me` | `metaget` |
 
-use crate::Verb;
+use crate::{Outcome, Verb};
 use bytes::Bytes;
+use lookaside_protocol::Reply;
 use lookaside_protocol::meta::{MetaFlag, MetaOperation, MetaReply, MetaStatus, MetaVerb, meta_flags};
 
 /// The token of a flag, if the flag is there.
@@ -95,6 +96,20 @@ pub(crate) fn nothing_there(key: &[u8], meta: &MetaOperation<Bytes>) -> MetaRepl
         _ => None,
     });
     MetaReply { status, flags: repeated.collect::<Vec<_>>().join(&b' ').into(), value: None }
+}
+
+/// An outcome under the key that the client asked for: where a route changed the key, the flag `k` still returns the
+/// client's.
+pub(crate) fn answer_with_key(outcome: Outcome, key: &[u8]) -> Outcome {
+    let Ok(Reply::Meta(mut reply)) = outcome else { return outcome };
+    if reply.status != MetaStatus::Debug && token(&reply.flags, b'k').is_some() {
+        let flags = meta_flags(&reply.flags).map(|MetaFlag { letter, token }| match letter {
+            b'k' => [b"k", key].concat(),
+            _ => [&[letter], token].concat(),
+        });
+        reply.flags = flags.collect::<Vec<_>>().join(&b' ').into();
+    }
+    Ok(Reply::Meta(reply))
 }
 
 #[cfg(test)]

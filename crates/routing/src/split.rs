@@ -106,6 +106,19 @@ fn ask<'a>(child: &'a dyn Route, batch: Batch, context: &'a Context) -> impl Fut
     }
 }
 
+/// Asks one child some requests of a batch, each with its index there; so the outcomes.
+pub(crate) async fn ask_some(
+    child: &dyn Route,
+    some: Vec<(usize, Request<Bytes>)>,
+    context: &Context,
+) -> Vec<(usize, Outcome)> {
+    if some.is_empty() {
+        return Vec::new();
+    }
+    let (at, batch): (Vec<usize>, Batch) = some.into_iter().unzip();
+    at.into_iter().zip(ask(child, batch, context).await).collect()
+}
+
 /// The next outcome of a child; `ask` has seen to it that there is one.
 pub(crate) fn next(answers: &mut vec::IntoIter<Outcome>) -> Outcome {
     answers.next().expect("one outcome for each request that was sent")

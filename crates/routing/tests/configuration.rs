@@ -353,8 +353,12 @@ fn a_bad_server_is_refused() {
 
 #[test]
 fn a_bad_route_is_refused() {
-    let routes = "AllSyncRoute, ErrorRoute, FailoverRoute, FailoverWithExptimeRoute, HashRoute, ModifyExptimeRoute, \
-                  NullRoute, OperationSelectorRoute, PoolRoute, PrefixSelectorRoute";
+    let routes = "AllAsyncRoute, AllFastestRoute, AllInitialRoute, AllMajorityRoute, AllSyncRoute, DevNullRoute, \
+                  ErrorRoute, FailoverRoute, FailoverWithExptimeRoute, HashRoute, HostIdRoute, KeySplitRoute, \
+                  L1L2CacheRoute, LatencyInjectionRoute, LatestRoute, LoggingRoute, MigrateRoute, MissFailoverRoute, \
+                  ModifyExptimeRoute, ModifyKeyRoute, NullRoute, OperationSelectorRoute, OriginalClientHashRoute, \
+                  OutstandingLimitRoute, PoolRoute, PrefixSelectorRoute, RandomRoute, RateLimitRoute, ShadowRoute, \
+                  WarmUpRoute";
     let a_route = "a route: an object with a \"type\", or a string such as \"PoolRoute|A\"";
     for (route, expected) in [
         ("7", format!("line 2, column 10, at route: expected {a_route}, found the number 7")),
@@ -367,8 +371,8 @@ fn a_bad_route_is_refused() {
             ),
         ),
         (
-            r#"{"type": "WarmUpRoute"}"#,
-            format!("line 2, column 19, at route.type: mcrouter's WarmUpRoute is not supported; known routes: {routes}"),
+            r#"{"type": "StagingRoute"}"#,
+            format!("line 2, column 19, at route.type: mcrouter's StagingRoute is not supported; known routes: {routes}"),
         ),
         (r#""PoolRoute|B""#, "line 2, column 10, at route: no pool is named \"B\"; known pools: A".into()),
         (
@@ -386,8 +390,8 @@ fn a_bad_route_is_refused() {
             .into(),
         ),
         (
-            r#"{"type": "PoolRoute", "pool": "A", "rates": {}}"#,
-            "line 2, column 45, at route.rates: mcrouter's \"rates\" is not supported".into(),
+            r#"{"type": "PoolRoute", "pool": "A", "bucketize": {}}"#,
+            "line 2, column 45, at route.bucketize: mcrouter's \"bucketize\" is not supported".into(),
         ),
         (
             r#""AllSyncRoute""#,
@@ -500,4 +504,155 @@ fn a_bottomless_tree_is_refused() {
         let message = refusal(&format!("{{\"named_handles\": {{ {chain} }}, \"route\": \"NullRoute\"}}"));
         assert!(message.ends_with(too_deep), "{message}");
     }
+}
+
+#[test]
+fn a_bad_handle_around_others_is_refused_where_it_is_bad() {
+    let children = "\"children\": [\"NullRoute\"]";
+    for (route, at, why) in [
+        (r#"{"type": "WarmUpRoute", "cold": "NullRoute", "exptime": 5}"#.to_owned(), "route", "\"warm\" is missing: expected a route"),
+        (
+            r#"{"type": "WarmUpRoute", "cold": "NullRoute", "warm": "NullRoute", "hold_off_ms": -1}"#.to_owned(),
+            "route.hold_off_ms",
+            "expected milliseconds from 0 to 60000, found the number -1",
+        ),
+        (
+            r#"{"type": "MigrateRoute", "from": "NullRoute", "to": "NullRoute"}"#.to_owned(),
+            "route",
+            "\"start_time\" is missing: expected when the migration begins, in seconds since 1970",
+        ),
+        (
+            r#"{"type": "L1L2CacheRoute", "l1": "NullRoute", "l2": "NullRoute"}"#.to_owned(),
+            "route",
+            "\"upgradingL1Exptime\" is missing: expected how many seconds a copy lives in L1",
+        ),
+        (
+            r#"{"type": "KeySplitRoute", "destination": "NullRoute", "replicas": 0}"#.to_owned(),
+            "route.replicas",
+            "expected copies of a key from 1 to 1000, found the number 0",
+        ),
+        (
+            r#"{"type": "OutstandingLimitRoute", "target": "NullRoute", "max_outstanding": 0}"#.to_owned(),
+            "route.max_outstanding",
+            "expected requests from 1 to 1000000, found the number 0",
+        ),
+        (
+            r#"{"type": "RateLimitRoute", "target": "NullRoute", "rates": {"sets_burst": 5}}"#.to_owned(),
+            "route.rates.sets_burst",
+            "\"sets_burst\" stands without its rate: expected \"sets_rate\" too",
+        ),
+        (
+            r#"{"type": "LatencyInjectionRoute", "child": "NullRoute", "before_latency_ms": "1"}"#.to_owned(),
+            "route.before_latency_ms",
+            "expected milliseconds from 0 to 60000, found the string \"1\"",
+        ),
+        (
+            r#"{"type": "ModifyKeyRoute", "target": "NullRoute", "ensure_key_prefix": "a b"}"#.to_owned(),
+            "route.ensure_key_prefix",
+            "a key has no spaces and no control characters: expected none",
+        ),
+        (
+            r#"{"type": "ModifyKeyRoute", "target": "NullRoute", "replace_key_prefix": "a"}"#.to_owned(),
+            "route",
+            "\"replace_key_prefix\" stands alone: expected \"ensure_key_prefix\", its successor",
+        ),
+        (
+            r#"{"type": "ShadowRoute", "target": "NullRoute", "shadows": [{"target": "NullRoute", "key_fraction_range": [0.5, 2]}]}"#
+                .to_owned(),
+            "route.shadows[0].key_fraction_range[1]",
+            "expected a part of all keys from 0 to 1, found the number 2",
+        ),
+        (
+            r#"{"type": "PoolRoute", "pool": "A", "shadows": [{"target": "NullRoute", "index_range": [3, 1]}]}"#.to_owned(),
+            "route.shadows[0].index_range",
+            "the range is backwards: expected the first and the last index of a server, such as [0, 3]",
+        ),
+        (
+            format!(r#"{{"type": "LatestRoute", {children}, "failover_count": 0}}"#),
+            "route.failover_count",
+            "expected children from 1 to 8388608, found the number 0",
+        ),
+        (
+            format!(r#"{{"type": "OriginalClientHashRoute", {children}, "offset": -1}}"#),
+            "route.offset",
+            "expected an offset from 0 to 8388608, found the number -1",
+        ),
+        (
+            format!(r#"{{"type": "HostIdRoute", {children}, "salt": 1}}"#),
+            "route.salt",
+            "expected the salt, a string, found the number 1",
+        ),
+        (
+            format!(r#"{{"type": "MissFailoverRoute", {children}, "return_best_on_error": 1}}"#),
+            "route.return_best_on_error",
+            "expected true or false, found the number 1",
+        ),
+    ] {
+        let error = Configuration::read(&with_route(&route), &Defaults::default()).expect_err(&route);
+        assert_eq!((error.line, &*error.path, &*error.message), (2, at, why), "{route}");
+    }
+    for name in ["AllAsyncRoute", "AllFastestRoute", "AllInitialRoute", "AllMajorityRoute", "RandomRoute"] {
+        let message = refusal(&with_route(&format!("{{\"type\": {name:?}, \"children\": []}}")));
+        assert!(message.contains("at route.children: the list is empty: expected at least one route"), "{message}");
+        let message = refusal(&with_route(&format!("{{\"type\": {name:?}, {children}, \"x\": 1}}")));
+        assert!(message.contains("at route.x: nothing is named \"x\" here"), "{message}");
+    }
+}
+
+/// Every handle, by what it asks when everything is awaited.
+#[tokio::test]
+async fn every_handle_around_others_is_built_as_it_is_written() {
+    let text = |route: &str| {
+        format!(
+            r#"{{ "pools": {{ "A": {{ "servers": ["a:1"] }}, "B": {{ "servers": ["b:1", "b:2"] }} }}, "route": {route} }}"#
+        )
+    };
+    for (route, of_get, of_delete) in [
+        (r#""AllAsyncRoute|Pool|B""#, "b:1 b:2", "b:1 b:2"),
+        (r#""AllInitialRoute|Pool|B""#, "b:1 b:2", "b:1 b:2"),
+        (r#""AllFastestRoute|Pool|B""#, "b:1 b:2", "b:1 b:2"),
+        (r#""AllMajorityRoute|Pool|B""#, "b:1 b:2", "b:1 b:2"),
+        (r#""MissFailoverRoute|Pool|B""#, "b:1", "b:1 b:2"),
+        (r#""RandomRoute|PoolRoute|A""#, "a:1", "a:1"),
+        (r#""HostIdRoute|PoolRoute|A""#, "a:1", "a:1"),
+        (r#"{"type": "OriginalClientHashRoute", "children": "Pool|B", "offset": 1}"#, "b:2", "b:2"),
+        (r#"{"type": "LatestRoute", "children": "Pool|A", "failover_count": 1}"#, "a:1", "a:1"),
+        (r#"{"type": "WarmUpRoute", "cold": "PoolRoute|A", "warm": "PoolRoute|B", "exptime": 9}"#, "a:1", "a:1"),
+        (
+            r#"{"type": "L1L2CacheRoute", "l1": "PoolRoute|A", "l2": "AllSyncRoute|Pool|B", "upgradingL1Exptime": 5}"#,
+            "a:1",
+            "a:1 b:1 b:2",
+        ),
+        (
+            r#"{"type": "MigrateRoute", "from": "PoolRoute|A", "to": "AllSyncRoute|Pool|B", "start_time": 0}"#,
+            "a:1",
+            "a:1 b:1 b:2",
+        ),
+        (r#"{"type": "MigrateRoute", "from": "PoolRoute|A", "to": "PoolRoute|B", "start_time": 1}"#, "a:1", "a:1"),
+        (r#"{"type": "KeySplitRoute", "destination": "PoolRoute|A", "replicas": 2}"#, "a:1", "a:1"),
+        (r#"{"type": "OutstandingLimitRoute", "target": "PoolRoute|A", "max_outstanding": 5}"#, "a:1", "a:1"),
+        (
+            r#"{"type": "RateLimitRoute", "target": "PoolRoute|A", "rates": {"gets_rate": 0, "gets_burst": 1}}"#,
+            "a:1",
+            "a:1",
+        ),
+        (r#"{"type": "LatencyInjectionRoute", "child": "PoolRoute|A", "total_latency_ms": 5}"#, "a:1", "a:1"),
+        (r#"{"type": "ModifyKeyRoute", "target": "PoolRoute|A", "set_key_suffix": "x"}"#, "a:1", "a:1"),
+        (r#""LoggingRoute|PoolRoute|A""#, "a:1", "a:1"),
+        (r#"{"type": "PoolRoute", "pool": "A", "max_outstanding": 1, "rates": {"gets_rate": 5}}"#, "a:1", "a:1"),
+        (r#""DevNullRoute""#, "", ""),
+        // Without a background there is no room for copies.
+        (r#"{"type": "ShadowRoute", "target": "PoolRoute|A", "shadows": [{"target": "PoolRoute|B"}]}"#, "a:1", "a:1"),
+    ] {
+        let (root, fakes) = build(&text(route));
+        for (request, expected) in [("get k", of_get), ("delete k", of_delete)] {
+            ask(&root, &[request]).await;
+            let mut asked: Vec<&String> = fakes.made.keys().filter(|name| !fakes.asked(name).is_empty()).collect();
+            asked.sort();
+            let expected: Vec<&str> = expected.split_whitespace().collect();
+            assert_eq!(asked, expected, "{request} by {route}");
+        }
+    }
+    let warnings = read(&text(r#"{"type": "WarmUpRoute", "cold": "NullRoute", "warm": "NullRoute"}"#)).warnings;
+    assert!(warnings[0].message.contains("never expires"), "{warnings:?}");
 }

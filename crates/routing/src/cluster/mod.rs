@@ -1,15 +1,36 @@
 //! Routes inside one cluster: from a tree's top down to its servers.
 
+pub(crate) mod all_async_route;
+pub(crate) mod all_fastest_route;
+pub(crate) mod all_initial_route;
+pub(crate) mod all_majority_route;
 pub(crate) mod all_sync_route;
 pub(crate) mod destination_route;
+pub(crate) mod dev_null_route;
 pub(crate) mod error_route;
 pub(crate) mod failover_errors;
 pub(crate) mod failover_route;
 pub(crate) mod failover_with_exptime_route;
+pub(crate) mod fan_out;
 pub(crate) mod hash_route;
+pub(crate) mod host_id_route;
+pub(crate) mod key_split_route;
+pub(crate) mod l1_l2_cache_route;
+pub(crate) mod latency_injection_route;
+pub(crate) mod latest_route;
+pub(crate) mod logging_route;
+pub(crate) mod migrate_route;
+pub(crate) mod miss_failover_route;
 pub(crate) mod modify_exptime_route;
+pub(crate) mod modify_key_route;
 pub(crate) mod no_route;
 pub(crate) mod null_route;
 pub(crate) mod operation_selector_route;
+pub(crate) mod original_client_hash_route;
+pub(crate) mod outstanding_limit_route;
 pub(crate) mod pool_route;
 pub(crate) mod prefix_selector_route;
+pub(crate) mod random_route;
+pub(crate) mod rate_limit_route;
+pub(crate) mod shadow_route;
+pub(crate) mod warm_up_route;

@@ -24,7 +24,8 @@ impl Route for NullRoute {
     }
 }
 
-fn nothing_there(request: &Request<Bytes>) -> Outcome {
+/// What an empty cache answers.
+pub(crate) fn nothing_there(request: &Request<Bytes>) -> Outcome {
     if let Operation::Meta(meta) = &request.operation {
         return Ok(Reply::Meta(meta::nothing_there(&request.key, meta)));
     }

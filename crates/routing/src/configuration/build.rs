@@ -4,10 +4,14 @@
 //! and its health are one, however many pools it is in. Pools that talk to one server with different timeouts have a
 //! destination each.
 
-use super::{Configuration, DestinationSettings, Handle, Pool};
+use super::{Configuration, DestinationSettings, Handle, Pool, Shadow};
 use crate::{
-    Address, AllSyncRoute, Destination, DestinationRoute, ErrorRoute, FailoverRoute, FailoverWithExptimeRoute,
-    HashRoute, ModifyExptimeRoute, NullRoute, OperationSelectorRoute, PoolRoute, PrefixSelectorRoute, RootRoute, Route,
+    Address, AllAsyncRoute, AllFastestRoute, AllInitialRoute, AllMajorityRoute, AllSyncRoute, Destination,
+    DestinationRoute, DevNullRoute, ErrorRoute, FailoverRoute, FailoverWithExptimeRoute, HashRoute, HostIdRoute,
+    KeySplitRoute, L1L2CacheRoute, LatencyInjectionRoute, LatestRoute, LoggingRoute, MigrateRoute, MissFailoverRoute,
+    ModifyExptimeRoute, ModifyKeyRoute, NullRoute, OUTSTANDING_WAITING_MAX, OperationSelectorRoute,
+    OriginalClientHashRoute, OutstandingLimitRoute, PoolRoute, PrefixSelectorRoute, RandomRoute, RateLimitRoute,
+    RootRoute, Route, ShadowRoute, Surroundings, WarmUpRoute,
 };
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -16,13 +20,20 @@ pub trait Destinations {
     /// The destination at `address`. Asked once for each pair of address and settings in a build; across builds an
     /// implementation may hand out the same destination again, so that connections outlive a change of configuration.
     fn destination(&mut self, address: &Address, settings: &DestinationSettings) -> Arc<dyn Destination>;
+
+    /// Time, background work and chance for the tree; by default [`Surroundings::none`], in which everything is
+    /// awaited and nothing waits.
+    fn surroundings(&mut self) -> Surroundings {
+        Surroundings::none()
+    }
 }
 
 impl Configuration {
     /// Builds the tree.
     pub fn build(&self, destinations: &mut dyn Destinations) -> RootRoute {
-        let mut builder =
-            Builder { destinations, leaves: BTreeMap::new(), named: Vec::with_capacity(self.named.len()) };
+        let surroundings = destinations.surroundings();
+        let named = Vec::with_capacity(self.named.len());
+        let mut builder = Builder { destinations, surroundings, chances: 0, leaves: BTreeMap::new(), named };
         for (_, handle) in &self.named {
             let route = builder.route(handle);
             builder.named.push(route);
@@ -34,6 +45,9 @@ impl Configuration {
 
 struct Builder<'a> {
     destinations: &'a mut dyn Destinations,
+    surroundings: Surroundings,
+    /// Routes that draw by chance, so that each draws its own.
+    chances: u64,
     leaves: BTreeMap<(Address, DestinationSettings), Arc<dyn Destination>>,
     named: Vec<Arc<dyn Route>>,
 }
@@ -45,8 +59,8 @@ impl Builder<'_> {
             Handle::Null => Arc::new(NullRoute),
             Handle::Error { response } => Arc::new(ErrorRoute::new(response)),
             Handle::Server { pool, server } => self.leaf(pool, &pool.servers[*server]),
-            Handle::Pool { pool, hash } => {
-                let leaves = pool.servers.iter().map(|server| self.leaf(pool, server)).collect();
+            Handle::Pool { pool, hash, shadows, outstanding_max } => {
+                let leaves = self.pool(pool, shadows, *outstanding_max);
                 Arc::new(PoolRoute::over(leaves, hash.clone()))
             }
             Handle::Hash { children, hash } => Arc::new(HashRoute::new(self.routes(children), hash.clone())),
@@ -72,6 +86,62 @@ impl Builder<'_> {
             Handle::ModifyExptime { target, exptime_s, action } => {
                 Arc::new(ModifyExptimeRoute::new(self.route(target), *exptime_s, *action))
             }
+            other => self.route_in_surroundings(other),
+        }
+    }
+
+    /// Routes that need time, chance or a background, or that stand before other caches.
+    fn route_in_surroundings(&mut self, handle: &Handle) -> Arc<dyn Route> {
+        let Surroundings { clock, background, log, seed, host_id } = self.surroundings.clone();
+        match handle {
+            Handle::AllAsync { children } => Arc::new(AllAsyncRoute::new(self.routes(children), background)),
+            Handle::AllFastest { children } => Arc::new(AllFastestRoute::new(self.routes(children), background)),
+            Handle::AllInitial { children } => Arc::new(AllInitialRoute::new(self.routes(children), background)),
+            Handle::AllMajority { children } => Arc::new(AllMajorityRoute::new(self.routes(children), background)),
+            Handle::MissFailover { children, return_best_on_error } => {
+                Arc::new(MissFailoverRoute::new(self.routes(children), *return_best_on_error))
+            }
+            Handle::Random { children } => {
+                self.chances += 1;
+                let seed = seed.wrapping_add(self.chances);
+                Arc::new(RandomRoute::new(self.routes(children), seed))
+            }
+            Handle::HostId { children, salt } => Arc::new(HostIdRoute::new(self.routes(children), host_id, salt)),
+            Handle::OriginalClientHash { children, salt, offset } => {
+                Arc::new(OriginalClientHashRoute::new(self.routes(children), salt, *offset))
+            }
+            Handle::Latest { children, failover_count, salt, errors } => {
+                Arc::new(LatestRoute::new(self.routes(children), *failover_count, host_id, salt, *errors))
+            }
+            Handle::ModifyKey { target, change } => Arc::new(ModifyKeyRoute::new(self.route(target), change.clone())),
+            Handle::KeySplit { destination, copies, all_sync, first_hit } => {
+                Arc::new(KeySplitRoute::new(self.route(destination), *copies, host_id, *all_sync, *first_hit))
+            }
+            Handle::L1L2Cache { l1, l2, settings } => {
+                Arc::new(L1L2CacheRoute::new(self.route(l1), self.route(l2), *settings, background))
+            }
+            Handle::Migrate { from, to, start_unix_s, interval_s } => {
+                Arc::new(MigrateRoute::new(self.route(from), self.route(to), *start_unix_s, *interval_s, clock))
+            }
+            Handle::WarmUp { cold, warm, exptime_s, hold_off_ms } => {
+                Arc::new(WarmUpRoute::new(self.route(cold), self.route(warm), *exptime_s, *hold_off_ms))
+            }
+            Handle::Shadowed { normal, shadows } => {
+                let targets = shadows.iter().map(|shadow| (self.route(&shadow.target), shadow.keys)).collect();
+                Arc::new(ShadowRoute::new(self.route(normal), targets, background))
+            }
+            Handle::OutstandingLimit { target, outstanding_max } => {
+                Arc::new(OutstandingLimitRoute::new(self.route(target), *outstanding_max, OUTSTANDING_WAITING_MAX))
+            }
+            Handle::RateLimit { target, fallback, rates } => {
+                Arc::new(RateLimitRoute::new(self.route(target), self.optional(fallback), *rates, clock))
+            }
+            Handle::LatencyInjection { child, latency } => {
+                Arc::new(LatencyInjectionRoute::new(self.route(child), *latency, clock))
+            }
+            Handle::Logging { target } => Arc::new(LoggingRoute::new(self.optional(target), log)),
+            Handle::DevNull => Arc::new(DevNullRoute::default()),
+            other => unreachable!("{other:?} needs no surroundings"),
         }
     }
 
@@ -81,6 +151,26 @@ impl Builder<'_> {
 
     fn optional(&mut self, handle: &Option<Box<Handle>>) -> Option<Arc<dyn Route>> {
         handle.as_ref().map(|handle| self.route(handle))
+    }
+
+    /// The servers of a pool, each behind its window and with its shadows.
+    fn pool(&mut self, pool: &Pool, shadows: &[Shadow], outstanding_max: Option<u32>) -> Vec<Arc<dyn Route>> {
+        let targets: Vec<Arc<dyn Route>> = shadows.iter().map(|shadow| self.route(&shadow.target)).collect();
+        let mut leaves = Vec::with_capacity(pool.servers.len());
+        for (at, server) in pool.servers.iter().enumerate() {
+            let mut leaf = self.leaf(pool, server);
+            if let Some(window) = outstanding_max {
+                leaf = Arc::new(OutstandingLimitRoute::new(leaf, window, OUTSTANDING_WAITING_MAX));
+            }
+            let its_own =
+                shadows.iter().zip(&targets).filter(|(shadow, _)| (shadow.servers.0..=shadow.servers.1).contains(&at));
+            let its_own: Vec<_> = its_own.map(|(shadow, target)| (target.clone(), shadow.keys)).collect();
+            if !its_own.is_empty() {
+                leaf = Arc::new(ShadowRoute::new(leaf, its_own, self.surroundings.background.clone()));
+            }
+            leaves.push(leaf);
+        }
+        leaves
     }
 
     fn leaf(&mut self, pool: &Pool, server: &Address) -> Arc<dyn Route> {

@@ -126,6 +126,14 @@ impl<'a> Node<'a> {
             .ok_or_else(|| self.unexpected(&format!("{what} from {min} to {max}")))
     }
 
+    /// A number in `min..=max`; `what` says of what.
+    pub(super) fn number(&self, what: &str, min: f64, max: f64) -> Result<f64, ConfigurationError> {
+        let number = self.value.as_number_lit().and_then(|literal| literal.value.parse().ok());
+        number
+            .filter(|number| (min..=max).contains(number))
+            .ok_or_else(|| self.unexpected(&format!("{what} from {min} to {max}")))
+    }
+
     /// The elements of a list.
     pub(super) fn array(&self, expected: &str) -> Result<Vec<Node<'a>>, ConfigurationError> {
         let array = self.value.as_array().ok_or_else(|| self.unexpected(expected))?;

@@ -8,13 +8,14 @@
 //! ```
 
 use super::{
-    Pool,
+    Pool, copies,
     document::Node,
     error::{ConfigurationError, suggestion},
-    long_form,
+    limits, long_form,
     names::Names,
+    replicas, tiers,
 };
-use crate::{ExptimeAction, FailoverErrors, KeyHash, Verb};
+use crate::{ExptimeAction, FailoverErrors, KeyChange, KeyFraction, KeyHash, L1L2Settings, Latency, Rates, Verb};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// A node of the tree, described.
@@ -24,6 +25,9 @@ pub enum Handle {
     Pool {
         pool: Arc<Pool>,
         hash: KeyHash,
+        shadows: Vec<Shadow>,
+        /// For each server.
+        outstanding_max: Option<u32>,
     },
     /// One server of a pool, by its index.
     Server {
@@ -60,6 +64,88 @@ pub enum Handle {
         exptime_s: i64,
         action: ExptimeAction,
     },
+    AllAsync {
+        children: Vec<Handle>,
+    },
+    AllFastest {
+        children: Vec<Handle>,
+    },
+    AllInitial {
+        children: Vec<Handle>,
+    },
+    AllMajority {
+        children: Vec<Handle>,
+    },
+    MissFailover {
+        children: Vec<Handle>,
+        return_best_on_error: bool,
+    },
+    Random {
+        children: Vec<Handle>,
+    },
+    HostId {
+        children: Vec<Handle>,
+        salt: String,
+    },
+    OriginalClientHash {
+        children: Vec<Handle>,
+        salt: String,
+        offset: usize,
+    },
+    Latest {
+        children: Vec<Handle>,
+        failover_count: usize,
+        salt: String,
+        errors: FailoverErrors,
+    },
+    ModifyKey {
+        target: Box<Handle>,
+        change: KeyChange,
+    },
+    KeySplit {
+        destination: Box<Handle>,
+        copies: usize,
+        all_sync: bool,
+        first_hit: bool,
+    },
+    L1L2Cache {
+        l1: Box<Handle>,
+        l2: Box<Handle>,
+        settings: L1L2Settings,
+    },
+    Migrate {
+        from: Box<Handle>,
+        to: Box<Handle>,
+        start_unix_s: u64,
+        interval_s: u32,
+    },
+    WarmUp {
+        cold: Box<Handle>,
+        warm: Box<Handle>,
+        exptime_s: i64,
+        hold_off_ms: u32,
+    },
+    Shadowed {
+        normal: Box<Handle>,
+        shadows: Vec<Shadow>,
+    },
+    OutstandingLimit {
+        target: Box<Handle>,
+        outstanding_max: u32,
+    },
+    RateLimit {
+        target: Box<Handle>,
+        fallback: Option<Box<Handle>>,
+        rates: Rates,
+    },
+    LatencyInjection {
+        child: Box<Handle>,
+        latency: Latency,
+    },
+    Logging {
+        target: Option<Box<Handle>>,
+    },
+    DevNull,
     Null,
     Error {
         response: String,
@@ -68,56 +154,72 @@ pub enum Handle {
     Named(usize),
 }
 
-/// The routes that a configuration can name here.
-const TYPES: [&str; 10] = [
-    "AllSyncRoute",
-    "ErrorRoute",
-    "FailoverRoute",
-    "FailoverWithExptimeRoute",
-    "HashRoute",
-    "ModifyExptimeRoute",
-    "NullRoute",
-    "OperationSelectorRoute",
-    "PoolRoute",
-    "PrefixSelectorRoute",
-];
+/// Who gets copies, and of which requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shadow {
+    /// Who gets them.
+    pub target: Handle,
+    /// Of which keys.
+    pub keys: KeyFraction,
+    /// Of which servers of a pool, by index, both ends included.
+    pub servers: (usize, usize),
+}
 
-/// Those of mcrouter that are not there yet, to tell them from a slip of the finger.
-const TYPES_MISSING: [&str; 29] = [
+/// The routes that a configuration can name here.
+const TYPES: [&str; 30] = [
     "AllAsyncRoute",
     "AllFastestRoute",
     "AllInitialRoute",
     "AllMajorityRoute",
-    "BigValueRoute",
-    "BlackholeRoute",
+    "AllSyncRoute",
     "DevNullRoute",
-    "HashStopAllowListRoute",
+    "ErrorRoute",
+    "FailoverRoute",
+    "FailoverWithExptimeRoute",
+    "HashRoute",
     "HostIdRoute",
     "KeySplitRoute",
     "L1L2CacheRoute",
-    "L1L2SizeSplitRoute",
     "LatencyInjectionRoute",
     "LatestRoute",
-    "LoadBalancerRoute",
     "LoggingRoute",
     "MigrateRoute",
     "MissFailoverRoute",
+    "ModifyExptimeRoute",
     "ModifyKeyRoute",
+    "NullRoute",
+    "OperationSelectorRoute",
     "OriginalClientHashRoute",
     "OutstandingLimitRoute",
+    "PoolRoute",
+    "PrefixSelectorRoute",
     "RandomRoute",
     "RateLimitRoute",
+    "ShadowRoute",
+    "WarmUpRoute",
+];
+
+/// Those of mcrouter that are not there yet, to tell them from a slip of the finger.
+const TYPES_MISSING: [&str; 9] = [
+    "BigValueRoute",
+    "BlackholeRoute",
+    "HashStopAllowListRoute",
+    "L1L2SizeSplitRoute",
+    "LoadBalancerRoute",
     "RoutingGroupRoute",
     "SaltedFailoverRoute",
-    "ShadowRoute",
     "ShardSplitRoute",
     "StagingRoute",
-    "WarmUpRoute",
 ];
 
 const A_ROUTE: &str = "a route: an object with a \"type\", or a string such as \"PoolRoute|A\"";
 
 impl Handle {
+    /// A pool with nothing around its servers.
+    pub(super) fn plain_pool(pool: Arc<Pool>, hash: KeyHash) -> Handle {
+        Handle::Pool { pool, hash, shadows: Vec::new(), outstanding_max: None }
+    }
+
     pub(super) fn read<'a>(node: &Node<'a>, names: &mut Names<'a>) -> Result<Handle, ConfigurationError> {
         if let Some(text) = node.as_string() {
             return short(node, text, names);
@@ -133,6 +235,26 @@ impl Handle {
             "PrefixSelectorRoute" => long_form::prefix_selector_route(&object, names),
             "OperationSelectorRoute" | "PrefixPolicyRoute" => long_form::operation_selector_route(&object, names),
             "ModifyExptimeRoute" => long_form::modify_exptime_route(&object, names),
+            "AllAsyncRoute" => copies::all_async_route(&object, names),
+            "AllFastestRoute" => copies::all_fastest_route(&object, names),
+            "AllInitialRoute" => copies::all_initial_route(&object, names),
+            "AllMajorityRoute" => copies::all_majority_route(&object, names),
+            "ShadowRoute" => copies::shadow_route(&object, names),
+            "KeySplitRoute" => copies::key_split_route(&object, names),
+            "RandomRoute" => replicas::random_route(&object, names),
+            "HostIdRoute" => replicas::host_id_route(&object, names),
+            "OriginalClientHashRoute" => replicas::original_client_hash_route(&object, names),
+            "LatestRoute" => replicas::latest_route(&object, names),
+            "MissFailoverRoute" => tiers::miss_failover_route(&object, names),
+            "L1L2CacheRoute" => tiers::l1_l2_cache_route(&object, names),
+            "MigrateRoute" => tiers::migrate_route(&object, names),
+            "WarmUpRoute" => tiers::warm_up_route(&object, names),
+            "OutstandingLimitRoute" => limits::outstanding_limit_route(&object, names),
+            "RateLimitRoute" => limits::rate_limit_route(&object, names),
+            "LatencyInjectionRoute" => limits::latency_injection_route(&object, names),
+            "LoggingRoute" => limits::logging_route(&object, names),
+            "ModifyKeyRoute" => long_form::modify_key_route(&object, names),
+            "DevNullRoute" => long_form::dev_null_route(&object),
             "NullRoute" => long_form::null_route(&object),
             "ErrorRoute" => long_form::error_route(&object),
             other => Err(unknown_type(&type_node, other)),
@@ -157,8 +279,25 @@ fn short<'a>(node: &Node<'a>, text: &str, names: &mut Names<'a>) -> Result<Handl
     let hash = KeyHash::default();
     match (kind, argument) {
         ("NullRoute", None) => Ok(Handle::Null),
+        ("DevNullRoute", None) => Ok(Handle::DevNull),
+        ("LoggingRoute", None) => Ok(Handle::Logging { target: None }),
+        ("LoggingRoute", Some(target)) => Ok(Handle::Logging { target: Some(Box::new(short(node, target, names)?)) }),
+        ("AllAsyncRoute", Some(children)) => Ok(Handle::AllAsync { children: short_list(node, children, names)? }),
+        ("AllFastestRoute", Some(children)) => Ok(Handle::AllFastest { children: short_list(node, children, names)? }),
+        ("AllInitialRoute", Some(children)) => Ok(Handle::AllInitial { children: short_list(node, children, names)? }),
+        ("AllMajorityRoute", Some(children)) => {
+            Ok(Handle::AllMajority { children: short_list(node, children, names)? })
+        }
+        ("RandomRoute", Some(children)) => Ok(Handle::Random { children: short_list(node, children, names)? }),
+        ("HostIdRoute", Some(children)) => {
+            Ok(Handle::HostId { children: short_list(node, children, names)?, salt: String::new() })
+        }
+        ("MissFailoverRoute", Some(children)) => {
+            let children = short_list(node, children, names)?;
+            Ok(Handle::MissFailover { children, return_best_on_error: false })
+        }
         ("ErrorRoute", response) => Ok(Handle::Error { response: response.unwrap_or_default().to_owned() }),
-        ("PoolRoute", Some(pool)) => Ok(Handle::Pool { pool: names.pool(node, pool)?, hash }),
+        ("PoolRoute", Some(pool)) => Ok(Handle::plain_pool(names.pool(node, pool)?, hash)),
         ("HashRoute", Some(children)) => Ok(Handle::Hash { children: short_list(node, children, names)?, hash }),
         ("AllSyncRoute", Some(children)) => Ok(Handle::AllSync { children: short_list(node, children, names)? }),
         ("FailoverRoute", Some(children)) => {

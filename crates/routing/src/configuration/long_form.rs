@@ -5,27 +5,30 @@
 
 use super::{
     Handle,
+    copies::shadows,
     document::{Keys, Node, Object},
     error::{ConfigurationError, suggestion},
     handle::list,
+    limits::{outstanding_max, rates},
     names::Names,
 };
 use crate::{
-    ExptimeAction, FAILOVER_EXPTIME_S, FailoverError, FailoverErrorSet, FailoverErrors, HashFunction, KeyHash, Verb,
+    ExptimeAction, FAILOVER_EXPTIME_S, FailoverError, FailoverErrorSet, FailoverErrors, HashFunction, KeyChange,
+    KeyHash, RoutingPrefix, Verb,
 };
 use std::collections::BTreeMap;
 
 /// 30 days: above this the protocol takes an exptime for a Unix time.
-const EXPTIME_S_MAX: i64 = 2_592_000;
+pub(super) const EXPTIME_S_MAX: i64 = 2_592_000;
 
-const fn keys(known: &'static [&'static str]) -> Keys {
+pub(super) const fn keys(known: &'static [&'static str]) -> Keys {
     Keys { known, ignored: &[], refused: &[] }
 }
 
 const POOL_ROUTE: Keys = Keys {
-    known: &["type", "name", "pool", "hash"],
-    ignored: &["asynclog", "asynclog_name", "max_outstanding", "shadow_policy", "shadows", "slow_warmup"],
-    refused: &["bucketize", "rates", "shard_splits", "split_shard_fanout"],
+    known: &["type", "name", "pool", "hash", "max_outstanding", "rates", "shadows"],
+    ignored: &["asynclog", "asynclog_name", "shadow_policy", "slow_warmup"],
+    refused: &["bucketize", "shard_splits", "split_shard_fanout"],
 };
 
 pub(super) fn pool_route<'a>(object: &Object<'a>, names: &mut Names<'a>) -> Result<Handle, ConfigurationError> {
@@ -44,7 +47,13 @@ pub(super) fn pool_route<'a>(object: &Object<'a>, names: &mut Names<'a>) -> Resu
             key_hash(&hash)?
         }
     };
-    Ok(Handle::Pool { pool, hash })
+    let shadows = object.get("shadows").map_or(Ok(Vec::new()), |node| shadows(&node, names))?;
+    let outstanding_max = object.get("max_outstanding").map(|node| outstanding_max(&node)).transpose()?;
+    let pool = Handle::Pool { pool, hash, shadows, outstanding_max };
+    match object.get("rates") {
+        None => Ok(pool),
+        Some(node) => Ok(Handle::RateLimit { target: Box::new(pool), fallback: None, rates: rates(&node)? }),
+    }
 }
 
 pub(super) fn hash_route<'a>(object: &Object<'a>, names: &mut Names<'a>) -> Result<Handle, ConfigurationError> {
@@ -98,7 +107,7 @@ pub(super) fn failover_with_exptime_route<'a>(
 }
 
 /// A list of names, or a list for each of `gets`, `updates`, `deletes`.
-fn failover_errors(object: &Object<'_>) -> Result<FailoverErrors, ConfigurationError> {
+pub(super) fn failover_errors(object: &Object<'_>) -> Result<FailoverErrors, ConfigurationError> {
     let Some(node) = object.get("failover_errors") else { return Ok(FailoverErrors::default()) };
     if !node.is_object() {
         return error_set(&node).map(FailoverErrors::same);
@@ -185,6 +194,56 @@ pub(super) fn modify_exptime_route<'a>(
     })
 }
 
+pub(super) fn modify_key_route<'a>(object: &Object<'a>, names: &mut Names<'a>) -> Result<Handle, ConfigurationError> {
+    object.check(&Keys {
+        known: &[
+            "type",
+            "name",
+            "target",
+            "set_routing_prefix",
+            "ensure_key_prefix",
+            "replace_key_prefix",
+            "set_key_suffix",
+        ],
+        ignored: &[],
+        refused: &["modify_inplace"],
+    })?;
+    let text = |key: &str| match object.get(key) {
+        None => Ok(None),
+        Some(node) => {
+            let text = node.string("a piece of a key")?;
+            match text.bytes().all(|byte| byte.is_ascii_graphic() || byte >= 0x80) {
+                true => Ok(Some(text.to_owned())),
+                false => Err(node.error("a key has no spaces and no control characters: expected none")),
+            }
+        }
+    };
+    let routing_prefix = match object.get("set_routing_prefix") {
+        None => None,
+        Some(node) => match node.string("a routing prefix such as \"/region/cluster/\", or \"\"")? {
+            "" => Some(None),
+            text => Some(Some(RoutingPrefix::parse(text).map_err(|error| node.error(error.to_string()))?)),
+        },
+    };
+    let change = KeyChange {
+        routing_prefix,
+        ensure_prefix: text("ensure_key_prefix")?.unwrap_or_default(),
+        replace_prefix: text("replace_key_prefix")?,
+        suffix: text("set_key_suffix")?.unwrap_or_default(),
+    };
+    if change.replace_prefix.is_some() && object.get("ensure_key_prefix").is_none() {
+        return Err(object
+            .node
+            .error("\"replace_key_prefix\" stands alone: expected \"ensure_key_prefix\", its successor"));
+    }
+    Ok(Handle::ModifyKey { target: boxed(&object.require("target", "a route")?, names)?, change })
+}
+
+pub(super) fn dev_null_route(object: &Object<'_>) -> Result<Handle, ConfigurationError> {
+    object.check(&keys(&["type", "name"]))?;
+    Ok(Handle::DevNull)
+}
+
 pub(super) fn error_route(object: &Object<'_>) -> Result<Handle, ConfigurationError> {
     object.check(&Keys {
         known: &["type", "name", "response"],
@@ -201,7 +260,11 @@ pub(super) fn null_route(object: &Object<'_>) -> Result<Handle, ConfigurationErr
 }
 
 /// The list at `key`, which has at least one handle in it.
-fn children<'a>(object: &Object<'a>, key: &str, names: &mut Names<'a>) -> Result<Vec<Handle>, ConfigurationError> {
+pub(super) fn children<'a>(
+    object: &Object<'a>,
+    key: &str,
+    names: &mut Names<'a>,
+) -> Result<Vec<Handle>, ConfigurationError> {
     let node = object.require(key, "a list of routes")?;
     let children = list(&node, names)?;
     if children.is_empty() {
@@ -210,6 +273,6 @@ fn children<'a>(object: &Object<'a>, key: &str, names: &mut Names<'a>) -> Result
     Ok(children)
 }
 
-fn boxed<'a>(node: &Node<'a>, names: &mut Names<'a>) -> Result<Box<Handle>, ConfigurationError> {
+pub(super) fn boxed<'a>(node: &Node<'a>, names: &mut Names<'a>) -> Result<Box<Handle>, ConfigurationError> {
     names.handle(node).map(Box::new)
 }

@@ -16,16 +16,20 @@
 //! Absent on purpose: macros, pools that inherit, and files. Whoever calls this reads and watches them.
 
 mod build;
+mod copies;
 mod document;
 mod error;
 mod handle;
+mod limits;
 mod long_form;
 mod names;
 mod pool;
+mod replicas;
+mod tiers;
 
 pub use build::Destinations;
 pub use error::{ConfigurationError, ConfigurationWarning};
-pub use handle::Handle;
+pub use handle::{Handle, Shadow};
 pub use pool::{DestinationSettings, Pool};
 
 use crate::RoutingPrefix;

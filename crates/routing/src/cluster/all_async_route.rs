@@ -1,0 +1,50 @@
+//! Tells all children and waits for none.
+//!
+//! | verb | sent to | answer |
+//! |---|---|---|
+//! | all | all, in the background | what an empty cache says (`null_route.rs`), before anybody has answered |
+//!
+//! A delete sent this way is answered `NOT_FOUND` whatever becomes of it: select deletes away where they count.
+//! Bounded: without a place in the background the caller waits until all children have answered.
+
+use crate::{
+    Batch, BoxFuture, Context, Outcomes, Route,
+    cluster::{fan_out::owned, null_route::nothing_there},
+    split::at_once,
+    surroundings::Background,
+};
+use futures_util::future::join_all;
+use std::sync::Arc;
+
+/// All children, none awaited.
+pub struct AllAsyncRoute {
+    children: Vec<Arc<dyn Route>>,
+    background: Background,
+}
+
+impl AllAsyncRoute {
+    /// Tells every one of `children`.
+    pub fn new(children: Vec<Arc<dyn Route>>, background: Background) -> Self {
+        AllAsyncRoute { children, background }
+    }
+}
+
+impl Route for AllAsyncRoute {
+    fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
+        let outcomes: Outcomes = batch.iter().map(nothing_there).collect();
+        if batch.is_empty() {
+            return at_once(outcomes);
+        }
+        let told = join_all(self.children.iter().map(|child| owned(child, batch.clone(), context)));
+        match self.background.place() {
+            Some(place) => {
+                place.run(async move { drop(told.await) });
+                at_once(outcomes)
+            }
+            None => Box::pin(async move {
+                told.await;
+                outcomes
+            }),
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Asks all children and answers with whatever comes first and is no error.
+//!
+//! | verb | sent to | answer |
+//! |---|---|---|
+//! | all | all, at the same time | of each request the first outcome that is no error; the last error if all failed |
+//!
+//! A miss is no error: the fastest child's miss is the answer, even if another child holds the key. A lease's token
+//! works only where the route of the `lease-set` leads to the child that was fastest: select leases away.
+//!
+//! Children that are still at work when the answer is there go on in the background, also when the caller is gone.
+//! Bounded: without a place there the caller waits for all; the answer is the same.
+
+use crate::{
+    Batch, BoxFuture, Context, Failure, Outcome, Outcomes, Route, cluster::fan_out::Asked, outcome::is_error,
+    surroundings::Background,
+};
+use std::sync::Arc;
+
+/// All children, the fastest awaited.
+pub struct AllFastestRoute {
+    children: Vec<Arc<dyn Route>>,
+    background: Background,
+}
+
+impl AllFastestRoute {
+    /// Asks every one of `children`.
+    ///
+    /// # Panics
+    /// Without a child.
+    pub fn new(children: Vec<Arc<dyn Route>>, background: Background) -> Self {
+        assert!(!children.is_empty(), "no child to ask");
+        AllFastestRoute { children, background }
+    }
+
+    async fn race(&self, batch: Batch, context: &Context) -> Outcomes {
+        let mut best: Vec<Outcome> = vec![Err(Failure::TimedOut); batch.len()];
+        let mut asked = Asked::all(&self.children, batch, context, &self.background);
+        while let Some(outcomes) = asked.next().await {
+            for (best, outcome) in best.iter_mut().zip(outcomes) {
+                if is_error(best) {
+                    *best = outcome;
+                }
+            }
+            if asked.may_leave() && !best.iter().any(is_error) {
+                break;
+            }
+        }
+        best
+    }
+}
+
+impl Route for AllFastestRoute {
+    fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
+        match &*self.children {
+            [only] => only.route(batch, context),
+            _ => Box::pin(self.race(batch, context)),
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Asks all children and answers with the first one's outcome; the others go on in the background.
+//!
+//! | verb | sent to | answer |
+//! |---|---|---|
+//! | all | all: the first child by the caller, the others in the background | the first child's, whatever it is |
+//!
+//! A miss, an error or a timeout of the first child is the answer; the others' outcomes are dropped. So is their
+//! refusal of a `cas` or `lease-set` whose unique or token is the first child's. For deletes that must reach every copy
+//! take `AllSyncRoute`. Bounded: without a place in the background the caller waits for all.
+
+use crate::{
+    Batch, BoxFuture, Context, Outcomes, Route, cluster::fan_out::owned, split::Children, surroundings::Background,
+};
+use futures_util::future::{join, join_all};
+use std::sync::Arc;
+
+/// All children, the first awaited.
+pub struct AllInitialRoute {
+    children: Vec<Arc<dyn Route>>,
+    background: Background,
+}
+
+impl AllInitialRoute {
+    /// Asks every one of `children`.
+    ///
+    /// # Panics
+    /// Without a child.
+    pub fn new(children: Vec<Arc<dyn Route>>, background: Background) -> Self {
+        assert!(!children.is_empty(), "no child to ask");
+        AllInitialRoute { children, background }
+    }
+}
+
+impl Route for AllInitialRoute {
+    fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
+        let (first, others): (_, &Children) = self.children.split_first().expect("at least one child");
+        if others.is_empty() || batch.is_empty() {
+            return first.route(batch, context);
+        }
+        let told = join_all(others.iter().map(|child| owned(child, batch.clone(), context)));
+        match self.background.place() {
+            Some(place) => {
+                place.run(async move { drop(told.await) });
+                first.route(batch, context)
+            }
+            None => Box::pin(async move { join(first.route(batch, context), told).await.0 }),
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! A child by the host that the router runs on, so that hosts share replicas evenly (§3.2.3 of the paper).
+//!
+//! | verb | effect |
+//! |---|---|
+//! | all | sent to the child that the host's id and the salt pick: always the same one |
+//!
+//! A delete reaches one child only: combine with `OperationSelectorRoute` and `AllSyncRoute`. A child's failure is the
+//! answer. Which host goes where differs from mcrouter, whose host ids are not these.
+
+use crate::{Batch, BoxFuture, Context, KeyHash, Outcomes, Route};
+use std::sync::Arc;
+
+/// One of several children, the same for this host.
+pub struct HostIdRoute {
+    chosen: Arc<dyn Route>,
+}
+
+impl HostIdRoute {
+    /// Picks one of `children` by `host_id` and `salt`.
+    ///
+    /// # Panics
+    /// Without a child.
+    pub fn new(children: Vec<Arc<dyn Route>>, host_id: u32, salt: &str) -> Self {
+        let hash = KeyHash { salt: salt.to_owned(), ..KeyHash::default() };
+        let chosen = hash.pick(host_id.to_string().as_bytes(), children.len());
+        HostIdRoute { chosen: children[chosen].clone() }
+    }
+}
+
+impl Route for HostIdRoute {
+    fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
+        self.chosen.route(batch, context)
+    }
+}

@@ -1,0 +1,117 @@
+//! Copies of hot keys: each key lives under several names, which hash to several servers.
+//!
+//! | verb | sent to | answer |
+//! |---|---|---|
+//! | get gets gat gats metaget lease-get | this host's copy | its outcome; a `get`'s miss with `first_hit`: all other copies are asked, the first hit in their order |
+//! | cas lease-set | this host's copy: it handed out the unique or the token | its outcome |
+//! | set add replace append prepend touch incr decr | this host's copy; with `all_sync` all copies | the worst (`all_sync_route.rs`) |
+//! | delete | all copies, awaited | an error if any failed; `DELETED` if any was there |
+//!
+//! Copy 0 has the key's own name, copy n has `::n` behind it, in front of `|#|` so that it moves. Without `all_sync` the
+//! other copies keep what they had after a set, as in mcrouter: that fits clients that delete after a write (§2 of the
+//! paper), and no others.
+//!
+//! A name that gets longer than 250 bytes, and a base64 key, has copy 0 only.
+
+use crate::{
+    Batch, BoxFuture, Context, Outcome, Outcomes, Route,
+    cluster::all_sync_route::worse,
+    key::{is_encoded, with_hashed_suffix},
+    meta::answer_with_key,
+    outcome::{is_error, is_miss, verb},
+    split::ask_some,
+    verb::{Kind, Verb},
+};
+use bytes::Bytes;
+use lookaside_protocol::{KEY_BYTES_MAX, Request};
+use std::sync::Arc;
+
+/// The most copies of a key: a delete asks for each of them.
+pub const KEY_COPIES_MAX: usize = 1_000;
+
+/// Copies of keys under one child.
+pub struct KeySplitRoute {
+    destination: Arc<dyn Route>,
+    copies: usize,
+    own: usize,
+    all_sync: bool,
+    first_hit: bool,
+}
+
+impl KeySplitRoute {
+    /// `copies` of each key in `destination`; this host's is chosen by `host_id`.
+    ///
+    /// # Panics
+    /// With no copy, or more than [`KEY_COPIES_MAX`].
+    pub fn new(destination: Arc<dyn Route>, copies: usize, host_id: u32, all_sync: bool, first_hit: bool) -> Self {
+        assert!((1..=KEY_COPIES_MAX).contains(&copies), "{copies} copies");
+        KeySplitRoute { destination, copies, own: host_id as usize % copies, all_sync, first_hit }
+    }
+
+    /// The request for one copy; nothing if that has no name.
+    fn copy(request: &Request<Bytes>, copy: usize) -> Option<Request<Bytes>> {
+        if copy == 0 {
+            return Some(request.clone());
+        }
+        let key = with_hashed_suffix(&request.key, &format!("::{copy}"));
+        let named = key.len() <= KEY_BYTES_MAX && !is_encoded(request);
+        named.then(|| Request { key, operation: request.operation.clone() })
+    }
+
+    fn asks_all(&self, verb: Verb) -> bool {
+        match (verb, verb.kind()) {
+            (Verb::Cas | Verb::LeaseSet, _) | (_, Kind::Read) => false,
+            (_, Kind::Delete) => true,
+            (_, Kind::Update) => self.all_sync,
+        }
+    }
+
+    async fn ask(&self, batch: Batch, context: &Context) -> Outcomes {
+        let mut asked = Vec::with_capacity(batch.len());
+        for (at, request) in batch.iter().enumerate() {
+            if self.asks_all(verb(request)) {
+                asked.extend((0..self.copies).filter_map(|copy| Some((at, Self::copy(request, copy)?))));
+            } else {
+                asked.push((at, Self::copy(request, self.own).unwrap_or_else(|| request.clone())));
+            }
+        }
+        let mut outcomes: Vec<Option<Outcome>> = vec![None; batch.len()];
+        for (at, outcome) in ask_some(&*self.destination, asked, context).await {
+            let so_far = outcomes[at].take();
+            outcomes[at] = Some(so_far.into_iter().fold(outcome, |now, before| worse(before, now)));
+        }
+        let outcomes = outcomes.into_iter().map(|outcome| outcome.expect("copy 0 always has a name")).collect();
+        let outcomes = self.look_elsewhere(&batch, outcomes, context).await;
+        batch.iter().zip(outcomes).map(|(request, outcome)| answer_with_key(outcome, &request.key)).collect()
+    }
+
+    async fn look_elsewhere(&self, batch: &Batch, mut outcomes: Outcomes, context: &Context) -> Outcomes {
+        if !self.first_hit {
+            return outcomes;
+        }
+        let missed =
+            |at: &usize| verb(&batch[*at]) == Verb::Get && (is_miss(&outcomes[*at]) || is_error(&outcomes[*at]));
+        let others = |at: usize| (0..self.copies).filter(|copy| *copy != self.own).map(move |copy| (at, copy));
+        let asked: Vec<_> = (0..batch.len())
+            .filter(missed)
+            .flat_map(others)
+            .filter_map(|(at, copy)| Some((at, Self::copy(&batch[at], copy)?)))
+            .collect();
+        for (at, outcome) in ask_some(&*self.destination, asked, context).await {
+            let looking = is_miss(&outcomes[at]) || is_error(&outcomes[at]);
+            if looking && !is_miss(&outcome) && !is_error(&outcome) {
+                outcomes[at] = outcome;
+            }
+        }
+        outcomes
+    }
+}
+
+impl Route for KeySplitRoute {
+    fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
+        match self.copies {
+            1 => self.destination.route(batch, context),
+            _ => Box::pin(self.ask(batch, context)),
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! A small near cache in front of a large far one. The far one (L2) is the authority, the near one (L1) holds copies.
+//!
+//! | verb | L1 | L2 |
+//! |---|---|---|
+//! | get | asked first | asked after a miss or an error of L1; a hit is added to L1 in the background |
+//! | lease-get | asked first, with a `get` | asked after a miss: its lease, its token; a hit is added to L1 |
+//! | gets gat gats metaget | - | asked: unique and exptime are L2's |
+//! | set add replace append prepend cas lease-set touch incr decr | deleted, after L2 has answered | asked; its outcome |
+//! | delete | deleted, after L2 | asked; an error if either failed, `DELETED` if either held the key |
+//! | meta commands | deleted after those that write; its answer does not count | asked; its outcome |
+//!
+//! **Negative cache**: with an `ncacheExptime`, L2's miss of a `get` is noted in L1 for so long, and answered from there;
+//! every `ncacheUpdatePeriod`-th time L2 is asked all the same (0: never). A note is an empty value with the flag
+//! [`NEGATIVE_FLAG`], which must not be a flag of the clients' own. A `lease-get` looks through a note: it needs a token.
+//!
+//! Deletes reach L2 first: the other way round a read in between would put the old value back. An accepted race: a value
+//! read from L2 before a write may be added to L1 after it. It ends with `upgradingL1Exptime`, so keep that short.
+//!
+//! An L1 that fails costs no read: L2 answers. A failed delete of a copy makes a write fail only if it was a delete; the
+//! copy ends with its exptime. Fills of L1 outlive their caller, and are left out where the background is full.
+//!
+//! Reads and writes that a client pipelined are carried out in turns, so that a get behind a set sees it.
+
+use crate::{
+    Batch, BoxFuture, Context, Outcome, Outcomes, Route,
+    cluster::all_sync_route::worse,
+    key::is_encoded,
+    outcome::{as_get, as_store, is_error, is_miss, verb},
+    split::ask_some,
+    surroundings::Background,
+    verb::Kind,
+};
+use bytes::Bytes;
+use lookaside_protocol::{Operation, Reply, Request, StoreMode};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+/// Marks a note in L1 that L2 has nothing.
+pub const NEGATIVE_FLAG: u32 = 0x20;
+
+/// How L1 is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct L1L2Settings {
+    /// How long a copy lives in L1, in seconds; 0 for ever.
+    pub l1_exptime_s: u32,
+    /// How long L2's miss is believed, in seconds; 0: not at all.
+    pub negative_exptime_s: u32,
+    /// Every so many believed misses L2 is asked all the same; 0: never.
+    pub negative_update_period: u32,
+}
+
+/// Two caches, one in front of the other.
+pub struct L1L2CacheRoute {
+    l1: Arc<dyn Route>,
+    l2: Arc<dyn Route>,
+    settings: L1L2Settings,
+    believed: AtomicU64,
+    background: Background,
+}
+
+impl L1L2CacheRoute {
+    /// `l1` in front of `l2`.
+    pub fn new(l1: Arc<dyn Route>, l2: Arc<dyn Route>, settings: L1L2Settings, background: Background) -> Self {
+        L1L2CacheRoute { l1, l2, settings, believed: AtomicU64::new(0), background }
+    }
+
+    async fn in_turns(&self, batch: Batch, context: &Context) -> Outcomes {
+        let mut outcomes = Outcomes::with_capacity(batch.len());
+        let mut rest = batch.into_iter().peekable();
+        while let Some(first) = rest.next() {
+            let is_near = reads_l1(&first);
+            let mut run = vec![first];
+            while let Some(next) = rest.next_if(|next| reads_l1(next) == is_near) {
+                run.push(next);
+            }
+            outcomes.extend(match is_near {
+                true => self.read(run, context).await,
+                false => self.ask_l2(run, context).await,
+            });
+        }
+        outcomes
+    }
+
+    async fn read(&self, batch: Batch, context: &Context) -> Outcomes {
+        let mut outcomes = self.l1.route(batch.iter().map(as_get).collect(), context).await;
+        assert_eq!(outcomes.len(), batch.len(), "a route answers every request once");
+        let mut asked = Vec::new();
+        for (at, (request, outcome)) in batch.iter().zip(&mut outcomes).enumerate() {
+            if is_note(outcome) && !self.asks_all_the_same(request) {
+                *outcome = Ok(Reply::Miss);
+            } else if is_note(outcome) || is_miss(outcome) || is_error(outcome) {
+                asked.push((at, request.clone()));
+            }
+        }
+        let mut fills = Batch::new();
+        for (at, outcome) in ask_some(&*self.l2, asked, context).await {
+            fills.extend(self.fill(&batch[at], &outcome, is_note(&outcomes[at])));
+            outcomes[at] = outcome;
+        }
+        if !fills.is_empty() {
+            let (l1, context) = (self.l1.clone(), *context);
+            self.background.run_or_leave_out(async move { drop(l1.route(fills, &context).await) });
+        }
+        outcomes
+    }
+
+    /// Whether L2 is asked although L1 says that it has nothing.
+    fn asks_all_the_same(&self, request: &Request<Bytes>) -> bool {
+        let period = u64::from(self.settings.negative_update_period);
+        let is_due = || period > 0 && (self.believed.fetch_add(1, Relaxed) + 1).is_multiple_of(period);
+        matches!(request.operation, Operation::LeaseGet) || is_due()
+    }
+
+    /// What is put into L1 after L2 has answered. A value takes a note's place.
+    fn fill(&self, request: &Request<Bytes>, of_l2: &Outcome, over_note: bool) -> Option<Request<Bytes>> {
+        let exptime = self.settings.negative_exptime_s.into();
+        match of_l2 {
+            Ok(Reply::Miss) if exptime > 0 => {
+                let value = Bytes::new();
+                let operation = Operation::Store { mode: StoreMode::Add, flags: NEGATIVE_FLAG, exptime, value };
+                Some(Request { key: request.key.clone(), operation })
+            }
+            of_l2 => {
+                let mode = if over_note { StoreMode::Set } else { StoreMode::Add };
+                as_store(request, of_l2, mode, self.settings.l1_exptime_s.into())
+            }
+        }
+    }
+
+    async fn ask_l2(&self, batch: Batch, context: &Context) -> Outcomes {
+        let ends_copy = |request: &Request<Bytes>| verb(request).kind() != Kind::Read && !is_encoded(request);
+        let copies = batch.iter().enumerate().filter(|(_, request)| ends_copy(request));
+        let delete = |(at, request): (usize, &Request<Bytes>)| {
+            let is_delete = matches!(request.operation, Operation::Delete { .. });
+            let operation = if is_delete { request.operation.clone() } else { Operation::Delete { hold_off_ms: 0 } };
+            (at, Request { key: request.key.clone(), operation })
+        };
+        let copies: Vec<_> = copies.map(delete).collect();
+        let is_delete: Vec<bool> =
+            batch.iter().map(|request| matches!(request.operation, Operation::Delete { .. })).collect();
+        let mut outcomes = self.l2.route(batch, context).await;
+        for (at, of_l1) in ask_some(&*self.l1, copies, context).await {
+            if is_delete[at] {
+                let of_l2 = std::mem::replace(&mut outcomes[at], Ok(Reply::NotFound));
+                outcomes[at] = worse(of_l2, of_l1);
+            }
+        }
+        outcomes
+    }
+}
+
+impl Route for L1L2CacheRoute {
+    fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
+        Box::pin(self.in_turns(batch, context))
+    }
+}
+
+fn reads_l1(request: &Request<Bytes>) -> bool {
+    matches!(request.operation, Operation::Get { cas: false } | Operation::LeaseGet)
+}
+
+fn is_note(outcome: &Outcome) -> bool {
+    matches!(outcome, Ok(Reply::Value { flags, value, .. }) if flags & NEGATIVE_FLAG != 0 && value.is_empty())
+}

@@ -1,0 +1,58 @@
+//! Makes a child slow, to see what its callers make of it.
+//!
+//! | verb | effect |
+//! |---|---|
+//! | all | waits `before`, asks the child, waits `after`, and then until `total` has passed since the start |
+//!
+//! A batch waits once. Errors and misses are made to wait as hits are. The clock is handed in. A caller that goes away
+//! during the first wait has asked nobody.
+
+use crate::{Batch, BoxFuture, Context, Outcomes, Route, surroundings::Clock};
+use std::{sync::Arc, time::Duration};
+
+/// How long a request is made to take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Latency {
+    /// Before the child is asked.
+    pub before: Duration,
+    /// After it has answered.
+    pub after: Duration,
+    /// At least so long in all.
+    pub total: Duration,
+}
+
+/// A child made slow.
+pub struct LatencyInjectionRoute {
+    child: Arc<dyn Route>,
+    latency: Latency,
+    clock: Arc<dyn Clock>,
+}
+
+impl LatencyInjectionRoute {
+    /// Slows `child` down.
+    pub fn new(child: Arc<dyn Route>, latency: Latency, clock: Arc<dyn Clock>) -> Self {
+        LatencyInjectionRoute { child, latency, clock }
+    }
+
+    async fn wait(&self, duration: Duration) {
+        if !duration.is_zero() {
+            self.clock.sleep(duration).await;
+        }
+    }
+
+    async fn slowly(&self, batch: Batch, context: &Context) -> Outcomes {
+        let start = self.clock.now();
+        self.wait(self.latency.before).await;
+        let outcomes = self.child.route(batch, context).await;
+        self.wait(self.latency.after).await;
+        let spent = self.clock.now().saturating_sub(start);
+        self.wait(self.latency.total.saturating_sub(spent)).await;
+        outcomes
+    }
+}
+
+impl Route for LatencyInjectionRoute {
+    fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
+        Box::pin(self.slowly(batch, context))
+    }
+}

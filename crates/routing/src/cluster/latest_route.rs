@@ -1,0 +1,48 @@
+//! A few of many children, in an order of this host's own: failover without all hosts turning to the same child.
+//!
+//! | verb | effect |
+//! |---|---|
+//! | all | as `failover_route.rs`, over the `failover_count` children that come first for this host |
+//!
+//! The order ranks each child by a hash of host, salt and the child's index (rendezvous), so that adding a child changes
+//! the order of no other two. It is not mcrouter's order.
+
+use crate::{
+    Batch, BoxFuture, Context, FailoverErrors, Outcomes, Route, cluster::failover_route::FailoverRoute, hash::murmur64a,
+};
+use std::{cmp::Reverse, sync::Arc};
+
+/// mcrouter's default for `failover_count`.
+pub const LATEST_FAILOVER_COUNT: usize = 5;
+
+/// Failover over some children, chosen by host.
+pub struct LatestRoute {
+    inner: FailoverRoute,
+}
+
+impl LatestRoute {
+    /// Fails over among `failover_count` of `children`.
+    ///
+    /// # Panics
+    /// Without a child, or with a count of 0.
+    pub fn new(
+        children: Vec<Arc<dyn Route>>,
+        failover_count: usize,
+        host_id: u32,
+        salt: &str,
+        errors: FailoverErrors,
+    ) -> Self {
+        assert!(failover_count > 0, "no child to ask");
+        let mut ranked: Vec<usize> = (0..children.len()).collect();
+        ranked.sort_by_cached_key(|index| Reverse(murmur64a(format!("{host_id}:{index}{salt}").as_bytes())));
+        let mut chosen = ranked.into_iter().take(failover_count).map(|index| children[index].clone());
+        let first = chosen.next().expect("at least one child");
+        LatestRoute { inner: FailoverRoute::new(first, chosen.collect(), errors) }
+    }
+}
+
+impl Route for LatestRoute {
+    fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
+        self.inner.route(batch, context)
+    }
+}

@@ -1,0 +1,93 @@
+//! From one set of servers to another, at a time that all routers know.
+//!
+//! ```text
+//!            start          start + interval     start + 2 intervals
+//!   ----------|--------------------|--------------------|------------
+//!   all  from |  from              |  to                |  to
+//!   del  from |  from and to       |  from and to       |  to
+//! ```
+//!
+//! | verb | effect |
+//! |---|---|
+//! | delete | to both around the switch, both awaited: an error if either failed, `DELETED` if either held the key |
+//! | all others | to `from`, and from `start + interval` on to `to`; its outcome, failures too |
+//!
+//! Routers need not switch in the same second: whichever side another router still reads, its deletes arrive there. The
+//! wall clock is handed in; routers whose clocks differ by more than an interval may read what was deleted.
+//!
+//! Not here: copying. The new servers fill by misses, or put a `WarmUpRoute` in `to`'s place.
+
+use crate::{
+    AllSyncRoute, Batch, BoxFuture, Context, Outcomes, Route, outcome::verb, split::split, surroundings::Clock,
+    verb::Kind,
+};
+use std::sync::Arc;
+
+/// mcrouter's default for `interval`, in seconds.
+pub const MIGRATE_INTERVAL_S: u32 = 3_600;
+
+/// Two children, and when the one takes over from the other.
+pub struct MigrateRoute {
+    /// `from`, `to`, and both.
+    children: [Arc<dyn Route>; 3],
+    start_unix_s: u64,
+    interval_s: u32,
+    clock: Arc<dyn Clock>,
+}
+
+const FROM: usize = 0;
+const TO: usize = 1;
+const BOTH: usize = 2;
+
+impl MigrateRoute {
+    /// Moves from `from` to `to`, beginning at `start_unix_s` in seconds since 1970.
+    pub fn new(
+        from: Arc<dyn Route>,
+        to: Arc<dyn Route>,
+        start_unix_s: u64,
+        interval_s: u32,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let both = Arc::new(AllSyncRoute::new(vec![from.clone(), to.clone()]));
+        MigrateRoute { children: [from, to, both], start_unix_s, interval_s, clock }
+    }
+
+    /// The child for deletes, and for all else, at this time.
+    fn choose(&self) -> (usize, usize) {
+        let (now, interval) = (self.clock.unix_s(), u64::from(self.interval_s));
+        match now.checked_sub(self.start_unix_s) {
+            None => (FROM, FROM),
+            Some(since) if since < interval => (BOTH, FROM),
+            Some(since) if since < 2 * interval => (BOTH, TO),
+            Some(_) => (TO, TO),
+        }
+    }
+}
+
+impl Route for MigrateRoute {
+    fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
+        let (of_delete, of_others) = self.choose();
+        if of_delete == of_others {
+            return self.children[of_others].route(batch, context);
+        }
+        // A batch that is not all deletes goes its way request by request, so that a get behind a delete of the same
+        // key finds it gone.
+        match batch.iter().all(|request| verb(request).kind() != Kind::Delete) {
+            true => self.children[of_others].route(batch, context),
+            false => Box::pin(async move {
+                let mut outcomes = Outcomes::with_capacity(batch.len());
+                let mut rest = batch.into_iter().peekable();
+                while let Some(first) = rest.next() {
+                    let is_delete = verb(&first).kind() == Kind::Delete;
+                    let mut run = vec![first];
+                    while let Some(next) = rest.next_if(|next| (verb(next).kind() == Kind::Delete) == is_delete) {
+                        run.push(next);
+                    }
+                    let child = if is_delete { of_delete } else { of_others };
+                    outcomes.extend(split(&self.children, run, context, |_| child).await);
+                }
+                outcomes
+            }),
+        }
+    }
+}

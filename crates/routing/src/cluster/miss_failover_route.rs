@@ -1,0 +1,94 @@
+//! Caches behind one another: what the first does not have is looked for in the next.
+//!
+//! | verb | sent to | answer |
+//! |---|---|---|
+//! | get gets gat gats metaget | the children in order, until one has it | the first hit; else the last child's outcome, or the best one with `return_best_on_error` |
+//! | lease-get | the same; a `get` once some child has handed out a lease | the first hit; else the first lease |
+//! | set add replace append prepend cas lease-set touch incr decr | the first child; the next one after a failure | that child's |
+//! | delete | all children in order | an error if any failed; `DELETED` if any held the key |
+//!
+//! A delete goes to all, unlike in mcrouter: a value that stayed in the second child would be read as soon as the first
+//! has lost the key.
+//!
+//! A meta get that creates what it misses (`N`) does not miss. Every error makes the next child be asked.
+
+use crate::{
+    Batch, BoxFuture, Context, Outcome, Outcomes, Route,
+    cluster::all_sync_route::worse,
+    outcome::{as_get, is_error, is_miss, verb},
+    split::ask_some,
+    verb::{Kind, Verb},
+};
+use bytes::Bytes;
+use lookaside_protocol::{Reply, Request};
+use std::sync::Arc;
+
+/// Children in the order in which they are looked into.
+pub struct MissFailoverRoute {
+    children: Vec<Arc<dyn Route>>,
+    return_best_on_error: bool,
+}
+
+impl MissFailoverRoute {
+    /// Looks into `children` in order. With `return_best_on_error` a miss of any child beats an error of the last.
+    ///
+    /// # Panics
+    /// Without a child.
+    pub fn new(children: Vec<Arc<dyn Route>>, return_best_on_error: bool) -> Self {
+        assert!(!children.is_empty(), "no child to ask");
+        MissFailoverRoute { children, return_best_on_error }
+    }
+
+    async fn look(&self, batch: Batch, context: &Context) -> Outcomes {
+        let kept = batch.clone();
+        let (first, others) = self.children.split_first().expect("at least one child");
+        let mut outcomes = first.route(batch, context).await;
+        for child in others {
+            let asked: Vec<_> = kept
+                .iter()
+                .zip(&outcomes)
+                .enumerate()
+                .filter_map(|(at, (request, outcome))| Some((at, next_request(request, outcome)?)))
+                .collect();
+            if asked.is_empty() {
+                break;
+            }
+            for (at, outcome) in ask_some(&**child, asked, context).await {
+                let before = std::mem::replace(&mut outcomes[at], Ok(Reply::Miss));
+                outcomes[at] = self.merged(verb(&kept[at]), before, outcome);
+            }
+        }
+        outcomes
+    }
+
+    fn merged(&self, verb: Verb, before: Outcome, now: Outcome) -> Outcome {
+        match verb.kind() {
+            Kind::Delete => worse(before, now),
+            Kind::Update => now,
+            Kind::Read if !is_miss(&now) && !is_error(&now) => now,
+            Kind::Read if matches!(before, Ok(Reply::Lease { .. })) => before,
+            Kind::Read if self.return_best_on_error && is_error(&now) => before,
+            Kind::Read => now,
+        }
+    }
+}
+
+/// What the next child is asked, after what was heard so far.
+fn next_request(request: &Request<Bytes>, so_far: &Outcome) -> Option<Request<Bytes>> {
+    let asked = match verb(request).kind() {
+        Kind::Delete => true,
+        Kind::Update => is_error(so_far),
+        Kind::Read => is_error(so_far) || is_miss(so_far),
+    };
+    let has_lease = matches!(so_far, Ok(Reply::Lease { .. }));
+    asked.then(|| if has_lease { as_get(request) } else { request.clone() })
+}
+
+impl Route for MissFailoverRoute {
+    fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
+        match &*self.children {
+            [only] => only.route(batch, context),
+            _ => Box::pin(self.look(batch, context)),
+        }
+    }
+}

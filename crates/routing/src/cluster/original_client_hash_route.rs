@@ -1,0 +1,47 @@
+//! A replica by the client's own address (§3.2.3 of the paper): a client always asks the same one, so that its reads of
+//! many keys are one batch, and a server of a replicated pool sees half the clients, not half the keys.
+//!
+//! | verb | effect |
+//! |---|---|
+//! | all | sent to the child that the client's IP address picks; without a known address to the child at `offset` |
+//!
+//! So a lease's token goes back to the replica that handed it out. A delete must reach all replicas: select it away to
+//! an `AllSyncRoute`. A child's failure is the answer; put a failover route above, or around each child.
+//!
+//! An IPv4 address that came over an IPv6 socket counts as the IPv4 address. The port does not count.
+
+use crate::{Batch, BoxFuture, Context, KeyHash, Outcomes, Route};
+use std::sync::Arc;
+
+/// Replicas, shared out among clients.
+pub struct OriginalClientHashRoute {
+    children: Vec<Arc<dyn Route>>,
+    hash: KeyHash,
+    offset: usize,
+}
+
+impl OriginalClientHashRoute {
+    /// Shares out `children` among clients; `offset` turns the sharing, so that two pools differ in it.
+    ///
+    /// # Panics
+    /// Without a child.
+    pub fn new(children: Vec<Arc<dyn Route>>, salt: &str, offset: usize) -> Self {
+        assert!(!children.is_empty(), "no child to ask");
+        OriginalClientHashRoute { children, hash: KeyHash { salt: salt.to_owned(), ..KeyHash::default() }, offset }
+    }
+
+    fn choose(&self, context: &Context) -> usize {
+        let children = self.children.len();
+        let of_client = context.client.map_or(0, |client| {
+            let address = client.to_canonical().to_string();
+            self.hash.pick(address.as_bytes(), children)
+        });
+        (of_client + self.offset % children) % children
+    }
+}
+
+impl Route for OriginalClientHashRoute {
+    fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
+        self.children[self.choose(context)].route(batch, context)
+    }
+}

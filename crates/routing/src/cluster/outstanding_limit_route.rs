@@ -1,0 +1,87 @@
+//! So many requests at a time and no more: the window that keeps answers from arriving all at once (§3.1 of the paper,
+//! incast congestion).
+//!
+//! | verb | effect |
+//! |---|---|
+//! | all | handed on while at most `max_outstanding` requests wait for an answer; the others queue up |
+//! | all, with [`OUTSTANDING_WAITING_MAX`] in the queue | fails at once with "too many requests outstanding" |
+//!
+//! First come, first served, by batches. A client has one batch on its way at a time, so that takes clients in turn, and
+//! one with many keys does not keep out the rest: a batch larger than the window is carried out in parts that fit, each
+//! part queueing anew. A miss, an error or a timeout gives the place back as a hit does, and so does a caller that goes
+//! away.
+
+use crate::{Batch, BoxFuture, Context, Failure, Outcomes, Route};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::Relaxed},
+};
+use tokio::sync::Semaphore;
+
+/// Requests that may queue for one target: mcrouter's target-max-pending.
+pub const OUTSTANDING_WAITING_MAX: usize = 100_000;
+
+/// One child with a window.
+pub struct OutstandingLimitRoute {
+    target: Arc<dyn Route>,
+    outstanding_max: u32,
+    window: Semaphore,
+    waiting: AtomicUsize,
+    waiting_max: usize,
+}
+
+impl OutstandingLimitRoute {
+    /// At most `outstanding_max` requests of `target` are unanswered, and `waiting_max` queue.
+    ///
+    /// # Panics
+    /// With a window of 0.
+    pub fn new(target: Arc<dyn Route>, outstanding_max: u32, waiting_max: usize) -> Self {
+        assert!(outstanding_max > 0, "a window of 0 lets nothing through");
+        let window = Semaphore::new(outstanding_max as usize);
+        OutstandingLimitRoute { target, outstanding_max, window, waiting: AtomicUsize::new(0), waiting_max }
+    }
+
+    async fn in_window(&self, batch: Batch, context: &Context) -> Outcomes {
+        let mut outcomes = Outcomes::with_capacity(batch.len());
+        let mut rest = batch;
+        while !rest.is_empty() {
+            let later = rest.split_off(rest.len().min(self.outstanding_max as usize));
+            let part = std::mem::replace(&mut rest, later);
+            let Some(queued) = Queued::enter(&self.waiting, part.len(), self.waiting_max) else {
+                outcomes.extend(part.iter().map(|_| Err(Failure::Busy)));
+                continue;
+            };
+            let requests = part.len() as u32; // At most the window, which is a u32.
+            let place = self.window.acquire_many(requests).await.expect("the window is never closed");
+            drop(queued);
+            outcomes.extend(self.target.route(part, context).await);
+            drop(place);
+        }
+        outcomes
+    }
+}
+
+impl Route for OutstandingLimitRoute {
+    fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
+        Box::pin(self.in_window(batch, context))
+    }
+}
+
+/// Requests in the queue; they leave it when dropped.
+struct Queued<'a> {
+    waiting: &'a AtomicUsize,
+    requests: usize,
+}
+
+impl<'a> Queued<'a> {
+    fn enter(waiting: &'a AtomicUsize, requests: usize, waiting_max: usize) -> Option<Self> {
+        let queued = Queued { waiting, requests };
+        (waiting.fetch_add(requests, Relaxed) + requests <= waiting_max).then_some(queued)
+    }
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        self.waiting.fetch_sub(self.requests, Relaxed);
+    }
+}

@@ -1,0 +1,35 @@
+//! A child by chance, drawn anew for each batch.
+//!
+//! | verb | effect |
+//! |---|---|
+//! | all | the whole batch goes to one child, each as likely as any other |
+//!
+//! One draw a batch, not one a request as in mcrouter: a multiget stays whole, and what a client pipelined for one key
+//! stays in order. A delete reaches one child only, and a `lease-set` most often not the child that handed out the
+//! token: this route is for reads of copies. A child's failure is the answer.
+
+use crate::{Batch, BoxFuture, Context, Outcomes, Route, surroundings::Chance};
+use std::sync::Arc;
+
+/// Children that are as good as one another.
+pub struct RandomRoute {
+    children: Vec<Arc<dyn Route>>,
+    chance: Chance,
+}
+
+impl RandomRoute {
+    /// Draws among `children` from `seed`.
+    ///
+    /// # Panics
+    /// Without a child.
+    pub fn new(children: Vec<Arc<dyn Route>>, seed: u64) -> Self {
+        assert!(!children.is_empty(), "no child to ask");
+        RandomRoute { children, chance: Chance::new(seed) }
+    }
+}
+
+impl Route for RandomRoute {
+    fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
+        self.children[self.chance.below(self.children.len())].route(batch, context)
+    }
+}

@@ -1,0 +1,107 @@
+//! Copies of some requests to another target, whose answers nobody hears: to try out a server with real traffic.
+//!
+//! | verb | normal | shadow |
+//! |---|---|---|
+//! | get gets gat gats metaget set add replace append prepend touch incr decr delete | asked; its outcome is the answer | the same, in the background |
+//! | lease-get | asked | a `get`: a token that nobody will use would hold up others |
+//! | lease-set cas | asked | a `set`, once the normal target has said `STORED`: token and unique are not the shadow's |
+//!
+//! Which keys: those whose hash lies in `key_fraction_range`, so that a key is always shadowed or never. Misses, errors
+//! and timeouts of the shadow change nothing.
+//!
+//! A copy goes on when the caller is gone. Copies are the first to go where the background is full: left out, and
+//! counted. A caller that goes away before the normal target has accepted a `lease-set` or `cas` leaves no copy of it.
+
+use crate::{
+    Batch, BoxFuture, Context, Outcomes, Route, hash::murmur64a, key::routing_key, outcome::as_get,
+    surroundings::Background,
+};
+use bytes::Bytes;
+use lookaside_protocol::{Operation, Reply, Request, StoreMode};
+use std::sync::Arc;
+
+/// Which part of all keys is copied: from `start` up to, not including, `end`, in millionths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyFraction {
+    /// In millionths of all keys.
+    pub start: u32,
+    /// In millionths of all keys.
+    pub end: u32,
+}
+
+impl KeyFraction {
+    /// Every key.
+    pub const ALL: KeyFraction = KeyFraction { start: 0, end: Self::WHOLE };
+    /// One, in millionths.
+    pub const WHOLE: u32 = 1_000_000;
+
+    fn contains(self, request: &Request<Bytes>) -> bool {
+        let hash = murmur64a(&routing_key(request));
+        let millionth = ((u128::from(hash) * u128::from(Self::WHOLE)) >> 64) as u32;
+        (self.start..self.end).contains(&millionth)
+    }
+}
+
+/// A target, and another that gets copies.
+pub struct ShadowRoute {
+    normal: Arc<dyn Route>,
+    shadows: Vec<(Arc<dyn Route>, KeyFraction)>,
+    background: Background,
+}
+
+impl ShadowRoute {
+    /// Asks `normal`, and copies requests to each of `shadows`.
+    pub fn new(normal: Arc<dyn Route>, shadows: Vec<(Arc<dyn Route>, KeyFraction)>, background: Background) -> Self {
+        ShadowRoute { normal, shadows, background }
+    }
+
+    fn copy(&self, batch: &Batch, context: &Context, copy: impl Fn(&Request<Bytes>) -> Option<Request<Bytes>>) {
+        for (shadow, fraction) in &self.shadows {
+            let copies: Batch = batch.iter().filter(|request| fraction.contains(request)).filter_map(&copy).collect();
+            if !copies.is_empty() {
+                let (shadow, context) = (shadow.clone(), *context);
+                self.background.run_or_leave_out(async move { drop(shadow.route(copies, &context).await) });
+            }
+        }
+    }
+
+    async fn copy_accepted(&self, batch: Batch, context: &Context) -> Outcomes {
+        let conditional: Batch = batch.iter().filter(|request| as_plain_set(request).is_some()).cloned().collect();
+        let conditional_at: Vec<bool> = batch.iter().map(|request| as_plain_set(request).is_some()).collect();
+        let outcomes = self.normal.route(batch, context).await;
+        let of_conditional = outcomes.iter().zip(conditional_at).filter(|(_, conditional)| *conditional);
+        let accepted: Batch = conditional
+            .into_iter()
+            .zip(of_conditional)
+            .filter(|(_, (outcome, _))| matches!(outcome, Ok(Reply::Stored)))
+            .map(|(request, _)| request)
+            .collect();
+        self.copy(&accepted, context, as_plain_set);
+        outcomes
+    }
+}
+
+impl Route for ShadowRoute {
+    fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
+        self.copy(&batch, context, |request| match request.operation {
+            Operation::LeaseGet => Some(as_get(request)),
+            _ if as_plain_set(request).is_some() => None,
+            _ => Some(request.clone()),
+        });
+        match batch.iter().any(|request| as_plain_set(request).is_some()) {
+            true => Box::pin(self.copy_accepted(batch, context)),
+            false => self.normal.route(batch, context),
+        }
+    }
+}
+
+/// A `lease-set` or `cas` without its condition.
+fn as_plain_set(request: &Request<Bytes>) -> Option<Request<Bytes>> {
+    let (flags, exptime, value) = match &request.operation {
+        Operation::LeaseSet { flags, exptime, value, .. }
+        | Operation::Store { mode: StoreMode::Cas(_), flags, exptime, value } => (*flags, *exptime, value.clone()),
+        _ => return None,
+    };
+    let operation = Operation::Store { mode: StoreMode::Set, flags, exptime, value };
+    Some(Request { key: request.key.clone(), operation })
+}

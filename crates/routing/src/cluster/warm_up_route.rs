@@ -1,0 +1,146 @@
+//! Cold cluster warm-up (§4.3 of the paper): what a new cluster does not have yet it takes from a warm one, not from the
+//! database.
+//!
+//! ```text
+//!   get k --> cold: miss --> warm: value --> cold: add k --+--> stored: the value
+//!                              miss: miss                  +--> refused: cold is asked again, and its answer stands
+//! ```
+//!
+//! | verb | sent to |
+//! |---|---|
+//! | get | cold; after a miss warm; a value found there is added to cold before it is given out |
+//! | lease-get | the same; a refused add leaves the lease as the answer: its holder reads the database. **A hot miss stays one**: its client waits for the holder |
+//! | gets gat gats, meta get | the same; then cold is asked again, since unique and exptime are its own |
+//! | delete | cold, with a hold-off of at least `hold_off_ms` (2 s); behind a meta delete follows a plain one that carries it |
+//! | metaget, set add replace append prepend cas lease-set touch incr decr | cold |
+//!
+//! Why an add, and a hold-off: a client changes the database and deletes the key here; another misses, and reads the
+//! old value from the warm cluster, where the invalidation has not arrived yet. For so long as the hold-off lasts the
+//! add is refused. A refused add means that the value is not to be trusted: cold is asked once more, as the refusal may
+//! come from a faster fill, and what it misses then is a miss, so that the client reads the database. Also the fill
+//! under a lease is an add, unlike in mcrouter, which spends the token: a token handed out after the delete would get the
+//! old value past the hold-off.
+//!
+//! An error or a timeout of cold is the answer, and warm is not asked. An error of warm is a miss. An add that fails or
+//! times out leaves the miss: nobody knows what was held off.
+//!
+//! A copy lives for `exptime`, since a get does not tell how long the original has left. A base64 key is not warmed up.
+//! Absent: the end of the warm-up. It ends when an operator takes this route out.
+
+use crate::{
+    Batch, BoxFuture, Context, Outcome, Outcomes, Route,
+    key::is_encoded,
+    outcome::{as_get, as_store, is_error, is_miss, verb},
+    split::ask_some,
+    verb::{Kind, Verb},
+};
+use bytes::Bytes;
+use lookaside_protocol::{Operation, Reply, Request, StoreMode, meta::MetaVerb};
+use std::sync::Arc;
+
+/// How long the paper's deletes hold off adds, in milliseconds: longer than an invalidation takes to reach the warm
+/// cluster, nearly always.
+pub const WARM_UP_HOLD_OFF_MS: u32 = 2_000;
+
+/// A cold cluster and a warm one.
+pub struct WarmUpRoute {
+    cold: Arc<dyn Route>,
+    warm: Arc<dyn Route>,
+    exptime_s: i64,
+    hold_off_ms: u32,
+}
+
+impl WarmUpRoute {
+    /// Fills `cold` from `warm` with values that live `exptime_s` seconds (0: for ever). Deletes hold off adds for
+    /// `hold_off_ms`; 0 for servers that do not know hold-offs, and then an old value may come back.
+    pub fn new(cold: Arc<dyn Route>, warm: Arc<dyn Route>, exptime_s: i64, hold_off_ms: u32) -> Self {
+        WarmUpRoute { cold, warm, exptime_s, hold_off_ms }
+    }
+
+    /// Deletes get their hold-off; one more request stands behind each meta delete. Whether a request is the client's.
+    fn held_off(&self, batch: &Batch) -> (Batch, Vec<bool>) {
+        let (mut held, mut is_clients) = (Batch::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
+        for request in batch {
+            let mut request = request.clone();
+            let mut follower = None;
+            match &mut request.operation {
+                Operation::Delete { hold_off_ms } => *hold_off_ms = self.hold_off_ms.max(*hold_off_ms),
+                Operation::Meta(meta) if meta.verb == MetaVerb::Delete && self.hold_off_ms > 0 => {
+                    let operation = Operation::Delete { hold_off_ms: self.hold_off_ms };
+                    follower = Some(Request { key: request.key.clone(), operation });
+                }
+                _ => {}
+            }
+            let follower = follower.filter(|_| !is_encoded(&request));
+            held.push(request);
+            is_clients.push(true);
+            if let Some(follower) = follower {
+                held.push(follower);
+                is_clients.push(false);
+            }
+        }
+        (held, is_clients)
+    }
+
+    async fn ask(&self, batch: Batch, context: &Context) -> Outcomes {
+        let (held, is_clients) = self.held_off(&batch);
+        let answers = self.cold.route(held, context).await;
+        let mut outcomes: Outcomes =
+            answers.into_iter().zip(is_clients).filter(|(_, clients)| *clients).map(|(outcome, _)| outcome).collect();
+        assert_eq!(outcomes.len(), batch.len(), "a route answers every request once");
+
+        let missed = (0..batch.len()).filter(|&at| is_to_warm(&batch[at], &outcomes[at]));
+        let missed: Vec<_> = missed.map(|at| (at, as_get(&batch[at]))).collect();
+        let mut found = ask_some(&*self.warm, missed, context).await;
+        found.retain(|(_, outcome)| matches!(outcome, Ok(Reply::Value { .. })));
+
+        let add = |(at, value): &(usize, Outcome)| {
+            let exptime = exptime_asked(&batch[*at]).unwrap_or(self.exptime_s);
+            Some((*at, as_store(&batch[*at], value, StoreMode::Add, exptime)?))
+        };
+        let added = ask_some(&*self.cold, found.iter().filter_map(add).collect(), context).await;
+
+        let mut again = Vec::new();
+        for ((at, value), (_, added)) in found.into_iter().zip(added) {
+            let verb = verb(&batch[at]);
+            let is_plain = matches!(batch[at].operation, Operation::Get { cas: false } | Operation::LeaseGet);
+            match added {
+                Ok(Reply::Stored) if is_plain => outcomes[at] = value,
+                added if is_error(&added) => {}
+                _ if verb == Verb::LeaseGet => again.push((at, as_get(&batch[at]))),
+                _ => again.push((at, batch[at].clone())),
+            }
+        }
+        for (at, outcome) in ask_some(&*self.cold, again, context).await {
+            if !is_miss(&outcome) && !is_error(&outcome) {
+                outcomes[at] = outcome;
+            }
+        }
+        outcomes
+    }
+}
+
+impl Route for WarmUpRoute {
+    fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
+        let is_plain = |request: &Request<Bytes>| verb(request).kind() == Kind::Update;
+        match batch.iter().all(is_plain) {
+            true => self.cold.route(batch, context),
+            false => Box::pin(self.ask(batch, context)),
+        }
+    }
+}
+
+/// Whether the warm cluster may have what cold misses.
+fn is_to_warm(request: &Request<Bytes>, outcome: &Outcome) -> bool {
+    let is_hot_miss = matches!(outcome, Ok(Reply::Lease { token, .. }) if !token.is_held());
+    let verb = verb(request);
+    verb.kind() == Kind::Read && verb != Verb::Metaget && is_miss(outcome) && !is_hot_miss && !is_encoded(request)
+}
+
+/// The exptime that a `gat` wants its value to have.
+fn exptime_asked(request: &Request<Bytes>) -> Option<i64> {
+    match request.operation {
+        Operation::GetAndTouch { exptime, .. } => Some(exptime),
+        _ => None,
+    }
+}

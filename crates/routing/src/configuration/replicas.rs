@@ -1,0 +1,52 @@
+//! The long form of routes that choose one of several replicas. No request passes here.
+
+use super::{
+    Handle,
+    document::{Keys, Object},
+    error::ConfigurationError,
+    long_form::{children, failover_errors, keys},
+    names::Names,
+};
+use crate::{LATEST_FAILOVER_COUNT, SERVERS_MAX};
+
+type Read = Result<Handle, ConfigurationError>;
+
+fn salt(object: &Object<'_>) -> Result<String, ConfigurationError> {
+    Ok(object.get("salt").map_or(Ok(""), |node| node.string("the salt, a string"))?.to_owned())
+}
+
+pub(super) fn random_route<'a>(object: &Object<'a>, names: &mut Names<'a>) -> Read {
+    object.check(&keys(&["type", "name", "children"]))?;
+    Ok(Handle::Random { children: children(object, "children", names)? })
+}
+
+pub(super) fn host_id_route<'a>(object: &Object<'a>, names: &mut Names<'a>) -> Read {
+    object.check(&keys(&["type", "name", "children", "salt"]))?;
+    Ok(Handle::HostId { children: children(object, "children", names)?, salt: salt(object)? })
+}
+
+pub(super) fn original_client_hash_route<'a>(object: &Object<'a>, names: &mut Names<'a>) -> Read {
+    object.check(&keys(&["type", "name", "children", "salt", "offset"]))?;
+    let offset = object.get("offset").map_or(Ok(0), |node| node.integer("an offset", 0, SERVERS_MAX as i64))?;
+    Ok(Handle::OriginalClientHash {
+        children: children(object, "children", names)?,
+        salt: salt(object)?,
+        offset: offset as usize,
+    })
+}
+
+pub(super) fn latest_route<'a>(object: &Object<'a>, names: &mut Names<'a>) -> Read {
+    object.check(&Keys {
+        known: &["type", "name", "children", "failover_count", "salt", "failover_errors"],
+        ignored: &["failover_tag", "thread_local_failover"],
+        refused: &["weights"],
+    })?;
+    let count = object.get("failover_count");
+    let count = count.map(|node| node.integer("children", 1, SERVERS_MAX as i64)).transpose()?;
+    Ok(Handle::Latest {
+        children: children(object, "children", names)?,
+        failover_count: count.map_or(LATEST_FAILOVER_COUNT, |count| count as usize),
+        salt: salt(object)?,
+        errors: failover_errors(object)?,
+    })
+}

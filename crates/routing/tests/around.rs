@@ -1,0 +1,477 @@
+//! Routes around other routes: warm-up, migration, shadows, near caches, key changes, limits. Who is asked, who is not,
+//! and what comes back, for hits, misses, errors and timeouts.
+
+mod fakes;
+#[path = "fakes/world.rs"]
+mod world;
+
+use bytes::Bytes;
+use fakes::{Fake, VERBS, ask, request, server_error};
+use futures_util::{FutureExt, future::join};
+use lookaside_protocol::{
+    LeaseToken, Operation, Reply, Request, StoreMode,
+    meta::{MetaOperation, MetaReply, MetaStatus, MetaVerb},
+};
+use lookaside_routing::{
+    Context, Failure, KeyChange, KeyFraction, KeySplitRoute, L1L2CacheRoute, L1L2Settings, Latency,
+    LatencyInjectionRoute, LoggingRoute, MigrateRoute, ModifyKeyRoute, NEGATIVE_FLAG, OutstandingLimitRoute, Rate,
+    RateLimitRoute, Rates, Route, RoutingPrefix, ShadowRoute, WARM_UP_HOLD_OFF_MS, WarmUpRoute,
+};
+use std::{collections::BTreeMap, sync::Arc, sync::Mutex, time::Duration};
+use world::{Held, World};
+
+const TIMEOUT: Failure = Failure::TimedOut;
+
+/// A server that remembers what is stored, hands out token 7, and refuses adds of keys that start with `held`.
+fn cache(name: &str) -> Arc<Fake> {
+    let stored: Mutex<BTreeMap<Bytes, (u32, Bytes)>> = Mutex::default();
+    Fake::new(name, move |request| {
+        let mut stored = stored.lock().unwrap();
+        let found = stored.get(&request.key).cloned();
+        let value = found.clone().map(|(flags, value)| Reply::Value { flags, cas: None, value });
+        Ok(match &request.operation {
+            Operation::Get { .. } | Operation::GetAndTouch { .. } => value.unwrap_or(Reply::Miss),
+            Operation::LeaseGet => {
+                let token = if request.key.starts_with(b"hot") { LeaseToken::HOT_MISS } else { LeaseToken(7) };
+                value.unwrap_or(Reply::Lease { token, flags: 0, stale: None })
+            }
+            Operation::Store { mode: StoreMode::Add, .. } if found.is_some() || request.key.starts_with(b"held") => {
+                Reply::NotStored
+            }
+            Operation::Store { flags, value, .. } => {
+                stored.insert(request.key.clone(), (*flags, value.clone()));
+                Reply::Stored
+            }
+            Operation::Delete { .. } if stored.remove(&request.key).is_some() => Reply::Deleted,
+            Operation::Meta(meta) if meta.verb == MetaVerb::Get => match found {
+                Some((_, value)) => {
+                    Reply::Meta(MetaReply { status: MetaStatus::Value, flags: Bytes::new(), value: Some(value) })
+                }
+                None => Reply::Meta(MetaReply { status: MetaStatus::Miss, flags: Bytes::new(), value: None }),
+            },
+            _ => Reply::NotFound,
+        })
+    })
+}
+
+fn meta(verb: MetaVerb, key: &'static str, flags: &'static str) -> Request<Bytes> {
+    let operation = Operation::Meta(MetaOperation { verb, flags: flags.into(), value: None });
+    Request { key: key.into(), operation }
+}
+
+fn warm_up(cold: &Arc<Fake>, warm: &Arc<Fake>) -> WarmUpRoute {
+    WarmUpRoute::new(cold.leaf(), warm.leaf(), 60, WARM_UP_HOLD_OFF_MS)
+}
+
+#[tokio::test]
+async fn a_cold_miss_is_filled_from_the_warm_cluster_once() {
+    for (verb, cold_asked) in [
+        ("get", vec!["get k", "add k 60"]),
+        ("lease-get", vec!["lease-get k", "add k 60"]),
+        ("gets", vec!["gets k", "add k 60", "gets k"]),
+        ("gat", vec!["gat k 0", "add k 0", "gat k 0"]),
+    ] {
+        let (cold, warm) = (cache("cold"), Fake::hit("from warm"));
+        let route = warm_up(&cold, &warm);
+        assert_eq!(ask(&route, &[&format!("{verb} k")]).await, ["from warm"], "{verb}");
+        assert_eq!(
+            (cold.asked(), warm.asked()),
+            (cold_asked.iter().map(|s| s.to_string()).collect(), vec!["get k".to_owned()])
+        );
+        assert_eq!(ask(&route, &[&format!("{verb} k")]).await, ["from warm"]);
+        assert!(warm.asked().is_empty(), "{verb}: now cold has it");
+    }
+}
+
+/// §4.3: the failure of the add indicates that newer data is in the database.
+#[tokio::test]
+async fn a_refused_add_is_a_miss_and_never_the_warm_value() {
+    let (cold, warm) = (cache("cold"), Fake::hit("old"));
+    let route = warm_up(&cold, &warm);
+    for (verb, expected) in
+        [("get", "Miss"), ("gets", "Miss"), ("gat", "Miss"), ("gats", "Miss"), ("lease-get", "Lease 7")]
+    {
+        assert_eq!(ask(&route, &[&format!("{verb} held")]).await, [expected], "{verb}");
+    }
+    let answer = route.route(vec![meta(MetaVerb::Get, "held", "v")], &Context::default()).await;
+    assert!(matches!(&answer[0], Ok(Reply::Meta(reply)) if reply.status == MetaStatus::Miss), "{answer:?}");
+}
+
+/// A hundred clients miss at once: one add wins, and the others take what it stored.
+#[tokio::test]
+async fn who_loses_the_add_to_another_client_reads_what_that_one_stored() {
+    let gets = Mutex::new(0);
+    let cold = Fake::new("cold", move |request| {
+        Ok(match request.operation {
+            Operation::Get { .. } => {
+                *gets.lock().unwrap() += 1;
+                match *gets.lock().unwrap() {
+                    1 => Reply::Miss,
+                    _ => Reply::Value { flags: 0, cas: None, value: "new".into() },
+                }
+            }
+            _ => Reply::NotStored,
+        })
+    });
+    assert_eq!(ask(&warm_up(&cold, &Fake::hit("old")), &["get k"]).await, ["new"]);
+}
+
+#[tokio::test]
+async fn a_hot_miss_stays_hot_and_does_not_reach_the_warm_cluster() {
+    let (cold, warm) = (cache("cold"), Fake::hit("warm"));
+    assert_eq!(ask(&warm_up(&cold, &warm), &["lease-get hot"]).await, ["Lease 1"]);
+    assert!(warm.asked().is_empty());
+    assert_eq!(cold.asked(), ["lease-get hot"]);
+}
+
+#[tokio::test]
+async fn writes_and_deletes_stay_in_the_cold_cluster_and_deletes_hold_off() {
+    let (cold, warm) = (cache("cold"), Fake::hit("warm"));
+    let route = warm_up(&cold, &warm);
+    for verb in VERBS.iter().filter(|verb| !["get", "gets", "gat", "gats", "lease-get"].contains(verb)) {
+        ask(&route, &[&format!("{verb} k")]).await;
+        let asked = cold.requests();
+        assert_eq!(asked.len(), 1, "{verb}");
+        if let Operation::Delete { hold_off_ms } = asked[0].operation {
+            assert_eq!(hold_off_ms, 2_000);
+        }
+    }
+    let longer = Request { key: "k".into(), operation: Operation::Delete { hold_off_ms: 9_000 } };
+    route.route(vec![longer.clone()], &Context::default()).await;
+    assert_eq!(cold.requests(), [longer], "a longer hold-off stays");
+    let answers = route.route(vec![meta(MetaVerb::Delete, "k", "q"), request("get k2")], &Context::default()).await;
+    assert_eq!(answers.len(), 2);
+    assert_eq!(cold.asked()[..3], ["delete k", "delete k", "get k2"], "a plain delete carries the meta one's hold-off");
+    assert_eq!(warm.asked(), ["get k2"]);
+}
+
+#[tokio::test]
+async fn failures_on_either_side_of_a_warm_up() {
+    let (down, warm, cold) = (Fake::failing("down", TIMEOUT), Fake::hit("warm"), cache("cold"));
+    assert_eq!(ask(&warm_up(&down, &warm), &["get k"]).await, ["server timed out"]);
+    assert!(warm.asked().is_empty(), "an error is no miss");
+    for failing in [Fake::failing("warm", TIMEOUT), Fake::new("warm", |_| server_error("oom")), Fake::miss("warm")] {
+        assert_eq!(ask(&warm_up(&cold, &failing), &["get k", "lease-get k"]).await, ["Miss", "Lease 7"]);
+    }
+    let no_adds = Fake::new("cold", |request| match request.operation {
+        Operation::Get { .. } => Ok(Reply::Miss),
+        _ => Err(Failure::TimedOut),
+    });
+    assert_eq!(ask(&warm_up(&no_adds, &warm), &["get k"]).await, ["Miss"], "nobody knows what was held off");
+}
+
+#[tokio::test]
+async fn a_migration_deletes_on_both_sides_around_the_switch() {
+    for (at, of_get, of_delete) in [
+        (0, "from", "from"),
+        (99, "from", "from"),
+        (100, "from", "both"),
+        (109, "from", "both"),
+        (110, "to", "both"),
+        (119, "to", "both"),
+        (120, "to", "to"),
+        (9_999, "to", "to"),
+    ] {
+        let (world, from, to) = (World::new(), Fake::hit("from"), Fake::failing("to", TIMEOUT));
+        let route = MigrateRoute::new(from.leaf(), to.leaf(), 100, 10, world.clone());
+        world.advance(Duration::from_secs(at));
+        for verb in VERBS {
+            let said = ask(&route, &[&format!("{verb} k")]).await;
+            let asked = match (from.asked().len(), to.asked().len()) {
+                (1, 0) => "from",
+                (0, 1) => "to",
+                (1, 1) => "both",
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(asked, if verb == "delete" { of_delete } else { of_get }, "{verb} at {at}");
+            assert_eq!(said[0] == "server timed out", asked != "from", "{verb} at {at}: {said:?}");
+        }
+        let batch = ["get a", "delete a", "get a", "set b", "delete b"];
+        assert_eq!(ask(&route, &batch).await.len(), 5);
+        if of_get == "from" {
+            assert_eq!(from.asked(), ["get a", "delete a", "get a", "set b 0", "delete b"], "in order");
+        }
+    }
+}
+
+#[tokio::test]
+async fn shadows_get_copies_and_change_nothing() {
+    for shadow in [Fake::hit("shadow"), Fake::miss("shadow"), Fake::failing("shadow", TIMEOUT)] {
+        let (world, normal) = (World::new(), Fake::hit("normal"));
+        let shadows = vec![(shadow.leaf(), KeyFraction::ALL)];
+        let route = ShadowRoute::new(normal.leaf(), shadows, world.surroundings(9).background);
+        for verb in VERBS {
+            let alone = ask(&*normal.leaf(), &[&format!("{verb} k")]).await;
+            assert_eq!(ask(&route, &[&format!("{verb} k")]).await, alone);
+            assert!(shadow.asked().is_empty(), "{verb}: after the answer");
+            world.run_background().await;
+            let copy = match verb {
+                "lease-get" => "get k".to_owned(),
+                "lease-set" | "cas" => "set k 0".to_owned(),
+                verb => format!("{verb} k"),
+            };
+            assert!(shadow.asked().concat().starts_with(&copy), "{verb}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_refused_fill_has_no_shadow_and_neither_has_what_finds_no_room() {
+    let (world, normal, shadow) = (World::new(), Fake::miss("normal"), Fake::hit("shadow"));
+    let background = world.surroundings(1).background;
+    let route = ShadowRoute::new(normal.leaf(), vec![(shadow.leaf(), KeyFraction::ALL)], background.clone());
+    assert_eq!(ask(&route, &["lease-set k", "cas k"]).await, ["NotStored", "NotStored"]);
+    assert_eq!(world.run_background().await, 0);
+    ask(&route, &["get a"]).await;
+    ask(&route, &["get b"]).await;
+    assert_eq!(background.left_out(), 1);
+    world.run_background().await;
+    assert_eq!(shadow.asked(), ["get a"]);
+    // A caller that goes away leaves its copy.
+    let route = ShadowRoute::new(Held::new(normal.leaf()), vec![(shadow.leaf(), KeyFraction::ALL)], background);
+    assert!(ask(&route, &["delete k"]).now_or_never().is_none());
+    world.run_background().await;
+    assert_eq!(shadow.asked(), ["delete k"]);
+}
+
+#[tokio::test]
+async fn a_fraction_of_keys_is_shadowed_always_the_same() {
+    let (world, normal, shadow) = (World::new(), Fake::hit("normal"), Fake::hit("shadow"));
+    let quarter = KeyFraction { start: 250_000, end: 500_000 };
+    let route = ShadowRoute::new(normal.leaf(), vec![(shadow.leaf(), quarter)], world.surroundings(9).background);
+    let requests: Vec<String> = (0..2_000).map(|n| format!("get key:{n}")).collect();
+    let requests: Vec<&str> = requests.iter().map(String::as_str).collect();
+    let mut copies = Vec::new();
+    for _ in 0..2 {
+        ask(&route, &requests).await;
+        world.run_background().await;
+        copies.push(shadow.asked());
+    }
+    assert!((400..600).contains(&copies[0].len()), "{} of 2000", copies[0].len());
+    assert_eq!(copies[0], copies[1]);
+}
+
+fn near_and_far(
+    negative_exptime_s: u32,
+    negative_update_period: u32,
+) -> (Arc<World>, Arc<Fake>, Arc<Fake>, L1L2CacheRoute) {
+    let (world, l1, l2) = (World::new(), cache("l1"), cache("l2"));
+    let settings = L1L2Settings { l1_exptime_s: 5, negative_exptime_s, negative_update_period };
+    let route = L1L2CacheRoute::new(l1.leaf(), l2.leaf(), settings, world.surroundings(9).background);
+    (world, l1, l2, route)
+}
+
+#[tokio::test]
+async fn the_far_cache_is_asked_once_and_writes_end_the_near_copy() {
+    let (world, l1, l2, route) = near_and_far(0, 0);
+    ask(&*l2.leaf(), &["set k"]).await;
+    l2.asked();
+    assert_eq!(ask(&route, &["get k"]).await, ["v"]);
+    world.run_background().await;
+    assert_eq!((l1.asked(), l2.asked()), (vec!["get k".to_owned(), "add k 5".to_owned()], vec!["get k".to_owned()]));
+    assert_eq!(ask(&route, &["get k", "lease-get k"]).await, ["v", "v"]);
+    assert!(l2.asked().is_empty());
+    l1.asked();
+    for verb in VERBS.iter().filter(|verb| !["get", "lease-get"].contains(verb)) {
+        ask(&route, &[&format!("{verb} k")]).await;
+        assert_eq!(l2.asked().len(), 1, "{verb}");
+        let is_read = ["gets", "gat", "gats"].contains(verb);
+        assert_eq!(l1.asked(), if is_read { vec![] } else { vec!["delete k"] }, "{verb}");
+    }
+    assert_eq!(ask(&route, &["lease-get x"]).await, ["Lease 7"], "the far cache's lease");
+    l2.asked();
+    assert_eq!(ask(&route, &["set k", "get k", "delete k", "get k"]).await, ["Stored", "v", "Deleted", "Miss"]);
+}
+
+#[tokio::test]
+async fn a_near_cache_that_fails_costs_no_read_but_a_delete() {
+    let (world, down, l2) = (World::new(), Fake::failing("l1", TIMEOUT), Fake::hit("l2"));
+    let settings = L1L2Settings { l1_exptime_s: 5, negative_exptime_s: 0, negative_update_period: 0 };
+    let route = L1L2CacheRoute::new(down.leaf(), l2.leaf(), settings, world.surroundings(9).background);
+    assert_eq!(ask(&route, &["get k", "set k", "delete k"]).await, ["l2", "Stored", "server timed out"]);
+    let route = L1L2CacheRoute::new(cache("l1").leaf(), down.leaf(), settings, world.surroundings(9).background);
+    assert_eq!(ask(&route, &["get k", "delete k"]).await, ["server timed out", "server timed out"]);
+}
+
+#[tokio::test]
+async fn misses_of_the_far_cache_are_believed_for_a_while() {
+    let (world, l1, l2, route) = near_and_far(3, 3);
+    assert_eq!(ask(&route, &["get k"]).await, ["Miss"]);
+    world.run_background().await;
+    let note = l1.requests().pop().expect("a note");
+    assert!(matches!(note.operation, Operation::Store { mode: StoreMode::Add, flags: NEGATIVE_FLAG, exptime: 3, .. }));
+    l2.asked();
+    assert_eq!(ask(&route, &["get k", "get k"]).await, ["Miss", "Miss"]);
+    assert!(l2.asked().is_empty(), "believed twice");
+    ask(&route, &["get k"]).await;
+    assert_eq!(l2.asked(), ["get k"], "and asked the third time");
+    assert_eq!(ask(&route, &["lease-get k"]).await, ["Lease 7"]);
+    assert_eq!(ask(&route, &["set k", "get k"]).await, ["Stored", "v"], "a set ends the note");
+}
+
+#[tokio::test]
+async fn keys_change_on_their_way_for_every_verb() {
+    let server = Fake::hit("s");
+    let kept = Arc::new(lookaside_routing::DestinationRoute::new(server.clone(), true)) as Arc<dyn Route>;
+    let change = KeyChange {
+        routing_prefix: Some(Some(RoutingPrefix::parse("/r/c/").unwrap())),
+        ensure_prefix: "new:".into(),
+        replace_prefix: Some("old:".into()),
+        suffix: "!".into(),
+    };
+    let route = ModifyKeyRoute::new(kept.clone(), change);
+    ask(&route, &["get old:1", "get /a/b/new:2", "get x"]).await;
+    assert_eq!(server.asked(), ["get /r/c/new:1!", "get /r/c/new:2!", "get /r/c/new:x!"]);
+    for verb in VERBS {
+        ask(&route, &[&format!("{verb} k")]).await;
+        assert!(server.asked()[0].starts_with(&format!("{verb} /r/c/new:k!")), "{verb}");
+    }
+    let off = ModifyKeyRoute::new(kept, KeyChange { routing_prefix: Some(None), ..KeyChange::default() });
+    ask(&off, &["get /a/b/k", "get k"]).await;
+    assert_eq!(server.asked(), ["get k", "get k"]);
+    let too_long = "k".repeat(245);
+    let said = ask(&route, &[&format!("get {too_long}"), "get k"]).await;
+    assert!(said[0].contains("too long") && said[1] == "s", "{said:?}");
+    assert_eq!(server.asked().len(), 1);
+}
+
+#[tokio::test]
+async fn a_changed_key_is_answered_under_the_clients_own() {
+    let echo = Fake::new("s", |request| {
+        let flags = [b"k", &request.key[..], b" O7"].concat().into();
+        Ok(Reply::Meta(MetaReply { status: MetaStatus::Done, flags, value: None }))
+    });
+    let change = KeyChange { ensure_prefix: "p:".into(), ..KeyChange::default() };
+    let route = ModifyKeyRoute::new(echo.leaf(), change);
+    let answer = route.route(vec![meta(MetaVerb::Get, "key", "k O7")], &Context::default()).await;
+    assert!(matches!(&answer[0], Ok(Reply::Meta(reply)) if reply.flags == "kkey O7"), "{answer:?}");
+    assert_eq!(echo.requests()[0].key, "p:key");
+}
+
+#[tokio::test]
+async fn hot_keys_have_copies_and_a_delete_finds_them_all() {
+    let server = Fake::hit("s");
+    let own = KeySplitRoute::new(server.leaf(), 3, 4, false, false);
+    let synced = KeySplitRoute::new(server.leaf(), 3, 4, true, false);
+    for verb in VERBS {
+        for (route, all_sync) in [(&own, false), (&synced, true)] {
+            ask(route, &[&format!("{verb} k|#|x")]).await;
+            let keys: Vec<Bytes> = server.requests().into_iter().map(|request| request.key).collect();
+            let is_read = ["get", "gets", "gat", "gats", "lease-get", "cas", "lease-set"].contains(&verb);
+            let all = verb == "delete" || all_sync && !is_read;
+            let expected = if all { vec!["k|#|x", "k::1|#|x", "k::2|#|x"] } else { vec!["k::1|#|x"] };
+            assert_eq!(keys, expected, "{verb}");
+        }
+    }
+    let one_fails = Fake::new("s", |request| match request.key.ends_with(b"::2") {
+        true => Err(Failure::TimedOut),
+        false => Ok(Reply::Deleted),
+    });
+    assert_eq!(
+        ask(&KeySplitRoute::new(one_fails.leaf(), 3, 0, false, false), &["delete k"]).await,
+        ["server timed out"]
+    );
+}
+
+#[tokio::test]
+async fn the_first_hit_among_the_copies_is_taken_when_the_own_one_is_not_there() {
+    let server = Fake::new("s", |request| match &request.key[..] {
+        b"k" => Err(Failure::TimedOut),
+        b"k::2" => Ok(Reply::Value { flags: 0, cas: None, value: "found".into() }),
+        _ => Ok(Reply::Miss),
+    });
+    let route = KeySplitRoute::new(server.leaf(), 4, 0, false, true);
+    assert_eq!(ask(&route, &["get k"]).await, ["found"]);
+    assert_eq!(server.asked_batches(), [vec!["get k"], vec!["get k::1", "get k::2", "get k::3"]]);
+    assert_eq!(ask(&KeySplitRoute::new(server.leaf(), 4, 0, false, false), &["get k"]).await, ["server timed out"]);
+}
+
+#[tokio::test]
+async fn a_window_holds_back_what_is_over_it_and_the_queue_is_bounded() {
+    let server = Fake::failing("s", TIMEOUT);
+    let held = Held::new(server.leaf());
+    let route = OutstandingLimitRoute::new(held.clone(), 2, 3);
+    let (mut first, mut second) =
+        (Box::pin(ask(&route, &["get a", "get b"])), Box::pin(ask(&route, &["get c", "set d", "delete e"])));
+    assert!(join(first.as_mut(), second.as_mut()).now_or_never().is_none());
+    assert_eq!(ask(&route, &["get f", "get g"]).await, ["too many requests outstanding"; 2], "the queue is full");
+    held.let_one();
+    assert_eq!(first.await, ["server timed out"; 2]);
+    assert_eq!(server.asked_batches(), [["get a", "get b"]]);
+    held.let_one();
+    held.let_one();
+    assert_eq!(second.await, ["server timed out"; 3], "in parts that fit");
+    assert_eq!(server.asked_batches(), [vec!["get c", "set d 0"], vec!["delete e"]]);
+    assert!(ask(&route, &["get x", "get y"]).now_or_never().is_none(), "a caller that goes away");
+    held.let_one();
+    assert_eq!(ask(&route, &["get z", "get w"]).await, ["server timed out"; 2], "gives its place back");
+}
+
+#[tokio::test]
+async fn rates_are_kept_by_kind() {
+    let (world, server, fallback) = (World::new(), Fake::hit("s"), Fake::hit("fallback"));
+    let rate = |per_s, burst| Some(Rate { per_s, burst });
+    let rates = Rates { gets: rate(2, 3), sets: rate(1, 1), deletes: rate(1, 1) };
+    let route = RateLimitRoute::new(server.leaf(), None, rates, world.clone());
+    assert_eq!(ask(&route, &["get a", "get b", "get c", "get d"]).await, ["s", "s", "s", "Miss"]);
+    assert_eq!(ask(&route, &["set a", "set b", "touch c"]).await, ["Stored", "NotStored", "NotFound"]);
+    let busy = "too many requests outstanding";
+    assert_eq!(ask(&route, &["delete a", "delete b"]).await, ["Deleted", busy], "nobody takes it for done");
+    assert_eq!(server.asked().len(), 5);
+    world.advance(Duration::from_millis(500));
+    assert_eq!(ask(&route, &["get a", "get b", "delete a"]).await, ["s", "Miss", busy]);
+    world.advance(Duration::from_secs(60));
+    assert_eq!(
+        ask(&route, &["gets a", "gat b", "lease-get c", "get d"]).await,
+        ["s", "s", "s", "Miss"],
+        "no more than the burst"
+    );
+    for verb in VERBS {
+        let never = RateLimitRoute::new(server.leaf(), Some(fallback.leaf()), rates, world.clone());
+        ask(&never, &[&format!("{verb} a"), &format!("{verb} b"), &format!("{verb} c"), &format!("{verb} d")]).await;
+        assert!(!fallback.asked().is_empty(), "{verb}");
+    }
+    let unlimited = RateLimitRoute::new(server.leaf(), None, Rates::default(), world.clone());
+    assert_eq!(ask(&unlimited, &["set k"; 50]).await, ["Stored"; 50]);
+}
+
+#[tokio::test]
+async fn latency_is_added_before_after_and_in_all() {
+    for server in [Fake::hit("s"), Fake::miss("s"), Fake::failing("s", TIMEOUT)] {
+        let world = World::new();
+        let ms = Duration::from_millis;
+        let latency = Latency { before: ms(10), after: ms(20), total: ms(50) };
+        let route = LatencyInjectionRoute::new(server.leaf(), latency, world.clone());
+        for verb in VERBS {
+            let alone = ask(&*server.leaf(), &[&format!("{verb} k")]).await;
+            assert_eq!(ask(&route, &[&format!("{verb} k")]).await, alone, "{verb}");
+            assert_eq!(world.slept(), [ms(10), ms(20), ms(20)], "{verb}");
+            server.asked();
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_request_is_written_down_with_its_outcome() {
+    let (world, server) = (World::new(), cache("s"));
+    let route = LoggingRoute::new(Some(server.leaf()), world.clone());
+    ask(&route, &["get k", "set k", "get k", "lease-get x", "lease-get hot", "delete k"]).await;
+    assert_eq!(
+        world.lines(),
+        [
+            "get k: miss",
+            "set k: stored",
+            "get k: value of 1 bytes",
+            "lease-get x: miss with a lease",
+            "lease-get hot: hot miss",
+            "delete k: deleted"
+        ]
+    );
+    assert_eq!(server.asked().len(), 6);
+    let route = LoggingRoute::new(Some(Fake::failing("s", TIMEOUT).leaf()), world.clone());
+    for verb in VERBS {
+        ask(&route, &[&format!("{verb} k")]).await;
+        assert_eq!(world.lines(), [format!("{verb} k: failure: server timed out")]);
+    }
+    assert_eq!(ask(&LoggingRoute::new(None, world.clone()), &["get k"]).await, ["Miss"]);
+}
