@@ -1,5 +1,6 @@
 //! Where the configuration comes from, and what it says together with the command line.
 
+use crate::Host;
 use lookaside_client::DestinationOptions;
 use lookaside_routing::{Configuration, ConfigurationError, ConfigurationWarning, Defaults};
 use std::fmt;
@@ -48,6 +49,7 @@ pub struct Plan {
     text: String,
     configuration: Configuration,
     destination_options: DestinationOptions,
+    host: Host,
 }
 
 impl Plan {
@@ -58,7 +60,18 @@ impl Plan {
         destination_options: &DestinationOptions,
     ) -> Result<Plan, ConfigurationError> {
         let configuration = Configuration::read(text, defaults)?;
-        Ok(Plan { text: text.to_owned(), configuration, destination_options: destination_options.clone() })
+        let (text, destination_options) = (text.to_owned(), destination_options.clone());
+        Ok(Plan { text, configuration, destination_options, host: Host::named("", 0) })
+    }
+
+    /// The same plan for this host. Without it hosts are all alike, and the wall clock starts at 1970.
+    pub fn on(self, host: Host) -> Plan {
+        Plan { host, ..self }
+    }
+
+    /// The host it is for.
+    pub fn host(&self) -> Host {
+        self.host
     }
 
     /// The text it was read from.

@@ -11,7 +11,7 @@
 
 use crate::configuration::{Plan, Source};
 use crate::watch::FileWatch;
-use crate::{Fleet, Identity, Options, Router, Settings, Tree, listen};
+use crate::{Fleet, Host, Identity, Options, Router, Settings, Tree, listen};
 use lookaside_client::{DestinationOptions, TcpNetwork};
 use lookaside_routing::Defaults;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -89,8 +89,17 @@ impl Reader {
         for warning in plan.warnings() {
             tracing::warn!("{}: {warning}", self.source);
         }
-        Ok(plan)
+        Ok(plan.on(Host::named(&host_name(), unix_s())))
     }
+}
+
+/// The host's name; empty where the system does not tell it, and then hosts count as one.
+fn host_name() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default()
+}
+
+fn unix_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// Lets this process have as many files open as the system allows it to ask for: each client is one.
@@ -114,8 +123,7 @@ fn serve(options: &Options, reader: Reader, plan: Plan) -> Result<(), String> {
     let ends = runtime.block_on(async { Ends::receive() })?;
     let listeners = listen::open(options.listen_address(), options.threads())?;
     let address = listeners[0].local_addr().map_err(|error| format!("the system hides the port: {error}"))?;
-    let started_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let fleet = Fleet::new(Identity { pid: std::process::id(), started_unix_s }, reader.source.to_string());
+    let fleet = Fleet::new(Identity { pid: std::process::id(), started_unix_s: unix_s() }, reader.source.to_string());
     let (shut, shutdown) = watch::channel(false);
     let (publish, plans) = watch::channel(Arc::new(plan));
     let mut threads = Vec::new();

@@ -4,9 +4,10 @@
 //! is taken over with its connection and its health: a server that was taken out does not come back by a reload, and
 //! one that is fine is not connected to again. All others end when the last batch on the old tree has its outcomes.
 
+use crate::surroundings::surroundings;
 use crate::{Plan, flush, trace};
 use lookaside_client::{DestinationOptions, Network, TcpDestination};
-use lookaside_routing::{Address, Context, Destination, DestinationSettings, Destinations, Route};
+use lookaside_routing::{Address, Context, Destination, DestinationSettings, Destinations, Route, Surroundings};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -103,5 +104,9 @@ impl Destinations for Leaves<'_> {
         let destination = kept.cloned().unwrap_or_else(|| self.connect(address, settings));
         self.destinations.insert(identity, destination.clone());
         destination
+    }
+
+    fn surroundings(&mut self) -> Surroundings {
+        surroundings(self.plan.host(), self.seed)
     }
 }
