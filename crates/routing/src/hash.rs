@@ -15,7 +15,7 @@
 //!
 //! Absent on purpose: weights, and hashing by server name (ketama, rendezvous).
 
-use crate::key::{routing_key, routing_key_of};
+use crate::key::{routing_key, routing_key_of, stored_key, stored_key_of};
 use bytes::Bytes;
 use lookaside_protocol::Request;
 
@@ -27,6 +27,8 @@ pub enum HashFunction {
     Ch3,
     /// CRC-32 modulo the number of servers.
     Crc32,
+    /// python-memcached's: 15 bits of CRC-32, modulo the number of servers, over the whole key (`|#|` means nothing).
+    PythonMemcached,
 }
 
 /// A hash function and the salt that makes two pools spread the same keys differently.
@@ -44,12 +46,18 @@ impl KeyHash {
     /// # Panics
     /// If `servers` is 0 or above [`SERVERS_MAX`].
     pub fn pick(&self, key: &[u8], servers: usize) -> usize {
-        self.pick_by(routing_key_of(key), servers)
+        match self.function {
+            HashFunction::PythonMemcached => self.pick_by(stored_key_of(key), servers),
+            _ => self.pick_by(routing_key_of(key), servers),
+        }
     }
 
     /// As [`KeyHash::pick`], for a request, whose key may be encoded.
     pub(crate) fn pick_for(&self, request: &Request<Bytes>, servers: usize) -> usize {
-        self.pick_by(&routing_key(request), servers)
+        match self.function {
+            HashFunction::PythonMemcached => self.pick_by(&stored_key(request), servers),
+            _ => self.pick_by(&routing_key(request), servers),
+        }
     }
 
     fn pick_by(&self, key: &[u8], servers: usize) -> usize {
@@ -67,6 +75,7 @@ impl HashFunction {
         match self {
             HashFunction::Ch3 => ch3(key, servers),
             HashFunction::Crc32 => (crc32fast::hash(key) & 0x7fff_ffff) % servers,
+            HashFunction::PythonMemcached => (crc32fast::hash(key) >> 16 & 0x7fff).max(1) % servers,
         }
     }
 }

@@ -58,6 +58,11 @@ pub(crate) fn with_hashed_suffix(key: &[u8], suffix: &str) -> Bytes {
     [&key[..stop], suffix.as_bytes(), &key[stop..]].concat().into()
 }
 
+/// The key without its prefix.
+pub(crate) fn stored_key_of(key: &[u8]) -> &[u8] {
+    &key[prefix_bytes_of(key)..]
+}
+
 /// The key without its prefix, up to where hashing stops.
 pub(crate) fn routing_key_of(key: &[u8]) -> &[u8] {
     until_hash_stop(&key[prefix_bytes_of(key)..])

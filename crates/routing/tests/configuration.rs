@@ -385,8 +385,8 @@ fn a_bad_route_is_refused() {
         ),
         (
             r#"{"type": "PoolRoute", "pool": "A", "hash": "WeightedCh3"}"#,
-            "line 2, column 53, at route.hash: the hash function \"WeightedCh3\" is not supported: expected \"Ch3\" or \
-             \"Crc32\""
+            "line 2, column 53, at route.hash: the hash function \"WeightedCh3\" is not supported: expected \"Ch3\", \
+             \"Crc32\" or \"python-memcached\""
             .into(),
         ),
         (

@@ -73,9 +73,10 @@ fn function(node: &Node<'_>) -> Result<HashFunction, ConfigurationError> {
     match node.string("a hash function's name")? {
         "Ch3" => Ok(HashFunction::Ch3),
         "Crc32" => Ok(HashFunction::Crc32),
-        other => {
-            Err(node.error(format!("the hash function {other:?} is not supported: expected \"Ch3\" or \"Crc32\"")))
-        }
+        "python-memcached" => Ok(HashFunction::PythonMemcached),
+        other => Err(node.error(format!(
+            "the hash function {other:?} is not supported: expected \"Ch3\", \"Crc32\" or \"python-memcached\""
+        ))),
     }
 }
 
