@@ -13,6 +13,8 @@ CHOSEN: tuple[tuple[bytes, str], ...] = (
         "what follows a key to delete is a hold-off: no word but a number",
     ),
     (rb"^me .* b", "`me` with `b` decodes the key as protocol.txt says; memcached does so only before a third flag"),
+    (rb"^ma .* O\S{32}", "`ma` with an opaque token that is too long does nothing; memcached counts and then refuses"),
+    (rb"^m[gsda] @(?=.* b\b).* (?:[A-Z]x|M)", "of two faults in one command another is told"),
     (rb"^md .* x", "`md` with `x` gives the item a new CAS unique: a `cas` from before must fail"),
     (rb"^ms .* [^A-Za-z0-9 \r\n]", "the block of a refused `ms` is never read as commands"),
     (

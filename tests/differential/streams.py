@@ -77,13 +77,13 @@ JUNK = (
     b"ms @a", b"md", b"ma", b"me", b"mn extra", b"GET @a", b"version extra", b"verbosity", b"verbosity 1",
     b"verbosity x", b"verbosity 1 noreply", b"flush_all x", b"flush_all noreply x", b"mg  @a  v", b" get @a",
     b"get  @a  @b ", b"noreply", b"stats nonsense", b"mz @a", b"m", b"gets @a\t", b"delete @a 0",
-    b"delete @a 0 noreply", b"delete @a 5x", b"delete @a noreply x", b"touch @a x", b"incr @a 1 2 3",
+    b"delete @a 0 noreply", b"delete @a 5x", b"delete @a noreply x", b"touch @a x", b"incr @n 1 2 3",
     b"get @a" + b" @b" * 30, b"mg @a" + b" v" * 20, b"cache_memlimit", b"cache_memlimit x", b"slabs",
     b"slabs nonsense", b"slabs automove", b"lru_crawler", b"lru", b"lru_crawler nonsense", b"watch nonsense",
     b"shutdown", b"refresh_certs", b"misbehave", b"extstore", b"debugtime", b"lru mode nonsense", b"lru tune",
     b"lru_crawler sleep", b"lru_crawler tocrawl x", b"lru_crawler crawl", b"slabs reassign", b"slabs reassign 1",
     b"slabs reassign x y", b"slabs automove 7", b"slabs automove 1", b"lru_crawler enable", b"lru_crawler disable",
-    b"lru_crawler sleep 100", b"lru_crawler tocrawl 100", b"mn", b"me @a", b"lru_crawler sleep 9999999999",
+    b"lru_crawler sleep 100", b"lru_crawler tocrawl 100", b"mn", b"me @n", b"lru_crawler sleep 9999999999",
     b"lru_crawler metadump", b"lru_crawler mgdump",
 )  # fmt: skip
 
@@ -145,7 +145,7 @@ def text_command(chance: random.Random) -> bytes:
 def meta_command(chance: random.Random) -> bytes:
     """A meta command with up to six flags, which may be strange ones or come twice."""
     verb = chance.choice(("mg", "mg", "mg", "ms", "ms", "ms", "md", "ma", "ma", "me"))
-    name = chance.choice({"ma": NUMBER_NAMES, "md": NAMES}.get(verb, NAMES + NUMBER_NAMES))
+    name = chance.choice({"ma": NUMBER_NAMES, "md": NAMES, "me": NUMBER_NAMES}.get(verb, NAMES + NUMBER_NAMES))
     flags = chance.sample(META_FLAGS[verb], min(len(META_FLAGS[verb]), chance.choice((0, 1, 1, 2, 3, 4, 6))))
     if chance.random() < 0.06:
         flags.append(chance.choice(STRANGE_FLAGS))

@@ -304,11 +304,10 @@ impl Meta<'_> {
             ArithmeticOutcome::NotANumber => return Err(crate::execute::NOT_A_NUMBER),
             ArithmeticOutcome::OutOfMemory => return Err(crate::execute::OUT_OF_MEMORY_ARITHMETIC),
         };
-        let needs_expiry = self.flags.ttl_s.is_some() || self.flags.has(b't');
-        let expiry = if needs_expiry { self.look(|item| item.expiry) } else { None };
-        // A `t` in front of the `N` is told of an item that has no time to live yet.
-        let is_told_before = is_vivified && self.stands_before(b't', b'N');
-        let ttl_s = expiry.map(|expiry| if is_told_before { -1 } else { ttl_s(expiry, self.now) });
+        let ttl_s = match is_vivified {
+            true => self.ttl_told_of_new(),
+            false => self.ttl_left(),
+        };
         let facts = MetaFacts { cas: Some(cas), ttl_s, ..MetaFacts::default() };
         let mut digits = itoa::Buffer::new();
         let value = self.flags.has(b'v').then(|| digits.format(number).as_bytes());
@@ -319,6 +318,28 @@ impl Meta<'_> {
         let outcome = self.service.store.arithmetic(self.key, direction, self.flags.delta.unwrap_or(1), self.now);
         crate::execute::count_arithmetic(self.service, direction, outcome);
         outcome
+    }
+
+    /// What an `ma` tells of the time left to an item that was there, after `T` has changed it.
+    fn ttl_left(&self) -> Option<i64> {
+        let needs_expiry = self.flags.ttl_s.is_some() || self.flags.has(b't');
+        let expiry = if needs_expiry { self.look(|item| item.expiry) } else { None };
+        expiry.map(|expiry| ttl_s(expiry, self.now))
+    }
+
+    /// What it tells of one that it has made: what the flags in front of the `t` have said so far.
+    fn ttl_told_of_new(&self) -> Option<i64> {
+        let told = self.flags.in_order().map(|flag| flag.letter).take_while(|&letter| letter != b't');
+        let expiry = self.expiry(told.fold(None, |ttl_s, letter| self.ttl_of(letter).or(ttl_s)));
+        Some(ttl_s(expiry, self.now))
+    }
+
+    fn ttl_of(&self, letter: u8) -> Option<i32> {
+        match letter {
+            b'N' => self.flags.vivify_ttl_s,
+            b'T' => self.flags.ttl_s,
+            _ => None,
+        }
     }
 
     /// Counts if the item has this unique; nothing if it has another.
@@ -350,12 +371,15 @@ impl Meta<'_> {
         Some(outcome)
     }
 
-    /// Makes the number that was missing; if another client was faster, counts on its one.
+    /// Makes the number that was missing, to live as long as the later of `N` and `T` says; if another client was faster,
+    /// counts on its one.
     fn vivify(&self, direction: Direction) -> ArithmeticOutcome {
         let initial = self.flags.initial.unwrap_or(0);
         let mut digits = itoa::Buffer::new();
         let value = digits.format(initial).as_bytes();
-        let item = NewItem { flags: 0, expiry: self.expiry(self.flags.vivify_ttl_s), value };
+        let letters = self.flags.in_order().map(|flag| flag.letter);
+        let ttl_s = letters.fold(None, |ttl_s, letter| self.ttl_of(letter).or(ttl_s));
+        let item = NewItem { flags: 0, expiry: self.expiry(ttl_s), value };
         match self.service.store.store(self.key, StoreMode::Add, &item, self.now) {
             StoreOutcome::Stored(cas) => ArithmeticOutcome::Number(initial, cas),
             StoreOutcome::NotStored => self.count(direction),
