@@ -5,13 +5,13 @@
 //! contiguous reply per connection ([`round`]). A delete travels the same way.
 //!
 //! * [`Session`], [`Batch`], [`Service`]: sans-I/O; bytes in, bytes out. A simulation drives these.
-//! * `worker`, `round`, `connection`, `udp`: one thread's loop over sockets.
+//! * `worker`, `round`, `connection`, `udp`, `segmentation`: one thread's loop over sockets.
 //! * `listener`, `daemon`, `options`, `statistics`, `log`, `clock`: the process.
 //!
 //! Invariants: workers share the store and nothing else. An idle connection owns no buffer. No request allocates, but
 //! where a client is slow, a command incomplete, or an argument asks for the process's own word (`stats`).
 //! Absent on purpose: an async runtime; a loop of one thread needs none.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 #![allow(rustdoc::private_intra_doc_links)]
 
 mod administration;
@@ -28,6 +28,7 @@ mod meta;
 mod options;
 mod render;
 mod round;
+mod segmentation;
 mod service;
 mod session;
 mod statistics;

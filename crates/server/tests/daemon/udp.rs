@@ -56,6 +56,18 @@ fn a_large_reply_in_numbered_datagrams() {
     assert_eq!(datagrams, 8);
 }
 
+/// The kernel is handed 45 datagrams at a time; where one burst ends and the next begins must not show.
+#[test]
+fn a_reply_of_several_bursts() {
+    let (server, socket) = start();
+    let value: String = (0..100_000).map(|n| char::from(b'a' + (n % 23) as u8)).collect();
+    server.connect().ask(format!("set k 0 0 100000\r\n{value}\r\n"), "STORED\r\n");
+    socket.send(&request(7, "get k\r\n")).expect("sent");
+    let (text, datagrams) = receive(&socket, 7);
+    assert_eq!(text, format!("VALUE k 0 100000\r\n{value}\r\nEND\r\n"));
+    assert_eq!(datagrams, 72);
+}
+
 #[test]
 fn other_verbs_and_bad_datagrams() {
     let (_server, socket) = start();
