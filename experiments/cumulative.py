@@ -8,7 +8,7 @@ import math
 from html import escape
 
 WIDTH, HEIGHT = 760, 420
-LEFT, RIGHT, TOP, BOTTOM = 70, 20, 50, 55
+LEFT, RIGHT, TOP, BOTTOM = 84, 20, 50, 55
 COLOURS = ("#1b6ca8", "#d1495b", "#2e933c", "#8d6a9f")
 BAR_COLOUR = "#777777"
 
