@@ -5,7 +5,7 @@
 
 mod sql_comment;
 
-pub use sql_comment::{Dialect, keys_in, keys_in_dialect};
+pub use sql_comment::keys_in;
 
 use lookaside_protocol::check_key;
 

@@ -12,12 +12,18 @@
 //!
 //! What it takes for what:
 //! ```text
-//! '...'         string: '' and \' stand for a quote
-//! "..."         string in MySQL, identifier in ANSI SQL (where \ means nothing): see Dialect
+//! '...'         string: '' and \' stand for a quote (see below)
+//! "..."         string, or identifier: the same, or only "" stands for a quote (see below)
 //! `...`         identifier
 //! # ... \n      line comment (MySQL)            -- ... \n   line comment, where white space follows --
 //! /* ... */     comment; they do not nest       /*! ... */ and /*M! ... */   code; may hold comments
 //! ```
+//!
+//! What a backslash means depends on the session's `sql_mode` (`NO_BACKSLASH_ESCAPES`, `ANSI_QUOTES`), which the log
+//! does not carry beside a statement, and which each connection may set for itself. So a statement with a backslash is
+//! read in every way that a server may have read it, and the union of the keys counts: a delete too many is harmless,
+//! one that is missing is not. The price: text inside a literal with a backslash may name a key, which is then deleted
+//! for nothing.
 //!
 //! Absent on purpose: dollar quoting (PostgreSQL brings its keys another way), character sets in which a backslash or
 //! quote can be the second byte of a letter (GBK, Big5, SJIS), and the server's version: the inside of
@@ -26,28 +32,33 @@
 
 use super::accept;
 use memchr::{memchr, memchr2, memmem};
+use std::ops::Range;
 
 /// What a comment that names keys begins with, white space aside.
 const MARK: &[u8] = b"lookaside:";
 
-/// How the statement was written, where servers differ by configuration.
+/// What a backslash in quotes means, where servers differ by the session's configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Dialect {
-    /// Whether `\` in a string takes the next byte's meaning away. Off under `NO_BACKSLASH_ESCAPES`.
-    pub backslash_escapes: bool,
-    /// Whether `"..."` is an identifier, in which `\` means nothing. On under `ANSI_QUOTES`.
-    pub ansi_quotes: bool,
+struct Dialect {
+    /// Whether `\` in `'...'` takes the next byte's meaning away. Off under `NO_BACKSLASH_ESCAPES`.
+    escapes_in_strings: bool,
+    /// The same in `"..."`. Off as well under `ANSI_QUOTES`, which makes it an identifier.
+    escapes_in_double_quotes: bool,
 }
 
-impl Default for Dialect {
-    /// As MySQL and MariaDB are delivered.
-    fn default() -> Dialect {
-        Dialect { backslash_escapes: true, ansi_quotes: false }
-    }
-}
+/// As MySQL and MariaDB are delivered.
+const DELIVERED: Dialect = Dialect { escapes_in_strings: true, escapes_in_double_quotes: true };
+
+/// All the ways in which a statement with a backslash may have been read.
+const DIALECTS: [Dialect; 3] = [
+    DELIVERED,
+    Dialect { escapes_in_strings: true, escapes_in_double_quotes: false },
+    Dialect { escapes_in_strings: false, escapes_in_double_quotes: false },
+];
 
 /// Appends the keys that the comments of `sql` name to `out`, in order, repeated where they are repeated; those that
-/// cannot be keys are left out, logged and counted in `rejected`.
+/// cannot be keys are left out, logged and counted in `rejected`. With a backslash in `sql`, the keys that it names in
+/// any dialect.
 ///
 /// ```
 /// use lookaside_invalidator::keys::keys_in;
@@ -56,19 +67,30 @@ impl Default for Dialect {
 /// assert_eq!(keys, [b"user:42"]);
 /// ```
 pub fn keys_in(sql: &[u8], out: &mut Vec<Vec<u8>>, rejected: &mut u64) {
-    keys_in_dialect(sql, Dialect::default(), out, rejected);
+    let mut places = Vec::new();
+    match memchr(b'\\', sql) {
+        None => places_in(sql, DELIVERED, &mut places),
+        Some(_) => {
+            DIALECTS.into_iter().for_each(|dialect| places_in(sql, dialect, &mut places));
+            places.sort_unstable_by_key(|place| (place.start, place.end));
+            places.dedup();
+        }
+    }
+    for place in places {
+        accept(&sql[place], out, rejected);
+    }
 }
 
-/// The same for a server whose configuration is known.
-pub fn keys_in_dialect(sql: &[u8], dialect: Dialect, out: &mut Vec<Vec<u8>>, rejected: &mut u64) {
+/// Where in `sql` its comments name keys.
+fn places_in(sql: &[u8], dialect: Dialect, out: &mut Vec<Range<usize>>) {
     let mut at = 0;
     // MySQL keeps no depth: the first `*/` in code ends the executable comment, however many were opened.
     let mut in_executable = false;
     while let Some(&byte) = sql.get(at) {
         let rest = &sql[at..];
         at += match byte {
-            b'\'' => quoted_bytes(rest, dialect.backslash_escapes),
-            b'"' => quoted_bytes(rest, dialect.backslash_escapes && !dialect.ansi_quotes),
+            b'\'' => quoted_bytes(rest, dialect.escapes_in_strings),
+            b'"' => quoted_bytes(rest, dialect.escapes_in_double_quotes),
             b'`' => quoted_bytes(rest, false),
             b'#' => line_bytes(rest),
             b'-' if opens_line_comment(rest) => line_bytes(rest),
@@ -78,7 +100,7 @@ pub fn keys_in_dialect(sql: &[u8], dialect: Dialect, out: &mut Vec<Vec<u8>>, rej
             }
             b'/' if rest.starts_with(b"/*") => {
                 let Some(inside) = memmem::find(&rest[2..], b"*/").map(|end| &rest[2..2 + end]) else { return };
-                named(inside, out, rejected);
+                places_named(inside, at + 2, out);
                 inside.len() + 4
             }
             b'*' if in_executable && rest.starts_with(b"*/") => {
@@ -115,12 +137,15 @@ fn opens_line_comment(text: &[u8]) -> bool {
     text.starts_with(b"--") && text.get(2).is_none_or(|&byte| byte <= b' ' || byte == 0x7f)
 }
 
-/// Takes the keys out of a comment's inside, if it is one that names keys.
-fn named(comment: &[u8], out: &mut Vec<Vec<u8>>, rejected: &mut u64) {
-    if let Some(keys) = comment.trim_ascii_start().strip_prefix(MARK) {
-        for key in keys.split(u8::is_ascii_whitespace).filter(|key| !key.is_empty()) {
-            accept(key, out, rejected);
+/// Takes the keys' places out of a comment's inside, which begins at `begin`, if it is one that names keys.
+fn places_named(comment: &[u8], begin: usize, out: &mut Vec<Range<usize>>) {
+    let Some(keys) = comment.trim_ascii_start().strip_prefix(MARK) else { return };
+    let mut at = begin + comment.len() - keys.len();
+    for key in keys.split(u8::is_ascii_whitespace) {
+        if !key.is_empty() {
+            out.push(at..at + key.len());
         }
+        at += key.len() + 1;
     }
 }
 
@@ -129,15 +154,27 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// As one dialect has it.
     fn found(sql: impl AsRef<[u8]>) -> Vec<String> {
-        found_in(sql, Dialect::default())
+        found_in(sql.as_ref(), DELIVERED)
     }
 
-    fn found_in(sql: impl AsRef<[u8]>, dialect: Dialect) -> Vec<String> {
+    fn found_in(sql: &[u8], dialect: Dialect) -> Vec<String> {
+        let mut places = Vec::new();
+        places_in(sql, dialect, &mut places);
+        places.into_iter().map(|place| text(&sql[place])).collect()
+    }
+
+    /// As the log's reader has it.
+    fn found_in_any(sql: impl AsRef<[u8]>) -> Vec<String> {
         let (mut keys, mut rejected) = (Vec::new(), 0);
-        keys_in_dialect(sql.as_ref(), dialect, &mut keys, &mut rejected);
+        keys_in(sql.as_ref(), &mut keys, &mut rejected);
         assert_eq!(rejected, 0);
-        keys.into_iter().map(|key| String::from_utf8(key).expect("the tests use UTF-8")).collect()
+        keys.iter().map(|key| text(key)).collect()
+    }
+
+    fn text(key: &[u8]) -> String {
+        String::from_utf8(key.to_vec()).expect("the tests use UTF-8")
     }
 
     #[test]
@@ -184,14 +221,32 @@ mod tests {
         assert_eq!(found(r"`\` /* lookaside: a */"), ["a"], "a backslash means nothing in an identifier");
     }
 
+    /// Under NO_BACKSLASH_ESCAPES `'C:\'` is a whole literal. Read by the other rule it swallowed the comment behind
+    /// it, and the key was lost without a word.
     #[test]
-    fn the_dialect_says_what_a_backslash_means() {
-        let plain = Dialect { backslash_escapes: false, ..Dialect::default() };
-        assert_eq!(found_in(r"'C:\' /* lookaside: a */ 'x'", plain), ["a"]);
-        assert_eq!(found(r"'C:\' /* lookaside: a */ 'x'"), [""; 0]);
-        let ansi = Dialect { ansi_quotes: true, ..Dialect::default() };
-        assert_eq!(found_in(r#""column\" /* lookaside: a */"#, ansi), ["a"]);
-        assert_eq!(found(r#""column\" /* lookaside: a */"#), [""; 0]);
+    fn a_backslash_is_read_in_every_way_that_a_server_may_have_read_it() {
+        assert_eq!(found_in_any(r"UPDATE t SET p='C:\' WHERE id=1 /* lookaside: a */"), ["a"]);
+        assert_eq!(found_in_any(r"UPDATE t SET p='C:\' WHERE q='x' /* lookaside: a b */ AND r='y'"), ["a", "b"]);
+        assert_eq!(
+            found_in_any(r#"UPDATE t SET "column\"=1 /* lookaside: a */"#),
+            ["a"],
+            "an identifier under ANSI_QUOTES"
+        );
+        assert_eq!(found_in_any(r#"UPDATE t SET "column\"='it\'s' /* lookaside: a */"#), ["a"], "ANSI_QUOTES alone");
+        assert_eq!(found_in_any(r"UPDATE t SET p='it\'s' /* lookaside: a */"), ["a"]);
+        assert_eq!(
+            found_in_any(r"/* lookaside: a */ UPDATE t SET p='\n' /* lookaside: a b */"),
+            ["a", "a", "b"],
+            "in order"
+        );
+        assert_eq!(found_in_any(r"'it\'s /* lookaside: a */'"), ["a"], "one too many, which is harmless");
+    }
+
+    #[test]
+    fn a_bad_key_in_several_dialects_is_one_bad_key() {
+        let (mut keys, mut rejected) = (Vec::new(), 0);
+        keys_in(b"UPDATE t SET p='\\n' /* lookaside: b\x01 */", &mut keys, &mut rejected);
+        assert_eq!((keys, rejected), (vec![], 1));
     }
 
     #[test]
@@ -220,6 +275,7 @@ mod tests {
             assert_eq!(found(&sql), [""; 0], "{part}");
             sql.insert_str(0, "/* lookaside: a */");
             assert_eq!(found(&sql), ["a"], "{part}");
+            found_in_any(&sql);
         }
     }
 
@@ -291,7 +347,20 @@ mod tests {
     proptest! {
         #[test]
         fn exactly_the_keys_of_real_comments_are_found((sql, keys) in statement()) {
-            prop_assert_eq!(found(&sql), keys, "{}", sql);
+            prop_assert_eq!(found(&sql), &keys[..], "{}", sql);
+            let any = found_in_any(&sql);
+            match sql.contains('\\') {
+                true => prop_assert!(keys.iter().all(|key| any.contains(key)), "{}", sql),
+                false => prop_assert_eq!(any, keys, "{}", sql),
+            }
+        }
+
+        #[test]
+        fn no_dialect_s_keys_are_missing(sql in mischief()) {
+            let any = found_in_any(&sql);
+            for dialect in DIALECTS {
+                prop_assert!(found_in(sql.as_bytes(), dialect).iter().all(|key| any.contains(key)), "{}", sql);
+            }
         }
 
         #[test]
