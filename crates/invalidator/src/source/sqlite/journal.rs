@@ -1,13 +1,15 @@
 //! The journal table itself: how it is made, and how it is read from a position on.
 //!
-//! A position is the `seq` of the last row that was read. The journal reaches back to a position `p` when no row
-//! behind `p` has been taken away: when a row up to `p + 1` is there, as rows are taken away from the oldest on
-//! ([`super::prune`] leaves the row at the smallest position in use). Single numbers may be missing in between: a
-//! failed insert under `OR IGNORE` leaves a gap.
+//! A position is the `seq` of the last row that was read. The journal reaches back to a position `p` when no row behind
+//! `p` has been taken away. Missing numbers alone do not say so: AUTOINCREMENT promises numbers that grow and never come
+//! again, and no more (an insert that fails under `OR IGNORE` may use one up). So a trigger notes the largest number
+//! that was ever taken away, by [`super::prune`] or by hand, in `lookaside_journal_removed`; it is put there when the
+//! journal is first read. Where that cannot be done (a file that we may not write), every gap counts as rows that were
+//! taken away: needlessly careful, but nothing is lost in silence.
 
 use super::super::{Commit, Commits, Position, SourceError, Start};
 use crate::keys::accept;
-use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params, types::ValueRef};
+use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior, params, types::ValueRef};
 use std::{
     fs,
     os::unix::fs::MetadataExt,
@@ -21,6 +23,18 @@ pub const JOURNAL_SQL: &str = "CREATE TABLE IF NOT EXISTS lookaside_journal (
   key BLOB NOT NULL,
   at_ms INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER))
 );";
+
+/// The note of what was taken away. A trigger goes with its table, so a journal that was made anew has none, and what
+/// the note says is of the old one: it is written anew too. Of the time before, nobody knows: all below the oldest row
+/// counts as taken away.
+const REMOVED_SQL: &str = "
+CREATE TABLE IF NOT EXISTS lookaside_journal_removed (id INTEGER PRIMARY KEY CHECK (id = 1), seq INTEGER NOT NULL);
+INSERT OR REPLACE INTO lookaside_journal_removed VALUES (1, coalesce(
+  (SELECT min(seq) - 1 FROM lookaside_journal),
+  (SELECT max(seq) FROM sqlite_sequence WHERE name = 'lookaside_journal'), 0));
+CREATE TRIGGER lookaside_journal_removed_row AFTER DELETE ON lookaside_journal BEGIN
+  UPDATE lookaside_journal_removed SET seq = max(seq, OLD.seq);
+END;";
 
 /// A writer that holds the lock for longer makes us try again later.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
@@ -76,8 +90,12 @@ pub(super) enum Read {
 impl Journal {
     pub fn open(path: &Path, start: &Start) -> Result<Journal, SourceError> {
         let file = file_at(path)?;
-        let connection = connect(path)?;
-        let (oldest, newest) = reach(&connection)?;
+        let mut connection = connect(path)?;
+        reach(&connection)?;
+        if let Err(why) = note_removals(&mut connection) {
+            tracing::warn!(path = %path.display(), %why, "removals from the journal cannot be noted: any gap is a loss");
+        }
+        let Reach { oldest, newest, .. } = reach(&connection)?;
         let seq = match start {
             Start::Now => newest,
             Start::Earliest => oldest.map_or(newest, |oldest| oldest - 1),
@@ -152,14 +170,16 @@ impl Journal {
 
     /// Whether all rows behind the position are still there.
     fn check_reach(&self) -> Result<(), SourceError> {
-        let (oldest, newest) = reach(&self.connection)?;
+        let Reach { oldest, newest, removed } = reach(&self.connection)?;
         let lost = |why| Err(SourceError::PositionLost { position: self.position(), why });
         if newest < self.seq {
             return lost(format!("the journal ends at {newest}: another database, or an older copy of it"));
         }
-        match oldest {
-            Some(oldest) if oldest > self.seq + 1 => lost(format!("the oldest row in the journal is {oldest}")),
-            None if newest > self.seq => lost(format!("the journal is empty and had rows up to {newest}")),
+        match (removed, oldest) {
+            (Some(removed), _) if removed > self.seq => lost(format!("rows up to {removed} were taken away")),
+            (Some(_), _) => Ok(()),
+            (None, Some(oldest)) if oldest > self.seq + 1 => lost(format!("the oldest row in the journal is {oldest}")),
+            (None, None) if newest > self.seq => lost(format!("the journal is empty and had rows up to {newest}")),
             _ => Ok(()),
         }
     }
@@ -182,23 +202,56 @@ pub(super) fn connect(path: &Path) -> Result<Connection, SourceError> {
     Ok(connection)
 }
 
-/// The oldest row that is there, and the newest that ever was.
-fn reach(connection: &Connection) -> Result<(Option<i64>, i64), SourceError> {
-    let table = connection
-        .query_row("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'lookaside_journal'", [], |_| Ok(()))
-        .optional()
-        .map_err(|why| failed(&why))?;
-    if table.is_none() {
+/// How far the journal goes.
+struct Reach {
+    /// The oldest row that is there.
+    oldest: Option<i64>,
+    /// The newest that ever was.
+    newest: i64,
+    /// The newest of those that were taken away, or 0; `None` where nobody notes that.
+    removed: Option<i64>,
+}
+
+fn reach(connection: &Connection) -> Result<Reach, SourceError> {
+    if !has(connection, "table", "lookaside_journal").map_err(|why| failed(&why))? {
         return Err(SourceError::Unusable { why: format!("there is no journal table; create it with\n{JOURNAL_SQL}") });
     }
-    connection
-        .query_row(
-            "SELECT (SELECT min(seq) FROM lookaside_journal),
-                    (SELECT max(seq) FROM sqlite_sequence WHERE name = 'lookaside_journal')",
-            [],
-            |row| Ok((row.get(0)?, row.get::<_, Option<i64>>(1)?.unwrap_or(0))),
-        )
-        .map_err(|why| failed(&why))
+    read_reach(connection).map_err(|why| failed(&why))
+}
+
+fn read_reach(connection: &Connection) -> rusqlite::Result<Reach> {
+    let removed = match has(connection, "trigger", "lookaside_journal_removed_row")? {
+        true => connection.query_row("SELECT max(seq) FROM lookaside_journal_removed", [], |row| row.get(0))?,
+        false => None,
+    };
+    connection.query_row(
+        "SELECT (SELECT min(seq) FROM lookaside_journal),
+                (SELECT max(seq) FROM sqlite_sequence WHERE name = 'lookaside_journal')",
+        [],
+        |row| {
+            let newest = row.get::<_, Option<i64>>(1)?.unwrap_or(0);
+            Ok(Reach { oldest: row.get(0)?, newest, removed })
+        },
+    )
+}
+
+/// From here on the journal notes what is taken away from it.
+fn note_removals(connection: &mut Connection) -> rusqlite::Result<()> {
+    if has(connection, "trigger", "lookaside_journal_removed_row")? {
+        return Ok(());
+    }
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    // Another pipeline may have been quicker.
+    if !has(&transaction, "trigger", "lookaside_journal_removed_row")? {
+        transaction.execute_batch(REMOVED_SQL)?;
+    }
+    transaction.commit()
+}
+
+fn has(connection: &Connection, kind: &str, name: &str) -> rusqlite::Result<bool> {
+    connection.query_row("SELECT count(*) FROM sqlite_schema WHERE type = ?1 AND name = ?2", [kind, name], |row| {
+        Ok(row.get::<_, i64>(0)? > 0)
+    })
 }
 
 pub(super) fn seq_of(position: &Position) -> Result<i64, SourceError> {
