@@ -175,8 +175,26 @@ pub fn dump_error(error: ServerError, position: &Progress, user: &str) -> Source
     if says("not open") || says("max_allowed_packet") || says("checksum") || says("server id") {
         return SourceError::Unusable { why: format!("the server does not send its log: {message} (error 1236)") };
     }
-    SourceError::PositionLost { position: Position(position.to_string()), why: format!("{message} (error 1236)") }
+    let why = format!("{message} (error 1236)");
+    match LOST_TEXTS.into_iter().any(says) {
+        true => SourceError::PositionLost { position: Position(position.to_string()), why },
+        // A file that could not be read now, memory that ran out, a text that a later release says: to end the
+        // pipeline or to empty the cluster is no answer to what may be over at the next attempt.
+        false => SourceError::Unreachable { why: format!("the server stopped sending its log: {why}") },
+    }
 }
+
+/// What either kind of server says, among much else under the number 1236, when it no longer has what we ask for.
+const LOST_TEXTS: [&str; 8] = [
+    "purged",
+    "Could not find first log",
+    "Could not find GTID state",
+    "not in the master's binlog",
+    "not in the source's binlog",
+    "is missing the GTID",
+    "too old",
+    "has more GTIDs than",
+];
 
 async fn variables(connection: &mut Connection) -> Result<BTreeMap<String, String>, SourceError> {
     let rows = connection
@@ -224,5 +242,48 @@ fn dump_command(from: &Progress, server_id: u32) -> Vec<u8> {
             payload.extend_from_slice(&set);
             payload
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meaning(message: &str) -> SourceError {
+        let error = ServerError { code: 1236, message: message.into() };
+        dump_error(error, &Progress::Mariadb(GtidList::default()), "reader")
+    }
+
+    /// Every error of this number was once a lost position: a read error that had passed a second later ended the
+    /// pipeline, or emptied the cluster.
+    #[test]
+    fn only_what_says_so_is_a_lost_position() {
+        for message in [
+            "Could not find first log file name in binary log index file",
+            "Could not find GTID state requested by slave in any binlog files. Probably the slave state is too old and \
+             required binlog files have been purged.",
+            "Error: connecting slave requested to start from GTID 0-1-4000, which is not in the master's binlog",
+            "The binlog on the master is missing the GTID 0-1-7 requested by the slave (even though both a prior and a \
+             subsequent sequence number does exist), and GTID strict mode is enabled",
+            "Cannot replicate because the source purged required binary logs. Replicate the missing transactions from \
+             elsewhere",
+            "The slave is connecting using CHANGE MASTER TO MASTER_AUTO_POSITION = 1, but the master has purged binary \
+             logs containing GTIDs that the slave requires.",
+            "Slave has more GTIDs than the master has, using the master's SERVER_UUID.",
+        ] {
+            assert!(matches!(meaning(message), SourceError::PositionLost { .. }), "{message}");
+        }
+        for message in [
+            "I/O error reading log event",
+            "error reading log event",
+            "memory allocation failed reading log event",
+            "could not find next log",
+            "Failed to open binlog",
+            "bogus data in log event",
+            "binlog truncated in the middle of event; consider out of disk space on master",
+        ] {
+            assert!(matches!(meaning(message), SourceError::Unreachable { .. }), "{message}");
+        }
+        assert!(matches!(meaning("Binary log is not open"), SourceError::Unusable { .. }));
     }
 }
