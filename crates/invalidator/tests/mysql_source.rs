@@ -63,7 +63,8 @@ async fn the_mariadb_shell_and_prepared_statements_keep_their_comments() {
     client.run("EXECUTE renaming USING @name, @id").await;
     client.run_prepared("UPDATE app.user SET name = 'binary' WHERE id = 1 /* lookaside: driver */").await;
     client.run(END).await;
-    assert_eq!(keys_of(&read_until(&mut source, "end").await), ["shell", "prepared", "driver", "end"]);
+    // The server logs the parameter with \', which may end the literal in another session's mode: a delete too many.
+    assert_eq!(keys_of(&read_until(&mut source, "end").await), ["shell", "fake", "prepared", "driver", "end"]);
 }
 
 #[tokio::test]
@@ -193,6 +194,92 @@ async fn prepared_transactions_are_held_until_their_commit() {
     assert_eq!(keys_of(&read_until(&mut source, "end").await), ["xa:1", "end"]);
     let again = keys_of(&read_until(&mut restarted, "end").await);
     assert!(again.contains(&"xa:1".into()) && !again.contains(&"xa:2".into()), "{again:?}");
+}
+
+/// The keys of a transaction that was prepared before a start from the present lie before it: its commit named nothing
+/// and nobody was told.
+#[tokio::test]
+async fn a_start_from_the_present_waits_for_what_is_prepared() {
+    let server = Server::start(&[]).await;
+    let mut client = server.client().await;
+    client.run(TABLES).await;
+    let prepare = "XA START 'old'; INSERT INTO app.user VALUES (1, 'a') /* lookaside: old */; XA END 'old'; \
+        XA PREPARE 'old'";
+    client.run(prepare).await;
+    let impatient = MysqlOptions { prepared_wait_max: Duration::from_millis(100), ..server.options() };
+    let mut source = server.try_source(impatient, Start::Now).await.expect("a source, and a warning");
+    {
+        let patient = server.source(Start::Now);
+        tokio::pin!(patient);
+        let early = tokio::time::timeout(Duration::from_millis(300), &mut patient).await;
+        assert!(early.is_err(), "it is not ended yet");
+        client.run("XA COMMIT 'old'").await;
+        patient.await;
+    }
+    client.run(END).await;
+    assert_eq!(keys_of(&read_until(&mut source, "end").await), ["end"]);
+    assert_eq!(source.anomalies().unknown_xids, 1, "its keys are lost, and that is said");
+    client.run("DELETE FROM app.user; XA START 'new'; INSERT INTO app.user VALUES (2, 'no key'); XA END 'new'").await;
+    client.run("XA PREPARE 'new'; XA COMMIT 'new'").await;
+    client.run(END).await;
+    read_until(&mut source, "end").await;
+    assert_eq!(source.anomalies().unknown_xids, 1, "that one was seen, and named nothing");
+}
+
+/// Under NO_BACKSLASH_ESCAPES a path that ends in a backslash swallowed the comment behind it.
+#[tokio::test]
+async fn keys_behind_a_backslash_are_found_whatever_the_session_s_mode() {
+    let server = Server::start(&[]).await;
+    let mut client = server.client().await;
+    client.run(TABLES).await;
+    client.run("INSERT INTO app.user VALUES (1, 'a')").await;
+    let mut source = server.source(Start::Now).await;
+    client.run("SET sql_mode = 'NO_BACKSLASH_ESCAPES'").await;
+    client.run(r"UPDATE app.user SET name = 'C:\' WHERE id = 1 /* lookaside: path */").await;
+    client.run("SET sql_mode = 'ANSI_QUOTES'").await;
+    client.run(r#"UPDATE app.user AS "u\" SET name = 'it\'s' WHERE id = 1 /* lookaside: ansi */"#).await;
+    client.run("SET sql_mode = ''").await;
+    client.run(r"UPDATE app.user SET name = 'It\'s' WHERE id = 1 /* lookaside: delivered */").await;
+    client.run(END).await;
+    assert_eq!(keys_of(&read_until(&mut source, "end").await), ["path", "ansi", "delivered", "end"]);
+}
+
+#[tokio::test]
+async fn a_replica_that_does_not_log_what_it_applies_is_refused() {
+    let server = Server::start(&["--server-id=2", "--log-slave-updates=OFF"]).await;
+    let mut client = server.client().await;
+    server.try_source(server.options(), Start::Now).await.expect("it is no replica");
+    client.run("CREATE USER reader@'%'; GRANT REPLICATION SLAVE ON *.* TO reader@'%'").await;
+    // Nobody listens there, and a replica it is all the same.
+    client.run("CHANGE MASTER TO master_host = '127.0.0.1', master_port = 1, master_user = 'x'").await;
+    let error = server.try_source(server.options(), Start::Now).await.err().expect("half a log");
+    assert!(matches!(&error, SourceError::Unusable { why } if why.contains("log_slave_updates=ON")), "{error}");
+    // Without the privilege to ask there is a warning only: most servers are no replicas.
+    let reader = MysqlOptions { user: "reader".into(), ..server.options() };
+    server.try_source(reader, Start::Now).await.expect("no telling");
+}
+
+#[tokio::test]
+async fn a_replica_that_logs_all_is_taken_and_filters_are_warned_of() {
+    let server = Server::start(&["--log-slave-updates=ON", "--binlog-do-db=app", "--binlog-ignore-db=other"]).await;
+    let mut client = server.client().await;
+    client.run("CHANGE MASTER TO master_host = '127.0.0.1', master_port = 1, master_user = 'x'").await;
+    let source = server.try_source(server.options(), Start::Now).await.expect("all is logged");
+    let warnings = source.warnings().join("\n");
+    assert!(warnings.contains("binlog_do_db=app") && warnings.contains("binlog_ignore_db=other"), "{warnings}");
+    assert_eq!(source.warnings().len(), 2, "{warnings}");
+}
+
+#[tokio::test]
+async fn a_replica_that_drops_the_texts_of_statements_is_refused() {
+    let server = Server::start(&["--log-slave-updates=ON", "--replicate-annotate-row-events=OFF"]).await;
+    let mut client = server.client().await;
+    server.try_source(server.options(), Start::Now).await.expect("it is no replica");
+    client.run("CHANGE MASTER TO master_host = '127.0.0.1', master_port = 1, master_user = 'x'").await;
+    let error = server.try_source(server.options(), Start::Now).await.err().expect("no texts");
+    assert!(error.to_string().contains("replicate_annotate_row_events=ON"), "{error}");
+    let outbox_only = MysqlOptions { outbox_only: true, ..server.options() };
+    server.try_source(outbox_only, Start::Now).await.expect("the outbox needs no texts");
 }
 
 #[tokio::test]

@@ -12,11 +12,11 @@
 //! One call a batch: what was handed out since the last call is waited for at once.
 
 use super::{
-    connection::{Connection, Row, text},
-    event::xid_text,
+    awaited::{Awaited, LogEnd},
+    connection::{Connection, text},
     gtid::{GtidList, GtidSet, Progress},
     options::MysqlOptions,
-    transaction::{Awaited, LogEnd},
+    prepared,
 };
 use crate::SourceError;
 use std::time::Duration;
@@ -75,7 +75,7 @@ async fn wait_for_snapshot(
             Some(end) => end.is_shown_by(&shown),
             None => list_of(connection, &shown).await?.covers(list),
         };
-        if is_visible && (awaited.xids.is_empty() || are_ended(connection, &awaited.xids).await?) {
+        if is_visible && (awaited.xids.is_empty() || prepared::are_ended(connection, &awaited.xids).await?) {
             return Ok(());
         }
         if Instant::now() >= deadline {
@@ -84,21 +84,6 @@ async fn wait_for_snapshot(
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(PAUSE_LAST);
     }
-}
-
-/// Says whether none of these prepared transactions is in the server's list any more. It leaves the list when its
-/// commit is through. A name that is prepared again at once holds the gate until that one is ended too.
-async fn are_ended(connection: &mut Connection, xids: &[String]) -> Result<bool, SourceError> {
-    let listed = connection.query("XA RECOVER").await?;
-    let mut listed = listed.iter().filter_map(listed_xid);
-    Ok(!listed.any(|xid| xids.contains(&xid)))
-}
-
-/// `| format | bytes of the global part | bytes of the branch part | both parts |`
-fn listed_xid(row: &Row) -> Option<String> {
-    let number = |at| text(row, at)?.parse::<usize>().ok();
-    let (global, branch) = row.get(3)?.as_ref()?.split_at_checked(number(1)?)?;
-    Some(xid_text(global, branch, u32::try_from(number(0)?).ok()?))
 }
 
 async fn snapshot(connection: &mut Connection) -> Result<LogEnd, SourceError> {

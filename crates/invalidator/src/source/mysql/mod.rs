@@ -16,6 +16,8 @@
 //! Absent: TLS; row rules (a table and its columns to keys); logs without transaction numbers.
 
 mod auth;
+mod awaited;
+mod completeness;
 mod connection;
 mod cursor;
 mod event;
@@ -23,6 +25,7 @@ mod gate;
 mod gtid;
 mod options;
 mod packet;
+mod prepared;
 mod public_key;
 mod rows;
 mod server;
@@ -30,9 +33,11 @@ mod transaction;
 
 pub use connection::{Connection, Row, ServerError};
 pub use options::MysqlOptions;
-pub use transaction::{KEYS_HELD_MAX, KEYS_OF_COMMIT_MAX};
+pub use prepared::KEYS_HELD_MAX;
+pub use transaction::{Anomalies, KEYS_OF_COMMIT_MAX};
 
 use crate::{Commits, Log, Opened, Position, Source, SourceError, Start};
+use awaited::Awaited;
 use lookaside_client::Network;
 use lookaside_routing::BoxFuture;
 use packet::PacketStream;
@@ -41,7 +46,7 @@ use std::{
     sync::Arc,
     time::{Duration, SystemTime},
 };
-use transaction::{Assembler, Awaited};
+use transaction::Assembler;
 
 /// Says what time it is.
 pub type Clock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
@@ -111,6 +116,7 @@ pub struct MysqlSource {
     /// Found after commits that had to be returned first.
     failed: Option<SourceError>,
     rejected: u64,
+    anomalies: Anomalies,
 }
 
 impl MysqlSource {
@@ -126,7 +132,14 @@ impl MysqlSource {
     ) -> Result<Self, SourceError> {
         let mut queries = Connection::open(&*network, &options).await?;
         let server = Server::survey(&mut queries, &options).await?;
+        for warning in &server.warnings {
+            tracing::warn!(log = server.identity, warning, "the log may lack commits");
+        }
         let progress = server.progress(&mut queries, start).await?;
+        if *start == Start::Now {
+            // After the position was asked for: what is prepared later is read.
+            prepared::wait_for_none(&mut queries, options.prepared_wait_max).await?;
+        }
         Ok(MysqlSource {
             returned: Position(progress.to_string()),
             assembler: Assembler::new(&options.outbox_table, progress, server.has_checksum),
@@ -140,6 +153,7 @@ impl MysqlSource {
             awaited: Awaited::default(),
             failed: None,
             rejected: 0,
+            anomalies: Anomalies::default(),
         })
     }
 
@@ -155,9 +169,19 @@ impl MysqlSource {
         &self.server.identity
     }
 
+    /// What an operator should know of how the server is set up: commits that its log may lack. Logged as well.
+    pub fn warnings(&self) -> &[String] {
+        &self.server.warnings
+    }
+
     /// How many keys were named that cannot be keys (too long, or with white space), and were left out.
     pub fn keys_rejected(&self) -> u64 {
         self.rejected + self.assembler.rejected()
+    }
+
+    /// What the log showed that it should not show. Each was logged as a warning too.
+    pub fn anomalies(&self) -> Anomalies {
+        self.anomalies + self.assembler.anomalies()
     }
 
     async fn next_commits(&mut self, keys_max: usize) -> Result<Commits, SourceError> {
@@ -242,6 +266,7 @@ impl MysqlSource {
     fn forget(&mut self) -> Result<(), SourceError> {
         self.dump = None;
         self.rejected += self.assembler.rejected();
+        self.anomalies = self.anomalies();
         self.awaited.add(std::mem::take(self.assembler.awaited()));
         let progress = self.server.parse(&self.returned.0)?;
         self.assembler = Assembler::new(&self.options.outbox_table, progress, self.server.has_checksum);

@@ -33,6 +33,9 @@ pub struct MysqlOptions {
     /// How long a commit in the log may take until readers see it. Default 60 s. When it is over, the gate reports the
     /// server unreachable, and nothing is deleted until it answers better.
     pub visible_wait_max: Duration,
+    /// How long a start from the present waits for the end of transactions that are prepared (XA) already, as the keys
+    /// that they named lie before it. Default 10 s. When it is over, reading begins with a warning that names them.
+    pub prepared_wait_max: Duration,
 }
 
 impl Default for MysqlOptions {
@@ -49,6 +52,7 @@ impl Default for MysqlOptions {
             answer_wait_max: Duration::from_secs(10),
             heartbeat: Duration::from_secs(5),
             visible_wait_max: Duration::from_secs(60),
+            prepared_wait_max: Duration::from_secs(10),
         }
     }
 }

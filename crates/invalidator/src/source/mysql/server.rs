@@ -4,6 +4,7 @@
 //! event, and said with the setting that cures it.
 
 use super::{
+    completeness,
     connection::{Connection, ServerError, text},
     gtid::{GtidList, GtidSet, Progress},
     options::MysqlOptions,
@@ -46,6 +47,8 @@ pub struct Server {
     pub identity: String,
     /// Whether the log's events end in a checksum.
     pub has_checksum: bool,
+    /// What an operator should know, and what is no reason to stop.
+    pub warnings: Vec<String>,
 }
 
 impl Server {
@@ -81,7 +84,8 @@ impl Server {
             Kind::Mysql => format!("mysql:{}", value("server_uuid")),
             Kind::Mariadb => format!("mariadb:{}-{}", value("gtid_domain_id"), value("server_id")),
         };
-        Ok(Server { kind, identity, has_checksum: value("binlog_checksum") == "CRC32" })
+        let warnings = completeness::check(connection, &variables, !options.outbox_only).await?;
+        Ok(Server { kind, identity, has_checksum: value("binlog_checksum") == "CRC32", warnings })
     }
 
     /// What `start` is here.
@@ -201,7 +205,8 @@ async fn variables(connection: &mut Connection) -> Result<BTreeMap<String, Strin
         .query(
             "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format', 'gtid_mode', \
              'binlog_rows_query_log_events', 'binlog_annotate_row_events', 'server_uuid', 'server_id', \
-             'gtid_domain_id', 'binlog_checksum')",
+             'gtid_domain_id', 'binlog_checksum', 'log_slave_updates', 'log_replica_updates', \
+             'replicate_annotate_row_events')",
         )
         .await?;
     Ok(rows.iter().filter_map(|row| Some((text(row, 0)?, text(row, 1)?))).collect())

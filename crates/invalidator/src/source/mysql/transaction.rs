@@ -10,6 +10,9 @@
 //!
 //! A transaction that was rolled back never reaches the log, nor what was undone by ROLLBACK TO SAVEPOINT.
 //!
+//! What a log should not show is taken for the better: keys that would be lost are handed out, counted and warned of
+//! ([`Anomalies`]). A delete too many is harmless.
+//!
 //! Invariants:
 //! * While keys are held for a prepared transaction, the position handed out stays before its XA PREPARE: after a
 //!   restart it is read again. A prepared transaction that nobody ends therefore holds the position back; commits
@@ -18,8 +21,10 @@
 //!   before it, so a restart in between reads all of it again: a delete too often, never one too few.
 
 use super::{
+    awaited::{Awaited, LogEnd},
     event::{self, Body, Event},
     gtid::{GtidSet, Origin, Progress},
+    prepared::{Prepared, Unknown},
     rows::{self, Columns, Present, TableMap},
 };
 use crate::{Commit, Position, SourceError, keys};
@@ -30,13 +35,6 @@ use std::{
 
 /// The most keys of one [`Commit`]; a larger transaction becomes several.
 pub const KEYS_OF_COMMIT_MAX: usize = 10_000;
-
-/// The most keys held for prepared transactions. Over it the source stops and says so: dropping keys would lose
-/// deletes, and handing them out before the commit would let readers fill the cache with the old value again.
-pub const KEYS_HELD_MAX: usize = 1_000_000;
-
-/// The most prepared transactions held: each keeps a copy of the position.
-const TRANSACTIONS_HELD_MAX: usize = 10_000;
 
 /// The most outbox tables known at once. The log describes a table anew in each statement.
 const TABLES_MAX: usize = 1_000;
@@ -52,42 +50,33 @@ pub struct Assembler {
     awaited: Awaited,
     finished: u64,
     open: Option<Open>,
-    held: Vec<Held>,
+    prepared: Prepared,
     ready: VecDeque<Commit>,
     rejected: u64,
+    anomalies: Anomalies,
 }
 
-/// What readers must see before the keys that were handed out may be deleted. Each kind of server has its own way to
-/// say it; the other one's stays empty.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Awaited {
-    /// MariaDB: the end of the last transaction in the log.
-    pub end: Option<LogEnd>,
-    /// MySQL: the transactions.
-    pub gtids: GtidSet,
-    /// MariaDB: prepared transactions that the log shows committed. A snapshot's place in the log says nothing of
-    /// them: they are committed in the log first and in the tables after, outside of the order that snapshots keep.
-    pub xids: Vec<String>,
+/// What the log showed that it should not show, in numbers of transactions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Anomalies {
+    /// The next one began before their end; their keys were handed out.
+    pub unfinished: u64,
+    /// Statements or rows stood outside of any; their keys were handed out.
+    pub unnumbered: u64,
+    /// XA COMMIT of a transaction whose XA PREPARE was not read: keys that it may have named are LOST.
+    pub unknown_xids: u64,
 }
 
-impl Awaited {
-    /// Waits for `later` too.
-    pub fn add(&mut self, later: Awaited) {
-        self.end = later.end.or(self.end.take());
-        self.gtids.add_all(&later.gtids);
-        self.xids.extend(later.xids);
+impl std::ops::Add for Anomalies {
+    type Output = Anomalies;
+
+    fn add(self, other: Anomalies) -> Anomalies {
+        Anomalies {
+            unfinished: self.unfinished + other.unfinished,
+            unnumbered: self.unnumbered + other.unnumbered,
+            unknown_xids: self.unknown_xids + other.unknown_xids,
+        }
     }
-}
-
-/// A place in the log, by file.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LogEnd {
-    /// The file's name; empty before the first event.
-    pub file: String,
-    /// An offset in it. Grows over 2^32 although events count modulo that.
-    pub offset: u64,
-    /// Whether the offset is before the end of the transaction: it must be passed, not just reached.
-    pub is_inside: bool,
 }
 
 /// A transaction whose end was not read yet.
@@ -104,14 +93,17 @@ struct Open {
 }
 
 enum Gtid {
-    Mariadb { domain: u32, server: u32, sequence: u64 },
-    Mysql { origin: Origin, number: u64 },
-}
-
-struct Held {
-    xid: String,
-    keys: Vec<Vec<u8>>,
-    before: Progress,
+    Mariadb {
+        domain: u32,
+        server: u32,
+        sequence: u64,
+    },
+    Mysql {
+        origin: Origin,
+        number: u64,
+    },
+    /// The log did not say.
+    Missing,
 }
 
 impl Assembler {
@@ -125,15 +117,16 @@ impl Assembler {
             awaited: Awaited::default(),
             finished: 0,
             open: None,
-            held: Vec::new(),
+            prepared: Prepared::default(),
             ready: VecDeque::new(),
             rejected: 0,
+            anomalies: Anomalies::default(),
         }
     }
 
     /// Where to go on after a restart: all before is handed out or names no key.
     pub fn resume(&self) -> &Progress {
-        self.held.first().map_or(&self.read, |held| &held.before)
+        self.prepared.resume().unwrap_or(&self.read)
     }
 
     /// How many transactions were read to their end: when it has grown, [`Assembler::resume`] may have.
@@ -149,6 +142,11 @@ impl Assembler {
     /// Keys that were named but cannot be keys, since the beginning.
     pub fn rejected(&self) -> u64 {
         self.rejected
+    }
+
+    /// What the log should not have shown, since the beginning.
+    pub fn anomalies(&self) -> Anomalies {
+        self.anomalies
     }
 
     /// Commits in order, as they became complete.
@@ -175,10 +173,10 @@ impl Assembler {
                 open.is_standalone = flags & event::STANDALONE != 0;
                 open.is_begun = !open.is_standalone;
                 open.is_xa = flags & event::PREPARED_XA != 0;
-                self.open = Some(open);
+                self.begin(open, time_s, seen_at);
             }
             Body::MysqlGtid { origin, number, committed_us } => {
-                self.open = Some(Open::new(Gtid::Mysql { origin, number }, committed_us));
+                self.begin(Open::new(Gtid::Mysql { origin, number }, committed_us), time_s, seen_at);
             }
             Body::Anonymous => {
                 return Err(SourceError::Unusable {
@@ -195,13 +193,17 @@ impl Assembler {
             Body::XaPrepare { is_committed: true, .. } => self.finish(time_s, seen_at),
             Body::XaPrepare { xid, is_committed: false } => self.hold(xid)?,
             Body::Rotate { file, offset } => {
+                self.leave_file(time_s, seen_at);
                 self.end = LogEnd {
                     file: String::from_utf8_lossy(file).trim_end_matches('\0').into(),
                     offset,
                     is_inside: false,
                 };
             }
-            Body::Format { has_checksum } => self.has_checksum = has_checksum,
+            Body::Format { has_checksum } => {
+                self.leave_file(time_s, seen_at);
+                self.has_checksum = has_checksum;
+            }
             Body::Transaction(events) => self.take_transaction(&events, seen_at)?,
             Body::Incident => {
                 return Err(SourceError::PositionLost {
@@ -211,7 +213,56 @@ impl Assembler {
             }
             Body::Other => {}
         }
+        // Nothing ends what never began.
+        if let Some(open) = self.open.take_if(|open| open.is_unnumbered()) {
+            self.note_unnumbered(&open);
+            let outbox = open.outbox.clone();
+            self.give_up(open, time_s, seen_at);
+            self.open = Some(Open { outbox, ..Open::new(Gtid::Missing, None) });
+        }
         Ok(())
+    }
+
+    fn note_unnumbered(&mut self, open: &Open) {
+        tracing::warn!(keys = open.keys.len(), "the log names keys outside of any transaction; they are deleted");
+        self.anomalies.unnumbered += 1;
+    }
+
+    fn begin(&mut self, open: Open, time_s: u32, seen_at: SystemTime) {
+        if let Some(left) = self.open.take().filter(|left| !left.keys.is_empty()) {
+            tracing::warn!(
+                keys = left.keys.len(),
+                "a transaction begins in the log before the end of another, which may be committed; its keys are deleted"
+            );
+            self.anomalies.unfinished += 1;
+            // Where transactions are waited for by number: the one behind it in the log.
+            open.gtid.await_in(&mut self.awaited.gtids);
+            self.give_up(left, time_s, seen_at);
+        }
+        self.open = Some(open);
+    }
+
+    /// No transaction goes over the end of a file. A server that was killed may leave one without an end, and rolls it
+    /// back when it starts again; but tables without transactions keep what was changed.
+    fn leave_file(&mut self, time_s: u32, seen_at: SystemTime) {
+        if let Some(left) = self.open.take().filter(|left| !left.keys.is_empty()) {
+            tracing::info!(
+                keys = left.keys.len(),
+                "a file of the log ends inside of a transaction; its keys are deleted"
+            );
+            self.give_up(left, time_s, seen_at);
+        }
+    }
+
+    /// Hands out the keys of a transaction that has no end. It does not count as read, and readers may never see it:
+    /// what is waited for is the place in the log.
+    fn give_up(&mut self, left: Open, time_s: u32, seen_at: SystemTime) {
+        let committed_at = committed_at(left.committed_us, time_s, seen_at);
+        self.awaited.end = Some(LogEnd { is_inside: true, ..self.end.clone() });
+        let position = Position(self.resume().to_string());
+        for keys in left.keys.chunks(KEYS_OF_COMMIT_MAX) {
+            self.ready.push_back(Commit { position: position.clone(), keys: keys.to_vec(), committed_at });
+        }
     }
 
     /// The events of a compressed transaction have no checksums and no places of their own.
@@ -255,7 +306,7 @@ impl Assembler {
         } else if let Some(xid) = after(b"XA COMMIT ") {
             self.release(xid.trim_end_matches(" one phase"), time_s, seen_at);
         } else if let Some(xid) = after(b"XA ROLLBACK ") {
-            self.held.retain(|held| held.xid != xid);
+            self.prepared.roll_back(&xid);
             self.finish(time_s, seen_at);
         } else {
             self.take_sql(sql, time_s, seen_at)?;
@@ -267,10 +318,11 @@ impl Assembler {
     }
 
     fn take_table(&mut self, body: &[u8]) -> Result<(), SourceError> {
-        let Some(open) = &mut self.open else { return Ok(()) };
         let table = TableMap::read(body)?;
         if !table.name.eq_ignore_ascii_case(&self.outbox_table) {
-            open.outbox.remove(&table.table_id);
+            if let Some(open) = &mut self.open {
+                open.outbox.remove(&table.table_id);
+            }
             return Ok(());
         }
         let (table_id, columns) = (table.table_id, table.columns()?);
@@ -283,6 +335,7 @@ impl Assembler {
                 ),
             });
         }
+        let open = self.open.get_or_insert_with(|| Open::new(Gtid::Missing, None));
         if open.outbox.len() < TABLES_MAX || open.outbox.contains_key(&table_id) {
             open.outbox.insert(table_id, columns);
             return Ok(());
@@ -320,15 +373,12 @@ impl Assembler {
     }
 
     fn add_key(&mut self, key: Vec<u8>, time_s: u32, seen_at: SystemTime) -> Result<(), SourceError> {
-        let Some(open) = &mut self.open else { return Ok(()) };
+        let open = self.open.get_or_insert_with(|| Open::new(Gtid::Missing, None));
         if open.known.insert(key.clone()) {
             open.keys.push(key);
         }
         if open.is_xa {
-            let held: usize = self.held.iter().map(|held| held.keys.len()).sum();
-            if held + open.keys.len() > KEYS_HELD_MAX {
-                return Err(too_many_held());
-            }
+            self.prepared.check_room(open.keys.len())?;
         } else if open.keys.len() == KEYS_OF_COMMIT_MAX {
             let part = std::mem::take(&mut open.keys);
             open.known.clear();
@@ -344,6 +394,9 @@ impl Assembler {
     /// The open transaction is committed.
     fn finish(&mut self, time_s: u32, seen_at: SystemTime) {
         if let Some(mut open) = self.open.take() {
+            if open.is_unnumbered() {
+                self.note_unnumbered(&open);
+            }
             let keys = std::mem::take(&mut open.keys);
             self.hand_out(open, keys, time_s, seen_at);
         }
@@ -381,30 +434,36 @@ impl Assembler {
         let before = self.read.clone();
         open.gtid.add_to(&mut self.read);
         self.finished += 1;
-        if !open.keys.is_empty() {
-            self.held.push(Held { xid, keys: open.keys, before });
-        }
-        if self.held.len() > TRANSACTIONS_HELD_MAX {
-            return Err(too_many_held());
-        }
-        Ok(())
+        self.prepared.hold(xid, open.keys, before)
     }
 
     /// A prepared transaction is committed.
     fn release(&mut self, xid: &str, time_s: u32, seen_at: SystemTime) {
-        let Some(open) = self.open.take() else { return };
-        let Some(at) = self.held.iter().position(|held| held.xid == xid) else {
-            // It named no key, or was prepared before the position that we were told to begin at.
-            tracing::info!(xid, "a prepared transaction is committed of which no key is known");
-            return self.hand_out(open, Vec::new(), time_s, seen_at);
-        };
-        // Taken before the keys leave `held`: until the last part of them the position stays before the XA PREPARE.
+        let open = self.open.take().unwrap_or_else(|| Open::new(Gtid::Missing, None));
+        // Taken before the keys leave `prepared`: until the last part of them the position stays before the XA PREPARE.
         let before = Position(self.resume().to_string());
-        let held = self.held.remove(at);
-        if matches!(open.gtid, Gtid::Mariadb { .. }) {
-            self.awaited.xids.push(held.xid);
-        }
-        self.hand_out_from(before, open, held.keys, time_s, seen_at);
+        let held = match self.prepared.commit(xid) {
+            Ok(held) => held,
+            Err(Unknown) => {
+                tracing::warn!(
+                    xid,
+                    "a prepared transaction is committed whose XA PREPARE was not read: unless it was read before a \
+                     restart, the keys that it named ARE NOT DELETED"
+                );
+                self.anomalies.unknown_xids += 1;
+                None
+            }
+        };
+        let keys = match held {
+            Some(held) => {
+                if !matches!(open.gtid, Gtid::Mysql { .. }) {
+                    self.awaited.xids.push(held.xid);
+                }
+                held.keys
+            }
+            None => Vec::new(),
+        };
+        self.hand_out_from(before, open, keys, time_s, seen_at);
     }
 }
 
@@ -420,6 +479,11 @@ impl Open {
             outbox: BTreeMap::new(),
             is_xa: false,
         }
+    }
+
+    /// Says whether it names keys and the log never said which transaction it is.
+    fn is_unnumbered(&self) -> bool {
+        matches!(self.gtid, Gtid::Missing) && !self.keys.is_empty()
     }
 }
 
@@ -442,18 +506,6 @@ impl Gtid {
     }
 }
 
-impl LogEnd {
-    fn advance(&mut self, end: u32) {
-        if end == 0 {
-            return;
-        }
-        let high = self.offset & !0xffff_ffff;
-        let next = high | u64::from(end);
-        // Offsets only grow within a file: a smaller one has passed 2^32.
-        self.offset = if next < self.offset { next + (1 << 32) } else { next };
-    }
-}
-
 /// When a transaction was committed: what the server says, where it says it. Otherwise the log knows only the whole
 /// second, so this is the moment at which we saw the event, or the end of that second when it was seen later. Latency
 /// measured from it is too short by up to a second when the log is read late, and never too long by the rounding.
@@ -464,104 +516,5 @@ fn committed_at(committed_us: Option<u64>, time_s: u32, seen_at: SystemTime) -> 
     }
 }
 
-fn too_many_held() -> SourceError {
-    SourceError::Unusable {
-        why: format!(
-            "prepared transactions hold over {KEYS_HELD_MAX} keys, or too many wait: commit or roll back what XA RECOVER \
-             lists, then start again"
-        ),
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::{Assembler, LogEnd};
-    use crate::source::mysql::gtid::{GtidList, Progress};
-    use proptest::prelude::*;
-    use std::time::UNIX_EPOCH;
-
-    fn assembler(has_checksum: bool) -> Assembler {
-        Assembler::new("lookaside_outbox", Progress::Mariadb(GtidList::default()), has_checksum)
-    }
-
-    fn event(kind: u8, body: &[u8]) -> Vec<u8> {
-        let length = u32::try_from(19 + body.len()).expect("a short event");
-        let mut bytes = vec![1, 0, 0, 0, kind, 1, 0, 0, 0];
-        bytes.extend_from_slice(&length.to_le_bytes());
-        bytes.extend_from_slice(&[100, 0, 0, 0, 0, 0]);
-        bytes.extend_from_slice(body);
-        bytes
-    }
-
-    /// A transaction of MariaDB that inserts one row into the outbox.
-    fn outbox_transaction() -> Vec<Vec<u8>> {
-        let mut table = vec![7, 0, 0, 0, 0, 0, 0, 0, 3];
-        table.extend_from_slice(b"app\0\x10lookaside_outbox\0\x02\x0f\x03\x02\xfa\0\x03");
-        vec![
-            event(162, &[9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 0, 0, 0, 0, 0, 0]),
-            event(160, b"INSERT INTO lookaside_outbox VALUES ('out', 1) /* lookaside: said */"),
-            event(19, &table),
-            event(23, b"\x07\0\0\0\0\0\x01\0\x02\x03\0\x03out\x01\0\0\0"),
-            event(16, &[0; 8]),
-        ]
-    }
-
-    #[test]
-    fn a_transaction_is_put_together() {
-        let mut assembler = assembler(false);
-        for bytes in outbox_transaction() {
-            assert!(assembler.ready().is_empty(), "nothing before the end");
-            assembler.take(&bytes, UNIX_EPOCH).expect("good events");
-        }
-        let commit = assembler.ready().pop_front().expect("a commit");
-        assert_eq!(commit.keys, [b"said".to_vec(), b"out".to_vec()]);
-        assert_eq!(commit.position.0, "0-1-9");
-    }
-
-    #[test]
-    fn offsets_grow_over_4_gib() {
-        let mut end = LogEnd { offset: 0xffff_fff0, ..LogEnd::default() };
-        end.advance(0);
-        assert_eq!(end.offset, 0xffff_fff0, "not said is not changed");
-        end.advance(0x10);
-        assert_eq!(end.offset, 0x1_0000_0010);
-        end.advance(0x20);
-        assert_eq!(end.offset, 0x1_0000_0020);
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(2_000))]
-
-        /// Whatever a server sends, there is an answer and not a panic.
-        #[test]
-        fn no_bytes_make_it_panic(
-            events in prop::collection::vec((any::<u8>(), prop::collection::vec(any::<u8>(), 0..80)), 0..8),
-            has_checksum: bool,
-        ) {
-            let mut assembler = assembler(has_checksum);
-            for (kind, body) in events {
-                let _ = assembler.take(&event(kind, &body), UNIX_EPOCH);
-                let _ = assembler.take(&body, UNIX_EPOCH);
-            }
-        }
-
-        /// Good events with some bytes changed or cut off get further in than noise does.
-        #[test]
-        fn no_damage_makes_it_panic(
-            changes in prop::collection::vec((0_usize..5, any::<prop::sample::Index>(), any::<u8>()), 1..4),
-            cut in (0_usize..5, any::<prop::sample::Index>()),
-        ) {
-            let mut events = outbox_transaction();
-            for (which, at, byte) in changes {
-                let at = at.index(events[which].len());
-                events[which][at] = byte;
-            }
-            let length = cut.1.index(events[cut.0].len()) + 1;
-            events[cut.0].truncate(length);
-            let mut assembler = assembler(false);
-            for bytes in events {
-                let _ = assembler.take(&bytes, UNIX_EPOCH);
-            }
-        }
-    }
-}
+mod tests;
