@@ -1,16 +1,22 @@
 //! How deletes reach a cluster: through one of its routers, the next one when that fails (§4.1: batches go "to a set
 //! of dedicated servers running mcrouter instances in each frontend cluster").
 //!
-//! A delete counts as applied when a router said `DELETED` or `NOT_FOUND`: most deletes find nothing (§4.1 of the
-//! paper: 4 % do). Anything else is a reason to send it again. That an answer got lost does no harm: deletes are
-//! idempotent.
+//! | a router said | verdict |
+//! |---|---|
+//! | `DELETED`, `NOT_FOUND` | applied: most deletes find nothing (§4.1 of the paper: 4 % find something) |
+//! | `SERVER_ERROR no route: ...` | unroutable: a key like `/api/v1/users` names a tree that the router does not have |
+//! | anything else, or nothing | refused: a reason to send it again |
+//!
+//! That an answer got lost does no harm: deletes are idempotent. An unroutable key is done with, since nothing can be
+//! cached under it through that router either. But a router that knows no way for *deletes* is refused: other
+//! operations may reach the key.
 //!
 //! Absent on purpose: waiting and trying again. What failed at every router goes back to the pipeline.
 
 use bytes::Bytes;
 use lookaside_client::Network;
 use lookaside_protocol::{ErrorReply, Operation, Reply, Request};
-use lookaside_routing::{Batch, BoxFuture, Destination, Outcome};
+use lookaside_routing::{Batch, BoxFuture, Destination, NO_POLICY, NO_ROUTE, Outcome};
 use std::{
     io,
     sync::{
@@ -26,13 +32,31 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest line that can answer a flush.
 const FLUSH_ANSWER_BYTES_MAX: usize = 1024;
 
-/// Why a delete is not known to be applied.
+/// Why a delete, or a flush, is not known to be applied.
 pub type Refusal = String;
+
+/// What became of a delete.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The key is gone.
+    Applied,
+    /// The cluster's routers lead nowhere for this key, in their words: nothing to delete, and nothing to try again.
+    Unroutable(String),
+    /// It is not known to be applied: to be sent again.
+    Refused(Refusal),
+}
+
+impl Verdict {
+    /// Whether the delete need not be sent again.
+    pub fn is_settled(&self) -> bool {
+        !matches!(self, Verdict::Refused(_))
+    }
+}
 
 /// A way to one cluster.
 pub trait Delivery: Send + Sync {
-    /// Deletes `keys`: for each, in order, whether it has been applied.
-    fn delete(&self, keys: Vec<Bytes>) -> BoxFuture<'_, Vec<Result<(), Refusal>>>;
+    /// Deletes `keys`: for each, in order, what became of it.
+    fn delete(&self, keys: Vec<Bytes>) -> BoxFuture<'_, Vec<Verdict>>;
 
     /// Empties the whole cluster, for when deletes have been lost. Routers do that only if they were told to.
     fn flush(&self) -> BoxFuture<'_, Result<(), Refusal>>;
@@ -59,8 +83,8 @@ impl Routers {
         (0..self.routers.len()).map(move |step| (first + step) % self.routers.len()).map(|at| (at, &self.routers[at]))
     }
 
-    async fn delete_through_any(&self, keys: Vec<Bytes>) -> Vec<Result<(), Refusal>> {
-        let mut verdicts: Vec<Result<(), Refusal>> = vec![Err("not sent".to_string()); keys.len()];
+    async fn delete_through_any(&self, keys: Vec<Bytes>) -> Vec<Verdict> {
+        let mut verdicts: Vec<Verdict> = vec![Verdict::Refused("not sent".to_string()); keys.len()];
         let mut left: Vec<usize> = (0..keys.len()).collect();
         for (at, router) in self.in_turn() {
             let batch: Batch = left.iter().map(|&index| delete(keys[index].clone())).collect();
@@ -72,7 +96,7 @@ impl Routers {
                 .zip(outcomes)
                 .filter_map(|(index, outcome)| {
                     verdicts[index] = verdict(outcome, router);
-                    verdicts[index].is_err().then_some(index)
+                    (!verdicts[index].is_settled()).then_some(index)
                 })
                 .collect();
             if unanswered == 0 {
@@ -104,7 +128,7 @@ impl Routers {
 }
 
 impl Delivery for Routers {
-    fn delete(&self, keys: Vec<Bytes>) -> BoxFuture<'_, Vec<Result<(), Refusal>>> {
+    fn delete(&self, keys: Vec<Bytes>) -> BoxFuture<'_, Vec<Verdict>> {
         Box::pin(self.delete_through_any(keys))
     }
 
@@ -128,17 +152,26 @@ fn delete(key: Bytes) -> Request<Bytes> {
     Request { key, operation: Operation::Delete { hold_off_ms: 0 } }
 }
 
-fn verdict(outcome: Outcome, router: &Arc<dyn Destination>) -> Result<(), Refusal> {
+fn verdict(outcome: Outcome, router: &Arc<dyn Destination>) -> Verdict {
+    let router = router.address();
     match outcome {
-        Ok(Reply::Deleted | Reply::NotFound) => Ok(()),
+        Ok(Reply::Deleted | Reply::NotFound) => Verdict::Applied,
+        Ok(Reply::Error(ErrorReply::Server(why))) if leads_nowhere(&why) => {
+            Verdict::Unroutable(format!("router {router} says: {}", String::from_utf8_lossy(&why)))
+        }
         Ok(Reply::Error(error)) => {
             let why = match &error {
                 ErrorReply::Unknown => "ERROR".into(),
                 ErrorReply::Client(why) | ErrorReply::Server(why) => String::from_utf8_lossy(why),
             };
-            Err(format!("router {} refused: {why}", router.address()))
+            Verdict::Refused(format!("router {router} refused: {why}"))
         }
-        Ok(other) => Err(format!("router {} answered a delete with {other:?}", router.address())),
-        Err(failure) => Err(format!("router {}: {failure}", router.address())),
+        Ok(other) => Verdict::Refused(format!("router {router} answered a delete with {other:?}")),
+        Err(failure) => Verdict::Refused(format!("router {router}: {failure}")),
     }
+}
+
+/// Whether a router's words mean that no operation reaches the key.
+fn leads_nowhere(why: &[u8]) -> bool {
+    why.strip_prefix(NO_ROUTE.as_bytes()).is_some_and(|why| !why.starts_with(NO_POLICY.as_bytes()))
 }

@@ -9,8 +9,8 @@
 //! Each cluster has a pipeline of its own, from its own durable position, so a cluster that is down delays no other.
 //!
 //! * [`source`]: databases and their logs ([`source::sqlite`], [`source::mysql`]); [`keys`]: what in a log is a key.
-//! * [`reader`]: opens, reads, gates, and opens again. [`window`]: what is owed, and when. [`delivery`]: through which
-//!   router. [`positions`]: what a restart goes on from. [`pipeline`] is all of these for one cluster.
+//! * [`reader`]: opens, reads, gates, and opens again. [`window`]: what is owed, and when (`failing`: what was refused, `trouble`: how
+//!   that is told). [`delivery`]: through which router. [`positions`]: what a restart goes on from. [`pipeline`] is all of these for one cluster.
 //! * [`daemon`] puts pipelines, sockets, files and signals together; [`options`] is its command line,
 //!   [`stats_endpoint`] what observers ask, [`statistics`] what they are told.
 //!
@@ -24,6 +24,7 @@
 
 pub mod daemon;
 pub mod delivery;
+mod failing;
 pub mod keys;
 pub mod options;
 pub mod pipeline;
@@ -32,6 +33,7 @@ pub mod reader;
 pub mod source;
 pub mod statistics;
 pub mod stats_endpoint;
+mod trouble;
 pub mod window;
 
 pub use source::{Commit, Commits, Log, Opened, Position, Source, SourceError, Start};

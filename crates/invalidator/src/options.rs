@@ -68,7 +68,7 @@ pub struct Options {
     #[arg(long, value_name = "BATCHES", default_value_t = 4, value_parser = value_parser!(u32).range(1..=1_000))]
     pub batches_in_flight_max: u32,
     /// The most keys owed to one cluster that are held in memory (some 300 bytes each); beyond that the database's
-    /// log holds them
+    /// log holds them. Keys whose deletes fail are held besides, up to 1,000,000 of them or 64 MiB
     #[arg(long, value_name = "KEYS", default_value_t = 65_536, value_parser = value_parser!(u32).range(1..=90_000))]
     pub window_keys_max: u32,
     /// The position is saved this many milliseconds after it moved. Longer means fewer writes to the disk, and more

@@ -7,8 +7,11 @@
 //! It runs as one future that drops all its work when it is dropped. Nothing is shared with the pipelines of other
 //! clusters but the database, so a cluster that is down delays no other.
 //!
-//! * A key that is not acknowledged is sent again, later and later, until it is. Others go on meanwhile.
-//! * The window bounds what is owed; when it is full the reader waits, and the database's log keeps the rest.
+//! * A key that is not acknowledged is sent again, later and later, until it is. Others go on meanwhile: keys that fail
+//!   take no room in the window, and never all of the batches.
+//! * The window bounds what is owed; when it is full the reader waits, and the database's log keeps the rest. That
+//!   keys fail is a state of its own, and so is that too many fail for reading to go on.
+//! * No commit is taken before the first position is on disk: the next start would begin at a later present.
 //! * The position on disk never passes a commit that is owed a delete. After a crash, deletes are sent again: at least
 //!   once.
 //! * Batches make themselves: up to [`Options::batches_in_flight_max`] travel at once, and what arrives while they do
@@ -16,10 +19,11 @@
 
 use crate::{
     Commits, Log, Position, Start,
-    delivery::{Delivery, Refusal},
+    delivery::{Delivery, Verdict},
     positions::{PositionError, PositionStore, Record},
     reader::{Ended, OnPositionLost, Passed, Reader},
     statistics::{ClusterStatistics, State, Statistics},
+    trouble::{Condition, Herald, Pace},
     window::{Limits, OutBatch, Window},
 };
 use std::{
@@ -34,6 +38,11 @@ use tokio::{
 
 /// How long a pipeline that is asked to stop waits for the answers to what it has sent.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(1);
+
+/// The most keys of one cluster that fail before reading waits.
+pub const FAILING_KEYS_MAX: usize = 1_000_000;
+/// The most bytes of those keys.
+pub const FAILING_BYTES_MAX: usize = 64 << 20;
 
 /// Tells the time of day. Given by the caller, so that a simulation can have its own.
 pub type WallClock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
@@ -60,6 +69,8 @@ impl Default for Options {
         Options {
             limits: Limits {
                 keys_max: 65_536,
+                failing_keys_max: FAILING_KEYS_MAX,
+                failing_bytes_max: FAILING_BYTES_MAX,
                 batch_keys_max: 1_000,
                 batch_bytes_max: 65_536,
                 retry_min: Duration::from_millis(10),
@@ -112,8 +123,15 @@ impl Pipeline {
             }
             .run(),
         );
-        let mut running =
-            Running { pipeline: self, figures, window: None, held: None, work: Work::default(), failing: false };
+        let mut running = Running {
+            pipeline: self,
+            figures,
+            window: None,
+            recorded: false,
+            held: None,
+            work: Work::default(),
+            voice: Voice::default(),
+        };
         let ended = running.run(passed, reader, &mut shutdown).await;
         running.finish().await;
         running
@@ -128,15 +146,35 @@ impl Pipeline {
 struct Work {
     tasks: JoinSet<Done>,
     batches: usize,
+    /// How many of the batches hold keys that have failed before.
+    retries: usize,
     saving: bool,
     /// When the position is to be saved next.
     save_at: Option<Instant>,
 }
 
+impl Work {
+    /// Keys that have failed before leave one batch to the others, where there are several: a server that hangs holds
+    /// up the batches of its keys.
+    fn may_retry(&self, batches_max: usize) -> bool {
+        self.batches < batches_max && self.retries < (batches_max - 1).max(1)
+    }
+}
+
 /// A piece of work that has been done.
 enum Done {
-    Batch(OutBatch, Vec<Result<(), Refusal>>),
+    Batch(OutBatch, Vec<Verdict>),
     Saved(Record, Result<(), PositionError>),
+}
+
+/// What is said of trouble, and when it was said last.
+#[derive(Default)]
+struct Voice {
+    herald: Herald,
+    /// Why the last delete that failed did.
+    why: String,
+    unroutable: Pace,
+    unsaved: Pace,
 }
 
 struct Running {
@@ -144,11 +182,12 @@ struct Running {
     figures: Arc<ClusterStatistics>,
     /// The identity of the log and what is owed; known when the reader has begun.
     window: Option<(String, Window)>,
+    /// Whether a position has been saved.
+    recorded: bool,
     /// Read, and waiting for room.
     held: Option<Commits>,
     work: Work,
-    /// Whether the last batch brought a failure.
-    failing: bool,
+    voice: Voice,
 }
 
 impl Running {
@@ -162,6 +201,7 @@ impl Running {
         loop {
             self.admit();
             self.send();
+            self.tell();
             self.save_when_due();
             if self.is_idle()
                 && let Some(ended) = ended.take()
@@ -173,7 +213,7 @@ impl Running {
                 biased;
                 () = asked_to_stop(shutdown) => return Ok(()),
                 Some(done) = self.work.tasks.join_next() => self.done(done.expect("neither a delivery nor a save panics")),
-                next = passed.recv(), if self.held.is_none() && ended.is_none() => match next {
+                next = passed.recv(), if self.takes() && ended.is_none() => match next {
                     Some(Passed::From { log, position }) => self.begin(log, position),
                     Some(Passed::Commits(commits)) => self.held = Some(commits),
                     None => {
@@ -184,6 +224,11 @@ impl Running {
                 () = sleep_until(timer.unwrap_or_else(Instant::now)), if timer.is_some() => {}
             }
         }
+    }
+
+    /// Whether more may be taken from the reader.
+    fn takes(&self) -> bool {
+        self.held.is_none() && (self.window.is_none() || self.recorded)
     }
 
     /// What has been read is still delivered.
@@ -225,9 +270,11 @@ impl Running {
     fn send(&mut self) {
         let Some((_, window)) = &mut self.window else { return };
         while self.work.batches < self.pipeline.options.batches_in_flight_max {
-            let Some(batch) = window.batch(Instant::now()) else { return };
+            let may_retry = self.work.may_retry(self.pipeline.options.batches_in_flight_max);
+            let Some(batch) = window.batch(Instant::now(), may_retry) else { return };
             let keys = batch.keys();
             self.work.batches += 1;
+            self.work.retries += usize::from(batch.is_retry());
             self.figures.batches.add(1);
             self.figures.batch_keys.add(keys.len() as u64);
             let delivery = self.pipeline.delivery.clone();
@@ -245,16 +292,14 @@ impl Running {
         }
     }
 
-    fn settle(&mut self, batch: OutBatch, verdicts: &[Result<(), Refusal>]) {
+    fn settle(&mut self, batch: OutBatch, verdicts: &[Verdict]) {
         self.work.batches -= 1;
-        let applied: Vec<bool> = verdicts.iter().map(Result::is_ok).collect();
-        let mut failed = verdicts.iter().filter_map(|verdict| verdict.as_ref().err());
-        self.figures.retried.add(failed.clone().count() as u64);
-        self.tell_change(failed.next());
-        self.figures.invalidations.add(applied.iter().filter(|&&applied| applied).count() as u64);
+        self.work.retries -= usize::from(batch.is_retry());
+        self.count(&batch, verdicts);
+        let settled: Vec<bool> = verdicts.iter().map(Verdict::is_settled).collect();
         let (_, window) = self.window.as_mut().expect("a batch comes from a window");
         let before = window.position().clone();
-        let paid = window.settle(batch, &applied, Instant::now());
+        let paid = window.settle(batch, &settled, Instant::now());
         let moved = *window.position() != before;
         let now = (self.pipeline.wall)();
         for commit in paid {
@@ -266,23 +311,75 @@ impl Running {
         self.report_lag();
     }
 
-    /// Says once that a cluster fails, and once that it no longer does.
-    fn tell_change(&mut self, why: Option<&Refusal>) {
-        let cluster = &self.figures.name;
-        match why {
-            Some(why) if !self.failing => {
-                tracing::warn!(cluster, why, "deletes are not acknowledged; they are kept and sent again");
+    fn count(&mut self, batch: &OutBatch, verdicts: &[Verdict]) {
+        let mut refused = None;
+        for (index, verdict) in verdicts.iter().enumerate() {
+            match verdict {
+                Verdict::Applied => self.figures.invalidations.add(1),
+                Verdict::Unroutable(why) => {
+                    self.figures.unroutable.add(1);
+                    if self.voice.unroutable.allows(Instant::now()) {
+                        let key = String::from_utf8_lossy(&batch.keys()[index]).into_owned();
+                        tracing::warn!(
+                            cluster = self.figures.name,
+                            key,
+                            why,
+                            "a key that the cluster's routers have no route for: nothing to delete there"
+                        );
+                    }
+                }
+                Verdict::Refused(why) => {
+                    self.figures.retried.add(1);
+                    refused.get_or_insert(why);
+                }
             }
-            None if self.failing => tracing::info!(cluster, "deletes are acknowledged again"),
-            _ => {}
         }
-        self.failing = why.is_some();
+        if let Some(why) = refused {
+            self.voice.why.clone_from(why);
+        }
+    }
+
+    /// Says how deletes fare: in the state at once, in the log when that has changed.
+    fn tell(&mut self) {
+        let Some((_, window)) = &self.window else { return };
+        let (keys, key_bytes) = window.failing();
+        let condition = match (keys, window.is_blocked() && self.held.is_some()) {
+            (0, _) => Condition::Fine,
+            (_, false) => Condition::Retrying,
+            (_, true) => Condition::Blocked,
+        };
+        let (cluster, why) = (&self.figures.name, &self.voice.why);
+        self.figures.set_trouble(match condition {
+            Condition::Fine => None,
+            Condition::Retrying => Some(State::Retrying(why.clone())),
+            Condition::Blocked => Some(State::Blocked(format!(
+                "deletes of {keys} keys ({key_bytes} bytes) are not acknowledged, so reading waits: {why}"
+            ))),
+        });
+        match self.voice.herald.tell(condition, Instant::now()) {
+            None => {}
+            Some(Condition::Fine) => tracing::info!(cluster, "all deletes are acknowledged again"),
+            Some(Condition::Retrying) => {
+                tracing::warn!(cluster, keys, why, "deletes are not acknowledged; they are kept and sent again");
+            }
+            Some(Condition::Blocked) => tracing::error!(
+                cluster,
+                keys,
+                key_bytes,
+                why,
+                "too many deletes are not acknowledged: reading waits, and all of this cluster's keys grow stale"
+            ),
+        }
     }
 
     fn report_lag(&self) {
         let held = self.held.iter().flat_map(|held| &held.commits).map(|commit| commit.keys.len()).sum::<usize>();
         let owed = self.window.as_ref().map_or(0, |(_, window)| window.keys());
         self.figures.set_lag_keys(owed + held);
+        if let Some((_, window)) = &self.window {
+            self.figures.set_failing(window.failing());
+            self.figures.set_commits_merged(window.merged());
+        }
     }
 
     fn save_soon(&mut self) {
@@ -312,11 +409,16 @@ impl Running {
     fn saved(&mut self, record: Record, result: Result<(), PositionError>) {
         self.work.saving = false;
         match result {
-            Ok(()) => self.figures.set_saved(record.position),
+            Ok(()) => {
+                self.recorded = true;
+                self.figures.set_saved(record.position);
+            }
             Err(why) => {
                 // An older position on disk costs repeated deletes after a crash, and loses none.
                 self.figures.save_failures.add(1);
-                tracing::error!(cluster = self.figures.name, %why, "the position was not saved; it is tried again");
+                if self.voice.unsaved.allows(Instant::now()) {
+                    tracing::error!(cluster = self.figures.name, %why, "the position was not saved; it is tried again");
+                }
                 self.save_soon();
             }
         }
@@ -324,10 +426,10 @@ impl Running {
 
     /// When to look again though nothing has come.
     fn timer(&self) -> Option<Instant> {
-        let may_send = self.work.batches < self.pipeline.options.batches_in_flight_max;
-        let retry = self.window.as_ref().filter(|_| may_send).and_then(|(_, window)| window.next_retry());
+        let may_retry = self.work.may_retry(self.pipeline.options.batches_in_flight_max);
+        let retry = self.window.as_ref().filter(|_| may_retry).and_then(|(_, window)| window.next_retry());
         let save = self.work.save_at.filter(|_| !self.work.saving);
-        [retry, save].into_iter().flatten().min()
+        [retry, save, self.voice.herald.next()].into_iter().flatten().min()
     }
 
     fn is_idle(&self) -> bool {

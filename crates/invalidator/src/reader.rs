@@ -18,9 +18,13 @@ use crate::{
     delivery::Delivery,
     positions::{PositionError, PositionStore},
     statistics::{ClusterStatistics, State},
+    trouble::Pace,
 };
 use std::{convert::Infallible, sync::Arc, time::Duration};
-use tokio::{sync::mpsc, time::sleep};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep},
+};
 
 /// The wait after the first failure of a source; doubles up to the longest.
 const RETRY_MIN: Duration = Duration::from_millis(50);
@@ -112,9 +116,10 @@ impl Reader {
         let mut from = record.as_ref().map(|record| record.position.clone());
         let mut log = record.map(|record| record.log);
         let mut wait = RETRY_MIN;
+        let (mut failed, mut reading) = (Pace::default(), Pace::default());
         loop {
             let before = from.clone();
-            let Err(mut stop) = self.attempt(&mut log, &mut from).await;
+            let Err(mut stop) = self.attempt(&mut log, &mut from, &mut reading).await;
             if let Stop::Lost(error) = stop {
                 match self.recover(error, &log, &mut from).await {
                     Ok(()) => continue,
@@ -131,7 +136,9 @@ impl Reader {
                 wait = RETRY_MIN;
             }
             self.statistics.source_failures.add(1);
-            tracing::warn!(cluster = self.statistics.name, why, "reading the commit log failed; it is tried again");
+            if failed.allows(Instant::now()) {
+                tracing::warn!(cluster = self.statistics.name, why, "reading the commit log failed; it is tried again");
+            }
             self.statistics.set_state(State::SourceFailing(why));
             sleep(wait).await;
             wait = (wait * 2).min(RETRY_MAX);
@@ -139,7 +146,12 @@ impl Reader {
     }
 
     /// Reads from one source until it fails. `log` is the identity that `from` belongs to.
-    async fn attempt(&self, log: &mut Option<String>, from: &mut Option<Position>) -> Result<Infallible, Stop> {
+    async fn attempt(
+        &self,
+        log: &mut Option<String>,
+        from: &mut Option<Position>,
+        reading: &mut Pace,
+    ) -> Result<Infallible, Stop> {
         let actual = self.log.identity().await?;
         let saved = log.get_or_insert_with(|| actual.clone());
         if *saved != actual {
@@ -148,7 +160,10 @@ impl Reader {
         let start = from.clone().map_or_else(|| self.start.clone(), Start::At);
         let mut opened = self.log.open(&start).await?;
         let position = opened.position.clone();
-        tracing::info!(cluster = self.statistics.name, log = actual, position = position.0, "reading the commit log");
+        if reading.allows(Instant::now()) {
+            let cluster = &self.statistics.name;
+            tracing::info!(cluster, log = actual, position = position.0, "reading the commit log");
+        }
         self.hand_over(Passed::From { log: actual, position: position.clone() }).await?;
         *from = Some(position);
         self.statistics.set_state(State::Running);

@@ -30,8 +30,12 @@ pub enum State {
     /// Not connected yet.
     #[default]
     Starting,
-    /// Reading and delivering.
+    /// Reading and delivering, and nothing fails. Said once a position is on disk.
     Running,
+    /// Deletes of some keys are not acknowledged, for this reason: they are kept and sent again; the others go on.
+    Retrying(String),
+    /// So many keys fail, for this reason, that reading waits.
+    Blocked(String),
     /// The source fails, for this reason; it is tried again.
     SourceFailing(String),
     /// At an end, for this reason.
@@ -67,7 +71,9 @@ pub struct ClusterStatistics {
     pub batches: Counter,
     /// Keys in those batches.
     pub batch_keys: Counter,
-    /// Commits of which every delete was acknowledged.
+    /// Deletes that no router has a way for: nothing can be cached there, so they are done with.
+    pub unroutable: Counter,
+    /// Commits that were followed until every delete was acknowledged.
     pub commits: Counter,
     /// How often the source failed.
     pub source_failures: Counter,
@@ -76,14 +82,37 @@ pub struct ClusterStatistics {
     /// How often the position could not be saved.
     pub save_failures: Counter,
     lag_keys: AtomicU64,
+    failing_keys: AtomicU64,
+    failing_key_bytes: AtomicU64,
+    commits_merged: AtomicU64,
     changing: Mutex<Changing>,
 }
 
 #[derive(Debug)]
 struct Changing {
+    /// Of reading; what is told of it depends on the others.
     state: State,
+    /// Of delivering: retrying or blocked.
+    trouble: Option<State>,
     saved: Option<Position>,
     latency_us: Histogram<u64>,
+}
+
+impl Default for Changing {
+    fn default() -> Changing {
+        Changing { state: State::Starting, trouble: None, saved: None, latency_us: histogram() }
+    }
+}
+
+impl Changing {
+    /// A killed daemon begins anew at another present unless its position is on disk: until then it does not run.
+    fn state(&self) -> &State {
+        match (&self.state, &self.saved) {
+            (State::Running, None) => &State::Starting,
+            (State::Running, Some(_)) => self.trouble.as_ref().unwrap_or(&State::Running),
+            (other, _) => other,
+        }
+    }
 }
 
 impl ClusterStatistics {
@@ -94,23 +123,32 @@ impl ClusterStatistics {
             retried: Counter::default(),
             batches: Counter::default(),
             batch_keys: Counter::default(),
+            unroutable: Counter::default(),
             commits: Counter::default(),
             source_failures: Counter::default(),
             positions_lost: Counter::default(),
             save_failures: Counter::default(),
             lag_keys: AtomicU64::new(0),
-            changing: Mutex::new(Changing { state: State::Starting, saved: None, latency_us: histogram() }),
+            failing_keys: AtomicU64::new(0),
+            failing_key_bytes: AtomicU64::new(0),
+            commits_merged: AtomicU64::new(0),
+            changing: Mutex::new(Changing::default()),
         }
     }
 
-    /// The pipeline does something else from now on.
+    /// Reading does something else from now on.
     pub fn set_state(&self, state: State) {
         locked(&self.changing).state = state;
     }
 
     /// What the pipeline is doing.
     pub fn state(&self) -> State {
-        locked(&self.changing).state.clone()
+        locked(&self.changing).state().clone()
+    }
+
+    /// Deletes fail, or (None) no longer.
+    pub(crate) fn set_trouble(&self, trouble: Option<State>) {
+        locked(&self.changing).trouble = trouble;
     }
 
     /// The position that a restart would go on from.
@@ -124,6 +162,15 @@ impl ClusterStatistics {
 
     pub(crate) fn set_lag_keys(&self, keys: usize) {
         self.lag_keys.store(keys as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_failing(&self, (keys, key_bytes): (usize, usize)) {
+        self.failing_keys.store(keys as u64, Ordering::Relaxed);
+        self.failing_key_bytes.store(key_bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_commits_merged(&self, commits: u64) {
+        self.commits_merged.store(commits, Ordering::Relaxed);
     }
 }
 
@@ -174,6 +221,7 @@ impl Statistics {
         let mut lines = Lines(Vec::new());
         lines.add("invalidations_total", sum(|c| &c.invalidations));
         lines.add("invalidations_retried", sum(|c| &c.retried));
+        lines.add("unroutable", sum(|c| &c.unroutable));
         lines.add("batches", batches);
         lines.add("keys_per_batch", format!("{:.2}", batch_keys as f64 / batches.max(1) as f64));
         lines.add("source_failures", sum(|c| &c.source_failures));
@@ -239,9 +287,11 @@ impl Lines {
     fn cluster(&mut self, cluster: &ClusterStatistics) {
         let prefix = format!("cluster:{}:", cluster.name);
         let changing = locked(&cluster.changing);
-        let (state, why) = match &changing.state {
+        let (state, why) = match changing.state() {
             State::Starting => ("starting", None),
             State::Running => ("running", None),
+            State::Retrying(why) => ("retrying", Some(why)),
+            State::Blocked(why) => ("blocked", Some(why)),
             State::SourceFailing(why) => ("source_failing", Some(why)),
             State::Stopped(why) => ("stopped", Some(why)),
         };
@@ -251,7 +301,11 @@ impl Lines {
         }
         self.add(format!("{prefix}position"), changing.saved.as_ref().map_or("-", |position| &position.0));
         self.add(format!("{prefix}lag_keys"), cluster.lag_keys.load(Ordering::Relaxed));
+        self.add(format!("{prefix}failing_keys"), cluster.failing_keys.load(Ordering::Relaxed));
+        self.add(format!("{prefix}failing_key_bytes"), cluster.failing_key_bytes.load(Ordering::Relaxed));
+        self.add(format!("{prefix}unroutable"), cluster.unroutable.get());
         self.add(format!("{prefix}commits"), cluster.commits.get());
+        self.add(format!("{prefix}commits_merged"), cluster.commits_merged.load(Ordering::Relaxed));
         self.add(format!("{prefix}invalidations"), cluster.invalidations.get());
         self.add(format!("{prefix}retried"), cluster.retried.get());
         self.add(format!("{prefix}batches"), cluster.batches.get());

@@ -2,9 +2,11 @@
 
 use bytes::Bytes;
 use lookaside_client::{Listener, Network, Stream};
-use lookaside_invalidator::delivery::{Delivery, Routers};
-use lookaside_protocol::{ErrorReply, Operation, Reply};
-use lookaside_routing::{Address, Batch, BoxFuture, Destination, Failure, Outcome, Outcomes};
+use lookaside_invalidator::delivery::{Delivery, Routers, Verdict};
+use lookaside_protocol::{ErrorReply, Operation, Reply, Request};
+use lookaside_routing::{
+    Address, Batch, BoxFuture, Context as Asked, Destination, Failure, OperationSelectorRoute, Outcome, Outcomes, Route,
+};
 use std::{
     io,
     net::IpAddr,
@@ -65,7 +67,7 @@ fn through(routers: &[&Arc<Router>]) -> Routers {
 
 async fn delete(routers: &Routers, keys: &[&str]) -> Vec<bool> {
     let keys = keys.iter().map(|key| Bytes::copy_from_slice(key.as_bytes())).collect();
-    routers.delete(keys).await.iter().map(Result::is_ok).collect()
+    routers.delete(keys).await.iter().map(|verdict| *verdict == Verdict::Applied).collect()
 }
 
 #[tokio::test]
@@ -107,8 +109,36 @@ async fn a_refusal_is_the_clusters_and_no_other_router_is_asked() {
     let routers = through(&[&first, &second]);
     assert_eq!(delete(&routers, &["a", "refused"]).await, [true, false]);
     assert_eq!(second.asked(), [""; 0]);
-    let why = routers.delete(vec![Bytes::from_static(b"refused")]).await.remove(0).expect_err("it is refused");
+    let Verdict::Refused(why) = routers.delete(vec![Bytes::from_static(b"refused")]).await.remove(0) else {
+        panic!("it is refused");
+    };
     assert!(why.contains("1:1") && why.contains("out of order"), "{why}");
+}
+
+/// A key that looks like a path names a tree of routes that the router does not have. Its delete was sent again for
+/// ever, and the position never moved on.
+#[tokio::test]
+async fn what_a_router_has_no_route_for_is_settled_in_the_routers_own_words() {
+    let says = |failure: &Failure| format!("{failure}: key /api/v1/users");
+    let verdict = async |says: String| {
+        let router = Router::new("r:1", Ok(Reply::Error(ErrorReply::Server(says.into()))));
+        through(&[&router]).delete(vec![Bytes::from_static(b"/api/v1/users")]).await.remove(0)
+    };
+    let unknown = says(&Failure::NoRoute("no tree is named /api/v1/".into()));
+    assert_eq!(verdict(unknown.clone()).await, Verdict::Unroutable(format!("router r:1 says: {unknown}")));
+    assert!(verdict(unknown).await.is_settled());
+    assert!(!verdict(says(&Failure::TakenOut)).await.is_settled());
+}
+
+/// Where only deletes lead nowhere, gets may still find what ought to have been deleted.
+#[tokio::test]
+async fn a_router_without_a_way_for_deletes_is_no_reason_to_settle() {
+    let selector = OperationSelectorRoute::new(None, []);
+    let request = Request { key: Bytes::from_static(b"a"), operation: Operation::Delete { hold_off_ms: 0 } };
+    let outcome = selector.route(Batch::from([request]), &Asked::default()).await.remove(0);
+    let says = outcome.expect_err("it has no policy").to_string();
+    let router = Router::new("r:1", Ok(Reply::Error(ErrorReply::Server(says.into()))));
+    assert!(!through(&[&router]).delete(vec![Bytes::from_static(b"a")]).await[0].is_settled());
 }
 
 #[tokio::test]

@@ -201,12 +201,13 @@ async fn the_first_start_remembers_where_now_was() {
     assert_eq!((region.clusters[0].0.deletes_of("old"), region.clusters[0].0.deletes_of("while down")), (0, 1));
 }
 
-/// Random commits, slow visibility, failing deletes, lost answers, a failing database, and crashes at any moment. The
+/// Random commits, slow visibility, failing deletes, dead servers, lost answers, a failing database, and crashes at any moment. The
 /// disk of the fakes checks at every save that the position passes no commit that is owed a delete.
 async fn live(seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut region = Region::new(1);
     region.options.limits.keys_max = rng.usize(1..40);
+    region.options.limits.failing_keys_max = rng.usize(1..12);
     region.options.limits.batch_keys_max = rng.usize(1..8);
     region.options.read_keys_max = rng.usize(1..8);
     region.options.batches_in_flight_max = rng.usize(1..4);
@@ -218,7 +219,11 @@ async fn live(seed: u64) {
     region.database.inside().rng = rng.fork();
     let mut run = tokio::spawn(region.pipeline(0).run(region.shutdown.subscribe()));
     for _ in 0..rng.usize(1..150) {
-        match rng.u32(0..20) {
+        match rng.u32(0..21) {
+            20 => {
+                let dead = if rng.bool() { Some(format!("k{}", rng.u32(0..4))) } else { None };
+                cluster.inside().dead_prefix = dead;
+            }
             0 => {
                 run.abort();
                 assert!(run.await.is_err_and(|why| why.is_cancelled()), "seed {seed}: it panicked or ended");
@@ -234,6 +239,7 @@ async fn live(seed: u64) {
         }
     }
     cluster.inside().failing_percent = 0;
+    cluster.inside().dead_prefix = None;
     region.database.inside().failing_percent = 0;
     let last = region.database.inside().commits.len();
     until(&format!("seed {seed}: all is applied"), || run.is_finished() || disk.position() == Some(last)).await;

@@ -74,6 +74,8 @@ pub use region::{
     root_route::{NoDefaultTree, RootRoute},
     routing_prefix::{RoutingPrefix, RoutingPrefixError},
 };
-pub use route::{Address, Batch, BoxFuture, Context, Destination, Failure, Outcome, Outcomes, Route};
+pub use route::{
+    Address, Batch, BoxFuture, Context, Destination, Failure, NO_POLICY, NO_ROUTE, Outcome, Outcomes, Route,
+};
 pub use surroundings::{BACKGROUND_TASKS_MAX, Background, Clock, Log, Spawner, Surroundings};
 pub use verb::{Kind, Verb};

@@ -17,6 +17,13 @@ pub type Outcome = Result<Reply<Bytes>, Failure>;
 /// A future that can be kept in a tree of routes.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
+/// How [`Failure::NoRoute`] begins when it is told in words: who asks a router in another process knows it by this.
+pub const NO_ROUTE: &str = "no route: ";
+
+/// Why no route leads on from a choice by operation: unlike the others it says nothing of the key, which other
+/// operations may well reach.
+pub const NO_POLICY: &str = "no policy for this operation, and no default";
+
 /// Why a request brought no reply. Whether the destination carried it out is unknown for the last three.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
@@ -45,7 +52,7 @@ impl fmt::Display for Failure {
             Failure::ConnectFailed => write!(f, "connection failed"),
             Failure::ConnectTimedOut => write!(f, "connection timed out"),
             Failure::Busy => write!(f, "too many requests outstanding"),
-            Failure::NoRoute(why) => write!(f, "no route: {why}"),
+            Failure::NoRoute(why) => write!(f, "{NO_ROUTE}{why}"),
             Failure::TimedOut => write!(f, "server timed out"),
             Failure::ConnectionLost => write!(f, "connection lost"),
             Failure::Malformed => write!(f, "malformed reply from server"),

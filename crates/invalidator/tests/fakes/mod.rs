@@ -1,16 +1,20 @@
+#![allow(dead_code, reason = "each test program uses a part of it")]
 //! A database whose log runs ahead of what readers see, a cluster that does as it is told, and a disk in memory.
 
 use bytes::Bytes;
 use lookaside_invalidator::{
     Commit, Commits, Log, Opened, Position, Source, SourceError, Start,
-    delivery::{Delivery, Refusal},
+    delivery::{Delivery, Refusal, Verdict},
     pipeline::{Options, Pipeline, WallClock},
     positions::{PositionError, PositionStore, Record},
     statistics::Statistics,
 };
 use lookaside_routing::BoxFuture;
 use std::{
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, SystemTime},
 };
 use tokio::{
@@ -183,6 +187,10 @@ pub struct ClusterInside {
     pub flushes: usize,
     /// Keys whose deletes are refused.
     pub refused: Vec<String>,
+    /// Deletes of keys that begin so are refused: those of a server that is dead.
+    pub dead_prefix: Option<String>,
+    /// Keys that no router has a route for.
+    pub unroutable: Vec<String>,
     /// Whether no batch is ever answered.
     pub hangs: bool,
     pub takes: Duration,
@@ -200,6 +208,8 @@ impl Cluster {
             under_way_max: 0,
             flushes: 0,
             refused: Vec::new(),
+            dead_prefix: None,
+            unroutable: Vec::new(),
             hangs: false,
             takes: ms(1),
             failing_percent: 0,
@@ -218,7 +228,7 @@ impl Cluster {
 }
 
 impl Delivery for Cluster {
-    fn delete(&self, keys: Vec<Bytes>) -> BoxFuture<'_, Vec<Result<(), Refusal>>> {
+    fn delete(&self, keys: Vec<Bytes>) -> BoxFuture<'_, Vec<Verdict>> {
         Box::pin(async move {
             let keys: Vec<String> = keys.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect();
             self.database.inside().events.push(format!("delete {}", keys.join(" ")));
@@ -251,19 +261,25 @@ impl Delivery for Cluster {
 }
 
 impl ClusterInside {
-    fn carry_out(&mut self, key: String) -> Result<(), Refusal> {
+    fn carry_out(&mut self, key: String) -> Verdict {
         let fails = self.failing_percent > 0 && self.rng.u32(0..100) < self.failing_percent;
-        if self.refused.contains(&key) || (fails && self.rng.bool()) {
-            return Err("SERVER_ERROR the test says so".into());
+        if self.unroutable.contains(&key) {
+            return Verdict::Unroutable("no route: the test says so".into());
+        }
+        let dead = self.dead_prefix.as_ref().is_some_and(|prefix| key.starts_with(prefix));
+        if dead || self.refused.contains(&key) || (fails && self.rng.bool()) {
+            return Verdict::Refused("SERVER_ERROR the test says so".into());
         }
         self.deleted.push((key, Instant::now()));
-        if fails { Err("the answer was lost".into()) } else { Ok(()) }
+        if fails { Verdict::Refused("the answer was lost".into()) } else { Verdict::Applied }
     }
 }
 
 /// A disk that checks, at every save, that no commit up to the saved position is owed a delete.
 pub struct Disk {
     pub record: Mutex<Option<Record>>,
+    /// Whether saving takes for ever, for now.
+    pub hangs: AtomicBool,
     /// Commits up to here are none of the pipeline's business.
     pub begun: usize,
     pub database: Arc<Database>,
@@ -272,7 +288,8 @@ pub struct Disk {
 
 impl Disk {
     pub fn new(database: &Arc<Database>, cluster: &Arc<Cluster>, begun: usize) -> Arc<Disk> {
-        Arc::new(Disk { record: Mutex::new(None), begun, database: database.clone(), cluster: cluster.clone() })
+        let (record, hangs) = (Mutex::new(None), AtomicBool::new(false));
+        Arc::new(Disk { record, hangs, begun, database: database.clone(), cluster: cluster.clone() })
     }
 
     pub fn position(&self) -> Option<usize> {
@@ -312,6 +329,9 @@ impl PositionStore for Disk {
     fn save(&self, record: Record) -> BoxFuture<'_, Result<(), PositionError>> {
         Box::pin(async move {
             sleep(ms(2)).await;
+            while self.hangs.load(Ordering::Relaxed) {
+                sleep(ms(1)).await;
+            }
             self.check(record.position.0.parse().expect("a number"));
             *self.record.lock().expect("no panic while it is held") = Some(record);
             Ok(())

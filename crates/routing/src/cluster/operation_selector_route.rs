@@ -10,7 +10,7 @@
 //! one, is one round.
 
 use crate::{
-    Batch, BoxFuture, Context, Outcome, Outcomes, Route, Verb,
+    Batch, BoxFuture, Context, NO_POLICY, Outcome, Outcomes, Route, Verb,
     cluster::no_route::NoRoute,
     key::stored_key,
     split::{Choices, scatter},
@@ -34,7 +34,7 @@ impl OperationSelectorRoute {
         default_policy: Option<Arc<dyn Route>>,
         operation_policies: impl IntoIterator<Item = (Verb, Arc<dyn Route>)>,
     ) -> Self {
-        let nowhere = || Arc::new(NoRoute::new("no policy for this operation, and no default"));
+        let nowhere = || Arc::new(NoRoute::new(NO_POLICY));
         let mut children = vec![default_policy.unwrap_or_else(|| nowhere())];
         let mut child_of_verb = [0; Verb::ALL.len()];
         for (verb, policy) in operation_policies {

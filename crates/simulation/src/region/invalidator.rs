@@ -6,7 +6,7 @@ use bytes::Bytes;
 use lookaside_client::{DestinationOptions, TcpDestination};
 use lookaside_invalidator::{
     Start,
-    delivery::{Delivery, Refusal, Routers},
+    delivery::{Delivery, Refusal, Routers, Verdict},
     pipeline::{Options, Pipeline},
     positions::{PositionError, PositionStore, Record},
     statistics::Statistics,
@@ -58,15 +58,15 @@ struct Witnessed {
 }
 
 impl Delivery for Witnessed {
-    fn delete(&self, keys: Vec<Bytes>) -> BoxFuture<'_, Vec<Result<(), Refusal>>> {
+    fn delete(&self, keys: Vec<Bytes>) -> BoxFuture<'_, Vec<Verdict>> {
         Box::pin(async move {
             // What has passed the gate is visible: whoever fills a key after this delete has read at least that.
             let covered = self.log.passed();
             let mut verdicts = self.routers.delete(keys.clone()).await;
             if self.is_credulous {
-                verdicts.fill(Ok(()));
+                verdicts.fill(Verdict::Applied);
             }
-            for (key, _) in keys.iter().zip(&verdicts).filter(|(_, verdict)| verdict.is_ok()) {
+            for (key, _) in keys.iter().zip(&verdicts).filter(|(_, verdict)| **verdict == Verdict::Applied) {
                 let key = std::str::from_utf8(key).expect("our keys are text");
                 self.checker.applied(&cluster_name(self.cluster), key, covered);
             }
