@@ -100,8 +100,8 @@ pub(crate) fn command(
         }
         Command::FlushAll { delay_s, noreply } => {
             service.counters.cmd_flush.add(1);
-            service.store.flush_all(flush_time(*delay_s, now));
-            render::line(b"OK", out);
+            let is_taken = service.store.flush_all(flush_time(*delay_s, now), now);
+            render::line(if is_taken { b"OK" } else { b"SERVER_ERROR too many flushes lie ahead" }, out);
             quiet = *noreply;
         }
         Command::Verbosity { level, noreply } => {

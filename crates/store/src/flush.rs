@@ -3,7 +3,7 @@
 
 use crate::Now;
 
-/// At most this many flushes can lie ahead; one more takes the place of the latest.
+/// At most this many flushes can lie ahead; one more is refused.
 const FLUSHES_MAX: usize = 8;
 
 /// The flushes that lie ahead of one stripe.
@@ -14,13 +14,14 @@ pub(crate) struct FlushSchedule {
 }
 
 impl FlushSchedule {
-    /// Adds a flush.
-    pub fn add(&mut self, at: Now) {
+    /// Adds a flush; false when there are too many already.
+    pub fn add(&mut self, at: Now) -> bool {
         if self.at_ms.len() == FLUSHES_MAX {
-            self.at_ms.pop();
+            return false;
         }
         let place = self.at_ms.partition_point(|&at_ms| at_ms <= at.unix_ms);
         self.at_ms.insert(place, at.unix_ms);
+        true
     }
 
     /// When the next flush is due.

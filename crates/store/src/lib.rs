@@ -117,13 +117,22 @@ impl Store {
     }
 
     /// Forgets all that was stored before `at`, which may lie in the future. With an `at` that has come already, all
-    /// that was stored before this call is gone when it returns. Up to eight flushes can lie ahead.
-    pub fn flush_all(&self, at: Now) {
-        for stripe in &self.memory.stripes {
-            let mut stripe = lock(&stripe.0);
-            stripe.flushes.add(at);
-            stripe.due_ms = stripe.due_ms.min(at.unix_ms);
+    /// that was stored before this call is gone when it returns, and nothing that is stored later goes. Up to eight
+    /// flushes can lie ahead; false says that this is one more, and that nothing will be done.
+    #[must_use]
+    pub fn flush_all(&self, at: Now, now: Now) -> bool {
+        let mut is_taken = true;
+        for lane in 0..self.memory.stripes.len() {
+            let mut locked = Locked::new(&self.memory, lane, now);
+            if at <= now {
+                locked.flush();
+            } else {
+                // Stripes carry out what is due when they are asked, so their schedules may differ for a moment.
+                is_taken &= locked.stripe.flushes.add(at);
+                locked.stripe.due_ms = locked.stripe.due_ms.min(at.unix_ms);
+            }
         }
+        is_taken
     }
 
     /// Takes out what has expired by `now` although nobody asks for it, and carries out flushes that are due. To be called

@@ -298,7 +298,7 @@ impl<'s> Locked<'s> {
     }
 
     /// Forgets all items and leases. Hold-offs stay: what they keep out is older still.
-    fn flush(&mut self) {
+    pub fn flush(&mut self) {
         let memory = self.memory;
         for (slot, handle) in memory.index.items_of(&memory.region, self.stripe.lane) {
             self.drop_item(Found { slot, handle, header: memory.header(handle) });

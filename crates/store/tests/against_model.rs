@@ -93,8 +93,10 @@ impl Pair {
                 }
             }
             Command::Flush { ahead_ms } => {
-                self.store.flush_all(lookaside_store::Now { unix_ms: self.model.now_ms + ahead_ms });
-                self.model.flush(ahead_ms);
+                let now = lookaside_store::Now { unix_ms: self.model.now_ms };
+                if self.store.flush_all(lookaside_store::Now { unix_ms: now.unix_ms + ahead_ms }, now) {
+                    self.model.flush(ahead_ms);
+                }
             }
             Command::Wait { ms } => self.model.advance(ms),
         }

@@ -97,7 +97,8 @@ fn a_crowd_leaves_the_memory_whole() {
         let statistics = store.statistics();
         assert!(statistics.memory_bytes <= memory_bytes_max as u64, "{statistics:?}");
         assert!(cfg!(miri) || statistics.evictions > 0 && statistics.transient_expirations > 0, "{statistics:?}");
-        store.flush_all(at_ms(clock_ms.load(Ordering::Relaxed)));
+        let now = at_ms(clock_ms.load(Ordering::Relaxed));
+        assert!(store.flush_all(now, now));
         store.tick(at_ms(clock_ms.load(Ordering::Relaxed)));
         store.audit();
         assert_eq!(store.statistics().items, 0);

@@ -229,7 +229,7 @@ fn a_flush_takes_values_stale_ones_and_leases() {
     cas_of(put(&store, StoreMode::Set, "stale", "v", START));
     store.delete(key("stale"), 0, START);
     let before = token(&store, "missing", START);
-    store.flush_all(after_ms(5_000));
+    assert!(store.flush_all(after_ms(5_000), START));
     assert_eq!(get(&store, "live", after_ms(4_999)), Some("v".into()));
     assert_eq!(get(&store, "live", after_ms(5_000)), None);
     assert_eq!(lease_get(&store, "stale", after_ms(5_000)).expect_err("a miss").1, None);
@@ -242,9 +242,34 @@ fn a_flush_takes_values_stale_ones_and_leases() {
 fn a_flush_ahead_does_not_undo_one_that_has_come() {
     let store = store();
     cas_of(put(&store, StoreMode::Set, "k", "v", START));
-    store.flush_all(after_ms(1));
-    store.flush_all(after_ms(10_000));
+    assert!(store.flush_all(after_ms(1), START));
+    assert!(store.flush_all(after_ms(10_000), START));
     assert_eq!(get(&store, "k", after_ms(1)), None);
+}
+
+#[test]
+fn a_flush_that_has_come_is_over_when_it_returns() {
+    let store = store();
+    cas_of(put(&store, StoreMode::Set, "before", "v", START));
+    assert!(store.flush_all(after_ms(5), after_ms(5)));
+    // Another thread's clock may be a few milliseconds behind.
+    assert_eq!(get(&store, "before", START), None);
+    cas_of(put(&store, StoreMode::Set, "after", "v", after_ms(3)));
+    assert_eq!(get(&store, "after", after_ms(60_000)), Some("v".into()));
+}
+
+#[test]
+fn a_flush_too_many_is_refused_and_takes_nobody_s_place() {
+    let store = store();
+    cas_of(put(&store, StoreMode::Set, "k", "v", START));
+    for ahead in 1..=8 {
+        assert!(store.flush_all(after_ms(1_000 * ahead), START));
+    }
+    assert!(!store.flush_all(after_ms(500), START));
+    assert_eq!(get(&store, "k", after_ms(999)), Some("v".into()));
+    assert_eq!(get(&store, "k", after_ms(1_000)), None);
+    cas_of(put(&store, StoreMode::Set, "k", "w", after_ms(7_999)));
+    assert_eq!(get(&store, "k", after_ms(8_000)), None);
 }
 
 #[test]
