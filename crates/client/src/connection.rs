@@ -15,6 +15,7 @@ use crate::{
     destination::{DestinationOptions, Shared, count},
     network::Stream,
     pipeline::{Broken, Job, Pipeline},
+    standing::Up,
 };
 use bytes::{Bytes, BytesMut};
 use lookaside_protocol::text::Limits;
@@ -61,6 +62,8 @@ pub(crate) enum End {
     TooManyLate,
     /// We closed it: the server is taken out.
     TakenOut(HealthChange),
+    /// We closed it: another destination took the server out since it was made. What came after that still waits.
+    TakenOutElsewhere,
 }
 
 /// What a connection borrows from its driver.
@@ -82,6 +85,8 @@ pub(crate) fn answer_limits(options: &DestinationOptions) -> Limits {
 
 pub(crate) struct Connection<'a> {
     stream: Box<dyn Stream>,
+    /// What the server's standing was when the connection was made.
+    up: Up,
     around: Surroundings<'a>,
     pipeline: Pipeline,
     /// Deadlines of `around.waiting`, in its order.
@@ -98,12 +103,13 @@ pub(crate) struct Connection<'a> {
 }
 
 impl<'a> Connection<'a> {
-    pub(crate) fn new(stream: Box<dyn Stream>, around: Surroundings<'a>) -> Connection<'a> {
+    pub(crate) fn new(stream: Box<dyn Stream>, up: Up, around: Surroundings<'a>) -> Connection<'a> {
         let limits = answer_limits(around.options);
         let now = Instant::now();
         let deadline = now + Duration::from_millis(around.options.server_timeout_ms);
         Connection {
             stream,
+            up,
             deadlines: around.waiting.iter().map(|_| deadline).collect(),
             around,
             pipeline: Pipeline::new(limits),
@@ -119,7 +125,7 @@ impl<'a> Connection<'a> {
     }
 
     /// Serves the queue until the connection ends; then every batch that was sent has its outcomes, and
-    /// `around.waiting` is empty.
+    /// `around.waiting` is empty but for what may still be sent elsewhere ([`End::TakenOutElsewhere`]).
     pub(crate) async fn run(mut self) -> End {
         let end = std::future::poll_fn(|cx| self.poll(cx)).await;
         let counters = &self.around.shared.counters;
@@ -133,10 +139,20 @@ impl<'a> Connection<'a> {
             Failure::ConnectionLost
         };
         self.pipeline.fail(&failure);
-        for job in self.around.waiting.drain(..) {
-            job.fail(&Failure::ConnectFailed);
+        if !matches!(end, End::TakenOutElsewhere) {
+            self.fail_waiting(&Failure::ConnectFailed);
         }
         end
+    }
+
+    fn fail_waiting(&mut self, failure: &Failure) {
+        for job in self.around.waiting.drain(..) {
+            job.fail(failure);
+        }
+    }
+
+    fn is_taken_out_elsewhere(&self) -> bool {
+        !self.around.shared.standing.is_still(self.up)
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
@@ -197,12 +213,17 @@ impl<'a> Connection<'a> {
         Ok(())
     }
 
-    /// Takes what has queued up; ready when the destination was dropped.
+    /// Takes what has queued up; ready when the destination was dropped, or this connection must not be used for it.
     fn poll_queue(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         loop {
             let taken = ready!(self.around.queue.poll_recv_many(cx, &mut self.taken, JOBS_PER_TAKE));
             if taken == 0 {
                 return Poll::Ready(End::Dropped);
+            }
+            if self.is_taken_out_elsewhere() {
+                self.fail_waiting(&Failure::TakenOut);
+                self.around.waiting.extend(self.taken.drain(..));
+                return Poll::Ready(End::TakenOutElsewhere);
             }
             let deadline = Instant::now() + Duration::from_millis(self.around.options.server_timeout_ms);
             self.around.waiting.extend(self.taken.drain(..));
@@ -280,6 +301,10 @@ impl<'a> Connection<'a> {
             timed_out += 1;
         }
         count(&self.around.shared.counters.timed_out_batches, timed_out as u64);
+        if timed_out > 0 && self.is_taken_out_elsewhere() {
+            self.fail_waiting(&Failure::TakenOut);
+            return Some(End::TakenOutElsewhere);
+        }
         let now_ms = millis_since(self.around.epoch);
         let mut changes = (0..timed_out).filter_map(|_| self.around.health.on_outcome(&Err(Failure::TimedOut), now_ms));
         if let Some(change) = changes.next() {

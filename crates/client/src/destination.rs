@@ -13,11 +13,11 @@
 //! Values are slices of the block they were read in: nothing is copied, but a value that is kept keeps its block of
 //! [`crate::READ_BYTES`] (or the size of the largest value in it) in memory. Who keeps values for long copies them.
 
-use crate::{Network, driver::Driver, pipeline::Job};
+use crate::{Network, Standings, driver::Driver, pipeline::Job, standing::Standing};
 use lookaside_routing::{Address, Batch, BoxFuture, Destination, Failure, HealthSettings, Outcomes};
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -38,6 +38,9 @@ pub struct DestinationOptions {
     pub value_bytes_max: usize,
     /// When the server is taken out, and how it is probed.
     pub health: HealthSettings,
+    /// Where destinations at one address tell each other that the server is taken out or back. Default `None`: this
+    /// one keeps it to itself.
+    pub standings: Option<Arc<Standings>>,
     /// What the jitter of probes is drawn from. Default 0.
     pub seed: u64,
 }
@@ -51,6 +54,7 @@ impl Default for DestinationOptions {
             late_requests_max: 10_000,
             value_bytes_max: 128 << 20,
             health: HealthSettings::default(),
+            standings: None,
             seed: 0,
         }
     }
@@ -85,7 +89,7 @@ pub struct DestinationStatistics {
     pub malformed: u64,
     /// Probes sent.
     pub probes: u64,
-    /// How often the server was taken out.
+    /// How often this destination found that the server must be taken out.
     pub taken_out: u64,
 }
 
@@ -98,11 +102,10 @@ pub struct TcpDestination {
 }
 
 /// What a destination's handle and its task both see.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Shared {
     outstanding: AtomicUsize,
-    pub(crate) is_taken_out: AtomicBool,
-    pub(crate) is_taken_out_hard: AtomicBool,
+    pub(crate) standing: Arc<Standing>,
     pub(crate) counters: Counters,
 }
 
@@ -142,7 +145,9 @@ impl TcpDestination {
     /// runtime, on which its task then runs.
     pub fn new(address: Address, network: Arc<dyn Network>, options: DestinationOptions) -> TcpDestination {
         let (queue, jobs) = mpsc::unbounded_channel();
-        let shared = Arc::new(Shared::default());
+        let standing = options.standings.as_ref().map_or_else(Arc::default, |standings| standings.of(&address));
+        let shared = Shared { outstanding: AtomicUsize::new(0), standing, counters: Counters::default() };
+        let shared = Arc::new(shared);
         let outstanding_requests_max = options.outstanding_requests_max;
         let driver = Driver::new(address.clone(), network, options, jobs, shared.clone());
         tokio::spawn(driver.run());
@@ -151,12 +156,12 @@ impl TcpDestination {
 
     /// Whether the server is taken out (TKO) at this moment.
     pub fn is_taken_out(&self) -> bool {
-        self.shared.is_taken_out.load(Ordering::Relaxed)
+        self.shared.standing.is_out()
     }
 
     /// Whether it is taken out because a connection could not be made (hard TKO), not because replies were late.
     pub fn is_taken_out_hard(&self) -> bool {
-        self.is_taken_out() && self.shared.is_taken_out_hard.load(Ordering::Relaxed)
+        self.shared.standing.is_out_hard()
     }
 
     /// What has happened so far.

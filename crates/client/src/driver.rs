@@ -11,6 +11,9 @@
 //!
 //! A server that is taken out loses its connection too: after a partition, an old connection can stay silent for
 //! minutes, while a new one tells at once. A probe is a new connection and a `version` on it; answered, it stays.
+//!
+//! Several destinations may have one server (see `standing`). The one that took it out has a probe due and is the one
+//! that probes; the others refuse what they get until the server is back, and then connect anew.
 
 use crate::{
     Network,
@@ -18,14 +21,11 @@ use crate::{
     destination::{DestinationOptions, Shared, count},
     network::Stream,
     pipeline::{Broken, Job},
+    standing::Up,
 };
 use lookaside_protocol::text::{ParsedAnswer, parse_answer};
-use lookaside_routing::{Address, Failure, Health, HealthChange};
-use std::{
-    collections::VecDeque,
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use lookaside_routing::{Address, Failure, Health, HealthChange, Outcome};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     sync::mpsc,
@@ -72,8 +72,8 @@ impl Driver {
     }
 
     pub(crate) async fn run(mut self) {
-        while let Ok(stream) = self.next_stream().await {
-            let Some(stream) = stream else { continue };
+        while let Ok(connected) = self.next_stream().await {
+            let Some((stream, up)) = connected else { continue };
             let around = Surroundings {
                 queue: &mut self.queue,
                 waiting: &mut self.waiting,
@@ -82,27 +82,32 @@ impl Driver {
                 options: &self.options,
                 epoch: self.epoch,
             };
-            match Connection::new(stream, around).run().await {
+            match Connection::new(stream, up, around).run().await {
                 End::Dropped => return,
-                end => self.on_end(&end),
+                end => self.on_end(&end, up),
             }
         }
     }
 
-    /// Waits for a reason to connect, and connects; `None` when that failed.
-    async fn next_stream(&mut self) -> Result<Option<Box<dyn Stream>>, Dropped> {
+    /// Waits for a reason to connect, and connects; `None` when that failed, or must not be.
+    async fn next_stream(&mut self) -> Result<Option<(Box<dyn Stream>, Up)>, Dropped> {
         if let Some(at_ms) = self.health.next_probe_at_ms() {
             self.wait_taken_out(self.epoch + Duration::from_millis(at_ms)).await?;
             return Ok(self.probe().await);
         }
-        let job = self.queue.recv().await.ok_or(Dropped)?;
-        self.waiting.push_back(job);
+        if self.waiting.is_empty() {
+            let job = self.queue.recv().await.ok_or(Dropped)?;
+            self.waiting.push_back(job);
+        }
+        let Some(up) = self.shared.standing.up() else {
+            self.fail_waiting(&Failure::TakenOut);
+            return Ok(None);
+        };
         match self.connect().await {
-            Ok(stream) => Ok(Some(stream)),
+            Ok(stream) => Ok(Some((stream, up))),
             Err(failure) => {
-                let change = self.health.on_outcome(&Err(failure.clone()), millis_since(self.epoch));
                 self.fail_waiting(&failure);
-                self.note(change);
+                self.on_failure(&Err(failure), up);
                 Ok(None)
             }
         }
@@ -142,7 +147,7 @@ impl Driver {
     }
 
     /// Connects and asks for the version. Answered, the server is back in and the connection can be used.
-    async fn probe(&mut self) -> Option<Box<dyn Stream>> {
+    async fn probe(&mut self) -> Option<(Box<dyn Stream>, Up)> {
         count(&self.shared.counters.probes, 1);
         let stream = match self.connect().await {
             Ok(stream) => {
@@ -152,12 +157,14 @@ impl Driver {
             Err(_) => None,
         };
         let jitter = self.random.f64();
-        let change = self.health.on_probe(stream.is_some(), millis_since(self.epoch), jitter);
-        self.note(change);
-        stream
+        self.health.on_probe(stream.is_some(), millis_since(self.epoch), jitter);
+        let stream = stream?;
+        tracing::info!(server = %self.address, "server is back");
+        Some((stream, self.shared.standing.bring_back()))
     }
 
-    fn on_end(&mut self, end: &End) {
+    /// Does what follows from a connection that was made while the server was `up`.
+    fn on_end(&mut self, end: &End, up: Up) {
         match end {
             End::Broken(Broken::Malformed(why)) => {
                 tracing::warn!(server = %self.address, why, "malformed answer: connection closed");
@@ -168,24 +175,28 @@ impl Driver {
             End::TooManyLate => {
                 tracing::warn!(server = %self.address, "too many answers are late: connection closed");
             }
-            End::TakenOut(change) => self.note(Some(*change)),
+            End::TakenOut(change) => self.take_out(*change, up),
+            End::TakenOutElsewhere => self.health = Health::new(self.options.health),
             End::Closed(kind) => tracing::debug!(server = %self.address, %kind, "connection ended"),
             End::Dropped => {}
         }
     }
 
-    /// Makes a change of health known to the handle and to the operator.
-    fn note(&mut self, change: Option<HealthChange>) {
-        let Some(change) = change else { return };
-        let is_out = !self.health.may_send();
-        self.shared.is_taken_out_hard.store(change == HealthChange::TakenOutHard, Ordering::Relaxed);
-        self.shared.is_taken_out.store(is_out, Ordering::Relaxed);
-        if is_out {
-            count(&self.shared.counters.taken_out, 1);
-            tracing::warn!(server = %self.address, ?change, "server is taken out; it is probed until it answers");
-        } else {
-            tracing::info!(server = %self.address, "server is back");
+    /// Takes note of an attempt to connect that failed and that began while the server was `up`.
+    fn on_failure(&mut self, outcome: &Outcome, up: Up) {
+        if let Some(change) = self.health.on_outcome(outcome, millis_since(self.epoch)) {
+            self.take_out(change, up);
         }
+    }
+
+    /// Makes it known that the server is out, unless another destination has: then that one probes it.
+    fn take_out(&mut self, change: HealthChange, up: Up) {
+        if !self.shared.standing.take_out(up, change) {
+            self.health = Health::new(self.options.health);
+            return;
+        }
+        count(&self.shared.counters.taken_out, 1);
+        tracing::warn!(server = %self.address, ?change, "server is taken out; it is probed until it answers");
     }
 
     fn fail_waiting(&mut self, failure: &Failure) {
@@ -194,6 +205,15 @@ impl Driver {
         }
         while let Ok(job) = self.queue.try_recv() {
             job.fail(failure);
+        }
+    }
+}
+
+impl Drop for Driver {
+    /// Nobody else probes a server that this destination took out: let the others find out for themselves.
+    fn drop(&mut self) {
+        if !self.health.may_send() {
+            self.shared.standing.bring_back();
         }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! * [`TcpDestination`] is a leaf of the routing tree: one pipelined connection to a server, shared by all who ask
 //!   it something. Its parts: `driver` (its task: connect, probe), `connection` (bytes to and from a stream),
-//!   `pipeline` (requests out, answers in; sans-I/O).
+//!   `pipeline` (requests out, answers in; sans-I/O), `standing` (whether the server is taken out, shared by all
+//!   destinations of a process at one address).
 //! * [`Client`] is what an application holds: `look_aside` (get, fill, set, delete), `read` (all of a read under a
 //!   lease), `lease` (their vocabulary).
 //! * [`Network`] stands between all of it and the sockets.
@@ -19,6 +20,7 @@ mod look_aside;
 mod network;
 mod pipeline;
 mod read;
+mod standing;
 mod statistics;
 
 pub use connection::READ_BYTES;
@@ -27,4 +29,5 @@ pub use lease::{Lease, Lookup};
 pub use look_aside::{Client, ClientError, Filled};
 pub use network::{Listener, Network, Stream, TcpNetwork};
 pub use read::{HOT_MISS_DELAY_MS_MAX, HOT_MISS_DELAY_MS_MIN, Origin, ReadError, ReadOptions, Value};
+pub use standing::Standings;
 pub use statistics::ClientStatistics;

@@ -6,8 +6,8 @@
 //!   thread 1        runtime | listener | Router | destinations  <--+
 //! ```
 //!
-//! Threads share a port (SO_REUSEPORT) and nothing that a request needs. A new configuration is read and tried once,
-//! on the main thread; every thread then builds its own tree from it.
+//! Threads share a port (SO_REUSEPORT) and, of what a request needs, one word a server: whether it is taken out. A
+//! new configuration is read and tried once, on the main thread; every thread then builds its own tree from it.
 
 use crate::configuration::{Plan, Source};
 use crate::watch::FileWatch;

@@ -3,7 +3,7 @@
 use crate::configuration::Source;
 use crate::settings::{CONNECTIONS_MAX, Settings, VALUE_BYTES_MAX};
 use clap::{ArgGroup, Parser};
-use lookaside_client::DestinationOptions;
+use lookaside_client::{DestinationOptions, Standings};
 use lookaside_routing::{Defaults, HealthSettings, RoutingPrefix};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -71,8 +71,10 @@ pub struct Options {
     /// A server that was taken out is probed after so many milliseconds, then ever more rarely
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     pub probe_timeout_initial: u32,
-    /// The longest wait between two probes, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 60_000, value_parser = clap::value_parser!(u32).range(1..))]
+    /// The longest wait between two probes, in milliseconds, before jitter of up to a half more (mcrouter: 60000). A
+    /// server that was cut off and is back may show deleted values until the router that passes the deletes on has
+    /// probed it too: a long wait is a long time of stale reads. A short one costs a connection each time
+    #[arg(long, value_name = "MS", default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub probe_timeout_max: u32,
     /// So many timeouts in a row take a server out
     #[arg(long, value_name = "TIMEOUTS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
@@ -134,7 +136,7 @@ impl Options {
         })
     }
 
-    /// What holds for every server.
+    /// What holds for every server. All threads must have it from one call: they share what they know of servers.
     pub fn destination_options(&self) -> DestinationOptions {
         DestinationOptions {
             outstanding_requests_max: self.target_max_pending as usize,
@@ -143,6 +145,7 @@ impl Options {
                 probe_initial_ms: self.probe_timeout_initial.into(),
                 probe_max_ms: self.probe_timeout_max.into(),
             },
+            standings: Some(Standings::new()),
             ..DestinationOptions::default()
         }
     }

@@ -283,6 +283,42 @@ fn flush_all_reaches_every_server_when_it_is_allowed() {
     assert!(answer.starts_with(&format!("SERVER_ERROR not flushed: {}", servers[1].address)), "{answer}");
 }
 
+/// Each thread once had a health of its own for a server: after an outage one thread served what the server still
+/// held, while another refused the delete of it for as long as its own next probe was away.
+#[test]
+fn a_server_is_back_for_all_threads_at_once() {
+    let server = FakeServer::start();
+    server.put("k", "old");
+    let probes = ["--probe-timeout-initial", "200", "--probe-timeout-max", "1000"];
+    let daemon = Daemon::start(&[&["--config-str", &one_pool(&[&server]), "--num-proxies", "4"], &probes[..]].concat());
+    // The system spreads these over the threads; that all are on one has a chance of 4^-31.
+    let mut clients: Vec<Client> = (0..32).map(|_| daemon.connect()).collect();
+    let ask = |clients: &mut Vec<Client>, request: &str| -> Vec<String> {
+        clients.iter_mut().map(|client| client.ask(request)).collect()
+    };
+    assert!(ask(&mut clients, "get k\r\n").iter().all(|answer| answer.contains("old")));
+    server.stop();
+    ask(&mut clients, "get k\r\n");
+    let statistic = |name: &str| -> u64 {
+        let stats = daemon.ask("stats servers\r\n");
+        let (_, rest) = stats.split_once(&format!(" {name}:")).expect("a line for the server");
+        rest.split_whitespace().next().expect("a value").parse().expect("a number")
+    };
+    wait_for("some probes", || statistic("probes").to_string(), |probes| probes.parse::<u64>().unwrap() >= 4);
+    assert!(ask(&mut clients, "delete k\r\n").iter().all(|answer| answer.contains("SERVER_ERROR")));
+
+    let back = FakeServer::start_at(server.address);
+    back.put("k", "old");
+    let first_to_see =
+        |clients: &mut Vec<Client>| ask(clients, "get k\r\n").iter().any(|answer| answer.contains("old"));
+    let deadline = Instant::now() + DEADLINE;
+    while !first_to_see(&mut clients) {
+        assert!(Instant::now() < deadline, "it did not come back");
+    }
+    let answers = ask(&mut clients, "delete k\r\n");
+    assert!(answers.iter().all(|answer| !answer.contains("SERVER_ERROR")), "{answers:?}");
+}
+
 #[test]
 fn a_taken_port_is_named_with_the_way_out() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,0 +1,139 @@
+//! Whether a server may be sent to, as a whole process sees it: what `Health` finds out about one connection, shared by
+//! all destinations with the same address, on whatever thread. Serves every path; §3.3 of the paper.
+//!
+//! Were it each thread's own, then after a partition one thread would serve what the server still holds, while another
+//! refuses the invalidator's deletes for as long as its own next probe is away: stale, and for long. As it is, gets and
+//! deletes find a server back at the same moment.
+//!
+//! ```text
+//!   one word    | removals so far : 62 bits | 0 up, 1 out (soft), 2 out (hard) |
+//!
+//!   destination A   sees up, 7 removals   takes it out: 8, hard   probes ...   answered: up, 8
+//!   destination B   connected at 7        refuses                              connects anew: 7 is not 8
+//! ```
+//!
+//! Invariants:
+//! * Who takes the server out is the one who probes it, and the only one who can bring it back. If it is dropped
+//!   meanwhile, the server is up until somebody fails to connect: out for ever would be worse.
+//! * A removal needs evidence that is newer than the removal before: what was sent, or begun, before that counts no
+//!   more. So a compare-and-swap decides, and at most one of many who see the same outage wins.
+//! * A connection from before a removal is not used after it: it may be silent for minutes.
+//!
+//! Nobody is woken: a task acts when it gets a batch, and reads the word then. So it costs a get one atomic load, takes
+//! no lock, and a simulation has no order of waking to fix.
+
+use lookaside_routing::{Address, HealthChange};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+const STATE_BITS: u32 = 2;
+const STATE_MASK: u64 = (1 << STATE_BITS) - 1;
+const UP: u64 = 0;
+const OUT_SOFT: u64 = 1;
+const OUT_HARD: u64 = 2;
+
+/// The standing of every server that one process reaches. A destination that is made with it
+/// ([`crate::DestinationOptions::standings`]) shares what it learns with all others at its address.
+#[derive(Debug, Default)]
+pub struct Standings(Mutex<BTreeMap<Address, Weak<Standing>>>);
+
+impl Standings {
+    /// None known yet.
+    pub fn new() -> Arc<Standings> {
+        Arc::default()
+    }
+
+    /// The standing of the server at `address`. Costs a walk over all servers: for when destinations are made.
+    pub(crate) fn of(&self, address: &Address) -> Arc<Standing> {
+        // Nothing panics under the lock; if it did, the map is still whole.
+        let mut standings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        standings.retain(|_, standing| standing.strong_count() > 0);
+        let kept = standings.get(address).and_then(Weak::upgrade);
+        kept.unwrap_or_else(|| {
+            let standing = Arc::<Standing>::default();
+            standings.insert(address.clone(), Arc::downgrade(&standing));
+            standing
+        })
+    }
+}
+
+/// One server's.
+#[derive(Debug, Default)]
+pub(crate) struct Standing(AtomicU64);
+
+/// That the server was up, and how often it had been taken out before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Up(u64);
+
+impl Standing {
+    /// `None` while the server is out.
+    pub(crate) fn up(&self) -> Option<Up> {
+        let word = self.0.load(Ordering::Acquire);
+        (word & STATE_MASK == UP).then_some(Up(word))
+    }
+
+    pub(crate) fn is_out(&self) -> bool {
+        self.up().is_none()
+    }
+
+    /// Out because a connection could not be made.
+    pub(crate) fn is_out_hard(&self) -> bool {
+        self.0.load(Ordering::Acquire) & STATE_MASK == OUT_HARD
+    }
+
+    /// Whether the server has been up ever since.
+    pub(crate) fn is_still(&self, up: Up) -> bool {
+        self.0.load(Ordering::Acquire) == up.0
+    }
+
+    /// Takes the server out on evidence that was gathered since `up`. True for the one who did: he must probe it.
+    pub(crate) fn take_out(&self, up: Up, change: HealthChange) -> bool {
+        let state = if change == HealthChange::TakenOutHard { OUT_HARD } else { OUT_SOFT };
+        let out = up.0 + (1 << STATE_BITS) + state;
+        self.0.compare_exchange(up.0, out, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Brings the server back. Only for the one who took it out.
+    pub(crate) fn bring_back(&self) -> Up {
+        let up = self.0.load(Ordering::Acquire) & !STATE_MASK;
+        self.0.store(up, Ordering::Release);
+        Up(up)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_of_many_who_see_an_outage_takes_the_server_out() {
+        let standing = Standing::default();
+        let seen = standing.up().expect("up at first");
+        assert!(standing.take_out(seen, HealthChange::TakenOutHard));
+        assert!(!standing.take_out(seen, HealthChange::TakenOutSoft), "somebody has already");
+        assert!(standing.is_out() && standing.is_out_hard());
+        let back = standing.bring_back();
+        assert_eq!(standing.up(), Some(back));
+        assert!(!standing.take_out(seen, HealthChange::TakenOutSoft), "what was seen before it came back is old");
+        assert!(!standing.is_still(seen) && standing.is_still(back));
+        assert!(standing.take_out(back, HealthChange::TakenOutSoft));
+        assert!(standing.is_out() && !standing.is_out_hard());
+    }
+
+    #[test]
+    fn an_address_has_one_standing_for_as_long_as_somebody_holds_it() {
+        let standings = Standings::new();
+        let [here, there] = ["here:1", "there:1"].map(|address| Address(address.into()));
+        let first = standings.of(&here);
+        assert!(Arc::ptr_eq(&first, &standings.of(&here)));
+        assert!(!Arc::ptr_eq(&first, &standings.of(&there)));
+        drop(first);
+        standings.of(&there);
+        assert_eq!(standings.0.lock().unwrap().len(), 1, "nobody holds the first");
+    }
+}
