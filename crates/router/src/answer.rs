@@ -7,7 +7,7 @@
 //!
 //! An error that the router itself reports names the key, as the client wrote it.
 
-use crate::intake::{AskedKey, Verb};
+use crate::intake::{AskedKey, Tallied};
 use crate::statistics::Tally;
 use lookaside_protocol::{ErrorReply, LeaseToken, Reply, text};
 use lookaside_routing::Outcome;
@@ -26,9 +26,9 @@ pub struct Answers<'a> {
 impl Answers<'_> {
     /// Answers one key of a get verb. What went wrong, if anything, comes back as the line to end the get with.
     pub fn item(&mut self, asked: &AskedKey, outcome: Outcome) -> Option<Vec<u8>> {
-        match asked.verb {
-            Verb::LeaseGet => self.tally.cmd_lease_get += 1,
-            Verb::GetAndTouch => self.tally.cmd_gat += 1,
+        match asked.tallied {
+            Tallied::LeaseGet => self.tally.cmd_lease_get += 1,
+            Tallied::GetAndTouch => self.tally.cmd_gat += 1,
             _ => self.tally.cmd_get += 1,
         }
         match &outcome {
@@ -59,7 +59,7 @@ impl Answers<'_> {
 
     /// Answers an operation on one key.
     pub fn single(&mut self, asked: &AskedKey, noreply: bool, outcome: Outcome) {
-        self.count(asked.verb, &outcome);
+        self.count(asked.tallied, &outcome);
         if noreply {
             return;
         }
@@ -77,24 +77,24 @@ impl Answers<'_> {
         }
     }
 
-    fn count(&mut self, verb: Verb, outcome: &Outcome) {
+    fn count(&mut self, tallied: Tallied, outcome: &Outcome) {
         let failed = matches!(outcome, Err(_) | Ok(Reply::Error(_)));
         let tally = &mut *self.tally;
-        match verb {
-            Verb::Get | Verb::GetAndTouch | Verb::LeaseGet => {}
-            Verb::Store => tally.cmd_set += 1,
-            Verb::LeaseSet => tally.cmd_lease_set += 1,
-            Verb::Delete => tally.cmd_delete += 1,
-            Verb::Arithmetic => tally.cmd_arithmetic += 1,
-            Verb::Touch => tally.cmd_touch += 1,
-            Verb::Meta => tally.cmd_meta += 1,
+        match tallied {
+            Tallied::Get | Tallied::GetAndTouch | Tallied::LeaseGet => {}
+            Tallied::Store => tally.cmd_set += 1,
+            Tallied::LeaseSet => tally.cmd_lease_set += 1,
+            Tallied::Delete => tally.cmd_delete += 1,
+            Tallied::Arithmetic => tally.cmd_arithmetic += 1,
+            Tallied::Touch => tally.cmd_touch += 1,
+            Tallied::Meta => tally.cmd_meta += 1,
         }
-        match (verb, outcome) {
-            (Verb::Delete, Ok(Reply::Deleted)) => tally.delete_hits += 1,
-            (Verb::Delete, Ok(Reply::NotFound)) => tally.delete_misses += 1,
-            (Verb::Delete, _) => tally.delete_failures += 1,
-            (Verb::LeaseSet, Ok(Reply::Stored)) => tally.lease_sets_stored += 1,
-            (Verb::LeaseSet, Ok(Reply::StaleStored | Reply::NotStored)) => tally.lease_sets_void += 1,
+        match (tallied, outcome) {
+            (Tallied::Delete, Ok(Reply::Deleted)) => tally.delete_hits += 1,
+            (Tallied::Delete, Ok(Reply::NotFound)) => tally.delete_misses += 1,
+            (Tallied::Delete, _) => tally.delete_failures += 1,
+            (Tallied::LeaseSet, Ok(Reply::Stored)) => tally.lease_sets_stored += 1,
+            (Tallied::LeaseSet, Ok(Reply::StaleStored | Reply::NotStored)) => tally.lease_sets_void += 1,
             _ if failed => tally.other_failures += 1,
             _ => {}
         }
@@ -127,8 +127,8 @@ mod tests {
     use bytes::Bytes;
     use lookaside_routing::Failure;
 
-    fn asked(verb: Verb) -> AskedKey {
-        AskedKey { key: Bytes::from_static(b"user:1"), admin: false, verb }
+    fn asked(tallied: Tallied) -> AskedKey {
+        AskedKey { key: Bytes::from_static(b"user:1"), admin: false, tallied }
     }
 
     fn answer(miss_on_get_errors: bool, run: impl FnOnce(&mut Answers<'_>)) -> (String, Tally) {
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn a_failed_get_names_the_key_in_the_place_of_end() {
         let (text, tally) = answer(false, |answers| {
-            let line = answers.item(&asked(Verb::Get), Err(Failure::TimedOut));
+            let line = answers.item(&asked(Tallied::Get), Err(Failure::TimedOut));
             answers.end(line);
         });
         assert_eq!(text, "SERVER_ERROR server timed out: key user:1\r\n");
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn a_failed_get_is_a_miss_when_asked_for() {
         let (text, tally) = answer(true, |answers| {
-            let line = answers.item(&asked(Verb::Get), Err(Failure::TimedOut));
+            let line = answers.item(&asked(Tallied::Get), Err(Failure::TimedOut));
             answers.end(line);
         });
         assert_eq!(text, "END\r\n");
@@ -161,8 +161,8 @@ mod tests {
     fn a_servers_own_error_passes_unchanged() {
         let reply = || Ok(Reply::Error(ErrorReply::Server(Bytes::from_static(b"out of memory"))));
         let (text, _) = answer(false, |answers| {
-            answers.single(&asked(Verb::Store), false, reply());
-            let line = answers.item(&asked(Verb::Get), reply());
+            answers.single(&asked(Tallied::Store), false, reply());
+            let line = answers.item(&asked(Tallied::Get), reply());
             answers.end(line);
         });
         assert_eq!(text, "SERVER_ERROR out of memory\r\nSERVER_ERROR out of memory\r\n");
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn a_reply_that_does_not_fit_a_get_is_not_passed_on() {
         let (text, _) = answer(false, |answers| {
-            let line = answers.item(&asked(Verb::Get), Ok(Reply::Stored));
+            let line = answers.item(&asked(Tallied::Get), Ok(Reply::Stored));
             answers.end(line);
         });
         assert_eq!(text, "SERVER_ERROR the server's reply does not fit the request: key user:1\r\n");
@@ -180,8 +180,8 @@ mod tests {
     #[test]
     fn noreply_says_nothing_and_is_counted() {
         let (text, tally) = answer(false, |answers| {
-            answers.single(&asked(Verb::Delete), true, Err(Failure::TakenOut));
-            answers.single(&asked(Verb::Delete), true, Ok(Reply::Deleted));
+            answers.single(&asked(Tallied::Delete), true, Err(Failure::TakenOut));
+            answers.single(&asked(Tallied::Delete), true, Ok(Reply::Deleted));
         });
         assert_eq!(text, "");
         assert_eq!(tally, Tally { cmd_delete: 2, delete_hits: 1, delete_failures: 1, ..Tally::default() });
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn a_routes_own_words_cannot_break_the_line() {
         let (text, _) = answer(false, |answers| {
-            answers.single(&asked(Verb::Store), false, Err(Failure::NoRoute("no\r\nSTORED\r\n".into())));
+            answers.single(&asked(Tallied::Store), false, Err(Failure::NoRoute("no\r\nSTORED\r\n".into())));
         });
         assert_eq!(text, "SERVER_ERROR no route: noSTORED: key user:1\r\n");
     }
@@ -199,8 +199,8 @@ mod tests {
     fn lease_misses_are_told_apart() {
         let lease = |token| Ok(Reply::Lease { token, flags: 0, stale: None });
         let (text, tally) = answer(false, |answers| {
-            assert_eq!(answers.item(&asked(Verb::LeaseGet), lease(LeaseToken(77))), None);
-            assert_eq!(answers.item(&asked(Verb::LeaseGet), lease(LeaseToken::HOT_MISS)), None);
+            assert_eq!(answers.item(&asked(Tallied::LeaseGet), lease(LeaseToken(77))), None);
+            assert_eq!(answers.item(&asked(Tallied::LeaseGet), lease(LeaseToken::HOT_MISS)), None);
             answers.end(None);
         });
         assert_eq!(text, "LVALUE user:1 77 0 0\r\n\r\nLVALUE user:1 1 0 0\r\n\r\nEND\r\n");

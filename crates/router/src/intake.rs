@@ -10,6 +10,9 @@
 //! Nothing is copied: the consumed part of the buffer is frozen and the batch's keys and values are slices of it.
 //! While the front is being parsed the requests hold their bytes as places in the buffer; they become slices once it
 //! is known how much of it is consumed.
+//!
+//! What reads or changes more than its own key (`flush_all`, `stats`, a get of the router's own keys) is a batch of
+//! its own: it must see what came before it, and not what comes after.
 
 use bytes::{Bytes, BytesMut};
 use lookaside_protocol::text::{Limits, Parsed, parse_command};
@@ -71,9 +74,9 @@ pub enum Local {
     MetaNoop,
 }
 
-/// The kinds of operation that are counted apart.
+/// The kinds of operation that `stats` counts apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb {
+pub enum Tallied {
     /// `get`, `gets`
     Get,
     /// `gat`, `gats`
@@ -94,19 +97,19 @@ pub enum Verb {
     Meta,
 }
 
-impl Verb {
-    /// The verb of an operation.
-    pub fn of<B>(operation: &Operation<B>) -> Verb {
+impl Tallied {
+    /// What an operation is counted as.
+    pub fn of<B>(operation: &Operation<B>) -> Tallied {
         match operation {
-            Operation::Get { .. } => Verb::Get,
-            Operation::GetAndTouch { .. } => Verb::GetAndTouch,
-            Operation::LeaseGet => Verb::LeaseGet,
-            Operation::Store { .. } => Verb::Store,
-            Operation::LeaseSet { .. } => Verb::LeaseSet,
-            Operation::Delete { .. } => Verb::Delete,
-            Operation::Arithmetic { .. } => Verb::Arithmetic,
-            Operation::Touch { .. } => Verb::Touch,
-            Operation::Meta(_) => Verb::Meta,
+            Operation::Get { .. } => Tallied::Get,
+            Operation::GetAndTouch { .. } => Tallied::GetAndTouch,
+            Operation::LeaseGet => Tallied::LeaseGet,
+            Operation::Store { .. } => Tallied::Store,
+            Operation::LeaseSet { .. } => Tallied::LeaseSet,
+            Operation::Delete { .. } => Tallied::Delete,
+            Operation::Arithmetic { .. } => Tallied::Arithmetic,
+            Operation::Touch { .. } => Tallied::Touch,
+            Operation::Meta(_) => Tallied::Meta,
         }
     }
 }
@@ -118,8 +121,8 @@ pub struct AskedKey {
     pub key: Bytes,
     /// Whether the router answers it itself, so that the batch has no request for it.
     pub admin: bool,
-    /// Its verb.
-    pub verb: Verb,
+    /// What it is counted as.
+    pub tallied: Tallied,
 }
 
 /// What was taken off the front of a buffer.
@@ -141,7 +144,8 @@ pub struct Intake {
 
 type Place = Range<usize>;
 
-/// Takes all whole commands off the front of `buffer`, up to [`BATCH_REQUESTS_MAX`] requests.
+/// Takes all whole commands off the front of `buffer`, up to [`BATCH_REQUESTS_MAX`] requests, or the first alone if it
+/// is one that must be carried out in its place.
 pub fn take_batch(buffer: &mut BytesMut, limits: &Limits) -> Intake {
     let mut draft = Draft::default();
     let mut intake = Intake::default();
@@ -161,8 +165,15 @@ pub fn take_batch(buffer: &mut BytesMut, limits: &Limits) -> Intake {
                 intake.close = true;
             }
             Parsed::Command { command, consumed: bytes } => {
+                let alone = is_alone(&command);
+                if alone && !draft.asked.is_empty() {
+                    break;
+                }
                 consumed += bytes;
                 draft.take(buffer, command);
+                if alone {
+                    break;
+                }
             }
             Parsed::Bad { line, consumed: bytes, swallow, close, outdated_key } => {
                 draft.refuse(buffer, line, outdated_key);
@@ -187,7 +198,7 @@ pub fn take_batch(buffer: &mut BytesMut, limits: &Limits) -> Intake {
 struct Draft {
     requests: Vec<Request<Place>>,
     asked: Vec<DraftAsked>,
-    keys: Vec<(Place, bool, Verb)>,
+    keys: Vec<(Place, bool, Tallied)>,
 }
 
 enum DraftAsked {
@@ -200,11 +211,11 @@ impl Draft {
         let place = |bytes: &[u8]| place_in(buffer, bytes);
         let asked = match command {
             Command::Retrieve { keys, operation } => {
-                let verb = Verb::of(&operation);
+                let tallied = Tallied::of(&operation);
                 let before = self.keys.len();
                 for key in keys {
                     let admin = key.starts_with(ADMIN_KEY_PREFIX);
-                    self.keys.push((place(key), admin, verb));
+                    self.keys.push((place(key), admin, tallied));
                     if !admin {
                         let operation = operation.clone().map(place);
                         self.requests.push(Request { key: place(key), operation });
@@ -217,7 +228,7 @@ impl Draft {
                     Operation::Meta(meta) => is_quiet(meta.flags),
                     _ => false,
                 };
-                self.keys.push((place(request.key), false, Verb::of(&request.operation)));
+                self.keys.push((place(request.key), false, Tallied::of(&request.operation)));
                 self.requests.push(request.map(place));
                 Asked::Single { noreply, quiet }
             }
@@ -238,7 +249,7 @@ impl Draft {
         let asked = match outdated_key {
             Some(key) => {
                 let key = place_in(buffer, key);
-                self.keys.push((key.clone(), false, Verb::Delete));
+                self.keys.push((key.clone(), false, Tallied::Delete));
                 self.requests.push(Request { key, operation: Operation::Delete { hold_off_ms: 0 } });
                 Asked::Outdated(line)
             }
@@ -253,7 +264,7 @@ impl Draft {
         intake.keys = self
             .keys
             .into_iter()
-            .map(|(place, admin, verb)| AskedKey { key: taken.slice(place), admin, verb })
+            .map(|(place, admin, tallied)| AskedKey { key: taken.slice(place), admin, tallied })
             .collect();
         intake.asked = self
             .asked
@@ -263,6 +274,15 @@ impl Draft {
                 DraftAsked::Stats(place) => Asked::Local(Local::Stats(taken.slice(place))),
             })
             .collect();
+    }
+}
+
+/// Whether a command must see all that came before it carried out, and nothing that comes after.
+fn is_alone(command: &Command<'_>) -> bool {
+    match command {
+        Command::FlushAll { .. } | Command::Stats { .. } => true,
+        Command::Retrieve { keys, .. } => keys.into_iter().any(|key| key.starts_with(ADMIN_KEY_PREFIX)),
+        _ => false,
     }
 }
 

@@ -319,6 +319,19 @@ fn a_server_is_back_for_all_threads_at_once() {
     assert!(answers.iter().all(|answer| !answer.contains("SERVER_ERROR")), "{answers:?}");
 }
 
+/// `flush_all` once was carried out after everything behind it in the same read.
+#[test]
+fn a_flush_is_carried_out_in_its_place() {
+    let server = FakeServer::start();
+    let daemon = Daemon::start(&["--config-str", &one_pool(&[&server]), "--enable-flush-cmd"]);
+    let mut client = daemon.connect();
+    assert_eq!(client.ask("set a 0 0 3\r\nold\r\n"), "STORED\r\n");
+    let request = "get a\r\nflush_all\r\nget a\r\nset b 0 0 3\r\nnew\r\nget b\r\n";
+    assert_eq!(client.ask(request), "VALUE a 0 3\r\nold\r\nEND\r\n");
+    let answers: Vec<String> = (0..4).map(|_| client.ask("")).collect();
+    assert_eq!(answers, ["OK\r\n", "END\r\n", "STORED\r\n", "VALUE b 0 3\r\nnew\r\nEND\r\n"]);
+}
+
 #[test]
 fn a_taken_port_is_named_with_the_way_out() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
