@@ -72,6 +72,7 @@ impl Router {
         write_stat("threads", fleet.routers().len(), out);
         write_stat("max_connections", self.settings().connections_max, out);
         write_stat("curr_connections", fleet.connections(), out);
+        write_stat("reply_bytes", fleet.reply_bytes(), out);
         for (name, value) in fleet.tally().named() {
             write_stat(name, value, out);
         }

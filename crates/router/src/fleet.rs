@@ -38,6 +38,7 @@ pub struct Fleet {
     started: Instant,
     routers: Mutex<Vec<Weak<Router>>>,
     connections: AtomicUsize,
+    reply_bytes: AtomicUsize,
     configuration: Mutex<ConfigurationStatus>,
 }
 
@@ -48,6 +49,19 @@ pub struct Seat(Arc<Fleet>);
 impl Drop for Seat {
     fn drop(&mut self) {
         self.0.connections.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Bytes that a session holds in values; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Held {
+    fleet: Arc<Fleet>,
+    bytes: usize,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.fleet.reply_bytes.fetch_sub(self.bytes, Relaxed);
     }
 }
 
@@ -62,6 +76,7 @@ impl Fleet {
             started: now,
             routers: Mutex::default(),
             connections: AtomicUsize::new(0),
+            reply_bytes: AtomicUsize::new(0),
             configuration: Mutex::new(status),
         })
     }
@@ -84,6 +99,17 @@ impl Fleet {
     /// How many clients are connected, over all threads.
     pub fn connections(&self) -> usize {
         self.connections.load(Relaxed)
+    }
+
+    /// Bytes that sessions hold in values, over all threads; those that hold little are not counted.
+    pub fn reply_bytes(&self) -> usize {
+        self.reply_bytes.load(Relaxed)
+    }
+
+    /// Counts `bytes` until the result is dropped.
+    pub(crate) fn hold(self: &Arc<Self>, bytes: usize) -> Held {
+        self.reply_bytes.fetch_add(bytes, Relaxed);
+        Held { fleet: self.clone(), bytes }
     }
 
     /// The sum of all threads' counters.

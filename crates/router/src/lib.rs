@@ -21,6 +21,7 @@
 
 mod admin;
 mod answer;
+mod budget;
 mod configuration;
 pub mod daemon;
 mod fleet;
@@ -37,6 +38,7 @@ mod trace;
 mod tree;
 mod watch;
 
+pub use budget::{FLEET_REPLY_BYTES_MAX, REPLY_BYTES_MAX};
 pub use configuration::{Plan, Source};
 pub use fleet::{Fleet, Identity};
 pub use intake::BATCH_REQUESTS_MAX;

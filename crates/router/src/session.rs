@@ -1,24 +1,27 @@
-//! One client's connection: read what is there, route it as one batch, write all replies at once, and again.
+//! One client's connection: read what is there, route it as one batch, write all replies at once, and again. A batch
+//! whose replies might be too many bytes to hold goes out in portions (see `budget`).
 //!
 //! A get and a delete both pass here. All that arrives while a batch is on its way becomes the next batch, so the
 //! busier a client, the larger its batches (§3.1: many connections of clients become few to servers).
 //!
 //! Invariants: replies leave in the order of the requests. The next bytes are read only when the last reply has been
-//! written, so a client that asks without reading stalls nobody but itself and holds a bounded amount of memory. A
-//! batch that was read is carried out even if its client has gone meanwhile: a delete is not dropped for a broken
+//! written, so a client that asks without reading stalls nobody but itself and holds a bounded amount of memory. What
+//! a batch changes is carried out even if its client has gone meanwhile: a delete is not dropped for a broken
 //! connection.
 //!
 //! Absent on purpose: knowledge of where keys go (the tree) and of sockets ([`Stream`]).
 
 use crate::Router;
 use crate::answer::Answers;
+use crate::budget::{Budget, COUNTED_BYTES_MIN, brings_value, value_bytes};
+use crate::fleet::Held;
 use crate::intake::{Asked, AskedKey, Intake, Local, take_batch};
 use crate::router::told;
 use crate::statistics::Tally;
-use bytes::{Buf, BufMut, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use lookaside_client::Stream;
-use lookaside_protocol::{Reply, meta::MetaStatus};
-use lookaside_routing::{Context, Outcome};
+use lookaside_protocol::{Operation, Reply, Request, meta::MetaStatus};
+use lookaside_routing::{Batch, Context, Outcome, Outcomes};
 use std::time::Duration;
 use std::vec;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -60,6 +63,7 @@ pub async fn serve(router: &Router, stream: Box<dyn Stream>, mut shutdown: watch
         needed_bytes: 0,
         swallow_bytes: 0,
         out: Vec::new(),
+        budget: Budget::new(),
         tally: Tally::default(),
     };
     let end = loop {
@@ -80,7 +84,23 @@ struct Session<'a> {
     needed_bytes: usize,
     swallow_bytes: usize,
     out: Vec<u8>,
+    budget: Budget,
     tally: Tally,
+}
+
+/// A batch on its way.
+struct Work {
+    /// What is not routed yet.
+    rest: vec::IntoIter<Request<Bytes>>,
+    /// What came of the last portion, and is not written yet.
+    outcomes: vec::IntoIter<Outcome>,
+    held: Option<Held>,
+}
+
+impl Work {
+    fn new(batch: Batch) -> Work {
+        Work { rest: batch.into_iter(), outcomes: Outcomes::new().into_iter(), held: None }
+    }
 }
 
 impl Session<'_> {
@@ -134,23 +154,22 @@ impl Session<'_> {
     }
 
     async fn answer(&mut self, intake: Intake) -> Result<(), End> {
-        let requests = intake.batch.len();
-        let mut outcomes = Vec::new();
-        if requests > 0 {
-            self.tally.batches += 1;
-            self.tally.batched_requests += requests as u64;
-            let tree = self.router.tree();
-            outcomes = tree.route().route(intake.batch, &self.context).await;
+        let mut work = Work::new(intake.batch);
+        let answered = self.answer_all(intake.asked, intake.keys, &mut work).await;
+        if answered.is_err() {
+            self.carry_out(work).await;
         }
-        assert_eq!(outcomes.len(), requests, "a route gives exactly one outcome a request");
-        let mut outcomes = outcomes.into_iter();
-        let mut keys = intake.keys.into_iter();
-        for asked in intake.asked {
+        answered
+    }
+
+    async fn answer_all(&mut self, asked: Vec<Asked>, keys: Vec<AskedKey>, work: &mut Work) -> Result<(), End> {
+        let mut keys = keys.into_iter();
+        for asked in asked {
             match asked {
                 Asked::Retrieve { keys: count } => {
                     let mut error_line = None;
                     for asked in keys.by_ref().take(count) {
-                        let line = self.item(&asked, &mut outcomes).await;
+                        let line = self.item(&asked, work).await;
                         error_line = error_line.or(line);
                         self.write_if_large().await?;
                     }
@@ -158,13 +177,13 @@ impl Session<'_> {
                 }
                 Asked::Single { noreply, quiet } => {
                     let asked = keys.next().expect("a single has a key");
-                    let outcome = outcomes.next().expect("counted above");
+                    let outcome = self.outcome(work).await;
                     let silent = noreply || (quiet && is_expected(&outcome));
                     self.answers().single(&asked, silent, outcome);
                 }
                 Asked::Outdated(line) => {
                     let asked = keys.next().expect("the delete has a key");
-                    let outcome = outcomes.next().expect("counted above");
+                    let outcome = self.outcome(work).await;
                     self.answers().single(&asked, true, outcome);
                     self.refuse(line);
                 }
@@ -176,7 +195,7 @@ impl Session<'_> {
         self.write().await
     }
 
-    async fn item(&mut self, asked: &AskedKey, outcomes: &mut vec::IntoIter<Outcome>) -> Option<Vec<u8>> {
+    async fn item(&mut self, asked: &AskedKey, work: &mut Work) -> Option<Vec<u8>> {
         if asked.admin {
             let reply = match self.router.admin_value(&asked.key, &self.context).await {
                 Some(value) => Reply::Value { flags: 0, cas: None, value: value.into() },
@@ -184,8 +203,45 @@ impl Session<'_> {
             };
             return self.answers().item(asked, Ok(reply));
         }
-        let outcome = outcomes.next().expect("counted before");
+        let outcome = self.outcome(work).await;
         self.answers().item(asked, outcome)
+    }
+
+    /// What came of the next request of a batch.
+    async fn outcome(&mut self, work: &mut Work) -> Outcome {
+        if work.outcomes.as_slice().is_empty() {
+            work.held = None;
+            self.route_portion(work).await;
+        }
+        work.outcomes.next().expect("a batch has a request for each that was asked")
+    }
+
+    /// Routes as much of a batch as this session may hold the values of.
+    async fn route_portion(&mut self, work: &mut Work) {
+        let fleet = self.router.fleet();
+        let portion = self.budget.take_portion(&mut work.rest, fleet.reply_bytes());
+        let requests = portion.len();
+        let values = portion.iter().filter(|request| brings_value(&request.operation)).count();
+        self.tally.batches += 1;
+        self.tally.batched_requests += requests as u64;
+        let tree = self.router.tree();
+        let outcomes = tree.route().route(portion, &self.context).await;
+        assert_eq!(outcomes.len(), requests, "a route gives exactly one outcome a request");
+        let bytes = outcomes.iter().map(value_bytes).sum();
+        self.budget.learn(values, bytes);
+        work.held = (bytes >= COUNTED_BYTES_MIN).then(|| fleet.hold(bytes));
+        work.outcomes = outcomes.into_iter();
+    }
+
+    /// Carries out what a batch changes, when nobody is left to be answered.
+    async fn carry_out(&mut self, work: Work) {
+        let changes = |request: &Request<_>| !matches!(request.operation, Operation::Get { .. } | Operation::LeaseGet);
+        let mut changes = Work::new(work.rest.filter(changes).collect());
+        drop((work.outcomes, work.held));
+        while !changes.rest.as_slice().is_empty() {
+            changes.held = None;
+            self.route_portion(&mut changes).await;
+        }
     }
 
     async fn local(&mut self, local: Local) {

@@ -4,7 +4,7 @@
 mod support;
 
 use lookaside_protocol::Operation;
-use lookaside_router::{BATCH_REQUESTS_MAX, Settings, WRITE_STALL_MAX};
+use lookaside_router::{BATCH_REQUESTS_MAX, FLEET_REPLY_BYTES_MAX, REPLY_BYTES_MAX, Settings, WRITE_STALL_MAX};
 use std::time::Duration;
 use support::{Bench, expect, rest};
 use tokio::io::AsyncWriteExt;
@@ -81,13 +81,70 @@ async fn a_thousand_pipelined_commands_are_few_batches() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_long_get_travels_whole() {
+async fn a_long_get_travels_whole_once_its_values_are_known_to_be_small() {
     let bench = Bench::start(Settings::default());
     let mut client = bench.connect();
-    let keys: String = (0..5_000).map(|key| format!(" key:{key}")).collect();
-    client.write_all(format!("get{keys}\r\n").as_bytes()).await.unwrap();
-    expect(&mut client, "END\r\n").await;
-    assert_eq!(bench.route.batch_sizes(), [5_000]);
+    let keys: String = (0..1_740).map(|key| format!(" key:{key}")).collect();
+    for _ in 0..2 {
+        client.write_all(format!("get{keys}\r\n").as_bytes()).await.unwrap();
+        expect(&mut client, "END\r\n").await;
+    }
+    assert_eq!(bench.route.batch_sizes(), [32, 128, 512, 1_068, 1_740]);
+}
+
+const BIG: usize = 1 << 20;
+
+/// 11 KB of gets once made a router hold a thousand values.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_asks_for_much_and_never_reads_holds_little() {
+    let bench = Bench::start(Settings::default());
+    bench.route.values.lock().unwrap().insert("big".into(), vec![b'x'; BIG].into());
+    let asked = || bench.route.batch_sizes().iter().sum::<usize>();
+    let mut first = bench.connect();
+    first.write_all("get big\r\n".repeat(1_024).as_bytes()).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(asked(), 32, "the first guess");
+    assert_eq!(bench.router.fleet().reply_bytes(), 32 * BIG);
+
+    let answer = format!("VALUE big 0 {BIG}\r\n{}\r\nEND\r\n", "x".repeat(BIG));
+    for _ in 0..100 {
+        expect(&mut first, &answer).await;
+        let held_bytes = bench.router.fleet().reply_bytes();
+        assert!(held_bytes <= 32 * BIG, "{held_bytes}");
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(bench.route.batch_sizes()[1..].iter().all(|values| values * BIG <= REPLY_BYTES_MAX));
+    drop(first);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(bench.router.fleet().reply_bytes(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_clients_that_never_read_share_a_bound() {
+    let bench = Bench::start(Settings::default());
+    bench.route.values.lock().unwrap().insert("big".into(), vec![b'x'; BIG].into());
+    let mut clients = Vec::new();
+    for _ in 0..40 {
+        let mut client = bench.connect();
+        client.write_all("get big\r\n".repeat(1_024).as_bytes()).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        clients.push(client);
+    }
+    let full = FLEET_REPLY_BYTES_MAX / BIG;
+    assert_eq!(bench.router.fleet().reply_bytes(), (full + 40 - full / 32) * BIG, "32 each, then one each");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_delete_behind_gets_that_nobody_reads_is_carried_out() {
+    let bench = Bench::start(Settings::default());
+    bench.route.values.lock().unwrap().insert("big".into(), vec![b'x'; BIG].into());
+    let mut client = bench.connect_with(1 << 16);
+    let request = "get big\r\n".repeat(100) + "delete a\r\n";
+    client.write_all(request.as_bytes()).await.unwrap();
+    tokio::time::sleep(WRITE_STALL_MAX * 2).await;
+    let batches = bench.route.batches.lock().unwrap();
+    assert_eq!(batches.iter().map(Vec::len).collect::<Vec<_>>(), [32, 1], "gets for nobody are not asked any more");
+    assert!(matches!(batches[1][0].operation, Operation::Delete { .. }));
 }
 
 #[tokio::test(start_paused = true)]
