@@ -34,6 +34,9 @@ const FILES_SPARE: u64 = 100;
 /// Runs the daemon until SIGINT or SIGTERM.
 pub fn run(options: Options) -> ExitCode {
     start_log(options.verbose);
+    for warning in options.ignored.warnings() {
+        tracing::warn!("{warning}");
+    }
     let (reader, plan) = match Reader::new(&options).and_then(|reader| reader.read().map(|plan| (reader, plan))) {
         Ok(found) => found,
         Err(why) => return complain(&why, EXIT_USAGE),

@@ -26,6 +26,7 @@ mod configuration;
 pub mod daemon;
 mod fleet;
 mod flush;
+mod ignored;
 mod intake;
 mod listen;
 mod options;

@@ -1,6 +1,7 @@
-//! The command line: mcrouter's flags as far as they have a meaning here.
+//! The command line: mcrouter's flags as far as they have a meaning here, and those that can be done without.
 
 use crate::configuration::Source;
+use crate::ignored::Ignored;
 use crate::settings::{CONNECTIONS_MAX, Settings, VALUE_BYTES_MAX};
 use clap::{ArgGroup, Parser};
 use lookaside_client::{DestinationOptions, Standings};
@@ -92,6 +93,9 @@ pub struct Options {
     /// Log more: -v for debugging, -vv for everything. RUST_LOG overrides
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
+    /// mcrouter's flags that have no meaning here.
+    #[command(flatten)]
+    pub ignored: Ignored,
 }
 
 impl Options {
@@ -189,6 +193,16 @@ mod tests {
         let options = parse(&["--config-str", "{}"]).expect("parses");
         assert_eq!(options.listen_address().to_string(), "127.0.0.1:5000");
         assert!(options.threads() >= 1);
+    }
+
+    #[test]
+    fn flags_of_mcrouter_without_a_meaning_here_are_named_and_not_refused() {
+        let options =
+            parse(&["--config-str", "{}", "-a", "/spool", "-r", "10", "--stats-root=/stats"]).expect("parses");
+        let warnings = options.ignored.warnings();
+        assert_eq!(warnings.len(), 3, "{warnings:?}");
+        assert!(warnings[0].starts_with("--async-dir /spool is ignored: "), "{warnings:?}");
+        assert!(parse(&["--config-str", "{}", "--listen-sock-fd", "3"]).is_err(), "clients would find nobody");
     }
 
     #[test]

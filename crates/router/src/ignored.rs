@@ -1,0 +1,52 @@
+//! mcrouter's flags that have no meaning here: accepted, so that a command line that starts mcrouter starts this, and
+//! each named in a warning, so that nobody relies on what is not there.
+
+use clap::Args;
+
+/// Flags that are taken from the command line and not acted upon.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Ignored {
+    #[arg(short = 'a', long, hide = true)]
+    async_dir: Option<String>,
+    #[arg(long, hide = true)]
+    config_params: Option<String>,
+    #[arg(short = 'L', long, hide = true)]
+    log_path: Option<String>,
+    #[arg(short = 'r', long, hide = true)]
+    reconfiguration_delay_ms: Option<String>,
+    #[arg(long, hide = true)]
+    stats_root: Option<String>,
+    #[arg(long, hide = true)]
+    stats_logging_interval: Option<String>,
+    #[arg(long, hide = true)]
+    reset_inactive_connection_interval: Option<String>,
+    #[arg(long, hide = true)]
+    use_asynclog_version2: bool,
+}
+
+impl Ignored {
+    /// A sentence for each flag that was given.
+    pub fn warnings(&self) -> Vec<String> {
+        let given = |flag: &str, value: &Option<String>, instead: &str| {
+            value.as_ref().map(|value| format!("{flag} {value} is ignored: {instead}"))
+        };
+        let spool =
+            "there is no spool; a delete that fails is answered with SERVER_ERROR, and the invalidator repeats it";
+        let stats = "statistics are asked for over the port, with `stats`";
+        let warnings = [
+            given("--async-dir", &self.async_dir, spool),
+            given("--config-params", &self.config_params, "a configuration has no parameters here"),
+            given("--log-path", &self.log_path, "the log is on standard error"),
+            given("--reconfiguration-delay-ms", &self.reconfiguration_delay_ms, "a change is taken once it is whole"),
+            given("--stats-root", &self.stats_root, stats),
+            given("--stats-logging-interval", &self.stats_logging_interval, stats),
+            given(
+                "--reset-inactive-connection-interval",
+                &self.reset_inactive_connection_interval,
+                "connections to servers stay open",
+            ),
+            self.use_asynclog_version2.then(|| format!("--use-asynclog-version2 is ignored: {spool}")),
+        ];
+        warnings.into_iter().flatten().collect()
+    }
+}
