@@ -7,7 +7,7 @@ FUZZ_SECONDS ?= 60
 # A folder with the program `peers` and the load generator's source `loadgen/`.
 TOOLS ?= ../shared/tools
 
-.PHONY: help up test install build lint unit simulate end-to-end fuzz bench soak clean
+.PHONY: help up test install build lint unit simulate end-to-end differential fuzz bench soak clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,13 @@ simulate: build ## SEEDS whole regions under a seeded clock and network
 
 end-to-end: build ## the built binaries with real clients and a real MariaDB
 	$(PYTHON) -m pytest tests
+
+differential: build ## the same conversations with memcached 1.6.45 (fetched by TOOLS) and with ours
+	LOOKASIDE_MEMCACHED="$$(bash $(TOOLS)/peers memcached)" $(PYTHON) -m pytest tests/differential
+
+soak: ## many more simulated regions than `make test` has time for
+	$(CARGO) build --release --package lookaside
+	target/release/lookaside simulate --seeds 20000
 
 fuzz: ## every fuzz target for FUZZ_SECONDS (needs a nightly toolchain and cargo-fuzz)
 	crates/protocol/fuzz/run $(FUZZ_SECONDS)
