@@ -62,7 +62,12 @@ class Process:
             assert self.running.poll() is None, f"{self.name} ended ({self.running.returncode}):\n{self.log()}"
             return is_ready()
 
-        eventually(ready, f"{self.name} is ready:\n{self.log()}", seconds)
+        try:
+            eventually(ready, f"{self.name} is ready:\n{self.log()}", seconds)
+        except BaseException:
+            # Whoever made it has nothing to stop it by yet.
+            self.stop()
+            raise
 
     def kill(self) -> None:
         """SIGKILL, and waits until the process is gone."""
