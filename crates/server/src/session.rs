@@ -147,6 +147,14 @@ mod tests {
             (String::from_utf8(out).expect("text"), SessionState::Open)
         }
 
+        /// One exchange of a fresh session, so many seconds later.
+        fn exchange_after(&self, seconds: u64, bytes: &[u8]) -> String {
+            let now = Now { unix_ms: NOW.unix_ms + seconds * 1_000 };
+            let (mut input, mut out) = (bytes.to_vec(), Vec::new());
+            Session::new().serve(&mut input, &self.service(), now, &mut out);
+            String::from_utf8(out).expect("text")
+        }
+
         /// The daemon's way: bytes arrive in pieces, replies are taken away whenever they reach `reply_bytes_max`, and
         /// what was not executed then is scanned again as the bytes that the remainder says.
         fn converse_with_pauses(&self, bytes: &[u8], piece_bytes: usize, reply_bytes_max: usize) -> String {
@@ -210,6 +218,16 @@ mod tests {
             crate::VERSION
         );
         (bytes, replies)
+    }
+
+    /// Against the built daemon such a test would depend on when a second ends.
+    #[test]
+    fn seconds_are_counted_from_the_last_access_and_to_the_expiry() {
+        let bench = Bench::new();
+        assert_eq!(bench.exchange_after(0, b"ms foo 2 T100\r\nab\r\nmg foo l t\r\n"), "HD\r\nHD l0 t100\r\n");
+        assert_eq!(bench.exchange_after(7, b"mg foo l t\r\n"), "HD l7 t93\r\n");
+        assert_eq!(bench.exchange_after(9, b"mg foo l t\r\n"), "HD l2 t91\r\n");
+        assert_eq!(bench.exchange_after(100, b"mg foo l t\r\n"), "EN\r\n");
     }
 
     #[test]

