@@ -43,8 +43,8 @@ class Pair:
     def difference(self, commands: list[bytes], seed: int) -> str | None:
         """How the two answer differently, if they do, and do again.
 
-        A difference that is gone the second time is a matter of when bytes arrived: memcached may drop its last replies
-        when a connection's end comes while it is reading.
+        A difference that is gone the second time is a matter of when bytes arrived: perhaps memcached drops its last
+        replies when a connection's end comes while it is reading.
         """
         return self.difference_once(commands, seed) and self.difference_once(commands, seed)
 
