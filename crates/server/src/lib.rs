@@ -6,6 +6,7 @@
 //!
 //! * [`Session`], [`Batch`], [`Service`]: sans-I/O; bytes in, bytes out. A simulation drives these.
 //! * `worker`, `round`, `connection`, `udp`, `segmentation`: one thread's loop over sockets.
+//! * [`credentials`]: users and passwords from a file, for whatever asks for them.
 //! * `listener`, `daemon`, `options`, `statistics`, `log`, `clock`: the process.
 //!
 //! Invariants: workers share the store and nothing else. An idle connection owns no buffer. No request allocates, but
@@ -20,6 +21,7 @@ mod batch;
 mod clock;
 mod connection;
 mod counters;
+pub mod credentials;
 mod daemon;
 mod execute;
 mod listener;

@@ -1,0 +1,381 @@
+//! Who may come in: users and passwords from a file, for SASL PLAIN of the binary protocol and for ASCII authentication.
+//!
+//! ```text
+//! user:password                       plain
+//! user:$2y$10$N9qo8uLOickgx2ZM...     bcrypt, as `htpasswd -nB user` prints it
+//! ```
+//!
+//! A line a user, as in memcached's files; what follows the first colon is the password. Empty lines are passed over.
+//! No plain password is kept: each is held as a digest under a key that this process alone has, and compared without
+//! telling by the time how far it was right.
+//!
+//! A bcrypt hash is slow on purpose, and the thread that verifies one serves other clients too. So:
+//!
+//! * a hash dearer than [`COST_MAX`] (some 60 ms) is refused when the file is read;
+//! * a password that was right once is kept as a digest too, and costs nothing from then on: a client that comes back
+//!   never waits behind one that guesses;
+//! * slow verifications are rationed for the whole process: [`SLOW_BURST`] at once, then one in [`SLOW_INTERVAL_MS`].
+//!   Beyond that the answer is [`Verdict::TryLater`]. One who guesses costs an eighth of one thread, and has two guesses
+//!   a second.
+//!
+//! Absent: telling unknown users from wrong passwords, in words. By the time of an answer it can be told: the name of a
+//! user is no secret here.
+
+use lookaside_store::Now;
+use sha2::{Digest, Sha256};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError, RwLock};
+use subtle::ConstantTimeEq;
+
+/// How many users a file may have (memcached: 8).
+pub const USERS_MAX: usize = 64;
+
+/// The largest file, in bytes.
+pub const FILE_BYTES_MAX: u64 = 64 << 10;
+
+/// The longest user name, and the longest password, in bytes.
+pub const WORD_BYTES_MAX: usize = 256;
+
+/// The dearest bcrypt hash that is accepted, as the binary logarithm of its rounds.
+pub const COST_MAX: u32 = 10;
+
+/// How many slow verifications may come at once.
+pub const SLOW_BURST: u64 = 8;
+
+/// In what time one more slow verification may come, in milliseconds.
+pub const SLOW_INTERVAL_MS: u64 = 500;
+
+/// bcrypt looks at no more of a password than this, in bytes: a longer one would be cut in silence.
+const BCRYPT_BYTES_MAX: usize = 72;
+
+/// The users of a file.
+pub struct Credentials {
+    path: PathBuf,
+    /// Makes the digests worthless outside of this process.
+    key: [u8; 32],
+    users: RwLock<Vec<User>>,
+    ration: Mutex<Ration>,
+}
+
+struct User {
+    name: Vec<u8>,
+    secret: Secret,
+}
+
+enum Secret {
+    Plain(PasswordDigest),
+    Bcrypt { hash: String, right_once: Mutex<Option<PasswordDigest>> },
+}
+
+/// A password under the process's key.
+type PasswordDigest = [u8; 32];
+
+/// Slow verifications that may still come, refilled with time.
+struct Ration {
+    left: u64,
+    refilled_ms: u64,
+}
+
+/// What is said to one who names a user and a password.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Come in.
+    Right,
+    /// No such user, or another password.
+    Wrong,
+    /// Too many have tried in too short a time: nothing was looked at.
+    TryLater,
+}
+
+/// Why a file of users cannot be used. The users of an earlier reading stay.
+#[derive(Debug)]
+pub enum CredentialsError {
+    /// The file cannot be read.
+    Unreadable {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// The file is larger than [`FILE_BYTES_MAX`], or has more than [`USERS_MAX`] users.
+    TooLarge {
+        /// Which.
+        path: PathBuf,
+    },
+    /// No user is in it: nobody could ever come in.
+    Empty {
+        /// Which.
+        path: PathBuf,
+    },
+    /// A line that cannot be understood.
+    Line {
+        /// Of which file.
+        path: PathBuf,
+        /// Its number, from 1.
+        line: usize,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+}
+
+impl std::error::Error for CredentialsError {}
+
+impl std::fmt::Display for CredentialsError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            CredentialsError::Unreadable { path, error } => {
+                write!(f, "cannot read the users' file {}: {error}", path.display())
+            }
+            CredentialsError::TooLarge { path } => write!(
+                f,
+                "the users' file {} is over the limit of {USERS_MAX} users or {FILE_BYTES_MAX} bytes",
+                path.display()
+            ),
+            CredentialsError::Empty { path } => {
+                write!(f, "the users' file {} has no user; a line is user:password", path.display())
+            }
+            CredentialsError::Line { path, line, why } => {
+                write!(f, "the users' file {}, line {line}: {why}", path.display())
+            }
+        }
+    }
+}
+
+impl Credentials {
+    /// The users of the file at `path`. `key` is random, another in each process.
+    pub fn read(path: &Path, key: [u8; 32]) -> Result<Credentials, CredentialsError> {
+        let users = RwLock::new(read_users(path, &key)?);
+        let ration = Mutex::new(Ration { left: SLOW_BURST, refilled_ms: 0 });
+        Ok(Credentials { path: path.to_owned(), key, users, ration })
+    }
+
+    /// Reads the file anew. If that fails, all stays as it was. Who is in stays in.
+    pub fn reload(&self) -> Result<(), CredentialsError> {
+        let users = read_users(&self.path, &self.key)?;
+        *self.users.write().unwrap_or_else(PoisonError::into_inner) = users;
+        Ok(())
+    }
+
+    /// How many users there are.
+    pub fn users_count(&self) -> usize {
+        self.users.read().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Whether this is a user with its password. Takes some 60 ms at most, and that only as often as the head of this
+    /// file says.
+    pub fn verify(&self, name: &[u8], password: &[u8], now: Now) -> Verdict {
+        if password.len() > WORD_BYTES_MAX {
+            return Verdict::Wrong;
+        }
+        let users = self.users.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(user) = users.iter().find(|user| user.name == name) else { return Verdict::Wrong };
+        let digest = digest(&self.key, name, password);
+        match &user.secret {
+            Secret::Plain(right) if is_same(right, &digest) => Verdict::Right,
+            Secret::Plain(_) => Verdict::Wrong,
+            Secret::Bcrypt { hash, right_once } => {
+                let mut right_once = right_once.lock().unwrap_or_else(PoisonError::into_inner);
+                if right_once.as_ref().is_some_and(|right| is_same(right, &digest)) {
+                    return Verdict::Right;
+                }
+                // From here on the lock is held for as long as bcrypt takes, so that many clients of one user that
+                // come at once verify once, not each for itself.
+                if !self.ration.lock().unwrap_or_else(PoisonError::into_inner).take(now) {
+                    return Verdict::TryLater;
+                }
+                match password.len() < BCRYPT_BYTES_MAX && bcrypt::verify(password, hash).unwrap_or(false) {
+                    true => {
+                        *right_once = Some(digest);
+                        Verdict::Right
+                    }
+                    false => Verdict::Wrong,
+                }
+            }
+        }
+    }
+}
+
+impl Ration {
+    /// Takes one, if there is one.
+    fn take(&mut self, now: Now) -> bool {
+        let refills = now.unix_ms.saturating_sub(self.refilled_ms) / SLOW_INTERVAL_MS;
+        if refills > 0 {
+            self.left = self.left.saturating_add(refills).min(SLOW_BURST);
+            self.refilled_ms += refills * SLOW_INTERVAL_MS;
+        }
+        let is_left = self.left > 0;
+        self.left -= u64::from(is_left);
+        is_left
+    }
+}
+
+fn read_users(path: &Path, key: &[u8; 32]) -> Result<Vec<User>, CredentialsError> {
+    use std::io::Read;
+    let unreadable = |error| CredentialsError::Unreadable { path: path.to_owned(), error };
+    let mut text = Vec::new();
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text).map_err(unreadable)?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(CredentialsError::TooLarge { path: path.to_owned() });
+    }
+    let mut users: Vec<User> = Vec::new();
+    for (line, text) in (1..).zip(text.split(|&byte| byte == b'\n')) {
+        let text = text.strip_suffix(b"\r").unwrap_or(text);
+        if text.is_empty() {
+            continue;
+        }
+        let refuse = |why| CredentialsError::Line { path: path.to_owned(), line, why };
+        let user = read_user(text, key).map_err(refuse)?;
+        if users.iter().any(|other| other.name == user.name) {
+            return Err(refuse("this user is there already"));
+        }
+        if users.len() == USERS_MAX {
+            return Err(CredentialsError::TooLarge { path: path.to_owned() });
+        }
+        users.push(user);
+    }
+    if users.is_empty() {
+        return Err(CredentialsError::Empty { path: path.to_owned() });
+    }
+    Ok(users)
+}
+
+fn read_user(line: &[u8], key: &[u8; 32]) -> Result<User, &'static str> {
+    let colon = memchr::memchr(b':', line).ok_or("a line is user:password")?;
+    let (name, password) = (&line[..colon], &line[colon + 1..]);
+    if name.is_empty() || password.is_empty() {
+        return Err("neither the user nor the password may be empty");
+    }
+    if name.len() > WORD_BYTES_MAX || password.len() > WORD_BYTES_MAX {
+        return Err("the user or the password is longer than 256 bytes");
+    }
+    let secret = match std::str::from_utf8(password).ok().filter(|text| is_hash(text)) {
+        Some(hash) => Secret::Bcrypt { hash: accepted_hash(hash)?, right_once: Mutex::new(None) },
+        None => Secret::Plain(digest(key, name, password)),
+    };
+    Ok(User { name: name.to_vec(), secret })
+}
+
+/// Whether this is a hash of some kind, by the way these begin. None is taken for a plain password: whoever has seen the
+/// file could come in with it.
+fn is_hash(password: &str) -> bool {
+    const KINDS: [&str; 9] = ["$1$", "$2", "$5$", "$6$", "$y$", "$7$", "$argon2", "$apr1$", "$scrypt$"];
+    KINDS.iter().any(|kind| password.starts_with(kind)) || password.starts_with("{SHA}")
+}
+
+fn accepted_hash(hash: &str) -> Result<String, &'static str> {
+    let parts: bcrypt::HashParts =
+        hash.parse().map_err(|_| "a hash that is no bcrypt; `htpasswd -nB USER` makes one that is")?;
+    match parts.get_cost() {
+        0..=COST_MAX => Ok(hash.to_owned()),
+        _ => {
+            Err("a bcrypt hash dearer than cost 10 would keep other clients waiting; make it with `htpasswd -nB -C 10`")
+        }
+    }
+}
+
+fn digest(key: &[u8; 32], name: &[u8], password: &[u8]) -> PasswordDigest {
+    let mut hasher = Sha256::new();
+    hasher.update(key);
+    hasher.update((name.len() as u64).to_le_bytes());
+    hasher.update(name);
+    hasher.update(password);
+    hasher.finalize().into()
+}
+
+fn is_same(right: &PasswordDigest, told: &PasswordDigest) -> bool {
+    right.ct_eq(told).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: [u8; 32] = [7; 32];
+    const NOW: Now = Now { unix_ms: 1_700_000_000_000 };
+
+    fn read(text: &str) -> Result<(Credentials, tempfile::NamedTempFile), CredentialsError> {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), text).expect("written");
+        Ok((Credentials::read(file.path(), KEY)?, file))
+    }
+
+    fn cheap_hash(password: &str) -> String {
+        bcrypt::hash(password, 4).expect("a hash")
+    }
+
+    #[test]
+    fn plain_passwords_are_compared_whole() {
+        let (credentials, _file) = read("ada:se:cret\r\n\nbob:x\n").expect("two users");
+        assert_eq!(credentials.users_count(), 2);
+        assert_eq!(credentials.verify(b"ada", b"se:cret", NOW), Verdict::Right);
+        for (name, password) in [("ada", "se:cre"), ("ada", "se:cret "), ("bob", "se:cret"), ("eve", "x"), ("", "")] {
+            assert_eq!(credentials.verify(name.as_bytes(), password.as_bytes(), NOW), Verdict::Wrong, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_bcrypt_hash_verifies_its_password_and_is_no_password_itself() {
+        let hash = cheap_hash("secret");
+        let (credentials, _file) = read(&format!("ada:{hash}\n")).expect("a user");
+        assert_eq!(credentials.verify(b"ada", hash.as_bytes(), NOW), Verdict::Wrong);
+        assert_eq!(credentials.verify(b"ada", b"secret", NOW), Verdict::Right);
+        // htpasswd writes $2y$, which is the same function.
+        let (credentials, _file) = read(&format!("ada:{}\n", hash.replace("$2b$", "$2y$"))).expect("a user");
+        assert_eq!(credentials.verify(b"ada", b"secret", NOW), Verdict::Right);
+    }
+
+    #[test]
+    fn guesses_are_rationed_and_do_not_lock_out_who_was_right() {
+        let hash = cheap_hash("secret");
+        let (credentials, _file) = read(&format!("ada:{hash}\nbob:{hash}\n")).expect("users");
+        assert_eq!(credentials.verify(b"ada", b"secret", NOW), Verdict::Right);
+        for _ in 1..SLOW_BURST {
+            assert_eq!(credentials.verify(b"ada", b"guess", NOW), Verdict::Wrong);
+        }
+        assert_eq!(credentials.verify(b"ada", b"guess", NOW), Verdict::TryLater);
+        assert_eq!(credentials.verify(b"bob", b"secret", NOW), Verdict::TryLater);
+        assert_eq!(credentials.verify(b"ada", b"secret", NOW), Verdict::Right);
+        let later = Now { unix_ms: NOW.unix_ms + SLOW_INTERVAL_MS };
+        assert_eq!(credentials.verify(b"bob", b"secret", later), Verdict::Right);
+        assert_eq!(credentials.verify(b"bob", b"guess", later), Verdict::TryLater);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_used_says_why_and_changes_nothing() {
+        let long = "x".repeat(WORD_BYTES_MAX + 1);
+        let dear = cheap_hash("x").replace("$04$", "$12$");
+        let many: String = (0..=USERS_MAX).map(|n| format!("u{n}:x\n")).collect();
+        let texts = [
+            "",
+            "\n\n",
+            "ada\n",
+            ":x\n",
+            "ada:\n",
+            "ada:x\nada:y\n",
+            "ada:$6$salt$hash\n",
+            "ada:$argon2id$v=19$x\n",
+            "ada:$2b$04$short\n",
+            &format!("ada:{long}\n"),
+            &format!("ada:{dear}\n"),
+            &many,
+        ]; // fmt: skip
+        let (credentials, file) = read("ada:x\n").expect("a user");
+        for text in texts {
+            assert!(read(text).is_err(), "{text:?}");
+            std::fs::write(file.path(), text).expect("written");
+            assert!(credentials.reload().is_err(), "{text:?}");
+            assert_eq!(credentials.verify(b"ada", b"x", NOW), Verdict::Right);
+        }
+        std::fs::write(file.path(), "ada:y").expect("written");
+        credentials.reload().expect("a user");
+        assert_eq!(credentials.verify(b"ada", b"x", NOW), Verdict::Wrong);
+        assert_eq!(credentials.verify(b"ada", b"y", NOW), Verdict::Right);
+    }
+
+    #[test]
+    fn an_error_names_file_and_line() {
+        let error = read("ada:x\nbob\n").err().expect("no password").to_string();
+        assert!(error.ends_with("line 2: a line is user:password"), "{error}");
+    }
+}
