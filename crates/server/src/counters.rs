@@ -97,6 +97,8 @@ counters! {
     touch_hits,
     /// Touches of none.
     touch_misses,
+    /// Replies by UDP that were larger than they may be.
+    udp_replies_refused,
     /// Bytes from clients.
     bytes_read,
     /// Bytes to clients.

@@ -1,11 +1,12 @@
 //! The daemon put together: store, ports, workers, signals.
 
 use crate::background::{self, PidFile};
-use crate::listener::{accept_until_signal, local_address, open_tcp, open_udp, open_unix};
+use crate::listener::{Listener, accept_until_signal, local_address, open_tcp, open_udp, open_unix};
 use crate::log::Log;
+use crate::reply_limit::ReplyLimit;
 use crate::statistics::Baseline;
 use crate::worker::{Desk, Worker};
-use crate::{Arguments, Clock, Service, limits};
+use crate::{Arguments, Clock, Security, Service, limits};
 use anyhow::Context;
 use lookaside_store::{Options, Store};
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -14,8 +15,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// Descriptors beside the connections': listeners, epolls, the log.
 const DESCRIPTORS_RESERVED: u64 = 64;
@@ -34,6 +35,8 @@ pub(crate) struct Daemon {
     pub(crate) connections_rejected: AtomicU64,
     pub(crate) baseline: Mutex<Baseline>,
     pub(crate) tcp_port: AtomicU16,
+    /// There if UDP is served.
+    pub(crate) udp_reply_limit: Option<Arc<ReplyLimit>>,
     pub(crate) log: Log,
     /// What `lru_crawler` has been told; there is no crawler.
     pub(crate) crawls: AtomicBool,
@@ -85,10 +88,16 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn open_listeners(arguments: &Arguments) -> anyhow::Result<Vec<socket2::Socket>> {
+fn open_listeners(arguments: &Arguments) -> anyhow::Result<Vec<Listener>> {
     match &arguments.unix_path {
         Some(path) => Ok(vec![open_unix(path, arguments.unix_mode, arguments.backlog)?]),
-        None => open_tcp(&arguments.addresses(arguments.port)?, arguments.backlog),
+        None => {
+            let addresses = arguments.addresses(arguments.port)?;
+            if addresses.iter().any(|address| matches!(address.security, Security::Basic | Security::Mutual)) {
+                anyhow::bail!("-l with btls: or mtls: needs TLS (-Z)");
+            }
+            open_tcp(&addresses, arguments.backlog)
+        }
     }
 }
 
@@ -108,6 +117,7 @@ fn build(arguments: Arguments, stop: UnixStream) -> anyhow::Result<Daemon> {
         connections_rejected: AtomicU64::new(0),
         baseline: Mutex::default(),
         tcp_port: AtomicU16::new(arguments.port),
+        udp_reply_limit: serves_udp(&arguments).then(|| Arc::new(ReplyLimit::new(arguments.udp_reply_limit))),
         arguments,
         log,
         crawls: AtomicBool::new(true),
@@ -115,10 +125,14 @@ fn build(arguments: Arguments, stop: UnixStream) -> anyhow::Result<Daemon> {
     })
 }
 
+fn serves_udp(arguments: &Arguments) -> bool {
+    arguments.udp_port != 0 && arguments.unix_path.is_none()
+}
+
 fn build_workers(daemon: &Daemon) -> anyhow::Result<Vec<Worker<'_>>> {
     let mut udp_ports: Vec<_> = daemon.desks.iter().map(|_| Vec::new()).collect();
-    if daemon.arguments.udp_port != 0 && daemon.arguments.unix_path.is_none() {
-        udp_ports = open_udp(&daemon.arguments.addresses(daemon.arguments.udp_port)?, daemon.desks.len())?;
+    if let Some(limit) = &daemon.udp_reply_limit {
+        udp_ports = open_udp(&daemon.arguments.addresses(daemon.arguments.udp_port)?, daemon.desks.len(), limit)?;
     }
     let workers = daemon.desks.iter().zip(udp_ports).map(|(desk, ports)| {
         let limits = limits(&daemon.options);
@@ -129,12 +143,13 @@ fn build_workers(daemon: &Daemon) -> anyhow::Result<Vec<Worker<'_>>> {
 }
 
 /// Says where the server listens: in the log, and in the file that memcached's users know.
-fn announce(daemon: &Daemon, listeners: &[socket2::Socket]) -> anyhow::Result<()> {
+fn announce(daemon: &Daemon, listeners: &[Listener]) -> anyhow::Result<()> {
     let mut ports = String::new();
-    for address in listeners.iter().filter_map(local_address) {
+    for listener in listeners {
+        let Some(address) = local_address(&listener.socket) else { continue };
         daemon.tcp_port.store(address.port(), Ordering::Relaxed);
         ports += &format!("TCP {}: {}\n", if address.is_ipv6() { "INET6" } else { "INET" }, address.port());
-        tracing::info!("listening on {address}");
+        tracing::info!("listening on {address}{}", listener.security.remark());
     }
     if let Some(path) = &daemon.arguments.unix_path {
         tracing::info!("listening on {}", path.display());

@@ -7,7 +7,7 @@
 //! * [`Session`], [`Batch`], [`Service`]: sans-I/O; bytes in, bytes out. A simulation drives these.
 //! * `worker`, `round`, `connection`, `udp`, `segmentation`: one thread's loop over sockets.
 //! * [`credentials`]: users and passwords from a file, for whatever asks for them.
-//! * `listener`, `daemon`, `options`, `statistics`, `log`, `clock`: the process.
+//! * `listener`, `reply_limit`, `daemon`, `options`, `statistics`, `log`, `clock`: the process.
 //!
 //! Invariants: workers share the store and nothing else. An idle connection owns no buffer. No request allocates, but
 //! where a client is slow, a command incomplete, or an argument asks for the process's own word (`stats`).
@@ -29,6 +29,7 @@ mod log;
 mod meta;
 mod options;
 mod render;
+mod reply_limit;
 mod round;
 mod segmentation;
 mod service;
@@ -42,7 +43,7 @@ pub use clock::Clock;
 pub use counters::{Counter, Counters, Counts};
 pub use daemon::run;
 pub use execute::VERSION;
-pub use options::{Arguments, Compatible};
+pub use options::{Arguments, Compatible, Listen, Security};
 pub use round::{ARENA_BYTES, READ_BYTES_MAX, REPLY_BYTES_MAX, ROUND_CONNECTIONS_MAX, ROUND_REPLY_BYTES_MAX};
 pub use service::{LINE_BYTES_MAX, Process, Service, Silent, limits};
 pub use session::{Scan, Session, SessionState};

@@ -6,18 +6,21 @@
 //! shown that the port was free.
 
 use crate::daemon::Daemon;
+use crate::options::{Listen, Security};
+use crate::reply_limit::ReplyLimit;
 use crate::udp::UdpPort;
 use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{SendFlags, SocketFlags};
+use rustix::net::{SendFlags, SocketAddrAny, SocketFlags};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::fs::Permissions;
 use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// How many connections are accepted before other listeners and signals have their turn.
@@ -30,28 +33,34 @@ const EXHAUSTED_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 const TICK_MS: u64 = 1_000;
 const TICK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
+/// An open port.
+pub(crate) struct Listener {
+    pub(crate) socket: Socket,
+    pub(crate) security: Security,
+}
+
 const REFUSAL: &[u8] = b"ERROR Too many open connections\r\n";
 
 /// Opens the TCP port on every address; `backlog` connections may wait on each. With port 0 the first address picks a free one and the others follow.
-pub(crate) fn open_tcp(addresses: &[SocketAddr], backlog: i32) -> anyhow::Result<Vec<Socket>> {
-    let mut listeners: Vec<Socket> = Vec::new();
+pub(crate) fn open_tcp(addresses: &[Listen], backlog: i32) -> anyhow::Result<Vec<Listener>> {
+    let mut listeners: Vec<Listener> = Vec::new();
     let mut picked_port = None;
-    for &address in addresses {
+    for &Listen { address, security } in addresses {
         let port = if address.port() == 0 { picked_port.unwrap_or(0) } else { address.port() };
         let address = SocketAddr::new(address.ip(), port);
-        let listener = bind(address, Type::STREAM, false)
+        let socket = bind(address, Type::STREAM, false)
             .and_then(|socket| socket.listen(backlog).map(|()| socket))
             .with_context(|| {
                 format!("cannot listen on {address} (choose another port with -p, another address with -l)")
             })?;
-        picked_port = picked_port.or(local_address(&listener).map(|address| address.port()));
-        listeners.push(listener);
+        picked_port = picked_port.or(local_address(&socket).map(|address| address.port()));
+        listeners.push(Listener { socket, security });
     }
     Ok(listeners)
 }
 
 /// Opens a Unix socket with this access mode. A file that a dead server left is taken over; one that answers is not.
-pub(crate) fn open_unix(path: &Path, mode: u32, backlog: i32) -> anyhow::Result<Socket> {
+pub(crate) fn open_unix(path: &Path, mode: u32, backlog: i32) -> anyhow::Result<Listener> {
     let message = || format!("cannot listen on {} (choose another file with -s)", path.display());
     if UnixStream::connect(path).is_ok() {
         return Err(std::io::Error::from(std::io::ErrorKind::AddrInUse)).with_context(message);
@@ -65,18 +74,23 @@ pub(crate) fn open_unix(path: &Path, mode: u32, backlog: i32) -> anyhow::Result<
     socket.bind(&SockAddr::unix(path)?).with_context(message)?;
     std::fs::set_permissions(path, Permissions::from_mode(mode)).with_context(message)?;
     socket.listen(backlog).with_context(message)?;
-    Ok(socket)
+    Ok(Listener { socket, security: Security::AsConfigured })
 }
 
 /// Opens the UDP port on every address, once for each of `workers`. The result has a list per worker.
-pub(crate) fn open_udp(addresses: &[SocketAddr], workers: usize) -> anyhow::Result<Vec<Vec<UdpPort>>> {
+pub(crate) fn open_udp(
+    addresses: &[Listen],
+    workers: usize,
+    limit: &Arc<ReplyLimit>,
+) -> anyhow::Result<Vec<Vec<UdpPort>>> {
     let mut ports: Vec<Vec<UdpPort>> = (0..workers).map(|_| Vec::new()).collect();
-    for &address in addresses {
+    for &Listen { address, .. } in addresses {
         let message =
             || format!("cannot open UDP port {address} (choose another port with -U, another address with -l)");
         drop(bind(address, Type::DGRAM, false).with_context(message)?);
         for of_worker in &mut ports {
-            of_worker.push(UdpPort::new(bind(address, Type::DGRAM, true).with_context(message)?.into()));
+            let socket = bind(address, Type::DGRAM, true).with_context(message)?;
+            of_worker.push(UdpPort::new(socket.into(), Arc::clone(limit)));
         }
     }
     Ok(ports)
@@ -103,13 +117,17 @@ fn bind(address: SocketAddr, kind: Type, is_shared: bool) -> std::io::Result<Soc
 }
 
 /// Accepts and hands out connections until `signals` has something to read.
-pub(crate) fn accept_until_signal(daemon: &Daemon, listeners: &[Socket], signals: &UnixStream) -> std::io::Result<()> {
+pub(crate) fn accept_until_signal(
+    daemon: &Daemon,
+    listeners: &[Listener],
+    signals: &UnixStream,
+) -> std::io::Result<()> {
     let mut is_exhausted = false;
     let mut ticked = daemon.clock.now();
     loop {
         let mut watched = vec![PollFd::new(signals, PollFlags::IN)];
         if !is_exhausted {
-            watched.extend(listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN)));
+            watched.extend(listeners.iter().map(|listener| PollFd::new(&listener.socket, PollFlags::IN)));
         }
         match poll(&mut watched, Some(if is_exhausted { &EXHAUSTED_PAUSE } else { &TICK })) {
             Ok(_) => {}
@@ -132,10 +150,10 @@ pub(crate) fn accept_until_signal(daemon: &Daemon, listeners: &[Socket], signals
 }
 
 /// Accepts what is waiting; false means that the process has run out of descriptors or memory.
-fn accept_some(daemon: &Daemon, listener: &Socket) -> bool {
+fn accept_some(daemon: &Daemon, listener: &Listener) -> bool {
     for _ in 0..ACCEPTS_PER_ROUND {
-        match rustix::net::accept_with(listener.as_fd(), SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
-            Ok(socket) => admit(daemon, socket),
+        match rustix::net::acceptfrom_with(listener.socket.as_fd(), SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+            Ok((socket, address)) => admit(daemon, socket, address),
             Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                 tracing::warn!("no file descriptor for a new connection: raise `ulimit -n` or lower -c");
                 return false;
@@ -147,7 +165,11 @@ fn accept_some(daemon: &Daemon, listener: &Socket) -> bool {
     true
 }
 
-fn admit(daemon: &Daemon, socket: OwnedFd) {
+fn admit(daemon: &Daemon, socket: OwnedFd, address: Option<SocketAddrAny>) {
+    let address = address.and_then(|address| SocketAddr::try_from(address).ok());
+    if let (Some(limit), Some(address)) = (&daemon.udp_reply_limit, address) {
+        limit.prove(address.ip());
+    }
     if daemon.connections_open() >= daemon.arguments.connections_max as usize {
         daemon.connections_rejected.fetch_add(1, Ordering::Relaxed);
         let _ = rustix::net::send(&socket, REFUSAL, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);

@@ -1,12 +1,13 @@
 //! The command line: memcached's flags, and those for leases (§3.2.1 of the paper).
 
 mod compatible;
+mod listen;
 
 pub use compatible::Compatible;
+pub use listen::{Listen, Security};
 
 use clap::{ArgAction, Parser};
 use lookaside_store::Options;
-use std::net::{SocketAddr, ToSocketAddrs};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -33,7 +34,14 @@ pub struct Arguments {
     #[arg(short = 'U', long = "udp-port", value_name = "PORT", default_value_t = 0)]
     pub udp_port: u16,
 
-    /// Addresses to listen on, separated by commas: host or host:port ([v6]:port); 0.0.0.0 or * for all
+    /// Largest UDP reply to a client that has not connected by TCP from the same address, in bytes (8 of each datagram
+    /// are its header); suffix k; never less than the client sent, never more than 128k. By default no more than it
+    /// sent: otherwise the server could be made to flood a stranger
+    #[arg(long, value_name = "BYTES", default_value = "0", hide_default_value = true, value_parser = parse_reply_bytes)]
+    pub udp_reply_limit: usize,
+
+    /// Addresses to listen on, separated by commas: host or host:port ([v6]:port); 0.0.0.0 or * for all. With -Z,
+    /// notls:, btls: or mtls: in front makes one plain, TLS without or TLS with client certificates
     #[arg(short = 'l', long = "listen", value_name = "ADDRESSES", value_delimiter = ',')]
     pub listen: Vec<String>,
 
@@ -122,25 +130,8 @@ impl Arguments {
     }
 
     /// The addresses to listen on with `port`, unless an address names its own.
-    pub fn addresses(&self, port: u16) -> anyhow::Result<Vec<SocketAddr>> {
-        if self.listen.is_empty() {
-            return Ok(vec![SocketAddr::from(([127, 0, 0, 1], port))]);
-        }
-        let mut addresses = Vec::new();
-        for host in self.listen.iter().filter(|host| !host.is_empty()) {
-            let resolved = resolve(host, port);
-            addresses.extend(resolved.map_err(|error| anyhow::anyhow!("-l {host}: no such address: {error}"))?);
-        }
-        Ok(addresses)
-    }
-}
-
-fn resolve(host: &str, port: u16) -> std::io::Result<Vec<SocketAddr>> {
-    match host {
-        "*" => Ok(vec![SocketAddr::from(([0, 0, 0, 0], port))]),
-        _ if host.parse::<std::net::Ipv6Addr>().is_ok() => Ok((host, port).to_socket_addrs()?.collect()),
-        _ if host.contains(':') => Ok(host.to_socket_addrs()?.collect()),
-        _ => Ok((host, port).to_socket_addrs()?.collect()),
+    pub fn addresses(&self, port: u16) -> anyhow::Result<Vec<Listen>> {
+        listen::addresses(&self.listen, port)
     }
 }
 
@@ -150,16 +141,25 @@ fn parse_mode(text: &str) -> Result<u32, String> {
 }
 
 fn parse_item_bytes(text: &str) -> Result<usize, String> {
+    let bytes = parse_bytes(text)?;
+    let is_size = (1 << 10..=1 << 30).contains(&bytes);
+    is_size.then_some(bytes).ok_or_else(|| "an item size is between 1k and 1024m".to_string())
+}
+
+fn parse_reply_bytes(text: &str) -> Result<usize, String> {
+    let bytes = parse_bytes(text)?;
+    let is_size = bytes <= crate::UDP_REPLY_BYTES_MAX;
+    is_size.then_some(bytes).ok_or_else(|| "a reply by UDP is 128k at most".to_string())
+}
+
+fn parse_bytes(text: &str) -> Result<usize, String> {
     let (digits, unit_bytes) = match text.as_bytes().last() {
         Some(b'k' | b'K') => (&text[..text.len() - 1], 1 << 10),
         Some(b'm' | b'M') => (&text[..text.len() - 1], 1 << 20),
         _ => (text, 1),
     };
     let number: usize = digits.parse().map_err(|_| "a number, or one with k or m behind it, as in 512k".to_string())?;
-    match number.checked_mul(unit_bytes) {
-        Some(bytes) if (1 << 10..=1 << 30).contains(&bytes) => Ok(bytes),
-        _ => Err("an item size is between 1k and 1024m".to_string()),
-    }
+    number.checked_mul(unit_bytes).ok_or_else(|| "too large a number".to_string())
 }
 
 fn parse_seconds_ms(text: &str) -> Result<u32, String> {
@@ -186,7 +186,7 @@ mod tests {
         let options = arguments.store_options(7);
         assert_eq!((arguments.port, arguments.udp_port, arguments.connections_max), (11211, 0, 1024));
         assert_eq!((options.memory_bytes_max, options.item_bytes_max), (64 << 20, 1 << 20));
-        assert_eq!(arguments.addresses(11211).expect("an address"), ["127.0.0.1:11211".parse().expect("an address")]);
+        assert_eq!(arguments.addresses(11211).expect("an address")[0].address.to_string(), "127.0.0.1:11211");
     }
 
     #[test]
@@ -209,7 +209,8 @@ mod tests {
         ])
         .expect("memcached takes these");
         assert_eq!((arguments.threads_count(), arguments.verbosity, arguments.item_bytes_max), (4, 2, 2 << 20));
-        let addresses: Vec<String> = arguments.addresses(1).expect("addresses").iter().map(|a| a.to_string()).collect();
+        let addresses: Vec<String> =
+            arguments.addresses(1).expect("addresses").iter().map(|a| a.address.to_string()).collect();
         assert_eq!(addresses, ["0.0.0.0:1", "[::1]:99"]);
     }
 
@@ -242,6 +243,7 @@ mod tests {
             ["--stale-seconds", "NaN"],
             ["-t", "0"],
             ["-m", "0"],
+            ["--udp-reply-limit", "129k"],
             ["-a", "8"],
         ] {
             assert!(parse(&bad).is_err(), "{bad:?}");

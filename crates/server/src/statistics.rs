@@ -182,7 +182,7 @@ impl Daemon {
     fn listeners(&self, now: Now, out: &mut Vec<u8>) {
         let addresses = self.arguments.addresses(self.tcp_port.load(Ordering::Relaxed)).unwrap_or_default();
         for (number, address) in addresses.iter().enumerate() {
-            stat(&format!("{number}:addr"), format_args!("tcp:{address}"), out);
+            stat(&format!("{number}:addr"), format_args!("tcp:{}", address.address), out);
             stat(&format!("{number}:state"), "conn_listening", out);
             let uptime_s = (now.unix_ms - self.clock.started().unix_ms) / 1000;
             stat(&format!("{number}:secs_since_last_cmd"), uptime_s, out);

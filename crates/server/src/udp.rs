@@ -3,15 +3,19 @@
 //! Every worker has its own socket on the shared port, and the kernel spreads clients over them by address; a lost
 //! datagram is the client's to notice. All verbs are served, as memcached does.
 //!
-//! A source address proves nothing, so a reply is bounded: at most [`REPLY_BYTES_MAX`] bytes per request, and what does
-//! not fit is answered with an error line. Keep the port away from networks that are not yours all the same.
+//! A source address proves nothing, so a reply is bounded ([`crate::reply_limit`]). In place of one that is larger goes
+//! an error line, the short `ERROR` if the long one is larger than the bound too, or nothing. Keep the port away from
+//! networks that are not yours all the same.
 
+use crate::reply_limit::ReplyLimit;
 use crate::{Batch, Progress, Scan, Service, Session, segmentation};
 use lookaside_protocol::udp::{DATAGRAM_BYTES_MAX, FrameHeader, compose_datagrams};
 use lookaside_store::Now;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketAddrAny};
+use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// The largest reply by UDP, in bytes. More would overrun the receiver's socket buffer anyway.
 pub const REPLY_BYTES_MAX: usize = 128 << 10;
@@ -26,9 +30,13 @@ const REQUEST_BYTES_MAX: usize = 64 << 10;
 /// with all headers.
 const SEGMENTS_MAX: usize = 45;
 
+/// What is said in place of a reply that is too large, in the order of preference; the last is no answer at all.
+const REFUSALS: [&[u8]; 3] = [b"SERVER_ERROR reply too large for UDP, use TCP\r\n", b"ERROR\r\n", b""];
+
 /// One worker's socket on a UDP port, with its buffers.
 pub(crate) struct UdpPort {
     socket: OwnedFd,
+    limit: Arc<ReplyLimit>,
     /// Whether the kernel cuts replies into datagrams.
     is_segmented: bool,
     request: Vec<u8>,
@@ -38,10 +46,11 @@ pub(crate) struct UdpPort {
 }
 
 impl UdpPort {
-    pub(crate) fn new(socket: OwnedFd) -> Self {
+    pub(crate) fn new(socket: OwnedFd, limit: Arc<ReplyLimit>) -> Self {
         let is_segmented = segmentation::cut_every(&socket, DATAGRAM_BYTES_MAX as u16);
         let request = vec![0; REQUEST_BYTES_MAX];
-        UdpPort { socket, is_segmented, request, batch: Batch::default(), reply: Vec::new(), datagrams: Vec::new() }
+        let (reply, datagrams) = (Vec::new(), Vec::new());
+        UdpPort { socket, limit, is_segmented, request, batch: Batch::default(), reply, datagrams }
     }
 
     pub(crate) fn socket(&self) -> &OwnedFd {
@@ -71,14 +80,37 @@ impl UdpPort {
         if header.count != 1 {
             return;
         }
+        let Ok(address) = SocketAddr::try_from(client.clone()) else { return };
+        let reply_bytes_max = self.limit.reply_bytes_max(address.ip(), count);
         self.reply.clear();
         let mut batch = std::mem::take(&mut self.batch).recycle();
-        execute(commands, service, now, &mut batch, &mut self.reply);
+        let is_whole = execute(commands, service, now, reply_bytes_max, &mut batch, &mut self.reply);
         self.batch = batch.recycle();
-        self.datagrams.clear();
-        let fits = compose_datagrams(header.request_id, &self.reply, &mut self.datagrams);
-        debug_assert!(fits, "a bounded reply has numbers for all its datagrams");
+        if !is_whole || !self.compose(header.request_id, reply_bytes_max) {
+            service.counters.udp_replies_refused.add(1);
+            self.refuse(header.request_id, reply_bytes_max);
+        }
         self.send(client, service);
+    }
+
+    /// Cuts the reply into datagrams; says whether they keep within the bound.
+    fn compose(&mut self, request_id: u16, reply_bytes_max: usize) -> bool {
+        self.datagrams.clear();
+        let has_numbers = compose_datagrams(request_id, &self.reply, &mut self.datagrams);
+        debug_assert!(has_numbers, "a bounded reply has numbers for all its datagrams");
+        // A proven client's bound is one of the reply alone: headers come on top of it.
+        reply_bytes_max == REPLY_BYTES_MAX || self.datagrams.len() <= reply_bytes_max
+    }
+
+    /// Puts the longest refusal that may be sent in place of the reply, if any may.
+    fn refuse(&mut self, request_id: u16, reply_bytes_max: usize) {
+        for refusal in REFUSALS {
+            self.reply.clear();
+            self.reply.extend_from_slice(refusal);
+            if self.compose(request_id, reply_bytes_max) {
+                return;
+            }
+        }
     }
 
     /// Sends the composed datagrams, many at once where the kernel cuts them.
@@ -105,22 +137,28 @@ impl UdpPort {
     }
 }
 
-/// Executes the commands of one datagram. A command that the datagram does not hold as a whole is not answered.
-fn execute<'b>(commands: &'b [u8], service: &Service<'_>, now: Now, batch: &mut Batch<'b>, reply: &mut Vec<u8>) {
+/// Executes the commands of one datagram; says whether the whole reply is there. A command that the datagram does not
+/// hold as a whole is not answered.
+fn execute<'b>(
+    commands: &'b [u8],
+    service: &Service<'_>,
+    now: Now,
+    reply_bytes_max: usize,
+    batch: &mut Batch<'b>,
+    reply: &mut Vec<u8>,
+) -> bool {
     let mut session = Session::new();
     let mut from = 0;
     loop {
         batch.clear();
         let scan = session.scan(commands, from, &service.limits, batch);
-        let progress = batch.execute(service, now, batch.steps_count(), REPLY_BYTES_MAX, reply);
-        if progress == Progress::Full || reply.len() > REPLY_BYTES_MAX {
-            reply.clear();
-            reply.extend_from_slice(b"SERVER_ERROR reply too large for UDP, use TCP\r\n");
-            return;
+        let progress = batch.execute(service, now, batch.steps_count(), reply_bytes_max, reply);
+        if progress == Progress::Full || reply.len() > reply_bytes_max {
+            return false;
         }
         match (progress, scan) {
             (Progress::Done, Scan::Full { input_at }) => from = input_at,
-            _ => return,
+            _ => return true,
         }
     }
 }

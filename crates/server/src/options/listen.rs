@@ -1,0 +1,150 @@
+//! `-l`: where to listen, as memcached has it.
+//!
+//! ```text
+//! [notls: | btls: | mtls:] [proto[NAME]:] [tag[NAME]:] HOST | HOST:PORT | [V6] | [V6]:PORT | V6 | *
+//! ```
+//!
+//! Several, separated by commas or semicolons, and the option itself any number of times. A host may have several
+//! addresses; all of them are listened on. `proto` and `tag` change nothing: which protocol a connection speaks is seen
+//! from its bytes, and nothing here asks for tags.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+
+/// How the connections of one address are secured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Security {
+    /// As `-Z` and `ssl_verify_mode` say.
+    #[default]
+    AsConfigured,
+    /// `notls:` plain, beside others that are not.
+    Plain,
+    /// `btls:` TLS without asking for a client's certificate.
+    Basic,
+    /// `mtls:` TLS for clients with a certificate alone.
+    Mutual,
+}
+
+impl Security {
+    /// What the log says behind such an address.
+    pub(crate) fn remark(self) -> &'static str {
+        match self {
+            Security::AsConfigured => "",
+            Security::Plain => " without TLS",
+            Security::Basic => " with TLS",
+            Security::Mutual => " with TLS, for clients with a certificate",
+        }
+    }
+}
+
+/// One address to listen on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listen {
+    /// Where.
+    pub address: SocketAddr,
+    /// How.
+    pub security: Security,
+}
+
+/// The addresses that the arguments of `-l` name, with `port` where they name none; loopback if there are none.
+pub(super) fn addresses(texts: &[String], port: u16) -> anyhow::Result<Vec<Listen>> {
+    let texts = texts.iter().flat_map(|text| text.split([',', ';'])).map(str::trim).filter(|text| !text.is_empty());
+    let mut listens = Vec::new();
+    for text in texts {
+        let (security, host) = security_of(text);
+        let resolved = resolve(host, port).map_err(|error| anyhow::anyhow!("-l {text}: {error}"))?;
+        listens.extend(resolved.into_iter().map(|address| Listen { address, security }));
+    }
+    if listens.is_empty() {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        listens.push(Listen { address, security: Security::AsConfigured });
+    }
+    Ok(listens)
+}
+
+fn security_of(text: &str) -> (Security, &str) {
+    let prefixes = [("notls:", Security::Plain), ("btls:", Security::Basic), ("mtls:", Security::Mutual)];
+    let prefixed = prefixes.iter().find_map(|(prefix, security)| Some((*security, text.strip_prefix(prefix)?)));
+    prefixed.unwrap_or((Security::AsConfigured, text))
+}
+
+fn resolve(text: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
+    let host = without_labels(text)?;
+    if host == "*" {
+        return Ok(vec![SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))]);
+    }
+    if let Some(bracketed) = host.strip_prefix('[') {
+        let (address, rest) = bracketed.split_once(']').ok_or("an IPv6 address ends with ]")?;
+        let address: Ipv6Addr = address.parse().map_err(|_| "no IPv6 address between the brackets".to_string())?;
+        let port = rest.strip_prefix(':').map_or(Ok(port), parse_port)?;
+        return Ok(vec![SocketAddr::from((address, port))]);
+    }
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::from((address, port))]);
+    }
+    let (host, port) = match host.split_once(':') {
+        Some((host, port)) => (host, parse_port(port)?),
+        None => (host, port),
+    };
+    let host = if host == "*" { "0.0.0.0" } else { host };
+    let resolved = (host, port).to_socket_addrs().map_err(|error| format!("no such address: {error}"))?;
+    let mut addresses: Vec<SocketAddr> = resolved.collect();
+    addresses.dedup();
+    Ok(addresses)
+}
+
+/// What is left behind `proto[NAME]:` and `tag[NAME]:`, also written with underscores as memcached allows.
+fn without_labels(mut text: &str) -> Result<&str, String> {
+    for label in ["proto", "tag"] {
+        let Some(rest) = text.strip_prefix(label) else { continue };
+        let Some(named) = rest.strip_prefix(['[', '_']) else { continue };
+        let end = named.find([']', '_']).ok_or_else(|| format!("{label} wants a name in brackets"))?;
+        let known = ["ascii", "binary", "negotiating", "auto"];
+        if label == "proto" && !known.contains(&&named[..end]) {
+            return Err(format!("the protocol is one of {}", known.join(", ")));
+        }
+        text = named[end + 1..].strip_prefix(':').ok_or_else(|| format!("a colon follows {label}"))?;
+    }
+    Ok(text)
+}
+
+fn parse_port(text: &str) -> Result<u16, String> {
+    text.parse().map_err(|_| format!("{text} is no port"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(texts: &[&str]) -> Vec<(String, Security)> {
+        let texts: Vec<String> = texts.iter().map(|text| text.to_string()).collect();
+        let listens = addresses(&texts, 7).expect("memcached takes these");
+        listens.iter().map(|listen| (listen.address.to_string(), listen.security)).collect()
+    }
+
+    #[test]
+    fn memcacheds_forms() {
+        let plain = |text: &str| (text.to_string(), Security::AsConfigured);
+        assert_eq!(listed(&[]), [plain("127.0.0.1:7")]);
+        assert_eq!(
+            listed(&["10.0.0.1,10.0.0.2:8", "*"]),
+            [plain("10.0.0.1:7"), plain("10.0.0.2:8"), plain("0.0.0.0:7")]
+        );
+        assert_eq!(listed(&["::1,[::1],[::1]:9"]), [plain("[::1]:7"), plain("[::1]:7"), plain("[::1]:9")]);
+        assert_eq!(
+            listed(&["notls:127.0.0.1:1;mtls:proto[ascii]:tag_tools_:127.0.0.1:2,btls:[::1]:3"]),
+            [
+                ("127.0.0.1:1".to_string(), Security::Plain),
+                ("127.0.0.1:2".to_string(), Security::Mutual),
+                ("[::1]:3".to_string(), Security::Basic)
+            ]
+        );
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for text in ["127.0.0.1:x", "[::1", "[nothing]:1", "proto[proxy]:127.0.0.1", "tag[a]127.0.0.1", "no such host"]
+        {
+            assert!(addresses(&[text.to_string()], 7).is_err(), "{text}");
+        }
+    }
+}
