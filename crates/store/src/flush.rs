@@ -2,6 +2,7 @@
 //! that what was stored before the moment is gone from that moment on, whoever asks first.
 
 use crate::Now;
+use crate::state::{StateReader, StateWriter};
 
 /// At most this many flushes can lie ahead; one more is refused.
 const FLUSHES_MAX: usize = 8;
@@ -22,6 +23,18 @@ impl FlushSchedule {
         let place = self.at_ms.partition_point(|&at_ms| at_ms <= at.unix_ms);
         self.at_ms.insert(place, at.unix_ms);
         true
+    }
+
+    /// Writes down what lies ahead.
+    pub fn save(&self, state: &mut StateWriter) {
+        state.count(self.at_ms.len());
+        self.at_ms.iter().for_each(|&at_ms| state.long(at_ms));
+    }
+
+    /// Takes up what was written down. What has become due meanwhile is due at once.
+    pub fn restore(&mut self, state: &mut StateReader<'_>) -> Option<()> {
+        self.at_ms = (0..state.count(FLUSHES_MAX)?).map(|_| state.long()).collect::<Option<Vec<_>>>()?;
+        self.at_ms.is_sorted().then_some(())
     }
 
     /// When the next flush is due.

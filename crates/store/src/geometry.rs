@@ -7,6 +7,8 @@
 //!   chunks fill the page. What does not fit the largest chunk is chained over several.
 
 use crate::options::{Options, OptionsError};
+use crate::state;
+use crate::superblock::SUPERBLOCK_BYTES;
 
 const PAGE_BYTES_MIN: usize = 64 << 10;
 const PAGE_BYTES_MAX: usize = 1 << 20;
@@ -25,6 +27,8 @@ const STRIPES_MAX: usize = 256;
 pub(crate) const TIMER_BLOCK_BYTES: usize = 256;
 /// What the lists of pages and classes take for each page, beside what the page itself holds.
 const PAGE_RECORD_BYTES: usize = 32;
+/// What a stripe of a store that is kept takes is counted in these.
+const KEPT_STRIPE_BYTES: usize = 512;
 /// What a class takes for itself.
 const CLASS_RECORD_BYTES: usize = 256;
 
@@ -38,23 +42,47 @@ pub(crate) struct Geometry {
     pub chunk_bytes: Box<[usize]>,
     /// Memory that is taken beside the pages.
     pub fixed_bytes: usize,
+    /// Of it, what lies behind the pages so that the region can be taken up again (`superblock.rs`); 0 if it is not to be.
+    pub tail_bytes: usize,
 }
 
 impl Geometry {
-    /// The sizes for these options; `stripe_bytes` is what a stripe needs of its own when there are so many.
-    pub fn new(options: &Options, stripe_bytes: impl Fn(usize) -> usize) -> Result<Geometry, OptionsError> {
+    /// The sizes for these options; `stripe_bytes` is what a stripe needs of its own when there are so many, and the region
+    /// can be taken up by another process if `is_kept`.
+    pub fn new(
+        options: &Options,
+        is_kept: bool,
+        stripe_bytes: impl Fn(usize) -> usize,
+    ) -> Result<Geometry, OptionsError> {
         let memory_bytes = options.memory_bytes_max;
         check(options)?;
         let stripes = 1 << (memory_bytes / MEMORY_BYTES_MIN).clamp(1, STRIPES_MAX).ilog2();
         let page_bytes = page_bytes(memory_bytes);
         let chunk_bytes = chunk_sizes(page_bytes, options);
         let lists_bytes = memory_bytes / page_bytes * PAGE_RECORD_BYTES + chunk_bytes.len() * CLASS_RECORD_BYTES;
-        let fixed_bytes = stripes * stripe_bytes(stripes) + lists_bytes;
+        let stripe_bytes = match is_kept {
+            // A newer build, whose stripes have a counter more, should come to as many pages.
+            true => stripe_bytes(stripes).next_multiple_of(KEPT_STRIPE_BYTES),
+            false => stripe_bytes(stripes),
+        };
+        let tail_bytes = match is_kept {
+            true => {
+                state::area_bytes(memory_bytes, memory_bytes / page_bytes, chunk_bytes.len(), stripes)
+                    + SUPERBLOCK_BYTES
+            }
+            false => 0,
+        };
+        let fixed_bytes = stripes * stripe_bytes + lists_bytes + tail_bytes;
         let pages = memory_bytes.saturating_sub(fixed_bytes) / page_bytes;
         if pages < PAGES_MIN / 2 {
             return Err(OptionsError::MemoryTooSmall { memory_bytes, needed_bytes: 2 * memory_bytes });
         }
-        Ok(Geometry { page_bytes, pages, stripe_bits: stripes.ilog2(), chunk_bytes, fixed_bytes })
+        Ok(Geometry { page_bytes, pages, stripe_bits: stripes.ilog2(), chunk_bytes, fixed_bytes, tail_bytes })
+    }
+
+    /// The size of the region.
+    pub fn region_bytes(&self) -> usize {
+        self.pages * self.page_bytes + self.tail_bytes
     }
 
     /// The class with the smallest chunks of at least so many bytes; `None` if no chunk is that large.
@@ -126,7 +154,7 @@ mod tests {
 
     fn geometry(memory_bytes_max: usize) -> Geometry {
         let options = Options { memory_bytes_max, item_bytes_max: 8 << 10, ..Options::default() };
-        Geometry::new(&options, |_| 512).expect("the options are fine")
+        Geometry::new(&options, false, |_| 512).expect("the options are fine")
     }
 
     #[test]

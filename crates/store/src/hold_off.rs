@@ -9,8 +9,11 @@
 //! read of the database; refusing too little would leave an old value in the cache for good.
 
 use crate::Now;
+use crate::state::{StateReader, StateWriter};
 
 const WAYS: usize = 7;
+/// So many hold-offs for each set outlive the process one by one; further ones become a floor.
+const KEPT_PER_SET: usize = 4;
 
 #[derive(Clone, Copy, Default)]
 struct Mark {
@@ -74,6 +77,40 @@ impl HoldOffTable {
         let set = self.set(hash);
         let is_held_off = |mark: &Mark| mark.hash == hash && mark.until_ms > now.unix_ms;
         set.floor_ms > now.unix_ms || set.marks.iter().any(is_held_off)
+    }
+
+    /// Writes down the hold-offs that still run: as many as there is room for, those that end last, and for all others
+    /// a floor under every set.
+    pub fn save(&self, now: Now, state: &mut StateWriter) {
+        let runs = |mark: &&Mark| mark.until_ms > now.unix_ms;
+        let mut marks: Vec<&Mark> = self.sets.iter().flat_map(|set| &set.marks).filter(runs).collect();
+        marks.sort_by_key(|mark| std::cmp::Reverse(mark.until_ms));
+        let (kept, merged) = marks.split_at(marks.len().min(self.sets.len() * KEPT_PER_SET));
+        let floors = self.sets.iter().map(|set| set.floor_ms);
+        state.long(floors.chain(merged.iter().map(|mark| mark.until_ms)).max().unwrap_or(0));
+        state.count(kept.len());
+        for mark in kept {
+            state.long(mark.hash);
+            state.long(mark.until_ms);
+        }
+    }
+
+    /// Takes up what was written down by a table of the same size.
+    pub fn restore(&mut self, state: &mut StateReader<'_>) -> Option<()> {
+        let floor_ms = state.long()?;
+        self.sets.iter_mut().for_each(|set| set.floor_ms = floor_ms);
+        for _ in 0..state.count(self.sets.len() * KEPT_PER_SET)? {
+            let (hash, until_ms) = (state.long()?, state.long()?);
+            // Those that are over by now go when their place is needed.
+            self.begin(hash, until_ms, Now { unix_ms: 0 });
+        }
+        Some(())
+    }
+
+    /// The words that a table of at most `table_bytes` is written down in.
+    pub fn state_words_max(table_bytes: usize) -> usize {
+        let sets = (table_bytes / size_of::<MarkSet>()).max(1);
+        3 + sets * KEPT_PER_SET * 4
     }
 
     fn set(&mut self, hash: u64) -> &mut MarkSet {

@@ -17,6 +17,7 @@ use crate::HashedKey;
 use crate::geometry::Geometry;
 use crate::record::Handle;
 use crate::region::Region;
+use crate::state::{PagesTaken, StateReader, StateWriter};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 const SLOTS: usize = 8;
@@ -55,6 +56,28 @@ impl Index {
             run_bits,
             stripe_bits: geometry.stripe_bits,
         }
+    }
+
+    /// Writes down where the buckets lie. With a page ahead, the next run has its page already.
+    pub fn save(&self, is_page_ahead: bool, state: &mut StateWriter) {
+        state.long(self.buckets() as u64);
+        let runs = self.buckets().div_ceil(1 << self.run_bits) + usize::from(is_page_ahead);
+        self.directory[..runs].iter().for_each(|page| state.word(page.load(Ordering::Relaxed)));
+    }
+
+    /// Takes up what was written down.
+    pub fn restore(&self, is_page_ahead: bool, taken: &mut PagesTaken, state: &mut StateReader<'_>) -> Option<()> {
+        let buckets = usize::try_from(state.long()?).ok()?;
+        let buckets_max = self.directory.len() << self.run_bits;
+        if !(self.buckets()..=buckets_max).contains(&buckets) {
+            return None;
+        }
+        let runs = buckets.div_ceil(1 << self.run_bits) + usize::from(is_page_ahead);
+        for place in self.directory.get(..runs)? {
+            place.store(taken.take(state.word()?)?, Ordering::Relaxed);
+        }
+        self.buckets.store(buckets, Ordering::Release);
+        Some(())
     }
 
     /// How many buckets there are.
@@ -243,7 +266,7 @@ impl Index {
 }
 
 /// The bits that choose the key's two buckets: both end in the number of its stripe.
-fn hashes(key: HashedKey<'_>, stripe_bits: u32) -> [usize; 2] {
+pub(crate) fn hashes(key: HashedKey<'_>, stripe_bits: u32) -> [usize; 2] {
     let first = key.hash();
     let stripe_mask = (1 << stripe_bits) - 1;
     // Any odd constant: the upper half of the product depends on all bits below.

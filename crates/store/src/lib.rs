@@ -23,6 +23,8 @@
 //! grows a bucket at a time (`index.rs`). No lock is shared by all verbs; in which order those that are shared by some
 //! are taken is said in `memory.rs`.
 //!
+//! A store can outlive its process: [`Store::attach`] and [`Store::save`] (`warm_restart.rs`).
+//!
 //! Nothing here knows the network or reads a clock: `now` comes in with every call, and never goes back.
 
 mod arithmetic;
@@ -43,11 +45,15 @@ mod read;
 mod rebalance;
 mod record;
 mod region;
+mod segment;
 mod slab;
+mod state;
 mod statistics;
 mod stripe;
+mod superblock;
 mod time;
 mod transient;
+mod warm_restart;
 mod write;
 
 pub use crawl::Crawl;
@@ -58,17 +64,22 @@ pub use options::{Options, OptionsError};
 pub use outcome::{ArithmeticOutcome, DeleteOutcome, LeaseSetOutcome, StoreOutcome};
 pub use statistics::Statistics;
 pub use time::{Expiry, Now};
+pub use warm_restart::{Forgotten, RegionError, RegionName, Saved, Start, WhyEmpty, forget};
 
 use geometry::Geometry;
 use lookaside_protocol::{Direction, LeaseToken, StoreMode};
 use memory::{Memory, lock};
+use region::Region;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 use stripe::{Lane, Locked, Stripe};
+use warm_restart::Kept;
 
 /// The memory of one server. Shared by its threads.
 pub struct Store {
     memory: Memory,
+    /// The claim to the region, if that outlives the process. Behind `memory`, which must be dropped first.
+    kept: Option<Kept>,
 }
 
 /// A guard under which a batch of keys is looked up. Cheap to make: one per round of the server's loop.
@@ -82,12 +93,22 @@ pub struct Reader<'s> {
 impl Store {
     /// An empty store. Fails if the options contradict each other or the memory cannot be had.
     pub fn new(options: Options) -> Result<Store, OptionsError> {
-        let geometry = Geometry::new(&options, |stripes| Stripe::new(&options, 0, stripes).bytes())?;
-        let lanes = 1 << geometry.stripe_bits;
-        let stripes = (0..lanes).map(|lane| Lane(Mutex::new(Stripe::new(&options, lane, lanes)))).collect();
+        let geometry = Store::geometry(&options, false)?;
         let memory_bytes = options.memory_bytes_max;
         let no_memory = |error: std::io::Error| OptionsError::NoMemory { memory_bytes, reason: error.to_string() };
-        Ok(Store { memory: Memory::new(&options, geometry, stripes).map_err(no_memory)? })
+        let region = Region::new(geometry.region_bytes()).map_err(no_memory)?;
+        Ok(Store { memory: Store::memory(&options, geometry, region), kept: None })
+    }
+
+    fn geometry(options: &Options, is_kept: bool) -> Result<Geometry, OptionsError> {
+        Geometry::new(options, is_kept, |stripes| Stripe::new(options, 0, stripes).bytes())
+    }
+
+    /// An empty memory in a region of the right size.
+    fn memory(options: &Options, geometry: Geometry, region: Region) -> Memory {
+        let lanes = 1 << geometry.stripe_bits;
+        let stripes = (0..lanes).map(|lane| Lane(Mutex::new(Stripe::new(options, lane, lanes)))).collect();
+        Memory::new(options, geometry, stripes, region)
     }
 
     /// Begins a batch of look-ups.

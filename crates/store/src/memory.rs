@@ -20,6 +20,7 @@ use crate::rebalance::{Age, Mover};
 use crate::record::Handle;
 use crate::region::Region;
 use crate::slab::{Class, PageRecord};
+use crate::state::{PagesTaken, StateReader, StateWriter};
 use crate::stripe::{Lane, Stripe};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -60,10 +61,10 @@ struct Pool {
 }
 
 impl Memory {
-    pub fn new(options: &Options, geometry: Geometry, stripes: Box<[Lane]>) -> std::io::Result<Memory> {
-        let region = Region::new(geometry.pages * geometry.page_bytes)?;
+    /// An empty memory in a region that has the geometry's size.
+    pub fn new(options: &Options, geometry: Geometry, stripes: Box<[Lane]>, region: Region) -> Memory {
         let classes_count = geometry.chunk_bytes.len();
-        let memory = Memory {
+        Memory {
             index: Index::new(&geometry),
             stripes,
             classes: (0..classes_count).map(|class| Mutex::new(Class::new(class))).collect(),
@@ -83,8 +84,7 @@ impl Memory {
             pages_used: AtomicU32::new(1),
             region,
             geometry,
-        };
-        Ok(memory)
+        }
     }
 
     /// Where a chunk begins in the region.
@@ -144,6 +144,23 @@ impl Memory {
     /// The page now belongs to no class.
     pub fn unset_page_class(&self, page: u32) {
         self.page_kinds[page as usize].store(KIND_NONE, Relaxed);
+    }
+
+    /// Writes down which pages nobody holds.
+    pub fn save_pool(&self, state: &mut StateWriter) {
+        let pool = lock(&self.pool);
+        state.word(pool.fresh);
+        state.count(pool.free.len());
+        pool.free.iter().for_each(|&page| state.word(page));
+    }
+
+    /// Takes up what was written down; says from which page on none was ever used.
+    pub fn restore_pool(&self, taken: &mut PagesTaken, state: &mut StateReader<'_>) -> Option<usize> {
+        let fresh = state.count(self.geometry.pages)?;
+        let free = (0..state.count(fresh)?).map(|_| taken.take(state.word()?)).collect::<Option<Vec<_>>>()?;
+        self.pages_used.store((fresh - free.len()) as u32, Relaxed);
+        *lock(&self.pool) = Pool { free, fresh: fresh as u32 };
+        Some(fresh)
     }
 
     /// All that the store takes.

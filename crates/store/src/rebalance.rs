@@ -16,6 +16,7 @@ use crate::geometry::Geometry;
 use crate::memory::{Memory, handle, lock};
 use crate::record::{Handle, Header, State, Usage};
 use crate::slab::Class;
+use crate::state::{StateReader, StateWriter};
 use crate::stripe::{NoRoom, Stripe};
 use std::sync::TryLockError;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -65,6 +66,19 @@ impl Age {
         let mean_s = if mean_s < 0.0 { age_s } else { mean_s + (age_s - mean_s) * AGE_SHARE };
         self.mean_s.store(mean_s.to_bits(), Relaxed);
         self.tail_s.store((unix_s(now) - mean_s).to_bits(), Relaxed);
+    }
+
+    /// Writes down the class's ages.
+    pub fn save(&self, state: &mut StateWriter) {
+        state.long(self.mean_s.load(Relaxed));
+        state.long(self.tail_s.load(Relaxed));
+    }
+
+    /// Takes up what was written down.
+    pub fn restore(&self, state: &mut StateReader<'_>) -> Option<()> {
+        self.mean_s.store(state.long()?, Relaxed);
+        self.tail_s.store(state.long()?, Relaxed);
+        Some(())
     }
 
     /// The weighted age of the next victim; `None` for a class without pages.
@@ -147,6 +161,26 @@ impl Memory {
             }
         }
         Err(NoRoom)
+    }
+
+    /// Gives up a page that is on its way, so that each page is somebody's. Says whether the index has a page already for
+    /// its next bucket.
+    pub fn settle(&self) -> bool {
+        let mut mover = lock(&self.mover);
+        if let Some(current) = mover.current.take() {
+            let mut class = lock(&self.classes[current.from]);
+            class.draining = None;
+            self.keep(&mut class, current.page);
+        }
+        if let Some(page) = mover.index_spare.take() {
+            self.return_page(page);
+        }
+        mover.is_index_page_added
+    }
+
+    /// What [`Memory::settle`] has said in an earlier life.
+    pub fn set_index_page_added(&self, is_added: bool) {
+        lock(&self.mover).is_index_page_added = is_added;
     }
 
     /// Adds buckets to the index if a stripe with so many items asks for them.

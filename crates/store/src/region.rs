@@ -1,8 +1,11 @@
-//! The one piece of memory in which everything lies that grows: a single anonymous mapping, taken at the start and
-//! given back at the end. Offsets come in, atomics and byte slices go out; no pointer leaves this file.
+//! The one piece of memory in which everything lies that grows: a single mapping, taken at the start and given back at
+//! the end. It is anonymous, or a shared segment that outlives the process (§6.4 of the paper). Offsets come in, atomics
+//! and byte slices go out; no pointer leaves this file.
 //!
-//! This is the only file of the crate with `unsafe` in it. What its safety rests on:
+//! Beside `segment.rs`, where shared memory comes from, this is the only file of the crate with `unsafe` in it. What its
+//! safety rests on:
 //!
+//! * Nobody outside this process writes to the mapping: `segment.rs` says how that is kept.
 //! * Bounds are checked on every call, so nothing outside the mapping can be reached.
 //! * Words (headers of chunks, slots of the index) are only ever reached as atomics.
 //! * A chunk's payload is written by the thread that has taken the chunk and not yet published it, and by nobody else
@@ -12,6 +15,7 @@
 //! The kernel hands out zeroed pages when they are first touched: memory that was never used is not resident.
 #![allow(unsafe_code)]
 
+use crate::segment::Attachment;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
@@ -45,10 +49,12 @@ pub(crate) fn prefetch<T>(value: &T) {
 /// Smaller mappings gain nothing from huge pages.
 const HUGE_PAGE_BYTES_MIN: usize = 32 << 20;
 
-/// A mapping of fixed size, zeroed at first.
+/// A mapping of fixed size.
 pub(crate) struct Region {
     base: NonNull<u8>,
     bytes: usize,
+    /// The shared segment that this is; `None`: an anonymous mapping.
+    attachment: Option<Attachment>,
 }
 
 // SAFETY: the mapping belongs to this value until it is dropped; it is not tied to a thread.
@@ -66,9 +72,21 @@ impl Region {
             return Err(std::io::Error::last_os_error());
         }
         let base = NonNull::new(address.cast::<u8>()).expect("the kernel maps nothing at address 0");
-        let region = Region { base, bytes };
+        let region = Region { base, bytes, attachment: None };
         region.ask_for_huge_pages();
         Ok(region)
+    }
+
+    /// A shared segment as a region. It is not zeroed unless it is new.
+    pub fn shared(attachment: Attachment) -> Region {
+        let region = Region { base: attachment.base(), bytes: attachment.bytes(), attachment: Some(attachment) };
+        region.ask_for_huge_pages();
+        region
+    }
+
+    /// Its size.
+    pub fn region_bytes(&self) -> usize {
+        self.bytes
     }
 
     /// The 32-bit word at byte `at`, a multiple of 4.
@@ -107,7 +125,7 @@ impl Region {
     #[inline]
     pub fn bytes(&self, at: usize, bytes: usize) -> &[u8] {
         assert!(at <= self.bytes && bytes <= self.bytes - at);
-        // SAFETY: in bounds, as just checked, and always initialized, since mappings start zeroed. Nobody writes a
+        // SAFETY: in bounds, as just checked, and always initialized, since the kernel's memory starts zeroed. Nobody writes a
         // published payload, and it stays published while the stripe is locked.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(at), bytes) }
     }
@@ -141,6 +159,9 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
+        if self.attachment.is_some() {
+            return; // It detaches itself when it is dropped, which comes next.
+        }
         // SAFETY: the mapping is this value's own, and every borrow from it has ended.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }

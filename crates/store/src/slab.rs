@@ -9,6 +9,7 @@
 
 use crate::memory::{Memory, chunk_of, handle, lock, page_of};
 use crate::record::{Handle, State, Usage};
+use crate::state::{PagesTaken, StateReader, StateWriter};
 use crate::stripe::{NoRoom, Stripe};
 use crate::{Now, rebalance};
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering::Relaxed};
@@ -213,6 +214,50 @@ impl Memory {
     pub fn free_chunk_after(&self, chunk: Handle) -> Option<Handle> {
         let next = self.next(chunk);
         (next != NO_CHUNK).then_some(Handle(next))
+    }
+
+    /// Writes down a class from which no page is being taken.
+    pub fn save_class(&self, class: &Class, state: &mut StateWriter) {
+        assert!(class.draining.is_none());
+        let (place, chunk) = class.hand;
+        [class.pages.len(), place, chunk, class.evictions_until_look].into_iter().for_each(|count| state.count(count));
+        for &page in &class.pages {
+            let record = &self.page_records[page as usize];
+            let (carved, taken) = (record.carved.load(Relaxed), record.taken.load(Relaxed));
+            state.word(page);
+            state.word(record.free.load(Relaxed));
+            state.word(u32::from(taken) << 16 | u32::from(carved));
+        }
+    }
+
+    /// Takes up what was written down.
+    pub fn restore_class(
+        &self,
+        class: &mut Class,
+        pages_taken: &mut PagesTaken,
+        state: &mut StateReader<'_>,
+    ) -> Option<()> {
+        let chunks = self.geometry.chunks_per_page(class.class);
+        let pages = state.count(self.geometry.pages)?;
+        let hand = (state.count(pages)?, state.count(chunks)?);
+        class.evictions_until_look = state.count(chunks)?;
+        for _ in 0..pages {
+            let page = pages_taken.take(state.word()?)?;
+            let (free, counts) = (state.word()?, state.word()?);
+            let (carved, taken) = (counts as u16, (counts >> 16) as u16);
+            let is_free_chunk = |free: Handle| page_of(free) == page && chunk_of(free) < carved.into();
+            if usize::from(carved) > chunks || taken > carved || free != NO_CHUNK && !is_free_chunk(Handle(free)) {
+                return None;
+            }
+            let record = &self.page_records[page as usize];
+            record.free.store(free, Relaxed);
+            record.carved.store(carved, Relaxed);
+            record.taken.store(taken, Relaxed);
+            self.set_page_class(page, class.class);
+            self.keep(class, page);
+        }
+        class.hand = if hand.0 < pages { hand } else { (0, 0) };
+        Some(())
     }
 
     /// The chunk number of a handle is below what has been carved of its page.

@@ -19,6 +19,7 @@ use crate::index::SlotAt;
 use crate::lease::{LeaseTable, TokenSource};
 use crate::memory::{Memory, lock};
 use crate::record::{self, CHAIN_BYTES, FLAGS_BYTES, HEADER_BYTES, Handle, Header, State, Usage};
+use crate::state::{StateReader, StateWriter};
 use crate::transient::Wheel;
 use crate::{Expiry, HashedKey, Now, Options, Statistics};
 use lookaside_protocol::Cas;
@@ -104,6 +105,31 @@ impl Stripe {
             hold_offs_merged: self.hold_offs.merged,
             ..self.counters
         }
+    }
+
+    /// The words that it is written down in, at most, when it has so many bytes of the memory as its share.
+    pub fn state_words_max(share_bytes: usize) -> usize {
+        /// Items and sequence; eight flushes; a wheel of 64 seconds; and the counts.
+        const FIXED_WORDS: usize = 96;
+        FIXED_WORDS + HoldOffTable::state_words_max(share_bytes / HOLD_OFF_SHARE)
+    }
+
+    /// Writes down all but leases and counters, which end with the process.
+    pub fn save(&self, now: Now, state: &mut StateWriter) {
+        state.count(self.items);
+        state.word(self.sequence);
+        self.flushes.save(state);
+        self.hold_offs.save(now, state);
+        self.wheel.save(state);
+    }
+
+    /// Takes up what was written down.
+    pub fn restore(&mut self, state: &mut StateReader<'_>) -> Option<()> {
+        self.items = state.word()? as usize;
+        self.sequence = state.word()?;
+        self.flushes.restore(state)?;
+        self.hold_offs.restore(state)?;
+        self.wheel.restore(state)
     }
 
     /// Never the same twice before 2^32 stores have come to the stripe.

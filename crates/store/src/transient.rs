@@ -16,6 +16,7 @@
 use crate::geometry::TIMER_BLOCK_BYTES;
 use crate::memory::{Memory, lock};
 use crate::record::{HEADER_BYTES, Handle, State, seconds};
+use crate::state::{StateReader, StateWriter};
 use crate::stripe::{Locked, Stripe};
 use crate::{Expiry, Now};
 use std::sync::atomic::Ordering::Relaxed;
@@ -43,7 +44,34 @@ impl Default for Wheel {
     }
 }
 
+impl Wheel {
+    /// Writes down where the blocks are; they lie in the region.
+    pub fn save(&self, state: &mut StateWriter) {
+        state.word(self.done_s);
+        self.blocks.iter().for_each(|&block| state.word(block));
+    }
+
+    /// Takes up what was written down.
+    pub fn restore(&mut self, state: &mut StateReader<'_>) -> Option<()> {
+        self.done_s = state.word()?;
+        for block in &mut self.blocks {
+            *block = state.word()?;
+        }
+        Some(())
+    }
+}
+
 impl Memory {
+    /// Whether a wheel that was taken up names timer blocks.
+    pub fn is_sound(&self, wheel: &Wheel) -> bool {
+        let is_block = |block: Handle| self.class_if_any(block) == Some(self.geometry.timer_class());
+        wheel
+            .blocks
+            .iter()
+            .map(|&block| Handle(block))
+            .all(|block| block.0 == 0 || is_block(block) && self.is_carved(block))
+    }
+
     /// Notes when the item at `head` is over, if that is soon. Evicts nobody: the caller may hold on to items.
     pub fn begin_timer(&self, stripe: &mut Stripe, head: Handle, now: Now) {
         let header = self.header(head);

@@ -4,6 +4,7 @@
 //! * With hardly any, a value may be missing, and a token may be handed out early or refused; but what is shown is
 //!   what was last stored, no fill that the model refuses is accepted, no hold-off is forgotten, and the memory bound
 //!   holds after every command.
+//! * A store in a region of its own may end and be taken up between any two commands: all that it forgets is leases.
 
 mod model {
     pub mod command;
@@ -12,20 +13,29 @@ mod model {
     pub use map::*;
 }
 
+#[path = "model/scratch_region.rs"]
+mod scratch_region;
+
 use lookaside_protocol::{Cas, LeaseToken, StoreMode};
 use lookaside_store::{
-    ArithmeticOutcome, Expiry, HashedKey, ItemView, LeaseGet, LeaseSetOutcome, NewItem, Options, Store, StoreOutcome,
+    ArithmeticOutcome, Expiry, HashedKey, ItemView, LeaseGet, LeaseSetOutcome, NewItem, Options, Start, Store,
+    StoreOutcome,
 };
 use model::command::{Command, Memory, Mode, commands};
 use model::{Entry, Expected, Model};
 use proptest::prelude::*;
+use scratch_region::ScratchRegion;
 use std::collections::BTreeMap;
 
 const START_MS: u64 = 1_700_000_000_123;
 
 /// The store, the model, and what clients remember.
 struct Pair {
-    store: Store,
+    /// `None` only while it is restarted.
+    store: Option<Store>,
+    /// Where the store lies if it can be restarted. Behind it, since nobody may hold a region that is removed.
+    region: Option<ScratchRegion>,
+    options: Options,
     model: Model,
     /// Values may be missing, leases may be lost.
     is_short_of_memory: bool,
@@ -48,12 +58,45 @@ impl Pair {
     fn new(options: Options, is_short_of_memory: bool) -> Pair {
         Pair {
             memory_bytes_max: options.memory_bytes_max as u64,
-            store: Store::new(options.clone()).expect("the options are fine"),
+            store: Some(Store::new(options.clone()).expect("the options are fine")),
+            region: None,
+            options: options.clone(),
             model: Model::new(options, START_MS),
             is_short_of_memory,
             tokens: Vec::new(),
             uniques: BTreeMap::new(),
         }
+    }
+
+    /// With a store that can be restarted.
+    fn kept(options: Options, is_short_of_memory: bool) -> Pair {
+        let mut pair = Pair::new(options, is_short_of_memory);
+        let region = ScratchRegion::new();
+        let (store, start) = region.attach(&pair.options, pair.model.now());
+        assert!(matches!(start, Start::Empty(_)));
+        (pair.store, pair.region) = (Some(store), Some(region));
+        pair
+    }
+
+    fn store(&self) -> &Store {
+        self.store.as_ref().expect("it is there but for the moment of a restart")
+    }
+
+    fn restart(&mut self, down_ms: u64) -> Result<(), TestCaseError> {
+        let Some(region) = &self.region else { return Ok(()) };
+        let before = self.store().statistics();
+        let saved = self.store.take().expect("it is there").save(self.model.now()).expect("the region is there");
+        prop_assert_eq!(saved.expect("it has a region").items, before.items);
+        self.model.advance(down_ms);
+        self.model.restart();
+        self.options.seed += 1;
+        let (store, start) = region.attach(&self.options, self.model.now());
+        prop_assert!(matches!(start, Start::Warm { items, .. } if items == before.items), "{:?}", start);
+        let after = store.statistics();
+        prop_assert!(after.items == before.items && after.memory_bytes <= before.memory_bytes);
+        store.audit();
+        self.store = Some(store);
+        Ok(())
     }
 
     fn run(&mut self, key: u8, command: Command) -> Result<(), TestCaseError> {
@@ -62,25 +105,25 @@ impl Pair {
         self.notice_eviction(key, hashed)?;
         match command {
             Command::Get => {
-                let seen = self.store.reader(self.model.now()).get(hashed, shown);
+                let seen = self.store().reader(self.model.now()).get(hashed, shown);
                 prop_assert_eq!(seen, self.model.live(key).map(of_model));
             }
             Command::Touch { exptime } => self.touch(key, hashed, exptime)?,
             Command::LeaseGet => self.lease_get(key, hashed)?,
             Command::Store { mode, flags, exptime, value } => {
                 let expiry = Expiry::from_exptime(exptime, self.model.now());
-                self.store(key, hashed, mode, &NewItem { flags, expiry, value: &value })?;
+                self.store_item(key, hashed, mode, &NewItem { flags, expiry, value: &value })?;
             }
             Command::LeaseSet { memory, flags, exptime, value } => {
                 let expiry = Expiry::from_exptime(exptime, self.model.now());
                 self.lease_set(key, hashed, memory, &NewItem { flags, expiry, value: &value })?;
             }
             Command::Delete { hold_off_ms } => {
-                let outcome = self.store.delete(hashed, hold_off_ms, self.model.now());
+                let outcome = self.store().delete(hashed, hold_off_ms, self.model.now());
                 prop_assert_eq!(outcome, self.model.delete(key, hold_off_ms));
             }
             Command::Arithmetic { direction, delta } => {
-                let outcome = self.store.arithmetic(hashed, direction, delta, self.model.now());
+                let outcome = self.store().arithmetic(hashed, direction, delta, self.model.now());
                 let (expected, value) = self.model.expect_arithmetic(key, direction, delta);
                 match (outcome, expected) {
                     (ArithmeticOutcome::Number(number, cas), Expected::Number(wanted)) => {
@@ -94,20 +137,21 @@ impl Pair {
             }
             Command::Flush { ahead_ms } => {
                 let now = lookaside_store::Now { unix_ms: self.model.now_ms };
-                if self.store.flush_all(lookaside_store::Now { unix_ms: now.unix_ms + ahead_ms }, now) {
+                if self.store().flush_all(lookaside_store::Now { unix_ms: now.unix_ms + ahead_ms }, now) {
                     self.model.flush(ahead_ms);
                 }
             }
             Command::Wait { ms } => self.model.advance(ms),
+            Command::Restart { down_ms } => self.restart(down_ms)?,
         }
-        prop_assert!(self.store.statistics().memory_bytes <= self.memory_bytes_max);
+        prop_assert!(self.store().statistics().memory_bytes <= self.memory_bytes_max);
         Ok(())
     }
 
     /// A store that is short of memory may have let go of a live value; never may it show another.
     fn notice_eviction(&mut self, key: u8, hashed: HashedKey<'_>) -> Result<(), TestCaseError> {
         if self.is_short_of_memory {
-            match self.store.reader(self.model.now()).get(hashed, shown) {
+            match self.store().reader(self.model.now()).get(hashed, shown) {
                 Some(seen) => prop_assert_eq!(Some(seen), self.model.live(key).map(of_model)),
                 None if self.model.live(key).is_some() => self.model.evict(key),
                 None => {}
@@ -118,7 +162,8 @@ impl Pair {
 
     fn touch(&mut self, key: u8, hashed: HashedKey<'_>, exptime: i64) -> Result<(), TestCaseError> {
         let expiry = Expiry::from_exptime(exptime, self.model.now());
-        let seen = self.store.reader(self.model.now()).get_and_touch(hashed, expiry, |view| (shown(view), view.expiry));
+        let seen =
+            self.store().reader(self.model.now()).get_and_touch(hashed, expiry, |view| (shown(view), view.expiry));
         prop_assert_eq!(seen, self.model.live(key).map(|entry| (of_model(entry), expiry)));
         self.model.touch(key, expiry);
         self.model.settle();
@@ -126,7 +171,7 @@ impl Pair {
     }
 
     fn lease_get(&mut self, key: u8, hashed: HashedKey<'_>) -> Result<(), TestCaseError> {
-        let answer = self.store.reader(self.model.now()).lease_get(hashed, |answer| match answer {
+        let answer = self.store().reader(self.model.now()).lease_get(hashed, |answer| match answer {
             LeaseGet::Hit(view) => Ok(shown(view)),
             LeaseGet::Miss { token, stale } => Err((token, stale.map(shown))),
         });
@@ -154,7 +199,13 @@ impl Pair {
         Ok(())
     }
 
-    fn store(&mut self, key: u8, hashed: HashedKey<'_>, mode: Mode, item: &NewItem<'_>) -> Result<(), TestCaseError> {
+    fn store_item(
+        &mut self,
+        key: u8,
+        hashed: HashedKey<'_>,
+        mode: Mode,
+        item: &NewItem<'_>,
+    ) -> Result<(), TestCaseError> {
         let mode = match mode {
             Mode::Set => StoreMode::Set,
             Mode::Add => StoreMode::Add,
@@ -163,7 +214,7 @@ impl Pair {
             Mode::Prepend => StoreMode::Prepend,
             Mode::Cas(memory) => StoreMode::Cas(self.unique(key, memory)),
         };
-        let outcome = self.store.store(hashed, mode, item, self.model.now());
+        let outcome = self.store().store(hashed, mode, item, self.model.now());
         let expected = self.model.expect_store(key, mode);
         match outcome {
             StoreOutcome::Stored(cas) => {
@@ -192,7 +243,7 @@ impl Pair {
         item: &NewItem<'_>,
     ) -> Result<(), TestCaseError> {
         let token = self.token(key, memory);
-        let outcome = self.store.lease_set(hashed, token, item, self.model.now());
+        let outcome = self.store().lease_set(hashed, token, item, self.model.now());
         let expected = self.model.expect_lease_set(key, token);
         match outcome {
             LeaseSetOutcome::Stored(cas) => {
@@ -258,7 +309,7 @@ proptest! {
         for (key, command) in commands {
             pair.run(key, command)?;
         }
-        pair.store.audit();
+        pair.store().audit();
     }
 }
 
@@ -272,7 +323,7 @@ proptest! {
         for (key, command) in commands {
             pair.run(key, command)?;
         }
-        pair.store.audit();
+        pair.store().audit();
     }
 }
 
@@ -289,6 +340,45 @@ proptest! {
                 pair.run(key, command)?;
             }
         }
-        pair.store.audit();
+        pair.store().audit();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 120, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn restarted_at_any_moment_it_is_the_map(options in options_in_plenty(), commands in commands(4, 300, 250)) {
+        let mut pair = Pair::kept(options, false);
+        for (key, command) in commands {
+            pair.run(key, command)?;
+        }
+        pair.store().audit();
+    }
+
+    #[test]
+    fn restarted_with_values_in_many_pieces_it_is_the_map(commands in commands(4, 30_000, 100)) {
+        let options = Options { memory_bytes_max: 1 << 20, item_bytes_max: 256 << 10, ..Options::default() };
+        let mut pair = Pair::kept(options, false);
+        for (key, command) in commands {
+            pair.run(key, command)?;
+        }
+        pair.store().audit();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn restarted_with_hardly_any_memory_it_is_never_wrong(commands in commands(200, 4_000, 1_500)) {
+        let options = Options { memory_bytes_max: 128 << 10, item_bytes_max: 8 << 10, ..Options::default() };
+        let mut pair = Pair::kept(options, true);
+        for (count, (key, command)) in commands.into_iter().enumerate() {
+            if count % 50 == 0 || !matches!(command, Command::Flush { .. }) {
+                pair.run(key, command)?;
+            }
+        }
+        pair.store().audit();
     }
 }

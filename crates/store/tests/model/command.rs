@@ -27,14 +27,39 @@ pub enum Mode {
 #[derive(Clone, Debug)]
 pub enum Command {
     Get,
-    Touch { exptime: i64 },
+    Touch {
+        exptime: i64,
+    },
     LeaseGet,
-    Store { mode: Mode, flags: u32, exptime: i64, value: Vec<u8> },
-    LeaseSet { memory: Memory, flags: u32, exptime: i64, value: Vec<u8> },
-    Delete { hold_off_ms: u32 },
-    Arithmetic { direction: Direction, delta: u64 },
-    Flush { ahead_ms: u64 },
-    Wait { ms: u64 },
+    Store {
+        mode: Mode,
+        flags: u32,
+        exptime: i64,
+        value: Vec<u8>,
+    },
+    LeaseSet {
+        memory: Memory,
+        flags: u32,
+        exptime: i64,
+        value: Vec<u8>,
+    },
+    Delete {
+        hold_off_ms: u32,
+    },
+    Arithmetic {
+        direction: Direction,
+        delta: u64,
+    },
+    Flush {
+        ahead_ms: u64,
+    },
+    Wait {
+        ms: u64,
+    },
+    /// The store ends in order and is taken up again; nothing happens to one that has no region.
+    Restart {
+        down_ms: u64,
+    },
 }
 
 /// Up to `length_max` commands on keys below `keys`, with values of up to `value_bytes_max`.
@@ -56,6 +81,7 @@ fn command(value_bytes_max: usize) -> impl Strategy<Value = Command> {
             .prop_map(|(direction, delta)| Command::Arithmetic { direction, delta }),
         1 => prop_oneof![Just(0u64), 0u64..3_000].prop_map(|ahead_ms| Command::Flush { ahead_ms }),
         4 => prop_oneof![1u64..50, 500u64..4_000].prop_map(|ms| Command::Wait { ms }),
+        1 => prop_oneof![Just(0u64), 1u64..6_000].prop_map(|down_ms| Command::Restart { down_ms }),
     ]
 }
 

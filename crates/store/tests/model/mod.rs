@@ -73,6 +73,11 @@ impl Model {
         });
     }
 
+    /// Leases end with the process; all else goes on.
+    pub fn restart(&mut self) {
+        self.leases.clear();
+    }
+
     pub fn flush(&mut self, ahead_ms: u64) {
         self.flushes.push(self.now_ms + ahead_ms);
         self.advance(0);

@@ -1,0 +1,218 @@
+//! What only the inside can show: bytes of a region changed, a claim left behind, memory that is somebody else's.
+
+use super::*;
+use crate::state::StateReader;
+use crate::superblock::SUPERBLOCK_BYTES;
+use crate::{Expiry, HashedKey, NewItem};
+use lookaside_protocol::StoreMode;
+use std::sync::atomic::AtomicUsize;
+
+const NOW: Now = Now { unix_ms: 1_700_000_000_123 };
+
+/// A name of this test's own; what it names is removed at the end.
+struct Scratch(RegionName);
+
+impl Scratch {
+    fn new() -> Scratch {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let number = NUMBER.fetch_add(1, Relaxed);
+        Scratch(RegionName::new(format!("lookaside unit test {} {number}", std::process::id())).expect("a name"))
+    }
+
+    fn region(&self) -> Region {
+        attach(find(&self.0).expect("it can be looked for").expect("it is there"), &self.0).expect("nobody has it")
+    }
+
+    fn attach(&self) -> (Store, Start) {
+        Store::attach(options(), &self.0, NOW).expect("nobody has it")
+    }
+
+    /// Items, deletes and timers in a region, saved.
+    fn fill(&self) {
+        let (store, start) = self.attach();
+        assert_eq!(start, Start::Empty(WhyEmpty::New));
+        for number in 0..2_000u32 {
+            let (key, value) = (format!("key:{number}"), vec![number as u8; number as usize]);
+            let expiry = if number % 3 == 0 { Expiry::At { unix_s: 1_700_000_030 } } else { Expiry::Never };
+            let item = NewItem { flags: number, expiry, value: &value };
+            store.store(HashedKey::new(key.as_bytes()), StoreMode::Set, &item, NOW);
+            if number % 7 == 0 {
+                store.delete(HashedKey::new(key.as_bytes()), 60_000, NOW);
+            }
+        }
+        assert!(store.flush_all(Now { unix_ms: NOW.unix_ms + 100_000 }, NOW));
+        store.save(NOW).expect("it can be saved").expect("it has a region");
+    }
+
+    fn start_after(&self, change: impl FnOnce(&Region)) -> Start {
+        change(&self.region());
+        let (store, start) = self.attach();
+        store.audit();
+        start
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Ok(Some(segment)) = find(&self.0) {
+            let _ = segment.remove();
+        }
+        if let Ok(claim) = Claim::take(self.0.key()) {
+            let _ = claim.remove();
+        }
+    }
+}
+
+fn options() -> Options {
+    Options { memory_bytes_max: 4 << 20, ..Options::default() }
+}
+
+fn flip(region: &Region, at: usize) {
+    region.word(at & !3).fetch_xor(1 << (at % 32), Relaxed);
+}
+
+#[test]
+fn an_untouched_region_is_warm_and_sound() {
+    let scratch = Scratch::new();
+    scratch.fill();
+    assert!(matches!(scratch.start_after(|_| {}), Start::Warm { items: 1_000.., saved_at: NOW }));
+}
+
+/// Every byte of the state and of the superblock counts, but for the room that neither uses.
+#[test]
+fn a_changed_byte_gives_an_empty_store_and_never_a_panic() {
+    let scratch = Scratch::new();
+    scratch.fill();
+    let region = scratch.region();
+    let geometry = Store::geometry(&options(), true).expect("the options are fine");
+    let (area, bytes) = (state::area(&geometry), region.region_bytes());
+    let (superblock, _) = Superblock::read(&region).expect("it was saved");
+    let state_bytes = superblock.state_words as usize * 4;
+    assert!(state_bytes > 10_000, "{state_bytes}");
+    drop(region);
+    let in_state = (0..40).map(|step| area.start + step * state_bytes / 40);
+    let magic_bytes = 8;
+    let in_superblock = (bytes - SUPERBLOCK_BYTES + magic_bytes..bytes - SUPERBLOCK_BYTES + 88).step_by(4);
+    let in_name = bytes - SUPERBLOCK_BYTES + 128;
+    for at in in_state.chain(in_superblock).chain([in_name]) {
+        scratch.with_a_copy(|scratch| {
+            let start = scratch.start_after(|region| flip(region, at));
+            assert!(matches!(start, Start::Empty(_)), "byte {at}: {start:?}");
+        });
+    }
+}
+
+/// The index gets a page first and a bucket in it as soon as the stripe is free: between the two the page is nobody
+/// else's.
+#[test]
+fn a_page_that_waits_for_its_first_bucket_stays_the_indexs() {
+    let scratch = Scratch::new();
+    let (store, _) = scratch.attach();
+    assert!(store.memory.index.wants_page());
+    store.memory.index.add_page(store.memory.take_page().expect("a page"));
+    store.memory.set_index_page_added(true);
+    let memory_bytes = store.statistics().memory_bytes;
+    store.save(NOW).expect("it can be saved");
+    let (store, start) = scratch.attach();
+    assert!(matches!(start, Start::Warm { .. }), "{start:?}");
+    assert_eq!(store.statistics().memory_bytes, memory_bytes);
+    assert!(store.memory.settle(), "it waits still");
+}
+
+/// With the right checksum, and yet nonsense: it is refused, or what it leads to stays within the region.
+#[test]
+fn state_that_makes_no_sense_is_refused_whatever_its_checksum() {
+    let scratch = Scratch::new();
+    scratch.fill();
+    let (store, _) = scratch.attach();
+    let words = store.memory.save(NOW);
+    let buckets_low = 1;
+    let first_index_page = 3;
+    for (place, word) in [(0, 2), (buckets_low, u32::MAX), (buckets_low, 0), (first_index_page, 1 << 20), (0, 1)] {
+        let mut words = words.clone();
+        words[place] = word;
+        let region = Region::new(store.memory.geometry.region_bytes()).expect("memory");
+        let memory = Store::memory(&options(), store.memory.geometry.clone(), region);
+        assert_eq!(memory.restore(&words), None, "word {place} is {word}");
+    }
+    for length in [0, 1, words.len() / 2, words.len() - 1] {
+        let region = Region::new(store.memory.geometry.region_bytes()).expect("memory");
+        let memory = Store::memory(&options(), store.memory.geometry.clone(), region);
+        assert_eq!(memory.restore(&words[..length]), None, "{length} words");
+    }
+    assert!(StateReader::new(&words).count(1).is_some());
+}
+
+#[test]
+fn memory_of_another_program_is_left_alone() {
+    let scratch = Scratch::new();
+    let segment = Segment::create(scratch.0.key(), 64 << 10).expect("shared memory");
+    let region = attach(segment, &scratch.0).expect("nobody has it");
+    region.word(0).store(7, Relaxed);
+    region.word((64 << 10) - 8).store(7, Relaxed);
+    drop(region);
+    let foreign = RegionError::Foreign { name: scratch.0.clone(), segment: segment.id };
+    assert_eq!(Store::attach(options(), &scratch.0, NOW).err(), Some(foreign.clone()));
+    assert_eq!(forget(&scratch.0), Err(foreign));
+    assert_eq!(scratch.region().word(0).load(Relaxed), 7);
+}
+
+/// A process that was killed between making the segment and saying so has left nothing but zeros.
+#[test]
+fn a_region_that_was_never_filled_in_is_made_anew() {
+    let scratch = Scratch::new();
+    let geometry = Store::geometry(&options(), true).expect("the options are fine");
+    Segment::create(scratch.0.key(), geometry.region_bytes()).expect("shared memory");
+    assert_eq!(scratch.attach().1, Start::Empty(WhyEmpty::NotShutDownCleanly));
+}
+
+/// Two names of one key cannot be found in reasonable time: the region is given another name instead.
+#[test]
+fn a_name_that_leads_to_the_region_of_another_is_refused() {
+    let scratch = Scratch::new();
+    scratch.fill();
+    let region = scratch.region();
+    let (superblock, _) = Superblock::read(&region).expect("it was saved");
+    Superblock { name: "another".to_string(), ..superblock }.write(&region);
+    drop(region);
+    let taken = RegionError::KeyTaken { name: scratch.0.clone(), other: "another".to_string() };
+    assert_eq!(Store::attach(options(), &scratch.0, NOW).err(), Some(taken.clone()));
+    assert_eq!(forget(&scratch.0), Err(taken));
+}
+
+#[test]
+fn who_maps_a_region_without_a_claim_keeps_others_out() {
+    let scratch = Scratch::new();
+    scratch.fill();
+    let mapped = scratch.region();
+    let refused = Store::attach(options(), &scratch.0, NOW).err();
+    assert!(matches!(refused, Some(RegionError::Mapped { mappings: 1, .. })), "{refused:?}");
+    drop(mapped);
+    assert!(matches!(scratch.attach().1, Start::Warm { .. }));
+}
+
+#[test]
+fn a_region_that_was_removed_meanwhile_is_not_said_to_be_saved() {
+    let scratch = Scratch::new();
+    let (store, _) = scratch.attach();
+    find(&scratch.0).expect("it can be looked for").expect("it is there").remove().expect("it is ours");
+    assert_eq!(store.save(NOW), Err(RegionError::Removed { name: scratch.0.clone() }));
+}
+
+impl Scratch {
+    /// Runs `act` on a region that holds what this one does.
+    fn with_a_copy(&self, act: impl FnOnce(&Scratch)) {
+        let (copy, original) = (Scratch::new(), self.region());
+        let bytes = original.region_bytes();
+        let segment = Segment::create(copy.0.key(), bytes).expect("shared memory");
+        let region = attach(segment, &copy.0).expect("nobody has it");
+        for at in (0..bytes).step_by(8) {
+            region.long_word(at).store(original.long_word(at).load(Relaxed), Relaxed);
+        }
+        let (superblock, is_clean) = Superblock::read(&original).expect("it was saved");
+        assert!(is_clean);
+        Superblock { name: copy.0.as_str().to_string(), ..superblock }.write(&region);
+        drop((region, original));
+        act(&copy);
+    }
+}

@@ -1,0 +1,29 @@
+//! A region of one test's own, removed when the test ends, also when it fails.
+
+use lookaside_store::{Now, Options, RegionName, Start, Store, forget};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A name that no other test has. To be dropped after the store.
+pub struct ScratchRegion(pub RegionName);
+
+impl ScratchRegion {
+    pub fn new() -> ScratchRegion {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("lookaside test {} {number}", std::process::id());
+        ScratchRegion(RegionName::new(name).expect("it is a name"))
+    }
+
+    /// The store in this region.
+    pub fn attach(&self, options: &Options, now: Now) -> (Store, Start) {
+        Store::attach(options.clone(), &self.0, now).expect("nobody else has it")
+    }
+}
+
+impl Drop for ScratchRegion {
+    fn drop(&mut self) {
+        if let Err(error) = forget(&self.0) {
+            eprintln!("left behind: {error}");
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! A store that ends in order is taken up as it was (§6.4); one that does not is never half taken up.
+
+#[path = "model/scratch_region.rs"]
+mod scratch_region;
+
+use lookaside_protocol::{Cas, LeaseToken, StoreMode};
+use lookaside_store::{
+    DeleteOutcome, Expiry, HashedKey, LeaseGet, LeaseSetOutcome, NewItem, Now, Options, RegionError, Start, Store,
+    StoreOutcome, WhyEmpty, forget,
+};
+use scratch_region::ScratchRegion;
+
+const START: Now = Now { unix_ms: 1_700_000_000_123 };
+const HOLD_OFF_MS: u32 = 2_000;
+
+fn after(ms: u64) -> Now {
+    Now { unix_ms: START.unix_ms + ms }
+}
+
+fn options() -> Options {
+    Options { memory_bytes_max: 8 << 20, ..Options::default() }
+}
+
+fn key(name: &str) -> HashedKey<'_> {
+    HashedKey::new(name.as_bytes())
+}
+
+fn set(store: &Store, name: &str, value: &[u8], flags: u32, expiry: Expiry, now: Now) -> Cas {
+    match store.store(key(name), StoreMode::Set, &NewItem { flags, expiry, value }, now) {
+        StoreOutcome::Stored(cas) => cas,
+        other => panic!("{name}: {other:?}"),
+    }
+}
+
+fn add(store: &Store, name: &str, now: Now) -> StoreOutcome {
+    store.store(key(name), StoreMode::Add, &NewItem { flags: 0, expiry: Expiry::Never, value: b"added" }, now)
+}
+
+fn get(store: &Store, name: &str, now: Now) -> Option<(u32, Cas, Expiry, Vec<u8>)> {
+    store.reader(now).get(key(name), |view| (view.flags, view.cas, view.expiry, view.value.to_vec()))
+}
+
+fn lease_get(store: &Store, name: &str, now: Now) -> (LeaseToken, Option<Vec<u8>>) {
+    store.reader(now).lease_get(key(name), |answer| match answer {
+        LeaseGet::Hit(view) => panic!("{name} is {:?}", view.value.to_vec()),
+        LeaseGet::Miss { token, stale } => (token, stale.map(|view| view.value.to_vec())),
+    })
+}
+
+/// Ends the store in order and takes it up again.
+fn restart(store: Store, region: &ScratchRegion, saved_at: Now, now: Now) -> Store {
+    let items = store.statistics().items;
+    let saved = store.save(saved_at).expect("the region is there").expect("it has a region");
+    assert_eq!(saved.items, items);
+    let (store, start) = region.attach(&Options { seed: now.unix_ms, ..options() }, now);
+    assert_eq!(start, Start::Warm { items, saved_at });
+    assert_eq!(store.statistics().items, items);
+    store.audit();
+    store
+}
+
+fn new_store(region: &ScratchRegion) -> Store {
+    let (store, start) = region.attach(&options(), START);
+    assert_eq!(start, Start::Empty(WhyEmpty::New));
+    store
+}
+
+/// Of one byte to several pages, so that some are chained over many chunks.
+fn value(number: usize) -> Vec<u8> {
+    let bytes = if number.is_multiple_of(100) { 300_000 } else { number * 7 % 4_000 };
+    (0..bytes).map(|place| (place * 31 + number) as u8).collect()
+}
+
+#[test]
+fn every_item_is_kept_with_all_that_belongs_to_it() {
+    let region = ScratchRegion::new();
+    let mut store = new_store(&region);
+    let name = |number: usize| format!("key:{number}");
+    let expiry = |number: usize| match number % 3 {
+        0 => Expiry::Never,
+        _ => Expiry::At { unix_s: 1_700_001_000 + number as u32 },
+    };
+    let count = 800;
+    for number in 0..count {
+        set(&store, &name(number), &value(number), number as u32 % 5, expiry(number), START);
+    }
+    let before: Vec<_> = (0..count).map(|number| get(&store, &name(number), START)).collect();
+    for round in 1..4 {
+        store = restart(store, &region, after(round * 1_000), after(round * 1_000 + 500));
+        for (number, before) in before.iter().enumerate() {
+            let seen = get(&store, &name(number), after(round * 1_000 + 500));
+            assert!(seen.is_some() && seen == *before, "key {number}, round {round}");
+            let (flags, _, its_expiry, its_value) = seen.expect("just looked at");
+            assert_eq!((flags, its_expiry), (number as u32 % 5, expiry(number)));
+            assert!(its_value == value(number));
+        }
+    }
+}
+
+#[test]
+fn uniques_hold_go_on_and_never_come_again() {
+    let region = ScratchRegion::new();
+    let mut store = new_store(&region);
+    let mut seen = std::collections::BTreeSet::new();
+    let mut last = Cas(0);
+    for round in 0..20 {
+        for number in 0..50 {
+            let unique = set(&store, &format!("key:{number}"), b"value", 0, Expiry::Never, START);
+            assert!(seen.insert(unique.0), "{unique:?} has been there before");
+        }
+        let unique = set(&store, "one", b"value", 0, Expiry::Never, START);
+        assert!(unique.0 > last.0 && seen.insert(unique.0));
+        last = unique;
+        store = restart(store, &region, START, START);
+        let item = NewItem { flags: 0, expiry: Expiry::Never, value: b"changed" };
+        let outcome = store.store(key("one"), StoreMode::Cas(unique), &item, START);
+        let StoreOutcome::Stored(unique) = outcome else { panic!("round {round}: {outcome:?}") };
+        assert!(unique.0 > last.0 && seen.insert(unique.0));
+        assert_eq!(store.store(key("one"), StoreMode::Cas(last), &item, START), StoreOutcome::Exists);
+        last = unique;
+    }
+}
+
+#[test]
+fn a_hold_off_outlives_the_process_and_ends_when_it_should() {
+    let region = ScratchRegion::new();
+    let store = new_store(&region);
+    store.delete(key("held off"), HOLD_OFF_MS, START);
+    let store = restart(store, &region, after(500), after(1_000));
+    assert_eq!(add(&store, "held off", after(1_999)), StoreOutcome::NotStored);
+    assert!(matches!(add(&store, "another", after(1_999)), StoreOutcome::Stored(_)));
+    assert!(matches!(add(&store, "held off", after(2_000)), StoreOutcome::Stored(_)));
+}
+
+/// There is room for a few thousand; all others become a floor, which may refuse more.
+#[test]
+fn of_more_hold_offs_than_there_is_room_for_none_is_forgotten() {
+    let region = ScratchRegion::new();
+    let store = new_store(&region);
+    let until_ms = |number: u32| 10_000 + number * 10;
+    let name = |number: u32| format!("deleted:{number}");
+    for number in 0..5_000 {
+        store.delete(key(&name(number)), until_ms(number), START);
+    }
+    let store = restart(store, &region, START, after(1));
+    for number in 0..5_000 {
+        let last_ms = after(u64::from(until_ms(number)) - 1);
+        assert_eq!(add(&store, &name(number), last_ms), StoreOutcome::NotStored, "{number}");
+    }
+    assert!(matches!(add(&store, "deleted:0", after(60_000)), StoreOutcome::Stored(_)));
+}
+
+#[test]
+fn a_token_of_the_earlier_life_is_void() {
+    let region = ScratchRegion::new();
+    let store = new_store(&region);
+    let (token, _) = lease_get(&store, "missed", START);
+    assert!(token.is_held());
+    let store = restart(store, &region, START, after(1));
+    let item = NewItem { flags: 0, expiry: Expiry::Never, value: b"read before a delete that nobody knows of" };
+    assert_eq!(store.lease_set(key("missed"), token, &item, after(1)), LeaseSetOutcome::NotStored);
+    let (another, _) = lease_get(&store, "missed", after(2));
+    assert!(another.is_held() && another != token);
+    assert!(matches!(store.lease_set(key("missed"), another, &item, after(3)), LeaseSetOutcome::Stored(_)));
+}
+
+#[test]
+fn stale_values_stay_stale_and_leave_in_time() {
+    let region = ScratchRegion::new();
+    let store = new_store(&region);
+    set(&store, "deleted", b"old", 0, Expiry::Never, START);
+    assert_eq!(store.delete(key("deleted"), 0, START), DeleteOutcome::Deleted);
+    let store = restart(store, &region, after(1), after(5_000));
+    assert_eq!(get(&store, "deleted", after(5_000)), None);
+    assert_eq!(lease_get(&store, "deleted", after(5_000)).1, Some(b"old".to_vec()));
+    let store = restart(store, &region, after(5_001), after(10_000));
+    assert_eq!(lease_get(&store, "deleted", after(10_000)).1, None);
+}
+
+#[test]
+fn a_flush_that_lay_ahead_happens() {
+    for is_down_meanwhile in [false, true] {
+        let region = ScratchRegion::new();
+        let store = new_store(&region);
+        set(&store, "old", b"value", 0, Expiry::Never, START);
+        assert!(store.flush_all(after(1_000), START));
+        let now = if is_down_meanwhile { after(5_000) } else { after(500) };
+        let store = restart(store, &region, after(100), now);
+        assert_eq!(get(&store, "old", now).is_some(), !is_down_meanwhile);
+        assert_eq!(get(&store, "old", after(5_000)), None);
+        set(&store, "new", b"value", 0, Expiry::Never, after(5_001));
+        assert!(get(&store, "new", after(50_000)).is_some(), "it happens once");
+    }
+}
+
+#[test]
+fn short_lived_items_still_leave_in_their_second() {
+    let region = ScratchRegion::new();
+    let store = new_store(&region);
+    for number in 0..3_000 {
+        let expiry = Expiry::At { unix_s: 1_700_000_001 + number % 4 * 10 };
+        set(&store, &format!("short:{number}"), b"value", 0, expiry, START);
+    }
+    set(&store, "long", b"value", 0, Expiry::Never, START);
+    let store = restart(store, &region, START, after(20_000));
+    store.tick(after(20_000));
+    // Those of the seconds 1 and 11 have left, those of 21 and 31 have not.
+    assert_eq!(store.statistics().items, 1 + 3_000 / 2);
+    assert_eq!(store.statistics().transient_expirations, 3_000 / 2);
+    store.tick(after(60_000));
+    assert_eq!(store.statistics().items, 1);
+    store.audit();
+}
+
+/// Sizes that change make pages move; whatever is under way when the store ends, no page is lost and none has two owners.
+#[test]
+fn restarts_under_pressure_lose_no_page() {
+    let region = ScratchRegion::new();
+    let options = Options { memory_bytes_max: 1 << 20, item_bytes_max: 256 << 10, ..Options::default() };
+    let (mut store, _) = region.attach(&options, START);
+    let (mut page_moves, mut evictions) = (0, 0);
+    for step in 0..12_000u64 {
+        let now = after(step * 10);
+        let bytes = [100, 700, 3_000, 60, 20_000][(step / 400 % 5) as usize] + (step % 50) as usize;
+        set(&store, &format!("key:{step}"), &vec![step as u8; bytes], 0, Expiry::Never, now);
+        let _ = get(&store, &format!("key:{}", step.saturating_sub(20)), now);
+        if step % 53 == 0 {
+            let before = store.statistics();
+            (page_moves, evictions) = (page_moves + before.page_moves, evictions + before.evictions);
+            store.save(now).expect("the region is there").expect("it has a region");
+            let start;
+            (store, start) = region.attach(&options, now);
+            assert_eq!(start, Start::Warm { items: before.items, saved_at: now });
+            store.audit();
+            let after = store.statistics();
+            assert!(after.memory_bytes <= before.memory_bytes);
+            assert_eq!((after.page_moves, after.evictions, after.items_total), (0, 0, 0), "counters begin anew");
+        }
+    }
+    assert!(page_moves > 20 && evictions > 1_000, "{page_moves} pages, {evictions} evictions");
+}
+
+#[test]
+fn without_a_save_the_next_one_is_empty() {
+    let region = ScratchRegion::new();
+    let store = new_store(&region);
+    set(&store, "key", b"value", 0, Expiry::Never, START);
+    let store = restart(store, &region, START, START);
+    drop(store);
+    let (store, start) = region.attach(&options(), START);
+    assert_eq!(start, Start::Empty(WhyEmpty::NotShutDownCleanly));
+    assert_eq!(get(&store, "key", START), None);
+    assert_eq!(store.statistics().items, 0);
+}
+
+#[test]
+fn other_memory_or_slabs_are_empty_and_say_why() {
+    let mebibytes = |count: usize| Options { memory_bytes_max: count << 20, ..Options::default() };
+    let other_memory = |was: u64, now: u64| WhyEmpty::OtherMemory { was_bytes: was << 20, now_bytes: now << 20 };
+    let cases = [
+        (mebibytes(16), other_memory(8, 16), "it was made with -m 8, now -m 16"),
+        (mebibytes(4), other_memory(8, 4), "it was made with -m 8, now -m 4"),
+        (Options { growth_factor: 1.25, ..options() }, WhyEmpty::OtherLayout, "it was laid out by other slab options"),
+        (Options { chunk_bytes_min: 96, ..options() }, WhyEmpty::OtherLayout, "it was laid out by other slab options"),
+    ];
+    for (other, why, words) in cases {
+        let region = ScratchRegion::new();
+        let store = new_store(&region);
+        set(&store, "key", b"value", 0, Expiry::Never, START);
+        store.save(START).expect("the region is there");
+        let (store, start) = region.attach(&other, START);
+        assert_eq!(start, Start::Empty(why));
+        assert!(why.to_string().starts_with(words), "{why}");
+        assert_eq!((get(&store, "key", START), store.statistics().items), (None, 0));
+        store.save(START).expect("the region is there");
+        assert!(
+            matches!(region.attach(&other, START).1, Start::Warm { items: 0, .. }),
+            "from then on it is made alike"
+        );
+    }
+}
+
+/// These say what is done with items, not where they lie.
+#[test]
+fn options_that_do_not_touch_the_layout_may_change() {
+    let region = ScratchRegion::new();
+    let store = new_store(&region);
+    set(&store, "key", &[7; 900_000], 0, Expiry::Never, START);
+    store.save(START).expect("the region is there");
+    let other = Options {
+        item_bytes_max: 512 << 10,
+        lease_interval_ms: 1,
+        stale_ms: 0,
+        rebalance: false,
+        age_exponent: 0.0,
+        transient_s: 5,
+        ..options()
+    };
+    let (store, start) = region.attach(&other, START);
+    assert_eq!(start, Start::Warm { items: 1, saved_at: START });
+    assert_eq!(get(&store, "key", START).map(|(.., value)| value.len()), Some(900_000));
+}
+
+#[test]
+fn a_saved_moment_far_ahead_is_refused_and_one_just_ahead_is_not() {
+    for (ahead_ms, why) in [(60_000, None), (60_001, Some(WhyEmpty::ClockSetBack { ahead_ms: 60_001 }))] {
+        let region = ScratchRegion::new();
+        let store = new_store(&region);
+        store.save(after(ahead_ms)).expect("the region is there");
+        match region.attach(&options(), START).1 {
+            Start::Warm { saved_at, .. } => assert_eq!((saved_at, why), (after(ahead_ms), None)),
+            Start::Empty(reason) => assert_eq!(Some(reason), why),
+        }
+    }
+}
+
+#[test]
+fn nobody_else_gets_a_region_that_is_held() {
+    let region = ScratchRegion::new();
+    let store = new_store(&region);
+    set(&store, "key", b"value", 0, Expiry::Never, START);
+    let held = RegionError::Held { name: region.0.clone(), pid: std::process::id() as i32 };
+    for _ in 0..3 {
+        assert_eq!(Store::attach(options(), &region.0, START).err(), Some(held.clone()));
+        assert_eq!(forget(&region.0), Err(held.clone()));
+    }
+    assert!(held.to_string().contains(&format!("is held by process {}", std::process::id())), "{held}");
+    assert!(get(&store, "key", START).is_some());
+    restart(store, &region, START, START);
+}
+
+#[test]
+fn what_is_forgotten_is_told_and_gone() {
+    let region = ScratchRegion::new();
+    assert_eq!(forget(&region.0), Ok(None));
+    let store = new_store(&region);
+    set(&store, "key", b"value", 0, Expiry::Never, START);
+    store.save(START).expect("the region is there");
+    let forgotten = forget(&region.0).expect("nobody has it").expect("it was there");
+    assert_eq!(forgotten.items, Some(1));
+    assert!((7 << 20..=8 << 20).contains(&forgotten.region_bytes), "{forgotten:?}");
+    assert_eq!(forget(&region.0), Ok(None));
+    let (store, start) = region.attach(&options(), START);
+    assert_eq!(start, Start::Empty(WhyEmpty::New));
+    drop(store);
+    assert_eq!(forget(&region.0).expect("nobody has it").expect("it was there").items, None, "it was not saved");
+}
+
+#[test]
+fn a_store_without_a_region_saves_nothing() {
+    let store = Store::new(options()).expect("the options are fine");
+    set(&store, "key", b"value", 0, Expiry::Never, START);
+    assert_eq!(store.save(START), Ok(None));
+}
+
+/// All that is kept beside the items is within the limit too.
+#[test]
+fn a_kept_store_stays_within_its_memory() {
+    for megabytes in [1usize, 4, 16, 64] {
+        let region = ScratchRegion::new();
+        let (store, _) =
+            region.attach(&Options { memory_bytes_max: megabytes << 20, item_bytes_max: 64 << 10, ..options() }, START);
+        for number in 0..megabytes * 3_000 {
+            let name = format!("key:{number}");
+            store.store(
+                key(&name),
+                StoreMode::Set,
+                &NewItem { flags: 0, expiry: Expiry::Never, value: &[1; 400] },
+                START,
+            );
+        }
+        let statistics = store.statistics();
+        assert!(statistics.evictions > 0 && statistics.memory_bytes <= (megabytes as u64) << 20, "{statistics:?}");
+        store.save(START).expect("the region is there");
+        let region_bytes = forget(&region.0).expect("nobody has it").expect("it is there").region_bytes;
+        assert!(region_bytes <= (megabytes as u64) << 20);
+    }
+}
