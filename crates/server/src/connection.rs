@@ -9,10 +9,13 @@
 //! | partial command | those bytes | more bytes |
 //! | paused: the client does not read its replies | the rest of the reply, and commands not executed yet | room in the socket |
 //!
+//! With TLS there is a [`TlsStream`] between the socket and these bytes; a plain connection has a null pointer there.
+//!
 //! A paused connection is not read from, so what it can make the server keep is bounded by
 //! [`crate::REPLY_BYTES_MAX`] and one item for its reply, and one read for its commands.
 
-use crate::Session;
+use crate::tls::stream::{Happened, TlsStream};
+use crate::{READ_BYTES_MAX, Session};
 use rustix::event::epoll::EventFlags;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -24,6 +27,7 @@ pub(crate) struct Connection {
     pub(crate) session: Session,
     registered: EventFlags,
     kept: Option<Box<Kept>>,
+    tls: Option<Box<TlsStream>>,
 }
 
 /// What only busy or slow connections own.
@@ -63,13 +67,19 @@ pub(crate) enum Received {
 
 impl Connection {
     /// A connection whose worker is woken when bytes arrive.
-    pub(crate) fn new(socket: OwnedFd) -> Self {
-        Connection { socket, session: Session::new(), registered: EventFlags::IN, kept: None }
+    pub(crate) fn new(socket: OwnedFd, tls: Option<TlsStream>) -> Self {
+        let tls = tls.map(Box::new);
+        Connection { socket, session: Session::new(), registered: EventFlags::IN, kept: None, tls }
     }
 
     /// What the worker's epoll should wake it for from now on, if that has changed since it was last asked.
     pub(crate) fn interest_change(&mut self) -> Option<EventFlags> {
-        let interest = if self.is_paused() { EventFlags::OUT } else { EventFlags::IN };
+        let interest = match &self.tls {
+            _ if self.is_paused() => EventFlags::OUT,
+            // Nothing more need come by the socket: let there be an event to end the connection at.
+            Some(tls) if tls.is_ended() => EventFlags::OUT,
+            _ => EventFlags::IN,
+        };
         let has_changed = std::mem::replace(&mut self.registered, interest) != interest;
         has_changed.then_some(interest)
     }
@@ -120,6 +130,41 @@ impl Connection {
         receive(&self.socket, rustix::buffer::spare_capacity(&mut kept.input))
     }
 
+    /// Whether TLS lies between this and the socket.
+    pub(crate) fn is_secured(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Reads and decrypts, behind the partial command if there is one, about `bytes_max` bytes. Pauses the connection if
+    /// it has something to say first that the socket does not take.
+    pub(crate) fn receive_secured(&mut self, bytes_max: usize, happened: &mut Happened) -> Received {
+        let Some(tls) = &mut self.tls else { return Received::Gone };
+        let kept = self.kept.get_or_insert_default();
+        let missing = kept.input_needed_bytes.saturating_sub(kept.input.len());
+        let bytes_max = missing.clamp(READ_BYTES_MAX, bytes_max);
+        let received = tls.receive(&self.socket, &mut kept.input, bytes_max, happened);
+        if tls.has_unsent() {
+            self.pause(&[], false);
+        }
+        self.forget_if_idle();
+        received
+    }
+
+    /// Sends as much of `bytes` as the connection takes at once.
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> Sent {
+        match &mut self.tls {
+            None => send(&self.socket, bytes),
+            Some(tls) => tls.send(&self.socket, bytes),
+        }
+    }
+
+    /// Says that nothing more will come, where the protocol below has a word for that.
+    pub(crate) fn farewell(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            tls.farewell(&self.socket);
+        }
+    }
+
     /// Reads into `buffer`.
     pub(crate) fn receive_into(&self, buffer: &mut [u8]) -> Received {
         receive(&self.socket, buffer)
@@ -130,7 +175,11 @@ impl Connection {
         let Some(kept) = self.kept.as_mut() else { return (Sent::All, 0) };
         let unsent = &kept.output[kept.output_sent_bytes..];
         let unsent_bytes = unsent.len();
-        match send(&self.socket, unsent) {
+        let sent = match &mut self.tls {
+            None => send(&self.socket, unsent),
+            Some(tls) => tls.send(&self.socket, unsent),
+        };
+        match sent {
             Sent::Part(bytes) => {
                 kept.output_sent_bytes += bytes;
                 (Sent::Part(bytes), bytes)
@@ -167,7 +216,7 @@ pub(crate) fn send(socket: &OwnedFd, bytes: &[u8]) -> Sent {
     }
 }
 
-fn receive<B: rustix::buffer::Buffer<u8>>(socket: impl AsFd, buffer: B) -> Received {
+pub(crate) fn receive<B: rustix::buffer::Buffer<u8>>(socket: impl AsFd, buffer: B) -> Received {
     match rustix::net::recv(socket, buffer, RecvFlags::DONTWAIT) {
         Ok((_, 0)) => Received::Gone,
         Ok((_, count)) => Received::Bytes(count),

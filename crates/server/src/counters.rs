@@ -97,6 +97,12 @@ counters! {
     touch_hits,
     /// Touches of none.
     touch_misses,
+    /// Handshakes of TLS that succeeded.
+    ssl_new_sessions,
+    /// Handshakes of TLS that did not.
+    ssl_handshake_errors,
+    /// Connections that broke the rules of TLS behind their handshake.
+    ssl_proto_errors,
     /// Replies by UDP that were larger than they may be.
     udp_replies_refused,
     /// Bytes from clients.

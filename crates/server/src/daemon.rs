@@ -1,17 +1,19 @@
 //! The daemon put together: store, ports, workers, signals.
 
 use crate::background::{self, PidFile};
-use crate::listener::{Listener, accept_until_signal, local_address, open_tcp, open_udp, open_unix};
+use crate::listener::{Listener, Signals, accept_until_signal, local_address, open_tcp, open_udp, open_unix};
 use crate::log::Log;
 use crate::reply_limit::ReplyLimit;
 use crate::statistics::Baseline;
+use crate::tls::certificates::Certificates;
+use crate::tls::options::TlsOptions;
 use crate::worker::{Desk, Worker};
 use crate::{Arguments, Clock, Security, Service, limits};
 use anyhow::Context;
 use lookaside_store::{Options, Store};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use rustix::rand::{GetRandomFlags, getrandom};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -37,6 +39,8 @@ pub(crate) struct Daemon {
     pub(crate) tcp_port: AtomicU16,
     /// There if UDP is served.
     pub(crate) udp_reply_limit: Option<Arc<ReplyLimit>>,
+    /// There if TLS is served.
+    pub(crate) certificates: Option<Certificates>,
     pub(crate) log: Log,
     /// What `lru_crawler` has been told; there is no crawler.
     pub(crate) crawls: AtomicBool,
@@ -49,6 +53,16 @@ impl Daemon {
     pub(crate) fn stop(&self) {
         if let Err(error) = (&self.stop).write_all(b"s") {
             tracing::error!("cannot stop as asked: {error}");
+        }
+    }
+
+    /// Reads anew what may have changed on disk, as SIGHUP asks. What cannot be used is told, and the old stays.
+    pub(crate) fn reload(&self) {
+        if let Some(certificates) = &self.certificates {
+            match certificates.refresh(self.clock.now().unix_ms) {
+                Ok(()) => tracing::info!("the certificates have been read anew"),
+                Err(error) => tracing::error!("the certificates stay as they were: {error}"),
+            }
         }
     }
 
@@ -66,12 +80,9 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
     if arguments.daemon && !background::enter()? {
         return Ok(());
     }
-    let (signals, signals_in) = UnixStream::pair().context("cannot make a pipe for signals")?;
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::low_level::pipe::register(signal, signals_in.try_clone()?)?;
-    }
-    let daemon = build(arguments, signals_in)?;
-    let listeners = open_listeners(&daemon.arguments)?;
+    let (signals, stop) = catch_signals().context("cannot make a pipe for signals")?;
+    let daemon = build(arguments, stop)?;
+    let listeners = open_listeners(&daemon)?;
     let workers = build_workers(&daemon)?;
     let _pid_file = daemon.arguments.pid_path.as_deref().map(PidFile::write).transpose()?;
     std::thread::scope(|scope| {
@@ -88,13 +99,30 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn open_listeners(arguments: &Arguments) -> anyhow::Result<Vec<Listener>> {
+/// The signals, and the end of the pipe that stops the process.
+fn catch_signals() -> std::io::Result<(Signals, UnixStream)> {
+    let ((stop, stop_in), (reload, reload_in)) = (UnixStream::pair()?, UnixStream::pair()?);
+    reload.set_nonblocking(true)?;
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::low_level::pipe::register(signal, stop_in.try_clone()?)?;
+    }
+    signal_hook::low_level::pipe::register(SIGHUP, reload_in)?;
+    Ok((Signals { stop, reload }, stop_in))
+}
+
+fn open_listeners(daemon: &Daemon) -> anyhow::Result<Vec<Listener>> {
+    let arguments = &daemon.arguments;
     match &arguments.unix_path {
         Some(path) => Ok(vec![open_unix(path, arguments.unix_mode, arguments.backlog)?]),
         None => {
             let addresses = arguments.addresses(arguments.port)?;
-            if addresses.iter().any(|address| matches!(address.security, Security::Basic | Security::Mutual)) {
+            let is_there = |security| addresses.iter().any(|address| address.security == security);
+            if daemon.certificates.is_none() && (is_there(Security::Basic) || is_there(Security::Mutual)) {
                 anyhow::bail!("-l with btls: or mtls: needs TLS (-Z)");
+            }
+            let has_authorities = |tls: &Certificates| tls.options.authorities_path.is_some();
+            if is_there(Security::Mutual) && !daemon.certificates.as_ref().is_some_and(has_authorities) {
+                anyhow::bail!("-l with mtls: verifies clients' certificates against -o ssl_ca_cert=FILE");
             }
             open_tcp(&addresses, arguments.backlog)
         }
@@ -105,12 +133,14 @@ fn build(arguments: Arguments, stop: UnixStream) -> anyhow::Result<Daemon> {
     let log = Log::start(u32::from(arguments.verbosity));
     arguments.compatible.remarks().iter().for_each(|remark| tracing::info!("{remark}"));
     raise_descriptor_limit(arguments.connections_max);
+    let clock = Clock::start();
+    let certificates = read_certificates(&arguments, clock)?;
     let options = arguments.store_options(random_seed()?);
     let store = Store::new(options.clone()).context("cannot make the store (see -m and -I)")?;
     let desks = (0..arguments.threads_count()).map(|_| Desk::new()).collect::<Result<_, _>>();
     Ok(Daemon {
         options,
-        clock: Clock::start(),
+        clock,
         store,
         desks: desks.context("cannot make the workers' eventfds")?,
         connections_total: AtomicU64::new(0),
@@ -119,10 +149,24 @@ fn build(arguments: Arguments, stop: UnixStream) -> anyhow::Result<Daemon> {
         tcp_port: AtomicU16::new(arguments.port),
         udp_reply_limit: serves_udp(&arguments).then(|| Arc::new(ReplyLimit::new(arguments.udp_reply_limit))),
         arguments,
+        certificates,
         log,
         crawls: AtomicBool::new(true),
         stop,
     })
+}
+
+fn read_certificates(arguments: &Arguments, clock: Clock) -> anyhow::Result<Option<Certificates>> {
+    if !arguments.tls {
+        let is_idle = arguments.compatible.extended().iter().any(|option| TlsOptions::is_one(option));
+        if is_idle {
+            tracing::info!("-o ssl_...: changes nothing without -Z");
+        }
+        return Ok(None);
+    }
+    let (options, remarks) = TlsOptions::read(arguments.compatible.extended()).map_err(anyhow::Error::msg)?;
+    remarks.iter().for_each(|remark| tracing::info!("{remark}"));
+    Ok(Some(Certificates::read(options, clock.now().unix_ms)?))
 }
 
 fn serves_udp(arguments: &Arguments) -> bool {

@@ -122,6 +122,7 @@ pub(crate) fn command(
 /// Carries out an operator's order; says whether the connection ends with it.
 pub(crate) fn order(service: &Service<'_>, order: &Order<'_>, out: &mut Vec<u8>) -> bool {
     let process = service.process;
+    let refused;
     let line = match order.answer(process.crawls()) {
         Answer::Line(line) => line,
         Answer::Crawler(crawls) => {
@@ -134,7 +135,13 @@ pub(crate) fn order(service: &Service<'_>, order: &Order<'_>, out: &mut Vec<u8>)
         },
         Answer::ShutDown if process.shut_down() => return true,
         Answer::ShutDown => "SERVER_ERROR: shutdown not enabled",
-        Answer::RefreshCertificates => "Error TLS not enabled",
+        Answer::RefreshCertificates => match process.refresh_certificates() {
+            Ok(()) => "OK",
+            Err(why) => {
+                refused = why;
+                &refused
+            }
+        },
     };
     if !order.is_quiet() {
         render::line(line.as_bytes(), out);

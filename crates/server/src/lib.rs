@@ -6,6 +6,7 @@
 //!
 //! * [`Session`], [`Batch`], [`Service`]: sans-I/O; bytes in, bytes out. A simulation drives these.
 //! * `worker`, `round`, `connection`, `udp`, `segmentation`: one thread's loop over sockets.
+//! * `tls`: certificates, and a connection's stream between its socket and its session.
 //! * [`credentials`]: users and passwords from a file, for whatever asks for them.
 //! * `listener`, `reply_limit`, `daemon`, `options`, `statistics`, `log`, `clock`: the process.
 //!
@@ -35,6 +36,7 @@ mod segmentation;
 mod service;
 mod session;
 mod statistics;
+mod tls;
 mod udp;
 mod worker;
 

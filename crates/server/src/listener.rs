@@ -9,6 +9,7 @@ use crate::daemon::Daemon;
 use crate::options::{Listen, Security};
 use crate::reply_limit::ReplyLimit;
 use crate::udp::UdpPort;
+use crate::worker::Accepted;
 use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -74,7 +75,8 @@ pub(crate) fn open_unix(path: &Path, mode: u32, backlog: i32) -> anyhow::Result<
     socket.bind(&SockAddr::unix(path)?).with_context(message)?;
     std::fs::set_permissions(path, Permissions::from_mode(mode)).with_context(message)?;
     socket.listen(backlog).with_context(message)?;
-    Ok(Listener { socket, security: Security::AsConfigured })
+    // Its mode says who may connect; nobody can listen in.
+    Ok(Listener { socket, security: Security::Plain })
 }
 
 /// Opens the UDP port on every address, once for each of `workers`. The result has a list per worker.
@@ -116,16 +118,26 @@ fn bind(address: SocketAddr, kind: Type, is_shared: bool) -> std::io::Result<Soc
     Ok(socket)
 }
 
+/// Where signals arrive, as bytes.
+pub(crate) struct Signals {
+    /// SIGINT, SIGTERM, or the command `shutdown`.
+    pub(crate) stop: UnixStream,
+    /// SIGHUP. Never blocks.
+    pub(crate) reload: UnixStream,
+}
+
+/// Forgets the bytes that have arrived.
+fn drain(mut pipe: &UnixStream) {
+    let mut bytes = [0; 64];
+    while std::io::Read::read(&mut pipe, &mut bytes).is_ok_and(|count| count == bytes.len()) {}
+}
+
 /// Accepts and hands out connections until `signals` has something to read.
-pub(crate) fn accept_until_signal(
-    daemon: &Daemon,
-    listeners: &[Listener],
-    signals: &UnixStream,
-) -> std::io::Result<()> {
+pub(crate) fn accept_until_signal(daemon: &Daemon, listeners: &[Listener], signals: &Signals) -> std::io::Result<()> {
     let mut is_exhausted = false;
     let mut ticked = daemon.clock.now();
     loop {
-        let mut watched = vec![PollFd::new(signals, PollFlags::IN)];
+        let mut watched = vec![PollFd::new(&signals.stop, PollFlags::IN), PollFd::new(&signals.reload, PollFlags::IN)];
         if !is_exhausted {
             watched.extend(listeners.iter().map(|listener| PollFd::new(&listener.socket, PollFlags::IN)));
         }
@@ -136,6 +148,10 @@ pub(crate) fn accept_until_signal(
         }
         if !watched[0].revents().is_empty() {
             return Ok(());
+        }
+        if !watched[1].revents().is_empty() {
+            drain(&signals.reload);
+            daemon.reload();
         }
         let now = daemon.clock.now();
         if now.unix_ms - ticked.unix_ms >= TICK_MS {
@@ -153,7 +169,7 @@ pub(crate) fn accept_until_signal(
 fn accept_some(daemon: &Daemon, listener: &Listener) -> bool {
     for _ in 0..ACCEPTS_PER_ROUND {
         match rustix::net::acceptfrom_with(listener.socket.as_fd(), SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
-            Ok((socket, address)) => admit(daemon, socket, address),
+            Ok((socket, address)) => admit(daemon, listener.security, socket, address),
             Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                 tracing::warn!("no file descriptor for a new connection: raise `ulimit -n` or lower -c");
                 return false;
@@ -165,18 +181,21 @@ fn accept_some(daemon: &Daemon, listener: &Listener) -> bool {
     true
 }
 
-fn admit(daemon: &Daemon, socket: OwnedFd, address: Option<SocketAddrAny>) {
+fn admit(daemon: &Daemon, security: Security, socket: OwnedFd, address: Option<SocketAddrAny>) {
     let address = address.and_then(|address| SocketAddr::try_from(address).ok());
     if let (Some(limit), Some(address)) = (&daemon.udp_reply_limit, address) {
         limit.prove(address.ip());
     }
+    let tls = daemon.certificates.as_ref().and_then(|certificates| certificates.configuration(security));
     if daemon.connections_open() >= daemon.arguments.connections_max as usize {
         daemon.connections_rejected.fetch_add(1, Ordering::Relaxed);
-        let _ = rustix::net::send(&socket, REFUSAL, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        if tls.is_none() {
+            let _ = rustix::net::send(&socket, REFUSAL, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        }
         return;
     }
     daemon.connections_total.fetch_add(1, Ordering::Relaxed);
     let _ = rustix::net::sockopt::set_tcp_nodelay(&socket, true);
     let by_connections = daemon.desks.iter().min_by_key(|desk| desk.connections_open.load(Ordering::Relaxed));
-    by_connections.expect("there is at least one worker").hand_over(socket);
+    by_connections.expect("there is at least one worker").hand_over(Accepted { socket, tls });
 }

@@ -15,6 +15,7 @@ Examples:
   lookaside-server -l 10.0.0.7 -m 4096 -t 8     4 GB for a cluster, eight threads
   lookaside-server -p 11311 -U 11311            TCP and UDP, so that clients may send gets by UDP
   lookaside-server -p 0                         any free port; the log says which
+  lookaside-server -Z -o ssl_chain_cert=server.pem,ssl_key=server.key -l 10.0.0.7,notls:127.0.0.1
   lookaside-server --lease-interval 0.5 --stale-seconds 2
 
 Unlike memcached, a server without -l listens on 127.0.0.1 only.
@@ -87,6 +88,11 @@ pub struct Arguments {
     /// Run in the background
     #[arg(short = 'd', long)]
     pub daemon: bool,
+
+    /// TLS; with -o ssl_chain_cert=FILE and, as wanted, ssl_key=FILE, ssl_ca_cert=FILE, ssl_verify_mode=0..3,
+    /// ssl_min_version=2..3, ssl_ciphers=A:B, ssl_session_cache. SIGHUP and the command refresh_certs read the files anew
+    #[arg(short = 'Z', long = "enable-ssl")]
+    pub tls: bool,
 
     /// Let clients end the server with the command `shutdown`
     #[arg(short = 'A', long)]
@@ -222,7 +228,7 @@ mod tests {
         assert_eq!(remarks.len(), 4, "{remarks:?}");
         assert!(remarks[0].starts_with("-u ") && remarks[3].starts_with("-o hashpower=20 "), "{remarks:?}");
         assert_eq!(compatible.refusal(), None);
-        for promise in [&["-S"][..], &["-Z"], &["-Y", "users"], &["-F"], &["-B", "binary"]] {
+        for promise in [&["-S"][..], &["-Y", "users"], &["-F"], &["-B", "binary"]] {
             assert!(parse(promise).expect("memcached takes these").compatible.refusal().is_some(), "{promise:?}");
         }
     }

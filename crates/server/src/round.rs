@@ -11,7 +11,7 @@
 //! connection at a time. What a connection can make one round do is bounded: [`READ_BYTES_MAX`] of commands,
 //! [`ROUND_REPLY_BYTES_MAX`] of replies; what is left waits for the next round, after the others.
 
-use crate::connection::{Connection, Sent, send};
+use crate::connection::{Connection, Sent};
 use crate::{Batch, Progress, Scan, Service};
 use lookaside_store::Now;
 use std::ops::Range;
@@ -201,7 +201,7 @@ fn answer(
         if let (Progress::Done, Scan::Full { .. }) = (progress, segment.scan) {
             return; // The same connection goes on with the next batch; its reply is not complete.
         }
-        let sent = send(&connection.socket, reply);
+        let sent = connection.send(reply);
         let sent_bytes = match sent {
             Sent::All => reply.len(),
             Sent::Part(bytes) => bytes,

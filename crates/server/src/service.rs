@@ -30,6 +30,11 @@ pub trait Process {
         false
     }
 
+    /// `refresh_certs`: reads the certificates anew; an error is what to say.
+    fn refresh_certificates(&self) -> Result<(), String> {
+        Err("Error TLS not enabled".to_string())
+    }
+
     /// Whether memcached's crawler would be on.
     fn crawls(&self) -> bool {
         true

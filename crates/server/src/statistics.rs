@@ -11,6 +11,7 @@
 mod names;
 
 use crate::daemon::Daemon;
+use crate::tls::options::{KeyFormat, TlsOptions};
 use crate::{Counts, Process, VERSION, render};
 use lookaside_store::{Now, Statistics};
 use std::fmt::Display;
@@ -71,6 +72,11 @@ impl Process for Daemon {
         self.arguments.enable_shutdown
     }
 
+    fn refresh_certificates(&self) -> Result<(), String> {
+        let certificates = self.certificates.as_ref().ok_or("Error TLS not enabled")?;
+        certificates.refresh(self.clock.now().unix_ms).map_err(|error| error.to_string())
+    }
+
     fn crawls(&self) -> bool {
         self.crawls.load(Ordering::Relaxed)
     }
@@ -111,8 +117,16 @@ impl Daemon {
         told.add("connection_structures", self.connections_open());
         told.add("total_connections", totals.connections_total - baseline.connections_total);
         told.add("rejected_connections", totals.connections_rejected - baseline.connections_rejected);
+        let session_cache = self.certificates.as_ref().is_some_and(|certificates| certificates.options.session_cache);
         for (name, count) in totals.counts.since(&baseline.counts).named() {
-            told.add(name, count);
+            match name {
+                "ssl_new_sessions" if !session_cache => {}
+                "ssl_handshake_errors" | "ssl_proto_errors" if self.certificates.is_none() => {}
+                _ => told.add(name, count),
+            }
+        }
+        if let Some(certificates) = &self.certificates {
+            told.add("time_since_server_cert_refresh", (now.unix_ms - certificates.refreshed_ms()) / 1000);
         }
         told.add("limit_maxbytes", self.options.memory_bytes_max);
         told.add("accepting_conns", 1);
@@ -140,6 +154,9 @@ impl Daemon {
         told.add("num_threads_per_udp", self.desks.len());
         told.add("item_size_max", self.options.item_bytes_max);
         told.add("lru_crawler", if self.crawls.load(Ordering::Relaxed) { "yes" } else { "no" });
+        if let Some(certificates) = &self.certificates {
+            tls_settings(&certificates.options, &mut told);
+        }
         told.add("lease_interval_ms", self.options.lease_interval_ms);
         told.add("lease_interval_outlasts_delete", self.options.lease_interval_outlasts_delete);
         told.add("stale_ms", self.options.stale_ms);
@@ -199,16 +216,32 @@ impl Told {
         self.0.push((name, value.to_string()));
     }
 
-    /// First `names`, each with what is known or else with its default; then what memcached has no name for.
+    /// First `names`, each with what is known or else with its default, or left out where that is empty; then what
+    /// memcached has no name for.
     fn render(mut self, names: &[(&'static str, &str)], out: &mut Vec<u8>) {
         for (name, default) in names {
             match self.0.iter().position(|(told, _)| told == name) {
                 Some(at) => stat(name, self.0.remove(at).1, out),
+                None if default.is_empty() => {}
                 None => stat(name, default, out),
             }
         }
         self.0.iter().for_each(|(name, value)| stat(name, value, out));
     }
+}
+
+fn tls_settings(options: &TlsOptions, told: &mut Told) {
+    let key_path = options.key_path.as_ref().map_or("(null)".to_string(), |path| path.display().to_string());
+    let authorities = options.authorities_path.as_ref().map_or("NULL".to_string(), |path| path.display().to_string());
+    told.add("ssl_enabled", "yes");
+    told.add("ssl_chain_cert", options.chain_path.display());
+    told.add("ssl_key", key_path);
+    told.add("ssl_verify_mode", options.verify_mode);
+    told.add("ssl_keyformat", if options.key_format == KeyFormat::Pem { 1 } else { 2 });
+    told.add("ssl_ciphers", if options.ciphers.is_empty() { "NULL".to_string() } else { options.ciphers.join(":") });
+    told.add("ssl_ca_cert", authorities);
+    told.add("ssl_session_cache", if options.session_cache { "yes" } else { "no" });
+    told.add("ssl_min_version", if options.only_tls13 { "tlsv1.3" } else { "tlsv1.2" });
 }
 
 fn store_stats(store: &Statistics, baseline: &Statistics, told: &mut Told) {

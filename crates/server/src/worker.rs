@@ -6,21 +6,30 @@
 
 use crate::connection::{Connection, Received, Sent};
 use crate::round::Round;
+use crate::tls::stream::{Happened, TlsStream};
 use crate::udp::UdpPort;
 use crate::{Clock, Counters, Service};
 use lookaside_store::Now;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
+use rustls::ServerConfig;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// How many events one wake-up takes from the kernel.
 const EVENTS_MAX: usize = 512;
 
 /// How much is read at once behind a partial command, in bytes: a large value arrives in few reads.
 const READ_MORE_BYTES_MAX: usize = 256 << 10;
+
+/// A connection on its way to its worker.
+pub(crate) struct Accepted {
+    pub(crate) socket: OwnedFd,
+    /// There if it is to speak TLS.
+    pub(crate) tls: Option<Arc<ServerConfig>>,
+}
 
 const WAKE_TOKEN: u64 = u64::MAX;
 const UDP_TOKEN: u64 = 1 << 32;
@@ -30,7 +39,7 @@ pub(crate) struct Desk {
     pub(crate) counters: Counters,
     /// Connections it has or is about to have.
     pub(crate) connections_open: AtomicUsize,
-    inbox: Mutex<Vec<OwnedFd>>,
+    inbox: Mutex<Vec<Accepted>>,
     wake: OwnedFd,
     is_stopping: AtomicBool,
 }
@@ -47,9 +56,9 @@ impl Desk {
     }
 
     /// Hands a connected socket over.
-    pub(crate) fn hand_over(&self, socket: OwnedFd) {
+    pub(crate) fn hand_over(&self, accepted: Accepted) {
         self.connections_open.fetch_add(1, Ordering::Relaxed);
-        self.inbox.lock().unwrap_or_else(PoisonError::into_inner).push(socket);
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner).push(accepted);
         self.ring();
     }
 
@@ -64,7 +73,7 @@ impl Desk {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    fn take_inbox(&self) -> Vec<OwnedFd> {
+    fn take_inbox(&self) -> Vec<Accepted> {
         let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
         std::mem::take(&mut *self.inbox.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -146,7 +155,7 @@ impl<'s> Worker<'s> {
         }
         let connection = self.connections.slots[index].as_mut().expect("it was there a moment ago");
         if connection.is_paused() {
-            return;
+            return self.update_interest(index);
         }
         match connection.take_input() {
             Some(input) => self.round.add_kept(index, input),
@@ -177,14 +186,25 @@ impl<'s> Worker<'s> {
     }
 
     fn close(&mut self, index: usize) {
+        if let Some(connection) = self.connections.slots[index].as_mut() {
+            connection.farewell();
+        }
         if self.connections.remove(index) {
             self.desk.connections_open.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     fn take_sockets(&mut self) {
-        for socket in self.desk.take_inbox() {
-            let index = self.connections.insert(Connection::new(socket));
+        for Accepted { socket, tls } in self.desk.take_inbox() {
+            let tls = match tls.map(TlsStream::new).transpose() {
+                Ok(tls) => tls,
+                Err(error) => {
+                    tracing::warn!("a new connection cannot speak TLS and is closed: {error}");
+                    self.desk.connections_open.fetch_sub(1, Ordering::Relaxed);
+                    continue;
+                }
+            };
+            let index = self.connections.insert(Connection::new(socket, tls));
             let connection = self.connections.slots[index].as_ref().expect("just put there");
             if let Err(error) =
                 epoll::add(&self.epoll, &connection.socket, EventData::new_u64(index as u64), EventFlags::IN)
@@ -198,6 +218,9 @@ impl<'s> Worker<'s> {
 
 /// Reads what has arrived; says whether the connection lives on.
 fn receive(connection: &mut Connection, index: usize, round: &mut Round, service: &Service<'_>) -> bool {
+    if connection.is_secured() {
+        return receive_secured(connection, service);
+    }
     let is_partial = connection.has_input();
     let received = if is_partial {
         connection.receive_more(READ_MORE_BYTES_MAX)
@@ -210,6 +233,21 @@ fn receive(connection: &mut Connection, index: usize, round: &mut Round, service
         round.add_received(index, count);
     }
     true
+}
+
+/// The same through TLS. What has been decrypted lies with the connection.
+fn receive_secured(connection: &mut Connection, service: &Service<'_>) -> bool {
+    let mut happened = Happened::default();
+    let received = connection.receive_secured(READ_MORE_BYTES_MAX, &mut happened);
+    if happened != Happened::default() {
+        service.counters.ssl_new_sessions.add(happened.new_sessions);
+        service.counters.ssl_handshake_errors.add(happened.handshake_errors);
+        service.counters.ssl_proto_errors.add(happened.protocol_errors);
+    }
+    if let Received::Bytes(count) = received {
+        service.counters.bytes_read.add(count as u64);
+    }
+    received != Received::Gone
 }
 
 /// Sends what a slow reader left; says whether the connection lives on.

@@ -1,9 +1,10 @@
 //! memcached's options that mean nothing here. A command line of memcached's is taken as it is; for each of these that is
 //! given, the log has a line that says why it changes nothing.
 //!
-//! Options that promise safety are not among the ignored: a server that was told to ask for passwords or to speak TLS
-//! and does not must not start ([`Compatible::refusal`]).
+//! Options that promise safety are not among the ignored: a server that was told to ask for passwords and does not must
+//! not start ([`Compatible::refusal`]).
 
+use crate::tls::options::TlsOptions;
 use clap::{ArgAction, Args};
 
 /// What is accepted for memcached's sake.
@@ -64,9 +65,6 @@ pub struct Compatible {
     /// A file of users and passwords (refused: not served)
     #[arg(short = 'Y', long, value_name = "FILE")]
     auth_file: Option<String>,
-    /// TLS (refused: not served)
-    #[arg(short = 'Z', long)]
-    enable_ssl: bool,
     /// No flush_all (refused: not served)
     #[arg(short = 'F', long)]
     disable_flush_all: bool,
@@ -81,11 +79,15 @@ impl Compatible {
                 "-S: SASL is not served; a server that was to ask for a password does not start without",
             ),
             (self.auth_file.is_some(), "-Y: authentication is not served; put a firewall in front and leave -Y away"),
-            (self.enable_ssl, "-Z: TLS is not served; put a TLS proxy in front and leave -Z away"),
             (self.disable_flush_all, "-F: flush_all cannot be switched off"),
             (self.protocol.as_deref() == Some("binary"), "-B binary: the binary protocol is not served"),
         ];
         promises.into_iter().find_map(|(is_given, why)| is_given.then_some(why))
+    }
+
+    /// What was given with `-o`, option by option.
+    pub(crate) fn extended(&self) -> &[String] {
+        &self.extended
     }
 
     /// A line for the log about each option that was given and changes nothing.
@@ -109,7 +111,12 @@ impl Compatible {
         ];
         let short = given.into_iter().filter(|(is_given, ..)| *is_given);
         let short = short.map(|(_, option, why)| format!("{option} changes nothing here: {why}"));
-        let extended = self.extended.iter().filter(|option| !option.is_empty());
+        let extended = self.extended.iter().filter(|option| !option.is_empty() && !is_served(option));
         short.chain(extended.map(|option| format!("-o {option} changes nothing here"))).collect()
     }
+}
+
+/// Whether an option of `-o` has a meaning here.
+fn is_served(option: &str) -> bool {
+    TlsOptions::is_one(option)
 }
