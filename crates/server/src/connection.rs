@@ -14,6 +14,7 @@
 //! A paused connection is not read from, so what it can make the server keep is bounded by
 //! [`crate::REPLY_BYTES_MAX`] and one item for its reply, and one read for its commands.
 
+use crate::roster::State;
 use crate::tls::stream::{Happened, TlsStream};
 use crate::{READ_BYTES_MAX, Session};
 use rustix::event::epoll::EventFlags;
@@ -128,6 +129,15 @@ impl Connection {
         let missing = kept.input_needed_bytes.saturating_sub(kept.input.len());
         kept.input.reserve(missing.clamp(1024, bytes_max));
         receive(&self.socket, rustix::buffer::spare_capacity(&mut kept.input))
+    }
+
+    /// What it is at.
+    pub(crate) fn state(&self) -> State {
+        match &self.kept {
+            None => State::Read,
+            Some(kept) if kept.is_paused => State::Mwrite,
+            Some(_) => State::Nread,
+        }
     }
 
     /// Whether TLS lies between this and the socket.

@@ -97,6 +97,8 @@ counters! {
     touch_hits,
     /// Touches of none.
     touch_misses,
+    /// Connections closed because they were idle for too long.
+    idle_kicks,
     /// Handshakes of TLS that succeeded.
     ssl_new_sessions,
     /// Handshakes of TLS that did not.

@@ -4,21 +4,23 @@ use crate::background::{self, PidFile};
 use crate::listener::{Listener, Signals, accept_until_signal, local_address, open_tcp, open_udp, open_unix};
 use crate::log::Log;
 use crate::reply_limit::ReplyLimit;
+use crate::roster::Roster;
 use crate::statistics::Baseline;
 use crate::tls::certificates::Certificates;
 use crate::tls::options::TlsOptions;
 use crate::worker::{Desk, Worker};
-use crate::{Arguments, Clock, Security, Service, limits};
+use crate::{Arguments, Clock, Security, Service, addresses, limits};
 use anyhow::Context;
 use lookaside_store::{Options, Store};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use rustix::rand::{GetRandomFlags, getrandom};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::Write;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// Descriptors beside the connections': listeners, epolls, the log.
 const DESCRIPTORS_RESERVED: u64 = 64;
@@ -42,6 +44,9 @@ pub(crate) struct Daemon {
     /// There if TLS is served.
     pub(crate) certificates: Option<Certificates>,
     pub(crate) log: Log,
+    pub(crate) roster: Roster,
+    /// What listens: descriptor and address, as memcached writes it.
+    pub(crate) listening: OnceLock<Vec<(RawFd, String)>>,
     /// What `lru_crawler` has been told; there is no crawler.
     pub(crate) crawls: AtomicBool,
     /// Ends the loop that accepts connections, as a signal does.
@@ -84,6 +89,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
     let daemon = build(arguments, stop)?;
     let listeners = open_listeners(&daemon)?;
     let workers = build_workers(&daemon)?;
+    daemon.listening.get_or_init(|| listening(&listeners, &workers));
     let _pid_file = daemon.arguments.pid_path.as_deref().map(PidFile::write).transpose()?;
     std::thread::scope(|scope| {
         for (number, worker) in workers.into_iter().enumerate() {
@@ -144,6 +150,8 @@ fn build(arguments: Arguments, stop: UnixStream) -> anyhow::Result<Daemon> {
         store,
         desks: desks.context("cannot make the workers' eventfds")?,
         connections_total: AtomicU64::new(0),
+        roster: Roster::new(arguments.connections_max),
+        listening: OnceLock::new(),
         connections_rejected: AtomicU64::new(0),
         baseline: Mutex::default(),
         tcp_port: AtomicU16::new(arguments.port),
@@ -181,9 +189,20 @@ fn build_workers(daemon: &Daemon) -> anyhow::Result<Vec<Worker<'_>>> {
     let workers = daemon.desks.iter().zip(udp_ports).map(|(desk, ports)| {
         let limits = limits(&daemon.options);
         let service = Service { store: &daemon.store, counters: &desk.counters, limits, process: daemon };
-        Worker::new(service, desk, daemon.clock, ports)
+        Worker::new(daemon, service, desk, daemon.clock, ports)
     });
     workers.collect::<Result<_, _>>().context("cannot make the workers' epolls")
+}
+
+/// What `stats conns` shows of the ports.
+fn listening(listeners: &[Listener], workers: &[Worker<'_>]) -> Vec<(RawFd, String)> {
+    let tcp = listeners.iter().filter_map(|listener| {
+        let descriptor = listener.socket.as_raw_fd();
+        Some((descriptor, addresses::of_local(descriptor, "tcp")?))
+    });
+    let udp = workers.iter().flat_map(Worker::udp_descriptors);
+    let udp = udp.filter_map(|descriptor| Some((descriptor, addresses::of_local(descriptor, "udp")?)));
+    tcp.chain(udp).collect()
 }
 
 /// Says where the server listens: in the log, and in the file that memcached's users know.

@@ -8,6 +8,7 @@
 //! * `worker`, `round`, `connection`, `udp`, `segmentation`: one thread's loop over sockets.
 //! * `tls`: certificates, and a connection's stream between its socket and its session.
 //! * [`credentials`]: users and passwords from a file, for whatever asks for them.
+//! * `roster`, `addresses`: who is connected, and since when idle.
 //! * `listener`, `reply_limit`, `daemon`, `options`, `statistics`, `log`, `clock`: the process.
 //!
 //! Invariants: workers share the store and nothing else. An idle connection owns no buffer. No request allocates, but
@@ -16,6 +17,7 @@
 #![deny(unsafe_code)]
 #![allow(rustdoc::private_intra_doc_links)]
 
+mod addresses;
 mod administration;
 mod background;
 mod batch;
@@ -31,6 +33,7 @@ mod meta;
 mod options;
 mod render;
 mod reply_limit;
+mod roster;
 mod round;
 mod segmentation;
 mod service;

@@ -25,7 +25,8 @@ Exit status: 0 after SIGINT or SIGTERM, 1 if the server cannot start, 2 for a ba
 /// The options of `lookaside-server`.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "lookaside-server", version, about = "A cache server that speaks memcached's protocol, with leases")]
-#[command(after_help = EXAMPLES)]
+// As with memcached, the last of several counts; -l and -o add up.
+#[command(after_help = EXAMPLES, args_override_self = true)]
 pub struct Arguments {
     /// TCP port; 0 picks a free one
     #[arg(short = 'p', long = "port", value_name = "PORT", default_value_t = 11211)]
@@ -89,6 +90,11 @@ pub struct Arguments {
     #[arg(short = 'd', long)]
     pub daemon: bool,
 
+    /// Close connections that have been idle for longer, in seconds, found out up to 10 s late; 0 lets them be; also
+    /// -o idle_timeout=SECONDS
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=86_400 * 365))]
+    pub idle_timeout: u32,
+
     /// TLS; with -o ssl_chain_cert=FILE and, as wanted, ssl_key=FILE, ssl_ca_cert=FILE, ssl_verify_mode=0..3,
     /// ssl_min_version=2..3, ssl_ciphers=A:B, ssl_session_cache. SIGHUP and the command refresh_certs read the files anew
     #[arg(short = 'Z', long = "enable-ssl")]
@@ -127,6 +133,11 @@ impl Arguments {
             seed,
             ..Options::default()
         }
+    }
+
+    /// After how many seconds an idle connection is closed; 0 for never.
+    pub fn idle_timeout_s(&self) -> u32 {
+        self.compatible.idle_timeout_s().unwrap_or(self.idle_timeout)
     }
 
     /// How many workers there will be.
@@ -231,6 +242,14 @@ mod tests {
         for promise in [&["-S"][..], &["-Y", "users"], &["-F"], &["-B", "binary"]] {
             assert!(parse(promise).expect("memcached takes these").compatible.refusal().is_some(), "{promise:?}");
         }
+    }
+
+    #[test]
+    fn the_last_of_several_counts_and_lists_add_up() {
+        let arguments = parse(&["-t", "1", "-t", "3", "-l", "10.0.0.1", "-l", "10.0.0.2", "-vv", "-o", "a", "-o", "b"]);
+        let arguments = arguments.expect("memcached takes these");
+        assert_eq!((arguments.threads_count(), arguments.verbosity), (3, 2));
+        assert_eq!((arguments.listen.len(), arguments.compatible.extended().len()), (2, 2));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! The kernel walks through its network stack once for all datagrams of a reply instead of once for each. On Linux since
 //! 4.18; elsewhere, and where the device or the path refuses, datagrams go one by one.
 //!
-//! The only `unsafe` of this crate: rustix and socket2 do not know the option.
+//! `unsafe`, because rustix and socket2 do not know the option.
 #![allow(unsafe_code)]
 
 use rustix::fd::{AsRawFd, OwnedFd};

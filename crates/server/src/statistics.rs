@@ -2,7 +2,7 @@
 //! hold-offs.
 //!
 //! `stats items` and `stats slabs` show one class, number 1, that stands for the whole store; its chunk size is the
-//! average size of an item. `stats conns` shows what listens.
+//! average size of an item.
 //!
 //! Never rising: `get_expired`. The store counts expired items once, whoever comes upon them: that is `reclaimed`.
 //!
@@ -11,8 +11,9 @@
 mod names;
 
 use crate::daemon::Daemon;
+use crate::roster::Entry;
 use crate::tls::options::{KeyFormat, TlsOptions};
-use crate::{Counts, Process, VERSION, render};
+use crate::{Counts, Process, VERSION, addresses, render};
 use lookaside_store::{Now, Statistics};
 use std::fmt::Display;
 use std::sync::PoisonError;
@@ -43,7 +44,7 @@ impl Process for Daemon {
             b"items" => self.items(out),
             b"slabs" => self.slabs(out),
             b"sizes" => stat("sizes_status", "disabled", out),
-            b"conns" => self.listeners(now, out),
+            b"conns" => self.connections(now, out),
             b"detail" => match words.next() {
                 Some(b"on" | b"off") => return render::line(b"OK", out),
                 Some(b"dump") => {}
@@ -120,6 +121,7 @@ impl Daemon {
         let session_cache = self.certificates.as_ref().is_some_and(|certificates| certificates.options.session_cache);
         for (name, count) in totals.counts.since(&baseline.counts).named() {
             match name {
+                "idle_kicks" if self.arguments.idle_timeout_s() == 0 => {}
                 "ssl_new_sessions" if !session_cache => {}
                 "ssl_handshake_errors" | "ssl_proto_errors" if self.certificates.is_none() => {}
                 _ => told.add(name, count),
@@ -150,6 +152,7 @@ impl Daemon {
         told.add("umask", format_args!("{:o}", arguments.unix_mode));
         told.add("tcp_backlog", arguments.backlog);
         told.add("shutdown_command", if arguments.enable_shutdown { "yes" } else { "no" });
+        told.add("idle_timeout", arguments.idle_timeout_s());
         told.add("num_threads", self.desks.len());
         told.add("num_threads_per_udp", self.desks.len());
         told.add("item_size_max", self.options.item_bytes_max);
@@ -196,13 +199,24 @@ impl Daemon {
         stat("total_malloced", store.memory_bytes, out);
     }
 
-    fn listeners(&self, now: Now, out: &mut Vec<u8>) {
-        let addresses = self.arguments.addresses(self.tcp_port.load(Ordering::Relaxed)).unwrap_or_default();
-        for (number, address) in addresses.iter().enumerate() {
-            stat(&format!("{number}:addr"), format_args!("tcp:{}", address.address), out);
-            stat(&format!("{number}:state"), "conn_listening", out);
-            let uptime_s = (now.unix_ms - self.clock.started().unix_ms) / 1000;
-            stat(&format!("{number}:secs_since_last_cmd"), uptime_s, out);
+    /// `stats conns`: what listens, then who is connected, each in the order of descriptors.
+    fn connections(&self, now: Now, out: &mut Vec<u8>) {
+        let uptime_s = self.clock.uptime_s(now);
+        for (descriptor, address) in self.listening.get().into_iter().flatten() {
+            let is_udp = address.starts_with("udp");
+            if is_udp {
+                stat(&format!("{descriptor}:UDP"), "UDP", out);
+            }
+            stat(&format!("{descriptor}:addr"), address, out);
+            stat(&format!("{descriptor}:state"), if is_udp { "conn_read" } else { "conn_listening" }, out);
+            stat(&format!("{descriptor}:secs_since_last_cmd"), uptime_s, out);
+        }
+        for Entry { descriptor, active_s, state } in self.roster.entries() {
+            let Some((peer, local)) = addresses::of(descriptor) else { continue };
+            stat(&format!("{descriptor}:addr"), peer, out);
+            stat(&format!("{descriptor}:listen_addr"), local, out);
+            stat(&format!("{descriptor}:state"), state.name(), out);
+            stat(&format!("{descriptor}:secs_since_last_cmd"), uptime_s.saturating_sub(active_s), out);
         }
     }
 }

@@ -5,16 +5,19 @@
 //! Workers share the store and nothing else; new sockets come through the worker's inbox (see `listener.rs`).
 
 use crate::connection::{Connection, Received, Sent};
+use crate::daemon::Daemon;
+use crate::roster::State;
 use crate::round::Round;
 use crate::tls::stream::{Happened, TlsStream};
 use crate::udp::UdpPort;
 use crate::{Clock, Counters, Service};
 use lookaside_store::Now;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::fd::OwnedFd;
 use rustls::ServerConfig;
 use std::io;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -23,6 +26,10 @@ const EVENTS_MAX: usize = 512;
 
 /// How much is read at once behind a partial command, in bytes: a large value arrives in few reads.
 const READ_MORE_BYTES_MAX: usize = 256 << 10;
+
+/// Connections are looked at for idleness once in a second, all of them within so many seconds.
+const IDLE_LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+const IDLE_LOOKS: u32 = 10;
 
 /// A connection on its way to its worker.
 pub(crate) struct Accepted {
@@ -81,6 +88,7 @@ impl Desk {
 
 /// One thread's loop.
 pub(crate) struct Worker<'s> {
+    daemon: &'s Daemon,
     service: Service<'s>,
     desk: &'s Desk,
     clock: Clock,
@@ -88,6 +96,10 @@ pub(crate) struct Worker<'s> {
     connections: Connections,
     udp_ports: Vec<UdpPort>,
     round: Round,
+    /// Of the present wake-up, in seconds since the start.
+    uptime_s: u32,
+    /// Where the look for idle connections goes on.
+    idle_at: usize,
 }
 
 /// Connections by the index that epoll knows them by.
@@ -98,26 +110,42 @@ struct Connections {
 }
 
 impl<'s> Worker<'s> {
-    pub(crate) fn new(service: Service<'s>, desk: &'s Desk, clock: Clock, udp_ports: Vec<UdpPort>) -> io::Result<Self> {
+    pub(crate) fn new(
+        daemon: &'s Daemon,
+        service: Service<'s>,
+        desk: &'s Desk,
+        clock: Clock,
+        udp_ports: Vec<UdpPort>,
+    ) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &desk.wake, EventData::new_u64(WAKE_TOKEN), EventFlags::IN)?;
         for (port, token) in udp_ports.iter().zip(UDP_TOKEN..) {
             epoll::add(&epoll, port.socket(), EventData::new_u64(token), EventFlags::IN)?;
         }
         let connections = Connections::default();
-        Ok(Worker { service, desk, clock, epoll, connections, udp_ports, round: Round::new() })
+        let (round, uptime_s, idle_at) = (Round::new(), clock.uptime_s(clock.now()), 0);
+        Ok(Worker { daemon, service, desk, clock, epoll, connections, udp_ports, round, uptime_s, idle_at })
+    }
+
+    /// Its sockets on UDP ports.
+    pub(crate) fn udp_descriptors(&self) -> impl Iterator<Item = RawFd> {
+        self.udp_ports.iter().map(|port| port.socket().as_raw_fd())
     }
 
     /// Serves until the desk says stop.
     pub(crate) fn run(mut self) {
         let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
+        let idle_timeout_s = self.daemon.arguments.idle_timeout_s();
+        let patience = (idle_timeout_s > 0).then_some(IDLE_LOOK);
         loop {
             events.clear();
-            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), patience.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => panic!("epoll of a running worker cannot be waited for: {error}"),
             }
             let now = self.clock.now();
+            let uptime_s = self.clock.uptime_s(now);
+            let is_new_second = std::mem::replace(&mut self.uptime_s, uptime_s) != uptime_s;
             let mut is_woken = false;
             for event in &events {
                 match event.data.u64() {
@@ -129,6 +157,9 @@ impl<'s> Worker<'s> {
                 }
             }
             self.serve_round(now);
+            if is_new_second && idle_timeout_s > 0 {
+                self.close_idle(idle_timeout_s);
+            }
             // New sockets come last, so that no index is reused among events that were fetched before.
             if is_woken {
                 self.take_sockets();
@@ -179,6 +210,7 @@ impl<'s> Worker<'s> {
 
     fn update_interest(&mut self, index: usize) {
         let Some(connection) = self.connections.slots[index].as_mut() else { return };
+        self.daemon.roster.note(connection.socket.as_raw_fd(), self.uptime_s, connection.state());
         let Some(interest) = connection.interest_change() else { return };
         if epoll::modify(&self.epoll, &connection.socket, EventData::new_u64(index as u64), interest).is_err() {
             self.close(index);
@@ -188,9 +220,26 @@ impl<'s> Worker<'s> {
     fn close(&mut self, index: usize) {
         if let Some(connection) = self.connections.slots[index].as_mut() {
             connection.farewell();
+            self.daemon.roster.forget(connection.socket.as_raw_fd());
         }
         if self.connections.remove(index) {
             self.desk.connections_open.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Closes connections that have been idle for longer than that. Looks at a part of them in each second, so that all
+    /// have been looked at within [`IDLE_LOOKS`] of them, or sooner.
+    fn close_idle(&mut self, idle_timeout_s: u32) {
+        let slots = self.connections.slots.len();
+        let looks = slots.div_ceil(idle_timeout_s.min(IDLE_LOOKS) as usize);
+        for _ in 0..looks {
+            self.idle_at = if self.idle_at + 1 < slots { self.idle_at + 1 } else { 0 };
+            let Some(connection) = &self.connections.slots[self.idle_at] else { continue };
+            let active_s = self.daemon.roster.active_s(connection.socket.as_raw_fd());
+            if active_s.is_some_and(|active_s| self.uptime_s - active_s > idle_timeout_s) {
+                self.service.counters.idle_kicks.add(1);
+                self.close(self.idle_at);
+            }
         }
     }
 
@@ -206,6 +255,7 @@ impl<'s> Worker<'s> {
             };
             let index = self.connections.insert(Connection::new(socket, tls));
             let connection = self.connections.slots[index].as_ref().expect("just put there");
+            self.daemon.roster.note(connection.socket.as_raw_fd(), self.uptime_s, State::Read);
             if let Err(error) =
                 epoll::add(&self.epoll, &connection.socket, EventData::new_u64(index as u64), EventFlags::IN)
             {

@@ -71,6 +71,12 @@ pub struct Compatible {
 }
 
 impl Compatible {
+    /// `-o idle_timeout=N`; the last one counts.
+    pub(crate) fn idle_timeout_s(&self) -> Option<u32> {
+        let given = self.extended.iter().rev().find_map(|option| option.strip_prefix("idle_timeout="));
+        given.and_then(|seconds| seconds.parse().ok())
+    }
+
     /// Why the server must not start, if an option promises what it does not keep.
     pub(crate) fn refusal(&self) -> Option<&'static str> {
         let promises = [
@@ -79,6 +85,11 @@ impl Compatible {
                 "-S: SASL is not served; a server that was to ask for a password does not start without",
             ),
             (self.auth_file.is_some(), "-Y: authentication is not served; put a firewall in front and leave -Y away"),
+            (
+                self.extended.iter().any(|option| option.starts_with("idle_timeout"))
+                    && self.idle_timeout_s().is_none(),
+                "-o idle_timeout=N: N is a number of seconds",
+            ),
             (self.disable_flush_all, "-F: flush_all cannot be switched off"),
             (self.protocol.as_deref() == Some("binary"), "-B binary: the binary protocol is not served"),
         ];
@@ -118,5 +129,5 @@ impl Compatible {
 
 /// Whether an option of `-o` has a meaning here.
 fn is_served(option: &str) -> bool {
-    TlsOptions::is_one(option)
+    TlsOptions::is_one(option) || option.starts_with("idle_timeout=")
 }

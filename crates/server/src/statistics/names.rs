@@ -49,6 +49,7 @@ pub(super) const GENERAL: &[(&str, &str)] = &[
     ("store_no_memory", "0"),
     ("auth_cmds", "0"),
     ("auth_errors", "0"),
+    ("idle_kicks", ""),
     ("ssl_new_sessions", ""),
     ("ssl_handshake_errors", ""),
     ("ssl_proto_errors", ""),
