@@ -15,8 +15,11 @@ pub(crate) struct FlushSchedule {
 }
 
 impl FlushSchedule {
-    /// Adds a flush; false when there are too many already.
+    /// Adds a flush; false when there are too many already. One that lies ahead already is not another.
     pub fn add(&mut self, at: Now) -> bool {
+        if self.at_ms.contains(&at.unix_ms) {
+            return true;
+        }
         if self.at_ms.len() == FLUSHES_MAX {
             return false;
         }

@@ -3,10 +3,11 @@
 //!
 //! * A page is memory / 4096, within 64 KiB and 1 MiB: small caches would starve on large pages, since every class
 //!   that is in use holds at least one. A store that is smaller still has at least 64 pages.
-//! * Chunks grow from 64 bytes by 1.07 (§6.2 of the paper) up to a quarter of a page; each size is then stretched until the
+//! * Chunks grow from 64 bytes by 1.07 (§6.2 of the paper) up to a quarter of a page, at most 1 MiB; each size is then stretched until the
 //!   chunks fill the page. What does not fit the largest chunk is chained over several.
 
 use crate::options::{Options, OptionsError};
+use crate::record::CHUNK_BYTES_LIMIT;
 use crate::state;
 use crate::superblock::SUPERBLOCK_BYTES;
 
@@ -132,7 +133,7 @@ fn page_bytes(memory_bytes: usize) -> usize {
 }
 
 fn chunk_sizes(page_bytes: usize, options: &Options) -> Box<[usize]> {
-    let largest = page_bytes / CHUNKS_PER_PAGE_MIN;
+    let largest = (page_bytes / CHUNKS_PER_PAGE_MIN).min(CHUNK_BYTES_LIMIT);
     let mut sizes: Vec<usize> = Vec::new();
     let mut wanted = options.chunk_bytes_min.max(page_bytes >> CHUNK_BITS).next_multiple_of(4).min(largest);
     while wanted < largest {

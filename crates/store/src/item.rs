@@ -70,6 +70,11 @@ impl<'a> Value<'a> {
         std::iter::once(self.first).chain(self.rest)
     }
 
+    /// The bytes, if they are in one piece.
+    pub(crate) fn in_one_piece(&self) -> Option<&'a [u8]> {
+        (self.rest.bytes == 0).then_some(self.first)
+    }
+
     /// A copy in one piece.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.value_bytes());

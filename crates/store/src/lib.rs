@@ -18,6 +18,22 @@
 //! A lease-set during a hold-off: tokens from before the delete are void, and a token from after it belongs to a
 //! reader that has seen the database after the delete, so it may fill.
 //!
+//! The meta dialect's verbs see more (`marks.rs`): an item that a look has made and nobody has filled (a stub), and one
+//! that was marked as out of date. Both are memcached's answer to the herds that leases hold back; who uses the one need
+//! not know of the other.
+//!
+//! | | stub | marked as stale |
+//! |---|---|---|
+//! | look ([`Reader::look`]) | shown, without a value | shown as such; the first one wins |
+//! | get, touch, replace, cas, append, incr | taken for absent | taken for absent |
+//! | lease-get | taken for absent: a token | shown as stale, with a token |
+//! | set, add, lease-set with a token that holds | replaced | replaced |
+//! | lease-set with a void token | refused | refused |
+//! | delete | goes | becomes a stale value as a live one does, or goes |
+//!
+//! A stub voids no lease, as nothing was stored; a mark as stale does, as a delete does. Winning is no lease: it refuses
+//! nobody's store.
+//!
 //! Inside, keys are spread over stripes, each with its own lock (`stripe.rs`). Items lie in memory that all stripes
 //! share: pages of one region (`memory.rs`), cut into the chunks of slab classes (`slab.rs`), found through an index that
 //! grows a bucket at a time (`index.rs`). No lock is shared by all verbs; in which order those that are shared by some
@@ -38,7 +54,9 @@ mod index;
 mod item;
 mod key;
 mod lease;
+mod marks;
 mod memory;
+mod meta;
 mod options;
 mod outcome;
 mod read;
@@ -51,6 +69,7 @@ mod state;
 mod statistics;
 mod stripe;
 mod superblock;
+mod terms;
 mod time;
 mod transient;
 mod warm_restart;
@@ -63,6 +82,7 @@ pub use lease::LeaseGet;
 pub use options::{Options, OptionsError};
 pub use outcome::{ArithmeticOutcome, DeleteOutcome, LeaseSetOutcome, StoreOutcome};
 pub use statistics::Statistics;
+pub use terms::{CountOutcome, CountTerms, DeleteOnOutcome, DeleteTerms, LookTerms, Looked, Recache, StoreTerms};
 pub use time::{Expiry, Now};
 pub use warm_restart::{Forgotten, RegionError, RegionName, Saved, Start, WhyEmpty, forget};
 
@@ -135,6 +155,35 @@ impl Store {
     /// Adds to, or takes from, a decimal value in place.
     pub fn arithmetic(&self, key: HashedKey<'_>, direction: Direction, delta: u64, now: Now) -> ArithmeticOutcome {
         self.stripe(key, now).arithmetic(key, direction, delta, now)
+    }
+
+    /// As [`Store::store`], on terms; items that bear marks are there for it. Tells the bytes of the whole value too.
+    pub fn store_on(
+        &self,
+        key: HashedKey<'_>,
+        mode: StoreMode,
+        item: &NewItem<'_>,
+        terms: &StoreTerms,
+        now: Now,
+    ) -> (StoreOutcome, usize) {
+        self.stripe(key, now).store_on(key, mode, item, terms, now)
+    }
+
+    /// Removes the item or changes it as the terms say, and voids the lease; begins no hold-off.
+    pub fn delete_on(&self, key: HashedKey<'_>, terms: &DeleteTerms, now: Now) -> DeleteOnOutcome {
+        self.stripe(key, now).delete_on(key, terms, now)
+    }
+
+    /// As [`Store::arithmetic`], on terms; items that bear marks are there for it.
+    pub fn count_on(
+        &self,
+        key: HashedKey<'_>,
+        direction: Direction,
+        delta: u64,
+        terms: &CountTerms,
+        now: Now,
+    ) -> CountOutcome {
+        self.stripe(key, now).count_on(key, direction, delta, terms, now)
     }
 
     /// Forgets all that was stored before `at`, which may lie in the future. With an `at` that has come already, all
@@ -224,6 +273,11 @@ impl Reader<'_> {
         render: impl FnOnce(ItemView<'_>) -> R,
     ) -> Option<R> {
         self.store.stripe(key, self.now).get(key, Some(expiry), self.now, render)
+    }
+
+    /// As [`Reader::get`], on terms; items that bear marks are there for it.
+    pub fn look<R>(&self, key: HashedKey<'_>, terms: &LookTerms, render: impl FnOnce(Looked<'_>) -> R) -> Option<R> {
+        self.store.stripe(key, self.now).look(key, terms, self.now, render)
     }
 
     /// A hit, or a lease to fill the miss with, or word that another client holds it.

@@ -1,6 +1,7 @@
 //! The verbs that show a value: get, gat, lease-get. A plain get never sees a stale value.
 
 use crate::item::Value;
+use crate::marks::Marks;
 use crate::record::{self, CLOCK_MAX, Handle, Header};
 use crate::stripe::{Found, Locked};
 use crate::{Expiry, HashedKey, ItemView, LeaseGet, Now};
@@ -22,7 +23,7 @@ impl Locked<'_> {
     /// Shows the live item, or who may fill the miss.
     pub(crate) fn lease_get<R>(&mut self, key: HashedKey<'_>, now: Now, render: impl FnOnce(LeaseGet<'_>) -> R) -> R {
         let found = self.find(key, now);
-        if let Some(live) = found.filter(Found::is_live) {
+        if let Some(live) = found.filter(|found| self.is_live(found)) {
             return render(LeaseGet::Hit(self.visit(live, None, now)));
         }
         let token = self.stripe.leases.acquire(key.hash(), now);
@@ -30,20 +31,28 @@ impl Locked<'_> {
             Some(_) => self.stripe.counters.lease_tokens += 1,
             None => self.stripe.counters.lease_hot_misses += 1,
         }
-        self.stripe.counters.stale_hits += u64::from(found.is_some());
-        let stale = found.map(|found| self.view(found.handle, &found.header, now));
+        // A stub has nothing to show.
+        let stale = found.filter(|found| !self.memory.marks(found.handle, &found.header).has(Marks::STUB));
+        self.stripe.counters.stale_hits += u64::from(stale.is_some());
+        let stale = stale.map(|found| self.view(found.handle, &found.header, now));
         render(LeaseGet::Miss { token: token.unwrap_or(LeaseToken::HOT_MISS), stale })
     }
 
     /// Notes that the item was asked for; the view tells how it was before. A hot item is not written to: its clock is
     /// full, and the second in which it was asked for last is the same.
-    fn visit(&mut self, found: Found, expiry: Option<Expiry>, now: Now) -> ItemView<'_> {
+    pub(crate) fn visit(&mut self, found: Found, expiry: Option<Expiry>, now: Now) -> ItemView<'_> {
         let memory = self.memory;
         let before = found.header.usage;
         let after = before.accessed(now).fetched().with_clock((before.clock() + 1).min(CLOCK_MAX));
         if after != before {
             memory.set_usage(found.handle, after);
         }
+        self.show(found, expiry, now)
+    }
+
+    /// An item as it is shown, and with a new expiry, if there is one; nobody will know that it was asked for.
+    pub(crate) fn show(&mut self, found: Found, expiry: Option<Expiry>, now: Now) -> ItemView<'_> {
+        let memory = self.memory;
         if let Some(expiry) = expiry {
             memory.set_expiry(found.handle, record::expiry_s(expiry));
             memory.begin_timer(&mut self.stripe, found.handle, now);
@@ -58,7 +67,7 @@ impl Locked<'_> {
         ItemView {
             key: memory.key(handle, header),
             flags: memory.flags(handle, header),
-            cas: self.cas(header),
+            cas: self.cas(handle, header),
             expiry: header.expiry(),
             last_access_age_s: if header.is_stale() { 0 } else { header.usage.access_age_s(now) },
             fetched: header.usage.is_fetched(),

@@ -2,21 +2,24 @@
 //!
 //! ```text
 //!           0          4          8          12         16
-//! head      | sequence | expiry   | shape    | usage    | client flags? | chain? | key | value, or its first piece
+//! head      | sequence | expiry   | shape    | usage    | client flags? | extension? | chain? | key | value, or its first piece
 //! follower  | head     | next     | bytes    | usage    | piece of the value
 //! free      |          | next     |          | usage
 //!
-//! shape     key bytes 8 | value bytes in this chunk 21 | has client flags | is chained | is stale
+//! shape     key bytes 8 | value bytes in this chunk 20 | is extended | has client flags | is chained | is stale
 //! usage     stripe 8 | state 2 | clock 2 | fetched 1 | last access, Unix seconds mod 2^19
+//! extension marks 4 | CAS unique 8
 //! chain     handle of the first follower 4 | bytes of the whole value 4
 //! ```
-//! Client flags are there if they are not 0; the chain is there if the value does not fit one chunk. A stale value
+//! Client flags are there if they are not 0; the extension is there if the item bears a mark or a CAS unique that a client
+//! has chosen; the chain is there if the value does not fit one chunk. A stale value
 //! needs no sequence and no last access: together these bits say until when it may be shown, in milliseconds.
 //!
 //! The usage tells an evictor, who does not hold the stripe's lock yet, all that it needs to choose a victim: whose item
 //! it is and how it was used. Everything in front of the key is read and written as atomics; nothing is torn, and order
 //! comes from the locks.
 
+use crate::marks::Marks;
 use crate::memory::Memory;
 use crate::{Expiry, Now};
 use std::sync::atomic::Ordering::Relaxed;
@@ -25,11 +28,15 @@ use std::sync::atomic::Ordering::Relaxed;
 pub(crate) const HEADER_BYTES: usize = 16;
 pub(crate) const FLAGS_BYTES: usize = 4;
 pub(crate) const CHAIN_BYTES: usize = 8;
+pub(crate) const EXTENSION_BYTES: usize = 12;
 
+const SHAPE_EXTENDED: u32 = 1 << 28;
 const SHAPE_FLAGS: u32 = 1 << 29;
 const SHAPE_CHAINED: u32 = 1 << 30;
 const SHAPE_STALE: u32 = 1 << 31;
-const VALUE_BITS: u32 = 21;
+const VALUE_BITS: u32 = 20;
+/// No chunk is larger, so that the bytes of a value in it can be told.
+pub(crate) const CHUNK_BYTES_LIMIT: usize = 1 << VALUE_BITS;
 
 const STATE_SHIFT: u32 = 8;
 const CLOCK_SHIFT: u32 = 10;
@@ -136,6 +143,10 @@ impl Header {
         self.shape & SHAPE_FLAGS != 0
     }
 
+    pub fn is_extended(&self) -> bool {
+        self.shape & SHAPE_EXTENDED != 0
+    }
+
     pub fn is_chained(&self) -> bool {
         self.shape & SHAPE_CHAINED != 0
     }
@@ -167,8 +178,12 @@ impl Header {
         self.is_stale() && self.stale_until_ms() <= now.unix_ms || self.expiry().is_past(now)
     }
 
-    fn chain_at(&self) -> usize {
+    fn extension_at(&self) -> usize {
         HEADER_BYTES + if self.has_flags() { FLAGS_BYTES } else { 0 }
+    }
+
+    fn chain_at(&self) -> usize {
+        self.extension_at() + if self.is_extended() { EXTENSION_BYTES } else { 0 }
     }
 
     fn key_at(&self) -> usize {
@@ -185,12 +200,21 @@ impl Header {
     }
 }
 
+/// What an item needs beside key and value.
+#[derive(Clone, Copy)]
+pub(crate) struct Parts {
+    pub has_flags: bool,
+    pub is_extended: bool,
+    pub is_chained: bool,
+}
+
 /// The shape of an item with so many bytes of key, of value in the head, and with what else it needs.
-pub(crate) fn shape(key_bytes: usize, value_bytes: usize, has_flags: bool, is_chained: bool) -> u32 {
+pub(crate) fn shape(key_bytes: usize, value_bytes: usize, parts: Parts) -> u32 {
     debug_assert!(key_bytes < 1 << 8 && value_bytes < 1 << VALUE_BITS);
-    let flags = if has_flags { SHAPE_FLAGS } else { 0 };
-    let chained = if is_chained { SHAPE_CHAINED } else { 0 };
-    key_bytes as u32 | (value_bytes as u32) << 8 | flags | chained
+    let flags = if parts.has_flags { SHAPE_FLAGS } else { 0 };
+    let extended = if parts.is_extended { SHAPE_EXTENDED } else { 0 };
+    let chained = if parts.is_chained { SHAPE_CHAINED } else { 0 };
+    key_bytes as u32 | (value_bytes as u32) << 8 | flags | extended | chained
 }
 
 /// An expiry as it is kept. The first second of all is as past as the one after it.
@@ -274,6 +298,33 @@ impl Memory {
             true => self.region.word(self.at(handle) + HEADER_BYTES).load(Relaxed),
             false => 0,
         }
+    }
+
+    /// The marks that an item bears.
+    pub fn marks(&self, handle: Handle, header: &Header) -> Marks {
+        match header.is_extended() {
+            true => Marks(self.region.word(self.at(handle) + header.extension_at()).load(Relaxed)),
+            false => Marks::NONE,
+        }
+    }
+
+    /// Changes the marks of an item that is extended.
+    pub fn set_marks(&self, handle: Handle, header: &Header, marks: Marks) {
+        debug_assert!(header.is_extended());
+        self.region.word(self.at(handle) + header.extension_at()).store(marks.0, Relaxed);
+    }
+
+    /// The CAS unique that an item was given, if it does not follow from its header.
+    pub fn given_cas(&self, handle: Handle, header: &Header) -> Option<u64> {
+        let at = self.at(handle) + header.extension_at();
+        let half = |at| u64::from(self.region.word(at).load(Relaxed));
+        header.is_extended().then(|| half(at + 4) | half(at + 8) << 32)
+    }
+
+    pub fn set_given_cas(&self, handle: Handle, header: &Header, cas: u64) {
+        let at = self.at(handle) + header.extension_at();
+        self.region.word(at + 4).store(cas as u32, Relaxed);
+        self.region.word(at + 8).store((cas >> 32) as u32, Relaxed);
     }
 
     /// The value, or its first piece.

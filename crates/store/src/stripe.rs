@@ -17,8 +17,11 @@ use crate::flush::FlushSchedule;
 use crate::hold_off::HoldOffTable;
 use crate::index::SlotAt;
 use crate::lease::{LeaseTable, TokenSource};
+use crate::marks::Marks;
 use crate::memory::{Memory, lock};
-use crate::record::{self, CHAIN_BYTES, FLAGS_BYTES, HEADER_BYTES, Handle, Header, State, Usage};
+use crate::record::{
+    self, CHAIN_BYTES, EXTENSION_BYTES, FLAGS_BYTES, HEADER_BYTES, Handle, Header, Parts, State, Usage,
+};
 use crate::state::{StateReader, StateWriter};
 use crate::transient::Wheel;
 use crate::{Expiry, HashedKey, Now, Options, Statistics};
@@ -41,13 +44,6 @@ pub(crate) struct Found {
     pub header: Header,
 }
 
-impl Found {
-    /// Whether a get may see it.
-    pub fn is_live(&self) -> bool {
-        !self.header.is_stale()
-    }
-}
-
 /// What an item is made of, beside its key.
 pub(crate) struct Content<'a> {
     pub flags: u32,
@@ -55,6 +51,25 @@ pub(crate) struct Content<'a> {
     /// `None`: a live value.
     pub stale_until_ms: Option<u64>,
     pub value: &'a [u8],
+    /// Marks, and a CAS unique of somebody's choice.
+    pub extension: Option<Extension>,
+    /// How the item that it replaces was used, if that is to stay so.
+    pub usage: Option<Usage>,
+}
+
+impl<'a> Content<'a> {
+    /// A live value.
+    pub fn live(flags: u32, expiry: Expiry, value: &'a [u8]) -> Content<'a> {
+        Content { flags, expiry, stale_until_ms: None, value, extension: None, usage: None }
+    }
+}
+
+/// What few items have.
+#[derive(Clone, Copy)]
+pub(crate) struct Extension {
+    pub marks: Marks,
+    /// `None`: the next that is due.
+    pub cas: Option<Cas>,
 }
 
 /// What belongs to one stripe alone. A get touches the first cache line.
@@ -180,12 +195,23 @@ impl<'s> Locked<'s> {
         Some(found)
     }
 
-    /// The live item of `key`.
+    /// The live item of `key`, for verbs that know no marks.
     pub fn find_live(&mut self, key: HashedKey<'_>, now: Now) -> Option<Found> {
-        self.find(key, now).filter(Found::is_live)
+        self.find(key, now).filter(|found| self.is_live(found))
     }
 
-    fn look_up(&self, key: HashedKey<'_>) -> Option<Found> {
+    /// The item of `key` that was not deleted, whatever its marks.
+    pub fn find_marked(&mut self, key: HashedKey<'_>, now: Now) -> Option<Found> {
+        self.find(key, now).filter(|found| !found.header.is_stale())
+    }
+
+    /// Whether a get may see it.
+    pub fn is_live(&self, found: &Found) -> bool {
+        !found.header.is_stale() && !self.memory.marks(found.handle, &found.header).hide()
+    }
+
+    /// The item of `key`, whatever its time.
+    pub fn look_up(&self, key: HashedKey<'_>) -> Option<Found> {
         let memory = self.memory;
         let is_it = |handle| Some((handle, memory.header_if(handle, key.key())?));
         let (slot, (handle, header)) = memory.index.find(&memory.region, key, is_it)?;
@@ -209,11 +235,15 @@ impl<'s> Locked<'s> {
     /// Puts `content` under `key`, in place of whatever was there. Without room, the old item stays.
     pub fn place(&mut self, key: HashedKey<'_>, content: &Content<'_>, now: Now) -> Result<Cas, NoRoom> {
         let (handle, header) = self.build(key, content, now)?;
+        let cas = self.cas(handle, &header);
         // Looked up only now: the old item may have been evicted to make room for the new one.
         match self.look_up(key) {
             Some(old) => {
                 let clock = (old.header.usage.clock() + 1).min(record::CLOCK_MAX);
-                let usage = header.usage.with_clock(if content.stale_until_ms.is_none() { clock } else { 0 });
+                let usage = match content.usage {
+                    Some(usage) => usage,
+                    None => header.usage.with_clock(if content.stale_until_ms.is_none() { clock } else { 0 }),
+                };
                 self.memory.set_header(handle, &Header { usage, ..header });
                 self.memory.index.put(&self.memory.region, old.slot, key, handle);
                 self.free_item(old);
@@ -228,11 +258,18 @@ impl<'s> Locked<'s> {
         self.memory.begin_timer(&mut self.stripe, handle, now);
         // Last, since this may evict anybody.
         self.memory.grow_index(&mut self.stripe, now);
-        Ok(self.cas(&header))
+        Ok(cas)
     }
 
-    /// The CAS unique of a live item. It grows with each store, and stripes never share one.
-    pub fn cas(&self, header: &Header) -> Cas {
+    /// The CAS unique of a live item. It grows with each store, and stripes never share one; unless a client chose it.
+    pub fn cas(&self, handle: Handle, header: &Header) -> Cas {
+        match self.memory.given_cas(handle, header) {
+            Some(given) => Cas(given),
+            None => self.own_cas(header),
+        }
+    }
+
+    fn own_cas(&self, header: &Header) -> Cas {
         Cas(u64::from(header.sequence) << 8 | self.stripe.lane as u64)
     }
 
@@ -245,14 +282,17 @@ impl<'s> Locked<'s> {
     /// Fills chunks with an item, all but its header; they are nobody's business yet.
     fn build(&mut self, key: HashedKey<'_>, content: &Content<'_>, now: Now) -> Result<(Handle, Header), NoRoom> {
         let (memory, lane) = (self.memory, self.stripe.lane);
-        let front_bytes = HEADER_BYTES + if content.flags == 0 { 0 } else { FLAGS_BYTES } + key.key().len();
+        let extension_bytes = if content.extension.is_some() { EXTENSION_BYTES } else { 0 };
+        let flags_bytes = if content.flags == 0 { 0 } else { FLAGS_BYTES };
+        let front_bytes = HEADER_BYTES + flags_bytes + extension_bytes + key.key().len();
         let class = memory.geometry.class_for(front_bytes + content.value.len());
         let (class, here) = match class {
             Some(class) => (class, content.value.len()),
             None => (memory.geometry.timer_class() - 1, memory.geometry.chunk_bytes_max() - front_bytes - CHAIN_BYTES),
         };
         let is_chained = here < content.value.len();
-        let shape = record::shape(key.key().len(), here, content.flags != 0, is_chained);
+        let parts = Parts { has_flags: content.flags != 0, is_extended: content.extension.is_some(), is_chained };
+        let shape = record::shape(key.key().len(), here, parts);
         let expiry_s = record::expiry_s(content.expiry);
         let usage = Usage::new(lane, State::Head, 0, now);
         let header = Header { sequence: self.stripe.next_sequence(), expiry_s, shape, usage };
@@ -272,6 +312,10 @@ impl<'s> Locked<'s> {
             }
         }
         memory.write_head(head, &header, content.flags, key.key(), content.value);
+        if let Some(extension) = content.extension {
+            memory.set_marks(head, &header, extension.marks);
+            memory.set_given_cas(head, &header, extension.cas.unwrap_or(self.own_cas(&header)).0);
+        }
         Ok((head, header))
     }
 

@@ -14,7 +14,7 @@
 
 use crate::geometry::{CHUNK_BITS, Geometry, PAGE_BITS, TIMER_BLOCK_BYTES};
 use crate::index::{self, BUCKET_BYTES};
-use crate::record::{self, CHAIN_BYTES, FLAGS_BYTES, HEADER_BYTES, Header, State, Usage};
+use crate::record::{self, CHAIN_BYTES, EXTENSION_BYTES, FLAGS_BYTES, HEADER_BYTES, Header, Parts, State, Usage};
 use crate::region::Region;
 use crate::warm_restart::RegionName;
 use crate::{HashedKey, Now};
@@ -187,6 +187,7 @@ fn format_probe() -> Vec<u64> {
         size_of::<usize>(),
         HEADER_BYTES,
         FLAGS_BYTES,
+        EXTENSION_BYTES,
         CHAIN_BYTES,
         BUCKET_BYTES,
         PAGE_BITS as usize,
@@ -194,7 +195,7 @@ fn format_probe() -> Vec<u64> {
         TIMER_BLOCK_BYTES,
     ];
     let usage = Usage::new(0xa5, State::Head, 2, Now { unix_ms: 1_700_000_000_123 }).fetched();
-    let shape = record::shape(0x5a, 0x1234, true, true);
+    let shape = record::shape(0x5a, 0x1234, Parts { has_flags: true, is_extended: true, is_chained: true });
     let stale = Header { sequence: 1, expiry_s: 2, shape, usage }.stale(1_700_000_000_456);
     let header = [shape, usage.0, stale.sequence, stale.expiry_s, stale.shape, stale.usage.0];
     let key = HashedKey::new(b"a key to probe with");
@@ -218,6 +219,6 @@ mod tests {
     #[test]
     #[cfg(all(target_pointer_width = "64", target_endian = "little"))]
     fn the_format_is_what_it_was() {
-        assert_eq!(checksum(format_probe().into_iter().flat_map(u64::to_ne_bytes)), 2_165_614_122_094_742_076);
+        assert_eq!(checksum(format_probe().into_iter().flat_map(u64::to_ne_bytes)), 18_087_572_627_008_702_558);
     }
 }

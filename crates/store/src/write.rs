@@ -1,13 +1,16 @@
-//! The verbs that change a value: set and its kin, lease-set, delete, incr and decr.
+//! The verbs that change a value: set and its kin, lease-set, delete. Counting is in `meta.rs`.
 //!
 //! Everything that stores, and every delete, voids the key's lease: a fill that began earlier read the database
 //! earlier, and may not overwrite what came after (§3.2.1 of the paper).
 
-use crate::arithmetic;
+use crate::marks::Marks;
+use crate::meta::chosen;
 use crate::record::HEADER_BYTES;
-use crate::stripe::{Content, Found, Locked, NoRoom};
-use crate::{ArithmeticOutcome, DeleteOutcome, HashedKey, LeaseSetOutcome, NewItem, Now, StoreOutcome};
-use lookaside_protocol::{Cas, Direction, LeaseToken, StoreMode};
+use crate::stripe::{Content, Extension, Found, Locked, NoRoom};
+use crate::terms::StoreTerms;
+use crate::{DeleteOutcome, HashedKey, LeaseSetOutcome, NewItem, Now, StoreOutcome};
+use lookaside_protocol::{Cas, LeaseToken, StoreMode};
+use std::cmp::Ordering;
 
 impl Locked<'_> {
     /// Stores `item` as `mode` says.
@@ -15,19 +18,83 @@ impl Locked<'_> {
         let live = self.find_live(key, now);
         match (mode, live) {
             (StoreMode::Add, Some(_)) => return StoreOutcome::NotStored,
-            (StoreMode::Add, None) if self.stripe.hold_offs.refuses(key.hash(), now) => {
-                self.stripe.counters.hold_off_refusals += 1;
-                return StoreOutcome::NotStored;
-            }
+            (StoreMode::Add, None) if self.is_held_off(key, now) => return StoreOutcome::NotStored,
             (StoreMode::Set | StoreMode::Add, _) => {}
             (StoreMode::Cas(_), None) => return StoreOutcome::NotFound,
-            (StoreMode::Cas(unique), Some(found)) if self.cas(&found.header) != unique => return StoreOutcome::Exists,
+            (StoreMode::Cas(unique), Some(found)) if self.cas(found.handle, &found.header) != unique => {
+                return StoreOutcome::Exists;
+            }
             (StoreMode::Cas(_) | StoreMode::Replace, Some(_)) => {}
-            (StoreMode::Append, Some(found)) => return self.concatenate(key, found, item.value, true, now),
-            (StoreMode::Prepend, Some(found)) => return self.concatenate(key, found, item.value, false, now),
+            (StoreMode::Append | StoreMode::Prepend, Some(found)) => {
+                return self.concatenate(key, found, mode, item.value, None, now).0;
+            }
             (StoreMode::Replace | StoreMode::Append | StoreMode::Prepend, None) => return StoreOutcome::NotStored,
         }
-        let outcome = self.store_live(key, item, now);
+        self.store_whole(key, mode, &Content::live(item.flags, item.expiry, item.value), now)
+    }
+
+    /// As [`Locked::store`], on terms, and with an eye for items that bear marks. Tells the bytes of the value too.
+    pub(crate) fn store_on(
+        &mut self,
+        key: HashedKey<'_>,
+        mode: StoreMode,
+        item: &NewItem<'_>,
+        terms: &StoreTerms,
+        now: Now,
+    ) -> (StoreOutcome, usize) {
+        let value_bytes = item.value.len();
+        let found = self.find_marked(key, now);
+        let content =
+            Content { extension: chosen(terms.cas_new), ..Content::live(item.flags, item.expiry, item.value) };
+        let content = match (mode, found) {
+            (StoreMode::Append | StoreMode::Prepend, Some(found)) => {
+                return match terms.cas_compare.is_none_or(|unique| self.cas(found.handle, &found.header) == unique) {
+                    true => self.concatenate(key, found, mode, item.value, terms.cas_new, now),
+                    false => (StoreOutcome::Exists, value_bytes),
+                };
+            }
+            (StoreMode::Append | StoreMode::Prepend, None) => match terms.vivify {
+                Some(expiry) if !self.is_held_off(key, now) => Content { expiry, ..content },
+                _ => return (StoreOutcome::NotStored, value_bytes),
+            },
+            (StoreMode::Cas(_), None) => return (StoreOutcome::NotFound, value_bytes),
+            (StoreMode::Cas(unique), Some(found)) => match self.compared(unique, &found, terms) {
+                Some(Marks::NONE) => content,
+                Some(marks) => {
+                    let extension = Some(Extension { marks, cas: terms.cas_new });
+                    Content { extension, expiry: found.header.expiry(), ..content }
+                }
+                None => return (StoreOutcome::Exists, value_bytes),
+            },
+            (StoreMode::Add, Some(_)) | (StoreMode::Replace, None) => return (StoreOutcome::NotStored, value_bytes),
+            (StoreMode::Add, None) if self.is_held_off(key, now) => return (StoreOutcome::NotStored, value_bytes),
+            (StoreMode::Add, None) | (StoreMode::Replace, Some(_)) | (StoreMode::Set, _) => content,
+        };
+        (self.store_whole(key, mode, &content, now), value_bytes)
+    }
+
+    /// The marks of an item that is stored under this unique; `None` if it may not be.
+    fn compared(&self, unique: Cas, found: &Found, terms: &StoreTerms) -> Option<Marks> {
+        let present = self.cas(found.handle, &found.header);
+        let old_marks = self.memory.marks(found.handle, &found.header);
+        match unique.0.cmp(&present.0) {
+            // To memcached 0 is no unique.
+            _ if unique == Cas(0) => None,
+            Ordering::Equal => Some(Marks::NONE),
+            Ordering::Less if terms.invalidates => Some(Marks::STALE.with(old_marks.only(Marks::WON))),
+            Ordering::Less | Ordering::Greater => None,
+        }
+    }
+
+    /// Whether a hold-off refuses to add the key; it is counted.
+    pub(crate) fn is_held_off(&mut self, key: HashedKey<'_>, now: Now) -> bool {
+        let is_held_off = self.stripe.hold_offs.refuses(key.hash(), now);
+        self.stripe.counters.hold_off_refusals += u64::from(is_held_off);
+        is_held_off
+    }
+
+    fn store_whole(&mut self, key: HashedKey<'_>, mode: StoreMode, content: &Content<'_>, now: Now) -> StoreOutcome {
+        let outcome = self.store_content(key, content, now);
         if mode == StoreMode::Set && matches!(outcome, StoreOutcome::Stored(_)) {
             self.stripe.hold_offs.end(key.hash());
         }
@@ -43,56 +110,41 @@ impl Locked<'_> {
         now: Now,
     ) -> LeaseSetOutcome {
         let found = self.find(key, now);
-        let is_live = found.is_some_and(|found| found.is_live());
+        let is_live = found.is_some_and(|found| self.is_live(&found));
         // A live value with a token that holds: only two keys of one hash can bring that about.
         if self.stripe.leases.holds(key.hash(), token) && !is_live {
-            let outcome = self.store_live(key, item, now).into();
+            let outcome = self.store_content(key, &Content::live(item.flags, item.expiry, item.value), now).into();
             self.stripe.counters.lease_sets_stored += u64::from(matches!(outcome, LeaseSetOutcome::Stored(_)));
             return outcome;
         }
         self.stripe.counters.lease_sets_refused += 1;
         match found {
-            Some(found) if !is_live && token.is_held() => {
+            Some(found) if found.header.is_stale() && token.is_held() => {
                 self.refresh_stale(key, item, found.header.stale_until_ms(), now)
             }
             _ => LeaseSetOutcome::NotStored,
         }
     }
 
-    /// Takes the live value away, or makes it a stale one; voids the lease; begins the hold-off.
+    /// Takes the value away, or makes it a stale one; voids the lease; begins the hold-off. Marks keep nothing back.
     pub(crate) fn delete(&mut self, key: HashedKey<'_>, hold_off_ms: u32, now: Now) -> DeleteOutcome {
         self.stripe.leases.void(key.hash());
         self.stripe.hold_offs.begin(key.hash(), now.unix_ms.saturating_add(hold_off_ms.into()), now);
-        let Some(found) = self.find_live(key, now) else {
-            return DeleteOutcome::NotFound;
-        };
-        match self.memory.stale_ms {
-            0 => self.drop_item(found),
-            stale_ms => self.make_stale(found, now.unix_ms.saturating_add(stale_ms), now),
+        match self.find_marked(key, now) {
+            Some(found) => {
+                self.remove(found, now);
+                DeleteOutcome::Deleted
+            }
+            None => DeleteOutcome::NotFound,
         }
-        DeleteOutcome::Deleted
     }
 
-    /// Counts up or down. The number is written as memcached does: never shorter than it was, spaces behind it.
-    pub(crate) fn arithmetic(
-        &mut self,
-        key: HashedKey<'_>,
-        direction: Direction,
-        delta: u64,
-        now: Now,
-    ) -> ArithmeticOutcome {
-        let Some(found) = self.find_live(key, now) else {
-            return ArithmeticOutcome::NotFound;
-        };
-        let old = self.value_of(&found);
-        let Some(number) = arithmetic::parse(&old) else {
-            return ArithmeticOutcome::NotANumber;
-        };
-        let number = arithmetic::apply(number, direction, delta);
-        let value = arithmetic::render(number, old.len());
-        match self.restore(key, &found, &value, now) {
-            Ok(cas) => ArithmeticOutcome::Number(number, cas),
-            Err(NoRoom) => ArithmeticOutcome::OutOfMemory,
+    /// What was an item's value is a stale one from now on, if such are kept. A stub has none.
+    pub(crate) fn remove(&mut self, found: Found, now: Now) {
+        match self.memory.stale_ms {
+            _ if self.memory.marks(found.handle, &found.header).has(Marks::STUB) => self.drop_item(found),
+            0 => self.drop_item(found),
+            stale_ms => self.make_stale(found, now.unix_ms.saturating_add(stale_ms), now),
         }
     }
 
@@ -101,29 +153,19 @@ impl Locked<'_> {
         HEADER_BYTES + key.key().len() + value_bytes > self.memory.item_bytes_max
     }
 
-    /// Makes `item` the live value. One that is refused takes the older value with it: the writer meant to replace
-    /// that, so it must not be served on.
-    fn store_live(&mut self, key: HashedKey<'_>, item: &NewItem<'_>, now: Now) -> StoreOutcome {
+    /// Makes `content` the item. One that is refused takes the older value with it: the writer meant to replace that, so
+    /// it must not be served on.
+    pub(crate) fn store_content(&mut self, key: HashedKey<'_>, content: &Content<'_>, now: Now) -> StoreOutcome {
         self.stripe.leases.void(key.hash());
-        if self.is_too_large(key, item.value.len()) {
-            if let Some(found) = self.find_live(key, now) {
-                self.drop_item(found);
-            }
-            return StoreOutcome::TooLarge;
+        let is_too_large = self.is_too_large(key, content.value.len());
+        if !is_too_large && let Ok(cas) = self.place(key, content, now) {
+            self.stripe.counters.items_total += 1;
+            return StoreOutcome::Stored(cas);
         }
-        let content = Content { flags: item.flags, expiry: item.expiry, stale_until_ms: None, value: item.value };
-        match self.place(key, &content, now) {
-            Ok(cas) => {
-                self.stripe.counters.items_total += 1;
-                StoreOutcome::Stored(cas)
-            }
-            Err(NoRoom) => {
-                if let Some(found) = self.find_live(key, now) {
-                    self.drop_item(found);
-                }
-                StoreOutcome::OutOfMemory
-            }
+        if let Some(found) = self.find_marked(key, now) {
+            self.drop_item(found);
         }
+        if is_too_large { StoreOutcome::TooLarge } else { StoreOutcome::OutOfMemory }
     }
 
     fn refresh_stale(&mut self, key: HashedKey<'_>, item: &NewItem<'_>, until_ms: u64, now: Now) -> LeaseSetOutcome {
@@ -131,41 +173,46 @@ impl Locked<'_> {
             return LeaseSetOutcome::TooLarge;
         }
         let stale_until_ms = Some(until_ms);
-        let content = Content { flags: item.flags, expiry: item.expiry, stale_until_ms, value: item.value };
+        let content = Content { stale_until_ms, ..Content::live(item.flags, item.expiry, item.value) };
         match self.place(key, &content, now) {
             Ok(_) => LeaseSetOutcome::StaleStored,
             Err(NoRoom) => LeaseSetOutcome::OutOfMemory,
         }
     }
 
-    fn concatenate(&mut self, key: HashedKey<'_>, found: Found, piece: &[u8], behind: bool, now: Now) -> StoreOutcome {
-        if self.is_too_large(key, self.value_bytes_of(&found) + piece.len()) {
-            return StoreOutcome::TooLarge;
+    /// Puts a piece in front of a value or behind it; flags and expiry stay.
+    fn concatenate(
+        &mut self,
+        key: HashedKey<'_>,
+        found: Found,
+        mode: StoreMode,
+        piece: &[u8],
+        cas: Option<Cas>,
+        now: Now,
+    ) -> (StoreOutcome, usize) {
+        let value_bytes = self.value_bytes_of(&found) + piece.len();
+        if self.is_too_large(key, value_bytes) {
+            return (StoreOutcome::TooLarge, value_bytes);
         }
         let old = self.value_of(&found);
-        let value = if behind { [&old, piece].concat() } else { [piece, &old].concat() };
-        match self.restore(key, &found, &value, now) {
+        let value = if mode == StoreMode::Append { [&old, piece].concat() } else { [piece, &old].concat() };
+        let flags = self.memory.flags(found.handle, &found.header);
+        let content = Content { extension: chosen(cas), ..Content::live(flags, found.header.expiry(), &value) };
+        self.stripe.leases.void(key.hash());
+        match self.place(key, &content, now) {
             Ok(cas) => {
                 self.stripe.counters.items_total += 1;
-                StoreOutcome::Stored(cas)
+                (StoreOutcome::Stored(cas), value_bytes)
             }
-            Err(NoRoom) => StoreOutcome::OutOfMemory,
+            Err(NoRoom) => (StoreOutcome::OutOfMemory, value_bytes),
         }
     }
 
-    /// Gives a live item another value; flags, expiry and age stay.
-    fn restore(&mut self, key: HashedKey<'_>, found: &Found, value: &[u8], now: Now) -> Result<Cas, NoRoom> {
-        self.stripe.leases.void(key.hash());
-        let flags = self.memory.flags(found.handle, &found.header);
-        let content = Content { flags, expiry: found.header.expiry(), stale_until_ms: None, value };
-        self.place(key, &content, now)
-    }
-
-    fn value_of(&self, found: &Found) -> Vec<u8> {
+    pub(crate) fn value_of(&self, found: &Found) -> Vec<u8> {
         self.value(found.handle, &found.header).to_vec()
     }
 
-    fn value_bytes_of(&self, found: &Found) -> usize {
+    pub(crate) fn value_bytes_of(&self, found: &Found) -> usize {
         self.value(found.handle, &found.header).value_bytes()
     }
 }

@@ -16,10 +16,10 @@ mod model {
 #[path = "model/scratch_region.rs"]
 mod scratch_region;
 
-use lookaside_protocol::{Cas, LeaseToken, StoreMode};
+use lookaside_protocol::{Cas, Direction, LeaseToken, StoreMode};
 use lookaside_store::{
-    ArithmeticOutcome, Expiry, HashedKey, ItemView, LeaseGet, LeaseSetOutcome, NewItem, Options, Start, Store,
-    StoreOutcome,
+    ArithmeticOutcome, CountOutcome, CountTerms, DeleteOnOutcome, DeleteTerms, Expiry, HashedKey, ItemView, LeaseGet,
+    LeaseSetOutcome, LookTerms, NewItem, Options, Recache, Start, Store, StoreOutcome, StoreTerms,
 };
 use model::command::{Command, Memory, Mode, commands};
 use model::{Entry, Expected, Model};
@@ -52,6 +52,14 @@ fn shown(view: ItemView<'_>) -> Shown {
 
 fn of_model(entry: &Entry) -> Shown {
     (entry.flags, entry.value.clone())
+}
+
+/// The first second of all is as past as the next one.
+fn in_seconds(expiry: Expiry) -> Option<u32> {
+    match expiry {
+        Expiry::At { unix_s } => Some(unix_s.max(1)),
+        Expiry::Never => None,
+    }
 }
 
 impl Pair {
@@ -105,8 +113,57 @@ impl Pair {
         self.notice_eviction(key, hashed)?;
         match command {
             Command::Get => {
-                let seen = self.store().reader(self.model.now()).get(hashed, shown);
-                prop_assert_eq!(seen, self.model.live(key).map(of_model));
+                let seen = self.store().reader(self.model.now()).get(hashed, |view| (shown(view), view.fetched));
+                prop_assert_eq!(seen, self.model.live(key).map(|entry| (of_model(entry), entry.is_fetched)));
+                self.model.note_fetched(key);
+            }
+            Command::Look { traceless, touch, vivify, recache, unique } => {
+                let [touch, vivify, before] = [touch, vivify, recache].map(|exptime| self.expiry(exptime));
+                let recache = before.map(|before| Recache { before, is_touched_first: traceless });
+                let cas_new = unique.map(Cas);
+                self.look(key, hashed, &LookTerms { is_traceless: traceless, touch, vivify, recache, cas_new })?;
+            }
+            Command::StoreOn { mode, compare, invalidates, vivify, unique, item } => {
+                let mode = self.mode(key, mode);
+                let terms = StoreTerms {
+                    cas_compare: compare.map(|memory| self.unique(key, memory)),
+                    cas_new: unique.map(Cas),
+                    invalidates,
+                    vivify: self.expiry(vivify),
+                };
+                let expiry = Expiry::from_exptime(item.exptime, self.model.now());
+                self.store_on(key, hashed, mode, &NewItem { flags: item.flags, expiry, value: &item.value }, &terms)?;
+            }
+            Command::DeleteOn { compare, invalidates, empties, touch, unique } => {
+                let cas_compare = compare.map(|memory| self.unique(key, memory));
+                let (cas_new, touch) = (unique.map(Cas), self.expiry(touch));
+                let terms = DeleteTerms { cas_compare, cas_new, invalidates, empties, touch };
+                let outcome = self.store().delete_on(hashed, &terms, self.model.now());
+                let stays = outcome == DeleteOnOutcome::Deleted && (invalidates || empties);
+                let cas = if stays { self.peek_unique(key, hashed, invalidates) } else { None };
+                let (expected, is_fine) = self.model.delete_on(key, &terms, cas);
+                prop_assert_eq!(outcome, expected);
+                prop_assert!(is_fine, "the unique is new and grows, or is the one that was asked for");
+                if stays {
+                    // The look at the unique has won.
+                    self.model.look(key, &LookTerms { is_traceless: true, ..LookTerms::default() }, None);
+                }
+            }
+            Command::CountOn { up, delta, compare, touch, vivify, unique } => {
+                let direction = if up { Direction::Up } else { Direction::Down };
+                let terms = CountTerms {
+                    cas_compare: compare.map(|memory| self.unique(key, memory)),
+                    cas_new: unique.map(Cas),
+                    touch: self.expiry(touch),
+                    vivify: vivify.map(|(number, exptime)| (number, Expiry::from_exptime(exptime, self.model.now()))),
+                };
+                let outcome = self.store().count_on(hashed, direction, delta, &terms, self.model.now());
+                if self.is_short_of_memory && outcome == CountOutcome::NotStored {
+                    // A hold-off that was merged for want of room refuses more.
+                    prop_assert!(self.model.marked(key).is_none() && terms.vivify.is_some());
+                    return Ok(());
+                }
+                prop_assert!(self.model.count_on(key, direction, delta, &terms, outcome), "{:?} {:?}", terms, outcome);
             }
             Command::Touch { exptime } => self.touch(key, hashed, exptime)?,
             Command::LeaseGet => self.lease_get(key, hashed)?,
@@ -154,10 +211,97 @@ impl Pair {
             match self.store().reader(self.model.now()).get(hashed, shown) {
                 Some(seen) => prop_assert_eq!(Some(seen), self.model.live(key).map(of_model)),
                 None if self.model.live(key).is_some() => self.model.evict(key),
+                None if self.model.marked(key).is_some() => {
+                    self.look(key, hashed, &LookTerms { is_traceless: true, ..LookTerms::default() })?;
+                }
                 None => {}
             }
+            self.model.note_fetched(key);
         }
         Ok(())
+    }
+
+    fn look(&mut self, key: u8, hashed: HashedKey<'_>, terms: &LookTerms) -> Result<(), TestCaseError> {
+        let seen = self.store().reader(self.model.now()).look(hashed, terms, |looked| {
+            let marks = [looked.is_vivified, looked.is_won, looked.is_won_already, looked.is_stale];
+            let item = looked.item;
+            (shown(item), item.cas, [looked.expiry_before, item.expiry].map(in_seconds), item.fetched, marks)
+        });
+        if seen.is_none() && self.is_short_of_memory {
+            if self.model.marked(key).is_some() {
+                self.model.evict(key);
+            }
+            return Ok(());
+        }
+        let expected = self.model.look(key, terms, seen.as_ref().map(|seen| seen.1));
+        let expected = expected.map(|look| {
+            let marks = [look.is_vivified, look.is_won, look.is_won_already, look.entry.is_stale];
+            let expiries = [look.expiry_before, look.entry.expiry].map(in_seconds);
+            // Without room for the mark, who has won was not written down, and the next one wins again.
+            let wins_again = self.is_short_of_memory && seen.as_ref().is_some_and(|seen| seen.4[1]) && marks[2];
+            let marks = if wins_again { [marks[0], true, false, marks[3]] } else { marks };
+            (of_model(&look.entry), look.entry.cas, expiries, look.entry.is_fetched, marks)
+        });
+        prop_assert_eq!(seen, expected);
+        Ok(())
+    }
+
+    /// What the item's unique is after a delete that left it. An item marked as stale has been won by this look.
+    fn peek_unique(&mut self, key: u8, hashed: HashedKey<'_>, is_stale: bool) -> Option<Cas> {
+        let terms = LookTerms { is_traceless: true, ..LookTerms::default() };
+        let seen = self.store().reader(self.model.now()).look(hashed, &terms, |looked| {
+            assert_eq!((looked.is_won, looked.is_stale), (is_stale, is_stale));
+            looked.item.cas
+        });
+        self.uniques.extend(seen.map(|cas| (key, cas)));
+        seen
+    }
+
+    fn store_on(
+        &mut self,
+        key: u8,
+        hashed: HashedKey<'_>,
+        mode: StoreMode,
+        item: &NewItem<'_>,
+        terms: &StoreTerms,
+    ) -> Result<(), TestCaseError> {
+        let (outcome, value_bytes) = self.store().store_on(hashed, mode, item, terms, self.model.now());
+        let expected = self.model.expect_store_on(key, mode, terms);
+        match outcome {
+            StoreOutcome::Stored(cas) => {
+                prop_assert!(matches!(expected, Expected::Stored | Expected::StaleStored), "{:?}", expected);
+                let (expected_bytes, is_fine) = self.model.store_on(key, mode, item, terms, cas);
+                prop_assert!(is_fine, "the unique is new and grows, or is the one that was asked for");
+                prop_assert_eq!(value_bytes, expected_bytes);
+                self.uniques.insert(key, cas);
+            }
+            StoreOutcome::NotStored if self.is_short_of_memory => {
+                prop_assert!(expected == Expected::NotStored || mode != StoreMode::Set, "{:?}", expected);
+            }
+            StoreOutcome::NotStored => prop_assert_eq!(expected, Expected::NotStored),
+            StoreOutcome::Exists => prop_assert_eq!(expected, Expected::Exists),
+            StoreOutcome::NotFound => prop_assert_eq!(expected, Expected::NotFound),
+            StoreOutcome::TooLarge if self.is_short_of_memory => {
+                prop_assert!(matches!(mode, StoreMode::Append | StoreMode::Prepend));
+            }
+            StoreOutcome::TooLarge | StoreOutcome::OutOfMemory => prop_assert!(false, "{:?}", outcome),
+        }
+        Ok(())
+    }
+
+    fn expiry(&self, exptime: Option<i64>) -> Option<Expiry> {
+        exptime.map(|exptime| Expiry::from_exptime(exptime, self.model.now()))
+    }
+
+    fn mode(&self, key: u8, mode: Mode) -> StoreMode {
+        match mode {
+            Mode::Set => StoreMode::Set,
+            Mode::Add => StoreMode::Add,
+            Mode::Replace => StoreMode::Replace,
+            Mode::Append => StoreMode::Append,
+            Mode::Prepend => StoreMode::Prepend,
+            Mode::Cas(memory) => StoreMode::Cas(self.unique(key, memory)),
+        }
     }
 
     fn touch(&mut self, key: u8, hashed: HashedKey<'_>, exptime: i64) -> Result<(), TestCaseError> {
@@ -165,6 +309,7 @@ impl Pair {
         let seen =
             self.store().reader(self.model.now()).get_and_touch(hashed, expiry, |view| (shown(view), view.expiry));
         prop_assert_eq!(seen, self.model.live(key).map(|entry| (of_model(entry), expiry)));
+        self.model.note_fetched(key);
         self.model.touch(key, expiry);
         self.model.settle();
         Ok(())
@@ -178,6 +323,7 @@ impl Pair {
         let (token, stale) = match answer {
             Ok(hit) => {
                 prop_assert_eq!(Some(hit), self.model.live(key).map(of_model));
+                self.model.note_fetched(key);
                 return Ok(());
             }
             Err(miss) => miss,
@@ -185,7 +331,7 @@ impl Pair {
         prop_assert!(self.model.live(key).is_none(), "a live value must be shown");
         if stale.is_some() || !self.is_short_of_memory {
             prop_assert_eq!(stale, self.model.stale(key).map(of_model));
-        } else {
+        } else if self.model.stale(key).is_some() {
             self.model.evict(key);
         }
         let is_due = self.model.token_is_due(key);
@@ -206,14 +352,7 @@ impl Pair {
         mode: Mode,
         item: &NewItem<'_>,
     ) -> Result<(), TestCaseError> {
-        let mode = match mode {
-            Mode::Set => StoreMode::Set,
-            Mode::Add => StoreMode::Add,
-            Mode::Replace => StoreMode::Replace,
-            Mode::Append => StoreMode::Append,
-            Mode::Prepend => StoreMode::Prepend,
-            Mode::Cas(memory) => StoreMode::Cas(self.unique(key, memory)),
-        };
+        let mode = self.mode(key, mode);
         let outcome = self.store().store(hashed, mode, item, self.model.now());
         let expected = self.model.expect_store(key, mode);
         match outcome {

@@ -60,6 +60,44 @@ pub enum Command {
     Restart {
         down_ms: u64,
     },
+    Look {
+        traceless: bool,
+        touch: Option<i64>,
+        vivify: Option<i64>,
+        recache: Option<i64>,
+        unique: Option<u64>,
+    },
+    StoreOn {
+        mode: Mode,
+        compare: Option<Memory>,
+        invalidates: bool,
+        vivify: Option<i64>,
+        unique: Option<u64>,
+        item: Item,
+    },
+    DeleteOn {
+        compare: Option<Memory>,
+        invalidates: bool,
+        empties: bool,
+        touch: Option<i64>,
+        unique: Option<u64>,
+    },
+    CountOn {
+        up: bool,
+        delta: u64,
+        compare: Option<Memory>,
+        touch: Option<i64>,
+        vivify: Option<(u64, i64)>,
+        unique: Option<u64>,
+    },
+}
+
+/// What a client stores.
+#[derive(Clone, Debug)]
+pub struct Item {
+    pub flags: u32,
+    pub exptime: i64,
+    pub value: Vec<u8>,
 }
 
 /// Up to `length_max` commands on keys below `keys`, with values of up to `value_bytes_max`.
@@ -82,7 +120,36 @@ fn command(value_bytes_max: usize) -> impl Strategy<Value = Command> {
         1 => prop_oneof![Just(0u64), 0u64..3_000].prop_map(|ahead_ms| Command::Flush { ahead_ms }),
         4 => prop_oneof![1u64..50, 500u64..4_000].prop_map(|ms| Command::Wait { ms }),
         1 => prop_oneof![Just(0u64), 1u64..6_000].prop_map(|down_ms| Command::Restart { down_ms }),
+        6 => (any::<bool>(), sometimes(exptime()), sometimes(exptime()), sometimes(exptime()), unique())
+            .prop_map(|(traceless, touch, vivify, recache, unique)| {
+                Command::Look { traceless, touch, vivify, recache, unique }
+            }),
+        4 => (mode(), sometimes(memory()), any::<bool>(), sometimes(exptime()), unique(), item(value_bytes_max))
+            .prop_map(|(mode, compare, invalidates, vivify, unique, item)| {
+                Command::StoreOn { mode, compare, invalidates, vivify, unique, item }
+            }),
+        4 => (sometimes(memory()), any::<bool>(), sometimes(Just(())), sometimes(exptime()), unique())
+            .prop_map(|(compare, invalidates, empties, touch, unique)| {
+                Command::DeleteOn { compare, invalidates, empties: empties.is_some(), touch, unique }
+            }),
+        2 => (any::<bool>(), 0u64..200, sometimes(memory()), sometimes(exptime()), sometimes((0u64..120, exptime())), unique())
+            .prop_map(|(up, delta, compare, touch, vivify, unique)| {
+                Command::CountOn { up, delta, compare, touch, vivify, unique }
+            }),
     ]
+}
+
+fn sometimes<T: std::fmt::Debug + Clone>(what: impl Strategy<Value = T>) -> impl Strategy<Value = Option<T>> {
+    prop::option::weighted(0.3, what)
+}
+
+/// A CAS unique of the client's choice.
+fn unique() -> impl Strategy<Value = Option<u64>> {
+    prop::option::weighted(0.2, 0u64..4)
+}
+
+fn item(value_bytes_max: usize) -> impl Strategy<Value = Item> {
+    (0u32..4, exptime(), value(value_bytes_max)).prop_map(|(flags, exptime, value)| Item { flags, exptime, value })
 }
 
 fn mode() -> impl Strategy<Value = Mode> {
@@ -113,5 +180,7 @@ fn value(value_bytes_max: usize) -> impl Strategy<Value = Vec<u8>> {
         prop_oneof![0u64..120, any::<u64>()].prop_map(|number| number.to_string().into_bytes()),
         (any::<u8>(), 0..=value_bytes_max).prop_map(|(byte, length)| vec![byte; length]),
         (any::<u8>(), 0..=30usize).prop_map(|(byte, length)| vec![byte; length]),
+        prop::sample::select(&["12 x", " 7", "-0", "+3", "-1", "8\r\n", "1 2", "99   "][..])
+            .prop_map(|text| text.as_bytes().to_vec()),
     ]
 }

@@ -4,7 +4,10 @@
 //! says whether they could be.
 
 use lookaside_protocol::{Cas, Direction, LeaseToken, StoreMode};
-use lookaside_store::{DeleteOutcome, Expiry, Now, Options};
+use lookaside_store::{
+    ArithmeticOutcome, CountOutcome, CountTerms, DeleteOnOutcome, DeleteOutcome, DeleteTerms, Expiry, LookTerms,
+    NewItem, Now, Options, Recache, StoreTerms,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a key holds.
@@ -14,8 +17,27 @@ pub struct Entry {
     pub expiry: Expiry,
     pub value: Vec<u8>,
     pub cas: Cas,
-    /// `None`: live.
+    /// `None`: not deleted.
     pub stale_until_ms: Option<u64>,
+    /// Marked as out of date.
+    pub is_stale: bool,
+    /// Made by a look.
+    pub is_stub: bool,
+    /// Somebody has won.
+    pub is_won: bool,
+    pub is_fetched: bool,
+}
+
+impl Entry {
+    fn new(flags: u32, expiry: Expiry, value: &[u8], cas: Cas) -> Entry {
+        let value = value.to_vec();
+        let (is_stale, is_stub, is_won, is_fetched) = (false, false, false, false);
+        Entry { flags, expiry, value, cas, stale_until_ms: None, is_stale, is_stub, is_won, is_fetched }
+    }
+
+    fn is_live(&self) -> bool {
+        self.stale_until_ms.is_none() && !self.is_stale && !self.is_stub
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +70,43 @@ pub struct Model {
     flushes: Vec<u64>,
     tokens_seen: BTreeSet<u64>,
     cas_seen: BTreeSet<u64>,
+    /// The greatest unique of each key that was not a client's choice.
+    cas_greatest: BTreeMap<u8, u64>,
+}
+
+/// What a look must find.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LookExpected {
+    pub entry: Entry,
+    pub expiry_before: Expiry,
+    pub is_vivified: bool,
+    pub is_won: bool,
+    pub is_won_already: bool,
+}
+
+/// What a number counts to by the rules of C, written no shorter than it was.
+fn counted(value: &[u8], direction: Direction, delta: u64) -> Option<(u64, Vec<u8>)> {
+    let text: String = value.iter().map(|&byte| char::from(byte)).collect();
+    let is_space = |letter: char| " \t\n\r\u{b}\u{c}".contains(letter);
+    let word = text.trim_start_matches(is_space).split(is_space).next().unwrap_or_default();
+    let digits = word.strip_prefix(['+', '-']).unwrap_or(word);
+    if digits.is_empty() || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+        return None;
+    }
+    let mut number = digits.parse::<u64>().ok()?;
+    if word.starts_with('-') {
+        number = number.wrapping_neg();
+        if number >= 1 << 63 {
+            return None;
+        }
+    }
+    let number = match direction {
+        Direction::Up => number.wrapping_add(delta),
+        Direction::Down => number.saturating_sub(delta),
+    };
+    let mut written = number.to_string().into_bytes();
+    written.resize(written.len().max(value.len()), b' ');
+    Some((number, written))
 }
 
 impl Model {
@@ -84,16 +143,184 @@ impl Model {
     }
 
     pub fn live(&self, key: u8) -> Option<&Entry> {
+        self.entries.get(&key).filter(|entry| entry.is_live())
+    }
+
+    /// What verbs see that know marks.
+    pub fn marked(&self, key: u8) -> Option<&Entry> {
         self.entries.get(&key).filter(|entry| entry.stale_until_ms.is_none())
     }
 
+    /// What a lease-get may show beside its token.
     pub fn stale(&self, key: u8) -> Option<&Entry> {
-        self.entries.get(&key).filter(|entry| entry.stale_until_ms.is_some())
+        self.entries.get(&key).filter(|entry| entry.stale_until_ms.is_some() || entry.is_stale)
     }
 
     pub fn touch(&mut self, key: u8, expiry: Expiry) {
-        if let Some(entry) = self.entries.get_mut(&key).filter(|entry| entry.stale_until_ms.is_none()) {
+        if let Some(entry) = self.entries.get_mut(&key).filter(|entry| entry.is_live()) {
             entry.expiry = expiry;
+        }
+    }
+
+    /// A verb has shown the live item.
+    pub fn note_fetched(&mut self, key: u8) {
+        if let Some(entry) = self.entries.get_mut(&key).filter(|entry| entry.is_live()) {
+            entry.is_fetched = true;
+        }
+    }
+
+    /// A look; `vivified` is the unique that the store gave to what it made.
+    pub fn look(&mut self, key: u8, terms: &LookTerms, vivified: Option<Cas>) -> Option<LookExpected> {
+        let is_vivified = self.marked(key).is_none();
+        if is_vivified {
+            let expiry = terms.vivify?;
+            let cas = terms.cas_new.or(vivified).unwrap_or(Cas(0));
+            let stub = Entry { is_stub: true, is_won: true, ..Entry::new(0, expiry, b"", cas) };
+            self.entries.insert(key, stub);
+        }
+        let entry = self.entries.get_mut(&key).expect("there is one now");
+        let before = entry.clone();
+        if let Some(touch) = terms.touch.filter(|_| !is_vivified) {
+            entry.expiry = touch;
+        }
+        let compared = |recache: Recache| if recache.is_touched_first { entry.expiry } else { before.expiry };
+        let is_near = terms.recache.is_some_and(|recache| match (compared(recache), recache.before) {
+            (Expiry::At { unix_s }, Expiry::At { unix_s: before_s }) => unix_s < before_s,
+            _ => false,
+        });
+        let is_won = is_vivified || !before.is_won && (is_near || before.is_stale);
+        entry.is_won |= is_won;
+        entry.is_fetched |= !terms.is_traceless;
+        let seen = Entry { is_fetched: before.is_fetched, ..entry.clone() };
+        let is_won_already = before.is_won && !is_vivified;
+        self.advance(0);
+        Some(LookExpected { entry: seen, expiry_before: before.expiry, is_vivified, is_won, is_won_already })
+    }
+
+    /// Whether a store on terms is done, and as what; nothing has happened yet.
+    pub fn expect_store_on(&self, key: u8, mode: StoreMode, terms: &StoreTerms) -> Expected {
+        let marked = self.marked(key);
+        match (mode, marked) {
+            (StoreMode::Set, _) | (StoreMode::Replace, Some(_)) => Expected::Stored,
+            (StoreMode::Add, None) if !self.is_held_off(key) => Expected::Stored,
+            (StoreMode::Add, _) | (StoreMode::Replace, None) => Expected::NotStored,
+            (StoreMode::Cas(_), None) => Expected::NotFound,
+            (StoreMode::Cas(Cas(0)), Some(_)) => Expected::Exists,
+            (StoreMode::Cas(cas), Some(entry)) if cas == entry.cas => Expected::Stored,
+            (StoreMode::Cas(cas), Some(entry)) if cas.0 < entry.cas.0 && terms.invalidates => Expected::StaleStored,
+            (StoreMode::Cas(_), Some(_)) => Expected::Exists,
+            (_, Some(entry)) if terms.cas_compare.is_some_and(|cas| cas != entry.cas) => Expected::Exists,
+            (_, Some(_)) => Expected::Stored,
+            (_, None) if terms.vivify.is_some() && !self.is_held_off(key) => Expected::Stored,
+            (_, None) => Expected::NotStored,
+        }
+    }
+
+    /// It was done, under this unique. Says the size that the value must have, and whether the unique may be.
+    pub fn store_on(
+        &mut self,
+        key: u8,
+        mode: StoreMode,
+        item: &NewItem<'_>,
+        terms: &StoreTerms,
+        cas: Cas,
+    ) -> (usize, bool) {
+        let old = self.marked(key).cloned();
+        let is_invalidated = self.expect_store_on(key, mode, terms) == Expected::StaleStored;
+        let whole = Entry::new(item.flags, item.expiry, item.value, cas);
+        let entry = match (mode, old) {
+            (StoreMode::Append, Some(old)) => {
+                Entry::new(old.flags, old.expiry, &[&old.value, item.value].concat(), cas)
+            }
+            (StoreMode::Prepend, Some(old)) => {
+                Entry::new(old.flags, old.expiry, &[item.value, &old.value].concat(), cas)
+            }
+            (StoreMode::Append | StoreMode::Prepend, None) => {
+                Entry { expiry: terms.vivify.expect("it was stored"), ..whole }
+            }
+            (_, Some(old)) if is_invalidated => {
+                Entry { expiry: old.expiry, is_stale: true, is_won: old.is_won, ..whole }
+            }
+            _ => whole,
+        };
+        if mode == StoreMode::Set {
+            self.hold_offs.remove(&key);
+        }
+        let value_bytes = entry.value.len();
+        (value_bytes, self.put(key, entry, terms.cas_new))
+    }
+
+    /// A delete on terms; `cas` is what the item has afterwards, if it stays.
+    pub fn delete_on(&mut self, key: u8, terms: &DeleteTerms, cas: Option<Cas>) -> (DeleteOnOutcome, bool) {
+        let marked = self.marked(key).cloned();
+        let is_other = |entry: &Entry| terms.cas_compare.is_some_and(|cas| cas != entry.cas);
+        match marked {
+            Some(entry) if is_other(&entry) => (DeleteOnOutcome::Exists, true),
+            None => {
+                self.void(key);
+                (DeleteOnOutcome::NotFound, true)
+            }
+            Some(_) if !terms.invalidates && !terms.empties => {
+                self.delete(key, 0);
+                (DeleteOnOutcome::Deleted, true)
+            }
+            Some(old) => {
+                let cas = cas.or(terms.cas_new).unwrap_or(Cas(0));
+                let kept = match terms.empties {
+                    true => Entry::new(0, terms.touch.unwrap_or(Expiry::Never), b"", cas),
+                    false => {
+                        Entry { expiry: terms.touch.unwrap_or(old.expiry), cas, is_won: false, is_stub: false, ..old }
+                    }
+                };
+                let entry = Entry { is_stale: terms.invalidates, ..kept };
+                // A unique that was not seen, because the item is over already, cannot be judged.
+                let chosen = terms.cas_new.or((cas == Cas(0)).then_some(cas));
+                (DeleteOnOutcome::Deleted, self.put(key, entry, chosen))
+            }
+        }
+    }
+
+    /// Whether the model agrees with what came of counting on terms; it does what the store did.
+    pub fn count_on(
+        &mut self,
+        key: u8,
+        direction: Direction,
+        delta: u64,
+        terms: &CountTerms,
+        outcome: CountOutcome,
+    ) -> bool {
+        let Some(old) = self.marked(key).cloned() else {
+            return match (terms.vivify, outcome) {
+                (Some((initial, expiry)), CountOutcome::Vivified(cas)) => {
+                    let entry = Entry::new(0, expiry, initial.to_string().as_bytes(), cas);
+                    !self.is_held_off(key) && self.put(key, entry, terms.cas_new)
+                }
+                (Some(_), outcome) => self.is_held_off(key) && outcome == CountOutcome::NotStored,
+                (None, outcome) => {
+                    matches!(outcome, CountOutcome::Counted { outcome: ArithmeticOutcome::NotFound, .. })
+                }
+            };
+        };
+        let number = counted(&old.value, direction, delta);
+        let is_other = terms.cas_compare.is_some_and(|cas| cas != old.cas);
+        match (outcome, number) {
+            (CountOutcome::Exists, _) => is_other && !old.value.is_empty(),
+            (CountOutcome::Counted { outcome: ArithmeticOutcome::NotANumber, .. }, number) => {
+                number.is_none() && (!is_other || old.value.is_empty())
+            }
+            (
+                CountOutcome::Counted { outcome: ArithmeticOutcome::Number(seen, cas), expiry },
+                Some((number, value)),
+            ) => {
+                let touched = terms.touch.unwrap_or(old.expiry);
+                let agrees = !is_other && seen == number && expiry == [old.expiry, touched];
+                let kept = match value.len() == old.value.len() {
+                    true => Entry { value, cas, ..old },
+                    false => Entry::new(old.flags, old.expiry, &value, cas),
+                };
+                agrees && self.put(key, Entry { expiry: touched, ..kept }, terms.cas_new)
+            }
+            _ => false,
         }
     }
 
@@ -145,27 +372,28 @@ impl Model {
     pub fn store(&mut self, key: u8, mode: StoreMode, flags: u32, expiry: Expiry, value: &[u8], cas: Cas) -> bool {
         let old = self.live(key).cloned();
         let entry = match (mode, old) {
-            (StoreMode::Append, Some(old)) => Entry { value: [&old.value, value].concat(), cas, ..old },
-            (StoreMode::Prepend, Some(old)) => Entry { value: [value, &old.value].concat(), cas, ..old },
-            _ => Entry { flags, expiry, value: value.to_vec(), cas, stale_until_ms: None },
+            (StoreMode::Append, Some(old)) => Entry::new(old.flags, old.expiry, &[&old.value, value].concat(), cas),
+            (StoreMode::Prepend, Some(old)) => Entry::new(old.flags, old.expiry, &[value, &old.value].concat(), cas),
+            _ => Entry::new(flags, expiry, value, cas),
         };
         if mode == StoreMode::Set {
             self.hold_offs.remove(&key);
         }
-        self.put(key, entry)
+        self.put(key, entry, None)
     }
 
     pub fn expect_lease_set(&self, key: u8, token: LeaseToken) -> Expected {
         match self.token_holds(key, token) {
             true => Expected::Stored,
-            false if token.is_held() && self.stale(key).is_some() => Expected::StaleStored,
+            false if token.is_held() && self.is_deleted(key) => Expected::StaleStored,
             false => Expected::NotStored,
         }
     }
 
     pub fn refresh_stale(&mut self, key: u8, flags: u32, expiry: Expiry, value: &[u8]) {
         let entry = self.entries.get_mut(&key).expect("the model said there was one");
-        *entry = Entry { flags, expiry, value: value.to_vec(), cas: entry.cas, stale_until_ms: entry.stale_until_ms };
+        let stale_until_ms = entry.stale_until_ms;
+        *entry = Entry { stale_until_ms, ..Entry::new(flags, expiry, value, entry.cas) };
         self.advance(0);
     }
 
@@ -173,29 +401,23 @@ impl Model {
         let Some(entry) = self.live(key) else {
             return (Expected::NotFound, Vec::new());
         };
-        let text = String::from_utf8_lossy(&entry.value);
-        let digits = text.trim_end_matches(' ');
-        let number = match digits.bytes().all(|byte| byte.is_ascii_digit()) {
-            true => digits.parse::<u64>().ok(),
-            false => None,
-        };
-        let Some(number) = number else {
-            return (Expected::NotANumber, Vec::new());
-        };
-        let number = match direction {
-            Direction::Up => number.wrapping_add(delta),
-            Direction::Down => number.saturating_sub(delta),
-        };
-        let mut value = number.to_string();
-        while value.len() < entry.value.len() {
-            value.push(' ');
+        match counted(&entry.value, direction, delta) {
+            Some((number, value)) => (Expected::Number(number), value),
+            None => (Expected::NotANumber, Vec::new()),
         }
-        (Expected::Number(number), value.into_bytes())
     }
 
     pub fn count(&mut self, key: u8, value: Vec<u8>, cas: Cas) -> bool {
         let old = self.live(key).expect("the model said there was one").clone();
-        self.put(key, Entry { value, cas, ..old })
+        let entry = match value.len() == old.value.len() {
+            true => Entry { value, cas, ..old },
+            false => Entry::new(old.flags, old.expiry, &value, cas),
+        };
+        self.put(key, entry, None)
+    }
+
+    fn is_deleted(&self, key: u8) -> bool {
+        self.entries.get(&key).is_some_and(|entry| entry.stale_until_ms.is_some())
     }
 
     pub fn delete(&mut self, key: u8, hold_off_ms: u32) -> DeleteOutcome {
@@ -203,11 +425,15 @@ impl Model {
         let until_ms = self.now_ms + u64::from(hold_off_ms);
         let mark = self.hold_offs.entry(key).or_default();
         *mark = until_ms.max(*mark);
-        if self.live(key).is_none() {
+        if self.marked(key).is_none() {
             return DeleteOutcome::NotFound;
         }
+        if self.entries[&key].is_stub {
+            self.entries.remove(&key);
+            return DeleteOutcome::Deleted;
+        }
         let stale_until_ms = self.now_ms + u64::from(self.options.stale_ms);
-        let entry = self.entries.get_mut(&key).expect("it is live");
+        let entry = self.entries.get_mut(&key).expect("it is there");
         entry.stale_until_ms = Some(stale_until_ms);
         self.advance(0);
         DeleteOutcome::Deleted
@@ -218,12 +444,19 @@ impl Model {
         self.entries.remove(&key);
     }
 
-    fn put(&mut self, key: u8, entry: Entry) -> bool {
+    /// Says whether the unique is as it was chosen, or new and greater than those before it.
+    fn put(&mut self, key: u8, entry: Entry, chosen: Option<Cas>) -> bool {
         self.void(key);
         let cas = entry.cas;
-        let grows = self.entries.insert(key, entry).is_none_or(|old| old.cas.0 < cas.0);
+        self.entries.insert(key, entry);
         self.advance(0);
-        self.cas_seen.insert(cas.0) && grows
+        match chosen {
+            Some(chosen) => cas == chosen,
+            None => {
+                let grows = self.cas_greatest.insert(key, cas.0).is_none_or(|greatest| greatest < cas.0);
+                self.cas_seen.insert(cas.0) && grows
+            }
+        }
     }
 
     fn void(&mut self, key: u8) {
