@@ -62,9 +62,9 @@ def exchange(port: int, sent: bytes, chance: random.Random) -> bytes:
 
 
 def cas_of(port: int, key: bytes) -> int:
-    """The item's CAS unique; 1 if there is no item. For the item this is a get, as for anyone."""
-    answer = exchange(port, b"gets %s\r\n" % key, random.Random(0))
-    match = re.match(rb"VALUE \S+ \d+ \d+ (\d+)\r\n", answer)
+    """The item's CAS unique; 1 if there is no item. The item does not notice."""
+    answer = exchange(port, b"me %s\r\n" % key, random.Random(0))
+    match = re.match(rb"ME \S+ .*\bcas=(\d+)", answer)
     return int(match[1]) if match else 1
 
 
@@ -91,7 +91,7 @@ class Normaliser:
 
     def unique(self, cas: bytes) -> bytes:
         """CAS uniques by the order in which they are first seen: equal ones stay equal."""
-        return cas if cas in (b"0", b"77") else self.uniques.setdefault(cas, b"#%d" % len(self.uniques))
+        return cas if cas in (b"0", b"5", b"77") else self.uniques.setdefault(cas, b"#%d" % len(self.uniques))
 
     def meta_line(self, found: re.Match) -> bytes:
         """CAS uniques; seconds that a clock's tick may change."""
@@ -100,8 +100,8 @@ class Normaliser:
         return self.META_IDLE.sub(b"l~0", line)
 
     def debug_line(self, found: re.Match) -> bytes:
-        """As a meta line; slab class and size are each store's own, and for ours `me` is a fetch."""
-        return b"ME exp=%s la=%s cas=%s" % (near(found[1]), near(found[2]), self.unique(found[3]))
+        """As a meta line; slab class and size are each store's own."""
+        return b"ME exp=%s la=%s cas=%s fetch=%s" % (near(found[1]), near(found[2]), self.unique(found[3]), found[4])
 
 
 def near(seconds: bytes) -> bytes:

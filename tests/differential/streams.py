@@ -22,17 +22,22 @@ CAS_MARK = re.compile(rb"\{cas:(\w+)\}")
 BASE64_MARK = re.compile(rb"\{b:(\w+)\}")
 
 NAMES = ("a", "b", "c")
-# Keys that are counted with hold nothing that begins with white space or is empty: there memcached reads on, past the
-# value's end.
+# Keys that are counted with hold nothing that is all white space: there memcached reads on, past the value's end.
 NUMBER_NAMES = ("n", "o")
+# Keys that only meta commands name: to others an item that has no value yet, or a stale one, is there in memcached and
+# not in ours.
+MARKED_NAMES = ("s", "w")
 # Keys that are only ever named in base64: an item of memcached remembers which way its key came.
-BASE64_NAMES = ("x", "y", "z")
+BASE64_NAMES = ("e1", "e2", "e3")
 EXPTIMES = ("0", "0", "0", "100", "5000", "-1", "-100", "2592000", "4000000000", "2592001")
 NUMBERS = (
     "0", "1", "2", "7", "10", "99", "100", "4294967295", "4294967296", "18446744073709551615",
     "18446744073709551616", "-1", "+1", "1.5", "0x10", "x", "007",
 )  # fmt: skip
-NUMBER_VALUES = ("0", "5", "10", "99", "100", "18446744073709551615", "abc", "12a", "12345678901234567890123")
+NUMBER_VALUES = (
+    "0", "5", "10", "99", "100", "18446744073709551615", "abc", "12a", "12345678901234567890123", "12 x", "12  ", " 12",
+    "+5", "-5", "-0", "-18446744073709551611", "\t7", "7\r\n8", "",
+)  # fmt: skip
 VALUES = (
     *NUMBER_VALUES, "", " 12", "12 ", "a b\r\nc", "\r\n", "END\r\n",
     "x" * 100, ("y" * 998 + "\r\n") * 3,
@@ -40,12 +45,13 @@ VALUES = (
 META_FLAGS = {
     "mg": (
         "v", "c", "f", "h", "k", "l", "s", "t", "u", "q", "b", "Oxyz", "T100", "T0", "T-1", "C{cas:%s}", "C9", "E77",
+        "N30", "N0", "N100", "R30", "R-1", "R200",
     ),
     "ms": (
         "c", "k", "s", "q", "b", "Oxyz", "F7", "F4294967295", "T100", "T0", "T-1", "MS", "ME", "MA", "MP", "MR", "Ms",
-        "Me", "Ma", "Mp", "Mr", "MX", "M", "N100", "N0", "C{cas:%s}", "C9", "C0", "E77", "I",
+        "Me", "Ma", "Mp", "Mr", "MX", "M", "N100", "N0", "C{cas:%s}", "C9", "C0", "E77", "E5", "I",
     ),
-    "md": ("k", "q", "b", "Oxyz", "C{cas:%s}", "C9", "C0", "x", "I", "T100", "E77"),
+    "md": ("k", "q", "b", "Oxyz", "C{cas:%s}", "C9", "C0", "x", "I", "I", "T100", "E77", "E5"),
     "ma": (
         "v", "c", "t", "k", "q", "b", "Oxyz", "D1", "D10", "D18446744073709551615", "Dx", "J5", "Jx", "N0", "N100",
         "T100", "T0", "MI", "MD", "M+", "M-", "Mi", "Md", "Mincr", "MX", "C{cas:%s}", "C9", "E77",
@@ -138,14 +144,15 @@ def text_command(chance: random.Random) -> bytes:
     if verb == "touch":
         return f"touch {key} {exptime}{noreply}\r\n".encode()
     if verb == "flush_all":
-        return f"flush_all 1000000{noreply}\r\n".encode()
+        return f"flush_all 4000000000{noreply}\r\n".encode()
     return f"{verb}\r\n".encode()
 
 
 def meta_command(chance: random.Random) -> bytes:
     """A meta command with up to six flags, which may be strange ones or come twice."""
     verb = chance.choice(("mg", "mg", "mg", "ms", "ms", "ms", "md", "ma", "ma", "me"))
-    name = chance.choice({"ma": NUMBER_NAMES, "md": NAMES, "me": NUMBER_NAMES}.get(verb, NAMES + NUMBER_NAMES))
+    names = {"ma": NUMBER_NAMES, "md": NAMES}.get(verb, NAMES + NUMBER_NAMES)
+    name = chance.choice(names + MARKED_NAMES)
     flags = chance.sample(META_FLAGS[verb], min(len(META_FLAGS[verb]), chance.choice((0, 1, 1, 2, 3, 4, 6))))
     if chance.random() < 0.06:
         flags.append(chance.choice(STRANGE_FLAGS))
@@ -153,6 +160,11 @@ def meta_command(chance: random.Random) -> bytes:
     if "b" in flags and chance.random() < 0.9:
         name = chance.choice(BASE64_NAMES)
         key = f"{{b:{name}}}"
+    if verb != "ma" and name not in MARKED_NAMES + BASE64_NAMES:
+        flags = [flag for flag in flags if flag != "I" and (verb == "ms" or flag[0] != "N")]
+    if verb == "mg" and name in BASE64_NAMES:
+        # What memcached makes for an `mg` forgets that its key came in base64.
+        flags = [flag for flag in flags if flag[0] != "N"]
     flags = [flag % name if "%s" in flag else flag for flag in flags]
     tail = "".join(f" {flag}" for flag in flags)
     if verb == "ms":

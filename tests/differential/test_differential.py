@@ -8,10 +8,11 @@ conversations are held (default 400), `LOOKASIDE_SEED` the first. What may diffe
 
 import itertools
 import os
+import random
 
 import deviations
 import pytest
-from conversing import Conversation, normalised
+from conversing import Conversation, exchange, normalised
 from processes import Process, Server, answers, free_port
 from streams import conversation
 
@@ -20,6 +21,7 @@ SEED_FIRST = int(os.environ.get("LOOKASIDE_SEED", "1"))
 SEEDS_PER_TEST = 50
 
 MEMCACHED = os.environ.get("LOOKASIDE_MEMCACHED")
+UNIQUES_PASSED = 100
 SERVER_OPTIONS = ("-m", "64", "-t", "1")
 
 
@@ -33,6 +35,9 @@ class Pair:
         self.memcached = Process("memcached", command, log_dir)
         self.memcached.wait_ready(lambda: answers(self.memcached_port))
         self.ours = Server("server", log_dir)
+        # Uniques that conversations make up are lower than those of either server from here on.
+        for port in (self.memcached_port, self.ours.port):
+            exchange(port, b"set warm 0 0 1\r\nx\r\n" * UNIQUES_PASSED, random.Random(0))
         self.prefixes = (b"p%05d" % number for number in itertools.count())
 
     def stop(self) -> None:

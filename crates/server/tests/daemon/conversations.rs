@@ -1,6 +1,6 @@
 //! Bytes in any shape: whole, halved, one by one, ten thousand at once, and wrong.
 
-use crate::running_server::RunningServer;
+use crate::running_server::{Client, RunningServer};
 
 #[test]
 fn the_basic_verbs() {
@@ -238,5 +238,50 @@ fn the_meta_verbs_answer_as_memcached_1_6_45_does() {
         "HD\r\nVALUE foo 9 1\r\nx\r\nEND\r\nVA 1 kZm9v b\r\nx\r\n",
     );
     client.ask("mg nope q\r\nmg foo q v\r\nms foo 1 q\r\ny\r\nmd foo q\r\nmn\r\n", "VA 1\r\nx\r\nMN\r\n");
-    client.ask("mg foo N30 v\r\nmd foo I\r\n", "CLIENT_ERROR flag not supported\r\n".repeat(2));
+}
+
+#[test]
+fn one_client_wins_the_right_to_fill_and_plain_clients_see_nothing_meanwhile() {
+    let server = RunningServer::start(&[]);
+    let mut client = server.connect();
+    client.ask("mg foo N30 v t h u\r\nmg foo N30 v t h\r\n", "VA 0 t30 h0 W\r\n\r\nVA 0 t30 h0 Z\r\n\r\n");
+    client.ask(
+        "get foo\r\ntouch foo 9\r\nincr foo 1\r\nappend foo 0 0 1\r\nx\r\n",
+        "END\r\nNOT_FOUND\r\nNOT_FOUND\r\nNOT_STORED\r\n",
+    );
+    client.ask(
+        "ms foo 3 T100 E10\r\nold\r\nmg foo v c N30\r\nget foo\r\n",
+        "HD\r\nVA 3 c10\r\nold\r\nVALUE foo 0 3\r\nold\r\nEND\r\n",
+    );
+    client.ask("mg foo R101 t\r\nmg foo R101\r\nget foo\r\n", "HD t100 W\r\nHD Z\r\nVALUE foo 0 3\r\nold\r\nEND\r\n");
+    client.ask("md foo I C9\r\nmd foo I C10 T50 E20\r\nget foo\r\n", "EX\r\nHD\r\nEND\r\n");
+    client.ask("mg foo v c t\r\nmg foo v\r\n", "VA 3 c20 t50 X W\r\nold\r\nVA 3 Z X\r\nold\r\n");
+    // A unique that is too old still fills, but what it fills is as stale as it was.
+    client.ask("ms foo 5 C15 I E21\r\nolder\r\nmg foo v c t\r\n", "HD\r\nVA 5 c21 t50 Z X\r\nolder\r\n");
+    client
+        .ask("ms foo 3 C21\r\nnew\r\nmg foo v\r\nget foo\r\n", "HD\r\nVA 3\r\nnew\r\nVALUE foo 0 3\r\nnew\r\nEND\r\n");
+    assert_eq!((client.stat("delete_hits"), client.stat("lease_tokens")), (1, 0));
+}
+
+#[test]
+fn a_lease_and_a_mark_do_not_get_in_each_others_way() {
+    let server = RunningServer::start(&[]);
+    let mut client = server.connect();
+    let token = |client: &mut Client, stale: &str| {
+        client.send("lease-get foo\r\n");
+        let line = client.read_line();
+        let words: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!((words[0], words[4].parse()), ("LVALUE", Ok(stale.len())), "{line}");
+        client.expect(format!("{stale}\r\nEND\r\n"));
+        words[2].to_owned()
+    };
+    // A stub voids no lease; a mark as stale does, and shows the value as such.
+    let first = token(&mut client, "");
+    client.ask("mg foo N30\r\n", "HD W\r\n");
+    client.ask(format!("lease-set foo {first} 0 0 2\r\nv1\r\nget foo\r\n"), "STORED\r\nVALUE foo 0 2\r\nv1\r\nEND\r\n");
+    client.ask("md foo I\r\n", "HD\r\n");
+    let second = token(&mut client, "v1");
+    client.ask("md foo I\r\n", "HD\r\n");
+    client.ask(format!("lease-set foo {second} 0 0 2\r\nv2\r\nmg foo v\r\n"), "NOT_STORED\r\nVA 2 X W\r\nv1\r\n");
+    client.ask("add foo 0 0 2\r\nv3\r\nmg foo v\r\n", "STORED\r\nVA 2\r\nv3\r\n");
 }

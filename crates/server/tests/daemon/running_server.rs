@@ -142,6 +142,17 @@ impl Client {
         self.expect(expected);
     }
 
+    /// One line, without its end.
+    pub fn read_line(&mut self) -> String {
+        let mut line = Vec::new();
+        while !line.ends_with(b"\r\n") {
+            let mut byte = [0];
+            self.stream.read_exact(&mut byte).expect("the server answers");
+            line.push(byte[0]);
+        }
+        String::from_utf8(line).expect("the line is text").trim_end().to_owned()
+    }
+
     /// Everything up to the server's hanging up. A reset counts: the server may close with our bytes unread.
     pub fn read_to_end(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
