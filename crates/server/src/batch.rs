@@ -209,11 +209,11 @@ impl<'b> Batch<'b> {
             return;
         }
         let window_end = self.keys.len().min(self.key_next + PREFETCH_KEYS);
-        let window = &self.keys[self.key_next..window_end];
+        let window = &mut self.keys[self.key_next..window_end];
         if window.len() > 1 {
             let reader = service.store.reader(now);
             window.iter().for_each(|&key| reader.prefetch_index(key));
-            window.iter().for_each(|&key| reader.prefetch_item(key));
+            window.iter_mut().for_each(|key| *key = reader.prefetch_item(*key));
         }
         self.key_prefetched = window_end;
     }

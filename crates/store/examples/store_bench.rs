@@ -71,7 +71,7 @@ fn get_in_batches(store: &Store, keys: &[Key]) -> usize {
             hashed[place] = HashedKey::new(key);
             reader.prefetch_index(hashed[place]);
         }
-        hashed[..batch.len()].iter().for_each(|&key| reader.prefetch_item(key));
+        hashed[..batch.len()].iter_mut().for_each(|key| *key = reader.prefetch_item(*key));
         for &key in &hashed[..batch.len()] {
             // As a server does: the value is copied out.
             let mut reply = [0u8; 32];

@@ -22,7 +22,7 @@ impl Memory {
                 assert_eq!((header.usage.state(), header.usage.lane()), (State::Head, lane), "{head:?}");
                 let key = self.hashed_key(head);
                 assert_eq!(self.index.slot_of(&self.region, key, head), slot, "{head:?} lies where it is looked for");
-                let same_key = |other| (self.key(other, &self.header(other)) == key.key()).then_some(other);
+                let same_key = |other| (self.key(self.at(other), &self.header(other)) == key.key()).then_some(other);
                 assert_eq!(self.index.find(&self.region, key, same_key), Some((slot, head)), "a key is there once");
                 assert!(known.insert(head.0), "{head:?} is in the index once");
                 heads += 1;
@@ -38,7 +38,7 @@ impl Memory {
 
     fn audit_chain(&self, head: Handle, lane: usize, known: &mut BTreeSet<u32>) {
         let header = self.header(head);
-        let (mut next, value_bytes) = self.chain(head, &header);
+        let (mut next, value_bytes) = self.chain(self.at(head), &header);
         let mut bytes = header.value_bytes_here();
         while bytes < value_bytes {
             let usage = self.usage(next);

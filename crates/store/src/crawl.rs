@@ -25,10 +25,10 @@ impl Memory {
             }
             let lane = crawl.bucket & (self.stripes.len() - 1);
             let locked = Locked::new(self, lane, now);
-            for (_, head) in self.index.items_in(&self.region, crawl.bucket) {
-                let header = self.header(head);
-                if !header.is_stale() && !header.is_past(now) {
-                    show(locked.view(head, &header, now));
+            for (slot, head) in self.index.items_in(&self.region, crawl.bucket) {
+                let found = locked.found_in(slot, head);
+                if !found.header.is_stale() && !found.header.is_past(now) {
+                    show(locked.view(&found, now));
                 }
             }
             crawl.bucket += 1;

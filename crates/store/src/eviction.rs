@@ -147,7 +147,7 @@ impl Memory {
     /// Makes the chunks of an item that the index no longer knows the caller's own; all but the head go to `spoils`.
     pub fn take_apart(&self, head: Handle, header: &Header, spoils: &mut Vec<Handle>) {
         if header.is_chained() {
-            let (mut next, value_bytes) = self.chain(head, header);
+            let (mut next, value_bytes) = self.chain(self.at(head), header);
             let mut bytes_left = value_bytes - header.value_bytes_here();
             while bytes_left > 0 {
                 let (piece, after) = self.follower(next);
@@ -162,6 +162,7 @@ impl Memory {
 
     /// The key of an item whose stripe is locked.
     pub fn hashed_key(&self, head: Handle) -> HashedKey<'_> {
-        HashedKey::new(self.key(head, &self.header(head)))
+        let at = self.at(head);
+        HashedKey::new(self.key(at, &self.header_at(at)))
     }
 }

@@ -18,7 +18,7 @@ use crate::geometry::Geometry;
 use crate::record::Handle;
 use crate::region::Region;
 use crate::state::{PagesTaken, StateReader, StateWriter};
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 const SLOTS: usize = 8;
 pub(crate) const BUCKET_BYTES: usize = 64;
@@ -35,7 +35,7 @@ pub(crate) struct Index {
     /// The page of each run of buckets.
     directory: Box<[AtomicU32]>,
     buckets: AtomicUsize,
-    page_bytes: usize,
+    page_shift: u32,
     /// Buckets per page, as a power of two.
     run_bits: u32,
     stripe_bits: u32,
@@ -52,7 +52,7 @@ impl Index {
         Index {
             directory: (0..geometry.pages).map(|_| AtomicU32::new(0)).collect(),
             buckets: AtomicUsize::new(1 << run_bits.max(geometry.stripe_bits)),
-            page_bytes: geometry.page_bytes,
+            page_shift: geometry.page_bytes.ilog2(),
             run_bits,
             stripe_bits: geometry.stripe_bits,
         }
@@ -81,6 +81,7 @@ impl Index {
     }
 
     /// How many buckets there are.
+    #[inline]
     pub fn buckets(&self) -> usize {
         self.buckets.load(Ordering::Acquire)
     }
@@ -101,17 +102,28 @@ impl Index {
     }
 
     /// Asks for both lines of a key.
+    #[inline]
     pub fn prefetch(&self, region: &Region, key: HashedKey<'_>) {
         self.homes(key, self.buckets()).into_iter().for_each(|bucket| region.prefetch(self.at(bucket)));
     }
 
-    /// Handles under the key's tag, as far as can be seen without the lock.
-    pub fn guess(&self, region: &Region, key: HashedKey<'_>) -> Option<Handle> {
-        let tag = key.tag();
+    /// The first slot with the key's tag, and its item, as far as can be seen without the lock.
+    #[inline]
+    pub fn guess(&self, region: &Region, key: HashedKey<'_>) -> Option<(SlotAt, Handle)> {
         self.homes(key, self.buckets()).into_iter().find_map(|bucket| {
-            let line = region.line(self.at(bucket));
-            line.iter().map(|slot| slot.load(Ordering::Relaxed)).find(|&slot| tag_of(slot) == tag).map(handle_of)
+            let at = self.at(bucket);
+            let line = region.line(at);
+            let place = places_of(line, key.tag()).next()?;
+            Some((SlotAt(at + 8 * place), handle_of(line[place].load(Ordering::Relaxed))))
         })
+    }
+
+    /// The item in the slot that was guessed, if it still has the key's tag. The stripe is locked.
+    #[inline]
+    pub fn at_guess(&self, region: &Region, key: HashedKey<'_>) -> Option<(SlotAt, Handle)> {
+        let at = key.guess()?;
+        let slot = load(region, at);
+        (tag_of(slot) == key.tag()).then_some((at, handle_of(slot)))
     }
 
     /// The slot and item with the key's tag that `is_it` recognizes.
@@ -122,20 +134,14 @@ impl Index {
         key: HashedKey<'_>,
         mut is_it: impl FnMut(Handle) -> Option<T>,
     ) -> Option<(SlotAt, T)> {
-        let tag = key.tag();
-        for bucket in self.homes(key, self.buckets()) {
+        self.homes(key, self.buckets()).into_iter().find_map(|bucket| {
             let at = self.at(bucket);
-            for (place, slot) in region.line(at).iter().enumerate() {
-                let slot = slot.load(Ordering::Relaxed);
-                if tag_of(slot) == tag
-                    && slot != 0
-                    && let Some(item) = is_it(handle_of(slot))
-                {
-                    return Some((SlotAt(at + 8 * place), item));
-                }
-            }
-        }
-        None
+            let line = region.line(at);
+            places_of(line, key.tag()).find_map(|place| {
+                let item = is_it(handle_of(line[place].load(Ordering::Relaxed)))?;
+                Some((SlotAt(at + 8 * place), item))
+            })
+        })
     }
 
     /// The slot of an item that is in the index.
@@ -255,17 +261,20 @@ impl Index {
         (first, usize::from(first.is_some()) + empty.count())
     }
 
+    #[inline]
     fn homes(&self, key: HashedKey<'_>, count: usize) -> [usize; 2] {
         hashes(key, self.stripe_bits).map(|hash| bucket_of(hash, count))
     }
 
+    #[inline]
     fn at(&self, bucket: usize) -> usize {
         let page = self.directory[bucket >> self.run_bits].load(Ordering::Acquire) as usize;
-        page * self.page_bytes + (bucket & ((1 << self.run_bits) - 1)) * BUCKET_BYTES
+        (page << self.page_shift) + (bucket & ((1 << self.run_bits) - 1)) * BUCKET_BYTES
     }
 }
 
 /// The bits that choose the key's two buckets: both end in the number of its stripe.
+#[inline]
 pub(crate) fn hashes(key: HashedKey<'_>, stripe_bits: u32) -> [usize; 2] {
     let first = key.hash();
     let stripe_mask = (1 << stripe_bits) - 1;
@@ -275,12 +284,28 @@ pub(crate) fn hashes(key: HashedKey<'_>, stripe_bits: u32) -> [usize; 2] {
 }
 
 /// The bucket of a hash when there are `count` of them.
+#[inline]
 fn bucket_of(hash: usize, count: usize) -> usize {
     let half = 1 << count.ilog2();
     let bucket = hash & (2 * half - 1);
     if bucket < count { bucket } else { bucket - half }
 }
 
+/// The places of the slots under a tag. All eight are compared before the first branch, which would be a bad guess.
+#[inline]
+fn places_of(line: &[AtomicU64; SLOTS], tag: u32) -> impl Iterator<Item = usize> + use<> {
+    let mut places = 0u32;
+    for (place, slot) in line.iter().enumerate() {
+        places |= u32::from(tag_of(slot.load(Ordering::Relaxed)) == tag) << place;
+    }
+    std::iter::from_fn(move || {
+        let place = places.trailing_zeros() as usize;
+        places &= places.wrapping_sub(1);
+        (place < SLOTS).then_some(place)
+    })
+}
+
+#[inline]
 fn load(region: &Region, at: SlotAt) -> u64 {
     region.long_word(at.0).load(Ordering::Relaxed)
 }
@@ -289,10 +314,12 @@ fn slot(key: HashedKey<'_>, handle: Handle) -> u64 {
     u64::from(key.tag()) << 32 | u64::from(handle.0)
 }
 
+#[inline]
 fn tag_of(slot: u64) -> u32 {
     (slot >> 32) as u32
 }
 
+#[inline]
 fn handle_of(slot: u64) -> Handle {
     Handle(slot as u32)
 }

@@ -4,36 +4,55 @@
 //! Absent: a secret in the hash. Whoever can send commands can slow a server down in simpler ways than by crafting
 //! keys that collide; and two keys of one hash only share a lease and a hold-off, which errs towards refusal.
 
+use crate::index::SlotAt;
+
 /// A key and its hash: computed once, used for the stripe, the index line and the tag.
 #[derive(Clone, Copy, Debug)]
 pub struct HashedKey<'a> {
     key: &'a [u8],
     hash: u64,
+    guess: Option<SlotAt>,
 }
 
 impl<'a> HashedKey<'a> {
     /// Hashes `key`, which must be 1 to 250 bytes.
     pub fn new(key: &'a [u8]) -> Self {
         debug_assert!(!key.is_empty() && key.len() <= lookaside_protocol::KEY_BYTES_MAX);
-        HashedKey { key, hash: rapidhash::v3::rapidhash_v3(key) }
+        HashedKey { key, hash: rapidhash::v3::rapidhash_v3(key), guess: None }
     }
 
     /// The key itself.
+    #[inline]
     pub fn key(&self) -> &'a [u8] {
         self.key
     }
 
+    /// The same key, with the slot of the index in which a prefetch has seen its tag.
+    #[inline]
+    pub(crate) fn with_guess(self, guess: Option<SlotAt>) -> Self {
+        HashedKey { guess, ..self }
+    }
+
+    /// Where to look first. It may be out of date.
+    #[inline]
+    pub(crate) fn guess(&self) -> Option<SlotAt> {
+        self.guess
+    }
+
     /// All of the hash: who is who in the tables of leases and hold-offs; its low bits choose the bucket.
+    #[inline]
     pub(crate) fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// The top 24 bits: what is compared in the index before a key is.
+    /// The top 24 bits: what is compared in the index before a key is. Never 0, which is the tag of an empty slot.
+    #[inline]
     pub(crate) fn tag(&self) -> u32 {
-        (self.hash >> 40) as u32
+        ((self.hash >> 40) as u32).max(1)
     }
 
     /// The low bits: which of `1 << stripe_bits` stripes.
+    #[inline]
     pub(crate) fn stripe(&self, stripe_bits: u32) -> usize {
         self.hash as usize & ((1 << stripe_bits) - 1)
     }

@@ -235,6 +235,7 @@ impl Store {
         self.memory.audit();
     }
 
+    #[inline]
     fn stripe(&self, key: HashedKey<'_>, now: Now) -> Locked<'_> {
         Locked::new(&self.memory, key.stripe(self.memory.geometry.stripe_bits), now)
     }
@@ -242,6 +243,7 @@ impl Store {
 
 impl Reader<'_> {
     /// Asks the processor for the index lines of `key`. First pass over a batch.
+    #[inline]
     pub fn prefetch_index(&self, key: HashedKey<'_>) {
         let memory = &self.store.memory;
         region::prefetch_for_writing(&memory.stripes[key.stripe(memory.geometry.stripe_bits)]);
@@ -249,18 +251,23 @@ impl Reader<'_> {
     }
 
     /// Asks the processor for the item that the index names. Second pass over a batch. No lock is taken: what is seen may
-    /// be out of date, and then the wrong line is fetched.
-    pub fn prefetch_item(&self, key: HashedKey<'_>) {
+    /// be out of date, and then the wrong line is fetched. The key that is returned knows where it was seen, so that its
+    /// look-up in this store is shorter.
+    #[inline]
+    #[must_use]
+    pub fn prefetch_item<'k>(&self, key: HashedKey<'k>) -> HashedKey<'k> {
         /// As far as a header, a key and a small value reach.
         const LINES_BYTES: [usize; 2] = [0, 64];
         let memory = &self.store.memory;
-        let guess = memory.index.guess(&memory.region, key).and_then(|handle| memory.guess_at(handle));
-        if let Some(at) = guess {
+        let Some((slot, handle)) = memory.index.guess(&memory.region, key) else { return key };
+        if let Some(at) = memory.guess_at(handle) {
             LINES_BYTES.into_iter().for_each(|line| memory.region.prefetch(at + line));
         }
+        key.with_guess(Some(slot))
     }
 
     /// Shows the live item under `key` to `render`; `None` when there is none. Third pass over a batch.
+    #[inline]
     pub fn get<R>(&self, key: HashedKey<'_>, render: impl FnOnce(ItemView<'_>) -> R) -> Option<R> {
         self.store.stripe(key, self.now).get(key, None, self.now, render)
     }

@@ -26,7 +26,7 @@ impl Locked<'_> {
             Some(found) => found,
             None => self.vivify(key, terms.vivify?, terms.cas_new, now)?,
         };
-        let marks = self.memory.marks(found.handle, &found.header);
+        let marks = self.memory.marks(found.at, &found.header);
         let expiry_before = found.header.expiry();
         let is_free = !marks.has(Marks::WON);
         let is_near = terms.recache.is_some_and(|recache| {
@@ -59,12 +59,12 @@ impl Locked<'_> {
     fn mark_won(&mut self, key: HashedKey<'_>, found: Found, marks: Marks, now: Now) -> Option<Found> {
         let marks = marks.with(Marks::WON);
         if found.header.is_extended() {
-            self.memory.set_marks(found.handle, &found.header, marks);
+            self.memory.set_marks(found.at, &found.header, marks);
             return Some(found);
         }
-        let cas = Some(self.cas(found.handle, &found.header));
+        let cas = Some(self.cas(found.at, &found.header));
         let value = self.value_of(&found);
-        let flags = self.memory.flags(found.handle, &found.header);
+        let flags = self.memory.flags(found.at, &found.header);
         let (extension, usage) = (Some(Extension { marks, cas }), Some(found.header.usage));
         let content = Content { extension, usage, ..Content::live(flags, found.header.expiry(), &value) };
         // Without room the old item may have been evicted in the search for some.
@@ -77,7 +77,7 @@ impl Locked<'_> {
     pub(crate) fn delete_on(&mut self, key: HashedKey<'_>, terms: &DeleteTerms, now: Now) -> DeleteOnOutcome {
         let found = self.find_marked(key, now);
         if let (Some(found), Some(expected)) = (found, terms.cas_compare)
-            && self.cas(found.handle, &found.header) != expected
+            && self.cas(found.at, &found.header) != expected
         {
             return DeleteOnOutcome::Exists;
         }
@@ -90,7 +90,7 @@ impl Locked<'_> {
             return DeleteOnOutcome::Deleted;
         }
         let value = if terms.empties { Vec::new() } else { self.value_of(&found) };
-        let flags = if terms.empties { 0 } else { self.memory.flags(found.handle, &found.header) };
+        let flags = if terms.empties { 0 } else { self.memory.flags(found.at, &found.header) };
         let expiry_else = if terms.empties { Expiry::Never } else { found.header.expiry() };
         let marks = if terms.invalidates { Marks::STALE } else { Marks::NONE };
         let is_extended = terms.invalidates || terms.cas_new.is_some();
@@ -139,7 +139,7 @@ impl Locked<'_> {
         if self.value_bytes_of(&found) == 0 {
             return CountOutcome::Counted { outcome: ArithmeticOutcome::NotANumber, expiry: [before; 2] };
         }
-        if terms.cas_compare.is_some_and(|expected| expected != self.cas(found.handle, &found.header)) {
+        if terms.cas_compare.is_some_and(|expected| expected != self.cas(found.at, &found.header)) {
             return CountOutcome::Exists;
         }
         let outcome = self.count(key, &found, direction, delta, terms.cas_new, now);
@@ -176,7 +176,7 @@ impl Locked<'_> {
         now: Now,
     ) -> ArithmeticOutcome {
         let value_bytes = self.value_bytes_of(found);
-        let value = self.value(found.handle, &found.header);
+        let value = self.value(found);
         let number = match value.in_one_piece() {
             Some(value) => Number::parse(value),
             None => Number::parse(&value.to_vec()),
@@ -187,7 +187,7 @@ impl Locked<'_> {
         let number = number.counted(direction, delta);
         let rendered = Number::render(number, value_bytes);
         let stays_in_place = rendered.bytes().len() == value_bytes;
-        let marks = self.memory.marks(found.handle, &found.header);
+        let marks = self.memory.marks(found.at, &found.header);
         let extension = match stays_in_place && marks != Marks::NONE {
             true => Some(Extension { marks, cas }),
             false => chosen(cas),
@@ -197,7 +197,7 @@ impl Locked<'_> {
         let content = Content {
             extension,
             usage: stays_in_place.then_some(usage),
-            ..Content::live(self.memory.flags(found.handle, &found.header), found.header.expiry(), rendered.bytes())
+            ..Content::live(self.memory.flags(found.at, &found.header), found.header.expiry(), rendered.bytes())
         };
         match self.place(key, &content, now) {
             Ok(cas) => ArithmeticOutcome::Number(number, cas),

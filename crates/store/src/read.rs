@@ -2,13 +2,14 @@
 
 use crate::item::Value;
 use crate::marks::Marks;
-use crate::record::{self, CLOCK_MAX, Handle, Header};
+use crate::record::{self, CLOCK_MAX};
 use crate::stripe::{Found, Locked};
 use crate::{Expiry, HashedKey, ItemView, LeaseGet, Now};
 use lookaside_protocol::LeaseToken;
 
 impl Locked<'_> {
     /// Shows the live item, if there is one; gives it a new expiry, if there is one.
+    #[inline]
     pub(crate) fn get<R>(
         &mut self,
         key: HashedKey<'_>,
@@ -32,20 +33,21 @@ impl Locked<'_> {
             None => self.stripe.counters.lease_hot_misses += 1,
         }
         // A stub has nothing to show.
-        let stale = found.filter(|found| !self.memory.marks(found.handle, &found.header).has(Marks::STUB));
+        let stale = found.filter(|found| !self.memory.marks(found.at, &found.header).has(Marks::STUB));
         self.stripe.counters.stale_hits += u64::from(stale.is_some());
-        let stale = stale.map(|found| self.view(found.handle, &found.header, now));
+        let stale = stale.map(|found| self.view(&found, now));
         render(LeaseGet::Miss { token: token.unwrap_or(LeaseToken::HOT_MISS), stale })
     }
 
     /// Notes that the item was asked for; the view tells how it was before. A hot item is not written to: its clock is
     /// full, and the second in which it was asked for last is the same.
+    #[inline(always)]
     pub(crate) fn visit(&mut self, found: Found, expiry: Option<Expiry>, now: Now) -> ItemView<'_> {
         let memory = self.memory;
         let before = found.header.usage;
         let after = before.accessed(now).fetched().with_clock((before.clock() + 1).min(CLOCK_MAX));
         if after != before {
-            memory.set_usage(found.handle, after);
+            memory.set_usage_at(found.at, after);
         }
         self.show(found, expiry, now)
     }
@@ -57,30 +59,32 @@ impl Locked<'_> {
             memory.set_expiry(found.handle, record::expiry_s(expiry));
             memory.begin_timer(&mut self.stripe, found.handle, now);
         }
-        let view = self.view(found.handle, &found.header, now);
+        let view = self.view(&found, now);
         ItemView { expiry: expiry.unwrap_or(view.expiry), ..view }
     }
 
     /// An item of this stripe as it is shown.
-    pub(crate) fn view(&self, handle: Handle, header: &Header, now: Now) -> ItemView<'_> {
-        let memory = self.memory;
+    #[inline(always)]
+    pub(crate) fn view(&self, found: &Found, now: Now) -> ItemView<'_> {
+        let header = &found.header;
         ItemView {
-            key: memory.key(handle, header),
-            flags: memory.flags(handle, header),
-            cas: self.cas(handle, header),
+            key: self.memory.key(found.at, header),
+            flags: self.memory.flags(found.at, header),
+            cas: self.cas(found.at, header),
             expiry: header.expiry(),
             last_access_age_s: if header.is_stale() { 0 } else { header.usage.access_age_s(now) },
             fetched: header.usage.is_fetched(),
-            value: self.value(handle, header),
+            value: self.value(found),
         }
     }
 
     /// The value of an item of this stripe.
-    pub(crate) fn value(&self, handle: Handle, header: &Header) -> Value<'_> {
-        let first = self.memory.value_here(handle, header);
-        match header.is_chained() {
+    #[inline(always)]
+    pub(crate) fn value(&self, found: &Found) -> Value<'_> {
+        let first = self.memory.value_here(found.at, &found.header);
+        match found.header.is_chained() {
             true => {
-                let (next, value_bytes) = self.memory.chain(handle, header);
+                let (next, value_bytes) = self.memory.chain(found.at, &found.header);
                 Value::chained(first, self.memory, next, value_bytes - first.len())
             }
             false => Value::whole(first),

@@ -237,7 +237,12 @@ impl Memory {
     }
 
     pub fn set_usage(&self, handle: Handle, usage: Usage) {
-        self.region.word(self.at(handle) + 12).store(usage.0, Relaxed);
+        self.set_usage_at(self.at(handle), usage);
+    }
+
+    #[inline]
+    pub fn set_usage_at(&self, at: usize, usage: Usage) {
+        self.region.word(at + 12).store(usage.0, Relaxed);
     }
 
     /// Changes the usage unless somebody else just did.
@@ -263,15 +268,15 @@ impl Memory {
         self.header_at(self.at(handle))
     }
 
-    fn header_at(&self, at: usize) -> Header {
+    #[inline]
+    pub fn header_at(&self, at: usize) -> Header {
         let [sequence, expiry_s, shape, usage] = self.region.header(at).each_ref().map(|word| word.load(Relaxed));
         Header { sequence, expiry_s, shape, usage: Usage(usage) }
     }
 
-    /// The header of the item at `handle`, if that is the item of `key`.
+    /// The header of the item at `at`, if that is the item of `key`.
     #[inline]
-    pub fn header_if(&self, handle: Handle, key: &[u8]) -> Option<Header> {
-        let at = self.at(handle);
+    pub fn header_if(&self, at: usize, key: &[u8]) -> Option<Header> {
         let header = self.header_at(at);
         let is_it = header.key_bytes() == key.len() && self.region.bytes(at + header.key_at(), key.len()) == key;
         is_it.then_some(header)
@@ -289,52 +294,55 @@ impl Memory {
         self.region.word(self.at(handle) + 4).store(expiry_s, Relaxed);
     }
 
-    pub fn key(&self, handle: Handle, header: &Header) -> &[u8] {
-        self.region.bytes(self.at(handle) + header.key_at(), header.key_bytes())
+    #[inline]
+    pub fn key(&self, at: usize, header: &Header) -> &[u8] {
+        self.region.bytes(at + header.key_at(), header.key_bytes())
     }
 
-    pub fn flags(&self, handle: Handle, header: &Header) -> u32 {
+    #[inline]
+    pub fn flags(&self, at: usize, header: &Header) -> u32 {
         match header.has_flags() {
-            true => self.region.word(self.at(handle) + HEADER_BYTES).load(Relaxed),
+            true => self.region.word(at + HEADER_BYTES).load(Relaxed),
             false => 0,
         }
     }
 
     /// The marks that an item bears.
-    pub fn marks(&self, handle: Handle, header: &Header) -> Marks {
+    pub fn marks(&self, at: usize, header: &Header) -> Marks {
         match header.is_extended() {
-            true => Marks(self.region.word(self.at(handle) + header.extension_at()).load(Relaxed)),
+            true => Marks(self.region.word(at + header.extension_at()).load(Relaxed)),
             false => Marks::NONE,
         }
     }
 
     /// Changes the marks of an item that is extended.
-    pub fn set_marks(&self, handle: Handle, header: &Header, marks: Marks) {
+    pub fn set_marks(&self, at: usize, header: &Header, marks: Marks) {
         debug_assert!(header.is_extended());
-        self.region.word(self.at(handle) + header.extension_at()).store(marks.0, Relaxed);
+        self.region.word(at + header.extension_at()).store(marks.0, Relaxed);
     }
 
     /// The CAS unique that an item was given, if it does not follow from its header.
-    pub fn given_cas(&self, handle: Handle, header: &Header) -> Option<u64> {
-        let at = self.at(handle) + header.extension_at();
+    pub fn given_cas(&self, at: usize, header: &Header) -> Option<u64> {
+        let at = at + header.extension_at();
         let half = |at| u64::from(self.region.word(at).load(Relaxed));
         header.is_extended().then(|| half(at + 4) | half(at + 8) << 32)
     }
 
-    pub fn set_given_cas(&self, handle: Handle, header: &Header, cas: u64) {
-        let at = self.at(handle) + header.extension_at();
+    pub fn set_given_cas(&self, at: usize, header: &Header, cas: u64) {
+        let at = at + header.extension_at();
         self.region.word(at + 4).store(cas as u32, Relaxed);
         self.region.word(at + 8).store((cas >> 32) as u32, Relaxed);
     }
 
     /// The value, or its first piece.
-    pub fn value_here(&self, handle: Handle, header: &Header) -> &[u8] {
-        self.region.bytes(self.at(handle) + header.value_at(), header.value_bytes_here())
+    #[inline]
+    pub fn value_here(&self, at: usize, header: &Header) -> &[u8] {
+        self.region.bytes(at + header.value_at(), header.value_bytes_here())
     }
 
     /// The first follower of an item that is chained, and the bytes of the whole value.
-    pub fn chain(&self, handle: Handle, header: &Header) -> (Handle, usize) {
-        let at = self.at(handle) + header.chain_at();
+    pub fn chain(&self, at: usize, header: &Header) -> (Handle, usize) {
+        let at = at + header.chain_at();
         let next = self.region.word(at).load(Relaxed);
         (Handle(next), self.region.word(at + 4).load(Relaxed) as usize)
     }

@@ -41,6 +41,8 @@ pub(crate) struct NoRoom;
 pub(crate) struct Found {
     pub slot: SlotAt,
     pub handle: Handle,
+    /// Where in the region it begins.
+    pub at: usize,
     pub header: Header,
 }
 
@@ -166,6 +168,7 @@ pub(crate) struct Locked<'s> {
 
 impl<'s> Locked<'s> {
     /// Waits for the stripe; then carries out a flush and timers that are due. Every verb begins with it.
+    #[inline]
     pub fn new(memory: &'s Memory, lane: usize, now: Now) -> Locked<'s> {
         let mut locked = Locked { memory, stripe: lock(&memory.stripes[lane].0) };
         if now.unix_ms >= locked.stripe.due_ms {
@@ -174,6 +177,7 @@ impl<'s> Locked<'s> {
         locked
     }
 
+    #[cold]
     fn do_what_is_due(&mut self, now: Now) {
         if self.stripe.flushes.take_due(now) {
             self.flush();
@@ -185,6 +189,7 @@ impl<'s> Locked<'s> {
     }
 
     /// The item of `key`, live or stale. One whose time has come is dropped.
+    #[inline(always)]
     pub fn find(&mut self, key: HashedKey<'_>, now: Now) -> Option<Found> {
         let found = self.look_up(key)?;
         if found.header.is_past(now) {
@@ -196,6 +201,7 @@ impl<'s> Locked<'s> {
     }
 
     /// The live item of `key`, for verbs that know no marks.
+    #[inline(always)]
     pub fn find_live(&mut self, key: HashedKey<'_>, now: Now) -> Option<Found> {
         self.find(key, now).filter(|found| self.is_live(found))
     }
@@ -206,16 +212,32 @@ impl<'s> Locked<'s> {
     }
 
     /// Whether a get may see it.
+    #[inline(always)]
     pub fn is_live(&self, found: &Found) -> bool {
-        !found.header.is_stale() && !self.memory.marks(found.handle, &found.header).hide()
+        !found.header.is_stale() && !self.memory.marks(found.at, &found.header).hide()
     }
 
     /// The item of `key`, whatever its time.
+    #[inline(always)]
     pub fn look_up(&self, key: HashedKey<'_>) -> Option<Found> {
-        let memory = self.memory;
-        let is_it = |handle| Some((handle, memory.header_if(handle, key.key())?));
-        let (slot, (handle, header)) = memory.index.find(&memory.region, key, is_it)?;
-        Some(Found { slot, handle, header })
+        let (memory, index, region) = (self.memory, &self.memory.index, &self.memory.region);
+        if let Some((slot, handle)) = index.at_guess(region, key) {
+            let at = memory.at(handle);
+            if let Some(header) = memory.header_if(at, key.key()) {
+                return Some(Found { slot, handle, at, header });
+            }
+        }
+        let is_it = |handle| {
+            let at = memory.at(handle);
+            Some((handle, at, memory.header_if(at, key.key())?))
+        };
+        let (slot, (handle, at, header)) = index.find(region, key, is_it)?;
+        Some(Found { slot, handle, at, header })
+    }
+
+    /// The item that a slot of this stripe names.
+    pub fn found_in(&self, slot: SlotAt, handle: Handle) -> Found {
+        Found { slot, handle, at: self.memory.at(handle), header: self.memory.header(handle) }
     }
 
     /// Takes an item out.
@@ -235,7 +257,7 @@ impl<'s> Locked<'s> {
     /// Puts `content` under `key`, in place of whatever was there. Without room, the old item stays.
     pub fn place(&mut self, key: HashedKey<'_>, content: &Content<'_>, now: Now) -> Result<Cas, NoRoom> {
         let (handle, header) = self.build(key, content, now)?;
-        let cas = self.cas(handle, &header);
+        let cas = self.cas(self.memory.at(handle), &header);
         // Looked up only now: the old item may have been evicted to make room for the new one.
         match self.look_up(key) {
             Some(old) => {
@@ -262,8 +284,8 @@ impl<'s> Locked<'s> {
     }
 
     /// The CAS unique of a live item. It grows with each store, and stripes never share one; unless a client chose it.
-    pub fn cas(&self, handle: Handle, header: &Header) -> Cas {
-        match self.memory.given_cas(handle, header) {
+    pub fn cas(&self, at: usize, header: &Header) -> Cas {
+        match self.memory.given_cas(at, header) {
             Some(given) => Cas(given),
             None => self.own_cas(header),
         }
@@ -313,8 +335,9 @@ impl<'s> Locked<'s> {
         }
         memory.write_head(head, &header, content.flags, key.key(), content.value);
         if let Some(extension) = content.extension {
-            memory.set_marks(head, &header, extension.marks);
-            memory.set_given_cas(head, &header, extension.cas.unwrap_or(self.own_cas(&header)).0);
+            let at = memory.at(head);
+            memory.set_marks(at, &header, extension.marks);
+            memory.set_given_cas(at, &header, extension.cas.unwrap_or(self.own_cas(&header)).0);
         }
         Ok((head, header))
     }
@@ -362,7 +385,7 @@ impl<'s> Locked<'s> {
         };
         let coldest = index.candidates(region, key).max_by_key(|&(_, handle)| coldness(handle));
         let (slot, handle) = coldest.expect("full buckets have items");
-        self.drop_item(Found { slot, handle, header: memory.header(handle) });
+        self.drop_item(self.found_in(slot, handle));
         self.stripe.counters.evictions += 1;
         slot
     }
@@ -371,7 +394,7 @@ impl<'s> Locked<'s> {
     pub fn flush(&mut self) {
         let memory = self.memory;
         for (slot, handle) in memory.index.items_of(&memory.region, self.stripe.lane) {
-            self.drop_item(Found { slot, handle, header: memory.header(handle) });
+            self.drop_item(self.found_in(slot, handle));
         }
         self.clear_wheel();
         self.stripe.leases.clear();

@@ -21,7 +21,7 @@ impl Locked<'_> {
             (StoreMode::Add, None) if self.is_held_off(key, now) => return StoreOutcome::NotStored,
             (StoreMode::Set | StoreMode::Add, _) => {}
             (StoreMode::Cas(_), None) => return StoreOutcome::NotFound,
-            (StoreMode::Cas(unique), Some(found)) if self.cas(found.handle, &found.header) != unique => {
+            (StoreMode::Cas(unique), Some(found)) if self.cas(found.at, &found.header) != unique => {
                 return StoreOutcome::Exists;
             }
             (StoreMode::Cas(_) | StoreMode::Replace, Some(_)) => {}
@@ -48,7 +48,7 @@ impl Locked<'_> {
             Content { extension: chosen(terms.cas_new), ..Content::live(item.flags, item.expiry, item.value) };
         let content = match (mode, found) {
             (StoreMode::Append | StoreMode::Prepend, Some(found)) => {
-                return match terms.cas_compare.is_none_or(|unique| self.cas(found.handle, &found.header) == unique) {
+                return match terms.cas_compare.is_none_or(|unique| self.cas(found.at, &found.header) == unique) {
                     true => self.concatenate(key, found, mode, item.value, terms.cas_new, now),
                     false => (StoreOutcome::Exists, value_bytes),
                 };
@@ -75,8 +75,8 @@ impl Locked<'_> {
 
     /// The marks of an item that is stored under this unique; `None` if it may not be.
     fn compared(&self, unique: Cas, found: &Found, terms: &StoreTerms) -> Option<Marks> {
-        let present = self.cas(found.handle, &found.header);
-        let old_marks = self.memory.marks(found.handle, &found.header);
+        let present = self.cas(found.at, &found.header);
+        let old_marks = self.memory.marks(found.at, &found.header);
         match unique.0.cmp(&present.0) {
             // To memcached 0 is no unique.
             _ if unique == Cas(0) => None,
@@ -142,7 +142,7 @@ impl Locked<'_> {
     /// What was an item's value is a stale one from now on, if such are kept. A stub has none.
     pub(crate) fn remove(&mut self, found: Found, now: Now) {
         match self.memory.stale_ms {
-            _ if self.memory.marks(found.handle, &found.header).has(Marks::STUB) => self.drop_item(found),
+            _ if self.memory.marks(found.at, &found.header).has(Marks::STUB) => self.drop_item(found),
             0 => self.drop_item(found),
             stale_ms => self.make_stale(found, now.unix_ms.saturating_add(stale_ms), now),
         }
@@ -196,7 +196,7 @@ impl Locked<'_> {
         }
         let old = self.value_of(&found);
         let value = if mode == StoreMode::Append { [&old, piece].concat() } else { [piece, &old].concat() };
-        let flags = self.memory.flags(found.handle, &found.header);
+        let flags = self.memory.flags(found.at, &found.header);
         let content = Content { extension: chosen(cas), ..Content::live(flags, found.header.expiry(), &value) };
         self.stripe.leases.void(key.hash());
         match self.place(key, &content, now) {
@@ -209,11 +209,11 @@ impl Locked<'_> {
     }
 
     pub(crate) fn value_of(&self, found: &Found) -> Vec<u8> {
-        self.value(found.handle, &found.header).to_vec()
+        self.value(found).to_vec()
     }
 
     pub(crate) fn value_bytes_of(&self, found: &Found) -> usize {
-        self.value(found.handle, &found.header).value_bytes()
+        self.value(found).value_bytes()
     }
 }
 
