@@ -30,8 +30,13 @@ const SPARE_SLOTS: usize = 2;
 /// So many further items may move to make room for one.
 const MOVES_MAX: usize = 2;
 
+/// How many stores this process has had.
+static STORES: AtomicU32 = AtomicU32::new(0);
+
 /// The directory of buckets. They themselves lie in the region.
 pub(crate) struct Index {
+    /// No other store of this process has this number.
+    store: u32,
     /// The page of each run of buckets.
     directory: Box<[AtomicU32]>,
     buckets: AtomicUsize,
@@ -50,6 +55,7 @@ impl Index {
     pub fn new(geometry: &Geometry) -> Index {
         let run_bits = (geometry.page_bytes / BUCKET_BYTES).ilog2();
         Index {
+            store: STORES.fetch_add(1, Ordering::Relaxed),
             directory: (0..geometry.pages).map(|_| AtomicU32::new(0)).collect(),
             buckets: AtomicUsize::new(1 << run_bits.max(geometry.stripe_bits)),
             page_shift: geometry.page_bytes.ilog2(),
@@ -107,21 +113,22 @@ impl Index {
         self.homes(key, self.buckets()).into_iter().for_each(|bucket| region.prefetch(self.at(bucket)));
     }
 
-    /// The first slot with the key's tag, and its item, as far as can be seen without the lock.
+    /// The first slot with the key's tag, noted in the key, and its item, as far as can be seen without the lock.
     #[inline]
-    pub fn guess(&self, region: &Region, key: HashedKey<'_>) -> Option<(SlotAt, Handle)> {
+    pub fn guess<'k>(&self, region: &Region, key: HashedKey<'k>) -> Option<(HashedKey<'k>, Handle)> {
         self.homes(key, self.buckets()).into_iter().find_map(|bucket| {
             let at = self.at(bucket);
             let line = region.line(at);
             let place = places_of(line, key.tag()).next()?;
-            Some((SlotAt(at + 8 * place), handle_of(line[place].load(Ordering::Relaxed))))
+            let guessed = key.with_guess(self.store, SlotAt(at + 8 * place));
+            Some((guessed, handle_of(line[place].load(Ordering::Relaxed))))
         })
     }
 
     /// The item in the slot that was guessed, if it still has the key's tag. The stripe is locked.
     #[inline]
     pub fn at_guess(&self, region: &Region, key: HashedKey<'_>) -> Option<(SlotAt, Handle)> {
-        let at = key.guess()?;
+        let at = key.guess(self.store)?;
         let slot = load(region, at);
         (tag_of(slot) == key.tag()).then_some((at, handle_of(slot)))
     }

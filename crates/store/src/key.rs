@@ -6,12 +6,19 @@
 
 use crate::index::SlotAt;
 
+/// Where a prefetch has seen a key's tag. It may be out of date, and says nothing to another store.
+#[derive(Clone, Copy, Debug)]
+struct Guess {
+    store: u32,
+    slot: SlotAt,
+}
+
 /// A key and its hash: computed once, used for the stripe, the index line and the tag.
 #[derive(Clone, Copy, Debug)]
 pub struct HashedKey<'a> {
     key: &'a [u8],
     hash: u64,
-    guess: Option<SlotAt>,
+    guess: Option<Guess>,
 }
 
 impl<'a> HashedKey<'a> {
@@ -27,16 +34,16 @@ impl<'a> HashedKey<'a> {
         self.key
     }
 
-    /// The same key, with the slot of the index in which a prefetch has seen its tag.
+    /// The same key, with the slot in which a prefetch has seen its tag in this store's index.
     #[inline]
-    pub(crate) fn with_guess(self, guess: Option<SlotAt>) -> Self {
-        HashedKey { guess, ..self }
+    pub(crate) fn with_guess(self, store: u32, slot: SlotAt) -> Self {
+        HashedKey { guess: Some(Guess { store, slot }), ..self }
     }
 
-    /// Where to look first. It may be out of date.
+    /// Where to look first in this store's index: a slot that the key could lie in.
     #[inline]
-    pub(crate) fn guess(&self) -> Option<SlotAt> {
-        self.guess
+    pub(crate) fn guess(&self, store: u32) -> Option<SlotAt> {
+        self.guess.filter(|guess| guess.store == store).map(|guess| guess.slot)
     }
 
     /// All of the hash: who is who in the tables of leases and hold-offs; its low bits choose the bucket.

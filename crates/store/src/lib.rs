@@ -252,18 +252,18 @@ impl Reader<'_> {
 
     /// Asks the processor for the item that the index names. Second pass over a batch. No lock is taken: what is seen may
     /// be out of date, and then the wrong line is fetched. The key that is returned knows where it was seen, so that its
-    /// look-up in this store is shorter.
+    /// look-up is shorter.
     #[inline]
     #[must_use]
     pub fn prefetch_item<'k>(&self, key: HashedKey<'k>) -> HashedKey<'k> {
         /// As far as a header, a key and a small value reach.
         const LINES_BYTES: [usize; 2] = [0, 64];
         let memory = &self.store.memory;
-        let Some((slot, handle)) = memory.index.guess(&memory.region, key) else { return key };
+        let Some((key, handle)) = memory.index.guess(&memory.region, key) else { return key };
         if let Some(at) = memory.guess_at(handle) {
             LINES_BYTES.into_iter().for_each(|line| memory.region.prefetch(at + line));
         }
-        key.with_guess(Some(slot))
+        key
     }
 
     /// Shows the live item under `key` to `render`; `None` when there is none. Third pass over a batch.

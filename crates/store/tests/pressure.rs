@@ -42,6 +42,42 @@ fn check(key: u64, pieces: Vec<u8>) {
     assert_eq!(pieces, value(key, pieces.len()), "key {key}");
 }
 
+/// What a prefetch has seen is out of date as soon as others write: the look-up must not believe it.
+#[test]
+fn a_guess_that_is_out_of_date_misleads_nobody() {
+    const KEYS: u64 = 3_000;
+    let (store, other) = (store(1 << 20, |_| {}), store(1 << 20, |_| {}));
+    let names: Vec<String> = (0..2 * KEYS).map(|number| format!("key:{number}")).collect();
+    let put = |store: &Store, number: u64, length: usize| {
+        set(store, &names[number as usize], &value(number, length), Expiry::Never, at_ms(0));
+    };
+    let look = |store: &Store, key| store.reader(at_ms(0)).get(key, |item| item.value.to_vec());
+    (0..KEYS).for_each(|number| put(&store, number, 20));
+    let reader = store.reader(at_ms(0));
+    let guessed: Vec<_> = names.iter().map(|name| reader.prefetch_item(HashedKey::new(name.as_bytes()))).collect();
+    // A third goes, a third moves to larger chunks, and as many others come as make the index grow and items move.
+    for number in 0..KEYS {
+        match number % 3 {
+            0 => drop(store.delete(HashedKey::new(names[number as usize].as_bytes()), 0, at_ms(0))),
+            1 => put(&store, number, 40),
+            _ => {}
+        }
+    }
+    (KEYS..2 * KEYS).for_each(|number| put(&store, number, 30));
+    let mut hits = 0;
+    for (number, &key) in (0..).zip(&guessed) {
+        let plain = look(&store, HashedKey::new(key.key()));
+        assert_eq!(look(&store, key), plain, "{number}");
+        assert_eq!(look(&other, key), None, "{number} was never in the other store");
+        hits += u64::from(plain.is_some_and(|found| {
+            check(number, found);
+            true
+        }));
+    }
+    assert!(hits > KEYS, "most are still there: {hits}");
+    store.audit();
+}
+
 /// One thread's part of the crowd: every verb, keys that all threads share, sizes from nothing to many pieces.
 fn crowd(store: &Store, thread: u64, steps: u64, clock_ms: &AtomicU64) {
     for step in 0..steps {
