@@ -20,6 +20,11 @@ impl Clock {
         Clock { started: Now { unix_ms: since_epoch.as_millis() as u64 }, started_at: Instant::now() }
     }
 
+    /// The same clock, set forward if it was behind `earliest` when it was started.
+    pub fn not_before(self, earliest: Now) -> Clock {
+        Clock { started: self.started.max(earliest), ..self }
+    }
+
     /// The present moment.
     pub fn now(&self) -> Now {
         Now { unix_ms: self.started.unix_ms + self.started_at.elapsed().as_millis() as u64 }
@@ -39,6 +44,14 @@ impl Clock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn is_never_behind_an_earlier_life() {
+        let clock = Clock::start();
+        let ahead = Now { unix_ms: clock.now().unix_ms + 30_000 };
+        assert!(clock.not_before(ahead).now() >= ahead);
+        assert!(clock.not_before(Now { unix_ms: 7 }).now() < ahead);
+    }
 
     #[test]
     fn never_goes_back() {

@@ -8,13 +8,14 @@ use crate::roster::Roster;
 use crate::statistics::Baseline;
 use crate::tls::certificates::Certificates;
 use crate::tls::options::TlsOptions;
+use crate::warm_restart::{self, Warmth};
 use crate::worker::{Desk, Worker};
 use crate::{Arguments, Clock, Security, Service, addresses, limits};
 use anyhow::Context;
 use lookaside_store::{Options, Store};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use rustix::rand::{GetRandomFlags, getrandom};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use std::io::Write;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -34,6 +35,8 @@ pub(crate) struct Daemon {
     pub(crate) options: Options,
     pub(crate) clock: Clock,
     pub(crate) store: Store,
+    /// There if the store outlives the process.
+    pub(crate) warmth: Option<Warmth>,
     pub(crate) desks: Vec<Desk>,
     pub(crate) connections_total: AtomicU64,
     pub(crate) connections_rejected: AtomicU64,
@@ -77,8 +80,12 @@ impl Daemon {
     }
 }
 
-/// Runs the server until SIGINT or SIGTERM. An error means that it could not start.
+/// Runs the server until SIGINT, SIGTERM or SIGUSR1. An error means that it could not start, or not keep its items.
 pub fn run(arguments: Arguments) -> anyhow::Result<()> {
+    if let Some(name) = &arguments.forget {
+        println!("{}", warm_restart::forget(name)?);
+        return Ok(());
+    }
     if let Some(refusal) = arguments.compatible.refusal() {
         anyhow::bail!(refusal);
     }
@@ -87,29 +94,40 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
     }
     let (signals, stop) = catch_signals().context("cannot make a pipe for signals")?;
     let daemon = build(arguments, stop)?;
-    let listeners = open_listeners(&daemon)?;
-    let workers = build_workers(&daemon)?;
+    let outcome = serve(&daemon, &signals);
+    // Also when the port was taken: the items are not to be lost for that.
+    let saved = warm_restart::save(daemon.store, daemon.clock);
+    outcome.and(saved)?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// Opens the ports, and runs the threads until a signal comes.
+fn serve(daemon: &Daemon, signals: &Signals) -> anyhow::Result<()> {
+    let listeners = open_listeners(daemon)?;
+    let workers = build_workers(daemon)?;
     daemon.listening.get_or_init(|| listening(&listeners, &workers));
     let _pid_file = daemon.arguments.pid_path.as_deref().map(PidFile::write).transpose()?;
     std::thread::scope(|scope| {
-        for (number, worker) in workers.into_iter().enumerate() {
-            let thread = std::thread::Builder::new().name(format!("worker-{number}"));
-            thread.spawn_scoped(scope, || worker.run()).context("cannot start a worker thread")?;
-        }
-        announce(&daemon, &listeners)?;
-        let outcome = accept_until_signal(&daemon, &listeners, &signals);
+        let accept = || {
+            for (number, worker) in workers.into_iter().enumerate() {
+                let thread = std::thread::Builder::new().name(format!("worker-{number}"));
+                thread.spawn_scoped(scope, || worker.run()).context("cannot start a worker thread")?;
+            }
+            announce(daemon, &listeners)?;
+            accept_until_signal(daemon, &listeners, signals).context("cannot accept connections")
+        };
+        let outcome = accept();
         daemon.desks.iter().for_each(Desk::stop);
-        outcome.context("cannot accept connections")
-    })?;
-    tracing::info!("stopped");
-    Ok(())
+        outcome
+    })
 }
 
 /// The signals, and the end of the pipe that stops the process.
 fn catch_signals() -> std::io::Result<(Signals, UnixStream)> {
     let ((stop, stop_in), (reload, reload_in)) = (UnixStream::pair()?, UnixStream::pair()?);
     reload.set_nonblocking(true)?;
-    for signal in [SIGINT, SIGTERM] {
+    for signal in [SIGINT, SIGTERM, SIGUSR1] {
         signal_hook::low_level::pipe::register(signal, stop_in.try_clone()?)?;
     }
     signal_hook::low_level::pipe::register(SIGHUP, reload_in)?;
@@ -142,13 +160,16 @@ fn build(arguments: Arguments, stop: UnixStream) -> anyhow::Result<Daemon> {
     let clock = Clock::start();
     let certificates = read_certificates(&arguments, clock)?;
     let options = arguments.store_options(random_seed()?);
-    let store = Store::new(options.clone()).context("cannot make the store (see -m and -I)")?;
     let desks = (0..arguments.threads_count()).map(|_| Desk::new()).collect::<Result<_, _>>();
+    let desks = desks.context("cannot make the workers' eventfds")?;
+    // Last of all that can fail: a store that was taken up must be saved.
+    let (store, warmth, clock) = warm_restart::open(&arguments, options.clone(), clock)?;
     Ok(Daemon {
         options,
         clock,
         store,
-        desks: desks.context("cannot make the workers' eventfds")?,
+        warmth,
+        desks,
         connections_total: AtomicU64::new(0),
         roster: Roster::new(arguments.connections_max),
         listening: OnceLock::new(),

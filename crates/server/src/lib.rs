@@ -41,6 +41,7 @@ mod session;
 mod statistics;
 mod tls;
 mod udp;
+mod warm_restart;
 mod worker;
 
 pub use batch::{Batch, PREFETCH_KEYS, Progress, Remainder};

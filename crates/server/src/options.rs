@@ -7,7 +7,7 @@ pub use compatible::Compatible;
 pub use listen::{Listen, Security};
 
 use clap::{ArgAction, Parser};
-use lookaside_store::Options;
+use lookaside_store::{Options, RegionName};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -17,10 +17,12 @@ Examples:
   lookaside-server -p 0                         any free port; the log says which
   lookaside-server -Z -o ssl_chain_cert=server.pem,ssl_key=server.key -l 10.0.0.7,notls:127.0.0.1
   lookaside-server --lease-interval 0.5 --stale-seconds 2
+  lookaside-server -m 4096 --warm-restart main  items outlive a restart, say for an upgrade
+  lookaside-server --forget main                gives that memory back
 
 Unlike memcached, a server without -l listens on 127.0.0.1 only.
 With MEMCACHED_PORT_FILENAME set, the ports are written to that file once they are open.
-Exit status: 0 after SIGINT or SIGTERM, 1 if the server cannot start, 2 for a bad command line.";
+Exit status: 0 after SIGINT, SIGTERM or SIGUSR1, 1 if the server cannot start, 2 for a bad command line.";
 
 /// The options of `lookaside-server`.
 #[derive(Clone, Debug, Parser)]
@@ -116,6 +118,19 @@ pub struct Arguments {
     #[arg(long)]
     pub lease_interval_outlasts_delete: bool,
 
+    /// Keep all items in shared memory of this name at the end, for the next server with this name and the same -m; by
+    /// default nothing outlives the server. Deletes that are sent while no server runs must be sent again before it is read
+    #[arg(long, value_name = "NAME", value_parser = parse_region_name)]
+    pub warm_restart: Option<RegionName>,
+
+    /// As --warm-restart, with FILE for a name: no file is made
+    #[arg(short = 'e', long, value_name = "FILE", conflicts_with = "warm_restart", value_parser = parse_region_name)]
+    pub memory_file: Option<RegionName>,
+
+    /// Remove what a server with --warm-restart NAME has left behind, and end; no server may be using it
+    #[arg(long, value_name = "NAME", exclusive = true, value_parser = parse_region_name)]
+    pub forget: Option<RegionName>,
+
     /// What memcached has and this server does not need.
     #[command(flatten)]
     pub compatible: Compatible,
@@ -140,6 +155,11 @@ impl Arguments {
         self.compatible.idle_timeout_s().unwrap_or(self.idle_timeout)
     }
 
+    /// The region that outlives the server, if one is to.
+    pub fn region_name(&self) -> Option<&RegionName> {
+        self.warm_restart.as_ref().or(self.memory_file.as_ref())
+    }
+
     /// How many workers there will be.
     pub fn threads_count(&self) -> usize {
         let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get());
@@ -150,6 +170,10 @@ impl Arguments {
     pub fn addresses(&self, port: u16) -> anyhow::Result<Vec<Listen>> {
         listen::addresses(&self.listen, port)
     }
+}
+
+fn parse_region_name(text: &str) -> Result<RegionName, String> {
+    RegionName::new(text).ok_or_else(|| "a name has 1 to 1024 bytes and no control characters".to_string())
 }
 
 fn parse_mode(text: &str) -> Result<u32, String> {
@@ -257,6 +281,20 @@ mod tests {
         let arguments = parse(&["--lease-interval", "0.25", "--stale-seconds", "1.5"]).expect("fractions");
         let options = arguments.store_options(0);
         assert_eq!((options.lease_interval_ms, options.stale_ms), (250, 1500));
+    }
+
+    #[test]
+    fn a_region_is_named_in_two_ways_and_forgotten_alone() {
+        for named in [&["--warm-restart", "main"][..], &["-e", "main"], &["--memory-file=main"]] {
+            let arguments = parse(named).expect("a name");
+            assert_eq!(arguments.region_name().map(RegionName::as_str), Some("main"), "{named:?}");
+        }
+        assert_eq!(parse(&["--forget", "main"]).expect("a name").region_name(), None);
+        assert_eq!(parse(&[]).expect("no argument is needed").region_name(), None);
+        let contradictions = [&["-e", "a", "--warm-restart", "b"][..], &["--forget", "a", "-m", "64"]];
+        for bad in contradictions.into_iter().chain([&["--warm-restart", ""][..], &["--warm-restart", "a\nb"]]) {
+            assert!(parse(bad).is_err(), "{bad:?}");
+        }
     }
 
     #[test]

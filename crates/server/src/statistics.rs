@@ -134,6 +134,10 @@ impl Daemon {
         told.add("accepting_conns", 1);
         told.add("threads", self.desks.len());
         store_stats(&totals.store, &baseline.store, &mut told);
+        if let Some(warmth) = &self.warmth {
+            told.add("warm_restart_items", warmth.items);
+            told.add("warm_restart_attach_ms", warmth.attach_ms);
+        }
         told.render(names::GENERAL, out);
     }
 
@@ -159,6 +163,12 @@ impl Daemon {
         told.add("lru_crawler", if self.crawls.load(Ordering::Relaxed) { "yes" } else { "no" });
         if let Some(certificates) = &self.certificates {
             tls_settings(&certificates.options, &mut told);
+        }
+        if let Some(warmth) = &self.warmth {
+            told.add(
+                if arguments.memory_file.is_some() { "memory_file" } else { "warm_restart" },
+                warmth.name.as_str(),
+            );
         }
         told.add("lease_interval_ms", self.options.lease_interval_ms);
         told.add("lease_interval_outlasts_delete", self.options.lease_interval_outlasts_delete);

@@ -50,9 +50,6 @@ pub struct Compatible {
     /// No watch
     #[arg(short = 'W', long)]
     disable_watch: bool,
-    /// A file for item memory
-    #[arg(short = 'e', long, value_name = "FILE")]
-    memory_file: Option<String>,
     /// NAPI ids
     #[arg(short = 'N', long, value_name = "COUNT")]
     napi_ids: Option<u32>,
@@ -117,7 +114,6 @@ impl Compatible {
             (self.protocol.is_some(), "-B", "the text and meta protocols are served"),
             (self.disable_dumping, "-X", "there is nothing to dump keys with"),
             (self.disable_watch, "-W", "there is no watch"),
-            (self.memory_file.is_some(), "-e", "the store lives in memory only"),
             (self.napi_ids.is_some(), "-N", "connections go to the thread that has the fewest"),
         ];
         let short = given.into_iter().filter(|(is_given, ..)| *is_given);

@@ -71,6 +71,17 @@ fn flip(region: &Region, at: usize) {
     region.word(at & !3).fetch_xor(1 << (at % 32), Relaxed);
 }
 
+/// Counted in pages for items, with and without a region.
+#[test]
+fn what_a_region_needs_beside_the_items_is_little() {
+    for (mebibytes, per_mille_max) in [(16, 15), (64, 5), (1024, 2), (64 << 10, 2)] {
+        let options = Options { memory_bytes_max: mebibytes << 20, ..Options::default() };
+        let pages = |is_kept| Store::geometry(&options, is_kept).expect("the options are fine").pages;
+        let (plain, kept) = (pages(false), pages(true));
+        assert!((plain - kept) * 1000 <= plain * per_mille_max, "{mebibytes} MiB: {kept} of {plain} pages");
+    }
+}
+
 #[test]
 fn an_untouched_region_is_warm_and_sound() {
     let scratch = Scratch::new();
