@@ -1,4 +1,5 @@
-//! The commands of one server's operator: `slabs`, `lru`, `lru_crawler`, `cache_memlimit`, `shutdown`, `refresh_certs`.
+//! The commands of one server's operator: `slabs`, `lru`, `lru_crawler`, `cache_memlimit`, `shutdown`, `refresh_certs`,
+//! `watch`.
 //!
 //! They are no part of the protocol that a router passes on: to the parser they are unknown verbs, and the session asks
 //! here before it refuses one. No path of a request leads through this file.
@@ -6,8 +7,10 @@
 //! memcached tunes its slabs, its LRU and its crawler with them. The store here tunes itself, so what is well formed is
 //! answered as memcached answers it and changes nothing; the settings that `stats settings` would show stay as they are.
 //!
-//! Absent: `watch`, `extstore`, and the listings of `lru_crawler metadump`: the store cannot walk its keys while it
+//! Absent: `extstore`, and the listings of `lru_crawler metadump`: the store cannot walk its keys while it
 //! serves. They are unknown commands.
+
+use crate::watch;
 
 /// memcached refuses a memory limit below this, in megabytes.
 const MEMORY_MEGABYTES_MIN: u64 = 8;
@@ -41,12 +44,15 @@ pub(crate) enum Answer {
     Crawler(bool),
     /// Read the certificates anew, if there are any.
     RefreshCertificates,
+    /// Make the connection a watcher of these kinds of events.
+    Watch(u8),
 }
 
 impl<'a> Order<'a> {
     /// The order that a line is, if it is one.
     pub(crate) fn read(line: &'a [u8]) -> Option<Order<'a>> {
-        const VERBS: [&str; 6] = ["slabs", "lru", "lru_crawler", "cache_memlimit", "shutdown", "refresh_certs"];
+        const VERBS: [&str; 7] =
+            ["slabs", "lru", "lru_crawler", "cache_memlimit", "shutdown", "refresh_certs", "watch"];
         let line = std::str::from_utf8(line).ok()?;
         let verb = line.split_whitespace().next().filter(|_| !line.starts_with(char::is_whitespace))?;
         VERBS.contains(&verb).then_some(Order { line })
@@ -54,7 +60,9 @@ impl<'a> Order<'a> {
 
     /// Whether its sender wants no answer.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.line.split_whitespace().next_back() == Some("noreply")
+        // memcached answers a `watch` always: to it this is a kind of events that it does not know.
+        let is_watch = self.line.starts_with("watch");
+        self.line.split_whitespace().next_back() == Some("noreply") && !is_watch
     }
 
     /// What memcached would say, or what is to be done. `crawls` is whether the crawler is on.
@@ -72,6 +80,10 @@ impl<'a> Order<'a> {
                 Err(_) => Answer::Line(UNKNOWN),
             },
             ["shutdown", ..] => Answer::ShutDown,
+            ["watch", ref kinds @ ..] => match watch::kinds_of(kinds.iter().copied()) {
+                Some(kinds) => Answer::Watch(kinds),
+                None => Answer::Line(UNKNOWN),
+            },
             ["refresh_certs", ..] => Answer::RefreshCertificates,
             _ => Answer::Line(UNKNOWN),
         }

@@ -168,6 +168,15 @@ impl Connection {
         }
     }
 
+    /// Passes over what has come; false at the connection's end.
+    pub(crate) fn is_listening(&mut self) -> bool {
+        let received = match &mut self.tls {
+            None => receive(&self.socket, &mut [0; 4096]),
+            Some(tls) => tls.receive(&self.socket, &mut Vec::new(), READ_BYTES_MAX, &mut Happened::default()),
+        };
+        received != Received::Gone
+    }
+
     /// Says that nothing more will come, where the protocol below has a word for that.
     pub(crate) fn farewell(&mut self) {
         if let Some(tls) = &mut self.tls {

@@ -1,5 +1,6 @@
 //! The daemon put together: store, ports, workers, signals.
 
+use crate::attention::{Escaped, kind};
 use crate::background::{self, PidFile};
 use crate::listener::{Listener, Signals, accept_until_signal, local_address, open_tcp, open_udp, open_unix};
 use crate::log::Log;
@@ -9,10 +10,11 @@ use crate::statistics::Baseline;
 use crate::tls::certificates::Certificates;
 use crate::tls::options::TlsOptions;
 use crate::warm_restart::{self, Warmth};
+use crate::watch::Watchers;
 use crate::worker::{Desk, Worker};
-use crate::{Arguments, Clock, Security, Service, addresses, limits};
+use crate::{Arguments, Attention, Clock, Security, Service, addresses, limits};
 use anyhow::Context;
-use lookaside_store::{Options, Store};
+use lookaside_store::{Evicted, Expiry, Now, Options, Store};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use rustix::rand::{GetRandomFlags, getrandom};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
@@ -48,6 +50,9 @@ pub(crate) struct Daemon {
     pub(crate) certificates: Option<Certificates>,
     pub(crate) log: Log,
     pub(crate) roster: Roster,
+    pub(crate) watchers: Watchers,
+    /// Whoever evicts notes it here.
+    pub(crate) evictions: Arc<Attention>,
     /// What listens: descriptor and address, as memcached writes it.
     pub(crate) listening: OnceLock<Vec<(RawFd, String)>>,
     /// What `lru_crawler` has been told; there is no crawler.
@@ -76,7 +81,8 @@ impl Daemon {
 
     /// Connections that clients hold at present.
     pub(crate) fn connections_open(&self) -> usize {
-        self.desks.iter().map(|desk| desk.connections_open.load(Ordering::Relaxed)).sum()
+        let served: usize = self.desks.iter().map(|desk| desk.connections_open.load(Ordering::Relaxed)).sum();
+        served + self.watchers.count.load(Ordering::Relaxed)
     }
 }
 
@@ -114,11 +120,14 @@ fn serve(daemon: &Daemon, signals: &Signals) -> anyhow::Result<()> {
                 let thread = std::thread::Builder::new().name(format!("worker-{number}"));
                 thread.spawn_scoped(scope, || worker.run()).context("cannot start a worker thread")?;
             }
+            let thread = std::thread::Builder::new().name("watchers".to_string());
+            thread.spawn_scoped(scope, || daemon.watchers.run(daemon)).context("cannot start the watchers' thread")?;
             announce(daemon, &listeners)?;
             accept_until_signal(daemon, &listeners, signals).context("cannot accept connections")
         };
         let outcome = accept();
         daemon.desks.iter().for_each(Desk::stop);
+        daemon.watchers.stop();
         outcome
     })
 }
@@ -160,10 +169,22 @@ fn build(arguments: Arguments, stop: UnixStream) -> anyhow::Result<Daemon> {
     let clock = Clock::start();
     let certificates = read_certificates(&arguments, clock)?;
     let options = arguments.store_options(random_seed()?);
-    let desks = (0..arguments.threads_count()).map(|_| Desk::new()).collect::<Result<_, _>>();
+    let desks = (0..arguments.threads_count()).map(|_| Desk::new()).collect::<Result<Vec<_>, _>>();
     let desks = desks.context("cannot make the workers' eventfds")?;
+    for desk in &desks {
+        let Some(delimiter) = arguments.prefix_delimiter else { continue };
+        desk.attention.set_delimiter(delimiter);
+        desk.attention.give(kind::PREFIXES, kind::PREFIXES);
+    }
     // Last of all that can fail: a store that was taken up must be saved.
     let (store, warmth, clock) = warm_restart::open(&arguments, options.clone(), clock)?;
+    let evictions = Arc::new(Attention::new());
+    let noted = Arc::clone(&evictions);
+    store.on_eviction(Box::new(move |evicted, now| {
+        if noted.is_given_to(kind::EVICTIONS) {
+            noted.push(kind::EVICTIONS, eviction_line(evicted, now), now);
+        }
+    }));
     Ok(Daemon {
         options,
         clock,
@@ -172,6 +193,8 @@ fn build(arguments: Arguments, stop: UnixStream) -> anyhow::Result<Daemon> {
         desks,
         connections_total: AtomicU64::new(0),
         roster: Roster::new(arguments.connections_max),
+        watchers: Watchers::default(),
+        evictions,
         listening: OnceLock::new(),
         connections_rejected: AtomicU64::new(0),
         baseline: Mutex::default(),
@@ -183,6 +206,17 @@ fn build(arguments: Arguments, stop: UnixStream) -> anyhow::Result<Daemon> {
         crawls: AtomicBool::new(true),
         stop,
     })
+}
+
+/// As memcached tells of it. A `ttl` of -1 is an item that would not have expired.
+fn eviction_line(evicted: &Evicted<'_>, now: Now) -> String {
+    let (key, fetched) = (Escaped(evicted.key), if evicted.was_fetched { "yes" } else { "no" });
+    let ttl = match evicted.expiry {
+        Expiry::At { unix_s } => i64::from(unix_s) - (now.unix_ms / 1000) as i64,
+        _ => -1,
+    };
+    let (idle_s, value_bytes) = (evicted.idle_s, evicted.value_bytes);
+    format!("type=eviction key={key} fetch={fetched} ttl={ttl} la={idle_s} clsid=1 size={value_bytes}")
 }
 
 fn read_certificates(arguments: &Arguments, clock: Clock) -> anyhow::Result<Option<Certificates>> {
@@ -209,7 +243,13 @@ fn build_workers(daemon: &Daemon) -> anyhow::Result<Vec<Worker<'_>>> {
     }
     let workers = daemon.desks.iter().zip(udp_ports).map(|(desk, ports)| {
         let limits = limits(&daemon.options);
-        let service = Service { store: &daemon.store, counters: &desk.counters, limits, process: daemon };
+        let service = Service {
+            store: &daemon.store,
+            counters: &desk.counters,
+            attention: &desk.attention,
+            limits,
+            process: daemon,
+        };
         Worker::new(daemon, service, desk, daemon.clock, ports)
     });
     workers.collect::<Result<_, _>>().context("cannot make the workers' epolls")

@@ -9,11 +9,13 @@
 //! Absent on purpose: sockets and clocks. The counters follow memcached's: a get of ten keys is ten `cmd_get`.
 
 use crate::administration::{Answer, Order};
+use crate::attention::{Event, kind};
 use crate::{Service, meta, render};
 use lookaside_protocol::text::refusal;
 use lookaside_protocol::{Command, Direction, Operation, Request, StoreMode};
 use lookaside_store::{
-    ArithmeticOutcome, DeleteOutcome, Expiry, HashedKey, LeaseGet, LeaseSetOutcome, NewItem, Now, Reader, StoreOutcome,
+    ArithmeticOutcome, DeleteOutcome, Expiry, HashedKey, ItemView, LeaseGet, LeaseSetOutcome, NewItem, Now, Reader,
+    StoreOutcome,
 };
 
 pub(crate) const OUT_OF_MEMORY: &str = "SERVER_ERROR out of memory storing object";
@@ -36,8 +38,14 @@ pub(crate) fn retrieve(
     let reader = service.store.reader(now);
     let mut answered = 0;
     let mut hits = 0;
+    let is_watched = service.attention.is_given_to(kind::FETCHERS | kind::PREFIXES);
     for &key in keys {
-        hits += u64::from(retrieve_one(&reader, operation, key, now, out));
+        let value_bytes = retrieve_one(&reader, operation, key, now, out);
+        hits += u64::from(value_bytes.is_some());
+        if is_watched {
+            let is_counted = matches!(operation, Operation::Get { .. });
+            service.attention.tell(Event::Fetched { key: key.key(), value_bytes, is_counted }, now);
+        }
         answered += 1;
         if out.len() >= reply_bytes_max {
             break;
@@ -55,32 +63,34 @@ pub(crate) fn retrieve(
     answered
 }
 
-/// Answers one key; says whether it was a hit.
+/// Answers one key; a hit's value has so many bytes.
 fn retrieve_one(
     reader: &Reader<'_>,
     operation: &Operation<&[u8]>,
     key: HashedKey<'_>,
     now: Now,
     out: &mut Vec<u8>,
-) -> bool {
+) -> Option<usize> {
     match *operation {
-        Operation::Get { cas } => reader.get(key, |item| render::value(&item, cas, out)).is_some(),
+        Operation::Get { cas } => reader.get(key, |item| render_value(&item, cas, out)),
         Operation::GetAndTouch { exptime, cas } => {
             let expiry = Expiry::from_exptime(exptime, now);
-            reader.get_and_touch(key, expiry, |item| render::value(&item, cas, out)).is_some()
+            reader.get_and_touch(key, expiry, |item| render_value(&item, cas, out))
         }
         Operation::LeaseGet => reader.lease_get(key, |answer| match answer {
-            LeaseGet::Hit(item) => {
-                render::value(&item, false, out);
-                true
-            }
+            LeaseGet::Hit(item) => Some(render_value(&item, false, out)),
             LeaseGet::Miss { token, stale } => {
                 render::lease(key.key(), token, stale.as_ref(), out);
-                false
+                None
             }
         }),
         _ => unreachable!("the parser puts only get verbs into a retrieval"),
     }
+}
+
+fn render_value(item: &ItemView<'_>, cas: bool, out: &mut Vec<u8>) -> usize {
+    render::value(item, cas, out);
+    item.value.value_bytes()
 }
 
 /// Carries out any other command. `key` is the request's key, hashed, for commands that have one.
@@ -135,6 +145,14 @@ pub(crate) fn order(service: &Service<'_>, order: &Order<'_>, out: &mut Vec<u8>)
         },
         Answer::ShutDown if process.shut_down() => return true,
         Answer::ShutDown => "SERVER_ERROR: shutdown not enabled",
+        Answer::Watch(kinds) => match process.refuses_watchers() {
+            Some(refusal) => refusal,
+            None if service.attention.want(kinds) => {
+                render::line(b"OK", out);
+                return true;
+            }
+            None => "ERROR",
+        },
         Answer::RefreshCertificates => match process.refresh_certificates() {
             Ok(()) => "OK",
             Err(why) => {
@@ -169,12 +187,16 @@ fn single(service: &Service<'_>, request: &Request<&[u8]>, key: HashedKey<'_>, n
     let line = match request.operation {
         Operation::Store { mode, flags, exptime, value } => {
             let item = NewItem { flags, expiry: Expiry::from_exptime(exptime, now), value };
-            store(service, key, mode, &item, now)
+            let line = store(service, key, mode, &item, now);
+            tell_stored(service, key, command_of(mode), exptime, value, line, now);
+            line
         }
         Operation::LeaseSet { token, flags, exptime, value } => {
             let item = NewItem { flags, expiry: Expiry::from_exptime(exptime, now), value };
             service.counters.cmd_set.add(1);
-            lease_set_line(service.store.lease_set(key, token, &item, now))
+            let line = lease_set_line(service.store.lease_set(key, token, &item, now));
+            tell_stored(service, key, "lease-set", exptime, value, line, now);
+            line
         }
         Operation::Delete { hold_off_ms } => delete(service, key, hold_off_ms, now),
         Operation::Arithmetic { direction, delta } => {
@@ -222,6 +244,33 @@ fn store(service: &Service<'_>, key: HashedKey<'_>, mode: StoreMode, item: &NewI
     }
 }
 
+fn tell_stored(
+    service: &Service<'_>,
+    key: HashedKey<'_>,
+    command: &'static str,
+    exptime: i64,
+    value: &[u8],
+    outcome: &str,
+    now: Now,
+) {
+    if service.attention.is_given_to(kind::MUTATIONS | kind::PREFIXES) {
+        let (key, value_bytes) = (key.key(), value.len());
+        let event = Event::Stored { key, outcome, command, exptime, value_bytes, is_counted: true };
+        service.attention.tell(event, now);
+    }
+}
+
+fn command_of(mode: StoreMode) -> &'static str {
+    match mode {
+        StoreMode::Set => "set",
+        StoreMode::Add => "add",
+        StoreMode::Replace => "replace",
+        StoreMode::Append => "append",
+        StoreMode::Prepend => "prepend",
+        StoreMode::Cas(_) => "cas",
+    }
+}
+
 fn lease_set_line(outcome: LeaseSetOutcome) -> &'static str {
     match outcome {
         LeaseSetOutcome::Stored(_) => "STORED",
@@ -233,7 +282,13 @@ fn lease_set_line(outcome: LeaseSetOutcome) -> &'static str {
 }
 
 fn delete(service: &Service<'_>, key: HashedKey<'_>, hold_off_ms: u32, now: Now) -> &'static str {
-    match service.store.delete(key, hold_off_ms, now) {
+    let outcome = service.store.delete(key, hold_off_ms, now);
+    if service.attention.is_given_to(kind::DELETIONS | kind::PREFIXES) {
+        let was_there = outcome == DeleteOutcome::Deleted;
+        let event = Event::Deleted { key: key.key(), command: "delete", was_there, is_counted: true };
+        service.attention.tell(event, now);
+    }
+    match outcome {
         DeleteOutcome::Deleted => {
             service.counters.delete_hits.add(1);
             "DELETED"

@@ -8,6 +8,7 @@
 //! * `worker`, `round`, `connection`, `udp`, `segmentation`: one thread's loop over sockets.
 //! * `tls`: certificates, and a connection's stream between its socket and its session.
 //! * [`credentials`]: users and passwords from a file, for whatever asks for them.
+//! * `attention`, `watch`: what somebody looks at while requests run.
 //! * `roster`, `addresses`: who is connected, and since when idle.
 //! * `listener`, `reply_limit`, `daemon`, `options`, `statistics`, `log`, `clock`: the process.
 //!
@@ -19,6 +20,7 @@
 
 mod addresses;
 mod administration;
+mod attention;
 mod background;
 mod batch;
 mod clock;
@@ -42,8 +44,10 @@ mod statistics;
 mod tls;
 mod udp;
 mod warm_restart;
+mod watch;
 mod worker;
 
+pub use attention::Attention;
 pub use batch::{Batch, PREFETCH_KEYS, Progress, Remainder};
 pub use clock::Clock;
 pub use counters::{Counter, Counters, Counts};

@@ -11,6 +11,7 @@
 //! Each is one step in the store: nothing comes in between. Which verbs see an item that is stale or has no value yet is
 //! said there (`lookaside_store`).
 
+use crate::attention::{Event, kind};
 use crate::{Service, render};
 use lookaside_protocol::meta::{
     MetaFacts, MetaFlags, MetaOperation, MetaStatus, MetaVerb, compose_meta_answer, decode_key,
@@ -54,6 +55,11 @@ pub(crate) fn execute(
         };
         Meta { service, now, wire_key: key.key(), key: stored_key, flags }.carry_out(operation, out)
     });
+    if let Ok(status) = answer
+        && service.attention.is_given_to(WATCHED)
+    {
+        tell(service, operation, key, status, now);
+    }
     match answer {
         Ok(status) if operation_is_quiet(operation, status) => out.truncate(reply_at),
         Ok(_) => {}
@@ -62,6 +68,33 @@ pub(crate) fn execute(
             render::line(line.as_bytes(), out);
         }
     }
+}
+
+/// The kinds of events that a meta command can be.
+const WATCHED: u8 = kind::FETCHERS | kind::MUTATIONS | kind::DELETIONS;
+
+/// Tells who watches. As with memcached, prefixes do not count meta commands.
+fn tell(service: &Service<'_>, operation: &MetaOperation<&[u8]>, key: HashedKey<'_>, status: MetaStatus, now: Now) {
+    let (key, is_counted) = (key.key(), false);
+    let event = match operation.verb {
+        MetaVerb::Get => {
+            let value_bytes = matches!(status, MetaStatus::Value | MetaStatus::Done).then_some(0);
+            Event::Fetched { key, value_bytes, is_counted }
+        }
+        MetaVerb::Set => {
+            let outcome = match status {
+                MetaStatus::Done => "stored",
+                MetaStatus::Exists => "exists",
+                MetaStatus::NotFound => "not_found",
+                _ => "not_stored",
+            };
+            let value_bytes = operation.value.map_or(0, <[u8]>::len);
+            Event::Stored { key, outcome, command: "ms", exptime: 0, value_bytes, is_counted }
+        }
+        MetaVerb::Delete => Event::Deleted { key, command: "md", was_there: status == MetaStatus::Done, is_counted },
+        _ => return,
+    };
+    service.attention.tell(event, now);
 }
 
 fn operation_is_quiet(operation: &MetaOperation<&[u8]>, status: MetaStatus) -> bool {

@@ -102,6 +102,14 @@ pub struct Arguments {
     #[arg(short = 'Z', long = "enable-ssl")]
     pub tls: bool,
 
+    /// Where the prefix of a key ends, for `stats detail`; given, prefixes are counted from the start
+    #[arg(short = 'D', value_name = "CHARACTER", value_parser = parse_delimiter)]
+    pub prefix_delimiter: Option<u8>,
+
+    /// Refuse the command `watch`
+    #[arg(short = 'W', long)]
+    pub disable_watch: bool,
+
     /// Let clients end the server with the command `shutdown`
     #[arg(short = 'A', long)]
     pub enable_shutdown: bool,
@@ -174,6 +182,13 @@ impl Arguments {
 
 fn parse_region_name(text: &str) -> Result<RegionName, String> {
     RegionName::new(text).ok_or_else(|| "a name has 1 to 1024 bytes and no control characters".to_string())
+}
+
+fn parse_delimiter(text: &str) -> Result<u8, String> {
+    match text.as_bytes() {
+        [delimiter] if delimiter.is_ascii_graphic() => Ok(*delimiter),
+        _ => Err("a delimiter is one character".to_string()),
+    }
 }
 
 fn parse_mode(text: &str) -> Result<u32, String> {

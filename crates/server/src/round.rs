@@ -15,6 +15,7 @@ use crate::connection::{Connection, Sent};
 use crate::{Batch, Progress, Scan, Service};
 use lookaside_store::Now;
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 
 /// How many bytes are read from one connection in one round.
 pub const READ_BYTES_MAX: usize = 16 << 10;
@@ -48,6 +49,8 @@ pub(crate) struct Round {
 pub(crate) struct Settled {
     pub(crate) connection: usize,
     pub(crate) is_over: bool,
+    /// The kinds of events that it watches from now on; it is no worker's any more.
+    pub(crate) watches: Option<u8>,
 }
 
 /// A connection that has sent something.
@@ -81,6 +84,8 @@ enum End {
     Paused,
     /// Over.
     Closed,
+    /// Leaving its worker, to watch these kinds of events.
+    Watching(u8),
 }
 
 /// The steps of one connection in a batch.
@@ -140,7 +145,8 @@ impl Round {
                 let input = ready.source.into_rest(&self.arena, rest.input_at, rest.prefix);
                 connection.keep_input(input, rest.needed_bytes);
             }
-            self.settled.push(Settled { connection: ready.connection, is_over });
+            let watches = if let End::Watching(kinds) = rest.end { Some(kinds) } else { None };
+            self.settled.push(Settled { connection: ready.connection, is_over, watches });
         }
         self.arena_used_bytes = 0;
     }
@@ -196,6 +202,7 @@ fn answer(
     now: Now,
     reply: &mut Vec<u8>,
 ) {
+    service.attention.turn_to(Some(connection.socket.as_raw_fd()));
     loop {
         let progress = batch.execute(service, now, segment.steps_end, REPLY_BYTES_MAX, reply);
         if let (Progress::Done, Scan::Full { .. }) = (progress, segment.scan) {
@@ -217,7 +224,8 @@ fn answer(
         }
         rest.settle(segment, batch.remainder(segment.steps_end, input), &mut connection.session);
         rest.end = match (progress, sent) {
-            (_, Sent::Gone) | (Progress::Close, Sent::All) => End::Closed,
+            (_, Sent::Gone) => End::Closed,
+            (Progress::Close, Sent::All) => service.attention.take_wanted().map_or(End::Closed, End::Watching),
             (Progress::Done, Sent::All) => End::Open,
             _ => End::Paused,
         };

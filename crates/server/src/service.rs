@@ -1,7 +1,8 @@
 //! What the sessions of one thread work on: the store, the thread's counters, the limits, and the process's word about
 //! itself. Handed to every call, so that a session itself stays a few bytes.
 
-use crate::Counters;
+use crate::attention::NOBODY;
+use crate::{Attention, Counters};
 use lookaside_protocol::text::Limits;
 use lookaside_store::{Now, Options, Store};
 
@@ -35,6 +36,11 @@ pub trait Process {
         Err("Error TLS not enabled".to_string())
     }
 
+    /// `watch`: why nobody may, or may any more.
+    fn refuses_watchers(&self) -> Option<&'static str> {
+        Some("CLIENT_ERROR watch commands not allowed")
+    }
+
     /// Whether memcached's crawler would be on.
     fn crawls(&self) -> bool {
         true
@@ -62,6 +68,8 @@ pub struct Service<'s> {
     pub store: &'s Store,
     /// This thread's own counters.
     pub counters: &'s Counters,
+    /// Who looks at what this thread does.
+    pub attention: &'s Attention,
     /// What the parser refuses.
     pub limits: Limits,
     /// Who answers `stats`.
@@ -71,7 +79,7 @@ pub struct Service<'s> {
 impl<'s> Service<'s> {
     /// A service over a store made with `options`, without a daemon around it.
     pub fn new(store: &'s Store, options: &Options, counters: &'s Counters) -> Self {
-        Service { store, counters, limits: limits(options), process: &Silent }
+        Service { store, counters, attention: &NOBODY, limits: limits(options), process: &Silent }
     }
 }
 

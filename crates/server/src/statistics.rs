@@ -10,11 +10,14 @@
 
 mod names;
 
+use crate::attention::{Uses, kind};
 use crate::daemon::Daemon;
 use crate::roster::Entry;
 use crate::tls::options::{KeyFormat, TlsOptions};
+use crate::watch::WATCHERS_MAX;
 use crate::{Counts, Process, VERSION, addresses, render};
 use lookaside_store::{Now, Statistics};
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -39,6 +42,7 @@ impl Process for Daemon {
             b"settings" => self.settings(out),
             b"reset" => {
                 *self.baseline.lock().unwrap_or_else(PoisonError::into_inner) = self.totals();
+                self.desks.iter().for_each(|desk| desk.attention.forget_prefixes());
                 return render::line(b"RESET", out);
             }
             b"items" => self.items(out),
@@ -46,8 +50,12 @@ impl Process for Daemon {
             b"sizes" => stat("sizes_status", "disabled", out),
             b"conns" => self.connections(now, out),
             b"detail" => match words.next() {
-                Some(b"on" | b"off") => return render::line(b"OK", out),
-                Some(b"dump") => {}
+                Some(switch @ (b"on" | b"off")) => {
+                    let kinds = if switch == b"on" { kind::PREFIXES } else { 0 };
+                    self.desks.iter().for_each(|desk| desk.attention.give(kind::PREFIXES, kinds));
+                    return render::line(b"OK", out);
+                }
+                Some(b"dump") => self.prefixes(out),
                 _ => return render::line(b"CLIENT_ERROR usage: stats detail on|off|dump", out),
             },
             b"extstore" | b"proxy" | b"proxyfuncs" | b"proxybe" => {}
@@ -71,6 +79,14 @@ impl Process for Daemon {
             self.stop();
         }
         self.arguments.enable_shutdown
+    }
+
+    fn refuses_watchers(&self) -> Option<&'static str> {
+        if self.arguments.disable_watch {
+            return Some("CLIENT_ERROR watch commands not allowed");
+        }
+        let is_full = self.watchers.count.load(Ordering::Relaxed) >= WATCHERS_MAX;
+        is_full.then_some("WATCHER_TOO_MANY log watcher limit reached")
     }
 
     fn refresh_certificates(&self) -> Result<(), String> {
@@ -130,6 +146,13 @@ impl Daemon {
         if let Some(certificates) = &self.certificates {
             told.add("time_since_server_cert_refresh", (now.unix_ms - certificates.refreshed_ms()) / 1000);
         }
+        let dropped = self.desks.iter().map(|desk| desk.attention.lines_dropped.load(Ordering::Relaxed)).sum::<u64>();
+        let dropped = dropped + self.evictions.lines_dropped.load(Ordering::Relaxed);
+        told.add("log_worker_dropped", dropped);
+        told.add("log_worker_written", self.watchers.written.load(Ordering::Relaxed));
+        told.add("log_watcher_skipped", self.watchers.skipped.load(Ordering::Relaxed));
+        told.add("log_watcher_sent", self.watchers.sent.load(Ordering::Relaxed));
+        told.add("log_watchers", self.watchers.count.load(Ordering::Relaxed));
         told.add("limit_maxbytes", self.options.memory_bytes_max);
         told.add("accepting_conns", 1);
         told.add("threads", self.desks.len());
@@ -156,6 +179,9 @@ impl Daemon {
         told.add("umask", format_args!("{:o}", arguments.unix_mode));
         told.add("tcp_backlog", arguments.backlog);
         told.add("shutdown_command", if arguments.enable_shutdown { "yes" } else { "no" });
+        let counts_prefixes = self.desks.iter().any(|desk| desk.attention.is_given_to(kind::PREFIXES));
+        told.add("detail_enabled", if counts_prefixes { "yes" } else { "no" });
+        told.add("stat_key_prefix", char::from(arguments.prefix_delimiter.unwrap_or(b':')));
         told.add("idle_timeout", arguments.idle_timeout_s());
         told.add("num_threads", self.desks.len());
         told.add("num_threads_per_udp", self.desks.len());
@@ -174,6 +200,17 @@ impl Daemon {
         told.add("lease_interval_outlasts_delete", self.options.lease_interval_outlasts_delete);
         told.add("stale_ms", self.options.stale_ms);
         told.render(names::SETTINGS, out);
+    }
+
+    /// `stats detail dump`
+    fn prefixes(&self, out: &mut Vec<u8>) {
+        let mut sum = BTreeMap::new();
+        self.desks.iter().for_each(|desk| desk.attention.add_prefixes(&mut sum));
+        for (prefix, Uses { gets, hits, sets, deletes }) in sum {
+            out.extend_from_slice(b"PREFIX ");
+            out.extend_from_slice(&prefix);
+            render::line(format!(" get {gets} hit {hits} set {sets} del {deletes}").as_bytes(), out);
+        }
     }
 
     /// `stats items`: nothing while there is no item, as memcached has it.

@@ -59,6 +59,7 @@ impl UdpPort {
 
     /// Answers what has arrived.
     pub(crate) fn serve(&mut self, service: &Service<'_>, now: Now) {
+        service.attention.turn_to(None);
         for _ in 0..DATAGRAMS_PER_ROUND {
             let received = rustix::net::recvfrom(&self.socket, &mut self.request[..], RecvFlags::DONTWAIT);
             match received {

@@ -4,19 +4,21 @@
 //! after the connections that paused or ended. What does not fit a round is served in the next one of the same wake-up.
 //! Workers share the store and nothing else; new sockets come through the worker's inbox (see `listener.rs`).
 
+use crate::attention::kind;
 use crate::connection::{Connection, Received, Sent};
 use crate::daemon::Daemon;
 use crate::roster::State;
 use crate::round::Round;
 use crate::tls::stream::{Happened, TlsStream};
 use crate::udp::UdpPort;
-use crate::{Clock, Counters, Service};
+use crate::{Attention, Clock, Counters, Service};
 use lookaside_store::Now;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::fd::OwnedFd;
 use rustls::ServerConfig;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -44,6 +46,7 @@ const UDP_TOKEN: u64 = 1 << 32;
 /// What other threads know of a worker: its counters, and the door to hand it sockets through.
 pub(crate) struct Desk {
     pub(crate) counters: Counters,
+    pub(crate) attention: Attention,
     /// Connections it has or is about to have.
     pub(crate) connections_open: AtomicUsize,
     inbox: Mutex<Vec<Accepted>>,
@@ -55,6 +58,7 @@ impl Desk {
     pub(crate) fn new() -> io::Result<Desk> {
         Ok(Desk {
             counters: Counters::default(),
+            attention: Attention::new(),
             connections_open: AtomicUsize::new(0),
             inbox: Mutex::new(Vec::new()),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
@@ -96,7 +100,9 @@ pub(crate) struct Worker<'s> {
     connections: Connections,
     udp_ports: Vec<UdpPort>,
     round: Round,
-    /// Of the present wake-up, in seconds since the start.
+    /// Of the present wake-up.
+    now: Now,
+    /// The same in seconds since the start.
     uptime_s: u32,
     /// Where the look for idle connections goes on.
     idle_at: usize,
@@ -123,8 +129,9 @@ impl<'s> Worker<'s> {
             epoll::add(&epoll, port.socket(), EventData::new_u64(token), EventFlags::IN)?;
         }
         let connections = Connections::default();
-        let (round, uptime_s, idle_at) = (Round::new(), clock.uptime_s(clock.now()), 0);
-        Ok(Worker { daemon, service, desk, clock, epoll, connections, udp_ports, round, uptime_s, idle_at })
+        let (now, round, idle_at) = (clock.now(), Round::new(), 0);
+        let uptime_s = clock.uptime_s(now);
+        Ok(Worker { daemon, service, desk, clock, epoll, connections, udp_ports, round, now, uptime_s, idle_at })
     }
 
     /// Its sockets on UDP ports.
@@ -144,6 +151,7 @@ impl<'s> Worker<'s> {
                 Err(error) => panic!("epoll of a running worker cannot be waited for: {error}"),
             }
             let now = self.clock.now();
+            self.now = now;
             let uptime_s = self.clock.uptime_s(now);
             let is_new_second = std::mem::replace(&mut self.uptime_s, uptime_s) != uptime_s;
             let mut is_woken = false;
@@ -182,7 +190,7 @@ impl<'s> Worker<'s> {
             receive(connection, index, &mut self.round, &self.service)
         };
         if !is_alive {
-            return self.close(index);
+            return self.close(index, "normal");
         }
         let connection = self.connections.slots[index].as_mut().expect("it was there a moment ago");
         if connection.is_paused() {
@@ -200,8 +208,10 @@ impl<'s> Worker<'s> {
         }
         self.round.serve(&mut self.connections.slots, &self.service, now);
         while let Some(settled) = self.round.pop_settled() {
-            if settled.is_over {
-                self.close(settled.connection);
+            if let Some(kinds) = settled.watches {
+                self.let_watch(settled.connection, kinds);
+            } else if settled.is_over {
+                self.close(settled.connection, "normal");
             } else {
                 self.update_interest(settled.connection);
             }
@@ -213,16 +223,28 @@ impl<'s> Worker<'s> {
         self.daemon.roster.note(connection.socket.as_raw_fd(), self.uptime_s, connection.state());
         let Some(interest) = connection.interest_change() else { return };
         if epoll::modify(&self.epoll, &connection.socket, EventData::new_u64(index as u64), interest).is_err() {
-            self.close(index);
+            self.close(index, "error");
         }
     }
 
-    fn close(&mut self, index: usize) {
+    /// Hands a connection to the thread of watchers.
+    fn let_watch(&mut self, index: usize, kinds: u8) {
+        let Some(connection) = self.connections.remove(index) else { return };
+        let _ = epoll::delete(&self.epoll, &connection.socket);
+        self.daemon.watchers.add(connection, kinds);
+        self.desk.connections_open.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// `reason` is memcached's word for why it ends.
+    fn close(&mut self, index: usize, reason: &str) {
         if let Some(connection) = self.connections.slots[index].as_mut() {
+            if self.desk.attention.is_given_to(kind::CONNECTIONS) {
+                tell_connection(self.service.attention, connection, "conn_close", reason, self.now);
+            }
             connection.farewell();
             self.daemon.roster.forget(connection.socket.as_raw_fd());
         }
-        if self.connections.remove(index) {
+        if self.connections.remove(index).is_some() {
             self.desk.connections_open.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -238,7 +260,7 @@ impl<'s> Worker<'s> {
             let active_s = self.daemon.roster.active_s(connection.socket.as_raw_fd());
             if active_s.is_some_and(|active_s| self.uptime_s - active_s > idle_timeout_s) {
                 self.service.counters.idle_kicks.add(1);
-                self.close(self.idle_at);
+                self.close(self.idle_at, "idle_timeout");
             }
         }
     }
@@ -256,11 +278,14 @@ impl<'s> Worker<'s> {
             let index = self.connections.insert(Connection::new(socket, tls));
             let connection = self.connections.slots[index].as_ref().expect("just put there");
             self.daemon.roster.note(connection.socket.as_raw_fd(), self.uptime_s, State::Read);
+            if self.desk.attention.is_given_to(kind::CONNECTIONS) {
+                tell_connection(&self.desk.attention, connection, "conn_new", "", self.now);
+            }
             if let Err(error) =
                 epoll::add(&self.epoll, &connection.socket, EventData::new_u64(index as u64), EventFlags::IN)
             {
                 tracing::warn!("a new connection cannot be watched and is closed: {error}");
-                self.close(index);
+                self.close(index, "error");
             }
         }
     }
@@ -300,6 +325,20 @@ fn receive_secured(connection: &mut Connection, service: &Service<'_>) -> bool {
     received != Received::Gone
 }
 
+/// Tells who watches that a connection comes or goes.
+fn tell_connection(attention: &Attention, connection: &Connection, what: &str, reason: &str, now: Now) {
+    let peer =
+        rustix::net::getpeername(&connection.socket).ok().flatten().and_then(|peer| SocketAddr::try_from(peer).ok());
+    let (host, port, transport) = match peer {
+        Some(peer) => (peer.ip().to_string(), peer.port(), "tcp"),
+        None => ("unix".to_string(), 0, "local"),
+    };
+    let reason = if reason.is_empty() { String::new() } else { format!(" reason={reason}") };
+    let descriptor = connection.socket.as_raw_fd();
+    let text = format!("type={what} rip={host} rport={port} transport={transport}{reason} cfd={descriptor}");
+    attention.push(kind::CONNECTIONS, text, now);
+}
+
 /// Sends what a slow reader left; says whether the connection lives on.
 fn resume(connection: &mut Connection, flags: EventFlags, service: &Service<'_>) -> bool {
     if flags.intersects(EventFlags::ERR | EventFlags::HUP) {
@@ -324,12 +363,10 @@ impl Connections {
         }
     }
 
-    /// Closes the socket, which takes it out of epoll too. Says whether it was there.
-    fn remove(&mut self, index: usize) -> bool {
-        let was_there = self.slots[index].take().is_some();
-        if was_there {
-            self.free.push(index);
-        }
-        was_there
+    /// Dropping it closes the socket, which takes it out of epoll too.
+    fn remove(&mut self, index: usize) -> Option<Connection> {
+        let connection = self.slots[index].take()?;
+        self.free.push(index);
+        Some(connection)
     }
 }

@@ -15,7 +15,25 @@ use crate::memory::Memory;
 use crate::record::{Handle, Header, State, Usage};
 use crate::slab::Class;
 use crate::stripe::Stripe;
-use crate::{HashedKey, Now};
+use crate::{Expiry, HashedKey, Now};
+
+/// An item that has to make room for others.
+#[derive(Clone, Copy, Debug)]
+pub struct Evicted<'a> {
+    /// Its key.
+    pub key: &'a [u8],
+    /// How long its value is, in bytes.
+    pub value_bytes: usize,
+    /// Whether anyone asked for it.
+    pub was_fetched: bool,
+    /// How long ago that was, or it came, in seconds.
+    pub idle_s: u32,
+    /// When it would have expired.
+    pub expiry: Expiry,
+}
+
+/// Is told of each eviction by whoever evicts, under locks of the store: it must be quick, and call no store.
+pub type EvictionHook = Box<dyn Fn(&Evicted<'_>, Now) + Send + Sync>;
 
 /// So many chunks are looked at for one that nobody has asked for.
 const STEPS_MAX: usize = 2048;
@@ -140,6 +158,13 @@ impl Memory {
         match header.is_past(now) {
             true => stripe.counters.expirations += 1,
             false => stripe.counters.evictions += 1,
+        }
+        if let Some(hook) = self.on_eviction.get().filter(|_| !header.is_past(now)) {
+            let value_bytes =
+                if header.is_chained() { self.chain(self.at(head), header).1 } else { header.value_bytes_here() };
+            let (was_fetched, idle_s) = (header.usage.is_fetched(), header.usage.access_age_s(now));
+            let expiry = header.expiry();
+            hook(&Evicted { key: key.key(), value_bytes, was_fetched, idle_s, expiry }, now);
         }
         self.take_apart(head, header, spoils);
     }

@@ -76,6 +76,7 @@ mod warm_restart;
 mod write;
 
 pub use crawl::Crawl;
+pub use eviction::{Evicted, EvictionHook};
 pub use item::{ItemView, NewItem, Value};
 pub use key::HashedKey;
 pub use lease::LeaseGet;
@@ -228,6 +229,11 @@ impl Store {
             items_moved: self.memory.items_moved.load(Relaxed),
             ..stripes.fold(Statistics::default(), |sum, one| sum + one)
         }
+    }
+
+    /// From now on tells this of evictions; says whether it is the first to be told, and the only one there may be.
+    pub fn on_eviction(&self, hook: EvictionHook) -> bool {
+        self.memory.on_eviction.set(hook).is_ok()
     }
 
     /// Walks through all memory and panics if it is not whole. For tests; no other call may be under way.

@@ -13,6 +13,7 @@
 //! stripe is only ever tried for, never waited for: whoever evicts holds a class and looks for a victim whose stripe
 //! happens to be free.
 
+use crate::eviction::EvictionHook;
 use crate::geometry::{CHUNK_BITS, Geometry};
 use crate::index::Index;
 use crate::options::Options;
@@ -23,7 +24,7 @@ use crate::slab::{Class, PageRecord};
 use crate::state::{PagesTaken, StateReader, StateWriter};
 use crate::stripe::{Lane, Stripe};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 /// A page of this kind belongs to no class.
 const KIND_NONE: u8 = u8::MAX;
@@ -51,6 +52,8 @@ pub(crate) struct Memory {
     page_shift: u32,
     pool: Mutex<Pool>,
     pages_used: AtomicU32,
+    /// Who is told of evictions.
+    pub on_eviction: OnceLock<EvictionHook>,
 }
 
 /// Pages that nobody holds.
@@ -82,6 +85,7 @@ impl Memory {
             page_shift: geometry.page_bytes.ilog2(),
             pool: Mutex::new(Pool { free: Vec::new(), fresh: 1 }),
             pages_used: AtomicU32::new(1),
+            on_eviction: OnceLock::new(),
             region,
             geometry,
         }

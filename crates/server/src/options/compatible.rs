@@ -32,9 +32,6 @@ pub struct Compatible {
     /// Large memory pages
     #[arg(short = 'L', long)]
     enable_largepages: bool,
-    /// Delimiter of key prefixes in statistics
-    #[arg(short = 'D', value_name = "CHARACTER")]
-    delimiter: Option<String>,
     /// Requests per event
     #[arg(short = 'R', long, value_name = "COUNT")]
     max_reqs_per_event: Option<u32>,
@@ -47,9 +44,6 @@ pub struct Compatible {
     /// No stats cachedump, no metadump
     #[arg(short = 'X', long)]
     disable_dumping: bool,
-    /// No watch
-    #[arg(short = 'W', long)]
-    disable_watch: bool,
     /// NAPI ids
     #[arg(short = 'N', long, value_name = "COUNT")]
     napi_ids: Option<u32>,
@@ -108,12 +102,10 @@ impl Compatible {
             (self.slab_growth_factor.is_some(), "-f", "the store sizes its slabs itself"),
             (self.slab_min_size.is_some(), "-n", "the store sizes its slabs itself"),
             (self.enable_largepages, "-L", "the store asks for large pages by itself where the system has them"),
-            (self.delimiter.is_some(), "-D", "there are no statistics by prefix"),
             (self.max_reqs_per_event.is_some(), "-R", "what one connection may do in a turn is bounded by bytes"),
             (self.disable_cas, "-C", "every item has a CAS unique"),
             (self.protocol.is_some(), "-B", "the text and meta protocols are served"),
             (self.disable_dumping, "-X", "there is nothing to dump keys with"),
-            (self.disable_watch, "-W", "there is no watch"),
             (self.napi_ids.is_some(), "-N", "connections go to the thread that has the fewest"),
         ];
         let short = given.into_iter().filter(|(is_given, ..)| *is_given);

@@ -1,0 +1,195 @@
+"""What an operator looks at while requests run: `watch`, and `stats detail`."""
+
+import re
+import socket
+
+import pytest
+from processes import Server, answers, connect, eventually, statistics
+
+LINE = re.compile(r"ts=\d+\.\d{6} gid=\d+ type=(\w+) (.*)")
+
+
+class Watcher:
+    """A connection that watches."""
+
+    def __init__(self, port: int, kinds: str) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self.socket.sendall(f"watch {kinds}\r\n".encode())
+        assert self.socket.recv(4) == b"OK\r\n"
+        self.received = ""
+
+    def until(self, condition) -> list[tuple[str, dict[str, str]]]:
+        """The lines, once they satisfy the condition: type and fields of each."""
+        while not condition(self.lines()):
+            piece = self.socket.recv(65536)
+            assert piece, f"closed behind {self.received}"
+            self.received += piece.decode()
+        return self.lines()
+
+    def lines(self) -> list[tuple[str, dict[str, str]]]:
+        """What has come so far."""
+        whole = self.received.split("\n")[:-1]
+        matches = [LINE.fullmatch(line) for line in whole if not line.startswith("skipped=")]
+        assert all(matches), whole
+        return [(match[1], dict(field.split("=", 1) for field in match[2].split())) for match in matches]
+
+
+def talk(port: int, sent: bytes, last: bytes) -> bytes:
+    """All that comes back up to `last`."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(sent)
+        answer = b""
+        while not answer.endswith(last):
+            piece = connection.recv(65536)
+            assert piece, answer
+            answer += piece
+        return answer
+
+
+def watching(port: int, count: int) -> None:
+    """Waits until so many watch."""
+    eventually(lambda: int(statistics(port)["log_watchers"]) == count, f"{count} watchers")
+    # A watcher counts from its arrival; its kinds are noted by the workers once its thread has looked.
+    eventually(lambda: sum(b"conn_watch" in line for line in conns(port)) == count, "they are watching")
+
+
+def conns(port: int) -> list[bytes]:
+    """The lines of `stats conns`."""
+    return talk(port, b"stats conns\r\n", b"END\r\n").split(b"\r\n")
+
+
+def test_each_watcher_sees_its_own_kinds(tmp_path):
+    server = Server("server", tmp_path, "-t", "3")
+    port = server.port
+    try:
+        kinds = ("fetchers", "mutations", "connevents", "deletions", "fetchers deletions")
+        fetchers, mutations, connections, deletions, both = watchers = [Watcher(port, kind) for kind in kinds]
+        watching(port, len(watchers))
+        talk(
+            port,
+            b"set a 5 0 3\r\nabc\r\nget a b%20\r\nadd a 0 0 1\r\nx\r\nmg a v\r\nms m 2\r\nhi\r\nmd m\r\ndelete a\r\n"
+            b"delete a\r\nquit\r\n",
+            b"DELETED\r\nNOT_FOUND\r\n",
+        )
+        lines = fetchers.until(lambda lines: len(lines) >= 3)
+        assert [(kind, line["key"], line["status"]) for kind, line in lines] == [
+            ("item_get", "a", "found"),
+            ("item_get", "b%2520", "not_found"),
+            ("item_get", "a", "found"),
+        ]
+        assert (lines[0][1]["size"], lines[0][1]["clsid"], lines[1][1]["clsid"]) == ("3", "1", "0")
+        lines = mutations.until(lambda lines: len(lines) >= 3)
+        assert [(line["key"], line["status"], line["cmd"], line["size"]) for _, line in lines] == [
+            ("a", "stored", "set", "3"),
+            ("a", "not_stored", "add", "1"),
+            ("m", "stored", "ms", "2"),
+        ]
+        lines = deletions.until(lambda lines: len(lines) >= 2)
+        assert [(kind, line["key"], line["cmd"]) for kind, line in lines] == [
+            ("deleted", "m", "md"),
+            ("deleted", "a", "delete"),
+        ]
+        assert {kind for kind, _ in both.until(lambda lines: len(lines) >= 5)} == {"item_get", "deleted"}
+        lines = connections.until(lambda lines: sum(kind == "conn_close" for kind, _ in lines) >= 3)
+        closed = [line for kind, line in lines if kind == "conn_close"][-1]
+        assert (closed["rip"], closed["transport"], closed["reason"]) == ("127.0.0.1", "tcp", "normal")
+    finally:
+        assert server.stop() == 0
+
+
+def test_evictions_are_told(tmp_path):
+    server = Server("server", tmp_path, "-m", "2")
+    port = server.port
+    try:
+        watcher = Watcher(port, "evictions")
+        watching(port, 1)
+        client = connect(port)
+        for number in range(400):
+            client.set(f"key {number}".replace(" ", "-"), b"v" * 20_000, noreply=True)
+        lines = watcher.until(lambda lines: len(lines) >= 100)
+        assert {kind for kind, _ in lines} == {"eviction"}
+        line = lines[0][1]
+        assert (line["fetch"], line["ttl"], line["size"]) == ("no", "-1", "20000")
+        assert client.get(line["key"]) is None
+        assert int(statistics(port)["evictions"]) >= len(lines)
+    finally:
+        server.stop()
+
+
+def test_a_watcher_that_does_not_read_loses_lines_and_is_told(tmp_path):
+    server = Server("server", tmp_path)
+    port = server.port
+    try:
+        slow = Watcher(port, "fetchers")
+        watching(port, 1)
+        keys = b" ".join(b"key-%0200d" % n for n in range(50))
+        while int(statistics(port)["log_watcher_skipped"]) == 0:
+            talk(port, b"get " + keys + b"\r\n", b"END\r\n")
+        told = statistics(port)
+        assert int(told["log_worker_written"]) == int(told["log_watcher_sent"]) + int(told["log_watcher_skipped"])
+
+        def one_more(_lines) -> bool:
+            talk(port, b"get another\r\n", b"END\r\n")
+            return "skipped=" in slow.received
+
+        slow.until(one_more)
+        skipped = sum(int(number) for number in re.findall(r"skipped=(\d+)\n", slow.received))
+        assert 0 < skipped <= int(statistics(port)["log_watcher_skipped"])
+        slow.socket.close()
+        watching(port, 0)
+    finally:
+        server.stop()
+
+
+def test_twenty_may_watch_and_words_that_are_none_are_refused(tmp_path):
+    server = Server("server", tmp_path)
+    port = server.port
+    try:
+        for line in (b"watch bogus\r\n", b"watch mutations bogus\r\n", b"watch fetchers noreply\r\n"):
+            assert talk(port, line, b"\r\n") == b"ERROR\r\n"
+        watchers = [Watcher(port, "proxyreqs") for _ in range(20)]
+        assert talk(port, b"watch\r\n", b"\r\n") == b"WATCHER_TOO_MANY log watcher limit reached\r\n"
+        assert int(statistics(port)["curr_connections"]) == 21
+        watchers.pop().socket.close()
+        watching(port, 19)
+        Watcher(port, "")
+    finally:
+        server.stop()
+    server = Server("forbidding", tmp_path, "-W")
+    try:
+        assert talk(server.port, b"watch\r\n", b"\r\n") == b"CLIENT_ERROR watch commands not allowed\r\n"
+    finally:
+        server.stop()
+
+
+def test_stats_detail_counts_by_prefix(server):
+    answer = talk(
+        server.port,
+        b"set early:1 0 0 1\r\nx\r\nstats detail on\r\nset a:1 0 0 1\r\nx\r\nadd a:1 0 0 1\r\nx\r\n"
+        b"get a:1 a:2 plain\r\n"
+        b"set :x 0 0 1\r\nx\r\nset b:c:d 0 0 1\r\nx\r\ndelete nothere:1\r\nmg a:1\r\ngat 0 a:1\r\nstats detail dump\r\n"
+        b"stats detail off\r\nget a:1\r\nstats detail dump\r\nstats reset\r\nstats detail dump\r\nmn\r\n",
+        b"MN\r\n",
+    ).decode()
+    dumped = [
+        "PREFIX  get 0 hit 0 set 1 del 0",
+        "PREFIX a get 2 hit 1 set 2 del 0",
+        "PREFIX b get 0 hit 0 set 1 del 0",
+        "PREFIX nothere get 0 hit 0 set 0 del 1",
+        "END",
+    ]
+    assert [line for line in answer.split("\r\n") if line.startswith("PREFIX")] == dumped[:4] * 2
+    assert answer.endswith("RESET\r\nEND\r\nMN\r\n")
+
+
+@pytest.mark.parametrize("delimiter", ["/", "#"])
+def test_another_delimiter_counts_from_the_start(tmp_path, delimiter):
+    server = Server("server", tmp_path, "-D", delimiter)
+    try:
+        assert answers(server.port)
+        connect(server.port).set(f"a:b{delimiter}c", "x")
+        answer = talk(server.port, b"stats detail dump\r\n", b"END\r\n")
+        assert answer == b"PREFIX a:b get 0 hit 0 set 1 del 0\r\nEND\r\n"
+        assert connect(server.port).stats("settings")[b"detail_enabled"] in (b"yes", True)
+    finally:
+        server.stop()
