@@ -57,6 +57,11 @@ impl Segment {
         check(id).map(|id| Segment { id })
     }
 
+    /// Whether the system would give so many bytes, beside what it has given.
+    pub fn try_size(bytes: usize) -> Result<()> {
+        Segment::create(libc::IPC_PRIVATE, bytes)?.remove()
+    }
+
     /// Its size, and who has it.
     pub fn status(&self) -> Result<SegmentStatus> {
         let mut status = std::mem::MaybeUninit::<libc::shmid_ds>::zeroed();

@@ -46,6 +46,8 @@ pub(crate) struct Kept {
     _claim: Claim,
 }
 
+const GET_MEMORY: &str = "get shared memory (see -m, kernel.shmmax and kernel.shmall)";
+
 /// A clock may be set back by so little and the store is still taken up: the saved moment is then the present.
 const SET_BACK_MS_MAX: u64 = 60_000;
 
@@ -61,6 +63,8 @@ impl Store {
             Some(segment) => match take_up(&options, &geometry, segment, name, &superblock, now)? {
                 Ok((memory, start)) => (segment, memory, start),
                 Err(why) => {
+                    // Nothing is given up for a size that cannot be had, such as a misspelt one.
+                    Segment::try_size(geometry.region_bytes()).map_err(|error| system(name, GET_MEMORY, &error))?;
                     segment.remove().map_err(|error| system(name, "remove it", &error))?;
                     create(&options, geometry, name, &superblock, why)?
                 }
@@ -192,8 +196,8 @@ fn create(
     superblock: &Superblock,
     why: WhyEmpty,
 ) -> Result<(Segment, Memory, Start), RegionError> {
-    let segment = Segment::create(name.key(), geometry.region_bytes())
-        .map_err(|error| system(name, "get shared memory (see kernel.shmmax and kernel.shmall)", &error))?;
+    let segment =
+        Segment::create(name.key(), geometry.region_bytes()).map_err(|error| system(name, GET_MEMORY, &error))?;
     let region = attach(segment, name)?;
     superblock::mark_dirty(&region);
     superblock.write(&region);

@@ -9,6 +9,7 @@ use lookaside_store::{
     StoreOutcome, WhyEmpty, forget,
 };
 use scratch_region::ScratchRegion;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 const START: Now = Now { unix_ms: 1_700_000_000_123 };
 const HOLD_OFF_MS: u32 = 2_000;
@@ -329,6 +330,77 @@ fn nobody_else_gets_a_region_that_is_held() {
     restart(store, &region, START, START);
 }
 
+/// Whoever gets it has it alone, also while others remove it with its semaphore.
+#[test]
+fn of_many_that_want_a_region_at_once_one_has_it() {
+    const ATTEMPTS_MAX: usize = 1_000_000;
+    let region = ScratchRegion::new();
+    let (holders, had, forgotten) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+    let small = Options { memory_bytes_max: 256 << 10, item_bytes_max: 8 << 10, ..Options::default() };
+    std::thread::scope(|scope| {
+        for thread in 0..6 {
+            let (region, small, holders, had, forgotten) = (&region, &small, &holders, &had, &forgotten);
+            scope.spawn(move || {
+                for _ in 0..ATTEMPTS_MAX {
+                    if had.load(Relaxed) >= 100 && forgotten.load(Relaxed) >= 10 {
+                        return;
+                    }
+                    if thread == 0 {
+                        forgotten.fetch_add(usize::from(matches!(forget(&region.0), Ok(Some(_)))), Relaxed);
+                        continue;
+                    }
+                    match Store::attach(small.clone(), &region.0, START) {
+                        Ok((store, _)) => {
+                            assert_eq!(holders.fetch_add(1, Relaxed), 0, "two have it");
+                            had.fetch_add(1, Relaxed);
+                            holders.fetch_sub(1, Relaxed);
+                            store.save(START).expect("nobody else could remove it");
+                        }
+                        Err(RegionError::Held { .. }) => std::thread::yield_now(),
+                        Err(other) => panic!("{other}"),
+                    }
+                }
+            });
+        }
+    });
+    assert!(had.load(Relaxed) >= 100 && forgotten.load(Relaxed) >= 10, "{had:?} {forgotten:?}");
+}
+
+/// What several threads leave when they stop: pages on their way, an index about to grow, all within little memory.
+#[test]
+fn what_many_threads_leave_is_whole() {
+    let region = ScratchRegion::new();
+    let options = Options { memory_bytes_max: 2 << 20, item_bytes_max: 64 << 10, ..Options::default() };
+    let (mut store, _) = region.attach(&options, START);
+    for round in 0..12u64 {
+        let now = after(round * 100);
+        std::thread::scope(|scope| {
+            for thread in 0..4u64 {
+                let store = &store;
+                scope.spawn(move || {
+                    for step in 0..1_500u64 {
+                        let random = (round * 7_919 + thread * 104_729 + step).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                        let name = format!("key:{}", random >> 32 & 4_095);
+                        let bytes = [40, 300, 2_000, 90][((round + step / 500) % 4) as usize];
+                        match random >> 60 {
+                            0 => drop(store.delete(key(&name), 1_000, now)),
+                            1..6 => drop(get(store, &name, now)),
+                            _ => drop(set(store, &name, &vec![step as u8; bytes], 0, Expiry::Never, now)),
+                        }
+                    }
+                });
+            }
+        });
+        let before = store.statistics();
+        store.save(now).expect("the region is there").expect("it has a region");
+        let start;
+        (store, start) = region.attach(&options, now);
+        assert_eq!(start, Start::Warm { items: before.items, saved_at: now });
+        store.audit();
+        assert!(store.statistics().memory_bytes <= before.memory_bytes && before.evictions > 0);
+    }
+}
+
 #[test]
 fn what_is_forgotten_is_told_and_gone() {
     let region = ScratchRegion::new();
@@ -356,7 +428,7 @@ fn a_store_without_a_region_saves_nothing() {
 /// All that is kept beside the items is within the limit too.
 #[test]
 fn a_kept_store_stays_within_its_memory() {
-    for megabytes in [1usize, 4, 16, 64] {
+    for megabytes in [1usize, 4, 16] {
         let region = ScratchRegion::new();
         let (store, _) =
             region.attach(&Options { memory_bytes_max: megabytes << 20, item_bytes_max: 64 << 10, ..options() }, START);

@@ -130,6 +130,22 @@ fn a_page_that_waits_for_its_first_bucket_stays_the_indexs() {
     assert!(store.memory.settle(), "it waits still");
 }
 
+/// It was taken from a class for the index, which has not come to use it.
+#[test]
+fn a_page_that_the_index_has_been_brought_goes_to_the_pool() {
+    let scratch = Scratch::new();
+    scratch.fill();
+    let (store, _) = scratch.attach();
+    let brought = store.memory.seize_page(None, &mut crate::memory::lock(&store.memory.stripes[0].0), NOW);
+    assert!(brought.is_ok());
+    let (items, memory_bytes) = (store.statistics().items, store.statistics().memory_bytes);
+    store.save(NOW).expect("it can be saved");
+    let (store, start) = scratch.attach();
+    assert_eq!(start, Start::Warm { items, saved_at: NOW });
+    assert!(store.statistics().memory_bytes < memory_bytes, "nobody holds it");
+    store.audit();
+}
+
 /// With the right checksum, and yet nonsense: it is refused, or what it leads to stays within the region.
 #[test]
 fn state_that_makes_no_sense_is_refused_whatever_its_checksum() {
@@ -152,6 +168,59 @@ fn state_that_makes_no_sense_is_refused_whatever_its_checksum() {
         assert_eq!(memory.restore(&words[..length]), None, "{length} words");
     }
     assert!(StateReader::new(&words).count(1).is_some());
+}
+
+/// Whatever the words are: they are taken up or refused, and nothing is reached for that is not there.
+#[test]
+fn no_state_makes_a_start_panic() {
+    let scratch = Scratch::new();
+    scratch.fill();
+    let (store, _) = scratch.attach();
+    let words = store.memory.save(NOW);
+    let mut refused = 0;
+    for round in 0..400usize {
+        let mut words = words.clone();
+        for change in 0..=round % 3 {
+            let random = superblock::checksum([round, change].into_iter().flat_map(usize::to_ne_bytes)) as usize;
+            // The first words say most.
+            let place = if round.is_multiple_of(2) { random % 600 } else { random % words.len() };
+            words[place] =
+                [words[place] ^ 1 << (random >> 32 & 31), u32::MAX, 0, (random >> 40) as u32][random >> 37 & 3];
+        }
+        let region = Region::new(store.memory.geometry.region_bytes()).expect("memory");
+        let memory = Store::memory(&options(), store.memory.geometry.clone(), region);
+        refused += usize::from(memory.restore(&words).is_none());
+    }
+    assert!((100..400).contains(&refused), "{refused} of 400 made no sense");
+}
+
+#[test]
+fn a_region_of_another_build_is_told_from_a_damaged_one() {
+    type Change = fn(Superblock) -> Superblock;
+    let cases: [(Change, WhyEmpty); 3] = [
+        (|found| Superblock { format: 99, ..found }, WhyEmpty::OtherFormat { was: 99, now: FORMAT }),
+        (|found| Superblock { layout: found.layout + 1, ..found }, WhyEmpty::OtherLayout),
+        (|found| Superblock { state_words: 1 << 40, ..found }, WhyEmpty::Damaged),
+    ];
+    for (change, why) in cases {
+        let scratch = Scratch::new();
+        scratch.fill();
+        let start = scratch.start_after(|region| {
+            let (found, _) = Superblock::read(region).expect("it was saved");
+            change(found).write(region);
+        });
+        assert_eq!(start, Start::Empty(why));
+    }
+}
+
+/// More than the machine has: what is there stays for who asks for less.
+#[test]
+fn a_size_that_cannot_be_had_costs_nothing() {
+    let scratch = Scratch::new();
+    scratch.fill();
+    let refused = Store::attach(Options { memory_bytes_max: 1 << 46, ..options() }, &scratch.0, NOW).err();
+    assert!(matches!(refused, Some(RegionError::System { doing: GET_MEMORY, .. })), "{refused:?}");
+    assert!(matches!(scratch.attach().1, Start::Warm { .. }));
 }
 
 #[test]
