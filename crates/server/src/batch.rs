@@ -10,6 +10,7 @@
 //! request.
 
 use crate::administration::Order;
+use crate::metrics::latency::Class;
 use crate::{Service, execute};
 use lookaside_protocol::{Command, Operation};
 use lookaside_store::{HashedKey, Now};
@@ -126,6 +127,11 @@ impl<'b> Batch<'b> {
         self.steps.push(Step { input_at, keys_count, action: Action::Refuse { line, close } });
     }
 
+    /// What the step that is executed next belongs to.
+    pub(crate) fn next_class(&self) -> Class {
+        self.steps.get(self.step_next).map_or(Class::Other, |step| Class::of(&step.action))
+    }
+
     /// Executes the steps before `steps_end` and appends their replies to `out`, stopping early once `out` holds
     /// `reply_bytes_max` bytes or more. The last item may exceed the bound by its own size.
     pub fn execute(
@@ -210,6 +216,9 @@ impl<'b> Batch<'b> {
         }
         let window_end = self.keys.len().min(self.key_next + PREFETCH_KEYS);
         let window = &mut self.keys[self.key_next..window_end];
+        if let Some(measure) = service.measure {
+            measure.pass(window);
+        }
         if window.len() > 1 {
             let reader = service.store.reader(now);
             window.iter().for_each(|&key| reader.prefetch_index(key));

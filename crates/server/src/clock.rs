@@ -30,6 +30,11 @@ impl Clock {
         Now { unix_ms: self.started.unix_ms + self.started_at.elapsed().as_millis() as u64 }
     }
 
+    /// How long it has been running, in microseconds.
+    pub(crate) fn elapsed_us(&self) -> u64 {
+        self.started_at.elapsed().as_micros() as u64
+    }
+
     /// How many seconds after the start that moment is.
     pub fn uptime_s(&self, now: Now) -> u32 {
         ((now.unix_ms - self.started.unix_ms) / 1000) as u32

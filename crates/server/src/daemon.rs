@@ -4,6 +4,7 @@ use crate::attention::{Escaped, kind};
 use crate::background::{self, PidFile};
 use crate::listener::{Listener, Signals, accept_until_signal, local_address, open_tcp, open_udp, open_unix};
 use crate::log::Log;
+use crate::metrics::http::Endpoint;
 use crate::reply_limit::ReplyLimit;
 use crate::roster::Roster;
 use crate::statistics::Baseline;
@@ -12,13 +13,14 @@ use crate::tls::options::TlsOptions;
 use crate::warm_restart::{self, Warmth};
 use crate::watch::Watchers;
 use crate::worker::{Desk, Worker};
-use crate::{Arguments, Attention, Clock, Security, Service, addresses, limits};
+use crate::{Arguments, Attention, Clock, Measure, Security, Service, addresses, limits};
 use anyhow::Context;
 use lookaside_store::{Evicted, Expiry, Now, Options, Store};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use rustix::rand::{GetRandomFlags, getrandom};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use std::io::Write;
+use std::net::TcpListener;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -111,6 +113,8 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
 /// Opens the ports, and runs the threads until a signal comes.
 fn serve(daemon: &Daemon, signals: &Signals) -> anyhow::Result<()> {
     let listeners = open_listeners(daemon)?;
+    let (stop_metrics, metrics_stop) = UnixStream::pair().context("cannot make a pipe for the metrics' thread")?;
+    let endpoint = open_metrics(&daemon.arguments, metrics_stop)?;
     let workers = build_workers(daemon)?;
     daemon.listening.get_or_init(|| listening(&listeners, &workers));
     let _pid_file = daemon.arguments.pid_path.as_deref().map(PidFile::write).transpose()?;
@@ -122,12 +126,17 @@ fn serve(daemon: &Daemon, signals: &Signals) -> anyhow::Result<()> {
             }
             let thread = std::thread::Builder::new().name("watchers".to_string());
             thread.spawn_scoped(scope, || daemon.watchers.run(daemon)).context("cannot start the watchers' thread")?;
+            if let Some(endpoint) = &endpoint {
+                let thread = std::thread::Builder::new().name("metrics".to_string());
+                thread.spawn_scoped(scope, || endpoint.run(daemon)).context("cannot start the metrics' thread")?;
+            }
             announce(daemon, &listeners)?;
             accept_until_signal(daemon, &listeners, signals).context("cannot accept connections")
         };
         let outcome = accept();
         daemon.desks.iter().for_each(Desk::stop);
         daemon.watchers.stop();
+        drop(stop_metrics);
         outcome
     })
 }
@@ -169,7 +178,8 @@ fn build(arguments: Arguments, stop: UnixStream) -> anyhow::Result<Daemon> {
     let clock = Clock::start();
     let certificates = read_certificates(&arguments, clock)?;
     let options = arguments.store_options(random_seed()?);
-    let desks = (0..arguments.threads_count()).map(|_| Desk::new()).collect::<Result<Vec<_>, _>>();
+    let measure = || arguments.metrics_address.as_ref().map(|_| Measure::new(clock));
+    let desks = (0..arguments.threads_count()).map(|_| Desk::new(measure())).collect::<Result<Vec<_>, _>>();
     let desks = desks.context("cannot make the workers' eventfds")?;
     for desk in &desks {
         let Some(delimiter) = arguments.prefix_delimiter else { continue };
@@ -247,12 +257,24 @@ fn build_workers(daemon: &Daemon) -> anyhow::Result<Vec<Worker<'_>>> {
             store: &daemon.store,
             counters: &desk.counters,
             attention: &desk.attention,
+            measure: desk.measure.as_ref(),
             limits,
             process: daemon,
         };
         Worker::new(daemon, service, desk, daemon.clock, ports)
     });
     workers.collect::<Result<_, _>>().context("cannot make the workers' epolls")
+}
+
+/// The port of `--metrics-address`; a port alone is this machine's.
+fn open_metrics(arguments: &Arguments, stop: UnixStream) -> anyhow::Result<Option<Endpoint>> {
+    let Some(text) = &arguments.metrics_address else { return Ok(None) };
+    let address = if text.parse::<u16>().is_ok() { format!("127.0.0.1:{text}") } else { text.clone() };
+    let endpoint = TcpListener::bind(&address).and_then(|listener| {
+        tracing::info!("metrics are at http://{}/metrics", listener.local_addr()?);
+        Endpoint::new(listener, stop)
+    });
+    endpoint.map(Some).with_context(|| format!("cannot listen on {address} (choose another with --metrics-address)"))
 }
 
 /// What `stats conns` shows of the ports.

@@ -9,6 +9,7 @@
 //! * `tls`: certificates, and a connection's stream between its socket and its session.
 //! * [`credentials`]: users and passwords from a file, for whatever asks for them.
 //! * `attention`, `watch`: what somebody looks at while requests run.
+//! * `metrics`: what Prometheus reads.
 //! * `roster`, `addresses`: who is connected, and since when idle.
 //! * `listener`, `reply_limit`, `daemon`, `options`, `statistics`, `log`, `clock`: the process.
 //!
@@ -32,6 +33,7 @@ mod execute;
 mod listener;
 mod log;
 mod meta;
+mod metrics;
 mod options;
 mod render;
 mod reply_limit;
@@ -53,6 +55,7 @@ pub use clock::Clock;
 pub use counters::{Counter, Counters, Counts};
 pub use daemon::run;
 pub use execute::VERSION;
+pub use metrics::Measure;
 pub use options::{Arguments, Compatible, Listen, Security};
 pub use round::{ARENA_BYTES, READ_BYTES_MAX, REPLY_BYTES_MAX, ROUND_CONNECTIONS_MAX, ROUND_REPLY_BYTES_MAX};
 pub use service::{LINE_BYTES_MAX, Process, Service, Silent, limits};

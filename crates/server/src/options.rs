@@ -110,6 +110,10 @@ pub struct Arguments {
     #[arg(short = 'W', long)]
     pub disable_watch: bool,
 
+    /// Where Prometheus reads metrics (GET /metrics): host:port, or a port of this machine alone
+    #[arg(long, value_name = "ADDRESS")]
+    pub metrics_address: Option<String>,
+
     /// Let clients end the server with the command `shutdown`
     #[arg(short = 'A', long)]
     pub enable_shutdown: bool,

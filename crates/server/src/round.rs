@@ -203,12 +203,16 @@ fn answer(
     reply: &mut Vec<u8>,
 ) {
     service.attention.turn_to(Some(connection.socket.as_raw_fd()));
+    let mut timed = service.measure.filter(|measure| measure.is_turn()).map(|measure| (measure, batch.next_class()));
     loop {
         let progress = batch.execute(service, now, segment.steps_end, REPLY_BYTES_MAX, reply);
         if let (Progress::Done, Scan::Full { .. }) = (progress, segment.scan) {
             return; // The same connection goes on with the next batch; its reply is not complete.
         }
         let sent = connection.send(reply);
+        if let Some((measure, class)) = timed.take() {
+            measure.replied(class);
+        }
         let sent_bytes = match sent {
             Sent::All => reply.len(),
             Sent::Part(bytes) => bytes,

@@ -2,7 +2,7 @@
 //! itself. Handed to every call, so that a session itself stays a few bytes.
 
 use crate::attention::NOBODY;
-use crate::{Attention, Counters};
+use crate::{Attention, Counters, Measure};
 use lookaside_protocol::text::Limits;
 use lookaside_store::{Now, Options, Store};
 
@@ -70,6 +70,8 @@ pub struct Service<'s> {
     pub counters: &'s Counters,
     /// Who looks at what this thread does.
     pub attention: &'s Attention,
+    /// Where samples of this thread's work go, if anybody wants them.
+    pub measure: Option<&'s Measure>,
     /// What the parser refuses.
     pub limits: Limits,
     /// Who answers `stats`.
@@ -79,7 +81,7 @@ pub struct Service<'s> {
 impl<'s> Service<'s> {
     /// A service over a store made with `options`, without a daemon around it.
     pub fn new(store: &'s Store, options: &Options, counters: &'s Counters) -> Self {
-        Service { store, counters, attention: &NOBODY, limits: limits(options), process: &Silent }
+        Service { store, counters, attention: &NOBODY, measure: None, limits: limits(options), process: &Silent }
     }
 }
 

@@ -11,7 +11,7 @@ use crate::roster::State;
 use crate::round::Round;
 use crate::tls::stream::{Happened, TlsStream};
 use crate::udp::UdpPort;
-use crate::{Attention, Clock, Counters, Service};
+use crate::{Attention, Clock, Counters, Measure, Service};
 use lookaside_store::Now;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
@@ -47,6 +47,8 @@ const UDP_TOKEN: u64 = 1 << 32;
 pub(crate) struct Desk {
     pub(crate) counters: Counters,
     pub(crate) attention: Attention,
+    /// There if somebody scrapes.
+    pub(crate) measure: Option<Measure>,
     /// Connections it has or is about to have.
     pub(crate) connections_open: AtomicUsize,
     inbox: Mutex<Vec<Accepted>>,
@@ -55,10 +57,11 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    pub(crate) fn new() -> io::Result<Desk> {
+    pub(crate) fn new(measure: Option<Measure>) -> io::Result<Desk> {
         Ok(Desk {
             counters: Counters::default(),
             attention: Attention::new(),
+            measure,
             connections_open: AtomicUsize::new(0),
             inbox: Mutex::new(Vec::new()),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
@@ -149,6 +152,9 @@ impl<'s> Worker<'s> {
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), patience.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => panic!("epoll of a running worker cannot be waited for: {error}"),
+            }
+            if let Some(measure) = &self.desk.measure {
+                measure.wake();
             }
             let now = self.clock.now();
             self.now = now;

@@ -1,0 +1,113 @@
+//! The keys that are asked for most, in bounded memory: the space-saving sketch of Metwally, Agrawal and El Abbadi
+//! (2005).
+//!
+//! [`KEYS_MAX`] keys are counted. A key that is not among them takes the place of the one with the smallest count, and
+//! that count with it as its possible error. A key with a share of more than 1 / [`KEYS_MAX`] is among them for certain.
+//! Every [`SAMPLES_UNTIL_HALVED`] samples all counts are halved, so that what was hot an hour ago makes room.
+
+/// How many keys are counted.
+pub(crate) const KEYS_MAX: usize = 128;
+
+/// How many samples come until the past counts half.
+const SAMPLES_UNTIL_HALVED: u64 = 1 << 16;
+
+/// One thread's sketch.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct HotKeys {
+    keys: Vec<Counted>,
+    /// Samples of all keys, those that were forgotten too.
+    pub(crate) samples: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Counted {
+    key: Vec<u8>,
+    count: u64,
+    error: u64,
+}
+
+impl HotKeys {
+    /// Counts a key that was asked for.
+    pub(crate) fn count(&mut self, key: &[u8]) {
+        self.samples += 1;
+        if let Some(counted) = self.keys.iter_mut().find(|counted| counted.key == key) {
+            counted.count += 1;
+        } else if self.keys.len() < KEYS_MAX {
+            self.keys.push(Counted { key: key.to_vec(), count: 1, error: 0 });
+        } else if let Some(least) = self.keys.iter_mut().min_by_key(|counted| counted.count) {
+            least.error = least.count;
+            least.count += 1;
+            least.key.clear();
+            least.key.extend_from_slice(key);
+        }
+        if self.samples >= SAMPLES_UNTIL_HALVED {
+            self.halve();
+        }
+    }
+
+    fn halve(&mut self) {
+        self.samples /= 2;
+        for counted in &mut self.keys {
+            counted.count /= 2;
+            counted.error /= 2;
+        }
+    }
+
+    /// Adds another thread's keys.
+    pub(crate) fn add(&mut self, other: &HotKeys) {
+        self.samples += other.samples;
+        for one in &other.keys {
+            match self.keys.iter_mut().find(|counted| counted.key == one.key) {
+                Some(counted) => {
+                    counted.count += one.count;
+                    counted.error += one.error;
+                }
+                None => self.keys.push(one.clone()),
+            }
+        }
+    }
+
+    /// The hottest keys first, each with the samples it has had at least.
+    pub(crate) fn top(&self, keys_max: usize) -> Vec<(Vec<u8>, u64)> {
+        let mut keys: Vec<_> = self.keys.iter().map(|one| (one.key.clone(), one.count - one.error)).collect();
+        keys.retain(|(_, samples)| *samples > 0);
+        keys.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| one.0.cmp(&other.0)));
+        keys.truncate(keys_max);
+        keys
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_hot_is_found_among_many_in_bounded_memory() {
+        let mut sketch = HotKeys::default();
+        for number in 0..200_000u64 {
+            sketch.count(match number % 10 {
+                0 | 1 => b"first",
+                2 => b"second",
+                _ => &[],
+            });
+            sketch.count(format!("cold {number}").as_bytes());
+        }
+        assert!(sketch.keys.len() == KEYS_MAX && sketch.samples < SAMPLES_UNTIL_HALVED);
+        let top: Vec<_> = sketch.top(3).into_iter().map(|(key, _)| key).collect();
+        assert_eq!(top, [&b""[..], b"first", b"second"]);
+        let share = sketch.top(2)[1].1 as f64 / sketch.samples as f64;
+        assert!((0.08..0.101).contains(&share), "a tenth at most, not {share}");
+    }
+
+    #[test]
+    fn what_was_hot_makes_room() {
+        let mut sketch = HotKeys::default();
+        (0..SAMPLES_UNTIL_HALVED).for_each(|_| sketch.count(b"old"));
+        (0..SAMPLES_UNTIL_HALVED).for_each(|_| sketch.count(b"new"));
+        assert_eq!(sketch.top(1)[0].0, b"new");
+        let mut both = HotKeys::default();
+        both.add(&sketch);
+        both.add(&sketch);
+        assert_eq!((both.samples, both.top(1)[0].1), (2 * sketch.samples, 2 * sketch.top(1)[0].1));
+    }
+}

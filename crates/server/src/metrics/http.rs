@@ -1,0 +1,130 @@
+//! HTTP for one purpose: `GET /metrics`. Serves no request of the cache.
+//!
+//! Written by hand, since nothing more is asked of it: one thread, [`SCRAPES_MAX`] connections at a time, a request of
+//! [`REQUEST_BYTES_MAX`] at most, and [`SCRAPE_MS_MAX`] from the connection to its end, whoever is slow. One reply, then
+//! the connection is closed. A worker never waits for this thread.
+//!
+//! Absent: TLS, passwords, compression, keeping connections. Bind it where only the scraper comes.
+
+use super::exposition;
+use crate::daemon::Daemon;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+
+/// How many connections are served at a time; further ones wait.
+const SCRAPES_MAX: usize = 16;
+
+/// The longest request with all its headers, in bytes.
+const REQUEST_BYTES_MAX: usize = 8 << 10;
+
+/// How long a connection may last, in milliseconds.
+const SCRAPE_MS_MAX: u64 = 5_000;
+
+/// How often deadlines are looked at.
+const TICK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// The port, and what ends its thread.
+pub(crate) struct Endpoint {
+    listener: TcpListener,
+    stop: UnixStream,
+}
+
+/// One connection.
+struct Scrape {
+    socket: TcpStream,
+    deadline_ms: u64,
+    request: Vec<u8>,
+    response: Vec<u8>,
+    sent_bytes: usize,
+}
+
+impl Endpoint {
+    /// An open port. It ends when the other end of `stop` is closed.
+    pub(crate) fn new(listener: TcpListener, stop: UnixStream) -> std::io::Result<Endpoint> {
+        listener.set_nonblocking(true)?;
+        Ok(Endpoint { listener, stop })
+    }
+
+    /// Serves until it is stopped.
+    pub(crate) fn run(&self, daemon: &Daemon) {
+        let mut scrapes: Vec<Scrape> = Vec::new();
+        loop {
+            let interest = |scrape: &Scrape| if scrape.response.is_empty() { PollFlags::IN } else { PollFlags::OUT };
+            let mut watched = vec![PollFd::new(&self.stop, PollFlags::IN)];
+            watched.extend(scrapes.iter().map(|scrape| PollFd::new(&scrape.socket, interest(scrape))));
+            if scrapes.len() < SCRAPES_MAX {
+                watched.push(PollFd::new(&self.listener, PollFlags::IN));
+            }
+            if let Err(error) = poll(&mut watched, Some(&TICK))
+                && error != rustix::io::Errno::INTR
+            {
+                return tracing::error!("metrics are not served any more: {error}");
+            }
+            if !watched[0].revents().is_empty() {
+                return;
+            }
+            let now_ms = daemon.clock.now().unix_ms;
+            scrapes.retain_mut(|scrape| now_ms < scrape.deadline_ms && scrape.go_on(daemon));
+            while scrapes.len() < SCRAPES_MAX
+                && let Ok((socket, _)) = self.listener.accept()
+            {
+                if socket.set_nonblocking(true).is_ok() {
+                    scrapes.push(Scrape::new(socket, now_ms + SCRAPE_MS_MAX));
+                }
+            }
+        }
+    }
+}
+
+impl Scrape {
+    fn new(socket: TcpStream, deadline_ms: u64) -> Scrape {
+        Scrape { socket, deadline_ms, request: Vec::new(), response: Vec::new(), sent_bytes: 0 }
+    }
+
+    /// Reads or writes what can be; false at the end.
+    fn go_on(&mut self, daemon: &Daemon) -> bool {
+        while self.response.is_empty() {
+            let mut piece = [0; 2048];
+            match self.socket.read(&mut piece) {
+                Ok(0) => return false,
+                Ok(count) => self.request.extend_from_slice(&piece[..count]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
+                Err(_) => return false,
+            }
+            if self.request.len() > REQUEST_BYTES_MAX {
+                self.response = response("431 Request Header Fields Too Large", "the request is too long\n");
+            } else if self.request.windows(4).any(|end| end == b"\r\n\r\n") {
+                self.response = respond(&self.request, daemon);
+            }
+        }
+        while self.sent_bytes < self.response.len() {
+            match self.socket.write(&self.response[self.sent_bytes..]) {
+                Ok(count) if count > 0 => self.sent_bytes += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
+                _ => return false,
+            }
+        }
+        false
+    }
+}
+
+fn respond(request: &[u8], daemon: &Daemon) -> Vec<u8> {
+    let line = request.split(|&byte| byte == b'\r').next().unwrap_or_default();
+    let mut words = line.split(|&byte| byte == b' ');
+    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let path = target.split(|&byte| byte == b'?').next().unwrap_or_default();
+    match (method, path) {
+        (b"GET", b"/metrics") => response("200 OK", &exposition::render(daemon, daemon.clock.now())),
+        (b"GET", _) => response("404 Not Found", "metrics are at /metrics\n"),
+        _ => response("405 Method Not Allowed", "only GET is served\n"),
+    }
+}
+
+fn response(status: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
+    format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}")
+        .into_bytes()
+}
