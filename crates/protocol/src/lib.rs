@@ -6,11 +6,13 @@
 //! * [`request`] and [`reply`] hold the vocabulary: one operation on one key, and what came of it.
 //! * [`text`] and [`meta`] are memcached's two text dialects (memcached's `protocol.txt`); [`lease`] the verbs of
 //!   leases (§3.2.1 of the paper) that ride on the text dialect.
+//! * [`binary`] is the binary dialect, with its own requests: it can say things that the others cannot, and not others.
 //! * [`udp`] is the eight-byte frame header in front of every datagram (`protocol.txt`, "UDP protocol").
 //!
 //! Absent on purpose: anything that waits, any allocation on the path that parses a server's requests.
 #![forbid(unsafe_code)]
 
+pub mod binary;
 pub mod command;
 pub mod key;
 pub mod lease;

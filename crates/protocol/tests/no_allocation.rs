@@ -5,10 +5,14 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::hint::black_box;
 
+use lookaside_protocol::binary::{
+    BinaryCommand, BinaryOperation, BinaryParsed, BinaryRequest, Echo, ParsedResponse, Status, compose_error,
+    compose_hit, compose_request, opcode, parse_request, parse_response,
+};
 use lookaside_protocol::meta::{MetaFlags, MetaVerb};
 use lookaside_protocol::text::{Limits, Parsed, ParsedAnswer, parse_answer, parse_command};
 use lookaside_protocol::udp::FrameHeader;
-use lookaside_protocol::{Command, Operation};
+use lookaside_protocol::{Cas, Command, Operation, StoreMode};
 
 const LIMITS: Limits = Limits { value_bytes_max: 100, line_bytes_max: 4096 };
 
@@ -106,4 +110,35 @@ fn answers_and_datagrams_are_parsed_without_allocating() {
         assert_eq!(count, 0, "{bytes:?}");
     }
     assert_eq!(allocations_count(|| assert!(FrameHeader::parse(b"\0\x01\0\0\0\x01\0\0END\r\n").is_ok())), 0);
+}
+
+#[test]
+fn binary_requests_are_parsed_and_answered_without_allocating() {
+    let mut requests = Vec::new();
+    let keyed = |opcode, operation| {
+        let echo = Echo { opcode, opaque: 7 };
+        BinaryRequest { echo, command: BinaryCommand::Keyed { key: b"user:1", operation } }
+    };
+    let get = BinaryOperation::Get { exptime: None, with_key: true, with_value: true };
+    let set = BinaryOperation::Store { mode: StoreMode::Set, flags: 1, exptime: 0, value: b"abc" };
+    compose_request(&keyed(opcode::GETKQ, get), &mut requests);
+    compose_request(&keyed(opcode::SETQ, set), &mut requests);
+    compose_request(&keyed(opcode::DELETEQ, BinaryOperation::Delete { cas: None }), &mut requests);
+    let (mut refused, mut out) = (requests.clone(), Vec::with_capacity(1 << 12));
+    refused[11] = 99;
+    let count = allocations_count(|| {
+        let mut at = 0;
+        while let BinaryParsed::Request { request, consumed } = black_box(parse_request(&requests[at..], &LIMITS)) {
+            compose_hit(request.echo, Cas(1), 2, b"user:1", 3, &mut out);
+            compose_error(request.echo, Status::NotFound, &mut out);
+            at += consumed;
+        }
+        assert_eq!(at, requests.len());
+        assert!(matches!(black_box(parse_request(&refused, &LIMITS)), BinaryParsed::Bad { .. }));
+        assert!(matches!(
+            parse_response(&out, &LIMITS),
+            ParsedResponse::Incomplete { .. } | ParsedResponse::Response { .. }
+        ));
+    });
+    assert_eq!(count, 0);
 }

@@ -1,6 +1,7 @@
 //! What holds for every command, answer and datagram: composed and read back they are the same; where the bytes are
 //! cut changes nothing; no bytes make a parser panic or stand still.
 
+mod binary;
 mod strategies;
 
 use lookaside_protocol::text::{

@@ -1,0 +1,264 @@
+//! Requests, as a server reads them: a header, and a body that must be as long as its opcode has it.
+
+use super::opcode::{self as op, has_key};
+use super::{
+    AUTHENTICATION_BYTES_MAX, BinaryCommand, BinaryOperation, BinaryRequest, Echo, HEADER_BYTES, MECHANISM_BYTES_MAX,
+    REQUEST_MAGIC, Status, Vivify,
+};
+use crate::text::Limits;
+use crate::{Cas, Direction, KEY_BYTES_MAX, StoreMode};
+
+/// The exptime with which `incr` and `decr` ask to leave nothing as it is.
+pub(super) const EXPTIME_NO_VIVIFY: u32 = u32::MAX;
+
+/// What the front of a buffer holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BinaryParsed<'a> {
+    /// Not a whole request yet.
+    Incomplete {
+        /// The buffer must hold at least this many bytes before it is worth asking again.
+        needed_bytes: usize,
+    },
+    /// A request.
+    Request {
+        /// The request, borrowing from the buffer.
+        request: BinaryRequest<'a>,
+        /// How many bytes of the buffer it took.
+        consumed: usize,
+    },
+    /// A request that is refused; the sender is told so, even by a quiet one.
+    Bad {
+        /// What the response repeats.
+        echo: Echo,
+        /// Why.
+        status: Status,
+        /// How many bytes of the buffer to drop now.
+        consumed: usize,
+        /// How many bytes more to drop as they arrive.
+        swallow: usize,
+        /// Whether the connection must end.
+        close: bool,
+        /// The key of a `set` that was refused for its size; its old value must go.
+        outdated_key: Option<&'a [u8]>,
+    },
+    /// Nothing of this dialect: the connection must end, and there is no way to say why.
+    Foreign,
+}
+
+/// A request's header.
+struct Header {
+    opcode: u8,
+    key_bytes: usize,
+    extras_bytes: usize,
+    body_bytes: usize,
+    opaque: u32,
+    cas: u64,
+}
+
+/// Reads one request off the front of `buffer`. Allocates nothing.
+///
+/// ```
+/// use lookaside_protocol::binary::{BinaryCommand, BinaryParsed, parse_request};
+/// let limits = lookaside_protocol::text::Limits { value_bytes_max: 1 << 20, line_bytes_max: 8192 };
+/// let mut noop = [0; 24];
+/// (noop[0], noop[1]) = (0x80, 0x0a);
+/// let BinaryParsed::Request { request, consumed: 24 } = parse_request(&noop, &limits) else { panic!("a request") };
+/// assert_eq!(request.command, BinaryCommand::Noop);
+/// assert_eq!(parse_request(b"get a\r\n", &limits), BinaryParsed::Foreign);
+/// ```
+pub fn parse_request<'a>(buffer: &'a [u8], limits: &Limits) -> BinaryParsed<'a> {
+    if buffer.first().is_some_and(|&magic| magic != REQUEST_MAGIC) {
+        return BinaryParsed::Foreign;
+    }
+    let Some((header, _)) = buffer.split_first_chunk() else {
+        return BinaryParsed::Incomplete { needed_bytes: HEADER_BYTES };
+    };
+    let header = Header::read(header);
+    if header.key_bytes + header.extras_bytes > header.body_bytes {
+        return header.refuse(Status::UnknownCommand, true);
+    }
+    if header.key_bytes > KEY_BYTES_MAX || !header.is_well_formed() {
+        return header.refuse(Status::InvalidArguments, true);
+    }
+    if !header.is_known() {
+        return header.refuse(Status::UnknownCommand, false);
+    }
+    if header.value_bytes() > header.value_bytes_max(limits) || header.names_no_mechanism() {
+        return header.refuse_value(buffer);
+    }
+    let consumed = HEADER_BYTES + header.body_bytes;
+    match buffer.get(HEADER_BYTES..consumed) {
+        Some(body) => {
+            let request = BinaryRequest { echo: header.echo(), command: header.command(body) };
+            BinaryParsed::Request { request, consumed }
+        }
+        None => BinaryParsed::Incomplete { needed_bytes: consumed },
+    }
+}
+
+/// What the response to the first request in `buffer` repeats, once its header is there, whatever that asks for: for who
+/// refuses a request before it has come.
+pub fn peek_echo(buffer: &[u8]) -> Option<Echo> {
+    buffer.split_first_chunk().map(|(header, _)| Header::read(header).echo())
+}
+
+impl Header {
+    #[inline]
+    fn read(bytes: &[u8; HEADER_BYTES]) -> Header {
+        let [_, opcode, k0, k1, extras_bytes, _, _, _, b0, b1, b2, b3, o0, o1, o2, o3, cas @ ..] = *bytes;
+        Header {
+            opcode,
+            key_bytes: usize::from(u16::from_be_bytes([k0, k1])),
+            extras_bytes: usize::from(extras_bytes),
+            body_bytes: u32::from_be_bytes([b0, b1, b2, b3]) as usize,
+            opaque: u32::from_be_bytes([o0, o1, o2, o3]),
+            cas: u64::from_be_bytes(cas),
+        }
+    }
+
+    fn echo(&self) -> Echo {
+        Echo { opcode: self.opcode, opaque: self.opaque }
+    }
+
+    fn value_bytes(&self) -> usize {
+        self.body_bytes - self.key_bytes - self.extras_bytes
+    }
+
+    fn cas(&self) -> Option<Cas> {
+        (self.cas != 0).then_some(Cas(self.cas))
+    }
+
+    fn is_known(&self) -> bool {
+        matches!(self.opcode, op::GET..=op::PREPENDQ | op::TOUCH..=op::GATQ | op::SASL_MECHANISMS..=op::GATKQ)
+    }
+
+    /// Whether key, extras and value are there where the opcode wants them, and nowhere else.
+    #[inline]
+    fn is_well_formed(&self) -> bool {
+        let (has_key, has_value) = (self.key_bytes > 0, self.value_bytes() > 0);
+        match self.opcode {
+            op::GET | op::GETQ | op::GETK | op::GETKQ | op::DELETE | op::DELETEQ => {
+                has_key && self.extras_bytes == 0 && !has_value
+            }
+            op::TOUCH | op::GAT | op::GATQ | op::GATK | op::GATKQ => has_key && self.extras_bytes == 4 && !has_value,
+            op::SET | op::SETQ | op::ADD | op::ADDQ | op::REPLACE | op::REPLACEQ => has_key && self.extras_bytes == 8,
+            op::APPEND | op::APPENDQ | op::PREPEND | op::PREPENDQ | op::SASL_AUTHENTICATE | op::SASL_STEP => {
+                has_key && self.extras_bytes == 0
+            }
+            op::INCREMENT | op::INCREMENTQ | op::DECREMENT | op::DECREMENTQ => {
+                has_key && self.extras_bytes == 20 && !has_value
+            }
+            op::FLUSH | op::FLUSHQ => !has_key && !has_value && matches!(self.extras_bytes, 0 | 4),
+            op::STAT => self.extras_bytes == 0 && !has_value,
+            op::NOOP | op::VERSION | op::QUIT | op::QUITQ | op::SASL_MECHANISMS => self.body_bytes == 0,
+            _ => true,
+        }
+    }
+
+    fn is_authentication(&self) -> bool {
+        matches!(self.opcode, op::SASL_AUTHENTICATE | op::SASL_STEP)
+    }
+
+    fn value_bytes_max(&self, limits: &Limits) -> usize {
+        if self.is_authentication() { AUTHENTICATION_BYTES_MAX } else { limits.value_bytes_max }
+    }
+
+    fn names_no_mechanism(&self) -> bool {
+        self.is_authentication() && self.key_bytes > MECHANISM_BYTES_MAX
+    }
+
+    /// What the body asks for. The opcode is known, the lengths have been checked.
+    #[inline]
+    fn command<'a>(&self, body: &'a [u8]) -> BinaryCommand<'a> {
+        let (extras, rest) = body.split_at(self.extras_bytes);
+        let (key, value) = rest.split_at(self.key_bytes);
+        let operation = match self.opcode {
+            op::GET | op::GETQ | op::GETK | op::GETKQ => {
+                BinaryOperation::Get { exptime: None, with_key: has_key(self.opcode), with_value: true }
+            }
+            op::TOUCH | op::GAT | op::GATQ | op::GATK | op::GATKQ => BinaryOperation::Get {
+                exptime: Some(exptime(number_32(extras))),
+                with_key: has_key(self.opcode),
+                with_value: self.opcode != op::TOUCH,
+            },
+            op::SET | op::SETQ => self.store(StoreMode::Set, extras, value),
+            op::ADD | op::ADDQ => self.store(StoreMode::Add, extras, value),
+            op::REPLACE | op::REPLACEQ => self.store(StoreMode::Replace, extras, value),
+            op::APPEND | op::APPENDQ => BinaryOperation::Extend { mode: StoreMode::Append, cas: self.cas(), value },
+            op::PREPEND | op::PREPENDQ => BinaryOperation::Extend { mode: StoreMode::Prepend, cas: self.cas(), value },
+            op::DELETE | op::DELETEQ => BinaryOperation::Delete { cas: self.cas() },
+            op::INCREMENT | op::INCREMENTQ => self.arithmetic(Direction::Up, extras),
+            op::DECREMENT | op::DECREMENTQ => self.arithmetic(Direction::Down, extras),
+            _ => return self.keyless(extras, key, value),
+        };
+        BinaryCommand::Keyed { key, operation }
+    }
+
+    fn keyless<'a>(&self, extras: &'a [u8], key: &'a [u8], value: &'a [u8]) -> BinaryCommand<'a> {
+        match self.opcode {
+            op::FLUSH | op::FLUSHQ if extras.is_empty() => BinaryCommand::FlushAll { delay_s: 0 },
+            op::FLUSH | op::FLUSHQ => BinaryCommand::FlushAll { delay_s: exptime(number_32(extras)) },
+            op::NOOP => BinaryCommand::Noop,
+            op::VERSION => BinaryCommand::Version,
+            op::STAT => BinaryCommand::Stats { arguments: key },
+            op::QUIT | op::QUITQ => BinaryCommand::Quit,
+            op::SASL_MECHANISMS => BinaryCommand::Mechanisms,
+            op::SASL_AUTHENTICATE => BinaryCommand::Authenticate { mechanism: key, word: value },
+            op::SASL_STEP => BinaryCommand::AuthenticateStep { mechanism: key, word: value },
+            _ => unreachable!("an unknown opcode has been refused"),
+        }
+    }
+
+    fn store<'a>(&self, mode: StoreMode, extras: &[u8], value: &'a [u8]) -> BinaryOperation<'a> {
+        let mode = self.cas().map_or(mode, StoreMode::Cas);
+        let (flags, exptime_bytes) = extras.split_at(4);
+        BinaryOperation::Store { mode, flags: number_32(flags), exptime: exptime(number_32(exptime_bytes)), value }
+    }
+
+    fn arithmetic<'a>(&self, direction: Direction, extras: &[u8]) -> BinaryOperation<'a> {
+        let (delta, rest) = extras.split_at(8);
+        let (initial, exptime_bytes) = rest.split_at(8);
+        let vivify = match number_32(exptime_bytes) {
+            EXPTIME_NO_VIVIFY => None,
+            seconds => Some(Vivify { initial: number_64(initial), exptime: exptime(seconds) }),
+        };
+        BinaryOperation::Arithmetic { direction, delta: number_64(delta), vivify, cas: self.cas() }
+    }
+
+    /// Refused as soon as the header is there. Where the connection goes on, the body is dropped as it arrives.
+    fn refuse<'a>(&self, status: Status, close: bool) -> BinaryParsed<'a> {
+        let swallow = if close { 0 } else { self.body_bytes };
+        BinaryParsed::Bad { echo: self.echo(), status, consumed: HEADER_BYTES, swallow, close, outdated_key: None }
+    }
+
+    /// A value over its limit: refused once the key is there, dropped as it arrives.
+    fn refuse_value<'a>(&self, buffer: &'a [u8]) -> BinaryParsed<'a> {
+        let key_at = HEADER_BYTES + self.extras_bytes;
+        let consumed = key_at + self.key_bytes;
+        let Some(key) = buffer.get(key_at..consumed) else {
+            return BinaryParsed::Incomplete { needed_bytes: consumed };
+        };
+        let replaces = matches!(self.opcode, op::SET | op::SETQ);
+        BinaryParsed::Bad {
+            echo: self.echo(),
+            status: if self.is_authentication() { Status::InvalidArguments } else { Status::TooLarge },
+            consumed,
+            swallow: self.value_bytes(),
+            close: false,
+            outdated_key: replaces.then_some(key),
+        }
+    }
+}
+
+fn exptime(seconds: u32) -> i64 {
+    i64::from(seconds)
+}
+
+/// The number in four bytes; the lengths have been checked.
+fn number_32(bytes: &[u8]) -> u32 {
+    u32::from_be_bytes(bytes.try_into().expect("extras have the length that was checked"))
+}
+
+fn number_64(bytes: &[u8]) -> u64 {
+    u64::from_be_bytes(bytes.try_into().expect("extras have the length that was checked"))
+}

@@ -1,0 +1,119 @@
+//! Responses, as a server sends them and a client reads them.
+
+use super::{Echo, HEADER_BYTES, RESPONSE_MAGIC, Status};
+use crate::Cas;
+use crate::text::Limits;
+
+/// The flags of a hit, in bytes.
+const FLAGS_BYTES: usize = 4;
+
+/// A response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response<'a> {
+    /// The request's opcode and opaque.
+    pub echo: Echo,
+    /// How it went.
+    pub status: Status,
+    /// The item's CAS unique; 0 where there is none.
+    pub cas: Cas,
+    /// The flags, of a hit.
+    pub extras: &'a [u8],
+    /// The key, if the request wants it repeated; the name of a statistic.
+    pub key: &'a [u8],
+    /// The value, or an error's words.
+    pub value: &'a [u8],
+}
+
+/// What the front of a client's buffer holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ParsedResponse<'a> {
+    /// Not a whole response yet.
+    Incomplete {
+        /// The buffer must hold at least this many bytes before it is worth asking again.
+        needed_bytes: usize,
+    },
+    /// A response.
+    Response {
+        /// The response, borrowing from the buffer.
+        response: Response<'a>,
+        /// How many bytes of the buffer it took.
+        consumed: usize,
+    },
+    /// No response, or one over the limits: nothing that follows can be believed.
+    Bad,
+}
+
+/// Appends a response.
+pub fn compose_response(response: &Response<'_>, out: &mut Vec<u8>) {
+    let Response { echo, status, cas, extras, key, value } = *response;
+    let body_bytes = extras.len() + key.len() + value.len();
+    out.reserve(HEADER_BYTES + body_bytes);
+    out.extend_from_slice(&header(echo, status, cas, key.len(), extras.len(), body_bytes));
+    out.extend_from_slice(extras);
+    out.extend_from_slice(key);
+    out.extend_from_slice(value);
+}
+
+/// Appends the response of a request that was not carried out, or without its item, in memcached's words.
+pub fn compose_error(echo: Echo, status: Status, out: &mut Vec<u8>) {
+    let value = status.words().as_bytes();
+    compose_response(&Response { echo, status, cas: Cas(0), extras: b"", key: b"", value }, out);
+}
+
+/// Appends a hit's response up to its value, of which `value_bytes` are to follow. `key` is empty unless it is repeated.
+#[inline]
+pub fn compose_hit(echo: Echo, cas: Cas, flags: u32, key: &[u8], value_bytes: usize, out: &mut Vec<u8>) {
+    let body_bytes = FLAGS_BYTES + key.len() + value_bytes;
+    out.reserve(HEADER_BYTES + body_bytes);
+    out.extend_from_slice(&header(echo, Status::Success, cas, key.len(), FLAGS_BYTES, body_bytes));
+    out.extend_from_slice(&flags.to_be_bytes());
+    out.extend_from_slice(key);
+}
+
+/// Reads one response off the front of `buffer`. Allocates nothing.
+pub fn parse_response<'a>(buffer: &'a [u8], limits: &Limits) -> ParsedResponse<'a> {
+    if buffer.first().is_some_and(|&magic| magic != RESPONSE_MAGIC) {
+        return ParsedResponse::Bad;
+    }
+    let Some((header, _)) = buffer.split_first_chunk::<HEADER_BYTES>() else {
+        return ParsedResponse::Incomplete { needed_bytes: HEADER_BYTES };
+    };
+    let [_, opcode, k0, k1, extras_bytes, _, s0, s1, b0, b1, b2, b3, o0, o1, o2, o3, cas @ ..] = *header;
+    let (key_bytes, extras_bytes) = (usize::from(u16::from_be_bytes([k0, k1])), usize::from(extras_bytes));
+    let body_bytes = u32::from_be_bytes([b0, b1, b2, b3]) as usize;
+    let Some(status) = Status::from_code(u16::from_be_bytes([s0, s1])) else { return ParsedResponse::Bad };
+    match body_bytes.checked_sub(key_bytes + extras_bytes) {
+        Some(value_bytes) if value_bytes <= limits.value_bytes_max => {}
+        _ => return ParsedResponse::Bad,
+    }
+    let consumed = HEADER_BYTES + body_bytes;
+    let Some(body) = buffer.get(HEADER_BYTES..consumed) else {
+        return ParsedResponse::Incomplete { needed_bytes: consumed };
+    };
+    let (extras, rest) = body.split_at(extras_bytes);
+    let (key, value) = rest.split_at(key_bytes);
+    let echo = Echo { opcode, opaque: u32::from_be_bytes([o0, o1, o2, o3]) };
+    let response = Response { echo, status, cas: Cas(u64::from_be_bytes(cas)), extras, key, value };
+    ParsedResponse::Response { response, consumed }
+}
+
+#[inline]
+fn header(
+    echo: Echo,
+    status: Status,
+    cas: Cas,
+    key_bytes: usize,
+    extras_bytes: usize,
+    body_bytes: usize,
+) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[0] = RESPONSE_MAGIC;
+    header[1] = echo.opcode;
+    header[2..4].copy_from_slice(&(key_bytes as u16).to_be_bytes());
+    header[4] = extras_bytes as u8;
+    header[6..8].copy_from_slice(&status.code().to_be_bytes());
+    header[8..12].copy_from_slice(&(body_bytes as u32).to_be_bytes());
+    header[12..16].copy_from_slice(&echo.opaque.to_be_bytes());
+    header[16..24].copy_from_slice(&cas.0.to_be_bytes());
+    header
+}

@@ -1,0 +1,141 @@
+//! The binary dialect byte by byte: what lengths a request may have, and what its sender is told otherwise.
+
+use lookaside_protocol::binary::{
+    BinaryCommand, BinaryOperation, BinaryParsed, Echo, Status, opcode, parse_request, peek_echo,
+};
+use lookaside_protocol::text::Limits;
+use lookaside_protocol::{Cas, StoreMode};
+
+const LIMITS: Limits = Limits { value_bytes_max: 100, line_bytes_max: 0 };
+const OPAQUE: u32 = 0x0102_0304;
+
+/// Opcode, extras, key and value.
+type Parts<'a> = (u8, &'a [u8], &'a [u8], &'a [u8]);
+
+/// A request with the lengths that its parts have.
+fn request(opcode: u8, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
+    let body_bytes = (extras.len() + key.len() + value.len()) as u32;
+    let mut bytes = vec![0x80, opcode, (key.len() >> 8) as u8, key.len() as u8, extras.len() as u8, 0, 0, 0];
+    bytes.extend_from_slice(&body_bytes.to_be_bytes());
+    bytes.extend_from_slice(&OPAQUE.to_be_bytes());
+    bytes.extend_from_slice(&[0; 8]);
+    [&bytes, extras, key, value].concat()
+}
+
+fn refusal(bytes: &[u8]) -> (Status, bool, usize) {
+    match parse_request(bytes, &LIMITS) {
+        BinaryParsed::Bad { echo, status, close, swallow, .. } => {
+            assert_eq!(echo.opaque, OPAQUE);
+            (status, close, swallow)
+        }
+        other => panic!("{other:?} of {bytes:?}"),
+    }
+}
+
+#[test]
+fn a_set_is_read_number_by_number() {
+    let mut bytes = request(opcode::SETQ, &[0, 0, 0, 7, 0xff, 0xff, 0xff, 0xff], b"a b\n", b"value");
+    bytes[23] = 9;
+    let BinaryParsed::Request { request, consumed } = parse_request(&bytes, &LIMITS) else { panic!("a request") };
+    let operation =
+        BinaryOperation::Store { mode: StoreMode::Cas(Cas(9)), flags: 7, exptime: 0xffff_ffff, value: b"value" };
+    assert_eq!(request.command, BinaryCommand::Keyed { key: b"a b\n", operation });
+    assert_eq!((request.echo.opcode, request.is_quiet(), consumed), (opcode::SETQ, true, bytes.len()));
+}
+
+#[test]
+fn parts_that_an_opcode_has_no_room_for_end_the_connection() {
+    let (four, eight, twenty) = ([0; 4], [0; 8], [0; 20]);
+    let wrong: &[Parts<'_>] = &[
+        (opcode::GET, b"", b"", b""),
+        (opcode::GETQ, b"x", b"k", b""),
+        (opcode::GETKQ, b"", b"k", b"v"),
+        (opcode::SET, b"", b"k", b"v"),
+        (opcode::ADDQ, &eight, b"", b"v"),
+        (opcode::APPEND, &eight, b"k", b"v"),
+        (opcode::PREPENDQ, b"", b"", b"v"),
+        (opcode::DELETE, &four, b"k", b""),
+        (opcode::INCREMENT, &eight, b"k", b""),
+        (opcode::DECREMENTQ, &twenty, b"k", b"v"),
+        (opcode::TOUCH, b"", b"k", b""),
+        (opcode::GAT, &four, b"", b""),
+        (opcode::GATKQ, &four, b"k", b"v"),
+        (opcode::FLUSH, b"ab", b"", b""),
+        (opcode::FLUSHQ, &four, b"k", b""),
+        (opcode::NOOP, b"", b"k", b""),
+        (opcode::VERSION, b"", b"", b"v"),
+        (opcode::QUITQ, b"x", b"", b""),
+        (opcode::STAT, b"x", b"", b""),
+        (opcode::STAT, b"", b"", b"v"),
+        (opcode::SASL_MECHANISMS, b"", b"k", b""),
+        (opcode::SASL_AUTHENTICATE, b"", b"", b"v"),
+        (opcode::SASL_STEP, b"x", b"k", b"v"),
+        (opcode::GET, b"", &[b'k'; 251], b""),
+        (0x55, b"", &[b'k'; 251], b""),
+    ];
+    for (opcode, extras, key, value) in wrong {
+        let bytes = request(*opcode, extras, key, value);
+        assert_eq!(refusal(&bytes), (Status::InvalidArguments, true, 0), "opcode {opcode:#x}");
+        assert_eq!(refusal(&bytes[..24]), (Status::InvalidArguments, true, 0), "opcode {opcode:#x}, header alone");
+    }
+}
+
+#[test]
+fn a_body_shorter_than_its_parts_ends_the_connection() {
+    let mut bytes = request(opcode::GET, b"", b"key", b"");
+    bytes[11] = 2;
+    assert_eq!(refusal(&bytes), (Status::UnknownCommand, true, 0));
+}
+
+#[test]
+fn the_body_of_an_unknown_opcode_is_dropped() {
+    for opcode in [0x1b, 0x1f, 0x25, 0x30, 0xff] {
+        assert_eq!(refusal(&request(opcode, b"ext", b"key", b"value")), (Status::UnknownCommand, false, 11));
+    }
+}
+
+#[test]
+fn a_value_over_the_limit_is_refused_before_it_comes_and_outdates_what_it_was_to_replace() {
+    let bytes = request(opcode::SET, &[0; 8], b"key", &[b'v'; 101]);
+    for length in 24..35 {
+        assert_eq!(parse_request(&bytes[..length], &LIMITS), BinaryParsed::Incomplete { needed_bytes: 35 });
+    }
+    let echo = Echo { opcode: opcode::SET, opaque: OPAQUE };
+    let refused = |echo, consumed, outdated_key| BinaryParsed::Bad {
+        echo,
+        status: Status::TooLarge,
+        consumed,
+        swallow: 101,
+        close: false,
+        outdated_key,
+    };
+    assert_eq!(parse_request(&bytes[..35], &LIMITS), refused(echo, 35, Some(&b"key"[..])));
+    let bytes = request(opcode::APPENDQ, b"", b"key", &[b'v'; 101]);
+    let echo = Echo { opcode: opcode::APPENDQ, opaque: OPAQUE };
+    assert_eq!(parse_request(&bytes, &LIMITS), refused(echo, 27, None));
+}
+
+#[test]
+fn words_of_authentication_have_limits_of_their_own() {
+    let long = request(opcode::SASL_AUTHENTICATE, b"", &[b'M'; 33], b"word");
+    assert_eq!(refusal(&long), (Status::InvalidArguments, false, 4));
+    let long = request(opcode::SASL_STEP, b"", b"PLAIN", &[b'w'; 1025]);
+    assert_eq!(refusal(&long), (Status::InvalidArguments, false, 1025));
+    let whole = request(opcode::SASL_STEP, b"", b"PLAIN", &[b'w'; 1024]);
+    assert!(matches!(parse_request(&whole, &LIMITS), BinaryParsed::Request { .. }), "over the limit of values");
+}
+
+#[test]
+fn another_dialect_is_seen_at_its_first_byte() {
+    for bytes in [&b"g"[..], b"\x81", b"version\r\n"] {
+        assert_eq!(parse_request(bytes, &LIMITS), BinaryParsed::Foreign);
+    }
+    assert_eq!(parse_request(b"", &LIMITS), BinaryParsed::Incomplete { needed_bytes: 24 });
+}
+
+#[test]
+fn a_header_can_be_looked_at_alone() {
+    let bytes = request(opcode::SET, &[0; 8], b"key", &[b'v'; 1000]);
+    assert_eq!(peek_echo(&bytes[..24]), Some(Echo { opcode: opcode::SET, opaque: OPAQUE }));
+    assert_eq!(peek_echo(&bytes[..23]), None);
+}
