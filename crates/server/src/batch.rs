@@ -10,6 +10,7 @@
 //! request.
 
 use crate::administration::Order;
+use crate::binary::{self, BinaryStep};
 use crate::metrics::latency::Class;
 use crate::{Service, execute};
 use lookaside_protocol::{Command, Operation};
@@ -49,6 +50,7 @@ pub(crate) struct Step<'b> {
 pub(crate) enum Action<'b> {
     Command(Command<'b>),
     Order(Order<'b>),
+    Binary(BinaryStep<'b>),
     /// Says `line`; a set that was too large drops its key's old value too.
     Refuse {
         line: Option<&'static str>,
@@ -114,6 +116,13 @@ impl<'b> Batch<'b> {
         self.steps.push(Step { input_at, keys_count: 0, action: Action::Order(order) });
     }
 
+    /// `outdated_key` is the key of a refused `set`, whose old value must go.
+    pub(crate) fn push_binary(&mut self, input_at: usize, step: BinaryStep<'b>, outdated_key: Option<&'b [u8]>) {
+        let key = step.key().or(outdated_key);
+        self.keys.extend(key.map(HashedKey::new));
+        self.steps.push(Step { input_at, keys_count: usize::from(key.is_some()), action: Action::Binary(step) });
+    }
+
     /// `line` is what the client is told, if it wants to know; `dropped` is the key whose old value must go because its replacement was refused.
     pub(crate) fn push_refusal(
         &mut self,
@@ -162,6 +171,11 @@ impl<'b> Batch<'b> {
                 Action::Command(command) => execute::command(service, command, keys.first(), now, out),
                 Action::Order(order) => {
                     if execute::order(service, order, out) {
+                        return Progress::Close;
+                    }
+                }
+                Action::Binary(step) => {
+                    if binary::execute(service, step, keys.first(), now, out) {
                         return Progress::Close;
                     }
                 }

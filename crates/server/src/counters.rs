@@ -107,6 +107,10 @@ counters! {
     ssl_proto_errors,
     /// Replies by UDP that were larger than they may be.
     udp_replies_refused,
+    /// Authentications tried.
+    auth_cmds,
+    /// Authentications refused.
+    auth_errors,
     /// Bytes from clients.
     bytes_read,
     /// Bytes to clients.

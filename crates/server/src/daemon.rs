@@ -2,6 +2,7 @@
 
 use crate::attention::{Escaped, kind};
 use crate::background::{self, PidFile};
+use crate::credentials::Credentials;
 use crate::listener::{Listener, Signals, accept_until_signal, local_address, open_tcp, open_udp, open_unix};
 use crate::log::Log;
 use crate::metrics::http::Endpoint;
@@ -13,7 +14,7 @@ use crate::tls::options::TlsOptions;
 use crate::warm_restart::{self, Warmth};
 use crate::watch::Watchers;
 use crate::worker::{Desk, Worker};
-use crate::{Arguments, Attention, Clock, Measure, Security, Service, addresses, limits};
+use crate::{Arguments, Attention, Clock, Dialects, Measure, Security, Service, addresses, limits};
 use anyhow::Context;
 use lookaside_store::{Evicted, Expiry, Now, Options, Store};
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -33,6 +34,9 @@ const DESCRIPTORS_RESERVED: u64 = 64;
 /// Where memcached writes the ports it has opened, if this is set.
 const PORT_FILE_VARIABLE: &str = "MEMCACHED_PORT_FILENAME";
 
+/// Where memcached, built with a password file for SASL, finds it.
+const SASL_FILE_VARIABLE: &str = "MEMCACHED_SASL_PWDB";
+
 /// What all threads of the process share.
 pub(crate) struct Daemon {
     pub(crate) arguments: Arguments,
@@ -46,6 +50,9 @@ pub(crate) struct Daemon {
     pub(crate) connections_rejected: AtomicU64,
     pub(crate) baseline: Mutex<Baseline>,
     pub(crate) tcp_port: AtomicU16,
+    pub(crate) dialects: Dialects,
+    /// Whom clients must prove to be, if anyone.
+    pub(crate) users: Option<Credentials>,
     /// There if UDP is served.
     pub(crate) udp_reply_limit: Option<Arc<ReplyLimit>>,
     /// There if TLS is served.
@@ -73,6 +80,12 @@ impl Daemon {
 
     /// Reads anew what may have changed on disk, as SIGHUP asks. What cannot be used is told, and the old stays.
     pub(crate) fn reload(&self) {
+        if let Some(users) = &self.users {
+            match users.reload() {
+                Ok(()) => tracing::info!("{} users have been read anew", users.users_count()),
+                Err(error) => tracing::error!("the users stay as they were: {error}"),
+            }
+        }
         if let Some(certificates) = &self.certificates {
             match certificates.refresh(self.clock.now().unix_ms) {
                 Ok(()) => tracing::info!("the certificates have been read anew"),
@@ -209,6 +222,8 @@ fn build(arguments: Arguments, stop: UnixStream) -> anyhow::Result<Daemon> {
         connections_rejected: AtomicU64::new(0),
         baseline: Mutex::default(),
         tcp_port: AtomicU16::new(arguments.port),
+        dialects: arguments.dialects()?,
+        users: read_users(&arguments)?,
         udp_reply_limit: serves_udp(&arguments).then(|| Arc::new(ReplyLimit::new(arguments.udp_reply_limit))),
         arguments,
         certificates,
@@ -242,6 +257,24 @@ fn read_certificates(arguments: &Arguments, clock: Clock) -> anyhow::Result<Opti
     Ok(Some(Certificates::read(options, clock.now().unix_ms)?))
 }
 
+/// The users' file, if there is to be one.
+fn read_users(arguments: &Arguments) -> anyhow::Result<Option<Credentials>> {
+    if !arguments.enable_sasl {
+        return Ok(None);
+    }
+    if serves_udp(arguments) {
+        anyhow::bail!("-S cannot be kept by UDP: leave -U away");
+    }
+    let Some(path) = std::env::var_os(SASL_FILE_VARIABLE).map(PathBuf::from) else {
+        anyhow::bail!("-S needs a file of users: name it in {SASL_FILE_VARIABLE}; a line is user:password");
+    };
+    let mut key = [0; 32];
+    getrandom(&mut key, GetRandomFlags::empty()).context("cannot get random bytes from the kernel")?;
+    let users = Credentials::read(&path, key).with_context(|| format!("-S ({SASL_FILE_VARIABLE})"))?;
+    tracing::info!("{} users may authenticate by SASL", users.users_count());
+    Ok(Some(users))
+}
+
 fn serves_udp(arguments: &Arguments) -> bool {
     arguments.udp_port != 0 && arguments.unix_path.is_none()
 }
@@ -259,6 +292,8 @@ fn build_workers(daemon: &Daemon) -> anyhow::Result<Vec<Worker<'_>>> {
             attention: &desk.attention,
             measure: desk.measure.as_ref(),
             limits,
+            dialects: daemon.dialects,
+            sasl: daemon.users.as_ref().filter(|_| daemon.arguments.enable_sasl),
             process: daemon,
         };
         Worker::new(daemon, service, desk, daemon.clock, ports)

@@ -109,8 +109,7 @@ pub(crate) fn command(
             quiet = *noreply;
         }
         Command::FlushAll { delay_s, noreply } => {
-            service.counters.cmd_flush.add(1);
-            let is_taken = service.store.flush_all(flush_time(*delay_s, now), now);
+            let is_taken = flush_all(service, *delay_s, now);
             render::line(if is_taken { b"OK" } else { b"SERVER_ERROR too many flushes lie ahead" }, out);
             quiet = *noreply;
         }
@@ -218,8 +217,25 @@ fn single(service: &Service<'_>, request: &Request<&[u8]>, key: HashedKey<'_>, n
     render::line(line.as_bytes(), out);
 }
 
-/// Stores, counts, and says what came of it. A refused `set` takes the old value with it: the writer has moved on.
 fn store(service: &Service<'_>, key: HashedKey<'_>, mode: StoreMode, item: &NewItem<'_>, now: Now) -> &'static str {
+    match store_outcome(service, key, mode, item, now) {
+        StoreOutcome::Stored(_) => "STORED",
+        StoreOutcome::NotStored => "NOT_STORED",
+        StoreOutcome::Exists => "EXISTS",
+        StoreOutcome::NotFound => "NOT_FOUND",
+        StoreOutcome::TooLarge => refusal::TOO_LARGE,
+        StoreOutcome::OutOfMemory => OUT_OF_MEMORY,
+    }
+}
+
+/// Stores and counts. A refused `set` takes the old value with it: the writer has moved on.
+pub(crate) fn store_outcome(
+    service: &Service<'_>,
+    key: HashedKey<'_>,
+    mode: StoreMode,
+    item: &NewItem<'_>,
+    now: Now,
+) -> StoreOutcome {
     let counters = service.counters;
     counters.cmd_set.add(1);
     let outcome = service.store.store(key, mode, item, now);
@@ -234,14 +250,7 @@ fn store(service: &Service<'_>, key: HashedKey<'_>, mode: StoreMode, item: &NewI
     if mode == StoreMode::Set && outcome == StoreOutcome::OutOfMemory {
         service.store.delete(key, 0, now);
     }
-    match outcome {
-        StoreOutcome::Stored(_) => "STORED",
-        StoreOutcome::NotStored => "NOT_STORED",
-        StoreOutcome::Exists => "EXISTS",
-        StoreOutcome::NotFound => "NOT_FOUND",
-        StoreOutcome::TooLarge => refusal::TOO_LARGE,
-        StoreOutcome::OutOfMemory => OUT_OF_MEMORY,
-    }
+    outcome
 }
 
 fn tell_stored(
@@ -326,6 +335,12 @@ pub(crate) fn count_arithmetic(service: &Service<'_>, direction: Direction, outc
         ArithmeticOutcome::Number(..) => hits.add(1),
         ArithmeticOutcome::NotANumber | ArithmeticOutcome::OutOfMemory => {}
     }
+}
+
+/// `flush_all`; says whether it could be noted.
+pub(crate) fn flush_all(service: &Service<'_>, delay_s: i64, now: Now) -> bool {
+    service.counters.cmd_flush.add(1);
+    service.store.flush_all(flush_time(delay_s, now), now)
 }
 
 /// When a `flush_all` with this delay takes effect.

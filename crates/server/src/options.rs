@@ -6,7 +6,8 @@ mod listen;
 pub use compatible::Compatible;
 pub use listen::{Listen, Security};
 
-use clap::{ArgAction, Parser};
+use crate::Dialects;
+use clap::{ArgAction, Parser, ValueEnum};
 use lookaside_store::{Options, RegionName};
 
 const EXAMPLES: &str = "\
@@ -114,6 +115,15 @@ pub struct Arguments {
     #[arg(long, value_name = "ADDRESS")]
     pub metrics_address: Option<String>,
 
+    /// In which protocol clients may speak; auto takes each connection as it begins
+    #[arg(short = 'B', long, value_name = "NAME", value_enum, default_value_t = ProtocolName::Auto)]
+    pub protocol: ProtocolName,
+
+    /// Ask clients of the binary protocol for user and password (SASL PLAIN), and serve no others; the file named by
+    /// MEMCACHED_SASL_PWDB has a line user:password for each user
+    #[arg(short = 'S', long)]
+    pub enable_sasl: bool,
+
     /// Let clients end the server with the command `shutdown`
     #[arg(short = 'A', long)]
     pub enable_shutdown: bool,
@@ -148,7 +158,31 @@ pub struct Arguments {
     pub compatible: Compatible,
 }
 
+/// memcached's names for the protocols.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ProtocolName {
+    /// The first byte of a connection says which.
+    #[value(alias = "negotiating")]
+    Auto,
+    /// Text, with meta commands and leases.
+    Ascii,
+    /// Binary.
+    Binary,
+}
+
 impl Arguments {
+    /// In which dialects clients may speak. SASL is the binary dialect's.
+    pub fn dialects(&self) -> anyhow::Result<Dialects> {
+        match (self.protocol, self.enable_sasl) {
+            (ProtocolName::Ascii, true) => {
+                anyhow::bail!("-S asks for passwords in the binary protocol: leave -B ascii away")
+            }
+            (ProtocolName::Ascii, false) => Ok(Dialects::Text),
+            (ProtocolName::Auto, false) => Ok(Dialects::Both),
+            (ProtocolName::Binary, _) | (ProtocolName::Auto, true) => Ok(Dialects::Binary),
+        }
+    }
+
     /// The store's part of them. `seed` makes this process's lease tokens differ from all others'.
     pub fn store_options(&self, seed: u64) -> Options {
         Options {
@@ -282,7 +316,7 @@ mod tests {
         assert_eq!(remarks.len(), 4, "{remarks:?}");
         assert!(remarks[0].starts_with("-u ") && remarks[3].starts_with("-o hashpower=20 "), "{remarks:?}");
         assert_eq!(compatible.refusal(), None);
-        for promise in [&["-S"][..], &["-Y", "users"], &["-F"], &["-B", "binary"]] {
+        for promise in [&["-Y", "users"][..], &["-F"]] {
             assert!(parse(promise).expect("memcached takes these").compatible.refusal().is_some(), "{promise:?}");
         }
     }

@@ -172,12 +172,13 @@ impl Round {
                     continue;
                 };
                 let input = ready[cursor].source.bytes(arena);
-                let scan = connection.session.scan(input, input_at, &service.limits, &mut batch);
+                let scan = connection.session.scan(input, input_at, service, now, &mut batch);
                 segments.push(Segment { ready: cursor, steps_end: batch.steps_count(), scan });
-                (cursor, input_at) = match scan {
-                    Scan::Full { input_at } => (cursor, input_at),
-                    Scan::Finished { .. } => (cursor + 1, 0),
-                };
+                if let Scan::Full { input_at: next } = scan {
+                    input_at = next;
+                    break;
+                }
+                (cursor, input_at) = (cursor + 1, 0);
             }
             for segment in segments.iter() {
                 let Ready { connection, source } = &ready[segment.ready];

@@ -2,6 +2,7 @@
 //! itself. Handed to every call, so that a session itself stays a few bytes.
 
 use crate::attention::NOBODY;
+use crate::credentials::Credentials;
 use crate::{Attention, Counters, Measure};
 use lookaside_protocol::text::Limits;
 use lookaside_store::{Now, Options, Store};
@@ -61,6 +62,18 @@ impl Process for Silent {
     }
 }
 
+/// In which dialects clients may speak (memcached's `-B`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dialects {
+    /// In either: the first byte of a connection says which.
+    #[default]
+    Both,
+    /// In the text dialect, with meta commands and leases.
+    Text,
+    /// In the binary dialect.
+    Binary,
+}
+
 /// What a session works on; one per thread.
 #[derive(Clone, Copy)]
 pub struct Service<'s> {
@@ -74,6 +87,10 @@ pub struct Service<'s> {
     pub measure: Option<&'s Measure>,
     /// What the parser refuses.
     pub limits: Limits,
+    /// In which dialects clients may speak.
+    pub dialects: Dialects,
+    /// Whom a client of the binary dialect must prove to be, if anyone (SASL).
+    pub sasl: Option<&'s Credentials>,
     /// Who answers `stats`.
     pub process: &'s (dyn Process + Sync),
 }
@@ -81,7 +98,16 @@ pub struct Service<'s> {
 impl<'s> Service<'s> {
     /// A service over a store made with `options`, without a daemon around it.
     pub fn new(store: &'s Store, options: &Options, counters: &'s Counters) -> Self {
-        Service { store, counters, attention: &NOBODY, measure: None, limits: limits(options), process: &Silent }
+        Service {
+            store,
+            counters,
+            attention: &NOBODY,
+            measure: None,
+            limits: limits(options),
+            dialects: Dialects::Both,
+            sasl: None,
+            process: &Silent,
+        }
     }
 }
 

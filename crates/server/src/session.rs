@@ -4,18 +4,33 @@
 //! connections, [`Batch::execute`] answers. Who has one client at a time (a simulation, a test) calls
 //! [`Session::serve`], which is both.
 //!
-//! A session's whole state is how many bytes of a refused value are still to be swallowed: everything else lies in the
-//! buffers of whoever drives it.
+//! A session's whole state is which dialect its client speaks, whether it has said who it is, and how many bytes of a
+//! refused value are still to be swallowed: everything else lies in the buffers of whoever drives it. The first byte
+//! decides on the dialect for good.
 
 use crate::administration::Order;
+use crate::binary::{self, Authentication, Scanned};
+use crate::service::Dialects;
 use crate::{Batch, Progress, Service};
-use lookaside_protocol::text::{Limits, Parsed, parse_command};
+use lookaside_protocol::binary::REQUEST_MAGIC;
+use lookaside_protocol::text::{Parsed, parse_command};
 use lookaside_store::Now;
 
 /// What is remembered between two reads of one connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Session {
     swallow_bytes: usize,
+    dialect: Option<Dialect>,
+    authentication: Authentication,
+}
+
+/// How a client speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Dialect {
+    /// The text dialect, with leases and meta commands.
+    Text,
+    /// The binary one.
+    Binary,
 }
 
 /// Whether the conversation goes on.
@@ -30,7 +45,7 @@ pub enum SessionState {
 /// How far [`Session::scan`] came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scan {
-    /// The batch is full; go on from here with another.
+    /// The batch is full, or must be executed before what follows: go on from here with another.
     Full {
         /// The first byte not scanned.
         input_at: usize,
@@ -51,7 +66,14 @@ impl Session {
     }
 
     /// Parses the whole commands in `input` from `input_at` on into `batch`, until that is full.
-    pub fn scan<'b>(&mut self, input: &'b [u8], mut input_at: usize, limits: &Limits, batch: &mut Batch<'b>) -> Scan {
+    pub fn scan<'b>(
+        &mut self,
+        input: &'b [u8],
+        mut input_at: usize,
+        service: &Service<'_>,
+        now: Now,
+        batch: &mut Batch<'b>,
+    ) -> Scan {
         loop {
             let swallowed = self.swallow_bytes.min(input.len() - input_at);
             self.swallow_bytes -= swallowed;
@@ -63,7 +85,20 @@ impl Session {
                 return Scan::Full { input_at };
             }
             let rest = &input[input_at..];
-            match parse_command(rest, limits) {
+            if self.dialect(rest[0], service.dialects) == Dialect::Binary {
+                let is_first = batch.steps_count() == 0;
+                match binary::scan(rest, &mut self.authentication, is_first, service, now) {
+                    Scanned::Incomplete { needed_bytes } => return Scan::Finished { input_at, needed_bytes },
+                    Scanned::MustBeFirst => return Scan::Full { input_at },
+                    Scanned::Step { step, outdated_key, consumed, swallow } => {
+                        batch.push_binary(input_at, step, outdated_key);
+                        input_at += consumed;
+                        self.swallow_bytes = swallow;
+                    }
+                }
+                continue;
+            }
+            match parse_command(rest, &service.limits) {
                 Parsed::Incomplete { needed_bytes } => return Scan::Finished { input_at, needed_bytes },
                 Parsed::Command { command, consumed } => {
                     batch.push_command(input_at, command);
@@ -83,6 +118,16 @@ impl Session {
         }
     }
 
+    /// How the client speaks: as its first byte has it, if the server listens to both.
+    fn dialect(&mut self, first_byte: u8, dialects: Dialects) -> Dialect {
+        *self.dialect.get_or_insert(match dialects {
+            Dialects::Text => Dialect::Text,
+            Dialects::Binary => Dialect::Binary,
+            Dialects::Both if first_byte == REQUEST_MAGIC => Dialect::Binary,
+            Dialects::Both => Dialect::Text,
+        })
+    }
+
     /// Takes back what was scanned but not executed: the same bytes, from a command's start, will be scanned again.
     pub fn rewind(&mut self) {
         self.swallow_bytes = 0;
@@ -94,7 +139,7 @@ impl Session {
         let mut from = 0;
         let consumed = loop {
             batch.clear();
-            let scan = self.scan(input, from, &service.limits, &mut batch);
+            let scan = self.scan(input, from, service, now, &mut batch);
             if batch.execute(service, now, batch.steps_count(), usize::MAX, out) == Progress::Close {
                 return SessionState::Close;
             }
@@ -185,7 +230,7 @@ mod tests {
             let (mut batch, mut from) = (Batch::default(), 0);
             loop {
                 batch.clear();
-                let scan = session.scan(input, from, &self.service().limits, &mut batch);
+                let scan = session.scan(input, from, &self.service(), NOW, &mut batch);
                 let (steps, mut out) = (batch.steps_count(), Vec::new());
                 let progress = batch.execute(&self.service(), NOW, steps, reply_bytes_max, &mut out);
                 assert!(out.len() < reply_bytes_max + 4096 + 300, "a reply of {} bytes", out.len());

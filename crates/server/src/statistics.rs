@@ -15,7 +15,7 @@ use crate::daemon::Daemon;
 use crate::roster::Entry;
 use crate::tls::options::{KeyFormat, TlsOptions};
 use crate::watch::WATCHERS_MAX;
-use crate::{Counts, Process, VERSION, addresses, render};
+use crate::{Counts, Dialects, Process, VERSION, addresses, render};
 use lookaside_store::{Now, Statistics};
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -178,6 +178,8 @@ impl Daemon {
         }
         told.add("umask", format_args!("{:o}", arguments.unix_mode));
         told.add("tcp_backlog", arguments.backlog);
+        told.add("binding_protocol", protocol_name(self.dialects));
+        told.add("auth_enabled_sasl", if arguments.enable_sasl { "yes" } else { "no" });
         told.add("shutdown_command", if arguments.enable_shutdown { "yes" } else { "no" });
         let counts_prefixes = self.desks.iter().any(|desk| desk.attention.is_given_to(kind::PREFIXES));
         told.add("detail_enabled", if counts_prefixes { "yes" } else { "no" });
@@ -265,6 +267,15 @@ impl Daemon {
             stat(&format!("{descriptor}:state"), state.name(), out);
             stat(&format!("{descriptor}:secs_since_last_cmd"), uptime_s.saturating_sub(active_s), out);
         }
+    }
+}
+
+/// memcached's words for what clients may speak.
+fn protocol_name(dialects: Dialects) -> &'static str {
+    match dialects {
+        Dialects::Both => "auto-negotiate",
+        Dialects::Text => "ascii",
+        Dialects::Binary => "binary",
     }
 }
 

@@ -152,7 +152,7 @@ fn execute<'b>(
     let mut from = 0;
     loop {
         batch.clear();
-        let scan = session.scan(commands, from, &service.limits, batch);
+        let scan = session.scan(commands, from, service, now, batch);
         let progress = batch.execute(service, now, batch.steps_count(), reply_bytes_max, reply);
         if progress == Progress::Full || reply.len() > reply_bytes_max {
             return false;

@@ -2,6 +2,8 @@
 //! What the store takes for new values is its own affair.
 #![allow(unsafe_code)]
 
+use lookaside_protocol::StoreMode;
+use lookaside_protocol::binary::{BinaryCommand, BinaryOperation, BinaryRequest, Echo, compose_request, opcode};
 use lookaside_server::{Batch, Counters, Progress, Scan, Service, Session};
 use lookaside_store::{Now, Options, Store};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -40,7 +42,7 @@ fn round(batch: Batch<'static>, service: &Service<'_>, input: &[u8], out: &mut V
     out.clear();
     loop {
         batch.clear();
-        let scan = session.scan(input, from, &service.limits, &mut batch);
+        let scan = session.scan(input, from, service, NOW, &mut batch);
         let progress = batch.execute(service, NOW, batch.steps_count(), usize::MAX, out);
         assert_eq!(progress, Progress::Done);
         match scan {
@@ -55,24 +57,48 @@ fn round(batch: Batch<'static>, service: &Service<'_>, input: &[u8], out: &mut V
 
 #[test]
 fn rounds_reuse_their_buffers() {
-    let options = Options { seed: 1, ..Options::default() };
-    let (store, counters) = (Store::new(options.clone()).expect("the options are fine"), Counters::default());
-    let service = Service::new(&store, &options, &counters);
     let mut input = b"set a 1 0 3\r\nabc\r\n".to_vec();
     for n in 0..300 {
         input.extend_from_slice(format!("get a absent{n} a\r\nlease-get l{n}\r\nmg a v t\r\n").as_bytes());
         input.extend_from_slice(b"gat 0 a\r\ntouch a 0\r\ndelete absent\r\nnonsense\r\nversion\r\n");
     }
+    allocates_nothing(&input);
+}
+
+#[test]
+fn rounds_of_the_binary_dialect_reuse_their_buffers() {
+    let mut input = Vec::new();
+    let mut push = |opcode, key: &[u8], operation| {
+        let echo = Echo { opcode, opaque: 7 };
+        compose_request(&BinaryRequest { echo, command: BinaryCommand::Keyed { key, operation } }, &mut input);
+    };
+    let get = |exptime| BinaryOperation::Get { exptime, with_key: true, with_value: true };
+    push(opcode::SET, b"a", BinaryOperation::Store { mode: StoreMode::Set, flags: 1, exptime: 0, value: b"abc" });
+    for n in 0..300 {
+        push(opcode::GETKQ, b"a", get(None));
+        push(opcode::GETKQ, format!("absent{n}").as_bytes(), get(None));
+        push(opcode::GATK, b"a", get(Some(0)));
+        push(opcode::DELETE, b"absent", BinaryOperation::Delete { cas: None });
+        push(0x55, b"unknown", get(None));
+    }
+    allocates_nothing(&input);
+}
+
+/// Rounds of the same commands, after the buffers have grown.
+fn allocates_nothing(input: &[u8]) {
+    let options = Options { seed: 1, ..Options::default() };
+    let (store, counters) = (Store::new(options.clone()).expect("the options are fine"), Counters::default());
+    let service = Service::new(&store, &options, &counters);
     let (mut batch, mut out) = (Batch::default(), Vec::new());
     for _ in 0..2 {
-        batch = round(batch, &service, &input, &mut out);
+        batch = round(batch, &service, input, &mut out);
     }
     let replies = out.clone();
     let before = ALLOCATIONS_COUNT.get();
     for _ in 0..10 {
-        batch = round(batch, &service, &input, &mut out);
+        batch = round(batch, &service, input, &mut out);
     }
     let allocations_count = ALLOCATIONS_COUNT.get() - before;
-    assert!(allocations_count == 0, "{allocations_count} allocations for {} commands", 10 * 300 * 8);
+    assert!(allocations_count == 0, "{allocations_count} allocations in ten rounds of {} bytes", input.len());
     assert_eq!(out.len(), replies.len());
 }

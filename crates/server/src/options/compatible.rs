@@ -38,9 +38,6 @@ pub struct Compatible {
     /// No CAS uniques
     #[arg(short = 'C', long)]
     disable_cas: bool,
-    /// The protocol: ascii, binary or auto
-    #[arg(short = 'B', long, value_name = "NAME")]
-    protocol: Option<String>,
     /// No stats cachedump, no metadump
     #[arg(short = 'X', long)]
     disable_dumping: bool,
@@ -50,9 +47,6 @@ pub struct Compatible {
     /// Extended options, separated by commas
     #[arg(short = 'o', long, value_name = "OPTIONS", action = ArgAction::Append, value_delimiter = ',')]
     extended: Vec<String>,
-    /// SASL (refused: not served)
-    #[arg(short = 'S', long)]
-    enable_sasl: bool,
     /// A file of users and passwords (refused: not served)
     #[arg(short = 'Y', long, value_name = "FILE")]
     auth_file: Option<String>,
@@ -71,10 +65,6 @@ impl Compatible {
     /// Why the server must not start, if an option promises what it does not keep.
     pub(crate) fn refusal(&self) -> Option<&'static str> {
         let promises = [
-            (
-                self.enable_sasl,
-                "-S: SASL is not served; a server that was to ask for a password does not start without",
-            ),
             (self.auth_file.is_some(), "-Y: authentication is not served; put a firewall in front and leave -Y away"),
             (
                 self.extended.iter().any(|option| option.starts_with("idle_timeout"))
@@ -82,7 +72,6 @@ impl Compatible {
                 "-o idle_timeout=N: N is a number of seconds",
             ),
             (self.disable_flush_all, "-F: flush_all cannot be switched off"),
-            (self.protocol.as_deref() == Some("binary"), "-B binary: the binary protocol is not served"),
         ];
         promises.into_iter().find_map(|(is_given, why)| is_given.then_some(why))
     }
@@ -104,7 +93,6 @@ impl Compatible {
             (self.enable_largepages, "-L", "the store asks for large pages by itself where the system has them"),
             (self.max_reqs_per_event.is_some(), "-R", "what one connection may do in a turn is bounded by bytes"),
             (self.disable_cas, "-C", "every item has a CAS unique"),
-            (self.protocol.is_some(), "-B", "the text and meta protocols are served"),
             (self.disable_dumping, "-X", "there is nothing to dump keys with"),
             (self.napi_ids.is_some(), "-N", "connections go to the thread that has the fewest"),
         ];

@@ -1,0 +1,214 @@
+//! Operations on one key, and the responses to them.
+
+use crate::{Service, execute};
+use lookaside_protocol::binary::{
+    BinaryOperation, BinaryRequest, Echo, Response, Status, Vivify, compose_error, compose_hit, compose_response,
+};
+use lookaside_protocol::{Cas, Direction, StoreMode};
+use lookaside_store::{
+    ArithmeticOutcome, CountOutcome, CountTerms, DeleteOnOutcome, DeleteOutcome, DeleteTerms, Expiry, HashedKey,
+    ItemView, NewItem, Now, StoreOutcome, StoreTerms,
+};
+
+pub(super) fn execute(
+    service: &Service<'_>,
+    request: &BinaryRequest<'_>,
+    operation: &BinaryOperation<'_>,
+    key: HashedKey<'_>,
+    now: Now,
+    out: &mut Vec<u8>,
+) {
+    let answer = match *operation {
+        BinaryOperation::Get { exptime, with_key, with_value } => {
+            let look = Look { exptime, with_key, with_value };
+            return get(service, request, &look, key, now, out);
+        }
+        BinaryOperation::Store { mode, flags, exptime, value } => {
+            let item = NewItem { flags, expiry: Expiry::from_exptime(exptime, now), value };
+            stored(mode, execute::store_outcome(service, key, mode, &item, now))
+        }
+        BinaryOperation::Extend { mode, cas, value } => {
+            let item = NewItem { flags: 0, expiry: Expiry::Never, value };
+            match cas {
+                None => stored(mode, execute::store_outcome(service, key, mode, &item, now)),
+                Some(expected) => stored(mode, extend_if(service, key, mode, &item, expected, now)),
+            }
+        }
+        BinaryOperation::Delete { cas } => delete(service, key, cas, now),
+        BinaryOperation::Arithmetic { direction, delta, vivify, cas } => {
+            match count(service, key, direction, delta, vivify, cas, now) {
+                Ok((number, cas)) if !request.is_quiet() => {
+                    let value = &number.to_be_bytes();
+                    let status = Status::Success;
+                    let extras = b"";
+                    return compose_response(
+                        &Response { echo: request.echo, status, cas, extras, key: b"", value },
+                        out,
+                    );
+                }
+                answer => answer.map(|(_, cas)| cas),
+            }
+        }
+    };
+    match answer {
+        Ok(_) if request.is_quiet() => {}
+        Ok(cas) => done(request.echo, cas, out),
+        Err(status) => compose_error(request.echo, status, out),
+    }
+}
+
+/// What a get wants.
+struct Look {
+    exptime: Option<i64>,
+    with_key: bool,
+    with_value: bool,
+}
+
+#[inline]
+fn get(
+    service: &Service<'_>,
+    request: &BinaryRequest<'_>,
+    look: &Look,
+    key: HashedKey<'_>,
+    now: Now,
+    out: &mut Vec<u8>,
+) {
+    let (echo, counters) = (request.echo, service.counters);
+    let shown_key = if look.with_key { key.key() } else { b"" };
+    let show = |item: ItemView<'_>| {
+        let value_bytes = if look.with_value { item.value.value_bytes() } else { 0 };
+        compose_hit(echo, item.cas, item.flags, shown_key, value_bytes, out);
+        if look.with_value {
+            item.value.pieces().for_each(|piece| out.extend_from_slice(piece));
+        }
+    };
+    let reader = service.store.reader(now);
+    let is_hit = match look.exptime {
+        None => reader.get(key, show),
+        Some(exptime) => reader.get_and_touch(key, Expiry::from_exptime(exptime, now), show),
+    }
+    .is_some();
+    // A get that touches is counted as a touch alone, as memcached does in this dialect.
+    let (asked, hits, misses) = match look.exptime {
+        None => (&counters.cmd_get, &counters.get_hits, &counters.get_misses),
+        Some(_) => (&counters.cmd_touch, &counters.touch_hits, &counters.touch_misses),
+    };
+    asked.add(1);
+    if is_hit {
+        hits.add(1)
+    } else {
+        misses.add(1)
+    }
+    if is_hit || request.is_quiet() {
+        return;
+    }
+    match look.with_key {
+        // The key stands where an error's words would.
+        true => {
+            let (status, cas, extras) = (Status::NotFound, Cas(0), &b""[..]);
+            compose_response(&Response { echo, status, cas, extras, key: key.key(), value: b"" }, out);
+        }
+        false => compose_error(echo, Status::NotFound, out),
+    }
+}
+
+fn stored(mode: StoreMode, outcome: StoreOutcome) -> Result<Cas, Status> {
+    match outcome {
+        StoreOutcome::Stored(cas) => Ok(cas),
+        StoreOutcome::NotStored if mode == StoreMode::Add => Err(Status::Exists),
+        StoreOutcome::NotStored if mode == StoreMode::Replace => Err(Status::NotFound),
+        StoreOutcome::NotStored => Err(Status::NotStored),
+        StoreOutcome::Exists => Err(Status::Exists),
+        StoreOutcome::NotFound => Err(Status::NotFound),
+        // What was to be added is within the limit: the parser has seen to that.
+        StoreOutcome::TooLarge if matches!(mode, StoreMode::Append | StoreMode::Prepend) => Err(Status::NotStored),
+        StoreOutcome::TooLarge => Err(Status::TooLarge),
+        StoreOutcome::OutOfMemory => Err(Status::OutOfMemory),
+    }
+}
+
+/// Appends or prepends while the item has the expected unique.
+fn extend_if(
+    service: &Service<'_>,
+    key: HashedKey<'_>,
+    mode: StoreMode,
+    item: &NewItem<'_>,
+    expected: Cas,
+    now: Now,
+) -> StoreOutcome {
+    service.counters.cmd_set.add(1);
+    let terms = StoreTerms { cas_compare: Some(expected), ..StoreTerms::default() };
+    service.store.store_on(key, mode, item, &terms, now).0
+}
+
+fn delete(service: &Service<'_>, key: HashedKey<'_>, expected: Option<Cas>, now: Now) -> Result<Cas, Status> {
+    let is_deleted = match expected {
+        None => service.store.delete(key, 0, now) == DeleteOutcome::Deleted,
+        Some(_) => {
+            let terms = DeleteTerms { cas_compare: expected, ..DeleteTerms::default() };
+            match service.store.delete_on(key, &terms, now) {
+                DeleteOnOutcome::Deleted => true,
+                DeleteOnOutcome::NotFound => false,
+                DeleteOnOutcome::Exists => return Err(Status::Exists),
+            }
+        }
+    };
+    if is_deleted {
+        service.counters.delete_hits.add(1);
+        return Ok(Cas(0));
+    }
+    service.counters.delete_misses.add(1);
+    Err(Status::NotFound)
+}
+
+/// Counts, or makes the number where there is none. If another client makes it first, or a hold-off is on, it is not
+/// stored.
+fn count(
+    service: &Service<'_>,
+    key: HashedKey<'_>,
+    direction: Direction,
+    delta: u64,
+    vivify: Option<Vivify>,
+    expected: Option<Cas>,
+    now: Now,
+) -> Result<(u64, Cas), Status> {
+    let outcome = match expected {
+        None => service.store.arithmetic(key, direction, delta, now),
+        Some(_) => {
+            let terms = CountTerms { cas_compare: expected, ..CountTerms::default() };
+            match service.store.count_on(key, direction, delta, &terms, now) {
+                CountOutcome::Counted { outcome, .. } => outcome,
+                CountOutcome::Exists => return Err(Status::Exists),
+                CountOutcome::Vivified(_) | CountOutcome::NotStored => {
+                    unreachable!("nothing is made that was not asked for")
+                }
+            }
+        }
+    };
+    match (outcome, vivify) {
+        (ArithmeticOutcome::NotFound, Some(vivify)) => return make_number(service, key, vivify, now),
+        _ => execute::count_arithmetic(service, direction, outcome),
+    }
+    match outcome {
+        ArithmeticOutcome::Number(number, cas) => Ok((number, cas)),
+        ArithmeticOutcome::NotFound => Err(Status::NotFound),
+        ArithmeticOutcome::NotANumber => Err(Status::NotANumber),
+        ArithmeticOutcome::OutOfMemory => Err(Status::OutOfMemory),
+    }
+}
+
+fn make_number(service: &Service<'_>, key: HashedKey<'_>, vivify: Vivify, now: Now) -> Result<(u64, Cas), Status> {
+    let mut digits = itoa::Buffer::new();
+    let value = digits.format(vivify.initial).as_bytes();
+    let item = NewItem { flags: 0, expiry: Expiry::from_exptime(vivify.exptime, now), value };
+    match service.store.store(key, StoreMode::Add, &item, now) {
+        StoreOutcome::Stored(cas) => Ok((vivify.initial, cas)),
+        StoreOutcome::OutOfMemory => Err(Status::OutOfMemory),
+        _ => Err(Status::NotStored),
+    }
+}
+
+/// Nothing to tell but the new CAS unique.
+fn done(echo: Echo, cas: Cas, out: &mut Vec<u8>) {
+    compose_response(&Response { echo, status: Status::Success, cas, extras: b"", key: b"", value: b"" }, out);
+}

@@ -1,0 +1,194 @@
+"""The binary protocol with python-binary-memcached, with and without passwords (SASL PLAIN).
+
+Its `get_multi` is the row of quiet gets with a `noop` behind it, `set_multi` and `delete_multi` rows of quiet sets and
+deletes.
+"""
+
+import os
+import signal
+import socket
+import struct
+import subprocess
+
+import bmemcached
+import pytest
+from bmemcached.exceptions import MemcachedException
+from processes import PROGRAMS, Process, Server, connect, eventually, free_port, statistics
+
+NOOP = struct.pack(">BBHBBHIIQ", 0x80, 0x0A, 0, 0, 0, 0, 0, 0, 0)
+HEADER_BYTES = 24
+
+
+@pytest.fixture
+def binary(server):
+    """A client without a password."""
+    client = bmemcached.Client((f"127.0.0.1:{server.port}",), socket_timeout=10)
+    yield client
+    client.disconnect_all()
+
+
+def test_values_and_conditions(binary):
+    assert binary.set("a", "one") and binary.get("a") == "one"
+    assert binary.get("absent") is None
+    assert not binary.add("a", "two") and binary.replace("a", {"any": ["thing"]})
+    assert not binary.replace("absent", "x") and binary.add("b c", "keys may hold anything")
+    assert binary.get("a") == {"any": ["thing"]} and binary.get("b c") == "keys may hold anything"
+    value, unique = binary.gets("a")
+    assert not binary.cas("a", "x", unique + 1) and binary.cas("a", "new", unique)
+    assert not binary.cas("a", "x", unique), "the unique has changed"
+    assert binary.delete("a") and binary.get("a") is None
+
+
+def test_numbers(binary):
+    assert binary.incr("n", 5, default=10) == 10
+    assert binary.incr("n", 5, default=10) == 15
+    assert binary.decr("n", 100, default=10) == 0
+
+
+def test_many_keys_in_a_row_of_quiet_gets(binary):
+    values = {f"key{n}": f"value {n}" * (n % 7) for n in range(500)}
+    assert not binary.set_multi(values), "nothing was refused"
+    asked = [name for n in range(500) for name in (f"key{n}", f"absent{n}")]
+    assert binary.get_multi(asked) == values
+    assert binary.delete_multi(["key0", "key1"]) and binary.get_multi(["key0", "key1", "key2"]) == {
+        "key2": values["key2"]
+    }
+
+
+def test_a_large_value_and_one_that_is_too_large(binary):
+    large = os.urandom(900_000)
+    assert binary.set("large", large, compress_level=0) and binary.get("large") == large
+    with pytest.raises(MemcachedException, match="Too large"):
+        binary.set("large", os.urandom(1_100_000), compress_level=0)
+    assert binary.get("large") is None, "what was to be replaced is gone"
+    assert binary.set("after", "x") and binary.get("after") == "x", "the connection goes on"
+
+
+def test_both_dialects_see_the_same_items(server, binary):
+    text = connect(server.port)
+    assert binary.set("shared", b"from binary") and text.get("shared") == b"from binary"
+    assert text.set("shared", b"from text") and binary.get("shared") == "from text"
+    assert binary.flush_all() and text.get("shared") is None
+    text.close()
+
+
+def test_statistics(server, binary):
+    binary.set("a", "x")
+    told = binary.stats()[f"127.0.0.1:{server.port}"]
+    assert told["cmd_set"] == b"1" and told["pid"] == str(server.running.pid).encode()
+    assert binary.stats("settings")[f"127.0.0.1:{server.port}"]["binding_protocol"] == b"auto-negotiate"
+
+
+@pytest.fixture
+def guarded(tmp_path):
+    """A server that asks for passwords: one plain, one as `htpasswd -nB` prints it ("secret", cost 4)."""
+    users = tmp_path / "users"
+    users.write_text("ada:plain:secret\ngrace:$2y$04$K1yr2BLzgQuK2K8oPZWrLeo62uTp8KrDz4dsLeIXiIuugzCcvbtw2\n")
+    port = free_port()
+    command = [PROGRAMS / "lookaside-server", "-p", port, "-t", "2", "-S"]
+    server = Process("guarded", command, tmp_path, env={**os.environ, "MEMCACHED_SASL_PWDB": str(users)})
+    server.port, server.users = port, users
+    server.wait_ready(lambda: says_hello(port))
+    yield server
+    assert server.stop() == 0
+
+
+def says_hello(port: int) -> bool:
+    """Whether somebody listens."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+def client_of(port: int, *user_and_password: str) -> bmemcached.Client:
+    """A client that fails aloud."""
+    return bmemcached.Client((f"127.0.0.1:{port}",), *user_and_password, socket_timeout=10)
+
+
+@pytest.mark.parametrize("who", [("ada", "plain:secret"), ("grace", "secret")])
+def test_who_knows_the_password_comes_in(guarded, who):
+    client = client_of(guarded.port, *who)
+    assert client.set("a", "x") and client.get_multi(["a", "b"]) == {"a": "x"}
+    told = client.stats()[f"127.0.0.1:{guarded.port}"]
+    assert (told["auth_cmds"], told["auth_errors"]) == (b"1", b"0")
+    assert client.stats("settings")[f"127.0.0.1:{guarded.port}"]["auth_enabled_sasl"] == b"yes"
+    client.disconnect_all()
+
+
+@pytest.mark.parametrize("who", [("ada", "secret"), ("grace", "guess"), ("eve", "secret"), ("ada", "\0plain:secret")])
+def test_who_does_not_stays_out(guarded, who):
+    with pytest.raises(MemcachedException, match="Auth failure"):
+        client_of(guarded.port, *who).get("a")
+
+
+def test_nothing_is_served_before_the_password(guarded):
+    with socket.create_connection(("127.0.0.1", guarded.port), timeout=10) as connection:
+        connection.sendall(NOOP)
+        answer = connection.recv(4096)
+        assert answer[HEADER_BYTES:] == b"Auth failure." and connection.recv(1) == b""
+    with socket.create_connection(("127.0.0.1", guarded.port), timeout=10) as connection:
+        connection.sendall(b"version\r\n")
+        assert connection.recv(1) == b"", "the text dialect asks for no password, so it is not spoken"
+
+
+def test_the_file_is_read_anew_on_sighup(guarded):
+    client_of(guarded.port, "ada", "plain:secret").set("a", "x")
+    guarded.users.write_text("ada:changed\n")
+    guarded.running.send_signal(signal.SIGHUP)
+    eventually(lambda: "have been read anew" in guarded.log(), "the file is read anew")
+    assert client_of(guarded.port, "ada", "changed").get("a") == "x"
+    with pytest.raises(MemcachedException, match="Auth failure"):
+        client_of(guarded.port, "grace", "secret").get("a")
+    guarded.users.write_text("no colon\n")
+    guarded.running.send_signal(signal.SIGHUP)
+    eventually(lambda: "line 1: a line is user:password" in guarded.log(), "a bad file is told")
+    assert client_of(guarded.port, "ada", "changed").get("a") == "x"
+
+
+def test_a_server_without_passwords_serves_who_brings_one(server):
+    client = client_of(server.port, "ada", "secret")
+    assert client.set("a", "x") and client.get("a") == "x"
+    client.disconnect_all()
+
+
+def start(*options: str, users: str | None = None) -> subprocess.CompletedProcess:
+    """A server that does not start."""
+    env = {**os.environ, "MEMCACHED_SASL_PWDB": users} if users else os.environ
+    command = [PROGRAMS / "lookaside-server", "-p", "0", *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=20, env=env)
+
+
+def test_what_cannot_be_kept_is_not_promised(tmp_path):
+    users = tmp_path / "users"
+    users.write_text("ada:$6$salt$hash\n")
+    for options, file, word in (
+        (("-S",), None, "MEMCACHED_SASL_PWDB"),
+        (("-S",), str(tmp_path / "absent"), "absent"),
+        (("-S",), str(users), "line 1"),
+        (("-S", "-B", "ascii"), str(users), "-B"),
+        (("-S", "-U", "11999"), str(users), "-U"),
+    ):
+        ended = start(*options, users=file)
+        assert ended.returncode == 1 and word in ended.stderr, ended.stderr
+    assert start("-B", "nonsense").returncode == 2
+
+
+@pytest.mark.parametrize(("name", "request_bytes"), [("ascii", NOOP + b"\r\n"), ("binary", b"version\r\n")])
+def test_one_dialect_alone(tmp_path, name, request_bytes):
+    server = Server("server", tmp_path, "-B", name) if name == "ascii" else None
+    if server is None:
+        port = free_port()
+        server = Process("server", [PROGRAMS / "lookaside-server", "-p", port, "-B", name], tmp_path)
+        server.port = port
+        server.wait_ready(lambda: says_hello(port))
+    try:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+            connection.sendall(request_bytes)
+            answer = connection.recv(4096)
+        assert (b"ERROR" in answer) if name == "ascii" else (answer == b"")
+        if name == "ascii":
+            assert statistics(server.port)["pid"]
+    finally:
+        server.stop()
