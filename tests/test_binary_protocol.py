@@ -79,6 +79,24 @@ def test_statistics(server, binary):
     assert binary.stats("settings")[f"127.0.0.1:{server.port}"]["binding_protocol"] == b"auto-negotiate"
 
 
+def test_who_watches_sees_what_is_asked(server, binary):
+    address = f"127.0.0.1:{server.port}"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as watcher:
+        watcher.sendall(b"watch fetchers mutations deletions\r\n")
+        assert watcher.recv(4) == b"OK\r\n"
+        eventually(lambda: statistics(server.port)["log_watchers"] == "1", "it watches")
+        assert binary.stats("detail on") == {address: {}}
+        binary.set("p:a", "abc")
+        assert binary.get_multi(["p:a", "p:b"]) == {"p:a": "abc"}
+        binary.delete("p:a")
+        seen = b""
+        while b"type=deleted key=p%3Aa" not in seen:
+            seen += watcher.recv(65536)
+    assert b"type=item_store key=p%3Aa status=stored cmd=set" in seen
+    assert b"type=item_get key=p%3Aa status=found" in seen and b"key=p%3Ab status=not_found" in seen
+    assert binary.stats("detail dump")[address]["detailed"].startswith(b"PREFIX p get 2 hit 1 set 1 del 1\r\n")
+
+
 @pytest.fixture
 def guarded(tmp_path):
     """A server that asks for passwords: one plain, one as `htpasswd -nB` prints it ("secret", cost 4)."""

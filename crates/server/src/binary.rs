@@ -20,10 +20,11 @@ mod statistics;
 pub(crate) use authentication::Authentication;
 pub(crate) use scan::{Scanned, scan};
 
+use crate::metrics::latency::Class;
 use crate::{Service, VERSION};
 use lookaside_protocol::Cas;
 use lookaside_protocol::binary::{
-    BinaryCommand, BinaryRequest, Echo, Response, Status, compose_error, compose_response,
+    BinaryCommand, BinaryOperation, BinaryRequest, Echo, Response, Status, compose_error, compose_response,
 };
 use lookaside_store::{HashedKey, Now};
 
@@ -41,6 +42,20 @@ impl<'b> BinaryStep<'b> {
     /// An error in memcached's words.
     pub(crate) fn refuse(echo: Echo, status: Status, close: bool) -> BinaryStep<'b> {
         BinaryStep::Say { echo, status, words: status.words(), close }
+    }
+
+    /// Among which commands its time is counted.
+    pub(crate) fn class(&self) -> Class {
+        let BinaryStep::Request(BinaryRequest { command: BinaryCommand::Keyed { operation, .. }, .. }) = self else {
+            return Class::Other;
+        };
+        match operation {
+            BinaryOperation::Get { exptime: None, .. } => Class::Get,
+            BinaryOperation::Get { .. } => Class::Touch,
+            BinaryOperation::Store { .. } | BinaryOperation::Extend { .. } => Class::Store,
+            BinaryOperation::Delete { .. } => Class::Delete,
+            BinaryOperation::Arithmetic { .. } => Class::Arithmetic,
+        }
     }
 
     /// The key of a request that has one.

@@ -218,7 +218,12 @@ fn single(service: &Service<'_>, request: &Request<&[u8]>, key: HashedKey<'_>, n
 }
 
 fn store(service: &Service<'_>, key: HashedKey<'_>, mode: StoreMode, item: &NewItem<'_>, now: Now) -> &'static str {
-    match store_outcome(service, key, mode, item, now) {
+    store_line(store_outcome(service, key, mode, item, now))
+}
+
+/// What a client of the text dialect, and a watcher, is told of it.
+pub(crate) fn store_line(outcome: StoreOutcome) -> &'static str {
+    match outcome {
         StoreOutcome::Stored(_) => "STORED",
         StoreOutcome::NotStored => "NOT_STORED",
         StoreOutcome::Exists => "EXISTS",
@@ -253,7 +258,8 @@ pub(crate) fn store_outcome(
     outcome
 }
 
-fn tell_stored(
+/// For those who watch. `outcome` is the reply's line.
+pub(crate) fn tell_stored(
     service: &Service<'_>,
     key: HashedKey<'_>,
     command: &'static str,
@@ -269,7 +275,7 @@ fn tell_stored(
     }
 }
 
-fn command_of(mode: StoreMode) -> &'static str {
+pub(crate) fn command_of(mode: StoreMode) -> &'static str {
     match mode {
         StoreMode::Set => "set",
         StoreMode::Add => "add",
@@ -291,22 +297,20 @@ fn lease_set_line(outcome: LeaseSetOutcome) -> &'static str {
 }
 
 fn delete(service: &Service<'_>, key: HashedKey<'_>, hold_off_ms: u32, now: Now) -> &'static str {
-    let outcome = service.store.delete(key, hold_off_ms, now);
+    let is_deleted = service.store.delete(key, hold_off_ms, now) == DeleteOutcome::Deleted;
+    note_delete(service, key, is_deleted, now);
+    if is_deleted { "DELETED" } else { "NOT_FOUND" }
+}
+
+/// Counts a delete, and tells those who watch.
+pub(crate) fn note_delete(service: &Service<'_>, key: HashedKey<'_>, was_there: bool, now: Now) {
     if service.attention.is_given_to(kind::DELETIONS | kind::PREFIXES) {
-        let was_there = outcome == DeleteOutcome::Deleted;
         let event = Event::Deleted { key: key.key(), command: "delete", was_there, is_counted: true };
         service.attention.tell(event, now);
     }
-    match outcome {
-        DeleteOutcome::Deleted => {
-            service.counters.delete_hits.add(1);
-            "DELETED"
-        }
-        DeleteOutcome::NotFound => {
-            service.counters.delete_misses.add(1);
-            "NOT_FOUND"
-        }
-    }
+    let counters = service.counters;
+    let counter = if was_there { &counters.delete_hits } else { &counters.delete_misses };
+    counter.add(1);
 }
 
 fn touch(service: &Service<'_>, key: HashedKey<'_>, exptime: i64, now: Now) -> &'static str {

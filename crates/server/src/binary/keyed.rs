@@ -1,5 +1,6 @@
 //! Operations on one key, and the responses to them.
 
+use crate::attention::{Event, kind};
 use crate::{Service, execute};
 use lookaside_protocol::binary::{
     BinaryOperation, BinaryRequest, Echo, Response, Status, Vivify, compose_error, compose_hit, compose_response,
@@ -25,14 +26,18 @@ pub(super) fn execute(
         }
         BinaryOperation::Store { mode, flags, exptime, value } => {
             let item = NewItem { flags, expiry: Expiry::from_exptime(exptime, now), value };
-            stored(mode, execute::store_outcome(service, key, mode, &item, now))
+            let outcome = execute::store_outcome(service, key, mode, &item, now);
+            tell(service, key, mode, exptime, value, outcome, now);
+            stored(mode, outcome)
         }
         BinaryOperation::Extend { mode, cas, value } => {
             let item = NewItem { flags: 0, expiry: Expiry::Never, value };
-            match cas {
-                None => stored(mode, execute::store_outcome(service, key, mode, &item, now)),
-                Some(expected) => stored(mode, extend_if(service, key, mode, &item, expected, now)),
-            }
+            let outcome = match cas {
+                None => execute::store_outcome(service, key, mode, &item, now),
+                Some(expected) => extend_if(service, key, mode, &item, expected, now),
+            };
+            tell(service, key, mode, 0, value, outcome, now);
+            stored(mode, outcome)
         }
         BinaryOperation::Delete { cas } => delete(service, key, cas, now),
         BinaryOperation::Arithmetic { direction, delta, vivify, cas } => {
@@ -81,13 +86,18 @@ fn get(
         if look.with_value {
             item.value.pieces().for_each(|piece| out.extend_from_slice(piece));
         }
+        item.value.value_bytes()
     };
     let reader = service.store.reader(now);
-    let is_hit = match look.exptime {
+    let found_bytes = match look.exptime {
         None => reader.get(key, show),
         Some(exptime) => reader.get_and_touch(key, Expiry::from_exptime(exptime, now), show),
+    };
+    let is_hit = found_bytes.is_some();
+    if service.attention.is_given_to(kind::FETCHERS | kind::PREFIXES) {
+        let event = Event::Fetched { key: key.key(), value_bytes: found_bytes, is_counted: true };
+        service.attention.tell(event, now);
     }
-    .is_some();
     // A get that touches is counted as a touch alone, as memcached does in this dialect.
     let (asked, hits, misses) = match look.exptime {
         None => (&counters.cmd_get, &counters.get_hits, &counters.get_misses),
@@ -110,6 +120,20 @@ fn get(
         }
         false => compose_error(echo, Status::NotFound, out),
     }
+}
+
+/// For those who watch.
+fn tell(
+    service: &Service<'_>,
+    key: HashedKey<'_>,
+    mode: StoreMode,
+    exptime: i64,
+    value: &[u8],
+    outcome: StoreOutcome,
+    now: Now,
+) {
+    let (command, line) = (execute::command_of(mode), execute::store_line(outcome));
+    execute::tell_stored(service, key, command, exptime, value, line, now);
 }
 
 fn stored(mode: StoreMode, outcome: StoreOutcome) -> Result<Cas, Status> {
@@ -153,12 +177,8 @@ fn delete(service: &Service<'_>, key: HashedKey<'_>, expected: Option<Cas>, now:
             }
         }
     };
-    if is_deleted {
-        service.counters.delete_hits.add(1);
-        return Ok(Cas(0));
-    }
-    service.counters.delete_misses.add(1);
-    Err(Status::NotFound)
+    execute::note_delete(service, key, is_deleted, now);
+    if is_deleted { Ok(Cas(0)) } else { Err(Status::NotFound) }
 }
 
 /// Counts, or makes the number where there is none. If another client makes it first, or a hold-off is on, it is not

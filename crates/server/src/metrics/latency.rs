@@ -57,6 +57,7 @@ impl Class {
         let operation = match action {
             Action::Command(Command::Retrieve { operation, .. }) => operation,
             Action::Command(Command::Single { request, .. }) => &request.operation,
+            Action::Binary(step) => return step.class(),
             _ => return Class::Other,
         };
         match operation {
