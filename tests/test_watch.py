@@ -173,7 +173,7 @@ def test_stats_detail_counts_by_prefix(server):
     ).decode()
     dumped = [
         "PREFIX  get 0 hit 0 set 1 del 0",
-        "PREFIX a get 2 hit 1 set 2 del 0",
+        "PREFIX a get 3 hit 2 set 2 del 0",
         "PREFIX b get 0 hit 0 set 1 del 0",
         "PREFIX nothere get 0 hit 0 set 0 del 1",
         "END",

@@ -9,7 +9,7 @@
 //!   the watchers' thread: all threads' lines, in order, to each watcher that asked for them ([`crate::watch`])
 //! ```
 //!
-//! As with memcached, prefixes count `get`, the storage commands and `delete`, of keys that have the delimiter.
+//! As with memcached, prefixes count the get verbs, the storage commands and `delete`, of keys that have the delimiter.
 //! Absent: the item's slab class (`clsid` is 1 for an item, 0 for none), and the `item_get` that memcached logs when
 //! another command looks its item up.
 

@@ -24,7 +24,7 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -53,6 +53,8 @@ pub(crate) struct Daemon {
     pub(crate) dialects: Dialects,
     /// Whom clients must prove to be, if anyone.
     pub(crate) users: Option<Credentials>,
+    /// The same for clients of the text dialect.
+    pub(crate) text_users: Option<Credentials>,
     /// There if UDP is served.
     pub(crate) udp_reply_limit: Option<Arc<ReplyLimit>>,
     /// There if TLS is served.
@@ -80,7 +82,7 @@ impl Daemon {
 
     /// Reads anew what may have changed on disk, as SIGHUP asks. What cannot be used is told, and the old stays.
     pub(crate) fn reload(&self) {
-        if let Some(users) = &self.users {
+        for users in self.users.iter().chain(&self.text_users) {
             match users.reload() {
                 Ok(()) => tracing::info!("{} users have been read anew", users.users_count()),
                 Err(error) => tracing::error!("the users stay as they were: {error}"),
@@ -223,7 +225,8 @@ fn build(arguments: Arguments, stop: UnixStream) -> anyhow::Result<Daemon> {
         baseline: Mutex::default(),
         tcp_port: AtomicU16::new(arguments.port),
         dialects: arguments.dialects()?,
-        users: read_users(&arguments)?,
+        users: read_sasl_users(&arguments)?,
+        text_users: read_text_users(&arguments)?,
         udp_reply_limit: serves_udp(&arguments).then(|| Arc::new(ReplyLimit::new(arguments.udp_reply_limit))),
         arguments,
         certificates,
@@ -257,8 +260,25 @@ fn read_certificates(arguments: &Arguments, clock: Clock) -> anyhow::Result<Opti
     Ok(Some(Certificates::read(options, clock.now().unix_ms)?))
 }
 
-/// The users' file, if there is to be one.
-fn read_users(arguments: &Arguments) -> anyhow::Result<Option<Credentials>> {
+/// The users of `-Y`.
+fn read_text_users(arguments: &Arguments) -> anyhow::Result<Option<Credentials>> {
+    let Some(path) = &arguments.auth_path else { return Ok(None) };
+    if serves_udp(arguments) {
+        anyhow::bail!("-Y cannot be kept by UDP: leave -U away");
+    }
+    let users = read_users(path).context("-Y")?;
+    tracing::info!("{} users may authenticate by a set", users.users_count());
+    Ok(Some(users))
+}
+
+fn read_users(path: &Path) -> anyhow::Result<Credentials> {
+    let mut key = [0; 32];
+    getrandom(&mut key, GetRandomFlags::empty()).context("cannot get random bytes from the kernel")?;
+    Ok(Credentials::read(path, key)?)
+}
+
+/// The users of `-S`.
+fn read_sasl_users(arguments: &Arguments) -> anyhow::Result<Option<Credentials>> {
     if !arguments.enable_sasl {
         return Ok(None);
     }
@@ -268,9 +288,7 @@ fn read_users(arguments: &Arguments) -> anyhow::Result<Option<Credentials>> {
     let Some(path) = std::env::var_os(SASL_FILE_VARIABLE).map(PathBuf::from) else {
         anyhow::bail!("-S needs a file of users: name it in {SASL_FILE_VARIABLE}; a line is user:password");
     };
-    let mut key = [0; 32];
-    getrandom(&mut key, GetRandomFlags::empty()).context("cannot get random bytes from the kernel")?;
-    let users = Credentials::read(&path, key).with_context(|| format!("-S ({SASL_FILE_VARIABLE})"))?;
+    let users = read_users(&path).with_context(|| format!("-S ({SASL_FILE_VARIABLE})"))?;
     tracing::info!("{} users may authenticate by SASL", users.users_count());
     Ok(Some(users))
 }
@@ -294,6 +312,7 @@ fn build_workers(daemon: &Daemon) -> anyhow::Result<Vec<Worker<'_>>> {
             limits,
             dialects: daemon.dialects,
             sasl: daemon.users.as_ref().filter(|_| daemon.arguments.enable_sasl),
+            text_users: daemon.text_users.as_ref(),
             process: daemon,
         };
         Worker::new(daemon, service, desk, daemon.clock, ports)

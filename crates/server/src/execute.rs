@@ -43,8 +43,7 @@ pub(crate) fn retrieve(
         let value_bytes = retrieve_one(&reader, operation, key, now, out);
         hits += u64::from(value_bytes.is_some());
         if is_watched {
-            let is_counted = matches!(operation, Operation::Get { .. });
-            service.attention.tell(Event::Fetched { key: key.key(), value_bytes, is_counted }, now);
+            service.attention.tell(Event::Fetched { key: key.key(), value_bytes, is_counted: true }, now);
         }
         answered += 1;
         if out.len() >= reply_bytes_max {

@@ -22,6 +22,7 @@
 mod addresses;
 mod administration;
 mod attention;
+mod authentication;
 mod background;
 mod batch;
 mod binary;

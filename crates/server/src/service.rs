@@ -91,6 +91,8 @@ pub struct Service<'s> {
     pub dialects: Dialects,
     /// Whom a client of the binary dialect must prove to be, if anyone (SASL).
     pub sasl: Option<&'s Credentials>,
+    /// Whom a client of the text dialect must prove to be, if anyone (`-Y`).
+    pub text_users: Option<&'s Credentials>,
     /// Who answers `stats`.
     pub process: &'s (dyn Process + Sync),
 }
@@ -106,6 +108,7 @@ impl<'s> Service<'s> {
             limits: limits(options),
             dialects: Dialects::Both,
             sasl: None,
+            text_users: None,
             process: &Silent,
         }
     }

@@ -9,6 +9,7 @@
 //! decides on the dialect for good.
 
 use crate::administration::Order;
+use crate::authentication::{self, Attempt};
 use crate::binary::{self, Authentication, Scanned};
 use crate::service::Dialects;
 use crate::{Batch, Progress, Service};
@@ -94,6 +95,29 @@ impl Session {
                         batch.push_binary(input_at, step, outdated_key);
                         input_at += consumed;
                         self.swallow_bytes = swallow;
+                    }
+                }
+                continue;
+            }
+            if service.text_users.is_some() && !self.authentication.is_done() {
+                if batch.steps_count() > 0 {
+                    return Scan::Full { input_at };
+                }
+                match authentication::attempt(rest, service, now) {
+                    Attempt::Incomplete { needed_bytes } => return Scan::Finished { input_at, needed_bytes },
+                    Attempt::Authenticated { consumed } => {
+                        self.authentication = Authentication::Done;
+                        batch.push_refusal(input_at, Some("STORED"), false, None);
+                        input_at += consumed;
+                    }
+                    Attempt::Refused { line, consumed, swallow } => {
+                        batch.push_refusal(input_at, Some(line), false, None);
+                        input_at += consumed;
+                        self.swallow_bytes = swallow;
+                    }
+                    Attempt::Junk => {
+                        batch.push_refusal(input_at, None, true, None);
+                        input_at = input.len();
                     }
                 }
                 continue;

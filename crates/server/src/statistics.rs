@@ -179,6 +179,10 @@ impl Daemon {
         told.add("umask", format_args!("{:o}", arguments.unix_mode));
         told.add("tcp_backlog", arguments.backlog);
         told.add("binding_protocol", protocol_name(self.dialects));
+        told.add(
+            "auth_enabled_ascii",
+            arguments.auth_path.as_ref().map_or("no".into(), |path| path.display().to_string()),
+        );
         told.add("auth_enabled_sasl", if arguments.enable_sasl { "yes" } else { "no" });
         told.add("shutdown_command", if arguments.enable_shutdown { "yes" } else { "no" });
         let counts_prefixes = self.desks.iter().any(|desk| desk.attention.is_given_to(kind::PREFIXES));

@@ -47,9 +47,6 @@ pub struct Compatible {
     /// Extended options, separated by commas
     #[arg(short = 'o', long, value_name = "OPTIONS", action = ArgAction::Append, value_delimiter = ',')]
     extended: Vec<String>,
-    /// A file of users and passwords (refused: not served)
-    #[arg(short = 'Y', long, value_name = "FILE")]
-    auth_file: Option<String>,
     /// No flush_all (refused: not served)
     #[arg(short = 'F', long)]
     disable_flush_all: bool,
@@ -65,7 +62,6 @@ impl Compatible {
     /// Why the server must not start, if an option promises what it does not keep.
     pub(crate) fn refusal(&self) -> Option<&'static str> {
         let promises = [
-            (self.auth_file.is_some(), "-Y: authentication is not served; put a firewall in front and leave -Y away"),
             (
                 self.extended.iter().any(|option| option.starts_with("idle_timeout"))
                     && self.idle_timeout_s().is_none(),

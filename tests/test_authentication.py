@@ -1,0 +1,121 @@
+"""ASCII authentication: who has not said who it is gets refusals alone."""
+
+import signal
+import socket
+import subprocess
+
+import pytest
+from certificates import Authority
+from processes import PROGRAMS, Process, connect, eventually, free_port
+from pymemcache.client.base import Client
+from pymemcache.exceptions import MemcacheClientError
+
+# `secret`, at the lowest cost that bcrypt has, as `htpasswd -nB -C 4` prints it.
+SECRET_HASHED = "$2y$04$QyVU2CZsTkGc8dRsRIRgxOyJ21HaRWQxaOheC5m1Rbeb7XyN8KgXW"
+
+
+class GuardedServer(Process):
+    """A server with a file of users."""
+
+    def __init__(self, folder, users: str, *arguments: str) -> None:
+        self.users_path = folder / "users"
+        self.users_path.write_text(users)
+        self.port = free_port()
+        command = [
+            PROGRAMS / "lookaside-server", "-p", self.port, "-Y", self.users_path, "-t", "2", *arguments,
+        ]  # fmt: skip
+        super().__init__("server", command, folder)
+        self.wait_ready(lambda: "listening" in self.log())
+
+    def converse(self, *lines: bytes) -> list[bytes]:
+        """A reply to each request of one connection."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as connection:
+            replies = []
+            for line in lines:
+                connection.sendall(line)
+                replies.append(connection.recv(4096))
+            return replies
+
+
+def test_a_client_is_served_once_it_has_said_who_it_is(tmp_path):
+    server = GuardedServer(tmp_path, "ada:secret\nbob:x y\n")
+    try:
+        client = connect(server.port)
+        with pytest.raises(MemcacheClientError, match="unauthenticated"):
+            client.get("k")
+        with pytest.raises(MemcacheClientError, match="authentication failure"):
+            client.set("auth", "ada wrong")
+        assert client.set("auth", "ada secret") and client.set("k", "v") and client.get("k") == b"v"
+        assert client.get("auth") is None, "the password is no item"
+        told = client.stats()
+        assert (told[b"auth_cmds"], told[b"auth_errors"]) == (2, 1)
+        assert client.stats("settings")[b"auth_enabled_ascii"] == str(server.users_path).encode()
+        assert server.converse(b"set x 0 0 7\r\nbob x y\r\n") == [b"STORED\r\n"]
+        assert server.converse(b"set x 0 0 5\r\neve x\r\n") == [b"CLIENT_ERROR authentication failure\r\n"]
+    finally:
+        assert server.stop() == 0
+
+
+def test_pipelined_bytes_and_the_binary_protocol_are_no_way_around(tmp_path):
+    server = GuardedServer(tmp_path, "ada:secret\n", "-A")
+    try:
+        refused = b"CLIENT_ERROR unauthenticated\r\n"
+        assert server.converse(b"shutdown\r\nstats\r\nwatch\r\n") == [refused * 3]
+        pipelined = b"set x 0 0 10\r\nada secret\r\nset k 0 0 1\r\nv\r\nget k\r\n"
+        assert server.converse(pipelined) == [b"STORED\r\nSTORED\r\nVALUE k 0 1\r\nv\r\nEND\r\n"]
+        assert server.converse(b"get k\r\n") == [refused], "each connection for itself"
+        get = b"\x80\x00\x00\x01" + bytes(4) + b"\x00\x00\x00\x01" + bytes(12) + b"k"
+        assert server.converse(get + b"\r\n") == [refused]
+    finally:
+        server.stop()
+
+
+def test_hashed_passwords_and_a_file_read_anew(tmp_path):
+    server = GuardedServer(tmp_path, f"ada:{SECRET_HASHED}\n")
+    try:
+        right, wrong = b"set x 0 0 10\r\nada secret\r\n", b"set x 0 0 9\r\nada other\r\n"
+        stored, failure = [b"STORED\r\n"], [b"CLIENT_ERROR authentication failure\r\n"]
+        assert server.converse(right) == stored and server.converse(wrong) == failure
+        hashed = f"ada {SECRET_HASHED}".encode()
+        assert server.converse(b"set x 0 0 %d\r\n%s\r\n" % (len(hashed), hashed)) == failure
+        server.users_path.write_text("ada:other\n")
+        server.running.send_signal(signal.SIGHUP)
+        eventually(lambda: server.converse(wrong) == stored, "the new file counts")
+        assert server.converse(right) == failure
+        server.users_path.write_text("no user\n")
+        server.running.send_signal(signal.SIGHUP)
+        eventually(lambda: "stay as they were" in server.log(), "the log says that it cannot be used")
+        assert server.converse(wrong) == stored
+    finally:
+        server.stop()
+
+
+def test_passwords_through_tls(tmp_path):
+    authority = Authority(tmp_path)
+    certificate, key = authority.sign("server")
+    server = GuardedServer(tmp_path, "ada:secret\n", "-Z", "-o", f"ssl_chain_cert={certificate},ssl_key={key}")
+    try:
+        client = Client(("localhost", server.port), tls_context=authority.context(), timeout=10, default_noreply=False)
+        with pytest.raises(MemcacheClientError, match="unauthenticated"):
+            client.get("k")
+        assert client.set("auth", "ada secret") and client.set("k", "v") and client.get("k") == b"v"
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize(
+    ("users", "arguments", "complaint"),
+    [
+        (None, [], "users"),
+        ("ada\n", [], "line 1"),
+        ("ada:secret\n", ["-U", "11311"], "-U"),
+        ("ada:secret\n", ["-B", "binary"], "-B binary"),
+    ],
+)
+def test_a_server_that_cannot_keep_its_word_does_not_start(tmp_path, users, arguments, complaint):
+    path = tmp_path / "users"
+    if users is not None:
+        path.write_text(users)
+    command = [PROGRAMS / "lookaside-server", "-p", str(free_port()), "-Y", path, *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    assert ended.returncode == 1 and "-Y" in ended.stderr and complaint in ended.stderr, ended.stderr
