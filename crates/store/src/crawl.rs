@@ -2,37 +2,153 @@
 //! (§3.2.2 of the paper). Serves no request.
 //!
 //! The walk goes along the index, one bucket under one stripe's lock at a time; whatever else happens meanwhile goes on.
-//! When a bucket is split behind the walk, part of its items move to the end and are seen again. Every item that stays
-//! for the whole walk is seen, with one accepted exception: an item that a full index moves from one of its two
-//! buckets, not yet walked, to the other, walked already.
+//! Every item that stays for the whole walk is seen:
+//!
+//! * When a bucket is split behind the walk, part of its items move to the end, and are seen again.
+//! * An item that must make room moves to the other of its two buckets. If a walk has yet to come by the one and has left
+//!   the other behind, it is told to come back to that. Of a walk that has too many to come back to, nobody moves away;
+//!   then the coldest item of two full buckets leaves, if no other can move.
+//!
+//! A walk over a sample of one in N chooses by tags, which lie in the index: the items of others are not touched.
 
-use crate::memory::Memory;
+use crate::memory::{Memory, lock};
 use crate::stripe::Locked;
-use crate::{ItemView, Now};
+use crate::{Expiry, ItemView, Now};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 
-/// How far a walk has come. The default is the beginning.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// So many walks can be under way.
+const CRAWLS_MAX: usize = 16;
+/// A walk can have so many buckets to come back to.
+const RETURNS_MAX: usize = 1 << 16;
+
+/// How far a walk has come. Dropping it ends the walk.
+#[derive(Debug)]
 pub struct Crawl {
-    bucket: usize,
+    position: Arc<Position>,
+    one_in: u32,
+}
+
+/// Where a walk is.
+#[derive(Debug, Default)]
+struct Position {
+    /// The bucket that is next.
+    bucket: AtomicUsize,
+    /// Buckets to come back to: behind it, with an item that was not seen.
+    returns: Mutex<BTreeSet<usize>>,
+}
+
+/// An item that a walk comes by.
+#[derive(Clone, Copy, Debug)]
+pub struct Crawled<'a> {
+    /// The item. It may bear marks.
+    pub item: ItemView<'a>,
+    /// The number of its slab class, from 1 on.
+    pub slab_class: usize,
+    /// What it takes, header included, in bytes: of a value that is chained over several chunks all of them.
+    pub item_bytes: usize,
+}
+
+/// The walks under way, for who moves items between buckets.
+#[derive(Default)]
+pub(crate) struct Crawls {
+    /// How many there may be: whoever finds 0 looks no further.
+    count: AtomicUsize,
+    positions: Mutex<Vec<Weak<Position>>>,
+}
+
+impl Crawls {
+    fn begin(&self, one_in: u32) -> Option<Crawl> {
+        let mut positions = lock(&self.positions);
+        positions.retain(|position| position.strong_count() > 0);
+        if positions.len() == CRAWLS_MAX {
+            return None;
+        }
+        let position = Arc::<Position>::default();
+        positions.push(Arc::downgrade(&position));
+        self.count.store(positions.len(), Ordering::SeqCst);
+        Some(Crawl { position, one_in: one_in.max(1) })
+    }
+
+    /// Whether an item may move from one bucket to the other; walks that would miss it come back. The caller holds the lock
+    /// of their stripe, without which no walk gets past either.
+    pub fn allow(&self, from: usize, to: usize) -> bool {
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return true;
+        }
+        let mut positions = lock(&self.positions);
+        positions.retain(|position| position.strong_count() > 0);
+        self.count.store(positions.len(), Ordering::SeqCst);
+        positions.iter().filter_map(Weak::upgrade).all(|position| position.allow(from, to))
+    }
+}
+
+impl Position {
+    fn allow(&self, from: usize, to: usize) -> bool {
+        let next = self.bucket.load(Ordering::SeqCst);
+        let mut returns = lock(&self.returns);
+        let is_unseen = from >= next || returns.contains(&from);
+        if to >= next || !is_unseen {
+            return true;
+        }
+        let has_room = returns.len() < RETURNS_MAX;
+        if has_room {
+            returns.insert(to);
+        }
+        has_room
+    }
 }
 
 impl Memory {
-    /// Shows the live items of the next buckets, at most so many; says whether the walk goes on.
-    pub fn crawl(&self, crawl: &mut Crawl, buckets_max: usize, now: Now, mut show: impl FnMut(ItemView<'_>)) -> bool {
+    /// A walk over one item in so many; nothing if there are too many walks already.
+    pub fn begin_crawl(&self, one_in: u32) -> Option<Crawl> {
+        self.index.crawls.begin(one_in)
+    }
+
+    /// Shows the items of the next buckets, at most so many; says whether the walk goes on.
+    pub fn crawl(&self, crawl: &mut Crawl, buckets_max: usize, now: Now, mut show: impl FnMut(Crawled<'_>)) -> bool {
         for _ in 0..buckets_max {
-            if crawl.bucket >= self.index.buckets() {
+            let Some(bucket) = self.next_of(crawl) else {
                 return false;
-            }
-            let lane = crawl.bucket & (self.stripes.len() - 1);
+            };
+            let lane = bucket & (self.stripes.len() - 1);
             let locked = Locked::new(self, lane, now);
-            for (slot, head) in self.index.items_in(&self.region, crawl.bucket) {
+            for (slot, head) in self.index.sample_of(&self.region, bucket, crawl.one_in) {
                 let found = locked.found_in(slot, head);
-                if !found.header.is_stale() && !found.header.is_past(now) {
-                    show(locked.view(&found, now));
+                let header = found.header;
+                if !header.is_stale() && !header.is_past(now) {
+                    let item = locked.view(&found, now);
+                    let further_bytes = item.value.value_bytes() - header.value_bytes_here();
+                    let (slab_class, item_bytes) = (self.class_of(head) + 1, header.head_bytes() + further_bytes);
+                    show(Crawled { item, slab_class, item_bytes });
                 }
             }
-            crawl.bucket += 1;
+            // Under the lock still: who moves items of this stripe must know.
+            if !lock(&crawl.position.returns).remove(&bucket) {
+                crawl.position.bucket.store(bucket + 1, Ordering::SeqCst);
+            }
+            drop(locked);
         }
-        crawl.bucket < self.index.buckets()
+        self.next_of(crawl).is_some()
+    }
+
+    /// The bucket to look at: those to come back to are last, since more may come.
+    fn next_of(&self, crawl: &Crawl) -> Option<usize> {
+        let next = crawl.position.bucket.load(Ordering::SeqCst);
+        match next < self.index.buckets() {
+            true => Some(next),
+            false => lock(&crawl.position.returns).first().copied(),
+        }
+    }
+}
+
+impl Crawled<'_> {
+    /// The second in which the item leaves; nothing if it has all the time.
+    pub fn end_s(&self) -> Option<u32> {
+        match self.item.expiry {
+            Expiry::At { unix_s } => Some(unix_s),
+            Expiry::Never => None,
+        }
     }
 }

@@ -155,6 +155,7 @@ impl Memory {
         let slot = self.index.slot_of(&self.region, key, head);
         self.index.clear(&self.region, slot);
         stripe.items -= 1;
+        self.class_counters[self.class_of(head)].note_leaving(header, now);
         match header.is_past(now) {
             true => stripe.counters.expirations += 1,
             false => stripe.counters.evictions += 1,

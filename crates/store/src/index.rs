@@ -14,6 +14,7 @@
 //! Slots are atomics so that a prefetch may look at them without a lock. Everything else happens under the stripe's.
 
 use crate::HashedKey;
+use crate::crawl::Crawls;
 use crate::geometry::Geometry;
 use crate::record::Handle;
 use crate::region::Region;
@@ -44,6 +45,8 @@ pub(crate) struct Index {
     /// Buckets per page, as a power of two.
     run_bits: u32,
     stripe_bits: u32,
+    /// Who walks along the buckets.
+    pub crawls: Crawls,
 }
 
 /// Where a slot lies in the region.
@@ -61,6 +64,7 @@ impl Index {
             page_shift: geometry.page_bytes.ilog2(),
             run_bits,
             stripe_bits: geometry.stripe_bits,
+            crawls: Crawls::default(),
         }
     }
 
@@ -190,7 +194,7 @@ impl Index {
             let homes = self.homes(key_of(handle_of(load(region, from))), self.buckets());
             let other = if homes[0] == bucket { homes[1] } else { homes[0] };
             let to = match moves {
-                _ if other == bucket => None,
+                _ if other == bucket || !self.crawls.allow(bucket, other) => None,
                 0 => self.empty_slots(region, other).0,
                 _ => self.vacate(region, other, moves - 1, key_of),
             }?;
@@ -230,6 +234,11 @@ impl Index {
         let at = self.at(bucket);
         let slots = (0..SLOTS).map(move |slot| SlotAt(at + 8 * slot));
         slots.map(|at| (at, load(region, at))).filter(|&(_, slot)| slot != 0).map(|(at, slot)| (at, handle_of(slot)))
+    }
+
+    /// One in so many of a bucket's items, by their tags.
+    pub fn sample_of(&self, region: &Region, bucket: usize, one_in: u32) -> impl Iterator<Item = (SlotAt, Handle)> {
+        self.items_in(region, bucket).filter(move |&(at, _)| tag_of(load(region, at)).is_multiple_of(one_in))
     }
 
     /// The stripe whose lock the next growth needs.

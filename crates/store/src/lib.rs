@@ -45,6 +45,7 @@
 
 mod arithmetic;
 mod audit;
+mod class_statistics;
 mod crawl;
 mod eviction;
 mod flush;
@@ -75,13 +76,14 @@ mod transient;
 mod warm_restart;
 mod write;
 
-pub use crawl::Crawl;
+pub use class_statistics::ClassStatistics;
+pub use crawl::{Crawl, Crawled};
 pub use eviction::{Evicted, EvictionHook};
 pub use item::{ItemView, NewItem, Value};
 pub use key::HashedKey;
 pub use lease::LeaseGet;
 pub use options::{Options, OptionsError};
-pub use outcome::{ArithmeticOutcome, DeleteOutcome, LeaseSetOutcome, StoreOutcome};
+pub use outcome::{ArithmeticOutcome, DeleteOutcome, LeaseSetOutcome, PageMove, StoreOutcome};
 pub use statistics::Statistics;
 pub use terms::{CountOutcome, CountTerms, DeleteOnOutcome, DeleteTerms, LookTerms, Looked, Recache, StoreTerms};
 pub use time::{Expiry, Now};
@@ -214,19 +216,51 @@ impl Store {
         }
     }
 
-    /// Shows live items on a walk over all of them, up to eight for each of `buckets_max` buckets; says whether the walk
+    /// Moves a page from one slab class to another, both by their numbers as [`ClassStatistics`] has them. What was asked
+    /// for lately in it moves to other pages of its class, the rest is evicted.
+    pub fn move_page(&self, from: usize, to: usize, now: Now) -> PageMove {
+        let is_class = |number: usize| (1..=self.memory.geometry.timer_class()).contains(&number);
+        match is_class(from) && is_class(to) {
+            true => self.memory.move_page(from - 1, to - 1, &mut Locked::new(&self.memory, 0, now).stripe, now),
+            false => PageMove::BadClass,
+        }
+    }
+
+    /// Whether pages move by themselves from now on, as [`Options::rebalance`] says at the start.
+    pub fn set_rebalance(&self, is_on: bool) {
+        self.memory.is_rebalanced.store(is_on, Relaxed);
+    }
+
+    /// Whether they do.
+    pub fn is_rebalanced(&self) -> bool {
+        self.memory.is_rebalanced.load(Relaxed)
+    }
+
+    /// Begins a walk over all items, or over one in so many, chosen by their keys; nothing while there are too many walks.
+    pub fn begin_crawl(&self, one_in: u32) -> Option<Crawl> {
+        self.memory.begin_crawl(one_in)
+    }
+
+    /// Shows the items that were not deleted on a walk, up to eight for each of `buckets_max` buckets; says whether the walk
     /// goes on. One stripe is locked at a time, for one bucket. What is said of [`Reader`]'s closures holds for `show`.
-    pub fn crawl(&self, crawl: &mut Crawl, buckets_max: usize, now: Now, show: impl FnMut(ItemView<'_>)) -> bool {
+    pub fn crawl(&self, crawl: &mut Crawl, buckets_max: usize, now: Now, show: impl FnMut(Crawled<'_>)) -> bool {
         self.memory.crawl(crawl, buckets_max, now, show)
     }
 
     /// Counters and gauges since the start.
     pub fn statistics(&self) -> Statistics {
         let stripes = self.memory.stripes.iter().map(|stripe| lock(&stripe.0).statistics());
+        let unfetched = self.memory.class_counters.iter().map(class_statistics::ClassCounters::unfetched);
+        let [evictions_unfetched, expirations_unfetched] =
+            unfetched.fold([0; 2], |sum, one| [sum[0] + one[0], sum[1] + one[1]]);
         Statistics {
             memory_bytes: self.memory.memory_bytes() as u64,
             page_moves: self.memory.page_moves.load(Relaxed),
             items_moved: self.memory.items_moved.load(Relaxed),
+            index_bytes: (self.memory.index.buckets() * index::BUCKET_BYTES) as u64,
+            pages_free: self.memory.pages_free() as u64,
+            evictions_unfetched,
+            expirations_unfetched,
             ..stripes.fold(Statistics::default(), |sum, one| sum + one)
         }
     }
@@ -234,6 +268,12 @@ impl Store {
     /// From now on tells this of evictions; says whether it is the first to be told, and the only one there may be.
     pub fn on_eviction(&self, hook: EvictionHook) -> bool {
         self.memory.on_eviction.set(hook).is_ok()
+    }
+
+    /// What there is to say about each slab class that is or was in use. Classes are locked one after the other, each for
+    /// as long as a look at some of its chunks takes.
+    pub fn class_statistics(&self, now: Now) -> Vec<ClassStatistics> {
+        self.memory.class_statistics(now)
     }
 
     /// Walks through all memory and panics if it is not whole. For tests; no other call may be under way.

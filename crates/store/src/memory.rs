@@ -13,6 +13,7 @@
 //! stripe is only ever tried for, never waited for: whoever evicts holds a class and looks for a victim whose stripe
 //! happens to be free.
 
+use crate::class_statistics::ClassCounters;
 use crate::eviction::EvictionHook;
 use crate::geometry::{CHUNK_BITS, Geometry};
 use crate::index::Index;
@@ -23,7 +24,7 @@ use crate::region::Region;
 use crate::slab::{Class, PageRecord};
 use crate::state::{PagesTaken, StateReader, StateWriter};
 use crate::stripe::{Lane, Stripe};
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 /// A page of this kind belongs to no class.
@@ -38,9 +39,10 @@ pub(crate) struct Memory {
     pub classes: Box<[Mutex<Class>]>,
     /// What each class publishes about itself, so that classes can be compared without their locks.
     pub ages: Box<[Age]>,
+    pub class_counters: Box<[ClassCounters]>,
     pub mover: Mutex<Mover>,
     pub page_records: Box<[PageRecord]>,
-    pub is_rebalanced: bool,
+    pub is_rebalanced: AtomicBool,
     pub item_bytes_max: usize,
     pub stale_ms: u64,
     pub transient_s: u32,
@@ -72,9 +74,10 @@ impl Memory {
             stripes,
             classes: (0..classes_count).map(|class| Mutex::new(Class::new(class))).collect(),
             ages: geometry.chunk_bytes.iter().map(|&bytes| Age::new(bytes, options.age_exponent)).collect(),
+            class_counters: (0..classes_count).map(|_| ClassCounters::default()).collect(),
             mover: Mutex::default(),
             page_records: (0..geometry.pages).map(|_| PageRecord::default()).collect(),
-            is_rebalanced: options.rebalance,
+            is_rebalanced: AtomicBool::new(options.rebalance),
             item_bytes_max: options.item_bytes_max,
             stale_ms: options.stale_ms.into(),
             transient_s: options.transient_s.min(crate::transient::TRANSIENT_S_MAX),
@@ -165,6 +168,11 @@ impl Memory {
         self.pages_used.store((fresh - free.len()) as u32, Relaxed);
         *lock(&self.pool) = Pool { free, fresh: fresh as u32 };
         Some(fresh)
+    }
+
+    /// Pages that nobody holds.
+    pub fn pages_free(&self) -> usize {
+        self.geometry.pages - self.pages_used.load(Relaxed) as usize
     }
 
     /// All that the store takes.

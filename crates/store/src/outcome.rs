@@ -55,3 +55,16 @@ pub enum ArithmeticOutcome {
     /// No memory could be freed for a longer number.
     OutOfMemory,
 }
+
+/// What came of moving a page because somebody asked for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageMove {
+    /// It has moved.
+    Moved,
+    /// Another page is on its way, or somebody is at work on this one's items.
+    Busy,
+    /// The class that was to give it has no page beside its last.
+    NoSpare,
+    /// There is no such class.
+    BadClass,
+}

@@ -11,13 +11,13 @@
 //! over into other chunks of their class, the others go. One page moves at a time, by [`STEP_CHUNKS`] chunks with each
 //! store that evicts, so that no single one pays for it; only a class that has no page at all waits for one.
 
-use crate::Now;
 use crate::geometry::Geometry;
 use crate::memory::{Memory, handle, lock};
 use crate::record::{Handle, Header, State, Usage};
 use crate::slab::Class;
 use crate::state::{StateReader, StateWriter};
 use crate::stripe::{NoRoom, Stripe};
+use crate::{Now, PageMove};
 use std::sync::TryLockError;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -81,6 +81,17 @@ impl Age {
         Some(())
     }
 
+    /// The age of the next victim, in whole seconds.
+    pub fn age_s(&self, now: Now) -> u64 {
+        (unix_s(now) - f64::from_bits(self.tail_s.load(Relaxed))).max(0.0) as u64
+    }
+
+    /// The mean age of those evicted last, in whole seconds.
+    pub fn evicted_age_s(&self) -> Option<u64> {
+        let mean_s = f64::from_bits(self.mean_s.load(Relaxed));
+        (self.pages.load(Relaxed) > 0 && mean_s >= 0.0).then_some(mean_s as u64)
+    }
+
     /// The weighted age of the next victim; `None` for a class without pages.
     fn weighted(&self, now: Now) -> Option<f64> {
         let age_s = unix_s(now) - f64::from_bits(self.tail_s.load(Relaxed));
@@ -138,10 +149,28 @@ impl Memory {
         if mover.current.is_some() {
             self.step(&mut mover, STEP_CHUNKS, own, now);
         } else if is_time_to_look
-            && self.is_rebalanced
+            && self.is_rebalanced.load(Relaxed)
             && let Some(from) = self.donor_for(class, now)
         {
             self.start(&mut mover, from, Some(class), 0);
+        }
+    }
+
+    /// Moves a page because somebody asked for it, whatever the ages are. A class keeps its last page.
+    pub fn move_page(&self, from: usize, to: usize, own: &mut Stripe, now: Now) -> PageMove {
+        let Ok(mut mover) = self.mover.try_lock() else {
+            return PageMove::Busy;
+        };
+        if mover.current.is_some() {
+            return PageMove::Busy;
+        }
+        let has_spare = lock(&self.classes[from]).pages.len() > 1;
+        if !has_spare || !self.start(&mut mover, from, Some(to), 0) {
+            return PageMove::NoSpare;
+        }
+        match self.step(&mut mover, usize::MAX, own, now) {
+            Progress::Moved => PageMove::Moved,
+            Progress::Unfinished | Progress::GivenUp => PageMove::Busy,
         }
     }
 
@@ -305,7 +334,7 @@ impl Memory {
             _ if current.rounds > ROUNDS_MAX => Progress::GivenUp,
             _ => Progress::Unfinished,
         };
-        let (page, to) = (current.page, current.to);
+        let (page, from, to) = (current.page, current.from, current.to);
         if progress != Progress::Unfinished {
             class.draining = None;
             mover.current = None;
@@ -319,6 +348,10 @@ impl Memory {
         self.free_all(&spoils);
         if progress == Progress::Moved {
             self.page_moves.fetch_add(1, Relaxed);
+            self.class_counters[from].pages_given.fetch_add(1, Relaxed);
+            if let Some(to) = to {
+                self.class_counters[to].pages_gained.fetch_add(1, Relaxed);
+            }
             match to {
                 Some(to) => self.attach(&mut lock(&self.classes[to]), page, now),
                 None => mover.index_spare = Some(page),

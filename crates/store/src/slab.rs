@@ -66,12 +66,14 @@ pub(crate) struct Class {
     /// Where eviction looks next: a place in `pages`, a chunk.
     pub hand: (usize, usize),
     pub evictions_until_look: usize,
+    /// Chunks handed out in this life of the process.
+    pub allocations: u64,
 }
 
 impl Class {
     pub fn new(class: usize) -> Class {
         let (pages, partial) = (Vec::new(), Vec::new());
-        Class { class, pages, partial, draining: None, hand: (0, 0), evictions_until_look: 1 }
+        Class { class, pages, partial, draining: None, hand: (0, 0), evictions_until_look: 1, allocations: 0 }
     }
 }
 
@@ -82,9 +84,11 @@ impl Memory {
             let mut spoils = Vec::new();
             let mut guard = lock(&self.classes[class]);
             if let Some(free) = self.take_free(&mut guard, now) {
+                guard.allocations += 1;
                 return Ok(free);
             }
             let swept = self.sweep(&mut guard, own, &mut spoils, now);
+            guard.allocations += u64::from(swept.is_some());
             let wants_more = swept.is_some() && rebalance::is_time_to_look(&mut guard, &self.geometry);
             drop(guard);
             self.free_all(&spoils);
@@ -96,6 +100,7 @@ impl Memory {
                 None => self.seize_page(Some(class), own, now)?,
             }
         }
+        self.class_counters[class].refusals.fetch_add(1, Relaxed);
         Err(NoRoom)
     }
 

@@ -11,8 +11,12 @@ pub struct Statistics {
     pub memory_bytes: u64,
     /// Items dropped to make room.
     pub evictions: u64,
+    /// Those of them that nobody had asked for.
+    pub evictions_unfetched: u64,
     /// Items dropped because their time had come.
     pub expirations: u64,
+    /// Those of them that nobody had asked for.
+    pub expirations_unfetched: u64,
     /// Lease tokens handed out.
     pub lease_tokens: u64,
     /// Misses told to wait for another client's fill.
@@ -37,6 +41,10 @@ pub struct Statistics {
     pub page_moves: u64,
     /// Items in use that were carried over to another page of their class when theirs moved away.
     pub items_moved: u64,
+    /// The part of the memory that the buckets of the index take, in bytes.
+    pub index_bytes: u64,
+    /// Pages that nobody holds.
+    pub pages_free: u64,
 }
 
 impl std::ops::Add for Statistics {
@@ -48,7 +56,9 @@ impl std::ops::Add for Statistics {
             items_total: self.items_total + other.items_total,
             memory_bytes: self.memory_bytes + other.memory_bytes,
             evictions: self.evictions + other.evictions,
+            evictions_unfetched: self.evictions_unfetched + other.evictions_unfetched,
             expirations: self.expirations + other.expirations,
+            expirations_unfetched: self.expirations_unfetched + other.expirations_unfetched,
             lease_tokens: self.lease_tokens + other.lease_tokens,
             lease_hot_misses: self.lease_hot_misses + other.lease_hot_misses,
             lease_sets_stored: self.lease_sets_stored + other.lease_sets_stored,
@@ -61,6 +71,8 @@ impl std::ops::Add for Statistics {
             transients_untimed: self.transients_untimed + other.transients_untimed,
             page_moves: self.page_moves + other.page_moves,
             items_moved: self.items_moved + other.items_moved,
+            index_bytes: self.index_bytes + other.index_bytes,
+            pages_free: self.pages_free + other.pages_free,
         }
     }
 }

@@ -193,6 +193,7 @@ impl<'s> Locked<'s> {
     pub fn find(&mut self, key: HashedKey<'_>, now: Now) -> Option<Found> {
         let found = self.look_up(key)?;
         if found.header.is_past(now) {
+            self.note_leaving(&found, now);
             self.drop_item(found);
             self.stripe.counters.expirations += 1;
             return None;
@@ -238,6 +239,10 @@ impl<'s> Locked<'s> {
     /// The item that a slot of this stripe names.
     pub fn found_in(&self, slot: SlotAt, handle: Handle) -> Found {
         Found { slot, handle, at: self.memory.at(handle), header: self.memory.header(handle) }
+    }
+
+    fn note_leaving(&self, found: &Found, now: Now) {
+        self.memory.class_counters[self.memory.class_of(found.handle)].note_leaving(&found.header, now);
     }
 
     /// Takes an item out.
@@ -385,7 +390,9 @@ impl<'s> Locked<'s> {
         };
         let coldest = index.candidates(region, key).max_by_key(|&(_, handle)| coldness(handle));
         let (slot, handle) = coldest.expect("full buckets have items");
-        self.drop_item(self.found_in(slot, handle));
+        let coldest = self.found_in(slot, handle);
+        self.note_leaving(&coldest, now);
+        self.drop_item(coldest);
         self.stripe.counters.evictions += 1;
         slot
     }
