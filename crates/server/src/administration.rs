@@ -4,12 +4,13 @@
 //! They are no part of the protocol that a router passes on: to the parser they are unknown verbs, and the session asks
 //! here before it refuses one. No path of a request leads through this file.
 //!
-//! memcached tunes its slabs, its LRU and its crawler with them. The store here tunes itself, so what is well formed is
-//! answered as memcached answers it and changes nothing; the settings that `stats settings` would show stay as they are.
+//! memcached tunes its slabs, its LRU and its crawler with them. Pages move as asked, and listings are given (`walk.rs`).
+//! Of LRU and crawler the store here has none, so what is well formed is answered as memcached answers it and changes
+//! nothing; the settings that `stats settings` would show stay as they are.
 //!
-//! Absent: `extstore`, and the listings of `lru_crawler metadump`: the store cannot walk its keys while it
-//! serves. They are unknown commands.
+//! Absent: `extstore`: an unknown command.
 
+use crate::walk::{ClassSet, Listing};
 use crate::watch;
 
 /// memcached refuses a memory limit below this, in megabytes.
@@ -17,6 +18,16 @@ const MEMORY_MEGABYTES_MIN: u64 = 8;
 
 /// What memcached's classes of slabs are numbered.
 const CLASSES: std::ops::RangeInclusive<i64> = 1..=63;
+
+/// The largest number that a class here may have.
+const CLASS_MAX: u32 = 255;
+
+/// What a working set is asked about by default: the last hour, and one key in a hundred.
+const WORKING_SET_S: u32 = 3_600;
+const WORKING_SET_ONE_IN: u32 = 100;
+/// The store knows when an item was last asked for by the seconds of six days.
+const WORKING_SET_S_MAX: u32 = 500_000;
+const WORKING_SET_ONE_IN_MAX: u32 = 1_000_000;
 
 /// The longest pause of the crawler, in microseconds.
 const CRAWLER_SLEEP_US_MAX: u64 = 1_000_000;
@@ -46,6 +57,12 @@ pub(crate) enum Answer {
     RefreshCertificates,
     /// Make the connection a watcher of these kinds of events.
     Watch(u8),
+    /// Walk over all keys; if keys may be listed.
+    Walk(Listing),
+    /// Move a page from one slab class to another.
+    MovePage { from: usize, to: usize },
+    /// Whether pages move by themselves.
+    Automove(bool),
 }
 
 impl<'a> Order<'a> {
@@ -56,6 +73,14 @@ impl<'a> Order<'a> {
         let line = std::str::from_utf8(line).ok()?;
         let verb = line.split_whitespace().next().filter(|_| !line.starts_with(char::is_whitespace))?;
         VERBS.contains(&verb).then_some(Order { line })
+    }
+
+    /// The listing that a `stats` line asks for, if it does.
+    pub(crate) fn read_listing(line: &'a [u8]) -> Option<Order<'a>> {
+        let line = std::str::from_utf8(line).ok()?;
+        let mut words = line.split_whitespace();
+        (words.next() == Some("stats") && matches!(words.next(), Some("cachedump" | "workingset")))
+            .then_some(Order { line })
     }
 
     /// Whether its sender wants no answer.
@@ -69,10 +94,18 @@ impl<'a> Order<'a> {
     pub(crate) fn answer(&self, crawls: bool) -> Answer {
         let words: Vec<&str> = self.line.split_whitespace().collect();
         match words[..] {
-            ["slabs", ref arguments @ ..] => Answer::Line(slabs(arguments)),
+            ["slabs", ref arguments @ ..] => slabs(arguments),
+            ["stats", "cachedump", ref arguments @ ..] => cachedump(arguments),
+            ["stats", "workingset", ref arguments @ ..] => working_set(arguments),
             ["lru", ref arguments @ ..] => Answer::Line(lru(arguments)),
             ["lru_crawler", "enable"] if crawls => Answer::Line("ERROR failed to start lru crawler thread"),
             ["lru_crawler", switch @ ("enable" | "disable")] => Answer::Crawler(switch == "enable"),
+            ["lru_crawler", "metadump" | "mgdump", _] if !crawls => Answer::Line("CLIENT_ERROR lru crawler disabled"),
+            ["lru_crawler", listing @ ("metadump" | "mgdump"), classes] => match ClassSet::read(classes) {
+                Some(classes) if listing == "metadump" => Answer::Walk(Listing::Metadump(classes)),
+                Some(classes) => Answer::Walk(Listing::Mgdump(classes)),
+                None => Answer::Line("BADCLASS invalid class id"),
+            },
             ["lru_crawler", ref arguments @ ..] => Answer::Line(lru_crawler(arguments, crawls)),
             ["cache_memlimit", megabytes, ..] => match megabytes.parse() {
                 Ok(megabytes) if megabytes >= MEMORY_MEGABYTES_MIN => Answer::MemoryLimit(megabytes),
@@ -90,12 +123,14 @@ impl<'a> Order<'a> {
     }
 }
 
-fn slabs(arguments: &[&str]) -> &'static str {
-    match *arguments {
+fn slabs(arguments: &[&str]) -> Answer {
+    let line = match *arguments {
         ["reassign", source, target, ..] => match (source.parse::<i64>(), target.parse::<i64>()) {
             (Ok(source), Ok(target)) if source == target => "SAME src and dst class are identical",
-            (Ok(source), Ok(target)) if !CLASSES.contains(&source) || !CLASSES.contains(&target) => BAD_CLASS,
-            (Ok(_), Ok(_)) => "NOSPARE source class has no spare pages",
+            (Ok(source), Ok(target)) => match (usize::try_from(source), usize::try_from(target)) {
+                (Ok(from), Ok(to)) => return Answer::MovePage { from, to },
+                _ => BAD_CLASS,
+            },
             _ => BAD_FORMAT,
         },
         ["automove", "ratio" | "freeratio" | "window", number, ..] => match number.parse::<f64>() {
@@ -103,11 +138,39 @@ fn slabs(arguments: &[&str]) -> &'static str {
             Err(_) => UNKNOWN,
         },
         ["automove", level, ..] => match level.parse::<u64>() {
-            Ok(0..=2) => "OK",
+            Ok(level @ 0..=2) => return Answer::Automove(level > 0),
             Ok(_) => UNKNOWN,
             Err(_) => BAD_FORMAT,
         },
         _ => UNKNOWN,
+    };
+    Answer::Line(line)
+}
+
+fn cachedump(arguments: &[&str]) -> Answer {
+    let [class, items_max, ..] = *arguments else {
+        return Answer::Line("CLIENT_ERROR bad command line");
+    };
+    match (class.parse::<u32>(), items_max.parse::<u32>()) {
+        (Ok(class), Ok(_)) if class > CLASS_MAX => Answer::Line("CLIENT_ERROR Illegal slab id"),
+        (Ok(class), Ok(items_max)) => {
+            Answer::Walk(Listing::Cachedump { class: class as usize, items_max: items_max.into() })
+        }
+        _ => Answer::Line(BAD_FORMAT),
+    }
+}
+
+/// `stats workingset [seconds [one in]]`
+fn working_set(arguments: &[&str]) -> Answer {
+    let number = |place: usize, default: u32, range: std::ops::RangeInclusive<u32>| {
+        let number = arguments.get(place).map_or(Ok(default), |word| word.parse());
+        number.ok().filter(|number| range.contains(number))
+    };
+    let seconds = number(0, WORKING_SET_S, 1..=WORKING_SET_S_MAX);
+    let one_in = number(1, WORKING_SET_ONE_IN, 1..=WORKING_SET_ONE_IN_MAX);
+    match (seconds, one_in) {
+        (Some(seconds), Some(one_in)) if arguments.len() <= 2 => Answer::Walk(Listing::WorkingSet { seconds, one_in }),
+        _ => Answer::Line("CLIENT_ERROR usage: stats workingset [seconds, up to 500000 [one in, up to 1000000]]"),
     }
 }
 
@@ -164,14 +227,30 @@ mod tests {
 
     #[test]
     fn well_formed_orders_are_acknowledged_and_others_named() {
-        for line in ["slabs automove 1", "lru mode flat", "lru tune 10 20 0.2 2.0", "lru_crawler crawl 1,2"] {
+        for line in ["slabs automove window 1", "lru mode flat", "lru tune 10 20 0.2 2.0", "lru_crawler crawl 1,2"] {
             assert_eq!(said(line), Answer::Line("OK"), "{line}");
         }
-        assert_eq!(said("slabs reassign 1 99"), Answer::Line(BAD_CLASS));
+        assert_eq!(said("slabs reassign 1 99"), Answer::MovePage { from: 1, to: 99 });
+        assert_eq!(said("slabs reassign -1 9"), Answer::Line(BAD_CLASS));
+        assert_eq!(said("slabs automove 0"), Answer::Automove(false));
         assert_eq!(said("lru_crawler sleep 1000001"), Answer::Line("CLIENT_ERROR sleep must be one second or less"));
-        assert_eq!(said("lru_crawler metadump all"), Answer::Line(UNKNOWN));
+        assert_eq!(said("lru_crawler metadump all"), Answer::Walk(Listing::Metadump(ClassSet::ALL)));
+        assert_eq!(said("lru_crawler metadump all x"), Answer::Line(UNKNOWN));
+        assert_eq!(said("lru_crawler mgdump 0"), Answer::Line("BADCLASS invalid class id"));
         assert_eq!(said("cache_memlimit 64"), Answer::MemoryLimit(64));
         assert_eq!(said("shutdown graceful"), Answer::ShutDown);
+    }
+
+    #[test]
+    fn a_working_set_is_of_the_last_hour_unless_said() {
+        let listing = |line: &'static str| Order::read_listing(line.as_bytes()).map(|order| order.answer(true));
+        let of = |seconds, one_in| Some(Answer::Walk(Listing::WorkingSet { seconds, one_in }));
+        assert_eq!(listing("stats workingset"), of(3_600, 100));
+        assert_eq!(listing("stats workingset 60 1"), of(60, 1));
+        for bad in ["stats workingset 0", "stats workingset 60 0", "stats workingset 60 1 1", "stats workingset x"] {
+            assert!(matches!(listing(bad), Some(Answer::Line(_))), "{bad}");
+        }
+        assert_eq!(listing("stats items"), None);
     }
 
     #[test]

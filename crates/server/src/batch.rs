@@ -9,10 +9,12 @@
 //! scanned from, and its two lists are kept from round to round ([`Batch::recycle`]), so that nothing is allocated per
 //! request.
 
+use crate::Service;
 use crate::administration::Order;
 use crate::binary::{self, BinaryStep};
+use crate::execute::{self, Ordered};
 use crate::metrics::latency::Class;
-use crate::{Service, execute};
+use crate::walk::Walk;
 use lookaside_protocol::{Command, Operation};
 use lookaside_store::{HashedKey, Now};
 
@@ -49,7 +51,7 @@ pub(crate) struct Step<'b> {
 /// What a step does.
 pub(crate) enum Action<'b> {
     Command(Command<'b>),
-    Order(Order<'b>),
+    Order(Order<'b>, Option<Box<Walk>>),
     Binary(BinaryStep<'b>),
     /// Says `line`; a set that was too large drops its key's old value too.
     Refuse {
@@ -67,6 +69,8 @@ pub enum Progress {
     Full,
     /// The session is over once the reply is sent.
     Close,
+    /// A walk over all keys has had its turn: as `Full`, but others come first.
+    Yield,
 }
 
 /// The part of a connection's bytes that a paused execution leaves for later.
@@ -112,8 +116,17 @@ impl<'b> Batch<'b> {
         self.steps.push(Step { input_at, keys_count, action: Action::Command(command) });
     }
 
-    pub(crate) fn push_order(&mut self, input_at: usize, order: Order<'b>) {
-        self.steps.push(Step { input_at, keys_count: 0, action: Action::Order(order) });
+    /// `walk` is the walk that the order has begun already, if it has.
+    pub(crate) fn push_order(&mut self, input_at: usize, order: Order<'b>, walk: Option<Box<Walk>>) {
+        self.steps.push(Step { input_at, keys_count: 0, action: Action::Order(order, walk) });
+    }
+
+    /// The walk of the step that is executed next: it goes on when the step is scanned again.
+    pub(crate) fn take_walk(&mut self) -> Option<Box<Walk>> {
+        match &mut self.steps.get_mut(self.step_next)?.action {
+            Action::Order(_, walk) => walk.take(),
+            _ => None,
+        }
     }
 
     /// `outdated_key` is the key of a refused `set`, whose old value must go.
@@ -156,11 +169,11 @@ impl<'b> Batch<'b> {
                 return Progress::Full;
             }
             self.prefetch(service, now);
-            let step = &self.steps[self.step_next];
+            let step = &mut self.steps[self.step_next];
             let keys_end = self.key_next + step.keys_count - self.step_keys_done;
             let keys = &self.keys[self.key_next..keys_end.min(self.key_prefetched)];
             let mut answered = keys.len();
-            match &step.action {
+            match &mut step.action {
                 Action::Command(Command::Retrieve { operation, .. }) => {
                     answered = execute::retrieve(service, operation, keys, now, reply_bytes_max, out);
                     if self.step_keys_done + answered == step.keys_count {
@@ -169,11 +182,11 @@ impl<'b> Batch<'b> {
                 }
                 Action::Command(Command::Quit) => return Progress::Close,
                 Action::Command(command) => execute::command(service, command, keys.first(), now, out),
-                Action::Order(order) => {
-                    if execute::order(service, order, out) {
-                        return Progress::Close;
-                    }
-                }
+                Action::Order(order, walk) => match execute::order(service, order, walk, now, reply_bytes_max, out) {
+                    Ordered::Done => {}
+                    Ordered::Close => return Progress::Close,
+                    Ordered::Walking => return Progress::Yield,
+                },
                 Action::Binary(step) => {
                     if binary::execute(service, step, keys.first(), now, out) {
                         return Progress::Close;

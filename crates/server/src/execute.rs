@@ -10,12 +10,13 @@
 
 use crate::administration::{Answer, Order};
 use crate::attention::{Event, kind};
+use crate::walk::{Listing, Walk};
 use crate::{Service, meta, render};
 use lookaside_protocol::text::refusal;
 use lookaside_protocol::{Command, Direction, Operation, Request, StoreMode};
 use lookaside_store::{
-    ArithmeticOutcome, DeleteOutcome, Expiry, HashedKey, ItemView, LeaseGet, LeaseSetOutcome, NewItem, Now, Reader,
-    StoreOutcome,
+    ArithmeticOutcome, DeleteOutcome, Expiry, HashedKey, ItemView, LeaseGet, LeaseSetOutcome, NewItem, Now, PageMove,
+    Reader, StoreOutcome,
 };
 
 pub(crate) const OUT_OF_MEMORY: &str = "SERVER_ERROR out of memory storing object";
@@ -127,11 +128,53 @@ pub(crate) fn command(
     }
 }
 
-/// Carries out an operator's order; says whether the connection ends with it.
-pub(crate) fn order(service: &Service<'_>, order: &Order<'_>, out: &mut Vec<u8>) -> bool {
+/// What became of an operator's order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ordered {
+    /// It is done.
+    Done,
+    /// The connection ends with it.
+    Close,
+    /// The walk that it began goes on later.
+    Walking,
+}
+
+/// Carries out an operator's order, or goes on with the walk that it began.
+pub(crate) fn order(
+    service: &Service<'_>,
+    order: &Order<'_>,
+    walk: &mut Option<Box<Walk>>,
+    now: Now,
+    reply_bytes_max: usize,
+    out: &mut Vec<u8>,
+) -> Ordered {
     let process = service.process;
     let refused;
     let line = match order.answer(process.crawls()) {
+        Answer::Walk(Listing::Metadump(_) | Listing::Mgdump(_)) if !process.dumps() => "ERROR metadump not allowed",
+        Answer::Walk(Listing::Cachedump { .. }) if !process.dumps() => "CLIENT_ERROR stats cachedump not allowed",
+        Answer::Walk(listing) => {
+            if walk.is_none() {
+                *walk = Walk::begin(service.store, listing, out).map(Box::new);
+            }
+            match walk {
+                Some(walk) => match walk.step(service, now, reply_bytes_max, out) {
+                    true => return Ordered::Done,
+                    false => return Ordered::Walking,
+                },
+                None => "BUSY currently processing crawler request",
+            }
+        }
+        Answer::MovePage { from, to } => match service.store.move_page(from, to, now) {
+            PageMove::Moved => "OK",
+            PageMove::Busy => "BUSY currently processing reassign request",
+            PageMove::NoSpare => "NOSPARE source class has no spare pages",
+            PageMove::BadClass => "BADCLASS invalid src or dst class id",
+        },
+        Answer::Automove(is_on) => {
+            service.store.set_rebalance(is_on);
+            "OK"
+        }
         Answer::Line(line) => line,
         Answer::Crawler(crawls) => {
             process.set_crawls(crawls);
@@ -141,13 +184,13 @@ pub(crate) fn order(service: &Service<'_>, order: &Order<'_>, out: &mut Vec<u8>)
             true => "OK",
             false => "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust",
         },
-        Answer::ShutDown if process.shut_down() => return true,
+        Answer::ShutDown if process.shut_down() => return Ordered::Close,
         Answer::ShutDown => "SERVER_ERROR: shutdown not enabled",
         Answer::Watch(kinds) => match process.refuses_watchers() {
             Some(refusal) => refusal,
             None if service.attention.want(kinds) => {
                 render::line(b"OK", out);
-                return true;
+                return Ordered::Close;
             }
             None => "ERROR",
         },
@@ -162,7 +205,7 @@ pub(crate) fn order(service: &Service<'_>, order: &Order<'_>, out: &mut Vec<u8>)
     if !order.is_quiet() {
         render::line(line.as_bytes(), out);
     }
-    false
+    Ordered::Done
 }
 
 /// Says `line`; `dropped` is the key whose new value was refused, and whose old value would be out of date.

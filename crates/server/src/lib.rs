@@ -47,6 +47,7 @@ mod session;
 mod statistics;
 mod tls;
 mod udp;
+mod walk;
 mod warm_restart;
 mod watch;
 mod worker;

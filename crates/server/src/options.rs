@@ -10,6 +10,9 @@ use crate::Dialects;
 use clap::{ArgAction, Parser, ValueEnum};
 use lookaside_store::{Options, RegionName};
 
+/// What the store puts in front of each item; memcached's `-n` leaves its own header out too.
+const ITEM_HEADER_BYTES: usize = 16;
+
 const EXAMPLES: &str = "\
 Examples:
   lookaside-server                              64 MB on 127.0.0.1:11211
@@ -142,6 +145,25 @@ pub struct Arguments {
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds_ms)]
     pub stale_seconds: u32,
 
+    /// Chunks of a slab class are larger than those of the one before by this, 1.05 to 4; large ones waste memory in each
+    /// chunk, small ones make more classes that share it
+    #[arg(short = 'f', long, value_name = "FACTOR", default_value_t = 1.07, value_parser = parse_factor)]
+    pub slab_growth_factor: f64,
+
+    /// Room for key, value and flags in the smallest chunk, 32 to 1008 bytes; its header of 16 comes on top
+    #[arg(short = 'n', long = "slab-min-size", value_name = "BYTES", default_value_t = 48,
+          value_parser = clap::value_parser!(u16).range(32..=1008))]
+    pub slab_bytes_min: u16,
+
+    /// Memory goes to the slab class whose victims are youngest by their age times (chunk size)^this, 0 to 4: 0 counts every
+    /// hit alike, more favours small items
+    #[arg(long, value_name = "EXPONENT", default_value_t = 0.5, value_parser = parse_exponent)]
+    pub age_exponent: f64,
+
+    /// Items that are to live no longer than this leave memory in the second in which they expire; 0 leaves all to eviction
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(0..=60))]
+    pub transient_seconds: u32,
+
     /// After a delete, hand out no new token before the lease interval is over
     #[arg(long)]
     pub lease_interval_outlasts_delete: bool,
@@ -202,8 +224,12 @@ impl Arguments {
             lease_interval_ms: self.lease_interval,
             lease_interval_outlasts_delete: self.lease_interval_outlasts_delete,
             stale_ms: self.stale_seconds,
+            growth_factor: self.slab_growth_factor,
+            chunk_bytes_min: usize::from(self.slab_bytes_min) + ITEM_HEADER_BYTES,
+            rebalance: self.compatible.slab_automove(),
+            age_exponent: self.age_exponent,
+            transient_s: self.transient_seconds,
             seed,
-            ..Options::default()
         }
     }
 
@@ -238,6 +264,16 @@ fn parse_delimiter(text: &str) -> Result<u8, String> {
         [delimiter] if delimiter.is_ascii_graphic() => Ok(*delimiter),
         _ => Err("a delimiter is one character".to_string()),
     }
+}
+
+fn parse_factor(text: &str) -> Result<f64, String> {
+    let factor = text.parse().ok().filter(|factor| (1.05..=4.0).contains(factor));
+    factor.ok_or_else(|| "a growth factor is between 1.05 and 4".to_string())
+}
+
+fn parse_exponent(text: &str) -> Result<f64, String> {
+    let exponent = text.parse().ok().filter(|exponent| (0.0..=4.0).contains(exponent));
+    exponent.ok_or_else(|| "an exponent is between 0 and 4".to_string())
 }
 
 fn parse_mode(text: &str) -> Result<u32, String> {
@@ -339,6 +375,22 @@ mod tests {
     }
 
     #[test]
+    fn the_stores_options_are_the_stores() {
+        let options = parse(&[]).expect("no argument is needed").store_options(0);
+        let default = Options::default();
+        assert_eq!((options.growth_factor, options.chunk_bytes_min), (default.growth_factor, default.chunk_bytes_min));
+        assert_eq!((options.age_exponent, options.transient_s), (default.age_exponent, default.transient_s));
+        assert!(options.rebalance);
+        let arguments = parse(&["-f", "1.25", "-n", "80", "-o", "modern,slab_automove=0", "--age-exponent", "0"]);
+        let options = arguments.expect("memcached takes most of these").store_options(0);
+        assert_eq!((options.growth_factor, options.chunk_bytes_min, options.age_exponent), (1.25, 96, 0.0));
+        assert!(!options.rebalance);
+        for bad in ["slab_automove=3", "slab_automove=x", "slab_automove="] {
+            assert!(parse(&["-o", bad]).expect("an option").compatible.refusal().is_some(), "{bad}");
+        }
+    }
+
+    #[test]
     fn fractions_of_seconds() {
         let arguments = parse(&["--lease-interval", "0.25", "--stale-seconds", "1.5"]).expect("fractions");
         let options = arguments.store_options(0);
@@ -363,6 +415,10 @@ mod tests {
     fn nonsense_is_refused() {
         for bad in [
             ["-I", "1x"],
+            ["-f", "1"],
+            ["-n", "8"],
+            ["--age-exponent", "-1"],
+            ["--transient-seconds", "61"],
             ["-I", "2000m"],
             ["--lease-interval", "-1"],
             ["--stale-seconds", "NaN"],

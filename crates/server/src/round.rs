@@ -12,6 +12,7 @@
 //! [`ROUND_REPLY_BYTES_MAX`] of replies; what is left waits for the next round, after the others.
 
 use crate::connection::{Connection, Sent};
+use crate::walk::Walk;
 use crate::{Batch, Progress, Scan, Service};
 use lookaside_store::Now;
 use std::ops::Range;
@@ -227,7 +228,9 @@ fn answer(
             reply.clear();
             continue;
         }
-        rest.settle(segment, batch.remainder(segment.steps_end, input), &mut connection.session);
+        let remainder = batch.remainder(segment.steps_end, input);
+        let walk = remainder.as_ref().and_then(|_| batch.take_walk());
+        rest.settle(segment, remainder, walk, &mut connection.session);
         rest.end = match (progress, sent) {
             (_, Sent::Gone) => End::Closed,
             (Progress::Close, Sent::All) => service.attention.take_wanted().map_or(End::Closed, End::Watching),
@@ -253,10 +256,16 @@ fn shrink(reply: &mut Vec<u8>) {
 
 impl Rest {
     /// Notes where the bytes that are left begin: at the first step not executed, or where scanning ended.
-    fn settle(&mut self, segment: &Segment, remainder: Option<crate::Remainder>, session: &mut crate::Session) {
+    fn settle(
+        &mut self,
+        segment: &Segment,
+        remainder: Option<crate::Remainder>,
+        walk: Option<Box<Walk>>,
+        session: &mut crate::Session,
+    ) {
         match (remainder, segment.scan) {
             (Some(remainder), _) => {
-                session.rewind();
+                session.rewind_to(walk);
                 (self.prefix, self.input_at) = (remainder.prefix, remainder.input_at);
                 self.needed_bytes = 0;
             }

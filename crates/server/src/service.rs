@@ -42,6 +42,11 @@ pub trait Process {
         Some("CLIENT_ERROR watch commands not allowed")
     }
 
+    /// Whether keys may be listed.
+    fn dumps(&self) -> bool {
+        true
+    }
+
     /// Whether memcached's crawler would be on.
     fn crawls(&self) -> bool {
         true

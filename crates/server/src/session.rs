@@ -4,25 +4,29 @@
 //! connections, [`Batch::execute`] answers. Who has one client at a time (a simulation, a test) calls
 //! [`Session::serve`], which is both.
 //!
-//! A session's whole state is which dialect its client speaks, whether it has said who it is, and how many bytes of a
-//! refused value are still to be swallowed: everything else lies in the buffers of whoever drives it. The first byte
-//! decides on the dialect for good.
+//! A session's whole state is which dialect its client speaks, whether it has said who it is, how many bytes of a refused
+//! value are still to be swallowed, and rarely a walk over all keys that is not done: everything else lies in the buffers
+//! of whoever drives it. The first byte decides on the dialect for good.
 
 use crate::administration::Order;
 use crate::authentication::{self, Attempt};
 use crate::binary::{self, Authentication, Scanned};
 use crate::service::Dialects;
+use crate::walk::Walk;
 use crate::{Batch, Progress, Service};
+use lookaside_protocol::Command;
 use lookaside_protocol::binary::REQUEST_MAGIC;
 use lookaside_protocol::text::{Parsed, parse_command};
 use lookaside_store::Now;
 
 /// What is remembered between two reads of one connection.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Session {
     swallow_bytes: usize,
     dialect: Option<Dialect>,
     authentication: Authentication,
+    /// A walk over all keys, when it is not its turn.
+    walk: Option<Box<Walk>>,
 }
 
 /// How a client speaks.
@@ -125,12 +129,19 @@ impl Session {
             match parse_command(rest, &service.limits) {
                 Parsed::Incomplete { needed_bytes } => return Scan::Finished { input_at, needed_bytes },
                 Parsed::Command { command, consumed } => {
-                    batch.push_command(input_at, command);
+                    let listing = match command {
+                        Command::Stats { .. } => Order::read_listing(&rest[..consumed]),
+                        _ => None,
+                    };
+                    match listing {
+                        Some(order) => batch.push_order(input_at, order, self.walk.take()),
+                        None => batch.push_command(input_at, command),
+                    }
                     input_at += consumed;
                 }
                 Parsed::Bad { line, consumed, swallow, close, outdated_key } => {
                     if let Some(order) = Order::read(&rest[..consumed]) {
-                        batch.push_order(input_at, order);
+                        batch.push_order(input_at, order, self.walk.take());
                         input_at += consumed;
                         continue;
                     }
@@ -157,6 +168,12 @@ impl Session {
         self.swallow_bytes = 0;
     }
 
+    /// As [`Session::rewind`], where `walk` is what the first of these commands has begun.
+    pub(crate) fn rewind_to(&mut self, walk: Option<Box<Walk>>) {
+        self.rewind();
+        self.walk = walk;
+    }
+
     /// Answers every whole command in `input`, removes them from it, and appends the replies to `out`.
     pub fn serve(&mut self, input: &mut Vec<u8>, service: &Service<'_>, now: Now, out: &mut Vec<u8>) -> SessionState {
         let mut batch = Batch::default();
@@ -164,8 +181,12 @@ impl Session {
         let consumed = loop {
             batch.clear();
             let scan = self.scan(input, from, service, now, &mut batch);
-            if batch.execute(service, now, batch.steps_count(), usize::MAX, out) == Progress::Close {
-                return SessionState::Close;
+            loop {
+                match batch.execute(service, now, batch.steps_count(), usize::MAX, out) {
+                    Progress::Close => return SessionState::Close,
+                    Progress::Yield => {}
+                    Progress::Done | Progress::Full => break,
+                }
             }
             match scan {
                 Scan::Full { input_at } => from = input_at,

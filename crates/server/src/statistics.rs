@@ -1,13 +1,13 @@
 //! What `stats` says: memcached's names in its order ([`names`]), and behind them ours for leases, stale values and
 //! hold-offs.
 //!
-//! `stats items` and `stats slabs` show one class, number 1, that stands for the whole store; its chunk size is the
-//! average size of an item.
+//! `stats items` and `stats slabs` are in [`classes`].
 //!
 //! Never rising: `get_expired`. The store counts expired items once, whoever comes upon them: that is `reclaimed`.
 //!
 //! The threads' counters are summed here, at the moment of asking; no request pays for it.
 
+mod classes;
 mod names;
 
 use crate::attention::{Uses, kind};
@@ -22,8 +22,8 @@ use std::fmt::Display;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-/// A page of memcached's slabs, in bytes.
-const PAGE_BYTES: u64 = 1 << 20;
+/// What one item takes in the index.
+const SLOT_BYTES: u64 = 8;
 
 /// What had been counted when `stats reset` came last.
 #[derive(Debug, Default)]
@@ -45,8 +45,8 @@ impl Process for Daemon {
                 self.desks.iter().for_each(|desk| desk.attention.forget_prefixes());
                 return render::line(b"RESET", out);
             }
-            b"items" => self.items(out),
-            b"slabs" => self.slabs(out),
+            b"items" => self.items(now, out),
+            b"slabs" => self.slabs(now, out),
             b"sizes" => stat("sizes_status", "disabled", out),
             b"conns" => self.connections(now, out),
             b"detail" => match words.next() {
@@ -92,6 +92,10 @@ impl Process for Daemon {
     fn refresh_certificates(&self) -> Result<(), String> {
         let certificates = self.certificates.as_ref().ok_or("Error TLS not enabled")?;
         certificates.refresh(self.clock.now().unix_ms).map_err(|error| error.to_string())
+    }
+
+    fn dumps(&self) -> bool {
+        !self.arguments.compatible.disable_dumping
     }
 
     fn crawls(&self) -> bool {
@@ -202,9 +206,15 @@ impl Daemon {
                 warmth.name.as_str(),
             );
         }
+        told.add("growth_factor", format_args!("{:.2}", self.options.growth_factor));
+        told.add("chunk_size", self.arguments.slab_bytes_min);
+        told.add("slab_automove", u8::from(self.store.is_rebalanced()));
+        told.add("dump_enabled", if self.dumps() { "yes" } else { "no" });
         told.add("lease_interval_ms", self.options.lease_interval_ms);
         told.add("lease_interval_outlasts_delete", self.options.lease_interval_outlasts_delete);
         told.add("stale_ms", self.options.stale_ms);
+        told.add("age_exponent", self.options.age_exponent);
+        told.add("transient_seconds", self.options.transient_s);
         told.render(names::SETTINGS, out);
     }
 
@@ -217,39 +227,6 @@ impl Daemon {
             out.extend_from_slice(&prefix);
             render::line(format!(" get {gets} hit {hits} set {sets} del {deletes}").as_bytes(), out);
         }
-    }
-
-    /// `stats items`: nothing while there is no item, as memcached has it.
-    fn items(&self, out: &mut Vec<u8>) {
-        let store = self.store.statistics();
-        for name in names::ITEMS.iter().filter(|_| store.items > 0) {
-            let number = match *name {
-                "number" => store.items,
-                "mem_requested" => store.memory_bytes,
-                "evicted" => store.evictions,
-                "reclaimed" => store.expirations,
-                _ => 0,
-            };
-            stat(&format!("items:1:{name}"), number, out);
-        }
-    }
-
-    fn slabs(&self, out: &mut Vec<u8>) {
-        let totals = self.totals();
-        let (store, counts) = (totals.store, totals.counts);
-        let average_bytes = (store.memory_bytes / store.items.max(1)).max(1);
-        for name in names::SLABS.iter().filter(|_| store.items > 0) {
-            let number = match *name {
-                "chunk_size" => average_bytes,
-                "chunks_per_page" => (PAGE_BYTES / average_bytes).max(1),
-                "total_pages" => store.memory_bytes.div_ceil(PAGE_BYTES),
-                "total_chunks" | "used_chunks" => store.items,
-                name => counts.named().find(|(counted, _)| *counted == name).map_or(0, |(_, count)| count),
-            };
-            stat(&format!("1:{name}"), number, out);
-        }
-        stat("active_slabs", u8::from(store.items > 0), out);
-        stat("total_malloced", store.memory_bytes, out);
     }
 
     /// `stats conns`: what listens, then who is connected, each in the order of descriptors.
@@ -323,10 +300,19 @@ fn tls_settings(options: &TlsOptions, told: &mut Told) {
 fn store_stats(store: &Statistics, baseline: &Statistics, told: &mut Told) {
     told.add("bytes", store.memory_bytes);
     told.add("curr_items", store.items);
+    told.add("hash_bytes", store.index_bytes);
+    told.add("hash_power_level", (store.index_bytes / SLOT_BYTES).max(1).ilog2());
+    told.add("slab_global_page_pool", store.pages_free);
     let since_reset = [
         ("total_items", store.items_total, baseline.items_total),
         ("evictions", store.evictions, baseline.evictions),
         ("reclaimed", store.expirations, baseline.expirations),
+        ("evicted_unfetched", store.evictions_unfetched, baseline.evictions_unfetched),
+        ("expired_unfetched", store.expirations_unfetched, baseline.expirations_unfetched),
+        ("slabs_moved", store.page_moves, baseline.page_moves),
+        ("slab_reassign_rescues", store.items_moved, baseline.items_moved),
+        ("transient_expirations", store.transient_expirations, baseline.transient_expirations),
+        ("transients_untimed", store.transients_untimed, baseline.transients_untimed),
         ("lease_tokens", store.lease_tokens, baseline.lease_tokens),
         ("lease_hot_misses", store.lease_hot_misses, baseline.lease_hot_misses),
         ("lease_sets_stored", store.lease_sets_stored, baseline.lease_sets_stored),

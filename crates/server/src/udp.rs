@@ -154,7 +154,7 @@ fn execute<'b>(
         batch.clear();
         let scan = session.scan(commands, from, service, now, batch);
         let progress = batch.execute(service, now, batch.steps_count(), reply_bytes_max, reply);
-        if progress == Progress::Full || reply.len() > reply_bytes_max {
+        if matches!(progress, Progress::Full | Progress::Yield) || reply.len() > reply_bytes_max {
             return false;
         }
         match (progress, scan) {

@@ -77,6 +77,7 @@ impl Bench {
                     }
                     (Progress::Done, Scan::Full { input_at }) => from = input_at,
                     (Progress::Done, Scan::Finished { .. }) => return all,
+                    (Progress::Yield, _) => unreachable!("no binary command walks"),
                 }
             }
         }

@@ -23,12 +23,6 @@ pub struct Compatible {
     /// Lock all memory
     #[arg(short = 'k', long)]
     lock_memory: bool,
-    /// Growth of the slab classes
-    #[arg(short = 'f', long, value_name = "FACTOR")]
-    slab_growth_factor: Option<f64>,
-    /// The smallest slab
-    #[arg(short = 'n', long, value_name = "BYTES")]
-    slab_min_size: Option<u64>,
     /// Large memory pages
     #[arg(short = 'L', long)]
     enable_largepages: bool,
@@ -38,9 +32,9 @@ pub struct Compatible {
     /// No CAS uniques
     #[arg(short = 'C', long)]
     disable_cas: bool,
-    /// No stats cachedump, no metadump
+    /// No stats cachedump, no metadump, no mgdump
     #[arg(short = 'X', long)]
-    disable_dumping: bool,
+    pub(crate) disable_dumping: bool,
     /// NAPI ids
     #[arg(short = 'N', long, value_name = "COUNT")]
     napi_ids: Option<u32>,
@@ -59,6 +53,11 @@ impl Compatible {
         given.and_then(|seconds| seconds.parse().ok())
     }
 
+    /// `-o slab_automove=N`: whether pages move between slab classes by themselves; the last one counts.
+    pub(crate) fn slab_automove(&self) -> bool {
+        self.extended.iter().rev().find_map(|option| automove(option)).is_none_or(|level| level != Some(0))
+    }
+
     /// Why the server must not start, if an option promises what it does not keep.
     pub(crate) fn refusal(&self) -> Option<&'static str> {
         let promises = [
@@ -66,6 +65,10 @@ impl Compatible {
                 self.extended.iter().any(|option| option.starts_with("idle_timeout"))
                     && self.idle_timeout_s().is_none(),
                 "-o idle_timeout=N: N is a number of seconds",
+            ),
+            (
+                self.extended.iter().any(|option| matches!(automove(option), Some(None | Some(3..)))),
+                "-o slab_automove=N: N is 0, 1 or 2",
             ),
             (self.disable_flush_all, "-F: flush_all cannot be switched off"),
         ];
@@ -84,12 +87,9 @@ impl Compatible {
             (self.enable_coredumps, "-r", "set the limit with `ulimit -c`"),
             (self.disable_evictions, "-M", "a full store evicts"),
             (self.lock_memory, "-k", "memory is not locked; switch swap off instead"),
-            (self.slab_growth_factor.is_some(), "-f", "the store sizes its slabs itself"),
-            (self.slab_min_size.is_some(), "-n", "the store sizes its slabs itself"),
             (self.enable_largepages, "-L", "the store asks for large pages by itself where the system has them"),
             (self.max_reqs_per_event.is_some(), "-R", "what one connection may do in a turn is bounded by bytes"),
             (self.disable_cas, "-C", "every item has a CAS unique"),
-            (self.disable_dumping, "-X", "there is nothing to dump keys with"),
             (self.napi_ids.is_some(), "-N", "connections go to the thread that has the fewest"),
         ];
         let short = given.into_iter().filter(|(is_given, ..)| *is_given);
@@ -101,5 +101,14 @@ impl Compatible {
 
 /// Whether an option of `-o` has a meaning here.
 fn is_served(option: &str) -> bool {
-    TlsOptions::is_one(option) || option.starts_with("idle_timeout=")
+    TlsOptions::is_one(option) || option.starts_with("idle_timeout=") || automove(option).is_some()
+}
+
+/// The level of a `slab_automove`, if it is a number; without one it is 1. Nothing for another option.
+fn automove(option: &str) -> Option<Option<u32>> {
+    match option.split_once('=') {
+        Some(("slab_automove", level)) => Some(level.parse().ok()),
+        None if option == "slab_automove" => Some(Some(1)),
+        _ => None,
+    }
 }

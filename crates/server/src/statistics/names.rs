@@ -237,3 +237,6 @@ pub(super) const SLABS: &[&str] = &[
     "cas_badval",
     "touch_hits",
 ];
+
+/// What `stats slabs` tells of a class behind all that memcached has a name for.
+pub(super) const OUR_SLABS: &[&str] = &["pages_gained", "pages_given"];
