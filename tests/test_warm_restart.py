@@ -11,7 +11,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from processes import PROGRAMS, STOP_S, Process, Server, answers, connect, free_port, statistics
+from processes import PROGRAMS, STOP_S, Process, Server, answers, connect, eventually, free_port, statistics
 
 SERVER = PROGRAMS / "lookaside-server"
 UNCLEAN = "starts empty: it was not shut down cleanly"
@@ -192,6 +192,33 @@ def test_other_memory_starts_empty_and_says_why(region):
     end(server)
     server = region.serve("-I", "2m", "--stale-seconds", "1", memory="128")
     assert statistics(server.port)["curr_items"] == "10", "what says nothing of the layout may change"
+
+
+def test_the_size_of_a_region_is_no_matter(region):
+    server = region.serve(memory="4096")
+    before = fill(server.port, 500)
+    end(server)
+    server = region.serve(memory="4096")
+    assert connect(server.port).gets_many(list(before)) == before
+    assert int(statistics(server.port)["warm_restart_attach_ms"]) < 1000
+
+
+def test_in_the_background_too(region, tmp_path):
+    """With `-d` the log goes nowhere: the file of `-P` is there as long as the server, and `stats` tells the rest."""
+    pid_path = tmp_path / "pid"
+    try:
+        for items in ("0", "10"):
+            port = free_port()
+            command = [SERVER, "-d", "-P", pid_path, "-p", str(port), "--warm-restart", region.name]
+            assert subprocess.run(command, timeout=STOP_S, check=False).returncode == 0
+            eventually(lambda port=port: answers(port), "the server is ready")
+            assert statistics(port)["curr_items"] == items
+            fill(port, 10)
+            os.kill(int(pid_path.read_text()), signal.SIGUSR1)
+            eventually(lambda: not pid_path.exists(), "the server has ended")
+    finally:
+        if pid_path.exists():
+            os.kill(int(pid_path.read_text()), signal.SIGKILL)
 
 
 def test_forget_removes_a_region_that_nobody_has(region):

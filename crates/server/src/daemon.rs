@@ -117,22 +117,25 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
     }
     let (signals, stop) = catch_signals().context("cannot make a pipe for signals")?;
     let daemon = build(arguments, stop)?;
-    let outcome = serve(&daemon, &signals);
+    let mut pid_file = None;
+    let outcome = serve(&daemon, &signals, &mut pid_file);
     // Also when the port was taken: the items are not to be lost for that.
     let saved = warm_restart::save(daemon.store, daemon.clock);
+    // Whoever waits for the file to go may start the next server.
+    drop(pid_file);
     outcome.and(saved)?;
     tracing::info!("stopped");
     Ok(())
 }
 
 /// Opens the ports, and runs the threads until a signal comes.
-fn serve(daemon: &Daemon, signals: &Signals) -> anyhow::Result<()> {
+fn serve(daemon: &Daemon, signals: &Signals, pid_file: &mut Option<PidFile>) -> anyhow::Result<()> {
     let listeners = open_listeners(daemon)?;
     let (stop_metrics, metrics_stop) = UnixStream::pair().context("cannot make a pipe for the metrics' thread")?;
     let endpoint = open_metrics(&daemon.arguments, metrics_stop)?;
     let workers = build_workers(daemon)?;
     daemon.listening.get_or_init(|| listening(&listeners, &workers));
-    let _pid_file = daemon.arguments.pid_path.as_deref().map(PidFile::write).transpose()?;
+    *pid_file = daemon.arguments.pid_path.as_deref().map(PidFile::write).transpose()?;
     std::thread::scope(|scope| {
         let accept = || {
             for (number, worker) in workers.into_iter().enumerate() {
