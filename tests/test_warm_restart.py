@@ -192,6 +192,9 @@ def test_other_memory_starts_empty_and_says_why(region):
     end(server)
     server = region.serve("-I", "2m", "--stale-seconds", "1", memory="128")
     assert statistics(server.port)["curr_items"] == "10", "what says nothing of the layout may change"
+    end(server)
+    server = region.serve("-f", "1.25", memory="128")
+    assert "starts empty: it was laid out by other slab options" in server.log()
 
 
 def test_the_size_of_a_region_is_no_matter(region):

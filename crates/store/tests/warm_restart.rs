@@ -48,14 +48,21 @@ fn lease_get(store: &Store, name: &str, now: Now) -> (LeaseToken, Option<Vec<u8>
     })
 }
 
+/// What each slab class has: pages, chunks in use, chunks never used, bytes.
+fn holdings(store: &Store) -> Vec<[usize; 5]> {
+    let classes = store.class_statistics(START).into_iter();
+    classes.map(|class| [class.number, class.pages, class.chunks_used, class.chunks_fresh, class.items_bytes]).collect()
+}
+
 /// Ends the store in order and takes it up again.
 fn restart(store: Store, region: &ScratchRegion, saved_at: Now, now: Now) -> Store {
-    let items = store.statistics().items;
+    let (items, before) = (store.statistics().items, holdings(&store));
     let saved = store.save(saved_at).expect("the region is there").expect("it has a region");
     assert_eq!(saved.items, items);
     let (store, start) = region.attach(&Options { seed: now.unix_ms, ..options() }, now);
     assert_eq!(start, Start::Warm { items, saved_at });
     assert_eq!(store.statistics().items, items);
+    assert_eq!(holdings(&store), before);
     store.audit();
     store
 }
