@@ -43,7 +43,7 @@ def ask_or_nothing(path) -> bytes:
 
 def test_in_the_background_with_a_pid_file_until_shutdown(tmp_path):
     port, pid_path = free_port(), tmp_path / "m.pid"
-    command = [PROGRAMS / "lookaside-server", "-d", "-P", pid_path, "-p", str(port), "-t", "1", "-A", "-u", "nobody"]
+    command = [PROGRAMS / "lookaside-server", "-d", "-P", pid_path, "-p", str(port), "-t", "1", "-A"]
     assert subprocess.run(command, timeout=20).returncode == 0
     eventually(lambda: answers(port), "the server in the background answers")
     pid = int(pid_path.read_text())

@@ -1,4 +1,4 @@
-"""What memcached's options change, in lock step with memcached started the same way: passwords, TLS, prefixes, watchers."""
+"""What memcached's options change, against memcached started the same way: passwords, TLS, prefixes, watchers."""
 
 import os
 import re

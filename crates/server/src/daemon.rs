@@ -2,29 +2,28 @@
 
 use crate::attention::{Escaped, kind};
 use crate::background::{self, PidFile};
-use crate::credentials::Credentials;
-use crate::listener::{Listener, Signals, accept_until_signal, local_address, open_tcp, open_udp, open_unix};
+use crate::doors::Doors;
+use crate::guard::Guard;
+use crate::identity::{self, Identity};
+use crate::listener::{Listener, Signals, accept_until_signal, local_address};
 use crate::log::Log;
-use crate::metrics::http::Endpoint;
 use crate::reply_limit::ReplyLimit;
 use crate::roster::Roster;
 use crate::statistics::Baseline;
-use crate::tls::certificates::Certificates;
-use crate::tls::options::TlsOptions;
+use crate::udp::UdpPort;
 use crate::warm_restart::{self, Warmth};
 use crate::watch::Watchers;
 use crate::worker::{Desk, Worker};
-use crate::{Arguments, Attention, Clock, Dialects, Measure, Security, Service, addresses, limits};
+use crate::{Arguments, Attention, Clock, Dialects, Measure, Service, addresses, limits};
 use anyhow::Context;
 use lookaside_store::{Evicted, Expiry, Now, Options, Store};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use rustix::rand::{GetRandomFlags, getrandom};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use std::io::Write;
-use std::net::TcpListener;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -33,9 +32,6 @@ const DESCRIPTORS_RESERVED: u64 = 64;
 
 /// Where memcached writes the ports it has opened, if this is set.
 const PORT_FILE_VARIABLE: &str = "MEMCACHED_PORT_FILENAME";
-
-/// Where memcached, built with a password file for SASL, finds it.
-const SASL_FILE_VARIABLE: &str = "MEMCACHED_SASL_PWDB";
 
 /// What all threads of the process share.
 pub(crate) struct Daemon {
@@ -51,14 +47,9 @@ pub(crate) struct Daemon {
     pub(crate) baseline: Mutex<Baseline>,
     pub(crate) tcp_port: AtomicU16,
     pub(crate) dialects: Dialects,
-    /// Whom clients must prove to be, if anyone.
-    pub(crate) users: Option<Credentials>,
-    /// The same for clients of the text dialect.
-    pub(crate) text_users: Option<Credentials>,
+    pub(crate) guard: Guard,
     /// There if UDP is served.
     pub(crate) udp_reply_limit: Option<Arc<ReplyLimit>>,
-    /// There if TLS is served.
-    pub(crate) certificates: Option<Certificates>,
     pub(crate) log: Log,
     pub(crate) roster: Roster,
     pub(crate) watchers: Watchers,
@@ -77,22 +68,6 @@ impl Daemon {
     pub(crate) fn stop(&self) {
         if let Err(error) = (&self.stop).write_all(b"s") {
             tracing::error!("cannot stop as asked: {error}");
-        }
-    }
-
-    /// Reads anew what may have changed on disk, as SIGHUP asks. What cannot be used is told, and the old stays.
-    pub(crate) fn reload(&self) {
-        for users in self.users.iter().chain(&self.text_users) {
-            match users.reload() {
-                Ok(()) => tracing::info!("{} users have been read anew", users.users_count()),
-                Err(error) => tracing::error!("the users stay as they were: {error}"),
-            }
-        }
-        if let Some(certificates) = &self.certificates {
-            match certificates.refresh(self.clock.now().unix_ms) {
-                Ok(()) => tracing::info!("the certificates have been read anew"),
-                Err(error) => tracing::error!("the certificates stay as they were: {error}"),
-            }
         }
     }
 
@@ -116,10 +91,22 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
         return Ok(());
     }
     let (signals, stop) = catch_signals().context("cannot make a pipe for signals")?;
-    let daemon = build(arguments, stop)?;
-    let mut pid_file = None;
-    let outcome = serve(&daemon, &signals, &mut pid_file);
-    // Also when the port was taken: the items are not to be lost for that.
+    let log = Log::start(u32::from(arguments.verbosity));
+    arguments.compatible.remarks().iter().for_each(|remark| tracing::info!("{remark}"));
+    raise_descriptor_limit(arguments.connections_max);
+    let clock = Clock::start();
+    let dialects = arguments.dialects()?;
+    let identity = identity::wanted(arguments.user.as_deref())?;
+    let guard = Guard::read(&arguments, clock)?;
+    let doors = Doors::open(&arguments, &guard)?;
+    let pid_file = arguments.pid_path.as_deref().map(PidFile::write).transpose()?;
+    take_identity(&arguments, identity)?;
+    let daemon = build(arguments, dialects, guard, &doors, log, clock, stop)?;
+    if daemon.arguments.lock_memory {
+        identity::lock_memory();
+    }
+    let outcome = serve(&daemon, doors, &signals);
+    // Also when a thread could not be started: the items are not to be lost for that.
     let saved = warm_restart::save(daemon.store, daemon.clock);
     // Whoever waits for the file to go may start the next server.
     drop(pid_file);
@@ -128,14 +115,24 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Opens the ports, and runs the threads until a signal comes.
-fn serve(daemon: &Daemon, signals: &Signals, pid_file: &mut Option<PidFile>) -> anyhow::Result<()> {
-    let listeners = open_listeners(daemon)?;
-    let (stop_metrics, metrics_stop) = UnixStream::pair().context("cannot make a pipe for the metrics' thread")?;
-    let endpoint = open_metrics(&daemon.arguments, metrics_stop)?;
-    let workers = build_workers(daemon)?;
+/// Becomes whom `-u` names, with what `-r` and `-k` ask for.
+fn take_identity(arguments: &Arguments, identity: Option<Identity>) -> anyhow::Result<()> {
+    if arguments.lock_memory {
+        identity::allow_locking();
+    }
+    if let Some(identity) = identity {
+        let mut files = arguments.unix_path.iter().chain(&arguments.pid_path);
+        files.try_for_each(|path| identity.hand_over(path))?;
+        identity.take()?;
+    }
+    if arguments.enable_core_files { identity::allow_core_files() } else { Ok(()) }
+}
+
+/// Runs the threads until a signal comes.
+fn serve(daemon: &Daemon, doors: Doors, signals: &Signals) -> anyhow::Result<()> {
+    let Doors { listeners, udp_ports, metrics, stop_metrics, .. } = doors;
+    let workers = build_workers(daemon, udp_ports)?;
     daemon.listening.get_or_init(|| listening(&listeners, &workers));
-    *pid_file = daemon.arguments.pid_path.as_deref().map(PidFile::write).transpose()?;
     std::thread::scope(|scope| {
         let accept = || {
             for (number, worker) in workers.into_iter().enumerate() {
@@ -144,7 +141,7 @@ fn serve(daemon: &Daemon, signals: &Signals, pid_file: &mut Option<PidFile>) -> 
             }
             let thread = std::thread::Builder::new().name("watchers".to_string());
             thread.spawn_scoped(scope, || daemon.watchers.run(daemon)).context("cannot start the watchers' thread")?;
-            if let Some(endpoint) = &endpoint {
+            if let Some(endpoint) = &metrics {
                 let thread = std::thread::Builder::new().name("metrics".to_string());
                 thread.spawn_scoped(scope, || endpoint.run(daemon)).context("cannot start the metrics' thread")?;
             }
@@ -170,31 +167,15 @@ fn catch_signals() -> std::io::Result<(Signals, UnixStream)> {
     Ok((Signals { stop, reload }, stop_in))
 }
 
-fn open_listeners(daemon: &Daemon) -> anyhow::Result<Vec<Listener>> {
-    let arguments = &daemon.arguments;
-    match &arguments.unix_path {
-        Some(path) => Ok(vec![open_unix(path, arguments.unix_mode, arguments.backlog)?]),
-        None => {
-            let addresses = arguments.addresses(arguments.port)?;
-            let is_there = |security| addresses.iter().any(|address| address.security == security);
-            if daemon.certificates.is_none() && (is_there(Security::Basic) || is_there(Security::Mutual)) {
-                anyhow::bail!("-l with btls: or mtls: needs TLS (-Z)");
-            }
-            let has_authorities = |tls: &Certificates| tls.options.authorities_path.is_some();
-            if is_there(Security::Mutual) && !daemon.certificates.as_ref().is_some_and(has_authorities) {
-                anyhow::bail!("-l with mtls: verifies clients' certificates against -o ssl_ca_cert=FILE");
-            }
-            open_tcp(&addresses, arguments.backlog)
-        }
-    }
-}
-
-fn build(arguments: Arguments, stop: UnixStream) -> anyhow::Result<Daemon> {
-    let log = Log::start(u32::from(arguments.verbosity));
-    arguments.compatible.remarks().iter().for_each(|remark| tracing::info!("{remark}"));
-    raise_descriptor_limit(arguments.connections_max);
-    let clock = Clock::start();
-    let certificates = read_certificates(&arguments, clock)?;
+fn build(
+    arguments: Arguments,
+    dialects: Dialects,
+    guard: Guard,
+    doors: &Doors,
+    log: Log,
+    clock: Clock,
+    stop: UnixStream,
+) -> anyhow::Result<Daemon> {
     let options = arguments.store_options(random_seed()?);
     let measure = || arguments.metrics_address.as_ref().map(|_| Measure::new(clock));
     let desks = (0..arguments.threads_count()).map(|_| Desk::new(measure())).collect::<Result<Vec<_>, _>>();
@@ -227,12 +208,10 @@ fn build(arguments: Arguments, stop: UnixStream) -> anyhow::Result<Daemon> {
         connections_rejected: AtomicU64::new(0),
         baseline: Mutex::default(),
         tcp_port: AtomicU16::new(arguments.port),
-        dialects: arguments.dialects()?,
-        users: read_sasl_users(&arguments)?,
-        text_users: read_text_users(&arguments)?,
-        udp_reply_limit: serves_udp(&arguments).then(|| Arc::new(ReplyLimit::new(arguments.udp_reply_limit))),
+        dialects,
+        guard,
+        udp_reply_limit: doors.udp_reply_limit.clone(),
         arguments,
-        certificates,
         log,
         crawls: AtomicBool::new(true),
         stop,
@@ -250,61 +229,7 @@ fn eviction_line(evicted: &Evicted<'_>, now: Now) -> String {
     format!("type=eviction key={key} fetch={fetched} ttl={ttl} la={idle_s} clsid=1 size={value_bytes}")
 }
 
-fn read_certificates(arguments: &Arguments, clock: Clock) -> anyhow::Result<Option<Certificates>> {
-    if !arguments.tls {
-        let is_idle = arguments.compatible.extended().iter().any(|option| TlsOptions::is_one(option));
-        if is_idle {
-            tracing::info!("-o ssl_...: changes nothing without -Z");
-        }
-        return Ok(None);
-    }
-    let (options, remarks) = TlsOptions::read(arguments.compatible.extended()).map_err(anyhow::Error::msg)?;
-    remarks.iter().for_each(|remark| tracing::info!("{remark}"));
-    Ok(Some(Certificates::read(options, clock.now().unix_ms)?))
-}
-
-/// The users of `-Y`.
-fn read_text_users(arguments: &Arguments) -> anyhow::Result<Option<Credentials>> {
-    let Some(path) = &arguments.auth_path else { return Ok(None) };
-    if serves_udp(arguments) {
-        anyhow::bail!("-Y cannot be kept by UDP: leave -U away");
-    }
-    let users = read_users(path).context("-Y")?;
-    tracing::info!("{} users may authenticate by a set", users.users_count());
-    Ok(Some(users))
-}
-
-fn read_users(path: &Path) -> anyhow::Result<Credentials> {
-    let mut key = [0; 32];
-    getrandom(&mut key, GetRandomFlags::empty()).context("cannot get random bytes from the kernel")?;
-    Ok(Credentials::read(path, key)?)
-}
-
-/// The users of `-S`.
-fn read_sasl_users(arguments: &Arguments) -> anyhow::Result<Option<Credentials>> {
-    if !arguments.enable_sasl {
-        return Ok(None);
-    }
-    if serves_udp(arguments) {
-        anyhow::bail!("-S cannot be kept by UDP: leave -U away");
-    }
-    let Some(path) = std::env::var_os(SASL_FILE_VARIABLE).map(PathBuf::from) else {
-        anyhow::bail!("-S needs a file of users: name it in {SASL_FILE_VARIABLE}; a line is user:password");
-    };
-    let users = read_users(&path).with_context(|| format!("-S ({SASL_FILE_VARIABLE})"))?;
-    tracing::info!("{} users may authenticate by SASL", users.users_count());
-    Ok(Some(users))
-}
-
-fn serves_udp(arguments: &Arguments) -> bool {
-    arguments.udp_port != 0 && arguments.unix_path.is_none()
-}
-
-fn build_workers(daemon: &Daemon) -> anyhow::Result<Vec<Worker<'_>>> {
-    let mut udp_ports: Vec<_> = daemon.desks.iter().map(|_| Vec::new()).collect();
-    if let Some(limit) = &daemon.udp_reply_limit {
-        udp_ports = open_udp(&daemon.arguments.addresses(daemon.arguments.udp_port)?, daemon.desks.len(), limit)?;
-    }
+fn build_workers(daemon: &Daemon, udp_ports: Vec<Vec<UdpPort>>) -> anyhow::Result<Vec<Worker<'_>>> {
     let workers = daemon.desks.iter().zip(udp_ports).map(|(desk, ports)| {
         let limits = limits(&daemon.options);
         let service = Service {
@@ -314,24 +239,13 @@ fn build_workers(daemon: &Daemon) -> anyhow::Result<Vec<Worker<'_>>> {
             measure: desk.measure.as_ref(),
             limits,
             dialects: daemon.dialects,
-            sasl: daemon.users.as_ref().filter(|_| daemon.arguments.enable_sasl),
-            text_users: daemon.text_users.as_ref(),
+            sasl: daemon.guard.users.as_ref().filter(|_| daemon.arguments.enable_sasl),
+            text_users: daemon.guard.text_users.as_ref(),
             process: daemon,
         };
         Worker::new(daemon, service, desk, daemon.clock, ports)
     });
     workers.collect::<Result<_, _>>().context("cannot make the workers' epolls")
-}
-
-/// The port of `--metrics-address`; a port alone is this machine's.
-fn open_metrics(arguments: &Arguments, stop: UnixStream) -> anyhow::Result<Option<Endpoint>> {
-    let Some(text) = &arguments.metrics_address else { return Ok(None) };
-    let address = if text.parse::<u16>().is_ok() { format!("127.0.0.1:{text}") } else { text.clone() };
-    let endpoint = TcpListener::bind(&address).and_then(|listener| {
-        tracing::info!("metrics are at http://{}/metrics", listener.local_addr()?);
-        Endpoint::new(listener, stop)
-    });
-    endpoint.map(Some).with_context(|| format!("cannot listen on {address} (choose another with --metrics-address)"))
 }
 
 /// What `stats conns` shows of the ports.

@@ -11,6 +11,7 @@
 //! * `attention`, `watch`: what somebody looks at while requests run.
 //! * `metrics`: what Prometheus reads.
 //! * `roster`, `addresses`: who is connected, and since when idle.
+//! * `guard`, `doors`, `identity`: what is read and opened before the process serves, and as whom it does.
 //! * `listener`, `reply_limit`, `daemon`, `options`, `statistics`, `log`, `clock`: the process.
 //!
 //! Invariants: workers share the store and nothing else. An idle connection owns no buffer. No request allocates, but
@@ -31,7 +32,10 @@ mod connection;
 mod counters;
 pub mod credentials;
 mod daemon;
+mod doors;
 mod execute;
+mod guard;
+mod identity;
 mod listener;
 mod log;
 mod meta;

@@ -151,7 +151,7 @@ pub(crate) fn accept_until_signal(daemon: &Daemon, listeners: &[Listener], signa
         }
         if !watched[1].revents().is_empty() {
             drain(&signals.reload);
-            daemon.reload();
+            daemon.guard.reload(daemon.clock);
         }
         let now = daemon.clock.now();
         if now.unix_ms - ticked.unix_ms >= TICK_MS {
@@ -186,7 +186,7 @@ fn admit(daemon: &Daemon, security: Security, socket: OwnedFd, address: Option<S
     if let (Some(limit), Some(address)) = (&daemon.udp_reply_limit, address) {
         limit.prove(address.ip());
     }
-    let tls = daemon.certificates.as_ref().and_then(|certificates| certificates.configuration(security));
+    let tls = daemon.guard.certificates.as_ref().and_then(|certificates| certificates.configuration(security));
     if daemon.connections_open() >= daemon.arguments.connections_max as usize {
         daemon.connections_rejected.fetch_add(1, Ordering::Relaxed);
         if tls.is_none() {

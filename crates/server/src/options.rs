@@ -133,6 +133,18 @@ pub struct Arguments {
     #[arg(short = 'Y', long = "auth-file", value_name = "FILE")]
     pub auth_path: Option<std::path::PathBuf>,
 
+    /// Become this user once the ports are open; needs to be started by root
+    #[arg(short = 'u', long, value_name = "USER")]
+    pub user: Option<String>,
+
+    /// Let a crash leave a core file as large as the system allows
+    #[arg(short = 'r', long = "enable-coredumps")]
+    pub enable_core_files: bool,
+
+    /// Keep all memory from being paged out; takes all of -m at the start
+    #[arg(short = 'k', long)]
+    pub lock_memory: bool,
+
     /// Let clients end the server with the command `shutdown`
     #[arg(short = 'A', long)]
     pub enable_shutdown: bool,
@@ -357,11 +369,11 @@ mod tests {
 
     #[test]
     fn options_without_meaning_are_named_and_broken_promises_refused() {
-        let arguments = parse(&["-d", "-P", "/run/m.pid", "-u", "memcache", "-R", "20", "-o", "modern,hashpower=20"]);
+        let arguments = parse(&["-d", "-P", "/run/m.pid", "-C", "-R", "20", "-o", "modern,hashpower=20"]);
         let compatible = arguments.expect("memcached takes these").compatible;
         let remarks = compatible.remarks();
         assert_eq!(remarks.len(), 4, "{remarks:?}");
-        assert!(remarks[0].starts_with("-u ") && remarks[3].starts_with("-o hashpower=20 "), "{remarks:?}");
+        assert!(remarks[0].starts_with("-R ") && remarks[3].starts_with("-o hashpower=20 "), "{remarks:?}");
         assert_eq!(compatible.refusal(), None);
         assert!(parse(&["-F"]).expect("memcached takes this").compatible.refusal().is_some());
     }

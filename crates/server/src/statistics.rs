@@ -90,7 +90,7 @@ impl Process for Daemon {
     }
 
     fn refresh_certificates(&self) -> Result<(), String> {
-        let certificates = self.certificates.as_ref().ok_or("Error TLS not enabled")?;
+        let certificates = self.guard.certificates.as_ref().ok_or("Error TLS not enabled")?;
         certificates.refresh(self.clock.now().unix_ms).map_err(|error| error.to_string())
     }
 
@@ -138,16 +138,17 @@ impl Daemon {
         told.add("connection_structures", self.connections_open());
         told.add("total_connections", totals.connections_total - baseline.connections_total);
         told.add("rejected_connections", totals.connections_rejected - baseline.connections_rejected);
-        let session_cache = self.certificates.as_ref().is_some_and(|certificates| certificates.options.session_cache);
+        let session_cache =
+            self.guard.certificates.as_ref().is_some_and(|certificates| certificates.options.session_cache);
         for (name, count) in totals.counts.since(&baseline.counts).named() {
             match name {
                 "idle_kicks" if self.arguments.idle_timeout_s() == 0 => {}
                 "ssl_new_sessions" if !session_cache => {}
-                "ssl_handshake_errors" | "ssl_proto_errors" if self.certificates.is_none() => {}
+                "ssl_handshake_errors" | "ssl_proto_errors" if self.guard.certificates.is_none() => {}
                 _ => told.add(name, count),
             }
         }
-        if let Some(certificates) = &self.certificates {
+        if let Some(certificates) = &self.guard.certificates {
             told.add("time_since_server_cert_refresh", (now.unix_ms - certificates.refreshed_ms()) / 1000);
         }
         let dropped = self.desks.iter().map(|desk| desk.attention.lines_dropped.load(Ordering::Relaxed)).sum::<u64>();
@@ -197,7 +198,7 @@ impl Daemon {
         told.add("num_threads_per_udp", self.desks.len());
         told.add("item_size_max", self.options.item_bytes_max);
         told.add("lru_crawler", if self.crawls.load(Ordering::Relaxed) { "yes" } else { "no" });
-        if let Some(certificates) = &self.certificates {
+        if let Some(certificates) = &self.guard.certificates {
             tls_settings(&certificates.options, &mut told);
         }
         if let Some(warmth) = &self.warmth {

@@ -11,18 +11,9 @@ use clap::{ArgAction, Args};
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Accepted as memcached's, without effect")]
 pub struct Compatible {
-    /// Take this user's identity
-    #[arg(short = 'u', long, value_name = "USER")]
-    user: Option<String>,
-    /// Maximize the limit of core files
-    #[arg(short = 'r', long)]
-    enable_coredumps: bool,
     /// Errors instead of evictions when memory is full
     #[arg(short = 'M', long)]
     disable_evictions: bool,
-    /// Lock all memory
-    #[arg(short = 'k', long)]
-    lock_memory: bool,
     /// Large memory pages
     #[arg(short = 'L', long)]
     enable_largepages: bool,
@@ -83,10 +74,7 @@ impl Compatible {
     /// A line for the log about each option that was given and changes nothing.
     pub(crate) fn remarks(&self) -> Vec<String> {
         let given = [
-            (self.user.is_some(), "-u", "start the server as that user; it does not change its own"),
-            (self.enable_coredumps, "-r", "set the limit with `ulimit -c`"),
             (self.disable_evictions, "-M", "a full store evicts"),
-            (self.lock_memory, "-k", "memory is not locked; switch swap off instead"),
             (self.enable_largepages, "-L", "the store asks for large pages by itself where the system has them"),
             (self.max_reqs_per_event.is_some(), "-R", "what one connection may do in a turn is bounded by bytes"),
             (self.disable_cas, "-C", "every item has a CAS unique"),

@@ -1,0 +1,73 @@
+//! All ports, opened before it takes a user's identity and before
+//! there is a store: what cannot be had is found out while nothing can be lost.
+
+use crate::guard::Guard;
+use crate::listener::{Listener, open_tcp, open_udp, open_unix};
+use crate::metrics::http::Endpoint;
+use crate::reply_limit::ReplyLimit;
+use crate::tls::certificates::Certificates;
+use crate::udp::UdpPort;
+use crate::{Arguments, Security};
+use anyhow::Context;
+use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+/// What has been opened.
+pub(crate) struct Doors {
+    pub(crate) listeners: Vec<Listener>,
+    /// A list for each worker.
+    pub(crate) udp_ports: Vec<Vec<UdpPort>>,
+    /// There if UDP is served.
+    pub(crate) udp_reply_limit: Option<Arc<ReplyLimit>>,
+    pub(crate) metrics: Option<Endpoint>,
+    /// Dropped, it ends the metrics' thread.
+    pub(crate) stop_metrics: UnixStream,
+}
+
+impl Doors {
+    pub(crate) fn open(arguments: &Arguments, guard: &Guard) -> anyhow::Result<Doors> {
+        let listeners = open_listeners(arguments, guard)?;
+        let workers = arguments.threads_count();
+        let udp_reply_limit = serves_udp(arguments).then(|| Arc::new(ReplyLimit::new(arguments.udp_reply_limit)));
+        let udp_ports = match &udp_reply_limit {
+            Some(limit) => open_udp(&arguments.addresses(arguments.udp_port)?, workers, limit)?,
+            None => (0..workers).map(|_| Vec::new()).collect(),
+        };
+        let (stop_metrics, metrics_stop) = UnixStream::pair().context("cannot make a pipe for the metrics' thread")?;
+        let metrics = open_metrics(arguments, metrics_stop)?;
+        Ok(Doors { listeners, udp_ports, udp_reply_limit, metrics, stop_metrics })
+    }
+}
+
+/// Whether there is a UDP port.
+pub(crate) fn serves_udp(arguments: &Arguments) -> bool {
+    arguments.udp_port != 0 && arguments.unix_path.is_none()
+}
+
+fn open_listeners(arguments: &Arguments, guard: &Guard) -> anyhow::Result<Vec<Listener>> {
+    if let Some(path) = &arguments.unix_path {
+        return Ok(vec![open_unix(path, arguments.unix_mode, arguments.backlog)?]);
+    }
+    let addresses = arguments.addresses(arguments.port)?;
+    let is_there = |security| addresses.iter().any(|address| address.security == security);
+    if guard.certificates.is_none() && (is_there(Security::Basic) || is_there(Security::Mutual)) {
+        anyhow::bail!("-l with btls: or mtls: needs TLS (-Z)");
+    }
+    let has_authorities = |tls: &Certificates| tls.options.authorities_path.is_some();
+    if is_there(Security::Mutual) && !guard.certificates.as_ref().is_some_and(has_authorities) {
+        anyhow::bail!("-l with mtls: verifies clients' certificates against -o ssl_ca_cert=FILE");
+    }
+    open_tcp(&addresses, arguments.backlog)
+}
+
+/// The port of `--metrics-address`; a port alone is this machine's.
+fn open_metrics(arguments: &Arguments, stop: UnixStream) -> anyhow::Result<Option<Endpoint>> {
+    let Some(text) = &arguments.metrics_address else { return Ok(None) };
+    let address = if text.parse::<u16>().is_ok() { format!("127.0.0.1:{text}") } else { text.clone() };
+    let endpoint = TcpListener::bind(&address).and_then(|listener| {
+        tracing::info!("metrics are at http://{}/metrics", listener.local_addr()?);
+        Endpoint::new(listener, stop)
+    });
+    endpoint.map(Some).with_context(|| format!("cannot listen on {address} (choose another with --metrics-address)"))
+}
