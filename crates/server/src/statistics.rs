@@ -68,9 +68,14 @@ impl Process for Daemon {
         self.log.set_verbosity(level);
     }
 
-    /// The store's memory is fixed from the start: only the limit that it has can be set.
+    /// The store's memory is mapped from the start: the limit can be lowered, and raised again as far as that.
     fn set_memory_limit(&self, megabytes: u64) -> bool {
-        megabytes == self.arguments.memory_megabytes
+        let is_set =
+            megabytes <= self.arguments.memory_megabytes && self.store.set_memory_limit((megabytes as usize) << 20);
+        if is_set {
+            tracing::info!("cache_memlimit: the memory limit is {megabytes} MB now");
+        }
+        is_set
     }
 
     fn shut_down(&self) -> bool {
@@ -158,7 +163,7 @@ impl Daemon {
         told.add("log_watcher_skipped", self.watchers.skipped.load(Ordering::Relaxed));
         told.add("log_watcher_sent", self.watchers.sent.load(Ordering::Relaxed));
         told.add("log_watchers", self.watchers.count.load(Ordering::Relaxed));
-        told.add("limit_maxbytes", self.options.memory_bytes_max);
+        told.add("limit_maxbytes", self.store.memory_limit());
         told.add("accepting_conns", 1);
         told.add("threads", self.desks.len());
         store_stats(&totals.store, &baseline.store, &mut told);
@@ -172,7 +177,7 @@ impl Daemon {
     fn settings(&self, out: &mut Vec<u8>) {
         let arguments = &self.arguments;
         let mut told = Told::default();
-        told.add("maxbytes", self.options.memory_bytes_max);
+        told.add("maxbytes", self.store.memory_limit());
         told.add("maxconns", arguments.connections_max);
         told.add("tcpport", self.tcp_port.load(Ordering::Relaxed));
         told.add("udpport", arguments.udp_port);

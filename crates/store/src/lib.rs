@@ -98,6 +98,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use stripe::{Lane, Locked, Stripe};
 use warm_restart::Kept;
 
+/// One tick clears pages of so many bytes at most.
+const SHRINK_BYTES_PER_TICK: usize = 64 << 20;
+
 /// The memory of one server. Shared by its threads.
 pub struct Store {
     memory: Memory,
@@ -208,12 +211,27 @@ impl Store {
         is_taken
     }
 
-    /// Takes out what has expired by `now` although nobody asks for it, and carries out flushes that are due. To be called
+    /// Takes out what has expired by `now` although nobody asks for it, carries out flushes that are due, and clears some
+    /// pages after the memory limit was lowered. To be called
     /// about once a second; each stripe is locked for a moment, one after the other.
     pub fn tick(&self, now: Now) {
         for lane in 0..self.memory.stripes.len() {
             Locked::new(&self.memory, lane, now).turn_wheel_by(usize::MAX, now);
         }
+        let shrink = |attempt| self.memory.shrink(attempt, &mut Locked::new(&self.memory, 0, now).stripe, now);
+        let _ = (0..SHRINK_BYTES_PER_TICK / self.memory.geometry.page_bytes).all(shrink);
+    }
+
+    /// Lowers the memory limit, or raises it again, to at most what the options said; says whether it is so now. Where more
+    /// memory is in use, pages are cleared with the next stores and [`Store::tick`]s, those first that serve least.
+    #[must_use]
+    pub fn set_memory_limit(&self, memory_bytes: usize) -> bool {
+        self.memory.set_memory_limit(memory_bytes)
+    }
+
+    /// The memory limit, in bytes.
+    pub fn memory_limit(&self) -> usize {
+        self.memory.memory_limit()
     }
 
     /// Moves a page from one slab class to another, both by their numbers as [`ClassStatistics`] has them. What was asked

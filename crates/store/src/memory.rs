@@ -24,8 +24,11 @@ use crate::region::Region;
 use crate::slab::{Class, PageRecord};
 use crate::state::{PagesTaken, StateReader, StateWriter};
 use crate::stripe::{Lane, Stripe};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+
+/// A limit that leaves fewer pages than this is refused.
+const LOWERED_PAGES_MIN: usize = 64;
 
 /// A page of this kind belongs to no class.
 const KIND_NONE: u8 = u8::MAX;
@@ -44,6 +47,9 @@ pub(crate) struct Memory {
     pub page_records: Box<[PageRecord]>,
     pub is_rebalanced: AtomicBool,
     pub item_bytes_max: usize,
+    memory_bytes_max: usize,
+    /// The limit as it was set last.
+    memory_limit: AtomicUsize,
     pub stale_ms: u64,
     pub transient_s: u32,
     pub page_moves: AtomicU64,
@@ -54,6 +60,8 @@ pub(crate) struct Memory {
     page_shift: u32,
     pool: Mutex<Pool>,
     pages_used: AtomicU32,
+    /// So many pages may be used: fewer than there are while the limit is lowered.
+    pages_max: AtomicU32,
     /// Who is told of evictions.
     pub on_eviction: OnceLock<EvictionHook>,
 }
@@ -79,6 +87,8 @@ impl Memory {
             page_records: (0..geometry.pages).map(|_| PageRecord::default()).collect(),
             is_rebalanced: AtomicBool::new(options.rebalance),
             item_bytes_max: options.item_bytes_max,
+            memory_bytes_max: options.memory_bytes_max,
+            memory_limit: AtomicUsize::new(options.memory_bytes_max),
             stale_ms: options.stale_ms.into(),
             transient_s: options.transient_s.min(crate::transient::TRANSIENT_S_MAX),
             page_moves: AtomicU64::new(0),
@@ -88,6 +98,7 @@ impl Memory {
             page_shift: geometry.page_bytes.ilog2(),
             pool: Mutex::new(Pool { free: Vec::new(), fresh: 1 }),
             pages_used: AtomicU32::new(1),
+            pages_max: AtomicU32::new(geometry.pages as u32),
             on_eviction: OnceLock::new(),
             region,
             geometry,
@@ -124,6 +135,9 @@ impl Memory {
     /// A page that nobody holds.
     pub fn take_page(&self) -> Option<u32> {
         let mut pool = lock(&self.pool);
+        if self.pages_used.load(Relaxed) >= self.pages_max.load(Relaxed) {
+            return None;
+        }
         let page = match pool.free.pop() {
             Some(page) => page,
             None if (pool.fresh as usize) < self.geometry.pages => {
@@ -140,7 +154,47 @@ impl Memory {
     pub fn return_page(&self, page: u32) {
         self.page_kinds[page as usize].store(KIND_NONE, Relaxed);
         self.pages_used.fetch_sub(1, Relaxed);
+        if self.is_lowered() {
+            self.release(page);
+        }
         lock(&self.pool).free.push(page);
+    }
+
+    fn is_lowered(&self) -> bool {
+        (self.pages_max.load(Relaxed) as usize) < self.geometry.pages
+    }
+
+    fn release(&self, page: u32) {
+        self.region.release(page as usize * self.geometry.page_bytes, self.geometry.page_bytes);
+    }
+
+    /// How many pages are used beyond the limit.
+    pub fn pages_over(&self) -> usize {
+        self.pages_used.load(Relaxed).saturating_sub(self.pages_max.load(Relaxed)) as usize
+    }
+
+    /// What the store may take.
+    pub fn memory_limit(&self) -> usize {
+        self.memory_limit.load(Relaxed)
+    }
+
+    /// Lowers the limit, or raises it again; says whether it can be so. Pages that nobody holds go back to the system at
+    /// once, others as they are cleared.
+    pub fn set_memory_limit(&self, memory_bytes: usize) -> bool {
+        let for_pages_bytes = memory_bytes.saturating_sub(self.geometry.fixed_bytes);
+        let pages = (for_pages_bytes / self.geometry.page_bytes).min(self.geometry.pages);
+        if memory_bytes > self.memory_bytes_max || pages < LOWERED_PAGES_MIN {
+            return false;
+        }
+        self.memory_limit.store(memory_bytes, Relaxed);
+        self.pages_max.store(pages as u32, Relaxed);
+        if self.is_lowered() {
+            // Taken out meanwhile: whoever needs one of them evicts instead.
+            let free = std::mem::take(&mut lock(&self.pool).free);
+            free.iter().for_each(|&page| self.release(page));
+            lock(&self.pool).free.extend(free);
+        }
+        true
     }
 
     pub fn set_page_class(&self, page: u32, class: usize) {

@@ -112,10 +112,18 @@ pub(crate) struct Mover {
     is_index_page_added: bool,
 }
 
+/// Who gets a page.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Target {
+    Class(usize),
+    Index,
+    /// Nobody: the memory limit was lowered.
+    Pool,
+}
+
 struct Move {
     from: usize,
-    /// `None`: the index.
-    to: Option<usize>,
+    to: Target,
     page: u32,
     chunk_next: usize,
     rounds: usize,
@@ -148,12 +156,29 @@ impl Memory {
         };
         if mover.current.is_some() {
             self.step(&mut mover, STEP_CHUNKS, own, now);
+        } else if self.pages_over() > 0 {
+            self.start_shrinking(&mut mover, 0, now);
         } else if is_time_to_look
             && self.is_rebalanced.load(Relaxed)
             && let Some(from) = self.donor_for(class, now)
         {
-            self.start(&mut mover, from, Some(class), 0);
+            self.start(&mut mover, from, Target::Class(class), 0);
         }
+    }
+
+    /// Clears a page if more are used than the limit allows; says whether there may be more to do.
+    pub fn shrink(&self, attempt: usize, own: &mut Stripe, now: Now) -> bool {
+        let mut mover = lock(&self.mover);
+        if mover.current.is_none() && !self.start_shrinking(&mut mover, attempt, now) {
+            return false;
+        }
+        self.step(&mut mover, usize::MAX, own, now);
+        true
+    }
+
+    fn start_shrinking(&self, mover: &mut Mover, attempt: usize, now: Now) -> bool {
+        let from = (self.pages_over() > 0).then(|| self.oldest(None, attempt / 4, now)).flatten();
+        from.is_some_and(|from| self.start(mover, from, Target::Pool, attempt))
     }
 
     /// Moves a page because somebody asked for it, whatever the ages are. A class keeps its last page.
@@ -165,7 +190,7 @@ impl Memory {
             return PageMove::Busy;
         }
         let has_spare = lock(&self.classes[from]).pages.len() > 1;
-        if !has_spare || !self.start(&mut mover, from, Some(to), 0) {
+        if !has_spare || !self.start(&mut mover, from, Target::Class(to), 0) {
             return PageMove::NoSpare;
         }
         match self.step(&mut mover, usize::MAX, own, now) {
@@ -177,14 +202,15 @@ impl Memory {
     /// Brings a page to a class that cannot go on without one, or to the index.
     pub fn seize_page(&self, to: Option<usize>, own: &mut Stripe, now: Now) -> Result<(), NoRoom> {
         let mut mover = lock(&self.mover);
+        let target = to.map_or(Target::Index, Target::Class);
         for attempt in 0..SEIZURES_MAX {
             if mover.current.is_none() {
                 let from = self.oldest(to, attempt / 4, now).ok_or(NoRoom)?;
-                if !self.start(&mut mover, from, to, attempt) {
+                if !self.start(&mut mover, from, target, attempt) {
                     continue;
                 }
             }
-            let is_ours = mover.current.as_ref().is_some_and(|current| current.to == to);
+            let is_ours = mover.current.as_ref().is_some_and(|current| current.to == target);
             if self.step(&mut mover, usize::MAX, own, now) == Progress::Moved && is_ours {
                 return Ok(());
             }
@@ -255,7 +281,7 @@ impl Memory {
         if mover.current.is_none()
             && let Some(from) = self.oldest(None, 0, now)
         {
-            self.start(mover, from, None, 0);
+            self.start(mover, from, Target::Index, 0);
         }
         self.step(mover, STEP_CHUNKS, own, now);
     }
@@ -291,7 +317,7 @@ impl Memory {
     }
 
     /// Begins to clear a page: the one that the hand comes to last, or one of those before it.
-    fn start(&self, mover: &mut Mover, from: usize, to: Option<usize>, choice: usize) -> bool {
+    fn start(&self, mover: &mut Mover, from: usize, to: Target, choice: usize) -> bool {
         let mut class = lock(&self.classes[from]);
         if class.pages.is_empty() {
             return false;
@@ -349,12 +375,13 @@ impl Memory {
         if progress == Progress::Moved {
             self.page_moves.fetch_add(1, Relaxed);
             self.class_counters[from].pages_given.fetch_add(1, Relaxed);
-            if let Some(to) = to {
-                self.class_counters[to].pages_gained.fetch_add(1, Relaxed);
-            }
             match to {
-                Some(to) => self.attach(&mut lock(&self.classes[to]), page, now),
-                None => mover.index_spare = Some(page),
+                Target::Class(to) => {
+                    self.class_counters[to].pages_gained.fetch_add(1, Relaxed);
+                    self.attach(&mut lock(&self.classes[to]), page, now);
+                }
+                Target::Index => mover.index_spare = Some(page),
+                Target::Pool => self.return_page(page),
             }
         }
         progress

@@ -46,6 +46,10 @@ pub(crate) fn prefetch<T>(value: &T) {
     let _ = value;
 }
 
+/// The largest unit in which the system takes memory back, on the processors that there are.
+#[cfg(all(target_os = "linux", not(miri)))]
+const SYSTEM_PAGE_BYTES: usize = 64 << 10;
+
 /// Smaller mappings gain nothing from huge pages.
 const HUGE_PAGE_BYTES_MIN: usize = 32 << 20;
 
@@ -145,6 +149,19 @@ impl Region {
         if at < self.bytes {
             // SAFETY: in bounds, and a byte is always initialized.
             prefetch(unsafe { &*self.base.as_ptr().add(at).cast::<AtomicU8>() });
+        }
+    }
+
+    /// Gives the memory of these bytes back to the system; they read as zeros from then on. The caller holds what lies there,
+    /// and nothing of it is published. What is less than a page of the system stays.
+    pub fn release(&self, at: usize, bytes: usize) {
+        assert!(at <= self.bytes && bytes <= self.bytes - at);
+        #[cfg(all(target_os = "linux", not(miri)))]
+        if at.is_multiple_of(SYSTEM_PAGE_BYTES) && bytes.is_multiple_of(SYSTEM_PAGE_BYTES) {
+            let advice = if self.attachment.is_some() { libc::MADV_REMOVE } else { libc::MADV_DONTNEED };
+            // SAFETY: in bounds, as just checked. Nobody holds a slice of what is not published; whoever looks at words of it
+            // without a lock, by a handle that is out of date, sees zeros. That the advice may be refused is fine.
+            unsafe { libc::madvise(self.base.as_ptr().add(at).cast(), bytes, advice) };
         }
     }
 

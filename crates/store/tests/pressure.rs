@@ -246,6 +246,45 @@ fn classes_tell_what_they_hold_and_who_has_left() {
     assert!(oldest.is_some_and(|age_s| (5..30).contains(&age_s)), "{oldest:?}");
 }
 
+#[test]
+fn a_lowered_limit_is_kept_and_a_raised_one_used() {
+    const MEGABYTE: u64 = 1 << 20;
+    let store = store(16 << 20, |_| ());
+    let fill = |from: u64, ms: u64| {
+        for number in from..from + 60_000 {
+            let bytes = match number % 64 {
+                0 => 40_000,
+                1..4 => 3_000,
+                4..32 => 200,
+                _ => 40,
+            };
+            set(&store, &number.to_string(), &value(number, bytes), Expiry::Never, at_ms(ms + number));
+        }
+    };
+    let used = || store.statistics().memory_bytes;
+    fill(0, 0);
+    assert!(used() > 15 * MEGABYTE);
+    assert!(!store.set_memory_limit(17 << 20) && !store.set_memory_limit(1 << 10), "out of bounds");
+    assert_eq!(store.memory_limit(), 16 << 20);
+    assert!(store.set_memory_limit(8 << 20));
+    for tick in 0..100 {
+        store.tick(at_ms(70_000 + tick));
+    }
+    assert!(used() <= 8 * MEGABYTE, "{} bytes", used());
+    store.audit();
+    fill(60_000, 80_000);
+    assert!(used() <= 8 * MEGABYTE, "{} bytes after further stores", used());
+    assert!(has(&store, "119999", at_ms(300_000)), "what came last is there");
+    // Stores alone bring it down too.
+    assert!(store.set_memory_limit(16 << 20));
+    fill(120_000, 200_000);
+    assert!(used() > 15 * MEGABYTE, "{} bytes after the limit was raised", used());
+    assert!(store.set_memory_limit(12 << 20));
+    fill(180_000, 300_000);
+    assert!(used() <= 12 * MEGABYTE, "{} bytes, without a tick", used());
+    store.audit();
+}
+
 /// Small values fill the memory; then only large ones come.
 fn hit_ratio_after_a_change_of_size(rebalance: bool) -> (f64, u64) {
     let store = store(8 << 20, |options| options.rebalance = rebalance);
