@@ -31,7 +31,9 @@ mod response;
 
 pub use compose::compose_request;
 pub use parse::{BinaryParsed, parse_request, peek_echo};
-pub use response::{ParsedResponse, Response, compose_error, compose_hit, compose_response, parse_response};
+pub use response::{
+    ParsedResponse, Response, compose_error, compose_hit, compose_response, compose_statistics, parse_response,
+};
 
 use crate::{Cas, Direction, StoreMode};
 
@@ -196,6 +198,10 @@ pub enum Status {
     UnknownCommand,
     /// No memory could be had.
     OutOfMemory,
+    /// Known, and not to be had here: of a router, whose servers are asked in another dialect.
+    NotSupported,
+    /// Nobody answered; it may be tried again.
+    TemporaryFailure,
 }
 
 impl BinaryRequest<'_> {
@@ -206,7 +212,7 @@ impl BinaryRequest<'_> {
 }
 
 impl Status {
-    const ALL: [Status; 11] = [
+    const ALL: [Status; 13] = [
         Status::Success,
         Status::NotFound,
         Status::Exists,
@@ -218,6 +224,8 @@ impl Status {
         Status::AuthenticationContinues,
         Status::UnknownCommand,
         Status::OutOfMemory,
+        Status::NotSupported,
+        Status::TemporaryFailure,
     ];
 
     /// The number in the header.
@@ -234,6 +242,8 @@ impl Status {
             Status::AuthenticationContinues => 0x21,
             Status::UnknownCommand => 0x81,
             Status::OutOfMemory => 0x82,
+            Status::NotSupported => 0x83,
+            Status::TemporaryFailure => 0x86,
         }
     }
 
@@ -242,7 +252,7 @@ impl Status {
         Status::ALL.into_iter().find(|status| status.code() == code)
     }
 
-    /// The words that memcached puts into the body of an error.
+    /// The words in the body of an error: memcached's, where it has the status.
     pub fn words(self) -> &'static str {
         match self {
             Status::Success | Status::AuthenticationContinues => "",
@@ -255,6 +265,8 @@ impl Status {
             Status::AuthenticationFailed => "Auth failure.",
             Status::UnknownCommand => "Unknown command",
             Status::OutOfMemory => "Out of memory",
+            Status::NotSupported => "Not supported.",
+            Status::TemporaryFailure => "Temporary failure",
         }
     }
 }

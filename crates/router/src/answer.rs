@@ -7,6 +7,8 @@
 //!
 //! An error that the router itself reports names the key, as the client wrote it.
 
+mod binary;
+
 use crate::intake::{AskedKey, Tallied};
 use crate::statistics::Tally;
 use lookaside_protocol::{ErrorReply, LeaseToken, Reply, text};
@@ -26,27 +28,29 @@ pub struct Answers<'a> {
 impl Answers<'_> {
     /// Answers one key of a get verb. What went wrong, if anything, comes back as the line to end the get with.
     pub fn item(&mut self, asked: &AskedKey, outcome: Outcome) -> Option<Vec<u8>> {
-        match asked.tallied {
+        self.count_item(asked.tallied, &outcome);
+        match outcome {
+            Ok(reply @ (Reply::Value { .. } | Reply::Lease { .. })) => {
+                text::compose_reply(&asked.key, &reply, self.out)
+            }
+            Ok(Reply::Miss) => {}
+            _ => return (!self.miss_on_get_errors).then(|| error_line(&asked.key, &outcome)),
+        }
+        None
+    }
+
+    fn count_item(&mut self, tallied: Tallied, outcome: &Outcome) {
+        match tallied {
             Tallied::LeaseGet => self.tally.cmd_lease_get += 1,
             Tallied::GetAndTouch => self.tally.cmd_gat += 1,
             _ => self.tally.cmd_get += 1,
         }
-        match &outcome {
+        match outcome {
             Ok(Reply::Value { .. }) => self.tally.get_hits += 1,
-            Ok(Reply::Miss) => {
-                self.tally.get_misses += 1;
-                return None;
-            }
+            Ok(Reply::Miss) => self.tally.get_misses += 1,
             Ok(Reply::Lease { token, .. }) => self.count_lease(*token),
-            Ok(_) | Err(_) => {
-                self.tally.get_failures += 1;
-                return (!self.miss_on_get_errors).then(|| error_line(&asked.key, &outcome));
-            }
+            Ok(_) | Err(_) => self.tally.get_failures += 1,
         }
-        if let Ok(reply) = outcome {
-            text::compose_reply(&asked.key, &reply, self.out);
-        }
-        None
     }
 
     /// Ends the answer to a get verb.

@@ -14,7 +14,13 @@
 //! What reads or changes more than its own key (`flush_all`, `stats`, a get of the router's own keys) is a batch of
 //! its own: it must see what came before it, and not what comes after.
 
+mod binary;
+
+pub(crate) use binary::textual;
+pub use binary::{BinaryAsked, Expected, Said, take_binary_batch};
+
 use bytes::{Bytes, BytesMut};
+use lookaside_protocol::binary::Echo;
 use lookaside_protocol::text::{Limits, Parsed, parse_command};
 use lookaside_protocol::{Command, Operation, Request};
 use lookaside_routing::Batch;
@@ -49,6 +55,8 @@ pub enum Asked {
     /// A set that was refused for its size. The batch has a delete in its place, so that no reader goes on getting
     /// what the writer believes replaced; the answer is this line.
     Outdated(Option<&'static str>),
+    /// A request of the binary dialect.
+    Binary(BinaryAsked),
 }
 
 /// What the router answers without asking a server.
@@ -204,6 +212,7 @@ struct Draft {
 enum DraftAsked {
     Ready(Asked),
     Stats(Place),
+    BinaryStats(Echo, Place),
 }
 
 impl Draft {
@@ -272,6 +281,9 @@ impl Draft {
             .map(|asked| match asked {
                 DraftAsked::Ready(asked) => asked,
                 DraftAsked::Stats(place) => Asked::Local(Local::Stats(taken.slice(place))),
+                DraftAsked::BinaryStats(echo, place) => {
+                    Asked::Binary(BinaryAsked { echo, said: Said::Local(Local::Stats(taken.slice(place))) })
+                }
             })
             .collect();
     }

@@ -11,16 +11,18 @@
 //!
 //! Absent on purpose: knowledge of where keys go (the tree) and of sockets ([`Stream`]).
 
+mod binary;
+
 use crate::Router;
 use crate::answer::Answers;
 use crate::budget::{Budget, COUNTED_BYTES_MIN, brings_value, value_bytes};
 use crate::fleet::Held;
-use crate::intake::{Asked, AskedKey, Intake, Local, take_batch};
+use crate::intake::{Asked, AskedKey, Intake, Local, take_batch, take_binary_batch};
 use crate::router::told;
 use crate::statistics::Tally;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use lookaside_client::Stream;
-use lookaside_protocol::{Operation, Reply, Request, meta::MetaStatus};
+use lookaside_protocol::{Operation, Reply, Request, binary::REQUEST_MAGIC, meta::MetaStatus};
 use lookaside_routing::{Batch, Context, Outcome, Outcomes};
 use std::time::Duration;
 use std::vec;
@@ -62,6 +64,7 @@ pub async fn serve(router: &Router, stream: Box<dyn Stream>, mut shutdown: watch
         read_bytes: READ_BYTES_MIN,
         needed_bytes: 0,
         swallow_bytes: 0,
+        is_binary: None,
         out: Vec::new(),
         budget: Budget::new(),
         tally: Tally::default(),
@@ -83,6 +86,8 @@ struct Session<'a> {
     read_bytes: usize,
     needed_bytes: usize,
     swallow_bytes: usize,
+    /// Which dialect the first byte has decided on.
+    is_binary: Option<bool>,
     out: Vec<u8>,
     budget: Budget,
     tally: Tally,
@@ -113,7 +118,11 @@ impl Session<'_> {
         if self.buffer.is_empty() || self.buffer.len() < self.needed_bytes {
             return Ok(());
         }
-        let intake = take_batch(&mut self.buffer, &self.router.settings().limits);
+        let limits = &self.router.settings().limits;
+        let intake = match *self.is_binary.get_or_insert(self.buffer[0] == REQUEST_MAGIC) {
+            true => take_binary_batch(&mut self.buffer, limits),
+            false => take_batch(&mut self.buffer, limits),
+        };
         self.needed_bytes = intake.needed_bytes;
         self.swallow_bytes = intake.swallow_bytes;
         let close = intake.close;
@@ -189,6 +198,7 @@ impl Session<'_> {
                 }
                 Asked::Local(local) => self.local(local).await,
                 Asked::Bad(line) => self.refuse(line),
+                Asked::Binary(asked) => self.binary(asked, &mut keys, work).await,
             }
             self.write_if_large().await?;
         }
@@ -197,14 +207,18 @@ impl Session<'_> {
 
     async fn item(&mut self, asked: &AskedKey, work: &mut Work) -> Option<Vec<u8>> {
         if asked.admin {
-            let reply = match self.router.admin_value(&asked.key, &self.context).await {
-                Some(value) => Reply::Value { flags: 0, cas: None, value: value.into() },
-                None => Reply::Miss,
-            };
+            let reply = self.admin_reply(asked).await;
             return self.answers().item(asked, Ok(reply));
         }
         let outcome = self.outcome(work).await;
         self.answers().item(asked, outcome)
+    }
+
+    async fn admin_reply(&mut self, asked: &AskedKey) -> Reply<Bytes> {
+        match self.router.admin_value(&asked.key, &self.context).await {
+            Some(value) => Reply::Value { flags: 0, cas: None, value: value.into() },
+            None => Reply::Miss,
+        }
     }
 
     /// What came of the next request of a batch.

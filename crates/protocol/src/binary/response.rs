@@ -70,6 +70,20 @@ pub fn compose_hit(echo: Echo, cas: Cas, flags: u32, key: &[u8], value_bytes: us
     out.extend_from_slice(key);
 }
 
+/// Appends the responses to `stat`: one for each line `STAT <name> <value>` of what the text dialect would say, and an empty
+/// one at the end.
+pub fn compose_statistics(echo: Echo, text: &[u8], out: &mut Vec<u8>) {
+    let statistic = |key, value| Response { echo, status: Status::Success, cas: Cas(0), extras: b"", key, value };
+    for line in text.split(|&byte| byte == b'\n') {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let Some(line) = line.strip_prefix(b"STAT ") else { continue };
+        let name_bytes = line.iter().position(|&byte| byte == b' ').unwrap_or(line.len());
+        let value = line.get(name_bytes + 1..).unwrap_or_default();
+        compose_response(&statistic(&line[..name_bytes], value), out);
+    }
+    compose_response(&statistic(b"", b""), out);
+}
+
 /// Reads one response off the front of `buffer`. Allocates nothing.
 pub fn parse_response<'a>(buffer: &'a [u8], limits: &Limits) -> ParsedResponse<'a> {
     if buffer.first().is_some_and(|&magic| magic != RESPONSE_MAGIC) {

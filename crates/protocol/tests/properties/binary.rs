@@ -11,7 +11,7 @@ use lookaside_protocol::{Cas, Direction, KEY_BYTES_MAX, StoreMode};
 use proptest::prelude::*;
 
 const LIMITS: Limits = Limits { value_bytes_max: 100, line_bytes_max: 0 };
-const STATUSES: [u16; 11] = [0, 1, 2, 3, 4, 5, 6, 0x20, 0x21, 0x81, 0x82];
+const STATUSES: [u16; 13] = [0, 1, 2, 3, 4, 5, 6, 0x20, 0x21, 0x81, 0x82, 0x83, 0x86];
 
 /// All that a request may hold, of which its opcode takes what it has room for.
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use lookaside_client::{Listener, Stream};
 use lookaside_protocol::meta::{MetaReply, MetaStatus, MetaVerb};
-use lookaside_protocol::{LeaseToken, Operation, Reply};
+use lookaside_protocol::{Cas, LeaseToken, Operation, Reply, StoreMode};
 use lookaside_router::{Fleet, Identity, Router, Settings, Tally, Tree};
 use lookaside_routing::{Batch, BoxFuture, Context, Failure, Outcome, Outcomes, Route};
 use std::collections::BTreeMap;
@@ -44,10 +44,12 @@ impl FakeRoute {
         }
         let mut values = self.values.lock().unwrap();
         Ok(match operation {
-            Operation::Get { .. } => match values.get(key) {
-                Some(value) => Reply::Value { flags: 0, cas: None, value: value.clone() },
+            Operation::Get { cas } | Operation::GetAndTouch { cas, .. } => match values.get(key) {
+                Some(value) => Reply::Value { flags: 0, cas: cas.then_some(Cas(9)), value: value.clone() },
                 None => Reply::Miss,
             },
+            Operation::Store { mode: StoreMode::Add, .. } if values.contains_key(key) => Reply::NotStored,
+            Operation::Store { mode: StoreMode::Cas(unique), .. } if *unique != Cas(9) => Reply::Exists,
             Operation::LeaseGet => Reply::Lease { token: LeaseToken(4242), flags: 0, stale: None },
             Operation::Store { value, .. } | Operation::LeaseSet { value, .. } => {
                 values.insert(key.clone(), value.clone());
@@ -57,8 +59,17 @@ impl FakeRoute {
                 Some(_) => Reply::Deleted,
                 None => Reply::NotFound,
             },
+            Operation::Arithmetic { delta, .. } => match values.get_mut(key) {
+                Some(value) => {
+                    let number = String::from_utf8_lossy(value).parse::<u64>().expect("a number") + delta;
+                    *value = number.to_string().into();
+                    Reply::Number(number)
+                }
+                None => Reply::NotFound,
+            },
+            Operation::Touch { .. } if values.contains_key(key) => Reply::Touched,
+            Operation::Touch { .. } => Reply::NotFound,
             Operation::Meta(meta) => Reply::Meta(meta_reply(key, meta.verb)),
-            _ => Reply::Ok,
         })
     }
 }

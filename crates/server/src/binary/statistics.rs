@@ -2,10 +2,9 @@
 //!
 //! Which words are understood, and how, is memcached's: some by how they begin, `conns` not at all.
 
-use super::say;
 use crate::Process;
 use lookaside_protocol::Cas;
-use lookaside_protocol::binary::{Echo, Response, Status, compose_error, compose_response};
+use lookaside_protocol::binary::{Echo, Response, Status, compose_error, compose_response, compose_statistics};
 use lookaside_store::Now;
 
 /// Appends the responses to `stat <arguments>`.
@@ -19,18 +18,9 @@ pub(super) fn tell(process: &dyn Process, echo: Echo, arguments: &[u8], now: Now
     let mut told = Vec::new();
     process.stats(known, now, &mut told);
     if known == b"detail dump" {
-        one(echo, b"detailed", &told, out);
-    } else {
-        for line in told.split(|&byte| byte == b'\n') {
-            let line = line.strip_suffix(b"\r").unwrap_or(line);
-            let Some(line) = line.strip_prefix(b"STAT ") else { continue };
-            let name_bytes = line.iter().position(|&byte| byte == b' ').unwrap_or(line.len());
-            one(echo, &line[..name_bytes], line.get(name_bytes + 1..).unwrap_or_default(), out);
-        }
+        let (status, cas, extras) = (Status::Success, Cas(0), &b""[..]);
+        compose_response(&Response { echo, status, cas, extras, key: b"detailed", value: &told }, out);
+        told.clear();
     }
-    say(echo, Status::Success, b"", out);
-}
-
-fn one(echo: Echo, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
-    compose_response(&Response { echo, status: Status::Success, cas: Cas(0), extras: b"", key: name, value }, out);
+    compose_statistics(echo, &told, out);
 }

@@ -1,0 +1,95 @@
+//! The responses of the binary dialect. A request that nobody answered is a temporary failure, said even to a quiet one,
+//! with the reason in the words of the text dialect; a get may be told as a miss, as there.
+
+use super::{Answers, error_line};
+use crate::intake::{AskedKey, Expected};
+use lookaside_protocol::binary::{Echo, Response, Status, compose_error, compose_hit, compose_response, opcode};
+use lookaside_protocol::{Cas, ErrorReply, Reply, StoreMode};
+use lookaside_routing::Outcome;
+
+impl Answers<'_> {
+    /// Says what came of a request.
+    pub fn binary(&mut self, echo: Echo, asked: &AskedKey, expected: &Expected, outcome: Outcome) {
+        match expected {
+            Expected::Item { with_key } => {
+                self.count_item(asked.tallied, &outcome);
+                let key = if *with_key { &asked.key[..] } else { b"" };
+                self.binary_item(echo, asked, key, outcome);
+            }
+            _ => {
+                self.count(asked.tallied, &outcome);
+                self.binary_outcome(echo, asked, expected, outcome);
+            }
+        }
+    }
+
+    fn binary_item(&mut self, echo: Echo, asked: &AskedKey, key: &[u8], outcome: Outcome) {
+        match outcome {
+            Ok(Reply::Value { flags, cas, value }) => {
+                compose_hit(echo, cas.unwrap_or(Cas(0)), flags, key, value.len(), self.out);
+                self.out.extend_from_slice(&value);
+            }
+            Ok(Reply::Miss) => self.binary_miss(echo, key),
+            _ if self.miss_on_get_errors => self.binary_miss(echo, key),
+            failed => self.binary_failure(echo, asked, &failed),
+        }
+    }
+
+    fn binary_miss(&mut self, echo: Echo, key: &[u8]) {
+        if opcode::is_quiet(echo.opcode) {
+            return;
+        }
+        let status = Status::NotFound;
+        let value = if key.is_empty() { status.words().as_bytes() } else { b"" };
+        compose_response(&Response { echo, status, cas: Cas(0), extras: b"", key, value }, self.out);
+    }
+
+    fn binary_outcome(&mut self, echo: Echo, asked: &AskedKey, expected: &Expected, outcome: Outcome) {
+        let number;
+        let (extras, value): (&[u8], &[u8]) = match (&outcome, expected) {
+            (Ok(Reply::Number(n)), Expected::Number { .. }) => {
+                number = n.to_be_bytes();
+                (b"", &number)
+            }
+            (Ok(Reply::Touched), Expected::Touch) => (&[0; 4], b""),
+            (Ok(Reply::Stored), Expected::Store(_)) | (Ok(Reply::Deleted), Expected::Delete) => (b"", b""),
+            (Ok(reply), expected) => {
+                return match refusal(reply, expected) {
+                    Some(status) => compose_error(echo, status, self.out),
+                    None => self.binary_failure(echo, asked, &outcome),
+                };
+            }
+            (Err(_), _) => return self.binary_failure(echo, asked, &outcome),
+        };
+        if !opcode::is_quiet(echo.opcode) {
+            let status = Status::Success;
+            compose_response(&Response { echo, status, cas: Cas(0), extras, key: b"", value }, self.out);
+        }
+    }
+
+    /// What the text dialect would say in its line, without the line's end.
+    fn binary_failure(&mut self, echo: Echo, asked: &AskedKey, outcome: &Outcome) {
+        let (line, status) = (error_line(&asked.key, outcome), Status::TemporaryFailure);
+        let value = line.trim_ascii_end();
+        compose_response(&Response { echo, status, cas: Cas(0), extras: b"", key: b"", value }, self.out);
+    }
+}
+
+/// The status for a reply that is no success, as memcached has it; nothing for one that does not fit.
+fn refusal(reply: &Reply<bytes::Bytes>, expected: &Expected) -> Option<Status> {
+    match (reply, expected) {
+        (Reply::NotStored, Expected::Store(StoreMode::Add)) => Some(Status::Exists),
+        (Reply::NotStored, Expected::Store(StoreMode::Replace)) => Some(Status::NotFound),
+        (Reply::NotStored, Expected::Store(_) | Expected::Number { .. }) => Some(Status::NotStored),
+        (Reply::Exists, Expected::Store(_)) => Some(Status::Exists),
+        (Reply::NotFound, _) => Some(Status::NotFound),
+        (Reply::Error(ErrorReply::Client(why)), Expected::Number { .. }) if why.ends_with(b"non-numeric value") => {
+            Some(Status::NotANumber)
+        }
+        (Reply::Error(ErrorReply::Server(why)), Expected::Store(_)) if why.starts_with(b"object too large") => {
+            Some(Status::TooLarge)
+        }
+        (Reply::Error(ErrorReply::Server(why)), _) if why.starts_with(b"out of memory") => Some(Status::OutOfMemory),
+        _ => None,
+    }
+}

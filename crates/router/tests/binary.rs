@@ -1,0 +1,244 @@
+//! What a client that speaks the binary dialect sends and gets, and what the routing tree is asked for.
+#![allow(missing_docs)]
+
+mod support;
+
+use lookaside_protocol::binary::{
+    BinaryCommand, BinaryOperation, BinaryRequest, Echo, ParsedResponse, Vivify, compose_request, opcode as op,
+    parse_response,
+};
+use lookaside_protocol::text::Limits;
+use lookaside_protocol::{Cas, Direction, Operation, StoreMode};
+use lookaside_router::Settings;
+use std::time::Duration;
+use support::Bench;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
+const LIMITS: Limits = Limits { value_bytes_max: 1 << 20, line_bytes_max: 0 };
+
+fn request(opcode: u8, opaque: u32, command: BinaryCommand<'_>) -> Vec<u8> {
+    let mut out = Vec::new();
+    compose_request(&BinaryRequest { echo: Echo { opcode, opaque }, command }, &mut out);
+    out
+}
+
+fn keyed(opcode: u8, opaque: u32, key: &str, operation: BinaryOperation<'_>) -> Vec<u8> {
+    request(opcode, opaque, BinaryCommand::Keyed { key: key.as_bytes(), operation })
+}
+
+fn get(opcode: u8, opaque: u32, key: &str) -> Vec<u8> {
+    let with_key = matches!(opcode, op::GETK | op::GETKQ);
+    keyed(opcode, opaque, key, BinaryOperation::Get { exptime: None, with_key, with_value: true })
+}
+
+fn store(opcode: u8, opaque: u32, key: &str, mode: StoreMode, value: &str) -> Vec<u8> {
+    keyed(opcode, opaque, key, BinaryOperation::Store { mode, flags: 5, exptime: 0, value: value.as_bytes() })
+}
+
+fn delete(opcode: u8, opaque: u32, key: &str) -> Vec<u8> {
+    keyed(opcode, opaque, key, BinaryOperation::Delete { cas: None })
+}
+
+fn count(opaque: u32, key: &str, initial: Option<u64>) -> Vec<u8> {
+    let vivify = initial.map(|initial| Vivify { initial, exptime: 0 });
+    let operation = BinaryOperation::Arithmetic { direction: Direction::Up, delta: 5, vivify, cas: None };
+    keyed(op::INCREMENT, opaque, key, operation)
+}
+
+fn noop(opaque: u32) -> Vec<u8> {
+    request(op::NOOP, opaque, BinaryCommand::Noop)
+}
+
+/// The responses in a line each, up to the one to the request with this number: opaque, status, key, value.
+async fn told_up_to(client: &mut DuplexStream, last: u32) -> Vec<String> {
+    let (mut bytes, mut lines) = (Vec::new(), Vec::new());
+    loop {
+        match parse_response(&bytes, &LIMITS) {
+            ParsedResponse::Incomplete { .. } => {
+                assert!(
+                    client.read_buf(&mut bytes).await.expect("a pipe does not break") > 0,
+                    "closed behind {lines:?}"
+                );
+            }
+            ParsedResponse::Response { response, consumed } => {
+                let (key, value) = (response.key.escape_ascii(), response.value.escape_ascii());
+                lines.push(format!("{} {:?} {key} {value}", response.echo.opaque, response.status));
+                let is_last = response.echo.opaque == last;
+                bytes.drain(..consumed);
+                if is_last {
+                    assert!(bytes.is_empty(), "more than was asked for");
+                    return lines;
+                }
+            }
+            ParsedResponse::Bad => panic!("no response: {:?}", bytes.escape_ascii().to_string()),
+        }
+    }
+}
+
+fn conversation() -> Vec<u8> {
+    [
+        store(op::SET, 1, "a", StoreMode::Set, "foo"),
+        store(op::SETQ, 2, "b", StoreMode::Set, "bar"),
+        get(op::GETKQ, 3, "a"),
+        get(op::GETQ, 4, "absent"),
+        get(op::GETQ, 5, "b"),
+        get(op::GETK, 6, "absent"),
+        store(op::ADDQ, 7, "a", StoreMode::Add, "x"),
+        store(op::SET, 8, "a", StoreMode::Cas(Cas(1)), "x"),
+        delete(op::DELETEQ, 9, "a"),
+        delete(op::DELETE, 10, "a"),
+        get(op::GETQ, 11, "down:1"),
+        store(op::SETQ, 12, "down:2", StoreMode::Set, "x"),
+        get(op::GET, 13, "two words"),
+        request(0x30, 14, BinaryCommand::Stats { arguments: b"unknown" }),
+        noop(15),
+    ]
+    .concat()
+}
+
+const ANSWERS: [&str; 12] = [
+    "1 Success  ",
+    "3 Success a foo",
+    "5 Success  bar",
+    "6 NotFound absent ",
+    "7 Exists  Data exists for key.",
+    "8 Exists  Data exists for key.",
+    "10 NotFound  Not found",
+    "11 TemporaryFailure  SERVER_ERROR server timed out: key down:1",
+    "12 TemporaryFailure  SERVER_ERROR server timed out: key down:2",
+    "13 InvalidArguments  Invalid arguments",
+    "14 UnknownCommand  Unknown command",
+    "15 Success  ",
+];
+
+#[tokio::test(start_paused = true)]
+async fn a_row_of_requests_is_one_batch_and_the_answers_are_in_order() {
+    let bench = Bench::start(Settings::default());
+    let mut client = bench.connect();
+    client.write_all(&conversation()).await.unwrap();
+    assert_eq!(told_up_to(&mut client, 15).await, ANSWERS);
+    assert_eq!(bench.route.batch_sizes(), [12]);
+    let tally = bench.tally();
+    assert_eq!((tally.get_hits, tally.get_misses, tally.get_failures, tally.delete_hits), (2, 2, 1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_answers_do_not_depend_on_where_the_bytes_are_split() {
+    let bytes = conversation();
+    for split in (1..bytes.len()).step_by(7) {
+        let bench = Bench::start(Settings::default());
+        let mut client = bench.connect();
+        for part in [&bytes[..split], &bytes[split..]] {
+            client.write_all(part).await.unwrap();
+            // Paused time moves on only when everybody waits: the part has been taken in.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(told_up_to(&mut client, 15).await, ANSWERS, "split at {split}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_number_is_made_in_its_place() {
+    let bench = Bench::start(Settings::default());
+    let mut client = bench.connect();
+    let bytes = [count(1, "n", None), count(2, "n", Some(10)), get(op::GET, 3, "n"), count(4, "n", Some(10)), noop(5)];
+    client.write_all(&bytes.concat()).await.unwrap();
+    let number = |n: u8| format!("Success  {}{}", "\\x00".repeat(7), n.escape_ascii());
+    let told = told_up_to(&mut client, 5).await;
+    assert_eq!(told[0], "1 NotFound  Not found");
+    assert_eq!(told[1..4], [format!("2 {}", number(10)), "3 Success  10".into(), format!("4 {}", number(15))]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_text_dialect_has_no_words_for_is_not_carried_out() {
+    let bench = Bench::start(Settings::default());
+    let mut client = bench.connect();
+    let cas = Some(Cas(9));
+    let bytes = [
+        keyed(op::DELETE, 1, "a", BinaryOperation::Delete { cas }),
+        keyed(op::APPEND, 2, "a", BinaryOperation::Extend { mode: StoreMode::Append, cas, value: b"x" }),
+        request(op::SASL_MECHANISMS, 3, BinaryCommand::Mechanisms),
+        noop(4),
+    ];
+    client.write_all(&bytes.concat()).await.unwrap();
+    let answers =
+        ["1 NotSupported  Not supported.", "2 NotSupported  Not supported.", "3 UnknownCommand  Unknown command"];
+    assert_eq!(told_up_to(&mut client, 4).await[..3], answers);
+    assert!(bench.route.batch_sizes().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_exptime_keeps_its_sense_in_the_text_dialect() {
+    let bench = Bench::start(Settings::default());
+    let mut client = bench.connect();
+    for (exptime, asked) in [(60, 60), (0xffff_ffff, i64::from(i32::MAX)), (0, 0)] {
+        let touch = BinaryOperation::Get { exptime: Some(exptime), with_key: false, with_value: false };
+        client.write_all(&keyed(op::TOUCH, 1, "absent", touch)).await.unwrap();
+        assert_eq!(told_up_to(&mut client, 1).await, ["1 NotFound  Not found"]);
+        let batches = bench.route.batches.lock().unwrap();
+        assert_eq!(batches.last().expect("a batch")[0].operation, Operation::Touch { exptime: asked });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_set_that_is_too_large_takes_the_old_value_with_it() {
+    let mut settings = Settings::default();
+    settings.limits.value_bytes_max = 100;
+    let bench = Bench::start(settings);
+    let mut client = bench.connect();
+    let large = "x".repeat(101);
+    let bytes = [
+        store(op::SET, 1, "a", StoreMode::Set, "old"),
+        store(op::SETQ, 2, "a", StoreMode::Set, &large),
+        get(op::GET, 3, "a"),
+    ];
+    client.write_all(&bytes.concat()).await.unwrap();
+    assert_eq!(told_up_to(&mut client, 3).await, ["1 Success  ", "2 TooLarge  Too large.", "3 NotFound  Not found"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_router_answers_for_itself() {
+    let bench = Bench::start(Settings::default());
+    let mut client = bench.connect();
+    let bytes = [
+        request(op::VERSION, 1, BinaryCommand::Version),
+        get(op::GET, 2, "__mcrouter__.hostid"),
+        request(op::FLUSH, 3, BinaryCommand::FlushAll { delay_s: 0 }),
+        request(op::STAT, 4, BinaryCommand::Stats { arguments: b"" }),
+        noop(5),
+    ];
+    client.write_all(&bytes.concat()).await.unwrap();
+    let told = told_up_to(&mut client, 5).await;
+    assert!(told[0].starts_with("1 Success  lookaside-router "), "{}", told[0]);
+    assert_eq!(told[1], "2 Success  7");
+    assert!(told[2].starts_with("3 NotSupported  "), "{}", told[2]);
+    assert!(told.contains(&"4 Success pid 7".to_string()) && told.contains(&"4 Success  ".to_string()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn quit_and_nonsense_end_the_connection() {
+    for (last, answer_bytes) in [
+        (request(op::QUIT, 1, BinaryCommand::Quit), 24),
+        (request(op::QUITQ, 1, BinaryCommand::Quit), 0),
+        (b"version\r\n".to_vec(), 0),
+    ] {
+        let bench = Bench::start(Settings::default());
+        let mut client = bench.connect();
+        client.write_all(&[noop(0), last, noop(2)].concat()).await.unwrap();
+        let mut rest = Vec::new();
+        client.read_to_end(&mut rest).await.unwrap();
+        assert_eq!(rest.len(), 24 + answer_bytes, "the noop's answer, and the last one's");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_get_is_a_miss_when_asked_for() {
+    let bench = Bench::start(Settings { miss_on_get_errors: true, ..Settings::default() });
+    let mut client = bench.connect();
+    let bytes =
+        [get(op::GETQ, 1, "down:1"), get(op::GET, 2, "down:1"), store(op::SET, 3, "down:1", StoreMode::Set, "x")];
+    client.write_all(&bytes.concat()).await.unwrap();
+    let told = told_up_to(&mut client, 3).await;
+    assert_eq!(told[0], "2 NotFound  Not found");
+    assert!(told[1].starts_with("3 TemporaryFailure"), "{}", told[1]);
+}
