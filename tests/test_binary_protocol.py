@@ -97,6 +97,25 @@ def test_who_watches_sees_what_is_asked(server, binary):
     assert binary.stats("detail dump")[address]["detailed"].startswith(b"PREFIX p get 2 hit 1 set 1 del 1\r\n")
 
 
+def test_a_router_takes_the_binary_dialect_for_servers_of_the_text_dialect(cluster):
+    client, text = bmemcached.Client((f"127.0.0.1:{cluster.port}",), socket_timeout=10), connect(cluster.port)
+    values = {f"key{n}": f"value {n}" for n in range(300)}
+    assert not client.set_multi(values) and client.get_multi([*values, "absent"]) == values
+    assert text.get("key7") == b"value 7" and sorted(server_items(cluster)) != [0, 300], "keys are on both servers"
+    value, unique = client.gets("key7")
+    assert client.cas("key7", "new", unique) and not client.cas("key7", "x", unique)
+    assert client.incr("n", 5, default=10) == 10 and client.incr("n", 5, default=10) == 15
+    assert not client.add("key7", "x") and client.delete("key7") and client.get("key7") is None
+    assert client.stats()[f"127.0.0.1:{cluster.port}"]["num_servers"] == b"3"
+    client.disconnect_all()
+    text.close()
+
+
+def server_items(cluster) -> list[int]:
+    """How many items each server has."""
+    return [int(statistics(server.port)["curr_items"]) for server in cluster.servers]
+
+
 @pytest.fixture
 def guarded(tmp_path):
     """A server that asks for passwords: one plain, one as `htpasswd -nB` prints it ("secret", cost 4)."""
