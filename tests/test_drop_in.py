@@ -77,3 +77,16 @@ def test_a_promise_of_safety_is_not_broken_in_silence(tmp_path):
         command = [PROGRAMS / "lookaside-server", "-p", str(free_port()), *promise]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=20)
         assert ended.returncode == 1 and promise[0] in ended.stderr, ended.stderr
+
+
+def test_the_log_tells_more_when_asked(tmp_path):
+    server = Server("server", tmp_path)
+    try:
+        assert "a connection comes" not in server.log()
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+            connection.sendall(b"verbosity 1\r\n")
+            assert connection.recv(100) == b"OK\r\n"
+        assert answers(server.port)
+        eventually(lambda: "a connection goes: normal" in server.log(), "connections are told of")
+    finally:
+        server.stop()

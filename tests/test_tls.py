@@ -1,5 +1,7 @@
 """TLS: what is said plain is said the same way encrypted, certificates are asked for and read anew."""
 
+import contextlib
+import random
 import signal
 import socket
 import ssl
@@ -136,15 +138,16 @@ def test_records_that_arrive_in_pieces(server):
 
 
 def test_a_client_that_never_reads_harms_nobody_and_gets_all_in_the_end(server):
-    value = b"v" * 500_000
+    # Larger than the room there is in the socket when it becomes writable: what is left of a reply must be kept.
+    value = b"v" * 1_000_000
     assert connect(server.plain_port).set("large", value)
     with server.connect() as greedy:
-        for _ in range(60):
+        for _ in range(40):
             greedy.sendall(b"get large\r\n")
         assert connect(server.plain_port).get("large") == value
         received = 0
-        reply_bytes = len(b"VALUE large 0 500000\r\n") + len(value) + len(b"\r\nEND\r\n")
-        while received < 60 * reply_bytes:
+        reply_bytes = len(b"VALUE large 0 1000000\r\n") + len(value) + len(b"\r\nEND\r\n")
+        while received < 40 * reply_bytes:
             piece = greedy.recv(1 << 20)
             assert piece, received
             received += len(piece)
@@ -272,3 +275,45 @@ def test_a_server_that_cannot_keep_its_word_does_not_start(tmp_path, options, co
     command = [PROGRAMS / "lookaside-server", "-Z", "-p", str(free_port()), "-o", options.format(tmp_path)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=20)
     assert ended.returncode == 1 and complaint in ended.stderr, ended.stderr
+
+
+def test_junk_and_handshakes_that_break_off_harm_nobody(server):
+    chance = random.Random(7)
+    hello = client_hello(server)
+    for _ in range(100):
+        cut = bytearray(hello[: chance.randrange(1, len(hello) + 1)])
+        for _ in range(chance.randrange(4)):
+            cut[chance.randrange(len(cut))] = chance.randrange(256)
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+            connection.sendall(bytes(cut) + chance.randbytes(chance.randrange(3) * 1000))
+            if chance.random() < 0.5:
+                connection.shutdown(socket.SHUT_WR)
+    assert serves(server, server.authority.context())
+    eventually(lambda: server.statistic("curr_connections") == 1, "all of them are gone")
+
+
+def client_hello(server: TlsServer) -> bytes:
+    """The first bytes of a handshake."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = server.authority.context().wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        tls.do_handshake()
+    return outgoing.read()
+
+
+def test_a_watcher_through_tls(server):
+    with server.connect() as watcher:
+        watcher.sendall(b"watch mutations\r\n")
+        assert watcher.recv(100) == b"OK\r\n"
+        client = connect(server.plain_port)
+
+        def seen() -> bool:
+            client.set("key", b"value")
+            watcher.settimeout(0.05)
+            try:
+                return b"type=item_store key=key" in watcher.recv(65536)
+            except TimeoutError:
+                return False
+
+        eventually(seen, "a line comes")
+    eventually(lambda: server.statistic("log_watchers") == 0, "its end is seen")

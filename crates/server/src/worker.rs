@@ -244,6 +244,7 @@ impl<'s> Worker<'s> {
     /// `reason` is memcached's word for why it ends.
     fn close(&mut self, index: usize, reason: &str) {
         if let Some(connection) = self.connections.slots[index].as_mut() {
+            tracing::debug!(descriptor = connection.socket.as_raw_fd(), "a connection goes: {reason}");
             if self.desk.attention.is_given_to(kind::CONNECTIONS) {
                 tell_connection(self.service.attention, connection, "conn_close", reason, self.now);
             }
@@ -284,6 +285,7 @@ impl<'s> Worker<'s> {
             let index = self.connections.insert(Connection::new(socket, tls));
             let connection = self.connections.slots[index].as_ref().expect("just put there");
             self.daemon.roster.note(connection.socket.as_raw_fd(), self.uptime_s, State::Read);
+            tracing::debug!(descriptor = connection.socket.as_raw_fd(), "a connection comes");
             if self.desk.attention.is_given_to(kind::CONNECTIONS) {
                 tell_connection(&self.desk.attention, connection, "conn_new", "", self.now);
             }
