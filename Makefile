@@ -3,11 +3,12 @@
 CARGO ?= cargo
 PYTHON := .venv/bin/python
 SEEDS ?= 300
+SCHEDULES ?= 300
 FUZZ_SECONDS ?= 60
 # A folder with the program `peers` and the load generator's source `loadgen/`.
 TOOLS ?= ../shared/tools
 
-.PHONY: help up test install build lint unit simulate end-to-end differential fuzz bench soak clean
+.PHONY: help up test install build lint unit schedules simulate end-to-end differential fuzz bench soak clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -16,7 +17,7 @@ up: ## a whole region on this machine, with a demo application; Ctrl-C stops it 
 	$(CARGO) build --release --workspace --bins
 	target/release/lookaside up $(or $(UP),--demo)
 
-test: install lint unit simulate end-to-end ## everything that must pass before a change lands
+test: install lint unit schedules simulate end-to-end ## everything that must pass before a change lands
 
 install: ## what the tests need: Debian packages, Python packages in .venv
 	tests/install
@@ -34,6 +35,10 @@ lint: ## format, lints as errors, and the arrows of ARCHITECTURE.md against the 
 unit: ## unit, property and integration tests of every crate
 	$(CARGO) test --workspace --locked
 
+schedules: ## SCHEDULES interleavings of a few threads on one store, for each scene (shuttle)
+	SCHEDULES=$(SCHEDULES) RUSTFLAGS="$(RUSTFLAGS) --cfg shuttle" CARGO_TARGET_DIR=target/shuttle \
+		$(CARGO) test --locked --package lookaside-store --test schedules
+
 simulate: build ## SEEDS whole regions under a seeded clock and network
 	target/debug/lookaside simulate --seeds $(SEEDS)
 
@@ -46,6 +51,7 @@ differential: build ## the same conversations with memcached 1.6.45 (fetched by 
 soak: ## many more simulated regions than `make test` has time for
 	$(CARGO) build --release --package lookaside
 	target/release/lookaside simulate --seeds 20000
+	$(MAKE) schedules SCHEDULES=20000
 
 fuzz: ## every fuzz target for FUZZ_SECONDS (needs a nightly toolchain and cargo-fuzz)
 	crates/protocol/fuzz/run $(FUZZ_SECONDS)

@@ -6,9 +6,10 @@
 //! are estimates.
 
 use crate::Now;
-use crate::memory::{Memory, handle, lock};
+use crate::memory::{Memory, handle};
 use crate::record::{Header, State};
 use crate::slab::Class;
+use crate::sync::lock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// So many chunks of a class are looked at.

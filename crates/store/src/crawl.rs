@@ -11,8 +11,9 @@
 //!
 //! A walk over a sample of one in N chooses by tags, which lie in the index: the items of others are not touched.
 
-use crate::memory::{Memory, lock};
+use crate::memory::Memory;
 use crate::stripe::Locked;
+use crate::sync::lock;
 use crate::{Expiry, ItemView, Now};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};

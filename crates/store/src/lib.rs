@@ -70,6 +70,7 @@ mod state;
 mod statistics;
 mod stripe;
 mod superblock;
+mod sync;
 mod terms;
 mod time;
 mod transient;
@@ -91,11 +92,11 @@ pub use warm_restart::{Forgotten, RegionError, RegionName, Saved, Start, WhyEmpt
 
 use geometry::Geometry;
 use lookaside_protocol::{Direction, LeaseToken, StoreMode};
-use memory::{Memory, lock};
+use memory::Memory;
 use region::Region;
-use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 use stripe::{Lane, Locked, Stripe};
+use sync::{Mutex, lock};
 use warm_restart::Kept;
 
 /// One tick clears pages of so many bytes at most.
@@ -297,6 +298,11 @@ impl Store {
     /// Walks through all memory and panics if it is not whole. For tests; no other call may be under way.
     pub fn audit(&self) {
         self.memory.audit();
+    }
+
+    /// From now on whatever writes to the memory that items and index lie in ends the process. For tests of what does not.
+    pub fn make_read_only(&self) -> std::io::Result<()> {
+        self.memory.region.make_read_only()
     }
 
     #[inline]

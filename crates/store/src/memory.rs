@@ -24,8 +24,9 @@ use crate::region::Region;
 use crate::slab::{Class, PageRecord};
 use crate::state::{PagesTaken, StateReader, StateWriter};
 use crate::stripe::{Lane, Stripe};
+use crate::sync::{Mutex, lock, meet};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{OnceLock, TryLockError};
 
 /// A limit that leaves fewer pages than this is refused.
 const LOWERED_PAGES_MIN: usize = 64;
@@ -121,6 +122,7 @@ impl Memory {
 
     /// Where a chunk would begin. A hint: nothing is locked, so it may be out of date.
     pub fn guess_at(&self, handle: Handle) -> Option<usize> {
+        meet();
         let page = page_of(handle) as usize;
         let chunk_bytes = self.page_chunk_bytes.get(page)?.load(Relaxed) as usize;
         Some((page << self.page_shift) + chunk_of(handle) * chunk_bytes)
@@ -128,6 +130,7 @@ impl Memory {
 
     /// The class of the page that a handle names, if it has one: for handles that may be out of date.
     pub fn class_if_any(&self, handle: Handle) -> Option<usize> {
+        meet();
         let kind = usize::from(self.page_kinds.get(page_of(handle) as usize)?.load(Relaxed));
         (kind < self.classes.len()).then_some(kind)
     }
@@ -257,9 +260,4 @@ pub(crate) fn chunk_of(handle: Handle) -> usize {
 
 pub(crate) fn handle(page: u32, chunk: usize) -> Handle {
     Handle(page << CHUNK_BITS | chunk as u32)
-}
-
-/// A closure that panics while it is shown an item leaves the store whole: all changes are made before it runs.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

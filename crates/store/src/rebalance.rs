@@ -12,11 +12,12 @@
 //! store that evicts, so that no single one pays for it; only a class that has no page at all waits for one.
 
 use crate::geometry::Geometry;
-use crate::memory::{Memory, handle, lock};
+use crate::memory::{Memory, handle};
 use crate::record::{Handle, Header, State, Usage};
 use crate::slab::Class;
 use crate::state::{StateReader, StateWriter};
 use crate::stripe::{NoRoom, Stripe};
+use crate::sync::lock;
 use crate::{Now, PageMove};
 use std::sync::TryLockError;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};

@@ -21,6 +21,7 @@
 
 use crate::marks::Marks;
 use crate::memory::Memory;
+use crate::sync::meet;
 use crate::{Expiry, Now};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -233,6 +234,7 @@ pub(crate) fn seconds(now: Now) -> u32 {
 /// Headers and what they describe. Fields are read and written under the lock of the item's stripe, but for the usage.
 impl Memory {
     pub fn usage(&self, handle: Handle) -> Usage {
+        meet();
         Usage(self.region.word(self.at(handle) + 12).load(Relaxed))
     }
 
@@ -247,6 +249,7 @@ impl Memory {
 
     /// Changes the usage unless somebody else just did.
     pub fn exchange_usage(&self, handle: Handle, old: Usage, new: Usage) -> bool {
+        meet();
         self.region.word(self.at(handle) + 12).compare_exchange(old.0, new.0, Relaxed, Relaxed).is_ok()
     }
 

@@ -143,6 +143,15 @@ impl Region {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.as_ptr().add(at), bytes.len()) }
     }
 
+    /// From now on any write to the mapping ends the process.
+    pub fn make_read_only(&self) -> std::io::Result<()> {
+        // SAFETY: the range is this mapping. Reads go on as before; a write is caught by the processor.
+        match unsafe { libc::mprotect(self.base.as_ptr().cast(), self.bytes, libc::PROT_READ) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    }
+
     /// Asks the processor to fetch the cache line at byte `at`. A hint: an `at` out of bounds does nothing.
     #[inline]
     pub fn prefetch(&self, at: usize) {

@@ -7,10 +7,11 @@
 //!
 //! Whom to evict when nothing is free: `eviction.rs`. Which class deserves a page more: `rebalance.rs`.
 
-use crate::memory::{Memory, chunk_of, handle, lock, page_of};
+use crate::memory::{Memory, chunk_of, handle, page_of};
 use crate::record::{Handle, State, Usage};
 use crate::state::{PagesTaken, StateReader, StateWriter};
 use crate::stripe::{NoRoom, Stripe};
+use crate::sync::lock;
 use crate::{Now, rebalance};
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering::Relaxed};
 

@@ -17,8 +17,9 @@
 
 use crate::Now;
 use crate::geometry::Geometry;
-use crate::memory::{Memory, lock};
+use crate::memory::Memory;
 use crate::stripe::Stripe;
+use crate::sync::lock;
 
 /// The parts that there is one of.
 const FIXED_WORDS: usize = 8;

@@ -18,15 +18,15 @@ use crate::hold_off::HoldOffTable;
 use crate::index::SlotAt;
 use crate::lease::{LeaseTable, TokenSource};
 use crate::marks::Marks;
-use crate::memory::{Memory, lock};
+use crate::memory::Memory;
 use crate::record::{
     self, CHAIN_BYTES, EXTENSION_BYTES, FLAGS_BYTES, HEADER_BYTES, Handle, Header, Parts, State, Usage,
 };
 use crate::state::{StateReader, StateWriter};
+use crate::sync::{Mutex, MutexGuard, lock};
 use crate::transient::Wheel;
 use crate::{Expiry, HashedKey, Now, Options, Statistics};
 use lookaside_protocol::Cas;
-use std::sync::{Mutex, MutexGuard};
 
 /// Of the memory, one part in this many holds leases: about one per 6 KiB.
 const LEASE_SHARE: usize = 256;

@@ -14,10 +14,11 @@
 //! [`crate::Store::tick`].
 
 use crate::geometry::TIMER_BLOCK_BYTES;
-use crate::memory::{Memory, lock};
+use crate::memory::Memory;
 use crate::record::{HEADER_BYTES, Handle, State, seconds};
 use crate::state::{StateReader, StateWriter};
 use crate::stripe::{Locked, Stripe};
+use crate::sync::lock;
 use crate::{Expiry, Now};
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -136,7 +136,7 @@ fn a_page_that_the_index_has_been_brought_goes_to_the_pool() {
     let scratch = Scratch::new();
     scratch.fill();
     let (store, _) = scratch.attach();
-    let brought = store.memory.seize_page(None, &mut crate::memory::lock(&store.memory.stripes[0].0), NOW);
+    let brought = store.memory.seize_page(None, &mut crate::sync::lock(&store.memory.stripes[0].0), NOW);
     assert!(brought.is_ok());
     let (items, memory_bytes) = (store.statistics().items, store.statistics().memory_bytes);
     store.save(NOW).expect("it can be saved");
