@@ -13,11 +13,11 @@
 
 use crate::memory::Memory;
 use crate::stripe::Locked;
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 use crate::{Expiry, ItemView, Now};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 /// So many walks can be under way.
 const CRAWLS_MAX: usize = 16;

@@ -17,7 +17,7 @@ use crate::record::{Handle, Header, State, Usage};
 use crate::slab::Class;
 use crate::state::{StateReader, StateWriter};
 use crate::stripe::{NoRoom, Stripe};
-use crate::sync::lock;
+use crate::sync::{give_way, lock};
 use crate::{Now, PageMove};
 use std::sync::TryLockError;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -32,8 +32,8 @@ const AGE_SHARE: f64 = 1.0 / 16.0;
 const STEP_CHUNKS: usize = 64;
 /// A page that cannot be cleared in so many rounds stays where it is: somebody is at work on its items.
 const ROUNDS_MAX: usize = 4;
-/// So many pages are tried for a class that has none.
-const SEIZURES_MAX: usize = 16;
+/// So many rounds through pages are made for a class that has none: enough for sixteen pages that stay where they are.
+const SEIZURE_ROUNDS_MAX: usize = 80;
 
 /// What a class publishes about itself.
 pub(crate) struct Age {
@@ -201,18 +201,27 @@ impl Memory {
     }
 
     /// Brings a page to a class that cannot go on without one, or to the index.
+    ///
+    /// Several threads may be here, each with a stripe whose items the others cannot touch. So each goes through the page
+    /// under way once, whoever needs it, and lets the others do so before it looks again.
     pub fn seize_page(&self, to: Option<usize>, own: &mut Stripe, now: Now) -> Result<(), NoRoom> {
-        let mut mover = lock(&self.mover);
-        let target = to.map_or(Target::Index, Target::Class);
-        for attempt in 0..SEIZURES_MAX {
+        let (target, mut choice) = (to.map_or(Target::Index, Target::Class), 0);
+        for round in 0..SEIZURE_ROUNDS_MAX {
+            if round > 0 {
+                give_way();
+            }
+            let mut mover = lock(&self.mover);
             if mover.current.is_none() {
-                let from = self.oldest(to, attempt / 4, now).ok_or(NoRoom)?;
-                if !self.start(&mut mover, from, target, attempt) {
+                let from = self.oldest(to, choice / 4, now).ok_or(NoRoom)?;
+                let has_begun = self.start(&mut mover, from, target, choice);
+                choice += 1;
+                if !has_begun {
                     continue;
                 }
             }
-            let is_ours = mover.current.as_ref().is_some_and(|current| current.to == target);
-            if self.step(&mut mover, usize::MAX, own, now) == Progress::Moved && is_ours {
+            let Some(current) = &mover.current else { continue };
+            let (is_ours, chunks) = (current.to == target, self.geometry.chunks_per_page(current.from));
+            if self.step(&mut mover, chunks, own, now) == Progress::Moved && is_ours {
                 return Ok(());
             }
         }
@@ -304,12 +313,14 @@ impl Memory {
         (own < (1.0 - YOUNGER_BY) * sum / f64::from(count)).then_some(oldest)
     }
 
-    /// The class with the greatest age, without the given one and `skip` that are older still.
+    /// The class with the greatest age, without the given one and `skip` that are older still. Among equals, as in a store that
+    /// was filled within a second, the one with most pages: else they would take the same page from each other.
     fn oldest(&self, without: Option<usize>, skip: usize, now: Now) -> Option<usize> {
         let ages = self.item_ages().filter(|&(class, _)| Some(class) != without);
-        let mut ages: Vec<_> = ages.filter_map(|(class, age)| Some((class, age.weighted(now)?))).collect();
-        ages.sort_by(|one, other| other.1.total_cmp(&one.1));
-        ages.get(skip % ages.len().max(1)).map(|&(class, _)| class)
+        let ages = ages.filter_map(|(class, age)| Some((age.weighted(now)?, age.pages.load(Relaxed), class)));
+        let mut ages: Vec<_> = ages.collect();
+        ages.sort_by(|one, other| other.0.total_cmp(&one.0).then(other.1.cmp(&one.1)));
+        ages.get(skip % ages.len().max(1)).map(|&(_, _, class)| class)
     }
 
     /// The ages of the classes that hold items.

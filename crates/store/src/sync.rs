@@ -14,6 +14,14 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Lets threads go on that hold what this one has tried for in vain.
+pub(crate) fn give_way() {
+    #[cfg(not(shuttle))]
+    std::thread::yield_now();
+    #[cfg(shuttle)]
+    shuttle::thread::yield_now();
+}
+
 /// What comes next looks at, or changes, what no lock of the caller guards: another thread may come in between.
 #[inline(always)]
 pub(crate) fn meet() {

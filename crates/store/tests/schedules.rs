@@ -9,7 +9,7 @@
 #![cfg(shuttle)]
 
 use lookaside_protocol::{Direction, StoreMode};
-use lookaside_store::{Expiry, HashedKey, LeaseGet, NewItem, Now, Options, Store};
+use lookaside_store::{Expiry, HashedKey, LeaseGet, NewItem, Now, Options, Store, StoreOutcome};
 use shuttle::sync::Arc;
 use shuttle::sync::atomic::{AtomicU64, Ordering};
 use shuttle::thread;
@@ -53,7 +53,8 @@ fn value(number: u64, value_bytes: usize) -> Vec<u8> {
 
 fn set(store: &Store, number: u64, value_bytes: usize, now: Now) {
     let item = NewItem { flags: 0, expiry: Expiry::Never, value: &value(number, value_bytes) };
-    store.store(HashedKey::new(name(number).as_bytes()), StoreMode::Set, &item, now);
+    let outcome = store.store(HashedKey::new(name(number).as_bytes()), StoreMode::Set, &item, now);
+    assert!(matches!(outcome, StoreOutcome::Stored(_)), "{outcome:?}");
 }
 
 fn look(store: &Store, number: u64, now: Now) {
@@ -145,6 +146,19 @@ fn pages_move_while_their_items_are_used() {
             })
         };
         crowd(store, vec![part(1_000), part(2_000)]);
+    });
+}
+
+/// Each thread needs a page for a size that has none, and holds a stripe whose items the others cannot move: all get theirs.
+#[test]
+fn all_find_room_who_look_for_it_at_once() {
+    explore(|| {
+        let store = store(|_| {});
+        fill(&store, 250, LARGE);
+        let part = |from: u64, value_bytes: usize| -> Box<dyn FnOnce(&Store) + Send> {
+            Box::new(move |store| (from..from + 2).for_each(|number| set(store, number, value_bytes, NOW)))
+        };
+        crowd(store, vec![part(1_000, 100), part(2_000, 200), part(3_000, 300), part(4_000, 500)]);
     });
 }
 
