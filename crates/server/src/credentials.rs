@@ -11,12 +11,14 @@
 //!
 //! A bcrypt hash is slow on purpose, and the thread that verifies one serves other clients too. So:
 //!
-//! * a hash dearer than [`COST_MAX`] (some 60 ms) is refused when the file is read;
+//! * a hash dearer than [`COST_MAX`] (some 90 ms) is refused when the file is read;
 //! * a password that was right once is kept as a digest too, and costs nothing from then on: a client that comes back
 //!   never waits behind one that guesses;
 //! * slow verifications are rationed for the whole process: [`SLOW_BURST`] at once, then one in [`SLOW_INTERVAL_MS`].
-//!   Beyond that the answer is [`Verdict::TryLater`]. One who guesses costs an eighth of one thread, and has two guesses
-//!   a second.
+//!   Beyond that the answer is [`Verdict::TryLater`]. One who guesses costs a fifth of one thread, and has two guesses
+//!   a second;
+//! * of one user one password is verified at a time, so that the many connections of an application that starts verify
+//!   once. Only who has drawn a ration waits for that.
 //!
 //! Absent: telling unknown users from wrong passwords, in words. By the time of an answer it can be told: the name of a
 //! user is no secret here.
@@ -24,7 +26,7 @@
 use lookaside_store::Now;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use subtle::ConstantTimeEq;
 
 /// How many users a file may have (memcached: 8).
@@ -53,7 +55,7 @@ pub struct Credentials {
     path: PathBuf,
     /// Makes the digests worthless outside of this process.
     key: [u8; 32],
-    users: RwLock<Vec<User>>,
+    users: RwLock<Arc<Vec<User>>>,
     ration: Mutex<Ration>,
 }
 
@@ -64,7 +66,15 @@ struct User {
 
 enum Secret {
     Plain(PasswordDigest),
-    Bcrypt { hash: String, right_once: Mutex<Option<PasswordDigest>> },
+    Bcrypt(BcryptSecret),
+}
+
+struct BcryptSecret {
+    hash: String,
+    /// The password, once somebody has known it. Never locked for long.
+    right_once: Mutex<Option<PasswordDigest>>,
+    /// Held by who verifies.
+    turn: Mutex<()>,
 }
 
 /// A password under the process's key.
@@ -144,7 +154,7 @@ impl std::fmt::Display for CredentialsError {
 impl Credentials {
     /// The users of the file at `path`. `key` is random, another in each process.
     pub fn read(path: &Path, key: [u8; 32]) -> Result<Credentials, CredentialsError> {
-        let users = RwLock::new(read_users(path, &key)?);
+        let users = RwLock::new(Arc::new(read_users(path, &key)?));
         let ration = Mutex::new(Ration { left: SLOW_BURST, refilled_ms: 0 });
         Ok(Credentials { path: path.to_owned(), key, users, ration })
     }
@@ -152,46 +162,65 @@ impl Credentials {
     /// Reads the file anew. If that fails, all stays as it was. Who is in stays in.
     pub fn reload(&self) -> Result<(), CredentialsError> {
         let users = read_users(&self.path, &self.key)?;
-        *self.users.write().unwrap_or_else(PoisonError::into_inner) = users;
+        *self.users.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(users);
         Ok(())
     }
 
     /// How many users there are.
     pub fn users_count(&self) -> usize {
-        self.users.read().unwrap_or_else(PoisonError::into_inner).len()
+        self.users().len()
     }
 
-    /// Whether this is a user with its password. Takes some 60 ms at most, and that only as often as the head of this
+    fn users(&self) -> Arc<Vec<User>> {
+        self.users.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn ration(&self) -> MutexGuard<'_, Ration> {
+        self.ration.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this is a user with its password. Takes some 90 ms at most, and that only as often as the head of this
     /// file says.
     pub fn verify(&self, name: &[u8], password: &[u8], now: Now) -> Verdict {
         if password.len() > WORD_BYTES_MAX {
             return Verdict::Wrong;
         }
-        let users = self.users.read().unwrap_or_else(PoisonError::into_inner);
+        let users = self.users();
         let Some(user) = users.iter().find(|user| user.name == name) else { return Verdict::Wrong };
         let digest = digest(&self.key, name, password);
         match &user.secret {
             Secret::Plain(right) if is_same(right, &digest) => Verdict::Right,
             Secret::Plain(_) => Verdict::Wrong,
-            Secret::Bcrypt { hash, right_once } => {
-                let mut right_once = right_once.lock().unwrap_or_else(PoisonError::into_inner);
-                if right_once.as_ref().is_some_and(|right| is_same(right, &digest)) {
-                    return Verdict::Right;
-                }
-                // From here on the lock is held for as long as bcrypt takes, so that many clients of one user that
-                // come at once verify once, not each for itself.
-                if !self.ration.lock().unwrap_or_else(PoisonError::into_inner).take(now) {
-                    return Verdict::TryLater;
-                }
-                match password.len() < BCRYPT_BYTES_MAX && bcrypt::verify(password, hash).unwrap_or(false) {
-                    true => {
-                        *right_once = Some(digest);
-                        Verdict::Right
-                    }
-                    false => Verdict::Wrong,
-                }
-            }
+            Secret::Bcrypt(secret) => self.verify_slowly(secret, password, digest, now),
         }
+    }
+
+    fn verify_slowly(&self, secret: &BcryptSecret, password: &[u8], digest: PasswordDigest, now: Now) -> Verdict {
+        if secret.was_right_once(&digest) {
+            return Verdict::Right;
+        }
+        if !self.ration().take(now) {
+            return Verdict::TryLater;
+        }
+        let _turn = secret.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        if secret.was_right_once(&digest) {
+            self.ration().give_back();
+            return Verdict::Right;
+        }
+        match password.len() < BCRYPT_BYTES_MAX && bcrypt::verify(password, &secret.hash).unwrap_or(false) {
+            true => {
+                *secret.right_once.lock().unwrap_or_else(PoisonError::into_inner) = Some(digest);
+                Verdict::Right
+            }
+            false => Verdict::Wrong,
+        }
+    }
+}
+
+impl BcryptSecret {
+    fn was_right_once(&self, digest: &PasswordDigest) -> bool {
+        let right_once = self.right_once.lock().unwrap_or_else(PoisonError::into_inner);
+        right_once.as_ref().is_some_and(|right| is_same(right, digest))
     }
 }
 
@@ -206,6 +235,11 @@ impl Ration {
         let is_left = self.left > 0;
         self.left -= u64::from(is_left);
         is_left
+    }
+
+    /// One was taken and not needed.
+    fn give_back(&mut self) {
+        self.left = (self.left + 1).min(SLOW_BURST);
     }
 }
 
@@ -250,7 +284,10 @@ fn read_user(line: &[u8], key: &[u8; 32]) -> Result<User, &'static str> {
         return Err("the user or the password is longer than 256 bytes");
     }
     let secret = match std::str::from_utf8(password).ok().filter(|text| is_hash(text)) {
-        Some(hash) => Secret::Bcrypt { hash: accepted_hash(hash)?, right_once: Mutex::new(None) },
+        Some(hash) => {
+            let (hash, right_once, turn) = (accepted_hash(hash)?, Mutex::new(None), Mutex::new(()));
+            Secret::Bcrypt(BcryptSecret { hash, right_once, turn })
+        }
         None => Secret::Plain(digest(key, name, password)),
     };
     Ok(User { name: name.to_vec(), secret })
@@ -339,6 +376,39 @@ mod tests {
         let later = Now { unix_ms: NOW.unix_ms + SLOW_INTERVAL_MS };
         assert_eq!(credentials.verify(b"bob", b"secret", later), Verdict::Right);
         assert_eq!(credentials.verify(b"bob", b"guess", later), Verdict::TryLater);
+    }
+
+    /// The turn is held here, as by a thread in the middle of a guess. Who waited for it would never come back.
+    #[test]
+    fn nobody_who_was_right_waits_for_one_who_guesses() {
+        let (credentials, _file) = read(&format!("ada:{}\n", cheap_hash("secret"))).expect("a user");
+        assert_eq!(credentials.verify(b"ada", b"secret", NOW), Verdict::Right);
+        let users = credentials.users();
+        let Secret::Bcrypt(secret) = &users[0].secret else { panic!("a hash") };
+        let turn = secret.turn.lock().expect("free");
+        std::thread::scope(|scope| {
+            let (say, said) = std::sync::mpsc::channel();
+            let (credentials, say_guess) = (&credentials, say.clone());
+            scope.spawn(move || say.send(credentials.verify(b"ada", b"secret", NOW)));
+            let first = said.recv_timeout(std::time::Duration::from_secs(10));
+            scope.spawn(move || say_guess.send(credentials.verify(b"ada", b"guess", NOW)));
+            drop(turn);
+            assert_eq!((first, said.recv()), (Ok(Verdict::Right), Ok(Verdict::Wrong)));
+        });
+    }
+
+    /// An application that starts with many connections verifies once.
+    #[test]
+    fn who_waited_for_the_turn_gives_the_ration_back() {
+        let (credentials, _file) = read(&format!("ada:{}\n", cheap_hash("secret"))).expect("a user");
+        std::thread::scope(|scope| {
+            let verify = || scope.spawn(|| credentials.verify(b"ada", b"secret", NOW));
+            let threads: Vec<_> = (0..SLOW_BURST).map(|_| verify()).collect();
+            for thread in threads {
+                assert_eq!(thread.join().expect("no panic"), Verdict::Right);
+            }
+        });
+        assert_eq!(credentials.ration().left, SLOW_BURST - 1);
     }
 
     #[test]
