@@ -20,7 +20,9 @@ def names(port: int, request: bytes) -> list[str]:
     return list(dict.fromkeys(told))
 
 
-@pytest.mark.parametrize("request_line", [b"stats", b"stats settings", b"stats items", b"stats slabs", b"stats sizes"])
+@pytest.mark.parametrize(
+    "request_line", [b"stats", b"stats settings", b"stats items", b"stats slabs", b"stats sizes", b"stats conns"]
+)
 def test_every_name_is_told_in_order(pair, request_line):  # noqa: F811
     for port in (pair.memcached_port, pair.ours.port):
         assert exchange(port, b"set counted 0 0 1\r\nx\r\n", random.Random(0)) == b"STORED\r\n"
