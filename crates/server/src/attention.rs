@@ -132,7 +132,9 @@ impl Attention {
     }
 
     /// From now on the commands of this connection are executed; `None` for those that came without one.
+    /// What the one before wanted and did not live to get is no wish of this one.
     pub(crate) fn turn_to(&self, descriptor: Option<i32>) {
+        self.wanted.store(0, Ordering::Relaxed);
         self.descriptor.store(descriptor.unwrap_or(NO_CONNECTION), Ordering::Relaxed);
     }
 
@@ -323,5 +325,15 @@ mod tests {
         attention.turn_to(Some(7));
         assert!(attention.want(0));
         assert_eq!((attention.take_wanted(), attention.take_wanted()), (Some(0), None));
+    }
+
+    /// A client that sent `watch` and was gone before its answer left its wish to the next one that quit.
+    #[test]
+    fn a_wish_dies_with_its_connection() {
+        let attention = Attention::new();
+        attention.turn_to(Some(7));
+        assert!(attention.want(kind::FETCHERS));
+        attention.turn_to(Some(8));
+        assert_eq!(attention.take_wanted(), None);
     }
 }

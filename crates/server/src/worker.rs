@@ -265,7 +265,7 @@ impl<'s> Worker<'s> {
             self.idle_at = if self.idle_at + 1 < slots { self.idle_at + 1 } else { 0 };
             let Some(connection) = &self.connections.slots[self.idle_at] else { continue };
             let active_s = self.daemon.roster.active_s(connection.socket.as_raw_fd());
-            if active_s.is_some_and(|active_s| self.uptime_s - active_s > idle_timeout_s) {
+            if active_s.is_some_and(|active_s| self.uptime_s.saturating_sub(active_s) > idle_timeout_s) {
                 self.service.counters.idle_kicks.add(1);
                 self.close(self.idle_at, "idle_timeout");
             }
