@@ -5,13 +5,16 @@ shows the difference. What may differ is in `comparable` and `DEVIATIONS`, and n
 docs/deviations/005-memcached.md.
 """
 
+import os
 import random
+import socket
 import struct
 
 import pytest
 from binary_streams import COUNTS, GETS, NOOP, STORES, TOUCHES, Packet, conversation
 from conversing import exchange
-from test_differential import SEED_FIRST, SEEDS_COUNT, SEEDS_PER_TEST, pair  # noqa: F401 - a fixture
+from processes import PROGRAMS, Process, free_port
+from test_differential import MEMCACHED, SEED_FIRST, SEEDS_COUNT, SEEDS_PER_TEST, pair  # noqa: F401 - a fixture
 
 HEADER = struct.Struct(">BBHBBHIIQ")
 VERSION = 0x0B
@@ -100,6 +103,72 @@ def shortest(pair, packets: list[Packet], seed: int) -> list[Packet]:  # noqa: F
                 start += size
         size //= 2
     return packets
+
+
+NOOP_PACKET, VERSION_PACKET = Packet(NOOP), Packet(VERSION)
+SASL_START, SASL_STEP = 0x21, 0x22
+
+# memcached's own users are libsasl's affair: compared is what a client without a password is told.
+WITHOUT_PASSWORD = (
+    (NOOP_PACKET,),
+    (VERSION_PACKET, VERSION_PACKET),
+    (Packet(0x00, b"k"),),
+    (Packet(0x11, b"k", bytes(8), b"x"), NOOP_PACKET),
+    (Packet(0x00, b"key", lengths=(3, 0, 1)),),
+    (Packet(0x00, b"k" * 251),),
+    (Packet(0x40), NOOP_PACKET),
+    (Packet(0x07),),
+    (Packet(VERSION, b"x"), NOOP_PACKET),
+    (Packet(SASL_START, b"PLAIN", b"", b"\0nobody\0secret"), VERSION_PACKET, NOOP_PACKET),
+    (Packet(SASL_STEP, b"PLAIN", b"", b"\0nobody\0secret"), VERSION_PACKET),
+    (Packet(SASL_START, b"NOPE", b"", b"\0nobody\0secret"), VERSION_PACKET),
+    (Packet(SASL_START, b"NOPE"), VERSION_PACKET),
+    (Packet(SASL_START, b"M" * 33, b"", b"word"), VERSION_PACKET),
+    (Packet(SASL_START, b"PLAIN", b"x", b"word"), VERSION_PACKET),
+    (Packet(SASL_START, b"", b"", b"word"), VERSION_PACKET),
+    (Packet(0x67, magic=0x67, value=bytes(40)),),
+)
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    """The ports of both with `-S`."""
+    if not MEMCACHED:
+        pytest.skip("NOT COMPARED WITH memcached: set LOOKASIDE_MEMCACHED to the path of memcached 1.6.45")
+    log_dir = tmp_path_factory.mktemp("sasl")
+    (log_dir / "users").write_text("ada:secret\n")
+    (log_dir / "memcached.conf").write_text("mech_list: plain\n")
+    files = {"MEMCACHED_SASL_PWDB": str(log_dir / "users"), "SASL_CONF_PATH": str(log_dir / "memcached.conf")}
+    user = ("-u", "nobody") if os.geteuid() == 0 else ()
+    servers = []
+    for name, program, options in (("memcached", MEMCACHED, user), ("ours", PROGRAMS / "lookaside-server", ())):
+        port = free_port()
+        command = [program, "-S", "-l", "127.0.0.1", "-p", port, "-t", "1", *options]
+        server = Process(name, command, log_dir, env={**os.environ, **files})
+        server.port = port
+        servers.append(server)
+    try:
+        for server in servers:
+            server.wait_ready(lambda server=server: is_listening(server.port))
+        yield [server.port for server in servers]
+    finally:
+        for server in servers:
+            server.stop()
+
+
+def is_listening(port: int) -> bool:
+    """Whether somebody accepts connections."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("packets", WITHOUT_PASSWORD)
+def test_who_gives_no_password_is_told_the_same(guarded, packets):
+    theirs, ours = (comparable(held(port, list(packets), b"", 1)) for port in guarded)
+    assert ours == theirs
 
 
 def test_statistics_have_the_names_that_the_text_dialect_tells(pair):  # noqa: F811

@@ -7,6 +7,7 @@
 //! * [`Session`], [`Batch`], [`Service`]: sans-I/O; bytes in, bytes out. A simulation drives these.
 //! * `worker`, `round`, `connection`, `udp`, `segmentation`: one thread's loop over sockets.
 //! * `tls`: certificates, and a connection's stream between its socket and its session.
+//! * [`binary`]: the requests of the binary dialect, which are steps of the same batch.
 //! * [`credentials`]: users and passwords from a file, for whatever asks for them.
 //! * `attention`, `watch`: what somebody looks at while requests run.
 //! * `metrics`: what Prometheus reads.

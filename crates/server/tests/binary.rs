@@ -263,6 +263,10 @@ fn who_must_say_who_it_is_gets_nothing_before() {
     let begun = &set(op::SET, 1, "a", "x")[..24];
     let (out, state) = bench.converse(begun, 1000);
     assert_eq!((told(&out).len(), state), (1, SessionState::Close), "a header is enough to refuse");
+    let mut impossible = get(op::GET, 1, "key");
+    impossible[11] = 1;
+    let (out, state) = bench.converse(&impossible, 1000);
+    assert_eq!((told(&out), state), (vec!["1 UnknownCommand  Unknown command".to_string()], SessionState::Close));
     let mechanisms = request(op::SASL_MECHANISMS, 2, BinaryCommand::Mechanisms);
     let (out, state) = bench.converse(&[version(1), mechanisms].concat(), 7);
     let replies = vec![format!("1 Success  {}", lookaside_server::VERSION), "2 Success  PLAIN".to_string()];

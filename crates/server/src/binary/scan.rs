@@ -3,7 +3,7 @@
 use super::{Authentication, BinaryStep};
 use crate::Service;
 use lookaside_protocol::binary::{
-    BinaryCommand, BinaryParsed, BinaryRequest, Status, opcode, parse_request, peek_echo,
+    BinaryCommand, BinaryParsed, BinaryRequest, HEADER_BYTES, Status, opcode, parse_request, peek_echo,
 };
 use lookaside_store::Now;
 
@@ -70,7 +70,12 @@ fn refusal_of_unknown_client<'b>(
     if service.sasl.is_none() || authentication.is_done() {
         return None;
     }
-    let echo = peek_echo(bytes).filter(|_| bytes[0] == lookaside_protocol::binary::REQUEST_MAGIC)?;
+    let echo = peek_echo(bytes)?;
+    match parse_request(&bytes[..HEADER_BYTES], &service.limits) {
+        // What these say comes first, as in memcached.
+        BinaryParsed::Foreign | BinaryParsed::Bad { status: Status::UnknownCommand, close: true, .. } => return None,
+        _ => {}
+    }
     match echo.opcode {
         opcode::VERSION | opcode::SASL_MECHANISMS | opcode::SASL_AUTHENTICATE | opcode::SASL_STEP => None,
         _ => Some(last(BinaryStep::refuse(echo, Status::AuthenticationFailed, true), bytes)),
