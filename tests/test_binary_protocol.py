@@ -170,6 +170,30 @@ def test_nothing_is_served_before_the_password(guarded):
         assert connection.recv(1) == b"", "the text dialect asks for no password, so it is not spoken"
 
 
+def packet(opcode: int, key: bytes = b"", value: bytes = b"", extras: bytes = b"") -> bytes:
+    """A request."""
+    body = extras + key + value
+    return struct.pack(">BBHBBHIIQ", 0x80, opcode, len(key), len(extras), 0, 0, len(body), 0, 0) + body
+
+
+def test_many_connections_say_password_and_request_in_one_breath(guarded):
+    word = packet(0x21, b"PLAIN", b"\0ada\0plain:secret")
+    wrong = packet(0x21, b"PLAIN", b"\0ada\0guess")
+    connections = [socket.create_connection(("127.0.0.1", guarded.port), timeout=10) for _ in range(60)]
+    for number, connection in enumerate(connections):
+        key, value = b"key%d" % number, b"value %d" % number
+        first = wrong if number % 3 == 0 else word
+        connection.sendall(first + packet(0x11, key, value, bytes(8)) + packet(0x00, key) + wrong + packet(0x00, key))
+    for number, connection in enumerate(connections):
+        with connection:
+            received = b""
+            while piece := connection.recv(65536):
+                received += piece
+        told = [b"Authenticated", b"value %d" % number, b"Auth failure."] if number % 3 else [b"Auth failure."]
+        assert all(word in received for word in told), received
+        assert (b"value" in received) == bool(number % 3) and received.endswith(b"Auth failure.")
+
+
 def test_the_file_is_read_anew_on_sighup(guarded):
     client_of(guarded.port, "ada", "plain:secret").set("a", "x")
     guarded.users.write_text("ada:changed\n")
