@@ -299,12 +299,13 @@ impl Meta<'_> {
             out.extend_from_slice(b"ME ");
             out.extend_from_slice(self.wire_key);
             let facts = format!(
-                " exp={} la={} cas={} fetch={} cls=0 size={}",
+                " exp={} la={} cas={} fetch={} cls={} size={}",
                 ttl_s(item.expiry, self.now),
                 item.last_access_age_s,
                 item.cas.0,
                 if item.fetched { "yes" } else { "no" },
-                item.key.len() + item.value.value_bytes(),
+                looked.slab_class,
+                looked.item_bytes,
             );
             render::line(facts.as_bytes(), out);
         });

@@ -120,8 +120,7 @@ impl Memory {
                 let header = found.header;
                 if !header.is_stale() && !header.is_past(now) {
                     let item = locked.view(&found, now);
-                    let further_bytes = item.value.value_bytes() - header.value_bytes_here();
-                    let (slab_class, item_bytes) = (self.class_of(head) + 1, header.head_bytes() + further_bytes);
+                    let (slab_class, item_bytes) = locked.extent(&found);
                     show(Crawled { item, slab_class, item_bytes });
                 }
             }

@@ -35,6 +35,7 @@ impl Locked<'_> {
         });
         let is_won = is_vivified || is_free && (is_near || marks.has(Marks::STALE));
         let found = if is_won && !is_vivified { self.mark_won(key, found, marks, now)? } else { found };
+        let (slab_class, item_bytes) = self.extent(&found);
         let touch = terms.touch.filter(|_| !is_vivified);
         let item = match terms.is_traceless {
             true => self.show(found, touch, now),
@@ -42,7 +43,22 @@ impl Locked<'_> {
         };
         let is_won_already = !is_free && !is_vivified;
         let is_stale = marks.has(Marks::STALE);
-        Some(render(Looked { item, expiry_before, is_vivified, is_won, is_won_already, is_stale }))
+        Some(render(Looked {
+            item,
+            expiry_before,
+            is_vivified,
+            is_won,
+            is_won_already,
+            is_stale,
+            slab_class,
+            item_bytes,
+        }))
+    }
+
+    /// The number of an item's slab class, and all that the item takes, in bytes.
+    pub(crate) fn extent(&self, found: &Found) -> (usize, usize) {
+        let further_bytes = self.value_bytes_of(found) - found.header.value_bytes_here();
+        (self.memory.class_of(found.handle) + 1, found.header.head_bytes() + further_bytes)
     }
 
     /// A stub for a key that has no item. Leases stay as they are: nothing has been stored that a fill could overwrite.

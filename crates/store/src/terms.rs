@@ -43,6 +43,10 @@ pub struct Looked<'a> {
     pub is_won_already: bool,
     /// The value is out of date.
     pub is_stale: bool,
+    /// The number of its slab class, from 1 on.
+    pub slab_class: usize,
+    /// What it takes, header included, in bytes.
+    pub item_bytes: usize,
 }
 
 /// How a value is stored.
