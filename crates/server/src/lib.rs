@@ -10,6 +10,7 @@
 //! * [`binary`]: the requests of the binary dialect, which are steps of the same batch.
 //! * [`credentials`]: users and passwords from a file, for whatever asks for them.
 //! * `attention`, `watch`: what somebody looks at while requests run.
+//! * `administration`, `walk`: what an operator orders; listings of keys and the working set, a step at a time.
 //! * `metrics`: what Prometheus reads.
 //! * `roster`, `addresses`: who is connected, and since when idle.
 //! * `guard`, `doors`, `identity`: what is read and opened before the process serves, and as whom it does.
