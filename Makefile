@@ -8,7 +8,7 @@ FUZZ_SECONDS ?= 60
 # A folder with the program `peers` and the load generator's source `loadgen/`.
 TOOLS ?= ../shared/tools
 
-.PHONY: help up test install build lint unit schedules simulate end-to-end differential fuzz bench soak clean
+.PHONY: help up test install build lint unit schedules miri simulate end-to-end differential fuzz bench soak clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ unit: ## unit, property and integration tests of every crate
 schedules: ## SCHEDULES interleavings of a few threads on one store, for each scene (shuttle)
 	SCHEDULES=$(SCHEDULES) RUSTFLAGS="$(RUSTFLAGS) --cfg shuttle" CARGO_TARGET_DIR=target/shuttle \
 		$(CARGO) test --locked --package lookaside-store --test schedules
+
+miri: ## the store's threads under Miri, which sees every unsound access (needs a nightly toolchain with the component miri)
+	$(CARGO) +nightly miri test --locked --package lookaside-store --test races
 
 simulate: build ## SEEDS whole regions under a seeded clock and network
 	target/debug/lookaside simulate --seeds $(SEEDS)

@@ -51,6 +51,7 @@ pub(crate) fn prefetch<T>(value: &T) {
 const SYSTEM_PAGE_BYTES: usize = 64 << 10;
 
 /// Smaller mappings gain nothing from huge pages.
+#[cfg(all(target_os = "linux", not(miri)))]
 const HUGE_PAGE_BYTES_MIN: usize = 32 << 20;
 
 /// A mapping of fixed size.
