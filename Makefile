@@ -40,7 +40,7 @@ schedules: ## SCHEDULES interleavings of a few threads on one store, for each sc
 		$(CARGO) test --locked --package lookaside-store --test schedules
 
 miri: ## the store's threads under Miri, which sees every unsound access (needs a nightly toolchain with the component miri)
-	$(CARGO) +nightly miri test --locked --package lookaside-store --test races
+	MIRIFLAGS="-Zmiri-preemption-rate=0.05" $(CARGO) +nightly miri test --locked --package lookaside-store --test races
 
 simulate: build ## SEEDS whole regions under a seeded clock and network
 	target/debug/lookaside simulate --seeds $(SEEDS)

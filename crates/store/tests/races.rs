@@ -14,7 +14,7 @@ const NOW: Now = Now { unix_ms: 1_700_000_000_000 };
 /// Four of these fill a page of the store below.
 const LARGE: usize = 900;
 const THREADS: u64 = 3;
-const STEPS: u64 = 40;
+const STEPS: u64 = 120;
 
 fn value(number: u64, value_bytes: usize) -> Vec<u8> {
     vec![number as u8; value_bytes]
@@ -61,7 +61,7 @@ fn no_thread_reads_what_another_writes() {
             scope.spawn(move || {
                 for count in 0..STEPS {
                     let dice = (thread * STEPS + count).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
-                    step(store, dice % 24, dice >> 8 & 7);
+                    step(store, dice % 8, dice >> 8 & 7);
                 }
             });
         }
