@@ -8,8 +8,10 @@
 //! an item whose stripe is busy is passed over, and so is one that is just being built. After [`STEPS_MAX`] steps
 //! anything that can be had is taken, so that no store searches for long.
 //!
+//! A page that is new to a class comes right behind the hand, so that what is stored in it gets a whole round.
+//!
 //! A stale value is not spared: it has been deleted once already. An item that is chained leaves as a whole, when the
-//! hand comes to its head, or to its last piece in another class.
+//! hand comes to its head, to its last piece in another class, or to one of those between that count.
 
 use crate::memory::Memory;
 use crate::record::{Handle, Header, State, Usage};
@@ -107,7 +109,7 @@ impl Memory {
         self.try_stripe(lane, own, evict).flatten()
     }
 
-    /// A further piece of an item whose head lies in this class is left alone: the hand comes to the head too.
+    /// A further piece of an item whose head lies in this class may be left alone: the hand comes to the head too.
     fn try_follower(
         &self,
         chunk: Handle,
@@ -124,10 +126,10 @@ impl Memory {
                 return None;
             }
             let head = Handle(self.first_word(chunk));
-            if !is_forced && self.class_of(head) == class {
+            let header = self.header(head);
+            if !is_forced && self.class_of(head) == class && !self.counts_as_visit(chunk, head, &header) {
                 return None;
             }
-            let header = self.header(head);
             if self.is_spared(head, &header, is_forced, now) {
                 return None;
             }
@@ -137,6 +139,19 @@ impl Memory {
             Some(header)
         };
         self.try_stripe(lane, own, evict).flatten()
+    }
+
+    /// Whether the hand, at a further piece of an item, counts as being at the item.
+    ///
+    /// An item in k chunks is k times as large as others of its class, so by the rule of ages (`rebalance.rs`) it should
+    /// last k^-exponent times as long: so many visits it gets in a round, its head's among them. Which of its pieces
+    /// count is left to the number of the chunk.
+    fn counts_as_visit(&self, chunk: Handle, head: Handle, header: &Header) -> bool {
+        let (_, value_bytes) = self.chain(self.at(head), header);
+        let chunks = (value_bytes as f64 / self.geometry.chunk_bytes_max() as f64).max(1.0) + 1.0;
+        let share = (chunks.powf(self.age_exponent) - 1.0) / (chunks - 1.0);
+        let spread = chunk.0.wrapping_mul(0x9e37_79b1);
+        f64::from(spread) < share * f64::from(u32::MAX)
     }
 
     /// Whether the item gets another round; it has one less from then on.

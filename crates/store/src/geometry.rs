@@ -1,9 +1,9 @@
 //! Sizes that follow from the options and stay: how large a page is, how many there are, which chunks there are, and
 //! what is needed beside them.
 //!
-//! * A page is memory / 4096, within 64 KiB and 1 MiB: small caches would starve on large pages, since every class
+//! * A page is memory / 4096, within 16 KiB and 1 MiB: small caches would starve on large pages, since every class
 //!   that is in use holds at least one. A store that is smaller still has at least 64 pages.
-//! * Chunks grow from 64 bytes by 1.07 (§6.2 of the paper) up to a quarter of a page, at most 1 MiB; each size is then stretched until the
+//! * Chunks grow from 64 bytes by 1.07 (§6.2 of the paper) up to half a page; each size is then stretched until the
 //!   chunks fill the page. What does not fit the largest chunk is chained over several.
 
 use crate::options::{Options, OptionsError};
@@ -11,7 +11,7 @@ use crate::record::CHUNK_BYTES_LIMIT;
 use crate::state;
 use crate::superblock::SUPERBLOCK_BYTES;
 
-const PAGE_BYTES_MIN: usize = 64 << 10;
+const PAGE_BYTES_MIN: usize = 16 << 10;
 const PAGE_BYTES_MAX: usize = 1 << 20;
 const PAGES_MIN: usize = 64;
 /// A handle has this many bits for the page.
@@ -19,7 +19,7 @@ pub(crate) const PAGE_BITS: u32 = 18;
 /// A handle has this many bits for the chunk within its page.
 pub(crate) const CHUNK_BITS: u32 = 14;
 /// The largest chunk is one part in this many of a page.
-const CHUNKS_PER_PAGE_MIN: usize = 4;
+const CHUNKS_PER_PAGE_MIN: usize = 2;
 /// The smallest store.
 const MEMORY_BYTES_MIN: usize = 64 << 10;
 /// More stripes than this do not make waiting for one any rarer; a chunk has eight bits for the number of its stripe.
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn pages_scale_with_memory_and_their_numbers_fit_a_handle() {
         assert_eq!(geometry(64 << 10).page_bytes, 1 << 10);
-        assert_eq!(geometry(64 << 20).page_bytes, 64 << 10);
+        assert_eq!(geometry(64 << 20).page_bytes, 16 << 10);
         assert_eq!(geometry(1 << 30).page_bytes, 256 << 10);
         assert_eq!(geometry(64 << 30).page_bytes, 1 << 20);
         assert!(geometry(4 << 40).pages <= 1 << PAGE_BITS);

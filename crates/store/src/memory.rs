@@ -47,6 +47,7 @@ pub(crate) struct Memory {
     pub mover: Mutex<Mover>,
     pub page_records: Box<[PageRecord]>,
     pub is_rebalanced: AtomicBool,
+    pub age_exponent: f64,
     pub item_bytes_max: usize,
     memory_bytes_max: usize,
     /// The limit as it was set last.
@@ -87,6 +88,7 @@ impl Memory {
             mover: Mutex::default(),
             page_records: (0..geometry.pages).map(|_| PageRecord::default()).collect(),
             is_rebalanced: AtomicBool::new(options.rebalance),
+            age_exponent: options.age_exponent,
             item_bytes_max: options.item_bytes_max,
             memory_bytes_max: options.memory_bytes_max,
             memory_limit: AtomicUsize::new(options.memory_bytes_max),

@@ -7,9 +7,10 @@
 //! Ages are weighted by (chunk size)^exponent. At 0 this is the paper's rule, which treats a hit in a large item like
 //! one in a small item, though it costs many times the memory. Measured, 0.5 gains more than anything else here.
 //!
-//! The page that is given is the one that the hand would come to last. Its items that were asked for lately are carried
-//! over into other chunks of their class, the others go. One page moves at a time, by [`STEP_CHUNKS`] chunks with each
-//! store that evicts, so that no single one pays for it; only a class that has no page at all waits for one.
+//! The page that is given is the one that the hand comes to next: nobody has asked for its coldest items for the longest
+//! time. Its items that were asked for lately are carried over into other chunks of their class, the others go. One page
+//! moves at a time, by [`STEP_CHUNKS`] chunks with each store that evicts, so that no single one pays for it; only a class
+//! that has no page at all waits for one.
 
 use crate::geometry::Geometry;
 use crate::memory::{Memory, handle};
@@ -27,7 +28,7 @@ const YOUNGER_BY: f64 = 0.2;
 /// A class asks for more this often while it evicts as many items as fill a page.
 const LOOKS_PER_PAGE: usize = 4;
 /// One evicted item counts this much in the mean age.
-const AGE_SHARE: f64 = 1.0 / 16.0;
+const AGE_SHARE: f64 = 1.0 / 64.0;
 /// So many chunks of a page that moves are cleared at a time.
 const STEP_CHUNKS: usize = 64;
 /// A page that cannot be cleared in so many rounds stays where it is: somebody is at work on its items.
@@ -328,7 +329,7 @@ impl Memory {
         self.ages[..self.geometry.timer_class()].iter().enumerate()
     }
 
-    /// Begins to clear a page: the one that the hand comes to last, or one of those before it.
+    /// Begins to clear a page: the one that the hand comes to next, or one of those after it.
     fn start(&self, mover: &mut Mover, from: usize, to: Target, choice: usize) -> bool {
         let mut class = lock(&self.classes[from]);
         if class.pages.is_empty() {

@@ -23,8 +23,6 @@ const NO_CHUNK: u32 = u32::MAX;
 pub(crate) struct PageRecord {
     /// The first free chunk, as a handle.
     free: AtomicU32,
-    /// Its place in the class's list of pages.
-    place: AtomicU32,
     carved: AtomicU16,
     taken: AtomicU16,
 }
@@ -33,7 +31,6 @@ impl Default for PageRecord {
     fn default() -> Self {
         PageRecord {
             free: AtomicU32::new(NO_CHUNK),
-            place: AtomicU32::new(0),
             carved: AtomicU16::new(0),
             taken: AtomicU16::new(0),
         }
@@ -59,6 +56,7 @@ impl PageRecord {
 /// One slab class.
 pub(crate) struct Class {
     pub class: usize,
+    /// In the order in which the hand goes around them. A new page comes right behind the hand, which reaches it last.
     pub pages: Vec<u32>,
     /// Those of its pages in which chunks are free.
     partial: Vec<u32>,
@@ -75,6 +73,34 @@ impl Class {
     pub fn new(class: usize) -> Class {
         let (pages, partial) = (Vec::new(), Vec::new());
         Class { class, pages, partial, draining: None, hand: (0, 0), evictions_until_look: 1, allocations: 0 }
+    }
+
+    /// Adds a page right behind the hand.
+    fn insert_page(&mut self, page: u32) {
+        match self.hand.0 {
+            0 => self.pages.push(page),
+            place => {
+                self.pages.insert(place, page);
+                self.hand.0 += 1;
+            }
+        }
+    }
+
+    /// Takes a page out. The order of the others stays: were the last put in its place, then the newest page would come
+    /// right before a hand that gives pages away.
+    fn remove_page(&mut self, page: u32) {
+        let Some(place) = self.pages.iter().position(|&other| other == page) else {
+            return;
+        };
+        self.pages.remove(place);
+        if place < self.hand.0 {
+            self.hand.0 -= 1;
+        } else if place == self.hand.0 {
+            self.hand.1 = 0;
+        }
+        if self.hand.0 >= self.pages.len() {
+            self.hand = (0, 0);
+        }
     }
 }
 
@@ -184,15 +210,8 @@ impl Memory {
 
     /// Takes a page off the class's lists: it will be given away, or is.
     pub fn detach(&self, class: &mut Class, page: u32) {
-        let place = self.page_records[page as usize].place.load(Relaxed) as usize;
-        class.pages.swap_remove(place);
-        if let Some(&moved) = class.pages.get(place) {
-            self.page_records[moved as usize].place.store(place as u32, Relaxed);
-        }
+        class.remove_page(page);
         class.partial.retain(|&other| other != page);
-        if class.hand.0 >= class.pages.len() {
-            class.hand = (0, 0);
-        }
         self.ages[class.class].set_pages(class.pages.len());
     }
 
@@ -205,8 +224,7 @@ impl Memory {
     }
 
     fn list(&self, class: &mut Class, page: u32) {
-        self.page_records[page as usize].place.store(class.pages.len() as u32, Relaxed);
-        class.pages.push(page);
+        class.insert_page(page);
         self.ages[class.class].set_pages(class.pages.len());
     }
 
@@ -269,5 +287,44 @@ impl Memory {
     /// The chunk number of a handle is below what has been carved of its page.
     pub fn is_carved(&self, chunk: Handle) -> bool {
         chunk_of(chunk) < self.page_records[page_of(chunk) as usize].carved()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The pages in the order in which the hand comes to them.
+    fn order(class: &Class) -> Vec<u32> {
+        let (before, from) = class.pages.split_at(class.hand.0);
+        [from, before].concat()
+    }
+
+    #[test]
+    fn a_new_page_gets_a_whole_round() {
+        let mut class = Class::new(0);
+        (1..=4).for_each(|page| class.insert_page(page));
+        assert_eq!(order(&class), [1, 2, 3, 4]);
+        class.hand = (2, 7);
+        class.insert_page(5);
+        assert_eq!((order(&class), class.hand.1), (vec![3, 4, 1, 2, 5], 7));
+    }
+
+    /// Pages used to change places with the last one, which was the newest: classes that took and gave pages evicted
+    /// what had just been stored, and kept for ever what nobody asked for.
+    #[test]
+    fn a_page_that_leaves_brings_no_other_in_front_of_the_hand() {
+        let mut class = Class::new(0);
+        (1..=6).for_each(|page| class.insert_page(page));
+        class.hand = (2, 7);
+        class.remove_page(4);
+        assert_eq!((order(&class), class.hand.1), (vec![3, 5, 6, 1, 2], 7));
+        class.remove_page(1);
+        assert_eq!((order(&class), class.hand.1), (vec![3, 5, 6, 2], 7));
+        class.remove_page(3);
+        assert_eq!((order(&class), class.hand.1), (vec![5, 6, 2], 0));
+        class.hand = (2, 7);
+        class.remove_page(6);
+        assert_eq!((order(&class), class.hand.1), (vec![2, 5], 0));
     }
 }
