@@ -54,6 +54,8 @@ pub(crate) struct Memory {
     memory_limit: AtomicUsize,
     pub stale_ms: u64,
     pub transient_s: u32,
+    /// A timer was not begun for want of a page.
+    pub timers_want_page: AtomicBool,
     pub page_moves: AtomicU64,
     pub items_moved: AtomicU64,
     page_kinds: Box<[AtomicU8]>,
@@ -94,6 +96,7 @@ impl Memory {
             memory_limit: AtomicUsize::new(options.memory_bytes_max),
             stale_ms: options.stale_ms.into(),
             transient_s: options.transient_s.min(crate::transient::TRANSIENT_S_MAX),
+            timers_want_page: AtomicBool::new(false),
             page_moves: AtomicU64::new(0),
             items_moved: AtomicU64::new(0),
             page_kinds: (0..geometry.pages).map(|_| AtomicU8::new(KIND_NONE)).collect(),

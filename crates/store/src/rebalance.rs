@@ -62,6 +62,11 @@ impl Age {
         self.pages.store(pages as u32, Relaxed);
     }
 
+    /// How many pages the class holds.
+    pub fn pages(&self) -> usize {
+        self.pages.load(Relaxed) as usize
+    }
+
     /// An item of this age was evicted.
     pub fn note(&self, age_s: u32, now: Now) {
         let (mean_s, age_s) = (f64::from_bits(self.mean_s.load(Relaxed)), f64::from(age_s));
@@ -286,6 +291,23 @@ impl Memory {
         let has_grown = self.try_stripe(self.index.growing_lane(), own, grow).is_some();
         mover.is_index_page_added &= !has_grown;
         has_grown
+    }
+
+    /// Brings a page to timers that found none, a step with each call: like any page that moves, from the oldest class.
+    pub fn supply_timers(&self, own: &mut Stripe, now: Now) {
+        if !self.do_timers_want_page() {
+            return;
+        }
+        let Ok(mut mover) = self.mover.try_lock() else {
+            return;
+        };
+        if mover.current.is_none()
+            && let Some(from) = self.oldest(None, 0, now)
+            && self.start(&mut mover, from, Target::Class(self.geometry.timer_class()), 0)
+        {
+            self.timers_want_page.store(false, Relaxed);
+        }
+        self.step(&mut mover, STEP_CHUNKS, own, now);
     }
 
     fn bring_page_to_index(&self, mover: &mut Mover, own: &mut Stripe, now: Now) {

@@ -29,11 +29,7 @@ pub(crate) struct PageRecord {
 
 impl Default for PageRecord {
     fn default() -> Self {
-        PageRecord {
-            free: AtomicU32::new(NO_CHUNK),
-            carved: AtomicU16::new(0),
-            taken: AtomicU16::new(0),
-        }
+        PageRecord { free: AtomicU32::new(NO_CHUNK), carved: AtomicU16::new(0), taken: AtomicU16::new(0) }
     }
 }
 

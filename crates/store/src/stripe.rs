@@ -283,7 +283,8 @@ impl<'s> Locked<'s> {
             }
         }
         self.memory.begin_timer(&mut self.stripe, handle, now);
-        // Last, since this may evict anybody.
+        // Last, since these may evict anybody.
+        self.memory.supply_timers(&mut self.stripe, now);
         self.memory.grow_index(&mut self.stripe, now);
         Ok(cas)
     }

@@ -7,8 +7,8 @@
 //! ```
 //! An entry is a note, not a link: items know nothing of it. When its second has come, the chunk is looked at; if it
 //! holds another item by now, whose first word differs, or one that was given more time, the note was out of date.
-//! Blocks lie in pages of their own class and are counted like all memory. When there are too many, items are left to
-//! be found by eviction or by who asks for them.
+//! Blocks lie in pages of their own class and are counted like all memory; when items hold all pages, one is taken from
+//! them. When there are too many blocks, items are left to be found by eviction or by who asks for them.
 //!
 //! A wheel turns with the verbs that come to its stripe, [`BLOCKS_PER_VERB_MAX`] blocks at a time, and with
 //! [`crate::Store::tick`].
@@ -94,7 +94,10 @@ impl Memory {
         stripe.wheel.done_s = stripe.wheel.done_s.max(now_s.saturating_sub(WHEEL_S - TRANSIENT_S_MAX - 1));
         match self.block_with_room(stripe, end_s, now) {
             Some((block, entries)) => self.write_entry(block, entries, head, header.sequence),
-            None => stripe.counters.transients_untimed += 1,
+            None => {
+                stripe.counters.transients_untimed += 1;
+                self.timers_want_page.store(true, Relaxed);
+            }
         }
     }
 
@@ -112,10 +115,20 @@ impl Memory {
         Some((block, 0))
     }
 
-    /// A block, if there is room: a free one, or the first of a page that nobody holds or that comes from a class.
+    /// Whether timers found no room and may have more.
+    pub fn do_timers_want_page(&self) -> bool {
+        self.timers_want_page.load(Relaxed) && self.ages[self.geometry.timer_class()].pages() < self.timer_pages_max()
+    }
+
+    fn timer_pages_max(&self) -> usize {
+        self.geometry.pages / TIMER_PAGES_SHARE + 1
+    }
+
+    /// A block, if there is room: a free one, or the first of a page that nobody holds. When all pages are held by items,
+    /// one is brought (`rebalance.rs`), for the timers that come then.
     fn take_timer_block(&self, now: Now) -> Option<Handle> {
         let mut class = lock(&self.classes[self.geometry.timer_class()]);
-        if class.pages.len() > self.geometry.pages / TIMER_PAGES_SHARE {
+        if class.pages.len() >= self.timer_pages_max() {
             return self.take_free_here(&mut class);
         }
         self.take_free(&mut class, now)

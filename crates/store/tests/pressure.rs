@@ -119,7 +119,7 @@ fn crowd(store: &Store, thread: u64, steps: u64, clock_ms: &AtomicU64) {
 fn a_crowd_leaves_the_memory_whole() {
     const STEPS: u64 = if cfg!(miri) { 40 } else { 10_000 };
     // Small enough that pages move, values are chained and timers compete with items all the time.
-    let sizes: &[usize] = if cfg!(miri) { &[128 << 10] } else { &[128 << 10, 1 << 20, 4 << 20] };
+    let sizes: &[usize] = if cfg!(miri) { &[128 << 10] } else { &[128 << 10, 1 << 20, 2 << 20] };
     for &memory_bytes_max in sizes {
         let store = store(memory_bytes_max, |options| options.item_bytes_max = 40_000);
         let clock_ms = AtomicU64::new(0);

@@ -1,0 +1,103 @@
+//! §6.3 of the paper in a memory that is full: a family of keys with a short exptime, asked for in one moment and never
+//! again, took 6 % of a pool; with the transient item cache 0.3 %, at the same hit rate.
+
+use lookaside_protocol::StoreMode;
+use lookaside_store::{Expiry, HashedKey, NewItem, Now, Options, Statistics, Store};
+
+const START_MS: u64 = 1_700_000_000_000;
+const SECONDS: u64 = 150;
+/// More than fit.
+const LASTING: u64 = 41_000;
+const LASTING_GETS_PER_S: u64 = 1_500;
+const FAMILY_KEYS_PER_S: u64 = 30;
+const FAMILY_EXPTIME_S: i64 = 2;
+
+struct Outcome {
+    family_share: f64,
+    family_hit_ratio: f64,
+    others_hit_ratio: f64,
+    statistics: Statistics,
+}
+
+struct Run {
+    store: Store,
+    hits: [u64; 2],
+    gets: [u64; 2],
+}
+
+impl Run {
+    /// Look-aside: a get; on a miss, a set.
+    fn read(&mut self, name: &str, family: bool, ms: u64) {
+        let (key, now) = (HashedKey::new(name.as_bytes()), Now { unix_ms: START_MS + ms });
+        let is_hit = self.store.reader(now).get(key, |_| ()).is_some();
+        self.hits[usize::from(family)] += u64::from(is_hit);
+        self.gets[usize::from(family)] += 1;
+        if !is_hit {
+            let expiry = if family { Expiry::from_exptime(FAMILY_EXPTIME_S, now) } else { Expiry::Never };
+            self.store.store(key, StoreMode::Set, &NewItem { flags: 0, expiry, value: &[b'v'; 80] }, now);
+        }
+    }
+}
+
+fn spread(number: u64) -> u64 {
+    let mixed = (number ^ (number >> 31)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed ^ (mixed >> 29)
+}
+
+fn family_in_a_full_memory(transient_s: u32) -> Outcome {
+    let options = Options { memory_bytes_max: 4 << 20, item_bytes_max: 64 << 10, transient_s, ..Options::default() };
+    let mut run = Run { store: Store::new(options).expect("the options are fine"), hits: [0; 2], gets: [0; 2] };
+    (0..LASTING).for_each(|number| run.read(&format!("lasting:{number}"), false, 0));
+    for step in 0..SECONDS * LASTING_GETS_PER_S {
+        let ms = step * 1_000 / LASTING_GETS_PER_S;
+        let dice = spread(step);
+        let reach = if dice >> 40 & 1 == 0 { LASTING / 10 } else { LASTING };
+        run.read(&format!("lasting:{}", dice % reach), false, ms);
+        let steps_per_key = LASTING_GETS_PER_S / FAMILY_KEYS_PER_S;
+        // The key born now, and the one born ten keys, a third of a second, ago.
+        let (key, phase) = (step / steps_per_key, step % steps_per_key);
+        match phase {
+            0 => run.read(&format!("family:{key}"), true, ms),
+            1 if key >= 10 => run.read(&format!("family:{}", key - 10), true, ms),
+            _ => {}
+        }
+    }
+    run.store.audit();
+    let now = Now { unix_ms: START_MS + SECONDS * 1_000 };
+    let items = run.store.statistics().items;
+    let has = |number: &u64| {
+        let name = format!("lasting:{number}");
+        run.store.reader(now).get(HashedKey::new(name.as_bytes()), |_| ()).is_some()
+    };
+    let lasting = (0..LASTING).filter(has).count() as u64;
+    Outcome {
+        family_share: (items - lasting) as f64 / items as f64,
+        family_hit_ratio: run.hits[1] as f64 / run.gets[1] as f64,
+        others_hit_ratio: run.hits[0] as f64 / run.gets[0] as f64,
+        statistics: run.store.statistics(),
+    }
+}
+
+/// Timers used to get pages that nobody held, and none once items held them all: in a full memory nothing was timed.
+#[test]
+#[cfg_attr(miri, ignore = "too long")]
+fn a_family_in_a_full_memory_takes_a_twentieth_and_the_others_gain() {
+    let (off, on) = (family_in_a_full_memory(0), family_in_a_full_memory(60));
+    let told = format!(
+        "share {:.4} and {:.4}; hit ratio of the family {:.4} and {:.4}, of the others {:.4} and {:.4}; {:?}",
+        off.family_share,
+        on.family_share,
+        off.family_hit_ratio,
+        on.family_hit_ratio,
+        off.others_hit_ratio,
+        on.others_hit_ratio,
+        on.statistics
+    );
+    println!("{told}");
+    assert!(off.statistics.evictions > 10_000 && on.statistics.evictions > 10_000, "the memory was full: {told}");
+    assert!(off.family_share > 0.03 && on.family_share * 20.0 < off.family_share, "{told}");
+    // A page that moves may take a young item along.
+    assert!(on.family_hit_ratio >= off.family_hit_ratio - 0.001, "{told}");
+    assert!(on.others_hit_ratio > off.others_hit_ratio, "{told}");
+    assert!(on.statistics.transients_untimed < 100, "{told}");
+}
