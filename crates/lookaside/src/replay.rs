@@ -1,9 +1,11 @@
-//! `lookaside replay`: a trace through the cache, look-aside.
+//! `lookaside replay`: a trace, or one of the paper's pools, through the cache, look-aside. With `--plain`: `plain`.
 
-use anyhow::{Context, Result};
+mod plain;
+
+use anyhow::{Context, Result, bail};
 use lookaside_client::{Client, DestinationOptions, TcpDestination, TcpNetwork};
 use lookaside_routing::{Address, DestinationRoute};
-use lookaside_workload::{Progress, ReplayOptions, Report, Trace, replay};
+use lookaside_workload::{POOLS, Pool, Progress, ReplayOptions, Report, Trace, family, replay};
 use std::{
     io::{IsTerminal, Write},
     net::ToSocketAddrs,
@@ -12,10 +14,14 @@ use std::{
     time::Duration,
 };
 
+/// Longer families of keys would take too much memory here.
+const FAMILY_S_MAX: usize = 3_600;
+
 /// Options of `lookaside replay`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// The trace: packed planes or Twitter's CSV, compressed (.zst) or not
+    /// The trace: packed planes or Twitter's CSV, compressed (.zst) or not; or pool:NAME, one of the pools of the paper's
+    /// Tables 2 and 3: wildcard, app, replicated, regional; or family:SECONDS, short-lived keys among long-lived ones
     trace: PathBuf,
     /// The memcached endpoint: a router or a server
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:5000")]
@@ -35,6 +41,28 @@ pub struct Options {
     /// Print the report as JSON
     #[arg(long)]
     json: bool,
+    /// Plain gets and sets in strict order, over one connection: for hit ratios of any memcached
+    #[arg(long)]
+    plain: bool,
+    /// With --plain: keep to the trace's clock, so many of its seconds in one; 1 is real time
+    #[arg(long, value_name = "TIMES", requires = "plain", value_parser = parse_speed)]
+    speed: Option<f64>,
+    /// With --plain: do not count so many requests at the start, which fill the cache
+    #[arg(long, value_name = "N", requires = "plain", default_value_t = 0)]
+    warmup: usize,
+    /// With --plain: replay nothing, but store the trace's objects under new keys until so many MiB were sent
+    #[arg(long, value_name = "MIB", requires = "plain")]
+    fill: Option<u32>,
+    /// What a pool is made up from
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+}
+
+fn parse_speed(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(speed) if (0.001..=10_000.0).contains(&speed) => Ok(speed),
+        _ => Err(format!("{text:?} is not a number from 0.001 to 10000")),
+    }
 }
 
 /// Replays and reports.
@@ -47,7 +75,13 @@ pub fn run(options: &Options) -> Result<()> {
         .with_context(|| format!("{} is not host:port", options.endpoint))?;
     std::net::TcpStream::connect(&options.endpoint)
         .with_context(|| format!("nothing answers at {}; is a region up? (lookaside up)", options.endpoint))?;
-    let trace = Arc::new(Trace::open(&options.trace)?);
+    let trace = Arc::new(open(options)?);
+    if options.plain {
+        return plain::run(options, &trace);
+    }
+    if !trace.verbs.is_empty() || trace.object_exptime_s.iter().any(|&exptime_s| exptime_s > 0) {
+        bail!("a pool sets and deletes too, and keys of a family expire: both are replayed with --plain");
+    }
     let replay_options = ReplayOptions {
         requests_max: options.requests.unwrap_or(usize::MAX),
         concurrency: options.concurrency as usize,
@@ -64,6 +98,22 @@ pub fn run(options: &Options) -> Result<()> {
         report
     });
     print(&report, options.json)
+}
+
+/// The trace in a file, or one that is made up.
+fn open(options: &Options) -> Result<Trace> {
+    let (kind, name) = options.trace.to_str().and_then(|path| path.split_once(':')).unwrap_or_default();
+    if kind == "family" {
+        let seconds = name.parse().ok().filter(|seconds| (1..=FAMILY_S_MAX).contains(seconds));
+        let seconds = seconds.with_context(|| format!("family:{name} is not 1 to {FAMILY_S_MAX} seconds"))?;
+        return Ok(family(seconds, options.seed));
+    }
+    if kind != "pool" {
+        return Ok(Trace::open(&options.trace)?);
+    }
+    let known = POOLS.map(|pool| pool.name).join(", ");
+    let pool = Pool::named(name).with_context(|| format!("{name:?} is none of the pools {known}"))?;
+    Ok(pool.trace(options.requests.unwrap_or(pool.requests), options.seed))
 }
 
 fn client(endpoint: &str, seed: u64) -> Client {

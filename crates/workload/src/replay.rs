@@ -62,6 +62,11 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// So many requests more have begun.
+    pub(crate) fn advance(&self, requests: usize) {
+        self.next.fetch_add(requests, Ordering::Relaxed);
+    }
+
     /// Requests begun.
     pub fn begun(&self) -> usize {
         self.next.load(Ordering::Relaxed)

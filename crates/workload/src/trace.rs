@@ -11,20 +11,45 @@
 //!
 //!   Objects are numbered from 0 in order of first use, a size is key and value together, the seconds sum to n.
 //! * **Twitter's CSV** (Yang et al., OSDI 2020): `timestamp,key,key size,value size,client,operation,ttl` a line.
+//!
+//! Traces that are made up come from `pool.rs` and `family.rs`.
 
+use crate::KEY_BYTES;
 use std::{collections::HashMap, io::Read, path::Path};
 use thiserror::Error;
 
 /// The largest trace that is read, in bytes after decompression.
 pub const TRACE_BYTES_MAX: u64 = 4 << 30;
 
+/// The longest trace that is read, in seconds of its own clock: a line with a wild time must not fill memory.
+const TRACE_S_MAX: usize = 10_000_000;
+
+/// What a request does with its object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Asks for it, and fills the cache on a miss.
+    Get,
+    /// Stores it, whether it was there or not.
+    Set,
+    /// Deletes it.
+    Delete,
+}
+
 /// A trace in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// The object that each request asks for, by number.
+    /// The object that each request is about, by number.
     pub requests: Vec<u32>,
+    /// What each request does; empty: all are gets.
+    pub verbs: Vec<Verb>,
     /// The size of each object in bytes, key and value together.
     pub object_bytes: Vec<u32>,
+    /// How long each object may stay in the cache, in seconds; 0: for ever. Empty: all for ever.
+    pub object_exptime_s: Vec<u32>,
+    /// How many requests there are in each second; they sum to all requests.
+    pub requests_per_s: Vec<u32>,
+    /// The length of every key, in bytes.
+    pub key_bytes: usize,
 }
 
 /// Why a file is not a trace.
@@ -61,6 +86,21 @@ pub enum TraceError {
 }
 
 impl Trace {
+    /// What request number `index` does.
+    pub fn verb(&self, index: usize) -> Verb {
+        self.verbs.get(index).copied().unwrap_or(Verb::Get)
+    }
+
+    /// How long an object may stay in the cache, in seconds; 0: for ever.
+    pub fn exptime_s(&self, object: u32) -> u32 {
+        self.object_exptime_s.get(object as usize).copied().unwrap_or(0)
+    }
+
+    /// The length of an object's value: with the key it has the object's size, but it is never empty.
+    pub fn value_bytes(&self, object: u32) -> usize {
+        (self.object_bytes[object as usize] as usize).saturating_sub(self.key_bytes).max(1)
+    }
+
     /// Reads a trace from a file; `.zst` is decompressed.
     pub fn open(path: &Path) -> Result<Trace, TraceError> {
         let unreadable = |source| TraceError::Unreadable { path: path.display().to_string(), source };
@@ -108,11 +148,21 @@ fn parse_packed(bytes: &[u8]) -> Option<Trace> {
         }
         if let Some(objects_of_requests) = unpack_requests(&bytes[..3 * requests], objects) {
             let sizes = &bytes[3 * requests..][..sizes_bytes];
-            let object_bytes = sizes.chunks_exact(2).map(|pair| u32::from(u16::from_le_bytes([pair[0], pair[1]])));
-            return Some(Trace { requests: objects_of_requests, object_bytes: object_bytes.collect() });
+            return Some(Trace {
+                requests: objects_of_requests,
+                verbs: Vec::new(),
+                object_bytes: words(sizes),
+                object_exptime_s: Vec::new(),
+                requests_per_s: words(&bytes[at..]),
+                key_bytes: KEY_BYTES,
+            });
         }
     }
     None
+}
+
+fn words(bytes: &[u8]) -> Vec<u32> {
+    bytes.chunks_exact(2).map(|pair| u32::from(u16::from_le_bytes([pair[0], pair[1]]))).collect()
 }
 
 fn unpack_requests(planes: &[u8], objects: usize) -> Option<Vec<u32>> {
@@ -132,23 +182,44 @@ fn unpack_requests(planes: &[u8], objects: usize) -> Option<Vec<u32>> {
     (seen as usize == objects).then_some(unpacked)
 }
 
+/// Every line is a request for its object, whatever its operation: the replay fills by itself. An object's ttl is the
+/// longest that it was ever stored with.
 fn parse_csv(text: &str) -> Result<Trace, TraceError> {
     let mut numbers: HashMap<&str, u32> = HashMap::new();
-    let mut trace = Trace { requests: Vec::new(), object_bytes: Vec::new() };
+    let (mut requests, mut object_bytes, mut object_exptime_s) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut requests_per_s, mut first_s) = (vec![0u32], None);
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let bad = || TraceError::BadLine { line: index + 1, found: line.chars().take(80).collect() };
         let mut fields = line.split(',');
-        let (_time, key) = (fields.next().ok_or_else(bad)?, fields.next().ok_or_else(bad)?);
-        let mut size = || fields.next().and_then(|field| field.trim().parse::<u32>().ok()).ok_or_else(bad);
-        let object_bytes = size()?.saturating_add(size()?);
-        let next = trace.object_bytes.len() as u32;
+        let (time, key) = (fields.next().ok_or_else(bad)?, fields.next().ok_or_else(bad)?);
+        let time_s: usize = time.trim().parse().map_err(|_| bad())?;
+        let mut number = || fields.next().and_then(|field| field.trim().parse::<u32>().ok());
+        let bytes = number().and_then(|key_bytes| Some(key_bytes.saturating_add(number()?))).ok_or_else(bad)?;
+        let ttl_s = fields.nth(2).and_then(|field| field.trim().parse::<u32>().ok()).unwrap_or(0);
+        let next = object_bytes.len() as u32;
         let object = *numbers.entry(key).or_insert(next);
         if object == next {
-            trace.object_bytes.push(object_bytes);
+            object_bytes.push(bytes);
+            object_exptime_s.push(ttl_s);
         }
-        trace.requests.push(object);
+        let exptime_s = &mut object_exptime_s[object as usize];
+        *exptime_s = ttl_s.max(*exptime_s);
+        // Time never goes back: a line that is out of order belongs to the second before it.
+        let second = time_s.saturating_sub(*first_s.get_or_insert(time_s)).max(requests_per_s.len() - 1);
+        if second > TRACE_S_MAX {
+            return Err(bad());
+        }
+        requests_per_s.resize(second + 1, 0);
+        requests_per_s[second] += 1;
+        requests.push(object);
     }
-    if trace.requests.is_empty() { Err(TraceError::Unknown { bytes: text.len() }) } else { Ok(trace) }
+    match requests.is_empty() {
+        true => Err(TraceError::Unknown { bytes: text.len() }),
+        false => {
+            let verbs = Vec::new();
+            Ok(Trace { requests, verbs, object_bytes, object_exptime_s, requests_per_s, key_bytes: KEY_BYTES })
+        }
+    }
 }
 
 #[cfg(test)]
@@ -170,12 +241,17 @@ mod tests {
         let trace = Trace::parse(&bytes).unwrap();
         assert_eq!(trace.requests, requests);
         assert_eq!(trace.object_bytes, sizes.iter().copied().map(u32::from).collect::<Vec<_>>());
+        assert_eq!(trace.requests_per_s, [300, 0, 400]);
     }
 
     #[test]
     fn csv_numbers_objects_in_order_of_first_use() {
-        let trace = Trace::parse(b"0,a,10,100,1,get,0\n0,b,11,5,1,get,0\n1,a,10,100,2,get,0\n").unwrap();
-        assert_eq!(trace, Trace { requests: vec![0, 1, 0], object_bytes: vec![110, 16] });
+        let trace = Trace::parse(b"7,a,10,100,1,get,0\n7,b,11,5,1,get,0\n9,a,10,100,2,set,60\n").unwrap();
+        assert_eq!(trace.requests, [0, 1, 0]);
+        assert_eq!(trace.object_bytes, [110, 16]);
+        assert_eq!(trace.requests_per_s, [2, 0, 1]);
+        assert_eq!((trace.exptime_s(0), trace.exptime_s(1)), (60, 0));
+        assert_eq!((trace.value_bytes(0), trace.value_bytes(1)), (110 - KEY_BYTES, 16 - KEY_BYTES));
     }
 
     #[test]
