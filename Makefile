@@ -7,8 +7,10 @@ SCHEDULES ?= 300
 FUZZ_SECONDS ?= 60
 # A folder with the program `peers` and the load generator's source `loadgen/`.
 TOOLS ?= ../shared/tools
+# A folder with a trace of Twitter's cache cluster 52.
+TRACES ?= ../shared/traces
 
-.PHONY: help up test install build lint unit schedules miri simulate end-to-end differential fuzz bench soak clean
+.PHONY: help up test install build lint unit schedules miri simulate end-to-end differential fuzz bench soak clean hit-ratio transient
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +63,12 @@ fuzz: ## every fuzz target for FUZZ_SECONDS (needs a nightly toolchain and cargo
 
 bench: ## ratios against memcached in one run, written to docs/benchmarks.md (BENCH=--full takes longer)
 	TOOLS="$(TOOLS)" experiments/run $(BENCH)
+
+hit-ratio: ## miss ratios against memcached at equal memory (HIT_RATIO="--full --report" takes 30 minutes, writes docs/hit_ratio.md)
+	TOOLS="$(TOOLS)" TRACES="$(TRACES)" experiments/run hit_ratio $(HIT_RATIO)
+
+transient: ## a short-lived family's share of a full server over time, drawn
+	TOOLS="$(TOOLS)" experiments/run transient
 
 clean:
 	$(CARGO) clean
