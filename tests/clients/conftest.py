@@ -1,0 +1,20 @@
+"""One fixture for each way in which a client of another language is served."""
+
+import pytest
+from endpoints import KINDS, PASSWORD, USER, Endpoint
+
+
+@pytest.fixture(params=KINDS)
+def open_server(request, tmp_path):
+    """A server that serves whoever connects."""
+    endpoint = Endpoint(request.param, tmp_path)
+    yield endpoint
+    endpoint.stop()
+
+
+@pytest.fixture(params=KINDS)
+def guarded_server(request, tmp_path):
+    """A server that asks for user and password."""
+    endpoint = Endpoint(request.param, tmp_path, f"{USER}:{PASSWORD}\n")
+    yield endpoint
+    endpoint.stop()

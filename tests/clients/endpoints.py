@@ -1,0 +1,45 @@
+"""Servers for the clients of many languages: ours, and the memcached that says whether what is expected is true.
+
+memcached 1.6.45 takes part where LOOKASIDE_MEMCACHED names it. Each kind has a server without users and one that asks
+for them by SASL (which speaks the binary protocol alone).
+"""
+
+import os
+import socket
+
+from processes import PROGRAMS, Process, free_port
+
+MEMCACHED = os.environ.get("LOOKASIDE_MEMCACHED")
+KINDS = ["lookaside", "memcached"] if MEMCACHED else ["lookaside"]
+OPTIONS = ("-l", "127.0.0.1", "-m", "64", "-t", "2")
+USER, PASSWORD = "ada", "secret"
+
+
+class Endpoint(Process):
+    """A server of one kind on a free port; `users` are those it asks for, by SASL."""
+
+    def __init__(self, kind: str, folder, users: str = "") -> None:
+        self.kind, self.port, self.folder = kind, free_port(), folder
+        environment = dict(os.environ)
+        command = [PROGRAMS / "lookaside-server" if kind == "lookaside" else MEMCACHED, "-p", self.port, *OPTIONS]
+        if kind == "memcached" and os.geteuid() == 0:
+            command += ["-u", "nobody"]
+        if users:
+            (folder / "users").write_text(users)
+            (folder / "memcached.conf").write_text("mech_list: plain\n")
+            environment |= {
+                "MEMCACHED_SASL_PWDB": str(folder / "users"),
+                "SASL_CONF_PATH": str(folder / "memcached.conf"),
+            }
+            command.append("-S")
+        super().__init__(kind, command, folder, env=environment)
+        self.wait_ready(lambda: accepts(self.port))
+
+
+def accepts(port: int) -> bool:
+    """Whether somebody accepts connections."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+    except OSError:
+        return False
