@@ -152,3 +152,53 @@ impl Crawled<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::sync::lock;
+    use crate::{Expiry, HashedKey, NewItem, Now, Options, Store};
+    use lookaside_protocol::StoreMode;
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::sync::atomic::Ordering;
+
+    /// A walk was told to come back for items that could not move: up to sixteen buckets for each key that found both of
+    /// its own full.
+    #[test]
+    fn a_walk_comes_back_for_no_more_items_than_have_moved() {
+        const FIRST_KEYS: u32 = 1_500;
+        const KEYS: u32 = 2_300;
+        let options = Options { memory_bytes_max: 256 << 10, item_bytes_max: 4 << 10, ..Options::default() };
+        let store = Store::new(options).expect("the options are fine");
+        let now = Now { unix_ms: 1_700_000_000_000 };
+        let set = |number: u32| {
+            let item = NewItem { flags: 0, expiry: Expiry::Never, value: b"v" };
+            store.store(HashedKey::new(&number.to_be_bytes()), StoreMode::Set, &item, now);
+        };
+        let buckets_of_items = || {
+            let index = &store.memory.index;
+            let mut places = BTreeMap::new();
+            for bucket in 0..index.buckets() {
+                places.extend(index.items_in(&store.memory.region, bucket).map(|(_, item)| (item.0, bucket)));
+            }
+            places
+        };
+        (0..FIRST_KEYS).for_each(set);
+        let mut crawl = store.begin_crawl(1).expect("no other walk");
+        store.crawl(&mut crawl, store.memory.index.buckets() / 2, now, |_| ());
+        let next = crawl.position.bucket.load(Ordering::SeqCst);
+        let (mut moved_to, mut before) = (BTreeSet::new(), buckets_of_items());
+        for number in FIRST_KEYS..KEYS {
+            set(number);
+            let after = buckets_of_items();
+            let is_moved = |item: &u32, bucket: usize| before.get(item).is_some_and(|&old| old != bucket);
+            let moved = after.iter().filter(|&(item, &bucket)| bucket < next && is_moved(item, bucket));
+            moved_to.extend(moved.map(|(_, &bucket)| bucket));
+            before = after;
+        }
+        let returns = lock(&crawl.position.returns);
+        assert!(!moved_to.is_empty(), "no bucket was full");
+        assert!(returns.is_subset(&moved_to), "come back to {returns:?}, but items moved to {moved_to:?}");
+        drop(returns);
+        store.audit();
+    }
+}

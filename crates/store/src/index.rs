@@ -194,12 +194,15 @@ impl Index {
             let homes = self.homes(key_of(handle_of(load(region, from))), self.buckets());
             let other = if homes[0] == bucket { homes[1] } else { homes[0] };
             let to = match moves {
-                _ if other == bucket || !self.crawls.allow(bucket, other) => None,
+                _ if other == bucket => None,
                 0 => self.empty_slots(region, other).0,
                 _ => self.vacate(region, other, moves - 1, key_of),
             }?;
-            self.relocate(region, from, to);
-            Some(from)
+            // Asked last: a walk notes what it allows, and would come back for an item that stayed.
+            self.crawls.allow(bucket, other).then(|| {
+                self.relocate(region, from, to);
+                from
+            })
         })
     }
 
