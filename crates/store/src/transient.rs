@@ -11,7 +11,7 @@
 //! them. When there are too many blocks, items are left to be found by eviction or by who asks for them.
 //!
 //! A wheel turns with the verbs that come to its stripe, [`BLOCKS_PER_VERB_MAX`] blocks at a time, and with
-//! [`crate::Store::tick`].
+//! [`crate::Store::tick`]. While one lags behind, a timer that ends more than a wheel after it is not begun.
 
 use crate::geometry::TIMER_BLOCK_BYTES;
 use crate::memory::Memory;
@@ -60,6 +60,14 @@ impl Wheel {
         }
         Some(())
     }
+
+    /// Seconds up to now in which nothing is due are worked off. Once around is enough.
+    fn pass_empty_seconds(&mut self, now_s: u32) {
+        self.done_s = self.done_s.max(now_s.saturating_sub(WHEEL_S));
+        while self.done_s < now_s && self.blocks[((self.done_s + 1) % WHEEL_S) as usize] == 0 {
+            self.done_s += 1;
+        }
+    }
 }
 
 impl Memory {
@@ -90,8 +98,12 @@ impl Memory {
         if end_s <= now_s || end_s - now_s > self.transient_s {
             return;
         }
-        // A wheel that lags behind must not be given a second that it takes for an earlier one.
-        stripe.wheel.done_s = stripe.wheel.done_s.max(now_s.saturating_sub(WHEEL_S - TRANSIENT_S_MAX - 1));
+        // A wheel that lags behind would take the second for an earlier one, which is not worked off yet.
+        stripe.wheel.pass_empty_seconds(now_s);
+        if end_s > stripe.wheel.done_s + WHEEL_S {
+            stripe.counters.transients_untimed += 1;
+            return;
+        }
         match self.block_with_room(stripe, end_s, now) {
             Some((block, entries)) => self.write_entry(block, entries, head, header.sequence),
             None => {

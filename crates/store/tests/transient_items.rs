@@ -101,3 +101,33 @@ fn a_family_in_a_full_memory_takes_a_twentieth_and_the_others_gain() {
     assert!(on.others_hit_ratio > off.others_hit_ratio, "{told}");
     assert!(on.statistics.transients_untimed < 100, "{told}");
 }
+
+/// A timer that began while a wheel lagged behind made it pass over what was due: that was found a minute later.
+#[test]
+fn timers_that_begin_while_a_wheel_lags_leave_nothing_behind() {
+    const DUE: u64 = 40_000;
+    const LATE: u64 = 50;
+    let options = Options { memory_bytes_max: 16 << 20, item_bytes_max: 64 << 10, ..Options::default() };
+    let store = Store::new(options).expect("the options are fine");
+    let set = |name: String, exptime_s: i64, after_s: u64| {
+        let now = Now { unix_ms: START_MS + after_s * 1_000 };
+        let item = NewItem { flags: 0, expiry: Expiry::from_exptime(exptime_s, now), value: b"value" };
+        store.store(HashedKey::new(name.as_bytes()), StoreMode::Set, &item, now);
+    };
+    let items_at = |after_s: u64| {
+        store.tick(Now { unix_ms: START_MS + after_s * 1_000 });
+        store.statistics().items
+    };
+    (0..DUE).for_each(|number| set(format!("due:{number}"), 2, 0));
+    assert_eq!(store.statistics().transients_untimed, 0);
+    // While there are more blocks than these verbs work off.
+    (0..LATE).for_each(|number| set(format!("late:{number}"), 30, 30));
+    (0..LATE).for_each(|number| set(format!("last:{number}"), 60, 30));
+    assert!(store.statistics().items > DUE / 2, "the wheels lag");
+    let untimed = store.statistics().transients_untimed;
+    assert!(untimed > 0, "a wheel that lags takes no second beyond its own");
+    assert_eq!(items_at(30), 2 * LATE);
+    assert_eq!(items_at(60), LATE);
+    assert_eq!(items_at(90), untimed);
+    store.audit();
+}
