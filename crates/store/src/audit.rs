@@ -31,7 +31,7 @@ impl Memory {
                     self.audit_chain(head, lane, &mut known);
                 }
             }
-            assert_eq!(heads, stripe.items, "stripe {lane}, {} chunks", known.len() - before);
+            assert_eq!(heads, stripe.items(), "stripe {lane}, {} chunks", known.len() - before);
         }
         let taken: usize = (0..self.classes.len()).map(|class| self.audit_class(class, &known)).sum();
         assert_eq!(taken, known.len(), "every chunk that is taken belongs to an item");

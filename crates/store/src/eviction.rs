@@ -169,7 +169,7 @@ impl Memory {
         let key = self.hashed_key(head);
         let slot = self.index.slot_of(&self.region, key, head);
         self.index.clear(&self.region, slot);
-        stripe.items -= 1;
+        stripe.item_left(&self.items);
         self.class_counters[self.class_of(head)].note_leaving(header, now);
         match header.is_past(now) {
             true => stripe.counters.expirations += 1,

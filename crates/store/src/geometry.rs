@@ -102,9 +102,10 @@ impl Geometry {
         self.chunk_bytes[self.timer_class() - 1]
     }
 
-    /// How many chunks of a class fill a page.
+    /// How many chunks of a class fill a page, as far as a handle can number them: timer blocks do not in pages of more than
+    /// 4 MiB.
     pub fn chunks_per_page(&self, class: usize) -> usize {
-        self.page_bytes / self.chunk_bytes[class]
+        (self.page_bytes / self.chunk_bytes[class]).min(1 << CHUNK_BITS)
     }
 }
 
@@ -169,11 +170,11 @@ mod tests {
 
     #[test]
     fn chunks_grow_by_little_and_waste_little_of_a_page() {
-        for memory_bytes in [64 << 10, 1 << 20, 64 << 20, 1 << 40] {
+        for memory_bytes in [64 << 10, 1 << 20, 64 << 20, 1 << 40, 4 << 40] {
             let geometry = geometry(memory_bytes);
             let sizes = &geometry.chunk_bytes[..geometry.timer_class()];
             assert!(sizes.windows(2).all(|pair| pair[0] < pair[1] && pair[0] % 4 == 0), "{sizes:?}");
-            assert!(sizes.iter().all(|size| geometry.page_bytes / size <= 1 << CHUNK_BITS));
+            assert!((0..=geometry.timer_class()).all(|class| geometry.chunks_per_page(class) <= 1 << CHUNK_BITS));
             assert_eq!(geometry.class_for(geometry.chunk_bytes_max()), Some(sizes.len() - 1));
             assert_eq!(geometry.class_for(geometry.chunk_bytes_max() + 1), None);
         }

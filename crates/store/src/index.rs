@@ -26,6 +26,11 @@ pub(crate) const BUCKET_BYTES: usize = 64;
 /// The index grows when more than so many of a hundred slots are in use.
 const FILL_PERCENT: usize = 85;
 
+/// Below so many of a hundred the index does not grow, however full one stripe is, once it takes its share of memory.
+const GROWTH_FILL_PERCENT_MIN: usize = 40;
+/// One part of the memory in so many may go to the index however empty it is: few buckets fill unevenly.
+const INDEX_SHARE: usize = 64;
+
 /// A key's first bucket is preferred while it has so many empty slots.
 const SPARE_SLOTS: usize = 2;
 /// So many further items may move to make room for one.
@@ -45,6 +50,8 @@ pub(crate) struct Index {
     /// Buckets per page, as a power of two.
     run_bits: u32,
     stripe_bits: u32,
+    /// Up to so many, the index grows whenever one stripe asks for it.
+    buckets_at_will: usize,
     /// Who walks along the buckets.
     pub crawls: Crawls,
 }
@@ -64,6 +71,7 @@ impl Index {
             page_shift: geometry.page_bytes.ilog2(),
             run_bits,
             stripe_bits: geometry.stripe_bits,
+            buckets_at_will: geometry.pages * geometry.page_bytes / INDEX_SHARE / BUCKET_BYTES,
             crawls: Crawls::default(),
         }
     }
@@ -96,9 +104,16 @@ impl Index {
         self.buckets.load(Ordering::Acquire)
     }
 
-    /// Whether a stripe with so many items asks for more buckets.
-    pub fn wants_growth(&self, stripe_items: usize) -> bool {
-        (stripe_items << self.stripe_bits) * 100 > self.buckets() * SLOTS * FILL_PERCENT
+    /// Whether a stripe with so many items asks for more buckets, and all items together do not speak against it.
+    pub fn wants_growth(&self, stripe_items: usize, items: usize) -> bool {
+        (stripe_items << self.stripe_bits) * 100 > self.buckets() * SLOTS * FILL_PERCENT && self.may_grow(items)
+    }
+
+    /// Whether so many items may have more buckets. Keys that somebody chose to fall into one stripe, or one bucket, must
+    /// not make the index take the memory of all others.
+    pub fn may_grow(&self, items: usize) -> bool {
+        let buckets = self.buckets();
+        buckets < self.buckets_at_will || items * 100 > buckets * SLOTS * GROWTH_FILL_PERCENT_MIN
     }
 
     /// Whether the next bucket needs another page.
@@ -341,4 +356,71 @@ fn tag_of(slot: u64) -> u32 {
 #[inline]
 fn handle_of(slot: u64) -> Handle {
     Handle(slot as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Expiry, NewItem, Now, Options, Store};
+    use lookaside_protocol::StoreMode;
+
+    const NOW: Now = Now { unix_ms: 1_700_000_000_000 };
+
+    fn store(memory_bytes_max: usize) -> Store {
+        let options = Options { memory_bytes_max, item_bytes_max: memory_bytes_max / 8, ..Options::default() };
+        Store::new(options).expect("the options are fine")
+    }
+
+    fn set(store: &Store, name: &str, value_bytes: usize) {
+        let item = NewItem { flags: 0, expiry: Expiry::Never, value: &vec![7; value_bytes] };
+        store.store(HashedKey::new(name.as_bytes()), StoreMode::Set, &item, NOW);
+    }
+
+    /// Names of keys that somebody went looking for.
+    fn crafted(is_wanted: impl Fn(HashedKey<'_>) -> bool) -> impl Iterator<Item = String> {
+        (0..)
+            .map(|number: u32| format!("crafted:{number}"))
+            .filter(move |name| is_wanted(HashedKey::new(name.as_bytes())))
+    }
+
+    #[test]
+    fn keys_of_one_stripe_do_not_make_the_index_grow_for_all() {
+        const ITEMS: usize = 1_000;
+        let store = store(1 << 20);
+        let bits = store.memory.geometry.stripe_bits;
+        assert!(bits > 2, "there are other stripes");
+        crafted(|key| key.stripe(bits) == 0).take(3 * ITEMS).for_each(|name| set(&store, &name, 8));
+        let items = usize::try_from(store.statistics().items).expect("a few thousand");
+        let slots = store.memory.index.buckets() * SLOTS;
+        assert!(slots <= items.max(ITEMS) * 5 / 2 + 100 * SLOTS, "{slots} slots for {items} items");
+        store.audit();
+    }
+
+    /// With few buckets a stripe has four or five, and now and then more items than these can take.
+    #[test]
+    fn nothing_leaves_for_want_of_a_slot_while_there_is_memory() {
+        for family in 0..24 {
+            let store = store(64 << 20);
+            (0..9_000).for_each(|number| set(&store, &format!("u:{family}:{number}"), 20));
+            assert_eq!((store.statistics().evictions, store.statistics().items), (0, 9_000), "family {family}");
+        }
+    }
+
+    /// A chained item for which somebody must leave its buckets, while the index asks for a page that another class gives.
+    #[test]
+    fn keys_of_one_bucket_evict_each_other_and_harm_nobody_else() {
+        const KEYS: usize = 60;
+        let store = store(64 << 10);
+        let bits = store.memory.geometry.stripe_bits;
+        let homes = |key: HashedKey<'_>| hashes(key, bits).map(|hash| hash & 0xf);
+        let mut crafted = crafted(|key| homes(key) == [3, 7]);
+        for round in 0..8 {
+            (0..400).for_each(|number| set(&store, &format!("plain:{round}:{number}"), 40));
+            for (number, name) in crafted.by_ref().take(KEYS).enumerate() {
+                set(&store, &name, if number % 3 == 2 { 3_000 } else { 40 });
+            }
+            store.audit();
+        }
+        assert!(store.memory.index.buckets() * BUCKET_BYTES <= 16 << 10, "{} buckets", store.memory.index.buckets());
+    }
 }

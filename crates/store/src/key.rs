@@ -1,8 +1,9 @@
 //! A key and its hash. Every verb takes one: hashed once, then used for the stripe, the index and the tables of
 //! leases and hold-offs, each of which takes other bits of it.
 //!
-//! Absent: a secret in the hash. Whoever can send commands can slow a server down in simpler ways than by crafting
-//! keys that collide; and two keys of one hash only share a lease and a hold-off, which errs towards refusal.
+//! Absent: a secret in the hash. Whoever crafts keys that collide makes them wait for one stripe's lock and evict each
+//! other; more memory than others they do not get (`Index::may_grow`). Two keys of one hash share a lease and a hold-off,
+//! which errs towards refusal.
 
 use crate::index::SlotAt;
 

@@ -67,6 +67,8 @@ pub(crate) struct Memory {
     /// So many pages may be used: fewer than there are while the limit is lowered.
     pages_max: AtomicU32,
     /// Who is told of evictions.
+    /// All items, up to an eighth behind.
+    pub items: AtomicUsize,
     pub on_eviction: OnceLock<EvictionHook>,
 }
 
@@ -105,6 +107,7 @@ impl Memory {
             pool: Mutex::new(Pool { free: Vec::new(), fresh: 1 }),
             pages_used: AtomicU32::new(1),
             pages_max: AtomicU32::new(geometry.pages as u32),
+            items: AtomicUsize::new(0),
             on_eviction: OnceLock::new(),
             region,
             geometry,

@@ -259,19 +259,16 @@ impl Memory {
         /// More than one, so that the index can catch up.
         const BUCKETS_PER_STORE_MAX: usize = 2;
         for _ in 0..BUCKETS_PER_STORE_MAX {
-            if !self.index.wants_growth(own.items) || !self.grow_index_by_one(own, now) {
+            if !self.index.wants_growth(own.items(), self.items.load(Relaxed)) || !self.grow_index_by_one(own, now) {
                 return;
             }
         }
     }
 
-    /// Adds as many buckets as it takes for each stripe to get one.
-    pub fn grow_index_in_all_stripes(&self, own: &mut Stripe, now: Now) {
-        for _ in 0..self.stripes.len() {
-            if !self.grow_index_by_one(own, now) {
-                return;
-            }
-        }
+    /// Adds as many buckets as it takes for each stripe to get one, or as many as there may be; says whether it is any.
+    pub fn grow_index_in_all_stripes(&self, own: &mut Stripe, now: Now) -> bool {
+        let grow = |_| self.index.may_grow(self.items.load(Relaxed)) && self.grow_index_by_one(own, now);
+        (0..self.stripes.len()).map(grow).take_while(|&has_grown| has_grown).count() > 0
     }
 
     /// Adds a bucket, unless others are in the way or there is no room.

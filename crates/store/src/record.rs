@@ -371,8 +371,23 @@ impl Memory {
         self.region.write(at + HEADER_BYTES, piece);
     }
 
+    /// Makes the followers of a chained item part of it. The index has room for the item: nobody meets them before its head.
+    pub fn publish_followers(&self, head: Handle, header: &Header, lane: usize, now: Now) {
+        if !header.is_chained() {
+            return;
+        }
+        let (mut next, value_bytes) = self.chain(self.at(head), header);
+        let mut bytes_left = value_bytes - header.value_bytes_here();
+        while bytes_left > 0 {
+            let (piece, after) = self.follower(next);
+            bytes_left -= piece.len();
+            self.publish_follower(next, head, lane, now);
+            next = after;
+        }
+    }
+
     /// Makes a follower part of the item at `head`.
-    pub fn publish_follower(&self, handle: Handle, head: Handle, lane: usize, now: Now) {
+    fn publish_follower(&self, handle: Handle, head: Handle, lane: usize, now: Now) {
         self.region.word(self.at(handle)).store(head.0, Relaxed);
         self.set_usage(handle, Usage::new(lane, State::Follower, 0, now));
     }

@@ -27,11 +27,15 @@ use crate::sync::{Mutex, MutexGuard, lock};
 use crate::transient::Wheel;
 use crate::{Expiry, HashedKey, Now, Options, Statistics};
 use lookaside_protocol::Cas;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Of the memory, one part in this many holds leases: about one per 6 KiB.
 const LEASE_SHARE: usize = 256;
 /// Of the memory, one part in this many holds hold-offs: about one per 9 KiB.
 const HOLD_OFF_SHARE: usize = 512;
+
+/// So often each stripe gets another bucket before an item leaves for want of a slot.
+const GROWTHS_MAX: usize = 4;
 
 /// No memory could be freed.
 pub(crate) struct NoRoom;
@@ -80,7 +84,9 @@ pub(crate) struct Stripe {
     /// Nothing is to be done before: no flush, no turn of the wheel. In Unix milliseconds.
     pub due_ms: u64,
     pub lane: usize,
-    pub items: usize,
+    items: usize,
+    /// How many of them the count of all items knows.
+    items_told: usize,
     pub leases: LeaseTable,
     pub hold_offs: HoldOffTable,
     pub flushes: FlushSchedule,
@@ -100,6 +106,7 @@ impl Stripe {
             due_ms: 0,
             lane,
             items: 0,
+            items_told: 0,
             leases: LeaseTable::new(lease_bytes, tokens, options.lease_interval_ms, interval_outlasts_token),
             hold_offs: HoldOffTable::new(share_bytes / HOLD_OFF_SHARE),
             flushes: FlushSchedule::default(),
@@ -147,6 +154,33 @@ impl Stripe {
         self.flushes.restore(state)?;
         self.hold_offs.restore(state)?;
         self.wheel.restore(state)
+    }
+
+    /// How many items the stripe has.
+    pub fn items(&self) -> usize {
+        self.items
+    }
+
+    /// The stripe has an item more.
+    pub fn item_came(&mut self, all: &AtomicUsize) {
+        self.items += 1;
+        self.tell(all);
+    }
+
+    /// The stripe has an item less.
+    pub fn item_left(&mut self, all: &AtomicUsize) {
+        self.items -= 1;
+        self.tell(all);
+    }
+
+    /// Brings the count of all items up to date, but not for every item: all stripes share its cache line.
+    fn tell(&mut self, all: &AtomicUsize) {
+        /// One part in so many may be untold.
+        const TOLD_SHARE: usize = 8;
+        if self.items.abs_diff(self.items_told) * TOLD_SHARE > self.items {
+            all.fetch_add(self.items.wrapping_sub(self.items_told), Relaxed);
+            self.items_told = self.items;
+        }
     }
 
     /// Never the same twice before 2^32 stores have come to the stripe.
@@ -248,7 +282,7 @@ impl<'s> Locked<'s> {
     /// Takes an item out.
     pub fn drop_item(&mut self, found: Found) {
         self.memory.index.clear(&self.memory.region, found.slot);
-        self.stripe.items -= 1;
+        self.stripe.item_left(&self.memory.items);
         self.free_item(found);
     }
 
@@ -271,15 +305,17 @@ impl<'s> Locked<'s> {
                     Some(usage) => usage,
                     None => header.usage.with_clock(if content.stale_until_ms.is_none() { clock } else { 0 }),
                 };
+                self.memory.publish_followers(handle, &header, self.stripe.lane, now);
                 self.memory.set_header(handle, &Header { usage, ..header });
                 self.memory.index.put(&self.memory.region, old.slot, key, handle);
                 self.free_item(old);
             }
             None => {
                 let slot = self.make_vacancy(key, now);
+                self.memory.publish_followers(handle, &header, self.stripe.lane, now);
                 self.memory.set_header(handle, &header);
                 self.memory.index.put(&self.memory.region, slot, key, handle);
-                self.stripe.items += 1;
+                self.stripe.item_came(&self.memory.items);
             }
         }
         self.memory.begin_timer(&mut self.stripe, handle, now);
@@ -331,7 +367,6 @@ impl<'s> Locked<'s> {
             match self.build_chain(&content.value[here..], now) {
                 Ok(followers) => {
                     memory.set_chain(head, &header, followers[0], content.value.len());
-                    followers.iter().for_each(|&follower| memory.publish_follower(follower, head, lane, now));
                 }
                 Err(NoRoom) => {
                     memory.free(head);
@@ -379,22 +414,25 @@ impl<'s> Locked<'s> {
             return slot;
         }
         // While there are few buckets, one stripe may have far more items than its share.
-        memory.grow_index_in_all_stripes(&mut self.stripe, now);
-        if let Some(slot) =
-            index.vacancy(region, key).or_else(|| index.make_vacancy(region, key, &|item| memory.hashed_key(item)))
-        {
-            return slot;
+        for _ in 0..GROWTHS_MAX {
+            if !memory.grow_index_in_all_stripes(&mut self.stripe, now) {
+                break;
+            }
+            let vacancy = index.vacancy(region, key);
+            if let Some(slot) = vacancy.or_else(|| index.make_vacancy(region, key, &|item| memory.hashed_key(item))) {
+                return slot;
+            }
         }
         let coldness = |handle| {
-            let usage = memory.usage(handle);
-            (std::cmp::Reverse(usage.clock()), usage.access_age_s(now))
+            let header = memory.header(handle);
+            let is_over = header.is_stale() || header.is_past(now);
+            (is_over, std::cmp::Reverse(header.usage.clock()), header.usage.access_age_s(now))
         };
         let coldest = index.candidates(region, key).max_by_key(|&(_, handle)| coldness(handle));
         let (slot, handle) = coldest.expect("full buckets have items");
-        let coldest = self.found_in(slot, handle);
-        self.note_leaving(&coldest, now);
-        self.drop_item(coldest);
-        self.stripe.counters.evictions += 1;
+        let mut chunks = vec![handle];
+        memory.evict(handle, &memory.header(handle), &mut self.stripe, &mut chunks, now);
+        memory.free_all(&chunks);
         slot
     }
 
