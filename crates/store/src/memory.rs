@@ -9,9 +9,9 @@
 //! A handle names a page and a chunk in it. Every byte that the store takes is counted against the memory limit: the
 //! region as a whole never exceeds it, together with what stripes and lists take beside it.
 //!
-//! Lock order, for the whole crate: one stripe; then the mover (`rebalance.rs`); then one class; then the pool. A second
-//! stripe is only ever tried for, never waited for: whoever evicts holds a class and looks for a victim whose stripe
-//! happens to be free.
+//! Lock order, for the whole crate: one stripe; then the mover (`rebalance.rs`); then one class of items; then the class of
+//! timers, which an item that is carried over needs for its timer (`transient.rs`); then the pool. A second stripe is only
+//! ever tried for, never waited for: whoever evicts holds a class and looks for a victim whose stripe happens to be free.
 
 use crate::class_statistics::ClassCounters;
 use crate::eviction::EvictionHook;
@@ -24,9 +24,9 @@ use crate::region::Region;
 use crate::slab::{Class, PageRecord};
 use crate::state::{PagesTaken, StateReader, StateWriter};
 use crate::stripe::{Lane, Stripe};
-use crate::sync::{Mutex, lock, meet};
+use crate::sync::{Mutex, lock, meet, try_lock};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{OnceLock, TryLockError};
 
 /// A limit that leaves fewer pages than this is refused.
 const LOWERED_PAGES_MIN: usize = 64;
@@ -250,11 +250,7 @@ impl Memory {
         if lane == own.lane {
             return Some(act(own));
         }
-        match self.stripes[lane].0.try_lock() {
-            Ok(mut stripe) => Some(act(&mut stripe)),
-            Err(TryLockError::Poisoned(poisoned)) => Some(act(&mut poisoned.into_inner())),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        try_lock(&self.stripes[lane].0).map(|mut stripe| act(&mut stripe))
     }
 }
 

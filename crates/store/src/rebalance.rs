@@ -18,9 +18,8 @@ use crate::record::{Handle, Header, State, Usage};
 use crate::slab::Class;
 use crate::state::{StateReader, StateWriter};
 use crate::stripe::{NoRoom, Stripe};
-use crate::sync::{give_way, lock};
+use crate::sync::{give_way, lock, try_lock};
 use crate::{Now, PageMove};
-use std::sync::TryLockError;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// A class gets memory if what it evicts is younger by this part than what the others would (§6.2).
@@ -156,10 +155,8 @@ pub(crate) fn is_time_to_look(class: &mut Class, geometry: &Geometry) -> bool {
 impl Memory {
     /// Moves the page under way on a bit, or sees whether `class` deserves one.
     pub fn rebalance(&self, class: usize, is_time_to_look: bool, own: &mut Stripe, now: Now) {
-        let mut mover = match self.mover.try_lock() {
-            Ok(mover) => mover,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
+        let Some(mut mover) = try_lock(&self.mover) else {
+            return;
         };
         if mover.current.is_some() {
             self.step(&mut mover, STEP_CHUNKS, own, now);
@@ -190,7 +187,7 @@ impl Memory {
 
     /// Moves a page because somebody asked for it, whatever the ages are. A class keeps its last page.
     pub fn move_page(&self, from: usize, to: usize, own: &mut Stripe, now: Now) -> PageMove {
-        let Ok(mut mover) = self.mover.try_lock() else {
+        let Some(mut mover) = try_lock(&self.mover) else {
             return PageMove::Busy;
         };
         if mover.current.is_some() {
@@ -273,7 +270,7 @@ impl Memory {
 
     /// Adds a bucket, unless others are in the way or there is no room.
     fn grow_index_by_one(&self, own: &mut Stripe, now: Now) -> bool {
-        let Ok(mut mover) = self.mover.try_lock() else {
+        let Some(mut mover) = try_lock(&self.mover) else {
             return false;
         };
         if self.index.wants_page() && !mover.is_index_page_added {
@@ -295,14 +292,13 @@ impl Memory {
         if !self.do_timers_want_page() {
             return;
         }
-        let Ok(mut mover) = self.mover.try_lock() else {
+        let Some(mut mover) = try_lock(&self.mover) else {
             return;
         };
         if mover.current.is_none()
             && let Some(from) = self.oldest(None, 0, now)
-            && self.start(&mut mover, from, Target::Class(self.geometry.timer_class()), 0)
         {
-            self.timers_want_page.store(false, Relaxed);
+            self.start(&mut mover, from, Target::Class(self.geometry.timer_class()), 0);
         }
         self.step(&mut mover, STEP_CHUNKS, own, now);
     }
@@ -411,6 +407,9 @@ impl Memory {
                 Target::Class(to) => {
                     self.class_counters[to].pages_gained.fetch_add(1, Relaxed);
                     self.attach(&mut lock(&self.classes[to]), page, now);
+                    if to == self.geometry.timer_class() {
+                        self.timers_want_page.store(false, Relaxed);
+                    }
                 }
                 Target::Index => mover.index_spare = Some(page),
                 Target::Pool => self.return_page(page),
@@ -488,3 +487,6 @@ impl Memory {
         self.begin_timer(stripe, to, now);
     }
 }
+
+#[cfg(test)]
+mod tests;

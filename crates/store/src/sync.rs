@@ -5,13 +5,22 @@
 
 #[cfg(shuttle)]
 pub(crate) use shuttle::sync::{Mutex, MutexGuard};
-use std::sync::PoisonError;
 #[cfg(not(shuttle))]
 pub(crate) use std::sync::{Mutex, MutexGuard};
+use std::sync::{PoisonError, TryLockError};
 
 /// A closure that panics while it is shown an item leaves the store whole: all changes are made before it runs.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// As [`lock`], unless somebody holds it.
+pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }
 
 /// Lets threads go on that hold what this one has tried for in vain.

@@ -122,6 +122,10 @@ impl Memory {
             }
         }
         let block = self.take_timer_block(now)?;
+        // Not before there is room indeed: a page on its way may be given up.
+        if self.timers_want_page.load(Relaxed) {
+            self.timers_want_page.store(false, Relaxed);
+        }
         self.set_next(block, *newest);
         *newest = block.0;
         Some((block, 0))
