@@ -76,7 +76,9 @@ fn refused(error: &RegionError) -> anyhow::Error {
     let advice = match error {
         RegionError::Options(_) => "see -m and -I",
         RegionError::Held { .. } => "end that server first, or choose another name with --warm-restart",
-        RegionError::KeyTaken { .. } | RegionError::Foreign { .. } => "choose another name with --warm-restart",
+        RegionError::KeyTaken { .. } | RegionError::Foreign { .. } | RegionError::NotOurs { .. } => {
+            "choose another name with --warm-restart"
+        }
         RegionError::Mapped { .. } | RegionError::Removed { .. } => "see `ipcs -m`",
         RegionError::System { .. } => "it may belong to another user, see `ipcs -m`; or start without --warm-restart",
     };

@@ -5,6 +5,8 @@
 //! is an [`Attachment`], which a `Region` reads and writes under that file's rules. These ask that nobody else writes.
 //! Other processes of the same user could, as they could through a debugger; those that go by this file do not:
 //!
+//! * Memory or a semaphore that another user has made or owns, or that others than the owner may reach, is never used:
+//!   what the kernel knows of it is looked at first ([`Rights`]). Who made it stays known, whatever is changed later.
 //! * A claim is a semaphore's step from 0 to 1, taken in one `semop` that fails unless it finds 0: two processes never
 //!   both hold it. A semaphore set is made with zeros, so making it needs no order.
 //! * The kernel takes the step back when the process that made it ends, in whatever way (`SEM_UNDO`), after its memory
@@ -19,6 +21,8 @@ use std::ptr::NonNull;
 
 /// Its owner alone may read and write.
 const ACCESS_MODE: libc::c_int = 0o600;
+/// Anybody else may do something.
+const OTHERS_MODE: u32 = 0o077;
 /// A semaphore that was removed while it was being taken is made anew so many times.
 const CLAIM_ATTEMPTS_MAX: usize = 8;
 
@@ -35,6 +39,37 @@ pub(crate) struct SegmentStatus {
     pub bytes: usize,
     /// How many mappings of it there are.
     pub attachments: u64,
+    pub rights: Rights,
+}
+
+/// Who may reach a segment or a semaphore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rights {
+    /// Whose it is.
+    pub owner: u32,
+    /// Who made it, and could make it his own again.
+    pub maker: u32,
+    /// As of a file.
+    pub mode: u32,
+}
+
+impl Rights {
+    fn of(permissions: &libc::ipc_perm) -> Rights {
+        let libc::ipc_perm { uid: owner, cuid: maker, mode, .. } = *permissions;
+        #[allow(clippy::unnecessary_cast, reason = "its width is not the same everywhere")]
+        let mode = mode as u32 & 0o777;
+        Rights { owner, maker, mode }
+    }
+
+    /// Whether this process's user alone may reach it.
+    pub fn are_ours_alone(&self) -> bool {
+        // SAFETY: asks for a number.
+        self.are_alone(unsafe { libc::geteuid() })
+    }
+
+    fn are_alone(&self, user: u32) -> bool {
+        (self.owner, self.maker) == (user, user) && self.mode & OTHERS_MODE == 0
+    }
 }
 
 impl Segment {
@@ -52,8 +87,12 @@ impl Segment {
 
     /// A new segment of zeros; fails if there is one with this key.
     pub fn create(key: i32, bytes: usize) -> Result<Segment> {
+        Segment::create_with_mode(key, bytes, ACCESS_MODE)
+    }
+
+    pub(crate) fn create_with_mode(key: i32, bytes: usize, mode: libc::c_int) -> Result<Segment> {
         // SAFETY: no pointer is passed.
-        let id = unsafe { libc::shmget(key, bytes, libc::IPC_CREAT | libc::IPC_EXCL | ACCESS_MODE) };
+        let id = unsafe { libc::shmget(key, bytes, libc::IPC_CREAT | libc::IPC_EXCL | mode) };
         check(id).map(|id| Segment { id })
     }
 
@@ -62,14 +101,15 @@ impl Segment {
         Segment::create(libc::IPC_PRIVATE, bytes)?.remove()
     }
 
-    /// Its size, and who has it.
+    /// Its size, who has it, and who may have it.
     pub fn status(&self) -> Result<SegmentStatus> {
         let mut status = std::mem::MaybeUninit::<libc::shmid_ds>::zeroed();
         // SAFETY: the kernel writes one `shmid_ds`, and there is room for one.
         check(unsafe { libc::shmctl(self.id, libc::IPC_STAT, status.as_mut_ptr()) })?;
         // SAFETY: all integers, zeroed at first and then filled in.
         let status = unsafe { status.assume_init() };
-        Ok(SegmentStatus { bytes: status.shm_segsz, attachments: status.shm_nattch })
+        let rights = Rights::of(&status.shm_perm);
+        Ok(SegmentStatus { bytes: status.shm_segsz, attachments: status.shm_nattch, rights })
     }
 
     /// Maps it into this process. The caller holds the claim to its key.
@@ -130,6 +170,11 @@ pub(crate) enum ClaimError {
     Held {
         pid: i32,
     },
+    /// The semaphore set `id` is not this user's alone.
+    NotOurs {
+        id: i32,
+        rights: Rights,
+    },
     System(Error),
 }
 
@@ -141,13 +186,18 @@ impl Claim {
             // SAFETY: no pointer is passed.
             let id =
                 check(unsafe { libc::semget(key, 1, libc::IPC_CREAT | ACCESS_MODE) }).map_err(ClaimError::System)?;
+            match semaphore_rights(id) {
+                Ok(rights) if rights.are_ours_alone() => {}
+                Ok(rights) => return Err(ClaimError::NotOurs { id, rights }),
+                Err(error) if is_gone(&error) => continue,
+                Err(error) => return Err(ClaimError::System(error)),
+            }
             let wait_for_zero = step(0, libc::IPC_NOWAIT);
             outcome = match operate(id, &mut [wait_for_zero, step(1, libc::IPC_NOWAIT | libc::SEM_UNDO)]) {
                 Ok(()) => return Ok(Claim { id }),
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN) => return Err(ClaimError::Held { pid: last_user(id) }),
-                    // Whoever held it has removed it meanwhile.
-                    Some(libc::EIDRM | libc::EINVAL) => Err(ClaimError::System(error)),
+                    _ if is_gone(&error) => Err(ClaimError::System(error)),
                     _ => return Err(ClaimError::System(error)),
                 },
             };
@@ -171,6 +221,33 @@ impl Drop for Claim {
     }
 }
 
+/// Whether whoever held a semaphore has removed it meanwhile.
+fn is_gone(error: &Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EIDRM | libc::EINVAL))
+}
+
+fn semaphore_rights(id: libc::c_int) -> Result<Rights> {
+    let mut status = std::mem::MaybeUninit::<libc::semid_ds>::zeroed();
+    // SAFETY: the kernel writes one `semid_ds`, and there is room for one.
+    check(unsafe { libc::semctl(id, 0, libc::IPC_STAT, status.as_mut_ptr()) })?;
+    // SAFETY: all integers, zeroed at first and then filled in.
+    Ok(Rights::of(&unsafe { status.assume_init() }.sem_perm))
+}
+
+/// A semaphore that another may reach, for tests.
+#[cfg(test)]
+pub(crate) fn create_semaphore_with_mode(key: i32, mode: libc::c_int) -> Result<libc::c_int> {
+    // SAFETY: no pointer is passed.
+    check(unsafe { libc::semget(key, 1, libc::IPC_CREAT | libc::IPC_EXCL | mode) })
+}
+
+/// Removes what [`create_semaphore_with_mode`] has made.
+#[cfg(test)]
+pub(crate) fn remove_semaphore(id: libc::c_int) -> Result<()> {
+    // SAFETY: this command takes no further argument.
+    check(unsafe { libc::semctl(id, 0, libc::IPC_RMID) }).map(drop)
+}
+
 fn step(by: libc::c_short, flags: libc::c_int) -> libc::sembuf {
     libc::sembuf { sem_num: 0, sem_op: by, sem_flg: flags as libc::c_short }
 }
@@ -189,4 +266,21 @@ fn last_user(id: libc::c_int) -> i32 {
 
 fn check(outcome: libc::c_int) -> Result<libc::c_int> {
     if outcome == -1 { Err(Error::last_os_error()) } else { Ok(outcome) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_a_user_made_and_owns_and_shares_with_nobody_is_his() {
+        let own = Rights { owner: 5, maker: 5, mode: 0o600 };
+        assert!(own.are_alone(5));
+        assert!(!own.are_alone(0), "not even root's");
+        assert!(!Rights { owner: 6, ..own }.are_alone(5));
+        assert!(!Rights { maker: 6, ..own }.are_alone(5));
+        for mode in [0o666, 0o640, 0o620, 0o604, 0o602] {
+            assert!(!Rights { mode, ..own }.are_alone(5), "{mode:o}");
+        }
+    }
 }

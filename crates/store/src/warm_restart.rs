@@ -9,7 +9,7 @@
 //! | dirty: its process was killed | empty, in a new one: an item may be half written |
 //! | of another size, layout or format, or damaged | empty, in a new one |
 //! | held by another process | not made: an error |
-//! | somebody else's memory | not made: an error; it is left alone |
+//! | somebody else's memory, or open to other users | not made: an error; it is left alone |
 //!
 //! What lives on: items with flags, expiry, CAS unique, stale mark and use; timers; flushes ahead; hold-offs. What does not:
 //! leases (every token of the earlier life is void, since its reader may have read the database before a delete that
@@ -31,7 +31,7 @@ pub use start::{Forgotten, Saved, Start, WhyEmpty};
 use crate::geometry::Geometry;
 use crate::memory::Memory;
 use crate::region::Region;
-use crate::segment::{Claim, ClaimError, Segment};
+use crate::segment::{Claim, ClaimError, Rights, Segment};
 use crate::superblock::{self, FORMAT, Superblock, Unreadable};
 use crate::{Now, Options, Store, state};
 use std::sync::atomic::Ordering::Relaxed;
@@ -207,6 +207,7 @@ fn create(
 fn claim(name: &RegionName) -> Result<Claim, RegionError> {
     Claim::take(name.key()).map_err(|error| match error {
         ClaimError::Held { pid } => RegionError::Held { name: name.clone(), pid },
+        ClaimError::NotOurs { id, rights } => not_ours(name, format!("-s {id}"), rights),
         ClaimError::System(error) => system(name, "take its semaphore", &error),
     })
 }
@@ -222,6 +223,9 @@ fn attach(segment: Segment, name: &RegionName) -> Result<Region, RegionError> {
     const PAUSE: Duration = Duration::from_millis(10);
     for look in 1.. {
         let status = segment.status().map_err(|error| system(name, "look at its shared memory", &error))?;
+        if !status.rights.are_ours_alone() {
+            return Err(not_ours(name, format!("-m {}", segment.id), status.rights));
+        }
         match status.attachments {
             0 => break,
             mappings if look == LOOKS_MAX => {
@@ -231,6 +235,11 @@ fn attach(segment: Segment, name: &RegionName) -> Result<Region, RegionError> {
         }
     }
     segment.attach().map(Region::shared).map_err(|error| system(name, "attach its shared memory", &error))
+}
+
+fn not_ours(name: &RegionName, what: String, rights: Rights) -> RegionError {
+    let Rights { owner, maker, mode } = rights;
+    RegionError::NotOurs { name: name.clone(), what, owner, maker, mode }
 }
 
 fn check_name(name: &RegionName, found: &Superblock) -> Result<(), RegionError> {

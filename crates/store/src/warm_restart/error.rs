@@ -37,6 +37,19 @@ pub enum RegionError {
         /// The kernel's number of the segment.
         segment: i32,
     },
+    /// Another user has made or owns what lies under its key, or may reach it: nobody knows who writes there.
+    NotOurs {
+        /// Its name.
+        name: RegionName,
+        /// What it is, and its kernel's number, as `ipcrm` takes them: `-m 5` or `-s 5`.
+        what: String,
+        /// The user whose it is.
+        owner: u32,
+        /// The user who has made it.
+        maker: u32,
+        /// What its owner, his group and others may do, as of a file.
+        mode: u32,
+    },
     /// Somebody has removed the segment while the store was using it: what was in it is lost.
     Removed {
         /// Its name.
@@ -74,6 +87,11 @@ impl std::fmt::Display for RegionError {
                 f,
                 "region {name} would lie in shared memory segment {segment}, which is another program's; \
                  if it is nobody's any more, `ipcrm -m {segment}` removes it"
+            ),
+            RegionError::NotOurs { name, what, owner, maker, mode } => write!(
+                f,
+                "region {name} is not this user's alone: what lies there was made by user {maker}, belongs to user {owner} \
+                 and has mode {mode:03o}; if it is nobody's any more, `ipcrm {what}` removes it"
             ),
             RegionError::Removed { name } => {
                 write!(f, "region {name} was removed while it was in use")

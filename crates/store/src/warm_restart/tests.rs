@@ -1,6 +1,7 @@
 //! What only the inside can show: bytes of a region changed, a claim left behind, memory that is somebody else's.
 
 use super::*;
+use crate::segment::{create_semaphore_with_mode, remove_semaphore};
 use crate::state::StateReader;
 use crate::superblock::SUPERBLOCK_BYTES;
 use crate::{Expiry, HashedKey, NewItem};
@@ -235,6 +236,36 @@ fn memory_of_another_program_is_left_alone() {
     assert_eq!(Store::attach(options(), &scratch.0, NOW).err(), Some(foreign.clone()));
     assert_eq!(forget(&scratch.0), Err(foreign));
     assert_eq!(scratch.region().word(0).load(Relaxed), 7);
+}
+
+/// Anybody could have made it and written into it, headers and lengths included.
+#[test]
+fn memory_that_others_may_reach_is_never_used() {
+    let scratch = Scratch::new();
+    let geometry = Store::geometry(&options(), true).expect("the options are fine");
+    for mode in [0o666, 0o640, 0o602] {
+        let segment = Segment::create_with_mode(scratch.0.key(), geometry.region_bytes(), mode).expect("shared memory");
+        let refused = Store::attach(options(), &scratch.0, NOW).err();
+        assert!(
+            matches!(&refused, Some(RegionError::NotOurs { mode: found, .. }) if *found == mode as u32),
+            "{refused:?}"
+        );
+        assert!(refused.expect("an error").to_string().ends_with(&format!("`ipcrm -m {}` removes it", segment.id)));
+        assert!(matches!(forget(&scratch.0), Err(RegionError::NotOurs { .. })));
+        segment.remove().expect("it is ours");
+    }
+    assert_eq!(scratch.attach().1, Start::Empty(WhyEmpty::New));
+}
+
+/// Whoever may change it could let two processes have one region.
+#[test]
+fn a_semaphore_that_others_may_reach_is_no_claim() {
+    let scratch = Scratch::new();
+    let semaphore = create_semaphore_with_mode(scratch.0.key(), 0o666).expect("a semaphore");
+    let refused = Store::attach(options(), &scratch.0, NOW).err();
+    remove_semaphore(semaphore).expect("it is ours");
+    assert!(matches!(refused, Some(RegionError::NotOurs { mode: 0o666, .. })), "{refused:?}");
+    assert_eq!(scratch.attach().1, Start::Empty(WhyEmpty::New));
 }
 
 /// A process that was killed between making the segment and saying so has left nothing but zeros.
