@@ -46,13 +46,16 @@ pub(crate) fn prefetch<T>(value: &T) {
     let _ = value;
 }
 
-/// The largest unit in which the system takes memory back, on the processors that there are.
-#[cfg(all(target_os = "linux", not(miri)))]
-const SYSTEM_PAGE_BYTES: usize = 64 << 10;
-
 /// Smaller mappings gain nothing from huge pages.
 #[cfg(all(target_os = "linux", not(miri)))]
 const HUGE_PAGE_BYTES_MIN: usize = 32 << 20;
+
+/// The unit in which the system takes memory back: 4 KiB on most machines, up to 64 KiB on others.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn system_page_bytes() -> usize {
+    // SAFETY: asks for a number.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).expect("Linux knows the size of its pages")
+}
 
 /// A mapping of fixed size.
 pub(crate) struct Region {
@@ -167,7 +170,7 @@ impl Region {
     pub fn release(&self, at: usize, bytes: usize) {
         assert!(at <= self.bytes && bytes <= self.bytes - at);
         #[cfg(all(target_os = "linux", not(miri)))]
-        if at.is_multiple_of(SYSTEM_PAGE_BYTES) && bytes.is_multiple_of(SYSTEM_PAGE_BYTES) {
+        if at.is_multiple_of(system_page_bytes()) && bytes.is_multiple_of(system_page_bytes()) {
             let advice = if self.attachment.is_some() { libc::MADV_REMOVE } else { libc::MADV_DONTNEED };
             // SAFETY: in bounds, as just checked. Nobody holds a slice of what is not published; whoever looks at words of it
             // without a lock, by a handle that is out of date, sees zeros. That the advice may be refused is fine.
