@@ -155,7 +155,7 @@ pub(crate) fn order(
         Answer::Walk(Listing::Cachedump { .. }) if !process.dumps() => "CLIENT_ERROR stats cachedump not allowed",
         Answer::Walk(listing) => {
             if walk.is_none() {
-                *walk = Walk::begin(service.store, listing, out).map(Box::new);
+                *walk = Walk::begin(service.store, listing, now, out).map(Box::new);
             }
             match walk {
                 Some(walk) => match walk.step(service, now, reply_bytes_max, out) {

@@ -20,6 +20,8 @@ use survey::Survey;
 const BUCKETS_PER_STEP: usize = 128;
 /// A `stats cachedump` says no more than this, as memcached's.
 const CACHEDUMP_BYTES_MAX: usize = 2 << 20;
+/// The end of a listing whose client took nothing for a minute while others waited for a place.
+const GIVEN_UP: &str = "SERVER_ERROR walk given up: nothing of it was taken for 60 s";
 /// The numbers that slab classes may have.
 const CLASS_MAX: usize = 255;
 
@@ -72,9 +74,9 @@ impl ClassSet {
 
 impl Walk {
     /// Begins a walk, if there are not too many already; says so where memcached does.
-    pub(crate) fn begin(store: &Store, listing: Listing, out: &mut Vec<u8>) -> Option<Walk> {
+    pub(crate) fn begin(store: &Store, listing: Listing, now: Now, out: &mut Vec<u8>) -> Option<Walk> {
         let one_in = if let Listing::WorkingSet { one_in, .. } = listing { one_in } else { 1 };
-        let crawl = store.begin_crawl(one_in)?;
+        let crawl = store.begin_crawl(one_in, now)?;
         if matches!(listing, Listing::Metadump(_) | Listing::Mgdump(_)) {
             render::line(b"OK", out);
         }
@@ -115,6 +117,7 @@ impl Walk {
 
     fn end(&self, out: &mut Vec<u8>) {
         match self.listing {
+            _ if self.crawl.is_given_up() => return render::line(GIVEN_UP.as_bytes(), out),
             Listing::Mgdump(_) => return render::line(b"EN", out),
             Listing::WorkingSet { seconds, one_in } => self.survey.render(seconds, one_in, out),
             Listing::Metadump(_) | Listing::Cachedump { .. } => {}

@@ -16,11 +16,13 @@ use crate::stripe::Locked;
 use crate::sync::{Mutex, lock};
 use crate::{Expiry, ItemView, Now};
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 /// So many walks can be under way.
 const CRAWLS_MAX: usize = 16;
+/// A walk that made no step for so long leaves its place to another that finds none.
+const STANDSTILL_MS_MAX: u64 = 60_000;
 /// A walk can have so many buckets to come back to.
 const RETURNS_MAX: usize = 1 << 16;
 
@@ -38,6 +40,10 @@ struct Position {
     bucket: AtomicUsize,
     /// Buckets to come back to: behind it, with an item that was not seen.
     returns: Mutex<BTreeSet<usize>>,
+    /// When the last step was made.
+    stepped_ms: AtomicU64,
+    /// Nobody tells it of items that move any more.
+    is_given_up: AtomicBool,
 }
 
 /// An item that a walk comes by.
@@ -60,13 +66,17 @@ pub(crate) struct Crawls {
 }
 
 impl Crawls {
-    fn begin(&self, one_in: u32) -> Option<Crawl> {
+    fn begin(&self, one_in: u32, now: Now) -> Option<Crawl> {
         let mut positions = lock(&self.positions);
         positions.retain(|position| position.strong_count() > 0);
+        if positions.len() == CRAWLS_MAX {
+            positions.retain(|position| position.upgrade().is_some_and(|position| !position.give_up_if_standing(now)));
+        }
         if positions.len() == CRAWLS_MAX {
             return None;
         }
         let position = Arc::<Position>::default();
+        position.stepped_ms.store(now.unix_ms, Ordering::SeqCst);
         positions.push(Arc::downgrade(&position));
         self.count.store(positions.len(), Ordering::SeqCst);
         Some(Crawl { position, one_in: one_in.max(1) })
@@ -85,7 +95,20 @@ impl Crawls {
     }
 }
 
+impl Crawl {
+    /// Whether the walk has left its place to another: what it has shown is not all, and there will be no more.
+    pub fn is_given_up(&self) -> bool {
+        self.position.is_given_up.load(Ordering::SeqCst)
+    }
+}
+
 impl Position {
+    fn give_up_if_standing(&self, now: Now) -> bool {
+        let stands = now.unix_ms.saturating_sub(self.stepped_ms.load(Ordering::SeqCst)) >= STANDSTILL_MS_MAX;
+        self.is_given_up.fetch_or(stands, Ordering::SeqCst);
+        stands
+    }
+
     fn allow(&self, from: usize, to: usize) -> bool {
         let next = self.bucket.load(Ordering::SeqCst);
         let mut returns = lock(&self.returns);
@@ -103,12 +126,13 @@ impl Position {
 
 impl Memory {
     /// A walk over one item in so many; nothing if there are too many walks already.
-    pub fn begin_crawl(&self, one_in: u32) -> Option<Crawl> {
-        self.index.crawls.begin(one_in)
+    pub fn begin_crawl(&self, one_in: u32, now: Now) -> Option<Crawl> {
+        self.index.crawls.begin(one_in, now)
     }
 
     /// Shows the items of the next buckets, at most so many; says whether the walk goes on.
     pub fn crawl(&self, crawl: &mut Crawl, buckets_max: usize, now: Now, mut show: impl FnMut(Crawled<'_>)) -> bool {
+        crawl.position.stepped_ms.store(now.unix_ms, Ordering::SeqCst);
         for _ in 0..buckets_max {
             let Some(bucket) = self.next_of(crawl) else {
                 return false;
@@ -135,6 +159,9 @@ impl Memory {
 
     /// The bucket to look at: those to come back to are last, since more may come.
     fn next_of(&self, crawl: &Crawl) -> Option<usize> {
+        if crawl.is_given_up() {
+            return None;
+        }
         let next = crawl.position.bucket.load(Ordering::SeqCst);
         match next < self.index.buckets() {
             true => Some(next),
@@ -183,7 +210,7 @@ mod tests {
             places
         };
         (0..FIRST_KEYS).for_each(set);
-        let mut crawl = store.begin_crawl(1).expect("no other walk");
+        let mut crawl = store.begin_crawl(1, now).expect("no other walk");
         store.crawl(&mut crawl, store.memory.index.buckets() / 2, now, |_| ());
         let next = crawl.position.bucket.load(Ordering::SeqCst);
         let (mut moved_to, mut before) = (BTreeSet::new(), buckets_of_items());

@@ -256,8 +256,9 @@ impl Store {
     }
 
     /// Begins a walk over all items, or over one in so many, chosen by their keys; nothing while there are too many walks.
-    pub fn begin_crawl(&self, one_in: u32) -> Option<Crawl> {
-        self.memory.begin_crawl(one_in)
+    /// Among too many, those that made no step for a minute are given up ([`Crawl::is_given_up`]).
+    pub fn begin_crawl(&self, one_in: u32, now: Now) -> Option<Crawl> {
+        self.memory.begin_crawl(one_in, now)
     }
 
     /// Shows the items that were not deleted on a walk, up to eight for each of `buckets_max` buckets; says whether the walk

@@ -164,7 +164,7 @@ fn a_walk_sees_every_item_that_stays() {
     store.delete(HashedKey::new(b"0"), 0, at_ms(0));
     let walk = |is_growing: bool| {
         let (mut seen, mut steps) = (BTreeSet::new(), 0);
-        let mut crawl = store.begin_crawl(1).expect("there is no other walk");
+        let mut crawl = store.begin_crawl(1, at_ms(0)).expect("there is no other walk");
         let mut note = |crawled: Crawled<'_>| {
             assert!(crawled.item_bytes > crawled.item.value.value_bytes() && crawled.slab_class >= 1);
             seen.insert(crawled.item.key.to_vec());
@@ -196,7 +196,7 @@ fn a_walk_over_a_sample_sees_the_same_one_in_n() {
         set(&store, &number.to_string(), b"value", Expiry::Never, at_ms(0));
     }
     let walk = || {
-        let (mut seen, mut crawl) = (BTreeSet::new(), store.begin_crawl(16).expect("there is no other walk"));
+        let (mut seen, mut crawl) = (BTreeSet::new(), store.begin_crawl(16, at_ms(0)).expect("there is no other walk"));
         while store.crawl(&mut crawl, 64, at_ms(0), |crawled| assert!(seen.insert(crawled.item.key.to_vec()))) {}
         seen
     };
@@ -208,10 +208,23 @@ fn a_walk_over_a_sample_sees_the_same_one_in_n() {
 #[test]
 fn there_are_only_so_many_walks_and_one_that_ends_makes_room() {
     let store = store(1 << 20, |_| ());
-    let mut walks: Vec<_> = std::iter::from_fn(|| store.begin_crawl(1)).take(100).collect();
+    let mut walks: Vec<_> = std::iter::from_fn(|| store.begin_crawl(1, at_ms(0))).take(100).collect();
     assert!(walks.len() < 100);
     walks.pop();
-    assert!(store.begin_crawl(1).is_some());
+    assert!(store.begin_crawl(1, at_ms(0)).is_some());
+}
+
+/// Clients that do not read their listings once kept all places for as long as they stayed.
+#[test]
+fn a_walk_that_stands_for_a_minute_leaves_its_place_to_another() {
+    let store = store(1 << 20, |_| ());
+    let mut walks: Vec<_> = std::iter::from_fn(|| store.begin_crawl(1, at_ms(0))).take(100).collect();
+    assert!(store.crawl(&mut walks[0], 1, at_ms(30_000), |_| ()));
+    assert!(store.begin_crawl(1, at_ms(59_999)).is_none());
+    assert!(!walks[1].is_given_up());
+    assert!(store.begin_crawl(1, at_ms(60_000)).is_some());
+    assert!(walks[1].is_given_up() && !store.crawl(&mut walks[1], 1, at_ms(60_000), |_| ()));
+    assert!(!walks[0].is_given_up() && store.crawl(&mut walks[0], 1, at_ms(60_000), |_| ()), "this one has gone on");
 }
 
 #[test]
