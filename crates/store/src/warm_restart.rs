@@ -63,8 +63,7 @@ impl Store {
             Some(segment) => match take_up(&options, &geometry, segment, name, &superblock, now)? {
                 Ok((memory, start)) => (segment, memory, start),
                 Err(why) => {
-                    // Nothing is given up for a size that cannot be had, such as a misspelt one.
-                    Segment::try_size(geometry.region_bytes()).map_err(|error| system(name, GET_MEMORY, &error))?;
+                    make_sure_of_room(segment, geometry.region_bytes(), name, &why)?;
                     segment.remove().map_err(|error| system(name, "remove it", &error))?;
                     create(&options, geometry, name, &superblock, why)?
                 }
@@ -163,6 +162,16 @@ fn take_up(
 fn refusal(
     found: &Superblock,
     is_clean: bool,
+/// Nothing is given up for a size that cannot be had, such as a misspelt one. Not asked where the answer does not matter,
+/// since both would have to fit for a moment: what is there makes room enough, or is of no use to anybody.
+fn make_sure_of_room(old: Segment, bytes: usize, name: &RegionName, why: &WhyEmpty) -> Result<(), RegionError> {
+    let old_bytes = old.status().map_err(|error| system(name, "look at its shared memory", &error))?.bytes;
+    if old_bytes >= bytes || matches!(why, WhyEmpty::NotShutDownCleanly | WhyEmpty::Damaged) {
+        return Ok(());
+    }
+    Segment::try_size(bytes).map_err(|error| system(name, GET_MEMORY, &error))
+}
+
     wanted: &Superblock,
     region: &Region,
     geometry: &Geometry,
