@@ -28,7 +28,7 @@ use crate::sync::{Mutex, lock, meet, try_lock};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// A limit that leaves fewer pages than this is refused.
+/// A limit that leaves fewer pages than this, beside what is taken for lists and stripes, is refused.
 const LOWERED_PAGES_MIN: usize = 64;
 
 /// A page of this kind belongs to no class.
@@ -197,11 +197,15 @@ impl Memory {
         if memory_bytes > self.memory_bytes_max || pages < LOWERED_PAGES_MIN {
             return false;
         }
+        // Together, so that of two changes at once one is the last in both; the pool is what asks for the second.
+        let mut pool = lock(&self.pool);
         self.memory_limit.store(memory_bytes, Relaxed);
         self.pages_max.store(pages as u32, Relaxed);
-        if self.is_lowered() {
-            // Taken out meanwhile: whoever needs one of them evicts instead.
-            let free = std::mem::take(&mut lock(&self.pool).free);
+        let is_lowered = self.is_lowered();
+        // Taken out meanwhile: whoever needs one of them evicts instead.
+        let free = if is_lowered { std::mem::take(&mut pool.free) } else { Vec::new() };
+        drop(pool);
+        if is_lowered {
             free.iter().for_each(|&page| self.release(page));
             lock(&self.pool).free.extend(free);
         }
