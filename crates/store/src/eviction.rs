@@ -189,10 +189,10 @@ impl Memory {
     pub fn take_apart(&self, head: Handle, header: &Header, spoils: &mut Vec<Handle>) {
         if header.is_chained() {
             let (mut next, value_bytes) = self.chain(self.at(head), header);
-            let mut bytes_left = value_bytes - header.value_bytes_here();
+            let mut bytes_left = value_bytes.saturating_sub(header.value_bytes_here());
             while bytes_left > 0 {
                 let (piece, after) = self.follower(next);
-                bytes_left -= piece.len();
+                bytes_left = bytes_left.saturating_sub(piece.len());
                 self.set_usage(next, Usage::taken());
                 spoils.push(next);
                 next = after;

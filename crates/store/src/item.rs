@@ -92,6 +92,7 @@ impl<'a> Iterator for Rest<'a> {
         }
         let (memory, handle) = self.chain?;
         let (piece, next) = memory.follower(handle);
+        let piece = &piece[..piece.len().min(self.bytes)];
         self.chain = Some((memory, next));
         self.bytes -= piece.len();
         Some(piece)

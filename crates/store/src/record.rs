@@ -187,7 +187,8 @@ impl Header {
         self.extension_at() + if self.is_extended() { EXTENSION_BYTES } else { 0 }
     }
 
-    fn key_at(&self) -> usize {
+    /// Where the key begins in the head: behind every field that may or may not be there.
+    pub fn key_at(&self) -> usize {
         self.chain_at() + if self.is_chained() { CHAIN_BYTES } else { 0 }
     }
 
@@ -360,6 +361,7 @@ impl Memory {
     pub fn follower(&self, handle: Handle) -> (&[u8], Handle) {
         let at = self.at(handle);
         let bytes = self.region.word(at + 8).load(Relaxed) as usize;
+        assert!(bytes > 0, "every follower has a piece: whoever walks a chain comes to its end");
         (self.region.bytes(at + HEADER_BYTES, bytes), Handle(self.next(handle)))
     }
 

@@ -12,8 +12,9 @@
 //! Not written: leases, so that every token of the earlier life is void; counters, which count one life; what follows
 //! from the rest (whose a page is, where chunks are free).
 //!
-//! What is read has the right checksum, so it is what an earlier process wrote. Page numbers and handles are checked all
-//! the same, so that nothing outside the region is ever reached for; if one makes no sense, nothing is taken up.
+//! What is read has the right checksum, so it is what an earlier process wrote. Page numbers and handles in it are checked
+//! all the same, so that nothing outside the region is ever reached for; if one makes no sense, nothing is taken up. That
+//! is said of these words alone: the pages have no checksum and are trusted like a process's memory (`warm_restart.rs`).
 
 use crate::Now;
 use crate::geometry::Geometry;

@@ -22,10 +22,10 @@ use crate::sync::lock;
 use crate::{Expiry, Now};
 use std::sync::atomic::Ordering::Relaxed;
 
-const WHEEL_S: u32 = 64;
+pub(crate) const WHEEL_S: u32 = 64;
 /// Expiries further ahead than this are left alone.
 pub(crate) const TRANSIENT_S_MAX: u32 = 60;
-const ENTRY_BYTES: usize = 8;
+pub(crate) const ENTRY_BYTES: usize = 8;
 const ENTRIES_PER_BLOCK: usize = (TIMER_BLOCK_BYTES - HEADER_BYTES) / ENTRY_BYTES;
 /// Blocks take no more than one page in this many.
 pub(crate) const TIMER_PAGES_SHARE: usize = 16;
@@ -150,8 +150,9 @@ impl Memory {
         self.take_free(&mut class, now)
     }
 
+    /// Never more than there are, whatever the block says.
     fn entries(&self, block: Handle) -> usize {
-        self.region.word(self.at(block) + 8).load(Relaxed) as usize
+        (self.region.word(self.at(block) + 8).load(Relaxed) as usize).min(ENTRIES_PER_BLOCK)
     }
 
     fn write_entry(&self, block: Handle, entries: usize, head: Handle, first_word: u32) {

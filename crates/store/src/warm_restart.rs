@@ -15,6 +15,10 @@
 //! leases (every token of the earlier life is void, since its reader may have read the database before a delete that
 //! this process has not seen), and counters.
 //!
+//! The state and the superblock have checksums; the pages of items, the index and timer blocks have none, since nothing is
+//! to be read at the start but the former. They are trusted like the memory of a process that goes on: a bit that flipped
+//! in them while nobody ran is found no better than one that flips in a process. Only this user's processes can reach them.
+//!
 //! Deletes that were sent while no process was there are not known here. Whoever sends them must send them again before
 //! the store is asked.
 
@@ -158,10 +162,6 @@ fn take_up(
     Ok(Ok((memory, Start::Warm { items: found.items, saved_at })))
 }
 
-/// Why what a region holds is not to be used.
-fn refusal(
-    found: &Superblock,
-    is_clean: bool,
 /// Nothing is given up for a size that cannot be had, such as a misspelt one. Not asked where the answer does not matter,
 /// since both would have to fit for a moment: what is there makes room enough, or is of no use to anybody.
 fn make_sure_of_room(old: Segment, bytes: usize, name: &RegionName, why: &WhyEmpty) -> Result<(), RegionError> {
@@ -172,6 +172,10 @@ fn make_sure_of_room(old: Segment, bytes: usize, name: &RegionName, why: &WhyEmp
     Segment::try_size(bytes).map_err(|error| system(name, GET_MEMORY, &error))
 }
 
+/// Why what a region holds is not to be used.
+fn refusal(
+    found: &Superblock,
+    is_clean: bool,
     wanted: &Superblock,
     region: &Region,
     geometry: &Geometry,
