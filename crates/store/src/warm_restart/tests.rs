@@ -147,7 +147,7 @@ fn a_page_that_the_index_has_been_brought_goes_to_the_pool() {
     store.audit();
 }
 
-/// With the right checksum, and yet nonsense: it is refused, or what it leads to stays within the region.
+/// With the right checksum, and yet nonsense: pages that there are not, or too few words.
 #[test]
 fn state_that_makes_no_sense_is_refused_whatever_its_checksum() {
     let scratch = Scratch::new();
@@ -171,9 +171,9 @@ fn state_that_makes_no_sense_is_refused_whatever_its_checksum() {
     assert!(StateReader::new(&words).count(1).is_some());
 }
 
-/// Whatever the words are: they are taken up or refused, and nothing is reached for that is not there.
+/// Whatever the words are: reading them ends, in a store or in none. (What was taken up is trusted from then on.)
 #[test]
-fn no_state_makes_a_start_panic() {
+fn no_state_makes_reading_it_panic() {
     let scratch = Scratch::new();
     scratch.fill();
     let (store, _) = scratch.attach();
