@@ -16,6 +16,7 @@ use crate::geometry::{CHUNK_BITS, Geometry, PAGE_BITS, TIMER_BLOCK_BYTES};
 use crate::index::{self, BUCKET_BYTES};
 use crate::record::{self, CHAIN_BYTES, EXTENSION_BYTES, FLAGS_BYTES, HEADER_BYTES, Header, Parts, State, Usage};
 use crate::region::Region;
+use crate::transient::{ENTRY_BYTES, WHEEL_S};
 use crate::warm_restart::RegionName;
 use crate::{HashedKey, Now};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -193,11 +194,13 @@ fn format_probe() -> Vec<u64> {
         PAGE_BITS as usize,
         CHUNK_BITS as usize,
         TIMER_BLOCK_BYTES,
+        WHEEL_S as usize,
+        ENTRY_BYTES,
     ];
     let usage = Usage::new(0xa5, State::Head, 2, Now { unix_ms: 1_700_000_000_123 }).fetched();
     let shape = record::shape(0x5a, 0x1234, Parts { has_flags: true, is_extended: true, is_chained: true });
     let stale = Header { sequence: 1, expiry_s: 2, shape, usage }.stale(1_700_000_000_456);
-    let header = [shape, usage.0, stale.sequence, stale.expiry_s, stale.shape, stale.usage.0];
+    let header = [shape, usage.0, stale.sequence, stale.expiry_s, stale.shape, stale.usage.0, stale.key_at() as u32];
     let key = HashedKey::new(b"a key to probe with");
     let places = index::hashes(key, 8).map(|place| place as u64);
     let key = [key.hash(), key.tag().into(), key.stripe(8) as u64];
@@ -213,12 +216,17 @@ fn format_probe() -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Options, Store};
 
     /// A build whose items or index look different must not take up a region of this one. If this fails, that is what
-    /// happened: write the new number here, and every warm restart across the two builds will be a cold one.
+    /// happened: write the new number here, raise FORMAT if it is the state that has other words, and every warm restart across the two builds will be a cold one.
     #[test]
     #[cfg(all(target_pointer_width = "64", target_endian = "little"))]
     fn the_format_is_what_it_was() {
-        assert_eq!(checksum(format_probe().into_iter().flat_map(u64::to_ne_bytes)), 18_087_572_627_008_702_558);
+        let probe = checksum(format_probe().into_iter().flat_map(u64::to_ne_bytes));
+        let options = Options { memory_bytes_max: 4 << 20, ..Options::default() };
+        let store = Store::new(options).expect("the options are fine");
+        let empty_state_words = store.memory.save(Now { unix_ms: 1_700_000_000_123 }).len();
+        assert_eq!((FORMAT, probe, empty_state_words), (1, 18_400_531_419_849_400_644, 5_038));
     }
 }
