@@ -100,7 +100,7 @@ use sync::{Mutex, lock};
 use warm_restart::Kept;
 
 /// One tick clears pages of so many bytes at most.
-const SHRINK_BYTES_PER_TICK: usize = 64 << 20;
+const SHRUNK_PER_TICK_BYTES: usize = 64 << 20;
 
 /// The memory of one server. Shared by its threads.
 pub struct Store {
@@ -213,14 +213,14 @@ impl Store {
     }
 
     /// Takes out what has expired by `now` although nobody asks for it, carries out flushes that are due, and clears some
-    /// pages after the memory limit was lowered. To be called
-    /// about once a second; each stripe is locked for a moment, one after the other.
+    /// pages after the memory limit was lowered. To be called about once a second; each stripe is locked for a moment, one
+    /// after the other.
     pub fn tick(&self, now: Now) {
         for lane in 0..self.memory.stripes.len() {
             Locked::new(&self.memory, lane, now).turn_wheel_by(usize::MAX, now);
         }
         let shrink = |attempt| self.memory.shrink(attempt, &mut Locked::new(&self.memory, 0, now).stripe, now);
-        let _ = (0..SHRINK_BYTES_PER_TICK / self.memory.geometry.page_bytes).all(shrink);
+        let _ = (0..SHRUNK_PER_TICK_BYTES / self.memory.geometry.page_bytes).all(shrink);
     }
 
     /// Lowers the memory limit, or raises it again, to at most what the options said; says whether it is so now. Where more
@@ -297,11 +297,13 @@ impl Store {
     }
 
     /// Walks through all memory and panics if it is not whole. For tests; no other call may be under way.
+    #[doc(hidden)]
     pub fn audit(&self) {
         self.memory.audit();
     }
 
     /// From now on whatever writes to the memory that items and index lie in ends the process. For tests of what does not.
+    #[doc(hidden)]
     pub fn make_read_only(&self) -> std::io::Result<()> {
         self.memory.region.make_read_only()
     }

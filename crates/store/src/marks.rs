@@ -4,7 +4,7 @@
 //! |---|---|---|---|
 //! | stale | a delete that invalidates, a store with a unique that is too old | a store | finds nothing |
 //! | stub | a look that vivifies | a store | finds nothing |
-//! | won | the first look after either, or after the item's end has come near | a store, a delete that invalidates | sees the item |
+//! | won | the first look after either, or near the item's end | a store, a delete that invalidates | sees the item |
 //!
 //! They are memcached's, and none of a lease's business: an item that was deleted is stale in another way
 //! (`record.rs`), for a time that the store sets, and only a lease-get is shown it.

@@ -7,8 +7,9 @@ pub struct Options {
     pub memory_bytes_max: usize,
     /// The largest value with its key and header, in bytes (`-I`). Default 1 MiB, as memcached.
     pub item_bytes_max: usize,
-    /// A key gets at most one lease token in this time, in milliseconds, unless the first is used or a delete or
-    /// another store comes between. Default 10,000 (§3.2.1). At 0 every miss gets a token: herds are not held back, stale sets still are.
+    /// A key gets at most one lease token in this time, in milliseconds, unless the first is used or a delete or another
+    /// store comes between. Default 10,000 (§3.2.1). At 0 every miss gets a token: herds are not held back, stale sets
+    /// still are.
     pub lease_interval_ms: u32,
     /// The paper's rule to the letter: nothing makes a new token available before the interval is over.
     /// Default false: see `docs/deviations/001-lease-after-delete.md`.

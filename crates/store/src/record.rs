@@ -12,8 +12,8 @@
 //! chain     handle of the first follower 4 | bytes of the whole value 4
 //! ```
 //! Client flags are there if they are not 0; the extension is there if the item bears a mark or a CAS unique that a client
-//! has chosen; the chain is there if the value does not fit one chunk. A stale value
-//! needs no sequence and no last access: together these bits say until when it may be shown, in milliseconds.
+//! has chosen; the chain is there if the value does not fit one chunk. A stale value needs no sequence and no last access:
+//! together these bits say until when it may be shown, in milliseconds.
 //!
 //! The usage tells an evictor, who does not hold the stripe's lock yet, all that it needs to choose a victim: whose item
 //! it is and how it was used. Everything in front of the key is read and written as atomics; nothing is torn, and order
