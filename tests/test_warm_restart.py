@@ -350,3 +350,30 @@ def test_killed_at_any_moment_it_starts_empty_and_never_with_torn_data(region):
         client.close()
         warm, unclean = warm + is_warm, unclean + (not is_warm)
     assert min(warm, unclean) >= 4, (warm, unclean)
+
+
+def test_after_a_crash_room_for_one_region_is_enough():
+    """In an IPC namespace of its own, where the kernel has shared memory for 100 MiB."""
+    script = "echo 25600 >/proc/sys/kernel/shmall && echo ready && exec cat"
+    holder = subprocess.Popen(
+        ["unshare", "--ipc", "sh", "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        if holder.stdout.readline() != b"ready\n":
+            pytest.skip("namespaces are not to be had here")
+        inside = ["nsenter", f"--ipc=/proc/{holder.pid}/ns/ipc", SERVER, "-m", "64", "--warm-restart", "crash"]
+        for _ in range(2):
+            port = free_port()
+            server = subprocess.Popen([*inside, "-p", str(port)], stderr=subprocess.DEVNULL)
+            try:
+                eventually(lambda port=port, server=server: server.poll() is not None or answers(port), "a start")
+                assert server.poll() is None, "it ended instead of serving"
+            finally:
+                server.kill()
+                server.wait()
+    finally:
+        holder.kill()
+        holder.communicate()
