@@ -12,9 +12,9 @@ def open_server(request, tmp_path):
     endpoint.stop()
 
 
-@pytest.fixture(params=KINDS)
-def guarded_server(request, tmp_path):
-    """A server that asks for user and password."""
-    endpoint = Endpoint(request.param, tmp_path, f"{USER}:{PASSWORD}\n")
+@pytest.fixture
+def guarded_server(tmp_path):
+    """A server that asks for user and password by SASL."""
+    endpoint = Endpoint("lookaside", tmp_path, f"{USER}:{PASSWORD}\n")
     yield endpoint
     endpoint.stop()

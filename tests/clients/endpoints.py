@@ -1,7 +1,7 @@
 """Servers for the clients of many languages: ours, and the memcached that says whether what is expected is true.
 
-memcached 1.6.45 takes part where LOOKASIDE_MEMCACHED names it. Each kind has a server without users and one that asks
-for them by SASL (which speaks the binary protocol alone).
+memcached 1.6.45 takes part where LOOKASIDE_MEMCACHED names it. Only ours is asked to check passwords: distributions
+build memcached without the file of users that MEMCACHED_SASL_PWDB names.
 """
 
 import os
@@ -26,11 +26,7 @@ class Endpoint(Process):
             command += ["-u", "nobody"]
         if users:
             (folder / "users").write_text(users)
-            (folder / "memcached.conf").write_text("mech_list: plain\n")
-            environment |= {
-                "MEMCACHED_SASL_PWDB": str(folder / "users"),
-                "SASL_CONF_PATH": str(folder / "memcached.conf"),
-            }
+            environment["MEMCACHED_SASL_PWDB"] = str(folder / "users")
             command.append("-S")
         super().__init__(kind, command, folder, env=environment)
         self.wait_ready(lambda: accepts(self.port))
