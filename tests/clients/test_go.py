@@ -1,0 +1,17 @@
+"""Go's gomemcache: the text protocol, `gets` for every read."""
+
+import pytest
+from conversations import BUILT, HEAVY, WHY_NOT, build, converse
+
+pytestmark = pytest.mark.skipif(not HEAVY, reason=WHY_NOT)
+
+
+@pytest.fixture(scope="module")
+def program():
+    """The built conversation."""
+    build("go", "go", "build", "-mod=readonly", "-o", BUILT / "gomemcache", ".")
+    return BUILT / "gomemcache"
+
+
+def test_gomemcache(open_server, program):
+    converse("go", program, f"127.0.0.1:{open_server.port}")
