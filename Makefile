@@ -10,7 +10,7 @@ TOOLS ?= ../shared/tools
 # A folder with a trace of Twitter's cache cluster 52.
 TRACES ?= ../shared/traces
 
-.PHONY: help up test install build lint unit schedules miri simulate end-to-end differential fuzz bench soak clean hit-ratio transient
+.PHONY: help up test install build lint unit schedules miri simulate end-to-end clients differential fuzz bench soak clean hit-ratio transient
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,10 @@ simulate: build ## SEEDS whole regions under a seeded clock and network
 
 end-to-end: build ## the built binaries with real clients and a real MariaDB
 	$(PYTHON) -m pytest tests
+
+clients: install build ## conversations through real clients of six languages; installs the toolchains they need
+	tests/clients/install
+	LOOKASIDE_CLIENTS=all $(PYTHON) -m pytest tests/clients
 
 differential: build ## the same conversations with memcached 1.6.45 (fetched by TOOLS) and with ours
 	LOOKASIDE_MEMCACHED="$$(bash $(TOOLS)/peers memcached)" $(PYTHON) -m pytest tests/differential
