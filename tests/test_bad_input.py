@@ -4,7 +4,7 @@ import socket
 import subprocess
 
 import pytest
-from processes import PROGRAMS, answers, connect, eventually, free_port, statistics
+from processes import PROGRAMS, Process, answers, connect, eventually, free_port, statistics
 
 
 @pytest.fixture(params=["server", "cluster"])
@@ -114,6 +114,49 @@ def test_a_taken_port_is_named_with_the_way_out(server):
 
 
 @pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["-F"], "-F"),
+        (["-o", "foo"], "no such option"),
+        (["-o", "idle_timeot=9"], "is idle_timeout meant?"),
+        (["-o", "idle_timeout=x"], "idle_timeout"),
+        (["-o", "slab_automove=9"], "slab_automove"),
+        (["-o", "ssl_key=server.key"], "without -Z"),
+        (["-Z", "-o", "ssl_chain_cert=absent.pem,ssl_verify_mode=9"], "ssl_verify_mode=9"),
+        (["-Z", "-U", "11999", "-o", "ssl_chain_cert=absent.pem"], "-Z cannot be kept by UDP"),
+        (["-m", "1"], "-m"),
+        (["-m", "-5"], "a number of megabytes"),
+        (["-m", "64m"], "as in 64"),
+        (["-I", "512m"], "-I"),
+        (["-t", "-1"], "-1"),
+        (["-l", ""], "-l"),
+        (["-l", "127.0.0.1:99999"], "99999 is no port"),
+        (["-l", "10.0.0.999"], "10.0.0.999"),
+        (["--metrics-address", "99999"], "99999 is no port"),
+        (["--metrics-address", "127.0.0.1"], "a port is missing"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_named_and_no_supervisor_tries_it_again(arguments, complaint):
+    command = [PROGRAMS / "lookaside-server", "-p", "0", *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    assert ended.returncode == 2 and complaint in ended.stderr, ended.stderr
+
+
+def test_what_is_lost_is_warned_of(tmp_path):
+    path = tmp_path / "m.sock"
+    command = [PROGRAMS / "lookaside-server", "-s", path, "-l", "127.0.0.1", "-M", "-o", "ext_path=/x:1G,hashpower=20"]
+    server = Process("server", command, tmp_path)
+    try:
+        server.wait_ready(path.exists)
+        warnings = [line for line in server.log().splitlines() if "WARN" in line]
+        for option in ("-M", "-o ext_path=/x:1G", "-l"):
+            assert any(f"{option} changes nothing here" in line for line in warnings), server.log()
+        assert not any("hashpower" in line for line in warnings) and "-o hashpower=20" in server.log()
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize(
     ("configuration", "complaint"),
     [
         ('{\n "pools": {"a": {"servers": ["127.0.0.1:1"]}},\n "route": "PoolRoute|b"\n}', ["line 3", '"b"', "a"]),
@@ -145,8 +188,6 @@ def test_a_bad_change_of_the_configuration_is_refused_and_the_old_one_stays(clus
 
 def test_an_unreachable_database_is_named_and_tried_again(cluster, tmp_path):
     port = free_port()
-    from processes import Process
-
     daemon = Process(
         "invalidator",
         [

@@ -109,4 +109,4 @@ def test_without_the_option_nobody_is_closed(server):
 def test_an_idle_timeout_that_is_none_is_refused():
     command = [PROGRAMS / "lookaside-server", "-p", str(free_port()), "-o", "idle_timeout=soon"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=20)
-    assert ended.returncode == 1 and "idle_timeout" in ended.stderr
+    assert ended.returncode == 2 and "idle_timeout" in ended.stderr

@@ -87,7 +87,7 @@ def test_files_go_over_to_the_user(tmp_path):
 def test_a_user_that_is_none_is_refused(tmp_path):
     command = [PROGRAMS / "lookaside-server", "-u", "nobody-of-that-name", "-p", str(free_port())]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=20)
-    assert ended.returncode == 1 and "nobody-of-that-name" in ended.stderr and "-u" in ended.stderr
+    assert ended.returncode == 2 and "nobody-of-that-name" in ended.stderr and "-u" in ended.stderr
 
 
 @as_root

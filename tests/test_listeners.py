@@ -44,7 +44,7 @@ def test_several_addresses_of_one_store(tmp_path):
 def test_an_address_that_is_none_is_named(listen):
     command = [PROGRAMS / "lookaside-server", "-p", str(free_port()), "-l", listen]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=20)
-    assert ended.returncode == 1 and "-l" in ended.stderr, ended.stderr
+    assert ended.returncode == 2 and "-l" in ended.stderr, ended.stderr
 
 
 class UdpClient:

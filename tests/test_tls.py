@@ -258,23 +258,23 @@ def test_settings_and_statistics_bear_memcacheds_names(server):
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
+    ("options", "complaint", "status"),
     [
-        ("", "ssl_chain_cert"),
-        ("ssl_chain_cert={0}/missing.pem", "missing.pem"),
-        ("ssl_chain_cert={0}/server.pem", "Error loading the key"),
-        ("ssl_chain_cert={0}/server.pem,ssl_key={0}/other.key", "Error validating the certificate"),
-        ("ssl_chain_cert={0}/server.pem,ssl_key={0}/server.key,ssl_verify_mode=2", "ssl_ca_cert"),
-        ("ssl_chain_cert={0}/server.pem,ssl_key={0}/server.key,ssl_ciphers=RC4-MD5", "ssl_ciphers"),
+        ("", "ssl_chain_cert", 2),
+        ("ssl_chain_cert={0}/missing.pem", "missing.pem", 1),
+        ("ssl_chain_cert={0}/server.pem", "Error loading the key", 1),
+        ("ssl_chain_cert={0}/server.pem,ssl_key={0}/other.key", "Error validating the certificate", 1),
+        ("ssl_chain_cert={0}/server.pem,ssl_key={0}/server.key,ssl_verify_mode=2", "ssl_ca_cert", 2),
+        ("ssl_chain_cert={0}/server.pem,ssl_key={0}/server.key,ssl_ciphers=RC4-MD5", "ssl_ciphers", 1),
     ],
 )
-def test_a_server_that_cannot_keep_its_word_does_not_start(tmp_path, options, complaint):
+def test_a_server_that_cannot_keep_its_word_does_not_start(tmp_path, options, complaint, status):
     authority = Authority(tmp_path)
     authority.sign("server")
     authority.sign("other")
     command = [PROGRAMS / "lookaside-server", "-Z", "-p", str(free_port()), "-o", options.format(tmp_path)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=20)
-    assert ended.returncode == 1 and complaint in ended.stderr, ended.stderr
+    assert ended.returncode == status and complaint in ended.stderr, ended.stderr
 
 
 def test_junk_and_handshakes_that_break_off_harm_nobody(server):

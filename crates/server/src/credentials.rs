@@ -171,6 +171,12 @@ impl Credentials {
         self.users().len()
     }
 
+    /// How many users there are, in words.
+    pub(crate) fn counted(&self) -> String {
+        let count = self.users_count();
+        if count == 1 { "1 user".to_string() } else { format!("{count} users") }
+    }
+
     fn users(&self) -> Arc<Vec<User>> {
         self.users.read().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -7,6 +7,7 @@ use crate::guard::Guard;
 use crate::identity::{self, Identity};
 use crate::listener::{Listener, Signals, accept_until_signal, local_address};
 use crate::log::Log;
+use crate::options::Remark;
 use crate::reply_limit::ReplyLimit;
 use crate::roster::Roster;
 use crate::statistics::Baseline;
@@ -84,21 +85,19 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
         println!("{}", warm_restart::forget(name)?);
         return Ok(());
     }
-    if let Some(refusal) = arguments.compatible.refusal() {
-        anyhow::bail!(refusal);
-    }
+    arguments.check()?;
     if arguments.daemon && !background::enter()? {
         return Ok(());
     }
     let (signals, stop) = catch_signals().context("cannot make a pipe for signals")?;
     let log = Log::start(u32::from(arguments.verbosity));
-    arguments.compatible.remarks().iter().for_each(|remark| tracing::info!("{remark}"));
+    tell_remarks(&arguments);
     raise_descriptor_limit(arguments.connections_max);
     let clock = Clock::start();
     let dialects = arguments.dialects()?;
     let identity = identity::wanted(arguments.user.as_deref())?;
     let guard = Guard::read(&arguments, clock)?;
-    let doors = Doors::open(&arguments, &guard)?;
+    let doors = Doors::open(&arguments)?;
     let pid_file = arguments.pid_path.as_deref().map(PidFile::write).transpose()?;
     take_identity(&arguments, identity)?;
     let daemon = build(arguments, dialects, guard, &doors, log, clock, stop)?;
@@ -113,6 +112,16 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
     outcome.and(saved)?;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Says which options change nothing.
+fn tell_remarks(arguments: &Arguments) {
+    for Remark { is_loss, text } in arguments.compatible.remarks() {
+        if is_loss { tracing::warn!("{text}") } else { tracing::info!("{text}") }
+    }
+    if arguments.unix_path.is_some() && !arguments.listen.is_empty() {
+        tracing::warn!("-l changes nothing here: -s takes the place of every other port");
+    }
 }
 
 /// Becomes whom `-u` names, with what `-r` and `-k` ask for.

@@ -1,13 +1,11 @@
 //! All ports, opened before it takes a user's identity and before
 //! there is a store: what cannot be had is found out while nothing can be lost.
 
-use crate::guard::Guard;
+use crate::Arguments;
 use crate::listener::{Listener, open_tcp, open_udp, open_unix};
 use crate::metrics::http::Endpoint;
 use crate::reply_limit::ReplyLimit;
-use crate::tls::certificates::Certificates;
 use crate::udp::UdpPort;
-use crate::{Arguments, Security};
 use anyhow::Context;
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
@@ -26,8 +24,8 @@ pub(crate) struct Doors {
 }
 
 impl Doors {
-    pub(crate) fn open(arguments: &Arguments, guard: &Guard) -> anyhow::Result<Doors> {
-        let listeners = open_listeners(arguments, guard)?;
+    pub(crate) fn open(arguments: &Arguments) -> anyhow::Result<Doors> {
+        let listeners = open_listeners(arguments)?;
         let workers = arguments.threads_count();
         let udp_reply_limit = serves_udp(arguments).then(|| Arc::new(ReplyLimit::new(arguments.udp_reply_limit)));
         let udp_ports = match &udp_reply_limit {
@@ -45,19 +43,11 @@ pub(crate) fn serves_udp(arguments: &Arguments) -> bool {
     arguments.udp_port != 0 && arguments.unix_path.is_none()
 }
 
-fn open_listeners(arguments: &Arguments, guard: &Guard) -> anyhow::Result<Vec<Listener>> {
+fn open_listeners(arguments: &Arguments) -> anyhow::Result<Vec<Listener>> {
     if let Some(path) = &arguments.unix_path {
         return Ok(vec![open_unix(path, arguments.unix_mode, arguments.backlog)?]);
     }
     let addresses = arguments.addresses(arguments.port)?;
-    let is_there = |security| addresses.iter().any(|address| address.security == security);
-    if guard.certificates.is_none() && (is_there(Security::Basic) || is_there(Security::Mutual)) {
-        anyhow::bail!("-l with btls: or mtls: needs TLS (-Z)");
-    }
-    let has_authorities = |tls: &Certificates| tls.options.authorities_path.is_some();
-    if is_there(Security::Mutual) && !guard.certificates.as_ref().is_some_and(has_authorities) {
-        anyhow::bail!("-l with mtls: verifies clients' certificates against -o ssl_ca_cert=FILE");
-    }
     open_tcp(&addresses, arguments.backlog)
 }
 

@@ -2,7 +2,6 @@
 //! the process has whatever rights it was started with, and anew at SIGHUP.
 
 use crate::credentials::Credentials;
-use crate::doors::serves_udp;
 use crate::tls::certificates::Certificates;
 use crate::tls::options::TlsOptions;
 use crate::{Arguments, Clock};
@@ -11,7 +10,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use std::path::{Path, PathBuf};
 
 /// Where memcached, built with a password file for SASL, finds it.
-const SASL_FILE_VARIABLE: &str = "MEMCACHED_SASL_PWDB";
+pub(crate) const SASL_FILE_VARIABLE: &str = "MEMCACHED_SASL_PWDB";
 
 /// All that a client may be asked for.
 pub(crate) struct Guard {
@@ -43,7 +42,7 @@ impl Guard {
         }
         for users in self.users.iter().chain(&self.text_users) {
             match users.reload() {
-                Ok(()) => tracing::info!("{} users have been read anew", users.users_count()),
+                Ok(()) => tracing::info!("{} read anew", users.counted()),
                 Err(error) => tracing::error!("the users stay as they were: {error}"),
             }
         }
@@ -52,10 +51,6 @@ impl Guard {
 
 fn read_certificates(arguments: &Arguments, clock: Clock) -> anyhow::Result<Option<Certificates>> {
     if !arguments.tls {
-        let is_idle = arguments.compatible.extended().iter().any(|option| TlsOptions::is_one(option));
-        if is_idle {
-            tracing::info!("-o ssl_...: changes nothing without -Z");
-        }
         return Ok(None);
     }
     let (options, remarks) = TlsOptions::read(arguments.compatible.extended()).map_err(anyhow::Error::msg)?;
@@ -66,11 +61,8 @@ fn read_certificates(arguments: &Arguments, clock: Clock) -> anyhow::Result<Opti
 /// The users of `-Y`.
 fn read_text_users(arguments: &Arguments) -> anyhow::Result<Option<Credentials>> {
     let Some(path) = &arguments.auth_path else { return Ok(None) };
-    if serves_udp(arguments) {
-        anyhow::bail!("-Y cannot be kept by UDP: leave -U away");
-    }
     let users = read_users(path).context("-Y")?;
-    tracing::info!("{} users may authenticate by a set", users.users_count());
+    tracing::info!("{} may authenticate by a set", users.counted());
     Ok(Some(users))
 }
 
@@ -79,14 +71,11 @@ fn read_sasl_users(arguments: &Arguments) -> anyhow::Result<Option<Credentials>>
     if !arguments.enable_sasl {
         return Ok(None);
     }
-    if serves_udp(arguments) {
-        anyhow::bail!("-S cannot be kept by UDP: leave -U away");
-    }
     let Some(path) = std::env::var_os(SASL_FILE_VARIABLE).map(PathBuf::from) else {
-        anyhow::bail!("-S needs a file of users: name it in {SASL_FILE_VARIABLE}; a line is user:password");
+        anyhow::bail!("-S needs a file of users: {SASL_FILE_VARIABLE} is not set");
     };
     let users = read_users(&path).with_context(|| format!("-S ({SASL_FILE_VARIABLE})"))?;
-    tracing::info!("{} users may authenticate by SASL", users.users_count());
+    tracing::info!("{} may authenticate by SASL", users.counted());
     Ok(Some(users))
 }
 

@@ -7,6 +7,7 @@
 //! So a port below 1024 and a key that only root may read need no rights while clients are served. Files that are read
 //! anew (SIGHUP) and a region that outlives the process are the user's affair.
 
+use crate::Mistake;
 use anyhow::Context;
 use nix::sys::mman::{MlockAllFlags, mlockall};
 use nix::unistd::{User, geteuid, initgroups, setgid, setuid};
@@ -26,7 +27,7 @@ pub(crate) fn wanted(name: Option<&str>) -> anyhow::Result<Option<Identity>> {
         return Ok(None);
     };
     let found = User::from_name(name).with_context(|| format!("cannot look the user {name} up (-u)"))?;
-    let Some(user) = found else { anyhow::bail!("there is no user {name} to switch to (-u)") };
+    let Some(user) = found else { return Err(Mistake(format!("there is no user {name} to switch to (-u)")).into()) };
     if user.uid == geteuid() {
         return Ok(None);
     }

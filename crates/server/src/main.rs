@@ -9,7 +9,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("lookaside-server: {error:#}");
-            ExitCode::FAILURE
+            if error.is::<lookaside_server::Mistake>() { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
 }

@@ -94,6 +94,18 @@ impl Measure {
     }
 }
 
+/// What is wrong with an argument of `--metrics-address`: a port, or host:port.
+pub(crate) fn check_address(text: &str) -> Result<(), String> {
+    let port = text.rsplit_once(':').map_or(text, |(_, port)| port);
+    if port.parse::<u16>().is_ok() {
+        Ok(())
+    } else if port.is_empty() || !port.bytes().all(|byte| byte.is_ascii_digit()) {
+        Err("a port is missing, as in 9150 or 127.0.0.1:9150".to_string())
+    } else {
+        Err(format!("{port} is no port"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,10 +1,14 @@
 //! The command line: memcached's flags, and those for leases (§3.2.1 of the paper).
 
 mod compatible;
+mod extended;
 mod listen;
+mod mistake;
 
 pub use compatible::Compatible;
+pub(crate) use compatible::Remark;
 pub use listen::{Listen, Security};
+pub use mistake::Mistake;
 
 use crate::Dialects;
 use clap::{ArgAction, Parser, ValueEnum};
@@ -12,6 +16,9 @@ use lookaside_store::{Options, RegionName};
 
 /// What the store puts in front of each item; memcached's `-n` leaves its own header out too.
 const ITEM_HEADER_BYTES: usize = 16;
+
+/// The largest `-m`.
+const MEGABYTES_MAX: u64 = 1 << 24;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,11 +42,11 @@ Exit status: 0 after SIGINT, SIGTERM or SIGUSR1, 1 if the server cannot start, 2
 #[command(after_help = EXAMPLES, args_override_self = true)]
 pub struct Arguments {
     /// TCP port; 0 picks a free one
-    #[arg(short = 'p', long = "port", value_name = "PORT", default_value_t = 11211)]
+    #[arg(short = 'p', allow_negative_numbers = true, long = "port", value_name = "PORT", default_value_t = 11211)]
     pub port: u16,
 
     /// UDP port; 0 is off
-    #[arg(short = 'U', long = "udp-port", value_name = "PORT", default_value_t = 0)]
+    #[arg(short = 'U', allow_negative_numbers = true, long = "udp-port", value_name = "PORT", default_value_t = 0)]
     pub udp_port: u16,
 
     /// Largest UDP reply to a client that has not connected by TCP from the same address, in bytes (8 of each datagram
@@ -55,15 +62,15 @@ pub struct Arguments {
 
     /// Memory for items, their metadata and the index, in megabytes
     #[arg(short = 'm', long = "memory-limit", value_name = "MB", default_value_t = 64,
-          value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
+          value_parser = parse_megabytes, allow_negative_numbers = true)]
     pub memory_megabytes: u64,
 
     /// Worker threads; by default one per core
-    #[arg(short = 't', long = "threads", value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(short = 't', allow_negative_numbers = true, long = "threads", value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
 
     /// Connections at a time; further ones are told so and closed
-    #[arg(short = 'c', long = "conn-limit", value_name = "COUNT", default_value_t = 1024,
+    #[arg(short = 'c', allow_negative_numbers = true, long = "conn-limit", value_name = "COUNT", default_value_t = 1024,
           value_parser = clap::value_parser!(u32).range(1..=1 << 22))]
     pub connections_max: u32,
 
@@ -84,7 +91,7 @@ pub struct Arguments {
     pub unix_mode: u32,
 
     /// How many connections may wait to be accepted
-    #[arg(short = 'b', long = "listen-backlog", value_name = "COUNT", default_value_t = 1024,
+    #[arg(short = 'b', allow_negative_numbers = true, long = "listen-backlog", value_name = "COUNT", default_value_t = 1024,
           value_parser = clap::value_parser!(i32).range(1..))]
     pub backlog: i32,
 
@@ -163,7 +170,7 @@ pub struct Arguments {
     pub slab_growth_factor: f64,
 
     /// Room for key, value and flags in the smallest chunk, 32 to 1008 bytes; its header of 16 comes on top
-    #[arg(short = 'n', long = "slab-min-size", value_name = "BYTES", default_value_t = 48,
+    #[arg(short = 'n', allow_negative_numbers = true, long = "slab-min-size", value_name = "BYTES", default_value_t = 48,
           value_parser = clap::value_parser!(u16).range(32..=1008))]
     pub slab_bytes_min: u16,
 
@@ -212,13 +219,13 @@ pub enum ProtocolName {
 
 impl Arguments {
     /// In which dialects clients may speak: those in which they can say who they are, if they must.
-    pub fn dialects(&self) -> anyhow::Result<Dialects> {
+    pub fn dialects(&self) -> Result<Dialects, Mistake> {
         match (self.protocol, self.enable_sasl) {
             (ProtocolName::Ascii, true) => {
-                anyhow::bail!("-S asks for passwords in the binary protocol: leave -B ascii away")
+                Err(Mistake::new("-S asks for passwords in the binary protocol: leave -B ascii away"))
             }
             (ProtocolName::Binary, false) if self.auth_path.is_some() => {
-                anyhow::bail!("-Y asks for passwords in the text protocol: leave -B binary away")
+                Err(Mistake::new("-Y asks for passwords in the text protocol: leave -B binary away"))
             }
             (ProtocolName::Ascii, false) => Ok(Dialects::Text),
             (ProtocolName::Auto, false) if self.auth_path.is_some() => Ok(Dialects::Text),
@@ -286,6 +293,11 @@ fn parse_factor(text: &str) -> Result<f64, String> {
 fn parse_exponent(text: &str) -> Result<f64, String> {
     let exponent = text.parse().ok().filter(|exponent| (0.0..=4.0).contains(exponent));
     exponent.ok_or_else(|| "an exponent is between 0 and 4".to_string())
+}
+
+fn parse_megabytes(text: &str) -> Result<u64, String> {
+    let megabytes = text.parse().ok().filter(|megabytes| (1..=MEGABYTES_MAX).contains(megabytes));
+    megabytes.ok_or_else(|| format!("a number of megabytes, 1 to {MEGABYTES_MAX}, without a suffix, as in 64"))
 }
 
 fn parse_mode(text: &str) -> Result<u32, String> {
@@ -372,8 +384,11 @@ mod tests {
         let arguments = parse(&["-d", "-P", "/run/m.pid", "-C", "-R", "20", "-o", "modern,hashpower=20"]);
         let compatible = arguments.expect("memcached takes these").compatible;
         let remarks = compatible.remarks();
-        assert_eq!(remarks.len(), 4, "{remarks:?}");
-        assert!(remarks[0].starts_with("-R ") && remarks[3].starts_with("-o hashpower=20 "), "{remarks:?}");
+        assert_eq!(remarks.len(), 4);
+        assert!(remarks[0].text.starts_with("-R ") && remarks[3].text.starts_with("-o hashpower=20 "));
+        assert!(remarks.iter().all(|remark| !remark.is_loss));
+        let lost = parse(&["-M", "-o", "ext_path=/x:1G"]).expect("memcached takes these").compatible.remarks();
+        assert!(lost.len() == 2 && lost.iter().all(|remark| remark.is_loss));
         assert_eq!(compatible.refusal(), None);
         assert!(parse(&["-F"]).expect("memcached takes this").compatible.refusal().is_some());
     }

@@ -5,8 +5,10 @@
 //! Whatever ends the server in order saves: SIGTERM, SIGINT, SIGUSR1 (memcached's signal for it), `shutdown`, and a start
 //! that fails after the store was taken up, say because the port is taken. What does not: kill -9, a crash.
 
-use crate::{Arguments, Clock};
-use lookaside_store::{Forgotten, Options, RegionError, RegionName, Start, Store, WhyEmpty, forget as forget_region};
+use crate::{Arguments, Clock, Mistake};
+use lookaside_store::{
+    Forgotten, Options, OptionsError, RegionError, RegionName, Start, Store, WhyEmpty, forget as forget_region,
+};
 
 /// How a store came to its region.
 #[derive(Clone, Debug)]
@@ -82,5 +84,10 @@ fn refused(error: &RegionError) -> anyhow::Error {
         RegionError::Mapped { .. } | RegionError::Removed { .. } => "see `ipcs -m`",
         RegionError::System { .. } => "it may belong to another user, see `ipcs -m`; or start without --warm-restart",
     };
-    anyhow::anyhow!("{error} ({advice})")
+    let why = format!("{error} ({advice})");
+    match error {
+        RegionError::Options(OptionsError::NoMemory { .. }) => anyhow::Error::msg(why),
+        RegionError::Options(_) => Mistake(why).into(),
+        _ => anyhow::Error::msg(why),
+    }
 }

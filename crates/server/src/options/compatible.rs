@@ -4,36 +4,46 @@
 //! Options that promise safety are not among the ignored: a server that was told to ask for passwords and does not must
 //! not start ([`Compatible::refusal`]).
 
-use crate::tls::options::TlsOptions;
+use super::extended::{self, Meaning};
 use clap::{ArgAction, Args};
+
+/// Above them in `--help`.
+const IDLE_HEADING: &str = "memcached's, without effect";
+
+/// A line for the log about an option that changes nothing.
+pub(crate) struct Remark {
+    /// Whether somebody may miss what the option does in memcached.
+    pub(crate) is_loss: bool,
+    pub(crate) text: String,
+}
 
 /// What is accepted for memcached's sake.
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Accepted as memcached's, without effect")]
 pub struct Compatible {
-    /// Errors instead of evictions when memory is full
-    #[arg(short = 'M', long)]
+    /// Errors instead of evictions when memory is full: not served, a full store evicts
+    #[arg(short = 'M', long, help_heading = IDLE_HEADING)]
     disable_evictions: bool,
     /// Large memory pages
-    #[arg(short = 'L', long)]
+    #[arg(short = 'L', long, help_heading = IDLE_HEADING)]
     enable_largepages: bool,
     /// Requests per event
-    #[arg(short = 'R', long, value_name = "COUNT")]
+    #[arg(short = 'R', long, value_name = "COUNT", help_heading = IDLE_HEADING)]
     max_reqs_per_event: Option<u32>,
     /// No CAS uniques
-    #[arg(short = 'C', long)]
+    #[arg(short = 'C', long, help_heading = IDLE_HEADING)]
     disable_cas: bool,
-    /// No stats cachedump, no metadump, no mgdump
+    /// Refuse to list keys: no stats cachedump, no metadump, no mgdump
     #[arg(short = 'X', long)]
     pub(crate) disable_dumping: bool,
     /// NAPI ids
-    #[arg(short = 'N', long, value_name = "COUNT")]
+    #[arg(short = 'N', long, value_name = "COUNT", help_heading = IDLE_HEADING)]
     napi_ids: Option<u32>,
-    /// Extended options, separated by commas
+    /// Options separated by commas: idle_timeout=SECONDS, slab_automove=0..2 and, with -Z, ssl_...; memcached's others are
+    /// taken and change nothing, which the log says
     #[arg(short = 'o', long, value_name = "OPTIONS", action = ArgAction::Append, value_delimiter = ',')]
     extended: Vec<String>,
-    /// No flush_all (refused: not served)
-    #[arg(short = 'F', long)]
+    /// Not served: flush_all cannot be switched off, so a server that is told to does not start
+    #[arg(short = 'F', long, help_heading = IDLE_HEADING)]
     disable_flush_all: bool,
 }
 
@@ -50,10 +60,10 @@ impl Compatible {
     }
 
     /// Why the server must not start, if an option promises what it does not keep.
-    pub(crate) fn refusal(&self) -> Option<&'static str> {
+    pub(crate) fn refusal(&self) -> Option<String> {
         let promises = [
             (
-                self.extended.iter().any(|option| option.starts_with("idle_timeout"))
+                self.extended.iter().any(|option| option == "idle_timeout" || option.starts_with("idle_timeout="))
                     && self.idle_timeout_s().is_none(),
                 "-o idle_timeout=N: N is a number of seconds",
             ),
@@ -63,7 +73,11 @@ impl Compatible {
             ),
             (self.disable_flush_all, "-F: flush_all cannot be switched off"),
         ];
-        promises.into_iter().find_map(|(is_given, why)| is_given.then_some(why))
+        let broken = promises.into_iter().find_map(|(is_given, why)| is_given.then(|| why.to_string()));
+        broken.or_else(|| {
+            let mut given = self.extended.iter().filter(|option| !option.is_empty());
+            given.find(|option| extended::meaning(option) == Meaning::Unknown).map(|option| extended::refusal(option))
+        })
     }
 
     /// What was given with `-o`, option by option.
@@ -72,24 +86,31 @@ impl Compatible {
     }
 
     /// A line for the log about each option that was given and changes nothing.
-    pub(crate) fn remarks(&self) -> Vec<String> {
+    pub(crate) fn remarks(&self) -> Vec<Remark> {
         let given = [
-            (self.disable_evictions, "-M", "a full store evicts"),
-            (self.enable_largepages, "-L", "the store asks for large pages by itself where the system has them"),
-            (self.max_reqs_per_event.is_some(), "-R", "what one connection may do in a turn is bounded by bytes"),
-            (self.disable_cas, "-C", "every item has a CAS unique"),
-            (self.napi_ids.is_some(), "-N", "connections go to the thread that has the fewest"),
+            (self.disable_evictions, "-M", true, "a full store evicts"),
+            (self.enable_largepages, "-L", false, "the store asks for large pages by itself where the system has them"),
+            (
+                self.max_reqs_per_event.is_some(),
+                "-R",
+                false,
+                "what one connection may do in a turn is bounded by bytes",
+            ),
+            (self.disable_cas, "-C", false, "every item has a CAS unique"),
+            (self.napi_ids.is_some(), "-N", false, "connections go to the thread that has the fewest"),
         ];
         let short = given.into_iter().filter(|(is_given, ..)| *is_given);
-        let short = short.map(|(_, option, why)| format!("{option} changes nothing here: {why}"));
-        let extended = self.extended.iter().filter(|option| !option.is_empty() && !is_served(option));
-        short.chain(extended.map(|option| format!("-o {option} changes nothing here"))).collect()
+        let short = short
+            .map(|(_, option, is_loss, why)| Remark { is_loss, text: format!("{option} changes nothing here: {why}") });
+        let extended = self.extended.iter().filter_map(|option| match extended::meaning(option) {
+            Meaning::Idle => Some(Remark { is_loss: false, text: format!("-o {option} changes nothing here") }),
+            Meaning::Lost(why) => {
+                Some(Remark { is_loss: true, text: format!("-o {option} changes nothing here: {why}") })
+            }
+            Meaning::Served | Meaning::Unknown => None,
+        });
+        short.chain(extended).collect()
     }
-}
-
-/// Whether an option of `-o` has a meaning here.
-fn is_served(option: &str) -> bool {
-    TlsOptions::is_one(option) || option.starts_with("idle_timeout=") || automove(option).is_some()
 }
 
 /// The level of a `slab_automove`, if it is a number; without one it is 1. Nothing for another option.
@@ -97,6 +118,7 @@ fn automove(option: &str) -> Option<Option<u32>> {
     match option.split_once('=') {
         Some(("slab_automove", level)) => Some(level.parse().ok()),
         None if option == "slab_automove" => Some(Some(1)),
+        None if option == "no_slab_automove" => Some(Some(0)),
         _ => None,
     }
 }

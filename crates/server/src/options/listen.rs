@@ -8,6 +8,7 @@
 //! addresses; all of them are listened on. `proto` and `tag` change nothing: which protocol a connection speaks is seen
 //! from its bytes, and nothing here asks for tags.
 
+use super::Mistake;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
 /// How the connections of one address are secured.
@@ -47,11 +48,13 @@ pub struct Listen {
 
 /// The addresses that the arguments of `-l` name, with `port` where they name none; loopback if there are none.
 pub(super) fn addresses(texts: &[String], port: u16) -> anyhow::Result<Vec<Listen>> {
-    let texts = texts.iter().flat_map(|text| text.split([',', ';'])).map(str::trim).filter(|text| !text.is_empty());
     let mut listens = Vec::new();
-    for text in texts {
+    for text in split(texts) {
         let (security, host) = security_of(text);
-        let resolved = resolve(host, port).map_err(|error| anyhow::anyhow!("-l {text}: {error}"))?;
+        let resolved = match read(host, port).map_err(|why| mistake(text, &why))? {
+            Host::Address(address) => vec![address],
+            Host::Name(name, port) => look_up(name, port).map_err(|why| anyhow::anyhow!("-l {text}: {why}"))?,
+        };
         listens.extend(resolved.into_iter().map(|address| Listen { address, security }));
     }
     if listens.is_empty() {
@@ -61,31 +64,72 @@ pub(super) fn addresses(texts: &[String], port: u16) -> anyhow::Result<Vec<Liste
     Ok(listens)
 }
 
+/// How each address is secured, or what is no address. Nothing is looked up.
+pub(super) fn check(texts: &[String]) -> Result<Vec<Security>, Mistake> {
+    let mut securities = Vec::new();
+    for text in split(texts) {
+        let (security, host) = security_of(text);
+        read(host, 0).map_err(|why| mistake(text, &why))?;
+        securities.push(security);
+    }
+    if securities.is_empty() && !texts.is_empty() {
+        return Err(Mistake::new("-l names no address"));
+    }
+    Ok(securities)
+}
+
+fn split(texts: &[String]) -> impl Iterator<Item = &str> {
+    texts.iter().flat_map(|text| text.split([',', ';'])).map(str::trim).filter(|text| !text.is_empty())
+}
+
+fn mistake(text: &str, why: &str) -> Mistake {
+    Mistake(format!("-l {text}: {why}"))
+}
+
+/// What stands for one or more addresses.
+enum Host<'a> {
+    Address(SocketAddr),
+    /// To be looked up.
+    Name(&'a str, u16),
+}
+
 fn security_of(text: &str) -> (Security, &str) {
     let prefixes = [("notls:", Security::Plain), ("btls:", Security::Basic), ("mtls:", Security::Mutual)];
     let prefixed = prefixes.iter().find_map(|(prefix, security)| Some((*security, text.strip_prefix(prefix)?)));
     prefixed.unwrap_or((Security::AsConfigured, text))
 }
 
-fn resolve(text: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
+fn read(text: &str, port: u16) -> Result<Host<'_>, String> {
     let host = without_labels(text)?;
     if host == "*" {
-        return Ok(vec![SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))]);
+        return Ok(Host::Address(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))));
     }
     if let Some(bracketed) = host.strip_prefix('[') {
         let (address, rest) = bracketed.split_once(']').ok_or("an IPv6 address ends with ]")?;
         let address: Ipv6Addr = address.parse().map_err(|_| "no IPv6 address between the brackets".to_string())?;
         let port = rest.strip_prefix(':').map_or(Ok(port), parse_port)?;
-        return Ok(vec![SocketAddr::from((address, port))]);
+        return Ok(Host::Address(SocketAddr::from((address, port))));
     }
     if let Ok(address) = host.parse::<IpAddr>() {
-        return Ok(vec![SocketAddr::from((address, port))]);
+        return Ok(Host::Address(SocketAddr::from((address, port))));
     }
     let (host, port) = match host.split_once(':') {
         Some((host, port)) => (host, parse_port(port)?),
         None => (host, port),
     };
     let host = if host == "*" { "0.0.0.0" } else { host };
+    if let Ok(address) = host.parse::<Ipv4Addr>() {
+        return Ok(Host::Address(SocketAddr::from((address, port))));
+    }
+    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_' || byte == b'.';
+    let is_number = host.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    if is_number || !host.bytes().all(is_letter) {
+        return Err(format!("{host:?} is neither an address nor a name"));
+    }
+    Ok(Host::Name(host, port))
+}
+
+fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
     let resolved = (host, port).to_socket_addrs().map_err(|error| format!("no such address: {error}"))?;
     let mut addresses: Vec<SocketAddr> = resolved.collect();
     addresses.dedup();
