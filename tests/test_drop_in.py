@@ -45,13 +45,22 @@ def test_in_the_background_with_a_pid_file_until_shutdown(tmp_path):
     port, pid_path = free_port(), tmp_path / "m.pid"
     command = [PROGRAMS / "lookaside-server", "-d", "-P", pid_path, "-p", str(port), "-t", "1", "-A"]
     assert subprocess.run(command, timeout=20).returncode == 0
-    eventually(lambda: answers(port), "the server in the background answers")
+    assert answers(port), "who has started it goes on when the ports are open"
     pid = int(pid_path.read_text())
     assert pid != os.getpid() and os.getsid(pid) != os.getsid(0)
     with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(b"shutdown now\r\n")
+        assert connection.recv(100) == b"CLIENT_ERROR invalid shutdown mode\r\n"
         connection.sendall(b"shutdown\r\n")
         assert connection.recv(100) == b"", "as with memcached, the end is the answer"
     eventually(lambda: not pid_path.exists(), "the pid file is gone")
+
+
+def test_what_fails_in_the_background_is_told_in_the_foreground(server):
+    for status, arguments, complaint in ((1, ["-p", server.port], "-p"), (2, ["-p", 0, "-u", "no-such-user"], "-u")):
+        command = [PROGRAMS / "lookaside-server", "-d", *map(str, arguments)]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=20)
+        assert ended.returncode == status and complaint in ended.stderr, ended.stderr
 
 
 def test_shutdown_needs_permission(server):

@@ -51,6 +51,8 @@ pub(crate) enum Answer {
     MemoryLimit(u64),
     /// End the process, if that is allowed.
     ShutDown,
+    /// The same in a way that there is not.
+    ShutDownUnknown,
     /// Switch the crawler on or off.
     Crawler(bool),
     /// Read the certificates anew, if there are any.
@@ -112,7 +114,8 @@ impl<'a> Order<'a> {
                 Ok(_) => Answer::Line("MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m"),
                 Err(_) => Answer::Line(UNKNOWN),
             },
-            ["shutdown", ..] => Answer::ShutDown,
+            ["shutdown"] | ["shutdown", "graceful"] => Answer::ShutDown,
+            ["shutdown", ..] => Answer::ShutDownUnknown,
             ["watch", ref kinds @ ..] => match watch::kinds_of(kinds.iter().copied()) {
                 Some(kinds) => Answer::Watch(kinds),
                 None => Answer::Line(UNKNOWN),
@@ -238,7 +241,9 @@ mod tests {
         assert_eq!(said("lru_crawler metadump all x"), Answer::Line(UNKNOWN));
         assert_eq!(said("lru_crawler mgdump 0"), Answer::Line("BADCLASS invalid class id"));
         assert_eq!(said("cache_memlimit 64"), Answer::MemoryLimit(64));
-        assert_eq!(said("shutdown graceful"), Answer::ShutDown);
+        assert_eq!((said("shutdown graceful"), said("shutdown")), (Answer::ShutDown, Answer::ShutDown));
+        assert_eq!(said("shutdown now"), Answer::ShutDownUnknown);
+        assert_eq!(said("shutdown graceful now"), Answer::ShutDownUnknown);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! set auth 0 0 10\r\nada secret\r\n      ->  STORED, and the connection is served from then on
-//! anything else\r\n                      ->  CLIENT_ERROR unauthenticated
+//! anything else\r\n                      ->  CLIENT_ERROR unauthenticated; `quit` ends the connection
 //! ```
 //!
 //! As in memcached key, flags and exptime are passed over, and `noreply` too. What follows the first space is the
@@ -32,16 +32,19 @@ pub(crate) enum Attempt {
     Authenticated { consumed: usize },
     /// It is told so; `swallow` more bytes are to come that belong to what is refused.
     Refused { line: &'static str, consumed: usize, swallow: usize },
-    /// Junk: it is disconnected.
-    Junk,
+    /// `quit`, or junk: it is disconnected.
+    Ended,
 }
 
 /// Looks at the next bytes of a client that has not authenticated.
 pub(crate) fn attempt(input: &[u8], service: &Service<'_>, now: Now) -> Attempt {
     let Some(end) = input.iter().take(LINE_BYTES_MAX).position(|&byte| byte == b'\n') else {
         let is_junk = input.len() >= LINE_BYTES_MAX;
-        return if is_junk { Attempt::Junk } else { Attempt::Incomplete { needed_bytes: input.len() + 1 } };
+        return if is_junk { Attempt::Ended } else { Attempt::Incomplete { needed_bytes: input.len() + 1 } };
     };
+    if matches!(&input[..end], b"quit" | b"quit\r") {
+        return Attempt::Ended;
+    }
     let value_at = end + 1;
     let Some(value_bytes) = value_bytes_of(&input[..end]) else {
         return Attempt::Refused { line: "CLIENT_ERROR unauthenticated", consumed: value_at, swallow: 0 };
@@ -128,12 +131,22 @@ mod tests {
     #[test]
     fn nothing_else_is_carried_out() {
         const UNAUTHENTICATED: &str = "CLIENT_ERROR unauthenticated\r\n";
-        for line in
-            ["version", "quit", "shutdown", "watch", "stats", "set a 0 0", "set a 0 0 10x", "set a 0 0 -1", "", "mn"]
-        {
+        for line in [
+            "version",
+            "quit now",
+            "shutdown",
+            "watch",
+            "stats",
+            "set a 0 0",
+            "set a 0 0 10x",
+            "set a 0 0 -1",
+            "",
+            "mn",
+        ] {
             let expected = (UNAUTHENTICATED.to_string(), SessionState::Open);
             assert_eq!(converse(format!("{line}\r\n").as_bytes(), 100), expected, "{line:?}");
         }
+        assert_eq!(converse(b"mn\r\nquit\r\nmn\r\n", 100), (UNAUTHENTICATED.to_string(), SessionState::Close));
         let (replies, _) =
             converse(b"set a 0 0 3\r\nada\r\nset a 0 0 10\r\nada secretxxset a 0 0 4\r\nada \r\nmn\r\n", 100);
         let refusals = "CLIENT_ERROR bad authentication token format\r\nCLIENT_ERROR bad command line termination\r\n\

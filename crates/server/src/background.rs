@@ -1,29 +1,59 @@
 //! `-d` and `-P`: a process in the background, and the file that says which.
 //!
-//! The process does not fork, it starts itself a second time and leaves: so no thread and no lock is cloned. The second
-//! one knows itself by an environment variable, and becomes the leader of a session without a terminal. As with
-//! memcached its log goes nowhere; a server under a supervisor wants no `-d`.
+//! The process does not fork, it starts itself a second time: so no thread and no lock is cloned. The second one knows
+//! itself by an environment variable, and becomes the leader of a session without a terminal. The first waits on a pipe
+//! until the second's ports are open, and leaves with its exit status if it ends before. Until then the log goes where
+//! the first one's does, afterwards nowhere, as with memcached; a server under a supervisor wants no `-d`.
 
 use anyhow::Context;
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 
 /// Set for the process in the background.
 const BACKGROUND_VARIABLE: &str = "LOOKASIDE_SERVER_BACKGROUND";
 
-/// Says whether this is the process in the background. If not, that one has been started and this one is to end.
-pub(crate) fn enter() -> anyhow::Result<bool> {
-    if std::env::var_os(BACKGROUND_VARIABLE).is_some() {
+fn is_background() -> bool {
+    std::env::var_os(BACKGROUND_VARIABLE).is_some()
+}
+
+/// `None` in the process that is to serve; in the one that has started it, how that went.
+pub(crate) fn enter() -> anyhow::Result<Option<ExitCode>> {
+    if is_background() {
         // It fails for who leads a group already: then there is no terminal to leave either.
         let _ = rustix::process::setsid();
-        return Ok(true);
+        return Ok(None);
     }
     let program = std::env::current_exe().context("cannot find this program to start it in the background (-d)")?;
     let mut command = Command::new(program);
     command.args(std::env::args_os().skip(1)).env(BACKGROUND_VARIABLE, "1");
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    command.spawn().context("cannot start in the background (-d)")?;
-    Ok(false)
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn().context("cannot start in the background (-d)")?;
+    let mut ready = Vec::new();
+    if let Some(pipe) = &mut child.stdout {
+        pipe.read_to_end(&mut ready).context("cannot tell what became of the server in the background (-d)")?;
+    }
+    if ready == READY {
+        return Ok(Some(ExitCode::SUCCESS));
+    }
+    let status = child.wait().context("cannot tell how the server in the background has ended (-d)")?;
+    let code = status.code().and_then(|code| u8::try_from(code).ok()).filter(|code| *code != 0);
+    Ok(Some(code.map_or(ExitCode::FAILURE, ExitCode::from)))
+}
+
+/// What goes through the pipe when the ports are open.
+const READY: &[u8] = b"r";
+
+/// Lets the process go that waits, and all that it may be read through. Only where the process is in the background.
+pub(crate) fn tell_ready() -> anyhow::Result<()> {
+    if !is_background() {
+        return Ok(());
+    }
+    let nowhere = std::fs::OpenOptions::new().write(true).open("/dev/null").context("cannot open /dev/null (-d)")?;
+    // Who waited may have been killed: that is no reason to end.
+    let _ = rustix::io::write(std::io::stdout(), READY);
+    rustix::stdio::dup2_stderr(&nowhere).context("cannot let go of standard error (-d)")?;
+    rustix::stdio::dup2_stdout(&nowhere).context("cannot let go of standard output (-d)")
 }
 
 /// The file of `-P`, there while this value is.

@@ -25,6 +25,7 @@ use std::io::Write;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -79,16 +80,22 @@ impl Daemon {
     }
 }
 
-/// Runs the server until SIGINT, SIGTERM or SIGUSR1. An error means that it could not start, or not keep its items.
-pub fn run(arguments: Arguments) -> anyhow::Result<()> {
+/// Runs the server until SIGINT, SIGTERM or SIGUSR1; with `-d` in another process. An error means that it could not start, or not keep its items.
+pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     if let Some(name) = &arguments.forget {
         println!("{}", warm_restart::forget(name)?);
-        return Ok(());
+        return Ok(ExitCode::SUCCESS);
     }
     arguments.check()?;
-    if arguments.daemon && !background::enter()? {
-        return Ok(());
+    if arguments.daemon
+        && let Some(ended) = background::enter()?
+    {
+        return Ok(ended);
     }
+    start(arguments).map(|()| ExitCode::SUCCESS)
+}
+
+fn start(arguments: Arguments) -> anyhow::Result<()> {
     let (signals, stop) = catch_signals().context("cannot make a pipe for signals")?;
     let log = Log::start(u32::from(arguments.verbosity));
     tell_remarks(&arguments);
@@ -155,6 +162,9 @@ fn serve(daemon: &Daemon, doors: Doors, signals: &Signals) -> anyhow::Result<()>
                 thread.spawn_scoped(scope, || endpoint.run(daemon)).context("cannot start the metrics' thread")?;
             }
             announce(daemon, &listeners)?;
+            if daemon.arguments.daemon {
+                background::tell_ready()?;
+            }
             accept_until_signal(daemon, &listeners, signals).context("cannot accept connections")
         };
         let outcome = accept();

@@ -185,7 +185,8 @@ pub(crate) fn order(
             false => "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust",
         },
         Answer::ShutDown if process.shut_down() => return Ordered::Close,
-        Answer::ShutDown => "SERVER_ERROR: shutdown not enabled",
+        Answer::ShutDownUnknown if process.allows_shut_down() => "CLIENT_ERROR invalid shutdown mode",
+        Answer::ShutDown | Answer::ShutDownUnknown => "SERVER_ERROR: shutdown not enabled",
         Answer::Watch(kinds) => match process.refuses_watchers() {
             Some(refusal) => refusal,
             None if service.attention.want(kinds) => {

@@ -27,6 +27,11 @@ pub trait Process {
         false
     }
 
+    /// Whether clients may end the process.
+    fn allows_shut_down(&self) -> bool {
+        false
+    }
+
     /// `shutdown`: ends the process if that is allowed; says whether it is.
     fn shut_down(&self) -> bool {
         false

@@ -119,7 +119,7 @@ impl Session {
                         input_at += consumed;
                         self.swallow_bytes = swallow;
                     }
-                    Attempt::Junk => {
+                    Attempt::Ended => {
                         batch.push_refusal(input_at, None, true, None);
                         input_at = input.len();
                     }

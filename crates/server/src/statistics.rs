@@ -78,6 +78,10 @@ impl Process for Daemon {
         is_set
     }
 
+    fn allows_shut_down(&self) -> bool {
+        self.arguments.enable_shutdown
+    }
+
     fn shut_down(&self) -> bool {
         if self.arguments.enable_shutdown {
             tracing::info!("a client has sent shutdown");
