@@ -99,7 +99,8 @@ pub struct Arguments {
     #[arg(short = 'P', long = "pidfile", value_name = "FILE")]
     pub pid_path: Option<std::path::PathBuf>,
 
-    /// Run in the background
+    /// Run in the background: returns once the ports are open, or with the reason on standard error and its exit status; the
+    /// log goes to standard error until then, nowhere afterwards
     #[arg(short = 'd', long)]
     pub daemon: bool,
 
@@ -192,11 +193,12 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME", value_parser = parse_region_name)]
     pub warm_restart: Option<RegionName>,
 
-    /// As --warm-restart, with FILE for a name: no file is made
-    #[arg(short = 'e', long, value_name = "FILE", conflicts_with = "warm_restart", value_parser = parse_region_name)]
+    /// As --warm-restart, with the absolute path of FILE for a name: no file is made, and --forget gives the memory back
+    #[arg(short = 'e', long, value_name = "FILE", conflicts_with = "warm_restart", value_parser = parse_memory_file)]
     pub memory_file: Option<RegionName>,
 
-    /// Remove what a server with --warm-restart NAME has left behind, and end; no server may be using it
+    /// Remove what a server with --warm-restart NAME, or with -e and this absolute path, has left behind, and end. Takes no
+    /// other option; no server may be using it
     #[arg(long, value_name = "NAME", exclusive = true, value_parser = parse_region_name)]
     pub forget: Option<RegionName>,
 
@@ -276,6 +278,12 @@ impl Arguments {
 
 fn parse_region_name(text: &str) -> Result<RegionName, String> {
     RegionName::new(text).ok_or_else(|| "a name has 1 to 1024 bytes and no control characters".to_string())
+}
+
+/// Of two servers that are started in two folders with the same relative path each has a region of its own.
+fn parse_memory_file(text: &str) -> Result<RegionName, String> {
+    let path = std::path::absolute(text).map_err(|error| format!("no path: {error}"))?;
+    parse_region_name(path.to_str().ok_or("a path is UTF-8")?)
 }
 
 fn parse_delimiter(text: &str) -> Result<u8, String> {
@@ -426,10 +434,13 @@ mod tests {
 
     #[test]
     fn a_region_is_named_in_two_ways_and_forgotten_alone() {
-        for named in [&["--warm-restart", "main"][..], &["-e", "main"], &["--memory-file=main"]] {
+        for named in [&["--warm-restart", "/main"][..], &["-e", "/main"], &["--memory-file=/main"]] {
             let arguments = parse(named).expect("a name");
-            assert_eq!(arguments.region_name().map(RegionName::as_str), Some("main"), "{named:?}");
+            assert_eq!(arguments.region_name().map(RegionName::as_str), Some("/main"), "{named:?}");
         }
+        let relative = parse(&["-e", "main"]).expect("a name");
+        let here = std::env::current_dir().expect("a folder").join("main");
+        assert_eq!(relative.region_name().map(RegionName::as_str), here.to_str());
         assert_eq!(parse(&["--forget", "main"]).expect("a name").region_name(), None);
         assert_eq!(parse(&[]).expect("no argument is needed").region_name(), None);
         let contradictions = [&["-e", "a", "--warm-restart", "b"][..], &["--forget", "a", "-m", "64"]];

@@ -44,6 +44,24 @@ const GAUGES: &[&str] = &[
     "uptime",
 ];
 
+/// What the numbers that people look at first mean.
+const MEANINGS: &[(&str, &str)] = &[
+    ("bytes", "Memory in use, of limit_maxbytes: whole pages of items, and the index."),
+    ("cmd_get", "Keys that were asked for."),
+    ("cmd_set", "Stores of all kinds."),
+    ("curr_connections", "Connections that clients hold."),
+    ("curr_items", "Items that are held, expired ones that nobody has met among them."),
+    ("evictions", "Items that left before they expired, to make room."),
+    ("get_hits", "Keys that were asked for and found."),
+    ("get_misses", "Keys that were asked for and not found."),
+    ("lease_hot_misses", "Misses that were told to wait, for somebody else fills the key already."),
+    ("lease_sets_refused", "Stores under a lease that a delete had voided: stale values that were kept out."),
+    ("limit_maxbytes", "The limit of memory, -m."),
+    ("max_connections", "How many connections there may be, -c."),
+    ("rejected_connections", "Connections that were closed since there were max_connections."),
+    ("uptime", "Seconds since the server has started."),
+];
+
 /// All metrics of the process.
 pub(crate) fn render(daemon: &Daemon, now: Now) -> String {
     let mut text = String::new();
@@ -69,7 +87,11 @@ fn statistics(daemon: &Daemon, now: Now, text: &mut String) {
             continue;
         }
         let kind = if GAUGES.contains(&name) { "gauge" } else { "counter" };
-        family(text, name, kind, &format!("{name} of the command stats."));
+        let meaning = MEANINGS.iter().find_map(|(known, meaning)| (*known == name).then_some(*meaning));
+        match meaning {
+            Some(meaning) => family(text, name, kind, meaning),
+            None => family(text, name, kind, &format!("{name} of the command stats.")),
+        }
         let _ = writeln!(text, "lookaside_server_{name} {value}");
     }
 }

@@ -11,6 +11,12 @@ pub(crate) const KEYS_MAX: usize = 128;
 /// How many samples come until the past counts half.
 const SAMPLES_UNTIL_HALVED: u64 = 1 << 16;
 
+/// Fewer samples say nothing about a key.
+const SAMPLES_MIN: u64 = 10;
+
+/// A key with less than 1 / this of all samples is not told of: names come and go with every reading otherwise.
+const TOLD_SHARE: u64 = 100;
+
 /// One thread's sketch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HotKeys {
@@ -67,10 +73,11 @@ impl HotKeys {
         }
     }
 
-    /// The hottest keys first, each with the samples it has had at least.
+    /// The hottest keys first, each with the samples it has had at least; none that is not hot.
     pub(crate) fn top(&self, keys_max: usize) -> Vec<(Vec<u8>, u64)> {
         let mut keys: Vec<_> = self.keys.iter().map(|one| (one.key.clone(), one.count - one.error)).collect();
-        keys.retain(|(_, samples)| *samples > 0);
+        let samples_min = SAMPLES_MIN.max(self.samples / TOLD_SHARE);
+        keys.retain(|(_, samples)| *samples >= samples_min);
         keys.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| one.0.cmp(&other.0)));
         keys.truncate(keys_max);
         keys
@@ -97,6 +104,17 @@ mod tests {
         assert_eq!(top, [&b""[..], b"first", b"second"]);
         let share = sketch.top(2)[1].1 as f64 / sketch.samples as f64;
         assert!((0.08..0.101).contains(&share), "a tenth at most, not {share}");
+    }
+
+    #[test]
+    fn a_key_that_is_not_hot_is_not_told() {
+        let mut sketch = HotKeys::default();
+        (0..9).for_each(|_| sketch.count(b"rare"));
+        assert_eq!(sketch.top(20), []);
+        sketch.count(b"rare");
+        assert_eq!(sketch.top(20), [(b"rare".to_vec(), 10)]);
+        (0..1_100).for_each(|_| sketch.count(b"hot"));
+        assert_eq!(sketch.top(20), [(b"hot".to_vec(), 1_100)], "ten of 1,110 are less than a hundredth");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::extended::{self, Meaning};
 use clap::{ArgAction, Args};
 
 /// Above them in `--help`.
-const IDLE_HEADING: &str = "memcached's, without effect";
+const IDLE_HEADING: &str = "memcached's, not needed or not served here";
 
 /// A line for the log about an option that changes nothing.
 pub(crate) struct Remark {
