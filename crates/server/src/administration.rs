@@ -169,10 +169,12 @@ fn working_set(arguments: &[&str]) -> Answer {
         let number = arguments.get(place).map_or(Ok(default), |word| word.parse());
         number.ok().filter(|number| range.contains(number))
     };
-    let seconds = number(0, WORKING_SET_S, 1..=WORKING_SET_S_MAX);
+    let within_s = number(0, WORKING_SET_S, 1..=WORKING_SET_S_MAX);
     let one_in = number(1, WORKING_SET_ONE_IN, 1..=WORKING_SET_ONE_IN_MAX);
-    match (seconds, one_in) {
-        (Some(seconds), Some(one_in)) if arguments.len() <= 2 => Answer::Walk(Listing::WorkingSet { seconds, one_in }),
+    match (within_s, one_in) {
+        (Some(within_s), Some(one_in)) if arguments.len() <= 2 => {
+            Answer::Walk(Listing::WorkingSet { within_s, one_in })
+        }
         _ => Answer::Line("CLIENT_ERROR usage: stats workingset [seconds, up to 500000 [one in, up to 1000000]]"),
     }
 }
@@ -249,7 +251,7 @@ mod tests {
     #[test]
     fn a_working_set_is_of_the_last_hour_unless_said() {
         let listing = |line: &'static str| Order::read_listing(line.as_bytes()).map(|order| order.answer(true));
-        let of = |seconds, one_in| Some(Answer::Walk(Listing::WorkingSet { seconds, one_in }));
+        let of = |within_s, one_in| Some(Answer::Walk(Listing::WorkingSet { within_s, one_in }));
         assert_eq!(listing("stats workingset"), of(3_600, 100));
         assert_eq!(listing("stats workingset 60 1"), of(60, 1));
         for bad in ["stats workingset 0", "stats workingset 60 0", "stats workingset 60 1 1", "stats workingset x"] {

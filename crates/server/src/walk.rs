@@ -39,7 +39,7 @@ pub(crate) enum Listing {
     /// Some items of one class.
     Cachedump { class: usize, items_max: u64 },
     /// What was asked for in the last so many seconds, from a sample of one in so many.
-    WorkingSet { seconds: u32, one_in: u32 },
+    WorkingSet { within_s: u32, one_in: u32 },
 }
 
 /// A walk under way.
@@ -100,7 +100,7 @@ impl Walk {
                         cachedump_line(&crawled, out);
                     }
                 }
-                Listing::WorkingSet { seconds, .. } => survey.note(&crawled, seconds),
+                Listing::WorkingSet { within_s, .. } => survey.note(&crawled, within_s),
                 _ => {}
             });
             *bytes_told += out.len() - before;
@@ -119,7 +119,7 @@ impl Walk {
         match self.listing {
             _ if self.crawl.is_given_up() => return render::line(GIVEN_UP.as_bytes(), out),
             Listing::Mgdump(_) => return render::line(b"EN", out),
-            Listing::WorkingSet { seconds, one_in } => self.survey.render(seconds, one_in, out),
+            Listing::WorkingSet { within_s, one_in } => self.survey.render(within_s, one_in, out),
             Listing::Metadump(_) | Listing::Cachedump { .. } => {}
         }
         render::line(b"END", out);
