@@ -1,0 +1,410 @@
+//! A store and its model side by side: each command goes to both, and what the store answers is held against what the
+//! model says.
+
+use super::command::{Command, Memory, Mode};
+use super::scratch_region::ScratchRegion;
+use super::{Entry, Expected, Model};
+use lookaside_protocol::{Cas, Direction, LeaseToken, StoreMode};
+use lookaside_store::{
+    ArithmeticOutcome, CountOutcome, CountTerms, DeleteOnOutcome, DeleteTerms, Expiry, HashedKey, ItemView, LeaseGet,
+    LeaseSetOutcome, LookTerms, NewItem, Options, Recache, Start, Store, StoreOutcome, StoreTerms,
+};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const START_MS: u64 = 1_700_000_000_123;
+
+/// The store, the model, and what clients remember.
+pub struct Pair {
+    /// `None` only while it is restarted.
+    store: Option<Store>,
+    /// Where the store lies if it can be restarted. Behind it, since nobody may hold a region that is removed.
+    region: Option<ScratchRegion>,
+    options: Options,
+    model: Model,
+    /// Values may be missing, leases may be lost.
+    is_short_of_memory: bool,
+    memory_bytes_max: u64,
+    tokens: Vec<(u8, LeaseToken)>,
+    uniques: BTreeMap<u8, Cas>,
+}
+
+type Shown = (u32, Vec<u8>);
+
+fn shown(view: ItemView<'_>) -> Shown {
+    (view.flags, view.value.pieces().flatten().copied().collect())
+}
+
+fn of_model(entry: &Entry) -> Shown {
+    (entry.flags, entry.value.clone())
+}
+
+/// The first second of all is as past as the next one.
+fn in_seconds(expiry: Expiry) -> Option<u32> {
+    match expiry {
+        Expiry::At { unix_s } => Some(unix_s.max(1)),
+        Expiry::Never => None,
+    }
+}
+
+impl Pair {
+    pub fn new(options: Options, is_short_of_memory: bool) -> Pair {
+        Pair {
+            memory_bytes_max: options.memory_bytes_max as u64,
+            store: Some(Store::new(options.clone()).expect("the options are fine")),
+            region: None,
+            options: options.clone(),
+            model: Model::new(options, START_MS),
+            is_short_of_memory,
+            tokens: Vec::new(),
+            uniques: BTreeMap::new(),
+        }
+    }
+
+    /// With a store that can be restarted.
+    pub fn kept(options: Options, is_short_of_memory: bool) -> Pair {
+        let mut pair = Pair::new(options, is_short_of_memory);
+        let region = ScratchRegion::new();
+        let (store, start) = region.attach(&pair.options, pair.model.now());
+        assert!(matches!(start, Start::Empty(_)));
+        (pair.store, pair.region) = (Some(store), Some(region));
+        pair
+    }
+
+    pub fn store(&self) -> &Store {
+        self.store.as_ref().expect("it is there but for the moment of a restart")
+    }
+
+    fn restart(&mut self, down_ms: u64) -> Result<(), TestCaseError> {
+        let Some(region) = &self.region else { return Ok(()) };
+        let before = self.store().statistics();
+        let saved = self.store.take().expect("it is there").save(self.model.now()).expect("the region is there");
+        prop_assert_eq!(saved.expect("it has a region").items, before.items);
+        self.model.advance(down_ms);
+        self.model.restart();
+        self.options.seed += 1;
+        let (store, start) = region.attach(&self.options, self.model.now());
+        prop_assert!(matches!(start, Start::Warm { items, .. } if items == before.items), "{:?}", start);
+        let after = store.statistics();
+        prop_assert!(after.items == before.items && after.memory_bytes <= before.memory_bytes);
+        store.audit();
+        self.store = Some(store);
+        Ok(())
+    }
+
+    pub fn run(&mut self, key: u8, command: Command) -> Result<(), TestCaseError> {
+        let name = format!("key:{key}");
+        let hashed = HashedKey::new(name.as_bytes());
+        self.notice_eviction(key, hashed)?;
+        match command {
+            Command::Get => {
+                let seen = self.store().reader(self.model.now()).get(hashed, |view| (shown(view), view.fetched));
+                prop_assert_eq!(seen, self.model.live(key).map(|entry| (of_model(entry), entry.is_fetched)));
+                self.model.note_fetched(key);
+            }
+            Command::Look { traceless, touch, vivify, recache, unique } => {
+                let [touch, vivify, before] = [touch, vivify, recache].map(|exptime| self.expiry(exptime));
+                let recache = before.map(|before| Recache { before, is_touched_first: traceless });
+                let cas_new = unique.map(Cas);
+                self.look(key, hashed, &LookTerms { is_traceless: traceless, touch, vivify, recache, cas_new })?;
+            }
+            Command::StoreOn { mode, compare, invalidates, vivify, unique, item } => {
+                let mode = self.mode(key, mode);
+                let terms = StoreTerms {
+                    cas_compare: compare.map(|memory| self.unique(key, memory)),
+                    cas_new: unique.map(Cas),
+                    invalidates,
+                    vivify: self.expiry(vivify),
+                };
+                let expiry = Expiry::from_exptime(item.exptime, self.model.now());
+                self.store_on(key, hashed, mode, &NewItem { flags: item.flags, expiry, value: &item.value }, &terms)?;
+            }
+            Command::DeleteOn { compare, invalidates, empties, touch, unique } => {
+                let cas_compare = compare.map(|memory| self.unique(key, memory));
+                let (cas_new, touch) = (unique.map(Cas), self.expiry(touch));
+                let terms = DeleteTerms { cas_compare, cas_new, invalidates, empties, touch };
+                let outcome = self.store().delete_on(hashed, &terms, self.model.now());
+                let stays = outcome == DeleteOnOutcome::Deleted && (invalidates || empties);
+                let cas = if stays { self.peek_unique(key, hashed, invalidates) } else { None };
+                let (expected, is_fine) = self.model.delete_on(key, &terms, cas);
+                prop_assert_eq!(outcome, expected);
+                prop_assert!(is_fine, "the unique is new and grows, or is the one that was asked for");
+                if stays {
+                    // The look at the unique has won.
+                    self.model.look(key, &LookTerms { is_traceless: true, ..LookTerms::default() }, None);
+                }
+            }
+            Command::CountOn { up, delta, compare, touch, vivify, unique } => {
+                let direction = if up { Direction::Up } else { Direction::Down };
+                let terms = CountTerms {
+                    cas_compare: compare.map(|memory| self.unique(key, memory)),
+                    cas_new: unique.map(Cas),
+                    touch: self.expiry(touch),
+                    vivify: vivify.map(|(number, exptime)| (number, Expiry::from_exptime(exptime, self.model.now()))),
+                };
+                let outcome = self.store().count_on(hashed, direction, delta, &terms, self.model.now());
+                if self.is_short_of_memory && outcome == CountOutcome::NotStored {
+                    // A hold-off that was merged for want of room refuses more.
+                    prop_assert!(self.model.marked(key).is_none() && terms.vivify.is_some());
+                    return Ok(());
+                }
+                prop_assert!(self.model.count_on(key, direction, delta, &terms, outcome), "{:?} {:?}", terms, outcome);
+            }
+            Command::Touch { exptime } => self.touch(key, hashed, exptime)?,
+            Command::LeaseGet => self.lease_get(key, hashed)?,
+            Command::Store { mode, flags, exptime, value } => {
+                let expiry = Expiry::from_exptime(exptime, self.model.now());
+                self.store_item(key, hashed, mode, &NewItem { flags, expiry, value: &value })?;
+            }
+            Command::LeaseSet { memory, flags, exptime, value } => {
+                let expiry = Expiry::from_exptime(exptime, self.model.now());
+                self.lease_set(key, hashed, memory, &NewItem { flags, expiry, value: &value })?;
+            }
+            Command::Delete { hold_off_ms } => {
+                let outcome = self.store().delete(hashed, hold_off_ms, self.model.now());
+                prop_assert_eq!(outcome, self.model.delete(key, hold_off_ms));
+            }
+            Command::Arithmetic { direction, delta } => {
+                let outcome = self.store().arithmetic(hashed, direction, delta, self.model.now());
+                let (expected, value) = self.model.expect_arithmetic(key, direction, delta);
+                match (outcome, expected) {
+                    (ArithmeticOutcome::Number(number, cas), Expected::Number(wanted)) => {
+                        prop_assert_eq!(number, wanted);
+                        prop_assert!(self.model.count(key, value, cas), "the unique is new and grows");
+                    }
+                    (ArithmeticOutcome::NotFound, Expected::NotFound) => {}
+                    (ArithmeticOutcome::NotANumber, Expected::NotANumber) => {}
+                    other => prop_assert!(false, "{:?}", other),
+                }
+            }
+            Command::Flush { ahead_ms } => {
+                let now = lookaside_store::Now { unix_ms: self.model.now_ms };
+                if self.store().flush_all(lookaside_store::Now { unix_ms: now.unix_ms + ahead_ms }, now) {
+                    self.model.flush(ahead_ms);
+                }
+            }
+            Command::Wait { ms } => self.model.advance(ms),
+            Command::Restart { down_ms } => self.restart(down_ms)?,
+        }
+        prop_assert!(self.store().statistics().memory_bytes <= self.memory_bytes_max);
+        Ok(())
+    }
+
+    /// A store that is short of memory may have let go of a live value; never may it show another.
+    fn notice_eviction(&mut self, key: u8, hashed: HashedKey<'_>) -> Result<(), TestCaseError> {
+        if self.is_short_of_memory {
+            match self.store().reader(self.model.now()).get(hashed, shown) {
+                Some(seen) => prop_assert_eq!(Some(seen), self.model.live(key).map(of_model)),
+                None if self.model.live(key).is_some() => self.model.evict(key),
+                None if self.model.marked(key).is_some() => {
+                    self.look(key, hashed, &LookTerms { is_traceless: true, ..LookTerms::default() })?;
+                }
+                None => {}
+            }
+            self.model.note_fetched(key);
+        }
+        Ok(())
+    }
+
+    fn look(&mut self, key: u8, hashed: HashedKey<'_>, terms: &LookTerms) -> Result<(), TestCaseError> {
+        let seen = self.store().reader(self.model.now()).look(hashed, terms, |looked| {
+            let marks = [looked.is_vivified, looked.is_won, looked.is_won_already, looked.is_stale];
+            let item = looked.item;
+            (shown(item), item.cas, [looked.expiry_before, item.expiry].map(in_seconds), item.fetched, marks)
+        });
+        if seen.is_none() && self.is_short_of_memory {
+            if self.model.marked(key).is_some() {
+                self.model.evict(key);
+            }
+            return Ok(());
+        }
+        let expected = self.model.look(key, terms, seen.as_ref().map(|seen| seen.1));
+        let expected = expected.map(|look| {
+            let marks = [look.is_vivified, look.is_won, look.is_won_already, look.entry.is_stale];
+            let expiries = [look.expiry_before, look.entry.expiry].map(in_seconds);
+            // Without room for the mark, who has won was not written down, and the next one wins again.
+            let wins_again = self.is_short_of_memory && seen.as_ref().is_some_and(|seen| seen.4[1]) && marks[2];
+            let marks = if wins_again { [marks[0], true, false, marks[3]] } else { marks };
+            (of_model(&look.entry), look.entry.cas, expiries, look.entry.is_fetched, marks)
+        });
+        prop_assert_eq!(seen, expected);
+        Ok(())
+    }
+
+    /// What the item's unique is after a delete that left it. An item marked as stale has been won by this look.
+    fn peek_unique(&mut self, key: u8, hashed: HashedKey<'_>, is_stale: bool) -> Option<Cas> {
+        let terms = LookTerms { is_traceless: true, ..LookTerms::default() };
+        let seen = self.store().reader(self.model.now()).look(hashed, &terms, |looked| {
+            assert_eq!((looked.is_won, looked.is_stale), (is_stale, is_stale));
+            looked.item.cas
+        });
+        self.uniques.extend(seen.map(|cas| (key, cas)));
+        seen
+    }
+
+    fn store_on(
+        &mut self,
+        key: u8,
+        hashed: HashedKey<'_>,
+        mode: StoreMode,
+        item: &NewItem<'_>,
+        terms: &StoreTerms,
+    ) -> Result<(), TestCaseError> {
+        let (outcome, value_bytes) = self.store().store_on(hashed, mode, item, terms, self.model.now());
+        let expected = self.model.expect_store_on(key, mode, terms);
+        match outcome {
+            StoreOutcome::Stored(cas) => {
+                prop_assert!(matches!(expected, Expected::Stored | Expected::StaleStored), "{:?}", expected);
+                let (expected_bytes, is_fine) = self.model.store_on(key, mode, item, terms, cas);
+                prop_assert!(is_fine, "the unique is new and grows, or is the one that was asked for");
+                prop_assert_eq!(value_bytes, expected_bytes);
+                self.uniques.insert(key, cas);
+            }
+            StoreOutcome::NotStored if self.is_short_of_memory => {
+                prop_assert!(expected == Expected::NotStored || mode != StoreMode::Set, "{:?}", expected);
+            }
+            StoreOutcome::NotStored => prop_assert_eq!(expected, Expected::NotStored),
+            StoreOutcome::Exists => prop_assert_eq!(expected, Expected::Exists),
+            StoreOutcome::NotFound => prop_assert_eq!(expected, Expected::NotFound),
+            StoreOutcome::TooLarge if self.is_short_of_memory => {
+                prop_assert!(matches!(mode, StoreMode::Append | StoreMode::Prepend));
+            }
+            StoreOutcome::TooLarge | StoreOutcome::OutOfMemory => prop_assert!(false, "{:?}", outcome),
+        }
+        Ok(())
+    }
+
+    fn expiry(&self, exptime: Option<i64>) -> Option<Expiry> {
+        exptime.map(|exptime| Expiry::from_exptime(exptime, self.model.now()))
+    }
+
+    fn mode(&self, key: u8, mode: Mode) -> StoreMode {
+        match mode {
+            Mode::Set => StoreMode::Set,
+            Mode::Add => StoreMode::Add,
+            Mode::Replace => StoreMode::Replace,
+            Mode::Append => StoreMode::Append,
+            Mode::Prepend => StoreMode::Prepend,
+            Mode::Cas(memory) => StoreMode::Cas(self.unique(key, memory)),
+        }
+    }
+
+    fn touch(&mut self, key: u8, hashed: HashedKey<'_>, exptime: i64) -> Result<(), TestCaseError> {
+        let expiry = Expiry::from_exptime(exptime, self.model.now());
+        let seen =
+            self.store().reader(self.model.now()).get_and_touch(hashed, expiry, |view| (shown(view), view.expiry));
+        prop_assert_eq!(seen, self.model.live(key).map(|entry| (of_model(entry), expiry)));
+        self.model.note_fetched(key);
+        self.model.touch(key, expiry);
+        self.model.settle();
+        Ok(())
+    }
+
+    fn lease_get(&mut self, key: u8, hashed: HashedKey<'_>) -> Result<(), TestCaseError> {
+        let answer = self.store().reader(self.model.now()).lease_get(hashed, |answer| match answer {
+            LeaseGet::Hit(view) => Ok(shown(view)),
+            LeaseGet::Miss { token, stale } => Err((token, stale.map(shown))),
+        });
+        let (token, stale) = match answer {
+            Ok(hit) => {
+                prop_assert_eq!(Some(hit), self.model.live(key).map(of_model));
+                self.model.note_fetched(key);
+                return Ok(());
+            }
+            Err(miss) => miss,
+        };
+        prop_assert!(self.model.live(key).is_none(), "a live value must be shown");
+        if stale.is_some() || !self.is_short_of_memory {
+            prop_assert_eq!(stale, self.model.stale(key).map(of_model));
+        } else if self.model.stale(key).is_some() {
+            self.model.evict(key);
+        }
+        let is_due = self.model.token_is_due(key);
+        prop_assert!(token.is_held() == is_due || self.is_short_of_memory && token.is_held());
+        if token.is_held() {
+            prop_assert!(self.model.issue(key, token), "no token is handed out twice");
+            self.tokens.push((key, token));
+        } else {
+            prop_assert_eq!(token, LeaseToken::HOT_MISS);
+        }
+        Ok(())
+    }
+
+    fn store_item(
+        &mut self,
+        key: u8,
+        hashed: HashedKey<'_>,
+        mode: Mode,
+        item: &NewItem<'_>,
+    ) -> Result<(), TestCaseError> {
+        let mode = self.mode(key, mode);
+        let outcome = self.store().store(hashed, mode, item, self.model.now());
+        let expected = self.model.expect_store(key, mode);
+        match outcome {
+            StoreOutcome::Stored(cas) => {
+                prop_assert_eq!(expected, Expected::Stored);
+                let is_new = self.model.store(key, mode, item.flags, item.expiry, item.value, cas);
+                prop_assert!(is_new, "the unique is new and grows");
+                self.uniques.insert(key, cas);
+            }
+            StoreOutcome::NotStored if mode == StoreMode::Add && self.is_short_of_memory => {}
+            StoreOutcome::NotStored => prop_assert_eq!(expected, Expected::NotStored),
+            StoreOutcome::Exists => prop_assert_eq!(expected, Expected::Exists),
+            StoreOutcome::NotFound => prop_assert_eq!(expected, Expected::NotFound),
+            StoreOutcome::TooLarge if self.is_short_of_memory => {
+                prop_assert!(matches!(mode, StoreMode::Append | StoreMode::Prepend));
+            }
+            StoreOutcome::TooLarge | StoreOutcome::OutOfMemory => prop_assert!(false, "{:?}", outcome),
+        }
+        Ok(())
+    }
+
+    fn lease_set(
+        &mut self,
+        key: u8,
+        hashed: HashedKey<'_>,
+        memory: Memory,
+        item: &NewItem<'_>,
+    ) -> Result<(), TestCaseError> {
+        let token = self.token(key, memory);
+        let outcome = self.store().lease_set(hashed, token, item, self.model.now());
+        let expected = self.model.expect_lease_set(key, token);
+        match outcome {
+            LeaseSetOutcome::Stored(cas) => {
+                prop_assert_eq!(expected, Expected::Stored, "a fill that the model refuses");
+                // To the model a fill is an add that no hold-off refuses.
+                self.model.store(key, StoreMode::Add, item.flags, item.expiry, item.value, cas);
+            }
+            LeaseSetOutcome::StaleStored => {
+                prop_assert!(self.model.stale(key).is_some());
+                prop_assert!(expected == Expected::StaleStored || self.is_short_of_memory);
+                self.model.refresh_stale(key, item.flags, item.expiry, item.value);
+            }
+            LeaseSetOutcome::NotStored => {
+                prop_assert!(expected == Expected::NotStored || self.is_short_of_memory, "{:?}", expected);
+            }
+            LeaseSetOutcome::TooLarge | LeaseSetOutcome::OutOfMemory => prop_assert!(false, "{:?}", outcome),
+        }
+        Ok(())
+    }
+
+    fn token(&self, key: u8, memory: Memory) -> LeaseToken {
+        let newest = self.tokens.iter().rfind(|(of, _)| *of == key).map(|&(_, token)| token);
+        match memory {
+            Memory::Newest => newest.unwrap_or(LeaseToken::HOT_MISS),
+            Memory::Any(choice) if !self.tokens.is_empty() => self.tokens[choice % self.tokens.len()].1,
+            Memory::Any(_) => LeaseToken::HOT_MISS,
+            Memory::Invented(token) => LeaseToken(token),
+        }
+    }
+
+    fn unique(&self, key: u8, memory: Memory) -> Cas {
+        match memory {
+            Memory::Newest => self.uniques.get(&key).copied().unwrap_or(Cas(0)),
+            Memory::Any(choice) => {
+                self.uniques.values().copied().nth(choice % self.uniques.len().max(1)).unwrap_or(Cas(0))
+            }
+            Memory::Invented(unique) => Cas(unique),
+        }
+    }
+}
