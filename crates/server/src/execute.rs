@@ -23,8 +23,9 @@ pub(crate) const OUT_OF_MEMORY: &str = "SERVER_ERROR out of memory storing objec
 pub(crate) const OUT_OF_MEMORY_ARITHMETIC: &str = "SERVER_ERROR out of memory in incr";
 pub(crate) const NOT_A_NUMBER: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
 
-/// What `version` says. Clients parse it as three numbers.
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// What `version` says. Clients parse it as three numbers and pass over the rest: the release of memcached that this server
+/// behaves like, then its own. libmemcached takes a first number of 0 for a broken reply.
+pub const VERSION: &str = concat!("1.6.45-lookaside-", env!("CARGO_PKG_VERSION"));
 
 /// Answers `keys` of a get, without its `END`, until `out` holds `reply_bytes_max` bytes. Returns how many keys were
 /// answered: at least one if there is one.
@@ -119,7 +120,7 @@ pub(crate) fn command(
             quiet = *noreply;
         }
         Command::Stats { arguments } => service.process.stats(arguments, now, out),
-        Command::Version => render::line(concat!("VERSION ", env!("CARGO_PKG_VERSION")).as_bytes(), out),
+        Command::Version => render::line(format!("VERSION {VERSION}").as_bytes(), out),
         Command::MetaNoop => render::line(b"MN", out),
         Command::Retrieve { .. } | Command::Quit => unreachable!("the batch handles these itself"),
     }
