@@ -120,7 +120,10 @@ pub(crate) fn command(
             quiet = *noreply;
         }
         Command::Stats { arguments } => service.process.stats(arguments, now, out),
-        Command::Version => render::line(format!("VERSION {VERSION}").as_bytes(), out),
+        Command::Version => {
+            out.extend_from_slice(b"VERSION ");
+            render::line(VERSION.as_bytes(), out);
+        }
         Command::MetaNoop => render::line(b"MN", out),
         Command::Retrieve { .. } | Command::Quit => unreachable!("the batch handles these itself"),
     }
