@@ -96,8 +96,7 @@ impl Walk {
                     is_enough |= items_max != 0 && *items_told >= items_max;
                     is_enough |= *bytes_told + (out.len() - before) >= CACHEDUMP_BYTES_MAX;
                     if !is_enough {
-                        *items_told += 1;
-                        cachedump_line(&crawled, out);
+                        *items_told += u64::from(cachedump_line(&crawled, out));
                     }
                 }
                 Listing::WorkingSet { within_s, .. } => survey.note(&crawled, within_s),
@@ -156,15 +155,17 @@ fn mgdump_line(crawled: &Crawled<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Keys that no text command could name are left out, as memcached does.
-fn cachedump_line(crawled: &Crawled<'_>, out: &mut Vec<u8>) {
+/// Says whether the item is told: keys that no text command could name are left out and not counted, as memcached does.
+fn cachedump_line(crawled: &Crawled<'_>, out: &mut Vec<u8>) -> bool {
     let item = &crawled.item;
-    if lookaside_protocol::check_key(item.key).is_ok() {
+    let is_told = lookaside_protocol::check_key(item.key).is_ok();
+    if is_told {
         out.extend_from_slice(b"ITEM ");
         out.extend_from_slice(item.key);
         let (value_bytes, end_s) = (item.value.value_bytes(), crawled.end_s().unwrap_or(0));
         append(out, format_args!(" [{value_bytes} b; {end_s} s]\r\n"));
     }
+    is_told
 }
 
 /// Letters, digits and `-._~` as they are, all else as `%` and two digits.
