@@ -329,12 +329,15 @@ impl Reader<'_> {
     #[inline]
     #[must_use]
     pub fn prefetch_item<'k>(&self, key: HashedKey<'k>) -> HashedKey<'k> {
-        /// As far as a header, a key and a small value reach.
-        const LINES_BYTES: [usize; 2] = [0, 64];
+        /// As far as a header, a key and a small value reach. What follows in a larger item the processor's own
+        /// prefetching finds.
+        const PREFETCH_BYTES_MAX: usize = 256;
+        const LINE_BYTES: usize = 64;
         let memory = &self.store.memory;
         let Some((key, handle)) = memory.index.guess(&memory.region, key) else { return key };
-        if let Some(at) = memory.guess_at(handle) {
-            LINES_BYTES.into_iter().for_each(|line| memory.region.prefetch(at + line));
+        if let Some((at, chunk_bytes)) = memory.guess_at(handle) {
+            let lines = (0..chunk_bytes.min(PREFETCH_BYTES_MAX)).step_by(LINE_BYTES);
+            lines.for_each(|line| memory.region.prefetch(at + line));
         }
         key
     }

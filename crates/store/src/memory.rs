@@ -128,12 +128,12 @@ impl Memory {
         usize::from(self.page_kinds[page_of(handle) as usize].load(Relaxed))
     }
 
-    /// Where a chunk would begin. A hint: nothing is locked, so it may be out of date.
-    pub fn guess_at(&self, handle: Handle) -> Option<usize> {
+    /// Where a chunk would begin, and its length. A hint: nothing is locked, so it may be out of date.
+    pub fn guess_at(&self, handle: Handle) -> Option<(usize, usize)> {
         meet();
         let page = page_of(handle) as usize;
         let chunk_bytes = self.page_chunk_bytes.get(page)?.load(Relaxed) as usize;
-        Some((page << self.page_shift) + chunk_of(handle) * chunk_bytes)
+        Some(((page << self.page_shift) + chunk_of(handle) * chunk_bytes, chunk_bytes))
     }
 
     /// The class of the page that a handle names, if it has one: for handles that may be out of date.
