@@ -4,8 +4,12 @@ use crate::running_server::{DEADLINE, RunningServer, free_udp_port};
 use std::net::UdpSocket;
 
 fn start() -> (RunningServer, UdpSocket) {
+    start_with(&[])
+}
+
+fn start_with(arguments: &[&str]) -> (RunningServer, UdpSocket) {
     let port = free_udp_port();
-    let server = RunningServer::start(&["-U", &port.to_string()]);
+    let server = RunningServer::start(&[&["-U", &port.to_string()], arguments].concat());
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
     socket.connect(("127.0.0.1", port)).expect("an address");
     socket.set_read_timeout(Some(DEADLINE)).expect("a timeout can be set");
@@ -89,4 +93,46 @@ fn a_reply_that_is_too_large_says_so() {
     server.connect().ask(format!("set k 0 0 {}\r\n{value}\r\n", value.len()), "STORED\r\n");
     socket.send(&request(5, "get k\r\n")).expect("sent");
     assert_eq!(receive(&socket, 5).0, "SERVER_ERROR reply too large for UDP, use TCP\r\n");
+}
+
+/// While the server stands still more datagrams come than it takes by one call, of several clients, good and bad, and
+/// asking for more keys together than a batch holds: each client gets the replies to its own, in order.
+#[test]
+fn what_waits_together_is_answered_one_by_one() {
+    let (server, first) = start_with(&["-t", "1"]);
+    let mut connection = server.connect();
+    let value: String = (0..3_000).map(|n| char::from(b'a' + (n % 23) as u8)).collect();
+    connection.ask(format!("set long 0 0 3000\r\n{value}\r\n"), "STORED\r\n");
+    connection.ask("set count 0 0 1\r\n0\r\n", "STORED\r\n");
+    let address = first.peer_addr().expect("it is connected");
+    let clients: Vec<UdpSocket> = (0..5)
+        .map(|_| {
+            let client = UdpSocket::bind("127.0.0.1:0").expect("a port");
+            client.connect(address).expect("an address");
+            client.set_read_timeout(Some(DEADLINE)).expect("a timeout can be set");
+            client
+        })
+        .collect();
+    let (many, huge) = ("none ".repeat(100), "x".repeat(20_000));
+    server.signal(rustix::process::Signal::STOP);
+    for turn in 0..4 {
+        for client in &clients {
+            client.send(b"short").expect("sent");
+            client.send(&request(turn, &format!("get {many}long\r\nincr count 1\r\n"))).expect("sent");
+        }
+    }
+    first.send(&request(4, &format!("set huge 0 0 20000\r\n{huge}\r\n"))).expect("sent");
+    server.signal(rustix::process::Signal::CONT);
+    let long = format!("VALUE long 0 3000\r\n{value}\r\nEND\r\n");
+    let mut counts = Vec::new();
+    for turn in 0..4 {
+        for client in &clients {
+            let (text, datagrams) = receive(client, turn);
+            let count = text.strip_prefix(&long).unwrap_or_else(|| panic!("{text}"));
+            counts.push(count.trim_end().parse::<u32>().expect("a count"));
+            assert_eq!(datagrams, 3);
+        }
+    }
+    assert_eq!(receive(&first, 4).0, "STORED\r\n");
+    assert!(counts.is_sorted() && counts.len() == 20 && counts[19] == 20, "{counts:?}");
 }

@@ -1,0 +1,128 @@
+//! Many datagrams by one call to the kernel, in and out. Serves gets by UDP (§3.1 of the paper), which arrive by the
+//! dozen when a web server asks for a page's keys.
+//!
+//! ```text
+//!   space   | datagram 0 ........ | gap | datagram 1 ........ | gap | ...     64 KiB each: as large as UDP has them
+//! ```
+//!
+//! Invariants: memory is bounded by [`DATAGRAMS_PER_CALL`] of the largest datagrams, and a place's pages are touched only
+//! once a datagram as long has come to it. The gap keeps the starts of places apart in the processor's caches: at a power
+//! of two all of them would share a few sets.
+//!
+//! `unsafe`, because rustix has no `recvmmsg` and `sendmmsg`, and nix allocates its lists anew for each call.
+#![allow(unsafe_code)]
+
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::io::Errno;
+use socket2::{SockAddr, SockAddrStorage};
+use std::mem::MaybeUninit;
+
+/// How many datagrams one call takes or gives at most.
+pub(super) const DATAGRAMS_PER_CALL: usize = 32;
+
+/// The largest request, in bytes: no UDP datagram is larger.
+const REQUEST_BYTES_MAX: usize = 64 << 10;
+
+/// An odd number of cache lines, about as many as a request for two dozen keys has.
+const GAP_BYTES: usize = 11 * 64;
+
+const PLACE_BYTES: usize = REQUEST_BYTES_MAX + GAP_BYTES;
+
+/// The datagrams of the last call, with their senders.
+pub(super) struct Inbox {
+    space: Vec<u8>,
+    received: Vec<Received>,
+}
+
+/// One of them.
+struct Received {
+    bytes: usize,
+    client: SockAddr,
+}
+
+impl Inbox {
+    pub(super) fn new() -> Inbox {
+        let space = vec![0; DATAGRAMS_PER_CALL * PLACE_BYTES];
+        Inbox { space, received: Vec::with_capacity(DATAGRAMS_PER_CALL) }
+    }
+
+    /// How many datagrams the last call brought.
+    pub(super) fn len(&self) -> usize {
+        self.received.len()
+    }
+
+    /// The bytes of one of them.
+    pub(super) fn datagram(&self, number: usize) -> &[u8] {
+        &self.space[number * PLACE_BYTES..][..self.received[number].bytes]
+    }
+
+    /// Who sent it.
+    pub(super) fn client(&self, number: usize) -> &SockAddr {
+        &self.received[number].client
+    }
+
+    /// Takes what waits at `socket`, in place of what was there before. Does not wait itself.
+    pub(super) fn receive(&mut self, socket: &OwnedFd) -> Result<(), Errno> {
+        self.received.clear();
+        let mut storages = [const { MaybeUninit::<SockAddrStorage>::zeroed() }; DATAGRAMS_PER_CALL];
+        let mut places = [EMPTY_PLACE; DATAGRAMS_PER_CALL];
+        let mut headers = [EMPTY_HEADER; DATAGRAMS_PER_CALL];
+        let spaces = self.space.chunks_exact_mut(PLACE_BYTES);
+        for (((header, place), storage), space) in headers.iter_mut().zip(&mut places).zip(&mut storages).zip(spaces) {
+            *place = libc::iovec { iov_base: space.as_mut_ptr().cast(), iov_len: REQUEST_BYTES_MAX };
+            header.msg_hdr.msg_name = storage.as_mut_ptr().cast();
+            header.msg_hdr.msg_namelen = size_of::<SockAddrStorage>() as libc::socklen_t;
+            header.msg_hdr.msg_iov = place;
+            header.msg_hdr.msg_iovlen = 1;
+        }
+        let list = headers.as_mut_ptr();
+        let (flags, no_timeout) = (libc::MSG_DONTWAIT as _, std::ptr::null_mut());
+        // SAFETY: the list has as many headers as the call is told, and each of them points to one place in `space` and
+        // one address storage, distinct and with their true lengths; all of it outlives the call and is touched by
+        // nothing else meanwhile.
+        let result =
+            unsafe { libc::recvmmsg(socket.as_raw_fd(), list, DATAGRAMS_PER_CALL as libc::c_uint, flags, no_timeout) };
+        let count = usize::try_from(result).map_err(|_| last_error())?;
+        for (header, storage) in headers.iter().zip(storages).take(count) {
+            // SAFETY: zeroed bytes are a valid storage, and the kernel has put the sender's address there, of the length
+            // that it has put into the header.
+            let client = unsafe { SockAddr::new(storage.assume_init(), header.msg_hdr.msg_namelen) };
+            self.received.push(Received { bytes: header.msg_len as usize, client });
+        }
+        Ok(())
+    }
+}
+
+/// Sends bursts to their clients, as many as fit one call; says how many bytes of them the kernel has taken, always whole
+/// bursts. An error is the first burst's.
+pub(super) fn send<'a>(
+    socket: &OwnedFd,
+    bursts: impl Iterator<Item = (&'a [u8], &'a SockAddr)>,
+) -> Result<usize, Errno> {
+    let mut places = [EMPTY_PLACE; DATAGRAMS_PER_CALL];
+    let mut headers = [EMPTY_HEADER; DATAGRAMS_PER_CALL];
+    let mut count = 0;
+    for ((header, place), (burst, client)) in headers.iter_mut().zip(&mut places).zip(bursts) {
+        *place = libc::iovec { iov_base: burst.as_ptr().cast_mut().cast(), iov_len: burst.len() };
+        header.msg_hdr.msg_name = client.as_ptr().cast_mut().cast();
+        header.msg_hdr.msg_namelen = client.len();
+        header.msg_hdr.msg_iov = place;
+        header.msg_hdr.msg_iovlen = 1;
+        count += 1;
+    }
+    let (list, flags) = (headers.as_mut_ptr(), libc::MSG_DONTWAIT as _);
+    // SAFETY: the first `count` headers point to bursts and addresses that outlive the call, with their true lengths; the
+    // kernel only reads these, and writes `msg_len` of the headers.
+    let result = unsafe { libc::sendmmsg(socket.as_raw_fd(), list, count, flags) };
+    let sent = usize::try_from(result).map_err(|_| last_error())?;
+    Ok(headers[..sent].iter().map(|header| header.msg_len as usize).sum())
+}
+
+const EMPTY_PLACE: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+
+// SAFETY: null pointers and lengths of 0 are what a header without parts has.
+const EMPTY_HEADER: libc::mmsghdr = unsafe { std::mem::zeroed() };
+
+fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
