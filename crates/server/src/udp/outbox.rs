@@ -73,8 +73,13 @@ impl Outbox {
                 }
                 // No room, or nobody listens any more: the rest of this reply is lost.
                 Err(Errno::AGAIN | Errno::CONNREFUSED) => at = self.end_of_reply(at),
-                // A path whose frames are too small, or a device that cannot: this burst again, one by one.
-                Err(_) if self.is_segmented && self.end_of_reply(at) - at > DATAGRAM_BYTES_MAX => {
+                // A path whose frames are too small, or a device that cannot: this burst again, one by one. Whatever else
+                // is wrong with one client's address must not cost the others.
+                Err(error)
+                    if self.is_segmented
+                        && is_about_segments(error)
+                        && self.end_of_reply(at) - at > DATAGRAM_BYTES_MAX =>
+                {
                     self.is_segmented = false;
                     segmentation::cut_every(socket, 0);
                 }
@@ -101,4 +106,9 @@ impl Outbox {
         let reply = self.replies.partition_point(|reply| reply.end <= at);
         self.replies.get(reply).map_or(self.composed.len(), |reply| reply.end)
     }
+}
+
+/// Whether an error says that the kernel cannot cut, and not that it cannot send.
+fn is_about_segments(error: Errno) -> bool {
+    matches!(error, Errno::INVAL | Errno::IO | Errno::MSGSIZE | Errno::OPNOTSUPP)
 }
