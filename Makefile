@@ -10,7 +10,7 @@ TOOLS ?= ../shared/tools
 # A folder with a trace of Twitter's cache cluster 52.
 TRACES ?= ../shared/traces
 
-.PHONY: help up test install build lint unit schedules miri simulate end-to-end clients differential fuzz bench soak clean hit-ratio transient
+.PHONY: help up test install build lint unit schedules miri simulate end-to-end clients differential fuzz bench soak clean hit-ratio transient qos
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -73,6 +73,9 @@ hit-ratio: ## miss ratios against memcached at equal memory (HIT_RATIO="--full -
 
 transient: ## a short-lived family's share of a full server over time, drawn
 	TOOLS="$(TOOLS)" experiments/run transient
+
+qos: ## throughput with p99 under 1 ms by number of connections, ours and memcached's, drawn; writes docs/qos.md (QOS="--full")
+	TOOLS="$(TOOLS)" experiments/run qos $(QOS)
 
 clean:
 	$(CARGO) clean

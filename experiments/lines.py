@@ -1,17 +1,50 @@
-"""Values over time as an SVG, drawn by hand so that a picture needs no library."""
+"""Values over time, or over a number, as an SVG, drawn by hand so that a picture needs no library."""
+
+import math
 
 from experiments.cumulative import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, line, text
 
 LINES = 6
 
 
-def svg(title: str, across: str, up: str, curves: dict[str, list[tuple[float, float]]]) -> str:
-    """One line for each curve; both axes begin at 0."""
-    right = max(x for points in curves.values() for x, _ in points) or 1.0
-    top = max(y for points in curves.values() for _, y in points) * 1.1 or 1.0
+class Axis:
+    """From a value to its share of an axis that begins at 0 and ends at `end`."""
+
+    def __init__(self, end: float) -> None:
+        self.end = end or 1.0
+        self.marks = [self.end * step / LINES for step in range(LINES + 1)]
+
+    def share(self, value: float) -> float:
+        return value / self.end
+
+
+class LogarithmicAxis:
+    """The same from the mark below the smallest of `values` to the one above the largest, all above 0."""
+
+    def __init__(self, values: list[float]) -> None:
+        low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+        marks = [digit * 10.0**power for power in range(low, high + 1) for digit in (1, 2, 5)]
+        first = max(mark for mark in marks if mark <= min(values))
+        last = min(mark for mark in marks if mark >= max(values))
+        self.marks = [mark for mark in marks if first <= mark <= last]
+
+    def share(self, value: float) -> float:
+        return math.log(value / self.marks[0]) / math.log(self.marks[-1] / self.marks[0])
+
+
+def svg(
+    title: str, across: str, up: str, curves: dict[str, list[tuple[float, float]]], is_logarithmic: bool = False
+) -> str:
+    """One line for each curve; both axes begin at 0 or are logarithmic."""
+    horizontal, vertical = ([point[axis] for points in curves.values() for point in points] for axis in (0, 1))
+    if is_logarithmic:
+        x_axis, y_axis = LogarithmicAxis(horizontal), LogarithmicAxis(vertical)
+    else:
+        x_axis, y_axis = Axis(max(horizontal)), Axis(max(vertical) * 1.1)
 
     def place(x: float, y: float) -> tuple[float, float]:
-        return LEFT + x / right * (WIDTH - LEFT - RIGHT), HEIGHT - BOTTOM - y / top * (HEIGHT - TOP - BOTTOM)
+        left, down = x_axis.share(x) * (WIDTH - LEFT - RIGHT), y_axis.share(y) * (HEIGHT - TOP - BOTTOM)
+        return LEFT + left, HEIGHT - BOTTOM - down
 
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif"'
@@ -21,11 +54,13 @@ def svg(title: str, across: str, up: str, curves: dict[str, list[tuple[float, fl
         text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14, across, "middle"),
         text(LEFT, TOP - 6, up, "end"),
     ]
-    for step in range(LINES + 1):
-        x, y = place(right * step / LINES, top * step / LINES)
+    for mark in y_axis.marks:
+        _, y = place(x_axis.marks[0], mark)
         parts.append(line(LEFT, y, WIDTH - RIGHT, y))
-        parts.append(text(LEFT - 6, y + 4, f"{top * step / LINES:.2g}", "end"))
-        parts.append(text(x, HEIGHT - BOTTOM + 18, f"{right * step / LINES:.0f}", "middle"))
+        parts.append(text(LEFT - 6, y + 4, f"{mark:.0f}" if mark >= 100 else f"{mark:.2g}", "end"))
+    for mark in x_axis.marks:
+        x, _ = place(mark, y_axis.marks[0])
+        parts.append(text(x, HEIGHT - BOTTOM + 18, f"{mark:.0f}", "middle"))
     for number, (name, points) in enumerate(curves.items()):
         colour = COLOURS[number % len(COLOURS)]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in points))

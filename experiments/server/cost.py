@@ -75,7 +75,9 @@ def load(server: CacheServer, scenario: Scenario, *words: str) -> dict:
         "--value-size", str(scenario.value_bytes), "--server-pid", str(server.process.pid), *words,
     ]  # fmt: skip
     niceness = os.getpriority(os.PRIO_PROCESS, server.process.pid)
-    run = subprocess.run(command, capture_output=True, text=True, preexec_fn=favoured(niceness))
+    is_realtime = os.sched_getscheduler(server.process.pid) == os.SCHED_RR
+    prepare = favoured(niceness, is_realtime=is_realtime)
+    run = subprocess.run(command, capture_output=True, text=True, preexec_fn=prepare)
     if run.returncode != 0:
         raise Unusable(f"{server.name}, {scenario.name}: loadgen failed ({run.returncode}): {run.stderr.strip()[:500]}")
     return json.loads(run.stdout) if run.stdout.strip() else {}
