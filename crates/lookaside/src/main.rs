@@ -1,6 +1,8 @@
-//! The operator's tool: a region on this machine, a trace through it, and the same code under simulation.
+//! The operator's tool: a region on this machine, a trace through it, the same code under simulation, and
+//! a router's configuration looked at before a router is given it.
 #![deny(unsafe_code)]
 
+mod configuration;
 mod demo;
 mod replay;
 mod simulate;
@@ -16,6 +18,8 @@ const EXAMPLES: &str = "Examples:
   lookaside replay --endpoint 127.0.0.1:5000 trace.pack.zst
   lookaside simulate --seeds 300                          the production code under faults
   lookaside simulate --seed 42                            one run again
+  lookaside check-config router.json                      would a router take it?
+  lookaside route get user:42 -f router.json              which way a key takes
 
 Exit codes: 0 done; 1 failed, with the reason on standard error; 2 wrong usage.";
 
@@ -35,6 +39,10 @@ enum Command {
     Replay(replay::Options),
     /// Run the production code under a seeded clock and network, with faults, and check what must hold
     Simulate(simulate::Options),
+    /// Say what is wrong with a router's configuration, before a router is given it
+    CheckConfig(configuration::check::Options),
+    /// Show the way that a request takes through a router's configuration
+    Route(configuration::route::Options),
 }
 
 fn main() -> ExitCode {
@@ -42,6 +50,8 @@ fn main() -> ExitCode {
         Command::Up(options) => up::run(&options),
         Command::Replay(options) => replay::run(&options),
         Command::Simulate(options) => simulate::run(&options),
+        Command::CheckConfig(options) => configuration::check::run(&options),
+        Command::Route(options) => configuration::route::run(&options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -7,10 +7,10 @@
 //!   STAT destination:10.0.0.7:11211 state:up sent:1200 failed:3 outstanding:0 ...
 //! ```
 
-use crate::Router;
 use crate::fleet::ConfigurationStatus;
 use crate::intake::ADMIN_KEY_PREFIX;
 use crate::statistics::write_stat;
+use crate::{Router, Trace};
 use lookaside_client::{DestinationStatistics, TcpDestination};
 use lookaside_protocol::text::END;
 use lookaside_routing::{Context, Destination as _};
@@ -38,8 +38,11 @@ impl Router {
     pub(crate) async fn admin_value(&self, key: &[u8], context: &Context) -> Option<Vec<u8>> {
         let status = self.fleet().configuration();
         let name = key.strip_prefix(ADMIN_KEY_PREFIX)?;
-        if let Some(arguments) = name.strip_prefix(b"route(").and_then(|rest| rest.strip_suffix(b")")) {
-            return self.trace(arguments, context).await;
+        if let Some(arguments) = arguments_of("route", name) {
+            return self.trace(arguments, context, |trace| trace.servers().join("\r\n")).await;
+        }
+        if let Some(arguments) = arguments_of("route_handles", name) {
+            return self.trace(arguments, context, |trace| trace.to_string().trim_end().replace('\n', "\r\n")).await;
         }
         let text = match name {
             b"version" => self.settings().version.clone(),
@@ -51,12 +54,12 @@ impl Router {
         Some(text.into_bytes())
     }
 
-    /// `verb,key` to the servers that would be asked, a line each.
-    async fn trace(&self, arguments: &[u8], context: &Context) -> Option<Vec<u8>> {
+    /// `verb,key` to the way that the request would take, shown by `show`.
+    async fn trace(&self, arguments: &[u8], context: &Context, show: impl FnOnce(&Trace) -> String) -> Option<Vec<u8>> {
         let arguments = String::from_utf8_lossy(arguments);
         let (verb, key) = arguments.split_once(',')?;
         let text = match self.tree().trace(verb, key, context).await? {
-            Ok(lines) => lines.join("\r\n"),
+            Ok(trace) => show(&trace),
             Err(why) => format!("error: {why}"),
         };
         Some(text.into_bytes())
@@ -187,6 +190,11 @@ impl Server {
             self.destinations
         )
     }
+}
+
+/// The arguments in `question(arguments)`.
+fn arguments_of<'a>(question: &str, name: &'a [u8]) -> Option<&'a [u8]> {
+    name.strip_prefix(question.as_bytes())?.strip_prefix(b"(")?.strip_suffix(b")")
 }
 
 fn age_s(status: &ConfigurationStatus) -> u64 {

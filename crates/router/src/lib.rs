@@ -49,5 +49,6 @@ pub use session::WRITE_STALL_MAX;
 pub use settings::{CONNECTIONS_MAX, LINE_BYTES_MAX, Settings, VALUE_BYTES_MAX};
 pub use statistics::Tally;
 pub use surroundings::Host;
+pub use trace::{Step, Trace, servers, trace};
 pub use tree::Tree;
 pub use watch::{FileWatch, POLL_INTERVAL};

@@ -26,6 +26,11 @@ impl Host {
         let id = name.bytes().fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
         Host { id, unix_s, at: Instant::now() }
     }
+
+    /// The wall clock now, in seconds since 1970.
+    pub(crate) fn unix_s_now(&self) -> u64 {
+        self.unix_s + self.at.elapsed().as_secs()
+    }
 }
 
 /// The surroundings of one thread's tree.
@@ -46,7 +51,7 @@ impl Clock for Runtime {
     }
 
     fn unix_s(&self) -> u64 {
-        self.host.unix_s + self.host.at.elapsed().as_secs()
+        self.host.unix_s_now()
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {

@@ -1,28 +1,277 @@
-//! `get __mcrouter__.route(delete,user:42)`: which servers would be asked, and what, if the request came now and every
-//! server were well. Nobody is asked.
+//! The way of one request through the tree: which routes it passes, which servers are asked, and what comes back, if the
+//! request came now and every server were well, or were taken out as told. Nobody is asked.
 //!
-//! The answer comes from the configuration's own tree, built once more over leaves that only take notes: so it cannot
-//! differ from what happens to a request.
+//! The answer comes from the configuration's own tree, built once more over leaves that only take notes and with a note
+//! taker around every route: so it cannot differ from what happens to a request.
+//!
+//! ```text
+//!   OperationSelectorRoute   delete user:42 -> NOT_FOUND
+//!     AllSyncRoute           delete user:42 -> NOT_FOUND
+//!       PoolRoute|main       delete user:42 -> NOT_FOUND
+//!         10.0.0.1:11211     delete user:42 -> NOT_FOUND
+//! ```
+//!
+//! Who called whom is known from who is being polled: a note taker makes itself the current step while it polls what it
+//! stands around, and a step that begins meanwhile is below it. That holds as long as all is polled on one thread and
+//! nothing goes on in the background, which a tree without surroundings never does.
 
-use crate::Plan;
-use lookaside_protocol::text::{Limits, Parsed, compose_request, parse_command};
+use crate::{Host, Plan};
+use lookaside_protocol::text::{Limits, Parsed, compose_reply, compose_request, parse_command};
 use lookaside_protocol::{Command, Operation, Reply, Request};
 use lookaside_routing::{
-    Address, Batch, BoxFuture, Context, Destination, DestinationSettings, Destinations, Outcomes, Route,
+    Address, Batch, BoxFuture, Clock, Context, Destination, DestinationSettings, Destinations, Failure, Handle,
+    Outcome, Outcomes, Route, Surroundings,
 };
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    cell::Cell,
+    collections::BTreeSet,
+    fmt,
+    future::{poll_fn, ready},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
-type Notes = Arc<Mutex<Vec<String>>>;
+/// How far each step stands to the right of the one above it, in spaces.
+const INDENT: usize = 2;
 
-/// One line for each request that a server would get, in order: its address and the command line. The error says why
-/// `verb` or `key` cannot be asked about.
-pub(crate) async fn trace(plan: &Plan, verb: &str, key: &str, context: &Context) -> Result<Vec<String>, String> {
+thread_local! {
+    /// The step that is being polled.
+    static CURRENT: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// The steps of one request, each behind the one that took it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trace(pub Vec<Step>);
+
+/// One route, or one server, that a request came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// How many steps lead here; 0 for the top of the tree.
+    pub depth: usize,
+    /// The route's name and pool, or the server's address.
+    pub at: String,
+    /// Whether it is a server.
+    pub is_server: bool,
+    /// What it was asked, a command line for each request.
+    pub asked: Vec<String>,
+    /// What it answered, the first line of each answer, or why there was none.
+    pub answered: Vec<String>,
+}
+
+impl Trace {
+    /// What each server would be asked, in order: its address and the command line.
+    pub(crate) fn servers(&self) -> Vec<String> {
+        let servers = self.0.iter().filter(|step| step.is_server);
+        servers.flat_map(|step| step.asked.iter().map(move |asked| format!("{} {asked}", step.at))).collect()
+    }
+}
+
+impl fmt::Display for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.0.iter().map(|step| step.depth * INDENT + step.at.chars().count()).max().unwrap_or_default();
+        for step in &self.0 {
+            for (asked, answered) in step.asked.iter().zip(&step.answered) {
+                let at = format!("{:indent$}{}", "", step.at, indent = step.depth * INDENT);
+                writeln!(f, "{at:width$}   {asked} -> {answered}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The way of `verb` for `key`, asked by a client as in `context`, while the servers at `down` are taken out. The error
+/// says why `verb` or `key` cannot be asked about.
+pub async fn trace(plan: &Plan, verb: &str, key: &str, context: &Context, down: &[Address]) -> Result<Trace, String> {
     let request = example(verb, key)?;
-    let notes = Notes::default();
-    let tree = plan.configuration().build(&mut NoteTakers(notes.clone()));
+    let mut takers = NoteTakers::new(plan, down);
+    let tree = plan.configuration().build(&mut takers);
     tree.route(vec![request], context).await;
-    let noted = std::mem::take(&mut *notes.lock().unwrap_or_else(PoisonError::into_inner));
-    Ok(noted)
+    let noted = std::mem::take(&mut *takers.notes.lock());
+    Ok(in_order(noted))
+}
+
+/// Every server that a tree built from `plan` could ask.
+pub fn servers(plan: &Plan) -> BTreeSet<Address> {
+    let mut takers = NoteTakers::new(plan, &[]);
+    plan.configuration().build(&mut takers);
+    takers.servers
+}
+
+/// Steps as they began to steps below the one that took them.
+fn in_order(noted: Vec<Noted>) -> Trace {
+    fn below(parent: Option<usize>, noted: &[Noted], trace: &mut Vec<Step>) {
+        for (at, note) in noted.iter().enumerate().filter(|(_, note)| note.parent == parent) {
+            trace.push(note.step.clone());
+            below(Some(at), noted, trace);
+        }
+    }
+    let mut trace = Vec::with_capacity(noted.len());
+    below(None, &noted, &mut trace);
+    Trace(trace)
+}
+
+/// A step and the one that took it.
+struct Noted {
+    parent: Option<usize>,
+    step: Step,
+}
+
+#[derive(Clone, Default)]
+struct Notes(Arc<Mutex<Vec<Noted>>>);
+
+impl Notes {
+    fn lock(&self) -> MutexGuard<'_, Vec<Noted>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes note of a step below the current one.
+    fn begin(&self, at: String, is_server: bool, batch: &Batch) -> usize {
+        let parent = CURRENT.get();
+        let mut noted = self.lock();
+        let depth = parent.map_or(0, |parent| noted[parent].step.depth + 1);
+        let asked = batch.iter().map(command_line).collect();
+        noted.push(Noted { parent, step: Step { depth, at, is_server, asked, answered: Vec::new() } });
+        noted.len() - 1
+    }
+
+    fn end(&self, step: usize, keys: &[bytes::Bytes], outcomes: &[Outcome]) {
+        let answered = keys.iter().zip(outcomes).map(|(key, outcome)| in_words(key, outcome)).collect();
+        self.lock()[step].step.answered = answered;
+    }
+}
+
+/// Makes every leaf and every route of the tree take notes.
+struct NoteTakers {
+    host: Host,
+    notes: Notes,
+    down: Vec<Address>,
+    servers: BTreeSet<Address>,
+}
+
+impl NoteTakers {
+    fn new(plan: &Plan, down: &[Address]) -> Self {
+        NoteTakers { host: plan.host(), notes: Notes::default(), down: down.to_vec(), servers: BTreeSet::new() }
+    }
+}
+
+impl Destinations for NoteTakers {
+    fn destination(&mut self, address: &Address, _: &DestinationSettings) -> Arc<dyn Destination> {
+        self.servers.insert(address.clone());
+        let is_down = self.down.contains(address);
+        Arc::new(Server { address: address.clone(), is_down, notes: self.notes.clone() })
+    }
+
+    fn around(&mut self, handle: &Handle, route: Arc<dyn Route>) -> Arc<dyn Route> {
+        match handle {
+            Handle::Server { .. } => route, // The server takes note itself.
+            handle => Arc::new(Around { at: handle.label(), inner: route, notes: self.notes.clone() }),
+        }
+    }
+
+    /// The host's own, but no time passes and nothing goes on in the background.
+    fn surroundings(&mut self) -> Surroundings {
+        let clock = Arc::new(Frozen { unix_s: self.host.unix_s_now() });
+        Surroundings { clock, host_id: self.host.id, ..Surroundings::none() }
+    }
+}
+
+struct Frozen {
+    unix_s: u64,
+}
+
+impl Clock for Frozen {
+    fn now(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn unix_s(&self) -> u64 {
+        self.unix_s
+    }
+
+    fn sleep(&self, _: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(ready(()))
+    }
+}
+
+/// Stands around a route and takes note of what comes to it and what leaves it.
+struct Around {
+    at: String,
+    inner: Arc<dyn Route>,
+    notes: Notes,
+}
+
+impl Route for Around {
+    fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
+        Box::pin(async move {
+            let step = self.notes.begin(self.at.clone(), false, &batch);
+            let keys: Vec<bytes::Bytes> = batch.iter().map(|request| request.key.clone()).collect();
+            let outer = CURRENT.replace(Some(step));
+            let mut inner = self.inner.route(batch, context);
+            CURRENT.set(outer);
+            let outcomes = poll_fn(|cx| {
+                let outer = CURRENT.replace(Some(step));
+                let polled = inner.as_mut().poll(cx);
+                CURRENT.set(outer);
+                polled
+            })
+            .await;
+            self.notes.end(step, &keys, &outcomes);
+            outcomes
+        })
+    }
+}
+
+/// A server that writes down what it is asked, and has nothing.
+struct Server {
+    address: Address,
+    is_down: bool,
+    notes: Notes,
+}
+
+impl Destination for Server {
+    fn send(&self, batch: Batch) -> BoxFuture<'_, Outcomes> {
+        Box::pin(async move {
+            let step = self.notes.begin(self.address.to_string(), true, &batch);
+            let keys: Vec<bytes::Bytes> = batch.iter().map(|request| request.key.clone()).collect();
+            let answer = |operation| match self.is_down {
+                true => Err(Failure::TakenOut),
+                false => Ok(nothing(operation)),
+            };
+            let outcomes: Outcomes = batch.iter().map(|request| answer(&request.operation)).collect();
+            self.notes.end(step, &keys, &outcomes);
+            outcomes
+        })
+    }
+
+    fn address(&self) -> &Address {
+        &self.address
+    }
+}
+
+fn nothing(operation: &Operation<bytes::Bytes>) -> Reply<bytes::Bytes> {
+    match operation {
+        Operation::Get { .. } | Operation::GetAndTouch { .. } | Operation::LeaseGet => Reply::Miss,
+        Operation::Store { .. } | Operation::LeaseSet { .. } => Reply::Stored,
+        _ => Reply::NotFound,
+    }
+}
+
+fn command_line(request: &Request<bytes::Bytes>) -> String {
+    first_line(|bytes| compose_request(request, bytes))
+}
+
+fn in_words(key: &[u8], outcome: &Outcome) -> String {
+    match outcome {
+        Ok(Reply::Miss) => "miss".to_owned(),
+        Ok(reply) => first_line(|bytes| compose_reply(key, reply, bytes)),
+        Err(failure) => failure.to_string(),
+    }
+}
+
+fn first_line(compose: impl FnOnce(&mut Vec<u8>)) -> String {
+    let mut bytes = Vec::new();
+    compose(&mut bytes);
+    String::from_utf8_lossy(&bytes).lines().next().unwrap_or_default().to_owned()
 }
 
 /// A request as clients send it, with an empty value where it needs one.
@@ -48,47 +297,6 @@ fn example(verb: &str, key: &str) -> Result<Request<bytes::Bytes>, String> {
     }
 }
 
-struct NoteTakers(Notes);
-
-impl Destinations for NoteTakers {
-    fn destination(&mut self, address: &Address, _: &DestinationSettings) -> Arc<dyn Destination> {
-        Arc::new(NoteTaker { address: address.clone(), notes: self.0.clone() })
-    }
-}
-
-/// A server that writes down what it is asked, and has nothing.
-struct NoteTaker {
-    address: Address,
-    notes: Notes,
-}
-
-impl Destination for NoteTaker {
-    fn send(&self, batch: Batch) -> BoxFuture<'_, Outcomes> {
-        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
-        let outcomes = batch.iter().map(|request| Ok(nothing(&request.operation))).collect();
-        notes.extend(batch.iter().map(|request| format!("{} {}", self.address, command_line(request))));
-        Box::pin(std::future::ready(outcomes))
-    }
-
-    fn address(&self) -> &Address {
-        &self.address
-    }
-}
-
-fn nothing(operation: &Operation<bytes::Bytes>) -> Reply<bytes::Bytes> {
-    match operation {
-        Operation::Get { .. } | Operation::GetAndTouch { .. } | Operation::LeaseGet => Reply::Miss,
-        Operation::Store { .. } | Operation::LeaseSet { .. } => Reply::Stored,
-        _ => Reply::NotFound,
-    }
-}
-
-fn command_line(request: &Request<bytes::Bytes>) -> String {
-    let mut bytes = Vec::new();
-    compose_request(request, &mut bytes);
-    String::from_utf8_lossy(&bytes).lines().next().unwrap_or_default().to_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,7 +318,7 @@ mod tests {
 
     async fn ask(verb: &str, key: &str) -> Result<Vec<String>, String> {
         let plan = Plan::read(CONFIGURATION, &Defaults::default(), &DestinationOptions::default()).expect("good");
-        trace(&plan, verb, key, &Context::default()).await
+        Ok(trace(&plan, verb, key, &Context::default(), &[]).await?.servers())
     }
 
     #[tokio::test]
@@ -137,5 +345,24 @@ mod tests {
         assert!(ask("fetch", "k").await.is_err_and(|why| why.contains("fetch")));
         assert!(ask("get", "").await.is_err());
         assert!(ask("get", &"k".repeat(251)).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn the_way_shows_routes_and_servers_that_are_taken_out() {
+        let plan = Plan::read(CONFIGURATION, &Defaults::default(), &DestinationOptions::default()).expect("good");
+        let down = [Address("10.0.0.1:1".into())];
+        let shown = trace(&plan, "get", "k", &Context::default(), &down).await.expect("a good key").to_string();
+        let lines: Vec<String> =
+            shown.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        let expected = [
+            "OperationSelectorRoute get k -> miss",
+            "FailoverWithExptimeRoute get k -> miss",
+            "PoolRoute|main get k -> server is taken out after failures",
+            "10.0.0.1:1 get k -> server is taken out after failures",
+            "PoolRoute|gutter get k -> miss",
+            "10.0.0.2:2 get k -> miss",
+        ];
+        assert_eq!(lines, expected, "{shown}");
+        assert!(shown.contains("\n      10.0.0.1:1"), "three steps to the right: {shown}");
     }
 }

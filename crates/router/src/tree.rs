@@ -5,7 +5,7 @@
 //! one that is fine is not connected to again. All others end when the last batch on the old tree has its outcomes.
 
 use crate::surroundings::surroundings;
-use crate::{Plan, flush, trace};
+use crate::{Plan, Trace, flush, trace::trace};
 use lookaside_client::{DestinationOptions, Network, TcpDestination};
 use lookaside_routing::{Address, Context, Destination, DestinationSettings, Destinations, Route, Surroundings};
 use std::collections::BTreeMap;
@@ -51,10 +51,10 @@ impl Tree {
         self.destinations.values()
     }
 
-    /// Which servers would be asked for `key` with `verb`; `None` where that is not known.
-    pub(crate) async fn trace(&self, verb: &str, key: &str, context: &Context) -> Option<Result<Vec<String>, String>> {
+    /// The way of `verb` for `key`; `None` where it is not known.
+    pub(crate) async fn trace(&self, verb: &str, key: &str, context: &Context) -> Option<Result<Trace, String>> {
         match &self.source {
-            Some(Source { plan, .. }) => Some(trace::trace(plan, verb, key, context).await),
+            Some(Source { plan, .. }) => Some(trace(plan, verb, key, context, &[]).await),
             None => None,
         }
     }

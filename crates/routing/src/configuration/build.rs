@@ -26,6 +26,13 @@ pub trait Destinations {
     fn surroundings(&mut self) -> Surroundings {
         Surroundings::none()
     }
+
+    /// What stands in the tree for `route`, which `handle` describes: by default `route` itself. Who wants to see the
+    /// way that requests take puts something around it.
+    fn around(&mut self, handle: &Handle, route: Arc<dyn Route>) -> Arc<dyn Route> {
+        let _ = handle;
+        route
+    }
 }
 
 impl Configuration {
@@ -56,6 +63,15 @@ impl Builder<'_> {
     fn route(&mut self, handle: &Handle) -> Arc<dyn Route> {
         match handle {
             Handle::Named(at) => self.named[*at].clone(),
+            handle => {
+                let route = self.bare_route(handle);
+                self.destinations.around(handle, route)
+            }
+        }
+    }
+
+    fn bare_route(&mut self, handle: &Handle) -> Arc<dyn Route> {
+        match handle {
             Handle::Null => Arc::new(NullRoute),
             Handle::Error { response } => Arc::new(ErrorRoute::new(response)),
             Handle::Server { pool, server } => self.leaf(pool, &pool.servers[*server]),

@@ -20,6 +20,7 @@ mod copies;
 mod document;
 mod error;
 mod handle;
+mod label;
 mod limits;
 mod long_form;
 mod names;

@@ -1,0 +1,68 @@
+//! `lookaside check-config`: says what is wrong with a configuration before a router is given it.
+
+use super::{Read, Which};
+use anyhow::{Result, bail};
+use lookaside_router::{Plan, servers};
+use lookaside_routing::{ConfigurationError, RoutingPrefix};
+use serde_json::{Value, json};
+use std::{io::Write as _, path::PathBuf};
+
+const EXAMPLES: &str = "Examples:
+  lookaside check-config /etc/lookaside/router.json
+  render-template router.json.in | lookaside check-config -
+  lookaside check-config --json router.json | jq .errors
+
+Exit codes: 0 when a router would take it; 1 when it would not; 2 wrong usage.";
+
+/// Options of `lookaside check-config`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Options {
+    /// The configuration: a file, or - for standard input
+    file: PathBuf,
+    #[command(flatten)]
+    which: Which,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Checks; fails with line, column and reason.
+pub fn run(options: &Options) -> Result<()> {
+    let Read { source, plan } = options.which.read(&options.file)?;
+    let mut out = std::io::stdout().lock();
+    if options.json {
+        writeln!(out, "{}", report(&source, &plan))?;
+    }
+    let plan = match plan {
+        Ok(plan) => plan,
+        Err(error) => bail!("{source}: {error}"),
+    };
+    if !options.json {
+        for warning in plan.warnings() {
+            eprintln!("lookaside: {source}: {warning}");
+        }
+        writeln!(out, "{source}: the configuration is good: {}", in_short(&plan))?;
+    }
+    Ok(())
+}
+
+fn in_short(plan: &Plan) -> String {
+    let prefixes = plan.configuration().trees.iter().flat_map(|(prefixes, _)| prefixes);
+    let prefixes: Vec<&str> = prefixes.map(RoutingPrefix::as_str).collect();
+    format!("{} servers, routing prefixes {}", servers(plan).len(), prefixes.join(" "))
+}
+
+fn report(source: &str, plan: &Result<Plan, ConfigurationError>) -> Value {
+    let place = |line, column, path: &str, message: &str| json!({ "line": line, "column": column, "path": path, "message": message });
+    let (mut errors, mut warnings, mut addresses) = (Vec::new(), Vec::new(), Vec::new());
+    match plan {
+        Ok(plan) => {
+            let told = plan.warnings().iter();
+            warnings = told.map(|told| place(told.line, told.column, &told.path, &told.message)).collect();
+            addresses = servers(plan).into_iter().map(|address| address.to_string()).collect();
+        }
+        Err(error) => errors.push(place(error.line, error.column, &error.path, &error.message)),
+    }
+    json!({ "source": source, "good": plan.is_ok(), "errors": errors, "warnings": warnings, "servers": addresses })
+}

@@ -1,0 +1,76 @@
+//! `lookaside route`: the way that a request takes through a configuration. Nobody is asked.
+
+use super::{Read, Which};
+use anyhow::{Result, anyhow, bail};
+use lookaside_router::{Host, Step, Trace, servers, trace};
+use lookaside_routing::{Address, Context};
+use serde_json::json;
+use std::{io::Write as _, net::IpAddr, path::PathBuf};
+
+const EXAMPLES: &str = "Examples:
+  lookaside route get user:42 -f router.json
+  lookaside route delete user:42 -f router.json
+  lookaside route get user:42 -f router.json --down 10.0.0.7:11211    where failover leads
+  lookaside route get user:42 -f router.json --client 10.1.2.3        which replica this client reads
+  lookaside route get user:42 -f router.json --json | jq '.[] | select(.server)'
+
+Servers count as empty: every get misses. What time or chance decides (migrations, limits of rate, random children)
+is shown as it would be at the first request.
+
+Exit codes: 0 shown; 1 the configuration, the verb or the key is bad; 2 wrong usage.";
+
+/// Options of `lookaside route`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Options {
+    /// What is asked: get, set, delete, lease-get and so on, as clients write it
+    verb: String,
+    /// The key, with or without a routing prefix
+    key: String,
+    /// The configuration: a file, or - for standard input
+    #[arg(short = 'f', long, value_name = "FILE")]
+    config_file: PathBuf,
+    #[command(flatten)]
+    which: Which,
+    /// Show the way while this server is taken out; may be given several times
+    #[arg(long, value_name = "ADDRESS")]
+    down: Vec<String>,
+    /// The client's address, for routes that choose a replica by it
+    #[arg(long, value_name = "IP")]
+    client: Option<IpAddr>,
+    /// The name of the router's host, for routes that choose a child by it
+    #[arg(long, value_name = "NAME", default_value = "")]
+    host: String,
+    /// Print the steps as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Shows the way.
+pub fn run(options: &Options) -> Result<()> {
+    let Read { source, plan } = options.which.read(&options.config_file)?;
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    let trace = runtime.block_on(async {
+        let plan = plan.map_err(|error| anyhow!("{source}: {error}"))?.on(Host::named(&options.host, now));
+        let down: Vec<Address> = options.down.iter().map(|address| Address(address.as_str().into())).collect();
+        let known = servers(&plan);
+        if let Some(stranger) = down.iter().find(|address| !known.contains(address)) {
+            let known: Vec<String> = known.iter().map(Address::to_string).collect();
+            bail!("--down {stranger}: {source} has no such server; it has {}", known.join(", "));
+        }
+        let context = Context { client: options.client };
+        trace(&plan, &options.verb, &options.key, &context, &down).await.map_err(|why| anyhow!(why))
+    })?;
+    let mut out = std::io::stdout().lock();
+    match options.json {
+        true => writeln!(out, "{}", as_json(&trace))?,
+        false => write!(out, "{trace}")?,
+    }
+    Ok(())
+}
+
+fn as_json(trace: &Trace) -> serde_json::Value {
+    let step = |Step { depth, at, is_server, asked, answered }: &Step| json!({ "depth": depth, "at": at, "server": is_server, "asked": asked, "answered": answered });
+    trace.0.iter().map(step).collect()
+}

@@ -1,0 +1,94 @@
+"""A router's configuration looked at before a router is given it: `lookaside check-config` and `lookaside route`."""
+
+import json
+import subprocess
+
+import pytest
+from processes import PROGRAMS
+
+GOOD = {
+    "pools": {
+        "main": {"servers": ["127.0.0.1:11211", "127.0.0.1:11212"]},
+        "gutter": {"servers": ["127.0.0.1:11213"]},
+    },
+    "route": {
+        "type": "OperationSelectorRoute",
+        "default_policy": {
+            "type": "FailoverWithExptimeRoute",
+            "normal": "PoolRoute|main",
+            "failover": "PoolRoute|gutter",
+        },
+        "operation_policies": {"delete": {"type": "AllSyncRoute", "children": ["PoolRoute|main", "PoolRoute|gutter"]}},
+    },
+}
+
+
+@pytest.fixture
+def good(tmp_path):
+    """A file with a good configuration."""
+    path = tmp_path / "router.json"
+    path.write_text(json.dumps(GOOD))
+    return path
+
+
+def lookaside(*arguments, stdin: str = "") -> subprocess.CompletedProcess:
+    """What the operator's tool says."""
+    command = [PROGRAMS / "lookaside", *map(str, arguments)]
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_a_good_configuration_is_called_good(good):
+    done = lookaside("check-config", good)
+    assert done.returncode == 0, done.stderr
+    assert "the configuration is good: 3 servers, routing prefixes /././" in done.stdout
+
+
+def test_a_bad_one_is_refused_with_its_place(good):
+    good.write_text('{\n  "pools": {"main": {"servers": ["127.0.0.1:1"]}},\n  "route": "PoolRoute|mian"\n}\n')
+    done = lookaside("check-config", good)
+    assert done.returncode == 1
+    expected = f'lookaside: {good}: line 3, column 12, at route: no pool is named "mian"; did you mean "main"?'
+    assert done.stderr.startswith(expected), done.stderr
+    done = lookaside("check-config", "--json", good)
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["good"]) == (1, False)
+    assert (report["errors"][0]["line"], report["errors"][0]["path"]) == (3, "route")
+
+
+def test_standard_input_and_a_file_that_is_not_there(good):
+    assert lookaside("check-config", "-", stdin=good.read_text()).returncode == 0
+    done = lookaside("check-config", good.parent / "none.json")
+    assert done.returncode == 1 and "none.json" in done.stderr, done.stderr
+    assert lookaside("check-config").returncode == 2
+
+
+def steps(*arguments) -> list[tuple[str, str]]:
+    """Where a request comes, and what is answered there."""
+    done = lookaside("route", *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return [(step["at"], step["answered"][0]) for step in json.loads(done.stdout)]
+
+
+def test_the_way_of_a_get_and_where_failover_leads(good):
+    way = steps("get", "user:42", "-f", good)
+    assert [at for at, _ in way[:3]] == ["OperationSelectorRoute", "FailoverWithExptimeRoute", "PoolRoute|main"]
+    assert len(way) == 4 and way[3][1] == "miss"
+    server = way[3][0]
+    around = steps("get", "user:42", "-f", good, "--down", server)
+    assert around[3] == (server, "server is taken out after failures")
+    assert around[4:] == [("PoolRoute|gutter", "miss"), ("127.0.0.1:11213", "miss")]
+
+
+def test_the_way_of_a_delete_in_words(good):
+    done = lookaside("route", "delete", "user:42", "-f", good)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].split("   ")[0].rstrip() == "OperationSelectorRoute"
+    servers = [line for line in lines if line.startswith("      127.0.0.1:")]
+    assert len(servers) == 2 and all(line.endswith("delete user:42 -> NOT_FOUND") for line in servers), done.stdout
+
+
+def test_nonsense_is_named(good):
+    assert "fetch" in lookaside("route", "fetch", "k", "-f", good).stderr
+    stranger = lookaside("route", "get", "k", "-f", good, "--down", "10.0.0.9:1")
+    assert stranger.returncode == 1 and "it has 127.0.0.1:11211" in stranger.stderr, stranger.stderr
