@@ -292,6 +292,10 @@ fn announce(daemon: &Daemon, listeners: &[Listener]) -> anyhow::Result<()> {
     } else if daemon.arguments.udp_port != 0 {
         ports += &format!("UDP INET: {}\n", daemon.arguments.udp_port);
         tracing::info!("listening on UDP port {}", daemon.arguments.udp_port);
+        if let Some(numbers) = daemon.arguments.udp_worker_ports() {
+            let (first, last) = (numbers.start(), numbers.end());
+            tracing::info!("listening on UDP ports {first} to {last}, one for each worker thread");
+        }
     }
     if daemon.arguments.listen.is_empty() && daemon.arguments.unix_path.is_none() {
         tracing::info!("only this machine can connect; choose addresses with -l (memcached would listen on all)");

@@ -2,7 +2,7 @@
 //! there is a store: what cannot be had is found out while nothing can be lost.
 
 use crate::Arguments;
-use crate::listener::{Listener, open_tcp, open_udp, open_unix};
+use crate::listener::{Listener, open_tcp, open_udp, open_udp_of_workers, open_unix};
 use crate::metrics::http::Endpoint;
 use crate::reply_limit::ReplyLimit;
 use crate::udp::UdpPort;
@@ -28,10 +28,13 @@ impl Doors {
         let listeners = open_listeners(arguments)?;
         let workers = arguments.threads_count();
         let udp_reply_limit = serves_udp(arguments).then(|| Arc::new(ReplyLimit::new(arguments.udp_reply_limit)));
-        let udp_ports = match &udp_reply_limit {
+        let mut udp_ports = match &udp_reply_limit {
             Some(limit) => open_udp(&arguments.addresses(arguments.udp_port)?, workers, limit)?,
             None => (0..workers).map(|_| Vec::new()).collect(),
         };
+        if let (Some(limit), Some(numbers)) = (&udp_reply_limit, arguments.udp_worker_ports()) {
+            open_udp_of_workers(&arguments.addresses(arguments.udp_port)?, numbers, limit, &mut udp_ports)?;
+        }
         let (stop_metrics, metrics_stop) = UnixStream::pair().context("cannot make a pipe for the metrics' thread")?;
         let metrics = open_metrics(arguments, metrics_stop)?;
         Ok(Doors { listeners, udp_ports, udp_reply_limit, metrics, stop_metrics })

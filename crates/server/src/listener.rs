@@ -3,7 +3,7 @@
 //! One listening socket per address rather than one per worker: a taken port is an error for whoever comes second (with
 //! SO_REUSEPORT two servers would silently share it), and a handful of connections spreads evenly. UDP has no
 //! connections to hand out, so there each worker has its own socket in an SO_REUSEPORT group, after a plain one has
-//! shown that the port was free.
+//! shown that the port was free; with `--udp-worker-ports` each has one at a port of its own besides.
 
 use crate::daemon::Daemon;
 use crate::options::{Listen, Security};
@@ -16,8 +16,10 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketAddrAny, SocketFlags};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use std::collections::BTreeSet;
 use std::fs::Permissions;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -96,6 +98,31 @@ pub(crate) fn open_udp(
         }
     }
     Ok(ports)
+}
+
+/// Opens a UDP port on every host for each worker alone (§6.1 of the paper): `numbers` has one for each list of `ports`.
+/// Nobody shares it, so a reply meets no other thread in the kernel, and a client chooses who serves it.
+pub(crate) fn open_udp_of_workers(
+    addresses: &[Listen],
+    numbers: RangeInclusive<u16>,
+    limit: &Arc<ReplyLimit>,
+    ports: &mut [Vec<UdpPort>],
+) -> anyhow::Result<()> {
+    let mut hosts = BTreeSet::new();
+    for &Listen { mut address, .. } in addresses {
+        // Of addresses that differ by their port alone each worker needs one.
+        address.set_port(0);
+        if !hosts.insert(address) {
+            continue;
+        }
+        for (of_worker, number) in ports.iter_mut().zip(numbers.clone()) {
+            address.set_port(number);
+            let socket = bind(address, Type::DGRAM, false)
+                .with_context(|| format!("cannot open UDP port {address} (choose others with --udp-worker-ports)"))?;
+            of_worker.push(UdpPort::new(socket.into(), Arc::clone(limit)));
+        }
+    }
+    Ok(())
 }
 
 /// Where a socket is bound.

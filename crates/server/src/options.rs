@@ -11,8 +11,11 @@ pub use listen::{Listen, Security};
 pub use mistake::Mistake;
 
 use crate::Dialects;
-use clap::{ArgAction, Parser, ValueEnum};
+use clap::error::{ContextKind, ErrorKind};
+use clap::{ArgAction, CommandFactory, Parser, ValueEnum};
 use lookaside_store::{Options, RegionName};
+use std::ffi::OsString;
+use std::ops::RangeInclusive;
 
 /// What the store puts in front of each item; memcached's `-n` leaves its own header out too.
 const ITEM_HEADER_BYTES: usize = 16;
@@ -25,6 +28,8 @@ Examples:
   lookaside-server                              64 MB on 127.0.0.1:11211
   lookaside-server -l 10.0.0.7 -m 4096 -t 8     4 GB for a cluster, eight threads
   lookaside-server -p 11311 -U 11311            TCP and UDP, so that clients may send gets by UDP
+  lookaside-server -U 11211 --udp-worker-ports 11300 -t 4
+                                                and by UDP at 11300 to 11303, each a thread's own
   lookaside-server -p 0                         any free port; the log says which
   lookaside-server -Z -o ssl_chain_cert=server.pem,ssl_key=server.key -l 10.0.0.7,notls:127.0.0.1
   lookaside-server --lease-interval 0.5 --stale-seconds 2
@@ -48,6 +53,12 @@ pub struct Arguments {
     /// UDP port; 0 is off
     #[arg(short = 'U', allow_negative_numbers = true, long = "udp-port", value_name = "PORT", default_value_t = 0)]
     pub udp_port: u16,
+
+    /// With -U, a UDP port for each worker thread alone, too: this one for the first and those that follow for the others
+    /// (`stats settings` lists them as udp_worker_ports); 0 is off. A client that keeps to one of them is served by one
+    /// thread, and several that share out the ports are by as many
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    pub udp_worker_ports: u16,
 
     /// Largest UDP reply to a client that has not connected by TCP from the same address, in bytes (8 of each datagram
     /// are its header); suffix k; never less than the client sent, never more than 128k. By default no more than it
@@ -268,6 +279,13 @@ impl Arguments {
     pub fn threads_count(&self) -> usize {
         let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get());
         self.threads.map_or_else(cores, usize::from)
+    }
+
+    /// The UDP ports of the single workers, if they are to have any; as many of them as there are.
+    pub fn udp_worker_ports(&self) -> Option<RangeInclusive<u16>> {
+        let last = usize::from(self.udp_worker_ports) + self.threads_count() - 1;
+        let last = u16::try_from(last).unwrap_or(u16::MAX);
+        (self.udp_worker_ports != 0).then_some(self.udp_worker_ports..=last)
     }
 
     /// The addresses to listen on with `port`, unless an address names its own.

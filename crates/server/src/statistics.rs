@@ -220,6 +220,9 @@ impl Daemon {
         told.add("chunk_size", self.arguments.slab_bytes_min);
         told.add("slab_automove", u8::from(self.store.is_rebalanced()));
         told.add("dump_enabled", if self.dumps() { "yes" } else { "no" });
+        if let Some(numbers) = arguments.udp_worker_ports() {
+            told.add("udp_worker_ports", format_args!("{}-{}", numbers.start(), numbers.end()));
+        }
         told.add("lease_interval_ms", self.options.lease_interval_ms);
         told.add("lease_interval_outlasts_delete", self.options.lease_interval_outlasts_delete);
         told.add("stale_ms", self.options.stale_ms);

@@ -3,6 +3,8 @@
 //! Every worker has its own socket on the shared port, and the kernel spreads clients over them by address; a lost
 //! datagram is the client's to notice. All verbs are served, as memcached does.
 //!
+//! With `--udp-worker-ports` each has a port that no other shares, too (§6.1): which thread serves it is the client's choice.
+//!
 //! Datagrams that wait are served together, as connections are ([`crate::round`]): one call receives them, their commands
 //! share batches, so that the keys of all of them are prefetched together, and one call sends many replies.
 //!

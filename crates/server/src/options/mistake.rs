@@ -36,6 +36,7 @@ impl Arguments {
         self.dialects()?;
         self.check_tls()?;
         self.check_addresses()?;
+        self.check_udp_worker_ports()?;
         for (is_given, option) in [(self.tls, "-Z"), (self.enable_sasl, "-S"), (self.auth_path.is_some(), "-Y")] {
             if is_given && serves_udp(self) {
                 return Err(Mistake(format!("{option} cannot be kept by UDP: leave -U away")));
@@ -57,6 +58,26 @@ impl Arguments {
             Some(option) => Err(Mistake(format!("-o {option} secures nothing without -Z"))),
             None => Ok(()),
         }
+    }
+
+    fn check_udp_worker_ports(&self) -> Result<(), Mistake> {
+        let Some(ports) = self.udp_worker_ports() else { return Ok(()) };
+        let (first, last, threads) = (ports.start(), ports.end(), self.threads_count());
+        if self.udp_port == 0 {
+            let why =
+                "--udp-worker-ports is for clients that know the threads' ports; the others' port is missing: add -U";
+            return Err(Mistake::new(why));
+        }
+        if ports.len() < threads {
+            return Err(Mistake(format!(
+                "--udp-worker-ports {first}: {threads} threads need a port each, up to 65535"
+            )));
+        }
+        if ports.contains(&self.udp_port) {
+            let why = format!("--udp-worker-ports {first}: the threads' ports go up to {last}, -U is among them");
+            return Err(Mistake(why));
+        }
+        Ok(())
     }
 
     fn check_addresses(&self) -> Result<(), Mistake> {

@@ -112,3 +112,44 @@ impl Outbox {
 fn is_about_segments(error: Errno) -> bool {
     matches!(error, Errno::INVAL | Errno::IO | Errno::MSGSIZE | Errno::OPNOTSUPP)
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use std::net::UdpSocket;
+    use std::time::Duration;
+
+    /// The kernel cuts every burst of a call by itself, and each where the client's own datagrams end.
+    #[test]
+    fn the_kernel_cuts_several_large_replies_of_one_call() {
+        let socket = OwnedFd::from(UdpSocket::bind("127.0.0.1:0").expect("a port"));
+        let address = rustix::net::getsockname(&socket).expect("it is bound");
+        let address = std::net::SocketAddr::try_from(address).expect("an address");
+        let mut outbox = Outbox::new(&socket);
+        assert!(outbox.is_segmented, "Linux has segmentation since 4.18");
+        let clients = [0, 1].map(|_| {
+            let client = UdpSocket::bind("127.0.0.1:0").expect("a port");
+            client.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout can be set");
+            client.send_to(b"request", address).expect("sent");
+            client
+        });
+        let mut inbox = Inbox::new();
+        inbox.receive(&socket).expect("loopback has delivered");
+        assert_eq!(inbox.len(), 2);
+        let replies = [vec![b'a'; 10_000], vec![b'b'; 3_000]];
+        for (number, reply) in replies.iter().enumerate() {
+            assert!(outbox.add(number, number as u16, reply, usize::MAX));
+        }
+        let sent = inbox::send(&socket, outbox.bursts(0, &inbox)).expect("there is room");
+        assert_eq!(sent, outbox.composed.len(), "two bursts, one call");
+        for (client, reply) in clients.iter().zip(&replies) {
+            let (mut got, mut datagram) = (Vec::new(), [0; 65_536]);
+            while got.len() < reply.len() {
+                let count = client.recv(&mut datagram).expect("a datagram");
+                assert!((9..=DATAGRAM_BYTES_MAX).contains(&count), "{count} bytes");
+                got.extend_from_slice(&datagram[8..count]);
+            }
+            assert_eq!(&got, reply);
+        }
+    }
+}

@@ -103,6 +103,16 @@ pub fn free_udp_port() -> u16 {
     probe.local_addr().expect("it is bound").port()
 }
 
+/// The first of so many UDP ports in a row that were free a moment ago.
+pub fn free_udp_ports(count: u16) -> u16 {
+    let is_free = |port: u16| UdpSocket::bind(("127.0.0.1", port)).is_ok();
+    let first_of_many = |first: u16| (first..).take(count.into()).all(is_free);
+    std::iter::repeat_with(free_udp_port)
+        .take(1_000)
+        .find(|&first| first < u16::MAX - count && first_of_many(first))
+        .expect("ports in a row")
+}
+
 /// A TCP client that speaks bytes.
 pub struct Client {
     pub stream: TcpStream,

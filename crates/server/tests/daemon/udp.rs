@@ -1,6 +1,6 @@
 //! Gets by UDP: one datagram in, one or several out.
 
-use crate::running_server::{DEADLINE, RunningServer, free_udp_port};
+use crate::running_server::{DEADLINE, RunningServer, free_udp_port, free_udp_ports};
 use std::net::UdpSocket;
 
 fn start() -> (RunningServer, UdpSocket) {
@@ -10,10 +10,15 @@ fn start() -> (RunningServer, UdpSocket) {
 fn start_with(arguments: &[&str]) -> (RunningServer, UdpSocket) {
     let port = free_udp_port();
     let server = RunningServer::start(&[&["-U", &port.to_string()], arguments].concat());
+    (server, client_of(port))
+}
+
+/// A client that takes nothing but what comes from this port.
+fn client_of(port: u16) -> UdpSocket {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
     socket.connect(("127.0.0.1", port)).expect("an address");
     socket.set_read_timeout(Some(DEADLINE)).expect("a timeout can be set");
-    (server, socket)
+    socket
 }
 
 fn request(id: u16, text: &str) -> Vec<u8> {
@@ -104,15 +109,8 @@ fn what_waits_together_is_answered_one_by_one() {
     let value: String = (0..3_000).map(|n| char::from(b'a' + (n % 23) as u8)).collect();
     connection.ask(format!("set long 0 0 3000\r\n{value}\r\n"), "STORED\r\n");
     connection.ask("set count 0 0 1\r\n0\r\n", "STORED\r\n");
-    let address = first.peer_addr().expect("it is connected");
-    let clients: Vec<UdpSocket> = (0..5)
-        .map(|_| {
-            let client = UdpSocket::bind("127.0.0.1:0").expect("a port");
-            client.connect(address).expect("an address");
-            client.set_read_timeout(Some(DEADLINE)).expect("a timeout can be set");
-            client
-        })
-        .collect();
+    let port = first.peer_addr().expect("it is connected").port();
+    let clients: Vec<UdpSocket> = (0..5).map(|_| client_of(port)).collect();
     let (many, huge) = ("none ".repeat(100), "x".repeat(20_000));
     server.signal(rustix::process::Signal::STOP);
     // More than a reply may have: what is left of it must not get into those of the others.
@@ -138,4 +136,27 @@ fn what_waits_together_is_answered_one_by_one() {
     }
     assert_eq!(receive(&first, 4).0, "STORED\r\n");
     assert!(counts.is_sorted() && counts.len() == 20 && counts[19] == 20, "{counts:?}");
+}
+
+#[test]
+fn each_worker_answers_at_a_port_of_its_own_and_all_at_the_shared_one() {
+    let first = free_udp_ports(4);
+    let (server, shared) = start_with(&["-t", "3", "--udp-worker-ports", &first.to_string()]);
+    server.wait_for_log(&format!("UDP ports {first} to {}", first + 2));
+    let mut connection = server.connect();
+    connection.ask("set k 0 0 3\r\nabc\r\n", "STORED\r\n");
+    let clients = (first..first + 3).map(client_of);
+    for (id, client) in (1..).zip(clients.chain([shared])) {
+        client.send(&request(id, "get k\r\n")).expect("sent");
+        assert_eq!(receive(&client, id), ("VALUE k 0 3\r\nabc\r\nEND\r\n".to_string(), 1));
+    }
+    let stranger = client_of(first + 3);
+    let _ = stranger.send(&request(9, "get k\r\n"));
+    let refused = stranger.recv(&mut [0; 64]).expect_err("there are three workers");
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    connection.send("stats settings\r\n");
+    let settings: Vec<String> =
+        std::iter::repeat_with(|| connection.read_line()).take_while(|line| line != "END").collect();
+    let listed = format!("STAT udp_worker_ports {first}-{}", first + 2);
+    assert!(settings.contains(&listed), "{settings:?}");
 }
