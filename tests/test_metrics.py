@@ -64,6 +64,13 @@ def test_every_number_of_stats_is_there(server):
     assert "# TYPE lookaside_server_get_hits counter" in body and "# TYPE lookaside_server_curr_items gauge" in body
 
 
+def test_each_number_says_what_it_means(server):
+    helps = re.findall(r"# HELP lookaside_server_(\w+) (.+)", server.get("/metrics")[1])
+    assert len(helps) > 90
+    for name, text in helps:
+        assert "of the command stats" not in text and text.endswith("."), f"{name}: {text}"
+
+
 def test_latencies_by_command(server):
     client = connect(server.port)
     client.set("a", b"x")

@@ -10,6 +10,7 @@ pub(crate) mod exposition;
 pub(crate) mod hot_keys;
 pub(crate) mod http;
 pub(crate) mod latency;
+mod meanings;
 
 use crate::Clock;
 use hot_keys::HotKeys;

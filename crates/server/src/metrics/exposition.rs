@@ -5,6 +5,7 @@
 
 use super::hot_keys::HotKeys;
 use super::latency::{BUCKETS, Class, Sum};
+use super::meanings::meaning;
 use super::{KEYS_PER_SAMPLE, REPLIES_PER_SAMPLE};
 use crate::daemon::Daemon;
 use crate::{Process, VERSION};
@@ -44,24 +45,6 @@ const GAUGES: &[&str] = &[
     "uptime",
 ];
 
-/// What the numbers that people look at first mean.
-const MEANINGS: &[(&str, &str)] = &[
-    ("bytes", "Memory in use, of limit_maxbytes: whole pages of items, and the index."),
-    ("cmd_get", "Keys that were asked for."),
-    ("cmd_set", "Stores of all kinds."),
-    ("curr_connections", "Connections that clients hold."),
-    ("curr_items", "Items that are held, expired ones that nobody has met among them."),
-    ("evictions", "Items that left before they expired, to make room."),
-    ("get_hits", "Keys that were asked for and found."),
-    ("get_misses", "Keys that were asked for and not found."),
-    ("lease_hot_misses", "Misses that were told to wait, for somebody else fills the key already."),
-    ("lease_sets_refused", "Stores under a lease that a delete had voided: stale values that were kept out."),
-    ("limit_maxbytes", "The limit of memory, -m."),
-    ("max_connections", "How many connections there may be, -c."),
-    ("rejected_connections", "Connections that were closed since there were max_connections."),
-    ("uptime", "Seconds since the server has started."),
-];
-
 /// All metrics of the process.
 pub(crate) fn render(daemon: &Daemon, now: Now) -> String {
     let mut text = String::new();
@@ -87,8 +70,7 @@ fn statistics(daemon: &Daemon, now: Now, text: &mut String) {
             continue;
         }
         let kind = if GAUGES.contains(&name) { "gauge" } else { "counter" };
-        let meaning = MEANINGS.iter().find_map(|(known, meaning)| (*known == name).then_some(*meaning));
-        match meaning {
+        match meaning(name) {
             Some(meaning) => family(text, name, kind, meaning),
             None => family(text, name, kind, &format!("{name} of the command stats.")),
         }
