@@ -1,11 +1,11 @@
 //! The daemon's door: arguments in, exit status out.
 #![forbid(unsafe_code)]
 
-use clap::Parser;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    match lookaside_server::run(lookaside_server::Arguments::parse()) {
+    let arguments = lookaside_server::Arguments::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
+    match lookaside_server::run(arguments) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("lookaside-server: {error:#}");

@@ -23,6 +23,10 @@ const ITEM_HEADER_BYTES: usize = 16;
 /// The largest `-m`.
 const MEGABYTES_MAX: u64 = 1 << 24;
 
+/// clap says of an option that must be alone that it cannot be used with "one or more of the others".
+const FORGET_IS_ALONE: &str = "--forget NAME takes no other option: it removes the memory that a server has left under \
+                               that name, and starts none. Run it alone, then start the server without it";
+
 const EXAMPLES: &str = "\
 Examples:
   lookaside-server                              64 MB on 127.0.0.1:11211
@@ -231,6 +235,18 @@ pub enum ProtocolName {
 }
 
 impl Arguments {
+    /// The options of a command line; an error says what to print, and with which status to end.
+    pub fn read(words: impl IntoIterator<Item: Into<OsString> + Clone>) -> Result<Arguments, clap::Error> {
+        Arguments::try_parse_from(words).map_err(|error| {
+            let is_conflict = error.kind() == ErrorKind::ArgumentConflict;
+            let names = error.get(ContextKind::InvalidArg).map(ToString::to_string).unwrap_or_default();
+            if is_conflict && names.starts_with("--forget") {
+                return Arguments::command().error(ErrorKind::ArgumentConflict, FORGET_IS_ALONE);
+            }
+            error
+        })
+    }
+
     /// In which dialects clients may speak: those in which they can say who they are, if they must.
     pub fn dialects(&self) -> Result<Dialects, Mistake> {
         match (self.protocol, self.enable_sasl) {
