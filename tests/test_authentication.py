@@ -56,6 +56,30 @@ def test_a_client_is_served_once_it_has_said_who_it_is(tmp_path):
         assert server.stop() == 0
 
 
+def test_refused_logins_are_told_with_name_and_address_and_without_the_password(tmp_path):
+    server = GuardedServer(tmp_path, "ada:secret\n")
+    try:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+            port = client.getsockname()[1]
+            for name in [b"ada", b"e\x1bve", *[b"guess"] * 50]:
+                value = name + b" pass-%d-word" % port
+                client.sendall(b"set x 0 0 %d\r\n%s\r\n" % (len(value), value))
+                assert client.recv(4096) == b"CLIENT_ERROR authentication failure\r\n"
+        eventually(lambda: server.log().count("was refused") >= 3, "refusals are told")
+        log = server.log()
+        assert f'a login as "ada" from tcp:127.0.0.1:{port} was refused' in log and r'as "e\x1bve"' in log
+        assert "word" not in log and "pass-" not in log, log
+        assert log.count("was refused") <= 10, "a client that guesses does not fill the log"
+        assert (
+            int(
+                server.converse(b"set x 0 0 10\r\nada secret\r\n", b"stats\r\n")[1].split(b"auth_errors ")[1].split()[0]
+            )
+            == 52
+        )
+    finally:
+        assert server.stop() == 0
+
+
 def test_pipelined_bytes_and_the_binary_protocol_are_no_way_around(tmp_path):
     server = GuardedServer(tmp_path, "ada:secret\n", "-A")
     try:

@@ -192,6 +192,8 @@ def test_many_connections_say_password_and_request_in_one_breath(guarded):
         told = [b"Authenticated", b"value %d" % number, b"Auth failure."] if number % 3 else [b"Auth failure."]
         assert all(word in received for word in told), received
         assert (b"value" in received) == bool(number % 3) and received.endswith(b"Auth failure.")
+    log = guarded.log()
+    assert 'a login as "ada" from tcp:127.0.0.1:' in log and "guess" not in log and "plain:secret" not in log
 
 
 def test_the_file_is_read_anew_on_sighup(guarded):

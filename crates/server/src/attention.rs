@@ -138,6 +138,11 @@ impl Attention {
         self.descriptor.store(descriptor.unwrap_or(NO_CONNECTION), Ordering::Relaxed);
     }
 
+    /// The connection whose commands are being executed, or scanned where that may matter.
+    pub(crate) fn descriptor(&self) -> Option<i32> {
+        Some(self.descriptor.load(Ordering::Relaxed)).filter(|&descriptor| descriptor != NO_CONNECTION)
+    }
+
     /// The connection whose commands are being executed is to become a watcher; says whether there is one.
     pub(crate) fn want(&self, kinds: u8) -> bool {
         let is_connected = self.descriptor.load(Ordering::Relaxed) != NO_CONNECTION;

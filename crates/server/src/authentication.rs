@@ -52,7 +52,7 @@ pub(crate) fn attempt(input: &[u8], service: &Service<'_>, now: Now) -> Attempt 
     if value_bytes > VALUE_BYTES_MAX {
         let line = "CLIENT_ERROR auth token too long";
         service.counters.auth_cmds.add(1);
-        service.counters.auth_errors.add(1);
+        service.refuse_login(None, now);
         return Attempt::Refused { line, consumed: value_at, swallow: value_bytes + 2 };
     }
     let consumed = value_at + value_bytes + 2;
@@ -82,7 +82,9 @@ fn decide(data: &[u8], service: &Service<'_>, now: Now) -> Option<&'static str> 
     let (user, password) = (&words[..space], &words[space + 1..]);
     let verdict = service.text_users.map_or(Verdict::Wrong, |users| users.verify(user, password, now));
     service.counters.auth_cmds.add(1);
-    service.counters.auth_errors.add(u64::from(verdict != Verdict::Right));
+    if verdict != Verdict::Right {
+        service.refuse_login(Some(user), now);
+    }
     match verdict {
         Verdict::Right => None,
         Verdict::Wrong => Some("CLIENT_ERROR authentication failure"),

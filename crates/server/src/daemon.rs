@@ -8,6 +8,7 @@ use crate::identity::{self, Identity};
 use crate::listener::{Listener, Signals, accept_until_signal, local_address};
 use crate::log::Log;
 use crate::options::Remark;
+use crate::refused_logins::RefusedLogins;
 use crate::reply_limit::ReplyLimit;
 use crate::roster::Roster;
 use crate::statistics::Baseline;
@@ -53,6 +54,7 @@ pub(crate) struct Daemon {
     /// There if UDP is served.
     pub(crate) udp_reply_limit: Option<Arc<ReplyLimit>>,
     pub(crate) log: Log,
+    pub(crate) refused_logins: RefusedLogins,
     pub(crate) roster: Roster,
     pub(crate) watchers: Watchers,
     /// Whoever evicts notes it here.
@@ -232,6 +234,7 @@ fn build(
         udp_reply_limit: doors.udp_reply_limit.clone(),
         arguments,
         log,
+        refused_logins: RefusedLogins::default(),
         crawls: AtomicBool::new(true),
         stop,
     })

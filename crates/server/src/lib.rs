@@ -8,7 +8,7 @@
 //! * `worker`, `round`, `connection`, `udp`, `segmentation`: one thread's loop over sockets.
 //! * `tls`: certificates, and a connection's stream between its socket and its session.
 //! * [`binary`]: the requests of the binary dialect, which are steps of the same batch.
-//! * [`credentials`]: users and passwords from a file, for whatever asks for them.
+//! * [`credentials`]: users and passwords from a file, for whatever asks for them; `refused_logins` tells the log.
 //! * `attention`, `watch`: what somebody looks at while requests run.
 //! * `administration`, `walk`: what an operator orders; listings of keys and the working set, a step at a time.
 //! * `metrics`: what Prometheus reads.
@@ -43,6 +43,7 @@ mod log;
 mod meta;
 mod metrics;
 mod options;
+mod refused_logins;
 mod render;
 mod reply_limit;
 mod roster;

@@ -172,6 +172,10 @@ impl Round {
                     (cursor, input_at) = (cursor + 1, 0);
                     continue;
                 };
+                if service.asks_who() {
+                    // Passwords are looked at while scanning: who is refused should be known by his connection.
+                    service.attention.turn_to(Some(connection.socket.as_raw_fd()));
+                }
                 let input = ready[cursor].source.bytes(arena);
                 let scan = connection.session.scan(input, input_at, service, now, &mut batch);
                 segments.push(Segment { ready: cursor, steps_end: batch.steps_count(), scan });

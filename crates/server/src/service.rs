@@ -42,6 +42,11 @@ pub trait Process {
         Err("Error TLS not enabled".to_string())
     }
 
+    /// Somebody was refused who came as this user, if that could be read, by this connection, if it has one.
+    fn login_refused(&self, user: Option<&[u8]>, descriptor: Option<i32>, now: Now) {
+        let _ = (user, descriptor, now);
+    }
+
     /// `watch`: why nobody may, or may any more.
     fn refuses_watchers(&self) -> Option<&'static str> {
         Some("CLIENT_ERROR watch commands not allowed")
@@ -108,6 +113,17 @@ pub struct Service<'s> {
 }
 
 impl<'s> Service<'s> {
+    /// Whether clients must prove who they are.
+    pub(crate) fn asks_who(&self) -> bool {
+        self.sasl.is_some() || self.text_users.is_some()
+    }
+
+    /// Counts a refused login and tells the process.
+    pub(crate) fn refuse_login(&self, user: Option<&[u8]>, now: Now) {
+        self.counters.auth_errors.add(1);
+        self.process.login_refused(user, self.attention.descriptor(), now);
+    }
+
     /// A service over a store made with `options`, without a daemon around it.
     pub fn new(store: &'s Store, options: &Options, counters: &'s Counters) -> Self {
         Service {

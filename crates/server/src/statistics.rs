@@ -98,6 +98,10 @@ impl Process for Daemon {
         is_full.then_some("WATCHER_TOO_MANY log watcher limit reached")
     }
 
+    fn login_refused(&self, user: Option<&[u8]>, descriptor: Option<i32>, now: Now) {
+        self.refused_logins.tell(user, descriptor, now.unix_ms);
+    }
+
     fn refresh_certificates(&self) -> Result<(), String> {
         let certificates = self.guard.certificates.as_ref().ok_or("Error TLS not enabled")?;
         certificates.refresh(self.clock.now().unix_ms).map_err(|error| error.to_string())

@@ -86,7 +86,7 @@ impl Authentication {
             *self = Authentication::Done;
             return BinaryStep::Say { echo, status: Status::Success, words: "Authenticated", close: false };
         }
-        service.counters.auth_errors.add(1);
+        service.refuse_login(user.map(|(name, _)| name), now);
         BinaryStep::refuse(echo, Status::AuthenticationFailed, false)
     }
 }
