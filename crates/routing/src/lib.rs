@@ -9,7 +9,7 @@
 //!   cluster/         one file a route: each opens with what it does to which verb
 //!   split.rs         a batch among children, at the same time, and back in order
 //!   surroundings.rs  time, background work, chance: handed in
-//!   hash.rs  key.rs  meta.rs  verb.rs  outcome.rs     what routes choose by
+//!   hash/  key.rs  meta.rs  verb.rs  outcome.rs     what routes choose by
 //!   health.rs        when a destination is taken out and let back in
 //! ```
 //!
@@ -68,7 +68,8 @@ pub use configuration::{
     Configuration, ConfigurationError, ConfigurationWarning, Defaults, DestinationSettings, Destinations, Handle, Pool,
     Shadow,
 };
-pub use hash::{HashFunction, KeyHash, SERVERS_MAX};
+pub(crate) use hash::NamesNeeded;
+pub use hash::{Digest, HashFunction, KeyHash, KeyHashError, Picker, RING_SERVERS_MAX, SERVERS_MAX, WEIGHT_MAX};
 pub use health::{Health, HealthChange, HealthSettings};
 pub use region::{
     root_route::{NoDefaultTree, RootRoute},

@@ -46,7 +46,7 @@ fn build(shape: &Shape, server: &Arc<Fake>) -> Arc<dyn Route> {
         Shape::Server => server.leaf(),
         Shape::Hash(children, crc) => {
             let function = if *crc { HashFunction::Crc32 } else { HashFunction::Ch3 };
-            Arc::new(HashRoute::new(all(children), KeyHash { function, salt: String::new() }))
+            Arc::new(HashRoute::new(all(children), KeyHash { function, ..KeyHash::default() }))
         }
         Shape::Prefix(children) => {
             let mut children = all(children);

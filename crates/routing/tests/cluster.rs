@@ -36,13 +36,14 @@ async fn a_destination_sees_keys_without_their_prefix() {
 async fn a_pool_asks_each_server_once_and_answers_in_order() {
     let servers: Vec<Arc<Fake>> = (0..4).map(|n| Fake::hit(&format!("s{n}"))).collect();
     let destinations = servers.iter().map(|server| server.clone() as _).collect();
-    let hash = KeyHash { function: HashFunction::Crc32, salt: String::new() };
+    let hash = KeyHash { function: HashFunction::Crc32, ..KeyHash::default() };
     let pool = PoolRoute::new(destinations, false, hash.clone());
+    let picker = hash.over(4).unwrap();
     let keys: Vec<String> = (0..24).map(|n| format!("key:{n}")).collect();
     let requests: Vec<String> = keys.iter().map(|key| format!("get {key}")).collect();
     let requests: Vec<&str> = requests.iter().map(String::as_str).collect();
 
-    let expected: Vec<String> = keys.iter().map(|key| format!("s{}", hash.pick(key.as_bytes(), 4))).collect();
+    let expected: Vec<String> = keys.iter().map(|key| format!("s{}", picker.pick(key.as_bytes()))).collect();
     assert_eq!(ask(&pool, &requests).await, expected);
     for (n, server) in servers.iter().enumerate() {
         let its_own = requests.iter().zip(&expected).filter(|(_, name)| **name == format!("s{n}"));

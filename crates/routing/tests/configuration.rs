@@ -4,7 +4,8 @@ mod fakes;
 
 use fakes::{Fake, ask};
 use lookaside_routing::{
-    Address, Configuration, Defaults, Destination, DestinationSettings, Destinations, Failure, RootRoute, RoutingPrefix,
+    Address, Configuration, Defaults, Destination, DestinationSettings, Destinations, Failure, Handle, RootRoute,
+    RoutingPrefix,
 };
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -158,6 +159,55 @@ fn named_handles_may_stand_in_any_order_and_are_built_once() {
     assert_eq!(build(text).1.asked_for.len(), 1);
 }
 
+#[tokio::test]
+async fn a_pool_inherits_what_it_does_not_say() {
+    let (root, fakes) = build(
+        r#"{ "pools": {
+               "base": { "servers": ["a:1", "b:1", "c:1"], "server_timeout": 5, "keep_routing_prefix": true },
+               "A": { "inherit": "B", "server_timeout": 7 },
+               "B": { "inherit": "base", "servers": ["b:1"], "connect_timeout": 9 } },
+             "route": "PoolRoute|A" }"#,
+    );
+    assert_eq!(fakes.asked_for, [("b:1".to_owned(), 7, 9)]);
+    ask(&root, &["get /././k"]).await;
+    assert_eq!(fakes.asked("b:1"), ["get /././k"]);
+}
+
+/// What keys go where is in `other_clients.rs`; here is where names and weights come from.
+#[test]
+fn a_hash_takes_names_and_weights_from_its_pool_or_says_them() {
+    let hash = |pool: &str, hash: &str| {
+        let text = format!(
+            r#"{{"pools": {{"A": {{"servers": ["10.0.0.1:11211", "b:2"]{pool}}}}},
+                "route": {{"type": "PoolRoute", "pool": "A", "hash": {hash}}}}}"#
+        );
+        match read(&text).trees.remove(0).1 {
+            Handle::Pool { hash, .. } => (hash.names, hash.weights),
+            other => panic!("{other:?}"),
+        }
+    };
+    let names = |one: &str, two: &str| vec![one.to_owned(), two.to_owned()];
+    for (pool, function, expected) in [
+        ("", r#""dalli""#, (names("10.0.0.1:11211", "b:2"), vec![])),
+        ("", r#""libmemcached-ketama""#, (names("10.0.0.1", "b:2"), vec![])),
+        ("", r#""twemproxy-ketama:md5""#, (names("10.0.0.1", "b:2"), vec![])),
+        (r#", "weights": [1, 3]"#, r#""dalli""#, (names("10.0.0.1:11211", "b:2"), vec![1.0, 3.0])),
+        (r#", "tags": ["x", "y"], "weights": [0.5]"#, r#""WeightedRendezvous""#, (names("x", "y"), vec![0.5])),
+        (
+            r#", "tags": ["x", "y"], "weights": [1]"#,
+            r#"{"hash_func": "dalli", "tags": ["s", "t"], "weights": [4, 5]}"#,
+            (names("s", "t"), vec![4.0, 5.0]),
+        ),
+        (
+            r#", "tags": ["h/1.2.3.4:1", "i/1.2.3.5:1"]"#,
+            r#""spymemcached-ketama""#,
+            (names("h/1.2.3.4:1", "i/1.2.3.5:1"), vec![]),
+        ),
+    ] {
+        assert_eq!(hash(pool, function), expected, "{pool} {function}");
+    }
+}
+
 #[test]
 fn other_timeouts_are_another_destination() {
     let (_, fakes) = build(
@@ -267,8 +317,8 @@ fn a_bad_top_is_refused() {
 
 #[test]
 fn a_bad_pool_is_refused() {
-    let keys = "connect_timeout, keep_routing_prefix, name, protocol, security_mech, server_timeout, servers, type, \
-                use_ssl";
+    let keys = "connect_timeout, failure_domains, inherit, keep_routing_prefix, name, protocol, security_mech, \
+                server_timeout, servers, tags, type, use_ssl, weights";
     for (pool, expected) in [
         ("[]", "line 2, column 6, at pools.A: expected a pool: an object with \"servers\", found a list".to_owned()),
         ("{}", "line 2, column 6, at pools.A: \"servers\" is missing: expected a list of \"host:port\"".to_owned()),
@@ -312,8 +362,28 @@ fn a_bad_pool_is_refused() {
             "line 2, column 38, at pools.A.use_ssl: TLS towards servers is not supported: expected false".to_owned(),
         ),
         (
-            "{\"inherit\": \"main\"}",
-            "line 2, column 7, at pools.A.inherit: mcrouter's \"inherit\" is not supported".to_owned(),
+            "{\"inherit\": \"mian\"}",
+            "line 2, column 18, at pools.A.inherit: no pool is named \"mian\"; did you mean \"main\"? Known pools: A, main"
+                .to_owned(),
+        ),
+        (
+            "{\"inherit\": \"A\"}",
+            "line 2, column 18, at pools.A.inherit: the pool \"A\" inherits from itself: A -> A".to_owned(),
+        ),
+        (
+            "{\"inherit\": \"main\", \"tags\": [\"x\", \"y\"]}",
+            "line 2, column 34, at pools.A.tags: 2 entries for 1 servers: expected one for each".to_owned(),
+        ),
+        (
+            "{\"servers\": [\"a:1\"], \"failure_domains\": [-1]}",
+            "line 2, column 47, at pools.A.failure_domains[0]: expected a failure domain's number from 0 to 4294967295, \
+             found the number -1"
+                .to_owned(),
+        ),
+        (
+            "{\"servers\": [\"a:1\"], \"weights\": [\"1\"]}",
+            "line 2, column 39, at pools.A.weights[0]: expected a server's weight from 0 to 1000, found the string \"1\""
+                .to_owned(),
         ),
     ] {
         assert_eq!(refusal(&with_pool(pool)), expected, "{pool}");
@@ -359,6 +429,14 @@ fn a_bad_route_is_refused() {
                   ModifyExptimeRoute, ModifyKeyRoute, NullRoute, OperationSelectorRoute, OriginalClientHashRoute, \
                   OutstandingLimitRoute, PoolRoute, PrefixSelectorRoute, RandomRoute, RateLimitRoute, ShadowRoute, \
                   WarmUpRoute";
+    let hashes = "Ch3, ConstShard, Crc32, Rendezvous, WeightedCh3, WeightedRendezvous, dalli, gomemcache, libmemcached, \
+                  libmemcached-ketama, libmemcached-ketama-weighted, pymemcache, python-memcached, spymemcached-ketama, \
+                  twemproxy-ketama:crc16, twemproxy-ketama:crc32, twemproxy-ketama:crc32a, twemproxy-ketama:fnv1_32, \
+                  twemproxy-ketama:fnv1_64, twemproxy-ketama:fnv1a_32, twemproxy-ketama:fnv1a_64, twemproxy-ketama:md5, \
+                  twemproxy-ketama:murmur, twemproxy-ketama:one_at_a_time, twemproxy-modula:crc16, \
+                  twemproxy-modula:crc32, twemproxy-modula:crc32a, twemproxy-modula:fnv1_32, twemproxy-modula:fnv1_64, \
+                  twemproxy-modula:fnv1a_32, twemproxy-modula:fnv1a_64, twemproxy-modula:md5, twemproxy-modula:murmur, \
+                  twemproxy-modula:one_at_a_time";
     let a_route = "a route: an object with a \"type\", or a string such as \"PoolRoute|A\"";
     for (route, expected) in [
         ("7", format!("line 2, column 10, at route: expected {a_route}, found the number 7")),
@@ -384,10 +462,29 @@ fn a_bad_route_is_refused() {
             "line 2, column 10, at route: \"pool\" is missing: expected the name of a pool".into(),
         ),
         (
-            r#"{"type": "PoolRoute", "pool": "A", "hash": "WeightedCh3"}"#,
-            "line 2, column 53, at route.hash: the hash function \"WeightedCh3\" is not supported: expected \"Ch3\", \
-             \"Crc32\" or \"python-memcached\""
-            .into(),
+            r#"{"type": "PoolRoute", "pool": "A", "hash": "WeightedCh4"}"#,
+format!(
+                "line 2, column 53, at route.hash: the hash function \"WeightedCh4\" is not supported; did you mean \
+                 \"WeightedCh3\"? Known hash functions: {hashes}"
+            ),
+        ),
+        (
+            r#"{"type": "PoolRoute", "pool": "A", "hash": {"hash_func": "WeightedCh3", "weights": [2]}}"#,
+            "line 2, column 53, at route.hash: the weight of server 0 is none for the hash WeightedCh3: expected a \
+             number from 0 to 1"
+                .into(),
+        ),
+        (
+            r#"{"type": "PoolRoute", "pool": "A", "hash": "spymemcached-ketama"}"#,
+            "line 2, column 53, at route.hash: spymemcached-ketama names servers by their resolved address, and \"a:1\" \
+             has none here: expected \"tags\" such as \"cache1/10.0.0.1:11211\""
+                .into(),
+        ),
+        (
+            r#"{"type": "HashRoute", "children": ["NullRoute"], "hash_func": "dalli"}"#,
+            "line 2, column 10, at route: the hash dalli goes by names, and there are 0 for 1 servers: expected one tag a \
+             server"
+                .into(),
         ),
         (
             r#"{"type": "PoolRoute", "pool": "A", "bucketize": {}}"#,

@@ -1,14 +1,84 @@
-//! Keys stay where other clients put them. The vectors were written by the client itself, with the script beside them.
+//! Keys stay where other clients put them. The vectors were written by the clients themselves, each with the script that
+//! lies beside its file in `tests/vectors/` and says which version that was.
 
 use lookaside_routing::{HashFunction, KeyHash};
 
 #[test]
 fn keys_stay_where_python_memcached_put_them() {
-    let hash = KeyHash { function: HashFunction::PythonMemcached, salt: String::new() };
+    let hash = KeyHash { function: HashFunction::PythonMemcached, ..KeyHash::default() };
     let lines: Vec<&str> = include_str!("vectors/python_memcached.txt").lines().collect();
     assert_eq!(lines.len(), 100);
     for line in lines {
         let [key, servers, index] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
-        assert_eq!(hash.pick(key.as_bytes(), servers.parse().unwrap()).to_string(), index, "{line}");
+        let picker = hash.over(servers.parse().unwrap()).unwrap();
+        assert_eq!(picker.pick(key.as_bytes()).to_string(), index, "{line}");
     }
+}
+
+/// What a server's name is where the file has `name=weight`: libmemcached and twemproxy leave out the usual port.
+fn name(function: HashFunction, server: &str) -> String {
+    match function {
+        HashFunction::LibmemcachedKetama | HashFunction::LibmemcachedKetamaWeighted => {
+            server.trim_end_matches(":11211").to_owned()
+        }
+        _ => server.to_owned(),
+    }
+}
+
+/// `hash NAME`, `servers NAME=WEIGHT ...`, and then `key index` for each key.
+fn check(vectors: &str, hashes: usize) {
+    let (mut hash, mut picker) = (KeyHash::default(), None);
+    let (mut cases, mut keys, mut wrong) = (0, 0, Vec::new());
+    for line in vectors.lines() {
+        if let Some(name) = line.strip_prefix("hash ") {
+            let function = HashFunction::named(name).unwrap_or_else(|| panic!("{name}"));
+            hash = KeyHash { function, ..KeyHash::default() };
+            cases += 1;
+        } else if let Some(servers) = line.strip_prefix("servers ") {
+            let servers: Vec<(&str, &str)> =
+                servers.split(' ').map(|server| server.rsplit_once('=').unwrap()).collect();
+            hash.names = servers.iter().map(|(server, _)| name(hash.function, server)).collect();
+            hash.weights = servers.iter().map(|(_, weight)| weight.parse().unwrap()).collect();
+            picker = Some(hash.over(servers.len()).unwrap());
+        } else {
+            let (key, index) = line.rsplit_once(' ').unwrap();
+            let picked = picker.as_ref().unwrap().pick(key.as_bytes());
+            keys += 1;
+            if picked.to_string() != index {
+                wrong.push(format!("{} over {:?}: {line}, not {picked}", hash.function.name(), hash.names));
+            }
+        }
+    }
+    assert_eq!((cases, keys), (hashes, hashes * 30));
+    assert!(wrong.is_empty(), "{} of {keys}: {:#?}", wrong.len(), &wrong[..wrong.len().min(10)]);
+}
+
+#[test]
+fn keys_stay_where_libmemcached_put_them() {
+    check(include_str!("vectors/libmemcached.txt"), 10);
+}
+
+#[test]
+fn keys_stay_where_gomemcache_put_them() {
+    check(include_str!("vectors/gomemcache.txt"), 4);
+}
+
+#[test]
+fn keys_stay_where_pymemcache_put_them() {
+    check(include_str!("vectors/pymemcache.txt"), 4);
+}
+
+#[test]
+fn keys_stay_where_dalli_put_them() {
+    check(include_str!("vectors/dalli.txt"), 4);
+}
+
+#[test]
+fn keys_stay_where_spymemcached_put_them() {
+    check(include_str!("vectors/spymemcached.txt"), 4);
+}
+
+#[test]
+fn keys_stay_where_twemproxy_put_them() {
+    check(include_str!("vectors/twemproxy.txt"), 24);
 }

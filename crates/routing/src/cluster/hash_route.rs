@@ -6,23 +6,23 @@
 //!
 //! A multiget is split here: each child is asked once, all at the same time.
 
-use crate::{Batch, BoxFuture, Context, KeyHash, Outcomes, Route, SERVERS_MAX, split::split};
+use crate::{Batch, BoxFuture, Context, KeyHash, Outcomes, Picker, Route, split::split};
 use std::sync::Arc;
 
 /// Spreads keys over children.
 pub struct HashRoute {
     children: Vec<Arc<dyn Route>>,
-    hash: KeyHash,
+    picker: Picker,
 }
 
 impl HashRoute {
     /// Spreads keys over `children` by `hash`.
     ///
     /// # Panics
-    /// Without a child, or with more than [`SERVERS_MAX`].
+    /// If `hash` cannot spread keys over so many children ([`KeyHash::over`] says when).
     pub fn new(children: Vec<Arc<dyn Route>>, hash: KeyHash) -> Self {
-        assert!((1..=SERVERS_MAX).contains(&children.len()), "{} children to hash over", children.len());
-        HashRoute { children, hash }
+        let picker = hash.over(children.len()).expect("a hash that fits its children");
+        HashRoute { children, picker }
     }
 }
 
@@ -31,6 +31,6 @@ impl Route for HashRoute {
         if let [only] = &*self.children {
             return only.route(batch, context);
         }
-        split(&self.children, batch, context, |request| self.hash.pick_for(request, self.children.len()))
+        split(&self.children, batch, context, |request| self.picker.pick_for(request))
     }
 }

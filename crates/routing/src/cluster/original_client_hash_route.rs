@@ -10,13 +10,13 @@
 //!
 //! An IPv4 address that came over an IPv6 socket counts as the IPv4 address. The port does not count.
 
-use crate::{Batch, BoxFuture, Context, KeyHash, Outcomes, Route};
+use crate::{Batch, BoxFuture, Context, KeyHash, Outcomes, Picker, Route};
 use std::sync::Arc;
 
 /// Replicas, shared out among clients.
 pub struct OriginalClientHashRoute {
     children: Vec<Arc<dyn Route>>,
-    hash: KeyHash,
+    picker: Picker,
     offset: usize,
 }
 
@@ -26,15 +26,16 @@ impl OriginalClientHashRoute {
     /// # Panics
     /// Without a child.
     pub fn new(children: Vec<Arc<dyn Route>>, salt: &str, offset: usize) -> Self {
-        assert!(!children.is_empty(), "no child to ask");
-        OriginalClientHashRoute { children, hash: KeyHash { salt: salt.to_owned(), ..KeyHash::default() }, offset }
+        let hash = KeyHash { salt: salt.to_owned(), ..KeyHash::default() };
+        let picker = hash.over(children.len()).expect("at least one child");
+        OriginalClientHashRoute { children, picker, offset }
     }
 
     fn choose(&self, context: &Context) -> usize {
         let children = self.children.len();
         let of_client = context.client.map_or(0, |client| {
             let address = client.to_canonical().to_string();
-            self.hash.pick(address.as_bytes(), children)
+            self.picker.pick(address.as_bytes())
         });
         (of_client + self.offset % children) % children
     }

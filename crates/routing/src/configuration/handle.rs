@@ -11,7 +11,7 @@ use super::{
     Pool, copies,
     document::Node,
     error::{ConfigurationError, suggestion},
-    limits, long_form,
+    hashes, limits, long_form,
     names::Names,
     replicas, tiers,
 };
@@ -19,7 +19,7 @@ use crate::{ExptimeAction, FailoverErrors, KeyChange, KeyFraction, KeyHash, L1L2
 use std::{collections::BTreeMap, sync::Arc};
 
 /// A node of the tree, described.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)] // Each is the route of its name, and its fields are that route's arguments.
 pub enum Handle {
     Pool {
@@ -155,7 +155,7 @@ pub enum Handle {
 }
 
 /// Who gets copies, and of which requests.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Shadow {
     /// Who gets them.
     pub target: Handle,
@@ -228,7 +228,7 @@ impl Handle {
         let type_node = object.require("type", "the route's type, such as \"PoolRoute\"")?;
         match type_node.string("the route's type")? {
             "PoolRoute" => long_form::pool_route(&object, names),
-            "HashRoute" => long_form::hash_route(&object, names),
+            "HashRoute" => hashes::hash_route(&object, names),
             "FailoverRoute" => long_form::failover_route(&object, names),
             "FailoverWithExptimeRoute" => long_form::failover_with_exptime_route(&object, names),
             "AllSyncRoute" => long_form::all_sync_route(&object, names),

@@ -9,12 +9,12 @@ use super::{
     document::{Keys, Node, Object},
     error::{ConfigurationError, suggestion},
     handle::list,
+    hashes::pool_hash,
     limits::{outstanding_max, rates},
     names::Names,
 };
 use crate::{
-    ExptimeAction, FAILOVER_EXPTIME_S, FailoverError, FailoverErrorSet, FailoverErrors, HashFunction, KeyChange,
-    KeyHash, RoutingPrefix, Verb,
+    ExptimeAction, FAILOVER_EXPTIME_S, FailoverError, FailoverErrorSet, FailoverErrors, KeyChange, RoutingPrefix, Verb,
 };
 use std::collections::BTreeMap;
 
@@ -38,45 +38,13 @@ pub(super) fn pool_route<'a>(object: &Object<'a>, names: &mut Names<'a>) -> Resu
         true => names.inline_pool(&node)?,
         false => names.pool(&node, node.string("the name of a pool, or a pool")?)?,
     };
-    let hash = match object.get("hash") {
-        None => KeyHash::default(),
-        Some(hash) if hash.as_string().is_some() => KeyHash { function: function(&hash)?, salt: String::new() },
-        Some(hash) => {
-            let hash = hash.object("a hash function's name, or an object with \"hash_func\"")?;
-            hash.check(&Keys { known: &["hash_func", "salt"], ignored: &[], refused: &["weights", "tags"] })?;
-            key_hash(&hash)?
-        }
-    };
+    let hash = pool_hash(object.get("hash"), &pool, &node)?;
     let shadows = object.get("shadows").map_or(Ok(Vec::new()), |node| shadows(&node, names))?;
     let outstanding_max = object.get("max_outstanding").map(|node| outstanding_max(&node)).transpose()?;
     let pool = Handle::Pool { pool, hash, shadows, outstanding_max };
     match object.get("rates") {
         None => Ok(pool),
         Some(node) => Ok(Handle::RateLimit { target: Box::new(pool), fallback: None, rates: rates(&node)? }),
-    }
-}
-
-pub(super) fn hash_route<'a>(object: &Object<'a>, names: &mut Names<'a>) -> Result<Handle, ConfigurationError> {
-    let known = &["type", "name", "children", "hash_func", "salt"];
-    object.check(&Keys { known, ignored: &["error_on_empty"], refused: &["weights", "tags"] })?;
-    Ok(Handle::Hash { children: children(object, "children", names)?, hash: key_hash(object)? })
-}
-
-/// `hash_func` and `salt`.
-fn key_hash(object: &Object<'_>) -> Result<KeyHash, ConfigurationError> {
-    let function = object.get("hash_func").map_or(Ok(HashFunction::Ch3), |node| function(&node))?;
-    let salt = object.get("salt").map_or(Ok(""), |node| node.string("the salt, a string"))?.to_owned();
-    Ok(KeyHash { function, salt })
-}
-
-fn function(node: &Node<'_>) -> Result<HashFunction, ConfigurationError> {
-    match node.string("a hash function's name")? {
-        "Ch3" => Ok(HashFunction::Ch3),
-        "Crc32" => Ok(HashFunction::Crc32),
-        "python-memcached" => Ok(HashFunction::PythonMemcached),
-        other => Err(node.error(format!(
-            "the hash function {other:?} is not supported: expected \"Ch3\", \"Crc32\" or \"python-memcached\""
-        ))),
     }
 }
 

@@ -13,13 +13,14 @@
 //! [`Configuration::warnings`] and ignored (it would not). Nothing is passed over in silence: a key that nobody knows
 //! is an error.
 //!
-//! Absent on purpose: macros, pools that inherit, and files. Whoever calls this reads and watches them.
+//! Absent on purpose: macros, and files. Whoever calls this reads and watches them.
 
 mod build;
 mod copies;
 mod document;
 mod error;
 mod handle;
+mod hashes;
 mod label;
 mod limits;
 mod long_form;

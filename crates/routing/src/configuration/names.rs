@@ -7,6 +7,7 @@ use super::{
     Defaults, Handle, Pool,
     document::{Node, Object},
     error::{ConfigurationError, suggestion},
+    pool::PoolNodes,
 };
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -16,6 +17,7 @@ const DEPTH_MAX: usize = 100;
 pub(super) struct Names<'a> {
     defaults: Defaults,
     pools: BTreeMap<&'a str, Arc<Pool>>,
+    pool_nodes: PoolNodes<'a>,
     handles: BTreeMap<&'a str, Node<'a>>,
     /// Being read, outermost first.
     open: Vec<&'a str>,
@@ -38,12 +40,13 @@ struct Done {
 impl<'a> Names<'a> {
     /// Reads all pools, and notes the named handles.
     pub(super) fn read(top: &Object<'a>, defaults: &Defaults) -> Result<Self, ConfigurationError> {
-        let mut pools = BTreeMap::new();
-        if let Some(node) = top.get("pools") {
-            for (name, pool) in node.object("an object with a pool for each name")?.entries() {
-                pools.insert(name, Arc::new(Pool::read(name, &pool, defaults)?));
-            }
-        }
+        let pool_nodes: PoolNodes<'a> = match top.get("pools") {
+            Some(node) => node.object("an object with a pool for each name")?.entries().collect(),
+            None => PoolNodes::new(),
+        };
+        let read =
+            |(name, node): (&&'a str, &Node<'a>)| Ok((*name, Arc::new(Pool::read(name, node, &pool_nodes, defaults)?)));
+        let pools = pool_nodes.iter().map(read).collect::<Result<_, ConfigurationError>>()?;
         let handles = match top.get("named_handles") {
             Some(node) => named_handles(&node)?,
             None => BTreeMap::new(),
@@ -51,6 +54,7 @@ impl<'a> Names<'a> {
         Ok(Names {
             defaults: defaults.clone(),
             pools,
+            pool_nodes,
             handles,
             open: Vec::new(),
             done: Vec::new(),
@@ -74,7 +78,7 @@ impl<'a> Names<'a> {
             Some(name) => name.string("the pool's name")?,
             None => "",
         };
-        Pool::read(name, node, &self.defaults).map(Arc::new)
+        Pool::read(name, node, &self.pool_nodes, &self.defaults).map(Arc::new)
     }
 
     /// The handle at `node`.

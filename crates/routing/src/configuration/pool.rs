@@ -2,10 +2,11 @@
 
 use super::{
     Defaults,
-    document::{Keys, Node},
-    error::ConfigurationError,
+    document::{Keys, Node, Object},
+    error::{ConfigurationError, suggestion},
 };
-use crate::{Address, SERVERS_MAX};
+use crate::{Address, SERVERS_MAX, WEIGHT_MAX};
+use std::collections::BTreeMap;
 
 /// How to talk to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,7 +19,7 @@ pub struct DestinationSettings {
 }
 
 /// A named list of servers.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Pool {
     /// As in the configuration.
     pub name: String,
@@ -28,6 +29,12 @@ pub struct Pool {
     pub settings: DestinationSettings,
     /// Whether keys reach the servers with their routing prefix.
     pub keep_routing_prefix: bool,
+    /// For hashes that have weights: of each server; fewer than there are servers, or none, is allowed.
+    pub weights: Vec<f64>,
+    /// For hashes that go by names: of each server, or none at all, and then its address is its name.
+    pub tags: Vec<String>,
+    /// For failover that avoids what fails together: of each server, or none at all.
+    pub failure_domains: Vec<u32>,
 }
 
 const POOL: Keys = Keys {
@@ -41,6 +48,10 @@ const POOL: Keys = Keys {
         "protocol",
         "use_ssl",
         "security_mech",
+        "inherit",
+        "weights",
+        "tags",
+        "failure_domains",
     ],
     ignored: &[
         "additional_fanout",
@@ -48,16 +59,12 @@ const POOL: Keys = Keys {
         "disable_request_deadline_check",
         "enable_compression",
         "error_on_empty",
-        "failure_domains",
         "hostnames",
         "qos",
         "region",
-        "tags",
         "tko_tracker",
-        "weights",
     ],
     refused: &[
-        "inherit",
         "port_override",
         "port_override_cross_dc",
         "port_override_within_dc",
@@ -71,10 +78,59 @@ const POOL: Keys = Keys {
 /// An hour: a longer timeout is a slip of the unit.
 const TIMEOUT_MS_MAX: i64 = 3_600_000;
 
+/// The `pools` of a configuration before they are read.
+pub(super) type PoolNodes<'a> = BTreeMap<&'a str, Node<'a>>;
+
+/// A pool's object and behind it those of the pools that it inherits from: what one does not say the next one may.
+struct Lineage<'a>(Vec<Object<'a>>);
+
+impl<'a> Lineage<'a> {
+    fn read(name: &str, node: &Node<'a>, pools: &PoolNodes<'a>) -> Result<Self, ConfigurationError> {
+        let mut seen = vec![name.to_owned()];
+        let mut objects = vec![node.object("a pool: an object with \"servers\"")?];
+        while let Some(parent) = objects[objects.len() - 1].get("inherit") {
+            let text = parent.string("the name of the pool whose keys hold where this one says nothing")?;
+            if let Some(at) = seen.iter().position(|name| name == text) {
+                let circle = [&seen[at..], &[text.to_owned()]].concat().join(" -> ");
+                return Err(parent.error(format!("the pool {text:?} inherits from itself: {circle}")));
+            }
+            let known = || suggestion(text, "pools", pools.keys().copied());
+            let node = pools.get(text).ok_or_else(|| parent.error(format!("no pool is named {text:?}{}", known())))?;
+            objects.push(node.object("a pool: an object with \"servers\"")?);
+            seen.push(text.to_owned());
+        }
+        objects[0].check(&POOL)?;
+        Ok(Lineage(objects))
+    }
+
+    fn get(&self, key: &str) -> Option<Node<'a>> {
+        self.0.iter().find_map(|object| object.get(key))
+    }
+}
+
+/// What stands in a list with one entry for each server, or nothing.
+fn for_each_server<'a, T>(
+    pool: &Lineage<'a>,
+    key: &str,
+    servers: usize,
+    read: impl Fn(&Node<'a>) -> Result<T, ConfigurationError>,
+) -> Result<Vec<T>, ConfigurationError> {
+    let Some(list) = pool.get(key) else { return Ok(Vec::new()) };
+    let entries = list.array("a list with an entry for each server")?;
+    match entries.len() == servers {
+        true => entries.iter().map(read).collect(),
+        false => Err(list.error(format!("{} entries for {servers} servers: expected one for each", entries.len()))),
+    }
+}
+
 impl Pool {
-    pub(super) fn read(name: &str, node: &Node<'_>, defaults: &Defaults) -> Result<Pool, ConfigurationError> {
-        let pool = node.object("a pool: an object with \"servers\"")?;
-        pool.check(&POOL)?;
+    pub(super) fn read<'a>(
+        name: &str,
+        node: &Node<'a>,
+        pools: &PoolNodes<'a>,
+        defaults: &Defaults,
+    ) -> Result<Pool, ConfigurationError> {
+        let pool = Lineage::read(name, node, pools)?;
         let only = |key: &str, supported: &str| match pool.get(key) {
             Some(value) if value.string("a string")? != supported => {
                 Err(value.error(format!("{:?} is not supported: expected {supported:?}", value.string("a string")?)))
@@ -87,23 +143,43 @@ impl Pool {
             use_ssl.boolean()?;
             return Err(use_ssl.error("TLS towards servers is not supported: expected false"));
         }
-        let timeout = |key: &str, default: u64| match pool.get(key) {
-            Some(value) => Ok(value.integer("milliseconds", 1, TIMEOUT_MS_MAX)? as u64),
-            None => Ok(default),
+        let Some(list) = pool.get("servers") else {
+            return Err(node.error("\"servers\" is missing: expected a list of \"host:port\""));
         };
-        let server_timeout_ms = timeout("server_timeout", defaults.server_timeout_ms)?;
-        let connect_timeout_ms = timeout("connect_timeout", defaults.connect_timeout_ms.unwrap_or(server_timeout_ms))?;
-        let keep_routing_prefix = pool.get("keep_routing_prefix").map_or(Ok(false), |value| value.boolean())?;
-        let list = pool.require("servers", "a list of \"host:port\"")?;
         let servers = list.array("a list of \"host:port\"")?;
         if servers.is_empty() || servers.len() > SERVERS_MAX {
             let found = servers.len();
             return Err(list.error(format!("pool {name:?} has {found} servers: expected 1 to {SERVERS_MAX}")));
         }
-        let servers = servers.iter().map(read_server).collect::<Result<_, _>>()?;
-        let settings = DestinationSettings { server_timeout_ms, connect_timeout_ms };
-        Ok(Pool { name: name.to_owned(), servers, settings, keep_routing_prefix })
+        let servers: Vec<Address> = servers.iter().map(read_server).collect::<Result<_, _>>()?;
+        Ok(Pool {
+            name: name.to_owned(),
+            settings: settings(&pool, defaults)?,
+            keep_routing_prefix: pool.get("keep_routing_prefix").map_or(Ok(false), |value| value.boolean())?,
+            weights: pool.get("weights").map_or(Ok(Vec::new()), |value| weights(&value))?,
+            tags: for_each_server(&pool, "tags", servers.len(), |tag| Ok(tag.string("a server's tag")?.to_owned()))?,
+            failure_domains: for_each_server(&pool, "failure_domains", servers.len(), |domain| {
+                Ok(domain.integer("a failure domain's number", 0, u32::MAX.into())? as u32)
+            })?,
+            servers,
+        })
     }
+}
+
+fn settings(pool: &Lineage<'_>, defaults: &Defaults) -> Result<DestinationSettings, ConfigurationError> {
+    let timeout = |key: &str, default: u64| match pool.get(key) {
+        Some(value) => Ok(value.integer("milliseconds", 1, TIMEOUT_MS_MAX)? as u64),
+        None => Ok(default),
+    };
+    let server_timeout_ms = timeout("server_timeout", defaults.server_timeout_ms)?;
+    let connect_timeout_ms = timeout("connect_timeout", defaults.connect_timeout_ms.unwrap_or(server_timeout_ms))?;
+    Ok(DestinationSettings { server_timeout_ms, connect_timeout_ms })
+}
+
+/// Weights as they are written; which numbers make sense depends on the hash.
+pub(super) fn weights(node: &Node<'_>) -> Result<Vec<f64>, ConfigurationError> {
+    let weight = |node: &Node<'_>| node.number("a server's weight", 0.0, WEIGHT_MAX.into());
+    node.array("a list of weights, one for each server")?.iter().map(weight).collect()
 }
 
 /// `host:port` or `[v6]:port`, perhaps with `:ascii` and `:plain` behind, which is all that is spoken here.

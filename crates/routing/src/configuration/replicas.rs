@@ -4,6 +4,7 @@ use super::{
     Handle,
     document::{Keys, Object},
     error::ConfigurationError,
+    hashes,
     long_form::{children, failover_errors, keys},
     names::Names,
 };
@@ -12,7 +13,7 @@ use crate::{LATEST_FAILOVER_COUNT, SERVERS_MAX};
 type Read = Result<Handle, ConfigurationError>;
 
 fn salt(object: &Object<'_>) -> Result<String, ConfigurationError> {
-    Ok(object.get("salt").map_or(Ok(""), |node| node.string("the salt, a string"))?.to_owned())
+    object.get("salt").map_or(Ok(String::new()), |node| hashes::salt(&node))
 }
 
 pub(super) fn random_route<'a>(object: &Object<'a>, names: &mut Names<'a>) -> Read {

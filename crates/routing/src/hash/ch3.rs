@@ -1,0 +1,153 @@
+//! Ch3 ("furc"), mcrouter's consistent hash: going from n to n + 1 servers moves 1/(n + 1) of the keys, all of them to
+//! the new server. Every verb passes here.
+//!
+//! It draws bits from an endless stream, murmur64A of the key, then murmur64A of that hash, and so on:
+//!
+//! ```text
+//!   depth d = bits of n - 1           bit i of the stream belongs to level i mod 23
+//!   walk down while the bit at level d is 0; at depth 0 the answer is server 0
+//!   a 1 at level d: the next d - 1 bits of that level name a server in 2^(d-1) .. 2^d
+//!   is that server there (< n)? done; otherwise go on in the same level
+//! ```
+//!
+//! Absent on purpose: weights (`weighted_ch3.rs`).
+
+/// The most servers that the walk can tell apart.
+pub(super) const SERVERS_MAX: usize = 1 << LEVELS;
+
+/// Levels that the bit stream is dealt out to, so also the depth limit.
+const LEVELS: u32 = 23;
+
+/// Wrong servers drawn before server 0 is taken; each draw fails with less than one half.
+const DRAWS_MAX: u32 = 32;
+
+/// Words of the stream that nearly every walk stays within, so that hashing does not allocate.
+const WORDS_AT_HAND: usize = 8;
+
+/// The server for `key`, below `servers`.
+pub(super) fn ch3(key: &[u8], servers: u32) -> u32 {
+    if servers <= 1 {
+        return 0;
+    }
+    let mut bits = Bits::of(key);
+    let mut depth = u32::BITS - (servers - 1).leading_zeros();
+    let mut at = depth;
+    for _ in 0..DRAWS_MAX {
+        while !bits.is_set(at) {
+            depth -= 1;
+            if depth == 0 {
+                return 0;
+            }
+            at = depth;
+        }
+        at += LEVELS;
+        let mut server = 1;
+        for _ in 1..depth {
+            server = server << 1 | u32::from(bits.is_set(at));
+            at += LEVELS;
+        }
+        if server < servers {
+            return server;
+        }
+    }
+    0
+}
+
+/// The endless stream of bits that a key stands for, made as far as it is asked for.
+struct Bits {
+    at_hand: [u64; WORDS_AT_HAND],
+    /// What lies beyond: reached by one walk in hundreds.
+    beyond: Vec<u64>,
+    made: usize,
+    last: u64,
+}
+
+impl Bits {
+    fn of(key: &[u8]) -> Self {
+        let first = murmur64a(key);
+        let mut at_hand = [0; WORDS_AT_HAND];
+        at_hand[0] = first;
+        Bits { at_hand, beyond: Vec::new(), made: 1, last: first }
+    }
+
+    fn is_set(&mut self, at: u32) -> bool {
+        let word = at as usize / 64;
+        while self.made <= word {
+            self.last = murmur64a(&self.last.to_le_bytes());
+            match self.at_hand.get_mut(self.made) {
+                Some(slot) => *slot = self.last,
+                None => self.beyond.push(self.last),
+            }
+            self.made += 1;
+        }
+        let bits = self.at_hand.get(word).unwrap_or_else(|| &self.beyond[word - WORDS_AT_HAND]);
+        bits >> (at % 64) & 1 == 1
+    }
+}
+
+/// The seed that mcrouter hashes with.
+const MURMUR_SEED: u64 = 4_193_360_111;
+
+/// MurmurHash64A (Austin Appleby, public domain).
+pub(crate) fn murmur64a(bytes: &[u8]) -> u64 {
+    const M: u64 = 0xc6a4_a793_5bd1_e995;
+    const R: u32 = 47;
+    let mut hash = MURMUR_SEED ^ (bytes.len() as u64).wrapping_mul(M);
+    let (words, tail) = bytes.as_chunks::<8>();
+    for word in words {
+        let mut mixed = u64::from_le_bytes(*word).wrapping_mul(M);
+        mixed ^= mixed >> R;
+        hash = (hash ^ mixed.wrapping_mul(M)).wrapping_mul(M);
+    }
+    if !tail.is_empty() {
+        let mut last = [0; 8];
+        last[..tail.len()].copy_from_slice(tail);
+        hash = (hash ^ u64::from_le_bytes(last)).wrapping_mul(M);
+    }
+    hash ^= hash >> R;
+    hash = hash.wrapping_mul(M);
+    hash ^ hash >> R
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys() -> impl Iterator<Item = Vec<u8>> {
+        (0..20_000).map(|n: u32| format!("key:{n}").into_bytes())
+    }
+
+    #[test]
+    fn one_more_server_takes_its_share_and_moves_nothing_else() {
+        for servers in 1..70 {
+            let (mut moved, mut total) = (0_f64, 0_f64);
+            for key in keys().step_by(4) {
+                let (before, after) = (ch3(&key, servers), ch3(&key, servers + 1));
+                assert!(after == before || after == servers, "{before} to {after} of {servers} + 1");
+                moved += f64::from(u8::from(after != before));
+                total += 1.0;
+            }
+            let expected = 1.0 / f64::from(servers + 1);
+            assert!((moved / total - expected).abs() < 0.3 * expected + 0.002, "{moved} of {total} at {servers}");
+        }
+    }
+
+    #[test]
+    fn the_largest_pool_stays_in_range() {
+        for key in keys().take(2_000) {
+            assert!((ch3(&key, SERVERS_MAX as u32) as usize) < SERVERS_MAX);
+            assert!(ch3(&key, (SERVERS_MAX / 2 + 1) as u32) as usize <= SERVERS_MAX / 2);
+        }
+    }
+
+    /// Pins the function itself: a change here is a cold cache for whoever upgrades.
+    #[test]
+    fn keys_stay_where_they_are() {
+        let keys = ["a", "user:42", "12345678", "a-key-longer-than-8", ""];
+        let picks = |servers| keys.map(|key| ch3(key.as_bytes(), servers));
+        assert_eq!(picks(2), [1, 1, 0, 1, 1]);
+        assert_eq!(picks(10), [4, 9, 0, 1, 8]);
+        assert_eq!(picks(1_000), [900, 158, 713, 368, 72]);
+        assert_eq!(picks(1 << 23), [7695180, 2068298, 455460, 2672629, 6173600]);
+    }
+}

@@ -1,0 +1,321 @@
+//! Hashes by the names that configurations use, and what each needs besides the keys. No request passes here.
+//!
+//! | name | needs | from whom |
+//! |---|---|---|
+//! | `Ch3`, `Crc32`, `ConstShard` | | mcrouter |
+//! | `WeightedCh3` | weights from 0 to 1, 0.5 where missing | mcrouter |
+//! | `Rendezvous`, `WeightedRendezvous` | names; weights from 0 to 1, 0.5 where missing | mcrouter's idea |
+//! | `libmemcached`, `python-memcached`, `gomemcache` | | the client of that name |
+//! | `libmemcached-ketama`, `spymemcached-ketama`, `pymemcache` | names | the client of that name |
+//! | `libmemcached-ketama-weighted`, `dalli`, `twemproxy-ketama:DIGEST`, `twemproxy-modula:DIGEST` | names; whole weights from 1, 1 where missing | the client of that name |
+
+use super::{
+    Picker, SERVERS_MAX, Table,
+    digest::Digest,
+    rendezvous::{Pymemcache, Rendezvous},
+    ring::Ring,
+};
+use std::{borrow::Cow, fmt};
+
+/// How keys are spread over servers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HashFunction {
+    /// mcrouter's consistent hash; the default.
+    #[default]
+    Ch3,
+    /// mcrouter's Ch3 with a weight for each server.
+    WeightedCh3,
+    /// CRC-32 modulo the number of servers.
+    Crc32,
+    /// The key names its server.
+    ConstShard,
+    /// The highest draw wins.
+    Rendezvous,
+    /// The highest draw wins, weighted.
+    WeightedRendezvous,
+    /// libmemcached without further behaviours: one-at-a-time modulo the number of servers.
+    Libmemcached,
+    /// libmemcached with `KETAMA` alone, whose points are no MD5s.
+    LibmemcachedKetama,
+    /// libmemcached with `KETAMA_WEIGHTED` (PHP's `OPT_LIBKETAMA_COMPATIBLE`).
+    LibmemcachedKetamaWeighted,
+    /// spymemcached's `KetamaNodeLocator`.
+    SpymemcachedKetama,
+    /// twemproxy's `distribution: ketama`.
+    TwemproxyKetama(Digest),
+    /// twemproxy's `distribution: modula`.
+    TwemproxyModula(Digest),
+    /// pymemcache's `HashClient`.
+    Pymemcache,
+    /// python-memcached's: 15 bits of CRC-32, modulo the number of servers.
+    PythonMemcached,
+    /// gomemcache's: CRC-32 modulo the number of servers.
+    Gomemcache,
+    /// dalli's ring.
+    Dalli,
+}
+
+const PLAIN: [HashFunction; 14] = [
+    HashFunction::Ch3,
+    HashFunction::WeightedCh3,
+    HashFunction::Crc32,
+    HashFunction::ConstShard,
+    HashFunction::Rendezvous,
+    HashFunction::WeightedRendezvous,
+    HashFunction::Libmemcached,
+    HashFunction::LibmemcachedKetama,
+    HashFunction::LibmemcachedKetamaWeighted,
+    HashFunction::SpymemcachedKetama,
+    HashFunction::Pymemcache,
+    HashFunction::PythonMemcached,
+    HashFunction::Gomemcache,
+    HashFunction::Dalli,
+];
+
+/// What names of servers a hash reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NamesNeeded {
+    /// None.
+    No,
+    /// `host:port`.
+    HostAndPort,
+    /// `host:port`, but `host` alone for port 11211.
+    HostAndOddPort,
+    /// `address:port`: a name must have been resolved, which only its client can have done.
+    AddressAndPort,
+}
+
+/// What weights a hash reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WeightsNeeded {
+    /// None.
+    No,
+    /// From 0 to 1.
+    Parts,
+    /// Whole numbers from 1 to [`WEIGHT_MAX`].
+    Whole,
+}
+
+impl HashFunction {
+    /// Every one, twemproxy's with each digest.
+    pub fn all() -> impl Iterator<Item = HashFunction> {
+        let twemproxy = Digest::OF_TWEMPROXY
+            .into_iter()
+            .flat_map(|digest| [HashFunction::TwemproxyKetama(digest), HashFunction::TwemproxyModula(digest)]);
+        PLAIN.into_iter().chain(twemproxy)
+    }
+
+    /// The function of that name.
+    pub fn named(name: &str) -> Option<HashFunction> {
+        HashFunction::all().find(|function| function.name() == name)
+    }
+
+    /// The name in a configuration.
+    pub fn name(self) -> Cow<'static, str> {
+        Cow::Borrowed(match self {
+            HashFunction::Ch3 => "Ch3",
+            HashFunction::WeightedCh3 => "WeightedCh3",
+            HashFunction::Crc32 => "Crc32",
+            HashFunction::ConstShard => "ConstShard",
+            HashFunction::Rendezvous => "Rendezvous",
+            HashFunction::WeightedRendezvous => "WeightedRendezvous",
+            HashFunction::Libmemcached => "libmemcached",
+            HashFunction::LibmemcachedKetama => "libmemcached-ketama",
+            HashFunction::LibmemcachedKetamaWeighted => "libmemcached-ketama-weighted",
+            HashFunction::SpymemcachedKetama => "spymemcached-ketama",
+            HashFunction::Pymemcache => "pymemcache",
+            HashFunction::PythonMemcached => "python-memcached",
+            HashFunction::Gomemcache => "gomemcache",
+            HashFunction::Dalli => "dalli",
+            HashFunction::TwemproxyKetama(digest) => return Cow::Owned(format!("twemproxy-ketama:{}", digest.name())),
+            HashFunction::TwemproxyModula(digest) => return Cow::Owned(format!("twemproxy-modula:{}", digest.name())),
+        })
+    }
+
+    pub(crate) fn names_needed(self) -> NamesNeeded {
+        match self {
+            HashFunction::Rendezvous
+            | HashFunction::WeightedRendezvous
+            | HashFunction::Pymemcache
+            | HashFunction::Dalli => NamesNeeded::HostAndPort,
+            HashFunction::LibmemcachedKetama
+            | HashFunction::LibmemcachedKetamaWeighted
+            | HashFunction::TwemproxyKetama(_)
+            | HashFunction::TwemproxyModula(_) => NamesNeeded::HostAndOddPort,
+            HashFunction::SpymemcachedKetama => NamesNeeded::AddressAndPort,
+            _ => NamesNeeded::No,
+        }
+    }
+
+    pub(crate) fn weights_needed(self) -> WeightsNeeded {
+        match self {
+            HashFunction::WeightedCh3 | HashFunction::WeightedRendezvous => WeightsNeeded::Parts,
+            HashFunction::LibmemcachedKetamaWeighted
+            | HashFunction::Dalli
+            | HashFunction::TwemproxyKetama(_)
+            | HashFunction::TwemproxyModula(_) => WeightsNeeded::Whole,
+            _ => WeightsNeeded::No,
+        }
+    }
+
+    /// Whether all of the key counts, as other clients have it, or only what stands before `|#|`.
+    fn reads_whole_key(self) -> bool {
+        !matches!(
+            self,
+            HashFunction::Ch3
+                | HashFunction::WeightedCh3
+                | HashFunction::Crc32
+                | HashFunction::ConstShard
+                | HashFunction::Rendezvous
+                | HashFunction::WeightedRendezvous
+        )
+    }
+}
+
+/// A hash function with all that it needs besides the key.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct KeyHash {
+    /// Which function.
+    pub function: HashFunction,
+    /// Appended to what is read of the key; empty by default. To change it is to move every key.
+    pub salt: String,
+    /// Of each server, where the function has weights; missing ones count as said at the function.
+    pub weights: Vec<f64>,
+    /// Of each server, where the function goes by names.
+    pub names: Vec<String>,
+}
+
+/// The most servers that a ring, or a hash that asks each, is made for.
+pub const RING_SERVERS_MAX: usize = 10_000;
+
+/// The largest whole weight.
+pub const WEIGHT_MAX: u32 = 1_000;
+
+/// Why a hash cannot spread keys over so many servers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyHashError {
+    /// There is none, or there are too many.
+    Servers {
+        /// So many there are.
+        servers: usize,
+        /// The most that this function takes.
+        servers_max: usize,
+    },
+    /// There are not as many names as servers.
+    Names {
+        /// The function.
+        function: HashFunction,
+        /// So many names there are.
+        names: usize,
+        /// So many servers there are.
+        servers: usize,
+    },
+    /// A weight is not what the function can take.
+    Weight {
+        /// The function.
+        function: HashFunction,
+        /// The server's index.
+        server: usize,
+    },
+    /// No server has any weight.
+    NoWeight,
+}
+
+impl std::error::Error for KeyHashError {}
+
+impl fmt::Display for KeyHashError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            KeyHashError::Servers { servers, servers_max } => {
+                write!(f, "{servers} servers are too many for this hash: expected 1 to {servers_max}")
+            }
+            KeyHashError::Names { function, names, servers } => write!(
+                f,
+                "the hash {} goes by names, and there are {names} for {servers} servers: expected one tag a server",
+                function.name()
+            ),
+            KeyHashError::Weight { function, server } => write!(
+                f,
+                "the weight of server {server} is none for the hash {}: expected {}",
+                function.name(),
+                match function.weights_needed() {
+                    WeightsNeeded::Parts => "a number from 0 to 1".to_owned(),
+                    _ => format!("a whole number from 1 to {WEIGHT_MAX}"),
+                }
+            ),
+            KeyHashError::NoWeight => write!(f, "no server has any weight: expected at least one above 0"),
+        }
+    }
+}
+
+/// A weight of 1 in WeightedCh3.
+const WHOLE: f64 = 4_294_967_296.0;
+
+impl KeyHash {
+    /// Makes the tables for so many servers. Costs up to 160 MD5s or SHA-1s a server, once.
+    pub fn over(&self, servers: usize) -> Result<Picker, KeyHashError> {
+        self.check(servers)?;
+        let (weights, names, count) = (self.all_weights(servers), &self.names, servers as u32);
+        let table = match self.function {
+            HashFunction::Ch3 => Table::Ch3(count),
+            HashFunction::WeightedCh3 => {
+                Table::WeightedCh3(weights.iter().map(|weight| (weight * WHOLE) as u64).collect())
+            }
+            HashFunction::Crc32 => Table::Remainder(Digest::Crc32Positive, count),
+            HashFunction::ConstShard => Table::ConstShard(count),
+            HashFunction::Rendezvous => Table::Rendezvous(Rendezvous::new(names, &[])),
+            HashFunction::WeightedRendezvous => Table::Rendezvous(Rendezvous::new(names, &weights)),
+            HashFunction::Libmemcached => Table::Remainder(Digest::OneAtATime, count),
+            HashFunction::LibmemcachedKetama => Table::Ring(Digest::OneAtATime, Ring::libmemcached(names)),
+            HashFunction::LibmemcachedKetamaWeighted => Table::Ring(Digest::Md5, Ring::ketama(names, &weights)),
+            HashFunction::SpymemcachedKetama => Table::Ring(Digest::Md5, Ring::spymemcached(names)),
+            HashFunction::TwemproxyKetama(digest) => Table::Ring(digest, Ring::ketama(names, &weights)),
+            HashFunction::TwemproxyModula(digest) => {
+                // twemproxy counts servers in the order of their names, shorter ones first.
+                let mut order: Vec<u32> = (0..count).collect();
+                order.sort_by_key(|&at| (names[at as usize].len(), &names[at as usize]));
+                let slots = order.into_iter().flat_map(|at| std::iter::repeat_n(at, weights[at as usize] as usize));
+                Table::Slots(digest, slots.collect())
+            }
+            HashFunction::Pymemcache => Table::Pymemcache(Pymemcache::new(names)),
+            HashFunction::PythonMemcached => Table::Remainder(Digest::PythonMemcached, count),
+            HashFunction::Gomemcache => Table::Remainder(Digest::Crc32, count),
+            HashFunction::Dalli => Table::Ring(Digest::Crc32, Ring::dalli(names, &weights)),
+        };
+        Ok(Picker { salt: self.salt.as_bytes().into(), whole_key: self.function.reads_whole_key(), table })
+    }
+
+    /// Whether [`KeyHash::over`] can make tables for so many servers.
+    pub(crate) fn check(&self, servers: usize) -> Result<(), KeyHashError> {
+        let function = self.function;
+        let (names_needed, weights_needed) = (function.names_needed(), function.weights_needed());
+        let servers_max = match (names_needed, weights_needed) {
+            (NamesNeeded::No, WeightsNeeded::No | WeightsNeeded::Parts) => SERVERS_MAX,
+            _ => RING_SERVERS_MAX,
+        };
+        if !(1..=servers_max).contains(&servers) {
+            return Err(KeyHashError::Servers { servers, servers_max });
+        }
+        if names_needed != NamesNeeded::No && self.names.len() != servers {
+            return Err(KeyHashError::Names { function, names: self.names.len(), servers });
+        }
+        let fits = |weight: f64| match weights_needed {
+            WeightsNeeded::No => true,
+            WeightsNeeded::Parts => (0.0..=1.0).contains(&weight),
+            WeightsNeeded::Whole => (1.0..=f64::from(WEIGHT_MAX)).contains(&weight) && weight.fract() == 0.0,
+        };
+        if let Some(server) = self.weights.iter().take(servers).position(|&weight| !fits(weight)) {
+            return Err(KeyHashError::Weight { function, server });
+        }
+        match weights_needed == WeightsNeeded::Parts && self.all_weights(servers).iter().all(|&weight| weight == 0.0) {
+            true => Err(KeyHashError::NoWeight),
+            false => Ok(()),
+        }
+    }
+
+    /// One weight for each server.
+    fn all_weights(&self, servers: usize) -> Vec<f64> {
+        let missing = if self.function.weights_needed() == WeightsNeeded::Parts { 0.5 } else { 1.0 };
+        self.weights.iter().copied().chain(std::iter::repeat(missing)).take(servers).collect()
+    }
+}
