@@ -55,6 +55,28 @@ def test_every_key_is_listed(server):
     )
 
 
+def test_sizes_are_counted_where_that_was_asked_for(server, tmp_path):
+    assert ask(server.port, b"stats sizes\r\n", b"END\r\n") == b"STAT sizes_status disabled\r\nEND\r\n"
+    tracking = Server("tracking", tmp_path, "-o", "track_sizes")
+    try:
+        port = tracking.port
+        assert ask(port, b"stats sizes\r\n", b"END\r\n") == b"END\r\n"
+        fill(port, ITEMS)
+        client = connect(port)
+        client.set("large", b"x" * 600_000)
+        told = ask(port, b"stats sizes\r\nversion\r\n", b"lookaside-0.1.0\r\n").split(b"END\r\n")[0]
+        sizes = {int(size): int(count) for size, count in re.findall(rb"STAT (\d+) (\d+)\r\n", told)}
+        assert sum(sizes.values()) == ITEMS + 1 and all(size % 32 == 0 for size in sizes)
+        assert list(sizes) == sorted(sizes) and 600_000 < max(sizes) < 601_000 and min(sizes) <= 64
+        client.delete("large")
+        assert max(map(int, re.findall(rb"STAT (\d+)", ask(port, b"stats sizes x\r\n", b"END\r\n")))) < 600_000
+        for word in (b"sizes_enable", b"sizes_disable"):
+            assert ask(port, b"stats %s\r\n" % word, b"\r\n") == b"ERROR\r\n"
+        assert client.stats("settings")[b"track_sizes"] in (True, b"yes")
+    finally:
+        tracking.stop()
+
+
 def test_facts_of_an_item_and_what_follows_the_walk(server):
     now = int(statistics(server.port)["time"])
     ask(server.port, b"ms AGI= 3 b T100 E7 F1\r\nabc\r\nmg AGI= b\r\nmn\r\n", b"MN\r\n")

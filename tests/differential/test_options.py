@@ -156,3 +156,23 @@ def watched(port: int, kinds: str, commands: bytes, kept: bytes) -> list[bytes]:
     return [
         re.sub(rb"^ts=\d+\.\d+ gid=\d+|clsid=\d+|cfd=\d+|(?<=md=delete clsid=1 )size=\d+", b"", line) for line in lines
     ]
+
+
+def test_sizes_have_memcacheds_shape(started):
+    ports = started("-o", "track_sizes")
+    lengths = [10, 10, 200, 5_000, 500_000]
+    requests = [b"set k%d 0 0 %d\r\n%s\r\n" % (number, bytes_, b"x" * bytes_) for number, bytes_ in enumerate(lengths)]
+    told = []
+    for port in ports:
+        empty, *stored, sizes, unknown = in_lock_step(
+            port, [b"stats sizes\r\n", *requests, b"stats sizes\r\n", b"stats sizes_enable\r\n"]
+        )
+        assert (empty, set(stored), unknown) == (b"END\r\n", {b"STORED\r\n"}, b"ERROR\r\n")
+        told.append([(int(size), int(count)) for size, count in re.findall(rb"STAT (\d+) (\d+)\r\n", sizes)])
+    theirs, ours = told
+    assert [count for _, count in ours] == [count for _, count in theirs] == [2, 1, 1, 1]
+    # Our header is smaller by 40 bytes, so a size is the same step or one or two below.
+    assert all(
+        0 <= their_size - our_size <= 64 and our_size % 32 == 0
+        for (their_size, _), (our_size, _) in zip(theirs, ours, strict=True)
+    )

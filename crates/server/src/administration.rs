@@ -81,15 +81,15 @@ impl<'a> Order<'a> {
     pub(crate) fn read_listing(line: &'a [u8]) -> Option<Order<'a>> {
         let line = std::str::from_utf8(line).ok()?;
         let mut words = line.split_whitespace();
-        (words.next() == Some("stats") && matches!(words.next(), Some("cachedump" | "workingset")))
+        (words.next() == Some("stats") && matches!(words.next(), Some("cachedump" | "sizes" | "workingset")))
             .then_some(Order { line })
     }
 
     /// Whether its sender wants no answer.
     pub(crate) fn is_quiet(&self) -> bool {
-        // memcached answers a `watch` always: to it this is a kind of events that it does not know.
-        let is_watch = self.line.starts_with("watch");
-        self.line.split_whitespace().next_back() == Some("noreply") && !is_watch
+        // memcached answers a `watch` always: to it this is a kind of events that it does not know. It answers `stats`, too.
+        let is_answered = self.line.starts_with("watch") || self.line.starts_with("stats");
+        self.line.split_whitespace().next_back() == Some("noreply") && !is_answered
     }
 
     /// What memcached would say, or what is to be done. `crawls` is whether the crawler is on.
@@ -98,6 +98,7 @@ impl<'a> Order<'a> {
         match words[..] {
             ["slabs", ref arguments @ ..] => slabs(arguments),
             ["stats", "cachedump", ref arguments @ ..] => cachedump(arguments),
+            ["stats", "sizes", ..] => Answer::Walk(Listing::Sizes),
             ["stats", "workingset", ref arguments @ ..] => working_set(arguments),
             ["lru", ref arguments @ ..] => Answer::Line(lru(arguments)),
             ["lru_crawler", "enable"] if crawls => Answer::Line("ERROR failed to start lru crawler thread"),

@@ -23,6 +23,10 @@ pub(crate) const OUT_OF_MEMORY: &str = "SERVER_ERROR out of memory storing objec
 pub(crate) const OUT_OF_MEMORY_ARITHMETIC: &str = "SERVER_ERROR out of memory in incr";
 pub(crate) const NOT_A_NUMBER: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
 
+/// As memcached says that it cannot tell sizes.
+const TOO_MANY_WALKS_FOR_SIZES: &str =
+    "STAT sizes_status error\r\nSTAT sizes_error too many walks are under way\r\nEND";
+
 /// What `version` says. Clients parse it as three numbers and pass over the rest: the release of memcached that this server
 /// behaves like, then its own. libmemcached takes a first number of 0 for a broken reply.
 pub const VERSION: &str = concat!("1.6.45-lookaside-", env!("CARGO_PKG_VERSION"));
@@ -157,6 +161,7 @@ pub(crate) fn order(
     let line = match order.answer(process.crawls()) {
         Answer::Walk(Listing::Metadump(_) | Listing::Mgdump(_)) if !process.dumps() => "ERROR metadump not allowed",
         Answer::Walk(Listing::Cachedump { .. }) if !process.dumps() => "CLIENT_ERROR stats cachedump not allowed",
+        Answer::Walk(Listing::Sizes) if !process.tracks_sizes() => "STAT sizes_status disabled\r\nEND",
         Answer::Walk(listing) => {
             if walk.is_none() {
                 *walk = Walk::begin(service.store, listing, now, out).map(Box::new);
@@ -166,6 +171,7 @@ pub(crate) fn order(
                     true => return Ordered::Done,
                     false => return Ordered::Walking,
                 },
+                None if listing == Listing::Sizes => TOO_MANY_WALKS_FOR_SIZES,
                 None => "BUSY currently processing crawler request",
             }
         }

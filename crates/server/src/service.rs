@@ -57,6 +57,11 @@ pub trait Process {
         true
     }
 
+    /// Whether sizes of items are told.
+    fn tracks_sizes(&self) -> bool {
+        false
+    }
+
     /// Whether memcached's crawler would be on.
     fn crawls(&self) -> bool {
         true

@@ -47,7 +47,12 @@ impl Process for Daemon {
             }
             b"items" => self.items(now, out),
             b"slabs" => self.slabs(now, out),
-            b"sizes" => stat("sizes_status", "disabled", out),
+            b"sizes" if !self.tracks_sizes() => stat("sizes_status", "disabled", out),
+            // A client of the text dialect does not come here: sizes are told by a walk, which this dialect has not.
+            b"sizes" => {
+                stat("sizes_status", "error", out);
+                stat("sizes_error", "told in the text protocol alone", out);
+            }
             b"conns" => self.connections(now, out),
             b"detail" => match words.next() {
                 Some(switch @ (b"on" | b"off")) => {
@@ -109,6 +114,10 @@ impl Process for Daemon {
 
     fn dumps(&self) -> bool {
         !self.arguments.compatible.disable_dumping
+    }
+
+    fn tracks_sizes(&self) -> bool {
+        self.arguments.compatible.tracks_sizes()
     }
 
     fn crawls(&self) -> bool {
@@ -223,6 +232,7 @@ impl Daemon {
         told.add("growth_factor", format_args!("{:.2}", self.options.growth_factor));
         told.add("chunk_size", self.arguments.slab_bytes_min);
         told.add("slab_automove", u8::from(self.store.is_rebalanced()));
+        told.add("track_sizes", if self.tracks_sizes() { "yes" } else { "no" });
         told.add("dump_enabled", if self.dumps() { "yes" } else { "no" });
         if let Some(numbers) = arguments.udp_worker_ports() {
             told.add("udp_worker_ports", format_args!("{}-{}", numbers.start(), numbers.end()));

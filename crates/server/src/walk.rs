@@ -1,5 +1,5 @@
-//! Commands that are answered by a walk over all keys: `lru_crawler metadump` and `mgdump`, `stats cachedump`, and
-//! `stats workingset`, which counts what was in use lately (§3.2.2 of the paper). Serves operators, and no request.
+//! Commands that are answered by a walk over all keys: `lru_crawler metadump` and `mgdump`, `stats cachedump`, `stats
+//! sizes`, and `stats workingset`, which counts what was in use lately (§3.2.2 of the paper). Serves operators, and no request.
 //!
 //! A walk goes in steps of [`BUCKETS_PER_STEP`] buckets of the store's index. Between two steps the other connections of
 //! the worker have their turn, and the connection waits until its socket has taken what was said; so a walk makes
@@ -9,10 +9,12 @@
 //! memcached walks class by class for `all` and for lists of classes; here every walk goes along the index, and classes
 //! only choose.
 
+mod sizes;
 mod survey;
 
 use crate::{Service, render};
 use lookaside_store::{Crawl, Crawled, Now, Store};
+use sizes::Sizes;
 use std::io::Write;
 use survey::Survey;
 
@@ -38,6 +40,8 @@ pub(crate) enum Listing {
     Mgdump(ClassSet),
     /// Some items of one class.
     Cachedump { class: usize, items_max: u64 },
+    /// How many items there are of which size.
+    Sizes,
     /// What was asked for in the last so many seconds, from a sample of one in so many.
     WorkingSet { within_s: u32, one_in: u32 },
 }
@@ -48,6 +52,7 @@ pub(crate) struct Walk {
     crawl: Crawl,
     listing: Listing,
     survey: Survey,
+    sizes: Sizes,
     items_told: u64,
     bytes_told: usize,
 }
@@ -80,12 +85,13 @@ impl Walk {
         if matches!(listing, Listing::Metadump(_) | Listing::Mgdump(_)) {
             render::line(b"OK", out);
         }
-        Some(Walk { crawl, listing, survey: Survey::default(), items_told: 0, bytes_told: 0 })
+        let (survey, sizes) = (Survey::default(), Sizes::default());
+        Some(Walk { crawl, listing, survey, sizes, items_told: 0, bytes_told: 0 })
     }
 
     /// Goes on for a step, or until `out` holds `reply_bytes_max` bytes; says whether the walk is over.
     pub(crate) fn step(&mut self, service: &Service<'_>, now: Now, reply_bytes_max: usize, out: &mut Vec<u8>) -> bool {
-        let Walk { crawl, listing, survey, items_told, bytes_told } = self;
+        let Walk { crawl, listing, survey, sizes, items_told, bytes_told } = self;
         let mut is_enough = false;
         for _ in 0..BUCKETS_PER_STEP {
             let before = out.len();
@@ -99,6 +105,7 @@ impl Walk {
                         *items_told += u64::from(cachedump_line(&crawled, out));
                     }
                 }
+                Listing::Sizes => sizes.note(crawled.item_bytes),
                 Listing::WorkingSet { within_s, .. } => survey.note(&crawled, within_s),
                 _ => {}
             });
@@ -118,6 +125,7 @@ impl Walk {
         match self.listing {
             _ if self.crawl.is_given_up() => return render::line(GIVEN_UP.as_bytes(), out),
             Listing::Mgdump(_) => return render::line(b"EN", out),
+            Listing::Sizes => self.sizes.render(out),
             Listing::WorkingSet { within_s, one_in } => self.survey.render(within_s, one_in, out),
             Listing::Metadump(_) | Listing::Cachedump { .. } => {}
         }

@@ -38,7 +38,8 @@ pub struct Compatible {
     /// NAPI ids
     #[arg(short = 'N', long, value_name = "COUNT", help_heading = IDLE_HEADING)]
     napi_ids: Option<u32>,
-    /// Options separated by commas: idle_timeout=SECONDS, slab_automove=0..2 and, with -Z, ssl_...; memcached's others are
+    /// Options separated by commas: idle_timeout=SECONDS, slab_automove=0..2, track_sizes (for `stats
+    /// sizes`) and, with -Z, ssl_...; memcached's others are
     /// taken and change nothing, which the log says
     #[arg(short = 'o', long, value_name = "OPTIONS", action = ArgAction::Append, value_delimiter = ',')]
     extended: Vec<String>,
@@ -57,6 +58,11 @@ impl Compatible {
     /// `-o slab_automove=N`: whether pages move between slab classes by themselves; the last one counts.
     pub(crate) fn slab_automove(&self) -> bool {
         self.extended.iter().rev().find_map(|option| automove(option)).is_none_or(|level| level != Some(0))
+    }
+
+    /// `-o track_sizes`: whether `stats sizes` tells them.
+    pub(crate) fn tracks_sizes(&self) -> bool {
+        self.extended.iter().any(|option| extended::name_of(option) == "track_sizes")
     }
 
     /// Why the server must not start, if an option promises what it does not keep.

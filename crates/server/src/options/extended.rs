@@ -4,7 +4,7 @@
 use crate::tls::options::TlsOptions;
 
 /// What do something here, beside those that begin with `ssl_`.
-const SERVED: &[&str] = &["idle_timeout", "slab_automove", "no_slab_automove"];
+const SERVED: &[&str] = &["idle_timeout", "slab_automove", "no_slab_automove", "track_sizes"];
 
 /// What is done otherwise here, or not needed.
 const IDLE: &[&str] = &[
@@ -51,7 +51,6 @@ const LOST: &[(&str, &str)] = &[
     ("proxy_", "this server is no proxy; lookaside-router is"),
     ("no_maxconns_fast", "connections over -c are told so and closed"),
     ("sock_cookie_id", "sockets get no id"),
-    ("track_sizes", "stats sizes is not served"),
 ];
 
 /// The names behind `ext_` and `proxy_`.
@@ -75,7 +74,6 @@ const LOST_NAMES: &[&str] = &[
     "proxy_config",
     "proxy_uring",
     "sock_cookie_id",
-    "track_sizes",
 ];
 
 /// How far a name may be from the one that was meant.
@@ -116,12 +114,12 @@ pub(super) fn refusal(option: &str) -> String {
     let nearest = known.map(|known| (distance(name, known), *known)).min();
     let advice = match nearest {
         Some((misspelt, meant)) if misspelt <= MISSPELT_MAX.min(name.len() / 2) => format!("is {meant} meant?"),
-        _ => "those that do something are idle_timeout, slab_automove and, with -Z, ssl_...".to_string(),
+        _ => "those that do something are idle_timeout, slab_automove, track_sizes and, with -Z, ssl_...".to_string(),
     };
     format!("-o {option}: memcached has no such option; {advice}")
 }
 
-fn name_of(option: &str) -> &str {
+pub(super) fn name_of(option: &str) -> &str {
     option.split_once('=').map_or(option, |(name, _)| name)
 }
 
