@@ -138,6 +138,8 @@ fn bind(address: SocketAddr, kind: Type, is_shared: bool) -> std::io::Result<Soc
     }
     if kind == Type::STREAM {
         socket.set_reuse_address(true)?;
+        // Connections inherit it: a client whose machine is gone does not hold a place for ever.
+        socket.set_keepalive(true)?;
     }
     socket.set_reuse_port(is_shared)?;
     socket.set_nonblocking(true)?;
