@@ -12,8 +12,10 @@
 //! With TLS there is a [`TlsStream`] between the socket and these bytes; a plain connection has a null pointer there.
 //!
 //! A paused connection is not read from, so what it can make the server keep is bounded by
-//! [`crate::REPLY_BYTES_MAX`] and one item for its reply, and one read for its commands.
+//! [`crate::REPLY_BYTES_MAX`] and one item for its reply, and one read for its commands. A partial command is kept in no
+//! more than twice the memory of what has come of it: announcing a large value takes none. [`crate::holdings`] sums it up.
 
+use crate::holdings::Holding;
 use crate::roster::State;
 use crate::tls::stream::{Happened, TlsStream};
 use crate::{READ_BYTES_MAX, Session};
@@ -29,6 +31,8 @@ pub(crate) struct Connection {
     registered: EventFlags,
     kept: Option<Box<Kept>>,
     tls: Option<Box<TlsStream>>,
+    /// What [`crate::holdings`] knows of.
+    told: Holding,
 }
 
 /// What only busy or slow connections own.
@@ -70,7 +74,20 @@ impl Connection {
     /// A connection whose worker is woken when bytes arrive.
     pub(crate) fn new(socket: OwnedFd, tls: Option<TlsStream>) -> Self {
         let tls = tls.map(Box::new);
-        Connection { socket, session: Session::new(), registered: EventFlags::IN, kept: None, tls }
+        Connection {
+            socket,
+            session: Session::new(),
+            registered: EventFlags::IN,
+            kept: None,
+            tls,
+            told: Holding::default(),
+        }
+    }
+
+    /// What it keeps now, and what it kept when this was last asked.
+    pub(crate) fn take_holding(&mut self) -> (Holding, Holding) {
+        let now = self.kept.as_ref().map_or_else(Holding::default, |kept| kept.holding());
+        (std::mem::replace(&mut self.told, now), now)
     }
 
     /// What the worker's epoll should wake it for from now on, if that has changed since it was last asked.
@@ -123,11 +140,19 @@ impl Connection {
         kept.is_closing = is_closing;
     }
 
-    /// Reads behind the partial command, up to `bytes_max` bytes.
-    pub(crate) fn receive_more(&mut self, bytes_max: usize) -> Received {
+    /// Reads behind the partial command: what may be small into the space `lent` and from there, what is large at its
+    /// place, as many bytes as there are already and at most `bytes_max`.
+    pub(crate) fn receive_more(&mut self, lent: &mut [u8], bytes_max: usize) -> Received {
         let kept = self.kept.get_or_insert_default();
         let missing = kept.input_needed_bytes.saturating_sub(kept.input.len());
-        kept.input.reserve(missing.clamp(1024, bytes_max));
+        if missing.min(kept.input.len()) <= lent.len() {
+            let received = receive(&self.socket, &mut *lent);
+            if let Received::Bytes(count) = received {
+                kept.input.extend_from_slice(&lent[..count]);
+            }
+            return received;
+        }
+        kept.input.reserve_exact(missing.min(kept.input.len()).min(bytes_max));
         receive(&self.socket, rustix::buffer::spare_capacity(&mut kept.input))
     }
 
@@ -222,6 +247,13 @@ impl Connection {
     }
 }
 
+impl Kept {
+    fn holding(&self) -> Holding {
+        let bytes = |buffer: &Vec<u8>| u32::try_from(buffer.capacity()).unwrap_or(u32::MAX);
+        Holding { input_bytes: bytes(&self.input), output_bytes: bytes(&self.output) }
+    }
+}
+
 /// Sends as much of `bytes` as the socket takes at once.
 pub(crate) fn send(socket: &OwnedFd, bytes: &[u8]) -> Sent {
     if bytes.is_empty() {
@@ -241,5 +273,37 @@ pub(crate) fn receive<B: rustix::buffer::Buffer<u8>>(socket: impl AsFd, buffer: 
         Ok((_, count)) => Received::Bytes(count),
         Err(Errno::AGAIN | Errno::INTR) => Received::Nothing,
         Err(_) => Received::Gone,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    /// A set of a large value was announced, and a part of it has come: that took 256 KiB at once for each such client.
+    #[test]
+    fn a_partial_command_takes_no_more_than_twice_what_has_come() {
+        let (mut client, server) = UnixStream::pair().expect("a pair of sockets");
+        let mut connection = Connection::new(server.into(), None);
+        let (needed_bytes, mut lent, mut sent_bytes) = (1_000_000, vec![0; READ_BYTES_MAX], 30);
+        connection.keep_input(vec![b'x'; sent_bytes], needed_bytes);
+        while sent_bytes < needed_bytes {
+            let piece = vec![b'x'; (sent_bytes / 3).clamp(1, 100_000)];
+            client.write_all(&piece).expect("the pair's buffer has room for it");
+            let mut received_bytes = 0;
+            while received_bytes < piece.len() {
+                let Received::Bytes(count) = connection.receive_more(&mut lent, 256 << 10) else {
+                    panic!("it has been sent")
+                };
+                received_bytes += count;
+            }
+            sent_bytes += piece.len();
+            let (_, now) = connection.take_holding();
+            assert!(now.input_bytes as usize <= 2 * sent_bytes, "{now:?} for {sent_bytes} bytes");
+        }
+        assert_eq!(connection.take_input().map(|input| input.len()), Some(sent_bytes));
+        assert_eq!(connection.take_holding().1, Holding::default());
     }
 }

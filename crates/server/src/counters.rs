@@ -99,6 +99,10 @@ counters! {
     touch_misses,
     /// Connections closed because they were idle for too long.
     idle_kicks,
+    /// Connections closed because of what partial commands take in all.
+    read_buf_oom,
+    /// Connections closed because of what unread replies take in all.
+    response_obj_oom,
     /// Handshakes of TLS that succeeded.
     ssl_new_sessions,
     /// Handshakes of TLS that did not.

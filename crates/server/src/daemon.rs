@@ -4,6 +4,7 @@ use crate::attention::{Escaped, kind};
 use crate::background::{self, PidFile};
 use crate::doors::Doors;
 use crate::guard::Guard;
+use crate::holdings::Holdings;
 use crate::identity::{self, Identity};
 use crate::listener::{Listener, Signals, accept_until_signal, local_address};
 use crate::log::Log;
@@ -199,7 +200,10 @@ fn build(
 ) -> anyhow::Result<Daemon> {
     let options = arguments.store_options(random_seed()?);
     let measure = || arguments.metrics_address.as_ref().map(|_| Measure::new(clock));
-    let desks = (0..arguments.threads_count()).map(|_| Desk::new(measure())).collect::<Result<Vec<_>, _>>();
+    let limits = &arguments.compatible;
+    let of_each = |limit_bytes: u64| (limit_bytes > 0).then(|| limit_bytes / arguments.threads_count() as u64);
+    let holdings = || Holdings::new(of_each(limits.read_limit_bytes()), of_each(limits.reply_limit_bytes()));
+    let desks = (0..arguments.threads_count()).map(|_| Desk::new(measure(), holdings())).collect::<Result<Vec<_>, _>>();
     let desks = desks.context("cannot make the workers' eventfds")?;
     for desk in &desks {
         let Some(delimiter) = arguments.prefix_delimiter else { continue };

@@ -13,6 +13,7 @@
 //! * `administration`, `walk`: what an operator orders; listings of keys and the working set, a step at a time.
 //! * `metrics`: what Prometheus reads.
 //! * `roster`, `addresses`: who is connected, and since when idle.
+//! * `holdings`, `give_back`: what slow clients make a worker keep, its limits, and how it goes back.
 //! * `guard`, `doors`, `identity`: what is read and opened before the process serves, and as whom it does.
 //! * `listener`, `reply_limit`, `daemon`, `options`, `statistics`, `log`, `clock`: the process.
 //!
@@ -36,7 +37,9 @@ pub mod credentials;
 mod daemon;
 mod doors;
 mod execute;
+mod give_back;
 mod guard;
+mod holdings;
 mod identity;
 mod listener;
 mod log;

@@ -6,6 +6,7 @@
 //! shown that the port was free; with `--udp-worker-ports` each has one at a port of its own besides.
 
 use crate::daemon::Daemon;
+use crate::give_back::GiveBack;
 use crate::options::{Listen, Security};
 use crate::reply_limit::ReplyLimit;
 use crate::udp::UdpPort;
@@ -165,6 +166,7 @@ fn drain(mut pipe: &UnixStream) {
 pub(crate) fn accept_until_signal(daemon: &Daemon, listeners: &[Listener], signals: &Signals) -> std::io::Result<()> {
     let mut is_exhausted = false;
     let mut ticked = daemon.clock.now();
+    let mut give_back = GiveBack::default();
     loop {
         let mut watched = vec![PollFd::new(&signals.stop, PollFlags::IN), PollFd::new(&signals.reload, PollFlags::IN)];
         if !is_exhausted {
@@ -185,6 +187,9 @@ pub(crate) fn accept_until_signal(daemon: &Daemon, listeners: &[Listener], signa
         let now = daemon.clock.now();
         if now.unix_ms - ticked.unix_ms >= TICK_MS {
             daemon.store.tick(now);
+            let kept = daemon.desks.iter().map(|desk| desk.holdings.take_peak_bytes());
+            let (peak_bytes, kept_bytes) = kept.fold((0, 0), |sum, kept| (sum.0 + kept.0, sum.1 + kept.1));
+            give_back.tick(peak_bytes, kept_bytes);
             ticked = now;
         }
         is_exhausted = false;

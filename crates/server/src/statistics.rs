@@ -12,6 +12,7 @@ mod names;
 
 use crate::attention::{Uses, kind};
 use crate::daemon::Daemon;
+use crate::holdings::Holdings;
 use crate::roster::Entry;
 use crate::tls::options::{KeyFormat, TlsOptions};
 use crate::watch::WATCHERS_MAX;
@@ -160,6 +161,11 @@ impl Daemon {
         told.add("connection_structures", self.connections_open());
         told.add("total_connections", totals.connections_total - baseline.connections_total);
         told.add("rejected_connections", totals.connections_rejected - baseline.connections_rejected);
+        let sum = |of: fn(&Holdings) -> u64| self.desks.iter().map(|desk| of(&desk.holdings)).sum::<u64>();
+        told.add("response_obj_count", sum(|holdings| holdings.output.connections()));
+        told.add("response_obj_bytes", sum(|holdings| holdings.output.bytes()));
+        told.add("read_buf_count", sum(|holdings| holdings.input.connections()));
+        told.add("read_buf_bytes", sum(|holdings| holdings.input.bytes()));
         let session_cache =
             self.guard.certificates.as_ref().is_some_and(|certificates| certificates.options.session_cache);
         for (name, count) in totals.counts.since(&baseline.counts).named() {
@@ -216,6 +222,7 @@ impl Daemon {
         told.add("detail_enabled", if counts_prefixes { "yes" } else { "no" });
         told.add("stat_key_prefix", char::from(arguments.prefix_delimiter.unwrap_or(b':')));
         told.add("idle_timeout", arguments.idle_timeout_s());
+        told.add("read_buf_mem_limit", arguments.compatible.read_limit_bytes());
         told.add("num_threads", self.desks.len());
         told.add("num_threads_per_udp", self.desks.len());
         told.add("item_size_max", self.options.item_bytes_max);
@@ -237,6 +244,7 @@ impl Daemon {
         if let Some(numbers) = arguments.udp_worker_ports() {
             told.add("udp_worker_ports", format_args!("{}-{}", numbers.start(), numbers.end()));
         }
+        told.add("resp_obj_mem_limit", arguments.compatible.reply_limit_bytes());
         told.add("lease_interval_ms", self.options.lease_interval_ms);
         told.add("lease_interval_outlasts_delete", self.options.lease_interval_outlasts_delete);
         told.add("stale_ms", self.options.stale_ms);

@@ -7,6 +7,7 @@
 use crate::attention::kind;
 use crate::connection::{Connection, Received, Sent};
 use crate::daemon::Daemon;
+use crate::holdings::{Excess, Holding, Holdings};
 use crate::roster::State;
 use crate::round::Round;
 use crate::tls::stream::{Happened, TlsStream};
@@ -49,6 +50,8 @@ pub(crate) struct Desk {
     pub(crate) attention: Attention,
     /// There if somebody scrapes.
     pub(crate) measure: Option<Measure>,
+    /// What its connections make it keep.
+    pub(crate) holdings: Holdings,
     /// Connections it has or is about to have.
     pub(crate) connections_open: AtomicUsize,
     inbox: Mutex<Vec<Accepted>>,
@@ -57,11 +60,12 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    pub(crate) fn new(measure: Option<Measure>) -> io::Result<Desk> {
+    pub(crate) fn new(measure: Option<Measure>, holdings: Holdings) -> io::Result<Desk> {
         Ok(Desk {
             counters: Counters::default(),
             attention: Attention::new(),
             measure,
+            holdings,
             connections_open: AtomicUsize::new(0),
             inbox: Mutex::new(Vec::new()),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
@@ -227,6 +231,12 @@ impl<'s> Worker<'s> {
     fn update_interest(&mut self, index: usize) {
         let Some(connection) = self.connections.slots[index].as_mut() else { return };
         self.daemon.roster.note(connection.socket.as_raw_fd(), self.uptime_s, connection.state());
+        if let Some(excess) = note_holding(connection, self.desk) {
+            let counters = self.service.counters;
+            let counter = if excess == Excess::Input { &counters.read_buf_oom } else { &counters.response_obj_oom };
+            counter.add(1);
+            return self.close(index, "error");
+        }
         let Some(interest) = connection.interest_change() else { return };
         if epoll::modify(&self.epoll, &connection.socket, EventData::new_u64(index as u64), interest).is_err() {
             self.close(index, "error");
@@ -235,7 +245,8 @@ impl<'s> Worker<'s> {
 
     /// Hands a connection to the thread of watchers.
     fn let_watch(&mut self, index: usize, kinds: u8) {
-        let Some(connection) = self.connections.remove(index) else { return };
+        let Some(mut connection) = self.connections.remove(index) else { return };
+        note_holding(&mut connection, self.desk);
         let _ = epoll::delete(&self.epoll, &connection.socket);
         self.daemon.watchers.add(connection, kinds);
         self.desk.connections_open.fetch_sub(1, Ordering::Relaxed);
@@ -249,6 +260,7 @@ impl<'s> Worker<'s> {
                 tell_connection(self.service.attention, connection, "conn_close", reason, self.now);
             }
             connection.farewell();
+            self.desk.holdings.change(connection.take_holding().0, Holding::default());
             self.daemon.roster.forget(connection.socket.as_raw_fd());
         }
         if self.connections.remove(index).is_some() {
@@ -299,6 +311,12 @@ impl<'s> Worker<'s> {
     }
 }
 
+/// Tells of what a connection keeps; says which limit it breaks.
+fn note_holding(connection: &mut Connection, desk: &Desk) -> Option<Excess> {
+    let (before, now) = connection.take_holding();
+    if before == now { None } else { desk.holdings.change(before, now) }
+}
+
 /// Reads what has arrived; says whether the connection lives on.
 fn receive(connection: &mut Connection, index: usize, round: &mut Round, service: &Service<'_>) -> bool {
     if connection.is_secured() {
@@ -306,7 +324,7 @@ fn receive(connection: &mut Connection, index: usize, round: &mut Round, service
     }
     let is_partial = connection.has_input();
     let received = if is_partial {
-        connection.receive_more(READ_MORE_BYTES_MAX)
+        connection.receive_more(round.free_space(), READ_MORE_BYTES_MAX)
     } else {
         connection.receive_into(round.free_space())
     };

@@ -4,6 +4,7 @@
 //! Options that promise safety are not among the ignored: a server that was told to ask for passwords and does not must
 //! not start ([`Compatible::refusal`]).
 
+use super::MEGABYTES_MAX;
 use super::extended::{self, Meaning};
 use clap::{ArgAction, Args};
 
@@ -39,8 +40,9 @@ pub struct Compatible {
     #[arg(short = 'N', long, value_name = "COUNT", help_heading = IDLE_HEADING)]
     napi_ids: Option<u32>,
     /// Options separated by commas: idle_timeout=SECONDS, slab_automove=0..2, track_sizes (for `stats
-    /// sizes`) and, with -Z, ssl_...; memcached's others are
-    /// taken and change nothing, which the log says
+    /// sizes`), read_buf_mem_limit=MB and resp_obj_mem_limit=MB (what partial commands and unread replies of all
+    /// connections may take, beside -m) and, with -Z, ssl_...; memcached's others are taken and change nothing, which
+    /// the log says
     #[arg(short = 'o', long, value_name = "OPTIONS", action = ArgAction::Append, value_delimiter = ',')]
     extended: Vec<String>,
     /// Not served: flush_all cannot be switched off, so a server that is told to does not start
@@ -65,6 +67,23 @@ impl Compatible {
         self.extended.iter().any(|option| extended::name_of(option) == "track_sizes")
     }
 
+    /// `-o read_buf_mem_limit=MB`: how much partial commands may take in all; 0 is no limit.
+    pub(crate) fn read_limit_bytes(&self) -> u64 {
+        self.megabytes(extended::READ_LIMIT).flatten().unwrap_or(0) << 20
+    }
+
+    /// `-o resp_obj_mem_limit=MB`: how much replies that nobody reads may take in all; 0 is no limit.
+    pub(crate) fn reply_limit_bytes(&self) -> u64 {
+        self.megabytes(extended::REPLY_LIMIT).flatten().unwrap_or(0) << 20
+    }
+
+    /// The last of a name's values, if it was given: nothing inside if that is no number of megabytes.
+    fn megabytes(&self, name: &str) -> Option<Option<u64>> {
+        let mut given = self.extended.iter().rev().filter(|option| option.split('=').next() == Some(name));
+        let (_, number) = given.next()?.split_once('=').unwrap_or_default();
+        Some(number.parse().ok().filter(|&megabytes| megabytes <= MEGABYTES_MAX))
+    }
+
     /// Why the server must not start, if an option promises what it does not keep.
     pub(crate) fn refusal(&self) -> Option<String> {
         let promises = [
@@ -76,6 +95,11 @@ impl Compatible {
             (
                 self.extended.iter().any(|option| matches!(automove(option), Some(None | Some(3..)))),
                 "-o slab_automove=N: N is 0, 1 or 2",
+            ),
+            (self.megabytes(extended::READ_LIMIT) == Some(None), "-o read_buf_mem_limit=N: N is a number of megabytes"),
+            (
+                self.megabytes(extended::REPLY_LIMIT) == Some(None),
+                "-o resp_obj_mem_limit=N: N is a number of megabytes",
             ),
             (self.disable_flush_all, "-F: flush_all cannot be switched off"),
         ];

@@ -4,7 +4,11 @@
 use crate::tls::options::TlsOptions;
 
 /// What do something here, beside those that begin with `ssl_`.
-const SERVED: &[&str] = &["idle_timeout", "slab_automove", "no_slab_automove", "track_sizes"];
+const SERVED: &[&str] = &["idle_timeout", "slab_automove", "no_slab_automove", "track_sizes", READ_LIMIT, REPLY_LIMIT];
+
+/// The limits of what connections may keep in all, in megabytes; 0 is none.
+pub(super) const READ_LIMIT: &str = "read_buf_mem_limit";
+pub(super) const REPLY_LIMIT: &str = "resp_obj_mem_limit";
 
 /// What is done otherwise here, or not needed.
 const IDLE: &[&str] = &[
@@ -28,8 +32,6 @@ const IDLE: &[&str] = &[
     "no_lru_maintainer",
     "no_modern",
     "no_slab_reassign",
-    "read_buf_mem_limit",
-    "resp_obj_mem_limit",
     "slab_automove_freeratio",
     "slab_automove_ratio",
     "slab_automove_window",
@@ -114,7 +116,7 @@ pub(super) fn refusal(option: &str) -> String {
     let nearest = known.map(|known| (distance(name, known), *known)).min();
     let advice = match nearest {
         Some((misspelt, meant)) if misspelt <= MISSPELT_MAX.min(name.len() / 2) => format!("is {meant} meant?"),
-        _ => "those that do something are idle_timeout, slab_automove, track_sizes and, with -Z, ssl_...".to_string(),
+        _ => format!("those that do something are {} and, with -Z, ssl_...", SERVED.join(", ")),
     };
     format!("-o {option}: memcached has no such option; {advice}")
 }
