@@ -1,0 +1,112 @@
+"""Many clients at once, and what a server pays for them: memory, descriptors, processor time, others' waiting."""
+
+import resource
+import socket
+import time
+import warnings
+from pathlib import Path
+
+from processes import Process
+
+KILOBYTE = 1 << 10
+MEGABYTE = 1 << 20
+
+# Sockets and files that a test process has beside its crowd.
+DESCRIPTORS_BESIDE = 256
+
+# How long anyone waits for anything, before the test fails.
+PATIENCE_S = 20.0
+
+
+def clients_allowed(wanted: int) -> int:
+    """As many clients as wanted, or as the machine has descriptors for; then it says so."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard - DESCRIPTORS_BESIDE)
+    if allowed < wanted:
+        warnings.warn(f"{allowed} clients instead of {wanted}: ulimit -Hn is {hard}", stacklevel=2)
+    return allowed
+
+
+def resident_bytes(process: Process) -> int:
+    """What the process has of the machine's memory. What the kernel keeps for its sockets is not in it."""
+    status = Path(f"/proc/{process.running.pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) * KILOBYTE
+
+
+def descriptors(process: Process) -> int:
+    """How many files and sockets the process has open."""
+    return len(list(Path(f"/proc/{process.running.pid}/fd").iterdir()))
+
+
+def processor_s(process: Process) -> float:
+    """Processor time that the process has had, in seconds, to the nanosecond."""
+    threads = Path(f"/proc/{process.running.pid}/task").glob("*/schedstat")
+    return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
+
+
+def client(port: int, receive_bytes: int | None = None) -> socket.socket:
+    """A connected socket; with a small buffer if it is not going to read."""
+    connection = socket.socket()
+    if receive_bytes is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+    connection.settimeout(PATIENCE_S)
+    connection.connect(("127.0.0.1", port))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def crowd(port: int, count: int) -> list[socket.socket]:
+    """So many connected clients."""
+    return [client(port) for _ in range(count)]
+
+
+def close(clients: list[socket.socket]) -> None:
+    """Closes them all."""
+    for one in clients:
+        one.close()
+
+
+def read(connection: socket.socket, count: int) -> bytes:
+    """Exactly so many bytes."""
+    got = bytearray()
+    while len(got) < count:
+        piece = connection.recv(min(count - len(got), MEGABYTE))
+        assert piece, f"the connection ended behind {bytes(got[-100:])!r}"
+        got += piece
+    return bytes(got)
+
+
+def ask_all(clients: list[socket.socket]) -> None:
+    """Every client has a request answered."""
+    for connection in clients:
+        connection.sendall(b"mn\r\n")
+    for connection in clients:
+        assert read(connection, 4) == b"MN\r\n"
+
+
+class Neighbour:
+    """A healthy client beside a crowd: it asks, checks the answer, and notes how long it took."""
+
+    ANSWER = b"VALUE neighbour 0 9\r\nas it was\r\nEND\r\n"
+
+    def __init__(self, port: int) -> None:
+        self.connection = client(port)
+        self.waited_s: list[float] = []
+        self.connection.sendall(b"set neighbour 0 0 9\r\nas it was\r\n")
+        assert read(self.connection, 8) == b"STORED\r\n"
+
+    def ask(self) -> None:
+        """One get, in the middle of whatever else goes on."""
+        begin = time.perf_counter()
+        self.connection.sendall(b"get neighbour\r\n")
+        assert read(self.connection, len(self.ANSWER)) == self.ANSWER
+        self.waited_s.append(time.perf_counter() - begin)
+
+    def waited_at_most(self, share: float) -> float:
+        """That share of its requests took no longer than this, in seconds."""
+        return sorted(self.waited_s)[int(share * (len(self.waited_s) - 1))]
+
+    def close(self) -> None:
+        """It goes."""
+        self.connection.close()

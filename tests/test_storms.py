@@ -1,0 +1,199 @@
+"""Storms: connections that come and go by the thousand, more of them than may be, and bytes without sense.
+
+Behind each the server has as many descriptors as before, its memory back, and its neighbour was answered all the time.
+"""
+
+import contextlib
+import random
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+from crowd import MEGABYTE, Neighbour, ask_all, client, clients_allowed, close, crowd, descriptors, read, resident_bytes
+from processes import Server, connect, eventually, free_port, statistics
+
+# How many come at a time.
+WAVE = 500
+
+# Descriptors that a server has beside its connections: listeners, epolls, the log.
+DESCRIPTORS_BESIDE = 64
+
+# What may stay of a storm: rooms in lists that grew, and what the allocator keeps.
+LEFT_BYTES_MAX = 4 * MEGABYTE
+
+WAIT_S_MAX = 2.0
+
+
+@pytest.fixture
+def stormy(tmp_path):
+    """A server with two threads."""
+    server = Server("server", tmp_path, "-t", "2", "-c", "2000")
+    yield server
+    server.stop()
+
+
+def leave(connection: socket.socket) -> None:
+    """Goes in good order."""
+    connection.close()
+
+
+def reset(connection: socket.socket) -> None:
+    """Goes with a RST, whatever is on its way."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+def ask_and_reset(connection: socket.socket) -> None:
+    """Goes while its answer is on the way."""
+    connection.sendall(b"get neighbour\r\n" * 20)
+    reset(connection)
+
+
+def reset_within_a_value(connection: socket.socket) -> None:
+    """Goes in the middle of a command."""
+    connection.sendall(b"set half 0 0 100000\r\n" + b"x" * 50_000)
+    reset(connection)
+
+
+def half_close(connection: socket.socket) -> None:
+    """Says that nothing more will come, and waits for the other end."""
+    connection.sendall(b"mn\r\nget hal")
+    connection.shutdown(socket.SHUT_WR)
+    assert read(connection, 4) == b"MN\r\n" and connection.recv(1) == b""
+    connection.close()
+
+
+@pytest.mark.parametrize("goes", [leave, reset, ask_and_reset, reset_within_a_value, half_close])
+def test_a_storm_of_connections_leaves_nothing_behind(stormy, goes):
+    clients_allowed(WAVE)
+    neighbour = Neighbour(stormy.port)
+    close(crowd(stormy.port, WAVE))
+    eventually(lambda: int(statistics(stormy.port)["curr_connections"]) <= 2, "a first wave is gone")
+    before, before_bytes = descriptors(stormy), resident_bytes(stormy)
+    for _ in range(4):
+        for number, connection in enumerate(crowd(stormy.port, WAVE)):
+            goes(connection)
+            if number % 50 == 0:
+                neighbour.ask()
+    eventually(lambda: descriptors(stormy) <= before, "the storm's descriptors are closed")
+    eventually(lambda: int(statistics(stormy.port)["curr_connections"]) <= 2, "nobody is counted who is gone")
+    eventually(lambda: resident_bytes(stormy) < before_bytes + LEFT_BYTES_MAX, "the storm's memory is given back")
+    assert neighbour.waited_at_most(1) < WAIT_S_MAX, neighbour.waited_at_most(1)
+    assert connect(stormy.port).get("half") is None
+
+
+def test_more_connections_than_may_be_are_told_so(tmp_path):
+    allowed, refused = 100, 400
+    server = Server("server", tmp_path, "-c", str(allowed))
+    try:
+        neighbour = Neighbour(server.port)
+        eventually(
+            lambda: int(statistics(server.port)["curr_connections"]) <= 2, "those who looked whether it runs are gone"
+        )
+        within = crowd(server.port, allowed - 1)
+        ask_all(within)
+        for _ in range(refused):
+            beyond = client(server.port)
+            assert read(beyond, 33) == b"ERROR Too many open connections\r\n"
+            assert beyond.recv(1) == b"", "it is closed"
+            beyond.close()
+            neighbour.ask()
+        assert descriptors(server) < allowed + DESCRIPTORS_BESIDE
+        ask_all(within)
+        assert neighbour.waited_at_most(1) < WAIT_S_MAX
+        close(within)
+        eventually(lambda: answered(server.port), "there is room again")
+        assert int(statistics(server.port)["rejected_connections"]) >= refused
+    finally:
+        server.stop()
+
+
+def answered(port: int) -> bool:
+    """Whether one more connection is served."""
+    with client(port) as connection, contextlib.suppress(ConnectionError):
+        connection.sendall(b"mn\r\n")
+        return connection.recv(4) == b"MN\r\n"
+    return False
+
+
+# What a fuzzer would begin with: every dialect's words, and bytes that mean something to one of them.
+WORDS = [
+    b"get ", b"gets ", b"set ", b"add ", b"cas ", b"append ", b"incr ", b"touch ", b"gat ", b"delete ", b"lease-get ",
+    b"lease-set ", b"mg ", b"ms ", b"md ", b"ma ", b"me ", b"mn", b"stats ", b"items", b"lru_crawler ", b"metadump all",
+    b"noreply", b" k", b" v t f c", b" S5 T0 I", b" N60 vivify", b" 0 0 5", b" 0 0 99999", b" 0 0 -1",
+    b" 18446744073709551616", b"\r\n", b"\n", b"\r", b"\0", b" ", b"hello\r\n", b"x" * 300, b"k" * 251, b"\x80",
+    b"\x81", b"watch fetchers",
+]  # fmt: skip
+
+
+def senseless(dice: random.Random) -> bytes:
+    """Bytes of one dialect or of none."""
+    kind = dice.randrange(4)
+    if kind == 0:
+        return dice.randbytes(dice.randrange(1, 2000))
+    if kind == 1:
+        return b"".join(dice.choices(WORDS, k=dice.randrange(1, 60)))
+    if kind == 2:
+        return b"".join(binary_request(dice) for _ in range(dice.randrange(1, 20)))
+    clean = bytearray(b"set k 0 0 5\r\nhello\r\nget k\r\nms k S5 T9\r\nhello\r\nmg k v\r\nincr n 1\r\n" * 5)
+    for _ in range(dice.randrange(1, 8)):
+        clean[dice.randrange(len(clean))] = dice.randrange(256)
+    return bytes(clean)
+
+
+def binary_request(dice: random.Random) -> bytes:
+    """A request of the binary dialect that may be right, but for its opcodes that empty the store or end a server."""
+    opcode = dice.choice([code for code in range(0x48) if code not in (0x07, 0x08, 0x17, 0x18)])
+    extras, key, value = dice.randrange(0, 21), dice.randrange(0, 12), dice.randrange(0, 40)
+    body = dice.choice([extras + key + value, extras + key + value, dice.randrange(1 << 32)])
+    header = struct.pack(
+        ">BBHBBHIIQ", 0x80, opcode, key, extras, 0, 0, body, dice.randrange(1 << 32), dice.choice([0, 7])
+    )
+    return header + dice.randbytes(extras + key + value)
+
+
+def test_bytes_without_sense_harm_nobody(tmp_path):
+    udp_port = free_port()
+    server = Server("server", tmp_path, "-t", "2", "-c", "2000", "-U", str(udp_port))
+    dice = random.Random(4)
+    try:
+        neighbour = Neighbour(server.port)
+        healthy = connect(server.port)
+        assert all(healthy.set(f"kept:{number}", b"value %d" % number) for number in range(100))
+        before = descriptors(server)
+        datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        for number in range(1500):
+            with client(server.port) as connection, contextlib.suppress(ConnectionError, BlockingIOError):
+                connection.setblocking(False)
+                connection.send(senseless(dice))
+                if number % 3 == 0:
+                    neighbour.ask()
+                    connection.send(senseless(dice))
+                with contextlib.suppress(BlockingIOError):
+                    connection.recv(MEGABYTE)
+                if number % 2 == 0:
+                    reset(connection)
+            datagrams.sendto(senseless(dice)[:1400], ("127.0.0.1", udp_port))
+            frame = struct.pack(">HHHH", number, 0, 1, 0)
+            datagrams.sendto(frame + senseless(dice)[:1300], ("127.0.0.1", udp_port))
+        datagrams.close()
+        eventually(lambda: descriptors(server) <= before, "whoever spoke nonsense is forgotten")
+        assert [healthy.get(f"kept:{number}") for number in range(100)] == [b"value %d" % n for n in range(100)]
+        assert neighbour.waited_at_most(1) < WAIT_S_MAX
+        assert "panicked" not in server.log(), server.log()
+    finally:
+        assert server.stop() == 0
+
+
+def test_a_client_whose_machine_is_gone_is_found_out(server):
+    """Connections had no keepalive: those of hosts that had lost their power stayed for ever, and their places too."""
+    with client(server.port) as connection:
+        connection.sendall(b"mn\r\n")
+        assert read(connection, 4) == b"MN\r\n"
+        ends = [f":{port:04X}" for port in (server.port, connection.getsockname()[1])]
+        table = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        # The fields: number, local and remote address, state, queues, which timer runs and when it ends.
+        (timer,) = (words[5] for words in table if [words[1][8:], words[2][8:]] == ends)
+        which, jiffies = timer.split(":")
+        assert which == "02" and int(jiffies, 16) > 100 * 60, f"no keepalive timer: {timer}"
