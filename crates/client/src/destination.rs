@@ -14,7 +14,7 @@
 //! [`crate::READ_BYTES`] (or the size of the largest value in it) in memory. Who keeps values for long copies them.
 
 use crate::{Network, Standings, driver::Driver, pipeline::Job, standing::Standing};
-use lookaside_routing::{Address, Batch, BoxFuture, Destination, Failure, HealthSettings, Outcomes};
+use lookaside_routing::{Address, Batch, BoxFuture, Destination, Failure, HealthSettings, Outcomes, Verb};
 use std::sync::{
     Arc,
     atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -67,7 +67,7 @@ pub struct DestinationStatistics {
     pub requests: u64,
     /// Requests refused because too many were outstanding.
     pub busy: u64,
-    /// Requests refused because the server was taken out.
+    /// Requests refused because the server was taken out, or fenced off.
     pub refused_taken_out: u64,
     /// Requests queued or sent and not answered, now.
     pub outstanding: u64,
@@ -164,6 +164,11 @@ impl TcpDestination {
         self.shared.standing.is_out_hard()
     }
 
+    /// Whether the server owes deletes and is not read for it (see [`crate::Fence`]).
+    pub fn is_fenced(&self) -> bool {
+        self.shared.standing.is_fenced()
+    }
+
     /// What has happened so far.
     pub fn statistics(&self) -> DestinationStatistics {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -190,7 +195,7 @@ impl TcpDestination {
     fn queue(&self, batch: Batch) -> Result<oneshot::Receiver<Outcomes>, Failure> {
         let requests = batch.len();
         let counters = &self.shared.counters;
-        if self.is_taken_out() {
+        if self.is_taken_out() || (self.is_fenced() && !only_deletes(&batch)) {
             count(&counters.refused_taken_out, requests as u64);
             return Err(Failure::TakenOut);
         }
@@ -206,6 +211,11 @@ impl TcpDestination {
         self.queue.send(Job { batch, reply, ticket }).map_err(|_| Failure::ConnectFailed)?;
         Ok(outcomes)
     }
+}
+
+/// Whether a batch does nothing but delete: that never hurts a server that owes deletes.
+fn only_deletes(batch: &Batch) -> bool {
+    batch.iter().all(|request| Verb::of(&request.operation) == Verb::Delete)
 }
 
 /// Adds to a counter. Relaxed: counters order nothing.

@@ -29,5 +29,5 @@ pub use lease::{Lease, Lookup};
 pub use look_aside::{Client, ClientError, Filled};
 pub use network::{Listener, Network, Stream, TcpNetwork};
 pub use read::{HOT_MISS_DELAY_MS_MAX, HOT_MISS_DELAY_MS_MIN, Origin, ReadError, ReadOptions, Value};
-pub use standing::Standings;
+pub use standing::{Fence, Standings};
 pub use statistics::ClientStatistics;

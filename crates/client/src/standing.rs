@@ -21,13 +21,16 @@
 //!
 //! Nobody is woken: a task acts when it gets a batch, and reads the word then. So it costs a get one atomic load, takes
 //! no lock, and a simulation has no order of waking to fix.
+//!
+//! Beside the word stands a **fence**: the server owes deletes, which somebody else ([`Fence`]) sees to. It is a reason
+//! of its own not to be read: a probe that is answered brings the server back up, and does not lower the fence.
 
 use lookaside_routing::{Address, HealthChange};
 use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -60,20 +63,59 @@ impl Standings {
             standing
         })
     }
+
+    /// What keeps the server at `address` from being read, lowered at first. While it is held, it is the same for all
+    /// destinations at the address, those made later included.
+    pub fn fence(&self, address: &Address) -> Fence {
+        Fence(self.of(address))
+    }
 }
 
 /// One server's.
 #[derive(Debug, Default)]
-pub(crate) struct Standing(AtomicU64);
+pub(crate) struct Standing {
+    word: AtomicU64,
+    is_fenced: AtomicBool,
+}
+
+/// Keeps a server from being read or filled while it owes deletes. Destinations behind a raised fence refuse all but
+/// batches that only delete, with [`Failure::TakenOut`](lookaside_routing::Failure::TakenOut).
+///
+/// A request that was handed in before the fence was raised may still be answered: it is older than whatever is
+/// acknowledged once the fence is up.
+#[derive(Clone, Debug)]
+pub struct Fence(Arc<Standing>);
+
+impl Fence {
+    /// From now on no destination in this process sends the server a read or an update.
+    pub fn raise(&self) {
+        self.0.is_fenced.store(true, Ordering::SeqCst);
+    }
+
+    /// The server owes nothing more.
+    pub fn lower(&self) {
+        self.0.is_fenced.store(false, Ordering::SeqCst);
+    }
+
+    /// Whether the server owes deletes.
+    pub fn is_raised(&self) -> bool {
+        self.0.is_fenced()
+    }
+}
 
 /// That the server was up, and how often it had been taken out before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Up(u64);
 
 impl Standing {
+    /// Whether the server owes deletes.
+    pub(crate) fn is_fenced(&self) -> bool {
+        self.is_fenced.load(Ordering::SeqCst)
+    }
+
     /// `None` while the server is out.
     pub(crate) fn up(&self) -> Option<Up> {
-        let word = self.0.load(Ordering::Acquire);
+        let word = self.word.load(Ordering::Acquire);
         (word & STATE_MASK == UP).then_some(Up(word))
     }
 
@@ -83,25 +125,25 @@ impl Standing {
 
     /// Out because a connection could not be made.
     pub(crate) fn is_out_hard(&self) -> bool {
-        self.0.load(Ordering::Acquire) & STATE_MASK == OUT_HARD
+        self.word.load(Ordering::Acquire) & STATE_MASK == OUT_HARD
     }
 
     /// Whether the server has been up ever since.
     pub(crate) fn is_still(&self, up: Up) -> bool {
-        self.0.load(Ordering::Acquire) == up.0
+        self.word.load(Ordering::Acquire) == up.0
     }
 
     /// Takes the server out on evidence that was gathered since `up`. True for the one who did: he must probe it.
     pub(crate) fn take_out(&self, up: Up, change: HealthChange) -> bool {
         let state = if change == HealthChange::TakenOutHard { OUT_HARD } else { OUT_SOFT };
         let out = up.0 + (1 << STATE_BITS) + state;
-        self.0.compare_exchange(up.0, out, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        self.word.compare_exchange(up.0, out, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
     /// Brings the server back. Only for the one who took it out.
     pub(crate) fn bring_back(&self) -> Up {
-        let up = self.0.load(Ordering::Acquire) & !STATE_MASK;
-        self.0.store(up, Ordering::Release);
+        let up = self.word.load(Ordering::Acquire) & !STATE_MASK;
+        self.word.store(up, Ordering::Release);
         Up(up)
     }
 }
@@ -123,6 +165,25 @@ mod tests {
         assert!(!standing.is_still(seen) && standing.is_still(back));
         assert!(standing.take_out(back, HealthChange::TakenOutSoft));
         assert!(standing.is_out() && !standing.is_out_hard());
+    }
+
+    #[test]
+    fn a_fence_is_one_for_an_address_and_no_probe_lowers_it() {
+        let standings = Standings::new();
+        let address = Address("here:1".into());
+        let fence = standings.fence(&address);
+        let standing = standings.of(&address);
+        assert!(!standing.is_fenced());
+        fence.raise();
+        assert!(standing.is_fenced() && !standing.is_out(), "two reasons, each for itself");
+        let seen = standing.up().expect("up");
+        assert!(standing.take_out(seen, HealthChange::TakenOutHard));
+        standing.bring_back();
+        assert!(standing.is_fenced());
+        drop(standing);
+        assert!(standings.fence(&address).is_raised(), "who holds the fence keeps it");
+        fence.lower();
+        assert!(!standings.of(&address).is_fenced());
     }
 
     #[test]
