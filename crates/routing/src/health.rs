@@ -87,7 +87,12 @@ impl Health {
             }
             Err(Failure::ConnectFailed | Failure::ConnectTimedOut) => self.take_out(HealthChange::TakenOutHard, now_ms),
             Err(
-                Failure::TakenOut | Failure::Busy | Failure::NoRoute(_) | Failure::ConnectionLost | Failure::Malformed,
+                Failure::TakenOut
+                | Failure::Busy
+                | Failure::NoRoute(_)
+                | Failure::ConnectionLost
+                | Failure::Malformed
+                | Failure::Spooled,
             ) => None,
         }
     }

@@ -1,6 +1,6 @@
 //! What routes ask of an outcome: was it a failure, was something there, who is worse.
 
-use crate::{Outcome, Verb};
+use crate::{Failure, Outcome, Verb};
 use bytes::Bytes;
 use lookaside_protocol::{ErrorReply, Operation, Reply, Request, StoreMode, meta::MetaStatus};
 use std::mem::discriminant;
@@ -19,12 +19,23 @@ pub(crate) fn is_miss(outcome: &Outcome) -> bool {
     }
 }
 
-/// Whether two outcomes say the same, values and numbers aside. All failures do.
+/// Whether two outcomes say the same, values and numbers aside. All failures do; a kept delete is none, but as if
+/// nothing had been found.
 pub(crate) fn agree(one: &Outcome, other: &Outcome) -> bool {
     match (one, other) {
+        (Err(Failure::Spooled), other) | (other, Err(Failure::Spooled)) => is_settled(other),
         (Ok(Reply::Meta(one)), Ok(Reply::Meta(other))) => one.status == other.status,
         (Ok(one), Ok(other)) => discriminant(one) == discriminant(other),
         (Err(_), Err(_)) => true,
+        _ => false,
+    }
+}
+
+/// Whether a delete found nothing, or is kept for its server.
+fn is_settled(outcome: &Outcome) -> bool {
+    match outcome {
+        Ok(Reply::NotFound) | Err(Failure::Spooled) => true,
+        Ok(Reply::Meta(meta)) => meta.status == MetaStatus::NotFound,
         _ => false,
     }
 }

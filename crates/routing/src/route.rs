@@ -24,7 +24,7 @@ pub const NO_ROUTE: &str = "no route: ";
 /// operations may well reach.
 pub const NO_POLICY: &str = "no policy for this operation, and no default";
 
-/// Why a request brought no reply. Whether the destination carried it out is unknown for the last three.
+/// Why a request brought no reply. Whether the destination carried it out is unknown for the last four.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The destination is taken out (TKO): nothing was sent.
@@ -43,6 +43,9 @@ pub enum Failure {
     ConnectionLost,
     /// The reply made no sense; the connection was ended.
     Malformed,
+    /// A delete that failed at its server and is kept for it, durably: it will be carried out before the server is read
+    /// again. As good as done for who asked, and not done for a route that has another server to ask.
+    Spooled,
 }
 
 impl fmt::Display for Failure {
@@ -56,6 +59,7 @@ impl fmt::Display for Failure {
             Failure::TimedOut => write!(f, "server timed out"),
             Failure::ConnectionLost => write!(f, "connection lost"),
             Failure::Malformed => write!(f, "malformed reply from server"),
+            Failure::Spooled => write!(f, "delete is kept until the server is back"),
         }
     }
 }

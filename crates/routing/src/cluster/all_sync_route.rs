@@ -16,7 +16,7 @@
 //! others refuse, and so does the answer. Select them away (`OperationSelectorRoute`) before they get here.
 
 use crate::{
-    Batch, BoxFuture, Context, Outcome, Outcomes, Route,
+    Batch, BoxFuture, Context, Failure, Outcome, Outcomes, Route,
     split::{Part, drive, next},
 };
 use lookaside_protocol::{Reply, meta::MetaStatus};
@@ -84,6 +84,8 @@ fn severity(outcome: &Outcome) -> u8 {
             },
             Reply::Error(_) => 4,
         },
+        // It will be gone from there before anybody looks; whether there was anything is not known.
+        Err(Failure::Spooled) => 1,
         Err(_) => 5,
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! | name | outcome here |
 //! |---|---|
-//! | `tko` | [`Failure::TakenOut`] |
+//! | `tko` | [`Failure::TakenOut`], [`Failure::Spooled`] |
 //! | `connect_error`, `connect_timeout` | [`Failure::ConnectFailed`], [`Failure::ConnectTimedOut`] |
 //! | `timeout` | [`Failure::TimedOut`] |
 //! | `busy` | [`Failure::Busy`] |
@@ -75,7 +75,7 @@ impl FailoverError {
         match outcome {
             Ok(Reply::Error(ErrorReply::Server(_))) => Some(FailoverError::RemoteError),
             Ok(_) => None,
-            Err(Failure::TakenOut) => Some(FailoverError::Tko),
+            Err(Failure::TakenOut | Failure::Spooled) => Some(FailoverError::Tko),
             Err(Failure::ConnectFailed) => Some(FailoverError::ConnectError),
             Err(Failure::ConnectTimedOut) => Some(FailoverError::ConnectTimeout),
             Err(Failure::TimedOut) => Some(FailoverError::Timeout),

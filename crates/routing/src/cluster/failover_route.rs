@@ -4,13 +4,13 @@
 //! |---|---|---|
 //! | get gets gat gats lease-get metaget | the next child, until one answers | that child's, or the last one's failure |
 //! | set add replace append prepend cas lease-set touch incr decr | the same | the same |
-//! | delete | every further child, as each may hold a copy | **the first child's failure stands** |
+//! | delete | every further child, as each may hold a copy | **the first child's failure stands**; a kept delete gives way to what is worse |
 //!
 //! Failures only: a miss does not fail over. Which failures count is in `failover_errors.rs`.
 //!
-//! A failed delete stays failed, unlike in mcrouter, which writes it to its delete log and then answers with the
-//! failover child's `NOT_FOUND`. The first child still holds the value that was to go, and whoever hears "done" will
-//! not ask again.
+//! A failed delete stays failed: the first child still holds the value that was to go, and whoever hears "done" will
+//! not ask again. One that is kept for its server ([`Failure::Spooled`]) is as good as done there, but meanwhile it is the
+//! others that are read: so they are asked too, and it is done when they have done it or keep it.
 //!
 //! A lease follows by itself: its token is unknown everywhere but on the server that handed it out, so a fill that
 //! arrives elsewhere after a failover is refused.
@@ -18,7 +18,8 @@
 //! Cost: a second copy of the batch's handles (not of its bytes) until the first child has answered.
 
 use crate::{
-    Batch, BoxFuture, Context, FailoverErrors, Outcomes, Route,
+    Batch, BoxFuture, Context, FailoverErrors, Failure, Outcomes, Route,
+    cluster::all_sync_route::worse,
     verb::{Kind, Verb},
 };
 use bytes::Bytes;
@@ -52,6 +53,8 @@ impl FailoverRoute {
             for (at, answer) in failed.into_iter().zip(answers) {
                 if kind(&kept[at]) != Kind::Delete {
                     outcomes[at] = answer;
+                } else if outcomes[at] == Err(Failure::Spooled) {
+                    outcomes[at] = worse(Err(Failure::Spooled), answer);
                 }
             }
         }
