@@ -4,16 +4,16 @@
 //! line for each server:
 //!
 //! ```text
-//!   STAT destination:10.0.0.7:11211 state:up sent:1200 failed:3 outstanding:0 ...
+//!   STAT destination:10.0.0.7:11211 state:up sent:1200 failed:3 outstanding:0 ... kept_deletes:0 forget:0
 //! ```
 
 use crate::fleet::ConfigurationStatus;
 use crate::intake::ADMIN_KEY_PREFIX;
 use crate::statistics::write_stat;
-use crate::{Router, Trace};
+use crate::{Owed, Router, Trace};
 use lookaside_client::{DestinationStatistics, TcpDestination};
 use lookaside_protocol::text::END;
-use lookaside_routing::{Context, Destination as _};
+use lookaside_routing::{Address, Context, Destination as _};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ impl Router {
         match arguments.trim_ascii() {
             b"" | b"all" | b"detailed" => self.write_general(out),
             b"servers" => self.write_servers(out, |_| true),
-            b"suspect_servers" => self.write_servers(out, |server| server.taken_out_of > 0),
+            b"suspect_servers" => self.write_servers(out, |server| server.state() != "up"),
             b"reset" => {
                 out.extend_from_slice(b"SERVER_ERROR counters only grow; stats reset is not supported\r\n");
                 return;
@@ -38,6 +38,9 @@ impl Router {
     pub(crate) async fn admin_value(&self, key: &[u8], context: &Context) -> Option<Vec<u8>> {
         let status = self.fleet().configuration();
         let name = key.strip_prefix(ADMIN_KEY_PREFIX)?;
+        if let Some(address) = arguments_of("spool", name) {
+            return self.spooled(address);
+        }
         if let Some(arguments) = arguments_of("route", name) {
             return self.trace(arguments, context, |trace| trace.servers().join("\r\n")).await;
         }
@@ -48,9 +51,22 @@ impl Router {
             b"version" => self.settings().version.clone(),
             b"config_age" => age_s(&status).to_string(),
             b"config_file" | b"config_sources_info" => status.source,
+            b"spool" => self.tree().spool()?.report(),
             b"hostid" => self.fleet().identity().pid.to_string(),
             _ => return None,
         };
+        Some(text.into_bytes())
+    }
+
+    /// How many deletes are kept for a server, or that it is to forget everything. Who asks wants the server back: it is
+    /// tried again at once.
+    fn spooled(&self, address: &[u8]) -> Option<Vec<u8>> {
+        let address = Address(str::from_utf8(address).ok()?.into());
+        let tree = self.tree();
+        let spool = tree.spool()?;
+        spool.hurry(&address);
+        let owed = spool.owed(&address);
+        let text = if owed.forget { "forget".to_owned() } else { owed.records.to_string() };
         Some(text.into_bytes())
     }
 
@@ -86,6 +102,11 @@ impl Router {
         if let Some(refusal) = &status.refusal {
             write_stat("config_last_refusal", one_line(refusal), out);
         }
+        if let Some(spool) = self.tree().spool() {
+            for (name, value) in spool.statistics().named() {
+                write_stat(name, value, out);
+            }
+        }
         let servers = self.servers();
         let states = |state: &str| servers.values().filter(|server| server.state() == state).count();
         write_stat("num_servers", servers.len(), out);
@@ -106,7 +127,9 @@ impl Router {
         let mut servers: BTreeMap<String, Server> = BTreeMap::new();
         for router in self.fleet().routers() {
             for destination in router.tree().destinations() {
-                servers.entry(one_line(&destination.address().to_string())).or_default().add(destination);
+                let server = servers.entry(one_line(&destination.address().to_string())).or_default();
+                server.add(destination);
+                server.owed = router.tree().spool().map(|spool| spool.owed(destination.address())).unwrap_or_default();
             }
         }
         servers
@@ -120,6 +143,9 @@ struct Server {
     /// How many threads have taken it out, and how many of them because they cannot connect.
     taken_out_of: u64,
     taken_out_hard_of: u64,
+    /// Whether it is not read because it owes deletes.
+    is_fenced: bool,
+    owed: Owed,
     sum: DestinationStatistics,
 }
 
@@ -144,6 +170,7 @@ impl Server {
         self.destinations += 1;
         self.taken_out_of += u64::from(destination.is_taken_out());
         self.taken_out_hard_of += u64::from(destination.is_taken_out_hard());
+        self.is_fenced |= destination.is_fenced();
         self.sum.requests += requests;
         self.sum.busy += busy;
         self.sum.refused_taken_out += refused_taken_out;
@@ -162,6 +189,7 @@ impl Server {
 
     fn state(&self) -> &'static str {
         match self.taken_out_of {
+            0 if self.is_fenced => "behind",
             0 => "up",
             _ if self.taken_out_hard_of > 0 => "hard_tko",
             _ => "soft_tko",
@@ -173,7 +201,8 @@ impl Server {
         let failed_batches = sum.timed_out_batches + sum.connect_failures + sum.connections_lost + sum.malformed;
         format!(
             "state:{} sent:{} failed:{failed_batches} outstanding:{} refused_tko:{} refused_busy:{} writes:{} \
-             timeouts:{} late:{} connects:{} connect_failures:{} connections_lost:{} probes:{} tko:{} threads:{}",
+             timeouts:{} late:{} connects:{} connect_failures:{} connections_lost:{} probes:{} tko:{} threads:{} \
+             kept_deletes:{} forget:{}",
             self.state(),
             sum.requests,
             sum.outstanding,
@@ -187,7 +216,9 @@ impl Server {
             sum.connections_lost,
             sum.probes,
             sum.taken_out,
-            self.destinations
+            self.destinations,
+            self.owed.records,
+            u8::from(self.owed.forget),
         )
     }
 }

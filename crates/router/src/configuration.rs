@@ -1,10 +1,15 @@
 //! Where the configuration comes from, and what it says together with the command line.
 
-use crate::Host;
+use crate::{Host, Spool};
 use lookaside_client::DestinationOptions;
-use lookaside_routing::{Configuration, ConfigurationError, ConfigurationWarning, Defaults};
+use lookaside_routing::{
+    Address, Batch, BoxFuture, Configuration, ConfigurationError, ConfigurationWarning, Defaults, Destination,
+    DestinationSettings, Destinations, Failure, Outcomes,
+};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Where the configuration comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +55,7 @@ pub struct Plan {
     configuration: Configuration,
     destination_options: DestinationOptions,
     host: Host,
+    spool: Option<Arc<Spool>>,
 }
 
 impl Plan {
@@ -61,12 +67,30 @@ impl Plan {
     ) -> Result<Plan, ConfigurationError> {
         let configuration = Configuration::read(text, defaults)?;
         let (text, destination_options) = (text.to_owned(), destination_options.clone());
-        Ok(Plan { text, configuration, destination_options, host: Host::named("", 0) })
+        Ok(Plan { text, configuration, destination_options, host: Host::named("", 0), spool: None })
     }
 
     /// The same plan for this host. Without it hosts are all alike, and the wall clock starts at 1970.
     pub fn on(self, host: Host) -> Plan {
         Plan { host, ..self }
+    }
+
+    /// The same plan with the deletes that fail kept in `spool`, if there is one. Its standings must be those of the
+    /// destination options.
+    pub fn spooling(self, spool: Option<Arc<Spool>>) -> Plan {
+        Plan { spool, ..self }
+    }
+
+    /// Where deletes that fail are kept.
+    pub fn spool(&self) -> Option<&Arc<Spool>> {
+        self.spool.as_ref()
+    }
+
+    /// Every server that it names.
+    pub fn servers(&self) -> BTreeSet<Address> {
+        let mut census = Census::default();
+        drop(self.configuration.build(&mut census));
+        census.0
     }
 
     /// The host it is for.
@@ -92,5 +116,29 @@ impl Plan {
     /// What was ignored.
     pub fn warnings(&self) -> &[ConfigurationWarning] {
         &self.configuration.warnings
+    }
+}
+
+/// Takes down who is named.
+#[derive(Default)]
+struct Census(BTreeSet<Address>);
+
+impl Destinations for Census {
+    fn destination(&mut self, address: &Address, _: &DestinationSettings) -> Arc<dyn Destination> {
+        self.0.insert(address.clone());
+        Arc::new(Named(address.clone()))
+    }
+}
+
+/// A server that nobody asks anything.
+struct Named(Address);
+
+impl Destination for Named {
+    fn send(&self, batch: Batch) -> BoxFuture<'_, Outcomes> {
+        Box::pin(std::future::ready(vec![Err(Failure::TakenOut); batch.len()]))
+    }
+
+    fn address(&self) -> &Address {
+        &self.0
     }
 }

@@ -1,17 +1,20 @@
 //! The daemon: threads, sockets, signals, and the configuration file.
 //!
 //! ```text
-//!   main thread     signals, the file's watch --- configuration ---.
-//!   thread 0        runtime | listener | Router | destinations  <--+
-//!   thread 1        runtime | listener | Router | destinations  <--+
+//!   main thread     signals, replay of the spool, the file's watch --- configuration ---.
+//!   thread 0        runtime | listener | Router | destinations  <----------------------+
+//!   thread 1        runtime | listener | Router | destinations  <----------------------+
+//!   spool           writes and syncs the deletes that servers did not answer
 //! ```
 //!
-//! Threads share a port (SO_REUSEPORT) and, of what a request needs, one word a server: whether it is taken out. A
+//! Threads share a port (SO_REUSEPORT) and, of what a request needs, one word a server: whether it is taken out,
+//! and whether it owes deletes. A
 //! new configuration is read and tried once, on the main thread; every thread then builds its own tree from it.
 
 use crate::configuration::{Plan, Source};
+use crate::spool::FileDisk;
 use crate::watch::FileWatch;
-use crate::{Fleet, Host, Identity, Options, Router, Settings, Tree, listen};
+use crate::{Fleet, Host, Identity, Options, Router, Settings, Spool, Tree, listen};
 use lookaside_client::{DestinationOptions, TcpNetwork};
 use lookaside_routing::Defaults;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -72,12 +75,13 @@ struct Reader {
     source: Source,
     defaults: Defaults,
     destination_options: DestinationOptions,
+    spool: Option<Arc<Spool>>,
 }
 
 impl Reader {
     fn new(options: &Options) -> Result<Reader, String> {
         let destination_options = options.destination_options();
-        Ok(Reader { source: options.source()?, defaults: options.defaults()?, destination_options })
+        Ok(Reader { source: options.source()?, defaults: options.defaults()?, destination_options, spool: None })
     }
 
     fn read(&self) -> Result<Plan, String> {
@@ -92,7 +96,7 @@ impl Reader {
         for warning in plan.warnings() {
             tracing::warn!("{}: {warning}", self.source);
         }
-        Ok(plan.on(Host::named(&host_name(), unix_s())))
+        Ok(plan.on(Host::named(&host_name(), unix_s())).spooling(self.spool.clone()))
     }
 }
 
@@ -119,8 +123,11 @@ fn raise_open_files(connections_max: u32) {
     }
 }
 
-fn serve(options: &Options, reader: Reader, plan: Plan) -> Result<(), String> {
+fn serve(options: &Options, mut reader: Reader, plan: Plan) -> Result<(), String> {
     raise_open_files(options.max_conns);
+    // Before anybody is served: what servers owe from an earlier run keeps them from being read.
+    reader.spool = open_spool(options, &plan)?;
+    let plan = plan.spooling(reader.spool.clone());
     let runtime = runtime()?;
     // Before the port is announced: who has read the announcement may end the daemon at once.
     let ends = runtime.block_on(async { Ends::receive() })?;
@@ -177,8 +184,28 @@ async fn stay(reader: &Reader, fleet: &Fleet, publish: watch::Sender<Arc<Plan>>,
         _ = ends.interrupt.recv() => tracing::info!("SIGINT: shutting down"),
         _ = ends.terminate.recv() => tracing::info!("SIGTERM: shutting down"),
         () = follow(reader, fleet, publish) => {}
+        () = replay(reader) => {}
     }
     Ok(())
+}
+
+/// The spool that the options ask for.
+fn open_spool(options: &Options, plan: &Plan) -> Result<Option<Arc<Spool>>, String> {
+    let Some(directory) = options.spool_directory() else { return Ok(None) };
+    let standings = plan.destination_options().standings.clone().expect("the options give all destinations one");
+    let disk = Arc::new(FileDisk::open(directory)?);
+    let spool = Spool::open_threaded(disk, standings, options.spool_settings())?;
+    spool.retire_others(&plan.servers());
+    tracing::info!("deletes that servers do not answer are kept in {}", directory.display());
+    Ok(Some(spool))
+}
+
+/// Works off what servers owe, for ever.
+async fn replay(reader: &Reader) {
+    match &reader.spool {
+        Some(spool) => spool.replay(Arc::new(TcpNetwork), fastrand::u64(..)).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Takes each good change of the configuration, and refuses each bad one, for ever.

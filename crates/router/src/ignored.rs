@@ -6,8 +6,6 @@ use clap::Args;
 /// Flags that are taken from the command line and not acted upon.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Ignored {
-    #[arg(short = 'a', long, hide = true)]
-    async_dir: Option<String>,
     #[arg(long, hide = true)]
     config_params: Option<String>,
     #[arg(short = 'L', long, hide = true)]
@@ -30,11 +28,8 @@ impl Ignored {
         let given = |flag: &str, value: &Option<String>, instead: &str| {
             value.as_ref().map(|value| format!("{flag} {value} is ignored: {instead}"))
         };
-        let spool =
-            "there is no spool; a delete that fails is answered with SERVER_ERROR, and the invalidator repeats it";
         let stats = "statistics are asked for over the port, with `stats`";
         let warnings = [
-            given("--async-dir", &self.async_dir, spool),
             given("--config-params", &self.config_params, "a configuration has no parameters here"),
             given("--log-path", &self.log_path, "the log is on standard error"),
             given("--reconfiguration-delay-ms", &self.reconfiguration_delay_ms, "a change is taken once it is whole"),
@@ -45,7 +40,8 @@ impl Ignored {
                 &self.reset_inactive_connection_interval,
                 "connections to servers stay open",
             ),
-            self.use_asynclog_version2.then(|| format!("--use-asynclog-version2 is ignored: {spool}")),
+            self.use_asynclog_version2
+                .then(|| "--use-asynclog-version2 is ignored: the spool has one layout".to_owned()),
         ];
         warnings.into_iter().flatten().collect()
     }

@@ -3,11 +3,13 @@
 use crate::configuration::Source;
 use crate::ignored::Ignored;
 use crate::settings::{CONNECTIONS_MAX, Settings, VALUE_BYTES_MAX};
+use crate::spool::{Fsync, SpoolSettings};
 use clap::{ArgGroup, Parser};
 use lookaside_client::{DestinationOptions, Standings};
 use lookaside_routing::{Defaults, HealthSettings, RoutingPrefix};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const EXAMPLES: &str = r#"Examples:
   Two servers, keys spread over both:
@@ -84,6 +86,26 @@ pub struct Options {
     #[arg(long, value_name = "REQUESTS", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub target_max_pending: u32,
 
+    /// Keep deletes that a server does not answer in this directory, and do not read the server before it has carried
+    /// them out (mcrouter: --async-dir). Without it such a delete is an error, and the client must repeat it. One router
+    /// a directory
+    #[arg(long, short = 'a', visible_alias = "async-dir", value_name = "DIR")]
+    pub spool: Option<PathBuf>,
+    /// When kept deletes are safe from a crash of this machine: `always` before they are acknowledged, `interval:MS` at
+    /// most so much later, `never` when the system likes. A crash of the router alone loses none
+    #[arg(long, value_name = "POLICY", default_value = "always", value_parser = fsync)]
+    pub spool_fsync: Fsync,
+    /// The most bytes of deletes that are kept for one server, some 20 a delete and the key; a server that owes more is
+    /// made to forget everything (flush_all) before it is read
+    #[arg(long, value_name = "BYTES", default_value_t = 64 << 20, value_parser = clap::value_parser!(u64).range(4096..))]
+    pub spool_bytes_max: u64,
+    /// The same for all servers together
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 30, value_parser = clap::value_parser!(u64).range(4096..))]
+    pub spool_total_bytes_max: u64,
+    /// Keep no deletes, even where --spool is given
+    #[arg(long)]
+    pub asynclog_disable: bool,
+
     /// Tell clients of a get that no server answered as of a miss, not an error
     #[arg(long)]
     pub miss_on_get_errors: bool,
@@ -154,12 +176,38 @@ impl Options {
         }
     }
 
+    /// Where deletes that fail are kept.
+    pub fn spool_directory(&self) -> Option<&Path> {
+        self.spool.as_deref().filter(|_| !self.asynclog_disable)
+    }
+
+    /// How they are kept.
+    pub fn spool_settings(&self) -> SpoolSettings {
+        let timeout_ms = self.server_timeout.max(self.connect_timeout.unwrap_or(0));
+        SpoolSettings {
+            bytes_max: self.spool_bytes_max,
+            total_bytes_max: self.spool_total_bytes_max,
+            fsync: self.spool_fsync,
+            timeout: Duration::from_millis(timeout_ms.into()),
+            ..SpoolSettings::default()
+        }
+    }
+
     /// How many threads to run.
     pub fn threads(&self) -> usize {
         match self.num_proxies {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             threads => threads.into(),
         }
+    }
+}
+
+fn fsync(text: &str) -> Result<Fsync, String> {
+    match (text, text.strip_prefix("interval:").map(str::parse)) {
+        ("always", _) => Ok(Fsync::Always),
+        ("never", _) => Ok(Fsync::Never),
+        (_, Some(Ok(interval_ms @ 1..=60_000))) => Ok(Fsync::Interval(Duration::from_millis(interval_ms))),
+        _ => Err("expected always, never, or interval:MS with 1 to 60000 milliseconds".to_owned()),
     }
 }
 
@@ -197,12 +245,27 @@ mod tests {
 
     #[test]
     fn flags_of_mcrouter_without_a_meaning_here_are_named_and_not_refused() {
-        let options =
-            parse(&["--config-str", "{}", "-a", "/spool", "-r", "10", "--stats-root=/stats"]).expect("parses");
+        let options = parse(&["--config-str", "{}", "-L", "/log", "-r", "10", "--stats-root=/stats"]).expect("parses");
         let warnings = options.ignored.warnings();
         assert_eq!(warnings.len(), 3, "{warnings:?}");
-        assert!(warnings[0].starts_with("--async-dir /spool is ignored: "), "{warnings:?}");
+        assert!(warnings[0].starts_with("--log-path /log is ignored: "), "{warnings:?}");
         assert!(parse(&["--config-str", "{}", "--listen-sock-fd", "3"]).is_err(), "clients would find nobody");
+    }
+
+    #[test]
+    fn the_spool_is_where_either_name_says() {
+        let options = |more: &[&str]| parse(&[&["--config-str", "{}"], more].concat()).expect("parses");
+        assert_eq!(options(&[]).spool_directory(), None);
+        for name in ["--spool", "--async-dir", "-a"] {
+            assert_eq!(options(&[name, "/spool"]).spool_directory(), Some(Path::new("/spool")));
+        }
+        assert_eq!(options(&["-a", "/spool", "--asynclog-disable"]).spool_directory(), None);
+        let policy = |text| options(&["--spool-fsync", text]).spool_settings().fsync;
+        assert_eq!((policy("always"), policy("never")), (Fsync::Always, Fsync::Never));
+        assert_eq!(policy("interval:50"), Fsync::Interval(Duration::from_millis(50)));
+        for bad in ["interval", "interval:0", "interval:x", "sometimes"] {
+            assert!(parse(&["--config-str", "{}", "--spool-fsync", bad]).is_err(), "{bad}");
+        }
     }
 
     #[test]

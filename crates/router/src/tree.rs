@@ -4,8 +4,9 @@
 //! is taken over with its connection and its health: a server that was taken out does not come back by a reload, and
 //! one that is fine is not connected to again. All others end when the last batch on the old tree has its outcomes.
 
+use crate::spool::SpoolingRoot;
 use crate::surroundings::surroundings;
-use crate::{Plan, Trace, flush, trace::trace};
+use crate::{Plan, Spool, Trace, flush, trace::trace};
 use lookaside_client::{DestinationOptions, Network, TcpDestination};
 use lookaside_routing::{Address, Context, Destination, DestinationSettings, Destinations, Route, Surroundings};
 use std::collections::BTreeMap;
@@ -37,7 +38,11 @@ impl Tree {
     /// Must be called inside the tokio runtime that will serve it. `seed` is what the jitter of probes is drawn from.
     pub fn build(plan: &Arc<Plan>, network: Arc<dyn Network>, seed: u64, old: Option<&Tree>) -> Tree {
         let mut leaves = Leaves { plan, network: network.clone(), seed, old, destinations: BTreeMap::new() };
-        let route = Arc::new(plan.configuration().build(&mut leaves));
+        let route: Arc<dyn Route> = Arc::new(plan.configuration().build(&mut leaves));
+        let route = match plan.spool() {
+            Some(_) => Arc::new(SpoolingRoot(route)),
+            None => route,
+        };
         Tree { route, destinations: leaves.destinations, source: Some(Source { plan: plan.clone(), network }) }
     }
 
@@ -49,6 +54,11 @@ impl Tree {
     /// The servers at its leaves, in the order of their addresses.
     pub fn destinations(&self) -> impl Iterator<Item = &Arc<TcpDestination>> {
         self.destinations.values()
+    }
+
+    /// Where deletes that fail are kept, if they are.
+    pub(crate) fn spool(&self) -> Option<&Arc<Spool>> {
+        self.source.as_ref()?.plan.spool()
     }
 
     /// The way of `verb` for `key`; `None` where it is not known.
@@ -103,7 +113,10 @@ impl Destinations for Leaves<'_> {
         let kept = self.destinations.get(&identity).or_else(|| self.old?.destinations.get(&identity));
         let destination = kept.cloned().unwrap_or_else(|| self.connect(address, settings));
         self.destinations.insert(identity, destination.clone());
-        destination
+        match self.plan.spool() {
+            Some(spool) => spool.wrap(destination),
+            None => destination,
+        }
     }
 
     fn surroundings(&mut self) -> Surroundings {

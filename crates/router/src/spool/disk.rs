@@ -1,0 +1,307 @@
+//! Where a spool's files lie: a folder a server, small files in it. The trait is what a simulation replaces; here is the
+//! file system's, and one in memory that can lose what a crash would lose.
+//!
+//! Everything blocks. In the daemon only the writer's thread and the main thread call it, which no client waits for.
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A folder of folders of files.
+pub trait Disk: Send + Sync {
+    /// The names of all folders, in order.
+    fn folders(&self) -> io::Result<Vec<String>>;
+    /// The names of the files in a folder, in order.
+    fn files(&self, folder: &str) -> io::Result<Vec<String>>;
+    /// All of a file.
+    fn read(&self, folder: &str, file: &str) -> io::Result<Vec<u8>>;
+    /// Writes `bytes` at the offset `at`, where the file ends; at 0 it and its folder are made. With `sync` a crash of the
+    /// machine does not undo it.
+    fn write(&self, folder: &str, file: &str, at: u64, bytes: &[u8], sync: bool) -> io::Result<()>;
+    /// What was written without `sync` is safe from a crash of the machine when this returns.
+    fn sync(&self, folder: &str, file: &str) -> io::Result<()>;
+    /// Cuts a file.
+    fn truncate(&self, folder: &str, file: &str, bytes: u64) -> io::Result<()>;
+    /// Removes a file; that there is none is no error.
+    fn remove(&self, folder: &str, file: &str) -> io::Result<()>;
+    /// Removes a folder that has no files; that it has some, or that there is none, is no error.
+    fn remove_folder(&self, folder: &str) -> io::Result<()>;
+}
+
+/// A directory of the file system, held by this process alone.
+#[derive(Debug)]
+pub struct FileDisk {
+    directory: PathBuf,
+    /// The lock goes when this is closed, however the process ends.
+    _lock: File,
+}
+
+/// The file that is locked.
+const LOCK_FILE: &str = "lock";
+/// Keys are nobody else's business.
+const FOLDER_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
+
+impl FileDisk {
+    /// Takes `directory`, which is made if it is not there. The error says what to do.
+    pub fn open(directory: &Path) -> Result<FileDisk, String> {
+        let shown = directory.display();
+        let in_words = |error: io::Error| format!("the spool {shown} cannot be used: {error}; choose another --spool");
+        DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(directory).map_err(in_words)?;
+        let mut options = OpenOptions::new();
+        let options = options.write(true).create(true).truncate(false).mode(FILE_MODE);
+        let lock = options.open(directory.join(LOCK_FILE)).map_err(in_words)?;
+        match lock.try_lock() {
+            Ok(()) => Ok(FileDisk { directory: directory.to_owned(), _lock: lock }),
+            Err(fs::TryLockError::WouldBlock) => {
+                Err(format!("the spool {shown} belongs to another router that runs; give each its own --spool"))
+            }
+            Err(fs::TryLockError::Error(error)) => Err(in_words(error)),
+        }
+    }
+
+    fn path(&self, folder: &str, file: &str) -> PathBuf {
+        self.directory.join(folder).join(file)
+    }
+
+    fn create(&self, folder: &str, file: &str) -> io::Result<File> {
+        DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(self.directory.join(folder))?;
+        OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(self.path(folder, file))
+    }
+
+    fn sync_folders(&self, folder: &str) -> io::Result<()> {
+        File::open(self.directory.join(folder))?.sync_all()?;
+        File::open(&self.directory)?.sync_all()
+    }
+}
+
+fn names(directory: &Path, is_wanted: impl Fn(&fs::FileType) -> bool) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if is_wanted(&entry.file_type()?)
+            && let Ok(name) = entry.file_name().into_string()
+        {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+fn unless_missing(result: io::Result<()>) -> io::Result<()> {
+    result.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
+}
+
+impl Disk for FileDisk {
+    fn folders(&self) -> io::Result<Vec<String>> {
+        names(&self.directory, fs::FileType::is_dir)
+    }
+
+    fn files(&self, folder: &str) -> io::Result<Vec<String>> {
+        names(&self.directory.join(folder), fs::FileType::is_file)
+    }
+
+    fn read(&self, folder: &str, file: &str) -> io::Result<Vec<u8>> {
+        fs::read(self.path(folder, file))
+    }
+
+    fn write(&self, folder: &str, file: &str, at: u64, bytes: &[u8], sync: bool) -> io::Result<()> {
+        let handle = match at {
+            0 => self.create(folder, file)?,
+            _ => OpenOptions::new().write(true).open(self.path(folder, file))?,
+        };
+        handle.write_all_at(bytes, at)?;
+        if sync {
+            handle.sync_data()?;
+            if at == 0 {
+                self.sync_folders(folder)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn sync(&self, folder: &str, file: &str) -> io::Result<()> {
+        unless_missing(File::open(self.path(folder, file)).and_then(|file| file.sync_data()))?;
+        self.sync_folders(folder)
+    }
+
+    fn truncate(&self, folder: &str, file: &str, bytes: u64) -> io::Result<()> {
+        let handle = OpenOptions::new().write(true).open(self.path(folder, file))?;
+        handle.set_len(bytes)?;
+        handle.sync_all()
+    }
+
+    fn remove(&self, folder: &str, file: &str) -> io::Result<()> {
+        unless_missing(fs::remove_file(self.path(folder, file)))
+    }
+
+    fn remove_folder(&self, folder: &str) -> io::Result<()> {
+        unless_missing(fs::remove_dir(self.directory.join(folder)))
+            .or_else(|error| if error.kind() == io::ErrorKind::DirectoryNotEmpty { Ok(()) } else { Err(error) })
+    }
+}
+
+/// Files in memory, for simulations and tests. It outlives the router that writes to it, as a disk does.
+#[derive(Debug, Default)]
+pub struct MemoryDisk(Mutex<Memory>);
+
+#[derive(Debug, Default)]
+struct Memory {
+    files: BTreeMap<(String, String), MemoryFile>,
+    /// How many bytes more fit; nothing: as many as one likes.
+    room_bytes: Option<usize>,
+    syncs: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct MemoryFile {
+    bytes: Vec<u8>,
+    synced_bytes: usize,
+}
+
+impl MemoryDisk {
+    /// An empty disk.
+    pub fn new() -> MemoryDisk {
+        MemoryDisk::default()
+    }
+
+    /// The machine crashes: of what was written without being synced, each file keeps as many bytes as `kept` says,
+    /// given how many there are.
+    pub fn crash(&self, mut kept: impl FnMut(usize) -> usize) {
+        for file in self.memory().files.values_mut() {
+            let unsynced_bytes = file.bytes.len() - file.synced_bytes;
+            file.bytes.truncate(file.synced_bytes + kept(unsynced_bytes).min(unsynced_bytes));
+            file.synced_bytes = file.bytes.len();
+        }
+    }
+
+    /// From now on only so many bytes fit: what is written beyond is torn, and fails.
+    pub fn fill(&self, room_bytes: Option<usize>) {
+        self.memory().room_bytes = room_bytes;
+    }
+
+    /// Changes the bytes of every file, by folder and name.
+    pub fn damage(&self, mut change: impl FnMut(&str, &str, &mut Vec<u8>)) {
+        for ((folder, name), file) in &mut self.memory().files {
+            change(folder, name, &mut file.bytes);
+            file.synced_bytes = file.bytes.len();
+        }
+    }
+
+    /// How many times something was synced.
+    pub fn syncs(&self) -> u64 {
+        self.memory().syncs
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn with_file<T>(&self, folder: &str, file: &str, run: impl FnOnce(&mut MemoryFile) -> T) -> io::Result<T> {
+        let mut memory = self.memory();
+        let file = memory.files.get_mut(&(folder.to_owned(), file.to_owned()));
+        file.map(run).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+impl Disk for MemoryDisk {
+    fn folders(&self) -> io::Result<Vec<String>> {
+        let mut folders: Vec<String> = self.memory().files.keys().map(|(folder, _)| folder.clone()).collect();
+        folders.dedup();
+        Ok(folders)
+    }
+
+    fn files(&self, folder: &str) -> io::Result<Vec<String>> {
+        let memory = self.memory();
+        Ok(memory.files.keys().filter(|(of, _)| of == folder).map(|(_, file)| file.clone()).collect())
+    }
+
+    fn read(&self, folder: &str, file: &str) -> io::Result<Vec<u8>> {
+        self.with_file(folder, file, |file| file.bytes.clone())
+    }
+
+    fn write(&self, folder: &str, file: &str, at: u64, bytes: &[u8], sync: bool) -> io::Result<()> {
+        let mut memory = self.memory();
+        let fitting = memory.room_bytes.map_or(bytes.len(), |room| room.min(bytes.len()));
+        memory.room_bytes = memory.room_bytes.map(|room| room - fitting);
+        memory.syncs += u64::from(sync);
+        let entry = memory.files.entry((folder.to_owned(), file.to_owned())).or_default();
+        entry.bytes.truncate(at as usize);
+        entry.bytes.extend_from_slice(&bytes[..fitting]);
+        if fitting < bytes.len() {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        if sync {
+            entry.synced_bytes = entry.bytes.len();
+        }
+        Ok(())
+    }
+
+    fn sync(&self, folder: &str, file: &str) -> io::Result<()> {
+        self.memory().syncs += 1;
+        unless_missing(self.with_file(folder, file, |file| file.synced_bytes = file.bytes.len()))
+    }
+
+    fn truncate(&self, folder: &str, file: &str, bytes: u64) -> io::Result<()> {
+        self.with_file(folder, file, |file| {
+            file.bytes.truncate(bytes as usize);
+            file.synced_bytes = file.bytes.len();
+        })
+    }
+
+    fn remove(&self, folder: &str, file: &str) -> io::Result<()> {
+        self.memory().files.remove(&(folder.to_owned(), file.to_owned()));
+        Ok(())
+    }
+
+    fn remove_folder(&self, _: &str) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn files_are_written_read_and_gone() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let on_files = FileDisk::open(&directory.path().join("spool")).expect("it is made");
+        for disk in [&on_files as &dyn Disk, &MemoryDisk::new()] {
+            disk.write("a", "1", 0, b"abc", true).expect("it is made");
+            disk.write("a", "1", 3, b"def", false).expect("it grows");
+            disk.sync("a", "1").expect("it is there");
+            disk.write("b", "2", 0, b"x", false).expect("it is made");
+            assert_eq!(disk.folders().expect("it lists"), ["a", "b"]);
+            assert_eq!(disk.files("a").expect("it lists"), ["1"]);
+            assert_eq!(disk.read("a", "1").expect("it is there"), b"abcdef");
+            disk.truncate("a", "1", 2).expect("it shrinks");
+            assert_eq!(disk.read("a", "1").expect("it is there"), b"ab");
+            disk.remove_folder("a").expect("not empty is no error");
+            for _ in 0..2 {
+                disk.remove("a", "1").expect("nothing there is no error");
+            }
+            disk.remove_folder("a").expect("it is empty");
+            assert_eq!(disk.folders().expect("it lists"), ["b"]);
+        }
+    }
+
+    #[test]
+    fn a_spool_belongs_to_one_router_and_one_user() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("spool");
+        let disk = FileDisk::open(&path).expect("it is made");
+        disk.write("a", "1", 0, b"abc", false).expect("it is made");
+        assert!(FileDisk::open(&path).expect_err("taken").contains("another router"));
+        let mode = |path: &Path| fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
+        assert_eq!((mode(&path), mode(&path.join("a")), mode(&path.join("a/1"))), (0o700, 0o700, 0o600));
+        drop(disk);
+        FileDisk::open(&path).expect("free again");
+        assert!(FileDisk::open(Path::new("/dev/null/spool")).expect_err("no directory").contains("--spool"));
+    }
+}

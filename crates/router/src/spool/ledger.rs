@@ -1,0 +1,204 @@
+//! Keeps deletes on disk: what many clients hand in at the same time is written, and synced, once. A delete passes here
+//! when its server did not answer.
+//!
+//! In the daemon a thread of its own does it, so that no client waits for another's disk; while it syncs, the next
+//! group gathers. A simulation has no threads, and keeps each batch as it is handed in.
+
+use super::disk::Disk;
+use super::record::{Deletion, HEADER, Record, encode};
+use super::server::{Place, Server, TotalBytes, file_name};
+use super::statistics::Counters;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+use tokio::sync::{mpsc, oneshot};
+
+/// The most batches that are written together.
+const GROUP_BATCHES_MAX: usize = 1_024;
+
+/// When what is kept is safe from a crash of the machine. A crash of the router alone loses nothing, whichever it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fsync {
+    /// Before it is acknowledged.
+    Always,
+    /// At most so much later.
+    Interval(Duration),
+    /// When the system likes.
+    Never,
+}
+
+/// Deletes for one server, to be kept together.
+pub(super) struct Job {
+    pub(super) server: Arc<Server>,
+    pub(super) deletions: Vec<Deletion>,
+    /// Whether they are kept, and if not, why.
+    pub(super) reply: oneshot::Sender<Result<(), Arc<str>>>,
+    /// Given back when this is dropped.
+    pub(super) _room: Room,
+}
+
+/// Bytes of deletes that wait to be written.
+pub(super) struct Room {
+    waiting_bytes: Arc<AtomicU64>,
+    bytes: u64,
+}
+
+impl Room {
+    /// Room for `bytes` more, unless there are `bytes_max` with them.
+    pub(super) fn take(waiting_bytes: &Arc<AtomicU64>, bytes: u64, bytes_max: u64) -> Option<Room> {
+        let before = waiting_bytes.fetch_add(bytes, Relaxed);
+        let room = Room { waiting_bytes: waiting_bytes.clone(), bytes };
+        (before + bytes <= bytes_max).then_some(room)
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.waiting_bytes.fetch_sub(self.bytes, Relaxed);
+    }
+}
+
+/// Writes what is owed.
+pub(super) struct Ledger {
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) bytes_max: u64,
+    pub(super) total_bytes_max: u64,
+    pub(super) total: Arc<TotalBytes>,
+    pub(super) fsync: Fsync,
+    pub(super) counters: Arc<Counters>,
+    /// Told of servers whose debts nobody works off yet.
+    pub(super) begin: mpsc::UnboundedSender<Arc<Server>>,
+    /// Written and not synced.
+    pub(super) unsynced: BTreeSet<(String, String)>,
+}
+
+impl Ledger {
+    /// Keeps all `jobs`, in order, and tells each what became of it.
+    pub(super) fn keep(&mut self, jobs: Vec<Job>) {
+        let mut by_server: BTreeMap<String, Vec<Job>> = BTreeMap::new();
+        for job in jobs {
+            by_server.entry(job.server.folder.clone()).or_default().push(job);
+        }
+        for jobs in by_server.into_values() {
+            let server = jobs[0].server.clone();
+            let deletions = jobs.iter().flat_map(|job| &job.deletions);
+            let kept = self.keep_for(&server, deletions).map_err(|error| Arc::from(error.to_string()));
+            for job in jobs {
+                // Whoever has hung up has his delete kept all the same.
+                let _ = job.reply.send(kept.clone());
+            }
+        }
+    }
+
+    fn keep_for<'a>(
+        &mut self,
+        server: &Arc<Server>,
+        deletions: impl Iterator<Item = &'a Deletion> + Clone,
+    ) -> io::Result<()> {
+        let bytes = deletions.clone().map(Deletion::bytes).sum();
+        let records = deletions.clone().count() as u64;
+        let place = server.begin(bytes, self.bytes_max, &self.total, self.total_bytes_max);
+        let written = match place {
+            Place::Covered => Ok((0, 0)),
+            Place::Segment { number, at } => {
+                let records_of = deletions.map(|deletion| Record::Delete(deletion.clone()));
+                self.write(server, number, at, records_of).map(|()| (records, bytes))
+            }
+            Place::Forget { number } => {
+                let written = self.write(server, number, 0, std::iter::once(Record::Forget));
+                written.map(|()| (1, FORGET_BYTES))
+            }
+        };
+        self.count(server, place, records, &written);
+        let mut dropped = Vec::new();
+        if server.end(place, written.as_ref().copied(), &self.total, &mut dropped) {
+            // The receiver goes only when the process ends.
+            let _ = self.begin.send(server.clone());
+        }
+        server.remove(&*self.disk, &dropped);
+        written.map(drop)
+    }
+
+    fn write(
+        &mut self,
+        server: &Server,
+        number: u64,
+        at: u64,
+        records: impl Iterator<Item = Record>,
+    ) -> io::Result<()> {
+        let mut bytes = if at == 0 { HEADER.to_vec() } else { Vec::new() };
+        records.for_each(|record| encode(&record, &mut bytes));
+        let file = file_name(number);
+        let written = self.disk.write(&server.folder, &file, at, &bytes, self.fsync == Fsync::Always);
+        match (&written, at) {
+            (Ok(()), _) if matches!(self.fsync, Fsync::Interval(_)) => {
+                self.unsynced.insert((server.folder.clone(), file));
+            }
+            (Ok(()), _) => {}
+            // A crash now would leave a tail that was never acknowledged. That it cannot be cut off is survivable.
+            (Err(_), 0) => drop(self.disk.remove(&server.folder, &file)),
+            (Err(_), _) => drop(self.disk.truncate(&server.folder, &file, at)),
+        }
+        written
+    }
+
+    fn count(&self, server: &Server, place: Place, records: u64, written: &io::Result<(u64, u64)>) {
+        match (place, written) {
+            (_, Err(error)) => {
+                self.counters.append_failures.fetch_add(records, Relaxed);
+                tracing::error!(server = %server.address, %error, records, "deletes could not be kept: they fail");
+            }
+            (Place::Forget { .. }, Ok(_)) => {
+                self.counters.spooled.fetch_add(records, Relaxed);
+                self.counters.overflows.fetch_add(1, Relaxed);
+                tracing::warn!(
+                    server = %server.address,
+                    "more deletes than the spool may hold: the server will forget everything before it is read"
+                );
+            }
+            (_, Ok(_)) => drop(self.counters.spooled.fetch_add(records, Relaxed)),
+        }
+    }
+
+    /// Syncs what was only written.
+    fn sync(&mut self) {
+        for (folder, file) in std::mem::take(&mut self.unsynced) {
+            if let Err(error) = self.disk.sync(&folder, &file) {
+                tracing::error!(folder, file, %error, "the spool is not safe from a crash of this machine");
+            }
+        }
+    }
+
+    /// Keeps what is handed in, until nobody is left to hand anything in.
+    pub(super) fn run(mut self, jobs: &Receiver<Job>) {
+        let mut sync_at = None;
+        loop {
+            let first = match sync_at {
+                Some(at) => jobs.recv_timeout(Instant::saturating_duration_since(&at, Instant::now())),
+                None => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match first {
+                Ok(first) => {
+                    let mut group = vec![first];
+                    group.extend(jobs.try_iter().take(GROUP_BATCHES_MAX - 1));
+                    self.keep(group);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return self.sync(),
+            }
+            if sync_at.is_some_and(|at| at <= Instant::now()) {
+                self.sync();
+                sync_at = None;
+            }
+            if let (Fsync::Interval(interval), None, false) = (self.fsync, sync_at, self.unsynced.is_empty()) {
+                sync_at = Some(Instant::now() + interval);
+            }
+        }
+    }
+}
+
+/// A forget's frame and body.
+const FORGET_BYTES: u64 = 9;

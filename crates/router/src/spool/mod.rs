@@ -1,0 +1,291 @@
+//! The spool: deletes that a server did not answer, kept on disk until it has carried them out. "Databases and mcrouters
+//! buffer deletes when downstream components become unresponsive" (§5). A get passes here only in so far as it is kept
+//! from a server that owes deletes.
+//!
+//! ```text
+//!   leaf      delete failed -> ledger: written, synced -> server: counted, FENCE UP -> client: NOT_FOUND
+//!                                                            |
+//!   replay                      the server answers -> deletes in order -> all acknowledged -> FENCE DOWN
+//! ```
+//!
+//! Files: `record` (bytes), `disk` (where they lie), `server` (what one server owes: the protocol between the two lines
+//! above), `ledger` (the upper line), `replay` and `conversation` (the lower one), `load` (the start), `leaf` (the tree).
+//!
+//! Invariants:
+//! * No delete is acknowledged before it is applied or kept.
+//! * From the moment that a kept delete is acknowledged, no thread of this process reads or fills its server until the
+//!   server has carried it out. What was handed in before, may be answered still.
+//! * An update that was sent before and never answered may be carried out after the delete: the server may read the old
+//!   connection later than the new one. A fill under a lease is refused then; a plain `set` is as unsafe here as it is
+//!   beside any delete (§3.2.1).
+//!
+//! Everything is bounded: what waits to be written, what one server and all servers may owe, what is sent at once. Who
+//! owes too much is made to forget everything instead.
+//!
+//! Absent on purpose: other routers. Each keeps its own deletes and its own fences.
+
+mod conversation;
+mod disk;
+mod leaf;
+mod ledger;
+mod load;
+mod record;
+mod replay;
+mod server;
+mod statistics;
+
+pub use disk::{Disk, FileDisk, MemoryDisk};
+use leaf::SpoolingDestination;
+pub(crate) use leaf::SpoolingRoot;
+pub use ledger::Fsync;
+pub use server::Owed;
+pub use statistics::SpoolStatistics;
+
+use ledger::{Job, Ledger, Room};
+use lookaside_client::{Network, Standings};
+use lookaside_routing::{Address, Destination};
+use record::Deletion;
+use server::{Server, TotalBytes};
+use statistics::Counters;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+
+/// Batches that may wait for the writer's thread; one more is not kept, and its deletes fail.
+const WAITING_BATCHES_MAX: usize = 10_000;
+/// Bytes that may wait for it.
+const WAITING_BYTES_MAX: u64 = 64 << 20;
+
+/// How a spool behaves.
+#[derive(Clone, Debug)]
+pub struct SpoolSettings {
+    /// What one server may owe, in bytes on disk (some 20 a delete, and the key). Default 64 MiB. A server that owes more
+    /// is made to forget everything.
+    pub bytes_max: u64,
+    /// What all servers together may owe, in bytes. Default 1 GiB.
+    pub total_bytes_max: u64,
+    /// When kept deletes are safe from a crash of the machine. Default: before they are acknowledged.
+    pub fsync: Fsync,
+    /// How long a server may take to connect, or to answer a batch, while its deletes are replayed. Default 1 s.
+    pub timeout: Duration,
+    /// The longest wait between two attempts, before jitter of up to a half more. Default 1 s.
+    pub wait_max: Duration,
+}
+
+impl Default for SpoolSettings {
+    fn default() -> Self {
+        SpoolSettings {
+            bytes_max: 64 << 20,
+            total_bytes_max: 1 << 30,
+            fsync: Fsync::Always,
+            timeout: Duration::from_secs(1),
+            wait_max: Duration::from_secs(1),
+        }
+    }
+}
+
+/// The deletes that one process keeps.
+pub struct Spool {
+    shared: Arc<Shared>,
+    writer: Writer,
+    waiting_bytes: Arc<AtomicU64>,
+    /// Servers that somebody must begin to work off; taken by who does.
+    begun: Mutex<Option<mpsc::UnboundedReceiver<Arc<Server>>>>,
+}
+
+/// What the writer, the replayers and the leaves share.
+pub(crate) struct Shared {
+    settings: SpoolSettings,
+    disk: Arc<dyn Disk>,
+    standings: Arc<Standings>,
+    servers: Mutex<BTreeMap<Address, Arc<Server>>>,
+    total: Arc<TotalBytes>,
+    counters: Arc<Counters>,
+    begin: mpsc::UnboundedSender<Arc<Server>>,
+}
+
+enum Writer {
+    /// Whoever keeps something writes it himself.
+    Here(Mutex<Ledger>),
+    Thread(SyncSender<Job>),
+}
+
+impl Spool {
+    /// The spool on `disk`, with what an earlier run left there: those servers are fenced off when this returns.
+    /// `standings` are those of the destinations. Whoever keeps something writes it himself, so for one thread: a
+    /// simulation. The error says what an operator can do.
+    pub fn open(disk: Arc<dyn Disk>, standings: Arc<Standings>, settings: SpoolSettings) -> Result<Arc<Spool>, String> {
+        Self::make(disk, standings, settings, |ledger| Ok(Writer::Here(Mutex::new(ledger))))
+    }
+
+    /// The same with a thread that writes, for many threads.
+    pub fn open_threaded(
+        disk: Arc<dyn Disk>,
+        standings: Arc<Standings>,
+        settings: SpoolSettings,
+    ) -> Result<Arc<Spool>, String> {
+        Self::make(disk, standings, settings, |ledger| {
+            let (writer, jobs) = sync_channel(WAITING_BATCHES_MAX);
+            let thread = thread::Builder::new().name("spool".to_owned()).spawn(move || ledger.run(&jobs));
+            thread.map_err(|error| format!("the system gives no thread: {error}"))?;
+            Ok(Writer::Thread(writer))
+        })
+    }
+
+    fn make(
+        disk: Arc<dyn Disk>,
+        standings: Arc<Standings>,
+        settings: SpoolSettings,
+        writer: impl FnOnce(Ledger) -> Result<Writer, String>,
+    ) -> Result<Arc<Spool>, String> {
+        let (begin, begun) = mpsc::unbounded_channel();
+        let (total, counters) = (Arc::<TotalBytes>::default(), Arc::<Counters>::default());
+        let servers = load::load(&*disk, &standings, &total)?;
+        let ledger = Ledger {
+            disk: disk.clone(),
+            bytes_max: settings.bytes_max,
+            total_bytes_max: settings.total_bytes_max,
+            total: total.clone(),
+            fsync: settings.fsync,
+            counters: counters.clone(),
+            begin: begin.clone(),
+            unsynced: BTreeSet::new(),
+        };
+        let servers = Mutex::new(servers);
+        let shared = Arc::new(Shared { settings, disk, standings, servers, total, counters, begin });
+        let (waiting_bytes, begun) = (Arc::default(), Mutex::new(Some(begun)));
+        Ok(Arc::new(Spool { shared, writer: writer(ledger)?, waiting_bytes, begun }))
+    }
+
+    /// Servers that owe something from an earlier run and are not `configured` will be made to forget everything, should
+    /// a later configuration name them: that is kept instead of the deletes. Call it once, before the first tree is built.
+    pub fn retire_others(&self, configured: &BTreeSet<Address>) {
+        for (address, server) in self.servers().iter() {
+            if !configured.contains(address) && !server.owed().is_nothing() {
+                load::retire(&*self.shared.disk, server, &self.shared.total);
+            }
+        }
+    }
+
+    /// Works off what servers owe, until it is dropped. One call a spool: a second one has nothing to do.
+    pub async fn replay(&self, network: Arc<dyn Network>, seed: u64) {
+        let Some(mut begun) = lock(&self.begun).take() else { return std::future::pending().await };
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut tasks = JoinSet::new();
+        loop {
+            tokio::select! {
+                biased;
+                Some(ended) = tasks.join_next(), if !tasks.is_empty() => {
+                    if let Err(error) = ended {
+                        tracing::error!(%error, "a replay failed; this is a bug of the router");
+                    }
+                }
+                server = begun.recv() => {
+                    let server = server.expect("the spool itself can send");
+                    let (shared, network, random) = (self.shared.clone(), network.clone(), random.fork());
+                    tasks.spawn(replay::Replayer { shared, server, network, random }.run());
+                }
+            }
+        }
+    }
+
+    /// `destination` with its failed deletes kept. A server that owes something from before is worked off from now on.
+    pub(crate) fn wrap(self: &Arc<Self>, destination: Arc<dyn Destination>) -> Arc<dyn Destination> {
+        let server = self.server(destination.address());
+        if server.configure() {
+            // Whoever replays is gone only when the process ends.
+            let _ = self.shared.begin.send(server.clone());
+        }
+        Arc::new(SpoolingDestination::new(destination, server, self.clone()))
+    }
+
+    fn server(&self, address: &Address) -> Arc<Server> {
+        let mut servers = self.servers();
+        let make = || Server::new(address.clone(), load::folder_name(address), self.shared.standings.fence(address));
+        servers.entry(address.clone()).or_insert_with(make).clone()
+    }
+
+    fn servers(&self) -> MutexGuard<'_, BTreeMap<Address, Arc<Server>>> {
+        lock(&self.shared.servers)
+    }
+
+    /// Keeps deletes for a server. When this says so, they are on disk and the server is fenced off. The error is for the
+    /// log: the deletes failed.
+    async fn keep(&self, server: &Arc<Server>, deletions: Vec<Deletion>) -> Result<(), Arc<str>> {
+        let records = deletions.len() as u64;
+        let bytes = deletions.iter().map(Deletion::bytes).sum();
+        let crowded = || {
+            self.shared.counters.append_failures.fetch_add(records, Relaxed);
+            Err(Arc::from("too many deletes wait to be written to the spool"))
+        };
+        let Some(room) = Room::take(&self.waiting_bytes, bytes, WAITING_BYTES_MAX) else { return crowded() };
+        let (reply, kept) = oneshot::channel();
+        let job = Job { server: server.clone(), deletions, reply, _room: room };
+        match &self.writer {
+            Writer::Here(ledger) => lock(ledger).keep(vec![job]),
+            Writer::Thread(writer) => match writer.try_send(job) {
+                Ok(()) => {}
+                Err(TrySendError::Full(_)) => return crowded(),
+                Err(TrySendError::Disconnected(_)) => return Err(Arc::from("the spool's thread is gone")),
+            },
+        }
+        kept.await.unwrap_or_else(|_| Err(Arc::from("the spool's thread is gone")))
+    }
+
+    /// What the server at `address` owes.
+    pub fn owed(&self, address: &Address) -> Owed {
+        let server = self.servers().get(address).cloned();
+        server.map(|server| server.owed()).unwrap_or_default()
+    }
+
+    /// Makes the next attempt to work off what the server at `address` owes come at once.
+    pub fn hurry(&self, address: &Address) {
+        let server = self.servers().get(address).cloned();
+        if let Some(server) = server.filter(|server| !server.owed().is_nothing()) {
+            server.hurry();
+        }
+    }
+
+    /// How it fares.
+    pub fn statistics(&self) -> SpoolStatistics {
+        let mut statistics = SpoolStatistics::read(&self.shared.counters);
+        for server in self.servers().values() {
+            let owed = server.owed();
+            statistics.pending += owed.records;
+            statistics.pending_bytes += owed.bytes;
+            statistics.servers_behind += u64::from(!owed.is_nothing());
+        }
+        statistics
+    }
+
+    /// A line for each server that owes something.
+    pub(crate) fn report(&self) -> String {
+        let mut lines = String::new();
+        for (address, server) in self.servers().iter() {
+            let Owed { records, bytes, forget } = server.owed();
+            if !server.owed().is_nothing() {
+                let forget = u8::from(forget);
+                write!(lines, "{address} deletes:{records} bytes:{bytes} forget:{forget}\r\n")
+                    .expect("a string takes all");
+            }
+        }
+        lines
+    }
+}
+
+impl std::fmt::Debug for Spool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Spool").field("settings", &self.shared.settings).finish_non_exhaustive()
+    }
+}
+
+/// Nothing panics under these locks; if it did, what they guard is still whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

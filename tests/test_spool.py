@@ -1,0 +1,196 @@
+"""The router's spool: deletes that a server did not answer are kept, and it is not read before they are done (§5)."""
+
+import contextlib
+import os
+import signal
+import time
+
+import pytest
+from leases import LeaseClient
+from processes import PROGRAMS, Process, answers, connect, eventually, free_port, statistics
+from test_gutter import key_of_server
+
+ROUNDS = 12
+
+
+class Router(Process):
+    """A router of two threads in front of a cluster's servers, with a spool."""
+
+    def __init__(self, cluster, spool, log_dir, *arguments: str) -> None:
+        self.port = free_port()
+        command = [
+            PROGRAMS / "lookaside-router", "-p", self.port, "-R", f"/local/{cluster.name}/", "--num-proxies", "2",
+            "-f", cluster.configuration_path, "--server-timeout", "200", "--probe-timeout-initial", "50",
+            "--probe-timeout-max", "200", "--spool", spool, *arguments,
+        ]  # fmt: skip
+        super().__init__("spooling-router", command, log_dir)
+        self.wait_ready(lambda: answers(self.port))
+
+    def restart(self) -> None:
+        """Starts it again on the same port and spool."""
+        self.start()
+        self.wait_ready(lambda: answers(self.port))
+
+    def pending(self) -> int:
+        """Servers that owe deletes."""
+        return int(statistics(self.port)["spool_servers_behind"])
+
+    def delete(self, key: str) -> bytes:
+        """The answer to a delete."""
+        client = LeaseClient(self.port)
+        try:
+            return client.command(b"delete " + key.encode())
+        finally:
+            client.close()
+
+    def get(self, key: str) -> bytes | None:
+        """A value, by a connection of its own: it may be any thread's."""
+        client = connect(self.port)
+        try:
+            return client.get(key)
+        finally:
+            client.close()
+
+
+@pytest.fixture
+def router(cluster, tmp_path):
+    """A router with a spool."""
+    router = Router(cluster, tmp_path / "spool", tmp_path)
+    yield router
+    router.stop()
+
+
+@contextlib.contextmanager
+def stopped(process):
+    """The process does not run, as a machine that is cut off; it goes on afterwards with all that it held."""
+    os.kill(process.running.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(process.running.pid, signal.SIGCONT)
+
+
+def serves(server, router, key) -> bool:
+    """Whether a get through the router reaches the server."""
+    before = int(statistics(server.port)["cmd_get"])
+    router.get(key)
+    return int(statistics(server.port)["cmd_get"]) > before
+
+
+def test_a_server_that_was_cut_off_is_never_read_stale(cluster, router):
+    victim = cluster.servers[0]
+    key = key_of_server(cluster, victim)
+    for round_number in range(ROUNDS):
+        value = b"round %d" % round_number
+        client = connect(router.port)
+        assert client.set(key, value)
+        client.close()
+        with stopped(victim):
+            assert router.delete(key) in (b"NOT_FOUND", b"DELETED")
+            assert router.get(key) is None
+            assert router.pending() == 1
+            if round_number % 3 == 2:
+                router.kill()
+        if round_number % 3 == 2:
+            router.restart()
+        deadline = time.monotonic() + 20
+        while not serves(victim, router, key):
+            assert router.get(key) is None, round_number
+            assert time.monotonic() < deadline, router.log()
+        assert router.get(key) is None, round_number
+        assert router.pending() == 0
+    figures = statistics(router.port)
+    assert figures["spool_append_failures"] == "0"
+    assert not list((router.log_path.parent / "spool").glob("*/*.deletes")), "all is worked off"
+
+
+def test_a_router_that_starts_does_not_read_what_the_one_before_owed(cluster, router):
+    victim = cluster.servers[0]
+    key = key_of_server(cluster, victim)
+    victim_client = connect(victim.port)
+    assert victim_client.set(key, b"old")
+    os.kill(victim.running.pid, signal.SIGSTOP)
+    try:
+        assert router.delete(key) in (b"NOT_FOUND", b"DELETED")
+        router.kill()
+        router.restart()
+        servers = LeaseClient(router.port)
+        servers.socket.sendall(b"stats suspect_servers\r\n")
+        line = servers.reader.readline()
+        assert f"127.0.0.1:{victim.port} state:behind".encode() in line and b"kept_deletes:1" in line
+        servers.close()
+        for _ in range(20):
+            assert router.get(key) is None
+    finally:
+        os.kill(victim.running.pid, signal.SIGCONT)
+    eventually(lambda: router.pending() == 0, "the delete is replayed")
+    assert victim_client.get(key) is None
+    victim_client.close()
+
+
+def test_a_server_that_owes_too_much_forgets_everything(cluster, tmp_path):
+    router = Router(cluster, tmp_path / "spool", tmp_path, "--spool-bytes-max", "4096")
+    victim = cluster.servers[0]
+    key = key_of_server(cluster, victim)
+    try:
+        client = connect(router.port)
+        assert client.set(key, b"never deleted")
+        with stopped(victim):
+            for number in range(400):
+                client.delete(f"key:{number}")
+            assert int(statistics(router.port)["spool_overflows"]) == 1
+            assert client.get(f"__mcrouter__.spool(127.0.0.1:{victim.port})") == b"forget"
+            router.kill()
+        client.close()
+        router.restart()
+        eventually(lambda: router.pending() == 0, "the server has forgotten")
+        assert router.get(key) is None
+        assert "forget everything" in router.log()
+    finally:
+        router.stop()
+
+
+def test_damage_and_torn_ends_are_survived(cluster, router):
+    victim = cluster.servers[0]
+    key = key_of_server(cluster, victim)
+    for damage, forgotten in ((b"\x20\x00\x00", "0"), (None, "1")):
+        client = connect(router.port)
+        assert client.set(key, b"old") and client.set(key + "x", b"old")
+        client.close()
+        with stopped(victim):
+            for _ in range(3):
+                router.delete(key)
+            router.kill()
+            # The first delete is in a file that is being replayed, the others in the next.
+            _, file = sorted((router.log_path.parent / "spool").glob("*/*.deletes"))
+            content = bytearray(file.read_bytes())
+            if damage:
+                content += damage
+            else:
+                content[20] ^= 0x10
+            file.write_bytes(content)
+        router.restart()
+        eventually(lambda: router.pending() == 0, "it is worked off")
+        assert statistics(router.port)["spool_forgotten"] == forgotten
+        assert router.get(key) is None
+
+
+def test_two_routers_cannot_have_one_spool(cluster, router, tmp_path):
+    with pytest.raises(AssertionError, match="belongs to another router"):
+        Router(cluster, tmp_path / "spool", tmp_path)
+
+
+def test_without_room_a_delete_fails(cluster, tmp_path):
+    spool = tmp_path / "spool"
+    router = Router(cluster, spool, tmp_path)
+    victim = cluster.servers[0]
+    key = key_of_server(cluster, victim)
+    try:
+        # Where the server's folder should be, something else is: nothing can be kept for it.
+        (spool / f"127.0.0.1%3A{victim.port}").write_text("in the way")
+        with stopped(victim):
+            assert router.delete(key).startswith(b"SERVER_ERROR")
+        eventually(lambda: router.delete(key) in (b"DELETED", b"NOT_FOUND"), "it is deleted after all")
+        assert int(statistics(router.port)["spool_append_failures"]) > 0
+    finally:
+        router.stop()
