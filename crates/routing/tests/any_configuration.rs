@@ -4,7 +4,11 @@ use lookaside_routing::{Configuration, Defaults};
 use proptest::prelude::*;
 
 const GOOD: &str = r#"{
-  "pools": { "A": { "servers": ["10.0.0.1:1", "[::1]:2:ascii"], "server_timeout": 250 }, "B": { "servers": ["b:1"] } },
+  "macros": { "two": { "type": "macroDef", "params": ["host", {"name": "port", "default": "1"}],
+                       "result": ["%host%.1:%port%", "%host%.2:%port%"] },
+              "limit": { "type": "constDef", "result": "@int(250)" } },
+  "pools": { "A": { "servers": ["10.0.0.1:1", "[::1]:2:ascii"], "server_timeout": "%limit%" },
+             "B": { "servers": "@two(b\\(x\\),5)" }, "C": { "inherit": "B", "servers": { "type": "two", "host": "c" } } },
   "named_handles": [ { "name": "reads", "type": "FailoverWithExptimeRoute", "normal": "PoolRoute|A",
                        "failover": ["Pool|B", "x"], "failover_errors": { "deletes": [] } } ],
   "routes": [ { "aliases": ["/././"], "route": { // comment
@@ -25,6 +29,12 @@ fn piece() -> impl Strategy<Value = String> {
             ":",
             "/*",
             "//",
+            "@two(",
+            ")",
+            "%host%",
+            "%",
+            "\\\\",
+            "\"inherit\": \"C\",",
             "|",
             "Pool|",
             "PoolRoute|",
@@ -65,5 +75,5 @@ fn the_text_that_is_edited_is_good() {
     let good = GOOD.replace(", \"x\"", "");
     Configuration::read(&good, &Defaults::default()).unwrap();
     let error = Configuration::read(GOOD, &Defaults::default()).unwrap_err();
-    assert_eq!((error.line, &*error.path), (4, "named_handles[0].failover[1]"));
+    assert_eq!((error.line, &*error.path), (8, "named_handles[0].failover[1]"));
 }

@@ -290,10 +290,6 @@ fn a_bad_top_is_refused() {
             "line 3, column 1, at route: \"route\" stands twice; the first time on line 1",
         ),
         (
-            "{\"macros\": {\"a\": 1}, \"route\": \"NullRoute\"}",
-            "line 1, column 12, at macros: macros are not supported: write out what they stand for",
-        ),
-        (
             "{\"routes\": [{\"aliases\": [\"/././\", \"/*/x/\"], \"route\": \"NullRoute\"}]}",
             "line 1, column 35, at routes[0].aliases[1]: \"/*/x/\" is no routing prefix: expected \
              \"/region/cluster/\", without \"*\"",

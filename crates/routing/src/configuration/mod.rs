@@ -13,7 +13,7 @@
 //! [`Configuration::warnings`] and ignored (it would not). Nothing is passed over in silence: a key that nobody knows
 //! is an error.
 //!
-//! Absent on purpose: macros, and files. Whoever calls this reads and watches them.
+//! Absent on purpose: files. Whoever calls this reads and watches them.
 
 mod build;
 mod copies;
@@ -21,9 +21,11 @@ mod document;
 mod error;
 mod handle;
 mod hashes;
+mod json;
 mod label;
 mod limits;
 mod long_form;
+mod macros;
 mod names;
 mod pool;
 mod replicas;
@@ -69,7 +71,7 @@ pub struct Configuration {
 }
 
 const TOP: Keys = Keys {
-    known: &["pools", "route", "routes", "named_handles", "macros"],
+    known: &["macros", "pools", "route", "routes", "named_handles"],
     ignored: &["routing_options"],
     refused: &[],
 };
@@ -87,13 +89,10 @@ impl Configuration {
     /// assert_eq!(error.to_string(), "line 3, column 14, at route: no pool is named \"B\"; known pools: A");
     /// ```
     pub fn read(text: &str, defaults: &Defaults) -> Result<Configuration, ConfigurationError> {
-        let value = document::parse(text)?;
+        let value = macros::expand(text, json::parse(text)?)?;
         let document = Document::new(text);
         let top = document.top(&value).object("an object with \"pools\" and \"route\"")?;
         top.check(&TOP)?;
-        if let Some(macros) = top.get("macros").filter(|macros| !macros.is_empty()) {
-            return Err(macros.error("macros are not supported: write out what they stand for"));
-        }
         let mut names = Names::read(&top, defaults)?;
         let trees = match (top.get("route"), top.get("routes")) {
             (Some(route), None) => vec![(vec![defaults.prefix.clone()], names.handle(&route)?)],

@@ -1,0 +1,126 @@
+//! The values of a configuration, each with the place in the text where it was written, and the macro calls that put it
+//! where it is. No request passes here.
+
+use super::error::{ConfigurationError, place};
+use jsonc_parser::{CollectOptions, ParseOptions, ast, common::Ranged, parse_to_ast};
+use std::rc::Rc;
+
+/// JSON, and comments of C and C++; nothing else of what the parser could allow, since mcrouter refuses it too.
+const DIALECT: ParseOptions = ParseOptions {
+    allow_comments: true,
+    allow_loose_object_property_names: false,
+    allow_trailing_commas: false,
+    allow_missing_commas: false,
+    allow_single_quoted_strings: false,
+    allow_hexadecimal_numbers: false,
+    allow_unary_plus_numbers: false,
+    allow_bare_decimal_point_numbers: false,
+    allow_non_finite_numbers: false,
+    allow_extended_string_escapes: false,
+};
+
+/// A value and where it stands.
+#[derive(Clone, Debug)]
+pub(super) struct Json {
+    /// Its first byte in the text.
+    pub(super) at: usize,
+    pub(super) value: Value,
+    /// The call whose macro this was written in.
+    pub(super) call: Option<Rc<Call>>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Value {
+    String(String),
+    /// As it is written.
+    Number(String),
+    Boolean(bool),
+    Null,
+    List(Vec<Json>),
+    Object(Vec<Property>),
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Property {
+    /// Where its name begins.
+    pub(super) at: usize,
+    pub(super) name: String,
+    pub(super) value: Json,
+}
+
+/// That a macro was called, and where.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) name: String,
+    pub(super) line: usize,
+    /// The call in whose macro this one stands.
+    pub(super) outer: Option<Rc<Call>>,
+}
+
+/// Calls that a message names, from the innermost on.
+const CALLS_TOLD_MAX: usize = 5;
+
+impl Call {
+    /// What to add to a message about something that `call` brought.
+    pub(super) fn trace(call: &Option<Rc<Call>>) -> String {
+        let mut trace = String::new();
+        let mut calls = std::iter::successors(call.as_deref(), |call| call.outer.as_deref());
+        for call in calls.by_ref().take(CALLS_TOLD_MAX) {
+            trace += &format!("; in the macro {:?}, called on line {}", call.name, call.line);
+        }
+        match calls.count() {
+            0 => trace,
+            more => format!("{trace}; in {more} calls more"),
+        }
+    }
+}
+
+/// The value in `text`.
+pub(super) fn parse(text: &str) -> Result<Json, ConfigurationError> {
+    let refuse = |at: usize, message: String| {
+        let (line, column) = place(text, at);
+        ConfigurationError { line, column, path: String::new(), message }
+    };
+    match parse_to_ast(text, &CollectOptions::default(), &DIALECT) {
+        Ok(result) => {
+            let value = result.value.ok_or_else(|| refuse(0, "the configuration is empty".to_owned()))?;
+            Ok(Json::from(&value))
+        }
+        Err(error) => Err(refuse(error.range().start, format!("this is no JSON: {}", error.kind()))),
+    }
+}
+
+impl From<&ast::Value<'_>> for Json {
+    fn from(parsed: &ast::Value<'_>) -> Json {
+        let value = match parsed {
+            ast::Value::StringLit(string) => Value::String(string.value.clone().into_owned()),
+            ast::Value::NumberLit(number) => Value::Number(number.value.to_owned()),
+            ast::Value::BooleanLit(boolean) => Value::Boolean(boolean.value),
+            ast::Value::NullKeyword(_) => Value::Null,
+            ast::Value::Array(array) => Value::List(array.elements.iter().map(Json::from).collect()),
+            ast::Value::Object(object) => Value::Object(object.properties.iter().map(Property::from).collect()),
+        };
+        Json { at: parsed.range().start, value, call: None }
+    }
+}
+
+impl From<&ast::ObjectProp<'_>> for Property {
+    fn from(parsed: &ast::ObjectProp<'_>) -> Property {
+        let (at, name) = (parsed.range.start, parsed.name.as_str().to_owned());
+        Property { at, name, value: Json::from(&parsed.value) }
+    }
+}
+
+impl Json {
+    /// In words, for messages.
+    pub(super) fn found(&self) -> String {
+        match &self.value {
+            Value::String(string) => format!("the string {string:?}"),
+            Value::Number(number) => format!("the number {number}"),
+            Value::Boolean(boolean) => boolean.to_string(),
+            Value::Object(_) => "an object".to_owned(),
+            Value::List(_) => "a list".to_owned(),
+            Value::Null => "null".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,458 @@
+//! Macros: what a configuration writes once and uses often, put in before anything else is read. No request passes here.
+//!
+//! ```text
+//!   "macros": {
+//!     "servers_of": { "type": "macroDef", "params": ["host", {"name": "port", "default": "11211"}],
+//!                     "result": ["%host%-1:%port%", "%host%-2:%port%"] },
+//!     "timeout":    { "type": "constDef", "result": 250 } }
+//!
+//!   "@servers_of(cache,5000)"                      a call; arguments are text, or calls, or %names%
+//!   {"type": "servers_of", "host": "cache"}        the same with arguments of any kind, by name
+//!   "%timeout%"                                    a constant, or inside a macro a parameter: whatever it is
+//!   "%host%:%port%"                                inside more text: text, numbers, true and false
+//!   "\\@x"  "50\\%"  "@f(a\\,b)"                   a backslash (in JSON two) takes the next character for itself
+//! ```
+//!
+//! Built in are `@int(x)`, `@bool(x)` and `@str(x)`, which turn text into what it says, and back.
+//!
+//! A macro sees its parameters and the constants, nothing of its caller. What is wrong in a macro's result is reported
+//! where it is written, with the calls that led there. Bounded: calls and lists lie at most [`DEPTH_MAX`] deep in one
+//! another, and what macros bring is at most [`BROUGHT_BYTES_MAX`].
+//!
+//! Absent on purpose: mcrouter's other built-in macros, `vars`, and `@import`: a configuration is one file.
+
+use super::{
+    error::{ConfigurationError, place, suggestion},
+    json::{Call, Json, Property, Value},
+};
+use std::{collections::BTreeMap, rc::Rc};
+
+/// So deep may values and calls lie in one another: expanding recurses.
+const DEPTH_MAX: usize = 300;
+
+/// What macros may bring, in bytes of text, a value counting [`VALUE_BYTES`] more.
+const BROUGHT_BYTES_MAX: usize = 4 << 20;
+
+const VALUE_BYTES: usize = 16;
+
+/// mcrouter's that are not there.
+const MISSING: [&str; 34] = [
+    "add", "and", "contains", "defined", "div", "empty", "equals", "fail", "failIf", "hash", "hasKey", "if", "import",
+    "isArray", "isBool", "isInt", "isObject", "isString", "keys", "less", "merge", "mod", "mul", "not", "or",
+    "process", "range", "select", "shuffle", "size", "slice", "sort", "split", "values",
+];
+
+const BUILT_IN: [&str; 3] = ["bool", "int", "str"];
+
+/// `top` without its macros, all calls and names in it replaced.
+pub(super) fn expand(text: &str, top: Json) -> Result<Json, ConfigurationError> {
+    let mut expander = Expander { text, macros: BTreeMap::new(), path: Vec::new(), depth: 0, brought_bytes: 0 };
+    let Json { at, value: Value::Object(mut properties), call } = top else { return Ok(top) };
+    // Of two "macros" one would be lost: both stay, and whoever reads the object refuses it.
+    if properties.iter().filter(|property| property.name == "macros").count() == 1 {
+        let macros = properties.iter().position(|property| property.name == "macros");
+        expander.define(properties.remove(macros.expect("one of them")).value)?;
+    }
+    expander.value(&Json { at, value: Value::Object(properties), call }, &Scope::default())
+}
+
+/// What `%name%` stands for.
+#[derive(Default)]
+struct Scope {
+    parameters: BTreeMap<String, Json>,
+    call: Option<Rc<Call>>,
+}
+
+/// A macro, or without `params` a constant.
+struct Macro {
+    params: Option<Vec<(String, Option<Json>)>>,
+    result: Json,
+}
+
+type Expanded = Result<Json, ConfigurationError>;
+
+struct Expander<'a> {
+    text: &'a str,
+    macros: BTreeMap<String, Rc<Macro>>,
+    /// Where in the configuration we are: keys and, in brackets, indices.
+    path: Vec<String>,
+    depth: usize,
+    brought_bytes: usize,
+}
+
+impl Expander<'_> {
+    fn error(&self, at: &Json, message: impl Into<String>) -> ConfigurationError {
+        let (line, column) = place(self.text, at.at);
+        let path = self.path.concat();
+        let path = path.strip_prefix('.').unwrap_or(&path).to_owned();
+        ConfigurationError { line, column, path, message: message.into() + &Call::trace(&at.call) }
+    }
+
+    /// Runs `inner` one step further down.
+    fn inside<T>(
+        &mut self,
+        at: &Json,
+        step: String,
+        inner: impl FnOnce(&mut Self) -> Result<T, ConfigurationError>,
+    ) -> Result<T, ConfigurationError> {
+        if self.depth == DEPTH_MAX {
+            return Err(
+                self.error(at, format!("more than {DEPTH_MAX} values and calls in one another: expected fewer"))
+            );
+        }
+        self.depth += 1;
+        self.path.push(step);
+        let result = inner(self);
+        if result.is_ok() {
+            self.path.pop(); // An error keeps its way to where it is told.
+        }
+        self.depth -= 1;
+        result
+    }
+
+    /// Counts what a macro brings.
+    fn bring(&mut self, at: &Json, bytes: usize) -> Result<(), ConfigurationError> {
+        self.brought_bytes += bytes + VALUE_BYTES;
+        match self.brought_bytes > BROUGHT_BYTES_MAX {
+            true => Err(self.error(at, format!("macros bring more than {BROUGHT_BYTES_MAX} bytes: expected less"))),
+            false => Ok(()),
+        }
+    }
+
+    fn define(&mut self, macros: Json) -> Result<(), ConfigurationError> {
+        self.path = vec![".macros".to_owned()];
+        for Property { name, value, .. } in self.properties(&macros, "an object with a macro for each name")? {
+            self.path.push(format!(".{name}"));
+            if self.macros.contains_key(name) || BUILT_IN.contains(&&**name) {
+                return Err(self.error(value, format!("there are two macros {name:?}: expected each name once")));
+            }
+            let read = self.definition(value)?;
+            self.macros.insert(name.clone(), Rc::new(read));
+            self.path.pop();
+        }
+        self.path.clear();
+        Ok(())
+    }
+
+    fn definition(&self, at: &Json) -> Result<Macro, ConfigurationError> {
+        let (mut kind, mut params, mut result) = (None, None, None);
+        for Property { name, value, .. } in self.properties(at, "a macro: an object with \"type\" and \"result\"")? {
+            match &**name {
+                "type" => kind = Some(value),
+                "params" => params = Some(value),
+                "result" => result = Some(value),
+                other => {
+                    let known = suggestion(other, "keys", ["type", "params", "result"]);
+                    return Err(self.error(value, format!("nothing is named {other:?} here{known}")));
+                }
+            }
+        }
+        let of = |node: Option<&Json>| match node.map(|node| &node.value) {
+            Some(Value::String(text)) => text.clone(),
+            _ => String::new(),
+        };
+        let params = match (&*of(kind), params) {
+            ("constDef", None) => None,
+            ("constDef", Some(params)) => {
+                return Err(self.error(params, "a constant has no \"params\": expected a \"macroDef\""));
+            }
+            ("macroDef", params) => Some(params.map_or(Ok(Vec::new()), |params| self.params(params))?),
+            _ => {
+                let at = kind.unwrap_or(at);
+                return Err(self.error(at, "expected \"type\": \"macroDef\" or \"constDef\""));
+            }
+        };
+        let result =
+            result.ok_or_else(|| self.error(at, "\"result\" is missing: expected what the macro stands for"))?;
+        Ok(Macro { params, result: result.clone() })
+    }
+
+    fn params(&self, list: &Json) -> Result<Vec<(String, Option<Json>)>, ConfigurationError> {
+        const A_PARAM: &str = "a parameter: its name, or an object with \"name\" and \"default\"";
+        let Value::List(list) = &list.value else { return Err(self.error(list, "expected a list of parameters")) };
+        let mut params: Vec<(String, Option<Json>)> = Vec::new();
+        for param in list {
+            let (mut name, mut default) = (None, None);
+            match &param.value {
+                Value::String(text) => name = Some(text),
+                Value::Object(properties) => {
+                    for property in properties {
+                        match (&*property.name, &property.value.value) {
+                            ("name", Value::String(text)) => name = Some(text),
+                            ("default", _) => default = Some(property.value.clone()),
+                            _ => return Err(self.error(&property.value, format!("expected {A_PARAM}"))),
+                        }
+                    }
+                }
+                _ => {}
+            }
+            let name = name.ok_or_else(|| self.error(param, format!("expected {A_PARAM}, found {}", param.found())))?;
+            if params.iter().any(|(other, _)| other == name) {
+                return Err(self.error(param, format!("two parameters are named {name:?}: expected each name once")));
+            }
+            params.push((name.clone(), default));
+        }
+        Ok(params)
+    }
+
+    fn properties<'v>(&self, value: &'v Json, expected: &str) -> Result<&'v [Property], ConfigurationError> {
+        match &value.value {
+            Value::Object(properties) => Ok(properties),
+            _ => Err(self.error(value, format!("expected {expected}, found {}", value.found()))),
+        }
+    }
+
+    fn value(&mut self, written: &Json, scope: &Scope) -> Expanded {
+        let mut value = Json { at: written.at, value: Value::Null, call: scope.call.clone() };
+        value.value = match &written.value {
+            Value::String(text) => return self.string(&Json { value: Value::Null, ..value }, text, scope),
+            Value::List(list) => {
+                let mut expanded = Vec::with_capacity(list.len());
+                for (index, element) in list.iter().enumerate() {
+                    expanded.push(self.inside(&value, format!("[{index}]"), |this| this.value(element, scope))?);
+                }
+                Value::List(expanded)
+            }
+            Value::Object(properties) => match self.called_by_type(properties) {
+                Some(name) => return self.call_by_name(&value, &name, properties, scope),
+                None => Value::Object(self.object(&value, properties, scope)?),
+            },
+            other => other.clone(),
+        };
+        if scope.call.is_some() {
+            self.bring(&value, 0)?;
+        }
+        Ok(value)
+    }
+
+    fn object(
+        &mut self,
+        at: &Json,
+        properties: &[Property],
+        scope: &Scope,
+    ) -> Result<Vec<Property>, ConfigurationError> {
+        let mut expanded = Vec::with_capacity(properties.len());
+        for Property { at: name_at, name, value } in properties {
+            let written = Json { at: *name_at, value: Value::Null, call: at.call.clone() };
+            let name = match self.string(&written, name, scope)?.value {
+                Value::String(name) => name,
+                _ => return Err(self.error(&written, format!("{name:?} stands for no text: a key must be text"))),
+            };
+            let value = self.inside(at, format!(".{name}"), |this| this.value(value, scope))?;
+            expanded.push(Property { at: *name_at, name, value });
+        }
+        Ok(expanded)
+    }
+
+    /// The macro that an object calls by its `type`.
+    fn called_by_type(&self, properties: &[Property]) -> Option<String> {
+        let of_type = properties.iter().find(|property| property.name == "type")?;
+        match &of_type.value.value {
+            Value::String(name) if self.macros.get(name).is_some_and(|found| found.params.is_some()) => {
+                Some(name.clone())
+            }
+            _ => None,
+        }
+    }
+
+    fn call_by_name(&mut self, at: &Json, name: &str, properties: &[Property], scope: &Scope) -> Expanded {
+        let mut arguments = BTreeMap::new();
+        for property in properties.iter().filter(|property| property.name != "type") {
+            let value = self.inside(at, format!(".{}", property.name), |this| this.value(&property.value, scope))?;
+            if arguments.insert(property.name.clone(), value).is_some() {
+                return Err(self.error(&property.value, format!("{:?} stands twice: expected it once", property.name)));
+            }
+        }
+        let found = self.macros[name].clone();
+        let params = found.params.as_deref().unwrap_or_default();
+        if let Some(unknown) = arguments.keys().find(|name| !params.iter().any(|(param, _)| param == *name)) {
+            let known = suggestion(unknown, "parameters", params.iter().map(|(name, _)| &**name));
+            return Err(self.error(at, format!("the macro {name:?} has no parameter {unknown:?}{known}")));
+        }
+        self.called(at, name, &found, arguments, scope)
+    }
+
+    /// The result of a macro; parameters without an argument have their default.
+    fn called(
+        &mut self,
+        at: &Json,
+        name: &str,
+        found: &Rc<Macro>,
+        mut parameters: BTreeMap<String, Json>,
+        outer: &Scope,
+    ) -> Expanded {
+        let (line, _) = place(self.text, at.at);
+        let call = Some(Rc::new(Call { name: name.to_owned(), line, outer: outer.call.clone() }));
+        for (param, default) in found.params.iter().flatten() {
+            if !parameters.contains_key(param) {
+                let Some(default) = default else {
+                    return Err(self.error(at, format!("the macro {name:?} is called without its {param:?}")));
+                };
+                let scope = Scope { call: call.clone(), ..Scope::default() };
+                let value = self.inside(at, String::new(), |this| this.value(default, &scope))?;
+                parameters.insert(param.clone(), value);
+            }
+        }
+        let scope = Scope { parameters, call };
+        self.inside(at, String::new(), |this| this.value(&found.result, &scope))
+    }
+
+    /// What a string stands for: a call, something by name, or text.
+    fn string(&mut self, at: &Json, text: &str, scope: &Scope) -> Expanded {
+        if scope.call.is_some() {
+            self.bring(at, text.len())?;
+        }
+        if let Some(call) = text.strip_prefix('@') {
+            return self.call(at, call, scope);
+        }
+        let mut plain = String::with_capacity(text.len());
+        let mut characters = text.char_indices();
+        while let Some((index, character)) = characters.next() {
+            match character {
+                '\\' => match characters.next() {
+                    Some((_, escaped)) => plain.push(escaped),
+                    None => return Err(self.error(at, format!("{text:?} ends in a backslash: expected a character"))),
+                },
+                '%' => {
+                    let Some(length) = text[index + 1..].find('%') else {
+                        let message =
+                            format!("{text:?} has a \"%\" without its end: expected %name%, or \\\\% for itself");
+                        return Err(self.error(at, message));
+                    };
+                    let name = &text[index + 1..index + 1 + length];
+                    let value = self.named(at, name, scope)?;
+                    if length + 2 == text.len() {
+                        return Ok(value);
+                    }
+                    match value.value {
+                        Value::String(text) | Value::Number(text) => plain.push_str(&text),
+                        Value::Boolean(boolean) => plain.push_str(&boolean.to_string()),
+                        _ => {
+                            let found = value.found();
+                            return Err(
+                                self.error(at, format!("%{name}% stands inside text and is {found}: expected text"))
+                            );
+                        }
+                    }
+                    self.bring(at, plain.len())?;
+                    characters = text.char_indices();
+                    let past = index + length + 2;
+                    while characters.offset() < past {
+                        characters.next();
+                    }
+                }
+                other => plain.push(other),
+            }
+        }
+        Ok(Json { at: at.at, value: Value::String(plain), call: at.call.clone() })
+    }
+
+    /// What `%name%` stands for.
+    fn named(&mut self, at: &Json, name: &str, scope: &Scope) -> Expanded {
+        if let Some(value) = scope.parameters.get(name) {
+            let value = value.clone();
+            self.bring(at, weight(&value))?;
+            return Ok(value);
+        }
+        if let Some(found) = self.macros.get(name).filter(|found| found.params.is_none()).cloned() {
+            return self.called(at, name, &found, BTreeMap::new(), scope);
+        }
+        let constants = self.macros.iter().filter(|(_, found)| found.params.is_none()).map(|(name, _)| &**name);
+        let known = suggestion(name, "names", scope.parameters.keys().map(|name| &**name).chain(constants));
+        Err(self.error(at, format!("%{name}% stands for nothing{known}; a \"%\" of its own is written \\\\%")))
+    }
+
+    /// `name(argument,argument)`, the `@` before it cut off.
+    fn call(&mut self, at: &Json, call: &str, scope: &Scope) -> Expanded {
+        let Some((name, arguments)) = call.strip_suffix(')').and_then(|call| call.split_once('(')) else {
+            let message =
+                format!("\"@{call}\" is no call: expected @name(arguments), or \\\\@ for an \"@\" of its own");
+            return Err(self.error(at, message));
+        };
+        let Some(arguments) = split_arguments(arguments) else {
+            return Err(
+                self.error(at, format!("\"@{call}\" has brackets without their pair: expected \\\\( for one alone"))
+            );
+        };
+        let mut values = Vec::with_capacity(arguments.len());
+        for argument in arguments {
+            values.push(self.inside(at, String::new(), |this| this.string(at, argument, scope))?);
+        }
+        match self.macros.get(name).cloned() {
+            Some(found) if found.params.is_some() => {
+                let params = found.params.as_deref().unwrap_or_default();
+                if values.len() > params.len() {
+                    let names: Vec<&str> = params.iter().map(|(name, _)| &**name).collect();
+                    let (found, known) = (values.len(), names.join(", "));
+                    let message =
+                        format!("@{name} is given {found} arguments: expected at most {} ({known})", params.len());
+                    return Err(self.error(at, message));
+                }
+                let named = params.iter().map(|(name, _)| name.clone()).zip(values).collect();
+                self.called(at, name, &found, named, scope)
+            }
+            Some(_) => Err(self.error(at, format!("{name:?} is a constant: expected %{name}%"))),
+            None if BUILT_IN.contains(&name) => self.built_in(at, name, &values),
+            None if MISSING.contains(&name) => Err(self.error(at, format!("mcrouter's @{name} is not supported"))),
+            None => {
+                let macros = self.macros.iter().filter(|(_, found)| found.params.is_some()).map(|(name, _)| &**name);
+                let known = suggestion(name, "macros", macros.chain(BUILT_IN));
+                Err(self.error(at, format!("no macro is named {name:?}{known}")))
+            }
+        }
+    }
+
+    /// `@int(x)`, `@bool(x)`, `@str(x)`.
+    fn built_in(&self, at: &Json, name: &str, arguments: &[Json]) -> Expanded {
+        let text = match arguments {
+            [Json { value: Value::String(text) | Value::Number(text), .. }] => text.clone(),
+            [Json { value: Value::Boolean(boolean), .. }] => boolean.to_string(),
+            _ => return Err(self.error(at, format!("@{name} is given no text: expected one text or number"))),
+        };
+        let value = match name {
+            "int" => text.parse::<i64>().ok().map(|number| Value::Number(number.to_string())),
+            "bool" => text.parse().ok().map(Value::Boolean),
+            _ => Some(Value::String(text.clone())),
+        };
+        let what = if name == "int" { "a whole number" } else { "true or false" };
+        let value = value.ok_or_else(|| self.error(at, format!("@{name}({text}) is none: expected {what}")))?;
+        Ok(Json { at: at.at, value, call: at.call.clone() })
+    }
+}
+
+/// The arguments of a call: cut at commas outside of brackets, without the spaces around them; none if brackets do not
+/// come in pairs.
+fn split_arguments(text: &str) -> Option<Vec<&str>> {
+    if text.trim().is_empty() {
+        return Some(Vec::new());
+    }
+    let (mut arguments, mut start, mut open, mut escaped) = (Vec::new(), 0, 0_usize, false);
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = true,
+            b'(' => open += 1,
+            b')' => open = open.checked_sub(1)?,
+            b',' if open == 0 => {
+                arguments.push(text[start..at].trim());
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    arguments.push(text[start..].trim());
+    (open == 0).then_some(arguments)
+}
+
+/// What a value counts as, when it is brought once more.
+fn weight(value: &Json) -> usize {
+    VALUE_BYTES
+        + match &value.value {
+            Value::String(text) | Value::Number(text) => text.len(),
+            Value::List(list) => list.iter().map(weight).sum(),
+            Value::Object(properties) => {
+                properties.iter().map(|property| property.name.len() + weight(&property.value)).sum()
+            }
+            Value::Boolean(_) | Value::Null => 0,
+        }
+}
