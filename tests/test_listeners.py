@@ -40,6 +40,75 @@ def test_several_addresses_of_one_store(tmp_path):
         assert server.stop() == 0
 
 
+BINARY_NOOP = struct.pack("!BBHBBHIIQ", 0x80, 0x0A, 0, 0, 0, 0, 0, 0, 0)
+
+
+def says(port: int, request: bytes) -> bytes:
+    """The beginning of the answer; empty if the server hangs up."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(request)
+        connection.shutdown(socket.SHUT_WR)
+        try:
+            return connection.recv(100)
+        except ConnectionResetError:
+            return b""
+
+
+@pytest.mark.parametrize("general", [[], ["-B", "ascii"], ["-B", "binary"]])
+def test_an_address_may_have_a_protocol_of_its_own(tmp_path, general):
+    text, binary, either, general_port = (free_port() for _ in range(4))
+    listen = f"proto[ascii]:127.0.0.1:{text},proto[binary]:tag[x]:127.0.0.1:{binary},proto[auto]:127.0.0.1:{either}"
+    server = start(
+        tmp_path, "-p", str(general_port), "-l", listen, "-l", "127.0.0.1", "-U", str(general_port), *general
+    )
+    try:
+        server.wait_ready(lambda: all(accepts(port) for port in (text, binary, either, general_port)))
+        assert says(text, b"mn\r\n") == b"MN\r\n" and not says(text, BINARY_NOOP).startswith(b"\x81")
+        assert says(binary, BINARY_NOOP).startswith(b"\x81") and says(binary, b"mn\r\n") == b""
+        assert says(either, b"mn\r\n") == b"MN\r\n" and says(either, BINARY_NOOP).startswith(b"\x81")
+        assert says(general_port, b"mn\r\n") == (b"" if "binary" in general else b"MN\r\n")
+        assert says(general_port, BINARY_NOOP).startswith(b"\x81") == ("ascii" not in general)
+        log = server.log()
+        assert f"127.0.0.1:{text}, for the text protocol" in log, log
+        assert f"127.0.0.1:{binary}, for the binary protocol" in log, log
+        assert UdpClient("127.0.0.1", text).ask(b"mn\r\n") == b"MN\r\n"
+        assert UdpClient("127.0.0.1", binary).ask(BINARY_NOOP).startswith(b"\x81")
+    finally:
+        assert server.stop() == 0
+
+
+def accepts(port: int) -> bool:
+    """Whether somebody accepts connections there."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+def test_no_protocol_of_an_address_is_a_way_around_passwords(tmp_path):
+    (tmp_path / "users").write_text("ada:secret\n")
+    environment = {"MEMCACHED_SASL_PWDB": str(tmp_path / "users")}
+    for options, listen in (
+        (["-Y", tmp_path / "users"], "127.0.0.1,proto[binary]:127.0.0.1:1"),
+        (["-S"], "proto[ascii]:127.0.0.1:1"),
+    ):
+        command = [PROGRAMS / "lookaside-server", "-p", str(free_port()), *options, "-l", listen]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=20, env=environment)
+        assert ended.returncode == 2 and "leave proto[" in ended.stderr, ended.stderr
+    text, binary = free_port(), free_port()
+    listen = f"proto[ascii]:127.0.0.1:{text},proto[binary]:127.0.0.1:{binary}"
+    command = [PROGRAMS / "lookaside-server", "-t", "1", "-Y", tmp_path / "users", "-S", "-l", listen]
+    server = Process("server", command, tmp_path, env=environment)
+    try:
+        server.wait_ready(lambda: accepts(text) and accepts(binary))
+        assert says(text, b"mn\r\n") == b"CLIENT_ERROR unauthenticated\r\n"
+        assert says(text, BINARY_NOOP) == b"" or b"unauthenticated" in says(text, BINARY_NOOP)
+        assert b"Auth failure" in says(binary, BINARY_NOOP)
+    finally:
+        assert server.stop() == 0
+
+
 @pytest.mark.parametrize("listen", ["127.0.0.1:x", "[::1", "mtls:127.0.0.1", "proto[proxy]:127.0.0.1", "no such host"])
 def test_an_address_that_is_none_is_named(listen):
     command = [PROGRAMS / "lookaside-server", "-p", str(free_port()), "-l", listen]

@@ -176,3 +176,14 @@ def test_sizes_have_memcacheds_shape(started):
         0 <= their_size - our_size <= 64 and our_size % 32 == 0
         for (their_size, _), (our_size, _) in zip(theirs, ours, strict=True)
     )
+
+
+@pytest.mark.parametrize("general", ["ascii", "binary", "auto"])
+@pytest.mark.parametrize("own", ["ascii", "binary", "negotiating"])
+def test_a_protocol_of_an_address_goes_before_the_general_one(started, general, own):
+    noop = bytes([0x80, 0x0A]) + bytes(22)
+    for request, known in ((b"mn\r\n", own != "binary"), (noop, own != "ascii")):
+        for port in started("-B", general, "-l", f"proto[{own}]:127.0.0.1:{{port}}") if known else ():
+            with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+                connection.sendall(request)
+                assert connection.recv(100)[:2] in (b"MN", b"\x81\x0a")

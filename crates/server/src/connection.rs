@@ -18,7 +18,7 @@
 use crate::holdings::Holding;
 use crate::roster::State;
 use crate::tls::stream::{Happened, TlsStream};
-use crate::{READ_BYTES_MAX, Session};
+use crate::{Dialects, READ_BYTES_MAX, Session};
 use rustix::event::epoll::EventFlags;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -71,12 +71,12 @@ pub(crate) enum Received {
 }
 
 impl Connection {
-    /// A connection whose worker is woken when bytes arrive.
-    pub(crate) fn new(socket: OwnedFd, tls: Option<TlsStream>) -> Self {
+    /// A connection whose worker is woken when bytes arrive; its client speaks in these dialects, if not as all others.
+    pub(crate) fn new(socket: OwnedFd, tls: Option<TlsStream>, dialects: Option<Dialects>) -> Self {
         let tls = tls.map(Box::new);
         Connection {
             socket,
-            session: Session::new(),
+            session: Session::speaking(dialects),
             registered: EventFlags::IN,
             kept: None,
             tls,
@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn a_partial_command_takes_no_more_than_twice_what_has_come() {
         let (mut client, server) = UnixStream::pair().expect("a pair of sockets");
-        let mut connection = Connection::new(server.into(), None);
+        let mut connection = Connection::new(server.into(), None, None);
         let (needed_bytes, mut lent, mut sent_bytes) = (1_000_000, vec![0; READ_BYTES_MAX], 30);
         connection.keep_input(vec![b'x'; sent_bytes], needed_bytes);
         while sent_bytes < needed_bytes {

@@ -292,7 +292,12 @@ fn announce(daemon: &Daemon, listeners: &[Listener]) -> anyhow::Result<()> {
         let Some(address) = local_address(&listener.socket) else { continue };
         daemon.tcp_port.store(address.port(), Ordering::Relaxed);
         ports += &format!("TCP {}: {}\n", if address.is_ipv6() { "INET6" } else { "INET" }, address.port());
-        tracing::info!("listening on {address}{}", listener.security.remark());
+        let spoken = match listener.dialects {
+            Some(Dialects::Text) => ", for the text protocol",
+            Some(Dialects::Binary) => ", for the binary protocol",
+            Some(Dialects::Both) | None => "",
+        };
+        tracing::info!("listening on {address}{}{spoken}", listener.security.remark());
     }
     if let Some(path) = &daemon.arguments.unix_path {
         tracing::info!("listening on {}", path.display());

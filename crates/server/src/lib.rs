@@ -69,7 +69,7 @@ pub use counters::{Counter, Counters, Counts};
 pub use daemon::run;
 pub use execute::VERSION;
 pub use metrics::Measure;
-pub use options::{Arguments, Compatible, Listen, Mistake, Security};
+pub use options::{Arguments, Compatible, Listen, Mistake, ProtocolName, Security};
 pub use round::{ARENA_BYTES, READ_BYTES_MAX, REPLY_BYTES_MAX, ROUND_CONNECTIONS_MAX, ROUND_REPLY_BYTES_MAX};
 pub use service::{Dialects, LINE_BYTES_MAX, Process, Service, Silent, limits};
 pub use session::{Scan, Session, SessionState};

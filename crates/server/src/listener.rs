@@ -5,6 +5,7 @@
 //! connections to hand out, so there each worker has its own socket in an SO_REUSEPORT group, after a plain one has
 //! shown that the port was free; with `--udp-worker-ports` each has one at a port of its own besides.
 
+use crate::Dialects;
 use crate::daemon::Daemon;
 use crate::give_back::GiveBack;
 use crate::options::{Listen, Security};
@@ -41,6 +42,8 @@ const TICK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 pub(crate) struct Listener {
     pub(crate) socket: Socket,
     pub(crate) security: Security,
+    /// There if it has a protocol of its own.
+    pub(crate) dialects: Option<Dialects>,
 }
 
 const REFUSAL: &[u8] = b"ERROR Too many open connections\r\n";
@@ -49,7 +52,7 @@ const REFUSAL: &[u8] = b"ERROR Too many open connections\r\n";
 pub(crate) fn open_tcp(addresses: &[Listen], backlog: i32) -> anyhow::Result<Vec<Listener>> {
     let mut listeners: Vec<Listener> = Vec::new();
     let mut picked_port = None;
-    for &Listen { address, security } in addresses {
+    for &Listen { address, security, dialects, .. } in addresses {
         let port = if address.port() == 0 { picked_port.unwrap_or(0) } else { address.port() };
         let address = SocketAddr::new(address.ip(), port);
         let socket = bind(address, Type::STREAM, false)
@@ -58,7 +61,7 @@ pub(crate) fn open_tcp(addresses: &[Listen], backlog: i32) -> anyhow::Result<Vec
                 format!("cannot listen on {address} (choose another port with -p, another address with -l)")
             })?;
         picked_port = picked_port.or(local_address(&socket).map(|address| address.port()));
-        listeners.push(Listener { socket, security });
+        listeners.push(Listener { socket, security, dialects });
     }
     Ok(listeners)
 }
@@ -79,7 +82,7 @@ pub(crate) fn open_unix(path: &Path, mode: u32, backlog: i32) -> anyhow::Result<
     std::fs::set_permissions(path, Permissions::from_mode(mode)).with_context(message)?;
     socket.listen(backlog).with_context(message)?;
     // Its mode says who may connect; nobody can listen in.
-    Ok(Listener { socket, security: Security::Plain })
+    Ok(Listener { socket, security: Security::Plain, dialects: None })
 }
 
 /// Opens the UDP port on every address, once for each of `workers`. The result has a list per worker.
@@ -89,13 +92,13 @@ pub(crate) fn open_udp(
     limit: &Arc<ReplyLimit>,
 ) -> anyhow::Result<Vec<Vec<UdpPort>>> {
     let mut ports: Vec<Vec<UdpPort>> = (0..workers).map(|_| Vec::new()).collect();
-    for &Listen { address, .. } in addresses {
+    for &Listen { address, dialects, .. } in addresses {
         let message =
             || format!("cannot open UDP port {address} (choose another port with -U, another address with -l)");
         drop(bind(address, Type::DGRAM, false).with_context(message)?);
         for of_worker in &mut ports {
             let socket = bind(address, Type::DGRAM, true).with_context(message)?;
-            of_worker.push(UdpPort::new(socket.into(), Arc::clone(limit)));
+            of_worker.push(UdpPort::new(socket.into(), Arc::clone(limit), dialects));
         }
     }
     Ok(ports)
@@ -110,7 +113,7 @@ pub(crate) fn open_udp_of_workers(
     ports: &mut [Vec<UdpPort>],
 ) -> anyhow::Result<()> {
     let mut hosts = BTreeSet::new();
-    for &Listen { mut address, .. } in addresses {
+    for &Listen { mut address, dialects, .. } in addresses {
         // Of addresses that differ by their port alone each worker needs one.
         address.set_port(0);
         if !hosts.insert(address) {
@@ -120,7 +123,7 @@ pub(crate) fn open_udp_of_workers(
             address.set_port(number);
             let socket = bind(address, Type::DGRAM, false)
                 .with_context(|| format!("cannot open UDP port {address} (choose others with --udp-worker-ports)"))?;
-            of_worker.push(UdpPort::new(socket.into(), Arc::clone(limit)));
+            of_worker.push(UdpPort::new(socket.into(), Arc::clone(limit), dialects));
         }
     }
     Ok(())
@@ -203,7 +206,7 @@ pub(crate) fn accept_until_signal(daemon: &Daemon, listeners: &[Listener], signa
 fn accept_some(daemon: &Daemon, listener: &Listener) -> bool {
     for _ in 0..ACCEPTS_PER_ROUND {
         match rustix::net::acceptfrom_with(listener.socket.as_fd(), SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
-            Ok((socket, address)) => admit(daemon, listener.security, socket, address),
+            Ok((socket, address)) => admit(daemon, listener, socket, address),
             Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                 tracing::warn!("no file descriptor for a new connection: raise `ulimit -n` or lower -c");
                 return false;
@@ -215,7 +218,12 @@ fn accept_some(daemon: &Daemon, listener: &Listener) -> bool {
     true
 }
 
-fn admit(daemon: &Daemon, security: Security, socket: OwnedFd, address: Option<SocketAddrAny>) {
+fn admit(
+    daemon: &Daemon,
+    &Listener { security, dialects, .. }: &Listener,
+    socket: OwnedFd,
+    address: Option<SocketAddrAny>,
+) {
     let address = address.and_then(|address| SocketAddr::try_from(address).ok());
     if let (Some(limit), Some(address)) = (&daemon.udp_reply_limit, address) {
         limit.prove(address.ip());
@@ -231,5 +239,5 @@ fn admit(daemon: &Daemon, security: Security, socket: OwnedFd, address: Option<S
     daemon.connections_total.fetch_add(1, Ordering::Relaxed);
     let _ = rustix::net::sockopt::set_tcp_nodelay(&socket, true);
     let by_connections = daemon.desks.iter().min_by_key(|desk| desk.connections_open.load(Ordering::Relaxed));
-    by_connections.expect("there is at least one worker").hand_over(Accepted { socket, tls });
+    by_connections.expect("there is at least one worker").hand_over(Accepted { socket, tls, dialects });
 }

@@ -71,7 +71,8 @@ pub struct Arguments {
     pub udp_reply_limit: usize,
 
     /// Addresses to listen on, separated by commas: host or host:port ([v6]:port); 0.0.0.0 or * for all. With -Z,
-    /// notls:, btls: or mtls: in front makes one plain, TLS without or TLS with client certificates
+    /// notls:, btls: or mtls: in front makes one plain, TLS without or TLS with client certificates; proto[ascii]: or
+    /// proto[binary]: in front takes the place of -B there
     #[arg(short = 'l', long = "listen", value_name = "ADDRESSES", value_delimiter = ',')]
     pub listen: Vec<String>,
 
@@ -249,14 +250,23 @@ impl Arguments {
 
     /// In which dialects clients may speak: those in which they can say who they are, if they must.
     pub fn dialects(&self) -> Result<Dialects, Mistake> {
-        match (self.protocol, self.enable_sasl) {
-            (ProtocolName::Ascii, true) => {
-                Err(Mistake::new("-S asks for passwords in the binary protocol: leave -B ascii away"))
+        self.dialects_at(None)
+    }
+
+    /// The same for those who come in by an address of `-l` with this protocol.
+    pub fn dialects_at(&self, protocol: Option<ProtocolName>) -> Result<Dialects, Mistake> {
+        let away = |ours: &str| match protocol {
+            None => format!("leave -B {ours} away"),
+            Some(_) => format!("leave proto[{ours}] away from -l"),
+        };
+        match (protocol.unwrap_or(self.protocol), self.enable_sasl) {
+            (ProtocolName::Ascii, true) if protocol.is_none() || self.auth_path.is_none() => {
+                Err(Mistake(format!("-S asks for passwords in the binary protocol: {}", away("ascii"))))
             }
             (ProtocolName::Binary, false) if self.auth_path.is_some() => {
-                Err(Mistake::new("-Y asks for passwords in the text protocol: leave -B binary away"))
+                Err(Mistake(format!("-Y asks for passwords in the text protocol: {}", away("binary"))))
             }
-            (ProtocolName::Ascii, false) => Ok(Dialects::Text),
+            (ProtocolName::Ascii, _) => Ok(Dialects::Text),
             (ProtocolName::Auto, false) if self.auth_path.is_some() => Ok(Dialects::Text),
             (ProtocolName::Auto, true) if self.auth_path.is_some() => Ok(Dialects::Both),
             (ProtocolName::Auto, false) => Ok(Dialects::Both),
@@ -306,7 +316,11 @@ impl Arguments {
 
     /// The addresses to listen on with `port`, unless an address names its own.
     pub fn addresses(&self, port: u16) -> anyhow::Result<Vec<Listen>> {
-        listen::addresses(&self.listen, port)
+        let mut listens = listen::addresses(&self.listen, port)?;
+        for listen in &mut listens {
+            listen.dialects = listen.protocol.map(|protocol| self.dialects_at(Some(protocol))).transpose()?;
+        }
+        Ok(listens)
     }
 }
 

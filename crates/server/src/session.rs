@@ -23,6 +23,8 @@ use lookaside_store::Now;
 #[derive(Debug, Default)]
 pub struct Session {
     swallow_bytes: usize,
+    /// In which dialects its client may speak, if not as all others.
+    dialects: Option<Dialects>,
     dialect: Option<Dialect>,
     authentication: Authentication,
     /// A walk over all keys, when it is not its turn.
@@ -70,6 +72,11 @@ impl Session {
         Session::default()
     }
 
+    /// A session whose client may speak in these dialects, whatever the service says.
+    pub(crate) fn speaking(dialects: Option<Dialects>) -> Self {
+        Session { dialects, ..Session::default() }
+    }
+
     /// Parses the whole commands in `input` from `input_at` on into `batch`, until that is full.
     pub fn scan<'b>(
         &mut self,
@@ -90,7 +97,7 @@ impl Session {
                 return Scan::Full { input_at };
             }
             let rest = &input[input_at..];
-            if self.dialect(rest[0], service.dialects) == Dialect::Binary {
+            if self.dialect(rest[0], self.dialects.unwrap_or(service.dialects)) == Dialect::Binary {
                 let is_first = batch.steps_count() == 0;
                 match binary::scan(rest, &mut self.authentication, is_first, service, now) {
                     Scanned::Incomplete { needed_bytes } => return Scan::Finished { input_at, needed_bytes },

@@ -16,7 +16,7 @@ mod inbox;
 mod outbox;
 
 use crate::reply_limit::ReplyLimit;
-use crate::{Batch, Progress, Scan, Service, Session};
+use crate::{Batch, Dialects, Progress, Scan, Service, Session};
 use inbox::{DATAGRAMS_PER_CALL, Inbox};
 use lookaside_protocol::udp::{FRAME_HEADER_BYTES, FrameHeader};
 use lookaside_store::Now;
@@ -38,6 +38,8 @@ const REFUSALS: [&[u8]; 3] = [b"SERVER_ERROR reply too large for UDP, use TCP\r\
 pub(crate) struct UdpPort {
     socket: OwnedFd,
     limit: Arc<ReplyLimit>,
+    /// There if its address has a protocol of its own.
+    dialects: Option<Dialects>,
     inbox: Inbox,
     requests: Vec<Request>,
     batch: Batch<'static>,
@@ -58,10 +60,10 @@ struct Request {
 }
 
 impl UdpPort {
-    pub(crate) fn new(socket: OwnedFd, limit: Arc<ReplyLimit>) -> Self {
+    pub(crate) fn new(socket: OwnedFd, limit: Arc<ReplyLimit>, dialects: Option<Dialects>) -> Self {
         let outbox = Outbox::new(&socket);
         let (requests, batch, reply) = (Vec::new(), Batch::default(), Vec::new());
-        UdpPort { socket, limit, inbox: Inbox::new(), requests, batch, reply, outbox }
+        UdpPort { socket, limit, dialects, inbox: Inbox::new(), requests, batch, reply, outbox }
     }
 
     pub(crate) fn socket(&self) -> &OwnedFd {
@@ -97,7 +99,7 @@ impl UdpPort {
             let Ok((FrameHeader { request_id: id, count: 1, .. }, _)) = FrameHeader::parse(bytes) else { continue };
             let Some(client) = self.inbox.client(datagram).as_socket() else { continue };
             let reply_bytes_max = self.limit.reply_bytes_max(client.ip(), bytes.len());
-            let (session, scan) = (Session::new(), Scan::Full { input_at: 0 });
+            let (session, scan) = (Session::speaking(self.dialects), Scan::Full { input_at: 0 });
             self.requests.push(Request { datagram, id, reply_bytes_max, session, steps_end: 0, scan });
         }
     }

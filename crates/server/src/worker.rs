@@ -12,7 +12,7 @@ use crate::roster::State;
 use crate::round::Round;
 use crate::tls::stream::{Happened, TlsStream};
 use crate::udp::UdpPort;
-use crate::{Attention, Clock, Counters, Measure, Service};
+use crate::{Attention, Clock, Counters, Dialects, Measure, Service};
 use lookaside_store::Now;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
@@ -39,6 +39,8 @@ pub(crate) struct Accepted {
     pub(crate) socket: OwnedFd,
     /// There if it is to speak TLS.
     pub(crate) tls: Option<Arc<ServerConfig>>,
+    /// There if its address has a protocol of its own.
+    pub(crate) dialects: Option<Dialects>,
 }
 
 const WAKE_TOKEN: u64 = u64::MAX;
@@ -285,7 +287,7 @@ impl<'s> Worker<'s> {
     }
 
     fn take_sockets(&mut self) {
-        for Accepted { socket, tls } in self.desk.take_inbox() {
+        for Accepted { socket, tls, dialects } in self.desk.take_inbox() {
             let tls = match tls.map(TlsStream::new).transpose() {
                 Ok(tls) => tls,
                 Err(error) => {
@@ -294,7 +296,7 @@ impl<'s> Worker<'s> {
                     continue;
                 }
             };
-            let index = self.connections.insert(Connection::new(socket, tls));
+            let index = self.connections.insert(Connection::new(socket, tls, dialects));
             let connection = self.connections.slots[index].as_ref().expect("just put there");
             self.daemon.roster.note(connection.socket.as_raw_fd(), self.uptime_s, State::Read);
             tracing::debug!(descriptor = connection.socket.as_raw_fd(), "a connection comes");

@@ -5,10 +5,12 @@
 //! ```
 //!
 //! Several, separated by commas or semicolons, and the option itself any number of times. A host may have several
-//! addresses; all of them are listened on. `proto` and `tag` change nothing: which protocol a connection speaks is seen
-//! from its bytes, and nothing here asks for tags.
+//! addresses; all of them are listened on. `proto` takes the place of `-B` for whoever comes in by that address; `tag` changes
+//! nothing, for nothing here asks for tags.
 
-use super::Mistake;
+use super::{Mistake, ProtocolName};
+use crate::Dialects;
+use clap::ValueEnum;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
 /// How the connections of one address are secured.
@@ -44,6 +46,10 @@ pub struct Listen {
     pub address: SocketAddr,
     /// How.
     pub security: Security,
+    /// In which protocol clients may speak there; `None` is as `-B` says.
+    pub protocol: Option<ProtocolName>,
+    /// In which dialects they may therefore.
+    pub dialects: Option<Dialects>,
 }
 
 /// The addresses that the arguments of `-l` name, with `port` where they name none; loopback if there are none.
@@ -51,31 +57,33 @@ pub(super) fn addresses(texts: &[String], port: u16) -> anyhow::Result<Vec<Liste
     let mut listens = Vec::new();
     for text in split(texts) {
         let (security, host) = security_of(text);
+        let (protocol, host) = without_labels(host).map_err(|why| mistake(text, &why))?;
         let resolved = match read(host, port).map_err(|why| mistake(text, &why))? {
             Host::Address(address) => vec![address],
             Host::Name(name, port) => look_up(name, port).map_err(|why| anyhow::anyhow!("-l {text}: {why}"))?,
         };
-        listens.extend(resolved.into_iter().map(|address| Listen { address, security }));
+        listens.extend(resolved.into_iter().map(|address| Listen { address, security, protocol, dialects: None }));
     }
     if listens.is_empty() {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        listens.push(Listen { address, security: Security::AsConfigured });
+        listens.push(Listen { address, security: Security::AsConfigured, protocol: None, dialects: None });
     }
     Ok(listens)
 }
 
-/// How each address is secured, or what is no address. Nothing is looked up.
-pub(super) fn check(texts: &[String]) -> Result<Vec<Security>, Mistake> {
-    let mut securities = Vec::new();
+/// How each address is secured and what is spoken there, or what is no address. Nothing is looked up.
+pub(super) fn check(texts: &[String]) -> Result<Vec<(Security, Option<ProtocolName>)>, Mistake> {
+    let mut labels = Vec::new();
     for text in split(texts) {
         let (security, host) = security_of(text);
+        let (protocol, host) = without_labels(host).map_err(|why| mistake(text, &why))?;
         read(host, 0).map_err(|why| mistake(text, &why))?;
-        securities.push(security);
+        labels.push((security, protocol));
     }
-    if securities.is_empty() && !texts.is_empty() {
+    if labels.is_empty() && !texts.is_empty() {
         return Err(Mistake::new("-l names no address"));
     }
-    Ok(securities)
+    Ok(labels)
 }
 
 fn split(texts: &[String]) -> impl Iterator<Item = &str> {
@@ -99,8 +107,7 @@ fn security_of(text: &str) -> (Security, &str) {
     prefixed.unwrap_or((Security::AsConfigured, text))
 }
 
-fn read(text: &str, port: u16) -> Result<Host<'_>, String> {
-    let host = without_labels(text)?;
+fn read(host: &str, port: u16) -> Result<Host<'_>, String> {
     if host == "*" {
         return Ok(Host::Address(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))));
     }
@@ -136,19 +143,20 @@ fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
     Ok(addresses)
 }
 
-/// What is left behind `proto[NAME]:` and `tag[NAME]:`, also written with underscores as memcached allows.
-fn without_labels(mut text: &str) -> Result<&str, String> {
+/// What `proto[NAME]:` names, and what is left behind that and `tag[NAME]:`, also written with underscores as memcached allows.
+fn without_labels(mut text: &str) -> Result<(Option<ProtocolName>, &str), String> {
+    let mut protocol = None;
     for label in ["proto", "tag"] {
         let Some(rest) = text.strip_prefix(label) else { continue };
         let Some(named) = rest.strip_prefix(['[', '_']) else { continue };
         let end = named.find([']', '_']).ok_or_else(|| format!("{label} wants a name in brackets"))?;
-        let known = ["ascii", "binary", "negotiating", "auto"];
-        if label == "proto" && !known.contains(&&named[..end]) {
-            return Err(format!("the protocol is one of {}", known.join(", ")));
+        if label == "proto" {
+            let name = ProtocolName::from_str(&named[..end], false);
+            protocol = Some(name.map_err(|_| "the protocol is one of ascii, binary, negotiating, auto".to_string())?);
         }
         text = named[end + 1..].strip_prefix(':').ok_or_else(|| format!("a colon follows {label}"))?;
     }
-    Ok(text)
+    Ok((protocol, text))
 }
 
 fn parse_port(text: &str) -> Result<u16, String> {
@@ -182,6 +190,15 @@ mod tests {
                 ("[::1]:3".to_string(), Security::Basic)
             ]
         );
+    }
+
+    #[test]
+    fn an_address_may_have_a_protocol_of_its_own() {
+        let texts = ["127.0.0.1:1,proto[binary]:127.0.0.1:2;notls:proto[ascii]:tag[a]:[::1]:3,proto_negotiating_:*"];
+        let listens = addresses(&texts.map(String::from), 7).expect("memcached takes these");
+        let protocols: Vec<_> = listens.iter().map(|listen| listen.protocol).collect();
+        let [binary, ascii, auto] = [ProtocolName::Binary, ProtocolName::Ascii, ProtocolName::Auto].map(Some);
+        assert_eq!(protocols, [None, binary, ascii, auto]);
     }
 
     #[test]

@@ -84,8 +84,9 @@ impl Arguments {
         if let Some(address) = &self.metrics_address {
             metrics::check_address(address).map_err(|why| Mistake(format!("--metrics-address {address}: {why}")))?;
         }
-        let securities = listen::check(&self.listen)?;
-        let is_there = |security| securities.contains(&security);
+        let labels = listen::check(&self.listen)?;
+        labels.iter().try_for_each(|(_, protocol)| self.dialects_at(*protocol).map(drop))?;
+        let is_there = |security| labels.iter().any(|label| label.0 == security);
         if !self.tls && (is_there(Security::Basic) || is_there(Security::Mutual)) {
             return Err(Mistake::new("-l with btls: or mtls: needs TLS (-Z)"));
         }
