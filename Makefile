@@ -10,7 +10,7 @@ TOOLS ?= ../shared/tools
 # A folder with a trace of Twitter's cache cluster 52.
 TRACES ?= ../shared/traces
 
-.PHONY: help up test install build lint unit schedules miri simulate end-to-end clients differential fuzz bench soak clean hit-ratio transient qos
+.PHONY: help up test install build lint unit schedules miri simulate end-to-end clients differential fuzz bench soak clean hit-ratio transient qos gutter
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,6 +76,10 @@ transient: ## a short-lived family's share of a full server over time, drawn
 
 qos: ## throughput with p99 under 1 ms by number of connections, ours and memcached's, drawn; writes docs/qos.md (QOS="--full")
 	TOOLS="$(TOOLS)" experiments/run qos $(QOS)
+
+gutter: install ## a dead server under load with MariaDB behind, with and without a gutter, drawn (four minutes)
+	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router
+	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.cluster.gutter
 
 clean:
 	$(CARGO) clean
