@@ -23,6 +23,9 @@ const START_TIME_MAX: Duration = Duration::from_secs(20);
 /// How long the invalidator has to find its way into the database's log.
 const DATABASE_TIME_MAX: Duration = Duration::from_secs(10);
 
+/// A start that takes longer than this is explained.
+const SLOW_AFTER: Duration = Duration::from_secs(1);
+
 /// Options of `lookaside up`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
@@ -48,7 +51,7 @@ pub struct Options {
     /// Where logs, positions and the embedded database are kept [default: a folder that is removed at the end]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// Stop after so many seconds [default: at Ctrl-C]
+    /// Stop when it has been up for so many seconds [default: at Ctrl-C]
     #[arg(long, value_name = "S")]
     seconds: Option<u64>,
     /// A line of JSON a second instead of the view
@@ -78,18 +81,44 @@ pub fn run(options: &Options) -> Result<()> {
         None => format!("sqlite://{}", state_dir.join("region.db").display()),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let stop = runtime.block_on(async { Stop::listen() })?;
+    let mut stop = runtime.block_on(async { Stop::listen() })?;
     runtime.block_on(async {
-        demo::prepare(&database).await.with_context(|| format!("preparing the database {database}"))?;
-        let mut region = Region::start(&plan, options, &database, state_dir)?;
-        region.wait_until_ready()?;
-        let demo = match options.demo {
-            true => Some(Demo::start(&database, &plan_routers(&plan)).await.context("starting the demo application")?),
-            false => None,
+        let start = start(&plan, options, &database, state_dir);
+        let (mut region, demo) = tokio::select! {
+            biased;
+            () = stop.told() => return Ok(()),
+            started = start => started?,
         };
         announce(&plan, options, &database, state_dir)?;
-        watch(&mut region, View::new(options.json, demo.as_ref().map(Demo::counters)), stop, options.seconds).await
+        let view = View::new(options.json, demo.as_ref().map(Demo::counters));
+        watch(&mut region, view, stop, options.seconds).await
     })
+}
+
+/// Brings the region up, and the demo application if there is to be one.
+async fn start(plan: &Plan, options: &Options, database: &str, state_dir: &Path) -> Result<(Region, Option<Demo>)> {
+    demo::prepare(database)
+        .await
+        .with_context(|| format!("preparing the database {}", view::without_password(database)))?;
+    let mut region = Region::start(plan, options, database, state_dir)?;
+    said_when_slow(region.wait_until_ready(), "waiting for the processes to come up").await?;
+    said_when_slow(region.wait_until_invalidated(), "waiting for the invalidator to find its way into the commit log")
+        .await?;
+    let demo = match options.demo {
+        true => Some(Demo::start(database, &plan_routers(plan)).await.context("starting the demo application")?),
+        false => None,
+    };
+    Ok((region, demo))
+}
+
+/// Says what is waited for, once it takes so long that a person wonders.
+async fn said_when_slow<T>(work: impl Future<Output = T>, what: &str) -> T {
+    let mut work = std::pin::pin!(work);
+    if let Ok(done) = tokio::time::timeout(SLOW_AFTER, work.as_mut()).await {
+        return done;
+    }
+    eprintln!("lookaside: {what}");
+    work.await
 }
 
 /// Keeps two regions from writing into one folder; held until the file is closed.
@@ -169,7 +198,7 @@ impl Region {
     }
 
     /// Waits until every process answers `stats`.
-    fn wait_until_ready(&mut self) -> Result<()> {
+    async fn wait_until_ready(&mut self) -> Result<()> {
         let deadline = Instant::now() + START_TIME_MAX;
         for (port, purpose) in self.plan.ports() {
             while let Err(error) = Statistics::ask(port) {
@@ -177,14 +206,14 @@ impl Region {
                 if Instant::now() > deadline {
                     return Err(error.context(format!("{purpose} did not come up")));
                 }
-                std::thread::sleep(Duration::from_millis(20));
+                tokio::time::sleep(Duration::from_millis(20)).await;
             }
         }
-        self.wait_until_invalidated()
+        Ok(())
     }
 
     /// Waits until the commit log is read for every cluster: without that, caches would go stale and nobody would know.
-    fn wait_until_invalidated(&mut self) -> Result<()> {
+    async fn wait_until_invalidated(&mut self) -> Result<()> {
         let deadline = Instant::now() + DATABASE_TIME_MAX;
         loop {
             let statistics = Statistics::ask(self.plan.invalidator_port);
@@ -196,7 +225,7 @@ impl Region {
             if Instant::now() > deadline {
                 bail!("no commit would reach the caches: {trouble}");
             }
-            std::thread::sleep(Duration::from_millis(50));
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 }
