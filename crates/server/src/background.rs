@@ -6,7 +6,9 @@
 //! the first one's does, afterwards nowhere, as with memcached; a server under a supervisor wants no `-d`.
 
 use anyhow::Context;
+use std::fs::{File, OpenOptions};
 use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
@@ -49,28 +51,46 @@ pub(crate) fn tell_ready() -> anyhow::Result<()> {
     if !is_background() {
         return Ok(());
     }
-    let nowhere = std::fs::OpenOptions::new().write(true).open("/dev/null").context("cannot open /dev/null (-d)")?;
+    let nowhere = OpenOptions::new().write(true).open("/dev/null").context("cannot open /dev/null (-d)")?;
     // Who waited may have been killed: that is no reason to end.
     let _ = rustix::io::write(std::io::stdout(), READY);
     rustix::stdio::dup2_stderr(&nowhere).context("cannot let go of standard error (-d)")?;
     rustix::stdio::dup2_stdout(&nowhere).context("cannot let go of standard output (-d)")
 }
 
-/// The file of `-P`, there while this value is.
-pub(crate) struct PidFile(PathBuf);
+/// The file of `-P`. Removed at the end, unless another process has written its id there meanwhile.
+pub(crate) struct PidFile {
+    path: PathBuf,
+    file: File,
+}
 
 impl PidFile {
-    pub(crate) fn write(path: &Path) -> anyhow::Result<PidFile> {
-        std::fs::write(path, format!("{}\n", std::process::id()))
-            .with_context(|| format!("cannot write the process id to {} (-P)", path.display()))?;
-        Ok(PidFile(path.to_owned()))
+    /// Makes sure that the file can be written, whoever the process is afterwards; what is in it stays.
+    pub(crate) fn open(path: &Path) -> anyhow::Result<PidFile> {
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+        let file = file.with_context(|| format!("cannot write the process id to {} (-P)", path.display()))?;
+        Ok(PidFile { path: path.to_owned(), file })
+    }
+
+    /// Writes the process's id.
+    pub(crate) fn write(&self) -> anyhow::Result<()> {
+        let id = format!("{}\n", std::process::id());
+        let written = self.file.set_len(0).and_then(|()| self.file.write_all_at(id.as_bytes(), 0));
+        written.with_context(|| format!("cannot write the process id to {} (-P)", self.path.display()))
+    }
+
+    /// Whether it names this process, or nobody.
+    fn is_own(&self) -> bool {
+        std::fs::read_to_string(&self.path).is_ok_and(|id| id.is_empty() || id.trim() == std::process::id().to_string())
     }
 }
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_file(&self.0) {
-            tracing::warn!("cannot remove {}: {error}", self.0.display());
+        if self.is_own()
+            && let Err(error) = std::fs::remove_file(&self.path)
+        {
+            tracing::warn!("cannot remove {}: {error}", self.path.display());
         }
     }
 }

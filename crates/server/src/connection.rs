@@ -18,6 +18,7 @@
 use crate::holdings::Holding;
 use crate::roster::State;
 use crate::tls::stream::{Happened, TlsStream};
+use crate::upgrade::{LUGGAGE_BYTES_MAX, Luggage};
 use crate::{Dialects, READ_BYTES_MAX, Session};
 use rustix::event::epoll::EventFlags;
 use rustix::fd::{AsFd, OwnedFd};
@@ -88,6 +89,53 @@ impl Connection {
     pub(crate) fn take_holding(&mut self) -> (Holding, Holding) {
         let now = self.kept.as_ref().map_or_else(Holding::default, |kept| kept.holding());
         (std::mem::replace(&mut self.told, now), now)
+    }
+
+    /// What it kept when this was last asked; nothing from now on, for a worker that does not know it yet.
+    pub(crate) fn forget_holding(&mut self) -> Holding {
+        std::mem::take(&mut self.told)
+    }
+
+    /// What another process must know to go on with it; `None` if none can.
+    pub(crate) fn luggage(&self) -> Option<Luggage> {
+        let session = self.session.state().filter(|_| self.tls.is_none())?;
+        let luggage = Luggage { session, ..Luggage::default() };
+        let Some(kept) = &self.kept else { return Some(luggage) };
+        let Kept { input, input_needed_bytes, output, output_sent_bytes, is_paused, is_closing } = &**kept;
+        let output = &output[*output_sent_bytes..];
+        (input.len() + output.len() <= LUGGAGE_BYTES_MAX).then(|| Luggage {
+            input: input.clone(),
+            input_needed_bytes: *input_needed_bytes,
+            output: output.to_vec(),
+            is_paused: *is_paused,
+            is_closing: *is_closing,
+            ..luggage
+        })
+    }
+
+    /// The connection that another process had; `None` if its client has spoken as it may not: in other dialects than its
+    /// address has, or all others if it has none of its own.
+    pub(crate) fn resume(
+        socket: OwnedFd,
+        luggage: Luggage,
+        own: Option<Dialects>,
+        others: Dialects,
+    ) -> Option<Connection> {
+        let Luggage { session, input, input_needed_bytes, output, is_paused, is_closing } = luggage;
+        let session = Session::resume(session, own, others)?;
+        let mut connection = Connection { session, ..Connection::new(socket, None, own) };
+        if is_paused || !input.is_empty() {
+            let output_sent_bytes = 0;
+            let kept = Kept { input, input_needed_bytes, output, output_sent_bytes, is_paused, is_closing };
+            connection.kept = Some(Box::new(kept));
+        }
+        Some(connection)
+    }
+
+    /// What epoll is to wake a worker for that has had nothing to do with it yet.
+    pub(crate) fn first_interest(&mut self) -> EventFlags {
+        let _ = self.interest_change();
+        self.registered
     }
 
     /// What the worker's epoll should wake it for from now on, if that has changed since it was last asked.

@@ -2,29 +2,30 @@
 
 use crate::attention::{Escaped, kind};
 use crate::background::{self, PidFile};
+use crate::connection::Connection;
 use crate::doors::Doors;
 use crate::guard::Guard;
 use crate::holdings::Holdings;
 use crate::identity::{self, Identity};
-use crate::listener::{Listener, Signals, accept_until_signal, local_address};
+use crate::listener::{self, Listener, Signals, local_address};
 use crate::log::Log;
 use crate::options::Remark;
 use crate::refused_logins::RefusedLogins;
 use crate::reply_limit::ReplyLimit;
 use crate::roster::Roster;
 use crate::statistics::Baseline;
-use crate::udp::UdpPort;
+use crate::upgrade::{Estate, Inherited, Predecessor};
 use crate::warm_restart::{self, Warmth};
 use crate::watch::Watchers;
-use crate::worker::{Desk, Worker};
-use crate::{Arguments, Attention, Clock, Dialects, Measure, Service, addresses, limits};
+use crate::worker::{Arrival, Desk};
+use crate::{Arguments, Attention, Clock, Dialects, Measure, running, supervisor};
 use anyhow::Context;
 use lookaside_store::{Evicted, Expiry, Now, Options, Store};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use rustix::rand::{GetRandomFlags, getrandom};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use std::io::Write;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::RawFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -76,6 +77,22 @@ impl Daemon {
         }
     }
 
+    /// Hands a connection to the worker that has the fewest.
+    pub(crate) fn hand_out(&self, arrival: Arrival) {
+        let by_connections = self.desks.iter().min_by_key(|desk| desk.connections_open.load(Ordering::Relaxed));
+        by_connections.expect("there is at least one worker").hand_over(arrival);
+    }
+
+    /// Lets the store tell whoever watches what it evicts.
+    pub(crate) fn note_evictions(&self) {
+        let noted = Arc::clone(&self.evictions);
+        self.store.on_eviction(Box::new(move |evicted, now| {
+            if noted.is_given_to(kind::EVICTIONS) {
+                noted.push(kind::EVICTIONS, eviction_line(evicted, now), now);
+            }
+        }));
+    }
+
     /// Connections that clients hold at present.
     pub(crate) fn connections_open(&self) -> usize {
         let served: usize = self.desks.iter().map(|desk| desk.connections_open.load(Ordering::Relaxed)).sum();
@@ -106,22 +123,71 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
     let clock = Clock::start();
     let dialects = arguments.dialects()?;
     let identity = identity::wanted(arguments.user.as_deref())?;
+    let mut inherited = Inherited::from_supervisor();
+    let mut predecessor = find_predecessor(&arguments, identity.as_ref(), &mut inherited, &signals)?;
     let guard = Guard::read(&arguments, clock)?;
-    let doors = Doors::open(&arguments)?;
-    let pid_file = arguments.pid_path.as_deref().map(PidFile::write).transpose()?;
+    let doors = Doors::open(&arguments, &mut inherited)?;
+    inherited.close_rest();
+    let pid_file = arguments.pid_path.as_deref().map(PidFile::open).transpose()?;
     take_identity(&arguments, identity)?;
-    let daemon = build(arguments, dialects, guard, &doors, log, clock, stop)?;
+    let (daemon, estate) = build(arguments, dialects, guard, &doors, log, clock, stop, &signals, predecessor.as_mut())?;
     if daemon.arguments.lock_memory {
         identity::lock_memory();
     }
-    let outcome = serve(&daemon, doors, &signals);
-    // Also when a thread could not be started: the items are not to be lost for that.
-    let saved = warm_restart::save(daemon.store, daemon.clock);
+    let connections = adopt(&daemon, &doors.listeners, estate);
+    let outcome = running::run(daemon, doors, &signals, connections, |daemon, listeners| {
+        announce(daemon, listeners)?;
+        pid_file.as_ref().map_or(Ok(()), PidFile::write)?;
+        supervisor::tell_ready();
+        if daemon.arguments.daemon {
+            background::tell_ready()?;
+        }
+        if let Some(predecessor) = predecessor.take() {
+            predecessor.tell_pause();
+        }
+        Ok(())
+    });
     // Whoever waits for the file to go may start the next server.
     drop(pid_file);
-    outcome.and(saved)?;
+    outcome?;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// The server that is to be taken over from, if there is one.
+fn find_predecessor(
+    arguments: &Arguments,
+    identity: Option<&Identity>,
+    inherited: &mut Inherited,
+    signals: &Signals,
+) -> anyhow::Result<Option<Predecessor>> {
+    match &arguments.upgrade_socket {
+        Some(path) if arguments.take_over => {
+            Predecessor::find(path, identity.map(Identity::user), inherited, &signals.stop)
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The connections of an earlier process that may go on here: as if each had come in by the same address now.
+fn adopt(daemon: &Daemon, listeners: &[Listener], estate: Estate) -> Vec<Connection> {
+    let certificates = daemon.guard.certificates.as_ref();
+    let count = estate.connections.len();
+    let resumed = estate.connections.into_iter().filter_map(|(socket, luggage)| {
+        let door = listeners.iter().find(|listener| listener.has_accepted(&socket))?;
+        let is_plain = certificates.and_then(|all| all.configuration(door.security)).is_none();
+        if is_plain { Connection::resume(socket, luggage, door.dialects, daemon.dialects) } else { None }
+    });
+    let connections: Vec<Connection> = resumed.take(daemon.arguments.connections_max as usize).collect();
+    if connections.len() < count {
+        let closed = count - connections.len();
+        tracing::warn!("{closed} connections are closed that could not be made as they are here (see -l, -c, -B, -Z)");
+    }
+    for connection in &connections {
+        daemon.connections_total.fetch_add(1, Ordering::Relaxed);
+        listener::prove_address(daemon, rustix::net::getpeername(&connection.socket).ok().flatten());
+    }
+    connections
 }
 
 /// Says which options change nothing.
@@ -140,42 +206,11 @@ fn take_identity(arguments: &Arguments, identity: Option<Identity>) -> anyhow::R
         identity::allow_locking();
     }
     if let Some(identity) = identity {
-        let mut files = arguments.unix_path.iter().chain(&arguments.pid_path);
+        let mut files = arguments.unix_path.iter().chain(&arguments.pid_path).chain(&arguments.upgrade_socket);
         files.try_for_each(|path| identity.hand_over(path))?;
         identity.take()?;
     }
     if arguments.enable_core_files { identity::allow_core_files() } else { Ok(()) }
-}
-
-/// Runs the threads until a signal comes.
-fn serve(daemon: &Daemon, doors: Doors, signals: &Signals) -> anyhow::Result<()> {
-    let Doors { listeners, udp_ports, metrics, stop_metrics, .. } = doors;
-    let workers = build_workers(daemon, udp_ports)?;
-    daemon.listening.get_or_init(|| listening(&listeners, &workers));
-    std::thread::scope(|scope| {
-        let accept = || {
-            for (number, worker) in workers.into_iter().enumerate() {
-                let thread = std::thread::Builder::new().name(format!("worker-{number}"));
-                thread.spawn_scoped(scope, || worker.run()).context("cannot start a worker thread")?;
-            }
-            let thread = std::thread::Builder::new().name("watchers".to_string());
-            thread.spawn_scoped(scope, || daemon.watchers.run(daemon)).context("cannot start the watchers' thread")?;
-            if let Some(endpoint) = &metrics {
-                let thread = std::thread::Builder::new().name("metrics".to_string());
-                thread.spawn_scoped(scope, || endpoint.run(daemon)).context("cannot start the metrics' thread")?;
-            }
-            announce(daemon, &listeners)?;
-            if daemon.arguments.daemon {
-                background::tell_ready()?;
-            }
-            accept_until_signal(daemon, &listeners, signals).context("cannot accept connections")
-        };
-        let outcome = accept();
-        daemon.desks.iter().for_each(Desk::stop);
-        daemon.watchers.stop();
-        drop(stop_metrics);
-        outcome
-    })
 }
 
 /// The signals, and the end of the pipe that stops the process.
@@ -189,6 +224,8 @@ fn catch_signals() -> std::io::Result<(Signals, UnixStream)> {
     Ok((Signals { stop, reload }, stop_in))
 }
 
+/// The process put together, and what an earlier one leaves it. When this returns no other process serves.
+#[expect(clippy::too_many_arguments, reason = "they are the parts, each there once")]
 fn build(
     arguments: Arguments,
     dialects: Dialects,
@@ -197,7 +234,9 @@ fn build(
     log: Log,
     clock: Clock,
     stop: UnixStream,
-) -> anyhow::Result<Daemon> {
+    signals: &Signals,
+    mut predecessor: Option<&mut Predecessor>,
+) -> anyhow::Result<(Daemon, Estate)> {
     let options = arguments.store_options(random_seed()?);
     let measure = || arguments.metrics_address.as_ref().map(|_| Measure::new(clock));
     let limits = &arguments.compatible;
@@ -210,25 +249,21 @@ fn build(
         desk.attention.set_delimiter(delimiter);
         desk.attention.give(kind::PREFIXES, kind::PREFIXES);
     }
-    // Last of all that can fail: a store that was taken up must be saved.
-    let (store, warmth, clock) = warm_restart::open(&arguments, options.clone(), clock)?;
-    let evictions = Arc::new(Attention::new());
-    let noted = Arc::clone(&evictions);
-    store.on_eviction(Box::new(move |evicted, now| {
-        if noted.is_given_to(kind::EVICTIONS) {
-            noted.push(kind::EVICTIONS, eviction_line(evicted, now), now);
-        }
-    }));
-    Ok(Daemon {
+    let roster = Roster::new(arguments.connections_max);
+    // Nobody serves from here until all is done. Last of all that can fail: a store that was taken up must be saved.
+    let estate = predecessor.as_mut().map(|predecessor| predecessor.inherit(&signals.stop)).transpose()?;
+    let take = || predecessor.map_or(Ok(()), Predecessor::take);
+    let (store, warmth, clock) = warm_restart::open(&arguments, options.clone(), clock, take)?;
+    let daemon = Daemon {
         options,
         clock,
         store,
         warmth,
         desks,
         connections_total: AtomicU64::new(0),
-        roster: Roster::new(arguments.connections_max),
+        roster,
         watchers: Watchers::default(),
-        evictions,
+        evictions: Arc::new(Attention::new()),
         listening: OnceLock::new(),
         connections_rejected: AtomicU64::new(0),
         baseline: Mutex::default(),
@@ -241,7 +276,9 @@ fn build(
         refused_logins: RefusedLogins::default(),
         crawls: AtomicBool::new(true),
         stop,
-    })
+    };
+    daemon.note_evictions();
+    Ok((daemon, estate.unwrap_or_default()))
 }
 
 /// As memcached tells of it. A `ttl` of -1 is an item that would not have expired.
@@ -253,36 +290,6 @@ fn eviction_line(evicted: &Evicted<'_>, now: Now) -> String {
     };
     let (idle_s, value_bytes) = (evicted.idle_s, evicted.value_bytes);
     format!("type=eviction key={key} fetch={fetched} ttl={ttl} la={idle_s} clsid=1 size={value_bytes}")
-}
-
-fn build_workers(daemon: &Daemon, udp_ports: Vec<Vec<UdpPort>>) -> anyhow::Result<Vec<Worker<'_>>> {
-    let workers = daemon.desks.iter().zip(udp_ports).map(|(desk, ports)| {
-        let limits = limits(&daemon.options);
-        let service = Service {
-            store: &daemon.store,
-            counters: &desk.counters,
-            attention: &desk.attention,
-            measure: desk.measure.as_ref(),
-            limits,
-            dialects: daemon.dialects,
-            sasl: daemon.guard.users.as_ref().filter(|_| daemon.arguments.enable_sasl),
-            text_users: daemon.guard.text_users.as_ref(),
-            process: daemon,
-        };
-        Worker::new(daemon, service, desk, daemon.clock, ports)
-    });
-    workers.collect::<Result<_, _>>().context("cannot make the workers' epolls")
-}
-
-/// What `stats conns` shows of the ports.
-fn listening(listeners: &[Listener], workers: &[Worker<'_>]) -> Vec<(RawFd, String)> {
-    let tcp = listeners.iter().filter_map(|listener| {
-        let descriptor = listener.socket.as_raw_fd();
-        Some((descriptor, addresses::of_local(descriptor, "tcp")?))
-    });
-    let udp = workers.iter().flat_map(Worker::udp_descriptors);
-    let udp = udp.filter_map(|descriptor| Some((descriptor, addresses::of_local(descriptor, "udp")?)));
-    tcp.chain(udp).collect()
 }
 
 /// Says where the server listens: in the log, and in the file that memcached's users know.

@@ -1,14 +1,14 @@
-//! All ports, opened before it takes a user's identity and before
-//! there is a store: what cannot be had is found out while nothing can be lost.
+//! All ports, opened before the process takes a user's identity and before there is a store: what cannot be had is found
+//! out while nothing can be lost. A port that was open before the process is taken over ([`Inherited`]).
 
 use crate::Arguments;
 use crate::listener::{Listener, open_tcp, open_udp, open_udp_of_workers, open_unix};
 use crate::metrics::http::Endpoint;
 use crate::reply_limit::ReplyLimit;
 use crate::udp::UdpPort;
+use crate::upgrade::{Gate, Inherited};
 use anyhow::Context;
-use std::net::TcpListener;
-use std::os::unix::net::UnixStream;
+use std::net::{TcpListener, ToSocketAddrs};
 use std::sync::Arc;
 
 /// What has been opened.
@@ -19,25 +19,26 @@ pub(crate) struct Doors {
     /// There if UDP is served.
     pub(crate) udp_reply_limit: Option<Arc<ReplyLimit>>,
     pub(crate) metrics: Option<Endpoint>,
-    /// Dropped, it ends the metrics' thread.
-    pub(crate) stop_metrics: UnixStream,
+    /// There if another process may take over.
+    pub(crate) gate: Option<Gate>,
 }
 
 impl Doors {
-    pub(crate) fn open(arguments: &Arguments) -> anyhow::Result<Doors> {
-        let listeners = open_listeners(arguments)?;
+    pub(crate) fn open(arguments: &Arguments, inherited: &mut Inherited) -> anyhow::Result<Doors> {
+        let listeners = open_listeners(arguments, inherited)?;
         let workers = arguments.threads_count();
         let udp_reply_limit = serves_udp(arguments).then(|| Arc::new(ReplyLimit::new(arguments.udp_reply_limit)));
         let mut udp_ports = match &udp_reply_limit {
-            Some(limit) => open_udp(&arguments.addresses(arguments.udp_port)?, workers, limit)?,
+            Some(limit) => open_udp(&arguments.addresses(arguments.udp_port)?, workers, limit, inherited)?,
             None => (0..workers).map(|_| Vec::new()).collect(),
         };
         if let (Some(limit), Some(numbers)) = (&udp_reply_limit, arguments.udp_worker_ports()) {
-            open_udp_of_workers(&arguments.addresses(arguments.udp_port)?, numbers, limit, &mut udp_ports)?;
+            let addresses = arguments.addresses(arguments.udp_port)?;
+            open_udp_of_workers(&addresses, numbers, limit, &mut udp_ports, inherited)?;
         }
-        let (stop_metrics, metrics_stop) = UnixStream::pair().context("cannot make a pipe for the metrics' thread")?;
-        let metrics = open_metrics(arguments, metrics_stop)?;
-        Ok(Doors { listeners, udp_ports, udp_reply_limit, metrics, stop_metrics })
+        let metrics = open_metrics(arguments, inherited)?;
+        let gate = arguments.upgrade_socket.as_deref().map(|path| Gate::open(path, inherited)).transpose()?;
+        Ok(Doors { listeners, udp_ports, udp_reply_limit, metrics, gate })
     }
 }
 
@@ -46,21 +47,24 @@ pub(crate) fn serves_udp(arguments: &Arguments) -> bool {
     arguments.udp_port != 0 && arguments.unix_path.is_none()
 }
 
-fn open_listeners(arguments: &Arguments) -> anyhow::Result<Vec<Listener>> {
+fn open_listeners(arguments: &Arguments, inherited: &mut Inherited) -> anyhow::Result<Vec<Listener>> {
     if let Some(path) = &arguments.unix_path {
-        return Ok(vec![open_unix(path, arguments.unix_mode, arguments.backlog)?]);
+        return Ok(vec![open_unix(path, arguments.unix_mode, arguments.backlog, inherited)?]);
     }
     let addresses = arguments.addresses(arguments.port)?;
-    open_tcp(&addresses, arguments.backlog)
+    open_tcp(&addresses, arguments.backlog, inherited)
 }
 
 /// The port of `--metrics-address`; a port alone is this machine's.
-fn open_metrics(arguments: &Arguments, stop: UnixStream) -> anyhow::Result<Option<Endpoint>> {
+fn open_metrics(arguments: &Arguments, inherited: &mut Inherited) -> anyhow::Result<Option<Endpoint>> {
     let Some(text) = &arguments.metrics_address else { return Ok(None) };
     let address = if text.parse::<u16>().is_ok() { format!("127.0.0.1:{text}") } else { text.clone() };
-    let endpoint = TcpListener::bind(&address).and_then(|listener| {
+    let handed_over =
+        address.to_socket_addrs().ok().and_then(|mut places| places.find_map(|at| inherited.take_tcp(at)));
+    let listener = handed_over.map_or_else(|| TcpListener::bind(&address), |socket| Ok(socket.into()));
+    let endpoint = listener.and_then(|listener| {
         tracing::info!("metrics are at http://{}/metrics", listener.local_addr()?);
-        Endpoint::new(listener, stop)
+        Endpoint::new(listener)
     });
     endpoint.map(Some).with_context(|| format!("cannot listen on {address} (choose another with --metrics-address)"))
 }

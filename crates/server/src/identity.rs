@@ -39,6 +39,11 @@ pub(crate) fn wanted(name: Option<&str>) -> anyhow::Result<Option<Identity>> {
 }
 
 impl Identity {
+    /// The user's number.
+    pub(crate) fn user(&self) -> u32 {
+        self.0.uid.as_raw()
+    }
+
     /// Becomes the user, for good: groups, group, user. No other thread may run yet that could do work as root.
     pub(crate) fn take(&self) -> anyhow::Result<()> {
         let Identity(user) = self;

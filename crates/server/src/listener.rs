@@ -11,13 +11,14 @@ use crate::give_back::GiveBack;
 use crate::options::{Listen, Security};
 use crate::reply_limit::ReplyLimit;
 use crate::udp::UdpPort;
-use crate::worker::Accepted;
+use crate::upgrade::{GateKeeper, Inherited, Successor};
+use crate::worker::Arrival;
 use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketAddrAny, SocketFlags};
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 use std::collections::BTreeSet;
 use std::fs::Permissions;
 use std::net::SocketAddr;
@@ -46,16 +47,35 @@ pub(crate) struct Listener {
     pub(crate) dialects: Option<Dialects>,
 }
 
+impl Listener {
+    /// Whether a connection's own end is where this listens.
+    pub(crate) fn has_accepted(&self, connection: &OwnedFd) -> bool {
+        let (Ok(own), Ok(end)) = (self.socket.local_addr(), SockRef::from(connection).local_addr()) else {
+            return false;
+        };
+        match (own.as_socket(), end.as_socket()) {
+            (Some(own), Some(end)) => {
+                own.port() == end.port()
+                    && (own.ip() == end.ip() || own.ip().is_unspecified() && own.is_ipv4() == end.is_ipv4())
+            }
+            (None, None) => own.as_pathname().is_some() && own.as_pathname() == end.as_pathname(),
+            _ => false,
+        }
+    }
+}
+
 const REFUSAL: &[u8] = b"ERROR Too many open connections\r\n";
 
 /// Opens the TCP port on every address; `backlog` connections may wait on each. With port 0 the first address picks a free one and the others follow.
-pub(crate) fn open_tcp(addresses: &[Listen], backlog: i32) -> anyhow::Result<Vec<Listener>> {
+pub(crate) fn open_tcp(addresses: &[Listen], backlog: i32, inherited: &mut Inherited) -> anyhow::Result<Vec<Listener>> {
     let mut listeners: Vec<Listener> = Vec::new();
     let mut picked_port = None;
     for &Listen { address, security, dialects, .. } in addresses {
         let port = if address.port() == 0 { picked_port.unwrap_or(0) } else { address.port() };
         let address = SocketAddr::new(address.ip(), port);
-        let socket = bind(address, Type::STREAM, false)
+        let socket = inherited
+            .take_tcp(address)
+            .map_or_else(|| bind(address, Type::STREAM, false), Ok)
             .and_then(|socket| socket.listen(backlog).map(|()| socket))
             .with_context(|| {
                 format!("cannot listen on {address} (choose another port with -p, another address with -l)")
@@ -67,38 +87,51 @@ pub(crate) fn open_tcp(addresses: &[Listen], backlog: i32) -> anyhow::Result<Vec
 }
 
 /// Opens a Unix socket with this access mode. A file that a dead server left is taken over; one that answers is not.
-pub(crate) fn open_unix(path: &Path, mode: u32, backlog: i32) -> anyhow::Result<Listener> {
+pub(crate) fn open_unix(path: &Path, mode: u32, backlog: i32, inherited: &mut Inherited) -> anyhow::Result<Listener> {
     let message = || format!("cannot listen on {} (choose another file with -s)", path.display());
-    if UnixStream::connect(path).is_ok() {
-        return Err(std::io::Error::from(std::io::ErrorKind::AddrInUse)).with_context(message);
-    }
-    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
-    if is_socket {
-        std::fs::remove_file(path).with_context(message)?;
-    }
-    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&SockAddr::unix(path)?).with_context(message)?;
+    let socket = inherited.take_unix(path).map_or_else(|| bind_unix(path), Ok).with_context(message)?;
     std::fs::set_permissions(path, Permissions::from_mode(mode)).with_context(message)?;
     socket.listen(backlog).with_context(message)?;
     // Its mode says who may connect; nobody can listen in.
     Ok(Listener { socket, security: Security::Plain, dialects: None })
 }
 
-/// Opens the UDP port on every address, once for each of `workers`. The result has a list per worker.
+/// A Unix socket that nobody can connect to yet.
+pub(crate) fn bind_unix(path: &Path) -> std::io::Result<Socket> {
+    if UnixStream::connect(path).is_ok() {
+        return Err(std::io::ErrorKind::AddrInUse.into());
+    }
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
+    if is_socket {
+        std::fs::remove_file(path)?;
+    }
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    Ok(socket)
+}
+
+/// Opens the UDP port on every address, once for each of `workers`. The result has a list per worker. Of a server that had
+/// more workers, some get several sockets: none of them may be closed, the kernel has chosen clients for each.
 pub(crate) fn open_udp(
     addresses: &[Listen],
     workers: usize,
     limit: &Arc<ReplyLimit>,
+    inherited: &mut Inherited,
 ) -> anyhow::Result<Vec<Vec<UdpPort>>> {
     let mut ports: Vec<Vec<UdpPort>> = (0..workers).map(|_| Vec::new()).collect();
     for &Listen { address, dialects, .. } in addresses {
         let message =
             || format!("cannot open UDP port {address} (choose another port with -U, another address with -l)");
-        drop(bind(address, Type::DGRAM, false).with_context(message)?);
-        for of_worker in &mut ports {
-            let socket = bind(address, Type::DGRAM, true).with_context(message)?;
-            of_worker.push(UdpPort::new(socket.into(), Arc::clone(limit), dialects));
+        let mut sockets: Vec<Socket> = std::iter::from_fn(|| inherited.take_udp(address)).collect();
+        if sockets.is_empty() {
+            drop(bind(address, Type::DGRAM, false).with_context(message)?);
+        }
+        while sockets.len() < workers {
+            sockets.push(bind(address, Type::DGRAM, true).with_context(message)?);
+        }
+        for (number, socket) in sockets.into_iter().enumerate() {
+            ports[number % workers].push(UdpPort::new(socket.into(), Arc::clone(limit), dialects));
         }
     }
     Ok(ports)
@@ -111,6 +144,7 @@ pub(crate) fn open_udp_of_workers(
     numbers: RangeInclusive<u16>,
     limit: &Arc<ReplyLimit>,
     ports: &mut [Vec<UdpPort>],
+    inherited: &mut Inherited,
 ) -> anyhow::Result<()> {
     let mut hosts = BTreeSet::new();
     for &Listen { mut address, dialects, .. } in addresses {
@@ -121,7 +155,9 @@ pub(crate) fn open_udp_of_workers(
         }
         for (of_worker, number) in ports.iter_mut().zip(numbers.clone()) {
             address.set_port(number);
-            let socket = bind(address, Type::DGRAM, false)
+            let socket = inherited
+                .take_udp(address)
+                .map_or_else(|| bind(address, Type::DGRAM, false), Ok)
                 .with_context(|| format!("cannot open UDP port {address} (choose others with --udp-worker-ports)"))?;
             of_worker.push(UdpPort::new(socket.into(), Arc::clone(limit), dialects));
         }
@@ -165,8 +201,21 @@ fn drain(mut pipe: &UnixStream) {
     while std::io::Read::read(&mut pipe, &mut bytes).is_ok_and(|count| count == bytes.len()) {}
 }
 
-/// Accepts and hands out connections until `signals` has something to read.
-pub(crate) fn accept_until_signal(daemon: &Daemon, listeners: &[Listener], signals: &Signals) -> std::io::Result<()> {
+/// Why connections are not accepted any more.
+pub(crate) enum Ending {
+    /// The process is to end.
+    Stopped,
+    /// This one is to go on in its place.
+    Upgrade(Successor),
+}
+
+/// Accepts and hands out connections until `signals` has something to read, or another process is ready to go on.
+pub(crate) fn accept_until_signal(
+    daemon: &Daemon,
+    listeners: &[Listener],
+    signals: &Signals,
+    mut gate: Option<GateKeeper<'_>>,
+) -> std::io::Result<Ending> {
     let mut is_exhausted = false;
     let mut ticked = daemon.clock.now();
     let mut give_back = GiveBack::default();
@@ -175,13 +224,14 @@ pub(crate) fn accept_until_signal(daemon: &Daemon, listeners: &[Listener], signa
         if !is_exhausted {
             watched.extend(listeners.iter().map(|listener| PollFd::new(&listener.socket, PollFlags::IN)));
         }
+        watched.extend(gate.iter().flat_map(GateKeeper::watched));
         match poll(&mut watched, Some(if is_exhausted { &EXHAUSTED_PAUSE } else { &TICK })) {
             Ok(_) => {}
             Err(Errno::INTR) => continue,
             Err(error) => return Err(error.into()),
         }
         if !watched[0].revents().is_empty() {
-            return Ok(());
+            return Ok(Ending::Stopped);
         }
         if !watched[1].revents().is_empty() {
             drain(&signals.reload);
@@ -194,6 +244,9 @@ pub(crate) fn accept_until_signal(daemon: &Daemon, listeners: &[Listener], signa
             let (peak_bytes, kept_bytes) = kept.fold((0, 0), |sum, kept| (sum.0 + kept.0, sum.1 + kept.1));
             give_back.tick(peak_bytes, kept_bytes);
             ticked = now;
+        }
+        if let Some(successor) = gate.as_mut().and_then(|gate| gate.attend(now)) {
+            return Ok(Ending::Upgrade(successor));
         }
         is_exhausted = false;
         for listener in listeners {
@@ -224,10 +277,7 @@ fn admit(
     socket: OwnedFd,
     address: Option<SocketAddrAny>,
 ) {
-    let address = address.and_then(|address| SocketAddr::try_from(address).ok());
-    if let (Some(limit), Some(address)) = (&daemon.udp_reply_limit, address) {
-        limit.prove(address.ip());
-    }
+    prove_address(daemon, address);
     let tls = daemon.guard.certificates.as_ref().and_then(|certificates| certificates.configuration(security));
     if daemon.connections_open() >= daemon.arguments.connections_max as usize {
         daemon.connections_rejected.fetch_add(1, Ordering::Relaxed);
@@ -238,6 +288,13 @@ fn admit(
     }
     daemon.connections_total.fetch_add(1, Ordering::Relaxed);
     let _ = rustix::net::sockopt::set_tcp_nodelay(&socket, true);
-    let by_connections = daemon.desks.iter().min_by_key(|desk| desk.connections_open.load(Ordering::Relaxed));
-    by_connections.expect("there is at least one worker").hand_over(Accepted { socket, tls, dialects });
+    daemon.hand_out(Arrival::Accepted { socket, tls, dialects });
+}
+
+/// Whoever has connected from an address is there, so UDP may answer it at length.
+pub(crate) fn prove_address(daemon: &Daemon, address: Option<SocketAddrAny>) {
+    let address = address.and_then(|address| SocketAddr::try_from(address).ok());
+    if let (Some(limit), Some(address)) = (&daemon.udp_reply_limit, address) {
+        limit.prove(address.ip());
+    }
 }

@@ -39,6 +39,8 @@ Examples:
   lookaside-server --lease-interval 0.5 --stale-seconds 2
   lookaside-server -m 4096 --warm-restart main  items outlive a restart, say for an upgrade
   lookaside-server --forget main                gives that memory back
+  lookaside-server -m 4096 --warm-restart main --upgrade-socket /run/lookaside/upgrade --take-over
+                                                replaces the server that was started so: nobody is disconnected
 
 Unlike memcached, a server without -l listens on 127.0.0.1 only.
 With MEMCACHED_PORT_FILENAME set, the ports are written to that file once they are open.
@@ -212,6 +214,15 @@ pub struct Arguments {
     /// As --warm-restart, with the absolute path of FILE for a name: no file is made, and --forget gives the memory back
     #[arg(short = 'e', long, value_name = "FILE", conflicts_with = "warm_restart", value_parser = parse_memory_file)]
     pub memory_file: Option<RegionName>,
+
+    /// A Unix socket at which a new server may ask to take over (see --take-over). Only this user and root may connect
+    #[arg(long, value_name = "FILE")]
+    pub upgrade_socket: Option<std::path::PathBuf>,
+
+    /// Take over from the server at --upgrade-socket: its ports, its connections and, with --warm-restart, its items, without
+    /// refusing a connection. It goes on if that fails. If no server is there, start as usual
+    #[arg(long, requires = "upgrade_socket")]
+    pub take_over: bool,
 
     /// Remove what a server with --warm-restart NAME, or with -e and this absolute path, has left behind, and end. Takes no
     /// other option; no server may be using it

@@ -12,6 +12,7 @@ use crate::administration::Order;
 use crate::authentication::{self, Attempt};
 use crate::binary::{self, Authentication, Scanned};
 use crate::service::Dialects;
+use crate::upgrade::Remembered;
 use crate::walk::Walk;
 use crate::{Batch, Progress, Service};
 use lookaside_protocol::Command;
@@ -168,6 +169,40 @@ impl Session {
             Dialects::Both if first_byte == REQUEST_MAGIC => Dialect::Binary,
             Dialects::Both => Dialect::Text,
         })
+    }
+
+    /// What another process must know to go on with it; `None` in the middle of a walk.
+    pub(crate) fn state(&self) -> Option<Remembered> {
+        let dialect = match self.dialect {
+            None => 0,
+            Some(Dialect::Text) => 1,
+            Some(Dialect::Binary) => 2,
+        };
+        let authentication = match self.authentication {
+            Authentication::None => 0,
+            Authentication::Begun => 1,
+            Authentication::Done => 2,
+        };
+        let remembered = Remembered { dialect, authentication, swallow_bytes: self.swallow_bytes };
+        self.walk.is_none().then_some(remembered)
+    }
+
+    /// The session that another process had, as [`Session::speaking`]; `None` if its client has begun in a dialect in which
+    /// it may not speak here.
+    pub(crate) fn resume(remembered: Remembered, own: Option<Dialects>, others: Dialects) -> Option<Session> {
+        let dialect = match (remembered.dialect, own.unwrap_or(others)) {
+            (0, _) => None,
+            (1, Dialects::Both | Dialects::Text) => Some(Dialect::Text),
+            (2, Dialects::Both | Dialects::Binary) => Some(Dialect::Binary),
+            _ => return None,
+        };
+        let authentication = match remembered.authentication {
+            0 => Authentication::None,
+            1 => Authentication::Begun,
+            _ => Authentication::Done,
+        };
+        let swallow_bytes = remembered.swallow_bytes;
+        Some(Session { swallow_bytes, dialect, authentication, ..Session::speaking(own) })
     }
 
     /// Takes back what was scanned but not executed: the same bytes, from a command's start, will be scanned again.

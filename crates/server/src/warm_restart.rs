@@ -21,17 +21,27 @@ pub(crate) struct Warmth {
 }
 
 /// The store, in its region if there is to be one, and the clock, set forward if it is behind the one by which it was saved.
+/// `claim` is called before the region's contents are changed: after an error they are as they were saved.
 pub(crate) fn open(
     arguments: &Arguments,
     options: Options,
     clock: Clock,
+    claim: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<(Store, Option<Warmth>, Clock)> {
     let Some(name) = arguments.region_name() else {
         let store = Store::new(options).map_err(|error| refused(&RegionError::Options(error)))?;
+        claim()?;
         return Ok((store, None, clock));
     };
     let begun = clock.now();
-    let (store, start) = Store::attach(options, name, begun).map_err(|error| refused(&error))?;
+    let mut claimed = Ok(());
+    let attached = Store::attach_if(options, name, begun, || {
+        claimed = claim();
+        claimed.is_ok()
+    });
+    let attached = attached.map_err(|error| refused(&error))?;
+    claimed?;
+    let (store, start) = attached.expect("it was wanted");
     let attach_ms = clock.now().unix_ms - begun.unix_ms;
     let (items, clock) = match start {
         Start::Warm { items, saved_at } => {
@@ -48,6 +58,11 @@ pub(crate) fn open(
         }
     };
     Ok((store, Some(Warmth { name: name.clone(), items, attach_ms }), clock))
+}
+
+/// The store that this process has just saved, or an empty one.
+pub(crate) fn reopen(arguments: &Arguments, options: Options, clock: Clock) -> anyhow::Result<Store> {
+    open(arguments, options, clock, || Ok(())).map(|(store, ..)| store)
 }
 
 /// Leaves the store in its region, if it has one, for the next server. All threads that use it have ended.

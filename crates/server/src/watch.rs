@@ -61,6 +61,14 @@ impl Watchers {
         self.wake.notify_one();
     }
 
+    /// For a thread that is about to begin: nobody watches, whoever did before.
+    pub(crate) fn open_again(&self, daemon: &Daemon) {
+        self.arrived.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.count.store(0, Ordering::Relaxed);
+        self.is_stopping.store(false, Ordering::Release);
+        attend(daemon, &[]);
+    }
+
     /// Ends the thread.
     pub(crate) fn stop(&self) {
         self.is_stopping.store(true, Ordering::Release);

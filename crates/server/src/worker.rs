@@ -8,7 +8,6 @@ use crate::attention::kind;
 use crate::connection::{Connection, Received, Sent};
 use crate::daemon::Daemon;
 use crate::holdings::{Excess, Holding, Holdings};
-use crate::roster::State;
 use crate::round::Round;
 use crate::tls::stream::{Happened, TlsStream};
 use crate::udp::UdpPort;
@@ -35,12 +34,23 @@ const IDLE_LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 const IDLE_LOOKS: u32 = 10;
 
 /// A connection on its way to its worker.
-pub(crate) struct Accepted {
-    pub(crate) socket: OwnedFd,
-    /// There if it is to speak TLS.
-    pub(crate) tls: Option<Arc<ServerConfig>>,
-    /// There if its address has a protocol of its own.
-    pub(crate) dialects: Option<Dialects>,
+pub(crate) enum Arrival {
+    /// A new one.
+    Accepted {
+        socket: OwnedFd,
+        /// There if it is to speak TLS.
+        tls: Option<Arc<ServerConfig>>,
+        /// There if its address has a protocol of its own.
+        dialects: Option<Dialects>,
+    },
+    /// One that a worker has served already, of this process or of an earlier one.
+    Known(Connection),
+}
+
+/// What a worker has when it ends.
+pub(crate) struct Remains {
+    pub(crate) connections: Vec<Connection>,
+    pub(crate) udp_ports: Vec<UdpPort>,
 }
 
 const WAKE_TOKEN: u64 = u64::MAX;
@@ -56,7 +66,7 @@ pub(crate) struct Desk {
     pub(crate) holdings: Holdings,
     /// Connections it has or is about to have.
     pub(crate) connections_open: AtomicUsize,
-    inbox: Mutex<Vec<Accepted>>,
+    inbox: Mutex<Vec<Arrival>>,
     wake: OwnedFd,
     is_stopping: AtomicBool,
 }
@@ -76,10 +86,16 @@ impl Desk {
     }
 
     /// Hands a connected socket over.
-    pub(crate) fn hand_over(&self, accepted: Accepted) {
+    pub(crate) fn hand_over(&self, arrival: Arrival) {
         self.connections_open.fetch_add(1, Ordering::Relaxed);
-        self.inbox.lock().unwrap_or_else(PoisonError::into_inner).push(accepted);
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner).push(arrival);
         self.ring();
+    }
+
+    /// Undoes [`Desk::stop`], for a worker that is about to begin.
+    pub(crate) fn open_again(&self) {
+        self.connections_open.store(0, Ordering::Relaxed);
+        self.is_stopping.store(false, Ordering::Release);
     }
 
     /// Ends the worker's loop.
@@ -93,7 +109,7 @@ impl Desk {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    fn take_inbox(&self) -> Vec<Accepted> {
+    fn take_inbox(&self) -> Vec<Arrival> {
         let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
         std::mem::take(&mut *self.inbox.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -148,8 +164,8 @@ impl<'s> Worker<'s> {
         self.udp_ports.iter().map(|port| port.socket().as_raw_fd())
     }
 
-    /// Serves until the desk says stop.
-    pub(crate) fn run(mut self) {
+    /// Serves until the desk says stop. Every request that has been read is answered then, as far as the sockets take it.
+    pub(crate) fn run(mut self) -> Remains {
         let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
         let idle_timeout_s = self.daemon.arguments.idle_timeout_s();
         let patience = (idle_timeout_s > 0).then_some(IDLE_LOOK);
@@ -184,10 +200,18 @@ impl<'s> Worker<'s> {
             if is_woken {
                 self.take_sockets();
                 if self.desk.is_stopping.load(Ordering::Acquire) {
-                    return;
+                    return self.end();
                 }
             }
         }
+    }
+
+    fn end(self) -> Remains {
+        let mut connections: Vec<Connection> = self.connections.slots.into_iter().flatten().collect();
+        for connection in &mut connections {
+            self.desk.holdings.change(connection.forget_holding(), Holding::default());
+        }
+        Remains { connections, udp_ports: self.udp_ports }
     }
 
     /// Takes what a ready connection has to offer into the round.
@@ -287,28 +311,31 @@ impl<'s> Worker<'s> {
     }
 
     fn take_sockets(&mut self) {
-        for Accepted { socket, tls, dialects } in self.desk.take_inbox() {
-            let tls = match tls.map(TlsStream::new).transpose() {
-                Ok(tls) => tls,
-                Err(error) => {
-                    tracing::warn!("a new connection cannot speak TLS and is closed: {error}");
-                    self.desk.connections_open.fetch_sub(1, Ordering::Relaxed);
-                    continue;
-                }
+        for arrival in self.desk.take_inbox() {
+            let connection = match arrival {
+                Arrival::Known(connection) => connection,
+                Arrival::Accepted { socket, tls, dialects } => match tls.map(TlsStream::new).transpose() {
+                    Ok(tls) => Connection::new(socket, tls, dialects),
+                    Err(error) => {
+                        tracing::warn!("a new connection cannot speak TLS and is closed: {error}");
+                        self.desk.connections_open.fetch_sub(1, Ordering::Relaxed);
+                        continue;
+                    }
+                },
             };
-            let index = self.connections.insert(Connection::new(socket, tls, dialects));
-            let connection = self.connections.slots[index].as_ref().expect("just put there");
-            self.daemon.roster.note(connection.socket.as_raw_fd(), self.uptime_s, State::Read);
+            let index = self.connections.insert(connection);
+            let connection = self.connections.slots[index].as_mut().expect("just put there");
+            let interest = connection.first_interest();
             tracing::debug!(descriptor = connection.socket.as_raw_fd(), "a connection comes");
             if self.desk.attention.is_given_to(kind::CONNECTIONS) {
                 tell_connection(&self.desk.attention, connection, "conn_new", "", self.now);
             }
-            if let Err(error) =
-                epoll::add(&self.epoll, &connection.socket, EventData::new_u64(index as u64), EventFlags::IN)
+            if let Err(error) = epoll::add(&self.epoll, &connection.socket, EventData::new_u64(index as u64), interest)
             {
                 tracing::warn!("a new connection cannot be watched and is closed: {error}");
                 self.close(index, "error");
             }
+            self.update_interest(index);
         }
     }
 }

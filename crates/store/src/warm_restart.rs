@@ -59,6 +59,18 @@ impl Store {
     /// A store in the region `name`: as it was saved there, or empty if it cannot be. Takes as long as it takes to read
     /// what is known of each page, and touches no item.
     pub fn attach(options: Options, name: &RegionName, now: Now) -> Result<(Store, Start), RegionError> {
+        let attached = Store::attach_if(options, name, now, || true)?;
+        Ok(attached.expect("it was wanted"))
+    }
+
+    /// As [`Store::attach`], if `is_wanted` says so, which is asked when all else is done; `None`: it does not. Nothing has
+    /// been written to what was saved until then: whoever asks next finds it as it was.
+    pub fn attach_if(
+        options: Options,
+        name: &RegionName,
+        now: Now,
+        is_wanted: impl FnOnce() -> bool,
+    ) -> Result<Option<(Store, Start)>, RegionError> {
         let geometry = Store::geometry(&options, true).map_err(RegionError::Options)?;
         let claim = claim(name)?;
         let superblock = Superblock::new(name, superblock::layout(&geometry), options.memory_bytes_max);
@@ -73,8 +85,12 @@ impl Store {
                 }
             },
         };
+        if !is_wanted() {
+            return Ok(None);
+        }
+        superblock::mark_dirty(&memory.region);
         let kept = Kept { name: name.clone(), segment, memory_bytes: options.memory_bytes_max, _claim: claim };
-        Ok((Store { memory, kept: Some(kept) }, start))
+        Ok(Some((Store { memory, kept: Some(kept) }, start)))
     }
 
     /// Leaves the store in its region for the next process; `None` for a store without a region. To be called once all
@@ -157,7 +173,6 @@ fn take_up(
     if memory.restore(&words).is_none() {
         return Ok(Err(WhyEmpty::Damaged));
     }
-    superblock::mark_dirty(&memory.region);
     let saved_at = Now { unix_ms: found.saved_at_ms };
     Ok(Ok((memory, Start::Warm { items: found.items, saved_at })))
 }

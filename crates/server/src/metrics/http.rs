@@ -25,10 +25,9 @@ const SCRAPE_MS_MAX: u64 = 5_000;
 /// How often deadlines are looked at.
 const TICK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// The port, and what ends its thread.
+/// The port.
 pub(crate) struct Endpoint {
-    listener: TcpListener,
-    stop: UnixStream,
+    pub(crate) listener: TcpListener,
 }
 
 /// One connection.
@@ -41,18 +40,18 @@ struct Scrape {
 }
 
 impl Endpoint {
-    /// An open port. It ends when the other end of `stop` is closed.
-    pub(crate) fn new(listener: TcpListener, stop: UnixStream) -> std::io::Result<Endpoint> {
+    /// An open port.
+    pub(crate) fn new(listener: TcpListener) -> std::io::Result<Endpoint> {
         listener.set_nonblocking(true)?;
-        Ok(Endpoint { listener, stop })
+        Ok(Endpoint { listener })
     }
 
-    /// Serves until it is stopped.
-    pub(crate) fn run(&self, daemon: &Daemon) {
+    /// Serves until the other end of `stop` is closed.
+    pub(crate) fn run(&self, daemon: &Daemon, stop: &UnixStream) {
         let mut scrapes: Vec<Scrape> = Vec::new();
         loop {
             let interest = |scrape: &Scrape| if scrape.response.is_empty() { PollFlags::IN } else { PollFlags::OUT };
-            let mut watched = vec![PollFd::new(&self.stop, PollFlags::IN)];
+            let mut watched = vec![PollFd::new(stop, PollFlags::IN)];
             watched.extend(scrapes.iter().map(|scrape| PollFd::new(&scrape.socket, interest(scrape))));
             if scrapes.len() < SCRAPES_MAX {
                 watched.push(PollFd::new(&self.listener, PollFlags::IN));

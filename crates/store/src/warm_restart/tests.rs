@@ -72,6 +72,30 @@ fn flip(region: &Region, at: usize) {
     region.word(at & !3).fetch_xor(1 << (at % 32), Relaxed);
 }
 
+/// Whoever is about to take a region up may be killed, or think better of it, until it says that it wants it.
+#[test]
+fn what_is_not_wanted_stays_as_it_was_saved() {
+    let scratch = Scratch::new();
+    scratch.fill();
+    let contents = || {
+        let region = scratch.region();
+        superblock::checksum(region.bytes(0, region.region_bytes()).iter().copied())
+    };
+    let before = contents();
+    let mut asked = 0;
+    let not_wanted = Store::attach_if(options(), &scratch.0, NOW, || {
+        asked += 1;
+        false
+    });
+    assert!(not_wanted.expect("nobody has it").is_none() && asked == 1);
+    assert_eq!(contents(), before);
+    let (store, start) = scratch.attach();
+    assert!(matches!(start, Start::Warm { .. }), "{start:?}");
+    store.audit();
+    drop(store);
+    assert_eq!(scratch.attach().1, Start::Empty(WhyEmpty::NotShutDownCleanly), "once wanted it is not clean any more");
+}
+
 /// Counted in pages for items, with and without a region.
 #[test]
 fn what_a_region_needs_beside_the_items_is_little() {

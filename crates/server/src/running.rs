@@ -1,0 +1,190 @@
+//! The daemon from the moment that it serves until its end: its threads, and what becomes of them when another process takes
+//! over ([`crate::upgrade`]).
+//!
+//! All threads that use the store have ended before it is saved or handed over: no write can follow. If the other process
+//! does not take over after all, the same threads begin again with the same sockets.
+
+use crate::addresses;
+use crate::connection::Connection;
+use crate::daemon::Daemon;
+use crate::doors::Doors;
+use crate::listener::{Ending, Listener, Signals, accept_until_signal};
+use crate::udp::UdpPort;
+use crate::upgrade::{GateKeeper, Outcome, Successor, farewell};
+use crate::warm_restart;
+use crate::worker::{Arrival, Desk, Remains, Worker};
+use crate::{Service, limits};
+use anyhow::Context;
+use rustix::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::thread::{Builder, Scope, ScopedJoinHandle};
+
+/// Serves until the process is to end, or another one serves in its place. `connections` are served from the start;
+/// `begun` is called once all threads run.
+pub(crate) fn run(
+    mut daemon: Daemon,
+    mut doors: Doors,
+    signals: &Signals,
+    mut connections: Vec<Connection>,
+    begun: impl FnOnce(&Daemon, &[Listener]) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let mut begun = Some(begun);
+    loop {
+        let tell = |listeners: &[Listener]| begun.take().map_or(Ok(()), |begun| begun(&daemon, listeners));
+        let (successor, remains) = match serve(&daemon, &mut doors, signals, connections, tell) {
+            Ok((Ending::Upgrade(successor), remains)) => (successor, remains),
+            // Also when a thread could not be started: the items are not to be lost for that.
+            outcome => return outcome.map(drop).and(warm_restart::save(daemon.store, daemon.clock)),
+        };
+        match hand_over(daemon, successor, remains, signals)? {
+            Some((same, its_connections)) => (daemon, connections) = (same, its_connections),
+            None => return Ok(()),
+        }
+        tracing::info!("goes on serving");
+    }
+}
+
+/// Leaves everything to another process; the daemon and its connections again, if that one does not take it.
+fn hand_over(
+    mut daemon: Daemon,
+    mut successor: Successor,
+    connections: Vec<Connection>,
+    signals: &Signals,
+) -> anyhow::Result<Option<(Daemon, Vec<Connection>)>> {
+    let pid = successor.pid();
+    tracing::info!("hands over to process {pid}, with {} connections", connections.len());
+    let Some(is_sent) = successor.send(&connections) else { return Ok(Some((daemon, connections))) };
+    let store = daemon.store;
+    let store = match &daemon.warmth {
+        Some(_) => {
+            // Nothing would be gained by going on with what cannot be kept: the next process begins empty in any case.
+            warm_restart::save(store, daemon.clock).unwrap_or_else(|error| tracing::error!("{error:#}"));
+            None
+        }
+        None => {
+            let items = store.statistics().items;
+            tracing::warn!("{items} items are lost with this process: only --warm-restart keeps them");
+            Some(store)
+        }
+    };
+    match successor.leave_to(store.is_none(), &signals.stop) {
+        Outcome::Taken => {
+            tracing::info!("process {pid} has taken over");
+            let is_left = connections.into_iter().zip(is_sent).filter(|(_, is_sent)| !is_sent);
+            farewell(is_left.map(|(connection, _)| connection).collect(), daemon.clock);
+            successor.settle(&signals.stop);
+            Ok(None)
+        }
+        Outcome::Stopped => Ok(None),
+        Outcome::Back => {
+            daemon.store = match store {
+                Some(store) => store,
+                None => warm_restart::reopen(&daemon.arguments, daemon.options.clone(), daemon.clock)?,
+            };
+            daemon.note_evictions();
+            Ok(Some((daemon, connections)))
+        }
+    }
+}
+
+/// Runs the threads until somebody ends them; what is left then.
+fn serve(
+    daemon: &Daemon,
+    doors: &mut Doors,
+    signals: &Signals,
+    connections: Vec<Connection>,
+    begun: impl FnOnce(&[Listener]) -> anyhow::Result<()>,
+) -> anyhow::Result<(Ending, Vec<Connection>)> {
+    let udp_sockets = copies(&doors.udp_ports).context("cannot copy the descriptors of UDP ports")?;
+    let udp_ports = std::mem::take(&mut doors.udp_ports);
+    let Doors { listeners, metrics, gate, .. } = &*doors;
+    let gate = gate.as_ref().map(|gate| {
+        let listening = listeners.iter().map(|listener| listener.socket.as_fd());
+        let metrics = metrics.iter().map(|endpoint| endpoint.listener.as_fd());
+        GateKeeper::new(gate, listening.chain(metrics).chain(udp_sockets.iter().map(AsFd::as_fd)))
+    });
+    let (stop_metrics, metrics_stop) = UnixStream::pair().context("cannot make a pipe for the metrics' thread")?;
+    daemon.desks.iter().for_each(Desk::open_again);
+    daemon.watchers.open_again(daemon);
+    let workers = build_workers(daemon, udp_ports)?;
+    daemon.listening.get_or_init(|| listening(listeners, &workers));
+    connections.into_iter().for_each(|connection| daemon.hand_out(Arrival::Known(connection)));
+    let (outcome, remains) = std::thread::scope(|scope| {
+        let mut threads = Vec::new();
+        let outcome = start_all(scope, workers, &mut threads).and_then(|()| {
+            start(scope, "watchers".to_string(), || daemon.watchers.run(daemon))?;
+            if let Some(endpoint) = metrics {
+                start(scope, "metrics".to_string(), || endpoint.run(daemon, &metrics_stop))?;
+            }
+            begun(listeners)?;
+            accept_until_signal(daemon, listeners, signals, gate).context("cannot accept connections")
+        });
+        daemon.desks.iter().for_each(Desk::stop);
+        daemon.watchers.stop();
+        drop(stop_metrics);
+        let remains = threads.into_iter().map(|thread| thread.join().expect("a worker does not panic"));
+        (outcome, remains.collect::<Vec<Remains>>())
+    });
+    let mut connections = Vec::new();
+    for Remains { connections: its_connections, udp_ports } in remains {
+        connections.extend(its_connections);
+        doors.udp_ports.push(udp_ports);
+    }
+    Ok((outcome?, connections))
+}
+
+fn start_all<'scope, 'w: 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    workers: Vec<Worker<'w>>,
+    threads: &mut Vec<ScopedJoinHandle<'scope, Remains>>,
+) -> anyhow::Result<()> {
+    for (number, worker) in workers.into_iter().enumerate() {
+        threads.push(start(scope, format!("worker-{number}"), || worker.run())?);
+    }
+    Ok(())
+}
+
+fn start<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    name: String,
+    run: impl FnOnce() -> T + Send + 'scope,
+) -> anyhow::Result<ScopedJoinHandle<'scope, T>> {
+    let failed = format!("cannot start the thread {name}");
+    Builder::new().name(name).spawn_scoped(scope, run).context(failed)
+}
+
+/// The sockets of UDP ports once more: the ports themselves go to the workers.
+fn copies(udp_ports: &[Vec<UdpPort>]) -> std::io::Result<Vec<OwnedFd>> {
+    udp_ports.iter().flatten().map(|port| port.socket().try_clone()).collect()
+}
+
+fn build_workers(daemon: &Daemon, udp_ports: Vec<Vec<UdpPort>>) -> anyhow::Result<Vec<Worker<'_>>> {
+    let workers = daemon.desks.iter().zip(udp_ports).map(|(desk, ports)| {
+        let limits = limits(&daemon.options);
+        let service = Service {
+            store: &daemon.store,
+            counters: &desk.counters,
+            attention: &desk.attention,
+            measure: desk.measure.as_ref(),
+            limits,
+            dialects: daemon.dialects,
+            sasl: daemon.guard.users.as_ref().filter(|_| daemon.arguments.enable_sasl),
+            text_users: daemon.guard.text_users.as_ref(),
+            process: daemon,
+        };
+        Worker::new(daemon, service, desk, daemon.clock, ports)
+    });
+    workers.collect::<Result<_, _>>().context("cannot make the workers' epolls")
+}
+
+/// What `stats conns` shows of the ports.
+fn listening(listeners: &[Listener], workers: &[Worker<'_>]) -> Vec<(RawFd, String)> {
+    let tcp = listeners.iter().filter_map(|listener| {
+        let descriptor = listener.socket.as_raw_fd();
+        Some((descriptor, addresses::of_local(descriptor, "tcp")?))
+    });
+    let udp = workers.iter().flat_map(Worker::udp_descriptors);
+    let udp = udp.filter_map(|descriptor| Some((descriptor, addresses::of_local(descriptor, "udp")?)));
+    tcp.chain(udp).collect()
+}

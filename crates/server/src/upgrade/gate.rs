@@ -1,0 +1,164 @@
+//! Where a running server waits for its successor: a Unix socket that only its own user and root may connect to. Costs a
+//! running server one more descriptor in the poll of whoever accepts connections.
+//!
+//! What can be sent here is bounded in bytes and in time, and one successor is heard at a time: nobody who gets here can
+//! keep the server from serving, or from being upgraded by the next one.
+
+use super::channel::{Channel, ChannelError, Kind, Message};
+use super::{FORMAT, GREETING, Inherited, REQUEST_BYTES_MAX, Successor, is_trusted};
+use crate::listener::bind_unix;
+use anyhow::Context;
+use lookaside_store::Now;
+use rustix::event::{PollFd, PollFlags};
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::net::SocketFlags;
+use socket2::Socket;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+/// How long a successor may take to say that it is one, in milliseconds.
+const HELLO_MS_MAX: u64 = 5_000;
+
+/// How long it may take to prepare itself, in milliseconds.
+const PREPARE_MS_MAX: u64 = 60_000;
+
+/// How many successors may wait to be refused.
+const BACKLOG: i32 = 8;
+
+/// Only its owner may connect.
+const MODE: u32 = 0o600;
+
+/// How many descriptors go into one message.
+const DOORS_PER_MESSAGE: usize = 64;
+
+/// The socket, and what tells a successor that this process has died.
+pub(crate) struct Gate {
+    socket: Socket,
+    /// Held until this process ends, and by no other.
+    _life: UnixStream,
+    /// The successor's end of it.
+    life_sign: UnixStream,
+}
+
+impl Gate {
+    /// Opens the socket. One that a dead server left is taken over; one that answers is not.
+    pub(crate) fn open(path: &Path, inherited: &mut Inherited) -> anyhow::Result<Gate> {
+        let message = || format!("cannot listen on {} (--upgrade-socket)", path.display());
+        let socket = match inherited.take_unix(path) {
+            Some(socket) => socket,
+            None => bind_unix(path)
+                .with_context(|| format!("{}: a server that answers there is replaced with --take-over", message()))?,
+        };
+        std::fs::set_permissions(path, Permissions::from_mode(MODE)).with_context(message)?;
+        socket.listen(BACKLOG).with_context(message)?;
+        let (life, life_sign) = UnixStream::pair().with_context(message)?;
+        Ok(Gate { socket, _life: life, life_sign })
+    }
+}
+
+/// Listens at the gate while the server serves.
+pub(crate) struct GateKeeper<'g> {
+    gate: &'g Gate,
+    /// All that the server listens on.
+    doors: Vec<BorrowedFd<'g>>,
+    candidate: Option<Candidate>,
+}
+
+/// Somebody who may want to take over.
+struct Candidate {
+    channel: Channel,
+    pid: i32,
+    has_said_hello: bool,
+    deadline_ms: u64,
+}
+
+impl<'g> GateKeeper<'g> {
+    pub(crate) fn new(gate: &'g Gate, doors: impl IntoIterator<Item = BorrowedFd<'g>>) -> GateKeeper<'g> {
+        let doors = [gate.socket.as_fd()].into_iter().chain(doors).collect();
+        GateKeeper { gate, doors, candidate: None }
+    }
+
+    /// What to wait on.
+    pub(crate) fn watched(&self) -> impl Iterator<Item = PollFd<'_>> {
+        let candidate = self.candidate.iter().map(|candidate| PollFd::new(candidate.channel.socket(), PollFlags::IN));
+        candidate.chain([PollFd::new(&self.gate.socket, PollFlags::IN)])
+    }
+
+    /// Hears who is there, and returns a successor that is ready.
+    pub(crate) fn attend(&mut self, now: Now) -> Option<Successor> {
+        if let Some(mut candidate) = self.candidate.take() {
+            match self.hear(&mut candidate, now) {
+                Ok(true) => return Some(Successor::new(candidate.channel, candidate.pid)),
+                Ok(false) => self.candidate = Some(candidate),
+                Err(error) => {
+                    tracing::warn!("process {} does not take over: {error}", candidate.pid);
+                    let _ = candidate.channel.send(Kind::Refused, error.to_string().as_bytes(), &[]);
+                }
+            }
+        }
+        self.admit(now);
+        None
+    }
+
+    /// Lets the next one in.
+    fn admit(&mut self, now: Now) {
+        let flags = SocketFlags::CLOEXEC;
+        let Ok(socket) = rustix::net::accept_with(&self.gate.socket, flags) else { return };
+        let Ok(peer) = rustix::net::sockopt::socket_peercred(&socket) else { return };
+        let (pid, user) = (peer.pid.as_raw_nonzero().get(), peer.uid.as_raw());
+        if !is_trusted(user, None) {
+            return tracing::warn!("process {pid} of user {user} may not take over: it is another user's");
+        }
+        let Ok(channel) = Channel::new(UnixStream::from(socket), REQUEST_BYTES_MAX) else { return };
+        if let Some(other) = &self.candidate {
+            let why = format!("process {} is about to take over", other.pid);
+            let _ = channel.send(Kind::Refused, why.as_bytes(), &[]);
+            return;
+        }
+        let deadline_ms = now.unix_ms + HELLO_MS_MAX;
+        self.candidate = Some(Candidate { channel, pid, has_said_hello: false, deadline_ms });
+    }
+
+    /// Whether it is ready.
+    fn hear(&self, candidate: &mut Candidate, now: Now) -> Result<bool, ChannelError> {
+        while let Some(Message { kind, payload, .. }) = candidate.channel.next()? {
+            match (kind, candidate.has_said_hello) {
+                (Kind::Hello, false) => {
+                    check_greeting(&payload)?;
+                    tracing::info!("process {} prepares to take over", candidate.pid);
+                    self.show_doors(&candidate.channel)?;
+                    candidate.has_said_hello = true;
+                    candidate.deadline_ms = now.unix_ms + PREPARE_MS_MAX;
+                }
+                (Kind::Ready, true) => return Ok(true),
+                _ => return Err(ChannelError::Garbage("what it says is out of turn")),
+            }
+        }
+        if now.unix_ms > candidate.deadline_ms { Err(ChannelError::Late) } else { Ok(false) }
+    }
+
+    /// Sends all that the server listens on, the sign of its life first. The last message says that it is.
+    fn show_doors(&self, channel: &Channel) -> Result<(), ChannelError> {
+        let all: Vec<BorrowedFd<'_>> =
+            [self.gate.life_sign.as_fd()].into_iter().chain(self.doors.iter().copied()).collect();
+        let messages = all.len().div_ceil(DOORS_PER_MESSAGE);
+        let mut sending = channel.sending();
+        for (number, doors) in (1..).zip(all.chunks(DOORS_PER_MESSAGE)) {
+            let is_last = u8::from(number == messages);
+            let mut payload = vec![is_last];
+            payload.extend(std::process::id().to_le_bytes());
+            sending.push(Kind::Doors, &payload, doors)?;
+        }
+        sending.finish()
+    }
+}
+
+fn check_greeting(payload: &[u8]) -> Result<(), ChannelError> {
+    let format = payload.strip_prefix(GREETING).ok_or(ChannelError::Garbage("it does not greet"))?;
+    match format == FORMAT.to_le_bytes() {
+        true => Ok(()),
+        false => Err(ChannelError::Garbage("builds that hand over in different ways: restart it instead")),
+    }
+}

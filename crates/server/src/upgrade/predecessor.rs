@@ -1,0 +1,174 @@
+//! The new server's part of an upgrade (`--take-over`): it finds the running one, gets its ports, and, once it has prepared
+//! itself, its connections and the word that the region is free.
+
+use super::channel::{Channel, ChannelError, Kind, Message};
+use super::{FORMAT, GREETING, Inherited, LUGGAGE_BYTES_MAX, Luggage, is_trusted, luggage};
+use anyhow::Context;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use std::io::ErrorKind;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long a running server may take to answer: it does so between two rounds of accepting.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a process that has hung up may take to be gone, before it is taken for one that lives.
+const DEATH_PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+
+/// The longest message of a running server: a connection's.
+const PAYLOAD_BYTES_MAX: usize = LUGGAGE_BYTES_MAX + luggage::HEAD_BYTES;
+
+/// The server that runs.
+pub(crate) struct Predecessor {
+    channel: Channel,
+    /// Its end of the conversation closes when the process dies, and not before.
+    life_sign: OwnedFd,
+    pid: u32,
+    /// When it was asked to stop serving.
+    asked_at: Option<Instant>,
+}
+
+/// What it leaves.
+#[derive(Default)]
+pub(crate) struct Estate {
+    pub(crate) connections: Vec<(OwnedFd, Luggage)>,
+    /// Whether its items lie in a region.
+    pub(crate) is_kept: bool,
+    /// It has died before it could say that this is all.
+    pub(crate) is_cut_short: bool,
+}
+
+impl Predecessor {
+    /// The server that listens at `path` for who takes over, and its ports; `None`: nobody does. `becoming`: the user that
+    /// this process will be.
+    pub(crate) fn find(
+        path: &Path,
+        becoming: Option<u32>,
+        inherited: &mut Inherited,
+        stop: &UnixStream,
+    ) -> anyhow::Result<Option<Predecessor>> {
+        let failed = || format!("cannot take over from the server at {} (--upgrade-socket)", path.display());
+        let nobody = || tracing::info!("no server to take over from at {}", path.display());
+        let Some(mut channel) = knock(path, becoming).with_context(failed)? else {
+            nobody();
+            return Ok(None);
+        };
+        let greeting = [GREETING, &FORMAT.to_le_bytes()].concat();
+        let doors = channel.send(Kind::Hello, &greeting, &[]).and_then(|()| receive_doors(&mut channel, stop));
+        let (pid, doors) = match doors {
+            // It has hung up without a word: unless it has ended, it should not have.
+            Err(ChannelError::Ended) if connect(path).with_context(failed)?.is_none() => {
+                nobody();
+                return Ok(None);
+            }
+            doors => doors.map_err(refused).with_context(failed)?,
+        };
+        let mut doors = doors.into_iter();
+        let life_sign = doors.next().context("it sends nothing").with_context(failed)?;
+        tracing::info!("taking over from process {pid}: it listens on {} sockets", doors.len());
+        inherited.extend(doors);
+        Ok(Some(Predecessor { channel, life_sign, pid, asked_at: None }))
+    }
+
+    /// Asks it to stop serving, and waits until it has. An error: it lives, and goes on.
+    pub(crate) fn inherit(&mut self, stop: &UnixStream) -> anyhow::Result<Estate> {
+        let mut estate = Estate::default();
+        self.asked_at = Some(Instant::now());
+        let outcome = self.receive(&mut estate, stop);
+        self.judge(outcome, &mut estate)?;
+        Ok(estate)
+    }
+
+    /// Says that this process serves. An error: the other goes on. From here on this process owns all that it was given.
+    pub(crate) fn take(&mut self) -> anyhow::Result<()> {
+        let outcome = self.channel.send(Kind::Taken, &[], &[]);
+        self.judge(outcome, &mut Estate::default())
+    }
+
+    /// This process serves, and everybody has been told. The other one ends.
+    pub(crate) fn tell_pause(self) {
+        let pause_ms = self.asked_at.map_or(0, |asked_at| asked_at.elapsed().as_millis());
+        tracing::info!("has taken over from process {}: no request was answered for {pause_ms} ms", self.pid);
+    }
+
+    fn receive(&mut self, estate: &mut Estate, stop: &UnixStream) -> Result<(), ChannelError> {
+        self.channel.send(Kind::Ready, &[], &[])?;
+        loop {
+            let Message { kind, payload, mut descriptors } = expect(self.channel.wait(stop, None)?)?;
+            match (kind, descriptors.pop(), &payload[..]) {
+                (Kind::Connection, Some(socket), packed) => {
+                    let luggage = Luggage::unpack(packed).ok_or(ChannelError::Garbage("no connection's state"))?;
+                    estate.connections.push((socket, luggage));
+                }
+                (Kind::Quiet, None, [is_kept]) => {
+                    estate.is_kept = *is_kept != 0;
+                    return Ok(());
+                }
+                _ => return Err(ChannelError::Garbage("what it says is out of turn")),
+            }
+        }
+    }
+
+    /// Whoever has hung up may have died: then this process goes on as after any end of the other.
+    fn judge(&self, outcome: Result<(), ChannelError>, estate: &mut Estate) -> anyhow::Result<()> {
+        let Err(error) = outcome else { return Ok(()) };
+        let pid = self.pid;
+        let has_hung_up = error == ChannelError::Ended;
+        if !(has_hung_up && self.has_died()) {
+            return Err(refused(error)).with_context(|| format!("process {pid} goes on serving"));
+        }
+        tracing::warn!("process {pid} has ended before it could hand over");
+        estate.is_cut_short = true;
+        Ok(())
+    }
+
+    fn has_died(&self) -> bool {
+        let mut watched = [PollFd::new(&self.life_sign, PollFlags::IN)];
+        poll(&mut watched, Some(&DEATH_PATIENCE)).is_ok_and(|ready| ready > 0)
+    }
+}
+
+/// A connection to whoever listens there; `None`: nobody does.
+fn connect(path: &Path) -> std::io::Result<Option<UnixStream>> {
+    match UnixStream::connect(path) {
+        Ok(socket) => Ok(Some(socket)),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The same, if it can be trusted.
+fn knock(path: &Path, becoming: Option<u32>) -> anyhow::Result<Option<Channel>> {
+    let Some(socket) = connect(path)? else { return Ok(None) };
+    let user = rustix::net::sockopt::socket_peercred(&socket)?.uid.as_raw();
+    anyhow::ensure!(is_trusted(user, becoming), "it belongs to another user, {user}");
+    Ok(Some(Channel::new(socket, PAYLOAD_BYTES_MAX)?))
+}
+
+fn receive_doors(channel: &mut Channel, stop: &UnixStream) -> Result<(u32, Vec<OwnedFd>), ChannelError> {
+    let mut doors = Vec::new();
+    loop {
+        let message = channel.wait(stop, Some(ANSWER_PATIENCE)).and_then(expect)?;
+        let (Kind::Doors, &[is_last, a, b, c, d]) = (message.kind, &message.payload[..]) else {
+            return Err(ChannelError::Garbage("it does not tell what it listens on"));
+        };
+        doors.extend(message.descriptors);
+        if is_last != 0 {
+            return Ok((u32::from_le_bytes([a, b, c, d]), doors));
+        }
+    }
+}
+
+/// A refusal is an error.
+fn expect(message: Message) -> Result<Message, ChannelError> {
+    match message.kind {
+        Kind::Refused => Err(ChannelError::Refused(String::from_utf8_lossy(&message.payload).into_owned())),
+        _ => Ok(message),
+    }
+}
+
+fn refused(error: ChannelError) -> anyhow::Error {
+    anyhow::Error::msg(error.to_string())
+}

@@ -1,0 +1,518 @@
+"""A server that takes over from another: no connection is refused or cut off, no item is lost, no delete undone."""
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+from certificates import Authority
+from processes import STOP_S, Process, answers, connect, eventually, free_port, statistics
+from upgrade import (
+    CONNECTION,
+    DOORS,
+    GREETING,
+    HEAD,
+    HELLO,
+    QUIET,
+    READY,
+    REFUSED,
+    SERVER,
+    Connection,
+    FakePredecessor,
+    FakeSuccessor,
+    Lineage,
+    load,
+    wait_for_requests,
+)
+
+
+@pytest.fixture
+def lineage(tmp_path):
+    """Servers with a region."""
+    lineage = Lineage(tmp_path)
+    yield lineage
+    lineage.stop()
+
+
+def test_clients_under_load_see_nothing_of_upgrades(lineage):
+    lineage.begin()
+    with load(lineage.port) as pools:
+        for _ in range(8):
+            lineage.upgrade()
+            wait_for_requests(pools, 20)
+    assert sum(pool.connects for pool in pools) > 100
+    assert int(statistics(lineage.port)["evictions"]) == 0, "or else some may be missing"
+    for before in lineage.servers[:-1]:
+        assert "kept for the next start" in before.log()
+    assert lineage.server.stop() == 0
+
+
+def test_a_connection_goes_on_in_the_middle_of_anything(lineage):
+    lineage.begin()
+    large = b"x" * 900_000
+    with (
+        Connection(("127.0.0.1", lineage.port)) as silent,
+        Connection(("127.0.0.1", lineage.port)) as half,
+        Connection(("127.0.0.1", lineage.port)) as refused,
+        Connection(("127.0.0.1", lineage.port), receive_bytes=4096) as slow,
+        Connection(("127.0.0.1", lineage.port)) as binary,
+    ):
+        assert half.ask(b"set large 0 0 %d\r\n%b\r\n" % (len(large), large)) == b"STORED\r\n"
+        half.send(b"get none\r\nset half 0 0 10\r\n01234")
+        assert half.line() == b"END\r\n"
+        refused.send(b"set huge 0 0 3000000\r\n" + b"y" * 1000)
+        assert refused.line().startswith(b"SERVER_ERROR object too large")
+        # More than the sockets hold, so that some of it is kept with the connection, and requests behind it.
+        slow.send(b"get large\r\n" * 12 + b"set behind 0 0 1\r\n1\r\nget none\r\n")
+        binary.send(struct.pack("!BBHBBHIIQ", 0x80, 0x0B, 0, 0, 0, 0, 0, 7, 0)[:-4])
+        eventually(lambda: conn_states(lineage.port)["conn_mwrite"] == 1, "a reader is too slow")
+
+        for _ in range(2):
+            lineage.upgrade()
+            eventually(lambda: conn_states(lineage.port)["conn_mwrite"] == 1, "it is too slow still")
+        assert silent.ask(b"version\r\n").startswith(b"VERSION")
+        assert half.ask(b"56789\r\n") == b"STORED\r\n"
+        refused.send(b"y" * 2_999_000 + b"\r\nget half\r\n")
+        assert [refused.line() for _ in range(3)] == [b"VALUE half 0 10\r\n", b"0123456789\r\n", b"END\r\n"]
+        for _ in range(12):
+            assert [slow.line() for _ in range(3)] == [b"VALUE large 0 900000\r\n", large + b"\r\n", b"END\r\n"]
+        assert slow.line() == b"STORED\r\n" and slow.line() == b"END\r\n"
+        binary.send(b"\0\0\0\0")
+        assert binary.exactly(24)[:2] == b"\x81\x0b"
+
+
+def conn_states(port: int) -> dict[str, int]:
+    """How many connections are in which state."""
+    client = connect(port)
+    states = [value.decode() for name, value in client.stats("conns").items() if name.endswith(b":state")]
+    client.close()
+    return {state: states.count(state) for state in ("conn_mwrite", "conn_read", "conn_nread")}
+
+
+@pytest.mark.parametrize("until", [HELLO, DOORS, READY, CONNECTION, QUIET])
+@pytest.mark.parametrize("is_warm", [True, False])
+def test_a_successor_that_dies_before_it_serves_changes_nothing(tmp_path, until, is_warm):
+    lineage = Lineage(tmp_path, is_warm=is_warm)
+    try:
+        server = lineage.begin()
+        with load(lineage.port) as pools:
+            for count in (1, 2):
+                successor = FakeSuccessor(lineage.gate)
+                successor.go(until)
+                successor.close()
+                goings = count if until >= READY else 0
+                eventually(lambda goings=goings: server.log().count("goes on serving") == goings, "it goes on")
+                wait_for_requests(pools, 20)
+            assert server.running.poll() is None
+            assert "starts empty" not in server.log()
+            if is_warm:
+                lineage.upgrade()
+    finally:
+        lineage.stop()
+
+
+def test_killed_at_any_moment_before_it_serves_a_successor_is_as_if_it_had_not_been(lineage):
+    rng, ends = random.Random(3), ("does not take over:", "has not taken over:", "stopped")
+    times_back = times_taken = 0
+    while times_back < 12 and times_taken < 12:
+        server = lineage.begin()
+        with load(lineage.port, may_be_cut_off=True) as pools:
+            while server.running.poll() is None and times_back < 12:
+                given_up = sum(map(server.log().count, ends))
+                successor = lineage.spawn([*lineage.arguments, "--take-over"])
+                eventually(lambda successor=successor: "taking over from" in successor.log(), "it is there")
+                # As long as it takes to look at a log so many times: before, while or after it takes over.
+                for _ in range(rng.randrange(150)):
+                    successor.log()
+                successor.kill()
+                eventually(lambda server=server, so_far=given_up: sum(map(server.log().count, ends)) > so_far, "an end")
+                if "stopped" in server.log():
+                    times_taken += 1
+                    server.running.wait(STOP_S)
+                    break
+                times_back += 1
+                wait_for_requests(pools, 20)
+                assert [pool.wrong for pool in pools if pool.wrong] == []
+    assert times_back == 12, (times_back, times_taken)
+
+
+def test_without_a_region_ports_and_connections_are_handed_over(tmp_path):
+    lineage = Lineage(tmp_path, is_warm=False)
+    try:
+        first = lineage.begin()
+        with Connection(("127.0.0.1", lineage.port)) as old:
+            assert old.ask(b"set key 0 0 1\r\n1\r\n") == b"STORED\r\n"
+            lineage.upgrade()
+            assert old.ask(b"get key\r\n") == b"END\r\n"
+        assert "1 items are lost with this process" in first.log()
+    finally:
+        lineage.stop()
+
+
+def test_a_predecessor_that_dies_leaves_its_ports(tmp_path):
+    fake = FakePredecessor(tmp_path / "upgrade")
+    ours = socket.create_connection(("127.0.0.1", fake.port))
+    theirs, _ = fake.door.accept()
+    lineage = Lineage(tmp_path)
+    try:
+        fake.hand_over(theirs, dies=True)
+        lineage.port = fake.port
+        lineage.arguments[1] = fake.port
+        server = lineage.spawn([*lineage.arguments, "--take-over"])
+        server.wait_ready(lambda: "has taken over" in server.log())
+        assert "has ended before it could hand over" in server.log()
+        assert answers(fake.port)
+        ours.sendall(b"version\r\n")
+        assert ours.recv(100).startswith(b"VERSION"), "what it has handed over already goes on"
+    finally:
+        lineage.stop()
+        fake.close()
+        ours.close()
+        theirs.close()
+
+
+def test_a_predecessor_that_hangs_up_and_lives_is_not_replaced(tmp_path):
+    fake = FakePredecessor(tmp_path / "upgrade")
+    lineage = Lineage(tmp_path)
+    try:
+        fake.hand_over(None, dies=False)
+        lineage.arguments[1] = fake.port
+        server = lineage.spawn([*lineage.arguments, "--take-over"])
+        assert server.running.wait(STOP_S) == 1
+        assert "goes on serving" in server.log()
+    finally:
+        lineage.stop()
+        fake.close()
+
+
+def test_a_predecessor_that_is_killed_before_it_answers_is_nobody(lineage):
+    old = lineage.begin()
+    connect(lineage.port).set("key", "value")
+    old.running.send_signal(signal.SIGSTOP)
+    new = lineage.spawn([*lineage.arguments, "--take-over"])
+    unix = Path("/proc/net/unix")
+    eventually(lambda: unix.read_text().count(f"{lineage.gate}\n") == 2, "it has connected")
+    old.kill()
+    new.wait_ready(lambda: "listening on" in new.log())
+    assert "no server to take over from" in new.log()
+    assert "starts empty: it was not shut down cleanly" in new.log()
+    assert connect(lineage.port).get("key") is None
+
+
+def test_with_nobody_to_take_over_from_it_starts_as_usual(lineage):
+    server = lineage.spawn([*lineage.arguments, "--take-over"])
+    server.wait_ready(lambda: answers(lineage.port))
+    assert "no server to take over from" in server.log()
+    # What a dead server leaves behind is no server either.
+    server.kill()
+    server = lineage.spawn([*lineage.arguments, "--take-over"])
+    server.wait_ready(lambda: answers(lineage.port))
+    lineage.upgrade()
+
+
+def test_only_who_asks_for_it_replaces_a_server(lineage):
+    lineage.begin()
+    for arguments, why in [
+        (lineage.arguments, f"cannot listen on 127.0.0.1:{lineage.port}"),
+        (["-p", "0", *lineage.arguments[2:]], "a server that answers there is replaced with --take-over"),
+    ]:
+        second = lineage.spawn(arguments)
+        assert second.running.wait(STOP_S) == 1
+        assert why in second.log()
+        lineage.servers.pop()
+    without = subprocess.run([SERVER, "--take-over"], capture_output=True, text=True, timeout=STOP_S, check=False)
+    assert without.returncode == 2 and "--upgrade-socket" in without.stderr
+    lineage.upgrade()
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        HEAD.pack(HELLO, 0, 1 << 31),
+        HEAD.pack(HELLO, 0, 65) + bytes(65),
+        HEAD.pack(HELLO, 0, 4) + b"hey!",
+        HEAD.pack(HELLO, 0, len(GREETING)) + GREETING[:-1] + b"\xff",
+        HEAD.pack(HELLO, 3, len(GREETING)) + GREETING,
+        HEAD.pack(READY, 0, 0),
+        HEAD.pack(HELLO, 0, len(GREETING)) + GREETING + HEAD.pack(HELLO, 0, len(GREETING)) + GREETING,
+        HEAD.pack(QUIET, 0, 0),
+    ],
+)
+def test_what_is_no_successor_is_refused_and_told_why(lineage, garbage):
+    server = lineage.begin()
+    with load(lineage.port, clients=1):
+        stranger = FakeSuccessor(lineage.gate)
+        stranger.connection.sendall(garbage)
+        kinds = []
+        while message := stranger.receive():
+            kinds.append(message[0])
+        assert kinds[-1] == REFUSED and set(kinds[:-1]) <= {DOORS}
+        stranger.close()
+        assert "does not take over: it says what this build does not understand" in server.log()
+        lineage.upgrade()
+
+
+def test_one_successor_is_heard_at_a_time_and_a_silent_one_not_for_long(lineage):
+    server = lineage.begin()
+    silent, preparing = FakeSuccessor(lineage.gate), FakeSuccessor(lineage.gate)
+    assert preparing.receive()[0] == REFUSED, "somebody is there already"
+    with load(lineage.port, clients=1):
+        assert silent.receive()[0] == REFUSED, "it has said nothing for too long"
+        assert "takes too long" in server.log()
+        lineage.upgrade()
+    silent.close()
+    preparing.close()
+
+
+def as_nobody(program: str) -> subprocess.CompletedProcess:
+    """Runs Python as another user."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can be somebody else")
+    command = ["/usr/bin/env", "-i", "/usr/bin/python3", "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, timeout=STOP_S, check=False, user="nobody")
+
+
+def test_another_user_may_neither_take_over_nor_be_taken_over_from(lineage):
+    server = lineage.begin()
+    path = lineage.gate
+    assert path.stat().st_mode & 0o777 == 0o600
+    for folder in [path.parent, *path.parent.parents][:4]:
+        folder.chmod(0o755)
+    ask = f"import socket; s = socket.socket(socket.AF_UNIX); s.connect({str(path)!r}); print(s.recv(1))"
+    assert "PermissionError" in as_nobody(ask).stderr
+    path.chmod(0o777)
+    assert as_nobody(ask).stdout == "b''\n", "hung up on"
+    assert "it is another user's" in server.log()
+    lineage.upgrade()
+
+    fake = socket.socket(socket.AF_UNIX)
+    path = lineage.folder / "elsewhere"
+    fake.bind(str(path))
+    os.seteuid(65534)
+    try:
+        fake.listen()
+    finally:
+        os.seteuid(0)
+    new = lineage.spawn(["-p", "0", "--upgrade-socket", path, "--take-over"])
+    assert new.running.wait(STOP_S) == 1
+    assert "it belongs to another user, 65534" in new.log()
+    lineage.servers.pop()
+    fake.close()
+
+
+def test_another_command_line_opens_closes_and_keeps_ports(tmp_path):
+    kept, closed, opened, metrics = (free_port() for _ in range(4))
+    lineage = Lineage(tmp_path, "-l", f"127.0.0.1:{kept},127.0.0.1:{closed}", "--metrics-address", str(metrics))
+    lineage.port = kept
+    try:
+        lineage.begin()
+        with load(kept) as pools:
+            arguments = [*lineage.arguments[:-4], "-l", f"127.0.0.1:{kept},127.0.0.1:{opened}", "-t", "5"]
+            server = lineage.upgrade("--metrics-address", str(metrics), arguments=arguments)
+            wait_for_requests(pools)
+            for port in (closed, metrics):
+                assert (f"127.0.0.1:{port} was handed over, and no option asks for it" in server.log()) == (
+                    port == closed
+                )
+        assert answers(opened)
+        with pytest.raises(ConnectionRefusedError):
+            Connection(("127.0.0.1", closed))
+        with Connection(("127.0.0.1", metrics)) as scrape:
+            assert scrape.ask(b"GET /metrics HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 200")
+    finally:
+        lineage.stop()
+
+
+def test_a_port_that_cannot_be_had_leaves_the_running_server_alone(lineage):
+    server = lineage.begin()
+    with load(lineage.port), socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        new = lineage.spawn([*lineage.arguments, "-l", f"127.0.0.1,127.0.0.1:{taken}", "--take-over"])
+        assert new.running.wait(STOP_S) == 1
+        assert f"cannot listen on 127.0.0.1:{taken}" in new.log()
+        eventually(lambda: "does not take over" in server.log(), "it has noticed")
+    lineage.servers.pop()
+    assert "hands over" not in server.log()
+
+
+def test_more_memory_starts_empty_and_says_so(lineage):
+    lineage.begin()
+    with Connection(("127.0.0.1", lineage.port)) as old:
+        assert old.ask(b"set key 0 0 1\r\n1\r\n") == b"STORED\r\n"
+        server = lineage.upgrade("-m", "80")
+        assert "starts empty" in server.log()
+        assert old.ask(b"get key\r\n") == b"END\r\n"
+
+
+def test_tls_is_closed_in_order_behind_its_last_reply(tmp_path):
+    authority = Authority(tmp_path)
+    certificate, key = authority.sign("server")
+    secured = free_port()
+    tls = ["-Z", "-o", f"ssl_chain_cert={certificate},ssl_key={key}"]
+    lineage = Lineage(tmp_path, *tls, "-l", f"127.0.0.1:{secured},notls:127.0.0.1")
+    try:
+        lineage.begin()
+        with load(lineage.port), connect_tls(authority, secured) as old, connect_tls(authority, secured, 4096) as slow:
+            old.sendall(b"set key 0 0 900000\r\n" + b"x" * 900_000 + b"\r\n")
+            assert old.recv(100) == b"STORED\r\n"
+            slow.sendall(b"get key\r\n" * 9 + b"delete key\r\n")
+            eventually(lambda: conn_states(lineage.port)["conn_mwrite"] == 1, "a reader is too slow")
+            lineage.spawn([*lineage.arguments, "--take-over"])
+            assert old.recv(100) == b"", "told that nothing more comes, not reset"
+            got = b""
+            while piece := slow.recv(1 << 20):
+                got += piece
+            # What it was being sent is complete; what it asked for behind that was not carried out.
+            assert got.startswith(b"VALUE key 0 900000\r\n") and b"DELETED" not in got
+            lineage.server.wait_ready(lambda: "has taken over" in lineage.server.log())
+            with connect_tls(authority, secured) as new:
+                new.sendall(b"touch key 0\r\n")
+                assert new.recv(100) == b"TOUCHED\r\n"
+    finally:
+        lineage.stop()
+
+
+def connect_tls(authority: Authority, port: int, receive_bytes: int = 1 << 20):
+    """A handshaken connection."""
+    plain = socket.socket()
+    plain.settimeout(STOP_S)
+    plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+    plain.connect(("127.0.0.1", port))
+    return authority.context().wrap_socket(plain, server_hostname="localhost", suppress_ragged_eofs=False)
+
+
+def test_udp_loses_no_datagram(tmp_path):
+    lineage = Lineage(tmp_path)
+    lineage.arguments += ["-U", lineage.port]
+    try:
+        lineage.begin()
+        clients = []
+        for number in range(20):
+            client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            client.settimeout(STOP_S)
+            client.connect(("127.0.0.1", lineage.port))
+            clients.append((number, client))
+        for round_ in range(4):
+            # Fewer workers, more workers: every socket that the kernel has chosen for a client is served.
+            after = lineage.spawn([*lineage.arguments, "-t", str([1, 4, 1, 2][round_]), "--take-over"])
+            while "has taken over" not in after.log():
+                assert after.running.poll() is None, after.log()
+                for number, client in clients:
+                    request = struct.pack("!HHHH", number, 0, 1, 0) + b"set %d 0 0 1\r\nx\r\n" % number
+                    client.send(request)
+                for number, client in clients:
+                    assert client.recv(2000) == struct.pack("!HHHH", number, 0, 1, 0) + b"STORED\r\n"
+        for _, client in clients:
+            client.close()
+    finally:
+        lineage.stop()
+
+
+def test_a_unix_socket_is_handed_over_too(tmp_path):
+    path = tmp_path / "cache"
+    lineage = Lineage(tmp_path, "-s", path)
+    try:
+        lineage.begin()
+        with Connection(str(path)) as old:
+            assert old.ask(b"set key 0 0 1\r\n1\r\n") == b"STORED\r\n"
+            lineage.upgrade()
+            assert old.ask(b"get key\r\n") == b"VALUE key 0 1\r\n"
+            with Connection(str(path)) as new:
+                assert new.ask(b"get key\r\n") == b"VALUE key 0 1\r\n"
+    finally:
+        lineage.stop()
+
+
+def test_who_a_client_is_goes_with_its_connection(tmp_path):
+    users = tmp_path / "users"
+    users.write_text("ada:secret\n")
+    lineage = Lineage(tmp_path, "-Y", users)
+    try:
+        lineage.begin()
+        with Connection(("127.0.0.1", lineage.port)) as known, Connection(("127.0.0.1", lineage.port)) as stranger:
+            assert known.ask(b"set auth 0 0 10\r\nada secret\r\n") == b"STORED\r\n"
+            assert stranger.ask(b"get key\r\n") == b"CLIENT_ERROR unauthenticated\r\n"
+            lineage.upgrade()
+            assert known.ask(b"get key\r\n") == b"END\r\n"
+            assert stranger.ask(b"get key\r\n") == b"CLIENT_ERROR unauthenticated\r\n"
+    finally:
+        lineage.stop()
+
+
+def test_nobody_gets_past_a_door_that_the_new_server_has_not(tmp_path):
+    users = tmp_path / "users"
+    users.write_text("ada:secret\n")
+    authority = Authority(tmp_path)
+    certificate, key = authority.sign("server")
+    secured = ["-Z", "-o", f"ssl_chain_cert={certificate},ssl_key={key}"]
+    for number, more in enumerate((["-Y", users], ["-B", "binary"], secured)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        lineage = Lineage(folder)
+        try:
+            lineage.begin()
+            with Connection(("127.0.0.1", lineage.port)) as old:
+                assert old.ask(b"set key 0 0 1\r\n1\r\n") == b"STORED\r\n"
+                lineage.upgrade(*more)
+                with contextlib.suppress(OSError):
+                    assert old.ask(b"get key\r\n") == b"CLIENT_ERROR unauthenticated\r\n"
+        finally:
+            lineage.stop()
+
+
+def test_the_file_of_the_process_id_is_never_missing(tmp_path):
+    path = tmp_path / "pid"
+    lineage = Lineage(tmp_path, "-P", path)
+    try:
+        lineage.begin()
+        for _ in range(3):
+            new = lineage.upgrade()
+            assert path.read_text() == f"{new.running.pid}\n"
+        other = tmp_path / "other"
+        new = lineage.upgrade("-P", str(other))
+        assert other.read_text() == f"{new.running.pid}\n" and not path.exists()
+        assert new.stop() == 0 and not other.exists()
+    finally:
+        lineage.stop()
+
+
+def test_a_supervisor_knows_the_new_process_before_the_old_one_ends(tmp_path):
+    lineage = Lineage(tmp_path)
+    path = tmp_path / "notify"
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
+            supervisor.bind(str(path))
+            supervisor.settimeout(STOP_S)
+            os.environ["NOTIFY_SOCKET"] = str(path)
+            first = lineage.begin()
+            assert supervisor.recv(1000) == b"MAINPID=%d\nREADY=1\n" % first.running.pid
+            new = lineage.spawn([*lineage.arguments, "--take-over"])
+            assert supervisor.recv(1000) == b"MAINPID=%d\nREADY=1\n" % new.running.pid
+            assert first.running.wait(STOP_S) == 0
+    finally:
+        del os.environ["NOTIFY_SOCKET"]
+        lineage.stop()
+
+
+def test_ports_of_a_supervisor_are_served_and_handed_over(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        lineage = Lineage(tmp_path)
+        lineage.port = lineage.arguments[1] = door.getsockname()[1]
+        script = f'exec 3<&{door.fileno()}; LISTEN_FDS=1 LISTEN_PID=$$ exec "$@"'
+        command = ["bash", "-c", script, "bash", SERVER, *lineage.arguments]
+        first = Process("server-0", command, tmp_path, pass_fds=[door.fileno()])
+        lineage.servers.append(first)
+        try:
+            first.wait_ready(lambda: answers(lineage.port))
+            with load(lineage.port):
+                lineage.upgrade()
+            assert lineage.server.stop() == 0
+            socket.create_connection(("127.0.0.1", lineage.port)).close()
+        finally:
+            lineage.stop()

@@ -1,0 +1,313 @@
+"""Servers that replace each other, and what stands in for either in the middle of that."""
+
+import contextlib
+import os
+import random
+import socket
+import struct
+import threading
+import uuid
+from pathlib import Path
+
+from processes import PROGRAMS, STOP_S, Process, answers, eventually, free_port
+
+SERVER = PROGRAMS / "lookaside-server"
+
+HELLO, DOORS, READY, CONNECTION, QUIET, TAKEN, REFUSED = range(1, 8)
+FORMAT = 1
+GREETING = b"lookaside-server upgrade " + struct.pack("<I", FORMAT)
+HEAD = struct.Struct("<BBI")
+
+
+class Lineage:
+    """Servers of one command line, each of which takes over from the one before."""
+
+    def __init__(self, folder: Path, *arguments: str, is_warm: bool = True, memory: str = "64") -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.gate = folder / "upgrade"
+        self.region = f"upgrade-{os.getpid()}-{uuid.uuid4()}"
+        self.arguments = ["-p", self.port, "-t", "2", "-m", memory, "--upgrade-socket", self.gate]
+        if is_warm:
+            self.arguments += ["--warm-restart", self.region]
+        self.arguments += arguments
+        self.servers: list[Process] = []
+
+    @property
+    def server(self) -> Process:
+        """The one that serves."""
+        return self.servers[-1]
+
+    def begin(self) -> Process:
+        """The first server."""
+        server = self.spawn(self.arguments)
+        server.wait_ready(lambda: "listening" in server.log() and self.gate.exists())
+        return server
+
+    def spawn(self, arguments: list) -> Process:
+        """One more process."""
+        server = Process(f"server-{len(self.servers)}", [SERVER, *arguments], self.folder)
+        self.servers.append(server)
+        return server
+
+    def upgrade(self, *more: str, arguments: list | None = None) -> Process:
+        """The next server, once it serves and the one before has ended."""
+        before = self.server
+        after = self.spawn([*(arguments or self.arguments), *more, "--take-over"])
+        after.wait_ready(lambda: "has taken over" in after.log())
+        assert before.running.wait(STOP_S) == 0, before.log()
+        return after
+
+    def stop(self) -> None:
+        """Ends all, and removes the region."""
+        for server in self.servers:
+            server.stop()
+        forgetting = Process("forget", [SERVER, "--forget", self.region], self.folder)
+        forgetting.running.wait(STOP_S)
+
+
+class Messages:
+    """One end of the conversation of an upgrade, by hand."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        connection.settimeout(STOP_S)
+        self.received, self.descriptors = b"", []
+
+    def send(self, kind: int, payload: bytes = b"", descriptors: tuple = ()) -> None:
+        """One message."""
+        message = HEAD.pack(kind, len(descriptors), len(payload)) + payload
+        socket.send_fds(self.connection, [message], list(descriptors))
+
+    def receive(self) -> tuple[int, bytes, list[int]] | None:
+        """The next one; None at the end."""
+        while True:
+            if len(self.received) >= HEAD.size:
+                kind, count, length = HEAD.unpack_from(self.received)
+                end = HEAD.size + length
+                if len(self.received) >= end:
+                    payload, self.received = self.received[HEAD.size : end], self.received[end:]
+                    mine, self.descriptors = self.descriptors[:count], self.descriptors[count:]
+                    return kind, payload, mine
+            try:
+                piece, descriptors, _, _ = socket.recv_fds(self.connection, 65536, 253)
+            except ConnectionResetError:
+                return None
+            if not piece:
+                return None
+            self.received += piece
+            self.descriptors += descriptors
+
+    def close(self) -> None:
+        """Hangs up, and closes what came."""
+        self.connection.close()
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+
+
+class FakeSuccessor(Messages):
+    """A new server that goes as far as it is told."""
+
+    def __init__(self, gate: Path) -> None:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(str(gate))
+        super().__init__(connection)
+
+    def go(self, until: int) -> None:
+        """Up to, and including, a message of that kind, from whichever side it comes."""
+        self.send(HELLO, GREETING)
+        if until == HELLO:
+            return
+        self.expect(DOORS)
+        if until == DOORS:
+            return
+        self.send(READY)
+        if until == READY:
+            return
+        while self.expect(CONNECTION, QUIET) != until:
+            pass
+
+    def expect(self, *kinds: int) -> int:
+        """One of these, whose descriptors are let go."""
+        kind, payload, descriptors = self.receive()
+        assert kind in kinds, (kind, payload)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return kind
+
+
+class Pool(threading.Thread):
+    """A client with connections of its own, some old and some new, and keys of its own: it knows what each must be."""
+
+    KEYS = 60
+
+    def __init__(self, port: int, number: int) -> None:
+        super().__init__()
+        self.address = ("127.0.0.1", port)
+        self.rng, self.prefix = random.Random(number), uuid.uuid4().hex.encode()
+        self.values: dict[bytes, bytes | None] = {}
+        self.is_over = threading.Event()
+        self.requests = self.connects = 0
+        self.wrong: list[Exception] = []
+        self.longest_s = 0.0
+
+    def run(self) -> None:
+        try:
+            with contextlib.ExitStack() as stack:
+                kept = [stack.enter_context(Connection(self.address)) for _ in range(3)]
+                while not self.is_over.is_set():
+                    for _ in range(20):
+                        self.ask(self.rng.choice(kept))
+                    with Connection(self.address) as new:
+                        self.connects += 1
+                        self.ask(new)
+                for key in self.values:
+                    self.look(kept[0], key)
+        except (OSError, AssertionError) as error:
+            self.wrong.append(error)
+
+    def ask(self, connection: "Connection") -> None:
+        """One request, or some at once."""
+        key = b"%b:%d" % (self.prefix, self.rng.randrange(self.KEYS))
+        self.requests += 1
+        verb = self.rng.randrange(4)
+        if verb == 0:
+            value = b"%d:%s" % (self.requests, b"v" * self.rng.choice([0, 10, 1000, 20_000]))
+            connection.send(b"set %b 0 0 %d\r\n%b\r\n" % (key, len(value), value))
+            answer = connection.line()
+            assert answer == b"STORED\r\n", answer
+            self.values[key] = value
+        elif verb == 1:
+            connection.send(b"delete %b\r\n" % key)
+            answer = connection.line()
+            is_there = self.values.get(key) is not None
+            assert answer == (b"DELETED\r\n" if is_there else b"NOT_FOUND\r\n"), (answer, is_there)
+            self.values[key] = None
+        else:
+            self.look(connection, key)
+
+    def look(self, connection: "Connection", key: bytes) -> None:
+        """A get, whose answer is known."""
+        connection.send(b"get %b\r\n" % key)
+        value, line = None, connection.line()
+        if line != b"END\r\n":
+            value = connection.exactly(int(line.split()[3]) + 2)[:-2]
+            assert connection.line() == b"END\r\n"
+        expected = self.values.get(key)
+        assert value == expected, f"{key} is {value and value[:20]}, not {expected and expected[:20]}"
+
+
+class Connection:
+    """A connection that says what went wrong."""
+
+    def __init__(self, address: tuple[str, int] | str, receive_bytes: int = 0) -> None:
+        family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
+        self.socket = socket.socket(family)
+        self.socket.settimeout(STOP_S)
+        if receive_bytes:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        self.socket.connect(address)
+        self.received = self.socket.makefile("rb")
+
+    def __enter__(self) -> "Connection":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.received.close()
+        self.socket.close()
+
+    def send(self, request: bytes) -> None:
+        self.socket.sendall(request)
+
+    def line(self) -> bytes:
+        """A line; an error at the end of the connection."""
+        line = self.received.readline()
+        if not line.endswith(b"\n"):
+            raise ConnectionError(f"closed behind {line!r}")
+        return line
+
+    def exactly(self, count: int) -> bytes:
+        """So many bytes."""
+        got = self.received.read(count)
+        if len(got) < count:
+            raise ConnectionError(f"closed behind {len(got)} bytes of {count}")
+        return got
+
+    def ask(self, request: bytes) -> bytes:
+        """A request with an answer of one line."""
+        self.send(request)
+        return self.line()
+
+
+@contextlib.contextmanager
+def load(port: int, clients: int = 4, may_be_cut_off: bool = False):
+    """Clients that ask without end. At the end none has been refused, cut off, or told anything wrong."""
+    pools = [Pool(port, number) for number in range(clients)]
+    for pool in pools:
+        pool.start()
+    try:
+        wait_for_requests(pools)
+        yield pools
+        if not may_be_cut_off:
+            wait_for_requests(pools)
+    finally:
+        for pool in pools:
+            pool.is_over.set()
+        for pool in pools:
+            pool.join(STOP_S)
+    forgiven = ConnectionError if may_be_cut_off else ()
+    wrong = [wrong for pool in pools for wrong in pool.wrong if not isinstance(wrong, forgiven)]
+    assert not wrong, wrong
+
+
+def wait_for_requests(pools: list[Pool], count: int = 100) -> None:
+    """Until each client has had so many more answers, or one has given up."""
+    before = [pool.requests for pool in pools]
+
+    def all_went_on() -> bool:
+        return all(pool.wrong or pool.requests >= was + count for pool, was in zip(pools, before, strict=True))
+
+    eventually(all_went_on, "clients are served")
+
+
+def serves(port: int) -> bool:
+    """Whether new connections are served."""
+    return answers(port)
+
+
+class FakePredecessor:
+    """A running server that dies, or goes on, when it is asked to hand over. It listens on one port."""
+
+    def __init__(self, gate: Path) -> None:
+        self.door = socket.create_server(("127.0.0.1", 0))
+        self.port = self.door.getsockname()[1]
+        self.gate = socket.socket(socket.AF_UNIX)
+        self.gate.bind(str(gate))
+        self.gate.listen()
+        self.life, self.life_sign = socket.socketpair()
+        self.thread: threading.Thread | None = None
+
+    def hand_over(self, connection: socket.socket | None, dies: bool) -> None:
+        """In the background: answers the next process that comes, up to a connection, and hangs up."""
+
+        def answer() -> None:
+            messages = Messages(self.gate.accept()[0])
+            assert messages.receive()[:2] == (HELLO, GREETING)
+            doors = [self.life_sign.fileno(), self.gate.fileno(), self.door.fileno()]
+            messages.send(DOORS, struct.pack("<BI", 1, os.getpid()), doors)
+            assert messages.receive()[0] == READY
+            if connection:
+                messages.send(CONNECTION, bytes(23), [connection.fileno()])
+            if dies:
+                self.life.close()
+            messages.close()
+
+        self.thread = threading.Thread(target=answer)
+        self.thread.start()
+
+    def close(self) -> None:
+        """Ends it."""
+        if self.thread:
+            self.thread.join(STOP_S)
+        for one in (self.door, self.gate, self.life, self.life_sign):
+            one.close()
