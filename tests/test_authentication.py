@@ -1,5 +1,6 @@
 """ASCII authentication: who has not said who it is gets refusals alone."""
 
+import re
 import signal
 import socket
 import subprocess
@@ -76,6 +77,18 @@ def test_refused_logins_are_told_with_name_and_address_and_without_the_password(
             )
             == 52
         )
+    finally:
+        assert server.stop() == 0
+
+
+def test_no_password_is_told_with_the_commands(tmp_path):
+    server = GuardedServer(tmp_path, "ada:secret\n", "-vv")
+    try:
+        # Of a wrong length, so that a part of the password comes where a command should.
+        server.converse(b"set x 0 0 3\r\nada secret\r\nset x 0 0 10\r\nada secret\r\nset k 0 0 1\r\nx\r\nmn\r\n")
+        eventually(lambda: re.search(r">\d+ MN", server.log()), "the last reply is told")
+        log = server.log()
+        assert re.search(r"<\d+ set k 0 0 1", log) and "(refused, and not told)" in log and "cret" not in log, log
     finally:
         assert server.stop() == 0
 

@@ -112,9 +112,7 @@ def test_idle_clients_cost_little_and_slow_nobody_down(crowded, server):
     # In turns, for the machine may be slower at one time than at another.
     turns = [(processor_s_of(crowded, busy), processor_s_of(server, alone)) for _ in range(20)]
     beside_s, alone_s = (min(costs) for costs in zip(*turns, strict=True))
-    assert beside_s < 3 * alone_s, (
-        f"{beside_s * 1e6:.1f} us beside {count} idle clients, {alone_s * 1e6:.1f} us alone"
-    )
+    assert beside_s < 3 * alone_s, f"{beside_s * 1e6:.1f} us beside {count} idle clients, {alone_s * 1e6:.1f} us alone"
     assert_waits(busy)
     ask_all(clients)
     close(clients)

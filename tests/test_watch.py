@@ -193,3 +193,45 @@ def test_another_delimiter_counts_from_the_start(tmp_path, delimiter):
         assert connect(server.port).stats("settings")[b"detail_enabled"] in (b"yes", True)
     finally:
         server.stop()
+
+
+def told(server: Server, descriptor: str) -> list[str]:
+    """What the log has of one connection since its `set`, `<` what it said and `>` what it was told."""
+    lines = [line for line in re.findall(r"TRACE ([<>]\d+ .*)", server.log()) if line[1:].startswith(descriptor + " ")]
+    # An earlier connection may have had the same descriptor.
+    return lines[next(at for at, line in enumerate(lines) if " set k " in line) :]
+
+
+def test_commands_and_replies_are_told_without_values(tmp_path):
+    server = Server("server", tmp_path, "-vv", "-t", "1")
+    port = server.port
+    try:
+        talk(
+            port,
+            b"set k 1 0 6\r\nhidden\r\nget k absent\r\nbad \x1b[2J line\r\nmg k v\r\nstats\r\n"
+            b"append k 0 0 6 noreply\r\nhidden\r\nmn\r\n",
+            b"MN\r\n",
+        )
+        eventually(lambda: re.search(r">\d+ MN", server.log()), "the last reply is told")
+        descriptor = re.search(r">(\d+) MN", server.log())[1]
+        heard = ["set k 1 0 6", "get k absent", r"bad \x1b[2J line", "mg k v", "stats", "append k 0 0 6 noreply", "mn"]
+        said = ["STORED", "sending key k", "END", "ERROR", "VA 6", "END", "MN"]
+        lines = told(server, descriptor)
+        assert [line.split(" ", 1)[1] for line in lines if line.startswith("<")] == heard
+        assert [line.split(" ", 1)[1] for line in lines if line.startswith(">")] == said
+        noop, get = (
+            bytes([0x80, opcode, 0, key_bytes]) + bytes(7) + bytes([key_bytes]) + bytes(12)
+            for opcode, key_bytes in ((0x0A, 0), (0x00, 1))
+        )
+        talk(port, get + b"k" + noop, bytes([0x81, 0x0A]) + bytes(22))
+        eventually(lambda: re.search(r">\d+ +0x81 0x0a 0x00 0x00", server.log()), "a binary response is told")
+        assert re.search(r"<\d+    0x80 0x00 0x00 0x01", server.log()) and re.search(r"<\d+ key k\n", server.log())
+        assert "hidden" not in server.log()
+        talk(port, b"verbosity 1\r\nmn\r\n", b"MN\r\n")
+        talk(port, b"get quiet\r\n", b"END\r\n")
+        talk(port, b"verbosity 2\r\nmn\r\n", b"MN\r\n")
+        talk(port, b"get loud\r\n", b"END\r\n")
+        eventually(lambda: "get loud" in server.log(), "it is told again")
+        assert "get quiet" not in server.log()
+    finally:
+        assert server.stop() == 0

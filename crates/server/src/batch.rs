@@ -218,6 +218,13 @@ impl<'b> Batch<'b> {
         Some(Remainder { prefix: verb_of(&step.action), input_at: key_at })
     }
 
+    /// Where in their connection's bytes the commands begin that are to be executed before `steps_end`, and which of them
+    /// are refused.
+    pub(crate) fn beginnings(&self, steps_end: usize) -> impl Iterator<Item = (usize, bool)> {
+        let waiting = self.steps.get(self.step_next..steps_end).unwrap_or_default();
+        waiting.iter().map(|step| (step.input_at, matches!(step.action, Action::Refuse { .. })))
+    }
+
     /// Passes over what is left of the steps before `steps_end`: their connection is paused or gone.
     pub fn skip(&mut self, steps_end: usize) {
         while self.step_next < steps_end {

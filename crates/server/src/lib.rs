@@ -9,6 +9,7 @@
 //! * `tls`: certificates, and a connection's stream between its socket and its session.
 //! * [`binary`]: the requests of the binary dialect, which are steps of the same batch.
 //! * [`credentials`]: users and passwords from a file, for whatever asks for them; `refused_logins` tells the log.
+//! * `narration`: what clients say and are told, in the log.
 //! * `attention`, `watch`: what somebody looks at while requests run.
 //! * `administration`, `walk`: what an operator orders; listings of keys and the working set, a step at a time.
 //! * `metrics`: what Prometheus reads.
@@ -45,6 +46,7 @@ mod listener;
 mod log;
 mod meta;
 mod metrics;
+mod narration;
 mod options;
 mod refused_logins;
 mod render;

@@ -96,7 +96,8 @@ pub struct Arguments {
     #[arg(short = 'I', long = "max-item-size", value_name = "BYTES", default_value = "1m", value_parser = parse_item_bytes)]
     pub item_bytes_max: usize,
 
-    /// More words in the log: -v tells of connections that come and go; the command verbosity changes it
+    /// More words in the log: -v tells of connections that come and go, -vv also of each command and reply, without values;
+    /// the command verbosity changes it
     #[arg(short = 'v', long = "verbose", action = ArgAction::Count)]
     pub verbosity: u8,
 

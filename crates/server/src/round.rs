@@ -12,6 +12,7 @@
 //! [`ROUND_REPLY_BYTES_MAX`] of replies; what is left waits for the next round, after the others.
 
 use crate::connection::{Connection, Sent};
+use crate::narration::Narration;
 use crate::walk::Walk;
 use crate::{Batch, Progress, Scan, Service};
 use lookaside_store::Now;
@@ -210,8 +211,16 @@ fn answer(
 ) {
     service.attention.turn_to(Some(connection.socket.as_raw_fd()));
     let mut timed = service.measure.filter(|measure| measure.is_turn()).map(|measure| (measure, batch.next_class()));
+    let narration = Narration::of(connection.socket.as_raw_fd());
+    if let Some(narration) = &narration {
+        narration.hear(batch, segment.steps_end, input, service.text_users.is_some());
+    }
     loop {
+        let reply_at = reply.len();
         let progress = batch.execute(service, now, segment.steps_end, REPLY_BYTES_MAX, reply);
+        if let Some(narration) = &narration {
+            narration.say(&reply[reply_at..]);
+        }
         if let (Progress::Done, Scan::Full { .. }) = (progress, segment.scan) {
             return; // The same connection goes on with the next batch; its reply is not complete.
         }
