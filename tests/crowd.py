@@ -93,14 +93,21 @@ class Neighbour:
     def __init__(self, port: int) -> None:
         self.connection = client(port)
         self.waited_s: list[float] = []
-        self.connection.sendall(b"set neighbour 0 0 9\r\nas it was\r\n")
-        assert read(self.connection, 8) == b"STORED\r\n"
+        self.store()
 
     def ask(self) -> None:
         """One get, in the middle of whatever else goes on."""
+        self.exchange(b"get neighbour\r\n", self.ANSWER)
+
+    def store(self) -> None:
+        """One set, likewise."""
+        self.exchange(b"set neighbour 0 0 9\r\nas it was\r\n", b"STORED\r\n")
+
+    def exchange(self, request: bytes, answer: bytes) -> None:
+        """Asks, checks the answer, and notes how long it took."""
         begin = time.perf_counter()
-        self.connection.sendall(b"get neighbour\r\n")
-        assert read(self.connection, len(self.ANSWER)) == self.ANSWER
+        self.connection.sendall(request)
+        assert read(self.connection, len(answer)) == answer
         self.waited_s.append(time.perf_counter() - begin)
 
     def waited_at_most(self, share: float) -> float:

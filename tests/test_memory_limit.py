@@ -1,11 +1,23 @@
-"""`cache_memlimit`: a lowered limit gives memory back to the system, a raised one uses it again."""
+"""`-m` holds whatever is stored. `cache_memlimit` moves it: a lowered limit gives memory back to the system, a raised
+one uses it again."""
 
+import random
 import socket
-from pathlib import Path
+from collections.abc import Iterator
 
+import pytest
+from crowd import MEGABYTE, Neighbour, read, resident_bytes
 from processes import Server, eventually, statistics
 
-MEGABYTE = 1 << 20
+# `-m` bounds items, their headers and the index. The process may have this share more, beside what it has when empty:
+# buffers of its threads, lists that grow with the index.
+OVER_LIMIT = 0.05
+
+# So many times the limit is stored.
+TIMES_LIMIT = 10
+
+# A neighbour waits no longer than this while memory is full, half of the times, and always.
+WAIT_S_P50, WAIT_S_MAX = 0.1, 5.0
 
 
 def ask(port: int, request: bytes) -> bytes:
@@ -13,12 +25,6 @@ def ask(port: int, request: bytes) -> bytes:
     with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
         connection.sendall(request)
         return connection.recv(200)
-
-
-def resident_bytes(server: Server) -> int:
-    """What the process has of the machine's memory."""
-    status = Path(f"/proc/{server.running.pid}/status").read_text()
-    return int(status.split("VmRSS:")[1].split()[0]) * 1024
 
 
 def fill(port: int, name: bytes) -> None:
@@ -53,3 +59,52 @@ def test_a_lowered_limit_gives_memory_back(tmp_path):
         assert resident_bytes(server) < full_bytes - 40 * MEGABYTE
     finally:
         server.stop()
+
+
+def stores(sizes: list[int], exptimes: list[int], total_bytes: int) -> Iterator[bytes]:
+    """Stores of distinct keys, some at a time, until their keys and values are so many bytes. The same each time."""
+    dice, value, stored, number = random.Random(6), b"v" * max(sizes), 0, 0
+    while stored < total_bytes:
+        commands = []
+        commands_bytes = 0
+        while commands_bytes < MEGABYTE:
+            size = dice.choice(sizes)
+            commands.append(b"set key:%d 0 %d %d noreply\r\n" % (number, dice.choice(exptimes), size))
+            commands += (value[:size], b"\r\n")
+            commands_bytes += size + 10
+            number += 1
+        stored += commands_bytes
+        yield b"".join(commands)
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "sizes", "exptimes"),
+    [
+        pytest.param(8, [10, 60, 200, 400, 1_000, 2_000], [0], id="small"),
+        pytest.param(32, [20, 100, 500, 1_000, 2_000, 5_000, 20_000, 100_000], [0, 0, 5, 1_000], id="mixed"),
+        pytest.param(64, [2_000, 300_000, 600_000, 1_000_000], [0], id="large"),
+        pytest.param(8, [100, 1_000, 3_000], [1, 2, 3, 60], id="short-lived"),
+    ],
+)
+def test_ten_times_the_limit_in_distinct_keys(tmp_path, megabytes, sizes, exptimes):
+    server = Server("server", tmp_path, "-m", str(megabytes))
+    try:
+        neighbour = Neighbour(server.port)
+        empty, limit, most = resident_bytes(server), megabytes * MEGABYTE, 0
+        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+            for commands in stores(sizes, exptimes, TIMES_LIMIT * limit):
+                connection.sendall(commands)
+                neighbour.store()
+                most = max(most, resident_bytes(server))
+            connection.sendall(b"set last 0 0 4\r\nlast\r\nget last\r\n")
+            answer = b"STORED\r\nVALUE last 0 4\r\nlast\r\nEND\r\n"
+            assert read(connection, len(answer)) == answer
+        told = statistics(server.port)
+        assert most <= empty + limit * (1 + OVER_LIMIT), f"{(most - empty) / limit:.3f} of the limit"
+        assert int(told["bytes"]) <= limit
+        # It is full, and what is in it is what was stored last.
+        assert most > empty + limit * 0.9, f"{(most - empty) / limit:.3f} of the limit"
+        assert int(told["evictions"]) > 0 and int(told["curr_items"]) > 0
+        assert neighbour.waited_at_most(0.5) < WAIT_S_P50 and neighbour.waited_at_most(1) < WAIT_S_MAX
+    finally:
+        assert server.stop() == 0
