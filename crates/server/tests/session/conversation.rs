@@ -1,0 +1,93 @@
+//! One client's conversation with a fresh store, held the way the daemon holds it: bytes come in pieces, and replies are
+//! taken away whenever they reach a bound, with what was not executed scanned again.
+//!
+//! Shared by the property test beside it and by the fuzz target `session`.
+
+use lookaside_server::{Batch, Counters, Progress, Scan, Service, Session, SessionState};
+use lookaside_store::{Now, Options, Store};
+
+const NOW: Now = Now { unix_ms: 1_700_000_000_000 };
+
+/// Small, so that both bounds are met by short conversations.
+pub const ITEM_BYTES_MAX: usize = 2_048;
+pub const LINE_BYTES_MAX: usize = 512;
+
+/// What came of it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Held {
+    pub replies: Vec<u8>,
+    pub state: SessionState,
+}
+
+/// Holds it. The pieces have these lengths, in turns, 0 for 1; all at once if there are none.
+pub fn hold(bytes: &[u8], piece_bytes: &[u8], reply_bytes_max: usize) -> Held {
+    let options = Options { memory_bytes_max: 8 << 20, item_bytes_max: ITEM_BYTES_MAX, seed: 7, ..Options::default() };
+    let store = Store::new(options.clone()).expect("the options are fine");
+    let counters = Counters::default();
+    let mut service = Service::new(&store, &options, &counters);
+    service.limits.line_bytes_max = LINE_BYTES_MAX;
+    let (mut session, mut input, mut replies) = (Session::new(), Vec::new(), Vec::new());
+    let (mut needed_bytes, mut rest) = (0, bytes);
+    let mut lengths = piece_bytes.iter().cycle();
+    while !rest.is_empty() {
+        let length = lengths.next().map_or(rest.len(), |&length| usize::from(length).clamp(1, rest.len()));
+        let (piece, behind) = rest.split_at(length);
+        rest = behind;
+        input.extend_from_slice(piece);
+        if input.len() < needed_bytes {
+            continue; // The daemon does not look either.
+        }
+        match serve(&mut session, &mut input, &service, reply_bytes_max, &mut replies) {
+            Some(needed) => needed_bytes = needed,
+            None => return Held { replies, state: SessionState::Close },
+        }
+    }
+    Held { replies, state: SessionState::Open }
+}
+
+/// Answers the whole commands in `input` and removes them; how many bytes must be there for the next, or `None` at the
+/// conversation's end.
+fn serve(
+    session: &mut Session,
+    input: &mut Vec<u8>,
+    service: &Service<'_>,
+    reply_bytes_max: usize,
+    replies: &mut Vec<u8>,
+) -> Option<usize> {
+    let mut from = 0;
+    loop {
+        let (mut batch, mut reply) = (Batch::default(), Vec::new());
+        let scan = session.scan(input, from, service, NOW, &mut batch);
+        let steps = batch.steps_count();
+        // A walk over all keys has its turns one behind the other: between two of them nobody comes here.
+        let progress = loop {
+            match batch.execute(service, NOW, steps, reply_bytes_max.saturating_add(reply.len()), &mut reply) {
+                Progress::Yield => {}
+                progress => break progress,
+            }
+        };
+        replies.extend_from_slice(&reply);
+        let rest = match progress {
+            Progress::Close => return None,
+            Progress::Full => batch.remainder(steps, input),
+            Progress::Done | Progress::Yield => None,
+        };
+        if let Some(rest) = rest {
+            session.rewind();
+            *input = [&rest.prefix[..], &input[rest.input_at..]].concat();
+            from = 0;
+            continue;
+        }
+        match scan {
+            Scan::Full { input_at } => {
+                assert!(input_at > from || steps > 0, "a scan that does not move");
+                from = input_at;
+            }
+            Scan::Finished { input_at, needed_bytes } => {
+                input.drain(..input_at);
+                assert!(needed_bytes > input.len(), "what is there was not looked at");
+                return Some(needed_bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Any bytes, in any dialect: a session gives the same replies wherever the bytes are cut and wherever execution pauses,
+//! and it ends the conversation at the same place. Nothing panics or stands still.
+
+mod conversation;
+
+use conversation::{ITEM_BYTES_MAX, LINE_BYTES_MAX, hold};
+use lookaside_protocol::StoreMode;
+use lookaside_protocol::binary::{
+    BinaryCommand, BinaryOperation, BinaryRequest, Echo, Vivify, compose_request, opcode,
+};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+/// Text that means something, whole or in part.
+const LINES: &[&str] = &[
+    "get a b c absent\r\n",
+    "gets a b c a\r\n",
+    "gets a\r\n",
+    "gat 0 a b\r\n",
+    "gats 100 a c\r\n",
+    "lease-get a\r\n",
+    "lease-get lost\r\n",
+    "lease-set lost 1 0 0 1\r\nx\r\n",
+    "lease-set lost 8830 0 0 2\r\nxy\r\n",
+    "delete a\r\n",
+    "delete b 5\r\n",
+    "delete c noreply\r\n",
+    "incr n 5\r\n",
+    "decr n 1 noreply\r\n",
+    "set n 0 0 2\r\n10\r\n",
+    "touch a 100\r\n",
+    "version\r\n",
+    "verbosity 1\r\n",
+    "mn\r\n",
+    "mg a v f t k\r\n",
+    "mg b N30 v t O123\r\n",
+    "mg c k v q\r\n",
+    "ms a S2 T0 I\r\nab\r\n",
+    "ms bad S2\r\nabc\r\n",
+    "md a I T30\r\n",
+    "md b q\r\n",
+    "ma n N0 J13 v\r\n",
+    "me a\r\n",
+    "mg YQ== b k v\r\n",
+    "ms a 2 MA\r\nxy\r\n",
+    "ms a 2 MX\r\nxy\r\n",
+    "set a 0 0 -1\r\n",
+    "set a 0 0 x\r\n",
+    "set a 0 0 5\r\nlonger than that\r\n",
+    "set  a  1  0  1 \r\nx\r\n",
+    "append a 0 0 1\r\n!\r\n",
+    "cas a 1 0 1 1\r\nx\r\n",
+    "add new 0 0 0\r\n\r\n",
+    "prepend a 0 0 1 noreply\r\n<\r\n",
+    "flush_all\r\n",
+    "flush_all 10 noreply\r\n",
+    "stats\r\n",
+    "stats cachedump 1 0\r\n",
+    "lru_crawler metadump all\r\n",
+    "lru_crawler mgdump all\r\n",
+    "watch\r\n",
+    "nonsense\r\n",
+    "\r\n",
+    "\n",
+    "get\r\n",
+    "get \r\n",
+    "set a\r\n",
+    "GET a\r\n",
+    "get a",
+    "set b 0 0 3\r\nab",
+    "\0\r\n",
+];
+
+fn text() -> impl Strategy<Value = Vec<u8>> {
+    let stored = (0..ITEM_BYTES_MAX + 200, prop_oneof![Just('a'), Just('b'), Just('c')], any::<bool>());
+    let stored = stored.prop_map(|(bytes, key, quiet)| {
+        let noreply = if quiet { " noreply" } else { "" };
+        [format!("set {key} 7 0 {bytes}{noreply}\r\n").as_bytes(), &vec![b'\n'; bytes], b"\r\n"].concat()
+    });
+    let many = (1..200usize).prop_map(|keys| format!("get{}\r\n", " a absent".repeat(keys)).into_bytes());
+    let long = (0..2 * LINE_BYTES_MAX).prop_map(|bytes| vec![b'x'; bytes]);
+    let line = prop::sample::select(LINES).prop_map(|line| line.as_bytes().to_vec());
+    prop_oneof![12 => line, 4 => stored, 2 => many, 1 => long, 1 => vec(any::<u8>(), 0..40)]
+}
+
+fn binary() -> impl Strategy<Value = Vec<u8>> {
+    let key = prop::sample::select(&["a", "b", "n", "absent"][..]);
+    let parts = (any::<u8>(), 0..0x26u8, key, vec(any::<u8>(), 0..60), prop_oneof![Just(0u64), 0..4u64]);
+    let request = parts.prop_map(|(kind, code, key, value, number)| {
+        let key = key.as_bytes();
+        let get = BinaryOperation::Get { exptime: None, with_key: kind & 1 != 0, with_value: true };
+        let vivify = Some(Vivify { initial: number, exptime: 0 });
+        let direction = lookaside_protocol::Direction::Up;
+        let (code, operation) = match kind % 6 {
+            0 => (opcode::SET, BinaryOperation::Store { mode: StoreMode::Set, flags: 1, exptime: 0, value: &value }),
+            1 => (opcode::GETKQ, get),
+            2 => (opcode::GET, get),
+            3 => (opcode::DELETE, BinaryOperation::Delete { cas: None }),
+            4 => (opcode::INCREMENT, BinaryOperation::Arithmetic { direction, delta: number, vivify, cas: None }),
+            _ => (code, get),
+        };
+        let mut out = Vec::new();
+        let echo = Echo { opcode: code, opaque: u32::from(kind) };
+        compose_request(&BinaryRequest { echo, command: BinaryCommand::Keyed { key, operation } }, &mut out);
+        out
+    });
+    // One byte of a request may be another: lengths, opcodes, what must be 0.
+    (request, prop_oneof![3 => Just(None), 1 => (0..30usize, any::<u8>()).prop_map(Some)]).prop_map(
+        |(mut out, change)| {
+            if let Some((at, byte)) = change.filter(|&(at, _)| at > 0 && at < out.len()) {
+                out[at] = byte;
+            }
+            out
+        },
+    )
+}
+
+fn bytes() -> impl Strategy<Value = Vec<u8>> {
+    let conversation = |pieces: Vec<Vec<u8>>| pieces.concat();
+    prop_oneof![
+        3 => vec(text(), 1..30).prop_map(conversation),
+        2 => vec(binary(), 1..30).prop_map(conversation),
+        1 => vec(any::<u8>(), 0..600),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
+
+    #[test]
+    fn replies_do_not_depend_on_cuts_or_pauses(
+        bytes in bytes(),
+        pieces in prop_oneof![vec(any::<u8>(), 1..8), vec(0..4u8, 1..4)],
+        reply_bytes_max in prop_oneof![1..64usize, 64..4_000usize],
+    ) {
+        let whole = hold(&bytes, &[], usize::MAX);
+        prop_assert_eq!(&hold(&bytes, &pieces, usize::MAX), &whole);
+        prop_assert_eq!(&hold(&bytes, &[], reply_bytes_max), &whole);
+        prop_assert_eq!(&hold(&bytes, &pieces, reply_bytes_max), &whole);
+    }
+}
