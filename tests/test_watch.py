@@ -85,14 +85,57 @@ def test_each_watcher_sees_its_own_kinds(tmp_path):
             ("m", "stored", "ms", "2"),
         ]
         lines = deletions.until(lambda lines: len(lines) >= 2)
-        assert [(kind, line["key"], line["cmd"]) for kind, line in lines] == [
-            ("deleted", "m", "md"),
-            ("deleted", "a", "delete"),
+        assert [(kind, line["key"], line["cmd"], line["clsid"], line["size"]) for kind, line in lines] == [
+            ("deleted", "m", "md", "1", "2"),
+            ("deleted", "a", "delete", "1", "3"),
         ]
         assert {kind for kind, _ in both.until(lambda lines: len(lines) >= 5)} == {"item_get", "deleted"}
         lines = connections.until(lambda lines: sum(kind == "conn_close" for kind, _ in lines) >= 3)
         closed = [line for kind, line in lines if kind == "conn_close"][-1]
         assert (closed["rip"], closed["transport"], closed["reason"]) == ("127.0.0.1", "tcp", "normal")
+    finally:
+        assert server.stop() == 0
+
+
+def test_slab_class_and_size_are_the_items_own(tmp_path):
+    server = Server("server", tmp_path)
+    port = server.port
+    try:
+        fetchers, mutations, deletions = watchers = [
+            Watcher(port, kind) for kind in ("fetchers", "mutations", "deletions")
+        ]
+        watching(port, len(watchers))
+        value = b"x" * 10_000
+        talk(
+            port,
+            b"set k 0 0 10000\r\n%s\r\nappend k 0 0 5\r\nhello\r\nadd k 0 0 2\r\nno\r\nget k\r\nmg k\r\n"
+            b"ms b2s= 5000 b\r\n%s\r\nmn\r\n" % (value, value[:5_000]),
+            b"MN\r\n",
+        )
+        classes = {
+            key: cls
+            for key, cls in re.findall(
+                rb"key=(\w+) .* cls=(\d+) ", talk(port, b"lru_crawler metadump all\r\n", b"END\r\n")
+            )
+        }
+        large, middle = classes[b"k"].decode(), classes[b"ok"].decode()
+        assert int(large) > int(middle) > 1
+        talk(port, b"md b2s= b\r\ndelete k\r\ndelete k\r\n", b"NOT_FOUND\r\n")
+
+        def fields(watcher: Watcher, count: int) -> list[tuple[str, str, str]]:
+            return [
+                (line["key"], line["clsid"], line["size"])
+                for _, line in watcher.until(lambda lines: len(lines) >= count)
+            ]
+
+        assert fields(mutations, 4) == [
+            ("k", large, "10000"),
+            ("k", large, "10005"),
+            ("k", "0", "2"),
+            ("ok", middle, "5000"),
+        ]
+        assert fields(fetchers, 2) == [("k", large, "10005")] * 2
+        assert fields(deletions, 2) == [("ok", middle, "5000"), ("k", large, "10005")]
     finally:
         assert server.stop() == 0
 
@@ -109,7 +152,7 @@ def test_evictions_are_told(tmp_path):
         lines = watcher.until(lambda lines: len(lines) >= 100)
         assert {kind for kind, _ in lines} == {"eviction"}
         line = lines[0][1]
-        assert (line["fetch"], line["ttl"], line["size"]) == ("no", "-1", "20000")
+        assert (line["fetch"], line["ttl"], line["size"]) == ("no", "-1", "20000") and int(line["clsid"]) > 20
         assert client.get(line["key"]) is None
         assert int(statistics(port)["evictions"]) >= len(lines)
     finally:

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! As with memcached, prefixes count the get verbs, the storage commands and `delete`, of keys that have the delimiter.
-//! Absent: the item's slab class (`clsid` is 1 for an item, 0 for none), and the `item_get` that memcached logs when
-//! another command looks its item up.
+//! An item's slab class and size are looked up for whoever watches, behind the command: another client may have stored
+//! something else by then. Absent: the `item_get` that memcached logs when another command looks its item up.
 
 use lookaside_store::Now;
 use std::collections::BTreeMap;
@@ -86,22 +86,22 @@ pub(crate) struct Line {
     pub(crate) text: String,
 }
 
+/// An item's slab class, from 1 on, 0 where there is no item; and how long its value is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub(crate) slab_class: usize,
+    pub(crate) value_bytes: usize,
+}
+
 /// What has happened.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event<'a> {
-    /// A key was asked for: of so many bytes is its value, if it is there.
-    Fetched { key: &'a [u8], value_bytes: Option<usize>, is_counted: bool },
-    /// A value came: with what outcome.
-    Stored {
-        key: &'a [u8],
-        outcome: &'a str,
-        command: &'static str,
-        exptime: i64,
-        value_bytes: usize,
-        is_counted: bool,
-    },
-    /// An item was to be deleted.
-    Deleted { key: &'a [u8], command: &'static str, was_there: bool, is_counted: bool },
+    /// A key was asked for: what was found, if anything.
+    Fetched { key: &'a [u8], found: Option<Extent>, is_counted: bool },
+    /// A value came: with what outcome, and what is there now; of what was not stored, how long it was.
+    Stored { key: &'a [u8], outcome: &'a str, command: &'static str, exptime: i64, extent: Extent, is_counted: bool },
+    /// An item was to be deleted: what was there, if anything.
+    Deleted { key: &'a [u8], command: &'static str, deleted: Option<Extent>, is_counted: bool },
 }
 
 /// For sessions that are driven without a daemon: nobody looks.
@@ -168,7 +168,7 @@ impl Attention {
         let watched = match event {
             Event::Fetched { .. } => kind::FETCHERS,
             Event::Stored { .. } => kind::MUTATIONS,
-            Event::Deleted { was_there: true, .. } => kind::DELETIONS,
+            Event::Deleted { deleted: Some(_), .. } => kind::DELETIONS,
             Event::Deleted { .. } => return,
         };
         if self.is_given_to(watched) {
@@ -230,9 +230,9 @@ impl Attention {
         }
         let uses = prefixes.uses.get_mut(&key[..end]).expect("it was there or was put there");
         match event {
-            Event::Fetched { value_bytes, .. } => {
+            Event::Fetched { found, .. } => {
                 uses.gets += 1;
-                uses.hits += u64::from(value_bytes.is_some());
+                uses.hits += u64::from(found.is_some());
             }
             Event::Stored { .. } => uses.sets += 1,
             Event::Deleted { .. } => uses.deletes += 1,
@@ -242,18 +242,21 @@ impl Attention {
     fn line_of(&self, event: Event<'_>) -> String {
         let descriptor = self.descriptor.load(Ordering::Relaxed);
         match event {
-            Event::Fetched { key, value_bytes, .. } => {
-                let (status, class) = if value_bytes.is_some() { ("found", 1) } else { ("not_found", 0) };
-                let (key, size) = (Escaped(key), value_bytes.unwrap_or(0));
-                format!("type=item_get key={key} status={status} clsid={class} cfd={descriptor} size={size}")
+            Event::Fetched { key, found, .. } => {
+                let status = if found.is_some() { "found" } else { "not_found" };
+                let (key, Extent { slab_class, value_bytes }) = (Escaped(key), found.unwrap_or_default());
+                format!(
+                    "type=item_get key={key} status={status} clsid={slab_class} cfd={descriptor} size={value_bytes}"
+                )
             }
-            Event::Stored { key, outcome, command, exptime, value_bytes, .. } => {
+            Event::Stored { key, outcome, command, exptime, extent: Extent { slab_class, value_bytes }, .. } => {
                 let (key, status) = (Escaped(key), outcome.to_ascii_lowercase());
-                let what = format!("status={status} cmd={command} ttl={exptime} clsid=1");
+                let what = format!("status={status} cmd={command} ttl={exptime} clsid={slab_class}");
                 format!("type=item_store key={key} {what} cfd={descriptor} size={value_bytes}")
             }
-            Event::Deleted { key, command, .. } => {
-                format!("type=deleted key={} cmd={command} clsid=1 size=0", Escaped(key))
+            Event::Deleted { key, command, deleted, .. } => {
+                let (key, Extent { slab_class, value_bytes }) = (Escaped(key), deleted.unwrap_or_default());
+                format!("type=deleted key={key} cmd={command} clsid={slab_class} size={value_bytes}")
             }
         }
     }
@@ -292,7 +295,7 @@ mod tests {
     const NOW: Now = Now { unix_ms: 1_700_000_000_000 };
 
     fn fetched(key: &[u8]) -> Event<'_> {
-        Event::Fetched { key, value_bytes: Some(1), is_counted: true }
+        Event::Fetched { key, found: Some(Extent { slab_class: 4, value_bytes: 1 }), is_counted: true }
     }
 
     #[test]
@@ -320,7 +323,7 @@ mod tests {
         assert!(lines.iter().map(|line| line.text.len()).sum::<usize>() <= LINES_BYTES_MAX);
         assert_eq!(lines.len() as u64 + attention.lines_dropped.load(Ordering::Relaxed), 10_000);
         attention.tell(fetched(b"a b%\n"), NOW);
-        assert_eq!(attention.take_lines()[0].text, "type=item_get key=a%20b%25%0A status=found clsid=1 cfd=-1 size=1");
+        assert_eq!(attention.take_lines()[0].text, "type=item_get key=a%20b%25%0A status=found clsid=4 cfd=-1 size=1");
     }
 
     #[test]

@@ -288,8 +288,8 @@ fn eviction_line(evicted: &Evicted<'_>, now: Now) -> String {
         Expiry::At { unix_s } => i64::from(unix_s) - (now.unix_ms / 1000) as i64,
         _ => -1,
     };
-    let (idle_s, value_bytes) = (evicted.idle_s, evicted.value_bytes);
-    format!("type=eviction key={key} fetch={fetched} ttl={ttl} la={idle_s} clsid=1 size={value_bytes}")
+    let Evicted { idle_s, slab_class, value_bytes, .. } = evicted;
+    format!("type=eviction key={key} fetch={fetched} ttl={ttl} la={idle_s} clsid={slab_class} size={value_bytes}")
 }
 
 /// Says where the server listens: in the log, and in the file that memcached's users know.

@@ -9,14 +9,14 @@
 //! Absent on purpose: sockets and clocks. The counters follow memcached's: a get of ten keys is ten `cmd_get`.
 
 use crate::administration::{Answer, Order};
-use crate::attention::{Event, kind};
+use crate::attention::{Event, Extent, kind};
 use crate::walk::{Listing, Walk};
 use crate::{Service, meta, render};
 use lookaside_protocol::text::refusal;
 use lookaside_protocol::{Command, Direction, Operation, Request, StoreMode};
 use lookaside_store::{
-    ArithmeticOutcome, DeleteOutcome, Expiry, HashedKey, ItemView, LeaseGet, LeaseSetOutcome, NewItem, Now, PageMove,
-    Reader, StoreOutcome,
+    ArithmeticOutcome, DeleteOutcome, Expiry, HashedKey, ItemView, LeaseGet, LeaseSetOutcome, LookTerms, Looked,
+    NewItem, Now, PageMove, Reader, StoreOutcome,
 };
 
 pub(crate) const OUT_OF_MEMORY: &str = "SERVER_ERROR out of memory storing object";
@@ -49,7 +49,7 @@ pub(crate) fn retrieve(
         let value_bytes = retrieve_one(&reader, operation, key, now, out);
         hits += u64::from(value_bytes.is_some());
         if is_watched {
-            service.attention.tell(Event::Fetched { key: key.key(), value_bytes, is_counted: true }, now);
+            tell_fetched(service, key, value_bytes, now);
         }
         answered += 1;
         if out.len() >= reply_bytes_max {
@@ -311,6 +311,24 @@ pub(crate) fn store_outcome(
     outcome
 }
 
+/// An item's extent, for those who watch these kinds of events; empty if nobody does, or it has gone.
+pub(crate) fn extent(service: &Service<'_>, kinds: u8, key: HashedKey<'_>, now: Now) -> Extent {
+    if !service.attention.is_given_to(kinds) {
+        return Extent::default();
+    }
+    let terms = LookTerms { is_traceless: true, ..LookTerms::default() };
+    let shown =
+        |looked: Looked<'_>| Extent { slab_class: looked.slab_class, value_bytes: looked.item.value.value_bytes() };
+    service.store.reader(now).look(key, &terms, shown).unwrap_or_default()
+}
+
+/// For those who watch. `value_bytes` is there if the item is.
+pub(crate) fn tell_fetched(service: &Service<'_>, key: HashedKey<'_>, value_bytes: Option<usize>, now: Now) {
+    let slab_class = |key| extent(service, kind::FETCHERS, key, now).slab_class;
+    let found = value_bytes.map(|value_bytes| Extent { slab_class: slab_class(key), value_bytes });
+    service.attention.tell(Event::Fetched { key: key.key(), found, is_counted: true }, now);
+}
+
 /// For those who watch. `outcome` is the reply's line.
 pub(crate) fn tell_stored(
     service: &Service<'_>,
@@ -322,8 +340,11 @@ pub(crate) fn tell_stored(
     now: Now,
 ) {
     if service.attention.is_given_to(kind::MUTATIONS | kind::PREFIXES) {
-        let (key, value_bytes) = (key.key(), value.len());
-        let event = Event::Stored { key, outcome, command, exptime, value_bytes, is_counted: true };
+        let extent = match outcome {
+            "STORED" | "STALE_STORED" => extent(service, kind::MUTATIONS, key, now),
+            _ => Extent { slab_class: 0, value_bytes: value.len() },
+        };
+        let event = Event::Stored { key: key.key(), outcome, command, exptime, extent, is_counted: true };
         service.attention.tell(event, now);
     }
 }
@@ -350,19 +371,20 @@ fn lease_set_line(outcome: LeaseSetOutcome) -> &'static str {
 }
 
 fn delete(service: &Service<'_>, key: HashedKey<'_>, hold_off_ms: u32, now: Now) -> &'static str {
+    let extent = extent(service, kind::DELETIONS, key, now);
     let is_deleted = service.store.delete(key, hold_off_ms, now) == DeleteOutcome::Deleted;
-    note_delete(service, key, is_deleted, now);
+    note_delete(service, key, is_deleted.then_some(extent), now);
     if is_deleted { "DELETED" } else { "NOT_FOUND" }
 }
 
 /// Counts a delete, and tells those who watch.
-pub(crate) fn note_delete(service: &Service<'_>, key: HashedKey<'_>, was_there: bool, now: Now) {
+pub(crate) fn note_delete(service: &Service<'_>, key: HashedKey<'_>, deleted: Option<Extent>, now: Now) {
     if service.attention.is_given_to(kind::DELETIONS | kind::PREFIXES) {
-        let event = Event::Deleted { key: key.key(), command: "delete", was_there, is_counted: true };
+        let event = Event::Deleted { key: key.key(), command: "delete", deleted, is_counted: true };
         service.attention.tell(event, now);
     }
     let counters = service.counters;
-    let counter = if was_there { &counters.delete_hits } else { &counters.delete_misses };
+    let counter = if deleted.is_some() { &counters.delete_hits } else { &counters.delete_misses };
     counter.add(1);
 }
 

@@ -11,8 +11,8 @@
 //! Each is one step in the store: nothing comes in between. Which verbs see an item that is stale or has no value yet is
 //! said there (`lookaside_store`).
 
-use crate::attention::{Event, kind};
-use crate::{Service, render};
+use crate::attention::{Event, Extent, kind};
+use crate::{Service, execute, render};
 use lookaside_protocol::meta::{
     MetaFacts, MetaFlags, MetaOperation, MetaStatus, MetaVerb, compose_meta_answer, decode_key,
 };
@@ -53,13 +53,16 @@ pub(crate) fn execute(
             true => HashedKey::new(decode_key(key.key(), &mut room).ok_or("CLIENT_ERROR error decoding key")?),
             false => key,
         };
-        Meta { service, now, wire_key: key.key(), key: stored_key, flags }.carry_out(operation, out)
+        let before = match operation.verb {
+            MetaVerb::Delete => execute::extent(service, kind::DELETIONS, stored_key, now),
+            _ => Extent::default(),
+        };
+        let status = Meta { service, now, wire_key: key.key(), key: stored_key, flags }.carry_out(operation, out)?;
+        if service.attention.is_given_to(WATCHED) {
+            tell(service, operation, stored_key, status, before, now);
+        }
+        Ok(status)
     });
-    if let Ok(status) = answer
-        && service.attention.is_given_to(WATCHED)
-    {
-        tell(service, operation, key, status, now);
-    }
     match answer {
         Ok(status) if operation_is_quiet(operation, status) => out.truncate(reply_at),
         Ok(_) => {}
@@ -73,13 +76,21 @@ pub(crate) fn execute(
 /// The kinds of events that a meta command can be.
 const WATCHED: u8 = kind::FETCHERS | kind::MUTATIONS | kind::DELETIONS;
 
-/// Tells who watches. As with memcached, prefixes do not count meta commands.
-fn tell(service: &Service<'_>, operation: &MetaOperation<&[u8]>, key: HashedKey<'_>, status: MetaStatus, now: Now) {
-    let (key, is_counted) = (key.key(), false);
+/// Tells who watches. As with memcached, prefixes do not count meta commands. `before` is what a delete found.
+fn tell(
+    service: &Service<'_>,
+    operation: &MetaOperation<&[u8]>,
+    hashed_key: HashedKey<'_>,
+    status: MetaStatus,
+    before: Extent,
+    now: Now,
+) {
+    let (key, is_counted) = (hashed_key.key(), false);
     let event = match operation.verb {
         MetaVerb::Get => {
-            let value_bytes = matches!(status, MetaStatus::Value | MetaStatus::Done).then_some(0);
-            Event::Fetched { key, value_bytes, is_counted }
+            let is_there = matches!(status, MetaStatus::Value | MetaStatus::Done);
+            let found = is_there.then(|| execute::extent(service, kind::FETCHERS, hashed_key, now));
+            Event::Fetched { key, found, is_counted }
         }
         MetaVerb::Set => {
             let outcome = match status {
@@ -88,10 +99,16 @@ fn tell(service: &Service<'_>, operation: &MetaOperation<&[u8]>, key: HashedKey<
                 MetaStatus::NotFound => "not_found",
                 _ => "not_stored",
             };
-            let value_bytes = operation.value.map_or(0, <[u8]>::len);
-            Event::Stored { key, outcome, command: "ms", exptime: 0, value_bytes, is_counted }
+            let extent = match status {
+                MetaStatus::Done => execute::extent(service, kind::MUTATIONS, hashed_key, now),
+                _ => Extent { slab_class: 0, value_bytes: operation.value.map_or(0, <[u8]>::len) },
+            };
+            Event::Stored { key, outcome, command: "ms", exptime: 0, extent, is_counted }
         }
-        MetaVerb::Delete => Event::Deleted { key, command: "md", was_there: status == MetaStatus::Done, is_counted },
+        MetaVerb::Delete => {
+            let deleted = (status == MetaStatus::Done).then_some(before);
+            Event::Deleted { key, command: "md", deleted, is_counted }
+        }
         _ => return,
     };
     service.attention.tell(event, now);

@@ -24,6 +24,8 @@ use crate::{Expiry, HashedKey, Now};
 pub struct Evicted<'a> {
     /// Its key.
     pub key: &'a [u8],
+    /// The number of its slab class, from 1 on.
+    pub slab_class: usize,
     /// How long its value is, in bytes.
     pub value_bytes: usize,
     /// Whether anyone asked for it.
@@ -180,7 +182,8 @@ impl Memory {
                 if header.is_chained() { self.chain(self.at(head), header).1 } else { header.value_bytes_here() };
             let (was_fetched, idle_s) = (header.usage.is_fetched(), header.usage.access_age_s(now));
             let expiry = header.expiry();
-            hook(&Evicted { key: key.key(), value_bytes, was_fetched, idle_s, expiry }, now);
+            let slab_class = self.class_of(head) + 1;
+            hook(&Evicted { key: key.key(), slab_class, value_bytes, was_fetched, idle_s, expiry }, now);
         }
         self.take_apart(head, header, spoils);
     }

@@ -1,6 +1,6 @@
 //! Operations on one key, and the responses to them.
 
-use crate::attention::{Event, kind};
+use crate::attention::kind;
 use crate::{Service, execute};
 use lookaside_protocol::binary::{
     BinaryOperation, BinaryRequest, Echo, Response, Status, Vivify, compose_error, compose_hit, compose_response,
@@ -95,8 +95,7 @@ fn get(
     };
     let is_hit = found_bytes.is_some();
     if service.attention.is_given_to(kind::FETCHERS | kind::PREFIXES) {
-        let event = Event::Fetched { key: key.key(), value_bytes: found_bytes, is_counted: true };
-        service.attention.tell(event, now);
+        execute::tell_fetched(service, key, found_bytes, now);
     }
     // A get that touches is counted as a touch alone, as memcached does in this dialect.
     let (asked, hits, misses) = match look.exptime {
@@ -166,6 +165,7 @@ fn extend_if(
 }
 
 fn delete(service: &Service<'_>, key: HashedKey<'_>, expected: Option<Cas>, now: Now) -> Result<Cas, Status> {
+    let extent = execute::extent(service, kind::DELETIONS, key, now);
     let is_deleted = match expected {
         None => service.store.delete(key, 0, now) == DeleteOutcome::Deleted,
         Some(_) => {
@@ -177,7 +177,7 @@ fn delete(service: &Service<'_>, key: HashedKey<'_>, expected: Option<Cas>, now:
             }
         }
     };
-    execute::note_delete(service, key, is_deleted, now);
+    execute::note_delete(service, key, is_deleted.then_some(extent), now);
     if is_deleted { Ok(Cas(0)) } else { Err(Status::NotFound) }
 }
 
