@@ -4,6 +4,7 @@
 //!   it something. Its parts: `driver` (its task: connect, probe), `connection` (bytes to and from a stream),
 //!   `pipeline` (requests out, answers in; sans-I/O), `standing` (whether the server is taken out, shared by all
 //!   destinations of a process at one address).
+//! * [`Window`] bounds what is outstanding at all destinations together (§3.1).
 //! * [`Client`] is what an application holds: `look_aside` (get, fill, set, delete), `read` (all of a read under a
 //!   lease), `lease` (their vocabulary).
 //! * [`Network`] stands between all of it and the sockets.
@@ -22,6 +23,7 @@ mod pipeline;
 mod read;
 mod standing;
 mod statistics;
+mod window;
 
 pub use connection::READ_BYTES;
 pub use destination::{DestinationOptions, DestinationStatistics, TcpDestination};
@@ -31,3 +33,4 @@ pub use network::{Listener, Network, Stream, TcpNetwork};
 pub use read::{HOT_MISS_DELAY_MS_MAX, HOT_MISS_DELAY_MS_MIN, Origin, ReadError, ReadOptions, Value};
 pub use standing::{Fence, Standings};
 pub use statistics::ClientStatistics;
+pub use window::{Window, WindowSettings, WindowStatistics, WindowedDestination};

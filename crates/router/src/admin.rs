@@ -11,7 +11,7 @@ use crate::fleet::ConfigurationStatus;
 use crate::intake::ADMIN_KEY_PREFIX;
 use crate::statistics::write_stat;
 use crate::{Owed, Router, Trace};
-use lookaside_client::{DestinationStatistics, TcpDestination};
+use lookaside_client::{DestinationStatistics, TcpDestination, WindowStatistics};
 use lookaside_protocol::text::END;
 use lookaside_routing::{Address, Context, Destination as _};
 use std::collections::BTreeMap;
@@ -101,6 +101,13 @@ impl Router {
         write_stat("config_failures", status.failures, out);
         if let Some(refusal) = &status.refusal {
             write_stat("config_last_refusal", one_line(refusal), out);
+        }
+        let windows: Vec<WindowStatistics> =
+            fleet.routers().iter().filter_map(|router| router.tree().window()).collect();
+        if !windows.is_empty() {
+            write_stat("window_size", windows.iter().map(|window| window.size).sum::<usize>(), out);
+            write_stat("window_outstanding", windows.iter().map(|window| window.outstanding).sum::<usize>(), out);
+            write_stat("window_waiting", windows.iter().map(|window| window.waiting).sum::<usize>(), out);
         }
         if let Some(spool) = self.tree().spool() {
             for (name, value) in spool.statistics().named() {

@@ -1,7 +1,7 @@
 //! Where the configuration comes from, and what it says together with the command line.
 
 use crate::{Host, Spool};
-use lookaside_client::DestinationOptions;
+use lookaside_client::{DestinationOptions, WindowSettings};
 use lookaside_routing::{
     Address, Batch, BoxFuture, Configuration, ConfigurationError, ConfigurationWarning, Defaults, Destination,
     DestinationSettings, Destinations, Failure, Outcomes,
@@ -56,6 +56,7 @@ pub struct Plan {
     destination_options: DestinationOptions,
     host: Host,
     spool: Option<Arc<Spool>>,
+    window: Option<WindowSettings>,
 }
 
 impl Plan {
@@ -67,7 +68,7 @@ impl Plan {
     ) -> Result<Plan, ConfigurationError> {
         let configuration = Configuration::read(text, defaults)?;
         let (text, destination_options) = (text.to_owned(), destination_options.clone());
-        Ok(Plan { text, configuration, destination_options, host: Host::named("", 0), spool: None })
+        Ok(Plan { text, configuration, destination_options, host: Host::named("", 0), spool: None, window: None })
     }
 
     /// The same plan for this host. Without it hosts are all alike, and the wall clock starts at 1970.
@@ -79,6 +80,16 @@ impl Plan {
     /// destination options.
     pub fn spooling(self, spool: Option<Arc<Spool>>) -> Plan {
         Plan { spool, ..self }
+    }
+
+    /// The same plan with one window over all that a thread has outstanding, if there is to be one.
+    pub fn windowed(self, window: Option<WindowSettings>) -> Plan {
+        Plan { window, ..self }
+    }
+
+    /// The window over all that a thread has outstanding.
+    pub fn window(&self) -> Option<WindowSettings> {
+        self.window
     }
 
     /// Where deletes that fail are kept.

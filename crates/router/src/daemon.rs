@@ -15,7 +15,7 @@ use crate::configuration::{Plan, Source};
 use crate::spool::FileDisk;
 use crate::watch::FileWatch;
 use crate::{Fleet, Host, Identity, Options, Router, Settings, Spool, Tree, listen};
-use lookaside_client::{DestinationOptions, TcpNetwork};
+use lookaside_client::{DestinationOptions, TcpNetwork, WindowSettings};
 use lookaside_routing::Defaults;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{self, IsTerminal as _};
@@ -76,12 +76,14 @@ struct Reader {
     defaults: Defaults,
     destination_options: DestinationOptions,
     spool: Option<Arc<Spool>>,
+    window: Option<WindowSettings>,
 }
 
 impl Reader {
     fn new(options: &Options) -> Result<Reader, String> {
         let destination_options = options.destination_options();
-        Ok(Reader { source: options.source()?, defaults: options.defaults()?, destination_options, spool: None })
+        let (source, defaults, window) = (options.source()?, options.defaults()?, options.window.settings());
+        Ok(Reader { source, defaults, destination_options, spool: None, window })
     }
 
     fn read(&self) -> Result<Plan, String> {
@@ -96,7 +98,7 @@ impl Reader {
         for warning in plan.warnings() {
             tracing::warn!("{}: {warning}", self.source);
         }
-        Ok(plan.on(Host::named(&host_name(), unix_s())).spooling(self.spool.clone()))
+        Ok(plan.on(Host::named(&host_name(), unix_s())).spooling(self.spool.clone()).windowed(self.window))
     }
 }
 

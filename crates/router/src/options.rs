@@ -5,10 +5,11 @@ use crate::ignored::Ignored;
 use crate::settings::{CONNECTIONS_MAX, Settings, VALUE_BYTES_MAX};
 use crate::spool::{Fsync, SpoolSettings};
 use clap::{ArgGroup, Parser};
-use lookaside_client::{DestinationOptions, Standings};
+use lookaside_client::{DestinationOptions, Standings, WindowSettings};
 use lookaside_routing::{Defaults, HealthSettings, RoutingPrefix};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 const EXAMPLES: &str = r#"Examples:
@@ -85,6 +86,11 @@ pub struct Options {
     /// Requests waiting for one server, per thread; one more fails at once
     #[arg(long, value_name = "REQUESTS", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub target_max_pending: u32,
+    /// Bounds what each thread has outstanding at all servers together, so that their answers do not flood the network:
+    /// `adaptive` grows while all is answered and halves when something is not; a number is a window of so many
+    /// requests; `off` is none. A server that is slow then holds up requests to the others, until it is taken out
+    #[arg(long, value_name = "off|adaptive|REQUESTS", default_value = "off")]
+    pub window: WindowOption,
 
     /// Keep deletes that a server does not answer in this directory, and do not read the server before it has carried
     /// them out (mcrouter: --async-dir). Without it such a delete is an error, and the client must repeat it. One router
@@ -118,6 +124,43 @@ pub struct Options {
     /// mcrouter's flags that have no meaning here.
     #[command(flatten)]
     pub ignored: Ignored,
+}
+
+/// What `--window` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindowOption {
+    /// No window.
+    Off,
+    /// One that finds its size.
+    Adaptive,
+    /// One of this size, in requests.
+    Fixed(u32),
+}
+
+impl WindowOption {
+    /// The window's settings, if there is one.
+    pub fn settings(self) -> Option<WindowSettings> {
+        match self {
+            WindowOption::Off => None,
+            WindowOption::Adaptive => Some(WindowSettings::default()),
+            WindowOption::Fixed(size) => Some(WindowSettings::fixed(size as usize)),
+        }
+    }
+}
+
+impl FromStr for WindowOption {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "off" => Ok(WindowOption::Off),
+            "adaptive" => Ok(WindowOption::Adaptive),
+            number => match number.parse() {
+                Ok(size) if size > 0 => Ok(WindowOption::Fixed(size)),
+                _ => Err("expected off, adaptive, or a number of requests above 0"),
+            },
+        }
+    }
 }
 
 impl Options {
@@ -265,6 +308,17 @@ mod tests {
         assert_eq!(policy("interval:50"), Fsync::Interval(Duration::from_millis(50)));
         for bad in ["interval", "interval:0", "interval:x", "sometimes"] {
             assert!(parse(&["--config-str", "{}", "--spool-fsync", bad]).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_window_is_off_adaptive_or_a_size() {
+        let window = |text| parse(&["--config-str", "{}", "--window", text]).map(|options| options.window.settings());
+        assert_eq!(parse(&["--config-str", "{}"]).expect("parses").window.settings(), None);
+        assert_eq!(window("adaptive").expect("parses"), Some(WindowSettings::default()));
+        assert_eq!(window("50").expect("parses"), Some(WindowSettings::fixed(50)));
+        for bad in ["0", "-1", "wide", ""] {
+            assert!(window(bad).is_err(), "{bad}");
         }
     }
 

@@ -7,7 +7,7 @@
 use crate::spool::SpoolingRoot;
 use crate::surroundings::surroundings;
 use crate::{Plan, Spool, Trace, flush, trace::trace};
-use lookaside_client::{DestinationOptions, Network, TcpDestination};
+use lookaside_client::{DestinationOptions, Network, TcpDestination, Window, WindowStatistics, WindowedDestination};
 use lookaside_routing::{Address, Context, Destination, DestinationSettings, Destinations, Route, Surroundings};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,6 +19,8 @@ type Identity = (Address, DestinationSettings);
 pub struct Tree {
     route: Arc<dyn Route>,
     destinations: BTreeMap<Identity, Arc<TcpDestination>>,
+    /// Over all that its destinations have outstanding together (§3.1).
+    window: Option<Arc<Window>>,
     source: Option<Source>,
 }
 
@@ -31,19 +33,21 @@ struct Source {
 impl Tree {
     /// A tree that was put together elsewhere; it shows no destinations in `stats`.
     pub fn of(route: Arc<dyn Route>) -> Tree {
-        Tree { route, destinations: BTreeMap::new(), source: None }
+        Tree { route, destinations: BTreeMap::new(), window: None, source: None }
     }
 
     /// The tree that `plan` describes, with destinations on `network`, taken over from `old` where they are the same.
     /// Must be called inside the tokio runtime that will serve it. `seed` is what the jitter of probes is drawn from.
     pub fn build(plan: &Arc<Plan>, network: Arc<dyn Network>, seed: u64, old: Option<&Tree>) -> Tree {
-        let mut leaves = Leaves { plan, network: network.clone(), seed, old, destinations: BTreeMap::new() };
+        let window = old.and_then(|old| old.window.clone()).or_else(|| plan.window().map(Window::new));
+        let mut leaves =
+            Leaves { plan, network: network.clone(), seed, old, destinations: BTreeMap::new(), window: window.clone() };
         let route: Arc<dyn Route> = Arc::new(plan.configuration().build(&mut leaves));
         let route = match plan.spool() {
             Some(_) => Arc::new(SpoolingRoot(route)),
             None => route,
         };
-        Tree { route, destinations: leaves.destinations, source: Some(Source { plan: plan.clone(), network }) }
+        Tree { route, destinations: leaves.destinations, window, source: Some(Source { plan: plan.clone(), network }) }
     }
 
     /// Its root.
@@ -54,6 +58,11 @@ impl Tree {
     /// The servers at its leaves, in the order of their addresses.
     pub fn destinations(&self) -> impl Iterator<Item = &Arc<TcpDestination>> {
         self.destinations.values()
+    }
+
+    /// How much is outstanding at all servers together, if that is bounded.
+    pub(crate) fn window(&self) -> Option<WindowStatistics> {
+        self.window.as_ref().map(|window| window.statistics())
     }
 
     /// Where deletes that fail are kept, if they are.
@@ -93,6 +102,7 @@ struct Leaves<'a> {
     seed: u64,
     old: Option<&'a Tree>,
     destinations: BTreeMap<Identity, Arc<TcpDestination>>,
+    window: Option<Arc<Window>>,
 }
 
 impl Leaves<'_> {
@@ -113,6 +123,10 @@ impl Destinations for Leaves<'_> {
         let kept = self.destinations.get(&identity).or_else(|| self.old?.destinations.get(&identity));
         let destination = kept.cloned().unwrap_or_else(|| self.connect(address, settings));
         self.destinations.insert(identity, destination.clone());
+        let destination: Arc<dyn Destination> = match &self.window {
+            Some(window) => Arc::new(WindowedDestination::new(destination, window.clone())),
+            None => destination,
+        };
         match self.plan.spool() {
             Some(spool) => spool.wrap(destination),
             None => destination,
