@@ -58,6 +58,17 @@ pub(crate) fn with_hashed_suffix(key: &[u8], suffix: &str) -> Bytes {
     [&key[..stop], suffix.as_bytes(), &key[stop..]].concat().into()
 }
 
+/// Behind a key that has a `|#|`, where it is asked in another place than its own.
+const FAILOVER_TAG: &[u8] = b":failover=1";
+
+/// A key with the failover tag, if it has somewhere to put it and stays short enough.
+pub(crate) fn with_failover_tag(key: Bytes) -> Bytes {
+    match memmem::find(&key, HASH_STOP).is_some() && key.len() + FAILOVER_TAG.len() <= KEY_BYTES_MAX {
+        true => [&key, FAILOVER_TAG].concat().into(),
+        false => key,
+    }
+}
+
 /// The key without its prefix.
 pub(crate) fn stored_key_of(key: &[u8]) -> &[u8] {
     &key[prefix_bytes_of(key)..]

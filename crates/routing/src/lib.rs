@@ -40,6 +40,7 @@ pub use cluster::{
     dev_null_route::DevNullRoute,
     error_route::ErrorRoute,
     failover_errors::{FailoverError, FailoverErrorSet, FailoverErrors},
+    failover_policy::{CANDIDATES, FailoverPolicy},
     failover_route::FailoverRoute,
     failover_with_exptime_route::{FAILOVER_EXPTIME_S, FailoverWithExptimeRoute},
     hash_route::HashRoute,
@@ -48,6 +49,7 @@ pub use cluster::{
     l1_l2_cache_route::{L1L2CacheRoute, L1L2Settings, NEGATIVE_FLAG},
     latency_injection_route::{Latency, LatencyInjectionRoute},
     latest_route::{LATEST_FAILOVER_COUNT, LatestRoute},
+    lease_pairing::{LeasePairs, PAIRED_S, PAIRS_MAX},
     logging_route::LoggingRoute,
     migrate_route::{MIGRATE_INTERVAL_S, MigrateRoute},
     miss_failover_route::MissFailoverRoute,
@@ -61,12 +63,13 @@ pub use cluster::{
     prefix_selector_route::PrefixSelectorRoute,
     random_route::RandomRoute,
     rate_limit_route::{Rate, RateLimitRoute, Rates},
+    salted_failover_route::SaltedFailoverRoute,
     shadow_route::{KeyFraction, ShadowRoute},
     warm_up_route::{WARM_UP_HOLD_OFF_MS, WarmUpRoute},
 };
 pub use configuration::{
-    Configuration, ConfigurationError, ConfigurationWarning, Defaults, DestinationSettings, Destinations, Handle, Pool,
-    Shadow,
+    Configuration, ConfigurationError, ConfigurationWarning, Defaults, DestinationSettings, Destinations,
+    FailoverOptions, FailoverOrder, Handle, Pool, Shadow, SharedPairs,
 };
 pub(crate) use hash::NamesNeeded;
 pub use hash::{Digest, HashFunction, KeyHash, KeyHashError, Picker, RING_SERVERS_MAX, SERVERS_MAX, WEIGHT_MAX};

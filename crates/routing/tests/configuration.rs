@@ -423,7 +423,8 @@ fn a_bad_route_is_refused() {
                   ErrorRoute, FailoverRoute, FailoverWithExptimeRoute, HashRoute, HostIdRoute, KeySplitRoute, \
                   L1L2CacheRoute, LatencyInjectionRoute, LatestRoute, LoggingRoute, MigrateRoute, MissFailoverRoute, \
                   ModifyExptimeRoute, ModifyKeyRoute, NullRoute, OperationSelectorRoute, OriginalClientHashRoute, \
-                  OutstandingLimitRoute, PoolRoute, PrefixSelectorRoute, RandomRoute, RateLimitRoute, ShadowRoute, \
+                  OutstandingLimitRoute, PoolRoute, PrefixSelectorRoute, RandomRoute, RateLimitRoute, \
+                  SaltedFailoverRoute, ShadowRoute, \
                   WarmUpRoute";
     let hashes = "Ch3, ConstShard, Crc32, Rendezvous, WeightedCh3, WeightedRendezvous, dalli, gomemcache, libmemcached, \
                   libmemcached-ketama, libmemcached-ketama-weighted, pymemcache, python-memcached, spymemcached-ketama, \
@@ -517,8 +518,32 @@ format!(
             format!("line 2, column 58, at route.children[1]: expected {a_route}, found null"),
         ),
         (
-            r#"{"type": "FailoverRoute", "children": "NullRoute", "failover_policy": {}}"#,
-            "line 2, column 61, at route.failover_policy: mcrouter's \"failover_policy\" is not supported".into(),
+            r#"{"type": "FailoverRoute", "children": "NullRoute", "failover_policy": {"type": "LeastFailurePolicy"}}"#,
+            "line 2, column 89, at route.failover_policy.type: no failover policy is named \"LeastFailurePolicy\"; did you \
+             mean \"LeastFailuresPolicy\"? Known policies: DeterministicOrderPolicy, FailoverInOrderPolicy, \
+             LeastFailuresPolicy, RendezvousPolicy"
+                .into(),
+        ),
+        (
+            r#"{"type": "FailoverRoute", "children": "NullRoute", "failover_policy": {"max_tries": 0}}"#,
+            "line 2, column 94, at route.failover_policy.max_tries: expected children from 1 to 1000000, found the number 0"
+                .into(),
+        ),
+        (
+            r#"{"type": "FailoverRoute", "children": ["NullRoute", "NullRoute"], "failover_policy": {"type": "RendezvousPolicy"}}"#,
+            "line 2, column 95, at route.failover_policy: 0 tags for 2 children: expected \"tags\" with one for each, the \
+             first child among them"
+                .into(),
+        ),
+        (
+            r#"{"type": "FailoverRoute", "children": ["NullRoute"], "failover_limit": {"burst": 5}}"#,
+            "line 2, column 81, at route.failover_limit: \"rate\" is missing: expected requests a second".into(),
+        ),
+        (
+            r#"{"type": "SaltedFailoverRoute", "pool": "A", "failover_policy": {"type": "LeastFailuresPolicy"}}"#,
+            "line 2, column 74, at route.failover_policy: within a pool the next server is chosen by key: expected \
+             DeterministicOrderPolicy"
+                .into(),
         ),
         (
             r#"{"type": "FailoverRoute", "children": "NullRoute", "failover_errors": {"gets": ["timout"]}}"#,

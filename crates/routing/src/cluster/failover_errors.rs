@@ -71,7 +71,8 @@ impl FailoverError {
         }
     }
 
-    fn of(outcome: &Outcome) -> Option<FailoverError> {
+    /// The kind of failure that an outcome is, if it is one.
+    pub(crate) fn of(outcome: &Outcome) -> Option<FailoverError> {
         match outcome {
             Ok(Reply::Error(ErrorReply::Server(_))) => Some(FailoverError::RemoteError),
             Ok(_) => None,

@@ -6,74 +6,216 @@
 //! | set add replace append prepend cas lease-set touch incr decr | the same | the same |
 //! | delete | every further child, as each may hold a copy | **the first child's failure stands**; a kept delete gives way to what is worse |
 //!
-//! Failures only: a miss does not fail over. Which failures count is in `failover_errors.rs`.
+//! Failures only: a miss does not fail over. Which failures count is in `failover_errors.rs`; who is first, who is next
+//! and how many there are is in `failover_policy.rs`.
 //!
 //! A failed delete stays failed: the first child still holds the value that was to go, and whoever hears "done" will
 //! not ask again. One that is kept for its server ([`Failure::Spooled`]) is as good as done there, but meanwhile it is the
 //! others that are read: so they are asked too, and it is done when they have done it or keep it.
 //!
 //! A lease follows by itself: its token is unknown everywhere but on the server that handed it out, so a fill that
-//! arrives elsewhere after a failover is refused.
+//! arrives elsewhere after a failover is refused. With `enable_lease_pairing` it is sent to where its token came from
+//! (`lease_pairing.rs`); that child's failure is then the answer.
+//!
+//! `failover_limit` is for what fails over: above it the failure is the answer, so that the stand-in is not felled too.
+//! Deletes do not count there. With `failover_tag` keys that have a `|#|` reach the others with `:failover=1` behind: who
+//! deletes them by another way than this route must put that behind, too.
 //!
 //! Cost: a second copy of the batch's handles (not of its bytes) until the first child has answered.
 
 use crate::{
-    Batch, BoxFuture, Context, FailoverErrors, Failure, Outcomes, Route,
-    cluster::all_sync_route::worse,
+    Batch, BoxFuture, Clock, Context, FailoverErrors, Failure, Outcome, Outcomes, Rate, Route,
+    cluster::{
+        all_sync_route::worse, failover_policy::FailoverPolicy, lease_pairing::LeasePairs, rate_limit_route::Bucket,
+    },
+    key::{is_encoded, stored_key, with_failover_tag},
+    split::{Choices, Part, drive, next, scatter},
     verb::{Kind, Verb},
 };
 use bytes::Bytes;
-use lookaside_protocol::Request;
-use std::sync::Arc;
+use lookaside_protocol::{Operation, Reply, Request};
+use std::{collections::BTreeMap, sync::Arc};
 
 /// Children in order of preference.
 pub struct FailoverRoute {
-    first: Arc<dyn Route>,
-    others: Vec<Arc<dyn Route>>,
+    children: Vec<Arc<dyn Route>>,
     errors: FailoverErrors,
+    policy: FailoverPolicy,
+    limit: Option<(Bucket, Arc<dyn Clock>)>,
+    pairing: Option<(Arc<LeasePairs>, Arc<dyn Clock>)>,
+    has_tag: bool,
 }
 
 impl FailoverRoute {
     /// Asks `first`, and `others` in order where it fails with one of `errors`.
     pub fn new(first: Arc<dyn Route>, others: Vec<Arc<dyn Route>>, errors: FailoverErrors) -> Self {
-        FailoverRoute { first, others, errors }
+        let children = std::iter::once(first).chain(others).collect();
+        Self::by_policy(children, errors, FailoverPolicy::in_order())
     }
 
-    async fn ask_in_order(&self, batch: Batch, context: &Context) -> Outcomes {
+    /// Asks `children`, of which there is at least one, as `policy` says.
+    pub fn by_policy(children: Vec<Arc<dyn Route>>, errors: FailoverErrors, policy: FailoverPolicy) -> Self {
+        assert!(!children.is_empty(), "no child to ask");
+        FailoverRoute { children, errors, policy, limit: None, pairing: None, has_tag: false }
+    }
+
+    /// Lets so many requests fail over.
+    pub fn limited(mut self, rate: Rate, clock: Arc<dyn Clock>) -> Self {
+        self.limit = Some((Bucket::full(rate, clock.now()), clock));
+        self
+    }
+
+    /// Remembers in `pairs` who handed out a lease.
+    pub fn paired(mut self, pairs: Arc<LeasePairs>, clock: Arc<dyn Clock>) -> Self {
+        self.pairing = Some((pairs, clock));
+        self
+    }
+
+    /// Tells the others by the key that they stand in.
+    pub fn tagged(mut self) -> Self {
+        self.has_tag = true;
+        self
+    }
+
+    async fn ask(&self, batch: Batch, context: &Context) -> Outcomes {
         let kept = batch.clone();
-        let mut outcomes = self.first.route(batch, context).await;
-        for child in &self.others {
-            let failed = self.failed(&kept, &outcomes);
-            if failed.is_empty() {
-                break;
+        let paired = self.paired_fills(&batch);
+        let mut outcomes = match self.first_choices(&batch, &paired) {
+            Choices::Whole(child) => self.children[child].route(batch, context).await,
+            Choices::Each(choices) => scatter(&self.children, batch, context, choices).await,
+        };
+        assert_eq!(outcomes.len(), kept.len(), "a route answers every request once");
+        let mut open = Vec::new();
+        for (at, (request, outcome)) in kept.iter().zip(&outcomes).enumerate() {
+            if !paired.is_empty() && paired.contains_key(&at) {
+                continue;
             }
-            let again = failed.iter().map(|&at| kept[at].clone()).collect();
-            let answers = child.route(again, context).await;
-            assert_eq!(answers.len(), failed.len(), "a route answers every request once");
-            for (at, answer) in failed.into_iter().zip(answers) {
-                if kind(&kept[at]) != Kind::Delete {
-                    outcomes[at] = answer;
-                } else if outcomes[at] == Err(Failure::Spooled) {
-                    outcomes[at] = worse(Err(Failure::Spooled), answer);
-                }
+            let counts = self.errors.count(kind(request), outcome);
+            self.policy.note(|| self.policy.first(request), counts);
+            if counts && self.may_fail_over(request) {
+                let tries = u32::from(self.policy.is_try(outcome));
+                let order = self.policy.order(request, self.children.len());
+                open.push(Open { at, order, next: 1, tries, is_kept: *outcome == Err(Failure::Spooled) });
             }
         }
-        outcomes
+        loop {
+            open.retain(|open| self.goes_on(open, &kept[open.at]));
+            if open.is_empty() {
+                return outcomes;
+            }
+            self.ask_next(&mut open, &kept, &mut outcomes, context).await;
+        }
     }
 
-    /// Indices of the requests that the next child is to be asked.
-    fn failed(&self, batch: &Batch, outcomes: &Outcomes) -> Vec<usize> {
-        let asked = batch.iter().zip(outcomes).enumerate();
-        asked.filter(|(_, (request, outcome))| self.errors.count(kind(request), outcome)).map(|(at, _)| at).collect()
+    /// Of each fill whose token another child than the first handed out, that child.
+    fn paired_fills(&self, batch: &Batch) -> BTreeMap<usize, u32> {
+        let Some((pairs, clock)) = &self.pairing else { return BTreeMap::new() };
+        let paired = |(at, request): (usize, &Request<Bytes>)| match request.operation {
+            Operation::LeaseSet { token, .. } => Some((at, pairs.take(token, &stored_key(request), clock.unix_s())?)),
+            _ => None,
+        };
+        let has_child = |(_, child): &(usize, u32)| (*child as usize) < self.children.len();
+        batch.iter().enumerate().filter_map(paired).filter(has_child).collect()
+    }
+
+    /// Who is asked first.
+    fn first_choices(&self, batch: &Batch, paired: &BTreeMap<usize, u32>) -> Choices {
+        if !paired.is_empty() {
+            let first = |at: usize| paired.get(&at).copied().unwrap_or_else(|| self.policy.first(&batch[at]) as u32);
+            return Choices::Each((0..batch.len()).map(first).collect());
+        }
+        match self.policy.first_of_all() {
+            Some(first) => Choices::Whole(first),
+            None => Choices::of(batch, |request| self.policy.first(request)),
+        }
+    }
+
+    /// Whether a request that failed may be asked elsewhere.
+    fn may_fail_over(&self, request: &Request<Bytes>) -> bool {
+        let is_free = |(bucket, clock): &(Bucket, Arc<dyn Clock>)| bucket.take(clock.now());
+        kind(request) == Kind::Delete || self.limit.as_ref().is_none_or(is_free)
+    }
+
+    fn goes_on(&self, open: &Open, request: &Request<Bytes>) -> bool {
+        open.next < open.order.len() && (kind(request) == Kind::Delete || self.policy.allows(open.tries))
+    }
+
+    /// Asks of each open request the next child, all children at the same time; those that failed stay open.
+    async fn ask_next(&self, open: &mut Vec<Open>, kept: &Batch, outcomes: &mut Outcomes, context: &Context) {
+        let mut of_child: BTreeMap<usize, Batch> = BTreeMap::new();
+        for open in &*open {
+            of_child.entry(open.child()).or_default().push(self.for_other(&kept[open.at]));
+        }
+        let (children, parts): (Vec<usize>, Vec<Part>) =
+            of_child.into_iter().map(|(child, batch)| (child, Part { child, batch })).unzip();
+        let answers = drive(&self.children, parts, context).await;
+        let mut answers: BTreeMap<usize, _> = children.into_iter().zip(answers).collect();
+        open.retain_mut(|open| {
+            let (request, child) = (&kept[open.at], open.child());
+            let answer = next(answers.get_mut(&child).expect("each open request's child was asked"));
+            let counts = self.errors.count(kind(request), &answer);
+            self.policy.note(|| child, counts);
+            self.remember(request, &answer, child);
+            open.tries += u32::from(self.policy.is_try(&answer));
+            open.next += 1;
+            match kind(request) {
+                Kind::Delete if open.is_kept => {
+                    let so_far = std::mem::replace(&mut outcomes[open.at], Err(Failure::Spooled));
+                    outcomes[open.at] = worse(so_far, answer);
+                    true
+                }
+                Kind::Delete => true,
+                _ => {
+                    outcomes[open.at] = answer;
+                    counts
+                }
+            }
+        });
+    }
+
+    /// As others than the first child are asked.
+    fn for_other(&self, request: &Request<Bytes>) -> Request<Bytes> {
+        let mut request = request.clone();
+        if self.has_tag && !is_encoded(&request) {
+            request.key = with_failover_tag(request.key);
+        }
+        request
+    }
+
+    fn remember(&self, request: &Request<Bytes>, answer: &Outcome, child: usize) {
+        if let Some((pairs, clock)) = &self.pairing
+            && let Ok(Reply::Lease { token, .. }) = answer
+            && token.is_held()
+        {
+            pairs.remember(*token, &stored_key(request), child as u32, clock.unix_s());
+        }
+    }
+}
+
+/// A request that no child has answered.
+struct Open {
+    at: usize,
+    /// Who is asked for it.
+    order: Vec<u32>,
+    /// Who is the next, by index into `order`.
+    next: usize,
+    tries: u32,
+    /// Whether the first child's delete is kept for it.
+    is_kept: bool,
+}
+
+impl Open {
+    fn child(&self) -> usize {
+        self.order[self.next] as usize
     }
 }
 
 impl Route for FailoverRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
-        if self.others.is_empty() {
-            return self.first.route(batch, context);
+        match &*self.children {
+            [only] => only.route(batch, context),
+            _ => Box::pin(self.ask(batch, context)),
         }
-        Box::pin(self.ask_in_order(batch, context))
     }
 }
 

@@ -11,6 +11,7 @@
 use crate::{
     Batch, BoxFuture, Context, FailoverErrors, Outcomes, Route,
     cluster::{
+        failover_policy::FailoverPolicy,
         failover_route::FailoverRoute,
         modify_exptime_route::{ExptimeAction, ModifyExptimeRoute},
     },
@@ -34,11 +35,25 @@ impl FailoverWithExptimeRoute {
         failover_exptime_s: u32,
         errors: FailoverErrors,
     ) -> Self {
+        let children = Self::short_lived(normal, failover, failover_exptime_s);
+        Self::over(FailoverRoute::by_policy(children, errors, FailoverPolicy::in_order()))
+    }
+
+    /// `normal`, and the others with their exptimes cut short.
+    pub(crate) fn short_lived(
+        normal: Arc<dyn Route>,
+        failover: Vec<Arc<dyn Route>>,
+        failover_exptime_s: u32,
+    ) -> Vec<Arc<dyn Route>> {
         let short_lived = |target| {
             Arc::new(ModifyExptimeRoute::new(target, failover_exptime_s.into(), ExptimeAction::Min)) as Arc<dyn Route>
         };
-        let failover = failover.into_iter().map(short_lived).collect();
-        FailoverWithExptimeRoute { inner: FailoverRoute::new(normal, failover, errors) }
+        std::iter::once(normal).chain(failover.into_iter().map(short_lived)).collect()
+    }
+
+    /// The same over a failover that was put together elsewhere, of [`Self::short_lived`] children.
+    pub(crate) fn over(inner: FailoverRoute) -> Self {
+        FailoverWithExptimeRoute { inner }
     }
 }
 

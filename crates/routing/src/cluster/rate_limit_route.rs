@@ -91,7 +91,7 @@ fn kind_index(kind: Kind) -> usize {
 }
 
 /// Tokens, in billionths so that every nanosecond counts.
-struct Bucket {
+pub(crate) struct Bucket {
     rate: Rate,
     state: Mutex<(u128, Duration)>,
 }
@@ -99,11 +99,12 @@ struct Bucket {
 const TOKEN: u128 = 1_000_000_000;
 
 impl Bucket {
-    fn full(rate: Rate, now: Duration) -> Self {
+    pub(crate) fn full(rate: Rate, now: Duration) -> Self {
         Bucket { rate, state: Mutex::new((u128::from(rate.burst) * TOKEN, now)) }
     }
 
-    fn take(&self, now: Duration) -> bool {
+    /// Takes one token, if there is one.
+    pub(crate) fn take(&self, now: Duration) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let (tokens, filled) = &mut *state;
         let passed = now.saturating_sub(*filled).as_nanos();

@@ -7,11 +7,11 @@
 use super::{Configuration, DestinationSettings, Handle, Pool, Shadow};
 use crate::{
     Address, AllAsyncRoute, AllFastestRoute, AllInitialRoute, AllMajorityRoute, AllSyncRoute, Destination,
-    DestinationRoute, DevNullRoute, ErrorRoute, FailoverRoute, FailoverWithExptimeRoute, HashRoute, HostIdRoute,
-    KeySplitRoute, L1L2CacheRoute, LatencyInjectionRoute, LatestRoute, LoggingRoute, MigrateRoute, MissFailoverRoute,
+    DestinationRoute, DevNullRoute, ErrorRoute, FailoverWithExptimeRoute, HashRoute, HostIdRoute, KeySplitRoute,
+    L1L2CacheRoute, LatencyInjectionRoute, LatestRoute, LoggingRoute, MigrateRoute, MissFailoverRoute,
     ModifyExptimeRoute, ModifyKeyRoute, NullRoute, OUTSTANDING_WAITING_MAX, OperationSelectorRoute,
     OriginalClientHashRoute, OutstandingLimitRoute, PoolRoute, PrefixSelectorRoute, RandomRoute, RateLimitRoute,
-    RootRoute, Route, ShadowRoute, Surroundings, WarmUpRoute,
+    RootRoute, Route, SaltedFailoverRoute, ShadowRoute, Surroundings, WarmUpRoute,
 };
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -81,14 +81,20 @@ impl Builder<'_> {
             }
             Handle::Hash { children, hash } => Arc::new(HashRoute::new(self.routes(children), hash.clone())),
             Handle::AllSync { children } => Arc::new(AllSyncRoute::new(self.routes(children))),
-            Handle::Failover { children, errors } => {
-                let mut children = self.routes(children);
-                let first = children.remove(0); // Reading refuses an empty list.
-                Arc::new(FailoverRoute::new(first, children, *errors))
+            Handle::Failover { children, errors, options } => {
+                let children = self.routes(children);
+                Arc::new(options.route(children, None, *errors, &self.surroundings.clock))
             }
-            Handle::FailoverWithExptime { normal, failover, exptime_s, errors } => {
+            Handle::FailoverWithExptime { normal, failover, exptime_s, errors, options } => {
                 let (normal, failover) = (self.route(normal), self.routes(failover));
-                Arc::new(FailoverWithExptimeRoute::new(normal, failover, *exptime_s, *errors))
+                let children = FailoverWithExptimeRoute::short_lived(normal, failover, *exptime_s);
+                let inner = options.route(children, None, *errors, &self.surroundings.clock);
+                Arc::new(FailoverWithExptimeRoute::over(inner))
+            }
+            Handle::SaltedFailover { pool, hash, shadows, errors, options } => {
+                let servers = self.pool(pool, shadows, None);
+                let inner = options.route(servers, Some(hash), *errors, &self.surroundings.clock);
+                Arc::new(SaltedFailoverRoute::over(inner))
             }
             Handle::PrefixSelector { policies, wildcard } => {
                 let policies = policies.iter().map(|(prefix, handle)| (prefix.clone(), self.route(handle))).collect();

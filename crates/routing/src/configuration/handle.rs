@@ -8,10 +8,10 @@
 //! ```
 
 use super::{
-    Pool, copies,
+    FailoverOptions, Pool, copies,
     document::Node,
     error::{ConfigurationError, suggestion},
-    hashes, limits, long_form,
+    failover, hashes, limits, long_form,
     names::Names,
     replicas, tiers,
 };
@@ -41,12 +41,21 @@ pub enum Handle {
     Failover {
         children: Vec<Handle>,
         errors: FailoverErrors,
+        options: Box<FailoverOptions>,
     },
     FailoverWithExptime {
         normal: Box<Handle>,
         failover: Vec<Handle>,
         exptime_s: u32,
         errors: FailoverErrors,
+        options: Box<FailoverOptions>,
+    },
+    SaltedFailover {
+        pool: Arc<Pool>,
+        hash: KeyHash,
+        shadows: Vec<Shadow>,
+        errors: FailoverErrors,
+        options: Box<FailoverOptions>,
     },
     AllSync {
         children: Vec<Handle>,
@@ -166,7 +175,7 @@ pub struct Shadow {
 }
 
 /// The routes that a configuration can name here.
-const TYPES: [&str; 30] = [
+const TYPES: [&str; 31] = [
     "AllAsyncRoute",
     "AllFastestRoute",
     "AllInitialRoute",
@@ -195,19 +204,19 @@ const TYPES: [&str; 30] = [
     "PrefixSelectorRoute",
     "RandomRoute",
     "RateLimitRoute",
+    "SaltedFailoverRoute",
     "ShadowRoute",
     "WarmUpRoute",
 ];
 
 /// Those of mcrouter that are not there yet, to tell them from a slip of the finger.
-const TYPES_MISSING: [&str; 9] = [
+const TYPES_MISSING: [&str; 8] = [
     "BigValueRoute",
     "BlackholeRoute",
     "HashStopAllowListRoute",
     "L1L2SizeSplitRoute",
     "LoadBalancerRoute",
     "RoutingGroupRoute",
-    "SaltedFailoverRoute",
     "ShardSplitRoute",
     "StagingRoute",
 ];
@@ -229,8 +238,9 @@ impl Handle {
         match type_node.string("the route's type")? {
             "PoolRoute" => long_form::pool_route(&object, names),
             "HashRoute" => hashes::hash_route(&object, names),
-            "FailoverRoute" => long_form::failover_route(&object, names),
-            "FailoverWithExptimeRoute" => long_form::failover_with_exptime_route(&object, names),
+            "FailoverRoute" => failover::failover_route(&object, names),
+            "FailoverWithExptimeRoute" => failover::failover_with_exptime_route(&object, names),
+            "SaltedFailoverRoute" => failover::salted_failover_route(&object, names),
             "AllSyncRoute" => long_form::all_sync_route(&object, names),
             "PrefixSelectorRoute" => long_form::prefix_selector_route(&object, names),
             "OperationSelectorRoute" | "PrefixPolicyRoute" => long_form::operation_selector_route(&object, names),
@@ -301,7 +311,8 @@ fn short<'a>(node: &Node<'a>, text: &str, names: &mut Names<'a>) -> Result<Handl
         ("HashRoute", Some(children)) => Ok(Handle::Hash { children: short_list(node, children, names)?, hash }),
         ("AllSyncRoute", Some(children)) => Ok(Handle::AllSync { children: short_list(node, children, names)? }),
         ("FailoverRoute", Some(children)) => {
-            Ok(Handle::Failover { children: short_list(node, children, names)?, errors: FailoverErrors::default() })
+            let children = short_list(node, children, names)?;
+            Ok(Handle::Failover { children, errors: FailoverErrors::default(), options: Box::default() })
         }
         ("Pool", Some(_)) => Err(node
             .error(format!("{text:?} is a list of servers: expected one route, such as \"PoolRoute|...\" over them"))),

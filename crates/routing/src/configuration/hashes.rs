@@ -30,15 +30,7 @@ pub(super) fn pool_hash<'a>(
     pool: &Pool,
     pool_node: &Node<'a>,
 ) -> Result<KeyHash, ConfigurationError> {
-    let mut hash = match &node {
-        None => KeyHash::default(),
-        Some(node) if node.as_string().is_some() => KeyHash { function: function(node)?, ..KeyHash::default() },
-        Some(node) => {
-            let object = node.object("a hash function's name, or an object with \"hash_func\"")?;
-            object.check(&KEYS)?;
-            key_hash(&object)?
-        }
-    };
+    let mut hash = node.as_ref().map_or(Ok(KeyHash::default()), own_hash)?;
     let node = node.unwrap_or_else(|| pool_node.clone());
     if hash.weights.is_empty() {
         hash.weights.clone_from(&pool.weights);
@@ -47,6 +39,16 @@ pub(super) fn pool_hash<'a>(
         hash.names = names(hash.function, pool, &node)?;
     }
     checked(hash, pool.servers.len(), &node)
+}
+
+/// The hash at `node`, as it is said there.
+pub(super) fn own_hash(node: &Node<'_>) -> Result<KeyHash, ConfigurationError> {
+    if node.as_string().is_some() {
+        return Ok(KeyHash { function: function(node)?, ..KeyHash::default() });
+    }
+    let object = node.object("a hash function's name, or an object with \"hash_func\"")?;
+    object.check(&KEYS)?;
+    key_hash(&object)
 }
 
 pub(super) fn hash_route<'a>(object: &Object<'a>, names: &mut Names<'a>) -> Result<Handle, ConfigurationError> {

@@ -8,6 +8,7 @@ impl Handle {
     pub fn label(&self) -> String {
         let name = match self {
             Handle::Pool { pool, .. } => return format!("PoolRoute|{}", pool.name),
+            Handle::SaltedFailover { pool, .. } => return format!("SaltedFailoverRoute|{}", pool.name),
             Handle::Server { pool, server } => return format!("Pool|{}[{server}]", pool.name),
             Handle::Error { response } if !response.is_empty() => return format!("ErrorRoute|{response}"),
             Handle::Hash { .. } => "HashRoute",

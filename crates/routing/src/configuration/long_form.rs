@@ -13,9 +13,7 @@ use super::{
     limits::{outstanding_max, rates},
     names::Names,
 };
-use crate::{
-    ExptimeAction, FAILOVER_EXPTIME_S, FailoverError, FailoverErrorSet, FailoverErrors, KeyChange, RoutingPrefix, Verb,
-};
+use crate::{ExptimeAction, KeyChange, RoutingPrefix, Verb};
 use std::collections::BTreeMap;
 
 /// 30 days: above this the protocol takes an exptime for a Unix time.
@@ -33,11 +31,7 @@ const POOL_ROUTE: Keys = Keys {
 
 pub(super) fn pool_route<'a>(object: &Object<'a>, names: &mut Names<'a>) -> Result<Handle, ConfigurationError> {
     object.check(&POOL_ROUTE)?;
-    let node = object.require("pool", "the name of a pool")?;
-    let pool = match node.is_object() {
-        true => names.inline_pool(&node)?,
-        false => names.pool(&node, node.string("the name of a pool, or a pool")?)?,
-    };
+    let (pool, node) = names.pool_of(object)?;
     let hash = pool_hash(object.get("hash"), &pool, &node)?;
     let shadows = object.get("shadows").map_or(Ok(Vec::new()), |node| shadows(&node, names))?;
     let outstanding_max = object.get("max_outstanding").map(|node| outstanding_max(&node)).transpose()?;
@@ -46,55 +40,6 @@ pub(super) fn pool_route<'a>(object: &Object<'a>, names: &mut Names<'a>) -> Resu
         None => Ok(pool),
         Some(node) => Ok(Handle::RateLimit { target: Box::new(pool), fallback: None, rates: rates(&node)? }),
     }
-}
-
-const FAILOVER_IGNORED: &[&str] = &["enable_lease_pairing", "failover_tag"];
-const FAILOVER_REFUSED: &[&str] = &["failover_limit", "failover_policy"];
-
-pub(super) fn failover_route<'a>(object: &Object<'a>, names: &mut Names<'a>) -> Result<Handle, ConfigurationError> {
-    let known = &["type", "name", "children", "failover_errors"];
-    object.check(&Keys { known, ignored: FAILOVER_IGNORED, refused: FAILOVER_REFUSED })?;
-    Ok(Handle::Failover { children: children(object, "children", names)?, errors: failover_errors(object)? })
-}
-
-pub(super) fn failover_with_exptime_route<'a>(
-    object: &Object<'a>,
-    names: &mut Names<'a>,
-) -> Result<Handle, ConfigurationError> {
-    let known = &["type", "name", "normal", "failover", "failover_exptime", "failover_errors"];
-    object.check(&Keys { known, ignored: FAILOVER_IGNORED, refused: FAILOVER_REFUSED })?;
-    let exptime_s = match object.get("failover_exptime") {
-        Some(node) => node.integer("seconds", 0, EXPTIME_S_MAX)? as u32,
-        None => FAILOVER_EXPTIME_S,
-    };
-    Ok(Handle::FailoverWithExptime {
-        normal: boxed(&object.require("normal", "a route")?, names)?,
-        failover: children(object, "failover", names)?,
-        exptime_s,
-        errors: failover_errors(object)?,
-    })
-}
-
-/// A list of names, or a list for each of `gets`, `updates`, `deletes`.
-pub(super) fn failover_errors(object: &Object<'_>) -> Result<FailoverErrors, ConfigurationError> {
-    let Some(node) = object.get("failover_errors") else { return Ok(FailoverErrors::default()) };
-    if !node.is_object() {
-        return error_set(&node).map(FailoverErrors::same);
-    }
-    let object = node.object("failover errors")?;
-    object.check(&keys(&["gets", "updates", "deletes"]))?;
-    let of = |kind| object.get(kind).map_or(Ok(FailoverErrorSet::ALL), |node| error_set(&node));
-    Ok(FailoverErrors { gets: of("gets")?, updates: of("updates")?, deletes: of("deletes")? })
-}
-
-fn error_set(node: &Node<'_>) -> Result<FailoverErrorSet, ConfigurationError> {
-    let names = FailoverError::ALL.map(FailoverError::name);
-    let named = |node: &Node<'_>| {
-        let text = node.string("the name of an error, such as \"timeout\"")?;
-        let error = FailoverError::ALL.into_iter().find(|error| error.name() == text);
-        error.ok_or_else(|| node.error(format!("no error is named {text:?}{}", suggestion(text, "errors", names))))
-    };
-    node.array("a list of errors")?.iter().map(named).collect()
 }
 
 pub(super) fn all_sync_route<'a>(object: &Object<'a>, names: &mut Names<'a>) -> Result<Handle, ConfigurationError> {

@@ -19,6 +19,7 @@ mod build;
 mod copies;
 mod document;
 mod error;
+mod failover;
 mod handle;
 mod hashes;
 mod json;
@@ -33,6 +34,7 @@ mod tiers;
 
 pub use build::Destinations;
 pub use error::{ConfigurationError, ConfigurationWarning};
+pub use failover::{FailoverOptions, FailoverOrder, SharedPairs};
 pub use handle::{Handle, Shadow};
 pub use pool::{DestinationSettings, Pool};
 

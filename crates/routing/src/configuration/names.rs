@@ -72,6 +72,16 @@ impl<'a> Names<'a> {
         })
     }
 
+    /// The pool that a route refers to or describes, and where it does.
+    pub(super) fn pool_of(&self, object: &Object<'a>) -> Result<(Arc<Pool>, Node<'a>), ConfigurationError> {
+        let node = object.require("pool", "the name of a pool")?;
+        let pool = match node.is_object() {
+            true => self.inline_pool(&node)?,
+            false => self.pool(&node, node.string("the name of a pool, or a pool")?)?,
+        };
+        Ok((pool, node))
+    }
+
     /// A pool that is described where it is used.
     pub(super) fn inline_pool(&self, node: &Node<'a>) -> Result<Arc<Pool>, ConfigurationError> {
         let name = match node.object("a pool")?.get("name") {

@@ -4,8 +4,9 @@ use super::{
     Handle,
     document::{Keys, Object},
     error::ConfigurationError,
+    failover::failover_errors,
     hashes,
-    long_form::{children, failover_errors, keys},
+    long_form::{children, keys},
     names::Names,
 };
 use crate::{LATEST_FAILOVER_COUNT, SERVERS_MAX};

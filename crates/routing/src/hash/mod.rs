@@ -28,11 +28,12 @@ pub(crate) use ch3::murmur64a;
 pub use digest::Digest;
 pub(crate) use function::NamesNeeded;
 pub use function::{HashFunction, KeyHash, KeyHashError, RING_SERVERS_MAX, WEIGHT_MAX};
+pub(crate) use rendezvous::Rendezvous;
 
 use crate::key::{routing_key, routing_key_of, stored_key, stored_key_of};
 use bytes::Bytes;
 use lookaside_protocol::Request;
-use rendezvous::{Pymemcache, Rendezvous};
+use rendezvous::Pymemcache;
 use ring::Ring;
 
 /// The most servers that one pool can have.
@@ -72,6 +73,12 @@ impl Picker {
             true => self.pick_salted(&stored_key(request)),
             false => self.pick_salted(&routing_key(request)),
         }
+    }
+
+    /// As [`Picker::pick_for`], with `suffix` instead of the salt.
+    pub(crate) fn pick_with(&self, request: &Request<Bytes>, suffix: &[u8]) -> usize {
+        let key = if self.whole_key { stored_key(request) } else { routing_key(request) };
+        with_appended(&key, suffix, |salted| self.table.pick(salted))
     }
 
     fn pick_salted(&self, key: &[u8]) -> usize {

@@ -16,18 +16,18 @@ use std::cmp::Reverse;
 
 /// Servers by the hashes of their tags, weighted or not.
 #[derive(Debug)]
-pub(super) struct Rendezvous {
+pub(crate) struct Rendezvous {
     tags: Box<[u64]>,
     /// Empty if all weigh the same.
     weights: Box<[f64]>,
 }
 
 impl Rendezvous {
-    pub(super) fn new(names: &[String], weights: &[f64]) -> Self {
+    pub(crate) fn new(names: &[String], weights: &[f64]) -> Self {
         Rendezvous { tags: names.iter().map(|name| murmur64a(name.as_bytes())).collect(), weights: weights.into() }
     }
 
-    pub(super) fn pick(&self, key: &[u8]) -> u32 {
+    pub(crate) fn pick(&self, key: &[u8]) -> u32 {
         let key = murmur64a(key);
         let draws = self.tags.iter().map(|tag| mixed(tag.wrapping_add(key)));
         let drawn = draws.enumerate();
@@ -39,6 +39,12 @@ impl Rendezvous {
             }
         };
         highest.map_or(0, |(at, _)| at as u32)
+    }
+
+    /// Every server, the highest draw first, into `order`.
+    pub(crate) fn order(&self, key: &[u8], order: &mut [u32]) {
+        let key = murmur64a(key);
+        order.sort_by_cached_key(|&at| (Reverse(mixed(self.tags[at as usize].wrapping_add(key))), at));
     }
 }
 
@@ -137,6 +143,17 @@ mod tests {
                 let home = before.pick(key.as_bytes());
                 assert!(home == 1 || left(after.pick(key.as_bytes())) == home, "{key}");
             }
+        }
+    }
+
+    #[test]
+    fn the_order_begins_with_the_pick() {
+        let rendezvous = Rendezvous::new(&names(9), &[]);
+        for n in 0..500 {
+            let key = format!("key:{n}");
+            let mut order: Vec<u32> = (0..9).collect();
+            rendezvous.order(key.as_bytes(), &mut order);
+            assert_eq!(order[0], rendezvous.pick(key.as_bytes()));
         }
     }
 }

@@ -1,0 +1,179 @@
+//! In which order a failover route asks its children, and how many of them.
+//!
+//! | policy | first | then |
+//! |---|---|---|
+//! | in order (default) | the first child | the others as they stand |
+//! | `LeastFailuresPolicy` | the first child | those with the fewest failures since they last answered |
+//! | `DeterministicOrderPolicy` | the first child, or the one that the pool's hash picks | what the hash picks of key and 1, key and 2, ... |
+//! | `RendezvousPolicy` | the highest draw for the key | the next highest |
+//!
+//! Counting: a request is tried at most `max_tries` times. A child that is taken out, or fails with one of
+//! `exclude_errors`, has not been a try: nothing was waited for. At most `max_error_tries` children are asked in all.
+//! **Deletes are not counted**: every child that may be chosen for the key is asked, as each may hold a copy.
+//!
+//! The last two policies give a key the same children everywhere and always, so that its copies are few and a delete finds
+//! them; that is why they ask at most [`CANDIDATES`] children unless told otherwise. Their orders are not mcrouter's.
+
+use crate::{FailoverError, FailoverErrorSet, Outcome, Picker, hash::Rendezvous, key::routing_key};
+use bytes::Bytes;
+use lookaside_protocol::Request;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// Children that a policy which goes by the key chooses among, unless told otherwise.
+pub const CANDIDATES: u32 = 5;
+
+/// How many numbers are put behind a key, for each child that is looked for.
+const SALTS_PER_CHILD: usize = 16;
+
+/// Who is asked, and how often.
+#[derive(Debug)]
+pub struct FailoverPolicy {
+    order: Order,
+    max_tries: u32,
+    max_error_tries: u32,
+    exclude_errors: FailoverErrorSet,
+}
+
+#[derive(Debug)]
+enum Order {
+    AsTheyStand,
+    /// Of each child the failures since its last answer.
+    LeastFailures(Box<[AtomicU32]>),
+    ByKey {
+        /// Picks the first child; without it, it is the child at 0, and the others are picked among the rest.
+        first: Option<Picker>,
+        others: Picker,
+        /// What fails together, by child.
+        domains: Box<[Option<u32>]>,
+    },
+    Rendezvous(Rendezvous),
+}
+
+impl FailoverPolicy {
+    fn of(order: Order, max_error_tries: u32) -> Self {
+        FailoverPolicy { order, max_tries: u32::MAX, max_error_tries, exclude_errors: FailoverErrorSet::NONE }
+    }
+
+    /// One child after the other.
+    pub fn in_order() -> Self {
+        Self::of(Order::AsTheyStand, u32::MAX)
+    }
+
+    /// The first of so many children, then those that failed least.
+    pub fn least_failures(children: usize) -> Self {
+        Self::of(Order::LeastFailures((0..children).map(|_| AtomicU32::new(0)).collect()), u32::MAX)
+    }
+
+    /// The first child, then what `others` picks of the rest, by key. With `domains` (one for each child, the first among
+    /// them) a child is left for the last if one of its domain has been asked.
+    pub fn by_key(others: Picker, domains: Vec<Option<u32>>) -> Self {
+        Self::of(Order::ByKey { first: None, others, domains: domains.into() }, CANDIDATES)
+    }
+
+    /// What `first` picks, then what `others` picks of all, by key.
+    pub fn within_pool(first: Picker, others: Picker, domains: Vec<Option<u32>>) -> Self {
+        Self::of(Order::ByKey { first: Some(first), others, domains: domains.into() }, CANDIDATES)
+    }
+
+    /// The children by the draws of their tags.
+    pub fn rendezvous(tags: &[String]) -> Self {
+        Self::of(Order::Rendezvous(Rendezvous::new(tags, &[])), CANDIDATES)
+    }
+
+    /// At most so many tries, which is at least one, of which failures of `exclude_errors` are none.
+    pub fn limited(mut self, max_tries: u32, exclude_errors: FailoverErrorSet) -> Self {
+        self.max_tries = max_tries.max(1);
+        self.exclude_errors = exclude_errors;
+        self
+    }
+
+    /// At most so many children are asked, which is at least one.
+    pub fn with_candidates(mut self, max_error_tries: u32) -> Self {
+        self.max_error_tries = max_error_tries.max(1);
+        self
+    }
+
+    /// The child that every request is sent to first, if it is the same for all.
+    pub(crate) fn first_of_all(&self) -> Option<usize> {
+        match &self.order {
+            Order::ByKey { first: Some(_), .. } | Order::Rendezvous(_) => None,
+            _ => Some(0),
+        }
+    }
+
+    /// The child that this request is sent to first.
+    pub(crate) fn first(&self, request: &Request<Bytes>) -> usize {
+        match &self.order {
+            Order::ByKey { first: Some(first), .. } => first.pick_for(request),
+            Order::Rendezvous(rendezvous) => rendezvous.pick(&routing_key(request)) as usize,
+            _ => 0,
+        }
+    }
+
+    /// Who is asked for this request, the first child among them, of so many children.
+    pub(crate) fn order(&self, request: &Request<Bytes>, children: usize) -> Vec<u32> {
+        let mut order: Vec<u32> = (0..children as u32).collect();
+        match &self.order {
+            Order::AsTheyStand => {}
+            Order::LeastFailures(failures) => {
+                order[1..].sort_by_key(|&child| (failures[child as usize].load(Relaxed), child));
+            }
+            Order::ByKey { first, others, domains } => {
+                order = self.by_salts(request, children, first.is_some(), others, domains);
+            }
+            Order::Rendezvous(rendezvous) => rendezvous.order(&routing_key(request), &mut order),
+        }
+        order.truncate(self.max_error_tries as usize);
+        order
+    }
+
+    fn by_salts(
+        &self,
+        request: &Request<Bytes>,
+        children: usize,
+        over_all: bool,
+        others: &Picker,
+        domains: &[Option<u32>],
+    ) -> Vec<u32> {
+        let wanted = children.min(self.max_error_tries as usize);
+        let mut order = vec![self.first(request) as u32];
+        let domain = |child: u32| domains.get(child as usize).copied().flatten();
+        let mut same_domain = Vec::new();
+        for salt in 1..=wanted * SALTS_PER_CHILD {
+            if order.len() >= wanted {
+                break;
+            }
+            let child = others.pick_with(request, salt.to_string().as_bytes()) as u32 + u32::from(!over_all);
+            if order.contains(&child) || same_domain.contains(&child) {
+                continue;
+            }
+            let is_known = domain(child).is_some_and(|its| order.iter().any(|&asked| domain(asked) == Some(its)));
+            if is_known { same_domain.push(child) } else { order.push(child) }
+        }
+        order.extend(same_domain);
+        order
+    }
+
+    /// Notes what a child said, of which `counts` says whether it is a failure that makes another be asked.
+    pub(crate) fn note(&self, child: impl FnOnce() -> usize, counts: bool) {
+        if let Order::LeastFailures(failures) = &self.order {
+            let failures = &failures[child()];
+            match counts {
+                true => _ = failures.fetch_update(Relaxed, Relaxed, |failures| failures.checked_add(1)),
+                false if failures.load(Relaxed) > 0 => failures.store(0, Relaxed),
+                false => {}
+            }
+        }
+    }
+
+    /// Whether such a failure was a try.
+    pub(crate) fn is_try(&self, outcome: &Outcome) -> bool {
+        let error = FailoverError::of(outcome);
+        error.is_none_or(|error| error != FailoverError::Tko && !self.exclude_errors.contains(error))
+    }
+
+    /// Whether another try may follow so many.
+    pub(crate) fn allows(&self, tries: u32) -> bool {
+        tries < self.max_tries
+    }
+}

@@ -1,0 +1,358 @@
+//! Who stands in for whom: policies, limits, tags, and fills that go back to where their token came from.
+
+mod fakes;
+#[path = "fakes/world.rs"]
+mod world;
+
+use fakes::{Fake, VERBS, ask, request};
+use lookaside_protocol::{LeaseToken, Operation, Reply};
+use lookaside_routing::{
+    Address, Configuration, Context, Defaults, Destination, DestinationSettings, Destinations, Failure, RootRoute,
+    Route, Surroundings,
+};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+use world::World;
+
+/// Servers that fail as they are told to, and a world around them.
+struct Cluster {
+    world: Arc<World>,
+    servers: BTreeMap<String, Arc<Fake>>,
+    failing: Arc<Mutex<BTreeMap<String, Failure>>>,
+}
+
+impl Destinations for Cluster {
+    fn destination(&mut self, address: &Address, _: &DestinationSettings) -> Arc<dyn Destination> {
+        let (name, failing) = (address.to_string(), self.failing.clone());
+        let told = name.clone();
+        let fake = Fake::new(&name, move |request| {
+            if let Some(failure) = failing.lock().unwrap().get(&told) {
+                return Err(failure.clone());
+            }
+            let value = told.clone().into_bytes().into();
+            Ok(match request.operation {
+                Operation::LeaseGet => Reply::Lease { token: LeaseToken(token_of(&told)), flags: 0, stale: None },
+                Operation::LeaseSet { token, .. } if token.0 != token_of(&told) => Reply::NotStored,
+                Operation::LeaseSet { .. } | Operation::Store { .. } => Reply::Stored,
+                Operation::Delete { .. } => Reply::Deleted,
+                _ => Reply::Value { flags: 0, cas: None, value },
+            })
+        });
+        self.servers.insert(name, fake.clone());
+        fake
+    }
+
+    fn surroundings(&mut self) -> Surroundings {
+        self.world.surroundings(100)
+    }
+}
+
+/// A token that this server alone knows.
+fn token_of(server: &str) -> u64 {
+    100 + server.bytes().map(u64::from).sum::<u64>()
+}
+
+const POOLS: &str = r#""A": { "servers": ["a:1", "a:2", "a:3", "a:4", "a:5", "a:6"], "failure_domains": [1, 1, 2, 2, 3, 3] },
+    "M": { "servers": ["m:1"] }, "G": { "servers": ["g:1"] }, "T": { "servers": ["t:1", "t:2", "t:3"] }"#;
+
+impl Cluster {
+    fn build(route: &str) -> (RootRoute, Cluster) {
+        let text = format!("{{\"pools\": {{{POOLS}}}, \"route\": {route}}}");
+        let configuration = Configuration::read(&text, &Defaults::default()).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(configuration.warnings, []);
+        Cluster::of(&configuration)
+    }
+
+    fn of(configuration: &Configuration) -> (RootRoute, Cluster) {
+        let mut cluster = Cluster { world: World::new(), servers: BTreeMap::new(), failing: Arc::default() };
+        (configuration.build(&mut cluster), cluster)
+    }
+
+    fn fail(&self, servers: &[&str], failure: Failure) {
+        let mut failing = self.failing.lock().unwrap();
+        servers.iter().for_each(|server| _ = failing.insert((*server).to_owned(), failure.clone()));
+    }
+
+    fn mend(&self) {
+        self.failing.lock().unwrap().clear();
+    }
+
+    /// Who was asked since the last time, in the order of their names.
+    fn asked(&self) -> Vec<String> {
+        self.servers.iter().filter(|(_, fake)| !fake.asked().is_empty()).map(|(name, _)| name.clone()).collect()
+    }
+}
+
+fn failover(children: &str, rest: &str) -> String {
+    format!(r#"{{"type": "FailoverRoute", "children": {children}{rest}}}"#)
+}
+
+#[tokio::test]
+async fn tries_are_counted_and_what_is_no_try_is_not() {
+    for (policy, failure, asked) in [
+        ("", Failure::TimedOut, 6),
+        (r#", "failover_policy": {"max_tries": 2}"#, Failure::TimedOut, 2),
+        (r#", "failover_policy": {"max_tries": 1}"#, Failure::TimedOut, 1),
+        (r#", "failover_policy": {"max_tries": 2}"#, Failure::TakenOut, 6),
+        (r#", "failover_policy": {"max_tries": 2, "exclude_errors": ["busy"]}"#, Failure::Busy, 6),
+        (r#", "failover_policy": {"max_tries": 2, "exclude_errors": ["busy"]}"#, Failure::TimedOut, 2),
+    ] {
+        let (route, cluster) = Cluster::build(&failover(r#""Pool|A""#, policy));
+        for verb in VERBS {
+            cluster.fail(&["a:1", "a:2", "a:3", "a:4", "a:5", "a:6"], failure.clone());
+            assert_eq!(ask(&route, &[&format!("{verb} k")]).await, [failure.to_string()], "{verb}");
+            // A delete must find every copy, whatever a try is.
+            let expected = if verb == "delete" { 6 } else { asked };
+            assert_eq!(cluster.asked().len(), expected, "{verb} {policy} {failure}");
+            cluster.mend();
+            ask(&route, &[&format!("{verb} k")]).await;
+            assert_eq!(cluster.asked(), ["a:1"], "{verb}: no failure, no failover");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_miss_is_no_failure_whatever_the_policy() {
+    for policy in ["{}", r#"{"type": "LeastFailuresPolicy"}"#, r#"{"type": "DeterministicOrderPolicy"}"#] {
+        let (route, cluster) =
+            Cluster::build(&failover(r#"["NullRoute", "Pool|A"]"#, &format!(r#", "failover_policy": {policy}"#)));
+        for verb in VERBS {
+            ask(&route, &[&format!("{verb} k")]).await;
+            assert_eq!(cluster.asked(), [""; 0], "{verb} {policy}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_failed_least_is_asked_next() {
+    let policy = r#", "failover_policy": {"type": "LeastFailuresPolicy", "max_tries": 2}"#;
+    let (route, cluster) = Cluster::build(&failover(r#""Pool|T""#, policy));
+    cluster.fail(&["t:1", "t:2"], Failure::TimedOut);
+    assert_eq!(ask(&route, &["get k"]).await, ["server timed out"], "t:2 is as good as t:3, and stands before it");
+    assert_eq!(cluster.asked(), ["t:1", "t:2"]);
+    assert_eq!(ask(&route, &["get k"]).await, ["t:3"], "t:2 has failed once");
+    assert_eq!(cluster.asked(), ["t:1", "t:3"]);
+    cluster.mend();
+    cluster.fail(&["t:1", "t:3"], Failure::TimedOut);
+    ask(&route, &["get k"]).await;
+    assert_eq!(cluster.asked(), ["t:1", "t:3"]);
+    // t:3 failed once, t:2 too; twice for t:3, and t:2 is next; its answer makes it the best.
+    ask(&route, &["get k"]).await;
+    ask(&route, &["get k"]).await;
+    cluster.asked();
+    assert_eq!(ask(&route, &["get k"]).await, ["t:2"]);
+    assert_eq!(cluster.asked(), ["t:1", "t:2"]);
+}
+
+/// The servers that a key is asked of, if all fail.
+async fn order_of(route: &dyn Route, cluster: &Cluster, key: &str) -> Vec<String> {
+    cluster.mend();
+    let mut order: Vec<String> = Vec::new();
+    loop {
+        cluster.asked();
+        let outcome = ask(route, &[&format!("get {key}")]).await;
+        let asked = cluster.asked();
+        match asked.iter().find(|server| !order.contains(server)) {
+            Some(server) => {
+                order.push(server.clone());
+                cluster.fail(&[server], Failure::TimedOut);
+            }
+            None => {
+                assert_eq!(outcome, ["server timed out"]);
+                return order;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn within_a_pool_a_key_goes_on_in_an_order_of_its_own() {
+    let (route, cluster) = Cluster::build(r#"{"type": "SaltedFailoverRoute", "pool": "A"}"#);
+    let (plain, pool) = Cluster::build(r#""PoolRoute|A""#);
+    let mut seconds = BTreeMap::new();
+    for n in 0..60 {
+        let key = format!("key:{n}");
+        let order = order_of(&route, &cluster, &key).await;
+        assert_eq!(order.len(), 5, "the candidates of a key are few");
+        ask(&plain, &[&format!("get {key}")]).await;
+        assert_eq!(pool.asked(), order[..1], "without a failure it is the pool");
+        *seconds.entry(order[..2].to_vec()).or_insert(0) += 1;
+        // A delete asks them all, so that none keeps a copy.
+        assert_eq!(ask(&route, &[&format!("delete {key}")]).await, ["server timed out"]);
+        let mut candidates = order.clone();
+        candidates.sort_unstable();
+        assert_eq!(cluster.asked(), candidates);
+    }
+    let first = |server: &str| seconds.keys().filter(|pair| pair[0] == server).count();
+    assert!(first("a:1") > 2, "the keys of one server spread over several: {seconds:?}");
+}
+
+#[tokio::test]
+async fn what_fails_together_is_asked_last() {
+    let policy = r#""failover_policy": {"type": "DeterministicOrderPolicy", "enable_failure_domains": true, "max_error_tries": 6}"#;
+    let (route, cluster) = Cluster::build(&format!(r#"{{"type": "SaltedFailoverRoute", "pool": "A", {policy}}}"#));
+    let domain = |server: &str| (server[2..].parse::<u32>().unwrap() - 1) / 2;
+    for n in 0..40 {
+        let order = order_of(&route, &cluster, &format!("key:{n}")).await;
+        let domains: Vec<u32> = order[..3].iter().map(|server| domain(server)).collect();
+        assert!(domains[0] != domains[1] && domains[1] != domains[2] && domains[0] != domains[2], "{order:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_fixed_first_child_goes_on_by_key_too() {
+    let policy = r#", "failover_policy": {"type": "DeterministicOrderPolicy", "max_tries": 2}"#;
+    let (route, cluster) = Cluster::build(&failover(r#"["PoolRoute|M", "Pool|A"]"#, policy));
+    let mut stand_ins = BTreeMap::new();
+    for n in 0..60 {
+        let order = order_of(&route, &cluster, &format!("key:{n}")).await;
+        assert_eq!((&*order[0], order.len()), ("m:1", 2));
+        *stand_ins.entry(order[1].clone()).or_insert(0) += 1;
+    }
+    assert_eq!(stand_ins.len(), 6, "{stand_ins:?}");
+}
+
+#[tokio::test]
+async fn the_highest_draw_is_first_and_the_next_highest_next() {
+    let policy = r#", "failover_policy": {"type": "RendezvousPolicy"}"#;
+    let (route, cluster) = Cluster::build(&failover(r#""Pool|T""#, policy));
+    let (hash, pool) = Cluster::build(r#"{"type": "PoolRoute", "pool": "T", "hash": "Rendezvous"}"#);
+    let mut orders = BTreeMap::new();
+    for n in 0..60 {
+        let key = format!("key:{n}");
+        let order = order_of(&route, &cluster, &key).await;
+        ask(&hash, &[&format!("get {key}")]).await;
+        assert_eq!(pool.asked(), order[..1]);
+        *orders.entry(order).or_insert(0) += 1;
+    }
+    assert_eq!(orders.len(), 6, "every order there is: {orders:?}");
+}
+
+#[tokio::test]
+async fn a_batch_is_split_by_first_choice_and_answered_in_order() {
+    let (route, cluster) = Cluster::build(r#"{"type": "SaltedFailoverRoute", "pool": "T"}"#);
+    cluster.fail(&["t:2"], Failure::TimedOut);
+    let gets: Vec<String> = (0..30).map(|n| format!("get key:{n}")).collect();
+    let gets: Vec<&str> = gets.iter().map(String::as_str).collect();
+    let together = ask(&route, &gets).await;
+    let mut alone = Vec::new();
+    for get in &gets {
+        alone.extend(ask(&route, &[get]).await);
+    }
+    assert_eq!(together, alone);
+    assert!(together.iter().all(|server| server == "t:1" || server == "t:3"), "{together:?}");
+}
+
+#[tokio::test]
+async fn only_so_many_fail_over_and_every_delete() {
+    let limit = r#", "failover_limit": {"rate": 2, "burst": 3}"#;
+    for route in [
+        failover(r#"["PoolRoute|M", "PoolRoute|G"]"#, limit),
+        format!(r#"{{"type": "FailoverWithExptimeRoute", "normal": "PoolRoute|M", "failover": "PoolRoute|G"{limit}}}"#),
+    ] {
+        let (route, cluster) = Cluster::build(&route);
+        cluster.fail(&["m:1"], Failure::TimedOut);
+        let (late, there) = ("server timed out", "g:1");
+        assert_eq!(ask(&route, &["get a", "get b", "get c", "get d"]).await, [there, there, there, late]);
+        assert_eq!(ask(&route, &["set a", "delete a", "delete b"]).await, [late; 3]);
+        assert_eq!(cluster.servers["g:1"].asked(), ["get a", "get b", "get c", "delete a", "delete b"]);
+        cluster.world.advance(Duration::from_millis(500));
+        assert_eq!(ask(&route, &["set a", "get a"]).await, ["Stored", late]);
+        cluster.mend();
+        cluster.world.advance(Duration::from_millis(500));
+        ask(&route, &["get a", "get a", "get a", "get a"]).await;
+        cluster.fail(&["m:1"], Failure::TimedOut);
+        assert_eq!(ask(&route, &["get a", "get a"]).await, [there, late], "what does not fail over takes no token");
+    }
+}
+
+#[tokio::test]
+async fn a_tag_tells_the_stand_in() {
+    let (route, cluster) = Cluster::build(&failover(r#"["PoolRoute|M", "PoolRoute|G"]"#, r#", "failover_tag": true"#));
+    cluster.fail(&["m:1"], Failure::TimedOut);
+    let long = format!("get {}|#|x", "a".repeat(240));
+    ask(&route, &["get /././k|#|x", "get k", "delete k|#|x", &long]).await;
+    let asked = ["get k|#|x:failover=1", "get k", "delete k|#|x:failover=1", &long];
+    assert_eq!(cluster.servers["g:1"].asked(), asked, "a key without |#| or without room stays as it is");
+    assert_eq!(cluster.servers["m:1"].asked(), ["get k|#|x", "get k", "delete k|#|x", &long]);
+}
+
+fn lease_set(key: &str, server: &str) -> lookaside_protocol::Request<bytes::Bytes> {
+    let mut request = request(&format!("lease-set {key} 60"));
+    if let Operation::LeaseSet { token, .. } = &mut request.operation {
+        *token = LeaseToken(token_of(server));
+    }
+    request
+}
+
+/// The stand-in hands out a token, the first server returns, the fill comes.
+#[tokio::test]
+async fn a_fill_goes_back_to_where_its_token_came_from() {
+    let context = Context::default();
+    let route = |rest: &str| {
+        format!(
+            r#"{{"type": "FailoverWithExptimeRoute", "normal": "PoolRoute|M", "failover": ["PoolRoute|G"], "failover_exptime": 10{rest}}}"#
+        )
+    };
+    let paired = r#", "enable_lease_pairing": true"#;
+    for (rest, later_s, fill_of, outcome, asked) in [
+        (paired, 0, "k", Reply::Stored, ["g:1"]),
+        (paired, 9, "k", Reply::Stored, ["g:1"]),
+        (paired, 10, "k", Reply::NotStored, ["m:1"]),
+        (paired, 0, "other", Reply::NotStored, ["m:1"]),
+        ("", 0, "k", Reply::NotStored, ["m:1"]),
+    ] {
+        let (root, cluster) = Cluster::build(&route(rest));
+        cluster.fail(&["m:1"], Failure::TimedOut);
+        assert_eq!(ask(&root, &["lease-get /././k"]).await, [format!("Lease {}", token_of("g:1"))]);
+        cluster.mend();
+        cluster.asked();
+        cluster.world.advance(Duration::from_secs(later_s));
+        let fills = vec![lease_set(fill_of, "g:1")];
+        assert_eq!(root.route(fills, &context).await, [Ok(outcome)], "{rest} {later_s} {fill_of}");
+        let requests = cluster.servers["g:1"].requests();
+        if asked == ["g:1"] {
+            assert!(
+                matches!(requests[0].operation, Operation::LeaseSet { exptime: 10, .. }),
+                "it is short-lived there"
+            );
+        } else {
+            assert_eq!((requests.len(), cluster.asked()), (0, asked.map(String::from).to_vec()));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_token_is_paired_once_and_its_childs_failure_is_the_answer() {
+    let context = Context::default();
+    let route = failover(r#"["PoolRoute|M", "PoolRoute|G", "Pool|T"]"#, r#", "enable_lease_pairing": true"#);
+    let (root, cluster) = Cluster::build(&route);
+    cluster.fail(&["m:1"], Failure::TimedOut);
+    ask(&root, &["lease-get k"]).await;
+    cluster.mend();
+    cluster.fail(&["g:1"], Failure::TimedOut);
+    cluster.asked();
+    let mut batch = vec![request("get a"), lease_set("k", "g:1"), request("delete k")];
+    let outcomes = root.route(batch.clone(), &context).await;
+    assert_eq!(outcomes[1..], [Err(Failure::TimedOut), Ok(Reply::Deleted)]);
+    assert_eq!(cluster.asked(), ["g:1", "m:1"], "no other has a use for that token");
+    batch.truncate(2);
+    assert_eq!(root.route(batch, &context).await[1], Ok(Reply::NotStored), "the second time it is a fill like another");
+    assert_eq!(cluster.asked(), ["m:1"]);
+}
+
+/// Threads have a tree each, and a client's next request may come by another.
+#[tokio::test]
+async fn all_trees_of_a_configuration_share_the_pairs() {
+    let route = failover(r#"["PoolRoute|M", "PoolRoute|G"]"#, r#", "enable_lease_pairing": true"#);
+    let text = format!("{{\"pools\": {{{POOLS}}}, \"route\": {route}}}");
+    let configuration = Configuration::read(&text, &Defaults::default()).unwrap();
+    let ((one, its), (other, others)) = (Cluster::of(&configuration), Cluster::of(&configuration));
+    its.fail(&["m:1"], Failure::TimedOut);
+    ask(&one, &["lease-get k"]).await;
+    assert_eq!(other.route(vec![lease_set("k", "g:1")], &Context::default()).await, [Ok(Reply::Stored)]);
+    assert_eq!(others.asked(), ["g:1"]);
+}
