@@ -93,6 +93,7 @@ fn retrieve_one(
     }
 }
 
+#[inline]
 fn render_value(item: &ItemView<'_>, cas: bool, out: &mut Vec<u8>) -> usize {
     render::value(item, cas, out);
     item.value.value_bytes()

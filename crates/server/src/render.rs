@@ -6,32 +6,26 @@
 use lookaside_protocol::LeaseToken;
 use lookaside_store::{ItemView, Value};
 
-/// What `VALUE`, three numbers of up to 20 digits, spaces and line ends take beside key and value, in bytes.
-const HEADER_BYTES_MAX: usize = 96;
-
 /// Appends `VALUE <key> <flags> <bytes>[ <cas>]\r\n<data>\r\n`.
+#[inline]
 pub fn value(item: &ItemView<'_>, cas: bool, out: &mut Vec<u8>) {
-    out.reserve(HEADER_BYTES_MAX + item.key.len() + item.value.value_bytes());
-    out.extend_from_slice(b"VALUE ");
-    out.extend_from_slice(item.key);
-    spaced_number(u64::from(item.flags), out);
-    spaced_number(item.value.value_bytes() as u64, out);
+    let mut tail = LineTail::new();
     if cas {
-        spaced_number(item.cas.0, out);
+        tail.put(item.cas.0);
     }
-    data(item.value, out);
+    tail.put(item.value.value_bytes() as u64);
+    tail.put(u64::from(item.flags));
+    block(b"VALUE ", item.key, &tail, item.value, out);
 }
 
 /// Appends `LVALUE <key> <token> <flags> <bytes>\r\n<stale>\r\n`; without a stale value flags and bytes are 0.
 pub fn lease(key: &[u8], token: LeaseToken, stale: Option<&ItemView<'_>>, out: &mut Vec<u8>) {
     let value = stale.map_or(Value::whole(b""), |item| item.value);
-    out.reserve(HEADER_BYTES_MAX + key.len() + value.value_bytes());
-    out.extend_from_slice(b"LVALUE ");
-    out.extend_from_slice(key);
-    spaced_number(token.0, out);
-    spaced_number(stale.map_or(0, |item| u64::from(item.flags)), out);
-    spaced_number(value.value_bytes() as u64, out);
-    data(value, out);
+    let mut tail = LineTail::new();
+    tail.put(value.value_bytes() as u64);
+    tail.put(stale.map_or(0, |item| u64::from(item.flags)));
+    tail.put(token.0);
+    block(b"LVALUE ", key, &tail, value, out);
 }
 
 /// Appends `line` and the line's end.
@@ -45,19 +39,84 @@ pub fn number_line(number: u64, out: &mut Vec<u8>) {
     line(itoa::Buffer::new().format(number).as_bytes(), out);
 }
 
-fn spaced_number(number: u64, out: &mut Vec<u8>) {
-    out.push(b' ');
-    if number < 10 {
-        out.push(b'0' + number as u8);
-    } else {
-        out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+/// A line of a reply with its value.
+#[inline(always)]
+fn block(verb: &[u8], key: &[u8], tail: &LineTail, value: Value<'_>, out: &mut Vec<u8>) {
+    let tail = tail.bytes();
+    out.reserve(verb.len() + key.len() + tail.len() + value.value_bytes() + 2);
+    out.extend_from_slice(verb);
+    out.extend_from_slice(key);
+    out.extend_from_slice(tail);
+    value.append_to(out);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// The numbers at the end of a line, each with a space in front, and the line's end. Written from the end, the way in
+/// which digits come, so that the line takes one copy of them all.
+struct LineTail {
+    bytes: [u8; TAIL_BYTES],
+    from: usize,
+}
+
+/// Three numbers of up to 20 digits with their spaces, and the line's end.
+const TAIL_BYTES: usize = 3 * 21 + 2;
+
+/// `00` to `99`.
+const PAIRS: [[u8; 2]; 100] = {
+    let mut pairs = [[0; 2]; 100];
+    let mut number = 0;
+    while number < 100 {
+        pairs[number] = [b'0' + (number / 10) as u8, b'0' + (number % 10) as u8];
+        number += 1;
+    }
+    pairs
+};
+
+impl LineTail {
+    fn new() -> LineTail {
+        let mut bytes = [0; TAIL_BYTES];
+        bytes[TAIL_BYTES - 2..].copy_from_slice(b"\r\n");
+        LineTail { bytes, from: TAIL_BYTES - 2 }
+    }
+
+    /// Puts a number in front of those that are there, two digits at a time.
+    #[inline(always)]
+    fn put(&mut self, mut number: u64) {
+        while number >= 100 {
+            self.push(&PAIRS[(number % 100) as usize]);
+            number /= 100;
+        }
+        match number {
+            0..10 => self.push(&[b' ', b'0' + number as u8]),
+            _ => {
+                self.push(&PAIRS[number as usize]);
+                self.push(b" ");
+            }
+        }
+    }
+
+    #[inline]
+    fn push<const COUNT: usize>(&mut self, bytes: &[u8; COUNT]) {
+        self.from -= COUNT;
+        self.bytes[self.from..][..COUNT].copy_from_slice(bytes);
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[self.from..]
     }
 }
 
-fn data(value: Value<'_>, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"\r\n");
-    for piece in value.pieces() {
-        out.extend_from_slice(piece);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_every_length_are_told_whole() {
+        let powers = (0..20).map(|exponent| 10u64.pow(exponent));
+        for number in powers.flat_map(|power| [power - 1, power, power + 1]).chain([42, 105, u64::MAX]) {
+            let mut tail = LineTail::new();
+            [number, 7, number].into_iter().for_each(|number| tail.put(number));
+            assert_eq!(String::from_utf8_lossy(tail.bytes()), format!(" {number} 7 {number}\r\n"));
+        }
     }
-    out.extend_from_slice(b"\r\n");
 }

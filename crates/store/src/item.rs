@@ -75,10 +75,19 @@ impl<'a> Value<'a> {
         (self.rest.bytes == 0).then_some(self.first)
     }
 
+    /// Appends all of it to `out`.
+    #[inline]
+    pub fn append_to(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.first);
+        if self.rest.bytes > 0 {
+            self.rest.for_each(|piece| out.extend_from_slice(piece));
+        }
+    }
+
     /// A copy in one piece.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.value_bytes());
-        self.pieces().for_each(|piece| bytes.extend_from_slice(piece));
+        self.append_to(&mut bytes);
         bytes
     }
 }
