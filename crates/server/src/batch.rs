@@ -254,9 +254,7 @@ impl<'b> Batch<'b> {
             measure.pass(window);
         }
         if window.len() > 1 {
-            let reader = service.store.reader(now);
-            window.iter().for_each(|&key| reader.prefetch_index(key));
-            window.iter_mut().for_each(|key| *key = reader.prefetch_item(*key));
+            service.store.reader(now).prefetch(window);
         }
         self.key_prefetched = window_end;
     }

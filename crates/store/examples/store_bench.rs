@@ -69,9 +69,8 @@ fn get_in_batches(store: &Store, keys: &[Key]) -> usize {
         let mut hashed = [HashedKey::new(&batch[0]); BATCH];
         for (place, key) in batch.iter().enumerate() {
             hashed[place] = HashedKey::new(key);
-            reader.prefetch_index(hashed[place]);
         }
-        hashed[..batch.len()].iter_mut().for_each(|key| *key = reader.prefetch_item(*key));
+        reader.prefetch(&mut hashed[..batch.len()]);
         for &key in &hashed[..batch.len()] {
             // As a server does: the value is copied out.
             let mut reply = [0u8; 32];

@@ -126,22 +126,26 @@ impl Index {
         self.directory[self.buckets() >> self.run_bits].store(page, Ordering::Release);
     }
 
-    /// Asks for both lines of a key.
+    /// The index as it is now, for looks at many keys.
     #[inline]
-    pub fn prefetch(&self, region: &Region, key: HashedKey<'_>) {
-        self.homes(key, self.buckets()).into_iter().for_each(|bucket| region.prefetch(self.at(bucket)));
+    pub fn view(&self) -> View<'_> {
+        View {
+            directory: &self.directory,
+            buckets: self.buckets(),
+            page_shift: self.page_shift,
+            run_bits: self.run_bits,
+            stripe_bits: self.stripe_bits,
+        }
     }
 
-    /// The first slot with the key's tag, noted in the key, and its item, as far as can be seen without the lock.
+    /// The item in the first slot with the key's tag on the line at `at`, as far as can be seen without the lock. The slot
+    /// is noted in the key.
     #[inline]
-    pub fn guess<'k>(&self, region: &Region, key: HashedKey<'k>) -> Option<(HashedKey<'k>, Handle)> {
-        self.homes(key, self.buckets()).into_iter().find_map(|bucket| {
-            let at = self.at(bucket);
-            let line = region.line(at);
-            let place = places_of(line, key.tag()).next()?;
-            let guessed = key.with_guess(self.store, SlotAt(at + 8 * place));
-            Some((guessed, handle_of(line[place].load(Ordering::Relaxed))))
-        })
+    pub fn guess(&self, region: &Region, key: &mut HashedKey<'_>, at: usize) -> Option<Handle> {
+        let line = region.line(at);
+        let place = places_of(line, key.tag()).next()?;
+        key.note_guess(self.store, SlotAt(at + 8 * place));
+        Some(handle_of(line[place].load(Ordering::Relaxed)))
     }
 
     /// The item in the slot that was guessed, if it still has the key's tag. The stripe is locked.
@@ -160,8 +164,7 @@ impl Index {
         key: HashedKey<'_>,
         mut is_it: impl FnMut(Handle) -> Option<T>,
     ) -> Option<(SlotAt, T)> {
-        self.homes(key, self.buckets()).into_iter().find_map(|bucket| {
-            let at = self.at(bucket);
+        self.view().lines(key).into_iter().find_map(|at| {
             let line = region.line(at);
             places_of(line, key.tag()).find_map(|place| {
                 let item = is_it(handle_of(line[place].load(Ordering::Relaxed)))?;
@@ -179,7 +182,7 @@ impl Index {
     /// An empty slot for the key: in its first bucket while that has room to spare, so that most gets touch one line; else
     /// in the emptier of the two.
     pub fn vacancy(&self, region: &Region, key: HashedKey<'_>) -> Option<SlotAt> {
-        let [first, second] = self.homes(key, self.buckets()).map(|bucket| self.empty_slots(region, bucket));
+        let [first, second] = self.view().homes(key).map(|bucket| self.empty_slots(region, bucket));
         let roomier = if first.1 < SPARE_SLOTS && second.1 > first.1 { second } else { first };
         roomier.0
     }
@@ -192,7 +195,7 @@ impl Index {
         key: HashedKey<'_>,
         key_of: &impl Fn(Handle) -> HashedKey<'k>,
     ) -> Option<SlotAt> {
-        let homes = self.homes(key, self.buckets());
+        let homes = self.view().homes(key);
         (0..=MOVES_MAX).find_map(|moves| homes.iter().find_map(|&home| self.vacate(region, home, moves, key_of)))
     }
 
@@ -205,8 +208,8 @@ impl Index {
         key_of: &impl Fn(Handle) -> HashedKey<'k>,
     ) -> Option<SlotAt> {
         (0..SLOTS).find_map(|place| {
-            let from = SlotAt(self.at(bucket) + 8 * place);
-            let homes = self.homes(key_of(handle_of(load(region, from))), self.buckets());
+            let from = SlotAt(self.view().at(bucket) + 8 * place);
+            let homes = self.view().homes(key_of(handle_of(load(region, from))));
             let other = if homes[0] == bucket { homes[1] } else { homes[0] };
             let to = match moves {
                 _ if other == bucket => None,
@@ -223,7 +226,7 @@ impl Index {
 
     /// All slots that the key could lie in, with what they hold.
     pub fn candidates(&self, region: &Region, key: HashedKey<'_>) -> impl Iterator<Item = (SlotAt, Handle)> {
-        self.homes(key, self.buckets()).into_iter().flat_map(|bucket| self.items_in(region, bucket))
+        self.view().homes(key).into_iter().flat_map(|bucket| self.items_in(region, bucket))
     }
 
     /// Puts an item under the key's tag.
@@ -249,7 +252,7 @@ impl Index {
 
     /// All items of one bucket.
     pub fn items_in(&self, region: &Region, bucket: usize) -> impl Iterator<Item = (SlotAt, Handle)> {
-        let at = self.at(bucket);
+        let at = self.view().at(bucket);
         let slots = (0..SLOTS).map(move |slot| SlotAt(at + 8 * slot));
         slots.map(|at| (at, load(region, at))).filter(|&(_, slot)| slot != 0).map(|(at, slot)| (at, handle_of(slot)))
     }
@@ -268,7 +271,7 @@ impl Index {
     pub fn grow<'k>(&self, region: &'k Region, key_of: impl Fn(Handle) -> HashedKey<'k>) {
         let count = self.buckets();
         let parent = count - (1 << count.ilog2());
-        let (parent_at, child_at) = (self.at(parent), self.at(count));
+        let (parent_at, child_at) = (self.view().at(parent), self.view().at(count));
         (0..SLOTS).for_each(|slot| self.clear(region, SlotAt(child_at + 8 * slot)));
         let mut child_slots = 0;
         for place in 0..SLOTS {
@@ -289,15 +292,33 @@ impl Index {
     }
 
     fn empty_slots(&self, region: &Region, bucket: usize) -> (Option<SlotAt>, usize) {
-        let at = self.at(bucket);
+        let at = self.view().at(bucket);
         let mut empty = (0..SLOTS).map(|slot| SlotAt(at + 8 * slot)).filter(|&at| load(region, at) == 0);
         let first = empty.next();
         (first, usize::from(first.is_some()) + empty.count())
     }
+}
+
+/// What leads from a key to its lines. Where the key's stripe is not locked it may soon be out of date.
+#[derive(Clone, Copy)]
+pub(crate) struct View<'i> {
+    directory: &'i [AtomicU32],
+    buckets: usize,
+    page_shift: u32,
+    run_bits: u32,
+    stripe_bits: u32,
+}
+
+impl View<'_> {
+    /// Where the key's two buckets lie.
+    #[inline]
+    pub fn lines(&self, key: HashedKey<'_>) -> [usize; 2] {
+        self.homes(key).map(|bucket| self.at(bucket))
+    }
 
     #[inline]
-    fn homes(&self, key: HashedKey<'_>, count: usize) -> [usize; 2] {
-        hashes(key, self.stripe_bits).map(|hash| bucket_of(hash, count))
+    fn homes(&self, key: HashedKey<'_>) -> [usize; 2] {
+        hashes(key, self.stripe_bits).map(|hash| bucket_of(hash, self.buckets))
     }
 
     #[inline]
@@ -328,10 +349,11 @@ fn bucket_of(hash: usize, count: usize) -> usize {
 /// The places of the slots under a tag. All eight are compared before the first branch, which would be a bad guess.
 #[inline]
 fn places_of(line: &[AtomicU64; SLOTS], tag: u32) -> impl Iterator<Item = usize> + use<> {
-    let mut places = 0u32;
-    for (place, slot) in line.iter().enumerate() {
-        places |= u32::from(tag_of(slot.load(Ordering::Relaxed)) == tag) << place;
-    }
+    // The tag is all that there is above a handle, so that a slot under it is one of the 2^32 numbers from here on: what a
+    // slot takes is a subtraction, a comparison, and its result shifted in.
+    let first = u64::from(tag) << 32;
+    let is_under_tag = |slot: &AtomicU64| slot.load(Ordering::Relaxed).wrapping_sub(first) < 1 << 32;
+    let mut places = line.iter().rev().fold(0u32, |places, slot| places + places + u32::from(is_under_tag(slot)));
     std::iter::from_fn(move || {
         let place = places.trailing_zeros() as usize;
         places &= places.wrapping_sub(1);

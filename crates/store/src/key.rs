@@ -35,10 +35,10 @@ impl<'a> HashedKey<'a> {
         self.key
     }
 
-    /// The same key, with the slot in which a prefetch has seen its tag in this store's index.
+    /// Notes the slot in which a prefetch has seen the key's tag in this store's index.
     #[inline]
-    pub(crate) fn with_guess(self, store: u32, slot: SlotAt) -> Self {
-        HashedKey { guess: Some(Guess { store, slot }), ..self }
+    pub(crate) fn note_guess(&mut self, store: u32, slot: SlotAt) {
+        self.guess = Some(Guess { store, slot });
     }
 
     /// Where to look first in this store's index: a slot that the key could lie in.

@@ -315,34 +315,43 @@ impl Store {
 }
 
 impl Reader<'_> {
-    /// Asks the processor for the index lines of `key`. First pass over a batch.
-    #[inline]
-    pub fn prefetch_index(&self, key: HashedKey<'_>) {
+    /// Asks the processor for all that look-ups of `keys` will touch: for an index line of each, then for the items that
+    /// are named there, or else for the key's other line, and last for the items named on those. No lock is taken: what
+    /// is seen may be out of date, and then the wrong line is fetched. The keys know from then on where they were seen, so
+    /// that their look-ups are shorter. First pass over a batch, of which 64 keys are taken at a time.
+    pub fn prefetch(&self, keys: &mut [HashedKey<'_>]) {
+        const KEYS_AT_ONCE: usize = 64;
         let memory = &self.store.memory;
-        region::prefetch_for_writing(&memory.stripes[key.stripe(memory.geometry.stripe_bits)]);
-        memory.index.prefetch(&memory.region, key);
-    }
-
-    /// Asks the processor for the item that the index names. Second pass over a batch. No lock is taken: what is seen may
-    /// be out of date, and then the wrong line is fetched. The key that is returned knows where it was seen, so that its
-    /// look-up is shorter.
-    #[inline]
-    #[must_use]
-    pub fn prefetch_item<'k>(&self, key: HashedKey<'k>) -> HashedKey<'k> {
-        /// As far as a header, a key and a small value reach. What follows in a larger item the processor's own
-        /// prefetching finds.
-        const PREFETCH_BYTES_MAX: usize = 256;
-        const LINE_BYTES: usize = 64;
-        let memory = &self.store.memory;
-        let Some((key, handle)) = memory.index.guess(&memory.region, key) else { return key };
-        if let Some((at, chunk_bytes)) = memory.guess_at(handle) {
-            let lines = (0..chunk_bytes.min(PREFETCH_BYTES_MAX)).step_by(LINE_BYTES);
-            lines.for_each(|line| memory.region.prefetch(at + line));
+        let (index, region) = (&memory.index, &memory.region);
+        let view = index.view();
+        for keys in keys.chunks_mut(KEYS_AT_ONCE) {
+            let mut lines = [[0; 2]; KEYS_AT_ONCE];
+            for (key, lines) in keys.iter().zip(&mut lines) {
+                region::prefetch_for_writing(&memory.stripes[key.stripe(memory.geometry.stripe_bits)]);
+                *lines = view.lines(*key);
+                region.prefetch(lines[0]);
+            }
+            let mut elsewhere = 0u64;
+            for (place, (key, lines)) in keys.iter_mut().zip(lines).enumerate() {
+                match index.guess(region, key, lines[0]) {
+                    Some(handle) => memory.prefetch(handle),
+                    None => {
+                        region.prefetch(lines[1]);
+                        elsewhere |= 1 << place;
+                    }
+                }
+            }
+            while elsewhere != 0 {
+                let place = elsewhere.trailing_zeros() as usize;
+                elsewhere &= elsewhere - 1;
+                if let Some(handle) = index.guess(region, &mut keys[place], lines[place][1]) {
+                    memory.prefetch(handle);
+                }
+            }
         }
-        key
     }
 
-    /// Shows the live item under `key` to `render`; `None` when there is none. Third pass over a batch.
+    /// Shows the live item under `key` to `render`; `None` when there is none. Second pass over a batch.
     #[inline]
     pub fn get<R>(&self, key: HashedKey<'_>, render: impl FnOnce(ItemView<'_>) -> R) -> Option<R> {
         self.store.stripe(key, self.now).get(key, None, self.now, render)

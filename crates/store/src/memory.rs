@@ -128,12 +128,20 @@ impl Memory {
         usize::from(self.page_kinds[page_of(handle) as usize].load(Relaxed))
     }
 
-    /// Where a chunk would begin, and its length. A hint: nothing is locked, so it may be out of date.
-    pub fn guess_at(&self, handle: Handle) -> Option<(usize, usize)> {
+    /// Asks the processor for an item. A hint: nothing is locked, so the handle may be out of date.
+    #[inline]
+    pub fn prefetch(&self, handle: Handle) {
+        /// As far as a header, a key and a small value reach. What follows in a larger item the processor's own
+        /// prefetching finds.
+        const PREFETCH_BYTES_MAX: usize = 256;
+        const LINE_BYTES: usize = 64;
         meet();
         let page = page_of(handle) as usize;
-        let chunk_bytes = self.page_chunk_bytes.get(page)?.load(Relaxed) as usize;
-        Some(((page << self.page_shift) + chunk_of(handle) * chunk_bytes, chunk_bytes))
+        let Some(chunk_bytes) = self.page_chunk_bytes.get(page) else { return };
+        let chunk_bytes = chunk_bytes.load(Relaxed) as usize;
+        let at = (page << self.page_shift) + chunk_of(handle) * chunk_bytes;
+        let lines = (0..chunk_bytes.min(PREFETCH_BYTES_MAX)).step_by(LINE_BYTES);
+        lines.for_each(|line| self.region.prefetch(at + line));
     }
 
     /// The class of the page that a handle names, if it has one: for handles that may be out of date.

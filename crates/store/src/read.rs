@@ -53,14 +53,19 @@ impl Locked<'_> {
     }
 
     /// An item as it is shown, and with a new expiry, if there is one; nobody will know that it was asked for.
+    #[inline(always)]
     pub(crate) fn show(&mut self, found: Found, expiry: Option<Expiry>, now: Now) -> ItemView<'_> {
-        let memory = self.memory;
-        if let Some(expiry) = expiry {
-            memory.set_expiry(found.handle, record::expiry_s(expiry));
-            memory.begin_timer(&mut self.stripe, found.handle, now);
+        match expiry {
+            None => self.view(&found, now),
+            Some(expiry) => self.show_renewed(found, expiry, now),
         }
-        let view = self.view(&found, now);
-        ItemView { expiry: expiry.unwrap_or(view.expiry), ..view }
+    }
+
+    fn show_renewed(&mut self, found: Found, expiry: Expiry, now: Now) -> ItemView<'_> {
+        let memory = self.memory;
+        memory.set_expiry(found.handle, record::expiry_s(expiry));
+        memory.begin_timer(&mut self.stripe, found.handle, now);
+        ItemView { expiry, ..self.view(&found, now) }
     }
 
     /// An item of this stripe as it is shown.

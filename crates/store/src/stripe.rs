@@ -204,14 +204,23 @@ impl<'s> Locked<'s> {
     /// Waits for the stripe; then carries out a flush and timers that are due. Every verb begins with it.
     #[inline]
     pub fn new(memory: &'s Memory, lane: usize, now: Now) -> Locked<'s> {
-        let mut locked = Locked { memory, stripe: lock(&memory.stripes[lane].0) };
-        if now.unix_ms >= locked.stripe.due_ms {
-            locked.do_what_is_due(now);
+        let mut stripe = lock(&memory.stripes[lane].0);
+        if now.unix_ms >= stripe.due_ms {
+            stripe = Locked::with_all_done(memory, stripe, now);
         }
-        locked
+        Locked { memory, stripe }
     }
 
+    /// The guard comes and goes by value: one whose address is taken is copied through memory by every verb, which waits for
+    /// it for longer than for the lock.
     #[cold]
+    #[inline(never)]
+    fn with_all_done(memory: &'s Memory, stripe: MutexGuard<'s, Stripe>, now: Now) -> MutexGuard<'s, Stripe> {
+        let mut locked = Locked { memory, stripe };
+        locked.do_what_is_due(now);
+        locked.stripe
+    }
+
     fn do_what_is_due(&mut self, now: Now) {
         if self.stripe.flushes.take_due(now) {
             self.flush();

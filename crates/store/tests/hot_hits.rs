@@ -15,8 +15,7 @@ fn names() -> Vec<String> {
 fn hits(store: &Store, names: &[String], now: Now) -> usize {
     let reader = store.reader(now);
     let mut keys: Vec<_> = names.iter().map(|name| HashedKey::new(name.as_bytes())).collect();
-    keys.iter().for_each(|&key| reader.prefetch_index(key));
-    keys.iter_mut().for_each(|key| *key = reader.prefetch_item(*key));
+    reader.prefetch(&mut keys);
     keys.into_iter().filter(|&key| reader.get(key, |item| item.value.value_bytes() == 100).unwrap_or(false)).count()
 }
 

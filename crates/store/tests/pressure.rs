@@ -54,7 +54,8 @@ fn a_guess_that_is_out_of_date_misleads_nobody() {
     let look = |store: &Store, key| store.reader(at_ms(0)).get(key, |item| item.value.to_vec());
     (0..KEYS).for_each(|number| put(&store, number, 20));
     let reader = store.reader(at_ms(0));
-    let guessed: Vec<_> = names.iter().map(|name| reader.prefetch_item(HashedKey::new(name.as_bytes()))).collect();
+    let mut guessed: Vec<_> = names.iter().map(|name| HashedKey::new(name.as_bytes())).collect();
+    reader.prefetch(&mut guessed);
     // A third goes, a third moves to larger chunks, and as many others come as make the index grow and items move.
     for number in 0..KEYS {
         match number % 3 {

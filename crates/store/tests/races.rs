@@ -43,9 +43,9 @@ fn step(store: &Store, number: u64, kind: u64) {
             LeaseGet::Miss { stale, .. } => stale.into_iter().for_each(|item| check(number, &item.value.to_vec())),
         }),
         _ => {
-            let key = HashedKey::new(name.as_bytes());
-            reader.prefetch_index(key);
-            reader.get(reader.prefetch_item(key), |item| check(number, &item.value.to_vec()));
+            let mut key = HashedKey::new(name.as_bytes());
+            reader.prefetch(std::slice::from_mut(&mut key));
+            reader.get(key, |item| check(number, &item.value.to_vec()));
         }
     }
 }

@@ -60,9 +60,9 @@ fn set(store: &Store, number: u64, value_bytes: usize, now: Now) {
 fn look(store: &Store, number: u64, now: Now) {
     let name = name(number);
     let reader = store.reader(now);
-    let key = HashedKey::new(name.as_bytes());
-    reader.prefetch_index(key);
-    reader.get(reader.prefetch_item(key), |item| {
+    let mut key = HashedKey::new(name.as_bytes());
+    reader.prefetch(std::slice::from_mut(&mut key));
+    reader.get(key, |item| {
         let shown = item.value.to_vec();
         assert_eq!((item.key, &shown), (name.as_bytes(), &value(number, shown.len())));
     });
@@ -173,7 +173,8 @@ fn nobody_misses_an_item_while_the_index_grows() {
             for number in 0..KEPT {
                 let name = name(number);
                 let reader = store.reader(NOW);
-                let key = reader.prefetch_item(HashedKey::new(name.as_bytes()));
+                let mut key = HashedKey::new(name.as_bytes());
+                reader.prefetch(std::slice::from_mut(&mut key));
                 assert!(reader.get(key, |_| ()).is_some(), "{name}");
             }
         };
