@@ -65,11 +65,12 @@ pub use cluster::{
     rate_limit_route::{Rate, RateLimitRoute, Rates},
     salted_failover_route::SaltedFailoverRoute,
     shadow_route::{KeyFraction, ShadowRoute},
+    warm_up_progress::{WarmUpEnd, WarmUpProgress},
     warm_up_route::{WARM_UP_HOLD_OFF_MS, WarmUpRoute},
 };
 pub use configuration::{
     Configuration, ConfigurationError, ConfigurationWarning, Defaults, DestinationSettings, Destinations,
-    FailoverOptions, FailoverOrder, Handle, Pool, Shadow, SharedPairs,
+    FailoverOptions, FailoverOrder, Handle, Pool, Shadow, SharedPairs, SharedProgress,
 };
 pub(crate) use hash::NamesNeeded;
 pub use hash::{Digest, HashFunction, KeyHash, KeyHashError, Picker, RING_SERVERS_MAX, SERVERS_MAX, WEIGHT_MAX};

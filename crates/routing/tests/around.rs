@@ -15,7 +15,8 @@ use lookaside_protocol::{
 use lookaside_routing::{
     Context, Failure, KeyChange, KeyFraction, KeySplitRoute, L1L2CacheRoute, L1L2Settings, Latency,
     LatencyInjectionRoute, LoggingRoute, MigrateRoute, ModifyKeyRoute, NEGATIVE_FLAG, OutstandingLimitRoute, Rate,
-    RateLimitRoute, Rates, Route, RoutingPrefix, ShadowRoute, WARM_UP_HOLD_OFF_MS, WarmUpRoute,
+    RateLimitRoute, Rates, Route, RoutingPrefix, ShadowRoute, WARM_UP_HOLD_OFF_MS, WarmUpEnd, WarmUpProgress,
+    WarmUpRoute,
 };
 use std::{collections::BTreeMap, sync::Arc, sync::Mutex, time::Duration};
 use world::{Held, World};
@@ -158,6 +159,44 @@ async fn failures_on_either_side_of_a_warm_up() {
         _ => Err(Failure::TimedOut),
     });
     assert_eq!(ask(&warm_up(&no_adds, &warm), &["get k"]).await, ["Miss"], "nobody knows what was held off");
+}
+
+/// A hundred reads a second; at first the warm cluster brings half of them, then nothing.
+#[tokio::test]
+async fn a_warm_up_ends_when_the_warm_cluster_brings_nothing_more() {
+    let (world, cold) = (World::new(), cache("cold"));
+    let warm = Fake::new("warm", |request| match request.key.starts_with(b"new") {
+        true => Ok(Reply::Value { flags: 0, cas: None, value: "w".into() }),
+        false => Ok(Reply::Miss),
+    });
+    let (progress, end) = (Arc::new(WarmUpProgress::default()), WarmUpEnd { share: 0.01, after_s: 300 });
+    let route = warm_up(&cold, &warm).ending(end, progress.clone(), world.clone(), world.clone());
+    let other_thread = warm_up(&cold, &warm).ending(end, progress.clone(), world.clone(), world.clone());
+    let second = async |n: u64, fresh: bool| {
+        let key = |at: u64| if fresh && at % 2 == 0 { format!("get new:{n}:{at}") } else { format!("get {at}") };
+        let gets: Vec<String> = (0..100).map(key).collect();
+        ask(&route, &gets.iter().map(String::as_str).collect::<Vec<_>>()).await;
+        world.advance(Duration::from_secs(1));
+    };
+    for n in 0..120 {
+        second(n, true).await;
+    }
+    let mut calm_s = 0;
+    while !progress.is_over() {
+        second(0, false).await;
+        calm_s += 1;
+        assert!(calm_s < 1_000);
+    }
+    assert!((300..=361).contains(&calm_s), "{calm_s} s");
+    assert_eq!(world.lines().len(), 1);
+    cold.asked();
+    warm.asked();
+    ask(&route, &["get new:x", "lease-get new:y", "gets new:z", "set a", "delete a"]).await;
+    ask(&other_thread, &["get new:x"]).await;
+    assert_eq!(warm.asked(), [""; 0], "the warm cluster is asked no more");
+    let requests = cold.requests();
+    let Operation::Delete { hold_off_ms } = requests[4].operation else { panic!("{requests:?}") };
+    assert_eq!((requests.len(), hold_off_ms), (6, WARM_UP_HOLD_OFF_MS), "other routers may still be filling");
 }
 
 #[tokio::test]

@@ -36,4 +36,5 @@ pub(crate) mod random_route;
 pub(crate) mod rate_limit_route;
 pub(crate) mod salted_failover_route;
 pub(crate) mod shadow_route;
+pub(crate) mod warm_up_progress;
 pub(crate) mod warm_up_route;

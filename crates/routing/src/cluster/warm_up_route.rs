@@ -25,13 +25,17 @@
 //! times out leaves the miss: nobody knows what was held off.
 //!
 //! A copy lives for `exptime`, since a get does not tell how long the original has left. A base64 key is not warmed up.
-//! Absent: the end of the warm-up. It ends when an operator takes this route out.
+//!
+//! It ends by itself (`warm_up_progress.rs`): then cold's answers are the answers. Deletes keep their hold-off, since other
+//! routers may still be filling the same cluster.
 
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
+    cluster::warm_up_progress::{Reads, WarmUpEnd, WarmUpProgress},
     key::is_encoded,
     outcome::{as_get, as_store, is_error, is_miss, verb},
     split::ask_some,
+    surroundings::{Clock, Log},
     verb::{Kind, Verb},
 };
 use bytes::Bytes;
@@ -48,13 +52,49 @@ pub struct WarmUpRoute {
     warm: Arc<dyn Route>,
     exptime_s: i64,
     hold_off_ms: u32,
+    end: Option<End>,
+}
+
+/// What tells when it ends, and whom it tells.
+struct End {
+    when: WarmUpEnd,
+    progress: Arc<WarmUpProgress>,
+    clock: Arc<dyn Clock>,
+    log: Arc<dyn Log>,
 }
 
 impl WarmUpRoute {
     /// Fills `cold` from `warm` with values that live `exptime_s` seconds (0: for ever). Deletes hold off adds for
     /// `hold_off_ms`; 0 for servers that do not know hold-offs, and then an old value may come back.
     pub fn new(cold: Arc<dyn Route>, warm: Arc<dyn Route>, exptime_s: i64, hold_off_ms: u32) -> Self {
-        WarmUpRoute { cold, warm, exptime_s, hold_off_ms }
+        WarmUpRoute { cold, warm, exptime_s, hold_off_ms, end: None }
+    }
+
+    /// Ends by itself, when `progress` says so; without this it goes on until it is taken out.
+    pub fn ending(
+        mut self,
+        when: WarmUpEnd,
+        progress: Arc<WarmUpProgress>,
+        clock: Arc<dyn Clock>,
+        log: Arc<dyn Log>,
+    ) -> Self {
+        self.end = Some(End { when, progress, clock, log });
+        self
+    }
+
+    fn is_over(&self) -> bool {
+        self.end.as_ref().is_some_and(|end| end.progress.is_over())
+    }
+
+    fn note(&self, reads: Reads) {
+        let Some(End { when, progress, clock, log }) = &self.end else { return };
+        if progress.note(reads, *when, clock.unix_s()) {
+            let WarmUpEnd { share, after_s } = when;
+            log.line(&format!(
+                "the warm-up is over: the warm cluster brought at most {share} of all reads for {after_s} s; take \
+                 WarmUpRoute out when all routers say so"
+            ));
+        }
     }
 
     /// Deletes get their hold-off; one more request stands behind each meta delete. Whether a request is the client's.
@@ -89,10 +129,19 @@ impl WarmUpRoute {
             answers.into_iter().zip(is_clients).filter(|(_, clients)| *clients).map(|(outcome, _)| outcome).collect();
         assert_eq!(outcomes.len(), batch.len(), "a route answers every request once");
 
+        if self.is_over() {
+            return outcomes;
+        }
         let missed = (0..batch.len()).filter(|&at| is_to_warm(&batch[at], &outcomes[at]));
         let missed: Vec<_> = missed.map(|at| (at, as_get(&batch[at]))).collect();
+        let is_answered_read = |at: &usize| verb(&batch[*at]).kind() == Kind::Read && !is_error(&outcomes[*at]);
+        let answered = (0..batch.len()).filter(is_answered_read).count() as u64;
+        let mut reads = Reads { answered, asked: missed.len() as u64, ..Reads::default() };
         let mut found = ask_some(&*self.warm, missed, context).await;
+        reads.failed = found.iter().filter(|(_, outcome)| is_error(outcome)).count() as u64;
         found.retain(|(_, outcome)| matches!(outcome, Ok(Reply::Value { .. })));
+        reads.brought = found.len() as u64;
+        self.note(reads);
 
         let add = |(at, value): &(usize, Outcome)| {
             let exptime = exptime_asked(&batch[*at]).unwrap_or(self.exptime_s);
@@ -122,7 +171,12 @@ impl WarmUpRoute {
 
 impl Route for WarmUpRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
-        let is_plain = |request: &Request<Bytes>| verb(request).kind() == Kind::Update;
+        let is_over = self.is_over();
+        let is_plain = |request: &Request<Bytes>| match verb(request).kind() {
+            Kind::Update => true,
+            Kind::Read => is_over,
+            Kind::Delete => false,
+        };
         match batch.iter().all(is_plain) {
             true => self.cold.route(batch, context),
             false => Box::pin(self.ask(batch, context)),

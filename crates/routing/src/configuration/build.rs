@@ -145,8 +145,12 @@ impl Builder<'_> {
             Handle::Migrate { from, to, start_unix_s, interval_s } => {
                 Arc::new(MigrateRoute::new(self.route(from), self.route(to), *start_unix_s, *interval_s, clock))
             }
-            Handle::WarmUp { cold, warm, exptime_s, hold_off_ms } => {
-                Arc::new(WarmUpRoute::new(self.route(cold), self.route(warm), *exptime_s, *hold_off_ms))
+            Handle::WarmUp { cold, warm, exptime_s, hold_off_ms, end } => {
+                let route = WarmUpRoute::new(self.route(cold), self.route(warm), *exptime_s, *hold_off_ms);
+                Arc::new(match end {
+                    Some((when, progress)) => route.ending(*when, progress.0.clone(), clock, log),
+                    None => route,
+                })
             }
             Handle::Shadowed { normal, shadows } => {
                 let targets = shadows.iter().map(|shadow| (self.route(&shadow.target), shadow.keys)).collect();

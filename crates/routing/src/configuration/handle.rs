@@ -13,9 +13,12 @@ use super::{
     error::{ConfigurationError, suggestion},
     failover, hashes, limits, long_form,
     names::Names,
-    replicas, tiers,
+    replicas,
+    tiers::{self, SharedProgress},
 };
-use crate::{ExptimeAction, FailoverErrors, KeyChange, KeyFraction, KeyHash, L1L2Settings, Latency, Rates, Verb};
+use crate::{
+    ExptimeAction, FailoverErrors, KeyChange, KeyFraction, KeyHash, L1L2Settings, Latency, Rates, Verb, WarmUpEnd,
+};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// A node of the tree, described.
@@ -133,6 +136,8 @@ pub enum Handle {
         warm: Box<Handle>,
         exptime_s: i64,
         hold_off_ms: u32,
+        /// When it ends, if it does, and how far it is.
+        end: Option<(WarmUpEnd, SharedProgress)>,
     },
     Shadowed {
         normal: Box<Handle>,

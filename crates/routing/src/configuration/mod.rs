@@ -37,6 +37,7 @@ pub use error::{ConfigurationError, ConfigurationWarning};
 pub use failover::{FailoverOptions, FailoverOrder, SharedPairs};
 pub use handle::{Handle, Shadow};
 pub use pool::{DestinationSettings, Pool};
+pub use tiers::SharedProgress;
 
 use crate::RoutingPrefix;
 use document::{Document, Keys, Node};

@@ -7,7 +7,8 @@ use super::{
     long_form::{EXPTIME_S_MAX, boxed, children, keys},
     names::Names,
 };
-use crate::{L1L2Settings, MIGRATE_INTERVAL_S, WARM_UP_HOLD_OFF_MS};
+use crate::{L1L2Settings, MIGRATE_INTERVAL_S, WARM_UP_HOLD_OFF_MS, WarmUpEnd, WarmUpProgress};
+use std::sync::Arc;
 
 type Read = Result<Handle, ConfigurationError>;
 
@@ -57,9 +58,19 @@ pub(super) fn migrate_route<'a>(object: &Object<'a>, names: &mut Names<'a>) -> R
 /// A minute: a longer hold-off keeps the cluster cold.
 const HOLD_OFF_MS_MAX: i64 = 60_000;
 
+/// How far a warm-up is: memory, not description, so that any two are equal.
+#[derive(Clone, Debug, Default)]
+pub struct SharedProgress(pub Arc<WarmUpProgress>);
+
+impl PartialEq for SharedProgress {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
 pub(super) fn warm_up_route<'a>(object: &Object<'a>, names: &mut Names<'a>) -> Read {
     object.check(&Keys {
-        known: &["type", "name", "cold", "warm", "exptime", "hold_off_ms"],
+        known: &["type", "name", "cold", "warm", "exptime", "hold_off_ms", "end_share", "end_after"],
         ignored: &["enable_metaget"],
         refused: &[],
     })?;
@@ -68,7 +79,12 @@ pub(super) fn warm_up_route<'a>(object: &Object<'a>, names: &mut Names<'a>) -> R
         object.node.warn("\"exptime\" is missing: what is copied from the warm cluster never expires");
     }
     let hold_off = integer(object, "hold_off_ms", "milliseconds", HOLD_OFF_MS_MAX, WARM_UP_HOLD_OFF_MS.into())?;
+    let default = WarmUpEnd::default();
+    let share =
+        object.get("end_share").map_or(Ok(default.share), |node| node.number("a part of all reads", 0.0, 1.0))?;
+    let after_s = integer(object, "end_after", "seconds", EXPTIME_S_MAX, default.after_s as i64)? as u64;
     Ok(Handle::WarmUp {
+        end: (share > 0.0).then(|| (WarmUpEnd { share, after_s }, SharedProgress::default())),
         exptime_s: exptime.map_or(Ok(0), |node| node.integer("seconds", 0, EXPTIME_S_MAX))?,
         hold_off_ms: hold_off as u32,
         cold: boxed(&object.require("cold", "a route")?, names)?,
