@@ -4,6 +4,9 @@ import pytest
 from mariadb import MariaDb
 from processes import Cluster, Server
 
+# What it asserts is told as fully as what tests assert.
+pytest.register_assert_rewrite("crowd")
+
 
 @pytest.fixture
 def server(tmp_path):

@@ -5,13 +5,29 @@ Behind each the server has as many descriptors as before, its memory back, and i
 
 import contextlib
 import random
+import resource
 import socket
+import ssl
 import struct
+import time
 from pathlib import Path
 
 import pytest
-from crowd import MEGABYTE, Neighbour, ask_all, client, clients_allowed, close, crowd, descriptors, read, resident_bytes
-from processes import Server, connect, eventually, free_port, statistics
+from certificates import Authority
+from crowd import (
+    MEGABYTE,
+    Neighbour,
+    ask_all,
+    client,
+    clients_allowed,
+    close,
+    crowd,
+    descriptors,
+    processor_s,
+    read,
+    resident_bytes,
+)
+from processes import PROGRAMS, Process, Server, connect, eventually, free_port, statistics
 
 # How many come at a time.
 WAVE = 500
@@ -83,14 +99,21 @@ def test_a_storm_of_connections_leaves_nothing_behind(stormy, goes):
     assert connect(stormy.port).get("half") is None
 
 
+def stats_of(neighbour: Neighbour) -> dict[str, str]:
+    """`stats` by a connection that is there already."""
+    neighbour.connection.sendall(b"stats\r\n")
+    told = b""
+    while not told.endswith(b"END\r\n"):
+        told += neighbour.connection.recv(MEGABYTE)
+    return dict(line.split(" ", 2)[1:] for line in told.decode().splitlines()[:-1])
+
+
 def test_more_connections_than_may_be_are_told_so(tmp_path):
     allowed, refused = 100, 400
     server = Server("server", tmp_path, "-c", str(allowed))
     try:
         neighbour = Neighbour(server.port)
-        eventually(
-            lambda: int(statistics(server.port)["curr_connections"]) <= 2, "those who looked whether it runs are gone"
-        )
+        eventually(lambda: stats_of(neighbour)["curr_connections"] == "1", "whoever looked for it is gone")
         within = crowd(server.port, allowed - 1)
         ask_all(within)
         for _ in range(refused):
@@ -109,9 +132,98 @@ def test_more_connections_than_may_be_are_told_so(tmp_path):
         server.stop()
 
 
+def test_more_connections_than_may_be_wait_if_that_is_wanted(tmp_path):
+    allowed, waiting = 50, 200
+    server = Server("server", tmp_path, "-c", str(allowed), "-o", "no_maxconns_fast")
+    try:
+        neighbour = Neighbour(server.port)
+        eventually(lambda: int(stats_of(neighbour)["curr_connections"]) == 1, "whoever looked for it is gone")
+        within = crowd(server.port, allowed - 1)
+        ask_all(within)
+        eventually(lambda: stats_of(neighbour)["accepting_conns"] == "0", "it is full")
+        queue = crowd(server.port, waiting)
+        for connection in queue:
+            connection.sendall(b"mn\r\n")
+            neighbour.ask()
+        told = stats_of(neighbour)
+        assert (told["curr_connections"], told["rejected_connections"]) == (str(allowed), "0")
+        close(within)
+        for connection in queue:
+            assert read(connection, 4) == b"MN\r\n"
+            connection.close()
+        eventually(lambda: stats_of(neighbour)["accepting_conns"] == "1", "nobody waits any more")
+        told = stats_of(neighbour)
+        assert int(told["listen_disabled_num"]) >= 1 and told["rejected_connections"] == "0"
+        assert neighbour.waited_at_most(1) < WAIT_S_MAX
+    finally:
+        server.stop()
+
+
+def test_without_descriptors_connections_wait_and_the_log_is_not_flooded(tmp_path):
+    def few_descriptors() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
+
+    port = free_port()
+    command = [PROGRAMS / "lookaside-server", "-p", port, "-t", "1", "-c", "1000"]
+    server = Process("server", command, tmp_path, preexec_fn=few_descriptors)
+    try:
+        server.wait_ready(lambda: answered(port))
+        neighbour = Neighbour(port)
+        queue = crowd(port, 100)
+        eventually(lambda: stats_of(neighbour)["accepting_conns"] == "0", "there is no descriptor left")
+        begin, processor = time.monotonic(), processor_s(server)
+        eventually(lambda: neighbour.ask() or time.monotonic() > begin + 1, "a second passes")
+        # The neighbour has about 200 requests in it.
+        assert processor_s(server) - processor < 0.5, "it must not look all the time"
+        for connection in queue:
+            connection.sendall(b"mn\r\n")
+        for connection in queue:
+            assert read(connection, 4) == b"MN\r\n"
+            connection.close()
+        eventually(lambda: stats_of(neighbour)["accepting_conns"] == "1", "there are descriptors again")
+        assert server.log().count("no file descriptor") == 1, server.log()
+        neighbour.ask()
+    finally:
+        assert server.stop() == 0
+
+
+def test_handshakes_that_come_to_nothing_harm_nobody(tmp_path):
+    certificate, key = Authority(tmp_path).sign("server")
+    plain, secured = free_port(), free_port()
+    command = [
+        PROGRAMS / "lookaside-server", "-t", "1", "-c", "2000",
+        "-Z", "-o", f"ssl_chain_cert={certificate},ssl_key={key}", "-l", f"notls:127.0.0.1:{plain},127.0.0.1:{secured}",
+    ]  # fmt: skip
+    server, dice = Process("server", command, tmp_path), random.Random(5)
+    try:
+        server.wait_ready(lambda: answered(plain))
+        neighbour = Neighbour(plain)
+        before = descriptors(server)
+        hello, trusting_nobody = bytes.fromhex("16030100c8010000c40303"), ssl.create_default_context()
+        for number in range(600):
+            with client(secured) as connection, contextlib.suppress(ConnectionError, ssl.SSLError, TimeoutError):
+                if number % 3 == 0:
+                    connection.sendall(hello[: dice.randrange(1, 12)] + dice.randbytes(dice.randrange(2_000)))
+                elif number % 3 == 1:
+                    connection.sendall(dice.randbytes(dice.randrange(1, 40_000)))
+                else:
+                    # A whole handshake by somebody who then trusts nobody.
+                    trusting_nobody.wrap_socket(connection, server_hostname="localhost")
+                if number % 2 == 0:
+                    reset(connection)
+            neighbour.ask()
+        eventually(lambda: descriptors(server) <= before, "all of them are forgotten")
+        told = statistics(plain)
+        assert int(told["ssl_handshake_errors"]) > 100
+        assert neighbour.waited_at_most(1) < WAIT_S_MAX
+        assert "panicked" not in server.log(), server.log()
+    finally:
+        assert server.stop() == 0
+
+
 def answered(port: int) -> bool:
     """Whether one more connection is served."""
-    with client(port) as connection, contextlib.suppress(ConnectionError):
+    with contextlib.suppress(ConnectionError), client(port) as connection:
         connection.sendall(b"mn\r\n")
         return connection.recv(4) == b"MN\r\n"
     return False

@@ -1,5 +1,6 @@
 //! The daemon put together: store, ports, workers, signals.
 
+use crate::accepting::Accepting;
 use crate::attention::{Escaped, kind};
 use crate::background::{self, PidFile};
 use crate::connection::Connection;
@@ -49,6 +50,7 @@ pub(crate) struct Daemon {
     pub(crate) desks: Vec<Desk>,
     pub(crate) connections_total: AtomicU64,
     pub(crate) connections_rejected: AtomicU64,
+    pub(crate) accepting: Accepting,
     pub(crate) baseline: Mutex<Baseline>,
     pub(crate) tcp_port: AtomicU16,
     pub(crate) dialects: Dialects,
@@ -91,6 +93,11 @@ impl Daemon {
                 noted.push(kind::EVICTIONS, eviction_line(evicted, now), now);
             }
         }));
+    }
+
+    /// Whether there are as many connections as may be.
+    pub(crate) fn is_full(&self) -> bool {
+        self.connections_open() >= self.arguments.connections_max as usize
     }
 
     /// Connections that clients hold at present.
@@ -266,6 +273,7 @@ fn build(
         evictions: Arc::new(Attention::new()),
         listening: OnceLock::new(),
         connections_rejected: AtomicU64::new(0),
+        accepting: Accepting::default(),
         baseline: Mutex::default(),
         tcp_port: AtomicU16::new(arguments.port),
         dialects,

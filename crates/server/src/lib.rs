@@ -16,7 +16,7 @@
 //! * `roster`, `addresses`: who is connected, and since when idle.
 //! * `holdings`, `give_back`: what slow clients make a worker keep, its limits, and how it goes back.
 //! * `guard`, `doors`, `identity`: what is read and opened before the process serves, and as whom it does.
-//! * `listener`, `reply_limit`, `daemon`, `options`, `statistics`, `log`, `clock`: the process.
+//! * `accepting`, `listener`, `reply_limit`, `daemon`, `options`, `statistics`, `log`, `clock`: the process.
 //!
 //! Invariants: workers share the store and nothing else. An idle connection owns no buffer. No request allocates, but
 //! where a client is slow, a command incomplete, or an argument asks for the process's own word (`stats`).
@@ -24,6 +24,7 @@
 #![deny(unsafe_code)]
 #![allow(rustdoc::private_intra_doc_links)]
 
+mod accepting;
 mod addresses;
 mod administration;
 mod attention;

@@ -35,6 +35,12 @@ const ACCEPTS_PER_ROUND: usize = 64;
 /// How long to leave new connections waiting when the process has no file descriptor for them.
 const EXHAUSTED_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
+/// How often that is told in the log at most.
+const EXHAUSTED_WARNING_EVERY_MS: u64 = 60_000;
+
+/// How long to leave new connections waiting when there are as many as may be.
+const FULL_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+
 /// How often the store is told the time, so that short-lived items leave in the second they expire (§6.3).
 const TICK_MS: u64 = 1_000;
 const TICK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
@@ -216,16 +222,27 @@ pub(crate) fn accept_until_signal(
     signals: &Signals,
     mut gate: Option<GateKeeper<'_>>,
 ) -> std::io::Result<Ending> {
-    let mut is_exhausted = false;
+    let (mut is_exhausted, mut warning_due_ms) = (false, 0);
     let mut ticked = daemon.clock.now();
     let mut give_back = GiveBack::default();
     loop {
         let mut watched = vec![PollFd::new(&signals.stop, PollFlags::IN), PollFd::new(&signals.reload, PollFlags::IN)];
-        if !is_exhausted {
+        let is_full = daemon.arguments.compatible.waits_for_room() && daemon.is_full();
+        let is_new = daemon.accepting.pause(is_exhausted || is_full, daemon.clock.now());
+        if is_new && is_exhausted && warning_due_ms <= ticked.unix_ms {
+            tracing::warn!("no file descriptor for a new connection, it waits: raise `ulimit -n` or lower -c");
+            warning_due_ms = ticked.unix_ms + EXHAUSTED_WARNING_EVERY_MS;
+        }
+        if !is_exhausted && !is_full {
             watched.extend(listeners.iter().map(|listener| PollFd::new(&listener.socket, PollFlags::IN)));
         }
         watched.extend(gate.iter().flat_map(GateKeeper::watched));
-        match poll(&mut watched, Some(if is_exhausted { &EXHAUSTED_PAUSE } else { &TICK })) {
+        let patience = match (is_exhausted, is_full) {
+            (true, _) => &EXHAUSTED_PAUSE,
+            (_, true) => &FULL_PAUSE,
+            _ => &TICK,
+        };
+        match poll(&mut watched, Some(patience)) {
             Ok(_) => {}
             Err(Errno::INTR) => continue,
             Err(error) => return Err(error.into()),
@@ -258,12 +275,12 @@ pub(crate) fn accept_until_signal(
 /// Accepts what is waiting; false means that the process has run out of descriptors or memory.
 fn accept_some(daemon: &Daemon, listener: &Listener) -> bool {
     for _ in 0..ACCEPTS_PER_ROUND {
+        if daemon.arguments.compatible.waits_for_room() && daemon.is_full() {
+            return true;
+        }
         match rustix::net::acceptfrom_with(listener.socket.as_fd(), SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
             Ok((socket, address)) => admit(daemon, listener, socket, address),
-            Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
-                tracing::warn!("no file descriptor for a new connection: raise `ulimit -n` or lower -c");
-                return false;
-            }
+            Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => return false,
             // Nobody is waiting, or whoever was has gone.
             Err(_) => return true,
         }
@@ -279,7 +296,7 @@ fn admit(
 ) {
     prove_address(daemon, address);
     let tls = daemon.guard.certificates.as_ref().and_then(|certificates| certificates.configuration(security));
-    if daemon.connections_open() >= daemon.arguments.connections_max as usize {
+    if daemon.is_full() {
         daemon.connections_rejected.fetch_add(1, Ordering::Relaxed);
         if tls.is_none() {
             let _ = rustix::net::send(&socket, REFUSAL, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);

@@ -480,9 +480,21 @@ mod tests {
         let options = arguments.expect("memcached takes most of these").store_options(0);
         assert_eq!((options.growth_factor, options.chunk_bytes_min, options.age_exponent), (1.25, 96, 0.0));
         assert!(!options.rebalance);
-        for bad in ["slab_automove=3", "slab_automove=x", "slab_automove="] {
+        for bad in
+            ["slab_automove=3", "slab_automove=x", "slab_automove=", "read_buf_mem_limit", "resp_obj_mem_limit=-1"]
+        {
             assert!(parse(&["-o", bad]).expect("an option").compatible.refusal().is_some(), "{bad}");
         }
+    }
+
+    #[test]
+    fn connections_have_limits_together() {
+        let limits = parse(&["-o", "read_buf_mem_limit=1,resp_obj_mem_limit=32", "-o", "read_buf_mem_limit=64"]);
+        let limits = limits.expect("two limits").compatible;
+        assert_eq!((limits.read_limit_bytes(), limits.reply_limit_bytes()), (64 << 20, 32 << 20));
+        assert_eq!((limits.refusal(), limits.remarks().len()), (None, 0));
+        let waits = |options| parse(&["-o", options]).expect("memcached takes these").compatible.waits_for_room();
+        assert!(waits("no_maxconns_fast") && !waits("modern") && !waits("no_maxconns_fast,maxconns_fast"));
     }
 
     #[test]

@@ -187,7 +187,9 @@ impl Daemon {
         told.add("log_watcher_sent", self.watchers.sent.load(Ordering::Relaxed));
         told.add("log_watchers", self.watchers.count.load(Ordering::Relaxed));
         told.add("limit_maxbytes", self.store.memory_limit());
-        told.add("accepting_conns", 1);
+        told.add("accepting_conns", u8::from(self.accepting.is_open()));
+        told.add("listen_disabled_num", self.accepting.pauses());
+        told.add("time_in_listen_disabled_us", self.accepting.paused_us());
         told.add("threads", self.desks.len());
         store_stats(&totals.store, &baseline.store, &mut told);
         if let Some(warmth) = &self.warmth {

@@ -11,7 +11,7 @@ pub(super) fn meaning(name: &str) -> Option<&'static str> {
 /// In the order of their names.
 #[rustfmt::skip]
 const MEANINGS: &[(&str, &str)] = &[
-    ("accepting_conns", "Always 1: connections over -c are told so and closed."),
+    ("accepting_conns", "0 while new connections wait: for a descriptor, or with no_maxconns_fast for a place under -c."),
     ("auth_cmds", "Logins that were tried."),
     ("auth_errors", "Logins that were refused: guesses, or a client with an old password."),
     ("bytes", "Memory in use, of limit_maxbytes: whole pages of items, and the index."),
@@ -58,7 +58,7 @@ const MEANINGS: &[(&str, &str)] = &[
     ("lease_tokens", "Lease tokens that were handed out: misses that were told to fill their key."),
     ("leases_forgotten", "Leases that were forgotten for want of room: the fills that come for them are refused."),
     ("limit_maxbytes", "The limit of memory, -m or cache_memlimit."),
-    ("listen_disabled_num", "Always 0: the server never stops to accept."),
+    ("listen_disabled_num", "How often new connections had to wait."),
     ("log_watcher_sent", "Lines that were sent to watchers."),
     ("log_watcher_skipped", "Lines that watchers did not get since they read too slowly."),
     ("log_watchers", "Connections that watch."),
@@ -106,7 +106,7 @@ const MEANINGS: &[(&str, &str)] = &[
     ("store_too_large", "Always 0: values over -I are refused before they are counted."),
     ("threads", "Worker threads, -t."),
     ("time", "The server's clock, in seconds since 1970."),
-    ("time_in_listen_disabled_us", "Always 0: the server never stops to accept."),
+    ("time_in_listen_disabled_us", "How long new connections had to wait, in microseconds."),
     ("time_since_server_cert_refresh", "Seconds since the certificates were read."),
     ("total_connections", "Connections that were accepted."),
     ("total_items", "Items that were ever stored."),

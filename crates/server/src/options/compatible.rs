@@ -40,7 +40,7 @@ pub struct Compatible {
     #[arg(short = 'N', long, value_name = "COUNT", help_heading = IDLE_HEADING)]
     napi_ids: Option<u32>,
     /// Options separated by commas: idle_timeout=SECONDS, slab_automove=0..2, track_sizes (for `stats
-    /// sizes`), read_buf_mem_limit=MB and resp_obj_mem_limit=MB (what partial commands and unread replies of all
+    /// sizes`), no_maxconns_fast (connections over -c wait), read_buf_mem_limit=MB and resp_obj_mem_limit=MB (what partial commands and unread replies of all
     /// connections may take, beside -m) and, with -Z, ssl_...; memcached's others are taken and change nothing, which
     /// the log says
     #[arg(short = 'o', long, value_name = "OPTIONS", action = ArgAction::Append, value_delimiter = ',')]
@@ -65,6 +65,12 @@ impl Compatible {
     /// `-o track_sizes`: whether `stats sizes` tells them.
     pub(crate) fn tracks_sizes(&self) -> bool {
         self.extended.iter().any(|option| extended::name_of(option) == "track_sizes")
+    }
+
+    /// `-o no_maxconns_fast`: connections over `-c` wait, instead of being told so and closed; the last one counts.
+    pub(crate) fn waits_for_room(&self) -> bool {
+        let mut names = self.extended.iter().rev().map(|option| extended::name_of(option));
+        names.find(|name| name.ends_with("maxconns_fast")) == Some("no_maxconns_fast")
     }
 
     /// `-o read_buf_mem_limit=MB`: how much partial commands may take in all; 0 is no limit.

@@ -4,7 +4,16 @@
 use crate::tls::options::TlsOptions;
 
 /// What do something here, beside those that begin with `ssl_`.
-const SERVED: &[&str] = &["idle_timeout", "slab_automove", "no_slab_automove", "track_sizes", READ_LIMIT, REPLY_LIMIT];
+const SERVED: &[&str] = &[
+    "idle_timeout",
+    "slab_automove",
+    "no_slab_automove",
+    "maxconns_fast",
+    "no_maxconns_fast",
+    "track_sizes",
+    READ_LIMIT,
+    REPLY_LIMIT,
+];
 
 /// The limits of what connections may keep in all, in megabytes; 0 is none.
 pub(super) const READ_LIMIT: &str = "read_buf_mem_limit";
@@ -21,7 +30,6 @@ const IDLE: &[&str] = &[
     "lru_crawler_sleep",
     "lru_crawler_tocrawl",
     "lru_maintainer",
-    "maxconns_fast",
     "modern",
     "no_chunked_items",
     "no_drop_privileges",
@@ -51,7 +59,6 @@ const LOST: &[(&str, &str)] = &[
     ("ext_", "nothing is stored on disk"),
     ("no_ext_drop_unread", "nothing is stored on disk"),
     ("proxy_", "this server is no proxy; lookaside-router is"),
-    ("no_maxconns_fast", "connections over -c are told so and closed"),
     ("sock_cookie_id", "sockets get no id"),
 ];
 
@@ -71,7 +78,6 @@ const LOST_NAMES: &[&str] = &[
     "ext_threads",
     "ext_wbuf_size",
     "no_ext_drop_unread",
-    "no_maxconns_fast",
     "proxy_arg",
     "proxy_config",
     "proxy_uring",

@@ -1,0 +1,68 @@
+//! Whether new connections are accepted at present: not while the process has no descriptor for one more, and with
+//! `-o no_maxconns_fast` not while there are as many as `-c` allows. They wait in the kernel's queue (`-b`) meanwhile.
+//!
+//! `stats` tells of it under memcached's names: `accepting_conns`, `listen_disabled_num`, `time_in_listen_disabled_us`.
+
+use lookaside_store::Now;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Written by the thread that accepts, read by whoever asks.
+#[derive(Debug, Default)]
+pub(crate) struct Accepting {
+    /// When the present pause began; 0 without one.
+    paused_at_ms: AtomicU64,
+    pauses: AtomicU64,
+    paused_ms: AtomicU64,
+}
+
+impl Accepting {
+    /// Whether connections wait from now on; says whether that is new.
+    pub(crate) fn pause(&self, is_paused: bool, now: Now) -> bool {
+        let paused_at_ms = self.paused_at_ms.load(Ordering::Relaxed);
+        match (paused_at_ms, is_paused) {
+            (0, true) => {
+                self.paused_at_ms.store(now.unix_ms, Ordering::Relaxed);
+                self.pauses.fetch_add(1, Ordering::Relaxed);
+                true
+            }
+            (1.., false) => {
+                self.paused_ms.fetch_add(now.unix_ms.saturating_sub(paused_at_ms), Ordering::Relaxed);
+                self.paused_at_ms.store(0, Ordering::Relaxed);
+                false
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether none has to wait.
+    pub(crate) fn is_open(&self) -> bool {
+        self.paused_at_ms.load(Ordering::Relaxed) == 0
+    }
+
+    /// How often connections had to wait.
+    pub(crate) fn pauses(&self) -> u64 {
+        self.pauses.load(Ordering::Relaxed)
+    }
+
+    /// How long in all, without the present pause.
+    pub(crate) fn paused_us(&self) -> u64 {
+        self.paused_ms.load(Ordering::Relaxed) * 1_000
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_are_counted_and_timed() {
+        let accepting = Accepting::default();
+        let at = |unix_ms| Now { unix_ms };
+        assert!(!accepting.pause(false, at(10)) && accepting.is_open());
+        assert!(accepting.pause(true, at(20)) && !accepting.is_open());
+        assert!(!accepting.pause(true, at(30)), "it is not new");
+        assert!(!accepting.pause(false, at(45)) && accepting.is_open());
+        assert!(accepting.pause(true, at(50)));
+        assert_eq!((accepting.pauses(), accepting.paused_us()), (2, 25_000));
+    }
+}
