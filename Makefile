@@ -10,7 +10,7 @@ TOOLS ?= ../shared/tools
 # A folder with a trace of Twitter's cache cluster 52.
 TRACES ?= ../shared/traces
 
-.PHONY: help up test install build lint unit schedules miri simulate end-to-end clients differential fuzz bench soak clean hit-ratio transient qos gutter
+.PHONY: help up test install build lint unit schedules miri simulate end-to-end clients differential fuzz bench soak clean hit-ratio transient qos gutter incast
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,6 +81,10 @@ qos: ## throughput with p99 under 1 ms by number of connections, ours and memcac
 gutter: install ## a dead server under load with MariaDB behind, with and without a gutter, drawn (four minutes)
 	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router
 	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.cluster.gutter
+
+incast: install ## time of a page by size of the window over a flooded link, drawn (as root; three minutes)
+	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router
+	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.cluster.incast
 
 clean:
 	$(CARGO) clean

@@ -1,0 +1,313 @@
+"""What the window over outstanding requests does to a page's time (paper, section 3.1 and Figure 4).
+
+What: a router asks SERVERS servers for the keys of a page at once, and all of them answer through one link with a short
+queue, as the ports of a rack's switch have. With a small window a page is asked for in many turns, each a round trip
+long; with a large one the answers overflow the queue, and what is lost there comes again only after TCP's timeout. In
+between is the paper's minimum. Drawn is the time of a page over the size of the window, and what `--window adaptive`
+makes of it by itself.
+
+How: two network namespaces with a veth between them. Towards the router the link has RATE_MBIT and a queue of
+QUEUE_BYTES; in front of each server another router holds every request up for DELAY_MS, as a longer way would (not
+every kernel has a queue that delays). Pages arrive at random, PAGES_PER_S a second whatever has been answered (so that their
+number in the system follows Little's law, as in the paper), each with KEYS_PER_PAGE random keys of VALUE_BYTES. A page
+that is incomplete or an error is counted as failed, and as what it took until then: a request that waits for the window
+for a second is refused.
+
+    make incast       some three minutes, as root, with `ip` and `tc`; draws docs/pictures/incast.svg and writes
+                      docs/incast.md
+"""
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import queue
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from processes import PROGRAMS, ROOT, Process, answers, eventually, free_port
+
+from experiments import lines, machine
+
+SERVERS = 10
+KEYS = 20_000
+KEYS_PER_PAGE = 400
+VALUE_BYTES = 450
+PAGES_PER_S = 20.0
+RATE_MBIT = 100
+QUEUE_BYTES = 40_000
+DELAY_MS = 1
+WINDOWS = (10, 20, 50, 100, 200, 400, 1000, 4000)
+SETTLE_S, MEASURE_S = 4.0, 14.0
+CONNECTIONS = 64
+SERVER_TIMEOUT_MS = 500
+SERVERS_IP, ROUTER_IP = "10.77.0.2", "10.77.0.1"
+FIRST_PORT = 11311
+
+REPORT = ROOT / "docs" / "incast.md"
+PICTURE = ROOT / "docs" / "pictures" / "incast.svg"
+
+
+def key(number: int) -> bytes:
+    """A key of a page."""
+    return b"page:%d" % number
+
+
+def run(*words: object) -> None:
+    """A command that must work."""
+    subprocess.run([str(word) for word in words], check=True)
+
+
+@contextlib.contextmanager
+def namespaces() -> Iterator[tuple[str, str]]:
+    """The router's and the servers' network, with the link between them."""
+    router, servers = (f"lookaside-{side}-{os.getpid()}" for side in ("router", "servers"))
+    with contextlib.ExitStack() as made:
+        for name in (router, servers):
+            run("ip", "netns", "add", name)
+            made.callback(subprocess.run, ["ip", "netns", "delete", name], check=False)
+            run("ip", "-n", name, "link", "set", "lo", "up")
+        run("ip", "-n", router, "link", "add", "link0", "type", "veth", "peer", "name", "link0", "netns", servers)
+        for name, address in ((router, ROUTER_IP), (servers, SERVERS_IP)):
+            run("ip", "-n", name, "address", "add", f"{address}/24", "dev", "link0")
+            run("ip", "-n", name, "link", "set", "link0", "up")
+        shape = ("tbf", "rate", f"{RATE_MBIT}mbit", "burst", 5000, "limit", QUEUE_BYTES)
+        run("tc", "-n", servers, "qdisc", "add", "dev", "link0", "root", *shape)
+        yield router, servers
+
+
+def start_servers(folder: Path, namespace: str, running: contextlib.ExitStack) -> None:
+    """The servers in their network, each with the one that delays in front of it."""
+
+    def start(name: str, port: int, *words: object) -> None:
+        process = Process(name, ["ip", "netns", "exec", namespace, *words], folder)
+        running.callback(process.stop)
+
+        def accepts() -> bool:
+            with contextlib.suppress(OSError), socket.create_connection((SERVERS_IP, port), timeout=1):
+                return True
+            return False
+
+        process.wait_ready(accepts)
+
+    for number in range(SERVERS):
+        near, far = FIRST_PORT + number, FIRST_PORT + SERVERS + number
+        words = ["-l", SERVERS_IP, "-p", far, "-t", 1, "-m", 64]
+        start(f"server-{number}", far, PROGRAMS / "lookaside-server", *words)
+        delay = {"type": "LatencyInjectionRoute", "child": "PoolRoute|far", "before_latency_ms": DELAY_MS}
+        text = json.dumps({"pools": {"far": {"servers": [f"{SERVERS_IP}:{far}"]}}, "route": delay})
+        words = ["-l", SERVERS_IP, "-p", near, "--num-proxies", 1, "--config-str", text]
+        start(f"delay-{number}", near, PROGRAMS / "lookaside-router", *words)
+
+
+@contextlib.contextmanager
+def router(folder: Path, window: str) -> Iterator[int]:
+    """The port of a router with this window."""
+    port = free_port()
+    pool = {"servers": [f"{SERVERS_IP}:{FIRST_PORT + number}" for number in range(SERVERS)]}
+    text = json.dumps({"pools": {"main": pool}, "route": "PoolRoute|main"})
+    words = ["-p", port, "--num-proxies", 1, "--config-str", text, "--window", window, "-t", SERVER_TIMEOUT_MS]
+    process = Process(f"router-{window}", [PROGRAMS / "lookaside-router", *words], folder)
+    try:
+        process.wait_ready(lambda: answers(port))
+        yield port
+    finally:
+        process.stop()
+
+
+def fill(port: int) -> None:
+    """Every key."""
+    value = b"x" * VALUE_BYTES
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        replies = connection.makefile("rb")
+        for first in range(0, KEYS, 200):
+            numbers = range(first, min(first + 200, KEYS))
+            sets = (b"set %s 0 0 %d\r\n%s\r\n" % (key(number), VALUE_BYTES, value) for number in numbers)
+            connection.sendall(b"".join(sets))
+            stored = [replies.readline() for _ in numbers]
+            assert all(reply == b"STORED\r\n" for reply in stored), set(stored)
+
+
+def page(connection: socket.socket, rng: random.Random) -> bool:
+    """Asks for a page's keys; whether all came."""
+    numbers = rng.sample(range(KEYS), KEYS_PER_PAGE)
+    connection.sendall(b"get " + b" ".join(key(number) for number in numbers) + b"\r\n")
+    answer = bytearray()
+    while not answer.endswith(b"END\r\n"):
+        piece = connection.recv(1 << 20)
+        if not piece:
+            raise ConnectionError("the router hung up")
+        answer += piece
+        if b"SERVER_ERROR" in answer[-200:] and answer.endswith(b"\r\n"):
+            return False
+    return answer.count(b"VALUE ") == KEYS_PER_PAGE
+
+
+def pages(port: int) -> tuple[list[float], int]:
+    """Milliseconds by page, without those of the first SETTLE_S; and how many failed."""
+    rng = random.Random(1)
+    due: queue.Queue[float | None] = queue.Queue()
+    taken: list[tuple[float, float, bool]] = []
+
+    def browse(number: int) -> None:
+        mine = random.Random(number)
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+            while (arrived := due.get()) is not None:
+                is_whole = page(connection, mine)
+                taken.append((arrived, time.monotonic(), is_whole))
+
+    browsers = [threading.Thread(target=browse, args=(number,), daemon=True) for number in range(CONNECTIONS)]
+    for browser in browsers:
+        browser.start()
+    begun = arrives = time.monotonic()
+    while (arrives := arrives + rng.expovariate(PAGES_PER_S)) < begun + SETTLE_S + MEASURE_S:
+        time.sleep(max(0.0, arrives - time.monotonic()))
+        due.put(arrives)
+    for _ in browsers:
+        due.put(None)
+    for browser in browsers:
+        browser.join(60)
+    eventually(due.empty, "all pages are done", 1)
+    measured = [entry for entry in taken if entry[0] >= begun + SETTLE_S]
+    return [1000 * (end - start) for start, end, _ in measured], sum(not whole for *_, whole in measured)
+
+
+def percentile(values: list[float], share: float) -> float:
+    """The smallest value that at least `share` of the values do not exceed."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+def statistic(port: int, name: str) -> int:
+    """A number of the router's `stats`."""
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        connection.sendall(b"stats\r\n")
+        told = b""
+        while not told.endswith(b"END\r\n"):
+            told += connection.recv(65536)
+    return next(int(line.split()[2]) for line in told.decode().splitlines() if line.startswith(f"STAT {name} "))
+
+
+def measure(servers: str) -> list[dict]:
+    """All windows, one after the other. Runs in the router's network."""
+    results = []
+    with tempfile.TemporaryDirectory(prefix="lookaside-incast-") as name, contextlib.ExitStack() as running:
+        folder = Path(name)
+        start_servers(folder, servers, running)
+        with router(folder, "100") as port:
+            fill(port)
+        for window in (*map(str, WINDOWS), "adaptive", "off"):
+            with router(folder, window) as port:
+                times, failed = pages(port)
+                size = statistic(port, "window_size") if window != "off" else None
+            result = {
+                "window": window,
+                "size at the end": size,
+                "pages": len(times),
+                "failed": failed,
+                "ms": {name: percentile(times, share) for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))},
+                "mean ms": sum(times) / len(times),
+            }
+            print(json.dumps(result), file=sys.stderr, flush=True)
+            results.append(result)
+    return results
+
+
+def picture(results: list[dict]) -> str:
+    """Time of a page over the window; the adaptive one as a level line."""
+    fixed = [result for result in results if result["window"].isdigit()]
+    adaptive = next(result for result in results if result["window"] == "adaptive")
+    curves = {name: [(int(result["window"]), result["ms"][name]) for result in fixed] for name in ("p50", "p95")}
+    for name in ("p50", "p95"):
+        curves[f"{name}, adaptive"] = [(window, adaptive["ms"][name]) for window in (WINDOWS[0], WINDOWS[-1])]
+    return lines.svg("Time of a page by size of the window", "requests outstanding at most", "ms", curves, True)
+
+
+TEXT = """# Incast, and the window against it
+
+`make incast` measures this and writes it (§3.1 and Figure 4 of "Scaling Memcache at Facebook"): {pages:g} pages a
+second of {keys} keys each, from {servers} servers through one link of {rate} Mbit/s with a queue of {queue} kB; every
+answer takes {delay} ms beside. A small window asks in many turns, a large one floods the queue.
+
+| window | p50, ms | p95, ms | p99, ms | mean pages in the system | failed |
+|---|---|---|---|---|---|
+{rows}
+
+![time of a page](pictures/incast.svg)
+
+`adaptive` shrinks when a request goes unanswered, as the paper's does. Over TCP a lost answer comes late rather than
+never, so it only shrinks where answers are later than the server's timeout ({timeout} ms here): it keeps off the
+collapse at the right rather than finding the lowest point.
+
+{facts}
+"""
+
+
+def report(results: list[dict], facts: dict[str, str]) -> str:
+    """docs/incast.md."""
+    rows = []
+    for result in results:
+        window = result["window"] + (
+            f" (at the end {result['size at the end']})" if result["window"] == "adaptive" else ""
+        )
+        times = " | ".join(f"{result['ms'][name]:.0f}" for name in ("p50", "p95", "p99"))
+        inside = PAGES_PER_S * result["mean ms"] / 1000
+        rows.append(f"| {window} | {times} | {inside:.1f} | {result['failed']} of {result['pages']} |")
+    return TEXT.format(
+        pages=PAGES_PER_S,
+        keys=KEYS_PER_PAGE,
+        servers=SERVERS,
+        rate=RATE_MBIT,
+        queue=QUEUE_BYTES // 1000,
+        delay=DELAY_MS,
+        timeout=SERVER_TIMEOUT_MS,
+        rows="\n".join(rows),
+        facts="\n".join(f"* {name}: {fact}" for name, fact in facts.items()),
+    )
+
+
+def main() -> int:
+    """Makes the networks, measures inside, draws, and writes the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--inside", metavar="NAMESPACE", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.inside:
+        print(json.dumps(measure(options.inside)))
+        return 0
+    missing = [program for program in ("ip", "tc") if not shutil.which(program)]
+    if missing or os.geteuid() != 0:
+        print(f"incast: needs root, and {', '.join(missing) or 'nothing else'}", file=sys.stderr)
+        return 1
+    facts = machine.facts()
+    with namespaces() as (inside, servers):
+        command = [
+            "ip",
+            "netns",
+            "exec",
+            inside,
+            sys.executable,
+            "-m",
+            "experiments.cluster.incast",
+            "--inside",
+            servers,
+        ]
+        measured = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if measured.returncode != 0:
+        return measured.returncode
+    results = json.loads(measured.stdout)
+    PICTURE.parent.mkdir(exist_ok=True)
+    PICTURE.write_text(picture(results))
+    REPORT.write_text(report(results, facts))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
