@@ -8,10 +8,10 @@ makes of it by itself.
 
 How: two network namespaces with a veth between them. Towards the router the link has RATE_MBIT and a queue of
 QUEUE_BYTES; in front of each server another router holds every request up for DELAY_MS, as a longer way would (not
-every kernel has a queue that delays). Pages arrive at random, PAGES_PER_S a second whatever has been answered (so that their
-number in the system follows Little's law, as in the paper), each with KEYS_PER_PAGE random keys of VALUE_BYTES. A page
-that is incomplete or an error is counted as failed, and as what it took until then: a request that waits for the window
-for a second is refused.
+every kernel has a queue that delays). Pages arrive at random, PAGES_PER_S a second whatever has been answered (so
+that their number in the system follows Little's law, as in the paper), each with KEYS_PER_PAGE random keys of
+VALUE_BYTES. A page that is incomplete or an error is counted as failed, and as what it took until then: a request
+that waits for the window for a second is refused.
 
     make incast       some three minutes, as root, with `ip` and `tc`; draws docs/pictures/incast.svg and writes
                       docs/incast.md
