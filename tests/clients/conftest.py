@@ -1,6 +1,7 @@
 """One fixture for each way in which a client of another language is served."""
 
 import pytest
+from certificates import Authority
 from endpoints import KINDS, PASSWORD, USER, Endpoint
 
 
@@ -8,6 +9,14 @@ from endpoints import KINDS, PASSWORD, USER, Endpoint
 def open_server(request, tmp_path):
     """A server that serves whoever connects."""
     endpoint = Endpoint(request.param, tmp_path)
+    yield endpoint
+    endpoint.stop()
+
+
+@pytest.fixture(params=KINDS)
+def secured_server(request, tmp_path):
+    """A server that speaks TLS alone."""
+    endpoint = Endpoint(request.param, tmp_path, authority=Authority(tmp_path))
     yield endpoint
     endpoint.stop()
 

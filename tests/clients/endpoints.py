@@ -7,6 +7,7 @@ build memcached without the file of users that MEMCACHED_SASL_PWDB names.
 import os
 import socket
 
+from certificates import Authority
 from processes import PROGRAMS, Process, free_port
 
 MEMCACHED = os.environ.get("LOOKASIDE_MEMCACHED")
@@ -16,9 +17,9 @@ USER, PASSWORD = "ada", "secret"
 
 
 class Endpoint(Process):
-    """A server of one kind on a free port; `users` are those it asks for, by SASL."""
+    """A server of one kind on a free port; `users` are those it asks for, by SASL, `authority` signs for TLS."""
 
-    def __init__(self, kind: str, folder, users: str = "") -> None:
+    def __init__(self, kind: str, folder, users: str = "", authority: Authority | None = None) -> None:
         self.kind, self.port, self.folder = kind, free_port(), folder
         environment = dict(os.environ)
         command = [PROGRAMS / "lookaside-server" if kind == "lookaside" else MEMCACHED, "-p", self.port, *OPTIONS]
@@ -28,6 +29,13 @@ class Endpoint(Process):
             (folder / "users").write_text(users)
             environment["MEMCACHED_SASL_PWDB"] = str(folder / "users")
             command.append("-S")
+        self.authority = authority
+        if authority:
+            certificate, key = authority.sign("server")
+            # memcached reads them as who it becomes.
+            for path in (folder, certificate, key):
+                path.chmod(0o755)
+            command += ["-Z", "-o", f"ssl_chain_cert={certificate},ssl_key={key}"]
         super().__init__(kind, command, folder, env=environment)
         self.wait_ready(lambda: accepts(self.port))
 

@@ -1,19 +1,22 @@
 """Python's clients: pymemcache (text), pylibmc (libmemcached beneath it), python-binary-memcached.
 
+The first and the last speak through TLS too: libmemcached has none.
 Each conversation goes through what the client's own API offers; what is expected is what memcached answers.
 """
 
 import json
 import re
+import ssl
 import time
 
 import bmemcached
 import pylibmc
 import pytest
+from certificates import Authority
 from endpoints import PASSWORD, USER
 from processes import eventually
 from pymemcache.client.base import Client, PooledClient
-from pymemcache.exceptions import MemcacheClientError, MemcacheServerError
+from pymemcache.exceptions import MemcacheClientError, MemcacheServerError, MemcacheUnexpectedCloseError
 
 LARGE_BYTES = 1_000_000
 TOO_LARGE_BYTES = 1_100_000
@@ -34,8 +37,27 @@ class JsonSerde:
 
 @pytest.mark.parametrize("client_class", [Client, PooledClient])
 def test_pymemcache(open_server, client_class):
+    converse_in_text(open_server, client_class)
+
+
+@pytest.mark.parametrize("client_class", [Client, PooledClient])
+def test_pymemcache_through_tls(secured_server, client_class):
+    converse_in_text(secured_server, client_class, tls_context=secured_server.authority.context())
+
+
+def test_who_is_not_believed_is_not_spoken_to(secured_server, tmp_path):
+    (tmp_path / "other").mkdir()
+    context = Authority(tmp_path / "other").context()
+    with pytest.raises(ssl.SSLCertVerificationError):
+        Client(("127.0.0.1", secured_server.port), timeout=10, tls_context=context).get("k")
+    with pytest.raises((MemcacheUnexpectedCloseError, OSError)):
+        Client(("127.0.0.1", secured_server.port), timeout=10).get("plain")
+
+
+def converse_in_text(server, client_class, **how) -> None:
+    """pymemcache's whole API."""
     client = client_class(
-        ("127.0.0.1", open_server.port), serde=JsonSerde(), timeout=10, connect_timeout=10, default_noreply=False
+        ("127.0.0.1", server.port), serde=JsonSerde(), timeout=10, connect_timeout=10, default_noreply=False, **how
     )
     assert client.get("absent") is None and client.set("k", "v") and client.get("k") == "v"
     assert client.set("document", {"a": [1, None, "ü"]}) and client.get("document") == {"a": [1, None, "ü"]}
@@ -63,7 +85,7 @@ def test_pymemcache(open_server, client_class):
         client.set("large", "x" * TOO_LARGE_BYTES)
     assert client.get("large") is None, "what was to be replaced is gone"
     statistics = client.stats()
-    assert statistics[b"pid"] == open_server.running.pid and statistics[b"threads"] == 2
+    assert statistics[b"pid"] == server.running.pid and statistics[b"threads"] == 2
     assert client.stats("settings")[b"num_threads"] == 2
     assert re.match(rb"\d+\.\d+\.\d+", client.version())
     assert client.flush_all() and client.get_many(MANY) == {}
@@ -144,6 +166,10 @@ def converse_in_binary(server, **who) -> None:
 
 def test_python_binary_memcached(open_server):
     converse_in_binary(open_server)
+
+
+def test_python_binary_memcached_through_tls(secured_server):
+    converse_in_binary(secured_server, tls_context=secured_server.authority.context())
 
 
 def test_python_binary_memcached_with_a_password(guarded_server):

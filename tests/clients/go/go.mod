@@ -1,5 +1,5 @@
 module conversation
 
-go 1.21
+go 1.18
 
 require github.com/bradfitz/gomemcache v0.0.0-20260422231931-4d751bb6e37c

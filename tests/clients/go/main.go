@@ -1,10 +1,13 @@
-// A conversation through gomemcache, which speaks the text protocol: `conversation HOST:PORT`.
+// A conversation through gomemcache, which speaks the text protocol: `conversation HOST:PORT [AUTHORITY]`, through TLS with
+// the file of the authority that is to be believed.
 //
 // It ends with code 1 and a message at the first answer that is not memcached's.
 package main
 
 import (
 	"bytes"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"os"
@@ -21,11 +24,20 @@ const (
 )
 
 func main() {
-	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: conversation HOST:PORT")
+	if len(os.Args) < 2 || len(os.Args) > 3 {
+		fmt.Fprintln(os.Stderr, "usage: conversation HOST:PORT [AUTHORITY]")
 		os.Exit(2)
 	}
 	client := memcache.New(os.Args[1])
+	if len(os.Args) == 3 {
+		believed, err := os.ReadFile(os.Args[2])
+		authorities := x509.NewCertPool()
+		if err != nil || !authorities.AppendCertsFromPEM(believed) {
+			fmt.Fprintln(os.Stderr, "no authority in "+os.Args[2])
+			os.Exit(2)
+		}
+		client.DialContext = (&tls.Dialer{Config: &tls.Config{RootCAs: authorities}}).DialContext
+	}
 	client.Timeout = 10 * time.Second
 	storage(client)
 	manyAtOnce(client)
