@@ -16,14 +16,14 @@ ROUNDS = 12
 class Router(Process):
     """A router of two threads in front of a cluster's servers, with a spool."""
 
-    def __init__(self, cluster, spool, log_dir, *arguments: str) -> None:
-        self.port = free_port()
+    def __init__(self, cluster, spool, log_dir, *arguments: str, port: int | None = None) -> None:
+        self.port = port or free_port()
         command = [
             PROGRAMS / "lookaside-router", "-p", self.port, "-R", f"/local/{cluster.name}/", "--num-proxies", "2",
             "-f", cluster.configuration_path, "--server-timeout", "200", "--probe-timeout-initial", "50",
             "--probe-timeout-max", "200", "--spool", spool, *arguments,
         ]  # fmt: skip
-        super().__init__("spooling-router", command, log_dir)
+        super().__init__(f"spooling-router-{self.port}", command, log_dir)
         self.wait_ready(lambda: answers(self.port))
 
     def restart(self) -> None:
@@ -194,3 +194,35 @@ def test_without_room_a_delete_fails(cluster, tmp_path):
         assert int(statistics(router.port)["spool_append_failures"]) > 0
     finally:
         router.stop()
+
+
+def test_no_router_of_a_cluster_reads_what_another_owes(cluster, tmp_path):
+    ports = [free_port(), free_port()]
+    routers = [
+        Router(cluster, tmp_path / f"spool-{own}", tmp_path, "--spool-peers", f"127.0.0.1:{other}", port=own)
+        for own, other in (ports, reversed(ports))
+    ]
+    victim = cluster.servers[0]
+    key = key_of_server(cluster, victim)
+    try:
+        for round_number in range(4):
+            client = connect(routers[1].port)
+            assert client.set(key, b"round %d" % round_number)
+            client.close()
+            with stopped(victim):
+                eventually(lambda: routers[0].delete(key) in (b"NOT_FOUND", b"DELETED"), "both know")
+                assert routers[1].get(key) is None
+                assert statistics(routers[1].port)["spool_servers_held"] == "1"
+                if round_number % 2:
+                    routers[1].kill()
+            if round_number % 2:
+                routers[1].restart()
+            deadline = time.monotonic() + 20
+            while not serves(victim, routers[1], key):
+                assert routers[1].get(key) is None, round_number
+                assert time.monotonic() < deadline, routers[1].log()
+            assert routers[1].get(key) is None, round_number
+        assert statistics(routers[1].port)["spool_forgotten"] == "0", "nobody was silent for too long"
+    finally:
+        for router in routers:
+            router.stop()

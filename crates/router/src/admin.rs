@@ -12,8 +12,8 @@ use crate::intake::ADMIN_KEY_PREFIX;
 use crate::statistics::write_stat;
 use crate::{Owed, Router, Trace};
 use lookaside_client::{DestinationStatistics, TcpDestination, WindowStatistics};
-use lookaside_protocol::text::END;
-use lookaside_routing::{Address, Context, Destination as _};
+use lookaside_protocol::{Reply, meta::MetaStatus, text::END};
+use lookaside_routing::{Address, Context, Destination as _, Outcome};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -38,6 +38,9 @@ impl Router {
     pub(crate) async fn admin_value(&self, key: &[u8], context: &Context) -> Option<Vec<u8>> {
         let status = self.fleet().configuration();
         let name = key.strip_prefix(ADMIN_KEY_PREFIX)?;
+        if let Some(question) = name.strip_prefix(b"spool_") {
+            return self.answer_peer(question).await;
+        }
         if let Some(address) = arguments_of("spool", name) {
             return self.spooled(address);
         }
@@ -56,6 +59,16 @@ impl Router {
             _ => return None,
         };
         Some(text.into_bytes())
+    }
+
+    /// The answer to another router of the cluster.
+    async fn answer_peer(&self, question: &[u8]) -> Option<Vec<u8>> {
+        let tree = self.tree();
+        let spool = tree.spool()?;
+        let Some((address, request)) = spool.passed_on(question) else { return spool.answer_peer(question).await };
+        let destination = tree.destinations().find(|destination| *destination.address() == address)?;
+        let outcome = destination.send(vec![request]).await.pop()?;
+        Some(if is_deleted(&outcome) { b"ok".to_vec() } else { b"no".to_vec() })
     }
 
     /// How many deletes are kept for a server, or that it is to forget everything. Who asks wants the server back: it is
@@ -233,6 +246,15 @@ impl Server {
 /// The arguments in `question(arguments)`.
 fn arguments_of<'a>(question: &str, name: &'a [u8]) -> Option<&'a [u8]> {
     name.strip_prefix(question.as_bytes())?.strip_prefix(b"(")?.strip_suffix(b")")
+}
+
+/// Whether a delete left nothing behind.
+fn is_deleted(outcome: &Outcome) -> bool {
+    match outcome {
+        Ok(Reply::Deleted | Reply::NotFound) => true,
+        Ok(Reply::Meta(meta)) => matches!(meta.status, MetaStatus::Done | MetaStatus::NotFound),
+        _ => false,
+    }
 }
 
 fn age_s(status: &ConfigurationStatus) -> u64 {

@@ -48,7 +48,7 @@ pub use options::Options;
 pub use router::{DRAIN_MAX, Router};
 pub use session::WRITE_STALL_MAX;
 pub use settings::{CONNECTIONS_MAX, LINE_BYTES_MAX, Settings, VALUE_BYTES_MAX};
-pub use spool::{Disk, FileDisk, Fsync, MemoryDisk, Owed, Spool, SpoolSettings, SpoolStatistics};
+pub use spool::{Disk, FileDisk, Fsync, MemoryDisk, Owed, PeerMissing, Spool, SpoolSettings, SpoolStatistics};
 pub use statistics::Tally;
 pub use surroundings::Host;
 pub use trace::{Step, Trace, servers, trace};

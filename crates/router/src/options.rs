@@ -3,10 +3,10 @@
 use crate::configuration::Source;
 use crate::ignored::Ignored;
 use crate::settings::{CONNECTIONS_MAX, Settings, VALUE_BYTES_MAX};
-use crate::spool::{Fsync, SpoolSettings};
+use crate::spool::{Fsync, PeerMissing, SpoolSettings};
 use clap::{ArgGroup, Parser};
 use lookaside_client::{DestinationOptions, Standings, WindowSettings};
-use lookaside_routing::{Defaults, HealthSettings, RoutingPrefix};
+use lookaside_routing::{Address, Defaults, HealthSettings, RoutingPrefix};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -108,6 +108,18 @@ pub struct Options {
     /// The same for all servers together
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 30, value_parser = clap::value_parser!(u64).range(4096..))]
     pub spool_total_bytes_max: u64,
+    /// The other routers of this cluster, where they listen for clients, each with a spool of its own: none of them reads a
+    /// server that this one owes deletes
+    #[arg(long, value_name = "HOST:PORT[,HOST:PORT...]", value_delimiter = ',', requires = "spool", value_parser = peer)]
+    pub spool_peers: Vec<Address>,
+    /// A peer that owes a server deletes and is silent for so many seconds is not waited for: the server is made to forget
+    /// everything. The same for all routers of a cluster
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub spool_peer_timeout: u32,
+    /// What becomes of a delete that must be kept while a peer cannot be told: `fail`, so that its sender sends it again, or
+    /// `ignore`, and the peer may read what was deleted
+    #[arg(long, value_name = "fail|ignore", default_value = "fail", value_parser = peer_missing)]
+    pub spool_peer_missing: PeerMissing,
     /// Keep no deletes, even where --spool is given
     #[arg(long)]
     pub asynclog_disable: bool,
@@ -232,6 +244,10 @@ impl Options {
             total_bytes_max: self.spool_total_bytes_max,
             fsync: self.spool_fsync,
             timeout: Duration::from_millis(timeout_ms.into()),
+            peers: self.spool_peers.clone(),
+            peer_timeout: Duration::from_secs(self.spool_peer_timeout.into()),
+            peer_missing: self.spool_peer_missing,
+            seed: fastrand::u64(..),
             ..SpoolSettings::default()
         }
     }
@@ -242,6 +258,22 @@ impl Options {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             threads => threads.into(),
         }
+    }
+}
+
+fn peer(text: &str) -> Result<Address, String> {
+    let is_address = |(host, port): (&str, &str)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0);
+    match text.rsplit_once(':').is_some_and(is_address) {
+        true => Ok(Address(text.into())),
+        false => Err("expected HOST:PORT".to_owned()),
+    }
+}
+
+fn peer_missing(text: &str) -> Result<PeerMissing, String> {
+    match text {
+        "fail" => Ok(PeerMissing::Fail),
+        "ignore" => Ok(PeerMissing::Ignore),
+        _ => Err("expected fail or ignore".to_owned()),
     }
 }
 

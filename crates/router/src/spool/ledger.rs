@@ -5,16 +5,18 @@
 //! group gathers. A simulation has no threads, and keeps each batch as it is handed in.
 
 use super::disk::Disk;
+use super::load::hold_name;
 use super::record::{Deletion, HEADER, Record, encode};
-use super::server::{Place, Server, TotalBytes, file_name};
+use super::server::{Owner, Place, Server, TotalBytes, file_name};
 use super::statistics::Counters;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant as WallInstant};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
 /// The most batches that are written together.
 const GROUP_BATCHES_MAX: usize = 1_024;
@@ -30,14 +32,36 @@ pub enum Fsync {
     Never,
 }
 
-/// Deletes for one server, to be kept together.
+/// Something to be kept for one server.
 pub(super) struct Job {
     pub(super) server: Arc<Server>,
-    pub(super) deletions: Vec<Deletion>,
+    pub(super) work: Work,
     /// Whether they are kept, and if not, why.
     pub(super) reply: oneshot::Sender<Result<(), Arc<str>>>,
     /// Given back when this is dropped.
     pub(super) _room: Room,
+}
+
+/// What is to be kept.
+#[derive(Clone, Debug)]
+pub(super) enum Work {
+    /// The server missed these.
+    Deletes(Vec<Deletion>),
+    /// Another router owes it something, and will say so again before `until`.
+    Hold { owner: Owner, sequence: u64, until: Instant },
+    /// It owes nothing more.
+    Release { owner: Owner, sequence: u64 },
+    /// It has been silent for too long: the server is to forget.
+    Expire { owner: Owner },
+}
+
+impl Work {
+    pub(super) fn deletions(&self) -> &[Deletion] {
+        match self {
+            Work::Deletes(deletions) => deletions,
+            _ => &[],
+        }
+    }
 }
 
 /// Bytes of deletes that wait to be written.
@@ -78,19 +102,61 @@ pub(super) struct Ledger {
 impl Ledger {
     /// Keeps all `jobs`, in order, and tells each what became of it.
     pub(super) fn keep(&mut self, jobs: Vec<Job>) {
+        let (deletes, others): (Vec<_>, Vec<_>) =
+            jobs.into_iter().partition(|job| matches!(job.work, Work::Deletes(_)));
+        for job in others {
+            let done = self.keep_hold(&job.server, &job.work).map_err(|error| Arc::from(error.to_string()));
+            let _ = job.reply.send(done);
+        }
         let mut by_server: BTreeMap<String, Vec<Job>> = BTreeMap::new();
-        for job in jobs {
+        for job in deletes {
             by_server.entry(job.server.folder.clone()).or_default().push(job);
         }
         for jobs in by_server.into_values() {
             let server = jobs[0].server.clone();
-            let deletions = jobs.iter().flat_map(|job| &job.deletions);
+            let deletions = jobs.iter().flat_map(|job| job.work.deletions());
             let kept = self.keep_for(&server, deletions).map_err(|error| Arc::from(error.to_string()));
             for job in jobs {
                 // Whoever has hung up has his delete kept all the same.
                 let _ = job.reply.send(kept.clone());
             }
         }
+    }
+
+    /// Keeps what another router said of a server. The file comes before the fence, and goes after it: a crash in between
+    /// errs towards a server that is held.
+    fn keep_hold(&mut self, server: &Arc<Server>, work: &Work) -> io::Result<()> {
+        match *work {
+            Work::Deletes(_) => unreachable!("kept with those of the same server"),
+            Work::Hold { owner, sequence, until } => {
+                if !server.is_held_for(owner) {
+                    let file = hold_name(owner);
+                    self.disk.remove(&server.folder, &file)?;
+                    self.disk.write(&server.folder, &file, 0, b"held\n", self.fsync != Fsync::Never)?;
+                }
+                server.hold(owner, sequence, until);
+            }
+            Work::Release { owner, sequence } => {
+                if server.release(owner, sequence) {
+                    self.disk.remove(&server.folder, &hold_name(owner))?;
+                }
+            }
+            Work::Expire { owner } => {
+                let place = server.begin_forget();
+                let written = match place {
+                    Place::Forget { number } => {
+                        self.write(server, number, 0, std::iter::once(Record::Forget)).map(|()| (1, FORGET_BYTES))
+                    }
+                    _ => Ok((0, 0)),
+                };
+                self.end(server, place, &written);
+                written?;
+                if server.expire(owner, Instant::now()) {
+                    self.disk.remove(&server.folder, &hold_name(owner))?;
+                }
+            }
+        }
+        Ok(())
     }
 
     fn keep_for<'a>(
@@ -113,13 +179,17 @@ impl Ledger {
             }
         };
         self.count(server, place, records, &written);
+        self.end(server, place, &written);
+        written.map(drop)
+    }
+
+    fn end(&self, server: &Arc<Server>, place: Place, written: &io::Result<(u64, u64)>) {
         let mut dropped = Vec::new();
         if server.end(place, written.as_ref().copied(), &self.total, &mut dropped) {
             // The receiver goes only when the process ends.
             let _ = self.begin.send(server.clone());
         }
         server.remove(&*self.disk, &dropped);
-        written.map(drop)
     }
 
     fn write(
@@ -177,7 +247,7 @@ impl Ledger {
         let mut sync_at = None;
         loop {
             let first = match sync_at {
-                Some(at) => jobs.recv_timeout(Instant::saturating_duration_since(&at, Instant::now())),
+                Some(at) => jobs.recv_timeout(WallInstant::saturating_duration_since(&at, WallInstant::now())),
                 None => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             match first {
@@ -189,12 +259,12 @@ impl Ledger {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return self.sync(),
             }
-            if sync_at.is_some_and(|at| at <= Instant::now()) {
+            if sync_at.is_some_and(|at| at <= WallInstant::now()) {
                 self.sync();
                 sync_at = None;
             }
             if let (Fsync::Interval(interval), None, false) = (self.fsync, sync_at, self.unsynced.is_empty()) {
-                sync_at = Some(Instant::now() + interval);
+                sync_at = Some(WallInstant::now() + interval);
             }
         }
     }

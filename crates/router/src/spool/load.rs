@@ -2,6 +2,8 @@
 //!
 //! ```text
 //!   DIR/10.0.0.7%3A11211/0000000000000004.deletes     a folder a server, its address with % and hex for what is no name
+//!                        00c0ffee00c0ffee.hold        another router owes it something
+//!       router/00c0ffee00c0ffee-3                    who this router is for others, and which run this is
 //! ```
 //!
 //! | found | taken for |
@@ -13,13 +15,17 @@
 
 use super::disk::Disk;
 use super::record::{Condition, HEADER, Record, Scan, encode, scan};
-use super::server::{Found, Server, TotalBytes, file_name, file_number};
+use super::server::{Found, Owner, Place, Server, TotalBytes, file_name, file_number};
 use lookaside_client::Standings;
 use lookaside_routing::Address;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
 
+/// Where it is kept who this router is.
+const IDENTITY_FOLDER: &str = "router";
 /// The most servers that may owe something at the start, whether a configuration names them or not.
 const SERVERS_MAX: usize = 10_000;
 
@@ -28,17 +34,26 @@ pub(super) fn load(
     disk: &dyn Disk,
     standings: &Arc<Standings>,
     total: &TotalBytes,
+    hold_for: Duration,
 ) -> Result<BTreeMap<Address, Arc<Server>>, String> {
     let in_words = |error: io::Error| format!("the spool cannot be read: {error}");
     let mut servers = BTreeMap::new();
     for folder in disk.folders().map_err(in_words)? {
+        if folder == IDENTITY_FOLDER {
+            continue;
+        }
         let Some(address) = address_of(&folder) else {
             tracing::warn!(folder, "this folder in the spool is not the spool's, and is left alone");
             continue;
         };
         let server = Server::new(address.clone(), folder.clone(), standings.fence(&address));
         load_server(disk, &server, total)?;
-        if server.owed().is_nothing() {
+        for name in disk.files(&folder).map_err(in_words)? {
+            if let Some(owner) = hold_owner(&name) {
+                server.hold(owner, 0, Instant::now() + hold_for);
+            }
+        }
+        if server.owed().is_nothing() && server.holds() == 0 {
             disk.remove_folder(&folder).map_err(in_words)?;
             continue;
         }
@@ -112,10 +127,45 @@ fn cut(disk: &dyn Disk, server: &Server, number: u64, scan: &Scan, file_bytes: u
     disk.truncate(&server.folder, &file_name(number), scan.good_bytes)
 }
 
+/// The name of the file that says that the server is held for `owner`.
+pub(super) fn hold_name(owner: Owner) -> String {
+    format!("{:016x}.hold", owner.0)
+}
+
+fn hold_owner(name: &str) -> Option<Owner> {
+    let digits = name.strip_suffix(".hold").filter(|digits| digits.len() == 16)?;
+    u64::from_str_radix(digits, 16).ok().map(Owner)
+}
+
+/// Who this router is for others: the same as in the run before, drawn from `seed` at the first; and how many runs came
+/// before. The number is on disk when this returns.
+pub(super) fn identify(disk: &dyn Disk, seed: u64) -> Result<(Owner, u64), String> {
+    let in_words = |error: io::Error| format!("the spool cannot say who this router is: {error}");
+    let mut found = (Owner(fastrand::Rng::with_seed(seed).u64(1..)), 0);
+    let mut names = disk.files(IDENTITY_FOLDER).unwrap_or_default();
+    // Of several, the last is the newest; the others are left from a crash.
+    for name in &names {
+        if let Some((owner, run)) = name.split_once('-')
+            && let (Ok(owner), Ok(run)) = (u64::from_str_radix(owner, 16), run.parse())
+            && run >= found.1
+        {
+            found = (Owner(owner), run);
+        }
+    }
+    let run = found.1 + 1;
+    let name = format!("{:016x}-{run}", found.0.0);
+    disk.write(IDENTITY_FOLDER, &name, 0, b"the name of this file says it\n", true).map_err(in_words)?;
+    names.retain(|other| *other != name);
+    for old in names {
+        disk.remove(IDENTITY_FOLDER, &old).map_err(in_words)?;
+    }
+    Ok((found.0, run))
+}
+
 /// Replaces all that `server` owes by a forget.
 pub(super) fn retire(disk: &dyn Disk, server: &Server, total: &TotalBytes) {
-    let place = server.begin(0, 0, total, 0);
-    let super::server::Place::Forget { number } = place else { return };
+    let place = server.begin_forget();
+    let Place::Forget { number } = place else { return };
     let mut bytes = HEADER.to_vec();
     encode(&Record::Forget, &mut bytes);
     let written = disk.write(&server.folder, &file_name(number), 0, &bytes, true);
@@ -161,7 +211,8 @@ fn address_of(folder: &str) -> Option<Address> {
         });
     }
     let address = Address(String::from_utf8(bytes).ok()?.into());
-    (!folder.is_empty() && folder_name(&address) == folder).then_some(address)
+    let is_address = address.0.contains([':', '/']);
+    (is_address && folder_name(&address) == folder).then_some(address)
 }
 
 #[cfg(test)]
@@ -180,7 +231,7 @@ mod tests {
             assert_eq!(folder_name(&address), folder);
             assert_eq!(address_of(folder), Some(address));
         }
-        for other in ["", "lost+found", "%4", "%zz", "a:1", "%3a"] {
+        for other in ["", "router", "lost+found", "%4", "%zz", "a:1", "%3a"] {
             assert_eq!(address_of(other), None, "{other}");
         }
     }

@@ -22,30 +22,35 @@
 //! Everything is bounded: what waits to be written, what one server and all servers may owe, what is sent at once. Who
 //! owes too much is made to forget everything instead.
 //!
-//! Absent on purpose: other routers. Each keeps its own deletes and its own fences.
+//! Other routers of the cluster are told what this one owes (`peers`), if there are any.
 
 mod conversation;
 mod disk;
 mod leaf;
 mod ledger;
 mod load;
+mod peers;
 mod record;
 mod replay;
 mod server;
 mod statistics;
 
+use bytes::Bytes;
 pub use disk::{Disk, FileDisk, MemoryDisk};
 use leaf::SpoolingDestination;
 pub(crate) use leaf::SpoolingRoot;
 pub use ledger::Fsync;
+pub use peers::PeerMissing;
 pub use server::Owed;
 pub use statistics::SpoolStatistics;
 
-use ledger::{Job, Ledger, Room};
+use ledger::{Job, Ledger, Room, Work};
 use lookaside_client::{Network, Standings};
+use lookaside_protocol::Request;
 use lookaside_routing::{Address, Destination};
+use peers::{Debt, Peers};
 use record::Deletion;
-use server::{Server, TotalBytes};
+use server::{Owner, Server, TotalBytes};
 use statistics::Counters;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -56,6 +61,7 @@ use std::thread;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 /// Batches that may wait for the writer's thread; one more is not kept, and its deletes fail.
 const WAITING_BATCHES_MAX: usize = 10_000;
@@ -76,6 +82,15 @@ pub struct SpoolSettings {
     pub timeout: Duration,
     /// The longest wait between two attempts, before jitter of up to a half more. Default 1 s.
     pub wait_max: Duration,
+    /// The other routers of the cluster, where they listen to clients; each has a spool too. Default: none.
+    pub peers: Vec<Address>,
+    /// A peer that owes a server something and is silent for so long is not waited for: the server forgets everything. The
+    /// same for all routers of a cluster. Default 10 s.
+    pub peer_timeout: Duration,
+    /// What becomes of a delete that must be kept while a peer cannot be told. Default: it fails.
+    pub peer_missing: PeerMissing,
+    /// What this router's identity is drawn from, once for each disk.
+    pub seed: u64,
 }
 
 impl Default for SpoolSettings {
@@ -86,6 +101,10 @@ impl Default for SpoolSettings {
             fsync: Fsync::Always,
             timeout: Duration::from_secs(1),
             wait_max: Duration::from_secs(1),
+            peers: Vec::new(),
+            peer_timeout: Duration::from_secs(10),
+            peer_missing: PeerMissing::Fail,
+            seed: 0,
         }
     }
 }
@@ -107,6 +126,7 @@ pub(crate) struct Shared {
     servers: Mutex<BTreeMap<Address, Arc<Server>>>,
     total: Arc<TotalBytes>,
     counters: Arc<Counters>,
+    peers: Peers,
     begin: mpsc::UnboundedSender<Arc<Server>>,
 }
 
@@ -146,7 +166,10 @@ impl Spool {
     ) -> Result<Arc<Spool>, String> {
         let (begin, begun) = mpsc::unbounded_channel();
         let (total, counters) = (Arc::<TotalBytes>::default(), Arc::<Counters>::default());
-        let servers = load::load(&*disk, &standings, &total)?;
+        let identity = load::identify(&*disk, settings.seed)?;
+        let servers = load::load(&*disk, &standings, &total, settings.peer_timeout)?;
+        let owing = servers.values().filter(|server| !server.owed().is_nothing()).map(|server| server.address.clone());
+        let peers = Peers::new(identity, &settings, owing);
         let ledger = Ledger {
             disk: disk.clone(),
             bytes_max: settings.bytes_max,
@@ -158,7 +181,7 @@ impl Spool {
             unsynced: BTreeSet::new(),
         };
         let servers = Mutex::new(servers);
-        let shared = Arc::new(Shared { settings, disk, standings, servers, total, counters, begin });
+        let shared = Arc::new(Shared { settings, disk, standings, servers, total, counters, peers, begin });
         let (waiting_bytes, begun) = (Arc::default(), Mutex::new(Some(begun)));
         Ok(Arc::new(Spool { shared, writer: writer(ledger)?, waiting_bytes, begun }))
     }
@@ -173,11 +196,18 @@ impl Spool {
         }
     }
 
-    /// Works off what servers owe, until it is dropped. One call a spool: a second one has nothing to do.
+    /// Works off what servers owe, and tells peers of it, until it is dropped. One call a spool: a second one has nothing
+    /// to do.
     pub async fn replay(&self, network: Arc<dyn Network>, seed: u64) {
         let Some(mut begun) = lock(&self.begun).take() else { return std::future::pending().await };
         let mut random = fastrand::Rng::with_seed(seed);
         let mut tasks = JoinSet::new();
+        for index in 0..self.shared.peers.len() {
+            let (shared, network) = (self.shared.clone(), network.clone());
+            tasks.spawn(async move { shared.peers.tell(index, &*network, &|address| shared.debt(address)).await });
+        }
+        let mut overdue = interval(self.shared.settings.peer_timeout / 4);
+        overdue.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 biased;
@@ -186,6 +216,7 @@ impl Spool {
                         tracing::error!(%error, "a replay failed; this is a bug of the router");
                     }
                 }
+                _ = overdue.tick(), if !self.shared.peers.is_alone() => self.expire_holds().await,
                 server = begun.recv() => {
                     let server = server.expect("the spool itself can send");
                     let (shared, network, random) = (self.shared.clone(), network.clone(), random.fork());
@@ -215,18 +246,30 @@ impl Spool {
         lock(&self.shared.servers)
     }
 
-    /// Keeps deletes for a server. When this says so, they are on disk and the server is fenced off. The error is for the
-    /// log: the deletes failed.
+    /// Keeps deletes for a server. When this says so, they are on disk and the server is fenced off, here and at the
+    /// peers. The error is for the log: the deletes failed.
     async fn keep(&self, server: &Arc<Server>, deletions: Vec<Deletion>) -> Result<(), Arc<str>> {
-        let records = deletions.len() as u64;
-        let bytes = deletions.iter().map(Deletion::bytes).sum();
+        let kept = self.note(server, Work::Deletes(deletions.clone())).await;
+        match kept.is_err() || self.shared.peers.is_alone() || self.shared.peers.assure(server, &deletions).await {
+            true => kept,
+            false => {
+                self.shared.counters.unassured.fetch_add(deletions.len() as u64, Relaxed);
+                Err(Arc::from("a peer could not be told"))
+            }
+        }
+    }
+
+    /// Has something written down.
+    async fn note(&self, server: &Arc<Server>, work: Work) -> Result<(), Arc<str>> {
+        let records = work.deletions().len() as u64;
+        let bytes = work.deletions().iter().map(Deletion::bytes).sum();
         let crowded = || {
             self.shared.counters.append_failures.fetch_add(records, Relaxed);
             Err(Arc::from("too many deletes wait to be written to the spool"))
         };
         let Some(room) = Room::take(&self.waiting_bytes, bytes, WAITING_BYTES_MAX) else { return crowded() };
         let (reply, kept) = oneshot::channel();
-        let job = Job { server: server.clone(), deletions, reply, _room: room };
+        let job = Job { server: server.clone(), work, reply, _room: room };
         match &self.writer {
             Writer::Here(ledger) => lock(ledger).keep(vec![job]),
             Writer::Thread(writer) => match writer.try_send(job) {
@@ -236,6 +279,63 @@ impl Spool {
             },
         }
         kept.await.unwrap_or_else(|_| Err(Arc::from("the spool's thread is gone")))
+    }
+
+    /// Has every server forget that a silent router owes something.
+    async fn expire_holds(&self) {
+        let now = Instant::now();
+        let servers: Vec<_> = self.servers().values().cloned().collect();
+        for server in servers {
+            for owner in server.overdue(now) {
+                tracing::warn!(
+                    server = %server.address, router = format!("{:016x}", owner.0),
+                    "a router that owes this server deletes is silent: the server will forget everything before it is read"
+                );
+                // What could not be written is tried again; until then the server is held.
+                let _ = self.note(&server, Work::Expire { owner }).await;
+            }
+        }
+    }
+
+    /// Answers another router: `name` is what comes behind `spool_`. Nothing where that is no question, or there are no
+    /// peers.
+    pub(crate) async fn answer_peer(&self, name: &[u8]) -> Option<Vec<u8>> {
+        if self.shared.peers.is_alone() {
+            return None;
+        }
+        let (verb, arguments) = str::from_utf8(name).ok()?.strip_suffix(')')?.split_once('(')?;
+        let (owner, rest) = arguments.split_once(',').unwrap_or((arguments, ""));
+        let owner = Owner(u64::from_str_radix(owner, 16).ok()?);
+        if verb == "held" {
+            let held = self.servers();
+            let held = held.values().filter(|server| server.is_held_for(owner)).map(|server| &*server.address.0);
+            return Some(held.collect::<Vec<_>>().join("\r\n").into_bytes());
+        }
+        let (sequence, address) = rest.split_once(',')?;
+        let sequence = sequence.parse().ok()?;
+        let address = Address(address.into());
+        let work = match verb {
+            "hold" => Work::Hold { owner, sequence, until: Instant::now() + self.shared.settings.peer_timeout },
+            "release" => Work::Release { owner, sequence },
+            _ => return None,
+        };
+        let outcome = self.note(&self.server(&address), work).await;
+        Some(outcome.map_or_else(|why| why.as_bytes().to_vec(), |()| b"ok".to_vec()))
+    }
+
+    /// The server and the delete that another router asks to pass on: `name` is what comes behind `spool_`.
+    pub(crate) fn passed_on(&self, name: &[u8]) -> Option<(Address, Request<Bytes>)> {
+        if self.shared.peers.is_alone() {
+            return None;
+        }
+        let arguments = name.strip_prefix(b"delete(")?.strip_suffix(b")")?;
+        let mut parts = arguments.splitn(4, |&byte| byte == b',');
+        let mut text = || str::from_utf8(parts.next()?).ok();
+        let address = Address(text()?.into());
+        let hold_off_ms = text()?.parse().ok()?;
+        let is_base64 = text()? == "1";
+        let key = Bytes::copy_from_slice(parts.next()?);
+        Some((address, Deletion { key, is_base64, hold_off_ms }.request()))
     }
 
     /// What the server at `address` owes.
@@ -260,6 +360,7 @@ impl Spool {
             statistics.pending += owed.records;
             statistics.pending_bytes += owed.bytes;
             statistics.servers_behind += u64::from(!owed.is_nothing());
+            statistics.servers_held += u64::from(server.holds() > 0);
         }
         statistics
     }
@@ -268,14 +369,22 @@ impl Spool {
     pub(crate) fn report(&self) -> String {
         let mut lines = String::new();
         for (address, server) in self.servers().iter() {
-            let Owed { records, bytes, forget } = server.owed();
-            if !server.owed().is_nothing() {
+            let (Owed { records, bytes, forget }, holds) = (server.owed(), server.holds());
+            if !server.owed().is_nothing() || holds > 0 {
                 let forget = u8::from(forget);
-                write!(lines, "{address} deletes:{records} bytes:{bytes} forget:{forget}\r\n")
+                write!(lines, "{address} deletes:{records} bytes:{bytes} forget:{forget} held_for:{holds}\r\n")
                     .expect("a string takes all");
             }
         }
         lines
+    }
+}
+
+impl Shared {
+    /// What this router owes the server.
+    fn debt(&self, address: &Address) -> Debt {
+        let server = lock(&self.servers).get(address).cloned();
+        server.map_or(Debt::Nothing, |server| server.debt())
     }
 }
 

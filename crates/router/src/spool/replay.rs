@@ -66,6 +66,7 @@ impl Replayer {
                 Err(trouble) => self.pause(&mut run, trouble).await,
             }
         }
+        self.shared.peers.settle();
         let seconds = run.began.elapsed().as_secs_f64();
         tracing::info!(
             server = %self.server.address,
@@ -93,10 +94,9 @@ impl Replayer {
             return Ok(());
         }
         let next = &next[..next.len().min(BATCH_DELETES)];
-        let verdicts = match self.conversation(run).await?.delete(next).await {
+        let verdicts = match self.delete(run, next).await {
             Ok(verdicts) => verdicts,
             Err(trouble) => {
-                run.conversation = None;
                 run.load = Some(load);
                 return Err(trouble);
             }
@@ -119,6 +119,25 @@ impl Replayer {
         }
         run.load = Some(load);
         outcome
+    }
+
+    /// Deletes at the server; where it cannot be reached, by a peer that can.
+    async fn delete(&self, run: &mut Run, next: &[Deletion]) -> Result<Vec<Verdict>, String> {
+        let asked = match self.conversation(run).await {
+            Ok(conversation) => conversation.delete(next).await,
+            Err(trouble) => Err(trouble),
+        };
+        if asked.is_ok() {
+            return asked;
+        }
+        run.conversation = None;
+        match self.shared.peers.pass_on(&self.server.address, next).await {
+            true => {
+                self.shared.counters.passed_on.fetch_add(next.len() as u64, Relaxed);
+                Ok(vec![Verdict::Done; next.len()])
+            }
+            false => asked,
+        }
     }
 
     /// The deletes of a segment; nothing if they cannot be read back.

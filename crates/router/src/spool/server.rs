@@ -13,20 +13,37 @@
 //! * One forget stands for all that was owed before it. What is added before the server is told to forget needs no
 //!   record, as it will be forgotten too; what is added from then on does.
 //!
+//! * A server may be **held** for other routers too, which owe it something ([`super::peers`]): then the fence stays up
+//!   until each has released it, or has been silent for so long that the server is made to forget instead.
+//!
 //! No file is touched here and nothing waits under the lock.
 
 use super::disk::Disk;
+use super::peers::Debt;
 use super::record::HEADER;
 use lookaside_client::Fence;
 use lookaside_routing::Address;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 /// A segment of so many bytes is closed. It is read whole to be replayed.
 pub(super) const SEGMENT_BYTES_MAX: u64 = 4 << 20;
+
+/// A router with a spool, over its restarts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Owner(pub(super) u64);
+
+/// Another router owes the server something.
+#[derive(Clone, Copy, Debug)]
+struct Hold {
+    /// Of the owner's messages: what comes late is not taken for what is new.
+    sequence: u64,
+    until: Instant,
+}
 
 /// Bytes that all servers together owe.
 pub(super) type TotalBytes = AtomicU64;
@@ -53,6 +70,8 @@ struct State {
     writing: Option<u64>,
     /// Whether there is a task that works it off.
     is_replayed: bool,
+    /// Routers that owe it something.
+    holds: BTreeMap<Owner, Hold>,
     /// Whether a configuration of this run names the server.
     is_configured: bool,
 }
@@ -97,7 +116,7 @@ pub(super) enum Turn {
     Forget { number: u64 },
     /// Wait until the writer has let go.
     Wait,
-    /// Nothing is owed, and the fence is down.
+    /// Nothing is owed, and the fence is down unless others owe something.
     Done,
 }
 
@@ -167,6 +186,16 @@ impl Server {
         owed
     }
 
+    /// What peers are told of it.
+    pub(super) fn debt(&self) -> Debt {
+        let state = self.state();
+        match (state.segments.is_empty(), state.is_configured) {
+            (true, _) => Debt::Nothing,
+            (false, true) => Debt::Owed,
+            (false, false) => Debt::Abandoned,
+        }
+    }
+
     /// Takes up what was found on disk, before anybody is served.
     pub(super) fn find(&self, number: u64, found: Found, total: &TotalBytes) {
         let mut state = self.state();
@@ -178,6 +207,59 @@ impl Server {
         state.segments.push_back(Segment { number, bytes, kind });
         total.fetch_add(bytes, Relaxed);
         self.fence.raise();
+    }
+
+    /// Another router owes the server something, says its message `sequence`, which counts until `until`.
+    pub(super) fn hold(&self, owner: Owner, sequence: u64, until: Instant) {
+        let mut state = self.state();
+        let hold = state.holds.entry(owner).or_insert(Hold { sequence, until });
+        if hold.sequence <= sequence {
+            *hold = Hold { sequence, until };
+        }
+        self.fence.raise();
+    }
+
+    /// Whether it is held for `owner`.
+    pub(super) fn is_held_for(&self, owner: Owner) -> bool {
+        self.state().holds.contains_key(&owner)
+    }
+
+    /// For how many other routers it is held.
+    pub(super) fn holds(&self) -> usize {
+        self.state().holds.len()
+    }
+
+    /// The other router owes nothing more, says its message `sequence`. False if something newer was said.
+    pub(super) fn release(&self, owner: Owner, sequence: u64) -> bool {
+        let mut state = self.state();
+        let is_newest = state.holds.get(&owner).is_some_and(|hold| hold.sequence < sequence);
+        if is_newest {
+            state.holds.remove(&owner);
+            self.lower_if_free(&state);
+        }
+        is_newest
+    }
+
+    /// The server will forget, so the hold of a router that is still silent counts no more. False if it has spoken since.
+    pub(super) fn expire(&self, owner: Owner, now: Instant) -> bool {
+        let mut state = self.state();
+        let is_silent = state.holds.get(&owner).is_some_and(|hold| hold.until <= now);
+        if is_silent {
+            state.holds.remove(&owner);
+            self.lower_if_free(&state);
+        }
+        is_silent
+    }
+
+    /// Routers that have been silent for too long.
+    pub(super) fn overdue(&self, now: Instant) -> Vec<Owner> {
+        self.state().holds.iter().filter(|(_, hold)| hold.until <= now).map(|(owner, _)| *owner).collect()
+    }
+
+    fn lower_if_free(&self, state: &State) {
+        if state.segments.is_empty() && state.holds.is_empty() {
+            self.fence.lower();
+        }
     }
 
     /// The number of the next segment.
@@ -214,6 +296,17 @@ impl Server {
             _ => state.next_number += 1,
         }
         place
+    }
+
+    /// The writer is about to let a forget stand for all that is owed.
+    pub(super) fn begin_forget(&self) -> Place {
+        let mut state = self.state();
+        if let Some(Segment { kind: Kind::Forget { is_durable: true, is_begun: false }, .. }) = state.segments.back() {
+            return Place::Covered;
+        }
+        let number = state.next_number;
+        state.next_number += 1;
+        Place::Forget { number }
     }
 
     /// The writer is done. On success the fence is up, and `true` says that somebody must begin to work it off. What
@@ -275,7 +368,7 @@ impl Server {
         match state.segments.front_mut() {
             None => {
                 state.is_replayed = false;
-                self.fence.lower();
+                self.lower_if_free(&state);
                 Turn::Done
             }
             Some(segment) if Some(segment.number) == writing => Turn::Wait,

@@ -11,6 +11,8 @@ pub(super) struct Counters {
     pub(super) overflows: AtomicU64,
     pub(super) forgotten: AtomicU64,
     pub(super) append_failures: AtomicU64,
+    pub(super) unassured: AtomicU64,
+    pub(super) passed_on: AtomicU64,
     pub(super) replay_failures: AtomicU64,
 }
 
@@ -29,6 +31,10 @@ pub struct SpoolStatistics {
     pub forgotten: u64,
     /// Deletes that could not be kept and failed.
     pub append_failures: u64,
+    /// Deletes that were kept and failed all the same, as a peer could not be told.
+    pub unassured: u64,
+    /// Kept deletes that a peer has passed on to the server.
+    pub passed_on: u64,
     /// Attempts to work something off that failed.
     pub replay_failures: u64,
     /// Deletes that are owed now, over all servers,
@@ -37,6 +43,8 @@ pub struct SpoolStatistics {
     pub pending_bytes: u64,
     /// Servers that owe something now and are not read.
     pub servers_behind: u64,
+    /// Servers that other routers owe something and that are not read.
+    pub servers_held: u64,
 }
 
 impl SpoolStatistics {
@@ -48,13 +56,15 @@ impl SpoolStatistics {
             overflows: counters.overflows.load(Relaxed),
             forgotten: counters.forgotten.load(Relaxed),
             append_failures: counters.append_failures.load(Relaxed),
+            unassured: counters.unassured.load(Relaxed),
+            passed_on: counters.passed_on.load(Relaxed),
             replay_failures: counters.replay_failures.load(Relaxed),
             ..SpoolStatistics::default()
         }
     }
 
     /// Every figure with the name that `stats` gives it.
-    pub fn named(&self) -> [(&'static str, u64); 10] {
+    pub fn named(&self) -> [(&'static str, u64); 13] {
         [
             ("spool_deletes", self.spooled),
             ("spool_replayed", self.replayed),
@@ -62,10 +72,13 @@ impl SpoolStatistics {
             ("spool_overflows", self.overflows),
             ("spool_forgotten", self.forgotten),
             ("spool_append_failures", self.append_failures),
+            ("spool_unassured", self.unassured),
+            ("spool_passed_on", self.passed_on),
             ("spool_replay_failures", self.replay_failures),
             ("spool_pending", self.pending),
             ("spool_pending_bytes", self.pending_bytes),
             ("spool_servers_behind", self.servers_behind),
+            ("spool_servers_held", self.servers_held),
         ]
     }
 }

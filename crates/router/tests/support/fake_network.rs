@@ -5,14 +5,16 @@ use lookaside_client::{Listener, Network, Stream};
 use lookaside_protocol::text::{END, Limits, Parsed, compose_reply, parse_command};
 use lookaside_protocol::{Command, Operation, Reply, Request};
 use lookaside_routing::{Address, BoxFuture};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
-use tokio::sync::watch;
+use tokio::io::{
+    AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, ReadHalf, WriteHalf, split,
+};
+use tokio::sync::{mpsc, watch};
 
 const LIMITS: Limits = Limits { value_bytes_max: 1 << 20, line_bytes_max: 1 << 20 };
 const PIPE_BYTES: usize = 1 << 20;
@@ -136,9 +138,20 @@ impl FakeServer {
     }
 }
 
-#[derive(Default)]
+/// Pairs of a host and an address that no byte passes between; what was written waits.
+type Cuts = BTreeSet<(String, String)>;
+
 pub struct FakeNetwork {
     servers: Mutex<BTreeMap<Address, Arc<FakeServer>>>,
+    listeners: Mutex<BTreeMap<Address, mpsc::UnboundedSender<DuplexStream>>>,
+    cuts: watch::Sender<Cuts>,
+}
+
+impl Default for FakeNetwork {
+    fn default() -> Self {
+        let (servers, listeners) = (Mutex::default(), Mutex::default());
+        FakeNetwork { servers, listeners, cuts: watch::Sender::new(Cuts::new()) }
+    }
 }
 
 impl FakeNetwork {
@@ -154,6 +167,93 @@ impl FakeNetwork {
             })
         };
         servers.entry(Address(address.into())).or_insert_with(make).clone()
+    }
+
+    /// What a program on `host` connects with.
+    pub fn view(self: &Arc<Self>, host: &str) -> Arc<View> {
+        Arc::new(View { host: host.into(), network: self.clone() })
+    }
+
+    /// Cuts the way from `host` to `address`, or mends it.
+    pub fn cut(&self, host: &str, address: &str, is_cut: bool) {
+        let pair = (host.to_owned(), address.to_owned());
+        self.cuts.send_modify(|cuts| match is_cut {
+            true => drop(cuts.insert(pair)),
+            false => drop(cuts.remove(&pair)),
+        });
+    }
+
+    fn far_end(&self, address: &Address, far: DuplexStream) -> io::Result<()> {
+        if let Some(listener) = self.listeners.lock().unwrap().get(address) {
+            return listener.send(far).map_err(|_| io::ErrorKind::ConnectionRefused.into());
+        }
+        let server = self.servers.lock().unwrap().get(address).cloned().ok_or(io::ErrorKind::ConnectionRefused)?;
+        if *server.health.borrow() == Health::Gone {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        tokio::spawn(server.serve(far));
+        Ok(())
+    }
+}
+
+/// The network as one host sees it.
+pub struct View {
+    host: String,
+    network: Arc<FakeNetwork>,
+}
+
+impl Network for View {
+    fn connect<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+        Box::pin(async move {
+            tokio::time::sleep(std::time::Duration::from_micros(100)).await;
+            let pair = (self.host.clone(), address.0.to_string());
+            let mut cuts = self.network.cuts.subscribe();
+            cuts.wait_for(|cuts| !cuts.contains(&pair)).await.expect("the network stays");
+            let (near, middle) = tokio::io::duplex(PIPE_BYTES);
+            let (other_middle, far) = tokio::io::duplex(PIPE_BYTES);
+            self.network.far_end(address, far)?;
+            let ((read, write), (other_read, other_write)) = (split(middle), split(other_middle));
+            tokio::spawn(pump(read, other_write, cuts.clone(), pair.clone()));
+            tokio::spawn(pump(other_read, write, cuts, pair));
+            Ok(Box::new(Pipe(near)) as Box<dyn Stream>)
+        })
+    }
+
+    fn listen<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Listener>>> {
+        Box::pin(async move {
+            let (connect, accept) = mpsc::unbounded_channel();
+            self.network.listeners.lock().unwrap().insert(address.clone(), connect);
+            Ok(Box::new(Accept(accept)) as Box<dyn Listener>)
+        })
+    }
+}
+
+/// Carries bytes one way, and holds them while the way is cut.
+async fn pump(
+    mut from: ReadHalf<DuplexStream>,
+    mut to: WriteHalf<DuplexStream>,
+    mut cuts: watch::Receiver<Cuts>,
+    pair: (String, String),
+) {
+    let mut block = [0; 4_096];
+    while let Ok(bytes @ 1..) = from.read(&mut block).await {
+        if cuts.wait_for(|cuts| !cuts.contains(&pair)).await.is_err() || to.write_all(&block[..bytes]).await.is_err() {
+            return;
+        }
+    }
+    let _ = to.shutdown().await;
+}
+
+struct Accept(mpsc::UnboundedReceiver<DuplexStream>);
+
+impl Listener for Accept {
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<Box<dyn Stream>>> {
+        Box::pin(async move {
+            match self.0.recv().await {
+                Some(stream) => Ok(Box::new(Pipe(stream)) as Box<dyn Stream>),
+                None => std::future::pending().await,
+            }
+        })
     }
 }
 

@@ -1,0 +1,410 @@
+//! The other routers of a cluster: what one owes to a server keeps all of them from reading it.
+//!
+//! ```text
+//!   A: a delete fails at S, is kept
+//!      -> every peer at once: will S take it from you?      one says yes: acknowledged
+//!      -> nobody can reach S: every peer, HOLD S for me     all have it on disk, S fenced off: acknowledged
+//!      ... further deletes of S are acknowledged at once, as long as every peer has confirmed lately
+//!      S has carried out everything -> every peer, RELEASE S
+//! ```
+//!
+//! A confirmation counts for half of `peer_timeout` from when it was asked for; a peer holds the server for all of it
+//! from when it was told. So whatever is lost or delayed, A stops to acknowledge before a peer stops to hold. A peer
+//! that hears nothing of A for so long makes S forget everything, and reads it after that.
+//!
+//! Invariant: no router reads a server from the moment that any router has acknowledged a delete which it owes it, until the
+//! server has carried it out, or has forgotten. If a peer cannot be told, the delete is not acknowledged; it is kept all
+//! the same. (An operator may choose to go on without: [`PeerMissing::Ignore`].)
+//!
+//! All is said by gets of keys that begin with `__mcrouter__.spool_`, over the port for clients. Every message has a
+//! number, so that one which was held up on an old connection does not undo a newer one.
+
+use super::SpoolSettings;
+use super::record::Deletion;
+use super::server::{Owner, Server};
+use crate::intake::ADMIN_KEY_PREFIX;
+use lookaside_client::{Network, Stream};
+use lookaside_protocol::text::{Answer, Limits, ParsedAnswer, parse_answer};
+use lookaside_protocol::{KEY_BYTES_MAX, Reply};
+use lookaside_routing::Address;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+/// Questions that travel together.
+const QUESTIONS_MAX: usize = 200;
+/// Batches of deletes that may wait to be passed on by one peer; one more is not.
+const RELAYS_WAITING_MAX: usize = 1_000;
+/// A run has so many bits of message numbers: more than it can send.
+const RUN_SHIFT: u32 = 40;
+/// The wait after a peer could not be reached.
+const RETRY: Duration = Duration::from_millis(200);
+const LIMITS: Limits = Limits { value_bytes_max: 1 << 20, line_bytes_max: 2_048 };
+
+/// What becomes of a delete that must be kept while a peer cannot be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerMissing {
+    /// It fails, so that whoever sent it sends it again.
+    Fail,
+    /// It is acknowledged. The peer, if it lives, may read what was deleted.
+    Ignore,
+}
+
+/// All other routers of the cluster, as this one tells them.
+pub(super) struct Peers {
+    owner: Owner,
+    /// Of the next message. Grows over restarts.
+    sequence: AtomicU64,
+    confirmed_for: Duration,
+    /// How long a server may take to answer another router.
+    limit: Duration,
+    missing: PeerMissing,
+    peers: Vec<Peer>,
+}
+
+struct Peer {
+    address: Address,
+    /// Servers that it is to hold, and when it was asked for its last confirmation.
+    wanted: Mutex<BTreeMap<Address, Option<Instant>>>,
+    /// There is something to tell.
+    demand: Notify,
+    /// Counts attempts to tell that failed; changes with those that did not, too.
+    progress: watch::Sender<Progress>,
+    relay: mpsc::Sender<Relay>,
+    relays: Mutex<Option<mpsc::Receiver<Relay>>>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Progress {
+    failures: u64,
+    successes: u64,
+}
+
+/// What this router owes a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Debt {
+    /// Nothing: peers may read it.
+    Nothing,
+    /// Something that it is working off.
+    Owed,
+    /// Something that it does not work off, as no configuration names the server. Peers hear nothing more of it, and have
+    /// the server forget.
+    Abandoned,
+}
+
+/// Deletes that a peer may carry out instead.
+struct Relay {
+    questions: Arc<Vec<Vec<u8>>>,
+    reply: oneshot::Sender<bool>,
+}
+
+impl Peers {
+    /// The peers that `settings` name. `owed` are the servers that this router owes something from an earlier run.
+    pub(super) fn new(
+        (owner, run): (Owner, u64),
+        settings: &SpoolSettings,
+        owed: impl Iterator<Item = Address> + Clone,
+    ) -> Peers {
+        let peer = |address: &Address| {
+            let (relay, relays) = mpsc::channel(RELAYS_WAITING_MAX);
+            Peer {
+                address: address.clone(),
+                wanted: Mutex::new(owed.clone().map(|server| (server, None)).collect()),
+                demand: Notify::new(),
+                progress: watch::Sender::new(Progress::default()),
+                relay,
+                relays: Mutex::new(Some(relays)),
+            }
+        };
+        Peers {
+            owner,
+            sequence: AtomicU64::new(run << RUN_SHIFT),
+            confirmed_for: settings.peer_timeout / 2,
+            limit: settings.timeout,
+            missing: settings.peer_missing,
+            peers: settings.peers.iter().map(peer).collect(),
+        }
+    }
+
+    pub(super) fn is_alone(&self) -> bool {
+        self.peers.is_empty()
+    }
+
+    /// Makes sure that no peer reads what `deletions` end at `server`, which this router keeps already. False if a peer
+    /// may: then they must not be acknowledged.
+    pub(super) async fn assure(&self, server: &Server, deletions: &[Deletion]) -> bool {
+        let address = &server.address;
+        if self.peers.iter().all(|peer| peer.is_confirmed(address, self.confirmed_for)) {
+            return true;
+        }
+        if self.pass_on(address, deletions).await {
+            return true;
+        }
+        self.peers.iter().for_each(|peer| peer.demand(address));
+        let deadline = Instant::now() + self.limit;
+        for peer in &self.peers {
+            if !peer.confirmation(address, self.confirmed_for, deadline).await && self.missing == PeerMissing::Fail {
+                tracing::debug!(peer = %peer.address, server = %address, "a peer could not be told: deletes fail");
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Asks all peers at once to carry out `deletions`; true when one has. There may be more at the server: those stay.
+    pub(super) async fn pass_on(&self, server: &Address, deletions: &[Deletion]) -> bool {
+        let Some(questions) = deletions.iter().map(|deletion| delete_question(server, deletion)).collect() else {
+            return false;
+        };
+        let questions: Arc<Vec<Vec<u8>>> = Arc::new(questions);
+        let ask = |peer: &Peer| {
+            let (reply, answer) = oneshot::channel();
+            peer.relay.try_send(Relay { questions: questions.clone(), reply }).ok().map(|()| answer)
+        };
+        let answers: Vec<_> = self.peers.iter().filter_map(ask).collect();
+        let deadline = Instant::now() + self.limit;
+        for answer in answers {
+            if let Ok(Ok(true)) = timeout_at(deadline, answer).await {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Something may be owed no more.
+    pub(super) fn settle(&self) {
+        self.peers.iter().for_each(|peer| peer.demand.notify_one());
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// Tells the peer of that index what it is to hold, for ever. `debt` says what this router owes a server.
+    pub(super) async fn tell(&self, index: usize, network: &dyn Network, debt: &(dyn Fn(&Address) -> Debt + Sync)) {
+        let peer = &self.peers[index];
+        let Some(mut relays) = lock(&peer.relays).take() else { return std::future::pending().await };
+        let mut told = Told { peers: self, peer, connection: None, unreleased: BTreeSet::new() };
+        loop {
+            let was_connected = told.connection.is_some();
+            let mut is_well = told.try_to_tell(network, debt).await;
+            if !is_well && was_connected {
+                // The peer may only have been restarted.
+                is_well = told.try_to_tell(network, debt).await;
+            }
+            peer.progress.send_modify(|progress| match is_well {
+                true => progress.successes += 1,
+                false => progress.failures += 1,
+            });
+            let pause = if is_well { self.confirmed_for / 2 } else { RETRY };
+            tokio::select! {
+                biased;
+                () = peer.demand.notified() => {}
+                relay = relays.recv() => {
+                    let relay = relay.expect("the peer itself can send");
+                    let passed_on = timeout(self.limit, told.pass_on(network, &relay.questions)).await;
+                    if !matches!(passed_on, Ok(Ok(_))) {
+                        told.connection = None;
+                    }
+                    let _ = relay.reply.send(matches!(passed_on, Ok(Ok(true))));
+                }
+                () = sleep(pause) => {}
+            }
+        }
+    }
+
+    fn next_sequence(&self) -> u64 {
+        self.sequence.fetch_add(1, Relaxed)
+    }
+}
+
+impl Peer {
+    fn wanted(&self) -> MutexGuard<'_, BTreeMap<Address, Option<Instant>>> {
+        lock(&self.wanted)
+    }
+
+    fn is_confirmed(&self, server: &Address, confirmed_for: Duration) -> bool {
+        let asked_at = self.wanted().get(server).copied().flatten();
+        asked_at.is_some_and(|at| Instant::now() < at + confirmed_for)
+    }
+
+    fn demand(&self, server: &Address) {
+        self.wanted().entry(server.clone()).or_default();
+        self.demand.notify_one();
+    }
+
+    /// Waits until the peer has confirmed, or could not be told, or time is up.
+    async fn confirmation(&self, server: &Address, confirmed_for: Duration, deadline: Instant) -> bool {
+        let mut progress = self.progress.subscribe();
+        let failures = progress.borrow_and_update().failures;
+        loop {
+            if self.is_confirmed(server, confirmed_for) {
+                return true;
+            }
+            match timeout_at(deadline, progress.changed()).await {
+                Ok(Ok(())) if progress.borrow_and_update().failures == failures => {}
+                _ => return self.is_confirmed(server, confirmed_for),
+            }
+        }
+    }
+}
+
+/// One peer, and what it has been told.
+struct Told<'a> {
+    peers: &'a Peers,
+    peer: &'a Peer,
+    connection: Option<Connection>,
+    /// Servers that it may hold and need not.
+    unreleased: BTreeSet<Address>,
+}
+
+impl Told<'_> {
+    async fn try_to_tell(&mut self, network: &dyn Network, debt: &(dyn Fn(&Address) -> Debt + Sync)) -> bool {
+        let outcome = timeout(self.peers.limit, self.tell(network, debt)).await;
+        let is_well = matches!(outcome, Ok(Ok(())));
+        if !is_well {
+            let trouble = outcome.unwrap_or_else(|_| Err("no answer".to_owned()));
+            tracing::debug!(peer = %self.peer.address, ?trouble, "a peer could not be told what this router owes");
+            self.connection = None;
+        }
+        is_well
+    }
+
+    /// Releases what is owed no more, and has the rest held.
+    async fn tell(&mut self, network: &dyn Network, debt: &(dyn Fn(&Address) -> Debt + Sync)) -> Result<(), String> {
+        let wanted = self.sort_out(debt);
+        if wanted.is_empty() && self.unreleased.is_empty() && self.connection.is_some() {
+            return Ok(());
+        }
+        let owner = self.peers.owner.0;
+        let is_new = self.connection.is_none();
+        let connection = connected(&mut self.connection, network, &self.peer.address).await?;
+        if is_new {
+            // What an earlier connection, or run, has left there.
+            let held = connection.ask(&[question(&format!("spool_held({owner:016x})"))]).await?.remove(0);
+            let held = String::from_utf8(held.ok_or("it has no spool, or no peers")?).unwrap_or_default();
+            let held = held.split("\r\n").filter(|line| !line.is_empty()).map(|line| Address(line.into()));
+            self.unreleased.extend(held.filter(|server| debt(server) == Debt::Nothing));
+        }
+        let said = |verb: &str, server: &Address| {
+            question(&format!("spool_{verb}({owner:016x},{},{server})", self.peers.next_sequence()))
+        };
+        let releases: Vec<_> = self.unreleased.iter().map(|server| said("release", server)).collect();
+        connection.ask(&releases).await?;
+        self.unreleased.clear();
+        let asked_at = Instant::now();
+        let holds: Vec<_> = wanted.iter().map(|server| said("hold", server)).collect();
+        let answers = connection.ask(&holds).await?;
+        let mut confirmed = self.peer.wanted();
+        for (server, answer) in wanted.iter().zip(answers) {
+            if let (Some(b"ok"), Some(last)) = (answer.as_deref(), confirmed.get_mut(server)) {
+                *last = Some(asked_at);
+            }
+        }
+        Ok(())
+    }
+
+    /// The servers that are still owed something. The others are forgotten, their confirmations first of all: whoever
+    /// keeps a delete from now on asks for a new one.
+    fn sort_out(&mut self, debt: &(dyn Fn(&Address) -> Debt + Sync)) -> Vec<Address> {
+        let mut wanted = self.peer.wanted();
+        let unreleased = &mut self.unreleased;
+        wanted.retain(|server, _| {
+            let debt = debt(server);
+            match debt {
+                Debt::Owed => drop(unreleased.remove(server)),
+                Debt::Nothing => drop(unreleased.insert(server.clone())),
+                Debt::Abandoned => {}
+            }
+            debt == Debt::Owed
+        });
+        wanted.keys().cloned().collect()
+    }
+
+    async fn pass_on(&mut self, network: &dyn Network, questions: &[Vec<u8>]) -> Result<bool, String> {
+        let connection = connected(&mut self.connection, network, &self.peer.address).await?;
+        let answers = connection.ask(questions).await?;
+        Ok(answers.iter().all(|answer| answer.as_deref() == Some(b"ok")))
+    }
+}
+
+fn question(name: &str) -> Vec<u8> {
+    [ADMIN_KEY_PREFIX, name.as_bytes()].concat()
+}
+
+/// The question that passes a delete on; nothing if it is too long for one.
+fn delete_question(server: &Address, deletion: &Deletion) -> Option<Vec<u8>> {
+    let mut question =
+        question(&format!("spool_delete({server},{},{},", deletion.hold_off_ms, u8::from(deletion.is_base64)));
+    question.extend_from_slice(&deletion.key);
+    question.push(b')');
+    (question.len() <= KEY_BYTES_MAX).then_some(question)
+}
+
+async fn connected<'a>(
+    connection: &'a mut Option<Connection>,
+    network: &dyn Network,
+    address: &Address,
+) -> Result<&'a mut Connection, String> {
+    let made = match connection.take() {
+        Some(made) => made,
+        None => {
+            let stream = network.connect(address).await.map_err(|error| error.to_string())?;
+            Connection { stream, read: Vec::new() }
+        }
+    };
+    Ok(connection.insert(made))
+}
+
+/// A connection to a peer's port for clients.
+struct Connection {
+    stream: Box<dyn Stream>,
+    read: Vec<u8>,
+}
+
+impl Connection {
+    /// The answers to gets of `keys`, in order; nothing for a miss.
+    async fn ask(&mut self, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>, String> {
+        let mut answers = Vec::with_capacity(keys.len());
+        for keys in keys.chunks(QUESTIONS_MAX) {
+            let line = [b"get ".as_slice(), &keys.join(&b' '), b"\r\n"].concat();
+            self.stream.write_all(&line).await.map_err(|error| error.to_string())?;
+            self.stream.flush().await.map_err(|error| error.to_string())?;
+            let mut values = self.values().await?;
+            answers.extend(keys.iter().map(|key| values.remove(key)));
+        }
+        Ok(answers)
+    }
+
+    async fn values(&mut self) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
+        let mut values = BTreeMap::new();
+        loop {
+            match parse_answer(&self.read, &LIMITS) {
+                ParsedAnswer::Answer { answer: Answer::Item { key, reply: Reply::Value { value, .. } }, consumed } => {
+                    values.insert(key.to_vec(), value.to_vec());
+                    self.read.drain(..consumed);
+                }
+                ParsedAnswer::Answer { answer: Answer::End, consumed } => {
+                    self.read.drain(..consumed);
+                    return Ok(values);
+                }
+                ParsedAnswer::Answer { answer, .. } => return Err(format!("{answer:?} is no answer to a get")),
+                ParsedAnswer::Malformed { why } => return Err(why.to_owned()),
+                ParsedAnswer::Incomplete { .. } => {
+                    if self.stream.read_buf(&mut self.read).await.map_err(|error| error.to_string())? == 0 {
+                        return Err("it closed the connection".to_owned());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Nothing panics under these locks; if it did, what they guard is still whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
