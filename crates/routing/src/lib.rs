@@ -36,6 +36,7 @@ pub use cluster::{
     all_initial_route::AllInitialRoute,
     all_majority_route::AllMajorityRoute,
     all_sync_route::AllSyncRoute,
+    big_value_route::{BIG_VALUE_FLAG, BigValueRoute, PIECES_MAX},
     destination_route::DestinationRoute,
     dev_null_route::DevNullRoute,
     error_route::ErrorRoute,
@@ -65,6 +66,7 @@ pub use cluster::{
     rate_limit_route::{Rate, RateLimitRoute, Rates},
     salted_failover_route::SaltedFailoverRoute,
     shadow_route::{KeyFraction, ShadowRoute},
+    staging_route::StagingRoute,
     warm_up_progress::{WarmUpEnd, WarmUpProgress},
     warm_up_route::{WARM_UP_HOLD_OFF_MS, WarmUpRoute},
 };

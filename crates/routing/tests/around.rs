@@ -15,8 +15,8 @@ use lookaside_protocol::{
 use lookaside_routing::{
     Context, Failure, KeyChange, KeyFraction, KeySplitRoute, L1L2CacheRoute, L1L2Settings, Latency,
     LatencyInjectionRoute, LoggingRoute, MigrateRoute, ModifyKeyRoute, NEGATIVE_FLAG, OutstandingLimitRoute, Rate,
-    RateLimitRoute, Rates, Route, RoutingPrefix, ShadowRoute, WARM_UP_HOLD_OFF_MS, WarmUpEnd, WarmUpProgress,
-    WarmUpRoute,
+    RateLimitRoute, Rates, Route, RoutingPrefix, ShadowRoute, StagingRoute, WARM_UP_HOLD_OFF_MS, WarmUpEnd,
+    WarmUpProgress, WarmUpRoute,
 };
 use std::{collections::BTreeMap, sync::Arc, sync::Mutex, time::Duration};
 use world::{Held, World};
@@ -173,7 +173,8 @@ async fn a_warm_up_ends_when_the_warm_cluster_brings_nothing_more() {
     let route = warm_up(&cold, &warm).ending(end, progress.clone(), world.clone(), world.clone());
     let other_thread = warm_up(&cold, &warm).ending(end, progress.clone(), world.clone(), world.clone());
     let second = async |n: u64, fresh: bool| {
-        let key = |at: u64| if fresh && at % 2 == 0 { format!("get new:{n}:{at}") } else { format!("get {at}") };
+        let key =
+            |at: u64| if fresh && at.is_multiple_of(2) { format!("get new:{n}:{at}") } else { format!("get {at}") };
         let gets: Vec<String> = (0..100).map(key).collect();
         ask(&route, &gets.iter().map(String::as_str).collect::<Vec<_>>()).await;
         world.advance(Duration::from_secs(1));
@@ -197,6 +198,76 @@ async fn a_warm_up_ends_when_the_warm_cluster_brings_nothing_more() {
     let requests = cold.requests();
     let Operation::Delete { hold_off_ms } = requests[4].operation else { panic!("{requests:?}") };
     assert_eq!((requests.len(), hold_off_ms), (6, WARM_UP_HOLD_OFF_MS), "other routers may still be filling");
+}
+
+/// Has every key, with so many seconds left; `mg` of keys that start with `odd` is not understood.
+fn warm_with_time_left(left: &'static str) -> Arc<Fake> {
+    Fake::new("warm", move |request| match &request.operation {
+        Operation::Meta(meta) if meta.verb == MetaVerb::Get && !request.key.starts_with(b"odd") => {
+            Ok(Reply::Meta(MetaReply { status: MetaStatus::Done, flags: left.into(), value: None }))
+        }
+        Operation::Get { .. } | Operation::GetAndTouch { .. } | Operation::LeaseGet => {
+            Ok(Reply::Value { flags: 3, cas: None, value: "from warm".into() })
+        }
+        Operation::Store { .. } | Operation::LeaseSet { .. } => Ok(Reply::Stored),
+        Operation::Delete { .. } => Ok(Reply::NotFound),
+        _ => Ok(Reply::Error(lookaside_protocol::ErrorReply::Unknown)),
+    })
+}
+
+#[tokio::test]
+async fn staging_is_filled_with_what_warm_has_for_as_long_as_warm_has_it() {
+    for (left, exptime) in
+        [("t33", Some(33)), ("t-1", Some(0)), ("t99999999", Some(2_592_000)), ("t0", None), ("s5", None)]
+    {
+        for verb in ["get", "gets", "gat", "gats", "lease-get"] {
+            let (world, warm, staging) = (World::new(), warm_with_time_left(left), cache("staging"));
+            let route = StagingRoute::new(warm.leaf(), staging.leaf(), 2_000, world.surroundings(5).background);
+            assert_eq!(ask(&route, &[&format!("{verb} k 7")]).await, ["from warm"]);
+            assert_eq!(staging.asked(), [""; 0], "{verb}: the client does not wait");
+            assert_eq!(world.run_background().await, 1);
+            let adds: Vec<String> = exptime.iter().map(|exptime| format!("add k {exptime}")).collect();
+            assert_eq!(staging.asked(), adds, "{verb} {left}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn staging_answers_nobody_and_keeps_nothing_that_was_changed() {
+    for failure in [None, Some(TIMEOUT)] {
+        let (world, warm) = (World::new(), warm_with_time_left("t5"));
+        let staging = match &failure {
+            None => Fake::hit("staging"),
+            Some(failure) => Fake::failing("staging", failure.clone()),
+        };
+        let route = StagingRoute::new(warm.leaf(), staging.leaf(), 2_000, world.surroundings(5).background);
+        for verb in VERBS.into_iter().filter(|verb| !verb.starts_with("g") && *verb != "lease-get") {
+            let alone = ask(&*warm.leaf(), &[&format!("{verb} k")]).await;
+            let outcome = ask(&route, &[&format!("{verb} k")]).await;
+            let requests = staging.requests();
+            let [Request { operation: Operation::Delete { hold_off_ms: 2_000 }, .. }] = &requests[..] else {
+                panic!("{verb}: {requests:?}");
+            };
+            match (verb, &failure) {
+                ("delete", None) => {
+                    assert_eq!(outcome, ["Deleted"], "the worse one; DELETED says that something was there")
+                }
+                ("delete", Some(_)) => assert_eq!(outcome, ["server timed out"]),
+                _ => assert_eq!(outcome, alone, "{verb} {failure:?}"),
+            }
+        }
+    }
+    let (world, staging) = (World::new(), Fake::hit("staging"));
+    let down = Fake::failing("warm", TIMEOUT);
+    let route = StagingRoute::new(down.leaf(), staging.leaf(), 2_000, world.surroundings(5).background);
+    assert_eq!(ask(&route, &["get k", "lease-get k"]).await, ["server timed out"; 2]);
+    let empty = StagingRoute::new(Fake::miss("warm").leaf(), staging.leaf(), 2_000, world.surroundings(5).background);
+    assert_eq!(ask(&empty, &["get k", "lease-get k"]).await, ["Miss", "Lease 7"]);
+    let odd =
+        StagingRoute::new(warm_with_time_left("t5").leaf(), staging.leaf(), 2_000, world.surroundings(5).background);
+    ask(&odd, &["get odd"]).await;
+    world.run_background().await;
+    assert_eq!(staging.asked(), [""; 0], "nothing read, or nobody knows for how long: nothing filled");
 }
 
 #[tokio::test]

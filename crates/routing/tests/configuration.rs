@@ -419,12 +419,12 @@ fn a_bad_server_is_refused() {
 
 #[test]
 fn a_bad_route_is_refused() {
-    let routes = "AllAsyncRoute, AllFastestRoute, AllInitialRoute, AllMajorityRoute, AllSyncRoute, DevNullRoute, \
+    let routes = "AllAsyncRoute, AllFastestRoute, AllInitialRoute, AllMajorityRoute, AllSyncRoute, BigValueRoute, DevNullRoute, \
                   ErrorRoute, FailoverRoute, FailoverWithExptimeRoute, HashRoute, HostIdRoute, KeySplitRoute, \
                   L1L2CacheRoute, LatencyInjectionRoute, LatestRoute, LoggingRoute, MigrateRoute, MissFailoverRoute, \
                   ModifyExptimeRoute, ModifyKeyRoute, NullRoute, OperationSelectorRoute, OriginalClientHashRoute, \
                   OutstandingLimitRoute, PoolRoute, PrefixSelectorRoute, RandomRoute, RateLimitRoute, \
-                  SaltedFailoverRoute, ShadowRoute, \
+                  SaltedFailoverRoute, ShadowRoute, StagingRoute, \
                   WarmUpRoute";
     let hashes = "Ch3, ConstShard, Crc32, Rendezvous, WeightedCh3, WeightedRendezvous, dalli, gomemcache, libmemcached, \
                   libmemcached-ketama, libmemcached-ketama-weighted, pymemcache, python-memcached, spymemcached-ketama, \
@@ -446,8 +446,8 @@ fn a_bad_route_is_refused() {
             ),
         ),
         (
-            r#"{"type": "StagingRoute"}"#,
-            format!("line 2, column 19, at route.type: mcrouter's StagingRoute is not supported; known routes: {routes}"),
+            r#"{"type": "ShardSplitRoute"}"#,
+            format!("line 2, column 19, at route.type: mcrouter's ShardSplitRoute is not supported; known routes: {routes}"),
         ),
         (r#""PoolRoute|B""#, "line 2, column 10, at route: no pool is named \"B\"; known pools: A".into()),
         (

@@ -6,12 +6,12 @@
 
 use super::{Configuration, DestinationSettings, Handle, Pool, Shadow};
 use crate::{
-    Address, AllAsyncRoute, AllFastestRoute, AllInitialRoute, AllMajorityRoute, AllSyncRoute, Destination,
-    DestinationRoute, DevNullRoute, ErrorRoute, FailoverWithExptimeRoute, HashRoute, HostIdRoute, KeySplitRoute,
-    L1L2CacheRoute, LatencyInjectionRoute, LatestRoute, LoggingRoute, MigrateRoute, MissFailoverRoute,
+    Address, AllAsyncRoute, AllFastestRoute, AllInitialRoute, AllMajorityRoute, AllSyncRoute, BigValueRoute,
+    Destination, DestinationRoute, DevNullRoute, ErrorRoute, FailoverWithExptimeRoute, HashRoute, HostIdRoute,
+    KeySplitRoute, L1L2CacheRoute, LatencyInjectionRoute, LatestRoute, LoggingRoute, MigrateRoute, MissFailoverRoute,
     ModifyExptimeRoute, ModifyKeyRoute, NullRoute, OUTSTANDING_WAITING_MAX, OperationSelectorRoute,
     OriginalClientHashRoute, OutstandingLimitRoute, PoolRoute, PrefixSelectorRoute, RandomRoute, RateLimitRoute,
-    RootRoute, Route, SaltedFailoverRoute, ShadowRoute, Surroundings, WarmUpRoute,
+    RootRoute, Route, SaltedFailoverRoute, ShadowRoute, StagingRoute, Surroundings, WarmUpRoute,
 };
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -166,6 +166,12 @@ impl Builder<'_> {
                 Arc::new(LatencyInjectionRoute::new(self.route(child), *latency, clock))
             }
             Handle::Logging { target } => Arc::new(LoggingRoute::new(self.optional(target), log)),
+            Handle::BigValue { target, split_threshold_bytes } => {
+                Arc::new(BigValueRoute::new(self.route(target), *split_threshold_bytes))
+            }
+            Handle::Staging { warm, staging, hold_off_ms } => {
+                Arc::new(StagingRoute::new(self.route(warm), self.route(staging), *hold_off_ms, background))
+            }
             Handle::DevNull => Arc::new(DevNullRoute::default()),
             other => unreachable!("{other:?} needs no surroundings"),
         }

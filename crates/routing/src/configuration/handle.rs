@@ -159,6 +159,15 @@ pub enum Handle {
     Logging {
         target: Option<Box<Handle>>,
     },
+    BigValue {
+        target: Box<Handle>,
+        split_threshold_bytes: usize,
+    },
+    Staging {
+        warm: Box<Handle>,
+        staging: Box<Handle>,
+        hold_off_ms: u32,
+    },
     DevNull,
     Null,
     Error {
@@ -180,12 +189,13 @@ pub struct Shadow {
 }
 
 /// The routes that a configuration can name here.
-const TYPES: [&str; 31] = [
+const TYPES: [&str; 33] = [
     "AllAsyncRoute",
     "AllFastestRoute",
     "AllInitialRoute",
     "AllMajorityRoute",
     "AllSyncRoute",
+    "BigValueRoute",
     "DevNullRoute",
     "ErrorRoute",
     "FailoverRoute",
@@ -211,19 +221,18 @@ const TYPES: [&str; 31] = [
     "RateLimitRoute",
     "SaltedFailoverRoute",
     "ShadowRoute",
+    "StagingRoute",
     "WarmUpRoute",
 ];
 
 /// Those of mcrouter that are not there yet, to tell them from a slip of the finger.
-const TYPES_MISSING: [&str; 8] = [
-    "BigValueRoute",
+const TYPES_MISSING: [&str; 6] = [
     "BlackholeRoute",
     "HashStopAllowListRoute",
     "L1L2SizeSplitRoute",
     "LoadBalancerRoute",
     "RoutingGroupRoute",
     "ShardSplitRoute",
-    "StagingRoute",
 ];
 
 const A_ROUTE: &str = "a route: an object with a \"type\", or a string such as \"PoolRoute|A\"";
@@ -263,7 +272,9 @@ impl Handle {
             "MissFailoverRoute" => tiers::miss_failover_route(&object, names),
             "L1L2CacheRoute" => tiers::l1_l2_cache_route(&object, names),
             "MigrateRoute" => tiers::migrate_route(&object, names),
+            "StagingRoute" => tiers::staging_route(&object, names),
             "WarmUpRoute" => tiers::warm_up_route(&object, names),
+            "BigValueRoute" => limits::big_value_route(&object, names),
             "OutstandingLimitRoute" => limits::outstanding_limit_route(&object, names),
             "RateLimitRoute" => limits::rate_limit_route(&object, names),
             "LatencyInjectionRoute" => limits::latency_injection_route(&object, names),

@@ -37,6 +37,8 @@ impl Handle {
             Handle::RateLimit { .. } => "RateLimitRoute",
             Handle::LatencyInjection { .. } => "LatencyInjectionRoute",
             Handle::Logging { .. } => "LoggingRoute",
+            Handle::BigValue { .. } => "BigValueRoute",
+            Handle::Staging { .. } => "StagingRoute",
             Handle::DevNull => "DevNullRoute",
             Handle::Null => "NullRoute",
             Handle::Error { .. } => "ErrorRoute",

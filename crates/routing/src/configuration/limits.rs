@@ -26,6 +26,22 @@ pub(super) fn outstanding_limit_route<'a>(object: &Object<'a>, names: &mut Names
     Ok(Handle::OutstandingLimit { target, outstanding_max: outstanding_max(&window)? })
 }
 
+/// No server takes larger items.
+const SPLIT_THRESHOLD_BYTES_MAX: i64 = 1 << 30;
+
+pub(super) fn big_value_route<'a>(object: &Object<'a>, names: &mut Names<'a>) -> Read {
+    object.check(&Keys {
+        known: &["type", "name", "target", "split_threshold"],
+        ignored: &["batch_size", "hide_reply_flag"],
+        refused: &[],
+    })?;
+    let threshold = object.require("split_threshold", "the largest value that is stored in one piece, in bytes")?;
+    Ok(Handle::BigValue {
+        split_threshold_bytes: threshold.integer("bytes", 1, SPLIT_THRESHOLD_BYTES_MAX)? as usize,
+        target: boxed(&object.require("target", "a route")?, names)?,
+    })
+}
+
 /// More requests a second than this nobody sends.
 const RATE_MAX: i64 = 1_000_000_000;
 

@@ -58,6 +58,16 @@ pub(super) fn migrate_route<'a>(object: &Object<'a>, names: &mut Names<'a>) -> R
 /// A minute: a longer hold-off keeps the cluster cold.
 const HOLD_OFF_MS_MAX: i64 = 60_000;
 
+pub(super) fn staging_route<'a>(object: &Object<'a>, names: &mut Names<'a>) -> Read {
+    object.check(&keys(&["type", "name", "warm", "staging", "hold_off_ms"]))?;
+    let hold_off = integer(object, "hold_off_ms", "milliseconds", HOLD_OFF_MS_MAX, WARM_UP_HOLD_OFF_MS.into())?;
+    Ok(Handle::Staging {
+        hold_off_ms: hold_off as u32,
+        warm: boxed(&object.require("warm", "a route")?, names)?,
+        staging: boxed(&object.require("staging", "a route")?, names)?,
+    })
+}
+
 /// How far a warm-up is: memory, not description, so that any two are equal.
 #[derive(Clone, Debug, Default)]
 pub struct SharedProgress(pub Arc<WarmUpProgress>);

@@ -1,0 +1,243 @@
+//! Values that are larger than a server takes, kept in pieces.
+//!
+//! ```text
+//!   set k (2.5 thresholds)   k:0:S  k:1:S  k:2:S   the pieces, first and by plain sets
+//!                            k = "1-3-S"           then the head under the verb that was asked, flag 0x8000 set:
+//!                                                  version, pieces, and a hash of the value, S
+//! ```
+//!
+//! | verb | effect |
+//! |---|---|
+//! | set add replace cas lease-set | above `split_threshold`: the pieces, then the head; a piece that is not stored is the answer |
+//! | get gets gat gats | a head is followed by its pieces and answered as one value; a piece that is gone makes it a miss |
+//! | lease-get | the same; a head that misses a piece is deleted and asked again, so that somebody gets the lease |
+//! | delete incr decr | the head; pieces that nobody points to leave by age |
+//! | touch | the head: its pieces keep their exptime, and where that is sooner the value is a miss then |
+//! | append prepend | as they are: to a value in pieces they make it a miss |
+//! | meta commands | as they are: they see the head, and store what the server takes |
+//!
+//! Old and new pieces never mix, since a value's pieces lie under its own hash: who overwrites a piece overwrites it with
+//! itself. A piece's failure, unlike its miss, is the answer. A stale head (of a lease) is left out.
+//!
+//! Bounded: at most [`PIECES_MAX`] pieces; what needs more, or whose key has no room for `:i:S`, goes to the server as it
+//! is. Bit 15 of the client's flags is taken. Keys that must lie together have a `|#|`: then so do the pieces.
+//! mcrouter's pieces are read if its version is 1.
+
+use crate::{
+    Batch, BoxFuture, Context, Outcome, Outcomes, Route,
+    hash::murmur64a,
+    key::is_encoded,
+    outcome::{as_get, is_error},
+    split::ask_some,
+};
+use bytes::{Bytes, BytesMut};
+use lookaside_protocol::{KEY_BYTES_MAX, Operation, Reply, Request, StoreMode};
+use std::{sync::Arc, vec};
+
+/// Marks a head.
+pub const BIG_VALUE_FLAG: u32 = 0x8000;
+
+/// The most pieces of one value.
+pub const PIECES_MAX: usize = 1_000;
+
+/// What stands first in a head.
+const VERSION: u32 = 1;
+
+/// Splits large values for its target.
+pub struct BigValueRoute {
+    target: Arc<dyn Route>,
+    split_threshold_bytes: usize,
+}
+
+impl BigValueRoute {
+    /// Values above `split_threshold_bytes` (at least 1) reach `target` in pieces of that size.
+    pub fn new(target: Arc<dyn Route>, split_threshold_bytes: usize) -> Self {
+        BigValueRoute { target, split_threshold_bytes: split_threshold_bytes.max(1) }
+    }
+
+    async fn ask(&self, mut batch: Batch, context: &Context) -> Outcomes {
+        let mut refused = self.store_pieces(&mut batch, context).await;
+        let kept = batch.clone();
+        let heads = batch.into_iter().enumerate().filter(|(at, _)| refused[*at].is_none());
+        for (at, outcome) in ask_some(&*self.target, heads.collect(), context).await {
+            refused[at] = Some(outcome);
+        }
+        let mut outcomes: Outcomes =
+            refused.into_iter().map(|outcome| outcome.expect("refused above, or asked here")).collect();
+        outcomes.iter_mut().for_each(leave_out_stale_head);
+        self.join(&kept, &mut outcomes, context).await;
+        outcomes
+    }
+
+    /// Stores the pieces of what is too large, and puts heads into its place; what was not stored has its answer.
+    async fn store_pieces(&self, batch: &mut Batch, context: &Context) -> Vec<Option<Outcome>> {
+        let mut pieces = Vec::new();
+        for (at, request) in batch.iter_mut().enumerate() {
+            if let Some(head) = self.head_of(request) {
+                pieces.extend(self.pieces_of(request, &head).map(|piece| (at, piece)));
+                replace_by_head(request, &head);
+            }
+        }
+        let mut refused = vec![None; batch.len()];
+        for (at, outcome) in ask_some(&*self.target, pieces, context).await {
+            if outcome != Ok(Reply::Stored) && refused[at].is_none() {
+                refused[at] = Some(outcome);
+            }
+        }
+        refused
+    }
+
+    /// The head of a value that is to be split.
+    fn head_of(&self, request: &Request<Bytes>) -> Option<Head> {
+        let (_, _, value) = stored(&request.operation)?;
+        let head = Head { pieces: value.len().div_ceil(self.split_threshold_bytes), hash: murmur64a(value) };
+        let fits = || head.key(&request.key, head.pieces).len() <= KEY_BYTES_MAX;
+        (head.pieces > 1 && head.pieces <= PIECES_MAX && fits() && !is_encoded(request)).then_some(head)
+    }
+
+    fn pieces_of<'a>(
+        &self,
+        request: &'a Request<Bytes>,
+        head: &'a Head,
+    ) -> impl Iterator<Item = Request<Bytes>> + use<'a> {
+        let (_, exptime, value) = stored(&request.operation).expect("what has a head is stored");
+        let (bytes, value) = (self.split_threshold_bytes, value.clone());
+        (0..head.pieces).map(move |n| {
+            let value = value.slice(n * bytes..value.len().min((n + 1) * bytes));
+            let operation = Operation::Store { mode: StoreMode::Set, flags: 0, exptime, value };
+            Request { key: head.key(&request.key, n), operation }
+        })
+    }
+
+    /// Puts values into the place of heads.
+    async fn join(&self, batch: &Batch, outcomes: &mut Outcomes, context: &Context) {
+        let mut heads = Vec::new();
+        let mut pieces = Vec::new();
+        for (at, (request, outcome)) in batch.iter().zip(&*outcomes).enumerate() {
+            if let Ok(Reply::Value { flags, value, .. }) = outcome
+                && let Some(head) = Head::read(*flags, value)
+            {
+                pieces.extend((0..head.pieces).map(|n| (at, piece_request(request, head.key(&request.key, n)))));
+                heads.push((at, head.pieces));
+            }
+        }
+        let mut pieces = ask_some(&*self.target, pieces, context).await.into_iter();
+        let mut broken = Vec::new();
+        for (at, count) in heads {
+            let whole = joined(&mut pieces, count);
+            let Ok(Reply::Value { flags, value, .. }) = &mut outcomes[at] else { unreachable!("heads are values") };
+            match whole {
+                Ok(whole) => {
+                    *value = whole;
+                    *flags &= !BIG_VALUE_FLAG;
+                }
+                Err(Ok(Reply::Miss)) => {
+                    outcomes[at] = Ok(Reply::Miss);
+                    broken.push(at);
+                }
+                Err(failure) => outcomes[at] = failure,
+            }
+        }
+        self.ask_for_leases(broken, batch, outcomes, context).await;
+    }
+
+    /// A server hands out no lease for a head that is there.
+    async fn ask_for_leases(&self, broken: Vec<usize>, batch: &Batch, outcomes: &mut Outcomes, context: &Context) {
+        let of_lease = broken.into_iter().filter(|&at| matches!(batch[at].operation, Operation::LeaseGet));
+        let again = of_lease.flat_map(|at| {
+            let delete = Request { key: batch[at].key.clone(), operation: Operation::Delete { hold_off_ms: 0 } };
+            [(at, delete), (at, batch[at].clone())]
+        });
+        for (at, mut outcome) in ask_some(&*self.target, again.collect(), context).await {
+            leave_out_stale_head(&mut outcome);
+            if matches!(outcome, Ok(Reply::Lease { .. }) | Err(_)) {
+                outcomes[at] = outcome;
+            }
+        }
+    }
+}
+
+impl Route for BigValueRoute {
+    fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
+        Box::pin(self.ask(batch, context))
+    }
+}
+
+/// Where a value's pieces are.
+#[derive(Clone, Copy)]
+struct Head {
+    pieces: usize,
+    hash: u64,
+}
+
+impl Head {
+    fn read(flags: u32, value: &[u8]) -> Option<Head> {
+        if flags & BIG_VALUE_FLAG == 0 {
+            return None;
+        }
+        let mut parts = str::from_utf8(value).ok()?.split('-');
+        let (version, pieces, hash) = (parts.next()?, parts.next()?, parts.next()?);
+        let is_ours = version.parse() == Ok(VERSION) && parts.next().is_none();
+        let head = Head { pieces: pieces.parse().ok()?, hash: hash.parse().ok()? };
+        (is_ours && (1..=PIECES_MAX).contains(&head.pieces)).then_some(head)
+    }
+
+    fn value(self) -> Bytes {
+        format!("{VERSION}-{}-{}", self.pieces, self.hash).into()
+    }
+
+    fn key(self, key: &[u8], piece: usize) -> Bytes {
+        [key, format!(":{piece}:{}", self.hash).as_bytes()].concat().into()
+    }
+}
+
+/// What a request stores in place of what was there: flags, exptime, value.
+fn stored(operation: &Operation<Bytes>) -> Option<(u32, i64, &Bytes)> {
+    match operation {
+        Operation::Store { mode: StoreMode::Append | StoreMode::Prepend, .. } => None,
+        Operation::Store { flags, exptime, value, .. } | Operation::LeaseSet { flags, exptime, value, .. } => {
+            Some((*flags, *exptime, value))
+        }
+        _ => None,
+    }
+}
+
+fn replace_by_head(request: &mut Request<Bytes>, head: &Head) {
+    if let Operation::Store { flags, value, .. } | Operation::LeaseSet { flags, value, .. } = &mut request.operation {
+        *flags |= BIG_VALUE_FLAG;
+        *value = head.value();
+    }
+}
+
+/// A piece is read as its head was, so that a `gat` touches all.
+fn piece_request(request: &Request<Bytes>, key: Bytes) -> Request<Bytes> {
+    match request.operation {
+        Operation::GetAndTouch { exptime, .. } => {
+            Request { key, operation: Operation::GetAndTouch { exptime, cas: false } }
+        }
+        _ => Request { key, ..as_get(request) },
+    }
+}
+
+/// The next so many pieces as one value; else what was heard of one that is not there, a failure before a miss.
+fn joined(pieces: &mut vec::IntoIter<(usize, Outcome)>, count: usize) -> Result<Bytes, Outcome> {
+    let mut whole = BytesMut::new();
+    let mut lost = None;
+    for (_, outcome) in pieces.take(count) {
+        match outcome {
+            Ok(Reply::Value { value, .. }) => whole.extend_from_slice(&value),
+            outcome if is_error(&outcome) => lost = Some(outcome),
+            _ => lost = lost.or(Some(Ok(Reply::Miss))),
+        }
+    }
+    lost.map_or(Ok(whole.freeze()), Err)
+}
+
+/// A stale head is no value that a client could show.
+fn leave_out_stale_head(outcome: &mut Outcome) {
+    if let Ok(Reply::Lease { flags, stale, .. }) = outcome
+        && stale.as_ref().is_some_and(|stale| Head::read(*flags, stale).is_some())
+    {
+        (*flags, *stale) = (0, None);
+    }
+}

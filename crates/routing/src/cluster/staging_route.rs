@@ -1,0 +1,129 @@
+//! A cluster that is filled beside the one that serves, and answers nobody yet.
+//!
+//! | verb | warm | staging |
+//! |---|---|---|
+//! | get gets gat gats lease-get | asked; its outcome is the answer | what was found is added, in the background, for as long as it lives in warm |
+//! | set add replace append prepend cas lease-set touch incr decr | asked; its outcome is the answer | a delete, awaited, whatever comes of it |
+//! | delete | asked | asked; the worse of both is the answer |
+//! | meta get, metaget | asked; its outcome is the answer | nothing |
+//!
+//! Staging never keeps what warm has replaced: every change deletes there, and its deletes hold off adds for
+//! `hold_off_ms`, so that a fill that was read before the change is refused (§4.3 has the same race). How long a value
+//! has left warm is asked by `mg k t`; where that is not known there is no fill.
+//!
+//! A failure of staging fails deletes and nothing else. Changes that staging missed while it was away stay missed: empty it
+//! before it serves. A base64 key is not filled. Bounded: fills find a place in the background or are left out and counted.
+
+use crate::{
+    Batch, BoxFuture, Context, Outcome, Outcomes, Route,
+    cluster::all_sync_route::worse,
+    key::is_encoded,
+    outcome::{as_store, verb},
+    split::ask_some,
+    surroundings::Background,
+    verb::Kind,
+};
+use bytes::Bytes;
+use futures_util::future::join;
+use lookaside_protocol::{
+    Operation, Reply, Request, StoreMode,
+    meta::{MetaOperation, MetaStatus, MetaVerb, meta_flags},
+};
+use std::sync::Arc;
+
+/// 30 days in seconds: what lives longer is copied for so long, as the protocol takes more for a Unix time.
+const EXPTIME_S_MAX: i64 = 2_592_000;
+
+/// A cluster that serves, and one that will.
+pub struct StagingRoute {
+    warm: Arc<dyn Route>,
+    staging: Arc<dyn Route>,
+    hold_off_ms: u32,
+    background: Background,
+}
+
+impl StagingRoute {
+    /// Answers from `warm`, and fills `staging`, whose deletes hold off adds for `hold_off_ms`.
+    pub fn new(warm: Arc<dyn Route>, staging: Arc<dyn Route>, hold_off_ms: u32, background: Background) -> Self {
+        StagingRoute { warm, staging, hold_off_ms, background }
+    }
+
+    async fn ask(&self, batch: Batch, context: &Context) -> Outcomes {
+        let deletes = batch.iter().enumerate().filter(|(_, request)| verb(request).kind() != Kind::Read);
+        let deletes = deletes.map(|(at, request)| (at, self.delete(request))).collect();
+        let kept = batch.clone();
+        let asked = join(self.warm.route(batch, context), ask_some(&*self.staging, deletes, context));
+        let (mut outcomes, of_staging) = asked.await;
+        assert_eq!(outcomes.len(), kept.len(), "a route answers every request once");
+        for (at, outcome) in of_staging {
+            if verb(&kept[at]).kind() == Kind::Delete {
+                let of_warm = std::mem::replace(&mut outcomes[at], Ok(Reply::NotFound));
+                outcomes[at] = worse(of_warm, outcome);
+            }
+        }
+        self.fill(&kept, &outcomes, context);
+        outcomes
+    }
+
+    /// As staging hears of a change: a delete that holds off adds. A meta delete's own flags are warm's.
+    fn delete(&self, request: &Request<Bytes>) -> Request<Bytes> {
+        let asked_ms = match request.operation {
+            Operation::Delete { hold_off_ms } => hold_off_ms,
+            _ => 0,
+        };
+        // An encoded key stays encoded: only a meta command can delete under it.
+        let operation = match is_encoded(request) {
+            true => Operation::Meta(MetaOperation { verb: MetaVerb::Delete, flags: "b".into(), value: None }),
+            false => Operation::Delete { hold_off_ms: asked_ms.max(self.hold_off_ms) },
+        };
+        Request { key: request.key.clone(), operation }
+    }
+
+    /// Adds to staging what warm had.
+    fn fill(&self, batch: &Batch, outcomes: &Outcomes, context: &Context) {
+        let found = batch.iter().zip(outcomes).filter(|(_, outcome)| matches!(outcome, Ok(Reply::Value { .. })));
+        let found: Vec<(Request<Bytes>, Outcome)> =
+            found.map(|(request, outcome)| (request.clone(), outcome.clone())).collect();
+        if found.is_empty() {
+            return;
+        }
+        let (warm, staging, context) = (self.warm.clone(), self.staging.clone(), *context);
+        self.background.run_or_leave_out(async move {
+            let left = found.iter().map(|(request, _)| time_left_request(request)).enumerate().collect();
+            let left = ask_some(&*warm, left, &context).await;
+            let add = |(at, left): (usize, Outcome)| {
+                let (request, value) = &found[at];
+                as_store(request, value, StoreMode::Add, time_left_s(&left)?)
+            };
+            let fills: Batch = left.into_iter().filter_map(add).collect();
+            if !fills.is_empty() {
+                staging.route(fills, &context).await;
+            }
+        });
+    }
+}
+
+impl Route for StagingRoute {
+    fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
+        Box::pin(self.ask(batch, context))
+    }
+}
+
+fn time_left_request(request: &Request<Bytes>) -> Request<Bytes> {
+    let operation = Operation::Meta(MetaOperation { verb: MetaVerb::Get, flags: "t".into(), value: None });
+    Request { key: request.key.clone(), operation }
+}
+
+/// The exptime that a copy may have; none if the value is gone or nobody knows.
+fn time_left_s(outcome: &Outcome) -> Option<i64> {
+    let Ok(Reply::Meta(reply)) = outcome else { return None };
+    if !matches!(reply.status, MetaStatus::Done | MetaStatus::Value) {
+        return None;
+    }
+    let left = meta_flags(&reply.flags).find(|flag| flag.letter == b't')?.token;
+    match str::from_utf8(left).ok()?.parse::<i64>().ok()? {
+        -1 => Some(0),
+        seconds @ 1.. => Some(seconds.min(EXPTIME_S_MAX)),
+        _ => None,
+    }
+}

@@ -1,0 +1,199 @@
+//! Values in pieces: whole again for every verb that reads, a miss where a piece is gone, never a mixture.
+
+mod fakes;
+
+use bytes::Bytes;
+use fakes::{Fake, ask, request};
+use lookaside_protocol::{LeaseToken, Operation, Reply, Request, StoreMode};
+use lookaside_routing::{BIG_VALUE_FLAG, BigValueRoute, Context, Failure, Outcome, PIECES_MAX, Route};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
+
+type Items = Arc<Mutex<BTreeMap<Bytes, (u32, Bytes)>>>;
+
+/// A server that stores at most 10 bytes, and fails for keys that end in what `failing` says.
+fn server(failing: &'static str) -> (Arc<Fake>, Items) {
+    let items = Items::default();
+    let of_server = items.clone();
+    let fake = Fake::new("s", move |request| {
+        if !failing.is_empty() && String::from_utf8_lossy(&request.key).contains(failing) {
+            return Err(Failure::TimedOut);
+        }
+        let mut items = of_server.lock().unwrap();
+        let found = items.get(&request.key).cloned();
+        let value = found.clone().map(|(flags, value)| Reply::Value { flags, cas: None, value });
+        Ok(match &request.operation {
+            Operation::Get { .. } | Operation::GetAndTouch { .. } => value.unwrap_or(Reply::Miss),
+            Operation::LeaseGet => value.unwrap_or(Reply::Lease {
+                token: LeaseToken(7),
+                flags: BIG_VALUE_FLAG,
+                stale: Some("1-2-3".into()),
+            }),
+            Operation::Store { mode: StoreMode::Add, .. } if found.is_some() => Reply::NotStored,
+            Operation::Store { mode: StoreMode::Replace, .. } if found.is_none() => Reply::NotStored,
+            Operation::Store { flags, value, .. } | Operation::LeaseSet { flags, value, .. } => {
+                assert!(value.len() <= 30, "{} bytes are too much", value.len());
+                items.insert(request.key.clone(), (*flags, value.clone()));
+                Reply::Stored
+            }
+            Operation::Delete { .. } if items.remove(&request.key).is_some() => Reply::Deleted,
+            _ => Reply::NotFound,
+        })
+    });
+    (fake, items)
+}
+
+fn with_value(text: &str, value: &'static str) -> Request<Bytes> {
+    let mut request = request(text);
+    if let Operation::Store { flags, value: of_request, .. } | Operation::LeaseSet { flags, value: of_request, .. } =
+        &mut request.operation
+    {
+        *of_request = Bytes::from_static(value.as_bytes());
+        *flags = 5;
+    }
+    request
+}
+
+async fn one(route: &BigValueRoute, request: Request<Bytes>) -> Outcome {
+    route.route(vec![request], &Context::default()).await.remove(0)
+}
+
+const BIG: &str = "0123456789abcdefghijABCDE";
+const NEW: &str = "one two three four five six seven";
+
+fn value(text: &'static str) -> Outcome {
+    Ok(Reply::Value { flags: 5, cas: None, value: Bytes::from_static(text.as_bytes()) })
+}
+
+#[tokio::test]
+async fn every_verb_that_stores_splits_and_every_one_that_reads_joins() {
+    for verb in ["set", "add", "replace", "cas", "lease-set"] {
+        let (server, _) = server("");
+        let route = BigValueRoute::new(server.leaf(), 10);
+        if verb == "replace" {
+            one(&route, with_value("set k", "x")).await.unwrap();
+            server.asked();
+        }
+        assert_eq!(one(&route, with_value(&format!("{verb} k 60"), BIG)).await, Ok(Reply::Stored), "{verb}");
+        let asked = server.asked();
+        assert_eq!(asked.len(), 4);
+        for (n, line) in asked[..3].iter().enumerate() {
+            assert!(line.starts_with(&format!("set k:{n}:")) && line.ends_with(" 60"), "{verb}: {line}");
+        }
+        assert_eq!(asked[3], format!("{verb} k 60"), "the head comes last");
+        for read in ["get", "gets", "gat", "gats", "lease-get"] {
+            assert_eq!(one(&route, request(&format!("{read} k 30"))).await, value(BIG), "{verb} {read}");
+            let asked = server.asked();
+            let pieces = if read.starts_with("gat") { "gat k:" } else { "get k:" };
+            assert_eq!(asked.iter().filter(|line| line.starts_with(pieces)).count(), 3, "{asked:?}");
+        }
+        assert_eq!(one(&route, request("delete k")).await, Ok(Reply::Deleted));
+        assert_eq!(server.asked(), ["delete k"]);
+        assert_eq!(one(&route, request("get k")).await, Ok(Reply::Miss));
+    }
+}
+
+#[tokio::test]
+async fn what_is_small_stays_as_it_is() {
+    let (server, _) = server("");
+    let route = BigValueRoute::new(server.leaf(), 10);
+    for verb in ["set", "add", "replace", "append", "prepend", "cas", "lease-set"] {
+        one(&route, with_value(&format!("{verb} k 0"), "0123456789")).await.unwrap();
+        assert_eq!(server.asked(), [format!("{verb} k 0")]);
+    }
+    for verb in ["append", "prepend"] {
+        one(&route, with_value(&format!("{verb} k 0"), BIG)).await.unwrap();
+        assert_eq!(server.asked(), [format!("{verb} k 0")], "not split");
+    }
+    assert_eq!(one(&route, request("get k")).await, value(BIG), "the last of them, as a server without pieces has it");
+    // The client's own flag, on something that is no head.
+    for no_head in ["", "1-2", "2-3-4", "1-0-5", "1-1001-5", "1-x-5", "1-2-3-4", "1-2-\u{e4}"] {
+        let mut own = with_value("set own", no_head);
+        if let Operation::Store { flags, .. } = &mut own.operation {
+            *flags = BIG_VALUE_FLAG;
+        }
+        one(&route, own).await.unwrap();
+        let expected = Reply::Value { flags: BIG_VALUE_FLAG, cas: None, value: no_head.into() };
+        assert_eq!(one(&route, request("get own")).await, Ok(expected), "{no_head}");
+    }
+}
+
+#[tokio::test]
+async fn a_piece_that_is_gone_makes_a_miss_and_a_lease() {
+    let (server, items) = server("");
+    let route = BigValueRoute::new(server.leaf(), 10);
+    for (read, expected) in [("get", "Miss"), ("gets", "Miss"), ("gat", "Miss"), ("lease-get", "Lease 7")] {
+        one(&route, with_value("set k", BIG)).await.unwrap();
+        items.lock().unwrap().retain(|key, _| !key.starts_with(b"k:1:"));
+        server.asked();
+        assert_eq!(ask(&route, &[&format!("{read} k")]).await, [expected], "{read}");
+        let deletes = server.asked().iter().filter(|line| line.starts_with("delete")).count();
+        assert_eq!(deletes, usize::from(read == "lease-get"), "only a lease needs the head out of the way");
+    }
+    let outcome = one(&route, request("lease-get k")).await;
+    assert_eq!(outcome, Ok(Reply::Lease { token: LeaseToken(7), flags: 0, stale: None }), "no stale head");
+}
+
+#[tokio::test]
+async fn a_failing_piece_is_the_answer() {
+    let (first, _) = server(":2:");
+    let route = BigValueRoute::new(first.leaf(), 10);
+    assert_eq!(one(&route, with_value("set k", BIG)).await, Err(Failure::TimedOut));
+    assert!(first.asked().iter().all(|line| line.starts_with("set k:")), "no head without its pieces");
+
+    let (whole, items) = server("");
+    one(&BigValueRoute::new(whole.leaf(), 10), with_value("set k", BIG)).await.unwrap();
+    let (failing, of_failing) = server(":1:");
+    of_failing.lock().unwrap().extend(items.lock().unwrap().clone());
+    of_failing.lock().unwrap().retain(|key, _| !key.starts_with(b"k:0:"));
+    let route = BigValueRoute::new(failing.leaf(), 10);
+    assert_eq!(one(&route, request("get k")).await, Err(Failure::TimedOut), "a failure, not the miss before it");
+}
+
+/// The first writer's head is replaced while the second writes: whoever reads gets one or the other.
+#[tokio::test]
+async fn old_and_new_pieces_never_mix() {
+    let (server, items) = server("");
+    let route = BigValueRoute::new(server.leaf(), 10);
+    one(&route, with_value("set k", BIG)).await.unwrap();
+    let old_head = items.lock().unwrap()[&Bytes::from("k")].clone();
+    one(&route, with_value("set k", NEW)).await.unwrap();
+    assert_eq!(one(&route, request("get k")).await, value(NEW));
+    items.lock().unwrap().insert("k".into(), old_head);
+    assert_eq!(one(&route, request("get k")).await, value(BIG));
+}
+
+#[tokio::test]
+async fn a_batch_keeps_its_order_and_answers_each() {
+    let (server, _) = server("");
+    let route = BigValueRoute::new(server.leaf(), 10);
+    let batch = vec![
+        with_value("set a", BIG),
+        request("get a"),
+        request("get none"),
+        with_value("set b", "small"),
+        with_value("set a", NEW),
+        request("get a"),
+        request("get b"),
+    ];
+    let outcomes = route.route(batch, &Context::default()).await;
+    let stored = || Ok(Reply::Stored);
+    assert_eq!(outcomes, [stored(), value(BIG), Ok(Reply::Miss), stored(), stored(), value(NEW), value("small")]);
+}
+
+#[tokio::test]
+async fn what_has_no_room_is_the_servers_to_refuse() {
+    let server = Fake::hit("s");
+    let route = BigValueRoute::new(server.leaf(), 1);
+    let key = "k".repeat(240);
+    one(&route, with_value(&format!("set {key} 0"), BIG)).await.unwrap();
+    assert_eq!(server.asked(), [format!("set {key} 0")]);
+    let mut request = request("set k 0");
+    if let Operation::Store { value, .. } = &mut request.operation {
+        *value = vec![b'x'; PIECES_MAX + 1].into();
+    }
+    one(&route, request).await.unwrap();
+    assert_eq!(server.asked(), ["set k 0"]);
+}
