@@ -5,6 +5,7 @@ counted: the system bounds that (`net.ipv4.tcp_mem`).
 """
 
 import contextlib
+import socket
 import struct
 import time
 
@@ -205,6 +206,27 @@ def states(port: int) -> list[bytes]:
         while not told.endswith(b"END\r\n"):
             told += connection.recv(MEGABYTE)
     return [line.split()[2] for line in told.split(b"\r\n") if b":state " in line]
+
+
+def test_clients_that_are_waited_for_cost_no_processor_time(crowded):
+    neighbour = Neighbour(crowded.port)
+    neighbour.connection.sendall(b"set large 0 0 1000000\r\n%s\r\n" % (b"v" * 1_000_000))
+    assert read(neighbour.connection, 8) == b"STORED\r\n"
+    clients = [client(crowded.port, receive_bytes=16 * KILOBYTE) for _ in range(150)]
+    unread, gone, partial = clients[:50], clients[50:100], clients[100:]
+    for connection in unread + gone:
+        connection.sendall(b"get large\r\n" * 50)
+    for connection in gone:
+        connection.shutdown(socket.SHUT_WR)
+    for connection in partial:
+        connection.sendall(b"set part 0 0 1000\r\nx")
+    waiting = [b"conn_mwrite"] * 100 + [b"conn_nread"] * 50
+    eventually(lambda: [state in waiting for state in states(crowded.port)].count(True) == 150, "all are waited for")
+    begin, processor = time.monotonic(), processor_s(crowded)
+    eventually(lambda: time.monotonic() > begin + 1, "a second passes")
+    spent_s = processor_s(crowded) - processor
+    assert spent_s < 0.1, f"{spent_s:.3f} s of processor time in a second without requests"
+    close(clients)
 
 
 def test_limits_of_what_all_may_keep(tmp_path):
