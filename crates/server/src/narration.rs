@@ -60,7 +60,7 @@ fn reply_lines(mut reply: &[u8]) -> Vec<String> {
     while !reply.is_empty() {
         if reply[0] == RESPONSE_MAGIC {
             lines.extend(binary_lines(reply));
-            reply = reply.get(BINARY_HEADER_BYTES + body_bytes(reply)..).unwrap_or_default();
+            reply = reply.get(BINARY_HEADER_BYTES.saturating_add(body_bytes(reply))..).unwrap_or_default();
             continue;
         }
         let line = line_of(reply);
@@ -85,7 +85,7 @@ fn reply_lines(mut reply: &[u8]) -> Vec<String> {
             }
         };
         if let Some(bytes) = value_bytes {
-            reply = reply.get(bytes + 2..).unwrap_or_default();
+            reply = reply.get(bytes.saturating_add(2)..).unwrap_or_default();
         }
     }
     lines
@@ -138,6 +138,7 @@ mod tests {
         let told = ["sending key k", "sending key l", "END", "VA 2 k\\x1b", "HD", "LVALUE k 1 0 3", "END"];
         assert_eq!(reply_lines(reply), told);
         assert_eq!(reply_lines(b"VALUE k 0 100\r\ncut"), ["sending key k"]);
+        assert_eq!(reply_lines(format!("VALUE k 0 {}\r\nx", usize::MAX).as_bytes()), ["sending key k"]);
         assert_eq!(reply_lines(&[b'x'; 2_000]), ["x".repeat(LINE_BYTES_MAX) + "..."]);
     }
 
