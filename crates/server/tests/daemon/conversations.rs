@@ -49,6 +49,30 @@ fn byte_by_byte() {
     client.expect("STORED\r\nVALUE key 7 5\r\nhello\r\nEND\r\nDELETED\r\n");
 }
 
+/// The end has come before the bytes are read, so that the kernel tells of both at once.
+#[test]
+fn bytes_and_the_end_at_once() {
+    let server = RunningServer::start(&["-t", "1"]);
+    for _ in 0..200 {
+        let mut client = server.connect();
+        client.send("get k\r\nget ");
+        client.stream.shutdown(std::net::Shutdown::Write).expect("it is connected");
+        assert_eq!(client.read_to_end(), b"END\r\n");
+    }
+    server.connect().wait_for_stat("curr_connections", 1);
+}
+
+/// Each read takes all that fits, and what is left is not forgotten.
+#[test]
+fn as_many_bytes_as_one_read_takes() {
+    let server = RunningServer::start(&["-t", "1"]);
+    let mut client = server.connect();
+    for reads in [1, 2, 3] {
+        let count = reads * lookaside_server::READ_BYTES_MAX / 8;
+        client.ask("get abc\n".repeat(count), "END\r\n".repeat(count));
+    }
+}
+
 #[test]
 fn ten_thousand_commands_in_one_write() {
     let server = RunningServer::start(&[]);
