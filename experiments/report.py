@@ -127,7 +127,8 @@ def write(results: dict, path: Path) -> None:
 
 def mode(options: argparse.Namespace) -> str:
     """How it was measured."""
-    return ("full" if options.full else "quick") + (f", niceness {options.nice}" if options.nice else "")
+    priority = (f", niceness {options.nice}" if options.nice else "") + (", real-time" if options.realtime else "")
+    return ("full" if options.full else "quick") + priority
 
 
 def main() -> int:
@@ -135,13 +136,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="more and longer rounds, more rates of commits")
     parser.add_argument("--nice", type=int, default=0, metavar="N", help="niceness of cache servers and load: -10")
+    parser.add_argument("--realtime", action="store_true", help="cache servers and load before all others (as root)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
     parser.add_argument("--report", type=Path, default=REPORT, metavar="FILE", help="default: docs/benchmarks.md")
     options = parser.parse_args()
     started = time.monotonic()
     try:
         results = {"machine": {**machine.facts(), "mode": mode(options)}}
-        results["cost"] = cost.run(options.full, options.nice)
+        results["cost"] = cost.run(options.full, options.nice, is_realtime=options.realtime)
         results["invalidation_latency"] = invalidation_latency.run(options.full)
     except Unusable as unusable:
         print(f"make bench: {unusable}", file=sys.stderr)

@@ -16,7 +16,8 @@ reach, and only those count:
               server: our requests pay for wake-ups, memcached's do not, so the ratio is a lower bound
     neither   all rounds count, and the ratio says little
 
-On a machine that others use as well, `--nice -10` (as root) gives server and load the two cores while they need them.
+On a machine that others use as well, `--nice -10` (as root) gives server and load the two cores while they need them;
+`--realtime` gives them the cores at once, all but 50 ms of each second.
 
     python3 -m experiments.server.cost            some minutes
     python3 -m experiments.server.cost --full     more and longer rounds
@@ -134,7 +135,7 @@ def summary(scenario: Scenario, rounds: list[dict[str, dict]]) -> dict:
     }
 
 
-def run(full: bool, nice: int = 0, only: str = "") -> list[dict]:
+def run(full: bool, nice: int = 0, only: str = "", is_realtime: bool = False) -> list[dict]:
     """Measures all scenarios, or those whose name contains `only`."""
     if not LOADGEN.exists():
         raise Unusable("the load generator is not built; experiments/run does it")
@@ -150,7 +151,7 @@ def run(full: bool, nice: int = 0, only: str = "") -> list[dict]:
     for value_bytes, unix in groups:
         with contextlib.ExitStack() as running:
             servers = [
-                running.enter_context(cache_server(name, program, SERVER_CORE, MEMORY_MIB, unix, nice))
+                running.enter_context(cache_server(name, program, SERVER_CORE, MEMORY_MIB, unix, nice, is_realtime))
                 for name, program in (("lookaside", ours), ("memcached", theirs))
             ]
             group = [s for s in scenarios if (s.value_bytes, s.transport == "unix") == (value_bytes, unix)]
@@ -183,10 +184,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="11 rounds of 4 s instead of 5 of 2 s")
     parser.add_argument("--nice", type=int, default=0, metavar="N", help="niceness of servers and load")
+    parser.add_argument("--realtime", action="store_true", help="servers and load before all others (as root)")
     parser.add_argument("--only", default="", metavar="TEXT", help="scenarios whose name contains TEXT")
     options = parser.parse_args()
     try:
-        print(json.dumps(run(options.full, options.nice, options.only), indent=2))
+        print(json.dumps(run(options.full, options.nice, options.only, options.realtime), indent=2))
     except Unusable as unusable:
         print(f"cost: {unusable}", file=sys.stderr)
         return 1
