@@ -105,8 +105,8 @@ def test_a_successor_that_dies_before_it_serves_changes_nothing(tmp_path, until,
                 successor = FakeSuccessor(lineage.gate)
                 successor.go(until)
                 successor.close()
-                goings = count if until >= READY else 0
-                eventually(lambda goings=goings: server.log().count("goes on serving") == goings, "it goes on")
+                end = "goes on serving" if until > READY else "does not take over"
+                eventually(lambda end=end, count=count: server.log().count(end) == count, "it goes on")
                 wait_for_requests(pools, 20)
             assert server.running.poll() is None
             assert "starts empty" not in server.log()
@@ -516,3 +516,38 @@ def test_ports_of_a_supervisor_are_served_and_handed_over(tmp_path):
             socket.create_connection(("127.0.0.1", lineage.port)).close()
         finally:
             lineage.stop()
+
+
+def test_a_server_that_has_given_root_up_is_replaced_by_one_that_does(tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("only root can become somebody else")
+    for folder in [tmp_path, *tmp_path.parents][:4]:
+        folder.chmod(0o755)
+    lineage = Lineage(tmp_path, "-u", "nobody", "-P", tmp_path / "pid")
+    try:
+        lineage.begin()
+        with load(lineage.port):
+            for _ in range(2):
+                new = lineage.upgrade()
+                assert (tmp_path / "pid").read_text() == f"{new.running.pid}\n"
+                assert (lineage.gate.stat().st_uid, lineage.gate.stat().st_mode & 0o777) == (65534, 0o600)
+        assert "starts empty" not in lineage.server.log()
+    finally:
+        for server in lineage.servers:
+            server.stop()
+        forgetting = [SERVER, "--forget", lineage.region]
+        subprocess.run(forgetting, check=False, capture_output=True, timeout=STOP_S, user="nobody")
+
+
+def test_in_the_background_it_is_the_same(tmp_path):
+    lineage = Lineage(tmp_path, "-d", "-P", tmp_path / "pid")
+    try:
+        for more in [], ["--take-over"]:
+            ended = subprocess.run([SERVER, *map(str, lineage.arguments), *more], check=False, timeout=STOP_S)
+            assert ended.returncode == 0
+            connect(lineage.port).add("key", "value")
+            assert connect(lineage.port).get("key") == b"value"
+    finally:
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGTERM)
+        eventually(lambda: not (tmp_path / "pid").exists(), "it has ended")
+        lineage.stop()

@@ -25,6 +25,7 @@ use lookaside_store::{Evicted, Expiry, Now, Options, Store};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use rustix::rand::{GetRandomFlags, getrandom};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use socket2::SockRef;
 use std::io::Write;
 use std::os::fd::RawFd;
 use std::os::unix::net::UnixStream;
@@ -82,7 +83,7 @@ impl Daemon {
     /// Hands a connection to the worker that has the fewest.
     pub(crate) fn hand_out(&self, arrival: Arrival) {
         let by_connections = self.desks.iter().min_by_key(|desk| desk.connections_open.load(Ordering::Relaxed));
-        by_connections.expect("there is at least one worker").hand_over(arrival);
+        by_connections.expect("there is at least one worker").hand_over([arrival]);
     }
 
     /// Lets the store tell whoever watches what it evicts.
@@ -180,8 +181,11 @@ fn find_predecessor(
 fn adopt(daemon: &Daemon, listeners: &[Listener], estate: Estate) -> Vec<Connection> {
     let certificates = daemon.guard.certificates.as_ref();
     let count = estate.connections.len();
+    let doors: Vec<_> =
+        listeners.iter().filter_map(|listener| Some((listener.socket.local_addr().ok()?, listener))).collect();
     let resumed = estate.connections.into_iter().filter_map(|(socket, luggage)| {
-        let door = listeners.iter().find(|listener| listener.has_accepted(&socket))?;
+        let end = SockRef::from(&socket).local_addr().ok()?;
+        let (_, door) = doors.iter().find(|(address, _)| listener::is_end_of(&end, address))?;
         let is_plain = certificates.and_then(|all| all.configuration(door.security)).is_none();
         if is_plain { Connection::resume(socket, luggage, door.dialects, daemon.dialects) } else { None }
     });
@@ -190,8 +194,8 @@ fn adopt(daemon: &Daemon, listeners: &[Listener], estate: Estate) -> Vec<Connect
         let closed = count - connections.len();
         tracing::warn!("{closed} connections are closed that could not be made as they are here (see -l, -c, -B, -Z)");
     }
-    for connection in &connections {
-        daemon.connections_total.fetch_add(1, Ordering::Relaxed);
+    daemon.connections_total.fetch_add(connections.len() as u64, Ordering::Relaxed);
+    for connection in connections.iter().filter(|_| daemon.udp_reply_limit.is_some()) {
         listener::prove_address(daemon, rustix::net::getpeername(&connection.socket).ok().flatten());
     }
     connections
@@ -257,10 +261,14 @@ fn build(
         desk.attention.give(kind::PREFIXES, kind::PREFIXES);
     }
     let roster = Roster::new(arguments.connections_max);
+    let prepared = warm_restart::prepare(&arguments, options.clone())?;
     // Nobody serves from here until all is done. Last of all that can fail: a store that was taken up must be saved.
     let estate = predecessor.as_mut().map(|predecessor| predecessor.inherit(&signals.stop)).transpose()?;
+    if estate.as_ref().is_some_and(|estate| estate.is_kept) && arguments.region_name().is_none() {
+        tracing::warn!("the items that were kept are not taken up: that asks for --warm-restart");
+    }
     let take = || predecessor.map_or(Ok(()), Predecessor::take);
-    let (store, warmth, clock) = warm_restart::open(&arguments, options.clone(), clock, take)?;
+    let (store, warmth, clock) = warm_restart::open(prepared, clock, take)?;
     let daemon = Daemon {
         options,
         clock,

@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketAddrAny, SocketFlags};
-use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::collections::BTreeSet;
 use std::fs::Permissions;
 use std::net::SocketAddr;
@@ -45,6 +45,8 @@ const FULL_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 const TICK_MS: u64 = 1_000;
 const TICK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
+const NO_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
 /// An open port.
 pub(crate) struct Listener {
     pub(crate) socket: Socket,
@@ -53,20 +55,15 @@ pub(crate) struct Listener {
     pub(crate) dialects: Option<Dialects>,
 }
 
-impl Listener {
-    /// Whether a connection's own end is where this listens.
-    pub(crate) fn has_accepted(&self, connection: &OwnedFd) -> bool {
-        let (Ok(own), Ok(end)) = (self.socket.local_addr(), SockRef::from(connection).local_addr()) else {
-            return false;
-        };
-        match (own.as_socket(), end.as_socket()) {
-            (Some(own), Some(end)) => {
-                own.port() == end.port()
-                    && (own.ip() == end.ip() || own.ip().is_unspecified() && own.is_ipv4() == end.is_ipv4())
-            }
-            (None, None) => own.as_pathname().is_some() && own.as_pathname() == end.as_pathname(),
-            _ => false,
+/// Whether a connection with this own end came in by a port with that address.
+pub(crate) fn is_end_of(end: &SockAddr, port: &SockAddr) -> bool {
+    match (port.as_socket(), end.as_socket()) {
+        (Some(port), Some(end)) => {
+            let is_any = port.ip().is_unspecified() && port.is_ipv4() == end.is_ipv4();
+            port.port() == end.port() && (port.ip() == end.ip() || is_any)
         }
+        (None, None) => port.as_pathname().is_some() && port.as_pathname() == end.as_pathname(),
+        _ => false,
     }
 }
 
@@ -238,6 +235,7 @@ pub(crate) fn accept_until_signal(
         }
         watched.extend(gate.iter().flat_map(GateKeeper::watched));
         let patience = match (is_exhausted, is_full) {
+            _ if gate.as_ref().is_some_and(GateKeeper::is_busy) => &NO_PAUSE,
             (true, _) => &EXHAUSTED_PAUSE,
             (_, true) => &FULL_PAUSE,
             _ => &TICK,
@@ -262,7 +260,7 @@ pub(crate) fn accept_until_signal(
             give_back.tick(peak_bytes, kept_bytes);
             ticked = now;
         }
-        if let Some(successor) = gate.as_mut().and_then(|gate| gate.attend(now)) {
+        if let Some(successor) = gate.as_mut().and_then(|gate| gate.attend(&daemon.store, now)) {
             return Ok(Ending::Upgrade(successor));
         }
         is_exhausted = false;
@@ -313,5 +311,29 @@ pub(crate) fn prove_address(daemon: &Daemon, address: Option<SocketAddrAny>) {
     let address = address.and_then(|address| SocketAddr::try_from(address).ok());
     if let (Some(limit), Some(address)) = (&daemon.udp_reply_limit, address) {
         limit.prove(address.ip());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_came_in_by_its_own_address_or_by_any_of_its_family() {
+        let address = |text: &str| SockAddr::from(text.parse::<SocketAddr>().expect("an address"));
+        let end = address("10.0.0.1:7");
+        for (port, is_it) in [
+            ("10.0.0.1:7", true),
+            ("0.0.0.0:7", true),
+            ("10.0.0.2:7", false),
+            ("10.0.0.1:8", false),
+            ("0.0.0.0:8", false),
+            ("[::]:7", false),
+        ] {
+            assert_eq!(is_end_of(&end, &address(port)), is_it, "{port}");
+        }
+        let file = |path| SockAddr::unix(path).expect("a path");
+        assert!(is_end_of(&file("/a"), &file("/a")) && !is_end_of(&file("/a"), &file("/b")));
+        assert!(!is_end_of(&file("/a"), &end) && !is_end_of(&end, &file("/a")));
     }
 }

@@ -13,7 +13,7 @@ use crate::udp::UdpPort;
 use crate::upgrade::{GateKeeper, Outcome, Successor, farewell};
 use crate::warm_restart;
 use crate::worker::{Arrival, Desk, Remains, Worker};
-use crate::{Service, limits};
+use crate::{Clock, Service, limits};
 use anyhow::Context;
 use rustix::fd::{AsFd, OwnedFd};
 use std::os::fd::{AsRawFd, RawFd};
@@ -38,23 +38,42 @@ pub(crate) fn run(
             outcome => return outcome.map(drop).and(warm_restart::save(daemon.store, daemon.clock)),
         };
         match hand_over(daemon, successor, remains, signals)? {
-            Some((same, its_connections)) => (daemon, connections) = (same, its_connections),
-            None => return Ok(()),
+            HandedOver::Not(same, its_connections) => (daemon, connections) = (*same, its_connections),
+            HandedOver::Stopped => return Ok(()),
+            HandedOver::Taken(successor, left, clock) => {
+                // Whoever connects from here on must not wait for this process.
+                drop(doors);
+                farewell(left, clock);
+                successor.settle(&signals.stop);
+                return Ok(());
+            }
         }
         tracing::info!("goes on serving");
     }
 }
 
-/// Leaves everything to another process; the daemon and its connections again, if that one does not take it.
+/// What came of it.
+enum HandedOver {
+    /// The other process serves; these are the connections that it cannot go on with.
+    Taken(Successor, Vec<Connection>, Clock),
+    /// It does not: here is everything again.
+    Not(Box<Daemon>, Vec<Connection>),
+    /// This process was told to stop meanwhile.
+    Stopped,
+}
+
+/// Leaves everything to another process.
 fn hand_over(
     mut daemon: Daemon,
     mut successor: Successor,
     connections: Vec<Connection>,
     signals: &Signals,
-) -> anyhow::Result<Option<(Daemon, Vec<Connection>)>> {
+) -> anyhow::Result<HandedOver> {
     let pid = successor.pid();
     tracing::info!("hands over to process {pid}, with {} connections", connections.len());
-    let Some(is_sent) = successor.send(&connections) else { return Ok(Some((daemon, connections))) };
+    let Some(is_sent) = successor.send(&connections) else {
+        return Ok(HandedOver::Not(Box::new(daemon), connections));
+    };
     let store = daemon.store;
     let store = match &daemon.warmth {
         Some(_) => {
@@ -72,18 +91,17 @@ fn hand_over(
         Outcome::Taken => {
             tracing::info!("process {pid} has taken over");
             let is_left = connections.into_iter().zip(is_sent).filter(|(_, is_sent)| !is_sent);
-            farewell(is_left.map(|(connection, _)| connection).collect(), daemon.clock);
-            successor.settle(&signals.stop);
-            Ok(None)
+            let is_left = is_left.map(|(connection, _)| connection).collect();
+            Ok(HandedOver::Taken(successor, is_left, daemon.clock))
         }
-        Outcome::Stopped => Ok(None),
+        Outcome::Stopped => Ok(HandedOver::Stopped),
         Outcome::Back => {
             daemon.store = match store {
                 Some(store) => store,
                 None => warm_restart::reopen(&daemon.arguments, daemon.options.clone(), daemon.clock)?,
             };
             daemon.note_evictions();
-            Ok(Some((daemon, connections)))
+            Ok(HandedOver::Not(Box::new(daemon), connections))
         }
     }
 }
@@ -109,7 +127,7 @@ fn serve(
     daemon.watchers.open_again(daemon);
     let workers = build_workers(daemon, udp_ports)?;
     daemon.listening.get_or_init(|| listening(listeners, &workers));
-    connections.into_iter().for_each(|connection| daemon.hand_out(Arrival::Known(connection)));
+    hand_out(daemon, connections);
     let (outcome, remains) = std::thread::scope(|scope| {
         let mut threads = Vec::new();
         let outcome = start_all(scope, workers, &mut threads).and_then(|()| {
@@ -132,6 +150,15 @@ fn serve(
         doors.udp_ports.push(udp_ports);
     }
     Ok((outcome?, connections))
+}
+
+/// Spreads connections over the workers, each of which is woken once.
+fn hand_out(daemon: &Daemon, connections: Vec<Connection>) {
+    let each = connections.len().div_ceil(daemon.desks.len()).max(1);
+    let mut connections = connections.into_iter().map(Arrival::Known);
+    for desk in &daemon.desks {
+        desk.hand_over(connections.by_ref().take(each));
+    }
 }
 
 fn start_all<'scope, 'w: 'scope>(

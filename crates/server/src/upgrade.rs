@@ -38,13 +38,15 @@
 //! | watching; at the metrics' port | closed |
 //!
 //! Here are: [`gate`] and [`successor`], the running process's part; [`predecessor`], the new one's; [`luggage`], what is
-//! told of a connection; [`inherited`], the ports; [`farewell`], the end of the others; [`channel`], messages.
+//! told of a connection; [`inherited`], the ports; [`farewell`], the end of the others; [`channel`], messages; [`peer`],
+//! who sends them.
 
 mod channel;
 mod farewell;
 mod gate;
 mod inherited;
 mod luggage;
+mod peer;
 mod predecessor;
 mod successor;
 

@@ -7,7 +7,8 @@
 
 use crate::{Arguments, Clock, Mistake};
 use lookaside_store::{
-    Forgotten, Options, OptionsError, RegionError, RegionName, Start, Store, WhyEmpty, forget as forget_region,
+    Forgotten, Options, OptionsError, Preparation, RegionError, RegionName, Start, Store, WhyEmpty,
+    forget as forget_region,
 };
 
 /// How a store came to its region.
@@ -20,22 +21,36 @@ pub(crate) struct Warmth {
     pub(crate) attach_ms: u64,
 }
 
+/// A store that lacks at most its region.
+pub(crate) enum Prepared {
+    InRegion(Box<Preparation>, RegionName),
+    Whole(Box<Store>),
+}
+
+/// Does what can be done while another process may still have the region.
+pub(crate) fn prepare(arguments: &Arguments, options: Options) -> anyhow::Result<Prepared> {
+    let prepared = match arguments.region_name() {
+        Some(name) => Preparation::new(options, name)
+            .map(|preparation| Prepared::InRegion(Box::new(preparation.ahead()), name.clone())),
+        None => Store::new(options).map(|store| Prepared::Whole(Box::new(store))),
+    };
+    prepared.map_err(|error| refused(&RegionError::Options(error)))
+}
+
 /// The store, in its region if there is to be one, and the clock, set forward if it is behind the one by which it was saved.
 /// `claim` is called before the region's contents are changed: after an error they are as they were saved.
 pub(crate) fn open(
-    arguments: &Arguments,
-    options: Options,
+    prepared: Prepared,
     clock: Clock,
     claim: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<(Store, Option<Warmth>, Clock)> {
-    let Some(name) = arguments.region_name() else {
-        let store = Store::new(options).map_err(|error| refused(&RegionError::Options(error)))?;
-        claim()?;
-        return Ok((store, None, clock));
+    let (preparation, name) = match prepared {
+        Prepared::InRegion(preparation, name) => (preparation, name),
+        Prepared::Whole(store) => return claim().map(|()| (*store, None, clock)),
     };
     let begun = clock.now();
     let mut claimed = Ok(());
-    let attached = Store::attach_if(options, name, begun, || {
+    let attached = preparation.attach(begun, || {
         claimed = claim();
         claimed.is_ok()
     });
@@ -57,12 +72,12 @@ pub(crate) fn open(
             (0, clock)
         }
     };
-    Ok((store, Some(Warmth { name: name.clone(), items, attach_ms }), clock))
+    Ok((store, Some(Warmth { name, items, attach_ms }), clock))
 }
 
 /// The store that this process has just saved, or an empty one.
 pub(crate) fn reopen(arguments: &Arguments, options: Options, clock: Clock) -> anyhow::Result<Store> {
-    open(arguments, options, clock, || Ok(())).map(|(store, ..)| store)
+    open(prepare(arguments, options)?, clock, || Ok(())).map(|(store, ..)| store)
 }
 
 /// Leaves the store in its region, if it has one, for the next server. All threads that use it have ended.

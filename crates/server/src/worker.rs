@@ -85,10 +85,13 @@ impl Desk {
         })
     }
 
-    /// Hands a connected socket over.
-    pub(crate) fn hand_over(&self, arrival: Arrival) {
-        self.connections_open.fetch_add(1, Ordering::Relaxed);
-        self.inbox.lock().unwrap_or_else(PoisonError::into_inner).push(arrival);
+    /// Hands connections over.
+    pub(crate) fn hand_over(&self, arrivals: impl IntoIterator<Item = Arrival>) {
+        let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = inbox.len();
+        inbox.extend(arrivals);
+        self.connections_open.fetch_add(inbox.len() - before, Ordering::Relaxed);
+        drop(inbox);
         self.ring();
     }
 

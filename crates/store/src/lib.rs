@@ -88,7 +88,7 @@ pub use outcome::{ArithmeticOutcome, DeleteOutcome, LeaseSetOutcome, PageMove, S
 pub use statistics::Statistics;
 pub use terms::{CountOutcome, CountTerms, DeleteOnOutcome, DeleteTerms, LookTerms, Looked, Recache, StoreTerms};
 pub use time::{Expiry, Now};
-pub use warm_restart::{Forgotten, RegionError, RegionName, Saved, Start, WhyEmpty, forget};
+pub use warm_restart::{Forgotten, Preparation, RegionError, RegionName, Saved, Start, WhyEmpty, forget};
 
 use geometry::Geometry;
 use lookaside_protocol::{Direction, LeaseToken, StoreMode};
@@ -133,9 +133,13 @@ impl Store {
 
     /// An empty memory in a region of the right size.
     fn memory(options: &Options, geometry: Geometry, region: Region) -> Memory {
-        let lanes = 1 << geometry.stripe_bits;
-        let stripes = (0..lanes).map(|lane| Lane(Mutex::new(Stripe::new(options, lane, lanes)))).collect();
+        let stripes = Store::stripes(options, &geometry);
         Memory::new(options, geometry, stripes, region)
+    }
+
+    fn stripes(options: &Options, geometry: &Geometry) -> Box<[Lane]> {
+        let lanes = 1 << geometry.stripe_bits;
+        (0..lanes).map(|lane| Lane(Mutex::new(Stripe::new(options, lane, lanes)))).collect()
     }
 
     /// Begins a batch of look-ups.

@@ -178,6 +178,18 @@ impl Region {
         }
     }
 
+    /// Takes these bytes of a shared segment out of this process's page tables. Nothing is lost: whoever touches them next has
+    /// them back. An anonymous mapping stays as it is.
+    pub fn loosen(&self, at: usize, bytes: usize) {
+        assert!(at <= self.bytes && bytes <= self.bytes - at);
+        #[cfg(all(target_os = "linux", not(miri)))]
+        if self.attachment.is_some() && at.is_multiple_of(system_page_bytes()) {
+            // SAFETY: in bounds, as just checked. What a shared mapping shows lies in the segment, not in the mapping, so every
+            // read and write finds the same contents before and after. That the advice may be refused is fine.
+            unsafe { libc::madvise(self.base.as_ptr().add(at).cast(), bytes, libc::MADV_DONTNEED) };
+        }
+    }
+
     fn ask_for_huge_pages(&self) {
         #[cfg(all(target_os = "linux", not(miri)))]
         if self.bytes >= HUGE_PAGE_BYTES_MIN {

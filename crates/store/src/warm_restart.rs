@@ -24,18 +24,21 @@
 
 mod error;
 mod name;
+mod preparation;
 mod start;
 #[cfg(test)]
 mod tests;
 
 pub use error::RegionError;
 pub use name::RegionName;
+pub use preparation::Preparation;
 pub use start::{Forgotten, Saved, Start, WhyEmpty};
 
 use crate::geometry::Geometry;
 use crate::memory::Memory;
 use crate::region::Region;
 use crate::segment::{Claim, ClaimError, Rights, Segment};
+use crate::stripe::Lane;
 use crate::superblock::{self, FORMAT, Superblock, Unreadable};
 use crate::{Now, Options, Store, state};
 use std::sync::atomic::Ordering::Relaxed;
@@ -55,42 +58,28 @@ const GET_MEMORY: &str = "get shared memory (see -m, kernel.shmmax and kernel.sh
 /// A clock may be set back by so little and the store is still taken up: the saved moment is then the present.
 const SET_BACK_MS_MAX: u64 = 60_000;
 
+/// How much is loosened at once: a few milliseconds, a multiple of all sizes of pages.
+const LOOSENED_BYTES: usize = 64 << 20;
+
 impl Store {
     /// A store in the region `name`: as it was saved there, or empty if it cannot be. Takes as long as it takes to read
     /// what is known of each page, and touches no item.
     pub fn attach(options: Options, name: &RegionName, now: Now) -> Result<(Store, Start), RegionError> {
-        let attached = Store::attach_if(options, name, now, || true)?;
+        let attached = Preparation::new(options, name).map_err(RegionError::Options)?.attach(now, || true)?;
         Ok(attached.expect("it was wanted"))
     }
 
-    /// As [`Store::attach`], if `is_wanted` says so, which is asked when all else is done; `None`: it does not. Nothing has
-    /// been written to what was saved until then: whoever asks next finds it as it was.
-    pub fn attach_if(
-        options: Options,
-        name: &RegionName,
-        now: Now,
-        is_wanted: impl FnOnce() -> bool,
-    ) -> Result<Option<(Store, Start)>, RegionError> {
-        let geometry = Store::geometry(&options, true).map_err(RegionError::Options)?;
-        let claim = claim(name)?;
-        let superblock = Superblock::new(name, superblock::layout(&geometry), options.memory_bytes_max);
-        let (segment, memory, start) = match find(name)? {
-            None => create(&options, geometry, name, &superblock, WhyEmpty::New)?,
-            Some(segment) => match take_up(&options, &geometry, segment, name, &superblock, now)? {
-                Ok((memory, start)) => (segment, memory, start),
-                Err(why) => {
-                    make_sure_of_room(segment, geometry.region_bytes(), name, &why)?;
-                    segment.remove().map_err(|error| system(name, "remove it", &error))?;
-                    create(&options, geometry, name, &superblock, why)?
-                }
-            },
-        };
-        if !is_wanted() {
-            return Ok(None);
+    /// Prepares a [`Store::save`] that is near, while others use the store: what a process has touched of a large region takes
+    /// its time to be let go, and that is some of it, from byte `at` on. It is there again as soon as it is touched. Says
+    /// where to go on; `None` at the end, and for a store without a region.
+    pub fn loosen(&self, at: usize) -> Option<usize> {
+        let region = &self.memory.region;
+        let bytes = LOOSENED_BYTES.min(region.region_bytes().saturating_sub(at));
+        if self.kept.is_none() || bytes == 0 {
+            return None;
         }
-        superblock::mark_dirty(&memory.region);
-        let kept = Kept { name: name.clone(), segment, memory_bytes: options.memory_bytes_max, _claim: claim };
-        Ok(Some((Store { memory, kept: Some(kept) }, start)))
+        region.loosen(at, bytes);
+        Some(at + bytes)
     }
 
     /// Leaves the store in its region for the next process; `None` for a store without a region. To be called once all
@@ -142,6 +131,7 @@ pub fn forget(name: &RegionName) -> Result<Option<Forgotten>, RegionError> {
 fn take_up(
     options: &Options,
     geometry: &Geometry,
+    stripes: Option<Box<[Lane]>>,
     segment: Segment,
     name: &RegionName,
     wanted: &Superblock,
@@ -169,7 +159,8 @@ fn take_up(
     if checksum_of(&words) != found.state_checksum {
         return Ok(Err(WhyEmpty::Damaged));
     }
-    let memory = Store::memory(options, geometry.clone(), region);
+    let stripes = stripes.unwrap_or_else(|| Store::stripes(options, geometry));
+    let memory = Memory::new(options, geometry.clone(), stripes, region);
     if memory.restore(&words).is_none() {
         return Ok(Err(WhyEmpty::Damaged));
     }

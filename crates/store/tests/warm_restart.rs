@@ -455,3 +455,28 @@ fn a_kept_store_stays_within_its_memory() {
         assert!(region_bytes <= (megabytes as u64) << 20);
     }
 }
+
+/// What a process lets go of is in the segment, whoever writes meanwhile; a store without a segment has it nowhere else.
+#[test]
+fn nothing_is_lost_by_loosening() {
+    let region = ScratchRegion::new();
+    let (kept, _) = region.attach(&Options { memory_bytes_max: 96 << 20, ..options() }, START);
+    let not_kept = Store::new(options()).expect("the options are fine");
+    for store in [&kept, &not_kept] {
+        let steps = |store: &Store| std::iter::successors(store.loosen(0), |&at| store.loosen(at)).count();
+        let loosened = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| loosened.store((0..50).map(|_| steps(store)).sum(), Relaxed));
+            for number in 0..2_000 {
+                set(store, &number.to_string(), &value(number % 50), 0, Expiry::Never, START);
+                let seen = get(store, &number.to_string(), START).map(|(.., seen)| seen);
+                assert_eq!(seen, Some(value(number % 50)), "{number}");
+            }
+        });
+        store.audit();
+        for number in (0..2_000).rev().take(100) {
+            assert_eq!(get(store, &number.to_string(), START).map(|(.., seen)| seen), Some(value(number % 50)));
+        }
+        assert_eq!(loosened.into_inner(), if std::ptr::eq(store, &kept) { 100 } else { 0 });
+    }
+}

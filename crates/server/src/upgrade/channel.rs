@@ -147,14 +147,31 @@ impl Channel {
             if let Some(message) = self.next()? {
                 return Ok(message);
             }
-            let timeout = patience.map(|patience| Timespec::try_from(patience).expect("a few seconds"));
-            let mut watched = [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
-            match poll(&mut watched, timeout.as_ref()) {
-                Ok(0) => return Err(ChannelError::Late),
-                Ok(_) if !watched[1].revents().is_empty() => return Err(ChannelError::Interrupted),
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return Err(ChannelError::System(error)),
+            self.watch(stop, patience)?;
+        }
+    }
+
+    /// Passes over whatever comes, until there is an error: that nothing more will come, or another.
+    pub(super) fn wait_for_end(&mut self, stop: &UnixStream) -> Result<(), ChannelError> {
+        loop {
+            self.received.clear();
+            self.taken_bytes = 0;
+            self.descriptors.clear();
+            if !self.read()? {
+                self.watch(stop, None)?;
             }
+        }
+    }
+
+    /// Waits until there is something to read.
+    fn watch(&self, stop: &UnixStream, patience: Option<Duration>) -> Result<(), ChannelError> {
+        let timeout = patience.map(|patience| Timespec::try_from(patience).expect("a few seconds"));
+        let mut watched = [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
+        match poll(&mut watched, timeout.as_ref()) {
+            Ok(0) => Err(ChannelError::Late),
+            Ok(_) if !watched[1].revents().is_empty() => Err(ChannelError::Interrupted),
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(ChannelError::System(error)),
         }
     }
 

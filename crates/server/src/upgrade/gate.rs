@@ -5,10 +5,11 @@
 //! keep the server from serving, or from being upgraded by the next one.
 
 use super::channel::{Channel, ChannelError, Kind, Message};
+use super::peer::Peer;
 use super::{FORMAT, GREETING, Inherited, REQUEST_BYTES_MAX, Successor, is_trusted};
 use crate::listener::bind_unix;
 use anyhow::Context;
-use lookaside_store::Now;
+use lookaside_store::{Now, Store};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::net::SocketFlags;
@@ -71,7 +72,10 @@ struct Candidate {
     channel: Channel,
     pid: i32,
     has_said_hello: bool,
+    is_ready: bool,
     deadline_ms: u64,
+    /// How far the store has been prepared for being let go, if that is not done.
+    loosened_at: Option<usize>,
 }
 
 impl<'g> GateKeeper<'g> {
@@ -86,12 +90,17 @@ impl<'g> GateKeeper<'g> {
         candidate.chain([PollFd::new(&self.gate.socket, PollFlags::IN)])
     }
 
-    /// Hears who is there, and returns a successor that is ready.
-    pub(crate) fn attend(&mut self, now: Now) -> Option<Successor> {
+    /// Whether there is something to do that nobody waits for.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.candidate.as_ref().is_some_and(|candidate| candidate.has_said_hello && candidate.loosened_at.is_some())
+    }
+
+    /// Hears who is there, prepares the store a little, and returns a successor if all is ready.
+    pub(crate) fn attend(&mut self, store: &Store, now: Now) -> Option<Successor> {
         if let Some(mut candidate) = self.candidate.take() {
             match self.hear(&mut candidate, now) {
-                Ok(true) => return Some(Successor::new(candidate.channel, candidate.pid)),
-                Ok(false) => self.candidate = Some(candidate),
+                Ok(()) if candidate.prepare(store) => return Some(Successor::new(candidate.channel, candidate.pid)),
+                Ok(()) => self.candidate = Some(candidate),
                 Err(error) => {
                     tracing::warn!("process {} does not take over: {error}", candidate.pid);
                     let _ = candidate.channel.send(Kind::Refused, error.to_string().as_bytes(), &[]);
@@ -106,23 +115,23 @@ impl<'g> GateKeeper<'g> {
     fn admit(&mut self, now: Now) {
         let flags = SocketFlags::CLOEXEC;
         let Ok(socket) = rustix::net::accept_with(&self.gate.socket, flags) else { return };
-        let Ok(peer) = rustix::net::sockopt::socket_peercred(&socket) else { return };
-        let (pid, user) = (peer.pid.as_raw_nonzero().get(), peer.uid.as_raw());
+        let socket = UnixStream::from(socket);
+        let Ok(Peer { pid, user }) = Peer::of(&socket) else { return };
         if !is_trusted(user, None) {
             return tracing::warn!("process {pid} of user {user} may not take over: it is another user's");
         }
-        let Ok(channel) = Channel::new(UnixStream::from(socket), REQUEST_BYTES_MAX) else { return };
+        let Ok(channel) = Channel::new(socket, REQUEST_BYTES_MAX) else { return };
         if let Some(other) = &self.candidate {
             let why = format!("process {} is about to take over", other.pid);
             let _ = channel.send(Kind::Refused, why.as_bytes(), &[]);
             return;
         }
         let deadline_ms = now.unix_ms + HELLO_MS_MAX;
-        self.candidate = Some(Candidate { channel, pid, has_said_hello: false, deadline_ms });
+        let (has_said_hello, is_ready, loosened_at) = (false, false, Some(0));
+        self.candidate = Some(Candidate { channel, pid, has_said_hello, is_ready, deadline_ms, loosened_at });
     }
 
-    /// Whether it is ready.
-    fn hear(&self, candidate: &mut Candidate, now: Now) -> Result<bool, ChannelError> {
+    fn hear(&self, candidate: &mut Candidate, now: Now) -> Result<(), ChannelError> {
         while let Some(Message { kind, payload, .. }) = candidate.channel.next()? {
             match (kind, candidate.has_said_hello) {
                 (Kind::Hello, false) => {
@@ -132,11 +141,12 @@ impl<'g> GateKeeper<'g> {
                     candidate.has_said_hello = true;
                     candidate.deadline_ms = now.unix_ms + PREPARE_MS_MAX;
                 }
-                (Kind::Ready, true) => return Ok(true),
+                (Kind::Ready, true) if !candidate.is_ready => candidate.is_ready = true,
                 _ => return Err(ChannelError::Garbage("what it says is out of turn")),
             }
         }
-        if now.unix_ms > candidate.deadline_ms { Err(ChannelError::Late) } else { Ok(false) }
+        let is_late = !candidate.is_ready && now.unix_ms > candidate.deadline_ms;
+        if is_late { Err(ChannelError::Late) } else { Ok(()) }
     }
 
     /// Sends all that the server listens on, the sign of its life first. The last message says that it is.
@@ -152,6 +162,16 @@ impl<'g> GateKeeper<'g> {
             sending.push(Kind::Doors, &payload, doors)?;
         }
         sending.finish()
+    }
+}
+
+impl Candidate {
+    /// One step towards the moment at which nothing is left but to stop; whether it has come.
+    fn prepare(&mut self, store: &Store) -> bool {
+        if let Some(at) = self.loosened_at.filter(|_| self.has_said_hello) {
+            self.loosened_at = store.loosen(at);
+        }
+        self.is_ready && self.loosened_at.is_none()
     }
 }
 

@@ -2,6 +2,7 @@
 //! itself, its connections and the word that the region is free.
 
 use super::channel::{Channel, ChannelError, Kind, Message};
+use super::peer::Peer;
 use super::{FORMAT, GREETING, Inherited, LUGGAGE_BYTES_MAX, Luggage, is_trusted, luggage};
 use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -26,8 +27,8 @@ pub(crate) struct Predecessor {
     /// Its end of the conversation closes when the process dies, and not before.
     life_sign: OwnedFd,
     pid: u32,
-    /// When it was asked to stop serving.
-    asked_at: Option<Instant>,
+    /// Since when it has been known not to serve, and for how long it had not served then.
+    silence: Option<(Instant, Duration)>,
 }
 
 /// What it leaves.
@@ -36,8 +37,6 @@ pub(crate) struct Estate {
     pub(crate) connections: Vec<(OwnedFd, Luggage)>,
     /// Whether its items lie in a region.
     pub(crate) is_kept: bool,
-    /// It has died before it could say that this is all.
-    pub(crate) is_cut_short: bool,
 }
 
 impl Predecessor {
@@ -51,7 +50,7 @@ impl Predecessor {
     ) -> anyhow::Result<Option<Predecessor>> {
         let failed = || format!("cannot take over from the server at {} (--upgrade-socket)", path.display());
         let nobody = || tracing::info!("no server to take over from at {}", path.display());
-        let Some(mut channel) = knock(path, becoming).with_context(failed)? else {
+        let Some((mut channel, peer)) = knock(path, becoming).with_context(failed)? else {
             nobody();
             return Ok(None);
         };
@@ -60,6 +59,7 @@ impl Predecessor {
         let (pid, doors) = match doors {
             // It has hung up without a word: unless it has ended, it should not have.
             Err(ChannelError::Ended) if connect(path).with_context(failed)?.is_none() => {
+                peer.wait_for_end(&DEATH_PATIENCE);
                 nobody();
                 return Ok(None);
             }
@@ -69,28 +69,29 @@ impl Predecessor {
         let life_sign = doors.next().context("it sends nothing").with_context(failed)?;
         tracing::info!("taking over from process {pid}: it listens on {} sockets", doors.len());
         inherited.extend(doors);
-        Ok(Some(Predecessor { channel, life_sign, pid, asked_at: None }))
+        Ok(Some(Predecessor { channel, life_sign, pid, silence: None }))
     }
 
     /// Asks it to stop serving, and waits until it has. An error: it lives, and goes on.
     pub(crate) fn inherit(&mut self, stop: &UnixStream) -> anyhow::Result<Estate> {
         let mut estate = Estate::default();
-        self.asked_at = Some(Instant::now());
         let outcome = self.receive(&mut estate, stop);
-        self.judge(outcome, &mut estate)?;
+        self.judge(outcome)?;
         Ok(estate)
     }
 
     /// Says that this process serves. An error: the other goes on. From here on this process owns all that it was given.
     pub(crate) fn take(&mut self) -> anyhow::Result<()> {
         let outcome = self.channel.send(Kind::Taken, &[], &[]);
-        self.judge(outcome, &mut Estate::default())
+        self.judge(outcome)
     }
 
     /// This process serves, and everybody has been told. The other one ends.
     pub(crate) fn tell_pause(self) {
-        let pause_ms = self.asked_at.map_or(0, |asked_at| asked_at.elapsed().as_millis());
-        tracing::info!("has taken over from process {}: no request was answered for {pause_ms} ms", self.pid);
+        let pid = self.pid;
+        let Some((since, before)) = self.silence else { return tracing::info!("has taken over from process {pid}") };
+        let pause_ms = (since.elapsed() + before).as_millis();
+        tracing::info!("has taken over from process {pid}: no request was answered for {pause_ms} ms");
     }
 
     fn receive(&mut self, estate: &mut Estate, stop: &UnixStream) -> Result<(), ChannelError> {
@@ -102,8 +103,10 @@ impl Predecessor {
                     let luggage = Luggage::unpack(packed).ok_or(ChannelError::Garbage("no connection's state"))?;
                     estate.connections.push((socket, luggage));
                 }
-                (Kind::Quiet, None, [is_kept]) => {
-                    estate.is_kept = *is_kept != 0;
+                (Kind::Quiet, None, &[is_kept, a, b, c, d]) => {
+                    estate.is_kept = is_kept != 0;
+                    let silent_us = u32::from_le_bytes([a, b, c, d]);
+                    self.silence = Some((Instant::now(), Duration::from_micros(silent_us.into())));
                     return Ok(());
                 }
                 _ => return Err(ChannelError::Garbage("what it says is out of turn")),
@@ -112,7 +115,7 @@ impl Predecessor {
     }
 
     /// Whoever has hung up may have died: then this process goes on as after any end of the other.
-    fn judge(&self, outcome: Result<(), ChannelError>, estate: &mut Estate) -> anyhow::Result<()> {
+    fn judge(&self, outcome: Result<(), ChannelError>) -> anyhow::Result<()> {
         let Err(error) = outcome else { return Ok(()) };
         let pid = self.pid;
         let has_hung_up = error == ChannelError::Ended;
@@ -120,7 +123,6 @@ impl Predecessor {
             return Err(refused(error)).with_context(|| format!("process {pid} goes on serving"));
         }
         tracing::warn!("process {pid} has ended before it could hand over");
-        estate.is_cut_short = true;
         Ok(())
     }
 
@@ -140,11 +142,11 @@ fn connect(path: &Path) -> std::io::Result<Option<UnixStream>> {
 }
 
 /// The same, if it can be trusted.
-fn knock(path: &Path, becoming: Option<u32>) -> anyhow::Result<Option<Channel>> {
+fn knock(path: &Path, becoming: Option<u32>) -> anyhow::Result<Option<(Channel, Peer)>> {
     let Some(socket) = connect(path)? else { return Ok(None) };
-    let user = rustix::net::sockopt::socket_peercred(&socket)?.uid.as_raw();
-    anyhow::ensure!(is_trusted(user, becoming), "it belongs to another user, {user}");
-    Ok(Some(Channel::new(socket, PAYLOAD_BYTES_MAX)?))
+    let peer = Peer::of(&socket)?;
+    anyhow::ensure!(is_trusted(peer.user, becoming), "it belongs to another user, {}", peer.user);
+    Ok(Some((Channel::new(socket, PAYLOAD_BYTES_MAX)?, peer)))
 }
 
 fn receive_doors(channel: &mut Channel, stop: &UnixStream) -> Result<(u32, Vec<OwnedFd>), ChannelError> {

@@ -1,11 +1,11 @@
 //! The running server's part of an upgrade, from the moment at which it serves no more.
 
 use super::Luggage;
-use super::channel::{Channel, ChannelError, Kind};
+use super::channel::{Channel, ChannelError, Kind, Message};
 use crate::connection::Connection;
 use rustix::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a successor may take to say that it has announced itself, before this process ends all the same: a supervisor
 /// is to know the new process before it sees the old one go.
@@ -15,6 +15,8 @@ const SETTLE_PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) struct Successor {
     channel: Channel,
     pid: i32,
+    /// When it was ready: from then on nobody is served.
+    ready_at: Instant,
 }
 
 /// How a hand-over has ended.
@@ -30,7 +32,7 @@ pub(crate) enum Outcome {
 
 impl Successor {
     pub(super) fn new(channel: Channel, pid: i32) -> Successor {
-        Successor { channel, pid }
+        Successor { channel, pid, ready_at: Instant::now() }
     }
 
     /// Its process id.
@@ -56,23 +58,31 @@ impl Successor {
         self.unless_gone(send_all())
     }
 
-    /// Says that this process writes to nothing any more (`items` of them are kept, if any are), and waits for the other to
+    /// Says that this process writes to nothing any more (what it had may be kept), and waits for the other to
     /// serve. However long that takes: as long as it might, this process must not.
     pub(crate) fn leave_to(&mut self, is_kept: bool, stop: &UnixStream) -> Outcome {
+        let silent_us = u32::try_from(self.ready_at.elapsed().as_micros()).unwrap_or(u32::MAX);
+        let quiet = [&[u8::from(is_kept)], &silent_us.to_le_bytes()[..]].concat();
         let no_descriptors: &[BorrowedFd<'_>] = &[];
-        if self.unless_gone(self.channel.send(Kind::Quiet, &[u8::from(is_kept)], no_descriptors)).is_none() {
+        if self.unless_gone(self.channel.send(Kind::Quiet, &quiet, no_descriptors)).is_none() {
             return Outcome::Back;
         }
-        match self.channel.wait(stop, None) {
-            Ok(message) if message.kind == Kind::Taken => Outcome::Taken,
-            Err(ChannelError::Interrupted) => Outcome::Stopped,
-            Ok(_) => {
-                tracing::warn!("process {} does not take over: it says something else", self.pid);
+        let answer = self.channel.wait(stop, None);
+        // Whatever else it says is no reason to serve while it may serve, too: it has to end first.
+        let end = match answer {
+            Ok(Message { kind: Kind::Taken, .. }) => return Outcome::Taken,
+            Err(ChannelError::Ended | ChannelError::Interrupted) => answer.map(drop),
+            _ => self.channel.wait_for_end(stop),
+        };
+        match end {
+            Err(ChannelError::Ended) => {
+                tracing::warn!("process {} has not taken over: {}", self.pid, ChannelError::Ended);
                 Outcome::Back
             }
+            Err(ChannelError::Interrupted) | Ok(()) => Outcome::Stopped,
             Err(error) => {
-                tracing::warn!("process {} has not taken over: {error}", self.pid);
-                Outcome::Back
+                tracing::error!("it cannot be told whether process {} serves: {error}", self.pid);
+                Outcome::Stopped
             }
         }
     }

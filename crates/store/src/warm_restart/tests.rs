@@ -83,7 +83,7 @@ fn what_is_not_wanted_stays_as_it_was_saved() {
     };
     let before = contents();
     let mut asked = 0;
-    let not_wanted = Store::attach_if(options(), &scratch.0, NOW, || {
+    let not_wanted = Preparation::new(options(), &scratch.0).expect("the options are fine").ahead().attach(NOW, || {
         asked += 1;
         false
     });
