@@ -29,7 +29,8 @@ pub struct Options {
     /// Run this seed alone
     #[arg(long, value_name = "SEED", conflicts_with_all = ["seeds", "first"])]
     seed: Option<u64>,
-    /// Break a promise on purpose, to see the checker find it: gate, leases or acknowledgement
+    /// Break a promise on purpose, to see the checker find it: gate, leases, acknowledgement, fence
+    /// or spool
     #[arg(long = "break", value_name = "PROMISE")]
     broken: Option<Broken>,
     /// Threads, each with runs of its own [default: one a core]

@@ -44,3 +44,13 @@ fn filling_without_a_lease_is_found() {
 fn taking_a_delete_for_applied_that_was_not_is_found() {
     assert!(found(Broken::Acknowledgement) > 0);
 }
+
+#[test]
+fn reading_a_server_that_owes_deletes_is_found() {
+    assert!(found(Broken::Fence) > 0);
+}
+
+#[test]
+fn losing_deletes_that_were_kept_is_found() {
+    assert!(found(Broken::Spool) > 0);
+}

@@ -22,7 +22,7 @@ impl Region {
         let servers: Vec<String> = server_names(cluster).collect();
         let server = servers[rng.usize(0..servers.len())].clone();
         let router = router::host(cluster);
-        match rng.u8(0..10) {
+        match rng.u8(0..11) {
             0..4 => self.cut(&router, &server, lasts).await,
             4 | 5 => self.cut(invalidator::HOST, &router, lasts).await,
             6 => self.cut(&application::host(cluster), &router, lasts).await,
@@ -31,10 +31,14 @@ impl Region {
                 tokio::time::sleep(lasts).await;
                 self.start_server(&server, rng.u64(..));
             }
-            8 => {
-                self.kill(&router).await;
+            8 => self.restart_router(cluster, lasts, &mut rng).await,
+            9 => {
+                // It may have kept deletes for the server that it cannot reach.
+                self.network.cut(&router, &server);
                 tokio::time::sleep(lasts).await;
-                self.start_router(cluster, rng.u64(..));
+                self.restart_router(cluster, lasts / 2, &mut rng).await;
+                tokio::time::sleep(lasts / 2).await;
+                self.network.heal(&router, &server);
             }
             _ => {
                 self.kill(invalidator::HOST).await;
@@ -42,6 +46,12 @@ impl Region {
                 self.start_invalidator(rng.u64(..));
             }
         }
+    }
+
+    async fn restart_router(&self, cluster: usize, lasts: Duration, rng: &mut fastrand::Rng) {
+        self.kill(&router::host(cluster)).await;
+        tokio::time::sleep(lasts).await;
+        self.start_router(cluster, rng.u64(..));
     }
 
     async fn cut(&self, one: &str, other: &str, lasts: Duration) {

@@ -10,7 +10,8 @@
 //!
 //! What runs here is what runs in production: the server's sessions on the store, the router with its configuration
 //! language, the client's destinations and look-aside reads, the invalidator's pipelines. Only sockets, the clock, the
-//! database and the position file are played.
+//! database, the position file and the spool's disk are played. In half of the runs routers keep what their servers did
+//! not answer in a spool (§5); in half of those it is so small that servers are made to forget.
 
 mod application;
 mod faults;
@@ -24,7 +25,9 @@ use crate::{
     database::Database,
     network::{SimulatedNetwork, Weather},
 };
-use std::{cell::RefCell, collections::BTreeMap, fmt, future::Future, rc::Rc, str::FromStr, time::Duration};
+use lookaside_router::MemoryDisk;
+use router::Spooling;
+use std::{cell::RefCell, collections::BTreeMap, fmt, future::Future, rc::Rc, str::FromStr, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 /// Frontend clusters.
@@ -54,6 +57,10 @@ pub enum Broken {
     Leases,
     /// The invalidator takes a delete for applied that no router has acknowledged.
     Acknowledgement,
+    /// Routers read a server that owes deletes which they have acknowledged.
+    Fence,
+    /// A router that dies loses the deletes that it kept and acknowledged.
+    Spool,
 }
 
 impl FromStr for Broken {
@@ -64,7 +71,9 @@ impl FromStr for Broken {
             "gate" => Ok(Broken::Gate),
             "leases" => Ok(Broken::Leases),
             "acknowledgement" => Ok(Broken::Acknowledgement),
-            _ => Err(format!("{word} is none of: gate, leases, acknowledgement")),
+            "fence" => Ok(Broken::Fence),
+            "spool" => Ok(Broken::Spool),
+            _ => Err(format!("{word} is none of: gate, leases, acknowledgement, fence, spool")),
         }
     }
 }
@@ -76,6 +85,8 @@ impl fmt::Display for Broken {
             Broken::Gate => "gate",
             Broken::Leases => "leases",
             Broken::Acknowledgement => "acknowledgement",
+            Broken::Fence => "fence",
+            Broken::Spool => "spool",
         })
     }
 }
@@ -108,9 +119,11 @@ async fn scenario(seed: u64, broken: Broken) -> (Option<Violation>, Tally) {
         checker: Checker::new(database.clone()),
         database,
         broken,
+        spooling: Spooling::draw(&mut rng),
         hosts: Rc::default(),
         stores: Rc::default(),
         positions: Rc::default(),
+        spools: Rc::default(),
         started: Instant::now(),
     };
     for cluster in 0..CLUSTERS {
@@ -146,11 +159,14 @@ struct Region {
     database: Database,
     checker: Checker,
     broken: Broken,
+    spooling: Spooling,
     /// The program of each host.
     hosts: Rc<RefCell<BTreeMap<String, tokio::task::JoinHandle<()>>>>,
     stores: Rc<RefCell<BTreeMap<String, server::Memory>>>,
     /// What the invalidator has on disk: the position of each cluster.
     positions: Rc<RefCell<BTreeMap<usize, invalidator::Disk>>>,
+    /// What each cluster's router has on disk: the deletes that its servers did not answer.
+    spools: Rc<RefCell<BTreeMap<usize, Arc<MemoryDisk>>>>,
     started: Instant,
 }
 

@@ -1,15 +1,48 @@
-//! A router: the production daemon's router with its configuration language, on a simulated network.
+//! A router: the production daemon's router with its configuration language, on a simulated network; in every other run
+//! with a spool, on a disk that outlives it.
 
-use super::{Region, SERVERS, address, server_names};
-use lookaside_client::DestinationOptions;
-use lookaside_router::{Fleet, Identity, Plan, Router, Settings, Tree};
+use super::{Broken, Region, SERVERS, address, server_names};
+use lookaside_client::{DestinationOptions, Standings};
+use lookaside_router::{Fleet, Identity, MemoryDisk, Plan, Router, Settings, Spool, SpoolSettings, Tree};
 use lookaside_routing::{Defaults, HealthSettings};
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 use tokio::sync::watch;
 
 /// What failed-over values live for, in seconds.
 const GUTTER_EXPTIME_S: u32 = 4;
 const SERVER_TIMEOUT_MS: u64 = 200;
+/// In some runs a server may owe only so much, in bytes: a few deletes.
+const SPOOL_BYTES_SMALL: u64 = 200;
+
+/// Whether routers keep deletes that their servers did not answer, and how many.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Spooling {
+    Off,
+    Ample,
+    /// So few that servers must be made to forget.
+    Scarce,
+}
+
+impl Spooling {
+    pub(super) fn draw(rng: &mut fastrand::Rng) -> Spooling {
+        match rng.u8(0..4) {
+            0 | 1 => Spooling::Off,
+            2 => Spooling::Ample,
+            _ => Spooling::Scarce,
+        }
+    }
+
+    fn settings(self) -> Option<SpoolSettings> {
+        let timeout = Duration::from_millis(SERVER_TIMEOUT_MS);
+        match self {
+            Spooling::Off => None,
+            Spooling::Ample => Some(SpoolSettings { timeout, ..SpoolSettings::default() }),
+            Spooling::Scarce => {
+                Some(SpoolSettings { timeout, bytes_max: SPOOL_BYTES_SMALL, ..SpoolSettings::default() })
+            }
+        }
+    }
+}
 
 pub(super) fn host(cluster: usize) -> String {
     format!("router-{cluster}")
@@ -45,17 +78,42 @@ impl Region {
     pub(super) fn start_router(&self, cluster: usize, seed: u64) {
         let host = host(cluster);
         let (network, address) = (self.network.host(&host), address(&host));
+        let standings = Standings::new();
+        let spool = self.open_spool(cluster, &standings);
         self.start(&host, async move {
             let defaults = Defaults { server_timeout_ms: SERVER_TIMEOUT_MS, ..Defaults::default() };
             let health = HealthSettings { probe_initial_ms: 100, ..HealthSettings::default() };
-            let options = DestinationOptions { health, ..DestinationOptions::default() };
+            let options = DestinationOptions { health, standings: Some(standings), ..DestinationOptions::default() };
             let plan = Plan::read(&configuration(cluster), &defaults, &options).expect("the configuration is good");
-            let tree = Tree::build(&Arc::new(plan), network.clone(), seed, None);
+            let tree = Tree::build(&Arc::new(plan.spooling(spool.clone())), network.clone(), seed, None);
             let fleet = Fleet::new(Identity { pid: 1, started_unix_s: 0 }, "simulation");
             let listener = network.listen(&address).await.expect("a simulated network listens");
             // Nobody asks it to stop: it is killed.
             let (_running, shutdown) = watch::channel(false);
-            Router::new(Settings::default(), fleet, tree).serve(listener, shutdown).await;
+            let replay = async {
+                match spool {
+                    Some(spool) => spool.replay(network, seed).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = replay => {}
+                () = Router::new(Settings::default(), fleet, tree).serve(listener, shutdown) => {}
+            }
         });
+    }
+
+    /// The spool of a router, with what its disk has kept.
+    fn open_spool(&self, cluster: usize, standings: &Arc<Standings>) -> Option<Arc<Spool>> {
+        let settings = self.spooling.settings()?;
+        let mut disks = self.spools.borrow_mut();
+        let disk = disks.entry(cluster).or_default();
+        if self.broken == Broken::Spool {
+            *disk = Arc::new(MemoryDisk::new());
+        }
+        // A fence that nobody else sees keeps nobody from reading.
+        let standings = if self.broken == Broken::Fence { Standings::new() } else { standings.clone() };
+        Some(Spool::open(disk.clone(), standings, settings).expect("its own files can be read"))
     }
 }
