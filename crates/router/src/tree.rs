@@ -128,8 +128,8 @@ impl Destinations for Leaves<'_> {
             None => destination,
         };
         match self.plan.spool() {
-            Some(spool) => spool.wrap(destination),
-            None => destination,
+            Some(spool) if settings.keeps_deletes => spool.wrap(destination),
+            _ => destination,
         }
     }
 

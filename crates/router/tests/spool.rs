@@ -304,6 +304,24 @@ async fn where_gets_fail_over_to_a_kept_delete_goes_too() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pool_may_do_without_and_its_reads_are_fenced_all_the_same() {
+    let configuration = r#"{
+        "pools": { "A": { "servers": ["main:1"] } },
+        "route": {
+            "type": "PrefixSelectorRoute",
+            "policies": { "l": { "type": "PoolRoute", "pool": "A", "asynclog": false } }, "wildcard": "PoolRoute|A"
+        }
+    }"#;
+    let world = World::default();
+    let (router, main) = (world.start(configuration, 1), world.main());
+    main.be(Health::Frozen);
+    assert_eq!(router.delete(0, "l").await, Err(Failure::TimedOut));
+    assert_eq!(router.owed(), Owed::default());
+    assert_eq!(router.delete(0, "k").await, NOT_FOUND);
+    assert_eq!(router.get(0, "l").await, TAKEN_OUT);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_delete_that_is_refused_for_good_does_not_hold_up_the_rest() {
     let world = World::default();
     let (router, main) = (world.start(ONE, 1), world.main());

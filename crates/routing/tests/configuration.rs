@@ -222,7 +222,7 @@ fn what_changes_nothing_is_ignored_with_a_warning() {
     let configuration = read(
         r#"{
   "pools": { "A": { "servers": ["a:1"], "hostnames": ["a"] } },
-  "route": { "type": "PoolRoute", "pool": "A", "asynclog": false }
+  "route": { "type": "PoolRoute", "pool": "A", "asynclog_name": "A" }
 }"#,
     );
     let warnings: Vec<String> = configuration.warnings.iter().map(ToString::to_string).collect();
@@ -230,7 +230,7 @@ fn what_changes_nothing_is_ignored_with_a_warning() {
         warnings,
         [
             "line 2, column 54, at pools.A.hostnames: \"hostnames\" is ignored",
-            "line 3, column 60, at route.asynclog: \"asynclog\" is ignored",
+            "line 3, column 60, at route.asynclog_name: \"asynclog_name\" is ignored",
         ]
     );
 }

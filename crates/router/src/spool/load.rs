@@ -13,6 +13,7 @@
 //! | damage in the middle | a forget: deletes are lost, and nobody knows which |
 //! | a newer layout | an error: only the newer version knows what is owed |
 
+use super::SERVERS_MAX;
 use super::disk::Disk;
 use super::record::{Condition, HEADER, Record, Scan, encode, scan};
 use super::server::{Found, Owner, Place, Server, TotalBytes, file_name, file_number};
@@ -26,9 +27,6 @@ use tokio::time::Instant;
 
 /// Where it is kept who this router is.
 const IDENTITY_FOLDER: &str = "router";
-/// The most servers that may owe something at the start, whether a configuration names them or not.
-const SERVERS_MAX: usize = 10_000;
-
 /// All servers that owe something, fenced off.
 pub(super) fn load(
     disk: &dyn Disk,

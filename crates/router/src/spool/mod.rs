@@ -63,6 +63,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+/// Servers that are known, by the configuration, from an earlier run or from peers; of more, peers are not heard.
+const SERVERS_MAX: usize = 10_000;
+/// Routers that one server is held for.
+const HOLDS_MAX: usize = 1_000;
 /// Batches that may wait for the writer's thread; one more is not kept, and its deletes fail.
 const WAITING_BATCHES_MAX: usize = 10_000;
 /// Bytes that may wait for it.
@@ -166,7 +170,10 @@ impl Spool {
     ) -> Result<Arc<Spool>, String> {
         let (begin, begun) = mpsc::unbounded_channel();
         let (total, counters) = (Arc::<TotalBytes>::default(), Arc::<Counters>::default());
-        let identity = load::identify(&*disk, settings.seed)?;
+        let identity = match settings.peers.is_empty() {
+            true => (Owner(0), 0),
+            false => load::identify(&*disk, settings.seed)?,
+        };
         let servers = load::load(&*disk, &standings, &total, settings.peer_timeout)?;
         let owing = servers.values().filter(|server| !server.owed().is_nothing()).map(|server| server.address.clone());
         let peers = Peers::new(identity, &settings, owing);
@@ -314,12 +321,20 @@ impl Spool {
         let (sequence, address) = rest.split_once(',')?;
         let sequence = sequence.parse().ok()?;
         let address = Address(address.into());
+        let is_known = { self.servers().contains_key(&address) };
+        if !is_known && (verb != "hold" || self.servers().len() >= SERVERS_MAX) {
+            return Some(if verb == "release" { b"ok".to_vec() } else { b"too many servers".to_vec() });
+        }
         let work = match verb {
             "hold" => Work::Hold { owner, sequence, until: Instant::now() + self.shared.settings.peer_timeout },
             "release" => Work::Release { owner, sequence },
             _ => return None,
         };
-        let outcome = self.note(&self.server(&address), work).await;
+        let server = self.server(&address);
+        if matches!(work, Work::Hold { .. }) && server.holds() >= HOLDS_MAX && !server.is_held_for(owner) {
+            return Some(b"too many routers owe it something".to_vec());
+        }
+        let outcome = self.note(&server, work).await;
         Some(outcome.map_or_else(|why| why.as_bytes().to_vec(), |()| b"ok".to_vec()))
     }
 

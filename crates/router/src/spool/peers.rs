@@ -28,15 +28,15 @@ use lookaside_protocol::text::{Answer, Limits, ParsedAnswer, parse_answer};
 use lookaside_protocol::{KEY_BYTES_MAX, Reply};
 use lookaside_routing::Address;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-/// Questions that travel together.
-const QUESTIONS_MAX: usize = 200;
+/// Questions that travel together: each may cost the peer a sync.
+const QUESTIONS_MAX: usize = 50;
 /// Batches of deletes that may wait to be passed on by one peer; one more is not.
 const RELAYS_WAITING_MAX: usize = 1_000;
 /// A run has so many bits of message numbers: more than it can send.
@@ -70,6 +70,8 @@ struct Peer {
     address: Address,
     /// Servers that it is to hold, and when it was asked for its last confirmation.
     wanted: Mutex<BTreeMap<Address, Option<Instant>>>,
+    /// It could not be told the last time.
+    is_away: AtomicBool,
     /// There is something to tell.
     demand: Notify,
     /// Counts attempts to tell that failed; changes with those that did not, too.
@@ -114,6 +116,7 @@ impl Peers {
             Peer {
                 address: address.clone(),
                 wanted: Mutex::new(owed.clone().map(|server| (server, None)).collect()),
+                is_away: AtomicBool::new(false),
                 demand: Notify::new(),
                 progress: watch::Sender::new(Progress::default()),
                 relay,
@@ -138,7 +141,9 @@ impl Peers {
     /// may: then they must not be acknowledged.
     pub(super) async fn assure(&self, server: &Server, deletions: &[Deletion]) -> bool {
         let address = &server.address;
-        if self.peers.iter().all(|peer| peer.is_confirmed(address, self.confirmed_for)) {
+        let may_be_missing = |peer: &Peer| self.missing == PeerMissing::Ignore && peer.is_away();
+        let is_assured = |peer: &Peer| may_be_missing(peer) || peer.is_confirmed(address, self.confirmed_for);
+        if self.peers.iter().all(is_assured) {
             return true;
         }
         if self.pass_on(address, deletions).await {
@@ -146,7 +151,7 @@ impl Peers {
         }
         self.peers.iter().for_each(|peer| peer.demand(address));
         let deadline = Instant::now() + self.limit;
-        for peer in &self.peers {
+        for peer in self.peers.iter().filter(|peer| !may_be_missing(peer)) {
             if !peer.confirmation(address, self.confirmed_for, deadline).await && self.missing == PeerMissing::Fail {
                 tracing::debug!(peer = %peer.address, server = %address, "a peer could not be told: deletes fail");
                 return false;
@@ -165,7 +170,7 @@ impl Peers {
             let (reply, answer) = oneshot::channel();
             peer.relay.try_send(Relay { questions: questions.clone(), reply }).ok().map(|()| answer)
         };
-        let answers: Vec<_> = self.peers.iter().filter_map(ask).collect();
+        let answers: Vec<_> = self.peers.iter().filter(|peer| !peer.is_away()).filter_map(ask).collect();
         let deadline = Instant::now() + self.limit;
         for answer in answers {
             if let Ok(Ok(true)) = timeout_at(deadline, answer).await {
@@ -196,6 +201,7 @@ impl Peers {
                 // The peer may only have been restarted.
                 is_well = told.try_to_tell(network, debt).await;
             }
+            peer.is_away.store(!is_well, Relaxed);
             peer.progress.send_modify(|progress| match is_well {
                 true => progress.successes += 1,
                 false => progress.failures += 1,
@@ -206,11 +212,11 @@ impl Peers {
                 () = peer.demand.notified() => {}
                 relay = relays.recv() => {
                     let relay = relay.expect("the peer itself can send");
-                    let passed_on = timeout(self.limit, told.pass_on(network, &relay.questions)).await;
-                    if !matches!(passed_on, Ok(Ok(_))) {
+                    let passed_on = told.pass_on(network, &relay.questions).await;
+                    if passed_on.is_err() {
                         told.connection = None;
                     }
-                    let _ = relay.reply.send(matches!(passed_on, Ok(Ok(true))));
+                    let _ = relay.reply.send(passed_on == Ok(true));
                 }
                 () = sleep(pause) => {}
             }
@@ -223,6 +229,10 @@ impl Peers {
 }
 
 impl Peer {
+    fn is_away(&self) -> bool {
+        self.is_away.load(Relaxed)
+    }
+
     fn wanted(&self) -> MutexGuard<'_, BTreeMap<Address, Option<Instant>>> {
         lock(&self.wanted)
     }
@@ -264,14 +274,12 @@ struct Told<'a> {
 
 impl Told<'_> {
     async fn try_to_tell(&mut self, network: &dyn Network, debt: &(dyn Fn(&Address) -> Debt + Sync)) -> bool {
-        let outcome = timeout(self.peers.limit, self.tell(network, debt)).await;
-        let is_well = matches!(outcome, Ok(Ok(())));
-        if !is_well {
-            let trouble = outcome.unwrap_or_else(|_| Err("no answer".to_owned()));
-            tracing::debug!(peer = %self.peer.address, ?trouble, "a peer could not be told what this router owes");
+        let outcome = self.tell(network, debt).await;
+        if let Err(trouble) = &outcome {
+            tracing::debug!(peer = %self.peer.address, trouble, "a peer could not be told what this router owes");
             self.connection = None;
         }
-        is_well
+        outcome.is_ok()
     }
 
     /// Releases what is owed no more, and has the rest held.
@@ -282,7 +290,7 @@ impl Told<'_> {
         }
         let owner = self.peers.owner.0;
         let is_new = self.connection.is_none();
-        let connection = connected(&mut self.connection, network, &self.peer.address).await?;
+        let connection = connected(&mut self.connection, network, &self.peer.address, self.peers.limit).await?;
         if is_new {
             // What an earlier connection, or run, has left there.
             let held = connection.ask(&[question(&format!("spool_held({owner:016x})"))]).await?.remove(0);
@@ -296,13 +304,15 @@ impl Told<'_> {
         let releases: Vec<_> = self.unreleased.iter().map(|server| said("release", server)).collect();
         connection.ask(&releases).await?;
         self.unreleased.clear();
-        let asked_at = Instant::now();
-        let holds: Vec<_> = wanted.iter().map(|server| said("hold", server)).collect();
-        let answers = connection.ask(&holds).await?;
-        let mut confirmed = self.peer.wanted();
-        for (server, answer) in wanted.iter().zip(answers) {
-            if let (Some(b"ok"), Some(last)) = (answer.as_deref(), confirmed.get_mut(server)) {
-                *last = Some(asked_at);
+        for servers in wanted.chunks(QUESTIONS_MAX) {
+            let asked_at = Instant::now();
+            let holds: Vec<_> = servers.iter().map(|server| said("hold", server)).collect();
+            let answers = connection.ask(&holds).await?;
+            let mut confirmed = self.peer.wanted();
+            for (server, answer) in servers.iter().zip(answers) {
+                if let (Some(b"ok"), Some(last)) = (answer.as_deref(), confirmed.get_mut(server)) {
+                    *last = Some(asked_at);
+                }
             }
         }
         Ok(())
@@ -326,7 +336,7 @@ impl Told<'_> {
     }
 
     async fn pass_on(&mut self, network: &dyn Network, questions: &[Vec<u8>]) -> Result<bool, String> {
-        let connection = connected(&mut self.connection, network, &self.peer.address).await?;
+        let connection = connected(&mut self.connection, network, &self.peer.address, self.peers.limit).await?;
         let answers = connection.ask(questions).await?;
         Ok(answers.iter().all(|answer| answer.as_deref() == Some(b"ok")))
     }
@@ -349,12 +359,14 @@ async fn connected<'a>(
     connection: &'a mut Option<Connection>,
     network: &dyn Network,
     address: &Address,
+    limit: Duration,
 ) -> Result<&'a mut Connection, String> {
     let made = match connection.take() {
         Some(made) => made,
         None => {
-            let stream = network.connect(address).await.map_err(|error| error.to_string())?;
-            Connection { stream, read: Vec::new() }
+            let connecting = timeout(limit, network.connect(address)).await;
+            let stream = connecting.map_err(|_| "no connection in time")?.map_err(|error| error.to_string())?;
+            Connection { stream, read: Vec::new(), limit }
         }
     };
     Ok(connection.insert(made))
@@ -364,6 +376,8 @@ async fn connected<'a>(
 struct Connection {
     stream: Box<dyn Stream>,
     read: Vec<u8>,
+    /// For one line of questions and its answers.
+    limit: Duration,
 }
 
 impl Connection {
@@ -372,12 +386,19 @@ impl Connection {
         let mut answers = Vec::with_capacity(keys.len());
         for keys in keys.chunks(QUESTIONS_MAX) {
             let line = [b"get ".as_slice(), &keys.join(&b' '), b"\r\n"].concat();
-            self.stream.write_all(&line).await.map_err(|error| error.to_string())?;
-            self.stream.flush().await.map_err(|error| error.to_string())?;
-            let mut values = self.values().await?;
+            let mut values = match timeout(self.limit, self.exchange(&line)).await {
+                Ok(values) => values?,
+                Err(_) => return Err("no answer in time".to_owned()),
+            };
             answers.extend(keys.iter().map(|key| values.remove(key)));
         }
         Ok(answers)
+    }
+
+    async fn exchange(&mut self, line: &[u8]) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
+        self.stream.write_all(line).await.map_err(|error| error.to_string())?;
+        self.stream.flush().await.map_err(|error| error.to_string())?;
+        self.values().await
     }
 
     async fn values(&mut self) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {

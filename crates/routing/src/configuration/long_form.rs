@@ -13,8 +13,8 @@ use super::{
     limits::{outstanding_max, rates},
     names::Names,
 };
-use crate::{ExptimeAction, KeyChange, RoutingPrefix, Verb};
-use std::collections::BTreeMap;
+use crate::{DestinationSettings, ExptimeAction, KeyChange, Pool, RoutingPrefix, Verb};
+use std::{collections::BTreeMap, sync::Arc};
 
 /// 30 days: above this the protocol takes an exptime for a Unix time.
 pub(super) const EXPTIME_S_MAX: i64 = 2_592_000;
@@ -24,14 +24,18 @@ pub(super) const fn keys(known: &'static [&'static str]) -> Keys {
 }
 
 const POOL_ROUTE: Keys = Keys {
-    known: &["type", "name", "pool", "hash", "max_outstanding", "rates", "shadows"],
-    ignored: &["asynclog", "asynclog_name", "shadow_policy", "slow_warmup"],
+    known: &["type", "name", "pool", "hash", "max_outstanding", "rates", "shadows", "asynclog"],
+    ignored: &["asynclog_name", "shadow_policy", "slow_warmup"],
     refused: &["bucketize", "shard_splits", "split_shard_fanout"],
 };
 
 pub(super) fn pool_route<'a>(object: &Object<'a>, names: &mut Names<'a>) -> Result<Handle, ConfigurationError> {
     object.check(&POOL_ROUTE)?;
-    let (pool, node) = names.pool_of(object)?;
+    let (mut pool, node) = names.pool_of(object)?;
+    if let Some(node) = object.get("asynclog") {
+        let settings = DestinationSettings { keeps_deletes: node.boolean()?, ..pool.settings };
+        pool = Arc::new(Pool { settings, ..Pool::clone(&pool) });
+    }
     let hash = pool_hash(object.get("hash"), &pool, &node)?;
     let shadows = object.get("shadows").map_or(Ok(Vec::new()), |node| shadows(&node, names))?;
     let outstanding_max = object.get("max_outstanding").map(|node| outstanding_max(&node)).transpose()?;

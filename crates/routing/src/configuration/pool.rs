@@ -16,6 +16,8 @@ pub struct DestinationSettings {
     pub server_timeout_ms: u64,
     /// How long to wait for a connection, in milliseconds; the default, or the server timeout, if not said.
     pub connect_timeout_ms: u64,
+    /// Whether deletes that it does not answer are kept for it, where there is a spool (`asynclog`; true unless said).
+    pub keeps_deletes: bool,
 }
 
 /// A named list of servers.
@@ -173,7 +175,7 @@ fn settings(pool: &Lineage<'_>, defaults: &Defaults) -> Result<DestinationSettin
     };
     let server_timeout_ms = timeout("server_timeout", defaults.server_timeout_ms)?;
     let connect_timeout_ms = timeout("connect_timeout", defaults.connect_timeout_ms.unwrap_or(server_timeout_ms))?;
-    Ok(DestinationSettings { server_timeout_ms, connect_timeout_ms })
+    Ok(DestinationSettings { server_timeout_ms, connect_timeout_ms, keeps_deletes: true })
 }
 
 /// Weights as they are written; which numbers make sense depends on the hash.
