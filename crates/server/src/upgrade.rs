@@ -5,8 +5,8 @@
 //!   new process (--take-over)               running process, at --upgrade-socket
 //!     Hello: its format              ->
 //!                                    <-     Doors: all that it listens on
-//!     opens what is new, reads keys,        serves
-//!     makes threads' buffers
+//!     opens what is new, reads keys,        serves; lets its mapping of the region go, which
+//!     makes what threads need               takes long, bit by bit (Store::loosen)
 //!     Ready                          ->
 //!                                           accepts nothing more; every worker answers what it has read, and ends
 //!                                    <-     Connection, Connection, ...
@@ -22,7 +22,7 @@
 //! * Until it has read `Taken` the old process owns everything. Any other end of the conversation, and it takes its region
 //!   up again and goes on with the same sockets, connections and items.
 //! * Once it has sent `Taken` the new process owns everything. It has written nothing to the region before: a region that
-//!   it was killed over is as clean as it was saved.
+//!   it was killed over is as clean as it was saved. (One that it cannot take up it has replaced; nothing is kept then.)
 //! * So both never serve at once: after `Quiet` the old process waits for `Taken` or for the end of the conversation, and
 //!   there is no third. The new process never ends the conversation but by ending itself.
 //! * If the old process dies, the new one learns it for certain (a socket that only that process held closes), and starts
