@@ -66,6 +66,7 @@ pub use cluster::{
     rate_limit_route::{Rate, RateLimitRoute, Rates},
     salted_failover_route::SaltedFailoverRoute,
     shadow_route::{KeyFraction, ShadowRoute},
+    slow_warm_up_route::{SlowWarmUp, SlowWarmUpRoute},
     staging_route::StagingRoute,
     warm_up_progress::{WarmUpEnd, WarmUpProgress},
     warm_up_route::{WARM_UP_HOLD_OFF_MS, WarmUpRoute},

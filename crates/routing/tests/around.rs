@@ -15,8 +15,8 @@ use lookaside_protocol::{
 use lookaside_routing::{
     Context, Failure, KeyChange, KeyFraction, KeySplitRoute, L1L2CacheRoute, L1L2Settings, Latency,
     LatencyInjectionRoute, LoggingRoute, MigrateRoute, ModifyKeyRoute, NEGATIVE_FLAG, OutstandingLimitRoute, Rate,
-    RateLimitRoute, Rates, Route, RoutingPrefix, ShadowRoute, StagingRoute, WARM_UP_HOLD_OFF_MS, WarmUpEnd,
-    WarmUpProgress, WarmUpRoute,
+    RateLimitRoute, Rates, Route, RoutingPrefix, ShadowRoute, SlowWarmUp, SlowWarmUpRoute, StagingRoute,
+    WARM_UP_HOLD_OFF_MS, WarmUpEnd, WarmUpProgress, WarmUpRoute,
 };
 use std::{collections::BTreeMap, sync::Arc, sync::Mutex, time::Duration};
 use world::{Held, World};
@@ -268,6 +268,78 @@ async fn staging_answers_nobody_and_keeps_nothing_that_was_changed() {
     ask(&odd, &["get odd"]).await;
     world.run_background().await;
     assert_eq!(staging.asked(), [""; 0], "nothing read, or nobody knows for how long: nothing filled");
+}
+
+/// Ten rounds of a hundred gets; how many of each the server was asked.
+async fn rounds(route: &SlowWarmUpRoute, server: &Arc<Fake>) -> Vec<usize> {
+    let mut asked = Vec::new();
+    for _ in 0..10 {
+        assert_eq!(ask(route, &["get k"; 100]).await.len(), 100);
+        asked.push(server.asked().len());
+    }
+    asked
+}
+
+#[tokio::test]
+async fn a_cold_server_gets_little_until_it_is_warm() {
+    let hits = Arc::new(Mutex::new(0_u32)); // Of ten gets, at the server.
+    let (told, count) = (hits.clone(), Mutex::new(0));
+    let server = Fake::new("cold", move |request| match request.operation {
+        Operation::Get { .. } => {
+            let mut count = count.lock().unwrap();
+            *count += 1;
+            match *count % 10 < *told.lock().unwrap() {
+                true => Ok(Reply::Value { flags: 0, cas: None, value: "own".into() }),
+                false => Ok(Reply::Miss),
+            }
+        }
+        _ => Ok(Reply::NotFound),
+    });
+    let failover = Fake::hit("other");
+    let route = SlowWarmUpRoute::new(server.leaf(), failover.leaf(), SlowWarmUp::default(), 7);
+    let cold = rounds(&route, &server).await;
+    assert_eq!(cold[0], 100, "before a hundred gets nothing is known");
+    assert!(cold[1..].iter().all(|asked| (1..=22).contains(asked)), "a tenth: {cold:?}");
+    assert_eq!(failover.asked().len(), 1_000 - cold.iter().sum::<usize>());
+    for verb in ["set", "add", "cas", "delete", "incr", "touch", "gat"] {
+        ask(&route, &[&format!("{verb} k")]).await;
+        assert_eq!((server.asked().len(), failover.asked().len()), (1, 0), "{verb}");
+    }
+    *hits.lock().unwrap() = 5;
+    for _ in 0..3 {
+        rounds(&route, &server).await;
+    }
+    let half = rounds(&route, &server).await;
+    assert!(half.iter().all(|asked| (42..=78).contains(asked)), "a tenth and the hit rate: {half:?}");
+    *hits.lock().unwrap() = 10;
+    rounds(&route, &server).await;
+    failover.asked();
+    assert_eq!(rounds(&route, &server).await, [100; 10], "warm");
+    *hits.lock().unwrap() = 8;
+    assert_eq!(rounds(&route, &server).await, [100; 10], "between the thresholds it stays warm");
+    assert_eq!(failover.asked(), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_cold_servers_failures_are_no_misses_and_its_leases_its_own() {
+    let (down, failover) = (Fake::failing("down", TIMEOUT), Fake::hit("other"));
+    let route = SlowWarmUpRoute::new(down.leaf(), failover.leaf(), SlowWarmUp::default(), 7);
+    assert_eq!(rounds(&route, &down).await, [100; 10]);
+
+    let settings = SlowWarmUp { start: 0.0, min_requests: 1, ..SlowWarmUp::default() };
+    let (cold, failover) = (Fake::miss("cold"), Fake::hit("other"));
+    let route = SlowWarmUpRoute::new(cold.leaf(), failover.leaf(), settings, 7);
+    ask(&route, &["get k"]).await;
+    cold.asked();
+    assert_eq!(ask(&route, &["lease-get k", "gets k", "set k"]).await, ["other", "other", "NotStored"]);
+    assert_eq!(cold.asked(), ["set k 0"]);
+    assert_eq!(failover.asked(), ["get k", "gets k"]);
+    let empty = Fake::miss("other");
+    let route = SlowWarmUpRoute::new(cold.leaf(), empty.leaf(), settings, 7);
+    ask(&route, &["get k"]).await;
+    cold.asked();
+    assert_eq!(ask(&route, &["get a", "lease-get k", "get b"]).await, ["Miss", "Lease 7", "Miss"]);
+    assert_eq!(cold.asked(), ["lease-get k"], "what nobody has is filled under the server's lease");
 }
 
 #[tokio::test]

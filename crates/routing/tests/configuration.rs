@@ -230,7 +230,7 @@ fn what_changes_nothing_is_ignored_with_a_warning() {
         warnings,
         [
             "line 2, column 54, at pools.A.hostnames: \"hostnames\" is ignored",
-            "line 3, column 60, at route.asynclog_name: \"asynclog_name\" is ignored",
+            "line 3, column 65, at route.asynclog_name: \"asynclog_name\" is ignored",
         ]
     );
 }
@@ -686,6 +686,28 @@ fn a_bad_handle_around_others_is_refused_where_it_is_bad() {
             "the range is backwards: expected the first and the last index of a server, such as [0, 3]",
         ),
         (
+            r#"{"type": "BigValueRoute", "target": "NullRoute"}"#.to_owned(),
+            "route",
+            "\"split_threshold\" is missing: expected the largest value that is stored in one piece, in bytes",
+        ),
+        (r#"{"type": "StagingRoute", "warm": "NullRoute"}"#.to_owned(), "route", "\"staging\" is missing: expected a route"),
+        (
+            r#"{"type": "WarmUpRoute", "cold": "NullRoute", "warm": "NullRoute", "end_share": 2}"#.to_owned(),
+            "route.end_share",
+            "expected a part of all reads from 0 to 1, found the number 2",
+        ),
+        (
+            r#"{"type": "PoolRoute", "pool": "A", "slow_warmup": {}}"#.to_owned(),
+            "route.slow_warmup",
+            "\"failoverTarget\" is missing: expected a route",
+        ),
+        (
+            r#"{"type": "PoolRoute", "pool": "A", "slow_warmup": {"failoverTarget": "NullRoute", "settings": {"disable_threshold": 0.5}}}"#
+                .to_owned(),
+            "route.slow_warmup.settings",
+            "a server would be warm and cold: expected \"disable_threshold\" at least at \"enable_threshold\"",
+        ),
+        (
             format!(r#"{{"type": "LatestRoute", {children}, "failover_count": 0}}"#),
             "route.failover_count",
             "expected children from 1 to 8388608, found the number 0",
@@ -747,6 +769,10 @@ async fn every_handle_around_others_is_built_as_it_is_written() {
             "a:1 b:1 b:2",
         ),
         (r#"{"type": "MigrateRoute", "from": "PoolRoute|A", "to": "PoolRoute|B", "start_time": 1}"#, "a:1", "a:1"),
+        (r#"{"type": "BigValueRoute", "target": "PoolRoute|A", "split_threshold": 1000}"#, "a:1", "a:1"),
+        (r#"{"type": "StagingRoute", "warm": "PoolRoute|A", "staging": "AllSyncRoute|Pool|B"}"#, "a:1", "a:1 b:1 b:2"),
+        (r#"{"type": "SaltedFailoverRoute", "pool": "A"}"#, "a:1", "a:1"),
+        (r#"{"type": "PoolRoute", "pool": "A", "slow_warmup": {"failoverTarget": "PoolRoute|B"}}"#, "a:1", "a:1"),
         (r#"{"type": "KeySplitRoute", "destination": "PoolRoute|A", "replicas": 2}"#, "a:1", "a:1"),
         (r#"{"type": "OutstandingLimitRoute", "target": "PoolRoute|A", "max_outstanding": 5}"#, "a:1", "a:1"),
         (

@@ -186,8 +186,8 @@ fn what_is_wrong_in_a_macro_is_told_with_its_calls() {
     };
     assert_eq!(
         read(&text("{\"type\": \"AllSyncRoute\",\n\"children\": [\"@inner(A)\"]}")).unwrap_err(),
-        "line 3, column 48, at route.children[0].hsh: nothing is named \"hsh\" here; did you mean \"hash\"? Known keys: hash, \
-         max_outstanding, name, pool, rates, shadows, type; in the macro \"inner\", called on line 8",
+        "line 3, column 48, at route.children[0].hsh: nothing is named \"hsh\" here; did you mean \"hash\"? Known keys: \
+         asynclog, hash, max_outstanding, name, pool, rates, shadows, slow_warmup, type; in the macro \"inner\", called on line 8",
     );
     assert_eq!(
         read(&text("{\"type\": \"AllSyncRoute\",\n\"children\": \"@outer()\"}")).unwrap_err(),

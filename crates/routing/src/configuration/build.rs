@@ -11,7 +11,8 @@ use crate::{
     KeySplitRoute, L1L2CacheRoute, LatencyInjectionRoute, LatestRoute, LoggingRoute, MigrateRoute, MissFailoverRoute,
     ModifyExptimeRoute, ModifyKeyRoute, NullRoute, OUTSTANDING_WAITING_MAX, OperationSelectorRoute,
     OriginalClientHashRoute, OutstandingLimitRoute, PoolRoute, PrefixSelectorRoute, RandomRoute, RateLimitRoute,
-    RootRoute, Route, SaltedFailoverRoute, ShadowRoute, StagingRoute, Surroundings, WarmUpRoute,
+    RootRoute, Route, SaltedFailoverRoute, ShadowRoute, SlowWarmUp, SlowWarmUpRoute, StagingRoute, Surroundings,
+    WarmUpRoute,
 };
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -75,8 +76,11 @@ impl Builder<'_> {
             Handle::Null => Arc::new(NullRoute),
             Handle::Error { response } => Arc::new(ErrorRoute::new(response)),
             Handle::Server { pool, server } => self.leaf(pool, &pool.servers[*server]),
-            Handle::Pool { pool, hash, shadows, outstanding_max } => {
-                let leaves = self.pool(pool, shadows, *outstanding_max);
+            Handle::Pool { pool, hash, shadows, outstanding_max, slow_warm_up } => {
+                let mut leaves = self.pool(pool, shadows, *outstanding_max);
+                if let Some((failover, settings)) = slow_warm_up.as_deref() {
+                    leaves = self.slowly_warmed(leaves, failover, *settings);
+                }
                 Arc::new(PoolRoute::over(leaves, hash.clone()))
             }
             Handle::Hash { children, hash } => Arc::new(HashRoute::new(self.routes(children), hash.clone())),
@@ -203,6 +207,22 @@ impl Builder<'_> {
             leaves.push(leaf);
         }
         leaves
+    }
+
+    /// Servers that are spared while they are cold.
+    fn slowly_warmed(
+        &mut self,
+        servers: Vec<Arc<dyn Route>>,
+        failover: &Handle,
+        settings: SlowWarmUp,
+    ) -> Vec<Arc<dyn Route>> {
+        let failover = self.route(failover);
+        let spared = |server| {
+            self.chances += 1;
+            let seed = self.surroundings.seed.wrapping_add(self.chances);
+            Arc::new(SlowWarmUpRoute::new(server, failover.clone(), settings, seed)) as Arc<dyn Route>
+        };
+        servers.into_iter().map(spared).collect()
     }
 
     fn leaf(&mut self, pool: &Pool, server: &Address) -> Arc<dyn Route> {

@@ -17,7 +17,8 @@ use super::{
     tiers::{self, SharedProgress},
 };
 use crate::{
-    ExptimeAction, FailoverErrors, KeyChange, KeyFraction, KeyHash, L1L2Settings, Latency, Rates, Verb, WarmUpEnd,
+    ExptimeAction, FailoverErrors, KeyChange, KeyFraction, KeyHash, L1L2Settings, Latency, Rates, SlowWarmUp, Verb,
+    WarmUpEnd,
 };
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -31,6 +32,8 @@ pub enum Handle {
         shadows: Vec<Shadow>,
         /// For each server.
         outstanding_max: Option<u32>,
+        /// Who is asked while a server is cold, and when it is.
+        slow_warm_up: Option<Box<(Handle, SlowWarmUp)>>,
     },
     /// One server of a pool, by its index.
     Server {
@@ -240,7 +243,7 @@ const A_ROUTE: &str = "a route: an object with a \"type\", or a string such as \
 impl Handle {
     /// A pool with nothing around its servers.
     pub(super) fn plain_pool(pool: Arc<Pool>, hash: KeyHash) -> Handle {
-        Handle::Pool { pool, hash, shadows: Vec::new(), outstanding_max: None }
+        Handle::Pool { pool, hash, shadows: Vec::new(), outstanding_max: None, slow_warm_up: None }
     }
 
     pub(super) fn read<'a>(node: &Node<'a>, names: &mut Names<'a>) -> Result<Handle, ConfigurationError> {

@@ -12,6 +12,7 @@ use super::{
     hashes::pool_hash,
     limits::{outstanding_max, rates},
     names::Names,
+    tiers::slow_warm_up,
 };
 use crate::{DestinationSettings, ExptimeAction, KeyChange, Pool, RoutingPrefix, Verb};
 use std::{collections::BTreeMap, sync::Arc};
@@ -24,8 +25,8 @@ pub(super) const fn keys(known: &'static [&'static str]) -> Keys {
 }
 
 const POOL_ROUTE: Keys = Keys {
-    known: &["type", "name", "pool", "hash", "max_outstanding", "rates", "shadows", "asynclog"],
-    ignored: &["asynclog_name", "shadow_policy", "slow_warmup"],
+    known: &["type", "name", "pool", "hash", "max_outstanding", "rates", "shadows", "slow_warmup", "asynclog"],
+    ignored: &["asynclog_name", "shadow_policy"],
     refused: &["bucketize", "shard_splits", "split_shard_fanout"],
 };
 
@@ -39,7 +40,8 @@ pub(super) fn pool_route<'a>(object: &Object<'a>, names: &mut Names<'a>) -> Resu
     let hash = pool_hash(object.get("hash"), &pool, &node)?;
     let shadows = object.get("shadows").map_or(Ok(Vec::new()), |node| shadows(&node, names))?;
     let outstanding_max = object.get("max_outstanding").map(|node| outstanding_max(&node)).transpose()?;
-    let pool = Handle::Pool { pool, hash, shadows, outstanding_max };
+    let slow_warm_up = object.get("slow_warmup").map(|node| slow_warm_up(&node, names)).transpose()?.map(Box::new);
+    let pool = Handle::Pool { pool, hash, shadows, outstanding_max, slow_warm_up };
     match object.get("rates") {
         None => Ok(pool),
         Some(node) => Ok(Handle::RateLimit { target: Box::new(pool), fallback: None, rates: rates(&node)? }),

@@ -2,12 +2,12 @@
 
 use super::{
     Handle,
-    document::{Keys, Object},
+    document::{Keys, Node, Object},
     error::ConfigurationError,
     long_form::{EXPTIME_S_MAX, boxed, children, keys},
     names::Names,
 };
-use crate::{L1L2Settings, MIGRATE_INTERVAL_S, WARM_UP_HOLD_OFF_MS, WarmUpEnd, WarmUpProgress};
+use crate::{L1L2Settings, MIGRATE_INTERVAL_S, SlowWarmUp, WARM_UP_HOLD_OFF_MS, WarmUpEnd, WarmUpProgress};
 use std::sync::Arc;
 
 type Read = Result<Handle, ConfigurationError>;
@@ -57,6 +57,39 @@ pub(super) fn migrate_route<'a>(object: &Object<'a>, names: &mut Names<'a>) -> R
 
 /// A minute: a longer hold-off keeps the cluster cold.
 const HOLD_OFF_MS_MAX: i64 = 60_000;
+
+/// Gets before a hit rate counts; more would be hours.
+const MIN_REQUESTS_MAX: i64 = 10_000_000;
+
+/// A pool's `slow_warmup`: `{failoverTarget, settings}`.
+pub(super) fn slow_warm_up<'a>(
+    node: &Node<'a>,
+    names: &mut Names<'a>,
+) -> Result<(Handle, SlowWarmUp), ConfigurationError> {
+    let object = node.object("a slow warm-up: an object with a \"failoverTarget\"")?;
+    object.check(&keys(&["failoverTarget", "settings"]))?;
+    let failover = *boxed(&object.require("failoverTarget", "a route")?, names)?;
+    let mut settings = SlowWarmUp::default();
+    if let Some(node) = object.get("settings") {
+        let object = node.object("an object with \"enable_threshold\" and its like")?;
+        object.check(&keys(&["enable_threshold", "disable_threshold", "start", "step", "min_requests"]))?;
+        let part = |key, default| object.get(key).map_or(Ok(default), |node| node.number("a part of 1", 0.0, 1.0));
+        settings = SlowWarmUp {
+            enable_threshold: part("enable_threshold", settings.enable_threshold)?,
+            disable_threshold: part("disable_threshold", settings.disable_threshold)?,
+            start: part("start", settings.start)?,
+            step: object.get("step").map_or(Ok(settings.step), |node| node.number("a step", 0.0, 1_000.0))?,
+            min_requests: integer(&object, "min_requests", "gets", MIN_REQUESTS_MAX, settings.min_requests.into())?
+                as u32,
+        };
+        if settings.disable_threshold < settings.enable_threshold {
+            let why =
+                "a server would be warm and cold: expected \"disable_threshold\" at least at \"enable_threshold\"";
+            return Err(node.error(why));
+        }
+    }
+    Ok((failover, settings))
+}
 
 pub(super) fn staging_route<'a>(object: &Object<'a>, names: &mut Names<'a>) -> Read {
     object.check(&keys(&["type", "name", "warm", "staging", "hold_off_ms"]))?;

@@ -1,0 +1,142 @@
+//! A server that has lost its cache gets its share of gets little by little, so that its misses do not fall on the database
+//! all at once: the rest is asked of another target meanwhile. A pool puts one around each server (`slow_warmup`).
+//!
+//! | verb | while the server is cold |
+//! |---|---|
+//! | get gets | a share of them is sent to the server; the others to the failover target, whose outcome is the answer |
+//! | lease-get | of the others, a `get` at the failover target; what it does not have is asked of the server, whose lease it is |
+//! | all others | sent to the server |
+//!
+//! ```text
+//!   hit rate of the server, over its last gets    below `enable_threshold`: cold; above `disable_threshold`: warm again
+//!   share of gets while cold                      start + step x hit rate, at most all of them
+//! ```
+//!
+//! The hit rate is a moving average over some `min_requests` gets, and counts for nothing before there were so many. A
+//! failure is no miss. The failover target's failure is the answer of a get; it must be one that gets the deletes, too.
+
+use crate::{
+    Batch, BoxFuture, Context, Outcomes, Route,
+    outcome::{as_get, is_error, is_miss},
+    split::ask_some,
+    surroundings::Chance,
+};
+use bytes::Bytes;
+use lookaside_protocol::{Operation, Reply, Request};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// When a server is cold, and what it gets then; all parts of 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SlowWarmUp {
+    /// Below this hit rate a server is cold.
+    pub enable_threshold: f64,
+    /// Above this hit rate it is warm again.
+    pub disable_threshold: f64,
+    /// The share of gets at a hit rate of 0.
+    pub start: f64,
+    /// What a hit rate of 1 adds to it.
+    pub step: f64,
+    /// Gets before the hit rate counts.
+    pub min_requests: u32,
+}
+
+impl Default for SlowWarmUp {
+    /// mcrouter's.
+    fn default() -> Self {
+        SlowWarmUp { enable_threshold: 0.7, disable_threshold: 0.9, start: 0.1, step: 1.0, min_requests: 100 }
+    }
+}
+
+/// A server that is spared while it is cold.
+pub struct SlowWarmUpRoute {
+    server: Arc<dyn Route>,
+    failover: Arc<dyn Route>,
+    settings: SlowWarmUp,
+    state: Mutex<State>,
+    chance: Chance,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    gets: u32,
+    hit_rate: f64,
+    is_cold: bool,
+}
+
+/// Of so many gets one is a whole: what chance is drawn in.
+const WHOLE: usize = 1_000_000;
+
+impl SlowWarmUpRoute {
+    /// Spares `server` at the cost of `failover`; who is spared is drawn from `seed`.
+    pub fn new(server: Arc<dyn Route>, failover: Arc<dyn Route>, settings: SlowWarmUp, seed: u64) -> Self {
+        SlowWarmUpRoute { server, failover, settings, state: Mutex::default(), chance: Chance::new(seed) }
+    }
+
+    /// The share of gets that the server is sent, in parts of [`WHOLE`]; none said while it is warm.
+    fn share(&self) -> Option<usize> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let share = (self.settings.start + self.settings.step * state.hit_rate).clamp(0.0, 1.0);
+        state.is_cold.then_some((share * WHOLE as f64) as usize)
+    }
+
+    /// Counts what the server said of gets.
+    fn note(&self, batch: &Batch, outcomes: &Outcomes) {
+        let SlowWarmUp { enable_threshold, disable_threshold, min_requests, .. } = self.settings;
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        for (_, outcome) in batch.iter().zip(outcomes).filter(|(get, outcome)| is_get(get) && !is_error(outcome)) {
+            let hit = if is_miss(outcome) { 0.0 } else { 1.0 };
+            state.gets = state.gets.saturating_add(1);
+            state.hit_rate += (hit - state.hit_rate) / f64::from(state.gets.min(min_requests.max(1)));
+        }
+        if state.gets >= min_requests {
+            let bound = if state.is_cold { disable_threshold } else { enable_threshold };
+            state.is_cold = state.hit_rate < bound;
+        }
+    }
+
+    async fn ask(&self, batch: Batch, share: Option<usize>, context: &Context) -> Outcomes {
+        let is_spared =
+            |get: &Request<Bytes>| share.is_some_and(|share| is_get(get) && self.chance.below(WHOLE) >= share);
+        let (elsewhere, mut here): (Vec<_>, Vec<_>) =
+            batch.into_iter().enumerate().partition(|(_, get)| is_spared(get));
+        let mut outcomes: Outcomes = vec![Ok(Reply::Miss); elsewhere.len() + here.len()];
+        let asked = elsewhere.iter().map(|(at, get)| (*at, as_get_of_lease(get))).collect();
+        let answers = ask_some(&*self.failover, asked, context).await;
+        for ((at, request), (_, outcome)) in elsewhere.into_iter().zip(answers) {
+            match matches!(outcome, Ok(Reply::Value { .. })) || request.operation != Operation::LeaseGet {
+                true => outcomes[at] = outcome,
+                false => here.push((at, request)),
+            }
+        }
+        here.sort_by_key(|(at, _)| *at);
+        let (places, batch): (Vec<usize>, Batch) = here.into_iter().unzip();
+        if !batch.is_empty() {
+            let kept: Batch = batch.clone();
+            let answers = self.server.route(batch, context).await;
+            assert_eq!(answers.len(), kept.len(), "a route answers every request once");
+            self.note(&kept, &answers);
+            places.into_iter().zip(answers).for_each(|(at, outcome)| outcomes[at] = outcome);
+        }
+        outcomes
+    }
+}
+
+impl Route for SlowWarmUpRoute {
+    fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
+        match batch.iter().any(is_get) {
+            true => Box::pin(self.ask(batch, self.share(), context)),
+            false => self.server.route(batch, context),
+        }
+    }
+}
+
+fn is_get(request: &Request<Bytes>) -> bool {
+    matches!(request.operation, Operation::Get { .. } | Operation::LeaseGet)
+}
+
+fn as_get_of_lease(request: &Request<Bytes>) -> Request<Bytes> {
+    match request.operation {
+        Operation::LeaseGet => as_get(request),
+        _ => request.clone(),
+    }
+}
