@@ -218,6 +218,32 @@ async fn a_server_that_owes_too_much_forgets_everything_before_it_is_read() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn all_servers_together_may_owe_no_more_than_is_said() {
+    const BOTH: &str = r#"{
+        "pools": { "A": { "servers": ["main:1"] }, "B": { "servers": ["gutter:2"] } },
+        "route": { "type": "AllSyncRoute", "children": ["PoolRoute|A", "PoolRoute|B"] }
+    }"#;
+    let settings = SpoolSettings { total_bytes_max: 500, ..SpoolSettings::default() };
+    let world = World { settings, ..World::default() };
+    let router = world.start(BOTH, 1);
+    for server in [MAIN, GUTTER] {
+        world.network.server(server).be(Health::Gone);
+    }
+    for number in 0..50 {
+        assert_eq!(router.delete(0, &format!("k{number}")).await, NOT_FOUND);
+        assert!(router.statistics().pending_bytes <= 500 + 17, "a forget more than the bound");
+    }
+    assert!(router.statistics().overflows > 0);
+    for server in [MAIN, GUTTER] {
+        world.network.server(server).put("k3", "old");
+        world.network.server(server).be(Health::Well);
+    }
+    sleep(REPAIR).await;
+    assert_eq!(router.statistics().servers_behind, 0);
+    assert!(!world.main().has("k3") && !world.network.server(GUTTER).has("k3"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn damage_costs_the_servers_content_and_a_torn_tail_costs_nothing() {
     for (is_torn, forgets) in [(true, 0), (false, 1)] {
         let world = World::default();

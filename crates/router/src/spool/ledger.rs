@@ -21,6 +21,9 @@ use tokio::time::Instant;
 /// The most batches that are written together.
 const GROUP_BATCHES_MAX: usize = 1_024;
 
+/// What goes wrong with every delete is said this often.
+const COMPLAINT_INTERVAL: Duration = Duration::from_secs(5);
+
 /// When what is kept is safe from a crash of the machine. A crash of the router alone loses nothing, whichever it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fsync {
@@ -97,6 +100,8 @@ pub(super) struct Ledger {
     pub(super) begin: mpsc::UnboundedSender<Arc<Server>>,
     /// Written and not synced.
     pub(super) unsynced: BTreeSet<(String, String)>,
+    /// When it was last said that nothing can be kept.
+    pub(super) complained_at: Option<Instant>,
 }
 
 impl Ledger {
@@ -215,11 +220,14 @@ impl Ledger {
         written
     }
 
-    fn count(&self, server: &Server, place: Place, records: u64, written: &io::Result<(u64, u64)>) {
+    fn count(&mut self, server: &Server, place: Place, records: u64, written: &io::Result<(u64, u64)>) {
         match (place, written) {
             (_, Err(error)) => {
                 self.counters.append_failures.fetch_add(records, Relaxed);
-                tracing::error!(server = %server.address, %error, records, "deletes could not be kept: they fail");
+                if self.complained_at.is_none_or(|at| at.elapsed() >= COMPLAINT_INTERVAL) {
+                    self.complained_at = Some(Instant::now());
+                    tracing::error!(server = %server.address, %error, "deletes cannot be kept: they fail");
+                }
             }
             (Place::Forget { .. }, Ok(_)) => {
                 self.counters.spooled.fetch_add(records, Relaxed);

@@ -186,6 +186,7 @@ impl Spool {
             counters: counters.clone(),
             begin: begin.clone(),
             unsynced: BTreeSet::new(),
+            complained_at: None,
         };
         let servers = Mutex::new(servers);
         let shared = Arc::new(Shared { settings, disk, standings, servers, total, counters, peers, begin });

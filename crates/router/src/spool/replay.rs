@@ -68,11 +68,15 @@ impl Replayer {
         }
         self.shared.peers.settle();
         let seconds = run.began.elapsed().as_secs_f64();
-        tracing::info!(
-            server = %self.server.address,
-            deletes = run.records,
-            "the server has carried out what it owed and may be read again, after {seconds:.3} s"
-        );
+        let (server, deletes) = (&self.server.address, run.records);
+        // Where all went well at once, there was no outage to tell the end of.
+        match run.trouble.is_empty() {
+            true => tracing::debug!(%server, deletes, "what the server owed was carried out after {seconds:.3} s"),
+            false => tracing::info!(
+                %server, deletes,
+                "the server has carried out what it owed and may be read again, after {seconds:.3} s"
+            ),
+        }
     }
 
     /// Sends the next batch of a segment, or drops the segment if that was the last.
