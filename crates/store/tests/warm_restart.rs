@@ -404,7 +404,10 @@ fn what_many_threads_leave_is_whole() {
         (store, start) = region.attach(&options, now);
         assert_eq!(start, Start::Warm { items: before.items, saved_at: now });
         store.audit();
-        assert!(store.statistics().memory_bytes <= before.memory_bytes && before.evictions > 0);
+        let after = store.statistics();
+        assert!(after.memory_bytes <= before.memory_bytes, "round {round}: {after:?} of {before:?}");
+        // The first round fills the memory; whether it also overflows is up to the threads.
+        assert!(round == 0 || before.evictions > 0, "round {round} was too small: {before:?}");
     }
 }
 
