@@ -4,8 +4,8 @@
 use bytes::Bytes;
 use lookaside_protocol::{Operation, Reply, Request};
 use lookaside_routing::{
-    Batch, BoxFuture, Context, FailoverErrors, FailoverWithExptimeRoute, KeyHash, OperationSelectorRoute, Outcomes,
-    PoolRoute, RootRoute, Route, RoutingPrefix, Verb,
+    Batch, BoxFuture, Context, FailoverErrors, FailoverWithExptimeRoute, HashFunction, KeyHash, OperationSelectorRoute,
+    Outcomes, PoolRoute, RootRoute, Route, RoutingPrefix, Verb,
 };
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -95,4 +95,21 @@ fn a_whole_tree_adds_little() {
     let root = RootRoute::new(prefix.clone(), vec![(vec![prefix], Arc::new(by_verb))]).unwrap();
     assert_eq!(allocations(&root, 24), allocations(&pool(4), 24) + 2, "failover's future and its copy of the batch");
     assert_eq!(allocations(&root, 1), 4);
+}
+
+#[test]
+fn no_hash_allocates_for_a_key() {
+    let names: Vec<String> = (0..20).map(|n| format!("10.0.0.{n}:11211")).collect();
+    for function in HashFunction::all() {
+        for salt in ["", "salt"] {
+            let hash = KeyHash { function, salt: salt.into(), names: names.clone(), weights: vec![1.0; 20] };
+            let picker = hash.over(20).unwrap();
+            let before = ALLOCATIONS.get();
+            let picked: usize = ["user:42", "a:7:b", "", "a-key-that-is-longer-than-most|#|x"]
+                .iter()
+                .map(|key| picker.pick(key.as_bytes()))
+                .sum();
+            assert_eq!(ALLOCATIONS.get() - before, 0, "{} picked {picked}", function.name());
+        }
+    }
 }

@@ -12,7 +12,9 @@ const GOOD: &str = r#"{
   "named_handles": [ { "name": "reads", "type": "FailoverWithExptimeRoute", "normal": "PoolRoute|A",
                        "failover": ["Pool|B", "x"], "failover_errors": { "deletes": [] } } ],
   "routes": [ { "aliases": ["/././"], "route": { // comment
-    "type": "OperationSelectorRoute", "default_policy": "reads",
+    "type": "OperationSelectorRoute", "default_policy": { "type": "BigValueRoute", "split_threshold": 9,
+      "target": { "type": "SaltedFailoverRoute", "pool": "A", "hash": { "hash_func": "dalli", "weights": [1, 2] },
+        "failover_policy": { "type": "DeterministicOrderPolicy", "max_tries": 2, "exclude_errors": ["tko"] } } },
     "operation_policies": { "delete": { "type": "AllSyncRoute", "children": "Pool|A" } } } } ]
 }"#;
 

@@ -326,6 +326,16 @@ async fn a_cold_servers_failures_are_no_misses_and_its_leases_its_own() {
     let route = SlowWarmUpRoute::new(down.leaf(), failover.leaf(), SlowWarmUp::default(), 7);
     assert_eq!(rounds(&route, &down).await, [100; 10]);
 
+    // Of ten gets eight fail and two miss: it has nothing, and its failures are no hits either.
+    let count = Mutex::new(0);
+    let weak = Fake::new("weak", move |_| {
+        *count.lock().unwrap() += 1;
+        if *count.lock().unwrap() % 10 < 8 { Err(TIMEOUT) } else { Ok(Reply::Miss) }
+    });
+    let route = SlowWarmUpRoute::new(weak.leaf(), failover.leaf(), SlowWarmUp::default(), 7);
+    let asked = rounds(&route, &weak).await;
+    assert!(asked[5..].iter().all(|asked| *asked <= 22), "cold, and a tenth: {asked:?}");
+
     let settings = SlowWarmUp { start: 0.0, min_requests: 1, ..SlowWarmUp::default() };
     let (cold, failover) = (Fake::miss("cold"), Fake::hit("other"));
     let route = SlowWarmUpRoute::new(cold.leaf(), failover.leaf(), settings, 7);
