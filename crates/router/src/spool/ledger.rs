@@ -133,6 +133,7 @@ impl Ledger {
     fn keep_hold(&mut self, server: &Arc<Server>, work: &Work) -> io::Result<()> {
         match *work {
             Work::Deletes(_) => unreachable!("kept with those of the same server"),
+            Work::Hold { owner, sequence, .. } if server.is_outdated(owner, sequence) => {}
             Work::Hold { owner, sequence, until } => {
                 if !server.is_held_for(owner) {
                     let file = hold_name(owner);

@@ -45,6 +45,9 @@ struct Hold {
     until: Instant,
 }
 
+/// Routers whose last release is remembered, for each server.
+const RELEASED_MAX: usize = 1_000;
+
 /// Bytes that all servers together owe.
 pub(super) type TotalBytes = AtomicU64;
 
@@ -72,6 +75,8 @@ struct State {
     is_replayed: bool,
     /// Routers that owe it something.
     holds: BTreeMap<Owner, Hold>,
+    /// The number of the message by which each released it last.
+    released: BTreeMap<Owner, u64>,
     /// Whether a configuration of this run names the server.
     is_configured: bool,
 }
@@ -219,6 +224,11 @@ impl Server {
         self.fence.raise();
     }
 
+    /// Whether the owner has taken back since what it says in its message `sequence`.
+    pub(super) fn is_outdated(&self, owner: Owner, sequence: u64) -> bool {
+        self.state().released.get(&owner).is_some_and(|released| sequence < *released)
+    }
+
     /// Whether it is held for `owner`.
     pub(super) fn is_held_for(&self, owner: Owner) -> bool {
         self.state().holds.contains_key(&owner)
@@ -235,6 +245,11 @@ impl Server {
         let is_newest = state.holds.get(&owner).is_some_and(|hold| hold.sequence < sequence);
         if is_newest {
             state.holds.remove(&owner);
+            if state.released.len() >= RELEASED_MAX {
+                // A message that was held up so long is no worse than a router that is silent: the server forgets.
+                state.released.clear();
+            }
+            state.released.insert(owner, sequence);
             self.lower_if_free(&state);
         }
         is_newest
@@ -602,6 +617,20 @@ mod tests {
         assert_eq!(server.begin(100, u64::MAX, total, u64::MAX), Place::Segment { number: 2, at: 0 });
         assert_eq!(server.turn(), Turn::Deletes { number: 1, bytes: 108 });
         assert_eq!(server.owed(), Owed { records: 1, bytes: 108, forget: false });
+    }
+
+    #[test]
+    fn of_two_messages_of_a_router_the_newer_counts_whichever_comes_last() {
+        let server = Play::new(u64::MAX).server;
+        let (owner, until) = (Owner(7), Instant::now() + std::time::Duration::from_secs(1));
+        server.hold(owner, 3, until);
+        assert!(!server.release(owner, 2), "held up on an old connection");
+        assert!(server.is_fenced());
+        assert!(server.release(owner, 4) && !server.is_fenced());
+        assert!(server.is_outdated(owner, 3) && !server.is_outdated(owner, 5));
+        server.hold(owner, 5, until);
+        assert!(!server.expire(owner, Instant::now()) && server.is_fenced(), "it has spoken lately");
+        assert!(server.expire(owner, until) && !server.is_fenced());
     }
 
     #[test]
