@@ -170,7 +170,7 @@ impl Region {
                 let arguments = words(&["-p", &port.to_string(), "-t", "1", "-m", &options.memory.to_string()]);
                 region.processes.push(Process::start(&name, "lookaside-server", arguments, vec![], &logs)?);
             }
-            let spool = state_dir.join("spool").join(&cluster.name);
+            let spool = state_dir.join("spool").join(cluster.name);
             let arguments = words(&[
                 "-p",
                 &cluster.router_port.to_string(),
