@@ -51,6 +51,6 @@ pub use settings::{CONNECTIONS_MAX, LINE_BYTES_MAX, Settings, VALUE_BYTES_MAX};
 pub use spool::{Disk, FileDisk, Fsync, MemoryDisk, Owed, PeerMissing, Spool, SpoolSettings, SpoolStatistics};
 pub use statistics::Tally;
 pub use surroundings::Host;
-pub use trace::{Step, Trace, servers, trace};
+pub use trace::{Step, Trace, trace};
 pub use tree::Tree;
 pub use watch::{FileWatch, POLL_INTERVAL};

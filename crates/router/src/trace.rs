@@ -24,7 +24,6 @@ use lookaside_routing::{
 };
 use std::{
     cell::Cell,
-    collections::BTreeSet,
     fmt,
     future::{poll_fn, ready},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -90,13 +89,6 @@ pub async fn trace(plan: &Plan, verb: &str, key: &str, context: &Context, down: 
     Ok(in_order(noted))
 }
 
-/// Every server that a tree built from `plan` could ask.
-pub fn servers(plan: &Plan) -> BTreeSet<Address> {
-    let mut takers = NoteTakers::new(plan, &[]);
-    plan.configuration().build(&mut takers);
-    takers.servers
-}
-
 /// Steps as they began to steps below the one that took them.
 fn in_order(noted: Vec<Noted>) -> Trace {
     fn below(parent: Option<usize>, noted: &[Noted], trace: &mut Vec<Step>) {
@@ -145,18 +137,16 @@ struct NoteTakers {
     host: Host,
     notes: Notes,
     down: Vec<Address>,
-    servers: BTreeSet<Address>,
 }
 
 impl NoteTakers {
     fn new(plan: &Plan, down: &[Address]) -> Self {
-        NoteTakers { host: plan.host(), notes: Notes::default(), down: down.to_vec(), servers: BTreeSet::new() }
+        NoteTakers { host: plan.host(), notes: Notes::default(), down: down.to_vec() }
     }
 }
 
 impl Destinations for NoteTakers {
     fn destination(&mut self, address: &Address, _: &DestinationSettings) -> Arc<dyn Destination> {
-        self.servers.insert(address.clone());
         let is_down = self.down.contains(address);
         Arc::new(Server { address: address.clone(), is_down, notes: self.notes.clone() })
     }

@@ -2,7 +2,7 @@
 
 use super::{Read, Which};
 use anyhow::{Result, bail};
-use lookaside_router::{Plan, servers};
+use lookaside_router::Plan;
 use lookaside_routing::{ConfigurationError, RoutingPrefix};
 use serde_json::{Value, json};
 use std::{io::Write as _, path::PathBuf};
@@ -50,7 +50,7 @@ pub fn run(options: &Options) -> Result<()> {
 fn in_short(plan: &Plan) -> String {
     let prefixes = plan.configuration().trees.iter().flat_map(|(prefixes, _)| prefixes);
     let prefixes: Vec<&str> = prefixes.map(RoutingPrefix::as_str).collect();
-    format!("{} servers, routing prefixes {}", servers(plan).len(), prefixes.join(" "))
+    format!("{} servers, routing prefixes {}", plan.servers().len(), prefixes.join(" "))
 }
 
 fn report(source: &str, plan: &Result<Plan, ConfigurationError>) -> Value {
@@ -60,7 +60,7 @@ fn report(source: &str, plan: &Result<Plan, ConfigurationError>) -> Value {
         Ok(plan) => {
             let told = plan.warnings().iter();
             warnings = told.map(|told| place(told.line, told.column, &told.path, &told.message)).collect();
-            addresses = servers(plan).into_iter().map(|address| address.to_string()).collect();
+            addresses = plan.servers().into_iter().map(|address| address.to_string()).collect();
         }
         Err(error) => errors.push(place(error.line, error.column, &error.path, &error.message)),
     }

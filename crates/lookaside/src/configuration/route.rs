@@ -2,7 +2,7 @@
 
 use super::{Read, Which};
 use anyhow::{Result, anyhow, bail};
-use lookaside_router::{Host, Step, Trace, servers, trace};
+use lookaside_router::{Host, Step, Trace, trace};
 use lookaside_routing::{Address, Context};
 use serde_json::json;
 use std::{io::Write as _, net::IpAddr, path::PathBuf};
@@ -54,7 +54,7 @@ pub fn run(options: &Options) -> Result<()> {
     let trace = runtime.block_on(async {
         let plan = plan.map_err(|error| anyhow!("{source}: {error}"))?.on(Host::named(&options.host, now));
         let down: Vec<Address> = options.down.iter().map(|address| Address(address.as_str().into())).collect();
-        let known = servers(&plan);
+        let known = plan.servers();
         if let Some(stranger) = down.iter().find(|address| !known.contains(address)) {
             let known: Vec<String> = known.iter().map(Address::to_string).collect();
             bail!("--down {stranger}: {source} has no such server; it has {}", known.join(", "));
