@@ -112,9 +112,13 @@ impl Desk {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    fn take_inbox(&self) -> Vec<Arrival> {
+    /// What was handed over, and whether the worker is to end.
+    fn take_inbox(&self) -> (Vec<Arrival>, bool) {
         let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
-        std::mem::take(&mut *self.inbox.lock().unwrap_or_else(PoisonError::into_inner))
+        // Before the inbox: whoever says stop has handed everything over by then, and what is left in there nobody serves.
+        // Behind the bell: a stop that is not seen here rings once more.
+        let is_stopping = self.is_stopping.load(Ordering::Acquire);
+        (std::mem::take(&mut *self.inbox.lock().unwrap_or_else(PoisonError::into_inner)), is_stopping)
     }
 }
 
@@ -200,11 +204,8 @@ impl<'s> Worker<'s> {
                 self.close_idle(idle_timeout_s);
             }
             // New sockets come last, so that no index is reused among events that were fetched before.
-            if is_woken {
-                self.take_sockets();
-                if self.desk.is_stopping.load(Ordering::Acquire) {
-                    return self.end();
-                }
+            if is_woken && self.take_sockets() {
+                return self.end();
             }
         }
     }
@@ -313,8 +314,10 @@ impl<'s> Worker<'s> {
         }
     }
 
-    fn take_sockets(&mut self) {
-        for arrival in self.desk.take_inbox() {
+    /// Takes what the desk has; says whether that was all, and the worker is to end.
+    fn take_sockets(&mut self) -> bool {
+        let (arrivals, is_stopping) = self.desk.take_inbox();
+        for arrival in arrivals {
             let connection = match arrival {
                 Arrival::Known(connection) => connection,
                 Arrival::Accepted { socket, tls, dialects } => match tls.map(TlsStream::new).transpose() {
@@ -340,6 +343,7 @@ impl<'s> Worker<'s> {
             }
             self.update_interest(index);
         }
+        is_stopping
     }
 }
 
@@ -426,5 +430,37 @@ impl Connections {
         let connection = self.slots[index].take()?;
         self.free.push(index);
         Some(connection)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    /// A worker took its inbox, then a connection came and the stop behind it, then it saw the stop and ended: the
+    /// connection lay in the inbox, and an upgrade closed it instead of handing it over.
+    #[test]
+    fn whoever_sees_the_stop_has_all_that_came_before_it() {
+        for _ in 0..500 {
+            let desk = Desk::new(None, Holdings::default()).expect("an eventfd");
+            let (socket, _client) = UnixStream::pair().expect("a pair");
+            let arrival = Arrival::Accepted { socket: socket.into(), tls: None, dialects: None };
+            let mut taken = 0;
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    desk.hand_over([arrival]);
+                    desk.stop();
+                });
+                loop {
+                    let (arrivals, is_stopping) = desk.take_inbox();
+                    taken += arrivals.len();
+                    if is_stopping {
+                        break;
+                    }
+                }
+            });
+            assert_eq!(taken, 1);
+        }
     }
 }
