@@ -16,6 +16,9 @@ const FAREWELL_MS_MAX: u64 = 3_000;
 /// How often the deadline is looked at.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
+/// How often one client is read from before the others and the deadline have their turn: it may send without end.
+const READS_PER_TURN: usize = 16;
+
 struct Leaving {
     connection: Connection,
     /// It has been sent everything, and knows that nothing more comes.
@@ -56,12 +59,35 @@ impl Leaving {
             self.is_told = true;
         }
         let mut passed_over = [0; 4096];
-        loop {
+        for _ in 0..READS_PER_TURN {
             match self.connection.receive_into(&mut passed_over) {
                 Received::Bytes(_) => {}
                 Received::Nothing => return true,
                 Received::Gone => return false,
             }
         }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    /// A client that sent faster than it was read kept the others waiting, and the old process from its end.
+    #[test]
+    fn a_client_that_sends_without_end_is_left_in_turn() {
+        let (mut client, server) = UnixStream::pair().expect("a pair");
+        client.set_nonblocking(true).expect("it can be set");
+        let sent = std::iter::from_fn(|| client.write(&[b'x'; 4096]).ok()).sum::<usize>();
+        assert!(sent > (READS_PER_TURN + 1) * 4096, "{sent} bytes");
+        let mut leaving = Leaving { connection: Connection::new(server.into(), None, None), is_told: false };
+        assert!(leaving.go_on());
+        assert!(matches!(leaving.connection.receive_into(&mut [0; 4096]), Received::Bytes(_)));
+        while let Received::Bytes(_) = leaving.connection.receive_into(&mut [0; 4096]) {}
+        drop(client);
+        assert!(!leaving.go_on());
     }
 }
