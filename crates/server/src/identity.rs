@@ -58,10 +58,11 @@ impl Identity {
         Ok(())
     }
 
-    /// Makes the user the owner of a file that was made before: else it could not be connected to, or removed.
+    /// Makes the user the owner of a file that was made before: else it could not be connected to, or removed. A symbolic
+    /// link is not followed: in the user's own folder it could lead to any file of root's.
     pub(crate) fn hand_over(&self, path: &Path) -> anyhow::Result<()> {
         let (uid, gid) = (self.0.uid.as_raw(), self.0.gid.as_raw());
-        std::os::unix::fs::chown(path, Some(uid), Some(gid))
+        std::os::unix::fs::lchown(path, Some(uid), Some(gid))
             .with_context(|| format!("cannot give {} to the user {} (-u)", path.display(), self.0.name))
     }
 }
@@ -88,5 +89,21 @@ pub(crate) fn allow_locking() {
 pub(crate) fn lock_memory() {
     if let Err(error) = mlockall(MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE) {
         tracing::warn!("-k: memory is not locked: {error} (see `ulimit -l`)");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server that had been broken into put a link in the place of its socket, and the next start as root gave it the
+    /// file that the link led to.
+    #[test]
+    fn a_file_behind_a_link_is_not_given_away() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink("to nothing", &link).expect("there is room");
+        let user = User::from_uid(geteuid()).expect("users can be asked for").expect("whoever runs this");
+        Identity(user).hand_over(&link).expect("the link itself is given, not what it leads to");
     }
 }
