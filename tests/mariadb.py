@@ -1,6 +1,7 @@
 """A MariaDB server of the test's own: fresh data directory, free port of 127.0.0.1, stopped by pid."""
 
 import getpass
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -24,10 +25,14 @@ class MariaDb(Process):
         self.socket = f"/tmp/lookaside-{self.port}.sock"  # a socket's path may have 107 bytes
         data = directory / "data"
         account = getpass.getuser()
+        # A server that starts removes the temporary tables of all in its folder.
+        temporary = directory / "tmp"
+        temporary.mkdir()
+        environment = {**os.environ, "TMPDIR": str(temporary)}
         installed = subprocess.run(
             ["mariadb-install-db", "--no-defaults", f"--datadir={data}", f"--user={account}", "--skip-test-db",
              "--auth-root-authentication-method=normal", NO_NATIVE_AIO],
-            capture_output=True, text=True,
+            capture_output=True, text=True, env=environment,
         )  # fmt: skip
         assert installed.returncode == 0, f"mariadb-install-db: {installed.stdout}{installed.stderr}"
         command = [
@@ -36,7 +41,7 @@ class MariaDb(Process):
             "--gtid-strict-mode=ON", "--server-id=1", "--innodb-buffer-pool-size=64M", "--skip-name-resolve",
             NO_NATIVE_AIO,
         ]  # fmt: skip
-        super().__init__("mariadb", command, directory)
+        super().__init__("mariadb", command, directory, env=environment)
         self.wait_ready(self.accepts, 60)
         with self.connect("root", "", None) as connection, connection.cursor() as cursor:
             cursor.execute("CREATE DATABASE app")

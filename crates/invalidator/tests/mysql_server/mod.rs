@@ -192,8 +192,10 @@ fn template() -> PathBuf {
     let name: String = String::from_utf8_lossy(&version).chars().filter(char::is_ascii_alphanumeric).collect();
     let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     if !kept.exists() {
-        let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary directory");
+        let [dir, temporary] =
+            [(); 2].map(|()| TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary directory"));
         let output = Command::new("mariadb-install-db")
+            .env("TMPDIR", temporary.path()) // A server that starts removes the temporary tables of all in its folder.
             .args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"])
             .args(["--innodb-log-file-size=8M", &user_argument()])
             .arg(format!("--datadir={}", dir.path().display()))
@@ -219,6 +221,7 @@ fn user_argument() -> String {
 fn spawn(dir: &Path, port: u16, arguments: &[String]) -> Child {
     let log = fs::File::create(dir.join("log")).expect("the log");
     Command::new("mariadbd")
+        .env("TMPDIR", dir)
         .args(["--no-defaults", "--log-bin=binlog", "--binlog-format=ROW", "--gtid-strict-mode=ON"])
         .args(["--bind-address=127.0.0.1", "--skip-name-resolve", "--innodb-log-file-size=8M", &user_argument()])
         .args(["--innodb-buffer-pool-size=16M", "--performance-schema=OFF", "--sync-binlog=1", "--server-id=1"])
