@@ -86,6 +86,19 @@ def test_a_connection_goes_on_in_the_middle_of_anything(lineage):
         assert binary.exactly(24)[:2] == b"\x81\x0b"
 
 
+def test_what_cannot_be_announced_after_an_upgrade_ends_nothing(lineage, monkeypatch):
+    lineage.begin()
+    client = connect(lineage.port)
+    assert client.set("key", b"value")
+    client.close()
+    monkeypatch.setenv("MEMCACHED_PORT_FILENAME", str(lineage.folder / "missing" / "ports"))
+    after = lineage.upgrade()
+    assert "cannot write the ports to" in after.log()
+    client = connect(lineage.port)
+    assert client.get("key") == b"value"
+    client.close()
+
+
 def conn_states(port: int) -> dict[str, int]:
     """How many connections are in which state."""
     client = connect(port)

@@ -144,8 +144,12 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
     }
     let connections = adopt(&daemon, &doors.listeners, estate);
     let outcome = running::run(daemon, doors, &signals, connections, |daemon, listeners| {
-        announce(daemon, listeners)?;
-        pid_file.as_ref().map_or(Ok(()), PidFile::write)?;
+        let announced = announce(daemon, listeners).and_then(|()| pid_file.as_ref().map_or(Ok(()), PidFile::write));
+        match announced {
+            // Who served before has gone: better to serve unannounced than not at all.
+            Err(error) if predecessor.is_some() => tracing::error!("{error:#}"),
+            announced => announced?,
+        }
         supervisor::tell_ready();
         if daemon.arguments.daemon {
             background::tell_ready()?;
