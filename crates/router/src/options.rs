@@ -101,7 +101,7 @@ pub struct Options {
     /// most so much later, `never` when the system likes. A crash of the router alone loses none
     #[arg(long, value_name = "POLICY", default_value = "always", value_parser = fsync)]
     pub spool_fsync: Fsync,
-    /// The most bytes of deletes that are kept for one server, some 20 a delete and the key; a server that owes more is
+    /// The most bytes of deletes that are kept for one server, 14 a delete and the key; a server that owes more is
     /// made to forget everything (flush_all) before it is read
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20, value_parser = clap::value_parser!(u64).range(4096..))]
     pub spool_bytes_max: u64,

@@ -13,7 +13,7 @@
 //! | lease-get | the same; a head that misses a piece is deleted and asked again, so that somebody gets the lease |
 //! | delete incr decr | the head; pieces that nobody points to leave by age |
 //! | touch | the head: its pieces keep their exptime, and where that is sooner the value is a miss then |
-//! | append prepend | as they are: to a value in pieces they make it a miss |
+//! | append prepend | as they are: not for values in pieces, whose head they spoil and which then read as that |
 //! | meta commands | as they are: they see the head, and store what the server takes |
 //!
 //! Old and new pieces never mix, since a value's pieces lie under its own hash: who overwrites a piece overwrites it with
