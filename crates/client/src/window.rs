@@ -14,7 +14,8 @@
 //! Invariants:
 //! * What is outstanding is at most the size, but for one batch larger than it, which then goes alone. A
 //!   [`WindowedDestination`] cuts its batches so that this needs a window that shrank meanwhile.
-//! * Order among batches to one destination is the order in which they came.
+//! * Order among batches to one destination is the order in which they came; of one that is cut, each part but the first
+//!   stands in line once the part before it is answered.
 //! * A caller waits at most [`WindowSettings::wait_ms_max`], in a queue of at most
 //!   [`WindowSettings::waiting_requests_max`] requests; then its requests are [`Failure::Busy`], and were not sent.
 //! * One loss halves the window once: what was sent before it was halved says nothing about the new size.
@@ -253,6 +254,9 @@ impl Destination for WindowedDestination {
     fn send(&self, mut batch: Batch) -> BoxFuture<'_, Outcomes> {
         Box::pin(async move {
             let mut outcomes = Outcomes::with_capacity(batch.len());
+            if batch.is_empty() {
+                return outcomes;
+            }
             loop {
                 let part_max = self.window.statistics().size.max(1);
                 let rest: Vec<Request<Bytes>> = batch.split_off(part_max.min(batch.len()));
@@ -354,6 +358,16 @@ mod tests {
         scene.answer.send_replace(MISS);
         assert_eq!(scene.send(24).await.unwrap(), vec![Ok(Reply::Miss); 24]);
         assert_eq!(scene.settle().await, [10, 10, 4]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_asks_nothing_waits_for_nobody() {
+        let mut scene = scene(WindowSettings::fixed(4));
+        let _sent = [scene.send(4), scene.send(1)];
+        assert_eq!(scene.settle().await, [4]);
+        let now = tokio::time::Instant::now();
+        assert_eq!(scene.send(0).await.unwrap(), Outcomes::new());
+        assert_eq!(now.elapsed(), Duration::ZERO);
     }
 
     #[tokio::test(start_paused = true)]
