@@ -546,6 +546,12 @@ format!(
                 .into(),
         ),
         (
+            r#"{"type": "SaltedFailoverRoute", "pool": "A", "failover_policy": {"type": "DeterministicOrderPolicy", "hash": "dalli"}}"#,
+            "line 2, column 74, at route.failover_policy: the hash dalli goes by names, and there are 0 for 1 servers: \
+             expected one tag a server"
+                .into(),
+        ),
+        (
             r#"{"type": "FailoverRoute", "children": "NullRoute", "failover_errors": {"gets": ["timout"]}}"#,
             "line 2, column 90, at route.failover_errors.gets[0]: no error is named \"timout\"; did you mean \
              \"timeout\"? Known errors: busy, connect_error, connect_timeout, deadline_exceeded, local_error, \

@@ -261,10 +261,9 @@ fn policy(
 
 fn by_key(object: &Object<'_>, children: &[&Handle]) -> Result<FailoverOrder, ConfigurationError> {
     let hash = object.get("hash").map_or(Ok(KeyHash::default()), |node| own_hash(&node))?;
-    if children.len() > 1 {
-        // Whether over all children or all but one, a hash without names or weights fits both.
-        hash.check(children.len() - 1).map_err(|error| object.node.error(error.to_string()))?;
-        hash.check(children.len()).map_err(|error| object.node.error(error.to_string()))?;
+    // Whether over all children or all but one, a hash without names or weights fits both.
+    for count in [children.len().max(2) - 1, children.len()] {
+        hash.check(count).map_err(|error| object.node.error(error.to_string()))?;
     }
     let domain = |handle: &&Handle| match handle {
         Handle::Server { pool, server } => pool.failure_domains.get(*server).copied(),
