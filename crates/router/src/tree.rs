@@ -129,7 +129,12 @@ impl Destinations for Leaves<'_> {
         };
         match self.plan.spool() {
             Some(spool) if settings.keeps_deletes => spool.wrap(destination),
-            _ => destination,
+            Some(spool) => {
+                // It may owe deletes all the same: from before, or to another router.
+                spool.configure(address);
+                destination
+            }
+            None => destination,
         }
     }
 

@@ -11,7 +11,7 @@ use fake_network::{FakeNetwork, FakeServer, Health};
 use lookaside_client::{DestinationOptions, Standings};
 use lookaside_protocol::meta::{MetaOperation, MetaReply, MetaStatus, MetaVerb};
 use lookaside_protocol::{Operation, Reply, Request, StoreMode};
-use lookaside_router::{MemoryDisk, Owed, Plan, Spool, SpoolSettings, SpoolStatistics, Tree};
+use lookaside_router::{Disk as _, MemoryDisk, Owed, Plan, Spool, SpoolSettings, SpoolStatistics, Tree};
 use lookaside_routing::{Address, Context, Defaults, Failure, HealthSettings, Outcome};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -345,6 +345,41 @@ async fn a_pool_may_do_without_and_its_reads_are_fenced_all_the_same() {
     assert_eq!(router.owed(), Owed::default());
     assert_eq!(router.delete(0, "k").await, NOT_FOUND);
     assert_eq!(router.get(0, "l").await, TAKEN_OUT);
+}
+
+/// Once nobody worked off such a server's debts, and it was never read again: only leaves that keep deletes said that it
+/// was configured.
+#[tokio::test(start_paused = true)]
+async fn a_server_whose_pool_now_does_without_still_gets_what_it_owes() {
+    let world = World::default();
+    let (router, main) = (world.start(ONE, 1), world.main());
+    main.put("k", "old");
+    main.be(Health::Frozen);
+    assert_eq!(router.delete(0, "k").await, NOT_FOUND);
+    router.kill().await;
+    let without = r#"{
+        "pools": { "A": { "servers": ["main:1"] } },
+        "route": { "type": "PoolRoute", "pool": "A", "asynclog": false }
+    }"#;
+    let router = world.start(without, 1);
+    assert_eq!(router.get(0, "k").await, TAKEN_OUT);
+    main.be(Health::Well);
+    sleep(REPAIR).await;
+    assert_eq!(router.get(0, "k").await, Ok(Reply::Miss));
+    assert_eq!(main.asked("flush_all").len(), 0, "its deletes are replayed");
+}
+
+/// Once a hold outlived the last peer, and its server was never read again: only routers with peers looked for silent ones.
+#[tokio::test(start_paused = true)]
+async fn a_hold_ends_although_there_are_no_peers_any_more() {
+    let world = World::default();
+    world.disk.write("main%3A1", "00c0ffee00c0ffee.hold", 0, b"held\n", true).expect("there is room");
+    let (router, main) = (world.start(ONE, 1), world.main());
+    main.put("k", "old");
+    assert_eq!(router.get(0, "k").await, TAKEN_OUT);
+    sleep(world.settings.peer_timeout + REPAIR).await;
+    assert_eq!(router.get(0, "k").await, Ok(Reply::Miss));
+    assert_eq!(main.asked("flush_all").len(), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -75,7 +75,7 @@ const WAITING_BYTES_MAX: u64 = 64 << 20;
 /// How a spool behaves.
 #[derive(Clone, Debug)]
 pub struct SpoolSettings {
-    /// What one server may owe, in bytes on disk (some 20 a delete, and the key). Default 64 MiB. A server that owes more
+    /// What one server may owe, in bytes on disk (14 a delete, and the key). Default 64 MiB. A server that owes more
     /// is made to forget everything.
     pub bytes_max: u64,
     /// What all servers together may owe, in bytes. Default 1 GiB.
@@ -224,7 +224,8 @@ impl Spool {
                         tracing::error!(%error, "a replay failed; this is a bug of the router");
                     }
                 }
-                _ = overdue.tick(), if !self.shared.peers.is_alone() => self.expire_holds().await,
+                // Without peers too: holds may be left from a run that had some.
+                _ = overdue.tick() => self.expire_holds().await,
                 server = begun.recv() => {
                     let server = server.expect("the spool itself can send");
                     let (shared, network, random) = (self.shared.clone(), network.clone(), random.fork());
@@ -234,14 +235,25 @@ impl Spool {
         }
     }
 
-    /// `destination` with its failed deletes kept. A server that owes something from before is worked off from now on.
+    /// `destination` with its failed deletes kept.
     pub(crate) fn wrap(self: &Arc<Self>, destination: Arc<dyn Destination>) -> Arc<dyn Destination> {
-        let server = self.server(destination.address());
+        let server = self.configured(destination.address());
+        Arc::new(SpoolingDestination::new(destination, server, self.clone()))
+    }
+
+    /// A configuration names the server, whether or not its deletes are kept: what it owes from before is worked off from
+    /// now on.
+    pub(crate) fn configure(&self, address: &Address) {
+        self.configured(address);
+    }
+
+    fn configured(&self, address: &Address) -> Arc<Server> {
+        let server = self.server(address);
         if server.configure() {
             // Whoever replays is gone only when the process ends.
             let _ = self.shared.begin.send(server.clone());
         }
-        Arc::new(SpoolingDestination::new(destination, server, self.clone()))
+        server
     }
 
     fn server(&self, address: &Address) -> Arc<Server> {
