@@ -188,6 +188,24 @@ async fn what_only_one_router_cannot_reach_is_passed_on_by_another() {
     assert_eq!(region.get(0, "k").await, MISS);
 }
 
+/// Once no batch with a key twice was ever passed on, as the second answer was missed: one router with a bad cable then
+/// kept a healthy server from all, for as long as it had it.
+#[tokio::test(start_paused = true)]
+async fn a_key_that_was_deleted_twice_is_passed_on_too() {
+    let region = Region::start().await;
+    let main = region.main();
+    main.put("k", "old");
+    region.cut_server(0, true);
+    let running = region.routers[0].as_ref().expect("it runs");
+    let delete = Request { key: Bytes::from_static(b"k"), operation: Operation::Delete { hold_off_ms: 0 } };
+    let outcomes = running.router.tree().route().route(vec![delete; 2], &Context::default()).await;
+    assert_eq!(outcomes, [NOT_FOUND, NOT_FOUND]);
+    assert!(!main.has("k"));
+    assert_eq!(region.statistics(1).servers_held, 0, "nobody else notices");
+    sleep(REPAIR).await;
+    assert_eq!(region.statistics(0).pending, 0, "worked off by way of a peer");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_delete_is_not_acknowledged_while_a_peer_cannot_be_told() {
     let mut region = Region::start().await;
