@@ -116,7 +116,6 @@ def test_a_taken_port_is_named_with_the_way_out(server):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["-F"], "-F"),
         (["-o", "foo"], "no such option"),
         (["-o", "idle_timeot=9"], "is idle_timeout meant?"),
         (["-o", "idle_timeout=x"], "idle_timeout"),

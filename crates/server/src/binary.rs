@@ -20,6 +20,7 @@ mod statistics;
 pub(crate) use authentication::Authentication;
 pub(crate) use scan::{Scanned, scan};
 
+use crate::execute::{Flush, flush_all};
 use crate::metrics::latency::Class;
 use crate::{Service, VERSION};
 use lookaside_protocol::Cas;
@@ -93,10 +94,11 @@ pub(crate) fn execute(
             let key = *key.expect("a request on a key has one");
             keyed::execute(service, request, operation, key, now, out);
         }
-        BinaryCommand::FlushAll { delay_s } => match crate::execute::flush_all(service, *delay_s, now) {
-            true if is_quiet => {}
-            true => say(echo, Status::Success, b"", out),
-            false => compose_error(echo, Status::OutOfMemory, out),
+        BinaryCommand::FlushAll { delay_s } => match flush_all(service, *delay_s, now) {
+            Flush::Noted if is_quiet => {}
+            Flush::Noted => say(echo, Status::Success, b"", out),
+            Flush::Forbidden => compose_error(echo, Status::AuthenticationFailed, out),
+            Flush::TooMany => compose_error(echo, Status::OutOfMemory, out),
         },
         BinaryCommand::Noop => say(echo, Status::Success, b"", out),
         BinaryCommand::Version => say(echo, Status::Success, VERSION.as_bytes(), out),

@@ -115,8 +115,12 @@ pub(crate) fn command(
             quiet = *noreply;
         }
         Command::FlushAll { delay_s, noreply } => {
-            let is_taken = flush_all(service, *delay_s, now);
-            render::line(if is_taken { b"OK" } else { b"SERVER_ERROR too many flushes lie ahead" }, out);
+            let reply: &[u8] = match flush_all(service, *delay_s, now) {
+                Flush::Noted => b"OK",
+                Flush::Forbidden => b"CLIENT_ERROR flush_all not allowed",
+                Flush::TooMany => b"SERVER_ERROR too many flushes lie ahead",
+            };
+            render::line(reply, out);
             quiet = *noreply;
         }
         Command::Verbosity { level, noreply } => {
@@ -417,10 +421,26 @@ pub(crate) fn count_arithmetic(service: &Service<'_>, direction: Direction, outc
     }
 }
 
-/// `flush_all`; says whether it could be noted.
-pub(crate) fn flush_all(service: &Service<'_>, delay_s: i64, now: Now) -> bool {
+/// What became of a `flush_all`.
+pub(crate) enum Flush {
+    /// It takes effect now, or later.
+    Noted,
+    /// The server was told to take none (`-F`).
+    Forbidden,
+    /// As many as can be remembered wait for their time.
+    TooMany,
+}
+
+/// `flush_all`.
+pub(crate) fn flush_all(service: &Service<'_>, delay_s: i64, now: Now) -> Flush {
     service.counters.cmd_flush.add(1);
-    service.store.flush_all(flush_time(delay_s, now), now)
+    if !service.process.allows_flush() {
+        return Flush::Forbidden;
+    }
+    match service.store.flush_all(flush_time(delay_s, now), now) {
+        true => Flush::Noted,
+        false => Flush::TooMany,
+    }
 }
 
 /// When a `flush_all` with this delay takes effect.

@@ -458,7 +458,6 @@ mod tests {
         let lost = parse(&["-M", "-o", "ext_path=/x:1G"]).expect("memcached takes these").compatible.remarks();
         assert!(lost.len() == 2 && lost.iter().all(|remark| remark.is_loss));
         assert_eq!(compatible.refusal(), None);
-        assert!(parse(&["-F"]).expect("memcached takes this").compatible.refusal().is_some());
     }
 
     #[test]

@@ -57,6 +57,11 @@ pub trait Process {
         true
     }
 
+    /// Whether clients may empty the store.
+    fn allows_flush(&self) -> bool {
+        true
+    }
+
     /// Whether sizes of items are told.
     fn tracks_sizes(&self) -> bool {
         false

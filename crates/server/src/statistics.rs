@@ -117,6 +117,10 @@ impl Process for Daemon {
         !self.arguments.compatible.disable_dumping
     }
 
+    fn allows_flush(&self) -> bool {
+        !self.arguments.compatible.disable_flush_all
+    }
+
     fn tracks_sizes(&self) -> bool {
         self.arguments.compatible.tracks_sizes()
     }
@@ -242,6 +246,7 @@ impl Daemon {
         told.add("chunk_size", self.arguments.slab_bytes_min);
         told.add("slab_automove", u8::from(self.store.is_rebalanced()));
         told.add("track_sizes", if self.tracks_sizes() { "yes" } else { "no" });
+        told.add("flush_enabled", if self.allows_flush() { "yes" } else { "no" });
         told.add("dump_enabled", if self.dumps() { "yes" } else { "no" });
         if let Some(numbers) = arguments.udp_worker_ports() {
             told.add("udp_worker_ports", format_args!("{}-{}", numbers.start(), numbers.end()));

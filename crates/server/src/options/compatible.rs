@@ -45,9 +45,9 @@ pub struct Compatible {
     /// the log says
     #[arg(short = 'o', long, value_name = "OPTIONS", action = ArgAction::Append, value_delimiter = ',')]
     extended: Vec<String>,
-    /// Not served: flush_all cannot be switched off, so a server that is told to does not start
-    #[arg(short = 'F', long, help_heading = IDLE_HEADING)]
-    disable_flush_all: bool,
+    /// Refuse flush_all. A router that keeps deletes (--spool) needs it where a server has missed too many
+    #[arg(short = 'F', long)]
+    pub(crate) disable_flush_all: bool,
 }
 
 impl Compatible {
@@ -107,7 +107,6 @@ impl Compatible {
                 self.megabytes(extended::REPLY_LIMIT) == Some(None),
                 "-o resp_obj_mem_limit=N: N is a number of megabytes",
             ),
-            (self.disable_flush_all, "-F: flush_all cannot be switched off"),
         ];
         let broken = promises.into_iter().find_map(|(is_given, why)| is_given.then(|| why.to_string()));
         broken.or_else(|| {
