@@ -20,7 +20,7 @@ use lookaside_protocol::text::{Limits, Parsed, compose_reply, compose_request, p
 use lookaside_protocol::{Command, Operation, Reply, Request};
 use lookaside_routing::{
     Address, Batch, BoxFuture, Clock, Context, Destination, DestinationSettings, Destinations, Failure, Handle,
-    Outcome, Outcomes, Route, Surroundings,
+    Outcome, Outcomes, Route, Surroundings, Verb,
 };
 use std::{
     cell::Cell,
@@ -266,6 +266,9 @@ fn first_line(compose: impl FnOnce(&mut Vec<u8>)) -> String {
 
 /// A request as clients send it, with an empty value where it needs one.
 fn example(verb: &str, key: &str) -> Result<Request<bytes::Bytes>, String> {
+    if key.bytes().any(|byte| byte.is_ascii_whitespace() || byte.is_ascii_control()) {
+        return Err(format!("{key:?} is no key: a key has no white space and no control characters"));
+    }
     let line = match verb {
         "get" | "gets" | "lease-get" | "delete" => format!("{verb} {key}\r\n"),
         "gat" | "gats" => format!("{verb} 0 {key}\r\n"),
@@ -273,7 +276,15 @@ fn example(verb: &str, key: &str) -> Result<Request<bytes::Bytes>, String> {
         "cas" => format!("cas {key} 0 0 0 1\r\n\r\n"),
         "lease-set" => format!("lease-set {key} 2 0 0 0\r\n\r\n"),
         "incr" | "decr" | "touch" => format!("{verb} {key} 1\r\n"),
-        _ => return Err(format!("no verb is named {verb}")),
+        "mg" | "ms" | "md" | "ma" => {
+            return Err(format!(
+                "a meta command goes the way of its verb: mg that of get, ms of set, md of delete, ma of incr; ask for that instead of {verb}"
+            ));
+        }
+        _ => {
+            let known: Vec<&str> = Verb::ALL.iter().map(|verb| verb.name()).filter(|name| *name != "metaget").collect();
+            return Err(format!("no verb is named {verb:?}; known: {}", known.join(", ")));
+        }
     };
     let limits = Limits { value_bytes_max: 0, line_bytes_max: line.len() };
     let own = bytes::Bytes::copy_from_slice;
@@ -334,6 +345,8 @@ mod tests {
     async fn nonsense_is_named() {
         assert!(ask("fetch", "k").await.is_err_and(|why| why.contains("fetch")));
         assert!(ask("get", "").await.is_err());
+        assert!(ask("get", "two words").await.is_err_and(|why| why.contains("white space")));
+        assert!(ask("mg", "k").await.is_err_and(|why| why.contains("that of get")));
         assert!(ask("get", &"k".repeat(251)).await.is_err());
     }
 

@@ -23,7 +23,8 @@ Exit codes: 0 shown; 1 the configuration, the verb or the key is bad; 2 wrong us
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {
-    /// What is asked: get, set, delete, lease-get and so on, as clients write it
+    /// What is asked, as clients write it: get, gets, gat, gats, lease-get, set, add, replace, append, prepend, cas,
+    /// lease-set, delete, incr, decr or touch
     verb: String,
     /// The key, with or without a routing prefix
     key: String,
