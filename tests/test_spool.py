@@ -223,6 +223,19 @@ def test_no_router_of_a_cluster_reads_what_another_owes(cluster, tmp_path):
                 assert time.monotonic() < deadline, routers[1].log()
             assert routers[1].get(key) is None, round_number
         assert statistics(routers[1].port)["spool_forgotten"] == "0", "nobody was silent for too long"
+        assert "another router owes this server deletes: it is not read" in routers[1].log()
+        eventually(lambda: "what another router owed this server is done with" in routers[1].log(), "and is told so")
+        assert "a peer of --spool-peers cannot be told what this router owes" in routers[0].log()
+        assert "a peer of --spool-peers can be told again" in routers[0].log()
     finally:
         for router in routers:
             router.stop()
+
+
+def test_a_router_that_is_named_as_its_own_peer_is_told_so(cluster, tmp_path):
+    port = free_port()
+    router = Router(cluster, tmp_path / "spool", tmp_path, "--spool-peers", f"127.0.0.1:{port}", port=port)
+    try:
+        eventually(lambda: "or is this router itself" in router.log(), "the log says so")
+    finally:
+        router.stop()

@@ -326,6 +326,9 @@ impl Spool {
         let (verb, arguments) = str::from_utf8(name).ok()?.strip_suffix(')')?.split_once('(')?;
         let (owner, rest) = arguments.split_once(',').unwrap_or((arguments, ""));
         let owner = Owner(u64::from_str_radix(owner, 16).ok()?);
+        if self.shared.peers.is_own(owner) {
+            return None; // It names itself as its peer.
+        }
         if verb == "held" {
             let held = self.servers();
             let held = held.values().filter(|server| server.is_held_for(owner)).map(|server| &*server.address.0);
@@ -347,7 +350,18 @@ impl Spool {
         if matches!(work, Work::Hold { .. }) && server.holds() >= HOLDS_MAX && !server.is_held_for(owner) {
             return Some(b"too many routers owe it something".to_vec());
         }
+        let was_held = server.is_held_for(owner);
         let outcome = self.note(&server, work).await;
+        let router = format!("{:016x}", owner.0);
+        match (was_held, server.is_held_for(owner)) {
+            (false, true) => {
+                tracing::warn!(server = %address, router, "another router owes this server deletes: it is not read")
+            }
+            (true, false) => {
+                tracing::info!(server = %address, router, "what another router owed this server is done with")
+            }
+            _ => {}
+        }
         Some(outcome.map_or_else(|why| why.as_bytes().to_vec(), |()| b"ok".to_vec()))
     }
 

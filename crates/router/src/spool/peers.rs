@@ -133,6 +133,11 @@ impl Peers {
         }
     }
 
+    /// Whether this router calls itself so.
+    pub(super) fn is_own(&self, owner: Owner) -> bool {
+        self.owner == owner
+    }
+
     pub(super) fn is_alone(&self) -> bool {
         self.peers.is_empty()
     }
@@ -193,7 +198,8 @@ impl Peers {
     pub(super) async fn tell(&self, index: usize, network: &dyn Network, debt: &(dyn Fn(&Address) -> Debt + Sync)) {
         let peer = &self.peers[index];
         let Some(mut relays) = lock(&peer.relays).take() else { return std::future::pending().await };
-        let mut told = Told { peers: self, peer, connection: None, unreleased: BTreeSet::new() };
+        let mut told =
+            Told { peers: self, peer, connection: None, unreleased: BTreeSet::new(), trouble: String::new() };
         loop {
             let was_connected = told.connection.is_some();
             let mut is_well = told.try_to_tell(network, debt).await;
@@ -201,7 +207,10 @@ impl Peers {
                 // The peer may only have been restarted.
                 is_well = told.try_to_tell(network, debt).await;
             }
-            peer.is_away.store(!is_well, Relaxed);
+            let was_away = peer.is_away.swap(!is_well, Relaxed);
+            if was_away == is_well {
+                told.say(is_well);
+            }
             peer.progress.send_modify(|progress| match is_well {
                 true => progress.successes += 1,
                 false => progress.failures += 1,
@@ -272,6 +281,8 @@ struct Told<'a> {
     connection: Option<Connection>,
     /// Servers that it may hold and need not.
     unreleased: BTreeSet<Address>,
+    /// Why it could not be told the last time.
+    trouble: String,
 }
 
 impl Told<'_> {
@@ -279,9 +290,27 @@ impl Told<'_> {
         let outcome = self.tell(network, debt).await;
         if let Err(trouble) = &outcome {
             tracing::debug!(peer = %self.peer.address, trouble, "a peer could not be told what this router owes");
+            self.trouble.clone_from(trouble);
             self.connection = None;
         }
         outcome.is_ok()
+    }
+
+    /// Tells an operator that a peer has gone away, or is back.
+    fn say(&self, is_well: bool) {
+        let (peer, trouble) = (&self.peer.address, &self.trouble);
+        match (is_well, self.peers.missing) {
+            (true, _) => tracing::info!(%peer, "a peer of --spool-peers can be told again what this router owes"),
+            (false, PeerMissing::Fail) => tracing::warn!(
+                %peer, trouble,
+                "a peer of --spool-peers cannot be told what this router owes: deletes that servers do not answer fail \
+                 until it can"
+            ),
+            (false, PeerMissing::Ignore) => tracing::warn!(
+                %peer, trouble,
+                "a peer of --spool-peers cannot be told what this router owes: it may read what has been deleted"
+            ),
+        }
     }
 
     /// Releases what is owed no more, and has the rest held.
@@ -296,7 +325,8 @@ impl Told<'_> {
         if is_new {
             // What an earlier connection, or run, has left there.
             let held = connection.ask(&[question(&format!("spool_held({owner:016x})"))]).await?.remove(0);
-            let held = String::from_utf8(held.ok_or("it has no spool, or no peers")?).unwrap_or_default();
+            let held = String::from_utf8(held.ok_or("it has no spool, or no peers, or is this router itself")?)
+                .unwrap_or_default();
             let held = held.split("\r\n").filter(|line| !line.is_empty()).map(|line| Address(line.into()));
             self.unreleased.extend(held.filter(|server| debt(server) == Debt::Nothing));
         }
