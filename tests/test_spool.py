@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from leases import LeaseClient
@@ -63,11 +64,21 @@ def router(cluster, tmp_path):
 @contextlib.contextmanager
 def stopped(process):
     """The process does not run, as a machine that is cut off; it goes on afterwards with all that it held."""
-    os.kill(process.running.pid, signal.SIGSTOP)
+    pid = process.running.pid
+    os.kill(pid, signal.SIGSTOP)
     try:
+        # The signal is sent when kill returns; its threads stop one by one, and may answer something until then.
+        eventually(
+            lambda: all(state(thread) == "T" for thread in Path(f"/proc/{pid}/task").iterdir()), "it has stopped"
+        )
         yield
     finally:
-        os.kill(process.running.pid, signal.SIGCONT)
+        os.kill(pid, signal.SIGCONT)
+
+
+def state(thread: Path) -> str:
+    """The state of a thread, as the kernel tells it by one letter."""
+    return (thread / "stat").read_text().rsplit(")", 1)[1].split()[0]
 
 
 def serves(server, router, key) -> bool:
