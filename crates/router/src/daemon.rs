@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   main thread     signals, replay of the spool, the file's watch --- configuration ---.
-//!   thread 0        runtime | listener | Router | destinations  <----------------------+
-//!   thread 1        runtime | listener | Router | destinations  <----------------------+
+//!   thread 0        runtime | doors | Router    | destinations  <----------------------+
+//!   thread 1        runtime | doors | Router    | destinations  <----------------------+
 //!   spool           writes and syncs the deletes that servers did not answer
 //! ```
 //!
@@ -12,14 +12,14 @@
 //! new configuration is read and tried once, on the main thread; every thread then builds its own tree from it.
 
 use crate::configuration::{Plan, Source};
+use crate::listen::{self, Door, Doors, SocketFile};
 use crate::spool::FileDisk;
 use crate::watch::FileWatch;
-use crate::{Fleet, Host, Identity, Options, Router, Settings, Spool, Tree, listen};
+use crate::{Fleet, Host, Identity, Options, Router, Settings, Spool, Tree};
 use lookaside_client::{DestinationOptions, TcpNetwork, WindowSettings};
 use lookaside_routing::Defaults;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{self, IsTerminal as _};
-use std::net::TcpListener;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
@@ -48,7 +48,11 @@ pub fn run(options: Options) -> ExitCode {
         println!("{}: the configuration is good", reader.source);
         return ExitCode::SUCCESS;
     }
-    match serve(&options, reader, plan) {
+    let doors = match options.listen.doors() {
+        Ok(doors) => doors,
+        Err(why) => return complain(&why, EXIT_USAGE),
+    };
+    match serve(&options, &doors, reader, plan) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => complain(&why, 1),
     }
@@ -125,7 +129,7 @@ fn raise_open_files(connections_max: u32) {
     }
 }
 
-fn serve(options: &Options, mut reader: Reader, plan: Plan) -> Result<(), String> {
+fn serve(options: &Options, doors: &[Door], mut reader: Reader, plan: Plan) -> Result<(), String> {
     raise_open_files(options.max_conns);
     // Before anybody is served: what servers owe from an earlier run keeps them from being read.
     reader.spool = open_spool(options, &plan)?;
@@ -133,13 +137,17 @@ fn serve(options: &Options, mut reader: Reader, plan: Plan) -> Result<(), String
     let runtime = runtime()?;
     // Before the port is announced: who has read the announcement may end the daemon at once.
     let ends = runtime.block_on(async { Ends::receive() })?;
-    let listeners = listen::open(options.listen_address(), options.threads())?;
-    let address = listeners[0].local_addr().map_err(|error| format!("the system hides the port: {error}"))?;
+    let mut doors_of_threads: Vec<Doors> = (0..options.threads()).map(|_| Doors::none()).collect();
+    let (mut names, mut files) = (Vec::new(), Vec::new());
+    for door in listen::open(doors, options.threads(), options.listen.tcp_listen_backlog)? {
+        names.push(door.name.clone());
+        files.extend(door.share_out(&mut doors_of_threads)?);
+    }
     let fleet = Fleet::new(Identity { pid: std::process::id(), started_unix_s: unix_s() }, reader.source.to_string());
     let (shut, shutdown) = watch::channel(false);
     let (publish, plans) = watch::channel(Arc::new(plan));
     let mut threads = Vec::new();
-    for (index, listener) in listeners.into_iter().enumerate() {
+    for (index, doors) in doors_of_threads.into_iter().enumerate() {
         let worker = Worker {
             settings: options.settings(),
             fleet: fleet.clone(),
@@ -147,11 +155,15 @@ fn serve(options: &Options, mut reader: Reader, plan: Plan) -> Result<(), String
             shutdown: shutdown.clone(),
             seed: fastrand::u64(..),
         };
-        threads.push(worker.spawn(index, listener)?);
+        threads.push(worker.spawn(index, doors)?);
     }
     tracing::info!("{} threads, configuration from {}", threads.len(), reader.source);
-    tracing::info!("listening on {address}");
+    for name in names {
+        tracing::info!("listening on {name}");
+    }
     let mut outcome = runtime.block_on(stay(&reader, &fleet, publish, ends));
+    // While the sockets still answer: who comes next must not find the files of a router that does not.
+    drop::<Vec<SocketFile>>(files);
     shut.send_replace(true);
     for thread in threads {
         if thread.join().is_err() {
@@ -243,21 +255,21 @@ struct Worker {
 }
 
 impl Worker {
-    fn spawn(self, index: usize, listener: TcpListener) -> Result<JoinHandle<()>, String> {
+    fn spawn(self, index: usize, doors: Doors) -> Result<JoinHandle<()>, String> {
         let runtime = runtime()?;
         thread::Builder::new()
             .name(format!("proxy-{index}"))
-            .spawn(move || runtime.block_on(self.run(listener)))
+            .spawn(move || runtime.block_on(self.run(doors)))
             .map_err(|error| format!("the system gives no thread: {error}"))
     }
 
-    async fn run(mut self, listener: TcpListener) {
+    async fn run(mut self, doors: Doors) {
         let network = Arc::new(TcpNetwork);
         let plan = self.plans.borrow_and_update().clone();
         let tree = Tree::build(&plan, network.clone(), self.seed, None);
-        let listener = tokio::net::TcpListener::from_std(listener).expect("it is not blocking and this is a runtime");
+        let listener = doors.watched().expect("they are not blocking and this is a runtime");
         let router = Router::new(self.settings, self.fleet, tree);
-        let serve = router.clone().serve(Box::new(listener), self.shutdown);
+        let serve = router.clone().serve(listener, self.shutdown);
         let reload = async {
             while self.plans.changed().await.is_ok() {
                 let plan = self.plans.borrow_and_update().clone();

@@ -44,6 +44,7 @@ pub use budget::{FLEET_REPLY_BYTES_MAX, REPLY_BYTES_MAX};
 pub use configuration::{Plan, Source};
 pub use fleet::{Fleet, Identity};
 pub use intake::BATCH_REQUESTS_MAX;
+pub use listen::ListenOptions;
 pub use options::Options;
 pub use router::{DRAIN_MAX, Router};
 pub use session::WRITE_STALL_MAX;

@@ -1,17 +1,109 @@
-//! Sockets for clients: one per thread, all on one port, so that the system spreads connections over the threads.
+//! Where clients come in: TCP ports and a unix socket, opened before anybody is served, and handed to the threads.
+//!
+//! ```text
+//!   -l, -p, -s  (options)  ->  Door ...  (what is wanted)  ->  open()  ->  Opened  ->  Doors, one a thread
+//!                                        address: names looked up          sockets     accept() over all of them
+//! ```
+//!
+//! Of a TCP port each thread has a socket of its own (SO_REUSEPORT), so that the system spreads connections over the
+//! threads. A unix socket has no such thing: all threads accept from the one, and who is idle comes first.
+//!
+//! Sockets that share a port would share it with another daemon of the same user too, without a word. So the port is
+//! first taken alone, and let go: only a daemon that starts within that moment is not noticed.
+
+mod address;
+mod doors;
+mod options;
+mod unix;
+
+pub(crate) use doors::Doors;
+pub use options::ListenOptions;
+pub(crate) use unix::SocketFile;
 
 use socket2::{Domain, Protocol, Socket, Type};
+use std::collections::BTreeMap;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
+use std::path::PathBuf;
 
-/// Connections that may wait to be accepted, for each thread.
-const BACKLOG: i32 = 1024;
+/// A place to listen at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Door {
+    pub(crate) place: Place,
+}
 
-/// Opens `sockets` listeners on one address. Port 0 takes a free port, the same for all.
-///
-/// Sockets that share a port (SO_REUSEPORT) would share it with another daemon of the same user too, without a word.
-/// So the port is first taken alone, and let go: only a daemon that starts within that moment is not noticed.
-pub fn open(address: SocketAddr, sockets: usize) -> Result<Vec<TcpListener>, String> {
+/// Where a door is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Tcp {
+        address: SocketAddr,
+        /// Doors with port 0 and the same choice get the same free port.
+        choice: usize,
+    },
+    Unix {
+        path: PathBuf,
+        /// Who may connect.
+        mode: u32,
+    },
+}
+
+/// A door that is open.
+#[derive(Debug)]
+pub(crate) struct OpenDoor {
+    /// As the log names it.
+    pub(crate) name: String,
+    /// One for each thread, or one for all.
+    sockets: Vec<Socket>,
+    /// The unix socket's, which goes away with the daemon.
+    file: Option<SocketFile>,
+}
+
+/// Opens all doors, or says which cannot be opened and what to do. `backlog` connections may wait at each socket.
+pub(crate) fn open(doors: &[Door], threads: usize, backlog: i32) -> Result<Vec<OpenDoor>, String> {
+    let mut free_ports = BTreeMap::new();
+    let mut opened: Vec<OpenDoor> = Vec::new();
+    for door in doors {
+        let open = match &door.place {
+            Place::Tcp { address, choice } => {
+                let mut address = *address;
+                if let Some(port) = free_ports.get(choice).filter(|_| address.port() == 0) {
+                    address.set_port(*port);
+                }
+                let sockets = open_tcp(address, threads, backlog)?;
+                let bound = sockets[0].local_addr().ok().and_then(|bound| bound.as_socket()).unwrap_or(address);
+                free_ports.entry(*choice).or_insert(bound.port());
+                OpenDoor { name: bound.to_string(), sockets, file: None }
+            }
+            Place::Unix { path, mode } => {
+                let (socket, file) = unix::open(path, *mode, backlog)?;
+                OpenDoor { name: path.display().to_string(), sockets: vec![socket], file: Some(file) }
+            }
+        };
+        opened.push(open);
+    }
+    Ok(opened)
+}
+
+impl OpenDoor {
+    /// Gives each of `threads` what it accepts from; what is left is the file to remove at the end.
+    pub(crate) fn share_out(self, threads: &mut [Doors]) -> Result<Option<SocketFile>, String> {
+        let lost = |error: io::Error| format!("{}: the system gives no socket for each thread: {error}", self.name);
+        if self.file.is_some() {
+            let shared = self.sockets.first().expect("an open door has a socket");
+            for doors in threads {
+                doors.add_unix(shared.try_clone().map_err(lost)?);
+            }
+            return Ok(self.file);
+        }
+        let count = threads.len();
+        for (at, socket) in self.sockets.into_iter().enumerate() {
+            threads[at % count].add_tcp(socket);
+        }
+        Ok(None)
+    }
+}
+
+fn open_tcp(address: SocketAddr, sockets: usize, backlog: i32) -> Result<Vec<Socket>, String> {
     let in_words = |error: io::Error| match error.kind() {
         io::ErrorKind::AddrInUse => {
             format!("{address} is taken by another process; choose another port with --port (0 for a free one)")
@@ -24,25 +116,29 @@ pub fn open(address: SocketAddr, sockets: usize) -> Result<Vec<TcpListener>, Str
         }
         _ => format!("{address} cannot be listened on ({error}); choose another with --listen and --port"),
     };
-    drop(bind(address, false).map_err(in_words)?);
-    let first = bind(address, true).map_err(in_words)?;
-    let address = first.local_addr().map_err(in_words)?;
+    drop(bind(address, false, backlog).map_err(in_words)?);
+    let first = bind(address, true, backlog).map_err(in_words)?;
+    let bound = first.local_addr().map_err(in_words)?.as_socket().unwrap_or(address);
     let mut listeners = vec![first];
     while listeners.len() < sockets {
-        listeners.push(bind(address, true).map_err(in_words)?);
+        listeners.push(bind(bound, true, backlog).map_err(in_words)?);
     }
     Ok(listeners)
 }
 
-fn bind(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {
+fn bind(address: SocketAddr, shared: bool, backlog: i32) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        // [::] beside 0.0.0.0 on one port: each has its own kind.
+        socket.set_only_v6(true)?;
+    }
     // Without it a restart would have to wait for the connections of the run before to be forgotten.
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(shared)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
+    socket.listen(backlog)?;
+    Ok(socket)
 }
 
 #[cfg(test)]
@@ -50,18 +146,37 @@ mod tests {
     use super::*;
     use std::net::Ipv4Addr;
 
+    const BACKLOG: i32 = 16;
+
+    fn tcp(host: [u8; 4], port: u16, choice: usize) -> Door {
+        Door { place: Place::Tcp { address: (Ipv4Addr::from(host), port).into(), choice } }
+    }
+
+    fn port(socket: &Socket) -> u16 {
+        socket.local_addr().expect("bound").as_socket().expect("an address").port()
+    }
+
     #[test]
     fn all_sockets_share_one_free_port() {
-        let listeners = open((Ipv4Addr::LOCALHOST, 0).into(), 3).expect("a free port");
-        let ports: Vec<_> = listeners.iter().map(|socket| socket.local_addr().expect("bound").port()).collect();
-        assert!(ports[0] != 0 && ports.iter().all(|port| *port == ports[0]), "{ports:?}");
+        let doors = open(&[tcp([127, 0, 0, 1], 0, 0)], 3, BACKLOG).expect("a free port");
+        let ports: Vec<_> = doors[0].sockets.iter().map(port).collect();
+        assert!(ports.len() == 3 && ports[0] != 0 && ports.iter().all(|port| *port == ports[0]), "{ports:?}");
+    }
+
+    #[test]
+    fn one_free_port_is_chosen_for_all_addresses_and_another_for_another_choice() {
+        let wanted = [tcp([127, 0, 0, 1], 0, 0), tcp([127, 0, 0, 2], 0, 0), tcp([127, 0, 0, 1], 0, 1)];
+        let doors = open(&wanted, 1, BACKLOG).expect("free ports");
+        let ports: Vec<_> = doors.iter().map(|door| port(&door.sockets[0])).collect();
+        assert!(ports[0] == ports[1] && ports[1] != ports[2], "{ports:?}");
+        assert_eq!(doors[1].name, format!("127.0.0.2:{}", ports[1]));
     }
 
     #[test]
     fn a_taken_port_is_noticed_even_if_it_could_be_shared() {
-        let listeners = open((Ipv4Addr::LOCALHOST, 0).into(), 1).expect("a free port");
-        let taken = listeners[0].local_addr().expect("bound");
-        let why = open(taken, 1).expect_err("taken");
-        assert!(why.contains(&taken.to_string()) && why.contains("--port"), "{why}");
+        let doors = open(&[tcp([127, 0, 0, 1], 0, 0)], 1, BACKLOG).expect("a free port");
+        let taken = port(&doors[0].sockets[0]);
+        let why = open(&[tcp([127, 0, 0, 1], taken, 0)], 1, BACKLOG).expect_err("taken");
+        assert!(why.contains(&format!("127.0.0.1:{taken}")) && why.contains("--port"), "{why}");
     }
 }

@@ -2,12 +2,12 @@
 
 use crate::configuration::Source;
 use crate::ignored::Ignored;
+use crate::listen::ListenOptions;
 use crate::settings::{CONNECTIONS_MAX, Settings, VALUE_BYTES_MAX};
 use crate::spool::{Fsync, PeerMissing, SpoolSettings};
 use clap::{ArgGroup, Parser};
 use lookaside_client::{DestinationOptions, Standings, WindowSettings};
 use lookaside_routing::{Address, Defaults, HealthSettings, RoutingPrefix};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -46,13 +46,9 @@ pub struct Options {
     #[arg(long)]
     pub validate_config: bool,
 
-    /// The TCP port for clients; 0 takes a free one and prints it
-    #[arg(short, long, default_value_t = 5000)]
-    pub port: u16,
-    /// The address for clients. The default is reached from this machine alone; 0.0.0.0 lets everybody in, and
-    /// nobody is asked for a password
-    #[arg(short, long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
-    pub listen: IpAddr,
+    /// Where clients come in.
+    #[command(flatten)]
+    pub listen: ListenOptions,
     /// Threads, each with connections of its own to the servers; 0 for one a core
     #[arg(long, value_name = "THREADS", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=1024))]
     pub num_proxies: u16,
@@ -190,11 +186,6 @@ impl Options {
         }
     }
 
-    /// Where clients connect.
-    pub fn listen_address(&self) -> SocketAddr {
-        SocketAddr::new(self.listen, self.port)
-    }
-
     /// How clients are treated.
     pub fn settings(&self) -> Settings {
         let mut settings = Settings {
@@ -312,10 +303,8 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_keep_to_this_machine() {
-        let options = parse(&["--config-str", "{}"]).expect("parses");
-        assert_eq!(options.listen_address().to_string(), "127.0.0.1:5000");
-        assert!(options.threads() >= 1);
+    fn there_is_a_thread_for_each_core() {
+        assert!(parse(&["--config-str", "{}"]).expect("parses").threads() >= 1);
     }
 
     #[test]

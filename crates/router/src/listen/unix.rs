@@ -1,0 +1,110 @@
+//! A unix socket for clients on this machine, and its file.
+//!
+//! A file that a dead router left is taken over: nobody answers there. One that somebody answers at is not, nor is a
+//! file that is no socket. At the end the file goes, if it is still the one that was made here.
+
+use socket2::{Domain, SockAddr, Socket, Type};
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+/// The file of an open unix socket; removed when dropped.
+#[derive(Debug)]
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    /// Another router may have put its own in the place.
+    identity: Identity,
+}
+
+/// Device, inode, and when it was made: inodes are given out again.
+type Identity = (u64, u64, i64, i64);
+
+/// Listens at `path`; who may connect, `mode` says.
+pub(super) fn open(path: &Path, mode: u32, backlog: i32) -> Result<(Socket, SocketFile), String> {
+    let in_words = |error: io::Error| {
+        let path = path.display();
+        match error.kind() {
+            io::ErrorKind::AddrInUse => format!("{path}: somebody listens there, or it is a file of another kind"),
+            _ => format!("{path} cannot be listened at: {error}"),
+        }
+    };
+    let opened = bind(path).and_then(|(socket, file)| {
+        // Before anybody can connect.
+        fs::set_permissions(path, Permissions::from_mode(mode))?;
+        socket.listen(backlog)?;
+        Ok((socket, file))
+    });
+    opened.map_err(|error| in_words(error) + "; choose another file with --unix-domain-sock")
+}
+
+/// A socket that nobody can connect to yet.
+fn bind(path: &Path) -> io::Result<(Socket, SocketFile)> {
+    if UnixStream::connect(path).is_ok() {
+        return Err(io::ErrorKind::AddrInUse.into());
+    }
+    if fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket()) {
+        fs::remove_file(path)?;
+    }
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    let identity = identity_of(path).ok_or(io::ErrorKind::NotFound)?;
+    Ok((socket, SocketFile { path: path.to_owned(), identity }))
+}
+
+fn identity_of(path: &Path) -> Option<Identity> {
+    fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino(), file.mtime(), file.mtime_nsec()))
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if identity_of(&self.path) == Some(self.identity) {
+            // Who may not remove it leaves it: the next router takes it over.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_has_its_mode_and_goes_with_the_router() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("router");
+        let (socket, file) = open(&path, 0o720, 16).expect("nobody is there");
+        assert_eq!(fs::metadata(&path).expect("a file").mode() & 0o777, 0o720);
+        assert!(UnixStream::connect(&path).is_ok());
+        drop((socket, file));
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_a_dead_router_left_is_taken_over_and_what_lives_is_not() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("router");
+        let (socket, file) = open(&path, 0o700, 16).expect("nobody is there");
+        let why = open(&path, 0o700, 16).expect_err("somebody answers");
+        assert!(why.contains("somebody listens there") && why.contains("--unix-domain-sock"), "{why}");
+        drop(socket); // As if it had been killed: the file stays.
+        // Else the next file might have this one's inode, and the clock is not fine enough to tell them apart.
+        fs::hard_link(&path, folder.path().join("kept")).expect("a link");
+        let next = open(&path, 0o700, 16).expect("nobody answers");
+        drop(file);
+        assert!(path.exists(), "it is the next one's by now");
+        drop(next);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_file_that_is_no_socket_is_left_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("notes");
+        fs::write(&path, "keep me").expect("written");
+        assert!(open(&path, 0o700, 16).is_err());
+        assert_eq!(fs::read(&path).expect("there"), b"keep me");
+    }
+}
