@@ -1,7 +1,8 @@
 //! Where the configuration comes from, and what it says together with the command line.
 
+use crate::etcd::{EtcdLocation, EtcdWatch};
 use crate::{Host, Spool};
-use lookaside_client::{DestinationOptions, WindowSettings};
+use lookaside_client::{DestinationOptions, TcpNetwork, WindowSettings};
 use lookaside_routing::{
     Address, Batch, BoxFuture, Configuration, ConfigurationError, ConfigurationWarning, Defaults, Destination,
     DestinationSettings, Destinations, Failure, Outcomes,
@@ -16,15 +17,22 @@ use std::sync::Arc;
 pub enum Source {
     /// A file, watched while the router runs.
     File(PathBuf),
+    /// A key in etcd, watched while the router runs.
+    Etcd(EtcdLocation),
     /// The command line.
     Text(String),
 }
 
 impl Source {
-    /// The text of the configuration as it is now.
+    /// The text of the configuration as it is now. Not to be called where a runtime runs: it blocks.
     pub fn read(&self) -> Result<String, String> {
         match self {
             Source::File(path) => crate::watch::read_configuration(path),
+            Source::Etcd(location) => {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+                let runtime = runtime.map_err(|error| format!("the system gives no event queue: {error}"))?;
+                runtime.block_on(EtcdWatch::new(location.clone(), Arc::new(TcpNetwork), None, 0).read())
+            }
             Source::Text(text) => Ok(text.clone()),
         }
     }
@@ -43,6 +51,7 @@ impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Source::File(path) => write!(f, "{}", path.display()),
+            Source::Etcd(location) => write!(f, "{location}"),
             Source::Text(_) => write!(f, "configuration on the command line"),
         }
     }

@@ -11,10 +11,11 @@
 //! and whether it owes deletes. A
 //! new configuration is read and tried once, on the main thread; every thread then builds its own tree from it.
 
+use crate::cache::Cache;
 use crate::configuration::{Plan, Source};
+use crate::feed::Feed;
 use crate::listen::{self, Door, Doors, SocketFile};
 use crate::spool::FileDisk;
-use crate::watch::FileWatch;
 use crate::{Fleet, Host, Identity, Options, Router, Settings, Spool, Tree};
 use lookaside_client::{DestinationOptions, TcpNetwork, WindowSettings};
 use lookaside_routing::Defaults;
@@ -40,9 +41,13 @@ pub fn run(options: Options) -> ExitCode {
     for warning in options.ignored.warnings() {
         tracing::warn!("{warning}");
     }
-    let (reader, plan) = match Reader::new(&options).and_then(|reader| reader.read().map(|plan| (reader, plan))) {
-        Ok(found) => found,
+    let reader = match Reader::new(&options) {
+        Ok(reader) => reader,
         Err(why) => return complain(&why, EXIT_USAGE),
+    };
+    let first = match reader.first() {
+        Ok(first) => first,
+        Err(why) => return complain(&why, reader.exit_code()),
     };
     if options.validate_config {
         println!("{}: the configuration is good", reader.source);
@@ -52,7 +57,7 @@ pub fn run(options: Options) -> ExitCode {
         Ok(doors) => doors,
         Err(why) => return complain(&why, EXIT_USAGE),
     };
-    match serve(&options, &doors, reader, plan) {
+    match serve(&options, &doors, reader, first) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => complain(&why, 1),
     }
@@ -77,6 +82,7 @@ fn start_log(verbose: u8) {
 /// Reads configurations, the first and all that follow.
 struct Reader {
     source: Source,
+    cache: Option<Cache>,
     defaults: Defaults,
     destination_options: DestinationOptions,
     spool: Option<Arc<Spool>>,
@@ -87,11 +93,36 @@ impl Reader {
     fn new(options: &Options) -> Result<Reader, String> {
         let destination_options = options.destination_options();
         let (source, defaults, window) = (options.source()?, options.defaults()?, options.window.settings());
-        Ok(Reader { source, defaults, destination_options, spool: None, window })
+        let cache = options.config_cache.as_deref().filter(|_| !options.validate_config).map(Cache::new);
+        Ok(Reader { source, cache, defaults, destination_options, spool: None, window })
     }
 
-    fn read(&self) -> Result<Plan, String> {
-        self.plan(self.source.read())
+    /// What to start with: what the source says, or else what was kept of it.
+    fn first(&self) -> Result<First, String> {
+        let content = self.source.read();
+        let why = match self.plan(content.clone()) {
+            Ok(plan) => return Ok(First { plan: self.kept(plan), seen: content.ok(), refusal: None }),
+            Err(why) => why,
+        };
+        let Some(cache) = &self.cache else { return Err(why) };
+        let plan = self.plan(cache.read()).map_err(|kept| format!("{why}; and of {cache}: {kept}"))?;
+        tracing::error!("the router starts with the last good configuration, kept in {cache}: {why}");
+        Ok(First { plan, seen: content.ok(), refusal: Some(why) })
+    }
+
+    fn kept(&self, plan: Plan) -> Plan {
+        if let Some(cache) = &self.cache {
+            cache.keep(plan.text());
+        }
+        plan
+    }
+
+    /// What to end with where there is nothing to start with. An etcd that is away may be back at the next start.
+    fn exit_code(&self) -> u8 {
+        match self.source {
+            Source::Etcd(_) => 1,
+            _ => EXIT_USAGE,
+        }
     }
 
     /// The plan in `content`. What is wrong is said with the source and the line.
@@ -104,6 +135,15 @@ impl Reader {
         }
         Ok(plan.on(Host::named(&host_name(), unix_s())).spooling(self.spool.clone()).windowed(self.window))
     }
+}
+
+/// What a daemon starts with.
+struct First {
+    plan: Plan,
+    /// What the source says, if it could be read.
+    seen: Option<String>,
+    /// Why that is not the plan, if it is not.
+    refusal: Option<String>,
 }
 
 /// The host's name; empty where the system does not tell it, and then hosts count as one.
@@ -129,7 +169,8 @@ fn raise_open_files(connections_max: u32) {
     }
 }
 
-fn serve(options: &Options, doors: &[Door], mut reader: Reader, plan: Plan) -> Result<(), String> {
+fn serve(options: &Options, doors: &[Door], mut reader: Reader, first: First) -> Result<(), String> {
+    let First { plan, seen, refusal } = first;
     raise_open_files(options.max_conns);
     // Before anybody is served: what servers owe from an earlier run keeps them from being read.
     reader.spool = open_spool(options, &plan)?;
@@ -144,6 +185,9 @@ fn serve(options: &Options, doors: &[Door], mut reader: Reader, plan: Plan) -> R
         files.extend(door.share_out(&mut doors_of_threads)?);
     }
     let fleet = Fleet::new(Identity { pid: std::process::id(), started_unix_s: unix_s() }, reader.source.to_string());
+    if let Some(why) = refusal {
+        fleet.configuration_refused(why);
+    }
     let (shut, shutdown) = watch::channel(false);
     let (publish, plans) = watch::channel(Arc::new(plan));
     let mut threads = Vec::new();
@@ -161,7 +205,7 @@ fn serve(options: &Options, doors: &[Door], mut reader: Reader, plan: Plan) -> R
     for name in names {
         tracing::info!("listening on {name}");
     }
-    let mut outcome = runtime.block_on(stay(&reader, &fleet, publish, ends));
+    let mut outcome = runtime.block_on(stay(&reader, seen, &fleet, publish, ends));
     // While the sockets still answer: who comes next must not find the files of a router that does not.
     drop::<Vec<SocketFile>>(files);
     shut.send_replace(true);
@@ -178,8 +222,9 @@ fn runtime() -> Result<tokio::runtime::Runtime, String> {
     builder.enable_all().build().map_err(|error| format!("the system gives no event queue: {error}"))
 }
 
-/// The signals that end the daemon.
+/// The signals that the daemon takes: two that end it, and one that has it read its configuration at once.
 struct Ends {
+    hangup: Signal,
     interrupt: Signal,
     terminate: Signal,
 }
@@ -187,17 +232,28 @@ struct Ends {
 impl Ends {
     fn receive() -> Result<Ends, String> {
         let receive = |kind| signal(kind).map_err(|error| format!("signals cannot be received: {error}"));
-        Ok(Ends { interrupt: receive(SignalKind::interrupt())?, terminate: receive(SignalKind::terminate())? })
+        Ok(Ends {
+            hangup: receive(SignalKind::hangup())?,
+            interrupt: receive(SignalKind::interrupt())?,
+            terminate: receive(SignalKind::terminate())?,
+        })
     }
 }
 
 /// Waits for the signal to end, and takes changes of the configuration until then.
-async fn stay(reader: &Reader, fleet: &Fleet, publish: watch::Sender<Arc<Plan>>, mut ends: Ends) -> Result<(), String> {
+async fn stay(
+    reader: &Reader,
+    seen: Option<String>,
+    fleet: &Fleet,
+    publish: watch::Sender<Arc<Plan>>,
+    mut ends: Ends,
+) -> Result<(), String> {
+    let feed = Feed::open(&reader.source, seen.as_deref());
     tokio::select! {
         biased;
         _ = ends.interrupt.recv() => tracing::info!("SIGINT: shutting down"),
         _ = ends.terminate.recv() => tracing::info!("SIGTERM: shutting down"),
-        () = follow(reader, fleet, publish) => {}
+        () = follow(reader, feed, ends.hangup, fleet, publish) => {}
         () = replay(reader) => {}
     }
     Ok(())
@@ -223,16 +279,19 @@ async fn replay(reader: &Reader) {
 }
 
 /// Takes each good change of the configuration, and refuses each bad one, for ever.
-async fn follow(reader: &Reader, fleet: &Fleet, publish: watch::Sender<Arc<Plan>>) {
-    let Source::File(path) = &reader.source else {
-        return std::future::pending().await;
-    };
-    let seen = publish.borrow().text().to_owned();
-    let mut file = FileWatch::new(path, seen);
+async fn follow(reader: &Reader, mut feed: Feed, mut hangup: Signal, fleet: &Fleet, publish: watch::Sender<Arc<Plan>>) {
     loop {
-        let content = file.changed().await;
+        let content = tokio::select! {
+            biased;
+            _ = hangup.recv() => {
+                tracing::info!("SIGHUP: reading the configuration");
+                feed.read().await
+            }
+            content = feed.changed() => content,
+        };
         match reader.plan(content) {
             Ok(plan) => {
+                let plan = reader.kept(plan);
                 tracing::info!("{}: new configuration in force", reader.source);
                 publish.send_replace(Arc::new(plan));
                 fleet.configuration_taken();

@@ -22,8 +22,11 @@
 mod admin;
 mod answer;
 mod budget;
+mod cache;
 mod configuration;
 pub mod daemon;
+mod etcd;
+mod feed;
 mod fleet;
 mod flush;
 mod ignored;
@@ -42,6 +45,7 @@ mod watch;
 
 pub use budget::{FLEET_REPLY_BYTES_MAX, REPLY_BYTES_MAX};
 pub use configuration::{Plan, Source};
+pub use etcd::{EtcdLocation, EtcdUser};
 pub use fleet::{Fleet, Identity};
 pub use intake::BATCH_REQUESTS_MAX;
 pub use listen::ListenOptions;

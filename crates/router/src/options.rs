@@ -1,6 +1,7 @@
 //! The command line: mcrouter's flags as far as they have a meaning here, and those that can be done without.
 
 use crate::configuration::Source;
+use crate::etcd::EtcdLocation;
 use crate::ignored::Ignored;
 use crate::listen::ListenOptions;
 use crate::settings::{CONNECTIONS_MAX, Settings, VALUE_BYTES_MAX};
@@ -22,6 +23,10 @@ const EXAMPLES: &str = r#"Examples:
   A configuration file, watched while the router runs:
     lookaside-router -p 5000 -f /etc/lookaside/router.json
 
+  A key in etcd, watched; the last good one is kept for a start while etcd is down:
+    lookaside-router -p 5000 --config etcd://10.0.0.4:2379,10.0.0.5:2379/lookaside/one \
+      --config-cache /var/lib/lookaside/router.json
+
   Check a configuration without starting:
     lookaside-router -f /etc/lookaside/router.json --validate-config
 
@@ -33,8 +38,9 @@ Exit codes: 0 after SIGINT or SIGTERM; 1 when it cannot start or go on; 2 for a 
 #[command(name = "lookaside-router", version, after_help = EXAMPLES)]
 #[command(group(ArgGroup::new("source").required(true).args(["config", "config_file", "config_str"])))]
 pub struct Options {
-    /// Where the configuration is: `file:PATH`, or the JSON itself
-    #[arg(long, value_name = "file:PATH")]
+    /// Where the configuration is: `file:PATH`, a key in etcd, `etcd://[USER@]HOST:PORT[,HOST:PORT...]/KEY`, or the JSON
+    /// itself. File and key are watched
+    #[arg(long, value_name = "file:PATH|etcd://...")]
     pub config: Option<String>,
     /// The configuration file; it is watched, and a bad change is refused
     #[arg(short = 'f', long, value_name = "PATH")]
@@ -42,6 +48,12 @@ pub struct Options {
     /// The configuration itself
     #[arg(long, value_name = "JSON")]
     pub config_str: Option<String>,
+    /// Keep the last good configuration in this file, and start from it when the configuration cannot be read or is wrong
+    #[arg(long, value_name = "PATH")]
+    pub config_cache: Option<PathBuf>,
+    /// The password of the user in etcd://USER@...; better in the environment, where other users do not see it
+    #[arg(long, value_name = "PASSWORD", env = "LOOKASIDE_ETCD_PASSWORD", hide_env_values = true)]
+    pub etcd_password: Option<String>,
     /// Check the configuration, say what is wrong with it, and exit
     #[arg(long)]
     pub validate_config: bool,
@@ -174,11 +186,17 @@ impl FromStr for WindowOption {
 impl Options {
     /// Where the configuration is.
     pub fn source(&self) -> Result<Source, String> {
+        if let Some(location) = self.config.as_deref().and_then(EtcdLocation::parse) {
+            let location = location.map_err(|why| format!("--config: {why}"))?;
+            return Ok(Source::Etcd(location.with_password(self.etcd_password.as_deref())));
+        }
         match (&self.config, &self.config_file, &self.config_str) {
             (Some(config), _, _) => match config.strip_prefix("file:") {
                 Some(path) => Ok(Source::File(path.into())),
                 None if config.trim_start().starts_with(['{', '/']) => Ok(Source::Text(config.clone())),
-                None => Err(format!("--config {config}: neither file:PATH nor JSON; give a path with -f PATH")),
+                None => {
+                    Err(format!("--config {config}: neither file:PATH nor etcd:// nor JSON; give a path with -f PATH"))
+                }
             },
             (_, Some(path), _) => Ok(Source::File(path.clone())),
             (_, _, Some(text)) => Ok(Source::Text(text.clone())),
@@ -299,6 +317,9 @@ mod tests {
         assert_eq!(source(&["-f", "a.json"]), Ok(Source::File("a.json".into())));
         assert_eq!(source(&["--config", "file:a.json"]), Ok(Source::File("a.json".into())));
         assert_eq!(source(&["--config-str", "{}"]), Ok(Source::Text("{}".into())));
+        let etcd = source(&["--config", "etcd://a:1/k"]).map(|source| source.to_string());
+        assert_eq!(etcd.as_deref(), Ok("etcd://a:1/k"));
+        assert!(source(&["--config", "etcd://a:1"]).is_err_and(|why| why.contains("key is missing")));
         assert!(source(&["--config", "a.json"]).is_err_and(|why| why.contains("-f PATH")));
     }
 

@@ -42,6 +42,12 @@ impl FileWatch {
         FileWatch { path: path.to_owned(), seen: Ok(seen), notice, _watcher: watcher.ok() }
     }
 
+    /// The content as it is now; it has been seen then.
+    pub fn read(&mut self) -> Result<String, String> {
+        self.seen = read_configuration(&self.path);
+        self.seen.clone()
+    }
+
     /// The next content that differs from the one before, or why there is none to be read.
     pub async fn changed(&mut self) -> Result<String, String> {
         loop {

@@ -1,0 +1,70 @@
+//! The last good configuration, kept on disk, so that a router can start while its configuration cannot be read: etcd is
+//! down, the key was deleted, what stands there now is wrong. No request passes here.
+//!
+//! The file holds the configuration as it was read and nothing else: `-f FILE` and `lookaside check-config FILE` take it as
+//! it is. It is replaced whole, by a rename: a crash leaves the old one or the new one.
+
+use crate::watch::read_configuration;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+/// One file.
+#[derive(Debug)]
+pub(crate) struct Cache(PathBuf);
+
+impl Cache {
+    /// The file at `path`, which need not be there yet.
+    pub(crate) fn new(path: &Path) -> Cache {
+        Cache(path.to_owned())
+    }
+
+    /// What is kept, or why there is nothing.
+    pub(crate) fn read(&self) -> Result<String, String> {
+        read_configuration(&self.0)
+    }
+
+    /// Keeps `text`. That it cannot be kept is said in the log: the router that runs does not need it.
+    pub(crate) fn keep(&self, text: &str) {
+        if fs::read_to_string(&self.0).is_ok_and(|kept| kept == text) {
+            return;
+        }
+        if let Err(error) = self.replace(text) {
+            let path = self.0.display();
+            tracing::error!(%error, "the configuration cannot be kept in {path}: a router cannot start from it");
+        }
+    }
+
+    fn replace(&self, text: &str) -> io::Result<()> {
+        let mut beside = self.0.clone().into_os_string();
+        beside.push(".new");
+        let mut file = File::create(&beside)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&beside, &self.0)?;
+        let folder = self.0.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+        File::open(folder)?.sync_all()
+    }
+}
+
+impl std::fmt::Display for Cache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0.display())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_one_is_kept_and_nothing_beside_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let cache = Cache::new(&folder.path().join("last.json"));
+        assert!(cache.read().is_err_and(|why| why.contains("last.json")));
+        cache.keep("{\"a\": 1}");
+        cache.keep("{}");
+        assert_eq!(cache.read().as_deref(), Ok("{}"));
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
+    }
+}

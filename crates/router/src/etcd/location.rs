@@ -1,0 +1,163 @@
+//! `etcd://[USER[:PASSWORD]@]HOST:PORT[,HOST:PORT...]/KEY`: where a configuration is in etcd.
+//!
+//! The key is what follows the first slash, as it stands: `etcd://h:2379/lookaside/one` is the key `lookaside/one`, and
+//! `etcd://h:2379//lookaside/one` is `/lookaside/one`. In user and password, `%40` and the like stand for the bytes that
+//! would be taken for something else.
+
+use lookaside_routing::Address;
+use std::fmt;
+
+/// The port where etcd answers clients unless told otherwise.
+const PORT_DEFAULT: u16 = 2379;
+/// More endpoints than any cluster of etcd has.
+const ENDPOINTS_MAX: usize = 64;
+
+/// Which key of which etcd.
+#[derive(Clone, PartialEq, Eq)]
+pub struct EtcdLocation {
+    /// Members of one cluster; the next is asked when one does not answer.
+    pub endpoints: Vec<Address>,
+    /// The key.
+    pub key: String,
+    /// Who asks, where etcd wants to know.
+    pub user: Option<EtcdUser>,
+}
+
+/// A user of etcd.
+#[derive(Clone, PartialEq, Eq)]
+pub struct EtcdUser {
+    /// The user's name.
+    pub name: String,
+    /// The user's password; empty if it is still to be given.
+    pub password: String,
+}
+
+impl EtcdLocation {
+    /// The location in `text`; `None` where that names no etcd, an error where it does and is wrong.
+    pub fn parse(text: &str) -> Option<Result<EtcdLocation, String>> {
+        let rest = text.strip_prefix("etcd://")?;
+        Some(read(rest).map_err(|why| format!("{why}; expected etcd://HOST:PORT[,HOST:PORT...]/KEY")))
+    }
+
+    /// The same with `password`, where there is a user without one.
+    pub fn with_password(mut self, password: Option<&str>) -> EtcdLocation {
+        if let (Some(user), Some(password)) = (&mut self.user, password)
+            && user.password.is_empty()
+        {
+            user.password = password.to_owned();
+        }
+        self
+    }
+}
+
+fn read(rest: &str) -> Result<EtcdLocation, String> {
+    let (authority, key) = rest.split_once('/').unwrap_or((rest, ""));
+    if key.is_empty() {
+        return Err("the key is missing".to_owned());
+    }
+    let (user, hosts) = match authority.rsplit_once('@') {
+        Some((user, hosts)) => (Some(read_user(user)?), hosts),
+        None => (None, authority),
+    };
+    let endpoints: Vec<Address> = hosts.split(',').map(read_endpoint).collect::<Result<_, _>>()?;
+    match endpoints.len() <= ENDPOINTS_MAX {
+        true => Ok(EtcdLocation { endpoints, key: key.to_owned(), user }),
+        false => Err(format!("more than {ENDPOINTS_MAX} endpoints")),
+    }
+}
+
+fn read_user(text: &str) -> Result<EtcdUser, String> {
+    let (name, password) = text.split_once(':').unwrap_or((text, ""));
+    let plain = |text| percent_decoded(text).ok_or("a user or password with a % that no two hexadecimal digits follow");
+    Ok(EtcdUser { name: plain(name)?, password: plain(password)? })
+}
+
+fn read_endpoint(text: &str) -> Result<Address, String> {
+    let wrong = || format!("{text:?} is no host:port");
+    let (host, port) = match text.strip_prefix('[') {
+        Some(inner) => {
+            let end = inner.find(']').ok_or_else(wrong)? + 2;
+            (&text[..end], text[end..].strip_prefix(':').or(text[end..].is_empty().then_some("")).ok_or_else(wrong)?)
+        }
+        None => text.split_once(':').unwrap_or((text, "")),
+    };
+    let port = if port.is_empty() { PORT_DEFAULT } else { port.parse().map_err(|_| wrong())? };
+    match !host.is_empty() && port > 0 && !host.contains(char::is_whitespace) {
+        true => Ok(Address(format!("{host}:{port}").into())),
+        false => Err(wrong()),
+    }
+}
+
+fn percent_decoded(text: &str) -> Option<String> {
+    let mut pieces = text.split('%');
+    let mut bytes = pieces.next()?.as_bytes().to_vec();
+    for piece in pieces {
+        bytes.push(u8::from_str_radix(piece.get(..2)?, 16).ok()?);
+        bytes.extend_from_slice(&piece.as_bytes()[2..]);
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// Without the password: this is for logs.
+impl fmt::Display for EtcdLocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let endpoints: Vec<_> = self.endpoints.iter().map(|endpoint| &*endpoint.0).collect();
+        write!(f, "etcd://{}/{}", endpoints.join(","), self.key)
+    }
+}
+
+impl fmt::Debug for EtcdLocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EtcdLocation({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<EtcdLocation, String> {
+        EtcdLocation::parse(text).expect("names etcd")
+    }
+
+    #[test]
+    fn endpoints_key_and_user_are_found() {
+        let location = parse("etcd://a:1,[::1]:2,b/lookaside/one").expect("good");
+        let endpoints: Vec<_> = location.endpoints.iter().map(|endpoint| &*endpoint.0).collect();
+        assert_eq!((endpoints, &*location.key), (vec!["a:1", "[::1]:2", "b:2379"], "lookaside/one"));
+        assert!(location.user.is_none());
+        assert_eq!(parse("etcd://a:1//one").expect("good").key, "/one");
+        let user = parse("etcd://ops:p%40s:s@a:1/k").expect("good").user.expect("a user");
+        assert_eq!((&*user.name, &*user.password), ("ops", "p@s:s"));
+        let given = parse("etcd://ops@a:1/k").expect("good").with_password(Some("secret"));
+        assert_eq!(given.user.expect("a user").password, "secret");
+    }
+
+    #[test]
+    fn no_password_is_shown() {
+        let location = parse("etcd://ops:secret@a:1/k").expect("good");
+        assert_eq!(
+            (location.to_string(), format!("{location:?}")),
+            ("etcd://a:1/k".into(), "EtcdLocation(etcd://a:1/k)".into())
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        assert!(EtcdLocation::parse("file:a.json").is_none());
+        for (bad, why) in [
+            ("etcd://a:1", "key is missing"),
+            ("etcd://a:1/", "key is missing"),
+            ("etcd:///k", "no host:port"),
+            ("etcd://a:0/k", "no host:port"),
+            ("etcd://a:x/k", "no host:port"),
+            ("etcd://[::1/k", "no host:port"),
+            ("etcd://[::1]2/k", "no host:port"),
+            ("etcd://a:1,,b:2/k", "no host:port"),
+            ("etcd://u%zz@a:1/k", "hexadecimal"),
+        ] {
+            let told = parse(bad).expect_err(bad);
+            assert!(told.contains(why), "{bad}: {told}");
+        }
+    }
+}

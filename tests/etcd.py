@@ -1,0 +1,71 @@
+"""An etcd of its own for a test, spoken to as anyone would by its JSON gateway."""
+
+import base64
+import json
+import shutil
+import signal
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from processes import Process, free_port
+
+
+def encoded(text: str) -> str:
+    """As the gateway wants keys and values."""
+    return base64.b64encode(text.encode()).decode()
+
+
+class Etcd(Process):
+    """One member, a cluster by itself."""
+
+    def __init__(self, folder: Path) -> None:
+        program = shutil.which("etcd")
+        assert program, "etcd is missing: make install"
+        self.port, peer_port = free_port(), free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        peer = f"http://127.0.0.1:{peer_port}"
+        command = [
+            program, "--data-dir", folder / "etcd", "--listen-client-urls", self.url,
+            "--advertise-client-urls", self.url, "--listen-peer-urls", peer,
+            "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}",
+        ]  # fmt: skip
+        super().__init__("etcd", command, folder)
+        self.wait_ready(self.answers)
+
+    def answers(self) -> bool:
+        """Whether it takes requests."""
+        try:
+            self.ask("/v3/kv/range", {"key": encoded("a")})
+        except (OSError, urllib.error.HTTPError):
+            return False
+        return True
+
+    def ask(self, path: str, body: dict, token: str | None = None) -> dict:
+        """One request."""
+        headers = {"Authorization": token} if token else {}
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return json.load(answer)
+
+    def put(self, key: str, value: str) -> int:
+        """Stores a value; the revision since which it is there."""
+        answer = self.ask("/v3/kv/put", {"key": encoded(key), "value": encoded(value)})
+        return int(answer["header"]["revision"])
+
+    def delete(self, key: str) -> None:
+        """Removes a key."""
+        self.ask("/v3/kv/deleterange", {"key": encoded(key)})
+
+    def compact(self, revision: int) -> None:
+        """Forgets what was before a revision."""
+        self.ask("/v3/kv/compaction", {"revision": str(revision), "physical": True})
+
+    def freeze(self) -> None:
+        """Stops it from answering, connections left open."""
+        self.running.send_signal(signal.SIGSTOP)
+
+    def restart(self) -> None:
+        """Starts it again with what it had."""
+        self.start()
+        self.wait_ready(self.answers)
