@@ -52,15 +52,33 @@ pub fn check_key(key: &[u8]) -> Result<(), KeyError> {
     if key.len() > KEY_BYTES_MAX {
         return Err(KeyError::TooLong { key_bytes: key.len() });
     }
-    // No early exit first: in vector steps the whole key is faster than stopping at the bad byte, which never comes.
-    let is_bad = |byte: u8| byte <= b' ' || byte == 0x7f;
-    if !key.iter().fold(false, |bad, &byte| bad | is_bad(byte)) {
+    if !has_bad_byte(key) {
         return Ok(());
     }
     match key.iter().position(|&byte| is_bad(byte)) {
         Some(at) => Err(KeyError::BadByte { byte: key[at], at }),
         None => Ok(()),
     }
+}
+
+fn is_bad(byte: u8) -> bool {
+    byte <= b' ' || byte == 0x7f
+}
+
+/// Whether any byte cannot be in a key, eight bytes a step; the last step may look at some bytes again.
+fn has_bad_byte(key: &[u8]) -> bool {
+    const LOW: u64 = u64::from_ne_bytes([0x01; 8]);
+    const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
+    let Some(last) = key.last_chunk::<8>() else { return key.iter().any(|&byte| is_bad(byte)) };
+    let is_bad_word = |word: &[u8; 8]| {
+        let word = u64::from_ne_bytes(*word);
+        // A byte's high bit is set by the subtraction, and was not before, where the byte is below what was subtracted;
+        // a borrow can only add marks beside a true one.
+        let below = word.wrapping_sub(LOW * 0x21) & !word;
+        let delete = word ^ (LOW * 0x7f);
+        (below | (delete.wrapping_sub(LOW) & !delete)) & HIGH != 0
+    };
+    key.chunks_exact(8).any(|word| is_bad_word(word.try_into().expect("eight bytes"))) || is_bad_word(last)
 }
 
 /// Whether a text is one or more keys separated by spaces: one pass for the bytes, and one look per key at most for
@@ -95,6 +113,21 @@ mod tests {
         assert_eq!(check_key(&[b'k'; 251]), Err(KeyError::TooLong { key_bytes: 251 }));
         assert_eq!(check_key(b"a\x7f"), Err(KeyError::BadByte { byte: 0x7f, at: 1 }));
         assert_eq!(check_key("schlüssel".as_bytes()), Ok(()));
+    }
+
+    #[test]
+    fn a_bad_byte_is_found_at_every_place_and_with_every_neighbour() {
+        for length in 1..40 {
+            for neighbour in [b'!', b'a', 0x7e, 0x80, 0xa0, 0xff] {
+                let key = vec![neighbour; length];
+                assert_eq!(check_key(&key), Ok(()));
+                for (at, byte) in (0..length).flat_map(|at| [0, b' ', 0x7f, 0x1f, b'\n'].map(|byte| (at, byte))) {
+                    let mut key = key.clone();
+                    key[at] = byte;
+                    assert_eq!(check_key(&key), Err(KeyError::BadByte { byte, at }), "length {length}, {neighbour:#x}");
+                }
+            }
+        }
     }
 
     /// The fast check of a whole line says what `check_key` says of each key.

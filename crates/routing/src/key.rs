@@ -91,10 +91,9 @@ fn prefix_bytes_of(key: &[u8]) -> usize {
 }
 
 fn until_hash_stop(key: &[u8]) -> &[u8] {
-    match memmem::find(key, HASH_STOP) {
-        Some(stop) => &key[..stop],
-        None => key,
-    }
+    // Keys are short: looking for the first byte is quicker than setting up a search for all three.
+    let stop = memchr::memchr_iter(HASH_STOP[0], key).find(|&at| key[at..].starts_with(HASH_STOP));
+    &key[..stop.unwrap_or(key.len())]
 }
 
 #[cfg(test)]

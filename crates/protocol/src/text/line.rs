@@ -50,9 +50,19 @@ impl<'a> Tokens<'a> {
         Some(token)
     }
 
-    /// The next token as a number without a sign.
+    /// The next token as a number without a sign. One pass over its bytes: numbers are in every line of a value.
     pub(crate) fn unsigned(&mut self) -> Option<u64> {
-        unsigned(self.token()?)
+        while let [b' ', rest @ ..] = self.0 {
+            self.0 = rest;
+        }
+        let (mut number, mut rest) = (0u64, self.0);
+        while let [digit @ b'0'..=b'9', behind @ ..] = rest {
+            number = number.checked_mul(10)?.checked_add(u64::from(digit - b'0'))?;
+            rest = behind;
+        }
+        let is_number = rest.len() < self.0.len() && matches!(rest, [] | [b' ', ..]);
+        self.0 = rest;
+        is_number.then_some(number)
     }
 
     /// The next token as a client's flags.
@@ -144,6 +154,16 @@ mod tests {
         }
         assert_eq!(signed(b"9223372036854775808"), None);
         assert_eq!(signed(b"--1"), None);
+    }
+
+    #[test]
+    fn a_token_is_a_number_whole_or_not_at_all() {
+        let mut tokens = Tokens(b"  12 0 18446744073709551615 7");
+        let numbers = std::iter::from_fn(|| tokens.unsigned()).collect::<Vec<_>>();
+        assert_eq!(numbers, [12, 0, u64::MAX, 7]);
+        for bad in [&b""[..], b"  ", b"x", b"1x", b"1\r", b"-1", b"+1", b"18446744073709551616 1", b" \xff"] {
+            assert_eq!(Tokens(bad).unsigned(), None, "{bad:?}");
+        }
     }
 
     #[test]
