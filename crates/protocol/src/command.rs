@@ -56,6 +56,11 @@ impl<'a> Keys<'a> {
     pub fn checked(text: &'a [u8]) -> Option<Keys<'a>> {
         are_keys(text).then_some(Keys(text))
     }
+
+    /// The keys that are left, with all spaces between them.
+    pub fn text(&self) -> &'a [u8] {
+        self.0
+    }
 }
 
 /// Equal keys in the same order; how many spaces lie between them is nobody's concern.

@@ -27,14 +27,12 @@ pub struct Answers<'a> {
 
 impl Answers<'_> {
     /// Answers one key of a get verb. What went wrong, if anything, comes back as the line to end the get with.
-    pub fn item(&mut self, asked: &AskedKey, outcome: Outcome) -> Option<Vec<u8>> {
-        self.count_item(asked.tallied, &outcome);
+    pub fn item(&mut self, key: &[u8], tallied: Tallied, outcome: Outcome) -> Option<Vec<u8>> {
+        self.count_item(tallied, &outcome);
         match outcome {
-            Ok(reply @ (Reply::Value { .. } | Reply::Lease { .. })) => {
-                text::compose_reply(&asked.key, &reply, self.out)
-            }
+            Ok(reply @ (Reply::Value { .. } | Reply::Lease { .. })) => text::compose_reply(key, &reply, self.out),
             Ok(Reply::Miss) => {}
-            _ => return (!self.miss_on_get_errors).then(|| error_line(&asked.key, &outcome)),
+            _ => return (!self.miss_on_get_errors).then(|| error_line(key, &outcome)),
         }
         None
     }
@@ -68,8 +66,8 @@ impl Answers<'_> {
             return;
         }
         match outcome {
-            Ok(reply) => text::compose_reply(&asked.key, &reply, self.out),
-            Err(_) => self.out.extend_from_slice(&error_line(&asked.key, &outcome)),
+            Ok(reply) => text::compose_reply(&asked.bytes, &reply, self.out),
+            Err(_) => self.out.extend_from_slice(&error_line(&asked.bytes, &outcome)),
         }
     }
 
@@ -132,7 +130,7 @@ mod tests {
     use lookaside_routing::Failure;
 
     fn asked(tallied: Tallied) -> AskedKey {
-        AskedKey { key: Bytes::from_static(b"user:1"), admin: false, tallied }
+        AskedKey { bytes: Bytes::from_static(b"user:1"), tallied }
     }
 
     fn answer(miss_on_get_errors: bool, run: impl FnOnce(&mut Answers<'_>)) -> (String, Tally) {
@@ -144,7 +142,7 @@ mod tests {
     #[test]
     fn a_failed_get_names_the_key_in_the_place_of_end() {
         let (text, tally) = answer(false, |answers| {
-            let line = answers.item(&asked(Tallied::Get), Err(Failure::TimedOut));
+            let line = answers.item(b"user:1", Tallied::Get, Err(Failure::TimedOut));
             answers.end(line);
         });
         assert_eq!(text, "SERVER_ERROR server timed out: key user:1\r\n");
@@ -154,7 +152,7 @@ mod tests {
     #[test]
     fn a_failed_get_is_a_miss_when_asked_for() {
         let (text, tally) = answer(true, |answers| {
-            let line = answers.item(&asked(Tallied::Get), Err(Failure::TimedOut));
+            let line = answers.item(b"user:1", Tallied::Get, Err(Failure::TimedOut));
             answers.end(line);
         });
         assert_eq!(text, "END\r\n");
@@ -166,7 +164,7 @@ mod tests {
         let reply = || Ok(Reply::Error(ErrorReply::Server(Bytes::from_static(b"out of memory"))));
         let (text, _) = answer(false, |answers| {
             answers.single(&asked(Tallied::Store), false, reply());
-            let line = answers.item(&asked(Tallied::Get), reply());
+            let line = answers.item(b"user:1", Tallied::Get, reply());
             answers.end(line);
         });
         assert_eq!(text, "SERVER_ERROR out of memory\r\nSERVER_ERROR out of memory\r\n");
@@ -175,7 +173,7 @@ mod tests {
     #[test]
     fn a_reply_that_does_not_fit_a_get_is_not_passed_on() {
         let (text, _) = answer(false, |answers| {
-            let line = answers.item(&asked(Tallied::Get), Ok(Reply::Stored));
+            let line = answers.item(b"user:1", Tallied::Get, Ok(Reply::Stored));
             answers.end(line);
         });
         assert_eq!(text, "SERVER_ERROR the server's reply does not fit the request: key user:1\r\n");
@@ -203,8 +201,8 @@ mod tests {
     fn lease_misses_are_told_apart() {
         let lease = |token| Ok(Reply::Lease { token, flags: 0, stale: None });
         let (text, tally) = answer(false, |answers| {
-            assert_eq!(answers.item(&asked(Tallied::LeaseGet), lease(LeaseToken(77))), None);
-            assert_eq!(answers.item(&asked(Tallied::LeaseGet), lease(LeaseToken::HOT_MISS)), None);
+            assert_eq!(answers.item(b"user:1", Tallied::LeaseGet, lease(LeaseToken(77))), None);
+            assert_eq!(answers.item(b"user:1", Tallied::LeaseGet, lease(LeaseToken::HOT_MISS)), None);
             answers.end(None);
         });
         assert_eq!(text, "LVALUE user:1 77 0 0\r\n\r\nLVALUE user:1 1 0 0\r\n\r\nEND\r\n");

@@ -3,13 +3,13 @@
 //! ```text
 //!   buffer   |get a b\r\n|set c 0 0 1\r\nx\r\n|delete d\r\n|get e|........|
 //!            '--------------- consumed ----------------------'
-//!   asked     Retrieve[a b] Single c            Single d      (the rest waits for its end)
+//!   asked     Retrieve "a b"  Single c           Single d      (the rest waits for its end)
 //!   batch     Get a, Get b, Store c, Delete d
 //! ```
 //!
-//! Nothing is copied: the consumed part of the buffer is frozen and the batch's keys and values are slices of it.
-//! While the front is being parsed the requests hold their bytes as places in the buffer; they become slices once it
-//! is known how much of it is consumed.
+//! Nothing is copied: each command's part of the buffer is split off, and keys and values are slices of it. While a
+//! command is being parsed its bytes are places in the buffer ([`Draft`]); they become slices once it is known how much
+//! of the buffer it takes.
 //!
 //! What reads or changes more than its own key (`flush_all`, `stats`, a get of the router's own keys) is a batch of
 //! its own: it must see what came before it, and not what comes after.
@@ -19,10 +19,9 @@ mod binary;
 pub(crate) use binary::textual;
 pub use binary::{BinaryAsked, Expected, Said, take_binary_batch};
 
-use bytes::{Bytes, BytesMut};
-use lookaside_protocol::binary::Echo;
+use bytes::{Buf, Bytes, BytesMut};
 use lookaside_protocol::text::{Limits, Parsed, parse_command};
-use lookaside_protocol::{Command, Operation, Request};
+use lookaside_protocol::{Command, Keys, Operation, Request};
 use lookaside_routing::Batch;
 use std::ops::Range;
 
@@ -36,13 +35,18 @@ pub const ADMIN_KEY_PREFIX: &[u8] = b"__mcrouter__.";
 /// One command, reduced to what its reply needs to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// A get verb with this many keys.
+    /// A get verb.
     Retrieve {
-        /// How many of the batch's keys it asks for.
-        keys: usize,
+        /// Its keys as the client wrote them, separated by spaces. The batch has no request for a key that the router
+        /// answers itself ([`is_admin`]).
+        keys: Bytes,
+        /// What each key is counted as.
+        tallied: Tallied,
     },
     /// One operation on one key.
     Single {
+        /// The key.
+        key: AskedKey,
         /// Whether the client wants no answer.
         noreply: bool,
         /// Whether the client wants no answer of the expected kind (the meta commands' `q`).
@@ -54,7 +58,12 @@ pub enum Asked {
     Bad(Option<&'static str>),
     /// A set that was refused for its size. The batch has a delete in its place, so that no reader goes on getting
     /// what the writer believes replaced; the answer is this line.
-    Outdated(Option<&'static str>),
+    Outdated {
+        /// The key.
+        key: AskedKey,
+        /// The answer.
+        line: Option<&'static str>,
+    },
     /// A request of the binary dialect.
     Binary(BinaryAsked),
 }
@@ -122,13 +131,11 @@ impl Tallied {
     }
 }
 
-/// A key that was asked for, in the order of asking.
+/// A key that was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AskedKey {
     /// The key as the client wrote it, routing prefix and all.
-    pub key: Bytes,
-    /// Whether the router answers it itself, so that the batch has no request for it.
-    pub admin: bool,
+    pub bytes: Bytes,
     /// What it is counted as.
     pub tallied: Tallied,
 }
@@ -140,160 +147,157 @@ pub struct Intake {
     pub batch: Batch,
     /// The commands to answer, in order.
     pub asked: Vec<Asked>,
-    /// The keys of the commands that have any, in order.
-    pub keys: Vec<AskedKey>,
     /// The buffer must hold this many bytes before it is worth looking at it again.
     pub needed_bytes: usize,
     /// How many bytes to drop as they arrive.
     pub swallow_bytes: usize,
     /// Whether the connection ends after these answers.
     pub close: bool,
+    /// Whether nothing may join what is there.
+    is_full: bool,
 }
 
 type Place = Range<usize>;
 
 /// Takes all whole commands off the front of `buffer`, up to [`BATCH_REQUESTS_MAX`] requests, or the first alone if it
-/// is one that must be carried out in its place.
-pub fn take_batch(buffer: &mut BytesMut, limits: &Limits) -> Intake {
-    let mut draft = Draft::default();
-    let mut intake = Intake::default();
-    let mut consumed = 0;
-    while draft.requests.len() < BATCH_REQUESTS_MAX && draft.asked.len() < BATCH_REQUESTS_MAX && !intake.close {
-        let front = &buffer[consumed..];
-        if front.is_empty() {
-            break;
-        }
-        match parse_command(front, limits) {
+/// is one that must be carried out in its place. `expected` is how many requests to make room for.
+pub fn take_batch(buffer: &mut BytesMut, limits: &Limits, expected: usize) -> Intake {
+    let mut intake = Intake { batch: Batch::with_capacity(expected.min(BATCH_REQUESTS_MAX)), ..Intake::default() };
+    while intake.has_room() && !buffer.is_empty() {
+        let (draft, command_bytes) = match parse_command(buffer, limits) {
             Parsed::Incomplete { needed_bytes } => {
-                intake.needed_bytes = needed_bytes.max(front.len() + 1);
+                intake.needed_bytes = needed_bytes.max(buffer.len() + 1);
                 break;
             }
-            Parsed::Command { command: Command::Quit, consumed: bytes } => {
-                consumed += bytes;
+            Parsed::Command { command: Command::Quit, consumed } => {
+                buffer.advance(consumed);
                 intake.close = true;
+                break;
             }
-            Parsed::Command { command, consumed: bytes } => {
-                let alone = is_alone(&command);
-                if alone && !draft.asked.is_empty() {
+            Parsed::Command { command, consumed } => {
+                let is_alone = is_alone(&command);
+                if is_alone && !intake.asked.is_empty() {
                     break;
                 }
-                consumed += bytes;
-                draft.take(buffer, command);
-                if alone {
-                    break;
-                }
+                intake.is_full = is_alone;
+                (Draft::of(buffer, command), consumed)
             }
-            Parsed::Bad { line, consumed: bytes, swallow, close, outdated_key } => {
-                draft.refuse(buffer, line, outdated_key);
-                let available_bytes = front.len() - bytes;
-                let dropped_bytes = swallow.min(available_bytes);
-                consumed += bytes + dropped_bytes;
-                intake.swallow_bytes = swallow - dropped_bytes;
+            Parsed::Bad { line, consumed, swallow, close, outdated_key } => {
+                intake.swallow_bytes = swallow;
                 intake.close = close;
+                (Draft::refused(buffer, line, outdated_key), consumed)
             }
-        }
-        if intake.swallow_bytes > 0 {
-            break;
-        }
+        };
+        draft.finish(buffer.split_to(command_bytes).freeze(), &mut intake);
+        intake.swallow(buffer);
     }
-    let taken = buffer.split_to(consumed).freeze();
-    draft.finish(&taken, &mut intake);
     intake
 }
 
-/// An intake whose bytes are still places in the buffer.
-#[derive(Default)]
-struct Draft {
-    requests: Vec<Request<Place>>,
-    asked: Vec<DraftAsked>,
-    keys: Vec<(Place, bool, Tallied)>,
+impl Intake {
+    /// Whether another command may join the batch.
+    fn has_room(&self) -> bool {
+        let is_small = self.batch.len() < BATCH_REQUESTS_MAX && self.asked.len() < BATCH_REQUESTS_MAX;
+        is_small && !self.is_full && !self.close && self.swallow_bytes == 0
+    }
+
+    /// Drops what has arrived of a data block that was refused.
+    fn swallow(&mut self, buffer: &mut BytesMut) {
+        let dropped_bytes = self.swallow_bytes.min(buffer.len());
+        buffer.advance(dropped_bytes);
+        self.swallow_bytes -= dropped_bytes;
+    }
 }
 
-enum DraftAsked {
-    Ready(Asked),
+/// A command whose bytes are still places in the buffer.
+enum Draft {
+    Retrieve { keys: Place, operation: Operation<Place> },
+    Single { request: Request<Place>, noreply: bool, quiet: bool },
+    Outdated { key: Place, line: Option<&'static str> },
     Stats(Place),
-    BinaryStats(Echo, Place),
+    Ready(Asked),
 }
 
 impl Draft {
-    fn take(&mut self, buffer: &[u8], command: Command<'_>) {
+    fn of(buffer: &[u8], command: Command<'_>) -> Draft {
         let place = |bytes: &[u8]| place_in(buffer, bytes);
-        let asked = match command {
+        match command {
             Command::Retrieve { keys, operation } => {
-                let tallied = Tallied::of(&operation);
-                let before = self.keys.len();
-                for key in keys {
-                    let admin = key.starts_with(ADMIN_KEY_PREFIX);
-                    self.keys.push((place(key), admin, tallied));
-                    if !admin {
-                        let operation = operation.clone().map(place);
-                        self.requests.push(Request { key: place(key), operation });
-                    }
-                }
-                Asked::Retrieve { keys: self.keys.len() - before }
+                Draft::Retrieve { keys: place(keys.text()), operation: operation.map(place) }
             }
             Command::Single { request, noreply } => {
                 let quiet = match &request.operation {
                     Operation::Meta(meta) => is_quiet(meta.flags),
                     _ => false,
                 };
-                self.keys.push((place(request.key), false, Tallied::of(&request.operation)));
-                self.requests.push(request.map(place));
-                Asked::Single { noreply, quiet }
+                Draft::Single { request: request.map(place), noreply, quiet }
             }
-            Command::Stats { arguments } => {
-                self.asked.push(DraftAsked::Stats(place(arguments)));
-                return;
-            }
-            Command::MetaNoop => Asked::Local(Local::MetaNoop),
-            Command::FlushAll { delay_s, noreply } => Asked::Local(Local::FlushAll { delay_s, noreply }),
-            Command::Version => Asked::Local(Local::Version),
-            Command::Verbosity { noreply, .. } => Asked::Local(Local::Verbosity { noreply }),
+            Command::Stats { arguments } => Draft::Stats(place(arguments)),
+            Command::MetaNoop => Draft::Ready(Asked::Local(Local::MetaNoop)),
+            Command::FlushAll { delay_s, noreply } => Draft::Ready(Asked::Local(Local::FlushAll { delay_s, noreply })),
+            Command::Version => Draft::Ready(Asked::Local(Local::Version)),
+            Command::Verbosity { noreply, .. } => Draft::Ready(Asked::Local(Local::Verbosity { noreply })),
             Command::Quit => unreachable!("taken before"),
-        };
-        self.asked.push(DraftAsked::Ready(asked));
+        }
     }
 
-    fn refuse(&mut self, buffer: &[u8], line: Option<&'static str>, outdated_key: Option<&[u8]>) {
-        let asked = match outdated_key {
-            Some(key) => {
-                let key = place_in(buffer, key);
-                self.keys.push((key.clone(), false, Tallied::Delete));
-                self.requests.push(Request { key, operation: Operation::Delete { hold_off_ms: 0 } });
-                Asked::Outdated(line)
-            }
-            None => Asked::Bad(line),
-        };
-        self.asked.push(DraftAsked::Ready(asked));
+    fn refused(buffer: &[u8], line: Option<&'static str>, outdated_key: Option<&[u8]>) -> Draft {
+        match outdated_key {
+            Some(key) => Draft::Outdated { key: place_in(buffer, key), line },
+            None => Draft::Ready(Asked::Bad(line)),
+        }
     }
 
-    fn finish(self, taken: &Bytes, intake: &mut Intake) {
-        intake.batch =
-            self.requests.into_iter().map(|request| speak_up(request.map(|place| taken.slice(place)))).collect();
-        intake.keys = self
-            .keys
-            .into_iter()
-            .map(|(place, admin, tallied)| AskedKey { key: taken.slice(place), admin, tallied })
-            .collect();
-        intake.asked = self
-            .asked
-            .into_iter()
-            .map(|asked| match asked {
-                DraftAsked::Ready(asked) => asked,
-                DraftAsked::Stats(place) => Asked::Local(Local::Stats(taken.slice(place))),
-                DraftAsked::BinaryStats(echo, place) => {
-                    Asked::Binary(BinaryAsked { echo, said: Said::Local(Local::Stats(taken.slice(place))) })
+    /// Adds the command to `intake`; `taken` is its part of the buffer.
+    fn finish(self, taken: Bytes, intake: &mut Intake) {
+        let asked = match self {
+            Draft::Retrieve { keys, operation } => {
+                let operation = operation.map(|place| taken.slice(place));
+                let (tallied, keys) = (Tallied::of(&operation), cut(taken, keys));
+                for key in Keys::checked(&keys).expect("they were parsed as keys").filter(|key| !is_admin(key)) {
+                    intake.batch.push(Request { key: keys.slice_ref(key), operation: operation.clone() });
                 }
-            })
-            .collect();
+                Asked::Retrieve { keys, tallied }
+            }
+            Draft::Single { request, noreply, quiet } => {
+                let request = speak_up(request.map(|place| taken.slice(place)));
+                let key = AskedKey { bytes: request.key.clone(), tallied: Tallied::of(&request.operation) };
+                intake.batch.push(request);
+                Asked::Single { key, noreply, quiet }
+            }
+            Draft::Outdated { key, line } => Asked::Outdated { key: intake.delete(cut(taken, key)), line },
+            Draft::Stats(arguments) => Asked::Local(Local::Stats(cut(taken, arguments))),
+            Draft::Ready(asked) => asked,
+        };
+        intake.asked.push(asked);
     }
+}
+
+impl Intake {
+    /// Adds a delete to the batch, in the place of a set that was refused.
+    fn delete(&mut self, key: Bytes) -> AskedKey {
+        self.batch.push(Request { key: key.clone(), operation: Operation::Delete { hold_off_ms: 0 } });
+        AskedKey { bytes: key, tallied: Tallied::Delete }
+    }
+}
+
+/// The part of `bytes` at `place`.
+fn cut(mut bytes: Bytes, place: Place) -> Bytes {
+    bytes.truncate(place.end);
+    bytes.advance(place.start);
+    bytes
+}
+
+/// Whether the router answers a get of this key itself.
+pub(crate) fn is_admin(key: &[u8]) -> bool {
+    key.starts_with(ADMIN_KEY_PREFIX)
 }
 
 /// Whether a command must see all that came before it carried out, and nothing that comes after.
 fn is_alone(command: &Command<'_>) -> bool {
     match command {
         Command::FlushAll { .. } | Command::Stats { .. } => true,
-        Command::Retrieve { keys, .. } => keys.into_iter().any(|key| key.starts_with(ADMIN_KEY_PREFIX)),
+        Command::Retrieve { keys, .. } => keys.into_iter().any(is_admin),
         _ => false,
     }
 }

@@ -128,6 +128,11 @@ pub(crate) async fn told(shutdown: &mut watch::Receiver<bool>) {
     let _ = shutdown.wait_for(|&down| down).await;
 }
 
+/// Whether the shutdown has begun: a look at one word, unless something has changed.
+pub(crate) fn is_told(shutdown: &mut watch::Receiver<bool>) -> bool {
+    shutdown.has_changed().map_or(true, |has_changed| has_changed && *shutdown.borrow_and_update())
+}
+
 async fn serve_one(router: Arc<Router>, stream: Box<dyn Stream>, seat: Seat, stop: watch::Receiver<bool>) -> End {
     let end = session::serve(&router, stream, stop).await;
     drop(seat);

@@ -17,13 +17,15 @@ use crate::Router;
 use crate::answer::Answers;
 use crate::budget::{Budget, COUNTED_BYTES_MIN, brings_value, value_bytes};
 use crate::fleet::Held;
-use crate::intake::{Asked, AskedKey, Intake, Local, take_batch, take_binary_batch};
-use crate::router::told;
+use crate::intake::{Asked, Intake, Local, Tallied, is_admin, take_batch, take_binary_batch};
+use crate::router::{is_told, told};
 use crate::statistics::Tally;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use futures_util::FutureExt;
 use lookaside_client::Stream;
-use lookaside_protocol::{Operation, Reply, Request, binary::REQUEST_MAGIC, meta::MetaStatus};
+use lookaside_protocol::{Keys, Operation, Reply, Request, binary::REQUEST_MAGIC, meta::MetaStatus};
 use lookaside_routing::{Batch, Context, Outcome, Outcomes};
+use std::pin::{Pin, pin};
 use std::time::Duration;
 use std::vec;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -65,12 +67,19 @@ pub async fn serve(router: &Router, stream: Box<dyn Stream>, mut shutdown: watch
         needed_bytes: 0,
         swallow_bytes: 0,
         is_binary: None,
+        requests_last: 0,
         out: Vec::new(),
         budget: Budget::new(),
         tally: Tally::default(),
     };
+    // One future for the whole session: it costs a read nothing unless the read has to wait.
+    let mut stop = shutdown.clone();
+    let mut stopped = pin!(told(&mut stop));
     let end = loop {
-        if let Err(end) = session.turn(&mut shutdown).await {
+        if is_told(&mut shutdown) {
+            break End::Shutdown;
+        }
+        if let Err(end) = session.turn(stopped.as_mut()).await {
             break end;
         }
     };
@@ -88,6 +97,8 @@ struct Session<'a> {
     swallow_bytes: usize,
     /// Which dialect the first byte has decided on.
     is_binary: Option<bool>,
+    /// How many the last batch had: a client asks as it asked before.
+    requests_last: usize,
     out: Vec<u8>,
     budget: Budget,
     tally: Tally,
@@ -110,9 +121,9 @@ impl Work {
 
 impl Session<'_> {
     /// One round: at most one read and one batch.
-    async fn turn(&mut self, shutdown: &mut watch::Receiver<bool>) -> Result<(), End> {
+    async fn turn(&mut self, stopped: Pin<&mut impl Future<Output = ()>>) -> Result<(), End> {
         if self.buffer.is_empty() || self.buffer.len() < self.needed_bytes {
-            self.read(shutdown).await?;
+            self.read(stopped).await?;
         }
         self.swallow();
         if self.buffer.is_empty() || self.buffer.len() < self.needed_bytes {
@@ -121,8 +132,9 @@ impl Session<'_> {
         let limits = &self.router.settings().limits;
         let intake = match *self.is_binary.get_or_insert(self.buffer[0] == REQUEST_MAGIC) {
             true => take_binary_batch(&mut self.buffer, limits),
-            false => take_batch(&mut self.buffer, limits),
+            false => take_batch(&mut self.buffer, limits, self.requests_last),
         };
+        self.requests_last = intake.batch.len();
         self.needed_bytes = intake.needed_bytes;
         self.swallow_bytes = intake.swallow_bytes;
         let close = intake.close;
@@ -134,13 +146,13 @@ impl Session<'_> {
         }
     }
 
-    async fn read(&mut self, shutdown: &mut watch::Receiver<bool>) -> Result<(), End> {
+    async fn read(&mut self, stopped: Pin<&mut impl Future<Output = ()>>) -> Result<(), End> {
         self.buffer.reserve(self.read_bytes);
         let mut room = (&mut self.buffer).limit(self.read_bytes);
         let read = tokio::select! {
             biased;
-            () = told(shutdown) => return Err(End::Shutdown),
             read = self.stream.read_buf(&mut room) => read,
+            () = stopped => return Err(End::Shutdown),
         };
         let bytes = match read {
             Ok(0) | Err(_) => return Err(End::Gone),
@@ -164,58 +176,58 @@ impl Session<'_> {
 
     async fn answer(&mut self, intake: Intake) -> Result<(), End> {
         let mut work = Work::new(intake.batch);
-        let answered = self.answer_all(intake.asked, intake.keys, &mut work).await;
+        let answered = self.answer_all(intake.asked, &mut work).await;
         if answered.is_err() {
             self.carry_out(work).await;
         }
         answered
     }
 
-    async fn answer_all(&mut self, asked: Vec<Asked>, keys: Vec<AskedKey>, work: &mut Work) -> Result<(), End> {
-        let mut keys = keys.into_iter();
+    async fn answer_all(&mut self, asked: Vec<Asked>, work: &mut Work) -> Result<(), End> {
         for asked in asked {
             match asked {
-                Asked::Retrieve { keys: count } => {
-                    let mut error_line = None;
-                    for asked in keys.by_ref().take(count) {
-                        let line = self.item(&asked, work).await;
-                        error_line = error_line.or(line);
-                        self.write_if_large().await?;
-                    }
-                    self.answers().end(error_line);
-                }
-                Asked::Single { noreply, quiet } => {
-                    let asked = keys.next().expect("a single has a key");
+                Asked::Retrieve { keys, tallied } => self.retrieved(&keys, tallied, work).await?,
+                Asked::Single { key, noreply, quiet } => {
                     let outcome = self.outcome(work).await;
                     let silent = noreply || (quiet && is_expected(&outcome));
-                    self.answers().single(&asked, silent, outcome);
+                    self.answers().single(&key, silent, outcome);
                 }
-                Asked::Outdated(line) => {
-                    let asked = keys.next().expect("the delete has a key");
+                Asked::Outdated { key, line } => {
                     let outcome = self.outcome(work).await;
-                    self.answers().single(&asked, true, outcome);
+                    self.answers().single(&key, true, outcome);
                     self.refuse(line);
                 }
                 Asked::Local(local) => self.local(local).await,
                 Asked::Bad(line) => self.refuse(line),
-                Asked::Binary(asked) => self.binary(asked, &mut keys, work).await,
+                Asked::Binary(asked) => self.binary(asked, work).await,
             }
-            self.write_if_large().await?;
+            if self.is_large() {
+                self.write().await?;
+            }
         }
         self.write().await
     }
 
-    async fn item(&mut self, asked: &AskedKey, work: &mut Work) -> Option<Vec<u8>> {
-        if asked.admin {
-            let reply = self.admin_reply(asked).await;
-            return self.answers().item(asked, Ok(reply));
+    /// Answers a get verb.
+    async fn retrieved(&mut self, keys: &[u8], tallied: Tallied, work: &mut Work) -> Result<(), End> {
+        let mut error_line = None;
+        for key in Keys::checked(keys).expect("they were parsed as keys") {
+            let outcome = match is_admin(key) {
+                true => Ok(self.admin_reply(key).await),
+                false => self.outcome(work).await,
+            };
+            let line = self.answers().item(key, tallied, outcome);
+            error_line = error_line.or(line);
+            if self.is_large() {
+                self.write().await?;
+            }
         }
-        let outcome = self.outcome(work).await;
-        self.answers().item(asked, outcome)
+        self.answers().end(error_line);
+        Ok(())
     }
 
-    async fn admin_reply(&mut self, asked: &AskedKey) -> Reply<Bytes> {
-        match self.router.admin_value(&asked.key, &self.context).await {
+    async fn admin_reply(&mut self, key: &[u8]) -> Reply<Bytes> {
+        match self.router.admin_value(key, &self.context).await {
             Some(value) => Reply::Value { flags: 0, cas: None, value: value.into() },
             None => Reply::Miss,
         }
@@ -223,10 +235,11 @@ impl Session<'_> {
 
     /// What came of the next request of a batch.
     async fn outcome(&mut self, work: &mut Work) -> Outcome {
-        if work.outcomes.as_slice().is_empty() {
-            work.held = None;
-            self.route_portion(work).await;
+        if let Some(outcome) = work.outcomes.next() {
+            return outcome;
         }
+        work.held = None;
+        self.route_portion(work).await;
         work.outcomes.next().expect("a batch has a request for each that was asked")
     }
 
@@ -301,17 +314,20 @@ impl Session<'_> {
         }
     }
 
-    async fn write_if_large(&mut self) -> Result<(), End> {
-        match self.out.len() >= WRITE_BYTES_MAX {
-            true => self.write().await,
-            false => Ok(()),
-        }
+    /// Whether so many replies have gathered that they must be written now.
+    fn is_large(&self) -> bool {
+        self.out.len() >= WRITE_BYTES_MAX
     }
 
     async fn write(&mut self) -> Result<(), End> {
         let mut rest = &self.out[..];
         while !rest.is_empty() {
-            let written = match tokio::time::timeout(WRITE_STALL_MAX, self.stream.write(rest)).await {
+            // Most writes find room at once; only one that has to wait gets a timer.
+            let written = match self.stream.write(rest).now_or_never() {
+                Some(written) => Ok(written),
+                None => tokio::time::timeout(WRITE_STALL_MAX, self.stream.write(rest)).await,
+            };
+            let written = match written {
                 Err(_) => {
                     self.tally.stalled_connections += 1;
                     return Err(End::Stalled);

@@ -13,7 +13,7 @@ impl Answers<'_> {
         match expected {
             Expected::Item { with_key } => {
                 self.count_item(asked.tallied, &outcome);
-                let key = if *with_key { &asked.key[..] } else { b"" };
+                let key = if *with_key { &asked.bytes[..] } else { b"" };
                 self.binary_item(echo, asked, key, outcome);
             }
             _ => {
@@ -69,7 +69,7 @@ impl Answers<'_> {
 
     /// What the text dialect would say in its line, without the line's end.
     fn binary_failure(&mut self, echo: Echo, asked: &AskedKey, outcome: &Outcome) {
-        let (line, status) = (error_line(&asked.key, outcome), Status::TemporaryFailure);
+        let (line, status) = (error_line(&asked.bytes, outcome), Status::TemporaryFailure);
         let value = line.trim_ascii_end();
         compose_response(&Response { echo, status, cas: Cas(0), extras: b"", key: b"", value }, self.out);
     }

@@ -12,8 +12,8 @@
 //! Leases are the text dialect's: this one has no words for them. A key that the text dialect cannot hold (white space,
 //! control characters) is refused, `Invalid arguments`, and the connection goes on.
 
-use super::{ADMIN_KEY_PREFIX, Asked, BATCH_REQUESTS_MAX, Draft, DraftAsked, Intake, Local, Tallied, place_in};
-use bytes::BytesMut;
+use super::{Asked, AskedKey, Intake, Local, Place, Tallied, cut, is_admin, place_in};
+use bytes::{Buf, Bytes, BytesMut};
 use lookaside_protocol::binary::{
     BinaryCommand, BinaryOperation, BinaryParsed, BinaryRequest, Echo, Status, Vivify, opcode, parse_request,
 };
@@ -33,7 +33,19 @@ pub struct BinaryAsked {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Said {
     /// What came of the batch's next request.
-    Outcome(Expected),
+    Outcome {
+        /// The key.
+        key: AskedKey,
+        /// What may come.
+        expected: Expected,
+    },
+    /// What the router itself says of a key.
+    Admin {
+        /// The key.
+        key: AskedKey,
+        /// Whether the response repeats it.
+        with_key: bool,
+    },
     /// What the router itself answers.
     Local(Local),
     /// Good-bye.
@@ -41,7 +53,12 @@ pub enum Said {
     /// The request is refused.
     Refused(Status),
     /// A set was refused for its size; the batch has a delete in its place.
-    Outdated(Status),
+    Outdated {
+        /// The key.
+        key: AskedKey,
+        /// Why it was refused.
+        status: Status,
+    },
 }
 
 /// Which outcomes a request may have.
@@ -71,44 +88,36 @@ pub enum Expected {
 
 /// As [`super::take_batch`], in the binary dialect.
 pub fn take_binary_batch(buffer: &mut BytesMut, limits: &Limits) -> Intake {
-    let (mut draft, mut intake, mut consumed) = (Draft::default(), Intake::default(), 0);
-    while draft.asked.len() < BATCH_REQUESTS_MAX && !intake.close && intake.swallow_bytes == 0 {
-        let front = &buffer[consumed..];
-        if front.is_empty() {
-            break;
-        }
-        match parse_request(front, limits) {
+    let mut intake = Intake::default();
+    while intake.has_room() && !buffer.is_empty() {
+        let (draft, request_bytes) = match parse_request(buffer, limits) {
             BinaryParsed::Incomplete { needed_bytes } => {
                 intake.needed_bytes = needed_bytes;
                 break;
             }
             BinaryParsed::Foreign => {
-                consumed = buffer.len();
+                buffer.advance(buffer.len());
                 intake.close = true;
+                break;
             }
-            BinaryParsed::Request { request, consumed: bytes } => {
+            BinaryParsed::Request { request, consumed } => {
                 let is_alone = is_alone(&request.command);
-                if is_alone && !draft.asked.is_empty() {
+                if is_alone && !intake.asked.is_empty() {
                     break;
                 }
-                consumed += bytes;
+                intake.is_full = is_alone;
                 intake.close = request.command == BinaryCommand::Quit;
-                draft.take_binary(buffer, &request);
-                if is_alone {
-                    break;
-                }
+                (BinaryDraft::of(buffer, &request), consumed)
             }
-            BinaryParsed::Bad { echo, status, consumed: bytes, swallow, close, outdated_key } => {
-                draft.refuse_binary(buffer, echo, status, outdated_key);
-                let dropped_bytes = swallow.min(front.len() - bytes);
-                consumed += bytes + dropped_bytes;
-                intake.swallow_bytes = swallow - dropped_bytes;
+            BinaryParsed::Bad { echo, status, consumed, swallow, close, outdated_key } => {
+                intake.swallow_bytes = swallow;
                 intake.close = close;
+                (BinaryDraft::refused(buffer, echo, status, outdated_key), consumed)
             }
-        }
+        };
+        draft.finish(buffer.split_to(request_bytes).freeze(), &mut intake);
+        intake.swallow(buffer);
     }
-    let taken = buffer.split_to(consumed).freeze();
-    draft.finish(&taken, &mut intake);
     intake
 }
 
@@ -119,56 +128,80 @@ fn is_alone(command: &BinaryCommand<'_>) -> bool {
         BinaryCommand::FlushAll { .. } | BinaryCommand::Stats { .. } => true,
         BinaryCommand::Keyed { key, operation } => {
             let makes_number = matches!(operation, BinaryOperation::Arithmetic { vivify: Some(_), .. });
-            makes_number || key.starts_with(ADMIN_KEY_PREFIX)
+            makes_number || is_admin(key)
         }
         _ => false,
     }
 }
 
-impl Draft {
-    fn take_binary(&mut self, buffer: &[u8], request: &BinaryRequest<'_>) {
-        let echo = request.echo;
+/// A request whose bytes are still places in the buffer.
+struct BinaryDraft {
+    echo: Echo,
+    said: DraftSaid,
+}
+
+enum DraftSaid {
+    Outcome { request: Request<Place>, expected: Expected },
+    Admin { key: Place, with_key: bool },
+    Stats(Place),
+    Outdated { key: Place, status: Status },
+    Ready(Said),
+}
+
+impl BinaryDraft {
+    fn of(buffer: &[u8], request: &BinaryRequest<'_>) -> BinaryDraft {
         let noreply = request.is_quiet();
         let said = match &request.command {
             BinaryCommand::Keyed { key, operation } => match translated(operation) {
-                Some((expected, operation)) if check_key(key).is_ok() => {
-                    let is_get = matches!(operation, Operation::Get { .. } | Operation::GetAndTouch { .. });
-                    let admin = is_get && key.starts_with(ADMIN_KEY_PREFIX);
-                    let place = |bytes: &[u8]| place_in(buffer, bytes);
-                    self.keys.push((place(key), admin, Tallied::of(&operation)));
-                    if !admin {
-                        self.requests.push(Request { key: place(key), operation: operation.map(place) });
-                    }
-                    Said::Outcome(expected)
+                Some((Expected::Item { with_key }, _)) if is_admin(key) && check_key(key).is_ok() => {
+                    DraftSaid::Admin { key: place_in(buffer, key), with_key }
                 }
-                Some(_) => Said::Refused(Status::InvalidArguments),
-                None => Said::Refused(Status::NotSupported),
+                Some((expected, operation)) if check_key(key).is_ok() => {
+                    let request = Request { key: *key, operation }.map(|bytes| place_in(buffer, bytes));
+                    DraftSaid::Outcome { request, expected }
+                }
+                Some(_) => DraftSaid::Ready(Said::Refused(Status::InvalidArguments)),
+                None => DraftSaid::Ready(Said::Refused(Status::NotSupported)),
             },
-            BinaryCommand::FlushAll { delay_s } => Said::Local(Local::FlushAll { delay_s: *delay_s, noreply }),
-            BinaryCommand::Noop => Said::Local(Local::MetaNoop),
-            BinaryCommand::Version => Said::Local(Local::Version),
-            BinaryCommand::Stats { arguments } => {
-                return self.asked.push(DraftAsked::BinaryStats(echo, place_in(buffer, arguments)));
+            BinaryCommand::Stats { arguments } => DraftSaid::Stats(place_in(buffer, arguments)),
+            BinaryCommand::FlushAll { delay_s } => {
+                DraftSaid::Ready(Said::Local(Local::FlushAll { delay_s: *delay_s, noreply }))
             }
-            BinaryCommand::Quit => Said::Quit,
+            BinaryCommand::Noop => DraftSaid::Ready(Said::Local(Local::MetaNoop)),
+            BinaryCommand::Version => DraftSaid::Ready(Said::Local(Local::Version)),
+            BinaryCommand::Quit => DraftSaid::Ready(Said::Quit),
             BinaryCommand::Mechanisms | BinaryCommand::Authenticate { .. } | BinaryCommand::AuthenticateStep { .. } => {
-                Said::Refused(Status::UnknownCommand)
+                DraftSaid::Ready(Said::Refused(Status::UnknownCommand))
             }
         };
-        self.asked.push(DraftAsked::Ready(Asked::Binary(BinaryAsked { echo, said })));
+        BinaryDraft { echo: request.echo, said }
     }
 
-    fn refuse_binary(&mut self, buffer: &[u8], echo: Echo, status: Status, outdated_key: Option<&[u8]>) {
+    fn refused(buffer: &[u8], echo: Echo, status: Status, outdated_key: Option<&[u8]>) -> BinaryDraft {
         let said = match outdated_key.filter(|key| check_key(key).is_ok()) {
-            Some(key) => {
-                let key = place_in(buffer, key);
-                self.keys.push((key.clone(), false, Tallied::Delete));
-                self.requests.push(Request { key, operation: Operation::Delete { hold_off_ms: 0 } });
-                Said::Outdated(status)
-            }
-            None => Said::Refused(status),
+            Some(key) => DraftSaid::Outdated { key: place_in(buffer, key), status },
+            None => DraftSaid::Ready(Said::Refused(status)),
         };
-        self.asked.push(DraftAsked::Ready(Asked::Binary(BinaryAsked { echo, said })));
+        BinaryDraft { echo, said }
+    }
+
+    /// Adds the request to `intake`; `taken` is its part of the buffer.
+    fn finish(self, taken: Bytes, intake: &mut Intake) {
+        let said = match self.said {
+            DraftSaid::Outcome { request, expected } => {
+                let request = request.map(|place| taken.slice(place));
+                let key = AskedKey { bytes: request.key.clone(), tallied: Tallied::of(&request.operation) };
+                intake.batch.push(request);
+                Said::Outcome { key, expected }
+            }
+            DraftSaid::Admin { key, with_key } => {
+                Said::Admin { key: AskedKey { bytes: cut(taken, key), tallied: Tallied::Get }, with_key }
+            }
+            DraftSaid::Stats(arguments) => Said::Local(Local::Stats(cut(taken, arguments))),
+            DraftSaid::Outdated { key, status } => Said::Outdated { key: intake.delete(cut(taken, key)), status },
+            DraftSaid::Ready(said) => said,
+        };
+        intake.asked.push(Asked::Binary(BinaryAsked { echo: self.echo, said }));
     }
 }
 

@@ -1,38 +1,35 @@
 //! The responses to a batch of the binary dialect, in the order of asking.
 
 use super::{Session, Work};
-use crate::intake::{AskedKey, BinaryAsked, Expected, Local, Said, textual};
+use crate::intake::{BinaryAsked, Expected, Local, Said, textual};
 use bytes::Bytes;
 use lookaside_protocol::binary::{Echo, Response, Status, Vivify, compose_error, compose_response, compose_statistics};
 use lookaside_protocol::{Cas, Direction, Operation, Reply, Request, StoreMode};
 use lookaside_routing::Outcome;
-use std::vec;
 
 impl Session<'_> {
     /// Answers one request.
-    pub(super) async fn binary(&mut self, asked: BinaryAsked, keys: &mut vec::IntoIter<AskedKey>, work: &mut Work) {
+    pub(super) async fn binary(&mut self, asked: BinaryAsked, work: &mut Work) {
         let (echo, is_quiet) = (asked.echo, asked.is_quiet());
         match asked.said {
-            Said::Outcome(expected) => {
-                let key = keys.next().expect("a request on a key has one");
-                let outcome = match key.admin {
-                    true => Ok(self.admin_reply(&key).await),
-                    false => self.outcome(work).await,
-                };
-                let outcome = match (outcome, &expected) {
+            Said::Outcome { key, expected } => {
+                let outcome = match (self.outcome(work).await, &expected) {
                     (Ok(Reply::NotFound), Expected::Number { direction, delta, vivify: Some(vivify) }) => {
-                        self.make_number(&key.key, *direction, *delta, *vivify).await
+                        self.make_number(&key.bytes, *direction, *delta, *vivify).await
                     }
                     (outcome, _) => outcome,
                 };
                 self.answers().binary(echo, &key, &expected, outcome);
             }
+            Said::Admin { key, with_key } => {
+                let reply = self.admin_reply(&key.bytes).await;
+                self.answers().binary(echo, &key, &Expected::Item { with_key }, Ok(reply));
+            }
             Said::Local(local) => self.binary_local(echo, local).await,
             Said::Quit if is_quiet => {}
             Said::Quit => self.say(echo, b""),
             Said::Refused(status) => self.refuse_binary(echo, status),
-            Said::Outdated(status) => {
-                let key = keys.next().expect("the delete has a key");
+            Said::Outdated { key, status } => {
                 let outcome = self.outcome(work).await;
                 self.answers().single(&key, true, outcome);
                 self.refuse_binary(echo, status);
