@@ -19,7 +19,7 @@ use bytes::Bytes;
 use lookaside_protocol::{
     ErrorReply, Operation, Reply, Request,
     meta::MetaOperation,
-    text::{Answer, Limits, ParsedAnswer, compose_request, compose_retrieve, parse_answer},
+    text::{Answer, Limits, ParsedAnswer, compose_request, compose_retrieve, parse_answer, parse_value_of},
 };
 use lookaside_routing::{Batch, Failure, Outcomes};
 use std::{collections::VecDeque, mem};
@@ -206,6 +206,10 @@ impl Pipeline {
     pub(crate) fn take(&mut self, block: &Bytes) -> Result<Taken, Broken> {
         let mut at = 0;
         loop {
+            if let Some(consumed) = self.take_expected(&block[at..], block) {
+                at += consumed;
+                continue;
+            }
             match parse_answer(&block[at..], &self.limits) {
                 ParsedAnswer::Incomplete { needed_bytes } => return Ok(Taken { consumed: at, needed_bytes }),
                 ParsedAnswer::Malformed { why } => return Err(Broken::Malformed(why)),
@@ -215,6 +219,24 @@ impl Pipeline {
                 }
             }
         }
+    }
+
+    /// Takes the value at the front if it is that of the next key, as most are; so its length. Reading what is expected
+    /// costs a fifth of finding out what there is.
+    fn take_expected(&mut self, front: &[u8], block: &Bytes) -> Option<usize> {
+        let line = *self.lines.front().filter(|line| line.kind == LineKind::Retrieve)?;
+        let Cursor { flight, request, .. } = self.cursor;
+        let flight = &mut self.flights[flight];
+        if flight.outcomes[request].is_ok() {
+            return None;
+        }
+        let (reply, consumed) = parse_value_of(&flight.batch[request].key, front, &self.limits)?;
+        flight.outcomes[request] = Ok(match flight.waiter.is_some() {
+            true => reply.map(|bytes| block.slice_ref(bytes)),
+            false => Reply::Miss,
+        });
+        self.advance_cursor(line);
+        Some(consumed)
     }
 
     fn on_answer(&mut self, answer: Answer<'_>, block: &Bytes) -> Result<(), Broken> {

@@ -21,7 +21,7 @@ mod parse;
 
 pub(crate) use line::{Tokens, signed, trim, unsigned};
 
-pub use answer::{Answer, ParsedAnswer, parse_answer};
+pub use answer::{Answer, ParsedAnswer, parse_answer, parse_value_of};
 pub use compose::{END, compose_command, compose_reply, compose_request, compose_retrieve};
 pub use parse::{Parsed, parse_command};
 

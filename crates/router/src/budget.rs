@@ -44,6 +44,9 @@ impl Budget {
     /// The next requests to route, while all sessions hold `fleet_bytes`: at least one, if there is any.
     pub fn take_portion(&self, rest: &mut vec::IntoIter<Request<bytes::Bytes>>, fleet_bytes: usize) -> Batch {
         let mut values_left = self.values_max(fleet_bytes);
+        if rest.len() <= values_left {
+            return std::mem::take(rest).collect();
+        }
         let fits = |request: &Request<bytes::Bytes>| {
             let fits = values_left > 0 || !brings_value(&request.operation);
             values_left = values_left.saturating_sub(usize::from(brings_value(&request.operation)));

@@ -87,6 +87,30 @@ pub fn parse_answer<'a>(buffer: &'a [u8], limits: &Limits) -> ParsedAnswer<'a> {
     }
 }
 
+/// Reads an item off the front of `buffer` if it is the value of `key`, without a CAS unique: what the next item of a
+/// get most often is. Nothing if it is anything else, or not whole: then [`parse_answer`] knows.
+///
+/// ```
+/// use lookaside_protocol::{Reply, text::{Limits, parse_value_of}};
+/// let limits = Limits { value_bytes_max: 1 << 20, line_bytes_max: 8192 };
+/// let bytes = b"VALUE user:1 0 5\r\nalice\r\nEND\r\n";
+/// let reply = Reply::Value { flags: 0, cas: None, value: &b"alice"[..] };
+/// assert_eq!(parse_value_of(b"user:1", bytes, &limits), Some((reply, 25)));
+/// assert_eq!(parse_value_of(b"user:2", bytes, &limits), None);
+/// ```
+pub fn parse_value_of<'a>(key: &[u8], buffer: &'a [u8], limits: &Limits) -> Option<(Reply<&'a [u8]>, usize)> {
+    let rest = buffer.strip_prefix(b"VALUE ")?.strip_prefix(key)?.strip_prefix(b" ")?;
+    let (flags, rest) = line::leading_number(rest)?;
+    let (value_bytes, rest) = line::leading_number(rest.strip_prefix(b" ")?)?;
+    let rest = rest.strip_prefix(b"\r\n")?;
+    let line_bytes = buffer.len() - rest.len() - 1;
+    let value_bytes = usize::try_from(value_bytes).ok().filter(|&bytes| bytes <= limits.value_bytes_max)?;
+    let (value, rest) = rest.split_at_checked(value_bytes)?;
+    let rest = rest.strip_prefix(b"\r\n")?;
+    let reply = Reply::Value { flags: u32::try_from(flags).ok()?, cas: None, value };
+    (line_bytes <= limits.line_bytes_max).then_some((reply, buffer.len() - rest.len()))
+}
+
 type Step<'a> = Result<ParsedAnswer<'a>, &'static str>;
 
 fn step<'a>(buffer: &'a [u8], line: &'a [u8], consumed: usize, limits: &Limits) -> Step<'a> {

@@ -50,19 +50,22 @@ impl<'a> Tokens<'a> {
         Some(token)
     }
 
-    /// The next token as a number without a sign. One pass over its bytes: numbers are in every line of a value.
+    /// The next token as a number without a sign; one that is none is passed all the same. One pass over its bytes:
+    /// numbers are in every line of a value.
     pub(crate) fn unsigned(&mut self) -> Option<u64> {
         while let [b' ', rest @ ..] = self.0 {
             self.0 = rest;
         }
-        let (mut number, mut rest) = (0u64, self.0);
-        while let [digit @ b'0'..=b'9', behind @ ..] = rest {
-            number = number.checked_mul(10)?.checked_add(u64::from(digit - b'0'))?;
-            rest = behind;
+        match leading_number(self.0) {
+            Some((number, rest @ ([] | [b' ', ..]))) => {
+                self.0 = rest;
+                Some(number)
+            }
+            _ => {
+                self.token();
+                None
+            }
         }
-        let is_number = rest.len() < self.0.len() && matches!(rest, [] | [b' ', ..]);
-        self.0 = rest;
-        is_number.then_some(number)
     }
 
     /// The next token as a client's flags.
@@ -91,6 +94,16 @@ pub(crate) fn next_space(bytes: &[u8]) -> usize {
         rest = behind;
     }
     at + rest.iter().position(|&byte| byte == b' ').unwrap_or(rest.len())
+}
+
+/// The decimal number that `bytes` begin with, and what is behind it; nothing without a digit, or if it does not fit.
+pub(crate) fn leading_number(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let (mut number, mut rest) = (0u64, bytes);
+    while let [digit @ b'0'..=b'9', behind @ ..] = rest {
+        number = number.checked_mul(10)?.checked_add(u64::from(digit - b'0'))?;
+        rest = behind;
+    }
+    (rest.len() < bytes.len()).then_some((number, rest))
 }
 
 /// A decimal number without a sign, if `digits` is one and it fits.
@@ -164,6 +177,9 @@ mod tests {
         for bad in [&b""[..], b"  ", b"x", b"1x", b"1\r", b"-1", b"+1", b"18446744073709551616 1", b" \xff"] {
             assert_eq!(Tokens(bad).unsigned(), None, "{bad:?}");
         }
+        let mut tokens = Tokens(b" 1x 99999999999999999999 -3 4");
+        let numbers = [(); 4].map(|()| tokens.unsigned());
+        assert_eq!(numbers, [None, None, None, Some(4)], "what is no number is passed");
     }
 
     #[test]

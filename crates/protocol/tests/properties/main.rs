@@ -6,6 +6,7 @@ mod strategies;
 
 use lookaside_protocol::text::{
     Answer, Limits, Parsed, ParsedAnswer, compose_command, compose_reply, compose_request, parse_answer, parse_command,
+    parse_value_of,
 };
 use lookaside_protocol::udp::{Reassembled, Reassembly, compose_datagrams, datagrams};
 use lookaside_protocol::{Command, Operation, Reply, Request};
@@ -75,6 +76,35 @@ proptest! {
         prop_assert_eq!(read_key.is_some(), matches!(reply, Reply::Value { .. } | Reply::Lease { .. }));
         prop_assert!(read_key.is_none_or(|read_key| read_key == key));
         prop_assert_eq!(read.map(<[u8]>::to_vec), reply);
+    }
+
+    /// The quick way reads what the thorough way reads, or nothing.
+    #[test]
+    fn the_value_of_a_key_reads_the_same_when_it_is_expected(
+        key in strategies::key(),
+        reply in reply(),
+        cut_bytes in 0_usize..4,
+        change in prop::option::of((any::<prop::sample::Index>(), any::<u8>())),
+    ) {
+        let mut out = Vec::new();
+        compose_reply(&key, &reply, &mut out);
+        out.truncate(out.len() - cut_bytes);
+        if let Some((at, byte)) = change {
+            let at = at.index(out.len());
+            out[at] = byte;
+        }
+        for limits in [&LIMITS, &TIGHT_LIMITS] {
+            let expected = match parse_answer(&out, limits) {
+                ParsedAnswer::Answer { answer: Answer::Item { key: read, reply }, consumed } if read == key => {
+                    matches!(reply, Reply::Value { cas: None, .. }).then_some((reply, consumed))
+                }
+                _ => None,
+            };
+            let quick = parse_value_of(&key, &out, limits);
+            prop_assert!(quick.is_none() || quick == expected);
+            // As servers write it, the quick way takes it.
+            prop_assert!(quick.is_some() || change.is_some() || expected.is_none());
+        }
     }
 
     #[test]
