@@ -4,11 +4,15 @@ mod fakes;
 
 use bytes::Bytes;
 use fakes::{Fake, ask, request};
-use lookaside_protocol::{LeaseToken, Operation, Reply, Request, StoreMode};
+use lookaside_protocol::meta::{MetaReply, MetaStatus};
+use lookaside_protocol::{Cas, LeaseToken, Operation, Reply, Request, StoreMode};
 use lookaside_routing::{BIG_VALUE_FLAG, BigValueRoute, Context, Failure, Outcome, PIECES_MAX, Route};
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 type Items = Arc<Mutex<BTreeMap<Bytes, (u32, Bytes)>>>;
@@ -101,11 +105,14 @@ async fn what_is_small_stays_as_it_is() {
     let route = BigValueRoute::new(server.leaf(), 10);
     for verb in ["set", "add", "replace", "append", "prepend", "cas", "lease-set"] {
         one(&route, with_value(&format!("{verb} k 0"), "0123456789")).await.unwrap();
-        assert_eq!(server.asked(), [format!("{verb} k 0")]);
+        let asked = server.asked();
+        let looks = usize::from(verb.ends_with("pend"));
+        assert_eq!(asked[looks..], [format!("{verb} k 0")]);
+        assert_eq!(asked[..looks], vec!["gets k"; looks]);
     }
     for verb in ["append", "prepend"] {
         one(&route, with_value(&format!("{verb} k 0"), BIG)).await.unwrap();
-        assert_eq!(server.asked(), [format!("{verb} k 0")], "not split");
+        assert_eq!(server.asked(), ["gets k".to_owned(), format!("{verb} k 0")], "not split");
     }
     assert_eq!(one(&route, request("get k")).await, value(BIG), "the last of them, as a server without pieces has it");
     // The client's own flag, on something that is no head.
@@ -196,4 +203,101 @@ async fn what_has_no_room_is_the_servers_to_refuse() {
     }
     one(&route, request).await.unwrap();
     assert_eq!(server.asked(), ["set k 0"]);
+}
+
+/// A value with its flags, its exptime and its CAS unique.
+type Versioned = Arc<Mutex<BTreeMap<Bytes, (u32, i64, u64, Bytes)>>>;
+
+/// A server that knows CAS uniques, appends, and how long a value lives. Before the first store by CAS `meddle` has its turn.
+fn appending_server(meddle: impl Fn(&Versioned) + Send + Sync + 'static) -> (Arc<Fake>, Versioned) {
+    let items = Versioned::default();
+    let of_server = items.clone();
+    let fake = Fake::new("s", move |request| {
+        if matches!(request.operation, Operation::Store { mode: StoreMode::Cas(_), .. }) {
+            meddle(&of_server);
+        }
+        let mut items = of_server.lock().unwrap();
+        let next = items.values().map(|item| item.2).max().unwrap_or(0) + 1;
+        let found = items.get(&request.key).cloned();
+        let Operation::Store { mode, flags, exptime, value } = &request.operation else {
+            return Ok(match (&request.operation, found) {
+                (Operation::Get { cas }, Some((flags, _, unique, value))) => {
+                    Reply::Value { flags, cas: cas.then_some(Cas(unique)), value }
+                }
+                (Operation::Get { .. }, None) => Reply::Miss,
+                (Operation::Meta(_), Some((_, 0, ..))) => time_left("t-1"),
+                (Operation::Meta(_), Some((_, exptime, ..))) => time_left(&format!("t{exptime}")),
+                _ => Reply::NotFound,
+            });
+        };
+        let new = match (mode, found) {
+            (StoreMode::Set, _) => (*flags, *exptime, next, value.clone()),
+            (StoreMode::Append, Some((flags, exptime, _, old))) => {
+                (flags, exptime, next, [&old[..], value].concat().into())
+            }
+            (StoreMode::Cas(unique), Some((_, _, now, _))) if unique.0 == now => {
+                (*flags, *exptime, next, value.clone())
+            }
+            (StoreMode::Cas(_), Some(_)) => return Ok(Reply::Exists),
+            (StoreMode::Cas(_), None) => return Ok(Reply::NotFound),
+            _ => return Ok(Reply::NotStored),
+        };
+        items.insert(request.key.clone(), new);
+        Ok(Reply::Stored)
+    });
+    (fake, items)
+}
+
+fn time_left(flags: &str) -> Reply<Bytes> {
+    Reply::Meta(MetaReply { status: MetaStatus::Done, flags: Bytes::copy_from_slice(flags.as_bytes()), value: None })
+}
+
+/// Once the server put what was appended to the head, and gets showed that as if it was the value.
+#[tokio::test]
+async fn what_is_appended_to_a_value_in_pieces_is_part_of_it() {
+    let (server, items) = appending_server(|_| {});
+    let route = BigValueRoute::new(server.leaf(), 10);
+    for exptime in [0, 60] {
+        one(&route, with_value(&format!("set k {exptime}"), BIG)).await.unwrap();
+        one(&route, with_value("set small 7", "0123")).await.unwrap();
+        let appends = ["append k", "append small", "prepend k", "get k", "append gone", "get small"];
+        let appends = appends.map(|line| with_value(line, "xyz")).to_vec();
+        let outcomes = route.route(appends, &Context::default()).await;
+        let stored = Ok(Reply::Stored);
+        assert_eq!(outcomes[..3], [stored.clone(), stored.clone(), stored]);
+        assert_eq!(outcomes[3..], [value("xyz0123456789abcdefghijABCDExyz"), Ok(Reply::NotStored), value("0123xyz")]);
+        assert_eq!(items.lock().unwrap()[&b"k"[..]].1, exptime, "it lives as long as before");
+        assert_eq!(items.lock().unwrap()[&b"small"[..]].1, 7);
+    }
+    items.lock().unwrap().retain(|key, _| !key.starts_with(b"k:1:"));
+    assert_eq!(one(&route, with_value("append k", "xyz")).await, Ok(Reply::NotStored), "a piece is gone");
+}
+
+#[tokio::test]
+async fn who_appends_undoes_nothing_that_happens_meanwhile() {
+    let meddle = |times: u64| {
+        let done = AtomicU64::new(0);
+        move |items: &Versioned| {
+            if done.fetch_add(1, Relaxed) < times {
+                items.lock().unwrap().get_mut(&b"k"[..]).expect("it is there").2 += 1_000;
+            }
+        }
+    };
+    let (server, _) = appending_server(meddle(2));
+    let route = BigValueRoute::new(server.leaf(), 10);
+    one(&route, with_value("set k", BIG)).await.unwrap();
+    assert_eq!(one(&route, with_value("append k", "xyz")).await, Ok(Reply::Stored), "tried again");
+    assert_eq!(one(&route, request("get k")).await, value("0123456789abcdefghijABCDExyz"));
+
+    let (server, _) = appending_server(meddle(u64::MAX));
+    let route = BigValueRoute::new(server.leaf(), 10);
+    one(&route, with_value("set k", BIG)).await.unwrap();
+    let refused = one(&route, with_value("append k", "xyz")).await;
+    assert!(matches!(refused, Ok(Reply::Error(_))), "{refused:?}");
+    assert_eq!(one(&route, request("get k")).await, value(BIG));
+
+    let (server, _) = appending_server(|items| drop(items.lock().unwrap().remove(&b"k"[..])));
+    let route = BigValueRoute::new(server.leaf(), 10);
+    one(&route, with_value("set k", BIG)).await.unwrap();
+    assert_eq!(one(&route, with_value("append k", "xyz")).await, Ok(Reply::NotStored), "it was deleted");
 }

@@ -13,7 +13,7 @@
 //! | lease-get | the same; a head that misses a piece is deleted and asked again, so that somebody gets the lease |
 //! | delete incr decr | the head; pieces that nobody points to leave by age |
 //! | touch | the head: its pieces keep their exptime, and where that is sooner the value is a miss then |
-//! | append prepend | as they are: not for values in pieces, whose head they spoil and which then read as that |
+//! | append prepend | a look first; to a value in pieces it is a read, and a cas of the whole in new pieces (`append`) |
 //! | meta commands | as they are: they see the head, and store what the server takes |
 //!
 //! Old and new pieces never mix, since a value's pieces lie under its own hash: who overwrites a piece overwrites it with
@@ -23,6 +23,8 @@
 //! is. Bit 15 of the client's flags is taken. Keys that must lie together have a `|#|`: then so do the pieces.
 //! mcrouter's pieces are read if its version is 1.
 
+mod append;
+
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
     hash::murmur64a,
@@ -30,9 +32,10 @@ use crate::{
     outcome::{as_get, is_error},
     split::ask_some,
 };
+use append::is_append;
 use bytes::{Bytes, BytesMut};
 use lookaside_protocol::{KEY_BYTES_MAX, Operation, Reply, Request, StoreMode};
-use std::{sync::Arc, vec};
+use std::{collections::BTreeSet, sync::Arc, vec};
 
 /// Marks a head.
 pub const BIG_VALUE_FLAG: u32 = 0x8000;
@@ -66,6 +69,17 @@ impl BigValueRoute {
             refused.into_iter().map(|outcome| outcome.expect("refused above, or asked here")).collect();
         outcomes.iter_mut().for_each(leave_out_stale_head);
         self.join(&kept, &mut outcomes, context).await;
+        outcomes
+    }
+
+    async fn ask_in_turn(&self, batch: Batch, context: &Context) -> Outcomes {
+        let mut outcomes = Outcomes::with_capacity(batch.len());
+        for run in runs(batch) {
+            outcomes.extend(match is_append(&run[0]) {
+                true => self.append(run, context).await,
+                false => self.ask(run, context).await,
+            });
+        }
         outcomes
     }
 
@@ -110,7 +124,7 @@ impl BigValueRoute {
     }
 
     /// Puts values into the place of heads.
-    async fn join(&self, batch: &Batch, outcomes: &mut Outcomes, context: &Context) {
+    async fn join(&self, batch: &[Request<Bytes>], outcomes: &mut Outcomes, context: &Context) {
         let mut heads = Vec::new();
         let mut pieces = Vec::new();
         for (at, (request, outcome)) in batch.iter().zip(&*outcomes).enumerate() {
@@ -142,7 +156,13 @@ impl BigValueRoute {
     }
 
     /// A server hands out no lease for a head that is there.
-    async fn ask_for_leases(&self, broken: Vec<usize>, batch: &Batch, outcomes: &mut Outcomes, context: &Context) {
+    async fn ask_for_leases(
+        &self,
+        broken: Vec<usize>,
+        batch: &[Request<Bytes>],
+        outcomes: &mut Outcomes,
+        context: &Context,
+    ) {
         let of_lease = broken.into_iter().filter(|&at| matches!(batch[at].operation, Operation::LeaseGet));
         let again = of_lease.flat_map(|at| {
             let delete = Request { key: batch[at].key.clone(), operation: Operation::Delete { hold_off_ms: 0 } };
@@ -159,8 +179,29 @@ impl BigValueRoute {
 
 impl Route for BigValueRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
-        Box::pin(self.ask(batch, context))
+        match batch.iter().any(is_append) {
+            false => Box::pin(self.ask(batch, context)),
+            true => Box::pin(self.ask_in_turn(batch, context)),
+        }
     }
+}
+
+/// The requests in order, in runs of such as may be asked at the same time: appends to different keys, or no appends.
+fn runs(batch: Batch) -> Vec<Batch> {
+    let mut runs: Vec<Batch> = Vec::new();
+    let mut keys = BTreeSet::new();
+    for request in batch {
+        let is_other = |run: &Batch| is_append(&run[0]) != is_append(&request);
+        let is_again = !keys.insert(request.key.clone()) && is_append(&request);
+        match runs.last_mut() {
+            Some(run) if !is_other(run) && !is_again => run.push(request),
+            _ => {
+                keys = BTreeSet::from([request.key.clone()]);
+                runs.push(vec![request]);
+            }
+        }
+    }
+    runs
 }
 
 /// Where a value's pieces are.

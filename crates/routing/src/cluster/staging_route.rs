@@ -109,13 +109,14 @@ impl Route for StagingRoute {
     }
 }
 
-fn time_left_request(request: &Request<Bytes>) -> Request<Bytes> {
+/// Asks how long a value lives.
+pub(crate) fn time_left_request(request: &Request<Bytes>) -> Request<Bytes> {
     let operation = Operation::Meta(MetaOperation { verb: MetaVerb::Get, flags: "t".into(), value: None });
     Request { key: request.key.clone(), operation }
 }
 
 /// The exptime that a copy may have; none if the value is gone or nobody knows.
-fn time_left_s(outcome: &Outcome) -> Option<i64> {
+pub(crate) fn time_left_s(outcome: &Outcome) -> Option<i64> {
     let Ok(Reply::Meta(reply)) = outcome else { return None };
     if !matches!(reply.status, MetaStatus::Done | MetaStatus::Value) {
         return None;
