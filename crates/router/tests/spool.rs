@@ -329,6 +329,25 @@ async fn where_gets_fail_over_to_a_kept_delete_goes_too() {
     assert!(matches!(refused, Ok(Reply::Error(_))), "the gutter may still hold it: {refused:?}");
 }
 
+/// Once a kept delete counted as `tko` and nothing else: where only timeouts fail over, the gutter went on serving the old
+/// value that gets had found their way to.
+#[tokio::test(start_paused = true)]
+async fn whatever_fails_over_a_kept_delete_goes_where_gets_may_have_gone() {
+    for errors in [r#"["timeout"]"#, r#"{ "gets": ["timeout"], "deletes": [] }"#] {
+        let configuration = FAILOVER.replace("\"children\"", &format!("\"failover_errors\": {errors}, \"children\""));
+        let world = World::default();
+        let (router, gutter) = (world.start(&configuration, 1), world.network.server(GUTTER));
+        gutter.put("k", "old");
+        world.main().be(Health::Frozen);
+        assert_eq!(router.get(0, "k").await, value("old"), "{errors}: after a timeout");
+        assert_eq!(router.delete(0, "k").await, Ok(Reply::Deleted), "{errors}");
+        assert!(!gutter.has("k"), "{errors}");
+        gutter.put("l", "old");
+        assert_eq!(router.delete(0, "l").await, Ok(Reply::Deleted), "{errors}: kept at once");
+        assert!(!gutter.has("l"), "{errors}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_pool_may_do_without_and_its_reads_are_fenced_all_the_same() {
     let configuration = r#"{

@@ -2,7 +2,8 @@
 //!
 //! | name | outcome here |
 //! |---|---|
-//! | `tko` | [`Failure::TakenOut`], [`Failure::Spooled`] |
+//! | `tko` | [`Failure::TakenOut`] |
+//! | whatever is named, none too | [`Failure::Spooled`]: reads may have gone to the others before, by whatever error |
 //! | `connect_error`, `connect_timeout` | [`Failure::ConnectFailed`], [`Failure::ConnectTimedOut`] |
 //! | `timeout` | [`Failure::TimedOut`] |
 //! | `busy` | [`Failure::Busy`] |
@@ -134,6 +135,9 @@ impl FailoverErrors {
 
     /// Whether `outcome` of such a request makes the next child be asked.
     pub fn count(&self, kind: Kind, outcome: &Outcome) -> bool {
+        if *outcome == Err(Failure::Spooled) {
+            return true;
+        }
         let set = match kind {
             Kind::Read => self.gets,
             Kind::Update => self.updates,
