@@ -14,6 +14,7 @@ use lookaside_protocol::{Operation, Reply, Request, StoreMode};
 use lookaside_router::{Disk as _, MemoryDisk, Owed, Plan, Spool, SpoolSettings, SpoolStatistics, Tree};
 use lookaside_routing::{Address, Context, Defaults, Failure, HealthSettings, Outcome};
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
@@ -264,6 +265,32 @@ async fn damage_costs_the_servers_content_and_a_torn_tail_costs_nothing() {
         assert_eq!(router.statistics().forgotten, forgets);
         assert_eq!((main.has("other"), main.asked("delete").len()), (is_torn, if is_torn { 3 } else { 0 }));
         assert_eq!(router.owed(), Owed::default());
+    }
+}
+
+/// Once any failure to read a file, as of a process that has no descriptor left, cost the server its content at once.
+#[tokio::test(start_paused = true)]
+async fn a_file_that_cannot_be_read_for_a_while_costs_nothing() {
+    for (failure, lasts, forgets) in [
+        (ErrorKind::Other, REPAIR, 0),
+        (ErrorKind::Other, Duration::from_secs(120), 1),
+        (ErrorKind::NotFound, REPAIR, 1),
+    ] {
+        let world = World::default();
+        let (router, main) = (world.start(ONE, 1), world.main());
+        main.put("k", "old");
+        main.put("other", "old");
+        world.disk.fail_reads(Some(failure));
+        main.be(Health::Gone);
+        assert_eq!(router.delete(0, "k").await, NOT_FOUND);
+        main.be(Health::Well);
+        sleep(lasts).await;
+        let expected = if forgets == 0 { TAKEN_OUT } else { Ok(Reply::Miss) };
+        assert_eq!(router.get(0, "k").await, expected, "{failure} {lasts:?}");
+        world.disk.fail_reads(None);
+        sleep(REPAIR).await;
+        assert_eq!(router.get(0, "k").await, Ok(Reply::Miss));
+        assert_eq!((router.statistics().forgotten, main.has("other")), (forgets, forgets == 0), "{failure} {lasts:?}");
     }
 }
 

@@ -154,6 +154,8 @@ struct Memory {
     files: BTreeMap<(String, String), MemoryFile>,
     /// How many bytes more fit; nothing: as many as one likes.
     room_bytes: Option<usize>,
+    /// What reading ends in, if not in bytes.
+    read_failure: Option<io::ErrorKind>,
     syncs: u64,
 }
 
@@ -182,6 +184,11 @@ impl MemoryDisk {
     /// From now on only so many bytes fit: what is written beyond is torn, and fails.
     pub fn fill(&self, room_bytes: Option<usize>) {
         self.memory().room_bytes = room_bytes;
+    }
+
+    /// From now on nothing can be read, for this reason; nothing: all can be.
+    pub fn fail_reads(&self, failure: Option<io::ErrorKind>) {
+        self.memory().read_failure = failure;
     }
 
     /// Changes the bytes of every file, by folder and name.
@@ -221,6 +228,9 @@ impl Disk for MemoryDisk {
     }
 
     fn read(&self, folder: &str, file: &str) -> io::Result<Vec<u8>> {
+        if let Some(failure) = self.memory().read_failure {
+            return Err(failure.into());
+        }
         self.with_file(folder, file, |file| file.bytes.clone())
     }
 

@@ -9,6 +9,7 @@ use super::conversation::{Conversation, Verdict};
 use super::record::{Condition, Deletion, Record, scan};
 use super::server::{Server, Turn, file_name};
 use lookaside_client::Network;
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -18,6 +19,9 @@ use tokio::time::{Instant, sleep};
 const BATCH_DELETES: usize = 500;
 /// The wait after the first attempt that failed; each further one is half as long again, and 5 to 50 percent of jitter.
 const WAIT_MIN: Duration = Duration::from_millis(50);
+/// A file that is there and cannot be read is tried for so long: the process may lack descriptors, or the disk hang. Then its
+/// deletes count as lost.
+const READ_PATIENCE: Duration = Duration::from_secs(60);
 
 /// What is done for one server.
 pub(super) struct Replayer {
@@ -44,13 +48,23 @@ struct Run {
     wait: Duration,
     /// Why the last attempt failed; empty if none has.
     trouble: String,
+    /// Since when a file has not been readable.
+    unreadable_since: Option<Instant>,
 }
 
 impl Replayer {
     /// Returns when the server owes nothing more.
     pub(super) async fn run(mut self) {
         let (began, wait) = (Instant::now(), WAIT_MIN);
-        let mut run = Run { began, records: 0, conversation: None, load: None, wait, trouble: String::new() };
+        let mut run = Run {
+            began,
+            records: 0,
+            conversation: None,
+            load: None,
+            wait,
+            trouble: String::new(),
+            unreadable_since: None,
+        };
         loop {
             let outcome = match self.server.turn() {
                 Turn::Done => break,
@@ -83,7 +97,7 @@ impl Replayer {
     async fn send_some(&self, run: &mut Run, number: u64, bytes: u64) -> Result<(), String> {
         let mut load = match run.load.take().filter(|load| load.number == number) {
             Some(load) => load,
-            None => match self.read(number, bytes) {
+            None => match self.read(run, number, bytes)? {
                 Some(deletions) => Load { number, deletions, done: 0 },
                 None => {
                     self.server.lose(number);
@@ -144,29 +158,36 @@ impl Replayer {
         }
     }
 
-    /// The deletes of a segment; nothing if they cannot be read back.
-    fn read(&self, number: u64, bytes: u64) -> Option<Vec<Deletion>> {
-        let mut read = match self.shared.disk.read(&self.server.folder, &file_name(number)) {
+    /// The deletes of a segment; nothing if they are lost. The error: not now.
+    fn read(&self, run: &mut Run, number: u64, bytes: u64) -> Result<Option<Vec<Deletion>>, String> {
+        let read = self.shared.disk.read(&self.server.folder, &file_name(number));
+        let since = run.unreadable_since.get_or_insert_with(Instant::now);
+        let mut read = match read {
             Ok(read) => read,
+            Err(error) if error.kind() != ErrorKind::NotFound && since.elapsed() < READ_PATIENCE => {
+                return Err(format!("a file of the spool cannot be read: {error}"));
+            }
             Err(error) => {
+                run.unreadable_since = None;
                 tracing::error!(server = %self.server.address, %error, "a file of the spool cannot be read: \
                     the server will forget everything before it is read");
-                return None;
+                return Ok(None);
             }
         };
+        run.unreadable_since = None;
         // Behind the good bytes may lie what is being written, or what could not be.
         read.truncate(bytes as usize);
         let scan = scan(&read);
         if scan.condition != Condition::Whole || scan.good_bytes != bytes {
             tracing::error!(server = %self.server.address, "a file of the spool is damaged: \
                 the server will forget everything before it is read");
-            return None;
+            return Ok(None);
         }
         let deletions = scan.records.into_iter().filter_map(|record| match record {
             Record::Delete(deletion) => Some(deletion),
             Record::Forget => None,
         });
-        Some(deletions.collect())
+        Ok(Some(deletions.collect()))
     }
 
     async fn forget(&self, run: &mut Run, number: u64) -> Result<(), String> {
