@@ -37,6 +37,7 @@ struct Region {
     routers: Vec<Option<Running>>,
     missing: PeerMissing,
     bytes_max: u64,
+    configuration: String,
 }
 
 struct Running {
@@ -54,7 +55,8 @@ impl Region {
         let network = Arc::<FakeNetwork>::default();
         network.server(MAIN);
         let disks = (0..ROUTERS).map(|_| Arc::default()).collect();
-        let mut region = Region { network, disks, routers: Vec::new(), missing, bytes_max };
+        let mut region =
+            Region { network, disks, routers: Vec::new(), missing, bytes_max, configuration: CONFIGURATION.to_owned() };
         for index in 0..ROUTERS {
             region.routers.push(None);
             region.start_router(index).await;
@@ -83,7 +85,8 @@ impl Region {
             DestinationOptions { standings: Some(standings.clone()), health, ..DestinationOptions::default() };
         let defaults = Defaults { server_timeout_ms: 100, ..Defaults::default() };
         let spool = Spool::open(self.disks[index].clone(), standings, settings).expect("the disk is good");
-        let plan = Plan::read(CONFIGURATION, &defaults, &options).expect("it is good").spooling(Some(spool.clone()));
+        let plan =
+            Plan::read(&self.configuration, &defaults, &options).expect("it is good").spooling(Some(spool.clone()));
         let tree = Tree::build(&Arc::new(plan), view.clone(), index as u64, None);
         let fleet = Fleet::new(Identity { pid: 1, started_unix_s: 0 }, "a test");
         let router = Router::new(Settings::default(), fleet, tree);
@@ -292,6 +295,62 @@ async fn a_router_that_restarts_soon_enough_costs_nothing() {
         assert!(matches!(region.get(router, "l").await, Ok(Reply::Value { .. })), "{router}");
     }
     assert_eq!(main.asked("flush_all").len(), 0);
+}
+
+/// Once one key of more than some 190 bytes kept all that was deleted with it from being passed on: a router with a bad
+/// cable then kept a healthy server from all.
+#[tokio::test(start_paused = true)]
+async fn the_longest_key_is_passed_on_too_and_with_it_all_others() {
+    let region = Region::start().await;
+    let main = region.main();
+    let long = "l,(".repeat(100)[..250].to_owned();
+    let keys = ["k", &long, "m"];
+    keys.iter().for_each(|key| main.put(key, "old"));
+    region.cut_server(0, true);
+    let running = region.routers[0].as_ref().expect("it runs");
+    let delete = |key: &&str| Request {
+        key: Bytes::copy_from_slice(key.as_bytes()),
+        operation: Operation::Delete { hold_off_ms: 0 },
+    };
+    let outcomes = running.router.tree().route().route(keys.iter().map(delete).collect(), &Context::default()).await;
+    assert_eq!(outcomes, [NOT_FOUND, NOT_FOUND, NOT_FOUND]);
+    for key in keys {
+        assert!(!main.has(key), "{key}");
+    }
+    assert_eq!(region.statistics(1).servers_held, 0, "nobody else notices");
+    sleep(REPAIR).await;
+    assert_eq!(region.statistics(0).pending, 0, "worked off by way of a peer");
+}
+
+/// Once an address with a comma was not understood, and one too long for a question made all that was told with it a bad line.
+#[tokio::test(start_paused = true)]
+async fn whatever_a_servers_address_is_others_can_be_held() {
+    for (odd, is_told) in [("o(d),d:1", true), (&format!("{}:1", "long".repeat(60)), false)] {
+        let configuration = format!(
+            r#"{{ "pools": {{ "A": {{ "servers": ["main:1"] }}, "B": {{ "servers": ["{odd}"] }} }},
+                "route": {{ "type": "PrefixSelectorRoute", "policies": {{ "b": "PoolRoute|B" }}, "wildcard": "PoolRoute|A" }} }}"#
+        );
+        let mut region = Region::start_with(PeerMissing::Fail, 1 << 20).await;
+        for router in 0..ROUTERS {
+            region.kill(router).await;
+        }
+        region.configuration = configuration;
+        for router in 0..ROUTERS {
+            region.start_router(router).await;
+        }
+        sleep(Duration::from_secs(1)).await;
+        for address in [MAIN, odd] {
+            region.network.server(address).be(Health::Gone);
+        }
+        assert_eq!(region.delete(0, "b").await.is_ok(), is_told, "{odd}");
+        assert_eq!(region.delete(0, "a").await, NOT_FOUND, "{odd}");
+        assert_eq!(region.statistics(1).servers_held, 1 + u64::from(is_told));
+        for address in [MAIN, odd] {
+            region.network.server(address).be(Health::Well);
+        }
+        sleep(REPAIR).await;
+        assert_eq!((region.statistics(1).servers_held, region.get(1, "b").await), (0, MISS));
+    }
 }
 
 /// Sets, deletes and gets at three routers while ways are cut and mended and routers die: a get that begins after any

@@ -22,7 +22,7 @@
 //! Everything is bounded: what waits to be written, what one server and all servers may owe, what is sent at once. Who
 //! owes too much is made to forget everything instead.
 //!
-//! Other routers of the cluster are told what this one owes (`peers`), if there are any.
+//! Other routers of the cluster are told what this one owes (`peers`, in the words of `question`), if there are any.
 
 mod conversation;
 mod disk;
@@ -30,6 +30,7 @@ mod leaf;
 mod ledger;
 mod load;
 mod peers;
+mod question;
 mod record;
 mod replay;
 mod server;
@@ -49,6 +50,7 @@ use lookaside_client::{Network, Standings};
 use lookaside_protocol::Request;
 use lookaside_routing::{Address, Destination};
 use peers::{Debt, Peers};
+use question::Parts;
 use record::Deletion;
 use server::{Owner, Server, TotalBytes};
 use statistics::Counters;
@@ -118,6 +120,8 @@ pub struct Spool {
     shared: Arc<Shared>,
     writer: Writer,
     waiting_bytes: Arc<AtomicU64>,
+    /// Of keys that peers pass on.
+    parts: Parts,
     /// Servers that somebody must begin to work off; taken by who does.
     begun: Mutex<Option<mpsc::UnboundedReceiver<Arc<Server>>>>,
 }
@@ -190,8 +194,8 @@ impl Spool {
         };
         let servers = Mutex::new(servers);
         let shared = Arc::new(Shared { settings, disk, standings, servers, total, counters, peers, begin });
-        let (waiting_bytes, begun) = (Arc::default(), Mutex::new(Some(begun)));
-        Ok(Arc::new(Spool { shared, writer: writer(ledger)?, waiting_bytes, begun }))
+        let (waiting_bytes, parts, begun) = (Arc::default(), Parts::default(), Mutex::new(Some(begun)));
+        Ok(Arc::new(Spool { shared, writer: writer(ledger)?, waiting_bytes, parts, begun }))
     }
 
     /// Servers that owe something from an earlier run and are not `configured` will be made to forget everything, should
@@ -323,31 +327,31 @@ impl Spool {
         if self.shared.peers.is_alone() {
             return None;
         }
-        let (verb, arguments) = str::from_utf8(name).ok()?.strip_suffix(')')?.split_once('(')?;
-        let (owner, rest) = arguments.split_once(',').unwrap_or((arguments, ""));
-        let owner = Owner(u64::from_str_radix(owner, 16).ok()?);
-        if self.shared.peers.is_own(owner) {
-            return None; // It names itself as its peer.
+        if self.parts.take_up(name) {
+            return Some(b"ok".to_vec());
         }
-        if verb == "held" {
+        if let Some(owner) = question::asking(name) {
             let held = self.servers();
             let held = held.values().filter(|server| server.is_held_for(owner)).map(|server| &*server.address.0);
-            return Some(held.collect::<Vec<_>>().join("\r\n").into_bytes());
+            // A router that names itself as its peer gets no answer.
+            return (!self.shared.peers.is_own(owner)).then(|| held.collect::<Vec<_>>().join("\r\n").into_bytes());
         }
-        let (sequence, address) = rest.split_once(',')?;
-        let sequence = sequence.parse().ok()?;
-        let address = Address(address.into());
+        let hold = question::saying(name, "hold");
+        let is_hold = hold.is_some();
+        let (owner, sequence, address) = hold.or_else(|| question::saying(name, "release"))?;
+        if self.shared.peers.is_own(owner) {
+            return None;
+        }
         let is_known = { self.servers().contains_key(&address) };
-        if !is_known && (verb != "hold" || self.servers().len() >= SERVERS_MAX) {
-            return Some(if verb == "release" { b"ok".to_vec() } else { b"too many servers".to_vec() });
+        if !is_known && (!is_hold || self.servers().len() >= SERVERS_MAX) {
+            return Some(if is_hold { b"too many servers".to_vec() } else { b"ok".to_vec() });
         }
-        let work = match verb {
-            "hold" => Work::Hold { owner, sequence, until: Instant::now() + self.shared.settings.peer_timeout },
-            "release" => Work::Release { owner, sequence },
-            _ => return None,
+        let work = match is_hold {
+            true => Work::Hold { owner, sequence, until: Instant::now() + self.shared.settings.peer_timeout },
+            false => Work::Release { owner, sequence },
         };
         let server = self.server(&address);
-        if matches!(work, Work::Hold { .. }) && server.holds() >= HOLDS_MAX && !server.is_held_for(owner) {
+        if is_hold && server.holds() >= HOLDS_MAX && !server.is_held_for(owner) {
             return Some(b"too many routers owe it something".to_vec());
         }
         let was_held = server.is_held_for(owner);
@@ -370,14 +374,8 @@ impl Spool {
         if self.shared.peers.is_alone() {
             return None;
         }
-        let arguments = name.strip_prefix(b"delete(")?.strip_suffix(b")")?;
-        let mut parts = arguments.splitn(4, |&byte| byte == b',');
-        let mut text = || str::from_utf8(parts.next()?).ok();
-        let address = Address(text()?.into());
-        let hold_off_ms = text()?.parse().ok()?;
-        let is_base64 = text()? == "1";
-        let key = Bytes::copy_from_slice(parts.next()?);
-        Some((address, Deletion { key, is_base64, hold_off_ms }.request()))
+        let (address, deletion) = self.parts.deletion(name)?;
+        Some((address, deletion.request()))
     }
 
     /// What the server at `address` owes.

@@ -16,16 +16,16 @@
 //! server has carried it out, or has forgotten. If a peer cannot be told, the delete is not acknowledged; it is kept all
 //! the same. (An operator may choose to go on without: [`PeerMissing::Ignore`].)
 //!
-//! All is said by gets of keys that begin with `__mcrouter__.spool_`, over the port for clients. Every message has a
-//! number, so that one which was held up on an old connection does not undo a newer one.
+//! All is said over the port for clients ([`super::question`]). Every message has a number, so that one which was held up on
+//! an old connection does not undo a newer one.
 
 use super::SpoolSettings;
+use super::question;
 use super::record::Deletion;
 use super::server::{Owner, Server};
-use crate::intake::ADMIN_KEY_PREFIX;
 use lookaside_client::{Network, Stream};
+use lookaside_protocol::Reply;
 use lookaside_protocol::text::{Answer, Limits, ParsedAnswer, parse_answer};
-use lookaside_protocol::{KEY_BYTES_MAX, Reply};
 use lookaside_routing::Address;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -167,10 +167,9 @@ impl Peers {
 
     /// Asks all peers at once to carry out `deletions`; true when one has. There may be more at the server: those stay.
     pub(super) async fn pass_on(&self, server: &Address, deletions: &[Deletion]) -> bool {
-        let Some(questions) = deletions.iter().map(|deletion| delete_question(server, deletion)).collect() else {
-            return false;
-        };
-        let questions: Arc<Vec<Vec<u8>>> = Arc::new(questions);
+        let ask = |deletion| question::delete(self.owner, || self.next_sequence(), server, deletion);
+        let Some(questions) = deletions.iter().map(ask).collect::<Option<Vec<_>>>() else { return false };
+        let questions: Arc<Vec<Vec<u8>>> = Arc::new(questions.concat());
         let ask = |peer: &Peer| {
             let (reply, answer) = oneshot::channel();
             peer.relay.try_send(Relay { questions: questions.clone(), reply }).ok().map(|()| answer)
@@ -319,30 +318,30 @@ impl Told<'_> {
         if wanted.is_empty() && self.unreleased.is_empty() && self.connection.is_some() {
             return Ok(());
         }
-        let owner = self.peers.owner.0;
+        let owner = self.peers.owner;
         let is_new = self.connection.is_none();
         let connection = connected(&mut self.connection, network, &self.peer.address, self.peers.limit).await?;
         if is_new {
             // What an earlier connection, or run, has left there.
-            let held = connection.ask(&[question(&format!("spool_held({owner:016x})"))]).await?.remove(0);
+            let held = connection.ask(&[question::held(owner)]).await?.remove(0);
             let held = String::from_utf8(held.ok_or("it has no spool, or no peers, or is this router itself")?)
                 .unwrap_or_default();
             let held = held.split("\r\n").filter(|line| !line.is_empty()).map(|line| Address(line.into()));
             self.unreleased.extend(held.filter(|server| debt(server) == Debt::Nothing));
         }
-        let said = |verb: &str, server: &Address| {
-            question(&format!("spool_{verb}({owner:016x},{},{server})", self.peers.next_sequence()))
-        };
-        let releases: Vec<_> = self.unreleased.iter().map(|server| said("release", server)).collect();
+        let said = |verb: &str, server: &Address| question::said(verb, owner, self.peers.next_sequence(), server);
+        let releases: Vec<_> = self.unreleased.iter().filter_map(|server| said("release", server)).collect();
         connection.ask(&releases).await?;
         self.unreleased.clear();
-        for servers in wanted.chunks(QUESTIONS_MAX) {
+        // What there is no question for stays unconfirmed.
+        let holds: Vec<_> = wanted.iter().filter_map(|server| Some((server, said("hold", server)?))).collect();
+        for holds in holds.chunks(QUESTIONS_MAX) {
             let asked_at = Instant::now();
-            let holds: Vec<_> = servers.iter().map(|server| said("hold", server)).collect();
-            let answers = connection.ask(&holds).await?;
+            let questions: Vec<_> = holds.iter().map(|(_, question)| question.clone()).collect();
+            let answers = connection.ask(&questions).await?;
             let mut confirmed = self.peer.wanted();
-            for (server, answer) in servers.iter().zip(answers) {
-                if let (Some(b"ok"), Some(last)) = (answer.as_deref(), confirmed.get_mut(server)) {
+            for ((server, _), answer) in holds.iter().zip(answers) {
+                if let (Some(b"ok"), Some(last)) = (answer.as_deref(), confirmed.get_mut(*server)) {
                     *last = Some(asked_at);
                 }
             }
@@ -372,19 +371,6 @@ impl Told<'_> {
         let answers = connection.ask(questions).await?;
         Ok(answers.iter().all(|answer| answer.as_deref() == Some(b"ok")))
     }
-}
-
-fn question(name: &str) -> Vec<u8> {
-    [ADMIN_KEY_PREFIX, name.as_bytes()].concat()
-}
-
-/// The question that passes a delete on; nothing if it is too long for one.
-fn delete_question(server: &Address, deletion: &Deletion) -> Option<Vec<u8>> {
-    let mut question =
-        question(&format!("spool_delete({server},{},{},", deletion.hold_off_ms, u8::from(deletion.is_base64)));
-    question.extend_from_slice(&deletion.key);
-    question.push(b')');
-    (question.len() <= KEY_BYTES_MAX).then_some(question)
 }
 
 async fn connected<'a>(
