@@ -10,7 +10,8 @@ use fake_network::{FakeNetwork, FakeServer, Health};
 use lookaside_client::{DestinationOptions, Network, Standings};
 use lookaside_protocol::{Operation, Reply, Request, StoreMode};
 use lookaside_router::{
-    Fleet, Identity, MemoryDisk, PeerMissing, Plan, Router, Settings, Spool, SpoolSettings, SpoolStatistics, Tree,
+    Disk as _, Fleet, Identity, MemoryDisk, PeerMissing, Plan, Router, Settings, Spool, SpoolSettings, SpoolStatistics,
+    Tree,
 };
 use lookaside_routing::{Address, Context, Defaults, Failure, HealthSettings, Outcome};
 use std::collections::BTreeMap;
@@ -322,6 +323,30 @@ async fn the_longest_key_is_passed_on_too_and_with_it_all_others() {
     assert_eq!(region.statistics(0).pending, 0, "worked off by way of a peer");
 }
 
+/// Once a router that owed nothing was silent to its peers, and so never learned that one had been restarted and found a hold
+/// on its disk which its machine's crash had brought back: that peer then emptied the server.
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_a_crash_brings_back_costs_nothing() {
+    let mut region = Region::start().await;
+    let main = region.main();
+    main.put("k", "old");
+    main.be(Health::Frozen);
+    assert_eq!(region.delete(0, "j").await, NOT_FOUND);
+    let disk = region.disks[1].clone();
+    let folder = disk.folders().unwrap().into_iter().find(|folder| folder.starts_with("main")).expect("it holds");
+    let hold = disk.files(&folder).unwrap().remove(0);
+    main.be(Health::Well);
+    sleep(PEER_TIMEOUT * 3).await;
+    assert!(!disk.files(&folder).unwrap().contains(&hold), "released");
+    region.kill(1).await;
+    disk.write(&folder, &hold, 0, b"held\n", true).expect("there is room");
+    region.start_router(1).await;
+    assert_eq!(region.get(1, "k").await, TAKEN_OUT);
+    sleep(PEER_TIMEOUT * 3).await;
+    assert!(matches!(region.get(1, "k").await, Ok(Reply::Value { .. })), "released once more");
+    assert_eq!(main.asked("flush_all").len(), 0);
+}
+
 /// Once an address with a comma was not understood, and one too long for a question made all that was told with it a bad line.
 #[tokio::test(start_paused = true)]
 async fn whatever_a_servers_address_is_others_can_be_held() {
@@ -350,6 +375,31 @@ async fn whatever_a_servers_address_is_others_can_be_held() {
         }
         sleep(REPAIR).await;
         assert_eq!((region.statistics(1).servers_held, region.get(1, "b").await), (0, MISS));
+    }
+}
+
+/// Once what had waited for a peer was carried out long after whoever asked had given up, on top of all his later attempts.
+#[tokio::test(start_paused = true)]
+async fn what_nobody_waits_for_is_not_passed_on() {
+    let region = Region::start().await;
+    let main = region.main();
+    region.cut_server(0, true);
+    [1, 2].iter().for_each(|peer| region.network.cut(&host(0), &host(*peer), true));
+    let delete = |number: u64| {
+        let region = &region;
+        async move {
+            sleep(Duration::from_millis(number)).await;
+            region.delete(0, &format!("k{number}")).await
+        }
+    };
+    let outcomes = tokio::join!(delete(1), delete(2), delete(3), delete(4));
+    assert!(outcomes.0.is_err() && outcomes.3.is_err(), "no peer can be told");
+    [1, 2].iter().for_each(|peer| region.network.cut(&host(0), &host(*peer), false));
+    sleep(REPAIR).await;
+    assert_eq!(region.statistics(0).pending, 0);
+    for number in 2..=4 {
+        let times = main.asked(&format!("delete k{number}")).len();
+        assert!((1..=2).contains(&times), "once by each peer at most: {times}");
     }
 }
 

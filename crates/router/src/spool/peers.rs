@@ -197,8 +197,14 @@ impl Peers {
     pub(super) async fn tell(&self, index: usize, network: &dyn Network, debt: &(dyn Fn(&Address) -> Debt + Sync)) {
         let peer = &self.peers[index];
         let Some(mut relays) = lock(&peer.relays).take() else { return std::future::pending().await };
-        let mut told =
-            Told { peers: self, peer, connection: None, unreleased: BTreeSet::new(), trouble: String::new() };
+        let mut told = Told {
+            peers: self,
+            peer,
+            connection: None,
+            asked_at: Instant::now(),
+            unreleased: BTreeSet::new(),
+            trouble: String::new(),
+        };
         loop {
             let was_connected = told.connection.is_some();
             let mut is_well = told.try_to_tell(network, debt).await;
@@ -220,6 +226,9 @@ impl Peers {
                 () = peer.demand.notified() => {}
                 relay = relays.recv() => {
                     let relay = relay.expect("the peer itself can send");
+                    if relay.reply.is_closed() {
+                        continue; // Who asked has given up, and asks again.
+                    }
                     let passed_on = told.pass_on(network, &relay.questions).await;
                     if passed_on.is_err() {
                         told.connection = None;
@@ -278,6 +287,8 @@ struct Told<'a> {
     peers: &'a Peers,
     peer: &'a Peer,
     connection: Option<Connection>,
+    /// When it was last asked what it holds.
+    asked_at: Instant,
     /// Servers that it may hold and need not.
     unreleased: BTreeSet<Address>,
     /// Why it could not be told the last time.
@@ -315,19 +326,20 @@ impl Told<'_> {
     /// Releases what is owed no more, and has the rest held.
     async fn tell(&mut self, network: &dyn Network, debt: &(dyn Fn(&Address) -> Debt + Sync)) -> Result<(), String> {
         let wanted = self.sort_out(debt);
-        if wanted.is_empty() && self.unreleased.is_empty() && self.connection.is_some() {
-            return Ok(());
-        }
         let owner = self.peers.owner;
         let is_new = self.connection.is_none();
         let connection = connected(&mut self.connection, network, &self.peer.address, self.peers.limit).await?;
-        if is_new {
-            // What an earlier connection, or run, has left there.
+        if is_new || self.asked_at.elapsed() > self.peers.confirmed_for / 4 {
+            self.asked_at = Instant::now();
+            // What an earlier connection, or run, has left there, or a crash of the peer's machine has brought back. It also
+            // tells a connection that has died from one that has nothing to say.
             let held = connection.ask(&[question::held(owner)]).await?.remove(0);
             let held = String::from_utf8(held.ok_or("it has no spool, or no peers, or is this router itself")?)
                 .unwrap_or_default();
             let held = held.split("\r\n").filter(|line| !line.is_empty()).map(|line| Address(line.into()));
-            self.unreleased.extend(held.filter(|server| debt(server) == Debt::Nothing));
+            // Who is wanted still may be confirmed still: its time comes when it is wanted no more.
+            let is_over = |server: &Address| !wanted.contains(server) && debt(server) == Debt::Nothing;
+            self.unreleased.extend(held.filter(is_over));
         }
         let said = |verb: &str, server: &Address| question::said(verb, owner, self.peers.next_sequence(), server);
         let releases: Vec<_> = self.unreleased.iter().filter_map(|server| said("release", server)).collect();
