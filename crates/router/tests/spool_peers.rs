@@ -7,7 +7,7 @@ mod fake_network;
 
 use bytes::Bytes;
 use fake_network::{FakeNetwork, FakeServer, Health};
-use lookaside_client::{DestinationOptions, Network, Standings};
+use lookaside_client::{DestinationOptions, Network, Standings, Stream};
 use lookaside_protocol::{Operation, Reply, Request, StoreMode};
 use lookaside_router::{
     Disk as _, Fleet, Identity, MemoryDisk, PeerMissing, Plan, Router, Settings, Spool, SpoolSettings, SpoolStatistics,
@@ -15,8 +15,10 @@ use lookaside_router::{
 };
 use lookaside_routing::{Address, Context, Defaults, Failure, HealthSettings, Outcome};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
@@ -401,6 +403,39 @@ async fn what_nobody_waits_for_is_not_passed_on() {
         let times = main.asked(&format!("delete k{number}")).len();
         assert!((1..=2).contains(&times), "once by each peer at most: {times}");
     }
+}
+
+/// Once whoever could reach a router's port could fill its books with servers that there are not.
+#[tokio::test(start_paused = true)]
+async fn strangers_cannot_crowd_out_the_servers_that_there_are() {
+    const STRANGERS_MAX: usize = 1_000;
+    let region = Region::start().await;
+    let view = region.network.view("stranger");
+    let mut stream = view.connect(&Address(host(1).into())).await.expect("it listens");
+    let held = ask_peer(&mut stream, "hold", 0..3_000).await;
+    assert_eq!(held, STRANGERS_MAX);
+    region.main().be(Health::Gone);
+    assert_eq!(region.delete(0, "k").await, NOT_FOUND, "a server of the configuration is held");
+    region.main().be(Health::Well);
+    assert_eq!(ask_peer(&mut stream, "release", 0..3_000).await, 3_000);
+    assert_eq!(ask_peer(&mut stream, "hold", 3_000..6_000).await, STRANGERS_MAX, "what is done with is forgotten");
+    assert!(region.disks[1].folders().unwrap().len() <= STRANGERS_MAX + 2, "on disk, too");
+}
+
+/// How many of so many servers that there are not a router holds, or releases, for a stranger.
+async fn ask_peer(stream: &mut Box<dyn Stream>, verb: &str, numbers: Range<usize>) -> usize {
+    let mut done = 0;
+    for number in numbers {
+        let sequence = number + if verb == "release" { 10_000 } else { 0 };
+        let line = format!("get __mcrouter__.spool_{verb}(00000000000000aa,{sequence},nowhere-{number}:1)\r\n");
+        stream.write_all(line.as_bytes()).await.expect("it reads");
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"END\r\n") {
+            assert!(stream.read_buf(&mut answer).await.expect("it answers") > 0);
+        }
+        done += usize::from(String::from_utf8_lossy(&answer).contains("\r\nok\r\n"));
+    }
+    done
 }
 
 /// Sets, deletes and gets at three routers while ways are cut and mended and routers die: a get that begins after any

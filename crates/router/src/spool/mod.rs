@@ -67,6 +67,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 /// Servers that are known, by the configuration, from an earlier run or from peers; of more, peers are not heard.
 const SERVERS_MAX: usize = 10_000;
+/// Of these, such as no configuration here names; peers are not heard of more.
+const STRANGERS_MAX: usize = 1_000;
 /// Routers that one server is held for.
 const HOLDS_MAX: usize = 1_000;
 /// Batches that may wait for the writer's thread; one more is not kept, and its deletes fail.
@@ -343,7 +345,7 @@ impl Spool {
             return None;
         }
         let is_known = { self.servers().contains_key(&address) };
-        if !is_known && (!is_hold || self.servers().len() >= SERVERS_MAX) {
+        if !is_known && (!is_hold || !self.has_room_for_strangers()) {
             return Some(if is_hold { b"too many servers".to_vec() } else { b"ok".to_vec() });
         }
         let work = match is_hold {
@@ -367,6 +369,27 @@ impl Spool {
             _ => {}
         }
         Some(outcome.map_or_else(|why| why.as_bytes().to_vec(), |()| b"ok".to_vec()))
+    }
+
+    /// Whether one more server may be known that no configuration here names.
+    fn has_room_for_strangers(&self) -> bool {
+        let mut servers = self.servers();
+        let strangers =
+            |servers: &BTreeMap<_, Arc<Server>>| servers.values().filter(|server| server.is_stranger()).count();
+        let has_room = |servers: &BTreeMap<_, _>| servers.len() < SERVERS_MAX && strangers(servers) < STRANGERS_MAX;
+        if has_room(&servers) {
+            return true;
+        }
+        // Those that are done with, unless somebody is about to do something with one: a second record of it would be another
+        // fence.
+        servers.retain(|_, server| {
+            let goes = server.is_stranger() && server.is_free() && Arc::strong_count(server) == 1;
+            if goes && let Err(error) = self.shared.disk.remove_folder(&server.folder) {
+                tracing::warn!(folder = server.folder, %error, "an empty folder of the spool stays");
+            }
+            !goes
+        });
+        has_room(&servers)
     }
 
     /// The server and the delete that another router asks to pass on: `name` is what comes behind `spool_`.

@@ -162,6 +162,17 @@ impl Server {
         owed
     }
 
+    /// Whether no configuration of this run names it.
+    pub(super) fn is_stranger(&self) -> bool {
+        !self.state().is_configured
+    }
+
+    /// Whether nobody owes it anything.
+    pub(super) fn is_free(&self) -> bool {
+        let state = self.state();
+        state.segments.is_empty() && state.holds.is_empty()
+    }
+
     /// What peers are told of it.
     pub(super) fn debt(&self) -> Debt {
         let state = self.state();
