@@ -293,7 +293,11 @@ async fn follow(reader: &Reader, mut feed: Feed, mut hangup: Signal, fleet: &Fle
             Ok(plan) => {
                 let plan = reader.kept(plan);
                 tracing::info!("{}: new configuration in force", reader.source);
+                let servers = plan.servers();
                 publish.send_replace(Arc::new(plan));
+                if let Some(spool) = &reader.spool {
+                    spool.drop_others(&servers);
+                }
                 fleet.configuration_taken();
             }
             Err(why) => {

@@ -94,6 +94,17 @@ impl Running {
         self.ask(thread, key, Operation::Store { mode: StoreMode::Set, flags: 0, exptime: 0, value }).await
     }
 
+    /// Another configuration, as a running router takes it.
+    fn take(&mut self, world: &World, configuration: &str) {
+        let options = self.plan.destination_options();
+        let defaults = Defaults { server_timeout_ms: 100, ..Defaults::default() };
+        let plan = Plan::read(configuration, &defaults, options).expect("it is good");
+        self.plan = Arc::new(plan.spooling(Some(self.spool.clone())));
+        self.spool.drop_others(&self.plan.servers());
+        let tree = |old: &Tree| Tree::build(&self.plan, world.network.clone(), 1, Some(old));
+        self.trees = self.trees.iter().map(tree).collect();
+    }
+
     fn owed(&self) -> Owed {
         self.spool.owed(&Address(MAIN.into()))
     }
@@ -462,6 +473,26 @@ async fn a_server_that_cannot_now_is_asked_again() {
     main.refusals.lock().unwrap().clear();
     sleep(REPAIR).await;
     assert_eq!(router.get(0, "k").await, Ok(Reply::Miss));
+}
+
+/// Once what was owed to a server that a new configuration no longer names was replayed for ever, and kept peers from it.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_a_new_configuration_drops_is_left_alone_until_one_names_it_again() {
+    let world = World::default();
+    let (mut router, main) = (world.start(ONE, 1), world.main());
+    main.put("k", "old");
+    main.be(Health::Gone);
+    assert_eq!(router.delete(0, "k").await, NOT_FOUND);
+    router.take(&world, OTHER);
+    main.be(Health::Well);
+    sleep(REPAIR).await;
+    assert_eq!(main.asked("delete").len() + main.asked("flush_all").len(), 0, "it is left alone");
+    assert_eq!(router.statistics().servers_behind, 1, "and not forgotten");
+    router.take(&world, ONE);
+    assert_eq!(router.get(0, "k").await, TAKEN_OUT);
+    sleep(REPAIR).await;
+    assert_eq!(router.get(0, "k").await, Ok(Reply::Miss));
+    assert_eq!(router.statistics().servers_behind, 0);
 }
 
 /// Sets, deletes and gets on two threads of a router while the server freezes, goes and returns, and the router itself is

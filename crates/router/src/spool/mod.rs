@@ -210,6 +210,19 @@ impl Spool {
         }
     }
 
+    /// A new configuration names `configured` and no others: what the others owe stays as it is, unread, until one names
+    /// them again. Call it after the configuration is in force.
+    pub fn drop_others(&self, configured: &BTreeSet<Address>) {
+        let servers = self.servers();
+        servers
+            .iter()
+            .filter(|(address, _)| !configured.contains(address))
+            .for_each(|(_, server)| server.unconfigure());
+        drop(servers);
+        // Peers hear nothing more of them.
+        self.shared.peers.settle();
+    }
+
     /// Works off what servers owe, and tells peers of it, until it is dropped. One call a spool: a second one has nothing
     /// to do.
     pub async fn replay(&self, network: Arc<dyn Network>, seed: u64) {

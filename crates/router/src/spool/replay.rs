@@ -53,7 +53,7 @@ struct Run {
 }
 
 impl Replayer {
-    /// Returns when the server owes nothing more.
+    /// Returns when the server owes nothing more, or no configuration names it.
     pub(super) async fn run(mut self) {
         let (began, wait) = (Instant::now(), WAIT_MIN);
         let mut run = Run {
@@ -81,6 +81,9 @@ impl Replayer {
             }
         }
         self.shared.peers.settle();
+        if !self.server.owed().is_nothing() {
+            return tracing::debug!(server = %self.server.address, "the configuration does not name it any more: it is left alone");
+        }
         let seconds = run.began.elapsed().as_secs_f64();
         let (server, deletes) = (&self.server.address, run.records);
         // Where all went well at once, there was no outage to tell the end of.

@@ -92,7 +92,7 @@ pub(super) enum Turn {
     Forget { number: u64 },
     /// Wait until the writer has let go.
     Wait,
-    /// Nothing is owed, and the fence is down unless others owe something.
+    /// Nothing is owed, and the fence is down unless others owe something; or no configuration names the server any more.
     Done,
 }
 
@@ -213,6 +213,12 @@ impl Server {
         let mut state = self.state();
         state.is_configured = true;
         state.must_begin()
+    }
+
+    /// A new configuration does not name the server. What it owes waits, behind the fence.
+    pub(super) fn unconfigure(&self) {
+        self.state().is_configured = false;
+        self.hurry();
     }
 
     /// Resolves when the writer has let go of a segment, perhaps before this was called.

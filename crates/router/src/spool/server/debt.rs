@@ -118,6 +118,11 @@ impl Server {
     pub(in crate::spool) fn turn(&self) -> Turn {
         let mut state = self.state();
         let writing = state.writing;
+        if !state.is_configured && writing.is_none() {
+            state.is_replayed = false;
+            self.lower_if_free(&state);
+            return Turn::Done;
+        }
         match state.segments.front_mut() {
             None => {
                 state.is_replayed = false;
