@@ -11,6 +11,11 @@
 //! `hold_off_ms`, so that a fill that was read before the change is refused (§4.3 has the same race). How long a value
 //! has left warm is asked by `mg k t`; where that is not known there is no fill.
 //!
+//! Accepted: between the read of a value and its add in staging may pass more than `hold_off_ms` (a server that hangs, a
+//! router that is stopped). If the value was changed meanwhile, and its delete's hold-off is over, the old one is in staging
+//! until it is changed again or expires. The add is one round trip after the look, so that takes an outage; as with a
+//! cluster that is warmed up (§4.3), a longer hold-off makes it rarer.
+//!
 //! A failure of staging fails deletes and nothing else. Changes that staging missed while it was away stay missed: empty it
 //! before it serves. A base64 key is not filled. Bounded: fills find a place in the background or are left out and counted.
 
