@@ -32,7 +32,8 @@ pub(super) fn held(owner: Owner) -> Vec<u8> {
 
 /// Has a server held, or released; nothing if there is no question for it.
 pub(super) fn said(verb: &str, owner: Owner, number: u64, server: &Address) -> Option<Vec<u8>> {
-    Some(question(&format!("spool_{verb}({:016x},{number},{})", owner.0, encoded(server)))).filter(fits)
+    Some(question(&format!("spool_{verb}({:016x},{number},{})", owner.0, encoded(server))))
+        .filter(|question| fits(question))
 }
 
 /// The questions that pass a delete on; nothing if there are none for it. A long key takes two, of that `number`.
@@ -63,7 +64,7 @@ fn with_bytes(beginning: &str, bytes: &[u8]) -> Vec<u8> {
     [ADMIN_KEY_PREFIX, beginning.as_bytes(), bytes, b")"].concat()
 }
 
-fn fits(question: &Vec<u8>) -> bool {
+fn fits(question: &[u8]) -> bool {
     question.len() <= KEY_BYTES_MAX
 }
 
