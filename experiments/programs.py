@@ -28,15 +28,20 @@ def tools() -> Path:
     return (ROOT / os.environ.get("TOOLS", "../shared/tools")).resolve()
 
 
-def memcached() -> Path:
-    """The runner of the memcached that we are compared with."""
+def peer(name: str) -> Path:
+    """The runner of a program that we are compared with: `memcached`, `nutcracker`."""
     peers = tools() / "peers"
     if not peers.exists():
         raise Unusable("no program `peers` in the folder TOOLS; set it, as in: make bench TOOLS=/path/to/tools")
-    found = subprocess.run([peers, "memcached"], capture_output=True, text=True)
+    found = subprocess.run([peers, name], capture_output=True, text=True)
     if found.returncode != 0:
-        raise Unusable(f"memcached cannot be had: {found.stderr.strip()}")
+        raise Unusable(f"{name} cannot be had: {found.stderr.strip()}")
     return Path(found.stdout.split()[-1])
+
+
+def memcached() -> Path:
+    """The runner of the memcached that we are compared with."""
+    return peer("memcached")
 
 
 def lookaside(name: str) -> Path:
@@ -106,7 +111,7 @@ def favoured(nice: int, core: int | None = None, is_realtime: bool = False) -> C
 
 @dataclass
 class CacheServer:
-    """A running cache server with one worker thread."""
+    """A running cache server, or a proxy in front of some, with one worker thread."""
 
     name: str
     process: subprocess.Popen
@@ -119,6 +124,31 @@ class CacheServer:
 
 
 @contextlib.contextmanager
+def started(
+    name: str, words: list, is_ready: Callable[[], bool], log_path: Path, prepare: Callable[[], None]
+) -> Iterator[subprocess.Popen]:
+    """A program that is ready; it is stopped at the end."""
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(
+            [str(word) for word in words], stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=prepare
+        )
+    try:
+        deadline = time.monotonic() + READY_S
+        while not is_ready():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise Unusable(f"{name} did not start:\n{log_path.read_text(errors='replace')}")
+            time.sleep(0.01)
+        yield process
+    finally:
+        stop(process)
+
+
+def as_user(name: str) -> list:
+    """What memcached must be told to run as root."""
+    return ["-u", getpass.getuser()] if name == "memcached" and os.geteuid() == 0 else []
+
+
+@contextlib.contextmanager
 def cache_server(
     name: str, program: Path, core: int, memory_mib: int, unix: bool = False, nice: int = 0, is_realtime: bool = False
 ) -> Iterator[CacheServer]:
@@ -127,27 +157,15 @@ def cache_server(
         port = free_ports(1)[0]
         unix_path = Path(folder) / "socket" if unix else None
         where = ["-s", unix_path] if unix else ["-p", port, "-U", port, "-l", "127.0.0.1"]
-        words = [program, "-t", 1, "-m", memory_mib, "-c", 20000, *where]
-        if name == "memcached" and os.geteuid() == 0:
-            words += ["-u", getpass.getuser()]
+        words = [program, "-t", 1, "-m", memory_mib, "-c", 20000, *where, *as_user(name)]
         log_path = Path(folder) / "log"
-        with log_path.open("wb") as log:
-            process = subprocess.Popen(
-                [str(word) for word in words],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                preexec_fn=favoured(nice, core, is_realtime),
-            )
-        try:
-            deadline = time.monotonic() + READY_S
-            while not (unix_path.exists() if unix else answers(port)):
-                if process.poll() is not None or time.monotonic() > deadline:
-                    raise Unusable(f"{name} did not start:\n{log_path.read_text(errors='replace')}")
-                time.sleep(0.01)
+        prepare = favoured(nice, core, is_realtime)
+
+        def is_ready() -> bool:
+            return unix_path.exists() if unix else answers(port)
+
+        with started(name, words, is_ready, log_path, prepare) as process:
             yield CacheServer(name, process, port, unix_path)
-        finally:
-            stop(process)
 
 
 def has_flag(program: Path, flag: str) -> bool:

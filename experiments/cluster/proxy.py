@@ -1,0 +1,258 @@
+"""CPU per request and latency of a router in front of four servers: ours, memcached's own proxy, and twemproxy.
+
+What: closed loop, each proxy with one thread on one core, four of our servers and the load on the other. CPU time of
+all threads of the proxy, divided by requests answered; the 99th percentile of the latency. Then, at a fifth of what one
+thread can do, in open loop, how much later half of the answers come than from a server that is asked directly.
+
+How: the three run side by side and are loaded one at a time, in rounds; each round gives one ratio, the cost of the
+cheaper of the other two over ours, and the median of the rounds is reported with its range. Each proxy has its own way
+to spread keys (ours Ch3, memcached's jump hash, twemproxy's ketama), and fills the servers for itself.
+
+In closed loop the load and the servers share a core and are the bottleneck where a proxy is cheap: it then waits, and
+pays for wake-ups that a busier one shares among requests. "Core used" tells. For the latency the proxy and the servers
+share a core, as the load generator needs the other for itself.
+
+    python3 -m experiments.cluster.proxy            five minutes
+    python3 -m experiments.cluster.proxy --full     more and longer rounds
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from experiments.programs import (
+    LOADGEN,
+    CacheServer,
+    Unusable,
+    as_user,
+    cache_server,
+    favoured,
+    free_ports,
+    lookaside,
+    memcached,
+    peer,
+    started,
+)
+
+PROXY_CORE = 0
+LOAD_CORE = 1
+SERVERS = 4
+KEYS = 100_000
+VALUE_BYTES = 135
+MEMORY_MIB = 256
+WARMUP_S = 0.5
+NAMES = ("lookaside", "memcached", "twemproxy")
+# A fifth of 85,000 a second, which each of the three comes to with 50 clients.
+LATENCY_RATE = 17_000
+LATENCY_AIM_US = 60
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A load, and how many times cheaper than the best of the others we should be."""
+
+    name: str
+    load: tuple[str, ...]
+    keys: int
+    aim: float
+
+
+SCENARIOS = (
+    Scenario("get, 50 clients", ("--conns", "50"), 1, 1.25),
+    Scenario("get, 1,000 clients", ("--conns", "1000"), 1, 1.25),
+    Scenario("get, 50 clients, depth 16", ("--conns", "50", "--pipeline", "16"), 1, 1.25),
+    Scenario("24-key get, 50 clients", ("--conns", "50", "--multiget", "24"), 24, 2.0),
+    Scenario("24-key get, 1,000 clients", ("--conns", "1000", "--multiget", "24"), 24, 2.0),
+)
+
+
+def answers_gets(port: int) -> bool:
+    """Whether a get through this port comes to a server and back, for keys of all servers."""
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+        for number in range(64):
+            connection.sendall(f"get ready:{number}\r\n".encode())
+            if connection.recv(100) != b"END\r\n":
+                return False
+        return True
+    return False
+
+
+def command(name: str, port: int, servers: list[int], folder: Path) -> list:
+    """How a proxy is started in front of the servers on these ports."""
+    if name == "lookaside":
+        pools = {"main": {"servers": [f"127.0.0.1:{server}" for server in servers]}}
+        configuration = json.dumps({"pools": pools, "route": "PoolRoute|main"})
+        words = ["-p", port, "--num-proxies", 1, "-c", 20000, "--config-str", configuration]
+        return [lookaside("lookaside-router"), *words]
+    if name == "memcached":
+        path = folder / "proxy.lua"
+        backends = ", ".join(f'"127.0.0.1:{server}"' for server in servers)
+        pool = f"pools{{ main = {{ backends = {{ {backends} }} }} }}"
+        path.write_text(f'{pool}\nroutes{{ default = route_direct{{ child = "main" }} }}\n')
+        words = ["-l", "127.0.0.1", "-p", port, "-t", 1, "-c", 20000, "-o", f"proxy_config=routelib,proxy_arg={path}"]
+        return [memcached(), *words, *as_user(name)]
+    path = folder / "twemproxy.yml"
+    lines = [
+        f"main:\n  listen: 127.0.0.1:{port}\n  hash: fnv1a_64\n  distribution: ketama\n  timeout: 5000\n  servers:\n"
+    ]
+    path.write_text("".join(lines + [f"   - 127.0.0.1:{server}:1\n" for server in servers]))
+    return [peer("nutcracker"), "-c", path, "-s", free_ports(1)[0], "-o", folder / "twemproxy.log"]
+
+
+@contextlib.contextmanager
+def proxy(name: str, servers: list[int], core: int, nice: int, is_realtime: bool) -> Iterator[CacheServer]:
+    """A proxy with one thread on `core`."""
+    with tempfile.TemporaryDirectory(prefix="lookaside-bench-") as folder:
+        port = free_ports(1)[0]
+        words, log_path = command(name, port, servers, Path(folder)), Path(folder) / "log"
+        prepare = favoured(nice, core, is_realtime)
+        with started(name, words, lambda: answers_gets(port), log_path, prepare) as process:
+            yield CacheServer(name, process, port, None)
+
+
+@contextlib.contextmanager
+def proxies(server_core: int, nice: int, is_realtime: bool) -> Iterator[tuple[CacheServer, list[CacheServer]]]:
+    """Four servers on `server_core` and all proxies in front of them: one of the servers, and the proxies."""
+    with contextlib.ExitStack() as running:
+        program = lookaside("lookaside-server")
+        one = [
+            cache_server("server", program, server_core, MEMORY_MIB, False, nice, is_realtime) for _ in range(SERVERS)
+        ]
+        servers = [running.enter_context(server) for server in one]
+        ports = [server.port for server in servers]
+        in_front = [running.enter_context(proxy(name, ports, PROXY_CORE, nice, is_realtime)) for name in NAMES]
+        for target in (servers[0], *in_front):
+            load(target, nice, is_realtime, "--fill-only")
+        yield servers[0], in_front
+
+
+def load(target: CacheServer, nice: int, is_realtime: bool, *words: str) -> dict:
+    """One run of the load generator; its figures."""
+    command = [
+        LOADGEN, "--addr", target.address("tcp"), "--cpus", LOAD_CORE, "--keys", KEYS, "--value-size", VALUE_BYTES,
+        "--server-pid", target.process.pid, *words,
+    ]  # fmt: skip
+    prepare = favoured(nice, is_realtime=is_realtime)
+    run = subprocess.run([str(word) for word in command], capture_output=True, text=True, preexec_fn=prepare)
+    if run.returncode != 0:
+        raise Unusable(
+            f"{target.name}, {' '.join(words)}: loadgen failed ({run.returncode}): {run.stderr.strip()[:500]}"
+        )
+    return json.loads(run.stdout) if run.stdout.strip() else {}
+
+
+def costs(rounds: int, seconds: float, nice: int, is_realtime: bool, only: str) -> list[dict]:
+    """The closed loop."""
+    timing = ("--warmup", str(WARMUP_S), "--duration", str(seconds))
+    results = []
+    with proxies(LOAD_CORE, nice, is_realtime) as (_, in_front):
+        for scenario in (scenario for scenario in SCENARIOS if only in scenario.name):
+            done = []
+            for number in range(rounds):
+                order = in_front if number % 2 == 0 else in_front[::-1]
+                done.append({target.name: load(target, nice, is_realtime, *scenario.load, *timing) for target in order})
+            results.append(summary(scenario, done))
+            show(results[-1])
+    return results
+
+
+def summary(scenario: Scenario, rounds: list[dict[str, dict]]) -> dict:
+    """What the rounds of a scenario say."""
+
+    def median(name: str, figure: str) -> float:
+        return statistics.median(runs[name][figure] for runs in rounds)
+
+    sides = {
+        name: {
+            "cpu_us": median(name, "server_cpu_us_per_op"),
+            "cpu_share": median(name, "server_cpu_share"),
+            "ops_per_s": median(name, "ops_per_s"),
+            "p99_us": median(name, "p99_us"),
+            "unexpected_misses": sum(runs[name]["unexpected_misses"] for runs in rounds),
+        }
+        for name in NAMES
+    }
+    ours, *others = NAMES
+    best = min(others, key=lambda name: sides[name]["cpu_us"])
+    ratios = [runs[best]["server_cpu_us_per_op"] / runs[ours]["server_cpu_us_per_op"] for runs in rounds]
+    ratio = {"ratio": statistics.median(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios)}
+    return {**asdict(scenario), "sides": sides, "best": best, "rounds": len(rounds), **ratio}
+
+
+def latencies(rounds: int, seconds: float, nice: int, is_realtime: bool) -> dict:
+    """The open loop: the 50th and 99th percentile of asking a server directly and through each proxy, in us."""
+    words = ("--conns", "50", "--rate", str(LATENCY_RATE), "--warmup", str(WARMUP_S), "--duration", str(seconds))
+    with proxies(PROXY_CORE, nice, is_realtime) as (server, in_front):
+        runs = [
+            {target.name: load(target, nice, is_realtime, *words) for target in (server, *in_front)}
+            for _ in range(rounds)
+        ]
+    figures = {
+        name: {figure: statistics.median(run[name][figure] for run in runs) for figure in ("p50_us", "p99_us")}
+        for name in ("server", *NAMES)
+    }
+    added = {name: statistics.median(run[name]["p50_us"] - run["server"]["p50_us"] for run in runs) for name in NAMES}
+    result = {
+        "rate": LATENCY_RATE,
+        "rounds": rounds,
+        "figures": figures,
+        "added_p50_us": added,
+        "aim_us": LATENCY_AIM_US,
+    }
+    print(f"added at {LATENCY_RATE} a second: {added}", file=sys.stderr, flush=True)
+    return result
+
+
+def run(full: bool, nice: int = 0, is_realtime: bool = False, only: str = "") -> dict:
+    """Measures all, or the scenarios whose name contains `only`."""
+    if not LOADGEN.exists():
+        raise Unusable("the load generator is not built; experiments/run does it")
+    if (os.cpu_count() or 1) < 2:
+        raise Unusable("the proxies and their load need a core each")
+    rounds, seconds = (11, 4.0) if full else (5, 2.0)
+    return {
+        "costs": costs(rounds, seconds, nice, is_realtime, only),
+        "latencies": latencies(rounds, seconds, nice, is_realtime),
+    }
+
+
+def show(result: dict) -> None:
+    """A line about a scenario, while the next one runs."""
+    costs = "  ".join(
+        f"{name} {side['cpu_us']:.2f} us ({side['cpu_share']:.2f})" for name, side in result["sides"].items()
+    )
+    print(
+        f"{result['name']:26} {costs}  {result['ratio']:.2f} times cheaper than {result['best']}"
+        f" ({result['ratio_min']:.2f} to {result['ratio_max']:.2f})",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def main() -> int:
+    """Prints the results as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true", help="11 rounds of 4 s instead of 5 of 2 s")
+    parser.add_argument("--nice", type=int, default=0, metavar="N", help="niceness of proxies, servers and load")
+    parser.add_argument("--realtime", action="store_true", help="proxies, servers and load before all others (as root)")
+    parser.add_argument("--only", default="", metavar="TEXT", help="scenarios whose name contains TEXT")
+    options = parser.parse_args()
+    try:
+        print(json.dumps(run(options.full, options.nice, options.realtime, options.only), indent=2))
+    except Unusable as unusable:
+        print(f"proxy: {unusable}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
