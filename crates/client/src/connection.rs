@@ -9,6 +9,12 @@
 //!                                  half an      copied to the front of the next block: each byte at most once
 //! ```
 //!
+//! **Slow start.** A server that has just come back is not thrown at all that has gathered for it: at first
+//! [`SLOW_START_REQUESTS`] may be outstanding on a connection, and one more for each that is answered, so twice as many with
+//! every round trip, as long as it keeps up. The others wait in the queue, whose limits are as ever. It costs a few round
+//! trips, and nothing where a server was never taken out. A batch that is larger goes as a whole when nothing is
+//! outstanding, or the window is not yet full.
+//!
 //! Absent on purpose: connecting, and what is done about a connection that ended: `driver` does that.
 
 use crate::{
@@ -19,7 +25,7 @@ use crate::{
 };
 use bytes::{Bytes, BytesMut};
 use lookaside_protocol::text::Limits;
-use lookaside_routing::{Failure, Health, HealthChange};
+use lookaside_routing::{BoxFuture, Failure, Health, HealthChange};
 use std::{
     collections::VecDeque,
     future::Future,
@@ -46,6 +52,9 @@ const READ_GROWTH_BYTES_MAX: usize = 1 << 20;
 /// Jobs taken from the queue at once.
 const JOBS_PER_TAKE: usize = 64;
 
+/// Requests that may be outstanding at first on a connection to a server that was taken out.
+pub(crate) const SLOW_START_REQUESTS: usize = 32;
+
 /// The longest line of an answer: a key, four numbers and a verb, or an error's text.
 const ANSWER_LINE_BYTES_MAX: usize = 2_048;
 
@@ -64,6 +73,17 @@ pub(crate) enum End {
     TakenOut(HealthChange),
     /// We closed it: another destination took the server out since it was made. What came after that still waits.
     TakenOutElsewhere,
+    /// We closed it: the server's name leads elsewhere, where this one leads. Nobody waits for an answer.
+    Moved(Replacement),
+}
+
+/// A connection that takes the place of another.
+pub(crate) struct Replacement(pub(crate) Box<dyn Stream>);
+
+impl std::fmt::Debug for Replacement {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Replacement").finish()
+    }
 }
 
 /// What a connection borrows from its driver.
@@ -88,6 +108,12 @@ pub(crate) struct Connection<'a> {
     /// What the server's standing was when the connection was made.
     up: Up,
     around: Surroundings<'a>,
+    /// Has a connection to where the server has moved, if it ever does.
+    moved: BoxFuture<'a, Box<dyn Stream>>,
+    /// It has: nothing more is taken from the queue.
+    replacement: Option<Box<dyn Stream>>,
+    /// Requests that may be outstanding.
+    window: usize,
     pipeline: Pipeline,
     /// Deadlines of `around.waiting`, in its order.
     deadlines: VecDeque<Instant>,
@@ -103,7 +129,12 @@ pub(crate) struct Connection<'a> {
 }
 
 impl<'a> Connection<'a> {
-    pub(crate) fn new(stream: Box<dyn Stream>, up: Up, around: Surroundings<'a>) -> Connection<'a> {
+    pub(crate) fn new(
+        stream: Box<dyn Stream>,
+        up: Up,
+        around: Surroundings<'a>,
+        moved: BoxFuture<'a, Box<dyn Stream>>,
+    ) -> Connection<'a> {
         let limits = answer_limits(around.options);
         let now = Instant::now();
         let deadline = now + Duration::from_millis(around.options.server_timeout_ms);
@@ -112,6 +143,9 @@ impl<'a> Connection<'a> {
             up,
             deadlines: around.waiting.iter().map(|_| deadline).collect(),
             around,
+            moved,
+            replacement: None,
+            window: if up.is_after_removal() { SLOW_START_REQUESTS } else { usize::MAX },
             pipeline: Pipeline::new(limits),
             taken: Vec::with_capacity(JOBS_PER_TAKE),
             read: BytesMut::new(),
@@ -129,7 +163,7 @@ impl<'a> Connection<'a> {
     pub(crate) async fn run(mut self) -> End {
         let end = std::future::poll_fn(|cx| self.poll(cx)).await;
         let counters = &self.around.shared.counters;
-        if !self.pipeline.is_empty() {
+        if !self.pipeline.is_empty() && !matches!(end, End::Moved(_)) {
             count(&counters.connections_lost, 1);
         }
         let failure = if let End::Broken(Broken::Malformed(_)) = end {
@@ -159,11 +193,24 @@ impl<'a> Connection<'a> {
         if let Poll::Ready(end) = self.poll_answers(cx) {
             return Poll::Ready(end);
         }
-        if let Poll::Ready(end) = self.poll_queue(cx) {
+        if self.replacement.is_none()
+            && let Poll::Ready(stream) = self.moved.as_mut().poll(cx)
+        {
+            self.replacement = Some(stream);
+        }
+        if self.replacement.is_none()
+            && let Poll::Ready(end) = self.poll_queue(cx)
+        {
             return Poll::Ready(end);
         }
         if let Poll::Ready(Err(error)) = self.poll_write(cx) {
             return Poll::Ready(End::Closed(error.kind()));
+        }
+        if self.around.waiting.is_empty()
+            && self.pipeline.is_settled()
+            && let Some(stream) = self.replacement.take()
+        {
+            return Poll::Ready(End::Moved(Replacement(stream)));
         }
         self.poll_deadlines(cx)
     }
@@ -198,7 +245,9 @@ impl<'a> Connection<'a> {
         let block: Bytes = self.read.split().freeze();
         let answered_before = self.pipeline.answered_batches();
         let late_before = self.pipeline.late_answers();
+        let unanswered_before = self.pipeline.unanswered();
         let taken = self.pipeline.take(&block);
+        self.window = self.window.saturating_add(unanswered_before - self.pipeline.unanswered());
         let answered = self.pipeline.answered_batches() - answered_before;
         let counters = &self.around.shared.counters;
         count(&counters.late_answers, self.pipeline.late_answers() - late_before);
@@ -263,6 +312,7 @@ impl<'a> Connection<'a> {
 
     fn compose(&mut self) {
         while self.write.len() < WRITE_BYTES_MAX
+            && self.pipeline.unanswered() < self.window
             && let Some(job) = self.around.waiting.pop_front()
         {
             let deadline = self.deadlines.pop_front().expect("every waiting job has a deadline");

@@ -19,7 +19,7 @@ use std::sync::{
     Arc,
     atomic::{AtomicU64, AtomicUsize, Ordering},
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 /// Settings of a [`TcpDestination`].
 #[derive(Clone, Debug)]
@@ -41,6 +41,13 @@ pub struct DestinationOptions {
     /// Where destinations at one address tell each other that the server is taken out or back. Default `None`: this
     /// one keeps it to itself.
     pub standings: Option<Arc<Standings>>,
+    /// Whether to connect before the first batch, and again after a connection has ended, and so to find out about a dead
+    /// server before anybody waits for it. Default false: nothing is connected that is not used.
+    pub connects_ahead: bool,
+    /// How often a server that is known by a name is looked up while it is connected to, in milliseconds, give or take a
+    /// quarter. Default 30,000; `None`: only when a connection is made. Too long, and a server that has moved is used
+    /// where it was.
+    pub resolve_interval_ms: Option<u64>,
     /// What the jitter of probes is drawn from. Default 0.
     pub seed: u64,
 }
@@ -55,6 +62,8 @@ impl Default for DestinationOptions {
             value_bytes_max: 128 << 20,
             health: HealthSettings::default(),
             standings: None,
+            connects_ahead: false,
+            resolve_interval_ms: Some(30_000),
             seed: 0,
         }
     }
@@ -91,6 +100,8 @@ pub struct DestinationStatistics {
     pub probes: u64,
     /// How often this destination found that the server must be taken out.
     pub taken_out: u64,
+    /// How often it followed the server's name to another address.
+    pub moves: u64,
 }
 
 /// A server reached over a [`Network`]. Dropping it ends its task and its connection.
@@ -105,6 +116,8 @@ pub struct TcpDestination {
 #[derive(Debug)]
 pub(crate) struct Shared {
     outstanding: AtomicUsize,
+    /// Whether the first attempt to connect is over, or there is to be none before it is needed.
+    pub(crate) is_settled: watch::Sender<bool>,
     pub(crate) standing: Arc<Standing>,
     pub(crate) counters: Counters,
 }
@@ -125,6 +138,7 @@ pub(crate) struct Counters {
     pub(crate) malformed: AtomicU64,
     pub(crate) probes: AtomicU64,
     pub(crate) taken_out: AtomicU64,
+    pub(crate) moves: AtomicU64,
 }
 
 /// Room among the outstanding requests; given back when dropped.
@@ -141,17 +155,25 @@ impl Drop for Ticket {
 }
 
 impl TcpDestination {
-    /// A destination at `address`. Nothing is connected before the first batch. Must be called inside a tokio
-    /// runtime, on which its task then runs.
+    /// A destination at `address`. Nothing is connected before the first batch, unless it `connects_ahead`. Must be called
+    /// inside a tokio runtime, on which its task then runs.
     pub fn new(address: Address, network: Arc<dyn Network>, options: DestinationOptions) -> TcpDestination {
         let (queue, jobs) = mpsc::unbounded_channel();
         let standing = options.standings.as_ref().map_or_else(Arc::default, |standings| standings.of(&address));
-        let shared = Shared { outstanding: AtomicUsize::new(0), standing, counters: Counters::default() };
+        let is_settled = watch::Sender::new(!options.connects_ahead);
+        let shared = Shared { outstanding: AtomicUsize::new(0), is_settled, standing, counters: Counters::default() };
         let shared = Arc::new(shared);
         let outstanding_requests_max = options.outstanding_requests_max;
         let driver = Driver::new(address.clone(), network, options, jobs, shared.clone());
         tokio::spawn(driver.run());
         TcpDestination { address, queue, shared, outstanding_requests_max }
+    }
+
+    /// Resolves when the first attempt to connect is over, if there is one before the first batch: within
+    /// `connect_timeout_ms`, or at once if the server is known to be out.
+    pub async fn settled(&self) {
+        // The sender lives as long as this handle.
+        let _ = self.shared.is_settled.subscribe().wait_for(|is_settled| *is_settled).await;
     }
 
     /// Whether the server is taken out (TKO) at this moment.
@@ -188,6 +210,7 @@ impl TcpDestination {
             malformed: read(&counters.malformed),
             probes: read(&counters.probes),
             taken_out: read(&counters.taken_out),
+            moves: read(&counters.moves),
         }
     }
 

@@ -14,11 +14,16 @@
 //!
 //! Several destinations may have one server (see `standing`). The one that took it out has a probe due and is the one
 //! that probes; the others refuse what they get until the server is back, and then connect anew.
+//!
+//! A destination that connects ahead needs no job to leave `idle`: it connects at once when it is made, and a moment after
+//! a connection has ended or another destination has taken the server out. So a server that is gone, or back, is known
+//! before anybody asks for it.
 
 use crate::{
     Network,
-    connection::{Connection, End, Surroundings, answer_limits, millis_since},
+    connection::{Connection, End, Replacement, Surroundings, answer_limits, millis_since},
     destination::{DestinationOptions, Shared, count},
+    moving::moved,
     network::Stream,
     pipeline::{Broken, Job},
     standing::Up,
@@ -29,8 +34,11 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     sync::mpsc,
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
+
+/// How long one who connects ahead waits, between attempts that nobody asked for; up to a half more, by chance.
+const CONNECT_AHEAD_WAIT: Duration = Duration::from_secs(1);
 
 /// The longest answer to a probe, in bytes.
 const PROBE_ANSWER_BYTES_MAX: usize = 1_024;
@@ -45,6 +53,8 @@ pub(crate) struct Driver {
     health: Health,
     random: fastrand::Rng,
     epoch: Instant,
+    /// Nobody has tried to connect yet.
+    is_new: bool,
 }
 
 /// The destination was dropped: there is nothing left to do.
@@ -67,13 +77,25 @@ impl Driver {
             health: Health::new(options.health),
             random: fastrand::Rng::with_seed(options.seed),
             epoch: Instant::now(),
+            is_new: true,
             options,
         }
     }
 
     pub(crate) async fn run(mut self) {
-        while let Ok(connected) = self.next_stream().await {
+        let mut replacement = None;
+        loop {
+            let connected = match replacement.take() {
+                Some(connected) => Some(connected),
+                None => match self.next_stream().await {
+                    Ok(connected) => connected,
+                    Err(Dropped) => return,
+                },
+            };
+            self.shared.is_settled.send_if_modified(|is_settled| !std::mem::replace(is_settled, true));
             let Some((stream, up)) = connected else { continue };
+            let jitter = self.random.f64();
+            let moved = moved(&*self.network, &self.address, stream.peer(), &self.options, &self.shared, jitter);
             let around = Surroundings {
                 queue: &mut self.queue,
                 waiting: &mut self.waiting,
@@ -82,8 +104,9 @@ impl Driver {
                 options: &self.options,
                 epoch: self.epoch,
             };
-            match Connection::new(stream, up, around).run().await {
+            match Connection::new(stream, up, around, Box::pin(moved)).run().await {
                 End::Dropped => return,
+                End::Moved(Replacement(stream)) => replacement = Some((stream, up)),
                 end => self.on_end(&end, up),
             }
         }
@@ -96,8 +119,7 @@ impl Driver {
             return Ok(self.probe().await);
         }
         if self.waiting.is_empty() {
-            let job = self.queue.recv().await.ok_or(Dropped)?;
-            self.waiting.push_back(job);
+            self.wait_for_reason().await?;
         }
         let Some(up) = self.shared.standing.up() else {
             self.fail_waiting(&Failure::TakenOut);
@@ -113,26 +135,24 @@ impl Driver {
         }
     }
 
-    async fn connect(&mut self) -> Result<Box<dyn Stream>, Failure> {
-        let limit_ms = self.options.connect_timeout_ms.unwrap_or(self.options.server_timeout_ms);
-        let connecting = self.network.connect(&self.address);
-        let counters = &self.shared.counters;
-        match timeout(Duration::from_millis(limit_ms), connecting).await {
-            Ok(Ok(stream)) => {
-                count(&counters.connects, 1);
-                Ok(stream)
-            }
-            Ok(Err(error)) => {
-                tracing::debug!(server = %self.address, %error, "connection failed");
-                count(&counters.connect_failures, 1);
-                Err(Failure::ConnectFailed)
-            }
-            Err(_) => {
-                tracing::debug!(server = %self.address, limit_ms, "connection timed out");
-                count(&counters.connect_failures, 1);
-                Err(Failure::ConnectTimedOut)
-            }
+    /// Waits for a job, or until it is time to connect without one.
+    async fn wait_for_reason(&mut self) -> Result<(), Dropped> {
+        let is_new = std::mem::replace(&mut self.is_new, false);
+        let wait = match (self.options.connects_ahead, is_new) {
+            (true, true) => return Ok(()),
+            (true, false) => Some(CONNECT_AHEAD_WAIT.mul_f64(1.0 + 0.5 * self.random.f64())),
+            (false, _) => None,
+        };
+        tokio::select! {
+            biased;
+            job = self.queue.recv() => self.waiting.push_back(job.ok_or(Dropped)?),
+            () = sleep(wait.unwrap_or_default()), if wait.is_some() => {}
         }
+        Ok(())
+    }
+
+    async fn connect(&mut self) -> Result<Box<dyn Stream>, Failure> {
+        connect(&*self.network, &self.address, &self.options, &self.shared).await
     }
 
     /// Waits until a probe is due. Jobs that slipped into the queue before the handle knew are refused.
@@ -178,7 +198,7 @@ impl Driver {
             End::TakenOut(change) => self.take_out(*change, up),
             End::TakenOutElsewhere => self.health = Health::new(self.options.health),
             End::Closed(kind) => tracing::debug!(server = %self.address, %kind, "connection ended"),
-            End::Dropped => {}
+            End::Dropped | End::Moved(_) => {}
         }
     }
 
@@ -189,12 +209,18 @@ impl Driver {
         }
     }
 
-    /// Makes it known that the server is out, unless another destination has: then that one probes it.
+    /// Makes it known that the server is out, unless another destination has: then that one probes it. Or unless too many
+    /// servers of its pool are out: then it is asked on as if nothing were known.
     fn take_out(&mut self, change: HealthChange, up: Up) {
-        if !self.shared.standing.take_out(up, change) {
+        let is_taken_out = match &self.options.standings {
+            Some(standings) => standings.take_out(&self.address, &self.shared.standing, up, change),
+            None => self.shared.standing.take_out(up, change),
+        };
+        if !is_taken_out {
             self.health = Health::new(self.options.health);
             return;
         }
+        self.health.put_off_probe(self.random.f64());
         count(&self.shared.counters.taken_out, 1);
         tracing::warn!(server = %self.address, ?change, "server is taken out; it is probed until it answers");
     }
@@ -218,8 +244,35 @@ impl Drop for Driver {
     }
 }
 
+/// Makes a connection, and counts what came of it.
+pub(crate) async fn connect(
+    network: &dyn Network,
+    address: &Address,
+    options: &DestinationOptions,
+    shared: &Shared,
+) -> Result<Box<dyn Stream>, Failure> {
+    let limit_ms = options.connect_timeout_ms.unwrap_or(options.server_timeout_ms);
+    let counters = &shared.counters;
+    match timeout(Duration::from_millis(limit_ms), network.connect(address)).await {
+        Ok(Ok(stream)) => {
+            count(&counters.connects, 1);
+            Ok(stream)
+        }
+        Ok(Err(error)) => {
+            tracing::debug!(server = %address, %error, "connection failed");
+            count(&counters.connect_failures, 1);
+            Err(Failure::ConnectFailed)
+        }
+        Err(_) => {
+            tracing::debug!(server = %address, limit_ms, "connection timed out");
+            count(&counters.connect_failures, 1);
+            Err(Failure::ConnectTimedOut)
+        }
+    }
+}
+
 /// Sends `version` and waits for any whole answer: even an error line proves that the server lives.
-async fn ask_version(mut stream: Box<dyn Stream>, options: &DestinationOptions) -> Option<Box<dyn Stream>> {
+pub(crate) async fn ask_version(mut stream: Box<dyn Stream>, options: &DestinationOptions) -> Option<Box<dyn Stream>> {
     stream.write_all(b"version\r\n").await.ok()?;
     stream.flush().await.ok()?;
     let limits = answer_limits(options);

@@ -7,7 +7,8 @@
 //! * [`Window`] bounds what is outstanding at all destinations together (§3.1).
 //! * [`Client`] is what an application holds: `look_aside` (get, fill, set, delete), `read` (all of a read under a
 //!   lease), `lease` (their vocabulary).
-//! * [`Network`] stands between all of it and the sockets.
+//! * [`Network`] stands between all of it and the sockets; `names` finds out where a server's name leads, `moving` follows
+//!   it.
 //!
 //! Absent on purpose: where a key goes (`routing` decides), and clocks and randomness of its own (tokio's clock, a
 //! seed), so that a simulation runs this very code.
@@ -18,6 +19,8 @@ mod destination;
 mod driver;
 mod lease;
 mod look_aside;
+mod moving;
+mod names;
 mod network;
 mod pipeline;
 mod read;
@@ -31,6 +34,6 @@ pub use lease::{Lease, Lookup};
 pub use look_aside::{Client, ClientError, Filled};
 pub use network::{Listener, Network, Stream, TcpNetwork};
 pub use read::{HOT_MISS_DELAY_MS_MAX, HOT_MISS_DELAY_MS_MIN, Origin, ReadError, ReadOptions, Value};
-pub use standing::{Fence, Standings};
+pub use standing::{Fence, Observer, PoolBound, Standings};
 pub use statistics::ClientStatistics;
 pub use window::{Window, WindowSettings, WindowStatistics, WindowedDestination};

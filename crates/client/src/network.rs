@@ -1,8 +1,9 @@
 //! How bytes reach another process. Everything that connects or listens takes a [`Network`], so that `simulation` can
 //! put a seeded one in the place of sockets. Time is tokio's, which a simulation can pause and advance.
 
+use crate::names;
 use lookaside_routing::{Address, BoxFuture};
-use std::{io, net::IpAddr};
+use std::{future::ready, io, net::IpAddr};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
@@ -25,12 +26,22 @@ pub trait Network: Send + Sync {
     /// Connects to `address`. Takes as long as the network takes: callers set their own limit.
     fn connect<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Stream>>>;
 
+    /// Where the name in `address` leads at this moment: where [`Network::connect`] would try. Empty, as by default, where
+    /// there is no name that could ever lead elsewhere.
+    fn addresses<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
+        let _ = address;
+        Box::pin(ready(Ok(Vec::new())))
+    }
+
     /// Listens on `address`.
     fn listen<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Listener>>>;
 }
 
 /// The operating system's sockets: TCP with Nagle's delay off, or a unix socket where the address begins with `/`. A
 /// socket file that is left from before is not removed: it might be somebody's.
+///
+/// A name is resolved anew for every connection, and all that it stands for is tried; `names` says what happens when the
+/// resolver fails.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TcpNetwork;
 
@@ -41,9 +52,18 @@ impl Network for TcpNetwork {
                 let stream = UnixStream::connect(&*address.0).await?;
                 return Ok(Box::new(stream) as Box<dyn Stream>);
             }
-            let stream = TcpStream::connect(&*address.0).await?;
+            let stream = names::connect(&address.0).await?;
             stream.set_nodelay(true)?;
             Ok(Box::new(stream) as Box<dyn Stream>)
+        })
+    }
+
+    fn addresses<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
+        Box::pin(async move {
+            match is_path(address) {
+                true => Ok(Vec::new()),
+                false => names::addresses(&address.0).await,
+            }
         })
     }
 

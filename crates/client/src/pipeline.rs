@@ -133,6 +133,8 @@ pub(crate) struct Pipeline {
     open: Option<OpenLine>,
     late: usize,
     late_requests: usize,
+    /// Requests that were sent, late ones included, and not answered.
+    unanswered: usize,
     answered_batches: u64,
     late_answers: u64,
     limits: Limits,
@@ -147,6 +149,7 @@ impl Pipeline {
             open: None,
             late: 0,
             late_requests: 0,
+            unanswered: 0,
             answered_batches: 0,
             late_answers: 0,
             limits,
@@ -158,6 +161,7 @@ impl Pipeline {
         let outcomes = vec![Err(Failure::ConnectionLost); job.batch.len()];
         let waiter = Some((job.reply, job.ticket));
         let flight = self.flights.len();
+        self.unanswered += job.batch.len();
         self.flights.push_back(Flight { batch: job.batch, outcomes, done: 0, waiter, deadline });
         for request in 0..self.flights[flight].batch.len() {
             if self.grow_line(flight, request) {
@@ -302,6 +306,7 @@ impl Pipeline {
     /// The front line is answered: what of it has no reply yet gets this one. Batches that are complete go home.
     fn finish_line(&mut self, line: Line, reply: &Reply<Bytes>) {
         self.lines.pop_front();
+        self.unanswered -= line.requests;
         let mut left = line.requests;
         while left > 0 {
             let flight = self.flights.front_mut().expect("every line belongs to a batch that was sent");
@@ -371,6 +376,7 @@ impl Pipeline {
         self.open = None;
         self.late = 0;
         self.late_requests = 0;
+        self.unanswered = 0;
         self.cursor = Cursor::default();
     }
 
@@ -382,6 +388,16 @@ impl Pipeline {
     /// Whether any answer is outstanding.
     pub(crate) fn is_empty(&self) -> bool {
         self.flights.is_empty()
+    }
+
+    /// Whether nobody waits for an answer.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.late == self.flights.len()
+    }
+
+    /// Requests that were sent, late ones included, and not answered.
+    pub(crate) fn unanswered(&self) -> usize {
+        self.unanswered
     }
 
     /// Requests that timed out and whose answers may still come.

@@ -24,12 +24,17 @@
 //!
 //! Beside the word stands a **fence**: the server owes deletes, which somebody else ([`Fence`]) sees to. It is a reason
 //! of its own not to be read: a probe that is answered brings the server back up, and does not lower the fence.
+//!
+//! **Fail open.** When many servers of a pool seem dead at once, it is rather this host's network, or a timeout that is too
+//! short, and to give them all up would send the whole load to the gutter or the databases. So a pool may bound how
+//! many are taken out ([`PoolBound`]): from `enter` on no further one is, until no more than `exit` are out. Those that are
+//! out stay out until a probe is answered.
 
 use lookaside_routing::{Address, HealthChange};
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
@@ -43,7 +48,25 @@ const OUT_HARD: u64 = 2;
 /// The standing of every server that one process reaches. A destination that is made with it
 /// ([`crate::DestinationOptions::standings`]) shares what it learns with all others at its address.
 #[derive(Debug, Default)]
-pub struct Standings(Mutex<BTreeMap<Address, Weak<Standing>>>);
+pub struct Standings {
+    servers: Mutex<BTreeMap<Address, Weak<Standing>>>,
+    /// Locked before `servers`, where both are.
+    bounds: Mutex<BTreeMap<String, (PoolBound, IsOpen)>>,
+}
+
+/// Whether a pool has so many servers out that no more are taken out.
+type IsOpen = bool;
+
+/// How many servers of a pool may be out at a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolBound {
+    /// The pool's servers.
+    pub servers: Vec<Address>,
+    /// When so many are out, no further one is taken out.
+    pub enter: usize,
+    /// Until no more than so many are.
+    pub exit: usize,
+}
 
 impl Standings {
     /// None known yet.
@@ -54,7 +77,7 @@ impl Standings {
     /// The standing of the server at `address`. Costs a walk over all servers: for when destinations are made.
     pub(crate) fn of(&self, address: &Address) -> Arc<Standing> {
         // Nothing panics under the lock; if it did, the map is still whole.
-        let mut standings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut standings = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
         standings.retain(|_, standing| standing.strong_count() > 0);
         let kept = standings.get(address).and_then(Weak::upgrade);
         kept.unwrap_or_else(|| {
@@ -62,6 +85,65 @@ impl Standings {
             standings.insert(address.clone(), Arc::downgrade(&standing));
             standing
         })
+    }
+
+    /// Whether the server at `address` can be read, for one who does not.
+    pub fn observe(&self, address: &Address) -> Observer {
+        Observer(self.of(address))
+    }
+
+    /// From now on these pools, by their names, bound how many of their servers are out, and no others.
+    pub fn bound(&self, bounds: impl IntoIterator<Item = (String, PoolBound)>) {
+        let mut known = self.bounds();
+        let was_open = |name: &String| known.get(name).is_some_and(|(_, is_open)| *is_open);
+        let bounds = bounds.into_iter().map(|(name, bound)| {
+            let is_open = was_open(&name);
+            (name, (bound, is_open))
+        });
+        *known = bounds.collect();
+    }
+
+    /// The pools that have so many servers out that no more are taken out.
+    pub fn open_pools(&self) -> Vec<String> {
+        let mut bounds = self.bounds();
+        bounds.iter_mut().filter_map(|(name, bound)| self.is_open(name, bound).then(|| name.clone())).collect()
+    }
+
+    /// As [`Standing::take_out`], but not where the server's pool has too many out already.
+    pub(crate) fn take_out(&self, address: &Address, standing: &Standing, up: Up, change: HealthChange) -> bool {
+        // Held to the end, so that of many servers that die at once no more than the bound are taken out.
+        let mut bounds = self.bounds();
+        for (name, bound) in bounds.iter_mut().filter(|(_, (bound, _))| bound.servers.contains(address)) {
+            if self.is_open(name, bound) {
+                return false;
+            }
+        }
+        standing.take_out(up, change)
+    }
+
+    fn is_open(&self, name: &str, (bound, is_open): &mut (PoolBound, IsOpen)) -> IsOpen {
+        let is_out = |address: &&Address| self.known(address).is_some_and(|standing| standing.is_out());
+        let out = bound.servers.iter().filter(is_out).count();
+        let was_open = *is_open;
+        *is_open = if was_open { out > bound.exit } else { out >= bound.enter };
+        match (was_open, *is_open) {
+            (false, true) => tracing::error!(
+                pool = name,
+                out,
+                "so many servers of the pool are taken out that no more will be; is it this host's network?"
+            ),
+            (true, false) => tracing::info!(pool = name, out, "servers of the pool are taken out again when they fail"),
+            _ => {}
+        }
+        *is_open
+    }
+
+    fn known(&self, address: &Address) -> Option<Arc<Standing>> {
+        self.servers.lock().unwrap_or_else(PoisonError::into_inner).get(address).and_then(Weak::upgrade)
+    }
+
+    fn bounds(&self) -> MutexGuard<'_, BTreeMap<String, (PoolBound, IsOpen)>> {
+        self.bounds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What keeps the server at `address` from being read, lowered at first. While it is held, it is the same for all
@@ -103,9 +185,27 @@ impl Fence {
     }
 }
 
+/// Sees whether a server can be read. While it is held, the server's standing is the same for all destinations.
+#[derive(Clone, Debug)]
+pub struct Observer(Arc<Standing>);
+
+impl Observer {
+    /// Whether the server is neither taken out nor owes deletes.
+    pub fn is_readable(&self) -> bool {
+        !self.0.is_out() && !self.0.is_fenced()
+    }
+}
+
 /// That the server was up, and how often it had been taken out before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Up(u64);
+
+impl Up {
+    /// Whether the server has ever been taken out.
+    pub(crate) fn is_after_removal(self) -> bool {
+        self.0 >> STATE_BITS > 0
+    }
+}
 
 impl Standing {
     /// Whether the server owes deletes.
@@ -168,6 +268,30 @@ mod tests {
     }
 
     #[test]
+    fn of_a_pool_whose_servers_all_die_no_more_are_taken_out_than_its_bound() {
+        let standings = Standings::new();
+        let servers: Vec<Address> = (0..4).map(|server| Address(format!("s{server}:1").into())).collect();
+        let bound = |enter, exit| ("A".to_owned(), PoolBound { servers: servers.clone(), enter, exit });
+        standings.bound([bound(2, 0)]);
+        let held: Vec<_> = servers.iter().map(|address| standings.of(address)).collect();
+        let take_out = |server: usize| {
+            let up = held[server].up().expect("up");
+            standings.take_out(&servers[server], &held[server], up, HealthChange::TakenOutHard)
+        };
+        assert_eq!([0, 1, 2, 3].map(take_out), [true, true, false, false]);
+        assert!(!held[2].is_out() && standings.open_pools() == ["A"]);
+        held[0].bring_back();
+        assert!(!take_out(2), "one is out, and it closes only at none");
+        held[1].bring_back();
+        assert!(standings.open_pools().is_empty() && take_out(2));
+        assert!(take_out(3) && !take_out(0), "from the beginning");
+        standings.bound([bound(2, 0)]);
+        assert!(!take_out(0), "also over a change of the configuration");
+        standings.bound([]);
+        assert!(take_out(0), "unless that takes the bound away");
+    }
+
+    #[test]
     fn a_fence_is_one_for_an_address_and_no_probe_lowers_it() {
         let standings = Standings::new();
         let address = Address("here:1".into());
@@ -195,6 +319,6 @@ mod tests {
         assert!(!Arc::ptr_eq(&first, &standings.of(&there)));
         drop(first);
         standings.of(&there);
-        assert_eq!(standings.0.lock().unwrap().len(), 1, "nobody holds the first");
+        assert_eq!(standings.servers.lock().unwrap().len(), 1, "nobody holds the first");
     }
 }

@@ -115,6 +115,14 @@ impl Health {
         None
     }
 
+    /// Puts the probe that is due off by 5 to 50 percent of its wait, so that many routers that saw the same outage do not
+    /// all come at once. `jitter` as in [`Health::on_probe`].
+    pub fn put_off_probe(&mut self, jitter: f64) {
+        if let Some(probe) = &mut self.probe {
+            probe.at_ms = probe.at_ms.saturating_add(with_jitter_ms(probe.wait_ms, jitter) - probe.wait_ms);
+        }
+    }
+
     fn come_back(&mut self) -> Option<HealthChange> {
         self.timeouts_in_a_row = 0;
         self.probe.take().map(|_| HealthChange::Returned)
@@ -193,6 +201,18 @@ mod tests {
         let mut health = taken_out_at(0);
         assert_eq!(health.on_outcome(&Err(Failure::ConnectFailed), 900), None);
         assert_eq!(health.next_probe_at_ms(), Some(1_000));
+    }
+
+    #[test]
+    fn the_first_probe_is_put_off_by_chance_too() {
+        for (jitter, at_ms) in [(0.0, 1_050), (1.0, 1_500)] {
+            let mut health = taken_out_at(0);
+            health.put_off_probe(jitter);
+            assert_eq!(health.next_probe_at_ms(), Some(at_ms));
+        }
+        let mut well = Health::new(HealthSettings::default());
+        well.put_off_probe(1.0);
+        assert!(well.may_send());
     }
 
     #[test]

@@ -39,6 +39,8 @@ pub struct FakeNetwork {
     mode: Mutex<Mode>,
     pipe_bytes: usize,
     accepted: mpsc::UnboundedSender<DuplexStream>,
+    /// Where every name leads; nowhere that could change, at first. `Err` when the resolver fails.
+    leads_to: Mutex<Result<Option<IpAddr>, ()>>,
 }
 
 impl FakeNetwork {
@@ -48,11 +50,18 @@ impl FakeNetwork {
 
     pub fn with_pipe(pipe_bytes: usize) -> (Arc<FakeNetwork>, Peers) {
         let (accepted, peers) = mpsc::unbounded_channel();
-        (Arc::new(FakeNetwork { mode: Mutex::new(Mode::Accept), pipe_bytes, accepted }), Peers(peers))
+        let (mode, leads_to) = (Mutex::new(Mode::Accept), Mutex::new(Ok(None)));
+        (Arc::new(FakeNetwork { mode, pipe_bytes, accepted, leads_to }), Peers(peers))
     }
 
     pub fn set(&self, mode: Mode) {
         *self.mode.lock().expect("no test panics while it holds this") = mode;
+    }
+
+    /// From now on names lead to 10.0.0.`last`, or the resolver fails.
+    pub fn lead_to(&self, last: Option<u8>) {
+        let there = last.map(|last| Some(IpAddr::from([10, 0, 0, last]))).ok_or(());
+        *self.leads_to.lock().expect("no test panics while it holds this") = there;
     }
 }
 
@@ -64,7 +73,8 @@ impl Network for FakeNetwork {
                 Mode::Accept => {
                     let (ours, theirs) = tokio::io::duplex(self.pipe_bytes);
                     self.accepted.send(theirs).map_err(|_| io::ErrorKind::ConnectionRefused)?;
-                    Ok(Box::new(Pipe(ours)) as Box<dyn Stream>)
+                    let peer = self.leads_to.lock().expect("no test panics while it holds this").ok().flatten();
+                    Ok(Box::new(Pipe(ours, peer)) as Box<dyn Stream>)
                 }
                 Mode::Refuse => Err(io::ErrorKind::ConnectionRefused.into()),
                 Mode::Silence => std::future::pending().await,
@@ -72,16 +82,22 @@ impl Network for FakeNetwork {
         })
     }
 
+    fn addresses<'a>(&'a self, _: &'a Address) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
+        let there = *self.leads_to.lock().expect("no test panics while it holds this");
+        let addresses = there.map(|there| there.into_iter().collect()).map_err(|()| io::ErrorKind::TimedOut.into());
+        Box::pin(async move { addresses })
+    }
+
     fn listen<'a>(&'a self, _: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Listener>>> {
         Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
     }
 }
 
-struct Pipe(DuplexStream);
+struct Pipe(DuplexStream, Option<IpAddr>);
 
 impl Stream for Pipe {
     fn peer(&self) -> Option<IpAddr> {
-        None
+        self.1
     }
 }
 
