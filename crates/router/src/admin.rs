@@ -186,6 +186,7 @@ impl Server {
             malformed,
             probes,
             taken_out,
+            moves,
         } = destination.statistics();
         self.destinations += 1;
         self.taken_out_of += u64::from(destination.is_taken_out());
@@ -205,6 +206,7 @@ impl Server {
         self.sum.malformed += malformed;
         self.sum.probes += probes;
         self.sum.taken_out += taken_out;
+        self.sum.moves += moves;
     }
 
     fn state(&self) -> &'static str {
@@ -221,7 +223,7 @@ impl Server {
         let failed_batches = sum.timed_out_batches + sum.connect_failures + sum.connections_lost + sum.malformed;
         format!(
             "state:{} sent:{} failed:{failed_batches} outstanding:{} refused_tko:{} refused_busy:{} writes:{} \
-             timeouts:{} late:{} connects:{} connect_failures:{} connections_lost:{} probes:{} tko:{} threads:{} \
+             timeouts:{} late:{} connects:{} connect_failures:{} connections_lost:{} probes:{} tko:{} moves:{} threads:{} \
              kept_deletes:{} forget:{}",
             self.state(),
             sum.requests,
@@ -236,6 +238,7 @@ impl Server {
             sum.connections_lost,
             sum.probes,
             sum.taken_out,
+            sum.moves,
             self.destinations,
             self.owed.records,
             u8::from(self.owed.forget),

@@ -330,13 +330,17 @@ impl Worker {
         let network = Arc::new(TcpNetwork);
         let plan = self.plans.borrow_and_update().clone();
         let tree = Tree::build(&plan, network.clone(), self.seed, None);
+        // Clients that have connected wait in the listener's queue meanwhile.
+        tree.settled().await;
         let listener = doors.watched().expect("they are not blocking and this is a runtime");
         let router = Router::new(self.settings, self.fleet, tree);
         let serve = router.clone().serve(listener, self.shutdown);
         let reload = async {
             while self.plans.changed().await.is_ok() {
                 let plan = self.plans.borrow_and_update().clone();
-                router.set_tree(Tree::build(&plan, network.clone(), self.seed, Some(&router.tree())));
+                let tree = Tree::build(&plan, network.clone(), self.seed, Some(&router.tree()));
+                tree.settled().await;
+                router.set_tree(tree);
             }
             std::future::pending().await
         };

@@ -38,7 +38,7 @@ impl Ignored {
             given(
                 "--reset-inactive-connection-interval",
                 &self.reset_inactive_connection_interval,
-                "connections to servers stay open",
+                "connections to servers stay open, and --resolve-interval says how often their names are looked up",
             ),
             self.use_asynclog_version2
                 .then(|| "--use-asynclog-version2 is ignored: the spool has one layout".to_owned()),

@@ -91,6 +91,10 @@ pub struct Options {
     /// So many timeouts in a row take a server out
     #[arg(long, value_name = "TIMEOUTS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub timeouts_until_tko: u32,
+    /// A server that is known by a name is looked up so often while it is in use, in milliseconds, and followed when the name
+    /// leads elsewhere; 0: only when a connection to it is made
+    #[arg(long, value_name = "MS", default_value_t = 30_000)]
+    pub resolve_interval: u32,
     /// Requests waiting for one server, per thread; one more fails at once
     #[arg(long, value_name = "REQUESTS", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub target_max_pending: u32,
@@ -236,6 +240,8 @@ impl Options {
                 probe_max_ms: self.probe_timeout_max.into(),
             },
             standings: Some(Standings::new()),
+            connects_ahead: true,
+            resolve_interval_ms: (self.resolve_interval > 0).then_some(self.resolve_interval.into()),
             ..DestinationOptions::default()
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! When the configuration changes, a destination that the new one names with the same address and the same settings
 //! is taken over with its connection and its health: a server that was taken out does not come back by a reload, and
-//! one that is fine is not connected to again. All others end when the last batch on the old tree has its outcomes.
+//! one that is fine is not connected to again. The new tree is put in force once the others are connected to, or known to be
+//! dead; those that it does not name end when the last batch on the old tree has its outcomes.
 
 use crate::spool::SpoolingRoot;
 use crate::surroundings::surroundings;
@@ -10,7 +11,11 @@ use crate::{Plan, Spool, Trace, flush, trace::trace};
 use lookaside_client::{DestinationOptions, Network, TcpDestination, Window, WindowStatistics, WindowedDestination};
 use lookaside_routing::{Address, Context, Destination, DestinationSettings, Destinations, Route, Surroundings};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
+use tokio::time::timeout;
+
+/// How long a new tree may keep a router from serving, or from putting it in force, while it connects.
+pub const SETTLE_MAX: Duration = Duration::from_secs(2);
 
 /// What makes two destinations the same.
 type Identity = (Address, DestinationSettings);
@@ -53,6 +58,18 @@ impl Tree {
     /// Its root.
     pub fn route(&self) -> &Arc<dyn Route> {
         &self.route
+    }
+
+    /// Resolves when there is a connection to every server, or it is known that there is none, or after [`SETTLE_MAX`]. Until
+    /// then the tree is slow to answer, so another one goes on meanwhile, if there is one.
+    pub async fn settled(&self) {
+        let all = async {
+            // They connect at the same time, in tasks of their own.
+            for destination in self.destinations.values() {
+                destination.settled().await;
+            }
+        };
+        let _ = timeout(SETTLE_MAX, all).await;
     }
 
     /// The servers at its leaves, in the order of their addresses.

@@ -232,6 +232,23 @@ fn a_reload_keeps_the_connections_to_the_servers_that_stay() {
 }
 
 #[test]
+fn servers_are_connected_to_before_the_first_client_and_before_a_reload_is_in_force() {
+    let (first, second) = (FakeServer::start(), FakeServer::start());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("router.json");
+    fs::write(&path, one_pool(&[&first])).unwrap();
+    let connections = |server: &FakeServer| server.state.lock().unwrap().connections;
+    let daemon = Daemon::start(&["-f", path.to_str().unwrap(), "--num-proxies", "1"]);
+    wait_for("a connection in advance", || connections(&first).to_string(), |connections| connections == "1");
+    assert!(first.asked().is_empty(), "nobody has asked anything");
+    write_over(&path, &one_pool(&[&second]));
+    let put = |server: &FakeServer| server.put("k", "v");
+    put(&second);
+    wait_for("the change", || daemon.ask("get k\r\n"), |answer| answer == "VALUE k 0 1\r\nv\r\nEND\r\n");
+    assert_eq!(connections(&second), 1);
+}
+
+#[test]
 fn a_dead_server_is_stood_in_for_by_the_gutter() {
     let (main, gutter) = (FakeServer::start(), FakeServer::start());
     let configuration = format!(

@@ -83,7 +83,8 @@ impl Region {
         self.start(&host, async move {
             let defaults = Defaults { server_timeout_ms: SERVER_TIMEOUT_MS, ..Defaults::default() };
             let health = HealthSettings { probe_initial_ms: 100, ..HealthSettings::default() };
-            let options = DestinationOptions { health, standings: Some(standings), ..DestinationOptions::default() };
+            let standings = Some(standings);
+            let options = DestinationOptions { health, standings, connects_ahead: true, ..Default::default() };
             let plan = Plan::read(&configuration(cluster), &defaults, &options).expect("the configuration is good");
             let tree = Tree::build(&Arc::new(plan.spooling(spool.clone())), network.clone(), seed, None);
             let fleet = Fleet::new(Identity { pid: 1, started_unix_s: 0 }, "simulation");
