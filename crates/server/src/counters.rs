@@ -4,23 +4,7 @@
 //! store, no locked instruction. `stats` sums the threads' snapshots; a sum taken while requests run may be a few
 //! requests behind, as memcached's may.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
-/// A number that one thread raises and any thread may read.
-#[derive(Debug, Default)]
-pub struct Counter(AtomicU64);
-
-impl Counter {
-    /// Raises the number. Only the owning thread may call this; a second writer would lose counts, nothing worse.
-    pub fn add(&self, amount: u64) {
-        self.0.store(self.0.load(Ordering::Relaxed) + amount, Ordering::Relaxed);
-    }
-
-    /// The number.
-    pub fn value(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
+use lookaside_observation::Counter;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {

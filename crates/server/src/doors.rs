@@ -3,11 +3,11 @@
 
 use crate::Arguments;
 use crate::listener::{Listener, open_tcp, open_udp, open_udp_of_workers, open_unix};
-use crate::metrics::http::Endpoint;
 use crate::reply_limit::ReplyLimit;
 use crate::udp::UdpPort;
 use crate::upgrade::{Gate, Inherited};
 use anyhow::Context;
+use lookaside_observation::{Endpoint, full_address};
 use std::net::{TcpListener, ToSocketAddrs};
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ fn open_listeners(arguments: &Arguments, inherited: &mut Inherited) -> anyhow::R
 /// The port of `--metrics-address`; a port alone is this machine's.
 fn open_metrics(arguments: &Arguments, inherited: &mut Inherited) -> anyhow::Result<Option<Endpoint>> {
     let Some(text) = &arguments.metrics_address else { return Ok(None) };
-    let address = if text.parse::<u16>().is_ok() { format!("127.0.0.1:{text}") } else { text.clone() };
+    let address = full_address(text);
     let handed_over =
         address.to_socket_addrs().ok().and_then(|mut places| places.find_map(|at| inherited.take_tcp(at)));
     let listener = handed_over.map_or_else(|| TcpListener::bind(&address), |socket| Ok(socket.into()));

@@ -71,7 +71,7 @@ mod worker;
 pub use attention::Attention;
 pub use batch::{Batch, PREFETCH_KEYS, Progress, Remainder};
 pub use clock::Clock;
-pub use counters::{Counter, Counters, Counts};
+pub use counters::{Counters, Counts};
 pub use daemon::run;
 pub use execute::VERSION;
 pub use metrics::Measure;

@@ -2,13 +2,12 @@
 //!
 //! * [`latency`], [`hot_keys`]: noted by the workers, a sample each, so that no request waits for them.
 //! * [`exposition`]: the text.
-//! * [`http`]: the one thread that serves it.
+//! * `lookaside_observation` serves it, on one thread.
 //!
 //! Nothing is noted, and no thread runs, without the option.
 
 pub(crate) mod exposition;
 pub(crate) mod hot_keys;
-pub(crate) mod http;
 pub(crate) mod latency;
 mod meanings;
 
@@ -92,18 +91,6 @@ impl Measure {
         dice ^= dice << 5;
         self.dice.store(dice, Relaxed);
         mean / 2 + dice % mean + 1
-    }
-}
-
-/// What is wrong with an argument of `--metrics-address`: a port, or host:port.
-pub(crate) fn check_address(text: &str) -> Result<(), String> {
-    let port = text.rsplit_once(':').map_or(text, |(_, port)| port);
-    if port.parse::<u16>().is_ok() {
-        Ok(())
-    } else if port.is_empty() || !port.bytes().all(|byte| byte.is_ascii_digit()) {
-        Err("a port is missing, as in 9150 or 127.0.0.1:9150".to_string())
-    } else {
-        Err(format!("{port} is no port"))
     }
 }
 

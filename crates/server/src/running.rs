@@ -9,6 +9,7 @@ use crate::connection::Connection;
 use crate::daemon::Daemon;
 use crate::doors::Doors;
 use crate::listener::{Ending, Listener, Signals, accept_until_signal};
+use crate::metrics::exposition;
 use crate::udp::UdpPort;
 use crate::upgrade::{GateKeeper, Outcome, Successor, farewell};
 use crate::warm_restart;
@@ -119,7 +120,7 @@ fn serve(
     let Doors { listeners, metrics, gate, .. } = &*doors;
     let gate = gate.as_ref().map(|gate| {
         let listening = listeners.iter().map(|listener| listener.socket.as_fd());
-        let metrics = metrics.iter().map(|endpoint| endpoint.listener.as_fd());
+        let metrics = metrics.iter().map(|endpoint| endpoint.listener().as_fd());
         GateKeeper::new(gate, listening.chain(metrics).chain(udp_sockets.iter().map(AsFd::as_fd)))
     });
     let (stop_metrics, metrics_stop) = UnixStream::pair().context("cannot make a pipe for the metrics' thread")?;
@@ -133,7 +134,9 @@ fn serve(
         let outcome = start_all(scope, workers, &mut threads).and_then(|()| {
             start(scope, "watchers".to_string(), || daemon.watchers.run(daemon))?;
             if let Some(endpoint) = metrics {
-                start(scope, "metrics".to_string(), || endpoint.run(daemon, &metrics_stop))?;
+                start(scope, "metrics".to_string(), || {
+                    endpoint.run(|| exposition::render(daemon, daemon.clock.now()), &metrics_stop)
+                })?;
             }
             begun(listeners)?;
             accept_until_signal(daemon, listeners, signals, gate).context("cannot accept connections")

@@ -4,11 +4,12 @@
 //! for the other. What rises and never falls, but for `stats reset`, is a counter.
 
 use super::hot_keys::HotKeys;
-use super::latency::{BUCKETS, Class, Sum};
+use super::latency::Class;
 use super::meanings::meaning;
 use super::{KEYS_PER_SAMPLE, REPLIES_PER_SAMPLE};
 use crate::daemon::Daemon;
 use crate::{Process, VERSION};
+use lookaside_observation::{Exposition, HistogramSum, Kind};
 use lookaside_store::Now;
 use std::fmt::Write;
 
@@ -47,20 +48,16 @@ const GAUGES: &[&str] = &[
 
 /// All metrics of the process.
 pub(crate) fn render(daemon: &Daemon, now: Now) -> String {
-    let mut text = String::new();
-    family(&mut text, "info", "gauge", "The version that runs.");
-    let _ = writeln!(text, "lookaside_server_info{{version=\"{VERSION}\"}} 1");
-    statistics(daemon, now, &mut text);
-    latencies(daemon, &mut text);
-    hot_keys(daemon, &mut text);
-    text
+    let mut out = Exposition::new("lookaside_server_");
+    out.family("info", Kind::Gauge, "The version that runs.");
+    out.sample(&[("version", VERSION)], 1);
+    statistics(daemon, now, &mut out);
+    latencies(daemon, &mut out);
+    hot_keys(daemon, &mut out);
+    out.finish()
 }
 
-fn family(text: &mut String, name: &str, kind: &str, help: &str) {
-    let _ = writeln!(text, "# HELP lookaside_server_{name} {help}\n# TYPE lookaside_server_{name} {kind}");
-}
-
-fn statistics(daemon: &Daemon, now: Now, text: &mut String) {
+fn statistics(daemon: &Daemon, now: Now, out: &mut Exposition) {
     let mut told = Vec::new();
     daemon.stats(b"", now, &mut told);
     let told = String::from_utf8_lossy(&told);
@@ -69,40 +66,29 @@ fn statistics(daemon: &Daemon, now: Now, text: &mut String) {
         if value.parse::<f64>().is_err() || name == "version" {
             continue;
         }
-        let kind = if GAUGES.contains(&name) { "gauge" } else { "counter" };
+        let kind = if GAUGES.contains(&name) { Kind::Gauge } else { Kind::Counter };
         match meaning(name) {
-            Some(meaning) => family(text, name, kind, meaning),
-            None => family(text, name, kind, &format!("{name} of the command stats.")),
+            Some(meaning) => out.single(name, kind, meaning, value),
+            None => out.single(name, kind, &format!("{name} of the command stats."), value),
         }
-        let _ = writeln!(text, "lookaside_server_{name} {value}");
     }
 }
 
-fn latencies(daemon: &Daemon, text: &mut String) {
+fn latencies(daemon: &Daemon, out: &mut Exposition) {
     let help = format!(
         "From a worker's wake-up to the reply's handing over to the kernel, one of {REPLIES_PER_SAMPLE} replies, by its first command."
     );
-    family(text, "reply_seconds", "histogram", &help);
+    out.family("reply_seconds", Kind::Histogram, &help);
     for class in Class::ALL {
-        let mut sum = Sum::default();
+        let mut sum = HistogramSum::default();
         for measure in daemon.desks.iter().filter_map(|desk| desk.measure.as_ref()) {
             measure.latencies.add_to(class, &mut sum);
         }
-        let (name, mut below) = (class.name(), 0);
-        for (bucket, count) in sum.buckets.iter().enumerate().take(BUCKETS - 1) {
-            below += count;
-            let bound_s = (1u64 << bucket) as f64 / 1e6;
-            let _ =
-                writeln!(text, "lookaside_server_reply_seconds_bucket{{command=\"{name}\",le=\"{bound_s}\"}} {below}");
-        }
-        let count: u64 = sum.buckets.iter().sum();
-        let _ = writeln!(text, "lookaside_server_reply_seconds_bucket{{command=\"{name}\",le=\"+Inf\"}} {count}");
-        let _ = writeln!(text, "lookaside_server_reply_seconds_sum{{command=\"{name}\"}} {}", sum.sum_us as f64 / 1e6);
-        let _ = writeln!(text, "lookaside_server_reply_seconds_count{{command=\"{name}\"}} {count}");
+        out.histogram(&[("command", class.name())], &sum);
     }
 }
 
-fn hot_keys(daemon: &Daemon, text: &mut String) {
+fn hot_keys(daemon: &Daemon, out: &mut Exposition) {
     let mut all = HotKeys::default();
     for measure in daemon.desks.iter().filter_map(|desk| desk.measure.as_ref()) {
         all.add(&measure.hot_keys());
@@ -110,28 +96,24 @@ fn hot_keys(daemon: &Daemon, text: &mut String) {
     let help = format!(
         "The share that a key has of all keys asked for or stored lately, at least; one of {KEYS_PER_SAMPLE} is looked at."
     );
-    family(text, "hot_key_share", "gauge", &help);
+    out.family("hot_key_share", Kind::Gauge, &help);
     for (key, samples) in all.top(HOT_KEYS_MAX) {
         let share = samples as f64 / all.samples as f64;
-        let _ = writeln!(text, "lookaside_server_hot_key_share{{key=\"{}\"}} {share:.4}", label(&key));
+        out.sample(&[("key", &readable(&key))], format_args!("{share:.4}"));
     }
-    family(text, "hot_key_samples", "gauge", "How many keys the shares were made from.");
-    let _ = writeln!(text, "lookaside_server_hot_key_samples {}", all.samples);
+    out.single("hot_key_samples", Kind::Gauge, "How many keys the shares were made from.", all.samples);
 }
 
-/// A key as a label's value. What is no printable ASCII is told as `\\xff`, the backslash escaped, for a label has no
-/// escape for that.
-fn label(key: &[u8]) -> String {
-    let mut label = String::with_capacity(key.len());
+/// A key as text. What is no printable ASCII is told as `\xff`.
+fn readable(key: &[u8]) -> String {
+    let mut text = String::with_capacity(key.len());
     for &byte in key {
         match byte {
-            b'"' => label.push_str("\\\""),
-            b'\\' => label.push_str("\\\\"),
-            b' '..=b'~' => label.push(byte.into()),
-            _ => drop(write!(label, "\\\\x{byte:02x}")),
+            b' '..=b'~' => text.push(byte.into()),
+            _ => drop(write!(text, "\\x{byte:02x}")),
         }
     }
-    label
+    text
 }
 
 #[cfg(test)]
@@ -139,10 +121,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_label_holds_any_key() {
-        assert_eq!(label(b"user:42"), "user:42");
-        assert_eq!(label(b"a\"b"), "a\\\"b");
-        assert_eq!(label(b"a\\b"), "a\\\\b");
-        assert_eq!(label(b"\xff\n"), "\\\\xff\\\\x0a");
+    fn any_key_can_be_read() {
+        assert_eq!(readable(b"user:42"), "user:42");
+        assert_eq!(readable(b"a\"b\\"), "a\"b\\");
+        assert_eq!(readable(b"\xff\n"), "\\xff\\x0a");
     }
 }

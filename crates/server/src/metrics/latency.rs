@@ -5,8 +5,8 @@
 //! the time that bytes wait for a busy worker do not show. All commands that a connection sent at once are one reply,
 //! which counts for the class of the first of them.
 
-use crate::Counter;
 use crate::batch::Action;
+use lookaside_observation::{Histogram, HistogramSum};
 use lookaside_protocol::{Command, Operation};
 
 /// What a reply answers.
@@ -73,48 +73,21 @@ impl Class {
     }
 }
 
-/// A bucket holds what took up to 2^its number microseconds; the last holds the rest, beyond half a second.
-pub(crate) const BUCKETS: usize = 21;
-
 /// One thread's histograms.
 #[derive(Default)]
 pub(crate) struct Latencies {
     of_class: [Histogram; Class::ALL.len()],
 }
 
-#[derive(Default)]
-struct Histogram {
-    buckets: [Counter; BUCKETS],
-    sum_us: Counter,
-}
-
-/// One class's numbers, added up over threads.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sum {
-    pub(crate) buckets: [u64; BUCKETS],
-    pub(crate) sum_us: u64,
-}
-
 impl Latencies {
     pub(crate) fn note(&self, class: Class, took_us: u64) {
-        let histogram = &self.of_class[class as usize];
-        histogram.buckets[bucket_of(took_us)].add(1);
-        histogram.sum_us.add(took_us);
+        self.of_class[class as usize].note(took_us);
     }
 
     /// Adds this thread's numbers of a class.
-    pub(crate) fn add_to(&self, class: Class, sum: &mut Sum) {
-        let histogram = &self.of_class[class as usize];
-        for (of_all, own) in sum.buckets.iter_mut().zip(&histogram.buckets) {
-            *of_all += own.value();
-        }
-        sum.sum_us += histogram.sum_us.value();
+    pub(crate) fn add_to(&self, class: Class, sum: &mut HistogramSum) {
+        sum.add(&self.of_class[class as usize]);
     }
-}
-
-fn bucket_of(took_us: u64) -> usize {
-    let doublings = u64::BITS - took_us.saturating_sub(1).leading_zeros();
-    (doublings as usize).min(BUCKETS - 1)
 }
 
 #[cfg(test)]
@@ -122,11 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bucket_holds_what_took_up_to_its_bound() {
-        for (took_us, bucket) in [(0, 0), (1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (524_288, 19), (524_289, 20)] {
-            assert_eq!(bucket_of(took_us), bucket, "{took_us} us");
-        }
-        assert_eq!(bucket_of(u64::MAX), BUCKETS - 1);
+    fn classes_have_their_own_histograms() {
         assert!(Class::ALL.iter().enumerate().all(|(number, class)| *class as usize == number));
     }
 }

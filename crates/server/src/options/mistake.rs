@@ -5,7 +5,6 @@
 use super::{Arguments, Security, listen};
 use crate::doors::serves_udp;
 use crate::guard::SASL_FILE_VARIABLE;
-use crate::metrics;
 use crate::tls::options::TlsOptions;
 
 /// What is wrong with a command line, in words.
@@ -82,7 +81,8 @@ impl Arguments {
 
     fn check_addresses(&self) -> Result<(), Mistake> {
         if let Some(address) = &self.metrics_address {
-            metrics::check_address(address).map_err(|why| Mistake(format!("--metrics-address {address}: {why}")))?;
+            lookaside_observation::check_address(address)
+                .map_err(|why| Mistake(format!("--metrics-address {address}: {why}")))?;
         }
         let labels = listen::check(&self.listen)?;
         labels.iter().try_for_each(|(_, protocol)| self.dialects_at(*protocol).map(drop))?;

@@ -1,17 +1,16 @@
-//! HTTP for one purpose: `GET /metrics`. Serves no request of the cache.
+//! HTTP for one purpose: `GET /metrics`. Serves no request of the cache, and no request waits for it.
 //!
 //! Written by hand, since nothing more is asked of it: one thread, [`SCRAPES_MAX`] connections at a time, a request of
 //! [`REQUEST_BYTES_MAX`] at most, and [`SCRAPE_MS_MAX`] from the connection to its end, whoever is slow. One reply, then
-//! the connection is closed. A worker never waits for this thread.
+//! the connection is closed.
 //!
 //! Absent: TLS, passwords, compression, keeping connections. Bind it where only the scraper comes.
 
-use super::exposition;
-use crate::daemon::Daemon;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
 /// How many connections are served at a time; further ones wait.
 const SCRAPES_MAX: usize = 16;
@@ -19,21 +18,39 @@ const SCRAPES_MAX: usize = 16;
 /// The longest request with all its headers, in bytes.
 const REQUEST_BYTES_MAX: usize = 8 << 10;
 
-/// How long a connection may last, in milliseconds.
-const SCRAPE_MS_MAX: u64 = 5_000;
+/// How long a connection may last.
+const SCRAPE_MAX: Duration = Duration::from_secs(5);
 
 /// How often deadlines are looked at.
 const TICK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// The port.
-pub(crate) struct Endpoint {
-    pub(crate) listener: TcpListener,
+/// What is wrong with `text` as the address of metrics: a port, or host:port.
+pub fn check_address(text: &str) -> Result<(), String> {
+    let port = text.rsplit_once(':').map_or(text, |(_, port)| port);
+    if port.parse::<u16>().is_ok() {
+        Ok(())
+    } else if port.is_empty() || !port.bytes().all(|byte| byte.is_ascii_digit()) {
+        Err("a port is missing, as in 9150 or 127.0.0.1:9150".to_string())
+    } else {
+        Err(format!("{port} is no port"))
+    }
+}
+
+/// `text` as host:port: a port alone is this machine's.
+pub fn full_address(text: &str) -> String {
+    if text.parse::<u16>().is_ok() { format!("127.0.0.1:{text}") } else { text.to_string() }
+}
+
+/// The port where metrics are read.
+#[derive(Debug)]
+pub struct Endpoint {
+    listener: TcpListener,
 }
 
 /// One connection.
 struct Scrape {
     socket: TcpStream,
-    deadline_ms: u64,
+    deadline: Instant,
     request: Vec<u8>,
     response: Vec<u8>,
     sent_bytes: usize,
@@ -41,13 +58,18 @@ struct Scrape {
 
 impl Endpoint {
     /// An open port.
-    pub(crate) fn new(listener: TcpListener) -> std::io::Result<Endpoint> {
+    pub fn new(listener: TcpListener) -> std::io::Result<Endpoint> {
         listener.set_nonblocking(true)?;
         Ok(Endpoint { listener })
     }
 
-    /// Serves until the other end of `stop` is closed.
-    pub(crate) fn run(&self, daemon: &Daemon, stop: &UnixStream) {
+    /// Its socket.
+    pub fn listener(&self) -> &TcpListener {
+        &self.listener
+    }
+
+    /// Serves what `render` gives until the other end of `stop` is closed. For a thread of its own.
+    pub fn run(&self, render: impl Fn() -> String, stop: &UnixStream) {
         let mut scrapes: Vec<Scrape> = Vec::new();
         loop {
             let interest = |scrape: &Scrape| if scrape.response.is_empty() { PollFlags::IN } else { PollFlags::OUT };
@@ -64,13 +86,13 @@ impl Endpoint {
             if !watched[0].revents().is_empty() {
                 return;
             }
-            let now_ms = daemon.clock.now().unix_ms;
-            scrapes.retain_mut(|scrape| now_ms < scrape.deadline_ms && scrape.go_on(daemon));
+            let now = Instant::now();
+            scrapes.retain_mut(|scrape| now < scrape.deadline && scrape.go_on(&render));
             while scrapes.len() < SCRAPES_MAX
                 && let Ok((socket, _)) = self.listener.accept()
             {
                 if socket.set_nonblocking(true).is_ok() {
-                    scrapes.push(Scrape::new(socket, now_ms + SCRAPE_MS_MAX));
+                    scrapes.push(Scrape::new(socket, now + SCRAPE_MAX));
                 }
             }
         }
@@ -78,12 +100,12 @@ impl Endpoint {
 }
 
 impl Scrape {
-    fn new(socket: TcpStream, deadline_ms: u64) -> Scrape {
-        Scrape { socket, deadline_ms, request: Vec::new(), response: Vec::new(), sent_bytes: 0 }
+    fn new(socket: TcpStream, deadline: Instant) -> Scrape {
+        Scrape { socket, deadline, request: Vec::new(), response: Vec::new(), sent_bytes: 0 }
     }
 
     /// Reads or writes what can be; false at the end.
-    fn go_on(&mut self, daemon: &Daemon) -> bool {
+    fn go_on(&mut self, render: &impl Fn() -> String) -> bool {
         while self.response.is_empty() {
             let mut piece = [0; 2048];
             match self.socket.read(&mut piece) {
@@ -95,7 +117,7 @@ impl Scrape {
             if self.request.len() > REQUEST_BYTES_MAX {
                 self.response = response("431 Request Header Fields Too Large", "the request is too long\n");
             } else if self.request.windows(4).any(|end| end == b"\r\n\r\n") {
-                self.response = respond(&self.request, daemon);
+                self.response = respond(&self.request, render);
             }
         }
         while self.sent_bytes < self.response.len() {
@@ -109,13 +131,13 @@ impl Scrape {
     }
 }
 
-fn respond(request: &[u8], daemon: &Daemon) -> Vec<u8> {
+fn respond(request: &[u8], render: &impl Fn() -> String) -> Vec<u8> {
     let line = request.split(|&byte| byte == b'\r').next().unwrap_or_default();
     let mut words = line.split(|&byte| byte == b' ');
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let path = target.split(|&byte| byte == b'?').next().unwrap_or_default();
     match (method, path) {
-        (b"GET", b"/metrics") => response("200 OK", &exposition::render(daemon, daemon.clock.now())),
+        (b"GET", b"/metrics") => response("200 OK", &render()),
         (b"GET", _) => response("404 Not Found", "metrics are at /metrics\n"),
         _ => response("405 Method Not Allowed", "only GET is served\n"),
     }

@@ -1,0 +1,150 @@
+//! The text that Prometheus reads, format 0.0.4: families, each with its samples behind it.
+//!
+//! ```text
+//!   # HELP lookaside_router_batches_total Batches that clients' requests came in.
+//!   # TYPE lookaside_router_batches_total counter
+//!   lookaside_router_batches_total 42
+//! ```
+
+use crate::histogram::{BUCKETS, HistogramSum};
+use std::fmt::{Display, Write as _};
+
+/// What kind of metric a family is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only rises, until the process ends.
+    Counter,
+    /// Rises and falls.
+    Gauge,
+    /// How many were how large.
+    Histogram,
+    /// How many there were, and how much together.
+    Summary,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+            Kind::Summary => "summary",
+        }
+    }
+}
+
+/// Metrics as they are written, one family after another.
+#[derive(Debug)]
+pub struct Exposition {
+    prefix: &'static str,
+    family: String,
+    text: String,
+}
+
+impl Exposition {
+    /// Nothing yet; every name gets `prefix` in front.
+    pub fn new(prefix: &'static str) -> Exposition {
+        Exposition { prefix, family: String::new(), text: String::new() }
+    }
+
+    /// Begins the family `name`. `help` is a sentence, or some.
+    pub fn family(&mut self, name: &str, kind: Kind, help: &str) {
+        self.family = format!("{}{name}", self.prefix);
+        let family = &self.family;
+        // A String takes all that is written.
+        let _ = writeln!(self.text, "# HELP {family} {help}\n# TYPE {family} {}", kind.name());
+    }
+
+    /// A sample of the family begun last.
+    pub fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
+        self.line("", labels, value);
+    }
+
+    /// A family with one sample.
+    pub fn single(&mut self, name: &str, kind: Kind, help: &str, value: impl Display) {
+        self.family(name, kind, help);
+        self.sample(&[], value);
+    }
+
+    /// The samples of a histogram of durations, in seconds.
+    pub fn histogram(&mut self, labels: &[(&str, &str)], sum: &HistogramSum) {
+        let mut below = 0;
+        for (bucket, count) in sum.buckets.iter().enumerate().take(BUCKETS - 1) {
+            below += count;
+            let bound_s = ((1u64 << bucket) as f64 / 1e6).to_string();
+            self.line("_bucket", &[labels, &[("le", &bound_s)]].concat(), below);
+        }
+        self.line("_bucket", &[labels, &[("le", "+Inf")]].concat(), sum.count());
+        self.summary(labels, sum);
+    }
+
+    /// The samples of a summary of durations: how many, and how many seconds together.
+    pub fn summary(&mut self, labels: &[(&str, &str)], sum: &HistogramSum) {
+        self.line("_sum", labels, sum.sum_us as f64 / 1e6);
+        self.line("_count", labels, sum.count());
+    }
+
+    /// What has been written.
+    pub fn finish(self) -> String {
+        self.text
+    }
+
+    fn line(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl Display) {
+        self.text.push_str(&self.family);
+        self.text.push_str(suffix);
+        for (at, (name, value)) in labels.iter().enumerate() {
+            let _ = write!(self.text, "{}{name}=\"", if at == 0 { '{' } else { ',' });
+            escape(value, &mut self.text);
+            self.text.push('"');
+        }
+        let _ = writeln!(self.text, "{} {value}", if labels.is_empty() { "" } else { "}" });
+    }
+}
+
+fn escape(value: &str, text: &mut String) {
+    for character in value.chars() {
+        match character {
+            '"' => text.push_str("\\\""),
+            '\\' => text.push_str("\\\\"),
+            '\n' => text.push_str("\\n"),
+            character => text.push(character),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Histogram;
+
+    #[test]
+    fn a_label_holds_any_text() {
+        let mut exposition = Exposition::new("a_");
+        exposition.family("b", Kind::Gauge, "C.");
+        exposition.sample(&[("d", "e\"\\\n"), ("f", "")], 1.5);
+        exposition.sample(&[], 2);
+        let expected = "# HELP a_b C.\n# TYPE a_b gauge\na_b{d=\"e\\\"\\\\\\n\",f=\"\"} 1.5\na_b 2\n";
+        assert_eq!(exposition.finish(), expected);
+    }
+
+    #[test]
+    fn buckets_count_all_below_their_bound() {
+        let (mut exposition, histogram, mut sum) = (Exposition::new(""), Histogram::default(), HistogramSum::default());
+        [1, 2, 2, 9_999_999].into_iter().for_each(|took_us| histogram.note(took_us));
+        sum.add(&histogram);
+        exposition.family("t_seconds", Kind::Histogram, "T.");
+        exposition.histogram(&[("x", "y")], &sum);
+        let text = exposition.finish();
+        let lines: Vec<_> = text.lines().skip(2).collect();
+        assert_eq!(lines[0], "t_seconds_bucket{x=\"y\",le=\"0.000001\"} 1");
+        assert_eq!(lines[1], "t_seconds_bucket{x=\"y\",le=\"0.000002\"} 3");
+        assert_eq!(
+            lines[20..],
+            [
+                "t_seconds_bucket{x=\"y\",le=\"+Inf\"} 4",
+                "t_seconds_sum{x=\"y\"} 10.000004",
+                "t_seconds_count{x=\"y\"} 4",
+            ]
+        );
+    }
+}
