@@ -10,7 +10,7 @@
 use crate::fleet::ConfigurationStatus;
 use crate::intake::ADMIN_KEY_PREFIX;
 use crate::statistics::write_stat;
-use crate::{Owed, Router, Trace};
+use crate::{Fleet, Owed, Router, Trace};
 use lookaside_client::{DestinationStatistics, TcpDestination, WindowStatistics};
 use lookaside_protocol::{Reply, meta::MetaStatus, text::END};
 use lookaside_routing::{Address, Context, Destination as _, Outcome};
@@ -127,7 +127,7 @@ impl Router {
                 write_stat(name, value, out);
             }
         }
-        let servers = self.servers();
+        let servers = servers(fleet);
         let states = |state: &str| servers.values().filter(|server| server.state() == state).count();
         write_stat("num_servers", servers.len(), out);
         write_stat("num_servers_up", states("up"), out);
@@ -135,38 +135,38 @@ impl Router {
     }
 
     fn write_servers(&self, out: &mut Vec<u8>, wanted: impl Fn(&Server) -> bool) {
-        for (address, server) in self.servers() {
+        for (address, server) in servers(self.fleet()) {
             if wanted(&server) {
                 write_stat(&format!("destination:{address}"), server.in_words(), out);
             }
         }
     }
+}
 
-    /// Every server that any thread's tree names.
-    fn servers(&self) -> BTreeMap<String, Server> {
-        let mut servers: BTreeMap<String, Server> = BTreeMap::new();
-        for router in self.fleet().routers() {
-            for destination in router.tree().destinations() {
-                let server = servers.entry(one_line(&destination.address().to_string())).or_default();
-                server.add(destination);
-                server.owed = router.tree().spool().map(|spool| spool.owed(destination.address())).unwrap_or_default();
-            }
+/// Every server that any thread's tree names.
+pub(crate) fn servers(fleet: &Fleet) -> BTreeMap<String, Server> {
+    let mut servers: BTreeMap<String, Server> = BTreeMap::new();
+    for router in fleet.routers() {
+        for destination in router.tree().destinations() {
+            let server = servers.entry(one_line(&destination.address().to_string())).or_default();
+            server.add(destination);
+            server.owed = router.tree().spool().map(|spool| spool.owed(destination.address())).unwrap_or_default();
         }
-        servers
     }
+    servers
 }
 
 /// One server, as all threads together see it.
 #[derive(Default)]
-struct Server {
+pub(crate) struct Server {
     destinations: u64,
     /// How many threads have taken it out, and how many of them because they cannot connect.
     taken_out_of: u64,
     taken_out_hard_of: u64,
     /// Whether it is not read because it owes deletes.
-    is_fenced: bool,
-    owed: Owed,
-    sum: DestinationStatistics,
+    pub(crate) is_fenced: bool,
+    pub(crate) owed: Owed,
+    pub(crate) sum: DestinationStatistics,
 }
 
 impl Server {
@@ -209,7 +209,10 @@ impl Server {
         self.sum.moves += moves;
     }
 
-    fn state(&self) -> &'static str {
+    /// Every state that a server may be in.
+    pub(crate) const STATES: [&'static str; 4] = ["up", "soft_tko", "hard_tko", "behind"];
+
+    pub(crate) fn state(&self) -> &'static str {
         match self.taken_out_of {
             0 if self.is_fenced => "behind",
             0 => "up",

@@ -10,6 +10,7 @@
 mod binary;
 
 use crate::intake::{AskedKey, Tallied};
+use crate::metrics::results::Results;
 use crate::statistics::Tally;
 use lookaside_protocol::{ErrorReply, LeaseToken, Reply, text};
 use lookaside_routing::Outcome;
@@ -21,6 +22,8 @@ pub struct Answers<'a> {
     pub out: &'a mut Vec<u8>,
     /// What has been answered.
     pub tally: &'a mut Tally,
+    /// The same by verb.
+    pub results: &'a Results,
     /// Whether a get that failed is told as a miss.
     pub miss_on_get_errors: bool,
 }
@@ -38,6 +41,7 @@ impl Answers<'_> {
     }
 
     fn count_item(&mut self, tallied: Tallied, outcome: &Outcome) {
+        self.results.note(tallied, outcome);
         match tallied {
             Tallied::LeaseGet => self.tally.cmd_lease_get += 1,
             Tallied::GetAndTouch => self.tally.cmd_gat += 1,
@@ -80,6 +84,7 @@ impl Answers<'_> {
     }
 
     fn count(&mut self, tallied: Tallied, outcome: &Outcome) {
+        self.results.note(tallied, outcome);
         let failed = matches!(outcome, Err(_) | Ok(Reply::Error(_)));
         let tally = &mut *self.tally;
         match tallied {
@@ -135,7 +140,7 @@ mod tests {
 
     fn answer(miss_on_get_errors: bool, run: impl FnOnce(&mut Answers<'_>)) -> (String, Tally) {
         let (mut out, mut tally) = (Vec::new(), Tally::default());
-        run(&mut Answers { out: &mut out, tally: &mut tally, miss_on_get_errors });
+        run(&mut Answers { out: &mut out, tally: &mut tally, results: &Results::default(), miss_on_get_errors });
         (String::from_utf8(out).expect("text"), tally)
     }
 

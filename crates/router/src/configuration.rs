@@ -66,6 +66,7 @@ pub struct Plan {
     host: Host,
     spool: Option<Arc<Spool>>,
     window: Option<WindowSettings>,
+    is_measured: bool,
 }
 
 impl Plan {
@@ -77,7 +78,15 @@ impl Plan {
     ) -> Result<Plan, ConfigurationError> {
         let configuration = Configuration::read(text, defaults)?;
         let (text, destination_options) = (text.to_owned(), destination_options.clone());
-        Ok(Plan { text, configuration, destination_options, host: Host::named("", 0), spool: None, window: None })
+        Ok(Plan {
+            text,
+            configuration,
+            destination_options,
+            host: Host::named("", 0),
+            spool: None,
+            window: None,
+            is_measured: false,
+        })
     }
 
     /// The same plan for this host. Without it hosts are all alike, and the wall clock starts at 1970.
@@ -94,6 +103,16 @@ impl Plan {
     /// The same plan with one window over all that a thread has outstanding, if there is to be one.
     pub fn windowed(self, window: Option<WindowSettings>) -> Plan {
         Plan { window, ..self }
+    }
+
+    /// The same plan with measures around its pools and servers, if `is_measured`.
+    pub fn measured(self, is_measured: bool) -> Plan {
+        Plan { is_measured, ..self }
+    }
+
+    /// Whether there are measures around its pools and servers.
+    pub fn is_measured(&self) -> bool {
+        self.is_measured
     }
 
     /// The window over all that a thread has outstanding.

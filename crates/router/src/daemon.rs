@@ -16,7 +16,7 @@ use crate::configuration::{Plan, Source};
 use crate::feed::Feed;
 use crate::listen::{self, Door, Doors, SocketFile};
 use crate::spool::FileDisk;
-use crate::{Fleet, Host, Identity, Options, Router, Settings, Spool, Tree};
+use crate::{Fleet, Host, Identity, Options, Router, Settings, Spool, Tree, metrics};
 use lookaside_client::{DestinationOptions, TcpNetwork, WindowSettings};
 use lookaside_routing::Defaults;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -87,6 +87,7 @@ struct Reader {
     destination_options: DestinationOptions,
     spool: Option<Arc<Spool>>,
     window: Option<WindowSettings>,
+    is_measured: bool,
 }
 
 impl Reader {
@@ -94,7 +95,15 @@ impl Reader {
         let destination_options = options.destination_options();
         let (source, defaults, window) = (options.source()?, options.defaults()?, options.window.settings());
         let cache = options.config_cache.as_deref().filter(|_| !options.validate_config).map(Cache::new);
-        Ok(Reader { source, cache, defaults, destination_options, spool: None, window })
+        Ok(Reader {
+            source,
+            cache,
+            defaults,
+            destination_options,
+            spool: None,
+            window,
+            is_measured: options.metrics_address.is_some(),
+        })
     }
 
     /// What to start with: what the source says, or else what was kept of it.
@@ -133,7 +142,11 @@ impl Reader {
         for warning in plan.warnings() {
             tracing::warn!("{}: {warning}", self.source);
         }
-        Ok(plan.on(Host::named(&host_name(), unix_s())).spooling(self.spool.clone()).windowed(self.window))
+        Ok(plan
+            .on(Host::named(&host_name(), unix_s()))
+            .spooling(self.spool.clone())
+            .windowed(self.window)
+            .measured(self.is_measured))
     }
 }
 
@@ -184,6 +197,7 @@ fn serve(options: &Options, doors: &[Door], mut reader: Reader, first: First) ->
         names.push(door.name.clone());
         files.extend(door.share_out(&mut doors_of_threads)?);
     }
+    let metrics = options.metrics_address.as_deref().map(metrics::Port::open).transpose()?;
     let fleet = Fleet::new(Identity { pid: std::process::id(), started_unix_s: unix_s() }, reader.source.to_string());
     if let Some(why) = refusal {
         fleet.configuration_refused(why);
@@ -201,6 +215,8 @@ fn serve(options: &Options, doors: &[Door], mut reader: Reader, first: First) ->
         };
         threads.push(worker.spawn(index, doors)?);
     }
+    let version = options.settings().version;
+    let _metrics = metrics.map(|port| port.serve(fleet.clone(), version)).transpose()?;
     tracing::info!("{} threads, configuration from {}", threads.len(), reader.source);
     for name in names {
         tracing::info!("listening on {name}");

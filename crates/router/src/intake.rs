@@ -115,6 +115,34 @@ pub enum Tallied {
 }
 
 impl Tallied {
+    /// All, in the order of their numbers.
+    pub const ALL: [Tallied; 9] = [
+        Tallied::Get,
+        Tallied::GetAndTouch,
+        Tallied::LeaseGet,
+        Tallied::Store,
+        Tallied::LeaseSet,
+        Tallied::Delete,
+        Tallied::Arithmetic,
+        Tallied::Touch,
+        Tallied::Meta,
+    ];
+
+    /// The word for it in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Tallied::Get => "get",
+            Tallied::GetAndTouch => "gat",
+            Tallied::LeaseGet => "lease_get",
+            Tallied::Store => "set",
+            Tallied::LeaseSet => "lease_set",
+            Tallied::Delete => "delete",
+            Tallied::Arithmetic => "incr",
+            Tallied::Touch => "touch",
+            Tallied::Meta => "meta",
+        }
+    }
+
     /// What an operation is counted as.
     pub fn of<B>(operation: &Operation<B>) -> Tallied {
         match operation {

@@ -32,6 +32,7 @@ mod flush;
 mod ignored;
 mod intake;
 mod listen;
+mod metrics;
 mod options;
 mod router;
 mod session;

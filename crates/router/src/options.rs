@@ -136,6 +136,9 @@ pub struct Options {
     #[arg(long)]
     pub asynclog_disable: bool,
 
+    /// Where Prometheus reads metrics (GET /metrics): host:port, or a port of this machine alone
+    #[arg(long, value_name = "ADDR", value_parser = metrics_address)]
+    pub metrics_address: Option<String>,
     /// Tell clients of a get that no server answered as of a miss, not an error
     #[arg(long)]
     pub miss_on_get_errors: bool,
@@ -274,6 +277,10 @@ impl Options {
             threads => threads.into(),
         }
     }
+}
+
+fn metrics_address(text: &str) -> Result<String, String> {
+    lookaside_observation::check_address(text).map(|()| lookaside_observation::full_address(text))
 }
 
 fn peer(text: &str) -> Result<Address, String> {

@@ -1,6 +1,7 @@
 //! One thread's share of the daemon: a tree, the clients that this thread accepted, and their counters.
 
 use crate::fleet::{Fleet, Seat};
+use crate::metrics::results::Results;
 use crate::session::{self, End};
 use crate::statistics::{Counters, Tally};
 use crate::{Settings, Tree};
@@ -27,13 +28,19 @@ pub struct Router {
     fleet: Arc<Fleet>,
     tree: RwLock<Arc<Tree>>,
     counters: Counters,
+    results: Results,
 }
 
 impl Router {
     /// A router that serves `tree`, as one of a fleet.
     pub fn new(settings: Settings, fleet: Arc<Fleet>, tree: Tree) -> Arc<Router> {
-        let router =
-            Arc::new(Router { settings, fleet, tree: RwLock::new(Arc::new(tree)), counters: Counters::default() });
+        let router = Arc::new(Router {
+            settings,
+            fleet,
+            tree: RwLock::new(Arc::new(tree)),
+            counters: Counters::default(),
+            results: Results::default(),
+        });
         router.fleet.enlist(&router);
         router
     }
@@ -63,6 +70,11 @@ impl Router {
     /// What this thread has counted.
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// What came of its clients' requests, by verb.
+    pub(crate) fn results(&self) -> &Results {
+        &self.results
     }
 
     /// Accepts clients and serves them until `shutdown` turns true; then answers the batches in hand, for at most

@@ -313,6 +313,7 @@ impl Session<'_> {
         Answers {
             out: &mut self.out,
             tally: &mut self.tally,
+            results: self.router.results(),
             miss_on_get_errors: self.router.settings().miss_on_get_errors,
         }
     }

@@ -5,11 +5,14 @@
 //! one that is fine is not connected to again. The new tree is put in force once the others are connected to, or known to be
 //! dead; those that it does not name end when the last batch on the old tree has its outcomes.
 
+use crate::metrics::measure::Measures;
 use crate::spool::SpoolingRoot;
 use crate::surroundings::surroundings;
 use crate::{Plan, Spool, Trace, flush, trace::trace};
 use lookaside_client::{DestinationOptions, Network, TcpDestination, Window, WindowStatistics, WindowedDestination};
-use lookaside_routing::{Address, Context, Destination, DestinationSettings, Destinations, Route, Surroundings};
+use lookaside_routing::{
+    Address, Context, Destination, DestinationSettings, Destinations, Handle, Route, Surroundings,
+};
 use std::collections::BTreeMap;
 use std::{sync::Arc, time::Duration};
 use tokio::time::timeout;
@@ -26,6 +29,8 @@ pub struct Tree {
     destinations: BTreeMap<Identity, Arc<TcpDestination>>,
     /// Over all that its destinations have outstanding together (§3.1).
     window: Option<Arc<Window>>,
+    /// Around its servers and pools, where they are measured.
+    measures: Option<Measures>,
     source: Option<Source>,
 }
 
@@ -38,21 +43,29 @@ struct Source {
 impl Tree {
     /// A tree that was put together elsewhere; it shows no destinations in `stats`.
     pub fn of(route: Arc<dyn Route>) -> Tree {
-        Tree { route, destinations: BTreeMap::new(), window: None, source: None }
+        Tree { route, destinations: BTreeMap::new(), window: None, measures: None, source: None }
     }
 
     /// The tree that `plan` describes, with destinations on `network`, taken over from `old` where they are the same.
     /// Must be called inside the tokio runtime that will serve it. `seed` is what the jitter of probes is drawn from.
     pub fn build(plan: &Arc<Plan>, network: Arc<dyn Network>, seed: u64, old: Option<&Tree>) -> Tree {
         let window = old.and_then(|old| old.window.clone()).or_else(|| plan.window().map(Window::new));
-        let mut leaves =
-            Leaves { plan, network: network.clone(), seed, old, destinations: BTreeMap::new(), window: window.clone() };
+        let mut leaves = Leaves {
+            plan,
+            network: network.clone(),
+            seed,
+            old,
+            destinations: BTreeMap::new(),
+            window: window.clone(),
+            measures: plan.is_measured().then(Measures::default),
+        };
         let route: Arc<dyn Route> = Arc::new(plan.configuration().build(&mut leaves));
         let route = match plan.spool() {
             Some(_) => Arc::new(SpoolingRoot(route)),
             None => route,
         };
-        Tree { route, destinations: leaves.destinations, window, source: Some(Source { plan: plan.clone(), network }) }
+        let Leaves { destinations, measures, .. } = leaves;
+        Tree { route, destinations, window, measures, source: Some(Source { plan: plan.clone(), network }) }
     }
 
     /// Its root.
@@ -80,6 +93,11 @@ impl Tree {
     /// How much is outstanding at all servers together, if that is bounded.
     pub(crate) fn window(&self) -> Option<WindowStatistics> {
         self.window.as_ref().map(|window| window.statistics())
+    }
+
+    /// How its servers and pools fare, if they are measured.
+    pub(crate) fn measures(&self) -> Option<&Measures> {
+        self.measures.as_ref()
     }
 
     /// Where deletes that fail are kept, if they are.
@@ -120,6 +138,7 @@ struct Leaves<'a> {
     old: Option<&'a Tree>,
     destinations: BTreeMap<Identity, Arc<TcpDestination>>,
     window: Option<Arc<Window>>,
+    measures: Option<Measures>,
 }
 
 impl Leaves<'_> {
@@ -144,6 +163,10 @@ impl Destinations for Leaves<'_> {
             Some(window) => Arc::new(WindowedDestination::new(destination, window.clone())),
             None => destination,
         };
+        let destination = match &mut self.measures {
+            Some(measures) => measures.around_server(destination, settings, self.old.and_then(Tree::measures)),
+            None => destination,
+        };
         match self.plan.spool() {
             Some(spool) if settings.keeps_deletes => spool.wrap(destination),
             Some(spool) => {
@@ -152,6 +175,15 @@ impl Destinations for Leaves<'_> {
                 destination
             }
             None => destination,
+        }
+    }
+
+    fn around(&mut self, handle: &Handle, route: Arc<dyn Route>) -> Arc<dyn Route> {
+        match (&mut self.measures, handle) {
+            (Some(measures), Handle::Pool { pool, .. } | Handle::SaltedFailover { pool, .. }) => {
+                measures.around_pool(&pool.name, &pool.servers, route, self.old.and_then(Tree::measures))
+            }
+            _ => route,
         }
     }
 

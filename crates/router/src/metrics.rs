@@ -1,0 +1,60 @@
+//! What Prometheus reads at `--metrics-address`: the router, its pools, and its servers.
+//!
+//! * [`measure`]: noted by each thread for itself, around its pools and its servers, so that no request waits for another.
+//! * [`results`]: what came of clients' requests, by verb.
+//! * [`exposition`]: the text; `lookaside_observation` serves it, on a thread of its own.
+//!
+//! Without the option nothing stands around pools and servers, and no thread runs. How many series there are is bounded:
+//! see [`exposition`].
+
+pub(crate) mod exposition;
+pub(crate) mod measure;
+pub(crate) mod results;
+
+use crate::Fleet;
+use lookaside_observation::Endpoint;
+use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+/// The port where metrics are read, open and not yet served.
+pub(crate) struct Port(Endpoint);
+
+/// A port that is served until this is dropped.
+pub(crate) struct Serving {
+    /// Closed to stop the thread.
+    stop: Option<UnixStream>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Port {
+    /// Opens the port at `address`, host:port.
+    pub(crate) fn open(address: &str) -> Result<Port, String> {
+        let opened = TcpListener::bind(address).and_then(Endpoint::new);
+        opened
+            .map(Port)
+            .map_err(|error| format!("cannot listen on {address}: {error}; choose another with --metrics-address"))
+    }
+
+    /// Serves the metrics of `fleet` on a thread of its own.
+    pub(crate) fn serve(self, fleet: Arc<Fleet>, version: String) -> Result<Serving, String> {
+        let no_thread = |error: std::io::Error| format!("the system gives no thread for metrics: {error}");
+        let (stop, stopped) = UnixStream::pair().map_err(no_thread)?;
+        if let Ok(address) = self.0.listener().local_addr() {
+            tracing::info!("metrics are at http://{address}/metrics");
+        }
+        let run = move || self.0.run(|| exposition::render(&fleet, &version), &stopped);
+        let thread = thread::Builder::new().name("metrics".to_owned()).spawn(run).map_err(no_thread)?;
+        Ok(Serving { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.stop.take();
+        if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
+            tracing::error!("the thread of metrics has failed; this is a bug of the router");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+"""What Prometheus reads of a router: read with its own parser, held to its conventions, and true."""
+
+import http.client
+import json
+import subprocess
+
+import pytest
+from processes import PROGRAMS, Cluster, connect, eventually, free_port
+from prometheus_client.parser import text_string_to_metric_families
+
+PREFIX = "lookaside_router_"
+
+
+class MeasuredCluster(Cluster):
+    """A cluster whose router has metrics and a spool."""
+
+    def __init__(self, folder) -> None:
+        self.metrics_port = free_port()
+        super().__init__("one", folder, ("--metrics-address", str(self.metrics_port), "--spool", folder / "spool"))
+
+    def text(self, path: str = "/metrics") -> tuple[int, str]:
+        """Status and body."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.metrics_port, timeout=10)
+        connection.request("GET", path)
+        response = connection.getresponse()
+        body = response.read().decode()
+        connection.close()
+        return response.status, body
+
+    def metrics(self) -> dict[tuple, float]:
+        """Every sample by name and labels, without the prefix."""
+        samples = {}
+        for family in text_string_to_metric_families(self.text()[1]):
+            for sample in family.samples:
+                key = (sample.name.removeprefix(PREFIX), *sample.labels.values())
+                assert key not in samples, key
+                samples[key] = sample.value
+        return samples
+
+    def metric(self, *key: str) -> float:
+        """One of them."""
+        return self.metrics()[key]
+
+    def addresses(self) -> list[str]:
+        """Its servers, the gutter last."""
+        return [f"127.0.0.1:{server.port}" for server in (*self.servers, self.gutter)]
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    """One with metrics."""
+    cluster = MeasuredCluster(tmp_path)
+    yield cluster
+    cluster.stop()
+
+
+def test_prometheus_finds_its_conventions_kept(cluster):
+    cluster.client().set("a", b"x")
+    status, body = cluster.text()
+    assert status == 200
+    families = list(text_string_to_metric_families(body))
+    known = {"version", "verb", "result", "pool", "server", "reason", "state", "le"}
+    assert len(families) > 40 and len({family.name for family in families}) == len(families)
+    for family in families:
+        assert family.name.startswith(PREFIX) and family.documentation.endswith("."), family
+        assert family.type in ("counter", "gauge", "histogram", "summary"), family
+        units = [unit for unit in ("milliseconds", "_ms", "_us", "kilobytes", "_mb") if unit in family.name]
+        assert units == [], f"{family.name}: Prometheus wants seconds and bytes"
+        # The parser cuts off the end that a counter's name must have.
+        assert not family.name.endswith(("_total", "_count", "_sum")), family
+        if family.type == "counter":
+            assert f"# TYPE {family.name}_total counter" in body, family
+        if family.type in ("histogram", "summary"):
+            assert family.name.endswith("_seconds"), family
+        for sample in family.samples:
+            assert set(sample.labels) <= known, sample
+
+
+def test_requests_by_verb_and_result(cluster):
+    client = cluster.client()
+    client.set("a", b"x")
+    client.get_many(["a", "b", "c"])
+    client.delete("a")
+    client.delete("a")
+    client.incr("b", 1)
+    client.touch("b")
+    metrics = cluster.metrics()
+    told = {key[1:]: value for key, value in metrics.items() if key[0] == "requests_total" and value > 0}
+    assert told == {
+        ("set", "done"): 1, ("get", "done"): 1, ("get", "missed"): 2, ("delete", "done"): 1, ("delete", "missed"): 1,
+        ("incr", "missed"): 1, ("touch", "missed"): 1,
+    }  # fmt: skip
+    # A delete goes to the gutter too; all the rest to the key's own server.
+    assert metrics["pool_requests_total", "wildcard"] == 8 and metrics["pool_requests_total", "gutter"] == 2
+    servers = [metrics["server_requests_total", address] for address in cluster.addresses()]
+    assert sum(servers[:2]) == 8 and servers[2] == 2
+    assert metrics["pool_batch_seconds_count", "gutter"] == 2
+    assert 0 < metrics["pool_batch_seconds_sum", "gutter"] < 10
+    assert metrics["pool_batch_seconds_bucket", "gutter", "+Inf"] == 2
+    assert metrics["pool_server", "gutter", cluster.addresses()[2]] == 1
+    assert metrics["connections",] == 1 and metrics["servers",] == 3
+
+
+def test_a_server_that_dies_and_what_it_owes(cluster):
+    client, address = cluster.client(), cluster.addresses()[0]
+    keys = [f"key:{number}" for number in range(40)]
+    for key in keys:
+        client.set(key, b"x")
+    assert cluster.metric("server_state", address, "up") == 1
+    cluster.servers[0].kill()
+    for key in keys:
+        client.delete(key)
+    metrics = cluster.metrics()
+    states = {state: metrics["server_state", address, state] for state in ("up", "soft_tko", "hard_tko", "behind")}
+    assert states == {"up": 0, "soft_tko": 0, "hard_tko": 1, "behind": 0}
+    kept = metrics["server_kept_deletes", address]
+    assert 0 < kept < 40 and metrics["server_held", address] == 1 and metrics["server_kept_bytes", address] > 0
+    assert metrics["spool_pending_deletes",] == kept == metrics["spool_deletes_total",]
+    assert metrics["pool_failures_total", "wildcard", "delete_kept"] == kept
+    reasons = ("taken_out", "connect_failed", "connection_lost")
+    # What comes later is kept without asking the server.
+    assert 1 <= sum(metrics["server_failures_total", address, reason] for reason in reasons) <= kept
+    assert metrics["requests_total", "delete", "failed"] == 0
+    cluster.servers[0].restart()
+    eventually(lambda: cluster.metric("server_state", address, "up") == 1, "it is back and read")
+    metrics = cluster.metrics()
+    assert metrics["server_kept_deletes", address] == 0 and metrics["spool_replayed_total",] == kept
+    assert metrics["server_probes_total", address] > 0 and metrics["server_taken_out_total", address] >= 1
+
+
+def test_a_change_of_the_configuration_keeps_the_counts(cluster):
+    client, address = cluster.client(), cluster.addresses()[2]
+    client.delete("a")
+    cluster.configuration_path.write_text("{")
+    eventually(lambda: cluster.metric("config_last_reload_successful") == 0, "a bad one is told of")
+    assert cluster.metric("config_reload_failures_total") == 1
+    changed = cluster.configuration()
+    changed["pools"]["wildcard"]["servers"].pop()
+    cluster.configuration_path.write_text(json.dumps(changed))
+    eventually(lambda: cluster.metric("servers") == 2, "it is in force")
+    metrics = cluster.metrics()
+    assert metrics["config_last_reload_successful",] == 1 and metrics["server_requests_total", address] == 1
+    client.delete("a")
+    assert cluster.metric("server_requests_total", address) == 2
+
+
+def test_whoever_else_comes_and_a_port_that_is_taken(cluster):
+    assert cluster.text("/")[0] == 404
+    taken = f"127.0.0.1:{cluster.metrics_port}"
+    router = [PROGRAMS / "lookaside-router", "-p", "0", "-f", cluster.configuration_path, "-R", "/local/one/"]
+    done = subprocess.run([*router, "--metrics-address", taken], capture_output=True, text=True, timeout=20)
+    assert done.returncode == 1 and "--metrics-address" in done.stderr and taken in done.stderr
+    done = subprocess.run([*router, "--metrics-address", "here"], capture_output=True, text=True, timeout=20)
+    assert done.returncode == 2 and "a port is missing" in done.stderr
+    assert connect(cluster.port).version()
