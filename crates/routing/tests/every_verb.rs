@@ -1,0 +1,293 @@
+//! Every handle, for every verb, and for all that its first server can say: who is asked, in which order, and what comes
+//! back. The tables say what the heads of the handles' files say.
+//!
+//! ```text
+//!   get gets: hit a ok | miss a+b ok | bad a+b:get ok
+//!                 |  |           |            '-- by another verb than the client's
+//!                 |  '-- ok: done; no: a miss or a refusal; fail: an error or nothing
+//!                 '-- server a: has the key, has it not, or fails (`bad`: an error, a timeout, taken out)
+//! ```
+//!
+//! Servers b and c have the key and do everything. What goes on in the background counts as asked.
+
+mod fakes;
+#[path = "fakes/world.rs"]
+mod world;
+
+use bytes::Bytes;
+use fakes::{Fake, VERBS, request, server_error};
+use lookaside_protocol::{Reply, Request};
+use lookaside_routing::{
+    Address, Batch, BoxFuture, Configuration, Context, Defaults, Destination, DestinationSettings, Destinations,
+    Failure, Outcome, Outcomes, RootRoute, Route, Surroundings, Verb,
+};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+use world::World;
+
+const READS: &str = "get gets gat gats lease-get";
+const UPDATES: &str = "set add replace append prepend cas lease-set incr decr touch";
+
+/// What server a says.
+const STATES: [(&str, &[&str]); 3] = [("hit", &["hit"]), ("miss", &["miss"]), ("bad", &["error", "timeout", "out"])];
+
+/// Handles that ask their only child, and pass on what it says.
+const AS_IT_IS: &str = "all: hit a ok | miss a no | bad a fail";
+/// Failover, but for deletes.
+const IN_TURN: &str = "reads updates: hit a ok | miss a no | bad a+b ok
+    delete: hit a ok | miss a no | bad a+b fail";
+
+/// A handle, and what it does.
+const HANDLES: &[(&str, &str)] = &[
+    (r#""PoolRoute|A""#, AS_IT_IS),
+    (r#"{"type": "HashRoute", "children": ["PoolRoute|A"]}"#, AS_IT_IS),
+    (r#"{"type": "HostIdRoute", "children": ["PoolRoute|A", "PoolRoute|A"]}"#, AS_IT_IS),
+    (r#"{"type": "OriginalClientHashRoute", "children": ["PoolRoute|A", "PoolRoute|A"]}"#, AS_IT_IS),
+    (r#"{"type": "RandomRoute", "children": ["PoolRoute|A", "PoolRoute|A"]}"#, AS_IT_IS),
+    (r#"{"type": "OutstandingLimitRoute", "max_outstanding": 1, "target": "PoolRoute|A"}"#, AS_IT_IS),
+    (r#"{"type": "LatencyInjectionRoute", "before_latency_ms": 1, "child": "PoolRoute|A"}"#, AS_IT_IS),
+    (r#"{"type": "LoggingRoute", "target": "PoolRoute|A"}"#, AS_IT_IS),
+    (r#"{"type": "ModifyKeyRoute", "ensure_key_prefix": "x:", "target": "PoolRoute|A"}"#, AS_IT_IS),
+    (r#"{"type": "ModifyExptimeRoute", "exptime": 9, "target": "PoolRoute|A"}"#, AS_IT_IS),
+    (r#"{"type": "RateLimitRoute", "rates": {}, "target": "PoolRoute|A"}"#, AS_IT_IS),
+    (r#"{"type": "PrefixSelectorRoute", "policies": {"k": "PoolRoute|A"}, "wildcard": "PoolRoute|B"}"#, AS_IT_IS),
+    (r#"{"type": "PrefixSelectorRoute", "policies": {"x": "PoolRoute|B"}, "wildcard": "PoolRoute|A"}"#, AS_IT_IS),
+    (
+        r#"{"type": "OperationSelectorRoute", "default_policy": "PoolRoute|A",
+            "operation_policies": {"delete": "PoolRoute|B", "lease-get": "PoolRoute|C"}}"#,
+        "get gets gat gats updates: hit a ok | miss a no | bad a fail
+        lease-get: hit c ok | miss c ok | bad c ok
+        delete: hit b ok | miss b ok | bad b ok",
+    ),
+    (r#""NullRoute""#, "all: hit - no | miss - no | bad - no"),
+    (r#""DevNullRoute""#, "all: hit - no | miss - no | bad - no"),
+    (r#""ErrorRoute|why""#, "all: hit - fail | miss - fail | bad - fail"),
+    (
+        r#"{"type": "AllSyncRoute", "children": ["PoolRoute|A", "PoolRoute|B"]}"#,
+        "reads updates: hit a+b ok | miss a+b no | bad a+b fail
+        delete: hit a+b ok | miss a+b ok | bad a+b fail",
+    ),
+    (
+        r#"{"type": "AllInitialRoute", "children": ["PoolRoute|A", "PoolRoute|B"]}"#,
+        "all: hit a+b ok | miss a+b no | bad a+b fail",
+    ),
+    (
+        r#"{"type": "AllFastestRoute", "children": ["PoolRoute|A", "PoolRoute|B"]}"#,
+        "all: hit a+b ok | miss a+b no | bad a+b ok",
+    ),
+    (
+        r#"{"type": "AllAsyncRoute", "children": ["PoolRoute|A", "PoolRoute|B"]}"#,
+        "all: hit a+b no | miss a+b no | bad a+b no",
+    ),
+    (
+        r#"{"type": "AllMajorityRoute", "children": ["PoolRoute|A", "PoolRoute|B", "PoolRoute|C"]}"#,
+        "all: hit a+b+c ok | miss a+b+c ok | bad a+b+c ok",
+    ),
+    (r#"{"type": "FailoverRoute", "children": ["PoolRoute|A", "PoolRoute|B"]}"#, IN_TURN),
+    (
+        r#"{"type": "FailoverRoute", "children": ["PoolRoute|A", "PoolRoute|B"], "failover_errors": []}"#,
+        AS_IT_IS,
+    ),
+    (
+        r#"{"type": "FailoverWithExptimeRoute", "normal": "PoolRoute|A", "failover": "PoolRoute|B",
+            "failover_exptime": 10}"#,
+        IN_TURN,
+    ),
+    (r#"{"type": "LatestRoute", "children": ["PoolRoute|A", "PoolRoute|B"], "failover_count": 2, "salt": "2"}"#, IN_TURN),
+    (
+        r#"{"type": "MissFailoverRoute", "children": ["PoolRoute|A", "PoolRoute|B"]}"#,
+        "get gets gat gats: hit a ok | miss a+b ok | bad a+b ok
+        lease-get: hit a ok | miss a+b:get ok | bad a+b ok
+        updates: hit a ok | miss a no | bad a+b ok
+        delete: hit a+b ok | miss a+b ok | bad a+b fail",
+    ),
+    // One hour before it begins.
+    (r#"{"type": "MigrateRoute", "start_time": 13600, "from": "PoolRoute|A", "to": "PoolRoute|B"}"#, AS_IT_IS),
+    // In the first interval.
+    (
+        r#"{"type": "MigrateRoute", "start_time": 9000, "interval": 3600, "from": "PoolRoute|A", "to": "PoolRoute|B"}"#,
+        "reads updates: hit a ok | miss a no | bad a fail
+        delete: hit a+b ok | miss a+b ok | bad a+b fail",
+    ),
+    // In the second.
+    (
+        r#"{"type": "MigrateRoute", "start_time": 5000, "interval": 3600, "from": "PoolRoute|A", "to": "PoolRoute|B"}"#,
+        "reads updates: hit b ok | miss b ok | bad b ok
+        delete: hit a+b ok | miss a+b ok | bad a+b fail",
+    ),
+    // Afterwards.
+    (
+        r#"{"type": "MigrateRoute", "start_time": 1000, "interval": 3600, "from": "PoolRoute|B", "to": "PoolRoute|A"}"#,
+        AS_IT_IS,
+    ),
+    (
+        r#"{"type": "ShadowRoute", "target": "PoolRoute|A", "shadows": [{"target": "PoolRoute|B"}]}"#,
+        "get gets gat gats set add replace append prepend incr decr touch delete: hit a+b ok | miss a+b no | bad a+b fail
+        lease-get: hit a+b:get ok | miss a+b:get no | bad a+b:get fail
+        cas lease-set: hit a+b:set ok | miss a no | bad a fail",
+    ),
+    // How long the value lives is asked by a meta get; this server does not say, so there is no fill.
+    (
+        r#"{"type": "StagingRoute", "warm": "PoolRoute|A", "staging": "PoolRoute|B"}"#,
+        "get: hit a+a ok | miss a no | bad a fail
+        gets gat gats lease-get: hit a+a:get ok | miss a no | bad a fail
+        updates: hit a+b:delete ok | miss a+b:delete no | bad a+b:delete fail
+        delete: hit a+b ok | miss a+b ok | bad a+b fail",
+    ),
+    // This cold cluster refuses all adds: what is held off is not taken from the warm one.
+    (
+        r#"{"type": "WarmUpRoute", "cold": "PoolRoute|A", "warm": "PoolRoute|B", "exptime": 60}"#,
+        "get: hit a ok | miss a+b+a:add+a no | bad a fail
+        gets gat gats: hit a ok | miss a+b:get+a:add+a no | bad a fail
+        lease-get: hit a ok | miss a+b:get+a:add+a:get no | bad a fail
+        updates delete: hit a ok | miss a no | bad a fail",
+    ),
+    (
+        r#"{"type": "L1L2CacheRoute", "l1": "PoolRoute|A", "l2": "PoolRoute|B", "upgradingL1Exptime": 60}"#,
+        "get: hit a ok | miss a+b+a:add ok | bad a+b+a:add ok
+        lease-get: hit a:get ok | miss a:get+b+a:add ok | bad a:get+b+a:add ok
+        gets gat gats: hit b ok | miss b ok | bad b ok
+        updates: hit b+a:delete ok | miss b+a:delete ok | bad b+a:delete ok
+        delete: hit b+a ok | miss b+a ok | bad b+a fail",
+    ),
+    (
+        r#"{"type": "KeySplitRoute", "replicas": 2, "destination": "PoolRoute|A"}"#,
+        "reads updates: hit a ok | miss a no | bad a fail
+        delete: hit a+a ok | miss a+a no | bad a+a fail",
+    ),
+    (
+        r#"{"type": "KeySplitRoute", "replicas": 2, "all_sync": true, "destination": "PoolRoute|A"}"#,
+        "reads cas lease-set: hit a ok | miss a no | bad a fail
+        set add replace append prepend incr decr touch delete: hit a+a ok | miss a+a no | bad a+a fail",
+    ),
+    (
+        r#"{"type": "BigValueRoute", "split_threshold": 100, "target": "PoolRoute|A"}"#,
+        "reads set add replace cas lease-set incr decr touch delete: hit a ok | miss a no | bad a fail
+        append prepend: hit a:gets+a ok | miss a:gets+a no | bad a:gets fail",
+    ),
+];
+
+/// The moment at which all is asked, in seconds since 1970.
+const NOW_UNIX_S: u64 = 10_000;
+
+/// Servers that note down who is asked.
+struct Servers {
+    state: &'static str,
+    world: Arc<World>,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+/// A server that notes down what it is asked, in one list with the others.
+struct Noting {
+    server: Arc<Fake>,
+    name: String,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Destination for Noting {
+    fn send(&self, batch: Batch) -> BoxFuture<'_, Outcomes> {
+        let verb = |request: &Request<Bytes>| Verb::of(&request.operation).name();
+        let lines = batch.iter().map(|request| format!("{}:{}", self.name, verb(request)));
+        self.asked.lock().unwrap().extend(lines);
+        self.server.send(batch)
+    }
+
+    fn address(&self) -> &Address {
+        self.server.address()
+    }
+}
+
+impl Destinations for Servers {
+    fn destination(&mut self, address: &Address, _: &DestinationSettings) -> Arc<dyn Destination> {
+        let name = address.to_string();
+        let server = match (&*name, self.state) {
+            ("a:1", "miss") => Fake::miss(&name),
+            ("a:1", "error") => Fake::new(&name, |_| server_error("out of memory")),
+            ("a:1", "timeout") => Fake::failing(&name, Failure::TimedOut),
+            ("a:1", "out") => Fake::failing(&name, Failure::TakenOut),
+            _ => Fake::hit(&name),
+        };
+        let name = name.trim_end_matches(":1").to_owned();
+        Arc::new(Noting { server, name, asked: self.asked.clone() })
+    }
+
+    fn surroundings(&mut self) -> Surroundings {
+        self.world.surroundings(100)
+    }
+}
+
+/// Who was asked and what came back, as the tables say it.
+async fn observed(handle: &str, verb: &str, state: &'static str) -> String {
+    let text = format!(
+        r#"{{"pools": {{"A": {{"servers": ["a:1"]}}, "B": {{"servers": ["b:1"]}}, "C": {{"servers": ["c:1"]}}}},
+            "route": {handle}}}"#
+    );
+    let configuration = Configuration::read(&text, &Defaults::default()).unwrap_or_else(|error| panic!("{error}"));
+    let world = World::new();
+    world.advance(Duration::from_secs(NOW_UNIX_S));
+    let mut servers = Servers { state, world: world.clone(), asked: Arc::default() };
+    let root: RootRoute = configuration.build(&mut servers);
+    let outcomes = root.route(vec![request(&format!("{verb} k"))], &Context::default()).await;
+    while world.run_background().await > 0 {}
+    let own = format!(":{verb}");
+    let asked: Vec<String> =
+        servers.asked.lock().unwrap().iter().map(|line| line.strip_suffix(&own).unwrap_or(line).to_owned()).collect();
+    let asked = if asked.is_empty() { "-".to_owned() } else { asked.join("+") };
+    format!("{asked} {}", class(&outcomes[0]))
+}
+
+fn class(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Ok(Reply::Miss | Reply::Lease { .. } | Reply::NotStored | Reply::NotFound) => "no",
+        Err(_) | Ok(Reply::Error(_)) => "fail",
+        Ok(_) => "ok",
+    }
+}
+
+/// What a table says of a verb, by the name of the state.
+fn expected<'a>(table: &'a str, verb: &str) -> Vec<(&'a str, &'a str)> {
+    let of_verb = |line: &&str| {
+        let (verbs, _) = line.split_once(": hit ").expect("verbs and then states");
+        let names = |word: &str| match word {
+            "all" => true,
+            "reads" => READS.split(' ').any(|name| name == verb),
+            "updates" => UPDATES.split(' ').any(|name| name == verb),
+            name => name == verb,
+        };
+        verbs.split_whitespace().any(names)
+    };
+    let lines: Vec<&str> = table.lines().map(str::trim).filter(of_verb).collect();
+    let [line] = lines[..] else { panic!("{verb} is in {} lines of {table}", lines.len()) };
+    let (_, states) = line.split_once(": ").expect("verbs and then states");
+    states.split(" | ").map(|state| state.split_once(' ').expect("a state and what is done")).collect()
+}
+
+#[tokio::test]
+async fn every_handle_does_for_every_verb_what_its_head_says() {
+    let mut wrong = Vec::new();
+    for (handle, table) in HANDLES {
+        for verb in VERBS {
+            for ((name, states), (said, expected)) in STATES.iter().zip(expected(table, verb)) {
+                assert_eq!(*name, said, "{table}");
+                for state in *states {
+                    let observed = observed(handle, verb, state).await;
+                    if observed != expected {
+                        wrong.push(format!("{handle}: {verb}, {state}: {observed}, expected {expected}"));
+                    }
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn the_tables_verbs_are_all_verbs() {
+    let mut all: Vec<&str> = READS.split(' ').chain(UPDATES.split(' ')).chain(["delete"]).collect();
+    let mut known = VERBS.to_vec();
+    all.sort_unstable();
+    known.sort_unstable();
+    assert_eq!(all, known);
+}
