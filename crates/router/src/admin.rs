@@ -15,7 +15,7 @@ use lookaside_client::{DestinationStatistics, TcpDestination, WindowStatistics};
 use lookaside_protocol::{Reply, meta::MetaStatus, text::END};
 use lookaside_routing::{Address, Context, Destination as _, Outcome};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 impl Router {
     /// Appends the whole answer to `stats [arguments]`.
@@ -114,6 +114,11 @@ impl Router {
         write_stat("config_failures", status.failures, out);
         if let Some(refusal) = &status.refusal {
             write_stat("config_last_refusal", one_line(refusal), out);
+        }
+        if let Some(certificates) = fleet.certificates() {
+            write_stat("ssl_new_sessions", certificates.new_sessions.load(Relaxed), out);
+            write_stat("ssl_handshake_errors", certificates.handshake_errors.load(Relaxed), out);
+            write_stat("time_since_server_cert_refresh", certificates.age_s(), out);
         }
         let windows: Vec<WindowStatistics> =
             fleet.routers().iter().filter_map(|router| router.tree().window()).collect();

@@ -14,8 +14,9 @@
 use crate::cache::Cache;
 use crate::configuration::{Plan, Source};
 use crate::feed::Feed;
-use crate::listen::{self, Door, Doors, SocketFile};
+use crate::listen::{self, Door, Doors, Security, SocketFile};
 use crate::spool::FileDisk;
+use crate::tls::{Certificates, keep_fresh};
 use crate::{Fleet, Host, Identity, Options, Router, Settings, Spool, Tree, metrics};
 use lookaside_client::{DestinationOptions, TcpNetwork, WindowSettings};
 use lookaside_routing::Defaults;
@@ -53,7 +54,7 @@ pub fn run(options: Options) -> ExitCode {
         println!("{}: the configuration is good", reader.source);
         return ExitCode::SUCCESS;
     }
-    let doors = match options.listen.doors() {
+    let doors = match wanted_doors(&options, &reader.certificates) {
         Ok(doors) => doors,
         Err(why) => return complain(&why, EXIT_USAGE),
     };
@@ -61,6 +62,14 @@ pub fn run(options: Options) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => complain(&why, 1),
     }
+}
+
+/// Where clients are to come in.
+fn wanted_doors(options: &Options, certificates: &Certificates) -> Result<Vec<Door>, String> {
+    let security = if options.tls.ssl_require_peer_certs { Security::MutualTls } else { Security::Tls };
+    let doors = options.listen.doors(security)?;
+    listen::check_certificates(&doors, certificates)?;
+    Ok(doors)
 }
 
 fn complain(why: &str, code: u8) -> ExitCode {
@@ -88,6 +97,8 @@ struct Reader {
     spool: Option<Arc<Spool>>,
     window: Option<WindowSettings>,
     is_measured: bool,
+    /// What servers and clients are believed by, and shown.
+    certificates: Arc<Certificates>,
 }
 
 impl Reader {
@@ -103,6 +114,7 @@ impl Reader {
             spool: None,
             window,
             is_measured: options.metrics_address.is_some(),
+            certificates: Arc::new(Certificates::read(options.tls.clone())?),
         })
     }
 
@@ -195,10 +207,11 @@ fn serve(options: &Options, doors: &[Door], mut reader: Reader, first: First) ->
     let (mut names, mut files) = (Vec::new(), Vec::new());
     for door in listen::open(doors, options.threads(), options.listen.tcp_listen_backlog)? {
         names.push(door.name.clone());
-        files.extend(door.share_out(&mut doors_of_threads)?);
+        files.extend(door.share_out(&mut doors_of_threads, &reader.certificates)?);
     }
     let metrics = options.metrics_address.as_deref().map(metrics::Port::open).transpose()?;
     let fleet = Fleet::new(Identity { pid: std::process::id(), started_unix_s: unix_s() }, reader.source.to_string());
+    fleet.protect(reader.certificates.clone());
     if let Some(why) = refusal {
         fleet.configuration_refused(why);
     }
@@ -238,9 +251,11 @@ fn runtime() -> Result<tokio::runtime::Runtime, String> {
     builder.enable_all().build().map_err(|error| format!("the system gives no event queue: {error}"))
 }
 
-/// The signals that the daemon takes: two that end it, and one that has it read its configuration at once.
+/// The signals that the daemon takes: two that end it, and one that has it read its configuration and certificates at once.
 struct Ends {
     hangup: Signal,
+    /// The same: everybody who waits for a signal gets it.
+    hangup_too: Signal,
     interrupt: Signal,
     terminate: Signal,
 }
@@ -250,6 +265,7 @@ impl Ends {
         let receive = |kind| signal(kind).map_err(|error| format!("signals cannot be received: {error}"));
         Ok(Ends {
             hangup: receive(SignalKind::hangup())?,
+            hangup_too: receive(SignalKind::hangup())?,
             interrupt: receive(SignalKind::interrupt())?,
             terminate: receive(SignalKind::terminate())?,
         })
@@ -269,6 +285,7 @@ async fn stay(
         biased;
         _ = ends.interrupt.recv() => tracing::info!("SIGINT: shutting down"),
         _ = ends.terminate.recv() => tracing::info!("SIGTERM: shutting down"),
+        () = keep_fresh(&reader.certificates, &mut ends.hangup_too) => {}
         () = follow(reader, feed, ends.hangup, fleet, publish) => {}
         () = replay(reader) => {}
     }

@@ -3,8 +3,9 @@
 
 use crate::Router;
 use crate::statistics::Tally;
+use crate::tls::Certificates;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use tokio::time::Instant;
 
 /// Facts about the process that only the outside knows.
@@ -40,6 +41,7 @@ pub struct Fleet {
     connections: AtomicUsize,
     reply_bytes: AtomicUsize,
     configuration: Mutex<ConfigurationStatus>,
+    certificates: OnceLock<Arc<Certificates>>,
 }
 
 /// A place among the connections; given back when dropped.
@@ -78,12 +80,23 @@ impl Fleet {
             connections: AtomicUsize::new(0),
             reply_bytes: AtomicUsize::new(0),
             configuration: Mutex::new(status),
+            certificates: OnceLock::new(),
         })
     }
 
     /// The process's facts.
     pub fn identity(&self) -> Identity {
         self.identity
+    }
+
+    /// Has `stats` tell of TLS, with these.
+    pub(crate) fn protect(&self, certificates: Arc<Certificates>) {
+        self.certificates.set(certificates).ok();
+    }
+
+    /// What TLS is spoken with, if any is.
+    pub(crate) fn certificates(&self) -> Option<&Arc<Certificates>> {
+        self.certificates.get().filter(|certificates| certificates.are_used())
     }
 
     /// Seconds since the start.

@@ -15,6 +15,7 @@ pub(crate) async fn ask(network: &dyn Network, address: &Address, delay_s: i64) 
     let asked = async {
         let mut stream = network.connect(address).await?;
         stream.write_all(format!("flush_all {delay_s}\r\n").as_bytes()).await?;
+        stream.flush().await?;
         let mut answer = Vec::new();
         while answer.len() < ANSWER_BYTES_MAX && !answer.ends_with(b"\r\n") {
             if stream.read_buf(&mut answer).await? == 0 {

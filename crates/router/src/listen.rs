@@ -20,16 +20,31 @@ pub(crate) use doors::Doors;
 pub use options::ListenOptions;
 pub(crate) use unix::SocketFile;
 
+use crate::tls::{Certificates, Greeter};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// A place to listen at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Door {
     pub(crate) place: Place,
+    pub(crate) security: Security,
+}
+
+/// How what is said at a door is protected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Security {
+    /// Not at all.
+    #[default]
+    Plain,
+    /// TLS; nobody is asked for a certificate.
+    Tls,
+    /// TLS for clients with a certificate alone.
+    MutualTls,
 }
 
 /// Where a door is.
@@ -52,6 +67,7 @@ pub(crate) enum Place {
 pub(crate) struct OpenDoor {
     /// As the log names it.
     pub(crate) name: String,
+    security: Security,
     /// One for each thread, or one for all.
     sockets: Vec<Socket>,
     /// The unix socket's, which goes away with the daemon.
@@ -72,11 +88,13 @@ pub(crate) fn open(doors: &[Door], threads: usize, backlog: i32) -> Result<Vec<O
                 let sockets = open_tcp(address, threads, backlog)?;
                 let bound = sockets[0].local_addr().ok().and_then(|bound| bound.as_socket()).unwrap_or(address);
                 free_ports.entry(*choice).or_insert(bound.port());
-                OpenDoor { name: bound.to_string(), sockets, file: None }
+                let name = format!("{bound}{}", door.security.remark());
+                OpenDoor { name, security: door.security, sockets, file: None }
             }
             Place::Unix { path, mode } => {
                 let (socket, file) = unix::open(path, *mode, backlog)?;
-                OpenDoor { name: path.display().to_string(), sockets: vec![socket], file: Some(file) }
+                let name = path.display().to_string();
+                OpenDoor { name, security: door.security, sockets: vec![socket], file: Some(file) }
             }
         };
         opened.push(open);
@@ -86,7 +104,11 @@ pub(crate) fn open(doors: &[Door], threads: usize, backlog: i32) -> Result<Vec<O
 
 impl OpenDoor {
     /// Gives each of `threads` what it accepts from; what is left is the file to remove at the end.
-    pub(crate) fn share_out(self, threads: &mut [Doors]) -> Result<Option<SocketFile>, String> {
+    pub(crate) fn share_out(
+        self,
+        threads: &mut [Doors],
+        certificates: &Arc<Certificates>,
+    ) -> Result<Option<SocketFile>, String> {
         let lost = |error: io::Error| format!("{}: the system gives no socket for each thread: {error}", self.name);
         if self.file.is_some() {
             let shared = self.sockets.first().expect("an open door has a socket");
@@ -95,12 +117,35 @@ impl OpenDoor {
             }
             return Ok(self.file);
         }
+        let greeter = self.security.greeter(certificates);
         let count = threads.len();
         for (at, socket) in self.sockets.into_iter().enumerate() {
-            threads[at % count].add_tcp(socket);
+            threads[at % count].add_tcp(socket, greeter.clone());
         }
         Ok(None)
     }
+}
+
+impl Security {
+    /// What the log says behind such a door.
+    fn remark(self) -> &'static str {
+        match self {
+            Security::Plain => "",
+            Security::Tls => " with TLS",
+            Security::MutualTls => " with TLS, for clients with a certificate",
+        }
+    }
+
+    fn greeter(self, certificates: &Arc<Certificates>) -> Option<Greeter> {
+        let is_mutual = self == Security::MutualTls;
+        (self != Security::Plain).then(|| Greeter { certificates: certificates.clone(), is_mutual })
+    }
+}
+
+/// Whether the certificates are enough for all doors.
+pub(crate) fn check_certificates(doors: &[Door], certificates: &Certificates) -> Result<(), String> {
+    let secured = doors.iter().filter(|door| door.security != Security::Plain);
+    secured.into_iter().try_for_each(|door| certificates.check_for_clients(door.security == Security::MutualTls))
 }
 
 fn open_tcp(address: SocketAddr, sockets: usize, backlog: i32) -> Result<Vec<Socket>, String> {
@@ -149,7 +194,8 @@ mod tests {
     const BACKLOG: i32 = 16;
 
     fn tcp(host: [u8; 4], port: u16, choice: usize) -> Door {
-        Door { place: Place::Tcp { address: (Ipv4Addr::from(host), port).into(), choice } }
+        let place = Place::Tcp { address: (Ipv4Addr::from(host), port).into(), choice };
+        Door { place, security: Security::Plain }
     }
 
     fn port(socket: &Socket) -> u16 {

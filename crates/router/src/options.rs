@@ -6,6 +6,7 @@ use crate::ignored::Ignored;
 use crate::listen::ListenOptions;
 use crate::settings::{CONNECTIONS_MAX, Settings, VALUE_BYTES_MAX};
 use crate::spool::{Fsync, PeerMissing, SpoolSettings};
+use crate::tls::TlsOptions;
 use clap::{ArgGroup, Parser};
 use lookaside_client::{DestinationOptions, Standings, WindowSettings};
 use lookaside_routing::{Address, Defaults, HealthSettings, RoutingPrefix};
@@ -61,6 +62,9 @@ pub struct Options {
     /// Where clients come in.
     #[command(flatten)]
     pub listen: ListenOptions,
+    /// Certificates.
+    #[command(flatten)]
+    pub tls: TlsOptions,
     /// Threads, each with connections of its own to the servers; 0 for one a core
     #[arg(long, value_name = "THREADS", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=1024))]
     pub num_proxies: u16,

@@ -119,7 +119,11 @@ impl Router {
             self.counters.add(&Tally { rejected_connections: 1, ..Tally::default() });
             // One write into an empty socket buffer does not wait; if it would, the client goes without the reason.
             sessions.spawn(async move {
-                let _ = tokio::time::timeout(ACCEPT_RETRY, stream.write_all(TOO_MANY)).await;
+                let told = async {
+                    stream.write_all(TOO_MANY).await?;
+                    stream.flush().await
+                };
+                let _ = tokio::time::timeout(ACCEPT_RETRY, told).await;
                 End::Closed
             });
             return;

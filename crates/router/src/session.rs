@@ -344,7 +344,19 @@ impl Session<'_> {
         }
         self.out.clear();
         self.out.shrink_to(WRITE_BYTES_KEPT);
-        Ok(())
+        self.flush().await
+    }
+
+    /// A stream with TLS may hold what it has taken; a plain one never does.
+    async fn flush(&mut self) -> Result<(), End> {
+        match tokio::time::timeout(WRITE_STALL_MAX, self.stream.flush()).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(End::Gone),
+            Err(_) => {
+                self.tally.stalled_connections += 1;
+                Err(End::Stalled)
+            }
+        }
     }
 
     fn count(&mut self) {

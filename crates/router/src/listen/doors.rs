@@ -1,17 +1,18 @@
 //! One thread's listener over all doors. No request passes here, only connections.
 
+use crate::tls::Greeter;
 use lookaside_client::{Listener, Stream};
 use lookaside_routing::BoxFuture;
 use socket2::Socket;
 use std::future::poll_fn;
 use std::io;
 use std::task::{Context, Poll};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 
 /// What one thread accepts from. Made anywhere; [`Doors::watched`] needs the thread's runtime.
 #[derive(Debug, Default)]
 pub(crate) struct Doors {
-    tcp: Vec<Socket>,
+    tcp: Vec<(Socket, Option<Greeter>)>,
     unix: Vec<Socket>,
 }
 
@@ -23,6 +24,7 @@ struct Watched {
 
 enum Door {
     Tcp(TcpListener),
+    Tls(TcpListener, Greeter),
     Unix(UnixListener),
 }
 
@@ -32,8 +34,9 @@ impl Doors {
         Doors::default()
     }
 
-    pub(super) fn add_tcp(&mut self, socket: Socket) {
-        self.tcp.push(socket);
+    /// Clients of this one are greeted, if somebody stands there.
+    pub(super) fn add_tcp(&mut self, socket: Socket, greeter: Option<Greeter>) {
+        self.tcp.push((socket, greeter));
     }
 
     pub(super) fn add_unix(&mut self, socket: Socket) {
@@ -42,7 +45,13 @@ impl Doors {
 
     /// The listener over them.
     pub(crate) fn watched(self) -> io::Result<Box<dyn Listener>> {
-        let tcp = self.tcp.into_iter().map(|socket| TcpListener::from_std(socket.into()).map(Door::Tcp));
+        let tcp = self.tcp.into_iter().map(|(socket, greeter)| {
+            let listener = TcpListener::from_std(socket.into())?;
+            Ok(match greeter {
+                Some(greeter) => Door::Tls(listener, greeter),
+                None => Door::Tcp(listener),
+            })
+        });
         let unix = self.unix.into_iter().map(|socket| UnixListener::from_std(socket.into()).map(Door::Unix));
         let doors = tcp.chain(unix).collect::<io::Result<Vec<_>>>()?;
         Ok(Box::new(Watched { doors, next: 0 }))
@@ -65,14 +74,21 @@ impl Watched {
 impl Door {
     fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Box<dyn Stream>>> {
         match self {
-            Door::Tcp(listener) => listener.poll_accept(cx).map_ok(|(stream, _)| {
-                // A client that has gone meanwhile shows at the first read.
-                let _ = stream.set_nodelay(true);
-                Box::new(stream) as Box<dyn Stream>
-            }),
+            Door::Tcp(listener) => poll_tcp(listener, cx).map_ok(|stream| Box::new(stream) as Box<dyn Stream>),
+            Door::Tls(listener, greeter) => {
+                poll_tcp(listener, cx).map_ok(|stream| Box::new(greeter.greet(stream)) as Box<dyn Stream>)
+            }
             Door::Unix(listener) => listener.poll_accept(cx).map_ok(|(stream, _)| Box::new(stream) as Box<dyn Stream>),
         }
     }
+}
+
+fn poll_tcp(listener: &TcpListener, cx: &mut Context<'_>) -> Poll<io::Result<TcpStream>> {
+    listener.poll_accept(cx).map_ok(|(stream, _)| {
+        // A client that has gone meanwhile shows at the first read.
+        let _ = stream.set_nodelay(true);
+        stream
+    })
 }
 
 impl Listener for Watched {
@@ -102,8 +118,8 @@ mod tests {
         let (busy, _, _busy_clients) = door_with_clients(8);
         let (quiet, _, quiet_clients) = door_with_clients(1);
         let mut doors = Doors::none();
-        doors.add_tcp(busy);
-        doors.add_tcp(quiet);
+        doors.add_tcp(busy, None);
+        doors.add_tcp(quiet, None);
         let mut listener = doors.watched().expect("a runtime");
         for _ in 0..2 {
             drop(listener.accept().await.expect("somebody waits"));

@@ -1,7 +1,7 @@
 //! The flags that say where clients come in: mcrouter's names, and what `lookaside-server`'s `-l` takes.
 
 use super::address::{Entry, entries};
-use super::{Door, Place};
+use super::{Door, Place, Security};
 use clap::Args;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -21,8 +21,12 @@ pub struct ListenOptions {
     /// TCP ports for clients, at every address of -l that names none; 0 takes a free one and prints it [default: 5000]
     #[arg(short = 'p', long = "port", value_name = "PORT[,PORT...]", value_delimiter = ',')]
     pub ports: Vec<u16>,
+    /// The same for clients that speak TLS; needs --pem-cert-path
+    #[arg(long = "ssl-port", value_name = "PORT[,PORT...]", value_delimiter = ',')]
+    pub ssl_ports: Vec<u16>,
     /// Addresses for clients: HOST or HOST:PORT ([V6]:PORT), names too, * for all. The default, 127.0.0.1, is reached
-    /// from this machine alone; who can reach an address is let in, and nobody is asked for a password
+    /// from this machine alone; who can reach an address is let in, and nobody is asked for a password. notls:, btls: or
+    /// mtls: in front makes one plain, TLS without or TLS with client certificates
     #[arg(
         short = 'l',
         long = "listen",
@@ -31,7 +35,7 @@ pub struct ListenOptions {
         value_delimiter = ','
     )]
     pub addresses: Vec<String>,
-    /// A unix socket for clients; in place of TCP, unless -p or -l asks for that too
+    /// A unix socket for clients; in place of TCP, unless -p, --ssl-port or -l asks for that too
     #[arg(short = 's', long = "unix-domain-sock", visible_alias = "unix-socket", value_name = "FILE")]
     pub unix_path: Option<PathBuf>,
     /// Who may connect to the unix socket: its access mode, in octal
@@ -42,64 +46,92 @@ pub struct ListenOptions {
     pub tcp_listen_backlog: i32,
 }
 
+/// A port for addresses that name none.
+#[derive(Clone, Copy)]
+struct Port {
+    number: u16,
+    choice: usize,
+    security: Security,
+}
+
 impl ListenOptions {
-    /// All that is to be opened. Looks names up; an error names what is wrong with which address.
-    pub(crate) fn doors(&self) -> Result<Vec<Door>, String> {
+    /// All that is to be opened; `tls` is how clients of --ssl-port are protected. Looks names up; an error names what is
+    /// wrong with which address.
+    pub(crate) fn doors(&self, tls: Security) -> Result<Vec<Door>, String> {
         let mut doors = Vec::new();
+        let ports = self.ports(tls);
         let entries = entries(&self.addresses)?;
-        if entries.is_empty() && !self.addresses.is_empty() {
-            return Err("-l names no address".to_owned());
+        if entries.is_empty() {
+            if !self.addresses.is_empty() {
+                return Err("-l names no address".to_owned());
+            }
+            for Port { number, choice, security } in ports.iter().copied() {
+                add(&mut doors, Place::Tcp { address: (LOOPBACK, number).into(), choice }, security)?;
+            }
         }
-        let ports = self.ports_of(&entries)?;
         for (at, entry) in entries.iter().enumerate() {
-            let ports = match entry.port {
-                Some(port) => vec![(ports.len() + at, port)],
-                None => ports.iter().copied().enumerate().collect(),
-            };
-            for (choice, port) in ports {
-                for address in entry.look_up(port)? {
-                    add(&mut doors, Place::Tcp { address, choice });
+            for Port { number, choice, security } in ports_at(entry, &ports, ports.len() + at)? {
+                for address in entry.look_up(number)? {
+                    add(&mut doors, Place::Tcp { address, choice }, security)?;
                 }
             }
         }
-        if entries.is_empty() {
-            for (choice, port) in ports.into_iter().enumerate() {
-                add(&mut doors, Place::Tcp { address: (LOOPBACK, port).into(), choice });
-            }
-        }
         if let Some(path) = self.unix_path.clone() {
-            add(&mut doors, Place::Unix { path, mode: self.unix_mode });
+            // Its mode says who may connect; nobody can listen in.
+            add(&mut doors, Place::Unix { path, mode: self.unix_mode }, Security::Plain)?;
         }
         Ok(doors)
     }
 
     /// The ports for addresses that name none.
-    fn ports_of(&self, entries: &[Entry<'_>]) -> Result<Vec<u16>, String> {
-        let takes_default = self.ports.is_empty() && self.unix_path.is_none();
-        if takes_default {
-            return Ok(vec![DEFAULT_PORT]);
-        }
-        if self.ports.is_empty() && entries.iter().any(|entry| entry.port.is_none()) {
-            return Err("-l has an address without a port, and with --unix-domain-sock none is assumed: give it one, \
-                        or all of them one with --port"
-                .to_owned());
-        }
-        Ok(self.ports.clone())
+    fn ports(&self, tls: Security) -> Vec<Port> {
+        let is_default = self.ports.is_empty() && self.ssl_ports.is_empty() && self.unix_path.is_none();
+        let plain = if is_default { &[DEFAULT_PORT][..] } else { &self.ports };
+        let plain = plain.iter().map(|number| (*number, Security::Plain));
+        let ports = plain.chain(self.ssl_ports.iter().map(|number| (*number, tls)));
+        ports.enumerate().map(|(choice, (number, security))| Port { number, choice, security }).collect()
     }
 }
 
+/// The ports at an address of -l: its own, or those of its kind.
+fn ports_at(entry: &Entry<'_>, ports: &[Port], choice: usize) -> Result<Vec<Port>, String> {
+    if let Some(number) = entry.port {
+        return Ok(vec![Port { number, choice, security: entry.security.unwrap_or_default() }]);
+    }
+    let is_fit = |port: &&Port| entry.security.is_none_or(|wanted| is_secured(wanted) == is_secured(port.security));
+    let fit = ports.iter().filter(is_fit);
+    let fit: Vec<_> = fit.map(|port| Port { security: entry.security.unwrap_or(port.security), ..*port }).collect();
+    match fit.is_empty() {
+        true => {
+            Err("-l has an address for which no port is given: write it behind the address, or give one for all with \
+                     --port or, for TLS, --ssl-port"
+                .to_owned())
+        }
+        false => Ok(fit),
+    }
+}
+
+fn is_secured(security: Security) -> bool {
+    security != Security::Plain
+}
+
 /// Adds a door unless it is there: `localhost,127.0.0.1` is one.
-fn add(doors: &mut Vec<Door>, place: Place) {
-    let is_same = |door: &Door| match (&door.place, &place) {
+fn add(doors: &mut Vec<Door>, place: Place, security: Security) -> Result<(), String> {
+    let is_same = |door: &&Door| match (&door.place, &place) {
         (Place::Tcp { address, choice }, Place::Tcp { address: other, choice: other_choice }) => {
             address == other && (address.port() != 0 || choice == other_choice)
         }
         (Place::Unix { path, .. }, Place::Unix { path: other, .. }) => path == other,
         _ => false,
     };
-    if !doors.iter().any(is_same) {
-        doors.push(Door { place });
+    match (doors.iter().find(is_same), &place) {
+        (None, _) => doors.push(Door { place, security }),
+        (Some(door), Place::Tcp { address, .. }) if door.security != security => {
+            return Err(format!("{address} is named twice, and protected in two ways"));
+        }
+        (Some(_), _) => {}
     }
+    Ok(())
 }
 
 fn mode(text: &str) -> Result<u32, String> {
@@ -120,11 +152,16 @@ mod tests {
 
     fn opened(arguments: &[&str]) -> Result<Vec<String>, String> {
         let line = Line::try_parse_from([&["router"], arguments].concat()).map_err(|error| error.to_string())?;
-        let doors = line.listen.doors()?;
-        let name = |door: Door| match door.place {
+        let doors = line.listen.doors(Security::Tls)?;
+        let place = |place: Place| match place {
             Place::Tcp { address, choice } if address.port() == 0 => format!("{address} {choice}"),
             Place::Tcp { address, .. } => address.to_string(),
             Place::Unix { path, mode } => format!("{} {mode:o}", path.display()),
+        };
+        let name = |door: Door| match door.security {
+            Security::Plain => place(door.place),
+            Security::Tls => place(door.place) + " tls",
+            Security::MutualTls => place(door.place) + " mutual",
         };
         Ok(doors.into_iter().map(name).collect())
     }
@@ -155,6 +192,23 @@ mod tests {
             assert_eq!(opened(arguments), Ok(expected), "{arguments:?}");
         }
         assert!(opened(&["-s", "/r", "-l", "10.0.0.1"]).is_err_and(|why| why.contains("--port")));
+    }
+
+    #[test]
+    fn tls_is_at_ports_of_its_own() {
+        for (arguments, expected) in [
+            (&["--ssl-port", "7"][..], &["127.0.0.1:7 tls"][..]),
+            (&["--ssl-port", "7", "-p", "8"], &["127.0.0.1:8", "127.0.0.1:7 tls"]),
+            (
+                &["--ssl-port", "7", "-p", "8", "-l", "notls:10.0.0.1,mtls:10.0.0.2,10.0.0.3,btls:10.0.0.4:9"],
+                &["10.0.0.1:8", "10.0.0.2:7 mutual", "10.0.0.3:8", "10.0.0.3:7 tls", "10.0.0.4:9 tls"],
+            ),
+        ] {
+            let expected: Vec<String> = expected.iter().map(ToString::to_string).collect();
+            assert_eq!(opened(arguments), Ok(expected), "{arguments:?}");
+        }
+        assert!(opened(&["-l", "btls:10.0.0.1"]).is_err_and(|why| why.contains("--ssl-port")));
+        assert!(opened(&["-l", "10.0.0.1:7,btls:10.0.0.1:7"]).is_err_and(|why| why.contains("10.0.0.1:7 is named")));
     }
 
     #[test]

@@ -95,8 +95,29 @@ impl Route for FakeRoute {
     }
 }
 
-/// One end of a pipe, with the address that a socket would have.
-pub struct Pipe(pub DuplexStream);
+/// One end of a pipe, with the address that a socket would have. Like a stream with TLS it keeps some of what it was given
+/// until it is flushed.
+pub struct Pipe {
+    end: DuplexStream,
+    kept: Vec<u8>,
+}
+
+/// What a pipe keeps at most.
+const KEPT_BYTES_MAX: usize = 16 << 10;
+
+impl Pipe {
+    pub fn new(end: DuplexStream) -> Pipe {
+        Pipe { end, kept: Vec::new() }
+    }
+
+    fn poll_pass_on(&mut self, context: &mut task::Context<'_>) -> task::Poll<io::Result<()>> {
+        while !self.kept.is_empty() {
+            let written = task::ready!(Pin::new(&mut self.end).poll_write(context, &self.kept))?;
+            self.kept.drain(..written);
+        }
+        task::Poll::Ready(Ok(()))
+    }
+}
 
 impl Stream for Pipe {
     fn peer(&self) -> Option<IpAddr> {
@@ -110,7 +131,7 @@ impl AsyncRead for Pipe {
         context: &mut task::Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> task::Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(context, into)
+        Pin::new(&mut self.end).poll_read(context, into)
     }
 }
 
@@ -120,13 +141,20 @@ impl AsyncWrite for Pipe {
         context: &mut task::Context<'_>,
         bytes: &[u8],
     ) -> task::Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(context, bytes)
+        if self.kept.len() == KEPT_BYTES_MAX {
+            task::ready!(self.poll_pass_on(context))?;
+        }
+        let taken = bytes.len().min(KEPT_BYTES_MAX - self.kept.len());
+        self.kept.extend_from_slice(&bytes[..taken]);
+        task::Poll::Ready(Ok(taken))
     }
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut task::Context<'_>) -> task::Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(context)
+        task::ready!(self.poll_pass_on(context))?;
+        Pin::new(&mut self.end).poll_flush(context)
     }
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut task::Context<'_>) -> task::Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(context)
+        task::ready!(self.poll_pass_on(context))?;
+        Pin::new(&mut self.end).poll_shutdown(context)
     }
 }
 
@@ -166,7 +194,7 @@ impl Bench {
     /// A client whose pipe holds `bytes` each way.
     pub fn connect_with(&self, bytes: usize) -> DuplexStream {
         let (ours, theirs) = tokio::io::duplex(bytes);
-        self.clients.send(Pipe(theirs)).expect("the router listens");
+        self.clients.send(Pipe::new(theirs)).expect("the router listens");
         ours
     }
 

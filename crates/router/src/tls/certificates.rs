@@ -1,0 +1,243 @@
+//! The router's certificate, its key, and who is believed. No request passes here.
+//!
+//! The files are read at the start, on SIGHUP, and when they change. If they cannot be used then, the connections to
+//! come go on with what was read before; connections that are there are not touched.
+
+use super::options::{Papers, TlsOptions};
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::{RootCertStore, ServerConfig};
+use std::fmt::Display;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+use tokio::signal::unix::Signal;
+use tokio::time::Instant;
+
+/// How often the files are looked at.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What connections are encrypted with, shared by all threads.
+pub(crate) struct Certificates {
+    options: TlsOptions,
+    current: RwLock<Current>,
+    refreshed: Mutex<Instant>,
+    /// Clients' handshakes that went well.
+    pub(crate) new_sessions: AtomicU64,
+    /// Clients' handshakes that did not, those that took too long included.
+    pub(crate) handshake_errors: AtomicU64,
+}
+
+/// What tells two versions of a file apart: device, inode, size, and when it was written.
+type Version = (u64, u64, u64, i64, i64);
+
+/// What the files said.
+struct Current {
+    /// There if there is a certificate.
+    basic: Option<Arc<ServerConfig>>,
+    /// There if there are authorities, too.
+    mutual: Option<Arc<ServerConfig>>,
+}
+
+impl std::fmt::Debug for Certificates {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Certificates").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+impl Certificates {
+    /// Reads the files that the options name.
+    pub(crate) fn read(options: TlsOptions) -> Result<Certificates, String> {
+        let current = RwLock::new(Current::read(&options)?);
+        Ok(Certificates {
+            options,
+            current,
+            refreshed: Mutex::new(Instant::now()),
+            new_sessions: AtomicU64::new(0),
+            handshake_errors: AtomicU64::new(0),
+        })
+    }
+
+    /// Reads them anew. If that fails all stays as it was.
+    pub(crate) fn refresh(&self) -> Result<(), String> {
+        let current = Current::read(&self.options)?;
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = current;
+        *self.refreshed.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        Ok(())
+    }
+
+    /// For how many seconds what is in force has been.
+    pub(crate) fn age_s(&self) -> u64 {
+        self.refreshed.lock().unwrap_or_else(PoisonError::into_inner).elapsed().as_secs()
+    }
+
+    /// How long a client's handshake may take.
+    pub(super) fn handshake_max(&self) -> Duration {
+        self.options.handshake_max()
+    }
+
+    /// What a client's connection is served with; `None` if there is no certificate, or nobody to verify the client's.
+    pub(super) fn for_clients(&self, is_mutual: bool) -> Option<Arc<ServerConfig>> {
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        if is_mutual { current.mutual.clone() } else { current.basic.clone() }
+    }
+
+    /// Whether clients can be served: without a certificate, or without authorities where theirs are to be verified,
+    /// the error says what is missing.
+    pub(crate) fn check_for_clients(&self, is_mutual: bool) -> Result<(), String> {
+        match (self.for_clients(is_mutual).is_some(), self.for_clients(false).is_some()) {
+            (true, _) => Ok(()),
+            (false, true) => Err("clients' certificates are verified against --pem-ca-path FILE".to_owned()),
+            (false, false) => {
+                Err("TLS for clients needs a certificate: --pem-cert-path FILE, and --pem-key-path FILE \
+                                   if the key is not in it"
+                    .to_owned())
+            }
+        }
+    }
+
+    pub(super) fn count_handshake(&self, is_good: bool) {
+        let counter = if is_good { &self.new_sessions } else { &self.handshake_errors };
+        counter.fetch_add(1, Relaxed);
+    }
+
+    /// What tells whether the files have changed.
+    fn fingerprint(&self) -> Vec<Option<Version>> {
+        let of = |path| {
+            let file = fs::metadata(path).ok()?;
+            Some((file.dev(), file.ino(), file.size(), file.mtime(), file.mtime_nsec()))
+        };
+        self.options.files().map(of).collect()
+    }
+
+    /// Whether there are any.
+    pub(crate) fn are_used(&self) -> bool {
+        self.options.files().next().is_some()
+    }
+
+    fn refresh_and_tell(&self) {
+        if !self.are_used() {
+            return;
+        }
+        match self.refresh() {
+            Ok(()) => tracing::info!("the certificates have been read anew"),
+            Err(why) => tracing::error!("the certificates stay as they were: {why}"),
+        }
+    }
+}
+
+/// Reads the certificates anew at each `hangup`, and when their files change, for ever.
+pub(crate) async fn keep_fresh(certificates: &Certificates, hangup: &mut Signal) {
+    let mut seen = certificates.fingerprint();
+    loop {
+        tokio::select! {
+            biased;
+            _ = hangup.recv() => {}
+            () = tokio::time::sleep(POLL_INTERVAL) => {
+                let now = certificates.fingerprint();
+                if now == seen {
+                    continue;
+                }
+                seen = now;
+            }
+        }
+        certificates.refresh_and_tell();
+    }
+}
+
+impl Current {
+    fn read(options: &TlsOptions) -> Result<Current, String> {
+        let papers = options.towards_clients();
+        let Some((chain, key)) = read_own(&papers)? else { return Ok(Current { basic: None, mutual: None }) };
+        let authorities = papers.authorities.as_deref().map(read_authorities).transpose()?;
+        let basic = Some(for_clients(None, chain.clone(), key.clone_key())?);
+        let mutual = authorities.map(|authorities| for_clients(Some(authorities), chain, key)).transpose()?;
+        Ok(Current { basic, mutual })
+    }
+}
+
+fn for_clients(authorities: Option<Arc<RootCertStore>>, chain: Chain, key: Key) -> Result<Arc<ServerConfig>, String> {
+    let builder = ServerConfig::builder_with_provider(provider());
+    let builder = builder.with_protocol_versions(rustls::ALL_VERSIONS).map_err(unusable)?;
+    let builder = match authorities {
+        None => builder.with_no_client_auth(),
+        Some(authorities) => {
+            let verifier = WebPkiClientVerifier::builder_with_provider(authorities, provider());
+            builder.with_client_cert_verifier(verifier.build().map_err(unusable)?)
+        }
+    };
+    let mut config = builder.with_single_cert(chain, key).map_err(unusable)?;
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(Arc::new(config))
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+type Chain = Vec<CertificateDer<'static>>;
+type Key = PrivateKeyDer<'static>;
+
+/// A certificate and its key, if there is one.
+fn read_own(papers: &Papers) -> Result<Option<(Chain, Key)>, String> {
+    let Some(path) = &papers.chain else { return Ok(None) };
+    let chain = read_certificates(path).map_err(|why| format!("the certificate in {}: {why}", path.display()))?;
+    let path = papers.key.as_ref().unwrap_or(path);
+    let key = PrivateKeyDer::from_pem_file(path);
+    let key = key.map_err(|error| format!("the certificate's private key in {}: {error}", path.display()))?;
+    Ok(Some((chain, key)))
+}
+
+fn read_authorities(path: &Path) -> Result<Arc<RootCertStore>, String> {
+    let refuse = |why: String| format!("the authorities in {}: {why}", path.display());
+    let mut roots = RootCertStore::empty();
+    for certificate in read_certificates(path).map_err(refuse)? {
+        roots.add(certificate).map_err(|error| refuse(error.to_string()))?;
+    }
+    Ok(Arc::new(roots))
+}
+
+fn read_certificates(path: &Path) -> Result<Chain, String> {
+    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    match read {
+        Ok(certificates) if certificates.is_empty() => Err("no certificate in it (PEM)".to_owned()),
+        Ok(certificates) => Ok(certificates),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn unusable(error: impl Display) -> String {
+    format!("the certificate cannot be used: {error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let certificates = Certificates::read(TlsOptions::default()).expect("no file to read");
+        assert!(certificates.for_clients(false).is_none() && certificates.for_clients(true).is_none());
+        for is_mutual in [false, true] {
+            assert!(certificates.check_for_clients(is_mutual).is_err_and(|why| why.contains("--pem-cert-path")));
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_used_is_named() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (missing, empty) = (folder.path().join("missing"), folder.path().join("empty"));
+        fs::write(&empty, "").expect("written");
+        for path in [missing, empty] {
+            let options = TlsOptions { pem_cert_path: Some(path.clone()), ..TlsOptions::default() };
+            let why = Certificates::read(options).expect_err("nothing to read");
+            assert!(why.contains(&path.display().to_string()), "{why}");
+        }
+    }
+}
