@@ -1,11 +1,8 @@
 """Replicated pools, regional pools and a gutter with a limit, over real servers (§3.2.3, §4.2, §3.3)."""
 
-import json
-import socket
-from contextlib import contextmanager
-
 import pytest
-from processes import PROGRAMS, Process, Server, answers, eventually, free_port, statistics
+from processes import Server, eventually, statistics
+from routers import ask, router
 
 
 @pytest.fixture
@@ -15,35 +12,6 @@ def servers(tmp_path):
     yield servers
     for server in servers:
         server.stop()
-
-
-@contextmanager
-def router(tmp_path, configuration: dict, *arguments: str):
-    """A router with that configuration; its port."""
-    path, port = tmp_path / f"router-{free_port()}.json", free_port()
-    path.write_text(json.dumps(configuration))
-    command = [PROGRAMS / "lookaside-router", "-p", port, "-f", path, "--server-timeout", "300", *arguments]
-    running = Process(path.stem, command, tmp_path)
-    running.wait_ready(lambda: answers(port))
-    try:
-        yield port
-    finally:
-        running.stop()
-
-
-ENDS = (b"END\r\n", b"STORED\r\n", b"DELETED\r\n", b"FOUND\r\n")
-
-
-def ask(port: int, client: str, command: bytes) -> bytes:
-    """What the router tells a client of that address; one command that is answered in one piece."""
-    with socket.create_connection(("127.0.0.1", port), timeout=5, source_address=(client, 0)) as connection:
-        connection.sendall(command)
-        answer = b""
-        while not (answer.endswith(ENDS) or answer.startswith(b"SERVER_ERROR") and answer.endswith(b"\r\n")):
-            piece = connection.recv(4096)
-            assert piece, f"closed after {answer}"
-            answer += piece
-        return answer
 
 
 def holders(servers, key: str) -> list[int]:

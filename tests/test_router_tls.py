@@ -1,5 +1,5 @@
-"""TLS between clients and the router: what is said plain is said the same way encrypted, and nobody is harmed by those who
-cannot, or will not, say it."""
+"""TLS between clients and the router: what is said plain is said the same way encrypted, and nobody is harmed by those
+who cannot, or will not, say it."""
 
 import contextlib
 import random
