@@ -10,6 +10,7 @@
 use crate::fleet::ConfigurationStatus;
 use crate::intake::ADMIN_KEY_PREFIX;
 use crate::statistics::write_stat;
+use crate::surroundings::background;
 use crate::{Fleet, Owed, Router, Trace};
 use lookaside_client::{DestinationStatistics, TcpDestination, WindowStatistics};
 use lookaside_protocol::{Reply, meta::MetaStatus, text::END};
@@ -120,6 +121,12 @@ impl Router {
             write_stat("ssl_handshake_errors", certificates.handshake_errors.load(Relaxed), out);
             write_stat("time_since_server_cert_refresh", certificates.age_s(), out);
         }
+        let background = background(fleet);
+        write_stat("background_running", background.running, out);
+        write_stat("background_fan_outs", background.fan_outs, out);
+        write_stat("background_copies", background.copies, out);
+        write_stat("background_awaited", background.awaited, out);
+        write_stat("background_left_out", background.left_out, out);
         let windows: Vec<WindowStatistics> =
             fleet.routers().iter().filter_map(|router| router.tree().window()).collect();
         if !windows.is_empty() {

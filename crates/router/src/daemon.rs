@@ -22,13 +22,14 @@ use lookaside_client::{DestinationOptions, TcpNetwork, WindowSettings};
 use lookaside_routing::Defaults;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{self, IsTerminal as _};
+use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 /// The exit code for a command line or a configuration that cannot be used.
 const EXIT_USAGE: u8 = 2;
@@ -217,6 +218,7 @@ fn serve(options: &Options, doors: &[Door], mut reader: Reader, first: First) ->
     }
     let (shut, shutdown) = watch::channel(false);
     let (publish, plans) = watch::channel(Arc::new(plan));
+    let (alive, mut ends_of_threads) = mpsc::channel::<()>(1);
     let mut threads = Vec::new();
     for (index, doors) in doors_of_threads.into_iter().enumerate() {
         let worker = Worker {
@@ -224,6 +226,7 @@ fn serve(options: &Options, doors: &[Door], mut reader: Reader, first: First) ->
             fleet: fleet.clone(),
             plans: plans.clone(),
             shutdown: shutdown.clone(),
+            _alive: alive.clone(),
             seed: fastrand::u64(..),
         };
         threads.push(worker.spawn(index, doors)?);
@@ -234,10 +237,25 @@ fn serve(options: &Options, doors: &[Door], mut reader: Reader, first: First) ->
     for name in names {
         tracing::info!("listening on {name}");
     }
-    let mut outcome = runtime.block_on(stay(&reader, seen, &fleet, publish, ends));
-    // While the sockets still answer: who comes next must not find the files of a router that does not.
-    drop::<Vec<SocketFile>>(files);
-    shut.send_replace(true);
+    drop(alive);
+    let mut outcome = runtime.block_on(async {
+        let mut replay = pin!(replay(&reader));
+        let outcome = tokio::select! {
+            biased;
+            outcome = stay(&reader, seen, &fleet, publish, ends) => outcome,
+            () = &mut replay => Ok(()),
+        };
+        // While the sockets still answer: who comes next must not find the files of a router that does not.
+        drop::<Vec<SocketFile>>(files);
+        shut.send_replace(true);
+        // Deletes in hand may have to be told to peers.
+        tokio::select! {
+            biased;
+            _ = ends_of_threads.recv() => {}
+            () = &mut replay => {}
+        }
+        outcome
+    });
     for thread in threads {
         if thread.join().is_err() {
             outcome = Err("a thread failed; this is a bug of the router".to_owned());
@@ -287,7 +305,6 @@ async fn stay(
         _ = ends.terminate.recv() => tracing::info!("SIGTERM: shutting down"),
         () = keep_fresh(&reader.certificates, &mut ends.hangup_too) => {}
         () = follow(reader, feed, ends.hangup, fleet, publish) => {}
-        () = replay(reader) => {}
     }
     Ok(())
 }
@@ -347,6 +364,8 @@ struct Worker {
     fleet: Arc<Fleet>,
     plans: watch::Receiver<Arc<Plan>>,
     shutdown: watch::Receiver<bool>,
+    /// Dropped when the thread ends.
+    _alive: mpsc::Sender<()>,
     seed: u64,
 }
 
@@ -382,5 +401,6 @@ impl Worker {
             () = reload => {}
             () = serve => {}
         }
+        router.tree().backyard().drain().await;
     }
 }

@@ -7,7 +7,7 @@
 
 use crate::metrics::measure::Measures;
 use crate::spool::SpoolingRoot;
-use crate::surroundings::surroundings;
+use crate::surroundings::{Backyard, surroundings};
 use crate::{Plan, Spool, Trace, flush, trace::trace};
 use lookaside_client::{DestinationOptions, Network, TcpDestination, Window, WindowStatistics, WindowedDestination};
 use lookaside_routing::{
@@ -31,6 +31,7 @@ pub struct Tree {
     window: Option<Arc<Window>>,
     /// Around its servers and pools, where they are measured.
     measures: Option<Measures>,
+    backyard: Backyard,
     source: Option<Source>,
 }
 
@@ -43,13 +44,21 @@ struct Source {
 impl Tree {
     /// A tree that was put together elsewhere; it shows no destinations in `stats`.
     pub fn of(route: Arc<dyn Route>) -> Tree {
-        Tree { route, destinations: BTreeMap::new(), window: None, measures: None, source: None }
+        Tree {
+            route,
+            destinations: BTreeMap::new(),
+            window: None,
+            measures: None,
+            backyard: Backyard::new(),
+            source: None,
+        }
     }
 
     /// The tree that `plan` describes, with destinations on `network`, taken over from `old` where they are the same.
     /// Must be called inside the tokio runtime that will serve it. `seed` is what the jitter of probes is drawn from.
     pub fn build(plan: &Arc<Plan>, network: Arc<dyn Network>, seed: u64, old: Option<&Tree>) -> Tree {
         let window = old.and_then(|old| old.window.clone()).or_else(|| plan.window().map(Window::new));
+        let backyard = old.map_or_else(Backyard::new, |old| old.backyard.clone());
         let mut leaves = Leaves {
             plan,
             network: network.clone(),
@@ -57,6 +66,7 @@ impl Tree {
             old,
             destinations: BTreeMap::new(),
             window: window.clone(),
+            backyard: backyard.clone(),
             measures: plan.is_measured().then(Measures::default),
         };
         let route: Arc<dyn Route> = Arc::new(plan.configuration().build(&mut leaves));
@@ -65,7 +75,7 @@ impl Tree {
             None => route,
         };
         let Leaves { destinations, measures, .. } = leaves;
-        Tree { route, destinations, window, measures, source: Some(Source { plan: plan.clone(), network }) }
+        Tree { route, destinations, window, measures, backyard, source: Some(Source { plan: plan.clone(), network }) }
     }
 
     /// Its root.
@@ -93,6 +103,11 @@ impl Tree {
     /// How much is outstanding at all servers together, if that is bounded.
     pub(crate) fn window(&self) -> Option<WindowStatistics> {
         self.window.as_ref().map(|window| window.statistics())
+    }
+
+    /// Where it leaves what nobody waits for; the same one for all trees of a thread.
+    pub(crate) fn backyard(&self) -> &Backyard {
+        &self.backyard
     }
 
     /// How its servers and pools fare, if they are measured.
@@ -139,6 +154,7 @@ struct Leaves<'a> {
     destinations: BTreeMap<Identity, Arc<TcpDestination>>,
     window: Option<Arc<Window>>,
     measures: Option<Measures>,
+    backyard: Backyard,
 }
 
 impl Leaves<'_> {
@@ -188,6 +204,6 @@ impl Destinations for Leaves<'_> {
     }
 
     fn surroundings(&mut self) -> Surroundings {
-        surroundings(self.plan.host(), self.seed)
+        surroundings(self.plan.host(), self.seed, &self.backyard)
     }
 }

@@ -85,5 +85,5 @@ pub use region::{
 pub use route::{
     Address, Batch, BoxFuture, Context, Destination, Failure, NO_POLICY, NO_ROUTE, Outcome, Outcomes, Route,
 };
-pub use surroundings::{BACKGROUND_TASKS_MAX, Background, Clock, Log, Spawner, Surroundings};
+pub use surroundings::{BACKGROUND_TASKS_MAX, Background, BackgroundStatistics, Clock, Log, Spawner, Surroundings};
 pub use verb::{Kind, Verb};

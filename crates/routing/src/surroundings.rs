@@ -22,7 +22,7 @@ use std::{
     time::Duration,
 };
 
-/// Batches in the background at a time, for one tree. Above it, callers wait and shadows are left out.
+/// Batches in the background at a time, for what shares one [`Background`]. Above it, callers wait and shadows are left out.
 pub const BACKGROUND_TASKS_MAX: usize = 1_000;
 
 /// Time, and waiting for it.
@@ -94,11 +94,30 @@ impl Log for Nothing {
 #[derive(Clone)]
 pub struct Background(Arc<Tasks>);
 
+#[derive(Default)]
 struct Tasks {
     spawner: Option<Arc<dyn Spawner>>,
     running: AtomicUsize,
     running_max: usize,
+    fan_outs: AtomicU64,
+    copies: AtomicU64,
+    awaited: AtomicU64,
     left_out: AtomicU64,
+}
+
+/// What a background has had to do since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BackgroundStatistics {
+    /// Tasks that are not done yet.
+    pub running: usize,
+    /// Batches of several children of which some went on when their caller had its answer.
+    pub fan_outs: u64,
+    /// Copies that nobody waited for: shadows, fills of a cache in front of another.
+    pub copies: u64,
+    /// Batches whose caller had to wait, as there was no place.
+    pub awaited: u64,
+    /// Copies that were left out, as there was no place.
+    pub left_out: u64,
 }
 
 impl Background {
@@ -113,7 +132,19 @@ impl Background {
     }
 
     fn of(spawner: Option<Arc<dyn Spawner>>, running_max: usize) -> Self {
-        Background(Arc::new(Tasks { spawner, running: AtomicUsize::new(0), running_max, left_out: AtomicU64::new(0) }))
+        Background(Arc::new(Tasks { spawner, running_max, ..Tasks::default() }))
+    }
+
+    /// What it has had to do.
+    pub fn statistics(&self) -> BackgroundStatistics {
+        let tasks = &self.0;
+        BackgroundStatistics {
+            running: self.running(),
+            fan_outs: tasks.fan_outs.load(Relaxed),
+            copies: tasks.copies.load(Relaxed),
+            awaited: tasks.awaited.load(Relaxed),
+            left_out: self.left_out(),
+        }
     }
 
     /// Tasks that are not done yet.
@@ -126,8 +157,16 @@ impl Background {
         self.0.left_out.load(Relaxed)
     }
 
-    /// A place for one task, if there is one.
+    /// A place for one task that somebody relies on. Without one, the caller waits.
     pub(crate) fn place(&self) -> Option<Place> {
+        let place = self.free_place();
+        if place.is_none() && self.0.spawner.is_some() {
+            self.0.awaited.fetch_add(1, Relaxed);
+        }
+        place
+    }
+
+    fn free_place(&self) -> Option<Place> {
         let taken = self.0.running.fetch_add(1, Relaxed);
         let place = Place(self.0.clone());
         (taken < self.0.running_max).then_some(place)
@@ -135,8 +174,11 @@ impl Background {
 
     /// Runs a task that nobody relies on, or counts it as left out.
     pub(crate) fn run_or_leave_out(&self, task: impl Future<Output = ()> + Send + 'static) {
-        match self.place() {
-            Some(place) => place.run(task),
+        match self.free_place() {
+            Some(place) => {
+                self.0.copies.fetch_add(1, Relaxed);
+                place.spawn(task);
+            }
             None => {
                 self.0.left_out.fetch_add(1, Relaxed);
             }
@@ -148,7 +190,13 @@ impl Background {
 pub(crate) struct Place(Arc<Tasks>);
 
 impl Place {
+    /// Runs what is left of a task that somebody relies on.
     pub(crate) fn run(self, task: impl Future<Output = ()> + Send + 'static) {
+        self.0.fan_outs.fetch_add(1, Relaxed);
+        self.spawn(task);
+    }
+
+    fn spawn(self, task: impl Future<Output = ()> + Send + 'static) {
         let Some(spawner) = self.0.spawner.clone() else { return };
         spawner.spawn(Box::pin(async move {
             let _until_done = self;

@@ -8,6 +8,7 @@ use super::results::Fate;
 use crate::admin::{Server, servers};
 use crate::intake::Tallied;
 use crate::statistics::Tally;
+use crate::surroundings::background;
 use crate::{Fleet, Router};
 use lookaside_observation::Kind::{Counter, Gauge, Histogram, Summary};
 use lookaside_observation::{Exposition, Kind};
@@ -50,6 +51,21 @@ fn process(fleet: &Fleet, routers: &[Arc<Router>], out: &mut Exposition) {
         "Bytes of values on their way to clients, large ones alone.",
         fleet.reply_bytes(),
     );
+    let background = background(fleet);
+    out.single(
+        "background_batches",
+        Gauge,
+        "Batches that go on when nobody waits for them any more.",
+        background.running,
+    );
+    let help = "Batches of several children of which some went on when their caller had its answer.";
+    out.single("background_fan_outs_total", Counter, help, background.fan_outs);
+    let help = "Copies that nobody waits for: shadows, fills of an L1.";
+    out.single("background_copies_total", Counter, help, background.copies);
+    let help = "Batches whose caller had to wait, as too many were in the background.";
+    out.single("background_awaited_total", Counter, help, background.awaited);
+    let help = "Copies that were left out, as too many were in the background.";
+    out.single("background_left_out_total", Counter, help, background.left_out);
     let windows: Vec<_> = routers.iter().filter_map(|router| router.tree().window()).collect();
     let sum = |part: fn(&lookaside_client::WindowStatistics) -> usize| windows.iter().map(part).sum::<usize>();
     out.single(

@@ -1,0 +1,45 @@
+"""A router that is told to end: what clients were promised is done first."""
+
+import json
+
+import pytest
+from processes import PROGRAMS, Process, answers, connect, free_port, statistics
+
+
+@pytest.fixture
+def router(server, tmp_path):
+    """A router whose deletes go on in the background for a while, as long as `late` says."""
+    routers = []
+
+    def start(late_ms: int) -> Process:
+        late = {"type": "LatencyInjectionRoute", "child": "PoolRoute|main", "before_latency_ms": late_ms}
+        configuration = {
+            "pools": {"main": {"servers": [f"127.0.0.1:{server.port}"]}},
+            "route": {
+                "type": "OperationSelectorRoute",
+                "default_policy": "PoolRoute|main",
+                "operation_policies": {"delete": {"type": "AllAsyncRoute", "children": [late]}},
+            },
+        }
+        port = free_port()
+        command = [PROGRAMS / "lookaside-router", "-p", port, "--config-str", json.dumps(configuration)]
+        routers.append(Process(f"router-{late_ms}", command, tmp_path))
+        routers[-1].port = port
+        routers[-1].wait_ready(lambda: answers(port))
+        return routers[-1]
+
+    yield start
+    for process in routers:
+        process.stop()
+
+
+def test_what_was_left_in_the_background_is_done_before_the_end(router, server):
+    process = router(late_ms=700)
+    client, direct = connect(process.port), connect(server.port)
+    client.set("a", b"x")
+    client.delete("a")
+    assert direct.get("a") == b"x", "nobody has waited for the delete"
+    told = statistics(process.port)
+    assert (told["background_running"], told["background_fan_outs"]) == ("1", "1")
+    assert process.stop() == 0
+    assert direct.get("a") is None
