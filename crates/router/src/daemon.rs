@@ -16,10 +16,10 @@ use crate::configuration::{Plan, Source};
 use crate::feed::Feed;
 use crate::listen::{self, Door, Doors, Security, SocketFile};
 use crate::spool::FileDisk;
-use crate::tls::{Certificates, keep_fresh};
+use crate::tls::{Certificates, SecuredNetwork, keep_fresh};
 use crate::{Fleet, Host, Identity, Options, Router, Settings, Spool, Tree, metrics};
 use lookaside_client::{DestinationOptions, TcpNetwork, WindowSettings};
-use lookaside_routing::Defaults;
+use lookaside_routing::{Address, Defaults, Protection};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{self, IsTerminal as _};
 use std::pin::pin;
@@ -100,6 +100,9 @@ struct Reader {
     is_measured: bool,
     /// What servers and clients are believed by, and shown.
     certificates: Arc<Certificates>,
+    /// How servers, and other routers, are reached.
+    network: Arc<SecuredNetwork>,
+    peers: Vec<(Address, Protection)>,
 }
 
 impl Reader {
@@ -107,6 +110,11 @@ impl Reader {
         let destination_options = options.destination_options();
         let (source, defaults, window) = (options.source()?, options.defaults()?, options.window.settings());
         let cache = options.config_cache.as_deref().filter(|_| !options.validate_config).map(Cache::new);
+        let certificates = Arc::new(Certificates::read(options.tls.clone())?);
+        let peers = options.peer_protections();
+        certificates
+            .check_for_servers(&peers.iter().cloned().collect())
+            .map_err(|why| format!("--spool-peers: {why}"))?;
         Ok(Reader {
             source,
             cache,
@@ -115,7 +123,9 @@ impl Reader {
             spool: None,
             window,
             is_measured: options.metrics_address.is_some(),
-            certificates: Arc::new(Certificates::read(options.tls.clone())?),
+            network: Arc::new(SecuredNetwork::new(Arc::new(TcpNetwork), certificates.clone())),
+            certificates,
+            peers,
         })
     }
 
@@ -152,6 +162,8 @@ impl Reader {
         let text = content.map_err(|why| self.source.blame(&why))?;
         let plan = Plan::read(&text, &self.defaults, &self.destination_options)
             .map_err(|error| self.source.blame(&error.to_string()))?;
+        let protections = &plan.configuration().protections;
+        self.certificates.check_for_servers(protections).map_err(|why| self.source.blame(&why))?;
         for warning in plan.warnings() {
             tracing::warn!("{}: {warning}", self.source);
         }
@@ -160,6 +172,18 @@ impl Reader {
             .spooling(self.spool.clone())
             .windowed(self.window)
             .measured(self.is_measured))
+    }
+
+    /// From now on servers are reached as `plan` says.
+    fn protect(&self, plan: &Plan) {
+        let protections = &plan.configuration().protections;
+        for (server, _) in
+            protections.iter().filter(|(_, it)| it.security == lookaside_routing::Security::UnverifiedTls)
+        {
+            tracing::warn!(%server, "this server need not prove who it is (unsafe_ssl_skip_verification)");
+        }
+        let servers = protections.iter().map(|(server, protection)| (server.clone(), protection.clone()));
+        self.network.protect(servers.chain(self.peers.iter().cloned()));
     }
 }
 
@@ -217,6 +241,7 @@ fn serve(options: &Options, doors: &[Door], mut reader: Reader, first: First) ->
         fleet.configuration_refused(why);
     }
     let (shut, shutdown) = watch::channel(false);
+    reader.protect(&plan);
     let (publish, plans) = watch::channel(Arc::new(plan));
     let (alive, mut ends_of_threads) = mpsc::channel::<()>(1);
     let mut threads = Vec::new();
@@ -227,6 +252,7 @@ fn serve(options: &Options, doors: &[Door], mut reader: Reader, first: First) ->
             plans: plans.clone(),
             shutdown: shutdown.clone(),
             _alive: alive.clone(),
+            network: reader.network.clone(),
             seed: fastrand::u64(..),
         };
         threads.push(worker.spawn(index, doors)?);
@@ -323,7 +349,7 @@ fn open_spool(options: &Options, plan: &Plan) -> Result<Option<Arc<Spool>>, Stri
 /// Works off what servers owe, for ever.
 async fn replay(reader: &Reader) {
     match &reader.spool {
-        Some(spool) => spool.replay(Arc::new(TcpNetwork), fastrand::u64(..)).await,
+        Some(spool) => spool.replay(reader.network.clone(), fastrand::u64(..)).await,
         None => std::future::pending().await,
     }
 }
@@ -344,6 +370,7 @@ async fn follow(reader: &Reader, mut feed: Feed, mut hangup: Signal, fleet: &Fle
                 let plan = reader.kept(plan);
                 tracing::info!("{}: new configuration in force", reader.source);
                 let servers = plan.servers();
+                reader.protect(&plan);
                 publish.send_replace(Arc::new(plan));
                 if let Some(spool) = &reader.spool {
                     spool.drop_others(&servers);
@@ -366,6 +393,7 @@ struct Worker {
     shutdown: watch::Receiver<bool>,
     /// Dropped when the thread ends.
     _alive: mpsc::Sender<()>,
+    network: Arc<SecuredNetwork>,
     seed: u64,
 }
 
@@ -379,7 +407,7 @@ impl Worker {
     }
 
     async fn run(mut self, doors: Doors) {
-        let network = Arc::new(TcpNetwork);
+        let network = self.network;
         let plan = self.plans.borrow_and_update().clone();
         let tree = Tree::build(&plan, network.clone(), self.seed, None);
         // Clients that have connected wait in the listener's queue meanwhile.

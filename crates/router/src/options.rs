@@ -9,7 +9,7 @@ use crate::spool::{Fsync, PeerMissing, SpoolSettings};
 use crate::tls::TlsOptions;
 use clap::{ArgGroup, Parser};
 use lookaside_client::{DestinationOptions, Standings, WindowSettings};
-use lookaside_routing::{Address, Defaults, HealthSettings, RoutingPrefix};
+use lookaside_routing::{Address, Defaults, HealthSettings, Protection, RoutingPrefix, Security};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -125,9 +125,9 @@ pub struct Options {
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 30, value_parser = clap::value_parser!(u64).range(4096..))]
     pub spool_total_bytes_max: u64,
     /// The other routers of this cluster, where they listen for clients, each with a spool of its own: none of them reads a
-    /// server that this one owes deletes
-    #[arg(long, value_name = "HOST:PORT[,HOST:PORT...]", value_delimiter = ',', requires = "spool", value_parser = peer)]
-    pub spool_peers: Vec<Address>,
+    /// server that this one owes deletes. Behind an address :ascii:ssl stands for TLS, verified against --pem-ca-path
+    #[arg(long, value_name = "HOST:PORT[:ascii:ssl][,...]", value_delimiter = ',', requires = "spool", value_parser = peer)]
+    pub spool_peers: Vec<SpoolPeer>,
     /// A peer that owes a server deletes and is silent for so many seconds is not waited for: the server is made to forget
     /// everything. The same for all routers of a cluster
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
@@ -266,12 +266,21 @@ impl Options {
             total_bytes_max: self.spool_total_bytes_max,
             fsync: self.spool_fsync,
             timeout: Duration::from_millis(timeout_ms.into()),
-            peers: self.spool_peers.clone(),
+            peers: self.spool_peers.iter().map(|peer| peer.address.clone()).collect(),
             peer_timeout: Duration::from_secs(self.spool_peer_timeout.into()),
             peer_missing: self.spool_peer_missing,
             seed: fastrand::u64(..),
             ..SpoolSettings::default()
         }
+    }
+
+    /// How the way to each of the other routers is protected.
+    pub fn peer_protections(&self) -> Vec<(Address, Protection)> {
+        let protection = |peer: &SpoolPeer| {
+            let security = if peer.is_tls { Security::Tls } else { Security::Plain };
+            (peer.address.clone(), Protection { security, identity: None })
+        };
+        self.spool_peers.iter().map(protection).collect()
     }
 
     /// How many threads to run.
@@ -287,11 +296,25 @@ fn metrics_address(text: &str) -> Result<String, String> {
     lookaside_observation::check_address(text).map(|()| lookaside_observation::full_address(text))
 }
 
-fn peer(text: &str) -> Result<Address, String> {
+/// Another router of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpoolPeer {
+    /// Where it listens for clients.
+    pub address: Address,
+    /// Whether it speaks TLS there.
+    pub is_tls: bool,
+}
+
+fn peer(text: &str) -> Result<SpoolPeer, String> {
+    let (text, is_tls) = match (text.strip_suffix(":ascii:ssl"), text.strip_suffix(":ascii:plain")) {
+        (Some(address), _) => (address, true),
+        (_, Some(address)) => (address, false),
+        _ => (text, false),
+    };
     let is_address = |(host, port): (&str, &str)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0);
     match text.rsplit_once(':').is_some_and(is_address) {
-        true => Ok(Address(text.into())),
-        false => Err("expected HOST:PORT".to_owned()),
+        true => Ok(SpoolPeer { address: Address(text.into()), is_tls }),
+        false => Err("expected HOST:PORT, or HOST:PORT:ascii:ssl".to_owned()),
     }
 }
 
@@ -367,6 +390,17 @@ mod tests {
         assert_eq!(policy("interval:50"), Fsync::Interval(Duration::from_millis(50)));
         for bad in ["interval", "interval:0", "interval:x", "sometimes"] {
             assert!(parse(&["--config-str", "{}", "--spool-fsync", bad]).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_peer_may_be_reached_by_tls() {
+        let line = ["--config-str", "{}", "-a", "/spool", "--spool-peers", "a:1,b:2:ascii:ssl,[::1]:3:ascii:plain"];
+        let protections = parse(&line).expect("parses").peer_protections();
+        let securities: Vec<_> = protections.iter().map(|(address, it)| (&*address.0, it.security)).collect();
+        assert_eq!(securities, [("a:1", Security::Plain), ("b:2", Security::Tls), ("[::1]:3", Security::Plain)]);
+        for bad in ["a", "a:0", ":1", "a:1:ssl"] {
+            assert!(parse(&["--config-str", "{}", "-a", "/spool", "--spool-peers", bad]).is_err(), "{bad}");
         }
     }
 

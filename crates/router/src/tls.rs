@@ -4,6 +4,7 @@
 //! * [`options`]: mcrouter's flags.
 //! * [`certificates`]: what the files say, read anew on SIGHUP and when they change.
 //! * [`greeting`]: a client's connection; its handshake is done by whoever reads from it first.
+//! * [`network`]: connections to servers, to some of them by TLS.
 //!
 //! tokio-rustls stands between rustls and tokio's sockets, because the router waits on streams: the server's own
 //! adapter is made for sockets that never wait, and would have to be written a second time. A plain connection is the
@@ -13,8 +14,10 @@
 
 mod certificates;
 mod greeting;
+mod network;
 mod options;
 
 pub(crate) use certificates::{Certificates, keep_fresh};
 pub(crate) use greeting::Greeter;
+pub(crate) use network::SecuredNetwork;
 pub use options::TlsOptions;

@@ -72,8 +72,8 @@ pub use cluster::{
     warm_up_route::{WARM_UP_HOLD_OFF_MS, WarmUpRoute},
 };
 pub use configuration::{
-    Configuration, ConfigurationError, ConfigurationWarning, Defaults, DestinationSettings, Destinations,
-    FailoverOptions, FailoverOrder, Handle, Pool, Shadow, SharedPairs, SharedProgress,
+    Access, Configuration, ConfigurationError, ConfigurationWarning, Defaults, DestinationSettings, Destinations,
+    Dialect, FailoverOptions, FailoverOrder, Handle, Pool, Protection, Security, Shadow, SharedPairs, SharedProgress,
 };
 pub(crate) use hash::NamesNeeded;
 pub use hash::{Digest, HashFunction, KeyHash, KeyHashError, Picker, RING_SERVERS_MAX, SERVERS_MAX, WEIGHT_MAX};

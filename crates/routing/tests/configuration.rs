@@ -4,8 +4,8 @@ mod fakes;
 
 use fakes::{Fake, ask};
 use lookaside_routing::{
-    Address, Configuration, Defaults, Destination, DestinationSettings, Destinations, Failure, Handle, RootRoute,
-    RoutingPrefix,
+    Address, Configuration, Defaults, Destination, DestinationSettings, Destinations, Dialect, Failure, Handle,
+    RootRoute, RoutingPrefix, Security,
 };
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -73,6 +73,61 @@ const CLUSTER: &str = r#"
     }
   }
 }"#;
+
+/// How each server is spoken to, and the name that its certificate must bear.
+#[derive(Default)]
+struct Accesses(BTreeMap<String, (Dialect, Security)>);
+
+impl Destinations for Accesses {
+    fn destination(&mut self, address: &Address, settings: &DestinationSettings) -> Arc<dyn Destination> {
+        self.0.insert(address.to_string(), (settings.dialect, settings.security));
+        Fake::hit(&address.to_string())
+    }
+}
+
+#[test]
+fn a_server_says_how_it_is_spoken_to_or_its_pool_does() {
+    use {Dialect::*, Security::*};
+    let configuration = read(
+        r#"{
+        "pools": {
+            "A": { "servers": ["a:1", "a:2:ascii", "a:3:ascii:plain", "a:4:ascii:tls"], "security_mech": "ssl",
+                   "ssl_service_identity": "cache" },
+            "B": { "servers": ["b:1", "b:2:ascii:ssl"] },
+            "C": { "servers": ["c:1"], "inherit": "A", "unsafe_ssl_skip_verification": true, "use_ssl": false }
+        },
+        "route": { "type": "AllSyncRoute", "children": ["PoolRoute|A", "PoolRoute|B", "PoolRoute|C"] }
+    }"#,
+    );
+    let mut accesses = Accesses::default();
+    configuration.build(&mut accesses);
+    let expected = [
+        ("a:1", (Text, Tls), Some("cache")),
+        ("a:2", (Text, Tls), Some("cache")),
+        ("a:3", (Text, Plain), None),
+        ("a:4", (Text, Tls), Some("cache")),
+        ("b:1", (Text, Plain), None),
+        ("b:2", (Text, Tls), None),
+        ("c:1", (Text, UnverifiedTls), None),
+    ];
+    for (server, access, identity) in expected {
+        assert_eq!(accesses.0[server], access, "{server}");
+        let protection = &configuration.protections[&Address(server.into())];
+        assert_eq!((protection.security, protection.identity.as_deref()), (access.1, identity), "{server}");
+    }
+}
+
+#[test]
+fn a_port_speaks_tls_or_does_not() {
+    let text = |pool: &str| {
+        format!(r#"{{"pools": {{"A": {{"servers": ["a:1:ascii:ssl"]}}, "B": {pool}}}, "route": "PoolRoute|A"}}"#)
+    };
+    read(&text(r#"{"servers": ["a:1:ascii:ssl"]}"#));
+    let why = refusal(&text(r#"{"servers": ["a:1"]}"#));
+    assert!(why.contains("at pools.B: a:1 is reached plain here, and by TLS by another pool"), "{why}");
+    let why = refusal(&text(r#"{"servers": ["a:1"], "use_ssl": true, "ssl_service_identity": "b"}"#));
+    assert!(why.contains("a:1 is reached by TLS as b here, and by TLS by another pool"), "{why}");
+}
 
 #[tokio::test]
 async fn a_cluster_routes_as_it_is_written() {
@@ -314,7 +369,7 @@ fn a_bad_top_is_refused() {
 #[test]
 fn a_bad_pool_is_refused() {
     let keys = "connect_timeout, failure_domains, inherit, keep_routing_prefix, name, protocol, security_mech, \
-                server_timeout, servers, tags, type, use_ssl, weights";
+                server_timeout, servers, ssl_service_identity, tags, type, unsafe_ssl_skip_verification, use_ssl, weights";
     for (pool, expected) in [
         ("[]", "line 2, column 6, at pools.A: expected a pool: an object with \"servers\", found a list".to_owned()),
         ("{}", "line 2, column 6, at pools.A: \"servers\" is missing: expected a list of \"host:port\"".to_owned()),
@@ -354,8 +409,10 @@ fn a_bad_pool_is_refused() {
             "line 2, column 39, at pools.A.protocol: \"caret\" is not supported: expected \"ascii\"".to_owned(),
         ),
         (
-            "{\"servers\": [\"a:1\"], \"use_ssl\": true}",
-            "line 2, column 38, at pools.A.use_ssl: TLS towards servers is not supported: expected false".to_owned(),
+            "{\"servers\": [\"a:1\"], \"security_mech\": \"tls_to_plain\"}",
+            "line 2, column 44, at pools.A.security_mech: \"tls_to_plain\" is not supported: expected \"plain\" or \"ssl\" \
+             or \"tls\""
+                .to_owned(),
         ),
         (
             "{\"inherit\": \"mian\"}",
@@ -406,7 +463,7 @@ fn a_bad_server_is_refused() {
         ("[::1]1:1", "after the bracket comes no port"),
         ("::1:11211", "the host is missing"),
         ("a:1:caret", "\"caret\" is not spoken here"),
-        ("a:1:ascii:ssl", "\"ssl\" is not spoken here"),
+        ("a:1:ascii:ktls12", "\"ktls12\" is not spoken here"),
         ("a:1:ascii:plain:compressed", "\"compressed\" is not spoken here"),
     ] {
         let expected = format!(

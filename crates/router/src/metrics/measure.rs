@@ -166,6 +166,7 @@ mod tests {
     use super::*;
     use bytes::Bytes;
     use lookaside_protocol::{ErrorReply, Operation, Request};
+    use lookaside_routing::{Dialect, Security};
     use std::time::Duration;
 
     struct Slow(Address);
@@ -190,7 +191,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_server_is_measured_on_through_a_change_of_the_configuration() {
-        let settings = DestinationSettings { server_timeout_ms: 1, connect_timeout_ms: 1, keeps_deletes: true };
+        let settings = DestinationSettings {
+            server_timeout_ms: 1,
+            connect_timeout_ms: 1,
+            keeps_deletes: true,
+            dialect: Dialect::Text,
+            security: Security::Plain,
+        };
         let slow = || Arc::new(Slow(Address("a:1".into())));
         let mut first = Measures::default();
         assert_eq!(first.around_server(slow(), &settings, None).send(gets(4)).await.len(), 4);

@@ -3,12 +3,17 @@
 //! The files are read at the start, on SIGHUP, and when they change. If they cannot be used then, the connections to
 //! come go on with what was read before; connections that are there are not touched.
 
+use super::network::server_name;
 use super::options::{Papers, TlsOptions};
-use rustls::crypto::{CryptoProvider, ring};
+use lookaside_routing::{Address, Protection, Security};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
-use rustls::{RootCertStore, ServerConfig};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -42,6 +47,9 @@ struct Current {
     basic: Option<Arc<ServerConfig>>,
     /// There if there are authorities, too.
     mutual: Option<Arc<ServerConfig>>,
+    /// Towards servers; there if there are authorities.
+    verified: Option<Arc<ClientConfig>>,
+    unverified: Arc<ClientConfig>,
 }
 
 impl std::fmt::Debug for Certificates {
@@ -101,6 +109,27 @@ impl Certificates {
         }
     }
 
+    /// What a connection to a server is made with.
+    pub(super) fn for_servers(&self, is_verified: bool) -> Result<Arc<ClientConfig>, &'static str> {
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        match is_verified {
+            true => current.verified.clone().ok_or("servers' certificates are verified against --pem-ca-path FILE"),
+            false => Ok(current.unverified.clone()),
+        }
+    }
+
+    /// Whether all servers can be reached; the error says what is missing.
+    pub(crate) fn check_for_servers(&self, protections: &BTreeMap<Address, Protection>) -> Result<(), String> {
+        for (server, protection) in protections {
+            if protection.security != Security::Plain {
+                server_name(server, protection)?;
+                let is_verified = protection.security == Security::Tls;
+                self.for_servers(is_verified).map_err(|why| format!("{server} is reached by TLS: {why}"))?;
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn count_handshake(&self, is_good: bool) {
         let counter = if is_good { &self.new_sessions } else { &self.handshake_errors };
         counter.fetch_add(1, Relaxed);
@@ -152,12 +181,78 @@ pub(crate) async fn keep_fresh(certificates: &Certificates, hangup: &mut Signal)
 
 impl Current {
     fn read(options: &TlsOptions) -> Result<Current, String> {
+        let (verified, unverified) = towards_servers(&options.towards_servers())?;
         let papers = options.towards_clients();
-        let Some((chain, key)) = read_own(&papers)? else { return Ok(Current { basic: None, mutual: None }) };
-        let authorities = papers.authorities.as_deref().map(read_authorities).transpose()?;
-        let basic = Some(for_clients(None, chain.clone(), key.clone_key())?);
-        let mutual = authorities.map(|authorities| for_clients(Some(authorities), chain, key)).transpose()?;
-        Ok(Current { basic, mutual })
+        let (mut basic, mut mutual) = (None, None);
+        if let Some((chain, key)) = read_own(&papers)? {
+            let authorities = papers.authorities.as_deref().map(read_authorities).transpose()?;
+            basic = Some(for_clients(None, chain.clone(), key.clone_key())?);
+            mutual = authorities.map(|authorities| for_clients(Some(authorities), chain, key)).transpose()?;
+        }
+        Ok(Current { basic, mutual, verified, unverified })
+    }
+}
+
+/// What servers are reached with that must prove who they are, and what those are that need not.
+fn towards_servers(papers: &Papers) -> Result<(Option<Arc<ClientConfig>>, Arc<ClientConfig>), String> {
+    let own = read_own(papers)?;
+    let authorities = papers.authorities.as_deref().map(read_authorities).transpose()?;
+    let verified = authorities.map(|authorities| {
+        let verifier = WebPkiServerVerifier::builder_with_provider(authorities, provider());
+        for_servers(verifier.build().map_err(unusable)?, own.as_ref())
+    });
+    Ok((verified.transpose()?, for_servers(Arc::new(Unverified(provider())), own.as_ref())?))
+}
+
+fn for_servers(verifier: Arc<dyn ServerCertVerifier>, own: Option<&(Chain, Key)>) -> Result<Arc<ClientConfig>, String> {
+    let builder = ClientConfig::builder_with_provider(provider());
+    let builder = builder.with_protocol_versions(rustls::ALL_VERSIONS).map_err(unusable)?;
+    let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
+    let mut config = match own {
+        Some((chain, key)) => builder.with_client_auth_cert(chain.clone(), key.clone_key()).map_err(unusable)?,
+        None => builder.with_no_client_auth(),
+    };
+    // A server is connected to rarely, and then it is to prove anew who it is.
+    config.resumption = Resumption::disabled();
+    Ok(Arc::new(config))
+}
+
+/// Believes every certificate; only that its bearer has the key is verified.
+#[derive(Debug)]
+struct Unverified(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Unverified {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
     }
 }
 

@@ -52,6 +52,12 @@ impl TlsOptions {
         Duration::from_millis(self.ssl_handshake_timeout.into())
     }
 
+    /// What servers see that ask, and who signs theirs.
+    pub(super) fn towards_servers(&self) -> Papers {
+        let (chain, key) = (self.pem_cert_path.clone(), self.pem_key_path.clone());
+        Papers { chain, key, authorities: self.pem_ca_path.clone() }
+    }
+
     /// What clients see, and who signs theirs.
     pub(super) fn towards_clients(&self) -> Papers {
         let (chain, key) = match &self.server_pem_cert_path {
@@ -100,10 +106,10 @@ mod tests {
             ..TlsOptions::default()
         };
         let own = Papers { chain: path("c"), key: path("k"), authorities: path("a") };
-        assert_eq!(options.towards_clients(), own);
+        assert_eq!((options.towards_clients(), options.towards_servers()), (own.clone(), own.clone()));
         let other = TlsOptions { server_pem_cert_path: path("sc"), server_pem_ca_path: path("sa"), ..options };
         let shown = Papers { chain: path("sc"), key: None, authorities: path("sa") };
         assert_eq!(other.towards_clients(), shown, "the key of one does not fit the other");
-        assert_eq!(other.files().count(), 5);
+        assert_eq!((other.towards_servers(), other.files().count()), (own, 5));
     }
 }

@@ -75,7 +75,7 @@ impl Builder<'_> {
         match handle {
             Handle::Null => Arc::new(NullRoute),
             Handle::Error { response } => Arc::new(ErrorRoute::new(response)),
-            Handle::Server { pool, server } => self.leaf(pool, &pool.servers[*server]),
+            Handle::Server { pool, server } => self.leaf(pool, *server),
             Handle::Pool { pool, hash, shadows, outstanding_max, slow_warm_up } => {
                 let mut leaves = self.pool(pool, shadows, *outstanding_max);
                 if let Some((failover, settings)) = slow_warm_up.as_deref() {
@@ -193,8 +193,8 @@ impl Builder<'_> {
     fn pool(&mut self, pool: &Pool, shadows: &[Shadow], outstanding_max: Option<u32>) -> Vec<Arc<dyn Route>> {
         let targets: Vec<Arc<dyn Route>> = shadows.iter().map(|shadow| self.route(&shadow.target)).collect();
         let mut leaves = Vec::with_capacity(pool.servers.len());
-        for (at, server) in pool.servers.iter().enumerate() {
-            let mut leaf = self.leaf(pool, server);
+        for at in 0..pool.servers.len() {
+            let mut leaf = self.leaf(pool, at);
             if let Some(window) = outstanding_max {
                 leaf = Arc::new(OutstandingLimitRoute::new(leaf, window, OUTSTANDING_WAITING_MAX));
             }
@@ -225,9 +225,10 @@ impl Builder<'_> {
         servers.into_iter().map(spared).collect()
     }
 
-    fn leaf(&mut self, pool: &Pool, server: &Address) -> Arc<dyn Route> {
-        let made = self.leaves.entry((server.clone(), pool.settings));
-        let destination = made.or_insert_with(|| self.destinations.destination(server, &pool.settings));
+    fn leaf(&mut self, pool: &Pool, at: usize) -> Arc<dyn Route> {
+        let (server, settings) = (&pool.servers[at], pool.settings_of(at));
+        let made = self.leaves.entry((server.clone(), settings));
+        let destination = made.or_insert_with(|| self.destinations.destination(server, &settings));
         Arc::new(DestinationRoute::new(destination.clone(), pool.keep_routing_prefix))
     }
 }

@@ -15,6 +15,7 @@
 //!
 //! Absent on purpose: files. Whoever calls this reads and watches them.
 
+mod access;
 mod build;
 mod copies;
 mod document;
@@ -32,6 +33,7 @@ mod pool;
 mod replicas;
 mod tiers;
 
+pub use access::{Access, Dialect, Protection, Security};
 pub use build::Destinations;
 pub use error::{ConfigurationError, ConfigurationWarning};
 pub use failover::{FailoverOptions, FailoverOrder, SharedPairs};
@@ -39,9 +41,10 @@ pub use handle::{Handle, Shadow};
 pub use pool::{DestinationSettings, Pool};
 pub use tiers::SharedProgress;
 
-use crate::RoutingPrefix;
+use crate::{Address, RoutingPrefix};
 use document::{Document, Keys, Node};
 use names::Names;
+use std::collections::BTreeMap;
 
 /// What holds where the text does not say otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +70,8 @@ pub struct Configuration {
     pub trees: Vec<(Vec<RoutingPrefix>, Handle)>,
     /// Handles that others refer to by [`Handle::Named`], each behind those that it refers to itself.
     pub named: Vec<(String, Handle)>,
+    /// What stands between the router and each server of a pool.
+    pub protections: BTreeMap<Address, Protection>,
     /// Which of the trees takes keys without a prefix.
     pub default_prefix: RoutingPrefix,
     /// What was ignored.
@@ -105,8 +110,10 @@ impl Configuration {
             }
             (None, None) => return Err(top.node.error("\"route\" is missing: expected \"route\" or \"routes\"")),
         };
+        let protections = names.protections();
         let named = names.into_named(&top)?;
-        Ok(Configuration { trees, named, default_prefix: defaults.prefix.clone(), warnings: document.into_warnings() })
+        let (default_prefix, warnings) = (defaults.prefix.clone(), document.into_warnings());
+        Ok(Configuration { trees, named, protections, default_prefix, warnings })
     }
 }
 

@@ -4,12 +4,14 @@
 //! itself is found because it is still being read.
 
 use super::{
-    Defaults, Handle, Pool,
+    Defaults, Handle, Pool, Protection,
+    access::Protections,
     document::{Node, Object},
     error::{ConfigurationError, suggestion},
     pool::PoolNodes,
 };
-use std::{collections::BTreeMap, sync::Arc};
+use crate::Address;
+use std::{cell::RefCell, collections::BTreeMap, sync::Arc};
 
 /// The deepest tree, in handles: reading and every request's way down recurse.
 const DEPTH_MAX: usize = 100;
@@ -18,6 +20,8 @@ pub(super) struct Names<'a> {
     defaults: Defaults,
     pools: BTreeMap<&'a str, Arc<Pool>>,
     pool_nodes: PoolNodes<'a>,
+    /// By all pools that have been read.
+    protections: RefCell<Protections>,
     handles: BTreeMap<&'a str, Node<'a>>,
     /// Being read, outermost first.
     open: Vec<&'a str>,
@@ -28,6 +32,18 @@ pub(super) struct Names<'a> {
     depth: usize,
     /// The most of `depth` so far, within the named handle that is being read.
     deepest: usize,
+}
+
+/// Takes down how a pool reaches its servers.
+fn note(pool: &Pool, node: &Node<'_>, protections: &mut Protections) -> Result<(), ConfigurationError> {
+    for (at, server) in pool.servers.iter().enumerate() {
+        protections.note(server, pool.protection_of(at)).map_err(|why| {
+            node.error(format!(
+                "{why}: a port either speaks TLS or does not, and has one certificate; expected the same"
+            ))
+        })?;
+    }
+    Ok(())
 }
 
 #[derive(Clone, Copy)]
@@ -46,14 +62,20 @@ impl<'a> Names<'a> {
         };
         let read =
             |(name, node): (&&'a str, &Node<'a>)| Ok((*name, Arc::new(Pool::read(name, node, &pool_nodes, defaults)?)));
-        let pools = pool_nodes.iter().map(read).collect::<Result<_, ConfigurationError>>()?;
+        let pools: BTreeMap<&'a str, Arc<Pool>> =
+            pool_nodes.iter().map(read).collect::<Result<_, ConfigurationError>>()?;
         let handles = match top.get("named_handles") {
             Some(node) => named_handles(&node)?,
             None => BTreeMap::new(),
         };
+        let mut protections = Protections::default();
+        for (name, pool) in &pools {
+            note(pool, &pool_nodes[name], &mut protections)?;
+        }
         Ok(Names {
             defaults: defaults.clone(),
             pools,
+            protections: RefCell::new(protections),
             pool_nodes,
             handles,
             open: Vec::new(),
@@ -88,7 +110,14 @@ impl<'a> Names<'a> {
             Some(name) => name.string("the pool's name")?,
             None => "",
         };
-        Pool::read(name, node, &self.pool_nodes, &self.defaults).map(Arc::new)
+        let pool = Pool::read(name, node, &self.pool_nodes, &self.defaults)?;
+        note(&pool, node, &mut self.protections.borrow_mut())?;
+        Ok(Arc::new(pool))
+    }
+
+    /// What protects the way to each server.
+    pub(super) fn protections(&self) -> BTreeMap<Address, Protection> {
+        self.protections.borrow().0.clone()
     }
 
     /// The handle at `node`.

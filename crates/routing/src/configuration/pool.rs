@@ -2,11 +2,12 @@
 
 use super::{
     Defaults,
+    access::{Access, Dialect, PoolAccess, Protection, Security},
     document::{Keys, Node, Object},
     error::{ConfigurationError, suggestion},
 };
 use crate::{Address, SERVERS_MAX, WEIGHT_MAX};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// How to talk to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,6 +19,10 @@ pub struct DestinationSettings {
     pub connect_timeout_ms: u64,
     /// Whether deletes that it does not answer are kept for it, where there is a spool (`asynclog`; true unless said).
     pub keeps_deletes: bool,
+    /// In which words it is asked.
+    pub dialect: Dialect,
+    /// How the way to it is protected.
+    pub security: Security,
 }
 
 /// A named list of servers.
@@ -27,8 +32,12 @@ pub struct Pool {
     pub name: String,
     /// In the order of the configuration, which is part of the hash.
     pub servers: Vec<Address>,
-    /// For each of its servers.
+    /// For its servers, but for what `access` says of each.
     pub settings: DestinationSettings,
+    /// Of each server.
+    pub access: Vec<Access>,
+    /// The name that its servers' certificates must bear in place of their hosts'.
+    pub identity: Option<Arc<str>>,
     /// Whether keys reach the servers with their routing prefix.
     pub keep_routing_prefix: bool,
     /// For hashes that have weights: of each server; fewer than there are servers, or none, is allowed.
@@ -50,6 +59,8 @@ const POOL: Keys = Keys {
         "protocol",
         "use_ssl",
         "security_mech",
+        "ssl_service_identity",
+        "unsafe_ssl_skip_verification",
         "inherit",
         "weights",
         "tags",
@@ -84,7 +95,7 @@ const TIMEOUT_MS_MAX: i64 = 3_600_000;
 pub(super) type PoolNodes<'a> = BTreeMap<&'a str, Node<'a>>;
 
 /// A pool's object and behind it those of the pools that it inherits from: what one does not say the next one may.
-struct Lineage<'a>(Vec<Object<'a>>);
+pub(super) struct Lineage<'a>(Vec<Object<'a>>);
 
 impl<'a> Lineage<'a> {
     fn read(name: &str, node: &Node<'a>, pools: &PoolNodes<'a>) -> Result<Self, ConfigurationError> {
@@ -105,7 +116,7 @@ impl<'a> Lineage<'a> {
         Ok(Lineage(objects))
     }
 
-    fn get(&self, key: &str) -> Option<Node<'a>> {
+    pub(super) fn get(&self, key: &str) -> Option<Node<'a>> {
         self.0.iter().find_map(|object| object.get(key))
     }
 }
@@ -133,18 +144,7 @@ impl Pool {
         defaults: &Defaults,
     ) -> Result<Pool, ConfigurationError> {
         let pool = Lineage::read(name, node, pools)?;
-        let only = |key: &str, supported: &str| match pool.get(key) {
-            Some(value) if value.string("a string")? != supported => {
-                Err(value.error(format!("{:?} is not supported: expected {supported:?}", value.string("a string")?)))
-            }
-            _ => Ok(()),
-        };
-        only("protocol", "ascii")?;
-        only("security_mech", "plain")?;
-        if let Some(use_ssl) = pool.get("use_ssl").filter(|value| value.boolean().ok() != Some(false)) {
-            use_ssl.boolean()?;
-            return Err(use_ssl.error("TLS towards servers is not supported: expected false"));
-        }
+        let pool_access = PoolAccess::read(&pool)?;
         let Some(list) = pool.get("servers") else {
             return Err(node.error("\"servers\" is missing: expected a list of \"host:port\""));
         };
@@ -153,10 +153,14 @@ impl Pool {
             let found = servers.len();
             return Err(list.error(format!("pool {name:?} has {found} servers: expected 1 to {SERVERS_MAX}")));
         }
-        let servers: Vec<Address> = servers.iter().map(read_server).collect::<Result<_, _>>()?;
+        let read = |node| read_server(node, &pool_access);
+        let (servers, access): (Vec<Address>, Vec<Access>) =
+            servers.iter().map(read).collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
         Ok(Pool {
             name: name.to_owned(),
             settings: settings(&pool, defaults)?,
+            access,
+            identity: pool_access.identity,
             keep_routing_prefix: pool.get("keep_routing_prefix").map_or(Ok(false), |value| value.boolean())?,
             weights: pool.get("weights").map_or(Ok(Vec::new()), |value| weights(&value))?,
             tags: for_each_server(&pool, "tags", servers.len(), |tag| Ok(tag.string("a server's tag")?.to_owned()))?,
@@ -168,6 +172,21 @@ impl Pool {
     }
 }
 
+impl Pool {
+    /// For its server number `at`.
+    pub(super) fn settings_of(&self, at: usize) -> DestinationSettings {
+        let Access { dialect, security } = self.access[at];
+        DestinationSettings { dialect, security, ..self.settings }
+    }
+
+    /// What stands between the router and its server number `at`.
+    pub(super) fn protection_of(&self, at: usize) -> Protection {
+        let security = self.access[at].security;
+        let identity = self.identity.clone().filter(|_| security == Security::Tls);
+        Protection { security, identity }
+    }
+}
+
 fn settings(pool: &Lineage<'_>, defaults: &Defaults) -> Result<DestinationSettings, ConfigurationError> {
     let timeout = |key: &str, default: u64| match pool.get(key) {
         Some(value) => Ok(value.integer("milliseconds", 1, TIMEOUT_MS_MAX)? as u64),
@@ -175,7 +194,8 @@ fn settings(pool: &Lineage<'_>, defaults: &Defaults) -> Result<DestinationSettin
     };
     let server_timeout_ms = timeout("server_timeout", defaults.server_timeout_ms)?;
     let connect_timeout_ms = timeout("connect_timeout", defaults.connect_timeout_ms.unwrap_or(server_timeout_ms))?;
-    Ok(DestinationSettings { server_timeout_ms, connect_timeout_ms, keeps_deletes: true })
+    let Access { dialect, security } = Access::default();
+    Ok(DestinationSettings { server_timeout_ms, connect_timeout_ms, keeps_deletes: true, dialect, security })
 }
 
 /// Weights as they are written; which numbers make sense depends on the hash.
@@ -184,8 +204,8 @@ pub(super) fn weights(node: &Node<'_>) -> Result<Vec<f64>, ConfigurationError> {
     node.array("a list of weights, one for each server")?.iter().map(weight).collect()
 }
 
-/// `host:port` or `[v6]:port`, perhaps with `:ascii` and `:plain` behind, which is all that is spoken here.
-fn read_server(node: &Node<'_>) -> Result<Address, ConfigurationError> {
+/// `host:port` or `[v6]:port`, perhaps with `:ascii` and `:ssl` behind, or what else `access` knows.
+fn read_server(node: &Node<'_>, pool: &PoolAccess) -> Result<(Address, Access), ConfigurationError> {
     let text = node.string("a server as \"host:port\"")?;
     let refused =
         |why: &str| node.error(format!("{text:?} is no server: {why}; expected \"host:port\" or \"[v6]:port\""));
@@ -205,10 +225,6 @@ fn read_server(node: &Node<'_>) -> Result<Address, ConfigurationError> {
     if !matches!(port.parse::<u16>(), Ok(1..)) || port.starts_with('+') {
         return Err(refused("the port is no number from 1 to 65535"));
     }
-    for (said, supported) in rest.zip(["ascii", "plain"].into_iter().chain(std::iter::repeat(""))) {
-        if said != supported {
-            return Err(refused(&format!("{said:?} is not spoken here")));
-        }
-    }
-    Ok(Address(format!("{host}:{port}").into()))
+    let access = pool.with(rest).map_err(|word| refused(&format!("{word:?} is not spoken here")))?;
+    Ok((Address(format!("{host}:{port}").into()), access))
 }

@@ -1,0 +1,161 @@
+//! The network in which some servers are reached by TLS. Serves every path to such a server, and every purpose: what
+//! clients ask, probes, `flush_all`, the deletes of a spool.
+//!
+//! Whoever connects names an address alone; the configuration says how the way to it is protected. To connect is to have
+//! done the handshake: the limit that the caller sets on connecting bounds that too. A server that cannot prove who it is
+//! is a server that cannot be connected to, and is taken out like one. The log says why, once until it succeeds.
+//!
+//! Absent on purpose: TLS for listeners; `listen` has its own doors.
+
+use super::certificates::Certificates;
+use lookaside_client::{Listener, Network, Stream};
+use lookaside_routing::{Address, BoxFuture, Protection, Security};
+use rustls::pki_types::ServerName;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::task::{Context, Poll, Waker};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+
+/// Connects through another network, by TLS where that is wanted.
+pub(crate) struct SecuredNetwork {
+    inner: Arc<dyn Network>,
+    certificates: Arc<Certificates>,
+    protections: RwLock<BTreeMap<Address, Protection>>,
+    /// Servers whose handshake failed last.
+    failing: Mutex<BTreeSet<Address>>,
+}
+
+impl SecuredNetwork {
+    /// All servers are reached plain, for now.
+    pub(crate) fn new(inner: Arc<dyn Network>, certificates: Arc<Certificates>) -> SecuredNetwork {
+        SecuredNetwork { inner, certificates, protections: RwLock::default(), failing: Mutex::default() }
+    }
+
+    /// From now on this holds for connections to come.
+    pub(crate) fn protect(&self, protections: impl IntoIterator<Item = (Address, Protection)>) {
+        let secured = protections.into_iter().filter(|(_, protection)| protection.security != Security::Plain);
+        *self.protections.write().unwrap_or_else(PoisonError::into_inner) = secured.collect();
+    }
+
+    fn protection(&self, address: &Address) -> Option<Protection> {
+        self.protections.read().unwrap_or_else(PoisonError::into_inner).get(address).cloned()
+    }
+
+    async fn secure(
+        &self,
+        stream: Box<dyn Stream>,
+        address: &Address,
+        protection: &Protection,
+    ) -> io::Result<Box<dyn Stream>> {
+        let name = server_name(address, protection).map_err(io::Error::other)?;
+        let is_verified = protection.security == Security::Tls;
+        let config = self.certificates.for_servers(is_verified).map_err(io::Error::other)?;
+        let connected = TlsConnector::from(config).connect(name, stream).await;
+        let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+        match connected {
+            Ok(stream) => {
+                failing.remove(address);
+                Ok(Box::new(Secured(stream)))
+            }
+            Err(error) => {
+                if failing.insert(address.clone()) {
+                    tracing::warn!(server = %address, %error, "no TLS with this server; it counts as not there");
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+/// The name that the server's certificate must bear.
+pub(super) fn server_name(address: &Address, protection: &Protection) -> Result<ServerName<'static>, String> {
+    let host = match &protection.identity {
+        Some(identity) => identity,
+        None => {
+            let host = address.0.rsplit_once(':').map_or(&*address.0, |(host, _)| host);
+            host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
+        }
+    };
+    let name = ServerName::try_from(host.to_owned());
+    name.map_err(|_| {
+        format!("{address}: {host:?} is no name that a certificate can bear; say \"ssl_service_identity\"")
+    })
+}
+
+impl Network for SecuredNetwork {
+    fn connect<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+        match self.protection(address) {
+            None => self.inner.connect(address),
+            Some(protection) => Box::pin(async move {
+                let stream = self.inner.connect(address).await?;
+                self.secure(stream, address, &protection).await
+            }),
+        }
+    }
+
+    fn addresses<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
+        self.inner.addresses(address)
+    }
+
+    fn listen<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Listener>>> {
+        self.inner.listen(address)
+    }
+}
+
+/// A connection to a server, its handshake done.
+struct Secured(TlsStream<Box<dyn Stream>>);
+
+impl Stream for Secured {
+    fn peer(&self) -> Option<IpAddr> {
+        self.0.get_ref().0.peer()
+    }
+}
+
+impl AsyncRead for Secured {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, bytes)
+    }
+}
+
+impl AsyncWrite for Secured {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+impl Drop for Secured {
+    /// A last word, if the socket takes it at once: the server need not take this for a cut.
+    fn drop(&mut self) {
+        let _ = Pin::new(&mut self.0).poll_shutdown(&mut Context::from_waker(Waker::noop()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_is_the_hosts_or_the_one_that_is_said() {
+        let name = |address: &str, identity: Option<&str>| {
+            let protection = Protection { security: Security::Tls, identity: identity.map(Into::into) };
+            server_name(&Address(address.into()), &protection).map(|name| name.to_str().into_owned())
+        };
+        assert_eq!(name("cache-1.example:11211", None).as_deref(), Ok("cache-1.example"));
+        assert_eq!(name("10.0.0.7:11211", None).as_deref(), Ok("10.0.0.7"));
+        assert_eq!(name("[::1]:11211", None).as_deref(), Ok("::1"));
+        assert_eq!(name("10.0.0.7:11211", Some("cache.example")).as_deref(), Ok("cache.example"));
+        assert!(name("no/name:1", None).is_err_and(|why| why.contains("ssl_service_identity")));
+    }
+}

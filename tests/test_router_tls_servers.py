@@ -1,0 +1,237 @@
+"""TLS between the router and its servers: who cannot prove to be the server is not spoken to."""
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from certificates import Authority
+from leases import LeaseClient
+from processes import PROGRAMS, Process, answers, connect, eventually, free_port, statistics
+
+
+class TlsServer(Process):
+    """A server with a port for TLS, and one that tests look in by."""
+
+    def __init__(self, folder, authority: Authority, name: str = "server", options: str = "") -> None:
+        self.authority, self.certificate_name = authority, name
+        self.certificate, self.key = authority.sign(name)
+        self.port, self.plain_port = free_port(), free_port()
+        extended = f"ssl_chain_cert={self.certificate},ssl_key={self.key}{options}"
+        command = [
+            PROGRAMS / "lookaside-server", "-Z", "-o", extended, "-t", "1",
+            "-l", f"127.0.0.1:{self.port},notls:127.0.0.1:{self.plain_port}",
+        ]  # fmt: skip
+        super().__init__(name, command, folder)
+        self.wait_ready(lambda: answers(self.plain_port))
+
+    def freeze(self) -> None:
+        """Stops it in the middle of whatever it does."""
+        self.running.send_signal(signal.SIGSTOP)
+        status = Path(f"/proc/{self.running.pid}/stat")
+        eventually(lambda: status.read_text().rsplit(")", 1)[1].split()[0] == "T", "it is stopped")
+
+
+class Router(Process):
+    """A router in front of pools."""
+
+    def __init__(self, folder, pools: dict, *arguments: object, route: object = "PoolRoute|A") -> None:
+        self.port = free_port()
+        self.configuration = folder / "router.json"
+        self.configuration.write_text(json.dumps({"pools": pools, "route": route}))
+        command = [
+            PROGRAMS / "lookaside-router", "-p", self.port, "--num-proxies", "1", "-f", self.configuration,
+            "--server-timeout", "2000", "--probe-timeout-initial", "50", "--probe-timeout-max", "100", *arguments,
+        ]  # fmt: skip
+        super().__init__(f"router-{self.port}", command, folder)
+        self.wait_ready(lambda: answers(self.port))
+
+    def says(self, line: bytes) -> bytes:
+        """The first line of the answer."""
+        client = LeaseClient(self.port)
+        try:
+            return client.command(line)
+        finally:
+            client.close()
+
+
+@pytest.fixture
+def authority(tmp_path):
+    """Who signs all certificates that are believed."""
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def server(tmp_path, authority):
+    """A server for localhost and 127.0.0.1."""
+    server = TlsServer(tmp_path, authority)
+    yield server
+    server.stop()
+
+
+def test_all_that_is_said_to_a_server_goes_by_tls(tmp_path, authority, server):
+    pool = {"servers": [f"127.0.0.1:{server.port}"], "security_mech": "tls"}
+    router = Router(tmp_path, {"A": pool}, "--pem-ca-path", authority.certificate, "--enable-flush-cmd")
+    try:
+        client = connect(router.port)
+        large = bytes(range(256)) * 2000
+        assert client.set("small", b"value") and client.set("large", large)
+        assert connect(server.plain_port).get("large") == large
+        assert client.get_many(["small", "large", "none"]) == {"small": b"value", "large": large}
+        lease = LeaseClient(router.port)
+        lease.socket.sendall(b"".join(b"set k%d 0 0 3\r\nabc\r\nget k%d\r\n" % (n, n) for n in range(2000)))
+        expected = b"".join(b"STORED\r\nVALUE k%d 0 3\r\nabc\r\nEND\r\n" % n for n in range(2000))
+        assert lease.reader.read(len(expected)) == expected
+        lease.close()
+        assert client.flush_all()
+        assert client.get("small") is None
+        assert int(statistics(server.plain_port)["ssl_handshake_errors"]) == 0
+    finally:
+        assert router.stop() == 0
+
+
+@pytest.mark.parametrize("kind", ["stranger", "another name", "plain server"])
+def test_who_cannot_prove_to_be_the_server_is_not_spoken_to(tmp_path, authority, server, kind):
+    believed = Authority(tmp_path, "strangers") if kind == "stranger" else authority
+    port = server.plain_port if kind == "plain server" else server.port
+    pool = {"servers": [f"127.0.0.1:{port}"], "security_mech": "tls", "server_timeout": 200}
+    if kind == "another name":
+        pool["ssl_service_identity"] = "elsewhere.example"
+    connect(server.plain_port).set("key", b"secret")
+    router = Router(tmp_path, {"A": pool}, "--pem-ca-path", believed.certificate)
+    try:
+        assert router.says(b"get key").startswith(b"SERVER_ERROR")
+        assert connect(server.plain_port).get("key") == b"secret"
+        if kind != "plain server":
+            eventually(lambda: "no TLS with this server" in router.log(), "the log says why")
+            assert router.log().count("no TLS with this server") == 1, "once"
+    finally:
+        assert router.stop() == 0
+
+
+def test_a_pool_may_name_another_identity_or_ask_for_none(tmp_path, authority, server):
+    strangers = TlsServer(tmp_path, Authority(tmp_path, "strangers"), "stranger")
+    pools = {
+        "named": {"servers": [f"127.0.0.1:{server.port}:ascii:ssl"], "ssl_service_identity": "localhost"},
+        "unsafe": {
+            "servers": [f"127.0.0.1:{strangers.port}"], "use_ssl": True, "unsafe_ssl_skip_verification": True,
+        },
+        "plain": {"servers": [f"127.0.0.1:{server.plain_port}:ascii:plain"], "security_mech": "tls"},
+    }  # fmt: skip
+    route = {"type": "PrefixSelectorRoute", "policies": {f"{name}:": f"PoolRoute|{name}" for name in pools}}
+    router = Router(tmp_path, pools, "--pem-ca-path", authority.certificate, route=route)
+    try:
+        client = connect(router.port)
+        for name in pools:
+            assert client.set(f"{name}:key", name.encode()) and client.get(f"{name}:key") == name.encode()
+        assert connect(server.plain_port).get("named:key") == b"named"
+        assert connect(strangers.plain_port).get("unsafe:key") == b"unsafe"
+        assert f"unsafe_ssl_skip_verification) server=127.0.0.1:{strangers.port}" in router.log(), router.log()
+    finally:
+        assert router.stop() == 0
+        strangers.stop()
+
+
+def test_a_server_that_asks_for_a_certificate_is_shown_one(tmp_path, authority):
+    server = TlsServer(tmp_path, authority, options=f",ssl_verify_mode=2,ssl_ca_cert={authority.certificate}")
+    certificate, key = authority.sign("router")
+    pool = {"A": {"servers": [f"localhost:{server.port}"], "security_mech": "ssl"}}
+    trust = ["--pem-ca-path", authority.certificate]
+    try:
+        router = Router(tmp_path, pool, *trust, "--pem-cert-path", certificate, "--pem-key-path", key)
+        assert connect(router.port).set("key", b"value")
+        assert router.stop() == 0
+        router = Router(tmp_path, pool, *trust)
+        assert router.says(b"get key").startswith(b"SERVER_ERROR")
+        assert router.stop() == 0
+    finally:
+        server.stop()
+
+
+def test_a_new_authority_is_believed_after_a_signal_and_a_pool_may_turn_to_tls(tmp_path, authority, server):
+    believed = tmp_path / "believed.pem"
+    believed.write_text(Authority(tmp_path, "strangers").certificate.read_text())
+    plain = {"A": {"servers": [f"127.0.0.1:{server.plain_port}"]}}
+    tls = {"A": {"servers": [f"127.0.0.1:{server.port}"], "use_ssl": True}}
+    router = Router(tmp_path, plain, "--pem-ca-path", believed)
+    try:
+        assert connect(router.port).set("key", b"value")
+        router.configuration.write_text(json.dumps({"pools": tls, "route": "PoolRoute|A"}))
+        eventually(lambda: router.says(b"get key").startswith(b"SERVER_ERROR"), "the new pool is not believed")
+        believed.write_text(authority.certificate.read_text())
+        router.running.send_signal(signal.SIGHUP)
+        eventually(lambda: router.says(b"get key").startswith(b"VALUE key"), "it is")
+    finally:
+        assert router.stop() == 0
+
+
+def test_deletes_that_a_server_owes_reach_it_by_tls(tmp_path, authority, server):
+    pool = {"servers": [f"127.0.0.1:{server.port}"], "security_mech": "tls", "server_timeout": 300}
+    trust = ["--pem-ca-path", authority.certificate, "--spool", tmp_path / "spool"]
+    router = Router(tmp_path, {"A": pool}, *trust)
+    try:
+        connect(server.plain_port).set("key", b"old")
+        assert connect(router.port).get("key") == b"old"
+        server.freeze()
+        assert router.says(b"delete key") == b"NOT_FOUND", "kept"
+        server.running.send_signal(signal.SIGCONT)
+        eventually(lambda: connect(server.plain_port).get("key") is None, "it is replayed")
+        eventually(lambda: router.says(b"get key") == b"END", "and the server is read again")
+    finally:
+        server.running.send_signal(signal.SIGCONT)
+        assert router.stop() == 0
+
+
+def test_routers_tell_each_other_by_tls_what_a_server_owes(tmp_path, authority, server):
+    certificate, key = authority.sign("router")
+    ports = [free_port(), free_port()]
+    pool = {"servers": [f"127.0.0.1:{server.plain_port}"], "server_timeout": 300}
+    routers = []
+    try:
+        for at, port in enumerate(ports):
+            folder = tmp_path / f"router-{at}"
+            folder.mkdir()
+            arguments = [
+                "--ssl-port", port, "--pem-cert-path", certificate, "--pem-key-path", key,
+                "--pem-ca-path", authority.certificate, "--spool", folder / "spool",
+                "--spool-peers", f"localhost:{ports[1 - at]}:ascii:ssl",
+            ]  # fmt: skip
+            routers.append(Router(folder, {"A": pool}, *arguments))
+        one, other = routers
+        connect(other.port).set("key", b"old")
+        server.freeze()
+        eventually(lambda: one.says(b"delete key") == b"NOT_FOUND", "it is kept, and the other router knows")
+        server.running.send_signal(signal.SIGCONT)
+        assert other.says(b"get key") != b"VALUE key 0 3"
+        eventually(lambda: other.says(b"get key") == b"END", "the server is read again")
+        for router in routers:
+            assert int(statistics(router.port)["ssl_new_sessions"]) > 0
+    finally:
+        server.running.send_signal(signal.SIGCONT)
+        assert [router.stop() for router in routers] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("pools", "trust", "why"),
+    [
+        (
+            {"A": {"servers": ["a:1"], "security_mech": "tls"}},
+            False,
+            "a:1 is reached by TLS: servers' certificates are",
+        ),
+        ({"A": {"servers": ["a:1"], "security_mech": "tls_to_plain"}}, True, "tls_to_plain"),
+        (
+            {"A": {"servers": ["a:1"]}, "B": {"servers": ["a:1:ascii:ssl"]}},
+            True,
+            "a:1 is reached by TLS here, and plain by another pool",
+        ),
+        ({"A": {"servers": ["a*:1:ascii:ssl"]}}, True, "no name that a certificate can bear"),
+    ],
+)
+def test_a_configuration_that_cannot_be_kept_is_refused(tmp_path, authority, pools, trust, why):
+    arguments = ["--pem-ca-path", authority.certificate] if trust else []
+    text = json.dumps({"pools": pools, "route": "PoolRoute|A"})
+    command = [PROGRAMS / "lookaside-router", "--validate-config", "--config-str", text, *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    assert ended.returncode == 2 and why in ended.stderr, ended.stderr
