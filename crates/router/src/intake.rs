@@ -239,7 +239,7 @@ impl Intake {
 
 /// A command whose bytes are still places in the buffer.
 enum Draft {
-    Retrieve { keys: Place, operation: Operation<Place> },
+    Retrieve { keys: Place, operation: Operation<Bytes> },
     Single { request: Request<Place>, noreply: bool, quiet: bool },
     Outdated { key: Place, line: Option<&'static str> },
     Stats(Place),
@@ -251,7 +251,8 @@ impl Draft {
         let place = |bytes: &[u8]| place_in(buffer, bytes);
         match command {
             Command::Retrieve { keys, operation } => {
-                Draft::Retrieve { keys: place(keys.text()), operation: operation.map(place) }
+                // None of the get verbs has bytes beside its keys.
+                Draft::Retrieve { keys: place(keys.text()), operation: operation.map(Bytes::copy_from_slice) }
             }
             Command::Single { request, noreply } => {
                 let quiet = match &request.operation {
@@ -280,7 +281,6 @@ impl Draft {
     fn finish(self, taken: Bytes, intake: &mut Intake) {
         let asked = match self {
             Draft::Retrieve { keys, operation } => {
-                let operation = operation.map(|place| taken.slice(place));
                 let (tallied, keys) = (Tallied::of(&operation), cut(taken, keys));
                 for key in Keys::checked(&keys).expect("they were parsed as keys").filter(|key| !is_admin(key)) {
                     intake.batch.push(Request { key: keys.slice_ref(key), operation: operation.clone() });

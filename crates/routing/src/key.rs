@@ -22,6 +22,7 @@ use std::borrow::Cow;
 const HASH_STOP: &[u8] = b"|#|";
 
 /// Length in bytes of a request's routing prefix, its last slash included; 0 without one.
+#[inline]
 pub(crate) fn prefix_bytes(request: &Request<Bytes>) -> usize {
     match is_encoded(request) {
         true => 0,
@@ -30,6 +31,7 @@ pub(crate) fn prefix_bytes(request: &Request<Bytes>) -> usize {
 }
 
 /// What a server stores the request's value under.
+#[inline]
 pub(crate) fn stored_key(request: &Request<Bytes>) -> Cow<'_, [u8]> {
     if is_encoded(request)
         && let Some(key) = decode_key(&request.key, &mut [0; KEY_BYTES_MAX])
@@ -40,6 +42,7 @@ pub(crate) fn stored_key(request: &Request<Bytes>) -> Cow<'_, [u8]> {
 }
 
 /// What pools and servers are chosen by: the stored key up to where hashing stops.
+#[inline]
 pub(crate) fn routing_key(request: &Request<Bytes>) -> Cow<'_, [u8]> {
     match stored_key(request) {
         Cow::Borrowed(key) => Cow::Borrowed(until_hash_stop(key)),
@@ -48,6 +51,7 @@ pub(crate) fn routing_key(request: &Request<Bytes>) -> Cow<'_, [u8]> {
 }
 
 /// Whether the key is base64 on the wire: it must be decoded before anything is changed in it.
+#[inline]
 pub(crate) fn is_encoded(request: &Request<Bytes>) -> bool {
     matches!(&request.operation, Operation::Meta(meta) if has_encoded_key(meta))
 }
@@ -79,6 +83,7 @@ pub(crate) fn routing_key_of(key: &[u8]) -> &[u8] {
     until_hash_stop(&key[prefix_bytes_of(key)..])
 }
 
+#[inline]
 fn prefix_bytes_of(key: &[u8]) -> usize {
     if key.first() != Some(&b'/') {
         return 0;
@@ -90,6 +95,7 @@ fn prefix_bytes_of(key: &[u8]) -> usize {
     }
 }
 
+#[inline]
 fn until_hash_stop(key: &[u8]) -> &[u8] {
     // Keys are short: looking for the first byte is quicker than setting up a search for all three.
     let stop = memchr::memchr_iter(HASH_STOP[0], key).find(|&at| key[at..].starts_with(HASH_STOP));

@@ -68,6 +68,7 @@ impl Picker {
     }
 
     /// As [`Picker::pick`], for a request, whose key may be encoded.
+    #[inline]
     pub(crate) fn pick_for(&self, request: &Request<Bytes>) -> usize {
         match self.whole_key {
             true => self.pick_salted(&stored_key(request)),
@@ -81,6 +82,7 @@ impl Picker {
         with_appended(&key, suffix, |salted| self.table.pick(salted))
     }
 
+    #[inline]
     fn pick_salted(&self, key: &[u8]) -> usize {
         match self.salt.is_empty() {
             true => self.table.pick(key),
@@ -90,6 +92,7 @@ impl Picker {
 }
 
 impl Table {
+    #[inline]
     fn pick(&self, key: &[u8]) -> usize {
         let index = match self {
             Table::Ch3(servers) => ch3::ch3(key, *servers),
