@@ -1,40 +1,29 @@
-//! What a router says about itself: `stats`, the keys that begin with `__mcrouter__.`, and `flush_all`.
+//! What a router says about itself and its servers to whoever gets a key that begins with `__mcrouter__.`: mcrouter's names,
+//! and two of its own for the spool (`spool`, `spool(HOST:PORT)`). Which server is in which state is found out here for `stats`
+//! and metrics, too.
 //!
-//! `stats` speaks memcached's names as far as a router can give them, summed over the threads; `stats servers` has a
-//! line for each server:
-//!
-//! ```text
-//!   STAT destination:10.0.0.7:11211 state:up sent:1200 failed:3 outstanding:0 ... kept_deletes:0 forget:0
-//! ```
+//! | key | value |
+//! |---|---|
+//! | `version`, `verbosity`, `hostid` | this router, the level of its log, the number by which routes know its host |
+//! | `options`, `options(NAME)` | the command line, a line for each option; one of them |
+//! | `config_age`, `config_file`, `config_md5_digest`, `config_sources_info` | seconds since the one in force was taken; where it is; its MD5; both as JSON |
+//! | `preprocessed_config` | the configuration without macros and comments |
+//! | `pools`, `failure_domains` | servers by pool, numbers by server, as JSON |
+//! | `global_params` | an empty object: configurations have no parameters here |
+//! | `route(VERB,KEY)`, `route_handles(VERB,KEY)` | the servers, or the whole way, of a request |
 
 use crate::fleet::ConfigurationStatus;
 use crate::intake::ADMIN_KEY_PREFIX;
-use crate::statistics::write_stat;
-use crate::surroundings::background;
-use crate::{Fleet, Owed, Router, Trace};
-use lookaside_client::{DestinationStatistics, TcpDestination, WindowStatistics};
-use lookaside_protocol::{Reply, meta::MetaStatus, text::END};
-use lookaside_routing::{Address, Context, Destination as _, Outcome};
+use crate::{Fleet, Owed, Plan, Router, Trace};
+use lookaside_client::{DestinationStatistics, TcpDestination};
+use lookaside_protocol::{Reply, meta::MetaStatus};
+use lookaside_routing::{Address, Configuration, Context, Destination as _, Outcome, Pool};
+use md5::{Digest as _, Md5};
+use serde_json::json;
 use std::collections::BTreeMap;
-use std::sync::{Arc, atomic::Ordering::Relaxed};
+use std::sync::Arc;
 
 impl Router {
-    /// Appends the whole answer to `stats [arguments]`.
-    pub(crate) fn write_stats(&self, arguments: &[u8], out: &mut Vec<u8>) {
-        match arguments.trim_ascii() {
-            b"" | b"all" | b"detailed" => self.write_general(out),
-            b"servers" => self.write_servers(out, |_| true),
-            b"suspect_servers" => self.write_servers(out, |server| server.state() != "up"),
-            b"reset" => {
-                out.extend_from_slice(b"SERVER_ERROR counters only grow; stats reset is not supported\r\n");
-                return;
-            }
-            // memcached answers `stats items`, `slabs` and `settings`; monitors ask for them and choke on an error.
-            _ => {}
-        }
-        out.extend_from_slice(END);
-    }
-
     /// The value of a key that begins with `__mcrouter__.`; `None` where there is none.
     pub(crate) async fn admin_value(&self, key: &[u8], context: &Context) -> Option<Vec<u8>> {
         let status = self.fleet().configuration();
@@ -54,12 +43,27 @@ impl Router {
         let text = match name {
             b"version" => self.settings().version.clone(),
             b"config_age" => age_s(&status).to_string(),
-            b"config_file" | b"config_sources_info" => status.source,
+            b"config_file" => status.source,
             b"spool" => self.tree().spool()?.report(),
-            b"hostid" => self.fleet().identity().pid.to_string(),
-            _ => return None,
+            b"options" => self.options(),
+            b"global_params" => "{}".to_owned(),
+            _ => match arguments_of("options", name) {
+                Some(wanted) => self.option(wanted)?,
+                None => of_plan(name, self.tree().plan()?, &status)?,
+            },
         };
         Some(text.into_bytes())
+    }
+
+    /// A line for each option.
+    fn options(&self) -> String {
+        let lines: Vec<_> = self.settings().options.iter().map(|(name, value)| format!("{name} {value}")).collect();
+        lines.join("\r\n")
+    }
+
+    fn option(&self, wanted: &[u8]) -> Option<String> {
+        let (_, value) = self.settings().options.iter().find(|(name, _)| name.as_bytes() == wanted)?;
+        Some(value.clone())
     }
 
     /// The answer to another router of the cluster.
@@ -93,65 +97,6 @@ impl Router {
             Err(why) => format!("error: {why}"),
         };
         Some(text.into_bytes())
-    }
-
-    fn write_general(&self, out: &mut Vec<u8>) {
-        let fleet = self.fleet();
-        let status = fleet.configuration();
-        write_stat("pid", fleet.identity().pid, out);
-        write_stat("uptime", fleet.uptime_s(), out);
-        write_stat("time", fleet.unix_s(tokio::time::Instant::now()), out);
-        write_stat("version", &self.settings().version, out);
-        write_stat("threads", fleet.routers().len(), out);
-        write_stat("max_connections", self.settings().connections_max, out);
-        write_stat("curr_connections", fleet.connections(), out);
-        write_stat("reply_bytes", fleet.reply_bytes(), out);
-        for (name, value) in fleet.tally().named() {
-            write_stat(name, value, out);
-        }
-        write_stat("config_age", age_s(&status), out);
-        write_stat("config_last_attempt", fleet.unix_s(status.attempted), out);
-        write_stat("config_last_success", fleet.unix_s(status.loaded), out);
-        write_stat("config_failures", status.failures, out);
-        if let Some(refusal) = &status.refusal {
-            write_stat("config_last_refusal", one_line(refusal), out);
-        }
-        if let Some(certificates) = fleet.certificates() {
-            write_stat("ssl_new_sessions", certificates.new_sessions.load(Relaxed), out);
-            write_stat("ssl_handshake_errors", certificates.handshake_errors.load(Relaxed), out);
-            write_stat("time_since_server_cert_refresh", certificates.age_s(), out);
-        }
-        let background = background(fleet);
-        write_stat("background_running", background.running, out);
-        write_stat("background_fan_outs", background.fan_outs, out);
-        write_stat("background_copies", background.copies, out);
-        write_stat("background_awaited", background.awaited, out);
-        write_stat("background_left_out", background.left_out, out);
-        let windows: Vec<WindowStatistics> =
-            fleet.routers().iter().filter_map(|router| router.tree().window()).collect();
-        if !windows.is_empty() {
-            write_stat("window_size", windows.iter().map(|window| window.size).sum::<usize>(), out);
-            write_stat("window_outstanding", windows.iter().map(|window| window.outstanding).sum::<usize>(), out);
-            write_stat("window_waiting", windows.iter().map(|window| window.waiting).sum::<usize>(), out);
-        }
-        if let Some(spool) = self.tree().spool() {
-            for (name, value) in spool.statistics().named() {
-                write_stat(name, value, out);
-            }
-        }
-        let servers = servers(fleet);
-        let states = |state: &str| servers.values().filter(|server| server.state() == state).count();
-        write_stat("num_servers", servers.len(), out);
-        write_stat("num_servers_up", states("up"), out);
-        write_stat("num_servers_down", servers.len() - states("up"), out);
-    }
-
-    fn write_servers(&self, out: &mut Vec<u8>, wanted: impl Fn(&Server) -> bool) {
-        for (address, server) in servers(self.fleet()) {
-            if wanted(&server) {
-                write_stat(&format!("destination:{address}"), server.in_words(), out);
-            }
-        }
     }
 }
 
@@ -233,7 +178,7 @@ impl Server {
         }
     }
 
-    fn in_words(&self) -> String {
+    pub(crate) fn in_words(&self) -> String {
         let sum = &self.sum;
         let failed_batches = sum.timed_out_batches + sum.connect_failures + sum.connections_lost + sum.malformed;
         format!(
@@ -261,6 +206,34 @@ impl Server {
     }
 }
 
+/// What there is to say of the configuration in force.
+fn of_plan(name: &[u8], plan: &Plan, status: &ConfigurationStatus) -> Option<String> {
+    let pools = || plan.pools().into_values();
+    let text = match name {
+        b"hostid" => plan.host().id.to_string(),
+        b"config_md5_digest" => md5_digest(plan.text()),
+        b"config_sources_info" => json!({ &*status.source: md5_digest(plan.text()) }).to_string(),
+        b"preprocessed_config" => Configuration::preprocessed(plan.text()).ok()?,
+        b"pools" => {
+            let servers = |pool: &Pool| pool.servers.iter().map(|server| server.to_string()).collect::<Vec<_>>();
+            json!(pools().map(|pool| (pool.name.clone(), servers(&pool))).collect::<BTreeMap<_, _>>()).to_string()
+        }
+        b"failure_domains" => {
+            let domains = |pool: Arc<Pool>| {
+                let servers = pool.servers.iter().zip(&pool.failure_domains);
+                servers.map(|(server, domain)| (server.to_string(), *domain)).collect::<Vec<_>>()
+            };
+            json!(pools().flat_map(domains).collect::<BTreeMap<_, _>>()).to_string()
+        }
+        _ => return None,
+    };
+    Some(text)
+}
+
+fn md5_digest(text: &str) -> String {
+    Md5::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// The arguments in `question(arguments)`.
 fn arguments_of<'a>(question: &str, name: &'a [u8]) -> Option<&'a [u8]> {
     name.strip_prefix(question.as_bytes())?.strip_prefix(b"(")?.strip_suffix(b")")
@@ -275,11 +248,11 @@ fn is_deleted(outcome: &Outcome) -> bool {
     }
 }
 
-fn age_s(status: &ConfigurationStatus) -> u64 {
+pub(crate) fn age_s(status: &ConfigurationStatus) -> u64 {
     status.loaded.elapsed().as_secs()
 }
 
 /// Text from outside, fit for one line of an answer.
-fn one_line(text: &str) -> String {
+pub(crate) fn one_line(text: &str) -> String {
     text.chars().map(|character| if character.is_control() { ' ' } else { character }).collect()
 }

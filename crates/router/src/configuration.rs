@@ -5,9 +5,9 @@ use crate::{Host, Spool};
 use lookaside_client::{DestinationOptions, TcpNetwork, WindowSettings};
 use lookaside_routing::{
     Address, Batch, BoxFuture, Configuration, ConfigurationError, ConfigurationWarning, Defaults, Destination,
-    DestinationSettings, Destinations, Failure, Outcomes,
+    DestinationSettings, Destinations, Failure, Handle, Outcomes, Pool, Route,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -129,7 +129,14 @@ impl Plan {
     pub fn servers(&self) -> BTreeSet<Address> {
         let mut census = Census::default();
         drop(self.configuration.build(&mut census));
-        census.0
+        census.servers
+    }
+
+    /// Every pool that its routes use, by name.
+    pub fn pools(&self) -> BTreeMap<String, Arc<Pool>> {
+        let mut census = Census::default();
+        drop(self.configuration.build(&mut census));
+        census.pools
     }
 
     /// The host it is for.
@@ -160,12 +167,22 @@ impl Plan {
 
 /// Takes down who is named.
 #[derive(Default)]
-struct Census(BTreeSet<Address>);
+struct Census {
+    servers: BTreeSet<Address>,
+    pools: BTreeMap<String, Arc<Pool>>,
+}
 
 impl Destinations for Census {
     fn destination(&mut self, address: &Address, _: &DestinationSettings) -> Arc<dyn Destination> {
-        self.0.insert(address.clone());
+        self.servers.insert(address.clone());
         Arc::new(Named(address.clone()))
+    }
+
+    fn around(&mut self, handle: &Handle, route: Arc<dyn Route>) -> Arc<dyn Route> {
+        if let Handle::Pool { pool, .. } | Handle::SaltedFailover { pool, .. } | Handle::Server { pool, .. } = handle {
+            self.pools.insert(pool.name.clone(), pool.clone());
+        }
+        route
     }
 }
 

@@ -39,6 +39,7 @@ mod session;
 mod settings;
 mod spool;
 mod statistics;
+mod stats;
 mod surroundings;
 mod tls;
 mod trace;

@@ -1,6 +1,5 @@
 //! `lookaside-router`: see `lookaside_router::daemon`.
 
-use clap::Parser as _;
 use mimalloc::MiMalloc;
 use std::process::ExitCode;
 
@@ -10,5 +9,5 @@ use std::process::ExitCode;
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
-    lookaside_router::daemon::run(lookaside_router::Options::parse())
+    lookaside_router::daemon::run(lookaside_router::Options::from_command_line())
 }

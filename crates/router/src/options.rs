@@ -7,7 +7,7 @@ use crate::listen::ListenOptions;
 use crate::settings::{CONNECTIONS_MAX, Settings, VALUE_BYTES_MAX};
 use crate::spool::{Fsync, PeerMissing, SpoolSettings};
 use crate::tls::TlsOptions;
-use clap::{ArgGroup, Parser};
+use clap::{ArgGroup, ArgMatches, CommandFactory as _, FromArgMatches as _, Parser};
 use lookaside_client::{DestinationOptions, Standings, WindowSettings};
 use lookaside_routing::{Address, Defaults, HealthSettings, Protection, RoutingPrefix, Security};
 use std::path::{Path, PathBuf};
@@ -155,6 +155,9 @@ pub struct Options {
     /// mcrouter's flags that have no meaning here.
     #[command(flatten)]
     pub ignored: Ignored,
+    /// What all of it says, by the names that mcrouter gives options.
+    #[arg(skip)]
+    pub told: Vec<(String, String)>,
 }
 
 /// What `--window` says.
@@ -195,6 +198,14 @@ impl FromStr for WindowOption {
 }
 
 impl Options {
+    /// What the command line says; ends the process where that is wrong.
+    pub fn from_command_line() -> Options {
+        let matches = Options::command().get_matches();
+        let mut options = Options::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+        options.told = told(&matches);
+        options
+    }
+
     /// Where the configuration is.
     pub fn source(&self) -> Result<Source, String> {
         if let Some(location) = self.config.as_deref().and_then(EtcdLocation::parse) {
@@ -221,6 +232,7 @@ impl Options {
             connections_max: self.max_conns as usize,
             miss_on_get_errors: self.miss_on_get_errors,
             flush_enabled: self.enable_flush_cmd,
+            options: self.told.clone().into(),
             ..Settings::default()
         };
         settings.limits.value_bytes_max = self.value_bytes_max as usize;
@@ -292,6 +304,22 @@ impl Options {
     }
 }
 
+/// Every option and its value, given or by default.
+fn told(matches: &ArgMatches) -> Vec<(String, String)> {
+    let command = Options::command();
+    let known = command.get_arguments().filter_map(|argument| Some((argument.get_id().as_str(), argument.get_long()?)));
+    let value = |id: &str| -> Option<String> {
+        let values: Vec<_> = matches.try_get_raw(id).ok()??.map(|value| value.to_string_lossy()).collect();
+        let value = values.join(",");
+        match (id, EtcdLocation::parse(&value)) {
+            ("etcd_password", _) => Some("(given)".to_owned()),
+            ("config", Some(location)) => location.ok().map(|location| location.to_string()),
+            _ => Some(value),
+        }
+    };
+    known.filter_map(|(id, long)| Some((long.replace('-', "_"), value(id)?))).collect()
+}
+
 fn metrics_address(text: &str) -> Result<String, String> {
     lookaside_observation::check_address(text).map(|()| lookaside_observation::full_address(text))
 }
@@ -345,7 +373,6 @@ mod tests {
 
     #[test]
     fn the_command_line_is_well_formed() {
-        use clap::CommandFactory as _;
         Options::command().debug_assert();
     }
 
@@ -375,6 +402,18 @@ mod tests {
         assert_eq!(warnings.len(), 3, "{warnings:?}");
         assert!(warnings[0].starts_with("--log-path /log is ignored: "), "{warnings:?}");
         assert!(parse(&["--config-str", "{}", "--listen-sock-fd", "3"]).is_err(), "clients would find nobody");
+    }
+
+    #[test]
+    fn every_option_can_be_told_and_no_secret() {
+        let command = Options::command();
+        let arguments = ["lookaside-router", "--config", "etcd://a:secret@b/k", "--etcd-password", "secret", "-t", "7"];
+        let told = told(&command.try_get_matches_from(arguments).expect("parses"));
+        let value = |name: &str| told.iter().find(|(known, _)| known == name).map(|(_, value)| &**value);
+        assert_eq!((value("server_timeout"), value("route_prefix")), (Some("7"), Some("/././")));
+        assert_eq!((value("enable_flush_cmd"), value("config_str")), (Some("false"), None));
+        assert_eq!((value("config"), value("etcd_password")), (Some("etcd://b:2379/k"), Some("(given)")));
+        assert!(!format!("{told:?}").contains("secret"), "{told:?}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What a router is told besides its configuration: limits and habits towards its clients.
 
 use lookaside_protocol::text::Limits;
+use std::sync::Arc;
 
 /// The largest value that a client may send, by default: memcached's own default item size.
 pub const VALUE_BYTES_MAX: usize = 1 << 20;
@@ -25,6 +26,8 @@ pub struct Settings {
     pub flush_enabled: bool,
     /// What `version` answers.
     pub version: String,
+    /// What the command line says, by the names that mcrouter gives options: for whoever asks.
+    pub options: Arc<[(String, String)]>,
 }
 
 impl Default for Settings {
@@ -35,6 +38,7 @@ impl Default for Settings {
             miss_on_get_errors: false,
             flush_enabled: false,
             version: format!("lookaside-router {}", env!("CARGO_PKG_VERSION")),
+            options: Arc::default(),
         }
     }
 }

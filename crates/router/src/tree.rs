@@ -105,6 +105,11 @@ impl Tree {
         self.window.as_ref().map(|window| window.statistics())
     }
 
+    /// What it was built from, if that is known.
+    pub(crate) fn plan(&self) -> Option<&Plan> {
+        self.source.as_ref().map(|source| &*source.plan)
+    }
+
     /// Where it leaves what nobody waits for; the same one for all trees of a thread.
     pub(crate) fn backyard(&self) -> &Backyard {
         &self.backyard

@@ -202,7 +202,7 @@ async fn the_router_answers_for_itself() {
     let mut client = bench.connect();
     let bytes = [
         request(op::VERSION, 1, BinaryCommand::Version),
-        get(op::GET, 2, "__mcrouter__.hostid"),
+        get(op::GET, 2, "__mcrouter__.config_age"),
         request(op::FLUSH, 3, BinaryCommand::FlushAll { delay_s: 0 }),
         request(op::STAT, 4, BinaryCommand::Stats { arguments: b"" }),
         noop(5),
@@ -210,7 +210,7 @@ async fn the_router_answers_for_itself() {
     client.write_all(&bytes.concat()).await.unwrap();
     let told = told_up_to(&mut client, 5).await;
     assert!(told[0].starts_with("1 Success  lookaside-router "), "{}", told[0]);
-    assert_eq!(told[1], "2 Success  7");
+    assert_eq!(told[1], "2 Success  0");
     assert!(told[2].starts_with("3 NotSupported  "), "{}", told[2]);
     assert!(told.contains(&"4 Success pid 7".to_string()) && told.contains(&"4 Success  ".to_string()));
 }

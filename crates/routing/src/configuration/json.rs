@@ -3,6 +3,7 @@
 
 use super::error::{ConfigurationError, place};
 use jsonc_parser::{CollectOptions, ParseOptions, ast, common::Ranged, parse_to_ast};
+use std::fmt::{self, Write as _};
 use std::rc::Rc;
 
 /// JSON, and comments of C and C++; nothing else of what the parser could allow, since mcrouter refuses it too.
@@ -27,6 +28,46 @@ pub(super) struct Json {
     pub(super) value: Value,
     /// The call whose macro this was written in.
     pub(super) call: Option<Rc<Call>>,
+}
+
+/// As JSON without blanks.
+impl fmt::Display for Json {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.value {
+            Value::String(text) => quoted(text, f),
+            Value::Number(digits) => f.write_str(digits),
+            Value::Boolean(truth) => write!(f, "{truth}"),
+            Value::Null => f.write_str("null"),
+            Value::List(items) => {
+                f.write_char('[')?;
+                for (at, item) in items.iter().enumerate() {
+                    write!(f, "{}{item}", if at == 0 { "" } else { "," })?;
+                }
+                f.write_char(']')
+            }
+            Value::Object(properties) => {
+                f.write_char('{')?;
+                for (at, property) in properties.iter().enumerate() {
+                    f.write_str(if at == 0 { "" } else { "," })?;
+                    quoted(&property.name, f)?;
+                    write!(f, ":{}", property.value)?;
+                }
+                f.write_char('}')
+            }
+        }
+    }
+}
+
+fn quoted(text: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    f.write_char('"')?;
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => write!(f, "\\{character}")?,
+            character if character.is_control() => write!(f, "\\u{:04x}", u32::from(character))?,
+            character => f.write_char(character)?,
+        }
+    }
+    f.write_char('"')
 }
 
 #[derive(Clone, Debug)]

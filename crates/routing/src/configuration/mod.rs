@@ -115,6 +115,17 @@ impl Configuration {
         let (default_prefix, warnings) = (defaults.prefix.clone(), document.into_warnings());
         Ok(Configuration { trees, named, protections, default_prefix, warnings })
     }
+
+    /// The configuration in `text` with its macros replaced and its comments gone, as JSON without blanks.
+    ///
+    /// ```
+    /// use lookaside_routing::Configuration;
+    /// let text = r#"{ "macros": { "n": { "type": "constDef", "result": 2 } }, "a": ["%n%", "b"] } // c"#;
+    /// assert_eq!(Configuration::preprocessed(text).unwrap(), r#"{"a":[2,"b"]}"#);
+    /// ```
+    pub fn preprocessed(text: &str) -> Result<String, ConfigurationError> {
+        Ok(macros::expand(text, json::parse(text)?)?.to_string())
+    }
 }
 
 const ROUTES_ENTRY: Keys = Keys { known: &["aliases", "route"], ignored: &[], refused: &[] };
