@@ -11,6 +11,7 @@
 //!   surroundings.rs  time, background work, chance: handed in
 //!   hash/  key.rs  meta.rs  verb.rs  outcome.rs     what routes choose by
 //!   health.rs        when a destination is taken out and let back in
+//!   slot.rs          who serves a server's place while it is dead for long
 //! ```
 //!
 //! Absent on purpose: how a destination is reached. `client` implements [`Destination`] over sockets, tests by
@@ -26,6 +27,7 @@ mod meta;
 mod outcome;
 mod region;
 mod route;
+mod slot;
 mod split;
 mod surroundings;
 mod verb;
@@ -67,13 +69,15 @@ pub use cluster::{
     salted_failover_route::SaltedFailoverRoute,
     shadow_route::{KeyFraction, ShadowRoute},
     slow_warm_up_route::{SlowWarmUp, SlowWarmUpRoute},
+    spare_route::SpareRoute,
     staging_route::StagingRoute,
     warm_up_progress::{WarmUpEnd, WarmUpProgress},
     warm_up_route::{WARM_UP_HOLD_OFF_MS, WarmUpRoute},
 };
 pub use configuration::{
     Access, Configuration, ConfigurationError, ConfigurationWarning, Defaults, DestinationSettings, Destinations,
-    Dialect, FailoverOptions, FailoverOrder, Handle, Pool, Protection, Security, Shadow, SharedPairs, SharedProgress,
+    Dialect, FailoverOptions, FailoverOrder, Handle, OutBound, Pool, Protection, Security, Shadow, SharedPairs,
+    SharedProgress,
 };
 pub(crate) use hash::NamesNeeded;
 pub use hash::{Digest, HashFunction, KeyHash, KeyHashError, Picker, RING_SERVERS_MAX, SERVERS_MAX, WEIGHT_MAX};
@@ -85,5 +89,6 @@ pub use region::{
 pub use route::{
     Address, Batch, BoxFuture, Context, Destination, Failure, NO_POLICY, NO_ROUTE, Outcome, Outcomes, Route,
 };
+pub use slot::{Serving, Slot, choose_spare};
 pub use surroundings::{BACKGROUND_TASKS_MAX, Background, BackgroundStatistics, Clock, Log, Spawner, Surroundings};
 pub use verb::{Kind, Verb};

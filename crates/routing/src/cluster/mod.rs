@@ -38,6 +38,7 @@ pub(crate) mod rate_limit_route;
 pub(crate) mod salted_failover_route;
 pub(crate) mod shadow_route;
 pub(crate) mod slow_warm_up_route;
+pub(crate) mod spare_route;
 pub(crate) mod staging_route;
 pub(crate) mod warm_up_progress;
 pub(crate) mod warm_up_route;

@@ -11,8 +11,8 @@ use crate::{
     KeySplitRoute, L1L2CacheRoute, LatencyInjectionRoute, LatestRoute, LoggingRoute, MigrateRoute, MissFailoverRoute,
     ModifyExptimeRoute, ModifyKeyRoute, NullRoute, OUTSTANDING_WAITING_MAX, OperationSelectorRoute,
     OriginalClientHashRoute, OutstandingLimitRoute, PoolRoute, PrefixSelectorRoute, RandomRoute, RateLimitRoute,
-    RootRoute, Route, SaltedFailoverRoute, ShadowRoute, SlowWarmUp, SlowWarmUpRoute, StagingRoute, Surroundings,
-    WarmUpRoute,
+    RootRoute, Route, SaltedFailoverRoute, ShadowRoute, Slot, SlowWarmUp, SlowWarmUpRoute, SpareRoute, StagingRoute,
+    Surroundings, WarmUpRoute,
 };
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -21,6 +21,18 @@ pub trait Destinations {
     /// The destination at `address`. Asked once for each pair of address and settings in a build; across builds an
     /// implementation may hand out the same destination again, so that connections outlive a change of configuration.
     fn destination(&mut self, address: &Address, settings: &DestinationSettings) -> Arc<dyn Destination>;
+
+    /// Who serves the place `at` of a pool that has spares. Asked for every use of the pool; by default nobody but the
+    /// server itself ever does.
+    fn slot(&mut self, pool: &Pool, at: usize) -> Arc<Slot> {
+        let _ = (pool, at);
+        Arc::default()
+    }
+
+    /// Takes note of a pool that is used, perhaps once more.
+    fn pool(&mut self, pool: &Pool) {
+        let _ = pool;
+    }
 
     /// Time, background work and chance for the tree; by default [`Surroundings::none`], in which everything is
     /// awaited and nothing waits.
@@ -75,7 +87,10 @@ impl Builder<'_> {
         match handle {
             Handle::Null => Arc::new(NullRoute),
             Handle::Error { response } => Arc::new(ErrorRoute::new(response)),
-            Handle::Server { pool, server } => self.leaf(pool, *server),
+            Handle::Server { pool, server } => {
+                self.destinations.pool(pool);
+                self.place(pool, *server)
+            }
             Handle::Pool { pool, hash, shadows, outstanding_max, slow_warm_up } => {
                 let mut leaves = self.pool(pool, shadows, *outstanding_max);
                 if let Some((failover, settings)) = slow_warm_up.as_deref() {
@@ -193,8 +208,9 @@ impl Builder<'_> {
     fn pool(&mut self, pool: &Pool, shadows: &[Shadow], outstanding_max: Option<u32>) -> Vec<Arc<dyn Route>> {
         let targets: Vec<Arc<dyn Route>> = shadows.iter().map(|shadow| self.route(&shadow.target)).collect();
         let mut leaves = Vec::with_capacity(pool.servers.len());
+        self.destinations.pool(pool);
         for at in 0..pool.servers.len() {
-            let mut leaf = self.leaf(pool, at);
+            let mut leaf = self.place(pool, at);
             if let Some(window) = outstanding_max {
                 leaf = Arc::new(OutstandingLimitRoute::new(leaf, window, OUTSTANDING_WAITING_MAX));
             }
@@ -225,8 +241,19 @@ impl Builder<'_> {
         servers.into_iter().map(spared).collect()
     }
 
+    /// A server, with its pool's spares in reserve if there are any.
+    fn place(&mut self, pool: &Pool, at: usize) -> Arc<dyn Route> {
+        let server = self.leaf(pool, at);
+        if pool.spares.is_empty() {
+            return server;
+        }
+        let spares = (0..pool.spares.len()).map(|spare| self.leaf(pool, pool.servers.len() + spare)).collect();
+        Arc::new(SpareRoute::new(server, spares, self.destinations.slot(pool, at)))
+    }
+
+    /// Number `at` of a pool's members.
     fn leaf(&mut self, pool: &Pool, at: usize) -> Arc<dyn Route> {
-        let (server, settings) = (&pool.servers[at], pool.settings_of(at));
+        let (server, settings) = (pool.member(at), pool.settings_of(at));
         let made = self.leaves.entry((server.clone(), settings));
         let destination = made.or_insert_with(|| self.destinations.destination(server, &settings));
         Arc::new(DestinationRoute::new(destination.clone(), pool.keep_routing_prefix))

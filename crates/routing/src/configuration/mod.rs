@@ -30,6 +30,7 @@ mod long_form;
 mod macros;
 mod names;
 mod pool;
+mod remedies;
 mod replicas;
 mod tiers;
 
@@ -39,6 +40,7 @@ pub use error::{ConfigurationError, ConfigurationWarning};
 pub use failover::{FailoverOptions, FailoverOrder, SharedPairs};
 pub use handle::{Handle, Shadow};
 pub use pool::{DestinationSettings, Pool};
+pub use remedies::OutBound;
 pub use tiers::SharedProgress;
 
 use crate::{Address, RoutingPrefix};

@@ -36,7 +36,7 @@ pub(super) struct Names<'a> {
 
 /// Takes down how a pool reaches its servers.
 fn note(pool: &Pool, node: &Node<'_>, protections: &mut Protections) -> Result<(), ConfigurationError> {
-    for (at, server) in pool.servers.iter().enumerate() {
+    for (at, server) in pool.members().enumerate() {
         protections.note(server, pool.protection_of(at)).map_err(|why| {
             node.error(format!(
                 "{why}: a port either speaks TLS or does not, and has one certificate; expected the same"

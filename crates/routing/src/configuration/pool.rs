@@ -5,6 +5,7 @@ use super::{
     access::{Access, Dialect, PoolAccess, Protection, Security},
     document::{Keys, Node, Object},
     error::{ConfigurationError, suggestion},
+    remedies::{self, OutBound, Spared},
 };
 use crate::{Address, SERVERS_MAX, WEIGHT_MAX};
 use std::{collections::BTreeMap, sync::Arc};
@@ -34,7 +35,7 @@ pub struct Pool {
     pub servers: Vec<Address>,
     /// For its servers, but for what `access` says of each.
     pub settings: DestinationSettings,
-    /// Of each server.
+    /// Of each server, and behind them of each spare.
     pub access: Vec<Access>,
     /// The name that its servers' certificates must bear in place of their hosts'.
     pub identity: Option<Arc<str>>,
@@ -46,6 +47,13 @@ pub struct Pool {
     pub tags: Vec<String>,
     /// For failover that avoids what fails together: of each server, or none at all.
     pub failure_domains: Vec<u32>,
+    /// Idle servers that take the places of dead ones; perhaps none.
+    pub spares: Vec<Address>,
+    /// How long a server must be dead before a spare takes its place, in milliseconds. Short, and a restart costs two cold
+    /// caches; long, and the gutter is all there is.
+    pub spare_after_ms: u64,
+    /// How many of its servers are taken out at a time, if that is bounded.
+    pub out_bound: Option<OutBound>,
 }
 
 const POOL: Keys = Keys {
@@ -65,6 +73,9 @@ const POOL: Keys = Keys {
         "weights",
         "tags",
         "failure_domains",
+        "spares",
+        "spare_after_ms",
+        "tko_tracker",
     ],
     ignored: &[
         "additional_fanout",
@@ -75,7 +86,6 @@ const POOL: Keys = Keys {
         "hostnames",
         "qos",
         "region",
-        "tko_tracker",
     ],
     refused: &[
         "port_override",
@@ -154,9 +164,15 @@ impl Pool {
             return Err(list.error(format!("pool {name:?} has {found} servers: expected 1 to {SERVERS_MAX}")));
         }
         let read = |node| read_server(node, &pool_access);
-        let (servers, access): (Vec<Address>, Vec<Access>) =
+        let (servers, mut access): (Vec<Address>, Vec<Access>) =
             servers.iter().map(read).collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+        let Spared { spares, access: of_spares, after_ms: spare_after_ms } =
+            remedies::spares(&pool, &servers, &pool_access)?;
+        access.extend(of_spares);
         Ok(Pool {
+            spares,
+            spare_after_ms,
+            out_bound: remedies::out_bound(&pool, servers.len())?,
             name: name.to_owned(),
             settings: settings(&pool, defaults)?,
             access,
@@ -173,13 +189,23 @@ impl Pool {
 }
 
 impl Pool {
-    /// For its server number `at`.
+    /// Its servers, and behind them its spares.
+    pub(super) fn members(&self) -> impl Iterator<Item = &Address> {
+        self.servers.iter().chain(&self.spares)
+    }
+
+    /// Number `at` of them.
+    pub(super) fn member(&self, at: usize) -> &Address {
+        self.servers.get(at).unwrap_or_else(|| &self.spares[at - self.servers.len()])
+    }
+
+    /// For number `at` of its members.
     pub(super) fn settings_of(&self, at: usize) -> DestinationSettings {
         let Access { dialect, security } = self.access[at];
         DestinationSettings { dialect, security, ..self.settings }
     }
 
-    /// What stands between the router and its server number `at`.
+    /// What stands between the router and number `at` of its members.
     pub(super) fn protection_of(&self, at: usize) -> Protection {
         let security = self.access[at].security;
         let identity = self.identity.clone().filter(|_| security == Security::Tls);
@@ -205,7 +231,7 @@ pub(super) fn weights(node: &Node<'_>) -> Result<Vec<f64>, ConfigurationError> {
 }
 
 /// `host:port` or `[v6]:port`, perhaps with `:ascii` and `:ssl` behind, or what else `access` knows.
-fn read_server(node: &Node<'_>, pool: &PoolAccess) -> Result<(Address, Access), ConfigurationError> {
+pub(super) fn read_server(node: &Node<'_>, pool: &PoolAccess) -> Result<(Address, Access), ConfigurationError> {
     let text = node.string("a server as \"host:port\"")?;
     let refused =
         |why: &str| node.error(format!("{text:?} is no server: {why}; expected \"host:port\" or \"[v6]:port\""));

@@ -1,0 +1,198 @@
+//! A pool with spares, and pools that bound how many servers are taken out: who is asked what, and which mistakes are named.
+
+mod fakes;
+
+use fakes::{Fake, request};
+use lookaside_protocol::{ErrorReply, Reply};
+use lookaside_routing::{
+    Address, Configuration, Context, Defaults, Destination, DestinationSettings, Destinations, Failure, OutBound,
+    Outcome, Pool, Route, Serving, Slot, SpareRoute,
+};
+use std::{collections::BTreeMap, sync::Arc};
+
+struct World {
+    servers: [Arc<Fake>; 3],
+    slot: Arc<Slot>,
+    route: SpareRoute,
+}
+
+/// A server and two spares.
+fn world(servers: [Arc<Fake>; 3]) -> World {
+    let slot = Arc::new(Slot::default());
+    let [server, spares @ ..] = servers.each_ref().map(Fake::leaf);
+    World { servers, slot: slot.clone(), route: SpareRoute::new(server, spares.to_vec(), slot) }
+}
+
+fn well() -> World {
+    world(["own", "x", "y"].map(Fake::hit))
+}
+
+impl World {
+    async fn ask(&self, batch: &[&str]) -> Vec<Outcome> {
+        let batch = batch.iter().map(|text| request(text)).collect();
+        self.route.route(batch, &Context::default()).await
+    }
+
+    fn asked(&self) -> [Vec<String>; 3] {
+        self.servers.each_ref().map(|server| server.asked())
+    }
+}
+
+#[tokio::test]
+async fn only_who_serves_is_asked_and_deletes_go_everywhere() {
+    for (serving, child) in [(Serving::Own, 0), (Serving::Spare(0), 1), (Serving::Spare(1), 2)] {
+        let world = well();
+        world.slot.serve(serving);
+        for verb in fakes::VERBS.iter().filter(|verb| **verb != "delete") {
+            world.ask(&[&format!("{verb} k")]).await.remove(0).expect("all are well");
+            let asked = world.asked();
+            let counts: Vec<usize> = asked.iter().map(Vec::len).collect();
+            assert_eq!((counts[child], counts.iter().sum::<usize>()), (1, 1), "{verb}: {asked:?}");
+        }
+        assert_eq!(world.ask(&["delete k"]).await, [Ok(Reply::Deleted)]);
+        assert_eq!(world.asked(), [(); 3].map(|()| vec!["delete k".to_owned()]));
+    }
+}
+
+#[tokio::test]
+async fn a_mixed_batch_keeps_its_order_at_who_serves() {
+    let world = well();
+    world.slot.serve(Serving::Spare(1));
+    let outcomes = world.ask(&["get a", "delete a", "set a", "delete b", "get b"]).await;
+    assert_eq!(outcomes[1..4], [Ok(Reply::Deleted), Ok(Reply::Stored), Ok(Reply::Deleted)]);
+    let [own, x, y] = world.asked();
+    assert_eq!(y, ["get a", "delete a", "set a 0", "delete b", "get b"]);
+    assert_eq!((&own, &x), (&vec!["delete a".to_owned(), "delete b".to_owned()], &own));
+}
+
+#[tokio::test]
+async fn a_delete_is_done_when_it_is_done_everywhere() {
+    let failed = || Fake::failing("own", Failure::TimedOut);
+    let kept = || Fake::failing("own", Failure::Spooled);
+    let refusing = || Fake::new("x", |_| Ok(Reply::Error(ErrorReply::Server("no".into()))));
+    let (hit, miss) = (|| Fake::hit("x"), || Fake::miss("y"));
+    for (servers, expected) in [
+        ([miss(), miss(), miss()], Ok(Reply::NotFound)),
+        ([miss(), miss(), hit()], Ok(Reply::Deleted)),
+        ([failed(), hit(), miss()], Err(Failure::TimedOut)),
+        ([hit(), failed(), hit()], Err(Failure::TimedOut)),
+        // Above it a failover must know that there may be others to delete at.
+        ([kept(), hit(), miss()], Err(Failure::Spooled)),
+        ([miss(), hit(), kept()], Err(Failure::Spooled)),
+        ([kept(), failed(), hit()], Err(Failure::TimedOut)),
+        ([failed(), kept(), hit()], Err(Failure::TimedOut)),
+        ([kept(), refusing(), hit()], Ok(Reply::Error(ErrorReply::Server("no".into())))),
+    ] {
+        let world = world(servers);
+        for serving in [Serving::Own, Serving::Spare(0), Serving::Spare(1)] {
+            world.slot.serve(serving);
+            assert_eq!(world.ask(&["delete k"]).await, [expected.clone()], "{serving:?}");
+        }
+    }
+}
+
+/// Hands out fakes and slots by name.
+#[derive(Default)]
+struct Leaves {
+    fakes: BTreeMap<Address, Arc<Fake>>,
+    slots: BTreeMap<usize, Arc<Slot>>,
+}
+
+impl Destinations for Leaves {
+    fn destination(&mut self, address: &Address, _: &DestinationSettings) -> Arc<dyn Destination> {
+        self.fakes.entry(address.clone()).or_insert_with(|| Fake::hit(&address.0)).clone()
+    }
+
+    fn slot(&mut self, _: &Pool, at: usize) -> Arc<Slot> {
+        self.slots.entry(at).or_default().clone()
+    }
+}
+
+fn pool_of(text: &str) -> Result<Configuration, String> {
+    let text = format!("{{ \"pools\": {{ \"A\": {text} }}, \"route\": \"PoolRoute|A\" }}");
+    Configuration::read(&text, &Defaults::default()).map_err(|error| error.to_string())
+}
+
+#[tokio::test]
+async fn a_spare_takes_a_servers_place_and_all_other_keys_stay() {
+    let pool = r#"{ "servers": ["a:1", "b:1", "c:1"], "spares": ["x:1"], "spare_after_ms": 500 }"#;
+    let mut leaves = Leaves::default();
+    let tree = pool_of(pool).expect("it is good").build(&mut leaves);
+    let mut places = BTreeMap::new();
+    for key in 0..200 {
+        tree.route(vec![request(&format!("get {key}"))], &Context::default()).await;
+    }
+    for (address, fake) in &leaves.fakes {
+        places.insert(address.clone(), fake.asked());
+    }
+    assert!(places.values().filter(|keys| keys.len() > 40).count() == 3, "{places:?}");
+    leaves.slots[&1].serve(Serving::Spare(0));
+    for key in 0..200 {
+        tree.route(vec![request(&format!("get {key}"))], &Context::default()).await;
+    }
+    let now = |name: &str| leaves.fakes[&Address(name.into())].asked();
+    let before = |name: &str| places[&Address(name.into())].clone();
+    assert_eq!([now("a:1"), now("c:1")], [before("a:1"), before("c:1")]);
+    assert_eq!((now("x:1"), now("b:1")), (before("b:1"), Vec::new()));
+}
+
+#[test]
+fn mistakes_in_spares_and_bounds_are_named() {
+    for (pool, expected) in [
+        (r#"{ "servers": ["a:1"], "spares": "x:1" }"#, "spares: expected a list of"),
+        (r#"{ "servers": ["a:1"], "spares": ["x"] }"#, "spares[0]: \"x\" is no server"),
+        (r#"{ "servers": ["a:1"], "spares": ["x:1", "a:1"] }"#, "spares[1]: a:1 is one of the pool's servers"),
+        (r#"{ "servers": ["a:1"], "spares": ["x:1", "x:1"] }"#, "spares[1]: x:1 stands twice"),
+        (r#"{ "servers": ["a:1"], "spare_after_ms": 5 }"#, "spare_after_ms: there are no \"spares\""),
+        (r#"{ "servers": ["a:1"], "spares": [], "spare_after_ms": 5 }"#, "spares: no spares"),
+        (r#"{ "servers": ["a:1"], "spares": ["x:1"], "spare_after_ms": 0 }"#, "milliseconds from 1 to 86400000"),
+        (r#"{ "servers": ["a:1"], "spare": ["x:1"] }"#, "nothing is named \"spare\" here"),
+        (r#"{ "servers": ["a:1"], "tko_tracker": 3 }"#, "tko_tracker: expected an object with"),
+        (r#"{ "servers": ["a:1"], "tko_tracker": {} }"#, "tko_tracker: expected \"num_tko_threshold_upper\""),
+        (r#"{ "servers": ["a:1"], "tko_tracker": { "num_tko_threshold_upper": 1 } }"#, "expected both"),
+        (
+            r#"{ "servers": ["a:1", "b:1"], "tko_tracker": { "num_tko_threshold_upper": 3, "num_tko_threshold_lower": 1 } }"#,
+            "num_tko_threshold_upper: expected a number of servers from 1 to 2, found",
+        ),
+        (
+            r#"{ "servers": ["a:1", "b:1"], "tko_tracker": { "num_tko_threshold_upper": 1, "num_tko_threshold_lower": 1 } }"#,
+            "expected the lower to be less",
+        ),
+    ] {
+        let error = pool_of(pool).expect_err(pool);
+        assert!(error.contains("line 1") && error.contains(expected), "{error}, not {expected}");
+    }
+    let many: Vec<String> = (0..17).map(|spare| format!("\"x:{}\"", spare + 1)).collect();
+    let error =
+        pool_of(&format!("{{ \"servers\": [\"a:1\"], \"spares\": [{}] }}", many.join(","))).expect_err("too many");
+    assert!(error.contains("17 spares: expected at most 16"), "{error}");
+}
+
+/// Keeps the pools that it meets.
+#[derive(Default)]
+struct Meets(Leaves, Vec<Pool>);
+
+impl Destinations for Meets {
+    fn destination(&mut self, address: &Address, settings: &DestinationSettings) -> Arc<dyn Destination> {
+        self.0.destination(address, settings)
+    }
+
+    fn pool(&mut self, pool: &Pool) {
+        self.1.push(pool.clone());
+    }
+}
+
+#[test]
+fn thresholds_are_numbers_or_percent() {
+    let servers = "\"servers\": [\"a:1\", \"b:1\", \"c:1\", \"d:1\", \"e:1\"]";
+    let bound_of = |unit: &str, upper: u8, lower: u8| {
+        let tracker = format!("\"{unit}_tko_threshold_upper\": {upper}, \"{unit}_tko_threshold_lower\": {lower}");
+        let configuration = pool_of(&format!("{{ {servers}, \"tko_tracker\": {{ {tracker} }} }}")).expect("it is good");
+        let mut meets = Meets::default();
+        configuration.build(&mut meets);
+        meets.1.remove(0).out_bound
+    };
+    assert_eq!(bound_of("num", 3, 1), Some(OutBound { enter: 3, exit: 1 }));
+    assert_eq!(bound_of("percent", 50, 30), Some(OutBound { enter: 3, exit: 1 }));
+    assert_eq!(bound_of("percent", 1, 0), Some(OutBound { enter: 1, exit: 0 }));
+}
