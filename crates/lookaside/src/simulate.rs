@@ -29,8 +29,8 @@ pub struct Options {
     /// Run this seed alone
     #[arg(long, value_name = "SEED", conflicts_with_all = ["seeds", "first"])]
     seed: Option<u64>,
-    /// Break a promise on purpose, to see the checker find it: gate, leases, acknowledgement, fence
-    /// or spool
+    /// Break a promise on purpose, to see the checker find it: gate, leases, acknowledgement, fence,
+    /// spool or spares
     #[arg(long = "break", value_name = "PROMISE")]
     broken: Option<Broken>,
     /// Threads, each with runs of its own [default: one a core]

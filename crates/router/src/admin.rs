@@ -1,5 +1,5 @@
 //! What a router says about itself and its servers to whoever gets a key that begins with `__mcrouter__.`: mcrouter's names,
-//! and two of its own for the spool (`spool`, `spool(HOST:PORT)`). Which server is in which state is found out here for `stats`
+//! two of its own for the spool (`spool`, `spool(HOST:PORT)`), and one for spares (`spares`). Which server is in which state is found out here for `stats`
 //! and metrics, too.
 //!
 //! | key | value |
@@ -45,6 +45,7 @@ impl Router {
             b"config_age" => age_s(&status).to_string(),
             b"config_file" => status.source,
             b"spool" => self.tree().spool()?.report(),
+            b"spares" => self.tree().spares()?.report(),
             b"options" => self.options(),
             b"global_params" => "{}".to_owned(),
             _ => match arguments_of("options", name) {

@@ -1,7 +1,7 @@
 //! Where the configuration comes from, and what it says together with the command line.
 
 use crate::etcd::{EtcdLocation, EtcdWatch};
-use crate::{Host, Spool};
+use crate::{Host, Spares, Spool};
 use lookaside_client::{DestinationOptions, TcpNetwork, WindowSettings};
 use lookaside_routing::{
     Address, Batch, BoxFuture, Configuration, ConfigurationError, ConfigurationWarning, Defaults, Destination,
@@ -65,6 +65,7 @@ pub struct Plan {
     destination_options: DestinationOptions,
     host: Host,
     spool: Option<Arc<Spool>>,
+    spares: Option<Arc<Spares>>,
     window: Option<WindowSettings>,
     is_measured: bool,
 }
@@ -84,6 +85,7 @@ impl Plan {
             destination_options,
             host: Host::named("", 0),
             spool: None,
+            spares: None,
             window: None,
             is_measured: false,
         })
@@ -98,6 +100,12 @@ impl Plan {
     /// destination options.
     pub fn spooling(self, spool: Option<Arc<Spool>>) -> Plan {
         Plan { spool, ..self }
+    }
+
+    /// The same plan with spares that serve when servers are dead for long. Their standings must be those of the destination
+    /// options. Without it spares are told of deletes, and never serve.
+    pub fn sparing(self, spares: Arc<Spares>) -> Plan {
+        Plan { spares: Some(spares), ..self }
     }
 
     /// The same plan with one window over all that a thread has outstanding, if there is to be one.
@@ -118,6 +126,11 @@ impl Plan {
     /// The window over all that a thread has outstanding.
     pub fn window(&self) -> Option<WindowSettings> {
         self.window
+    }
+
+    /// The spares, if they ever serve.
+    pub(crate) fn spares(&self) -> Option<&Arc<Spares>> {
+        self.spares.as_ref()
     }
 
     /// Where deletes that fail are kept.

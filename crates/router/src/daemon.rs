@@ -1,7 +1,7 @@
 //! The daemon: threads, sockets, signals, and the configuration file.
 //!
 //! ```text
-//!   main thread     signals, replay of the spool, the file's watch --- configuration ---.
+//!   main thread     signals, replay of the spool, spares, the file's watch --- configuration ---.
 //!   thread 0        runtime | doors | Router    | destinations  <----------------------+
 //!   thread 1        runtime | doors | Router    | destinations  <----------------------+
 //!   spool           writes and syncs the deletes that servers did not answer
@@ -17,7 +17,7 @@ use crate::feed::Feed;
 use crate::listen::{self, Door, Doors, Security, SocketFile};
 use crate::spool::FileDisk;
 use crate::tls::{Certificates, SecuredNetwork, keep_fresh};
-use crate::{Fleet, Host, Identity, Options, Router, Settings, Spool, Tree, metrics};
+use crate::{Fleet, Host, Identity, Options, Router, Settings, Spares, Spool, Tree, metrics};
 use lookaside_client::{DestinationOptions, TcpNetwork, WindowSettings};
 use lookaside_routing::{Address, Defaults, Protection};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -96,6 +96,7 @@ struct Reader {
     defaults: Defaults,
     destination_options: DestinationOptions,
     spool: Option<Arc<Spool>>,
+    spares: Arc<Spares>,
     window: Option<WindowSettings>,
     is_measured: bool,
     /// What servers and clients are believed by, and shown.
@@ -108,6 +109,8 @@ struct Reader {
 impl Reader {
     fn new(options: &Options) -> Result<Reader, String> {
         let destination_options = options.destination_options();
+        let standings = destination_options.standings.clone().expect("the options give all destinations one");
+        let spares = Spares::new(standings);
         let (source, defaults, window) = (options.source()?, options.defaults()?, options.window.settings());
         let cache = options.config_cache.as_deref().filter(|_| !options.validate_config).map(Cache::new);
         let certificates = Arc::new(Certificates::read(options.tls.clone())?);
@@ -121,6 +124,7 @@ impl Reader {
             defaults,
             destination_options,
             spool: None,
+            spares,
             window,
             is_measured: options.metrics_address.is_some(),
             network: Arc::new(SecuredNetwork::new(Arc::new(TcpNetwork), certificates.clone())),
@@ -170,6 +174,7 @@ impl Reader {
         Ok(plan
             .on(Host::named(&host_name(), unix_s()))
             .spooling(self.spool.clone())
+            .sparing(self.spares.clone())
             .windowed(self.window)
             .measured(self.is_measured))
     }
@@ -331,6 +336,7 @@ async fn stay(
         _ = ends.terminate.recv() => tracing::info!("SIGTERM: shutting down"),
         () = keep_fresh(&reader.certificates, &mut ends.hangup_too) => {}
         () = follow(reader, feed, ends.hangup, fleet, publish) => {}
+        () = reader.spares.run(reader.network.clone()) => {}
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 //!
 //! | group | it has |
 //! |---|---|
-//! | none, `all` | the router, its clients' commands, its configuration, the background, the window, the spool |
+//! | none, `all` | the router, its clients' commands, its configuration, the background, the window, the spool, the spares |
 //! | `detailed` | all, and the three that follow |
 //! | `cmd-in` | `cmd_VERB_in`: requests by verb, keys of a get one by one |
 //! | `cmd-out` | `cmd_out`: requests sent to servers, `cmd_out_writes` by how many writes |
@@ -99,6 +99,12 @@ impl Router {
                 write_stat(name, value, out);
             }
         }
+        if let Some(spares) = self.tree().spares() {
+            for (name, value) in spares.statistics().named() {
+                write_stat(name, value, out);
+            }
+        }
+        write_stat("pools_failing_open", self.tree().open_pools().len(), out);
         let servers = servers(fleet);
         let states = |state: &str| servers.values().filter(|server| server.state() == state).count();
         write_stat("num_servers", servers.len(), out);
@@ -107,9 +113,17 @@ impl Router {
     }
 
     fn write_servers(&self, out: &mut Vec<u8>, wanted: impl Fn(&Server) -> bool) {
+        let replaced = self.tree().spares().map(|spares| spares.replaced()).unwrap_or_default();
         for (address, server) in servers(self.fleet()) {
             if wanted(&server) {
-                write_stat(&format!("destination:{address}"), server.in_words(), out);
+                let mut words = server.in_words();
+                for (_, spare) in replaced.iter().filter(|(server, _)| *server.0 == *address) {
+                    words += &format!(" replaced_by:{spare}");
+                }
+                for (server, _) in replaced.iter().filter(|(_, spare)| *spare.0 == *address) {
+                    words += &format!(" stands_in_for:{server}");
+                }
+                write_stat(&format!("destination:{address}"), words, out);
             }
         }
     }

@@ -15,12 +15,12 @@
 //! stands around, and a step that begins meanwhile is below it. That holds as long as all is polled on one thread and
 //! nothing goes on in the background, which a tree without surroundings never does.
 
-use crate::{Host, Plan};
+use crate::Plan;
 use lookaside_protocol::text::{Limits, Parsed, compose_reply, compose_request, parse_command};
 use lookaside_protocol::{Command, Operation, Reply, Request};
 use lookaside_routing::{
     Address, Batch, BoxFuture, Clock, Context, Destination, DestinationSettings, Destinations, Failure, Handle,
-    Outcome, Outcomes, Route, Surroundings, Verb,
+    Outcome, Outcomes, Pool, Route, Serving, Slot, Surroundings, Verb, choose_spare,
 };
 use std::{
     cell::Cell,
@@ -78,11 +78,26 @@ impl fmt::Display for Trace {
     }
 }
 
-/// The way of `verb` for `key`, asked by a client as in `context`, while the servers at `down` are taken out. The error
-/// says why `verb` or `key` cannot be asked about.
-pub async fn trace(plan: &Plan, verb: &str, key: &str, context: &Context, down: &[Address]) -> Result<Trace, String> {
+/// Servers that are imagined not to answer.
+#[derive(Clone, Debug, Default)]
+pub struct Outages {
+    /// Taken out a moment ago.
+    pub down: Vec<Address>,
+    /// Out for so long that spares serve, where there are any.
+    pub dead: Vec<Address>,
+}
+
+impl Outages {
+    fn is_down(&self, address: &Address) -> bool {
+        self.down.contains(address) || self.dead.contains(address)
+    }
+}
+
+/// The way of `verb` for `key`, asked by a client as in `context`, during `outages`. The error says why `verb` or `key`
+/// cannot be asked about.
+pub async fn trace(plan: &Plan, verb: &str, key: &str, context: &Context, outages: &Outages) -> Result<Trace, String> {
     let request = example(verb, key)?;
-    let mut takers = NoteTakers::new(plan, down);
+    let mut takers = NoteTakers::new(plan, outages);
     let tree = plan.configuration().build(&mut takers);
     tree.route(vec![request], context).await;
     let noted = std::mem::take(&mut *takers.notes.lock());
@@ -133,22 +148,35 @@ impl Notes {
 }
 
 /// Makes every leaf and every route of the tree take notes.
-struct NoteTakers {
-    host: Host,
+struct NoteTakers<'a> {
+    plan: &'a Plan,
     notes: Notes,
-    down: Vec<Address>,
+    outages: &'a Outages,
 }
 
-impl NoteTakers {
-    fn new(plan: &Plan, down: &[Address]) -> Self {
-        NoteTakers { host: plan.host(), notes: Notes::default(), down: down.to_vec() }
+impl<'a> NoteTakers<'a> {
+    fn new(plan: &'a Plan, outages: &'a Outages) -> Self {
+        NoteTakers { plan, notes: Notes::default(), outages }
     }
 }
 
-impl Destinations for NoteTakers {
+impl Destinations for NoteTakers<'_> {
     fn destination(&mut self, address: &Address, _: &DestinationSettings) -> Arc<dyn Destination> {
-        let is_down = self.down.contains(address);
+        let is_down = self.outages.is_down(address);
         Arc::new(Server { address: address.clone(), is_down, notes: self.notes.clone() })
+    }
+
+    /// As in the router that runs, if there is one; and as it would be after a long outage.
+    fn slot(&mut self, pool: &Pool, at: usize) -> Arc<Slot> {
+        if !self.outages.dead.contains(&pool.servers[at]) {
+            return self.plan.spares().map(|spares| spares.slot(pool, at)).unwrap_or_default();
+        }
+        let slot = Arc::new(Slot::default());
+        let is_free = |spare: usize| !self.outages.is_down(&pool.spares[spare]);
+        if let Some(spare) = choose_spare(at, pool.spares.len(), is_free) {
+            slot.serve(Serving::Spare(spare));
+        }
+        slot
     }
 
     fn around(&mut self, handle: &Handle, route: Arc<dyn Route>) -> Arc<dyn Route> {
@@ -160,8 +188,9 @@ impl Destinations for NoteTakers {
 
     /// The host's own, but no time passes and nothing goes on in the background.
     fn surroundings(&mut self) -> Surroundings {
-        let clock = Arc::new(Frozen { unix_s: self.host.unix_s_now() });
-        Surroundings { clock, host_id: self.host.id, ..Surroundings::none() }
+        let host = self.plan.host();
+        let clock = Arc::new(Frozen { unix_s: host.unix_s_now() });
+        Surroundings { clock, host_id: host.id, ..Surroundings::none() }
     }
 }
 
@@ -319,7 +348,7 @@ mod tests {
 
     async fn ask(verb: &str, key: &str) -> Result<Vec<String>, String> {
         let plan = Plan::read(CONFIGURATION, &Defaults::default(), &DestinationOptions::default()).expect("good");
-        Ok(trace(&plan, verb, key, &Context::default(), &[]).await?.servers())
+        Ok(trace(&plan, verb, key, &Context::default(), &Outages::default()).await?.servers())
     }
 
     #[tokio::test]
@@ -353,8 +382,8 @@ mod tests {
     #[tokio::test]
     async fn the_way_shows_routes_and_servers_that_are_taken_out() {
         let plan = Plan::read(CONFIGURATION, &Defaults::default(), &DestinationOptions::default()).expect("good");
-        let down = [Address("10.0.0.1:1".into())];
-        let shown = trace(&plan, "get", "k", &Context::default(), &down).await.expect("a good key").to_string();
+        let outages = Outages { down: vec![Address("10.0.0.1:1".into())], dead: Vec::new() };
+        let shown = trace(&plan, "get", "k", &Context::default(), &outages).await.expect("a good key").to_string();
         let lines: Vec<String> =
             shown.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
         let expected = [
@@ -367,5 +396,26 @@ mod tests {
         ];
         assert_eq!(lines, expected, "{shown}");
         assert!(shown.contains("\n      10.0.0.1:1"), "three steps to the right: {shown}");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_dead_for_long_is_stood_in_for_by_a_spare() {
+        const SPARED: &str = r#"{
+            "pools": { "A": { "servers": ["a:1"], "spares": ["x:1", "y:1"] } },
+            "route": "PoolRoute|A"
+        }"#;
+        let plan = Plan::read(SPARED, &Defaults::default(), &DestinationOptions::default()).expect("good");
+        let [a, x] = ["a:1", "x:1"].map(|address| Address(address.into()));
+        for (down, dead, expected) in [
+            (vec![a.clone()], vec![], "a:1 get k"),
+            (vec![], vec![a.clone()], "x:1 get k"),
+            (vec![x], vec![a], "y:1 get k"),
+        ] {
+            let asked =
+                trace(&plan, "get", "k", &Context::default(), &Outages { down, dead }).await.expect("a good key");
+            assert_eq!(asked.servers(), [expected]);
+        }
+        let asked = trace(&plan, "delete", "k", &Context::default(), &Outages::default()).await.expect("a good key");
+        assert_eq!(asked.servers(), ["a:1 delete k", "x:1 delete k", "y:1 delete k"]);
     }
 }

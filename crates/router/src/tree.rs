@@ -8,10 +8,12 @@
 use crate::metrics::measure::Measures;
 use crate::spool::SpoolingRoot;
 use crate::surroundings::{Backyard, surroundings};
-use crate::{Plan, Spool, Trace, flush, trace::trace};
-use lookaside_client::{DestinationOptions, Network, TcpDestination, Window, WindowStatistics, WindowedDestination};
+use crate::{Outages, Plan, Spares, Spool, Trace, flush, trace::trace};
+use lookaside_client::{
+    DestinationOptions, Network, PoolBound, TcpDestination, Window, WindowStatistics, WindowedDestination,
+};
 use lookaside_routing::{
-    Address, Context, Destination, DestinationSettings, Destinations, Handle, Route, Surroundings,
+    Address, Context, Destination, DestinationSettings, Destinations, Handle, Pool, Route, Slot, Surroundings,
 };
 use std::collections::BTreeMap;
 use std::{sync::Arc, time::Duration};
@@ -65,6 +67,7 @@ impl Tree {
             seed,
             old,
             destinations: BTreeMap::new(),
+            bounds: BTreeMap::new(),
             window: window.clone(),
             backyard: backyard.clone(),
             measures: plan.is_measured().then(Measures::default),
@@ -74,7 +77,10 @@ impl Tree {
             Some(_) => Arc::new(SpoolingRoot(route)),
             None => route,
         };
-        let Leaves { destinations, measures, .. } = leaves;
+        let Leaves { destinations, bounds, measures, .. } = leaves;
+        if let Some(standings) = &plan.destination_options().standings {
+            standings.bound(bounds);
+        }
         Tree { route, destinations, window, measures, backyard, source: Some(Source { plan: plan.clone(), network }) }
     }
 
@@ -125,10 +131,22 @@ impl Tree {
         self.source.as_ref()?.plan.spool()
     }
 
+    /// The spares, if they ever serve.
+    pub(crate) fn spares(&self) -> Option<&Arc<Spares>> {
+        self.source.as_ref()?.plan.spares()
+    }
+
+    /// The pools of which so many servers are taken out that no more are.
+    pub(crate) fn open_pools(&self) -> Vec<String> {
+        let source = self.source.as_ref();
+        let standings = source.and_then(|source| source.plan.destination_options().standings.as_ref());
+        standings.map(|standings| standings.open_pools()).unwrap_or_default()
+    }
+
     /// The way of `verb` for `key`; `None` where it is not known.
     pub(crate) async fn trace(&self, verb: &str, key: &str, context: &Context) -> Option<Result<Trace, String>> {
         match &self.source {
-            Some(Source { plan, .. }) => Some(trace(plan, verb, key, context, &[]).await),
+            Some(Source { plan, .. }) => Some(trace(plan, verb, key, context, &Outages::default()).await),
             None => None,
         }
     }
@@ -157,6 +175,8 @@ struct Leaves<'a> {
     seed: u64,
     old: Option<&'a Tree>,
     destinations: BTreeMap<Identity, Arc<TcpDestination>>,
+    /// Of the pools that have one, by their names.
+    bounds: BTreeMap<String, PoolBound>,
     window: Option<Arc<Window>>,
     measures: Option<Measures>,
     backyard: Backyard,
@@ -205,6 +225,17 @@ impl Destinations for Leaves<'_> {
                 measures.around_pool(&pool.name, &pool.servers, route, self.old.and_then(Tree::measures))
             }
             _ => route,
+        }
+    }
+
+    fn slot(&mut self, pool: &Pool, at: usize) -> Arc<Slot> {
+        self.plan.spares().map(|spares| spares.slot(pool, at)).unwrap_or_default()
+    }
+
+    fn pool(&mut self, pool: &Pool) {
+        if let Some(bound) = pool.out_bound {
+            let bound = PoolBound { servers: pool.servers.clone(), enter: bound.enter, exit: bound.exit };
+            self.bounds.insert(pool.name.clone(), bound);
         }
     }
 

@@ -54,3 +54,8 @@ fn reading_a_server_that_owes_deletes_is_found() {
 fn losing_deletes_that_were_kept_is_found() {
     assert!(found(Broken::Spool) > 0);
 }
+
+#[test]
+fn a_spare_that_is_not_told_of_deletes_is_found() {
+    assert!(found(Broken::Spares) > 0);
+}

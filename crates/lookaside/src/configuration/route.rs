@@ -2,7 +2,7 @@
 
 use super::{Read, Which};
 use anyhow::{Result, anyhow, bail};
-use lookaside_router::{Host, Step, Trace, trace};
+use lookaside_router::{Host, Outages, Step, Trace, trace};
 use lookaside_routing::{Address, Context};
 use serde_json::json;
 use std::{io::Write as _, net::IpAddr, path::PathBuf};
@@ -11,6 +11,7 @@ const EXAMPLES: &str = "Examples:
   lookaside route get user:42 -f router.json
   lookaside route delete user:42 -f router.json
   lookaside route get user:42 -f router.json --down 10.0.0.7:11211    where failover leads
+  lookaside route get user:42 -f router.json --dead 10.0.0.7:11211    and which spare takes its place
   lookaside route get user:42 -f router.json --client 10.1.2.3        which replica this client reads
   lookaside route get user:42 -f router.json --json | jq '.[] | select(.server)'
 
@@ -36,6 +37,10 @@ pub struct Options {
     /// Show the way while this server is taken out; may be given several times
     #[arg(long, value_name = "ADDRESS")]
     down: Vec<String>,
+    /// Show the way when this server has been out for so long that a spare serves its keys, if its pool has any; may be
+    /// given several times
+    #[arg(long, value_name = "ADDRESS")]
+    dead: Vec<String>,
     /// The client's address, for routes that choose a replica by it
     #[arg(long, value_name = "IP")]
     client: Option<IpAddr>,
@@ -54,14 +59,17 @@ pub fn run(options: &Options) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     let trace = runtime.block_on(async {
         let plan = plan.map_err(|error| anyhow!("{source}: {error}"))?.on(Host::named(&options.host, now));
-        let down: Vec<Address> = options.down.iter().map(|address| Address(address.as_str().into())).collect();
+        let addresses = |named: &[String]| named.iter().map(|address| Address(address.as_str().into())).collect();
+        let outages = Outages { down: addresses(&options.down), dead: addresses(&options.dead) };
         let known = plan.servers();
-        if let Some(stranger) = down.iter().find(|address| !known.contains(address)) {
-            let known: Vec<String> = known.iter().map(Address::to_string).collect();
-            bail!("--down {stranger}: {source} has no such server; it has {}", known.join(", "));
+        for (flag, named) in [("--down", &outages.down), ("--dead", &outages.dead)] {
+            if let Some(stranger) = named.iter().find(|address| !known.contains(address)) {
+                let known: Vec<String> = known.iter().map(Address::to_string).collect();
+                bail!("{flag} {stranger}: {source} has no such server; it has {}", known.join(", "));
+            }
         }
         let context = Context { client: options.client };
-        trace(&plan, &options.verb, &options.key, &context, &down).await.map_err(|why| anyhow!(why))
+        trace(&plan, &options.verb, &options.key, &context, &outages).await.map_err(|why| anyhow!(why))
     })?;
     let mut out = std::io::stdout().lock();
     match options.json {

@@ -1,11 +1,11 @@
 //! One region: clusters of servers with a gutter and a router each, applications, a database, an invalidator.
 //!
 //! ```text
-//!   app-0 --- router-0 --- server-0-0, server-0-1, gutter-0
+//!   app-0 --- router-0 --- server-0-0, server-0-1, gutter-0, spare-0
 //!               |
 //!   database - invalidator
 //!               |
-//!   app-1 --- router-1 --- server-1-0, server-1-1, gutter-1
+//!   app-1 --- router-1 --- server-1-0, server-1-1, gutter-1, spare-1
 //! ```
 //!
 //! What runs here is what runs in production: the server's sessions on the store, the router with its configuration
@@ -32,7 +32,7 @@ use tokio::time::Instant;
 
 /// Frontend clusters.
 const CLUSTERS: usize = 2;
-/// Servers of a cluster, beside its gutter server.
+/// Servers of a cluster, beside its gutter server and its spare.
 const SERVERS: usize = 2;
 /// How long applications and faults go on, in simulated time.
 const BUSY: Duration = Duration::from_secs(8);
@@ -61,6 +61,8 @@ pub enum Broken {
     Fence,
     /// A router that dies loses the deletes that it kept and acknowledged.
     Spool,
+    /// Deletes do not reach the spare that stands in for a dead server.
+    Spares,
 }
 
 impl FromStr for Broken {
@@ -73,7 +75,8 @@ impl FromStr for Broken {
             "acknowledgement" => Ok(Broken::Acknowledgement),
             "fence" => Ok(Broken::Fence),
             "spool" => Ok(Broken::Spool),
-            _ => Err(format!("{word} is none of: gate, leases, acknowledgement, fence, spool")),
+            "spares" => Ok(Broken::Spares),
+            _ => Err(format!("{word} is none of: gate, leases, acknowledgement, fence, spool, spares")),
         }
     }
 }
@@ -87,6 +90,7 @@ impl fmt::Display for Broken {
             Broken::Acknowledgement => "acknowledgement",
             Broken::Fence => "fence",
             Broken::Spool => "spool",
+            Broken::Spares => "spares",
         })
     }
 }
@@ -142,9 +146,10 @@ async fn scenario(seed: u64, broken: Broken) -> (Option<Violation>, Tally) {
     region.checker.verdict()
 }
 
-/// The servers of a cluster, its gutter server last.
+/// The servers of a cluster, behind them its gutter server and its spare.
 fn server_names(cluster: usize) -> impl Iterator<Item = String> {
-    (0..SERVERS).map(move |server| format!("server-{cluster}-{server}")).chain([format!("gutter-{cluster}")])
+    let others = [format!("gutter-{cluster}"), format!("spare-{cluster}")];
+    (0..SERVERS).map(move |server| format!("server-{cluster}-{server}")).chain(others)
 }
 
 /// A name that this host's program listens on.

@@ -3,7 +3,7 @@
 
 use super::{Broken, Region, SERVERS, address, server_names};
 use lookaside_client::{DestinationOptions, Standings};
-use lookaside_router::{Fleet, Identity, MemoryDisk, Plan, Router, Settings, Spool, SpoolSettings, Tree};
+use lookaside_router::{Fleet, Identity, MemoryDisk, Plan, Router, Settings, Spares, Spool, SpoolSettings, Tree};
 use lookaside_routing::{Defaults, HealthSettings};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::watch;
@@ -11,6 +11,8 @@ use tokio::sync::watch;
 /// What failed-over values live for, in seconds.
 const GUTTER_EXPTIME_S: u32 = 4;
 const SERVER_TIMEOUT_MS: u64 = 200;
+/// How long a server is dead before the spare serves: some outages are longer.
+const SPARE_AFTER_MS: u64 = 600;
 /// In some runs a server may owe only so much, in bytes: a few deletes.
 const SPOOL_BYTES_SMALL: u64 = 200;
 
@@ -48,17 +50,23 @@ pub(super) fn host(cluster: usize) -> String {
     format!("router-{cluster}")
 }
 
-/// As `lookaside up` configures a cluster.
-fn configuration(cluster: usize) -> String {
+/// As `lookaside up` configures a cluster, and with a spare. If `broken` has it so, deletes do not reach that.
+fn configuration(cluster: usize, broken: Broken) -> String {
     let servers: Vec<String> = server_names(cluster).map(|name| format!("{:?}", address(&name).0)).collect();
-    let (wildcard, gutter) = servers.split_at(SERVERS);
+    let (wildcard, rest) = servers.split_at(SERVERS);
+    let (gutter, spare) = rest.split_at(1);
+    let told = if broken == Broken::Spares { "servers" } else { "wildcard" };
     format!(
         r#"{{
-            "pools": {{ "wildcard": {{ "servers": [{}] }}, "gutter": {{ "servers": [{}] }} }},
+            "pools": {{
+                "servers": {{ "servers": [{wildcard}] }},
+                "wildcard": {{ "inherit": "servers", "spares": [{}], "spare_after_ms": {SPARE_AFTER_MS} }},
+                "gutter": {{ "servers": [{}] }}
+            }},
             "route": {{
                 "type": "OperationSelectorRoute",
                 "operation_policies": {{
-                    "delete": {{ "type": "AllSyncRoute", "children": ["PoolRoute|wildcard", "PoolRoute|gutter"] }}
+                    "delete": {{ "type": "AllSyncRoute", "children": ["PoolRoute|{told}", "PoolRoute|gutter"] }}
                 }},
                 "default_policy": {{
                     "type": "FailoverWithExptimeRoute",
@@ -68,8 +76,9 @@ fn configuration(cluster: usize) -> String {
                 }}
             }}
         }}"#,
-        wildcard.join(", "),
+        spare.join(", "),
         gutter.join(", "),
+        wildcard = wildcard.join(", "),
     )
 }
 
@@ -80,17 +89,21 @@ impl Region {
         let (network, address) = (self.network.host(&host), address(&host));
         let standings = Standings::new();
         let spool = self.open_spool(cluster, &standings);
+        let spares = Spares::new(standings.clone());
+        let configuration = configuration(cluster, self.broken);
         self.start(&host, async move {
             let defaults = Defaults { server_timeout_ms: SERVER_TIMEOUT_MS, ..Defaults::default() };
             let health = HealthSettings { probe_initial_ms: 100, ..HealthSettings::default() };
             let standings = Some(standings);
             let options = DestinationOptions { health, standings, connects_ahead: true, ..Default::default() };
-            let plan = Plan::read(&configuration(cluster), &defaults, &options).expect("the configuration is good");
-            let tree = Tree::build(&Arc::new(plan.spooling(spool.clone())), network.clone(), seed, None);
+            let plan = Plan::read(&configuration, &defaults, &options).expect("the configuration is good");
+            let plan = Arc::new(plan.spooling(spool.clone()).sparing(spares.clone()));
+            let tree = Tree::build(&plan, network.clone(), seed, None);
             let fleet = Fleet::new(Identity { pid: 1, started_unix_s: 0 }, "simulation");
             let listener = network.listen(&address).await.expect("a simulated network listens");
             // Nobody asks it to stop: it is killed.
             let (_running, shutdown) = watch::channel(false);
+            let remedy = spares.run(network.clone());
             let replay = async {
                 match spool {
                     Some(spool) => spool.replay(network, seed).await,
@@ -100,6 +113,7 @@ impl Region {
             tokio::select! {
                 biased;
                 () = replay => {}
+                () = remedy => {}
                 () = Router::new(Settings::default(), fleet, tree).serve(listener, shutdown) => {}
             }
         });

@@ -1,0 +1,374 @@
+//! Spares under a paused clock: a server that is dead for long is stood in for, and what anybody reads is never what was
+//! deleted, whichever router has found out what, and whenever.
+#![allow(missing_docs)]
+
+#[path = "support/fake_network.rs"]
+mod fake_network;
+
+use bytes::Bytes;
+use fake_network::{FakeNetwork, FakeServer, Health};
+use lookaside_client::{DestinationOptions, Network, Standings};
+use lookaside_protocol::{Operation, Reply, Request, StoreMode};
+use lookaside_router::{
+    Fleet, Identity, MemoryDisk, Plan, Router, Settings, Spares, SparesStatistics, Spool, SpoolSettings, Tree,
+};
+use lookaside_routing::{Address, Context, Defaults, Failure, HealthSettings, Outcome};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+/// More than it takes to find a server dead, and less than until a spare serves.
+const SHORT: Duration = Duration::from_secs(2);
+/// More than until a spare serves, or a server is back.
+const LONG: Duration = Duration::from_secs(20);
+
+const ONE: &str = r#"{
+    "pools": { "A": { "servers": ["main:1"], "spares": ["x:1", "y:1"], "spare_after_ms": 10000 } },
+    "route": "PoolRoute|A"
+}"#;
+/// The same with another list of spares.
+const OTHER: &str = r#"{
+    "pools": { "A": { "servers": ["main:1"], "spares": ["z:1", "x:1"], "spare_after_ms": 10000 } },
+    "route": "PoolRoute|A"
+}"#;
+const THREE: &str = r#"{
+    "pools": { "A": { "servers": ["a:1", "b:1", "c:1"], "spares": ["x:1", "y:1"], "spare_after_ms": 10000 } },
+    "route": { "type": "PoolRoute", "pool": "A", "hash": "ConstShard" }
+}"#;
+
+fn host(index: usize) -> String {
+    format!("router-{index}:5000")
+}
+
+struct Region {
+    network: Arc<FakeNetwork>,
+    disks: Vec<Arc<MemoryDisk>>,
+    routers: Vec<Running>,
+}
+
+struct Running {
+    router: Arc<Router>,
+    spares: Arc<Spares>,
+    spool: Arc<Spool>,
+    options: DestinationOptions,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Region {
+    async fn start(configuration: &str, routers: usize) -> Region {
+        let disks = (0..routers).map(|_| Arc::default()).collect();
+        let mut region = Region { network: Arc::default(), disks, routers: Vec::new() };
+        for server in ["main:1", "a:1", "b:1", "c:1", "x:1", "y:1", "z:1"] {
+            region.server(server);
+        }
+        for index in 0..routers {
+            let running = region.start_router(configuration, index, routers).await;
+            region.routers.push(running);
+        }
+        // They find each other.
+        sleep(Duration::from_secs(1)).await;
+        region
+    }
+
+    async fn start_router(&self, configuration: &str, index: usize, routers: usize) -> Running {
+        let view = self.network.view(&host(index));
+        let peers = (0..routers).filter(|peer| *peer != index).map(|peer| Address(host(peer).into())).collect();
+        let timeout = Duration::from_millis(200);
+        let seed = 100 + index as u64;
+        let settings = SpoolSettings { peers, timeout, wait_max: timeout, seed, ..SpoolSettings::default() };
+        let standings = Standings::new();
+        let health = HealthSettings { probe_initial_ms: 50, probe_max_ms: 200, ..HealthSettings::default() };
+        let options = DestinationOptions {
+            standings: Some(standings.clone()),
+            connects_ahead: true,
+            health,
+            ..DestinationOptions::default()
+        };
+        let spool = Spool::open(self.disks[index].clone(), standings.clone(), settings).expect("the disk is good");
+        let spares = Spares::new(standings);
+        let plan = plan(configuration, &options, &spool, &spares);
+        let tree = Tree::build(&plan, view.clone(), index as u64, None);
+        let fleet = Fleet::new(Identity { pid: 1, started_unix_s: 0 }, "a test");
+        let router = Router::new(Settings::default(), fleet, tree);
+        let listener = view.listen(&Address(host(index).into())).await.expect("it listens");
+        let (serving, replayed, remedied) = (router.clone(), spool.clone(), spares.clone());
+        let serve = tokio::spawn(async move {
+            let (_running, shutdown) = watch::channel(false);
+            serving.serve(listener, shutdown).await;
+        });
+        let network = view.clone();
+        let replay = tokio::spawn(async move { replayed.replay(network, index as u64).await });
+        let remedy = tokio::spawn(async move { remedied.run(view).await });
+        Running { router, spares, spool, options, tasks: vec![serve, replay, remedy] }
+    }
+
+    async fn restart(&mut self, configuration: &str, index: usize) {
+        for task in self.routers[index].tasks.drain(..) {
+            task.abort();
+            let _ = task.await;
+        }
+        self.routers[index] = self.start_router(configuration, index, self.routers.len()).await;
+        sleep(Duration::from_secs(1)).await;
+    }
+
+    fn reload(&self, configuration: &str, index: usize) {
+        let Running { router, spares, spool, options, .. } = &self.routers[index];
+        let plan = plan(configuration, options, spool, spares);
+        router.set_tree(Tree::build(&plan, self.network.view(&host(index)), index as u64, Some(&router.tree())));
+    }
+
+    fn server(&self, address: &str) -> Arc<FakeServer> {
+        self.network.server(address)
+    }
+
+    /// Cuts a router off from a server, or mends it.
+    fn cut(&self, router: usize, server: &str, is_cut: bool) {
+        self.network.cut(&host(router), server, is_cut);
+    }
+
+    async fn ask(&self, router: usize, key: &str, operation: Operation<Bytes>) -> Outcome {
+        let request = Request { key: Bytes::copy_from_slice(key.as_bytes()), operation };
+        self.routers[router].router.tree().route().route(vec![request], &Context::default()).await.remove(0)
+    }
+
+    async fn get(&self, router: usize, key: &str) -> Outcome {
+        self.ask(router, key, Operation::Get { cas: false }).await
+    }
+
+    async fn delete(&self, router: usize, key: &str) -> Outcome {
+        self.ask(router, key, Operation::Delete { hold_off_ms: 0 }).await
+    }
+
+    async fn fill(&self, router: usize, key: &str, value: &str) {
+        let value = Bytes::copy_from_slice(value.as_bytes());
+        let store = Operation::Store { mode: StoreMode::Set, flags: 0, exptime: 0, value };
+        assert_eq!(self.ask(router, key, store).await, Ok(Reply::Stored));
+    }
+
+    fn statistics(&self, router: usize) -> SparesStatistics {
+        self.routers[router].spares.statistics()
+    }
+}
+
+fn plan(configuration: &str, options: &DestinationOptions, spool: &Arc<Spool>, spares: &Arc<Spares>) -> Arc<Plan> {
+    let defaults = Defaults { server_timeout_ms: 100, ..Defaults::default() };
+    let plan = Plan::read(configuration, &defaults, options).expect("it is good");
+    Arc::new(plan.spooling(Some(spool.clone())).sparing(spares.clone()))
+}
+
+const MISS: Outcome = Ok(Reply::Miss);
+const TAKEN_OUT: Outcome = Err(Failure::TakenOut);
+
+fn value(text: &str) -> Outcome {
+    Ok(Reply::Value { flags: 0, cas: None, value: Bytes::copy_from_slice(text.as_bytes()) })
+}
+
+/// Whether the delete is as good as done.
+fn assert_acknowledged(outcome: &Outcome) {
+    assert!(matches!(outcome, Ok(Reply::NotFound | Reply::Deleted)), "{outcome:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_spare_serves_while_a_server_is_dead_and_not_a_moment_longer_than_it_owes() {
+    let region = Region::start(ONE, 1).await;
+    let (main, x) = (region.server("main:1"), region.server("x:1"));
+    main.put("deleted", "old");
+    main.put("kept", "old");
+    main.be(Health::Gone);
+    sleep(SHORT).await;
+    assert_eq!(region.get(0, "deleted").await, TAKEN_OUT, "the gutter's time");
+    sleep(LONG).await;
+    assert_eq!(region.get(0, "deleted").await, MISS);
+    region.fill(0, "deleted", "newer").await;
+    assert_eq!(region.get(0, "deleted").await, value("newer"));
+    assert_acknowledged(&region.delete(0, "deleted").await);
+    assert_eq!(region.get(0, "deleted").await, MISS);
+    assert_eq!(region.statistics(0), SparesStatistics { in_use: 1, takeovers: 1, returns: 0, refusals: 0 });
+
+    main.refuse("delete", "SERVER_ERROR not now");
+    main.be(Health::Well);
+    sleep(LONG).await;
+    region.fill(0, "kept", "of the spare").await;
+    assert!(x.has("kept"), "a server that has not carried out its deletes does not serve");
+    main.refusals.lock().unwrap().clear();
+    sleep(LONG).await;
+    assert_eq!(region.get(0, "deleted").await, MISS);
+    assert_eq!(region.get(0, "kept").await, value("old"), "it serves its own again");
+    assert_eq!(region.statistics(0), SparesStatistics { in_use: 0, takeovers: 1, returns: 1, refusals: 0 });
+}
+
+/// A spare had been a server of another pool, and nobody had emptied it.
+#[tokio::test(start_paused = true)]
+async fn what_a_spare_holds_from_an_earlier_life_is_never_read() {
+    let mut region = Region::start(ONE, 2).await;
+    let (main, x) = (region.server("main:1"), region.server("x:1"));
+    x.put("k", "ancient");
+    main.be(Health::Gone);
+    sleep(LONG).await;
+    for router in 0..2 {
+        assert_eq!(region.get(router, "k").await, MISS);
+    }
+    region.fill(0, "k", "new").await;
+    assert_eq!(region.get(1, "k").await, value("new"), "both chose the same");
+    region.restart(ONE, 1).await;
+    sleep(LONG).await;
+    assert_eq!(region.get(1, "k").await, value("new"), "a router that comes later does not empty what the other reads");
+    assert_eq!(x.asked("flush_all").len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_spare_that_cannot_be_emptied_is_passed_over() {
+    let region = Region::start(ONE, 1).await;
+    let (main, x, y) = (region.server("main:1"), region.server("x:1"), region.server("y:1"));
+    x.refuse("flush_all", "CLIENT_ERROR flush_all not allowed");
+    x.put("k", "ancient");
+    main.be(Health::Gone);
+    sleep(LONG).await;
+    region.fill(0, "k", "v").await;
+    assert!(y.has("k"));
+    assert_eq!((region.get(0, "k").await, region.statistics(0).takeovers), (value("v"), 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_dead_server_has_a_spare_of_its_own_as_long_as_there_are_any() {
+    let region = Region::start(THREE, 1).await;
+    for server in ["c:1", "a:1", "b:1"] {
+        region.server(server).be(Health::Gone);
+        sleep(LONG).await;
+    }
+    region.fill(0, "k:0:a", "v").await;
+    region.fill(0, "k:2:c", "v").await;
+    assert_eq!(region.get(0, "k:1:b").await, TAKEN_OUT, "no spare is left for the last");
+    let (x, y) = (region.server("x:1"), region.server("y:1"));
+    assert!(x.has("k:2:c") && y.has("k:0:a"), "the third server's turn is at the first spare");
+    region.server("a:1").be(Health::Well);
+    sleep(LONG).await;
+    assert_eq!(region.get(0, "k:1:b").await, MISS, "a spare that is free again is taken");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_spare_that_dies_is_replaced_too() {
+    let region = Region::start(ONE, 1).await;
+    region.server("main:1").be(Health::Gone);
+    sleep(LONG).await;
+    region.fill(0, "k", "v").await;
+    region.server("x:1").be(Health::Gone);
+    sleep(SHORT).await;
+    assert_eq!(region.get(0, "k").await, TAKEN_OUT);
+    sleep(LONG).await;
+    assert_eq!(region.get(0, "k").await, MISS);
+    region.fill(0, "k", "v").await;
+    assert!(region.server("y:1").has("k"));
+}
+
+/// The way to the server is cut for one router alone. That one reads a spare, the other reads the server, and each of
+/// them deletes for both.
+#[tokio::test(start_paused = true)]
+async fn routers_that_disagree_on_who_is_dead_never_read_what_either_has_deleted() {
+    let region = Region::start(ONE, 2).await;
+    region.cut(0, "main:1", true);
+    // Somebody must notice.
+    for _ in 0..3 {
+        region.get(0, "k").await.expect_err("nobody answers");
+    }
+    sleep(LONG).await;
+    assert_eq!((region.statistics(0).in_use, region.statistics(1).in_use), (1, 0));
+    for deleting in [0, 1] {
+        for router in [0, 1] {
+            region.fill(router, "k", "old").await;
+        }
+        assert!(region.server("main:1").has("k") && region.server("x:1").has("k"), "each reads another");
+        assert_acknowledged(&region.delete(deleting, "k").await);
+        for router in [0, 1] {
+            let read = region.get(router, "k").await;
+            assert!(read == MISS || read == TAKEN_OUT, "deleted by {deleting}, read by {router}: {read:?}");
+        }
+        sleep(LONG).await;
+    }
+    region.cut(0, "main:1", false);
+    sleep(LONG).await;
+    for router in [0, 1] {
+        assert_eq!((region.get(router, "k").await, region.statistics(router).in_use), (MISS, 0));
+    }
+}
+
+/// The spare bears the pool's mark, so nothing but the fence keeps what it missed from being read.
+#[tokio::test(start_paused = true)]
+async fn a_spare_that_missed_a_delete_does_not_serve_before_it_has_carried_it_out() {
+    let region = Region::start(ONE, 1).await;
+    let (main, x) = (region.server("main:1"), region.server("x:1"));
+    main.be(Health::Gone);
+    sleep(LONG).await;
+    region.fill(0, "k", "old").await;
+    main.be(Health::Well);
+    sleep(LONG).await;
+    x.be(Health::Gone);
+    sleep(SHORT).await;
+    assert_acknowledged(&region.delete(0, "k").await);
+    x.refuse("delete", "SERVER_ERROR not now");
+    x.be(Health::Well);
+    main.be(Health::Gone);
+    sleep(LONG).await;
+    region.fill(0, "k", "new").await;
+    assert_eq!((region.get(0, "k").await, region.server("y:1").has("k")), (value("new"), true), "the other one serves");
+    assert!(x.has("k"), "it still holds what was deleted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_spare_that_serves_goes_on_over_a_change_of_the_pool() {
+    let region = Region::start(ONE, 1).await;
+    region.server("main:1").be(Health::Gone);
+    sleep(LONG).await;
+    region.fill(0, "k", "v").await;
+    region.reload(OTHER, 0);
+    assert_eq!(region.get(0, "k").await, value("v"), "though it is the second in the list now");
+    assert_eq!(region.statistics(0).in_use, 1);
+    region.server("main:1").be(Health::Well);
+    sleep(LONG).await;
+    assert_eq!((region.get(0, "k").await, region.statistics(0).returns), (MISS, 1));
+}
+
+/// Some routers have known the spares for longer than others: what is asserted is that nothing depends on it.
+#[tokio::test(start_paused = true)]
+async fn what_is_acknowledged_is_never_read_again_in_any_order_of_outages() {
+    for seed in 0..8 {
+        let region = Region::start(ONE, 2).await;
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut version = 0_u32;
+        let mut deleted: BTreeMap<String, u32> = BTreeMap::new();
+        for _ in 0..150 {
+            let (router, key) = (random.usize(0..2), format!("k{}", random.u8(0..3)));
+            let server = ["main:1", "x:1", "y:1"][random.usize(0..3)];
+            match random.u8(0..10) {
+                0 => region.cut(router, server, random.bool()),
+                1 => region.server(server).be([Health::Well, Health::Gone, Health::Well][random.usize(0..3)]),
+                2..=4 => {
+                    version += 1;
+                    let text = Bytes::from(version.to_string());
+                    let store = Operation::Store { mode: StoreMode::Set, flags: 0, exptime: 0, value: text };
+                    let _ = region.ask(router, &key, store).await;
+                }
+                5 | 6 => {
+                    let before = version;
+                    if let Ok(Reply::Deleted | Reply::NotFound) = region.delete(router, &key).await {
+                        deleted.insert(key, before);
+                    }
+                }
+                7 => sleep(Duration::from_millis(random.u64(0..30_000))).await,
+                _ => {
+                    if let Ok(Reply::Value { value, .. }) = region.get(router, &key).await {
+                        let read: u32 = std::str::from_utf8(&value).unwrap().parse().unwrap();
+                        let deleted = deleted.get(&key).copied().unwrap_or(0);
+                        assert!(read > deleted, "seed {seed}: read {read} of {key}, deleted up to {deleted}");
+                    }
+                }
+            }
+        }
+        for running in &region.routers {
+            running.tasks.iter().for_each(JoinHandle::abort);
+        }
+    }
+}
