@@ -136,6 +136,7 @@ impl<'a> Connection<'a> {
         moved: BoxFuture<'a, Box<dyn Stream>>,
     ) -> Connection<'a> {
         let limits = answer_limits(around.options);
+        let dialect = around.options.dialect;
         let now = Instant::now();
         let deadline = now + Duration::from_millis(around.options.server_timeout_ms);
         Connection {
@@ -146,7 +147,7 @@ impl<'a> Connection<'a> {
             moved,
             replacement: None,
             window: if up.is_after_removal() { SLOW_START_REQUESTS } else { usize::MAX },
-            pipeline: Pipeline::new(limits),
+            pipeline: Pipeline::new(limits, dialect),
             taken: Vec::with_capacity(JOBS_PER_TAKE),
             read: BytesMut::new(),
             needed_bytes: 1,

@@ -14,7 +14,7 @@
 //! [`crate::READ_BYTES`] (or the size of the largest value in it) in memory. Who keeps values for long copies them.
 
 use crate::{Network, Standings, driver::Driver, pipeline::Job, standing::Standing};
-use lookaside_routing::{Address, Batch, BoxFuture, Destination, Failure, HealthSettings, Outcomes, Verb};
+use lookaside_routing::{Address, Batch, BoxFuture, Destination, Dialect, Failure, HealthSettings, Outcomes, Verb};
 use std::sync::{
     Arc,
     atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -36,6 +36,8 @@ pub struct DestinationOptions {
     pub late_requests_max: usize,
     /// The largest value that is taken from the server, in bytes. Default 128 MiB. A larger one is malformed.
     pub value_bytes_max: usize,
+    /// In which words the server is asked. Default text: a run of gets is one line there, so it costs less.
+    pub dialect: Dialect,
     /// When the server is taken out, and how it is probed.
     pub health: HealthSettings,
     /// Where destinations at one address tell each other that the server is taken out or back. Default `None`: this
@@ -60,6 +62,7 @@ impl Default for DestinationOptions {
             outstanding_requests_max: 100_000,
             late_requests_max: 10_000,
             value_bytes_max: 128 << 20,
+            dialect: Dialect::Text,
             health: HealthSettings::default(),
             standings: None,
             connects_ahead: false,

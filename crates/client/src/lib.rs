@@ -2,7 +2,7 @@
 //!
 //! * [`TcpDestination`] is a leaf of the routing tree: one pipelined connection to a server, shared by all who ask
 //!   it something. Its parts: `driver` (its task: connect, probe), `connection` (bytes to and from a stream),
-//!   `pipeline` (requests out, answers in; sans-I/O), `standing` (whether the server is taken out, shared by all
+//!   `pipeline` (requests out, answers in; sans-I/O), `meta` (the same in the meta dialect), `standing` (whether the server is taken out, shared by all
 //!   destinations of a process at one address).
 //! * [`Window`] bounds what is outstanding at all destinations together (§3.1).
 //! * [`Client`] is what an application holds: `look_aside` (get, fill, set, delete), `read` (all of a read under a
@@ -19,6 +19,7 @@ mod destination;
 mod driver;
 mod lease;
 mod look_aside;
+mod meta;
 mod moving;
 mod names;
 mod network;

@@ -13,15 +13,18 @@
 //!   in step. Such batches are at the front, `late` of them; the caller of this module bounds them.
 //! * An outcome is an `Err` exactly as long as its request has no reply.
 //!
+//! A server that is asked in the meta dialect gets a line a request, as `meta` has it.
+//!
 //! Absent on purpose: sockets and clocks (`now` comes in).
 
+use crate::meta;
 use bytes::Bytes;
 use lookaside_protocol::{
     ErrorReply, Operation, Reply, Request,
     meta::MetaOperation,
     text::{Answer, Limits, ParsedAnswer, compose_request, compose_retrieve, parse_answer, parse_value_of},
 };
-use lookaside_routing::{Batch, Failure, Outcomes};
+use lookaside_routing::{Batch, Dialect, Failure, Outcomes};
 use std::{collections::VecDeque, mem};
 use tokio::{sync::oneshot, time::Instant};
 
@@ -101,6 +104,10 @@ enum LineKind {
     Single,
     /// Answered by one line; a data block followed the command line.
     SingleWithData,
+    /// A classic request in the words of the meta dialect; so is its answer.
+    Translated,
+    /// The same with a data block.
+    TranslatedWithData,
 }
 
 /// A get line that more keys may join.
@@ -138,10 +145,11 @@ pub(crate) struct Pipeline {
     answered_batches: u64,
     late_answers: u64,
     limits: Limits,
+    dialect: Dialect,
 }
 
 impl Pipeline {
-    pub(crate) fn new(limits: Limits) -> Pipeline {
+    pub(crate) fn new(limits: Limits, dialect: Dialect) -> Pipeline {
         Pipeline {
             flights: VecDeque::new(),
             lines: VecDeque::new(),
@@ -153,6 +161,7 @@ impl Pipeline {
             answered_batches: 0,
             late_answers: 0,
             limits,
+            dialect,
         }
     }
 
@@ -169,10 +178,12 @@ impl Pipeline {
             }
             self.end_line(out);
             let asked = &self.flights[flight].batch[request];
-            let kind = LineKind::of(&asked.operation);
+            let kind = LineKind::of(&asked.operation, self.dialect);
             if kind == LineKind::Retrieve {
                 let bytes = RETRIEVE_VERB_BYTES_MAX + 1 + asked.key.len();
                 self.open = Some(OpenLine { operation: asked.operation.clone(), flight, request, bytes });
+            } else if kind.is_translated() {
+                compose_request(&meta::translated(asked), out);
             } else {
                 compose_single(asked, out);
             }
@@ -187,7 +198,7 @@ impl Pipeline {
         let bytes = open.bytes + 1 + asked.key.len();
         let fits = line.requests < MULTIGET_KEYS_MAX
             && bytes <= MULTIGET_BYTES_MAX
-            && LineKind::of(&asked.operation) == LineKind::Retrieve
+            && LineKind::of(&asked.operation, self.dialect) == LineKind::Retrieve
             && asked.operation == open.operation;
         if fits {
             open.bytes = bytes;
@@ -259,10 +270,18 @@ impl Pipeline {
                 self.finish_line(line, &reply.map(|bytes| block.slice_ref(bytes)));
                 Ok(())
             }
-            (Answer::Reply(reply), LineKind::Single | LineKind::SingleWithData) => {
+            (
+                Answer::Reply(reply),
+                kind @ (LineKind::Single
+                | LineKind::SingleWithData
+                | LineKind::Translated
+                | LineKind::TranslatedWithData),
+            ) => {
+                let reply = reply.map(|bytes| block.slice_ref(bytes));
+                let reply = if kind.is_translated() { self.in_classic(reply)? } else { reply };
                 let refused = matches!(reply, Reply::Error(ErrorReply::Unknown | ErrorReply::Client(_)));
-                self.finish_line(line, &reply.map(|bytes| block.slice_ref(bytes)));
-                if refused && line.kind == LineKind::SingleWithData { Err(Broken::OutOfStep) } else { Ok(()) }
+                self.finish_line(line, &reply);
+                if refused && kind.has_data() { Err(Broken::OutOfStep) } else { Ok(()) }
             }
             (Answer::Item { .. } | Answer::End, _) => Err(Broken::Malformed("a get's answer to something else")),
             (Answer::Reply(_), LineKind::Retrieve) => Err(Broken::Malformed("no get's answer to a get")),
@@ -270,6 +289,19 @@ impl Pipeline {
                 Err(Broken::Malformed("the answer to a command that was not sent"))
             }
         }
+    }
+
+    /// What the front line's answer says to who asked in the classic dialect.
+    fn in_classic(&self, reply: Reply<Bytes>) -> Result<Reply<Bytes>, Broken> {
+        let Reply::Meta(meta) = reply else {
+            return match reply {
+                Reply::Error(_) => Ok(reply),
+                _ => Err(Broken::Malformed("no meta answer to a meta command")),
+            };
+        };
+        let asked = self.flights.front().map(|flight| &flight.batch[flight.done].operation);
+        let classic = asked.and_then(|operation| meta::classic(operation, meta));
+        classic.ok_or(Broken::Malformed("another command's meta answer"))
     }
 
     /// Finds the request that an item answers: the next one with this key, or, from a server that reorders keys, any
@@ -425,13 +457,23 @@ fn replace_failures(outcomes: &mut Outcomes, failure: &Failure) {
 }
 
 impl LineKind {
-    fn of(operation: &Operation<Bytes>) -> LineKind {
+    fn of(operation: &Operation<Bytes>, dialect: Dialect) -> LineKind {
         match operation {
+            Operation::Store { .. } if dialect == Dialect::Meta => LineKind::TranslatedWithData,
+            other if dialect == Dialect::Meta && meta::is_translated(other) => LineKind::Translated,
             Operation::Get { .. } | Operation::GetAndTouch { .. } | Operation::LeaseGet => LineKind::Retrieve,
             Operation::Store { .. } | Operation::LeaseSet { .. } => LineKind::SingleWithData,
             Operation::Meta(meta) if meta.value.is_some() => LineKind::SingleWithData,
             _ => LineKind::Single,
         }
+    }
+
+    fn is_translated(self) -> bool {
+        matches!(self, LineKind::Translated | LineKind::TranslatedWithData)
+    }
+
+    fn has_data(self) -> bool {
+        matches!(self, LineKind::SingleWithData | LineKind::TranslatedWithData)
     }
 }
 

@@ -20,6 +20,7 @@ pub(crate) use binary::textual;
 pub use binary::{BinaryAsked, Expected, Said, take_binary_batch};
 
 use bytes::{Buf, Bytes, BytesMut};
+use lookaside_protocol::meta::MetaVerb;
 use lookaside_protocol::text::{Limits, Parsed, parse_command};
 use lookaside_protocol::{Command, Keys, Operation, Request};
 use lookaside_routing::Batch;
@@ -50,7 +51,7 @@ pub enum Asked {
         /// Whether the client wants no answer.
         noreply: bool,
         /// Whether the client wants no answer of the expected kind (the meta commands' `q`).
-        quiet: bool,
+        quiet: Option<MetaVerb>,
     },
     /// Something that the router itself answers.
     Local(Local),
@@ -240,7 +241,7 @@ impl Intake {
 /// A command whose bytes are still places in the buffer.
 enum Draft {
     Retrieve { keys: Place, operation: Operation<Bytes> },
-    Single { request: Request<Place>, noreply: bool, quiet: bool },
+    Single { request: Request<Place>, noreply: bool, quiet: Option<MetaVerb> },
     Outdated { key: Place, line: Option<&'static str> },
     Stats(Place),
     Ready(Asked),
@@ -256,8 +257,8 @@ impl Draft {
             }
             Command::Single { request, noreply } => {
                 let quiet = match &request.operation {
-                    Operation::Meta(meta) => is_quiet(meta.flags),
-                    _ => false,
+                    Operation::Meta(meta) if is_quiet(meta.flags) => Some(meta.verb),
+                    _ => None,
                 };
                 Draft::Single { request: request.map(place), noreply, quiet }
             }

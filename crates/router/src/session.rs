@@ -23,7 +23,7 @@ use crate::statistics::Tally;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use futures_util::FutureExt;
 use lookaside_client::Stream;
-use lookaside_protocol::{Keys, Operation, Reply, Request, binary::REQUEST_MAGIC, meta::MetaStatus};
+use lookaside_protocol::{Keys, Operation, Reply, Request, binary::REQUEST_MAGIC, meta::MetaVerb};
 use lookaside_routing::{Batch, Context, Outcome, Outcomes};
 use std::pin::{Pin, pin};
 use std::time::Duration;
@@ -189,7 +189,7 @@ impl Session<'_> {
                 Asked::Retrieve { keys, tallied } => self.retrieved(&keys, tallied, work).await?,
                 Asked::Single { key, noreply, quiet } => {
                     let outcome = self.outcome(work).await;
-                    let silent = noreply || (quiet && is_expected(&outcome));
+                    let silent = noreply || quiet.is_some_and(|verb| is_expected(verb, &outcome));
                     self.answers().single(&key, silent, outcome);
                 }
                 Asked::Outdated { key, line } => {
@@ -364,11 +364,7 @@ impl Session<'_> {
     }
 }
 
-/// Whether a meta command with `q` is not told this: what a client that asks so takes for granted. Only an answer
-/// with a value, and whatever went wrong, is worth a line.
-fn is_expected(outcome: &Outcome) -> bool {
-    match outcome {
-        Ok(Reply::Meta(reply)) => matches!(reply.status, MetaStatus::Done | MetaStatus::Miss | MetaStatus::NotFound),
-        _ => false,
-    }
+/// Whether a meta command with `q` is not told this: what a client that asks so takes for granted.
+fn is_expected(verb: MetaVerb, outcome: &Outcome) -> bool {
+    matches!(outcome, Ok(Reply::Meta(reply)) if reply.status.is_silent(verb))
 }

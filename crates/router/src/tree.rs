@@ -187,6 +187,7 @@ impl Leaves<'_> {
         let options = DestinationOptions {
             server_timeout_ms: settings.server_timeout_ms,
             connect_timeout_ms: Some(settings.connect_timeout_ms),
+            dialect: settings.dialect,
             seed: self.seed ^ self.destinations.len() as u64,
             ..self.plan.destination_options().clone()
         };

@@ -3,12 +3,13 @@
 
 mod support;
 
+use bytes::Bytes;
 use lookaside_protocol::binary::{
-    BinaryCommand, BinaryOperation, BinaryRequest, Echo, ParsedResponse, Vivify, compose_request, opcode as op,
-    parse_response,
+    BinaryCommand, BinaryOperation, BinaryRequest, Echo, ParsedResponse, Vivify, compose_request as compose_binary,
+    opcode as op, parse_response,
 };
-use lookaside_protocol::text::Limits;
-use lookaside_protocol::{Cas, Direction, Operation, StoreMode};
+use lookaside_protocol::text::{Limits, compose_request};
+use lookaside_protocol::{Cas, Direction, Operation, Request, StoreMode};
 use lookaside_router::Settings;
 use std::time::Duration;
 use support::Bench;
@@ -18,7 +19,7 @@ const LIMITS: Limits = Limits { value_bytes_max: 1 << 20, line_bytes_max: 0 };
 
 fn request(opcode: u8, opaque: u32, command: BinaryCommand<'_>) -> Vec<u8> {
     let mut out = Vec::new();
-    compose_request(&BinaryRequest { echo: Echo { opcode, opaque }, command }, &mut out);
+    compose_binary(&BinaryRequest { echo: Echo { opcode, opaque }, command }, &mut out);
     out
 }
 
@@ -106,7 +107,7 @@ const ANSWERS: [&str; 12] = [
     "10 NotFound  Not found",
     "11 TemporaryFailure  SERVER_ERROR server timed out: key down:1",
     "12 TemporaryFailure  SERVER_ERROR server timed out: key down:2",
-    "13 InvalidArguments  Invalid arguments",
+    "13 NotFound  Not found",
     "14 UnknownCommand  Unknown command",
     "15 Success  ",
 ];
@@ -117,9 +118,9 @@ async fn a_row_of_requests_is_one_batch_and_the_answers_are_in_order() {
     let mut client = bench.connect();
     client.write_all(&conversation()).await.unwrap();
     assert_eq!(told_up_to(&mut client, 15).await, ANSWERS);
-    assert_eq!(bench.route.batch_sizes(), [12]);
+    assert_eq!(bench.route.batch_sizes(), [13]);
     let tally = bench.tally();
-    assert_eq!((tally.get_hits, tally.get_misses, tally.get_failures, tally.delete_hits), (2, 2, 1, 1));
+    assert_eq!((tally.get_hits, tally.get_misses, tally.get_failures, tally.delete_hits), (2, 3, 1, 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -149,22 +150,56 @@ async fn a_number_is_made_in_its_place() {
     assert_eq!(told[1..4], [format!("2 {}", number(10)), "3 Success  10".into(), format!("4 {}", number(15))]);
 }
 
+/// The fake's meta answers are `HD` but for gets, so what is asked is what counts here.
 #[tokio::test(start_paused = true)]
-async fn what_the_text_dialect_has_no_words_for_is_not_carried_out() {
+async fn what_the_classic_commands_have_no_words_for_is_asked_in_meta() {
     let bench = Bench::start(Settings::default());
     let mut client = bench.connect();
     let cas = Some(Cas(9));
+    let vivify = Some(Vivify { initial: 3, exptime: 60 });
+    let down = BinaryOperation::Arithmetic { direction: Direction::Down, delta: 2, vivify, cas };
     let bytes = [
         keyed(op::DELETE, 1, "a", BinaryOperation::Delete { cas }),
         keyed(op::APPEND, 2, "a", BinaryOperation::Extend { mode: StoreMode::Append, cas, value: b"x" }),
-        request(op::SASL_MECHANISMS, 3, BinaryCommand::Mechanisms),
-        noop(4),
+        store(op::SETQ, 3, "two words", StoreMode::Cas(Cas(7)), "v"),
+        delete(op::DELETE, 4, "two words"),
+        get(op::GETK, 5, "two words"),
+        keyed(op::DECREMENT, 6, "a", down),
+        request(op::SASL_MECHANISMS, 7, BinaryCommand::Mechanisms),
+        noop(8),
     ];
     client.write_all(&bytes.concat()).await.unwrap();
-    let answers =
-        ["1 NotSupported  Not supported.", "2 NotSupported  Not supported.", "3 UnknownCommand  Unknown command"];
-    assert_eq!(told_up_to(&mut client, 4).await[..3], answers);
-    assert!(bench.route.batch_sizes().is_empty());
+    let told = told_up_to(&mut client, 8).await;
+    assert_eq!(told[..4], ["1 Success  ", "2 Success  ", "4 Success  ", "5 NotFound two words "]);
+    assert_eq!(told[5], "7 UnknownCommand  Unknown command");
+    let batches = bench.route.batches.lock().unwrap();
+    let asked: Vec<_> = batches.iter().flatten().map(said).collect();
+    let expected = [
+        "md a C9",
+        "ms a 1 MA c C9 x",
+        "ms dHdvIHdvcmRz 1 F5 T0 c C7 b v",
+        "md dHdvIHdvcmRz b",
+        "mg dHdvIHdvcmRz v f c b",
+        "ma a v c D2 MD N60 J3 C9",
+    ];
+    assert_eq!(asked, expected);
+}
+
+/// A request as a server gets it.
+fn said(request: &Request<Bytes>) -> String {
+    let mut out = Vec::new();
+    compose_request(request, &mut out);
+    String::from_utf8_lossy(&out).trim_end().replace("\r\n", " ")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_is_too_long_for_base64_is_refused() {
+    let bench = Bench::start(Settings::default());
+    let mut client = bench.connect();
+    let key = format!("two {}", "x".repeat(183));
+    client.write_all(&[get(op::GET, 1, &key), get(op::GET, 2, &key[1..]), noop(3)].concat()).await.unwrap();
+    let told = told_up_to(&mut client, 3).await;
+    assert_eq!(told[..2], ["1 InvalidArguments  Invalid arguments", "2 NotFound  Not found"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -91,8 +91,8 @@ fn a_server_says_how_it_is_spoken_to_or_its_pool_does() {
     let configuration = read(
         r#"{
         "pools": {
-            "A": { "servers": ["a:1", "a:2:ascii", "a:3:ascii:plain", "a:4:ascii:tls"], "security_mech": "ssl",
-                   "ssl_service_identity": "cache" },
+            "A": { "servers": ["a:1", "a:2:ascii", "a:3:meta:plain", "a:4:ascii:tls"], "security_mech": "ssl",
+                   "protocol": "meta", "ssl_service_identity": "cache" },
             "B": { "servers": ["b:1", "b:2:ascii:ssl"] },
             "C": { "servers": ["c:1"], "inherit": "A", "unsafe_ssl_skip_verification": true, "use_ssl": false }
         },
@@ -102,13 +102,13 @@ fn a_server_says_how_it_is_spoken_to_or_its_pool_does() {
     let mut accesses = Accesses::default();
     configuration.build(&mut accesses);
     let expected = [
-        ("a:1", (Text, Tls), Some("cache")),
+        ("a:1", (Meta, Tls), Some("cache")),
         ("a:2", (Text, Tls), Some("cache")),
-        ("a:3", (Text, Plain), None),
+        ("a:3", (Meta, Plain), None),
         ("a:4", (Text, Tls), Some("cache")),
         ("b:1", (Text, Plain), None),
         ("b:2", (Text, Tls), None),
-        ("c:1", (Text, UnverifiedTls), None),
+        ("c:1", (Meta, UnverifiedTls), None),
     ];
     for (server, access, identity) in expected {
         assert_eq!(accesses.0[server], access, "{server}");
@@ -122,7 +122,7 @@ fn a_port_speaks_tls_or_does_not() {
     let text = |pool: &str| {
         format!(r#"{{"pools": {{"A": {{"servers": ["a:1:ascii:ssl"]}}, "B": {pool}}}, "route": "PoolRoute|A"}}"#)
     };
-    read(&text(r#"{"servers": ["a:1:ascii:ssl"]}"#));
+    read(&text(r#"{"servers": ["a:1:meta:ssl"]}"#));
     let why = refusal(&text(r#"{"servers": ["a:1"]}"#));
     assert!(why.contains("at pools.B: a:1 is reached plain here, and by TLS by another pool"), "{why}");
     let why = refusal(&text(r#"{"servers": ["a:1"], "use_ssl": true, "ssl_service_identity": "b"}"#));
@@ -407,7 +407,7 @@ fn a_bad_pool_is_refused() {
         ),
         (
             "{\"servers\": [\"a:1\"], \"protocol\": \"caret\"}",
-            "line 2, column 39, at pools.A.protocol: \"caret\" is not supported: expected \"ascii\"".to_owned(),
+            "line 2, column 39, at pools.A.protocol: \"caret\" is not supported: expected \"ascii\" or \"meta\"".to_owned(),
         ),
         (
             "{\"servers\": [\"a:1\"], \"security_mech\": \"tls_to_plain\"}",

@@ -3,13 +3,19 @@
 
 use super::{Answers, error_line};
 use crate::intake::{AskedKey, Expected};
+use bytes::Bytes;
 use lookaside_protocol::binary::{Echo, Response, Status, compose_error, compose_hit, compose_response, opcode};
+use lookaside_protocol::meta::{MetaReply, MetaStatus};
 use lookaside_protocol::{Cas, ErrorReply, Reply, StoreMode};
 use lookaside_routing::Outcome;
 
 impl Answers<'_> {
     /// Says what came of a request.
     pub fn binary(&mut self, echo: Echo, asked: &AskedKey, expected: &Expected, outcome: Outcome) {
+        let (outcome, cas) = match outcome {
+            Ok(Reply::Meta(meta)) => in_classic(expected, meta),
+            outcome => (outcome, Cas(0)),
+        };
         match expected {
             Expected::Item { with_key } => {
                 self.count_item(asked.tallied, &outcome);
@@ -18,7 +24,7 @@ impl Answers<'_> {
             }
             _ => {
                 self.count(asked.tallied, &outcome);
-                self.binary_outcome(echo, asked, expected, outcome);
+                self.binary_outcome(echo, cas, asked, expected, outcome);
             }
         }
     }
@@ -44,7 +50,7 @@ impl Answers<'_> {
         compose_response(&Response { echo, status, cas: Cas(0), extras: b"", key, value }, self.out);
     }
 
-    fn binary_outcome(&mut self, echo: Echo, asked: &AskedKey, expected: &Expected, outcome: Outcome) {
+    fn binary_outcome(&mut self, echo: Echo, cas: Cas, asked: &AskedKey, expected: &Expected, outcome: Outcome) {
         let number;
         let (extras, value): (&[u8], &[u8]) = match (&outcome, expected) {
             (Ok(Reply::Number(n)), Expected::Number { .. }) => {
@@ -63,7 +69,7 @@ impl Answers<'_> {
         };
         if !opcode::is_quiet(echo.opcode) {
             let status = Status::Success;
-            compose_response(&Response { echo, status, cas: Cas(0), extras, key: b"", value }, self.out);
+            compose_response(&Response { echo, status, cas, extras, key: b"", value }, self.out);
         }
     }
 
@@ -75,13 +81,42 @@ impl Answers<'_> {
     }
 }
 
+/// What a meta answer says to a request that went out in the meta dialect, and the CAS unique that it tells of; the
+/// answer itself if it does not fit.
+fn in_classic(expected: &Expected, meta: MetaReply<Bytes>) -> (Outcome, Cas) {
+    let number = |letter| str::from_utf8(meta.flag(letter)?).ok()?.parse::<u64>().ok();
+    let cas = Cas(number(b'c').unwrap_or(0));
+    let flags = number(b'f').and_then(|flags| flags.try_into().ok()).unwrap_or(0);
+    let reply = match (expected, meta.status, &meta.value) {
+        (Expected::Item { .. }, MetaStatus::Value, Some(value)) => {
+            Reply::Value { flags, cas: Some(cas), value: value.clone() }
+        }
+        (Expected::Item { .. }, MetaStatus::Miss, _) => Reply::Miss,
+        (Expected::Touch, MetaStatus::Done, _) => Reply::Touched,
+        (Expected::Touch, MetaStatus::Miss, _) => Reply::NotFound,
+        (Expected::Store(_), MetaStatus::Done, _) => Reply::Stored,
+        (Expected::Delete, MetaStatus::Done, _) => Reply::Deleted,
+        (Expected::Number { .. }, MetaStatus::Value, Some(value)) => {
+            match str::from_utf8(value.trim_ascii()).ok().and_then(|text| text.parse().ok()) {
+                Some(number) => Reply::Number(number),
+                None => return (Ok(Reply::Meta(meta)), cas),
+            }
+        }
+        (_, MetaStatus::Exists, _) => Reply::Exists,
+        (_, MetaStatus::NotStored, _) => Reply::NotStored,
+        (_, MetaStatus::NotFound, _) => Reply::NotFound,
+        _ => return (Ok(Reply::Meta(meta)), cas),
+    };
+    (Ok(reply), cas)
+}
+
 /// The status for a reply that is no success, as memcached has it; nothing for one that does not fit.
-fn refusal(reply: &Reply<bytes::Bytes>, expected: &Expected) -> Option<Status> {
+fn refusal(reply: &Reply<Bytes>, expected: &Expected) -> Option<Status> {
     match (reply, expected) {
         (Reply::NotStored, Expected::Store(StoreMode::Add)) => Some(Status::Exists),
         (Reply::NotStored, Expected::Store(StoreMode::Replace)) => Some(Status::NotFound),
         (Reply::NotStored, Expected::Store(_) | Expected::Number { .. }) => Some(Status::NotStored),
-        (Reply::Exists, Expected::Store(_)) => Some(Status::Exists),
+        (Reply::Exists, _) => Some(Status::Exists),
         (Reply::NotFound, _) => Some(Status::NotFound),
         (Reply::Error(ErrorReply::Client(why)), Expected::Number { .. }) if why.ends_with(b"non-numeric value") => {
             Some(Status::NotANumber)

@@ -6,19 +6,24 @@
 //! | get, gat in all forms | `gets`, `gats` | |
 //! | touch | `touch` | flags and CAS unique in the answer |
 //! | set, add, replace, and with a CAS unique | the same, `cas` | the new CAS unique |
-//! | append, prepend, delete, incr, decr | the same | the new CAS unique; comparing with one is `Not supported.` |
+//! | append, prepend, delete, incr, decr | the same | the new CAS unique |
+//! | the same, comparing with a CAS unique | `ms`, `md`, `ma` with `C` | |
 //! | incr, decr that make a number | `incr`, and an `add` if nothing is there | |
+//! | a key with white space or control characters | meta commands with the key in base64 | keys of more than 186 bytes: `Invalid arguments` |
 //!
-//! Leases are the text dialect's: this one has no words for them. A key that the text dialect cannot hold (white space,
-//! control characters) is refused, `Invalid arguments`, and the connection goes on.
+//! Classic commands where they will do: routes see into them, and old servers know them.
+//!
+//! Leases are the text dialect's: this one has no words for them. Passwords (SASL) are `Unknown command`, as of a server
+//! that asks for none.
 
 use super::{Asked, AskedKey, Intake, Local, Place, Tallied, cut, is_admin, place_in};
 use bytes::{Buf, Bytes, BytesMut};
 use lookaside_protocol::binary::{
     BinaryCommand, BinaryOperation, BinaryParsed, BinaryRequest, Echo, Status, Vivify, opcode, parse_request,
 };
+use lookaside_protocol::meta::{MetaOperation, MetaVerb, encode_key};
 use lookaside_protocol::text::Limits;
-use lookaside_protocol::{Direction, Operation, Request, StoreMode, check_key};
+use lookaside_protocol::{Cas, Direction, KEY_BYTES_MAX, Operation, Request, StoreMode, check_key};
 
 /// One request, reduced to what its response needs to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -141,11 +146,69 @@ struct BinaryDraft {
 }
 
 enum DraftSaid {
-    Outcome { request: Request<Place>, expected: Expected },
-    Admin { key: Place, with_key: bool },
+    Outcome {
+        request: Request<Place>,
+        expected: Expected,
+    },
+    Admin {
+        key: Place,
+        with_key: bool,
+    },
     Stats(Place),
-    Outdated { key: Place, status: Status },
+    /// What only the meta dialect has words for.
+    Meta {
+        key: Place,
+        /// The key as servers are told it, if not as the client did.
+        wire_key: Option<Bytes>,
+        verb: MetaVerb,
+        flags: String,
+        value: Option<Place>,
+        expected: Expected,
+    },
+    Outdated {
+        key: Place,
+        status: Status,
+    },
+    OutdatedOnWire {
+        key: Place,
+        wire_key: Bytes,
+        status: Status,
+    },
     Ready(Said),
+}
+
+impl DraftSaid {
+    /// A condition by CAS unique, or a key with separators in it. Nothing if such a key is none, or too long for base64.
+    fn meta(buffer: &[u8], key: &[u8], operation: &BinaryOperation<'_>) -> Option<DraftSaid> {
+        let (expected, verb, mut flags, value) = in_meta(operation);
+        let wire_key = match check_key(key) {
+            Ok(()) => None,
+            Err(_) => Some(encoded(key)?),
+        };
+        if wire_key.is_some() {
+            let space = if flags.is_empty() { "" } else { " " };
+            flags.push_str(space);
+            flags.push('b');
+        }
+        let (key, value) = (place_in(buffer, key), value.map(|value| place_in(buffer, value)));
+        Some(DraftSaid::Meta { key, wire_key, verb, flags, value, expected })
+    }
+
+    /// A set that was refused for its size: its key's value must go.
+    fn outdated(buffer: &[u8], key: &[u8], status: Status) -> Option<DraftSaid> {
+        let place = place_in(buffer, key);
+        match check_key(key) {
+            Ok(()) => Some(DraftSaid::Outdated { key: place, status }),
+            Err(_) => Some(DraftSaid::OutdatedOnWire { key: place, wire_key: encoded(key)?, status }),
+        }
+    }
+}
+
+/// A key in base64, if it is one that can be said so.
+fn encoded(key: &[u8]) -> Option<Bytes> {
+    let mut wire_key = Vec::new();
+    encode_key(key, &mut wire_key);
+    (1..=KEY_BYTES_MAX).contains(&wire_key.len()).then(|| wire_key.into())
 }
 
 impl BinaryDraft {
@@ -160,8 +223,8 @@ impl BinaryDraft {
                     let request = Request { key: *key, operation }.map(|bytes| place_in(buffer, bytes));
                     DraftSaid::Outcome { request, expected }
                 }
-                Some(_) => DraftSaid::Ready(Said::Refused(Status::InvalidArguments)),
-                None => DraftSaid::Ready(Said::Refused(Status::NotSupported)),
+                _ => DraftSaid::meta(buffer, key, operation)
+                    .unwrap_or(DraftSaid::Ready(Said::Refused(Status::InvalidArguments))),
             },
             BinaryCommand::Stats { arguments } => DraftSaid::Stats(place_in(buffer, arguments)),
             BinaryCommand::FlushAll { delay_s } => {
@@ -178,10 +241,8 @@ impl BinaryDraft {
     }
 
     fn refused(buffer: &[u8], echo: Echo, status: Status, outdated_key: Option<&[u8]>) -> BinaryDraft {
-        let said = match outdated_key.filter(|key| check_key(key).is_ok()) {
-            Some(key) => DraftSaid::Outdated { key: place_in(buffer, key), status },
-            None => DraftSaid::Ready(Said::Refused(status)),
-        };
+        let said = outdated_key.and_then(|key| DraftSaid::outdated(buffer, key, status));
+        let said = said.unwrap_or(DraftSaid::Ready(Said::Refused(status)));
         BinaryDraft { echo, said }
     }
 
@@ -198,6 +259,18 @@ impl BinaryDraft {
                 Said::Admin { key: AskedKey { bytes: cut(taken, key), tallied: Tallied::Get }, with_key }
             }
             DraftSaid::Stats(arguments) => Said::Local(Local::Stats(cut(taken, arguments))),
+            DraftSaid::Meta { key, wire_key, verb, flags, value, expected } => {
+                let value = value.map(|place| taken.slice(place));
+                let bytes = cut(taken, key);
+                let operation = Operation::Meta(MetaOperation { verb, flags: flags.into(), value });
+                intake.batch.push(Request { key: wire_key.unwrap_or_else(|| bytes.clone()), operation });
+                Said::Outcome { key: AskedKey { bytes, tallied: tallied_as(&expected) }, expected }
+            }
+            DraftSaid::OutdatedOnWire { key, wire_key, status } => {
+                let meta = MetaOperation { verb: MetaVerb::Delete, flags: Bytes::from_static(b"b"), value: None };
+                intake.batch.push(Request { key: wire_key, operation: Operation::Meta(meta) });
+                Said::Outdated { key: AskedKey { bytes: cut(taken, key), tallied: Tallied::Delete }, status }
+            }
             DraftSaid::Outdated { key, status } => Said::Outdated { key: intake.delete(cut(taken, key)), status },
             DraftSaid::Ready(said) => said,
         };
@@ -205,7 +278,7 @@ impl BinaryDraft {
     }
 }
 
-/// What a server is asked, and what may come of it; nothing if the text dialect has no words for it.
+/// What a server is asked, and what may come of it; nothing if the classic commands have no words for it.
 fn translated<'a>(operation: &BinaryOperation<'a>) -> Option<(Expected, Operation<&'a [u8]>)> {
     let translation = match *operation {
         BinaryOperation::Get { exptime, with_key, with_value: true } => {
@@ -233,6 +306,53 @@ fn translated<'a>(operation: &BinaryOperation<'a>) -> Option<(Expected, Operatio
         }
     };
     Some(translation)
+}
+
+/// What a server is asked in the meta dialect, and what may come of it.
+fn in_meta<'a>(operation: &BinaryOperation<'a>) -> (Expected, MetaVerb, String, Option<&'a [u8]>) {
+    let condition = |cas: Option<Cas>| cas.map(|Cas(cas)| format!(" C{cas}")).unwrap_or_default();
+    match *operation {
+        BinaryOperation::Get { exptime, with_key, with_value } => {
+            let touch = exptime.map(|exptime| format!(" T{}", textual(exptime))).unwrap_or_default();
+            let expected = if with_value { Expected::Item { with_key } } else { Expected::Touch };
+            let wanted = if with_value { "v f c" } else { "f c" };
+            (expected, MetaVerb::Get, format!("{wanted}{touch}"), None)
+        }
+        BinaryOperation::Store { mode, flags, exptime, value } => {
+            let how = match mode {
+                StoreMode::Add => " ME".to_owned(),
+                StoreMode::Replace => " MR".to_owned(),
+                StoreMode::Cas(cas) => condition(Some(cas)),
+                _ => String::new(),
+            };
+            let flags = format!("F{flags} T{} c{how}", textual(exptime));
+            (Expected::Store(mode), MetaVerb::Set, flags, Some(value))
+        }
+        BinaryOperation::Extend { mode, cas, value } => {
+            let how = if mode == StoreMode::Append { "MA" } else { "MP" };
+            (Expected::Store(mode), MetaVerb::Set, format!("{how} c{}", condition(cas)), Some(value))
+        }
+        BinaryOperation::Delete { cas } => {
+            (Expected::Delete, MetaVerb::Delete, condition(cas).trim_start().to_owned(), None)
+        }
+        BinaryOperation::Arithmetic { direction, delta, vivify, cas } => {
+            let how = if direction == Direction::Up { "" } else { " MD" };
+            let make = vivify.map(|vivify| format!(" N{} J{}", textual(vivify.exptime), vivify.initial));
+            let flags = format!("v c D{delta}{how}{}{}", make.unwrap_or_default(), condition(cas));
+            // Made in the same step: nothing is left to be made afterwards.
+            (Expected::Number { direction, delta, vivify: None }, MetaVerb::Arithmetic, flags, None)
+        }
+    }
+}
+
+fn tallied_as(expected: &Expected) -> Tallied {
+    match expected {
+        Expected::Item { .. } => Tallied::Get,
+        Expected::Touch => Tallied::Touch,
+        Expected::Store(_) => Tallied::Store,
+        Expected::Delete => Tallied::Delete,
+        Expected::Number { .. } => Tallied::Arithmetic,
+    }
 }
 
 /// An exptime that the text dialect reads as it was meant: there, 32 bits have a sign. What lies beyond 2038 is for ever,

@@ -92,7 +92,7 @@ impl PoolAccess {
     }
 }
 
-const DIALECTS: [(&str, Dialect); 1] = [("ascii", Dialect::Text)];
+const DIALECTS: [(&str, Dialect); 2] = [("ascii", Dialect::Text), ("meta", Dialect::Meta)];
 
 /// Whether TLS is spoken.
 const MECHANISMS: [(&str, bool); 3] = [("plain", false), ("ssl", true), ("tls", true)];

@@ -1,0 +1,203 @@
+//! Classic requests in the words of the meta dialect, and the answers back: for servers that are to be asked so. Serves
+//! every path; sans-I/O.
+//!
+//! | asked | said | answered |
+//! |---|---|---|
+//! | `get`, `gets` | `mg k v f`, with `c` | `VA`: a value; `EN`: a miss |
+//! | `gat`, `gats` | the same with `T` | |
+//! | `touch` | `mg k T` | `HD`: touched; `EN`: not found |
+//! | `set add replace append prepend cas` | `ms k n F T`, with `ME`, `MR`, `MA`, `MP`, `C` | `HD`: stored; `NS`; `EX`; `NF` |
+//! | `delete` | `md k` | `HD`: deleted; `NF` |
+//! | `incr decr` | `ma k v D`, with `MD` | `VA`: the number; `NF` |
+//! | meta commands | as they are | as they are |
+//! | `lease-get lease-set`, `delete` with a hold-off | as they are: the meta dialect has no words for them | |
+//!
+//! Errors are the same lines in both dialects.
+//!
+//! Absent on purpose: a quiet get of many keys. Every key has its answer, as the stream must stay in step.
+//!
+//! An item that `md I` made stale gives the first `mg` the right to fill it anew (`W`). A classic get through here takes
+//! that right without its client knowing: where clients of both kinds share such items, ask for them in text.
+
+use bytes::Bytes;
+use lookaside_protocol::{
+    Cas, Direction, Operation, Reply, Request, StoreMode,
+    meta::{MetaOperation, MetaReply, MetaStatus, MetaVerb},
+};
+use std::fmt::Write as _;
+
+/// Whether an operation is said in other words than it was asked in.
+pub(crate) fn is_translated(operation: &Operation<Bytes>) -> bool {
+    match operation {
+        Operation::Delete { hold_off_ms } => *hold_off_ms == 0,
+        Operation::LeaseGet | Operation::LeaseSet { .. } | Operation::Meta(_) => false,
+        _ => true,
+    }
+}
+
+/// What to say for a request; the same for one that is not translated.
+pub(crate) fn translated(request: &Request<Bytes>) -> Request<Bytes> {
+    let fixed =
+        |verb, flags: &'static str| MetaOperation { verb, flags: Bytes::from_static(flags.as_bytes()), value: None };
+    let made = |verb, flags: String| MetaOperation { verb, flags: flags.into(), value: None };
+    let meta = match &request.operation {
+        Operation::Get { cas: false } => fixed(MetaVerb::Get, "v f"),
+        Operation::Get { cas: true } => fixed(MetaVerb::Get, "v f c"),
+        Operation::GetAndTouch { exptime, cas } => {
+            made(MetaVerb::Get, format!("v f{} T{exptime}", if *cas { " c" } else { "" }))
+        }
+        Operation::Touch { exptime } => made(MetaVerb::Get, format!("T{exptime}")),
+        Operation::Store { mode, flags, exptime, value } => {
+            let meta = made(MetaVerb::Set, store_flags(*mode, *flags, *exptime));
+            MetaOperation { value: Some(value.clone()), ..meta }
+        }
+        Operation::Delete { hold_off_ms: 0 } => fixed(MetaVerb::Delete, ""),
+        Operation::Arithmetic { direction: Direction::Up, delta } => made(MetaVerb::Arithmetic, format!("v D{delta}")),
+        Operation::Arithmetic { direction: Direction::Down, delta } => {
+            made(MetaVerb::Arithmetic, format!("v D{delta} MD"))
+        }
+        Operation::Delete { .. } | Operation::LeaseGet | Operation::LeaseSet { .. } | Operation::Meta(_) => {
+            return request.clone();
+        }
+    };
+    Request { key: request.key.clone(), operation: Operation::Meta(meta) }
+}
+
+fn store_flags(mode: StoreMode, flags: u32, exptime: i64) -> String {
+    let mut said = format!("F{flags} T{exptime}");
+    match mode {
+        StoreMode::Set => {}
+        StoreMode::Add => said.push_str(" ME"),
+        StoreMode::Replace => said.push_str(" MR"),
+        StoreMode::Append => said.push_str(" MA"),
+        StoreMode::Prepend => said.push_str(" MP"),
+        StoreMode::Cas(Cas(cas)) => write!(said, " C{cas}").expect("a String takes all that is written"),
+    }
+    said
+}
+
+/// What a meta answer says to who asked for `operation`; nothing if it does not fit.
+pub(crate) fn classic(operation: &Operation<Bytes>, reply: MetaReply<Bytes>) -> Option<Reply<Bytes>> {
+    let status = reply.status;
+    Some(match (operation, status) {
+        (Operation::Get { .. } | Operation::GetAndTouch { .. }, MetaStatus::Value) => Reply::Value {
+            flags: number(&reply, b'f')?.try_into().ok()?,
+            cas: match operation {
+                Operation::Get { cas: true } | Operation::GetAndTouch { cas: true, .. } => {
+                    Some(Cas(number(&reply, b'c')?))
+                }
+                _ => None,
+            },
+            value: reply.value?,
+        },
+        (Operation::Get { .. } | Operation::GetAndTouch { .. }, MetaStatus::Miss) => Reply::Miss,
+        (Operation::Touch { .. }, MetaStatus::Done) => Reply::Touched,
+        (Operation::Touch { .. }, MetaStatus::Miss) => Reply::NotFound,
+        (Operation::Store { .. }, MetaStatus::Done) => Reply::Stored,
+        (Operation::Store { .. }, MetaStatus::NotStored) => Reply::NotStored,
+        (Operation::Store { .. }, MetaStatus::Exists) => Reply::Exists,
+        (Operation::Delete { .. }, MetaStatus::Done) => Reply::Deleted,
+        (Operation::Arithmetic { .. }, MetaStatus::Value) => {
+            Reply::Number(str::from_utf8(reply.value?.trim_ascii()).ok()?.parse().ok()?)
+        }
+        (Operation::Store { .. } | Operation::Delete { .. } | Operation::Arithmetic { .. }, MetaStatus::NotFound) => {
+            Reply::NotFound
+        }
+        _ => return None,
+    })
+}
+
+/// The number that a returned flag carries.
+fn number(reply: &MetaReply<Bytes>, letter: u8) -> Option<u64> {
+    str::from_utf8(reply.flag(letter)?).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lookaside_protocol::{LeaseToken, text::compose_request};
+
+    fn said(operation: Operation<Bytes>) -> String {
+        let mut out = Vec::new();
+        compose_request(&translated(&Request { key: "k".into(), operation }), &mut out);
+        String::from_utf8(out).expect("text")
+    }
+
+    fn store(mode: StoreMode) -> Operation<Bytes> {
+        Operation::Store { mode, flags: 5, exptime: 30, value: "abc".into() }
+    }
+
+    #[test]
+    fn every_classic_operation_is_said() {
+        for (operation, expected) in [
+            (Operation::Get { cas: false }, "mg k v f\r\n"),
+            (Operation::Get { cas: true }, "mg k v f c\r\n"),
+            (Operation::GetAndTouch { exptime: 9, cas: false }, "mg k v f T9\r\n"),
+            (Operation::GetAndTouch { exptime: -1, cas: true }, "mg k v f c T-1\r\n"),
+            (Operation::Touch { exptime: 9 }, "mg k T9\r\n"),
+            (store(StoreMode::Set), "ms k 3 F5 T30\r\nabc\r\n"),
+            (store(StoreMode::Add), "ms k 3 F5 T30 ME\r\nabc\r\n"),
+            (store(StoreMode::Replace), "ms k 3 F5 T30 MR\r\nabc\r\n"),
+            (store(StoreMode::Append), "ms k 3 F5 T30 MA\r\nabc\r\n"),
+            (store(StoreMode::Prepend), "ms k 3 F5 T30 MP\r\nabc\r\n"),
+            (store(StoreMode::Cas(Cas(7))), "ms k 3 F5 T30 C7\r\nabc\r\n"),
+            (Operation::Delete { hold_off_ms: 0 }, "md k\r\n"),
+            (Operation::Arithmetic { direction: Direction::Up, delta: 5 }, "ma k v D5\r\n"),
+            (Operation::Arithmetic { direction: Direction::Down, delta: 5 }, "ma k v D5 MD\r\n"),
+        ] {
+            assert!(is_translated(&operation));
+            assert_eq!(said(operation), expected);
+        }
+    }
+
+    #[test]
+    fn what_meta_has_no_words_for_stays() {
+        let meta = MetaOperation { verb: MetaVerb::Get, flags: "v k O1".into(), value: None };
+        for (operation, expected) in [
+            (Operation::LeaseGet, "lease-get k\r\n"),
+            (
+                Operation::LeaseSet { token: LeaseToken(9), flags: 0, exptime: 0, value: "v".into() },
+                "lease-set k 9 0 0 1\r\nv\r\n",
+            ),
+            (Operation::Delete { hold_off_ms: 2_000 }, "delete k 2\r\n"),
+            (Operation::Meta(meta), "mg k v k O1\r\n"),
+        ] {
+            assert!(!is_translated(&operation));
+            assert_eq!(said(operation), expected);
+        }
+    }
+
+    #[test]
+    fn an_answer_that_does_not_fit_is_none() {
+        use MetaStatus::{Done, Exists, Miss, NotFound, NotStored, Value};
+        let get = Operation::Get { cas: true };
+        let reply = |status, flags: &'static str, value: Option<&'static str>| MetaReply {
+            status,
+            flags: flags.into(),
+            value: value.map(Bytes::from),
+        };
+        let hit = Reply::Value { flags: 5, cas: Some(Cas(7)), value: "abc".into() };
+        assert_eq!(classic(&get, reply(Value, "f5 c7", Some("abc"))), Some(hit));
+        for (flags, value) in [("f5", Some("abc")), ("c7", Some("abc")), ("f5 cx", Some("abc")), ("f5 c7", None)] {
+            assert_eq!(classic(&get, reply(Value, flags, value)), None, "{flags}");
+        }
+        let count = Operation::Arithmetic { direction: Direction::Up, delta: 1 };
+        assert_eq!(classic(&count, reply(Value, "", Some("12 "))), Some(Reply::Number(12)));
+        assert_eq!(classic(&count, reply(Value, "", Some("x"))), None);
+        let touch = Operation::Touch { exptime: 1 };
+        for (operation, status, expected) in [
+            (&touch, Done, Some(Reply::Touched)),
+            (&touch, Miss, Some(Reply::NotFound)),
+            (&touch, Value, None),
+            (&get, Miss, Some(Reply::Miss)),
+            (&get, NotFound, None),
+            (&store(StoreMode::Add), NotStored, Some(Reply::NotStored)),
+            (&store(StoreMode::Cas(Cas(1))), Exists, Some(Reply::Exists)),
+            (&store(StoreMode::Cas(Cas(1))), NotFound, Some(Reply::NotFound)),
+            (&Operation::Delete { hold_off_ms: 0 }, Exists, None),
+            (&count, NotFound, Some(Reply::NotFound)),
+        ] {
+            assert_eq!(classic(operation, reply(status, "", None)), expected, "{operation:?} {status:?}");
+        }
+    }
+}
