@@ -20,7 +20,7 @@ use lookaside_client::{DestinationOptions, Network, TcpDestination, TcpNetwork};
 use lookaside_routing::{Address, Destination, HealthSettings};
 use std::{
     fs::{self, File, TryLockError},
-    io::{self, IsTerminal},
+    io,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
@@ -41,7 +41,7 @@ const PROBE_MS_MAX: u64 = 1_000;
 
 /// Runs the daemon until SIGINT or SIGTERM.
 pub fn run(options: Options) -> ExitCode {
-    start_log(options.verbose);
+    lookaside_observation::Log::start(options.log_format, options.verbose.into());
     let source = match options.check().and_then(|()| Database::from_options(&options)) {
         Ok(source) => source,
         Err(why) => return complain(&why, EXIT_USAGE),
@@ -59,17 +59,6 @@ pub fn run(options: Options) -> ExitCode {
 fn complain(why: &str, code: u8) -> ExitCode {
     eprintln!("lookaside-invalidator: {why}");
     code.into()
-}
-
-fn start_log(verbose: u8) {
-    let level = match verbose {
-        0 => "info",
-        1 => "debug",
-        _ => "trace",
-    };
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| level.into());
-    let ansi = io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(ansi).init();
 }
 
 /// What `--source` names.

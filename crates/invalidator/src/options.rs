@@ -7,6 +7,7 @@ use crate::{
     window::Limits,
 };
 use clap::{Parser, value_parser};
+use lookaside_observation::LogFormat;
 use std::{path::PathBuf, time::Duration};
 
 /// So many clusters; each has a reader of its own at the database.
@@ -91,6 +92,9 @@ pub struct Options {
     /// Say more on stderr: -v debug, -vv trace
     #[arg(short, action = clap::ArgAction::Count)]
     pub verbose: u8,
+    /// What a line of the log looks like: text, or json, an object for each event
+    #[arg(long, value_name = "text|json", default_value = "text")]
+    pub log_format: LogFormat,
 }
 
 /// A cluster on the command line.

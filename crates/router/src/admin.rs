@@ -47,6 +47,7 @@ impl Router {
             b"spool" => self.tree().spool()?.report(),
             b"spares" => self.tree().spares()?.report(),
             b"options" => self.options(),
+            b"verbosity" => self.fleet().log()?.verbosity().to_string(),
             b"global_params" => "{}".to_owned(),
             _ => match arguments_of("options", name) {
                 Some(wanted) => self.option(wanted)?,
@@ -54,6 +55,13 @@ impl Router {
             },
         };
         Some(text.into_bytes())
+    }
+
+    /// Has the log say more, or less.
+    pub(crate) fn set_verbosity(&self, level: u32) {
+        if let Some(log) = self.fleet().log() {
+            log.set_verbosity(level);
+        }
     }
 
     /// A line for each option.

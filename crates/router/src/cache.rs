@@ -30,8 +30,7 @@ impl Cache {
             return;
         }
         if let Err(error) = self.replace(text) {
-            let path = self.0.display();
-            tracing::error!(%error, "the configuration cannot be kept in {path}: a router cannot start from it");
+            tracing::error!(cache = %self, %error, "the configuration cannot be kept: a router cannot start from it");
         }
     }
 

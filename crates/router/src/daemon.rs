@@ -19,9 +19,9 @@ use crate::spool::FileDisk;
 use crate::tls::{Certificates, SecuredNetwork, keep_fresh};
 use crate::{Fleet, Host, Identity, Options, Router, Settings, Spares, Spool, Tree, metrics};
 use lookaside_client::{DestinationOptions, TcpNetwork, WindowSettings};
+use lookaside_observation::Log;
 use lookaside_routing::{Address, Defaults, Protection};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use std::io::{self, IsTerminal as _};
 use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ const FILES_SPARE: u64 = 100;
 
 /// Runs the daemon until SIGINT or SIGTERM.
 pub fn run(options: Options) -> ExitCode {
-    start_log(options.verbose);
+    let log = Log::start(options.log_format, options.verbose.into());
     for warning in options.ignored.warnings() {
         tracing::warn!("{warning}");
     }
@@ -59,7 +59,7 @@ pub fn run(options: Options) -> ExitCode {
         Ok(doors) => doors,
         Err(why) => return complain(&why, EXIT_USAGE),
     };
-    match serve(&options, &doors, reader, first) {
+    match serve(&options, &doors, reader, first, log) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => complain(&why, 1),
     }
@@ -76,17 +76,6 @@ fn wanted_doors(options: &Options, certificates: &Certificates) -> Result<Vec<Do
 fn complain(why: &str, code: u8) -> ExitCode {
     eprintln!("lookaside-router: {why}");
     code.into()
-}
-
-fn start_log(verbose: u8) {
-    let level = match verbose {
-        0 => "info",
-        1 => "debug",
-        _ => "trace",
-    };
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| level.into());
-    let colours = io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(colours).init();
 }
 
 /// Reads configurations, the first and all that follow.
@@ -142,7 +131,7 @@ impl Reader {
         };
         let Some(cache) = &self.cache else { return Err(why) };
         let plan = self.plan(cache.read()).map_err(|kept| format!("{why}; and of {cache}: {kept}"))?;
-        tracing::error!("the router starts with the last good configuration, kept in {cache}: {why}");
+        tracing::error!(%cache, %why, "the router starts with the last good configuration, which was kept");
         Ok(First { plan, seen: content.ok(), refusal: Some(why) })
     }
 
@@ -169,7 +158,7 @@ impl Reader {
         let protections = &plan.configuration().protections;
         self.certificates.check_for_servers(protections).map_err(|why| self.source.blame(&why))?;
         for warning in plan.warnings() {
-            tracing::warn!("{}: {warning}", self.source);
+            tracing::warn!(source = %self.source, "{warning}");
         }
         Ok(plan
             .on(Host::named(&host_name(), unix_s()))
@@ -224,7 +213,7 @@ fn raise_open_files(connections_max: u32) {
     }
 }
 
-fn serve(options: &Options, doors: &[Door], mut reader: Reader, first: First) -> Result<(), String> {
+fn serve(options: &Options, doors: &[Door], mut reader: Reader, first: First, log: Log) -> Result<(), String> {
     let First { plan, seen, refusal } = first;
     raise_open_files(options.max_conns);
     // Before anybody is served: what servers owe from an earlier run keeps them from being read.
@@ -242,6 +231,7 @@ fn serve(options: &Options, doors: &[Door], mut reader: Reader, first: First) ->
     let metrics = options.metrics_address.as_deref().map(metrics::Port::open).transpose()?;
     let fleet = Fleet::new(Identity { pid: std::process::id(), started_unix_s: unix_s() }, reader.source.to_string());
     fleet.protect(reader.certificates.clone());
+    fleet.set_log(log);
     if let Some(why) = refusal {
         fleet.configuration_refused(why);
     }
@@ -264,7 +254,7 @@ fn serve(options: &Options, doors: &[Door], mut reader: Reader, first: First) ->
     }
     let version = options.settings().version;
     let _metrics = metrics.map(|port| port.serve(fleet.clone(), version)).transpose()?;
-    tracing::info!("{} threads, configuration from {}", threads.len(), reader.source);
+    tracing::info!(threads = threads.len(), source = %reader.source, "serving");
     for name in names {
         tracing::info!("listening on {name}");
     }
@@ -348,7 +338,7 @@ fn open_spool(options: &Options, plan: &Plan) -> Result<Option<Arc<Spool>>, Stri
     let disk = Arc::new(FileDisk::open(directory)?);
     let spool = Spool::open_threaded(disk, standings, options.spool_settings())?;
     spool.retire_others(&plan.servers());
-    tracing::info!("deletes that servers do not answer are kept in {}", directory.display());
+    tracing::info!(spool = %directory.display(), "deletes that servers do not answer are kept");
     Ok(Some(spool))
 }
 
@@ -374,7 +364,7 @@ async fn follow(reader: &Reader, mut feed: Feed, mut hangup: Signal, fleet: &Fle
         match reader.plan(content) {
             Ok(plan) => {
                 let plan = reader.kept(plan);
-                tracing::info!("{}: new configuration in force", reader.source);
+                tracing::info!(source = %reader.source, "new configuration in force");
                 let servers = plan.servers();
                 reader.protect(&plan);
                 publish.send_replace(Arc::new(plan));
@@ -384,7 +374,7 @@ async fn follow(reader: &Reader, mut feed: Feed, mut hangup: Signal, fleet: &Fle
                 fleet.configuration_taken();
             }
             Err(why) => {
-                tracing::error!("new configuration refused, the old one stays in force: {why}");
+                tracing::error!(source = %reader.source, %why, "new configuration refused, the old one stays in force");
                 fleet.configuration_refused(why);
             }
         }

@@ -4,6 +4,7 @@
 use crate::Router;
 use crate::statistics::Tally;
 use crate::tls::Certificates;
+use lookaside_observation::Log;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use tokio::time::Instant;
@@ -41,6 +42,7 @@ pub struct Fleet {
     connections: AtomicUsize,
     reply_bytes: AtomicUsize,
     configuration: Mutex<ConfigurationStatus>,
+    log: OnceLock<Log>,
     certificates: OnceLock<Arc<Certificates>>,
 }
 
@@ -80,6 +82,7 @@ impl Fleet {
             connections: AtomicUsize::new(0),
             reply_bytes: AtomicUsize::new(0),
             configuration: Mutex::new(status),
+            log: OnceLock::new(),
             certificates: OnceLock::new(),
         })
     }
@@ -97,6 +100,16 @@ impl Fleet {
     /// What TLS is spoken with, if any is.
     pub(crate) fn certificates(&self) -> Option<&Arc<Certificates>> {
         self.certificates.get().filter(|certificates| certificates.are_used())
+    }
+
+    /// Hands over the log of the process, whose level clients may change from now on.
+    pub fn set_log(&self, log: Log) {
+        let _ = self.log.set(log);
+    }
+
+    /// The log, where this is a process of its own.
+    pub(crate) fn log(&self) -> Option<&Log> {
+        self.log.get()
     }
 
     /// Seconds since the start.

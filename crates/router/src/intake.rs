@@ -78,6 +78,8 @@ pub enum Local {
     Stats(Bytes),
     /// `verbosity <level>`
     Verbosity {
+        /// How much the log is to say.
+        level: u32,
         /// Whether the client wants no answer.
         noreply: bool,
     },
@@ -266,7 +268,7 @@ impl Draft {
             Command::MetaNoop => Draft::Ready(Asked::Local(Local::MetaNoop)),
             Command::FlushAll { delay_s, noreply } => Draft::Ready(Asked::Local(Local::FlushAll { delay_s, noreply })),
             Command::Version => Draft::Ready(Asked::Local(Local::Version)),
-            Command::Verbosity { noreply, .. } => Draft::Ready(Asked::Local(Local::Verbosity { noreply })),
+            Command::Verbosity { level, noreply } => Draft::Ready(Asked::Local(Local::Verbosity { level, noreply })),
             Command::Quit => unreachable!("taken before"),
         }
     }

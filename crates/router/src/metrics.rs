@@ -42,7 +42,7 @@ impl Port {
         let no_thread = |error: std::io::Error| format!("the system gives no thread for metrics: {error}");
         let (stop, stopped) = UnixStream::pair().map_err(no_thread)?;
         if let Ok(address) = self.0.listener().local_addr() {
-            tracing::info!("metrics are at http://{address}/metrics");
+            tracing::info!(%address, "metrics are served");
         }
         let run = move || self.0.run(|| exposition::render(&fleet, &version), &stopped);
         let thread = thread::Builder::new().name("metrics".to_owned()).spawn(run).map_err(no_thread)?;

@@ -9,6 +9,7 @@ use crate::spool::{Fsync, PeerMissing, SpoolSettings};
 use crate::tls::TlsOptions;
 use clap::{ArgGroup, ArgMatches, CommandFactory as _, FromArgMatches as _, Parser};
 use lookaside_client::{DestinationOptions, Standings, WindowSettings};
+use lookaside_observation::LogFormat;
 use lookaside_routing::{Address, Defaults, HealthSettings, Protection, RoutingPrefix, Security};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -149,9 +150,12 @@ pub struct Options {
     /// Pass flush_all on to every server instead of refusing it
     #[arg(long)]
     pub enable_flush_cmd: bool,
-    /// Log more: -v for debugging, -vv for everything. RUST_LOG overrides
+    /// Log more: -v for debugging, -vv for everything. RUST_LOG overrides; the command verbosity changes it
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
+    /// What a line of the log looks like: text, or json, an object for each event
+    #[arg(long, value_name = "text|json", default_value = "text")]
+    pub log_format: LogFormat,
     /// mcrouter's flags that have no meaning here.
     #[command(flatten)]
     pub ignored: Ignored,

@@ -280,8 +280,12 @@ impl Session<'_> {
                 let line = format!("VERSION {}", self.router.settings().version);
                 self.line(&line);
             }
-            Local::Verbosity { noreply: true } => {}
-            Local::Verbosity { noreply: false } => self.line("OK"),
+            Local::Verbosity { level, noreply } => {
+                self.router.set_verbosity(level);
+                if !noreply {
+                    self.line("OK");
+                }
+            }
             Local::MetaNoop => self.line("MN"),
             Local::Stats(arguments) => self.router.write_stats(&arguments, &mut self.out),
             Local::FlushAll { delay_s, noreply } => {

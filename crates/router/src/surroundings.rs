@@ -63,7 +63,7 @@ impl Backyard {
         let mut running = self.tasks.running.subscribe();
         if timeout(DRAIN_MAX, running.wait_for(|running| *running == 0)).await.is_err() {
             let (seconds, left) = (DRAIN_MAX.as_secs(), *self.tasks.running.borrow());
-            tracing::warn!("{left} batches in the background were not done within {seconds} s of the shutdown");
+            tracing::warn!(left, seconds, "batches in the background were not done in time before the end");
         }
     }
 }

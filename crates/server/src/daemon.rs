@@ -9,7 +9,6 @@ use crate::guard::Guard;
 use crate::holdings::Holdings;
 use crate::identity::{self, Identity};
 use crate::listener::{self, Listener, Signals, local_address};
-use crate::log::Log;
 use crate::options::Remark;
 use crate::refused_logins::RefusedLogins;
 use crate::reply_limit::ReplyLimit;
@@ -21,6 +20,7 @@ use crate::watch::Watchers;
 use crate::worker::{Arrival, Desk};
 use crate::{Arguments, Attention, Clock, Dialects, Measure, running, supervisor};
 use anyhow::Context;
+use lookaside_observation::Log;
 use lookaside_store::{Evicted, Expiry, Now, Options, Store};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -125,7 +125,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 
 fn start(arguments: Arguments) -> anyhow::Result<()> {
     let (signals, stop) = catch_signals().context("cannot make a pipe for signals")?;
-    let log = Log::start(u32::from(arguments.verbosity));
+    let log = Log::start(arguments.log_format, u32::from(arguments.verbosity));
     tell_remarks(&arguments);
     raise_descriptor_limit(arguments.connections_max);
     let clock = Clock::start();

@@ -44,7 +44,6 @@ mod guard;
 mod holdings;
 mod identity;
 mod listener;
-mod log;
 mod meta;
 mod metrics;
 mod narration;

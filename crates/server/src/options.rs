@@ -13,6 +13,7 @@ pub use mistake::Mistake;
 use crate::Dialects;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{ArgAction, CommandFactory, Parser, ValueEnum};
+use lookaside_observation::LogFormat;
 use lookaside_store::{Options, RegionName};
 use std::ffi::OsString;
 use std::ops::RangeInclusive;
@@ -100,6 +101,10 @@ pub struct Arguments {
     /// the command verbosity changes it
     #[arg(short = 'v', long = "verbose", action = ArgAction::Count)]
     pub verbosity: u8,
+
+    /// What a line of the log looks like: text, or json, an object for each event
+    #[arg(long, value_name = "text|json", default_value = "text")]
+    pub log_format: LogFormat,
 
     /// Unix socket to listen on, in place of TCP and UDP
     #[arg(short = 's', long = "unix-socket", value_name = "FILE")]

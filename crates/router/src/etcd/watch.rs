@@ -144,7 +144,7 @@ impl EtcdWatch {
     fn take(&mut self, found: Found) -> Option<Vec<u8>> {
         let is_deleted = found.value.is_none();
         if is_deleted && !self.is_deleted {
-            tracing::warn!("{}; the configuration in force stays", self.missing());
+            tracing::warn!(etcd = %self.location, "etcd has no such key; the configuration in force stays");
         }
         self.is_deleted = is_deleted;
         let value = found.value?;

@@ -87,7 +87,11 @@ impl Session<'_> {
                     }
                 }
             }
-            Local::MetaNoop | Local::Verbosity { .. } => self.say(echo, b""),
+            Local::Verbosity { level, .. } => {
+                self.router.set_verbosity(level);
+                self.say(echo, b"");
+            }
+            Local::MetaNoop => self.say(echo, b""),
         }
     }
 
