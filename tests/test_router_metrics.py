@@ -115,6 +115,7 @@ def test_a_server_that_dies_and_what_it_owes(cluster):
     assert states == {"up": 0, "soft_tko": 0, "hard_tko": 1, "behind": 0}
     kept = metrics["server_kept_deletes", address]
     assert 0 < kept < 40 and metrics["server_held", address] == 1 and metrics["server_kept_bytes", address] > 0
+    assert 0 < metrics["server_held_seconds", address] < 60
     assert metrics["spool_pending_deletes",] == kept == metrics["spool_deletes_total",]
     assert metrics["pool_failures_total", "wildcard", "delete_kept"] == kept
     reasons = ("taken_out", "connect_failed", "connection_lost")
@@ -124,6 +125,7 @@ def test_a_server_that_dies_and_what_it_owes(cluster):
     cluster.servers[0].restart()
     eventually(lambda: cluster.metric("server_state", address, "up") == 1, "it is back and read")
     metrics = cluster.metrics()
+    assert metrics["server_held_seconds", address] == 0
     assert metrics["server_kept_deletes", address] == 0 and metrics["spool_replayed_total",] == kept
     assert metrics["server_probes_total", address] > 0 and metrics["server_taken_out_total", address] >= 1
 

@@ -19,6 +19,7 @@ use std::sync::{
     Arc,
     atomic::{AtomicU64, AtomicUsize, Ordering},
 };
+use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// Settings of a [`TcpDestination`].
@@ -192,6 +193,11 @@ impl TcpDestination {
     /// Whether the server owes deletes and is not read for it (see [`crate::Fence`]).
     pub fn is_fenced(&self) -> bool {
         self.shared.standing.is_fenced()
+    }
+
+    /// How long the server has not been read for what it owes; nothing if it is read.
+    pub fn fenced_for(&self) -> Duration {
+        self.shared.standing.fenced_for()
     }
 
     /// What has happened so far.

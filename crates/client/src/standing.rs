@@ -37,7 +37,9 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::Duration,
 };
+use tokio::time::Instant;
 
 const STATE_BITS: u32 = 2;
 const STATE_MASK: u64 = (1 << STATE_BITS) - 1;
@@ -158,6 +160,7 @@ impl Standings {
 pub(crate) struct Standing {
     word: AtomicU64,
     is_fenced: AtomicBool,
+    fenced_since: Mutex<Option<Instant>>,
 }
 
 /// Keeps a server from being read or filled while it owes deletes. Destinations behind a raised fence refuse all but
@@ -171,12 +174,15 @@ pub struct Fence(Arc<Standing>);
 impl Fence {
     /// From now on no destination in this process sends the server a read or an update.
     pub fn raise(&self) {
-        self.0.is_fenced.store(true, Ordering::SeqCst);
+        if !self.0.is_fenced.swap(true, Ordering::SeqCst) {
+            *self.0.fenced_since() = Some(Instant::now());
+        }
     }
 
     /// The server owes nothing more.
     pub fn lower(&self) {
         self.0.is_fenced.store(false, Ordering::SeqCst);
+        *self.0.fenced_since() = None;
     }
 
     /// Whether the server owes deletes.
@@ -208,6 +214,15 @@ impl Up {
 }
 
 impl Standing {
+    /// How long the server has been fenced off; nothing if it is not. For who looks on: no request asks.
+    pub(crate) fn fenced_for(&self) -> Duration {
+        self.fenced_since().map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    fn fenced_since(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.fenced_since.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether the server owes deletes.
     pub(crate) fn is_fenced(&self) -> bool {
         self.is_fenced.load(Ordering::SeqCst)

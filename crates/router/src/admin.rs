@@ -22,6 +22,7 @@ use md5::{Digest as _, Md5};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 impl Router {
     /// The value of a key that begins with `__mcrouter__.`; `None` where there is none.
@@ -131,6 +132,8 @@ pub(crate) struct Server {
     taken_out_hard_of: u64,
     /// Whether it is not read because it owes deletes.
     pub(crate) is_fenced: bool,
+    /// For how long.
+    pub(crate) fenced_for: Duration,
     pub(crate) owed: Owed,
     pub(crate) sum: DestinationStatistics,
 }
@@ -158,6 +161,7 @@ impl Server {
         self.taken_out_of += u64::from(destination.is_taken_out());
         self.taken_out_hard_of += u64::from(destination.is_taken_out_hard());
         self.is_fenced |= destination.is_fenced();
+        self.fenced_for = self.fenced_for.max(destination.fenced_for());
         self.sum.requests += requests;
         self.sum.busy += busy;
         self.sum.refused_taken_out += refused_taken_out;

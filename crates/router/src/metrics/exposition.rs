@@ -216,6 +216,14 @@ fn of_servers(fleet: &Fleet, routers: &[Arc<Router>], out: &mut Exposition) {
             out.sample(&[("server", name), ("state", state)], u8::from(server.state() == state));
         }
     }
+    out.family(
+        "server_held_seconds",
+        Gauge,
+        "For how long the server has not been read because it owes deletes; 0 if it is read.",
+    );
+    for (name, server) in &told {
+        out.sample(&[("server", name)], server.fenced_for.as_secs_f64());
+    }
     for (family, kind, value, help) in OF_SERVER {
         out.family(family, *kind, help);
         for (name, server) in &told {
