@@ -200,6 +200,23 @@ async fn a_warm_up_ends_when_the_warm_cluster_brings_nothing_more() {
     assert_eq!((requests.len(), hold_off_ms), (6, WARM_UP_HOLD_OFF_MS), "other routers may still be filling");
 }
 
+/// A writer's deletes make every second read find in the warm cluster what cold refuses. The end is late for as long as
+/// such values count as brought, which is for ever.
+#[tokio::test]
+async fn a_warm_up_ends_although_values_are_refused() {
+    let (world, cold, warm) = (World::new(), cache("cold"), Fake::hit("old"));
+    let (progress, end) = (Arc::new(WarmUpProgress::default()), WarmUpEnd { share: 0.01, after_s: 60 });
+    let route = warm_up(&cold, &warm).ending(end, progress.clone(), world.clone(), world.clone());
+    let gets: Vec<String> =
+        (0..100).map(|at| if at % 2 == 0 { format!("get held:{at}") } else { "get known".to_owned() }).collect();
+    let gets: Vec<&str> = gets.iter().map(String::as_str).collect();
+    for _ in 0..180 {
+        ask(&route, &gets).await;
+        world.advance(Duration::from_secs(1));
+    }
+    assert!(progress.is_over(), "nothing was brought but refused values");
+}
+
 /// Has every key, with so many seconds left; `mg` of keys that start with `odd` is not understood.
 fn warm_with_time_left(left: &'static str) -> Arc<Fake> {
     Fake::new("warm", move |request| match &request.operation {

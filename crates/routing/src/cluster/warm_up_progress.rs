@@ -1,7 +1,8 @@
 //! When a warm-up is over (§4.3 of the paper: when the cold cluster's hit rate stabilizes).
 //!
-//! What the warm cluster brings is the difference between the hit rates with and without it. Once it brings next to
-//! nothing, the hit rate has settled, and asking it for every miss is work for nothing.
+//! What the warm cluster brings is the difference between the hit rates with and without it: a value that the cold
+//! cluster refused, as it was deleted a moment ago, is not brought. Once it brings next to nothing, the hit rate has
+//! settled, and asking it for every miss is work for nothing.
 //!
 //! ```text
 //!   window    60 s and 1,000 reads, whichever takes longer
@@ -57,7 +58,7 @@ pub(crate) struct Reads {
     pub(crate) asked: u64,
     /// that it did not answer,
     pub(crate) failed: u64,
-    /// and that it had.
+    /// and that it had, and cold took.
     pub(crate) brought: u64,
 }
 

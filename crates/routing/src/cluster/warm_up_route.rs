@@ -140,14 +140,15 @@ impl WarmUpRoute {
         let mut found = ask_some(&*self.warm, missed, context).await;
         reads.failed = found.iter().filter(|(_, outcome)| is_error(outcome)).count() as u64;
         found.retain(|(_, outcome)| matches!(outcome, Ok(Reply::Value { .. })));
-        reads.brought = found.len() as u64;
-        self.note(reads);
 
         let add = |(at, value): &(usize, Outcome)| {
             let exptime = exptime_asked(&batch[*at]).unwrap_or(self.exptime_s);
             Some((*at, as_store(&batch[*at], value, StoreMode::Add, exptime)?))
         };
         let added = ask_some(&*self.cold, found.iter().filter_map(add).collect(), context).await;
+        // What is refused was of no use: a cluster with many deletes would never be done.
+        reads.brought = added.iter().filter(|(_, added)| matches!(added, Ok(Reply::Stored))).count() as u64;
+        self.note(reads);
 
         let mut again = Vec::new();
         for ((at, value), (_, added)) in found.into_iter().zip(added) {
