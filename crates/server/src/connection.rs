@@ -18,8 +18,8 @@
 use crate::holdings::Holding;
 use crate::roster::State;
 use crate::tls::stream::{Happened, TlsStream};
-use crate::upgrade::{LUGGAGE_BYTES_MAX, Luggage};
 use crate::{Dialects, READ_BYTES_MAX, Session};
+use lookaside_upgrade::{LUGGAGE_BYTES_MAX, Luggage};
 use rustix::event::epoll::EventFlags;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;

@@ -14,14 +14,15 @@ use crate::refused_logins::RefusedLogins;
 use crate::reply_limit::ReplyLimit;
 use crate::roster::Roster;
 use crate::statistics::Baseline;
-use crate::upgrade::{Estate, Inherited, Predecessor};
+use crate::upgrade::PROGRAM;
 use crate::warm_restart::{self, Warmth};
 use crate::watch::Watchers;
 use crate::worker::{Arrival, Desk};
-use crate::{Arguments, Attention, Clock, Dialects, Measure, running, supervisor};
+use crate::{Arguments, Attention, Clock, Dialects, Measure, running};
 use anyhow::Context;
 use lookaside_observation::Log;
 use lookaside_store::{Evicted, Expiry, Now, Options, Store};
+use lookaside_upgrade::{Estate, Inherited, Predecessor, tell_ready};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use rustix::rand::{GetRandomFlags, getrandom};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
@@ -150,7 +151,7 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
             Err(error) if predecessor.is_some() => tracing::error!("{error:#}"),
             announced => announced?,
         }
-        supervisor::tell_ready();
+        tell_ready();
         if daemon.arguments.daemon {
             background::tell_ready()?;
         }
@@ -175,7 +176,7 @@ fn find_predecessor(
 ) -> anyhow::Result<Option<Predecessor>> {
     match &arguments.upgrade_socket {
         Some(path) if arguments.take_over => {
-            Predecessor::find(path, identity.map(Identity::user), inherited, &signals.stop)
+            Predecessor::find(PROGRAM, path, identity.map(Identity::user), inherited, &signals.stop)
         }
         _ => Ok(None),
     }

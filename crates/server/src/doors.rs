@@ -5,9 +5,10 @@ use crate::Arguments;
 use crate::listener::{Listener, open_tcp, open_udp, open_udp_of_workers, open_unix};
 use crate::reply_limit::ReplyLimit;
 use crate::udp::UdpPort;
-use crate::upgrade::{Gate, Inherited};
+use crate::upgrade::PROGRAM;
 use anyhow::Context;
 use lookaside_observation::{Endpoint, full_address};
+use lookaside_upgrade::{Gate, Inherited};
 use std::net::{TcpListener, ToSocketAddrs};
 use std::sync::Arc;
 
@@ -37,7 +38,7 @@ impl Doors {
             open_udp_of_workers(&addresses, numbers, limit, &mut udp_ports, inherited)?;
         }
         let metrics = open_metrics(arguments, inherited)?;
-        let gate = arguments.upgrade_socket.as_deref().map(|path| Gate::open(path, inherited)).transpose()?;
+        let gate = arguments.upgrade_socket.as_deref().map(|path| Gate::open(PROGRAM, path, inherited)).transpose()?;
         Ok(Doors { listeners, udp_ports, udp_reply_limit, metrics, gate })
     }
 }

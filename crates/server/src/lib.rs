@@ -58,7 +58,6 @@ mod segmentation;
 mod service;
 mod session;
 mod statistics;
-mod supervisor;
 mod tls;
 mod udp;
 mod upgrade;

@@ -11,9 +11,9 @@ use crate::give_back::GiveBack;
 use crate::options::{Listen, Security};
 use crate::reply_limit::ReplyLimit;
 use crate::udp::UdpPort;
-use crate::upgrade::{GateKeeper, Inherited, Successor};
 use crate::worker::Arrival;
 use anyhow::Context;
+use lookaside_upgrade::{GateKeeper, Inherited, Successor};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -260,7 +260,7 @@ pub(crate) fn accept_until_signal(
             give_back.tick(peak_bytes, kept_bytes);
             ticked = now;
         }
-        if let Some(successor) = gate.as_mut().and_then(|gate| gate.attend(&daemon.store, now)) {
+        if let Some(successor) = gate.as_mut().and_then(|gate| gate.attend(now.unix_ms, |at| daemon.store.loosen(at))) {
             return Ok(Ending::Upgrade(successor));
         }
         is_exhausted = false;

@@ -11,11 +11,12 @@ use crate::doors::Doors;
 use crate::listener::{Ending, Listener, Signals, accept_until_signal};
 use crate::metrics::exposition;
 use crate::udp::UdpPort;
-use crate::upgrade::{GateKeeper, Outcome, Successor, farewell};
+use crate::upgrade::farewell;
 use crate::warm_restart;
 use crate::worker::{Arrival, Desk, Remains, Worker};
 use crate::{Clock, Service, limits};
 use anyhow::Context;
+use lookaside_upgrade::{GateKeeper, Outcome, Successor};
 use rustix::fd::{AsFd, OwnedFd};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -72,7 +73,9 @@ fn hand_over(
 ) -> anyhow::Result<HandedOver> {
     let pid = successor.pid();
     tracing::info!("hands over to process {pid}, with {} connections", connections.len());
-    let Some(is_sent) = successor.send(&connections) else {
+    let Some(is_sent) =
+        successor.send(connections.iter().map(|connection| (connection.luggage(), connection.socket.as_fd())))
+    else {
         return Ok(HandedOver::Not(Box::new(daemon), connections));
     };
     let store = daemon.store;

@@ -12,13 +12,13 @@ use crate::administration::Order;
 use crate::authentication::{self, Attempt};
 use crate::binary::{self, Authentication, Scanned};
 use crate::service::Dialects;
-use crate::upgrade::Remembered;
 use crate::walk::Walk;
 use crate::{Batch, Progress, Service};
 use lookaside_protocol::Command;
 use lookaside_protocol::binary::REQUEST_MAGIC;
 use lookaside_protocol::text::{Parsed, parse_command};
 use lookaside_store::Now;
+use lookaside_upgrade::Remembered;
 
 /// What is remembered between two reads of one connection.
 #[derive(Debug, Default)]

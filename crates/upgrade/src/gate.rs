@@ -2,20 +2,18 @@
 //! running server one more descriptor in the poll of whoever accepts connections.
 //!
 //! What can be sent here is bounded in bytes and in time, and one successor is heard at a time: nobody who gets here can
-//! keep the server from serving, or from being upgraded by the next one.
+//! keep a process from serving, or from being upgraded by the next one.
 
 use super::channel::{Channel, ChannelError, Kind, Message};
 use super::peer::Peer;
-use super::{FORMAT, GREETING, Inherited, REQUEST_BYTES_MAX, Successor, is_trusted};
-use crate::listener::bind_unix;
+use super::{Inherited, Program, REQUEST_BYTES_MAX, Successor, is_trusted};
 use anyhow::Context;
-use lookaside_store::{Now, Store};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::net::SocketFlags;
-use socket2::Socket;
+use socket2::{Domain, SockAddr, Socket, Type};
 use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
@@ -35,7 +33,9 @@ const MODE: u32 = 0o600;
 const DOORS_PER_MESSAGE: usize = 64;
 
 /// The socket, and what tells a successor that this process has died.
-pub(crate) struct Gate {
+#[derive(Debug)]
+pub struct Gate {
+    program: Program,
     socket: Socket,
     /// Held until this process ends, and by no other.
     _life: UnixStream,
@@ -45,22 +45,37 @@ pub(crate) struct Gate {
 
 impl Gate {
     /// Opens the socket. One that a dead server left is taken over; one that answers is not.
-    pub(crate) fn open(path: &Path, inherited: &mut Inherited) -> anyhow::Result<Gate> {
+    pub fn open(program: Program, path: &Path, inherited: &mut Inherited) -> anyhow::Result<Gate> {
         let message = || format!("cannot listen on {} (--upgrade-socket)", path.display());
         let socket = match inherited.take_unix(path) {
             Some(socket) => socket,
-            None => bind_unix(path)
+            None => bind(path)
                 .with_context(|| format!("{}: a server that answers there is replaced with --take-over", message()))?,
         };
         std::fs::set_permissions(path, Permissions::from_mode(MODE)).with_context(message)?;
         socket.listen(BACKLOG).with_context(message)?;
         let (life, life_sign) = UnixStream::pair().with_context(message)?;
-        Ok(Gate { socket, _life: life, life_sign })
+        Ok(Gate { program, socket, _life: life, life_sign })
     }
 }
 
-/// Listens at the gate while the server serves.
-pub(crate) struct GateKeeper<'g> {
+/// A socket at `path`, in the place of one that nobody answers at.
+fn bind(path: &Path) -> std::io::Result<Socket> {
+    if UnixStream::connect(path).is_ok() {
+        return Err(std::io::ErrorKind::AddrInUse.into());
+    }
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
+    if is_socket {
+        std::fs::remove_file(path)?;
+    }
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    Ok(socket)
+}
+
+/// Listens at the gate while this process serves.
+pub struct GateKeeper<'g> {
     gate: &'g Gate,
     /// All that the server listens on.
     doors: Vec<BorrowedFd<'g>>,
@@ -74,32 +89,34 @@ struct Candidate {
     has_said_hello: bool,
     is_ready: bool,
     deadline_ms: u64,
-    /// How far the store has been prepared for being let go, if that is not done.
-    loosened_at: Option<usize>,
+    /// How far this process has prepared itself, if that is not done.
+    prepared_to: Option<usize>,
 }
 
 impl<'g> GateKeeper<'g> {
-    pub(crate) fn new(gate: &'g Gate, doors: impl IntoIterator<Item = BorrowedFd<'g>>) -> GateKeeper<'g> {
+    /// `doors` are all that the process listens on, for clients.
+    pub fn new(gate: &'g Gate, doors: impl IntoIterator<Item = BorrowedFd<'g>>) -> GateKeeper<'g> {
         let doors = [gate.socket.as_fd()].into_iter().chain(doors).collect();
         GateKeeper { gate, doors, candidate: None }
     }
 
     /// What to wait on.
-    pub(crate) fn watched(&self) -> impl Iterator<Item = PollFd<'_>> {
+    pub fn watched(&self) -> impl Iterator<Item = PollFd<'_>> {
         let candidate = self.candidate.iter().map(|candidate| PollFd::new(candidate.channel.socket(), PollFlags::IN));
         candidate.chain([PollFd::new(&self.gate.socket, PollFlags::IN)])
     }
 
     /// Whether there is something to do that nobody waits for.
-    pub(crate) fn is_busy(&self) -> bool {
-        self.candidate.as_ref().is_some_and(|candidate| candidate.has_said_hello && candidate.loosened_at.is_some())
+    pub fn is_busy(&self) -> bool {
+        self.candidate.as_ref().is_some_and(|candidate| candidate.has_said_hello && candidate.prepared_to.is_some())
     }
 
-    /// Hears who is there, prepares the store a little, and returns a successor if all is ready.
-    pub(crate) fn attend(&mut self, store: &Store, now: Now) -> Option<Successor> {
+    /// Hears who is there, and returns a successor if all is ready. `prepare` is what this process does before that while it
+    /// still serves, in steps: from one number to the next, the first of them 0, until there is none.
+    pub fn attend(&mut self, now_ms: u64, prepare: impl FnMut(usize) -> Option<usize>) -> Option<Successor> {
         if let Some(mut candidate) = self.candidate.take() {
-            match self.hear(&mut candidate, now) {
-                Ok(()) if candidate.prepare(store) => return Some(Successor::new(candidate.channel, candidate.pid)),
+            match self.hear(&mut candidate, now_ms) {
+                Ok(()) if candidate.prepare(prepare) => return Some(Successor::new(candidate.channel, candidate.pid)),
                 Ok(()) => self.candidate = Some(candidate),
                 Err(error) => {
                     tracing::warn!("process {} does not take over: {error}", candidate.pid);
@@ -107,12 +124,12 @@ impl<'g> GateKeeper<'g> {
                 }
             }
         }
-        self.admit(now);
+        self.admit(now_ms);
         None
     }
 
     /// Lets the next one in.
-    fn admit(&mut self, now: Now) {
+    fn admit(&mut self, now_ms: u64) {
         let flags = SocketFlags::CLOEXEC;
         let Ok(socket) = rustix::net::accept_with(&self.gate.socket, flags) else { return };
         let socket = UnixStream::from(socket);
@@ -126,26 +143,26 @@ impl<'g> GateKeeper<'g> {
             let _ = channel.send(Kind::Refused, why.as_bytes(), &[]);
             return;
         }
-        let deadline_ms = now.unix_ms + HELLO_MS_MAX;
-        let (has_said_hello, is_ready, loosened_at) = (false, false, Some(0));
-        self.candidate = Some(Candidate { channel, pid, has_said_hello, is_ready, deadline_ms, loosened_at });
+        let deadline_ms = now_ms + HELLO_MS_MAX;
+        let (has_said_hello, is_ready, prepared_to) = (false, false, Some(0));
+        self.candidate = Some(Candidate { channel, pid, has_said_hello, is_ready, deadline_ms, prepared_to });
     }
 
-    fn hear(&self, candidate: &mut Candidate, now: Now) -> Result<(), ChannelError> {
+    fn hear(&self, candidate: &mut Candidate, now_ms: u64) -> Result<(), ChannelError> {
         while let Some(Message { kind, payload, .. }) = candidate.channel.next()? {
             match (kind, candidate.has_said_hello) {
                 (Kind::Hello, false) => {
-                    check_greeting(&payload)?;
+                    self.gate.program.check(&payload)?;
                     tracing::info!("process {} prepares to take over", candidate.pid);
                     self.show_doors(&candidate.channel)?;
                     candidate.has_said_hello = true;
-                    candidate.deadline_ms = now.unix_ms + PREPARE_MS_MAX;
+                    candidate.deadline_ms = now_ms + PREPARE_MS_MAX;
                 }
                 (Kind::Ready, true) if !candidate.is_ready => candidate.is_ready = true,
                 _ => return Err(ChannelError::Garbage("what it says is out of turn")),
             }
         }
-        let is_late = !candidate.is_ready && now.unix_ms > candidate.deadline_ms;
+        let is_late = !candidate.is_ready && now_ms > candidate.deadline_ms;
         if is_late { Err(ChannelError::Late) } else { Ok(()) }
     }
 
@@ -167,18 +184,10 @@ impl<'g> GateKeeper<'g> {
 
 impl Candidate {
     /// One step towards the moment at which nothing is left but to stop; whether it has come.
-    fn prepare(&mut self, store: &Store) -> bool {
-        if let Some(at) = self.loosened_at.filter(|_| self.has_said_hello) {
-            self.loosened_at = store.loosen(at);
+    fn prepare(&mut self, mut prepare: impl FnMut(usize) -> Option<usize>) -> bool {
+        if let Some(at) = self.prepared_to.filter(|_| self.has_said_hello) {
+            self.prepared_to = prepare(at);
         }
-        self.is_ready && self.loosened_at.is_none()
-    }
-}
-
-fn check_greeting(payload: &[u8]) -> Result<(), ChannelError> {
-    let format = payload.strip_prefix(GREETING).ok_or(ChannelError::Garbage("it does not greet"))?;
-    match format == FORMAT.to_le_bytes() {
-        true => Ok(()),
-        false => Err(ChannelError::Garbage("builds that hand over in different ways: restart it instead")),
+        self.is_ready && self.prepared_to.is_none()
     }
 }

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 /// What a message is. The numbers are the format: they never change their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// The new process: which format it speaks.
     Hello = 1,
     /// The old one: what it listens on.
@@ -43,15 +43,15 @@ pub(super) enum Kind {
 
 /// One message.
 #[derive(Debug)]
-pub(super) struct Message {
-    pub(super) kind: Kind,
-    pub(super) payload: Vec<u8>,
-    pub(super) descriptors: Vec<OwnedFd>,
+pub(crate) struct Message {
+    pub(crate) kind: Kind,
+    pub(crate) payload: Vec<u8>,
+    pub(crate) descriptors: Vec<OwnedFd>,
 }
 
 /// Why there is no message.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum ChannelError {
+pub(crate) enum ChannelError {
     /// The other process has ended, or wants no more.
     Ended,
     /// What came is none of this.
@@ -95,7 +95,7 @@ const DESCRIPTORS_AT_ONCE_MAX: usize = 253;
 const SEND_PATIENCE: Duration = Duration::from_secs(5);
 
 /// One end.
-pub(super) struct Channel {
+pub(crate) struct Channel {
     socket: UnixStream,
     payload_bytes_max: usize,
     received: Vec<u8>,
@@ -106,31 +106,31 @@ pub(super) struct Channel {
 
 impl Channel {
     /// An end that takes payloads of up to so many bytes.
-    pub(super) fn new(socket: UnixStream, payload_bytes_max: usize) -> std::io::Result<Channel> {
+    pub(crate) fn new(socket: UnixStream, payload_bytes_max: usize) -> std::io::Result<Channel> {
         socket.set_nonblocking(false)?;
         socket.set_write_timeout(Some(SEND_PATIENCE))?;
         Ok(Channel { socket, payload_bytes_max, received: Vec::new(), taken_bytes: 0, descriptors: VecDeque::new() })
     }
 
     /// To wait on.
-    pub(super) fn socket(&self) -> &UnixStream {
+    pub(crate) fn socket(&self) -> &UnixStream {
         &self.socket
     }
 
     /// Sends one message.
-    pub(super) fn send(&self, kind: Kind, payload: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
+    pub(crate) fn send(&self, kind: Kind, payload: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
         let mut sending = self.sending();
         sending.push(kind, payload, descriptors)?;
         sending.finish()
     }
 
     /// Begins to send many.
-    pub(super) fn sending<'f>(&self) -> Sending<'_, 'f> {
+    pub(crate) fn sending<'f>(&self) -> Sending<'_, 'f> {
         Sending { socket: &self.socket, bytes: Vec::new(), descriptors: Vec::new() }
     }
 
     /// The next message if it is there; does not wait.
-    pub(super) fn next(&mut self) -> Result<Option<Message>, ChannelError> {
+    pub(crate) fn next(&mut self) -> Result<Option<Message>, ChannelError> {
         loop {
             if let Some(message) = self.take()? {
                 return Ok(Some(message));
@@ -142,7 +142,7 @@ impl Channel {
     }
 
     /// Waits for the next message until `patience` is over, if there is one, or `stop` has something to read.
-    pub(super) fn wait(&mut self, stop: &UnixStream, patience: Option<Duration>) -> Result<Message, ChannelError> {
+    pub(crate) fn wait(&mut self, stop: &UnixStream, patience: Option<Duration>) -> Result<Message, ChannelError> {
         loop {
             if let Some(message) = self.next()? {
                 return Ok(message);
@@ -152,7 +152,7 @@ impl Channel {
     }
 
     /// Passes over whatever comes, until there is an error: that nothing more will come, or another.
-    pub(super) fn wait_for_end(&mut self, stop: &UnixStream) -> Result<(), ChannelError> {
+    pub(crate) fn wait_for_end(&mut self, stop: &UnixStream) -> Result<(), ChannelError> {
         loop {
             self.received.clear();
             self.taken_bytes = 0;
@@ -237,7 +237,7 @@ fn kind_of(number: u8) -> Option<Kind> {
 }
 
 /// Messages on their way. What was pushed is sent for certain only by [`Sending::finish`].
-pub(super) struct Sending<'c, 'f> {
+pub(crate) struct Sending<'c, 'f> {
     socket: &'c UnixStream,
     bytes: Vec<u8>,
     descriptors: Vec<BorrowedFd<'f>>,
@@ -245,7 +245,7 @@ pub(super) struct Sending<'c, 'f> {
 
 impl<'f> Sending<'_, 'f> {
     /// One more message, with [`SEND_DESCRIPTORS`] descriptors at most.
-    pub(super) fn push(
+    pub(crate) fn push(
         &mut self,
         kind: Kind,
         payload: &[u8],
@@ -264,7 +264,7 @@ impl<'f> Sending<'_, 'f> {
     }
 
     /// Sends what is left.
-    pub(super) fn finish(mut self) -> Result<(), ChannelError> {
+    pub(crate) fn finish(mut self) -> Result<(), ChannelError> {
         self.flush()
     }
 

@@ -9,37 +9,42 @@
 
 /// A connection's state, without its socket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Luggage {
-    pub(crate) session: Remembered,
-    pub(crate) input: Vec<u8>,
-    pub(crate) input_needed_bytes: usize,
-    pub(crate) output: Vec<u8>,
+pub struct Luggage {
+    /// What its session remembers.
+    pub session: Remembered,
+    /// What has come and was not carried out.
+    pub input: Vec<u8>,
+    /// Below that many bytes of input there is nothing to carry out.
+    pub input_needed_bytes: usize,
+    /// What is left of its replies.
+    pub output: Vec<u8>,
     /// It is not read from until its output is gone.
-    pub(crate) is_paused: bool,
+    pub is_paused: bool,
     /// It is closed then.
-    pub(crate) is_closing: bool,
+    pub is_closing: bool,
 }
 
 /// What a session remembers. The numbers are the format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Remembered {
+pub struct Remembered {
     /// 0: it has not spoken yet; 1: text; 2: binary.
-    pub(crate) dialect: u8,
+    pub dialect: u8,
     /// 0: it is nobody; 1: it has begun to say who it is; 2: it has.
-    pub(crate) authentication: u8,
-    pub(crate) swallow_bytes: usize,
+    pub authentication: u8,
+    /// How many bytes to pass over as they come: of a value that was refused.
+    pub swallow_bytes: usize,
 }
 
 /// A connection that keeps more than this is not handed over but closed, in bytes.
-pub(crate) const LUGGAGE_BYTES_MAX: usize = 4 << 20;
+pub const LUGGAGE_BYTES_MAX: usize = 4 << 20;
 
-pub(super) const HEAD_BYTES: usize = 23;
+pub(crate) const HEAD_BYTES: usize = 23;
 const PAUSED: u8 = 1;
 const CLOSING: u8 = 2;
 
 impl Luggage {
     /// As bytes.
-    pub(crate) fn pack(&self) -> Vec<u8> {
+    pub fn pack(&self) -> Vec<u8> {
         let Luggage { session, input, input_needed_bytes, output, is_paused, is_closing } = self;
         let mut packed = Vec::with_capacity(HEAD_BYTES + input.len() + output.len());
         let flags = (u8::from(*is_paused) * PAUSED) | (u8::from(*is_closing) * CLOSING);
@@ -53,7 +58,7 @@ impl Luggage {
     }
 
     /// From bytes; `None` for what nobody has packed.
-    pub(crate) fn unpack(packed: &[u8]) -> Option<Luggage> {
+    pub fn unpack(packed: &[u8]) -> Option<Luggage> {
         let (head, bytes) = packed.split_at_checked(HEAD_BYTES)?;
         let (&[dialect, authentication, flags], sizes) = head.split_first_chunk()?;
         let (swallow, sizes) = sizes.split_first_chunk()?;

@@ -18,14 +18,14 @@ const FIRST_DESCRIPTOR: i32 = 3;
 const DESCRIPTORS_MAX: i32 = 4096;
 
 /// Open ports that wait for somebody to take them.
-#[derive(Default)]
-pub(crate) struct Inherited {
+#[derive(Debug, Default)]
+pub struct Inherited {
     sockets: Vec<Socket>,
 }
 
 impl Inherited {
     /// What a supervisor has opened for this process.
-    pub(crate) fn from_supervisor() -> Inherited {
+    pub fn from_supervisor() -> Inherited {
         let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<i32>().ok());
         let mut inherited = Inherited::default();
         if number(FOR_WHOM_VARIABLE) != i32::try_from(std::process::id()).ok() {
@@ -39,7 +39,7 @@ impl Inherited {
     }
 
     /// Adds what is a socket. They never block, and no program that this one starts has them.
-    pub(crate) fn extend(&mut self, descriptors: impl IntoIterator<Item = OwnedFd>) {
+    pub fn extend(&mut self, descriptors: impl IntoIterator<Item = OwnedFd>) {
         for descriptor in descriptors {
             let number = descriptor.as_raw_fd();
             let socket = Socket::from(descriptor);
@@ -52,19 +52,19 @@ impl Inherited {
     }
 
     /// The socket that listens on this TCP address; with port 0, on any port there.
-    pub(crate) fn take_tcp(&mut self, address: SocketAddr) -> Option<Socket> {
+    pub fn take_tcp(&mut self, address: SocketAddr) -> Option<Socket> {
         let is_it =
             |local: SocketAddr| local.ip() == address.ip() && (address.port() == 0 || local.port() == address.port());
         self.take(|socket, local| is_listening(socket) && local.as_socket().is_some_and(is_it))
     }
 
     /// The socket that listens on this file.
-    pub(crate) fn take_unix(&mut self, path: &Path) -> Option<Socket> {
+    pub fn take_unix(&mut self, path: &Path) -> Option<Socket> {
         self.take(|socket, local| is_listening(socket) && local.as_pathname() == Some(path))
     }
 
     /// A socket on this UDP address. There may be more.
-    pub(crate) fn take_udp(&mut self, address: SocketAddr) -> Option<Socket> {
+    pub fn take_udp(&mut self, address: SocketAddr) -> Option<Socket> {
         self.take(|socket, local| {
             socket.r#type().is_ok_and(|kind| kind == Type::DGRAM) && local.as_socket() == Some(address)
         })
@@ -76,7 +76,7 @@ impl Inherited {
     }
 
     /// Closes what nobody has taken. The server that it is from has it until it ends.
-    pub(crate) fn close_rest(self) {
+    pub fn close_rest(self) {
         for socket in self.sockets {
             let place = socket.local_addr().ok().map(|local| match local.as_socket() {
                 Some(address) => address.to_string(),

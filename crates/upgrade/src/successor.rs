@@ -2,8 +2,7 @@
 
 use super::Luggage;
 use super::channel::{Channel, ChannelError, Kind, Message};
-use crate::connection::Connection;
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -12,7 +11,7 @@ use std::time::{Duration, Instant};
 const SETTLE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The process that is about to take over.
-pub(crate) struct Successor {
+pub struct Successor {
     channel: Channel,
     pid: i32,
     /// When it was ready: from then on nobody is served.
@@ -21,7 +20,7 @@ pub(crate) struct Successor {
 
 /// How a hand-over has ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub enum Outcome {
     /// The other process serves. This one must not any more.
     Taken,
     /// It does not, and never will: this one goes on.
@@ -31,26 +30,25 @@ pub(crate) enum Outcome {
 }
 
 impl Successor {
-    pub(super) fn new(channel: Channel, pid: i32) -> Successor {
+    pub(crate) fn new(channel: Channel, pid: i32) -> Successor {
         Successor { channel, pid, ready_at: Instant::now() }
     }
 
     /// Its process id.
-    pub(crate) fn pid(&self) -> i32 {
+    pub fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// Sends the connections that another process can go on with; says of each whether it was sent. They stay open here
-    /// too. `None`: there is nobody to send them to.
-    pub(crate) fn send(&self, connections: &[Connection]) -> Option<Vec<bool>> {
+    /// Sends the connections that have luggage: another process can go on with them; says of each whether it was sent. They
+    /// stay open here too. `None`: there is nobody to send them to.
+    pub fn send<'f>(&self, connections: impl Iterator<Item = (Option<Luggage>, BorrowedFd<'f>)>) -> Option<Vec<bool>> {
         let send_all = || {
             let mut sending = self.channel.sending();
-            let mut is_sent = Vec::with_capacity(connections.len());
-            for connection in connections {
-                let luggage = connection.luggage();
+            let mut is_sent = Vec::new();
+            for (luggage, socket) in connections {
                 is_sent.push(luggage.is_some());
                 let Some(packed) = luggage.as_ref().map(Luggage::pack) else { continue };
-                sending.push(Kind::Connection, &packed, &[connection.socket.as_fd()])?;
+                sending.push(Kind::Connection, &packed, &[socket])?;
             }
             sending.finish()?;
             Ok(is_sent)
@@ -60,7 +58,7 @@ impl Successor {
 
     /// Says that this process writes to nothing any more (what it had may be kept), and waits for the other to
     /// serve. However long that takes: as long as it might, this process must not.
-    pub(crate) fn leave_to(&mut self, is_kept: bool, stop: &UnixStream) -> Outcome {
+    pub fn leave_to(&mut self, is_kept: bool, stop: &UnixStream) -> Outcome {
         let silent_us = u32::try_from(self.ready_at.elapsed().as_micros()).unwrap_or(u32::MAX);
         let quiet = [&[u8::from(is_kept)], &silent_us.to_le_bytes()[..]].concat();
         let no_descriptors: &[BorrowedFd<'_>] = &[];
@@ -88,7 +86,7 @@ impl Successor {
     }
 
     /// Waits until the other process has announced itself, but not for ever.
-    pub(crate) fn settle(mut self, stop: &UnixStream) {
+    pub fn settle(mut self, stop: &UnixStream) {
         let _ = self.channel.wait(stop, Some(SETTLE_PATIENCE));
     }
 

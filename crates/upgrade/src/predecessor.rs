@@ -3,7 +3,7 @@
 
 use super::channel::{Channel, ChannelError, Kind, Message};
 use super::peer::Peer;
-use super::{FORMAT, GREETING, Inherited, LUGGAGE_BYTES_MAX, Luggage, is_trusted, luggage};
+use super::{Inherited, LUGGAGE_BYTES_MAX, Luggage, Program, is_trusted, luggage};
 use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
@@ -22,7 +22,7 @@ const DEATH_PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 const PAYLOAD_BYTES_MAX: usize = LUGGAGE_BYTES_MAX + luggage::HEAD_BYTES;
 
 /// The server that runs.
-pub(crate) struct Predecessor {
+pub struct Predecessor {
     channel: Channel,
     /// Its end of the conversation closes when the process dies, and not before.
     life_sign: OwnedFd,
@@ -33,16 +33,18 @@ pub(crate) struct Predecessor {
 
 /// What it leaves.
 #[derive(Default)]
-pub(crate) struct Estate {
-    pub(crate) connections: Vec<(OwnedFd, Luggage)>,
-    /// Whether its items lie in a region.
-    pub(crate) is_kept: bool,
+pub struct Estate {
+    /// Its clients.
+    pub connections: Vec<(OwnedFd, Luggage)>,
+    /// Whether what it had besides is there to be taken up: items in a region, deletes in a spool.
+    pub is_kept: bool,
 }
 
 impl Predecessor {
     /// The server that listens at `path` for who takes over, and its ports; `None`: nobody does. `becoming`: the user that
     /// this process will be.
-    pub(crate) fn find(
+    pub fn find(
+        program: Program,
         path: &Path,
         becoming: Option<u32>,
         inherited: &mut Inherited,
@@ -54,8 +56,8 @@ impl Predecessor {
             nobody();
             return Ok(None);
         };
-        let greeting = [GREETING, &FORMAT.to_le_bytes()].concat();
-        let doors = channel.send(Kind::Hello, &greeting, &[]).and_then(|()| receive_doors(&mut channel, stop));
+        let doors =
+            channel.send(Kind::Hello, &program.greeting(), &[]).and_then(|()| receive_doors(&mut channel, stop));
         let (pid, doors) = match doors {
             // It has hung up without a word: unless it has ended, it should not have.
             Err(ChannelError::Ended) if connect(path).with_context(failed)?.is_none() => {
@@ -73,7 +75,7 @@ impl Predecessor {
     }
 
     /// Asks it to stop serving, and waits until it has. An error: it lives, and goes on.
-    pub(crate) fn inherit(&mut self, stop: &UnixStream) -> anyhow::Result<Estate> {
+    pub fn inherit(&mut self, stop: &UnixStream) -> anyhow::Result<Estate> {
         let mut estate = Estate::default();
         let outcome = self.receive(&mut estate, stop);
         self.judge(outcome)?;
@@ -81,13 +83,13 @@ impl Predecessor {
     }
 
     /// Says that this process serves. An error: the other goes on. From here on this process owns all that it was given.
-    pub(crate) fn take(&mut self) -> anyhow::Result<()> {
+    pub fn take(&mut self) -> anyhow::Result<()> {
         let outcome = self.channel.send(Kind::Taken, &[], &[]);
         self.judge(outcome)
     }
 
     /// This process serves, and everybody has been told. The other one ends.
-    pub(crate) fn tell_pause(self) {
+    pub fn tell_pause(self) {
         let pid = self.pid;
         let Some((since, before)) = self.silence else { return tracing::info!("has taken over from process {pid}") };
         let pause_ms = (since.elapsed() + before).as_millis();

@@ -11,14 +11,14 @@ use std::os::unix::net::UnixStream;
 
 /// The process that connected, or that listens there.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Peer {
+pub(crate) struct Peer {
     /// 0 if this process may not know it.
-    pub(super) pid: i32,
-    pub(super) user: u32,
+    pub(crate) pid: i32,
+    pub(crate) user: u32,
 }
 
 impl Peer {
-    pub(super) fn of(socket: &UnixStream) -> std::io::Result<Peer> {
+    pub(crate) fn of(socket: &UnixStream) -> std::io::Result<Peer> {
         let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
         let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
         // SAFETY: the kernel writes at most as many bytes as the length says, which is as many as there are.
@@ -39,7 +39,7 @@ impl Peer {
 
     /// Waits until it has ended, if it can be known, but not for ever: whoever has closed one of its sockets may still be
     /// about to close the next.
-    pub(super) fn wait_for_end(&self, patience: &Timespec) {
+    pub(crate) fn wait_for_end(&self, patience: &Timespec) {
         if let Some(pid) = Pid::from_raw(self.pid)
             && let Ok(process) = pidfd_open(pid, PidfdFlags::empty())
         {
