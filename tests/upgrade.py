@@ -15,7 +15,14 @@ SERVER = PROGRAMS / "lookaside-server"
 
 HELLO, DOORS, READY, CONNECTION, QUIET, TAKEN, REFUSED = range(1, 8)
 FORMAT = 1
-GREETING = b"lookaside-server upgrade " + struct.pack("<I", FORMAT)
+
+
+def greeting(program: str) -> bytes:
+    """What a new process of that program says first."""
+    return b"%b upgrade %b" % (program.encode(), struct.pack("<I", FORMAT))
+
+
+GREETING = greeting("lookaside-server")
 HEAD = struct.Struct("<BBI")
 
 
@@ -106,16 +113,17 @@ class Messages:
 
 
 class FakeSuccessor(Messages):
-    """A new server that goes as far as it is told."""
+    """A new process that goes as far as it is told."""
 
-    def __init__(self, gate: Path) -> None:
+    def __init__(self, gate: Path, program: str = "lookaside-server") -> None:
+        self.greeting = greeting(program)
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(str(gate))
         super().__init__(connection)
 
     def go(self, until: int) -> None:
         """Up to, and including, a message of that kind, from whichever side it comes."""
-        self.send(HELLO, GREETING)
+        self.send(HELLO, self.greeting)
         if until == HELLO:
             return
         self.expect(DOORS)
@@ -276,9 +284,10 @@ def serves(port: int) -> bool:
 
 
 class FakePredecessor:
-    """A running server that dies, or goes on, when it is asked to hand over. It listens on one port."""
+    """A running process that dies, or goes on, when it is asked to hand over. It listens on one port."""
 
-    def __init__(self, gate: Path) -> None:
+    def __init__(self, gate: Path, program: str = "lookaside-server") -> None:
+        self.greeting = greeting(program)
         self.door = socket.create_server(("127.0.0.1", 0))
         self.port = self.door.getsockname()[1]
         self.gate = socket.socket(socket.AF_UNIX)
@@ -292,7 +301,7 @@ class FakePredecessor:
 
         def answer() -> None:
             messages = Messages(self.gate.accept()[0])
-            assert messages.receive()[:2] == (HELLO, GREETING)
+            assert messages.receive()[:2] == (HELLO, self.greeting)
             doors = [self.life_sign.fileno(), self.gate.fileno(), self.door.fileno()]
             messages.send(DOORS, struct.pack("<BI", 1, os.getpid()), doors)
             assert messages.receive()[0] == READY

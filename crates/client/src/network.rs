@@ -3,7 +3,12 @@
 
 use crate::names;
 use lookaside_routing::{Address, BoxFuture};
-use std::{future::ready, io, net::IpAddr};
+use std::{
+    future::ready,
+    io,
+    net::IpAddr,
+    os::fd::{AsFd, BorrowedFd},
+};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
@@ -13,6 +18,11 @@ use tokio::{
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {
     /// The other end's address, where it has one.
     fn peer(&self) -> Option<IpAddr>;
+
+    /// What another process could go on with, where it is nothing but a socket.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 }
 
 /// Accepts connections on one address.
@@ -86,6 +96,10 @@ impl Stream for TcpStream {
     fn peer(&self) -> Option<IpAddr> {
         self.peer_addr().ok().map(|address| address.ip())
     }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.as_fd())
+    }
 }
 
 impl Listener for TcpListener {
@@ -101,6 +115,10 @@ impl Listener for TcpListener {
 impl Stream for UnixStream {
     fn peer(&self) -> Option<IpAddr> {
         None
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.as_fd())
     }
 }
 

@@ -15,24 +15,31 @@ use crate::cache::Cache;
 use crate::configuration::{Plan, Source};
 use crate::feed::Feed;
 use crate::listen::{self, Door, Doors, Security, SocketFile};
+use crate::session::Parked;
 use crate::spool::FileDisk;
 use crate::tls::{Certificates, SecuredNetwork, keep_fresh};
-use crate::{Fleet, Host, Identity, Options, Router, Settings, Spares, Spool, Tree, metrics};
+use crate::upgrade::{self, Closed, Crew, Gatehouse, Heir, Left, adopt, open_gate};
+use crate::worker::{Worker, runtime};
+use crate::{Fleet, Host, Identity, Options, Spares, Spool, metrics};
 use lookaside_client::{DestinationOptions, TcpNetwork, WindowSettings};
 use lookaside_observation::Log;
 use lookaside_routing::{Address, Defaults, Protection};
+use lookaside_upgrade::{Inherited, Successor, tell_ready};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::thread;
-use std::thread::JoinHandle;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep};
 
 /// The exit code for a command line or a configuration that cannot be used.
 const EXIT_USAGE: u8 = 2;
+
+/// How long the spool may take to be free again after a process that did not take over, and how often it is tried.
+const REOPEN_MAX: Duration = Duration::from_secs(5);
+const REOPEN_RETRY: Duration = Duration::from_millis(5);
 
 /// Files beside those of clients: listeners, event queues, connections to servers.
 const FILES_SPARE: u64 = 100;
@@ -216,19 +223,34 @@ fn raise_open_files(connections_max: u32) {
 fn serve(options: &Options, doors: &[Door], mut reader: Reader, first: First, log: Log) -> Result<(), String> {
     let First { plan, seen, refusal } = first;
     raise_open_files(options.max_conns);
-    // Before anybody is served: what servers owe from an earlier run keeps them from being read.
-    reader.spool = open_spool(options, &plan)?;
-    let plan = plan.spooling(reader.spool.clone());
+    let mut inherited = Inherited::from_supervisor();
+    let mut heir = match &options.upgrade_socket {
+        Some(path) if options.take_over => Heir::find(path, &mut inherited)?,
+        _ => None,
+    };
+    // All that can fail comes before the router that runs is asked to leave.
+    let open_doors = listen::open(doors, options.threads(), options.listen.tcp_listen_backlog, &mut inherited)?;
+    let metrics = options.metrics_address.as_deref().map(|at| metrics::Port::open(at, &mut inherited)).transpose()?;
+    let gate = open_gate(options, &open_doors, metrics.as_ref(), &mut inherited)?;
+    inherited.close_rest();
     let runtime = runtime()?;
+    let estate = heir.as_mut().map(Heir::inherit).transpose()?.unwrap_or_default();
+    let mut clients = adopt(estate.connections, &open_doors, options);
+    // Before anybody is served: what servers owe from an earlier run, or process, keeps them from being read.
+    reader.spool = open_spool(options, &plan)?;
+    if estate.is_kept && reader.spool.is_none() {
+        tracing::error!("deletes that the router before this one has kept may be lost: that asks for --spool");
+    }
+    let plan = plan.spooling(reader.spool.clone());
+    heir.as_mut().map_or(Ok(()), Heir::take)?;
     // Before the port is announced: who has read the announcement may end the daemon at once.
-    let ends = runtime.block_on(async { Ends::receive() })?;
+    let mut ends = runtime.block_on(async { Ends::receive() })?;
     let mut doors_of_threads: Vec<Doors> = (0..options.threads()).map(|_| Doors::none()).collect();
     let (mut names, mut files) = (Vec::new(), Vec::new());
-    for door in listen::open(doors, options.threads(), options.listen.tcp_listen_backlog)? {
+    for door in open_doors {
         names.push(door.name.clone());
         files.extend(door.share_out(&mut doors_of_threads, &reader.certificates)?);
     }
-    let metrics = options.metrics_address.as_deref().map(metrics::Port::open).transpose()?;
     let fleet = Fleet::new(Identity { pid: std::process::id(), started_unix_s: unix_s() }, reader.source.to_string());
     fleet.protect(reader.certificates.clone());
     fleet.set_log(log);
@@ -239,8 +261,10 @@ fn serve(options: &Options, doors: &[Door], mut reader: Reader, first: First, lo
     reader.protect(&plan);
     let (publish, plans) = watch::channel(Arc::new(plan));
     let (alive, mut ends_of_threads) = mpsc::channel::<()>(1);
+    let mut crew = Crew::new(fleet.clone(), shut);
     let mut threads = Vec::new();
     for (index, doors) in doors_of_threads.into_iter().enumerate() {
+        let (left, verdicts) = crew.join();
         let worker = Worker {
             settings: options.settings(),
             fleet: fleet.clone(),
@@ -249,8 +273,12 @@ fn serve(options: &Options, doors: &[Door], mut reader: Reader, first: First, lo
             _alive: alive.clone(),
             network: reader.network.clone(),
             seed: fastrand::u64(..),
+            index,
+            left,
+            verdicts,
         };
-        threads.push(worker.spawn(index, doors)?);
+        let clients = clients.pop().unwrap_or_default();
+        threads.push(worker.spawn(doors, clients)?);
     }
     let version = options.settings().version;
     let _metrics = metrics.map(|port| port.serve(fleet.clone(), version)).transpose()?;
@@ -259,35 +287,70 @@ fn serve(options: &Options, doors: &[Door], mut reader: Reader, first: First, lo
         tracing::info!("listening on {name}");
     }
     drop(alive);
-    let mut outcome = runtime.block_on(async {
-        let mut replay = pin!(replay(&reader));
-        let outcome = tokio::select! {
-            biased;
-            outcome = stay(&reader, seen, &fleet, publish, ends) => outcome,
-            () = &mut replay => Ok(()),
-        };
-        // While the sockets still answer: who comes next must not find the files of a router that does not.
-        drop::<Vec<SocketFile>>(files);
-        shut.send_replace(true);
-        // Deletes in hand may have to be told to peers.
-        tokio::select! {
-            biased;
-            _ = ends_of_threads.recv() => {}
-            () = &mut replay => {}
+    tell_ready();
+    if let Some(heir) = heir {
+        heir.tell_pause();
+    }
+    let mut gate = gate.map(Closed::attend).transpose()?;
+    let mut seen = seen;
+    let successor = loop {
+        let left = runtime.block_on(async {
+            let mut replay = pin!(replay(&reader));
+            let why = tokio::select! {
+                biased;
+                why = stay(&reader, seen.take(), &fleet, &publish, &mut ends, gate.as_mut()) => why,
+                () = &mut replay => Stay::Ended,
+            };
+            match why {
+                Stay::Ended => {
+                    // Nobody may take over from here on, and no door is kept open for it.
+                    drop(gate.take());
+                    // While the sockets still answer: who comes next must not find the files of a router that does not.
+                    files.clear();
+                    crew.end();
+                }
+                Stay::Upgraded(_) => crew.let_go(),
+            }
+            // Deletes in hand may have to be told to peers.
+            let letting_go = async {
+                match why {
+                    Stay::Ended => {
+                        let _ = ends_of_threads.recv().await;
+                        Ok::<_, String>(None)
+                    }
+                    Stay::Upgraded(successor) => Ok(Some((successor, crew.clients().await?))),
+                }
+            };
+            tokio::select! {
+                biased;
+                left = letting_go => left,
+                () = &mut replay => Ok(None),
+            }
+        })?;
+        let Some((successor, clients)) = left else { break None };
+        match runtime.block_on(hand_over(options, &mut reader, &crew, &publish, &mut ends, successor, clients))? {
+            HandedOver::Taken(successor) => break Some(successor),
+            HandedOver::Stopped => break None,
+            HandedOver::Not => {
+                tracing::info!("goes on serving");
+                seen = Some(publish.borrow().text().to_owned());
+                gate.iter().for_each(Gatehouse::hear_again);
+            }
         }
-        outcome
-    });
+    };
+    drop((gate, crew));
+    // Another process listens there now, or may.
+    files.into_iter().for_each(SocketFile::leave);
+    let mut outcome = Ok(());
     for thread in threads {
         if thread.join().is_err() {
             outcome = Err("a thread failed; this is a bug of the router".to_owned());
         }
     }
+    if let Some(successor) = successor {
+        upgrade::settle(successor);
+    }
     outcome
-}
-
-fn runtime() -> Result<tokio::runtime::Runtime, String> {
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    builder.enable_all().build().map_err(|error| format!("the system gives no event queue: {error}"))
 }
 
 /// The signals that the daemon takes: two that end it, and one that has it read its configuration and certificates at once.
@@ -311,24 +374,111 @@ impl Ends {
     }
 }
 
-/// Waits for the signal to end, and takes changes of the configuration until then.
+/// Why the daemon has stopped to wait.
+enum Stay {
+    /// It is to end.
+    Ended,
+    /// Another process is ready to take over.
+    Upgraded(Successor),
+}
+
+/// Waits for the signal to end, or for the next process, and takes changes of the configuration until then.
 async fn stay(
     reader: &Reader,
     seen: Option<String>,
     fleet: &Fleet,
-    publish: watch::Sender<Arc<Plan>>,
-    mut ends: Ends,
-) -> Result<(), String> {
+    publish: &watch::Sender<Arc<Plan>>,
+    ends: &mut Ends,
+    gate: Option<&mut Gatehouse>,
+) -> Stay {
     let feed = Feed::open(&reader.source, seen.as_deref());
+    let successor = async {
+        match gate {
+            Some(gate) => gate.successor().await,
+            None => std::future::pending().await,
+        }
+    };
     tokio::select! {
         biased;
         _ = ends.interrupt.recv() => tracing::info!("SIGINT: shutting down"),
         _ = ends.terminate.recv() => tracing::info!("SIGTERM: shutting down"),
+        successor = successor => return Stay::Upgraded(successor),
         () = keep_fresh(&reader.certificates, &mut ends.hangup_too) => {}
-        () = follow(reader, feed, ends.hangup, fleet, publish) => {}
+        () = follow(reader, feed, &mut ends.hangup, fleet, publish) => {}
         () = reader.spares.run(reader.network.clone()) => {}
     }
-    Ok(())
+    Stay::Ended
+}
+
+/// What came of an upgrade.
+enum HandedOver {
+    /// The other process serves.
+    Taken(Successor),
+    /// It does not, and this one serves again.
+    Not,
+    /// This process was told to stop meanwhile.
+    Stopped,
+}
+
+/// Leaves everything to another process. The error: this one can neither leave it nor go on.
+async fn hand_over(
+    options: &Options,
+    reader: &mut Reader,
+    crew: &Crew,
+    publish: &watch::Sender<Arc<Plan>>,
+    ends: &mut Ends,
+    successor: Successor,
+    clients: Vec<Vec<Parked>>,
+) -> Result<HandedOver, String> {
+    let pid = successor.pid();
+    tracing::info!("hands over to process {pid}, with {} connections", clients.iter().map(Vec::len).sum::<usize>());
+    let is_sent = upgrade::send(&successor, &clients);
+    if let Some(spool) = &reader.spool {
+        // Nothing works it off any more: it is opened anew, here or there.
+        spool.close().await?;
+    }
+    let told_to_stop = async {
+        tokio::select! {
+            biased;
+            _ = ends.interrupt.recv() => {}
+            _ = ends.terminate.recv() => {}
+        }
+    };
+    let outcome = match is_sent {
+        true => upgrade::leave_to(successor, reader.spool.is_some(), told_to_stop).await?,
+        false => Left::Back,
+    };
+    match outcome {
+        Left::Taken(successor) => {
+            tracing::info!("process {pid} has taken over");
+            crew.taken(clients);
+            Ok(HandedOver::Taken(successor))
+        }
+        Left::Stopped => Ok(HandedOver::Stopped),
+        Left::Back => {
+            if reader.spool.is_some() {
+                let plan = publish.borrow().clone();
+                reader.spool = reopen_spool(options, &plan).await?;
+                publish.send_replace(Arc::new(Plan::clone(&plan).spooling(reader.spool.clone())));
+            }
+            crew.back(clients);
+            Ok(HandedOver::Not)
+        }
+    }
+}
+
+/// The spool again, once the process that was to take over has let go of it by its end.
+async fn reopen_spool(options: &Options, plan: &Plan) -> Result<Option<Arc<Spool>>, String> {
+    let deadline = Instant::now() + REOPEN_MAX;
+    loop {
+        match open_spool(options, plan) {
+            Err(why) if Instant::now() < deadline => {
+                tracing::debug!("not yet: {why}");
+                sleep(REOPEN_RETRY).await;
+            }
+            outcome => return outcome,
+        }
+    }
 }
 
 /// The spool that the options ask for.
@@ -351,7 +501,13 @@ async fn replay(reader: &Reader) {
 }
 
 /// Takes each good change of the configuration, and refuses each bad one, for ever.
-async fn follow(reader: &Reader, mut feed: Feed, mut hangup: Signal, fleet: &Fleet, publish: watch::Sender<Arc<Plan>>) {
+async fn follow(
+    reader: &Reader,
+    mut feed: Feed,
+    hangup: &mut Signal,
+    fleet: &Fleet,
+    publish: &watch::Sender<Arc<Plan>>,
+) {
     loop {
         let content = tokio::select! {
             biased;
@@ -378,53 +534,5 @@ async fn follow(reader: &Reader, mut feed: Feed, mut hangup: Signal, fleet: &Fle
                 fleet.configuration_refused(why);
             }
         }
-    }
-}
-
-/// What one thread is made of.
-struct Worker {
-    settings: Settings,
-    fleet: Arc<Fleet>,
-    plans: watch::Receiver<Arc<Plan>>,
-    shutdown: watch::Receiver<bool>,
-    /// Dropped when the thread ends.
-    _alive: mpsc::Sender<()>,
-    network: Arc<SecuredNetwork>,
-    seed: u64,
-}
-
-impl Worker {
-    fn spawn(self, index: usize, doors: Doors) -> Result<JoinHandle<()>, String> {
-        let runtime = runtime()?;
-        thread::Builder::new()
-            .name(format!("proxy-{index}"))
-            .spawn(move || runtime.block_on(self.run(doors)))
-            .map_err(|error| format!("the system gives no thread: {error}"))
-    }
-
-    async fn run(mut self, doors: Doors) {
-        let network = self.network;
-        let plan = self.plans.borrow_and_update().clone();
-        let tree = Tree::build(&plan, network.clone(), self.seed, None);
-        // Clients that have connected wait in the listener's queue meanwhile.
-        tree.settled().await;
-        let listener = doors.watched().expect("they are not blocking and this is a runtime");
-        let router = Router::new(self.settings, self.fleet, tree);
-        let serve = router.clone().serve(listener, self.shutdown);
-        let reload = async {
-            while self.plans.changed().await.is_ok() {
-                let plan = self.plans.borrow_and_update().clone();
-                let tree = Tree::build(&plan, network.clone(), self.seed, Some(&router.tree()));
-                tree.settled().await;
-                router.set_tree(tree);
-            }
-            std::future::pending().await
-        };
-        tokio::select! {
-            biased;
-            () = reload => {}
-            () = serve => {}
-        }
-        router.tree().backyard().drain().await;
     }
 }

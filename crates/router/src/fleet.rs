@@ -5,7 +5,7 @@ use crate::Router;
 use crate::statistics::Tally;
 use crate::tls::Certificates;
 use lookaside_observation::Log;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use tokio::time::Instant;
 
@@ -41,6 +41,8 @@ pub struct Fleet {
     routers: Mutex<Vec<Weak<Router>>>,
     connections: AtomicUsize,
     reply_bytes: AtomicUsize,
+    /// Clients that are told to stop go on in another process.
+    is_leaving: AtomicBool,
     configuration: Mutex<ConfigurationStatus>,
     log: OnceLock<Log>,
     certificates: OnceLock<Arc<Certificates>>,
@@ -81,6 +83,7 @@ impl Fleet {
             routers: Mutex::default(),
             connections: AtomicUsize::new(0),
             reply_bytes: AtomicUsize::new(0),
+            is_leaving: AtomicBool::new(false),
             configuration: Mutex::new(status),
             log: OnceLock::new(),
             certificates: OnceLock::new(),
@@ -130,6 +133,16 @@ impl Fleet {
     /// Bytes that sessions hold in values, over all threads; those that hold little are not counted.
     pub fn reply_bytes(&self) -> usize {
         self.reply_bytes.load(Relaxed)
+    }
+
+    /// Whether a shutdown leaves the clients to another process.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.is_leaving.load(SeqCst)
+    }
+
+    /// The next shutdown is, or is not, one that leaves the clients to another process.
+    pub(crate) fn leave(&self, is_leaving: bool) {
+        self.is_leaving.store(is_leaving, SeqCst);
     }
 
     /// Counts `bytes` until the result is dropped.

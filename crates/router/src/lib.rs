@@ -45,7 +45,9 @@ mod surroundings;
 mod tls;
 mod trace;
 mod tree;
+mod upgrade;
 mod watch;
+mod worker;
 
 pub use budget::{FLEET_REPLY_BYTES_MAX, REPLY_BYTES_MAX};
 pub use configuration::{Plan, Source};

@@ -21,10 +21,12 @@ pub use options::ListenOptions;
 pub(crate) use unix::SocketFile;
 
 use crate::tls::{Certificates, Greeter};
-use socket2::{Domain, Protocol, Socket, Type};
+use lookaside_upgrade::Inherited;
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -75,7 +77,13 @@ pub(crate) struct OpenDoor {
 }
 
 /// Opens all doors, or says which cannot be opened and what to do. `backlog` connections may wait at each socket.
-pub(crate) fn open(doors: &[Door], threads: usize, backlog: i32) -> Result<Vec<OpenDoor>, String> {
+/// What another process had opened before is taken from `inherited`.
+pub(crate) fn open(
+    doors: &[Door],
+    threads: usize,
+    backlog: i32,
+    inherited: &mut Inherited,
+) -> Result<Vec<OpenDoor>, String> {
     let mut free_ports = BTreeMap::new();
     let mut opened: Vec<OpenDoor> = Vec::new();
     for door in doors {
@@ -85,14 +93,17 @@ pub(crate) fn open(doors: &[Door], threads: usize, backlog: i32) -> Result<Vec<O
                 if let Some(port) = free_ports.get(choice).filter(|_| address.port() == 0) {
                     address.set_port(*port);
                 }
-                let sockets = open_tcp(address, threads, backlog)?;
+                let sockets = match take_tcp(address, threads, backlog, inherited)? {
+                    taken if taken.is_empty() => open_tcp(address, threads, backlog)?,
+                    taken => taken,
+                };
                 let bound = sockets[0].local_addr().ok().and_then(|bound| bound.as_socket()).unwrap_or(address);
                 free_ports.entry(*choice).or_insert(bound.port());
                 let name = format!("{bound}{}", door.security.remark());
                 OpenDoor { name, security: door.security, sockets, file: None }
             }
             Place::Unix { path, mode } => {
-                let (socket, file) = unix::open(path, *mode, backlog)?;
+                let (socket, file) = unix::open(path, *mode, backlog, inherited)?;
                 let name = path.display().to_string();
                 OpenDoor { name, security: door.security, sockets: vec![socket], file: Some(file) }
             }
@@ -103,6 +114,24 @@ pub(crate) fn open(doors: &[Door], threads: usize, backlog: i32) -> Result<Vec<O
 }
 
 impl OpenDoor {
+    /// Copies of its sockets, for the process that may take over.
+    pub(crate) fn copies(&self) -> io::Result<Vec<OwnedFd>> {
+        self.sockets.iter().map(|socket| socket.as_fd().try_clone_to_owned()).collect()
+    }
+
+    /// Whether a connection with this end of its own may have come in here, in plain.
+    pub(crate) fn has_let_in(&self, end: &SockAddr) -> bool {
+        let Some(here) = self.sockets.first().and_then(|socket| socket.local_addr().ok()) else { return false };
+        let is_here = match (here.as_socket(), end.as_socket()) {
+            (Some(here), Some(end)) => {
+                let is_any = here.ip().is_unspecified() && here.is_ipv4() == end.is_ipv4();
+                here.port() == end.port() && (is_any || here.ip() == end.ip())
+            }
+            _ => here.as_pathname().is_some() && here.as_pathname() == end.as_pathname(),
+        };
+        is_here && self.security == Security::Plain
+    }
+
     /// Gives each of `threads` what it accepts from; what is left is the file to remove at the end.
     pub(crate) fn share_out(
         self,
@@ -146,6 +175,31 @@ impl Security {
 pub(crate) fn check_certificates(doors: &[Door], certificates: &Certificates) -> Result<(), String> {
     let secured = doors.iter().filter(|door| door.security != Security::Plain);
     secured.into_iter().try_for_each(|door| certificates.check_for_clients(door.security == Security::MutualTls))
+}
+
+/// What another process has listened on here, if any did. Threads that are more than its sockets share them: a new one would
+/// get clients while that process serves still.
+fn take_tcp(
+    address: SocketAddr,
+    threads: usize,
+    backlog: i32,
+    inherited: &mut Inherited,
+) -> Result<Vec<Socket>, String> {
+    let lost = |error: io::Error| format!("{address}, which was handed over, cannot be listened on: {error}");
+    let mut sockets: Vec<Socket> = Vec::new();
+    let mut address = address;
+    while let Some(socket) = inherited.take_tcp(address) {
+        socket.listen(backlog).map_err(lost)?;
+        address = socket.local_addr().map_err(lost)?.as_socket().unwrap_or(address);
+        sockets.push(socket);
+    }
+    let own = sockets.len();
+    if own > 0 {
+        for number in own..threads {
+            sockets.push(sockets[number % own].try_clone().map_err(lost)?);
+        }
+    }
+    Ok(sockets)
 }
 
 fn open_tcp(address: SocketAddr, sockets: usize, backlog: i32) -> Result<Vec<Socket>, String> {
@@ -204,7 +258,7 @@ mod tests {
 
     #[test]
     fn all_sockets_share_one_free_port() {
-        let doors = open(&[tcp([127, 0, 0, 1], 0, 0)], 3, BACKLOG).expect("a free port");
+        let doors = open(&[tcp([127, 0, 0, 1], 0, 0)], 3, BACKLOG, &mut Inherited::default()).expect("a free port");
         let ports: Vec<_> = doors[0].sockets.iter().map(port).collect();
         assert!(ports.len() == 3 && ports[0] != 0 && ports.iter().all(|port| *port == ports[0]), "{ports:?}");
     }
@@ -212,7 +266,7 @@ mod tests {
     #[test]
     fn one_free_port_is_chosen_for_all_addresses_and_another_for_another_choice() {
         let wanted = [tcp([127, 0, 0, 1], 0, 0), tcp([127, 0, 0, 2], 0, 0), tcp([127, 0, 0, 1], 0, 1)];
-        let doors = open(&wanted, 1, BACKLOG).expect("free ports");
+        let doors = open(&wanted, 1, BACKLOG, &mut Inherited::default()).expect("free ports");
         let ports: Vec<_> = doors.iter().map(|door| port(&door.sockets[0])).collect();
         assert!(ports[0] == ports[1] && ports[1] != ports[2], "{ports:?}");
         assert_eq!(doors[1].name, format!("127.0.0.2:{}", ports[1]));
@@ -220,9 +274,9 @@ mod tests {
 
     #[test]
     fn a_taken_port_is_noticed_even_if_it_could_be_shared() {
-        let doors = open(&[tcp([127, 0, 0, 1], 0, 0)], 1, BACKLOG).expect("a free port");
+        let doors = open(&[tcp([127, 0, 0, 1], 0, 0)], 1, BACKLOG, &mut Inherited::default()).expect("a free port");
         let taken = port(&doors[0].sockets[0]);
-        let why = open(&[tcp([127, 0, 0, 1], taken, 0)], 1, BACKLOG).expect_err("taken");
+        let why = open(&[tcp([127, 0, 0, 1], taken, 0)], 1, BACKLOG, &mut Inherited::default()).expect_err("taken");
         assert!(why.contains(&format!("127.0.0.1:{taken}")) && why.contains("--port"), "{why}");
     }
 }

@@ -13,7 +13,9 @@ pub(crate) mod results;
 
 use crate::Fleet;
 use lookaside_observation::Endpoint;
-use std::net::TcpListener;
+use lookaside_upgrade::Inherited;
+use std::net::{TcpListener, ToSocketAddrs as _};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -29,12 +31,20 @@ pub(crate) struct Serving {
 }
 
 impl Port {
-    /// Opens the port at `address`, host:port.
-    pub(crate) fn open(address: &str) -> Result<Port, String> {
-        let opened = TcpListener::bind(address).and_then(Endpoint::new);
+    /// Opens the port at `address`, host:port, unless another process had, and it is `inherited`.
+    pub(crate) fn open(address: &str, inherited: &mut Inherited) -> Result<Port, String> {
+        let places = address.to_socket_addrs().ok();
+        let handed_over = places.and_then(|mut places| places.find_map(|place| inherited.take_tcp(place)));
+        let listener = handed_over.map_or_else(|| TcpListener::bind(address), |socket| Ok(socket.into()));
+        let opened = listener.and_then(Endpoint::new);
         opened
             .map(Port)
             .map_err(|error| format!("cannot listen on {address}: {error}; choose another with --metrics-address"))
+    }
+
+    /// A copy of its socket, for the process that may take over.
+    pub(crate) fn copy(&self) -> std::io::Result<OwnedFd> {
+        self.0.listener().as_fd().try_clone_to_owned()
     }
 
     /// Serves the metrics of `fleet` on a thread of its own.

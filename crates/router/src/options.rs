@@ -137,6 +137,15 @@ pub struct Options {
     /// `ignore`, and the peer may read what was deleted
     #[arg(long, value_name = "fail|ignore", default_value = "fail", value_parser = peer_missing)]
     pub spool_peer_missing: PeerMissing,
+    /// Where the next router takes over from this one: a unix socket for its own user alone, in a directory that only that
+    /// user and root can write
+    #[arg(long, value_name = "FILE")]
+    pub upgrade_socket: Option<PathBuf>,
+    /// Take over from the router at --upgrade-socket: its ports, its clients and its --spool. If there is none, start as
+    /// usual
+    #[arg(long, requires = "upgrade_socket")]
+    pub take_over: bool,
+
     /// Keep no deletes, even where --spool is given
     #[arg(long)]
     pub asynclog_disable: bool,

@@ -2,10 +2,10 @@
 
 use crate::fleet::{Fleet, Seat};
 use crate::metrics::results::Results;
-use crate::session::{self, End};
+use crate::session::{self, End, Parked};
 use crate::statistics::{Counters, Tally};
 use crate::{Settings, Tree};
-use lookaside_client::{Listener, Stream};
+use lookaside_client::Listener;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
@@ -79,16 +79,33 @@ impl Router {
 
     /// Accepts clients and serves them until `shutdown` turns true; then answers the batches in hand, for at most
     /// [`DRAIN_MAX`], and returns.
-    pub async fn serve(self: Arc<Self>, mut listener: Box<dyn Listener>, mut shutdown: watch::Receiver<bool>) {
-        let mut sessions = JoinSet::new();
+    pub async fn serve(self: Arc<Self>, listener: Box<dyn Listener>, shutdown: watch::Receiver<bool>) {
+        self.serve_all(&mut Some(listener), Vec::new(), shutdown).await;
+    }
+
+    /// The same with clients that are there from the start; returns those that are there at the end, between two batches.
+    /// `listener` is there then only if they are to go on in another process, or in this one after all.
+    pub(crate) async fn serve_all(
+        self: &Arc<Self>,
+        listener: &mut Option<Box<dyn Listener>>,
+        clients: Vec<Parked>,
+        mut shutdown: watch::Receiver<bool>,
+    ) -> Vec<Parked> {
+        let (mut sessions, mut parked) = (JoinSet::new(), Vec::new());
         let stop = shutdown.clone();
-        loop {
+        for client in clients {
+            self.welcome(client, &mut sessions, &stop);
+        }
+        while let Some(listener) = listener {
             tokio::select! {
                 biased;
                 () = told(&mut shutdown) => break,
-                Some(ended) = sessions.join_next() => note_end(ended),
+                Some(ended) = sessions.join_next() => parked.extend(note_end(ended)),
                 accepted = listener.accept() => match accepted {
-                    Ok(stream) => self.welcome(stream, &mut sessions, &stop),
+                    Ok(stream) => {
+                        self.counters.add(&Tally { total_connections: 1, ..Tally::default() });
+                        self.welcome(Parked::new(stream), &mut sessions, &stop);
+                    }
                     Err(error) => {
                         tracing::warn!(%error, "a client's connection could not be accepted; raise the limit on open files if it is reached");
                         self.counters.add(&Tally { accept_errors: 1, ..Tally::default() });
@@ -97,8 +114,11 @@ impl Router {
                 },
             }
         }
-        drop(listener);
-        drain(sessions).await;
+        if !self.fleet.is_leaving() {
+            *listener = None;
+        }
+        parked.extend(drain(sessions).await);
+        parked
     }
 
     /// Empties every server, where that is allowed. The error is for the client.
@@ -111,8 +131,8 @@ impl Router {
 
     fn welcome(
         self: &Arc<Self>,
-        mut stream: Box<dyn Stream>,
-        sessions: &mut JoinSet<End>,
+        mut client: Parked,
+        sessions: &mut JoinSet<(End, Option<Parked>)>,
         stop: &watch::Receiver<bool>,
     ) {
         let Some(seat) = self.fleet.take_seat(self.settings.connections_max) else {
@@ -120,16 +140,15 @@ impl Router {
             // One write into an empty socket buffer does not wait; if it would, the client goes without the reason.
             sessions.spawn(async move {
                 let told = async {
-                    stream.write_all(TOO_MANY).await?;
-                    stream.flush().await
+                    client.stream.write_all(TOO_MANY).await?;
+                    client.stream.flush().await
                 };
                 let _ = tokio::time::timeout(ACCEPT_RETRY, told).await;
-                End::Closed
+                (End::Closed, None)
             });
             return;
         };
-        self.counters.add(&Tally { total_connections: 1, ..Tally::default() });
-        sessions.spawn(serve_one(self.clone(), stream, seat, stop.clone()));
+        sessions.spawn(serve_one(self.clone(), client, seat, stop.clone()));
     }
 }
 
@@ -149,27 +168,46 @@ pub(crate) fn is_told(shutdown: &mut watch::Receiver<bool>) -> bool {
     shutdown.has_changed().map_or(true, |has_changed| has_changed && *shutdown.borrow_and_update())
 }
 
-async fn serve_one(router: Arc<Router>, stream: Box<dyn Stream>, seat: Seat, stop: watch::Receiver<bool>) -> End {
-    let end = session::serve(&router, stream, stop).await;
+async fn serve_one(
+    router: Arc<Router>,
+    client: Parked,
+    seat: Seat,
+    stop: watch::Receiver<bool>,
+) -> (End, Option<Parked>) {
+    let ended = session::go_on(&router, client, stop).await;
     drop(seat);
-    end
+    ended
 }
 
-fn note_end(ended: Result<End, JoinError>) {
+fn note_end(ended: Result<(End, Option<Parked>), JoinError>) -> Option<Parked> {
     match ended {
-        Ok(End::Stalled) => {
+        Ok((End::Stalled, _)) => {
             let seconds = session::WRITE_STALL_MAX.as_secs();
             tracing::warn!("a client took no byte of its replies for {seconds} s and was disconnected");
+            None
         }
-        Ok(end) => tracing::trace!(?end, "a client's connection ended"),
-        Err(error) => tracing::error!(%error, "a client's session failed; this is a bug of the router"),
+        Ok((End::Behind, _)) => {
+            tracing::warn!(
+                "a client that has megabytes of its replies to read still cannot be handed over, and is disconnected"
+            );
+            None
+        }
+        Ok((end, parked)) => {
+            tracing::trace!(?end, "a client's connection ended");
+            parked
+        }
+        Err(error) => {
+            tracing::error!(%error, "a client's session failed; this is a bug of the router");
+            None
+        }
     }
 }
 
-async fn drain(mut sessions: JoinSet<End>) {
+async fn drain(mut sessions: JoinSet<(End, Option<Parked>)>) -> Vec<Parked> {
+    let mut parked = Vec::new();
     let all = async {
         while let Some(ended) = sessions.join_next().await {
-            note_end(ended);
+            parked.extend(note_end(ended));
         }
     };
     if tokio::time::timeout(DRAIN_MAX, all).await.is_err() {
@@ -177,4 +215,5 @@ async fn drain(mut sessions: JoinSet<End>) {
         tracing::warn!("{} clients' batches were not answered within {seconds} s of the shutdown", sessions.len());
         sessions.shutdown().await;
     }
+    parked
 }

@@ -9,6 +9,9 @@
 //! a batch changes is carried out even if its client has gone meanwhile: a delete is not dropped for a broken
 //! connection.
 //!
+//! A client whose router leaves it to another process ([`crate::upgrade`]) is parked: with what it has sent and what of its
+//! replies it has not taken. A batch that was begun is answered first.
+//!
 //! Absent on purpose: knowledge of where keys go (the tree) and of sockets ([`Stream`]).
 
 mod binary;
@@ -16,7 +19,7 @@ mod binary;
 use crate::Router;
 use crate::answer::Answers;
 use crate::budget::{Budget, COUNTED_BYTES_MIN, brings_value, value_bytes};
-use crate::fleet::Held;
+use crate::fleet::{Fleet, Held};
 use crate::intake::{Asked, Intake, Local, Tallied, is_admin, take_batch, take_binary_batch};
 use crate::router::{is_told, told};
 use crate::statistics::Tally;
@@ -25,6 +28,7 @@ use futures_util::FutureExt;
 use lookaside_client::Stream;
 use lookaside_protocol::{Keys, Operation, Reply, Request, binary::REQUEST_MAGIC, meta::MetaVerb};
 use lookaside_routing::{Batch, Context, Outcome, Outcomes};
+use lookaside_upgrade::{LUGGAGE_BYTES_MAX, Luggage, Remembered};
 use std::pin::{Pin, pin};
 use std::time::Duration;
 use std::vec;
@@ -51,27 +55,36 @@ pub enum End {
     Closed,
     /// The client took no reply for [`WRITE_STALL_MAX`].
     Stalled,
+    /// The router leaves its clients to another process, and this one has too many replies to read still.
+    Behind,
     /// The router shuts down.
     Shutdown,
 }
 
-/// Serves one client until it leaves, or until `shutdown` turns true and the batch in hand is answered.
-pub async fn serve(router: &Router, stream: Box<dyn Stream>, mut shutdown: watch::Receiver<bool>) -> End {
-    let context = Context { client: stream.peer() };
-    let mut session = Session {
-        router,
-        stream,
-        context,
-        buffer: BytesMut::new(),
-        read_bytes: READ_BYTES_MIN,
-        needed_bytes: 0,
-        swallow_bytes: 0,
-        is_binary: None,
-        requests_last: 0,
-        out: Vec::new(),
-        budget: Budget::new(),
-        tally: Tally::default(),
-    };
+/// A client between two batches.
+pub(crate) struct Parked {
+    pub(crate) stream: Box<dyn Stream>,
+    pub(crate) luggage: Luggage,
+}
+
+impl Parked {
+    /// A client that has said nothing yet.
+    pub(crate) fn new(stream: Box<dyn Stream>) -> Parked {
+        Parked { stream, luggage: Luggage::default() }
+    }
+}
+
+/// The dialects as [`Luggage`] has them.
+const DIALECTS: [Option<bool>; 3] = [None, Some(false), Some(true)];
+
+/// Serves one client until it leaves, or until `shutdown` turns true and the batch in hand is answered; then, if the router leaves
+/// its clients to another process, it is there to be served again.
+pub(crate) async fn go_on(
+    router: &Router,
+    parked: Parked,
+    mut shutdown: watch::Receiver<bool>,
+) -> (End, Option<Parked>) {
+    let mut session = Session::of(router, parked, shutdown.clone());
     // One future for the whole session: it costs a read nothing unless the read has to wait.
     let mut stop = shutdown.clone();
     let mut stopped = pin!(told(&mut stop));
@@ -84,7 +97,9 @@ pub async fn serve(router: &Router, stream: Box<dyn Stream>, mut shutdown: watch
         }
     };
     session.count();
-    end
+    // Else its connection ends now, whatever the others have to wait for.
+    let parked = (end == End::Shutdown && router.fleet().is_leaving()).then(|| session.park());
+    (end, parked)
 }
 
 struct Session<'a> {
@@ -100,6 +115,9 @@ struct Session<'a> {
     /// How many the last batch had: a client asks as it asked before.
     requests_last: usize,
     out: Vec<u8>,
+    /// The client has said `quit`, and has not taken all of its replies.
+    is_closing: bool,
+    stop: watch::Receiver<bool>,
     budget: Budget,
     tally: Tally,
 }
@@ -119,9 +137,47 @@ impl Work {
     }
 }
 
-impl Session<'_> {
+impl<'a> Session<'a> {
+    fn of(router: &'a Router, Parked { stream, luggage }: Parked, stop: watch::Receiver<bool>) -> Session<'a> {
+        let Luggage { session, input, input_needed_bytes, output, is_closing, .. } = luggage;
+        Session {
+            router,
+            context: Context { client: stream.peer() },
+            stream,
+            buffer: BytesMut::from(&input[..]),
+            read_bytes: READ_BYTES_MIN,
+            needed_bytes: input_needed_bytes,
+            swallow_bytes: session.swallow_bytes,
+            is_binary: DIALECTS.get(usize::from(session.dialect)).copied().flatten(),
+            requests_last: 0,
+            out: output,
+            is_closing,
+            stop,
+            budget: Budget::new(),
+            tally: Tally::default(),
+        }
+    }
+
+    fn park(self) -> Parked {
+        let dialect = DIALECTS.iter().position(|dialect| *dialect == self.is_binary).expect("all are there") as u8;
+        let luggage = Luggage {
+            session: Remembered { dialect, authentication: 0, swallow_bytes: self.swallow_bytes },
+            input: self.buffer.to_vec(),
+            input_needed_bytes: self.needed_bytes,
+            output: self.out,
+            is_paused: false,
+            is_closing: self.is_closing,
+        };
+        Parked { stream: self.stream, luggage }
+    }
+
     /// One round: at most one read and one batch.
     async fn turn(&mut self, stopped: Pin<&mut impl Future<Output = ()>>) -> Result<(), End> {
+        if !self.out.is_empty() {
+            // From the process before this one.
+            self.write().await?;
+            return self.end_if_closing();
+        }
         if self.buffer.is_empty() || self.buffer.len() < self.needed_bytes {
             self.read(stopped).await?;
         }
@@ -137,10 +193,14 @@ impl Session<'_> {
         self.requests_last = intake.batch.len();
         self.needed_bytes = intake.needed_bytes;
         self.swallow_bytes = intake.swallow_bytes;
-        let close = intake.close;
+        self.is_closing = intake.close;
         self.answer(intake).await?;
         self.count();
-        match close {
+        self.end_if_closing()
+    }
+
+    fn end_if_closing(&self) -> Result<(), End> {
+        match self.is_closing && self.out.is_empty() {
             true => Err(End::Closed),
             false => Ok(()),
         }
@@ -327,13 +387,22 @@ impl Session<'_> {
         self.out.len() >= WRITE_BYTES_MAX
     }
 
+    /// Writes all replies; or, while this process leaves its clients to another, as many as the client takes at once.
     async fn write(&mut self) -> Result<(), End> {
-        let mut rest = &self.out[..];
-        while !rest.is_empty() {
+        let mut written_bytes = 0;
+        while written_bytes < self.out.len() {
+            let rest = &self.out[written_bytes..];
             // Most writes find room at once; only one that has to wait gets a timer.
             let written = match self.stream.write(rest).now_or_never() {
                 Some(written) => Ok(written),
-                None => tokio::time::timeout(WRITE_STALL_MAX, self.stream.write(rest)).await,
+                None => tokio::select! {
+                    biased;
+                    written = tokio::time::timeout(WRITE_STALL_MAX, self.stream.write(rest)) => written,
+                    () = left(self.stop.clone(), self.router.fleet()) => match rest.len() <= LUGGAGE_BYTES_MAX {
+                        true => break,
+                        false => return Err(End::Behind),
+                    },
+                },
             };
             let written = match written {
                 Err(_) => {
@@ -344,16 +413,22 @@ impl Session<'_> {
                 Ok(Ok(written)) => written,
             };
             self.tally.bytes_written += written as u64;
-            rest = &rest[written..];
+            written_bytes += written;
         }
-        self.out.clear();
+        self.out.drain(..written_bytes);
         self.out.shrink_to(WRITE_BYTES_KEPT);
         self.flush().await
     }
 
     /// A stream with TLS may hold what it has taken; a plain one never does.
     async fn flush(&mut self) -> Result<(), End> {
-        match tokio::time::timeout(WRITE_STALL_MAX, self.stream.flush()).await {
+        let flushed = tokio::select! {
+            biased;
+            flushed = tokio::time::timeout(WRITE_STALL_MAX, self.stream.flush()) => flushed,
+            // What it holds goes out when its client hears farewell.
+            () = left(self.stop.clone(), self.router.fleet()) => return Ok(()),
+        };
+        match flushed {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(End::Gone),
             Err(_) => {
@@ -365,6 +440,14 @@ impl Session<'_> {
 
     fn count(&mut self) {
         self.router.counters().add(&std::mem::take(&mut self.tally));
+    }
+}
+
+/// Resolves when this process leaves its clients to another.
+async fn left(mut stop: watch::Receiver<bool>, fleet: &Fleet) {
+    told(&mut stop).await;
+    if !fleet.is_leaving() {
+        std::future::pending().await
     }
 }
 

@@ -11,7 +11,7 @@ use fake_network::{FakeNetwork, FakeServer, Health};
 use lookaside_client::{DestinationOptions, Standings};
 use lookaside_protocol::meta::{MetaOperation, MetaReply, MetaStatus, MetaVerb};
 use lookaside_protocol::{Operation, Reply, Request, StoreMode};
-use lookaside_router::{Disk as _, MemoryDisk, Owed, Plan, Spool, SpoolSettings, SpoolStatistics, Tree};
+use lookaside_router::{Disk as _, Fsync, MemoryDisk, Owed, Plan, Spool, SpoolSettings, SpoolStatistics, Tree};
 use lookaside_routing::{Address, Context, Defaults, Failure, HealthSettings, Outcome};
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -493,6 +493,29 @@ async fn a_server_that_a_new_configuration_drops_is_left_alone_until_one_names_i
     sleep(REPAIR).await;
     assert_eq!(router.get(0, "k").await, Ok(Reply::Miss));
     assert_eq!(router.statistics().servers_behind, 0);
+}
+
+/// As an upgrade does it, and one that comes to nothing.
+#[tokio::test(start_paused = true)]
+async fn what_is_left_to_another_process_is_on_disk_and_nothing_is_kept_behind_it() {
+    let settings = SpoolSettings { fsync: Fsync::Interval(REPAIR), ..SpoolSettings::default() };
+    let world = World { settings, ..World::default() };
+    let (router, main) = (world.start(ONE, 1), world.main());
+    main.put("k", "old");
+    main.put("l", "old");
+    main.be(Health::Frozen);
+    assert_eq!(router.delete(0, "k").await, NOT_FOUND);
+    router.replay.abort();
+    router.spool.close().await.expect("it is let go");
+    assert!(router.delete(0, "l").await.is_err(), "nobody keeps it");
+    assert_eq!(router.get(0, "k").await, TAKEN_OUT, "not read by the old process either");
+    assert!(router.spool.close().await.is_err(), "once");
+    world.disk.crash(|_| 0);
+    main.be(Health::Well);
+    let next = world.start(ONE, 1);
+    assert_eq!(next.get(0, "k").await, TAKEN_OUT, "from the first moment");
+    sleep(REPAIR).await;
+    assert_eq!((next.get(0, "k").await, next.get(0, "l").await), (Ok(Reply::Miss), value("old")));
 }
 
 /// Sets, deletes and gets on two threads of a router while the server freezes, goes and returns, and the router itself is

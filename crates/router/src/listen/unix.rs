@@ -3,6 +3,7 @@
 //! A file that a dead router left is taken over: nobody answers there. One that somebody answers at is not, nor is a
 //! file that is no socket. At the end the file goes, if it is still the one that was made here.
 
+use lookaside_upgrade::Inherited;
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::fs::{self, Permissions};
 use std::io;
@@ -22,7 +23,13 @@ pub(crate) struct SocketFile {
 type Identity = (u64, u64, i64, i64);
 
 /// Listens at `path`; who may connect, `mode` says.
-pub(super) fn open(path: &Path, mode: u32, backlog: i32) -> Result<(Socket, SocketFile), String> {
+/// One that another process had opened is taken from `inherited`.
+pub(super) fn open(
+    path: &Path,
+    mode: u32,
+    backlog: i32,
+    inherited: &mut Inherited,
+) -> Result<(Socket, SocketFile), String> {
     let in_words = |error: io::Error| {
         let path = path.display();
         match error.kind() {
@@ -30,7 +37,11 @@ pub(super) fn open(path: &Path, mode: u32, backlog: i32) -> Result<(Socket, Sock
             _ => format!("{path} cannot be listened at: {error}"),
         }
     };
-    let opened = bind(path).and_then(|(socket, file)| {
+    let bound = match inherited.take_unix(path) {
+        Some(socket) => file_of(path).map(|file| (socket, file)),
+        None => bind(path),
+    };
+    let opened = bound.and_then(|(socket, file)| {
         // Before anybody can connect.
         fs::set_permissions(path, Permissions::from_mode(mode))?;
         socket.listen(backlog)?;
@@ -50,12 +61,23 @@ fn bind(path: &Path) -> io::Result<(Socket, SocketFile)> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
     socket.bind(&SockAddr::unix(path)?)?;
+    Ok((socket, file_of(path)?))
+}
+
+fn file_of(path: &Path) -> io::Result<SocketFile> {
     let identity = identity_of(path).ok_or(io::ErrorKind::NotFound)?;
-    Ok((socket, SocketFile { path: path.to_owned(), identity }))
+    Ok(SocketFile { path: path.to_owned(), identity })
 }
 
 fn identity_of(path: &Path) -> Option<Identity> {
     fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino(), file.mtime(), file.mtime_nsec()))
+}
+
+impl SocketFile {
+    /// It is another process's now.
+    pub(crate) fn leave(self) {
+        std::mem::forget(self);
+    }
 }
 
 impl Drop for SocketFile {
@@ -75,7 +97,7 @@ mod tests {
     fn the_file_has_its_mode_and_goes_with_the_router() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("router");
-        let (socket, file) = open(&path, 0o720, 16).expect("nobody is there");
+        let (socket, file) = open(&path, 0o720, 16, &mut Inherited::default()).expect("nobody is there");
         assert_eq!(fs::metadata(&path).expect("a file").mode() & 0o777, 0o720);
         assert!(UnixStream::connect(&path).is_ok());
         drop((socket, file));
@@ -86,13 +108,13 @@ mod tests {
     fn what_a_dead_router_left_is_taken_over_and_what_lives_is_not() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("router");
-        let (socket, file) = open(&path, 0o700, 16).expect("nobody is there");
-        let why = open(&path, 0o700, 16).expect_err("somebody answers");
+        let (socket, file) = open(&path, 0o700, 16, &mut Inherited::default()).expect("nobody is there");
+        let why = open(&path, 0o700, 16, &mut Inherited::default()).expect_err("somebody answers");
         assert!(why.contains("somebody listens there") && why.contains("--unix-domain-sock"), "{why}");
         drop(socket); // As if it had been killed: the file stays.
         // Else the next file might have this one's inode, and the clock is not fine enough to tell them apart.
         fs::hard_link(&path, folder.path().join("kept")).expect("a link");
-        let next = open(&path, 0o700, 16).expect("nobody answers");
+        let next = open(&path, 0o700, 16, &mut Inherited::default()).expect("nobody answers");
         drop(file);
         assert!(path.exists(), "it is the next one's by now");
         drop(next);
@@ -104,7 +126,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("notes");
         fs::write(&path, "keep me").expect("written");
-        assert!(open(&path, 0o700, 16).is_err());
+        assert!(open(&path, 0o700, 16, &mut Inherited::default()).is_err());
         assert_eq!(fs::read(&path).expect("there"), b"keep me");
     }
 }

@@ -29,14 +29,16 @@ pub trait Disk: Send + Sync {
     fn remove(&self, folder: &str, file: &str) -> io::Result<()>;
     /// Removes a folder that has no files; that it has some, or that there is none, is no error.
     fn remove_folder(&self, folder: &str) -> io::Result<()>;
+    /// This process will use it no more: another may.
+    fn let_go(&self) -> io::Result<()>;
 }
 
 /// A directory of the file system, held by this process alone.
 #[derive(Debug)]
 pub struct FileDisk {
     directory: PathBuf,
-    /// The lock goes when this is closed, however the process ends.
-    _lock: File,
+    /// Locked, until it is closed, however the process ends.
+    lock: File,
 }
 
 /// The file that is locked.
@@ -55,7 +57,7 @@ impl FileDisk {
         let options = options.write(true).create(true).truncate(false).mode(FILE_MODE);
         let lock = options.open(directory.join(LOCK_FILE)).map_err(in_words)?;
         match lock.try_lock() {
-            Ok(()) => Ok(FileDisk { directory: directory.to_owned(), _lock: lock }),
+            Ok(()) => Ok(FileDisk { directory: directory.to_owned(), lock }),
             Err(fs::TryLockError::WouldBlock) => {
                 Err(format!("the spool {shown} belongs to another router that runs; give each its own --spool"))
             }
@@ -142,6 +144,10 @@ impl Disk for FileDisk {
     fn remove_folder(&self, folder: &str) -> io::Result<()> {
         unless_missing(fs::remove_dir(self.directory.join(folder)))
             .or_else(|error| if error.kind() == io::ErrorKind::DirectoryNotEmpty { Ok(()) } else { Err(error) })
+    }
+
+    fn let_go(&self) -> io::Result<()> {
+        self.lock.unlock()
     }
 }
 
@@ -271,6 +277,10 @@ impl Disk for MemoryDisk {
     fn remove_folder(&self, _: &str) -> io::Result<()> {
         Ok(())
     }
+
+    fn let_go(&self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -310,7 +320,11 @@ mod tests {
         assert!(FileDisk::open(&path).expect_err("taken").contains("another router"));
         let mode = |path: &Path| fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
         assert_eq!((mode(&path), mode(&path.join("a")), mode(&path.join("a/1"))), (0o700, 0o700, 0o600));
+        disk.let_go().expect("it was held");
+        let next = FileDisk::open(&path).expect("free again");
         drop(disk);
+        assert!(FileDisk::open(&path).is_err(), "it is the next one's by now");
+        drop(next);
         FileDisk::open(&path).expect("free again");
         assert!(FileDisk::open(Path::new("/dev/null/spool")).expect_err("no directory").contains("--spool"));
     }

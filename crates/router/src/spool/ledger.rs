@@ -56,6 +56,8 @@ pub(super) enum Work {
     Release { owner: Owner, sequence: u64 },
     /// It has been silent for too long: the server is to forget.
     Expire { owner: Owner },
+    /// Nothing more: another process keeps deletes from now on.
+    Close,
 }
 
 impl Work {
@@ -102,11 +104,31 @@ pub(super) struct Ledger {
     pub(super) unsynced: BTreeSet<(String, String)>,
     /// When it was last said that nothing can be kept.
     pub(super) complained_at: Option<Instant>,
+    /// Nothing is kept here any more.
+    pub(super) is_closed: bool,
 }
 
 impl Ledger {
     /// Keeps all `jobs`, in order, and tells each what became of it.
-    pub(super) fn keep(&mut self, jobs: Vec<Job>) {
+    pub(super) fn keep(&mut self, mut jobs: Vec<Job>) {
+        if !self.is_closed {
+            let before_close = jobs.iter().position(|job| matches!(job.work, Work::Close)).unwrap_or(jobs.len());
+            let mut too_late = jobs.split_off(before_close);
+            self.keep_all(jobs);
+            if too_late.is_empty() {
+                return;
+            }
+            self.is_closed = true;
+            self.sync();
+            let _ = too_late.remove(0).reply.send(Ok(()));
+            jobs = too_late;
+        }
+        for job in jobs {
+            let _ = job.reply.send(Err(Arc::from("another process keeps deletes now")));
+        }
+    }
+
+    fn keep_all(&mut self, jobs: Vec<Job>) {
         let (deletes, others): (Vec<_>, Vec<_>) =
             jobs.into_iter().partition(|job| matches!(job.work, Work::Deletes(_)));
         for job in others {
@@ -133,6 +155,7 @@ impl Ledger {
     fn keep_hold(&mut self, server: &Arc<Server>, work: &Work) -> io::Result<()> {
         match *work {
             Work::Deletes(_) => unreachable!("kept with those of the same server"),
+            Work::Close => unreachable!("nothing is kept from there on"),
             Work::Hold { owner, sequence, .. } if server.is_outdated(owner, sequence) => {}
             Work::Hold { owner, sequence, until } => {
                 if !server.is_held_for(owner) {
@@ -264,6 +287,9 @@ impl Ledger {
                     let mut group = vec![first];
                     group.extend(jobs.try_iter().take(GROUP_BATCHES_MAX - 1));
                     self.keep(group);
+                    if self.is_closed {
+                        return;
+                    }
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return self.sync(),

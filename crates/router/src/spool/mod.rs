@@ -193,6 +193,7 @@ impl Spool {
             begin: begin.clone(),
             unsynced: BTreeSet::new(),
             complained_at: None,
+            is_closed: false,
         };
         let servers = Mutex::new(servers);
         let shared = Arc::new(Shared { settings, disk, standings, servers, total, counters, peers, begin });
@@ -252,6 +253,24 @@ impl Spool {
                 }
             }
         }
+    }
+
+    /// Leaves what is owed to another process: when this returns, all that was acknowledged is on disk, synced if
+    /// anything is, and the disk has been let go of. What comes later fails. [`Spool::replay`] must have been dropped; the
+    /// servers stay fenced off.
+    pub async fn close(&self) -> Result<(), String> {
+        let (reply, closed) = oneshot::channel();
+        let nowhere = Address("".into());
+        let server = Server::new(nowhere.clone(), String::new(), self.shared.standings.fence(&nowhere));
+        let room = Room::take(&self.waiting_bytes, 0, u64::MAX).expect("nothing has room");
+        let job = Job { server, work: Work::Close, reply, _room: room };
+        match &self.writer {
+            Writer::Here(ledger) => lock(ledger).keep(vec![job]),
+            // It waits for room behind what is being written, but not for long: nobody hands anything in any more.
+            Writer::Thread(writer) => writer.send(job).map_err(|_| "the spool's thread is gone")?,
+        }
+        closed.await.map_err(|_| "the spool's thread is gone")?.map_err(|why| why.to_string())?;
+        self.shared.disk.let_go().map_err(|error| format!("the spool cannot be let go of: {error}"))
     }
 
     /// `destination` with its failed deletes kept.
