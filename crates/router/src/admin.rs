@@ -1,6 +1,6 @@
 //! What a router says about itself and its servers to whoever gets a key that begins with `__mcrouter__.`: mcrouter's names,
-//! two of its own for the spool (`spool`, `spool(HOST:PORT)`), and one for spares (`spares`). Which server is in which state is found out here for `stats`
-//! and metrics, too.
+//! two of its own for the spool (`spool`, `spool(HOST:PORT)`), and one for spares (`spares`). Which server is in which state
+//! is found out here for `stats` and metrics, too.
 //!
 //! | key | value |
 //! |---|---|
