@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+from certificates import Authority
 from processes import Process, free_port
 
 
@@ -19,16 +20,23 @@ def encoded(text: str) -> str:
 class Etcd(Process):
     """One member, a cluster by itself."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, authority: Authority | None = None) -> None:
         program = shutil.which("etcd")
         assert program, "etcd is missing: make install"
         self.port, peer_port = free_port(), free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http{'s' if authority else ''}://127.0.0.1:{self.port}"
+        self.context, secured = None, []
+        if authority:
+            certificate, key = authority.sign("etcd")
+            # Who asks must show a certificate, too.
+            self.context = authority.context(certificate, key)
+            secured = ["--cert-file", certificate, "--key-file", key, "--trusted-ca-file", authority.certificate]
+            secured.append("--client-cert-auth")
         peer = f"http://127.0.0.1:{peer_port}"
         command = [
             program, "--data-dir", folder / "etcd", "--listen-client-urls", self.url,
             "--advertise-client-urls", self.url, "--listen-peer-urls", peer,
-            "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}",
+            "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}", *secured,
         ]  # fmt: skip
         super().__init__("etcd", command, folder)
         self.wait_ready(self.answers)
@@ -45,7 +53,7 @@ class Etcd(Process):
         """One request."""
         headers = {"Authorization": token} if token else {}
         request = urllib.request.Request(self.url + path, json.dumps(body).encode(), headers)
-        with urllib.request.urlopen(request, timeout=5) as answer:
+        with urllib.request.urlopen(request, timeout=5, context=self.context) as answer:
             return json.load(answer)
 
     def put(self, key: str, value: str) -> int:

@@ -6,6 +6,7 @@ import subprocess
 import threading
 
 import pytest
+from certificates import Authority
 from etcd import Etcd, encoded
 from processes import PROGRAMS, Process, Server, answers, connect, eventually, free_port, statistics
 
@@ -226,6 +227,26 @@ def test_with_a_user(etcd, servers, start):
     refused = start(source=f"etcd://router:wrong@127.0.0.1:{etcd.port}/{KEY}")
     assert refused.running.wait(20) == 1
     assert "authentication failed" in refused.log() and "wrong" not in refused.log()
+
+
+def test_by_tls(servers, start, tmp_path):
+    authority = Authority(tmp_path)
+    certificate, key = authority.sign("router")
+    (tmp_path / "secured").mkdir()
+    secured = Etcd(tmp_path / "secured", authority)
+    try:
+        source = f"etcds://127.0.0.1:{secured.port}/{KEY}"
+        secured.put(KEY, configuration(servers[0]))
+        papers = ("--pem-cert-path", certificate, "--pem-key-path", key)
+        router = start("--pem-ca-path", authority.certificate, *papers, source=source).started()
+        secured.put(KEY, configuration(servers[1]))
+        router.takes(servers[1], seconds=1)
+        stranger = Authority(tmp_path, "stranger")
+        refused = start("--pem-ca-path", stranger.certificate, source=source)
+        assert refused.running.wait(20) == 1 and "etcd does not answer" in refused.log()
+        assert start(source=source).running.wait(20) == 2
+    finally:
+        secured.stop()
 
 
 def test_a_signal_has_the_configuration_read_at_once(etcd, servers, start, tmp_path):

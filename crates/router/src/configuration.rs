@@ -2,7 +2,7 @@
 
 use crate::etcd::{EtcdLocation, EtcdWatch};
 use crate::{Host, Spares, Spool};
-use lookaside_client::{DestinationOptions, TcpNetwork, WindowSettings};
+use lookaside_client::{DestinationOptions, Network, TcpNetwork, WindowSettings};
 use lookaside_routing::{
     Address, Batch, BoxFuture, Configuration, ConfigurationError, ConfigurationWarning, Defaults, Destination,
     DestinationSettings, Destinations, Failure, Handle, Outcomes, Pool, Route,
@@ -26,12 +26,17 @@ pub enum Source {
 impl Source {
     /// The text of the configuration as it is now. Not to be called where a runtime runs: it blocks.
     pub fn read(&self) -> Result<String, String> {
+        self.read_through(Arc::new(TcpNetwork))
+    }
+
+    /// The same through `network`, where it is on another host.
+    pub(crate) fn read_through(&self, network: Arc<dyn Network>) -> Result<String, String> {
         match self {
             Source::File(path) => crate::watch::read_configuration(path),
             Source::Etcd(location) => {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
                 let runtime = runtime.map_err(|error| format!("the system gives no event queue: {error}"))?;
-                runtime.block_on(EtcdWatch::new(location.clone(), Arc::new(TcpNetwork), None, 0).read())
+                runtime.block_on(EtcdWatch::new(location.clone(), network, None, 0).read())
             }
             Source::Text(text) => Ok(text.clone()),
         }

@@ -88,6 +88,8 @@ fn complain(why: &str, code: u8) -> ExitCode {
 /// Reads configurations, the first and all that follow.
 struct Reader {
     source: Source,
+    /// The way to etcd, where the source is there.
+    etcd: Arc<SecuredNetwork>,
     cache: Option<Cache>,
     defaults: Defaults,
     destination_options: DestinationOptions,
@@ -110,12 +112,19 @@ impl Reader {
         let (source, defaults, window) = (options.source()?, options.defaults()?, options.window.settings());
         let cache = options.config_cache.as_deref().filter(|_| !options.validate_config).map(Cache::new);
         let certificates = Arc::new(Certificates::read(options.tls.clone())?);
+        let etcd = SecuredNetwork::new(Arc::new(TcpNetwork), certificates.clone());
+        if let Source::Etcd(location) = &source {
+            let protections = location.protections();
+            certificates.check_for_servers(&protections).map_err(|why| format!("--config: {why}"))?;
+            etcd.protect(protections);
+        }
         let peers = options.peer_protections();
         certificates
             .check_for_servers(&peers.iter().cloned().collect())
             .map_err(|why| format!("--spool-peers: {why}"))?;
         Ok(Reader {
             source,
+            etcd: Arc::new(etcd),
             cache,
             defaults,
             destination_options,
@@ -131,7 +140,7 @@ impl Reader {
 
     /// What to start with: what the source says, or else what was kept of it.
     fn first(&self) -> Result<First, String> {
-        let content = self.source.read();
+        let content = self.source.read_through(self.etcd.clone());
         let why = match self.plan(content.clone()) {
             Ok(plan) => return Ok(First { plan: self.kept(plan), seen: content.ok(), refusal: None }),
             Err(why) => why,
@@ -391,7 +400,7 @@ async fn stay(
     ends: &mut Ends,
     gate: Option<&mut Gatehouse>,
 ) -> Stay {
-    let feed = Feed::open(&reader.source, seen.as_deref());
+    let feed = Feed::open(&reader.source, reader.etcd.clone(), seen.as_deref());
     let successor = async {
         match gate {
             Some(gate) => gate.successor().await,

@@ -3,7 +3,7 @@
 use crate::configuration::Source;
 use crate::etcd::EtcdWatch;
 use crate::watch::FileWatch;
-use lookaside_client::TcpNetwork;
+use lookaside_client::Network;
 use std::sync::Arc;
 
 /// What is watched.
@@ -17,12 +17,12 @@ pub(crate) enum Feed {
 }
 
 impl Feed {
-    /// Watches `source`, whose text is known to be `seen`, if it is.
-    pub(crate) fn open(source: &Source, seen: Option<&str>) -> Feed {
+    /// Watches `source`, through `network` where it is on another host. Its text is known to be `seen`, if it is.
+    pub(crate) fn open(source: &Source, network: Arc<dyn Network>, seen: Option<&str>) -> Feed {
         match source {
             Source::File(path) => Feed::File(FileWatch::new(path, seen.unwrap_or_default().to_owned())),
             Source::Etcd(location) => {
-                Feed::Etcd(Box::new(EtcdWatch::new(location.clone(), Arc::new(TcpNetwork), seen, fastrand::u64(..))))
+                Feed::Etcd(Box::new(EtcdWatch::new(location.clone(), network, seen, fastrand::u64(..))))
             }
             Source::Text(text) => Feed::Fixed(text.clone()),
         }

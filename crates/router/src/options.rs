@@ -40,8 +40,8 @@ Exit codes: 0 after SIGINT or SIGTERM; 1 when it cannot start or go on; 2 for a 
 #[command(name = "lookaside-router", version, after_help = EXAMPLES)]
 #[command(group(ArgGroup::new("source").required(true).args(["config", "config_file", "config_str"])))]
 pub struct Options {
-    /// Where the configuration is: `file:PATH`, a key in etcd, `etcd://[USER@]HOST:PORT[,HOST:PORT...]/KEY`, or the JSON
-    /// itself. File and key are watched
+    /// Where the configuration is: `file:PATH`, a key in etcd, `etcd://[USER@]HOST:PORT[,HOST:PORT...]/KEY` (`etcds://` by
+    /// TLS), or the JSON itself. File and key are watched
     #[arg(long, value_name = "file:PATH|etcd://...")]
     pub config: Option<String>,
     /// The configuration file; it is watched, and a bad change is refused

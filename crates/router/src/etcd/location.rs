@@ -1,10 +1,11 @@
-//! `etcd://[USER[:PASSWORD]@]HOST:PORT[,HOST:PORT...]/KEY`: where a configuration is in etcd.
+//! `etcd://[USER[:PASSWORD]@]HOST:PORT[,HOST:PORT...]/KEY`: where a configuration is in etcd; `etcds://` by TLS.
 //!
 //! The key is what follows the first slash, as it stands: `etcd://h:2379/lookaside/one` is the key `lookaside/one`, and
 //! `etcd://h:2379//lookaside/one` is `/lookaside/one`. In user and password, `%40` and the like stand for the bytes that
 //! would be taken for something else.
 
-use lookaside_routing::Address;
+use lookaside_routing::{Address, Protection, Security};
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// The port where etcd answers clients unless told otherwise.
@@ -17,6 +18,8 @@ const ENDPOINTS_MAX: usize = 64;
 pub struct EtcdLocation {
     /// Members of one cluster; the next is asked when one does not answer.
     pub endpoints: Vec<Address>,
+    /// Whether they are reached by TLS, and must prove who they are.
+    pub is_secured: bool,
     /// The key.
     pub key: String,
     /// Who asks, where etcd wants to know.
@@ -35,8 +38,18 @@ pub struct EtcdUser {
 impl EtcdLocation {
     /// The location in `text`; `None` where that names no etcd, an error where it does and is wrong.
     pub fn parse(text: &str) -> Option<Result<EtcdLocation, String>> {
-        let rest = text.strip_prefix("etcd://")?;
-        Some(read(rest).map_err(|why| format!("{why}; expected etcd://HOST:PORT[,HOST:PORT...]/KEY")))
+        let (is_secured, rest) = match text.strip_prefix("etcds://") {
+            Some(rest) => (true, rest),
+            None => (false, text.strip_prefix("etcd://")?),
+        };
+        let location = read(rest).map(|location| EtcdLocation { is_secured, ..location });
+        Some(location.map_err(|why| format!("{why}; expected etcd://HOST:PORT[,HOST:PORT...]/KEY")))
+    }
+
+    /// How the ways to its endpoints are protected.
+    pub fn protections(&self) -> BTreeMap<Address, Protection> {
+        let security = if self.is_secured { Security::Tls } else { Security::Plain };
+        self.endpoints.iter().map(|endpoint| (endpoint.clone(), Protection { security, identity: None })).collect()
     }
 
     /// The same with `password`, where there is a user without one.
@@ -61,7 +74,7 @@ fn read(rest: &str) -> Result<EtcdLocation, String> {
     };
     let endpoints: Vec<Address> = hosts.split(',').map(read_endpoint).collect::<Result<_, _>>()?;
     match endpoints.len() <= ENDPOINTS_MAX {
-        true => Ok(EtcdLocation { endpoints, key: key.to_owned(), user }),
+        true => Ok(EtcdLocation { endpoints, is_secured: false, key: key.to_owned(), user }),
         false => Err(format!("more than {ENDPOINTS_MAX} endpoints")),
     }
 }
@@ -102,7 +115,8 @@ fn percent_decoded(text: &str) -> Option<String> {
 impl fmt::Display for EtcdLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let endpoints: Vec<_> = self.endpoints.iter().map(|endpoint| &*endpoint.0).collect();
-        write!(f, "etcd://{}/{}", endpoints.join(","), self.key)
+        let scheme = if self.is_secured { "etcds" } else { "etcd" };
+        write!(f, "{scheme}://{}/{}", endpoints.join(","), self.key)
     }
 }
 
@@ -127,6 +141,9 @@ mod tests {
         assert_eq!((endpoints, &*location.key), (vec!["a:1", "[::1]:2", "b:2379"], "lookaside/one"));
         assert!(location.user.is_none());
         assert_eq!(parse("etcd://a:1//one").expect("good").key, "/one");
+        let secured = parse("etcds://a:1/k").expect("good");
+        assert!(secured.protections().values().all(|protection| protection.security == Security::Tls));
+        assert_eq!((secured.to_string(), location.is_secured), ("etcds://a:1/k".to_owned(), false));
         let user = parse("etcd://ops:p%40s:s@a:1/k").expect("good").user.expect("a user");
         assert_eq!((&*user.name, &*user.password), ("ops", "p@s:s"));
         let given = parse("etcd://ops@a:1/k").expect("good").with_password(Some("secret"));
