@@ -55,7 +55,8 @@ class Lineage:
         path.write_text(json.dumps(configuration))
         self.port, self.gate, self.spool = free_port(), folder / "upgrade", folder / "spool"
         self.arguments = [
-            "-p", self.port, "-f", path, "--num-proxies", "2", "--server-timeout", "200",
+            "-p", self.port, "-f", path, "--num-proxies", "2",
+            "--server-timeout", "200", "--probe-timeout-initial", "50",
             "--upgrade-socket", self.gate, "--spool", self.spool, *arguments,
         ]  # fmt: skip
         self.routers: list[Process] = []
@@ -170,12 +171,14 @@ def deletes(lineage: Lineage, may_be_cut_off: bool = False):
             deleter.start()
             eventually(lambda: deleter.wrong or len(deleter.acknowledged) > 20, "deletes are kept")
             yield deleter
+        # It looks on: the server answers again, and has not carried everything out yet.
+        eventually(lambda: deleter.wrong or lineage.behind() == 0, "all deletes are done")
     finally:
         deleter.is_over.set()
         deleter.join(STOP_S)
     assert not deleter.wrong, deleter.wrong
-    eventually(lambda: lineage.behind() == 0, "all deletes are done")
     with lineage.connect() as client:
+        eventually(lambda: client.ask(b"get cut:none\r\n") == b"END\r\n", "the server is read")
         for key in deleter.acknowledged:
             assert client.ask(b"get %b\r\n" % key) == b"END\r\n", key
         client.send(b"get cut:kept:%d\r\n" % (len(deleter.acknowledged) % KEYS))

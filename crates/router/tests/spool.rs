@@ -547,6 +547,11 @@ async fn live(seed: u64) -> u64 {
             4 => sleep(Duration::from_millis(random.u64(0..400))).await,
             5 if random.u8(0..3) == 0 => {
                 kept += router.statistics().spooled;
+                if random.bool() {
+                    // As an upgrade does it.
+                    router.replay.abort();
+                    router.spool.close().await.expect("it is let go");
+                }
                 router.kill().await;
                 world.disk.crash(|bytes| random.usize(0..=bytes));
                 router = world.start(ONE, 2);

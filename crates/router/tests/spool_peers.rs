@@ -111,6 +111,15 @@ impl Region {
         }
     }
 
+    /// The next process takes over: it begins with what this one has let go of.
+    async fn upgrade(&mut self, index: usize) {
+        let Some(running) = &self.routers[index] else { return };
+        running.tasks.iter().for_each(JoinHandle::abort);
+        running.spool.close().await.expect("it is let go");
+        self.kill(index).await;
+        self.start_router(index).await;
+    }
+
     fn main(&self) -> Arc<FakeServer> {
         self.network.server(MAIN)
     }
@@ -470,7 +479,10 @@ async fn live(seed: u64) -> [u64; 3] {
                 if let Some(running) = &region.routers[router] {
                     add(&mut figures, &running.spool.statistics());
                 }
-                region.kill(router).await;
+                match random.bool() {
+                    true => region.kill(router).await,
+                    false => region.upgrade(router).await,
+                }
             }
             6 | 7 if region.routers[router].is_none() => region.start_router(router).await,
             8..11 => {
