@@ -420,13 +420,16 @@ impl<'a> Session<'a> {
         self.flush().await
     }
 
-    /// A stream with TLS may hold what it has taken; a plain one never does.
+    /// A stream with TLS may hold what it has taken; a plain one never does, and is asked without a look at the clock.
     async fn flush(&mut self) -> Result<(), End> {
-        let flushed = tokio::select! {
-            biased;
-            flushed = tokio::time::timeout(WRITE_STALL_MAX, self.stream.flush()) => flushed,
-            // What it holds goes out when its client hears farewell.
-            () = left(self.stop.clone(), self.router.fleet()) => return Ok(()),
+        let flushed = match self.stream.flush().now_or_never() {
+            Some(flushed) => Ok(flushed),
+            None => tokio::select! {
+                biased;
+                flushed = tokio::time::timeout(WRITE_STALL_MAX, self.stream.flush()) => flushed,
+                // What it holds goes out when its client hears farewell.
+                () = left(self.stop.clone(), self.router.fleet()) => return Ok(()),
+            },
         };
         match flushed {
             Ok(Ok(())) => Ok(()),
