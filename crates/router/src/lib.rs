@@ -34,6 +34,7 @@ mod intake;
 mod listen;
 mod metrics;
 mod options;
+mod rooms;
 mod router;
 mod session;
 mod settings;

@@ -2,6 +2,7 @@
 
 use crate::fleet::{Fleet, Seat};
 use crate::metrics::results::Results;
+use crate::rooms::Rooms;
 use crate::session::{self, End, Parked};
 use crate::statistics::{Counters, Tally};
 use crate::{Settings, Tree};
@@ -29,6 +30,7 @@ pub struct Router {
     tree: RwLock<Arc<Tree>>,
     counters: Counters,
     results: Results,
+    rooms: Rooms,
 }
 
 impl Router {
@@ -40,6 +42,7 @@ impl Router {
             tree: RwLock::new(Arc::new(tree)),
             counters: Counters::default(),
             results: Results::default(),
+            rooms: Rooms::default(),
         });
         router.fleet.enlist(&router);
         router
@@ -70,6 +73,10 @@ impl Router {
     /// What this thread has counted.
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    pub(crate) fn rooms(&self) -> &Rooms {
+        &self.rooms
     }
 
     /// What came of its clients' requests, by verb.

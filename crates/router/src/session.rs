@@ -7,7 +7,7 @@
 //! Invariants: replies leave in the order of the requests. The next bytes are read only when the last reply has been
 //! written, so a client that asks without reading stalls nobody but itself and holds a bounded amount of memory. What
 //! a batch changes is carried out even if its client has gone meanwhile: a delete is not dropped for a broken
-//! connection.
+//! connection. A session that waits for its client has no buffers ([`crate::rooms`]).
 //!
 //! A client whose router leaves it to another process ([`crate::upgrade`]) is parked: with what it has sent and what of its
 //! replies it has not taken. A batch that was begun is answered first.
@@ -21,6 +21,7 @@ use crate::answer::Answers;
 use crate::budget::{Budget, COUNTED_BYTES_MIN, brings_value, value_bytes};
 use crate::fleet::{Fleet, Held};
 use crate::intake::{Asked, Intake, Local, Tallied, is_admin, take_batch, take_binary_batch};
+use crate::rooms::Room;
 use crate::router::{is_told, told};
 use crate::statistics::Tally;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -29,7 +30,10 @@ use lookaside_client::Stream;
 use lookaside_protocol::{Keys, Operation, Reply, Request, binary::REQUEST_MAGIC, meta::MetaVerb};
 use lookaside_routing::{Batch, Context, Outcome, Outcomes};
 use lookaside_upgrade::{LUGGAGE_BYTES_MAX, Luggage, Remembered};
+use std::future::poll_fn;
+use std::io;
 use std::pin::{Pin, pin};
+use std::task::{self, Poll};
 use std::time::Duration;
 use std::vec;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -41,7 +45,7 @@ pub const READ_BYTES_MIN: usize = 2 << 10;
 pub const READ_BYTES_MAX: usize = 64 << 10;
 /// Replies are written once so many bytes have gathered, even if the batch has more.
 pub const WRITE_BYTES_MAX: usize = 1 << 20;
-/// The memory for replies that an idle connection keeps.
+/// The memory for replies that is kept from one batch to the next.
 pub const WRITE_BYTES_KEPT: usize = 16 << 10;
 /// A client that takes no byte of its replies for so long is gone.
 pub const WRITE_STALL_MAX: Duration = Duration::from_secs(60);
@@ -118,6 +122,8 @@ struct Session<'a> {
     /// The client has said `quit`, and has not taken all of its replies.
     is_closing: bool,
     stop: watch::Receiver<bool>,
+    /// Whether these are of this session's room.
+    has_room: bool,
     budget: Budget,
     tally: Tally,
 }
@@ -150,6 +156,8 @@ impl<'a> Session<'a> {
             swallow_bytes: session.swallow_bytes,
             is_binary: DIALECTS.get(usize::from(session.dialect)).copied().flatten(),
             requests_last: 0,
+            // What it brings is its room; who brings nothing is lent one.
+            has_room: !input.is_empty() || !output.is_empty(),
             out: output,
             is_closing,
             stop,
@@ -207,11 +215,9 @@ impl<'a> Session<'a> {
     }
 
     async fn read(&mut self, stopped: Pin<&mut impl Future<Output = ()>>) -> Result<(), End> {
-        self.buffer.reserve(self.read_bytes);
-        let mut room = (&mut self.buffer).limit(self.read_bytes);
         let read = tokio::select! {
             biased;
-            read = self.stream.read_buf(&mut room) => read,
+            read = poll_fn(|waiter| self.poll_read(waiter)) => read,
             () = stopped => return Err(End::Shutdown),
         };
         let bytes = match read {
@@ -225,6 +231,23 @@ impl<'a> Session<'a> {
             self.read_bytes = (self.read_bytes / 2).max(READ_BYTES_MIN);
         }
         Ok(())
+    }
+
+    /// Reads what is there. Who has to wait for it holds no room meanwhile, neither for it nor for replies.
+    fn poll_read(&mut self, waiter: &mut task::Context<'_>) -> Poll<io::Result<usize>> {
+        if !self.has_room {
+            Room { input: self.buffer, out: self.out } = self.router.rooms().take();
+            self.has_room = true;
+        }
+        self.buffer.reserve(self.read_bytes);
+        let mut room = (&mut self.buffer).limit(self.read_bytes);
+        let read = pin!(self.stream.read_buf(&mut room)).poll(waiter);
+        if read.is_pending() && self.buffer.is_empty() && self.out.is_empty() {
+            let room = Room { input: std::mem::take(&mut self.buffer), out: std::mem::take(&mut self.out) };
+            self.router.rooms().give_back(room);
+            self.has_room = false;
+        }
+        read
     }
 
     /// Drops what belongs to a data block that was refused.
