@@ -10,7 +10,7 @@ TOOLS ?= ../shared/tools
 # A folder with a trace of Twitter's cache cluster 52.
 TRACES ?= ../shared/traces
 
-.PHONY: help up test install build lint unit schedules miri simulate end-to-end clients differential fuzz bench soak clean hit-ratio transient qos gutter incast warmup
+.PHONY: help up test install build lint unit schedules miri simulate end-to-end clients differential fuzz bench soak clean hit-ratio transient qos gutter incast warmup connections
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -89,6 +89,9 @@ incast: install ## time of a page by size of the window over a flooded link, dra
 warmup: install ## a cold cluster with MariaDB behind, with warm-up and without, drawn; what was stale counted (five minutes)
 	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router
 	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.region.warmup
+
+connections: ## up to 10,000 client connections of a router: memory, connections to the servers, latency; against peers
+	TOOLS="$(TOOLS)" experiments/run connections $(CONNECTIONS)
 
 clean:
 	$(CARGO) clean

@@ -150,9 +150,15 @@ def as_user(name: str) -> list:
 
 @contextlib.contextmanager
 def cache_server(
-    name: str, program: Path, core: int, memory_mib: int, unix: bool = False, nice: int = 0, is_realtime: bool = False
+    name: str,
+    program: Path,
+    core: int | None,
+    memory_mib: int,
+    unix: bool = False,
+    nice: int = 0,
+    is_realtime: bool = False,
 ) -> Iterator[CacheServer]:
-    """`program` with memcached's flags, one worker on `core`: TCP and UDP on one port, or a unix socket."""
+    """`program` with memcached's flags, one worker (on `core`): TCP and UDP on one port, or a unix socket."""
     with tempfile.TemporaryDirectory(prefix="lookaside-bench-") as folder:
         port = free_ports(1)[0]
         unix_path = Path(folder) / "socket" if unix else None

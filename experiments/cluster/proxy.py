@@ -86,19 +86,30 @@ def answers_gets(port: int) -> bool:
     return False
 
 
-def command(name: str, port: int, servers: list[int], folder: Path) -> list:
-    """How a proxy is started in front of the servers on these ports."""
+def command(name: str, port: int, servers: list[int], folder: Path, threads: int = 1) -> list:
+    """How a proxy is started in front of the servers on these ports; twemproxy has one thread, always."""
     if name == "lookaside":
         pools = {"main": {"servers": [f"127.0.0.1:{server}" for server in servers]}}
         configuration = json.dumps({"pools": pools, "route": "PoolRoute|main"})
-        words = ["-p", port, "--num-proxies", 1, "-c", 20000, "--config-str", configuration]
+        words = ["-p", port, "--num-proxies", threads, "-c", 20000, "--config-str", configuration]
         return [lookaside("lookaside-router"), *words]
     if name == "memcached":
         path = folder / "proxy.lua"
         backends = ", ".join(f'"127.0.0.1:{server}"' for server in servers)
         pool = f"pools{{ main = {{ backends = {{ {backends} }} }} }}"
         path.write_text(f'{pool}\nroutes{{ default = route_direct{{ child = "main" }} }}\n')
-        words = ["-l", "127.0.0.1", "-p", port, "-t", 1, "-c", 20000, "-o", f"proxy_config=routelib,proxy_arg={path}"]
+        words = [
+            "-l",
+            "127.0.0.1",
+            "-p",
+            port,
+            "-t",
+            threads,
+            "-c",
+            20000,
+            "-o",
+            f"proxy_config=routelib,proxy_arg={path}",
+        ]
         return [memcached(), *words, *as_user(name)]
     path = folder / "twemproxy.yml"
     lines = [
