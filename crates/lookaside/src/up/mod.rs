@@ -100,8 +100,14 @@ async fn start(plan: &Plan, options: &Options, database: &str, state_dir: &Path)
     demo::prepare(database)
         .await
         .with_context(|| format!("preparing the database {}", view::without_password(database)))?;
-    let mut region = Region::start(plan, options, database, state_dir)?;
-    said_when_slow(region.wait_until_ready(), "waiting for the processes to come up").await?;
+    let mut region = Region { plan: plan.clone(), processes: Vec::new() };
+    let logs = state_dir.join("logs");
+    std::fs::create_dir_all(&logs)?;
+    region.start_servers(options.memory, &logs)?;
+    said_when_slow(region.wait_until_ready(&plan.servers()), "waiting for the servers to come up").await?;
+    region.start_routers(state_dir, &logs)?;
+    region.start_invalidator(database, state_dir, &logs)?;
+    said_when_slow(region.wait_until_ready(&plan.ports()), "waiting for the processes to come up").await?;
     said_when_slow(region.wait_until_invalidated(), "waiting for the invalidator to find its way into the commit log")
         .await?;
     let demo = match options.demo {
@@ -155,21 +161,25 @@ struct Region {
 }
 
 impl Region {
-    fn start(plan: &Plan, options: &Options, database: &str, state_dir: &Path) -> Result<Region> {
-        let logs = state_dir.join("logs");
-        std::fs::create_dir_all(&logs)?;
-        let configuration = state_dir.join("router.json");
-        std::fs::write(&configuration, format!("{:#}\n", plan.router_configuration()))?;
-        let mut region = Region { plan: plan.clone(), processes: Vec::new() };
-        for cluster in &plan.clusters {
+    /// Before any router: it connects ahead, and takes out for a while who is not there yet.
+    fn start_servers(&mut self, memory_mib: u32, logs: &Path) -> Result<()> {
+        for cluster in &self.plan.clusters {
             for (index, port) in cluster.server_ports.iter().chain([&cluster.gutter_port]).enumerate() {
                 let name = match index < cluster.server_ports.len() {
                     true => format!("{}-server-{}", cluster.name, index + 1),
                     false => format!("{}-gutter", cluster.name),
                 };
-                let arguments = words(&["-p", &port.to_string(), "-t", "1", "-m", &options.memory.to_string()]);
-                region.processes.push(Process::start(&name, "lookaside-server", arguments, vec![], &logs)?);
+                let arguments = words(&["-p", &port.to_string(), "-t", "1", "-m", &memory_mib.to_string()]);
+                self.processes.push(Process::start(&name, "lookaside-server", arguments, vec![], logs)?);
             }
+        }
+        Ok(())
+    }
+
+    fn start_routers(&mut self, state_dir: &Path, logs: &Path) -> Result<()> {
+        let configuration = state_dir.join("router.json");
+        std::fs::write(&configuration, format!("{:#}\n", self.plan.router_configuration()))?;
+        for cluster in &self.plan.clusters {
             let spool = state_dir.join("spool").join(cluster.name);
             let arguments = words(&[
                 "-p",
@@ -184,24 +194,28 @@ impl Region {
                 "1",
             ]);
             let name = format!("{}-router", cluster.name);
-            region.processes.push(Process::start(&name, "lookaside-router", arguments, vec![], &logs)?);
+            self.processes.push(Process::start(&name, "lookaside-router", arguments, vec![], logs)?);
         }
+        Ok(())
+    }
+
+    fn start_invalidator(&mut self, database: &str, state_dir: &Path, logs: &Path) -> Result<()> {
         let state = state_dir.display().to_string();
         let mut arguments = words(&["--state-dir", &state]);
-        arguments.extend(words(&["--listen", &local(plan.invalidator_port)]));
-        for cluster in &plan.clusters {
+        arguments.extend(words(&["--listen", &local(self.plan.invalidator_port)]));
+        for cluster in &self.plan.clusters {
             arguments.extend(words(&["--cluster", &format!("{}={}", cluster.name, local(cluster.router_port))]));
         }
         let source = vec![("LOOKASIDE_SOURCE", database.to_owned())];
-        region.processes.push(Process::start("invalidator", "lookaside-invalidator", arguments, source, &logs)?);
-        Ok(region)
+        self.processes.push(Process::start("invalidator", "lookaside-invalidator", arguments, source, logs)?);
+        Ok(())
     }
 
-    /// Waits until every process answers `stats`.
-    async fn wait_until_ready(&mut self) -> Result<()> {
+    /// Waits until who is to listen on these ports answers `stats`.
+    async fn wait_until_ready(&mut self, ports: &[(u16, String)]) -> Result<()> {
         let deadline = Instant::now() + START_TIME_MAX;
-        for (port, purpose) in self.plan.ports() {
-            while let Err(error) = Statistics::ask(port) {
+        for (port, purpose) in ports {
+            while let Err(error) = Statistics::ask(*port) {
                 self.processes.iter_mut().try_for_each(Process::must_run)?;
                 if Instant::now() > deadline {
                     return Err(error.context(format!("{purpose} did not come up")));

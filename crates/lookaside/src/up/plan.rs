@@ -62,15 +62,24 @@ impl Plan {
 
     /// Every port with what it is for.
     pub fn ports(&self) -> Vec<(u16, String)> {
-        let mut ports = vec![(self.invalidator_port, "the invalidator's statistics".to_owned())];
+        let mut ports = self.servers();
+        ports.push((self.invalidator_port, "the invalidator's statistics".to_owned()));
         for cluster in &self.clusters {
             ports.push((cluster.router_port, format!("the router of cluster {}", cluster.name)));
+        }
+        ports.sort();
+        ports
+    }
+
+    /// The ports of the servers alone.
+    pub fn servers(&self) -> Vec<(u16, String)> {
+        let mut ports = Vec::new();
+        for cluster in &self.clusters {
             ports.push((cluster.gutter_port, format!("the gutter server of cluster {}", cluster.name)));
             for (index, port) in cluster.server_ports.iter().enumerate() {
                 ports.push((*port, format!("server {} of cluster {}", index + 1, cluster.name)));
             }
         }
-        ports.sort();
         ports
     }
 
