@@ -22,6 +22,8 @@ struct Script {
     ranges: VecDeque<Option<String>>,
     /// The lines of each watch, behind the first; the connection then stays silent. Without any, silence.
     watches: VecDeque<Vec<String>>,
+    /// How many watches are refused before those.
+    watches_refused: usize,
     /// When it was connected to, and where each watch was to start.
     connects: Vec<Instant>,
     starts: Vec<i64>,
@@ -104,7 +106,17 @@ impl Scripted {
             let lines = {
                 let mut script = self.0.lock().unwrap();
                 script.starts.push(start);
-                script.watches.pop_front().unwrap_or_default()
+                match script.watches_refused {
+                    0 => Some(script.watches.pop_front().unwrap_or_default()),
+                    _ => {
+                        script.watches_refused -= 1;
+                        None
+                    }
+                }
+            };
+            let Some(lines) = lines else {
+                stream.write_all(b"HTTP/1.1 501 Not Implemented\r\nContent-Length: 0\r\n\r\n").await.unwrap();
+                continue;
             };
             stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").await.unwrap();
             for line in [r#"{"result":{"header":{"revision":"1"},"created":true}}"#.to_owned()].into_iter().chain(lines)
@@ -210,4 +222,22 @@ async fn a_deleted_key_and_an_answer_that_is_not_etcds_change_nothing() {
     });
     assert_eq!(watch.changed().await.as_deref(), Ok("second"));
     assert!(timeout(Duration::from_secs(100), watch.changed()).await.is_err(), "nothing more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_etcd_that_lets_nobody_watch_is_read_again_and_again() {
+    let same = std::iter::repeat_n(range(42, "second"), 8);
+    let (network, mut watch) = watch(Script {
+        ranges: [range(41, "first")].into_iter().chain(same).chain([range(43, "third")]).collect(),
+        watches: [vec![put(44, &["fourth"])]].into(),
+        watches_refused: 10,
+        ..Script::default()
+    });
+    for value in ["second", "third", "fourth"] {
+        let changed = timeout(Duration::from_secs(60), watch.changed()).await;
+        assert_eq!(changed.ok(), Some(Ok(value.to_owned())));
+    }
+    let connects = network.0.lock().unwrap().connects.clone();
+    let waits: Vec<_> = connects.windows(2).map(|pair| (pair[1] - pair[0]).as_millis()).collect();
+    assert!(waits[0] >= 50 && waits.iter().all(|&wait| wait <= 5_001) && waits[9] >= 2_500, "{waits:?}");
 }

@@ -6,6 +6,7 @@
 //! | puts the same value | stays | nothing |
 //! | deletes the key | stays | once, until there is a value again |
 //! | does not answer | stays; etcd is asked again after 0.1 to 5 seconds, spread by chance, the next endpoint first | once, and when it answers again |
+//! | answers, and lets nobody watch (a proxy that holds streams back, a right that is missing) | changes when the key is read, as often as an etcd that is away is asked | once, and when the watch begins |
 //! | ends the watch (compaction, a lost leader) | stays; the key is read anew after a moment, then watched again | at level debug |
 //!
 //! A watch can be dead without a word: a firewall forgets the connection, a member hangs. So every [`CHECK_INTERVAL`] the
@@ -16,7 +17,7 @@ use super::location::EtcdLocation;
 use lookaside_client::Network;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
 /// The longest wait before etcd is asked again for the first time, and
 const RETRY_MIN: Duration = Duration::from_millis(100);
@@ -38,6 +39,10 @@ pub(crate) struct EtcdWatch {
     retry: Duration,
     /// Attempts in a row that were not answered.
     refusals: usize,
+    /// Attempts in a row in which the key was read and could not be watched.
+    unwatched: usize,
+    /// Nobody is asked before.
+    rest_until: Option<Instant>,
     is_deleted: bool,
 }
 
@@ -68,6 +73,8 @@ impl EtcdWatch {
             session: None,
             retry: RETRY_MIN,
             refusals: 0,
+            unwatched: 0,
+            rest_until: None,
             is_deleted: false,
         }
     }
@@ -77,6 +84,7 @@ impl EtcdWatch {
         let mut refusals = Vec::new();
         // What a watch that runs may still tell could be older.
         self.session = None;
+        self.rest_until = None;
         for _ in 0..self.location.endpoints.len() {
             match self.look().await {
                 Ok((_, Found { value: Some(value), .. })) => {
@@ -95,6 +103,10 @@ impl EtcdWatch {
     /// lost where the future is dropped.
     pub(crate) async fn changed(&mut self) -> Result<String, String> {
         loop {
+            if let Some(until) = self.rest_until {
+                sleep_until(until).await;
+                self.rest_until = None;
+            }
             let value = match &mut self.session {
                 None => self.begin().await.map(|found| self.take(found)),
                 Some(session) => session.next(&self.location, &*self.network, self.endpoint).await.map(|heard| {
@@ -105,7 +117,7 @@ impl EtcdWatch {
             match value {
                 Ok(Some(value)) => return text(value),
                 Ok(None) => {}
-                Err(why) => self.wait(&why).await,
+                Err(why) => self.end(&why),
             }
         }
     }
@@ -125,13 +137,28 @@ impl EtcdWatch {
         }
     }
 
-    /// Reads the key and watches it from there.
+    /// Reads the key and watches it from there, if it can be watched.
     async fn begin(&mut self) -> Result<Found, String> {
         let (gateway, found) = self.look().await?;
-        let watch = gateway.watch(&self.location.key, found.revision + 1).await?;
-        self.session = Some(Session { watch, check_at: Instant::now() + CHECK_INTERVAL });
-        if std::mem::take(&mut self.refusals) >= self.location.endpoints.len() {
+        let watch = gateway.watch(&self.location.key, found.revision + 1).await;
+        let endpoints = self.location.endpoints.len();
+        if std::mem::take(&mut self.refusals) >= endpoints {
             tracing::info!(etcd = %self.location, "etcd answers again");
+        }
+        match watch {
+            Ok(watch) => {
+                self.session = Some(Session { watch, check_at: Instant::now() + CHECK_INTERVAL });
+                if std::mem::take(&mut self.unwatched) >= endpoints {
+                    tracing::info!(etcd = %self.location, "etcd's key is watched again");
+                }
+            }
+            Err(why) => {
+                self.unwatched += 1;
+                if self.unwatched == endpoints {
+                    tracing::warn!(etcd = %self.location, why, "etcd answers, and its key cannot be watched: it is read every {RETRY_MAX:?} instead");
+                }
+                self.rest();
+            }
         }
         Ok(found)
     }
@@ -155,7 +182,8 @@ impl EtcdWatch {
         Some(value)
     }
 
-    async fn wait(&mut self, why: &str) {
+    /// Nobody answers, or the watch has ended.
+    fn end(&mut self, why: &str) {
         match self.session.take() {
             // Whether anybody answers is not known yet.
             Some(_) => tracing::debug!(etcd = %self.location, why, "etcd's watch has ended; the key is read anew"),
@@ -166,10 +194,15 @@ impl EtcdWatch {
                 }
             }
         }
+        self.rest();
+    }
+
+    /// The next endpoint is asked, after a while.
+    fn rest(&mut self) {
         self.endpoint += 1;
         let wait = self.retry.mul_f64(0.5 + 0.5 * self.random.f64());
         self.retry = (self.retry * 2).min(RETRY_MAX);
-        sleep(wait).await;
+        self.rest_until = Some(Instant::now() + wait);
     }
 
     fn missing(&self) -> String {
