@@ -146,6 +146,8 @@ impl Gateway {
             request = request.header(AUTHORIZATION, token);
         }
         let request = request.body(Full::from(body.to_string())).map_err(|error| error.to_string())?;
+        // Behind an answer the connection may need a turn until it takes the next question.
+        self.sender.ready().await.map_err(|error| error.to_string())?;
         let response = self.sender.send_request(request).await.map_err(|error| error.to_string())?;
         match response.status() {
             StatusCode::OK => Ok(response),
