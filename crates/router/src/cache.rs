@@ -5,9 +5,13 @@
 //! it is. It is replaced whole, by a rename: a crash leaves the old one or the new one.
 
 use crate::watch::read_configuration;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+
+/// Who may read what is kept: the router's user alone.
+const MODE: u32 = 0o600;
 
 /// One file.
 #[derive(Debug)]
@@ -37,7 +41,13 @@ impl Cache {
     fn replace(&self, text: &str) -> io::Result<()> {
         let mut beside = self.0.clone().into_os_string();
         beside.push(".new");
-        let mut file = File::create(&beside)?;
+        // Whatever stands there, a link to another's file even, is not written to.
+        if let Err(error) = fs::remove_file(&beside)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(error);
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(&beside)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
         fs::rename(&beside, &self.0)?;
@@ -65,5 +75,20 @@ mod tests {
         cache.keep("{}");
         assert_eq!(cache.read().as_deref(), Ok("{}"));
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
+    }
+
+    #[test]
+    fn a_link_beside_it_leads_nowhere_and_nobody_else_reads_it() {
+        use std::os::unix::fs::{PermissionsExt as _, symlink};
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, other) = (folder.path().join("last.json"), folder.path().join("other"));
+        fs::write(&other, "another's").expect("written");
+        symlink(&other, folder.path().join("last.json.new")).expect("a link");
+        let cache = Cache::new(&path);
+        cache.keep("{}");
+        assert_eq!(fs::read_to_string(&other).expect("there"), "another's");
+        let kept = fs::symlink_metadata(&path).expect("it is kept");
+        assert!(kept.is_file());
+        assert_eq!((kept.permissions().mode() & 0o777, cache.read().as_deref()), (0o600, Ok("{}")));
     }
 }
