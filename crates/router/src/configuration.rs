@@ -24,9 +24,15 @@ pub enum Source {
 }
 
 impl Source {
-    /// The text of the configuration as it is now. Not to be called where a runtime runs: it blocks.
+    /// The text of the configuration as it is now. Not to be called where a runtime runs: it blocks. What is behind TLS is
+    /// not read: this has no certificates.
     pub fn read(&self) -> Result<String, String> {
-        self.read_through(Arc::new(TcpNetwork))
+        match self {
+            Source::Etcd(location) if location.is_secured => {
+                Err(format!("{location} is read by a router alone, which knows whom to believe"))
+            }
+            _ => self.read_through(Arc::new(TcpNetwork)),
+        }
     }
 
     /// The same through `network`, where it is on another host.
@@ -214,5 +220,17 @@ impl Destination for Named {
 
     fn address(&self) -> &Address {
         &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_behind_tls_is_not_asked_for_without_it() {
+        // Nobody is there: who asked would be told so.
+        let location = EtcdLocation::parse("etcds://127.0.0.1:1/k").expect("names etcd").expect("good");
+        assert!(Source::Etcd(location).read().is_err_and(|why| why.contains("router alone")));
     }
 }
