@@ -229,6 +229,7 @@ def test_with_a_user(etcd, servers, start):
     token = etcd.ask("/v3/auth/authenticate", {"name": "root", "password": "root"})["token"]
     etcd.ask("/v3/kv/put", {"key": encoded(KEY), "value": encoded(configuration(servers[1]))}, token)
     router.takes(servers[1])
+    assert router.log().count("goes over the network as it stands") == 1
     refused = start(source=f"etcd://router:wrong@127.0.0.1:{etcd.port}/{KEY}")
     assert refused.running.wait(20) == 1
     assert "authentication failed" in refused.log() and "wrong" not in refused.log()

@@ -117,6 +117,9 @@ impl Reader {
             let protections = location.protections();
             certificates.check_for_servers(&protections).map_err(|why| format!("--config: {why}"))?;
             etcd.protect(protections);
+            if location.user.is_some() && !location.is_secured {
+                tracing::warn!(etcd = %location, "the password of etcd's user goes over the network as it stands; etcds:// hides it");
+            }
         }
         let peers = options.peer_protections();
         certificates

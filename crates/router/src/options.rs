@@ -1,7 +1,7 @@
 //! The command line: mcrouter's flags as far as they have a meaning here, and those that can be done without.
 
 use crate::configuration::Source;
-use crate::etcd::EtcdLocation;
+use crate::etcd::{EtcdLocation, without_user};
 use crate::ignored::Ignored;
 use crate::listen::ListenOptions;
 use crate::settings::{CONNECTIONS_MAX, Settings, VALUE_BYTES_MAX};
@@ -229,11 +229,15 @@ impl Options {
             (Some(config), _, _) => match config.strip_prefix("file:") {
                 Some(path) => Ok(Source::File(path.into())),
                 None if config.trim_start().starts_with(['{', '/']) => Ok(Source::Text(config.clone())),
-                None => {
-                    Err(format!("--config {config}: neither file:PATH nor etcd:// nor JSON; give a path with -f PATH"))
-                }
+                None => Err(format!(
+                    "--config {}: neither file:PATH nor etcd:// nor JSON; give a path with -f PATH",
+                    without_user(config)
+                )),
             },
-            (_, Some(path), _) => Ok(Source::File(path.clone())),
+            (_, Some(path), _) => match path.to_str().filter(|path| path.contains("://")) {
+                Some(path) => Err(format!("-f {}: no path of a file; --config takes etcd://", without_user(path))),
+                None => Ok(Source::File(path.clone())),
+            },
             (_, _, Some(text)) => Ok(Source::Text(text.clone())),
             _ => Err("no configuration; give one with -f PATH".to_owned()),
         }
@@ -400,6 +404,10 @@ mod tests {
         let etcd = source(&["--config", "etcd://a:1/k"]).map(|source| source.to_string());
         assert_eq!(etcd.as_deref(), Ok("etcd://a:1/k"));
         assert!(source(&["--config", "etcd://a:1"]).is_err_and(|why| why.contains("key is missing")));
+        for option in ["-f", "--config"] {
+            let why = source(&[option, "etdc://ops:secret@a:1/k"]).expect_err("mistyped");
+            assert!(why.contains("...@a:1/k") && !why.contains("secret"), "{why}");
+        }
         assert!(source(&["--config", "a.json"]).is_err_and(|why| why.contains("-f PATH")));
     }
 

@@ -2,7 +2,8 @@
 //!
 //! The key is what follows the first slash, as it stands: `etcd://h:2379/lookaside/one` is the key `lookaside/one`, and
 //! `etcd://h:2379//lookaside/one` is `/lookaside/one`. In user and password, `%40` and the like stand for the bytes that
-//! would be taken for something else.
+//! would be taken for something else. So a key has no `@`: what stands before one may be a piece of a password, and no
+//! message shows that.
 
 use lookaside_routing::{Address, Protection, Security};
 use std::collections::BTreeMap;
@@ -68,6 +69,9 @@ fn read(rest: &str) -> Result<EtcdLocation, String> {
     if key.is_empty() {
         return Err("the key is missing".to_owned());
     }
+    if key.contains('@') {
+        return Err("there is an @ behind the first /; in a user or password / is %2F and @ is %40".to_owned());
+    }
     let (user, hosts) = match authority.rsplit_once('@') {
         Some((user, hosts)) => (Some(read_user(user)?), hosts),
         None => (None, authority),
@@ -109,6 +113,14 @@ fn percent_decoded(text: &str) -> Option<String> {
         bytes.extend_from_slice(&piece.as_bytes()[2..]);
     }
     String::from_utf8(bytes).ok()
+}
+
+/// `text`, meant for a location perhaps, without what may be a user and a password.
+pub(crate) fn without_user(text: &str) -> String {
+    match text.rsplit_once('@') {
+        Some((_, rest)) => format!("...@{rest}"),
+        None => text.to_owned(),
+    }
 }
 
 /// Without the password: this is for logs.
@@ -160,6 +172,29 @@ mod tests {
     }
 
     #[test]
+    fn no_piece_of_a_password_is_in_an_error() {
+        for bad in [
+            "etcd://ops:se/cret@a:1/k",
+            "etcd://ops:12/cret@a:1/k",
+            "etcd://ops:se@cr/et@a:1/k",
+            "etcd://ops:secret@a:x/k",
+            "etcd://ops:se%zzcret@a:1/k",
+            "etcd://ops:se/cret@a:1",
+        ] {
+            let told = parse(bad).expect_err(bad);
+            assert!(
+                !["ops", "se", "cr", "12"]
+                    .iter()
+                    .any(|piece| told.split(|c: char| !c.is_alphanumeric()).any(|word| word == *piece))
+                    && !told.contains("cret"),
+                "{bad}: {told}"
+            );
+        }
+        assert_eq!(without_user("etdc://ops:se@cret@a:1/k"), "...@a:1/k");
+        assert_eq!(without_user("router.json"), "router.json");
+    }
+
+    #[test]
     fn what_is_wrong_is_said() {
         assert!(EtcdLocation::parse("file:a.json").is_none());
         for (bad, why) in [
@@ -172,6 +207,7 @@ mod tests {
             ("etcd://[::1]2/k", "no host:port"),
             ("etcd://a:1,,b:2/k", "no host:port"),
             ("etcd://u%zz@a:1/k", "hexadecimal"),
+            ("etcd://a:1/k@home", "an @ behind the first /"),
         ] {
             let told = parse(bad).expect_err(bad);
             assert!(told.contains(why), "{bad}: {told}");

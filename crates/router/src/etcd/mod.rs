@@ -20,6 +20,7 @@ mod gateway;
 mod location;
 mod watch;
 
+pub(crate) use location::without_user;
 pub use location::{EtcdLocation, EtcdUser};
 pub(crate) use watch::EtcdWatch;
 
