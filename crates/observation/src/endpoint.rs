@@ -24,6 +24,9 @@ const SCRAPE_MAX: Duration = Duration::from_secs(5);
 /// How often deadlines are looked at.
 const TICK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
+/// How long nobody is let in after a failure to: the system may have no file left, and says at once that somebody waits.
+const REST: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
 /// What is wrong with `text` as the address of metrics: a port, or host:port.
 pub fn check_address(text: &str) -> Result<(), String> {
     let port = text.rsplit_once(':').map_or(text, |(_, port)| port);
@@ -71,14 +74,16 @@ impl Endpoint {
     /// Serves what `render` gives until the other end of `stop` is closed. For a thread of its own.
     pub fn run(&self, render: impl Fn() -> String, stop: &UnixStream) {
         let mut scrapes: Vec<Scrape> = Vec::new();
+        let mut rest_until = None;
         loop {
+            let is_resting = rest_until.is_some_and(|until| Instant::now() < until);
             let interest = |scrape: &Scrape| if scrape.response.is_empty() { PollFlags::IN } else { PollFlags::OUT };
             let mut watched = vec![PollFd::new(stop, PollFlags::IN)];
             watched.extend(scrapes.iter().map(|scrape| PollFd::new(&scrape.socket, interest(scrape))));
-            if scrapes.len() < SCRAPES_MAX {
+            if scrapes.len() < SCRAPES_MAX && !is_resting {
                 watched.push(PollFd::new(&self.listener, PollFlags::IN));
             }
-            if let Err(error) = poll(&mut watched, Some(&TICK))
+            if let Err(error) = poll(&mut watched, Some(if is_resting { &REST } else { &TICK }))
                 && error != rustix::io::Errno::INTR
             {
                 return tracing::error!("metrics are not served any more: {error}");
@@ -88,11 +93,17 @@ impl Endpoint {
             }
             let now = Instant::now();
             scrapes.retain_mut(|scrape| now < scrape.deadline && scrape.go_on(&render));
-            while scrapes.len() < SCRAPES_MAX
-                && let Ok((socket, _)) = self.listener.accept()
-            {
-                if socket.set_nonblocking(true).is_ok() {
-                    scrapes.push(Scrape::new(socket, now + SCRAPE_MAX));
+            while scrapes.len() < SCRAPES_MAX && !is_resting {
+                match self.listener.accept() {
+                    Ok((socket, _)) if socket.set_nonblocking(true).is_ok() => {
+                        scrapes.push(Scrape::new(socket, now + SCRAPE_MAX));
+                    }
+                    Ok(_) => {}
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                    Err(_) => {
+                        rest_until = Duration::try_from(REST).ok().map(|rest| now + rest);
+                        break;
+                    }
                 }
             }
         }
