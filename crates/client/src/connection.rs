@@ -65,6 +65,9 @@ pub(crate) enum End {
     Dropped,
     /// The server, or the network, closed it.
     Closed(io::ErrorKind),
+    /// What protects it failed before anything came: the server does not take us for who we must be. TLS 1.3 tells a
+    /// client only here, after the handshake.
+    Unproven(io::Error),
     /// We closed it: what came could not be understood, or what follows could not be.
     Broken(Broken),
     /// We closed it: more answers are late than we keep in step for.
@@ -119,6 +122,8 @@ pub(crate) struct Connection<'a> {
     deadlines: VecDeque<Instant>,
     taken: Vec<Job>,
     read: BytesMut,
+    /// Something has come from the server.
+    is_heard: bool,
     /// `read` holds no whole answer below this length.
     needed_bytes: usize,
     write: Vec<u8>,
@@ -150,6 +155,7 @@ impl<'a> Connection<'a> {
             pipeline: Pipeline::new(limits, dialect),
             taken: Vec::with_capacity(JOBS_PER_TAKE),
             read: BytesMut::new(),
+            is_heard: false,
             needed_bytes: 1,
             write: Vec::new(),
             written: 0,
@@ -205,7 +211,7 @@ impl<'a> Connection<'a> {
             return Poll::Ready(end);
         }
         if let Poll::Ready(Err(error)) = self.poll_write(cx) {
-            return Poll::Ready(End::Closed(error.kind()));
+            return Poll::Ready(self.ended_by(error));
         }
         if self.around.waiting.is_empty()
             && self.pipeline.is_settled()
@@ -223,14 +229,22 @@ impl<'a> Connection<'a> {
             let read = pin!(self.stream.read_buf(&mut self.read)).poll(cx);
             match ready!(read) {
                 Ok(0) => return Poll::Ready(End::Closed(io::ErrorKind::UnexpectedEof)),
-                Ok(_) => {}
-                Err(error) => return Poll::Ready(End::Closed(error.kind())),
+                Ok(_) => self.is_heard = true,
+                Err(error) => return Poll::Ready(self.ended_by(error)),
             }
             if self.read.len() >= self.needed_bytes
                 && let Err(broken) = self.hand_out_answers()
             {
                 return Poll::Ready(End::Broken(broken));
             }
+        }
+    }
+
+    /// What an error of the stream means. Only TLS calls bytes invalid.
+    fn ended_by(&self, error: io::Error) -> End {
+        match error.kind() {
+            io::ErrorKind::InvalidData if !self.is_heard => End::Unproven(error),
+            kind => End::Closed(kind),
         }
     }
 

@@ -197,6 +197,10 @@ impl Driver {
             }
             End::TakenOut(change) => self.take_out(*change, up),
             End::TakenOutElsewhere => self.health = Health::new(self.options.health),
+            End::Unproven(error) => {
+                tracing::warn!(server = %self.address, %error, "TLS failed before the first answer");
+                self.on_failure(&Err(Failure::ConnectFailed), up);
+            }
             End::Closed(kind) => tracing::debug!(server = %self.address, %kind, "connection ended"),
             End::Dropped | End::Moved(_) => {}
         }

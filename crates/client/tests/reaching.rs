@@ -61,6 +61,29 @@ async fn one_that_connects_ahead_knows_of_a_dead_server_before_anybody_asks() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_server_that_does_not_believe_who_we_are_is_taken_out_until_it_does() {
+    let (network, mut peers) = FakeNetwork::new();
+    network.set(Mode::Alert);
+    for options in [ahead(), named()] {
+        let server = destination(&network, options);
+        server.send(vec![get("a")]).await.remove(0).expect_err("the connection ends before an answer");
+        assert!(server.is_taken_out_hard());
+        peers.next().await;
+    }
+    let server = destination(&network, named());
+    server.send(vec![get("a")]).await.remove(0).expect_err("the connection ends before an answer");
+    peers.next().await;
+    peers.next().await;
+    assert!(server.is_taken_out_hard(), "a probe that ends so is no answer");
+    network.set(Mode::Accept);
+    let mut probed = peers.next().await;
+    probed.expect("version\r\n").await;
+    probed.say("VERSION 1\r\n").await;
+    probed.expect_nothing().await;
+    assert!(!server.is_taken_out());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_silent_server_is_waited_for_no_longer_than_a_connection_may_take() {
     let (network, _peers) = FakeNetwork::new();
     network.set(Mode::Silence);

@@ -31,6 +31,8 @@ const PIPE_BYTES: usize = 256 << 10;
 pub enum Mode {
     Accept,
     Refuse,
+    /// Connections are made, and the first read tells that TLS has failed.
+    Alert,
     /// Connecting never ends.
     Silence,
 }
@@ -70,11 +72,11 @@ impl Network for FakeNetwork {
         Box::pin(async move {
             let mode = *self.mode.lock().expect("no test panics while it holds this");
             match mode {
-                Mode::Accept => {
+                Mode::Accept | Mode::Alert => {
                     let (ours, theirs) = tokio::io::duplex(self.pipe_bytes);
                     self.accepted.send(theirs).map_err(|_| io::ErrorKind::ConnectionRefused)?;
                     let peer = self.leads_to.lock().expect("no test panics while it holds this").ok().flatten();
-                    Ok(Box::new(Pipe(ours, peer)) as Box<dyn Stream>)
+                    Ok(Box::new(Pipe(ours, peer, mode == Mode::Alert)) as Box<dyn Stream>)
                 }
                 Mode::Refuse => Err(io::ErrorKind::ConnectionRefused.into()),
                 Mode::Silence => std::future::pending().await,
@@ -93,7 +95,7 @@ impl Network for FakeNetwork {
     }
 }
 
-struct Pipe(DuplexStream, Option<IpAddr>);
+struct Pipe(DuplexStream, Option<IpAddr>, bool);
 
 impl Stream for Pipe {
     fn peer(&self) -> Option<IpAddr> {
@@ -107,6 +109,9 @@ impl AsyncRead for Pipe {
         cx: &mut task::Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> task::Poll<io::Result<()>> {
+        if self.2 {
+            return task::Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, "certificate required")));
+        }
         Pin::new(&mut self.0).poll_read(cx, into)
     }
 }
