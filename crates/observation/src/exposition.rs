@@ -12,7 +12,7 @@ use std::fmt::{Display, Write as _};
 /// What kind of metric a family is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Only rises, until the process ends.
+    /// Only rises, until the process, or what is counted at, ends.
     Counter,
     /// Rises and falls.
     Gauge,
