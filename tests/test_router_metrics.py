@@ -101,6 +101,15 @@ def test_requests_by_verb_and_result(cluster):
     assert metrics["connections",] == 1 and metrics["servers",] == 3
 
 
+def test_spares_pools_and_tls_are_told_of_without_any(cluster):
+    metrics = cluster.metrics()
+    for name in (
+        "spares_serving", "spare_takeovers_total", "spare_returns_total", "spare_refusals_total", "pools_failing_open",
+        "tls_new_sessions_total", "tls_handshake_errors_total", "tls_certificates_age_seconds",
+    ):  # fmt: skip
+        assert metrics[name,] == 0, name
+
+
 def test_a_server_that_dies_and_what_it_owes(cluster):
     client, address = cluster.client(), cluster.addresses()[0]
     keys = [f"key:{number}" for number in range(40)]

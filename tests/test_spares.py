@@ -1,6 +1,7 @@
 """A server stays dead: a spare takes its place, and what was deleted meanwhile is read from neither (§3.3)."""
 
 import json
+import urllib.request
 
 import pytest
 from processes import PROGRAMS, Process, Server, answers, connect, eventually, free_port, statistics
@@ -12,7 +13,7 @@ class Spared:
     def __init__(self, log_dir) -> None:
         self.servers = [Server(name, log_dir) for name in ("first", "second")]
         self.spare = Server("spare", log_dir)
-        self.port = free_port()
+        self.port, self.metrics_port = free_port(), free_port()
         pool = {
             "servers": [f"127.0.0.1:{server.port}" for server in self.servers],
             "spares": [f"127.0.0.1:{self.spare.port}"],
@@ -22,6 +23,7 @@ class Spared:
         command = [
             PROGRAMS / "lookaside-router", "-p", self.port, "--num-proxies", "2", "--config-str", configuration,
             "--probe-timeout-initial", "50", "--probe-timeout-max", "200", "--spool", log_dir / "spool",
+            "--metrics-address", self.metrics_port,
         ]  # fmt: skip
         self.router = Process("router", command, log_dir)
         self.router.wait_ready(lambda: answers(self.port))
@@ -29,6 +31,12 @@ class Spared:
     def stat(self, name: str) -> int:
         """A figure of the router."""
         return int(statistics(self.port)[name])
+
+    def metric(self, name: str) -> int:
+        """The same as Prometheus reads it."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=10) as response:
+            lines = response.read().decode().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith(f"lookaside_router_{name} "))
 
     def stop(self) -> None:
         """Ends all."""
@@ -56,6 +64,7 @@ def test_a_spare_takes_the_place_of_a_dead_server_and_gives_it_back(spared):
     victim, other = spared.servers
     victim.kill()
     eventually(lambda: spared.stat("spares_in_use") == 1, "the spare serves")
+    assert (spared.metric("spares_serving"), spared.metric("spare_takeovers_total")) == (1, 1)
 
     of_victim = [key for key in keys if client.get(key) is None]
     assert 0 < len(of_victim) < len(keys), "the other server's keys stay where they are"
@@ -70,6 +79,7 @@ def test_a_spare_takes_the_place_of_a_dead_server_and_gives_it_back(spared):
 
     victim.restart()
     eventually(lambda: spared.stat("spare_returns") == 1, "the server has its place again")
+    assert (spared.metric("spares_serving"), spared.metric("spare_returns_total")) == (0, 1)
     assert spared.stat("spool_replayed") == 1
     before = int(statistics(victim.port)["cmd_get"])
     assert all(client.get(key) is None for key in of_victim), "it was restarted, and is empty"

@@ -15,6 +15,7 @@ use lookaside_observation::{Exposition, Kind};
 use lookaside_routing::Address;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Of how many pools is told.
 const POOLS_MAX: usize = 200;
@@ -34,6 +35,8 @@ pub(crate) fn render(fleet: &Fleet, version: &str) -> String {
     configuration(fleet, &mut out);
     pools(&routers, &mut out);
     spool(&routers, &mut out);
+    spares(&routers, &mut out);
+    tls(fleet, &mut out);
     of_servers(fleet, &routers, &mut out);
     out.finish()
 }
@@ -242,6 +245,30 @@ fn of_servers(fleet: &Fleet, routers: &[Arc<Router>], out: &mut Exposition) {
     for (name, sum) in measured {
         out.summary(&[("server", name)], &sum.latency);
     }
+}
+
+fn spares(routers: &[Arc<Router>], out: &mut Exposition) {
+    let tree = routers.first().map(|router| router.tree());
+    let statistics = tree.as_ref().and_then(|tree| tree.spares()).map(|spares| spares.statistics()).unwrap_or_default();
+    let open = tree.map_or(0, |tree| tree.open_pools().len());
+    out.single("pools_failing_open", Gauge, "Pools that ask servers that should be out, as too many are.", open);
+    out.single("spares_serving", Gauge, "Spares that serve in the place of a server.", statistics.in_use);
+    out.single("spare_takeovers_total", Counter, "How often a spare began to serve.", statistics.takeovers);
+    out.single("spare_returns_total", Counter, "How often a server got its place back.", statistics.returns);
+    let help = "How often a spare could not be emptied, and so was not used.";
+    out.single("spare_refusals_total", Counter, help, statistics.refusals);
+}
+
+fn tls(fleet: &Fleet, out: &mut Exposition) {
+    let certificates = fleet.certificates();
+    let sessions = certificates.map_or(0, |certificates| certificates.new_sessions.load(Relaxed));
+    out.single("tls_new_sessions_total", Counter, "Clients' TLS handshakes that went well.", sessions);
+    let errors = certificates.map_or(0, |certificates| certificates.handshake_errors.load(Relaxed));
+    let help = "Clients' TLS handshakes that did not, those that took too long included.";
+    out.single("tls_handshake_errors_total", Counter, help, errors);
+    let age_s = certificates.map_or(0, |certificates| certificates.age_s());
+    let help = "Since when the certificates were read that are in force; 0 without any.";
+    out.single("tls_certificates_age_seconds", Gauge, help, age_s);
 }
 
 fn spool(routers: &[Arc<Router>], out: &mut Exposition) {
