@@ -271,6 +271,7 @@ fn serve(options: &Options, doors: &[Door], mut reader: Reader, first: First, lo
     }
     let (shut, shutdown) = watch::channel(false);
     reader.protect(&plan);
+    reader.spares.configure(plan.pools());
     let (publish, plans) = watch::channel(Arc::new(plan));
     let (alive, mut ends_of_threads) = mpsc::channel::<()>(1);
     let mut crew = Crew::new(fleet.clone(), shut);
@@ -535,6 +536,7 @@ async fn follow(
                 tracing::info!(source = %reader.source, "new configuration in force");
                 let servers = plan.servers();
                 reader.protect(&plan);
+                reader.spares.configure(plan.pools());
                 publish.send_replace(Arc::new(plan));
                 if let Some(spool) = &reader.spool {
                     spool.drop_others(&servers);

@@ -34,6 +34,8 @@ const OTHER: &str = r#"{
     "pools": { "A": { "servers": ["main:1"], "spares": ["z:1", "x:1"], "spare_after_ms": 10000 } },
     "route": "PoolRoute|A"
 }"#;
+/// The same without spares.
+const NONE: &str = r#"{ "pools": { "A": { "servers": ["main:1"] } }, "route": "PoolRoute|A" }"#;
 const THREE: &str = r#"{
     "pools": { "A": { "servers": ["a:1", "b:1", "c:1"], "spares": ["x:1", "y:1"], "spare_after_ms": 10000 } },
     "route": { "type": "PoolRoute", "pool": "A", "hash": "ConstShard" }
@@ -90,6 +92,7 @@ impl Region {
         let spool = Spool::open(self.disks[index].clone(), standings.clone(), settings).expect("the disk is good");
         let spares = Spares::new(standings);
         let plan = plan(configuration, &options, &spool, &spares);
+        spares.configure(plan.pools());
         let tree = Tree::build(&plan, view.clone(), index as u64, None);
         let fleet = Fleet::new(Identity { pid: 1, started_unix_s: 0 }, "a test");
         let router = Router::new(Settings::default(), fleet, tree);
@@ -117,6 +120,7 @@ impl Region {
     fn reload(&self, configuration: &str, index: usize) {
         let Running { router, spares, spool, options, .. } = &self.routers[index];
         let plan = plan(configuration, options, spool, spares);
+        spares.configure(plan.pools());
         router.set_tree(Tree::build(&plan, self.network.view(&host(index)), index as u64, Some(&router.tree())));
     }
 
@@ -217,6 +221,31 @@ async fn what_a_spare_holds_from_an_earlier_life_is_never_read() {
     sleep(LONG).await;
     assert_eq!(region.get(1, "k").await, value("new"), "a router that comes later does not empty what the other reads");
     assert_eq!(x.asked("flush_all").len(), 1);
+}
+
+/// A configuration without the spare is in force for a while: it misses deletes, and its mark is no word of honour.
+#[tokio::test(start_paused = true)]
+async fn a_spare_that_its_pool_was_without_for_a_while_is_emptied_although_it_bears_the_mark() {
+    for (is_restarted, keeps_mark) in [(false, false), (true, false), (false, true)] {
+        let mut region = Region::start(ONE, 1).await;
+        let x = region.server("x:1");
+        region.server("main:1").be(Health::Gone);
+        sleep(LONG).await;
+        region.fill(0, "k", "old").await;
+        if keeps_mark {
+            x.refuse("delete", "SERVER_ERROR not now");
+        }
+        region.reload(NONE, 0);
+        assert_acknowledged(&region.delete(0, "k").await);
+        sleep(SHORT).await;
+        x.refusals.lock().unwrap().clear();
+        match is_restarted {
+            true => region.restart(ONE, 0).await,
+            false => region.reload(ONE, 0),
+        }
+        sleep(LONG).await;
+        assert_eq!(region.get(0, "k").await, MISS, "restarted: {is_restarted}, keeps its mark: {keeps_mark}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -20,18 +20,25 @@
 //! * A spare may hold values from before it was a spare of this pool, when deletes did not reach it. So it is emptied before
 //!   it serves, unless it bears the pool's mark ([`visit`]): then another router, or this one before a restart, has
 //!   emptied it and is reading it, and to empty it again would only cost hits.
+//! * A spare that a configuration takes from its pool gets no deletes from then on. So its mark is taken off, and whoever saw
+//!   that does not believe the mark any more, should the pool get it back, until it has emptied the spare itself
+//!   ([`Spares::configure`]).
+//! * A place is not looked after before all threads have its tree ([`AGE_MIN`]): each of them must delete in the spare.
 //!
-//! Accepted: two routers that see servers die in different orders may choose different spares, and each warms its own.
+//! Accepted: two routers that see servers die in different orders may choose different spares, and each warms its own. While
+//! a configuration that takes away a spare which serves comes into force, for at most two seconds, one thread may read
+//! there what another has deleted.
 //!
 //! Absent on purpose: filling the spare from elsewhere (it warms as any cold server), and agreement among routers.
 
 mod visit;
 
+use crate::tree::SETTLE_MAX;
 use lookaside_client::{Network, Observer, Standings};
 use lookaside_routing::{Address, Pool, Serving, Slot, choose_spare};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -42,13 +49,21 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// A server that has been readable for so long is back: one whose probe was answered, or that a reload has forgotten all
 /// about, may be gone again at once.
 const BACK_AFTER: Duration = Duration::from_secs(1);
+/// How old a place must be before a spare serves it: its threads change their trees one by one.
+const AGE_MIN: Duration = SETTLE_MAX.saturating_add(Duration::from_secs(1));
+/// How long a spare that could not be emptied is left alone.
+const REFUSED_WAIT: Duration = Duration::from_secs(5);
+/// Spares that are remembered to have been taken from their pools; with more, no mark is believed any more.
+const DOUBTS_MAX: usize = 10_000;
 
 /// The places of all pools with spares, in one process.
 #[derive(Debug)]
 pub struct Spares {
     standings: Arc<Standings>,
+    /// Locked before `trust`, where both are.
     places: Mutex<Vec<Arc<Place>>>,
-    /// There is a place to look after.
+    trust: Mutex<Trust>,
+    /// There is a place to look after, or a mark to take off.
     added: Notify,
     takeovers: AtomicU64,
     returns: AtomicU64,
@@ -68,6 +83,24 @@ pub struct SparesStatistics {
     pub refusals: u64,
 }
 
+/// Which marks are believed.
+#[derive(Debug, Default)]
+struct Trust {
+    /// The pools of the configuration in force.
+    configured: BTreeMap<String, Arc<Pool>>,
+    /// Pools and their spares that another configuration did without, so that deletes were missed.
+    doubted: BTreeSet<(String, Address)>,
+    doubts_all: bool,
+    /// Marks to be taken off, for the routers that have not seen it.
+    withdrawn: Vec<(Address, String)>,
+}
+
+impl Trust {
+    fn doubts(&self, pool: &str, spare: &Address) -> bool {
+        self.doubts_all || self.doubted.contains(&(pool.to_owned(), spare.clone()))
+    }
+}
+
 /// One server's place in a pool.
 #[derive(Debug)]
 struct Place {
@@ -82,6 +115,9 @@ struct Place {
     slot: Weak<Slot>,
     own: Observer,
     of_spares: Vec<Observer>,
+    made: Instant,
+    /// A configuration has taken one of its spares away.
+    is_gone: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -97,6 +133,8 @@ struct State {
     marked_at: Option<Instant>,
     /// It was said that there is no spare.
     is_stuck: bool,
+    /// Spares that could not be emptied, and when.
+    refused: BTreeMap<usize, Instant>,
 }
 
 /// What is to be done about a place.
@@ -115,6 +153,7 @@ impl Spares {
         Arc::new(Spares {
             standings,
             places: Mutex::default(),
+            trust: Mutex::default(),
             added: Notify::new(),
             takeovers: AtomicU64::new(0),
             returns: AtomicU64::new(0),
@@ -127,12 +166,13 @@ impl Spares {
     pub(crate) fn slot(&self, pool: &Pool, at: usize) -> Arc<Slot> {
         let mut places = self.places();
         places.retain(|place| place.slot.strong_count() > 0);
-        if let Some(slot) = places.iter().find(|place| place.is(pool, at)).and_then(|place| place.slot.upgrade()) {
+        let same = places.iter().find(|place| !place.is_gone.load(Relaxed) && place.is(pool, at));
+        if let Some(slot) = same.and_then(|place| place.slot.upgrade()) {
             return slot;
         }
         let server = &pool.servers[at];
         let before = places.iter().filter(|place| place.pool == pool.name && place.server == *server);
-        let spare = before.filter_map(|place| place.spare()).next();
+        let spare = before.filter_map(|place| place.spare()).find(|spare| !self.trust().doubts(&pool.name, spare));
         let slot = Arc::new(Slot::default());
         if let Some(spare) = spare.and_then(|spare| pool.spares.iter().position(|other| *other == spare)) {
             slot.serve(Serving::Spare(spare));
@@ -148,20 +188,49 @@ impl Spares {
             slot: Arc::downgrade(&slot),
             own: observe(server),
             of_spares: pool.spares.iter().map(observe).collect(),
+            made: Instant::now(),
+            is_gone: AtomicBool::new(false),
             state: Mutex::default(),
         }));
         self.added.notify_one();
         slot
     }
 
+    /// Takes note of the pools that are configured from now on. To be called before any tree is built from them: a spare
+    /// that one of them does without misses deletes from then on.
+    pub fn configure(&self, pools: BTreeMap<String, Arc<Pool>>) {
+        let keeps = |name: &str, spare: &Address| pools.get(name).is_some_and(|pool| pool.spares.contains(spare));
+        for place in self.places().iter().filter(|place| place.spares.iter().any(|spare| !keeps(&place.pool, spare))) {
+            place.is_gone.store(true, Relaxed);
+        }
+        let mut trust = self.trust();
+        let before = std::mem::take(&mut trust.configured);
+        for (name, pool) in &before {
+            for spare in pool.spares.iter().filter(|spare| !keeps(name, spare)) {
+                trust.doubts_all |= trust.doubted.len() >= DOUBTS_MAX;
+                if !trust.doubts_all {
+                    trust.doubted.insert((name.clone(), spare.clone()));
+                    trust.withdrawn.push((spare.clone(), visit::mark(pool)));
+                }
+            }
+        }
+        trust.configured = pools;
+        self.added.notify_one();
+    }
+
     /// Looks after all places, until it is dropped. One call a process.
     pub async fn run(&self, network: Arc<dyn Network>) {
         loop {
+            let withdrawn = std::mem::take(&mut self.trust().withdrawn);
+            for (spare, mark) in &withdrawn {
+                // Whether or not it succeeds: this router does not believe the mark any more.
+                let _ = visit::withdraw(&*network, spare, mark).await;
+            }
             let places: Vec<_> = self.places().clone();
-            if places.is_empty() {
+            if places.is_empty() && withdrawn.is_empty() {
                 self.added.notified().await;
             }
-            for place in places {
+            for place in places.into_iter().filter(|place| !place.is_gone.load(Relaxed)) {
                 if let Some(slot) = place.slot.upgrade() {
                     self.look_after(&place, &slot, &*network).await;
                 }
@@ -188,10 +257,10 @@ impl Spares {
 
     /// Puts a spare in the place, if there is one that can serve.
     async fn replace(&self, place: &Place, slot: &Slot, network: &dyn Network) {
-        let mut refused = BTreeSet::new();
         let now = slot.serving();
         loop {
             let used = self.used(place);
+            let refused = place.refused();
             let is_free = |spare: usize| {
                 !refused.contains(&spare)
                     && now != Serving::Spare(spare)
@@ -200,8 +269,14 @@ impl Spares {
             };
             let Some(spare) = choose_spare(place.at, place.spares.len(), is_free) else { break };
             let address = &place.spares[spare];
-            match visit::prepare(network, address, &place.mark).await {
+            let is_trusted = !self.trust().doubts(&place.pool, address);
+            match visit::prepare(network, address, &place.mark, is_trusted).await {
+                // A configuration came in between.
+                Ok(_) if place.is_gone.load(Relaxed) => return,
                 Ok(was_emptied) => {
+                    if was_emptied {
+                        self.trust().doubted.remove(&(place.pool.clone(), address.clone()));
+                    }
                     slot.serve(Serving::Spare(spare));
                     self.takeovers.fetch_add(1, Relaxed);
                     let mut state = place.state();
@@ -215,7 +290,7 @@ impl Spares {
                 }
                 Err(why) => {
                     self.refusals.fetch_add(1, Relaxed);
-                    refused.insert(spare);
+                    place.state().refused.insert(spare, Instant::now());
                     if !place.state().is_stuck {
                         tracing::warn!(pool = place.pool, spare = %address, why, "the spare cannot be used");
                     }
@@ -273,6 +348,10 @@ impl Spares {
             }
         }
         lines
+    }
+
+    fn trust(&self) -> MutexGuard<'_, Trust> {
+        self.trust.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Nothing panics under the lock; if it did, what it guards is still whole.
@@ -334,10 +413,17 @@ impl Place {
             }
             Serving::Spare(_) => *state.spare_unreadable_since.get_or_insert(now),
         };
-        match now - since >= self.after {
+        match now - since >= self.after && now - self.made >= AGE_MIN {
             true => Remedy::Replace,
             false => Remedy::Nothing,
         }
+    }
+
+    /// The spares that are left alone for now.
+    fn refused(&self) -> BTreeSet<usize> {
+        let mut state = self.state();
+        state.refused.retain(|_, at| at.elapsed() < REFUSED_WAIT);
+        state.refused.keys().copied().collect()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -39,15 +39,30 @@ pub(super) fn mark(pool: &Pool) -> String {
 }
 
 /// Makes the spare at `address` fit to serve: true if it was emptied. The error says why it is not.
-pub(super) async fn prepare(network: &dyn Network, address: &Address, mark: &str) -> Result<bool, String> {
+pub(super) async fn prepare(
+    network: &dyn Network,
+    address: &Address,
+    mark: &str,
+    is_trusted: bool,
+) -> Result<bool, String> {
     within(async {
         let mut spare = Spare::connect(network, address).await?;
-        if spare.is_marked(mark).await? {
+        if is_trusted && spare.is_marked(mark).await? {
             return Ok(false);
         }
         spare.empty().await?;
         spare.mark(mark).await?;
         Ok(true)
+    })
+    .await
+}
+
+/// Takes the mark off.
+pub(super) async fn withdraw(network: &dyn Network, address: &Address, mark: &str) -> Result<(), String> {
+    within(async {
+        let mut spare = Spare::connect(network, address).await?;
+        spare.say(&format!("delete {mark}\r\n")).await?;
+        spare.hear().await.map(drop)
     })
     .await
 }
