@@ -4,9 +4,11 @@
 //! file that is no socket. At the end the file goes, if it is still the one that was made here.
 
 use lookaside_upgrade::Inherited;
+use rustix::fs::{Mode, OFlags};
 use socket2::{Domain, SockAddr, Socket, Type};
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Metadata, Permissions};
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -43,7 +45,7 @@ pub(super) fn open(
     };
     let opened = bound.and_then(|(socket, file)| {
         // Before anybody can connect.
-        fs::set_permissions(path, Permissions::from_mode(mode))?;
+        file.permit(mode)?;
         socket.listen(backlog)?;
         Ok((socket, file))
     });
@@ -70,10 +72,26 @@ fn file_of(path: &Path) -> io::Result<SocketFile> {
 }
 
 fn identity_of(path: &Path) -> Option<Identity> {
-    fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino(), file.mtime(), file.mtime_nsec()))
+    fs::symlink_metadata(path).ok().as_ref().map(identity)
+}
+
+fn identity(file: &Metadata) -> Identity {
+    (file.dev(), file.ino(), file.mtime(), file.mtime_nsec())
 }
 
 impl SocketFile {
+    /// Says who may connect. Another file that has been put in the place, and what a link there leads to, stay as they are.
+    fn permit(&self, mode: u32) -> io::Result<()> {
+        // The file itself, whatever its name leads to by now.
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = File::from(rustix::fs::open(&self.path, flags, Mode::empty())?);
+        let found = file.metadata()?;
+        if !found.file_type().is_socket() || identity(&found) != self.identity {
+            return Err(io::Error::other("another file has been put in its place"));
+        }
+        fs::set_permissions(format!("/proc/self/fd/{}", file.as_raw_fd()), Permissions::from_mode(mode))
+    }
+
     /// It is another process's now.
     pub(crate) fn leave(self) {
         std::mem::forget(self);
@@ -128,5 +146,18 @@ mod tests {
         fs::write(&path, "keep me").expect("written");
         assert!(open(&path, 0o700, 16, &mut Inherited::default()).is_err());
         assert_eq!(fs::read(&path).expect("there"), b"keep me");
+    }
+
+    #[test]
+    fn a_link_put_in_the_place_changes_no_other_files_mode() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, other) = (folder.path().join("router"), folder.path().join("other"));
+        fs::write(&other, "another's").expect("written");
+        fs::set_permissions(&other, Permissions::from_mode(0o600)).expect("set");
+        let (_socket, file) = bind(&path).expect("nobody is there");
+        fs::remove_file(&path).expect("removed");
+        std::os::unix::fs::symlink(&other, &path).expect("a link");
+        assert!(file.permit(0o777).is_err());
+        assert_eq!(fs::metadata(&other).expect("there").mode() & 0o777, 0o600);
     }
 }
