@@ -5,6 +5,9 @@
 //! done the handshake: the limit that the caller sets on connecting bounds that too. A server that cannot prove who it is
 //! is a server that cannot be connected to, and is taken out like one. The log says why, once until it succeeds.
 //!
+//! A server that a reload drops is still connected to by the tree that is on its way out. It goes on being reached as it
+//! was: only a configuration that names a server makes the way to it plain.
+//!
 //! Absent on purpose: TLS for listeners; `listen` has its own doors.
 
 use super::certificates::Certificates;
@@ -20,29 +23,63 @@ use std::task::{Context, Poll, Waker};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
+/// Servers that are remembered to be reached by TLS when the configuration names them no longer.
+const RETIRED_MAX: usize = 10_000;
+
 /// Connects through another network, by TLS where that is wanted.
 pub(crate) struct SecuredNetwork {
     inner: Arc<dyn Network>,
     certificates: Arc<Certificates>,
-    protections: RwLock<BTreeMap<Address, Protection>>,
+    ways: RwLock<Ways>,
     /// Servers whose handshake failed last.
     failing: Mutex<BTreeSet<Address>>,
+}
+
+/// How servers are reached that are not reached plain.
+#[derive(Default)]
+struct Ways {
+    reloads: u64,
+    /// With the reload that named it last.
+    secured: BTreeMap<Address, (Protection, u64)>,
+}
+
+impl Ways {
+    fn take(&mut self, protections: impl IntoIterator<Item = (Address, Protection)>) {
+        self.reloads += 1;
+        let (plain, secured): (Vec<_>, Vec<_>) =
+            protections.into_iter().partition(|(_, protection)| protection.security == Security::Plain);
+        for (address, _) in plain {
+            self.secured.remove(&address);
+        }
+        let named = secured.into_iter().map(|(address, protection)| (address, (protection, self.reloads)));
+        self.secured.extend(named);
+        self.forget_oldest();
+    }
+
+    fn forget_oldest(&mut self) {
+        let retired = self.secured.iter().filter(|(_, (_, reload))| *reload < self.reloads);
+        let mut retired: Vec<_> = retired.map(|(address, (_, reload))| (*reload, address.clone())).collect();
+        retired.sort_unstable();
+        for (_, address) in retired.iter().rev().skip(RETIRED_MAX) {
+            self.secured.remove(address);
+        }
+    }
 }
 
 impl SecuredNetwork {
     /// All servers are reached plain, for now.
     pub(crate) fn new(inner: Arc<dyn Network>, certificates: Arc<Certificates>) -> SecuredNetwork {
-        SecuredNetwork { inner, certificates, protections: RwLock::default(), failing: Mutex::default() }
+        SecuredNetwork { inner, certificates, ways: RwLock::default(), failing: Mutex::default() }
     }
 
-    /// From now on this holds for connections to come.
+    /// From now on this holds for connections to come. Servers that it does not name stay as they are.
     pub(crate) fn protect(&self, protections: impl IntoIterator<Item = (Address, Protection)>) {
-        let secured = protections.into_iter().filter(|(_, protection)| protection.security != Security::Plain);
-        *self.protections.write().unwrap_or_else(PoisonError::into_inner) = secured.collect();
+        self.ways.write().unwrap_or_else(PoisonError::into_inner).take(protections);
     }
 
     fn protection(&self, address: &Address) -> Option<Protection> {
-        self.protections.read().unwrap_or_else(PoisonError::into_inner).get(address).cloned()
+        let ways = self.ways.read().unwrap_or_else(PoisonError::into_inner);
+        ways.secured.get(address).map(|(protection, _)| protection.clone())
     }
 
     async fn secure(
@@ -144,7 +181,48 @@ impl Drop for Secured {
 
 #[cfg(test)]
 mod tests {
+    use super::super::TlsOptions;
     use super::*;
+    use lookaside_client::TcpNetwork;
+    use tokio::net::TcpListener;
+
+    fn network() -> SecuredNetwork {
+        let certificates = Certificates::read(TlsOptions::default()).expect("no file to read");
+        SecuredNetwork::new(Arc::new(TcpNetwork), Arc::new(certificates))
+    }
+
+    fn protected(address: &Address, security: Security) -> [(Address, Protection); 1] {
+        [(address.clone(), Protection { security, identity: None })]
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_dropped_is_not_reached_plain() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let address = Address(listener.local_addr().expect("it is bound").to_string().into());
+        let network = network();
+        let is_reached_plain = async || {
+            // Who shakes hands fails, for this server hangs up on everybody.
+            tokio::join!(network.connect(&address), async { drop(listener.accept().await) }).0.is_ok()
+        };
+        network.protect(protected(&address, Security::UnverifiedTls));
+        network.protect([]);
+        assert!(!is_reached_plain().await, "the tree that still has it connects");
+        network.protect(protected(&address, Security::Plain));
+        assert!(is_reached_plain().await, "a configuration says so");
+    }
+
+    #[test]
+    fn so_many_dropped_servers_are_remembered_and_no_more() {
+        let mut ways = Ways::default();
+        let server = |at: usize| Address(format!("server-{at:05}:1").into());
+        let named = |range: std::ops::Range<usize>| range.flat_map(|at| protected(&server(at), Security::Tls));
+        ways.take(named(0..3));
+        ways.take(named(3..RETIRED_MAX));
+        ways.take(named(RETIRED_MAX..RETIRED_MAX + 3));
+        ways.take([]);
+        assert_eq!(ways.secured.len(), RETIRED_MAX);
+        assert!((0..3).all(|at| !ways.secured.contains_key(&server(at))), "the oldest are forgotten");
+    }
 
     #[test]
     fn the_name_is_the_hosts_or_the_one_that_is_said() {
