@@ -37,8 +37,8 @@ pub(crate) struct Door {
     pub(crate) security: Security,
 }
 
-/// How what is said at a door is protected.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// How what is said at a door is protected; the stricter the greater.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Security {
     /// Not at all.
     #[default]

@@ -69,18 +69,35 @@ impl ListenOptions {
                 add(&mut doors, Place::Tcp { address: (LOOPBACK, number).into(), choice }, security)?;
             }
         }
+        let mut opened = Vec::new();
         for (at, entry) in entries.iter().enumerate() {
             for Port { number, choice, security } in ports_at(entry, &ports, ports.len() + at)? {
+                opened.push((number, security));
                 for address in entry.look_up(number)? {
                     add(&mut doors, Place::Tcp { address, choice }, security)?;
                 }
             }
+        }
+        if !entries.is_empty() {
+            self.check_tls_is_opened(&opened)?;
         }
         if let Some(path) = self.unix_path.clone() {
             // Its mode says who may connect; nobody can listen in.
             add(&mut doors, Place::Unix { path, mode: self.unix_mode }, Security::Plain)?;
         }
         Ok(doors)
+    }
+
+    /// Who asks for a port with TLS gets one: nobody is to take a plain one for it.
+    fn check_tls_is_opened(&self, opened: &[(u16, Security)]) -> Result<(), String> {
+        let is_opened =
+            |wanted: &u16| opened.iter().any(|(number, security)| number == wanted && is_secured(*security));
+        match self.ssl_ports.iter().find(|port| !is_opened(port)) {
+            Some(port) => Err(format!(
+                "--ssl-port {port} is opened nowhere: every -l names a port of its own, or is plain; write btls:HOST:{port}"
+            )),
+            None => Ok(()),
+        }
     }
 
     /// The ports for addresses that name none.
@@ -93,14 +110,23 @@ impl ListenOptions {
     }
 }
 
-/// The ports at an address of -l: its own, or those of its kind.
+/// The ports at an address of -l: its own, or those of its kind. What protects it is the stricter of what it says itself
+/// and what holds for its port.
 fn ports_at(entry: &Entry<'_>, ports: &[Port], choice: usize) -> Result<Vec<Port>, String> {
     if let Some(number) = entry.port {
-        return Ok(vec![Port { number, choice, security: entry.security.unwrap_or_default() }]);
+        let is_named = |port: &&Port| number != 0 && port.number == number && is_secured(port.security);
+        let of_port = ports.iter().find(is_named).map(|port| port.security).unwrap_or_default();
+        let security = match entry.security {
+            Some(Security::Plain) => Security::Plain,
+            said => said.unwrap_or_default().max(of_port),
+        };
+        return Ok(vec![Port { number, choice, security }]);
     }
     let is_fit = |port: &&Port| entry.security.is_none_or(|wanted| is_secured(wanted) == is_secured(port.security));
     let fit = ports.iter().filter(is_fit);
-    let fit: Vec<_> = fit.map(|port| Port { security: entry.security.unwrap_or(port.security), ..*port }).collect();
+    let fit: Vec<_> = fit
+        .map(|port| Port { security: entry.security.map_or(port.security, |said| said.max(port.security)), ..*port })
+        .collect();
     match fit.is_empty() {
         true => {
             Err("-l has an address for which no port is given: write it behind the address, or give one for all with \
@@ -151,8 +177,12 @@ mod tests {
     }
 
     fn opened(arguments: &[&str]) -> Result<Vec<String>, String> {
+        opened_with(arguments, Security::Tls)
+    }
+
+    fn opened_with(arguments: &[&str], tls: Security) -> Result<Vec<String>, String> {
         let line = Line::try_parse_from([&["router"], arguments].concat()).map_err(|error| error.to_string())?;
-        let doors = line.listen.doors(Security::Tls)?;
+        let doors = line.listen.doors(tls)?;
         let place = |place: Place| match place {
             Place::Tcp { address, choice } if address.port() == 0 => format!("{address} {choice}"),
             Place::Tcp { address, .. } => address.to_string(),
@@ -209,6 +239,30 @@ mod tests {
         }
         assert!(opened(&["-l", "btls:10.0.0.1"]).is_err_and(|why| why.contains("--ssl-port")));
         assert!(opened(&["-l", "10.0.0.1:7,btls:10.0.0.1:7"]).is_err_and(|why| why.contains("10.0.0.1:7 is named")));
+    }
+
+    #[test]
+    fn an_address_with_a_port_for_tls_is_reached_by_tls() {
+        for (arguments, expected) in [
+            (&["--ssl-port", "7", "-l", "10.0.0.1:7"][..], &["10.0.0.1:7 tls"][..]),
+            (&["--ssl-port", "7", "-p", "8", "-l", "10.0.0.1:7,10.0.0.1:8"], &["10.0.0.1:7 tls", "10.0.0.1:8"]),
+            (&["--ssl-port", "7", "-l", "10.0.0.1:7,notls:10.0.0.2:7"], &["10.0.0.1:7 tls", "10.0.0.2:7"]),
+        ] {
+            let expected: Vec<String> = expected.iter().map(ToString::to_string).collect();
+            assert_eq!(opened(arguments), Ok(expected), "{arguments:?}");
+        }
+        for plain in ["10.0.0.1:8", "notls:10.0.0.1:7"] {
+            let refused = opened(&["--ssl-port", "7", "-l", plain]);
+            assert!(refused.is_err_and(|why| why.contains("--ssl-port 7 is opened nowhere")), "{plain}");
+        }
+    }
+
+    #[test]
+    fn an_address_does_not_loosen_what_holds_for_its_port() {
+        for address in ["10.0.0.1", "btls:10.0.0.1", "mtls:10.0.0.1", "10.0.0.1:7", "btls:10.0.0.1:7"] {
+            let opened = opened_with(&["--ssl-port", "7", "-l", address], Security::MutualTls);
+            assert_eq!(opened, Ok(vec!["10.0.0.1:7 mutual".to_owned()]), "{address}");
+        }
     }
 
     #[test]
