@@ -22,8 +22,8 @@ use tokio::time::timeout;
 /// How long a new tree may keep a router from serving, or from putting it in force, while it connects.
 pub const SETTLE_MAX: Duration = Duration::from_secs(2);
 
-/// What makes two destinations the same.
-type Identity = (Address, DestinationSettings);
+/// What makes two destinations the same; the name that the server's certificate must bear is part of it.
+type Identity = (Address, DestinationSettings, Option<Arc<str>>);
 
 /// A tree of routes and the servers at its leaves.
 pub struct Tree {
@@ -197,7 +197,8 @@ impl Leaves<'_> {
 
 impl Destinations for Leaves<'_> {
     fn destination(&mut self, address: &Address, settings: &DestinationSettings) -> Arc<dyn Destination> {
-        let identity = (address.clone(), *settings);
+        let protection = self.plan.configuration().protections.get(address);
+        let identity = (address.clone(), *settings, protection.and_then(|protection| protection.identity.clone()));
         let kept = self.destinations.get(&identity).or_else(|| self.old?.destinations.get(&identity));
         let destination = kept.cloned().unwrap_or_else(|| self.connect(address, settings));
         self.destinations.insert(identity, destination.clone());
