@@ -103,9 +103,8 @@ def test_who_cannot_prove_to_be_the_server_is_not_spoken_to(tmp_path, authority,
     try:
         assert router.says(b"get key").startswith(b"SERVER_ERROR")
         assert connect(server.plain_port).get("key") == b"secret"
-        if kind != "plain server":
-            eventually(lambda: "no TLS with this server" in router.log(), "the log says why")
-            assert router.log().count("no TLS with this server") == 1, "once"
+        eventually(lambda: "no TLS with this server" in router.log(), "the log says why")
+        assert router.log().count("no TLS with this server") == 1, "once"
     finally:
         assert router.stop() == 0
 
@@ -162,6 +161,18 @@ def test_a_new_authority_is_believed_after_a_signal_and_a_pool_may_turn_to_tls(t
         believed.write_text(authority.certificate.read_text())
         router.running.send_signal(signal.SIGHUP)
         eventually(lambda: router.says(b"get key").startswith(b"VALUE key"), "it is")
+    finally:
+        assert router.stop() == 0
+
+
+def test_a_server_is_verified_anew_when_its_name_is_another(tmp_path, authority, server):
+    pool = {"servers": [f"127.0.0.1:{server.port}"], "use_ssl": True}
+    router = Router(tmp_path, {"A": pool}, "--pem-ca-path", authority.certificate)
+    try:
+        assert connect(router.port).set("key", b"value")
+        pool["ssl_service_identity"] = "elsewhere.example"
+        router.configuration.write_text(json.dumps({"pools": {"A": pool}, "route": "PoolRoute|A"}))
+        eventually(lambda: router.says(b"get key").startswith(b"SERVER_ERROR"), "its certificate has another name")
     finally:
         assert router.stop() == 0
 

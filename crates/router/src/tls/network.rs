@@ -15,6 +15,7 @@ use lookaside_client::{Listener, Network, Stream};
 use lookaside_routing::{Address, BoxFuture, Protection, Security};
 use rustls::pki_types::ServerName;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -56,6 +57,10 @@ impl Ways {
         self.forget_oldest();
     }
 
+    fn is_named(&self, address: &Address) -> bool {
+        self.secured.get(address).is_some_and(|(_, reload)| *reload == self.reloads)
+    }
+
     fn forget_oldest(&mut self) {
         let retired = self.secured.iter().filter(|(_, (_, reload))| *reload < self.reloads);
         let mut retired: Vec<_> = retired.map(|(address, (_, reload))| (*reload, address.clone())).collect();
@@ -74,7 +79,10 @@ impl SecuredNetwork {
 
     /// From now on this holds for connections to come. Servers that it does not name stay as they are.
     pub(crate) fn protect(&self, protections: impl IntoIterator<Item = (Address, Protection)>) {
-        self.ways.write().unwrap_or_else(PoisonError::into_inner).take(protections);
+        let mut ways = self.ways.write().unwrap_or_else(PoisonError::into_inner);
+        ways.take(protections);
+        let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+        failing.retain(|address| ways.is_named(address));
     }
 
     fn protection(&self, address: &Address) -> Option<Protection> {
@@ -91,19 +99,39 @@ impl SecuredNetwork {
         let name = server_name(address, protection).map_err(io::Error::other)?;
         let is_verified = protection.security == Security::Tls;
         let config = self.certificates.for_servers(is_verified).map_err(io::Error::other)?;
+        let mut attempt = Attempt { network: self, address, is_over: false };
         let connected = TlsConnector::from(config).connect(name, stream).await;
-        let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+        attempt.is_over = true;
         match connected {
             Ok(stream) => {
-                failing.remove(address);
+                self.failing.lock().unwrap_or_else(PoisonError::into_inner).remove(address);
                 Ok(Box::new(Secured(stream)))
             }
             Err(error) => {
-                if failing.insert(address.clone()) {
-                    tracing::warn!(server = %address, %error, "no TLS with this server; it counts as not there");
-                }
+                self.warn_once(address, &error);
                 Err(error)
             }
+        }
+    }
+
+    fn warn_once(&self, address: &Address, error: &dyn Display) {
+        if self.failing.lock().unwrap_or_else(PoisonError::into_inner).insert(address.clone()) {
+            tracing::warn!(server = %address, %error, "no TLS with this server; it counts as not there");
+        }
+    }
+}
+
+/// A handshake. Who waits for it may give it up, and then nobody else can tell why there is no connection.
+struct Attempt<'a> {
+    network: &'a SecuredNetwork,
+    address: &'a Address,
+    is_over: bool,
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.network.warn_once(self.address, &"the handshake was given up: the server may not speak TLS");
         }
     }
 }
@@ -209,6 +237,27 @@ mod tests {
         assert!(!is_reached_plain().await, "the tree that still has it connects");
         network.protect(protected(&address, Security::Plain));
         assert!(is_reached_plain().await, "a configuration says so");
+    }
+
+    #[tokio::test]
+    async fn a_handshake_that_is_given_up_is_warned_of_while_the_server_is_configured() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let address = Address(listener.local_addr().expect("it is bound").to_string().into());
+        let network = network();
+        network.protect(protected(&address, Security::UnverifiedTls));
+        let accepted = tokio::select! {
+            biased;
+            _ = network.connect(&address) => panic!("nobody answers"),
+            accepted = async {
+                let (stream, _) = listener.accept().await.expect("it is connected to");
+                stream.readable().await.expect("the handshake begins");
+                stream
+            } => accepted,
+        };
+        drop(accepted);
+        assert!(network.failing.lock().expect("unharmed").contains(&address));
+        network.protect([]);
+        assert!(network.failing.lock().expect("unharmed").is_empty());
     }
 
     #[test]
