@@ -32,6 +32,8 @@ pub(crate) struct Certificates {
     options: TlsOptions,
     current: RwLock<Current>,
     refreshed: Mutex<Instant>,
+    /// What told the files' versions, before they were read last.
+    seen: Mutex<Vec<Option<Version>>>,
     /// Clients' handshakes that went well.
     pub(crate) new_sessions: AtomicU64,
     /// Clients' handshakes that did not, those that took too long included.
@@ -61,11 +63,13 @@ impl std::fmt::Debug for Certificates {
 impl Certificates {
     /// Reads the files that the options name.
     pub(crate) fn read(options: TlsOptions) -> Result<Certificates, String> {
+        let seen = Mutex::new(fingerprint(&options));
         let current = RwLock::new(Current::read(&options)?);
         Ok(Certificates {
             options,
             current,
             refreshed: Mutex::new(Instant::now()),
+            seen,
             new_sessions: AtomicU64::new(0),
             handshake_errors: AtomicU64::new(0),
         })
@@ -73,6 +77,8 @@ impl Certificates {
 
     /// Reads them anew. If that fails all stays as it was.
     pub(crate) fn refresh(&self) -> Result<(), String> {
+        // A file that changes while it is read is read again.
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = fingerprint(&self.options);
         let current = Current::read(&self.options)?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = current;
         *self.refreshed.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
@@ -135,13 +141,9 @@ impl Certificates {
         counter.fetch_add(1, Relaxed);
     }
 
-    /// What tells whether the files have changed.
-    fn fingerprint(&self) -> Vec<Option<Version>> {
-        let of = |path| {
-            let file = fs::metadata(path).ok()?;
-            Some((file.dev(), file.ino(), file.size(), file.mtime(), file.mtime_nsec()))
-        };
-        self.options.files().map(of).collect()
+    /// Whether the files are others than those that were read last, or could not be.
+    fn have_changed(&self) -> bool {
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) != fingerprint(&self.options)
     }
 
     /// Whether there are any.
@@ -162,21 +164,27 @@ impl Certificates {
 
 /// Reads the certificates anew at each `hangup`, and when their files change, for ever.
 pub(crate) async fn keep_fresh(certificates: &Certificates, hangup: &mut Signal) {
-    let mut seen = certificates.fingerprint();
     loop {
         tokio::select! {
             biased;
             _ = hangup.recv() => {}
             () = tokio::time::sleep(POLL_INTERVAL) => {
-                let now = certificates.fingerprint();
-                if now == seen {
+                if !certificates.have_changed() {
                     continue;
                 }
-                seen = now;
             }
         }
         certificates.refresh_and_tell();
     }
+}
+
+/// What tells whether the files have changed.
+fn fingerprint(options: &TlsOptions) -> Vec<Option<Version>> {
+    let of = |path| {
+        let file = fs::metadata(path).ok()?;
+        Some((file.dev(), file.ino(), file.size(), file.mtime(), file.mtime_nsec()))
+    };
+    options.files().map(of).collect()
 }
 
 impl Current {
@@ -322,6 +330,21 @@ mod tests {
         for is_mutual in [false, true] {
             assert!(certificates.check_for_clients(is_mutual).is_err_and(|why| why.contains("--pem-cert-path")));
         }
+    }
+
+    #[test]
+    fn files_that_change_at_any_time_after_they_were_read_are_noticed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("authorities.pem");
+        let mut options = TlsOptions::default();
+        let certificates = Certificates::read(options.clone()).expect("no file to read");
+        assert!(!certificates.have_changed());
+        options.pem_ca_path = Some(path.clone());
+        let certificates = Certificates { options, ..certificates };
+        assert!(certificates.have_changed());
+        assert!(certificates.refresh().is_err() && !certificates.have_changed(), "refused, and that is known");
+        fs::write(&path, "").expect("written");
+        assert!(certificates.have_changed(), "nobody has looked since");
     }
 
     #[test]
