@@ -94,7 +94,7 @@ fn a_server_says_how_it_is_spoken_to_or_its_pool_does() {
             "A": { "servers": ["a:1", "a:2:ascii", "a:3:meta:plain", "a:4:ascii:tls"], "security_mech": "ssl",
                    "protocol": "meta", "ssl_service_identity": "cache" },
             "B": { "servers": ["b:1", "b:2:ascii:ssl"] },
-            "C": { "servers": ["c:1"], "inherit": "A", "unsafe_ssl_skip_verification": true, "use_ssl": false }
+            "C": { "servers": ["c:1"], "inherit": "A", "unsafe_ssl_skip_verification": true }
         },
         "route": { "type": "AllSyncRoute", "children": ["PoolRoute|A", "PoolRoute|B", "PoolRoute|C"] }
     }"#,
@@ -115,6 +115,25 @@ fn a_server_says_how_it_is_spoken_to_or_its_pool_does() {
         let protection = &configuration.protections[&Address(server.into())];
         assert_eq!((protection.security, protection.identity.as_deref()), (access.1, identity), "{server}");
     }
+}
+
+#[test]
+fn what_the_nearer_pool_says_of_tls_holds() {
+    let security = |parent: &str, child: &str| {
+        let text = format!(
+            r#"{{"pools": {{"P": {{"servers": ["p:1"], {parent}}}, "C": {{"servers": ["c:1"], "inherit": "P", {child}}}}},
+                 "route": "PoolRoute|C"}}"#
+        );
+        read(&text).protections[&Address("c:1".into())].security
+    };
+    assert_eq!(security(r#""security_mech": "plain""#, r#""use_ssl": true"#), Security::Tls);
+    assert_eq!(security(r#""security_mech": "tls""#, r#""use_ssl": false"#), Security::Plain);
+    assert_eq!(security(r#""use_ssl": false"#, r#""security_mech": "tls", "use_ssl": true"#), Security::Tls);
+    assert_eq!(security(r#""use_ssl": true"#, r#""server_timeout": 7"#), Security::Tls);
+    let why = refusal(
+        r#"{"pools": {"A": {"servers": ["a:1"], "security_mech": "plain", "use_ssl": true}}, "route": "PoolRoute|A"}"#,
+    );
+    assert!(why.contains("contradicts \"use_ssl\": true"), "{why}");
 }
 
 #[test]

@@ -7,7 +7,11 @@
 //!
 //! A port either speaks TLS or does not: a server that one pool reaches so and another one so is a mistake.
 
-use super::{document::Node, error::ConfigurationError, pool::Lineage};
+use super::{
+    document::{Node, Object},
+    error::ConfigurationError,
+    pool::Lineage,
+};
 use crate::Address;
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -61,11 +65,7 @@ pub(super) struct PoolAccess {
 impl PoolAccess {
     pub(super) fn read(pool: &Lineage<'_>) -> Result<PoolAccess, ConfigurationError> {
         let skips_verification = pool.get("unsafe_ssl_skip_verification").map_or(Ok(false), |value| value.boolean())?;
-        let uses_ssl = pool.get("use_ssl").map_or(Ok(false), |value| value.boolean())?;
-        let mechanism = match pool.get("security_mech") {
-            Some(value) => named(&value, "security mechanism", &MECHANISMS)?,
-            None => uses_ssl,
-        };
+        let mechanism = pool.nearest(said_of_tls)?.unwrap_or(false);
         let dialect = match pool.get("protocol") {
             Some(value) => named(&value, "protocol", &DIALECTS)?,
             None => Dialect::Text,
@@ -114,6 +114,19 @@ fn security(is_tls: bool, skips_verification: bool) -> Security {
         (false, _) => Security::Plain,
         (true, false) => Security::Tls,
         (true, true) => Security::UnverifiedTls,
+    }
+}
+
+/// Whether a pool's own object asks for TLS, if it says so or otherwise.
+fn said_of_tls(object: &Object<'_>) -> Result<Option<bool>, ConfigurationError> {
+    let uses_ssl = object.get("use_ssl").map(|value| value.boolean()).transpose()?;
+    let Some(value) = object.get("security_mech") else { return Ok(uses_ssl) };
+    let mechanism = named(&value, "security mechanism", &MECHANISMS)?;
+    match uses_ssl {
+        Some(uses_ssl) if uses_ssl != mechanism => {
+            Err(value.error(format!("this contradicts \"use_ssl\": {uses_ssl} beside it; expected one of them")))
+        }
+        _ => Ok(Some(mechanism)),
     }
 }
 

@@ -129,6 +129,14 @@ impl<'a> Lineage<'a> {
     pub(super) fn get(&self, key: &str) -> Option<Node<'a>> {
         self.0.iter().find_map(|object| object.get(key))
     }
+
+    /// What the nearest object says of something that several keys tell.
+    pub(super) fn nearest<T>(
+        &self,
+        read: impl Fn(&Object<'a>) -> Result<Option<T>, ConfigurationError>,
+    ) -> Result<Option<T>, ConfigurationError> {
+        self.0.iter().map(read).find_map(Result::transpose).transpose()
+    }
 }
 
 /// What stands in a list with one entry for each server, or nothing.
