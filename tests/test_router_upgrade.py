@@ -378,6 +378,27 @@ def test_another_command_line_opens_closes_and_keeps_ports(tmp_path):
         lineage.stop()
 
 
+def test_a_successor_that_fails_in_order_leaves_the_unix_socket(tmp_path):
+    lineage = Lineage(tmp_path, "-s", tmp_path / "clients")
+    try:
+        lineage.begin()
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+            failed = lineage.spawn([*lineage.arguments, "--take-over", "--metrics-address", address])
+            assert failed.running.wait(STOP_S) == 1
+        assert "--metrics-address" in failed.log()
+        lineage.routers.remove(failed)
+        with Connection(str(tmp_path / "clients")) as client:
+            assert client.ask(b"set key 0 0 1\r\n1\r\n") == b"STORED\r\n"
+        lineage.upgrade()
+        with Connection(str(tmp_path / "clients")) as client:
+            assert client.ask(b"get key\r\n") == b"VALUE key 0 1\r\n"
+        lineage.router.stop()
+        assert not (tmp_path / "clients").exists()
+    finally:
+        lineage.stop()
+
+
 def test_tls_is_closed_in_order_behind_its_last_reply(tmp_path):
     authority = Authority(tmp_path)
     certificate, key = authority.sign("server")

@@ -241,9 +241,9 @@ fn serve(options: &Options, doors: &[Door], mut reader: Reader, first: First, lo
         _ => None,
     };
     // All that can fail comes before the router that runs is asked to leave.
-    let open_doors = listen::open(doors, options.threads(), options.listen.tcp_listen_backlog, &mut inherited)?;
+    let mut open_doors = listen::open(doors, options.threads(), options.listen.tcp_listen_backlog, &mut inherited)?;
     let metrics = options.metrics_address.as_deref().map(|at| metrics::Port::open(at, &mut inherited)).transpose()?;
-    let gate = open_gate(options, &open_doors, metrics.as_ref(), &mut inherited)?;
+    let mut gate = open_gate(options, &open_doors, metrics.as_ref(), &mut inherited)?;
     inherited.close_rest();
     let runtime = runtime()?;
     let estate = heir.as_mut().map(Heir::inherit).transpose()?.unwrap_or_default();
@@ -255,6 +255,13 @@ fn serve(options: &Options, doors: &[Door], mut reader: Reader, first: First, lo
     }
     let plan = plan.spooling(reader.spool.clone());
     heir.as_mut().map_or(Ok(()), Heir::take)?;
+    let mut is_anew = false;
+    for door in &mut open_doors {
+        is_anew |= door.take(options.listen.tcp_listen_backlog)?;
+    }
+    if let Some(gate) = gate.as_mut().filter(|_| is_anew) {
+        gate.renew(&open_doors, metrics.as_ref())?;
+    }
     // Before the port is announced: who has read the announcement may end the daemon at once.
     let mut ends = runtime.block_on(async { Ends::receive() })?;
     let mut doors_of_threads: Vec<Doors> = (0..options.threads()).map(|_| Doors::none()).collect();

@@ -114,9 +114,21 @@ pub(crate) fn open(
 }
 
 impl OpenDoor {
+    /// This process serves from now on, and nobody else: the file, if it has one, is its own. True if its socket is another one now.
+    pub(crate) fn take(&mut self, backlog: i32) -> Result<bool, String> {
+        let Some(file) = &mut self.file else { return Ok(false) };
+        let anew = file.take(backlog)?;
+        let is_anew = anew.is_some();
+        // Who waits at the socket before it is let in too.
+        self.sockets.splice(0..0, anew);
+        Ok(is_anew)
+    }
+
     /// Copies of its sockets, for the process that may take over.
     pub(crate) fn copies(&self) -> io::Result<Vec<OwnedFd>> {
-        self.sockets.iter().map(|socket| socket.as_fd().try_clone_to_owned()).collect()
+        // Only the first of a file can be connected to.
+        let count = if self.file.is_some() { 1 } else { self.sockets.len() };
+        self.sockets.iter().take(count).map(|socket| socket.as_fd().try_clone_to_owned()).collect()
     }
 
     /// Whether a connection with this end of its own may have come in here, in plain.
@@ -140,9 +152,10 @@ impl OpenDoor {
     ) -> Result<Option<SocketFile>, String> {
         let lost = |error: io::Error| format!("{}: the system gives no socket for each thread: {error}", self.name);
         if self.file.is_some() {
-            let shared = self.sockets.first().expect("an open door has a socket");
             for doors in threads {
-                doors.add_unix(shared.try_clone().map_err(lost)?);
+                for shared in &self.sockets {
+                    doors.add_unix(shared.try_clone().map_err(lost)?);
+                }
             }
             return Ok(self.file);
         }

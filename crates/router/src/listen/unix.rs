@@ -1,7 +1,8 @@
 //! A unix socket for clients on this machine, and its file.
 //!
 //! A file that a dead router left is taken over: nobody answers there. One that somebody answers at is not, nor is a
-//! file that is no socket. At the end the file goes, if it is still the one that was made here.
+//! file that is no socket. At the end the file goes, if it is still the one that was made here. That of a socket which
+//! another process handed over is that process's until this one has taken over.
 
 use lookaside_upgrade::Inherited;
 use rustix::fs::{Mode, OFlags};
@@ -19,6 +20,9 @@ pub(crate) struct SocketFile {
     path: PathBuf,
     /// Another router may have put its own in the place.
     identity: Identity,
+    mode: u32,
+    /// Not while the process that made it may go on serving there.
+    is_ours: bool,
 }
 
 /// Device, inode, and when it was made: inodes are given out again.
@@ -39,21 +43,22 @@ pub(super) fn open(
             _ => format!("{path} cannot be listened at: {error}"),
         }
     };
-    let bound = match inherited.take_unix(path) {
-        Some(socket) => file_of(path).map(|file| (socket, file)),
-        None => bind(path),
+    let opened = match inherited.take_unix(path) {
+        Some(socket) => file_of(path, mode, false).and_then(|file| listen(socket, file, backlog)),
+        None => bind(path, mode).and_then(|(socket, file)| listen(socket, file, backlog)),
     };
-    let opened = bound.and_then(|(socket, file)| {
-        // Before anybody can connect.
-        file.permit(mode)?;
-        socket.listen(backlog)?;
-        Ok((socket, file))
-    });
     opened.map_err(|error| in_words(error) + "; choose another file with --unix-domain-sock")
 }
 
+fn listen(socket: Socket, file: SocketFile, backlog: i32) -> io::Result<(Socket, SocketFile)> {
+    // Before anybody can connect.
+    file.permit(file.mode)?;
+    socket.listen(backlog)?;
+    Ok((socket, file))
+}
+
 /// A socket that nobody can connect to yet.
-fn bind(path: &Path) -> io::Result<(Socket, SocketFile)> {
+fn bind(path: &Path, mode: u32) -> io::Result<(Socket, SocketFile)> {
     if UnixStream::connect(path).is_ok() {
         return Err(io::ErrorKind::AddrInUse.into());
     }
@@ -63,12 +68,12 @@ fn bind(path: &Path) -> io::Result<(Socket, SocketFile)> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
     socket.bind(&SockAddr::unix(path)?)?;
-    Ok((socket, file_of(path)?))
+    Ok((socket, file_of(path, mode, true)?))
 }
 
-fn file_of(path: &Path) -> io::Result<SocketFile> {
+fn file_of(path: &Path, mode: u32, is_ours: bool) -> io::Result<SocketFile> {
     let identity = identity_of(path).ok_or(io::ErrorKind::NotFound)?;
-    Ok(SocketFile { path: path.to_owned(), identity })
+    Ok(SocketFile { path: path.to_owned(), identity, mode, is_ours })
 }
 
 fn identity_of(path: &Path) -> Option<Identity> {
@@ -93,14 +98,30 @@ impl SocketFile {
     }
 
     /// It is another process's now.
-    pub(crate) fn leave(self) {
-        std::mem::forget(self);
+    pub(crate) fn leave(mut self) {
+        self.is_ours = false;
+    }
+
+    /// It is this process's from now on: nobody else serves there. A socket in the place of the one that was handed over, if the
+    /// process before this one has removed the file at its end.
+    pub(super) fn take(&mut self, backlog: i32) -> Result<Option<Socket>, String> {
+        if self.is_ours || identity_of(&self.path) == Some(self.identity) {
+            self.is_ours = true;
+            return Ok(None);
+        }
+        let bound = bind(&self.path, self.mode).and_then(|(socket, file)| listen(socket, file, backlog));
+        let lost = |error: io::Error| {
+            format!("{}, which was handed over, cannot be listened at anew: {error}", self.path.display())
+        };
+        let (socket, file) = bound.map_err(lost)?;
+        *self = file;
+        Ok(Some(socket))
     }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if identity_of(&self.path) == Some(self.identity) {
+        if self.is_ours && identity_of(&self.path) == Some(self.identity) {
             // Who may not remove it leaves it: the next router takes it over.
             let _ = fs::remove_file(&self.path);
         }
@@ -140,6 +161,29 @@ mod tests {
     }
 
     #[test]
+    fn the_file_of_an_inherited_socket_is_left_until_it_is_taken_and_made_anew_if_it_has_gone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("router");
+        let (_socket, file) = open(&path, 0o700, 16, &mut Inherited::default()).expect("nobody is there");
+        file.leave();
+        drop(file_of(&path, 0o700, false).expect("there"));
+        assert!(path.exists(), "it is another process's");
+        let mut file = file_of(&path, 0o700, false).expect("there");
+        assert!(file.take(16).expect("nothing to do").is_none());
+        drop(file);
+        assert!(!path.exists(), "it was this one's");
+        let (first, file) = open(&path, 0o700, 16, &mut Inherited::default()).expect("nobody is there");
+        let mut heir = file_of(&path, 0o700, false).expect("there");
+        drop(file);
+        assert!(!path.exists());
+        let _second = heir.take(16).expect("nobody is there").expect("another socket");
+        drop(first);
+        assert!(UnixStream::connect(&path).is_ok());
+        drop(heir);
+        assert!(!path.exists());
+    }
+
+    #[test]
     fn a_file_that_is_no_socket_is_left_alone() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("notes");
@@ -154,7 +198,7 @@ mod tests {
         let (path, other) = (folder.path().join("router"), folder.path().join("other"));
         fs::write(&other, "another's").expect("written");
         fs::set_permissions(&other, Permissions::from_mode(0o600)).expect("set");
-        let (_socket, file) = bind(&path).expect("nobody is there");
+        let (_socket, file) = bind(&path, 0o700).expect("nobody is there");
         fs::remove_file(&path).expect("removed");
         std::os::unix::fs::symlink(&other, &path).expect("a link");
         assert!(file.permit(0o777).is_err());

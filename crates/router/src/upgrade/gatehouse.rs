@@ -40,6 +40,12 @@ impl Closed {
         Ok(Closed { gate, doors })
     }
 
+    /// What this process listens on has become something else.
+    pub(crate) fn renew(&mut self, doors: &[OpenDoor], metrics: Option<&metrics::Port>) -> Result<(), String> {
+        self.doors = copies(doors, metrics)?;
+        Ok(())
+    }
+
     /// Hears who comes, from now on: this process serves.
     pub(crate) fn attend(self) -> Result<Gatehouse, String> {
         let Closed { gate, doors } = self;
@@ -88,6 +94,11 @@ pub(crate) fn open_gate(
     inherited: &mut Inherited,
 ) -> Result<Option<Closed>, String> {
     let Some(path) = &options.upgrade_socket else { return Ok(None) };
+    Closed::open(path, copies(doors, metrics)?, inherited).map(Some)
+}
+
+/// Copies of all that this process listens on.
+fn copies(doors: &[OpenDoor], metrics: Option<&metrics::Port>) -> Result<Vec<OwnedFd>, String> {
     let mut copies = Vec::new();
     let copied = doors.iter().try_for_each(|door| {
         copies.extend(door.copies()?);
@@ -95,7 +106,7 @@ pub(crate) fn open_gate(
     });
     let copied = copied.and_then(|()| metrics.map_or(Ok(()), |port| port.copy().map(|copy| copies.push(copy))));
     copied.map_err(|error| format!("the system gives no copies of sockets: {error}"))?;
-    Closed::open(path, copies, inherited).map(Some)
+    Ok(copies)
 }
 
 fn keep(
