@@ -262,6 +262,10 @@ fn serve(options: &Options, doors: &[Door], mut reader: Reader, first: First, lo
     if let Some(gate) = gate.as_mut().filter(|_| is_anew) {
         gate.renew(&open_doors, metrics.as_ref())?;
     }
+    if let Some(spool) = &reader.spool {
+        // Not before: the router that goes on if this one does not take over may have these servers.
+        spool.retire_others(&plan.servers());
+    }
     // Before the port is announced: who has read the announcement may end the daemon at once.
     let mut ends = runtime.block_on(async { Ends::receive() })?;
     let mut doors_of_threads: Vec<Doors> = (0..options.threads()).map(|_| Doors::none()).collect();
@@ -479,6 +483,7 @@ async fn hand_over(
             if reader.spool.is_some() {
                 let plan = publish.borrow().clone();
                 reader.spool = reopen_spool(options, &plan).await?;
+                reader.spool.iter().for_each(|spool| spool.retire_others(&plan.servers()));
                 publish.send_replace(Arc::new(Plan::clone(&plan).spooling(reader.spool.clone())));
             }
             crew.back(clients);
@@ -507,7 +512,6 @@ fn open_spool(options: &Options, plan: &Plan) -> Result<Option<Arc<Spool>>, Stri
     let standings = plan.destination_options().standings.clone().expect("the options give all destinations one");
     let disk = Arc::new(FileDisk::open(directory)?);
     let spool = Spool::open_threaded(disk, standings, options.spool_settings())?;
-    spool.retire_others(&plan.servers());
     tracing::info!(spool = %directory.display(), "deletes that servers do not answer are kept");
     Ok(Some(spool))
 }
