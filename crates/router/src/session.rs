@@ -92,11 +92,17 @@ pub(crate) async fn go_on(
     // One future for the whole session: it costs a read nothing unless the read has to wait.
     let mut stop = shutdown.clone();
     let mut stopped = pin!(told(&mut stop));
+    let mut is_new = true;
     let end = loop {
         if is_told(&mut shutdown) {
             break End::Shutdown;
         }
-        if let Err(end) = session.turn(stopped.as_mut()).await {
+        // The first time that may be what a stream with TLS holds since another process was to serve its client, and did not.
+        let turned = match std::mem::take(&mut is_new) {
+            true => session.flush().await,
+            false => session.turn(stopped.as_mut()).await,
+        };
+        if let Err(end) = turned {
             break end;
         }
     };
@@ -480,4 +486,96 @@ async fn left(mut stop: watch::Receiver<bool>, fleet: &Fleet) {
 /// Whether a meta command with `q` is not told this: what a client that asks so takes for granted.
 fn is_expected(verb: MetaVerb, outcome: &Outcome) -> bool {
     matches!(outcome, Ok(Reply::Meta(reply)) if reply.status.is_silent(verb))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Identity, Settings, Tree};
+    use lookaside_routing::{BoxFuture, Route};
+    use std::net::IpAddr;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf, duplex};
+
+    struct Nowhere;
+
+    impl Route for Nowhere {
+        fn route<'a>(&'a self, _: Batch, _: &'a Context) -> BoxFuture<'a, Outcomes> {
+            Box::pin(async { Outcomes::new() })
+        }
+    }
+
+    /// Holds what it has taken, as TLS may, while its client takes nothing.
+    struct Holding {
+        inner: DuplexStream,
+        held: Vec<u8>,
+        may_go: Arc<AtomicBool>,
+    }
+
+    impl AsyncRead for Holding {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            cx: &mut task::Context<'_>,
+            buf: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.inner).poll_read(cx, buf)
+        }
+    }
+
+    impl AsyncWrite for Holding {
+        fn poll_write(mut self: Pin<&mut Self>, _: &mut task::Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            self.held.extend_from_slice(bytes);
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<io::Result<()>> {
+            if !self.held.is_empty() && !self.may_go.load(Ordering::Relaxed) {
+                return Poll::Pending;
+            }
+            let held = std::mem::take(&mut self.held);
+            let _ = Pin::new(&mut self.inner).poll_write(cx, &held)?;
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut task::Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    impl Stream for Holding {
+        fn peer(&self) -> Option<IpAddr> {
+            None
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_stream_held_goes_out_when_no_other_process_took_over() {
+        let fleet = Fleet::new(Identity { pid: 7, started_unix_s: 1 }, "a test");
+        let router = Router::new(Settings::default(), fleet.clone(), Tree::of(Arc::new(Nowhere)));
+        let (mut client, inner) = duplex(1_000);
+        let may_go = Arc::new(AtomicBool::new(false));
+        let stream = Holding { inner, held: Vec::new(), may_go: may_go.clone() };
+        let (shut, shutdown) = watch::channel(false);
+        client.write_all(b"version\r\n").await.unwrap();
+        let leave = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            fleet.leave(true);
+            shut.send_replace(true);
+        };
+        let parked = Parked::new(Box::new(stream));
+        let ((end, parked), ()) = tokio::join!(go_on(&router, parked, shutdown.clone()), leave);
+        assert_eq!(end, End::Shutdown);
+        fleet.leave(false);
+        shut.send_replace(false);
+        may_go.store(true, Ordering::Relaxed);
+        let mut reply = [0; 7];
+        let read = tokio::time::timeout(WRITE_STALL_MAX, client.read_exact(&mut reply));
+        tokio::select! {
+            biased;
+            (end, _) = go_on(&router, parked.expect("it is to be served again"), shutdown) => panic!("{end:?}"),
+            read = read => read.expect("the reply does not wait for the next request").map(drop).unwrap(),
+        }
+        assert_eq!(&reply, b"VERSION");
+    }
 }

@@ -97,6 +97,10 @@ impl AsyncWrite for Greeted {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let State::Handshake { .. } = self.state {
+            // Nothing has been taken yet.
+            return Poll::Ready(Ok(()));
+        }
         ready!(self.poll_open(cx))?.poll_flush(cx)
     }
 
