@@ -22,7 +22,8 @@ use lookaside_routing::Address;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// First parts of keys that wait for their rest; of more, the oldest are forgotten, and what they belong to is not passed on.
+/// First parts of keys that wait for their rest; of more, those that came first are forgotten, and what they belong to is not
+/// passed on.
 const PARTS_MAX: usize = 1_000;
 
 /// Asks which servers are held for `owner`.
@@ -70,7 +71,35 @@ fn fits(question: &[u8]) -> bool {
 
 /// First parts of keys, until their rest comes.
 #[derive(Debug, Default)]
-pub(super) struct Parts(Mutex<BTreeMap<(Owner, u64), Vec<u8>>>);
+pub(super) struct Parts(Mutex<Waiting>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    /// Each with the number of its arrival.
+    parts: BTreeMap<(Owner, u64), (u64, Vec<u8>)>,
+    /// Whose turn it is to be forgotten: nobody's choice of an owner or number spares or dooms another's.
+    by_age: BTreeMap<u64, (Owner, u64)>,
+    arrivals: u64,
+}
+
+impl Waiting {
+    fn insert(&mut self, place: (Owner, u64), bytes: Vec<u8>) {
+        self.remove(place);
+        self.arrivals += 1;
+        self.parts.insert(place, (self.arrivals, bytes));
+        self.by_age.insert(self.arrivals, place);
+        while self.parts.len() > PARTS_MAX {
+            let Some((_, oldest)) = self.by_age.pop_first() else { return };
+            self.parts.remove(&oldest);
+        }
+    }
+
+    fn remove(&mut self, place: (Owner, u64)) -> Option<Vec<u8>> {
+        let (age, bytes) = self.parts.remove(&place)?;
+        self.by_age.remove(&age);
+        Some(bytes)
+    }
+}
 
 impl Parts {
     /// Remembers a part: `name` is what comes behind `spool_`. False if that is no part.
@@ -80,9 +109,6 @@ impl Parts {
         // Nothing panics under the lock; if it did, the parts are still whole.
         let mut parts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         parts.insert(place, bytes.to_vec());
-        while parts.len() > PARTS_MAX {
-            parts.pop_first();
-        }
         true
     }
 
@@ -93,7 +119,7 @@ impl Parts {
         }
         let [owner, number, server, hold_off_ms, is_base64, rest] = arguments(name, "delete_rest")?;
         let mut parts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = parts.remove(&place(owner, number)?)?;
+        let first = parts.remove(place(owner, number)?)?;
         read(server, hold_off_ms, is_base64, [&first, rest].concat().into())
     }
 }
@@ -185,7 +211,7 @@ mod tests {
                     found = if parts.take_up(name(&question)) { None } else { parts.deletion(name(&question)) };
                 }
                 assert_eq!(found, Some((server.clone(), deletion)));
-                assert!(parts.0.lock().unwrap().is_empty());
+                assert!(parts.0.lock().unwrap().parts.is_empty());
             }
         }
         assert_eq!(asking(name(&held(Owner(9)))), Some(Owner(9)));
@@ -214,6 +240,18 @@ mod tests {
         for number in 0..3 * PARTS_MAX {
             assert!(parts.take_up(format!("part(7,{number},k)").as_bytes()));
         }
-        assert_eq!(parts.0.lock().unwrap().len(), PARTS_MAX);
+        let waiting = parts.0.lock().unwrap();
+        assert_eq!((waiting.parts.len(), waiting.by_age.len()), (PARTS_MAX, PARTS_MAX));
+    }
+
+    #[test]
+    fn what_a_stranger_leaves_does_not_crowd_out_who_comes_back() {
+        let parts = Parts::default();
+        for number in 0..PARTS_MAX {
+            assert!(parts.take_up(format!("part(ffffffffffffffff,{number},k)").as_bytes()));
+        }
+        assert!(parts.take_up(b"part(7,1,long-)"));
+        let (_, deletion) = parts.deletion(b"delete_rest(7,1,a:1,0,0,key)").expect("the newest is there");
+        assert_eq!(deletion.key, "long-key");
     }
 }
