@@ -94,13 +94,16 @@ impl Outages {
 }
 
 /// The way of `verb` for `key`, asked by a client as in `context`, during `outages`. The error says why `verb` or `key`
-/// cannot be asked about.
+/// cannot be asked about, or that nothing leads on from the root.
 pub async fn trace(plan: &Plan, verb: &str, key: &str, context: &Context, outages: &Outages) -> Result<Trace, String> {
     let request = example(verb, key)?;
     let mut takers = NoteTakers::new(plan, outages);
     let tree = plan.configuration().build(&mut takers);
-    tree.route(vec![request], context).await;
+    let outcomes = tree.route(vec![request], context).await;
     let noted = std::mem::take(&mut *takers.notes.lock());
+    if let ([], [Err(failure)]) = (&noted[..], &outcomes[..]) {
+        return Err(failure.to_string());
+    }
     Ok(in_order(noted))
 }
 
@@ -377,6 +380,7 @@ mod tests {
         assert!(ask("get", "two words").await.is_err_and(|why| why.contains("white space")));
         assert!(ask("mg", "k").await.is_err_and(|why| why.contains("that of get")));
         assert!(ask("get", &"k".repeat(251)).await.is_err());
+        assert_eq!(ask("get", "/a/b/foo").await, Err("no route: no tree is named /a/b/".to_owned()));
     }
 
     #[tokio::test]
