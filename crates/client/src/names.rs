@@ -116,8 +116,9 @@ impl Names {
         // In a task of its own, so that an answer which comes late is still learnt, and one who asks always stops asking.
         let (names, owned) = (self.clone(), name.to_owned());
         let mut asking = tokio::spawn(async move {
+            let asking = Asking { names, name: owned };
             let found = found.await;
-            names.learn(&owned, found)
+            asking.names.learn(&asking.name, found)
         });
         if known.is_empty() {
             return asking.await.map_err(io::Error::other)?;
@@ -142,7 +143,6 @@ impl Names {
     fn learn(&self, name: &str, found: io::Result<Vec<SocketAddr>>) -> io::Result<Vec<SocketAddr>> {
         let mut names = self.lock();
         let entry = names.entry(name.to_owned()).or_default();
-        entry.is_asked = false;
         let nothing = || io::Error::new(io::ErrorKind::NotFound, "the name stands for no address");
         match found.and_then(|found| if found.is_empty() { Err(nothing()) } else { Ok(found) }) {
             Ok(found) => {
@@ -167,6 +167,20 @@ impl Names {
     /// Nothing panics under the lock; if it did, what it guards is still whole.
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Known>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Somebody asks the resolver. However that ends, the next may ask again.
+struct Asking {
+    names: Arc<Names>,
+    name: String,
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        if let Some(known) = self.names.lock().get_mut(&self.name) {
+            known.is_asked = false;
+        }
     }
 }
 
@@ -213,6 +227,14 @@ mod tests {
         assert_eq!(names.look_up(NAME, late).await.unwrap(), addresses(1));
         sleep(LOOKUP_MAX * 3).await;
         assert_eq!(names.look_up(NAME, ready(failure())).await.unwrap(), addresses(2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_asks_and_dies_leaves_the_question_to_the_next() {
+        let names = Arc::new(Names::default());
+        names.look_up(NAME, ready(Ok(addresses(1)))).await.unwrap();
+        assert!(names.look_up(NAME, async { panic!("as a bug would") }).await.is_err());
+        assert_eq!(names.look_up(NAME, ready(Ok(addresses(2)))).await.unwrap(), addresses(2));
     }
 
     #[tokio::test]
