@@ -168,6 +168,24 @@ fn mistakes_in_spares_and_bounds_are_named() {
     assert!(error.contains("17 spares: expected at most 16"), "{error}");
 }
 
+/// It would be emptied while it serves.
+#[test]
+fn a_spare_is_no_server_of_another_pool() {
+    let error = |text: &str| Configuration::read(text, &Defaults::default()).expect_err(text).to_string();
+    let a = r#""A": { "servers": ["a:1"], "spares": ["x:1"] }"#;
+    let found = error(&format!(r#"{{ "pools": {{ {a}, "B": {{ "servers": ["x:1"] }} }}, "route": "PoolRoute|A" }}"#));
+    assert!(found.contains("the spare x:1 is a server of pool \"B\""), "{found}");
+    let found = error(&format!(r#"{{ "pools": {{ {a}, "0": {{ "servers": ["x:1"] }} }}, "route": "PoolRoute|A" }}"#));
+    assert!(found.contains("the server x:1 is a spare of pool \"A\""), "{found}");
+    let inline = r#"{ "type": "PoolRoute", "pool": { "name": "I", "servers": ["x:1"] } }"#;
+    let found = error(&format!(r#"{{ "pools": {{ {a} }}, "route": {inline} }}"#));
+    assert!(found.contains("the server x:1 is a spare of pool \"A\""), "{found}");
+    let shared = format!(
+        r#"{{ "pools": {{ {a}, "B": {{ "servers": ["b:1"], "spares": ["x:1"] }} }}, "route": "PoolRoute|A" }}"#
+    );
+    assert!(Configuration::read(&shared, &Defaults::default()).is_ok(), "two pools may share a spare");
+}
+
 /// Keeps the pools that it meets.
 #[derive(Default)]
 struct Meets(Leaves, Vec<Pool>);

@@ -46,6 +46,32 @@ fn note(pool: &Pool, node: &Node<'_>, protections: &mut Protections) -> Result<(
     Ok(())
 }
 
+/// Whether no other pool works with what stands by for this one: a spare is emptied before it serves.
+fn check_spares<'p>(
+    pool: &Pool,
+    node: &Node<'_>,
+    mut others: impl Iterator<Item = &'p Arc<Pool>> + Clone,
+) -> Result<(), ConfigurationError> {
+    for spare in &pool.spares {
+        if let Some(other) = others.clone().find(|other| other.servers.contains(spare)) {
+            return Err(node.error(format!(
+                "the spare {spare} is a server of pool {:?}, whose content would go when it takes a place here: expected \
+                 one that is idle otherwise",
+                other.name
+            )));
+        }
+    }
+    let takes = |other: &&Arc<Pool>| pool.servers.iter().find(|server| other.spares.contains(server)).cloned();
+    match others.find_map(|other| Some((takes(&other)?, other))) {
+        Some((server, other)) => Err(node.error(format!(
+            "the server {server} is a spare of pool {:?}, and is emptied when it takes a place there: expected one that is \
+             no spare",
+            other.name
+        ))),
+        None => Ok(()),
+    }
+}
+
 #[derive(Clone, Copy)]
 struct Done {
     at: usize,
@@ -71,6 +97,7 @@ impl<'a> Names<'a> {
         let mut protections = Protections::default();
         for (name, pool) in &pools {
             note(pool, &pool_nodes[name], &mut protections)?;
+            check_spares(pool, &pool_nodes[name], pools.values())?;
         }
         Ok(Names {
             defaults: defaults.clone(),
@@ -112,6 +139,7 @@ impl<'a> Names<'a> {
         };
         let pool = Pool::read(name, node, &self.pool_nodes, &self.defaults)?;
         note(&pool, node, &mut self.protections.borrow_mut())?;
+        check_spares(&pool, node, self.pools.values())?;
         Ok(Arc::new(pool))
     }
 
