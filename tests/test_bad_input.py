@@ -126,7 +126,7 @@ def test_a_taken_port_is_named_with_the_way_out(server):
         (["--udp-worker-ports", "11300"], "add -U"),
         (["-U", "11301", "--udp-worker-ports", "11300", "-t", "4"], "up to 11303, -U is among them"),
         (["-U", "11211", "--udp-worker-ports", "65530", "-t", "8"], "8 threads need a port each"),
-        (["--forget", "main", "-m", "64"], "--forget NAME takes no other option"),
+        (["--remove-region", "main", "-m", "64"], "--remove-region NAME takes no other option"),
         (["-m", "1"], "-m"),
         (["-m", "-5"], "a number of megabytes"),
         (["-m", "64m"], "as in 64"),

@@ -38,7 +38,7 @@ def test_groups_of_stats(cluster):
     # The delete goes to the gutter too.
     assert went["cmd_out"] == 6 and 0 < went["cmd_out_writes"] <= 6
     wrong = group(cluster.port, "cmd-error")
-    assert wrong["cmd_get_missed"] == 2 and sum(wrong.values()) == 2
+    assert wrong["cmd_get_miss"] == 2 and sum(wrong.values()) == 2
     detailed, everything = statistics(cluster.port), connect(cluster.port).stats("detailed")
     assert detailed.keys() | came.keys() | went.keys() | wrong.keys() <= {name.decode() for name in everything}
     counts = group(cluster.port, "count")

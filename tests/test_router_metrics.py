@@ -87,8 +87,8 @@ def test_requests_by_verb_and_result(cluster):
     metrics = cluster.metrics()
     told = {key[1:]: value for key, value in metrics.items() if key[0] == "requests_total" and value > 0}
     assert told == {
-        ("set", "done"): 1, ("get", "done"): 1, ("get", "missed"): 2, ("delete", "done"): 1, ("delete", "missed"): 1,
-        ("incr", "missed"): 1, ("touch", "missed"): 1,
+        ("set", "ok"): 1, ("get", "ok"): 1, ("get", "miss"): 2, ("delete", "ok"): 1, ("delete", "miss"): 1,
+        ("incr", "miss"): 1, ("touch", "miss"): 1,
     }  # fmt: skip
     # A delete goes to the gutter too; all the rest to the key's own server.
     assert metrics["pool_requests_total", "wildcard"] == 8 and metrics["pool_requests_total", "gutter"] == 2
@@ -120,22 +120,22 @@ def test_a_server_that_dies_and_what_it_owes(cluster):
     for key in keys:
         client.delete(key)
     metrics = cluster.metrics()
-    states = {state: metrics["server_state", address, state] for state in ("up", "soft_tko", "hard_tko", "behind")}
-    assert states == {"up": 0, "soft_tko": 0, "hard_tko": 1, "behind": 0}
-    kept = metrics["server_kept_deletes", address]
-    assert 0 < kept < 40 and metrics["server_held", address] == 1 and metrics["server_kept_bytes", address] > 0
-    assert 0 < metrics["server_held_seconds", address] < 60
+    states = {state: metrics["server_state", address, state] for state in ("up", "soft_tko", "hard_tko", "fenced")}
+    assert states == {"up": 0, "soft_tko": 0, "hard_tko": 1, "fenced": 0}
+    kept = metrics["server_spooled_deletes", address]
+    assert 0 < kept < 40 and metrics["server_fenced", address] == 1 and metrics["server_spooled_bytes", address] > 0
+    assert 0 < metrics["server_fenced_seconds", address] < 60
     assert metrics["spool_pending_deletes",] == kept == metrics["spool_deletes_total",]
-    assert metrics["pool_failures_total", "wildcard", "delete_kept"] == kept
+    assert metrics["pool_failures_total", "wildcard", "delete_spooled"] == kept
     reasons = ("taken_out", "connect_failed", "connection_lost")
     # What comes later is kept without asking the server.
     assert 1 <= sum(metrics["server_failures_total", address, reason] for reason in reasons) <= kept
-    assert metrics["requests_total", "delete", "failed"] == 0
+    assert metrics["requests_total", "delete", "unavailable"] == 0
     cluster.servers[0].restart()
     eventually(lambda: cluster.metric("server_state", address, "up") == 1, "it is back and read")
     metrics = cluster.metrics()
-    assert metrics["server_held_seconds", address] == 0
-    assert metrics["server_kept_deletes", address] == 0 and metrics["spool_replayed_total",] == kept
+    assert metrics["server_fenced_seconds", address] == 0
+    assert metrics["server_spooled_deletes", address] == 0 and metrics["spool_replayed_total",] == kept
     assert metrics["server_probes_total", address] > 0 and metrics["server_taken_out_total", address] >= 1
 
 

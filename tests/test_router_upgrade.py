@@ -96,7 +96,7 @@ class Lineage:
 
     def behind(self) -> int:
         """Servers that owe deletes."""
-        return int(statistics(self.port)["spool_servers_behind"])
+        return int(statistics(self.port)["spool_servers_fenced"])
 
     def stop(self) -> None:
         """Ends all."""

@@ -34,7 +34,7 @@ class Router(Process):
 
     def pending(self) -> int:
         """Servers that owe deletes."""
-        return int(statistics(self.port)["spool_servers_behind"])
+        return int(statistics(self.port)["spool_servers_fenced"])
 
     def delete(self, key: str) -> bytes:
         """The answer to a delete."""
@@ -128,7 +128,7 @@ def test_a_router_that_starts_does_not_read_what_the_one_before_owed(cluster, ro
         servers = LeaseClient(router.port)
         servers.socket.sendall(b"stats suspect_servers\r\n")
         line = servers.reader.readline()
-        assert f"127.0.0.1:{victim.port} state:behind".encode() in line and b"kept_deletes:1" in line
+        assert f"127.0.0.1:{victim.port} state:fenced".encode() in line and b"spooled_deletes:1" in line
         servers.close()
         for _ in range(20):
             assert router.get(key) is None
@@ -150,7 +150,7 @@ def test_a_server_that_owes_too_much_forgets_everything(cluster, tmp_path):
             for number in range(400):
                 client.delete(f"key:{number}")
             assert int(statistics(router.port)["spool_overflows"]) > 0
-            assert client.get(f"__mcrouter__.spool(127.0.0.1:{victim.port})") == b"forget"
+            assert client.get(f"__mcrouter__.spool(127.0.0.1:{victim.port})") == b"flush_pending"
             router.kill()
         client.close()
         router.restart()
@@ -182,7 +182,7 @@ def test_damage_and_torn_ends_are_survived(cluster, router):
             file.write_bytes(content)
         router.restart()
         eventually(lambda: router.pending() == 0, "it is worked off")
-        assert statistics(router.port)["spool_forgotten"] == forgotten
+        assert statistics(router.port)["spool_flushes"] == forgotten
         assert router.get(key) is None
 
 
@@ -223,7 +223,7 @@ def test_no_router_of_a_cluster_reads_what_another_owes(cluster, tmp_path):
             with stopped(victim):
                 eventually(lambda: routers[0].delete(key) in (b"NOT_FOUND", b"DELETED"), "both know")
                 assert routers[1].get(key) is None
-                assert int(statistics(routers[1].port)["spool_servers_held"]) > 0
+                assert int(statistics(routers[1].port)["spool_servers_fenced_by_peers"]) > 0
                 if round_number % 2:
                     routers[1].kill()
             if round_number % 2:
@@ -233,7 +233,7 @@ def test_no_router_of_a_cluster_reads_what_another_owes(cluster, tmp_path):
                 assert routers[1].get(key) is None, round_number
                 assert time.monotonic() < deadline, routers[1].log()
             assert routers[1].get(key) is None, round_number
-        assert statistics(routers[1].port)["spool_forgotten"] == "0", "nobody was silent for too long"
+        assert statistics(routers[1].port)["spool_flushes"] == "0", "nobody was silent for too long"
         assert "another router owes this server deletes: it is not read" in routers[1].log()
         eventually(lambda: "what another router owed this server is done with" in routers[1].log(), "and is told so")
         assert "a peer of --spool-peers cannot be told what this router owes" in routers[0].log()

@@ -548,7 +548,7 @@ def test_a_server_that_has_given_root_up_is_replaced_by_one_that_does(tmp_path):
     finally:
         for server in lineage.servers:
             server.stop()
-        forgetting = [SERVER, "--forget", lineage.region]
+        forgetting = [SERVER, "--remove-region", lineage.region]
         subprocess.run(forgetting, check=False, capture_output=True, timeout=STOP_S, user="nobody")
 
 

@@ -18,8 +18,8 @@ UNCLEAN = "starts empty: it was not shut down cleanly"
 
 
 def forget(name: str) -> subprocess.CompletedProcess:
-    """`lookaside-server --forget NAME`, to its end."""
-    return subprocess.run([SERVER, "--forget", name], capture_output=True, text=True, timeout=STOP_S, check=False)
+    """`lookaside-server --remove-region NAME`, to its end."""
+    return subprocess.run([SERVER, "--remove-region", name], capture_output=True, text=True, timeout=STOP_S, check=False)
 
 
 def segments() -> list[dict[str, int]]:
@@ -244,7 +244,7 @@ def test_forget_removes_a_region_that_nobody_has(region):
     gone = forget(region.name)
     assert gone.returncode == 1
     assert "there is no region" in gone.stderr
-    assert subprocess.run([SERVER, "--forget", "a", "-m", "64"], capture_output=True, check=False).returncode == 2
+    assert subprocess.run([SERVER, "--remove-region", "a", "-m", "64"], capture_output=True, check=False).returncode == 2
 
 
 class Writer(threading.Thread):

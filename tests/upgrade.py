@@ -69,7 +69,7 @@ class Lineage:
         """Ends all, and removes the region."""
         for server in self.servers:
             server.stop()
-        forgetting = Process("forget", [SERVER, "--forget", self.region], self.folder)
+        forgetting = Process("forget", [SERVER, "--remove-region", self.region], self.folder)
         forgetting.running.wait(STOP_S)
 
 

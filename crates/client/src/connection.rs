@@ -5,7 +5,7 @@
 //! nothing waits for company, and batching grows by itself with the load.
 //!
 //! ```text
-//! read buffer   [ answer | answer | half an ]   split off as one block of Bytes; values are slices of it
+//! read buffer   [ reply | reply | half an ]   split off as one block of Bytes; values are slices of it
 //!                                  half an      copied to the front of the next block: each byte at most once
 //! ```
 //!
@@ -73,9 +73,9 @@ pub(crate) enum End {
     /// We closed it: more answers are late than we keep in step for.
     TooManyLate,
     /// We closed it: the server is taken out.
-    TakenOut(HealthChange),
+    Tko(HealthChange),
     /// We closed it: another destination took the server out since it was made. What came after that still waits.
-    TakenOutElsewhere,
+    TkoByOther,
     /// We closed it: the server's name leads elsewhere, where this one leads. Nobody waits for an answer.
     Moved(Replacement),
 }
@@ -90,7 +90,7 @@ impl std::fmt::Debug for Replacement {
 }
 
 /// What a connection borrows from its driver.
-pub(crate) struct Surroundings<'a> {
+pub(crate) struct ConnectionContext<'a> {
     pub(crate) queue: &'a mut mpsc::UnboundedReceiver<Job>,
     /// Taken from the queue, not composed.
     pub(crate) waiting: &'a mut VecDeque<Job>,
@@ -110,7 +110,7 @@ pub(crate) struct Connection<'a> {
     stream: Box<dyn Stream>,
     /// What the server's standing was when the connection was made.
     up: Up,
-    around: Surroundings<'a>,
+    around: ConnectionContext<'a>,
     /// Has a connection to where the server has moved, if it ever does.
     moved: BoxFuture<'a, Box<dyn Stream>>,
     /// It has: nothing more is taken from the queue.
@@ -137,11 +137,11 @@ impl<'a> Connection<'a> {
     pub(crate) fn new(
         stream: Box<dyn Stream>,
         up: Up,
-        around: Surroundings<'a>,
+        around: ConnectionContext<'a>,
         moved: BoxFuture<'a, Box<dyn Stream>>,
     ) -> Connection<'a> {
         let limits = answer_limits(around.options);
-        let dialect = around.options.dialect;
+        let protocol = around.options.protocol;
         let now = Instant::now();
         let deadline = now + Duration::from_millis(around.options.server_timeout_ms);
         Connection {
@@ -152,7 +152,7 @@ impl<'a> Connection<'a> {
             moved,
             replacement: None,
             window: if up.is_after_removal() { SLOW_START_REQUESTS } else { usize::MAX },
-            pipeline: Pipeline::new(limits, dialect),
+            pipeline: Pipeline::new(limits, protocol),
             taken: Vec::with_capacity(JOBS_PER_TAKE),
             read: BytesMut::new(),
             is_heard: false,
@@ -166,7 +166,7 @@ impl<'a> Connection<'a> {
     }
 
     /// Serves the queue until the connection ends; then every batch that was sent has its outcomes, and
-    /// `around.waiting` is empty but for what may still be sent elsewhere ([`End::TakenOutElsewhere`]).
+    /// `around.waiting` is empty but for what may still be sent elsewhere ([`End::TkoByOther`]).
     pub(crate) async fn run(mut self) -> End {
         let end = std::future::poll_fn(|cx| self.poll(cx)).await;
         let counters = &self.around.shared.counters;
@@ -180,7 +180,7 @@ impl<'a> Connection<'a> {
             Failure::ConnectionLost
         };
         self.pipeline.fail(&failure);
-        if !matches!(end, End::TakenOutElsewhere) {
+        if !matches!(end, End::TkoByOther) {
             self.fail_waiting(&Failure::ConnectFailed);
         }
         end
@@ -285,9 +285,9 @@ impl<'a> Connection<'a> {
                 return Poll::Ready(End::Dropped);
             }
             if self.is_taken_out_elsewhere() {
-                self.fail_waiting(&Failure::TakenOut);
+                self.fail_waiting(&Failure::Tko);
                 self.around.waiting.extend(self.taken.drain(..));
-                return Poll::Ready(End::TakenOutElsewhere);
+                return Poll::Ready(End::TkoByOther);
             }
             let deadline = Instant::now() + Duration::from_millis(self.around.options.server_timeout_ms);
             self.around.waiting.extend(self.taken.drain(..));
@@ -367,13 +367,13 @@ impl<'a> Connection<'a> {
         }
         count(&self.around.shared.counters.timed_out_batches, timed_out as u64);
         if timed_out > 0 && self.is_taken_out_elsewhere() {
-            self.fail_waiting(&Failure::TakenOut);
-            return Some(End::TakenOutElsewhere);
+            self.fail_waiting(&Failure::Tko);
+            return Some(End::TkoByOther);
         }
         let now_ms = millis_since(self.around.epoch);
         let mut changes = (0..timed_out).filter_map(|_| self.around.health.on_outcome(&Err(Failure::TimedOut), now_ms));
         if let Some(change) = changes.next() {
-            return Some(End::TakenOut(change));
+            return Some(End::Tko(change));
         }
         (self.pipeline.late_requests() > self.around.options.late_requests_max).then_some(End::TooManyLate)
     }

@@ -13,8 +13,8 @@
 //! Values are slices of the block they were read in: nothing is copied, but a value that is kept keeps its block of
 //! [`crate::READ_BYTES`] (or the size of the largest value in it) in memory. Who keeps values for long copies them.
 
-use crate::{Network, Standings, driver::Driver, pipeline::Job, standing::Standing};
-use lookaside_routing::{Address, Batch, BoxFuture, Destination, Dialect, Failure, HealthSettings, Outcomes, Verb};
+use crate::{Network, TkoTrackers, driver::Driver, pipeline::Job, standing::TkoTracker};
+use lookaside_routing::{Address, Batch, BoxFuture, Destination, Failure, HealthSettings, Outcomes, Protocol, Verb};
 use std::sync::{
     Arc,
     atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -38,15 +38,15 @@ pub struct DestinationOptions {
     /// The largest value that is taken from the server, in bytes. Default 128 MiB. A larger one is malformed.
     pub value_bytes_max: usize,
     /// In which words the server is asked. Default text: a run of gets is one line there, so it costs less.
-    pub dialect: Dialect,
+    pub protocol: Protocol,
     /// When the server is taken out, and how it is probed.
     pub health: HealthSettings,
     /// Where destinations at one address tell each other that the server is taken out or back. Default `None`: this
     /// one keeps it to itself.
-    pub standings: Option<Arc<Standings>>,
+    pub tko_trackers: Option<Arc<TkoTrackers>>,
     /// Whether to connect before the first batch, and again after a connection has ended, and so to find out about a dead
     /// server before anybody waits for it. Default false: nothing is connected that is not used.
-    pub connects_ahead: bool,
+    pub connect_eagerly: bool,
     /// How often a server that is known by a name is looked up while it is connected to, in milliseconds, give or take a
     /// quarter. Default 30,000; `None`: only when a connection is made. Too long, and a server that has moved is used
     /// where it was.
@@ -63,10 +63,10 @@ impl Default for DestinationOptions {
             outstanding_requests_max: 100_000,
             late_requests_max: 10_000,
             value_bytes_max: 128 << 20,
-            dialect: Dialect::Text,
+            protocol: Protocol::Text,
             health: HealthSettings::default(),
-            standings: None,
-            connects_ahead: false,
+            tko_trackers: None,
+            connect_eagerly: false,
             resolve_interval_ms: Some(30_000),
             seed: 0,
         }
@@ -105,7 +105,7 @@ pub struct DestinationStatistics {
     /// How often this destination found that the server must be taken out.
     pub taken_out: u64,
     /// How often it followed the server's name to another address.
-    pub moves: u64,
+    pub relocations: u64,
 }
 
 /// A server reached over a [`Network`]. Dropping it ends its task and its connection.
@@ -122,7 +122,7 @@ pub(crate) struct Shared {
     outstanding: AtomicUsize,
     /// Whether the first attempt to connect is over, or there is to be none before it is needed.
     pub(crate) is_settled: watch::Sender<bool>,
-    pub(crate) standing: Arc<Standing>,
+    pub(crate) standing: Arc<TkoTracker>,
     pub(crate) counters: Counters,
 }
 
@@ -159,12 +159,13 @@ impl Drop for Ticket {
 }
 
 impl TcpDestination {
-    /// A destination at `address`. Nothing is connected before the first batch, unless it `connects_ahead`. Must be called
+    /// A destination at `address`. Nothing is connected before the first batch, unless it `connect_eagerly`. Must be called
     /// inside a tokio runtime, on which its task then runs.
     pub fn new(address: Address, network: Arc<dyn Network>, options: DestinationOptions) -> TcpDestination {
         let (queue, jobs) = mpsc::unbounded_channel();
-        let standing = options.standings.as_ref().map_or_else(Arc::default, |standings| standings.of(&address));
-        let is_settled = watch::Sender::new(!options.connects_ahead);
+        let standing =
+            options.tko_trackers.as_ref().map_or_else(Arc::default, |tko_trackers| tko_trackers.of(&address));
+        let is_settled = watch::Sender::new(!options.connect_eagerly);
         let shared = Shared { outstanding: AtomicUsize::new(0), is_settled, standing, counters: Counters::default() };
         let shared = Arc::new(shared);
         let outstanding_requests_max = options.outstanding_requests_max;
@@ -175,13 +176,13 @@ impl TcpDestination {
 
     /// Resolves when the first attempt to connect is over, if there is one before the first batch: within
     /// `connect_timeout_ms`, or at once if the server is known to be out.
-    pub async fn settled(&self) {
+    pub async fn ready(&self) {
         // The sender lives as long as this handle.
         let _ = self.shared.is_settled.subscribe().wait_for(|is_settled| *is_settled).await;
     }
 
     /// Whether the server is taken out (TKO) at this moment.
-    pub fn is_taken_out(&self) -> bool {
+    pub fn is_tko(&self) -> bool {
         self.shared.standing.is_out()
     }
 
@@ -219,7 +220,7 @@ impl TcpDestination {
             malformed: read(&counters.malformed),
             probes: read(&counters.probes),
             taken_out: read(&counters.taken_out),
-            moves: read(&counters.moves),
+            relocations: read(&counters.moves),
         }
     }
 
@@ -227,9 +228,9 @@ impl TcpDestination {
     fn queue(&self, batch: Batch) -> Result<oneshot::Receiver<Outcomes>, Failure> {
         let requests = batch.len();
         let counters = &self.shared.counters;
-        if self.is_taken_out() || (self.is_fenced() && !only_deletes(&batch)) {
+        if self.is_tko() || (self.is_fenced() && !only_deletes(&batch)) {
             count(&counters.refused_taken_out, requests as u64);
-            return Err(Failure::TakenOut);
+            return Err(Failure::Tko);
         }
         let before = self.shared.outstanding.fetch_add(requests, Ordering::Relaxed);
         let ticket = Ticket { shared: self.shared.clone(), requests };

@@ -21,14 +21,14 @@
 
 use crate::{
     Network,
-    connection::{Connection, End, Replacement, Surroundings, answer_limits, millis_since},
+    connection::{Connection, ConnectionContext, End, Replacement, answer_limits, millis_since},
     destination::{DestinationOptions, Shared, count},
     moving::moved,
     network::Stream,
     pipeline::{Broken, Job},
     standing::Up,
 };
-use lookaside_protocol::text::{ParsedAnswer, parse_answer};
+use lookaside_protocol::text::{ParsedReply, parse_reply};
 use lookaside_routing::{Address, Failure, Health, HealthChange, Outcome};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 use tokio::{
@@ -96,7 +96,7 @@ impl Driver {
             let Some((stream, up)) = connected else { continue };
             let jitter = self.random.f64();
             let moved = moved(&*self.network, &self.address, stream.peer(), &self.options, &self.shared, jitter);
-            let around = Surroundings {
+            let around = ConnectionContext {
                 queue: &mut self.queue,
                 waiting: &mut self.waiting,
                 health: &mut self.health,
@@ -122,7 +122,7 @@ impl Driver {
             self.wait_for_reason().await?;
         }
         let Some(up) = self.shared.standing.up() else {
-            self.fail_waiting(&Failure::TakenOut);
+            self.fail_waiting(&Failure::Tko);
             return Ok(None);
         };
         match self.connect().await {
@@ -138,7 +138,7 @@ impl Driver {
     /// Waits for a job, or until it is time to connect without one.
     async fn wait_for_reason(&mut self) -> Result<(), Dropped> {
         let is_new = std::mem::replace(&mut self.is_new, false);
-        let wait = match (self.options.connects_ahead, is_new) {
+        let wait = match (self.options.connect_eagerly, is_new) {
             (true, true) => return Ok(()),
             (true, false) => Some(CONNECT_AHEAD_WAIT.mul_f64(1.0 + 0.5 * self.random.f64())),
             (false, _) => None,
@@ -160,7 +160,7 @@ impl Driver {
         loop {
             tokio::select! {
                 biased;
-                job = self.queue.recv() => job.ok_or(Dropped)?.fail(&Failure::TakenOut),
+                job = self.queue.recv() => job.ok_or(Dropped)?.fail(&Failure::Tko),
                 () = sleep_until(probe_at) => return Ok(()),
             }
         }
@@ -195,8 +195,8 @@ impl Driver {
             End::TooManyLate => {
                 tracing::warn!(server = %self.address, "too many answers are late: connection closed");
             }
-            End::TakenOut(change) => self.take_out(*change, up),
-            End::TakenOutElsewhere => self.health = Health::new(self.options.health),
+            End::Tko(change) => self.take_out(*change, up),
+            End::TkoByOther => self.health = Health::new(self.options.health),
             End::Unproven(error) => {
                 tracing::warn!(server = %self.address, %error, "TLS failed before the first answer");
                 self.on_failure(&Err(Failure::ConnectFailed), up);
@@ -216,15 +216,15 @@ impl Driver {
     /// Makes it known that the server is out, unless another destination has: then that one probes it. Or unless too many
     /// servers of its pool are out: then it is asked on as if nothing were known.
     fn take_out(&mut self, change: HealthChange, up: Up) {
-        let is_taken_out = match &self.options.standings {
-            Some(standings) => standings.take_out(&self.address, &self.shared.standing, up, change),
+        let is_tko = match &self.options.tko_trackers {
+            Some(tko_trackers) => tko_trackers.take_out(&self.address, &self.shared.standing, up, change),
             None => self.shared.standing.take_out(up, change),
         };
-        if !is_taken_out {
+        if !is_tko {
             self.health = Health::new(self.options.health);
             return;
         }
-        self.health.put_off_probe(self.random.f64());
+        self.health.delay_probe(self.random.f64());
         count(&self.shared.counters.taken_out, 1);
         tracing::warn!(server = %self.address, ?change, "server is taken out; it is probed until it answers");
     }
@@ -280,15 +280,15 @@ pub(crate) async fn ask_version(mut stream: Box<dyn Stream>, options: &Destinati
     stream.write_all(b"version\r\n").await.ok()?;
     stream.flush().await.ok()?;
     let limits = answer_limits(options);
-    let mut answer = Vec::new();
-    while answer.len() < PROBE_ANSWER_BYTES_MAX {
-        if stream.read_buf(&mut answer).await.ok()? == 0 {
+    let mut reply = Vec::new();
+    while reply.len() < PROBE_ANSWER_BYTES_MAX {
+        if stream.read_buf(&mut reply).await.ok()? == 0 {
             return None;
         }
-        match parse_answer(&answer, &limits) {
-            ParsedAnswer::Answer { consumed, .. } => return (consumed == answer.len()).then_some(stream),
-            ParsedAnswer::Malformed { .. } => return None,
-            ParsedAnswer::Incomplete { .. } => {}
+        match parse_reply(&reply, &limits) {
+            ParsedReply::Part { consumed, .. } => return (consumed == reply.len()).then_some(stream),
+            ParsedReply::Malformed { .. } => return None,
+            ParsedReply::Incomplete { .. } => {}
         }
     }
     None

@@ -12,7 +12,7 @@ pub enum Lease {
     /// Another client's: wait a little and ask again.
     HotMiss,
     /// Nobody's: what answered knows no leases. Load the value, do not fill.
-    NotGiven,
+    Unsupported,
 }
 
 impl From<LeaseToken> for Lease {
@@ -22,7 +22,7 @@ impl From<LeaseToken> for Lease {
         } else if token == LeaseToken::HOT_MISS {
             Lease::HotMiss
         } else {
-            Lease::NotGiven
+            Lease::Unsupported
         }
     }
 }

@@ -62,7 +62,7 @@ impl fmt::Display for ClientError {
 
 /// What came of a fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Filled {
+pub enum FillOutcome {
     /// Stored.
     Stored,
     /// The lease was void, because a delete came between: not stored, or only as a stale value.
@@ -131,7 +131,7 @@ impl Client {
         value: impl Into<Bytes>,
         flags: u32,
         exptime: i64,
-    ) -> Result<Filled, ClientError> {
+    ) -> Result<FillOutcome, ClientError> {
         let key = checked_key(key.as_ref()).map_err(ClientError::BadKey)?;
         let request = Request { key, operation: Operation::LeaseSet { token, flags, exptime, value: value.into() } };
         let mut filled = self.fill_all(vec![request]).await;
@@ -179,12 +179,12 @@ impl Client {
     }
 
     /// Sends lease-sets of keys that have been checked.
-    pub(crate) async fn fill_all(&self, batch: Batch) -> Vec<Result<Filled, ClientError>> {
+    pub(crate) async fn fill_all(&self, batch: Batch) -> Vec<Result<FillOutcome, ClientError>> {
         let outcomes = self.send(batch).await;
         let filled = outcomes.into_iter().map(|outcome| {
             let filled = match outcome {
-                Ok(Reply::Stored) => Ok(Filled::Stored),
-                Ok(Reply::NotStored | Reply::StaleStored) => Ok(Filled::Refused),
+                Ok(Reply::Stored) => Ok(FillOutcome::Stored),
+                Ok(Reply::NotStored | Reply::StaleStored) => Ok(FillOutcome::Refused),
                 other => Err(unexpected("lease-set", other)),
             };
             self.counters.filled(&filled);
@@ -225,7 +225,7 @@ fn lookup(outcome: Outcome) -> Result<Lookup, ClientError> {
             Ok(Lookup::Stale { value: own(stale), flags, lease: Lease::from(token) })
         }
         Ok(Reply::Lease { token, stale: None, .. }) => Ok(Lookup::Miss { lease: Lease::from(token) }),
-        Ok(Reply::Miss) => Ok(Lookup::Miss { lease: Lease::NotGiven }),
+        Ok(Reply::Miss) => Ok(Lookup::Miss { lease: Lease::Unsupported }),
         other => Err(unexpected("lease-get", other)),
     }
 }

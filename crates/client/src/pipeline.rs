@@ -22,9 +22,9 @@ use bytes::Bytes;
 use lookaside_protocol::{
     ErrorReply, Operation, Reply, Request,
     meta::MetaOperation,
-    text::{Answer, Limits, ParsedAnswer, compose_request, compose_retrieve, parse_answer, parse_value_of},
+    text::{Limits, ParsedReply, ReplyPart, compose_request, compose_retrieve, parse_reply, parse_value_of},
 };
-use lookaside_routing::{Batch, Dialect, Failure, Outcomes};
+use lookaside_routing::{Batch, Failure, Outcomes, Protocol};
 use std::{collections::VecDeque, mem};
 use tokio::{sync::oneshot, time::Instant};
 
@@ -145,11 +145,11 @@ pub(crate) struct Pipeline {
     answered_batches: u64,
     late_answers: u64,
     limits: Limits,
-    dialect: Dialect,
+    protocol: Protocol,
 }
 
 impl Pipeline {
-    pub(crate) fn new(limits: Limits, dialect: Dialect) -> Pipeline {
+    pub(crate) fn new(limits: Limits, protocol: Protocol) -> Pipeline {
         Pipeline {
             flights: VecDeque::new(),
             lines: VecDeque::new(),
@@ -161,7 +161,7 @@ impl Pipeline {
             answered_batches: 0,
             late_answers: 0,
             limits,
-            dialect,
+            protocol,
         }
     }
 
@@ -178,7 +178,7 @@ impl Pipeline {
             }
             self.end_line(out);
             let asked = &self.flights[flight].batch[request];
-            let kind = LineKind::of(&asked.operation, self.dialect);
+            let kind = LineKind::of(&asked.operation, self.protocol);
             if kind == LineKind::Retrieve {
                 let bytes = RETRIEVE_VERB_BYTES_MAX + 1 + asked.key.len();
                 self.open = Some(OpenLine { operation: asked.operation.clone(), flight, request, bytes });
@@ -198,7 +198,7 @@ impl Pipeline {
         let bytes = open.bytes + 1 + asked.key.len();
         let fits = line.requests < MULTIGET_KEYS_MAX
             && bytes <= MULTIGET_BYTES_MAX
-            && LineKind::of(&asked.operation, self.dialect) == LineKind::Retrieve
+            && LineKind::of(&asked.operation, self.protocol) == LineKind::Retrieve
             && asked.operation == open.operation;
         if fits {
             open.bytes = bytes;
@@ -225,11 +225,11 @@ impl Pipeline {
                 at += consumed;
                 continue;
             }
-            match parse_answer(&block[at..], &self.limits) {
-                ParsedAnswer::Incomplete { needed_bytes } => return Ok(Taken { consumed: at, needed_bytes }),
-                ParsedAnswer::Malformed { why } => return Err(Broken::Malformed(why)),
-                ParsedAnswer::Answer { answer, consumed } => {
-                    self.on_answer(answer, block)?;
+            match parse_reply(&block[at..], &self.limits) {
+                ParsedReply::Incomplete { needed_bytes } => return Ok(Taken { consumed: at, needed_bytes }),
+                ParsedReply::Malformed { why } => return Err(Broken::Malformed(why)),
+                ParsedReply::Part { part: reply, consumed } => {
+                    self.on_answer(reply, block)?;
                     at += consumed;
                 }
             }
@@ -254,24 +254,24 @@ impl Pipeline {
         Some(consumed)
     }
 
-    fn on_answer(&mut self, answer: Answer<'_>, block: &Bytes) -> Result<(), Broken> {
+    fn on_answer(&mut self, reply: ReplyPart<'_>, block: &Bytes) -> Result<(), Broken> {
         let Some(&line) = self.lines.front() else {
             return Err(Broken::Malformed("an answer to nothing that was asked"));
         };
-        match (answer, line.kind) {
-            (Answer::Item { key, reply }, LineKind::Retrieve) => {
+        match (reply, line.kind) {
+            (ReplyPart::Item { key, reply }, LineKind::Retrieve) => {
                 self.place_item(line, key, reply.map(|bytes| block.slice_ref(bytes)))
             }
-            (Answer::End, LineKind::Retrieve) => {
+            (ReplyPart::End, LineKind::Retrieve) => {
                 self.finish_line(line, &Reply::Miss);
                 Ok(())
             }
-            (Answer::Reply(reply @ Reply::Error(_)), LineKind::Retrieve) => {
+            (ReplyPart::Reply(reply @ Reply::Error(_)), LineKind::Retrieve) => {
                 self.finish_line(line, &reply.map(|bytes| block.slice_ref(bytes)));
                 Ok(())
             }
             (
-                Answer::Reply(reply),
+                ReplyPart::Reply(reply),
                 kind @ (LineKind::Single
                 | LineKind::SingleWithData
                 | LineKind::Translated
@@ -283,9 +283,9 @@ impl Pipeline {
                 self.finish_line(line, &reply);
                 if refused && kind.has_data() { Err(Broken::OutOfStep) } else { Ok(()) }
             }
-            (Answer::Item { .. } | Answer::End, _) => Err(Broken::Malformed("a get's answer to something else")),
-            (Answer::Reply(_), LineKind::Retrieve) => Err(Broken::Malformed("no get's answer to a get")),
-            (Answer::Stat { .. } | Answer::Version(_) | Answer::MetaNoop, _) => {
+            (ReplyPart::Item { .. } | ReplyPart::End, _) => Err(Broken::Malformed("a get's answer to something else")),
+            (ReplyPart::Reply(_), LineKind::Retrieve) => Err(Broken::Malformed("no get's answer to a get")),
+            (ReplyPart::Stat { .. } | ReplyPart::Version(_) | ReplyPart::MetaNoop, _) => {
                 Err(Broken::Malformed("the answer to a command that was not sent"))
             }
         }
@@ -457,10 +457,10 @@ fn replace_failures(outcomes: &mut Outcomes, failure: &Failure) {
 }
 
 impl LineKind {
-    fn of(operation: &Operation<Bytes>, dialect: Dialect) -> LineKind {
+    fn of(operation: &Operation<Bytes>, protocol: Protocol) -> LineKind {
         match operation {
-            Operation::Store { .. } if dialect == Dialect::Meta => LineKind::TranslatedWithData,
-            other if dialect == Dialect::Meta && meta::is_translated(other) => LineKind::Translated,
+            Operation::Store { .. } if protocol == Protocol::Meta => LineKind::TranslatedWithData,
+            other if protocol == Protocol::Meta && meta::is_translated(other) => LineKind::Translated,
             Operation::Get { .. } | Operation::GetAndTouch { .. } | Operation::LeaseGet => LineKind::Retrieve,
             Operation::Store { .. } | Operation::LeaseSet { .. } => LineKind::SingleWithData,
             Operation::Meta(meta) if meta.value.is_some() => LineKind::SingleWithData,

@@ -226,11 +226,11 @@ impl Reading {
                     continue;
                 }
                 Ok(Lookup::Stale { lease, .. } | Lookup::Miss { lease }) => lease,
-                Err(_) => Lease::NotGiven,
+                Err(_) => Lease::Unsupported,
             };
             match lease {
                 Lease::Held(token) => round.to_load.push((index, Some(token))),
-                Lease::NotGiven => round.to_load.push((index, None)),
+                Lease::Unsupported => round.to_load.push((index, None)),
                 Lease::HotMiss => round.hot.push(index),
             }
         }

@@ -27,7 +27,7 @@
 //!
 //! **Fail open.** When many servers of a pool seem dead at once, it is rather this host's network, or a timeout that is too
 //! short, and to give them all up would send the whole load to the gutter or the databases. So a pool may bound how
-//! many are taken out ([`PoolBound`]): from `enter` on no further one is, until no more than `exit` are out. Those that are
+//! many are taken out ([`PoolTkoLimit`]): from `enter` on no further one is, until no more than `exit` are out. Those that are
 //! out stay out until a probe is answered.
 
 use lookaside_routing::{Address, HealthChange};
@@ -48,12 +48,12 @@ const OUT_SOFT: u64 = 1;
 const OUT_HARD: u64 = 2;
 
 /// The standing of every server that one process reaches. A destination that is made with it
-/// ([`crate::DestinationOptions::standings`]) shares what it learns with all others at its address.
+/// ([`crate::DestinationOptions::tko_trackers`]) shares what it learns with all others at its address.
 #[derive(Debug, Default)]
-pub struct Standings {
-    servers: Mutex<BTreeMap<Address, Weak<Standing>>>,
+pub struct TkoTrackers {
+    servers: Mutex<BTreeMap<Address, Weak<TkoTracker>>>,
     /// Locked before `servers`, where both are.
-    bounds: Mutex<BTreeMap<String, (PoolBound, IsOpen)>>,
+    bounds: Mutex<BTreeMap<String, (PoolTkoLimit, IsOpen)>>,
 }
 
 /// Whether a pool has so many servers out that no more are taken out.
@@ -61,7 +61,7 @@ type IsOpen = bool;
 
 /// How many servers of a pool may be out at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PoolBound {
+pub struct PoolTkoLimit {
     /// The pool's servers.
     pub servers: Vec<Address>,
     /// When so many are out, no further one is taken out.
@@ -70,21 +70,21 @@ pub struct PoolBound {
     pub exit: usize,
 }
 
-impl Standings {
+impl TkoTrackers {
     /// None known yet.
-    pub fn new() -> Arc<Standings> {
+    pub fn new() -> Arc<TkoTrackers> {
         Arc::default()
     }
 
     /// The standing of the server at `address`. Costs a walk over all servers: for when destinations are made.
-    pub(crate) fn of(&self, address: &Address) -> Arc<Standing> {
+    pub(crate) fn of(&self, address: &Address) -> Arc<TkoTracker> {
         // Nothing panics under the lock; if it did, the map is still whole.
-        let mut standings = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
-        standings.retain(|_, standing| standing.strong_count() > 0);
-        let kept = standings.get(address).and_then(Weak::upgrade);
+        let mut tko_trackers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        tko_trackers.retain(|_, standing| standing.strong_count() > 0);
+        let kept = tko_trackers.get(address).and_then(Weak::upgrade);
         kept.unwrap_or_else(|| {
-            let standing = Arc::<Standing>::default();
-            standings.insert(address.clone(), Arc::downgrade(&standing));
+            let standing = Arc::<TkoTracker>::default();
+            tko_trackers.insert(address.clone(), Arc::downgrade(&standing));
             standing
         })
     }
@@ -95,7 +95,7 @@ impl Standings {
     }
 
     /// From now on these pools, by their names, bound how many of their servers are out, and no others.
-    pub fn bound(&self, bounds: impl IntoIterator<Item = (String, PoolBound)>) {
+    pub fn bound(&self, bounds: impl IntoIterator<Item = (String, PoolTkoLimit)>) {
         let mut known = self.bounds();
         let was_open = |name: &String| known.get(name).is_some_and(|(_, is_open)| *is_open);
         let bounds = bounds.into_iter().map(|(name, bound)| {
@@ -106,13 +106,13 @@ impl Standings {
     }
 
     /// The pools that have so many servers out that no more are taken out.
-    pub fn open_pools(&self) -> Vec<String> {
+    pub fn fail_open_pools(&self) -> Vec<String> {
         let mut bounds = self.bounds();
         bounds.iter_mut().filter_map(|(name, bound)| self.is_open(name, bound).then(|| name.clone())).collect()
     }
 
-    /// As [`Standing::take_out`], but not where the server's pool has too many out already.
-    pub(crate) fn take_out(&self, address: &Address, standing: &Standing, up: Up, change: HealthChange) -> bool {
+    /// As [`TkoTracker::take_out`], but not where the server's pool has too many out already.
+    pub(crate) fn take_out(&self, address: &Address, standing: &TkoTracker, up: Up, change: HealthChange) -> bool {
         // Held to the end, so that of many servers that die at once no more than the bound are taken out.
         let mut bounds = self.bounds();
         for (name, bound) in bounds.iter_mut().filter(|(_, (bound, _))| bound.servers.contains(address)) {
@@ -123,7 +123,7 @@ impl Standings {
         standing.take_out(up, change)
     }
 
-    fn is_open(&self, name: &str, (bound, is_open): &mut (PoolBound, IsOpen)) -> IsOpen {
+    fn is_open(&self, name: &str, (bound, is_open): &mut (PoolTkoLimit, IsOpen)) -> IsOpen {
         let is_out = |address: &&Address| self.known(address).is_some_and(|standing| standing.is_out());
         let out = bound.servers.iter().filter(is_out).count();
         let was_open = *is_open;
@@ -140,11 +140,11 @@ impl Standings {
         *is_open
     }
 
-    fn known(&self, address: &Address) -> Option<Arc<Standing>> {
+    fn known(&self, address: &Address) -> Option<Arc<TkoTracker>> {
         self.servers.lock().unwrap_or_else(PoisonError::into_inner).get(address).and_then(Weak::upgrade)
     }
 
-    fn bounds(&self) -> MutexGuard<'_, BTreeMap<String, (PoolBound, IsOpen)>> {
+    fn bounds(&self) -> MutexGuard<'_, BTreeMap<String, (PoolTkoLimit, IsOpen)>> {
         self.bounds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -157,19 +157,19 @@ impl Standings {
 
 /// One server's.
 #[derive(Debug, Default)]
-pub(crate) struct Standing {
+pub(crate) struct TkoTracker {
     word: AtomicU64,
     is_fenced: AtomicBool,
     fenced_since: Mutex<Option<Instant>>,
 }
 
 /// Keeps a server from being read or filled while it owes deletes. Destinations behind a raised fence refuse all but
-/// batches that only delete, with [`Failure::TakenOut`](lookaside_routing::Failure::TakenOut).
+/// batches that only delete, with [`Failure::Tko`](lookaside_routing::Failure::TakenOut).
 ///
 /// A request that was handed in before the fence was raised may still be answered: it is older than whatever is
 /// acknowledged once the fence is up.
 #[derive(Clone, Debug)]
-pub struct Fence(Arc<Standing>);
+pub struct Fence(Arc<TkoTracker>);
 
 impl Fence {
     /// From now on no destination in this process sends the server a read or an update.
@@ -193,7 +193,7 @@ impl Fence {
 
 /// Sees whether a server can be read. While it is held, the server's standing is the same for all destinations.
 #[derive(Clone, Debug)]
-pub struct Observer(Arc<Standing>);
+pub struct Observer(Arc<TkoTracker>);
 
 impl Observer {
     /// Whether the server is neither taken out nor owes deletes.
@@ -213,7 +213,7 @@ impl Up {
     }
 }
 
-impl Standing {
+impl TkoTracker {
     /// How long the server has been fenced off; nothing if it is not. For who looks on: no request asks.
     pub(crate) fn fenced_for(&self) -> Duration {
         self.fenced_since().map_or(Duration::ZERO, |since| since.elapsed())
@@ -250,7 +250,7 @@ impl Standing {
 
     /// Takes the server out on evidence that was gathered since `up`. True for the one who did: he must probe it.
     pub(crate) fn take_out(&self, up: Up, change: HealthChange) -> bool {
-        let state = if change == HealthChange::TakenOutHard { OUT_HARD } else { OUT_SOFT };
+        let state = if change == HealthChange::HardTko { OUT_HARD } else { OUT_SOFT };
         let out = up.0 + (1 << STATE_BITS) + state;
         self.word.compare_exchange(up.0, out, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
@@ -269,71 +269,71 @@ mod tests {
 
     #[test]
     fn one_of_many_who_see_an_outage_takes_the_server_out() {
-        let standing = Standing::default();
+        let standing = TkoTracker::default();
         let seen = standing.up().expect("up at first");
-        assert!(standing.take_out(seen, HealthChange::TakenOutHard));
-        assert!(!standing.take_out(seen, HealthChange::TakenOutSoft), "somebody has already");
+        assert!(standing.take_out(seen, HealthChange::HardTko));
+        assert!(!standing.take_out(seen, HealthChange::SoftTko), "somebody has already");
         assert!(standing.is_out() && standing.is_out_hard());
         let back = standing.bring_back();
         assert_eq!(standing.up(), Some(back));
-        assert!(!standing.take_out(seen, HealthChange::TakenOutSoft), "what was seen before it came back is old");
+        assert!(!standing.take_out(seen, HealthChange::SoftTko), "what was seen before it came back is old");
         assert!(!standing.is_still(seen) && standing.is_still(back));
-        assert!(standing.take_out(back, HealthChange::TakenOutSoft));
+        assert!(standing.take_out(back, HealthChange::SoftTko));
         assert!(standing.is_out() && !standing.is_out_hard());
     }
 
     #[test]
     fn of_a_pool_whose_servers_all_die_no_more_are_taken_out_than_its_bound() {
-        let standings = Standings::new();
+        let tko_trackers = TkoTrackers::new();
         let servers: Vec<Address> = (0..4).map(|server| Address(format!("s{server}:1").into())).collect();
-        let bound = |enter, exit| ("A".to_owned(), PoolBound { servers: servers.clone(), enter, exit });
-        standings.bound([bound(2, 0)]);
-        let held: Vec<_> = servers.iter().map(|address| standings.of(address)).collect();
+        let bound = |enter, exit| ("A".to_owned(), PoolTkoLimit { servers: servers.clone(), enter, exit });
+        tko_trackers.bound([bound(2, 0)]);
+        let held: Vec<_> = servers.iter().map(|address| tko_trackers.of(address)).collect();
         let take_out = |server: usize| {
             let up = held[server].up().expect("up");
-            standings.take_out(&servers[server], &held[server], up, HealthChange::TakenOutHard)
+            tko_trackers.take_out(&servers[server], &held[server], up, HealthChange::HardTko)
         };
         assert_eq!([0, 1, 2, 3].map(take_out), [true, true, false, false]);
-        assert!(!held[2].is_out() && standings.open_pools() == ["A"]);
+        assert!(!held[2].is_out() && tko_trackers.fail_open_pools() == ["A"]);
         held[0].bring_back();
         assert!(!take_out(2), "one is out, and it closes only at none");
         held[1].bring_back();
-        assert!(standings.open_pools().is_empty() && take_out(2));
+        assert!(tko_trackers.fail_open_pools().is_empty() && take_out(2));
         assert!(take_out(3) && !take_out(0), "from the beginning");
-        standings.bound([bound(2, 0)]);
+        tko_trackers.bound([bound(2, 0)]);
         assert!(!take_out(0), "also over a change of the configuration");
-        standings.bound([]);
+        tko_trackers.bound([]);
         assert!(take_out(0), "unless that takes the bound away");
     }
 
     #[test]
     fn a_fence_is_one_for_an_address_and_no_probe_lowers_it() {
-        let standings = Standings::new();
+        let tko_trackers = TkoTrackers::new();
         let address = Address("here:1".into());
-        let fence = standings.fence(&address);
-        let standing = standings.of(&address);
+        let fence = tko_trackers.fence(&address);
+        let standing = tko_trackers.of(&address);
         assert!(!standing.is_fenced());
         fence.raise();
         assert!(standing.is_fenced() && !standing.is_out(), "two reasons, each for itself");
         let seen = standing.up().expect("up");
-        assert!(standing.take_out(seen, HealthChange::TakenOutHard));
+        assert!(standing.take_out(seen, HealthChange::HardTko));
         standing.bring_back();
         assert!(standing.is_fenced());
         drop(standing);
-        assert!(standings.fence(&address).is_raised(), "who holds the fence keeps it");
+        assert!(tko_trackers.fence(&address).is_raised(), "who holds the fence keeps it");
         fence.lower();
-        assert!(!standings.of(&address).is_fenced());
+        assert!(!tko_trackers.of(&address).is_fenced());
     }
 
     #[test]
     fn an_address_has_one_standing_for_as_long_as_somebody_holds_it() {
-        let standings = Standings::new();
+        let tko_trackers = TkoTrackers::new();
         let [here, there] = ["here:1", "there:1"].map(|address| Address(address.into()));
-        let first = standings.of(&here);
-        assert!(Arc::ptr_eq(&first, &standings.of(&here)));
-        assert!(!Arc::ptr_eq(&first, &standings.of(&there)));
+        let first = tko_trackers.of(&here);
+        assert!(Arc::ptr_eq(&first, &tko_trackers.of(&here)));
+        assert!(!Arc::ptr_eq(&first, &tko_trackers.of(&there)));
         drop(first);
-        standings.of(&there);
-        assert_eq!(standings.servers.lock().unwrap().len(), 1, "nobody holds the first");
+        tko_trackers.of(&there);
+        assert_eq!(tko_trackers.servers.lock().unwrap().len(), 1, "nobody holds the first");
     }
 }

@@ -1,7 +1,7 @@
 //! What an application's client counts.
 
 use crate::lease::Lookup;
-use crate::look_aside::{ClientError, Filled};
+use crate::look_aside::{ClientError, FillOutcome};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What has happened at a [`crate::Client`] and its clones since it was made.
@@ -72,10 +72,10 @@ impl ClientCounters {
         }
     }
 
-    pub(crate) fn filled(&self, filled: &Result<Filled, ClientError>) {
+    pub(crate) fn filled(&self, filled: &Result<FillOutcome, ClientError>) {
         match filled {
-            Ok(Filled::Stored) => add(&self.fills, 1),
-            Ok(Filled::Refused) => add(&self.fills_refused, 1),
+            Ok(FillOutcome::Stored) => add(&self.fills, 1),
+            Ok(FillOutcome::Refused) => add(&self.fills_refused, 1),
             Err(_) => self.error(),
         }
     }

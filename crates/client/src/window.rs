@@ -290,15 +290,15 @@ mod tests {
     struct Told {
         address: Address,
         asked: mpsc::UnboundedSender<usize>,
-        answer: watch::Receiver<Option<Outcome>>,
+        reply: watch::Receiver<Option<Outcome>>,
     }
 
     impl Destination for Told {
         fn send(&self, batch: Batch) -> BoxFuture<'_, Outcomes> {
             Box::pin(async move {
                 self.asked.send(batch.len()).expect("the test listens");
-                let mut answer = self.answer.clone();
-                let outcome = answer.wait_for(Option::is_some).await.expect("the test answers").clone();
+                let mut reply = self.reply.clone();
+                let outcome = reply.wait_for(Option::is_some).await.expect("the test answers").clone();
                 vec![outcome.expect("some"); batch.len()]
             })
         }
@@ -312,16 +312,16 @@ mod tests {
         window: Arc<Window>,
         server: Arc<WindowedDestination>,
         asked: mpsc::UnboundedReceiver<usize>,
-        answer: watch::Sender<Option<Outcome>>,
+        reply: watch::Sender<Option<Outcome>>,
     }
 
     fn scene(settings: WindowSettings) -> Scene {
         let window = Window::new(settings);
         let (to, asked) = mpsc::unbounded_channel();
-        let (answer, answers) = watch::channel(None);
-        let inner = Told { address: Address("a:1".into()), asked: to, answer: answers };
+        let (reply, answers) = watch::channel(None);
+        let inner = Told { address: Address("a:1".into()), asked: to, reply: answers };
         let server = Arc::new(WindowedDestination::new(Arc::new(inner), window.clone()));
-        Scene { window, server, asked, answer }
+        Scene { window, server, asked, reply }
     }
 
     impl Scene {
@@ -344,7 +344,7 @@ mod tests {
         let sent = [scene.send(6), scene.send(4), scene.send(3), scene.send(1)];
         assert_eq!(scene.settle().await, [6, 4], "one more would fit nowhere, and nobody overtakes");
         assert_eq!(scene.window.statistics(), WindowStatistics { size: 10, outstanding: 10, waiting: 4 });
-        scene.answer.send_replace(MISS);
+        scene.reply.send_replace(MISS);
         assert_eq!(scene.settle().await, [3, 1]);
         for (sent, count) in sent.into_iter().zip([6, 4, 3, 1]) {
             assert_eq!(sent.await.unwrap().len(), count);
@@ -355,7 +355,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_batch_larger_than_the_window_goes_in_parts() {
         let mut scene = scene(WindowSettings::fixed(10));
-        scene.answer.send_replace(MISS);
+        scene.reply.send_replace(MISS);
         assert_eq!(scene.send(24).await.unwrap(), vec![Ok(Reply::Miss); 24]);
         assert_eq!(scene.settle().await, [10, 10, 4]);
     }
@@ -373,7 +373,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn it_grows_by_one_for_each_window_that_is_answered() {
         let scene = scene(WindowSettings { initial: 10, min: 2, max: 12, ..WindowSettings::default() });
-        scene.answer.send_replace(MISS);
+        scene.reply.send_replace(MISS);
         let sent = [scene.send(5), scene.send(5)];
         for sent in sent {
             sent.await.unwrap();
@@ -385,7 +385,7 @@ mod tests {
         }
         assert_eq!(scene.window.statistics().size, 12, "its largest");
         let idle = self::scene(WindowSettings { initial: 10, min: 2, max: 100, ..WindowSettings::default() });
-        idle.answer.send_replace(MISS);
+        idle.reply.send_replace(MISS);
         for _ in 0..100 {
             idle.send(1).await.unwrap();
         }
@@ -397,7 +397,7 @@ mod tests {
         let mut scene = scene(WindowSettings { initial: 16, min: 3, max: 100, ..WindowSettings::default() });
         let sent: Vec<_> = (0..4).map(|_| scene.send(4)).collect();
         assert_eq!(scene.settle().await, [4; 4]);
-        scene.answer.send_replace(Some(Err(Failure::TimedOut)));
+        scene.reply.send_replace(Some(Err(Failure::TimedOut)));
         for sent in sent {
             sent.await.unwrap();
         }
@@ -406,7 +406,7 @@ mod tests {
             scene.send(1).await.unwrap();
             assert_eq!(scene.window.statistics().size, expected);
         }
-        scene.answer.send_replace(Some(Err(Failure::TakenOut)));
+        scene.reply.send_replace(Some(Err(Failure::Tko)));
         scene.send(3).await.unwrap();
         assert_eq!(scene.window.statistics().size, 3, "what was not sent says nothing");
     }
@@ -420,7 +420,7 @@ mod tests {
         let (second, third) = (scene.send(3), scene.send(3));
         assert_eq!(third.await.unwrap(), vec![Err(Failure::Busy); 3], "three wait already, and six would be too many");
         assert_eq!(second.await.unwrap(), vec![Err(Failure::Busy); 3], "50 ms are over");
-        scene.answer.send_replace(MISS);
+        scene.reply.send_replace(MISS);
         first.await.unwrap();
         assert_eq!(scene.send(2).await.unwrap(), vec![Ok(Reply::Miss); 2], "nobody who went away is waited for");
         assert_eq!(scene.window.statistics(), WindowStatistics { size: 4, outstanding: 0, waiting: 0 });

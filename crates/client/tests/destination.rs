@@ -266,24 +266,24 @@ async fn one_refused_connection_takes_the_server_out_until_a_probe_is_answered()
     network.set(Mode::Refuse);
     let server = destination(&network, DestinationOptions::default());
     assert_eq!(server.send(vec![get("a"), get("b")]).await, all(&Failure::ConnectFailed, 2));
-    assert!(server.is_taken_out());
+    assert!(server.is_tko());
     let begin = Instant::now();
-    assert_eq!(server.send(vec![get("a")]).await, all(&Failure::TakenOut, 1));
+    assert_eq!(server.send(vec![get("a")]).await, all(&Failure::Tko, 1));
     assert_eq!(begin.elapsed(), Duration::ZERO);
 
     advance(Duration::from_millis(1_501)).await;
     tokio::task::yield_now().await;
     assert_eq!(server.statistics().probes, 1, "after a second, and up to a half by chance");
-    assert_eq!(server.send(vec![get("a")]).await, all(&Failure::TakenOut, 1));
+    assert_eq!(server.send(vec![get("a")]).await, all(&Failure::Tko, 1));
 
     network.set(Mode::Accept);
     let mut peer = peers.next().await;
     assert_eq!(server.statistics().probes, 2, "the next probe comes by itself");
     peer.expect("version\r\n").await;
-    assert!(server.is_taken_out());
+    assert!(server.is_tko());
     peer.say("VERSION 1.6.45\r\n").await;
     peer.expect_nothing().await;
-    assert!(!server.is_taken_out());
+    assert!(!server.is_tko());
     let sent = start(&server, vec![get("a")]).await;
     peer.expect("get a\r\n").await;
     peer.say("END\r\n").await;
@@ -303,7 +303,7 @@ async fn connecting_has_a_time_limit_of_its_own() {
     assert_eq!(finish(first).await, all(&Failure::ConnectTimedOut, 1));
     assert_eq!(finish(second).await, all(&Failure::ConnectTimedOut, 1));
     assert!(begin.elapsed() >= Duration::from_millis(250) && begin.elapsed() < Duration::from_millis(260));
-    assert!(server.is_taken_out());
+    assert!(server.is_tko());
 }
 
 #[tokio::test(start_paused = true)]
@@ -324,13 +324,13 @@ async fn three_timeouts_in_a_row_take_the_server_out_and_end_its_connection() {
     }
     assert_eq!(finish(last).await, all(&Failure::ConnectionLost, 1), "in flight when the server was taken out");
     peer.expect_end().await;
-    assert!(server.is_taken_out());
+    assert!(server.is_tko());
 
     let mut peer = peers.next().await;
     peer.expect("version\r\n").await;
     peer.say("ERROR\r\n").await;
     peer.expect_nothing().await;
-    assert!(!server.is_taken_out(), "even an error line is a sign of life");
+    assert!(!server.is_tko(), "even an error line is a sign of life");
 }
 
 #[tokio::test(start_paused = true)]
@@ -354,7 +354,7 @@ async fn an_answer_between_timeouts_keeps_the_server_in() {
         peer.say("END\r\nEND\r\nEND\r\n").await;
         assert_eq!(finish(sent).await, [Ok(Reply::Miss)]);
     }
-    assert!(!server.is_taken_out());
+    assert!(!server.is_tko());
 }
 
 #[tokio::test(start_paused = true)]
@@ -392,7 +392,7 @@ async fn error_lines_are_answers() {
     assert_eq!(outcomes[2], Ok(Reply::Error(ErrorReply::Client(Bytes::from_static(b"no")))));
     assert_eq!(outcomes[3], value("D"));
     assert_eq!(outcomes[4], Ok(Reply::Error(ErrorReply::Server(Bytes::from_static(b"large")))));
-    assert!(!server.is_taken_out());
+    assert!(!server.is_tko());
     let sent = start(&server, vec![get("f")]).await;
     peer.expect("get f\r\n").await;
     peer.say("END\r\n").await;
@@ -414,7 +414,7 @@ async fn a_server_that_reads_a_value_as_a_command_loses_the_connection() {
     let expected = [Ok(Reply::Error(ErrorReply::Unknown)), Err(Failure::ConnectionLost)];
     assert_eq!(finish(sent).await, expected);
     peer.expect_end().await;
-    assert!(!server.is_taken_out());
+    assert!(!server.is_tko());
 }
 
 #[tokio::test(start_paused = true)]

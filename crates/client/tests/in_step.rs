@@ -131,7 +131,7 @@ async fn call(server: Arc<impl Destination>, mut random: fastrand::Rng) -> (u32,
                 }
                 Err(Failure::TimedOut) => counted.1 += 1,
                 Err(Failure::ConnectionLost) => counted.2 += 1,
-                Err(Failure::TakenOut | Failure::ConnectFailed) => {}
+                Err(Failure::Tko | Failure::ConnectFailed) => {}
                 Err(failure) => panic!("{failure} to {asked:?}"),
             }
         }

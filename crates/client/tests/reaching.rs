@@ -3,7 +3,7 @@
 mod fake;
 
 use fake::{FakeNetwork, Mode, delete, destination, finish, get, start};
-use lookaside_client::{DestinationOptions, Standings};
+use lookaside_client::{DestinationOptions, TkoTrackers};
 use lookaside_protocol::Reply;
 use lookaside_routing::{Destination, Failure};
 use std::time::Duration;
@@ -14,18 +14,18 @@ const RESOLVE_MS: u64 = 1_000;
 const RESOLVED: Duration = Duration::from_millis(RESOLVE_MS * 2);
 
 fn ahead() -> DestinationOptions {
-    DestinationOptions { connects_ahead: true, resolve_interval_ms: Some(RESOLVE_MS), ..DestinationOptions::default() }
+    DestinationOptions { connect_eagerly: true, resolve_interval_ms: Some(RESOLVE_MS), ..DestinationOptions::default() }
 }
 
 fn named() -> DestinationOptions {
-    DestinationOptions { connects_ahead: false, ..ahead() }
+    DestinationOptions { connect_eagerly: false, ..ahead() }
 }
 
 #[tokio::test(start_paused = true)]
 async fn one_that_connects_ahead_is_connected_before_anybody_asks() {
     let (network, mut peers) = FakeNetwork::new();
     let server = destination(&network, ahead());
-    server.settled().await;
+    server.ready().await;
     assert_eq!(server.statistics().connects, 1);
     let sent = start(&server, vec![get("a")]).await;
     let mut peer = peers.next().await;
@@ -43,15 +43,15 @@ async fn one_that_connects_ahead_is_connected_before_anybody_asks() {
 async fn one_that_connects_ahead_knows_of_a_dead_server_before_anybody_asks() {
     let (network, mut peers) = FakeNetwork::new();
     network.set(Mode::Refuse);
-    let standings = Some(Standings::new());
+    let tko_trackers = Some(TkoTrackers::new());
     let [first, second] = [1, 2].map(|seed| {
-        let options = DestinationOptions { standings: standings.clone(), seed, ..ahead() };
+        let options = DestinationOptions { tko_trackers: tko_trackers.clone(), seed, ..ahead() };
         destination(&network, options)
     });
-    first.settled().await;
-    second.settled().await;
+    first.ready().await;
+    second.ready().await;
     assert!(first.is_taken_out_hard() && second.is_taken_out_hard());
-    assert_eq!(first.send(vec![get("a")]).await, [Err(Failure::TakenOut)]);
+    assert_eq!(first.send(vec![get("a")]).await, [Err(Failure::Tko)]);
     network.set(Mode::Accept);
     let mut probed = peers.next().await;
     probed.expect("version\r\n").await;
@@ -80,7 +80,7 @@ async fn a_server_that_does_not_believe_who_we_are_is_taken_out_until_it_does() 
     probed.expect("version\r\n").await;
     probed.say("VERSION 1\r\n").await;
     probed.expect_nothing().await;
-    assert!(!server.is_taken_out());
+    assert!(!server.is_tko());
 }
 
 #[tokio::test(start_paused = true)]
@@ -89,8 +89,8 @@ async fn a_silent_server_is_waited_for_no_longer_than_a_connection_may_take() {
     network.set(Mode::Silence);
     let server = destination(&network, DestinationOptions { connect_timeout_ms: Some(300), ..ahead() });
     let begun = Instant::now();
-    server.settled().await;
-    assert_eq!((begun.elapsed(), server.is_taken_out()), (Duration::from_millis(300), true));
+    server.ready().await;
+    assert_eq!((begun.elapsed(), server.is_tko()), (Duration::from_millis(300), true));
 }
 
 #[tokio::test(start_paused = true)]
@@ -119,7 +119,7 @@ async fn a_name_that_moves_is_followed_and_no_request_fails_for_it() {
     assert_eq!(finish(third).await, [Ok(Reply::NotFound)]);
     old.expect_end().await;
     let statistics = server.statistics();
-    assert_eq!((statistics.moves, statistics.connections_lost, statistics.taken_out), (1, 0, 0));
+    assert_eq!((statistics.relocations, statistics.connections_lost, statistics.taken_out), (1, 0, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -143,7 +143,7 @@ async fn a_name_that_stays_or_cannot_be_resolved_or_leads_to_nobody_changes_noth
     peer.say("END\r\n").await;
     assert_eq!(finish(sent).await, [Ok(Reply::Miss)]);
     let statistics = server.statistics();
-    assert_eq!((statistics.connects, statistics.moves, statistics.taken_out), (1, 0, 0));
+    assert_eq!((statistics.connects, statistics.relocations, statistics.taken_out), (1, 0, 0));
     assert!(statistics.connect_failures > 0 && peers.is_empty(), "it tried");
 }
 

@@ -5,7 +5,7 @@ mod fake;
 use bytes::Bytes;
 use fake::{Direct, FakeNetwork, Mode, cache::SharedCache, destination};
 use lookaside_client::{
-    Client, ClientError, DestinationOptions, Filled, HOT_MISS_DELAY_MS_MAX, Lease, Lookup, Origin, ReadError,
+    Client, ClientError, DestinationOptions, FillOutcome, HOT_MISS_DELAY_MS_MAX, Lease, Lookup, Origin, ReadError,
     ReadOptions, Value,
 };
 use lookaside_protocol::{KeyError, LeaseToken};
@@ -118,8 +118,8 @@ async fn waits_for_a_hot_miss_grow_and_end_with_a_load_without_a_fill() {
     assert!(client.statistics().hot_miss_waits >= 10);
 
     let filled = client.fill("a", token, "theirs", 0, 0).await;
-    assert_eq!(filled, Ok(Filled::Stored), "the other client's lease still holds");
-    assert_eq!(client.fill("a", LeaseToken(4), "x", 0, 0).await, Ok(Filled::Refused));
+    assert_eq!(filled, Ok(FillOutcome::Stored), "the other client's lease still holds");
+    assert_eq!(client.fill("a", LeaseToken(4), "x", 0, 0).await, Ok(FillOutcome::Refused));
 }
 
 #[tokio::test(start_paused = true)]
@@ -141,7 +141,7 @@ async fn a_stale_value_is_taken_only_by_who_allows_it_and_is_marked() {
         tokio::spawn(async move { client.read("a", &DEFAULT, || load("mine")).await })
     };
     sleep(LOAD).await;
-    assert_eq!(client.fill("a", token, "new", 0, 0).await, Ok(Filled::Stored));
+    assert_eq!(client.fill("a", token, "new", 0, 0).await, Ok(FillOutcome::Stored));
     assert_eq!(reader.await.expect("no panic"), Ok(from(Origin::Cache, "new")), "waited for the fill");
     assert!(client.statistics().stale >= 2);
 }
@@ -164,8 +164,8 @@ async fn a_failure_loads_and_does_not_fill() {
     let values = client.read_many(&["a", "b"], &DEFAULT, |keys| async move { Ok::<_, Infallible>(keys) });
     assert_eq!(values.await, Ok(vec![from(Origin::Database, "a"), from(Origin::Database, "b")]));
     assert_eq!(cache.lock().lines, 0);
-    assert_eq!(client.get("a").await, Err(ClientError::Failed(Failure::TakenOut)));
-    assert_eq!(client.delete("a").await, Err(ClientError::Failed(Failure::TakenOut)));
+    assert_eq!(client.get("a").await, Err(ClientError::Failed(Failure::Tko)));
+    assert_eq!(client.delete("a").await, Err(ClientError::Failed(Failure::Tko)));
     let statistics = client.statistics();
     assert_eq!((statistics.errors, statistics.loads, statistics.fills), (5, 3, 0));
 }

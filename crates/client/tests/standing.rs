@@ -3,14 +3,14 @@
 mod fake;
 
 use fake::{FakeNetwork, Mode, delete, destination, finish, get, start};
-use lookaside_client::{DestinationOptions, Standings, TcpDestination};
+use lookaside_client::{DestinationOptions, TcpDestination, TkoTrackers};
 use lookaside_protocol::Reply;
 use lookaside_routing::{Destination, Failure};
 use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, advance};
 
 fn two(network: &Arc<FakeNetwork>) -> [Arc<TcpDestination>; 2] {
-    let options = DestinationOptions { standings: Some(Standings::new()), ..DestinationOptions::default() };
+    let options = DestinationOptions { tko_trackers: Some(TkoTrackers::new()), ..DestinationOptions::default() };
     [1, 2].map(|seed| destination(network, DestinationOptions { seed, ..options.clone() }))
 }
 
@@ -23,18 +23,18 @@ async fn one_takes_the_server_out_and_brings_it_back_for_all() {
     network.set(Mode::Refuse);
     assert_eq!(first.send(vec![get("a")]).await, [Err(Failure::ConnectFailed)]);
     let begin = Instant::now();
-    assert!(second.is_taken_out() && second.is_taken_out_hard());
-    assert_eq!(second.send(vec![delete("a")]).await, [Err(Failure::TakenOut)]);
+    assert!(second.is_tko() && second.is_taken_out_hard());
+    assert_eq!(second.send(vec![delete("a")]).await, [Err(Failure::Tko)]);
     assert_eq!(begin.elapsed(), Duration::ZERO, "nobody waits for what another knows");
 
     advance(Duration::from_secs(20)).await;
     network.set(Mode::Accept);
     let mut probed = peers.next().await;
     probed.expect("version\r\n").await;
-    assert!(second.is_taken_out());
+    assert!(second.is_tko());
     probed.say("VERSION 1\r\n").await;
     probed.expect_nothing().await;
-    assert!(!first.is_taken_out() && !second.is_taken_out());
+    assert!(!first.is_tko() && !second.is_tko());
     let deleted = start(&second, vec![delete("a")]).await;
     let mut peer = peers.next().await;
     peer.expect("delete a\r\n").await;
@@ -70,7 +70,7 @@ async fn a_connection_from_before_the_removal_is_not_used_after_it() {
     probed.expect("version\r\n").await;
     probed.say("VERSION 1\r\n").await;
     probed.expect_nothing().await;
-    assert!(!first.is_taken_out(), "the old timeouts did not take it out again");
+    assert!(!first.is_tko(), "the old timeouts did not take it out again");
     let sent = start(&second, vec![get("c")]).await;
     let mut new = peers.next().await;
     new.expect("get c\r\n").await;
@@ -114,7 +114,7 @@ async fn a_server_is_not_out_for_ever_when_the_one_who_probes_is_dropped() {
     drop(first);
     tokio::task::yield_now().await;
     assert_eq!(second.send(vec![get("a")]).await, [Err(Failure::ConnectFailed)], "it finds out for itself");
-    assert!(second.is_taken_out());
+    assert!(second.is_tko());
     network.set(Mode::Accept);
     let mut probed = peers.next().await;
     probed.expect("version\r\n").await;

@@ -41,7 +41,7 @@ const PROBE_MS_MAX: u64 = 1_000;
 
 /// Runs the daemon until SIGINT or SIGTERM.
 pub fn run(options: Options) -> ExitCode {
-    lookaside_observation::Log::start(options.log_format, options.verbose.into());
+    lookaside_telemetry::Log::start(options.log_format, options.verbose.into());
     let source = match options.check().and_then(|()| Database::from_options(&options)) {
         Ok(source) => source,
         Err(why) => return complain(&why, EXIT_USAGE),

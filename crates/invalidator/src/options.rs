@@ -7,7 +7,7 @@ use crate::{
     window::Limits,
 };
 use clap::{Parser, value_parser};
-use lookaside_observation::LogFormat;
+use lookaside_telemetry::LogFormat;
 use std::{path::PathBuf, time::Duration};
 
 /// So many clusters; each has a reader of its own at the database.

@@ -80,7 +80,7 @@ async fn deleted_and_not_found_are_applied_and_nothing_else() {
         (Ok(Reply::Error(ErrorReply::Unknown)), false),
         (Ok(Reply::Stored), false),
         (Err(Failure::TimedOut), false),
-        (Err(Failure::TakenOut), false),
+        (Err(Failure::Tko), false),
         (Err(Failure::ConnectionLost), false),
     ] {
         let routers = through(&[&Router::new("r", outcome.clone())]);
@@ -127,7 +127,7 @@ async fn what_a_router_has_no_route_for_is_settled_in_the_routers_own_words() {
     let unknown = says(&Failure::NoRoute("no tree is named /api/v1/".into()));
     assert_eq!(verdict(unknown.clone()).await, Verdict::Unroutable(format!("router r:1 says: {unknown}")));
     assert!(verdict(unknown).await.is_settled());
-    assert!(!verdict(says(&Failure::TakenOut)).await.is_settled());
+    assert!(!verdict(says(&Failure::Tko)).await.is_settled());
 }
 
 /// Where only deletes lead nowhere, gets may still find what ought to have been deleted.
@@ -143,7 +143,7 @@ async fn a_router_without_a_way_for_deletes_is_no_reason_to_settle() {
 
 #[tokio::test]
 async fn when_all_are_dead_each_is_asked_once() {
-    let dead: Vec<_> = (0..3).map(|n| Router::new(&format!("{n}:1"), Err(Failure::TakenOut))).collect();
+    let dead: Vec<_> = (0..3).map(|n| Router::new(&format!("{n}:1"), Err(Failure::Tko))).collect();
     let routers = through(&dead.iter().collect::<Vec<_>>());
     assert_eq!(delete(&routers, &["a", "b"]).await, [false, false]);
     assert!(dead.iter().all(|router| router.asked() == ["a", "b"]));

@@ -1,7 +1,7 @@
 //! `stats` of any of our daemons, by memcached's text protocol.
 
 use anyhow::{Context, Result, bail};
-use lookaside_protocol::text::{Answer, Limits, ParsedAnswer, parse_answer};
+use lookaside_protocol::text::{Limits, ParsedReply, ReplyPart, parse_reply};
 use std::{
     collections::BTreeMap,
     io::{Read, Write},
@@ -26,17 +26,17 @@ impl Statistics {
             TcpStream::connect_timeout(&address, TIMEOUT).with_context(|| format!("connecting to {address}"))?;
         stream.set_read_timeout(Some(TIMEOUT))?;
         stream.write_all(b"stats\r\n")?;
-        let mut answer = Vec::new();
+        let mut reply = Vec::new();
         let mut piece = [0; 4096];
         loop {
-            if let Some(statistics) = parse(&answer)? {
+            if let Some(statistics) = parse(&reply)? {
                 return Ok(statistics);
             }
             let read = stream.read(&mut piece).with_context(|| format!("waiting for the statistics of {address}"))?;
-            if read == 0 || answer.len() > ANSWER_BYTES_MAX {
+            if read == 0 || reply.len() > ANSWER_BYTES_MAX {
                 bail!("{address} does not answer `stats`");
             }
-            answer.extend_from_slice(&piece[..read]);
+            reply.extend_from_slice(&piece[..read]);
         }
     }
 
@@ -60,16 +60,16 @@ fn parse(mut bytes: &[u8]) -> Result<Option<Statistics>> {
     let limits = Limits { value_bytes_max: ANSWER_BYTES_MAX, line_bytes_max: ANSWER_BYTES_MAX };
     let mut statistics = Statistics::default();
     loop {
-        match parse_answer(bytes, &limits) {
-            ParsedAnswer::Incomplete { .. } => return Ok(None),
-            ParsedAnswer::Answer { answer: Answer::Stat { name, value }, consumed } => {
+        match parse_reply(bytes, &limits) {
+            ParsedReply::Incomplete { .. } => return Ok(None),
+            ParsedReply::Part { part: ReplyPart::Stat { name, value }, consumed } => {
                 let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
                 statistics.0.insert(text(name), text(value));
                 bytes = &bytes[consumed..];
             }
-            ParsedAnswer::Answer { answer: Answer::End, .. } => return Ok(Some(statistics)),
-            ParsedAnswer::Answer { answer, .. } => bail!("not an answer to `stats`: {answer:?}"),
-            ParsedAnswer::Malformed { why } => bail!("not an answer to `stats`: {why}"),
+            ParsedReply::Part { part: ReplyPart::End, .. } => return Ok(Some(statistics)),
+            ParsedReply::Part { part: reply, .. } => bail!("not an answer to `stats`: {reply:?}"),
+            ParsedReply::Malformed { why } => bail!("not an answer to `stats`: {why}"),
         }
     }
 }

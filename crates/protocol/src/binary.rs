@@ -30,7 +30,7 @@ mod parse;
 mod response;
 
 pub use compose::compose_request;
-pub use parse::{BinaryParsed, parse_request, peek_echo};
+pub use parse::{BinaryParsed, parse_request, peek_tag};
 pub use response::{
     ParsedResponse, Response, compose_error, compose_hit, compose_response, compose_statistics, parse_response,
 };
@@ -54,7 +54,7 @@ pub const AUTHENTICATION_BYTES_MAX: usize = 1024;
 
 /// What a response repeats of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Echo {
+pub struct ResponseTag {
     /// The opcode, known or not.
     pub opcode: u8,
     /// The client's own number for the request.
@@ -65,7 +65,7 @@ pub struct Echo {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BinaryRequest<'a> {
     /// What the response repeats.
-    pub echo: Echo,
+    pub tag: ResponseTag,
     /// What to do.
     pub command: BinaryCommand<'a>,
 }
@@ -207,7 +207,7 @@ pub enum Status {
 impl BinaryRequest<'_> {
     /// Whether the sender wants to hear nothing of what is to be expected.
     pub fn is_quiet(&self) -> bool {
-        opcode::is_quiet(self.echo.opcode)
+        opcode::is_quiet(self.tag.opcode)
     }
 }
 
@@ -253,7 +253,7 @@ impl Status {
     }
 
     /// The words in the body of an error: memcached's, where it has the status.
-    pub fn words(self) -> &'static str {
+    pub fn message(self) -> &'static str {
         match self {
             Status::Success | Status::AuthenticationContinues => "",
             Status::NotFound => "Not found",

@@ -24,7 +24,7 @@ mod flags;
 mod key;
 mod parse;
 
-pub use compose::{MetaFacts, compose_meta_answer};
+pub use compose::{MetaItemInfo, compose_meta_answer};
 pub(crate) use compose::{compose_meta_reply, compose_meta_request};
 pub(crate) use flags::reworded;
 pub use flags::{MetaFlag, MetaFlags, OPAQUE_BYTES_MAX, meta_flags};

@@ -1,7 +1,7 @@
 //! The text dialect (memcached's `protocol.txt`): parse and compose, for both ends of a connection.
 //!
 //! A get and a delete both pass here: [`parse_command`] and [`compose_reply`] at a server's end of a connection,
-//! [`compose_request`] and [`parse_answer`] at a client's (§2 and §3.1 of the paper). Lease verbs (§3.2.1) and meta
+//! [`compose_request`] and [`parse_reply`] at a client's (§2 and §3.1 of the paper). Lease verbs (§3.2.1) and meta
 //! verbs share the connection and so the two parsers.
 //!
 //! * Parsers are asked with all the bytes there are. They take one command or one step of an answer off the front, or
@@ -13,17 +13,17 @@
 //!
 //! Absent on purpose: what a command does. `stats` arguments are not looked at, nor whether an exptime has passed.
 
-mod answer;
 mod block;
 mod compose;
 mod line;
 mod parse;
+mod parse_reply;
 
 pub(crate) use line::{Tokens, signed, trim, unsigned};
 
-pub use answer::{Answer, ParsedAnswer, parse_answer, parse_value_of};
 pub use compose::{END, compose_command, compose_reply, compose_request, compose_retrieve};
 pub use parse::{Parsed, parse_command};
+pub use parse_reply::{ParsedReply, ReplyPart, parse_reply, parse_value_of};
 
 /// What a parser refuses.
 #[derive(Clone, Copy, Debug)]

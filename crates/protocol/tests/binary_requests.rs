@@ -1,7 +1,7 @@
 //! The binary dialect byte by byte: what lengths a request may have, and what its sender is told otherwise.
 
 use lookaside_protocol::binary::{
-    BinaryCommand, BinaryOperation, BinaryParsed, Echo, Status, opcode, parse_request, peek_echo,
+    BinaryCommand, BinaryOperation, BinaryParsed, ResponseTag, Status, opcode, parse_request, peek_tag,
 };
 use lookaside_protocol::text::Limits;
 use lookaside_protocol::{Cas, StoreMode};
@@ -24,8 +24,8 @@ fn request(opcode: u8, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
 
 fn refusal(bytes: &[u8]) -> (Status, bool, usize) {
     match parse_request(bytes, &LIMITS) {
-        BinaryParsed::Bad { echo, status, close, swallow, .. } => {
-            assert_eq!(echo.opaque, OPAQUE);
+        BinaryParsed::Bad { tag, status, close, swallow, .. } => {
+            assert_eq!(tag.opaque, OPAQUE);
             (status, close, swallow)
         }
         other => panic!("{other:?} of {bytes:?}"),
@@ -40,7 +40,7 @@ fn a_set_is_read_number_by_number() {
     let operation =
         BinaryOperation::Store { mode: StoreMode::Cas(Cas(9)), flags: 7, exptime: 0xffff_ffff, value: b"value" };
     assert_eq!(request.command, BinaryCommand::Keyed { key: b"a b\n", operation });
-    assert_eq!((request.echo.opcode, request.is_quiet(), consumed), (opcode::SETQ, true, bytes.len()));
+    assert_eq!((request.tag.opcode, request.is_quiet(), consumed), (opcode::SETQ, true, bytes.len()));
 }
 
 #[test]
@@ -100,19 +100,19 @@ fn a_value_over_the_limit_is_refused_before_it_comes_and_outdates_what_it_was_to
     for length in 24..35 {
         assert_eq!(parse_request(&bytes[..length], &LIMITS), BinaryParsed::Incomplete { needed_bytes: 35 });
     }
-    let echo = Echo { opcode: opcode::SET, opaque: OPAQUE };
-    let refused = |echo, consumed, outdated_key| BinaryParsed::Bad {
-        echo,
+    let tag = ResponseTag { opcode: opcode::SET, opaque: OPAQUE };
+    let refused = |tag, consumed, key_to_delete| BinaryParsed::Bad {
+        tag,
         status: Status::TooLarge,
         consumed,
         swallow: 101,
         close: false,
-        outdated_key,
+        key_to_delete,
     };
-    assert_eq!(parse_request(&bytes[..35], &LIMITS), refused(echo, 35, Some(&b"key"[..])));
+    assert_eq!(parse_request(&bytes[..35], &LIMITS), refused(tag, 35, Some(&b"key"[..])));
     let bytes = request(opcode::APPENDQ, b"", b"key", &[b'v'; 101]);
-    let echo = Echo { opcode: opcode::APPENDQ, opaque: OPAQUE };
-    assert_eq!(parse_request(&bytes, &LIMITS), refused(echo, 27, None));
+    let tag = ResponseTag { opcode: opcode::APPENDQ, opaque: OPAQUE };
+    assert_eq!(parse_request(&bytes, &LIMITS), refused(tag, 27, None));
 }
 
 #[test]
@@ -136,6 +136,6 @@ fn another_dialect_is_seen_at_its_first_byte() {
 #[test]
 fn a_header_can_be_looked_at_alone() {
     let bytes = request(opcode::SET, &[0; 8], b"key", &[b'v'; 1000]);
-    assert_eq!(peek_echo(&bytes[..24]), Some(Echo { opcode: opcode::SET, opaque: OPAQUE }));
-    assert_eq!(peek_echo(&bytes[..23]), None);
+    assert_eq!(peek_tag(&bytes[..24]), Some(ResponseTag { opcode: opcode::SET, opaque: OPAQUE }));
+    assert_eq!(peek_tag(&bytes[..23]), None);
 }

@@ -1,10 +1,11 @@
 //! The meta verbs in literal bytes: what a server reads, answers and refuses, as memcached 1.6.45 does.
 
 use lookaside_protocol::meta::{
-    MetaFacts, MetaFlags, MetaOperation, MetaReply, MetaStatus, MetaVerb, compose_meta_answer, decode_key, encode_key,
+    MetaFlags, MetaItemInfo, MetaOperation, MetaReply, MetaStatus, MetaVerb, compose_meta_answer, decode_key,
+    encode_key,
 };
 use lookaside_protocol::text::{
-    Answer, Limits, Parsed, ParsedAnswer, compose_command, compose_reply, parse_answer, parse_command,
+    Limits, Parsed, ParsedReply, ReplyPart, compose_command, compose_reply, parse_command, parse_reply,
 };
 use lookaside_protocol::{Cas, Command, Direction, KEY_BYTES_MAX, Operation, Reply, Request, StoreMode};
 
@@ -104,7 +105,7 @@ fn the_block_of_a_refused_ms_is_swallowed() {
     assert_eq!(refused("ms a -1\r\n"), ("CLIENT_ERROR bad command line format", 0));
     assert_eq!(refused("ms a 1 q\r\nxy\r"), ("CLIENT_ERROR bad data chunk", 0));
     let outdated = |line: &'static str| match parse_command(line.as_bytes(), &LIMITS) {
-        Parsed::Bad { outdated_key, .. } => outdated_key,
+        Parsed::Bad { key_to_delete, .. } => key_to_delete,
         other => panic!("{other:?}"),
     };
     assert_eq!(outdated("ms abc 101\r\n"), Some(&b"abc"[..]));
@@ -129,7 +130,7 @@ fn base64_keys_stay_as_sent_and_can_be_decoded() {
     }
 }
 
-fn answer(status: MetaStatus, flags: &str, facts: MetaFacts, value: Option<&str>) -> String {
+fn part(status: MetaStatus, flags: &str, facts: MetaItemInfo, value: Option<&str>) -> String {
     let flags = MetaFlags::read(MetaVerb::Get, flags.as_bytes()).expect("good flags");
     let mut out = Vec::new();
     compose_meta_answer(status, b"YWI=", &flags, &facts, value.map(str::as_bytes), &mut out);
@@ -138,25 +139,25 @@ fn answer(status: MetaStatus, flags: &str, facts: MetaFacts, value: Option<&str>
 
 #[test]
 fn answers_return_what_was_asked_for_in_its_order() {
-    let facts = MetaFacts {
+    let facts = MetaItemInfo {
         cas: Some(Cas(99)),
         client_flags: Some(7),
         hit_before: Some(true),
         idle_s: Some(12),
         value_bytes: Some(2),
         ttl_s: Some(-1),
-        ..MetaFacts::default()
+        ..MetaItemInfo::default()
     };
     let done = MetaStatus::Done;
-    assert_eq!(answer(done, "", facts, None), "HD\r\n");
-    assert_eq!(answer(done, "s t l h f c", facts, None), "HD s2 t-1 l12 h1 f7 c99\r\n");
-    assert_eq!(answer(done, "b O1 k s", facts, None), "HD O1 kYWI= b s2\r\n");
-    assert_eq!(answer(done, "s b", facts, None), "HD s2\r\n");
-    assert_eq!(answer(MetaStatus::Value, "c v q k", facts, Some("hi")), "VA 2 c99 kYWI=\r\nhi\r\n");
-    assert_eq!(answer(MetaStatus::Miss, "v k O1 t", MetaFacts::default(), None), "EN kYWI= O1\r\n");
-    let stale = MetaFacts { stale: true, ..MetaFacts::default() };
-    assert_eq!(answer(done, "k", MetaFacts { won: true, ..stale }, None), "HD kYWI= X W\r\n");
-    assert_eq!(answer(done, "k", MetaFacts { already_won: true, ..stale }, None), "HD kYWI= Z X\r\n");
+    assert_eq!(part(done, "", facts, None), "HD\r\n");
+    assert_eq!(part(done, "s t l h f c", facts, None), "HD s2 t-1 l12 h1 f7 c99\r\n");
+    assert_eq!(part(done, "b O1 k s", facts, None), "HD O1 kYWI= b s2\r\n");
+    assert_eq!(part(done, "s b", facts, None), "HD s2\r\n");
+    assert_eq!(part(MetaStatus::Value, "c v q k", facts, Some("hi")), "VA 2 c99 kYWI=\r\nhi\r\n");
+    assert_eq!(part(MetaStatus::Miss, "v k O1 t", MetaItemInfo::default(), None), "EN kYWI= O1\r\n");
+    let stale = MetaItemInfo { stale: true, ..MetaItemInfo::default() };
+    assert_eq!(part(done, "k", MetaItemInfo { won: true, ..stale }, None), "HD kYWI= X W\r\n");
+    assert_eq!(part(done, "k", MetaItemInfo { already_won: true, ..stale }, None), "HD kYWI= Z X\r\n");
 }
 
 #[test]
@@ -176,11 +177,11 @@ fn answers_are_read_back() {
         let mut out = Vec::new();
         compose_reply(b"unused", &reply, &mut out);
         assert_eq!(String::from_utf8_lossy(&out), bytes);
-        let parsed = parse_answer(bytes.as_bytes(), &LIMITS);
-        assert_eq!(parsed, ParsedAnswer::Answer { answer: Answer::Reply(reply), consumed: bytes.len() });
+        let parsed = parse_reply(bytes.as_bytes(), &LIMITS);
+        assert_eq!(parsed, ParsedReply::Part { part: ReplyPart::Reply(reply), consumed: bytes.len() });
     }
     for bytes in ["VA\r\n", "VA x\r\n", "VA 101\r\n", "VA 1\r\nxyz"] {
-        assert!(matches!(parse_answer(bytes.as_bytes(), &LIMITS), ParsedAnswer::Malformed { .. }), "{bytes:?}");
+        assert!(matches!(parse_reply(bytes.as_bytes(), &LIMITS), ParsedReply::Malformed { .. }), "{bytes:?}");
     }
 }
 

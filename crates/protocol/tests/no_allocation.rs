@@ -6,11 +6,11 @@ use std::cell::Cell;
 use std::hint::black_box;
 
 use lookaside_protocol::binary::{
-    BinaryCommand, BinaryOperation, BinaryParsed, BinaryRequest, Echo, ParsedResponse, Status, compose_error,
+    BinaryCommand, BinaryOperation, BinaryParsed, BinaryRequest, ParsedResponse, ResponseTag, Status, compose_error,
     compose_hit, compose_request, opcode, parse_request, parse_response,
 };
 use lookaside_protocol::meta::{MetaFlags, MetaVerb};
-use lookaside_protocol::text::{Limits, Parsed, ParsedAnswer, parse_answer, parse_command};
+use lookaside_protocol::text::{Limits, Parsed, ParsedReply, parse_command, parse_reply};
 use lookaside_protocol::udp::FrameHeader;
 use lookaside_protocol::{Cas, Command, Operation, StoreMode};
 
@@ -104,8 +104,8 @@ fn refusals_and_waiting_do_not_allocate() {
 fn answers_and_datagrams_are_parsed_without_allocating() {
     for bytes in ["VALUE a 1 3 99\r\nabc\r\n", "LVALUE a 9 1 0\r\n\r\n", "STORED\r\n", "17\r\n", "VA 1 t5\r\nx\r\n"] {
         let count = allocations_count(|| {
-            let parsed = parse_answer(bytes.as_bytes(), &LIMITS);
-            assert!(matches!(black_box(parsed), ParsedAnswer::Answer { .. }));
+            let parsed = parse_reply(bytes.as_bytes(), &LIMITS);
+            assert!(matches!(black_box(parsed), ParsedReply::Part { .. }));
         });
         assert_eq!(count, 0, "{bytes:?}");
     }
@@ -116,8 +116,8 @@ fn answers_and_datagrams_are_parsed_without_allocating() {
 fn binary_requests_are_parsed_and_answered_without_allocating() {
     let mut requests = Vec::new();
     let keyed = |opcode, operation| {
-        let echo = Echo { opcode, opaque: 7 };
-        BinaryRequest { echo, command: BinaryCommand::Keyed { key: b"user:1", operation } }
+        let tag = ResponseTag { opcode, opaque: 7 };
+        BinaryRequest { tag, command: BinaryCommand::Keyed { key: b"user:1", operation } }
     };
     let get = BinaryOperation::Get { exptime: None, with_key: true, with_value: true };
     let set = BinaryOperation::Store { mode: StoreMode::Set, flags: 1, exptime: 0, value: b"abc" };
@@ -129,8 +129,8 @@ fn binary_requests_are_parsed_and_answered_without_allocating() {
     let count = allocations_count(|| {
         let mut at = 0;
         while let BinaryParsed::Request { request, consumed } = black_box(parse_request(&requests[at..], &LIMITS)) {
-            compose_hit(request.echo, Cas(1), 2, b"user:1", 3, &mut out);
-            compose_error(request.echo, Status::NotFound, &mut out);
+            compose_hit(request.tag, Cas(1), 2, b"user:1", 3, &mut out);
+            compose_error(request.tag, Status::NotFound, &mut out);
             at += consumed;
         }
         assert_eq!(at, requests.len());

@@ -1,17 +1,17 @@
 //! Each answer in literal bytes: as a server composes it, and as a client reads it.
 
 use lookaside_protocol::text::{
-    Answer, Limits, ParsedAnswer, compose_reply, compose_request, compose_retrieve, parse_answer,
+    Limits, ParsedReply, ReplyPart, compose_reply, compose_request, compose_retrieve, parse_reply,
 };
 use lookaside_protocol::{Cas, ErrorReply, LeaseToken, Operation, Reply, Request};
 
 const LIMITS: Limits = Limits { value_bytes_max: 100, line_bytes_max: 300 };
 
-fn answer(bytes: &str) -> Answer<'_> {
-    match parse_answer(bytes.as_bytes(), &LIMITS) {
-        ParsedAnswer::Answer { answer, consumed } => {
+fn part(bytes: &str) -> ReplyPart<'_> {
+    match parse_reply(bytes.as_bytes(), &LIMITS) {
+        ParsedReply::Part { part, consumed } => {
             assert_eq!(consumed, bytes.len(), "{bytes:?}");
-            answer
+            part
         }
         other => panic!("{bytes:?} is {other:?}"),
     }
@@ -34,7 +34,7 @@ fn items() {
         ("LVALUE k 1 7 0\r\n\r\n", lease(LeaseToken::HOT_MISS, None)),
     ] {
         assert_eq!(composed(&reply), bytes);
-        assert_eq!(answer(bytes), Answer::Item { key: b"k", reply });
+        assert_eq!(part(bytes), ReplyPart::Item { key: b"k", reply });
     }
 }
 
@@ -56,17 +56,17 @@ fn lines() {
         ("SERVER_ERROR out of memory\r\n", Reply::Error(ErrorReply::Server(&b"out of memory"[..]))),
     ] {
         assert_eq!(composed(&reply), bytes);
-        assert_eq!(answer(bytes), Answer::Reply(reply));
+        assert_eq!(part(bytes), ReplyPart::Reply(reply));
     }
     assert_eq!(composed(&Reply::Miss), "");
-    assert_eq!(answer("END\r\n"), Answer::End);
-    assert_eq!(answer("MN\r\n"), Answer::MetaNoop);
-    assert_eq!(answer("VERSION 1.6.45\r\n"), Answer::Version(b"1.6.45"));
-    assert_eq!(answer("STAT pid 12\r\n"), Answer::Stat { name: b"pid", value: b"12" });
-    assert_eq!(answer("STAT empty\r\n"), Answer::Stat { name: b"empty", value: b"" });
-    assert_eq!(answer("99 \r\n"), Answer::Reply(Reply::Number(99)), "memcached pads what it decrements");
+    assert_eq!(part("END\r\n"), ReplyPart::End);
+    assert_eq!(part("MN\r\n"), ReplyPart::MetaNoop);
+    assert_eq!(part("VERSION 1.6.45\r\n"), ReplyPart::Version(b"1.6.45"));
+    assert_eq!(part("STAT pid 12\r\n"), ReplyPart::Stat { name: b"pid", value: b"12" });
+    assert_eq!(part("STAT empty\r\n"), ReplyPart::Stat { name: b"empty", value: b"" });
+    assert_eq!(part("99 \r\n"), ReplyPart::Reply(Reply::Number(99)), "memcached pads what it decrements");
     let refused = Reply::Error(ErrorReply::Server(&b"Too many open connections"[..]));
-    assert_eq!(answer("ERROR Too many open connections\r\n"), Answer::Reply(refused));
+    assert_eq!(part("ERROR Too many open connections\r\n"), ReplyPart::Reply(refused));
 }
 
 #[test]
@@ -93,17 +93,17 @@ fn what_no_server_says_ends_the_trust() {
         "STAT\r\n",
         "-1\r\n",
     ] {
-        assert!(matches!(parse_answer(bytes.as_bytes(), &LIMITS), ParsedAnswer::Malformed { .. }), "{bytes:?}");
+        assert!(matches!(parse_reply(bytes.as_bytes(), &LIMITS), ParsedReply::Malformed { .. }), "{bytes:?}");
     }
     let endless = "x".repeat(301);
-    assert!(matches!(parse_answer(endless.as_bytes(), &LIMITS), ParsedAnswer::Malformed { .. }));
+    assert!(matches!(parse_reply(endless.as_bytes(), &LIMITS), ParsedReply::Malformed { .. }));
 }
 
 #[test]
 fn half_an_answer_says_how_much_is_missing() {
     for (bytes, expected) in [("", 1), ("VALUE k 0", 10), ("VALUE k 0 10\r\n", 26), ("VALUE k 0 10\r\nabc", 26)] {
-        let needed = ParsedAnswer::Incomplete { needed_bytes: expected };
-        assert_eq!(parse_answer(bytes.as_bytes(), &LIMITS), needed, "{bytes:?}");
+        let needed = ParsedReply::Incomplete { needed_bytes: expected };
+        assert_eq!(parse_reply(bytes.as_bytes(), &LIMITS), needed, "{bytes:?}");
     }
 }
 

@@ -167,7 +167,7 @@ fn the_block_of_a_refused_store_is_swallowed() {
 #[test]
 fn a_set_too_large_names_the_key_whose_value_is_outdated() {
     let outdated = |line: &'static str| match parse_command(line.as_bytes(), &LIMITS) {
-        Parsed::Bad { outdated_key, .. } => outdated_key,
+        Parsed::Bad { key_to_delete, .. } => key_to_delete,
         other => panic!("{other:?}"),
     };
     assert_eq!(outdated("set abc 0 0 101\r\n"), Some(&b"abc"[..]));
@@ -189,7 +189,7 @@ fn a_line_without_an_end_closes_the_connection() {
         let parsed = parse_command(bytes.as_bytes(), &LIMITS);
         let line = Some("CLIENT_ERROR line too long");
         let consumed = bytes.len();
-        assert_eq!(parsed, Parsed::Bad { line, consumed, swallow: 0, close: true, outdated_key: None });
+        assert_eq!(parsed, Parsed::Bad { line, consumed, swallow: 0, close: true, key_to_delete: None });
     }
 }
 

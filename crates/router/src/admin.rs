@@ -94,7 +94,7 @@ impl Router {
         let spool = tree.spool()?;
         spool.hurry(&address);
         let owed = spool.owed(&address);
-        let text = if owed.forget { "forget".to_owned() } else { owed.records.to_string() };
+        let text = if owed.forget { "flush_pending".to_owned() } else { owed.records.to_string() };
         Some(text.into_bytes())
     }
 
@@ -155,10 +155,10 @@ impl Server {
             malformed,
             probes,
             taken_out,
-            moves,
+            relocations,
         } = destination.statistics();
         self.destinations += 1;
-        self.taken_out_of += u64::from(destination.is_taken_out());
+        self.taken_out_of += u64::from(destination.is_tko());
         self.taken_out_hard_of += u64::from(destination.is_taken_out_hard());
         self.is_fenced |= destination.is_fenced();
         self.fenced_for = self.fenced_for.max(destination.fenced_for());
@@ -176,15 +176,15 @@ impl Server {
         self.sum.malformed += malformed;
         self.sum.probes += probes;
         self.sum.taken_out += taken_out;
-        self.sum.moves += moves;
+        self.sum.relocations += relocations;
     }
 
     /// Every state that a server may be in.
-    pub(crate) const STATES: [&'static str; 4] = ["up", "soft_tko", "hard_tko", "behind"];
+    pub(crate) const STATES: [&'static str; 4] = ["up", "soft_tko", "hard_tko", "fenced"];
 
     pub(crate) fn state(&self) -> &'static str {
         match self.taken_out_of {
-            0 if self.is_fenced => "behind",
+            0 if self.is_fenced => "fenced",
             0 => "up",
             _ if self.taken_out_hard_of > 0 => "hard_tko",
             _ => "soft_tko",
@@ -197,7 +197,7 @@ impl Server {
         format!(
             "state:{} sent:{} failed:{failed_batches} outstanding:{} refused_tko:{} refused_busy:{} writes:{} \
              timeouts:{} late:{} connects:{} connect_failures:{} connections_lost:{} probes:{} tko:{} moves:{} threads:{} \
-             kept_deletes:{} forget:{}",
+             spooled_deletes:{} forget:{}",
             self.state(),
             sum.requests,
             sum.outstanding,
@@ -211,7 +211,7 @@ impl Server {
             sum.connections_lost,
             sum.probes,
             sum.taken_out,
-            sum.moves,
+            sum.relocations,
             self.destinations,
             self.owed.records,
             u8::from(self.owed.forget),

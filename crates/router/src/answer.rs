@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn noreply_says_nothing_and_is_counted() {
         let (text, tally) = answer(false, |answers| {
-            answers.single(&asked(Tallied::Delete), true, Err(Failure::TakenOut));
+            answers.single(&asked(Tallied::Delete), true, Err(Failure::Tko));
             answers.single(&asked(Tallied::Delete), true, Ok(Reply::Deleted));
         });
         assert_eq!(text, "");

@@ -215,7 +215,7 @@ struct Named(Address);
 
 impl Destination for Named {
     fn send(&self, batch: Batch) -> BoxFuture<'_, Outcomes> {
-        Box::pin(std::future::ready(vec![Err(Failure::TakenOut); batch.len()]))
+        Box::pin(std::future::ready(vec![Err(Failure::Tko); batch.len()]))
     }
 
     fn address(&self) -> &Address {

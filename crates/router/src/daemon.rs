@@ -22,9 +22,9 @@ use crate::upgrade::{self, Closed, Crew, Gatehouse, Heir, Left, adopt, open_gate
 use crate::worker::{Worker, runtime};
 use crate::{Fleet, Host, Identity, Options, Spares, Spool, metrics};
 use lookaside_client::{DestinationOptions, TcpNetwork, WindowSettings};
-use lookaside_observation::Log;
-use lookaside_routing::{Address, Defaults, Protection};
-use lookaside_upgrade::{Inherited, Successor, tell_ready};
+use lookaside_routing::{Address, Defaults, TlsPolicy};
+use lookaside_telemetry::Log;
+use lookaside_upgrade::{Inherited, Successor, notify_ready};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::pin::pin;
 use std::process::ExitCode;
@@ -101,14 +101,14 @@ struct Reader {
     certificates: Arc<Certificates>,
     /// How servers, and other routers, are reached.
     network: Arc<SecuredNetwork>,
-    peers: Vec<(Address, Protection)>,
+    peers: Vec<(Address, TlsPolicy)>,
 }
 
 impl Reader {
     fn new(options: &Options) -> Result<Reader, String> {
         let destination_options = options.destination_options();
-        let standings = destination_options.standings.clone().expect("the options give all destinations one");
-        let spares = Spares::new(standings);
+        let tko_trackers = destination_options.tko_trackers.clone().expect("the options give all destinations one");
+        let spares = Spares::new(tko_trackers);
         let (source, defaults, window) = (options.source()?, options.defaults()?, options.window.settings());
         let cache = options.config_cache.as_deref().filter(|_| !options.validate_config).map(Cache::new);
         let certificates = Arc::new(Certificates::read(options.tls.clone())?);
@@ -311,9 +311,9 @@ fn serve(options: &Options, doors: &[Door], mut reader: Reader, first: First, lo
         tracing::info!("listening on {name}");
     }
     drop(alive);
-    tell_ready();
+    notify_ready();
     if let Some(heir) = heir {
-        heir.tell_pause();
+        heir.log_pause();
     }
     let mut gate = gate.map(Closed::attend).transpose()?;
     let mut seen = seen;
@@ -509,9 +509,9 @@ async fn reopen_spool(options: &Options, plan: &Plan) -> Result<Option<Arc<Spool
 /// The spool that the options ask for.
 fn open_spool(options: &Options, plan: &Plan) -> Result<Option<Arc<Spool>>, String> {
     let Some(directory) = options.spool_directory() else { return Ok(None) };
-    let standings = plan.destination_options().standings.clone().expect("the options give all destinations one");
+    let tko_trackers = plan.destination_options().tko_trackers.clone().expect("the options give all destinations one");
     let disk = Arc::new(FileDisk::open(directory)?);
-    let spool = Spool::open_threaded(disk, standings, options.spool_settings())?;
+    let spool = Spool::open_threaded(disk, tko_trackers, options.spool_settings())?;
     tracing::info!(spool = %directory.display(), "deletes that servers do not answer are kept");
     Ok(Some(spool))
 }

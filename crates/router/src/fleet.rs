@@ -4,7 +4,7 @@
 use crate::Router;
 use crate::statistics::Tally;
 use crate::tls::Certificates;
-use lookaside_observation::Log;
+use lookaside_telemetry::Log;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use tokio::time::Instant;

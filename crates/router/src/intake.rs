@@ -213,10 +213,10 @@ pub fn take_batch(buffer: &mut BytesMut, limits: &Limits, expected: usize) -> In
                 intake.is_full = is_alone;
                 (Draft::of(buffer, command), consumed)
             }
-            Parsed::Bad { line, consumed, swallow, close, outdated_key } => {
+            Parsed::Bad { line, consumed, swallow, close, key_to_delete } => {
                 intake.swallow_bytes = swallow;
                 intake.close = close;
-                (Draft::refused(buffer, line, outdated_key), consumed)
+                (Draft::refused(buffer, line, key_to_delete), consumed)
             }
         };
         draft.finish(buffer.split_to(command_bytes).freeze(), &mut intake);
@@ -273,8 +273,8 @@ impl Draft {
         }
     }
 
-    fn refused(buffer: &[u8], line: Option<&'static str>, outdated_key: Option<&[u8]>) -> Draft {
-        match outdated_key {
+    fn refused(buffer: &[u8], line: Option<&'static str>, key_to_delete: Option<&[u8]>) -> Draft {
+        match key_to_delete {
             Some(key) => Draft::Outdated { key: place_in(buffer, key), line },
             None => Draft::Ready(Asked::Bad(line)),
         }

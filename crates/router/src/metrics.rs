@@ -2,7 +2,7 @@
 //!
 //! * [`measure`]: noted by each thread for itself, around its pools and its servers, so that no request waits for another.
 //! * [`results`]: what came of clients' requests, by verb.
-//! * [`exposition`]: the text; `lookaside_observation` serves it, on a thread of its own.
+//! * [`exposition`]: the text; `lookaside_telemetry` serves it, on a thread of its own.
 //!
 //! Without the option nothing stands around pools and servers, and no thread runs. How many series there are is bounded:
 //! see [`exposition`].
@@ -12,7 +12,7 @@ pub(crate) mod measure;
 pub(crate) mod results;
 
 use crate::Fleet;
-use lookaside_observation::Endpoint;
+use lookaside_telemetry::Endpoint;
 use lookaside_upgrade::Inherited;
 use std::net::{TcpListener, ToSocketAddrs as _};
 use std::os::fd::{AsFd as _, OwnedFd};

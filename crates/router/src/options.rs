@@ -8,9 +8,9 @@ use crate::settings::{CONNECTIONS_MAX, Settings, VALUE_BYTES_MAX};
 use crate::spool::{Fsync, PeerMissing, SpoolSettings};
 use crate::tls::TlsOptions;
 use clap::{ArgGroup, ArgMatches, CommandFactory as _, FromArgMatches as _, Parser};
-use lookaside_client::{DestinationOptions, Standings, WindowSettings};
-use lookaside_observation::LogFormat;
-use lookaside_routing::{Address, Defaults, HealthSettings, Protection, RoutingPrefix, Security};
+use lookaside_client::{DestinationOptions, TkoTrackers, WindowSettings};
+use lookaside_routing::{Address, Defaults, HealthSettings, RoutingPrefix, Security, TlsPolicy};
+use lookaside_telemetry::LogFormat;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -275,8 +275,8 @@ impl Options {
                 probe_initial_ms: self.probe_timeout_initial.into(),
                 probe_max_ms: self.probe_timeout_max.into(),
             },
-            standings: Some(Standings::new()),
-            connects_ahead: true,
+            tko_trackers: Some(TkoTrackers::new()),
+            connect_eagerly: true,
             resolve_interval_ms: (self.resolve_interval > 0).then_some(self.resolve_interval.into()),
             ..DestinationOptions::default()
         }
@@ -304,10 +304,10 @@ impl Options {
     }
 
     /// How the way to each of the other routers is protected.
-    pub fn peer_protections(&self) -> Vec<(Address, Protection)> {
+    pub fn peer_protections(&self) -> Vec<(Address, TlsPolicy)> {
         let protection = |peer: &SpoolPeer| {
             let security = if peer.is_tls { Security::Tls } else { Security::Plain };
-            (peer.address.clone(), Protection { security, identity: None })
+            (peer.address.clone(), TlsPolicy { security, identity: None })
         };
         self.spool_peers.iter().map(protection).collect()
     }
@@ -338,7 +338,7 @@ fn told(matches: &ArgMatches) -> Vec<(String, String)> {
 }
 
 fn metrics_address(text: &str) -> Result<String, String> {
-    lookaside_observation::check_address(text).map(|()| lookaside_observation::full_address(text))
+    lookaside_telemetry::check_address(text).map(|()| lookaside_telemetry::full_address(text))
 }
 
 /// Another router of the cluster.

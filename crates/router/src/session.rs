@@ -29,7 +29,7 @@ use futures_util::FutureExt;
 use lookaside_client::Stream;
 use lookaside_protocol::{Keys, Operation, Reply, Request, binary::REQUEST_MAGIC, meta::MetaVerb};
 use lookaside_routing::{Batch, Context, Outcome, Outcomes};
-use lookaside_upgrade::{LUGGAGE_BYTES_MAX, Luggage, Remembered};
+use lookaside_upgrade::{CONNECTION_STATE_BYTES_MAX, ConnectionState, SavedSession};
 use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
@@ -68,17 +68,17 @@ pub enum End {
 /// A client between two batches.
 pub(crate) struct Parked {
     pub(crate) stream: Box<dyn Stream>,
-    pub(crate) luggage: Luggage,
+    pub(crate) connection_state: ConnectionState,
 }
 
 impl Parked {
     /// A client that has said nothing yet.
     pub(crate) fn new(stream: Box<dyn Stream>) -> Parked {
-        Parked { stream, luggage: Luggage::default() }
+        Parked { stream, connection_state: ConnectionState::default() }
     }
 }
 
-/// The dialects as [`Luggage`] has them.
+/// The dialects as [`ConnectionState`] has them.
 const DIALECTS: [Option<bool>; 3] = [None, Some(false), Some(true)];
 
 /// Serves one client until it leaves, or until `shutdown` turns true and the batch in hand is answered; then, if the router leaves
@@ -150,8 +150,8 @@ impl Work {
 }
 
 impl<'a> Session<'a> {
-    fn of(router: &'a Router, Parked { stream, luggage }: Parked, stop: watch::Receiver<bool>) -> Session<'a> {
-        let Luggage { session, input, input_needed_bytes, output, is_closing, .. } = luggage;
+    fn of(router: &'a Router, Parked { stream, connection_state }: Parked, stop: watch::Receiver<bool>) -> Session<'a> {
+        let ConnectionState { session, input, input_needed_bytes, output, is_closing, .. } = connection_state;
         Session {
             router,
             context: Context { client: stream.peer() },
@@ -174,15 +174,15 @@ impl<'a> Session<'a> {
 
     fn park(self) -> Parked {
         let dialect = DIALECTS.iter().position(|dialect| *dialect == self.is_binary).expect("all are there") as u8;
-        let luggage = Luggage {
-            session: Remembered { dialect, authentication: 0, swallow_bytes: self.swallow_bytes },
+        let connection_state = ConnectionState {
+            session: SavedSession { dialect, authentication: 0, swallow_bytes: self.swallow_bytes },
             input: self.buffer.to_vec(),
             input_needed_bytes: self.needed_bytes,
             output: self.out,
             is_paused: false,
             is_closing: self.is_closing,
         };
-        Parked { stream: self.stream, luggage }
+        Parked { stream: self.stream, connection_state }
     }
 
     /// One round: at most one read and one batch.
@@ -427,7 +427,7 @@ impl<'a> Session<'a> {
                 None => tokio::select! {
                     biased;
                     written = tokio::time::timeout(WRITE_STALL_MAX, self.stream.write(rest)) => written,
-                    () = left(self.stop.clone(), self.router.fleet()) => match rest.len() <= LUGGAGE_BYTES_MAX {
+                    () = left(self.stop.clone(), self.router.fleet()) => match rest.len() <= CONNECTION_STATE_BYTES_MAX {
                         true => break,
                         false => return Err(End::Behind),
                     },

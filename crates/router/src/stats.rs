@@ -6,20 +6,20 @@
 //! | `detailed` | all, and the three that follow |
 //! | `cmd-in` | `cmd_VERB_in`: requests by verb, keys of a get one by one |
 //! | `cmd-out` | `cmd_out`: requests sent to servers, `cmd_out_writes` by how many writes |
-//! | `cmd-error` | `cmd_VERB_missed`, `cmd_VERB_refused` (a server's error), `cmd_VERB_failed` (no answer), and `cmd_bad` |
+//! | `cmd-error` | `cmd_VERB_miss`, `cmd_VERB_error` (a server's error), `cmd_VERB_unavailable` (no answer), and `cmd_bad` |
 //! | `count` | only what is counted since the start |
 //! | `servers`, `suspect_servers` | a line for each server, or for each that is not up |
 //!
 //! ```text
-//!   STAT destination:10.0.0.7:11211 state:up sent:1200 failed:3 outstanding:0 ... kept_deletes:0 forget:0
+//!   STAT destination:10.0.0.7:11211 state:up sent:1200 failed:3 outstanding:0 ... spooled_deletes:0 forget:0
 //! ```
 
 use crate::Router;
 use crate::admin::{Server, age_s, one_line, servers};
+use crate::environment::background;
 use crate::intake::Tallied;
-use crate::metrics::results::Fate;
+use crate::metrics::results::ResultClass;
 use crate::statistics::write_stat;
-use crate::surroundings::background;
 use lookaside_client::WindowStatistics;
 use lookaside_protocol::text::END;
 use std::sync::atomic::Ordering::Relaxed;
@@ -85,8 +85,8 @@ impl Router {
         write_stat("background_running", background.running, out);
         write_stat("background_fan_outs", background.fan_outs, out);
         write_stat("background_copies", background.copies, out);
-        write_stat("background_awaited", background.awaited, out);
-        write_stat("background_left_out", background.left_out, out);
+        write_stat("background_blocked", background.awaited, out);
+        write_stat("background_dropped", background.dropped, out);
         let windows: Vec<WindowStatistics> =
             fleet.routers().iter().filter_map(|router| router.tree().window()).collect();
         if !windows.is_empty() {
@@ -104,7 +104,7 @@ impl Router {
                 write_stat(name, value, out);
             }
         }
-        write_stat("pools_failing_open", self.tree().open_pools().len(), out);
+        write_stat("pools_failing_open", self.tree().fail_open_pools().len(), out);
         let servers = servers(fleet);
         let states = |state: &str| servers.values().filter(|server| server.state() == state).count();
         write_stat("num_servers", servers.len(), out);
@@ -132,13 +132,13 @@ impl Router {
         for (name, value) in self.fleet().tally().named() {
             write_stat(name, value, out);
         }
-        write_stat("touch_hits", self.of(Tallied::Touch, Fate::Done), out);
-        write_stat("touch_misses", self.of(Tallied::Touch, Fate::Missed), out);
+        write_stat("touch_hits", self.of(Tallied::Touch, ResultClass::Ok), out);
+        write_stat("touch_misses", self.of(Tallied::Touch, ResultClass::Miss), out);
     }
 
     fn write_in(&self, out: &mut Vec<u8>) {
         for verb in Tallied::ALL {
-            let sum: u64 = Fate::ALL.iter().map(|fate| self.of(verb, *fate)).sum();
+            let sum: u64 = ResultClass::ALL.iter().map(|fate| self.of(verb, *fate)).sum();
             write_stat(&format!("cmd_{}_in", verb.name()), sum, out);
         }
     }
@@ -151,7 +151,7 @@ impl Router {
 
     fn write_errors(&self, out: &mut Vec<u8>) {
         for verb in Tallied::ALL {
-            for fate in [Fate::Missed, Fate::Refused, Fate::Failed] {
+            for fate in [ResultClass::Miss, ResultClass::Error, ResultClass::Unavailable] {
                 write_stat(&format!("cmd_{}_{}", verb.name(), fate.name()), self.of(verb, fate), out);
             }
         }
@@ -159,7 +159,7 @@ impl Router {
     }
 
     /// How many requests of this verb had this result, over all threads.
-    fn of(&self, verb: Tallied, fate: Fate) -> u64 {
+    fn of(&self, verb: Tallied, fate: ResultClass) -> u64 {
         self.fleet().routers().iter().map(|router| router.results().of(verb, fate)).sum()
     }
 }

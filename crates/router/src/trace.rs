@@ -19,8 +19,8 @@ use crate::Plan;
 use lookaside_protocol::text::{Limits, Parsed, compose_reply, compose_request, parse_command};
 use lookaside_protocol::{Command, Operation, Reply, Request};
 use lookaside_routing::{
-    Address, Batch, BoxFuture, Clock, Context, Destination, DestinationSettings, Destinations, Failure, Handle,
-    Outcome, Outcomes, Pool, Route, Serving, Slot, Surroundings, Verb, choose_spare,
+    Address, Batch, BoxFuture, Clock, Context, Destination, DestinationSettings, Destinations, Environment, Failure,
+    Handle, Outcome, Outcomes, Pool, Route, Serving, Slot, Verb, choose_spare,
 };
 use std::{
     cell::Cell,
@@ -190,10 +190,10 @@ impl Destinations for NoteTakers<'_> {
     }
 
     /// The host's own, but no time passes and nothing goes on in the background.
-    fn surroundings(&mut self) -> Surroundings {
+    fn environment(&mut self) -> Environment {
         let host = self.plan.host();
         let clock = Arc::new(Frozen { unix_s: host.unix_s_now() });
-        Surroundings { clock, host_id: host.id, ..Surroundings::none() }
+        Environment { clock, host_id: host.id, ..Environment::none() }
     }
 }
 
@@ -256,7 +256,7 @@ impl Destination for Server {
             let step = self.notes.begin(self.address.to_string(), true, &batch);
             let keys: Vec<bytes::Bytes> = batch.iter().map(|request| request.key.clone()).collect();
             let answer = |operation| match self.is_down {
-                true => Err(Failure::TakenOut),
+                true => Err(Failure::Tko),
                 false => Ok(nothing(operation)),
             };
             let outcomes: Outcomes = batch.iter().map(|request| answer(&request.operation)).collect();

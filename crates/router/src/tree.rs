@@ -5,15 +5,15 @@
 //! one that is fine is not connected to again. The new tree is put in force once the others are connected to, or known to be
 //! dead; those that it does not name end when the last batch on the old tree has its outcomes.
 
+use crate::environment::{Backyard, environment};
 use crate::metrics::measure::Measures;
 use crate::spool::SpoolingRoot;
-use crate::surroundings::{Backyard, surroundings};
 use crate::{Outages, Plan, Spares, Spool, Trace, flush, trace::trace};
 use lookaside_client::{
-    DestinationOptions, Network, PoolBound, TcpDestination, Window, WindowStatistics, WindowedDestination,
+    DestinationOptions, Network, PoolTkoLimit, TcpDestination, Window, WindowStatistics, WindowedDestination,
 };
 use lookaside_routing::{
-    Address, Context, Destination, DestinationSettings, Destinations, Handle, Pool, Route, Slot, Surroundings,
+    Address, Context, Destination, DestinationSettings, Destinations, Environment, Handle, Pool, Route, Slot,
 };
 use std::collections::BTreeMap;
 use std::{sync::Arc, time::Duration};
@@ -78,8 +78,8 @@ impl Tree {
             None => route,
         };
         let Leaves { destinations, bounds, measures, .. } = leaves;
-        if let Some(standings) = &plan.destination_options().standings {
-            standings.bound(bounds);
+        if let Some(tko_trackers) = &plan.destination_options().tko_trackers {
+            tko_trackers.bound(bounds);
         }
         Tree { route, destinations, window, measures, backyard, source: Some(Source { plan: plan.clone(), network }) }
     }
@@ -95,7 +95,7 @@ impl Tree {
         let all = async {
             // They connect at the same time, in tasks of their own.
             for destination in self.destinations.values() {
-                destination.settled().await;
+                destination.ready().await;
             }
         };
         let _ = timeout(SETTLE_MAX, all).await;
@@ -137,10 +137,10 @@ impl Tree {
     }
 
     /// The pools of which so many servers are taken out that no more are.
-    pub(crate) fn open_pools(&self) -> Vec<String> {
+    pub(crate) fn fail_open_pools(&self) -> Vec<String> {
         let source = self.source.as_ref();
-        let standings = source.and_then(|source| source.plan.destination_options().standings.as_ref());
-        standings.map(|standings| standings.open_pools()).unwrap_or_default()
+        let tko_trackers = source.and_then(|source| source.plan.destination_options().tko_trackers.as_ref());
+        tko_trackers.map(|tko_trackers| tko_trackers.fail_open_pools()).unwrap_or_default()
     }
 
     /// The way of `verb` for `key`; `None` where it is not known.
@@ -176,7 +176,7 @@ struct Leaves<'a> {
     old: Option<&'a Tree>,
     destinations: BTreeMap<Identity, Arc<TcpDestination>>,
     /// Of the pools that have one, by their names.
-    bounds: BTreeMap<String, PoolBound>,
+    bounds: BTreeMap<String, PoolTkoLimit>,
     window: Option<Arc<Window>>,
     measures: Option<Measures>,
     backyard: Backyard,
@@ -187,7 +187,7 @@ impl Leaves<'_> {
         let options = DestinationOptions {
             server_timeout_ms: settings.server_timeout_ms,
             connect_timeout_ms: Some(settings.connect_timeout_ms),
-            dialect: settings.dialect,
+            protocol: settings.protocol,
             seed: self.seed ^ self.destinations.len() as u64,
             ..self.plan.destination_options().clone()
         };
@@ -211,7 +211,7 @@ impl Destinations for Leaves<'_> {
             None => destination,
         };
         match self.plan.spool() {
-            Some(spool) if settings.keeps_deletes => spool.wrap(destination),
+            Some(spool) if settings.asynclog => spool.wrap(destination),
             Some(spool) => {
                 // It may owe deletes all the same: from before, or to another router.
                 spool.configure(address);
@@ -236,12 +236,12 @@ impl Destinations for Leaves<'_> {
 
     fn pool(&mut self, pool: &Pool) {
         if let Some(bound) = pool.out_bound {
-            let bound = PoolBound { servers: pool.servers.clone(), enter: bound.enter, exit: bound.exit };
+            let bound = PoolTkoLimit { servers: pool.servers.clone(), enter: bound.enter, exit: bound.exit };
             self.bounds.insert(pool.name.clone(), bound);
         }
     }
 
-    fn surroundings(&mut self) -> Surroundings {
-        surroundings(self.plan.host(), self.seed, &self.backyard)
+    fn environment(&mut self) -> Environment {
+        environment(self.plan.host(), self.seed, &self.backyard)
     }
 }

@@ -67,9 +67,9 @@ pub(crate) async fn leave_to(
     told_to_stop: impl Future<Output = ()>,
 ) -> Result<Left, String> {
     let (stop, mut stop_in) = UnixStream::pair().map_err(|error| format!("the system gives no sockets: {error}"))?;
-    let leave = move || match successor.leave_to(is_kept, &stop) {
-        Outcome::Taken => Left::Taken(successor),
-        Outcome::Back => Left::Back,
+    let leave = move || match successor.hand_over(is_kept, &stop) {
+        Outcome::TakenOver => Left::Taken(successor),
+        Outcome::Failed => Left::Back,
         Outcome::Stopped => Left::Stopped,
     };
     let mut left = tokio::task::spawn_blocking(leave);

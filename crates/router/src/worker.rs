@@ -49,7 +49,10 @@ impl Worker {
         let mut listener = Some(doors.watched().expect("they are not blocking and this is a runtime"));
         let router = Router::new(self.settings.clone(), self.fleet.clone(), tree);
         // One that the system does not take any more has ended meanwhile.
-        let mut clients = clients.into_iter().filter_map(|(socket, luggage)| parked(socket, luggage).ok()).collect();
+        let mut clients = clients
+            .into_iter()
+            .filter_map(|(socket, connection_state)| parked(socket, connection_state).ok())
+            .collect();
         loop {
             let shutdown = self.shutdown.clone();
             let left = tokio::select! {

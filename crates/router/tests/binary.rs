@@ -5,8 +5,8 @@ mod support;
 
 use bytes::Bytes;
 use lookaside_protocol::binary::{
-    BinaryCommand, BinaryOperation, BinaryRequest, Echo, ParsedResponse, Vivify, compose_request as compose_binary,
-    opcode as op, parse_response,
+    BinaryCommand, BinaryOperation, BinaryRequest, ParsedResponse, ResponseTag, Vivify,
+    compose_request as compose_binary, opcode as op, parse_response,
 };
 use lookaside_protocol::text::{Limits, compose_request};
 use lookaside_protocol::{Cas, Direction, Operation, Request, StoreMode};
@@ -19,7 +19,7 @@ const LIMITS: Limits = Limits { value_bytes_max: 1 << 20, line_bytes_max: 0 };
 
 fn request(opcode: u8, opaque: u32, command: BinaryCommand<'_>) -> Vec<u8> {
     let mut out = Vec::new();
-    compose_binary(&BinaryRequest { echo: Echo { opcode, opaque }, command }, &mut out);
+    compose_binary(&BinaryRequest { tag: ResponseTag { opcode, opaque }, command }, &mut out);
     out
 }
 
@@ -63,8 +63,8 @@ async fn told_up_to(client: &mut DuplexStream, last: u32) -> Vec<String> {
             }
             ParsedResponse::Response { response, consumed } => {
                 let (key, value) = (response.key.escape_ascii(), response.value.escape_ascii());
-                lines.push(format!("{} {:?} {key} {value}", response.echo.opaque, response.status));
-                let is_last = response.echo.opaque == last;
+                lines.push(format!("{} {:?} {key} {value}", response.tag.opaque, response.status));
+                let is_last = response.tag.opaque == last;
                 bytes.drain(..consumed);
                 if is_last {
                     assert!(bytes.is_empty(), "more than was asked for");

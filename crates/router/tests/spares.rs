@@ -7,7 +7,7 @@ mod fake_network;
 
 use bytes::Bytes;
 use fake_network::{FakeNetwork, FakeServer, Health};
-use lookaside_client::{DestinationOptions, Network, Standings};
+use lookaside_client::{DestinationOptions, Network, TkoTrackers};
 use lookaside_protocol::{Operation, Reply, Request, StoreMode};
 use lookaside_router::{
     Fleet, Identity, MemoryDisk, Plan, Router, Settings, Spares, SparesStatistics, Spool, SpoolSettings, Tree,
@@ -81,16 +81,16 @@ impl Region {
         let timeout = Duration::from_millis(200);
         let seed = 100 + index as u64;
         let settings = SpoolSettings { peers, timeout, wait_max: timeout, seed, ..SpoolSettings::default() };
-        let standings = Standings::new();
+        let tko_trackers = TkoTrackers::new();
         let health = HealthSettings { probe_initial_ms: 50, probe_max_ms: 200, ..HealthSettings::default() };
         let options = DestinationOptions {
-            standings: Some(standings.clone()),
-            connects_ahead: true,
+            tko_trackers: Some(tko_trackers.clone()),
+            connect_eagerly: true,
             health,
             ..DestinationOptions::default()
         };
-        let spool = Spool::open(self.disks[index].clone(), standings.clone(), settings).expect("the disk is good");
-        let spares = Spares::new(standings);
+        let spool = Spool::open(self.disks[index].clone(), tko_trackers.clone(), settings).expect("the disk is good");
+        let spares = Spares::new(tko_trackers);
         let plan = plan(configuration, &options, &spool, &spares);
         spares.configure(plan.pools());
         let tree = Tree::build(&plan, view.clone(), index as u64, None);
@@ -164,7 +164,7 @@ fn plan(configuration: &str, options: &DestinationOptions, spool: &Arc<Spool>, s
 }
 
 const MISS: Outcome = Ok(Reply::Miss);
-const TAKEN_OUT: Outcome = Err(Failure::TakenOut);
+const TAKEN_OUT: Outcome = Err(Failure::Tko);
 
 fn value(text: &str) -> Outcome {
     Ok(Reply::Value { flags: 0, cas: None, value: Bytes::copy_from_slice(text.as_bytes()) })

@@ -8,7 +8,7 @@ mod fake_network;
 
 use bytes::Bytes;
 use fake_network::{FakeNetwork, FakeServer, Health};
-use lookaside_client::{DestinationOptions, Standings};
+use lookaside_client::{DestinationOptions, TkoTrackers};
 use lookaside_protocol::meta::{MetaOperation, MetaReply, MetaStatus, MetaVerb};
 use lookaside_protocol::{Operation, Reply, Request, StoreMode};
 use lookaside_router::{Disk as _, Fsync, MemoryDisk, Owed, Plan, Spool, SpoolSettings, SpoolStatistics, Tree};
@@ -54,12 +54,12 @@ impl World {
     }
 
     fn try_start(&self, configuration: &str, threads: usize) -> Result<Running, String> {
-        let standings = Standings::new();
+        let tko_trackers = TkoTrackers::new();
         let health = HealthSettings { probe_initial_ms: 50, probe_max_ms: 200, ..HealthSettings::default() };
         let options =
-            DestinationOptions { standings: Some(standings.clone()), health, ..DestinationOptions::default() };
+            DestinationOptions { tko_trackers: Some(tko_trackers.clone()), health, ..DestinationOptions::default() };
         let defaults = Defaults { server_timeout_ms: 100, ..Defaults::default() };
-        let spool = Spool::open(self.disk.clone(), standings, self.settings.clone())?;
+        let spool = Spool::open(self.disk.clone(), tko_trackers, self.settings.clone())?;
         let plan = Plan::read(configuration, &defaults, &options).expect("it is good").spooling(Some(spool.clone()));
         spool.retire_others(&plan.servers());
         let plan = Arc::new(plan);
@@ -121,7 +121,7 @@ impl Running {
 }
 
 const NOT_FOUND: Outcome = Ok(Reply::NotFound);
-const TAKEN_OUT: Outcome = Err(Failure::TakenOut);
+const TAKEN_OUT: Outcome = Err(Failure::Tko);
 
 fn value(text: &str) -> Outcome {
     Ok(Reply::Value { flags: 0, cas: None, value: Bytes::copy_from_slice(text.as_bytes()) })

@@ -7,7 +7,7 @@ mod fake_network;
 
 use bytes::Bytes;
 use fake_network::{FakeNetwork, FakeServer, Health};
-use lookaside_client::{DestinationOptions, Network, Standings, Stream};
+use lookaside_client::{DestinationOptions, Network, Stream, TkoTrackers};
 use lookaside_protocol::{Operation, Reply, Request, StoreMode};
 use lookaside_router::{
     Disk as _, Fleet, Identity, MemoryDisk, PeerMissing, Plan, Router, Settings, Spool, SpoolSettings, SpoolStatistics,
@@ -82,12 +82,12 @@ impl Region {
             seed: 100 + index as u64,
             ..SpoolSettings::default()
         };
-        let standings = Standings::new();
+        let tko_trackers = TkoTrackers::new();
         let health = HealthSettings { probe_initial_ms: 50, probe_max_ms: 200, ..HealthSettings::default() };
         let options =
-            DestinationOptions { standings: Some(standings.clone()), health, ..DestinationOptions::default() };
+            DestinationOptions { tko_trackers: Some(tko_trackers.clone()), health, ..DestinationOptions::default() };
         let defaults = Defaults { server_timeout_ms: 100, ..Defaults::default() };
-        let spool = Spool::open(self.disks[index].clone(), standings, settings).expect("the disk is good");
+        let spool = Spool::open(self.disks[index].clone(), tko_trackers, settings).expect("the disk is good");
         let plan =
             Plan::read(&self.configuration, &defaults, &options).expect("it is good").spooling(Some(spool.clone()));
         let tree = Tree::build(&Arc::new(plan), view.clone(), index as u64, None);
@@ -160,7 +160,7 @@ impl Region {
 }
 
 const NOT_FOUND: Outcome = Ok(Reply::NotFound);
-const TAKEN_OUT: Outcome = Err(Failure::TakenOut);
+const TAKEN_OUT: Outcome = Err(Failure::Tko);
 const MISS: Outcome = Ok(Reply::Miss);
 
 #[tokio::test(start_paused = true)]

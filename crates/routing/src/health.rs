@@ -41,9 +41,9 @@ impl Default for HealthSettings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HealthChange {
     /// Taken out after timeouts in a row.
-    TakenOutSoft,
+    SoftTko,
     /// Taken out after a connection could not be made.
-    TakenOutHard,
+    HardTko,
     /// Back in.
     Returned,
 }
@@ -69,7 +69,7 @@ impl Health {
         Health { settings, timeouts_in_a_row: 0, probe: None }
     }
 
-    /// Whether requests may be sent; otherwise they fail with [`Failure::TakenOut`] at once.
+    /// Whether requests may be sent; otherwise they fail with [`Failure::Tko`] at once.
     pub fn may_send(&self) -> bool {
         self.probe.is_none()
     }
@@ -83,11 +83,11 @@ impl Health {
                 if self.timeouts_in_a_row < self.settings.timeouts_until_out {
                     return None;
                 }
-                self.take_out(HealthChange::TakenOutSoft, now_ms)
+                self.take_out(HealthChange::SoftTko, now_ms)
             }
-            Err(Failure::ConnectFailed | Failure::ConnectTimedOut) => self.take_out(HealthChange::TakenOutHard, now_ms),
+            Err(Failure::ConnectFailed | Failure::ConnectTimedOut) => self.take_out(HealthChange::HardTko, now_ms),
             Err(
-                Failure::TakenOut
+                Failure::Tko
                 | Failure::Busy
                 | Failure::NoRoute(_)
                 | Failure::ConnectionLost
@@ -117,7 +117,7 @@ impl Health {
 
     /// Puts the probe that is due off by 5 to 50 percent of its wait, so that many routers that saw the same outage do not
     /// all come at once. `jitter` as in [`Health::on_probe`].
-    pub fn put_off_probe(&mut self, jitter: f64) {
+    pub fn delay_probe(&mut self, jitter: f64) {
         if let Some(probe) = &mut self.probe {
             probe.at_ms = probe.at_ms.saturating_add(with_jitter_ms(probe.wait_ms, jitter) - probe.wait_ms);
         }
@@ -153,7 +153,7 @@ mod tests {
 
     fn taken_out_at(now_ms: u64) -> Health {
         let mut health = Health::new(HealthSettings::default());
-        assert_eq!(health.on_outcome(&Err(Failure::ConnectFailed), now_ms), Some(HealthChange::TakenOutHard));
+        assert_eq!(health.on_outcome(&Err(Failure::ConnectFailed), now_ms), Some(HealthChange::HardTko));
         health
     }
 
@@ -164,7 +164,7 @@ mod tests {
             assert_eq!(health.on_outcome(&outcome, 5), None);
             assert!(health.may_send());
         }
-        assert_eq!(health.on_outcome(&TIMED_OUT, 5), Some(HealthChange::TakenOutSoft));
+        assert_eq!(health.on_outcome(&TIMED_OUT, 5), Some(HealthChange::SoftTko));
         assert!(!health.may_send());
         assert_eq!(health.next_probe_at_ms(), Some(1_005));
     }
@@ -173,7 +173,7 @@ mod tests {
     fn one_failed_connection_takes_it_out() {
         for failure in [Failure::ConnectFailed, Failure::ConnectTimedOut] {
             let mut health = Health::new(HealthSettings::default());
-            assert_eq!(health.on_outcome(&Err(failure), 0), Some(HealthChange::TakenOutHard));
+            assert_eq!(health.on_outcome(&Err(failure), 0), Some(HealthChange::HardTko));
             assert!(!health.may_send());
         }
     }
@@ -184,7 +184,7 @@ mod tests {
         for failure in [Failure::TimedOut, Failure::TimedOut, Failure::ConnectionLost, Failure::Busy] {
             assert_eq!(health.on_outcome(&Err(failure), 0), None);
         }
-        assert_eq!(health.on_outcome(&TIMED_OUT, 0), Some(HealthChange::TakenOutSoft));
+        assert_eq!(health.on_outcome(&TIMED_OUT, 0), Some(HealthChange::SoftTko));
     }
 
     #[test]
@@ -207,11 +207,11 @@ mod tests {
     fn the_first_probe_is_put_off_by_chance_too() {
         for (jitter, at_ms) in [(0.0, 1_050), (1.0, 1_500)] {
             let mut health = taken_out_at(0);
-            health.put_off_probe(jitter);
+            health.delay_probe(jitter);
             assert_eq!(health.next_probe_at_ms(), Some(at_ms));
         }
         let mut well = Health::new(HealthSettings::default());
-        well.put_off_probe(1.0);
+        well.delay_probe(1.0);
         assert!(well.may_send());
     }
 

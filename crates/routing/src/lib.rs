@@ -8,7 +8,7 @@
 //!   region/          the root: which cluster's tree, by routing prefix
 //!   cluster/         one file a route: each opens with what it does to which verb
 //!   split.rs         a batch among children, at the same time, and back in order
-//!   surroundings.rs  time, background work, chance: handed in
+//!   environment.rs   time, background work, chance: handed in
 //!   hash/  key.rs  meta.rs  verb.rs  outcome.rs     what routes choose by
 //!   health.rs        when a destination is taken out and let back in
 //!   slot.rs          who serves a server's place while it is dead for long
@@ -20,6 +20,7 @@
 
 mod cluster;
 mod configuration;
+mod environment;
 mod hash;
 mod health;
 mod key;
@@ -29,7 +30,6 @@ mod region;
 mod route;
 mod slot;
 mod split;
-mod surroundings;
 mod verb;
 
 pub use cluster::{
@@ -75,10 +75,11 @@ pub use cluster::{
     warm_up_route::{WARM_UP_HOLD_OFF_MS, WarmUpRoute},
 };
 pub use configuration::{
-    Access, Configuration, ConfigurationError, ConfigurationWarning, Defaults, DestinationSettings, Destinations,
-    Dialect, FailoverOptions, FailoverOrder, Handle, OutBound, Pool, Protection, Security, Shadow, SharedPairs,
-    SharedProgress,
+    Configuration, ConfigurationError, ConfigurationWarning, Defaults, DestinationSettings, Destinations,
+    FailoverOptions, FailoverOrder, Handle, Pool, Protocol, Security, Shadow, SharedPairs, SharedProgress, TkoLimit,
+    TlsPolicy, Transport,
 };
+pub use environment::{BACKGROUND_TASKS_MAX, Background, BackgroundStatistics, Clock, Environment, Log, Spawner};
 pub(crate) use hash::NamesNeeded;
 pub use hash::{Digest, HashFunction, KeyHash, KeyHashError, Picker, RING_SERVERS_MAX, SERVERS_MAX, WEIGHT_MAX};
 pub use health::{Health, HealthChange, HealthSettings};
@@ -90,5 +91,4 @@ pub use route::{
     Address, Batch, BoxFuture, Context, Destination, Failure, NO_POLICY, NO_ROUTE, Outcome, Outcomes, Route,
 };
 pub use slot::{Serving, Slot, choose_spare};
-pub use surroundings::{BACKGROUND_TASKS_MAX, Background, BackgroundStatistics, Clock, Log, Spawner, Surroundings};
 pub use verb::{Kind, Verb};

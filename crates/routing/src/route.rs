@@ -28,7 +28,7 @@ pub const NO_POLICY: &str = "no policy for this operation, and no default";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The destination is taken out (TKO): nothing was sent.
-    TakenOut,
+    Tko,
     /// No connection could be made: nothing was sent.
     ConnectFailed,
     /// No connection could be made in time: nothing was sent.
@@ -51,7 +51,7 @@ pub enum Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::TakenOut => write!(f, "server is taken out after failures"),
+            Failure::Tko => write!(f, "server is taken out after failures"),
             Failure::ConnectFailed => write!(f, "connection failed"),
             Failure::ConnectTimedOut => write!(f, "connection timed out"),
             Failure::Busy => write!(f, "too many requests outstanding"),

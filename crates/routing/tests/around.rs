@@ -239,7 +239,7 @@ async fn staging_is_filled_with_what_warm_has_for_as_long_as_warm_has_it() {
     {
         for verb in ["get", "gets", "gat", "gats", "lease-get"] {
             let (world, warm, staging) = (World::new(), warm_with_time_left(left), cache("staging"));
-            let route = StagingRoute::new(warm.leaf(), staging.leaf(), 2_000, world.surroundings(5).background);
+            let route = StagingRoute::new(warm.leaf(), staging.leaf(), 2_000, world.environment(5).background);
             assert_eq!(ask(&route, &[&format!("{verb} k 7")]).await, ["from warm"]);
             assert_eq!(staging.asked(), [""; 0], "{verb}: the client does not wait");
             assert_eq!(world.run_background().await, 1);
@@ -257,7 +257,7 @@ async fn staging_answers_nobody_and_keeps_nothing_that_was_changed() {
             None => Fake::hit("staging"),
             Some(failure) => Fake::failing("staging", failure.clone()),
         };
-        let route = StagingRoute::new(warm.leaf(), staging.leaf(), 2_000, world.surroundings(5).background);
+        let route = StagingRoute::new(warm.leaf(), staging.leaf(), 2_000, world.environment(5).background);
         for verb in VERBS.into_iter().filter(|verb| !verb.starts_with("g") && *verb != "lease-get") {
             let alone = ask(&*warm.leaf(), &[&format!("{verb} k")]).await;
             let outcome = ask(&route, &[&format!("{verb} k")]).await;
@@ -276,12 +276,12 @@ async fn staging_answers_nobody_and_keeps_nothing_that_was_changed() {
     }
     let (world, staging) = (World::new(), Fake::hit("staging"));
     let down = Fake::failing("warm", TIMEOUT);
-    let route = StagingRoute::new(down.leaf(), staging.leaf(), 2_000, world.surroundings(5).background);
+    let route = StagingRoute::new(down.leaf(), staging.leaf(), 2_000, world.environment(5).background);
     assert_eq!(ask(&route, &["get k", "lease-get k"]).await, ["server timed out"; 2]);
-    let empty = StagingRoute::new(Fake::miss("warm").leaf(), staging.leaf(), 2_000, world.surroundings(5).background);
+    let empty = StagingRoute::new(Fake::miss("warm").leaf(), staging.leaf(), 2_000, world.environment(5).background);
     assert_eq!(ask(&empty, &["get k", "lease-get k"]).await, ["Miss", "Lease 7"]);
     let odd =
-        StagingRoute::new(warm_with_time_left("t5").leaf(), staging.leaf(), 2_000, world.surroundings(5).background);
+        StagingRoute::new(warm_with_time_left("t5").leaf(), staging.leaf(), 2_000, world.environment(5).background);
     ask(&odd, &["get odd"]).await;
     world.run_background().await;
     assert_eq!(staging.asked(), [""; 0], "nothing read, or nobody knows for how long: nothing filled");
@@ -408,7 +408,7 @@ async fn shadows_get_copies_and_change_nothing() {
     for shadow in [Fake::hit("shadow"), Fake::miss("shadow"), Fake::failing("shadow", TIMEOUT)] {
         let (world, normal) = (World::new(), Fake::hit("normal"));
         let shadows = vec![(shadow.leaf(), KeyFraction::ALL)];
-        let route = ShadowRoute::new(normal.leaf(), shadows, world.surroundings(9).background);
+        let route = ShadowRoute::new(normal.leaf(), shadows, world.environment(9).background);
         for verb in VERBS {
             let alone = ask(&*normal.leaf(), &[&format!("{verb} k")]).await;
             assert_eq!(ask(&route, &[&format!("{verb} k")]).await, alone);
@@ -427,13 +427,13 @@ async fn shadows_get_copies_and_change_nothing() {
 #[tokio::test]
 async fn a_refused_fill_has_no_shadow_and_neither_has_what_finds_no_room() {
     let (world, normal, shadow) = (World::new(), Fake::miss("normal"), Fake::hit("shadow"));
-    let background = world.surroundings(1).background;
+    let background = world.environment(1).background;
     let route = ShadowRoute::new(normal.leaf(), vec![(shadow.leaf(), KeyFraction::ALL)], background.clone());
     assert_eq!(ask(&route, &["lease-set k", "cas k"]).await, ["NotStored", "NotStored"]);
     assert_eq!(world.run_background().await, 0);
     ask(&route, &["get a"]).await;
     ask(&route, &["get b"]).await;
-    assert_eq!(background.left_out(), 1);
+    assert_eq!(background.dropped(), 1);
     world.run_background().await;
     assert_eq!(shadow.asked(), ["get a"]);
     // A caller that goes away leaves its copy.
@@ -447,7 +447,7 @@ async fn a_refused_fill_has_no_shadow_and_neither_has_what_finds_no_room() {
 async fn a_fraction_of_keys_is_shadowed_always_the_same() {
     let (world, normal, shadow) = (World::new(), Fake::hit("normal"), Fake::hit("shadow"));
     let quarter = KeyFraction { start: 250_000, end: 500_000 };
-    let route = ShadowRoute::new(normal.leaf(), vec![(shadow.leaf(), quarter)], world.surroundings(9).background);
+    let route = ShadowRoute::new(normal.leaf(), vec![(shadow.leaf(), quarter)], world.environment(9).background);
     let requests: Vec<String> = (0..2_000).map(|n| format!("get key:{n}")).collect();
     let requests: Vec<&str> = requests.iter().map(String::as_str).collect();
     let mut copies = Vec::new();
@@ -466,7 +466,7 @@ fn near_and_far(
 ) -> (Arc<World>, Arc<Fake>, Arc<Fake>, L1L2CacheRoute) {
     let (world, l1, l2) = (World::new(), cache("l1"), cache("l2"));
     let settings = L1L2Settings { l1_exptime_s: 5, negative_exptime_s, negative_update_period };
-    let route = L1L2CacheRoute::new(l1.leaf(), l2.leaf(), settings, world.surroundings(9).background);
+    let route = L1L2CacheRoute::new(l1.leaf(), l2.leaf(), settings, world.environment(9).background);
     (world, l1, l2, route)
 }
 
@@ -496,9 +496,9 @@ async fn the_far_cache_is_asked_once_and_writes_end_the_near_copy() {
 async fn a_near_cache_that_fails_costs_no_read_but_a_delete() {
     let (world, down, l2) = (World::new(), Fake::failing("l1", TIMEOUT), Fake::hit("l2"));
     let settings = L1L2Settings { l1_exptime_s: 5, negative_exptime_s: 0, negative_update_period: 0 };
-    let route = L1L2CacheRoute::new(down.leaf(), l2.leaf(), settings, world.surroundings(9).background);
+    let route = L1L2CacheRoute::new(down.leaf(), l2.leaf(), settings, world.environment(9).background);
     assert_eq!(ask(&route, &["get k", "set k", "delete k"]).await, ["l2", "Stored", "server timed out"]);
-    let route = L1L2CacheRoute::new(cache("l1").leaf(), down.leaf(), settings, world.surroundings(9).background);
+    let route = L1L2CacheRoute::new(cache("l1").leaf(), down.leaf(), settings, world.environment(9).background);
     assert_eq!(ask(&route, &["get k", "delete k"]).await, ["server timed out", "server timed out"]);
 }
 
@@ -546,15 +546,15 @@ async fn keys_change_on_their_way_for_every_verb() {
 
 #[tokio::test]
 async fn a_changed_key_is_answered_under_the_clients_own() {
-    let echo = Fake::new("s", |request| {
+    let tag = Fake::new("s", |request| {
         let flags = [b"k", &request.key[..], b" O7"].concat().into();
         Ok(Reply::Meta(MetaReply { status: MetaStatus::Done, flags, value: None }))
     });
     let change = KeyChange { ensure_prefix: "p:".into(), ..KeyChange::default() };
-    let route = ModifyKeyRoute::new(echo.leaf(), change);
+    let route = ModifyKeyRoute::new(tag.leaf(), change);
     let answer = route.route(vec![meta(MetaVerb::Get, "key", "k O7")], &Context::default()).await;
     assert!(matches!(&answer[0], Ok(Reply::Meta(reply)) if reply.flags == "kkey O7"), "{answer:?}");
-    assert_eq!(echo.requests()[0].key, "p:key");
+    assert_eq!(tag.requests()[0].key, "p:key");
 }
 
 #[tokio::test]

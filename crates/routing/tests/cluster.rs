@@ -15,7 +15,7 @@ use lookaside_routing::{
 };
 use std::{collections::BTreeMap, sync::Arc};
 
-const DOWN: Failure = Failure::TakenOut;
+const DOWN: Failure = Failure::Tko;
 
 fn all_verbs_on(key: &str) -> Vec<String> {
     VERBS.iter().map(|verb| format!("{verb} {key}")).collect()
@@ -91,7 +91,7 @@ async fn a_miss_does_not_fail_over_for_any_verb() {
 #[tokio::test]
 async fn every_failure_and_server_error_fails_over_but_no_other_error_line() {
     let fails_over = [
-        Err(Failure::TakenOut),
+        Err(Failure::Tko),
         Err(Failure::ConnectFailed),
         Err(Failure::ConnectTimedOut),
         Err(Failure::Busy),
@@ -163,7 +163,7 @@ async fn failover_errors_count_by_kind_of_verb() {
         deletes: FailoverErrorSet::NONE,
     };
     for (failure, expected) in
-        [(Failure::TakenOut, vec!["get a", "set b 0", "touch d 0"]), (Failure::TimedOut, vec!["set b 0", "touch d 0"])]
+        [(Failure::Tko, vec!["get a", "set b 0", "touch d 0"]), (Failure::TimedOut, vec!["set b 0", "touch d 0"])]
     {
         let (first, second) = (Fake::failing("first", failure), Fake::hit("second"));
         let route = FailoverRoute::new(first.leaf(), vec![second.leaf()], errors);

@@ -4,7 +4,7 @@ mod fakes;
 
 use fakes::{Fake, ask};
 use lookaside_routing::{
-    Address, Configuration, Defaults, Destination, DestinationSettings, Destinations, Dialect, Failure, Handle,
+    Address, Configuration, Defaults, Destination, DestinationSettings, Destinations, Failure, Handle, Protocol,
     RootRoute, RoutingPrefix, Security,
 };
 use std::{collections::BTreeMap, sync::Arc};
@@ -76,18 +76,18 @@ const CLUSTER: &str = r#"
 
 /// How each server is spoken to, and the name that its certificate must bear.
 #[derive(Default)]
-struct Accesses(BTreeMap<String, (Dialect, Security)>);
+struct Accesses(BTreeMap<String, (Protocol, Security)>);
 
 impl Destinations for Accesses {
     fn destination(&mut self, address: &Address, settings: &DestinationSettings) -> Arc<dyn Destination> {
-        self.0.insert(address.to_string(), (settings.dialect, settings.security));
+        self.0.insert(address.to_string(), (settings.protocol, settings.security));
         Fake::hit(&address.to_string())
     }
 }
 
 #[test]
 fn a_server_says_how_it_is_spoken_to_or_its_pool_does() {
-    use {Dialect::*, Security::*};
+    use {Protocol::*, Security::*};
     let configuration = read(
         r#"{
         "pools": {

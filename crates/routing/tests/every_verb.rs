@@ -19,7 +19,7 @@ use fakes::{Fake, VERBS, request, server_error};
 use lookaside_protocol::{Reply, Request};
 use lookaside_routing::{
     Address, Batch, BoxFuture, Configuration, Context, Defaults, Destination, DestinationSettings, Destinations,
-    Failure, Outcome, Outcomes, RootRoute, Route, Surroundings, Verb,
+    Environment, Failure, Outcome, Outcomes, RootRoute, Route, Verb,
 };
 use std::{
     sync::{Arc, Mutex},
@@ -206,15 +206,15 @@ impl Destinations for Servers {
             ("a:1", "miss") => Fake::miss(&name),
             ("a:1", "error") => Fake::new(&name, |_| server_error("out of memory")),
             ("a:1", "timeout") => Fake::failing(&name, Failure::TimedOut),
-            ("a:1", "out") => Fake::failing(&name, Failure::TakenOut),
+            ("a:1", "out") => Fake::failing(&name, Failure::Tko),
             _ => Fake::hit(&name),
         };
         let name = name.trim_end_matches(":1").to_owned();
         Arc::new(Noting { server, name, asked: self.asked.clone() })
     }
 
-    fn surroundings(&mut self) -> Surroundings {
-        self.world.surroundings(100)
+    fn environment(&mut self) -> Environment {
+        self.world.environment(100)
     }
 }
 

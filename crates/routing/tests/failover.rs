@@ -7,8 +7,8 @@ mod world;
 use fakes::{Fake, VERBS, ask, request};
 use lookaside_protocol::{LeaseToken, Operation, Reply};
 use lookaside_routing::{
-    Address, Configuration, Context, Defaults, Destination, DestinationSettings, Destinations, Failure, RootRoute,
-    Route, Surroundings,
+    Address, Configuration, Context, Defaults, Destination, DestinationSettings, Destinations, Environment, Failure,
+    RootRoute, Route,
 };
 use std::{
     collections::BTreeMap,
@@ -45,8 +45,8 @@ impl Destinations for Cluster {
         fake
     }
 
-    fn surroundings(&mut self) -> Surroundings {
-        self.world.surroundings(100)
+    fn environment(&mut self) -> Environment {
+        self.world.environment(100)
     }
 }
 
@@ -96,7 +96,7 @@ async fn tries_are_counted_and_what_is_no_try_is_not() {
         ("", Failure::TimedOut, 6),
         (r#", "failover_policy": {"max_tries": 2}"#, Failure::TimedOut, 2),
         (r#", "failover_policy": {"max_tries": 1}"#, Failure::TimedOut, 1),
-        (r#", "failover_policy": {"max_tries": 2}"#, Failure::TakenOut, 6),
+        (r#", "failover_policy": {"max_tries": 2}"#, Failure::Tko, 6),
         (r#", "failover_policy": {"max_tries": 2, "exclude_errors": ["busy"]}"#, Failure::Busy, 6),
         (r#", "failover_policy": {"max_tries": 2, "exclude_errors": ["busy"]}"#, Failure::TimedOut, 2),
     ] {

@@ -22,7 +22,7 @@ fn leaves(fakes: &[&Arc<Fake>]) -> Vec<Arc<dyn Route>> {
 }
 
 fn room(world: &Arc<World>) -> Background {
-    world.surroundings(10).background
+    world.environment(10).background
 }
 
 #[tokio::test]
@@ -107,7 +107,7 @@ async fn without_room_the_caller_waits_for_all() {
 #[tokio::test]
 async fn a_place_in_the_background_is_given_back() {
     let (world, a, b) = (World::new(), Fake::hit("a"), Fake::hit("b"));
-    let background = world.surroundings(1).background;
+    let background = world.environment(1).background;
     let route = AllInitialRoute::new(leaves(&[&a, &b]), background.clone());
     ask(&route, &["get k"]).await;
     assert_eq!(background.running(), 1);

@@ -5,8 +5,8 @@ mod fakes;
 use fakes::{Fake, request};
 use lookaside_protocol::{ErrorReply, Reply};
 use lookaside_routing::{
-    Address, Configuration, Context, Defaults, Destination, DestinationSettings, Destinations, Failure, OutBound,
-    Outcome, Pool, Route, Serving, Slot, SpareRoute,
+    Address, Configuration, Context, Defaults, Destination, DestinationSettings, Destinations, Failure, Outcome, Pool,
+    Route, Serving, Slot, SpareRoute, TkoLimit,
 };
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -210,7 +210,7 @@ fn thresholds_are_numbers_or_percent() {
         configuration.build(&mut meets);
         meets.1.remove(0).out_bound
     };
-    assert_eq!(bound_of("num", 3, 1), Some(OutBound { enter: 3, exit: 1 }));
-    assert_eq!(bound_of("percent", 50, 30), Some(OutBound { enter: 3, exit: 1 }));
-    assert_eq!(bound_of("percent", 1, 0), Some(OutBound { enter: 1, exit: 0 }));
+    assert_eq!(bound_of("num", 3, 1), Some(TkoLimit { enter: 3, exit: 1 }));
+    assert_eq!(bound_of("percent", 50, 30), Some(TkoLimit { enter: 3, exit: 1 }));
+    assert_eq!(bound_of("percent", 1, 0), Some(TkoLimit { enter: 1, exit: 0 }));
 }

@@ -47,7 +47,7 @@ pub(crate) fn enter() -> anyhow::Result<Option<ExitCode>> {
 const READY: &[u8] = b"r";
 
 /// Lets the process go that waits, and all that it may be read through. Only where the process is in the background.
-pub(crate) fn tell_ready() -> anyhow::Result<()> {
+pub(crate) fn notify_ready() -> anyhow::Result<()> {
     if !is_background() {
         return Ok(());
     }

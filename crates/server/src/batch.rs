@@ -129,9 +129,9 @@ impl<'b> Batch<'b> {
         }
     }
 
-    /// `outdated_key` is the key of a refused `set`, whose old value must go.
-    pub(crate) fn push_binary(&mut self, input_at: usize, step: BinaryStep<'b>, outdated_key: Option<&'b [u8]>) {
-        let key = step.key().or(outdated_key);
+    /// `key_to_delete` is the key of a refused `set`, whose old value must go.
+    pub(crate) fn push_binary(&mut self, input_at: usize, step: BinaryStep<'b>, key_to_delete: Option<&'b [u8]>) {
+        let key = step.key().or(key_to_delete);
         self.keys.extend(key.map(HashedKey::new));
         self.steps.push(Step { input_at, keys_count: usize::from(key.is_some()), action: Action::Binary(step) });
     }

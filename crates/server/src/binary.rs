@@ -25,7 +25,7 @@ use crate::metrics::latency::Class;
 use crate::{Service, VERSION};
 use lookaside_protocol::Cas;
 use lookaside_protocol::binary::{
-    BinaryCommand, BinaryOperation, BinaryRequest, Echo, Response, Status, compose_error, compose_response,
+    BinaryCommand, BinaryOperation, BinaryRequest, Response, ResponseTag, Status, compose_error, compose_response,
 };
 use lookaside_store::{HashedKey, Now};
 
@@ -34,15 +34,15 @@ pub(crate) enum BinaryStep<'b> {
     /// Carries out a request.
     Request(BinaryRequest<'b>),
     /// Says how a request went that a session has seen to itself.
-    Say { echo: Echo, status: Status, words: &'static str, close: bool },
+    Say { tag: ResponseTag, status: Status, words: &'static str, close: bool },
     /// Ends the connection without a word.
     Hang,
 }
 
 impl<'b> BinaryStep<'b> {
     /// An error in memcached's words.
-    pub(crate) fn refuse(echo: Echo, status: Status, close: bool) -> BinaryStep<'b> {
-        BinaryStep::Say { echo, status, words: status.words(), close }
+    pub(crate) fn refuse(tag: ResponseTag, status: Status, close: bool) -> BinaryStep<'b> {
+        BinaryStep::Say { tag, status, words: status.message(), close }
     }
 
     /// Among which commands its time is counted.
@@ -79,16 +79,16 @@ pub(crate) fn execute(
 ) -> bool {
     let request = match step {
         BinaryStep::Request(request) => request,
-        BinaryStep::Say { echo, status, words, close } => {
+        BinaryStep::Say { tag, status, words, close } => {
             if let Some(outdated) = key {
                 service.store.delete(*outdated, 0, now);
             }
-            say(*echo, *status, words.as_bytes(), out);
+            say(*tag, *status, words.as_bytes(), out);
             return *close;
         }
         BinaryStep::Hang => return true,
     };
-    let (echo, is_quiet) = (request.echo, request.is_quiet());
+    let (tag, is_quiet) = (request.tag, request.is_quiet());
     match &request.command {
         BinaryCommand::Keyed { operation, .. } => {
             let key = *key.expect("a request on a key has one");
@@ -96,16 +96,16 @@ pub(crate) fn execute(
         }
         BinaryCommand::FlushAll { delay_s } => match flush_all(service, *delay_s, now) {
             Flush::Noted if is_quiet => {}
-            Flush::Noted => say(echo, Status::Success, b"", out),
-            Flush::Forbidden => compose_error(echo, Status::AuthenticationFailed, out),
-            Flush::TooMany => compose_error(echo, Status::OutOfMemory, out),
+            Flush::Noted => say(tag, Status::Success, b"", out),
+            Flush::Forbidden => compose_error(tag, Status::AuthenticationFailed, out),
+            Flush::TooMany => compose_error(tag, Status::OutOfMemory, out),
         },
-        BinaryCommand::Noop => say(echo, Status::Success, b"", out),
-        BinaryCommand::Version => say(echo, Status::Success, VERSION.as_bytes(), out),
-        BinaryCommand::Stats { arguments } => statistics::tell(service.process, echo, arguments, now, out),
+        BinaryCommand::Noop => say(tag, Status::Success, b"", out),
+        BinaryCommand::Version => say(tag, Status::Success, VERSION.as_bytes(), out),
+        BinaryCommand::Stats { arguments } => statistics::tell(service.process, tag, arguments, now, out),
         BinaryCommand::Quit => {
             if !is_quiet {
-                say(echo, Status::Success, b"", out);
+                say(tag, Status::Success, b"", out);
             }
             return true;
         }
@@ -117,6 +117,6 @@ pub(crate) fn execute(
 }
 
 /// A response without an item.
-fn say(echo: Echo, status: Status, value: &[u8], out: &mut Vec<u8>) {
-    compose_response(&Response { echo, status, cas: Cas(0), extras: b"", key: b"", value }, out);
+fn say(tag: ResponseTag, status: Status, value: &[u8], out: &mut Vec<u8>) {
+    compose_response(&Response { tag, status, cas: Cas(0), extras: b"", key: b"", value }, out);
 }

@@ -19,7 +19,7 @@ use crate::holdings::Holding;
 use crate::roster::State;
 use crate::tls::stream::{Happened, TlsStream};
 use crate::{Dialects, READ_BYTES_MAX, Session};
-use lookaside_upgrade::{LUGGAGE_BYTES_MAX, Luggage};
+use lookaside_upgrade::{CONNECTION_STATE_BYTES_MAX, ConnectionState};
 use rustix::event::epoll::EventFlags;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -97,19 +97,19 @@ impl Connection {
     }
 
     /// What another process must know to go on with it; `None` if none can.
-    pub(crate) fn luggage(&self) -> Option<Luggage> {
+    pub(crate) fn connection_state(&self) -> Option<ConnectionState> {
         let session = self.session.state().filter(|_| self.tls.is_none())?;
-        let luggage = Luggage { session, ..Luggage::default() };
-        let Some(kept) = &self.kept else { return Some(luggage) };
+        let connection_state = ConnectionState { session, ..ConnectionState::default() };
+        let Some(kept) = &self.kept else { return Some(connection_state) };
         let Kept { input, input_needed_bytes, output, output_sent_bytes, is_paused, is_closing } = &**kept;
         let output = &output[*output_sent_bytes..];
-        (input.len() + output.len() <= LUGGAGE_BYTES_MAX).then(|| Luggage {
+        (input.len() + output.len() <= CONNECTION_STATE_BYTES_MAX).then(|| ConnectionState {
             input: input.clone(),
             input_needed_bytes: *input_needed_bytes,
             output: output.to_vec(),
             is_paused: *is_paused,
             is_closing: *is_closing,
-            ..luggage
+            ..connection_state
         })
     }
 
@@ -117,11 +117,11 @@ impl Connection {
     /// address has, or all others if it has none of its own.
     pub(crate) fn resume(
         socket: OwnedFd,
-        luggage: Luggage,
+        connection_state: ConnectionState,
         own: Option<Dialects>,
         others: Dialects,
     ) -> Option<Connection> {
-        let Luggage { session, input, input_needed_bytes, output, is_paused, is_closing } = luggage;
+        let ConnectionState { session, input, input_needed_bytes, output, is_paused, is_closing } = connection_state;
         let session = Session::resume(session, own, others)?;
         let mut connection = Connection { session, ..Connection::new(socket, None, own) };
         if is_paused || !input.is_empty() {

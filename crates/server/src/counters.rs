@@ -4,7 +4,7 @@
 //! store, no locked instruction. `stats` sums the threads' snapshots; a sum taken while requests run may be a few
 //! requests behind, as memcached's may.
 
-use lookaside_observation::Counter;
+use lookaside_telemetry::Counter;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {

@@ -20,9 +20,9 @@ use crate::watch::Watchers;
 use crate::worker::{Arrival, Desk};
 use crate::{Arguments, Attention, Clock, Dialects, Measure, running};
 use anyhow::Context;
-use lookaside_observation::Log;
 use lookaside_store::{Evicted, Expiry, Now, Options, Store};
-use lookaside_upgrade::{Estate, Inherited, Predecessor, tell_ready};
+use lookaside_telemetry::Log;
+use lookaside_upgrade::{Handover, Inherited, Predecessor, notify_ready};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use rustix::rand::{GetRandomFlags, getrandom};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
@@ -111,7 +111,7 @@ impl Daemon {
 
 /// Runs the server until SIGINT, SIGTERM or SIGUSR1; with `-d` in another process. An error means that it could not start, or not keep its items.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    if let Some(name) = &arguments.forget {
+    if let Some(name) = &arguments.remove_region {
         println!("{}", warm_restart::forget(name)?);
         return Ok(ExitCode::SUCCESS);
     }
@@ -151,12 +151,12 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
             Err(error) if predecessor.is_some() => tracing::error!("{error:#}"),
             announced => announced?,
         }
-        tell_ready();
+        notify_ready();
         if daemon.arguments.daemon {
-            background::tell_ready()?;
+            background::notify_ready()?;
         }
         if let Some(predecessor) = predecessor.take() {
-            predecessor.tell_pause();
+            predecessor.log_pause();
         }
         Ok(())
     });
@@ -183,16 +183,16 @@ fn find_predecessor(
 }
 
 /// The connections of an earlier process that may go on here: as if each had come in by the same address now.
-fn adopt(daemon: &Daemon, listeners: &[Listener], estate: Estate) -> Vec<Connection> {
+fn adopt(daemon: &Daemon, listeners: &[Listener], estate: Handover) -> Vec<Connection> {
     let certificates = daemon.guard.certificates.as_ref();
     let count = estate.connections.len();
     let doors: Vec<_> =
         listeners.iter().filter_map(|listener| Some((listener.socket.local_addr().ok()?, listener))).collect();
-    let resumed = estate.connections.into_iter().filter_map(|(socket, luggage)| {
+    let resumed = estate.connections.into_iter().filter_map(|(socket, connection_state)| {
         let end = SockRef::from(&socket).local_addr().ok()?;
         let (_, door) = doors.iter().find(|(address, _)| listener::is_end_of(&end, address))?;
         let is_plain = certificates.and_then(|all| all.configuration(door.security)).is_none();
-        if is_plain { Connection::resume(socket, luggage, door.dialects, daemon.dialects) } else { None }
+        if is_plain { Connection::resume(socket, connection_state, door.dialects, daemon.dialects) } else { None }
     });
     let connections: Vec<Connection> = resumed.take(daemon.arguments.connections_max as usize).collect();
     if connections.len() < count {
@@ -252,7 +252,7 @@ fn build(
     stop: UnixStream,
     signals: &Signals,
     mut predecessor: Option<&mut Predecessor>,
-) -> anyhow::Result<(Daemon, Estate)> {
+) -> anyhow::Result<(Daemon, Handover)> {
     let options = arguments.store_options(random_seed()?);
     let measure = || arguments.metrics_address.as_ref().map(|_| Measure::new(clock));
     let limits = &arguments.compatible;
@@ -268,11 +268,11 @@ fn build(
     let roster = Roster::new(arguments.connections_max);
     let prepared = warm_restart::prepare(&arguments, options.clone())?;
     // Nobody serves from here until all is done. Last of all that can fail: a store that was taken up must be saved.
-    let estate = predecessor.as_mut().map(|predecessor| predecessor.inherit(&signals.stop)).transpose()?;
+    let estate = predecessor.as_mut().map(|predecessor| predecessor.receive(&signals.stop)).transpose()?;
     if estate.as_ref().is_some_and(|estate| estate.is_kept) && arguments.region_name().is_none() {
         tracing::warn!("the items that were kept are not taken up: that asks for --warm-restart");
     }
-    let take = || predecessor.map_or(Ok(()), Predecessor::take);
+    let take = || predecessor.map_or(Ok(()), Predecessor::confirm_takeover);
     let (store, warmth, clock) = warm_restart::open(prepared, clock, take)?;
     let daemon = Daemon {
         options,

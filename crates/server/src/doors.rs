@@ -7,8 +7,8 @@ use crate::reply_limit::ReplyLimit;
 use crate::udp::UdpPort;
 use crate::upgrade::PROGRAM;
 use anyhow::Context;
-use lookaside_observation::{Endpoint, full_address};
-use lookaside_upgrade::{Gate, Inherited};
+use lookaside_telemetry::{Endpoint, full_address};
+use lookaside_upgrade::{Inherited, UpgradeSocket};
 use std::net::{TcpListener, ToSocketAddrs};
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(crate) struct Doors {
     pub(crate) udp_reply_limit: Option<Arc<ReplyLimit>>,
     pub(crate) metrics: Option<Endpoint>,
     /// There if another process may take over.
-    pub(crate) gate: Option<Gate>,
+    pub(crate) gate: Option<UpgradeSocket>,
 }
 
 impl Doors {
@@ -38,7 +38,11 @@ impl Doors {
             open_udp_of_workers(&addresses, numbers, limit, &mut udp_ports, inherited)?;
         }
         let metrics = open_metrics(arguments, inherited)?;
-        let gate = arguments.upgrade_socket.as_deref().map(|path| Gate::open(PROGRAM, path, inherited)).transpose()?;
+        let gate = arguments
+            .upgrade_socket
+            .as_deref()
+            .map(|path| UpgradeSocket::open(PROGRAM, path, inherited))
+            .transpose()?;
         Ok(Doors { listeners, udp_ports, udp_reply_limit, metrics, gate })
     }
 }

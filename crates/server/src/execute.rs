@@ -15,7 +15,7 @@ use crate::{Service, meta, render};
 use lookaside_protocol::text::refusal;
 use lookaside_protocol::{Command, Direction, Operation, Request, StoreMode};
 use lookaside_store::{
-    ArithmeticOutcome, DeleteOutcome, Expiry, HashedKey, ItemView, LeaseGet, LeaseSetOutcome, LookTerms, Looked,
+    ArithmeticOutcome, DeleteOutcome, Expiry, HashedKey, ItemView, LeaseGet, LeaseSetOutcome, MetaGet, MetaGetOutcome,
     NewItem, Now, PageMove, Reader, StoreOutcome,
 };
 
@@ -321,10 +321,12 @@ pub(crate) fn extent(service: &Service<'_>, kinds: u8, key: HashedKey<'_>, now: 
     if !service.attention.is_given_to(kinds) {
         return Extent::default();
     }
-    let terms = LookTerms { is_traceless: true, ..LookTerms::default() };
-    let shown =
-        |looked: Looked<'_>| Extent { slab_class: looked.slab_class, value_bytes: looked.item.value.value_bytes() };
-    service.store.reader(now).look(key, &terms, shown).unwrap_or_default()
+    let terms = MetaGet { no_bump: true, ..MetaGet::default() };
+    let shown = |looked: MetaGetOutcome<'_>| Extent {
+        slab_class: looked.slab_class,
+        value_bytes: looked.item.value.value_bytes(),
+    };
+    service.store.reader(now).meta_get(key, &terms, shown).unwrap_or_default()
 }
 
 /// For those who watch. `value_bytes` is there if the item is.

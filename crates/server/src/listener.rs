@@ -13,7 +13,7 @@ use crate::reply_limit::ReplyLimit;
 use crate::udp::UdpPort;
 use crate::worker::Arrival;
 use anyhow::Context;
-use lookaside_upgrade::{GateKeeper, Inherited, Successor};
+use lookaside_upgrade::{Inherited, Successor, UpgradeServer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -217,7 +217,7 @@ pub(crate) fn accept_until_signal(
     daemon: &Daemon,
     listeners: &[Listener],
     signals: &Signals,
-    mut gate: Option<GateKeeper<'_>>,
+    mut gate: Option<UpgradeServer<'_>>,
 ) -> std::io::Result<Ending> {
     let (mut is_exhausted, mut warning_due_ms) = (false, 0);
     let mut ticked = daemon.clock.now();
@@ -233,9 +233,9 @@ pub(crate) fn accept_until_signal(
         if !is_exhausted && !is_full {
             watched.extend(listeners.iter().map(|listener| PollFd::new(&listener.socket, PollFlags::IN)));
         }
-        watched.extend(gate.iter().flat_map(GateKeeper::watched));
+        watched.extend(gate.iter().flat_map(UpgradeServer::watched));
         let patience = match (is_exhausted, is_full) {
-            _ if gate.as_ref().is_some_and(GateKeeper::is_busy) => &NO_PAUSE,
+            _ if gate.as_ref().is_some_and(UpgradeServer::is_busy) => &NO_PAUSE,
             (true, _) => &EXHAUSTED_PAUSE,
             (_, true) => &FULL_PAUSE,
             _ => &TICK,

@@ -14,13 +14,13 @@
 use crate::attention::{Event, Extent, kind};
 use crate::{Service, execute, render};
 use lookaside_protocol::meta::{
-    MetaFacts, MetaFlags, MetaOperation, MetaStatus, MetaVerb, compose_meta_answer, decode_key,
+    MetaFlags, MetaItemInfo, MetaOperation, MetaStatus, MetaVerb, compose_meta_answer, decode_key,
 };
 use lookaside_protocol::text::refusal;
 use lookaside_protocol::{Cas, KEY_BYTES_MAX};
 use lookaside_store::{
-    ArithmeticOutcome, CountOutcome, CountTerms, DeleteOnOutcome, DeleteTerms, Expiry, HashedKey, LookTerms, Looked,
-    NewItem, Now, Recache, StoreOutcome, StoreTerms,
+    ArithmeticOutcome, Expiry, HashedKey, MetaArithmetic, MetaArithmeticOutcome, MetaDelete, MetaDeleteOutcome,
+    MetaGet, MetaGetOutcome, MetaSet, NewItem, Now, Recache, StoreOutcome,
 };
 
 /// How a command went, or the line that its sender is told instead.
@@ -134,14 +134,14 @@ impl Meta<'_> {
         Expiry::from_exptime(ttl_s.unwrap_or(0).into(), self.now)
     }
 
-    fn answer(&self, status: MetaStatus, facts: &MetaFacts, value: Option<&[u8]>, out: &mut Vec<u8>) -> MetaStatus {
+    fn answer(&self, status: MetaStatus, facts: &MetaItemInfo, value: Option<&[u8]>, out: &mut Vec<u8>) -> MetaStatus {
         compose_meta_answer(status, self.wire_key, &self.flags, facts, value, out);
         if value.is_some() { MetaStatus::Value } else { status }
     }
 
     /// An answer that knows nothing of an item.
     fn tell(&self, status: MetaStatus, out: &mut Vec<u8>) -> MetaStatus {
-        self.answer(status, &MetaFacts::default(), None, out)
+        self.answer(status, &MetaItemInfo::default(), None, out)
     }
 
     fn get(&self, out: &mut Vec<u8>) -> Answer {
@@ -149,8 +149,8 @@ impl Meta<'_> {
         counters.cmd_get.add(1);
         let touches = self.flags.ttl_s.is_some();
         counters.cmd_touch.add(touches.into());
-        let terms = LookTerms {
-            is_traceless: self.flags.has(b'u'),
+        let terms = MetaGet {
+            no_bump: self.flags.has(b'u'),
             touch: self.flags.ttl_s.map(|ttl_s| self.expiry(Some(ttl_s))),
             vivify: self.flags.vivify_ttl_s.map(|_| self.expiry_by_flags(None)),
             recache: self.flags.recache_below_s.map(|below_s| Recache {
@@ -160,7 +160,7 @@ impl Meta<'_> {
             cas_new: self.flags.cas_new,
         };
         let reader = self.service.store.reader(self.now);
-        let found = reader.look(self.key, &terms, |looked| (self.show(&looked, out), looked.is_vivified));
+        let found = reader.meta_get(self.key, &terms, |looked| (self.show(&looked, out), looked.is_vivified));
         // A look that has made its item has found none.
         let is_hit = found.is_some_and(|(_, is_vivified)| !is_vivified);
         counters.get_hits.add(is_hit.into());
@@ -190,7 +190,7 @@ impl Meta<'_> {
         }))
     }
 
-    fn show(&self, looked: &Looked<'_>, out: &mut Vec<u8>) -> MetaStatus {
+    fn show(&self, looked: &MetaGetOutcome<'_>, out: &mut Vec<u8>) -> MetaStatus {
         let item = &looked.item;
         // A `t` is told what the flags in front of it have made of the expiry.
         let expiry = match () {
@@ -198,14 +198,14 @@ impl Meta<'_> {
             () if self.stands_before(b't', b'T') => looked.expiry_before,
             () => item.expiry,
         };
-        let facts = MetaFacts {
+        let facts = MetaItemInfo {
             cas: Some(item.cas),
             client_flags: Some(item.flags),
             hit_before: Some(item.fetched),
             idle_s: Some(item.last_access_age_s),
             value_bytes: Some(item.value.value_bytes()),
             ttl_s: Some(ttl_s(expiry, self.now)),
-            already_won: looked.is_won_already,
+            already_won: looked.win_already_sent,
             stale: looked.is_stale,
             won: looked.is_won,
         };
@@ -226,16 +226,16 @@ impl Meta<'_> {
         self.service.counters.cmd_set.add(1);
         let flags = self.flags.client_flags.unwrap_or(0);
         let item = NewItem { flags, expiry: self.expiry(self.flags.ttl_s), value };
-        let terms = StoreTerms {
+        let terms = MetaSet {
             cas_compare: self.compared(),
             cas_new: self.flags.cas_new,
             invalidates: self.flags.has(b'I'),
             vivify: self.flags.vivify_ttl_s.map(|ttl_s| self.expiry(Some(ttl_s))),
         };
         let mode = self.flags.store_mode();
-        let (outcome, value_bytes) = self.service.store.store_on(self.key, mode, &item, &terms, self.now);
+        let (outcome, value_bytes) = self.service.store.meta_set(self.key, mode, &item, &terms, self.now);
         // What was not stored has the unique 0.
-        let mut facts = MetaFacts { value_bytes: Some(value_bytes), cas: Some(Cas(0)), ..MetaFacts::default() };
+        let mut facts = MetaItemInfo { value_bytes: Some(value_bytes), cas: Some(Cas(0)), ..MetaItemInfo::default() };
         let status = match outcome {
             StoreOutcome::Stored(cas) => {
                 facts.cas = Some(cas);
@@ -256,7 +256,7 @@ impl Meta<'_> {
     }
 
     fn delete(&self, out: &mut Vec<u8>) -> Answer {
-        let terms = DeleteTerms {
+        let terms = MetaDelete {
             cas_compare: self.flags.cas_compare,
             cas_new: self.flags.cas_new,
             invalidates: self.flags.has(b'I'),
@@ -264,35 +264,37 @@ impl Meta<'_> {
             touch: self.flags.ttl_s.map(|ttl_s| self.expiry(Some(ttl_s))),
         };
         let counters = self.service.counters;
-        let status = match self.service.store.delete_on(self.key, &terms, self.now) {
-            DeleteOnOutcome::Deleted => {
+        let status = match self.service.store.meta_delete(self.key, &terms, self.now) {
+            MetaDeleteOutcome::Deleted => {
                 counters.delete_hits.add(1);
                 MetaStatus::Done
             }
-            DeleteOnOutcome::NotFound => {
+            MetaDeleteOutcome::NotFound => {
                 counters.delete_misses.add(1);
                 MetaStatus::NotFound
             }
-            DeleteOnOutcome::Exists => MetaStatus::Exists,
+            MetaDeleteOutcome::Exists => MetaStatus::Exists,
         };
         Ok(self.tell(status, out))
     }
 
     fn arithmetic(&self, out: &mut Vec<u8>) -> Answer {
         let direction = self.flags.direction();
-        let terms = CountTerms {
+        let terms = MetaArithmetic {
             cas_compare: self.compared(),
             cas_new: self.flags.cas_new,
             touch: self.flags.ttl_s.map(|ttl_s| self.expiry(Some(ttl_s))),
             vivify: self.flags.vivify_ttl_s.map(|_| (self.flags.initial.unwrap_or(0), self.expiry_by_flags(None))),
         };
         let delta = self.flags.delta.unwrap_or(1);
-        let outcome = self.service.store.count_on(self.key, direction, delta, &terms, self.now);
+        let outcome = self.service.store.meta_arithmetic(self.key, direction, delta, &terms, self.now);
         let (number, cas, expiry) = match outcome {
-            CountOutcome::Exists => return Ok(self.tell(MetaStatus::Exists, out)),
-            CountOutcome::NotStored => return Ok(self.tell(MetaStatus::NotStored, out)),
-            CountOutcome::Vivified(cas) => (self.flags.initial.unwrap_or(0), cas, self.expiry_by_flags(Some(b't'))),
-            CountOutcome::Counted { outcome, expiry: [before, after] } => {
+            MetaArithmeticOutcome::Exists => return Ok(self.tell(MetaStatus::Exists, out)),
+            MetaArithmeticOutcome::NotStored => return Ok(self.tell(MetaStatus::NotStored, out)),
+            MetaArithmeticOutcome::Vivified(cas) => {
+                (self.flags.initial.unwrap_or(0), cas, self.expiry_by_flags(Some(b't')))
+            }
+            MetaArithmeticOutcome::Counted { outcome, expiry: [before, after] } => {
                 crate::execute::count_arithmetic(self.service, direction, outcome);
                 let expiry = if self.stands_before(b't', b'T') { before } else { after };
                 match outcome {
@@ -303,15 +305,15 @@ impl Meta<'_> {
                 }
             }
         };
-        let facts = MetaFacts { cas: Some(cas), ttl_s: Some(ttl_s(expiry, self.now)), ..MetaFacts::default() };
+        let facts = MetaItemInfo { cas: Some(cas), ttl_s: Some(ttl_s(expiry, self.now)), ..MetaItemInfo::default() };
         let mut digits = itoa::Buffer::new();
         let value = self.flags.has(b'v').then(|| digits.format(number).as_bytes());
         Ok(self.answer(MetaStatus::Done, &facts, value, out))
     }
 
     fn debug(&self, out: &mut Vec<u8>) -> MetaStatus {
-        let terms = LookTerms { is_traceless: true, ..LookTerms::default() };
-        let shown = self.service.store.reader(self.now).look(self.key, &terms, |looked| {
+        let terms = MetaGet { no_bump: true, ..MetaGet::default() };
+        let shown = self.service.store.reader(self.now).meta_get(self.key, &terms, |looked| {
             let item = looked.item;
             out.extend_from_slice(b"ME ");
             out.extend_from_slice(self.wire_key);

@@ -2,7 +2,7 @@
 //!
 //! * [`latency`], [`hot_keys`]: noted by the workers, a sample each, so that no request waits for them.
 //! * [`exposition`]: the text.
-//! * `lookaside_observation` serves it, on one thread.
+//! * `lookaside_telemetry` serves it, on one thread.
 //!
 //! Nothing is noted, and no thread runs, without the option.
 

@@ -13,8 +13,8 @@ pub use mistake::Mistake;
 use crate::Dialects;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{ArgAction, CommandFactory, Parser, ValueEnum};
-use lookaside_observation::LogFormat;
 use lookaside_store::{Options, RegionName};
+use lookaside_telemetry::LogFormat;
 use std::ffi::OsString;
 use std::ops::RangeInclusive;
 
@@ -25,7 +25,7 @@ const ITEM_HEADER_BYTES: usize = 16;
 const MEGABYTES_MAX: u64 = 1 << 24;
 
 /// clap says of an option that must be alone that it cannot be used with "one or more of the others".
-const FORGET_IS_ALONE: &str = "--forget NAME takes no other option: it removes the memory that a server has left under \
+const REMOVE_REGION_IS_ALONE: &str = "--remove-region NAME takes no other option: it removes the memory that a server has left under \
                                that name, and starts none. Run it alone, then start the server without it";
 
 const EXAMPLES: &str = "\
@@ -39,7 +39,7 @@ Examples:
   lookaside-server -Z -o ssl_chain_cert=server.pem,ssl_key=server.key -l 10.0.0.7,notls:127.0.0.1
   lookaside-server --lease-interval 0.5 --stale-seconds 2
   lookaside-server -m 4096 --warm-restart main  items outlive a restart, say for an upgrade
-  lookaside-server --forget main                gives that memory back
+  lookaside-server --remove-region main                gives that memory back
   lookaside-server -m 4096 --warm-restart main --upgrade-socket /run/lookaside/upgrade --take-over
                                                 replaces the server that was started so: nobody is disconnected
 
@@ -217,7 +217,7 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME", value_parser = parse_region_name)]
     pub warm_restart: Option<RegionName>,
 
-    /// As --warm-restart, with the absolute path of FILE for a name: no file is made, and --forget gives the memory back
+    /// As --warm-restart, with the absolute path of FILE for a name: no file is made, and --remove-region gives the memory back
     #[arg(short = 'e', long, value_name = "FILE", conflicts_with = "warm_restart", value_parser = parse_memory_file)]
     pub memory_file: Option<RegionName>,
 
@@ -233,7 +233,7 @@ pub struct Arguments {
     /// Remove what a server with --warm-restart NAME, or with -e and this absolute path, has left behind, and end. Takes no
     /// other option; no server may be using it
     #[arg(long, value_name = "NAME", exclusive = true, value_parser = parse_region_name)]
-    pub forget: Option<RegionName>,
+    pub remove_region: Option<RegionName>,
 
     /// What memcached has and this server does not need.
     #[command(flatten)]
@@ -258,8 +258,8 @@ impl Arguments {
         Arguments::try_parse_from(words).map_err(|error| {
             let is_conflict = error.kind() == ErrorKind::ArgumentConflict;
             let names = error.get(ContextKind::InvalidArg).map(ToString::to_string).unwrap_or_default();
-            if is_conflict && names.starts_with("--forget") {
-                return Arguments::command().error(ErrorKind::ArgumentConflict, FORGET_IS_ALONE);
+            if is_conflict && names.starts_with("--remove-region") {
+                return Arguments::command().error(ErrorKind::ArgumentConflict, REMOVE_REGION_IS_ALONE);
             }
             error
         })
@@ -517,9 +517,9 @@ mod tests {
         let relative = parse(&["-e", "main"]).expect("a name");
         let here = std::env::current_dir().expect("a folder").join("main");
         assert_eq!(relative.region_name().map(RegionName::as_str), here.to_str());
-        assert_eq!(parse(&["--forget", "main"]).expect("a name").region_name(), None);
+        assert_eq!(parse(&["--remove-region", "main"]).expect("a name").region_name(), None);
         assert_eq!(parse(&[]).expect("no argument is needed").region_name(), None);
-        let contradictions = [&["-e", "a", "--warm-restart", "b"][..], &["--forget", "a", "-m", "64"]];
+        let contradictions = [&["-e", "a", "--warm-restart", "b"][..], &["--remove-region", "a", "-m", "64"]];
         for bad in contradictions.into_iter().chain([&["--warm-restart", ""][..], &["--warm-restart", "a\nb"]]) {
             assert!(parse(bad).is_err(), "{bad:?}");
         }

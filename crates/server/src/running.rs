@@ -16,7 +16,7 @@ use crate::warm_restart;
 use crate::worker::{Arrival, Desk, Remains, Worker};
 use crate::{Clock, Service, limits};
 use anyhow::Context;
-use lookaside_upgrade::{GateKeeper, Outcome, Successor};
+use lookaside_upgrade::{Outcome, Successor, UpgradeServer};
 use rustix::fd::{AsFd, OwnedFd};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -74,7 +74,7 @@ fn hand_over(
     let pid = successor.pid();
     tracing::info!("hands over to process {pid}, with {} connections", connections.len());
     let Some(is_sent) =
-        successor.send(connections.iter().map(|connection| (connection.luggage(), connection.socket.as_fd())))
+        successor.send(connections.iter().map(|connection| (connection.connection_state(), connection.socket.as_fd())))
     else {
         return Ok(HandedOver::Not(Box::new(daemon), connections));
     };
@@ -91,15 +91,15 @@ fn hand_over(
             Some(store)
         }
     };
-    match successor.leave_to(store.is_none(), &signals.stop) {
-        Outcome::Taken => {
+    match successor.hand_over(store.is_none(), &signals.stop) {
+        Outcome::TakenOver => {
             tracing::info!("process {pid} has taken over");
             let is_left = connections.into_iter().zip(is_sent).filter(|(_, is_sent)| !is_sent);
             let is_left = is_left.map(|(connection, _)| connection).collect();
             Ok(HandedOver::Taken(successor, is_left, daemon.clock))
         }
         Outcome::Stopped => Ok(HandedOver::Stopped),
-        Outcome::Back => {
+        Outcome::Failed => {
             daemon.store = match store {
                 Some(store) => store,
                 None => warm_restart::reopen(&daemon.arguments, daemon.options.clone(), daemon.clock)?,
@@ -124,7 +124,7 @@ fn serve(
     let gate = gate.as_ref().map(|gate| {
         let listening = listeners.iter().map(|listener| listener.socket.as_fd());
         let metrics = metrics.iter().map(|endpoint| endpoint.listener().as_fd());
-        GateKeeper::new(gate, listening.chain(metrics).chain(udp_sockets.iter().map(AsFd::as_fd)))
+        UpgradeServer::new(gate, listening.chain(metrics).chain(udp_sockets.iter().map(AsFd::as_fd)))
     });
     let (stop_metrics, metrics_stop) = UnixStream::pair().context("cannot make a pipe for the metrics' thread")?;
     daemon.desks.iter().for_each(Desk::open_again);

@@ -18,7 +18,7 @@ use lookaside_protocol::Command;
 use lookaside_protocol::binary::REQUEST_MAGIC;
 use lookaside_protocol::text::{Parsed, parse_command};
 use lookaside_store::Now;
-use lookaside_upgrade::Remembered;
+use lookaside_upgrade::SavedSession;
 
 /// What is remembered between two reads of one connection.
 #[derive(Debug, Default)]
@@ -103,8 +103,8 @@ impl Session {
                 match binary::scan(rest, &mut self.authentication, is_first, service, now) {
                     Scanned::Incomplete { needed_bytes } => return Scan::Finished { input_at, needed_bytes },
                     Scanned::MustBeFirst => return Scan::Full { input_at },
-                    Scanned::Step { step, outdated_key, consumed, swallow } => {
-                        batch.push_binary(input_at, step, outdated_key);
+                    Scanned::Step { step, key_to_delete, consumed, swallow } => {
+                        batch.push_binary(input_at, step, key_to_delete);
                         input_at += consumed;
                         self.swallow_bytes = swallow;
                     }
@@ -147,13 +147,13 @@ impl Session {
                     }
                     input_at += consumed;
                 }
-                Parsed::Bad { line, consumed, swallow, close, outdated_key } => {
+                Parsed::Bad { line, consumed, swallow, close, key_to_delete } => {
                     if let Some(order) = Order::read(&rest[..consumed]) {
                         batch.push_order(input_at, order, self.walk.take());
                         input_at += consumed;
                         continue;
                     }
-                    batch.push_refusal(input_at, line, close, outdated_key);
+                    batch.push_refusal(input_at, line, close, key_to_delete);
                     input_at += consumed;
                     self.swallow_bytes = swallow;
                 }
@@ -172,7 +172,7 @@ impl Session {
     }
 
     /// What another process must know to go on with it; `None` in the middle of a walk.
-    pub(crate) fn state(&self) -> Option<Remembered> {
+    pub(crate) fn state(&self) -> Option<SavedSession> {
         let dialect = match self.dialect {
             None => 0,
             Some(Dialect::Text) => 1,
@@ -183,13 +183,13 @@ impl Session {
             Authentication::Begun => 1,
             Authentication::Done => 2,
         };
-        let remembered = Remembered { dialect, authentication, swallow_bytes: self.swallow_bytes };
+        let remembered = SavedSession { dialect, authentication, swallow_bytes: self.swallow_bytes };
         self.walk.is_none().then_some(remembered)
     }
 
     /// The session that another process had, as [`Session::speaking`]; `None` if its client has begun in a dialect in which
     /// it may not speak here.
-    pub(crate) fn resume(remembered: Remembered, own: Option<Dialects>, others: Dialects) -> Option<Session> {
+    pub(crate) fn resume(remembered: SavedSession, own: Option<Dialects>, others: Dialects) -> Option<Session> {
         let dialect = match (remembered.dialect, own.unwrap_or(others)) {
             (0, _) => None,
             (1, Dialects::Both | Dialects::Text) => Some(Dialect::Text),

@@ -13,7 +13,7 @@ mod sizes;
 mod survey;
 
 use crate::{Service, render};
-use lookaside_store::{Crawl, Crawled, Now, Store};
+use lookaside_store::{Crawl, CrawlItem, Now, Store};
 use sizes::Sizes;
 use std::io::Write;
 use survey::Survey;
@@ -134,7 +134,7 @@ impl Walk {
 }
 
 /// As memcached has it, with its space in front of a bare line feed.
-fn metadump_line(crawled: &Crawled<'_>, now: Now, out: &mut Vec<u8>) {
+fn metadump_line(crawled: &CrawlItem<'_>, now: Now, out: &mut Vec<u8>) {
     let item = &crawled.item;
     out.extend_from_slice(b"key=");
     uri_encode(item.key, out);
@@ -151,7 +151,7 @@ fn metadump_line(crawled: &Crawled<'_>, now: Now, out: &mut Vec<u8>) {
 }
 
 /// A key that no text command could name is told in base64.
-fn mgdump_line(crawled: &Crawled<'_>, out: &mut Vec<u8>) {
+fn mgdump_line(crawled: &CrawlItem<'_>, out: &mut Vec<u8>) {
     let key = crawled.item.key;
     out.extend_from_slice(b"mg ");
     if lookaside_protocol::check_key(key).is_ok() {
@@ -164,7 +164,7 @@ fn mgdump_line(crawled: &Crawled<'_>, out: &mut Vec<u8>) {
 }
 
 /// Says whether the item is told: keys that no text command could name are left out and not counted, as memcached does.
-fn cachedump_line(crawled: &Crawled<'_>, out: &mut Vec<u8>) -> bool {
+fn cachedump_line(crawled: &CrawlItem<'_>, out: &mut Vec<u8>) -> bool {
     let item = &crawled.item;
     let is_told = lookaside_protocol::check_key(item.key).is_ok();
     if is_told {

@@ -1,5 +1,5 @@
 //! Warm restart (§6.4 of the paper) as the process sees it: the store is taken up at the start and saved at the end if
-//! `--warm-restart` names a region, what came of it is told in the log and in `stats`, and `--forget` removes a region.
+//! `--warm-restart` names a region, what came of it is told in the log and in `stats`, and `--remove-region` removes a region.
 //! Serves no request.
 //!
 //! Whatever ends the server in order saves: SIGTERM, SIGINT, SIGUSR1 (memcached's signal for it), `shutdown`, and a start
@@ -7,8 +7,8 @@
 
 use crate::{Arguments, Clock, Mistake};
 use lookaside_store::{
-    Forgotten, Options, OptionsError, Preparation, RegionError, RegionName, Start, Store, WhyEmpty,
-    forget as forget_region,
+    ColdStartReason, Options, OptionsError, Preparation, RegionError, RegionName, RemovedRegion, Start, Store,
+    remove_region,
 };
 
 /// How a store came to its region.
@@ -63,7 +63,7 @@ pub(crate) fn open(
             tracing::info!("region {name} is taken up with {items} items, in {attach_ms} ms");
             (items, clock.not_before(saved_at))
         }
-        Start::Empty(WhyEmpty::New) => {
+        Start::Empty(ColdStartReason::New) => {
             tracing::info!("region {name} is new");
             (0, clock)
         }
@@ -91,9 +91,9 @@ pub(crate) fn save(store: Store, clock: Clock) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `--forget`: removes the region, and says what it was.
+/// `--remove-region`: removes the region, and says what it was.
 pub(crate) fn forget(name: &RegionName) -> anyhow::Result<String> {
-    let Some(Forgotten { region_bytes, items }) = forget_region(name).map_err(|error| refused(&error))? else {
+    let Some(RemovedRegion { region_bytes, items }) = remove_region(name).map_err(|error| refused(&error))? else {
         anyhow::bail!("there is no region {name}");
     };
     let items = match items {
@@ -108,7 +108,7 @@ fn refused(error: &RegionError) -> anyhow::Error {
     let advice = match error {
         RegionError::Options(_) => "see -m and -I",
         RegionError::Held { .. } => "end that server first, or choose another name with --warm-restart",
-        RegionError::KeyTaken { .. } | RegionError::Foreign { .. } | RegionError::NotOurs { .. } => {
+        RegionError::KeyTaken { .. } | RegionError::Foreign { .. } | RegionError::ForeignOwner { .. } => {
             "choose another name with --warm-restart"
         }
         RegionError::Mapped { .. } | RegionError::Removed { .. } => "see `ipcs -m`",

@@ -2,8 +2,8 @@
 //! the first byte decides on the dialect, and a client that must say who it is gets nothing before.
 
 use lookaside_protocol::binary::{
-    BinaryCommand, BinaryOperation, BinaryRequest, Echo, ParsedResponse, Status, Vivify, compose_request, opcode as op,
-    parse_response,
+    BinaryCommand, BinaryOperation, BinaryRequest, ParsedResponse, ResponseTag, Status, Vivify, compose_request,
+    opcode as op, parse_response,
 };
 use lookaside_protocol::text::Limits;
 use lookaside_protocol::{Cas, Direction, StoreMode};
@@ -87,7 +87,7 @@ impl Bench {
 /// A request; its number is its opaque.
 fn request(opcode: u8, opaque: u32, command: BinaryCommand<'_>) -> Vec<u8> {
     let mut out = Vec::new();
-    compose_request(&BinaryRequest { echo: Echo { opcode, opaque }, command }, &mut out);
+    compose_request(&BinaryRequest { tag: ResponseTag { opcode, opaque }, command }, &mut out);
     out
 }
 
@@ -131,7 +131,7 @@ fn told(mut out: &[u8]) -> Vec<String> {
             panic!("no response: {:?}", out.escape_ascii().to_string())
         };
         let (key, value) = (response.key.escape_ascii(), response.value.escape_ascii());
-        lines.push(format!("{} {:?} {key} {value}", response.echo.opaque, response.status));
+        lines.push(format!("{} {:?} {key} {value}", response.tag.opaque, response.status));
         out = &out[consumed..];
     }
     lines

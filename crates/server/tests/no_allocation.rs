@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use lookaside_protocol::StoreMode;
-use lookaside_protocol::binary::{BinaryCommand, BinaryOperation, BinaryRequest, Echo, compose_request, opcode};
+use lookaside_protocol::binary::{BinaryCommand, BinaryOperation, BinaryRequest, ResponseTag, compose_request, opcode};
 use lookaside_server::{Batch, Counters, Progress, Scan, Service, Session};
 use lookaside_store::{Now, Options, Store};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -69,8 +69,8 @@ fn rounds_reuse_their_buffers() {
 fn rounds_of_the_binary_dialect_reuse_their_buffers() {
     let mut input = Vec::new();
     let mut push = |opcode, key: &[u8], operation| {
-        let echo = Echo { opcode, opaque: 7 };
-        compose_request(&BinaryRequest { echo, command: BinaryCommand::Keyed { key, operation } }, &mut input);
+        let tag = ResponseTag { opcode, opaque: 7 };
+        compose_request(&BinaryRequest { tag, command: BinaryCommand::Keyed { key, operation } }, &mut input);
     };
     let get = |exptime| BinaryOperation::Get { exptime, with_key: true, with_value: true };
     push(opcode::SET, b"a", BinaryOperation::Store { mode: StoreMode::Set, flags: 1, exptime: 0, value: b"abc" });

@@ -5,7 +5,7 @@
 //! 100,000 of its items. The region is removed at the end.
 
 use lookaside_protocol::StoreMode;
-use lookaside_store::{Expiry, HashedKey, NewItem, Now, Options, RegionName, Store, forget};
+use lookaside_store::{Expiry, HashedKey, NewItem, Now, Options, RegionName, Store, remove_region};
 use std::time::Instant;
 
 const NOW: Now = Now { unix_ms: 1_700_000_000_000 };
@@ -17,7 +17,7 @@ struct Scratch(RegionName);
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        if let Err(error) = forget(&self.0) {
+        if let Err(error) = remove_region(&self.0) {
             eprintln!("left behind: {error}");
         }
     }

@@ -48,7 +48,7 @@ struct Position {
 
 /// An item that a walk comes by.
 #[derive(Clone, Copy, Debug)]
-pub struct Crawled<'a> {
+pub struct CrawlItem<'a> {
     /// The item. It may bear marks.
     pub item: ItemView<'a>,
     /// The number of its slab class, from 1 on.
@@ -131,7 +131,7 @@ impl Memory {
     }
 
     /// Shows the items of the next buckets, at most so many; says whether the walk goes on.
-    pub fn crawl(&self, crawl: &mut Crawl, buckets_max: usize, now: Now, mut show: impl FnMut(Crawled<'_>)) -> bool {
+    pub fn crawl(&self, crawl: &mut Crawl, buckets_max: usize, now: Now, mut show: impl FnMut(CrawlItem<'_>)) -> bool {
         crawl.position.stepped_ms.store(now.unix_ms, Ordering::SeqCst);
         for _ in 0..buckets_max {
             let Some(bucket) = self.next_of(crawl) else {
@@ -145,7 +145,7 @@ impl Memory {
                 if !header.is_stale() && !header.is_past(now) {
                     let item = locked.view(&found, now);
                     let (slab_class, item_bytes) = locked.extent(&found);
-                    show(Crawled { item, slab_class, item_bytes });
+                    show(CrawlItem { item, slab_class, item_bytes });
                 }
             }
             // Under the lock still: who moves items of this stripe must know.
@@ -170,7 +170,7 @@ impl Memory {
     }
 }
 
-impl Crawled<'_> {
+impl CrawlItem<'_> {
     /// The second in which the item leaves; nothing if it has all the time.
     pub fn end_s(&self) -> Option<u32> {
         match self.item.expiry {

@@ -78,7 +78,7 @@ mod warm_restart;
 mod write;
 
 pub use class_statistics::ClassStatistics;
-pub use crawl::{Crawl, Crawled};
+pub use crawl::{Crawl, CrawlItem};
 pub use eviction::{Evicted, EvictionHook};
 pub use item::{ItemView, NewItem, Value};
 pub use key::HashedKey;
@@ -86,9 +86,13 @@ pub use lease::LeaseGet;
 pub use options::{Options, OptionsError};
 pub use outcome::{ArithmeticOutcome, DeleteOutcome, LeaseSetOutcome, PageMove, StoreOutcome};
 pub use statistics::Statistics;
-pub use terms::{CountOutcome, CountTerms, DeleteOnOutcome, DeleteTerms, LookTerms, Looked, Recache, StoreTerms};
+pub use terms::{
+    MetaArithmetic, MetaArithmeticOutcome, MetaDelete, MetaDeleteOutcome, MetaGet, MetaGetOutcome, MetaSet, Recache,
+};
 pub use time::{Expiry, Now};
-pub use warm_restart::{Forgotten, Preparation, RegionError, RegionName, Saved, Start, WhyEmpty, forget};
+pub use warm_restart::{
+    ColdStartReason, Preparation, RegionError, RegionName, RemovedRegion, Saved, Start, remove_region,
+};
 
 use geometry::Geometry;
 use lookaside_protocol::{Direction, LeaseToken, StoreMode};
@@ -169,32 +173,32 @@ impl Store {
     }
 
     /// As [`Store::store`], on terms; items that bear marks are there for it. Tells the bytes of the whole value too.
-    pub fn store_on(
+    pub fn meta_set(
         &self,
         key: HashedKey<'_>,
         mode: StoreMode,
         item: &NewItem<'_>,
-        terms: &StoreTerms,
+        terms: &MetaSet,
         now: Now,
     ) -> (StoreOutcome, usize) {
-        self.stripe(key, now).store_on(key, mode, item, terms, now)
+        self.stripe(key, now).meta_set(key, mode, item, terms, now)
     }
 
     /// Removes the item or changes it as the terms say, and voids the lease; begins no hold-off.
-    pub fn delete_on(&self, key: HashedKey<'_>, terms: &DeleteTerms, now: Now) -> DeleteOnOutcome {
-        self.stripe(key, now).delete_on(key, terms, now)
+    pub fn meta_delete(&self, key: HashedKey<'_>, terms: &MetaDelete, now: Now) -> MetaDeleteOutcome {
+        self.stripe(key, now).meta_delete(key, terms, now)
     }
 
     /// As [`Store::arithmetic`], on terms; items that bear marks are there for it.
-    pub fn count_on(
+    pub fn meta_arithmetic(
         &self,
         key: HashedKey<'_>,
         direction: Direction,
         delta: u64,
-        terms: &CountTerms,
+        terms: &MetaArithmetic,
         now: Now,
-    ) -> CountOutcome {
-        self.stripe(key, now).count_on(key, direction, delta, terms, now)
+    ) -> MetaArithmeticOutcome {
+        self.stripe(key, now).meta_arithmetic(key, direction, delta, terms, now)
     }
 
     /// Forgets all that was stored before `at`, which may lie in the future. With an `at` that has come already, all
@@ -267,7 +271,7 @@ impl Store {
 
     /// Shows the items that were not deleted on a walk, up to eight for each of `buckets_max` buckets; says whether the walk
     /// goes on. One stripe is locked at a time, for one bucket. What is said of [`Reader`]'s closures holds for `show`.
-    pub fn crawl(&self, crawl: &mut Crawl, buckets_max: usize, now: Now, show: impl FnMut(Crawled<'_>)) -> bool {
+    pub fn crawl(&self, crawl: &mut Crawl, buckets_max: usize, now: Now, show: impl FnMut(CrawlItem<'_>)) -> bool {
         self.memory.crawl(crawl, buckets_max, now, show)
     }
 
@@ -372,8 +376,13 @@ impl Reader<'_> {
     }
 
     /// As [`Reader::get`], on terms; items that bear marks are there for it.
-    pub fn look<R>(&self, key: HashedKey<'_>, terms: &LookTerms, render: impl FnOnce(Looked<'_>) -> R) -> Option<R> {
-        self.store.stripe(key, self.now).look(key, terms, self.now, render)
+    pub fn meta_get<R>(
+        &self,
+        key: HashedKey<'_>,
+        terms: &MetaGet,
+        render: impl FnOnce(MetaGetOutcome<'_>) -> R,
+    ) -> Option<R> {
+        self.store.stripe(key, self.now).meta_get(key, terms, self.now, render)
     }
 
     /// A hit, or a lease to fill the miss with, or word that another client holds it.

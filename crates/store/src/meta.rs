@@ -7,18 +7,18 @@
 use crate::arithmetic::Number;
 use crate::marks::Marks;
 use crate::stripe::{Content, Extension, Found, Locked, NoRoom};
-use crate::terms::{CountOutcome, CountTerms, DeleteOnOutcome, DeleteTerms, LookTerms, Looked};
+use crate::terms::{MetaArithmetic, MetaArithmeticOutcome, MetaDelete, MetaDeleteOutcome, MetaGet, MetaGetOutcome};
 use crate::{ArithmeticOutcome, Expiry, HashedKey, Now, StoreOutcome};
 use lookaside_protocol::{Cas, Direction};
 
 impl Locked<'_> {
     /// Shows the item that was not deleted, or one that the look has made.
-    pub(crate) fn look<R>(
+    pub(crate) fn meta_get<R>(
         &mut self,
         key: HashedKey<'_>,
-        terms: &LookTerms,
+        terms: &MetaGet,
         now: Now,
-        render: impl FnOnce(Looked<'_>) -> R,
+        render: impl FnOnce(MetaGetOutcome<'_>) -> R,
     ) -> Option<R> {
         let found = self.find_marked(key, now);
         let is_vivified = found.is_none();
@@ -37,18 +37,18 @@ impl Locked<'_> {
         let found = if is_won && !is_vivified { self.mark_won(key, found, marks, now)? } else { found };
         let (slab_class, item_bytes) = self.extent(&found);
         let touch = terms.touch.filter(|_| !is_vivified);
-        let item = match terms.is_traceless {
+        let item = match terms.no_bump {
             true => self.show(found, touch, now),
             false => self.visit(found, touch, now),
         };
-        let is_won_already = !is_free && !is_vivified;
+        let win_already_sent = !is_free && !is_vivified;
         let is_stale = marks.has(Marks::STALE);
-        Some(render(Looked {
+        Some(render(MetaGetOutcome {
             item,
             expiry_before,
             is_vivified,
             is_won,
-            is_won_already,
+            win_already_sent,
             is_stale,
             slab_class,
             item_bytes,
@@ -90,20 +90,20 @@ impl Locked<'_> {
 
     /// Takes the item away, or does to it what the terms say; voids the lease. One that cannot be kept for want of room
     /// goes.
-    pub(crate) fn delete_on(&mut self, key: HashedKey<'_>, terms: &DeleteTerms, now: Now) -> DeleteOnOutcome {
+    pub(crate) fn meta_delete(&mut self, key: HashedKey<'_>, terms: &MetaDelete, now: Now) -> MetaDeleteOutcome {
         let found = self.find_marked(key, now);
         if let (Some(found), Some(expected)) = (found, terms.cas_compare)
             && self.cas(found.at, &found.header) != expected
         {
-            return DeleteOnOutcome::Exists;
+            return MetaDeleteOutcome::Exists;
         }
         self.stripe.leases.void(key.hash());
         let Some(found) = found else {
-            return DeleteOnOutcome::NotFound;
+            return MetaDeleteOutcome::NotFound;
         };
         if !terms.invalidates && !terms.empties {
             self.remove(found, now);
-            return DeleteOnOutcome::Deleted;
+            return MetaDeleteOutcome::Deleted;
         }
         let value = if terms.empties { Vec::new() } else { self.value_of(&found) };
         let flags = if terms.empties { 0 } else { self.memory.flags(found.at, &found.header) };
@@ -120,7 +120,7 @@ impl Locked<'_> {
         {
             self.drop_item(found);
         }
-        DeleteOnOutcome::Deleted
+        MetaDeleteOutcome::Deleted
     }
 
     /// Counts up or down. The number is written as memcached does: never shorter than it was, spaces behind it; a number
@@ -139,46 +139,46 @@ impl Locked<'_> {
     }
 
     /// Counts as the terms say.
-    pub(crate) fn count_on(
+    pub(crate) fn meta_arithmetic(
         &mut self,
         key: HashedKey<'_>,
         direction: Direction,
         delta: u64,
-        terms: &CountTerms,
+        terms: &MetaArithmetic,
         now: Now,
-    ) -> CountOutcome {
+    ) -> MetaArithmeticOutcome {
         let Some(found) = self.find_marked(key, now) else {
             return self.vivify_number(key, terms, now);
         };
         let before = found.header.expiry();
         // As in memcached what cannot be a number is told of first.
         if self.value_bytes_of(&found) == 0 {
-            return CountOutcome::Counted { outcome: ArithmeticOutcome::NotANumber, expiry: [before; 2] };
+            return MetaArithmeticOutcome::Counted { outcome: ArithmeticOutcome::NotANumber, expiry: [before; 2] };
         }
         if terms.cas_compare.is_some_and(|expected| expected != self.cas(found.at, &found.header)) {
-            return CountOutcome::Exists;
+            return MetaArithmeticOutcome::Exists;
         }
         let outcome = self.count(key, &found, direction, delta, terms.cas_new, now);
         let touch = terms.touch.filter(|_| matches!(outcome, ArithmeticOutcome::Number(..)));
         if let (Some(expiry), Some(found)) = (touch, self.look_up(key)) {
             self.show(found, Some(expiry), now);
         }
-        CountOutcome::Counted { outcome, expiry: [before, touch.unwrap_or(before)] }
+        MetaArithmeticOutcome::Counted { outcome, expiry: [before, touch.unwrap_or(before)] }
     }
 
-    fn vivify_number(&mut self, key: HashedKey<'_>, terms: &CountTerms, now: Now) -> CountOutcome {
+    fn vivify_number(&mut self, key: HashedKey<'_>, terms: &MetaArithmetic, now: Now) -> MetaArithmeticOutcome {
         let (outcome, expiry) = (ArithmeticOutcome::NotFound, [Expiry::Never; 2]);
         let Some((initial, expiry_new)) = terms.vivify else {
-            return CountOutcome::Counted { outcome, expiry };
+            return MetaArithmeticOutcome::Counted { outcome, expiry };
         };
         if self.is_held_off(key, now) {
-            return CountOutcome::NotStored;
+            return MetaArithmeticOutcome::NotStored;
         }
         let number = Number::render(initial, 0);
         let content = Content { extension: chosen(terms.cas_new), ..Content::live(0, expiry_new, number.bytes()) };
         match self.store_content(key, &content, now) {
-            StoreOutcome::Stored(cas) => CountOutcome::Vivified(cas),
-            _ => CountOutcome::Counted { outcome: ArithmeticOutcome::OutOfMemory, expiry },
+            StoreOutcome::Stored(cas) => MetaArithmeticOutcome::Vivified(cas),
+            _ => MetaArithmeticOutcome::Counted { outcome: ArithmeticOutcome::OutOfMemory, expiry },
         }
     }
 

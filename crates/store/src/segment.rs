@@ -171,7 +171,7 @@ pub(crate) enum ClaimError {
         pid: i32,
     },
     /// The semaphore set `id` is not this user's alone.
-    NotOurs {
+    ForeignOwner {
         id: i32,
         rights: Rights,
     },
@@ -188,7 +188,7 @@ impl Claim {
                 check(unsafe { libc::semget(key, 1, libc::IPC_CREAT | ACCESS_MODE) }).map_err(ClaimError::System)?;
             match semaphore_rights(id) {
                 Ok(rights) if rights.are_ours_alone() => {}
-                Ok(rights) => return Err(ClaimError::NotOurs { id, rights }),
+                Ok(rights) => return Err(ClaimError::ForeignOwner { id, rights }),
                 Err(error) if is_gone(&error) => continue,
                 Err(error) => return Err(ClaimError::System(error)),
             }

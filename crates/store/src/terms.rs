@@ -6,9 +6,9 @@ use lookaside_protocol::Cas;
 
 /// How an item is looked at.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct LookTerms {
+pub struct MetaGet {
     /// The look leaves no trace: not that the item was fetched, not when, and eviction comes as it would have come.
-    pub is_traceless: bool,
+    pub no_bump: bool,
     /// The item's new expiry.
     pub touch: Option<Expiry>,
     /// Where nothing is, an item without a value is made, with this expiry; whoever caused that has won.
@@ -30,7 +30,7 @@ pub struct Recache {
 
 /// An item as a look has found it.
 #[derive(Clone, Copy, Debug)]
-pub struct Looked<'a> {
+pub struct MetaGetOutcome<'a> {
     /// The item; its expiry is the new one.
     pub item: ItemView<'a>,
     /// The expiry that it had.
@@ -40,7 +40,7 @@ pub struct Looked<'a> {
     /// Who looks is the one to replace the value.
     pub is_won: bool,
     /// Somebody else was told so before.
-    pub is_won_already: bool,
+    pub win_already_sent: bool,
     /// The value is out of date.
     pub is_stale: bool,
     /// The number of its slab class, from 1 on.
@@ -51,7 +51,7 @@ pub struct Looked<'a> {
 
 /// How a value is stored.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct StoreTerms {
+pub struct MetaSet {
     /// An append or a prepend finds this CAS unique, or does nothing. Other modes bring their own.
     pub cas_compare: Option<Cas>,
     /// The item's new CAS unique.
@@ -64,7 +64,7 @@ pub struct StoreTerms {
 
 /// How an item is deleted.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct DeleteTerms {
+pub struct MetaDelete {
     /// The item has this CAS unique, or nothing happens.
     pub cas_compare: Option<Cas>,
     /// The CAS unique of an item that stays.
@@ -79,7 +79,7 @@ pub struct DeleteTerms {
 
 /// What came of a delete on terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeleteOnOutcome {
+pub enum MetaDeleteOutcome {
     /// The item is gone, or changed as asked.
     Deleted,
     /// There was none; leases are void all the same.
@@ -90,7 +90,7 @@ pub enum DeleteOnOutcome {
 
 /// How a number is counted.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct CountTerms {
+pub struct MetaArithmetic {
     /// The item has this CAS unique, or nothing happens.
     pub cas_compare: Option<Cas>,
     /// The item's new CAS unique.
@@ -103,7 +103,7 @@ pub struct CountTerms {
 
 /// What came of counting on terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CountOutcome {
+pub enum MetaArithmeticOutcome {
     /// As without terms.
     Counted {
         /// What came of it.

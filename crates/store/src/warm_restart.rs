@@ -32,7 +32,7 @@ mod tests;
 pub use error::RegionError;
 pub use name::RegionName;
 pub use preparation::Preparation;
-pub use start::{Forgotten, Saved, Start, WhyEmpty};
+pub use start::{ColdStartReason, RemovedRegion, Saved, Start};
 
 use crate::geometry::Geometry;
 use crate::memory::Memory;
@@ -106,7 +106,7 @@ impl Store {
 }
 
 /// Removes the region `name`, which no process may hold; `None`: there is none.
-pub fn forget(name: &RegionName) -> Result<Option<Forgotten>, RegionError> {
+pub fn remove_region(name: &RegionName) -> Result<Option<RemovedRegion>, RegionError> {
     let claim = claim(name)?;
     let mut forgotten = None;
     if let Some(segment) = find(name)? {
@@ -119,7 +119,7 @@ pub fn forget(name: &RegionName) -> Result<Option<Forgotten>, RegionError> {
             Err(Unreadable::Foreign) => return Err(RegionError::Foreign { name: name.clone(), segment: segment.id }),
             Err(Unreadable::Blank | Unreadable::Damaged) => None,
         };
-        forgotten = Some(Forgotten { region_bytes: region.region_bytes() as u64, items });
+        forgotten = Some(RemovedRegion { region_bytes: region.region_bytes() as u64, items });
         drop(region);
         segment.remove().map_err(|error| system(name, "remove it", &error))?;
     }
@@ -136,14 +136,14 @@ fn take_up(
     name: &RegionName,
     wanted: &Superblock,
     now: Now,
-) -> Result<Result<(Memory, Start), WhyEmpty>, RegionError> {
+) -> Result<Result<(Memory, Start), ColdStartReason>, RegionError> {
     let region = attach(segment, name)?;
     let (found, is_clean) = match Superblock::read(&region) {
         Ok(found) => found,
-        Err(Unreadable::Damaged) => return Ok(Err(WhyEmpty::Damaged)),
+        Err(Unreadable::Damaged) => return Ok(Err(ColdStartReason::Damaged)),
         // A process was killed after it had made the segment and before it could say so.
         Err(Unreadable::Blank) if region.region_bytes() == geometry.region_bytes() => {
-            return Ok(Err(WhyEmpty::NotShutDownCleanly));
+            return Ok(Err(ColdStartReason::NotShutDownCleanly));
         }
         Err(Unreadable::Blank | Unreadable::Foreign) => {
             return Err(RegionError::Foreign { name: name.clone(), segment: segment.id });
@@ -157,12 +157,12 @@ fn take_up(
     let words: Vec<u32> =
         (0..found.state_words as usize).map(|place| region.word(begin + place * 4).load(Relaxed)).collect();
     if checksum_of(&words) != found.state_checksum {
-        return Ok(Err(WhyEmpty::Damaged));
+        return Ok(Err(ColdStartReason::Damaged));
     }
     let stripes = stripes.unwrap_or_else(|| Store::stripes(options, geometry));
     let memory = Memory::new(options, geometry.clone(), stripes, region);
     if memory.restore(&words).is_none() {
-        return Ok(Err(WhyEmpty::Damaged));
+        return Ok(Err(ColdStartReason::Damaged));
     }
     let saved_at = Now { unix_ms: found.saved_at_ms };
     Ok(Ok((memory, Start::Warm { items: found.items, saved_at })))
@@ -170,9 +170,9 @@ fn take_up(
 
 /// Nothing is given up for a size that cannot be had, such as a misspelt one. Not asked where the answer does not matter,
 /// since both would have to fit for a moment: what is there makes room enough, or is of no use to anybody.
-fn make_sure_of_room(old: Segment, bytes: usize, name: &RegionName, why: &WhyEmpty) -> Result<(), RegionError> {
+fn make_sure_of_room(old: Segment, bytes: usize, name: &RegionName, why: &ColdStartReason) -> Result<(), RegionError> {
     let old_bytes = old.status().map_err(|error| system(name, "look at its shared memory", &error))?.bytes;
-    if old_bytes >= bytes || matches!(why, WhyEmpty::NotShutDownCleanly | WhyEmpty::Damaged) {
+    if old_bytes >= bytes || matches!(why, ColdStartReason::NotShutDownCleanly | ColdStartReason::Damaged) {
         return Ok(());
     }
     Segment::try_size(bytes).map_err(|error| system(name, GET_MEMORY, &error))
@@ -186,22 +186,22 @@ fn refusal(
     region: &Region,
     geometry: &Geometry,
     now: Now,
-) -> Option<WhyEmpty> {
+) -> Option<ColdStartReason> {
     let ahead_ms = found.saved_at_ms.saturating_sub(now.unix_ms);
     if !is_clean {
-        Some(WhyEmpty::NotShutDownCleanly)
+        Some(ColdStartReason::NotShutDownCleanly)
     } else if found.format != FORMAT {
-        Some(WhyEmpty::OtherFormat { was: found.format, now: FORMAT })
+        Some(ColdStartReason::OtherFormat { was: found.format, now: FORMAT })
     } else if found.memory_bytes != wanted.memory_bytes {
-        Some(WhyEmpty::OtherMemory { was_bytes: found.memory_bytes, now_bytes: wanted.memory_bytes })
+        Some(ColdStartReason::OtherMemory { was_bytes: found.memory_bytes, now_bytes: wanted.memory_bytes })
     } else if found.layout != wanted.layout {
-        Some(WhyEmpty::OtherLayout)
+        Some(ColdStartReason::OtherLayout)
     } else if region.region_bytes() != geometry.region_bytes()
         || found.state_words > (state::area(geometry).len() / size_of::<u32>()) as u64
     {
-        Some(WhyEmpty::Damaged)
+        Some(ColdStartReason::Damaged)
     } else if ahead_ms > SET_BACK_MS_MAX {
-        Some(WhyEmpty::ClockSetBack { ahead_ms })
+        Some(ColdStartReason::ClockSetBack { ahead_ms })
     } else {
         None
     }
@@ -213,7 +213,7 @@ fn create(
     geometry: Geometry,
     name: &RegionName,
     superblock: &Superblock,
-    why: WhyEmpty,
+    why: ColdStartReason,
 ) -> Result<(Segment, Memory, Start), RegionError> {
     let segment =
         Segment::create(name.key(), geometry.region_bytes()).map_err(|error| system(name, GET_MEMORY, &error))?;
@@ -226,7 +226,7 @@ fn create(
 fn claim(name: &RegionName) -> Result<Claim, RegionError> {
     Claim::take(name.key()).map_err(|error| match error {
         ClaimError::Held { pid } => RegionError::Held { name: name.clone(), pid },
-        ClaimError::NotOurs { id, rights } => not_ours(name, format!("-s {id}"), rights),
+        ClaimError::ForeignOwner { id, rights } => not_ours(name, format!("-s {id}"), rights),
         ClaimError::System(error) => system(name, "take its semaphore", &error),
     })
 }
@@ -258,7 +258,7 @@ fn attach(segment: Segment, name: &RegionName) -> Result<Region, RegionError> {
 
 fn not_ours(name: &RegionName, what: String, rights: Rights) -> RegionError {
     let Rights { owner, maker, mode } = rights;
-    RegionError::NotOurs { name: name.clone(), what, owner, maker, mode }
+    RegionError::ForeignOwner { name: name.clone(), what, owner, maker, mode }
 }
 
 fn check_name(name: &RegionName, found: &Superblock) -> Result<(), RegionError> {

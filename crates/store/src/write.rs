@@ -7,7 +7,7 @@ use crate::marks::Marks;
 use crate::meta::chosen;
 use crate::record::HEADER_BYTES;
 use crate::stripe::{Content, Extension, Found, Locked, NoRoom};
-use crate::terms::StoreTerms;
+use crate::terms::MetaSet;
 use crate::{DeleteOutcome, HashedKey, LeaseSetOutcome, NewItem, Now, StoreOutcome};
 use lookaside_protocol::{Cas, LeaseToken, StoreMode};
 use std::cmp::Ordering;
@@ -34,12 +34,12 @@ impl Locked<'_> {
     }
 
     /// As [`Locked::store`], on terms, and with an eye for items that bear marks. Tells the bytes of the value too.
-    pub(crate) fn store_on(
+    pub(crate) fn meta_set(
         &mut self,
         key: HashedKey<'_>,
         mode: StoreMode,
         item: &NewItem<'_>,
-        terms: &StoreTerms,
+        terms: &MetaSet,
         now: Now,
     ) -> (StoreOutcome, usize) {
         let value_bytes = item.value.len();
@@ -74,7 +74,7 @@ impl Locked<'_> {
     }
 
     /// The marks of an item that is stored under this unique; `None` if it may not be.
-    fn compared(&self, unique: Cas, found: &Found, terms: &StoreTerms) -> Option<Marks> {
+    fn compared(&self, unique: Cas, found: &Found, terms: &MetaSet) -> Option<Marks> {
         let present = self.cas(found.at, &found.header);
         let old_marks = self.memory.marks(found.at, &found.header);
         match unique.0.cmp(&present.0) {

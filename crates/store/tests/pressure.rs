@@ -2,7 +2,7 @@
 //! and within its bound, and it goes where it is needed.
 
 use lookaside_protocol::StoreMode;
-use lookaside_store::{Crawled, Expiry, HashedKey, LeaseGet, NewItem, Now, Options, Store, StoreOutcome};
+use lookaside_store::{CrawlItem, Expiry, HashedKey, LeaseGet, NewItem, Now, Options, Store, StoreOutcome};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -166,7 +166,7 @@ fn a_walk_sees_every_item_that_stays() {
     let walk = |is_growing: bool| {
         let (mut seen, mut steps) = (BTreeSet::new(), 0);
         let mut crawl = store.begin_crawl(1, at_ms(0)).expect("there is no other walk");
-        let mut note = |crawled: Crawled<'_>| {
+        let mut note = |crawled: CrawlItem<'_>| {
             assert!(crawled.item_bytes > crawled.item.value.value_bytes() && crawled.slab_class >= 1);
             seen.insert(crawled.item.key.to_vec());
         };

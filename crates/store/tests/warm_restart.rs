@@ -5,8 +5,8 @@ mod scratch_region;
 
 use lookaside_protocol::{Cas, LeaseToken, StoreMode};
 use lookaside_store::{
-    DeleteOutcome, Expiry, HashedKey, LeaseGet, LeaseSetOutcome, NewItem, Now, Options, RegionError, Start, Store,
-    StoreOutcome, WhyEmpty, forget,
+    ColdStartReason, DeleteOutcome, Expiry, HashedKey, LeaseGet, LeaseSetOutcome, NewItem, Now, Options, RegionError,
+    Start, Store, StoreOutcome, remove_region,
 };
 use scratch_region::ScratchRegion;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -69,7 +69,7 @@ fn restart(store: Store, region: &ScratchRegion, saved_at: Now, now: Now) -> Sto
 
 fn new_store(region: &ScratchRegion) -> Store {
     let (store, start) = region.attach(&options(), START);
-    assert_eq!(start, Start::Empty(WhyEmpty::New));
+    assert_eq!(start, Start::Empty(ColdStartReason::New));
     store
 }
 
@@ -256,7 +256,7 @@ fn without_a_save_the_next_one_is_empty() {
     let store = restart(store, &region, START, START);
     drop(store);
     let (store, start) = region.attach(&options(), START);
-    assert_eq!(start, Start::Empty(WhyEmpty::NotShutDownCleanly));
+    assert_eq!(start, Start::Empty(ColdStartReason::NotShutDownCleanly));
     assert_eq!(get(&store, "key", START), None);
     assert_eq!(store.statistics().items, 0);
 }
@@ -264,12 +264,20 @@ fn without_a_save_the_next_one_is_empty() {
 #[test]
 fn other_memory_or_slabs_are_empty_and_say_why() {
     let mebibytes = |count: usize| Options { memory_bytes_max: count << 20, ..Options::default() };
-    let other_memory = |was: u64, now: u64| WhyEmpty::OtherMemory { was_bytes: was << 20, now_bytes: now << 20 };
+    let other_memory = |was: u64, now: u64| ColdStartReason::OtherMemory { was_bytes: was << 20, now_bytes: now << 20 };
     let cases = [
         (mebibytes(16), other_memory(8, 16), "it was made with -m 8, now -m 16"),
         (mebibytes(4), other_memory(8, 4), "it was made with -m 8, now -m 4"),
-        (Options { growth_factor: 1.25, ..options() }, WhyEmpty::OtherLayout, "it was laid out by other slab options"),
-        (Options { chunk_bytes_min: 96, ..options() }, WhyEmpty::OtherLayout, "it was laid out by other slab options"),
+        (
+            Options { growth_factor: 1.25, ..options() },
+            ColdStartReason::OtherLayout,
+            "it was laid out by other slab options",
+        ),
+        (
+            Options { chunk_bytes_min: 96, ..options() },
+            ColdStartReason::OtherLayout,
+            "it was laid out by other slab options",
+        ),
     ];
     for (other, why, words) in cases {
         let region = ScratchRegion::new();
@@ -311,7 +319,7 @@ fn options_that_do_not_touch_the_layout_may_change() {
 
 #[test]
 fn a_saved_moment_far_ahead_is_refused_and_one_just_ahead_is_not() {
-    for (ahead_ms, why) in [(60_000, None), (60_001, Some(WhyEmpty::ClockSetBack { ahead_ms: 60_001 }))] {
+    for (ahead_ms, why) in [(60_000, None), (60_001, Some(ColdStartReason::ClockSetBack { ahead_ms: 60_001 }))] {
         let region = ScratchRegion::new();
         let store = new_store(&region);
         store.save(after(ahead_ms)).expect("the region is there");
@@ -330,7 +338,7 @@ fn nobody_else_gets_a_region_that_is_held() {
     let held = RegionError::Held { name: region.0.clone(), pid: std::process::id() as i32 };
     for _ in 0..3 {
         assert_eq!(Store::attach(options(), &region.0, START).err(), Some(held.clone()));
-        assert_eq!(forget(&region.0), Err(held.clone()));
+        assert_eq!(remove_region(&region.0), Err(held.clone()));
     }
     assert!(held.to_string().contains(&format!("is held by process {}", std::process::id())), "{held}");
     assert!(get(&store, "key", START).is_some());
@@ -353,7 +361,7 @@ fn of_many_that_want_a_region_at_once_one_has_it() {
                         return;
                     }
                     if thread == 0 {
-                        forgotten.fetch_add(usize::from(matches!(forget(&region.0), Ok(Some(_)))), Relaxed);
+                        forgotten.fetch_add(usize::from(matches!(remove_region(&region.0), Ok(Some(_)))), Relaxed);
                         continue;
                     }
                     match Store::attach(small.clone(), &region.0, START) {
@@ -414,18 +422,18 @@ fn what_many_threads_leave_is_whole() {
 #[test]
 fn what_is_forgotten_is_told_and_gone() {
     let region = ScratchRegion::new();
-    assert_eq!(forget(&region.0), Ok(None));
+    assert_eq!(remove_region(&region.0), Ok(None));
     let store = new_store(&region);
     set(&store, "key", b"value", 0, Expiry::Never, START);
     store.save(START).expect("the region is there");
-    let forgotten = forget(&region.0).expect("nobody has it").expect("it was there");
+    let forgotten = remove_region(&region.0).expect("nobody has it").expect("it was there");
     assert_eq!(forgotten.items, Some(1));
     assert!((7 << 20..=8 << 20).contains(&forgotten.region_bytes), "{forgotten:?}");
-    assert_eq!(forget(&region.0), Ok(None));
+    assert_eq!(remove_region(&region.0), Ok(None));
     let (store, start) = region.attach(&options(), START);
-    assert_eq!(start, Start::Empty(WhyEmpty::New));
+    assert_eq!(start, Start::Empty(ColdStartReason::New));
     drop(store);
-    assert_eq!(forget(&region.0).expect("nobody has it").expect("it was there").items, None, "it was not saved");
+    assert_eq!(remove_region(&region.0).expect("nobody has it").expect("it was there").items, None, "it was not saved");
 }
 
 #[test]
@@ -454,7 +462,7 @@ fn a_kept_store_stays_within_its_memory() {
         let statistics = store.statistics();
         assert!(statistics.evictions > 0 && statistics.memory_bytes <= (megabytes as u64) << 20, "{statistics:?}");
         store.save(START).expect("the region is there");
-        let region_bytes = forget(&region.0).expect("nobody has it").expect("it is there").region_bytes;
+        let region_bytes = remove_region(&region.0).expect("nobody has it").expect("it is there").region_bytes;
         assert!(region_bytes <= (megabytes as u64) << 20);
     }
 }

@@ -28,15 +28,15 @@ pub(crate) enum Kind {
     /// The new process: which format it speaks.
     Hello = 1,
     /// The old one: what it listens on.
-    Doors = 2,
+    Listeners = 2,
     /// The new one: it has prepared all that it can.
     Ready = 3,
     /// The old one: one client's connection.
     Connection = 4,
     /// The old one: it writes to nothing any more, and everything has been sent.
-    Quiet = 5,
+    Quiesced = 5,
     /// The new one: it serves from now on.
-    Taken = 6,
+    TakenOver = 6,
     /// The old one: it goes on, for this reason.
     Refused = 7,
 }
@@ -55,11 +55,11 @@ pub(crate) enum ChannelError {
     /// The other process has ended, or wants no more.
     Ended,
     /// What came is none of this.
-    Garbage(&'static str),
+    Malformed(&'static str),
     /// The other process says why not.
     Refused(String),
     /// It took too long.
-    Late,
+    TimedOut,
     /// This process was told to stop.
     Interrupted,
     /// The system refused.
@@ -70,9 +70,9 @@ impl std::fmt::Display for ChannelError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             ChannelError::Ended => f.write_str("the other process has hung up"),
-            ChannelError::Garbage(what) => write!(f, "it says what this build does not understand: {what}"),
+            ChannelError::Malformed(what) => write!(f, "it says what this build does not understand: {what}"),
             ChannelError::Refused(why) => f.write_str(why),
-            ChannelError::Late => f.write_str("the other process takes too long"),
+            ChannelError::TimedOut => f.write_str("the other process takes too long"),
             ChannelError::Interrupted => f.write_str("told to stop"),
             ChannelError::System(error) => write!(f, "{error}"),
         }
@@ -168,7 +168,7 @@ impl Channel {
         let timeout = patience.map(|patience| Timespec::try_from(patience).expect("a few seconds"));
         let mut watched = [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
         match poll(&mut watched, timeout.as_ref()) {
-            Ok(0) => Err(ChannelError::Late),
+            Ok(0) => Err(ChannelError::TimedOut),
             Ok(_) if !watched[1].revents().is_empty() => Err(ChannelError::Interrupted),
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(ChannelError::System(error)),
@@ -181,14 +181,14 @@ impl Channel {
         let Some((&[kind, descriptors, a, b, c, d], rest)) = bytes.split_first_chunk::<HEAD_BYTES>() else {
             return Ok(None);
         };
-        let kind = kind_of(kind).ok_or(ChannelError::Garbage("a message of no known kind"))?;
+        let kind = kind_of(kind).ok_or(ChannelError::Malformed("a message of no known kind"))?;
         let payload_bytes = u32::from_le_bytes([a, b, c, d]) as usize;
         if payload_bytes > self.payload_bytes_max {
-            return Err(ChannelError::Garbage("too long a message"));
+            return Err(ChannelError::Malformed("too long a message"));
         }
         let Some(payload) = rest.get(..payload_bytes) else { return Ok(None) };
         if self.descriptors.len() < usize::from(descriptors) {
-            return Err(ChannelError::Garbage("descriptors are missing"));
+            return Err(ChannelError::Malformed("descriptors are missing"));
         }
         let payload = payload.to_vec();
         let descriptors = self.descriptors.drain(..usize::from(descriptors)).collect();
@@ -222,7 +222,7 @@ impl Channel {
             }
         }
         if received.flags.contains(ReturnFlags::CTRUNC) {
-            return Err(ChannelError::Garbage("more descriptors than this process may have (raise `ulimit -n`)"));
+            return Err(ChannelError::Malformed("more descriptors than this process may have (raise `ulimit -n`)"));
         }
         if received.bytes == 0 {
             return Err(ChannelError::Ended);
@@ -232,7 +232,8 @@ impl Channel {
 }
 
 fn kind_of(number: u8) -> Option<Kind> {
-    let kinds = [Kind::Hello, Kind::Doors, Kind::Ready, Kind::Connection, Kind::Quiet, Kind::Taken, Kind::Refused];
+    let kinds =
+        [Kind::Hello, Kind::Listeners, Kind::Ready, Kind::Connection, Kind::Quiesced, Kind::TakenOver, Kind::Refused];
     kinds.into_iter().find(|kind| *kind as u8 == number)
 }
 
@@ -283,7 +284,7 @@ impl<'f> Sending<'_, 'f> {
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::PIPE | Errno::CONNRESET) => return Err(ChannelError::Ended),
-                Err(Errno::AGAIN) => return Err(ChannelError::Late),
+                Err(Errno::AGAIN) => return Err(ChannelError::TimedOut),
                 Err(error) => return Err(ChannelError::System(error)),
             }
         }
@@ -345,7 +346,7 @@ mod tests {
         ] {
             let (mut one, other) = pair(32);
             other.socket().write_all(garbage).expect("there is room");
-            assert_eq!(one.next().expect_err(what), ChannelError::Garbage(what));
+            assert_eq!(one.next().expect_err(what), ChannelError::Malformed(what));
         }
         let (mut one, other) = pair(32);
         other.socket().write_all(&[1, 0, 2, 0, 0, 0, 9]).expect("there is room");

@@ -20,35 +20,35 @@
 //!
 //! Who may serve, whatever dies in between:
 //!
-//! * Until it has read `Taken` the old process owns everything. Any other end of the conversation, and it takes up again what
+//! * Until it has read `TakenOver` the old process owns everything. Any other end of the conversation, and it takes up again what
 //!   it has let go and goes on with the same sockets and connections.
-//! * Once it has sent `Taken` the new process owns everything.
-//! * So both never serve at once: after `Quiet` the old process waits for `Taken` or for the end of the conversation, and
+//! * Once it has sent `TakenOver` the new process owns everything.
+//! * So both never serve at once: after `Quiesced` the old process waits for `TakenOver` or for the end of the conversation, and
 //!   there is no third. The new process never ends the conversation but by ending itself.
 //! * If the old process dies, the new one learns it for certain (a socket that only that process held closes), and starts
 //!   as after any end. If the old one merely refuses, the new one ends.
 //!
-//! Here are: [`Gate`] and [`Successor`], the running process's part; [`Predecessor`], the new one's; [`Luggage`], what is told
-//! of a connection; [`Inherited`], the ports; `channel`, messages; `peer`, who sends them; [`tell_ready`], for a supervisor.
+//! Here are: [`UpgradeSocket`] and [`Successor`], the running process's part; [`Predecessor`], the new one's; [`ConnectionState`], what is told
+//! of a connection; [`Inherited`], the ports; `channel`, messages; `peer`, who sends them; [`notify_ready`], for a supervisor.
 //!
 //! Absent on purpose: what only one process may have, and how it is let go and taken up. That is each daemon's own.
 
 mod channel;
-mod gate;
+mod connection_state;
 mod inherited;
-mod luggage;
+mod listener;
 mod peer;
 mod predecessor;
 mod successor;
-mod supervisor;
+mod systemd;
 
 use channel::ChannelError;
-pub use gate::{Gate, GateKeeper};
+pub use connection_state::{CONNECTION_STATE_BYTES_MAX, ConnectionState, SavedSession};
 pub use inherited::Inherited;
-pub use luggage::{LUGGAGE_BYTES_MAX, Luggage, Remembered};
-pub use predecessor::{Estate, Predecessor};
+pub use listener::{UpgradeServer, UpgradeSocket};
+pub use predecessor::{Handover, Predecessor};
 pub use successor::{Outcome, Successor};
-pub use supervisor::tell_ready;
+pub use systemd::notify_ready;
 
 /// Which processes can take over from each other.
 #[derive(Clone, Copy, Debug)]
@@ -69,9 +69,9 @@ impl Program {
         let whole = self.greeting();
         let (words, format) = whole.split_at(whole.len() - size_of::<u32>());
         match greeting.strip_prefix(words) {
-            None => Err(ChannelError::Garbage("it does not greet")),
+            None => Err(ChannelError::Malformed("it does not greet")),
             Some(theirs) if theirs == format => Ok(()),
-            Some(_) => Err(ChannelError::Garbage("builds that hand over in different ways: restart it instead")),
+            Some(_) => Err(ChannelError::Malformed("builds that hand over in different ways: restart it instead")),
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use super::channel::{Channel, ChannelError, Kind, Message};
 use super::peer::Peer;
-use super::{Inherited, LUGGAGE_BYTES_MAX, Luggage, Program, is_trusted, luggage};
+use super::{CONNECTION_STATE_BYTES_MAX, ConnectionState, Inherited, Program, connection_state, is_trusted};
 use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
@@ -19,7 +19,7 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 const DEATH_PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
 /// The longest message of a running server: a connection's.
-const PAYLOAD_BYTES_MAX: usize = LUGGAGE_BYTES_MAX + luggage::HEAD_BYTES;
+const PAYLOAD_BYTES_MAX: usize = CONNECTION_STATE_BYTES_MAX + connection_state::HEAD_BYTES;
 
 /// The server that runs.
 pub struct Predecessor {
@@ -33,9 +33,9 @@ pub struct Predecessor {
 
 /// What it leaves.
 #[derive(Default)]
-pub struct Estate {
+pub struct Handover {
     /// Its clients.
-    pub connections: Vec<(OwnedFd, Luggage)>,
+    pub connections: Vec<(OwnedFd, ConnectionState)>,
     /// Whether what it had besides is there to be taken up: items in a region, deletes in a spool.
     pub is_kept: bool,
 }
@@ -75,43 +75,44 @@ impl Predecessor {
     }
 
     /// Asks it to stop serving, and waits until it has. An error: it lives, and goes on.
-    pub fn inherit(&mut self, stop: &UnixStream) -> anyhow::Result<Estate> {
-        let mut estate = Estate::default();
-        let outcome = self.receive(&mut estate, stop);
+    pub fn receive(&mut self, stop: &UnixStream) -> anyhow::Result<Handover> {
+        let mut estate = Handover::default();
+        let outcome = self.receive_messages(&mut estate, stop);
         self.judge(outcome)?;
         Ok(estate)
     }
 
     /// Says that this process serves. An error: the other goes on. From here on this process owns all that it was given.
-    pub fn take(&mut self) -> anyhow::Result<()> {
-        let outcome = self.channel.send(Kind::Taken, &[], &[]);
+    pub fn confirm_takeover(&mut self) -> anyhow::Result<()> {
+        let outcome = self.channel.send(Kind::TakenOver, &[], &[]);
         self.judge(outcome)
     }
 
     /// This process serves, and everybody has been told. The other one ends.
-    pub fn tell_pause(self) {
+    pub fn log_pause(self) {
         let pid = self.pid;
         let Some((since, before)) = self.silence else { return tracing::info!("has taken over from process {pid}") };
         let pause_ms = (since.elapsed() + before).as_millis();
         tracing::info!("has taken over from process {pid}: no request was answered for {pause_ms} ms");
     }
 
-    fn receive(&mut self, estate: &mut Estate, stop: &UnixStream) -> Result<(), ChannelError> {
+    fn receive_messages(&mut self, estate: &mut Handover, stop: &UnixStream) -> Result<(), ChannelError> {
         self.channel.send(Kind::Ready, &[], &[])?;
         loop {
             let Message { kind, payload, mut descriptors } = expect(self.channel.wait(stop, None)?)?;
             match (kind, descriptors.pop(), &payload[..]) {
                 (Kind::Connection, Some(socket), packed) => {
-                    let luggage = Luggage::unpack(packed).ok_or(ChannelError::Garbage("no connection's state"))?;
-                    estate.connections.push((socket, luggage));
+                    let connection_state =
+                        ConnectionState::unpack(packed).ok_or(ChannelError::Malformed("no connection's state"))?;
+                    estate.connections.push((socket, connection_state));
                 }
-                (Kind::Quiet, None, &[is_kept, a, b, c, d]) => {
+                (Kind::Quiesced, None, &[is_kept, a, b, c, d]) => {
                     estate.is_kept = is_kept != 0;
                     let silent_us = u32::from_le_bytes([a, b, c, d]);
                     self.silence = Some((Instant::now(), Duration::from_micros(silent_us.into())));
                     return Ok(());
                 }
-                _ => return Err(ChannelError::Garbage("what it says is out of turn")),
+                _ => return Err(ChannelError::Malformed("what it says is out of turn")),
             }
         }
     }
@@ -155,8 +156,8 @@ fn receive_doors(channel: &mut Channel, stop: &UnixStream) -> Result<(u32, Vec<O
     let mut doors = Vec::new();
     loop {
         let message = channel.wait(stop, Some(ANSWER_PATIENCE)).and_then(expect)?;
-        let (Kind::Doors, &[is_last, a, b, c, d]) = (message.kind, &message.payload[..]) else {
-            return Err(ChannelError::Garbage("it does not tell what it listens on"));
+        let (Kind::Listeners, &[is_last, a, b, c, d]) = (message.kind, &message.payload[..]) else {
+            return Err(ChannelError::Malformed("it does not tell what it listens on"));
         };
         doors.extend(message.descriptors);
         if is_last != 0 {

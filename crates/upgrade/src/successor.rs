@@ -1,6 +1,6 @@
 //! The running server's part of an upgrade, from the moment at which it serves no more.
 
-use super::Luggage;
+use super::ConnectionState;
 use super::channel::{Channel, ChannelError, Kind, Message};
 use rustix::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
@@ -22,9 +22,9 @@ pub struct Successor {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The other process serves. This one must not any more.
-    Taken,
+    TakenOver,
     /// It does not, and never will: this one goes on.
-    Back,
+    Failed,
     /// This process was told to stop meanwhile.
     Stopped,
 }
@@ -41,13 +41,16 @@ impl Successor {
 
     /// Sends the connections that have luggage: another process can go on with them; says of each whether it was sent. They
     /// stay open here too. `None`: there is nobody to send them to.
-    pub fn send<'f>(&self, connections: impl Iterator<Item = (Option<Luggage>, BorrowedFd<'f>)>) -> Option<Vec<bool>> {
+    pub fn send<'f>(
+        &self,
+        connections: impl Iterator<Item = (Option<ConnectionState>, BorrowedFd<'f>)>,
+    ) -> Option<Vec<bool>> {
         let send_all = || {
             let mut sending = self.channel.sending();
             let mut is_sent = Vec::new();
-            for (luggage, socket) in connections {
-                is_sent.push(luggage.is_some());
-                let Some(packed) = luggage.as_ref().map(Luggage::pack) else { continue };
+            for (connection_state, socket) in connections {
+                is_sent.push(connection_state.is_some());
+                let Some(packed) = connection_state.as_ref().map(ConnectionState::pack) else { continue };
                 sending.push(Kind::Connection, &packed, &[socket])?;
             }
             sending.finish()?;
@@ -58,24 +61,24 @@ impl Successor {
 
     /// Says that this process writes to nothing any more (what it had may be kept), and waits for the other to
     /// serve. However long that takes: as long as it might, this process must not.
-    pub fn leave_to(&mut self, is_kept: bool, stop: &UnixStream) -> Outcome {
+    pub fn hand_over(&mut self, is_kept: bool, stop: &UnixStream) -> Outcome {
         let silent_us = u32::try_from(self.ready_at.elapsed().as_micros()).unwrap_or(u32::MAX);
         let quiet = [&[u8::from(is_kept)], &silent_us.to_le_bytes()[..]].concat();
         let no_descriptors: &[BorrowedFd<'_>] = &[];
-        if self.unless_gone(self.channel.send(Kind::Quiet, &quiet, no_descriptors)).is_none() {
-            return Outcome::Back;
+        if self.unless_gone(self.channel.send(Kind::Quiesced, &quiet, no_descriptors)).is_none() {
+            return Outcome::Failed;
         }
         let answer = self.channel.wait(stop, None);
         // Whatever else it says is no reason to serve while it may serve, too: it has to end first.
         let end = match answer {
-            Ok(Message { kind: Kind::Taken, .. }) => return Outcome::Taken,
+            Ok(Message { kind: Kind::TakenOver, .. }) => return Outcome::TakenOver,
             Err(ChannelError::Ended | ChannelError::Interrupted) => answer.map(drop),
             _ => self.channel.wait_for_end(stop),
         };
         match end {
             Err(ChannelError::Ended) => {
                 tracing::warn!("process {} has not taken over: {}", self.pid, ChannelError::Ended);
-                Outcome::Back
+                Outcome::Failed
             }
             Err(ChannelError::Interrupted) | Ok(()) => Outcome::Stopped,
             Err(error) => {

@@ -68,7 +68,7 @@ impl View {
         if self.json {
             let line = serde_json::json!({
                 "gets_per_s": gets, "hit_rate": hit_rate, "database_reads_per_s": database_reads,
-                "invalidations_per_s": invalidations, "deletes_owed": totals.owed,
+                "invalidations_per_s": invalidations, "deletes_backlog": totals.owed,
                 "invalidation_latency_us": { "p50": totals.latency_us_p50, "p99": totals.latency_us_p99 },
                 "unreachable_daemons": totals.unreachable, "demo_failures": totals.demo_failures,
                 "trouble": totals.trouble,
@@ -112,10 +112,7 @@ impl View {
         if self.lines == 0 || (is_terminal && self.lines.is_multiple_of(LINES_PER_HEADING)) {
             let reads = if self.demo.is_some() { "database" } else { "misses" };
             writeln!(stdout(), "                          hit  {reads:>9}      deletes       commit to last cluster")?;
-            writeln!(
-                stdout(),
-                "time (UTC)     gets/s    rate         /s        /s    owed           p50           p99"
-            )?;
+            writeln!(stdout(), "time (UTC)     gets/s    rate         /s        /s backlog         p50           p99")?;
         }
         Ok(())
     }

@@ -2,26 +2,26 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use lookaside_protocol::text::{Answer, Limits, ParsedAnswer, compose_reply, parse_answer};
+use lookaside_protocol::text::{ReplyPart, Limits, ParsedReply, compose_reply, parse_reply};
 
 const LIMITS: Limits = Limits { value_bytes_max: 64, line_bytes_max: 512 };
 
 fuzz_target!(|bytes: &[u8]| {
     let mut rest = bytes;
     loop {
-        let (answer, consumed) = match parse_answer(rest, &LIMITS) {
-            ParsedAnswer::Incomplete { needed_bytes } => return assert!(needed_bytes > rest.len()),
-            ParsedAnswer::Malformed { .. } => return,
-            ParsedAnswer::Answer { answer, consumed } => (answer, consumed),
+        let (part, consumed) = match parse_reply(rest, &LIMITS) {
+            ParsedReply::Incomplete { needed_bytes } => return assert!(needed_bytes > rest.len()),
+            ParsedReply::Malformed { .. } => return,
+            ParsedReply::Part { part, consumed } => (part, consumed),
         };
         assert!(consumed > 0 && consumed <= rest.len());
         for cut in 0..consumed {
-            let half = parse_answer(&rest[..cut], &LIMITS);
-            assert!(matches!(half, ParsedAnswer::Incomplete { needed_bytes } if needed_bytes > cut && needed_bytes <= consumed));
+            let half = parse_reply(&rest[..cut], &LIMITS);
+            assert!(matches!(half, ParsedReply::Incomplete { needed_bytes } if needed_bytes > cut && needed_bytes <= consumed));
         }
-        let composed = match &answer {
-            Answer::Item { key, reply } => Some((*key, reply)),
-            Answer::Reply(reply) => Some((&b"k"[..], reply)),
+        let composed = match &part {
+            ReplyPart::Item { key, reply } => Some((*key, reply)),
+            ReplyPart::Reply(reply) => Some((&b"k"[..], reply)),
             _ => None,
         };
         if let Some((key, reply)) = composed {
@@ -29,13 +29,13 @@ fuzz_target!(|bytes: &[u8]| {
             compose_reply(key, reply, &mut out);
             // The line may have been shorter: `SERVER_ERROR` without a space, as memcached has one.
             let limits = Limits { line_bytes_max: 1024, ..LIMITS };
-            let again = parse_answer(&out, &limits);
+            let again = parse_reply(&out, &limits);
             let same = if matches!(reply, lookaside_protocol::Reply::Error(_)) {
-                matches!(again, ParsedAnswer::Answer { .. })
+                matches!(again, ParsedReply::Part { .. })
             } else {
-                again == ParsedAnswer::Answer { answer: answer.clone(), consumed: out.len() }
+                again == ParsedReply::Part { part: part.clone(), consumed: out.len() }
             };
-            assert!(same, "{answer:?} reads back as {again:?}");
+            assert!(same, "{part:?} reads back as {again:?}");
         }
         rest = &rest[consumed..];
     }

@@ -3,8 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use lookaside_protocol::meta::{MetaFacts, MetaFlags, MetaStatus, MetaVerb, compose_meta_answer, decode_key, encode_key};
-use lookaside_protocol::text::{Answer, Limits, ParsedAnswer, parse_answer};
+use lookaside_protocol::meta::{MetaItemInfo, MetaFlags, MetaStatus, MetaVerb, compose_meta_answer, decode_key, encode_key};
+use lookaside_protocol::text::{ReplyPart, Limits, ParsedReply, parse_reply};
 use lookaside_protocol::{Cas, KEY_BYTES_MAX, Reply};
 
 fuzz_target!(|bytes: &[u8]| {
@@ -21,7 +21,7 @@ fuzz_target!(|bytes: &[u8]| {
     if text.contains(&b'\n') || text.contains(&b'\r') {
         return; // never part of a line
     }
-    let facts = MetaFacts {
+    let facts = MetaItemInfo {
         cas: Some(Cas(u64::MAX)),
         client_flags: Some(1),
         hit_before: Some(true),
@@ -36,8 +36,8 @@ fuzz_target!(|bytes: &[u8]| {
     let mut out = Vec::new();
     compose_meta_answer(MetaStatus::Done, b"key", &flags, &facts, value, &mut out);
     let limits = Limits { value_bytes_max: 3, line_bytes_max: out.len() };
-    match parse_answer(&out, &limits) {
-        ParsedAnswer::Answer { answer: Answer::Reply(Reply::Meta(reply)), consumed } => {
+    match parse_reply(&out, &limits) {
+        ParsedReply::Part { part: ReplyPart::Reply(Reply::Meta(reply)), consumed } => {
             assert_eq!((consumed, reply.value), (out.len(), value));
             assert_eq!(reply.flag(b'W').is_some(), facts.won);
             assert_eq!(reply.flag(b'k').is_some(), flags.has(b'k'));

@@ -33,11 +33,11 @@ pub fn compose_request(request: &BinaryRequest<'_>, out: &mut Vec<u8>) {
     }
     let body_bytes = extras.used + key.len() + value.len();
     out.reserve(HEADER_BYTES + body_bytes);
-    out.extend_from_slice(&[REQUEST_MAGIC, request.echo.opcode]);
+    out.extend_from_slice(&[REQUEST_MAGIC, request.tag.opcode]);
     out.extend_from_slice(&(key.len() as u16).to_be_bytes());
     out.extend_from_slice(&[extras.used as u8, 0, 0, 0]);
     out.extend_from_slice(&(body_bytes as u32).to_be_bytes());
-    out.extend_from_slice(&request.echo.opaque.to_be_bytes());
+    out.extend_from_slice(&request.tag.opaque.to_be_bytes());
     out.extend_from_slice(&unique.map_or(0, |Cas(cas)| cas).to_be_bytes());
     out.extend_from_slice(&extras.bytes[..extras.used]);
     out.extend_from_slice(key);

@@ -2,8 +2,8 @@
 
 use super::opcode::{self as op, has_key};
 use super::{
-    AUTHENTICATION_BYTES_MAX, BinaryCommand, BinaryOperation, BinaryRequest, Echo, HEADER_BYTES, MECHANISM_BYTES_MAX,
-    REQUEST_MAGIC, Status, Vivify,
+    AUTHENTICATION_BYTES_MAX, BinaryCommand, BinaryOperation, BinaryRequest, HEADER_BYTES, MECHANISM_BYTES_MAX,
+    REQUEST_MAGIC, ResponseTag, Status, Vivify,
 };
 use crate::text::Limits;
 use crate::{Cas, Direction, KEY_BYTES_MAX, StoreMode};
@@ -29,7 +29,7 @@ pub enum BinaryParsed<'a> {
     /// A request that is refused; the sender is told so, even by a quiet one.
     Bad {
         /// What the response repeats.
-        echo: Echo,
+        tag: ResponseTag,
         /// Why.
         status: Status,
         /// How many bytes of the buffer to drop now.
@@ -39,7 +39,7 @@ pub enum BinaryParsed<'a> {
         /// Whether the connection must end.
         close: bool,
         /// The key of a `set` that was refused for its size; its old value must go.
-        outdated_key: Option<&'a [u8]>,
+        key_to_delete: Option<&'a [u8]>,
     },
     /// Nothing of this dialect: the connection must end, and there is no way to say why.
     Foreign,
@@ -89,7 +89,7 @@ pub fn parse_request<'a>(buffer: &'a [u8], limits: &Limits) -> BinaryParsed<'a> 
     let consumed = HEADER_BYTES + header.body_bytes;
     match buffer.get(HEADER_BYTES..consumed) {
         Some(body) => {
-            let request = BinaryRequest { echo: header.echo(), command: header.command(body) };
+            let request = BinaryRequest { tag: header.tag(), command: header.command(body) };
             BinaryParsed::Request { request, consumed }
         }
         None => BinaryParsed::Incomplete { needed_bytes: consumed },
@@ -98,8 +98,8 @@ pub fn parse_request<'a>(buffer: &'a [u8], limits: &Limits) -> BinaryParsed<'a> 
 
 /// What the response to the first request in `buffer` repeats, once its header is there, whatever that asks for: for who
 /// refuses a request before it has come.
-pub fn peek_echo(buffer: &[u8]) -> Option<Echo> {
-    buffer.split_first_chunk().map(|(header, _)| Header::read(header).echo())
+pub fn peek_tag(buffer: &[u8]) -> Option<ResponseTag> {
+    buffer.split_first_chunk().map(|(header, _)| Header::read(header).tag())
 }
 
 impl Header {
@@ -116,8 +116,8 @@ impl Header {
         }
     }
 
-    fn echo(&self) -> Echo {
-        Echo { opcode: self.opcode, opaque: self.opaque }
+    fn tag(&self) -> ResponseTag {
+        ResponseTag { opcode: self.opcode, opaque: self.opaque }
     }
 
     fn value_bytes(&self) -> usize {
@@ -228,7 +228,7 @@ impl Header {
     /// Refused as soon as the header is there. Where the connection goes on, the body is dropped as it arrives.
     fn refuse<'a>(&self, status: Status, close: bool) -> BinaryParsed<'a> {
         let swallow = if close { 0 } else { self.body_bytes };
-        BinaryParsed::Bad { echo: self.echo(), status, consumed: HEADER_BYTES, swallow, close, outdated_key: None }
+        BinaryParsed::Bad { tag: self.tag(), status, consumed: HEADER_BYTES, swallow, close, key_to_delete: None }
     }
 
     /// A value over its limit: refused once the key is there, dropped as it arrives.
@@ -240,12 +240,12 @@ impl Header {
         };
         let replaces = matches!(self.opcode, op::SET | op::SETQ);
         BinaryParsed::Bad {
-            echo: self.echo(),
+            tag: self.tag(),
             status: if self.is_authentication() { Status::InvalidArguments } else { Status::TooLarge },
             consumed,
             swallow: self.value_bytes(),
             close: false,
-            outdated_key: replaces.then_some(key),
+            key_to_delete: replaces.then_some(key),
         }
     }
 }

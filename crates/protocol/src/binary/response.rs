@@ -1,6 +1,6 @@
 //! Responses, as a server sends them and a client reads them.
 
-use super::{Echo, HEADER_BYTES, RESPONSE_MAGIC, Status};
+use super::{HEADER_BYTES, RESPONSE_MAGIC, ResponseTag, Status};
 use crate::Cas;
 use crate::text::Limits;
 
@@ -11,7 +11,7 @@ const FLAGS_BYTES: usize = 4;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response<'a> {
     /// The request's opcode and opaque.
-    pub echo: Echo,
+    pub tag: ResponseTag,
     /// How it went.
     pub status: Status,
     /// The item's CAS unique; 0 where there is none.
@@ -45,35 +45,35 @@ pub enum ParsedResponse<'a> {
 
 /// Appends a response.
 pub fn compose_response(response: &Response<'_>, out: &mut Vec<u8>) {
-    let Response { echo, status, cas, extras, key, value } = *response;
+    let Response { tag, status, cas, extras, key, value } = *response;
     let body_bytes = extras.len() + key.len() + value.len();
     out.reserve(HEADER_BYTES + body_bytes);
-    out.extend_from_slice(&header(echo, status, cas, key.len(), extras.len(), body_bytes));
+    out.extend_from_slice(&header(tag, status, cas, key.len(), extras.len(), body_bytes));
     out.extend_from_slice(extras);
     out.extend_from_slice(key);
     out.extend_from_slice(value);
 }
 
 /// Appends the response of a request that was not carried out, or without its item, in memcached's words.
-pub fn compose_error(echo: Echo, status: Status, out: &mut Vec<u8>) {
-    let value = status.words().as_bytes();
-    compose_response(&Response { echo, status, cas: Cas(0), extras: b"", key: b"", value }, out);
+pub fn compose_error(tag: ResponseTag, status: Status, out: &mut Vec<u8>) {
+    let value = status.message().as_bytes();
+    compose_response(&Response { tag, status, cas: Cas(0), extras: b"", key: b"", value }, out);
 }
 
 /// Appends a hit's response up to its value, of which `value_bytes` are to follow. `key` is empty unless it is repeated.
 #[inline]
-pub fn compose_hit(echo: Echo, cas: Cas, flags: u32, key: &[u8], value_bytes: usize, out: &mut Vec<u8>) {
+pub fn compose_hit(tag: ResponseTag, cas: Cas, flags: u32, key: &[u8], value_bytes: usize, out: &mut Vec<u8>) {
     let body_bytes = FLAGS_BYTES + key.len() + value_bytes;
     out.reserve(HEADER_BYTES + body_bytes);
-    out.extend_from_slice(&header(echo, Status::Success, cas, key.len(), FLAGS_BYTES, body_bytes));
+    out.extend_from_slice(&header(tag, Status::Success, cas, key.len(), FLAGS_BYTES, body_bytes));
     out.extend_from_slice(&flags.to_be_bytes());
     out.extend_from_slice(key);
 }
 
 /// Appends the responses to `stat`: one for each line `STAT <name> <value>` of what the text dialect would say, and an empty
 /// one at the end.
-pub fn compose_statistics(echo: Echo, text: &[u8], out: &mut Vec<u8>) {
-    let statistic = |key, value| Response { echo, status: Status::Success, cas: Cas(0), extras: b"", key, value };
+pub fn compose_statistics(tag: ResponseTag, text: &[u8], out: &mut Vec<u8>) {
+    let statistic = |key, value| Response { tag, status: Status::Success, cas: Cas(0), extras: b"", key, value };
     for line in text.split(|&byte| byte == b'\n') {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let Some(line) = line.strip_prefix(b"STAT ") else { continue };
@@ -106,14 +106,14 @@ pub fn parse_response<'a>(buffer: &'a [u8], limits: &Limits) -> ParsedResponse<'
     };
     let (extras, rest) = body.split_at(extras_bytes);
     let (key, value) = rest.split_at(key_bytes);
-    let echo = Echo { opcode, opaque: u32::from_be_bytes([o0, o1, o2, o3]) };
-    let response = Response { echo, status, cas: Cas(u64::from_be_bytes(cas)), extras, key, value };
+    let tag = ResponseTag { opcode, opaque: u32::from_be_bytes([o0, o1, o2, o3]) };
+    let response = Response { tag, status, cas: Cas(u64::from_be_bytes(cas)), extras, key, value };
     ParsedResponse::Response { response, consumed }
 }
 
 #[inline]
 fn header(
-    echo: Echo,
+    tag: ResponseTag,
     status: Status,
     cas: Cas,
     key_bytes: usize,
@@ -122,12 +122,12 @@ fn header(
 ) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[0] = RESPONSE_MAGIC;
-    header[1] = echo.opcode;
+    header[1] = tag.opcode;
     header[2..4].copy_from_slice(&(key_bytes as u16).to_be_bytes());
     header[4] = extras_bytes as u8;
     header[6..8].copy_from_slice(&status.code().to_be_bytes());
     header[8..12].copy_from_slice(&(body_bytes as u32).to_be_bytes());
-    header[12..16].copy_from_slice(&echo.opaque.to_be_bytes());
+    header[12..16].copy_from_slice(&tag.opaque.to_be_bytes());
     header[16..24].copy_from_slice(&cas.0.to_be_bytes());
     header
 }

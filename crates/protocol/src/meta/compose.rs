@@ -6,7 +6,7 @@ use crate::Cas;
 /// What a server knows about the item that an answer speaks of. What is not there is not returned, even if it was
 /// asked for: an `ms` has no time to live to tell of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MetaFacts {
+pub struct MetaItemInfo {
     /// For `c`.
     pub cas: Option<Cas>,
     /// For `f`.
@@ -42,7 +42,7 @@ pub fn compose_meta_answer(
     status: MetaStatus,
     key: &[u8],
     flags: &MetaFlags<'_>,
-    facts: &MetaFacts,
+    facts: &MetaItemInfo,
     value: Option<&[u8]>,
     out: &mut Vec<u8>,
 ) {

@@ -113,13 +113,13 @@ impl<'a> Block<'a, '_> {
     }
 
     /// The line is dropped at once, its block as it arrives.
-    fn refuse(&self, line: &'static str, value_bytes: usize, outdated_key: Option<&'a [u8]>) -> Parsed<'a> {
+    fn refuse(&self, line: &'static str, value_bytes: usize, key_to_delete: Option<&'a [u8]>) -> Parsed<'a> {
         Parsed::Bad {
             line: (!self.noreply).then_some(line),
             consumed: self.start,
             swallow: value_bytes + 2,
             close: false,
-            outdated_key,
+            key_to_delete,
         }
     }
 }

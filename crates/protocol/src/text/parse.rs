@@ -50,7 +50,7 @@ pub enum Parsed<'a> {
         close: bool,
         /// The key of a `set` that was refused for its size. Its old value must go, or readers would go on getting
         /// what the writer believes replaced.
-        outdated_key: Option<&'a [u8]>,
+        key_to_delete: Option<&'a [u8]>,
     },
 }
 
@@ -73,7 +73,7 @@ pub fn parse_command<'a>(buffer: &'a [u8], limits: &Limits) -> Parsed<'a> {
             consumed: buffer.len(),
             swallow: 0,
             close: true,
-            outdated_key: None,
+            key_to_delete: None,
         },
     }
 }
@@ -134,7 +134,7 @@ fn whole<'a>(command: Result<Command<'a>, &'static str>, consumed: usize, norepl
 }
 
 pub(super) fn bad<'a>(line: &'static str, consumed: usize, swallow: usize, noreply: bool) -> Parsed<'a> {
-    Parsed::Bad { line: (!noreply).then_some(line), consumed, swallow, close: false, outdated_key: None }
+    Parsed::Bad { line: (!noreply).then_some(line), consumed, swallow, close: false, key_to_delete: None }
 }
 
 /// Whether the arguments end with `noreply`.

@@ -3,8 +3,8 @@
 
 use crate::cut;
 use lookaside_protocol::binary::{
-    BinaryCommand, BinaryOperation, BinaryParsed, BinaryRequest, Echo, MECHANISM_BYTES_MAX, ParsedResponse, Response,
-    Status, Vivify, compose_request, compose_response, opcode, parse_request, parse_response,
+    BinaryCommand, BinaryOperation, BinaryParsed, BinaryRequest, MECHANISM_BYTES_MAX, ParsedResponse, Response,
+    ResponseTag, Status, Vivify, compose_request, compose_response, opcode, parse_request, parse_response,
 };
 use lookaside_protocol::text::Limits;
 use lookaside_protocol::{Cas, Direction, KEY_BYTES_MAX, StoreMode};
@@ -51,7 +51,7 @@ fn parts() -> impl Strategy<Value = Parts> {
 
 impl Parts {
     fn request(&self) -> BinaryRequest<'_> {
-        BinaryRequest { echo: Echo { opcode: self.opcode, opaque: self.opaque }, command: self.command() }
+        BinaryRequest { tag: ResponseTag { opcode: self.opcode, opaque: self.opaque }, command: self.command() }
     }
 
     fn command(&self) -> BinaryCommand<'_> {
@@ -128,10 +128,10 @@ proptest! {
     fn a_response_reads_as_it_was_composed(parts in parts(), status in prop::sample::select(&STATUSES[..])) {
         let Parts { opcode, opaque, cas, key, value, .. } = &parts;
         let status = Status::from_code(status).expect("a known code");
-        let echo = Echo { opcode: *opcode, opaque: *opaque };
+        let tag = ResponseTag { opcode: *opcode, opaque: *opaque };
         let extras = parts.flags.to_be_bytes();
         let extras = &extras[..if parts.exptime % 2 == 0 { 4 } else { 0 }];
-        let (response, mut out) = (Response { echo, status, cas: Cas(*cas), extras, key, value }, Vec::new());
+        let (response, mut out) = (Response { tag, status, cas: Cas(*cas), extras, key, value }, Vec::new());
         compose_response(&response, &mut out);
         let consumed = out.len();
         for cut in 0..consumed {
@@ -180,9 +180,9 @@ fn requests(bytes: &[u8], lengths: Vec<usize>) -> Vec<String> {
                     read.push(format!("{request:?}"));
                     from += consumed;
                 }
-                BinaryParsed::Bad { echo, status, consumed, swallow, close, outdated_key } => {
+                BinaryParsed::Bad { tag, status, consumed, swallow, close, key_to_delete } => {
                     assert!(consumed > 0 && consumed <= buffer.len() && buffer.len() >= needed);
-                    read.push(format!("{echo:?} {status:?} {swallow} {close} {outdated_key:?}"));
+                    read.push(format!("{tag:?} {status:?} {swallow} {close} {key_to_delete:?}"));
                     if close {
                         return read;
                     }

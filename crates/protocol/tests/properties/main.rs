@@ -5,8 +5,8 @@ mod binary;
 mod strategies;
 
 use lookaside_protocol::text::{
-    Answer, Limits, Parsed, ParsedAnswer, compose_command, compose_reply, compose_request, parse_answer, parse_command,
-    parse_value_of,
+    Limits, Parsed, ParsedReply, ReplyPart, compose_command, compose_reply, compose_request, parse_command,
+    parse_reply, parse_value_of,
 };
 use lookaside_protocol::udp::{Reassembled, Reassembly, compose_datagrams, datagrams};
 use lookaside_protocol::{Command, Operation, Reply, Request};
@@ -64,13 +64,13 @@ proptest! {
     fn an_answer_reads_as_it_was_composed(key in strategies::key(), reply in reply()) {
         let mut out = Vec::new();
         compose_reply(&key, &reply, &mut out);
-        let ParsedAnswer::Answer { answer, consumed } = parse_answer(&out, &LIMITS) else {
+        let ParsedReply::Part { part, consumed } = parse_reply(&out, &LIMITS) else {
             panic!("{:?} is not an answer", out.escape_ascii().to_string())
         };
         prop_assert_eq!(consumed, out.len());
-        let (read_key, read) = match answer {
-            Answer::Item { key, reply } => (Some(key), reply),
-            Answer::Reply(reply) => (None, reply),
+        let (read_key, read) = match part {
+            ReplyPart::Item { key, reply } => (Some(key), reply),
+            ReplyPart::Reply(reply) => (None, reply),
             other => panic!("{other:?} is no reply"),
         };
         prop_assert_eq!(read_key.is_some(), matches!(reply, Reply::Value { .. } | Reply::Lease { .. }));
@@ -94,8 +94,8 @@ proptest! {
             out[at] = byte;
         }
         for limits in [&LIMITS, &TIGHT_LIMITS] {
-            let expected = match parse_answer(&out, limits) {
-                ParsedAnswer::Answer { answer: Answer::Item { key: read, reply }, consumed } if read == key => {
+            let expected = match parse_reply(&out, limits) {
+                ParsedReply::Part { part: ReplyPart::Item { key: read, reply }, consumed } if read == key => {
                     matches!(reply, Reply::Value { cas: None, .. }).then_some((reply, consumed))
                 }
                 _ => None,
@@ -209,9 +209,9 @@ fn commands(bytes: &[u8], lengths: Vec<usize>, limits: &Limits) -> Vec<String> {
                     read.push(format!("{line:?}, closed"));
                     return read;
                 }
-                Parsed::Bad { line, consumed, swallow, outdated_key, .. } => {
+                Parsed::Bad { line, consumed, swallow, key_to_delete, .. } => {
                     assert!(consumed > 0 && consumed <= buffer.len() && buffer.len() >= needed);
-                    read.push(format!("{line:?} {swallow} {outdated_key:?}"));
+                    read.push(format!("{line:?} {swallow} {key_to_delete:?}"));
                     from += consumed + swallow;
                 }
             }
@@ -227,19 +227,19 @@ fn answers(bytes: &[u8], lengths: Vec<usize>, limits: &Limits) -> Vec<String> {
     for length in lengths {
         loop {
             let buffer = &bytes[from..length];
-            match parse_answer(buffer, limits) {
-                ParsedAnswer::Incomplete { needed_bytes } => {
+            match parse_reply(buffer, limits) {
+                ParsedReply::Incomplete { needed_bytes } => {
                     assert!(needed_bytes > buffer.len(), "asks for no more than it has");
                     needed = needed_bytes;
                     break;
                 }
-                ParsedAnswer::Answer { answer, consumed } => {
+                ParsedReply::Part { part, consumed } => {
                     assert!(consumed > 0 && consumed <= buffer.len() && buffer.len() >= needed);
-                    read.push(format!("{answer:?}"));
+                    read.push(format!("{part:?}"));
                     from += consumed;
                     needed = 0;
                 }
-                ParsedAnswer::Malformed { why } => {
+                ParsedReply::Malformed { why } => {
                     read.push(why.to_string());
                     return read;
                 }

@@ -4,14 +4,14 @@
 use super::{Answers, error_line};
 use crate::intake::{AskedKey, Expected};
 use bytes::Bytes;
-use lookaside_protocol::binary::{Echo, Response, Status, compose_error, compose_hit, compose_response, opcode};
+use lookaside_protocol::binary::{Response, ResponseTag, Status, compose_error, compose_hit, compose_response, opcode};
 use lookaside_protocol::meta::{MetaReply, MetaStatus};
 use lookaside_protocol::{Cas, ErrorReply, Reply, StoreMode};
 use lookaside_routing::Outcome;
 
 impl Answers<'_> {
     /// Says what came of a request.
-    pub fn binary(&mut self, echo: Echo, asked: &AskedKey, expected: &Expected, outcome: Outcome) {
+    pub fn binary(&mut self, tag: ResponseTag, asked: &AskedKey, expected: &Expected, outcome: Outcome) {
         let (outcome, cas) = match outcome {
             Ok(Reply::Meta(meta)) => in_classic(expected, meta),
             outcome => (outcome, Cas(0)),
@@ -20,37 +20,37 @@ impl Answers<'_> {
             Expected::Item { with_key } => {
                 self.count_item(asked.tallied, &outcome);
                 let key = if *with_key { &asked.bytes[..] } else { b"" };
-                self.binary_item(echo, asked, key, outcome);
+                self.binary_item(tag, asked, key, outcome);
             }
             _ => {
                 self.count(asked.tallied, &outcome);
-                self.binary_outcome(echo, cas, asked, expected, outcome);
+                self.binary_outcome(tag, cas, asked, expected, outcome);
             }
         }
     }
 
-    fn binary_item(&mut self, echo: Echo, asked: &AskedKey, key: &[u8], outcome: Outcome) {
+    fn binary_item(&mut self, tag: ResponseTag, asked: &AskedKey, key: &[u8], outcome: Outcome) {
         match outcome {
             Ok(Reply::Value { flags, cas, value }) => {
-                compose_hit(echo, cas.unwrap_or(Cas(0)), flags, key, value.len(), self.out);
+                compose_hit(tag, cas.unwrap_or(Cas(0)), flags, key, value.len(), self.out);
                 self.out.extend_from_slice(&value);
             }
-            Ok(Reply::Miss) => self.binary_miss(echo, key),
-            _ if self.miss_on_get_errors => self.binary_miss(echo, key),
-            failed => self.binary_failure(echo, asked, &failed),
+            Ok(Reply::Miss) => self.binary_miss(tag, key),
+            _ if self.miss_on_get_errors => self.binary_miss(tag, key),
+            failed => self.binary_failure(tag, asked, &failed),
         }
     }
 
-    fn binary_miss(&mut self, echo: Echo, key: &[u8]) {
-        if opcode::is_quiet(echo.opcode) {
+    fn binary_miss(&mut self, tag: ResponseTag, key: &[u8]) {
+        if opcode::is_quiet(tag.opcode) {
             return;
         }
         let status = Status::NotFound;
-        let value = if key.is_empty() { status.words().as_bytes() } else { b"" };
-        compose_response(&Response { echo, status, cas: Cas(0), extras: b"", key, value }, self.out);
+        let value = if key.is_empty() { status.message().as_bytes() } else { b"" };
+        compose_response(&Response { tag, status, cas: Cas(0), extras: b"", key, value }, self.out);
     }
 
-    fn binary_outcome(&mut self, echo: Echo, cas: Cas, asked: &AskedKey, expected: &Expected, outcome: Outcome) {
+    fn binary_outcome(&mut self, tag: ResponseTag, cas: Cas, asked: &AskedKey, expected: &Expected, outcome: Outcome) {
         let number;
         let (extras, value): (&[u8], &[u8]) = match (&outcome, expected) {
             (Ok(Reply::Number(n)), Expected::Number { .. }) => {
@@ -61,23 +61,23 @@ impl Answers<'_> {
             (Ok(Reply::Stored), Expected::Store(_)) | (Ok(Reply::Deleted), Expected::Delete) => (b"", b""),
             (Ok(reply), expected) => {
                 return match refusal(reply, expected) {
-                    Some(status) => compose_error(echo, status, self.out),
-                    None => self.binary_failure(echo, asked, &outcome),
+                    Some(status) => compose_error(tag, status, self.out),
+                    None => self.binary_failure(tag, asked, &outcome),
                 };
             }
-            (Err(_), _) => return self.binary_failure(echo, asked, &outcome),
+            (Err(_), _) => return self.binary_failure(tag, asked, &outcome),
         };
-        if !opcode::is_quiet(echo.opcode) {
+        if !opcode::is_quiet(tag.opcode) {
             let status = Status::Success;
-            compose_response(&Response { echo, status, cas, extras, key: b"", value }, self.out);
+            compose_response(&Response { tag, status, cas, extras, key: b"", value }, self.out);
         }
     }
 
     /// What the text dialect would say in its line, without the line's end.
-    fn binary_failure(&mut self, echo: Echo, asked: &AskedKey, outcome: &Outcome) {
+    fn binary_failure(&mut self, tag: ResponseTag, asked: &AskedKey, outcome: &Outcome) {
         let (line, status) = (error_line(&asked.bytes, outcome), Status::TemporaryFailure);
         let value = line.trim_ascii_end();
-        compose_response(&Response { echo, status, cas: Cas(0), extras: b"", key: b"", value }, self.out);
+        compose_response(&Response { tag, status, cas: Cas(0), extras: b"", key: b"", value }, self.out);
     }
 }
 

@@ -5,7 +5,7 @@
 //! would be taken for something else. So a key has no `@`: what stands before one may be a piece of a password, and no
 //! message shows that.
 
-use lookaside_routing::{Address, Protection, Security};
+use lookaside_routing::{Address, Security, TlsPolicy};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -48,9 +48,9 @@ impl EtcdLocation {
     }
 
     /// How the ways to its endpoints are protected.
-    pub fn protections(&self) -> BTreeMap<Address, Protection> {
+    pub fn protections(&self) -> BTreeMap<Address, TlsPolicy> {
         let security = if self.is_secured { Security::Tls } else { Security::Plain };
-        self.endpoints.iter().map(|endpoint| (endpoint.clone(), Protection { security, identity: None })).collect()
+        self.endpoints.iter().map(|endpoint| (endpoint.clone(), TlsPolicy { security, identity: None })).collect()
     }
 
     /// The same with `password`, where there is a user without one.

@@ -19,7 +19,7 @@
 use super::{Asked, AskedKey, Intake, Local, Place, Tallied, cut, is_admin, place_in};
 use bytes::{Buf, Bytes, BytesMut};
 use lookaside_protocol::binary::{
-    BinaryCommand, BinaryOperation, BinaryParsed, BinaryRequest, Echo, Status, Vivify, opcode, parse_request,
+    BinaryCommand, BinaryOperation, BinaryParsed, BinaryRequest, ResponseTag, Status, Vivify, opcode, parse_request,
 };
 use lookaside_protocol::meta::{MetaOperation, MetaVerb, encode_key};
 use lookaside_protocol::text::Limits;
@@ -29,7 +29,7 @@ use lookaside_protocol::{Cas, Direction, KEY_BYTES_MAX, Operation, Request, Stor
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BinaryAsked {
     /// What the response repeats.
-    pub echo: Echo,
+    pub tag: ResponseTag,
     /// What the response says.
     pub said: Said,
 }
@@ -114,10 +114,10 @@ pub fn take_binary_batch(buffer: &mut BytesMut, limits: &Limits) -> Intake {
                 intake.close = request.command == BinaryCommand::Quit;
                 (BinaryDraft::of(buffer, &request), consumed)
             }
-            BinaryParsed::Bad { echo, status, consumed, swallow, close, outdated_key } => {
+            BinaryParsed::Bad { tag, status, consumed, swallow, close, key_to_delete } => {
                 intake.swallow_bytes = swallow;
                 intake.close = close;
-                (BinaryDraft::refused(buffer, echo, status, outdated_key), consumed)
+                (BinaryDraft::refused(buffer, tag, status, key_to_delete), consumed)
             }
         };
         draft.finish(buffer.split_to(request_bytes).freeze(), &mut intake);
@@ -141,7 +141,7 @@ fn is_alone(command: &BinaryCommand<'_>) -> bool {
 
 /// A request whose bytes are still places in the buffer.
 struct BinaryDraft {
-    echo: Echo,
+    tag: ResponseTag,
     said: DraftSaid,
 }
 
@@ -237,13 +237,13 @@ impl BinaryDraft {
                 DraftSaid::Ready(Said::Refused(Status::UnknownCommand))
             }
         };
-        BinaryDraft { echo: request.echo, said }
+        BinaryDraft { tag: request.tag, said }
     }
 
-    fn refused(buffer: &[u8], echo: Echo, status: Status, outdated_key: Option<&[u8]>) -> BinaryDraft {
-        let said = outdated_key.and_then(|key| DraftSaid::outdated(buffer, key, status));
+    fn refused(buffer: &[u8], tag: ResponseTag, status: Status, key_to_delete: Option<&[u8]>) -> BinaryDraft {
+        let said = key_to_delete.and_then(|key| DraftSaid::outdated(buffer, key, status));
         let said = said.unwrap_or(DraftSaid::Ready(Said::Refused(status)));
-        BinaryDraft { echo, said }
+        BinaryDraft { tag, said }
     }
 
     /// Adds the request to `intake`; `taken` is its part of the buffer.
@@ -274,7 +274,7 @@ impl BinaryDraft {
             DraftSaid::Outdated { key, status } => Said::Outdated { key: intake.delete(cut(taken, key)), status },
             DraftSaid::Ready(said) => said,
         };
-        intake.asked.push(Asked::Binary(BinaryAsked { echo: self.echo, said }));
+        intake.asked.push(Asked::Binary(BinaryAsked { tag: self.tag, said }));
     }
 }
 
@@ -364,6 +364,6 @@ pub(crate) fn textual(exptime: i64) -> i64 {
 impl BinaryAsked {
     /// Whether the client wants to hear nothing of what is to be expected.
     pub fn is_quiet(&self) -> bool {
-        opcode::is_quiet(self.echo.opcode)
+        opcode::is_quiet(self.tag.opcode)
     }
 }

@@ -4,15 +4,15 @@
 //! are told, in the order of their names, and how many are left out. Keys and clients are in no label.
 
 use super::measure::{FAILURES, MeasureSum};
-use super::results::Fate;
+use super::results::ResultClass;
 use crate::admin::{Server, servers};
+use crate::environment::background;
 use crate::intake::Tallied;
 use crate::statistics::Tally;
-use crate::surroundings::background;
 use crate::{Fleet, Router};
-use lookaside_observation::Kind::{Counter, Gauge, Histogram, Summary};
-use lookaside_observation::{Exposition, Kind};
 use lookaside_routing::Address;
+use lookaside_telemetry::Kind::{Counter, Gauge, Histogram, Summary};
+use lookaside_telemetry::{Exposition, Kind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -68,7 +68,7 @@ fn process(fleet: &Fleet, routers: &[Arc<Router>], out: &mut Exposition) {
     let help = "Batches whose caller had to wait, as too many were in the background.";
     out.single("background_awaited_total", Counter, help, background.awaited);
     let help = "Copies that were left out, as too many were in the background.";
-    out.single("background_left_out_total", Counter, help, background.left_out);
+    out.single("background_left_out_total", Counter, help, background.dropped);
     let windows: Vec<_> = routers.iter().filter_map(|router| router.tree().window()).collect();
     let sum = |part: fn(&lookaside_client::WindowStatistics) -> usize| windows.iter().map(part).sum::<usize>();
     out.single(
@@ -108,7 +108,7 @@ fn requests(routers: &[Arc<Router>], tally: &Tally, out: &mut Exposition) {
         "Clients' requests, keys of a get one by one, by verb and by what came of them.",
     );
     for verb in Tallied::ALL {
-        for result in Fate::ALL {
+        for result in ResultClass::ALL {
             let count: u64 = routers.iter().map(|router| router.results().of(verb, result)).sum();
             out.sample(&[("verb", verb.name()), ("result", result.name())], count);
         }
@@ -195,12 +195,12 @@ const OF_SERVER: &[OfServer] = &[
     ("server_connections_lost_total", Counter, |server| server.sum.connections_lost, "Connections that ended with requests outstanding."),
     ("server_malformed_total", Counter, |server| server.sum.malformed, "Connections ended because of an answer that made no sense."),
     ("server_probes_total", Counter, |server| server.sum.probes, "Probes sent while the server was taken out."),
-    ("server_moves_total", Counter, |server| server.sum.moves, "How often the server's name led to another address."),
+    ("server_moves_total", Counter, |server| server.sum.relocations, "How often the server's name led to another address."),
     ("server_taken_out_total", Counter, |server| server.sum.taken_out, "How often the server was taken out."),
-    ("server_kept_deletes", Gauge, |server| server.owed.records, "Deletes that are kept for the server (--spool)."),
-    ("server_kept_bytes", Gauge, |server| server.owed.bytes, "Their bytes on disk."),
-    ("server_to_forget", Gauge, |server| u64::from(server.owed.forget), "Whether the server is to forget everything before it is read."),
-    ("server_held", Gauge, |server| u64::from(server.is_fenced), "Whether the server is not read because it owes deletes, here or to another router."),
+    ("server_spooled_deletes", Gauge, |server| server.owed.records, "Deletes that are kept for the server (--spool)."),
+    ("server_spooled_bytes", Gauge, |server| server.owed.bytes, "Their bytes on disk."),
+    ("server_flush_pending", Gauge, |server| u64::from(server.owed.forget), "Whether the server is to forget everything before it is read."),
+    ("server_fenced", Gauge, |server| u64::from(server.is_fenced), "Whether the server is not read because it owes deletes, here or to another router."),
 ];
 
 fn of_servers(fleet: &Fleet, routers: &[Arc<Router>], out: &mut Exposition) {
@@ -220,7 +220,7 @@ fn of_servers(fleet: &Fleet, routers: &[Arc<Router>], out: &mut Exposition) {
         }
     }
     out.family(
-        "server_held_seconds",
+        "server_fenced_seconds",
         Gauge,
         "For how long the server has not been read because it owes deletes; 0 if it is read.",
     );
@@ -250,7 +250,7 @@ fn of_servers(fleet: &Fleet, routers: &[Arc<Router>], out: &mut Exposition) {
 fn spares(routers: &[Arc<Router>], out: &mut Exposition) {
     let tree = routers.first().map(|router| router.tree());
     let statistics = tree.as_ref().and_then(|tree| tree.spares()).map(|spares| spares.statistics()).unwrap_or_default();
-    let open = tree.map_or(0, |tree| tree.open_pools().len());
+    let open = tree.map_or(0, |tree| tree.fail_open_pools().len());
     out.single("pools_failing_open", Gauge, "Pools that ask servers that should be out, as too many are.", open);
     out.single("spares_serving", Gauge, "Spares that serve in the place of a server.", statistics.in_use);
     out.single("spare_takeovers_total", Counter, "How often a spare began to serve.", statistics.takeovers);
@@ -301,9 +301,9 @@ fn spool(routers: &[Arc<Router>], out: &mut Exposition) {
         ),
         ("spool_pending_deletes", Gauge, statistics.pending, "Deletes that are owed now."),
         ("spool_pending_bytes", Gauge, statistics.pending_bytes, "Their bytes on disk."),
-        ("spool_servers_behind", Gauge, statistics.servers_behind, "Servers that owe something now and are not read."),
+        ("spool_servers_fenced", Gauge, statistics.servers_behind, "Servers that owe something now and are not read."),
         (
-            "spool_servers_held",
+            "spool_servers_fenced_by_peers",
             Gauge,
             statistics.servers_held,
             "Servers that are not read because other routers owe them something.",

@@ -3,11 +3,11 @@
 //! What is timed is a batch, from its handing over to its last outcome: waiting in the queue, connecting and failing over
 //! within the pool included. That is what a client of the router waits for.
 
-use lookaside_observation::{Counter, Histogram, HistogramSum};
 use lookaside_protocol::Reply;
 use lookaside_routing::{
     Address, Batch, BoxFuture, Context, Destination, DestinationSettings, Failure, Outcome, Outcomes, Route,
 };
+use lookaside_telemetry::{Counter, Histogram, HistogramSum};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -22,7 +22,7 @@ pub(crate) const FAILURES: [&str; 10] = [
     "timed_out",
     "connection_lost",
     "malformed",
-    "delete_kept",
+    "delete_spooled",
     "error_reply",
 ];
 
@@ -49,7 +49,7 @@ impl Measure {
         }
         self.requests.add(outcomes.len() as u64);
         outcomes.iter().filter_map(failure_of).for_each(|failure| self.failures[failure].add(1));
-        self.latency.note(u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX));
+        self.latency.record(u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX));
     }
 }
 
@@ -69,7 +69,7 @@ fn failure_of(outcome: &Outcome) -> Option<usize> {
         Ok(Reply::Error(_)) => Some(9),
         Ok(_) => None,
         Err(failure) => Some(match failure {
-            Failure::TakenOut => 0,
+            Failure::Tko => 0,
             Failure::ConnectFailed => 1,
             Failure::ConnectTimedOut => 2,
             Failure::Busy => 3,
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
     use bytes::Bytes;
     use lookaside_protocol::{ErrorReply, Operation, Request};
-    use lookaside_routing::{Dialect, Security};
+    use lookaside_routing::{Protocol, Security};
     use std::time::Duration;
 
     struct Slow(Address);
@@ -194,8 +194,8 @@ mod tests {
         let settings = DestinationSettings {
             server_timeout_ms: 1,
             connect_timeout_ms: 1,
-            keeps_deletes: true,
-            dialect: Dialect::Text,
+            asynclog: true,
+            protocol: Protocol::Text,
             security: Security::Plain,
         };
         let slow = || Arc::new(Slow(Address("a:1".into())));

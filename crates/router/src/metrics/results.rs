@@ -1,50 +1,55 @@
 //! What came of clients' requests, by verb: one thread's counts. Serves every path.
 
 use crate::intake::Tallied;
-use lookaside_observation::Counter;
 use lookaside_protocol::{Reply, meta::MetaStatus};
 use lookaside_routing::Outcome;
+use lookaside_telemetry::Counter;
 
 /// Counts by verb and result. Only the thread that answers clients notes.
 #[derive(Debug, Default)]
-pub struct Results([[Counter; Fate::ALL.len()]; Tallied::ALL.len()]);
+pub struct Results([[Counter; ResultClass::ALL.len()]; Tallied::ALL.len()]);
 
 /// What came of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum ResultClass {
     /// Found, stored, deleted.
-    Done,
+    Ok,
     /// Not found, or not stored on a condition that did not hold.
-    Missed,
+    Miss,
     /// A server answered with an error.
-    Refused,
+    Error,
     /// No server answered.
-    Failed,
+    Unavailable,
 }
 
-impl Fate {
-    pub(crate) const ALL: [Fate; 4] = [Fate::Done, Fate::Missed, Fate::Refused, Fate::Failed];
+impl ResultClass {
+    pub(crate) const ALL: [ResultClass; 4] =
+        [ResultClass::Ok, ResultClass::Miss, ResultClass::Error, ResultClass::Unavailable];
 
     /// The word for it in labels.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Fate::Done => "done",
-            Fate::Missed => "missed",
-            Fate::Refused => "refused",
-            Fate::Failed => "failed",
+            ResultClass::Ok => "ok",
+            ResultClass::Miss => "miss",
+            ResultClass::Error => "error",
+            ResultClass::Unavailable => "unavailable",
         }
     }
 
-    fn of(outcome: &Outcome) -> Fate {
+    fn of(outcome: &Outcome) -> ResultClass {
         match outcome {
-            Err(_) => Fate::Failed,
-            Ok(Reply::Error(_)) => Fate::Refused,
-            Ok(Reply::Miss | Reply::Lease { .. } | Reply::NotFound | Reply::NotStored | Reply::Exists) => Fate::Missed,
+            Err(_) => ResultClass::Unavailable,
+            Ok(Reply::Error(_)) => ResultClass::Error,
+            Ok(Reply::Miss | Reply::Lease { .. } | Reply::NotFound | Reply::NotStored | Reply::Exists) => {
+                ResultClass::Miss
+            }
             Ok(Reply::Meta(meta)) => match meta.status {
-                MetaStatus::Miss | MetaStatus::NotFound | MetaStatus::NotStored | MetaStatus::Exists => Fate::Missed,
-                _ => Fate::Done,
+                MetaStatus::Miss | MetaStatus::NotFound | MetaStatus::NotStored | MetaStatus::Exists => {
+                    ResultClass::Miss
+                }
+                _ => ResultClass::Ok,
             },
-            Ok(_) => Fate::Done,
+            Ok(_) => ResultClass::Ok,
         }
     }
 }
@@ -52,11 +57,11 @@ impl Fate {
 impl Results {
     /// Takes note of what came of one request.
     pub(crate) fn note(&self, verb: Tallied, outcome: &Outcome) {
-        self.0[verb as usize][Fate::of(outcome) as usize].add(1);
+        self.0[verb as usize][ResultClass::of(outcome) as usize].add(1);
     }
 
     /// How many requests of this verb had this result.
-    pub(crate) fn of(&self, verb: Tallied, result: Fate) -> u64 {
+    pub(crate) fn of(&self, verb: Tallied, result: ResultClass) -> u64 {
         self.0[verb as usize][result as usize].value()
     }
 }
@@ -74,12 +79,12 @@ mod tests {
         results.note(Tallied::Delete, &Ok(Reply::Deleted));
         results.note(Tallied::Delete, &Ok(Reply::Error(ErrorReply::Unknown)));
         results.note(Tallied::Meta, &Err(Failure::TimedOut));
-        let found = |verb| Fate::ALL.map(|result| results.of(verb, result));
+        let found = |verb| ResultClass::ALL.map(|result| results.of(verb, result));
         assert_eq!(found(Tallied::Get), [0, 1, 0, 0]);
         assert_eq!(found(Tallied::Delete), [1, 0, 1, 0]);
         assert_eq!(found(Tallied::Meta), [0, 0, 0, 1]);
         assert_eq!(found(Tallied::Store), [0; 4]);
         assert!(Tallied::ALL.iter().enumerate().all(|(at, verb)| *verb as usize == at));
-        assert!(Fate::ALL.iter().enumerate().all(|(at, result)| *result as usize == at));
+        assert!(ResultClass::ALL.iter().enumerate().all(|(at, result)| *result as usize == at));
     }
 }

@@ -3,14 +3,16 @@
 use super::{Session, Work};
 use crate::intake::{BinaryAsked, Expected, Local, Said, textual};
 use bytes::Bytes;
-use lookaside_protocol::binary::{Echo, Response, Status, Vivify, compose_error, compose_response, compose_statistics};
+use lookaside_protocol::binary::{
+    Response, ResponseTag, Status, Vivify, compose_error, compose_response, compose_statistics,
+};
 use lookaside_protocol::{Cas, Direction, Operation, Reply, Request, StoreMode};
 use lookaside_routing::Outcome;
 
 impl Session<'_> {
     /// Answers one request.
     pub(super) async fn binary(&mut self, asked: BinaryAsked, work: &mut Work) {
-        let (echo, is_quiet) = (asked.echo, asked.is_quiet());
+        let (tag, is_quiet) = (asked.tag, asked.is_quiet());
         match asked.said {
             Said::Outcome { key, expected } => {
                 let outcome = match (self.outcome(work).await, &expected) {
@@ -19,20 +21,20 @@ impl Session<'_> {
                     }
                     (outcome, _) => outcome,
                 };
-                self.answers().binary(echo, &key, &expected, outcome);
+                self.answers().binary(tag, &key, &expected, outcome);
             }
             Said::Admin { key, with_key } => {
                 let reply = self.admin_reply(&key.bytes).await;
-                self.answers().binary(echo, &key, &Expected::Item { with_key }, Ok(reply));
+                self.answers().binary(tag, &key, &Expected::Item { with_key }, Ok(reply));
             }
-            Said::Local(local) => self.binary_local(echo, local).await,
+            Said::Local(local) => self.binary_local(tag, local).await,
             Said::Quit if is_quiet => {}
-            Said::Quit => self.say(echo, b""),
-            Said::Refused(status) => self.refuse_binary(echo, status),
+            Said::Quit => self.say(tag, b""),
+            Said::Refused(status) => self.refuse_binary(tag, status),
             Said::Outdated { key, status } => {
                 let outcome = self.outcome(work).await;
                 self.answers().single(&key, true, outcome);
-                self.refuse_binary(echo, status);
+                self.refuse_binary(tag, status);
             }
         }
     }
@@ -60,48 +62,48 @@ impl Session<'_> {
         self.outcome(&mut work).await
     }
 
-    async fn binary_local(&mut self, echo: Echo, local: Local) {
+    async fn binary_local(&mut self, tag: ResponseTag, local: Local) {
         match local {
             Local::Version => {
                 let version = self.router.settings().version.clone();
-                self.say(echo, version.as_bytes());
+                self.say(tag, version.as_bytes());
             }
             Local::Stats(arguments) => {
                 let mut text = Vec::new();
                 self.router.write_stats(&arguments, &mut text);
                 match text.starts_with(b"SERVER_ERROR") {
-                    true => compose_error(echo, Status::NotSupported, &mut self.out),
-                    false => compose_statistics(echo, &text, &mut self.out),
+                    true => compose_error(tag, Status::NotSupported, &mut self.out),
+                    false => compose_statistics(tag, &text, &mut self.out),
                 }
             }
             Local::FlushAll { delay_s, noreply } => {
                 self.tally.cmd_flush += 1;
                 match self.router.flush_all(delay_s).await {
                     Ok(()) if noreply => {}
-                    Ok(()) => self.say(echo, b""),
+                    Ok(()) => self.say(tag, b""),
                     Err(why) => {
                         let (status, cas, value) = (Status::NotSupported, Cas(0), why.to_string());
                         let value = value.as_bytes();
-                        let response = Response { echo, status, cas, extras: b"", key: b"", value };
+                        let response = Response { tag, status, cas, extras: b"", key: b"", value };
                         compose_response(&response, &mut self.out);
                     }
                 }
             }
             Local::Verbosity { level, .. } => {
                 self.router.set_verbosity(level);
-                self.say(echo, b"");
+                self.say(tag, b"");
             }
-            Local::MetaNoop => self.say(echo, b""),
+            Local::MetaNoop => self.say(tag, b""),
         }
     }
 
-    fn refuse_binary(&mut self, echo: Echo, status: Status) {
+    fn refuse_binary(&mut self, tag: ResponseTag, status: Status) {
         self.tally.bad_commands += 1;
-        compose_error(echo, status, &mut self.out);
+        compose_error(tag, status, &mut self.out);
     }
 
-    fn say(&mut self, echo: Echo, value: &[u8]) {
+    fn say(&mut self, tag: ResponseTag, value: &[u8]) {
         let status = Status::Success;
-        compose_response(&Response { echo, status, cas: Cas(0), extras: b"", key: b"", value }, &mut self.out);
+        compose_response(&Response { tag, status, cas: Cas(0), extras: b"", key: b"", value }, &mut self.out);
     }
 }

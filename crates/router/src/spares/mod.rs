@@ -34,7 +34,7 @@
 mod visit;
 
 use crate::tree::SETTLE_MAX;
-use lookaside_client::{Network, Observer, Standings};
+use lookaside_client::{Network, Observer, TkoTrackers};
 use lookaside_routing::{Address, Pool, Serving, Slot, choose_spare};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -59,7 +59,7 @@ const DOUBTS_MAX: usize = 10_000;
 /// The places of all pools with spares, in one process.
 #[derive(Debug)]
 pub struct Spares {
-    standings: Arc<Standings>,
+    tko_trackers: Arc<TkoTrackers>,
     /// Locked before `trust`, where both are.
     places: Mutex<Vec<Arc<Place>>>,
     trust: Mutex<Trust>,
@@ -148,10 +148,10 @@ enum Remedy {
 }
 
 impl Spares {
-    /// None in use. `standings` are those of the destinations.
-    pub fn new(standings: Arc<Standings>) -> Arc<Spares> {
+    /// None in use. `tko_trackers` are those of the destinations.
+    pub fn new(tko_trackers: Arc<TkoTrackers>) -> Arc<Spares> {
         Arc::new(Spares {
-            standings,
+            tko_trackers,
             places: Mutex::default(),
             trust: Mutex::default(),
             added: Notify::new(),
@@ -177,7 +177,7 @@ impl Spares {
         if let Some(spare) = spare.and_then(|spare| pool.spares.iter().position(|other| *other == spare)) {
             slot.serve(Serving::Spare(spare));
         }
-        let observe = |address| self.standings.observe(address);
+        let observe = |address| self.tko_trackers.observe(address);
         places.push(Arc::new(Place {
             pool: pool.name.clone(),
             at,

@@ -12,7 +12,7 @@
 //! emptied when it comes back to this one. That a mark is lost (evicted, say) costs the spare's content once.
 
 use lookaside_client::{Network, Stream};
-use lookaside_protocol::text::{Answer, Limits, ParsedAnswer, parse_answer};
+use lookaside_protocol::text::{Limits, ParsedReply, ReplyPart, parse_reply};
 use lookaside_protocol::{ErrorReply, Reply};
 use lookaside_routing::{Address, Pool};
 use std::time::Duration;
@@ -134,14 +134,14 @@ impl Spare {
 
     async fn hear(&mut self) -> Result<Said, String> {
         loop {
-            match parse_answer(&self.read, &LIMITS) {
-                ParsedAnswer::Answer { answer, consumed } => {
-                    let said = said(&answer);
+            match parse_reply(&self.read, &LIMITS) {
+                ParsedReply::Part { part: reply, consumed } => {
+                    let said = said(&reply);
                     self.read.drain(..consumed);
                     return Ok(said);
                 }
-                ParsedAnswer::Malformed { why } => return Err(format!("it said what no server says: {why}")),
-                ParsedAnswer::Incomplete { .. } => {
+                ParsedReply::Malformed { why } => return Err(format!("it said what no server says: {why}")),
+                ParsedReply::Incomplete { .. } => {
                     if self.stream.read_buf(&mut self.read).await.map_err(|error| error.to_string())? == 0 {
                         return Err("it closed the connection".to_owned());
                     }
@@ -151,13 +151,13 @@ impl Spare {
     }
 }
 
-fn said(answer: &Answer<'_>) -> Said {
+fn said(reply: &ReplyPart<'_>) -> Said {
     let words = |why: &[u8]| String::from_utf8_lossy(why).into_owned();
-    match answer {
-        Answer::Item { .. } => Said::Value,
-        Answer::End => Said::End,
-        Answer::Reply(Reply::Error(ErrorReply::Unknown)) => Said::Refused("ERROR".to_owned()),
-        Answer::Reply(Reply::Error(ErrorReply::Client(why) | ErrorReply::Server(why))) => Said::Refused(words(why)),
+    match reply {
+        ReplyPart::Item { .. } => Said::Value,
+        ReplyPart::End => Said::End,
+        ReplyPart::Reply(Reply::Error(ErrorReply::Unknown)) => Said::Refused("ERROR".to_owned()),
+        ReplyPart::Reply(Reply::Error(ErrorReply::Client(why) | ErrorReply::Server(why))) => Said::Refused(words(why)),
         _ => Said::Done,
     }
 }

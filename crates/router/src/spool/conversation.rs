@@ -6,7 +6,7 @@
 
 use super::record::Deletion;
 use lookaside_client::{Network, Stream};
-use lookaside_protocol::text::{Answer, Limits, ParsedAnswer, compose_request, parse_answer};
+use lookaside_protocol::text::{Limits, ParsedReply, ReplyPart, compose_request, parse_reply};
 use lookaside_protocol::{ErrorReply, Reply, meta::MetaStatus};
 use lookaside_routing::Address;
 use std::future::Future;
@@ -64,28 +64,33 @@ impl Conversation {
     async fn send(&mut self, deletions: &[Deletion]) -> Result<Vec<Verdict>, Trouble> {
         let mut lines = Vec::new();
         deletions.iter().for_each(|deletion| compose_request(&deletion.request(), &mut lines));
-        self.exchange(&lines, deletions.len(), |answer| verdict(&answer)).await
+        self.exchange(&lines, deletions.len(), |reply| verdict(&reply)).await
     }
 
     /// Tells the server to forget everything.
     pub(super) async fn forget(&mut self) -> Result<Verdict, Trouble> {
-        let mut verdicts = self.exchange(b"flush_all\r\n", 1, |answer| verdict(&answer)).await?;
+        let mut verdicts = self.exchange(b"flush_all\r\n", 1, |reply| verdict(&reply)).await?;
         Ok(verdicts.remove(0))
     }
 
-    async fn exchange<T>(&mut self, lines: &[u8], count: usize, take: fn(Answer<'_>) -> T) -> Result<Vec<T>, Trouble> {
+    async fn exchange<T>(
+        &mut self,
+        lines: &[u8],
+        count: usize,
+        take: fn(ReplyPart<'_>) -> T,
+    ) -> Result<Vec<T>, Trouble> {
         within(self.limit, async {
             self.stream.write_all(lines).await.map_err(|error| error.to_string())?;
             self.stream.flush().await.map_err(|error| error.to_string())?;
             let mut taken = Vec::with_capacity(count);
             while taken.len() < count {
-                match parse_answer(&self.read, &LIMITS) {
-                    ParsedAnswer::Answer { answer, consumed } => {
-                        taken.push(take(answer));
+                match parse_reply(&self.read, &LIMITS) {
+                    ParsedReply::Part { part: reply, consumed } => {
+                        taken.push(take(reply));
                         self.read.drain(..consumed);
                     }
-                    ParsedAnswer::Malformed { why } => return Err(format!("it said what no server says: {why}")),
-                    ParsedAnswer::Incomplete { .. } => {
+                    ParsedReply::Malformed { why } => return Err(format!("it said what no server says: {why}")),
+                    ParsedReply::Incomplete { .. } => {
                         if self.stream.read_buf(&mut self.read).await.map_err(|error| error.to_string())? == 0 {
                             return Err("it closed the connection".to_owned());
                         }
@@ -102,17 +107,17 @@ async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, Trouble
     timeout(limit, work).await.unwrap_or_else(|_| Err(format!("no answer within {limit:?}")))
 }
 
-fn verdict(answer: &Answer<'_>) -> Verdict {
+fn verdict(reply: &ReplyPart<'_>) -> Verdict {
     let words = |why: &[u8]| String::from_utf8_lossy(why).into_owned();
-    match answer {
-        Answer::Reply(Reply::Deleted | Reply::NotFound | Reply::Ok) => Verdict::Done,
-        Answer::Reply(Reply::Meta(meta)) if matches!(meta.status, MetaStatus::Done | MetaStatus::NotFound) => {
+    match reply {
+        ReplyPart::Reply(Reply::Deleted | Reply::NotFound | Reply::Ok) => Verdict::Done,
+        ReplyPart::Reply(Reply::Meta(meta)) if matches!(meta.status, MetaStatus::Done | MetaStatus::NotFound) => {
             Verdict::Done
         }
         // A server that does not know the command has not stored under such a key either.
-        Answer::Reply(Reply::Error(ErrorReply::Unknown)) => Verdict::Refused("ERROR".to_owned()),
-        Answer::Reply(Reply::Error(ErrorReply::Client(why))) => Verdict::Refused(words(why)),
-        Answer::Reply(Reply::Error(ErrorReply::Server(why))) => Verdict::Later(words(why)),
+        ReplyPart::Reply(Reply::Error(ErrorReply::Unknown)) => Verdict::Refused("ERROR".to_owned()),
+        ReplyPart::Reply(Reply::Error(ErrorReply::Client(why))) => Verdict::Refused(words(why)),
+        ReplyPart::Reply(Reply::Error(ErrorReply::Server(why))) => Verdict::Later(words(why)),
         other => Verdict::Later(format!("{other:?} is no answer to a delete")),
     }
 }

@@ -5,7 +5,7 @@
 //! | delete (`delete`, `md`, binary) that its server did not answer | kept, then [`Failure::Spooled`] | `NOT_FOUND`, as mcrouter says |
 //! | delete that could not be kept, or was refused as too much | the failure | the failure |
 //! | delete while the server owes others | kept at once, the server is not asked | `NOT_FOUND` |
-//! | all else | the server; while it owes deletes, [`Failure::TakenOut`] | as it is |
+//! | all else | the server; while it owes deletes, [`Failure::Tko`] | as it is |
 //!
 //! In between, a route that has other servers to ask (a failover) asks them: what is kept is not done yet.
 
@@ -43,7 +43,7 @@ impl SpoolingDestination {
     /// Keeps all deletes. The rest goes first: should the server be back meanwhile, a delete that comes last is right in
     /// any case.
     async fn keep_or_refuse(&self, batch: Batch) -> Outcomes {
-        let mut outcomes: Outcomes = vec![Err(Failure::TakenOut); batch.len()];
+        let mut outcomes: Outcomes = vec![Err(Failure::Tko); batch.len()];
         let (deletes, rest): (Vec<_>, Vec<_>) = indexed(&batch).partition(|(_, request)| is_delete(request));
         let (places, rest): (Vec<_>, Batch) = rest.into_iter().unzip();
         for (at, outcome) in places.into_iter().zip(self.inner.send(rest).await) {
@@ -78,7 +78,7 @@ fn is_to_keep(outcome: &Outcome) -> bool {
     match outcome {
         Ok(_) | Err(Failure::Busy | Failure::NoRoute(_) | Failure::Spooled) => false,
         Err(
-            Failure::TakenOut
+            Failure::Tko
             | Failure::ConnectFailed
             | Failure::ConnectTimedOut
             | Failure::TimedOut
@@ -106,7 +106,7 @@ impl Destination for SpoolingDestination {
 pub(crate) struct SpoolingRoot(pub(crate) Arc<dyn Route>);
 
 impl SpoolingRoot {
-    async fn answer(&self, batch: Batch, context: &Context) -> Outcomes {
+    async fn reply(&self, batch: Batch, context: &Context) -> Outcomes {
         let deletes: Vec<_> = indexed(&batch).filter(|(_, request)| is_delete(request)).collect();
         let mut outcomes = self.0.route(batch, context).await;
         for (at, request) in deletes {
@@ -122,7 +122,7 @@ impl Route for SpoolingRoot {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
         match batch.iter().any(is_delete) {
             false => self.0.route(batch, context),
-            true => Box::pin(self.answer(batch, context)),
+            true => Box::pin(self.reply(batch, context)),
         }
     }
 }

@@ -17,7 +17,7 @@ use super::SERVERS_MAX;
 use super::disk::Disk;
 use super::record::{Condition, HEADER, Record, Scan, encode, scan};
 use super::server::{Found, Owner, Place, Server, TotalBytes, file_name, file_number};
-use lookaside_client::Standings;
+use lookaside_client::TkoTrackers;
 use lookaside_routing::Address;
 use std::collections::BTreeMap;
 use std::io;
@@ -30,7 +30,7 @@ const IDENTITY_FOLDER: &str = "router";
 /// All servers that owe something, fenced off.
 pub(super) fn load(
     disk: &dyn Disk,
-    standings: &Arc<Standings>,
+    tko_trackers: &Arc<TkoTrackers>,
     total: &TotalBytes,
     hold_for: Duration,
 ) -> Result<BTreeMap<Address, Arc<Server>>, String> {
@@ -44,7 +44,7 @@ pub(super) fn load(
             tracing::warn!(folder, "this folder in the spool is not the spool's, and is left alone");
             continue;
         };
-        let server = Server::new(address.clone(), folder.clone(), standings.fence(&address));
+        let server = Server::new(address.clone(), folder.clone(), tko_trackers.fence(&address));
         load_server(disk, &server, total)?;
         for name in disk.files(&folder).map_err(in_words)? {
             if let Some(owner) = hold_owner(&name) {

@@ -46,7 +46,7 @@ pub use server::Owed;
 pub use statistics::SpoolStatistics;
 
 use ledger::{Job, Ledger, Room, Work};
-use lookaside_client::{Network, Standings};
+use lookaside_client::{Network, TkoTrackers};
 use lookaside_protocol::Request;
 use lookaside_routing::{Address, Destination};
 use peers::{Debt, Peers};
@@ -132,7 +132,7 @@ pub struct Spool {
 pub(crate) struct Shared {
     settings: SpoolSettings,
     disk: Arc<dyn Disk>,
-    standings: Arc<Standings>,
+    tko_trackers: Arc<TkoTrackers>,
     servers: Mutex<BTreeMap<Address, Arc<Server>>>,
     total: Arc<TotalBytes>,
     counters: Arc<Counters>,
@@ -148,19 +148,23 @@ enum Writer {
 
 impl Spool {
     /// The spool on `disk`, with what an earlier run left there: those servers are fenced off when this returns.
-    /// `standings` are those of the destinations. Whoever keeps something writes it himself, so for one thread: a
+    /// `tko_trackers` are those of the destinations. Whoever keeps something writes it himself, so for one thread: a
     /// simulation. The error says what an operator can do.
-    pub fn open(disk: Arc<dyn Disk>, standings: Arc<Standings>, settings: SpoolSettings) -> Result<Arc<Spool>, String> {
-        Self::make(disk, standings, settings, |ledger| Ok(Writer::Here(Mutex::new(ledger))))
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        tko_trackers: Arc<TkoTrackers>,
+        settings: SpoolSettings,
+    ) -> Result<Arc<Spool>, String> {
+        Self::make(disk, tko_trackers, settings, |ledger| Ok(Writer::Here(Mutex::new(ledger))))
     }
 
     /// The same with a thread that writes, for many threads.
     pub fn open_threaded(
         disk: Arc<dyn Disk>,
-        standings: Arc<Standings>,
+        tko_trackers: Arc<TkoTrackers>,
         settings: SpoolSettings,
     ) -> Result<Arc<Spool>, String> {
-        Self::make(disk, standings, settings, |ledger| {
+        Self::make(disk, tko_trackers, settings, |ledger| {
             let (writer, jobs) = sync_channel(WAITING_BATCHES_MAX);
             let thread = thread::Builder::new().name("spool".to_owned()).spawn(move || ledger.run(&jobs));
             thread.map_err(|error| format!("the system gives no thread: {error}"))?;
@@ -170,7 +174,7 @@ impl Spool {
 
     fn make(
         disk: Arc<dyn Disk>,
-        standings: Arc<Standings>,
+        tko_trackers: Arc<TkoTrackers>,
         settings: SpoolSettings,
         writer: impl FnOnce(Ledger) -> Result<Writer, String>,
     ) -> Result<Arc<Spool>, String> {
@@ -180,7 +184,7 @@ impl Spool {
             true => (Owner(0), 0),
             false => load::identify(&*disk, settings.seed)?,
         };
-        let servers = load::load(&*disk, &standings, &total, settings.peer_timeout)?;
+        let servers = load::load(&*disk, &tko_trackers, &total, settings.peer_timeout)?;
         let owing = servers.values().filter(|server| !server.owed().is_nothing()).map(|server| server.address.clone());
         let peers = Peers::new(identity, &settings, owing);
         let ledger = Ledger {
@@ -196,7 +200,7 @@ impl Spool {
             is_closed: false,
         };
         let servers = Mutex::new(servers);
-        let shared = Arc::new(Shared { settings, disk, standings, servers, total, counters, peers, begin });
+        let shared = Arc::new(Shared { settings, disk, tko_trackers, servers, total, counters, peers, begin });
         let (waiting_bytes, parts, begun) = (Arc::default(), Parts::default(), Mutex::new(Some(begun)));
         Ok(Arc::new(Spool { shared, writer: writer(ledger)?, waiting_bytes, parts, begun }))
     }
@@ -261,7 +265,7 @@ impl Spool {
     pub async fn close(&self) -> Result<(), String> {
         let (reply, closed) = oneshot::channel();
         let nowhere = Address("".into());
-        let server = Server::new(nowhere.clone(), String::new(), self.shared.standings.fence(&nowhere));
+        let server = Server::new(nowhere.clone(), String::new(), self.shared.tko_trackers.fence(&nowhere));
         let room = Room::take(&self.waiting_bytes, 0, u64::MAX).expect("nothing has room");
         let job = Job { server, work: Work::Close, reply, _room: room };
         match &self.writer {
@@ -296,7 +300,7 @@ impl Spool {
 
     fn server(&self, address: &Address) -> Arc<Server> {
         let mut servers = self.servers();
-        let make = || Server::new(address.clone(), load::folder_name(address), self.shared.standings.fence(address));
+        let make = || Server::new(address.clone(), load::folder_name(address), self.shared.tko_trackers.fence(address));
         servers.entry(address.clone()).or_insert_with(make).clone()
     }
 

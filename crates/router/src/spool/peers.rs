@@ -25,7 +25,7 @@ use super::record::Deletion;
 use super::server::{Owner, Server};
 use lookaside_client::{Network, Stream};
 use lookaside_protocol::Reply;
-use lookaside_protocol::text::{Answer, Limits, ParsedAnswer, parse_answer};
+use lookaside_protocol::text::{Limits, ParsedReply, ReplyPart, parse_reply};
 use lookaside_routing::Address;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -435,18 +435,18 @@ impl Connection {
     async fn values(&mut self) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
         let mut values = BTreeMap::new();
         loop {
-            match parse_answer(&self.read, &LIMITS) {
-                ParsedAnswer::Answer { answer: Answer::Item { key, reply: Reply::Value { value, .. } }, consumed } => {
+            match parse_reply(&self.read, &LIMITS) {
+                ParsedReply::Part { part: ReplyPart::Item { key, reply: Reply::Value { value, .. } }, consumed } => {
                     values.insert(key.to_vec(), value.to_vec());
                     self.read.drain(..consumed);
                 }
-                ParsedAnswer::Answer { answer: Answer::End, consumed } => {
+                ParsedReply::Part { part: ReplyPart::End, consumed } => {
                     self.read.drain(..consumed);
                     return Ok(values);
                 }
-                ParsedAnswer::Answer { answer, .. } => return Err(format!("{answer:?} is no answer to a get")),
-                ParsedAnswer::Malformed { why } => return Err(why.to_owned()),
-                ParsedAnswer::Incomplete { .. } => {
+                ParsedReply::Part { part: answer, .. } => return Err(format!("{answer:?} is no answer to a get")),
+                ParsedReply::Malformed { why } => return Err(why.to_owned()),
+                ParsedReply::Incomplete { .. } => {
                     if self.stream.read_buf(&mut self.read).await.map_err(|error| error.to_string())? == 0 {
                         return Err("it closed the connection".to_owned());
                     }

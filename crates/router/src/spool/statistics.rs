@@ -70,15 +70,15 @@ impl SpoolStatistics {
             ("spool_replayed", self.replayed),
             ("spool_refused", self.refused),
             ("spool_overflows", self.overflows),
-            ("spool_forgotten", self.forgotten),
+            ("spool_flushes", self.forgotten),
             ("spool_append_failures", self.append_failures),
-            ("spool_unassured", self.unassured),
-            ("spool_passed_on", self.passed_on),
+            ("spool_refused_no_peer", self.unassured),
+            ("spool_forwarded", self.passed_on),
             ("spool_replay_failures", self.replay_failures),
             ("spool_pending", self.pending),
             ("spool_pending_bytes", self.pending_bytes),
-            ("spool_servers_behind", self.servers_behind),
-            ("spool_servers_held", self.servers_held),
+            ("spool_servers_fenced", self.servers_behind),
+            ("spool_servers_fenced_by_peers", self.servers_held),
         ]
     }
 }

@@ -5,7 +5,7 @@
 
 use super::network::server_name;
 use super::options::{Papers, TlsOptions};
-use lookaside_routing::{Address, Protection, Security};
+use lookaside_routing::{Address, Security, TlsPolicy};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
@@ -125,7 +125,7 @@ impl Certificates {
     }
 
     /// Whether all servers can be reached; the error says what is missing.
-    pub(crate) fn check_for_servers(&self, protections: &BTreeMap<Address, Protection>) -> Result<(), String> {
+    pub(crate) fn check_for_servers(&self, protections: &BTreeMap<Address, TlsPolicy>) -> Result<(), String> {
         for (server, protection) in protections {
             if protection.security != Security::Plain {
                 server_name(server, protection)?;

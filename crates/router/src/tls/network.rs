@@ -12,7 +12,7 @@
 
 use super::certificates::Certificates;
 use lookaside_client::{Listener, Network, Stream};
-use lookaside_routing::{Address, BoxFuture, Protection, Security};
+use lookaside_routing::{Address, BoxFuture, Security, TlsPolicy};
 use rustls::pki_types::ServerName;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -41,11 +41,11 @@ pub(crate) struct SecuredNetwork {
 struct Ways {
     reloads: u64,
     /// With the reload that named it last.
-    secured: BTreeMap<Address, (Protection, u64)>,
+    secured: BTreeMap<Address, (TlsPolicy, u64)>,
 }
 
 impl Ways {
-    fn take(&mut self, protections: impl IntoIterator<Item = (Address, Protection)>) {
+    fn take(&mut self, protections: impl IntoIterator<Item = (Address, TlsPolicy)>) {
         self.reloads += 1;
         let (plain, secured): (Vec<_>, Vec<_>) =
             protections.into_iter().partition(|(_, protection)| protection.security == Security::Plain);
@@ -78,14 +78,14 @@ impl SecuredNetwork {
     }
 
     /// From now on this holds for connections to come. Servers that it does not name stay as they are.
-    pub(crate) fn protect(&self, protections: impl IntoIterator<Item = (Address, Protection)>) {
+    pub(crate) fn protect(&self, protections: impl IntoIterator<Item = (Address, TlsPolicy)>) {
         let mut ways = self.ways.write().unwrap_or_else(PoisonError::into_inner);
         ways.take(protections);
         let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
         failing.retain(|address| ways.is_named(address));
     }
 
-    fn protection(&self, address: &Address) -> Option<Protection> {
+    fn protection(&self, address: &Address) -> Option<TlsPolicy> {
         let ways = self.ways.read().unwrap_or_else(PoisonError::into_inner);
         ways.secured.get(address).map(|(protection, _)| protection.clone())
     }
@@ -94,7 +94,7 @@ impl SecuredNetwork {
         &self,
         stream: Box<dyn Stream>,
         address: &Address,
-        protection: &Protection,
+        protection: &TlsPolicy,
     ) -> io::Result<Box<dyn Stream>> {
         let name = server_name(address, protection).map_err(io::Error::other)?;
         let is_verified = protection.security == Security::Tls;
@@ -137,7 +137,7 @@ impl Drop for Attempt<'_> {
 }
 
 /// The name that the server's certificate must bear.
-pub(super) fn server_name(address: &Address, protection: &Protection) -> Result<ServerName<'static>, String> {
+pub(super) fn server_name(address: &Address, protection: &TlsPolicy) -> Result<ServerName<'static>, String> {
     let host = match &protection.identity {
         Some(identity) => identity,
         None => {
@@ -219,8 +219,8 @@ mod tests {
         SecuredNetwork::new(Arc::new(TcpNetwork), Arc::new(certificates))
     }
 
-    fn protected(address: &Address, security: Security) -> [(Address, Protection); 1] {
-        [(address.clone(), Protection { security, identity: None })]
+    fn protected(address: &Address, security: Security) -> [(Address, TlsPolicy); 1] {
+        [(address.clone(), TlsPolicy { security, identity: None })]
     }
 
     #[tokio::test]
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn the_name_is_the_hosts_or_the_one_that_is_said() {
         let name = |address: &str, identity: Option<&str>| {
-            let protection = Protection { security: Security::Tls, identity: identity.map(Into::into) };
+            let protection = TlsPolicy { security: Security::Tls, identity: identity.map(Into::into) };
             server_name(&Address(address.into()), &protection).map(|name| name.to_str().into_owned())
         };
         assert_eq!(name("cache-1.example:11211", None).as_deref(), Ok("cache-1.example"));

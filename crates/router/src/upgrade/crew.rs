@@ -2,7 +2,7 @@
 
 use crate::session::Parked;
 use crate::{DRAIN_MAX, Fleet};
-use lookaside_upgrade::{LUGGAGE_BYTES_MAX, Successor};
+use lookaside_upgrade::{CONNECTION_STATE_BYTES_MAX, Successor};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -89,11 +89,13 @@ impl Crew {
 /// Sends clients to the next process, which owns nothing yet. False: it has gone.
 pub(crate) fn send(successor: &Successor, clients: &[Vec<Parked>]) -> bool {
     let portable = clients.iter().flatten().filter(|client| is_portable(client));
-    let packed = portable.filter_map(|client| Some((Some(client.luggage.clone()), client.stream.descriptor()?)));
+    let packed =
+        portable.filter_map(|client| Some((Some(client.connection_state.clone()), client.stream.descriptor()?)));
     successor.send(packed).is_some()
 }
 
 fn is_portable(client: &Parked) -> bool {
-    let luggage = &client.luggage;
-    client.stream.descriptor().is_some() && luggage.input.len() + luggage.output.len() <= LUGGAGE_BYTES_MAX
+    let connection_state = &client.connection_state;
+    client.stream.descriptor().is_some()
+        && connection_state.input.len() + connection_state.output.len() <= CONNECTION_STATE_BYTES_MAX
 }

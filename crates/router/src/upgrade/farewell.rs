@@ -23,8 +23,8 @@ pub(crate) async fn farewell(clients: Vec<Parked>) {
     }
 }
 
-async fn part(Parked { mut stream, luggage }: Parked) {
+async fn part(Parked { mut stream, connection_state }: Parked) {
     let mut passed_over = [0; 4_096];
-    let is_told = stream.write_all(&luggage.output).await.is_ok() && stream.shutdown().await.is_ok();
+    let is_told = stream.write_all(&connection_state.output).await.is_ok() && stream.shutdown().await.is_ok();
     while is_told && matches!(stream.read(&mut passed_over).await, Ok(1..)) {}
 }

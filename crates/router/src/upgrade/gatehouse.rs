@@ -4,7 +4,7 @@
 use super::PROGRAM;
 use crate::listen::OpenDoor;
 use crate::{Options, metrics};
-use lookaside_upgrade::{Gate, GateKeeper, Inherited, Successor};
+use lookaside_upgrade::{Inherited, Successor, UpgradeServer, UpgradeSocket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -20,7 +20,7 @@ const TICK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// The gate, open, with nobody at it.
 pub(crate) struct Closed {
-    gate: Gate,
+    gate: UpgradeSocket,
     doors: Vec<OwnedFd>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Gatehouse {
 impl Closed {
     /// Opens the gate at `path`; `doors` are all that this process listens on.
     pub(crate) fn open(path: &Path, doors: Vec<OwnedFd>, inherited: &mut Inherited) -> Result<Closed, String> {
-        let gate = Gate::open(PROGRAM, path, inherited).map_err(|error| format!("{error:#}"))?;
+        let gate = UpgradeSocket::open(PROGRAM, path, inherited).map_err(|error| format!("{error:#}"))?;
         Ok(Closed { gate, doors })
     }
 
@@ -110,14 +110,14 @@ fn copies(doors: &[OpenDoor], metrics: Option<&metrics::Port>) -> Result<Vec<Own
 }
 
 fn keep(
-    gate: &Gate,
+    gate: &UpgradeSocket,
     doors: &[OwnedFd],
     successors: &UnboundedSender<Successor>,
     resumed: &mpsc::Receiver<()>,
     stopped: &UnixStream,
 ) {
     let began = Instant::now();
-    let mut keeper = GateKeeper::new(gate, doors.iter().map(|door| door.as_fd()));
+    let mut keeper = UpgradeServer::new(gate, doors.iter().map(|door| door.as_fd()));
     loop {
         let mut watched = vec![PollFd::new(stopped, PollFlags::IN)];
         watched.extend(keeper.watched());

@@ -6,7 +6,7 @@ use crate::Options;
 use crate::listen::OpenDoor;
 use crate::session::Parked;
 use lookaside_client::Stream;
-use lookaside_upgrade::{Estate, Inherited, Luggage, Predecessor};
+use lookaside_upgrade::{ConnectionState, Handover, Inherited, Predecessor};
 use socket2::{Domain, SockRef, Socket};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,7 +14,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 /// A client of an earlier process.
-pub(crate) type Client = (OwnedFd, Luggage);
+pub(crate) type Client = (OwnedFd, ConnectionState);
 
 /// The running process, as this one finds it.
 pub(crate) struct Heir {
@@ -38,18 +38,18 @@ impl Heir {
     }
 
     /// Asks it to stop serving, and waits until it has. The error: it lives, and goes on.
-    pub(crate) fn inherit(&mut self) -> Result<Estate, String> {
-        self.predecessor.inherit(&self.stop.never).map_err(in_words)
+    pub(crate) fn inherit(&mut self) -> Result<Handover, String> {
+        self.predecessor.receive(&self.stop.never).map_err(in_words)
     }
 
     /// Says that this process serves from now on. The error: the other goes on.
     pub(crate) fn take(&mut self) -> Result<(), String> {
-        self.predecessor.take().map_err(in_words)
+        self.predecessor.confirm_takeover().map_err(in_words)
     }
 
     /// This process serves, and everybody has been told.
-    pub(crate) fn tell_pause(self) {
-        self.predecessor.tell_pause();
+    pub(crate) fn log_pause(self) {
+        self.predecessor.log_pause();
     }
 }
 
@@ -58,14 +58,14 @@ fn in_words(error: impl std::fmt::Display) -> String {
 }
 
 /// A client of the running process as one of this. Must be called inside the runtime that will serve it.
-pub(crate) fn parked(socket: OwnedFd, luggage: Luggage) -> io::Result<Parked> {
+pub(crate) fn parked(socket: OwnedFd, connection_state: ConnectionState) -> io::Result<Parked> {
     let socket = Socket::from(socket);
     socket.set_nonblocking(true)?;
     let stream: Box<dyn Stream> = match socket.domain()? {
         Domain::UNIX => Box::new(tokio::net::UnixStream::from_std(socket.into())?),
         _ => Box::new(tokio::net::TcpStream::from_std(socket.into())?),
     };
-    Ok(Parked { stream, luggage })
+    Ok(Parked { stream, connection_state })
 }
 
 /// The clients of an earlier process that may go on here, for each thread: as if each had come in by the same door now.

@@ -10,8 +10,8 @@
 use crate::{
     Batch, BoxFuture, Context, Outcomes, Route,
     cluster::{fan_out::owned, null_route::nothing_there},
+    environment::Background,
     split::at_once,
-    surroundings::Background,
 };
 use futures_util::future::join_all;
 use std::sync::Arc;

@@ -9,7 +9,7 @@
 //! take `AllSyncRoute`. Bounded: without a place in the background the caller waits for all.
 
 use crate::{
-    Batch, BoxFuture, Context, Outcomes, Route, cluster::fan_out::owned, split::Children, surroundings::Background,
+    Batch, BoxFuture, Context, Outcomes, Route, cluster::fan_out::owned, environment::Background, split::Children,
 };
 use futures_util::future::{join, join_all};
 use std::sync::Arc;

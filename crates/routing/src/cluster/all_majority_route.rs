@@ -13,8 +13,8 @@
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
     cluster::{all_sync_route::worse, fan_out::Asked},
+    environment::Background,
     outcome::agree,
-    surroundings::Background,
 };
 use std::sync::Arc;
 

@@ -2,7 +2,7 @@
 //!
 //! | name | outcome here |
 //! |---|---|
-//! | `tko` | [`Failure::TakenOut`] |
+//! | `tko` | [`Failure::Tko`] |
 //! | whatever is named, none too | [`Failure::Spooled`]: reads may have gone to the others before, by whatever error |
 //! | `connect_error`, `connect_timeout` | [`Failure::ConnectFailed`], [`Failure::ConnectTimedOut`] |
 //! | `timeout` | [`Failure::TimedOut`] |
@@ -77,7 +77,7 @@ impl FailoverError {
         match outcome {
             Ok(Reply::Error(ErrorReply::Server(_))) => Some(FailoverError::RemoteError),
             Ok(_) => None,
-            Err(Failure::TakenOut | Failure::Spooled) => Some(FailoverError::Tko),
+            Err(Failure::Tko | Failure::Spooled) => Some(FailoverError::Tko),
             Err(Failure::ConnectFailed) => Some(FailoverError::ConnectError),
             Err(Failure::ConnectTimedOut) => Some(FailoverError::ConnectTimeout),
             Err(Failure::TimedOut) => Some(FailoverError::Timeout),

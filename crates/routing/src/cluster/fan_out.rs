@@ -2,12 +2,12 @@
 //!
 //! Children that have not answered when the caller has heard enough, or when the caller itself is dropped, go on in the
 //! background. Their place there is taken before they are asked; without one the caller waits for all
-//! (`surroundings.rs` says why).
+//! (`environment.rs` says why).
 
 use crate::{
     Batch, BoxFuture, Context, Outcomes, Route,
+    environment::{Background, Place},
     split::Children,
-    surroundings::{Background, Place},
 };
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::sync::Arc;

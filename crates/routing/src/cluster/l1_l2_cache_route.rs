@@ -24,10 +24,10 @@
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
     cluster::all_sync_route::worse,
+    environment::Background,
     key::is_encoded,
     outcome::{as_get, as_store, is_error, is_miss, verb},
     split::ask_some,
-    surroundings::Background,
     verb::Kind,
 };
 use bytes::Bytes;

@@ -7,7 +7,7 @@
 //! A batch waits once. Errors and misses are made to wait as hits are. The clock is handed in. A caller that goes away
 //! during the first wait has asked nobody.
 
-use crate::{Batch, BoxFuture, Context, Outcomes, Route, surroundings::Clock};
+use crate::{Batch, BoxFuture, Context, Outcomes, Route, environment::Clock};
 use std::{sync::Arc, time::Duration};
 
 /// How long a request is made to take.

@@ -7,7 +7,7 @@
 //! Values are not logged, keys are, with what is not printable escaped. A caller that goes away before the answer
 //! leaves no line.
 
-use crate::{Batch, BoxFuture, Context, NullRoute, Outcome, Outcomes, Route, outcome::verb, surroundings::Log};
+use crate::{Batch, BoxFuture, Context, NullRoute, Outcome, Outcomes, Route, environment::Log, outcome::verb};
 use bytes::Bytes;
 use lookaside_protocol::{Reply, Request};
 use std::sync::Arc;

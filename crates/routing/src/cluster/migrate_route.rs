@@ -18,7 +18,7 @@
 //! Not here: copying. The new servers fill by misses, or put a `WarmUpRoute` in `to`'s place.
 
 use crate::{
-    AllSyncRoute, Batch, BoxFuture, Context, Outcomes, Route, outcome::verb, split::split, surroundings::Clock,
+    AllSyncRoute, Batch, BoxFuture, Context, Outcomes, Route, environment::Clock, outcome::verb, split::split,
     verb::Kind,
 };
 use std::sync::Arc;

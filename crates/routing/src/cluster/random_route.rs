@@ -8,7 +8,7 @@
 //! stays in order. A delete reaches one child only, and a `lease-set` most often not the child that handed out the
 //! token: this route is for reads of copies. A child's failure is the answer.
 
-use crate::{Batch, BoxFuture, Context, Outcomes, Route, surroundings::Chance};
+use crate::{Batch, BoxFuture, Context, Outcomes, Route, environment::Chance};
 use std::sync::Arc;
 
 /// Children that are as good as one another.

@@ -14,9 +14,9 @@
 
 use crate::{
     Batch, BoxFuture, Context, Failure, NullRoute, Outcomes, Route,
+    environment::Clock,
     outcome::verb,
     split::{ask_some, split},
-    surroundings::Clock,
     verb::Kind,
 };
 use bytes::Bytes;

@@ -13,8 +13,8 @@
 //! counted. A caller that goes away before the normal target has accepted a `lease-set` or `cas` leaves no copy of it.
 
 use crate::{
-    Batch, BoxFuture, Context, Outcomes, Route, hash::murmur64a, key::routing_key, outcome::as_get,
-    surroundings::Background,
+    Batch, BoxFuture, Context, Outcomes, Route, environment::Background, hash::murmur64a, key::routing_key,
+    outcome::as_get,
 };
 use bytes::Bytes;
 use lookaside_protocol::{Operation, Reply, Request, StoreMode};

@@ -17,9 +17,9 @@
 
 use crate::{
     Batch, BoxFuture, Context, Outcomes, Route,
+    environment::Chance,
     outcome::{as_get, is_error, is_miss},
     split::ask_some,
-    surroundings::Chance,
 };
 use bytes::Bytes;
 use lookaside_protocol::{Operation, Reply, Request};

@@ -70,7 +70,7 @@ impl SpareRoute {
         for others in answers {
             let of_deletes = outcomes.iter_mut().zip(&is_delete).filter(|(_, is_delete)| **is_delete);
             for ((outcome, _), other) in of_deletes.zip(others) {
-                let one = std::mem::replace(outcome, Err(Failure::TakenOut));
+                let one = std::mem::replace(outcome, Err(Failure::Tko));
                 *outcome = of_both(one, other);
             }
         }

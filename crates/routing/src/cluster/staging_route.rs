@@ -22,10 +22,10 @@
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
     cluster::all_sync_route::worse,
+    environment::Background,
     key::is_encoded,
     outcome::{as_store, verb},
     split::ask_some,
-    surroundings::Background,
     verb::Kind,
 };
 use bytes::Bytes;

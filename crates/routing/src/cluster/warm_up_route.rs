@@ -32,10 +32,10 @@
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
     cluster::warm_up_progress::{Reads, WarmUpEnd, WarmUpProgress},
+    environment::{Clock, Log},
     key::is_encoded,
     outcome::{as_get, as_store, is_error, is_miss, verb},
     split::ask_some,
-    surroundings::{Clock, Log},
     verb::{Kind, Verb},
 };
 use bytes::Bytes;

@@ -7,12 +7,12 @@
 use super::{Configuration, DestinationSettings, Handle, Pool, Shadow};
 use crate::{
     Address, AllAsyncRoute, AllFastestRoute, AllInitialRoute, AllMajorityRoute, AllSyncRoute, BigValueRoute,
-    Destination, DestinationRoute, DevNullRoute, ErrorRoute, FailoverWithExptimeRoute, HashRoute, HostIdRoute,
-    KeySplitRoute, L1L2CacheRoute, LatencyInjectionRoute, LatestRoute, LoggingRoute, MigrateRoute, MissFailoverRoute,
-    ModifyExptimeRoute, ModifyKeyRoute, NullRoute, OUTSTANDING_WAITING_MAX, OperationSelectorRoute,
+    Destination, DestinationRoute, DevNullRoute, Environment, ErrorRoute, FailoverWithExptimeRoute, HashRoute,
+    HostIdRoute, KeySplitRoute, L1L2CacheRoute, LatencyInjectionRoute, LatestRoute, LoggingRoute, MigrateRoute,
+    MissFailoverRoute, ModifyExptimeRoute, ModifyKeyRoute, NullRoute, OUTSTANDING_WAITING_MAX, OperationSelectorRoute,
     OriginalClientHashRoute, OutstandingLimitRoute, PoolRoute, PrefixSelectorRoute, RandomRoute, RateLimitRoute,
     RootRoute, Route, SaltedFailoverRoute, ShadowRoute, Slot, SlowWarmUp, SlowWarmUpRoute, SpareRoute, StagingRoute,
-    Surroundings, WarmUpRoute,
+    WarmUpRoute,
 };
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -34,10 +34,10 @@ pub trait Destinations {
         let _ = pool;
     }
 
-    /// Time, background work and chance for the tree; by default [`Surroundings::none`], in which everything is
+    /// Time, background work and chance for the tree; by default [`Environment::none`], in which everything is
     /// awaited and nothing waits.
-    fn surroundings(&mut self) -> Surroundings {
-        Surroundings::none()
+    fn environment(&mut self) -> Environment {
+        Environment::none()
     }
 
     /// What stands in the tree for `route`, which `handle` describes: by default `route` itself. Who wants to see the
@@ -51,9 +51,9 @@ pub trait Destinations {
 impl Configuration {
     /// Builds the tree.
     pub fn build(&self, destinations: &mut dyn Destinations) -> RootRoute {
-        let surroundings = destinations.surroundings();
+        let environment = destinations.environment();
         let named = Vec::with_capacity(self.named.len());
-        let mut builder = Builder { destinations, surroundings, chances: 0, leaves: BTreeMap::new(), named };
+        let mut builder = Builder { destinations, environment, chances: 0, leaves: BTreeMap::new(), named };
         for (_, handle) in &self.named {
             let route = builder.route(handle);
             builder.named.push(route);
@@ -65,7 +65,7 @@ impl Configuration {
 
 struct Builder<'a> {
     destinations: &'a mut dyn Destinations,
-    surroundings: Surroundings,
+    environment: Environment,
     /// Routes that draw by chance, so that each draws its own.
     chances: u64,
     leaves: BTreeMap<(Address, DestinationSettings), Arc<dyn Destination>>,
@@ -102,17 +102,17 @@ impl Builder<'_> {
             Handle::AllSync { children } => Arc::new(AllSyncRoute::new(self.routes(children))),
             Handle::Failover { children, errors, options } => {
                 let children = self.routes(children);
-                Arc::new(options.route(children, None, *errors, &self.surroundings.clock))
+                Arc::new(options.route(children, None, *errors, &self.environment.clock))
             }
             Handle::FailoverWithExptime { normal, failover, exptime_s, errors, options } => {
                 let (normal, failover) = (self.route(normal), self.routes(failover));
                 let children = FailoverWithExptimeRoute::short_lived(normal, failover, *exptime_s);
-                let inner = options.route(children, None, *errors, &self.surroundings.clock);
+                let inner = options.route(children, None, *errors, &self.environment.clock);
                 Arc::new(FailoverWithExptimeRoute::over(inner))
             }
             Handle::SaltedFailover { pool, hash, shadows, errors, options } => {
                 let servers = self.pool(pool, shadows, None);
-                let inner = options.route(servers, Some(hash), *errors, &self.surroundings.clock);
+                let inner = options.route(servers, Some(hash), *errors, &self.environment.clock);
                 Arc::new(SaltedFailoverRoute::over(inner))
             }
             Handle::PrefixSelector { policies, wildcard } => {
@@ -133,7 +133,7 @@ impl Builder<'_> {
 
     /// Routes that need time, chance or a background, or that stand before other caches.
     fn route_in_surroundings(&mut self, handle: &Handle) -> Arc<dyn Route> {
-        let Surroundings { clock, background, log, seed, host_id } = self.surroundings.clone();
+        let Environment { clock, background, log, seed, host_id } = self.environment.clone();
         match handle {
             Handle::AllAsync { children } => Arc::new(AllAsyncRoute::new(self.routes(children), background)),
             Handle::AllFastest { children } => Arc::new(AllFastestRoute::new(self.routes(children), background)),
@@ -218,7 +218,7 @@ impl Builder<'_> {
                 shadows.iter().zip(&targets).filter(|(shadow, _)| (shadow.servers.0..=shadow.servers.1).contains(&at));
             let its_own: Vec<_> = its_own.map(|(shadow, target)| (target.clone(), shadow.keys)).collect();
             if !its_own.is_empty() {
-                leaf = Arc::new(ShadowRoute::new(leaf, its_own, self.surroundings.background.clone()));
+                leaf = Arc::new(ShadowRoute::new(leaf, its_own, self.environment.background.clone()));
             }
             leaves.push(leaf);
         }
@@ -235,7 +235,7 @@ impl Builder<'_> {
         let failover = self.route(failover);
         let spared = |server| {
             self.chances += 1;
-            let seed = self.surroundings.seed.wrapping_add(self.chances);
+            let seed = self.environment.seed.wrapping_add(self.chances);
             Arc::new(SlowWarmUpRoute::new(server, failover.clone(), settings, seed)) as Arc<dyn Route>
         };
         servers.into_iter().map(spared).collect()

@@ -34,7 +34,7 @@ pub(super) fn pool_route<'a>(object: &Object<'a>, names: &mut Names<'a>) -> Resu
     object.check(&POOL_ROUTE)?;
     let (mut pool, node) = names.pool_of(object)?;
     if let Some(node) = object.get("asynclog") {
-        let settings = DestinationSettings { keeps_deletes: node.boolean()?, ..pool.settings };
+        let settings = DestinationSettings { asynclog: node.boolean()?, ..pool.settings };
         pool = Arc::new(Pool { settings, ..Pool::clone(&pool) });
     }
     let hash = pool_hash(object.get("hash"), &pool, &node)?;

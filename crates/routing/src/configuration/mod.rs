@@ -15,7 +15,6 @@
 //!
 //! Absent on purpose: files. Whoever calls this reads and watches them.
 
-mod access;
 mod build;
 mod copies;
 mod document;
@@ -33,15 +32,16 @@ mod pool;
 mod remedies;
 mod replicas;
 mod tiers;
+mod transport;
 
-pub use access::{Access, Dialect, Protection, Security};
 pub use build::Destinations;
 pub use error::{ConfigurationError, ConfigurationWarning};
 pub use failover::{FailoverOptions, FailoverOrder, SharedPairs};
 pub use handle::{Handle, Shadow};
 pub use pool::{DestinationSettings, Pool};
-pub use remedies::OutBound;
+pub use remedies::TkoLimit;
 pub use tiers::SharedProgress;
+pub use transport::{Protocol, Security, TlsPolicy, Transport};
 
 use crate::{Address, RoutingPrefix};
 use document::{Document, Keys, Node};
@@ -73,7 +73,7 @@ pub struct Configuration {
     /// Handles that others refer to by [`Handle::Named`], each behind those that it refers to itself.
     pub named: Vec<(String, Handle)>,
     /// What stands between the router and each server of a pool.
-    pub protections: BTreeMap<Address, Protection>,
+    pub protections: BTreeMap<Address, TlsPolicy>,
     /// Which of the trees takes keys without a prefix.
     pub default_prefix: RoutingPrefix,
     /// What was ignored.

@@ -4,11 +4,11 @@
 //! itself is found because it is still being read.
 
 use super::{
-    Defaults, Handle, Pool, Protection,
-    access::Protections,
+    Defaults, Handle, Pool, TlsPolicy,
     document::{Node, Object},
     error::{ConfigurationError, suggestion},
     pool::PoolNodes,
+    transport::Protections,
 };
 use crate::Address;
 use std::{cell::RefCell, collections::BTreeMap, sync::Arc};
@@ -144,7 +144,7 @@ impl<'a> Names<'a> {
     }
 
     /// What protects the way to each server.
-    pub(super) fn protections(&self) -> BTreeMap<Address, Protection> {
+    pub(super) fn protections(&self) -> BTreeMap<Address, TlsPolicy> {
         self.protections.borrow().0.clone()
     }
 

@@ -2,10 +2,10 @@
 
 use super::{
     Defaults,
-    access::{Access, Dialect, PoolAccess, Protection, Security},
     document::{Keys, Node, Object},
     error::{ConfigurationError, suggestion},
-    remedies::{self, OutBound, Spared},
+    remedies::{self, Spared, TkoLimit},
+    transport::{PoolAccess, Protocol, Security, TlsPolicy, Transport},
 };
 use crate::{Address, SERVERS_MAX, WEIGHT_MAX};
 use std::{collections::BTreeMap, sync::Arc};
@@ -19,9 +19,9 @@ pub struct DestinationSettings {
     /// How long to wait for a connection, in milliseconds; the default, or the server timeout, if not said.
     pub connect_timeout_ms: u64,
     /// Whether deletes that it does not answer are kept for it, where there is a spool (`asynclog`; true unless said).
-    pub keeps_deletes: bool,
+    pub asynclog: bool,
     /// In which words it is asked.
-    pub dialect: Dialect,
+    pub protocol: Protocol,
     /// How the way to it is protected.
     pub security: Security,
 }
@@ -33,10 +33,10 @@ pub struct Pool {
     pub name: String,
     /// In the order of the configuration, which is part of the hash.
     pub servers: Vec<Address>,
-    /// For its servers, but for what `access` says of each.
+    /// For its servers, but for what `transport` says of each.
     pub settings: DestinationSettings,
     /// Of each server, and behind them of each spare.
-    pub access: Vec<Access>,
+    pub transport: Vec<Transport>,
     /// The name that its servers' certificates must bear in place of their hosts'.
     pub identity: Option<Arc<str>>,
     /// Whether keys reach the servers with their routing prefix.
@@ -53,7 +53,7 @@ pub struct Pool {
     /// caches; long, and the gutter is all there is.
     pub spare_after_ms: u64,
     /// How many of its servers are taken out at a time, if that is bounded.
-    pub out_bound: Option<OutBound>,
+    pub out_bound: Option<TkoLimit>,
 }
 
 const POOL: Keys = Keys {
@@ -172,18 +172,18 @@ impl Pool {
             return Err(list.error(format!("pool {name:?} has {found} servers: expected 1 to {SERVERS_MAX}")));
         }
         let read = |node| read_server(node, &pool_access);
-        let (servers, mut access): (Vec<Address>, Vec<Access>) =
+        let (servers, mut transport): (Vec<Address>, Vec<Transport>) =
             servers.iter().map(read).collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
-        let Spared { spares, access: of_spares, after_ms: spare_after_ms } =
+        let Spared { spares, transport: of_spares, after_ms: spare_after_ms } =
             remedies::spares(&pool, &servers, &pool_access)?;
-        access.extend(of_spares);
+        transport.extend(of_spares);
         Ok(Pool {
             spares,
             spare_after_ms,
             out_bound: remedies::out_bound(&pool, servers.len())?,
             name: name.to_owned(),
             settings: settings(&pool, defaults)?,
-            access,
+            transport,
             identity: pool_access.identity,
             keep_routing_prefix: pool.get("keep_routing_prefix").map_or(Ok(false), |value| value.boolean())?,
             weights: pool.get("weights").map_or(Ok(Vec::new()), |value| weights(&value))?,
@@ -209,15 +209,15 @@ impl Pool {
 
     /// For number `at` of its members.
     pub(super) fn settings_of(&self, at: usize) -> DestinationSettings {
-        let Access { dialect, security } = self.access[at];
-        DestinationSettings { dialect, security, ..self.settings }
+        let Transport { protocol, security } = self.transport[at];
+        DestinationSettings { protocol, security, ..self.settings }
     }
 
     /// What stands between the router and number `at` of its members.
-    pub(super) fn protection_of(&self, at: usize) -> Protection {
-        let security = self.access[at].security;
+    pub(super) fn protection_of(&self, at: usize) -> TlsPolicy {
+        let security = self.transport[at].security;
         let identity = self.identity.clone().filter(|_| security == Security::Tls);
-        Protection { security, identity }
+        TlsPolicy { security, identity }
     }
 }
 
@@ -228,8 +228,8 @@ fn settings(pool: &Lineage<'_>, defaults: &Defaults) -> Result<DestinationSettin
     };
     let server_timeout_ms = timeout("server_timeout", defaults.server_timeout_ms)?;
     let connect_timeout_ms = timeout("connect_timeout", defaults.connect_timeout_ms.unwrap_or(server_timeout_ms))?;
-    let Access { dialect, security } = Access::default();
-    Ok(DestinationSettings { server_timeout_ms, connect_timeout_ms, keeps_deletes: true, dialect, security })
+    let Transport { protocol, security } = Transport::default();
+    Ok(DestinationSettings { server_timeout_ms, connect_timeout_ms, asynclog: true, protocol, security })
 }
 
 /// Weights as they are written; which numbers make sense depends on the hash.
@@ -238,8 +238,8 @@ pub(super) fn weights(node: &Node<'_>) -> Result<Vec<f64>, ConfigurationError> {
     node.array("a list of weights, one for each server")?.iter().map(weight).collect()
 }
 
-/// `host:port` or `[v6]:port`, perhaps with `:ascii` and `:ssl` behind, or what else `access` knows.
-pub(super) fn read_server(node: &Node<'_>, pool: &PoolAccess) -> Result<(Address, Access), ConfigurationError> {
+/// `host:port` or `[v6]:port`, perhaps with `:ascii` and `:ssl` behind, or what else `transport` knows.
+pub(super) fn read_server(node: &Node<'_>, pool: &PoolAccess) -> Result<(Address, Transport), ConfigurationError> {
     let text = node.string("a server as \"host:port\"")?;
     let refused =
         |why: &str| node.error(format!("{text:?} is no server: {why}; expected \"host:port\" or \"[v6]:port\""));
@@ -259,6 +259,6 @@ pub(super) fn read_server(node: &Node<'_>, pool: &PoolAccess) -> Result<(Address
     if !matches!(port.parse::<u16>(), Ok(1..)) || port.starts_with('+') {
         return Err(refused("the port is no number from 1 to 65535"));
     }
-    let access = pool.with(rest).map_err(|word| refused(&format!("{word:?} is not spoken here")))?;
-    Ok((Address(format!("{host}:{port}").into()), access))
+    let transport = pool.with(rest).map_err(|word| refused(&format!("{word:?} is not spoken here")))?;
+    Ok((Address(format!("{host}:{port}").into()), transport))
 }

@@ -2,10 +2,10 @@
 //! on how many are taken for dead. No request passes here.
 
 use super::{
-    access::{Access, PoolAccess},
     document::Keys,
     error::ConfigurationError,
     pool::{Lineage, read_server},
+    transport::{PoolAccess, Transport},
 };
 use crate::Address;
 
@@ -18,7 +18,7 @@ const SPARE_AFTER_MS_MAX: i64 = 86_400_000;
 
 /// How many servers of a pool may be taken out at a time (mcrouter's `tko_tracker`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OutBound {
+pub struct TkoLimit {
     /// When so many are out, no further one is taken out.
     pub enter: usize,
     /// Until no more than so many are.
@@ -40,7 +40,7 @@ const TKO_TRACKER: Keys = Keys {
 pub(super) struct Spared {
     pub(super) spares: Vec<Address>,
     /// Of each spare.
-    pub(super) access: Vec<Access>,
+    pub(super) transport: Vec<Transport>,
     pub(super) after_ms: u64,
 }
 
@@ -55,7 +55,7 @@ pub(super) fn spares(
         Some(after) => after.integer("milliseconds", 1, SPARE_AFTER_MS_MAX)? as u64,
         None => SPARE_AFTER_MS,
     };
-    let mut spared = Spared { spares: Vec::new(), access: Vec::new(), after_ms };
+    let mut spared = Spared { spares: Vec::new(), transport: Vec::new(), after_ms };
     let Some(list) = pool.get("spares") else {
         return match after {
             Some(after) => Err(after.error("there are no \"spares\" that could take a server's place after that time")),
@@ -63,7 +63,7 @@ pub(super) fn spares(
         };
     };
     for node in list.array("a list of \"host:port\"")? {
-        let (spare, access) = read_server(&node, pool_access)?;
+        let (spare, transport) = read_server(&node, pool_access)?;
         if servers.contains(&spare) {
             return Err(
                 node.error(format!("{spare} is one of the pool's servers: expected one that is idle otherwise"))
@@ -73,7 +73,7 @@ pub(super) fn spares(
             return Err(node.error(format!("{spare} stands twice: expected each spare once")));
         }
         spared.spares.push(spare);
-        spared.access.push(access);
+        spared.transport.push(transport);
     }
     match spared.spares.len() {
         0 if after.is_some() => Err(list.error("no spares, but \"spare_after_ms\": expected at least one")),
@@ -86,7 +86,7 @@ pub(super) fn spares(
 }
 
 /// The bound of a pool of `servers` servers, if it has one.
-pub(super) fn out_bound(pool: &Lineage<'_>, servers: usize) -> Result<Option<OutBound>, ConfigurationError> {
+pub(super) fn out_bound(pool: &Lineage<'_>, servers: usize) -> Result<Option<TkoLimit>, ConfigurationError> {
     let Some(node) = pool.get("tko_tracker") else { return Ok(None) };
     let tracker = node.object("an object with \"num_tko_threshold_upper\" and \"num_tko_threshold_lower\"")?;
     tracker.check(&TKO_TRACKER)?;
@@ -101,13 +101,13 @@ pub(super) fn out_bound(pool: &Lineage<'_>, servers: usize) -> Result<Option<Out
         (Some((upper, lower)), None) => {
             let enter = upper.integer("a number of servers", 1, servers as i64)? as usize;
             let exit = lower.integer("a number of servers", 0, servers as i64)? as usize;
-            (upper, OutBound { enter, exit })
+            (upper, TkoLimit { enter, exit })
         }
         (None, Some((upper, lower))) => {
             let of = |percent: i64| servers * percent as usize;
             let enter = of(upper.integer("percent of the servers", 1, 100)?).div_ceil(100);
             let exit = of(lower.integer("percent of the servers", 0, 100)?) / 100;
-            (upper, OutBound { enter, exit })
+            (upper, TkoLimit { enter, exit })
         }
         (Some(_), Some(_)) => return Err(node.error("expected the thresholds as numbers or in percent, not both")),
         (None, None) => {

@@ -2,7 +2,7 @@
 
 #![allow(dead_code)] // Each test binary uses its own part.
 
-use lookaside_routing::{Background, Batch, BoxFuture, Clock, Context, Log, Outcomes, Route, Spawner, Surroundings};
+use lookaside_routing::{Background, Batch, BoxFuture, Clock, Context, Environment, Log, Outcomes, Route, Spawner};
 use std::{
     sync::{Arc, Mutex},
     time::Duration,
@@ -24,9 +24,9 @@ impl World {
     }
 
     /// As routes see it, with room for so many tasks.
-    pub fn surroundings(self: &Arc<World>, tasks_max: usize) -> Surroundings {
+    pub fn environment(self: &Arc<World>, tasks_max: usize) -> Environment {
         let background = Background::new(self.clone(), tasks_max);
-        Surroundings { clock: self.clone(), background, log: self.clone(), seed: 7, host_id: 3 }
+        Environment { clock: self.clone(), background, log: self.clone(), seed: 7, host_id: 3 }
     }
 
     /// Runs all that was put into the background; how many tasks that were.

@@ -13,7 +13,7 @@
 use super::BinaryStep;
 use crate::Service;
 use crate::credentials::{Credentials, Verdict};
-use lookaside_protocol::binary::{Echo, Status};
+use lookaside_protocol::binary::{ResponseTag, Status};
 use lookaside_store::Now;
 
 const MECHANISM: &str = "PLAIN";
@@ -37,18 +37,18 @@ impl Authentication {
     }
 
     /// Which mechanisms there are.
-    pub(super) fn mechanisms<'b>(&mut self, echo: Echo, users: Option<&Credentials>) -> BinaryStep<'b> {
+    pub(super) fn mechanisms<'b>(&mut self, tag: ResponseTag, users: Option<&Credentials>) -> BinaryStep<'b> {
         if users.is_none() {
-            return BinaryStep::refuse(echo, Status::UnknownCommand, false);
+            return BinaryStep::refuse(tag, Status::UnknownCommand, false);
         }
         *self = Authentication::None;
-        BinaryStep::Say { echo, status: Status::Success, words: MECHANISM, close: false }
+        BinaryStep::Say { tag, status: Status::Success, words: MECHANISM, close: false }
     }
 
     /// A client's first word.
     pub(super) fn begin<'b>(
         &mut self,
-        echo: Echo,
+        tag: ResponseTag,
         mechanism: &[u8],
         word: &[u8],
         service: &Service<'_>,
@@ -57,37 +57,37 @@ impl Authentication {
         let is_known = mechanism.eq_ignore_ascii_case(MECHANISM.as_bytes());
         *self = if is_known { Authentication::Begun } else { Authentication::None };
         if is_known && word.is_empty() && service.sasl.is_some() {
-            return BinaryStep::Say { echo, status: Status::AuthenticationContinues, words: "", close: false };
+            return BinaryStep::Say { tag, status: Status::AuthenticationContinues, words: "", close: false };
         }
-        self.decide(echo, word, service, now)
+        self.decide(tag, word, service, now)
     }
 
     /// A client's second word.
     pub(super) fn go_on<'b>(
         &mut self,
-        echo: Echo,
+        tag: ResponseTag,
         _mechanism: &[u8],
         word: &[u8],
         service: &Service<'_>,
         now: Now,
     ) -> BinaryStep<'b> {
-        self.decide(echo, word, service, now)
+        self.decide(tag, word, service, now)
     }
 
     /// Looks at the word if a mechanism has been agreed on.
-    fn decide<'b>(&mut self, echo: Echo, word: &[u8], service: &Service<'_>, now: Now) -> BinaryStep<'b> {
+    fn decide<'b>(&mut self, tag: ResponseTag, word: &[u8], service: &Service<'_>, now: Now) -> BinaryStep<'b> {
         let Some(users) = service.sasl else {
-            return BinaryStep::refuse(echo, Status::UnknownCommand, false);
+            return BinaryStep::refuse(tag, Status::UnknownCommand, false);
         };
         let has_begun = std::mem::take(self) == Authentication::Begun;
         service.counters.auth_cmds.add(1);
         let user = plain(word).filter(|_| has_begun);
         if user.is_some_and(|(name, password)| users.verify(name, password, now) == Verdict::Right) {
             *self = Authentication::Done;
-            return BinaryStep::Say { echo, status: Status::Success, words: "Authenticated", close: false };
+            return BinaryStep::Say { tag, status: Status::Success, words: "Authenticated", close: false };
         }
         service.refuse_login(user.map(|(name, _)| name), now);
-        BinaryStep::refuse(echo, Status::AuthenticationFailed, false)
+        BinaryStep::refuse(tag, Status::AuthenticationFailed, false)
     }
 }
 

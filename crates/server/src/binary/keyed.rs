@@ -3,12 +3,12 @@
 use crate::attention::kind;
 use crate::{Service, execute};
 use lookaside_protocol::binary::{
-    BinaryOperation, BinaryRequest, Echo, Response, Status, Vivify, compose_error, compose_hit, compose_response,
+    BinaryOperation, BinaryRequest, Response, ResponseTag, Status, Vivify, compose_error, compose_hit, compose_response,
 };
 use lookaside_protocol::{Cas, Direction, StoreMode};
 use lookaside_store::{
-    ArithmeticOutcome, CountOutcome, CountTerms, DeleteOnOutcome, DeleteOutcome, DeleteTerms, Expiry, HashedKey,
-    ItemView, NewItem, Now, StoreOutcome, StoreTerms,
+    ArithmeticOutcome, DeleteOutcome, Expiry, HashedKey, ItemView, MetaArithmetic, MetaArithmeticOutcome, MetaDelete,
+    MetaDeleteOutcome, MetaSet, NewItem, Now, StoreOutcome,
 };
 
 pub(super) fn execute(
@@ -46,10 +46,7 @@ pub(super) fn execute(
                     let value = &number.to_be_bytes();
                     let status = Status::Success;
                     let extras = b"";
-                    return compose_response(
-                        &Response { echo: request.echo, status, cas, extras, key: b"", value },
-                        out,
-                    );
+                    return compose_response(&Response { tag: request.tag, status, cas, extras, key: b"", value }, out);
                 }
                 answer => answer.map(|(_, cas)| cas),
             }
@@ -57,8 +54,8 @@ pub(super) fn execute(
     };
     match answer {
         Ok(_) if request.is_quiet() => {}
-        Ok(cas) => done(request.echo, cas, out),
-        Err(status) => compose_error(request.echo, status, out),
+        Ok(cas) => done(request.tag, cas, out),
+        Err(status) => compose_error(request.tag, status, out),
     }
 }
 
@@ -78,11 +75,11 @@ fn get(
     now: Now,
     out: &mut Vec<u8>,
 ) {
-    let (echo, counters) = (request.echo, service.counters);
+    let (tag, counters) = (request.tag, service.counters);
     let shown_key = if look.with_key { key.key() } else { b"" };
     let show = |item: ItemView<'_>| {
         let value_bytes = if look.with_value { item.value.value_bytes() } else { 0 };
-        compose_hit(echo, item.cas, item.flags, shown_key, value_bytes, out);
+        compose_hit(tag, item.cas, item.flags, shown_key, value_bytes, out);
         if look.with_value {
             item.value.pieces().for_each(|piece| out.extend_from_slice(piece));
         }
@@ -115,9 +112,9 @@ fn get(
         // The key stands where an error's words would.
         true => {
             let (status, cas, extras) = (Status::NotFound, Cas(0), &b""[..]);
-            compose_response(&Response { echo, status, cas, extras, key: key.key(), value: b"" }, out);
+            compose_response(&Response { tag, status, cas, extras, key: key.key(), value: b"" }, out);
         }
-        false => compose_error(echo, Status::NotFound, out),
+        false => compose_error(tag, Status::NotFound, out),
     }
 }
 
@@ -160,8 +157,8 @@ fn extend_if(
     now: Now,
 ) -> StoreOutcome {
     service.counters.cmd_set.add(1);
-    let terms = StoreTerms { cas_compare: Some(expected), ..StoreTerms::default() };
-    service.store.store_on(key, mode, item, &terms, now).0
+    let terms = MetaSet { cas_compare: Some(expected), ..MetaSet::default() };
+    service.store.meta_set(key, mode, item, &terms, now).0
 }
 
 fn delete(service: &Service<'_>, key: HashedKey<'_>, expected: Option<Cas>, now: Now) -> Result<Cas, Status> {
@@ -169,11 +166,11 @@ fn delete(service: &Service<'_>, key: HashedKey<'_>, expected: Option<Cas>, now:
     let is_deleted = match expected {
         None => service.store.delete(key, 0, now) == DeleteOutcome::Deleted,
         Some(_) => {
-            let terms = DeleteTerms { cas_compare: expected, ..DeleteTerms::default() };
-            match service.store.delete_on(key, &terms, now) {
-                DeleteOnOutcome::Deleted => true,
-                DeleteOnOutcome::NotFound => false,
-                DeleteOnOutcome::Exists => return Err(Status::Exists),
+            let terms = MetaDelete { cas_compare: expected, ..MetaDelete::default() };
+            match service.store.meta_delete(key, &terms, now) {
+                MetaDeleteOutcome::Deleted => true,
+                MetaDeleteOutcome::NotFound => false,
+                MetaDeleteOutcome::Exists => return Err(Status::Exists),
             }
         }
     };
@@ -195,11 +192,11 @@ fn count(
     let outcome = match expected {
         None => service.store.arithmetic(key, direction, delta, now),
         Some(_) => {
-            let terms = CountTerms { cas_compare: expected, ..CountTerms::default() };
-            match service.store.count_on(key, direction, delta, &terms, now) {
-                CountOutcome::Counted { outcome, .. } => outcome,
-                CountOutcome::Exists => return Err(Status::Exists),
-                CountOutcome::Vivified(_) | CountOutcome::NotStored => {
+            let terms = MetaArithmetic { cas_compare: expected, ..MetaArithmetic::default() };
+            match service.store.meta_arithmetic(key, direction, delta, &terms, now) {
+                MetaArithmeticOutcome::Counted { outcome, .. } => outcome,
+                MetaArithmeticOutcome::Exists => return Err(Status::Exists),
+                MetaArithmeticOutcome::Vivified(_) | MetaArithmeticOutcome::NotStored => {
                     unreachable!("nothing is made that was not asked for")
                 }
             }
@@ -229,6 +226,6 @@ fn make_number(service: &Service<'_>, key: HashedKey<'_>, vivify: Vivify, now: N
 }
 
 /// Nothing to tell but the new CAS unique.
-fn done(echo: Echo, cas: Cas, out: &mut Vec<u8>) {
-    compose_response(&Response { echo, status: Status::Success, cas, extras: b"", key: b"", value: b"" }, out);
+fn done(tag: ResponseTag, cas: Cas, out: &mut Vec<u8>) {
+    compose_response(&Response { tag, status: Status::Success, cas, extras: b"", key: b"", value: b"" }, out);
 }

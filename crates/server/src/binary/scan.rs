@@ -3,7 +3,7 @@
 use super::{Authentication, BinaryStep};
 use crate::Service;
 use lookaside_protocol::binary::{
-    BinaryCommand, BinaryParsed, BinaryRequest, HEADER_BYTES, Status, opcode, parse_request, peek_echo,
+    BinaryCommand, BinaryParsed, BinaryRequest, HEADER_BYTES, Status, opcode, parse_request, peek_tag,
 };
 use lookaside_store::Now;
 
@@ -13,7 +13,7 @@ pub(crate) enum Scanned<'b> {
     Step {
         step: BinaryStep<'b>,
         /// A key whose old value must go, of a refused `set`.
-        outdated_key: Option<&'b [u8]>,
+        key_to_delete: Option<&'b [u8]>,
         /// How many bytes it took.
         consumed: usize,
         /// How many more are to be dropped as they arrive.
@@ -40,24 +40,22 @@ pub(crate) fn scan<'b>(
         BinaryParsed::Request { request, consumed } => (request, consumed),
         BinaryParsed::Incomplete { needed_bytes } => return Scanned::Incomplete { needed_bytes },
         BinaryParsed::Foreign => return last(BinaryStep::Hang, bytes),
-        BinaryParsed::Bad { echo, status, consumed, swallow, close, outdated_key } => {
-            let step = BinaryStep::refuse(echo, status, close);
-            return Scanned::Step { step, outdated_key, consumed, swallow };
+        BinaryParsed::Bad { tag, status, consumed, swallow, close, key_to_delete } => {
+            let step = BinaryStep::refuse(tag, status, close);
+            return Scanned::Step { step, key_to_delete, consumed, swallow };
         }
     };
     if is_authentication(&request.command) && service.sasl.is_some() && !is_first {
         return Scanned::MustBeFirst;
     }
-    let echo = request.echo;
+    let tag = request.tag;
     let step = match request.command {
-        BinaryCommand::Mechanisms => authentication.mechanisms(echo, service.sasl),
-        BinaryCommand::Authenticate { mechanism, word } => authentication.begin(echo, mechanism, word, service, now),
-        BinaryCommand::AuthenticateStep { mechanism, word } => {
-            authentication.go_on(echo, mechanism, word, service, now)
-        }
-        command => BinaryStep::Request(BinaryRequest { echo, command }),
+        BinaryCommand::Mechanisms => authentication.mechanisms(tag, service.sasl),
+        BinaryCommand::Authenticate { mechanism, word } => authentication.begin(tag, mechanism, word, service, now),
+        BinaryCommand::AuthenticateStep { mechanism, word } => authentication.go_on(tag, mechanism, word, service, now),
+        command => BinaryStep::Request(BinaryRequest { tag, command }),
     };
-    Scanned::Step { step, outdated_key: None, consumed, swallow: 0 }
+    Scanned::Step { step, key_to_delete: None, consumed, swallow: 0 }
 }
 
 /// A client that has not said who it is may ask for the version, and may authenticate. Anything else ends the
@@ -70,21 +68,21 @@ fn refusal_of_unknown_client<'b>(
     if service.sasl.is_none() || authentication.is_done() {
         return None;
     }
-    let echo = peek_echo(bytes)?;
+    let tag = peek_tag(bytes)?;
     match parse_request(&bytes[..HEADER_BYTES], &service.limits) {
         // What these say comes first, as in memcached.
         BinaryParsed::Foreign | BinaryParsed::Bad { status: Status::UnknownCommand, close: true, .. } => return None,
         _ => {}
     }
-    match echo.opcode {
+    match tag.opcode {
         opcode::VERSION | opcode::SASL_MECHANISMS | opcode::SASL_AUTHENTICATE | opcode::SASL_STEP => None,
-        _ => Some(last(BinaryStep::refuse(echo, Status::AuthenticationFailed, true), bytes)),
+        _ => Some(last(BinaryStep::refuse(tag, Status::AuthenticationFailed, true), bytes)),
     }
 }
 
 /// The last step of its connection: what follows in its bytes is nobody's concern.
 fn last<'b>(step: BinaryStep<'b>, bytes: &'b [u8]) -> Scanned<'b> {
-    Scanned::Step { step, outdated_key: None, consumed: bytes.len(), swallow: 0 }
+    Scanned::Step { step, key_to_delete: None, consumed: bytes.len(), swallow: 0 }
 }
 
 fn is_authentication(command: &BinaryCommand<'_>) -> bool {

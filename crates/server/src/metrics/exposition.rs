@@ -9,8 +9,8 @@ use super::meanings::meaning;
 use super::{KEYS_PER_SAMPLE, REPLIES_PER_SAMPLE};
 use crate::daemon::Daemon;
 use crate::{Process, VERSION};
-use lookaside_observation::{Exposition, HistogramSum, Kind};
 use lookaside_store::Now;
+use lookaside_telemetry::{Exposition, HistogramSum, Kind};
 use std::fmt::Write;
 
 /// How many hot keys are told.

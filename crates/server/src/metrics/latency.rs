@@ -6,8 +6,8 @@
 //! which counts for the class of the first of them.
 
 use crate::batch::Action;
-use lookaside_observation::{Histogram, HistogramSum};
 use lookaside_protocol::{Command, Operation};
+use lookaside_telemetry::{Histogram, HistogramSum};
 
 /// What a reply answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +81,7 @@ pub(crate) struct Latencies {
 
 impl Latencies {
     pub(crate) fn note(&self, class: Class, took_us: u64) {
-        self.of_class[class as usize].note(took_us);
+        self.of_class[class as usize].record(took_us);
     }
 
     /// Adds this thread's numbers of a class.

@@ -81,7 +81,7 @@ impl Arguments {
 
     fn check_addresses(&self) -> Result<(), Mistake> {
         if let Some(address) = &self.metrics_address {
-            lookaside_observation::check_address(address)
+            lookaside_telemetry::check_address(address)
                 .map_err(|why| Mistake(format!("--metrics-address {address}: {why}")))?;
         }
         let labels = listen::check(&self.listen)?;

@@ -6,7 +6,7 @@
 //! where items are evicted younger than the time asked about, the true working set is larger.
 
 use super::{append, uri_encode};
-use lookaside_store::Crawled;
+use lookaside_store::CrawlItem;
 use std::collections::BTreeMap;
 
 /// Fronts of keys beyond so many are counted together.
@@ -35,7 +35,7 @@ pub(super) struct Survey {
 
 impl Survey {
     /// Counts an item of the sample, if it was asked for or stored in the last so many seconds.
-    pub(super) fn note(&mut self, crawled: &Crawled<'_>, seconds: u32) {
+    pub(super) fn note(&mut self, crawled: &CrawlItem<'_>, seconds: u32) {
         self.in_sample += 1;
         if crawled.item.last_access_age_s > seconds {
             return;

@@ -6,7 +6,7 @@ mod conversation;
 use conversation::{ITEM_BYTES_MAX, LINE_BYTES_MAX, hold};
 use lookaside_protocol::StoreMode;
 use lookaside_protocol::binary::{
-    BinaryCommand, BinaryOperation, BinaryRequest, Echo, Vivify, compose_request, opcode,
+    BinaryCommand, BinaryOperation, BinaryRequest, ResponseTag, Vivify, compose_request, opcode,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -100,8 +100,8 @@ fn binary() -> impl Strategy<Value = Vec<u8>> {
             _ => (code, get),
         };
         let mut out = Vec::new();
-        let echo = Echo { opcode: code, opaque: u32::from(kind) };
-        compose_request(&BinaryRequest { echo, command: BinaryCommand::Keyed { key, operation } }, &mut out);
+        let tag = ResponseTag { opcode: code, opaque: u32::from(kind) };
+        compose_request(&BinaryRequest { tag, command: BinaryCommand::Keyed { key, operation } }, &mut out);
         out
     });
     // One byte of a request may be another: lengths, opcodes, what must be 0.

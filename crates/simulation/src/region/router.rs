@@ -2,7 +2,7 @@
 //! with a spool, on a disk that outlives it.
 
 use super::{Broken, Region, SERVERS, address, server_names};
-use lookaside_client::{DestinationOptions, Standings};
+use lookaside_client::{DestinationOptions, TkoTrackers};
 use lookaside_router::{Fleet, Identity, MemoryDisk, Plan, Router, Settings, Spares, Spool, SpoolSettings, Tree};
 use lookaside_routing::{Defaults, HealthSettings};
 use std::{sync::Arc, time::Duration};
@@ -87,15 +87,15 @@ impl Region {
     pub(super) fn start_router(&self, cluster: usize, seed: u64) {
         let host = host(cluster);
         let (network, address) = (self.network.host(&host), address(&host));
-        let standings = Standings::new();
-        let spool = self.open_spool(cluster, &standings);
-        let spares = Spares::new(standings.clone());
+        let tko_trackers = TkoTrackers::new();
+        let spool = self.open_spool(cluster, &tko_trackers);
+        let spares = Spares::new(tko_trackers.clone());
         let configuration = configuration(cluster, self.broken);
         self.start(&host, async move {
             let defaults = Defaults { server_timeout_ms: SERVER_TIMEOUT_MS, ..Defaults::default() };
             let health = HealthSettings { probe_initial_ms: 100, ..HealthSettings::default() };
-            let standings = Some(standings);
-            let options = DestinationOptions { health, standings, connects_ahead: true, ..Default::default() };
+            let tko_trackers = Some(tko_trackers);
+            let options = DestinationOptions { health, tko_trackers, connect_eagerly: true, ..Default::default() };
             let plan = Plan::read(&configuration, &defaults, &options).expect("the configuration is good");
             let plan = Arc::new(plan.spooling(spool.clone()).sparing(spares.clone()));
             let tree = Tree::build(&plan, network.clone(), seed, None);
@@ -120,7 +120,7 @@ impl Region {
     }
 
     /// The spool of a router, with what its disk has kept.
-    fn open_spool(&self, cluster: usize, standings: &Arc<Standings>) -> Option<Arc<Spool>> {
+    fn open_spool(&self, cluster: usize, tko_trackers: &Arc<TkoTrackers>) -> Option<Arc<Spool>> {
         let settings = self.spooling.settings()?;
         let mut disks = self.spools.borrow_mut();
         let disk = disks.entry(cluster).or_default();
@@ -128,7 +128,7 @@ impl Region {
             *disk = Arc::new(MemoryDisk::new());
         }
         // A fence that nobody else sees keeps nobody from reading.
-        let standings = if self.broken == Broken::Fence { Standings::new() } else { standings.clone() };
-        Some(Spool::open(disk.clone(), standings, settings).expect("its own files can be read"))
+        let tko_trackers = if self.broken == Broken::Fence { TkoTrackers::new() } else { tko_trackers.clone() };
+        Some(Spool::open(disk.clone(), tko_trackers, settings).expect("its own files can be read"))
     }
 }

@@ -38,7 +38,7 @@ pub enum RegionError {
         segment: i32,
     },
     /// Another user has made or owns what lies under its key, or may reach it: nobody knows who writes there.
-    NotOurs {
+    ForeignOwner {
         /// Its name.
         name: RegionName,
         /// What it is, and its kernel's number, as `ipcrm` takes them: `-m 5` or `-s 5`.
@@ -88,7 +88,7 @@ impl std::fmt::Display for RegionError {
                 "region {name} would lie in shared memory segment {segment}, which is another program's; \
                  if it is nobody's any more, `ipcrm -m {segment}` removes it"
             ),
-            RegionError::NotOurs { name, what, owner, maker, mode } => write!(
+            RegionError::ForeignOwner { name, what, owner, maker, mode } => write!(
                 f,
                 "region {name} is not this user's alone: what lies there was made by user {maker}, belongs to user {owner} \
                  and has mode {mode:03o}; if it is nobody's any more, `ipcrm {what}` removes it"

@@ -6,7 +6,7 @@ use crate::geometry::Geometry;
 use crate::segment::Segment;
 use crate::stripe::Lane;
 use crate::superblock::{self, Superblock};
-use crate::{Now, Options, OptionsError, RegionError, RegionName, Start, Store, WhyEmpty};
+use crate::{ColdStartReason, Now, Options, OptionsError, RegionError, RegionName, Start, Store};
 
 /// A store without its region: what takes most of the time of taking one up, done while somebody else still has it.
 pub struct Preparation {
@@ -43,7 +43,7 @@ impl Preparation {
         let claim = claim(name)?;
         let superblock = Superblock::new(name, superblock::layout(&geometry), memory_bytes);
         let (segment, memory, start) = match find(name)? {
-            None => create(&options, geometry, name, &superblock, WhyEmpty::New)?,
+            None => create(&options, geometry, name, &superblock, ColdStartReason::New)?,
             Some(segment) => match take_up(&options, &geometry, stripes, segment, name, &superblock, now)? {
                 Ok((memory, start)) => (segment, memory, start),
                 Err(why) => {

@@ -13,12 +13,12 @@ pub enum Start {
         saved_at: Now,
     },
     /// With nothing.
-    Empty(WhyEmpty),
+    Empty(ColdStartReason),
 }
 
 /// Why a store in a named region begins with nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WhyEmpty {
+pub enum ColdStartReason {
     /// There was no region.
     New,
     /// Its process was killed, or has crashed.
@@ -48,19 +48,21 @@ pub enum WhyEmpty {
     },
 }
 
-impl std::fmt::Display for WhyEmpty {
+impl std::fmt::Display for ColdStartReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match *self {
-            WhyEmpty::New => f.write_str("it is new"),
-            WhyEmpty::NotShutDownCleanly => f.write_str("it was not shut down cleanly"),
-            WhyEmpty::OtherMemory { was_bytes, now_bytes } => {
+            ColdStartReason::New => f.write_str("it is new"),
+            ColdStartReason::NotShutDownCleanly => f.write_str("it was not shut down cleanly"),
+            ColdStartReason::OtherMemory { was_bytes, now_bytes } => {
                 let mebibytes = |bytes: u64| bytes as f64 / f64::from(1 << 20);
                 write!(f, "it was made with -m {}, now -m {}", mebibytes(was_bytes), mebibytes(now_bytes))
             }
-            WhyEmpty::OtherFormat { was, now } => write!(f, "it has format {was}, this program has format {now}"),
-            WhyEmpty::OtherLayout => f.write_str("it was laid out by other slab options or by another build"),
-            WhyEmpty::Damaged => f.write_str("it is damaged"),
-            WhyEmpty::ClockSetBack { ahead_ms } => write!(f, "the clock was set back, by {ahead_ms} ms or more"),
+            ColdStartReason::OtherFormat { was, now } => {
+                write!(f, "it has format {was}, this program has format {now}")
+            }
+            ColdStartReason::OtherLayout => f.write_str("it was laid out by other slab options or by another build"),
+            ColdStartReason::Damaged => f.write_str("it is damaged"),
+            ColdStartReason::ClockSetBack { ahead_ms } => write!(f, "the clock was set back, by {ahead_ms} ms or more"),
         }
     }
 }
@@ -76,7 +78,7 @@ pub struct Saved {
 
 /// What a region was that has been removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Forgotten {
+pub struct RemovedRegion {
     /// The size of the segment.
     pub region_bytes: u64,
     /// The items that were saved in it; `None` if it was not shut down cleanly.

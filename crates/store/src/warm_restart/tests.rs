@@ -31,7 +31,7 @@ impl Scratch {
     /// Items, deletes and timers in a region, saved.
     fn fill(&self) {
         let (store, start) = self.attach();
-        assert_eq!(start, Start::Empty(WhyEmpty::New));
+        assert_eq!(start, Start::Empty(ColdStartReason::New));
         for number in 0..2_000u32 {
             let (key, value) = (format!("key:{number}"), vec![number as u8; number as usize]);
             let expiry = if number % 3 == 0 { Expiry::At { unix_s: 1_700_000_030 } } else { Expiry::Never };
@@ -93,7 +93,11 @@ fn what_is_not_wanted_stays_as_it_was_saved() {
     assert!(matches!(start, Start::Warm { .. }), "{start:?}");
     store.audit();
     drop(store);
-    assert_eq!(scratch.attach().1, Start::Empty(WhyEmpty::NotShutDownCleanly), "once wanted it is not clean any more");
+    assert_eq!(
+        scratch.attach().1,
+        Start::Empty(ColdStartReason::NotShutDownCleanly),
+        "once wanted it is not clean any more"
+    );
 }
 
 /// Counted in pages for items, with and without a region.
@@ -222,10 +226,10 @@ fn no_state_makes_reading_it_panic() {
 #[test]
 fn a_region_of_another_build_is_told_from_a_damaged_one() {
     type Change = fn(Superblock) -> Superblock;
-    let cases: [(Change, WhyEmpty); 3] = [
-        (|found| Superblock { format: 99, ..found }, WhyEmpty::OtherFormat { was: 99, now: FORMAT }),
-        (|found| Superblock { layout: found.layout + 1, ..found }, WhyEmpty::OtherLayout),
-        (|found| Superblock { state_words: 1 << 40, ..found }, WhyEmpty::Damaged),
+    let cases: [(Change, ColdStartReason); 3] = [
+        (|found| Superblock { format: 99, ..found }, ColdStartReason::OtherFormat { was: 99, now: FORMAT }),
+        (|found| Superblock { layout: found.layout + 1, ..found }, ColdStartReason::OtherLayout),
+        (|found| Superblock { state_words: 1 << 40, ..found }, ColdStartReason::Damaged),
     ];
     for (change, why) in cases {
         let scratch = Scratch::new();
@@ -258,7 +262,7 @@ fn memory_of_another_program_is_left_alone() {
     drop(region);
     let foreign = RegionError::Foreign { name: scratch.0.clone(), segment: segment.id };
     assert_eq!(Store::attach(options(), &scratch.0, NOW).err(), Some(foreign.clone()));
-    assert_eq!(forget(&scratch.0), Err(foreign));
+    assert_eq!(remove_region(&scratch.0), Err(foreign));
     assert_eq!(scratch.region().word(0).load(Relaxed), 7);
 }
 
@@ -271,14 +275,14 @@ fn memory_that_others_may_reach_is_never_used() {
         let segment = Segment::create_with_mode(scratch.0.key(), geometry.region_bytes(), mode).expect("shared memory");
         let refused = Store::attach(options(), &scratch.0, NOW).err();
         assert!(
-            matches!(&refused, Some(RegionError::NotOurs { mode: found, .. }) if *found == mode as u32),
+            matches!(&refused, Some(RegionError::ForeignOwner { mode: found, .. }) if *found == mode as u32),
             "{refused:?}"
         );
         assert!(refused.expect("an error").to_string().ends_with(&format!("`ipcrm -m {}` removes it", segment.id)));
-        assert!(matches!(forget(&scratch.0), Err(RegionError::NotOurs { .. })));
+        assert!(matches!(remove_region(&scratch.0), Err(RegionError::ForeignOwner { .. })));
         segment.remove().expect("it is ours");
     }
-    assert_eq!(scratch.attach().1, Start::Empty(WhyEmpty::New));
+    assert_eq!(scratch.attach().1, Start::Empty(ColdStartReason::New));
 }
 
 /// Whoever may change it could let two processes have one region.
@@ -288,8 +292,8 @@ fn a_semaphore_that_others_may_reach_is_no_claim() {
     let semaphore = create_semaphore_with_mode(scratch.0.key(), 0o666).expect("a semaphore");
     let refused = Store::attach(options(), &scratch.0, NOW).err();
     remove_semaphore(semaphore).expect("it is ours");
-    assert!(matches!(refused, Some(RegionError::NotOurs { mode: 0o666, .. })), "{refused:?}");
-    assert_eq!(scratch.attach().1, Start::Empty(WhyEmpty::New));
+    assert!(matches!(refused, Some(RegionError::ForeignOwner { mode: 0o666, .. })), "{refused:?}");
+    assert_eq!(scratch.attach().1, Start::Empty(ColdStartReason::New));
 }
 
 /// A process that was killed between making the segment and saying so has left nothing but zeros.
@@ -298,7 +302,7 @@ fn a_region_that_was_never_filled_in_is_made_anew() {
     let scratch = Scratch::new();
     let geometry = Store::geometry(&options(), true).expect("the options are fine");
     Segment::create(scratch.0.key(), geometry.region_bytes()).expect("shared memory");
-    assert_eq!(scratch.attach().1, Start::Empty(WhyEmpty::NotShutDownCleanly));
+    assert_eq!(scratch.attach().1, Start::Empty(ColdStartReason::NotShutDownCleanly));
 }
 
 /// Two names of one key cannot be found in reasonable time: the region is given another name instead.
@@ -312,7 +316,7 @@ fn a_name_that_leads_to_the_region_of_another_is_refused() {
     drop(region);
     let taken = RegionError::KeyTaken { name: scratch.0.clone(), other: "another".to_string() };
     assert_eq!(Store::attach(options(), &scratch.0, NOW).err(), Some(taken.clone()));
-    assert_eq!(forget(&scratch.0), Err(taken));
+    assert_eq!(remove_region(&scratch.0), Err(taken));
 }
 
 #[test]

@@ -5,8 +5,8 @@
 
 use lookaside_protocol::{Cas, Direction, LeaseToken, StoreMode};
 use lookaside_store::{
-    ArithmeticOutcome, CountOutcome, CountTerms, DeleteOnOutcome, DeleteOutcome, DeleteTerms, Expiry, LookTerms,
-    NewItem, Now, Options, Recache, StoreTerms,
+    ArithmeticOutcome, DeleteOutcome, Expiry, MetaArithmetic, MetaArithmeticOutcome, MetaDelete, MetaDeleteOutcome,
+    MetaGet, MetaSet, NewItem, Now, Options, Recache,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -81,7 +81,7 @@ pub struct LookExpected {
     pub expiry_before: Expiry,
     pub is_vivified: bool,
     pub is_won: bool,
-    pub is_won_already: bool,
+    pub win_already_sent: bool,
 }
 
 /// What a number counts to by the rules of C, written no shorter than it was.
@@ -170,7 +170,7 @@ impl Model {
     }
 
     /// A look; `vivified` is the unique that the store gave to what it made.
-    pub fn look(&mut self, key: u8, terms: &LookTerms, vivified: Option<Cas>) -> Option<LookExpected> {
+    pub fn look(&mut self, key: u8, terms: &MetaGet, vivified: Option<Cas>) -> Option<LookExpected> {
         let is_vivified = self.marked(key).is_none();
         if is_vivified {
             let expiry = terms.vivify?;
@@ -190,15 +190,15 @@ impl Model {
         });
         let is_won = is_vivified || !before.is_won && (is_near || before.is_stale);
         entry.is_won |= is_won;
-        entry.is_fetched |= !terms.is_traceless;
+        entry.is_fetched |= !terms.no_bump;
         let seen = Entry { is_fetched: before.is_fetched, ..entry.clone() };
-        let is_won_already = before.is_won && !is_vivified;
+        let win_already_sent = before.is_won && !is_vivified;
         self.advance(0);
-        Some(LookExpected { entry: seen, expiry_before: before.expiry, is_vivified, is_won, is_won_already })
+        Some(LookExpected { entry: seen, expiry_before: before.expiry, is_vivified, is_won, win_already_sent })
     }
 
     /// Whether a store on terms is done, and as what; nothing has happened yet.
-    pub fn expect_store_on(&self, key: u8, mode: StoreMode, terms: &StoreTerms) -> Expected {
+    pub fn expect_store_on(&self, key: u8, mode: StoreMode, terms: &MetaSet) -> Expected {
         let marked = self.marked(key);
         match (mode, marked) {
             (StoreMode::Set, _) | (StoreMode::Replace, Some(_)) => Expected::Stored,
@@ -217,12 +217,12 @@ impl Model {
     }
 
     /// It was done, under this unique. Says the size that the value must have, and whether the unique may be.
-    pub fn store_on(
+    pub fn meta_set(
         &mut self,
         key: u8,
         mode: StoreMode,
         item: &NewItem<'_>,
-        terms: &StoreTerms,
+        terms: &MetaSet,
         cas: Cas,
     ) -> (usize, bool) {
         let old = self.marked(key).cloned();
@@ -251,18 +251,18 @@ impl Model {
     }
 
     /// A delete on terms; `cas` is what the item has afterwards, if it stays.
-    pub fn delete_on(&mut self, key: u8, terms: &DeleteTerms, cas: Option<Cas>) -> (DeleteOnOutcome, bool) {
+    pub fn meta_delete(&mut self, key: u8, terms: &MetaDelete, cas: Option<Cas>) -> (MetaDeleteOutcome, bool) {
         let marked = self.marked(key).cloned();
         let is_other = |entry: &Entry| terms.cas_compare.is_some_and(|cas| cas != entry.cas);
         match marked {
-            Some(entry) if is_other(&entry) => (DeleteOnOutcome::Exists, true),
+            Some(entry) if is_other(&entry) => (MetaDeleteOutcome::Exists, true),
             None => {
                 self.void(key);
-                (DeleteOnOutcome::NotFound, true)
+                (MetaDeleteOutcome::NotFound, true)
             }
             Some(_) if !terms.invalidates && !terms.empties => {
                 self.delete(key, 0);
-                (DeleteOnOutcome::Deleted, true)
+                (MetaDeleteOutcome::Deleted, true)
             }
             Some(old) => {
                 let cas = cas.or(terms.cas_new).unwrap_or(Cas(0));
@@ -275,41 +275,41 @@ impl Model {
                 let entry = Entry { is_stale: terms.invalidates, ..kept };
                 // A unique that was not seen, because the item is over already, cannot be judged.
                 let chosen = terms.cas_new.or((cas == Cas(0)).then_some(cas));
-                (DeleteOnOutcome::Deleted, self.put(key, entry, chosen))
+                (MetaDeleteOutcome::Deleted, self.put(key, entry, chosen))
             }
         }
     }
 
     /// Whether the model agrees with what came of counting on terms; it does what the store did.
-    pub fn count_on(
+    pub fn meta_arithmetic(
         &mut self,
         key: u8,
         direction: Direction,
         delta: u64,
-        terms: &CountTerms,
-        outcome: CountOutcome,
+        terms: &MetaArithmetic,
+        outcome: MetaArithmeticOutcome,
     ) -> bool {
         let Some(old) = self.marked(key).cloned() else {
             return match (terms.vivify, outcome) {
-                (Some((initial, expiry)), CountOutcome::Vivified(cas)) => {
+                (Some((initial, expiry)), MetaArithmeticOutcome::Vivified(cas)) => {
                     let entry = Entry::new(0, expiry, initial.to_string().as_bytes(), cas);
                     !self.is_held_off(key) && self.put(key, entry, terms.cas_new)
                 }
-                (Some(_), outcome) => self.is_held_off(key) && outcome == CountOutcome::NotStored,
+                (Some(_), outcome) => self.is_held_off(key) && outcome == MetaArithmeticOutcome::NotStored,
                 (None, outcome) => {
-                    matches!(outcome, CountOutcome::Counted { outcome: ArithmeticOutcome::NotFound, .. })
+                    matches!(outcome, MetaArithmeticOutcome::Counted { outcome: ArithmeticOutcome::NotFound, .. })
                 }
             };
         };
         let number = counted(&old.value, direction, delta);
         let is_other = terms.cas_compare.is_some_and(|cas| cas != old.cas);
         match (outcome, number) {
-            (CountOutcome::Exists, _) => is_other && !old.value.is_empty(),
-            (CountOutcome::Counted { outcome: ArithmeticOutcome::NotANumber, .. }, number) => {
+            (MetaArithmeticOutcome::Exists, _) => is_other && !old.value.is_empty(),
+            (MetaArithmeticOutcome::Counted { outcome: ArithmeticOutcome::NotANumber, .. }, number) => {
                 number.is_none() && (!is_other || old.value.is_empty())
             }
             (
-                CountOutcome::Counted { outcome: ArithmeticOutcome::Number(seen, cas), expiry },
+                MetaArithmeticOutcome::Counted { outcome: ArithmeticOutcome::Number(seen, cas), expiry },
                 Some((number, value)),
             ) => {
                 let touched = terms.touch.unwrap_or(old.expiry);

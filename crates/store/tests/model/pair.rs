@@ -6,8 +6,8 @@ use super::scratch_region::ScratchRegion;
 use super::{Entry, Expected, Model};
 use lookaside_protocol::{Cas, Direction, LeaseToken, StoreMode};
 use lookaside_store::{
-    ArithmeticOutcome, CountOutcome, CountTerms, DeleteOnOutcome, DeleteTerms, Expiry, HashedKey, ItemView, LeaseGet,
-    LeaseSetOutcome, LookTerms, NewItem, Options, Recache, Start, Store, StoreOutcome, StoreTerms,
+    ArithmeticOutcome, Expiry, HashedKey, ItemView, LeaseGet, LeaseSetOutcome, MetaArithmetic, MetaArithmeticOutcome,
+    MetaDelete, MetaDeleteOutcome, MetaGet, MetaSet, NewItem, Options, Recache, Start, Store, StoreOutcome,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -106,49 +106,54 @@ impl Pair {
                 let [touch, vivify, before] = [touch, vivify, recache].map(|exptime| self.expiry(exptime));
                 let recache = before.map(|before| Recache { before, is_touched_first: traceless });
                 let cas_new = unique.map(Cas);
-                self.look(key, hashed, &LookTerms { is_traceless: traceless, touch, vivify, recache, cas_new })?;
+                self.look(key, hashed, &MetaGet { no_bump: traceless, touch, vivify, recache, cas_new })?;
             }
             Command::StoreOn { mode, compare, invalidates, vivify, unique, item } => {
                 let mode = self.mode(key, mode);
-                let terms = StoreTerms {
+                let terms = MetaSet {
                     cas_compare: compare.map(|memory| self.unique(key, memory)),
                     cas_new: unique.map(Cas),
                     invalidates,
                     vivify: self.expiry(vivify),
                 };
                 let expiry = Expiry::from_exptime(item.exptime, self.model.now());
-                self.store_on(key, hashed, mode, &NewItem { flags: item.flags, expiry, value: &item.value }, &terms)?;
+                self.meta_set(key, hashed, mode, &NewItem { flags: item.flags, expiry, value: &item.value }, &terms)?;
             }
             Command::DeleteOn { compare, invalidates, empties, touch, unique } => {
                 let cas_compare = compare.map(|memory| self.unique(key, memory));
                 let (cas_new, touch) = (unique.map(Cas), self.expiry(touch));
-                let terms = DeleteTerms { cas_compare, cas_new, invalidates, empties, touch };
-                let outcome = self.store().delete_on(hashed, &terms, self.model.now());
-                let stays = outcome == DeleteOnOutcome::Deleted && (invalidates || empties);
+                let terms = MetaDelete { cas_compare, cas_new, invalidates, empties, touch };
+                let outcome = self.store().meta_delete(hashed, &terms, self.model.now());
+                let stays = outcome == MetaDeleteOutcome::Deleted && (invalidates || empties);
                 let cas = if stays { self.peek_unique(key, hashed, invalidates) } else { None };
-                let (expected, is_fine) = self.model.delete_on(key, &terms, cas);
+                let (expected, is_fine) = self.model.meta_delete(key, &terms, cas);
                 prop_assert_eq!(outcome, expected);
                 prop_assert!(is_fine, "the unique is new and grows, or is the one that was asked for");
                 if stays {
                     // The look at the unique has won.
-                    self.model.look(key, &LookTerms { is_traceless: true, ..LookTerms::default() }, None);
+                    self.model.look(key, &MetaGet { no_bump: true, ..MetaGet::default() }, None);
                 }
             }
             Command::CountOn { up, delta, compare, touch, vivify, unique } => {
                 let direction = if up { Direction::Up } else { Direction::Down };
-                let terms = CountTerms {
+                let terms = MetaArithmetic {
                     cas_compare: compare.map(|memory| self.unique(key, memory)),
                     cas_new: unique.map(Cas),
                     touch: self.expiry(touch),
                     vivify: vivify.map(|(number, exptime)| (number, Expiry::from_exptime(exptime, self.model.now()))),
                 };
-                let outcome = self.store().count_on(hashed, direction, delta, &terms, self.model.now());
-                if self.is_short_of_memory && outcome == CountOutcome::NotStored {
+                let outcome = self.store().meta_arithmetic(hashed, direction, delta, &terms, self.model.now());
+                if self.is_short_of_memory && outcome == MetaArithmeticOutcome::NotStored {
                     // A hold-off that was merged for want of room refuses more.
                     prop_assert!(self.model.marked(key).is_none() && terms.vivify.is_some());
                     return Ok(());
                 }
-                prop_assert!(self.model.count_on(key, direction, delta, &terms, outcome), "{:?} {:?}", terms, outcome);
+                prop_assert!(
+                    self.model.meta_arithmetic(key, direction, delta, &terms, outcome),
+                    "{:?} {:?}",
+                    terms,
+                    outcome
+                );
             }
             Command::Touch { exptime } => self.touch(key, hashed, exptime)?,
             Command::LeaseGet => self.lease_get(key, hashed)?,
@@ -197,7 +202,7 @@ impl Pair {
                 Some(seen) => prop_assert_eq!(Some(seen), self.model.live(key).map(of_model)),
                 None if self.model.live(key).is_some() => self.model.evict(key),
                 None if self.model.marked(key).is_some() => {
-                    self.look(key, hashed, &LookTerms { is_traceless: true, ..LookTerms::default() })?;
+                    self.look(key, hashed, &MetaGet { no_bump: true, ..MetaGet::default() })?;
                 }
                 None => {}
             }
@@ -206,9 +211,9 @@ impl Pair {
         Ok(())
     }
 
-    fn look(&mut self, key: u8, hashed: HashedKey<'_>, terms: &LookTerms) -> Result<(), TestCaseError> {
-        let seen = self.store().reader(self.model.now()).look(hashed, terms, |looked| {
-            let marks = [looked.is_vivified, looked.is_won, looked.is_won_already, looked.is_stale];
+    fn look(&mut self, key: u8, hashed: HashedKey<'_>, terms: &MetaGet) -> Result<(), TestCaseError> {
+        let seen = self.store().reader(self.model.now()).meta_get(hashed, terms, |looked| {
+            let marks = [looked.is_vivified, looked.is_won, looked.win_already_sent, looked.is_stale];
             let item = looked.item;
             (shown(item), item.cas, [looked.expiry_before, item.expiry].map(in_seconds), item.fetched, marks)
         });
@@ -220,7 +225,7 @@ impl Pair {
         }
         let expected = self.model.look(key, terms, seen.as_ref().map(|seen| seen.1));
         let expected = expected.map(|look| {
-            let marks = [look.is_vivified, look.is_won, look.is_won_already, look.entry.is_stale];
+            let marks = [look.is_vivified, look.is_won, look.win_already_sent, look.entry.is_stale];
             let expiries = [look.expiry_before, look.entry.expiry].map(in_seconds);
             // Without room for the mark, who has won was not written down, and the next one wins again.
             let wins_again = self.is_short_of_memory && seen.as_ref().is_some_and(|seen| seen.4[1]) && marks[2];
@@ -233,8 +238,8 @@ impl Pair {
 
     /// What the item's unique is after a delete that left it. An item marked as stale has been won by this look.
     fn peek_unique(&mut self, key: u8, hashed: HashedKey<'_>, is_stale: bool) -> Option<Cas> {
-        let terms = LookTerms { is_traceless: true, ..LookTerms::default() };
-        let seen = self.store().reader(self.model.now()).look(hashed, &terms, |looked| {
+        let terms = MetaGet { no_bump: true, ..MetaGet::default() };
+        let seen = self.store().reader(self.model.now()).meta_get(hashed, &terms, |looked| {
             assert_eq!((looked.is_won, looked.is_stale), (is_stale, is_stale));
             looked.item.cas
         });
@@ -242,20 +247,20 @@ impl Pair {
         seen
     }
 
-    fn store_on(
+    fn meta_set(
         &mut self,
         key: u8,
         hashed: HashedKey<'_>,
         mode: StoreMode,
         item: &NewItem<'_>,
-        terms: &StoreTerms,
+        terms: &MetaSet,
     ) -> Result<(), TestCaseError> {
-        let (outcome, value_bytes) = self.store().store_on(hashed, mode, item, terms, self.model.now());
+        let (outcome, value_bytes) = self.store().meta_set(hashed, mode, item, terms, self.model.now());
         let expected = self.model.expect_store_on(key, mode, terms);
         match outcome {
             StoreOutcome::Stored(cas) => {
                 prop_assert!(matches!(expected, Expected::Stored | Expected::StaleStored), "{:?}", expected);
-                let (expected_bytes, is_fine) = self.model.store_on(key, mode, item, terms, cas);
+                let (expected_bytes, is_fine) = self.model.meta_set(key, mode, item, terms, cas);
                 prop_assert!(is_fine, "the unique is new and grows, or is the one that was asked for");
                 prop_assert_eq!(value_bytes, expected_bytes);
                 self.uniques.insert(key, cas);

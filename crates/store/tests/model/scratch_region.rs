@@ -1,6 +1,6 @@
 //! A region of one test's own, removed when the test ends, also when it fails.
 
-use lookaside_store::{Now, Options, RegionName, Start, Store, forget};
+use lookaside_store::{Now, Options, RegionName, Start, Store, remove_region};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A name that no other test has. To be dropped after the store.
@@ -22,7 +22,7 @@ impl ScratchRegion {
 
 impl Drop for ScratchRegion {
     fn drop(&mut self) {
-        if let Err(error) = forget(&self.0) {
+        if let Err(error) = remove_region(&self.0) {
             eprintln!("left behind: {error}");
         }
     }

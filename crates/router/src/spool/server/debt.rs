@@ -179,7 +179,7 @@ impl Server {
 mod tests {
     use super::super::Owed;
     use super::*;
-    use lookaside_client::Standings;
+    use lookaside_client::TkoTrackers;
     use lookaside_routing::Address;
     use std::collections::BTreeMap;
     use std::sync::Arc;
@@ -208,7 +208,7 @@ mod tests {
     impl Play {
         fn new(bytes_max: u64) -> Play {
             let address = Address("here:1".into());
-            let fence = Standings::new().fence(&address);
+            let fence = TkoTrackers::new().fence(&address);
             let server = Server::new(address, "here".into(), fence);
             assert!(!server.configure(), "nothing is owed yet");
             Play {

@@ -81,13 +81,13 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lookaside_client::Standings;
+    use lookaside_client::TkoTrackers;
     use lookaside_routing::Address;
 
     #[test]
     fn of_two_messages_of_a_router_the_newer_counts_whichever_comes_last() {
         let address = Address("here:1".into());
-        let fence = Standings::new().fence(&address);
+        let fence = TkoTrackers::new().fence(&address);
         let server = Server::new(address, "here".into(), fence);
         let (owner, until) = (Owner(7), Instant::now() + std::time::Duration::from_secs(1));
         server.hold(owner, 3, until);

@@ -8,7 +8,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
 
 /// Says that this process serves, whichever did before.
-pub fn tell_ready() {
+pub fn notify_ready() {
     let Ok(place) = std::env::var(SOCKET_VARIABLE) else { return };
     let address = match place.strip_prefix('@') {
         Some(name) => SocketAddr::from_abstract_name(name),

@@ -49,7 +49,7 @@ pub trait Log: Send + Sync {
 
 /// The world as one tree of routes sees it.
 #[derive(Clone)]
-pub struct Surroundings {
+pub struct Environment {
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// A place for work that outlives its caller.
@@ -62,11 +62,11 @@ pub struct Surroundings {
     pub host_id: u32,
 }
 
-impl Surroundings {
+impl Environment {
     /// A world in which no time passes and nothing stays behind: everything is awaited by its caller, at once.
     pub fn none() -> Self {
         let nothing = Arc::new(Nothing);
-        Surroundings { clock: nothing.clone(), background: Background::none(), log: nothing, seed: 0, host_id: 0 }
+        Environment { clock: nothing.clone(), background: Background::none(), log: nothing, seed: 0, host_id: 0 }
     }
 }
 
@@ -102,7 +102,7 @@ struct Tasks {
     fan_outs: AtomicU64,
     copies: AtomicU64,
     awaited: AtomicU64,
-    left_out: AtomicU64,
+    dropped: AtomicU64,
 }
 
 /// What a background has had to do since the start.
@@ -117,7 +117,7 @@ pub struct BackgroundStatistics {
     /// Batches whose caller had to wait, as there was no place.
     pub awaited: u64,
     /// Copies that were left out, as there was no place.
-    pub left_out: u64,
+    pub dropped: u64,
 }
 
 impl Background {
@@ -143,7 +143,7 @@ impl Background {
             fan_outs: tasks.fan_outs.load(Relaxed),
             copies: tasks.copies.load(Relaxed),
             awaited: tasks.awaited.load(Relaxed),
-            left_out: self.left_out(),
+            dropped: self.dropped(),
         }
     }
 
@@ -153,8 +153,8 @@ impl Background {
     }
 
     /// Copies that were left out because there was no place, since the start.
-    pub fn left_out(&self) -> u64 {
-        self.0.left_out.load(Relaxed)
+    pub fn dropped(&self) -> u64 {
+        self.0.dropped.load(Relaxed)
     }
 
     /// A place for one task that somebody relies on. Without one, the caller waits.
@@ -180,7 +180,7 @@ impl Background {
                 place.spawn(task);
             }
             None => {
-                self.0.left_out.fetch_add(1, Relaxed);
+                self.0.dropped.fetch_add(1, Relaxed);
             }
         }
     }

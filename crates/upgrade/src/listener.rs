@@ -34,7 +34,7 @@ const DOORS_PER_MESSAGE: usize = 64;
 
 /// The socket, and what tells a successor that this process has died.
 #[derive(Debug)]
-pub struct Gate {
+pub struct UpgradeSocket {
     program: Program,
     socket: Socket,
     /// Held until this process ends, and by no other.
@@ -43,9 +43,9 @@ pub struct Gate {
     life_sign: UnixStream,
 }
 
-impl Gate {
+impl UpgradeSocket {
     /// Opens the socket. One that a dead server left is taken over; one that answers is not.
-    pub fn open(program: Program, path: &Path, inherited: &mut Inherited) -> anyhow::Result<Gate> {
+    pub fn open(program: Program, path: &Path, inherited: &mut Inherited) -> anyhow::Result<UpgradeSocket> {
         let message = || format!("cannot listen on {} (--upgrade-socket)", path.display());
         let socket = match inherited.take_unix(path) {
             Some(socket) => socket,
@@ -55,7 +55,7 @@ impl Gate {
         std::fs::set_permissions(path, Permissions::from_mode(MODE)).with_context(message)?;
         socket.listen(BACKLOG).with_context(message)?;
         let (life, life_sign) = UnixStream::pair().with_context(message)?;
-        Ok(Gate { program, socket, _life: life, life_sign })
+        Ok(UpgradeSocket { program, socket, _life: life, life_sign })
     }
 }
 
@@ -75,8 +75,8 @@ fn bind(path: &Path) -> std::io::Result<Socket> {
 }
 
 /// Listens at the gate while this process serves.
-pub struct GateKeeper<'g> {
-    gate: &'g Gate,
+pub struct UpgradeServer<'g> {
+    listener: &'g UpgradeSocket,
     /// All that the server listens on.
     doors: Vec<BorrowedFd<'g>>,
     candidate: Option<Candidate>,
@@ -93,17 +93,17 @@ struct Candidate {
     prepared_to: Option<usize>,
 }
 
-impl<'g> GateKeeper<'g> {
+impl<'g> UpgradeServer<'g> {
     /// `doors` are all that the process listens on, for clients.
-    pub fn new(gate: &'g Gate, doors: impl IntoIterator<Item = BorrowedFd<'g>>) -> GateKeeper<'g> {
-        let doors = [gate.socket.as_fd()].into_iter().chain(doors).collect();
-        GateKeeper { gate, doors, candidate: None }
+    pub fn new(listener: &'g UpgradeSocket, doors: impl IntoIterator<Item = BorrowedFd<'g>>) -> UpgradeServer<'g> {
+        let doors = [listener.socket.as_fd()].into_iter().chain(doors).collect();
+        UpgradeServer { listener, doors, candidate: None }
     }
 
     /// What to wait on.
     pub fn watched(&self) -> impl Iterator<Item = PollFd<'_>> {
         let candidate = self.candidate.iter().map(|candidate| PollFd::new(candidate.channel.socket(), PollFlags::IN));
-        candidate.chain([PollFd::new(&self.gate.socket, PollFlags::IN)])
+        candidate.chain([PollFd::new(&self.listener.socket, PollFlags::IN)])
     }
 
     /// Whether there is something to do that nobody waits for.
@@ -131,7 +131,7 @@ impl<'g> GateKeeper<'g> {
     /// Lets the next one in.
     fn admit(&mut self, now_ms: u64) {
         let flags = SocketFlags::CLOEXEC;
-        let Ok(socket) = rustix::net::accept_with(&self.gate.socket, flags) else { return };
+        let Ok(socket) = rustix::net::accept_with(&self.listener.socket, flags) else { return };
         let socket = UnixStream::from(socket);
         let Ok(Peer { pid, user }) = Peer::of(&socket) else { return };
         if !is_trusted(user, None) {
@@ -152,31 +152,31 @@ impl<'g> GateKeeper<'g> {
         while let Some(Message { kind, payload, .. }) = candidate.channel.next()? {
             match (kind, candidate.has_said_hello) {
                 (Kind::Hello, false) => {
-                    self.gate.program.check(&payload)?;
+                    self.listener.program.check(&payload)?;
                     tracing::info!("process {} prepares to take over", candidate.pid);
                     self.show_doors(&candidate.channel)?;
                     candidate.has_said_hello = true;
                     candidate.deadline_ms = now_ms + PREPARE_MS_MAX;
                 }
                 (Kind::Ready, true) if !candidate.is_ready => candidate.is_ready = true,
-                _ => return Err(ChannelError::Garbage("what it says is out of turn")),
+                _ => return Err(ChannelError::Malformed("what it says is out of turn")),
             }
         }
         let is_late = !candidate.is_ready && now_ms > candidate.deadline_ms;
-        if is_late { Err(ChannelError::Late) } else { Ok(()) }
+        if is_late { Err(ChannelError::TimedOut) } else { Ok(()) }
     }
 
     /// Sends all that the server listens on, the sign of its life first. The last message says that it is.
     fn show_doors(&self, channel: &Channel) -> Result<(), ChannelError> {
         let all: Vec<BorrowedFd<'_>> =
-            [self.gate.life_sign.as_fd()].into_iter().chain(self.doors.iter().copied()).collect();
+            [self.listener.life_sign.as_fd()].into_iter().chain(self.doors.iter().copied()).collect();
         let messages = all.len().div_ceil(DOORS_PER_MESSAGE);
         let mut sending = channel.sending();
         for (number, doors) in (1..).zip(all.chunks(DOORS_PER_MESSAGE)) {
             let is_last = u8::from(number == messages);
             let mut payload = vec![is_last];
             payload.extend(std::process::id().to_le_bytes());
-            sending.push(Kind::Doors, &payload, doors)?;
+            sending.push(Kind::Listeners, &payload, doors)?;
         }
         sending.finish()
     }

@@ -23,7 +23,7 @@ pub struct HistogramSum {
 
 impl Histogram {
     /// Takes note of one that took `took_us` microseconds.
-    pub fn note(&self, took_us: u64) {
+    pub fn record(&self, took_us: u64) {
         self.buckets[bucket_of(took_us)].add(1);
         self.sum_us.add(took_us);
     }
@@ -64,9 +64,9 @@ mod tests {
     #[test]
     fn histograms_add_up() {
         let (one, other) = (Histogram::default(), Histogram::default());
-        one.note(3);
-        one.note(1_000_000);
-        other.note(3);
+        one.record(3);
+        one.record(1_000_000);
+        other.record(3);
         let mut sum = HistogramSum::default();
         sum.add(&one);
         sum.add(&other);

@@ -17,7 +17,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 /// In which words a server is asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Dialect {
+pub enum Protocol {
     /// memcached's text dialect, with meta commands and leases as clients send them.
     #[default]
     Text,
@@ -39,16 +39,16 @@ pub enum Security {
 
 /// How one server is spoken to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Access {
+pub struct Transport {
     /// In which words.
-    pub dialect: Dialect,
+    pub protocol: Protocol,
     /// How protected.
     pub security: Security,
 }
 
 /// What stands between the router and a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Protection {
+pub struct TlsPolicy {
     /// TLS, or none.
     pub security: Security,
     /// The name that its certificate must bear in place of its host's.
@@ -57,7 +57,7 @@ pub struct Protection {
 
 /// What a pool says for all its servers.
 pub(super) struct PoolAccess {
-    access: Access,
+    transport: Transport,
     skips_verification: bool,
     pub(super) identity: Option<Arc<str>>,
 }
@@ -66,33 +66,33 @@ impl PoolAccess {
     pub(super) fn read(pool: &Lineage<'_>) -> Result<PoolAccess, ConfigurationError> {
         let skips_verification = pool.get("unsafe_ssl_skip_verification").map_or(Ok(false), |value| value.boolean())?;
         let mechanism = pool.nearest(said_of_tls)?.unwrap_or(false);
-        let dialect = match pool.get("protocol") {
+        let protocol = match pool.get("protocol") {
             Some(value) => named(&value, "protocol", &DIALECTS)?,
-            None => Dialect::Text,
+            None => Protocol::Text,
         };
         let identity = match pool.get("ssl_service_identity") {
             Some(value) => Some(value.string("the name in the servers' certificates")?.into()),
             None => None,
         };
         let security = security(mechanism, skips_verification);
-        Ok(PoolAccess { access: Access { dialect, security }, skips_verification, identity })
+        Ok(PoolAccess { transport: Transport { protocol, security }, skips_verification, identity })
     }
 
     /// How a server is spoken to that has `words` behind its port. The error is a word that has no meaning.
-    pub(super) fn with<'a>(&self, words: impl Iterator<Item = &'a str>) -> Result<Access, &'a str> {
-        let mut access = self.access;
+    pub(super) fn with<'a>(&self, words: impl Iterator<Item = &'a str>) -> Result<Transport, &'a str> {
+        let mut transport = self.transport;
         for (at, word) in words.enumerate() {
             match at {
-                0 => access.dialect = lookup(word, &DIALECTS).ok_or(word)?,
-                1 => access.security = security(lookup(word, &MECHANISMS).ok_or(word)?, self.skips_verification),
+                0 => transport.protocol = lookup(word, &DIALECTS).ok_or(word)?,
+                1 => transport.security = security(lookup(word, &MECHANISMS).ok_or(word)?, self.skips_verification),
                 _ => return Err(word),
             }
         }
-        Ok(access)
+        Ok(transport)
     }
 }
 
-const DIALECTS: [(&str, Dialect); 2] = [("ascii", Dialect::Text), ("meta", Dialect::Meta)];
+const DIALECTS: [(&str, Protocol); 2] = [("ascii", Protocol::Text), ("meta", Protocol::Meta)];
 
 /// Whether TLS is spoken.
 const MECHANISMS: [(&str, bool); 3] = [("plain", false), ("ssl", true), ("tls", true)];
@@ -132,11 +132,11 @@ fn said_of_tls(object: &Object<'_>) -> Result<Option<bool>, ConfigurationError> 
 
 /// What protects the way to each server, by all pools together.
 #[derive(Default)]
-pub(super) struct Protections(pub(super) BTreeMap<Address, Protection>);
+pub(super) struct Protections(pub(super) BTreeMap<Address, TlsPolicy>);
 
 impl Protections {
     /// Takes down a server; the error is what another pool says of it.
-    pub(super) fn note(&mut self, server: &Address, protection: Protection) -> Result<(), String> {
+    pub(super) fn note(&mut self, server: &Address, protection: TlsPolicy) -> Result<(), String> {
         match self.0.get(server) {
             Some(other) if *other != protection => {
                 Err(format!("{server} is reached {} here, and {} by another pool", said(&protection), said(other)))
@@ -150,7 +150,7 @@ impl Protections {
     }
 }
 
-fn said(protection: &Protection) -> String {
+fn said(protection: &TlsPolicy) -> String {
     let how = match protection.security {
         Security::Plain => return "plain".to_owned(),
         Security::Tls => "by TLS",

@@ -1,7 +1,7 @@
 //! A process that has no file left for those who read metrics: nobody is served, and no core is busy with it. Alone in its
 //! process, whose limit it changes.
 
-use lookaside_observation::Endpoint;
+use lookaside_telemetry::Endpoint;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
 use std::io::{Read, Write};

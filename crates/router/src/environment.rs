@@ -6,7 +6,7 @@
 
 use crate::{DRAIN_MAX, Fleet};
 use lookaside_routing::{
-    BACKGROUND_TASKS_MAX, Background, BackgroundStatistics, BoxFuture, Clock, Log, Spawner, Surroundings,
+    BACKGROUND_TASKS_MAX, Background, BackgroundStatistics, BoxFuture, Clock, Environment, Log, Spawner,
 };
 use std::{sync::Arc, time::Duration};
 use tokio::sync::watch;
@@ -38,10 +38,10 @@ impl Host {
 }
 
 /// The surroundings of one thread's tree.
-pub(crate) fn surroundings(host: Host, seed: u64, backyard: &Backyard) -> Surroundings {
+pub(crate) fn environment(host: Host, seed: u64, backyard: &Backyard) -> Environment {
     let runtime = Arc::new(Runtime { host, started: Instant::now() });
     let background = backyard.background.clone();
-    Surroundings { clock: runtime.clone(), background, log: runtime, seed, host_id: host.id }
+    Environment { clock: runtime.clone(), background, log: runtime, seed, host_id: host.id }
 }
 
 /// Where the trees of one thread leave what nobody waits for.
@@ -72,13 +72,13 @@ impl Backyard {
 pub(crate) fn background(fleet: &Fleet) -> BackgroundStatistics {
     let mut sum = BackgroundStatistics::default();
     for router in fleet.routers() {
-        let BackgroundStatistics { running, fan_outs, copies, awaited, left_out } =
+        let BackgroundStatistics { running, fan_outs, copies, awaited, dropped } =
             router.tree().backyard().background.statistics();
         sum.running += running;
         sum.fan_outs += fan_outs;
         sum.copies += copies;
         sum.awaited += awaited;
-        sum.left_out += left_out;
+        sum.dropped += dropped;
     }
     sum
 }
@@ -142,7 +142,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn time_and_tasks_are_the_runtimes() {
         let yard = Backyard::new();
-        let world = surroundings(Host::named("a", 1_000), 0, &yard);
+        let world = environment(Host::named("a", 1_000), 0, &yard);
         let done = Arc::new(AtomicBool::new(false));
         let (told, sleep) = (done.clone(), world.clock.sleep(Duration::from_secs(5)));
         yard.tasks.spawn(Box::pin(async move {

@@ -19,7 +19,7 @@ use crate::{Cas, ErrorReply, LeaseToken, Reply, check_key, meta};
 /// answered by items and an end, everything else by one line. An error in place of a get's items is all of its answer;
 /// no end follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer<'a> {
+pub enum ReplyPart<'a> {
     /// `VALUE` or `LVALUE` with its data block: the answer for one key of a get; more may follow before the end.
     Item {
         /// The key as the server says it.
@@ -46,16 +46,16 @@ pub enum Answer<'a> {
 
 /// What the front of a buffer of answers holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ParsedAnswer<'a> {
+pub enum ParsedReply<'a> {
     /// Not a whole step yet.
     Incomplete {
         /// The buffer must hold at least this many bytes before it is worth asking again.
         needed_bytes: usize,
     },
     /// One step.
-    Answer {
+    Part {
         /// The step, borrowing from the buffer.
-        answer: Answer<'a>,
+        part: ReplyPart<'a>,
         /// How many bytes of the buffer it took.
         consumed: usize,
     },
@@ -77,18 +77,18 @@ pub enum ParsedAnswer<'a> {
 /// assert_eq!(answer, Answer::Item { key: b"user:1", reply });
 /// assert_eq!(&bytes[consumed..], b"END\r\n");
 /// ```
-pub fn parse_answer<'a>(buffer: &'a [u8], limits: &Limits) -> ParsedAnswer<'a> {
+pub fn parse_reply<'a>(buffer: &'a [u8], limits: &Limits) -> ParsedReply<'a> {
     match line::first(buffer, limits.line_bytes_max) {
         FirstLine::Whole { line, consumed } => {
-            step(buffer, line, consumed, limits).unwrap_or_else(|why| ParsedAnswer::Malformed { why })
+            step(buffer, line, consumed, limits).unwrap_or_else(|why| ParsedReply::Malformed { why })
         }
-        FirstLine::Incomplete => ParsedAnswer::Incomplete { needed_bytes: buffer.len() + 1 },
-        FirstLine::TooLong => ParsedAnswer::Malformed { why: "a line over the limit" },
+        FirstLine::Incomplete => ParsedReply::Incomplete { needed_bytes: buffer.len() + 1 },
+        FirstLine::TooLong => ParsedReply::Malformed { why: "a line over the limit" },
     }
 }
 
 /// Reads an item off the front of `buffer` if it is the value of `key`, without a CAS unique: what the next item of a
-/// get most often is. Nothing if it is anything else, or not whole: then [`parse_answer`] knows.
+/// get most often is. Nothing if it is anything else, or not whole: then [`parse_reply`] knows.
 ///
 /// ```
 /// use lookaside_protocol::{Reply, text::{Limits, parse_value_of}};
@@ -111,36 +111,36 @@ pub fn parse_value_of<'a>(key: &[u8], buffer: &'a [u8], limits: &Limits) -> Opti
     (line_bytes <= limits.line_bytes_max).then_some((reply, buffer.len() - rest.len()))
 }
 
-type Step<'a> = Result<ParsedAnswer<'a>, &'static str>;
+type Step<'a> = Result<ParsedReply<'a>, &'static str>;
 
 fn step<'a>(buffer: &'a [u8], line: &'a [u8], consumed: usize, limits: &Limits) -> Step<'a> {
     let (word, rest) = line.split_at(line::next_space(line));
     let block = Block { buffer, start: consumed, limits };
-    let answer = match word {
+    let part = match word {
         b"VALUE" => return value(Tokens(rest), &block),
         b"LVALUE" => return lease_value(Tokens(rest), &block),
-        b"END" => Answer::End,
-        b"STORED" => Answer::Reply(Reply::Stored),
-        b"STALE_STORED" => Answer::Reply(Reply::StaleStored),
-        b"NOT_STORED" => Answer::Reply(Reply::NotStored),
-        b"EXISTS" => Answer::Reply(Reply::Exists),
-        b"NOT_FOUND" => Answer::Reply(Reply::NotFound),
-        b"DELETED" => Answer::Reply(Reply::Deleted),
-        b"TOUCHED" => Answer::Reply(Reply::Touched),
-        b"OK" => Answer::Reply(Reply::Ok),
+        b"END" => ReplyPart::End,
+        b"STORED" => ReplyPart::Reply(Reply::Stored),
+        b"STALE_STORED" => ReplyPart::Reply(Reply::StaleStored),
+        b"NOT_STORED" => ReplyPart::Reply(Reply::NotStored),
+        b"EXISTS" => ReplyPart::Reply(Reply::Exists),
+        b"NOT_FOUND" => ReplyPart::Reply(Reply::NotFound),
+        b"DELETED" => ReplyPart::Reply(Reply::Deleted),
+        b"TOUCHED" => ReplyPart::Reply(Reply::Touched),
+        b"OK" => ReplyPart::Reply(Reply::Ok),
         b"STAT" => stat(rest)?,
-        b"VERSION" => Answer::Version(rest.strip_prefix(b" ").unwrap_or(rest)),
-        b"MN" => Answer::MetaNoop,
+        b"VERSION" => ReplyPart::Version(rest.strip_prefix(b" ").unwrap_or(rest)),
+        b"MN" => ReplyPart::MetaNoop,
         b"VA" => return meta_value(Tokens(rest), &block),
         _ => match meta::status_line(word, rest) {
-            Some(reply) => Answer::Reply(Reply::Meta(reply)),
+            Some(reply) => ReplyPart::Reply(Reply::Meta(reply)),
             None => error_or_number(line)?,
         },
     };
-    Ok(ParsedAnswer::Answer { answer, consumed })
+    Ok(ParsedReply::Part { part, consumed })
 }
 
-fn error_or_number(line: &[u8]) -> Result<Answer<'_>, &'static str> {
+fn error_or_number(line: &[u8]) -> Result<ReplyPart<'_>, &'static str> {
     let why = |prefix: &[u8]| line.strip_prefix(prefix).map(|why| why.strip_prefix(b" ").unwrap_or(why));
     let error = if line == b"ERROR" {
         ErrorReply::Unknown
@@ -152,15 +152,15 @@ fn error_or_number(line: &[u8]) -> Result<Answer<'_>, &'static str> {
     } else {
         // memcached pads a decremented number with spaces.
         let number = line::unsigned(line.trim_ascii_end()).ok_or("a line that no server says")?;
-        return Ok(Answer::Reply(Reply::Number(number)));
+        return Ok(ReplyPart::Reply(Reply::Number(number)));
     };
-    Ok(Answer::Reply(Reply::Error(error)))
+    Ok(ReplyPart::Reply(Reply::Error(error)))
 }
 
-fn stat(rest: &[u8]) -> Result<Answer<'_>, &'static str> {
+fn stat(rest: &[u8]) -> Result<ReplyPart<'_>, &'static str> {
     let mut tokens = Tokens(rest);
     let name = tokens.token().ok_or("a statistic without a name")?;
-    Ok(Answer::Stat { name, value: tokens.0.strip_prefix(b" ").unwrap_or(tokens.0) })
+    Ok(ReplyPart::Stat { name, value: tokens.0.strip_prefix(b" ").unwrap_or(tokens.0) })
 }
 
 fn value<'a>(mut tokens: Tokens<'a>, block: &Block<'a, '_>) -> Step<'a> {
@@ -171,7 +171,7 @@ fn value<'a>(mut tokens: Tokens<'a>, block: &Block<'a, '_>) -> Step<'a> {
         None => None,
         Some(cas) => Some(Cas(line::unsigned(cas).ok_or("a CAS unique that is not a number")?)),
     };
-    block.step(value_bytes, |value| Answer::Item { key, reply: Reply::Value { flags, cas, value } })
+    block.step(value_bytes, |value| ReplyPart::Item { key, reply: Reply::Value { flags, cas, value } })
 }
 
 fn lease_value<'a>(mut tokens: Tokens<'a>, block: &Block<'a, '_>) -> Step<'a> {
@@ -181,13 +181,13 @@ fn lease_value<'a>(mut tokens: Tokens<'a>, block: &Block<'a, '_>) -> Step<'a> {
     let stale_bytes = tokens.unsigned().ok_or("an LVALUE without a length")?;
     block.step(stale_bytes, |stale| {
         let stale = (!stale.is_empty()).then_some(stale);
-        Answer::Item { key, reply: Reply::Lease { token, flags, stale } }
+        ReplyPart::Item { key, reply: Reply::Lease { token, flags, stale } }
     })
 }
 
 fn meta_value<'a>(mut tokens: Tokens<'a>, block: &Block<'a, '_>) -> Step<'a> {
     let value_bytes = tokens.unsigned().ok_or("a VA without a length")?;
-    block.step(value_bytes, |value| Answer::Reply(Reply::Meta(meta::value_line(tokens.0, value))))
+    block.step(value_bytes, |value| ReplyPart::Reply(Reply::Meta(meta::value_line(tokens.0, value))))
 }
 
 fn key<'a>(tokens: &mut Tokens<'a>) -> Result<&'a [u8], &'static str> {
@@ -203,16 +203,16 @@ struct Block<'a, 'l> {
 }
 
 impl<'a> Block<'a, '_> {
-    fn step(&self, value_bytes: u64, with: impl FnOnce(&'a [u8]) -> Answer<'a>) -> Step<'a> {
+    fn step(&self, value_bytes: u64, with: impl FnOnce(&'a [u8]) -> ReplyPart<'a>) -> Step<'a> {
         let value_bytes = usize::try_from(value_bytes)
             .ok()
             .filter(|&bytes| bytes <= self.limits.value_bytes_max)
             .ok_or("a value over the limit")?;
         let consumed = self.start + value_bytes + 2;
         let Some(block) = self.buffer.get(self.start..consumed) else {
-            return Ok(ParsedAnswer::Incomplete { needed_bytes: consumed });
+            return Ok(ParsedReply::Incomplete { needed_bytes: consumed });
         };
         let value = block.strip_suffix(b"\r\n").ok_or("a data block longer than its length")?;
-        Ok(ParsedAnswer::Answer { answer: with(value), consumed })
+        Ok(ParsedReply::Part { part: with(value), consumed })
     }
 }

@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn buckets_count_all_below_their_bound() {
         let (mut exposition, histogram, mut sum) = (Exposition::new(""), Histogram::default(), HistogramSum::default());
-        [1, 2, 2, 9_999_999].into_iter().for_each(|took_us| histogram.note(took_us));
+        [1, 2, 2, 9_999_999].into_iter().for_each(|took_us| histogram.record(took_us));
         sum.add(&histogram);
         exposition.family("t_seconds", Kind::Histogram, "T.");
         exposition.histogram(&[("x", "y")], &sum);
