@@ -86,7 +86,7 @@ def answers(port: int) -> bool:
         return False
 
 
-def favoured(nice: int, core: int | None = None, is_realtime: bool = False) -> Callable[[], None]:
+def pin_and_prioritise(nice: int, core: int | None = None, is_realtime: bool = False) -> Callable[[], None]:
     """What a child does before it becomes the program: takes its core and its priority.
 
     Linux shares the processor between sessions first and between processes second ("autogroup"), so that niceness alone
@@ -165,7 +165,7 @@ def cache_server(
         where = ["-s", unix_path] if unix else ["-p", port, "-U", port, "-l", "127.0.0.1"]
         words = [program, "-t", 1, "-m", memory_mib, "-c", 20000, *where, *as_user(name)]
         log_path = Path(folder) / "log"
-        prepare = favoured(nice, core, is_realtime)
+        prepare = pin_and_prioritise(nice, core, is_realtime)
 
         def is_ready() -> bool:
             return unix_path.exists() if unix else answers(port)

@@ -5,7 +5,7 @@ from mariadb import MariaDb
 from processes import Cluster, Server
 
 # What it asserts is told as fully as what tests assert.
-pytest.register_assert_rewrite("crowd")
+pytest.register_assert_rewrite("load")
 
 
 @pytest.fixture

@@ -103,7 +103,7 @@ def connect(port: int, timeout: float = 5) -> Client:
     return Client(("127.0.0.1", port), connect_timeout=timeout, timeout=timeout, default_noreply=False)
 
 
-def statistics(port: int) -> dict[str, str]:
+def stats(port: int) -> dict[str, str]:
     """`stats` of any daemon."""
     client = connect(port)
     try:
@@ -207,7 +207,7 @@ class Invalidator(Process):
         def running() -> bool:
             if not answers(self.port):
                 return False
-            states = [value for name, value in statistics(self.port).items() if name.endswith(":state")]
+            states = [value for name, value in stats(self.port).items() if name.endswith(":state")]
             return len(states) == clusters and all(state == "running" for state in states)
 
         self.wait_ready(running)

@@ -4,7 +4,7 @@ import socket
 import subprocess
 
 import pytest
-from processes import PROGRAMS, Process, answers, connect, eventually, free_port, statistics
+from processes import PROGRAMS, Process, answers, connect, eventually, free_port, stats
 
 
 @pytest.fixture(params=["server", "cluster"])
@@ -100,7 +100,7 @@ def test_a_client_that_never_reads_harms_nobody(port):
     for _ in range(20):
         assert client.get("large") == value
     greedy.close()
-    eventually(lambda: int(statistics(port)["curr_connections"]) < 50, "the greedy client is forgotten")
+    eventually(lambda: int(stats(port)["curr_connections"]) < 50, "the greedy client is forgotten")
 
 
 def test_a_taken_port_is_named_with_the_way_out(server):
@@ -181,9 +181,9 @@ def test_a_bad_change_of_the_configuration_is_refused_and_the_old_one_stays(clus
     good = cluster.configuration_path.read_text()
     client = cluster.client()
     assert client.set("key", b"value")
-    failures = int(statistics(cluster.port)["config_failures"])
+    failures = int(stats(cluster.port)["config_failures"])
     cluster.configuration_path.write_text(good.replace('"pool": "wildcard"', '"pool": "no such pool"'))
-    eventually(lambda: int(statistics(cluster.port)["config_failures"]) > failures, "the change is refused")
+    eventually(lambda: int(stats(cluster.port)["config_failures"]) > failures, "the change is refused")
     assert "no such pool" in cluster.router.log()
     assert client.get("key") == b"value"
     client.close()

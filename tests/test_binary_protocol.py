@@ -13,7 +13,7 @@ import subprocess
 import bmemcached
 import pytest
 from bmemcached.exceptions import MemcachedException
-from processes import PROGRAMS, Process, Server, connect, eventually, free_port, statistics
+from processes import PROGRAMS, Process, Server, connect, eventually, free_port, stats
 
 NOOP = struct.pack(">BBHBBHIIQ", 0x80, 0x0A, 0, 0, 0, 0, 0, 0, 0)
 HEADER_BYTES = 24
@@ -74,8 +74,8 @@ def test_both_dialects_see_the_same_items(server, binary):
 
 def test_statistics(server, binary):
     binary.set("a", "x")
-    told = binary.stats()[f"127.0.0.1:{server.port}"]
-    assert told["cmd_set"] == b"1" and told["pid"] == str(server.running.pid).encode()
+    values = binary.stats()[f"127.0.0.1:{server.port}"]
+    assert values["cmd_set"] == b"1" and values["pid"] == str(server.running.pid).encode()
     assert binary.stats("settings")[f"127.0.0.1:{server.port}"]["binding_protocol"] == b"auto-negotiate"
 
 
@@ -84,7 +84,7 @@ def test_who_watches_sees_what_is_asked(server, binary):
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as watcher:
         watcher.sendall(b"watch fetchers mutations deletions\r\n")
         assert watcher.recv(4) == b"OK\r\n"
-        eventually(lambda: statistics(server.port)["log_watchers"] == "1", "it watches")
+        eventually(lambda: stats(server.port)["log_watchers"] == "1", "it watches")
         assert binary.stats("detail on") == {address: {}}
         binary.set("p:a", "abc")
         assert binary.get_multi(["p:a", "p:b"]) == {"p:a": "abc"}
@@ -113,7 +113,7 @@ def test_a_router_takes_the_binary_dialect_for_servers_of_the_text_dialect(clust
 
 def server_items(cluster) -> list[int]:
     """How many items each server has."""
-    return [int(statistics(server.port)["curr_items"]) for server in cluster.servers]
+    return [int(stats(server.port)["curr_items"]) for server in cluster.servers]
 
 
 @pytest.fixture
@@ -125,12 +125,12 @@ def guarded(tmp_path):
     command = [PROGRAMS / "lookaside-server", "-p", port, "-t", "2", "-S"]
     server = Process("guarded", command, tmp_path, env={**os.environ, "MEMCACHED_SASL_PWDB": str(users)})
     server.port, server.users = port, users
-    server.wait_ready(lambda: says_hello(port))
+    server.wait_ready(lambda: sends_hello(port))
     yield server
     assert server.stop() == 0
 
 
-def says_hello(port: int) -> bool:
+def sends_hello(port: int) -> bool:
     """Whether somebody listens."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1):
@@ -148,8 +148,8 @@ def client_of(port: int, *user_and_password: str) -> bmemcached.Client:
 def test_who_knows_the_password_comes_in(guarded, who):
     client = client_of(guarded.port, *who)
     assert client.set("a", "x") and client.get_multi(["a", "b"]) == {"a": "x"}
-    told = client.stats()[f"127.0.0.1:{guarded.port}"]
-    assert (told["auth_cmds"], told["auth_errors"]) == (b"1", b"0")
+    values = client.stats()[f"127.0.0.1:{guarded.port}"]
+    assert (values["auth_cmds"], values["auth_errors"]) == (b"1", b"0")
     assert client.stats("settings")[f"127.0.0.1:{guarded.port}"]["auth_enabled_sasl"] == b"yes"
     client.disconnect_all()
 
@@ -189,8 +189,8 @@ def test_many_connections_say_password_and_request_in_one_breath(guarded):
             received = b""
             while piece := connection.recv(65536):
                 received += piece
-        told = [b"Authenticated", b"value %d" % number, b"Auth failure."] if number % 3 else [b"Auth failure."]
-        assert all(word in received for word in told), received
+        values = [b"Authenticated", b"value %d" % number, b"Auth failure."] if number % 3 else [b"Auth failure."]
+        assert all(word in received for word in values), received
         assert (b"value" in received) == bool(number % 3) and received.endswith(b"Auth failure.")
     log = guarded.log()
     assert 'a login as "ada" from tcp:127.0.0.1:' in log and "guess" not in log and "plain:secret" not in log
@@ -245,13 +245,13 @@ def test_one_dialect_alone(tmp_path, name, request_bytes):
         port = free_port()
         server = Process("server", [PROGRAMS / "lookaside-server", "-p", port, "-B", name], tmp_path)
         server.port = port
-        server.wait_ready(lambda: says_hello(port))
+        server.wait_ready(lambda: sends_hello(port))
     try:
         with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
             connection.sendall(request_bytes)
             answer = connection.recv(4096)
         assert (b"ERROR" in answer) if name == "ascii" else (answer == b"")
         if name == "ascii":
-            assert statistics(server.port)["pid"]
+            assert stats(server.port)["pid"]
     finally:
         server.stop()

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from processes import PROGRAMS, Process, answers, connect, free_port, statistics
+from processes import PROGRAMS, Process, answers, connect, free_port, stats
 
 
 @pytest.fixture
@@ -39,8 +39,8 @@ def test_what_was_left_in_the_background_is_done_before_the_end(router, server):
     client, direct = connect(process.port), connect(server.port)
     client.set("a", b"x")
     client.delete("a")
-    told = statistics(process.port)
-    assert (told["background_running"], told["background_fan_outs"]) == ("1", "1")
+    values = stats(process.port)
+    assert (values["background_running"], values["background_fan_outs"]) == ("1", "1")
     assert direct.get("a") == b"x", "nobody has waited for the delete"
     assert process.stop() == 0
     assert direct.get("a") is None

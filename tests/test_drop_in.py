@@ -75,14 +75,14 @@ def test_a_server_that_takes_no_flush_says_so_in_both_dialects(tmp_path):
     try:
         with socket.create_connection(("127.0.0.1", server.port), timeout=5) as text:
             text.sendall(b"set key 0 0 1\r\nx\r\nflush_all\r\nflush_all 0 noreply\r\nget key\r\nquit\r\n")
-            told = text.makefile("rb").read()
-        assert told == b"STORED\r\nCLIENT_ERROR flush_all not allowed\r\nVALUE key 0 1\r\nx\r\nEND\r\n"
+            replies = text.makefile("rb").read()
+        assert replies == b"STORED\r\nCLIENT_ERROR flush_all not allowed\r\nVALUE key 0 1\r\nx\r\nEND\r\n"
         with socket.create_connection(("127.0.0.1", server.port), timeout=5) as binary:
             flush, quiet, quit_ = (bytes([0x80, opcode]) + bytes(22) for opcode in (0x08, 0x18, 0x07))
             binary.sendall(flush + quiet + quit_)
-            told = binary.makefile("rb").read()
+            replies = binary.makefile("rb").read()
         refusal = bytes([0, 0, 0, 0, 0, 0x20]) + (13).to_bytes(4, "big") + bytes(12) + b"Auth failure."
-        assert told == b"\x81\x08" + refusal + b"\x81\x18" + refusal + b"\x81\x07" + bytes(22)
+        assert replies == b"\x81\x08" + refusal + b"\x81\x18" + refusal + b"\x81\x07" + bytes(22)
         settings = connect(server.port).stats("settings")
         assert settings[b"flush_enabled"] == b"no"
     finally:

@@ -9,7 +9,7 @@ import time
 import pytest
 from certificates import Authority
 from etcd import Etcd, encoded
-from processes import PROGRAMS, Process, Server, answers, connect, eventually, free_port, statistics
+from processes import PROGRAMS, Process, Server, answers, connect, eventually, free_port, stats
 
 KEY = "lookaside/one"
 
@@ -48,7 +48,7 @@ class Router(Process):
 
     def number(self, name: str) -> int:
         """One of `stats`."""
-        return int(statistics(self.port)[name])
+        return int(stats(self.port)[name])
 
 
 class ClosedLoop:
@@ -141,7 +141,7 @@ def test_a_wrong_configuration_is_refused_and_the_old_one_stays(etcd, servers, s
     assert router.servers() == {servers[0].port} and connect(router.port).set("a", b"x")
     etcd.put(KEY, configuration(servers[1]))
     router.takes(servers[1])
-    assert "config_last_refusal" not in statistics(router.port)
+    assert "config_last_refusal" not in stats(router.port)
 
 
 def test_etcd_killed_and_back_after_a_compaction(etcd, servers, start):
@@ -185,11 +185,11 @@ def test_a_start_without_etcd_takes_what_was_kept(etcd, servers, start, tmp_path
     router.start()
     router.started()
     assert router.servers() == {servers[1].port}
-    assert "config_last_refusal" in statistics(router.port) and "starts with the last good" in router.log()
+    assert "config_last_refusal" in stats(router.port) and "starts with the last good" in router.log()
     etcd.restart()
     etcd.put(KEY, configuration(servers[2]))
     router.takes(servers[2])
-    assert "config_last_refusal" not in statistics(router.port)
+    assert "config_last_refusal" not in stats(router.port)
 
 
 def test_what_is_wrong_in_etcd_at_the_start_is_told(etcd, servers, start, tmp_path):

@@ -3,7 +3,7 @@
 import threading
 
 from leases import HOT_MISS, LeaseClient
-from processes import eventually, statistics
+from processes import eventually, stats
 
 
 def test_a_hundred_clients_that_miss_the_same_key_read_the_database_once(cluster):
@@ -12,7 +12,7 @@ def test_a_hundred_clients_that_miss_the_same_key_read_the_database_once(cluster
     values = []
 
     def hot_misses() -> int:
-        return sum(int(statistics(server.port)["lease_hot_misses"]) for server in cluster.servers)
+        return sum(int(stats(server.port)["lease_hot_misses"]) for server in cluster.servers)
 
     def load() -> bytes:
         loads.append(1)

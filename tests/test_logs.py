@@ -24,13 +24,13 @@ def test_a_routers_events_have_names_for_their_facts(tmp_path):
             cluster.client().get(f"key:{number}")
         cluster.configuration_path.write_text('{\n"pools": "\\"odd\\"')
         eventually(lambda: any("refused" in event["message"] for event in events(cluster.router)), "it is refused")
-        told = events(cluster.router)
-        assert all(is_good(event) for event in told)
-        (serving,) = (event for event in told if event["message"] == "serving")
+        logged = events(cluster.router)
+        assert all(is_good(event) for event in logged)
+        (serving,) = (event for event in logged if event["message"] == "serving")
         assert (serving["threads"], serving["source"]) == (1, str(cluster.configuration_path))
-        (refused,) = (event for event in told if "refused" in event["message"])
+        (refused,) = (event for event in logged if "refused" in event["message"])
         assert refused["level"] == "ERROR" and "line 2" in refused["why"]
-        (taken_out,) = (event for event in told if event.get("server") == address)
+        (taken_out,) = (event for event in logged if event.get("server") == address)
         assert taken_out["level"] == "WARN"
     finally:
         cluster.stop()
@@ -48,8 +48,8 @@ def test_a_servers_and_an_invalidators_events(tmp_path):
         eventually(lambda: invalidator.log() or invalidator.running.poll() is not None, "it says something")
         for process in (server, invalidator):
             process.stop()
-            told = events(process)
-            assert told and all(is_good(event) for event in told), process.log()
+            logged = events(process)
+            assert logged and all(is_good(event) for event in logged), process.log()
     finally:
         server.stop()
         invalidator.stop()

@@ -6,7 +6,7 @@ import socket
 import subprocess
 
 import pytest
-from processes import PROGRAMS, Server, connect, eventually, free_port, statistics
+from processes import PROGRAMS, Server, connect, eventually, free_port, stats
 
 SAMPLE = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
 
@@ -54,8 +54,8 @@ def test_every_number_of_stats_is_there(server):
     client = connect(server.port)
     client.set("a", b"x")
     client.get("a")
-    told, metrics = statistics(server.port), server.metrics()
-    for name, value in told.items():
+    values, metrics = stats(server.port), server.metrics()
+    for name, value in values.items():
         if name != "version" and re.fullmatch(r"[\d.]+", value):
             assert ("lookaside_server_" + name, "") in metrics, name
     assert metrics["lookaside_server_get_hits", ""] == 1 and metrics["lookaside_server_cmd_set", ""] == 1

@@ -21,7 +21,7 @@ def start(tmp_path: Path, *arguments: object) -> Process:
     return Process("router", command(*arguments), tmp_path)
 
 
-def says(place: tuple[str, int] | Path, request: bytes = b"get nothing\r\n") -> bytes:
+def reply_to(place: tuple[str, int] | Path, request: bytes = b"get nothing\r\n") -> bytes:
     """The answer; nothing if nobody is there."""
     family = socket.AF_UNIX if isinstance(place, Path) else socket.AF_INET6 if ":" in place[0] else socket.AF_INET
     with socket.socket(family) as connection:
@@ -39,10 +39,10 @@ def test_every_door_leads_to_the_same_router(tmp_path):
     file = tmp_path / "router"
     listen = ["-l", f"127.0.0.1,localhost;127.0.0.2:{third}", "--listen-addresses", f"[::1]:{sixth}"]
     router = start(tmp_path, "-p", f"{first},{second}", *listen, "-s", file, "--unix-mask", "600")
-    doors = [("127.0.0.1", first), ("127.0.0.1", second), ("127.0.0.2", third), ("::1", sixth), file]
+    listeners = [("127.0.0.1", first), ("127.0.0.1", second), ("127.0.0.2", third), ("::1", sixth), file]
     try:
-        router.wait_ready(lambda: all(says(door) == b"END\r\n" for door in doors))
-        assert says(("127.0.0.2", first)) == b"", "an address with a port of its own has that alone"
+        router.wait_ready(lambda: all(reply_to(listener) == b"END\r\n" for listener in listeners))
+        assert reply_to(("127.0.0.2", first)) == b"", "an address with a port of its own has that alone"
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         for name in (f"127.0.0.1:{second}", f"127.0.0.2:{third}", f"[::1]:{sixth}", str(file)):
             assert f"listening on {name}\n" in router.log()
@@ -54,15 +54,15 @@ def test_every_door_leads_to_the_same_router(tmp_path):
 def test_a_unix_socket_alone_and_what_a_killed_router_left_of_it(tmp_path):
     file = tmp_path / "router"
     killed = start(tmp_path, "-s", file)
-    killed.wait_ready(lambda: says(file) == b"END\r\n")
+    killed.wait_ready(lambda: reply_to(file) == b"END\r\n")
     second = subprocess.run(command("-s", file), capture_output=True, text=True, timeout=20)
     assert second.returncode == 1 and "somebody listens there" in second.stderr, second.stderr
-    assert says(file) == b"END\r\n", "the first one is unharmed"
+    assert reply_to(file) == b"END\r\n", "the first one is unharmed"
     killed.kill()
     assert file.exists()
     router = start(tmp_path, "-s", file)
     try:
-        eventually(lambda: says(file) == b"END\r\n", "the file is taken over")
+        eventually(lambda: reply_to(file) == b"END\r\n", "the file is taken over")
         many = [socket.socket(socket.AF_UNIX) for _ in range(50)]
         for client in many:
             client.settimeout(10)
@@ -82,7 +82,7 @@ def test_port_0_is_a_free_one_that_all_addresses_share(tmp_path):
         router.wait_ready(lambda: router.log().count("listening on ") == 2)
         ports = [int(line.rsplit(":", 1)[1]) for line in router.log().splitlines() if "listening on " in line]
         assert ports[0] == ports[1]
-        assert says(("127.0.0.1", ports[0])) == says(("127.0.0.2", ports[0])) == b"END\r\n"
+        assert reply_to(("127.0.0.1", ports[0])) == reply_to(("127.0.0.2", ports[0])) == b"END\r\n"
     finally:
         assert router.stop() == 0
 

@@ -3,8 +3,8 @@
 import json
 import socket
 
-from crowd import resident_bytes
-from processes import PROGRAMS, Process, Server, answers, connect, eventually, free_port, statistics
+from load import resident_bytes
+from processes import PROGRAMS, Process, Server, answers, connect, eventually, free_port, stats
 
 CLIENTS = 600
 VALUE_BYTES = 12_000
@@ -39,7 +39,7 @@ def test_an_idle_client_keeps_no_room_for_its_last_reply_nor_for_its_next_reques
         assert each < IDLE_BYTES_MAX, f"{each:.0f} bytes an idle client"
         for client in clients:
             client.close()
-        eventually(lambda: int(statistics(port)["curr_connections"]) == 1, "the clients are gone")
+        eventually(lambda: int(stats(port)["curr_connections"]) == 1, "the clients are gone")
     finally:
         router.stop()
         server.stop()

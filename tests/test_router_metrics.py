@@ -85,8 +85,8 @@ def test_requests_by_verb_and_result(cluster):
     client.incr("b", 1)
     client.touch("b")
     metrics = cluster.metrics()
-    told = {key[1:]: value for key, value in metrics.items() if key[0] == "requests_total" and value > 0}
-    assert told == {
+    counts = {key[1:]: value for key, value in metrics.items() if key[0] == "requests_total" and value > 0}
+    assert counts == {
         ("set", "ok"): 1, ("get", "ok"): 1, ("get", "miss"): 2, ("delete", "ok"): 1, ("delete", "miss"): 1,
         ("incr", "miss"): 1, ("touch", "miss"): 1,
     }  # fmt: skip

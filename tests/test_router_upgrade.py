@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 from certificates import Authority
-from processes import PROGRAMS, STOP_S, Process, Server, answers, eventually, free_port, statistics
+from processes import PROGRAMS, STOP_S, Process, Server, answers, eventually, free_port, stats
 from test_spool import stopped
 from upgrade import (
     CONNECTION,
-    DOORS,
     HELLO,
-    QUIET,
+    LISTENERS,
+    QUIESCED,
     READY,
     Connection,
     FakePredecessor,
@@ -33,7 +33,7 @@ ROUTER = PROGRAMS / "lookaside-router"
 KEYS = 4_000
 
 
-class Lineage:
+class RouterChain:
     """Routers of one command line, each of which takes over from the one before, and their two servers: keys that begin
     with `cut:` are at one that is cut off now and then."""
 
@@ -96,7 +96,7 @@ class Lineage:
 
     def behind(self) -> int:
         """Servers that owe deletes."""
-        return int(statistics(self.port)["spool_servers_fenced"])
+        return int(stats(self.port)["spool_servers_fenced"])
 
     def stop(self) -> None:
         """Ends all."""
@@ -105,19 +105,19 @@ class Lineage:
 
 
 @pytest.fixture
-def lineage(tmp_path):
+def chain(tmp_path):
     """Routers with a spool."""
-    lineage = Lineage(tmp_path)
-    yield lineage
-    lineage.stop()
+    chain = RouterChain(tmp_path)
+    yield chain
+    chain.stop()
 
 
 class Deleter(threading.Thread):
     """Deletes keys at a server that is cut off, and looks whether one that was acknowledged is ever read again."""
 
-    def __init__(self, lineage: Lineage, may_be_cut_off: bool = False) -> None:
+    def __init__(self, chain: RouterChain, may_be_cut_off: bool = False) -> None:
         super().__init__()
-        self.lineage, self.may_be_cut_off = lineage, may_be_cut_off
+        self.chain, self.may_be_cut_off = chain, may_be_cut_off
         self.acknowledged: list[bytes] = []
         self.attempts = 0
         self.is_over = threading.Event()
@@ -126,7 +126,7 @@ class Deleter(threading.Thread):
     def run(self) -> None:
         while not self.is_over.is_set() and not self.wrong:
             try:
-                with self.lineage.connect() as writer, self.lineage.connect() as reader:
+                with self.chain.connect() as writer, self.chain.connect() as reader:
                     while not self.is_over.is_set():
                         self.delete_some(writer)
                         self.look(reader)
@@ -166,22 +166,22 @@ def fill(server: Server) -> None:
 
 
 @contextlib.contextmanager
-def deletes(lineage: Lineage, may_be_cut_off: bool = False):
+def deletes(chain: RouterChain, may_be_cut_off: bool = False):
     """Deletes without end, while their server is cut off; when it is back, all of them are done and nothing else is."""
-    fill(lineage.cut)
-    deleter = Deleter(lineage, may_be_cut_off)
+    fill(chain.cut)
+    deleter = Deleter(chain, may_be_cut_off)
     try:
-        with stopped(lineage.cut):
+        with stopped(chain.cut):
             deleter.start()
             eventually(lambda: deleter.wrong or len(deleter.acknowledged) > 20, "deletes are kept")
             yield deleter
         # It looks on: the server answers again, and has not carried everything out yet.
-        eventually(lambda: deleter.wrong or lineage.behind() == 0, "all deletes are done")
+        eventually(lambda: deleter.wrong or chain.behind() == 0, "all deletes are done")
     finally:
         deleter.is_over.set()
         deleter.join(STOP_S)
     assert not deleter.wrong, deleter.wrong
-    with lineage.connect() as client:
+    with chain.connect() as client:
         eventually(lambda: client.ask(b"get cut:none\r\n") == b"END\r\n", "the server is read")
         for key in deleter.acknowledged:
             assert client.ask(b"get %b\r\n" % key) == b"END\r\n", key
@@ -189,32 +189,32 @@ def deletes(lineage: Lineage, may_be_cut_off: bool = False):
         assert client.line().startswith(b"VALUE"), "nothing was forgotten that nobody deleted"
 
 
-def test_clients_under_load_see_nothing_of_upgrades_and_no_delete_is_lost(lineage):
-    lineage.begin()
-    with load(lineage.port) as pools, deletes(lineage) as deleter:
+def test_clients_under_load_see_nothing_of_upgrades_and_no_delete_is_lost(chain):
+    chain.begin()
+    with load(chain.port) as pools, deletes(chain) as deleter:
         for _ in range(5):
             before = len(deleter.acknowledged)
-            lineage.upgrade()
+            chain.upgrade()
             wait_for_requests(pools, 20)
             eventually(lambda so_far=before: len(deleter.acknowledged) > so_far + 10, "deletes are kept")
     assert sum(pool.connects for pool in pools) > 50
-    assert sum("owed from an earlier run" in router.log() for router in lineage.routers) == 5
-    assert not any("forget everything" in router.log() for router in lineage.routers)
-    assert lineage.router.stop() == 0
+    assert sum("owed from an earlier run" in router.log() for router in chain.routers) == 5
+    assert not any("forget everything" in router.log() for router in chain.routers)
+    assert chain.router.stop() == 0
 
 
 def test_a_connection_goes_on_in_the_middle_of_anything(tmp_path):
     path = tmp_path / "clients"
-    lineage = Lineage(tmp_path, "-s", path, "-I", "2000000")
+    chain = RouterChain(tmp_path, "-s", path, "-I", "2000000")
     large = b"x" * 900_000
     try:
-        lineage.begin()
+        chain.begin()
         with (
-            lineage.connect() as silent,
+            chain.connect() as silent,
             Connection(str(path)) as half,
-            lineage.connect() as refused,
-            Connection(("127.0.0.1", lineage.port), receive_bytes=4096) as slow,
-            lineage.connect() as binary,
+            chain.connect() as refused,
+            Connection(("127.0.0.1", chain.port), receive_bytes=4096) as slow,
+            chain.connect() as binary,
         ):
             assert half.ask(b"set large 0 0 %d\r\n%b\r\n" % (len(large), large)) == b"STORED\r\n"
             half.send(b"get none\r\nset half 0 0 10\r\n01234")
@@ -225,7 +225,7 @@ def test_a_connection_goes_on_in_the_middle_of_anything(tmp_path):
             slow.send(b"get large\r\n" * 6 + b"set behind 0 0 1\r\n1\r\nget none\r\n")
             binary.send(struct.pack("!BBHBBHIIQ", 0x80, 0x0B, 0, 0, 0, 0, 0, 7, 0)[:-4])
             for _ in range(2):
-                lineage.upgrade()
+                chain.upgrade()
             assert silent.ask(b"version\r\n").startswith(b"VERSION")
             assert half.ask(b"56789\r\n") == b"STORED\r\n"
             refused.send(b"y" * 2_999_000 + b"\r\nget half\r\n")
@@ -236,17 +236,17 @@ def test_a_connection_goes_on_in_the_middle_of_anything(tmp_path):
             binary.send(b"\0\0\0\0")
             assert binary.exactly(24)[:2] == b"\x81\x0b"
         assert path.exists(), "it is the new router's"
-        assert lineage.router.stop() == 0 and not path.exists()
+        assert chain.router.stop() == 0 and not path.exists()
     finally:
-        lineage.stop()
+        chain.stop()
 
 
-@pytest.mark.parametrize("until", [HELLO, DOORS, READY, CONNECTION, QUIET])
-def test_a_successor_that_dies_before_it_serves_changes_nothing(lineage, until):
-    router = lineage.begin()
-    with load(lineage.port) as pools, deletes(lineage) as deleter:
+@pytest.mark.parametrize("until", [HELLO, LISTENERS, READY, CONNECTION, QUIESCED])
+def test_a_successor_that_dies_before_it_serves_changes_nothing(chain, until):
+    router = chain.begin()
+    with load(chain.port) as pools, deletes(chain) as deleter:
         for count in (1, 2):
-            successor = FakeSuccessor(lineage.gate, "lookaside-router")
+            successor = FakeSuccessor(chain.gate, "lookaside-router")
             successor.go(until)
             successor.close()
             end = "goes on serving" if until > READY else "does not take over"
@@ -255,22 +255,22 @@ def test_a_successor_that_dies_before_it_serves_changes_nothing(lineage, until):
             before = len(deleter.acknowledged)
             eventually(lambda so_far=before: len(deleter.acknowledged) > so_far + 10, "deletes are kept")
         assert router.running.poll() is None
-        lineage.upgrade()
+        chain.upgrade()
 
 
-def test_killed_at_any_moment_a_successor_is_as_if_it_had_not_been(lineage):
+def test_killed_at_any_moment_a_successor_is_as_if_it_had_not_been(chain):
     rng, times_back = random.Random(3), 0
-    router = lineage.begin()
-    with load(lineage.port, may_be_cut_off=True), deletes(lineage, may_be_cut_off=True):
+    router = chain.begin()
+    with load(chain.port, may_be_cut_off=True), deletes(chain, may_be_cut_off=True):
         for number in range(12):
             if number % 3 == 0:
                 # Surely before it takes over, however fast it is: nobody listens to it yet.
                 with stopped(router):
-                    successor = lineage.spawn([*lineage.arguments, "--take-over"])
-                    lineage.wait_for_visitor()
+                    successor = chain.spawn([*chain.arguments, "--take-over"])
+                    chain.wait_for_visitor()
                     successor.kill()
             else:
-                successor = lineage.spawn([*lineage.arguments, "--take-over"])
+                successor = chain.spawn([*chain.arguments, "--take-over"])
                 eventually(lambda successor=successor: "taking over from" in successor.log(), "it is there")
                 # As long as it takes to look at a log so many times: before, while or after it takes over.
                 for _ in range(rng.randrange(60)):
@@ -278,21 +278,21 @@ def test_killed_at_any_moment_a_successor_is_as_if_it_had_not_been(lineage):
                 successor.kill()
             if "has taken over" in router.log():
                 router.running.wait(STOP_S)
-                router = lineage.begin()
+                router = chain.begin()
             else:
                 times_back += 1
                 given_up = re.compile("does not take over|has not taken over")
                 eventually(lambda router=router, end=given_up: end.search(router.log()), "it goes on")
-                eventually(lambda: answers(lineage.port), "it serves")
+                eventually(lambda: answers(chain.port), "it serves")
     assert times_back >= 4, times_back
 
 
-def test_a_predecessor_that_is_killed_leaves_its_deletes_and_its_clients(lineage):
-    first = lineage.begin()
-    with deletes(lineage, may_be_cut_off=True) as deleter:
+def test_a_predecessor_that_is_killed_leaves_its_deletes_and_its_clients(chain):
+    first = chain.begin()
+    with deletes(chain, may_be_cut_off=True) as deleter:
         os.kill(first.running.pid, signal.SIGSTOP)
-        second = lineage.spawn([*lineage.arguments, "--take-over"])
-        lineage.wait_for_visitor()
+        second = chain.spawn([*chain.arguments, "--take-over"])
+        chain.wait_for_visitor()
         first.kill()
         second.wait_ready(lambda: "listening on" in second.log())
         assert "owed from an earlier run" in second.log()
@@ -303,19 +303,19 @@ def test_a_predecessor_that_is_killed_leaves_its_deletes_and_its_clients(lineage
 def test_a_predecessor_that_dies_leaves_its_ports(tmp_path):
     fake = FakePredecessor(tmp_path / "upgrade", "lookaside-router")
     ours = socket.create_connection(("127.0.0.1", fake.port))
-    theirs, _ = fake.door.accept()
-    lineage = Lineage(tmp_path)
+    theirs, _ = fake.listener.accept()
+    chain = RouterChain(tmp_path)
     try:
         fake.hand_over(theirs, dies=True)
-        lineage.port = lineage.arguments[1] = fake.port
-        router = lineage.spawn([*lineage.arguments, "--take-over"])
+        chain.port = chain.arguments[1] = fake.port
+        router = chain.spawn([*chain.arguments, "--take-over"])
         router.wait_ready(lambda: "has taken over" in router.log())
         assert "has ended before it could hand over" in router.log()
         assert answers(fake.port)
         ours.sendall(b"version\r\n")
         assert ours.recv(100).startswith(b"VERSION"), "what it has handed over already goes on"
     finally:
-        lineage.stop()
+        chain.stop()
         fake.close()
         ours.close()
         theirs.close()
@@ -323,50 +323,50 @@ def test_a_predecessor_that_dies_leaves_its_ports(tmp_path):
 
 def test_a_predecessor_that_hangs_up_and_lives_is_not_replaced(tmp_path):
     fake = FakePredecessor(tmp_path / "upgrade", "lookaside-router")
-    lineage = Lineage(tmp_path)
+    chain = RouterChain(tmp_path)
     try:
         fake.hand_over(None, dies=False)
-        lineage.arguments[1] = fake.port
-        router = lineage.spawn([*lineage.arguments, "--take-over"])
+        chain.arguments[1] = fake.port
+        router = chain.spawn([*chain.arguments, "--take-over"])
         assert router.running.wait(STOP_S) == 1
         assert "goes on serving" in router.log()
     finally:
-        lineage.stop()
+        chain.stop()
         fake.close()
 
 
-def test_a_server_is_no_successor_of_a_router(lineage):
-    router = lineage.begin()
-    stranger = FakeSuccessor(lineage.gate)
-    stranger.send(HELLO, stranger.greeting)
+def test_a_server_is_no_successor_of_a_router(chain):
+    router = chain.begin()
+    stranger = FakeSuccessor(chain.gate)
+    stranger.send(HELLO, stranger.hello_payload)
     eventually(lambda: "does not take over: it says what this build does not understand" in router.log(), "refused")
     stranger.close()
-    lineage.upgrade()
+    chain.upgrade()
 
 
-def test_with_nobody_to_take_over_from_it_starts_as_usual_and_only_who_asks_replaces(lineage):
-    first = lineage.spawn([*lineage.arguments, "--take-over"])
-    first.wait_ready(lambda: answers(lineage.port))
+def test_with_nobody_to_take_over_from_it_starts_as_usual_and_only_who_asks_replaces(chain):
+    first = chain.spawn([*chain.arguments, "--take-over"])
+    first.wait_ready(lambda: answers(chain.port))
     assert "no server to take over from" in first.log() or "nobody to take over from" in first.log()
-    second = lineage.spawn(lineage.arguments)
+    second = chain.spawn(chain.arguments)
     assert second.running.wait(STOP_S) == 1
-    assert f"127.0.0.1:{lineage.port} is taken" in second.log()
-    lineage.routers.pop()
-    lineage.upgrade()
+    assert f"127.0.0.1:{chain.port} is taken" in second.log()
+    chain.routers.pop()
+    chain.upgrade()
 
 
 def test_another_command_line_opens_closes_and_keeps_ports(tmp_path):
     kept, closed, opened, metrics = (free_port() for _ in range(4))
-    lineage = Lineage(tmp_path, "-l", f"127.0.0.1:{kept},127.0.0.1:{closed}")
-    lineage.port = kept
+    chain = RouterChain(tmp_path, "-l", f"127.0.0.1:{kept},127.0.0.1:{closed}")
+    chain.port = kept
     measured = ["--metrics-address", f"127.0.0.1:{metrics}"]
     try:
-        lineage.begin()
-        lineage.upgrade(*measured)
+        chain.begin()
+        chain.upgrade(*measured)
         with load(kept) as pools:
-            lineage.arguments[-1] = f"127.0.0.1:{kept},127.0.0.1:{opened}"
-            lineage.arguments[lineage.arguments.index("--num-proxies") + 1] = "4"
-            router = lineage.upgrade(*measured)
+            chain.arguments[-1] = f"127.0.0.1:{kept},127.0.0.1:{opened}"
+            chain.arguments[chain.arguments.index("--num-proxies") + 1] = "4"
+            router = chain.upgrade(*measured)
             wait_for_requests(pools)
             assert f"127.0.0.1:{closed} was handed over, and no option asks for it" in router.log()
         assert answers(opened)
@@ -375,59 +375,59 @@ def test_another_command_line_opens_closes_and_keeps_ports(tmp_path):
         with Connection(("127.0.0.1", metrics)) as scrape:
             assert scrape.ask(b"GET /metrics HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 200")
     finally:
-        lineage.stop()
+        chain.stop()
 
 
 def test_a_successor_that_fails_in_order_leaves_the_unix_socket(tmp_path):
-    lineage = Lineage(tmp_path, "-s", tmp_path / "clients")
+    chain = RouterChain(tmp_path, "-s", tmp_path / "clients")
     try:
-        lineage.begin()
+        chain.begin()
         with socket.create_server(("127.0.0.1", 0)) as taken:
             address = f"127.0.0.1:{taken.getsockname()[1]}"
-            failed = lineage.spawn([*lineage.arguments, "--take-over", "--metrics-address", address])
+            failed = chain.spawn([*chain.arguments, "--take-over", "--metrics-address", address])
             assert failed.running.wait(STOP_S) == 1
         assert "--metrics-address" in failed.log()
-        lineage.routers.remove(failed)
+        chain.routers.remove(failed)
         with Connection(str(tmp_path / "clients")) as client:
             assert client.ask(b"set key 0 0 1\r\n1\r\n") == b"STORED\r\n"
-        lineage.upgrade()
+        chain.upgrade()
         with Connection(str(tmp_path / "clients")) as client:
             assert client.ask(b"get key\r\n") == b"VALUE key 0 1\r\n"
-        lineage.router.stop()
+        chain.router.stop()
         assert not (tmp_path / "clients").exists()
     finally:
-        lineage.stop()
+        chain.stop()
 
 
 def test_tls_is_closed_in_order_behind_its_last_reply(tmp_path):
     authority = Authority(tmp_path)
     certificate, key = authority.sign("server")
     secured = free_port()
-    lineage = Lineage(tmp_path)
-    lineage.arguments += ["--ssl-port", secured, "--pem-cert-path", certificate, "--pem-key-path", key]
+    chain = RouterChain(tmp_path)
+    chain.arguments += ["--ssl-port", secured, "--pem-cert-path", certificate, "--pem-key-path", key]
     try:
-        lineage.begin()
+        chain.begin()
         with socket.create_connection(("127.0.0.1", secured)) as plain:
             plain.settimeout(STOP_S)
             with authority.context().wrap_socket(plain, server_hostname="localhost", suppress_ragged_eofs=False) as old:
                 old.sendall(b"set key 0 0 1\r\n1\r\n")
                 assert old.recv(100) == b"STORED\r\n"
-                lineage.spawn([*lineage.arguments, "--take-over"])
+                chain.spawn([*chain.arguments, "--take-over"])
                 assert old.recv(100) == b"", "told that nothing more comes, not reset"
-        lineage.router.wait_ready(lambda: "has taken over" in lineage.router.log())
-        with lineage.connect() as client:
+        chain.router.wait_ready(lambda: "has taken over" in chain.router.log())
+        with chain.connect() as client:
             assert client.ask(b"get key\r\n") == b"VALUE key 0 1\r\n"
     finally:
-        lineage.stop()
+        chain.stop()
 
 
-def test_a_supervisor_knows_the_new_process_before_the_old_one_ends(lineage, tmp_path, monkeypatch):
+def test_a_supervisor_knows_the_new_process_before_the_old_one_ends(chain, tmp_path, monkeypatch):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
         supervisor.bind(str(tmp_path / "notify"))
         supervisor.settimeout(STOP_S)
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-        first = lineage.begin()
+        first = chain.begin()
         assert supervisor.recv(1000) == b"MAINPID=%d\nREADY=1\n" % first.running.pid
-        new = lineage.spawn([*lineage.arguments, "--take-over"])
+        new = chain.spawn([*chain.arguments, "--take-over"])
         assert supervisor.recv(1000) == b"MAINPID=%d\nREADY=1\n" % new.running.pid
         assert first.running.wait(STOP_S) == 0

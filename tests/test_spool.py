@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from leases import LeaseClient
-from processes import PROGRAMS, Process, answers, connect, eventually, free_port, statistics
+from processes import PROGRAMS, Process, answers, connect, eventually, free_port, stats
 from test_gutter import key_of_server
 
 ROUNDS = 12
@@ -34,7 +34,7 @@ class Router(Process):
 
     def pending(self) -> int:
         """Servers that owe deletes."""
-        return int(statistics(self.port)["spool_servers_fenced"])
+        return int(stats(self.port)["spool_servers_fenced"])
 
     def delete(self, key: str) -> bytes:
         """The answer to a delete."""
@@ -83,9 +83,9 @@ def state(thread: Path) -> str:
 
 def serves(server, router, key) -> bool:
     """Whether a get through the router reaches the server."""
-    before = int(statistics(server.port)["cmd_get"])
+    before = int(stats(server.port)["cmd_get"])
     router.get(key)
-    return int(statistics(server.port)["cmd_get"]) > before
+    return int(stats(server.port)["cmd_get"]) > before
 
 
 def test_a_server_that_was_cut_off_is_never_read_stale(cluster, router):
@@ -110,7 +110,7 @@ def test_a_server_that_was_cut_off_is_never_read_stale(cluster, router):
             assert time.monotonic() < deadline, router.log()
         assert router.get(key) is None, round_number
         assert router.pending() == 0
-    figures = statistics(router.port)
+    figures = stats(router.port)
     assert figures["spool_append_failures"] == "0"
     assert not list((router.log_path.parent / "spool").glob("*/*.deletes")), "all is worked off"
 
@@ -149,7 +149,7 @@ def test_a_server_that_owes_too_much_forgets_everything(cluster, tmp_path):
         with stopped(victim):
             for number in range(400):
                 client.delete(f"key:{number}")
-            assert int(statistics(router.port)["spool_overflows"]) > 0
+            assert int(stats(router.port)["spool_overflows"]) > 0
             assert client.get(f"__mcrouter__.spool(127.0.0.1:{victim.port})") == b"flush_pending"
             router.kill()
         client.close()
@@ -164,7 +164,7 @@ def test_a_server_that_owes_too_much_forgets_everything(cluster, tmp_path):
 def test_damage_and_torn_ends_are_survived(cluster, router):
     victim = cluster.servers[0]
     key = key_of_server(cluster, victim)
-    for damage, forgotten in ((b"\x20\x00\x00", "0"), (None, "1")):
+    for damage, removed in ((b"\x20\x00\x00", "0"), (None, "1")):
         client = connect(router.port)
         assert client.set(key, b"old") and client.set(key + "x", b"old")
         client.close()
@@ -182,7 +182,7 @@ def test_damage_and_torn_ends_are_survived(cluster, router):
             file.write_bytes(content)
         router.restart()
         eventually(lambda: router.pending() == 0, "it is worked off")
-        assert statistics(router.port)["spool_flushes"] == forgotten
+        assert stats(router.port)["spool_flushes"] == removed
         assert router.get(key) is None
 
 
@@ -202,7 +202,7 @@ def test_without_room_a_delete_fails(cluster, tmp_path):
         with stopped(victim):
             assert router.delete(key).startswith(b"SERVER_ERROR")
         eventually(lambda: router.delete(key) in (b"DELETED", b"NOT_FOUND"), "it is deleted after all")
-        assert int(statistics(router.port)["spool_append_failures"]) > 0
+        assert int(stats(router.port)["spool_append_failures"]) > 0
     finally:
         router.stop()
 
@@ -223,7 +223,7 @@ def test_no_router_of_a_cluster_reads_what_another_owes(cluster, tmp_path):
             with stopped(victim):
                 eventually(lambda: routers[0].delete(key) in (b"NOT_FOUND", b"DELETED"), "both know")
                 assert routers[1].get(key) is None
-                assert int(statistics(routers[1].port)["spool_servers_fenced_by_peers"]) > 0
+                assert int(stats(routers[1].port)["spool_servers_fenced_by_peers"]) > 0
                 if round_number % 2:
                     routers[1].kill()
             if round_number % 2:
@@ -233,7 +233,7 @@ def test_no_router_of_a_cluster_reads_what_another_owes(cluster, tmp_path):
                 assert routers[1].get(key) is None, round_number
                 assert time.monotonic() < deadline, routers[1].log()
             assert routers[1].get(key) is None, round_number
-        assert statistics(routers[1].port)["spool_flushes"] == "0", "nobody was silent for too long"
+        assert stats(routers[1].port)["spool_flushes"] == "0", "nobody was silent for too long"
         assert "another router owes this server deletes: it is not read" in routers[1].log()
         eventually(lambda: "what another router owed this server is done with" in routers[1].log(), "and is told so")
         assert "a peer of --spool-peers cannot be told what this router owes" in routers[0].log()

@@ -14,20 +14,20 @@ from pathlib import Path
 
 import pytest
 from certificates import Authority
-from crowd import (
+from load import (
     MEGABYTE,
-    Neighbour,
+    LatencyProbe,
     ask_all,
     client,
     clients_allowed,
     close,
-    crowd,
     descriptors,
+    open_connections,
     processor_s,
     read,
     resident_bytes,
 )
-from processes import PROGRAMS, Process, Server, connect, eventually, free_port, statistics
+from processes import PROGRAMS, Process, Server, connect, eventually, free_port, stats
 
 # How many come at a time.
 WAVE = 500
@@ -83,28 +83,28 @@ def half_close(connection: socket.socket) -> None:
 @pytest.mark.parametrize("goes", [leave, reset, ask_and_reset, reset_within_a_value, half_close])
 def test_a_storm_of_connections_leaves_nothing_behind(stormy, goes):
     clients_allowed(WAVE)
-    neighbour = Neighbour(stormy.port)
-    close(crowd(stormy.port, WAVE))
-    eventually(lambda: int(statistics(stormy.port)["curr_connections"]) <= 2, "a first wave is gone")
+    probe = LatencyProbe(stormy.port)
+    close(open_connections(stormy.port, WAVE))
+    eventually(lambda: int(stats(stormy.port)["curr_connections"]) <= 2, "a first wave is gone")
     before, before_bytes = descriptors(stormy), resident_bytes(stormy)
     for _ in range(4):
-        for number, connection in enumerate(crowd(stormy.port, WAVE)):
+        for number, connection in enumerate(open_connections(stormy.port, WAVE)):
             goes(connection)
             if number % 50 == 0:
-                neighbour.ask()
+                probe.ask()
     eventually(lambda: descriptors(stormy) <= before, "the storm's descriptors are closed")
-    eventually(lambda: int(statistics(stormy.port)["curr_connections"]) <= 2, "nobody is counted who is gone")
+    eventually(lambda: int(stats(stormy.port)["curr_connections"]) <= 2, "nobody is counted who is gone")
     eventually(lambda: resident_bytes(stormy) < before_bytes + LEFT_BYTES_MAX, "the storm's memory is given back")
-    assert neighbour.waited_at_most(1) < WAIT_S_MAX, neighbour.waited_at_most(1)
+    assert probe.waited_at_most(1) < WAIT_S_MAX, probe.waited_at_most(1)
     assert connect(stormy.port).get("half") is None
 
 
-def stats_of(neighbour: Neighbour) -> dict[str, str]:
+def stats_of(probe: LatencyProbe) -> dict[str, str]:
     """`stats` by a connection that is there already."""
-    neighbour.connection.sendall(b"stats\r\n")
+    probe.connection.sendall(b"stats\r\n")
     told = b""
     while not told.endswith(b"END\r\n"):
-        told += neighbour.connection.recv(MEGABYTE)
+        told += probe.connection.recv(MEGABYTE)
     return dict(line.split(" ", 2)[1:] for line in told.decode().splitlines()[:-1])
 
 
@@ -112,22 +112,22 @@ def test_more_connections_than_may_be_are_told_so(tmp_path):
     allowed, refused = 100, 400
     server = Server("server", tmp_path, "-c", str(allowed))
     try:
-        neighbour = Neighbour(server.port)
-        eventually(lambda: stats_of(neighbour)["curr_connections"] == "1", "whoever looked for it is gone")
-        within = crowd(server.port, allowed - 1)
+        probe = LatencyProbe(server.port)
+        eventually(lambda: stats_of(probe)["curr_connections"] == "1", "whoever looked for it is gone")
+        within = open_connections(server.port, allowed - 1)
         ask_all(within)
         for _ in range(refused):
             beyond = client(server.port)
             assert read(beyond, 33) == b"ERROR Too many open connections\r\n"
             assert beyond.recv(1) == b"", "it is closed"
             beyond.close()
-            neighbour.ask()
+            probe.ask()
         assert descriptors(server) < allowed + DESCRIPTORS_BESIDE
         ask_all(within)
-        assert neighbour.waited_at_most(1) < WAIT_S_MAX
+        assert probe.waited_at_most(1) < WAIT_S_MAX
         close(within)
         eventually(lambda: answered(server.port), "there is room again")
-        assert int(statistics(server.port)["rejected_connections"]) >= refused
+        assert int(stats(server.port)["rejected_connections"]) >= refused
     finally:
         server.stop()
 
@@ -136,25 +136,25 @@ def test_more_connections_than_may_be_wait_if_that_is_wanted(tmp_path):
     allowed, waiting = 50, 200
     server = Server("server", tmp_path, "-c", str(allowed), "-o", "no_maxconns_fast")
     try:
-        neighbour = Neighbour(server.port)
-        eventually(lambda: int(stats_of(neighbour)["curr_connections"]) == 1, "whoever looked for it is gone")
-        within = crowd(server.port, allowed - 1)
+        probe = LatencyProbe(server.port)
+        eventually(lambda: int(stats_of(probe)["curr_connections"]) == 1, "whoever looked for it is gone")
+        within = open_connections(server.port, allowed - 1)
         ask_all(within)
-        eventually(lambda: stats_of(neighbour)["accepting_conns"] == "0", "it is full")
-        queue = crowd(server.port, waiting)
+        eventually(lambda: stats_of(probe)["accepting_conns"] == "0", "it is full")
+        queue = open_connections(server.port, waiting)
         for connection in queue:
             connection.sendall(b"mn\r\n")
-            neighbour.ask()
-        told = stats_of(neighbour)
+            probe.ask()
+        told = stats_of(probe)
         assert (told["curr_connections"], told["rejected_connections"]) == (str(allowed), "0")
         close(within)
         for connection in queue:
             assert read(connection, 4) == b"MN\r\n"
             connection.close()
-        eventually(lambda: stats_of(neighbour)["accepting_conns"] == "1", "nobody waits any more")
-        told = stats_of(neighbour)
+        eventually(lambda: stats_of(probe)["accepting_conns"] == "1", "nobody waits any more")
+        told = stats_of(probe)
         assert int(told["listen_disabled_num"]) >= 1 and told["rejected_connections"] == "0"
-        assert neighbour.waited_at_most(1) < WAIT_S_MAX
+        assert probe.waited_at_most(1) < WAIT_S_MAX
     finally:
         server.stop()
 
@@ -168,11 +168,11 @@ def test_without_descriptors_connections_wait_and_the_log_is_not_flooded(tmp_pat
     server = Process("server", command, tmp_path, preexec_fn=few_descriptors)
     try:
         server.wait_ready(lambda: answered(port))
-        neighbour = Neighbour(port)
-        queue = crowd(port, 100)
-        eventually(lambda: stats_of(neighbour)["accepting_conns"] == "0", "there is no descriptor left")
+        probe = LatencyProbe(port)
+        queue = open_connections(port, 100)
+        eventually(lambda: stats_of(probe)["accepting_conns"] == "0", "there is no descriptor left")
         begin, processor = time.monotonic(), processor_s(server)
-        eventually(lambda: neighbour.ask() or time.monotonic() > begin + 1, "a second passes")
+        eventually(lambda: probe.ask() or time.monotonic() > begin + 1, "a second passes")
         # The neighbour has about 200 requests in it.
         assert processor_s(server) - processor < 0.5, "it must not look all the time"
         for connection in queue:
@@ -180,9 +180,9 @@ def test_without_descriptors_connections_wait_and_the_log_is_not_flooded(tmp_pat
         for connection in queue:
             assert read(connection, 4) == b"MN\r\n"
             connection.close()
-        eventually(lambda: stats_of(neighbour)["accepting_conns"] == "1", "there are descriptors again")
+        eventually(lambda: stats_of(probe)["accepting_conns"] == "1", "there are descriptors again")
         assert server.log().count("no file descriptor") == 1, server.log()
-        neighbour.ask()
+        probe.ask()
     finally:
         assert server.stop() == 0
 
@@ -197,9 +197,9 @@ def test_handshakes_that_come_to_nothing_harm_nobody(tmp_path):
     server, dice = Process("server", command, tmp_path), random.Random(5)
     try:
         server.wait_ready(lambda: answered(plain))
-        neighbour = Neighbour(plain)
+        probe = LatencyProbe(plain)
         before = descriptors(server)
-        hello, trusting_nobody = bytes.fromhex("16030100c8010000c40303"), ssl.create_default_context()
+        hello, trusting_no_ca = bytes.fromhex("16030100c8010000c40303"), ssl.create_default_context()
         for number in range(600):
             with client(secured) as connection, contextlib.suppress(ConnectionError, ssl.SSLError, TimeoutError):
                 if number % 3 == 0:
@@ -208,14 +208,14 @@ def test_handshakes_that_come_to_nothing_harm_nobody(tmp_path):
                     connection.sendall(dice.randbytes(dice.randrange(1, 40_000)))
                 else:
                     # A whole handshake by somebody who then trusts nobody.
-                    trusting_nobody.wrap_socket(connection, server_hostname="localhost")
+                    trusting_no_ca.wrap_socket(connection, server_hostname="localhost")
                 if number % 2 == 0:
                     reset(connection)
-            neighbour.ask()
+            probe.ask()
         eventually(lambda: descriptors(server) <= before, "all of them are forgotten")
-        told = statistics(plain)
+        told = stats(plain)
         assert int(told["ssl_handshake_errors"]) > 100
-        assert neighbour.waited_at_most(1) < WAIT_S_MAX
+        assert probe.waited_at_most(1) < WAIT_S_MAX
         assert "panicked" not in server.log(), server.log()
     finally:
         assert server.stop() == 0
@@ -270,7 +270,7 @@ def test_bytes_without_sense_harm_nobody(tmp_path):
     server = Server("server", tmp_path, "-t", "2", "-c", "2000", "-U", str(udp_port))
     dice = random.Random(4)
     try:
-        neighbour = Neighbour(server.port)
+        probe = LatencyProbe(server.port)
         healthy = connect(server.port)
         assert all(healthy.set(f"kept:{number}", b"value %d" % number) for number in range(100))
         before = descriptors(server)
@@ -280,7 +280,7 @@ def test_bytes_without_sense_harm_nobody(tmp_path):
                 connection.setblocking(False)
                 connection.send(senseless(dice))
                 if number % 3 == 0:
-                    neighbour.ask()
+                    probe.ask()
                     connection.send(senseless(dice))
                 with contextlib.suppress(BlockingIOError):
                     connection.recv(MEGABYTE)
@@ -292,7 +292,7 @@ def test_bytes_without_sense_harm_nobody(tmp_path):
         datagrams.close()
         eventually(lambda: descriptors(server) <= before, "whoever spoke nonsense is forgotten")
         assert [healthy.get(f"kept:{number}") for number in range(100)] == [b"value %d" % n for n in range(100)]
-        assert neighbour.waited_at_most(1) < WAIT_S_MAX
+        assert probe.waited_at_most(1) < WAIT_S_MAX
         assert "panicked" not in server.log(), server.log()
     finally:
         assert server.stop() == 0

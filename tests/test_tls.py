@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 from certificates import Authority
-from processes import PROGRAMS, Process, answers, connect, eventually, free_port, statistics
+from processes import PROGRAMS, Process, answers, connect, eventually, free_port, stats
 from pymemcache.client.base import Client
 
 
@@ -40,7 +40,7 @@ class TlsServer(Process):
 
     def statistic(self, name: str) -> int:
         """One of `stats`."""
-        return int(statistics(self.plain_port)[name])
+        return int(stats(self.plain_port)[name])
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from processes import PROGRAMS, STOP_S, Process, Server, answers, connect, eventually, free_port, statistics
+from processes import PROGRAMS, STOP_S, Process, Server, answers, connect, eventually, free_port, stats
 
 SERVER = PROGRAMS / "lookaside-server"
 UNCLEAN = "starts empty: it was not shut down cleanly"
@@ -19,7 +19,9 @@ UNCLEAN = "starts empty: it was not shut down cleanly"
 
 def forget(name: str) -> subprocess.CompletedProcess:
     """`lookaside-server --remove-region NAME`, to its end."""
-    return subprocess.run([SERVER, "--remove-region", name], capture_output=True, text=True, timeout=STOP_S, check=False)
+    return subprocess.run(
+        [SERVER, "--remove-region", name], capture_output=True, text=True, timeout=STOP_S, check=False
+    )
 
 
 def segments() -> list[dict[str, int]]:
@@ -119,7 +121,7 @@ def test_a_stop_in_order_keeps_every_item(region, by):
     value, unique = client.gets("key:1")
     assert client.cas("key:1", b"changed", unique) is True
     assert client.cas("key:1", b"again", unique) is False
-    now = statistics(server.port)
+    now = stats(server.port)
     assert (now["curr_items"], now["warm_restart_items"], now["total_items"]) == ("1500", "1500", "1")
     assert client.stats("settings")[b"warm_restart"].decode() == region.name
     client.close()
@@ -131,14 +133,14 @@ def test_the_command_shutdown_keeps_them_too(region):
     with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
         connection.sendall(b"shutdown graceful\r\n")
         assert server.running.wait(STOP_S) == 0
-    assert statistics(region.serve().port)["curr_items"] == "10"
+    assert stats(region.serve().port)["curr_items"] == "10"
 
 
 def test_memcacheds_option_names_a_region_and_makes_no_file(region, tmp_path):
     region.name = str(tmp_path / f"memory-{uuid.uuid4()}")
     for items in ("0", "10"):
         server = region.serve(option="-e")
-        assert statistics(server.port)["curr_items"] == items
+        assert stats(server.port)["curr_items"] == items
         assert not Path(region.name).exists()
         fill(server.port, 10)
         end(server)
@@ -153,8 +155,8 @@ def test_without_the_option_nothing_outlives_the_server(tmp_path):
         assert server.stop() == 0
         assert segments_made_by(pid) == []
         server.restart()
-        assert statistics(server.port)["curr_items"] == "0"
-        assert "warm_restart_items" not in statistics(server.port)
+        assert stats(server.port)["curr_items"] == "0"
+        assert "warm_restart_items" not in stats(server.port)
     finally:
         server.stop()
 
@@ -168,7 +170,7 @@ def test_a_second_server_is_refused_and_the_first_serves_on(region):
         assert "--warm-restart" in error
     assert connect(server.port).gets_many(list(before)) == before
     end(server)
-    assert statistics(region.serve().port)["curr_items"] == "10"
+    assert stats(region.serve().port)["curr_items"] == "10"
 
 
 def test_a_start_that_fails_later_loses_nothing(region):
@@ -187,11 +189,11 @@ def test_other_memory_starts_empty_and_says_why(region):
     end(server)
     server = region.serve(memory="128")
     assert "starts empty: it was made with -m 64, now -m 128" in server.log()
-    assert statistics(server.port)["curr_items"] == "0"
+    assert stats(server.port)["curr_items"] == "0"
     fill(server.port, 10)
     end(server)
     server = region.serve("-I", "2m", "--stale-seconds", "1", memory="128")
-    assert statistics(server.port)["curr_items"] == "10", "what says nothing of the layout may change"
+    assert stats(server.port)["curr_items"] == "10", "what says nothing of the layout may change"
     end(server)
     server = region.serve("-f", "1.25", memory="128")
     assert "starts empty: it was laid out by other slab options" in server.log()
@@ -203,7 +205,7 @@ def test_the_size_of_a_region_is_no_matter(region):
     end(server)
     server = region.serve(memory="4096")
     assert connect(server.port).gets_many(list(before)) == before
-    assert int(statistics(server.port)["warm_restart_attach_ms"]) < 1000
+    assert int(stats(server.port)["warm_restart_attach_ms"]) < 1000
 
 
 def test_in_the_background_too(region, tmp_path):
@@ -215,7 +217,7 @@ def test_in_the_background_too(region, tmp_path):
             command = [SERVER, "-d", "-P", pid_path, "-p", str(port), "--warm-restart", region.name]
             assert subprocess.run(command, timeout=STOP_S, check=False).returncode == 0
             eventually(lambda port=port: answers(port), "the server is ready")
-            assert statistics(port)["curr_items"] == items
+            assert stats(port)["curr_items"] == items
             fill(port, 10)
             os.kill(int(pid_path.read_text()), signal.SIGUSR1)
             eventually(lambda: not pid_path.exists(), "the server has ended")
@@ -244,7 +246,9 @@ def test_forget_removes_a_region_that_nobody_has(region):
     gone = forget(region.name)
     assert gone.returncode == 1
     assert "there is no region" in gone.stderr
-    assert subprocess.run([SERVER, "--remove-region", "a", "-m", "64"], capture_output=True, check=False).returncode == 2
+    assert (
+        subprocess.run([SERVER, "--remove-region", "a", "-m", "64"], capture_output=True, check=False).returncode == 2
+    )
 
 
 class Writer(threading.Thread):
@@ -344,8 +348,8 @@ def test_killed_at_any_moment_it_starts_empty_and_never_with_torn_data(region):
             assert is_warm or shown == {}
             writer.check(shown, everything_is_there=is_warm)
         if not is_warm:
-            assert statistics(server.port)["curr_items"] == "0"
-        assert int(statistics(server.port)["evictions"]) == 0, "or else some may be missing"
+            assert stats(server.port)["curr_items"] == "0"
+        assert int(stats(server.port)["evictions"]) == 0, "or else some may be missing"
         client.flush_all()
         client.close()
         warm, unclean = warm + is_warm, unclean + (not is_warm)

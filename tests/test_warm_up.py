@@ -3,7 +3,7 @@
 from contextlib import contextmanager
 
 import pytest
-from processes import Server, eventually, statistics
+from processes import Server, eventually, stats
 from routers import ask, router
 
 # Far longer than it takes to ask twice, on any machine.
@@ -40,7 +40,7 @@ def value(text: bytes) -> bytes:
 
 
 def gets(server: Server) -> int:
-    return int(statistics(server.port)["cmd_get"])
+    return int(stats(server.port)["cmd_get"])
 
 
 def test_what_the_cold_cluster_lacks_comes_from_the_warm_one_once(clusters, tmp_path):

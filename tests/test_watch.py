@@ -4,7 +4,7 @@ import re
 import socket
 
 import pytest
-from processes import Server, answers, connect, eventually, statistics
+from processes import Server, answers, connect, eventually, stats
 
 LINE = re.compile(r"ts=\d+\.\d{6} gid=\d+ type=(\w+) (.*)")
 
@@ -48,7 +48,7 @@ def talk(port: int, sent: bytes, last: bytes) -> bytes:
 
 def watching(port: int, count: int) -> None:
     """Waits until so many watch."""
-    eventually(lambda: int(statistics(port)["log_watchers"]) == count, f"{count} watchers")
+    eventually(lambda: int(stats(port)["log_watchers"]) == count, f"{count} watchers")
     # A watcher counts from its arrival; its kinds are noted by the workers once its thread has looked.
     eventually(lambda: sum(b"conn_watch" in line for line in conns(port)) == count, "they are watching")
 
@@ -154,7 +154,7 @@ def test_evictions_are_told(tmp_path):
         line = lines[0][1]
         assert (line["fetch"], line["ttl"], line["size"]) == ("no", "-1", "20000") and int(line["clsid"]) > 20
         assert client.get(line["key"]) is None
-        assert int(statistics(port)["evictions"]) >= len(lines)
+        assert int(stats(port)["evictions"]) >= len(lines)
     finally:
         server.stop()
 
@@ -166,10 +166,10 @@ def test_a_watcher_that_does_not_read_loses_lines_and_is_told(tmp_path):
         slow = Watcher(port, "fetchers")
         watching(port, 1)
         keys = b" ".join(b"key-%0200d" % n for n in range(50))
-        while int(statistics(port)["log_watcher_skipped"]) == 0:
+        while int(stats(port)["log_watcher_skipped"]) == 0:
             talk(port, b"get " + keys + b"\r\n", b"END\r\n")
-        told = statistics(port)
-        assert int(told["log_worker_written"]) == int(told["log_watcher_sent"]) + int(told["log_watcher_skipped"])
+        values = stats(port)
+        assert int(values["log_worker_written"]) == int(values["log_watcher_sent"]) + int(values["log_watcher_skipped"])
 
         def one_more(_lines) -> bool:
             talk(port, b"get another\r\n", b"END\r\n")
@@ -177,7 +177,7 @@ def test_a_watcher_that_does_not_read_loses_lines_and_is_told(tmp_path):
 
         slow.until(one_more)
         skipped = sum(int(number) for number in re.findall(r"skipped=(\d+)\n", slow.received))
-        assert 0 < skipped <= int(statistics(port)["log_watcher_skipped"])
+        assert 0 < skipped <= int(stats(port)["log_watcher_skipped"])
         slow.socket.close()
         watching(port, 0)
     finally:
@@ -192,7 +192,7 @@ def test_twenty_may_watch_and_words_that_are_none_are_refused(tmp_path):
             assert talk(port, line, b"\r\n") == b"ERROR\r\n"
         watchers = [Watcher(port, "proxyreqs") for _ in range(20)]
         assert talk(port, b"watch\r\n", b"\r\n") == b"WATCHER_TOO_MANY log watcher limit reached\r\n"
-        assert int(statistics(port)["curr_connections"]) == 21
+        assert int(stats(port)["curr_connections"]) == 21
         watchers.pop().socket.close()
         watching(port, 19)
         Watcher(port, "")
@@ -238,7 +238,7 @@ def test_another_delimiter_counts_from_the_start(tmp_path, delimiter):
         server.stop()
 
 
-def told(server: Server, descriptor: str) -> list[str]:
+def traced_lines(server: Server, descriptor: str) -> list[str]:
     """What the log has of one connection since its `set`, `<` what it said and `>` what it was told."""
     lines = [line for line in re.findall(r"TRACE ([<>]\d+ .*)", server.log()) if line[1:].startswith(descriptor + " ")]
     # An earlier connection may have had the same descriptor.
@@ -257,11 +257,19 @@ def test_commands_and_replies_are_told_without_values(tmp_path):
         )
         eventually(lambda: re.search(r">\d+ MN", server.log()), "the last reply is told")
         descriptor = re.search(r">(\d+) MN", server.log())[1]
-        heard = ["set k 1 0 6", "get k absent", r"bad \x1b[2J line", "mg k v", "stats", "append k 0 0 6 noreply", "mn"]
-        said = ["STORED", "sending key k", "END", "ERROR", "VA 6", "END", "MN"]
-        lines = told(server, descriptor)
-        assert [line.split(" ", 1)[1] for line in lines if line.startswith("<")] == heard
-        assert [line.split(" ", 1)[1] for line in lines if line.startswith(">")] == said
+        commands = [
+            "set k 1 0 6",
+            "get k absent",
+            r"bad \x1b[2J line",
+            "mg k v",
+            "stats",
+            "append k 0 0 6 noreply",
+            "mn",
+        ]
+        replies = ["STORED", "sending key k", "END", "ERROR", "VA 6", "END", "MN"]
+        lines = traced_lines(server, descriptor)
+        assert [line.split(" ", 1)[1] for line in lines if line.startswith("<")] == commands
+        assert [line.split(" ", 1)[1] for line in lines if line.startswith(">")] == replies
         noop, get = (
             bytes([0x80, opcode, 0, key_bytes]) + bytes(7) + bytes([key_bytes]) + bytes(12)
             for opcode, key_bytes in ((0x0A, 0), (0x00, 1))

@@ -13,20 +13,20 @@ from processes import PROGRAMS, STOP_S, Process, answers, eventually, free_port
 
 SERVER = PROGRAMS / "lookaside-server"
 
-HELLO, DOORS, READY, CONNECTION, QUIET, TAKEN, REFUSED = range(1, 8)
+HELLO, LISTENERS, READY, CONNECTION, QUIESCED, TAKEN_OVER, REFUSED = range(1, 8)
 FORMAT = 1
 
 
-def greeting(program: str) -> bytes:
+def hello_payload(program: str) -> bytes:
     """What a new process of that program says first."""
     return b"%b upgrade %b" % (program.encode(), struct.pack("<I", FORMAT))
 
 
-GREETING = greeting("lookaside-server")
+HELLO_PAYLOAD = hello_payload("lookaside-server")
 HEAD = struct.Struct("<BBI")
 
 
-class Lineage:
+class ServerChain:
     """Servers of one command line, each of which takes over from the one before."""
 
     def __init__(self, folder: Path, *arguments: str, is_warm: bool = True, memory: str = "64") -> None:
@@ -116,23 +116,23 @@ class FakeSuccessor(Messages):
     """A new process that goes as far as it is told."""
 
     def __init__(self, gate: Path, program: str = "lookaside-server") -> None:
-        self.greeting = greeting(program)
+        self.hello_payload = hello_payload(program)
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(str(gate))
         super().__init__(connection)
 
     def go(self, until: int) -> None:
         """Up to, and including, a message of that kind, from whichever side it comes."""
-        self.send(HELLO, self.greeting)
+        self.send(HELLO, self.hello_payload)
         if until == HELLO:
             return
-        self.expect(DOORS)
-        if until == DOORS:
+        self.expect(LISTENERS)
+        if until == LISTENERS:
             return
         self.send(READY)
         if until == READY:
             return
-        while self.expect(CONNECTION, QUIET) != until:
+        while self.expect(CONNECTION, QUIESCED) != until:
             pass
 
     def expect(self, *kinds: int) -> int:
@@ -287,9 +287,9 @@ class FakePredecessor:
     """A running process that dies, or goes on, when it is asked to hand over. It listens on one port."""
 
     def __init__(self, gate: Path, program: str = "lookaside-server") -> None:
-        self.greeting = greeting(program)
-        self.door = socket.create_server(("127.0.0.1", 0))
-        self.port = self.door.getsockname()[1]
+        self.hello_payload = hello_payload(program)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
         self.gate = socket.socket(socket.AF_UNIX)
         self.gate.bind(str(gate))
         self.gate.listen()
@@ -301,9 +301,9 @@ class FakePredecessor:
 
         def answer() -> None:
             messages = Messages(self.gate.accept()[0])
-            assert messages.receive()[:2] == (HELLO, self.greeting)
-            doors = [self.life_sign.fileno(), self.gate.fileno(), self.door.fileno()]
-            messages.send(DOORS, struct.pack("<BI", 1, os.getpid()), doors)
+            assert messages.receive()[:2] == (HELLO, self.hello_payload)
+            listeners = [self.life_sign.fileno(), self.gate.fileno(), self.listener.fileno()]
+            messages.send(LISTENERS, struct.pack("<BI", 1, os.getpid()), listeners)
             assert messages.receive()[0] == READY
             if connection:
                 messages.send(CONNECTION, bytes(23), [connection.fileno()])
@@ -318,5 +318,5 @@ class FakePredecessor:
         """Ends it."""
         if self.thread:
             self.thread.join(STOP_S)
-        for one in (self.door, self.gate, self.life, self.life_sign):
+        for one in (self.listener, self.gate, self.life, self.life_sign):
             one.close()

@@ -35,9 +35,10 @@ from pathlib import Path
 
 import pymysql
 from mariadb import PASSWORD, USER, MariaDb
-from processes import PROGRAMS, ROOT, Process, Server, answers, free_port, statistics
+from processes import PROGRAMS, ROOT, Process, Server, answers, free_port, stats
 
-from experiments import lines, machine
+from experiments import machine_facts
+from experiments.plots import lines
 
 SERVERS = 4
 KEYS = 20_000
@@ -179,7 +180,7 @@ def fill(database: MariaDb) -> None:
         cursor.executemany("INSERT INTO rows_of_app VALUES (%s, %s)", rows)
 
 
-def death(database: MariaDb, with_gutter: bool, is_silent: bool) -> tuple[Seconds, list[tuple[int, int]]]:
+def run_outage(database: MariaDb, with_gutter: bool, is_silent: bool) -> tuple[Seconds, list[tuple[int, int]]]:
     """One run; and the gutter's gets and hits in each second."""
     with tempfile.TemporaryDirectory(prefix="lookaside-gutter-") as folder, cluster(Path(folder), with_gutter) as up:
         port, servers, gutter = up
@@ -197,15 +198,15 @@ def death(database: MariaDb, with_gutter: bool, is_silent: bool) -> tuple[Second
         ]
         for process in applications:
             process.start()
-        told, before = [], statistics(gutter.port)
+        gutter_samples, before = [], stats(gutter.port)
         for second in range(END_S):
             time.sleep(max(0, start_ns + second * SECOND_NS - time.monotonic_ns()) / 1e9)
             if second == KILL_S:
-                fall(servers[0], is_silent)
+                fail_server(servers[0], is_silent)
             if second == RETURN_S:
-                rise(servers[0], is_silent)
-            now = statistics(gutter.port)
-            told.append(tuple(int(now[name]) - int(before[name]) for name in ("cmd_get", "get_hits")))
+                restore_server(servers[0], is_silent)
+            now = stats(gutter.port)
+            gutter_samples.append(tuple(int(now[name]) - int(before[name]) for name in ("cmd_get", "get_hits")))
             before = now
         for process in applications:
             process.join(60)
@@ -213,10 +214,10 @@ def death(database: MariaDb, with_gutter: bool, is_silent: bool) -> tuple[Second
                 raise SystemExit(f"an application ended with {process.exitcode}")
         counts = (list(counted) for counted in (seconds.hits, seconds.misses, seconds.failures))
         # What was told at the beginning of a second happened in the one before.
-        return Seconds(*counts), [*told[1:], (0, 0)]
+        return Seconds(*counts), [*gutter_samples[1:], (0, 0)]
 
 
-def fall(server: Server, is_silent: bool) -> None:
+def fail_server(server: Server, is_silent: bool) -> None:
     """As a crash does, or as a machine that hangs."""
     if is_silent:
         server.running.send_signal(signal.SIGSTOP)
@@ -224,7 +225,7 @@ def fall(server: Server, is_silent: bool) -> None:
         server.kill()
 
 
-def rise(server: Server, is_silent: bool) -> None:
+def restore_server(server: Server, is_silent: bool) -> None:
     """Undoes it; who crashed returns empty."""
     if is_silent:
         server.running.send_signal(signal.SIGCONT)
@@ -301,10 +302,10 @@ out only by gets that time out; these are answered by the gutter then, a second 
 def report(shown: dict, facts: dict[str, str]) -> str:
     """docs/gutter.md."""
     rows = [
-        f"| {name} | {told['gets']} | {told['failures']} | {told['database reads']} | {told['gutter gets']} |"
-        f" {told['gutter hit rate']:.1%} |"
-        for name, told in shown.items()
-        if isinstance(told, dict)
+        f"| {name} | {run['gets']} | {run['failures']} | {run['database reads']} | {run['gutter gets']} |"
+        f" {run['gutter hit rate']:.1%} |"
+        for name, run in shown.items()
+        if isinstance(run, dict)
     ]
     what = (
         f"one of {SERVERS} servers is killed under\n{RATE} gets a second of {KEYS} Zipf-distributed keys (exponent"
@@ -323,7 +324,7 @@ def main() -> int:
     """Runs both, draws, writes the page, and prints the figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.parse_args()
-    facts = machine.facts()
+    facts = machine_facts.facts()
     with tempfile.TemporaryDirectory(prefix="lookaside-gutter-") as folder:
         database = MariaDb(Path(folder))
         try:
@@ -331,7 +332,7 @@ def main() -> int:
             runs = {}
             for name, with_gutter, is_silent in RUNS:
                 print(f"{name}: {END_S} s", file=sys.stderr, flush=True)
-                runs[name] = death(database, with_gutter, is_silent)
+                runs[name] = run_outage(database, with_gutter, is_silent)
         finally:
             database.stop()
     shown = figures(runs)

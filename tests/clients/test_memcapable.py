@@ -30,13 +30,13 @@ def failures(port: int, protocol: str) -> tuple[set[str], str]:
 
 def test_capable_in_text(open_server):
     expected = FAILURES_OF_MEMCACHED if open_server.kind == "memcached" else set()
-    failed, said = failures(open_server.port, "-a")
-    assert failed == expected, said
+    failed, output = failures(open_server.port, "-a")
+    assert failed == expected, output
 
 
 def test_capable_in_binary(open_server):
-    failed, said = failures(open_server.port, "-b")
-    assert not failed, said
+    failed, output = failures(open_server.port, "-b")
+    assert not failed, output
 
 
 @pytest.mark.parametrize("protocol", ["text", "binary"])

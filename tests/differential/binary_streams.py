@@ -60,7 +60,7 @@ class Packet:
         return bool(self.key) and self.opcode not in (0x10, 0x20, 0x21, 0x22)
 
 
-def conversation(seed: int) -> list[Packet]:
+def random_packets(seed: int) -> list[Packet]:
     """The requests of one client, 1 to 30 of them, and a `noop`."""
     chance = random.Random(seed)
     return [packet(chance) for _ in range(chance.randint(1, 30))] + [Packet(NOOP, opaque=0xFFFFFFFF)]

@@ -101,7 +101,7 @@ def filled(template: bytes, prefix: bytes, cas_of: Callable[[bytes], int]) -> by
     return template.replace(b"@", prefix)
 
 
-def conversation(seed: int) -> list[bytes]:
+def random_commands(seed: int) -> list[bytes]:
     """The commands of one client, 1 to 30 of them."""
     chance = random.Random(seed)
     return [command(chance) for _ in range(chance.randint(1, 30))]

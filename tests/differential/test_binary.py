@@ -11,8 +11,8 @@ import socket
 import struct
 
 import pytest
-from binary_streams import COUNTS, GETS, NOOP, STORES, TOUCHES, Packet, conversation
-from conversing import exchange
+from binary_streams import COUNTS, GETS, NOOP, STORES, TOUCHES, Packet, random_packets
+from exchange import exchange
 from processes import PROGRAMS, Process, free_port
 from test_differential import MEMCACHED, SEED_FIRST, SEEDS_COUNT, SEEDS_PER_TEST, pair  # noqa: F401 - a fixture
 
@@ -84,10 +84,10 @@ def difference(pair, packets: list[Packet], seed: int) -> str | None:  # noqa: F
 @pytest.mark.parametrize("first", range(SEED_FIRST, SEED_FIRST + SEEDS_COUNT, SEEDS_PER_TEST))
 def test_no_client_of_the_binary_dialect_can_tell_them_apart(pair, first):  # noqa: F811
     for seed in range(first, min(first + SEEDS_PER_TEST, SEED_FIRST + SEEDS_COUNT)):
-        packets = [packet for packet in conversation(seed) if not any(differs(packet) for differs, _ in DEVIATIONS)]
-        if told := difference(pair, packets, seed):
+        packets = [packet for packet in random_packets(seed) if not any(differs(packet) for differs, _ in DEVIATIONS)]
+        if found := difference(pair, packets, seed):
             shorter = shortest(pair, packets, seed)
-            pytest.fail(f"seed {seed}, {len(shorter)} requests: {shorter}\n{difference(pair, shorter, seed) or told}")
+            pytest.fail(f"seed {seed}, {len(shorter)} requests: {shorter}\n{difference(pair, shorter, seed) or found}")
 
 
 def shortest(pair, packets: list[Packet], seed: int) -> list[Packet]:  # noqa: F811
@@ -176,11 +176,11 @@ def test_statistics_have_the_names_that_the_text_dialect_tells(pair):  # noqa: F
         text = exchange(port, b"stats\r\n", random.Random(0)).split(b"\r\n")
         names = [line.split(b" ")[1] for line in text if line.startswith(b"STAT ")]
         answer = exchange(port, Packet(0x10).encoded(b"", None) + Packet(NOOP).encoded(b"", None), random.Random(0))
-        told = []
+        found = []
         while answer:
             _, opcode, key_bytes, _, _, status, body_bytes, *_ = HEADER.unpack(answer[: HEADER.size])
             assert status == 0
-            told.append(answer[HEADER.size : HEADER.size + key_bytes])
+            found.append(answer[HEADER.size : HEADER.size + key_bytes])
             answer = answer[HEADER.size + body_bytes :]
-        assert told == [*names, b"", b""], "an empty name ends the statistics; then the noop"
+        assert found == [*names, b"", b""], "an empty name ends the statistics; then the noop"
         assert opcode == NOOP

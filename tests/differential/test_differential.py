@@ -12,9 +12,9 @@ import random
 
 import deviations
 import pytest
-from conversing import Conversation, exchange, normalised
+from exchange import Script, exchange, normalised
 from processes import Process, Server, answers, free_port
-from streams import conversation
+from streams import random_commands
 
 SEEDS_COUNT = int(os.environ.get("LOOKASIDE_SEEDS", "400"))
 SEED_FIRST = int(os.environ.get("LOOKASIDE_SEED", "1"))
@@ -57,7 +57,7 @@ class Pair:
         """How the two answer differently this time, if they do."""
         if not commands or any(deviations.is_deviation(command) for command in commands):
             return None
-        talk = Conversation(commands, next(self.prefixes), seed)
+        talk = Script(commands, next(self.prefixes), seed)
         theirs, ours = (talk.with_server(port) for port in (self.memcached_port, self.ours.port))
         if normalised(theirs) == normalised(ours):
             return None
@@ -77,11 +77,11 @@ def pair(tmp_path_factory):
 @pytest.mark.parametrize("first", range(SEED_FIRST, SEED_FIRST + SEEDS_COUNT, SEEDS_PER_TEST))
 def test_no_client_can_tell_them_apart(pair, first):
     for seed in range(first, min(first + SEEDS_PER_TEST, SEED_FIRST + SEEDS_COUNT)):
-        commands = [command for command in conversation(seed) if not deviations.is_deviation(command)]
+        commands = [command for command in random_commands(seed) if not deviations.is_deviation(command)]
         if pair.difference(commands, seed):
             commands = shortest(pair, commands, seed)
-            told = b"".join(commands)
-            pytest.fail(f"seed {seed}, {len(commands)} commands: {told}\n{pair.difference(commands, seed)}")
+            sent = b"".join(commands)
+            pytest.fail(f"seed {seed}, {len(commands)} commands: {sent}\n{pair.difference(commands, seed)}")
 
 
 def shortest(pair: Pair, commands: list[bytes], seed: int) -> list[bytes]:

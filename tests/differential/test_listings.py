@@ -5,7 +5,7 @@ import re
 import socket
 
 import pytest
-from conversing import exchange
+from exchange import exchange
 from test_differential import pair  # noqa: F401 - a fixture
 
 ITEMS = (
@@ -37,12 +37,12 @@ def answer(port: int, request: bytes) -> bytes:
     """What is said; memcached loses what it was to say when its client ends its side too early."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
         connection.sendall(request)
-        said = b""
-        while not said.endswith((b"END\r\n", b"EN\r\n")) and not re.match(rb"\w*(ERROR|CLASS)[^\n]*\n$", said):
+        listing = b""
+        while not listing.endswith((b"END\r\n", b"EN\r\n")) and not re.match(rb"\w*(ERROR|CLASS)[^\n]*\n$", listing):
             piece = connection.recv(1 << 16)
-            assert piece, said
-            said += piece
-        return said
+            assert piece, listing
+            listing += piece
+        return listing
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import random
 import re
 
 import pytest
-from conversing import exchange
+from exchange import exchange
 from test_differential import pair  # noqa: F401 - a fixture
 
 # memcached alone has an event library to name.
@@ -16,8 +16,8 @@ def names(port: int, request: bytes) -> list[str]:
     """The names that a `stats` command tells; those of slab classes without the class, each once."""
     lines = exchange(port, request + b"\r\n", random.Random(0)).decode().splitlines()
     assert lines[-1] == "END", lines
-    told = [CLASS.sub(r"\1N:", line.split(" ")[1]) for line in lines[:-1]]
-    return list(dict.fromkeys(told))
+    names = [CLASS.sub(r"\1N:", line.split(" ")[1]) for line in lines[:-1]]
+    return list(dict.fromkeys(names))
 
 
 @pytest.mark.parametrize(

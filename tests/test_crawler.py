@@ -4,7 +4,7 @@ import re
 import socket
 
 import pytest
-from processes import Server, connect, eventually, statistics
+from processes import Server, connect, eventually, stats
 
 ITEMS = 20_000
 LINE = re.compile(rb"key=(\S+) exp=(-?\d+) la=(\d+) cas=(\d+) fetch=(yes|no) cls=(\d+) size=(\d+) flags=(\d+) \n")
@@ -78,7 +78,7 @@ def test_sizes_are_counted_where_that_was_asked_for(server, tmp_path):
 
 
 def test_facts_of_an_item_and_what_follows_the_walk(server):
-    now = int(statistics(server.port)["time"])
+    now = int(stats(server.port)["time"])
     ask(server.port, b"ms AGI= 3 b T100 E7 F1\r\nabc\r\nmg AGI= b\r\nmn\r\n", b"MN\r\n")
     listed = ask(server.port, b"lru_crawler metadump hash\r\nget a\r\n", b"END\r\nEND\r\n")
     key, end, access, cas, fetched, slab_class, size, flags = LINE.search(listed).groups()
@@ -185,10 +185,10 @@ def test_pages_move_as_asked_and_classes_say_so(tmp_path):
         after = client.stats("slabs")
         assert int(after[b"%d:total_pages" % small]) == pages - 1
         assert int(after[b"%d:total_pages" % large]) == 2
-        assert int(statistics(server.port)["slabs_moved"]) == 1
+        assert int(stats(server.port)["slabs_moved"]) == 1
         items = client.stats("items")
         assert int(items[b"items:%d:number" % large]) == 1
-        assert int(items[b"items:%d:evicted" % small]) == int(statistics(server.port)["evictions"]) > 0
+        assert int(items[b"items:%d:evicted" % small]) == int(stats(server.port)["evictions"]) > 0
         assert str(client.stats("settings")[b"slab_automove"]) in ("0", "b'0'", "False")
         assert ask(server.port, b"slabs automove 1\r\n", b"\r\n") == b"OK\r\n"
         assert str(client.stats("settings")[b"slab_automove"]) in ("1", "b'1'", "True")

@@ -21,7 +21,7 @@ FILLER = (b" " * 98 + b"\r\n") * 60
 COUNTING = re.compile(rb"incr|decr|ma ")
 
 
-class Conversation:
+class Script:
     """Commands, the prefix of their keys, and where their bytes are cut."""
 
     def __init__(self, commands: list[bytes], prefix: bytes, cuts_seed: int) -> None:

@@ -21,7 +21,7 @@ def build(language: str, *command: str) -> None:
     run(HERE / language, BUILD_S, command)
 
 
-def converse(language: str, *command: str) -> None:
+def exchange(language: str, *command: str) -> None:
     """Holds one conversation; fails with what the program says."""
     run(HERE / language, RUN_S, command)
 

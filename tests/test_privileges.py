@@ -15,11 +15,11 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become ano
 
 def statuses(pid: int) -> list[dict[str, list[str]]]:
     """`/proc/PID/status` of each thread."""
-    told = []
+    rows = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         lines = (line.split(":", 1) for line in (task / "status").read_text().splitlines())
-        told.append({name: words.split() for name, words in lines})
-    return told
+        rows.append({name: words.split() for name, words in lines})
+    return rows
 
 
 def free_low_port() -> int:

@@ -56,7 +56,7 @@ def client(port: int, receive_bytes: int | None = None) -> socket.socket:
     return connection
 
 
-def crowd(port: int, count: int) -> list[socket.socket]:
+def open_connections(port: int, count: int) -> list[socket.socket]:
     """So many connected clients."""
     return [client(port) for _ in range(count)]
 
@@ -85,7 +85,7 @@ def ask_all(clients: list[socket.socket]) -> None:
         assert read(connection, 4) == b"MN\r\n"
 
 
-class Neighbour:
+class LatencyProbe:
     """A healthy client beside a crowd: it asks, checks the answer, and notes how long it took."""
 
     ANSWER = b"VALUE neighbour 0 9\r\nas it was\r\nEND\r\n"
