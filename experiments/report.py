@@ -56,7 +56,7 @@ busier one would share. The last column is the 99th percentile of the latency un
 
 ADDED = """
 At {rate:,} single gets a second, in open loop from 50 clients, a fifth of what one thread can do, half of the answers
-come so much later through a proxy than from a server asked directly ({direct:.0f} us): {added}. The aim for ours is
+are this much later through a proxy than from a server asked directly ({direct:.0f} us): {added}. The aim for ours is
 under {aim} us: **{verdict}**.
 """
 

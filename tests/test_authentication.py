@@ -1,4 +1,4 @@
-"""ASCII authentication: who has not said who it is gets refusals alone."""
+"""ASCII authentication: before it succeeds, a client gets only refusals."""
 
 import re
 import signal
@@ -38,7 +38,7 @@ class GuardedServer(Process):
             return replies
 
 
-def test_a_client_is_served_once_it_has_said_who_it_is(tmp_path):
+def test_a_client_is_served_after_authentication(tmp_path):
     server = GuardedServer(tmp_path, "ada:secret\nbob:x y\n")
     try:
         client = connect(server.port)
@@ -57,7 +57,7 @@ def test_a_client_is_served_once_it_has_said_who_it_is(tmp_path):
         assert server.stop() == 0
 
 
-def test_refused_logins_are_told_with_name_and_address_and_without_the_password(tmp_path):
+def test_refused_logins_are_logged_with_name_and_address_but_no_password(tmp_path):
     server = GuardedServer(tmp_path, "ada:secret\n")
     try:
         with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
@@ -66,7 +66,7 @@ def test_refused_logins_are_told_with_name_and_address_and_without_the_password(
                 value = name + b" pass-%d-word" % port
                 client.sendall(b"set x 0 0 %d\r\n%s\r\n" % (len(value), value))
                 assert client.recv(4096) == b"CLIENT_ERROR authentication failure\r\n"
-        eventually(lambda: server.log().count("was refused") >= 3, "refusals are told")
+        eventually(lambda: server.log().count("was refused") >= 3, "refusals are logged")
         log = server.log()
         assert f'a login as "ada" from tcp:127.0.0.1:{port} was refused' in log and r'as "e\x1bve"' in log
         assert "word" not in log and "pass-" not in log, log
@@ -81,19 +81,19 @@ def test_refused_logins_are_told_with_name_and_address_and_without_the_password(
         assert server.stop() == 0
 
 
-def test_no_password_is_told_with_the_commands(tmp_path):
+def test_no_password_is_logged_with_the_commands(tmp_path):
     server = GuardedServer(tmp_path, "ada:secret\n", "-vv")
     try:
         # Of a wrong length, so that a part of the password comes where a command should.
         server.exchange(b"set x 0 0 3\r\nada secret\r\nset x 0 0 10\r\nada secret\r\nset k 0 0 1\r\nx\r\nmn\r\n")
-        eventually(lambda: re.search(r">\d+ MN", server.log()), "the last reply is told")
+        eventually(lambda: re.search(r">\d+ MN", server.log()), "the last reply is logged")
         log = server.log()
         assert re.search(r"<\d+ set k 0 0 1", log) and "(refused, and not told)" in log and "cret" not in log, log
     finally:
         assert server.stop() == 0
 
 
-def test_pipelined_bytes_and_the_binary_protocol_are_no_way_around(tmp_path):
+def test_pipelining_and_the_binary_protocol_do_not_bypass_authentication(tmp_path):
     server = GuardedServer(tmp_path, "ada:secret\n", "-A")
     try:
         refused = b"CLIENT_ERROR unauthenticated\r\n"
@@ -107,7 +107,7 @@ def test_pipelined_bytes_and_the_binary_protocol_are_no_way_around(tmp_path):
         server.stop()
 
 
-def test_hashed_passwords_and_a_file_read_anew(tmp_path):
+def test_hashed_passwords_and_reload_of_the_file(tmp_path):
     server = GuardedServer(tmp_path, f"ada:{SECRET_HASHED}\n")
     try:
         right, wrong = b"set x 0 0 10\r\nada secret\r\n", b"set x 0 0 9\r\nada other\r\n"
@@ -149,7 +149,7 @@ def test_passwords_through_tls(tmp_path):
         ("ada:secret\n", ["-B", "binary"], "-B binary", 2),
     ],
 )
-def test_a_server_that_cannot_keep_its_word_does_not_start(tmp_path, users, arguments, complaint, status):
+def test_a_server_that_cannot_guarantee_its_options_does_not_start(tmp_path, users, arguments, complaint, status):
     path = tmp_path / "users"
     if users is not None:
         path.write_text(users)

@@ -64,7 +64,7 @@ def test_a_large_value_and_one_that_is_too_large(binary):
     assert binary.set("after", "x") and binary.get("after") == "x", "the connection goes on"
 
 
-def test_both_dialects_see_the_same_items(server, binary):
+def test_both_protocols_see_the_same_items(server, binary):
     text = connect(server.port)
     assert binary.set("shared", b"from binary") and text.get("shared") == b"from binary"
     assert text.set("shared", b"from text") and binary.get("shared") == "from text"
@@ -79,7 +79,7 @@ def test_statistics(server, binary):
     assert binary.stats("settings")[f"127.0.0.1:{server.port}"]["binding_protocol"] == b"auto-negotiate"
 
 
-def test_who_watches_sees_what_is_asked(server, binary):
+def test_watchers_see_binary_commands(server, binary):
     address = f"127.0.0.1:{server.port}"
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as watcher:
         watcher.sendall(b"watch fetchers mutations deletions\r\n")
@@ -97,7 +97,7 @@ def test_who_watches_sees_what_is_asked(server, binary):
     assert binary.stats("detail dump")[address]["detailed"].startswith(b"PREFIX p get 2 hit 1 set 1 del 1\r\n")
 
 
-def test_a_router_takes_the_binary_dialect_for_servers_of_the_text_dialect(cluster):
+def test_a_router_translates_the_binary_protocol_for_text_servers(cluster):
     client, text = bmemcached.Client((f"127.0.0.1:{cluster.port}",), socket_timeout=10), connect(cluster.port)
     values = {f"key{n}": f"value {n}" for n in range(300)}
     assert not client.set_multi(values) and client.get_multi([*values, "absent"]) == values
@@ -131,7 +131,7 @@ def guarded(tmp_path):
 
 
 def sends_hello(port: int) -> bool:
-    """Whether somebody listens."""
+    """Whether the port accepts connections."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1):
             return True
@@ -145,7 +145,7 @@ def client_of(port: int, *user_and_password: str) -> bmemcached.Client:
 
 
 @pytest.mark.parametrize("who", [("ada", "plain:secret"), ("grace", "secret")])
-def test_who_knows_the_password_comes_in(guarded, who):
+def test_the_right_password_authenticates(guarded, who):
     client = client_of(guarded.port, *who)
     assert client.set("a", "x") and client.get_multi(["a", "b"]) == {"a": "x"}
     values = client.stats()[f"127.0.0.1:{guarded.port}"]
@@ -155,7 +155,7 @@ def test_who_knows_the_password_comes_in(guarded, who):
 
 
 @pytest.mark.parametrize("who", [("ada", "secret"), ("grace", "guess"), ("eve", "secret"), ("ada", "\0plain:secret")])
-def test_who_does_not_stays_out(guarded, who):
+def test_a_wrong_password_is_refused(guarded, who):
     with pytest.raises(MemcachedException, match="Auth failure"):
         client_of(guarded.port, *who).get("a")
 
@@ -167,7 +167,7 @@ def test_nothing_is_served_before_the_password(guarded):
         assert answer[HEADER_BYTES:] == b"Auth failure." and connection.recv(1) == b""
     with socket.create_connection(("127.0.0.1", guarded.port), timeout=10) as connection:
         connection.sendall(b"version\r\n")
-        assert connection.recv(1) == b"", "the text dialect asks for no password, so it is not spoken"
+        assert connection.recv(1) == b"", "the text protocol has no password, so it is refused"
 
 
 def packet(opcode: int, key: bytes = b"", value: bytes = b"", extras: bytes = b"") -> bytes:
@@ -176,7 +176,7 @@ def packet(opcode: int, key: bytes = b"", value: bytes = b"", extras: bytes = b"
     return struct.pack(">BBHBBHIIQ", 0x80, opcode, len(key), len(extras), 0, 0, len(body), 0, 0) + body
 
 
-def test_many_connections_say_password_and_request_in_one_breath(guarded):
+def test_many_connections_pipeline_password_and_request(guarded):
     word = packet(0x21, b"PLAIN", b"\0ada\0plain:secret")
     wrong = packet(0x21, b"PLAIN", b"\0ada\0guess")
     connections = [socket.create_connection(("127.0.0.1", guarded.port), timeout=10) for _ in range(60)]
@@ -196,21 +196,21 @@ def test_many_connections_say_password_and_request_in_one_breath(guarded):
     assert 'a login as "ada" from tcp:127.0.0.1:' in log and "guess" not in log and "plain:secret" not in log
 
 
-def test_the_file_is_read_anew_on_sighup(guarded):
+def test_the_file_is_reloaded_on_sighup(guarded):
     client_of(guarded.port, "ada", "plain:secret").set("a", "x")
     guarded.users.write_text("ada:changed\n")
     guarded.running.send_signal(signal.SIGHUP)
-    eventually(lambda: "user read anew" in guarded.log(), "the file is read anew")
+    eventually(lambda: "user read anew" in guarded.log(), "the file is reloaded")
     assert client_of(guarded.port, "ada", "changed").get("a") == "x"
     with pytest.raises(MemcachedException, match="Auth failure"):
         client_of(guarded.port, "grace", "secret").get("a")
     guarded.users.write_text("no colon\n")
     guarded.running.send_signal(signal.SIGHUP)
-    eventually(lambda: "line 1: a line is user:password" in guarded.log(), "a bad file is told")
+    eventually(lambda: "line 1: a line is user:password" in guarded.log(), "a bad file is logged")
     assert client_of(guarded.port, "ada", "changed").get("a") == "x"
 
 
-def test_a_server_without_passwords_serves_who_brings_one(server):
+def test_a_server_without_passwords_accepts_clients_that_send_one(server):
     client = client_of(server.port, "ada", "secret")
     assert client.set("a", "x") and client.get("a") == "x"
     client.disconnect_all()
@@ -223,7 +223,7 @@ def start(*options: str, users: str | None = None) -> subprocess.CompletedProces
     return subprocess.run(command, capture_output=True, text=True, timeout=20, env=env)
 
 
-def test_what_cannot_be_kept_is_not_promised(tmp_path):
+def test_options_that_weaken_authentication_are_refused(tmp_path):
     users = tmp_path / "users"
     users.write_text("ada:$6$salt$hash\n")
     for options, file, word, status in (
@@ -239,7 +239,7 @@ def test_what_cannot_be_kept_is_not_promised(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "request_bytes"), [("ascii", NOOP + b"\r\n"), ("binary", b"version\r\n")])
-def test_one_dialect_alone(tmp_path, name, request_bytes):
+def test_a_port_with_one_protocol(tmp_path, name, request_bytes):
     server = Server("server", tmp_path, "-B", name) if name == "ascii" else None
     if server is None:
         port = free_port()

@@ -1,4 +1,4 @@
-"""Who is connected, as `stats conns` tells it, and connections that are idle for too long."""
+"""Connections as `stats conns` lists them, and connections that are idle for too long."""
 
 import socket
 import subprocess
@@ -9,7 +9,7 @@ from processes import PROGRAMS, Process, Server, answers, connect, eventually, f
 
 
 def connections(port: int) -> dict[str, dict[str, str]]:
-    """`stats conns`: what it says of each descriptor."""
+    """The fields of `stats conns` by descriptor."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
         connection.sendall(b"stats conns\r\n")
         answer = b""
@@ -24,13 +24,13 @@ def connections(port: int) -> dict[str, dict[str, str]]:
 
 
 def of(port: int, client: socket.socket) -> dict[str, str]:
-    """What `stats conns` says of this client."""
+    """The fields of `stats conns` for this client."""
     host, number = client.getsockname()[:2]
     found = [row for row in connections(port).values() if row["addr"].endswith(f"{host}:{number}")]
     return found[0] if found else {}
 
 
-def test_stats_conns_tells_who_is_connected_and_what_it_waits_for(tmp_path):
+def test_stats_conns_lists_clients_and_their_states(tmp_path):
     server = Server("server", tmp_path, "-t", "2")
     port = server.port
     try:
@@ -97,7 +97,7 @@ def test_idle_connections_are_closed_and_busy_ones_are_not(tmp_path, option):
         server.stop()
 
 
-def test_without_the_option_nobody_is_closed(server):
+def test_without_the_option_idle_clients_stay(server):
     client = socket.create_connection(("127.0.0.1", server.port), timeout=10)
     deadline = time.monotonic() + 0.2
     eventually(lambda: time.monotonic() > deadline and answers(server.port), "a moment passes")
@@ -106,7 +106,7 @@ def test_without_the_option_nobody_is_closed(server):
     assert "idle_kicks" not in stats(server.port), "as with memcached"
 
 
-def test_an_idle_timeout_that_is_none_is_refused():
+def test_an_invalid_idle_timeout_is_refused():
     command = [PROGRAMS / "lookaside-server", "-p", str(free_port()), "-o", "idle_timeout=soon"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=20)
     assert ended.returncode == 2 and "idle_timeout" in ended.stderr

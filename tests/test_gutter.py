@@ -58,7 +58,7 @@ def test_the_gutter_keeps_values_for_a_short_time_only(cluster):
     assert client.set(key, b"value", expire=0)
     assert client.get(key) == b"value"
     client.close()
-    # Nobody has to wait for the end of it: the server tells the remaining time.
+    # No need to wait until it expires: the server returns the remaining time.
     with socket.create_connection(("127.0.0.1", cluster.gutter.port), timeout=5) as connection:
         connection.sendall(f"mg {key} t\r\n".encode())
         answer = connection.recv(100).decode()

@@ -16,8 +16,8 @@ def test_a_hundred_clients_that_miss_the_same_key_read_the_database_once(cluster
 
     def load() -> bytes:
         loads.append(1)
-        # The query takes until everybody else has missed as well.
-        eventually(lambda: hot_misses() >= 99, "the other 99 clients have been told to wait")
+        # The query lasts until all other clients have missed as well.
+        eventually(lambda: hot_misses() >= 99, "the other 99 clients have got a hot miss")
         return b"from the database"
 
     def ask() -> None:

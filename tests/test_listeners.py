@@ -1,4 +1,4 @@
-"""Several addresses side by side, and UDP that cannot be turned against a stranger."""
+"""Several addresses side by side, and UDP that cannot be used for amplification."""
 
 import socket
 import struct
@@ -44,7 +44,7 @@ BINARY_NOOP = struct.pack("!BBHBBHIIQ", 0x80, 0x0A, 0, 0, 0, 0, 0, 0, 0)
 
 
 def reply_to(port: int, request: bytes) -> bytes:
-    """The beginning of the answer; empty if the server hangs up."""
+    """The beginning of the reply; empty if the server closes the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
         connection.sendall(request)
         connection.shutdown(socket.SHUT_WR)
@@ -78,7 +78,7 @@ def test_an_address_may_have_a_protocol_of_its_own(tmp_path, general):
 
 
 def accepts(port: int) -> bool:
-    """Whether somebody accepts connections there."""
+    """Whether the port accepts connections."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=5):
             return True
@@ -86,7 +86,7 @@ def accepts(port: int) -> bool:
         return False
 
 
-def test_no_protocol_of_an_address_is_a_way_around_passwords(tmp_path):
+def test_no_protocol_of_an_address_bypasses_passwords(tmp_path):
     (tmp_path / "users").write_text("ada:secret\n")
     environment = {"MEMCACHED_SASL_PWDB": str(tmp_path / "users")}
     for options, listen in (
@@ -110,7 +110,7 @@ def test_no_protocol_of_an_address_is_a_way_around_passwords(tmp_path):
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:x", "[::1", "mtls:127.0.0.1", "proto[proxy]:127.0.0.1", "no such host"])
-def test_an_address_that_is_none_is_named(listen):
+def test_an_invalid_address_is_named(listen):
     command = [PROGRAMS / "lookaside-server", "-p", str(free_port()), "-l", listen]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=20)
     assert ended.returncode == 2 and "-l" in ended.stderr, ended.stderr

@@ -13,10 +13,10 @@ from processes import Server, eventually, stats
 # buffers of its threads, lists that grow with the index.
 OVER_LIMIT = 0.05
 
-# So many times the limit is stored.
+# The limit is stored this many times over.
 TIMES_LIMIT = 10
 
-# A neighbour waits no longer than this while memory is full, half of the times, and always.
+# Latency bounds of another client while memory is full: median and maximum.
 WAIT_S_P50, WAIT_S_MAX = 0.1, 5.0
 
 
@@ -62,7 +62,7 @@ def test_a_lowered_limit_gives_memory_back(tmp_path):
 
 
 def stores(sizes: list[int], exptimes: list[int], total_bytes: int) -> Iterator[bytes]:
-    """Stores of distinct keys, some at a time, until their keys and values are so many bytes. The same each time."""
+    """Batches of sets of distinct keys of `total_bytes` bytes in all. The same sequence each time."""
     dice, value, stored, number = random.Random(6), b"v" * max(sizes), 0, 0
     while stored < total_bytes:
         commands = []

@@ -1,4 +1,4 @@
-"""What a router says about itself: `stats` in mcrouter's groups, and gets of `__mcrouter__.` keys."""
+"""A router's own state: `stats` in mcrouter's groups, and gets of `__mcrouter__.` keys."""
 
 import hashlib
 import json
@@ -47,7 +47,7 @@ def test_groups_of_stats(cluster):
         assert connect(cluster.port).stats(name) == {}, "monitors ask for it and choke on an error"
 
 
-def test_what_is_asked_of_the_configuration(cluster):
+def test_admin_keys_about_the_configuration(cluster):
     text = cluster.configuration_path.read_text()
     digest = hashlib.md5(text.encode()).hexdigest()
     assert admin(cluster.port, "config_md5_digest") == digest
@@ -62,7 +62,7 @@ def test_what_is_asked_of_the_configuration(cluster):
     assert int(admin(cluster.port, "config_age")) >= 0
 
 
-def test_what_is_asked_of_the_router(cluster):
+def test_admin_keys_about_the_router(cluster):
     assert admin(cluster.port, "options(server_timeout)") == "300"
     lines = admin(cluster.port, "options").split("\r\n")
     assert "route_prefix /local/one/" in lines and "spool_fsync always" in lines

@@ -1,4 +1,4 @@
-"""The router's doors: several ports and addresses, and a unix socket, all of one router."""
+"""The router's listeners: several ports and addresses, and a Unix socket."""
 
 import socket
 import stat
@@ -22,7 +22,7 @@ def start(tmp_path: Path, *arguments: object) -> Process:
 
 
 def reply_to(place: tuple[str, int] | Path, request: bytes = b"get nothing\r\n") -> bytes:
-    """The answer; nothing if nobody is there."""
+    """The reply; empty if nothing listens."""
     family = socket.AF_UNIX if isinstance(place, Path) else socket.AF_INET6 if ":" in place[0] else socket.AF_INET
     with socket.socket(family) as connection:
         connection.settimeout(10)
@@ -34,7 +34,7 @@ def reply_to(place: tuple[str, int] | Path, request: bytes = b"get nothing\r\n")
             return b""
 
 
-def test_every_door_leads_to_the_same_router(tmp_path):
+def test_every_listener_reaches_the_same_router(tmp_path):
     first, second, third, sixth = (free_port() for _ in range(4))
     file = tmp_path / "router"
     listen = ["-l", f"127.0.0.1,localhost;127.0.0.2:{third}", "--listen-addresses", f"[::1]:{sixth}"]
@@ -51,7 +51,7 @@ def test_every_door_leads_to_the_same_router(tmp_path):
     assert not file.exists()
 
 
-def test_a_unix_socket_alone_and_what_a_killed_router_left_of_it(tmp_path):
+def test_a_unix_socket_alone_replaces_a_dead_router_s_socket(tmp_path):
     file = tmp_path / "router"
     killed = start(tmp_path, "-s", file)
     killed.wait_ready(lambda: reply_to(file) == b"END\r\n")
@@ -97,7 +97,7 @@ def test_port_0_is_a_free_one_that_all_addresses_share(tmp_path):
         (["-s", "/no/such/folder/router"], 1, "--unix-domain-sock"),
     ],
 )
-def test_a_door_that_cannot_be_opened_is_named(arguments, status, why):
+def test_an_invalid_listener_is_named(arguments, status, why):
     ended = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=20)
     assert ended.returncode == status and why in ended.stderr, ended.stderr
 

@@ -1,4 +1,4 @@
-"""Pools that are asked in text and in meta commands: a client cannot tell which, and the server can."""
+"""Pools served by text and by meta commands: replies to clients are the same."""
 
 import json
 import re
@@ -126,7 +126,7 @@ def bench(request, tmp_path):
 
 
 def replies(port: int, commands: bytes, end: bytes) -> bytes:
-    """All that is answered before `end` is; uniques and tokens, which differ by server, taken out."""
+    """All that is answered before `end` is; without uniques and tokens, which differ by server."""
     client = LeaseClient(port)
     client.socket.sendall(commands + end + b"\r\n")
     answer = b""
@@ -139,7 +139,7 @@ def replies(port: int, commands: bytes, end: bytes) -> bytes:
     return re.sub(rb"(LVALUE \S+) \d+", rb"\1 TOKEN", re.sub(rb" c\d+", b" cCAS", answer))
 
 
-def test_a_client_cannot_tell_how_the_server_is_asked(tmp_path, bench):
+def test_replies_are_the_same_with_text_and_meta_servers(tmp_path, bench):
     direct_port = free_port()
     direct = Process("direct", [PROGRAMS / "lookaside-server", "-t", "1", "-p", direct_port], tmp_path)
     try:
@@ -160,7 +160,7 @@ def test_a_client_cannot_tell_how_the_server_is_asked(tmp_path, bench):
     assert asked_in_meta == (20 if bench.protocol == "meta" else 0)
 
 
-def test_replies_stay_in_step_with_many_requests_of_all_kinds(bench):
+def test_replies_match_requests_of_all_kinds(bench):
     commands, expected = [], []
     for n in range(500):
         commands += [b"set k%d 0 0 4\r\n%04d\r\nget k%d k%d none\r\n" % (n, n, n, max(0, n - 1))]
@@ -231,7 +231,7 @@ def binary_replies(port: int) -> list:
     return results
 
 
-def test_a_client_of_the_binary_protocol_cannot_tell_either(tmp_path, bench):
+def test_binary_replies_are_the_same_with_text_and_meta_servers(tmp_path, bench):
     direct_port = free_port()
     direct = Process("direct", [PROGRAMS / "lookaside-server", "-t", "1", "-p", direct_port], tmp_path)
     try:

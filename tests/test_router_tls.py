@@ -1,5 +1,4 @@
-"""TLS between clients and the router: what is said plain is said the same way encrypted, and nobody is harmed by those
-who cannot, or will not, say it."""
+"""TLS between clients and the router: replies are the same as without TLS, and failed handshakes affect no other"""
 
 import contextlib
 import random
@@ -77,7 +76,7 @@ def read_until(connection: socket.socket, end: bytes) -> bytes:
 
 
 def serves(router: TlsRouter, context: ssl.SSLContext | None = None, port: int | None = None) -> bool:
-    """Whether a client comes in that way. With TLS 1.3 a refusal shows only in the first answer."""
+    """Whether a client is accepted. With TLS 1.3 a refusal shows only in the first reply."""
     try:
         with router.connect(context, port) as connection:
             connection.sendall(b"version\r\n")
@@ -121,7 +120,7 @@ def test_many_records_and_a_client_that_reads_late(router):
         assert read_until(greedy, b"\r\n") == b"END\r\n"
 
 
-def test_both_ends_of_a_connection_are_told(router):
+def test_both_ends_of_a_connection_are_shown(router):
     with router.connect() as connection:
         connection.sendall(b"quit\r\n")
         assert connection.recv(100) == b"", "closed by TLS's own word: a cut would be an error"
@@ -139,7 +138,7 @@ def test_clients_certificates(router):
     stranger = authority.context(*strangers.sign("stranger"))
     admitted = [serves(router, context, router.mutual_port) for context in (anonymous, known, stranger)]
     assert admitted == [False, True, False]
-    assert all(serves(router, context) for context in (anonymous, known, stranger)), "nobody is asked"
+    assert all(serves(router, context) for context in (anonymous, known, stranger)), "no client is asked"
     eventually(lambda: router.statistic("ssl_handshake_errors") == 2, "the refusals are counted")
 
 
@@ -158,7 +157,7 @@ def serial(router: TlsRouter) -> str:
         return connection.getpeercert()["serialNumber"]
 
 
-def test_certificates_are_read_anew_while_connections_stay(router):
+def test_certificates_are_reloaded_while_connections_stay(router):
     first = serial(router)
     with router.connect() as connection:
         router.authority.sign("router")
@@ -181,7 +180,7 @@ def client_hello(router: TlsRouter) -> bytes:
     return outgoing.read()
 
 
-def test_junk_and_handshakes_that_break_off_harm_nobody(router):
+def test_garbage_and_aborted_handshakes_do_not_affect_others(router):
     chance = random.Random(7)
     hello = client_hello(router)
     for _ in range(100):
@@ -196,7 +195,7 @@ def test_junk_and_handshakes_that_break_off_harm_nobody(router):
     eventually(lambda: router.statistic("curr_connections") == 1, "all of them are gone")
 
 
-def test_a_handshake_that_hangs_is_ended_and_keeps_nobody_waiting(router):
+def test_a_hanging_handshake_times_out_and_does_not_block_others(router):
     hello = client_hello(router)
     silent = [socket.create_connection(("127.0.0.1", router.port), timeout=10) for _ in range(20)]
     for number, connection in enumerate(silent):
@@ -231,7 +230,7 @@ def test_a_plain_client_of_the_tls_port_is_refused(router):
         ),
     ],
 )
-def test_a_router_that_cannot_keep_its_word_does_not_start(tmp_path, arguments, complaint):
+def test_a_router_that_cannot_guarantee_its_options_does_not_start(tmp_path, arguments, complaint):
     authority = Authority(tmp_path)
     authority.sign("router")
     authority.sign("other")

@@ -1,4 +1,4 @@
-"""TLS between the router and its servers: who cannot prove to be the server is not spoken to."""
+"""TLS between the router and its servers: a server without a trusted certificate gets no request."""
 
 import json
 import signal
@@ -12,7 +12,7 @@ from processes import PROGRAMS, Process, answers, connect, eventually, free_port
 
 
 class TlsServer(Process):
-    """A server with a port for TLS, and one that tests look in by."""
+    """A server with a TLS port and a plain port for the test."""
 
     def __init__(self, folder, authority: Authority, name: str = "server", options: str = "") -> None:
         self.authority, self.certificate_name = authority, name
@@ -58,7 +58,7 @@ class Router(Process):
 
 @pytest.fixture
 def authority(tmp_path):
-    """Who signs all certificates that are believed."""
+    """The authority that all sides trust."""
     return Authority(tmp_path)
 
 
@@ -70,7 +70,7 @@ def server(tmp_path, authority):
     server.stop()
 
 
-def test_all_that_is_said_to_a_server_goes_by_tls(tmp_path, authority, server):
+def test_all_requests_to_a_server_use_tls(tmp_path, authority, server):
     pool = {"servers": [f"127.0.0.1:{server.port}"], "security_mech": "tls"}
     router = Router(tmp_path, {"A": pool}, "--pem-ca-path", authority.certificate, "--enable-flush-cmd")
     try:
@@ -92,7 +92,7 @@ def test_all_that_is_said_to_a_server_goes_by_tls(tmp_path, authority, server):
 
 
 @pytest.mark.parametrize("kind", ["stranger", "another name", "plain server"])
-def test_who_cannot_prove_to_be_the_server_is_not_spoken_to(tmp_path, authority, server, kind):
+def test_a_server_with_an_untrusted_certificate_gets_no_request(tmp_path, authority, server, kind):
     trusted = Authority(tmp_path, "strangers") if kind == "stranger" else authority
     port = server.plain_port if kind == "plain server" else server.port
     pool = {"servers": [f"127.0.0.1:{port}"], "security_mech": "tls", "server_timeout": 200}
@@ -109,7 +109,7 @@ def test_who_cannot_prove_to_be_the_server_is_not_spoken_to(tmp_path, authority,
         assert router.stop() == 0
 
 
-def test_a_pool_may_name_another_identity_or_ask_for_none(tmp_path, authority, server):
+def test_a_pool_may_name_another_identity_or_none(tmp_path, authority, server):
     strangers = TlsServer(tmp_path, Authority(tmp_path, "strangers"), "stranger")
     pools = {
         "named": {"servers": [f"127.0.0.1:{server.port}:ascii:ssl"], "ssl_service_identity": "localhost"},
@@ -132,7 +132,7 @@ def test_a_pool_may_name_another_identity_or_ask_for_none(tmp_path, authority, s
         strangers.stop()
 
 
-def test_a_server_that_asks_for_a_certificate_is_shown_one(tmp_path, authority):
+def test_a_server_that_requests_a_certificate_gets_one(tmp_path, authority):
     server = TlsServer(tmp_path, authority, options=f",ssl_verify_mode=2,ssl_ca_cert={authority.certificate}")
     certificate, key = authority.sign("router")
     pool = {"A": {"servers": [f"localhost:{server.port}"], "security_mech": "ssl"}}
@@ -148,7 +148,7 @@ def test_a_server_that_asks_for_a_certificate_is_shown_one(tmp_path, authority):
         server.stop()
 
 
-def test_a_new_authority_is_believed_after_a_signal_and_a_pool_may_turn_to_tls(tmp_path, authority, server):
+def test_sighup_reloads_the_ca_and_a_pool_may_change_to_tls(tmp_path, authority, server):
     trusted = tmp_path / "believed.pem"
     trusted.write_text(Authority(tmp_path, "strangers").certificate.read_text())
     plain = {"A": {"servers": [f"127.0.0.1:{server.plain_port}"]}}
@@ -157,7 +157,7 @@ def test_a_new_authority_is_believed_after_a_signal_and_a_pool_may_turn_to_tls(t
     try:
         assert connect(router.port).set("key", b"value")
         router.configuration.write_text(json.dumps({"pools": tls, "route": "PoolRoute|A"}))
-        eventually(lambda: router.reply_to(b"get key").startswith(b"SERVER_ERROR"), "the new pool is not believed")
+        eventually(lambda: router.reply_to(b"get key").startswith(b"SERVER_ERROR"), "the new pool is not trusted")
         trusted.write_text(authority.certificate.read_text())
         router.running.send_signal(signal.SIGHUP)
         eventually(lambda: router.reply_to(b"get key").startswith(b"VALUE key"), "it is")
@@ -165,7 +165,7 @@ def test_a_new_authority_is_believed_after_a_signal_and_a_pool_may_turn_to_tls(t
         assert router.stop() == 0
 
 
-def test_a_server_is_verified_anew_when_its_name_is_another(tmp_path, authority, server):
+def test_a_server_is_verified_again_when_its_name_changes(tmp_path, authority, server):
     pool = {"servers": [f"127.0.0.1:{server.port}"], "use_ssl": True}
     router = Router(tmp_path, {"A": pool}, "--pem-ca-path", authority.certificate)
     try:
@@ -177,7 +177,7 @@ def test_a_server_is_verified_anew_when_its_name_is_another(tmp_path, authority,
         assert router.stop() == 0
 
 
-def test_deletes_that_a_server_owes_reach_it_by_tls(tmp_path, authority, server):
+def test_spooled_deletes_are_replayed_through_tls(tmp_path, authority, server):
     pool = {"servers": [f"127.0.0.1:{server.port}"], "security_mech": "tls", "server_timeout": 300}
     trust = ["--pem-ca-path", authority.certificate, "--spool", tmp_path / "spool"]
     router = Router(tmp_path, {"A": pool}, *trust)
@@ -194,7 +194,7 @@ def test_deletes_that_a_server_owes_reach_it_by_tls(tmp_path, authority, server)
         assert router.stop() == 0
 
 
-def test_routers_tell_each_other_by_tls_what_a_server_owes(tmp_path, authority, server):
+def test_spool_peers_fence_servers_through_tls(tmp_path, authority, server):
     certificate, key = authority.sign("router")
     ports = [free_port(), free_port()]
     pool = {"servers": [f"127.0.0.1:{server.plain_port}"], "server_timeout": 300}
@@ -240,7 +240,7 @@ def test_routers_tell_each_other_by_tls_what_a_server_owes(tmp_path, authority, 
         ({"A": {"servers": ["a*:1:ascii:ssl"]}}, True, "no name that a certificate can bear"),
     ],
 )
-def test_a_configuration_that_cannot_be_kept_is_refused(tmp_path, authority, pools, trust, why):
+def test_a_tls_policy_that_cannot_be_guaranteed_is_refused(tmp_path, authority, pools, trust, why):
     arguments = ["--pem-ca-path", authority.certificate] if trust else []
     text = json.dumps({"pools": pools, "route": "PoolRoute|A"})
     command = [PROGRAMS / "lookaside-router", "--validate-config", "--config-str", text, *arguments]

@@ -1,5 +1,5 @@
-"""A router that takes over from another: no connection is refused or cut off, no request lost, no delete that was kept
-is forgotten, and no server is read that owes one."""
+"""A router that takes over from another: no connection is refused or cut off, no request and no spooled delete is lost,
+and no server with a backlog is read."""
 
 import contextlib
 import json
@@ -87,7 +87,7 @@ class RouterChain:
         return after
 
     def wait_for_visitor(self) -> None:
-        """Until somebody has connected to the gate of a router that is stopped."""
+        """Waits until a successor has connected to the upgrade socket of a stopped router."""
         eventually(lambda: Path("/proc/net/unix").read_text().count(f"{self.gate}\n") == 2, "it has connected")
 
     def connect(self) -> Connection:
@@ -95,7 +95,7 @@ class RouterChain:
         return Connection(("127.0.0.1", self.port))
 
     def behind(self) -> int:
-        """Servers that owe deletes."""
+        """The number of fenced servers."""
         return int(stats(self.port)["spool_servers_fenced"])
 
     def stop(self) -> None:
@@ -186,7 +186,7 @@ def deletes(chain: RouterChain, may_be_cut_off: bool = False):
         for key in deleter.acknowledged:
             assert client.ask(b"get %b\r\n" % key) == b"END\r\n", key
         client.send(b"get cut:kept:%d\r\n" % (len(deleter.acknowledged) % KEYS))
-        assert client.line().startswith(b"VALUE"), "nothing was forgotten that nobody deleted"
+        assert client.line().startswith(b"VALUE"), "no value was flushed without a delete"
 
 
 def test_clients_under_load_see_nothing_of_upgrades_and_no_delete_is_lost(chain):
@@ -258,13 +258,13 @@ def test_a_successor_that_dies_before_it_serves_changes_nothing(chain, until):
         chain.upgrade()
 
 
-def test_killed_at_any_moment_a_successor_is_as_if_it_had_not_been(chain):
+def test_a_successor_killed_at_any_moment_changes_nothing(chain):
     rng, times_back = random.Random(3), 0
     router = chain.begin()
     with load(chain.port, may_be_cut_off=True), deletes(chain, may_be_cut_off=True):
         for number in range(12):
             if number % 3 == 0:
-                # Surely before it takes over, however fast it is: nobody listens to it yet.
+                # Surely before it takes over, however fast it is: it does not listen yet.
                 with stopped(router):
                     successor = chain.spawn([*chain.arguments, "--take-over"])
                     chain.wait_for_visitor()
@@ -272,7 +272,7 @@ def test_killed_at_any_moment_a_successor_is_as_if_it_had_not_been(chain):
             else:
                 successor = chain.spawn([*chain.arguments, "--take-over"])
                 eventually(lambda successor=successor: "taking over from" in successor.log(), "it is there")
-                # As long as it takes to look at a log so many times: before, while or after it takes over.
+                # A random number of reads of the log: the kill comes before, during or after the takeover.
                 for _ in range(rng.randrange(60)):
                     successor.log()
                 successor.kill()
@@ -287,7 +287,7 @@ def test_killed_at_any_moment_a_successor_is_as_if_it_had_not_been(chain):
     assert times_back >= 4, times_back
 
 
-def test_a_predecessor_that_is_killed_leaves_its_deletes_and_its_clients(chain):
+def test_a_killed_predecessor_leaves_its_spool_and_its_ports(chain):
     first = chain.begin()
     with deletes(chain, may_be_cut_off=True) as deleter:
         os.kill(first.running.pid, signal.SIGSTOP)
@@ -300,7 +300,7 @@ def test_a_predecessor_that_is_killed_leaves_its_deletes_and_its_clients(chain):
         eventually(lambda: len(deleter.acknowledged) > before + 10, "deletes are kept")
 
 
-def test_a_predecessor_that_dies_leaves_its_ports(tmp_path):
+def test_the_ports_of_a_dead_predecessor_are_taken_over(tmp_path):
     fake = FakePredecessor(tmp_path / "upgrade", "lookaside-router")
     ours = socket.create_connection(("127.0.0.1", fake.port))
     theirs, _ = fake.listener.accept()
@@ -321,7 +321,7 @@ def test_a_predecessor_that_dies_leaves_its_ports(tmp_path):
         theirs.close()
 
 
-def test_a_predecessor_that_hangs_up_and_lives_is_not_replaced(tmp_path):
+def test_a_predecessor_that_disconnects_but_lives_is_not_replaced(tmp_path):
     fake = FakePredecessor(tmp_path / "upgrade", "lookaside-router")
     chain = RouterChain(tmp_path)
     try:
@@ -344,7 +344,7 @@ def test_a_server_is_no_successor_of_a_router(chain):
     chain.upgrade()
 
 
-def test_with_nobody_to_take_over_from_it_starts_as_usual_and_only_who_asks_replaces(chain):
+def test_take_over_without_a_predecessor_starts_normally(chain):
     first = chain.spawn([*chain.arguments, "--take-over"])
     first.wait_ready(lambda: answers(chain.port))
     assert "no server to take over from" in first.log() or "nobody to take over from" in first.log()
@@ -399,7 +399,7 @@ def test_a_successor_that_fails_in_order_leaves_the_unix_socket(tmp_path):
         chain.stop()
 
 
-def test_tls_is_closed_in_order_behind_its_last_reply(tmp_path):
+def test_tls_connections_close_cleanly_after_their_last_reply(tmp_path):
     authority = Authority(tmp_path)
     certificate, key = authority.sign("server")
     secured = free_port()
@@ -413,7 +413,7 @@ def test_tls_is_closed_in_order_behind_its_last_reply(tmp_path):
                 old.sendall(b"set key 0 0 1\r\n1\r\n")
                 assert old.recv(100) == b"STORED\r\n"
                 chain.spawn([*chain.arguments, "--take-over"])
-                assert old.recv(100) == b"", "told that nothing more comes, not reset"
+                assert old.recv(100) == b"", "closed in order, not reset"
         chain.router.wait_ready(lambda: "has taken over" in chain.router.log())
         with chain.connect() as client:
             assert client.ask(b"get key\r\n") == b"VALUE key 0 1\r\n"
@@ -421,7 +421,7 @@ def test_tls_is_closed_in_order_behind_its_last_reply(tmp_path):
         chain.stop()
 
 
-def test_a_supervisor_knows_the_new_process_before_the_old_one_ends(chain, tmp_path, monkeypatch):
+def test_systemd_learns_the_new_main_pid_before_the_old_process_exits(chain, tmp_path, monkeypatch):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
         supervisor.bind(str(tmp_path / "notify"))
         supervisor.settimeout(STOP_S)

@@ -1,4 +1,4 @@
-"""Clients that send slowly, never read or say nothing: what they cost is bounded, and nobody else waits for them.
+"""Clients that send slowly, never read or are idle: their cost is bounded, and no other client waits for them.
 
 Waiting is bounded generously, for the machine may be busy; memory is bounded closely. Kernel memory for sockets is not
 counted: the system bounds that (`net.ipv4.tcp_mem`).
@@ -33,7 +33,7 @@ IDLE_BYTES_MAX = 200
 # What a connection may cost that has sent a part of a short command.
 PARTIAL_BYTES_MAX = 600
 
-# Within this a neighbour is answered, whatever a crowd does: half of the times, 9 of 10 times, and always. On a quiet
+# Latency bounds of the probe under any load: median, 90th percentile and maximum. On a quiet
 # machine it takes a hundredth of that.
 WAIT_S_P50, WAIT_S_P90, WAIT_S_MAX = 0.05, 0.5, 5.0
 
@@ -43,14 +43,14 @@ REPLY_BYTES, READ_BYTES = 256 * KILOBYTE, 16 * KILOBYTE
 
 @pytest.fixture
 def loaded_server(tmp_path):
-    """A server with one thread and room for a crowd."""
+    """A server with one thread and a high connection limit."""
     server = Server("server", tmp_path, "-c", str(CLIENTS + 100), "-b", "4096")
     yield server
     server.stop()
 
 
 def assert_waits(probe: LatencyProbe) -> None:
-    """The neighbour was answered in time."""
+    """The probe's latency was within its bounds."""
     waits = [probe.waited_at_most(share) for share in (0.5, 0.9, 1)]
     bounds = (WAIT_S_P50, WAIT_S_P90, WAIT_S_MAX)
     assert all(wait < bound for wait, bound in zip(waits, bounds, strict=True)), f"{waits} s, allowed {bounds}"
@@ -101,7 +101,7 @@ def test_ten_thousand_clients_that_send_a_byte_a_second(loaded_server):
     close(clients)
 
 
-def test_idle_clients_cost_little_and_slow_nobody_down(loaded_server, server):
+def test_idle_clients_cost_little_and_do_not_slow_others(loaded_server, server):
     count = clients_allowed(CLIENTS)
     busy, alone = LatencyProbe(loaded_server.port), LatencyProbe(server.port)
     ask_and_go(loaded_server.port, 200)
@@ -120,7 +120,7 @@ def test_idle_clients_cost_little_and_slow_nobody_down(loaded_server, server):
 
 
 def ask_and_go(port: int, count: int) -> None:
-    """So many clients have a request answered and leave: what grows once has grown then."""
+    """`count` clients send a request and disconnect, so that one-time growth has happened."""
     clients = open_connections(port, count)
     ask_all(clients)
     close(clients)
@@ -128,7 +128,7 @@ def ask_and_go(port: int, count: int) -> None:
 
 
 def processor_s_of(server: Server, busy: LatencyProbe, requests: int = 200) -> float:
-    """The server's processor time for one request, a mean of so many one after another."""
+    """The server's CPU time for one request, the mean of `count` requests in sequence."""
     begin = processor_s(server)
     for _ in range(requests):
         busy.ask()
@@ -186,7 +186,7 @@ def test_clients_that_never_read_are_no_longer_read_from(loaded_server):
     assert int(values["response_obj_count"]) == len(clients)
     assert len(clients) * MEGABYTE // 4 < kept_bytes < len(clients) * (len(answer) + REPLY_BYTES), kept_bytes
     assert_waits(probe)
-    # Whoever reads after all gets all of it.
+    # A client that reads after all gets everything.
     reader = clients.pop()
     reader.settimeout(20)
     for _ in range(asked):
@@ -199,7 +199,7 @@ def test_clients_that_never_read_are_no_longer_read_from(loaded_server):
 
 
 def states(port: int) -> list[bytes]:
-    """What each connection is at."""
+    """The state of each connection."""
     with client(port) as connection:
         connection.sendall(b"stats conns\r\n")
         values = b""
@@ -208,7 +208,7 @@ def states(port: int) -> list[bytes]:
     return [line.split()[2] for line in values.split(b"\r\n") if b":state " in line]
 
 
-def test_clients_that_are_waited_for_cost_no_processor_time(loaded_server):
+def test_blocked_clients_cost_no_cpu_time(loaded_server):
     probe = LatencyProbe(loaded_server.port)
     probe.connection.sendall(b"set large 0 0 1000000\r\n%s\r\n" % (b"v" * 1_000_000))
     assert read(probe.connection, 8) == b"STORED\r\n"
@@ -231,7 +231,7 @@ def test_clients_that_are_waited_for_cost_no_processor_time(loaded_server):
     close(clients)
 
 
-def test_limits_of_what_all_may_keep(tmp_path):
+def test_limits_on_buffers_of_all_clients(tmp_path):
     value_bytes = 1_000_000
     options = "read_buf_mem_limit=8,resp_obj_mem_limit=4"
     server = Server("server", tmp_path, "-t", "2", "-o", options)

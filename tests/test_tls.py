@@ -1,4 +1,4 @@
-"""TLS: what is said plain is said the same way encrypted, certificates are asked for and read anew."""
+"""TLS: replies are the same as without it; client certificates are verified; certificates are reloaded."""
 
 import contextlib
 import random
@@ -62,7 +62,7 @@ def read_until(connection: socket.socket, end: bytes) -> bytes:
 
 
 def serves(server: TlsServer, context: ssl.SSLContext, port: int | None = None) -> bool:
-    """Whether a client comes in that way. With TLS 1.3 a refusal shows only in the first answer."""
+    """Whether a client is accepted. With TLS 1.3 a refusal shows only in the first reply."""
     try:
         with server.connect(context, port) as connection:
             connection.sendall(b"version\r\n")
@@ -137,8 +137,8 @@ def test_records_that_arrive_in_pieces(server):
         assert answer == b"STORED\r\nVALUE a 0 5\r\nvalue\r\nEND\r\n"
 
 
-def test_a_client_that_never_reads_harms_nobody_and_gets_all_in_the_end(server):
-    # Larger than the room there is in the socket when it becomes writable: what is left of a reply must be kept.
+def test_a_client_that_never_reads_does_not_affect_others_and_gets_everything_later(server):
+    # Larger than the socket's buffer: the rest of a reply must be kept until the socket is writable.
     value = b"v" * 1_000_000
     assert connect(server.plain_port).set("large", value)
     with server.connect() as greedy:
@@ -155,7 +155,7 @@ def test_a_client_that_never_reads_harms_nobody_and_gets_all_in_the_end(server):
         assert read_until(greedy, b"\r\n") == b"END\r\n"
 
 
-def test_both_ends_of_a_connection_are_told(server):
+def test_both_ends_of_a_connection_are_shown(server):
     with server.connect() as connection:
         connection.sendall(b"quit\r\n")
         assert connection.recv(100) == b"", "closed by TLS's own word: a cut would be an error"
@@ -191,7 +191,7 @@ def test_clients_certificates(tmp_path):
 
 
 @pytest.mark.parametrize("mode", [2, 3])
-def test_nobody_comes_in_without_a_certificate_where_one_is_required(tmp_path, mode):
+def test_a_client_without_the_required_certificate_is_refused(tmp_path, mode):
     server = TlsServer(tmp_path, options=f",ssl_ca_cert={{}},ssl_verify_mode={mode},ssl_min_version=3")
     try:
         assert not serves(server, server.authority.context())
@@ -209,7 +209,7 @@ def serial(server: TlsServer) -> str:
         return connection.getpeercert()["serialNumber"]
 
 
-def test_certificates_are_read_anew_while_connections_stay(server):
+def test_certificates_are_reloaded_while_connections_stay(server):
     before = serial(server)
     with server.connect() as connection:
         server.authority.sign("server")
@@ -231,7 +231,7 @@ def test_certificates_are_read_anew_while_connections_stay(server):
         assert server.statistic("time_since_server_cert_refresh") < 60
 
 
-def test_sessions_are_resumed_if_the_operator_wants(tmp_path):
+def test_tls_sessions_are_resumed_when_enabled(tmp_path):
     server = TlsServer(tmp_path, options=",ssl_session_cache")
     try:
         context = server.authority.context()
@@ -270,7 +270,7 @@ def test_settings_and_statistics_bear_memcacheds_names(server):
         ("ssl_chain_cert={0}/server.pem,ssl_key={0}/server.key,ssl_ciphers=RC4-MD5", "ssl_ciphers", 1),
     ],
 )
-def test_a_server_that_cannot_keep_its_word_does_not_start(tmp_path, options, complaint, status):
+def test_a_server_that_cannot_guarantee_its_options_does_not_start(tmp_path, options, complaint, status):
     authority = Authority(tmp_path)
     authority.sign("server")
     authority.sign("other")
@@ -279,7 +279,7 @@ def test_a_server_that_cannot_keep_its_word_does_not_start(tmp_path, options, co
     assert ended.returncode == status and complaint in ended.stderr, ended.stderr
 
 
-def test_junk_and_handshakes_that_break_off_harm_nobody(server):
+def test_garbage_and_aborted_handshakes_do_not_affect_others(server):
     chance = random.Random(7)
     hello = client_hello(server)
     for _ in range(100):

@@ -1,4 +1,4 @@
-"""Short-lived items leave memory when they expire, although nobody asks for them (§6.3)."""
+"""Short-lived items leave memory when they expire, without a get (§6.3)."""
 
 from processes import connect, eventually, stats
 

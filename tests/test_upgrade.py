@@ -86,7 +86,7 @@ def test_a_connection_goes_on_in_the_middle_of_anything(chain):
         assert binary.exactly(24)[:2] == b"\x81\x0b"
 
 
-def test_what_cannot_be_announced_after_an_upgrade_ends_nothing(chain, monkeypatch):
+def test_a_failed_announcement_after_an_upgrade_is_not_fatal(chain, monkeypatch):
     chain.begin()
     client = connect(chain.port)
     assert client.set("key", b"value")
@@ -129,7 +129,7 @@ def test_a_successor_that_dies_before_it_serves_changes_nothing(tmp_path, until,
         chain.stop()
 
 
-def test_killed_at_any_moment_before_it_serves_a_successor_is_as_if_it_had_not_been(chain):
+def test_a_successor_killed_before_it_serves_changes_nothing(chain):
     rng, ends = random.Random(3), ("does not take over:", "has not taken over:", "stopped")
     times_back = times_taken = 0
     while times_back < 12 and times_taken < 12:
@@ -139,7 +139,7 @@ def test_killed_at_any_moment_before_it_serves_a_successor_is_as_if_it_had_not_b
                 given_up = sum(map(server.log().count, ends))
                 successor = chain.spawn([*chain.arguments, "--take-over"])
                 eventually(lambda successor=successor: "taking over from" in successor.log(), "it is there")
-                # As long as it takes to look at a log so many times: before, while or after it takes over.
+                # A random number of reads of the log: the kill comes before, during or after the takeover.
                 for _ in range(rng.randrange(150)):
                     successor.log()
                 successor.kill()
@@ -167,7 +167,7 @@ def test_without_a_region_ports_and_connections_are_handed_over(tmp_path):
         chain.stop()
 
 
-def test_a_predecessor_that_dies_leaves_its_ports(tmp_path):
+def test_the_ports_of_a_dead_predecessor_are_taken_over(tmp_path):
     fake = FakePredecessor(tmp_path / "upgrade")
     ours = socket.create_connection(("127.0.0.1", fake.port))
     theirs, _ = fake.listener.accept()
@@ -189,7 +189,7 @@ def test_a_predecessor_that_dies_leaves_its_ports(tmp_path):
         theirs.close()
 
 
-def test_a_predecessor_that_hangs_up_and_lives_is_not_replaced(tmp_path):
+def test_a_predecessor_that_disconnects_but_lives_is_not_replaced(tmp_path):
     fake = FakePredecessor(tmp_path / "upgrade")
     chain = ServerChain(tmp_path)
     try:
@@ -203,7 +203,7 @@ def test_a_predecessor_that_hangs_up_and_lives_is_not_replaced(tmp_path):
         fake.close()
 
 
-def test_a_predecessor_that_is_killed_before_it_answers_is_nobody(chain):
+def test_a_predecessor_killed_before_it_replies_is_ignored(chain):
     old = chain.begin()
     connect(chain.port).set("key", "value")
     old.running.send_signal(signal.SIGSTOP)
@@ -217,7 +217,7 @@ def test_a_predecessor_that_is_killed_before_it_answers_is_nobody(chain):
     assert connect(chain.port).get("key") is None
 
 
-def test_with_nobody_to_take_over_from_it_starts_as_usual(chain):
+def test_take_over_without_a_predecessor_starts_normally(chain):
     server = chain.spawn([*chain.arguments, "--take-over"])
     server.wait_ready(lambda: answers(chain.port))
     assert "no server to take over from" in server.log()
@@ -228,7 +228,7 @@ def test_with_nobody_to_take_over_from_it_starts_as_usual(chain):
     chain.upgrade()
 
 
-def test_only_who_asks_for_it_replaces_a_server(chain):
+def test_without_take_over_a_server_is_not_replaced(chain):
     chain.begin()
     for arguments, why in [
         (chain.arguments, f"cannot listen on 127.0.0.1:{chain.port}"),
@@ -260,7 +260,7 @@ def test_only_who_asks_for_it_replaces_a_server(chain):
         HEAD.pack(QUIESCED, 0, 0),
     ],
 )
-def test_what_is_no_successor_is_refused_and_told_why(chain, garbage):
+def test_an_invalid_successor_is_refused_with_the_reason(chain, garbage):
     server = chain.begin()
     with load(chain.port, clients=1):
         stranger = FakeSuccessor(chain.gate)
@@ -274,10 +274,10 @@ def test_what_is_no_successor_is_refused_and_told_why(chain, garbage):
         chain.upgrade()
 
 
-def test_one_successor_is_heard_at_a_time_and_a_silent_one_not_for_long(chain):
+def test_one_successor_at_a_time_and_a_silent_one_times_out(chain):
     server = chain.begin()
     silent, preparing = FakeSuccessor(chain.gate), FakeSuccessor(chain.gate)
-    assert preparing.receive()[0] == REFUSED, "somebody is there already"
+    assert preparing.receive()[0] == REFUSED, "another successor is connected"
     with load(chain.port, clients=1):
         assert silent.receive()[0] == REFUSED, "it has said nothing for too long"
         assert "takes too long" in server.log()
@@ -286,10 +286,10 @@ def test_one_successor_is_heard_at_a_time_and_a_silent_one_not_for_long(chain):
     preparing.close()
 
 
-def as_user_nobody(program: str) -> subprocess.CompletedProcess:
+def as_another_user(program: str) -> subprocess.CompletedProcess:
     """Runs Python as another user."""
     if os.geteuid() != 0:
-        pytest.skip("only root can be somebody else")
+        pytest.skip("only root can be another user")
     command = ["/usr/bin/env", "-i", "/usr/bin/python3", "-c", program]
     return subprocess.run(command, capture_output=True, text=True, timeout=STOP_S, check=False, user="nobody")
 
@@ -301,9 +301,9 @@ def test_another_user_may_neither_take_over_nor_be_taken_over_from(chain):
     for folder in [path.parent, *path.parent.parents][:4]:
         folder.chmod(0o755)
     ask = f"import socket; s = socket.socket(socket.AF_UNIX); s.connect({str(path)!r}); print(s.recv(1))"
-    assert "PermissionError" in as_user_nobody(ask).stderr
+    assert "PermissionError" in as_another_user(ask).stderr
     path.chmod(0o777)
-    assert as_user_nobody(ask).stdout == "b''\n", "hung up on"
+    assert as_another_user(ask).stdout == "b''\n", "hung up on"
     assert "it is another user's" in server.log()
     chain.upgrade()
 
@@ -357,7 +357,7 @@ def test_a_port_that_cannot_be_had_leaves_the_running_server_alone(chain):
     assert "hands over" not in server.log()
 
 
-def test_more_memory_starts_empty_and_says_so(chain):
+def test_a_larger_memory_starts_empty_with_a_log_line(chain):
     chain.begin()
     with Connection(("127.0.0.1", chain.port)) as old:
         assert old.ask(b"set key 0 0 1\r\n1\r\n") == b"STORED\r\n"
@@ -366,7 +366,7 @@ def test_more_memory_starts_empty_and_says_so(chain):
         assert old.ask(b"get key\r\n") == b"END\r\n"
 
 
-def test_tls_is_closed_in_order_behind_its_last_reply(tmp_path):
+def test_tls_connections_close_cleanly_after_their_last_reply(tmp_path):
     authority = Authority(tmp_path)
     certificate, key = authority.sign("server")
     secured = free_port()
@@ -445,7 +445,7 @@ def test_a_unix_socket_is_handed_over_too(tmp_path):
         chain.stop()
 
 
-def test_who_a_client_is_goes_with_its_connection(tmp_path):
+def test_authentication_is_handed_over_with_the_connection(tmp_path):
     users = tmp_path / "users"
     users.write_text("ada:secret\n")
     chain = ServerChain(tmp_path, "-Y", users)
@@ -461,7 +461,7 @@ def test_who_a_client_is_goes_with_its_connection(tmp_path):
         chain.stop()
 
 
-def test_nobody_gets_past_a_door_that_the_new_server_has_not(tmp_path):
+def test_connections_of_a_removed_listener_are_closed(tmp_path):
     users = tmp_path / "users"
     users.write_text("ada:secret\n")
     authority = Authority(tmp_path)
@@ -482,7 +482,7 @@ def test_nobody_gets_past_a_door_that_the_new_server_has_not(tmp_path):
             chain.stop()
 
 
-def test_the_file_of_the_process_id_is_never_missing(tmp_path):
+def test_the_pid_file_always_exists(tmp_path):
     path = tmp_path / "pid"
     chain = ServerChain(tmp_path, "-P", path)
     try:
@@ -498,7 +498,7 @@ def test_the_file_of_the_process_id_is_never_missing(tmp_path):
         chain.stop()
 
 
-def test_a_supervisor_knows_the_new_process_before_the_old_one_ends(tmp_path):
+def test_systemd_learns_the_new_main_pid_before_the_old_process_exits(tmp_path):
     chain = ServerChain(tmp_path)
     path = tmp_path / "notify"
     try:
@@ -516,7 +516,7 @@ def test_a_supervisor_knows_the_new_process_before_the_old_one_ends(tmp_path):
         chain.stop()
 
 
-def test_ports_of_a_supervisor_are_served_and_handed_over(tmp_path):
+def test_systemd_sockets_are_served_and_handed_over(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         chain = ServerChain(tmp_path)
         chain.port = chain.arguments[1] = listener.getsockname()[1]
@@ -534,9 +534,9 @@ def test_ports_of_a_supervisor_are_served_and_handed_over(tmp_path):
             chain.stop()
 
 
-def test_a_server_that_has_given_root_up_is_replaced_by_one_that_does(tmp_path):
+def test_a_server_that_dropped_root_is_replaced_by_one_that_drops_it_too(tmp_path):
     if os.geteuid() != 0:
-        pytest.skip("only root can become somebody else")
+        pytest.skip("only root can become another user")
     for folder in [tmp_path, *tmp_path.parents][:4]:
         folder.chmod(0o755)
     chain = ServerChain(tmp_path, "-u", "nobody", "-P", tmp_path / "pid")
@@ -551,11 +551,11 @@ def test_a_server_that_has_given_root_up_is_replaced_by_one_that_does(tmp_path):
     finally:
         for server in chain.servers:
             server.stop()
-        forgetting = [SERVER, "--remove-region", chain.region]
-        subprocess.run(forgetting, check=False, capture_output=True, timeout=STOP_S, user="nobody")
+        removal = [SERVER, "--remove-region", chain.region]
+        subprocess.run(removal, check=False, capture_output=True, timeout=STOP_S, user="nobody")
 
 
-def test_in_the_background_it_is_the_same(tmp_path):
+def test_upgrade_of_a_daemonised_server(tmp_path):
     chain = ServerChain(tmp_path, "-d", "-P", tmp_path / "pid")
     try:
         for more in [], ["--take-over"]:

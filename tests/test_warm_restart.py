@@ -17,7 +17,7 @@ SERVER = PROGRAMS / "lookaside-server"
 UNCLEAN = "starts empty: it was not shut down cleanly"
 
 
-def forget(name: str) -> subprocess.CompletedProcess:
+def remove_region(name: str) -> subprocess.CompletedProcess:
     """`lookaside-server --remove-region NAME`, to its end."""
     return subprocess.run(
         [SERVER, "--remove-region", name], capture_output=True, text=True, timeout=STOP_S, check=False
@@ -25,7 +25,7 @@ def forget(name: str) -> subprocess.CompletedProcess:
 
 
 def segments() -> list[dict[str, int]]:
-    """All System V shared memory segments, as the kernel tells."""
+    """All System V shared memory segments of the machine."""
     names, *rows = (line.split() for line in Path("/proc/sysvipc/shm").read_text().splitlines())
     return [dict(zip(names, map(int, row), strict=True)) for row in rows]
 
@@ -53,7 +53,7 @@ class Region:
         return server
 
     def refused(self, *arguments: str) -> str:
-        """What a server says that is not to start with this region."""
+        """The error of a server that must not start with this region."""
         command = [SERVER, "--warm-restart", self.name, "-t", "1", *arguments]
         run = subprocess.run(command, capture_output=True, text=True, timeout=STOP_S, check=False)
         assert run.returncode == 1, run.stderr
@@ -62,8 +62,8 @@ class Region:
     def remove(self) -> None:
         for server in self.servers:
             server.stop()
-        assert forget(self.name).returncode in (0, 1)
-        left = forget(self.name)
+        assert remove_region(self.name).returncode in (0, 1)
+        left = remove_region(self.name)
         assert "there is no region" in left.stderr, left
 
 
@@ -105,7 +105,7 @@ def meta(port: int, command: str) -> str:
 
 
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
-def test_a_stop_in_order_keeps_every_item(region, by):
+def test_a_clean_stop_keeps_every_item(region, by):
     server = region.serve()
     assert "is new" in server.log()
     before = fill(server.port, 1500)
@@ -183,7 +183,7 @@ def test_a_start_that_fails_later_loses_nothing(region):
     assert connect(server.port).gets_many(list(before)) == before
 
 
-def test_other_memory_starts_empty_and_says_why(region):
+def test_a_different_memory_size_starts_empty_with_a_reason(region):
     server = region.serve()
     fill(server.port, 10)
     end(server)
@@ -199,7 +199,7 @@ def test_other_memory_starts_empty_and_says_why(region):
     assert "starts empty: it was laid out by other slab options" in server.log()
 
 
-def test_the_size_of_a_region_is_no_matter(region):
+def test_a_large_region_starts_as_fast_as_a_small_one(region):
     server = region.serve(memory="4096")
     before = fill(server.port, 500)
     end(server)
@@ -208,8 +208,8 @@ def test_the_size_of_a_region_is_no_matter(region):
     assert int(stats(server.port)["warm_restart_attach_ms"]) < 1000
 
 
-def test_in_the_background_too(region, tmp_path):
-    """With `-d` the log goes nowhere: the file of `-P` is there as long as the server, and `stats` tells the rest."""
+def test_warm_restart_of_a_daemonised_server(region, tmp_path):
+    """With `-d` there is no log: the pid file exists as long as the server, and `stats` shows the rest."""
     pid_path = tmp_path / "pid"
     try:
         for items in ("0", "10"):
@@ -226,24 +226,24 @@ def test_in_the_background_too(region, tmp_path):
             os.kill(int(pid_path.read_text()), signal.SIGKILL)
 
 
-def test_forget_removes_a_region_that_nobody_has(region):
+def test_remove_region_removes_an_unused_region(region):
     server = region.serve()
     fill(server.port, 10)
     pid = server.running.pid
     (segment,) = segments_made_by(pid)
     assert segment["perms"] == 600, "in octal"
     assert segment["size"] <= 64 << 20
-    refused = forget(region.name)
+    refused = remove_region(region.name)
     assert (refused.returncode, refused.stdout) == (1, "")
     assert f"held by process {pid}" in refused.stderr
     end(server)
     assert len(segments_made_by(pid)) == 1
-    removed = forget(region.name)
+    removed = remove_region(region.name)
     assert removed.returncode == 0
     assert "10 items" in removed.stdout
     assert region.name in removed.stdout
     assert segments_made_by(pid) == []
-    gone = forget(region.name)
+    gone = remove_region(region.name)
     assert gone.returncode == 1
     assert "there is no region" in gone.stderr
     assert (
@@ -268,7 +268,7 @@ class Writer(threading.Thread):
         self.serial = 0
 
     def value(self, key: bytes, serial: int) -> bytes:
-        """A value that tells whether it is whole, and which it is; every fiftieth is chained over many chunks."""
+        """A value that carries its length and number; every fiftieth is chained over many chunks."""
         body = f"{serial}:".encode() + key * (20_000 if serial % 50 == 0 else serial % 60)
         return body + f":{zlib.crc32(body)}".encode()
 
@@ -300,7 +300,7 @@ class Writer(threading.Thread):
             self.wanted.set()
 
     def check(self, shown: dict[bytes, bytes], everything_is_there: bool) -> None:
-        """What the server shows is whole, and nothing that it has acknowledged is missing or older."""
+        """Values in the server are whole, and nothing that it acknowledged is missing or older."""
         for key, serial in self.acknowledged.items():
             value = shown.get(key)
             if value is None:
@@ -317,7 +317,7 @@ def end_at_random(server: Process, rng: random.Random) -> None:
     if how != "killed":
         server.running.send_signal(rng.choice([signal.SIGTERM, signal.SIGUSR1]))
     if how == "both":
-        # As long as it takes to look at this file so many times: some die before, some while, some after they save.
+        # A random number of reads of this file: some die before, some during, some after the save.
         for _ in range(rng.randrange(60)):
             server.log()
     if how != "ended":
@@ -356,7 +356,7 @@ def test_killed_at_any_moment_it_starts_empty_and_never_with_torn_data(region):
     assert min(warm, unclean) >= 4, (warm, unclean)
 
 
-def test_after_a_crash_room_for_one_region_is_enough():
+def test_after_a_crash_memory_for_one_region_is_enough():
     """In an IPC namespace of its own, where the kernel has shared memory for 100 MiB."""
     script = "echo 25600 >/proc/sys/kernel/shmall && echo ready && exec cat"
     holder = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""What an operator looks at while requests run: `watch`, and `stats detail`."""
+"""An operator's view of running requests: `watch`, and `stats detail`."""
 
 import re
 import socket
@@ -47,9 +47,9 @@ def talk(port: int, sent: bytes, last: bytes) -> bytes:
 
 
 def watching(port: int, count: int) -> None:
-    """Waits until so many watch."""
+    """Waits until `count` watchers are connected."""
     eventually(lambda: int(stats(port)["log_watchers"]) == count, f"{count} watchers")
-    # A watcher counts from its arrival; its kinds are noted by the workers once its thread has looked.
+    # A watcher counts from its arrival; the workers record its kinds once its thread has updated them.
     eventually(lambda: sum(b"conn_watch" in line for line in conns(port)) == count, "they are watching")
 
 
@@ -140,7 +140,7 @@ def test_slab_class_and_size_are_the_items_own(tmp_path):
         assert server.stop() == 0
 
 
-def test_evictions_are_told(tmp_path):
+def test_evictions_are_logged_to_watchers(tmp_path):
     server = Server("server", tmp_path, "-m", "2")
     port = server.port
     try:
@@ -159,7 +159,7 @@ def test_evictions_are_told(tmp_path):
         server.stop()
 
 
-def test_a_watcher_that_does_not_read_loses_lines_and_is_told(tmp_path):
+def test_a_slow_watcher_loses_lines_and_gets_the_number_skipped(tmp_path):
     server = Server("server", tmp_path)
     port = server.port
     try:
@@ -184,7 +184,7 @@ def test_a_watcher_that_does_not_read_loses_lines_and_is_told(tmp_path):
         server.stop()
 
 
-def test_twenty_may_watch_and_words_that_are_none_are_refused(tmp_path):
+def test_at_most_twenty_watchers_and_unknown_kinds_are_refused(tmp_path):
     server = Server("server", tmp_path)
     port = server.port
     try:
@@ -239,13 +239,13 @@ def test_another_delimiter_counts_from_the_start(tmp_path, delimiter):
 
 
 def traced_lines(server: Server, descriptor: str) -> list[str]:
-    """What the log has of one connection since its `set`, `<` what it said and `>` what it was told."""
+    """The log lines of one connection since its `set`: `<` commands, `>` replies."""
     lines = [line for line in re.findall(r"TRACE ([<>]\d+ .*)", server.log()) if line[1:].startswith(descriptor + " ")]
     # An earlier connection may have had the same descriptor.
     return lines[next(at for at, line in enumerate(lines) if " set k " in line) :]
 
 
-def test_commands_and_replies_are_told_without_values(tmp_path):
+def test_vv_logs_commands_and_replies_without_values(tmp_path):
     server = Server("server", tmp_path, "-vv", "-t", "1")
     port = server.port
     try:
@@ -255,7 +255,7 @@ def test_commands_and_replies_are_told_without_values(tmp_path):
             b"append k 0 0 6 noreply\r\nhidden\r\nmn\r\n",
             b"MN\r\n",
         )
-        eventually(lambda: re.search(r">\d+ MN", server.log()), "the last reply is told")
+        eventually(lambda: re.search(r">\d+ MN", server.log()), "the last reply is logged")
         descriptor = re.search(r">(\d+) MN", server.log())[1]
         commands = [
             "set k 1 0 6",
@@ -275,14 +275,14 @@ def test_commands_and_replies_are_told_without_values(tmp_path):
             for opcode, key_bytes in ((0x0A, 0), (0x00, 1))
         )
         talk(port, get + b"k" + noop, bytes([0x81, 0x0A]) + bytes(22))
-        eventually(lambda: re.search(r">\d+ +0x81 0x0a 0x00 0x00", server.log()), "a binary response is told")
+        eventually(lambda: re.search(r">\d+ +0x81 0x0a 0x00 0x00", server.log()), "a binary response is logged")
         assert re.search(r"<\d+    0x80 0x00 0x00 0x01", server.log()) and re.search(r"<\d+ key k\n", server.log())
         assert "hidden" not in server.log()
         talk(port, b"verbosity 1\r\nmn\r\n", b"MN\r\n")
         talk(port, b"get quiet\r\n", b"END\r\n")
         talk(port, b"verbosity 2\r\nmn\r\n", b"MN\r\n")
         talk(port, b"get loud\r\n", b"END\r\n")
-        eventually(lambda: "get loud" in server.log(), "it is told again")
+        eventually(lambda: "get loud" in server.log(), "it is logged again")
         assert "get quiet" not in server.log()
     finally:
         assert server.stop() == 0

@@ -1,4 +1,4 @@
-"""Servers that replace each other, and what stands in for either in the middle of that."""
+"""Servers that take over from each other, and fakes of either side."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ FORMAT = 1
 
 
 def hello_payload(program: str) -> bytes:
-    """What a new process of that program says first."""
+    """The payload of a new process's Hello."""
     return b"%b upgrade %b" % (program.encode(), struct.pack("<I", FORMAT))
 
 
@@ -42,7 +42,7 @@ class ServerChain:
 
     @property
     def server(self) -> Process:
-        """The one that serves."""
+        """The process that serves now."""
         return self.servers[-1]
 
     def begin(self) -> Process:
@@ -69,12 +69,12 @@ class ServerChain:
         """Ends all, and removes the region."""
         for server in self.servers:
             server.stop()
-        forgetting = Process("forget", [SERVER, "--remove-region", self.region], self.folder)
-        forgetting.running.wait(STOP_S)
+        removal = Process("forget", [SERVER, "--remove-region", self.region], self.folder)
+        removal.running.wait(STOP_S)
 
 
 class Messages:
-    """One end of the conversation of an upgrade, by hand."""
+    """One end of an upgrade channel, for tests."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -106,14 +106,14 @@ class Messages:
             self.descriptors += descriptors
 
     def close(self) -> None:
-        """Hangs up, and closes what came."""
+        """Closes the channel and the received descriptors."""
         self.connection.close()
         for descriptor in self.descriptors:
             os.close(descriptor)
 
 
 class FakeSuccessor(Messages):
-    """A new process that goes as far as it is told."""
+    """A successor that goes as far as the test needs."""
 
     def __init__(self, gate: Path, program: str = "lookaside-server") -> None:
         self.hello_payload = hello_payload(program)
@@ -122,7 +122,7 @@ class FakeSuccessor(Messages):
         super().__init__(connection)
 
     def go(self, until: int) -> None:
-        """Up to, and including, a message of that kind, from whichever side it comes."""
+        """Reads up to and including a message of that kind."""
         self.send(HELLO, self.hello_payload)
         if until == HELLO:
             return
@@ -136,7 +136,7 @@ class FakeSuccessor(Messages):
             pass
 
     def expect(self, *kinds: int) -> int:
-        """One of these, whose descriptors are let go."""
+        """Reads a message of that kind and closes its descriptors."""
         kind, payload, descriptors = self.receive()
         assert kind in kinds, (kind, payload)
         for descriptor in descriptors:
@@ -206,7 +206,7 @@ class Pool(threading.Thread):
 
 
 class Connection:
-    """A connection that says what went wrong."""
+    """A connection whose errors name the cause."""
 
     def __init__(self, address: tuple[str, int] | str, receive_bytes: int = 0) -> None:
         family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
@@ -235,7 +235,7 @@ class Connection:
         return line
 
     def exactly(self, count: int) -> bytes:
-        """So many bytes."""
+        """Reads exactly `count` bytes."""
         got = self.received.read(count)
         if len(got) < count:
             raise ConnectionError(f"closed behind {len(got)} bytes of {count}")
@@ -249,7 +249,7 @@ class Connection:
 
 @contextlib.contextmanager
 def load(port: int, clients: int = 4, may_be_cut_off: bool = False):
-    """Clients that ask without end. At the end none has been refused, cut off, or told anything wrong."""
+    """Clients that send requests without end. None may be refused, disconnected, or get a wrong reply."""
     pools = [Pool(port, number) for number in range(clients)]
     for pool in pools:
         pool.start()
@@ -269,7 +269,7 @@ def load(port: int, clients: int = 4, may_be_cut_off: bool = False):
 
 
 def wait_for_requests(pools: list[Pool], count: int = 100) -> None:
-    """Until each client has had so many more answers, or one has given up."""
+    """Waits until each client has had `more` further replies, or one has failed."""
     before = [pool.requests for pool in pools]
 
     def all_went_on() -> bool:

@@ -1,9 +1,9 @@
 """Many client connections, few to the servers (paper, section 3.1): ours, memcached's own proxy, and twemproxy.
 
 What: a router with one and with two threads in front of SERVERS servers, and 50, 1,000 and 10,000 client connections.
-Told is how many connections each server has from the router; what a client connection costs the router in memory, if it
-never said a word, if it asked once and is idle since, and if it is one of those that ask; and the CPU time and the
-latency of a get when all of them ask in turn, and when 50 others do while they are idle.
+Reported is how many connections each server has from the router; what a client connection costs the router in memory,
+if it never sent a byte, if it sent one request and is idle since, and if it is one of those that send requests; and
+the CPU time and the latency of a get when all of them ask in turn, and when 50 others do while they are idle.
 
 How: all proxies in one run, one at a time, each freshly started for each number of connections. Connections at a server
 are its `curr_connections`, less what it has without the proxy. Memory is the proxy's resident memory (VmRSS) with the
@@ -128,7 +128,7 @@ def load(target: CacheServer, nice: int, *words: object) -> dict:
 
 
 def asked(target: CacheServer, nice: int, connections: int, during: "list | None" = None, servers=()) -> dict:
-    """Medians of rounds of RATE gets a second over so many connections; `during` gets the servers' connections then."""
+    """Medians of rounds of RATE gets a second over `clients` connections; `during` gets the connections at servers."""
     words = ("--conns", connections, "--rate", RATE, "--warmup", WARMUP_S, "--duration", MEASURE_S)
     rounds = []
     for _ in range(ROUNDS):
@@ -145,7 +145,7 @@ def asked(target: CacheServer, nice: int, connections: int, during: "list | None
 
 
 def hold(target: CacheServer, count: int, held: contextlib.ExitStack) -> list[socket.socket]:
-    """So many connections, all accepted."""
+    """Opens `count` connections and waits until all are accepted."""
     before, connections = open_files(target.process), []
     for _ in range(count):
         connections.append(held.enter_context(socket.create_connection(("127.0.0.1", target.port), timeout=PATIENCE_S)))
@@ -228,17 +228,17 @@ one run, each with its defaults. "At a server" is the most connections that any 
 
 ## Connections and memory
 
-Resident memory that each client connection adds, in bytes: if it never said a word; if it asked once and is idle since;
-and if all of them ask in turn. 50 connections fit into what a proxy has already, so that they add nothing, and of 1,000
-some part does: compare the figures for 10,000.
+Resident memory that each client connection adds, in bytes: if it never sent a byte; if it sent one request and is idle
+since; and if all of them ask in turn. 50 connections fit into what a proxy has already, so that they add nothing, and
+of 1,000 some part does: compare the figures for 10,000.
 
 | client connections | proxy | threads | at a server | silent | idle | asking |
 |---|---|---|---|---|---|---|
 {memory}
 
 Ours needs more for a connection than the other two: each is a task, with the state that a batch on its way would have
-(2.1 kB). Buffers are not in it, whatever the last reply was: they are lent to a connection while it has something to do
-(`crates/router/src/rooms.rs`).
+(2.1 kB). Buffers are not in it, whatever the last reply was: a connection borrows them only while it is active
+(`crates/router/src/frontend/buffer_pool.rs`).
 
 ## Time
 

@@ -1,9 +1,9 @@
 """A cache server dies under load, with a gutter pool and without one (paper, section 3.3).
 
 What: gets of Zipf-distributed keys by applications that read through: what misses or fails is read from a real MariaDB
-and stored. One of SERVERS servers is killed at KILL_S and started again, empty, at RETURN_S. Told is, second by second,
-how many gets were answered by an error (the paper's client-visible failures), how many the database had to serve, and
-the share of gets that the gutter could answer with a hit.
+and stored. One of SERVERS servers is killed at KILL_S and started again, empty, at RETURN_S. Reported is, second by
+second, how many gets were answered by an error (the paper's client-visible failures), how many the database had to
+serve, and the share of gets that the gutter could answer with a hit.
 
 How: release programs on this machine; PROCESSES application processes at a fixed rate together, each with a connection
 of its own to the router and to the database. Once with the configuration that `lookaside up` writes, in which the
@@ -11,8 +11,8 @@ gutter takes the place of a dead server for EXPTIME_S seconds an item, once with
 and once more with the gutter and a server that falls silent instead of dying: no connection to it ends.
 Failures are counted by the applications, hits of the gutter by its own `stats`.
 
-The paper's rates come from days of production; here it is one death, and the rate of gets for each key decides what a
-gutter can answer: with a higher rate a larger share is asked for again within EXPTIME_S.
+The paper's rates come from days of production; here one server fails once, and the rate of gets for each key decides
+what a gutter can answer: with a higher rate a larger share is asked for again within EXPTIME_S.
 
     make gutter       some four minutes; draws docs/pictures/gutter_*.svg and writes docs/gutter.md
 """
@@ -213,12 +213,12 @@ def run_outage(database: MariaDb, with_gutter: bool, is_silent: bool) -> tuple[S
             if process.exitcode != 0:
                 raise SystemExit(f"an application ended with {process.exitcode}")
         counts = (list(counted) for counted in (seconds.hits, seconds.misses, seconds.failures))
-        # What was told at the beginning of a second happened in the one before.
+        # The statistics read at the beginning of a second belong to the second before.
         return Seconds(*counts), [*gutter_samples[1:], (0, 0)]
 
 
 def fail_server(server: Server, is_silent: bool) -> None:
-    """As a crash does, or as a machine that hangs."""
+    """Kills the server, or stops it as a machine that hangs."""
     if is_silent:
         server.running.send_signal(signal.SIGSTOP)
     else:
@@ -226,7 +226,7 @@ def fail_server(server: Server, is_silent: bool) -> None:
 
 
 def restore_server(server: Server, is_silent: bool) -> None:
-    """Undoes it; who crashed returns empty."""
+    """Undoes it; a server that crashed returns empty."""
     if is_silent:
         server.running.send_signal(signal.SIGCONT)
     else:

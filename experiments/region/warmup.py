@@ -3,9 +3,9 @@
 What: a cluster of empty servers is given the full load at once: applications that look aside under leases, with
 Zipf-distributed keys, in front of a real MariaDB. Beside it another cluster has everything, and readers of its own. A
 writer in the cold cluster commits WRITES a second and deletes what it changed: in the cold cluster at once, in the
-warm one DELAY_S later, as an invalidation that has a way to go. Told is, second by second, how many reads the database
-had to serve, the share of reads that were answered without it, and how many reads the cold cluster's router sent to
-the warm one; and when the warm-up ended by itself.
+warm one DELAY_S later, as an invalidation that takes time to arrive. Reported is, second by second, how many reads the
+database had to serve, the share of reads that were answered without it, and how many reads the cold cluster's router
+sent to the warm one; and when the warm-up ended by itself.
 
 Checked: every value carries the version of its row. A reader notes the version that had been deleted in its cluster,
 and acknowledged, before its read begins; a value with an older one is a stale read. When the load has ended, every key
@@ -449,7 +449,7 @@ def report(shown: dict, facts: dict[str, str]) -> str:
             lambda run: seconds_or_not(run["within a point of the settled hit rate after"]),
         ),
     )
-    rows = [f"| {what} | {tell(runs[WITHOUT])} | {tell(runs[WITH])} |" for what, tell in compared]
+    rows = [f"| {what} | {report(runs[WITHOUT])} | {report(runs[WITH])} |" for what, report in compared]
     stale = [
         f"| {name} | {run['reads']:,} | {run['writes']:,} | {run['stale reads']:,} | {run['keys left stale']:,} |"
         for name, run in runs.items()

@@ -182,7 +182,7 @@ def measure(name: str, side: Side, workload: Workload, base: int, speed: float) 
 
 
 def run(speed: float, only: str = "", jobs: int = 0) -> list[dict]:
-    """Compares on all workloads whose name contains `only`; so many replays at a time, 0: all."""
+    """Compares on all workloads whose name contains `only`; `at_once` replays run side by side (0: all)."""
     facts = machine_facts.facts()
     chosen = [workload for workload in workloads() if only in workload.name]
     bases = {name: empty(name) for name in ("lookaside", "memcached")}

@@ -48,7 +48,7 @@ MIX = Scenario("gets and sets ten to one, 32 B", 32, ("--set-ratio", SET_RATIO))
 ROUNDS, ROUNDS_FULL = 3, 7
 WARMUP_S, WINDOW_S = 0.1, 0.5
 PAUSE_S = 0.15
-# Of the requests that were due, so many must have been answered: else a queue grows, however short it is yet.
+# The share of the due requests that must have been answered. Below it a queue grows, however short it is yet.
 ANSWERED_SHARE_MIN = 0.98
 
 FIRST_RATE = 50_000.0

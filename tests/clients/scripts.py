@@ -1,4 +1,4 @@
-"""Builds and runs the conversations that are written in other languages; each says itself what it found different."""
+"""Builds and runs the scripts that are written in other languages; each reports the differences that it found."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ def build(language: str, *command: str) -> None:
 
 
 def exchange(language: str, *command: str) -> None:
-    """Holds one conversation; fails with what the program says."""
+    """Runs one script; fails with its output."""
     run(HERE / language, RUN_S, command)
 
 

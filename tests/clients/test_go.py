@@ -8,7 +8,7 @@ pytestmark = pytest.mark.skipif(not HEAVY, reason=WHY_NOT)
 
 @pytest.fixture(scope="module")
 def program():
-    """The built conversation."""
+    """The built script."""
     build("go", "go", "build", "-mod=readonly", "-buildvcs=false", "-o", BUILT / "gomemcache", ".")
     return BUILT / "gomemcache"
 

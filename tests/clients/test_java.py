@@ -11,7 +11,7 @@ pytestmark = pytest.mark.skipif(not HEAVY, reason=WHY_NOT)
 
 @pytest.fixture(scope="module", autouse=True)
 def classes():
-    """The built conversations, with the jars that pom.xml names."""
+    """The built scripts, with the jars that pom.xml names."""
     build("java", "mvn", "-q", "-B", "-ntp", f"-Dmaven.repo.local={BUILT / 'm2'}", "process-classes")
 
 

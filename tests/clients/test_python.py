@@ -1,7 +1,7 @@
 """Python's clients: pymemcache (text), pylibmc (libmemcached beneath it), python-binary-memcached.
 
 The first and the last speak through TLS too: libmemcached has none.
-Each conversation goes through what the client's own API offers; what is expected is what memcached answers.
+Each test uses the client's own API; the expected results are memcached's.
 """
 
 import json
@@ -45,7 +45,7 @@ def test_pymemcache_through_tls(secured_server, client_class):
     exchange_text(secured_server, client_class, tls_context=secured_server.authority.context())
 
 
-def test_who_is_not_believed_is_not_spoken_to(secured_server, tmp_path):
+def test_an_untrusted_server_gets_no_request(secured_server, tmp_path):
     (tmp_path / "other").mkdir()
     context = Authority(tmp_path / "other").context()
     with pytest.raises(ssl.SSLCertVerificationError):

@@ -1,7 +1,7 @@
-"""Random conversations in the binary dialect, from a seed: all opcodes, right and wrong.
+"""Random binary-protocol streams from a seed: all opcodes, valid and invalid.
 
-A request is a `Packet`. Its key is put under the conversation's own prefix, and a CAS unique that is to be an item's is
-asked for when the packet is sent.
+A request is a `Packet`. Its key gets the stream's own prefix. The CAS unique of an existing item is looked up when the
+packet is sent.
 """
 
 import random
