@@ -4,8 +4,8 @@ import pytest
 from mariadb import MariaDb
 from processes import Cluster, Server
 
-# Its assertions are reported in full, as those of tests are.
-pytest.register_assert_rewrite("load")
+# Their assertions are reported in full, as those of tests are.
+pytest.register_assert_rewrite("load", "tls", "upgrade")
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ import subprocess
 
 import pytest
 from certificates import Authority
-from processes import PROGRAMS, Process, answers, connect, eventually, free_port, stats
-from pymemcache.client.base import Client
+from processes import PROGRAMS, Process, answers, connect, eventually, free_port
+from tls import TlsEndpoint, check_pymemcache, read_until, serves
 
 
-class TlsRouter(Process):
+class TlsRouter(TlsEndpoint):
     """A router with a TLS port, one for clients with a certificate, a plain one, and a server behind it."""
 
     def __init__(self, folder, *arguments: object) -> None:
@@ -42,20 +42,6 @@ class TlsRouter(Process):
         self.server.stop()
         return super().stop()
 
-    def connect(self, context: ssl.SSLContext | None = None, port: int | None = None) -> ssl.SSLSocket:
-        """A handshaken connection."""
-        context = context or self.authority.context()
-        plain = socket.create_connection(("127.0.0.1", port or self.port), timeout=10)
-        try:
-            return context.wrap_socket(plain, server_hostname="localhost")
-        except BaseException:
-            plain.close()
-            raise
-
-    def statistic(self, name: str) -> int:
-        """One of `stats`."""
-        return int(stats(self.plain_port)[name])
-
 
 @pytest.fixture
 def router(tmp_path):
@@ -65,37 +51,9 @@ def router(tmp_path):
     assert router.stop() == 0
 
 
-def read_until(connection: socket.socket, end: bytes) -> bytes:
-    """All up to `end`."""
-    answer = b""
-    while not answer.endswith(end):
-        piece = connection.recv(65536)
-        assert piece, f"closed behind {answer[-100:]!r}"
-        answer += piece
-    return answer
-
-
-def serves(router: TlsRouter, context: ssl.SSLContext | None = None, port: int | None = None) -> bool:
-    """Whether a client is accepted. With TLS 1.3 a refusal shows only in the first reply."""
-    try:
-        with router.connect(context, port) as connection:
-            connection.sendall(b"version\r\n")
-            return connection.recv(100).startswith(b"VERSION")
-    except (ssl.SSLError, ConnectionError):
-        return False
-
-
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_pymemcache_through_tls_and_plain_beside_it(router, version):
-    context = router.authority.context()
-    context.minimum_version = context.maximum_version = version
-    client = Client(("localhost", router.port), tls_context=context, timeout=10, default_noreply=False)
-    large = bytes(range(256)) * 4000
-    assert client.set("small", b"value") and client.set("large", large)
-    assert client.get("small") == b"value" and client.get("large") == large
-    assert connect(router.plain_port).get("large") == large, "one router behind both"
-    assert client.get_many([f"k{n}" for n in range(500)]) == {}
-    client.close()
+    check_pymemcache(router, version)
     log = router.log()
     for line in (f"127.0.0.1:{router.port} with TLS\n", f"{router.mutual_port} with TLS, for clients with a cert"):
         assert line in log, log

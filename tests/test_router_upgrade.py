@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from certificates import Authority
-from processes import PROGRAMS, STOP_S, Process, Server, answers, eventually, free_port, stats
+from processes import PROGRAMS, STOP_S, Server, answers, eventually, free_port, stats
 from test_spool import stopped
 from upgrade import (
     CONNECTION,
@@ -22,9 +22,12 @@ from upgrade import (
     LISTENERS,
     QUIESCED,
     READY,
+    Chain,
     Connection,
     FakePredecessor,
     FakeSuccessor,
+    check_ports_of_a_dead_predecessor,
+    check_predecessor_that_disconnects_but_lives,
     load,
     wait_for_requests,
 )
@@ -33,12 +36,12 @@ ROUTER = PROGRAMS / "lookaside-router"
 KEYS = 4_000
 
 
-class RouterChain:
-    """Routers of one command line, each of which takes over from the one before, and their two servers: keys that begin
-    with `cut:` are at one that is cut off now and then."""
+class RouterChain(Chain):
+    """Routers and their two servers. Keys that begin with `cut:` are at the server that tests make unreachable."""
+
+    program = ROUTER
 
     def __init__(self, folder: Path, *arguments: object) -> None:
-        self.folder = folder
         self.sound, self.cut = Server("sound", folder), Server("cut", folder)
         configuration = {
             "pools": {
@@ -53,38 +56,12 @@ class RouterChain:
         }
         path = folder / "router.json"
         path.write_text(json.dumps(configuration))
-        self.port, self.gate, self.spool = free_port(), folder / "upgrade", folder / "spool"
-        self.arguments = [
+        self.port, self.spool = free_port(), folder / "spool"
+        options = [
             "-p", self.port, "-f", path, "--num-proxies", "2",
-            "--server-timeout", "200", "--probe-timeout-initial", "50",
-            "--upgrade-socket", self.gate, "--spool", self.spool, *arguments,
+            "--server-timeout", "200", "--probe-timeout-initial", "50", "--spool", self.spool, *arguments,
         ]  # fmt: skip
-        self.routers: list[Process] = []
-
-    @property
-    def router(self) -> Process:
-        """The one that serves."""
-        return self.routers[-1]
-
-    def begin(self) -> Process:
-        """The first router."""
-        router = self.spawn(self.arguments)
-        router.wait_ready(lambda: "listening" in router.log() and self.gate.exists())
-        return router
-
-    def spawn(self, arguments: list) -> Process:
-        """One more process."""
-        router = Process(f"router-{len(self.routers)}", [ROUTER, *arguments], self.folder)
-        self.routers.append(router)
-        return router
-
-    def upgrade(self, *more: object) -> Process:
-        """The next router, once it serves and the one before has ended."""
-        before = self.router
-        after = self.spawn([*self.arguments, *more, "--take-over"])
-        after.wait_ready(lambda: "has taken over" in after.log())
-        assert before.running.wait(STOP_S) == 0, before.log()
-        return after
+        super().__init__(folder, options)
 
     def wait_for_visitor(self) -> None:
         """Waits until a successor has connected to the upgrade socket of a stopped router."""
@@ -99,9 +76,10 @@ class RouterChain:
         return int(stats(self.port)["spool_servers_fenced"])
 
     def stop(self) -> None:
-        """Ends all."""
-        for process in [*self.routers, self.sound, self.cut]:
-            process.stop()
+        """Ends all, the servers too."""
+        super().stop()
+        self.sound.stop()
+        self.cut.stop()
 
 
 @pytest.fixture
@@ -198,9 +176,9 @@ def test_clients_under_load_see_nothing_of_upgrades_and_no_delete_is_lost(chain)
             wait_for_requests(pools, 20)
             eventually(lambda so_far=before: len(deleter.acknowledged) > so_far + 10, "deletes are kept")
     assert sum(pool.connects for pool in pools) > 50
-    assert sum("owed from an earlier run" in router.log() for router in chain.routers) == 5
-    assert not any("forget everything" in router.log() for router in chain.routers)
-    assert chain.router.stop() == 0
+    assert sum("owed from an earlier run" in router.log() for router in chain.processes) == 5
+    assert not any("forget everything" in router.log() for router in chain.processes)
+    assert chain.current.stop() == 0
 
 
 def test_a_connection_goes_on_in_the_middle_of_anything(tmp_path):
@@ -236,7 +214,7 @@ def test_a_connection_goes_on_in_the_middle_of_anything(tmp_path):
             binary.send(b"\0\0\0\0")
             assert binary.exactly(24)[:2] == b"\x81\x0b"
         assert path.exists(), "it is the new router's"
-        assert chain.router.stop() == 0 and not path.exists()
+        assert chain.current.stop() == 0 and not path.exists()
     finally:
         chain.stop()
 
@@ -301,38 +279,13 @@ def test_a_killed_predecessor_leaves_its_spool_and_its_ports(chain):
 
 
 def test_the_ports_of_a_dead_predecessor_are_taken_over(tmp_path):
-    fake = FakePredecessor(tmp_path / "upgrade", "lookaside-router")
-    ours = socket.create_connection(("127.0.0.1", fake.port))
-    theirs, _ = fake.listener.accept()
-    chain = RouterChain(tmp_path)
-    try:
-        fake.hand_over(theirs, dies=True)
-        chain.port = chain.arguments[1] = fake.port
-        router = chain.spawn([*chain.arguments, "--take-over"])
-        router.wait_ready(lambda: "has taken over" in router.log())
-        assert "has ended before it could hand over" in router.log()
-        assert answers(fake.port)
-        ours.sendall(b"version\r\n")
-        assert ours.recv(100).startswith(b"VERSION"), "what it has handed over already goes on"
-    finally:
-        chain.stop()
-        fake.close()
-        ours.close()
-        theirs.close()
+    check_ports_of_a_dead_predecessor(RouterChain(tmp_path), FakePredecessor(tmp_path / "upgrade", "lookaside-router"))
 
 
 def test_a_predecessor_that_disconnects_but_lives_is_not_replaced(tmp_path):
-    fake = FakePredecessor(tmp_path / "upgrade", "lookaside-router")
-    chain = RouterChain(tmp_path)
-    try:
-        fake.hand_over(None, dies=False)
-        chain.arguments[1] = fake.port
-        router = chain.spawn([*chain.arguments, "--take-over"])
-        assert router.running.wait(STOP_S) == 1
-        assert "goes on serving" in router.log()
-    finally:
-        chain.stop()
-        fake.close()
+    check_predecessor_that_disconnects_but_lives(
+        RouterChain(tmp_path), FakePredecessor(tmp_path / "upgrade", "lookaside-router")
+    )
 
 
 def test_a_server_is_no_successor_of_a_router(chain):
@@ -351,7 +304,7 @@ def test_take_over_without_a_predecessor_starts_normally(chain):
     second = chain.spawn(chain.arguments)
     assert second.running.wait(STOP_S) == 1
     assert f"127.0.0.1:{chain.port} is taken" in second.log()
-    chain.routers.pop()
+    chain.processes.pop()
     chain.upgrade()
 
 
@@ -387,13 +340,13 @@ def test_a_successor_that_fails_in_order_leaves_the_unix_socket(tmp_path):
             failed = chain.spawn([*chain.arguments, "--take-over", "--metrics-address", address])
             assert failed.running.wait(STOP_S) == 1
         assert "--metrics-address" in failed.log()
-        chain.routers.remove(failed)
+        chain.processes.remove(failed)
         with Connection(str(tmp_path / "clients")) as client:
             assert client.ask(b"set key 0 0 1\r\n1\r\n") == b"STORED\r\n"
         chain.upgrade()
         with Connection(str(tmp_path / "clients")) as client:
             assert client.ask(b"get key\r\n") == b"VALUE key 0 1\r\n"
-        chain.router.stop()
+        chain.current.stop()
         assert not (tmp_path / "clients").exists()
     finally:
         chain.stop()
@@ -414,7 +367,7 @@ def test_tls_connections_close_cleanly_after_their_last_reply(tmp_path):
                 assert old.recv(100) == b"STORED\r\n"
                 chain.spawn([*chain.arguments, "--take-over"])
                 assert old.recv(100) == b"", "closed in order, not reset"
-        chain.router.wait_ready(lambda: "has taken over" in chain.router.log())
+        chain.current.wait_ready(lambda: "has taken over" in chain.current.log())
         with chain.connect() as client:
             assert client.ask(b"get key\r\n") == b"VALUE key 0 1\r\n"
     finally:

@@ -9,11 +9,11 @@ import subprocess
 
 import pytest
 from certificates import Authority
-from processes import PROGRAMS, Process, answers, connect, eventually, free_port, stats
-from pymemcache.client.base import Client
+from processes import PROGRAMS, answers, connect, eventually, free_port
+from tls import TlsEndpoint, check_pymemcache, read_until, serves
 
 
-class TlsServer(Process):
+class TlsServer(TlsEndpoint):
     """A server with a TLS port and a plain one beside it."""
 
     def __init__(self, folder, *arguments: str, options: str = "") -> None:
@@ -28,20 +28,6 @@ class TlsServer(Process):
         super().__init__("server", command, folder)
         self.wait_ready(lambda: answers(self.plain_port))
 
-    def connect(self, context: ssl.SSLContext | None = None, port: int | None = None) -> ssl.SSLSocket:
-        """A handshaken connection."""
-        context = context or self.authority.context()
-        plain = socket.create_connection(("127.0.0.1", port or self.port), timeout=10)
-        try:
-            return context.wrap_socket(plain, server_hostname="localhost")
-        except BaseException:
-            plain.close()
-            raise
-
-    def statistic(self, name: str) -> int:
-        """One of `stats`."""
-        return int(stats(self.plain_port)[name])
-
 
 @pytest.fixture
 def server(tmp_path):
@@ -51,37 +37,9 @@ def server(tmp_path):
     assert server.stop() == 0
 
 
-def read_until(connection: socket.socket, end: bytes) -> bytes:
-    """All up to `end`."""
-    answer = b""
-    while not answer.endswith(end):
-        piece = connection.recv(65536)
-        assert piece, f"closed behind {answer[-100:]!r}"
-        answer += piece
-    return answer
-
-
-def serves(server: TlsServer, context: ssl.SSLContext, port: int | None = None) -> bool:
-    """Whether a client is accepted. With TLS 1.3 a refusal shows only in the first reply."""
-    try:
-        with server.connect(context, port) as connection:
-            connection.sendall(b"version\r\n")
-            return connection.recv(100).startswith(b"VERSION")
-    except (ssl.SSLError, ConnectionError):
-        return False
-
-
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_pymemcache_through_tls_and_plain_beside_it(server, version):
-    context = server.authority.context()
-    context.minimum_version = context.maximum_version = version
-    client = Client(("localhost", server.port), tls_context=context, timeout=10, default_noreply=False)
-    large = bytes(range(256)) * 4000
-    assert client.set("small", b"value") and client.set("large", large)
-    assert client.get("small") == b"value" and client.get("large") == large
-    assert connect(server.plain_port).get("large") == large, "one store behind both"
-    assert client.get_many([f"k{n}" for n in range(500)]) == {}
-    client.close()
+    check_pymemcache(server, version)
 
 
 def test_a_plain_client_of_the_tls_port_is_refused_and_counted(server):

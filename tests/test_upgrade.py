@@ -26,6 +26,8 @@ from upgrade import (
     FakePredecessor,
     FakeSuccessor,
     ServerChain,
+    check_ports_of_a_dead_predecessor,
+    check_predecessor_that_disconnects_but_lives,
     load,
     wait_for_requests,
 )
@@ -47,9 +49,9 @@ def test_clients_under_load_see_nothing_of_upgrades(chain):
             wait_for_requests(pools, 20)
     assert sum(pool.connects for pool in pools) > 100
     assert int(stats(chain.port)["evictions"]) == 0, "or else some may be missing"
-    for before in chain.servers[:-1]:
+    for before in chain.processes[:-1]:
         assert "kept for the next start" in before.log()
-    assert chain.server.stop() == 0
+    assert chain.current.stop() == 0
 
 
 def test_a_connection_goes_on_in_the_middle_of_anything(chain):
@@ -168,39 +170,11 @@ def test_without_a_region_ports_and_connections_are_handed_over(tmp_path):
 
 
 def test_the_ports_of_a_dead_predecessor_are_taken_over(tmp_path):
-    fake = FakePredecessor(tmp_path / "upgrade")
-    ours = socket.create_connection(("127.0.0.1", fake.port))
-    theirs, _ = fake.listener.accept()
-    chain = ServerChain(tmp_path)
-    try:
-        fake.hand_over(theirs, dies=True)
-        chain.port = fake.port
-        chain.arguments[1] = fake.port
-        server = chain.spawn([*chain.arguments, "--take-over"])
-        server.wait_ready(lambda: "has taken over" in server.log())
-        assert "has ended before it could hand over" in server.log()
-        assert answers(fake.port)
-        ours.sendall(b"version\r\n")
-        assert ours.recv(100).startswith(b"VERSION"), "what it has handed over already goes on"
-    finally:
-        chain.stop()
-        fake.close()
-        ours.close()
-        theirs.close()
+    check_ports_of_a_dead_predecessor(ServerChain(tmp_path), FakePredecessor(tmp_path / "upgrade"))
 
 
 def test_a_predecessor_that_disconnects_but_lives_is_not_replaced(tmp_path):
-    fake = FakePredecessor(tmp_path / "upgrade")
-    chain = ServerChain(tmp_path)
-    try:
-        fake.hand_over(None, dies=False)
-        chain.arguments[1] = fake.port
-        server = chain.spawn([*chain.arguments, "--take-over"])
-        assert server.running.wait(STOP_S) == 1
-        assert "goes on serving" in server.log()
-    finally:
-        chain.stop()
-        fake.close()
+    check_predecessor_that_disconnects_but_lives(ServerChain(tmp_path), FakePredecessor(tmp_path / "upgrade"))
 
 
 def test_a_predecessor_killed_before_it_replies_is_ignored(chain):
@@ -237,7 +211,7 @@ def test_without_take_over_a_server_is_not_replaced(chain):
         second = chain.spawn(arguments)
         assert second.running.wait(STOP_S) == 1
         assert why in second.log()
-        chain.servers.pop()
+        chain.processes.pop()
     without = subprocess.run([SERVER, "--take-over"], capture_output=True, text=True, timeout=STOP_S, check=False)
     assert without.returncode == 2 and "--upgrade-socket" in without.stderr
     chain.upgrade()
@@ -318,7 +292,7 @@ def test_another_user_may_neither_take_over_nor_be_taken_over_from(chain):
     new = chain.spawn(["-p", "0", "--upgrade-socket", path, "--take-over"])
     assert new.running.wait(STOP_S) == 1
     assert "it belongs to another user, 65534" in new.log()
-    chain.servers.pop()
+    chain.processes.pop()
     fake.close()
 
 
@@ -353,7 +327,7 @@ def test_a_port_that_cannot_be_had_leaves_the_running_server_alone(chain):
         assert new.running.wait(STOP_S) == 1
         assert f"cannot listen on 127.0.0.1:{taken}" in new.log()
         eventually(lambda: "does not take over" in server.log(), "it has noticed")
-    chain.servers.pop()
+    chain.processes.pop()
     assert "hands over" not in server.log()
 
 
@@ -386,7 +360,7 @@ def test_tls_connections_close_cleanly_after_their_last_reply(tmp_path):
                 got += piece
             # What it was being sent is complete; what it asked for behind that was not carried out.
             assert got.startswith(b"VALUE key 0 900000\r\n") and b"DELETED" not in got
-            chain.server.wait_ready(lambda: "has taken over" in chain.server.log())
+            chain.current.wait_ready(lambda: "has taken over" in chain.current.log())
             with connect_tls(authority, secured) as new:
                 new.sendall(b"touch key 0\r\n")
                 assert new.recv(100) == b"TOUCHED\r\n"
@@ -523,12 +497,12 @@ def test_systemd_sockets_are_served_and_handed_over(tmp_path):
         script = f'exec 3<&{listener.fileno()}; LISTEN_FDS=1 LISTEN_PID=$$ exec "$@"'
         command = ["bash", "-c", script, "bash", SERVER, *chain.arguments]
         first = Process("server-0", command, tmp_path, pass_fds=[listener.fileno()])
-        chain.servers.append(first)
+        chain.processes.append(first)
         try:
             first.wait_ready(lambda: answers(chain.port))
             with load(chain.port):
                 chain.upgrade()
-            assert chain.server.stop() == 0
+            assert chain.current.stop() == 0
             socket.create_connection(("127.0.0.1", chain.port)).close()
         finally:
             chain.stop()
@@ -547,9 +521,9 @@ def test_a_server_that_dropped_root_is_replaced_by_one_that_drops_it_too(tmp_pat
                 new = chain.upgrade()
                 assert (tmp_path / "pid").read_text() == f"{new.running.pid}\n"
                 assert (chain.gate.stat().st_uid, chain.gate.stat().st_mode & 0o777) == (65534, 0o600)
-        assert "starts empty" not in chain.server.log()
+        assert "starts empty" not in chain.current.log()
     finally:
-        for server in chain.servers:
+        for server in chain.processes:
             server.stop()
         removal = [SERVER, "--remove-region", chain.region]
         subprocess.run(removal, check=False, capture_output=True, timeout=STOP_S, user="nobody")

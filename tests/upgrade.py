@@ -26,50 +26,72 @@ HELLO_PAYLOAD = hello_payload("lookaside-server")
 HEAD = struct.Struct("<BBI")
 
 
-class ServerChain:
-    """Servers of one command line, each of which takes over from the one before."""
+class Chain:
+    """Processes of one command line, each of which takes over from the one before."""
 
-    def __init__(self, folder: Path, *arguments: str, is_warm: bool = True, memory: str = "64") -> None:
+    program: Path
+
+    def __init__(self, folder: Path, arguments: list) -> None:
+        """`arguments` begin with the port: `-p`, and its number."""
         self.folder = folder
-        self.port = free_port()
         self.gate = folder / "upgrade"
-        self.region = f"upgrade-{os.getpid()}-{uuid.uuid4()}"
-        self.arguments = ["-p", self.port, "-t", "2", "-m", memory, "--upgrade-socket", self.gate]
-        if is_warm:
-            self.arguments += ["--warm-restart", self.region]
-        self.arguments += arguments
-        self.servers: list[Process] = []
+        self.arguments = [*arguments[:2], "--upgrade-socket", self.gate, *arguments[2:]]
+        self.processes: list[Process] = []
 
     @property
-    def server(self) -> Process:
+    def current(self) -> Process:
         """The process that serves now."""
-        return self.servers[-1]
+        return self.processes[-1]
 
     def begin(self) -> Process:
-        """The first server."""
-        server = self.spawn(self.arguments)
-        server.wait_ready(lambda: "listening" in server.log() and self.gate.exists())
-        return server
+        """The first process, ready."""
+        process = self.spawn(self.arguments)
+        process.wait_ready(lambda: "listening" in process.log() and self.gate.exists())
+        return process
 
     def spawn(self, arguments: list) -> Process:
         """One more process."""
-        server = Process(f"server-{len(self.servers)}", [SERVER, *arguments], self.folder)
-        self.servers.append(server)
-        return server
+        name = f"{self.program.name.removeprefix('lookaside-')}-{len(self.processes)}"
+        process = Process(name, [self.program, *arguments], self.folder)
+        self.processes.append(process)
+        return process
 
-    def upgrade(self, *more: str, arguments: list | None = None) -> Process:
-        """The next server, once it serves and the one before has ended."""
-        before = self.server
+    def upgrade(self, *more: object, arguments: list | None = None) -> Process:
+        """The next process, once it serves and the one before has ended."""
+        before = self.current
         after = self.spawn([*(arguments or self.arguments), *more, "--take-over"])
         after.wait_ready(lambda: "has taken over" in after.log())
         assert before.running.wait(STOP_S) == 0, before.log()
         return after
 
+    def take_over_port(self, port: int) -> Process:
+        """A process that takes over from one that listens on another port."""
+        self.port = self.arguments[1] = port
+        return self.spawn([*self.arguments, "--take-over"])
+
+    def stop(self) -> None:
+        """Ends all."""
+        for process in self.processes:
+            process.stop()
+
+
+class ServerChain(Chain):
+    """Servers, with a region unless `is_warm` is false."""
+
+    program = SERVER
+
+    def __init__(self, folder: Path, *arguments: str, is_warm: bool = True, memory: str = "64") -> None:
+        self.port = free_port()
+        super().__init__(folder, ["-p", self.port, "-t", "2", "-m", memory])
+        self.region = f"upgrade-{os.getpid()}-{uuid.uuid4()}"
+        if is_warm:
+            self.arguments += ["--warm-restart", self.region]
+        self.arguments += arguments
+
     def stop(self) -> None:
         """Ends all, and removes the region."""
-        for server in self.servers:
-            server.stop()
-        removal = Process("forget", [SERVER, "--remove-region", self.region], self.folder)
+        super().stop()
+        removal = Process("remove-region", [SERVER, "--remove-region", self.region], self.folder)
         removal.running.wait(STOP_S)
 
 
@@ -320,3 +342,34 @@ class FakePredecessor:
             self.thread.join(STOP_S)
         for one in (self.listener, self.gate, self.life, self.life_sign):
             one.close()
+
+
+def check_ports_of_a_dead_predecessor(chain: Chain, fake: FakePredecessor) -> None:
+    """A successor takes over the port and the connection of a process that dies in the middle of a hand-over."""
+    ours = socket.create_connection(("127.0.0.1", fake.port))
+    theirs, _ = fake.listener.accept()
+    try:
+        fake.hand_over(theirs, dies=True)
+        process = chain.take_over_port(fake.port)
+        process.wait_ready(lambda: "has taken over" in process.log())
+        assert "has ended before it could hand over" in process.log()
+        assert answers(fake.port)
+        ours.sendall(b"version\r\n")
+        assert ours.recv(100).startswith(b"VERSION"), "a connection that was handed over goes on"
+    finally:
+        chain.stop()
+        fake.close()
+        ours.close()
+        theirs.close()
+
+
+def check_predecessor_that_disconnects_but_lives(chain: Chain, fake: FakePredecessor) -> None:
+    """A successor gives up if its predecessor disconnects and is still alive."""
+    try:
+        fake.hand_over(None, dies=False)
+        process = chain.take_over_port(fake.port)
+        assert process.running.wait(STOP_S) == 1
+        assert "goes on serving" in process.log()
+    finally:
+        chain.stop()
+        fake.close()
