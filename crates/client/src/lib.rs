@@ -16,28 +16,18 @@
 #![forbid(unsafe_code)]
 
 mod command_connection;
-mod connection;
 mod destination;
-mod driver;
-mod lease;
 mod look_aside;
-mod meta;
-mod moving;
-mod names;
 mod network;
-mod pipeline;
-mod read;
-mod standing;
-mod statistics;
+mod tko;
 mod window;
 
 pub use command_connection::{CommandConnection, CommandError};
-pub use connection::READ_BYTES;
-pub use destination::{DestinationOptions, DestinationStatistics, TcpDestination};
-pub use lease::{Lease, Lookup};
-pub use look_aside::{Client, ClientError, FillOutcome};
+pub use destination::{DestinationOptions, DestinationStatistics, READ_BYTES, TcpDestination};
+pub use look_aside::{
+    Client, ClientError, ClientStatistics, FillOutcome, HOT_MISS_DELAY_MS_MAX, HOT_MISS_DELAY_MS_MIN, Lease, Lookup,
+    Origin, ReadError, ReadOptions, Value,
+};
 pub use network::{Listener, Network, Stream, TcpNetwork};
-pub use read::{HOT_MISS_DELAY_MS_MAX, HOT_MISS_DELAY_MS_MIN, Origin, ReadError, ReadOptions, Value};
-pub use standing::{Fence, Observer, PoolTkoLimit, TkoTrackers};
-pub use statistics::ClientStatistics;
+pub use tko::{Fence, Observer, PoolTkoLimit, TkoTrackers};
 pub use window::{Window, WindowSettings, WindowStatistics, WindowedDestination};

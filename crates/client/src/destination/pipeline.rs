@@ -17,7 +17,7 @@
 //!
 //! Absent on purpose: sockets and clocks (`now` comes in).
 
-use crate::meta;
+use super::meta_translation as meta;
 use bytes::Bytes;
 use lookaside_protocol::{
     ErrorReply, Operation, Reply, Request,
@@ -47,7 +47,7 @@ pub(crate) struct Job {
     /// Who waits for the outcomes; may have stopped waiting.
     pub(crate) reply: oneshot::Sender<Outcomes>,
     /// Gives back the room among the outstanding requests when the job is over.
-    pub(crate) ticket: crate::destination::Ticket,
+    pub(crate) ticket: super::Ticket,
 }
 
 impl Job {
@@ -85,7 +85,7 @@ struct Flight {
     /// How many requests at the front are answered for good.
     done: usize,
     /// `None` once the caller has been told that it timed out.
-    waiter: Option<(oneshot::Sender<Outcomes>, crate::destination::Ticket)>,
+    waiter: Option<(oneshot::Sender<Outcomes>, super::Ticket)>,
     deadline: Instant,
 }
 

@@ -17,12 +17,11 @@
 //!
 //! Absent on purpose: connecting, and what is done about a connection that ended: `driver` does that.
 
-use crate::{
-    destination::{DestinationOptions, Shared, count},
-    network::Stream,
+use super::{
+    DestinationOptions, Shared, count,
     pipeline::{Broken, Job, Pipeline},
-    standing::Up,
 };
+use crate::{network::Stream, tko::Up};
 use bytes::{Bytes, BytesMut};
 use lookaside_protocol::text::Limits;
 use lookaside_routing::{BoxFuture, Failure, Health, HealthChange};

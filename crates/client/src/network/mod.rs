@@ -1,7 +1,8 @@
 //! How bytes reach another process. Everything that connects or listens takes a [`Network`], so that `simulation` can
 //! put a seeded one in the place of sockets. Time is tokio's, which a simulation can pause and advance.
 
-use crate::names;
+mod resolver;
+
 use lookaside_routing::{Address, BoxFuture};
 use std::{
     future::ready,
@@ -62,7 +63,7 @@ impl Network for TcpNetwork {
                 let stream = UnixStream::connect(&*address.0).await?;
                 return Ok(Box::new(stream) as Box<dyn Stream>);
             }
-            let stream = names::connect(&address.0).await?;
+            let stream = resolver::connect(&address.0).await?;
             stream.set_nodelay(true)?;
             Ok(Box::new(stream) as Box<dyn Stream>)
         })
@@ -72,7 +73,7 @@ impl Network for TcpNetwork {
         Box::pin(async move {
             match is_path(address) {
                 true => Ok(Vec::new()),
-                false => names::addresses(&address.0).await,
+                false => resolver::addresses(&address.0).await,
             }
         })
     }

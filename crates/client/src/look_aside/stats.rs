@@ -1,7 +1,6 @@
 //! What an application's client counts.
 
-use crate::lease::Lookup;
-use crate::look_aside::{ClientError, FillOutcome};
+use super::{ClientError, FillOutcome, Lookup};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What has happened at a [`crate::Client`] and its clones since it was made.

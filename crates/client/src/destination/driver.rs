@@ -19,15 +19,14 @@
 //! a connection has ended or another destination has taken the server out. So a server that is gone, or back, is known
 //! before anybody asks for it.
 
-use crate::{
-    Network,
+use super::{
+    DestinationOptions, Shared,
     connection::{Connection, ConnectionContext, End, Replacement, answer_limits, millis_since},
-    destination::{DestinationOptions, Shared, count},
-    moving::moved,
-    network::Stream,
+    count,
     pipeline::{Broken, Job},
-    standing::Up,
+    reresolve::moved,
 };
+use crate::{Network, network::Stream, tko::Up};
 use lookaside_protocol::text::{ParsedReply, parse_reply};
 use lookaside_routing::{Address, Failure, Health, HealthChange, Outcome};
 use std::{collections::VecDeque, sync::Arc, time::Duration};

@@ -13,8 +13,18 @@
 //! Values are slices of the block they were read in: nothing is copied, but a value that is kept keeps its block of
 //! [`crate::READ_BYTES`] (or the size of the largest value in it) in memory. Who keeps values for long copies them.
 
-use crate::{Network, TkoTrackers, driver::Driver, pipeline::Job, standing::TkoTracker};
+mod connection;
+mod driver;
+mod meta_translation;
+mod pipeline;
+mod reresolve;
+
+pub use connection::READ_BYTES;
+
+use crate::{Network, TkoTrackers, tko::TkoTracker};
+use driver::Driver;
 use lookaside_routing::{Address, Batch, BoxFuture, Destination, Failure, HealthSettings, Outcomes, Protocol, Verb};
+use pipeline::Job;
 use std::sync::{
     Arc,
     atomic::{AtomicU64, AtomicUsize, Ordering},

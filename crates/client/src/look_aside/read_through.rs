@@ -5,8 +5,7 @@
 //! whose turn it is, fills them together, and leaves the hot misses to the next round. The first waits are about as
 //! long as a fast database takes; they double, so that a slow one is not asked about all the time.
 
-use crate::look_aside::{Client, checked_key, checked_keys};
-use crate::{Lease, Lookup};
+use super::{Client, Lease, Lookup, checked_key, checked_keys};
 use bytes::Bytes;
 use lookaside_protocol::{KeyError, LeaseToken, Operation, Request};
 use std::{fmt, future::Future, time::Duration};

@@ -17,11 +17,18 @@
 //! Absent on purpose: codecs and compression (values are bytes), and where a key goes: any [`Route`] will do, a tree
 //! down to servers or one destination that is a router.
 
-use crate::lease::{Lease, Lookup};
-use crate::statistics::{ClientCounters, ClientStatistics};
+mod lease;
+mod read_through;
+mod stats;
+
+pub use lease::{Lease, Lookup};
+pub use read_through::{HOT_MISS_DELAY_MS_MAX, HOT_MISS_DELAY_MS_MIN, Origin, ReadError, ReadOptions, Value};
+pub use stats::ClientStatistics;
+
 use bytes::{Bytes, BytesMut};
 use lookaside_protocol::{ErrorReply, KeyError, LeaseToken, Operation, Reply, Request, StoreMode, check_key};
 use lookaside_routing::{Batch, Context, Failure, Outcome, Outcomes, Route};
+use stats::ClientCounters;
 use std::{fmt, sync::Arc};
 
 /// Values below this are copied out of the block that they were read in, in bytes: an application that keeps a small

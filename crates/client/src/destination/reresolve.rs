@@ -8,12 +8,11 @@
 //!
 //! So no request fails for it and the order of requests stays. A new place that does not answer is not moved to.
 
-use crate::{
-    Network,
-    destination::{DestinationOptions, Shared, count},
+use super::{
+    DestinationOptions, Shared, count,
     driver::{ask_version, connect},
-    network::Stream,
 };
+use crate::{Network, network::Stream};
 use lookaside_routing::Address;
 use std::{future::pending, net::IpAddr, time::Duration};
 use tokio::time::{sleep, timeout};
