@@ -1,29 +1,28 @@
-//! One connection to a server, while it lasts: bytes between a stream and a [`Pipeline`]. Serves every path.
+//! The I/O of one connection: moves bytes between a stream and a [`Pipeline`]. Serves every path.
 //!
-//! One poll does all: read what is there and hand out the answers, take what has queued up, compose it into one
-//! buffer, write that buffer. Batches that queue up while a write is under way thus leave together with the next one:
-//! nothing waits for company, and batching grows by itself with the load.
+//! One poll does it all: it reads and dispatches replies, takes the queued batches, composes them into one buffer, and
+//! writes that buffer. Batches that are queued during a write leave together with the next one: no batch waits for others,
+//! and batches grow with the load.
 //!
 //! ```text
-//! read buffer   [ reply | reply | half an ]   split off as one block of Bytes; values are slices of it
-//!                                  half an      copied to the front of the next block: each byte at most once
+//! read buffer   [ reply | reply | half a re ]   split off as one block of Bytes; values are slices of it
+//!                                 half a re     copied to the front of the next block: each byte at most once
 //! ```
 //!
-//! **Slow start.** A server that has just come back is not thrown at all that has gathered for it: at first
-//! [`SLOW_START_REQUESTS`] may be outstanding on a connection, and one more for each that is answered, so twice as many with
-//! every round trip, as long as it keeps up. The others wait in the queue, whose limits are as ever. It costs a few round
-//! trips, and nothing where a server was never taken out. A batch that is larger goes as a whole when nothing is
-//! outstanding, or the window is not yet full.
+//! **Slow start.** A recovered server does not get the whole queue at once. At first [`SLOW_START_REQUESTS`] may be
+//! outstanding on a connection, and one more for each that is answered: the limit doubles with every round trip. The other
+//! requests wait in the queue. This costs a few round trips, and nothing if the server was never TKO. A larger batch is sent
+//! as a whole when nothing is outstanding or the limit is not yet reached.
 //!
-//! Absent on purpose: connecting, and what is done about a connection that ended: `driver` does that.
+//! Deliberately absent: making connections, and handling their end (`driver`).
 
 use super::{
-    DestinationOptions, Shared, count,
-    pipeline::{Broken, Job, Pipeline},
+    options::DestinationOptions,
+    pipeline::{PendingBatch, Pipeline, ProtocolError},
+    shared::Shared,
 };
-use crate::{network::Stream, tko::Up};
+use crate::{network::Stream, tko::TkoEpoch};
 use bytes::{Bytes, BytesMut};
-use lookaside_protocol::text::Limits;
 use lookaside_routing::{BoxFuture, Failure, Health, HealthChange};
 use std::{
     collections::VecDeque,
@@ -31,7 +30,6 @@ use std::{
     io, mem,
     pin::{Pin, pin},
     task::{Context, Poll, ready},
-    time::Duration,
 };
 use tokio::{
     io::AsyncReadExt,
@@ -39,48 +37,46 @@ use tokio::{
     time::{Instant, Sleep, sleep_until},
 };
 
-/// How much is read at once from a server, in bytes: the size of the blocks whose slices are values.
+/// Bytes read at once from a server: the size of the blocks whose slices are values.
 pub const READ_BYTES: usize = 32 << 10;
 
-/// Bytes that may be composed and not yet written; what is queued behind waits uncomposed.
+/// Bytes that may be composed and not yet written; further batches wait uncomposed.
 const WRITE_BYTES_MAX: usize = 1 << 20;
 
-/// The most a read buffer grows in one step for a large value: its server must deliver before it gets more.
+/// The most that a read buffer grows in one step for a large value: the server must send bytes before it gets more.
 const READ_GROWTH_BYTES_MAX: usize = 1 << 20;
 
-/// Jobs taken from the queue at once.
-const JOBS_PER_TAKE: usize = 64;
+/// Batches taken from the queue at once.
+const BATCHES_PER_RECV: usize = 64;
 
-/// Requests that may be outstanding at first on a connection to a server that was taken out.
-pub(crate) const SLOW_START_REQUESTS: usize = 32;
-
-/// The longest line of an answer: a key, four numbers and a verb, or an error's text.
-const ANSWER_LINE_BYTES_MAX: usize = 2_048;
+/// Requests that may be outstanding at first on a connection to a server that was TKO.
+pub(super) const SLOW_START_REQUESTS: usize = 32;
 
 /// Why a connection ended.
 #[derive(Debug)]
-pub(crate) enum End {
-    /// The destination was dropped.
-    Dropped,
-    /// The server, or the network, closed it.
+pub(super) enum End {
+    /// The destination's handle was dropped.
+    HandleDropped,
+    /// The server or the network closed it.
     Closed(io::ErrorKind),
-    /// What protects it failed before anything came: the server does not take us for who we must be. TLS 1.3 tells a
-    /// client only here, after the handshake.
-    Unproven(io::Error),
-    /// We closed it: what came could not be understood, or what follows could not be.
-    Broken(Broken),
-    /// We closed it: more answers are late than we keep in step for.
-    TooManyLate,
-    /// We closed it: the server is taken out.
+    /// TLS failed before the first byte: the server rejects our certificate. With TLS 1.3 a client learns this only
+    /// here, after the handshake.
+    TlsRejected(io::Error),
+    /// We closed it: a reply could not be parsed, or the replies after it cannot be.
+    ProtocolError(ProtocolError),
+    /// We closed it: too many requests have timed out and are unanswered.
+    TooManyLateReplies,
+    /// We closed it: the server is TKO.
     Tko(HealthChange),
-    /// We closed it: another destination took the server out since it was made. What came after that still waits.
+    /// We closed it: another destination has marked the server TKO since it was made. Batches queued after that still wait.
     TkoByOther,
-    /// We closed it: the server's name leads elsewhere, where this one leads. Nobody waits for an answer.
-    Moved(Replacement),
+    /// We closed it: the server's name leads to another address, where this stream is connected. No batch waits for a
+    /// reply on the old connection.
+    Relocated(Replacement),
 }
 
-/// A connection that takes the place of another.
-pub(crate) struct Replacement(pub(crate) Box<dyn Stream>);
+/// A stream that replaces the connection's own.
+pub(super) struct Replacement(pub(super) Box<dyn Stream>);
 
 impl std::fmt::Debug for Replacement {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -88,92 +84,88 @@ impl std::fmt::Debug for Replacement {
     }
 }
 
-/// What a connection borrows from its driver.
-pub(crate) struct ConnectionContext<'a> {
-    pub(crate) queue: &'a mut mpsc::UnboundedReceiver<Job>,
-    /// Taken from the queue, not composed.
-    pub(crate) waiting: &'a mut VecDeque<Job>,
-    pub(crate) health: &'a mut Health,
-    pub(crate) shared: &'a Shared,
-    pub(crate) options: &'a DestinationOptions,
-    /// Where `health`'s milliseconds are counted from.
-    pub(crate) epoch: Instant,
+/// State that a connection borrows from its driver.
+pub(super) struct ConnectionContext<'a> {
+    pub(super) queue: &'a mut mpsc::UnboundedReceiver<PendingBatch>,
+    /// Taken from the queue and not composed.
+    pub(super) waiting: &'a mut VecDeque<PendingBatch>,
+    pub(super) health: &'a mut Health,
+    pub(super) shared: &'a Shared,
+    pub(super) options: &'a DestinationOptions,
+    /// The origin of the milliseconds in `health`.
+    pub(super) started: Instant,
 }
 
-/// The answers' limits for a destination with these options.
-pub(crate) fn answer_limits(options: &DestinationOptions) -> Limits {
-    Limits { value_bytes_max: options.value_bytes_max, line_bytes_max: ANSWER_LINE_BYTES_MAX }
-}
-
-pub(crate) struct Connection<'a> {
+pub(super) struct Connection<'a> {
     stream: Box<dyn Stream>,
-    /// What the server's standing was when the connection was made.
-    up: Up,
-    around: ConnectionContext<'a>,
-    /// Has a connection to where the server has moved, if it ever does.
-    moved: BoxFuture<'a, Box<dyn Stream>>,
-    /// It has: nothing more is taken from the queue.
+    /// The server's TKO epoch when the connection was made.
+    epoch: TkoEpoch,
+    context: ConnectionContext<'a>,
+    /// Resolves with a stream to the server's new address, if its name ever leads to one.
+    relocation: BoxFuture<'a, Box<dyn Stream>>,
+    /// That stream. `Some`: no more batches are taken from the queue.
     replacement: Option<Box<dyn Stream>>,
     /// Requests that may be outstanding.
     window: usize,
     pipeline: Pipeline,
-    /// Deadlines of `around.waiting`, in its order.
+    /// The deadlines of `context.waiting`, in its order.
     deadlines: VecDeque<Instant>,
-    taken: Vec<Job>,
-    read: BytesMut,
-    /// Something has come from the server.
-    is_heard: bool,
-    /// `read` holds no whole answer below this length.
+    /// Batches just taken from the queue.
+    received: Vec<PendingBatch>,
+    read_buffer: BytesMut,
+    /// Whether any byte has been received.
+    has_received: bool,
+    /// `read_buffer` holds no whole reply below this length.
     needed_bytes: usize,
-    write: Vec<u8>,
-    written: usize,
+    write_buffer: Vec<u8>,
+    written_bytes: usize,
     needs_flush: bool,
     timer: Pin<Box<Sleep>>,
     is_timer_set: bool,
 }
 
 impl<'a> Connection<'a> {
-    pub(crate) fn new(
+    pub(super) fn new(
         stream: Box<dyn Stream>,
-        up: Up,
-        around: ConnectionContext<'a>,
-        moved: BoxFuture<'a, Box<dyn Stream>>,
+        epoch: TkoEpoch,
+        context: ConnectionContext<'a>,
+        relocation: BoxFuture<'a, Box<dyn Stream>>,
     ) -> Connection<'a> {
-        let limits = answer_limits(around.options);
-        let protocol = around.options.protocol;
+        let limits = context.options.reply_limits();
+        let protocol = context.options.protocol;
         let now = Instant::now();
-        let deadline = now + Duration::from_millis(around.options.server_timeout_ms);
+        let deadline = now + context.options.server_timeout();
         Connection {
             stream,
-            up,
-            deadlines: around.waiting.iter().map(|_| deadline).collect(),
-            around,
-            moved,
+            epoch,
+            deadlines: context.waiting.iter().map(|_| deadline).collect(),
+            context,
+            relocation,
             replacement: None,
-            window: if up.is_after_removal() { SLOW_START_REQUESTS } else { usize::MAX },
+            window: if epoch.was_tko() { SLOW_START_REQUESTS } else { usize::MAX },
             pipeline: Pipeline::new(limits, protocol),
-            taken: Vec::with_capacity(JOBS_PER_TAKE),
-            read: BytesMut::new(),
-            is_heard: false,
+            received: Vec::with_capacity(BATCHES_PER_RECV),
+            read_buffer: BytesMut::new(),
+            has_received: false,
             needed_bytes: 1,
-            write: Vec::new(),
-            written: 0,
+            write_buffer: Vec::new(),
+            written_bytes: 0,
             needs_flush: false,
             timer: Box::pin(sleep_until(now)),
             is_timer_set: false,
         }
     }
 
-    /// Serves the queue until the connection ends; then every batch that was sent has its outcomes, and
-    /// `around.waiting` is empty but for what may still be sent elsewhere ([`End::TkoByOther`]).
-    pub(crate) async fn run(mut self) -> End {
+    /// Serves the queue until the connection ends. Then every batch that was sent has its outcomes, and
+    /// `context.waiting` holds only batches that another connection may send ([`End::TkoByOther`]).
+    pub(super) async fn run(mut self) -> End {
         let end = std::future::poll_fn(|cx| self.poll(cx)).await;
-        let counters = &self.around.shared.counters;
-        if !self.pipeline.is_empty() && !matches!(end, End::Moved(_)) {
-            count(&counters.connections_lost, 1);
+        let counters = &self.context.shared.counters;
+        if !self.pipeline.is_empty() && !matches!(end, End::Relocated(_)) {
+            counters.connections_lost.add(1);
         }
-        let failure = if let End::Broken(Broken::Malformed(_)) = end {
-            count(&counters.malformed, 1);
+        let failure = if let End::ProtocolError(ProtocolError::Malformed(_)) = end {
+            counters.malformed.add(1);
             Failure::Malformed
         } else {
             Failure::ConnectionLost
@@ -186,21 +178,21 @@ impl<'a> Connection<'a> {
     }
 
     fn fail_waiting(&mut self, failure: &Failure) {
-        for job in self.around.waiting.drain(..) {
-            job.fail(failure);
+        for batch in self.context.waiting.drain(..) {
+            batch.fail(failure);
         }
     }
 
-    fn is_taken_out_elsewhere(&self) -> bool {
-        !self.around.shared.standing.is_still(self.up)
+    fn is_tko_by_other(&self) -> bool {
+        !self.context.shared.tracker.is_current(self.epoch)
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
-        if let Poll::Ready(end) = self.poll_answers(cx) {
+        if let Poll::Ready(end) = self.poll_replies(cx) {
             return Poll::Ready(end);
         }
         if self.replacement.is_none()
-            && let Poll::Ready(stream) = self.moved.as_mut().poll(cx)
+            && let Poll::Ready(stream) = self.relocation.as_mut().poll(cx)
         {
             self.replacement = Some(stream);
         }
@@ -210,110 +202,110 @@ impl<'a> Connection<'a> {
             return Poll::Ready(end);
         }
         if let Poll::Ready(Err(error)) = self.poll_write(cx) {
-            return Poll::Ready(self.ended_by(error));
+            return Poll::Ready(self.end_of(error));
         }
-        if self.around.waiting.is_empty()
-            && self.pipeline.is_settled()
+        if self.context.waiting.is_empty()
+            && self.pipeline.has_no_waiters()
             && let Some(stream) = self.replacement.take()
         {
-            return Poll::Ready(End::Moved(Replacement(stream)));
+            return Poll::Ready(End::Relocated(Replacement(stream)));
         }
         self.poll_deadlines(cx)
     }
 
-    /// Reads until nothing more is there; ready when the connection has ended.
-    fn poll_answers(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+    /// Reads until no bytes are left; ready when the connection has ended.
+    fn poll_replies(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         loop {
-            self.make_room();
-            let read = pin!(self.stream.read_buf(&mut self.read)).poll(cx);
+            self.reserve_read_buffer();
+            let read = pin!(self.stream.read_buf(&mut self.read_buffer)).poll(cx);
             match ready!(read) {
                 Ok(0) => return Poll::Ready(End::Closed(io::ErrorKind::UnexpectedEof)),
-                Ok(_) => self.is_heard = true,
-                Err(error) => return Poll::Ready(self.ended_by(error)),
+                Ok(_) => self.has_received = true,
+                Err(error) => return Poll::Ready(self.end_of(error)),
             }
-            if self.read.len() >= self.needed_bytes
-                && let Err(broken) = self.hand_out_answers()
+            if self.read_buffer.len() >= self.needed_bytes
+                && let Err(error) = self.dispatch_replies()
             {
-                return Poll::Ready(End::Broken(broken));
+                return Poll::Ready(End::ProtocolError(error));
             }
         }
     }
 
-    /// What an error of the stream means. Only TLS calls bytes invalid.
-    fn ended_by(&self, error: io::Error) -> End {
+    /// The end that an error of the stream means. Only TLS reports invalid data.
+    fn end_of(&self, error: io::Error) -> End {
         match error.kind() {
-            io::ErrorKind::InvalidData if !self.is_heard => End::Unproven(error),
+            io::ErrorKind::InvalidData if !self.has_received => End::TlsRejected(error),
             kind => End::Closed(kind),
         }
     }
 
-    fn make_room(&mut self) {
-        let missing = self.needed_bytes.saturating_sub(self.read.len());
-        let spare = self.read.capacity() - self.read.len();
+    fn reserve_read_buffer(&mut self) {
+        let missing = self.needed_bytes.saturating_sub(self.read_buffer.len());
+        let spare = self.read_buffer.capacity() - self.read_buffer.len();
         if spare < missing.clamp(READ_BYTES / 4, READ_GROWTH_BYTES_MAX) {
-            self.read.reserve(missing.clamp(READ_BYTES, READ_GROWTH_BYTES_MAX));
+            self.read_buffer.reserve(missing.clamp(READ_BYTES, READ_GROWTH_BYTES_MAX));
         }
     }
 
-    fn hand_out_answers(&mut self) -> Result<(), Broken> {
-        let block: Bytes = self.read.split().freeze();
-        let answered_before = self.pipeline.answered_batches();
-        let late_before = self.pipeline.late_answers();
+    fn dispatch_replies(&mut self) -> Result<(), ProtocolError> {
+        let block: Bytes = self.read_buffer.split().freeze();
+        let answered_batches_before = self.pipeline.answered_batches();
+        let late_batches_before = self.pipeline.late_batches();
         let unanswered_before = self.pipeline.unanswered();
-        let taken = self.pipeline.take(&block);
+        let parsed = self.pipeline.parse_replies(&block);
         self.window = self.window.saturating_add(unanswered_before - self.pipeline.unanswered());
-        let answered = self.pipeline.answered_batches() - answered_before;
-        let counters = &self.around.shared.counters;
-        count(&counters.late_answers, self.pipeline.late_answers() - late_before);
-        if answered > 0 {
-            count(&counters.answered_batches, answered);
-            let now_ms = millis_since(self.around.epoch);
-            self.around.health.on_outcome(&Ok(lookaside_protocol::Reply::Ok), now_ms);
+        let answered_batches = self.pipeline.answered_batches() - answered_batches_before;
+        let counters = &self.context.shared.counters;
+        counters.late_answers.add(self.pipeline.late_batches() - late_batches_before);
+        if answered_batches > 0 {
+            counters.answered_batches.add(answered_batches);
+            let now_ms = millis_since(self.context.started);
+            self.context.health.on_outcome(&Ok(lookaside_protocol::Reply::Ok), now_ms);
         }
-        let taken = taken?;
-        self.needed_bytes = taken.needed_bytes.max(block.len() - taken.consumed + 1);
-        self.read.extend_from_slice(&block[taken.consumed..]);
+        let consumed = parsed?;
+        self.needed_bytes = consumed.needed_bytes.max(block.len() - consumed.bytes + 1);
+        self.read_buffer.extend_from_slice(&block[consumed.bytes..]);
         Ok(())
     }
 
-    /// Takes what has queued up; ready when the destination was dropped, or this connection must not be used for it.
+    /// Takes the queued batches; ready when the handle was dropped, or this connection must not be used any more.
     fn poll_queue(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         loop {
-            let taken = ready!(self.around.queue.poll_recv_many(cx, &mut self.taken, JOBS_PER_TAKE));
-            if taken == 0 {
-                return Poll::Ready(End::Dropped);
+            let count = ready!(self.context.queue.poll_recv_many(cx, &mut self.received, BATCHES_PER_RECV));
+            if count == 0 {
+                return Poll::Ready(End::HandleDropped);
             }
-            if self.is_taken_out_elsewhere() {
+            if self.is_tko_by_other() {
                 self.fail_waiting(&Failure::Tko);
-                self.around.waiting.extend(self.taken.drain(..));
+                self.context.waiting.extend(self.received.drain(..));
                 return Poll::Ready(End::TkoByOther);
             }
-            let deadline = Instant::now() + Duration::from_millis(self.around.options.server_timeout_ms);
-            self.around.waiting.extend(self.taken.drain(..));
-            self.deadlines.extend((0..taken).map(|_| deadline));
+            let deadline = Instant::now() + self.context.options.server_timeout();
+            self.context.waiting.extend(self.received.drain(..));
+            self.deadlines.extend((0..count).map(|_| deadline));
         }
     }
 
-    /// Composes and writes until nothing waits; ready when all is written, or with an error.
+    /// Composes and writes the waiting batches; ready when all is written, or with an error.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
-            if self.written == self.write.len() {
-                self.write.clear();
-                self.written = 0;
-                if self.write.capacity() > WRITE_BYTES_MAX {
-                    self.write = Vec::new();
+            if self.written_bytes == self.write_buffer.len() {
+                self.write_buffer.clear();
+                self.written_bytes = 0;
+                if self.write_buffer.capacity() > WRITE_BYTES_MAX {
+                    self.write_buffer = Vec::new();
                 }
                 self.compose();
             }
-            if self.write.is_empty() {
+            if self.write_buffer.is_empty() {
                 break;
             }
             let stream = Pin::new(&mut *self.stream);
-            match ready!(stream.poll_write(cx, &self.write[self.written..]))? {
+            match ready!(stream.poll_write(cx, &self.write_buffer[self.written_bytes..]))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                bytes => self.written += bytes,
+                bytes => self.written_bytes += bytes,
             }
-            count(&self.around.shared.counters.writes, 1);
+            self.context.shared.counters.writes.add(1);
             self.needs_flush = true;
         }
         if mem::take(&mut self.needs_flush) {
@@ -325,17 +317,17 @@ impl<'a> Connection<'a> {
     }
 
     fn compose(&mut self) {
-        while self.write.len() < WRITE_BYTES_MAX
+        while self.write_buffer.len() < WRITE_BYTES_MAX
             && self.pipeline.unanswered() < self.window
-            && let Some(job) = self.around.waiting.pop_front()
+            && let Some(batch) = self.context.waiting.pop_front()
         {
-            let deadline = self.deadlines.pop_front().expect("every waiting job has a deadline");
-            self.pipeline.push(job, deadline, &mut self.write);
+            let deadline = self.deadlines.pop_front().expect("every waiting batch has a deadline");
+            self.pipeline.push(batch, deadline, &mut self.write_buffer);
         }
-        self.pipeline.end_line(&mut self.write);
+        self.pipeline.end_line(&mut self.write_buffer);
     }
 
-    /// Tells those whose time is over. The timer is only moved when it fires: an answer in time costs it nothing.
+    /// Fails the batches whose deadline has passed. The timer is reset only when it fires: a reply in time costs nothing.
     fn poll_deadlines(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         loop {
             if !self.is_timer_set {
@@ -352,7 +344,7 @@ impl<'a> Connection<'a> {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        // What waits was handed in after what was sent.
+        // Waiting batches are younger than those that were sent.
         self.pipeline.next_deadline().or_else(|| self.deadlines.front().copied())
     }
 
@@ -360,25 +352,26 @@ impl<'a> Connection<'a> {
         let mut timed_out = self.pipeline.expire(now);
         while self.deadlines.front().is_some_and(|&deadline| deadline <= now) {
             self.deadlines.pop_front();
-            let job = self.around.waiting.pop_front().expect("every deadline has a waiting job");
-            job.fail(&Failure::TimedOut);
+            let batch = self.context.waiting.pop_front().expect("every deadline has a waiting batch");
+            batch.fail(&Failure::TimedOut);
             timed_out += 1;
         }
-        count(&self.around.shared.counters.timed_out_batches, timed_out as u64);
-        if timed_out > 0 && self.is_taken_out_elsewhere() {
+        self.context.shared.counters.timed_out_batches.add(timed_out as u64);
+        if timed_out > 0 && self.is_tko_by_other() {
             self.fail_waiting(&Failure::Tko);
             return Some(End::TkoByOther);
         }
-        let now_ms = millis_since(self.around.epoch);
-        let mut changes = (0..timed_out).filter_map(|_| self.around.health.on_outcome(&Err(Failure::TimedOut), now_ms));
+        let now_ms = millis_since(self.context.started);
+        let mut changes =
+            (0..timed_out).filter_map(|_| self.context.health.on_outcome(&Err(Failure::TimedOut), now_ms));
         if let Some(change) = changes.next() {
             return Some(End::Tko(change));
         }
-        (self.pipeline.late_requests() > self.around.options.late_requests_max).then_some(End::TooManyLate)
+        (self.pipeline.late_requests() > self.context.options.late_requests_max).then_some(End::TooManyLateReplies)
     }
 }
 
-/// Health's clock.
-pub(crate) fn millis_since(epoch: Instant) -> u64 {
-    u64::try_from(epoch.elapsed().as_millis()).unwrap_or(u64::MAX)
+/// The clock of [`Health`].
+pub(super) fn millis_since(started: Instant) -> u64 {
+    u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX)
 }

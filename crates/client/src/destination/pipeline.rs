@@ -1,23 +1,24 @@
-//! Requests out, answers in: what one connection has sent and not yet heard back about. Serves every path; sans-I/O.
+//! Composes requests and matches replies: the requests that one connection has sent and whose replies are outstanding.
+//! Serves every path; sans-I/O.
 //!
 //! ```text
-//! batches  [get a, get b] [get c, delete d]          as callers handed them in, each with one oneshot for all of it
+//! batches  [get a, get b] [get c, delete d]          as callers sent them, each with one oneshot for all its outcomes
 //! lines    get a b c\r\n        delete d\r\n         runs of the same get merged, across batches too
-//! answers  VALUE b .. END\r\n   DELETED\r\n          matched to the lines in order, inside a get by key
+//! replies  VALUE b .. END\r\n   DELETED\r\n          matched to the lines in order, inside a get by key
 //! ```
 //!
 //! Invariants:
 //! * Lines are answered in the order in which they were sent; `lines` holds those that are not answered yet.
 //! * The front line begins at request `done` of the front batch.
-//! * A batch that timed out keeps its place: its answer is read and dropped when it comes, so that the stream stays
-//!   in step. Such batches are at the front, `late` of them; the caller of this module bounds them.
+//! * A batch that has timed out keeps its position: its replies are parsed and dropped when they come, so that replies
+//!   stay matched to requests. Such batches are at the front, `late` of them; the caller of this module bounds them.
 //! * An outcome is an `Err` exactly as long as its request has no reply.
 //!
-//! A server that is asked in the meta dialect gets a line a request, as `meta` has it.
+//! With the meta protocol every request has a line of its own (`meta_translation`).
 //!
-//! Absent on purpose: sockets and clocks (`now` comes in).
+//! Deliberately absent: sockets and clocks (`now` is an argument).
 
-use super::meta_translation as meta;
+use super::{meta_translation as meta, shared::Permit};
 use bytes::Bytes;
 use lookaside_protocol::{
     ErrorReply, Operation, Reply, Request,
@@ -28,64 +29,64 @@ use lookaside_routing::{Batch, Failure, Outcomes, Protocol};
 use std::{collections::VecDeque, mem};
 use tokio::{sync::oneshot, time::Instant};
 
-/// The most keys in one get line: enough to spread the cost of a line thin, few enough that one line does not hold
-/// up a server for long.
-pub(crate) const MULTIGET_KEYS_MAX: usize = 64;
+/// The most keys in one get line: enough to make the cost of a line small, few enough that one line does not delay other
+/// requests for long.
+pub(super) const MULTIGET_KEYS_MAX: usize = 64;
 
-/// The longest get line with more than one key. memcached looks 2,048 bytes far for a line's end before it suspects
-/// anything but a plain `get`.
-pub(crate) const MULTIGET_BYTES_MAX: usize = 2_000;
+/// The longest get line with more than one key, in bytes. memcached closes the connection if it finds no line end within
+/// 2,048 bytes and the command is not a plain `get`.
+pub(super) const MULTIGET_BYTES_MAX: usize = 2_000;
 
 /// The longest beginning of a get line: `gats` and an exptime.
 const RETRIEVE_VERB_BYTES_MAX: usize = 25;
 
-/// A batch on its way to a connection.
+/// A batch that has not been sent.
 #[derive(Debug)]
-pub(crate) struct Job {
+pub(super) struct PendingBatch {
     /// Not empty.
-    pub(crate) batch: Batch,
-    /// Who waits for the outcomes; may have stopped waiting.
-    pub(crate) reply: oneshot::Sender<Outcomes>,
-    /// Gives back the room among the outstanding requests when the job is over.
-    pub(crate) ticket: super::Ticket,
+    pub(super) requests: Batch,
+    /// Where the outcomes go; the caller may have stopped waiting.
+    pub(super) reply: oneshot::Sender<Outcomes>,
+    /// Counts the requests as outstanding.
+    pub(super) permit: Permit,
 }
 
-impl Job {
-    /// Ends a job that was never sent.
-    pub(crate) fn fail(self, failure: &Failure) {
-        let outcomes = vec![Err(failure.clone()); self.batch.len()];
-        drop(self.ticket);
+impl PendingBatch {
+    /// Returns `failure` for each request.
+    pub(super) fn fail(self, failure: &Failure) {
+        let outcomes = vec![Err(failure.clone()); self.requests.len()];
+        drop(self.permit);
         let _ = self.reply.send(outcomes);
     }
 }
 
-/// Why a connection cannot go on.
+/// Why a connection cannot be used any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Broken {
-    /// The answer made no sense.
+pub(super) enum ProtocolError {
+    /// A reply that cannot be parsed, or that does not belong to its command.
     Malformed(&'static str),
     /// The server refused a command line and may now read its data block as commands.
-    OutOfStep,
+    Desynchronized,
 }
 
-/// How far [`Pipeline::take`] came.
+/// How much [`Pipeline::parse_replies`] parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Taken {
-    /// Bytes of the block that are done with.
-    pub(crate) consumed: usize,
-    /// The rest is worth looking at again when it has this many bytes.
-    pub(crate) needed_bytes: usize,
+pub(super) struct Consumed {
+    /// Bytes of the block that were parsed.
+    pub(super) bytes: usize,
+    /// The rest holds no whole reply below this length.
+    pub(super) needed_bytes: usize,
 }
 
-/// One batch that has been sent.
+/// A batch that has been sent.
 #[derive(Debug)]
-struct Flight {
-    batch: Batch,
+struct InFlightBatch {
+    requests: Batch,
     outcomes: Outcomes,
-    /// How many requests at the front are answered for good.
+    /// How many requests at the front have their final outcome.
     done: usize,
-    /// `None` once the caller has been told that it timed out.
-    waiter: Option<(oneshot::Sender<Outcomes>, super::Ticket)>,
+    /// `None` once the batch has timed out.
+    waiter: Option<(oneshot::Sender<Outcomes>, Permit)>,
     deadline: Instant,
 }
 
@@ -98,60 +99,60 @@ struct Line {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LineKind {
-    /// Answered by items and an end.
+    /// Answered by items and an END.
     Retrieve,
     /// Answered by one line.
     Single,
     /// Answered by one line; a data block followed the command line.
     SingleWithData,
-    /// A classic request in the words of the meta dialect; so is its answer.
+    /// A classic request, sent as a meta command; the reply is a meta reply.
     Translated,
     /// The same with a data block.
     TranslatedWithData,
 }
 
-/// A get line that more keys may join.
+/// A get line to which more keys may be added.
 #[derive(Debug)]
 struct OpenLine {
     /// The same for every key.
     operation: Operation<Bytes>,
-    /// Where its first request is.
-    flight: usize,
+    /// The position of its first request.
+    batch: usize,
     request: usize,
-    /// How long the line is so far, at most.
+    /// The most that the line may be long so far.
     bytes: usize,
 }
 
-/// Where the next item of the front line is expected.
+/// The position of the request whose item is expected next.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cursor {
-    flight: usize,
+    batch: usize,
     request: usize,
-    /// How many requests of the line lie before.
+    /// How many requests of the line come before it.
     offset: usize,
 }
 
 #[derive(Debug)]
-pub(crate) struct Pipeline {
-    flights: VecDeque<Flight>,
+pub(super) struct Pipeline {
+    batches: VecDeque<InFlightBatch>,
     lines: VecDeque<Line>,
     cursor: Cursor,
-    /// The last line, while it is a get that has not been composed. No answer is taken meanwhile.
+    /// The last line, while it is a get that has not been composed. No reply is parsed meanwhile.
     open: Option<OpenLine>,
     late: usize,
     late_requests: usize,
-    /// Requests that were sent, late ones included, and not answered.
+    /// Requests that were sent and not answered, late ones included.
     unanswered: usize,
     answered_batches: u64,
-    late_answers: u64,
+    late_batches: u64,
     limits: Limits,
     protocol: Protocol,
 }
 
 impl Pipeline {
-    pub(crate) fn new(limits: Limits, protocol: Protocol) -> Pipeline {
+    pub(super) fn new(limits: Limits, protocol: Protocol) -> Pipeline {
         Pipeline {
-            flights: VecDeque::new(),
+            batches: VecDeque::new(),
             lines: VecDeque::new(),
             cursor: Cursor::default(),
             open: None,
@@ -159,47 +160,47 @@ impl Pipeline {
             late_requests: 0,
             unanswered: 0,
             answered_batches: 0,
-            late_answers: 0,
+            late_batches: 0,
             limits,
             protocol,
         }
     }
 
-    /// Appends the job's lines to `out`. [`Pipeline::end_line`] must follow before the bytes are written.
-    pub(crate) fn push(&mut self, job: Job, deadline: Instant, out: &mut Vec<u8>) {
-        let outcomes = vec![Err(Failure::ConnectionLost); job.batch.len()];
-        let waiter = Some((job.reply, job.ticket));
-        let flight = self.flights.len();
-        self.unanswered += job.batch.len();
-        self.flights.push_back(Flight { batch: job.batch, outcomes, done: 0, waiter, deadline });
-        for request in 0..self.flights[flight].batch.len() {
-            if self.grow_line(flight, request) {
+    /// Appends the batch's lines to `out`. [`Pipeline::end_line`] must follow before the bytes are written.
+    pub(super) fn push(&mut self, pending: PendingBatch, deadline: Instant, out: &mut Vec<u8>) {
+        let PendingBatch { requests, reply, permit } = pending;
+        let outcomes = vec![Err(Failure::ConnectionLost); requests.len()];
+        let batch = self.batches.len();
+        self.unanswered += requests.len();
+        self.batches.push_back(InFlightBatch { requests, outcomes, done: 0, waiter: Some((reply, permit)), deadline });
+        for index in 0..self.batches[batch].requests.len() {
+            if self.extend_line(batch, index) {
                 continue;
             }
             self.end_line(out);
-            let asked = &self.flights[flight].batch[request];
-            let kind = LineKind::of(&asked.operation, self.protocol);
+            let request = &self.batches[batch].requests[index];
+            let kind = LineKind::of(&request.operation, self.protocol);
             if kind == LineKind::Retrieve {
-                let bytes = RETRIEVE_VERB_BYTES_MAX + 1 + asked.key.len();
-                self.open = Some(OpenLine { operation: asked.operation.clone(), flight, request, bytes });
+                let bytes = RETRIEVE_VERB_BYTES_MAX + 1 + request.key.len();
+                self.open = Some(OpenLine { operation: request.operation.clone(), batch, request: index, bytes });
             } else if kind.is_translated() {
-                compose_request(&meta::translated(asked), out);
+                compose_request(&meta::to_meta(request), out);
             } else {
-                compose_single(asked, out);
+                compose_single(request, out);
             }
             self.lines.push_back(Line { requests: 1, kind });
         }
     }
 
-    /// Whether the line that is open could take the request in, and did.
-    fn grow_line(&mut self, flight: usize, request: usize) -> bool {
+    /// Adds a request to the open line; false if it does not fit.
+    fn extend_line(&mut self, batch: usize, index: usize) -> bool {
         let (Some(open), Some(line)) = (&mut self.open, self.lines.back_mut()) else { return false };
-        let asked = &self.flights[flight].batch[request];
-        let bytes = open.bytes + 1 + asked.key.len();
+        let request = &self.batches[batch].requests[index];
+        let bytes = open.bytes + 1 + request.key.len();
         let fits = line.requests < MULTIGET_KEYS_MAX
             && bytes <= MULTIGET_BYTES_MAX
-            && LineKind::of(&asked.operation, self.protocol) == LineKind::Retrieve
-            && asked.operation == open.operation;
+            && LineKind::of(&request.operation, self.protocol) == LineKind::Retrieve
+            && request.operation == open.operation;
         if fits {
             open.bytes = bytes;
             line.requests += 1;
@@ -207,46 +208,46 @@ impl Pipeline {
         fits
     }
 
-    /// Composes a get line that might still have grown.
-    pub(crate) fn end_line(&mut self, out: &mut Vec<u8>) {
+    /// Composes the open line.
+    pub(super) fn end_line(&mut self, out: &mut Vec<u8>) {
         let Some(open) = self.open.take() else { return };
         let line = self.lines.back().expect("the open line is the last one");
-        let first = self.flights[open.flight].batch[open.request..].iter();
-        let more = self.flights.range(open.flight + 1..).flat_map(|flight| &flight.batch);
+        let first = self.batches[open.batch].requests[open.request..].iter();
+        let more = self.batches.range(open.batch + 1..).flat_map(|batch| &batch.requests);
         let keys = first.chain(more).take(line.requests).map(|request| &request.key);
         compose_retrieve(&open.operation, keys, out);
     }
 
-    /// Reads all whole answers off the front of `block`. Values become slices of it.
-    pub(crate) fn take(&mut self, block: &Bytes) -> Result<Taken, Broken> {
+    /// Parses all whole replies at the front of `block`. Values become slices of it.
+    pub(super) fn parse_replies(&mut self, block: &Bytes) -> Result<Consumed, ProtocolError> {
         let mut at = 0;
         loop {
-            if let Some(consumed) = self.take_expected(&block[at..], block) {
+            if let Some(consumed) = self.parse_expected_value(&block[at..], block) {
                 at += consumed;
                 continue;
             }
             match parse_reply(&block[at..], &self.limits) {
-                ParsedReply::Incomplete { needed_bytes } => return Ok(Taken { consumed: at, needed_bytes }),
-                ParsedReply::Malformed { why } => return Err(Broken::Malformed(why)),
-                ParsedReply::Part { part: reply, consumed } => {
-                    self.on_answer(reply, block)?;
+                ParsedReply::Incomplete { needed_bytes } => return Ok(Consumed { bytes: at, needed_bytes }),
+                ParsedReply::Malformed { why } => return Err(ProtocolError::Malformed(why)),
+                ParsedReply::Part { part, consumed } => {
+                    self.match_reply(part, block)?;
                     at += consumed;
                 }
             }
         }
     }
 
-    /// Takes the value at the front if it is that of the next key, as most are; so its length. Reading what is expected
-    /// costs a fifth of finding out what there is.
-    fn take_expected(&mut self, front: &[u8], block: &Bytes) -> Option<usize> {
+    /// Parses the reply at the front if it is the value of the next key, as most replies are; returns its length. Parsing
+    /// the expected value costs a fifth of parsing any reply.
+    fn parse_expected_value(&mut self, front: &[u8], block: &Bytes) -> Option<usize> {
         let line = *self.lines.front().filter(|line| line.kind == LineKind::Retrieve)?;
-        let Cursor { flight, request, .. } = self.cursor;
-        let flight = &mut self.flights[flight];
-        if flight.outcomes[request].is_ok() {
+        let Cursor { batch, request, .. } = self.cursor;
+        let batch = &mut self.batches[batch];
+        if batch.outcomes[request].is_ok() {
             return None;
         }
-        let (reply, consumed) = parse_value_of(&flight.batch[request].key, front, &self.limits)?;
-        flight.outcomes[request] = Ok(match flight.waiter.is_some() {
+        let (reply, consumed) = parse_value_of(&batch.requests[request].key, front, &self.limits)?;
+        batch.outcomes[request] = Ok(match batch.waiter.is_some() {
             true => reply.map(|bytes| block.slice_ref(bytes)),
             false => Reply::Miss,
         });
@@ -254,20 +255,21 @@ impl Pipeline {
         Some(consumed)
     }
 
-    fn on_answer(&mut self, reply: ReplyPart<'_>, block: &Bytes) -> Result<(), Broken> {
+    /// Assigns a reply to the requests of the front line.
+    fn match_reply(&mut self, part: ReplyPart<'_>, block: &Bytes) -> Result<(), ProtocolError> {
         let Some(&line) = self.lines.front() else {
-            return Err(Broken::Malformed("an answer to nothing that was asked"));
+            return Err(ProtocolError::Malformed("a reply without a request"));
         };
-        match (reply, line.kind) {
+        match (part, line.kind) {
             (ReplyPart::Item { key, reply }, LineKind::Retrieve) => {
-                self.place_item(line, key, reply.map(|bytes| block.slice_ref(bytes)))
+                self.assign_item(line, key, reply.map(|bytes| block.slice_ref(bytes)))
             }
             (ReplyPart::End, LineKind::Retrieve) => {
-                self.finish_line(line, &Reply::Miss);
+                self.complete_line(line, &Reply::Miss);
                 Ok(())
             }
             (ReplyPart::Reply(reply @ Reply::Error(_)), LineKind::Retrieve) => {
-                self.finish_line(line, &reply.map(|bytes| block.slice_ref(bytes)));
+                self.complete_line(line, &reply.map(|bytes| block.slice_ref(bytes)));
                 Ok(())
             }
             (
@@ -278,46 +280,50 @@ impl Pipeline {
                 | LineKind::TranslatedWithData),
             ) => {
                 let reply = reply.map(|bytes| block.slice_ref(bytes));
-                let reply = if kind.is_translated() { self.in_classic(reply)? } else { reply };
+                let reply = if kind.is_translated() { self.to_classic_reply(reply)? } else { reply };
                 let refused = matches!(reply, Reply::Error(ErrorReply::Unknown | ErrorReply::Client(_)));
-                self.finish_line(line, &reply);
-                if refused && kind.has_data() { Err(Broken::OutOfStep) } else { Ok(()) }
+                self.complete_line(line, &reply);
+                if refused && kind.has_data() { Err(ProtocolError::Desynchronized) } else { Ok(()) }
             }
-            (ReplyPart::Item { .. } | ReplyPart::End, _) => Err(Broken::Malformed("a get's answer to something else")),
-            (ReplyPart::Reply(_), LineKind::Retrieve) => Err(Broken::Malformed("no get's answer to a get")),
+            (ReplyPart::Item { .. } | ReplyPart::End, _) => {
+                Err(ProtocolError::Malformed("an item, or END, in reply to a command that is not a get"))
+            }
+            (ReplyPart::Reply(_), LineKind::Retrieve) => {
+                Err(ProtocolError::Malformed("neither an item nor END in reply to a get"))
+            }
             (ReplyPart::Stat { .. } | ReplyPart::Version(_) | ReplyPart::MetaNoop, _) => {
-                Err(Broken::Malformed("the answer to a command that was not sent"))
+                Err(ProtocolError::Malformed("the reply of a command that was not sent"))
             }
         }
     }
 
-    /// What the front line's answer says to who asked in the classic dialect.
-    fn in_classic(&self, reply: Reply<Bytes>) -> Result<Reply<Bytes>, Broken> {
+    /// The classic reply to the front line's request.
+    fn to_classic_reply(&self, reply: Reply<Bytes>) -> Result<Reply<Bytes>, ProtocolError> {
         let Reply::Meta(meta) = reply else {
             return match reply {
                 Reply::Error(_) => Ok(reply),
-                _ => Err(Broken::Malformed("no meta answer to a meta command")),
+                _ => Err(ProtocolError::Malformed("not a meta reply to a meta command")),
             };
         };
-        let asked = self.flights.front().map(|flight| &flight.batch[flight.done].operation);
-        let classic = asked.and_then(|operation| meta::classic(operation, meta));
-        classic.ok_or(Broken::Malformed("another command's meta answer"))
+        let operation = self.batches.front().map(|batch| &batch.requests[batch.done].operation);
+        let classic = operation.and_then(|operation| meta::to_classic(operation, meta));
+        classic.ok_or(ProtocolError::Malformed("the meta reply of another command"))
     }
 
-    /// Finds the request that an item answers: the next one with this key, or, from a server that reorders keys, any
-    /// other of the line that has no reply yet.
-    fn place_item(&mut self, line: Line, key: &[u8], reply: Reply<Bytes>) -> Result<(), Broken> {
+    /// Assigns an item to its request: the next one with this key, or, if the server reorders keys, any other of the line
+    /// that has no reply yet.
+    fn assign_item(&mut self, line: Line, key: &[u8], reply: Reply<Bytes>) -> Result<(), ProtocolError> {
         for _ in 0..line.requests {
             let here = self.cursor;
             self.advance_cursor(line);
-            let flight = &mut self.flights[here.flight];
-            if flight.outcomes[here.request].is_err() && flight.batch[here.request].key == key {
-                // Nobody waits for a late value: do not hold its memory.
-                flight.outcomes[here.request] = Ok(if flight.waiter.is_some() { reply } else { Reply::Miss });
+            let batch = &mut self.batches[here.batch];
+            if batch.outcomes[here.request].is_err() && batch.requests[here.request].key == key {
+                // The value of a late request is dropped, so that it keeps no memory.
+                batch.outcomes[here.request] = Ok(if batch.waiter.is_some() { reply } else { Reply::Miss });
                 return Ok(());
             }
         }
-        Err(Broken::Malformed("a key that was not asked for"))
+        Err(ProtocolError::Malformed("a key that was not requested"))
     }
 
     fn advance_cursor(&mut self, line: Line) {
@@ -325,83 +331,85 @@ impl Pipeline {
         self.cursor.request += 1;
         if self.cursor.offset == line.requests {
             self.cursor = self.line_start();
-        } else if self.cursor.request == self.flights[self.cursor.flight].batch.len() {
-            self.cursor.flight += 1;
+        } else if self.cursor.request == self.batches[self.cursor.batch].requests.len() {
+            self.cursor.batch += 1;
             self.cursor.request = 0;
         }
     }
 
     fn line_start(&self) -> Cursor {
-        Cursor { flight: 0, request: self.flights.front().map_or(0, |flight| flight.done), offset: 0 }
+        Cursor { batch: 0, request: self.batches.front().map_or(0, |batch| batch.done), offset: 0 }
     }
 
-    /// The front line is answered: what of it has no reply yet gets this one. Batches that are complete go home.
-    fn finish_line(&mut self, line: Line, reply: &Reply<Bytes>) {
+    /// Completes the front line: its requests that have no reply yet get this one. Completes each batch that has all
+    /// outcomes.
+    fn complete_line(&mut self, line: Line, reply: &Reply<Bytes>) {
         self.lines.pop_front();
         self.unanswered -= line.requests;
         let mut left = line.requests;
         while left > 0 {
-            let flight = self.flights.front_mut().expect("every line belongs to a batch that was sent");
-            let end = flight.batch.len().min(flight.done + left);
-            left -= end - flight.done;
-            for outcome in &mut flight.outcomes[flight.done..end] {
+            let batch = self.batches.front_mut().expect("every line belongs to a batch that was sent");
+            let end = batch.requests.len().min(batch.done + left);
+            left -= end - batch.done;
+            for outcome in &mut batch.outcomes[batch.done..end] {
                 if outcome.is_err() {
                     *outcome = Ok(reply.clone());
                 }
             }
-            flight.done = end;
-            if end == flight.batch.len() {
-                self.finish_flight();
+            batch.done = end;
+            if end == batch.requests.len() {
+                self.complete_batch();
             }
         }
         self.cursor = self.line_start();
     }
 
-    fn finish_flight(&mut self) {
-        let flight = self.flights.pop_front().expect("the front batch has just been looked at");
-        match flight.waiter {
-            Some((waiter, ticket)) => {
+    fn complete_batch(&mut self) {
+        let batch = self.batches.pop_front().expect("the caller has used the front batch");
+        match batch.waiter {
+            Some((waiter, permit)) => {
                 self.answered_batches += 1;
-                drop(ticket);
-                let _ = waiter.send(flight.outcomes);
+                drop(permit);
+                let _ = waiter.send(batch.outcomes);
             }
             None => {
                 self.late -= 1;
-                self.late_requests -= flight.batch.len();
-                self.late_answers += 1;
+                self.late_requests -= batch.requests.len();
+                self.late_batches += 1;
             }
         }
     }
 
-    /// Tells the callers whose time is over, and says how many. What was answered in time they get.
-    pub(crate) fn expire(&mut self, now: Instant) -> usize {
+    /// Times out the batches whose deadline has passed, and returns their number. Requests that were answered in time keep
+    /// their replies.
+    pub(super) fn expire(&mut self, now: Instant) -> usize {
         let already_late = self.late;
-        while let Some(flight) = self.flights.get_mut(self.late)
-            && flight.deadline <= now
+        while let Some(batch) = self.batches.get_mut(self.late)
+            && batch.deadline <= now
         {
-            let (waiter, ticket) = flight.waiter.take().expect("batches behind the late ones have a waiter");
-            let forgotten = flight.outcomes.iter().map(|outcome| match outcome {
+            let (waiter, permit) = batch.waiter.take().expect("batches behind the late ones have a waiter");
+            let placeholders = batch.outcomes.iter().map(|outcome| match outcome {
                 Ok(_) => Ok(Reply::Miss),
                 Err(_) => Err(Failure::TimedOut),
             });
-            let forgotten = forgotten.collect();
-            let mut outcomes = mem::replace(&mut flight.outcomes, forgotten);
+            let placeholders = placeholders.collect();
+            let mut outcomes = mem::replace(&mut batch.outcomes, placeholders);
             replace_failures(&mut outcomes, &Failure::TimedOut);
             self.late += 1;
-            self.late_requests += flight.batch.len();
-            drop(ticket);
+            self.late_requests += batch.requests.len();
+            drop(permit);
             let _ = waiter.send(outcomes);
         }
         self.late - already_late
     }
 
-    /// Ends all that is outstanding, as the connection has ended.
-    pub(crate) fn fail(&mut self, failure: &Failure) {
-        for mut flight in self.flights.drain(..) {
-            if let Some((waiter, ticket)) = flight.waiter.take() {
-                replace_failures(&mut flight.outcomes, failure);
-                drop(ticket);
-                let _ = waiter.send(flight.outcomes);
+    /// Fails all outstanding requests: the connection has ended.
+    pub(super) fn fail(&mut self, failure: &Failure) {
+        for mut batch in self.batches.drain(..) {
+            if let Some((waiter, permit)) = batch.waiter.take() {
+                replace_failures(&mut batch.outcomes, failure);
+                drop(permit);
+                let _ = waiter.send(batch.outcomes);
             }
         }
         self.lines.clear();
@@ -412,39 +420,39 @@ impl Pipeline {
         self.cursor = Cursor::default();
     }
 
-    /// When the first batch that still has a waiter times out.
-    pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.flights.get(self.late).map(|flight| flight.deadline)
+    /// The deadline of the first batch that has not timed out.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.batches.get(self.late).map(|batch| batch.deadline)
     }
 
-    /// Whether any answer is outstanding.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.flights.is_empty()
+    /// Whether no reply is outstanding.
+    pub(super) fn is_empty(&self) -> bool {
+        self.batches.is_empty()
     }
 
-    /// Whether nobody waits for an answer.
-    pub(crate) fn is_settled(&self) -> bool {
-        self.late == self.flights.len()
+    /// Whether every outstanding batch has timed out.
+    pub(super) fn has_no_waiters(&self) -> bool {
+        self.late == self.batches.len()
     }
 
-    /// Requests that were sent, late ones included, and not answered.
-    pub(crate) fn unanswered(&self) -> usize {
+    /// Requests that were sent and not answered, late ones included.
+    pub(super) fn unanswered(&self) -> usize {
         self.unanswered
     }
 
-    /// Requests that timed out and whose answers may still come.
-    pub(crate) fn late_requests(&self) -> usize {
+    /// Requests that timed out and whose replies may still come.
+    pub(super) fn late_requests(&self) -> usize {
         self.late_requests
     }
 
-    /// Batches that were answered in time, ever.
-    pub(crate) fn answered_batches(&self) -> u64 {
+    /// Batches that were answered in time, since the beginning.
+    pub(super) fn answered_batches(&self) -> u64 {
         self.answered_batches
     }
 
-    /// Batches that were answered too late, ever.
-    pub(crate) fn late_answers(&self) -> u64 {
-        self.late_answers
+    /// Batches that were answered too late, since the beginning.
+    pub(super) fn late_batches(&self) -> u64 {
+        self.late_batches
     }
 }
 
@@ -477,8 +485,8 @@ impl LineKind {
     }
 }
 
-/// Composes a request that has a line of its own. A quiet meta command is sent without its `q`: an answer that may or
-/// may not come would leave the stream out of step. Whoever was asked quietly keeps quiet himself.
+/// Composes a request that has a line of its own. A quiet meta command is sent without its `q`: a reply that may or may not
+/// come could not be matched. The caller that got the quiet command suppresses the reply itself.
 fn compose_single(request: &Request<Bytes>, out: &mut Vec<u8>) {
     let is_quiet = |flag: &&[u8]| flag.first() == Some(&b'q');
     match &request.operation {

@@ -1,25 +1,23 @@
-//! A connection follows its server's name: when the name leads elsewhere, the server has moved, though the old one may
-//! still answer. Serves no request; §3.1 of the paper has a configuration system that tells clients, DNS tells nobody.
+//! Follows a server's host name: resolves it again while a connection serves, and replaces the connection when the name
+//! leads to another address. Serves no request. The paper's configuration system notifies clients (§3.1); DNS does not, so
+//! names are polled.
 //!
 //! ```text
-//!   serving at the old place ... looked up: it is not there any more ... connect to the new place, `version` answered
-//!   -> no new request to the old one; what was sent is answered, or late; then the new connection serves
+//!   connected to the old address ... resolved: the address is gone ... connect to the new one, `version` answered
+//!   -> no new requests to the old one; those sent are answered, or time out; then the new connection serves
 //! ```
 //!
-//! So no request fails for it and the order of requests stays. A new place that does not answer is not moved to.
+//! So a relocation fails no request and keeps their order. If the new address does not answer, the old connection stays.
 
-use super::{
-    DestinationOptions, Shared, count,
-    driver::{ask_version, connect},
-};
+use super::{connect::connect_and_probe, options::DestinationOptions, shared::Shared};
 use crate::{Network, network::Stream};
 use lookaside_routing::Address;
 use std::{future::pending, net::IpAddr, time::Duration};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
-/// Resolves with a connection to where the server is now, once that is no more `peer`. `jitter` in `0.0..1.0` spreads the
-/// lookups of many destinations.
-pub(crate) async fn moved(
+/// Resolves with a connection to the server's new address, once its name no longer leads to `peer`. `jitter` in `0.0..1.0`
+/// spreads the lookups of many destinations.
+pub(super) async fn relocated_connection(
     network: &dyn Network,
     address: &Address,
     peer: Option<IpAddr>,
@@ -29,7 +27,7 @@ pub(crate) async fn moved(
 ) -> Box<dyn Stream> {
     let (Some(peer), Some(interval_ms)) = (peer, options.resolve_interval_ms) else { return pending().await };
     let interval = Duration::from_millis(interval_ms.max(1)).mul_f64(0.75 + 0.5 * jitter.clamp(0.0, 1.0));
-    let mut silent: Vec<IpAddr> = Vec::new();
+    let mut unreachable: Vec<IpAddr> = Vec::new();
     loop {
         sleep(interval).await;
         let addresses = match network.addresses(address).await {
@@ -37,28 +35,20 @@ pub(crate) async fn moved(
             Ok(addresses) if !addresses.contains(&peer) => addresses,
             Ok(_) | Err(_) => continue,
         };
-        if let Some(stream) = verified(network, address, options, shared).await {
-            tracing::info!(server = %address, old = %peer, new = ?stream.peer(), "the server's name has moved: following");
-            count(&shared.counters.moves, 1);
+        if let Some(stream) = connect_and_probe(network, address, options, shared).await {
+            tracing::info!(
+                server = %address, old = %peer, new = ?stream.peer(),
+                "host name leads to another address: connected to it"
+            );
+            shared.counters.relocations.add(1);
             return stream;
         }
-        if silent != addresses {
+        if unreachable != addresses {
             tracing::warn!(
                 server = %address, old = %peer, new = ?addresses,
-                "the server's name has moved to where nobody answers: the old connection stays in use"
+                "host name leads to an address that does not answer: the old connection stays in use"
             );
-            silent = addresses;
+            unreachable = addresses;
         }
     }
-}
-
-async fn verified(
-    network: &dyn Network,
-    address: &Address,
-    options: &DestinationOptions,
-    shared: &Shared,
-) -> Option<Box<dyn Stream>> {
-    let stream = connect(network, address, options, shared).await.ok()?;
-    let limit = Duration::from_millis(options.server_timeout_ms);
-    timeout(limit, ask_version(stream, options)).await.ok().flatten()
 }

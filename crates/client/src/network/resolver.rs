@@ -1,25 +1,25 @@
-//! Names of servers: where they lead, and what to do when the resolver does not say. Serves every path, but only where a
-//! connection is made.
+//! Resolves the host names of servers. Serves every path, but only when a connection is made.
 //!
-//! A name is looked up for each connection, so that a server which has moved is found where it is now. What was found last
-//! is remembered for the whole process, and used when the resolver fails, or takes longer than a server may: an outage
-//! of the resolver is none of the cache. That is logged once, and its end.
+//! A name is resolved for each connection, so that a server that has moved is found. The last result is cached for the whole
+//! process, and used when the resolver fails or is slower than a server may be: a DNS outage does not become a cache
+//! outage. Its start and its end are logged once.
 //!
 //! ```text
-//!   name --> resolver --> all addresses, in its order --> the first; a moment later the second beside it; ...
-//!               | fails, or is slow                          whoever answers first is the connection
-//!               '--> what it said last
+//!   name --> resolver --> all addresses, in its order --> connect to the first; 100 ms later also to the second; ...
+//!               | fails, or is slow                       the first connection that is made is used (RFC 8305)
+//!               '--> the last result
 //! ```
 //!
-//! Absent on purpose: how long an answer is good for. The system's resolver does not tell; [`crate::DestinationOptions`]
-//! says how often a server in use is looked up again.
+//! Deliberately absent: times to live, which the system's resolver does not tell. [`crate::DestinationOptions`] sets how often
+//! the name of a connected server is resolved again.
 
+use lookaside_sync::Mutex;
 use std::{
     collections::BTreeMap,
     future::Future,
     io,
     net::{IpAddr, SocketAddr},
-    sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, LazyLock},
     time::Duration,
 };
 use tokio::{
@@ -28,46 +28,46 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// Names that are remembered. Of more, an outage of the resolver is an outage.
-const NAMES_MAX: usize = 10_000;
-/// How long the resolver is waited for where it has been known to answer.
-const LOOKUP_MAX: Duration = Duration::from_millis(200);
-/// How long one address may be silent before the next is tried beside it.
-const STAGGER: Duration = Duration::from_millis(100);
-/// Addresses of one name that are tried.
+/// Names that are cached. Further names cannot be used while the resolver fails.
+const CACHED_NAMES_MAX: usize = 10_000;
+/// How long a lookup may take if a cached result can be used instead.
+const LOOKUP_TIMEOUT: Duration = Duration::from_millis(200);
+/// How long an attempt to connect may take before the next address is tried as well (RFC 8305, "Connection Attempt Delay").
+const CONNECTION_ATTEMPT_DELAY: Duration = Duration::from_millis(100);
+/// The most addresses of one name that are tried.
 const ADDRESSES_MAX: usize = 16;
 
-/// What the system's resolver has said.
-static NAMES: LazyLock<Arc<Names>> = LazyLock::new(Arc::default);
+/// The results of the system's resolver.
+static CACHE: LazyLock<Arc<ResolverCache>> = LazyLock::new(Arc::default);
 
 /// Connects to `name`, which is `host:port`.
 pub(crate) async fn connect(name: &str) -> io::Result<TcpStream> {
     let addresses = match name.parse() {
         Ok(address) => vec![address],
-        Err(_) => NAMES.look_up(name, found(name.to_owned())).await?,
+        Err(_) => CACHE.resolve(name, look_up(name.to_owned())).await?,
     };
     match &*addresses {
         [only] => TcpStream::connect(only).await,
-        _ => connect_first(&addresses).await,
+        _ => connect_any(&addresses).await,
     }
 }
 
-/// The addresses of `name`, which is `host:port`; none where it is a number itself.
+/// The IP addresses of `name`, which is `host:port`; none if the host is an IP address itself.
 pub(crate) async fn addresses(name: &str) -> io::Result<Vec<IpAddr>> {
     if name.parse::<SocketAddr>().is_ok() {
         return Ok(Vec::new());
     }
-    let addresses = NAMES.look_up(name, found(name.to_owned())).await?;
+    let addresses = CACHE.resolve(name, look_up(name.to_owned())).await?;
     Ok(addresses.iter().map(SocketAddr::ip).collect())
 }
 
-async fn found(name: String) -> io::Result<Vec<SocketAddr>> {
+async fn look_up(name: String) -> io::Result<Vec<SocketAddr>> {
     Ok(lookup_host(name).await?.take(ADDRESSES_MAX).collect())
 }
 
-/// The connection to whichever address answers first.
-async fn connect_first(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
-    let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name stands for no address");
+/// Connects to all addresses, staggered; returns the first connection that is made.
+async fn connect_any(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+    let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
     let mut attempts = JoinSet::new();
     let mut rest = addresses.iter();
     loop {
@@ -82,104 +82,99 @@ async fn connect_first(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
                 Ok(stream) => return Ok(stream),
                 Err(error) => failure = error,
             },
-            () = sleep(STAGGER), if rest.len() > 0 => {}
+            () = sleep(CONNECTION_ATTEMPT_DELAY), if rest.len() > 0 => {}
         }
     }
 }
 
 #[derive(Debug, Default)]
-struct Names(Mutex<BTreeMap<String, Known>>);
+struct ResolverCache(Mutex<BTreeMap<String, CachedName>>);
 
-/// What is known of one name.
+/// The state of one name.
 #[derive(Debug, Default)]
-struct Known {
-    /// Where it led when the resolver last said so; empty if it never did.
+struct CachedName {
+    /// The last result; empty if there was none.
     addresses: Vec<SocketAddr>,
-    /// The resolver failed the last time; that has been said.
+    /// Whether the last lookup failed, which has been logged.
     is_failing: bool,
-    /// Somebody is asking.
-    is_asked: bool,
+    /// Whether a lookup is in flight.
+    is_in_flight: bool,
 }
 
-impl Names {
-    /// Where `name` leads: what `found` brings, or what it brought the last time.
-    async fn look_up(
+impl ResolverCache {
+    /// The addresses of `name`: the result of `lookup`, or else the last result.
+    async fn resolve(
         self: &Arc<Self>,
         name: &str,
-        found: impl Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'static,
+        lookup: impl Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'static,
     ) -> io::Result<Vec<SocketAddr>> {
-        let Some((known, is_asked)) = self.begin(name) else { return found.await };
-        // A resolver that hangs is not asked again by everybody.
-        if is_asked && !known.is_empty() {
-            return Ok(known);
+        let Some((cached, is_in_flight)) = self.start_lookup(name) else { return lookup.await };
+        // While the resolver hangs, other callers start no further lookups.
+        if is_in_flight && !cached.is_empty() {
+            return Ok(cached);
         }
-        // In a task of its own, so that an answer which comes late is still learnt, and one who asks always stops asking.
-        let (names, owned) = (self.clone(), name.to_owned());
-        let mut asking = tokio::spawn(async move {
-            let asking = Asking { names, name: owned };
-            let found = found.await;
-            asking.names.learn(&asking.name, found)
+        // In a task of its own, so that a late result is still cached, and a cancelled caller does not leave the lookup in flight.
+        let (cache, owned) = (self.clone(), name.to_owned());
+        let mut task = tokio::spawn(async move {
+            let in_flight = InFlightLookup { cache, name: owned };
+            let result = lookup.await;
+            in_flight.cache.record_result(&in_flight.name, result)
         });
-        if known.is_empty() {
-            return asking.await.map_err(io::Error::other)?;
+        if cached.is_empty() {
+            return task.await.map_err(io::Error::other)?;
         }
-        match timeout(LOOKUP_MAX, &mut asking).await {
-            Ok(learnt) => learnt.map_err(io::Error::other)?,
-            Err(_) => Ok(known),
+        match timeout(LOOKUP_TIMEOUT, &mut task).await {
+            Ok(resolved) => resolved.map_err(io::Error::other)?,
+            Err(_) => Ok(cached),
         }
     }
 
-    /// What is known of `name`, and whether somebody is asking; nothing where it is not remembered.
-    fn begin(&self, name: &str) -> Option<(Vec<SocketAddr>, bool)> {
-        let mut names = self.lock();
-        if !names.contains_key(name) && names.len() >= NAMES_MAX {
+    /// The cached addresses of `name`, and whether a lookup was in flight already; `None` if the name is not cached.
+    fn start_lookup(&self, name: &str) -> Option<(Vec<SocketAddr>, bool)> {
+        let mut names = self.0.lock();
+        if !names.contains_key(name) && names.len() >= CACHED_NAMES_MAX {
             return None;
         }
         let entry = names.entry(name.to_owned()).or_default();
-        Some((entry.addresses.clone(), std::mem::replace(&mut entry.is_asked, true)))
+        Some((entry.addresses.clone(), std::mem::replace(&mut entry.is_in_flight, true)))
     }
 
-    /// Takes note of what the resolver said, and says what to do now.
-    fn learn(&self, name: &str, found: io::Result<Vec<SocketAddr>>) -> io::Result<Vec<SocketAddr>> {
-        let mut names = self.lock();
+    /// Caches the result of a lookup; returns it, or the last result if it is an error.
+    fn record_result(&self, name: &str, result: io::Result<Vec<SocketAddr>>) -> io::Result<Vec<SocketAddr>> {
+        let mut names = self.0.lock();
         let entry = names.entry(name.to_owned()).or_default();
-        let nothing = || io::Error::new(io::ErrorKind::NotFound, "the name stands for no address");
-        match found.and_then(|found| if found.is_empty() { Err(nothing()) } else { Ok(found) }) {
+        let no_address = || io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
+        match result.and_then(|found| if found.is_empty() { Err(no_address()) } else { Ok(found) }) {
             Ok(found) => {
                 if std::mem::take(&mut entry.is_failing) {
-                    tracing::info!(name, "the name can be resolved again");
+                    tracing::info!(name, "host name resolved again");
                 }
                 entry.addresses.clone_from(&found);
                 Ok(found)
             }
             Err(error) => {
-                let is_known = !entry.addresses.is_empty();
+                let is_cached = !entry.addresses.is_empty();
                 if !std::mem::replace(&mut entry.is_failing, true) {
-                    let meanwhile =
-                        if is_known { "what it stood for last stays in use" } else { "it cannot be reached" };
-                    tracing::warn!(name, %error, "the name of a server cannot be resolved: {meanwhile}");
+                    let effect =
+                        if is_cached { "its last addresses stay in use" } else { "the server cannot be reached" };
+                    tracing::warn!(name, %error, "cannot resolve a server's host name: {effect}");
                 }
-                if is_known { Ok(entry.addresses.clone()) } else { Err(error) }
+                if is_cached { Ok(entry.addresses.clone()) } else { Err(error) }
             }
         }
     }
-
-    /// Nothing panics under the lock; if it did, what it guards is still whole.
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Known>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-/// Somebody asks the resolver. However that ends, the next may ask again.
-struct Asking {
-    names: Arc<Names>,
+/// A lookup in flight. However it ends, dropping this lets the next caller start another.
+struct InFlightLookup {
+    cache: Arc<ResolverCache>,
     name: String,
 }
 
-impl Drop for Asking {
+impl Drop for InFlightLookup {
     fn drop(&mut self) {
-        if let Some(known) = self.names.lock().get_mut(&self.name) {
-            known.is_asked = false;
+        if let Some(name) = self.cache.0.lock().get_mut(&self.name) {
+            name.is_in_flight = false;
         }
     }
 }
@@ -201,40 +196,40 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_the_resolver_said_last_is_used_while_it_fails_or_hangs() {
-        let names = Arc::new(Names::default());
-        assert!(names.look_up(NAME, ready(failure())).await.is_err(), "nothing is known yet");
-        assert_eq!(names.look_up(NAME, ready(Ok(addresses(1)))).await.unwrap(), addresses(1));
-        assert_eq!(names.look_up(NAME, ready(failure())).await.unwrap(), addresses(1));
-        assert_eq!(names.look_up(NAME, ready(Ok(Vec::new()))).await.unwrap(), addresses(1));
-        assert_eq!(names.look_up(NAME, ready(Ok(addresses(2)))).await.unwrap(), addresses(2));
-        let begun = Instant::now();
-        assert_eq!(names.look_up(NAME, pending()).await.unwrap(), addresses(2));
-        assert_eq!(begun.elapsed(), LOOKUP_MAX);
-        let asked = async { panic!("asked although somebody is waiting for it already") };
-        assert_eq!(names.look_up(NAME, asked).await.unwrap(), addresses(2));
-        assert_eq!(begun.elapsed(), LOOKUP_MAX, "and nobody waits twice");
+    async fn last_result_is_used_while_the_resolver_fails_or_hangs() {
+        let cache = Arc::new(ResolverCache::default());
+        assert!(cache.resolve(NAME, ready(failure())).await.is_err(), "nothing is cached yet");
+        assert_eq!(cache.resolve(NAME, ready(Ok(addresses(1)))).await.unwrap(), addresses(1));
+        assert_eq!(cache.resolve(NAME, ready(failure())).await.unwrap(), addresses(1));
+        assert_eq!(cache.resolve(NAME, ready(Ok(Vec::new()))).await.unwrap(), addresses(1));
+        assert_eq!(cache.resolve(NAME, ready(Ok(addresses(2)))).await.unwrap(), addresses(2));
+        let start = Instant::now();
+        assert_eq!(cache.resolve(NAME, pending()).await.unwrap(), addresses(2));
+        assert_eq!(start.elapsed(), LOOKUP_TIMEOUT);
+        let second = async { panic!("a second lookup while one is in flight") };
+        assert_eq!(cache.resolve(NAME, second).await.unwrap(), addresses(2));
+        assert_eq!(start.elapsed(), LOOKUP_TIMEOUT, "the second caller does not wait");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_that_comes_late_counts_from_then_on() {
-        let names = Arc::new(Names::default());
-        names.look_up(NAME, ready(Ok(addresses(1)))).await.unwrap();
+    async fn late_result_is_cached() {
+        let cache = Arc::new(ResolverCache::default());
+        cache.resolve(NAME, ready(Ok(addresses(1)))).await.unwrap();
         let late = async {
-            sleep(LOOKUP_MAX * 3).await;
+            sleep(LOOKUP_TIMEOUT * 3).await;
             Ok(addresses(2))
         };
-        assert_eq!(names.look_up(NAME, late).await.unwrap(), addresses(1));
-        sleep(LOOKUP_MAX * 3).await;
-        assert_eq!(names.look_up(NAME, ready(failure())).await.unwrap(), addresses(2));
+        assert_eq!(cache.resolve(NAME, late).await.unwrap(), addresses(1));
+        sleep(LOOKUP_TIMEOUT * 3).await;
+        assert_eq!(cache.resolve(NAME, ready(failure())).await.unwrap(), addresses(2));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_asks_and_dies_leaves_the_question_to_the_next() {
-        let names = Arc::new(Names::default());
-        names.look_up(NAME, ready(Ok(addresses(1)))).await.unwrap();
-        assert!(names.look_up(NAME, async { panic!("as a bug would") }).await.is_err());
-        assert_eq!(names.look_up(NAME, ready(Ok(addresses(2)))).await.unwrap(), addresses(2));
+    async fn lookup_that_panics_does_not_block_the_next() {
+        let cache = Arc::new(ResolverCache::default());
+        cache.resolve(NAME, ready(Ok(addresses(1)))).await.unwrap();
+        assert!(cache.resolve(NAME, async { panic!("as a bug would") }).await.is_err());
+        assert_eq!(cache.resolve(NAME, ready(Ok(addresses(2)))).await.unwrap(), addresses(2));
     }
 
     #[tokio::test]
@@ -242,11 +237,11 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let there = listener.local_addr().unwrap();
         let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let nobody = free.local_addr().unwrap();
+        let unused = free.local_addr().unwrap();
         drop(free);
-        let stream = connect_first(&[nobody, there]).await.unwrap();
+        let stream = connect_any(&[unused, there]).await.unwrap();
         assert_eq!(stream.peer_addr().unwrap(), there);
-        assert!(connect_first(&[nobody, nobody]).await.is_err());
-        assert!(connect_first(&[]).await.is_err());
+        assert!(connect_any(&[unused, unused]).await.is_err());
+        assert!(connect_any(&[]).await.is_err());
     }
 }
