@@ -21,15 +21,15 @@ async fn connect(network: &Arc<FakeNetwork>) -> Result<CommandConnection, Comman
 
 #[tokio::test(start_paused = true)]
 async fn replies_are_read_in_order_however_their_bytes_are_cut() {
-    let (network, mut peers) = FakeNetwork::new();
+    let (network, mut accepted) = FakeNetwork::new();
     let mut connection = connect(&network).await.expect("connected");
-    let mut peer = peers.next().await;
+    let mut peer = accepted.next().await;
     connection.send(b"get a b\r\nflush_all\r\nversion\r\n").await.expect("sent");
     peer.expect("get a b\r\nflush_all\r\nversion\r\n").await;
     let reply = "VALUE a 0 1\r\n1\r\nVALUE b 0 2\r\n22\r\nEND\r\nOK\r\nVERSION 1\r\n";
     let server = tokio::spawn(async move {
         for at in 0..reply.len() {
-            peer.say(&reply[at..=at]).await;
+            peer.send(&reply[at..=at]).await;
             sleep(Duration::from_millis(1)).await;
         }
         peer
@@ -55,11 +55,11 @@ async fn errors_and_other_replies_are_no_success() {
         ("STORED\r\n", "unexpected reply: Reply(Stored)"),
         ("what?\r\n", "malformed reply: "),
     ] {
-        let (network, mut peers) = FakeNetwork::new();
+        let (network, mut accepted) = FakeNetwork::new();
         let mut connection = connect(&network).await.expect("connected");
-        let mut peer = peers.next().await;
+        let mut peer = accepted.next().await;
         connection.send(b"flush_all\r\n").await.expect("sent");
-        peer.say(reply).await;
+        peer.send(reply).await;
         let error = connection.read_ok().await.expect_err(reply).to_string();
         assert!(error.starts_with(text), "{reply:?}: {error}");
     }
@@ -67,10 +67,10 @@ async fn errors_and_other_replies_are_no_success() {
 
 #[tokio::test(start_paused = true)]
 async fn error_in_place_of_items_is_the_whole_reply() {
-    let (network, mut peers) = FakeNetwork::new();
+    let (network, mut accepted) = FakeNetwork::new();
     let mut connection = connect(&network).await.expect("connected");
-    let mut peer = peers.next().await;
-    peer.say("SERVER_ERROR out of memory\r\nERROR\r\n").await;
+    let mut peer = accepted.next().await;
+    peer.send("SERVER_ERROR out of memory\r\nERROR\r\n").await;
     let error = connection.read_until_end(|_| panic!("no item")).await.expect_err("an error");
     assert!(matches!(error, CommandError::Refused(message) if message == "out of memory"));
     let part = connection.read_part().await.expect("the next reply");
@@ -79,32 +79,32 @@ async fn error_in_place_of_items_is_the_whole_reply() {
 
 #[tokio::test(start_paused = true)]
 async fn one_deadline_holds_for_all_commands() {
-    let (network, mut peers) = FakeNetwork::new();
-    let start = Instant::now();
+    let (network, mut accepted) = FakeNetwork::new();
+    let start_send = Instant::now();
     let mut connection = connect(&network).await.expect("connected");
-    let mut peer = peers.next().await;
+    let mut peer = accepted.next().await;
     for _ in 0..2 {
         connection.send(b"version\r\n").await.expect("sent");
         sleep(TIMEOUT / 4).await;
-        peer.say("VERSION 1\r\n").await;
+        peer.send("VERSION 1\r\n").await;
         connection.read_part().await.expect("a reply");
     }
     connection.send(b"version\r\n").await.expect("sent");
     let error = connection.read_part().await.expect_err("a silent server");
     assert!(matches!(error, CommandError::TimedOut(TIMEOUT)), "{error}");
-    assert_eq!(start.elapsed(), TIMEOUT);
+    assert_eq!(start_send.elapsed(), TIMEOUT);
     connection.set_timeout(TIMEOUT * 2);
     connection.read_part().await.expect_err("a silent server");
-    assert_eq!(start.elapsed(), TIMEOUT * 3, "counted from the moment it was set");
+    assert_eq!(start_send.elapsed(), TIMEOUT * 3, "counted from the moment it was set");
 }
 
 #[tokio::test(start_paused = true)]
 async fn replies_over_the_limits_are_refused() {
     for reply in ["VALUE a 0 11\r\n".to_owned(), "V".repeat(200)] {
-        let (network, mut peers) = FakeNetwork::new();
+        let (network, mut accepted) = FakeNetwork::new();
         let mut connection = connect(&network).await.expect("connected");
-        let mut peer = peers.next().await;
-        peer.say(&reply).await;
+        let mut peer = accepted.next().await;
+        peer.send(&reply).await;
         let error = connection.read_part().await.expect_err(&reply);
         assert!(matches!(error, CommandError::Malformed(_)), "{error}");
     }
@@ -112,14 +112,14 @@ async fn replies_over_the_limits_are_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn end_of_the_connection_is_an_error_and_unread_bytes_are_noticed() {
-    let (network, mut peers) = FakeNetwork::new();
+    let (network, mut accepted) = FakeNetwork::new();
     let mut connection = connect(&network).await.expect("connected");
-    let mut peer = peers.next().await;
-    peer.say("VERSION 1\r\nVER").await;
+    let mut peer = accepted.next().await;
+    peer.send("VERSION 1\r\nVER").await;
     connection.read_part().await.expect("a reply");
     assert!(connection.into_stream().is_none(), "bytes of another reply have arrived");
 
     let mut connection = connect(&network).await.expect("connected");
-    drop(peers.next().await);
+    drop(accepted.next().await);
     assert!(matches!(connection.read_part().await, Err(CommandError::Closed)));
 }
