@@ -1,6 +1,6 @@
-//! A server with leases in a few lines, for the test's end of a connection.
+//! A small server with leases, for the test's end of a connection.
 
-use super::{Peer, Peers};
+use super::{AcceptedStream, AcceptedStreams};
 use bytes::Bytes;
 use lookaside_protocol::{
     Command, LeaseToken, Operation, Reply,
@@ -18,20 +18,20 @@ use tokio::{
 
 const LIMITS: Limits = Limits { value_bytes_max: 1 << 20, line_bytes_max: 1 << 16 };
 
-/// How long a token keeps others waiting.
+/// How long other clients get hot misses after a token was issued.
 const LEASE_INTERVAL: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
 pub struct Cache {
     items: BTreeMap<Vec<u8>, Item>,
     tokens: u64,
-    /// How long every answer takes.
+    /// How long every reply takes.
     pub delay: Duration,
-    /// How many keys were asked for by lease-gets.
+    /// Keys of all lease-gets.
     pub lease_gets: usize,
-    /// How many lease-sets came, whatever became of them.
+    /// Lease-sets, refused ones included.
     pub lease_sets: usize,
-    /// How many command lines came.
+    /// Command lines.
     pub lines: usize,
 }
 
@@ -91,7 +91,7 @@ impl Cache {
         }
     }
 
-    fn answer(&mut self, command: &Command<'_>, out: &mut Vec<u8>) {
+    fn compose_answer(&mut self, command: &Command<'_>, out: &mut Vec<u8>) {
         self.lines += 1;
         match command {
             Command::Retrieve { keys, .. } => {
@@ -127,25 +127,25 @@ pub struct SharedCache(Arc<Mutex<Cache>>);
 
 impl SharedCache {
     pub fn lock(&self) -> MutexGuard<'_, Cache> {
-        self.0.lock().expect("no test panics while it holds this")
+        self.0.lock().expect("no test panics while it holds the lock")
     }
 
-    /// Serves every connection that is made.
-    pub fn serve(&self, mut peers: Peers) {
+    /// Serves all connections.
+    pub fn serve(&self, mut accepted: AcceptedStreams) {
         let cache = self.clone();
         tokio::spawn(async move {
-            while let Some(stream) = peers.0.recv().await {
-                tokio::spawn(cache.clone().converse(Peer(stream)));
+            while let Some(stream) = accepted.0.recv().await {
+                tokio::spawn(cache.clone().serve_stream(AcceptedStream(stream)));
             }
         });
     }
 
-    async fn converse(self, mut peer: Peer) {
+    async fn serve_stream(self, mut peer: AcceptedStream) {
         let mut read = Vec::new();
         while peer.0.read_buf(&mut read).await.is_ok_and(|bytes| bytes > 0) {
             let mut out = Vec::new();
             while let Parsed::Command { command, consumed } = parse_command(&read, &LIMITS) {
-                self.lock().answer(&command, &mut out);
+                self.lock().compose_answer(&command, &mut out);
                 read.drain(..consumed);
             }
             let delay = self.lock().delay;

@@ -1,4 +1,4 @@
-//! A network in memory whose other end the test plays itself, line by line.
+//! A network in memory. The test plays the server, line by line.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub mod cache;
@@ -21,8 +21,8 @@ use tokio::{
     time::timeout,
 };
 
-/// How long, on the paused clock, a test waits for what must come.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// How long a test waits for an event, on the paused clock.
+const WAIT_MAX: Duration = Duration::from_secs(600);
 
 /// Bytes that a connection holds between its ends.
 const PIPE_BYTES: usize = 256 << 10;
@@ -31,7 +31,7 @@ const PIPE_BYTES: usize = 256 << 10;
 pub enum Mode {
     Accept,
     Refuse,
-    /// Connections are made, and the first read tells that TLS has failed.
+    /// Connections are made, and the first read fails with a TLS alert.
     Alert,
     /// Connecting never ends.
     Silence,
@@ -41,41 +41,41 @@ pub struct FakeNetwork {
     mode: Mutex<Mode>,
     pipe_bytes: usize,
     accepted: mpsc::UnboundedSender<DuplexStream>,
-    /// Where every name leads; nowhere that could change, at first. `Err` when the resolver fails.
-    leads_to: Mutex<Result<Option<IpAddr>, ()>>,
+    /// The address of every host name; `None` if addresses hold no names, as at first; `Err` if the resolver fails.
+    resolved: Mutex<Result<Option<IpAddr>, ()>>,
 }
 
 impl FakeNetwork {
-    pub fn new() -> (Arc<FakeNetwork>, Peers) {
+    pub fn new() -> (Arc<FakeNetwork>, AcceptedStreams) {
         FakeNetwork::with_pipe(PIPE_BYTES)
     }
 
-    pub fn with_pipe(pipe_bytes: usize) -> (Arc<FakeNetwork>, Peers) {
-        let (accepted, peers) = mpsc::unbounded_channel();
-        let (mode, leads_to) = (Mutex::new(Mode::Accept), Mutex::new(Ok(None)));
-        (Arc::new(FakeNetwork { mode, pipe_bytes, accepted, leads_to }), Peers(peers))
+    pub fn with_pipe(pipe_bytes: usize) -> (Arc<FakeNetwork>, AcceptedStreams) {
+        let (accepted, streams) = mpsc::unbounded_channel();
+        let (mode, resolved) = (Mutex::new(Mode::Accept), Mutex::new(Ok(None)));
+        (Arc::new(FakeNetwork { mode, pipe_bytes, accepted, resolved }), AcceptedStreams(streams))
     }
 
     pub fn set(&self, mode: Mode) {
-        *self.mode.lock().expect("no test panics while it holds this") = mode;
+        *self.mode.lock().expect("no test panics while it holds the lock") = mode;
     }
 
-    /// From now on names lead to 10.0.0.`last`, or the resolver fails.
-    pub fn lead_to(&self, last: Option<u8>) {
+    /// Resolves all names to 10.0.0.`last` from now on; `None`: the resolver fails.
+    pub fn resolve_to(&self, last: Option<u8>) {
         let there = last.map(|last| Some(IpAddr::from([10, 0, 0, last]))).ok_or(());
-        *self.leads_to.lock().expect("no test panics while it holds this") = there;
+        *self.resolved.lock().expect("no test panics while it holds the lock") = there;
     }
 }
 
 impl Network for FakeNetwork {
     fn connect<'a>(&'a self, _: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
         Box::pin(async move {
-            let mode = *self.mode.lock().expect("no test panics while it holds this");
+            let mode = *self.mode.lock().expect("no test panics while it holds the lock");
             match mode {
                 Mode::Accept | Mode::Alert => {
                     let (ours, theirs) = tokio::io::duplex(self.pipe_bytes);
                     self.accepted.send(theirs).map_err(|_| io::ErrorKind::ConnectionRefused)?;
-                    let peer = self.leads_to.lock().expect("no test panics while it holds this").ok().flatten();
+                    let peer = self.resolved.lock().expect("no test panics while it holds the lock").ok().flatten();
                     Ok(Box::new(Pipe(ours, peer, mode == Mode::Alert)) as Box<dyn Stream>)
                 }
                 Mode::Refuse => Err(io::ErrorKind::ConnectionRefused.into()),
@@ -85,7 +85,7 @@ impl Network for FakeNetwork {
     }
 
     fn addresses<'a>(&'a self, _: &'a Address) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
-        let there = *self.leads_to.lock().expect("no test panics while it holds this");
+        let there = *self.resolved.lock().expect("no test panics while it holds the lock");
         let addresses = there.map(|there| there.into_iter().collect()).map_err(|()| io::ErrorKind::TimedOut.into());
         Box::pin(async move { addresses })
     }
@@ -130,49 +130,49 @@ impl AsyncWrite for Pipe {
     }
 }
 
-/// The server's ends of the connections, as they are made.
-pub struct Peers(mpsc::UnboundedReceiver<DuplexStream>);
+/// The server's ends of the connections, in the order in which they were made.
+pub struct AcceptedStreams(mpsc::UnboundedReceiver<DuplexStream>);
 
-impl Peers {
-    pub async fn next(&mut self) -> Peer {
-        Peer(timeout(PATIENCE, self.0.recv()).await.expect("a connection").expect("the network lives"))
+impl AcceptedStreams {
+    pub async fn next(&mut self) -> AcceptedStream {
+        AcceptedStream(timeout(WAIT_MAX, self.0.recv()).await.expect("a connection").expect("the network exists"))
     }
 
-    /// Whether a connection was made that nobody has taken yet.
+    /// Whether no connection is left to take.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
 /// The server's end of one connection.
-pub struct Peer(pub DuplexStream);
+pub struct AcceptedStream(pub DuplexStream);
 
-impl Peer {
+impl AcceptedStream {
     /// Reads exactly these bytes.
     #[track_caller]
     pub fn expect<'a>(&'a mut self, expected: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let mut got = vec![0; expected.len()];
-            let read = timeout(PATIENCE, self.0.read_exact(&mut got)).await;
+            let read = timeout(WAIT_MAX, self.0.read_exact(&mut got)).await;
             let got = String::from_utf8_lossy(&got).into_owned();
             assert_eq!(got, expected, "{read:?}");
         })
     }
 
-    /// Nothing more was sent, and nothing comes while the client has anything to do.
+    /// Expects that nothing more is sent before all tasks wait.
     pub async fn expect_nothing(&mut self) {
         let mut byte = [0];
         let read = timeout(Duration::from_micros(1), self.0.read(&mut byte)).await;
         assert!(read.is_err(), "sent more: {read:?} {byte:?}");
     }
 
-    pub async fn say(&mut self, bytes: &str) {
+    pub async fn send(&mut self, bytes: &str) {
         self.0.write_all(bytes.as_bytes()).await.expect("the client reads");
     }
 
     pub async fn expect_end(&mut self) {
         let mut rest = Vec::new();
-        timeout(PATIENCE, self.0.read_to_end(&mut rest))
+        timeout(WAIT_MAX, self.0.read_to_end(&mut rest))
             .await
             .expect("the connection ends")
             .expect("pipes do not fail");
@@ -184,15 +184,15 @@ pub fn destination(network: &Arc<FakeNetwork>, options: DestinationOptions) -> A
     Arc::new(TcpDestination::new(Address("fake:11211".into()), network.clone(), options))
 }
 
-/// Sends a batch and lets the test go on; the batch is in the destination's queue when this returns.
-pub async fn start(destination: &Arc<TcpDestination>, batch: Batch) -> tokio::task::JoinHandle<Outcomes> {
+/// Sends a batch in a task; it is in the destination's queue when this returns.
+pub async fn start_send(destination: &Arc<TcpDestination>, batch: Batch) -> tokio::task::JoinHandle<Outcomes> {
     let destination = destination.clone();
     let sent = tokio::spawn(async move { destination.send(batch).await });
     tokio::task::yield_now().await;
     sent
 }
 
-/// Sends batches that all are in the queue before the destination looks at it.
+/// Sends batches that are all in the queue before the destination reads it.
 pub async fn start_together<const N: usize>(
     destination: &Arc<TcpDestination>,
     batches: [Batch; N],
@@ -205,8 +205,8 @@ pub async fn start_together<const N: usize>(
     sent
 }
 
-pub async fn finish(sent: tokio::task::JoinHandle<Outcomes>) -> Outcomes {
-    timeout(PATIENCE, sent).await.expect("outcomes come").expect("sending does not panic")
+pub async fn await_outcomes(sent: tokio::task::JoinHandle<Outcomes>) -> Outcomes {
+    timeout(WAIT_MAX, sent).await.expect("outcomes come").expect("sending does not panic")
 }
 
 pub fn get(key: &str) -> Request<Bytes> {

@@ -1,7 +1,7 @@
-//! Classic requests in the words of the meta dialect, and the answers back: for servers that are to be asked so. Serves
-//! every path; sans-I/O.
+//! Translates classic requests into meta commands, and meta replies back, for servers that are configured to use the meta
+//! protocol. Serves every path; sans-I/O.
 //!
-//! | asked | said | answered |
+//! | request | sent as | reply |
 //! |---|---|---|
 //! | `get`, `gets` | `mg k v f`, with `c` | `VA`: a value; `EN`: a miss |
 //! | `gat`, `gats` | the same with `T` | |
@@ -10,14 +10,14 @@
 //! | `delete` | `md k` | `HD`: deleted; `NF` |
 //! | `incr decr` | `ma k v D`, with `MD` | `VA`: the number; `NF` |
 //! | meta commands | as they are | as they are |
-//! | `lease-get lease-set`, `delete` with a hold-off | as they are: the meta dialect has no words for them | |
+//! | `lease-get lease-set`, `delete` with a hold-off | as they are: there are no meta commands for them | |
 //!
-//! Errors are the same lines in both dialects.
+//! Errors are the same lines in both protocols.
 //!
-//! Absent on purpose: a quiet get of many keys. Every key has its answer, as the stream must stay in step.
+//! Deliberately absent: quiet gets of many keys. Every key needs a reply, so that replies stay matched to requests.
 //!
-//! An item that `md I` made stale gives the first `mg` the right to fill it anew (`W`). A classic get through here takes
-//! that right without its client knowing: where clients of both kinds share such items, ask for them in text.
+//! An item that `md I` made stale gives the first `mg` the right to recache it (`W`). A classic get through here consumes that
+//! right unknowingly: if both kinds of clients share such items, use the text protocol.
 
 use bytes::Bytes;
 use lookaside_protocol::{
@@ -26,8 +26,8 @@ use lookaside_protocol::{
 };
 use std::fmt::Write as _;
 
-/// Whether an operation is said in other words than it was asked in.
-pub(crate) fn is_translated(operation: &Operation<Bytes>) -> bool {
+/// Whether an operation is sent as another command.
+pub(super) fn is_translated(operation: &Operation<Bytes>) -> bool {
     match operation {
         Operation::Delete { hold_off_ms } => *hold_off_ms == 0,
         Operation::LeaseGet | Operation::LeaseSet { .. } | Operation::Meta(_) => false,
@@ -35,8 +35,8 @@ pub(crate) fn is_translated(operation: &Operation<Bytes>) -> bool {
     }
 }
 
-/// What to say for a request; the same for one that is not translated.
-pub(crate) fn translated(request: &Request<Bytes>) -> Request<Bytes> {
+/// The request to send; the same if it is not translated.
+pub(super) fn to_meta(request: &Request<Bytes>) -> Request<Bytes> {
     let fixed =
         |verb, flags: &'static str| MetaOperation { verb, flags: Bytes::from_static(flags.as_bytes()), value: None };
     let made = |verb, flags: String| MetaOperation { verb, flags: flags.into(), value: None };
@@ -64,20 +64,20 @@ pub(crate) fn translated(request: &Request<Bytes>) -> Request<Bytes> {
 }
 
 fn store_flags(mode: StoreMode, flags: u32, exptime: i64) -> String {
-    let mut said = format!("F{flags} T{exptime}");
+    let mut text = format!("F{flags} T{exptime}");
     match mode {
         StoreMode::Set => {}
-        StoreMode::Add => said.push_str(" ME"),
-        StoreMode::Replace => said.push_str(" MR"),
-        StoreMode::Append => said.push_str(" MA"),
-        StoreMode::Prepend => said.push_str(" MP"),
-        StoreMode::Cas(Cas(cas)) => write!(said, " C{cas}").expect("a String takes all that is written"),
+        StoreMode::Add => text.push_str(" ME"),
+        StoreMode::Replace => text.push_str(" MR"),
+        StoreMode::Append => text.push_str(" MA"),
+        StoreMode::Prepend => text.push_str(" MP"),
+        StoreMode::Cas(Cas(cas)) => write!(text, " C{cas}").expect("writing to a String does not fail"),
     }
-    said
+    text
 }
 
-/// What a meta answer says to who asked for `operation`; nothing if it does not fit.
-pub(crate) fn classic(operation: &Operation<Bytes>, reply: MetaReply<Bytes>) -> Option<Reply<Bytes>> {
+/// The classic reply to `operation`; `None` if the meta reply does not belong to it.
+pub(super) fn to_classic(operation: &Operation<Bytes>, reply: MetaReply<Bytes>) -> Option<Reply<Bytes>> {
     let status = reply.status;
     Some(match (operation, status) {
         (Operation::Get { .. } | Operation::GetAndTouch { .. }, MetaStatus::Value) => Reply::Value {
@@ -117,9 +117,9 @@ mod tests {
     use super::*;
     use lookaside_protocol::{LeaseToken, text::compose_request};
 
-    fn said(operation: Operation<Bytes>) -> String {
+    fn compose(operation: Operation<Bytes>) -> String {
         let mut out = Vec::new();
-        compose_request(&translated(&Request { key: "k".into(), operation }), &mut out);
+        compose_request(&to_meta(&Request { key: "k".into(), operation }), &mut out);
         String::from_utf8(out).expect("text")
     }
 
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn every_classic_operation_is_said() {
+    fn every_classic_operation_has_a_meta_command() {
         for (operation, expected) in [
             (Operation::Get { cas: false }, "mg k v f\r\n"),
             (Operation::Get { cas: true }, "mg k v f c\r\n"),
@@ -146,12 +146,12 @@ mod tests {
             (Operation::Arithmetic { direction: Direction::Down, delta: 5 }, "ma k v D5 MD\r\n"),
         ] {
             assert!(is_translated(&operation));
-            assert_eq!(said(operation), expected);
+            assert_eq!(compose(operation), expected);
         }
     }
 
     #[test]
-    fn what_meta_has_no_words_for_stays() {
+    fn operations_without_a_meta_command_are_not_translated() {
         let meta = MetaOperation { verb: MetaVerb::Get, flags: "v k O1".into(), value: None };
         for (operation, expected) in [
             (Operation::LeaseGet, "lease-get k\r\n"),
@@ -163,12 +163,12 @@ mod tests {
             (Operation::Meta(meta), "mg k v k O1\r\n"),
         ] {
             assert!(!is_translated(&operation));
-            assert_eq!(said(operation), expected);
+            assert_eq!(compose(operation), expected);
         }
     }
 
     #[test]
-    fn an_answer_that_does_not_fit_is_none() {
+    fn reply_of_another_command_is_none() {
         use MetaStatus::{Done, Exists, Miss, NotFound, NotStored, Value};
         let get = Operation::Get { cas: true };
         let reply = |status, flags: &'static str, value: Option<&'static str>| MetaReply {
@@ -177,13 +177,13 @@ mod tests {
             value: value.map(Bytes::from),
         };
         let hit = Reply::Value { flags: 5, cas: Some(Cas(7)), value: "abc".into() };
-        assert_eq!(classic(&get, reply(Value, "f5 c7", Some("abc"))), Some(hit));
+        assert_eq!(to_classic(&get, reply(Value, "f5 c7", Some("abc"))), Some(hit));
         for (flags, value) in [("f5", Some("abc")), ("c7", Some("abc")), ("f5 cx", Some("abc")), ("f5 c7", None)] {
-            assert_eq!(classic(&get, reply(Value, flags, value)), None, "{flags}");
+            assert_eq!(to_classic(&get, reply(Value, flags, value)), None, "{flags}");
         }
         let count = Operation::Arithmetic { direction: Direction::Up, delta: 1 };
-        assert_eq!(classic(&count, reply(Value, "", Some("12 "))), Some(Reply::Number(12)));
-        assert_eq!(classic(&count, reply(Value, "", Some("x"))), None);
+        assert_eq!(to_classic(&count, reply(Value, "", Some("12 "))), Some(Reply::Number(12)));
+        assert_eq!(to_classic(&count, reply(Value, "", Some("x"))), None);
         let touch = Operation::Touch { exptime: 1 };
         for (operation, status, expected) in [
             (&touch, Done, Some(Reply::Touched)),
@@ -197,7 +197,7 @@ mod tests {
             (&Operation::Delete { hold_off_ms: 0 }, Exists, None),
             (&count, NotFound, Some(Reply::NotFound)),
         ] {
-            assert_eq!(classic(operation, reply(status, "", None)), expected, "{operation:?} {status:?}");
+            assert_eq!(to_classic(operation, reply(status, "", None)), expected, "{operation:?} {status:?}");
         }
     }
 }

@@ -1,17 +1,16 @@
-//! Leases (§3.2.1 of the paper) as an application sees them: what a lookup brought, and whether the caller is the one
-//! to fill the miss.
+//! Leases (§3.2.1 of the paper) as an application sees them: the result of a lookup, and which client fills a miss.
 
 use bytes::Bytes;
 use lookaside_protocol::LeaseToken;
 
-/// Whose turn it is to fill a miss.
+/// Which client fills a miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lease {
-    /// The caller's: load the value and fill with this token.
+    /// The caller: load the value and fill with this token.
     Held(LeaseToken),
-    /// Another client's: wait a little and ask again.
+    /// Another client: wait a little and look up again.
     HotMiss,
-    /// Nobody's: what answered knows no leases. Load the value, do not fill.
+    /// None: the server knows no leases. Load the value, do not fill.
     Unsupported,
 }
 
@@ -27,28 +26,28 @@ impl From<LeaseToken> for Lease {
     }
 }
 
-/// What a lookup of one key brought.
+/// The result of looking up one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lookup {
     /// A live value.
     Hit {
         /// The value.
         value: Bytes,
-        /// As the value was stored with.
+        /// The flags that the value was stored with.
         flags: u32,
     },
-    /// A value that was deleted a short while ago: older than the database.
+    /// No live value, but one that was deleted a short while ago: older than the database.
     Stale {
         /// The old value.
         value: Bytes,
-        /// As the old value was stored with.
+        /// The flags that the old value was stored with.
         flags: u32,
-        /// Whose turn it is to fill.
+        /// Which client fills the miss.
         lease: Lease,
     },
-    /// Nothing there.
+    /// No value.
     Miss {
-        /// Whose turn it is to fill.
+        /// Which client fills the miss.
         lease: Lease,
     },
 }

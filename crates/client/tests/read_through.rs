@@ -1,4 +1,4 @@
-//! Reads, fills and deletes of an application against a cache with leases, on a paused clock.
+//! Reads, fills and deletes of an application against a cache with leases, with a paused clock.
 
 mod fake;
 
@@ -25,9 +25,9 @@ const DEFAULT: ReadOptions = ReadOptions { allow_stale: false, exptime: 0, hot_m
 const LOAD: Duration = Duration::from_millis(5);
 
 fn cached() -> (Client, SharedCache, Arc<FakeNetwork>) {
-    let (network, peers) = FakeNetwork::new();
+    let (network, accepted) = FakeNetwork::new();
     let cache = SharedCache::default();
-    cache.serve(peers);
+    cache.serve(accepted);
     let server = destination(&network, DestinationOptions::default());
     (Client::new(Arc::new(Direct(server))), cache, network)
 }
@@ -43,7 +43,7 @@ fn from(origin: Origin, value: &'static str) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_miss_is_loaded_and_filled_and_then_hit() {
+async fn miss_is_loaded_and_filled_and_then_a_hit() {
     assert_eq!(DEFAULT, ReadOptions::default());
     let (client, cache, _) = cached();
     assert_eq!(client.read("a", &DEFAULT, || load("1")).await, Ok(from(Origin::Database, "1")));
@@ -85,7 +85,7 @@ async fn a_hundred_readers_of_one_absent_key_load_it_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_delete_between_load_and_fill_refuses_the_fill() {
+async fn delete_between_load_and_fill_refuses_the_fill() {
     let (client, cache, _) = cached();
     let value = client.read("a", &DEFAULT, || async {
         let old = load("old").await;
@@ -94,11 +94,11 @@ async fn a_delete_between_load_and_fill_refuses_the_fill() {
         old
     });
     assert_eq!(value.await, Ok(from(Origin::Database, "old")));
-    assert_eq!(cache.lock().live("a"), None, "the old value must not be left behind");
+    assert_eq!(cache.lock().live("a"), None, "the old value must not be stored");
     let statistics = client.statistics();
     assert_eq!((statistics.fills, statistics.fills_refused), (0, 1));
     let value = client.read("a", &DEFAULT, || load("new")).await;
-    assert_eq!(value, Ok(from(Origin::Database, "new")), "the next reader has a lease of its own at once");
+    assert_eq!(value, Ok(from(Origin::Database, "new")), "the next reader gets its own lease at once");
     assert_eq!(cache.lock().live("a"), Some(Bytes::from_static(b"new")));
 }
 
@@ -106,24 +106,24 @@ async fn a_delete_between_load_and_fill_refuses_the_fill() {
 async fn waits_for_a_hot_miss_grow_and_end_with_a_load_without_a_fill() {
     let (client, cache, _) = cached();
     let Ok(Lookup::Miss { lease: Lease::Held(token) }) = client.get("a").await else { panic!("a token") };
-    let begin = Instant::now();
+    let start = Instant::now();
     let value = client.read("a", &DEFAULT, || load("mine")).await;
     assert_eq!(value, Ok(from(Origin::Database, "mine")));
-    let waited = begin.elapsed() - LOAD;
+    let waited = start.elapsed() - LOAD;
     assert!(waited >= Duration::from_millis(1_000) && waited < Duration::from_millis(1_100), "{waited:?}");
-    // 1, 2, 4 .. up to the longest, and then that: far from one a millisecond.
+    // 1, 2, 4 .. up to the longest, then always the longest: far fewer than one per millisecond.
     let rounds = 7 + (1_000 / HOT_MISS_DELAY_MS_MAX) as usize + 3;
     assert!((10..rounds).contains(&cache.lock().lease_gets), "{} rounds", cache.lock().lease_gets);
-    assert_eq!(cache.lock().lease_sets, 0, "without the lease nothing is filled");
+    assert_eq!(cache.lock().lease_sets, 0, "nothing is filled without the lease");
     assert!(client.statistics().hot_miss_waits >= 10);
 
     let filled = client.fill("a", token, "theirs", 0, 0).await;
-    assert_eq!(filled, Ok(FillOutcome::Stored), "the other client's lease still holds");
+    assert_eq!(filled, Ok(FillOutcome::Stored), "the other client's lease is still valid");
     assert_eq!(client.fill("a", LeaseToken(4), "x", 0, 0).await, Ok(FillOutcome::Refused));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stale_value_is_taken_only_by_who_allows_it_and_is_marked() {
+async fn stale_value_is_returned_only_if_allowed_and_is_labelled() {
     let (client, cache, _) = cached();
     cache.lock().set("a", "old");
     assert_eq!(client.delete("a").await, Ok(true));
@@ -132,10 +132,10 @@ async fn a_stale_value_is_taken_only_by_who_allows_it_and_is_marked() {
     let Lookup::Stale { value, lease: Lease::Held(token), .. } = lookup else { panic!("a token: {lookup:?}") };
     assert_eq!(value, stale);
 
-    let begin = Instant::now();
+    let start = Instant::now();
     let allowed = ReadOptions { allow_stale: true, ..DEFAULT };
     assert_eq!(client.read("a", &allowed, || load("new")).await, Ok(from(Origin::Stale, "old")));
-    assert_eq!(begin.elapsed(), Duration::ZERO, "no wait");
+    assert_eq!(start.elapsed(), Duration::ZERO, "no wait");
     let reader = {
         let client = client.clone();
         tokio::spawn(async move { client.read("a", &DEFAULT, || load("mine")).await })
@@ -147,7 +147,7 @@ async fn a_stale_value_is_taken_only_by_who_allows_it_and_is_marked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_holds_the_lease_loads_even_when_stale_would_do() {
+async fn lease_holder_loads_even_if_stale_values_are_allowed() {
     let (client, cache, _) = cached();
     cache.lock().set("a", "old");
     cache.lock().delete("a");
@@ -157,7 +157,7 @@ async fn who_holds_the_lease_loads_even_when_stale_would_do() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_loads_and_does_not_fill() {
+async fn failed_lookup_loads_and_does_not_fill() {
     let (client, cache, network) = cached();
     network.set(Mode::Refuse);
     assert_eq!(client.read("a", &DEFAULT, || load("1")).await, Ok(from(Origin::Database, "1")));
@@ -171,10 +171,10 @@ async fn a_failure_loads_and_does_not_fill() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_loader_that_fails_is_the_readers_error() {
+async fn failure_of_the_loader_is_returned() {
     let (client, cache, _) = cached();
-    let value = client.read("a", &DEFAULT, || async { Err("database is away") }).await;
-    assert_eq!(value, Err(ReadError::Load("database is away")));
+    let value = client.read("a", &DEFAULT, || async { Err("database is down") }).await;
+    assert_eq!(value, Err(ReadError::Load("database is down")));
     assert_eq!(cache.lock().lease_sets, 0);
     let values = client.read_many(&["b", "c"], &DEFAULT, |mut keys: Vec<Bytes>| async move {
         keys.pop();
@@ -189,12 +189,12 @@ async fn many_keys_are_looked_up_loaded_and_filled_together() {
     cache.lock().set("hit", "H");
     let Ok(Lookup::Miss { lease: Lease::Held(token) }) = client.get("hot").await else { panic!("a token") };
     cache.lock().lines = 0;
-    let asked = RefCell::new(Vec::new());
+    let loaded = RefCell::new(Vec::new());
     let values = client.read_many(&["m1", "hit", "hot", "m2", "m1"], &DEFAULT, |keys| {
-        asked.borrow_mut().push(keys.clone());
+        loaded.borrow_mut().push(keys.clone());
         let client = client.clone();
         async move {
-            // Meanwhile the other client fills what it holds the lease for.
+            // Meanwhile the other client fills under its lease.
             client.fill("hot", token, "T", 0, 0).await.expect("filled");
             Ok::<_, Infallible>(keys)
         }
@@ -203,14 +203,14 @@ async fn many_keys_are_looked_up_loaded_and_filled_together() {
     let again = Value { value: Bytes::from_static(b"m1"), flags: 7, origin: Origin::Cache };
     let expected = vec![m1, from(Origin::Cache, "H"), from(Origin::Cache, "T"), from(Origin::Database, "m2"), again];
     assert_eq!(values.await, Ok(expected));
-    assert_eq!(*asked.borrow(), [["m1", "m2"]], "one load");
+    assert_eq!(*loaded.borrow(), [["m1", "m2"]], "one load");
     // One lease-get, the other client's fill, two lease-sets, and one lease-get for both hot misses.
     assert_eq!(cache.lock().lines, 5);
     assert_eq!(cache.lock().live("m2"), Some(Bytes::from_static(b"m2")));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_load_longer_than_the_wait_is_followed_by_one_more_look() {
+async fn load_longer_than_the_wait_is_followed_by_one_more_lookup() {
     let (client, cache, _) = cached();
     let Ok(Lookup::Miss { lease: Lease::Held(token) }) = client.get("hot").await else { panic!("a token") };
     let loads = Cell::new(0);
@@ -229,7 +229,7 @@ async fn a_load_longer_than_the_wait_is_followed_by_one_more_look() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_a_key_is_refused_before_anything_is_sent() {
+async fn invalid_key_is_refused_before_anything_is_sent() {
     let (client, cache, _) = cached();
     let bad = KeyError::BadByte { byte: b'\n', at: 1 };
     assert_eq!(client.get("a\nflush_all").await, Err(ClientError::BadKey(bad)));
@@ -246,7 +246,7 @@ async fn what_cannot_be_a_key_is_refused_before_anything_is_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_set_is_read_and_what_was_deleted_is_not() {
+async fn set_value_is_read_and_deleted_value_is_not() {
     let (client, _, _) = cached();
     assert_eq!(client.set("a", "1", 0, 0).await, Ok(()));
     assert_eq!(client.get("a").await, Ok(Lookup::Hit { value: Bytes::from_static(b"1"), flags: 7 }));
@@ -257,8 +257,8 @@ async fn what_was_set_is_read_and_what_was_deleted_is_not() {
     assert!(matches!(lookups[1], Ok(Lookup::Miss { lease: Lease::Held(_) })), "{lookups:?}");
 }
 
-/// Writers and readers at random: whatever the order, a read that began after a delete was acknowledged never shows
-/// a value older than the write before that delete.
+/// Random writers and readers: a read that began after a delete was acknowledged never returns a value older than the write
+/// before that delete.
 #[tokio::test(start_paused = true)]
 async fn no_reader_sees_a_value_older_than_an_acknowledged_delete() {
     for seed in 0..100 {

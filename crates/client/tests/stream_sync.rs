@@ -1,10 +1,10 @@
-//! Whatever a server and a network do, no answer reaches the wrong request: callers at random, answers cut anywhere,
-//! late, or ended in the middle. What a reply must be follows from its key, so that any mix-up shows.
+//! No reply reaches the wrong request, whatever a server and a network do: random callers, and replies that are cut anywhere,
+//! late, or incomplete. The expected reply follows from the key, so that any mix-up is found.
 
 mod fake;
 
 use bytes::Bytes;
-use fake::{FakeNetwork, Peer, destination, request};
+use fake::{AcceptedStream, FakeNetwork, destination, request};
 use lookaside_client::DestinationOptions;
 use lookaside_protocol::{
     Command, Direction, Operation, Reply, Request,
@@ -20,17 +20,17 @@ use tokio::{
 const LIMITS: Limits = Limits { value_bytes_max: 1 << 20, line_bytes_max: 1 << 16 };
 const SEEDS: u64 = 150;
 
-/// What the server says to a request, by its key's number.
-fn reply_to<B: AsRef<[u8]>>(asked: &Request<B>) -> Reply<Bytes> {
-    let number: u64 = String::from_utf8_lossy(asked.key.as_ref()).parse().expect("keys are numbers");
-    match asked.operation {
+/// The server's reply to a request, by its key's number.
+fn reply_to<B: AsRef<[u8]>>(request: &Request<B>) -> Reply<Bytes> {
+    let number: u64 = String::from_utf8_lossy(request.key.as_ref()).parse().expect("keys are numbers");
+    match request.operation {
         Operation::Arithmetic { .. } => Reply::Number(number),
         Operation::Delete { .. } if number.is_multiple_of(2) => Reply::Deleted,
         Operation::Delete { .. } => Reply::NotFound,
         _ if number.is_multiple_of(3) => Reply::Miss,
         _ => {
             let flags = u32::try_from(number).expect("keys are small");
-            // Some values look like answers, a few are larger than a read.
+            // Some values look like replies, a few are larger than a read.
             let value = if number.is_multiple_of(50) { "END\r\n".repeat(20_000) } else { format!("END\r\n{number}") };
             Reply::Value { flags, cas: None, value: value.into() }
         }
@@ -46,7 +46,7 @@ fn random_request(random: &mut fastrand::Rng) -> Request<Bytes> {
     request(&random.u32(1..120).to_string(), operation)
 }
 
-fn answer(command: &Command<'_>, out: &mut Vec<u8>) {
+fn compose_answer(command: &Command<'_>, out: &mut Vec<u8>) {
     match command {
         Command::Retrieve { keys, operation } => {
             for key in *keys {
@@ -63,13 +63,13 @@ fn answer(command: &Command<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// Answers in pieces, sometimes too late, sometimes not to the end.
-async fn serve(mut peer: Peer, mut random: fastrand::Rng) {
+/// Replies in pieces, sometimes too late, sometimes incompletely.
+async fn serve(mut peer: AcceptedStream, mut random: fastrand::Rng) {
     let mut read = Vec::new();
     while peer.0.read_buf(&mut read).await.is_ok_and(|bytes| bytes > 0) {
         let mut out = Vec::new();
         while let Parsed::Command { command, consumed } = parse_command(&read, &LIMITS) {
-            answer(&command, &mut out);
+            compose_answer(&command, &mut out);
             read.drain(..consumed);
         }
         while !out.is_empty() {
@@ -85,12 +85,12 @@ async fn serve(mut peer: Peer, mut random: fastrand::Rng) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_answer_reaches_the_wrong_request() {
+async fn no_reply_reaches_the_wrong_request() {
     let (mut replies, mut timed_out, mut lost, mut late) = (0, 0, 0, 0);
     for seed in 0..SEEDS {
         let mut random = fastrand::Rng::with_seed(seed);
-        let (network, mut peers) = FakeNetwork::with_pipe(random.usize(10..5_000));
-        // Half of the runs never take the server out: so there are late answers.
+        let (network, mut accepted) = FakeNetwork::with_pipe(random.usize(10..5_000));
+        // In half of the runs the server never becomes TKO, so that there are late replies.
         let timeouts_until_out = if seed % 2 == 0 { 4 } else { u32::MAX };
         let health = HealthSettings { timeouts_until_out, ..HealthSettings::default() };
         let options = DestinationOptions { server_timeout_ms: 20, health, seed, ..DestinationOptions::default() };
@@ -98,7 +98,7 @@ async fn no_answer_reaches_the_wrong_request() {
         let mut server_random = random.fork();
         let acceptor = tokio::spawn(async move {
             loop {
-                tokio::spawn(serve(peers.next().await, server_random.fork()));
+                tokio::spawn(serve(accepted.next().await, server_random.fork()));
             }
         });
         let callers: Vec<_> = (0..8).map(|_| tokio::spawn(call(Arc::clone(&server), random.fork()))).collect();
@@ -111,11 +111,11 @@ async fn no_answer_reaches_the_wrong_request() {
         assert_eq!(server.statistics().outstanding, 0, "seed {seed}");
         acceptor.abort();
     }
-    // The test is worth nothing when these did not happen.
+    // The test is worth nothing if these did not happen.
     assert!(replies > 10_000 && timed_out > 100 && lost > 100 && late > 20, "{replies} {timed_out} {lost} {late}");
 }
 
-/// Sends batches and checks the replies; says how many there were, how many timed out and how many were lost.
+/// Sends batches and checks the replies; returns the numbers of replies, timeouts and lost requests.
 async fn call(server: Arc<impl Destination>, mut random: fastrand::Rng) -> (u32, u32, u32) {
     let mut counted = (0, 0, 0);
     for _ in 0..20 {
@@ -123,16 +123,16 @@ async fn call(server: Arc<impl Destination>, mut random: fastrand::Rng) -> (u32,
         let batch: Vec<_> = (0..random.usize(1..30)).map(|_| random_request(&mut random)).collect();
         let outcomes = server.send(batch.clone()).await;
         assert_eq!(outcomes.len(), batch.len());
-        for (asked, outcome) in batch.iter().zip(outcomes) {
+        for (request, outcome) in batch.iter().zip(outcomes) {
             match outcome {
                 Ok(reply) => {
                     counted.0 += 1;
-                    assert_eq!(reply, reply_to(asked), "to {asked:?}");
+                    assert_eq!(reply, reply_to(request), "to {request:?}");
                 }
                 Err(Failure::TimedOut) => counted.1 += 1,
                 Err(Failure::ConnectionLost) => counted.2 += 1,
                 Err(Failure::Tko | Failure::ConnectFailed) => {}
-                Err(failure) => panic!("{failure} to {asked:?}"),
+                Err(failure) => panic!("{failure} to {request:?}"),
             }
         }
     }

@@ -1,7 +1,8 @@
-//! How bytes reach another process. Everything that connects or listens takes a [`Network`], so that `simulation` can
-//! put a seeded one in the place of sockets. Time is tokio's, which a simulation can pause and advance.
+//! Sockets behind a trait: all code that connects or listens takes a [`Network`], so that `simulation` can use a seeded
+//! one instead of sockets. Time is tokio's, which a simulation can pause and advance.
 
-use crate::names;
+mod resolver;
+
 use lookaside_routing::{Address, BoxFuture};
 use std::{
     future::ready,
@@ -14,12 +15,12 @@ use tokio::{
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
 };
 
-/// A connection: bytes both ways, in order, until it breaks.
+/// A connection: bytes in both directions, in order, until it breaks.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {
-    /// The other end's address, where it has one.
+    /// The other end's address; `None` if it has none.
     fn peer(&self) -> Option<IpAddr>;
 
-    /// What another process could go on with, where it is nothing but a socket.
+    /// The socket, to be handed to another process; `None` if the stream is more than a socket.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -33,11 +34,11 @@ pub trait Listener: Send {
 
 /// Makes and accepts connections.
 pub trait Network: Send + Sync {
-    /// Connects to `address`. Takes as long as the network takes: callers set their own limit.
+    /// Connects to `address`. It sets no timeout: callers set their own.
     fn connect<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Stream>>>;
 
-    /// Where the name in `address` leads at this moment: where [`Network::connect`] would try. Empty, as by default, where
-    /// there is no name that could ever lead elsewhere.
+    /// The IP addresses of the host name in `address` at this moment, which [`Network::connect`] would try. Empty, as by
+    /// default, if `address` holds no host name.
     fn addresses<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
         let _ = address;
         Box::pin(ready(Ok(Vec::new())))
@@ -47,11 +48,10 @@ pub trait Network: Send + Sync {
     fn listen<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Listener>>>;
 }
 
-/// The operating system's sockets: TCP with Nagle's delay off, or a unix socket where the address begins with `/`. A
-/// socket file that is left from before is not removed: it might be somebody's.
+/// The operating system's sockets: TCP without Nagle's delay, or a Unix socket if the address begins with `/`. An existing
+/// socket file is not removed: another process may use it.
 ///
-/// A name is resolved anew for every connection, and all that it stands for is tried; `names` says what happens when the
-/// resolver fails.
+/// A host name is resolved for every connection, and all its addresses are tried; `resolver` describes failures of DNS.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TcpNetwork;
 
@@ -62,7 +62,7 @@ impl Network for TcpNetwork {
                 let stream = UnixStream::connect(&*address.0).await?;
                 return Ok(Box::new(stream) as Box<dyn Stream>);
             }
-            let stream = names::connect(&address.0).await?;
+            let stream = resolver::connect(&address.0).await?;
             stream.set_nodelay(true)?;
             Ok(Box::new(stream) as Box<dyn Stream>)
         })
@@ -72,7 +72,7 @@ impl Network for TcpNetwork {
         Box::pin(async move {
             match is_path(address) {
                 true => Ok(Vec::new()),
-                false => names::addresses(&address.0).await,
+                false => resolver::addresses(&address.0).await,
             }
         })
     }

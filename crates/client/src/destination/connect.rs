@@ -1,0 +1,54 @@
+//! Makes connections, and probes servers with `version`.
+
+use super::{options::DestinationOptions, shared::Shared};
+use crate::{CommandConnection, Network, network::Stream};
+use lookaside_protocol::text::Limits;
+use lookaside_routing::{Address, Failure};
+use tokio::time::timeout;
+
+/// Bounds the reply to a probe.
+const PROBE_LIMITS: Limits = Limits { value_bytes_max: 0, line_bytes_max: 1_024 };
+
+/// Makes a connection and counts the outcome.
+pub(super) async fn connect(
+    network: &dyn Network,
+    address: &Address,
+    options: &DestinationOptions,
+    shared: &Shared,
+) -> Result<Box<dyn Stream>, Failure> {
+    let limit = options.connect_timeout();
+    match timeout(limit, network.connect(address)).await {
+        Ok(Ok(stream)) => {
+            shared.counters.connects.add(1);
+            Ok(stream)
+        }
+        Ok(Err(error)) => {
+            tracing::debug!(server = %address, %error, "connection failed");
+            shared.counters.connect_failures.add(1);
+            Err(Failure::ConnectFailed)
+        }
+        Err(_) => {
+            tracing::debug!(server = %address, ?limit, "connection timed out");
+            shared.counters.connect_failures.add(1);
+            Err(Failure::ConnectTimedOut)
+        }
+    }
+}
+
+/// Makes a connection and probes it; `None` if either fails.
+pub(super) async fn connect_and_probe(
+    network: &dyn Network,
+    address: &Address,
+    options: &DestinationOptions,
+    shared: &Shared,
+) -> Option<Box<dyn Stream>> {
+    probe_version(connect(network, address, options, shared).await.ok()?, options).await
+}
+
+/// Sends `version` and waits for a whole reply. Even an error line proves that the server is alive.
+async fn probe_version(stream: Box<dyn Stream>, options: &DestinationOptions) -> Option<Box<dyn Stream>> {
+    let mut connection = CommandConnection::from_stream(stream, PROBE_LIMITS, options.server_timeout());
+    connection.send(b"version\r\n").await.ok()?;
+    connection.read_part().await.ok()?;
+    connection.into_stream()
+}

@@ -1,0 +1,240 @@
+//! A destination's task: connects when there is something to send, serves the connection until it ends, and probes the
+//! server while it is TKO. Serves every path; §3.3 of the paper needs failures to be found quickly.
+//!
+//! ```text
+//!        a batch              connected
+//! idle ---------> connecting -----------> connection --.
+//!   ^                 | failed               | TKO     | ended: back to idle
+//!   |  probe answered v                      v         |
+//!   '------------- TKO <---------------------'         v
+//! ```
+//!
+//! A TKO server loses its connection too: after a partition an old connection can stay silent for minutes, while a new one
+//! fails or succeeds at once. A probe is a new connection with a `version` on it; if that is answered, the connection stays.
+//!
+//! Several destinations may share one server's TKO state (`tko`). The destination that marked the server TKO probes it. The
+//! others refuse their batches until it is back, and then make a new connection.
+//!
+//! With `connect_eagerly` no batch is needed to leave `idle`: the task connects when it starts, and again a moment after
+//! a connection has ended or another destination has marked the server TKO. So a server's failure, or its return, is
+//! found before a request needs it.
+
+use super::{
+    connect::{connect, connect_and_probe},
+    connection::{Connection, ConnectionContext, End, Replacement, millis_since},
+    options::DestinationOptions,
+    pipeline::{PendingBatch, ProtocolError},
+    reresolve::relocated_connection,
+    shared::Shared,
+};
+use crate::{Network, network::Stream, tko::TkoEpoch};
+use lookaside_routing::{Address, Failure, Health, HealthChange, Outcome};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep, sleep_until},
+};
+
+/// Time between attempts to connect eagerly, plus up to a half.
+const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
+
+pub(super) struct Driver {
+    address: Address,
+    network: Arc<dyn Network>,
+    options: DestinationOptions,
+    queue: mpsc::UnboundedReceiver<PendingBatch>,
+    /// Taken from the queue and not sent yet.
+    waiting: VecDeque<PendingBatch>,
+    shared: Arc<Shared>,
+    health: Health,
+    random: fastrand::Rng,
+    /// The origin of the milliseconds in `health`.
+    started: Instant,
+    /// Before the first attempt to connect.
+    is_new: bool,
+}
+
+/// The destination's handle was dropped: the task ends.
+struct HandleDropped;
+
+impl Driver {
+    pub(super) fn new(
+        address: Address,
+        network: Arc<dyn Network>,
+        options: DestinationOptions,
+        queue: mpsc::UnboundedReceiver<PendingBatch>,
+        shared: Arc<Shared>,
+    ) -> Driver {
+        Driver {
+            address,
+            network,
+            queue,
+            waiting: VecDeque::new(),
+            shared,
+            health: Health::new(options.health),
+            random: fastrand::Rng::with_seed(options.seed),
+            started: Instant::now(),
+            is_new: true,
+            options,
+        }
+    }
+
+    pub(super) async fn run(mut self) {
+        let mut replacement = None;
+        loop {
+            let connected = match replacement.take() {
+                Some(connected) => Some(connected),
+                None => match self.next_stream().await {
+                    Ok(connected) => connected,
+                    Err(HandleDropped) => return,
+                },
+            };
+            self.shared.is_ready.send_if_modified(|is_ready| !std::mem::replace(is_ready, true));
+            let Some((stream, epoch)) = connected else { continue };
+            let jitter = self.random.f64();
+            let relocation =
+                relocated_connection(&*self.network, &self.address, stream.peer(), &self.options, &self.shared, jitter);
+            let context = ConnectionContext {
+                queue: &mut self.queue,
+                waiting: &mut self.waiting,
+                health: &mut self.health,
+                shared: &self.shared,
+                options: &self.options,
+                started: self.started,
+            };
+            match Connection::new(stream, epoch, context, Box::pin(relocation)).run().await {
+                End::HandleDropped => return,
+                End::Relocated(Replacement(stream)) => replacement = Some((stream, epoch)),
+                end => self.on_end(&end, epoch),
+            }
+        }
+    }
+
+    /// Waits until a connection is needed, and makes it; `None` if that failed or the server is TKO.
+    async fn next_stream(&mut self) -> Result<Option<(Box<dyn Stream>, TkoEpoch)>, HandleDropped> {
+        if let Some(at_ms) = self.health.next_probe_at_ms() {
+            self.wait_for_probe(self.started + Duration::from_millis(at_ms)).await?;
+            return Ok(self.probe().await);
+        }
+        if self.waiting.is_empty() {
+            self.wait_for_work().await?;
+        }
+        let Some(epoch) = self.shared.tracker.epoch() else {
+            self.fail_waiting(&Failure::Tko);
+            return Ok(None);
+        };
+        match connect(&*self.network, &self.address, &self.options, &self.shared).await {
+            Ok(stream) => Ok(Some((stream, epoch))),
+            Err(failure) => {
+                self.fail_waiting(&failure);
+                self.record_connect_failure(&Err(failure), epoch);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Waits for a batch, or until it is time to connect without one.
+    async fn wait_for_work(&mut self) -> Result<(), HandleDropped> {
+        let is_new = std::mem::replace(&mut self.is_new, false);
+        let wait = match (self.options.connect_eagerly, is_new) {
+            (true, true) => return Ok(()),
+            (true, false) => Some(RECONNECT_INTERVAL.mul_f64(1.0 + 0.5 * self.random.f64())),
+            (false, _) => None,
+        };
+        tokio::select! {
+            biased;
+            batch = self.queue.recv() => self.waiting.push_back(batch.ok_or(HandleDropped)?),
+            () = sleep(wait.unwrap_or_default()), if wait.is_some() => {}
+        }
+        Ok(())
+    }
+
+    /// Waits until a probe is due, and refuses batches that were queued before the handle saw the TKO state.
+    async fn wait_for_probe(&mut self, probe_at: Instant) -> Result<(), HandleDropped> {
+        loop {
+            tokio::select! {
+                biased;
+                batch = self.queue.recv() => batch.ok_or(HandleDropped)?.fail(&Failure::Tko),
+                () = sleep_until(probe_at) => return Ok(()),
+            }
+        }
+    }
+
+    /// Probes the server. If it answers, it is no longer TKO, and the probe's connection can be used.
+    async fn probe(&mut self) -> Option<(Box<dyn Stream>, TkoEpoch)> {
+        self.shared.counters.probes.add(1);
+        let stream = connect_and_probe(&*self.network, &self.address, &self.options, &self.shared).await;
+        let jitter = self.random.f64();
+        self.health.on_probe(stream.is_some(), millis_since(self.started), jitter);
+        let stream = stream?;
+        tracing::info!(server = %self.address, "server answered a probe: no longer TKO");
+        Some((stream, self.shared.tracker.clear_tko()))
+    }
+
+    /// Handles the end of a connection that was made in `epoch`.
+    fn on_end(&mut self, end: &End, epoch: TkoEpoch) {
+        match end {
+            End::ProtocolError(ProtocolError::Malformed(why)) => {
+                tracing::warn!(server = %self.address, why, "malformed reply: connection closed");
+            }
+            End::ProtocolError(ProtocolError::Desynchronized) => {
+                tracing::warn!(
+                    server = %self.address,
+                    "server refused a command that has a data block: connection closed, as it may read the block as commands"
+                );
+            }
+            End::TooManyLateReplies => {
+                tracing::warn!(server = %self.address, "too many replies are late: connection closed");
+            }
+            End::Tko(change) => self.mark_tko(*change, epoch),
+            End::TkoByOther => self.health = Health::new(self.options.health),
+            End::TlsRejected(error) => {
+                tracing::warn!(server = %self.address, %error, "TLS failed before the first reply");
+                self.record_connect_failure(&Err(Failure::ConnectFailed), epoch);
+            }
+            End::Closed(kind) => tracing::debug!(server = %self.address, %kind, "connection ended"),
+            End::HandleDropped | End::Relocated(_) => {}
+        }
+    }
+
+    /// Records that an attempt to connect failed, which began in `epoch`.
+    fn record_connect_failure(&mut self, outcome: &Outcome, epoch: TkoEpoch) {
+        if let Some(change) = self.health.on_outcome(outcome, millis_since(self.started)) {
+            self.mark_tko(change, epoch);
+        }
+    }
+
+    /// Marks the server TKO, unless another destination has (which then probes it), or too many servers of its pool are
+    /// TKO (then this one stays in use as if it had not failed).
+    fn mark_tko(&mut self, change: HealthChange, epoch: TkoEpoch) {
+        let is_tko = match &self.options.tko_trackers {
+            Some(trackers) => trackers.mark_tko(&self.address, &self.shared.tracker, epoch, change),
+            None => self.shared.tracker.mark_tko(epoch, change),
+        };
+        if !is_tko {
+            self.health = Health::new(self.options.health);
+            return;
+        }
+        self.health.delay_probe(self.random.f64());
+        self.shared.counters.taken_out.add(1);
+        tracing::warn!(server = %self.address, ?change, "server marked TKO: it is probed until it answers");
+    }
+
+    fn fail_waiting(&mut self, failure: &Failure) {
+        for batch in self.waiting.drain(..) {
+            batch.fail(failure);
+        }
+        while let Ok(batch) = self.queue.try_recv() {
+            batch.fail(failure);
+        }
+    }
+}
+
+impl Drop for Driver {
+    /// No other destination probes a server that this one marked TKO: the others find out for themselves.
+    fn drop(&mut self) {
+        if !self.health.may_send() {
+            self.shared.tracker.clear_tko();
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! A leaf of the routing tree that is a server: one connection, shared by all its callers. Serves every path.
+//!
+//! The handle that callers hold only queues batches. One task per destination owns the connection, writes all that has
+//! queued up at once, and matches the replies (`pipeline`). So thousands of client connections are coalesced into one per
+//! server (§3.1 of the paper), and the busier a server is, the larger are the writes it gets.
+//!
+//! ```text
+//! TcpDestination --PendingBatch--> driver --> connection --> pipeline --> server
+//!       |                            |  '--> reresolve (follows the host name)
+//!       '--------- shared -----------'-----> connect   (connects, probes)
+//! ```
+//!
+//! Invariants:
+//! * Every batch gets exactly one outcome per request, within `connect_timeout_ms + server_timeout_ms`.
+//! * Nothing is sent twice. A set or delete whose connection ended after it was written is `ConnectionLost`: the server
+//!   may or may not have executed it, and the caller must decide.
+//! * At most `outstanding_requests_max` requests are queued or sent and not answered.
+//!
+//! Values are slices of the block that they were read into. Nothing is copied, but a value keeps its block of
+//! [`crate::READ_BYTES`] (or the size of the largest value in it) in memory: callers that keep values for long copy them.
+
+mod connect;
+mod connection;
+mod driver;
+mod meta_translation;
+mod options;
+mod pipeline;
+mod reresolve;
+mod shared;
+
+pub use connection::READ_BYTES;
+pub use options::DestinationOptions;
+pub use shared::DestinationStatistics;
+
+use crate::Network;
+use driver::Driver;
+use lookaside_routing::{Address, Batch, BoxFuture, Destination, Failure, Outcomes, Verb};
+use pipeline::PendingBatch;
+use shared::Shared;
+use std::{sync::Arc, time::Duration};
+use tokio::sync::{mpsc, oneshot};
+
+/// A server reached over a [`Network`]. Dropping it ends its task and its connection.
+pub struct TcpDestination {
+    address: Address,
+    queue: mpsc::UnboundedSender<PendingBatch>,
+    shared: Arc<Shared>,
+    outstanding_requests_max: usize,
+}
+
+impl TcpDestination {
+    /// A destination at `address`. It connects with the first batch, or at once with `connect_eagerly`. Must be called
+    /// inside a tokio runtime, on which its task then runs.
+    pub fn new(address: Address, network: Arc<dyn Network>, options: DestinationOptions) -> TcpDestination {
+        let (queue, batches) = mpsc::unbounded_channel();
+        let trackers = options.tko_trackers.as_ref();
+        let tracker = trackers.map_or_else(Arc::default, |trackers| trackers.tracker(&address));
+        let shared = Shared::new(tracker, !options.connect_eagerly);
+        let outstanding_requests_max = options.outstanding_requests_max;
+        let driver = Driver::new(address.clone(), network, options, batches, shared.clone());
+        tokio::spawn(driver.run());
+        TcpDestination { address, queue, shared, outstanding_requests_max }
+    }
+
+    /// Resolves when the first attempt to connect is over, if one is made before the first batch: within
+    /// `connect_timeout_ms`, or at once if the server is known to be TKO.
+    pub async fn ready(&self) {
+        // The sender lives as long as this handle.
+        let _ = self.shared.is_ready.subscribe().wait_for(|is_ready| *is_ready).await;
+    }
+
+    /// Whether the server is TKO at this moment.
+    pub fn is_tko(&self) -> bool {
+        self.shared.tracker.is_tko()
+    }
+
+    /// Whether it is TKO because a connection could not be made (hard TKO), not because replies were late.
+    pub fn is_taken_out_hard(&self) -> bool {
+        self.shared.tracker.is_hard_tko()
+    }
+
+    /// Whether the server is not read because it has undelivered deletes (see [`crate::Fence`]).
+    pub fn is_fenced(&self) -> bool {
+        self.shared.tracker.is_fenced()
+    }
+
+    /// How long the server has been fenced; zero if it is not.
+    pub fn fenced_for(&self) -> Duration {
+        self.shared.tracker.fenced_for()
+    }
+
+    /// Its counters at this moment.
+    pub fn statistics(&self) -> DestinationStatistics {
+        self.shared.statistics()
+    }
+
+    /// Queues a batch, unless the server is TKO or fenced, or too many requests are outstanding.
+    fn queue(&self, requests: Batch) -> Result<oneshot::Receiver<Outcomes>, Failure> {
+        let count = requests.len();
+        let counters = &self.shared.counters;
+        if self.is_tko() || (self.is_fenced() && !is_only_deletes(&requests)) {
+            counters.refused_taken_out.add(count as u64);
+            return Err(Failure::Tko);
+        }
+        let (permit, before) = self.shared.acquire(count);
+        if before + count > self.outstanding_requests_max {
+            counters.busy.add(count as u64);
+            return Err(Failure::Busy);
+        }
+        counters.requests.add(count as u64);
+        let (reply, outcomes) = oneshot::channel();
+        // The task ends before this handle only when its runtime does.
+        self.queue.send(PendingBatch { requests, reply, permit }).map_err(|_| Failure::ConnectFailed)?;
+        Ok(outcomes)
+    }
+}
+
+/// Whether a batch only deletes: a fenced server still takes deletes.
+fn is_only_deletes(batch: &Batch) -> bool {
+    batch.iter().all(|request| Verb::of(&request.operation) == Verb::Delete)
+}
+
+impl Destination for TcpDestination {
+    fn send(&self, batch: Batch) -> BoxFuture<'_, Outcomes> {
+        Box::pin(async move {
+            let requests = batch.len();
+            if requests == 0 {
+                return Vec::new();
+            }
+            match self.queue(batch) {
+                Ok(outcomes) => outcomes.await.unwrap_or_else(|_| vec![Err(Failure::ConnectionLost); requests]),
+                Err(failure) => vec![Err(failure); requests],
+            }
+        })
+    }
+
+    fn address(&self) -> &Address {
+        &self.address
+    }
+}
+
+impl std::fmt::Debug for TcpDestination {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TcpDestination").field("address", &self.address).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,76 @@
+//! Settings of a destination.
+
+use crate::TkoTrackers;
+use lookaside_protocol::text::Limits;
+use lookaside_routing::{HealthSettings, Protocol};
+use std::{sync::Arc, time::Duration};
+
+/// The longest line of a reply: a key, four numbers and a verb, or an error message.
+const REPLY_LINE_BYTES_MAX: usize = 2_048;
+
+/// Settings of a [`crate::TcpDestination`].
+#[derive(Clone, Debug)]
+pub struct DestinationOptions {
+    /// How long a batch may wait for its replies once there is a connection, in milliseconds. Default 1,000. If it is too
+    /// short, a busy server becomes TKO; if it is too long, a dead server delays its callers.
+    pub server_timeout_ms: u64,
+    /// How long connecting may take, in milliseconds. Default `None`: as `server_timeout_ms`.
+    pub connect_timeout_ms: Option<u64>,
+    /// Requests that may be queued or sent and not answered; one more is [`Failure::Busy`]. Default 100,000. A batch
+    /// larger than this is always refused.
+    ///
+    /// [`Failure::Busy`]: lookaside_routing::Failure::Busy
+    pub outstanding_requests_max: usize,
+    /// Requests that have timed out and whose replies are still expected; one more ends the connection. Default 10,000.
+    pub late_requests_max: usize,
+    /// The largest value that is accepted from the server, in bytes. Default 128 MiB. A larger one is malformed.
+    pub value_bytes_max: usize,
+    /// The protocol that the server is sent. Default text: a run of gets is one line there, so it costs less.
+    pub protocol: Protocol,
+    /// When the server becomes TKO, and how it is probed.
+    pub health: HealthSettings,
+    /// Shares the server's TKO state with the other destinations at its address. Default `None`: this destination has a
+    /// state of its own.
+    pub tko_trackers: Option<Arc<TkoTrackers>>,
+    /// Whether to connect before the first batch, and again after a connection has ended, so that a dead server is found
+    /// before a request waits for it. Default false: connections are made when they are needed.
+    pub connect_eagerly: bool,
+    /// How often a server's host name is resolved again while it is connected, in milliseconds, plus or minus a quarter.
+    /// Default 30,000; `None`: only when a connection is made. If it is too long, a server that has moved is used at its
+    /// old address.
+    pub resolve_interval_ms: Option<u64>,
+    /// Seed of the jitter of probes. Default 0.
+    pub seed: u64,
+}
+
+impl Default for DestinationOptions {
+    fn default() -> Self {
+        DestinationOptions {
+            server_timeout_ms: 1_000,
+            connect_timeout_ms: None,
+            outstanding_requests_max: 100_000,
+            late_requests_max: 10_000,
+            value_bytes_max: 128 << 20,
+            protocol: Protocol::Text,
+            health: HealthSettings::default(),
+            tko_trackers: None,
+            connect_eagerly: false,
+            resolve_interval_ms: Some(30_000),
+            seed: 0,
+        }
+    }
+}
+
+impl DestinationOptions {
+    pub(super) fn reply_limits(&self) -> Limits {
+        Limits { value_bytes_max: self.value_bytes_max, line_bytes_max: REPLY_LINE_BYTES_MAX }
+    }
+
+    pub(super) fn server_timeout(&self) -> Duration {
+        Duration::from_millis(self.server_timeout_ms)
+    }
+
+    pub(super) fn connect_timeout(&self) -> Duration {
+        Duration::from_millis(self.connect_timeout_ms.unwrap_or(self.server_timeout_ms))
+    }
+}
