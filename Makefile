@@ -66,16 +66,16 @@ fuzz: ## every fuzz target for FUZZ_SECONDS (needs a nightly toolchain and cargo
 	crates/protocol/fuzz/run $(FUZZ_SECONDS)
 	crates/server/fuzz/run $(FUZZ_SECONDS)
 
-bench: ## ratios against memcached in one run, written to docs/benchmarks.md (BENCH=--full takes longer)
+bench: ## ratios against memcached in one run, written to docs/measurements/benchmarks.md (BENCH=--full takes longer)
 	TOOLS="$(TOOLS)" experiments/run $(BENCH)
 
-hit-ratio: ## miss ratios against memcached at equal memory (HIT_RATIO="--full --report" takes 30 minutes, writes docs/hit_ratio.md)
+hit-ratio: ## miss ratios against memcached at equal memory (HIT_RATIO="--full --report" takes 30 minutes, writes docs/measurements/hit_ratio.md)
 	TOOLS="$(TOOLS)" TRACES="$(TRACES)" experiments/run hit_ratio $(HIT_RATIO)
 
 transient: ## a short-lived family's share of a full server over time, drawn
 	TOOLS="$(TOOLS)" experiments/run transient
 
-qos: ## throughput with p99 under 1 ms by number of connections, ours and memcached's, drawn; writes docs/qos.md (QOS="--full")
+qos: ## throughput with p99 under 1 ms by number of connections, ours and memcached's, drawn; writes docs/measurements/qos.md (QOS="--full")
 	TOOLS="$(TOOLS)" experiments/run qos $(QOS)
 
 gutter: install ## a dead server under load with MariaDB behind, with and without a gutter, drawn (four minutes)
