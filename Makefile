@@ -10,7 +10,7 @@ TOOLS ?= ../shared/tools
 # A folder with a trace of Twitter's cache cluster 52.
 TRACES ?= ../shared/traces
 
-.PHONY: help up test install build lint unit schedules miri simulate end-to-end clients differential fuzz bench soak clean hit-ratio transient qos gutter incast warmup connections
+.PHONY: help up test install build lint unit schedules miri simulate end-to-end clients differential fuzz bench soak clean hit-ratio transient qos gutter incast warmup connections reference
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ clients: install build ## conversations through real clients of six languages; i
 
 differential: build ## the same conversations with memcached 1.6.45 (fetched by TOOLS) and with ours
 	LOOKASIDE_MEMCACHED="$$(bash $(TOOLS)/peers memcached)" $(PYTHON) -m pytest tests/differential
+
+reference: build ## docs/reference, from what the built programs print
+	$(PYTHON) tests/generate_reference.py
 
 soak: ## many more simulated regions than `make test` has time for
 	$(CARGO) build --release --package lookaside
