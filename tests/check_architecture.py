@@ -1,7 +1,8 @@
 """Fails when a crate depends on one that the picture in ARCHITECTURE.md does not allow.
 
-The picture is the block after "Who may know whom": `a <- b, c <- d` says that b and c may know a, and d all three.
-`all of these` stands for every crate named above it. What a crate may know is transitive.
+The picture is the first block after "Dependency rules": `a <- b, c <- d` says that b and c may depend on a, and d on
+all three. `all of these` stands for every crate named above it. The relation is transitive. A crate of `DEV_ONLY` may
+only be a dev-dependency.
 """
 
 import json
@@ -11,10 +12,11 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+DEV_ONLY = {"test_support"}
 
 
 def allowed_dependencies(picture: str) -> dict[str, set[str]]:
-    """What each crate named in the picture may depend on."""
+    """The crates that each crate of the picture may depend on."""
     direct: dict[str, set[str]] = {}
     for line in filter(None, map(str.strip, picture.splitlines())):
         known_above = set(direct)
@@ -41,9 +43,9 @@ def allowed_dependencies(picture: str) -> dict[str, set[str]]:
 def main() -> int:
     """Compares the picture with `cargo metadata`."""
     text = (ROOT / "ARCHITECTURE.md").read_text()
-    found = re.search(r"## Who may know whom.*?```\n(.*?)```", text, re.DOTALL)
+    found = re.search(r"## Dependency rules.*?```\n(.*?)```", text, re.DOTALL)
     if not found:
-        print("ARCHITECTURE.md has no picture under 'Who may know whom'", file=sys.stderr)
+        print("ARCHITECTURE.md has no picture under 'Dependency rules'", file=sys.stderr)
         return 1
     allowed = allowed_dependencies(found.group(1))
     output = subprocess.run(
@@ -64,6 +66,8 @@ def main() -> int:
             other = ours.get(dependency["name"])
             if other and other not in allowed[crate]:
                 wrong.append(f"{crate} depends on {other}, which the picture does not allow")
+            if other in DEV_ONLY and dependency["kind"] != "dev":
+                wrong.append(f"{crate} depends on {other} outside its tests")
     for line in wrong:
         print(f"architecture: {line}", file=sys.stderr)
     return 1 if wrong else 0

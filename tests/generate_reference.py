@@ -322,7 +322,7 @@ def names_on(page: Path) -> dict[str, list[str]]:
 
 
 def flags_in(text: str) -> Iterator[tuple[str, str]]:
-    """Each flag of a `--help` text with what is said of it."""
+    """Each flag of a `--help` text and its meaning."""
     flag, words = "", []
     for line in text.partition("\nExamples:")[0].splitlines():
         if started := re.match(r" {2,6}(-\S.*?)(?: {2,}(\S.*))?$", line):
@@ -344,7 +344,7 @@ def flags() -> Page:
     for program, *subcommand in COMMANDS:
         command = [str(PROGRAMS / program), *subcommand, "--help"]
         text = subprocess.run(command, check=True, capture_output=True, text=True, env={"COLUMNS": "100"}).stdout
-        rows = [(flag, " ".join(said.split())) for flag, said in flags_in(text)]
+        rows = [(flag, " ".join(meaning.split())) for flag, meaning in flags_in(text)]
         tables.append(Table(" ".join((program, *subcommand)), ("flag", "meaning"), rows))
     return Page("flags", "Flags", "The flags of every program, as `--help` prints them.", tables)
 
