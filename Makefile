@@ -10,7 +10,7 @@ TOOLS ?= ../shared/tools
 # A folder with a trace of Twitter's cache cluster 52.
 TRACES ?= ../shared/traces
 
-.PHONY: help up test install build lint unit schedules miri simulate end-to-end clients differential fuzz bench soak clean hit-ratio transient qos gutter incast warmup connections
+.PHONY: help up test install build lint unit schedules miri simulate end-to-end clients differential fuzz bench soak clean hit-ratio transient qos gutter incast warmup connections reference
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ clients: install build ## conversations through real clients of six languages; i
 differential: build ## the same conversations with memcached 1.6.45 (fetched by TOOLS) and with ours
 	LOOKASIDE_MEMCACHED="$$(bash $(TOOLS)/peers memcached)" $(PYTHON) -m pytest tests/differential
 
+reference: build ## docs/reference, from what the built programs print
+	$(PYTHON) tests/generate_reference.py
+
 soak: ## many more simulated regions than `make test` has time for
 	$(CARGO) build --release --package lookaside
 	target/release/lookaside simulate --seeds 20000
@@ -66,16 +69,16 @@ fuzz: ## every fuzz target for FUZZ_SECONDS (needs a nightly toolchain and cargo
 	crates/protocol/fuzz/run $(FUZZ_SECONDS)
 	crates/server/fuzz/run $(FUZZ_SECONDS)
 
-bench: ## ratios against memcached in one run, written to docs/benchmarks.md (BENCH=--full takes longer)
+bench: ## ratios against memcached in one run, written to docs/measurements/benchmarks.md (BENCH=--full takes longer)
 	TOOLS="$(TOOLS)" experiments/run $(BENCH)
 
-hit-ratio: ## miss ratios against memcached at equal memory (HIT_RATIO="--full --report" takes 30 minutes, writes docs/hit_ratio.md)
+hit-ratio: ## miss ratios against memcached at equal memory (HIT_RATIO="--full --report" takes 30 minutes, writes docs/measurements/hit_ratio.md)
 	TOOLS="$(TOOLS)" TRACES="$(TRACES)" experiments/run hit_ratio $(HIT_RATIO)
 
 transient: ## a short-lived family's share of a full server over time, drawn
 	TOOLS="$(TOOLS)" experiments/run transient
 
-qos: ## throughput with p99 under 1 ms by number of connections, ours and memcached's, drawn; writes docs/qos.md (QOS="--full")
+qos: ## throughput with p99 under 1 ms by number of connections, ours and memcached's, drawn; writes docs/measurements/qos.md (QOS="--full")
 	TOOLS="$(TOOLS)" experiments/run qos $(QOS)
 
 gutter: install ## a dead server under load with MariaDB behind, with and without a gutter, drawn (four minutes)

@@ -1,4 +1,4 @@
-"""Measures everything and writes docs/benchmarks.md: a ratio for each scenario, losses included.
+"""Measures everything and writes docs/measurements/benchmarks.md: a ratio for each scenario, losses included.
 
 What is below the line `KEPT` in that file is written by people, and stays: why a bar is missed, what was tried.
 
@@ -18,13 +18,15 @@ from experiments.programs import ROOT, Unusable
 from experiments.region import invalidation_latency
 from experiments.server import cost
 
-REPORT = ROOT / "docs" / "benchmarks.md"
+REPORT = ROOT / "docs" / "measurements" / "benchmarks.md"
 KEPT = "<!-- Above: written by experiments/report.py. Below: written by people, and kept. -->"
 
 HEAD = """# Benchmarks
 
-`make bench` measures this and writes it; `make bench BENCH=--full` takes longer. Absolute times depend on the machine
-and on what else it does. The ratios are medians of interleaved runs, in which both sides share the same disturbance.
+`make bench` measures this and writes this page; `make bench BENCH=--full` takes longer. It needs a folder `TOOLS`
+with the peers and the load generator, which are not part of this repository (see `experiments/run`). Absolute times
+depend on the machine and its load. The ratios are medians of interleaved runs, in which both sides share the same
+disturbance.
 """
 
 COST = """
@@ -32,10 +34,10 @@ COST = """
 
 Closed loop, one worker on one core, the load on another; one million keys of 24 bytes. "Cheaper" is memcached's CPU
 time for a request over ours, round by round: the median, and in brackets the lowest and highest. "Core used" is the
-median share of its core that the server used, memcached's and ours, and a server is saturated from 0.9 on. Where both
-are, the costs compare fairly. Where only memcached is, the load generator could not keep ours busy: our requests pay
-for wake-ups that memcached's share, and the ratio is a lower bound. Where neither is, it says little. The bar is what
-must hold, the aim what the design should reach.
+median share of its core that the server used, memcached's and ours; a server is saturated from 0.9 on. If both are
+saturated, the costs compare fairly. If only memcached is, the load generator could not keep ours busy: our requests pay
+for wake-ups that memcached's requests share, and the ratio is a lower bound. If neither is, the ratio says little. The
+bar is a requirement; the aim is what the design should reach.
 
 | scenario | memcached, us | ours, us | times cheaper | core used | saturated | bar | aim |
 |---|---|---|---|---|---|---|---|
@@ -46,8 +48,8 @@ PROXY = """
 
 Closed loop, one thread on one core, four of our servers and the load on the other; 100,000 keys of 24 bytes, values of
 135. "Cheaper" is the CPU time for a request of the cheaper of the other two over ours, round by round: the median, and
-in brackets the lowest and highest. "Core used" is the median share of its core that each used: where it is far below 1,
-the load and the servers, which share the other core, were too slow to keep it busy, and it pays for wake-ups that a
+in brackets the lowest and highest. "Core used" is the median share of its core that each proxy used. If it is far below
+1, the load and the servers on the other core were too slow to keep the proxy busy, and it pays for wake-ups that a
 busier one would share. The last column is the 99th percentile of the latency under this load, in ms.
 
 | scenario | ours, us | memcached, us | twemproxy, us | times cheaper than the best | aim | core used | p99, ms |
@@ -55,9 +57,9 @@ busier one would share. The last column is the 99th percentile of the latency un
 """
 
 ADDED = """
-At {rate:,} single gets a second, in open loop from 50 clients, a fifth of what one thread can do, half of the answers
-are this much later through a proxy than from a server asked directly ({direct:.0f} us): {added}. The aim for ours is
-under {aim} us: **{verdict}**.
+At {rate:,} single gets a second, in open loop from 50 clients, a fifth of what one thread can do, the median
+latency through a proxy exceeds that of a server asked directly ({direct:.0f} us) by this much: {added}. The aim for
+ours is under {aim} us: **{verdict}**.
 """
 
 LATENCY = """
@@ -186,7 +188,7 @@ def main() -> int:
     parser.add_argument("--nice", type=int, default=0, metavar="N", help="niceness of cache servers and load: -10")
     parser.add_argument("--realtime", action="store_true", help="cache servers and load before all others (as root)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
-    parser.add_argument("--report", type=Path, default=REPORT, metavar="FILE", help="default: docs/benchmarks.md")
+    parser.add_argument("--report", type=Path, default=REPORT, metavar="FILE", help=f"default: {REPORT.name}")
     options = parser.parse_args()
     started = time.monotonic()
     try:

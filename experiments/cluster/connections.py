@@ -11,7 +11,7 @@ connections less without them; the kernel's socket buffers are not in it. Reques
 second in all at random times (from the load generator), so that every proxy has the same to do. Figures of time are
 medians of ROUNDS rounds.
 
-    experiments/run connections       some five minutes; writes docs/connections.md
+    experiments/run connections       some five minutes; writes docs/measurements/connections.md
 """
 
 import argparse
@@ -55,7 +55,7 @@ WARMUP_S, MEASURE_S = 0.5, 1.5
 PATIENCE_S = 30.0
 KIB = 1024
 
-REPORT = ROOT / "docs" / "connections.md"
+REPORT = ROOT / "docs" / "measurements" / "connections.md"
 
 
 def resident_bytes(process: subprocess.Popen) -> int:
@@ -222,29 +222,30 @@ def run(nice: int, only: str = "") -> list[dict]:
 
 TEXT = """# Many client connections, few to the servers
 
-`make connections` measures this and writes it (§3.1 of "Scaling Memcache at Facebook": a router coalesces the
-connections of many clients): {servers} servers behind our router, memcached 1.6.45's own proxy and twemproxy 0.5, in
-one run, each with its defaults. "At a server" is the most connections that any server had from the proxy at any time.
+`make connections` measures this and writes this page (§3.1 of "Scaling Memcache at Facebook": a router coalesces the
+connections of many clients): {servers} servers behind our router, memcached 1.6.45's own proxy and twemproxy 0.5, in one
+run, each with its defaults. "At a server" is the most connections that any server had from the proxy at any time. It
+needs a folder `TOOLS` with the other proxies and the load generator, which are not part of this repository (see
+`experiments/run`).
 
 ## Connections and memory
 
-Resident memory that each client connection adds, in bytes: if it never sent a byte; if it sent one request and is idle
-since; and if all of them ask in turn. 50 connections fit into what a proxy has already, so that they add nothing, and
-of 1,000 some part does: compare the figures for 10,000.
+Resident memory that each client connection adds, in bytes: "silent" never sent a request, "idle" sent one and is idle
+since, "asking" is one of many that send requests in turn. 50 connections fit into memory that a proxy has already,
+and so do some of 1,000: compare the figures for 10,000.
 
 | client connections | proxy | threads | at a server | silent | idle | asking |
 |---|---|---|---|---|---|---|
 {memory}
 
-Ours needs more for a connection than the other two: each is a task, with the state that a batch on its way would have
-(2.1 kB). Buffers are not in it, whatever the last reply was: a connection borrows them only while it is active
-(`crates/router/src/frontend/buffer_pool.rs`).
+Ours needs more for a connection than the other two: each is a task with room for the state of a batch (2.1 kB). That
+does not include buffers, however large the last reply was: a connection borrows them from a pool while it is active.
 
 ## Time
 
 {rate:,} gets a second in open loop: over all connections in turn, and over {active} while the others are idle. Medians
 of {rounds} rounds. Where the load averages below are above the number of cores, the 99th percentiles are the machine's,
-and a difference of a few microseconds says nothing; docs/benchmarks.md compares the proxies in rounds.
+and a difference of a few microseconds says nothing; [benchmarks.md](benchmarks.md) compares the proxies in rounds.
 
 | client connections | proxy | threads | CPU a get, us | p50, ms | p99, ms | others idle: CPU, us | p50, ms | p99, ms |
 |---|---|---|---|---|---|---|---|---|
@@ -275,7 +276,7 @@ def time_row(result: dict) -> str:
 
 
 def report(results: list[dict], facts: dict[str, str]) -> str:
-    """docs/connections.md."""
+    """docs/measurements/connections.md."""
     return TEXT.format(
         servers=SERVERS,
         rate=RATE,

@@ -13,8 +13,8 @@ that their number in the system follows Little's law, as in the paper), each wit
 VALUE_BYTES. A page that is incomplete or an error is counted as failed, and as what it took until then: a request
 that waits for the window for a second is refused.
 
-    make incast       some three minutes, as root, with `ip` and `tc`; draws docs/pictures/incast.svg and writes
-                      docs/incast.md
+    make incast       some three minutes, as root, with `ip` and `tc`; writes
+                      docs/measurements/incast.md and its picture
 """
 
 import argparse
@@ -54,8 +54,8 @@ SERVER_TIMEOUT_MS = 500
 SERVERS_IP, ROUTER_IP = "10.77.0.2", "10.77.0.1"
 FIRST_PORT = 11311
 
-REPORT = ROOT / "docs" / "incast.md"
-PICTURE = ROOT / "docs" / "pictures" / "incast.svg"
+REPORT = ROOT / "docs" / "measurements" / "incast.md"
+PICTURE = ROOT / "docs" / "measurements" / "pictures" / "incast.svg"
 
 
 def key(number: int) -> bytes:
@@ -234,9 +234,9 @@ def picture(results: list[dict]) -> str:
 
 TEXT = """# Incast, and the window against it
 
-`make incast` measures this and writes it (§3.1 and Figure 4 of "Scaling Memcache at Facebook"): {pages:g} pages a
-second of {keys} keys each, from {servers} servers through one link of {rate} Mbit/s with a queue of {queue} kB; every
-answer takes {delay} ms beside. A small window asks in many turns, a large one floods the queue.
+`make incast` measures this and writes this page (§3.1 and Figure 4 of "Scaling Memcache at Facebook"): {pages:g}
+pages a second of {keys} keys each, from {servers} servers through one link of {rate} Mbit/s with a queue of {queue}
+kB; every reply takes another {delay} ms. A small window needs many round trips, a large one floods the queue.
 
 | window | p50, ms | p95, ms | p99, ms | mean pages in the system | failed |
 |---|---|---|---|---|---|
@@ -244,16 +244,16 @@ answer takes {delay} ms beside. A small window asks in many turns, a large one f
 
 ![time of a page](pictures/incast.svg)
 
-`adaptive` shrinks when a request goes unanswered, as the paper's does. Over TCP a lost answer comes late rather than
-never, so it only shrinks where answers are later than the server's timeout ({timeout} ms here): it keeps off the
-collapse at the right rather than finding the lowest point.
+`adaptive` shrinks when a request goes unanswered, as the paper's window does. Over TCP a lost reply arrives late
+rather than never, so the window shrinks only when replies take longer than the server's timeout ({timeout} ms here).
+It avoids the collapse on the right; it does not find the minimum. It is off by default.
 
 {facts}
 """
 
 
 def report(results: list[dict], facts: dict[str, str]) -> str:
-    """docs/incast.md."""
+    """docs/measurements/incast.md."""
     rows = []
     for result in results:
         window = result["window"] + (

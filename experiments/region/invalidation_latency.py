@@ -35,7 +35,7 @@ from pathlib import Path
 from experiments.plots import cdf
 from experiments.programs import ROOT, Unusable, answers, free_ports, lookaside, stop
 
-PICTURE = ROOT / "docs" / "pictures" / "invalidation_latency.svg"
+PICTURE = ROOT / "docs" / "measurements" / "pictures" / "invalidation_latency.svg"
 BAR_P99_MS = 50.0
 CLUSTERS = ("one", "two")
 WINDOW = 32

@@ -18,7 +18,7 @@ of deletes, and with deletes that reach the warm cluster LATE_S later, which is 
 Days and hours of the paper are not measured here: how long a cluster stays cold is its keys over its reads a second,
 and both are small. What is comparable is the shape, and how many times sooner.
 
-    make warmup       some five minutes; draws docs/pictures/warmup_*.svg and writes docs/warmup.md
+    make warmup       some five minutes; writes docs/measurements/warmup.md and its pictures
 """
 
 import argparse
@@ -57,8 +57,8 @@ HOT_MISS_WAIT_S = 0.002
 STEADY_S, MEAN_S = 20, 5
 SECOND_NS = 1_000_000_000
 
-REPORT = ROOT / "docs" / "warmup.md"
-PICTURES = ROOT / "docs" / "pictures"
+REPORT = ROOT / "docs" / "measurements" / "warmup.md"
+PICTURES = ROOT / "docs" / "measurements" / "pictures"
 
 
 @dataclass(frozen=True)
@@ -385,7 +385,7 @@ def draw(runs: dict[str, dict]) -> None:
 
 TEXT = """# A cold cluster, with warm-up and without
 
-`make warmup` measures this and writes it (§4.3 of "Scaling Memcache at Facebook"): an empty cluster of {servers}
+`make warmup` measures this and writes this page (§4.3 of "Scaling Memcache at Facebook"): an empty cluster of {servers}
 servers is given {rate} reads a second of {keys} Zipf-distributed keys (exponent {zipf}) at once, by applications that
 look aside under leases, with MariaDB behind. Another cluster beside it has everything, and {warm_rate} reads a second
 of its own. A writer commits {writes} times a second; its deletes reach the cold cluster at once and the warm one
@@ -437,7 +437,7 @@ def seconds_or_not(seconds: int | None) -> str:
 
 
 def report(shown: dict, facts: dict[str, str]) -> str:
-    """docs/warmup.md."""
+    """docs/measurements/warmup.md."""
     runs = shown["runs"]
     compared = (
         ("reads of the database, first 10 s", lambda run: f"{run['database reads of the first 10 s']:,}"),

@@ -16,7 +16,7 @@ as fast: ages are then a tenth, against clocks of one second.
 The floor is what a cache without bound would miss: first requests, and those after a delete.
 
     experiments/run hit_ratio                  about five minutes
-    experiments/run hit_ratio --full --report  in real time; writes docs/hit_ratio.md and its pictures
+    experiments/run hit_ratio --full --report  in real time; writes docs/measurements/hit_ratio.md and its pictures
 
 TRACES names the folder with the trace, TOOLS the one with `peers`.
 """
@@ -46,8 +46,8 @@ POOL_MIB = 64
 QUICK_SPEED = 10.0
 PROBES_MAX = 8
 MEMORY_MIB_MIN = 2
-REPORT = ROOT / "docs" / "hit_ratio.md"
-PICTURES = ROOT / "docs" / "pictures"
+REPORT = ROOT / "docs" / "measurements" / "hit_ratio.md"
+PICTURES = ROOT / "docs" / "measurements" / "pictures"
 KEPT = "<!-- Above: written by experiments/server/hit_ratio.py. Below: written by people, and kept. -->"
 
 
@@ -258,16 +258,18 @@ COLUMNS = """
 
 HEAD = """# Hit ratio at equal memory
 
-`make hit-ratio` measures this; `make hit-ratio HIT_RATIO="--full --report"` writes this page, in real time: 26 minutes.
+`make hit-ratio` measures this; `make hit-ratio HIT_RATIO="--full --report"` writes this page, in real time: 26
+minutes. It needs the folders `TOOLS` (memcached 1.6.45) and `TRACES` (the trace), which are not part of this
+repository (see `experiments/run`).
 
 Look-aside, in strict order, through the network: get; on a miss, set. Our server and memcached 1.6.45 with one worker
-and its defaults, at equal memory. The miss ratio is that of gets. The floor is what a cache without bound would miss.
-"Saved" are the misses above the floor that memcached has and ours has not.
+and its defaults, at equal memory. The miss ratio is that of gets. The floor is the miss ratio of an unbounded
+cache. "Saved" is the share of memcached's misses above the floor that ours avoids.
 
-**Equal memory.** A server's memory is its resident set when full, minus that of an empty server of its kind with
-`-m 2`: items, their metadata, the index, and what an allocator wastes. "Full" is after a fill with twice the memory in
-objects of the workload's sizes. Ours has the `-m` that the row says; memcached, whose index comes on top of its `-m`,
-has the smallest with which it takes at least as much. The columns name ours first; "after" is after the replay itself.
+**Equal memory.** A server's memory is its resident set when full, minus that of an empty server of the same kind with
+`-m 2`: items, their metadata, the index, and allocator waste. "Full" is after a fill with twice the memory in objects
+of the workload's sizes. Ours has the `-m` of the row; memcached, whose index comes on top of its `-m`, has the smallest
+`-m` with which it takes at least as much. The columns name ours first; "after" is after the replay itself.
 """
 
 TRACE = """
@@ -281,7 +283,7 @@ POOL = """
 ## The paper's pools
 
 The four pools of Tables 2 and 3 in {mib} MiB: rates of gets, sets and deletes and sizes of values as the paper gives
-them; popularity and churn made up ([pool.rs](../crates/workload/src/pool.rs) says how), from one seed. The first
+them; popularity and churn made up ([pool.rs](../../crates/workload/src/pool.rs) says how), from one seed. The first
 quarter of the requests is not counted. {speed}
 """
 
@@ -342,7 +344,7 @@ def main() -> int:
     parser.add_argument("--speed", type=float, metavar="TIMES", help=f"seconds of the trace in one; {QUICK_SPEED:g}")
     parser.add_argument("--only", default="", metavar="TEXT", help="workloads whose name contains TEXT")
     parser.add_argument("--jobs", type=int, default=0, metavar="N", help="replays at a time; default: all")
-    parser.add_argument("--report", action="store_true", help="write docs/hit_ratio.md and its pictures")
+    parser.add_argument("--report", action="store_true", help="write docs/measurements/hit_ratio.md and its pictures")
     parser.add_argument("--from-json", type=Path, metavar="FILE", help="write the page from figures measured before")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
     options = parser.parse_args()

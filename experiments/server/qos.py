@@ -22,7 +22,7 @@ otherwise the p99 is that of the kernel's turns. The kernel still keeps 50 ms of
 piece where real-time processes leave them less: so windows are shorter than that second, with a pause between them.
 Real-time threads of one core take turns of 100 ms, and so a window may be a fifth of a second longer than asked for.
 
-    experiments/run qos             about ten minutes; draws docs/pictures/qos.svg and writes docs/qos.md
+    experiments/run qos             about ten minutes; writes docs/measurements/qos.md and its picture
     experiments/run qos --realtime  the same, on a machine that others use as well
 """
 
@@ -56,8 +56,8 @@ STEP = 1.5
 PRECISION = 1.04
 WINDOWS_MAX = 20
 
-REPORT = ROOT / "docs" / "qos.md"
-PICTURE = ROOT / "docs" / "pictures" / "qos.svg"
+REPORT = ROOT / "docs" / "measurements" / "qos.md"
+PICTURE = ROOT / "docs" / "measurements" / "pictures" / "qos.svg"
 KEPT = "<!-- Above: written by experiments/server/qos.py. Below: written by people, and kept. -->"
 NAMES = ("lookaside", "memcached")
 
@@ -222,10 +222,11 @@ def show(number: int, connections: int, done: dict) -> None:
 
 HEAD = """# Throughput with p99 under a millisecond
 
-`make qos` measures this and writes this page. Gets and sets ten to one, one million keys of 24 bytes, values of 32
-bytes, TCP, no request for several keys. One worker on one core, the load generator on another; ours and memcached
-1.6.45 in one run, window by window in turn. Absolute rates depend on the machine and on what else it does. "Times" is
-the median of the rounds' ratios, in which both sides share the same disturbance.
+`make qos` measures this and writes this page; it needs a folder `TOOLS` with memcached 1.6.45 and the load generator,
+which are not part of this repository (see `experiments/run`). Gets and sets ten to one, one million keys of 24 bytes,
+values of 32 bytes, TCP, no request for several keys. One worker on one core, the load generator on another; ours and
+memcached 1.6.45 in one run, window by window in turn. Absolute rates depend on the machine and on what else it does.
+"Times" is the median of the rounds' ratios, in which both sides share the same disturbance.
 """
 
 OPEN = """

@@ -7,7 +7,7 @@ are more than fit. The family's share of all items in memory over time, dead one
 How: two servers of 16 MiB replay it side by side in real time, one with `--transient-seconds 0`. The share is seen from
 outside: `stats` says how many items there are, `lru_crawler metadump all` which long-lived ones are among them.
 
-    python3 -m experiments.server.transient           four minutes; draws docs/pictures/transient_items.svg
+    python3 -m experiments.server.transient           four minutes; draws docs/measurements/pictures/transient_items.svg
 """
 
 import argparse
@@ -24,7 +24,7 @@ from experiments.plots import lines
 from experiments.programs import ROOT, Unusable
 from experiments.server.hit_ratio import Workload, replay, server
 
-PICTURE = ROOT / "docs" / "pictures" / "transient_items.svg"
+PICTURE = ROOT / "docs" / "measurements" / "pictures" / "transient_items.svg"
 MEMORY_MIB = 16
 SECONDS = 240
 SAMPLE_S = 4.0

@@ -1,0 +1,576 @@
+"""Writes docs/reference/{flags,metrics,statistics}.md from what the built programs print.
+
+Flags come from `--help`; statistics from `stats` of a running server, router and invalidator; metrics and their
+meanings from `/metrics`. The meaning of a statistic comes from `MEANINGS`, or is the HELP text of the metric of the
+same name. Values are not shown.
+
+    make reference                              builds the programs and writes the pages
+    LOOKASIDE_PROGRAMS=target/release python tests/generate_reference.py
+
+The exit code is 1 if a statistic has no meaning. `tests/test_reference.py` compares the names on the committed pages
+with what the programs print.
+"""
+
+import re
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from certificates import Authority
+from processes import PROGRAMS, ROOT, Process, answers, eventually, free_port
+
+REFERENCE = ROOT / "docs" / "reference"
+
+# Programs, and the subcommands of `lookaside`, that have a table of flags.
+COMMANDS = (
+    ("lookaside-server",),
+    ("lookaside-router",),
+    ("lookaside-invalidator",),
+    ("lookaside", "up"),
+    ("lookaside", "replay"),
+    ("lookaside", "simulate"),
+    ("lookaside", "check-config"),
+    ("lookaside", "route"),
+)
+
+# Group of statistics -> regular expression of a name -> meaning. Groups of the same program are tried in order.
+MEANINGS: dict[str, dict[str, str]] = {
+    "lookaside-server: stats": {
+        "version": "memcached's version number, then this server's.",
+        "slab_reassign_last_busy_status": "Always `none`: no page move waits for an item.",
+        "ssl_new_sessions": "TLS handshakes that did not resume a session.",
+        "ssl_handshake_errors": "Clients that came with the wrong certificate, version or protocol.",
+        "ssl_proto_errors": "Connections closed because of a TLS protocol error after the handshake.",
+        "time_since_server_cert_refresh": "Seconds since the certificates were read.",
+        "warm_restart_items": "Items taken over from the region at the start (`--warm-restart`).",
+        "warm_restart_attach_ms": "Milliseconds that attaching the region took.",
+    },
+    "lookaside-server: stats settings": {
+        "maxbytes": "Memory limit in bytes (`-m`).",
+        "maxconns": "Maximum number of connections (`-c`).",
+        "tcpport|udpport": "Port; 0 is off.",
+        "udp_worker_ports": "UDP ports of single worker threads (`--udp-worker-ports`).",
+        "inter": "Addresses listened on (`-l`).",
+        "verbosity": "Log level (`-v`, `verbosity`).",
+        "oldest": "Age of the oldest item; always 0 here.",
+        "evictions": "Always `on`: a full store evicts.",
+        "domain_socket|umask": "Unix socket and its access mode (`-s`, `-a`).",
+        "shutdown_command": "Whether `shutdown` is allowed (`-A`).",
+        "growth_factor|chunk_size": "Slab class growth factor and smallest chunk (`-f`, `-n`).",
+        "num_threads": "Worker threads (`-t`).",
+        "num_threads_per_udp": "Worker threads that serve the UDP port.",
+        "stat_key_prefix|detail_enabled": "Separator of `stats detail`, and whether it counts (`-D`).",
+        "tcp_backlog": "Backlog of the listeners (`-b`).",
+        "binding_protocol": "Protocol that clients may use (`-B`).",
+        "auth_enabled_.*": "Whether passwords are required (`-S`, `-Y`).",
+        "item_size_max": "Largest item (`-I`).",
+        "maxconns_fast": "Whether connections over `-c` are closed; `no` if they wait.",
+        "slab_automove|slab_reassign": "Whether pages move between slab classes (`-o slab_automove`).",
+        "slab_chunk_max": "Largest chunk; larger items are chained.",
+        "flush_enabled|dump_enabled": "Whether `flush_all` and listings are allowed (`-F`, `-X`).",
+        "idle_timeout": "Seconds after which idle connections are closed; 0 is never.",
+        "watcher_logbuf_size|worker_logbuf_size": "Buffer of a watcher, and of a thread for watchers.",
+        "read_buf_mem_limit|resp_obj_mem_limit": "Limits of partial commands and of unread replies; 0 is none.",
+        "track_sizes": "Whether `stats sizes` counts (`-o track_sizes`).",
+        "ssl_.*": "TLS settings (`-Z`, `-o ssl_...`).",
+        "memory_file": "Name of the shared memory (`--warm-restart`, `-e`).",
+        "client_flags_size": "Bytes of client flags.",
+        "lease_interval_ms": "Least time between two lease tokens of a key (`--lease-interval`).",
+        "lease_interval_outlasts_delete": "Whether a delete leaves that time running.",
+        "stale_ms": "How long a deleted value may be shown as stale (`--stale-seconds`).",
+        "age_exponent": "Weight of chunk sizes when pages are balanced (`--age-exponent`).",
+        "transient_seconds": "Longest exptime of items that leave when they expire (`--transient-seconds`).",
+        "hash_algorithm|cas_enabled": "A constant: the hash of the index; CAS uniques are always on.",
+        ".*": "memcached's setting; without effect here.",
+    },
+    "lookaside-server: stats items": {
+        "items:CLASS:number": "Items of the class; an estimate in large classes.",
+        "items:CLASS:(number|age)_.*": "memcached's LRU segments: all items are cold.",
+        "items:CLASS:age": "Seconds since the next victim was last asked for.",
+        "items:CLASS:mem_requested": "Bytes of key, value and header; an estimate in large classes.",
+        "items:CLASS:evicted": "Items evicted.",
+        "items:CLASS:evicted_nonzero": "Evicted items that had an expiry.",
+        "items:CLASS:evicted_time": "Mean age in seconds of the items evicted last.",
+        "items:CLASS:outofmemory": "Stores that found no memory.",
+        "items:CLASS:reclaimed": "Items whose memory was taken back after they had expired.",
+        "items:CLASS:expired_unfetched": "Items that expired and were never fetched.",
+        "items:CLASS:evicted_unfetched": "Items that were evicted and never fetched.",
+        ".*": "Always 0: there is no LRU list, and no crawler of one.",
+    },
+    "lookaside-server: stats slabs": {
+        "CLASS:chunk_size": "Bytes of a chunk.",
+        "CLASS:chunks_per_page": "Chunks in a page.",
+        "CLASS:total_pages": "Pages of the class.",
+        "CLASS:total_chunks": "Chunks of the class.",
+        "CLASS:used_chunks": "Chunks in use.",
+        "CLASS:free_chunks": "Free chunks.",
+        "CLASS:free_chunks_end": "Free chunks that were never used.",
+        "CLASS:cmd_set": "Stores into the class.",
+        "CLASS:pages_gained|CLASS:pages_given": "Pages that came from, or went to, other classes.",
+        "CLASS:.*": "Always 0: hits are not counted by class.",
+        "active_slabs": "Slab classes that have pages.",
+        "total_malloced": "Bytes of the pages in use.",
+    },
+    "lookaside-server: stats sizes": {
+        "SIZE": "Items of this size, rounded up to 32 bytes, above a megabyte to a megabyte (needs `-o track_sizes`).",
+    },
+    "lookaside-server: stats conns": {
+        "FD:addr": "The client's address; of a listener its own.",
+        "FD:listen_addr": "The listener that accepted the connection.",
+        "FD:UDP": "The UDP socket of a worker thread.",
+        "FD:state": "What the connection waits for.",
+        "FD:secs_since_last_cmd": "Seconds since its last command.",
+    },
+    "lookaside-server: stats workingset": {
+        "seconds|one_in": "The arguments: how far back, and which share of the keys is sampled.",
+        "sampled": "Items that were sampled.",
+        "items|bytes": "Items in use within that time, and their bytes: the sample multiplied.",
+        "(prefix|class):.*": "The same by key prefix or slab class.",
+    },
+    "lookaside-router: stats": {
+        "pid": "The process id.",
+        "uptime": "Seconds since the start.",
+        "time": "The clock, in seconds since 1970.",
+        "version": "The version.",
+        "threads": "Threads (`--num-proxies`).",
+        "max_connections": "Maximum number of client connections (`-c`).",
+        "curr_connections": "Client connections.",
+        "reply_bytes": "Bytes of large values in replies that are not sent yet.",
+        "pointer_size": "Bits of a pointer.",
+        "total_connections": "Client connections accepted.",
+        "rejected_connections": "Client connections closed because of `-c`.",
+        "stalled_connections": "Client connections closed because the client did not read its replies.",
+        "accept_errors": "Failures to accept a connection.",
+        "cmd_(get|gat|lease_get)": "Keys requested by this verb.",
+        "cmd_(lease_set|touch|delete)": "Requests of this verb.",
+        "cmd_set": "`set`, `add`, `replace`, `append`, `prepend` and `cas`.",
+        "cmd_arithmetic": "`incr` and `decr`.",
+        "cmd_meta": "Meta commands.",
+        "cmd_flush": "`flush_all`, refused ones included.",
+        "get_hits": "Keys found, by any verb that gets.",
+        "get_misses": "Keys not found, lease misses included.",
+        "get_failures": "Keys that no server answered.",
+        "delete_hits|delete_misses": "Deletes that found, or did not find, a value.",
+        "delete_failures": "Deletes that no server confirmed.",
+        "other_failures": "Other requests that no server answered, or that a server refused.",
+        "touch_hits|touch_misses": "Touches that found, or did not find, their key.",
+        "lease_tokens": "Lease tokens passed on to clients.",
+        "lease_hot_misses": "Lease-gets answered with: another client holds the lease.",
+        "lease_sets_stored": "Lease-sets that stored a value.",
+        "lease_sets_void": "Lease-sets refused, or kept only as stale, because the token was void.",
+        "bad_commands": "Commands that are unknown or not allowed.",
+        "batches|batched_requests": "Batches handed to the routes, and requests in them.",
+        "bytes_read|bytes_written": "Bytes from and to clients.",
+        "config_age": "Seconds since the configuration in force was loaded.",
+        "config_last_attempt|config_last_success": "When a configuration was last tried, and last loaded (since 1970).",
+        "config_failures": "Configurations that were refused or could not be read.",
+        "config_last_refusal": "Why the last one was refused.",
+        "ssl_new_sessions": "TLS handshakes of clients.",
+        "ssl_handshake_errors": "Failed TLS handshakes of clients.",
+        "time_since_server_cert_refresh": "Seconds since the certificates were read.",
+        "background_running": "Batches that run without a waiting client.",
+        "background_fan_outs": "Batches of which some children ran on after the client's reply.",
+        "background_copies": "Copies that no client waits for: shadows, fills of an L1.",
+        "background_blocked": "Batches whose client waited because too many were in the background.",
+        "background_dropped": "Copies dropped because too many were in the background.",
+        "window_size": "Requests that may be outstanding (`--window`), over all threads.",
+        "window_outstanding": "Requests in the window.",
+        "window_waiting": "Requests that wait for the window.",
+        "spool_deletes": "Deletes written to the spool.",
+        "spool_replayed": "Spooled deletes that their server has applied since.",
+        "spool_refused": "Spooled deletes that their server refused permanently.",
+        "spool_overflows": "Servers whose backlog exceeded its limit and was replaced by a flush.",
+        "spool_flushes": "Servers flushed instead of a replay.",
+        "spool_append_failures": "Deletes that could not be written and failed.",
+        "spool_refused_no_peer": "Deletes refused because a peer could not be informed.",
+        "spool_forwarded": "Spooled deletes that a peer delivered.",
+        "spool_replay_failures": "Failed attempts to replay.",
+        "spool_pending|spool_pending_bytes": "The backlog: undelivered deletes, and their bytes on disk.",
+        "spool_servers_fenced": "Servers that are not read because of this router's backlog.",
+        "spool_servers_fenced_by_peers": "Servers that are not read because of another router's backlog.",
+        "spares_in_use": "Spares that serve in a server's place.",
+        "spare_takeovers|spare_returns": "How often a spare began to serve, and a server got its place back.",
+        "spare_refusals": "Spares not used because they could not be flushed.",
+        "pools_failing_open": "Pools at their TKO limit (`tko_tracker`).",
+        "num_servers|num_servers_up|num_servers_down": "Servers of the configuration; those up; those TKO or fenced.",
+    },
+    "lookaside-router: stats detailed": {
+        "cmd_out": "Requests sent to servers.",
+        "cmd_out_writes": "Writes in which they were sent.",
+        "cmd_bad": "Commands that are unknown or not allowed.",
+        "cmd_.*_in": "Requests of this verb, keys of a get one by one.",
+        "cmd_.*_miss": "Requests of this verb: not found, or not stored.",
+        "cmd_.*_error": "Requests of this verb to which a server replied with an error.",
+        "cmd_.*_unavailable": "Requests of this verb that no server answered.",
+    },
+    "lookaside-router: stats servers": {
+        "state": "`up`, `soft_tko`, `hard_tko` or `fenced`.",
+        "sent": "Requests sent.",
+        "failed": "Batches that timed out, could not be sent, lost their connection or got a malformed reply.",
+        "outstanding": "Requests queued or sent and not answered.",
+        "refused_tko": "Requests refused because the server was TKO or fenced.",
+        "refused_busy": "Requests refused because of `--target-max-pending`.",
+        "writes": "Writes to the connections.",
+        "timeouts": "Batches that timed out.",
+        "late": "Batches whose reply came after they had timed out.",
+        "connects|connect_failures": "Connections made, and not made.",
+        "connections_lost": "Connections that ended with requests outstanding.",
+        "probes": "Probes sent.",
+        "tko": "How often the server became TKO.",
+        "moves|relocations": "How often the server's name led to another address.",
+        "threads": "Threads that have a connection to it.",
+        "spooled_deletes": "Its backlog in the spool.",
+        "forget|flush_pending": "1 if it is to be flushed before it is read.",
+        "replaced_by": "The spare that serves in its place.",
+        "stands_in_for": "The server in whose place this spare serves.",
+    },
+    "lookaside-invalidator: stats": {
+        "version": "The version.",
+        "invalidations_total|cluster:NAME:invalidations": "Deletes acknowledged.",
+        "invalidations_retried|cluster:NAME:retried": "Deletes not acknowledged and sent again.",
+        "unroutable|cluster:NAME:unroutable": "Deletes that the routers have no route for; not sent again.",
+        "batches|cluster:NAME:batches": "Batches sent.",
+        "keys_per_batch": "Mean number of keys in a batch.",
+        "source_failures|cluster:NAME:source_failures": "Failures to read the commit log.",
+        "positions_lost|cluster:NAME:positions_lost": "How often the log no longer reached back to the position.",
+        "save_failures": "Failures to save a position.",
+        "commits_to_last_cluster": "Commits that all clusters have applied, as far as they were followed.",
+        "commits_given_up_following": "Commits no longer followed because too many were.",
+        "latency_us_(p50|p99|max)": "Microseconds from reading a commit to the last cluster's acknowledgement.",
+        "cluster:NAME:latency_us_.*": "Microseconds from reading a commit to this cluster's acknowledgement.",
+        "cluster:NAME:state": "`starting`, `running`, `retrying`, `blocked`, `source_failing` or `stopped`.",
+        "cluster:NAME:why": "Why it is not `running`.",
+        "cluster:NAME:position": "The position that a restart resumes from.",
+        "cluster:NAME:lag_keys": "Deletes not yet acknowledged.",
+        "cluster:NAME:failing_keys|cluster:NAME:failing_key_bytes": "Keys whose deletes failed and are retried; bytes.",
+        "cluster:NAME:commits": "Commits whose deletes were all acknowledged.",
+        "cluster:NAME:commits_merged": "Commits merged with others because many were pending.",
+    },
+}  # fmt: skip
+
+
+@dataclass
+class Table:
+    """One table of a page: its heading, its columns, and its rows, of which the first cell is a name."""
+
+    heading: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]] = field(default_factory=list)
+
+    def names(self) -> list[str]:
+        """The first cell of every row."""
+        return [row[0] for row in self.rows]
+
+
+@dataclass
+class Page:
+    """A page of the reference."""
+
+    name: str
+    title: str
+    head: str
+    tables: list[Table]
+
+    def markdown(self) -> str:
+        """The page as it is committed."""
+        parts = [f"# {self.title}", f"{self.head} Written by `make reference`; do not edit."]
+        for table in self.tables:
+            lines = [f"| {' | '.join(table.columns)} |", f"|{'---|' * len(table.columns)}"]
+            lines += ["| " + " | ".join([f"`{escaped(row[0])}`", *map(prose, row[1:])]) + " |" for row in table.rows]
+            parts += [f"## {table.heading}", "\n".join(lines)]
+        return "\n\n".join(parts) + "\n"
+
+    def names(self) -> dict[str, list[str]]:
+        """The names of each table, by heading."""
+        return {table.heading: table.names() for table in self.tables}
+
+
+def escaped(text: str) -> str:
+    """Text for a cell."""
+    return text.replace("|", "\\|")
+
+
+def prose(text: str) -> str:
+    """Text for a cell, in which nothing but backticks is markup."""
+    outside = re.split(r"(`[^`]*`)", text)
+    for at in range(0, len(outside), 2):
+        outside[at] = outside[at].replace("<", "&lt;").replace("*", "\\*").replace("[", "\\[")
+    return escaped("".join(outside))
+
+
+def names_on(page: Path) -> dict[str, list[str]]:
+    """The names of each table of a committed page, by heading."""
+    names: dict[str, list[str]] = {}
+    heading = ""
+    for line in page.read_text().splitlines():
+        if line.startswith("## "):
+            heading = line[3:]
+            names[heading] = []
+        elif cell := re.match(r"\| `((?:[^`|\\]|\\.)*)`", line):
+            names[heading].append(cell.group(1).replace("\\|", "|"))
+    return names
+
+
+# Flags.
+
+
+def flags_in(text: str) -> Iterator[tuple[str, str]]:
+    """Each flag of a `--help` text and its meaning."""
+    flag, words = "", []
+    for line in text.partition("\nExamples:")[0].splitlines():
+        if started := re.match(r" {2,6}(-\S.*?)(?: {2,}(\S.*))?$", line):
+            if flag:
+                yield flag, " ".join(words)
+            flag, words = started.group(1), [started.group(2)] if started.group(2) else []
+        elif flag and line.startswith(" " * 8):
+            words.append(line.strip())
+        elif flag and line.strip():
+            yield flag, " ".join(words)
+            flag, words = "", []
+    if flag:
+        yield flag, " ".join(words)
+
+
+def flags() -> Page:
+    """The page of flags."""
+    tables = []
+    for program, *subcommand in COMMANDS:
+        command = [str(PROGRAMS / program), *subcommand, "--help"]
+        text = subprocess.run(command, check=True, capture_output=True, text=True, env={"COLUMNS": "100"}).stdout
+        rows = [(flag, " ".join(meaning.split())) for flag, meaning in flags_in(text)]
+        tables.append(Table(" ".join((program, *subcommand)), ("flag", "meaning"), rows))
+    return Page("flags", "Flags", "The flags of every program, as `--help` prints them.", tables)
+
+
+# What running programs print.
+
+
+def ask(port: int, command: str) -> list[str]:
+    """The lines of the reply to a `stats` command, without its end."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(command.encode() + b"\r\n")
+        reply = b""
+        while not reply.endswith(b"END\r\n"):
+            piece = connection.recv(65536)
+            assert piece and b"ERROR" not in reply, f"{command}: {reply}"
+            reply += piece
+    return reply.decode(errors="replace").splitlines()[:-1]
+
+
+def stats_of(port: int, command: str = "stats") -> list[str]:
+    """The names that a `stats` command prints, in order, with placeholders for classes, addresses and the like."""
+    names: dict[str, None] = {}
+    for line in ask(port, command):
+        name = line.split(" ")[1]
+        if command == "stats conns":
+            name = re.sub(r"^\d+:", "FD:", name)
+        elif command == "stats sizes":
+            name = "SIZE"
+        name = re.sub(r"^(items:|class:)?\d+:", r"\1CLASS:", name)
+        name = re.sub(r"^prefix:[^:]*:", "prefix:PREFIX:", name)
+        name = re.sub(r"^cluster:[^:]*:", "cluster:NAME:", name)
+        names[name] = None
+    return list(names)
+
+
+def exposition(port: int) -> str:
+    """What Prometheus reads."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
+        return reply.read().decode()
+
+
+def metrics_in(text: str) -> list[tuple[str, str, str, str]]:
+    """Name, type, labels and meaning of each metric."""
+    helps = dict(re.findall(r"^# HELP (\S+) (.*)$", text, re.MULTILINE))
+    types = dict(re.findall(r"^# TYPE (\S+) (.*)$", text, re.MULTILINE))
+    rows = []
+    for name, meaning in helps.items():
+        labels: dict[str, None] = {}
+        for sample in re.findall(rf"^{name}(?:_bucket|_sum|_count)?\{{(.*)\}} \S+$", text, re.MULTILINE):
+            labels.update(dict.fromkeys(re.findall(r'(\w+)="(?:[^"\\]|\\.)*"', sample)))
+        shown = ", ".join(f"`{label}`" for label in labels if label != "le")
+        rows.append((name, types.get(name, ""), shown, meaning))
+    return rows
+
+
+@dataclass
+class Observed:
+    """What the running programs printed."""
+
+    # Group of statistics -> names.
+    stats: dict[str, list[str]] = field(default_factory=dict)
+    # Program -> metrics.
+    metrics: dict[str, list[tuple[str, str, str, str]]] = field(default_factory=dict)
+
+    def add(self, group: str, names: list[str]) -> None:
+        """Adds names to a group."""
+        known = self.stats.setdefault(group, [])
+        known += [name for name in names if name not in known]
+
+
+def start(stack: ExitStack, folder: Path, name: str, *command: object, port: int) -> Process:
+    """Starts a program that is stopped with the stack, and waits until it answers."""
+    process = Process(name, [PROGRAMS / command[0], *command[1:]], folder)
+    stack.callback(process.stop)
+    process.wait_ready(lambda: answers(port))
+    return process
+
+
+def observe_server(stack: ExitStack, folder: Path, authority: Authority, seen: Observed) -> int:
+    """Two servers, which together have all statistics; the port of the first."""
+    port, tls_port, metrics_port, region = free_port(), free_port(), free_port(), f"reference-{free_port()}"
+    server = PROGRAMS / "lookaside-server"
+    stack.callback(subprocess.run, [server, "--remove-region", region], capture_output=True, check=False)
+    start(
+        stack, folder, "server", "lookaside-server", "-p", port, "-U", port, "--udp-worker-ports", free_port(), "-t", 1,
+        "-o", "track_sizes", "--warm-restart", region, "--metrics-address", metrics_port, port=port,
+    )  # fmt: skip
+    certificate, key = authority.sign("server")
+    start(
+        stack, folder, "tls-server", "lookaside-server", "-l", f"notls:127.0.0.1:{tls_port},127.0.0.1:{free_port()}",
+        "-Z", "-o", f"ssl_chain_cert={certificate},ssl_key={key},ssl_session_cache", port=tls_port,
+    )  # fmt: skip
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(b"set a:key 0 0 5\r\nvalue\r\n")
+        assert connection.recv(100) == b"STORED\r\n"
+    for group in ("", "settings", "items", "slabs", "sizes", "conns", "workingset 3600 1"):
+        command = f"stats {group}".strip()
+        heading = "lookaside-server: " + " ".join(command.split()[:2])
+        seen.add(heading, stats_of(port, command))
+        if group in ("", "settings"):
+            seen.add(heading, stats_of(tls_port, command))
+    seen.metrics["lookaside-server"] = metrics_in(exposition(metrics_port))
+    return port
+
+
+def observe_router(stack: ExitStack, folder: Path, authority: Authority, server: int, seen: Observed) -> int:
+    """A router whose one server is dead and replaced by a spare; its port."""
+    port, metrics_port = free_port(), free_port()
+    certificate, key = authority.sign("router")
+    configuration = folder / "router.json"
+    text = (
+        f'{{"pools": {{"main": {{"servers": ["127.0.0.1:{free_port()}"], "spares": ["127.0.0.1:{server}"],'
+        ' "spare_after_ms": 1}}, "route": "PoolRoute|main"}'
+    )
+    configuration.write_text(text)
+    start(
+        stack, folder, "router", "lookaside-router", "-f", configuration, "-p", port, "--ssl-port", free_port(),
+        "--pem-cert-path", certificate, "--pem-key-path", key, "--num-proxies", 1, "--window", 100,
+        "--spool", folder / "spool", "--metrics-address", metrics_port, port=port,
+    )  # fmt: skip
+    eventually(lambda: any("replaced_by" in line for line in ask(port, "stats servers")), "a spare serves")
+    configuration.write_text("{")
+    eventually(lambda: "config_last_refusal" in stats_of(port), "the configuration is refused")
+    configuration.write_text(text)
+    general = stats_of(port)
+    seen.add("lookaside-router: stats", general)
+    detailed = stats_of(port, "stats detailed")
+    seen.add("lookaside-router: stats detailed", [name for name in detailed if name not in general])
+    lines = ask(port, "stats servers")
+    fields = [name for line in lines for name in re.findall(r" (\w+):", line.partition(" destination:")[2])]
+    seen.add("lookaside-router: stats servers", fields)
+    seen.metrics["lookaside-router"] = metrics_in(exposition(metrics_port))
+    return port
+
+
+def observe_invalidator(stack: ExitStack, folder: Path, router: int, seen: Observed) -> None:
+    """An invalidator, one of whose two clusters does not answer."""
+    port, database = free_port(), folder / "app.db"
+    with sqlite3.connect(database) as journal:
+        journal.execute("PRAGMA journal_mode=WAL")
+        journal.execute(
+            "CREATE TABLE lookaside_journal (seq INTEGER PRIMARY KEY AUTOINCREMENT, key BLOB NOT NULL, at_ms INTEGER"
+            " NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER)))"
+        )
+    start(
+        stack, folder, "invalidator", "lookaside-invalidator", "--source", f"sqlite://{database}", "--state-dir",
+        folder / "positions", "--listen", f"127.0.0.1:{port}", "--cluster", f"one=127.0.0.1:{router}",
+        "--cluster", f"two=127.0.0.1:{free_port()}", port=port,
+    )  # fmt: skip
+    state = "cluster:two:state running"
+    eventually(lambda: any(state in line for line in ask(port, "stats")), "the journal is read")
+    with sqlite3.connect(database) as journal:
+        journal.execute("INSERT INTO lookaside_journal (key) VALUES ('a:key')")
+    eventually(lambda: "cluster:NAME:why" in stats_of(port), "a delete fails")
+    seen.add("lookaside-invalidator: stats", stats_of(port))
+
+
+def observe(folder: Path) -> Observed:
+    """Starts a server, a router and an invalidator, and asks them."""
+    seen = Observed()
+    with ExitStack() as stack:
+        authority = Authority(folder)
+        server = observe_server(stack, folder, authority, seen)
+        router = observe_router(stack, folder, authority, server, seen)
+        observe_invalidator(stack, folder, router, seen)
+    return seen
+
+
+def meaning_of(group: str, name: str, helps: dict[str, str]) -> str:
+    """What a statistic means; empty if that is unknown."""
+    for expression, meaning in MEANINGS.get(group, {}).items():
+        if re.fullmatch(expression, name):
+            return meaning
+    program, _, command = group.partition(": ")
+    return helps.get(f"{program.replace('-', '_')}_{name}", "") if command == "stats" else ""
+
+
+def statistics(seen: Observed) -> Page:
+    """The page of statistics."""
+    helps = {name: meaning for metrics in seen.metrics.values() for name, _, _, meaning in metrics}
+    tables = [
+        Table(group, ("name", "meaning"), [(name, meaning_of(group, name, helps)) for name in names])
+        for group, names in seen.stats.items()
+    ]
+    head = (
+        "What `stats` and its groups print. Some lines appear only with an option or in a state. Further groups:"
+        " the server's `stats detail dump` and `stats cachedump`"
+        " ([metrics](../operating/metrics.md#inspecting-one-server));"
+        " the router's `all` (as `stats`), `cmd-in`, `cmd-out`, `cmd-error` and `count` (parts of `detailed`) and"
+        " `suspect_servers` (as `servers`, without those that are up)."
+    )
+    return Page("statistics", "Statistics", head, tables)
+
+
+def metrics(seen: Observed) -> Page:
+    """The page of metrics."""
+    columns = ("metric", "type", "labels", "meaning")
+    tables = [Table(program, columns, rows) for program, rows in seen.metrics.items()]
+    head = "What `GET /metrics` prints with `--metrics-address`; [metrics](../operating/metrics.md) explains it."
+    return Page("metrics", "Metrics", head, tables)
+
+
+def pages(folder: Path) -> list[Page]:
+    """All pages, from the programs that are built."""
+    seen = observe(folder)
+    return [flags(), metrics(seen), statistics(seen)]
+
+
+def without_meaning(page: Page) -> list[str]:
+    """The names on a page whose meaning is unknown."""
+    return [f"{table.heading}: {row[0]}" for table in page.tables for row in table.rows if not row[-1]]
+
+
+def main() -> int:
+    """Writes the pages."""
+    REFERENCE.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        written = pages(Path(folder))
+    unknown = []
+    for page in written:
+        (REFERENCE / f"{page.name}.md").write_text(page.markdown())
+        unknown += without_meaning(page)
+    for name in unknown:
+        print(f"no meaning: {name} (add it to MEANINGS in {Path(__file__).name})", file=sys.stderr)
+    return 1 if unknown else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
