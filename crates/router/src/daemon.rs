@@ -14,11 +14,11 @@
 use crate::cache::Cache;
 use crate::configuration::{Plan, Source};
 use crate::feed::Feed;
+use crate::handover::{self, Closed, Crew, Gatehouse, Heir, Left, adopt, open_gate};
 use crate::listen::{self, Door, Doors, Security, SocketFile};
 use crate::session::Parked;
 use crate::spool::FileDisk;
 use crate::tls::{Certificates, SecuredNetwork, keep_fresh};
-use crate::upgrade::{self, Closed, Crew, Gatehouse, Heir, Left, adopt, open_gate};
 use crate::worker::{Worker, runtime};
 use crate::{Fleet, Host, Identity, Options, Spares, Spool, metrics};
 use lookaside_client::{DestinationOptions, TcpNetwork, WindowSettings};
@@ -372,7 +372,7 @@ fn serve(options: &Options, doors: &[Door], mut reader: Reader, first: First, lo
         }
     }
     if let Some(successor) = successor {
-        upgrade::settle(successor);
+        handover::settle(successor);
     }
     outcome
 }
@@ -456,7 +456,7 @@ async fn hand_over(
 ) -> Result<HandedOver, String> {
     let pid = successor.pid();
     tracing::info!("hands over to process {pid}, with {} connections", clients.iter().map(Vec::len).sum::<usize>());
-    let is_sent = upgrade::send(&successor, &clients);
+    let is_sent = handover::send(&successor, &clients);
     if let Some(spool) = &reader.spool {
         // Nothing works it off any more: it is opened anew, here or there.
         spool.close().await?;
@@ -469,7 +469,7 @@ async fn hand_over(
         }
     };
     let outcome = match is_sent {
-        true => upgrade::leave_to(successor, reader.spool.is_some(), told_to_stop).await?,
+        true => handover::leave_to(successor, reader.spool.is_some(), told_to_stop).await?,
         false => Left::Back,
     };
     match outcome {

@@ -30,6 +30,7 @@ mod etcd;
 mod feed;
 mod fleet;
 mod flush;
+mod handover;
 mod ignored;
 mod intake;
 mod listen;
@@ -46,7 +47,6 @@ mod stats;
 mod tls;
 mod trace;
 mod tree;
-mod upgrade;
 mod watch;
 mod worker;
 

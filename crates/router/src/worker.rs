@@ -1,13 +1,13 @@
 //! One thread: a runtime, its doors, a tree over its own connections, and the clients that came in here.
 //!
 //! It serves until it is told to stop. Then it ends, or, if another process is to serve its clients, lets go of them and hears
-//! what comes of that ([`crate::upgrade`]).
+//! what comes of that ([`crate::handover`]).
 
 use crate::configuration::Plan;
+use crate::handover::{Client, Verdict, farewell, parked};
 use crate::listen::Doors;
 use crate::session::Parked;
 use crate::tls::SecuredNetwork;
-use crate::upgrade::{Client, Verdict, farewell, parked};
 use crate::{Fleet, Router, Settings, Tree};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};

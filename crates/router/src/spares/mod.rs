@@ -18,7 +18,7 @@
 //!   routers disagree for a while on who is dead, and choose for themselves, without a word to each other.
 //! * A server that returns is read when it has carried out what is kept for it: until then it is not readable.
 //! * A spare may hold values from before it was a spare of this pool, when deletes did not reach it. So it is emptied before
-//!   it serves, unless it bears the pool's mark ([`visit`]): then another router, or this one before a restart, has
+//!   it serves, unless it bears the pool's mark ([`prepare`]): then another router, or this one before a restart, has
 //!   emptied it and is reading it, and to empty it again would only cost hits.
 //! * A spare that a configuration takes from its pool gets no deletes from then on. So its mark is taken off, and whoever saw
 //!   that does not believe the mark any more, should the pool get it back, until it has emptied the spare itself
@@ -31,7 +31,7 @@
 //!
 //! Absent on purpose: filling the spare from elsewhere (it warms as any cold server), and agreement among routers.
 
-mod visit;
+mod prepare;
 
 use crate::tree::SETTLE_MAX;
 use lookaside_client::{Network, Observer, TkoTrackers};
@@ -184,7 +184,7 @@ impl Spares {
             server: server.clone(),
             spares: pool.spares.clone(),
             after: Duration::from_millis(pool.spare_after_ms),
-            mark: visit::mark(pool),
+            mark: prepare::mark(pool),
             slot: Arc::downgrade(&slot),
             own: observe(server),
             of_spares: pool.spares.iter().map(observe).collect(),
@@ -210,7 +210,7 @@ impl Spares {
                 trust.doubts_all |= trust.doubted.len() >= DOUBTS_MAX;
                 if !trust.doubts_all {
                     trust.doubted.insert((name.clone(), spare.clone()));
-                    trust.withdrawn.push((spare.clone(), visit::mark(pool)));
+                    trust.withdrawn.push((spare.clone(), prepare::mark(pool)));
                 }
             }
         }
@@ -224,7 +224,7 @@ impl Spares {
             let withdrawn = std::mem::take(&mut self.trust().withdrawn);
             for (spare, mark) in &withdrawn {
                 // Whether or not it succeeds: this router does not believe the mark any more.
-                let _ = visit::withdraw(&*network, spare, mark).await;
+                let _ = prepare::withdraw(&*network, spare, mark).await;
             }
             let places: Vec<_> = self.places().clone();
             if places.is_empty() && withdrawn.is_empty() {
@@ -270,7 +270,7 @@ impl Spares {
             let Some(spare) = choose_spare(place.at, place.spares.len(), is_free) else { break };
             let address = &place.spares[spare];
             let is_trusted = !self.trust().doubts(&place.pool, address);
-            match visit::prepare(network, address, &place.mark, is_trusted).await {
+            match prepare::prepare(network, address, &place.mark, is_trusted).await {
                 // A configuration came in between.
                 Ok(_) if place.is_gone.load(Relaxed) => return,
                 Ok(was_emptied) => {
@@ -309,11 +309,11 @@ impl Spares {
     /// Keeps the mark on the spare that serves, for as long as it does.
     async fn renew_mark(&self, place: &Place, slot: &Slot, network: &dyn Network) {
         let Serving::Spare(spare) = slot.serving() else { return };
-        let is_due = |at: Instant| at.elapsed() >= visit::MARK_INTERVAL;
+        let is_due = |at: Instant| at.elapsed() >= prepare::MARK_INTERVAL;
         if place.state().marked_at.is_none_or(is_due) && place.of_spares[spare].is_readable() {
             // Whether or not it succeeds: at worst the spare is emptied once more.
             place.state().marked_at = Some(Instant::now());
-            let _ = visit::renew(network, &place.spares[spare], &place.mark).await;
+            let _ = prepare::renew(network, &place.spares[spare], &place.mark).await;
         }
     }
 
@@ -380,7 +380,7 @@ impl Place {
             && self.server == pool.servers[at]
             && self.spares == pool.spares
             && self.after == Duration::from_millis(pool.spare_after_ms)
-            && self.mark == visit::mark(pool)
+            && self.mark == prepare::mark(pool)
     }
 
     /// The spare that serves it, if one does.

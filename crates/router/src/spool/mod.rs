@@ -24,36 +24,39 @@
 //!
 //! Other routers of the cluster are told what this one owes (`peers`, in the words of `question`), if there are any.
 
-mod conversation;
-mod disk;
-mod leaf;
-mod ledger;
-mod load;
+mod destination;
+mod ids;
+mod peer_fence;
+mod peer_protocol;
 mod peers;
-mod question;
 mod record;
+mod recovery;
 mod replay;
-mod server;
-mod statistics;
+mod replay_connection;
+mod segments;
+mod server_log;
+mod stats;
+mod storage;
+mod writer;
 
 use bytes::Bytes;
-pub use disk::{Disk, FileDisk, MemoryDisk};
-use leaf::SpoolingDestination;
-pub(crate) use leaf::SpoolingRoot;
-pub use ledger::Fsync;
+use destination::SpoolingDestination;
+pub(crate) use destination::SpoolingRoot;
 pub use peers::PeerMissing;
-pub use server::Owed;
-pub use statistics::SpoolStatistics;
+pub use server_log::Owed;
+pub use stats::SpoolStatistics;
+pub use storage::{Disk, FileDisk, MemoryDisk};
+pub use writer::Fsync;
 
-use ledger::{Job, Ledger, Room, Work};
+use ids::Owner;
 use lookaside_client::{Network, TkoTrackers};
 use lookaside_protocol::Request;
 use lookaside_routing::{Address, Destination};
+use peer_protocol::Parts;
 use peers::{Debt, Peers};
-use question::Parts;
 use record::Deletion;
-use server::{Owner, Server, TotalBytes};
-use statistics::Counters;
+use server_log::{Server, TotalBytes};
+use stats::Counters;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -64,6 +67,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
+use writer::{Job, Ledger, Room, Work};
 
 /// Servers that are known, by the configuration, from an earlier run or from peers; of more, peers are not heard.
 const SERVERS_MAX: usize = 10_000;
@@ -182,9 +186,9 @@ impl Spool {
         let (total, counters) = (Arc::<TotalBytes>::default(), Arc::<Counters>::default());
         let identity = match settings.peers.is_empty() {
             true => (Owner(0), 0),
-            false => load::identify(&*disk, settings.seed)?,
+            false => recovery::identify(&*disk, settings.seed)?,
         };
-        let servers = load::load(&*disk, &tko_trackers, &total, settings.peer_timeout)?;
+        let servers = recovery::load(&*disk, &tko_trackers, &total, settings.peer_timeout)?;
         let owing = servers.values().filter(|server| !server.owed().is_nothing()).map(|server| server.address.clone());
         let peers = Peers::new(identity, &settings, owing);
         let ledger = Ledger {
@@ -210,7 +214,7 @@ impl Spool {
     pub fn retire_others(&self, configured: &BTreeSet<Address>) {
         for (address, server) in self.servers().iter() {
             if !configured.contains(address) && !server.owed().is_nothing() {
-                load::retire(&*self.shared.disk, server, &self.shared.total);
+                recovery::retire(&*self.shared.disk, server, &self.shared.total);
             }
         }
     }
@@ -300,7 +304,8 @@ impl Spool {
 
     fn server(&self, address: &Address) -> Arc<Server> {
         let mut servers = self.servers();
-        let make = || Server::new(address.clone(), load::folder_name(address), self.shared.tko_trackers.fence(address));
+        let make =
+            || Server::new(address.clone(), recovery::folder_name(address), self.shared.tko_trackers.fence(address));
         servers.entry(address.clone()).or_insert_with(make).clone()
     }
 
@@ -368,15 +373,15 @@ impl Spool {
         if self.parts.take_up(name) {
             return Some(b"ok".to_vec());
         }
-        if let Some(owner) = question::asking(name) {
+        if let Some(owner) = peer_protocol::asking(name) {
             let held = self.servers();
             let held = held.values().filter(|server| server.is_held_for(owner)).map(|server| &*server.address.0);
             // A router that names itself as its peer gets no answer.
             return (!self.shared.peers.is_own(owner)).then(|| held.collect::<Vec<_>>().join("\r\n").into_bytes());
         }
-        let hold = question::saying(name, "hold");
+        let hold = peer_protocol::saying(name, "hold");
         let is_hold = hold.is_some();
-        let (owner, sequence, address) = hold.or_else(|| question::saying(name, "release"))?;
+        let (owner, sequence, address) = hold.or_else(|| peer_protocol::saying(name, "release"))?;
         if self.shared.peers.is_own(owner) {
             return None;
         }

@@ -16,13 +16,14 @@
 //! server has carried it out, or has forgotten. If a peer cannot be told, the delete is not acknowledged; it is kept all
 //! the same. (An operator may choose to go on without: [`PeerMissing::Ignore`].)
 //!
-//! All is said over the port for clients ([`super::question`]). Every message has a number, so that one which was held up on
+//! All is said over the port for clients ([`super::peer_protocol`]). Every message has a number, so that one which was held up on
 //! an old connection does not undo a newer one.
 
 use super::SpoolSettings;
-use super::question;
+use super::ids::Owner;
+use super::peer_protocol;
 use super::record::Deletion;
-use super::server::{Owner, Server};
+use super::server_log::Server;
 use lookaside_client::{Network, Stream};
 use lookaside_protocol::Reply;
 use lookaside_protocol::text::{Limits, ParsedReply, ReplyPart, parse_reply};
@@ -167,7 +168,7 @@ impl Peers {
 
     /// Asks all peers at once to carry out `deletions`; true when one has. There may be more at the server: those stay.
     pub(super) async fn pass_on(&self, server: &Address, deletions: &[Deletion]) -> bool {
-        let ask = |deletion| question::delete(self.owner, || self.next_sequence(), server, deletion);
+        let ask = |deletion| peer_protocol::delete(self.owner, || self.next_sequence(), server, deletion);
         let Some(questions) = deletions.iter().map(ask).collect::<Option<Vec<_>>>() else { return false };
         let questions: Arc<Vec<Vec<u8>>> = Arc::new(questions.concat());
         let ask = |peer: &Peer| {
@@ -333,7 +334,7 @@ impl Told<'_> {
             self.asked_at = Instant::now();
             // What an earlier connection, or run, has left there, or a crash of the peer's machine has brought back. It also
             // tells a connection that has died from one that has nothing to say.
-            let held = connection.ask(&[question::held(owner)]).await?.remove(0);
+            let held = connection.ask(&[peer_protocol::held(owner)]).await?.remove(0);
             let held = String::from_utf8(held.ok_or("it has no spool, or no peers, or is this router itself")?)
                 .unwrap_or_default();
             let held = held.split("\r\n").filter(|line| !line.is_empty()).map(|line| Address(line.into()));
@@ -341,7 +342,7 @@ impl Told<'_> {
             let is_over = |server: &Address| !wanted.contains(server) && debt(server) == Debt::Nothing;
             self.unreleased.extend(held.filter(is_over));
         }
-        let said = |verb: &str, server: &Address| question::said(verb, owner, self.peers.next_sequence(), server);
+        let said = |verb: &str, server: &Address| peer_protocol::said(verb, owner, self.peers.next_sequence(), server);
         let releases: Vec<_> = self.unreleased.iter().filter_map(|server| said("release", server)).collect();
         connection.ask(&releases).await?;
         self.unreleased.clear();

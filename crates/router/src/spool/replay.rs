@@ -5,9 +5,9 @@
 //! the probes of the destinations, nor they for it: a server is read when both find nothing against it.
 
 use super::Shared;
-use super::conversation::{Conversation, Verdict};
 use super::record::{Condition, Deletion, Record, scan};
-use super::server::{Server, Turn, file_name};
+use super::replay_connection::{Conversation, Verdict};
+use super::server_log::{Server, Turn, file_name};
 use lookaside_client::Network;
 use std::io::ErrorKind;
 use std::sync::Arc;

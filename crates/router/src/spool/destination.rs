@@ -11,7 +11,7 @@
 
 use super::Spool;
 use super::record::Deletion;
-use super::server::Server;
+use super::server_log::Server;
 use bytes::Bytes;
 use lookaside_protocol::Request;
 use lookaside_routing::{

@@ -32,15 +32,15 @@
 //! Here are [`Gatehouse`] (the running process waits for the next), [`Crew`] (its threads let go, and take up again),
 //! [`Heir`] (the new process); `farewell`, the end of what is not handed over.
 
-mod crew;
-mod farewell;
-mod gatehouse;
-mod heir;
+mod graceful_close;
+mod listener;
+mod takeover;
+mod workers;
 
-pub(crate) use crew::{Crew, Verdict, send};
-pub(crate) use farewell::farewell;
-pub(crate) use gatehouse::{Closed, Gatehouse, open_gate};
-pub(crate) use heir::{Client, Heir, adopt, parked};
+pub(crate) use graceful_close::farewell;
+pub(crate) use listener::{Closed, Gatehouse, open_gate};
+pub(crate) use takeover::{Client, Heir, adopt, parked};
+pub(crate) use workers::{Crew, Verdict, send};
 
 use lookaside_upgrade::{Outcome, Program, Successor};
 use std::io::Write as _;

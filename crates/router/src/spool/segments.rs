@@ -13,8 +13,8 @@
 //! * One forget stands for all that was owed before it. What is added before the server is told to forget needs no
 //!   record, as it will be forgotten too; what is added from then on does.
 
-use super::{Kind, Place, Segment, Server, TotalBytes, Turn};
-use crate::spool::record::HEADER;
+use super::record::HEADER;
+use super::server_log::{Kind, Place, Segment, Server, TotalBytes, Turn};
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -23,13 +23,7 @@ const SEGMENT_BYTES_MAX: u64 = 4 << 20;
 
 impl Server {
     /// The writer is about to keep `bytes` more.
-    pub(in crate::spool) fn begin(
-        &self,
-        bytes: u64,
-        bytes_max: u64,
-        total: &TotalBytes,
-        total_bytes_max: u64,
-    ) -> Place {
+    pub(super) fn begin(&self, bytes: u64, bytes_max: u64, total: &TotalBytes, total_bytes_max: u64) -> Place {
         let mut state = self.state();
         let owed: u64 = state.segments.iter().map(|segment| segment.bytes).sum();
         let place = match state.segments.back() {
@@ -52,7 +46,7 @@ impl Server {
     }
 
     /// The writer is about to let a forget stand for all that is owed.
-    pub(in crate::spool) fn begin_forget(&self) -> Place {
+    pub(super) fn begin_forget(&self) -> Place {
         let mut state = self.state();
         if let Some(Segment { kind: Kind::Forget { is_durable: true, is_begun: false }, .. }) = state.segments.back() {
             return Place::Covered;
@@ -64,7 +58,7 @@ impl Server {
 
     /// The writer is done. On success the fence is up, and `true` says that somebody must begin to work it off. What
     /// has become of no use is put into `dropped`: the numbers of segments to remove.
-    pub(in crate::spool) fn end(
+    pub(super) fn end(
         &self,
         place: Place,
         written: Result<(u64, u64), &io::Error>,
@@ -115,7 +109,7 @@ impl Server {
     }
 
     /// What to do next. At [`Turn::Done`] the task ends; whoever adds something later begins a new one.
-    pub(in crate::spool) fn turn(&self) -> Turn {
+    pub(super) fn turn(&self) -> Turn {
         let mut state = self.state();
         let writing = state.writing;
         if !state.is_configured && writing.is_none() {
@@ -142,7 +136,7 @@ impl Server {
     }
 
     /// The server may not have forgotten: what is added from now on will be, at the next attempt.
-    pub(in crate::spool) fn forget_failed(&self, number: u64) {
+    pub(super) fn forget_failed(&self, number: u64) {
         for segment in &mut self.state().segments {
             if let Kind::Forget { is_begun, .. } = &mut segment.kind
                 && segment.number == number
@@ -153,7 +147,7 @@ impl Server {
     }
 
     /// A segment cannot be read any more: nobody knows what is owed.
-    pub(in crate::spool) fn lose(&self, number: u64) {
+    pub(super) fn lose(&self, number: u64) {
         for segment in &mut self.state().segments {
             if segment.number == number {
                 segment.kind = Kind::Forget { is_durable: false, is_begun: false };
@@ -162,7 +156,7 @@ impl Server {
     }
 
     /// A segment is worked off. False if it had been dropped meanwhile.
-    pub(in crate::spool) fn done(&self, number: u64, total: &TotalBytes) -> bool {
+    pub(super) fn done(&self, number: u64, total: &TotalBytes) -> bool {
         let mut state = self.state();
         match state.segments.front() {
             Some(segment) if segment.number == number => {
@@ -177,8 +171,8 @@ impl Server {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Owed;
     use super::*;
+    use crate::spool::server_log::Owed;
     use lookaside_client::TkoTrackers;
     use lookaside_routing::Address;
     use std::collections::BTreeMap;

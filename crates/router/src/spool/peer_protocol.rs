@@ -13,8 +13,8 @@
 //!
 //! Sans-I/O.
 
+use super::ids::Owner;
 use super::record::Deletion;
-use super::server::Owner;
 use crate::intake::ADMIN_KEY_PREFIX;
 use bytes::Bytes;
 use lookaside_protocol::KEY_BYTES_MAX;

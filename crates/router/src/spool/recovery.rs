@@ -14,9 +14,10 @@
 //! | a newer layout | an error: only the newer version knows what is owed |
 
 use super::SERVERS_MAX;
-use super::disk::Disk;
+use super::ids::Owner;
 use super::record::{Condition, HEADER, Record, Scan, encode, scan};
-use super::server::{Found, Owner, Place, Server, TotalBytes, file_name, file_number};
+use super::server_log::{Found, Place, Server, TotalBytes, file_name, file_number};
+use super::storage::Disk;
 use lookaside_client::TkoTrackers;
 use lookaside_routing::Address;
 use std::collections::BTreeMap;

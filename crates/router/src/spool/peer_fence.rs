@@ -1,12 +1,9 @@
-//! A server may be **held** for other routers, which owe it something ([`super::super::peers`]): then the fence stays up until
+//! A server may be **held** for other routers, which owe it something ([`super::peers`]): then the fence stays up until
 //! each has released it, or has been silent for so long that the server is made to forget instead.
 
-use super::Server;
+use super::ids::Owner;
+use super::server_log::Server;
 use tokio::time::Instant;
-
-/// A router with a spool, over its restarts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::spool) struct Owner(pub(in crate::spool) u64);
 
 /// Another router owes the server something.
 #[derive(Clone, Copy, Debug)]
@@ -21,7 +18,7 @@ const RELEASED_MAX: usize = 1_000;
 
 impl Server {
     /// Another router owes the server something, says its message `sequence`, which counts until `until`.
-    pub(in crate::spool) fn hold(&self, owner: Owner, sequence: u64, until: Instant) {
+    pub(super) fn hold(&self, owner: Owner, sequence: u64, until: Instant) {
         let mut state = self.state();
         let hold = state.holds.entry(owner).or_insert(Hold { sequence, until });
         if hold.sequence <= sequence {
@@ -31,22 +28,22 @@ impl Server {
     }
 
     /// Whether the owner has taken back since what it says in its message `sequence`.
-    pub(in crate::spool) fn is_outdated(&self, owner: Owner, sequence: u64) -> bool {
+    pub(super) fn is_outdated(&self, owner: Owner, sequence: u64) -> bool {
         self.state().released.get(&owner).is_some_and(|released| sequence < *released)
     }
 
     /// Whether it is held for `owner`.
-    pub(in crate::spool) fn is_held_for(&self, owner: Owner) -> bool {
+    pub(super) fn is_held_for(&self, owner: Owner) -> bool {
         self.state().holds.contains_key(&owner)
     }
 
     /// For how many other routers it is held.
-    pub(in crate::spool) fn holds(&self) -> usize {
+    pub(super) fn holds(&self) -> usize {
         self.state().holds.len()
     }
 
     /// The other router owes nothing more, says its message `sequence`. False if something newer was said.
-    pub(in crate::spool) fn release(&self, owner: Owner, sequence: u64) -> bool {
+    pub(super) fn release(&self, owner: Owner, sequence: u64) -> bool {
         let mut state = self.state();
         let is_newest = state.holds.get(&owner).is_some_and(|hold| hold.sequence < sequence);
         if is_newest {
@@ -62,7 +59,7 @@ impl Server {
     }
 
     /// The server will forget, so the hold of a router that is still silent counts no more. False if it has spoken since.
-    pub(in crate::spool) fn expire(&self, owner: Owner, now: Instant) -> bool {
+    pub(super) fn expire(&self, owner: Owner, now: Instant) -> bool {
         let mut state = self.state();
         let is_silent = state.holds.get(&owner).is_some_and(|hold| hold.until <= now);
         if is_silent {
@@ -73,7 +70,7 @@ impl Server {
     }
 
     /// Routers that have been silent for too long.
-    pub(in crate::spool) fn overdue(&self, now: Instant) -> Vec<Owner> {
+    pub(super) fn overdue(&self, now: Instant) -> Vec<Owner> {
         self.state().holds.iter().filter(|(_, hold)| hold.until <= now).map(|(owner, _)| *owner).collect()
     }
 }

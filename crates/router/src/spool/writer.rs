@@ -4,11 +4,12 @@
 //! In the daemon a thread of its own does it, so that no client waits for another's disk; while it syncs, the next
 //! group gathers. A simulation has no threads, and keeps each batch as it is handed in.
 
-use super::disk::Disk;
-use super::load::hold_name;
+use super::ids::Owner;
 use super::record::{Deletion, HEADER, Record, encode};
-use super::server::{Owner, Place, Server, TotalBytes, file_name};
-use super::statistics::Counters;
+use super::recovery::hold_name;
+use super::server_log::{Place, Server, TotalBytes, file_name};
+use super::stats::Counters;
+use super::storage::Disk;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;

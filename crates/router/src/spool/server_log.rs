@@ -1,17 +1,13 @@
 //! One server: what it owes, whether it is read, who works it off.
 //!
-//! Here is what is known of it; [`debt`] is what this router keeps for it, and [`hold`] what other routers do.
+//! Here is what is known of it; [`super::segments`] is what this router keeps for it, and [`super::peer_fence`] what other routers do.
 //!
 //! No file is touched under the lock (the writer and the replayer do that), and nothing waits under it.
 
-mod debt;
-mod hold;
-
-pub(super) use hold::Owner;
-
-use super::disk::Disk;
+use super::ids::Owner;
+use super::peer_fence::Hold;
 use super::peers::Debt;
-use hold::Hold;
+use super::storage::Disk;
 use lookaside_client::Fence;
 use lookaside_routing::Address;
 use std::collections::{BTreeMap, VecDeque};
@@ -27,40 +23,40 @@ pub(super) type TotalBytes = AtomicU64;
 pub(super) struct Server {
     pub(super) address: Address,
     pub(super) folder: String,
-    fence: Fence,
+    pub(super) fence: Fence,
     state: Mutex<State>,
     /// The writer has let go of a segment.
-    settled: Notify,
+    pub(super) settled: Notify,
     /// Somebody cannot wait for the next attempt.
     hurried: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+pub(super) struct State {
     /// The oldest first.
-    segments: VecDeque<Segment>,
-    next_number: u64,
+    pub(super) segments: VecDeque<Segment>,
+    pub(super) next_number: u64,
     /// The segment that the writer is about to extend.
-    writing: Option<u64>,
+    pub(super) writing: Option<u64>,
     /// Whether there is a task that works it off.
-    is_replayed: bool,
+    pub(super) is_replayed: bool,
     /// Routers that owe it something.
-    holds: BTreeMap<Owner, Hold>,
+    pub(super) holds: BTreeMap<Owner, Hold>,
     /// The number of the message by which each released it last.
-    released: BTreeMap<Owner, u64>,
+    pub(super) released: BTreeMap<Owner, u64>,
     /// Whether a configuration of this run names the server.
-    is_configured: bool,
+    pub(super) is_configured: bool,
 }
 
 #[derive(Clone, Debug)]
-struct Segment {
-    number: u64,
-    bytes: u64,
-    kind: Kind,
+pub(super) struct Segment {
+    pub(super) number: u64,
+    pub(super) bytes: u64,
+    pub(super) kind: Kind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Deletes {
         records: u64,
         is_closed: bool,
@@ -140,7 +136,7 @@ impl Server {
     }
 
     /// Nothing panics under the lock; if it did, the state is still whole.
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -196,7 +192,7 @@ impl Server {
         self.fence.raise();
     }
 
-    fn lower_if_free(&self, state: &State) {
+    pub(super) fn lower_if_free(&self, state: &State) {
         if state.segments.is_empty() && state.holds.is_empty() {
             self.fence.lower();
         }
@@ -247,7 +243,7 @@ impl Server {
 }
 
 impl State {
-    fn must_begin(&mut self) -> bool {
+    pub(super) fn must_begin(&mut self) -> bool {
         let begins = self.is_configured && !self.is_replayed && !self.segments.is_empty();
         self.is_replayed |= begins;
         begins
