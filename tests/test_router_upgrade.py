@@ -198,8 +198,8 @@ def test_clients_under_load_see_nothing_of_upgrades_and_no_delete_is_lost(lineag
             wait_for_requests(pools, 20)
             eventually(lambda so_far=before: len(deleter.acknowledged) > so_far + 10, "deletes are kept")
     assert sum(pool.connects for pool in pools) > 50
-    assert sum("owed from an earlier run" in router.log() for router in lineage.routers) == 5
-    assert not any("forget everything" in router.log() for router in lineage.routers)
+    assert sum("recovered undelivered deletes" in router.log() for router in lineage.routers) == 5
+    assert not any("will be flushed" in router.log() for router in lineage.routers)
     assert lineage.router.stop() == 0
 
 
@@ -295,7 +295,7 @@ def test_a_predecessor_that_is_killed_leaves_its_deletes_and_its_clients(lineage
         lineage.wait_for_visitor()
         first.kill()
         second.wait_ready(lambda: "listening on" in second.log())
-        assert "owed from an earlier run" in second.log()
+        assert "recovered undelivered deletes" in second.log()
         before = len(deleter.acknowledged)
         eventually(lambda: len(deleter.acknowledged) > before + 10, "deletes are kept")
 

@@ -62,7 +62,9 @@ pub use router::{DRAIN_MAX, Router};
 pub use session::WRITE_STALL_MAX;
 pub use settings::{CONNECTIONS_MAX, LINE_BYTES_MAX, Settings, VALUE_BYTES_MAX};
 pub use spares::{Spares, SparesStatistics};
-pub use spool::{Disk, FileDisk, Fsync, MemoryDisk, Owed, PeerMissing, Spool, SpoolSettings, SpoolStatistics};
+pub use spool::{
+    Backlog, Disk, FileDisk, Fsync, MemoryDisk, PeerMissing, Spool, SpoolCounts, SpoolSettings, SpoolStatistics,
+};
 pub use statistics::Tally;
 pub use tls::TlsOptions;
 pub use trace::{Outages, Step, Trace, trace};

@@ -1,9 +1,8 @@
-//! The end of connections that no other process can go on with, such as TLS: each is sent what its client is still to get, is
-//! told that nothing more comes, and closed once the client has gone.
+//! Closes connections that cannot be handed over, such as TLS: each gets its remaining output and an end of stream,
+//! and is closed when its client has closed it too.
 //!
-//! A socket that is closed while bytes lie in it unread resets its connection, and a reply that is on its way may be lost with
-//! it. So the client ends first, or has been given time; what it still asks for is read and passed over: nothing of it is
-//! carried out.
+//! Closing a socket with unread input resets the connection, and a reply in flight may be lost. So the client closes
+//! first, or is given time to. What it still sends is read and discarded; no command in it is executed.
 
 use crate::session::Parked;
 use std::time::Duration;
@@ -11,20 +10,20 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// How long all of it may take.
-const FAREWELL_MAX: Duration = Duration::from_secs(3);
+/// The time for all connections together.
+const GRACE_PERIOD: Duration = Duration::from_secs(3);
 
-/// Says farewell to all of them.
-pub(crate) async fn farewell(clients: Vec<Parked>) {
-    let mut leaving: JoinSet<()> = clients.into_iter().map(part).collect();
-    let all = async { while leaving.join_next().await.is_some() {} };
-    if timeout(FAREWELL_MAX, all).await.is_err() {
-        tracing::info!("{} connections are closed that their clients have not ended", leaving.len());
+/// Closes all `clients`.
+pub(crate) async fn close_gracefully(clients: Vec<Parked>) {
+    let mut closing: JoinSet<()> = clients.into_iter().map(close).collect();
+    let all = async { while closing.join_next().await.is_some() {} };
+    if timeout(GRACE_PERIOD, all).await.is_err() {
+        tracing::info!("closing {} connections that are still open after the grace period", closing.len());
     }
 }
 
-async fn part(Parked { mut stream, connection_state }: Parked) {
-    let mut passed_over = [0; 4_096];
-    let is_told = stream.write_all(&connection_state.output).await.is_ok() && stream.shutdown().await.is_ok();
-    while is_told && matches!(stream.read(&mut passed_over).await, Ok(1..)) {}
+async fn close(Parked { mut stream, connection_state }: Parked) {
+    let mut discarded = [0; 4_096];
+    let is_shut_down = stream.write_all(&connection_state.output).await.is_ok() && stream.shutdown().await.is_ok();
+    while is_shut_down && matches!(stream.read(&mut discarded).await, Ok(1..)) {}
 }

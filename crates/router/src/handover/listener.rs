@@ -1,5 +1,5 @@
-//! Waits for the next process at `--upgrade-socket`, in a thread of its own: what comes there is spoken with as it comes, and
-//! the threads that serve notice nothing of it.
+//! Waits for the next process at `--upgrade-socket`, in a thread of its own, so that the threads that serve clients
+//! are not disturbed.
 
 use super::PROGRAM;
 use crate::listen::OpenDoor;
@@ -15,70 +15,70 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-/// How often who says nothing is looked at.
+/// How often the deadline of a silent candidate is checked.
 const TICK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// The gate, open, with nobody at it.
-pub(crate) struct Closed {
-    gate: UpgradeSocket,
-    doors: Vec<OwnedFd>,
+/// The bound upgrade socket, which is not served yet.
+pub(crate) struct BoundUpgradeSocket {
+    socket: UpgradeSocket,
+    listeners: Vec<OwnedFd>,
 }
 
-/// The thread at the gate. It ends when this is dropped.
-pub(crate) struct Gatehouse {
+/// The thread that serves the upgrade socket. It ends when this is dropped.
+pub(crate) struct UpgradeListener {
     successors: UnboundedReceiver<Successor>,
-    /// Tells the thread that the last one has not taken over.
-    again: Option<mpsc::Sender<()>>,
+    /// Signals that the last successor has not taken over.
+    resume: Option<mpsc::Sender<()>>,
     stop: UnixStream,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Closed {
-    /// Opens the gate at `path`; `doors` are all that this process listens on.
-    pub(crate) fn open(path: &Path, doors: Vec<OwnedFd>, inherited: &mut Inherited) -> Result<Closed, String> {
-        let gate = UpgradeSocket::open(PROGRAM, path, inherited).map_err(|error| format!("{error:#}"))?;
-        Ok(Closed { gate, doors })
+impl BoundUpgradeSocket {
+    /// Binds `path`. `listeners` are all sockets that this process listens on.
+    fn bind(path: &Path, listeners: Vec<OwnedFd>, inherited: &mut Inherited) -> Result<BoundUpgradeSocket, String> {
+        let socket = UpgradeSocket::open(PROGRAM, path, inherited).map_err(|error| format!("{error:#}"))?;
+        Ok(BoundUpgradeSocket { socket, listeners })
     }
 
-    /// What this process listens on has become something else.
-    pub(crate) fn renew(&mut self, doors: &[OpenDoor], metrics: Option<&metrics::Port>) -> Result<(), String> {
-        self.doors = copies(doors, metrics)?;
+    /// Replaces the listening sockets.
+    pub(crate) fn set_listeners(&mut self, doors: &[OpenDoor], metrics: Option<&metrics::Port>) -> Result<(), String> {
+        self.listeners = duplicate_listeners(doors, metrics)?;
         Ok(())
     }
 
-    /// Hears who comes, from now on: this process serves.
-    pub(crate) fn attend(self) -> Result<Gatehouse, String> {
-        let Closed { gate, doors } = self;
-        let (stop, stopped) = UnixStream::pair().map_err(|error| format!("the system gives no sockets: {error}"))?;
-        let (tell, successors) = unbounded_channel();
-        let (again, resumed) = mpsc::channel();
+    /// Starts to serve candidates. This process must serve clients by now.
+    pub(crate) fn serve(self) -> Result<UpgradeListener, String> {
+        let BoundUpgradeSocket { socket, listeners } = self;
+        let (stop, stopped) = UnixStream::pair().map_err(|error| format!("cannot create a socket pair: {error}"))?;
+        let (successors_in, successors) = unbounded_channel();
+        let (resume, resumed) = mpsc::channel();
         let thread = thread::Builder::new()
             .name("upgrade".to_owned())
-            .spawn(move || keep(&gate, &doors, &tell, &resumed, &stopped))
-            .map_err(|error| format!("the system gives no thread: {error}"))?;
-        Ok(Gatehouse { successors, again: Some(again), stop, thread: Some(thread) })
+            .spawn(move || run(&socket, &listeners, &successors_in, &resumed, &stopped))
+            .map_err(|error| format!("cannot create a thread: {error}"))?;
+        Ok(UpgradeListener { successors, resume: Some(resume), stop, thread: Some(thread) })
     }
 }
 
-impl Gatehouse {
-    /// The next process, once it has prepared itself.
+impl UpgradeListener {
+    /// The next process, when it is ready to take over.
     pub(crate) async fn successor(&mut self) -> Successor {
         match self.successors.recv().await {
             Some(successor) => successor,
-            // The thread has failed: then there is no upgrade.
+            // The thread has failed, so no upgrade is possible.
             None => std::future::pending().await,
         }
     }
 
-    /// The last one has not taken over: hears the next.
-    pub(crate) fn hear_again(&self) {
-        let _ = self.again.as_ref().map(|again| again.send(()));
+    /// Serves further candidates, after the last one has not taken over.
+    pub(crate) fn resume(&self) {
+        let _ = self.resume.as_ref().map(|resume| resume.send(()));
     }
 }
 
-impl Drop for Gatehouse {
+impl Drop for UpgradeListener {
     fn drop(&mut self) {
-        self.again = None;
+        self.resume = None;
         let _ = self.stop.write_all(b"s");
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -86,50 +86,50 @@ impl Drop for Gatehouse {
     }
 }
 
-/// The gate at which the next process takes over, with nobody at it.
-pub(crate) fn open_gate(
+/// Binds `--upgrade-socket`. `None` if the option is not set.
+pub(crate) fn bind_upgrade_socket(
     options: &Options,
     doors: &[OpenDoor],
     metrics: Option<&metrics::Port>,
     inherited: &mut Inherited,
-) -> Result<Option<Closed>, String> {
+) -> Result<Option<BoundUpgradeSocket>, String> {
     let Some(path) = &options.upgrade_socket else { return Ok(None) };
-    Closed::open(path, copies(doors, metrics)?, inherited).map(Some)
+    BoundUpgradeSocket::bind(path, duplicate_listeners(doors, metrics)?, inherited).map(Some)
 }
 
-/// Copies of all that this process listens on.
-fn copies(doors: &[OpenDoor], metrics: Option<&metrics::Port>) -> Result<Vec<OwnedFd>, String> {
+/// Duplicates of all descriptors that this process listens on.
+fn duplicate_listeners(doors: &[OpenDoor], metrics: Option<&metrics::Port>) -> Result<Vec<OwnedFd>, String> {
     let mut copies = Vec::new();
     let copied = doors.iter().try_for_each(|door| {
         copies.extend(door.copies()?);
         Ok::<_, io::Error>(())
     });
     let copied = copied.and_then(|()| metrics.map_or(Ok(()), |port| port.copy().map(|copy| copies.push(copy))));
-    copied.map_err(|error| format!("the system gives no copies of sockets: {error}"))?;
+    copied.map_err(|error| format!("cannot duplicate listening sockets: {error}"))?;
     Ok(copies)
 }
 
-fn keep(
-    gate: &UpgradeSocket,
-    doors: &[OwnedFd],
+fn run(
+    socket: &UpgradeSocket,
+    listeners: &[OwnedFd],
     successors: &UnboundedSender<Successor>,
     resumed: &mpsc::Receiver<()>,
     stopped: &UnixStream,
 ) {
-    let began = Instant::now();
-    let mut keeper = UpgradeServer::new(gate, doors.iter().map(|door| door.as_fd()));
+    let started_at = Instant::now();
+    let mut server = UpgradeServer::new(socket, listeners.iter().map(|listener| listener.as_fd()));
     loop {
         let mut watched = vec![PollFd::new(stopped, PollFlags::IN)];
-        watched.extend(keeper.watched());
-        // An error is an interruption, and a deadline is looked at all the same.
+        watched.extend(server.watched());
+        // An error is an interruption; deadlines are checked all the same.
         let _ = poll(&mut watched, Some(&TICK));
         if !watched[0].revents().is_empty() {
             return;
         }
         drop(watched);
-        let now_ms = began.elapsed().as_millis() as u64;
-        // Nothing has to be prepared here: batches in hand are answered in the moment itself.
-        let Some(successor) = keeper.attend(now_ms, |_| None) else { continue };
+        let now_ms = started_at.elapsed().as_millis() as u64;
+        // A router prepares nothing: batches in progress are answered during the handover itself.
+        let Some(successor) = server.attend(now_ms, |_| None) else { continue };
         if successors.send(successor).is_err() || resumed.recv().is_err() {
             return;
         }

@@ -1,91 +1,85 @@
-//! An upgrade that no client notices: a new router takes over what the running one listens on, its connections, and its
-//! spool (§5 of the paper: no delete is lost; §9: one process at a time). What the two say to each other, and who may serve
-//! whatever dies in between: `lookaside_upgrade`; why so: ADR 011.
+//! An upgrade without downtime: a new router process takes over the listening sockets, the connections and the spool of
+//! the running one (§5 of the paper: no delete is lost; §9: one process at a time). The messages between the two, and
+//! which of them may serve if either ends at any point, are in [`lookaside_upgrade`]; the reasons are in ADR 011.
 //!
-//! ```text
-//!   new process                             running process
-//!     Hello                          ->
-//!     reads its configuration,              serves
-//!     opens what is new
-//!     Ready                          ->     accepts and reads nothing more; every batch that was begun is answered
-//!                                    <-     Connection, Connection, ...
-//!                                           replays no more, syncs the spool, lets go of its lock
-//!     locks the spool, FENCES UP     <-     Quiet
-//!     Taken                          ->     ends the connections that could not be handed over, and itself
-//!     serves
-//! ```
+//! In addition to its messages, a router does this:
+//!
+//! * After `Ready` the running process accepts and reads nothing more, and every batch in progress is answered.
+//! * After the last `Connection` it stops the replay, syncs the spool and releases its lock.
+//! * After `Quiesced` the new process locks the spool and raises the fences.
 //!
 //! Invariants:
-//! * One of the two has the spool: its lock says so. What is acknowledged before `Quiet` is on disk by then; a delete that
-//!   comes later waits in its connection for the new process.
-//! * The new process reads no server before it knows which are fenced off, for itself or for other routers: the spool says
-//!   so, holds included. To peers it is the same router, of the next run.
-//! * The new process replays nothing before `Taken`. If it ends before that, the old one opens the spool again, as after a
-//!   restart, builds its trees over it and goes on with the same sockets and connections.
+//! * Only one of the two has the spool, as its lock shows. Deletes that were acknowledged before `Quiesced` are on disk
+//!   by then; a delete that arrives later waits in its connection for the new process.
+//! * The new process reads no server before it knows which are fenced, by itself or by peers: the spool stores both. To
+//!   peers it is the same router, in its next run.
+//! * The new process replays nothing before `TakenOver`. If it ends before that, the old one opens the spool again as
+//!   after a restart, rebuilds its trees on it and resumes with the same sockets and connections.
 //!
-//! | connection | is |
+//! | connection | |
 //! |---|---|
-//! | TCP or Unix, between requests, in the middle of one, or slow to read | handed over |
+//! | TCP or Unix: between requests, in the middle of one, or slow to read | handed over |
 //! | TLS: its keys are in rustls | closed after its last reply |
-//! | with more than 4 MiB that its client does not read; whose batch took more than 5 s | closed |
+//! | with more than 4 MiB that its client has not read; whose batch took more than 5 s | closed |
 //!
-//! Here are [`Gatehouse`] (the running process waits for the next), [`Crew`] (its threads let go, and take up again),
-//! [`Heir`] (the new process); `farewell`, the end of what is not handed over.
+//! [`UpgradeListener`] waits for a new process, [`WorkerSet`] suspends and resumes the threads of the running one,
+//! [`Takeover`] is the new process's side, and [`close_gracefully`] ends connections that are not handed over.
 
 mod graceful_close;
 mod listener;
 mod takeover;
 mod workers;
 
-pub(crate) use graceful_close::farewell;
-pub(crate) use listener::{Closed, Gatehouse, open_gate};
-pub(crate) use takeover::{Client, Heir, adopt, parked};
-pub(crate) use workers::{Crew, Verdict, send};
+pub(crate) use graceful_close::close_gracefully;
+pub(crate) use listener::{BoundUpgradeSocket, UpgradeListener, bind_upgrade_socket};
+pub(crate) use takeover::{InheritedClient, Takeover, assign_clients, restore_client};
+pub(crate) use workers::{WorkerCommand, WorkerSet, send_clients};
 
 use lookaside_upgrade::{Outcome, Program, Successor};
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 
-/// Who can take over from each other. The format also counts what is said of connections, and the spool's layout.
+/// The programs that can take over from each other. The format also covers the state of connections and the spool's
+/// files.
 pub(crate) const PROGRAM: Program = Program { name: "lookaside-router", format: 1 };
 
-/// What came of an upgrade, when everything had been let go.
-pub(crate) enum Left {
+/// The result of a handover.
+pub(crate) enum HandoverOutcome {
     /// The other process serves.
-    Taken(Successor),
-    /// It does not, and has gone.
-    Back,
-    /// This process was told to stop meanwhile.
+    TakenOver(Successor),
+    /// The other process has ended without taking over.
+    Failed,
+    /// This process was signalled to stop meanwhile.
     Stopped,
 }
 
-/// Says that this process writes to nothing any more, and waits for the other to serve, however long that takes, or until
-/// `told_to_stop` resolves.
-pub(crate) async fn leave_to(
+/// Sends `Quiesced` and waits until the other process serves, without a timeout, or until `stop_requested` resolves.
+pub(crate) async fn complete(
     mut successor: Successor,
     is_kept: bool,
-    told_to_stop: impl Future<Output = ()>,
-) -> Result<Left, String> {
-    let (stop, mut stop_in) = UnixStream::pair().map_err(|error| format!("the system gives no sockets: {error}"))?;
-    let leave = move || match successor.hand_over(is_kept, &stop) {
-        Outcome::TakenOver => Left::Taken(successor),
-        Outcome::Failed => Left::Back,
-        Outcome::Stopped => Left::Stopped,
+    stop_requested: impl Future<Output = ()>,
+) -> Result<HandoverOutcome, String> {
+    let (stop, mut stop_in) = UnixStream::pair().map_err(|error| format!("cannot create a socket pair: {error}"))?;
+    let hand_over = move || match successor.hand_over(is_kept, &stop) {
+        Outcome::TakenOver => HandoverOutcome::TakenOver(successor),
+        Outcome::Failed => HandoverOutcome::Failed,
+        Outcome::Stopped => HandoverOutcome::Stopped,
     };
-    let mut left = tokio::task::spawn_blocking(leave);
-    let left = tokio::select! {
+    let mut handing_over = tokio::task::spawn_blocking(hand_over);
+    let outcome = tokio::select! {
         biased;
-        left = &mut left => left,
-        () = told_to_stop => {
+        outcome = &mut handing_over => outcome,
+        () = stop_requested => {
             let _ = stop_in.write_all(b"s");
-            left.await
+            handing_over.await
         }
     };
-    left.map_err(|error| format!("the upgrade failed; this is a bug of the router: {error}"))
+    outcome.map_err(|error| format!("the handover failed; this is a bug of the router: {error}"))
 }
 
-/// Waits until the other process has announced itself, but not for ever: a supervisor is to know it before it sees this one go.
-pub(crate) fn settle(successor: Successor) {
+/// Waits, with a timeout, until the other process has announced itself: a supervisor must know it before this one
+/// exits.
+pub(crate) fn wait_announced(successor: Successor) {
     if let Ok((stop, _stop_in)) = UnixStream::pair() {
         successor.settle(&stop);
     }

@@ -1,5 +1,5 @@
-//! The new process: it finds the running one, gets its ports, and, once it has prepared itself, its clients and the word that
-//! the spool is free.
+//! The new process's side: it finds the running process, receives its listening sockets and, once it is ready, its
+//! clients and the right to open the spool.
 
 use super::PROGRAM;
 use crate::Options;
@@ -14,51 +14,52 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 /// A client of an earlier process.
-pub(crate) type Client = (OwnedFd, ConnectionState);
+pub(crate) type InheritedClient = (OwnedFd, ConnectionState);
 
-/// The running process, as this one finds it.
-pub(crate) struct Heir {
+/// A takeover in progress.
+pub(crate) struct Takeover {
     predecessor: Predecessor,
-    stop: Stop,
+    stop: NeverStopped,
 }
 
-/// Nothing interrupts the conversation: until it serves, a signal ends this process, which the other notices.
-struct Stop {
-    never: UnixStream,
-    _other_end: UnixStream,
+/// A stop channel that is never used: until this process serves, a signal ends it, which the other process detects.
+struct NeverStopped {
+    receiver: UnixStream,
+    _sender: UnixStream,
 }
 
-impl Heir {
-    /// The router that waits at `path`, whose ports go to `inherited`; `None`: none does.
-    pub(crate) fn find(path: &Path, inherited: &mut Inherited) -> Result<Option<Heir>, String> {
-        let (never, other_end) = UnixStream::pair().map_err(|error| format!("the system gives no sockets: {error}"))?;
-        let stop = Stop { never, _other_end: other_end };
-        let found = Predecessor::find(PROGRAM, path, None, inherited, &stop.never).map_err(in_words)?;
-        Ok(found.map(|predecessor| Heir { predecessor, stop }))
+impl Takeover {
+    /// Connects to the router that listens at `path` and adds its listening sockets to `inherited`. `None` if no
+    /// process listens there.
+    pub(crate) fn find(path: &Path, inherited: &mut Inherited) -> Result<Option<Takeover>, String> {
+        let (receiver, sender) = UnixStream::pair().map_err(|error| format!("cannot create a socket pair: {error}"))?;
+        let stop = NeverStopped { receiver, _sender: sender };
+        let found = Predecessor::find(PROGRAM, path, None, inherited, &stop.receiver).map_err(to_message)?;
+        Ok(found.map(|predecessor| Takeover { predecessor, stop }))
     }
 
-    /// Asks it to stop serving, and waits until it has. The error: it lives, and goes on.
-    pub(crate) fn inherit(&mut self) -> Result<Handover, String> {
-        self.predecessor.receive(&self.stop.never).map_err(in_words)
+    /// Asks the other process to stop serving, and waits until it has. On error it is alive and keeps serving.
+    pub(crate) fn receive(&mut self) -> Result<Handover, String> {
+        self.predecessor.receive(&self.stop.receiver).map_err(to_message)
     }
 
-    /// Says that this process serves from now on. The error: the other goes on.
-    pub(crate) fn take(&mut self) -> Result<(), String> {
-        self.predecessor.confirm_takeover().map_err(in_words)
+    /// Takes over: this process serves from now on. On error the other process keeps serving.
+    pub(crate) fn confirm(&mut self) -> Result<(), String> {
+        self.predecessor.confirm_takeover().map_err(to_message)
     }
 
-    /// This process serves, and everybody has been told.
+    /// Logs how long no process served. This process must serve by now.
     pub(crate) fn log_pause(self) {
         self.predecessor.log_pause();
     }
 }
 
-fn in_words(error: impl std::fmt::Display) -> String {
+fn to_message(error: impl std::fmt::Display) -> String {
     format!("{error:#}")
 }
 
-/// A client of the running process as one of this. Must be called inside the runtime that will serve it.
-pub(crate) fn parked(socket: OwnedFd, connection_state: ConnectionState) -> io::Result<Parked> {
+/// A client of an earlier process, ready to be served here. Must be called inside the runtime that will serve it.
+pub(crate) fn restore_client(socket: OwnedFd, connection_state: ConnectionState) -> io::Result<Parked> {
     let socket = Socket::from(socket);
     socket.set_nonblocking(true)?;
     let stream: Box<dyn Stream> = match socket.domain()? {
@@ -68,19 +69,26 @@ pub(crate) fn parked(socket: OwnedFd, connection_state: ConnectionState) -> io::
     Ok(Parked { stream, connection_state })
 }
 
-/// The clients of an earlier process that may go on here, for each thread: as if each had come in by the same door now.
-pub(crate) fn adopt(connections: Vec<Client>, doors: &[OpenDoor], options: &Options) -> Vec<Vec<Client>> {
+/// Assigns the clients of an earlier process to threads. Closes those that no listener of this process would have
+/// accepted, and those beyond `--max-conns`.
+pub(crate) fn assign_clients(
+    connections: Vec<InheritedClient>,
+    doors: &[OpenDoor],
+    options: &Options,
+) -> Vec<Vec<InheritedClient>> {
     let (count, threads) = (connections.len(), options.threads());
-    let may_go_on = |(socket, _): &Client| {
-        let end = SockRef::from(socket).local_addr();
-        end.is_ok_and(|end| doors.iter().any(|door| door.has_let_in(&end)))
+    let is_accepted = |(socket, _): &InheritedClient| {
+        let local = SockRef::from(socket).local_addr();
+        local.is_ok_and(|local| doors.iter().any(|door| door.has_let_in(&local)))
     };
-    let mut clients: Vec<Vec<Client>> = (0..threads).map(|_| Vec::new()).collect();
-    let adopted = connections.into_iter().filter(may_go_on).take(options.max_conns as usize);
-    adopted.enumerate().for_each(|(number, client)| clients[number % threads].push(client));
+    let mut clients: Vec<Vec<InheritedClient>> = (0..threads).map(|_| Vec::new()).collect();
+    let accepted = connections.into_iter().filter(is_accepted).take(options.max_conns as usize);
+    accepted.enumerate().for_each(|(number, client)| clients[number % threads].push(client));
     let closed = count - clients.iter().map(Vec::len).sum::<usize>();
     if closed > 0 {
-        tracing::warn!("{closed} connections are closed that could not be made as they are here (see -l, -p, -s, -c)");
+        tracing::warn!(
+            "closing {closed} inherited connections that this process's options cannot serve (check -l, -p, -s, -c)"
+        );
     }
     clients
 }

@@ -1,4 +1,4 @@
-//! The threads that serve, when they leave their clients to another process: all let go, and all hear what comes of it.
+//! The worker threads during a handover: they suspend their clients, and then exit or resume.
 
 use crate::session::Parked;
 use crate::{DRAIN_MAX, Fleet};
@@ -9,89 +9,90 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// A thread that has not let go after so long has failed: batches and background work are bounded by less.
-const LETTING_GO_MAX: Duration = DRAIN_MAX.saturating_mul(3);
+/// How long a thread may take to suspend its clients. The bounds on batches and background work are lower.
+const SUSPEND_MAX: Duration = DRAIN_MAX.saturating_mul(3);
 
-/// What a thread hears after it has let go.
-pub(crate) enum Verdict {
-    /// Another process serves. These could not be handed over.
-    Taken(Vec<Parked>),
-    /// It does not: here are the clients again.
-    Back(Vec<Parked>),
+/// What a thread does after it has suspended its clients.
+pub(crate) enum WorkerCommand {
+    /// Another process serves: close these clients, which could not be handed over, and exit.
+    Exit(Vec<Parked>),
+    /// No other process serves: serve these clients again.
+    Resume(Vec<Parked>),
 }
 
-/// A thread's clients, when it has let go.
-type Left = (usize, Vec<Parked>);
+/// The index of a thread and its suspended clients.
+type SuspendedClients = (usize, Vec<Parked>);
 
-/// All threads, as the main one sees them.
-pub(crate) struct Crew {
+/// All worker threads, as the main thread controls them.
+pub(crate) struct WorkerSet {
     fleet: Arc<Fleet>,
     stop: watch::Sender<bool>,
-    tell: UnboundedSender<Left>,
-    left: UnboundedReceiver<Left>,
-    verdicts: Vec<UnboundedSender<Verdict>>,
+    suspended_in: UnboundedSender<SuspendedClients>,
+    suspended: UnboundedReceiver<SuspendedClients>,
+    commands: Vec<UnboundedSender<WorkerCommand>>,
 }
 
-impl Crew {
-    /// No thread yet. `stop` ends them, or has them let go.
-    pub(crate) fn new(fleet: Arc<Fleet>, stop: watch::Sender<bool>) -> Crew {
-        let (tell, left) = unbounded_channel();
-        Crew { fleet, stop, tell, left, verdicts: Vec::new() }
+impl WorkerSet {
+    /// A set without threads. `stop` makes them end, or suspend their clients.
+    pub(crate) fn new(fleet: Arc<Fleet>, stop: watch::Sender<bool>) -> WorkerSet {
+        let (suspended_in, suspended) = unbounded_channel();
+        WorkerSet { fleet, stop, suspended_in, suspended, commands: Vec::new() }
     }
 
-    /// One more thread: where it says that it has let go, by its index, and where it hears what comes of it.
-    pub(crate) fn join(&mut self) -> (UnboundedSender<Left>, UnboundedReceiver<Verdict>) {
-        let (verdict, verdicts) = unbounded_channel();
-        self.verdicts.push(verdict);
-        (self.tell.clone(), verdicts)
+    /// Adds a thread. Returns where it sends its suspended clients and where it receives commands.
+    pub(crate) fn add(&mut self) -> (UnboundedSender<SuspendedClients>, UnboundedReceiver<WorkerCommand>) {
+        let (sender, commands) = unbounded_channel();
+        self.commands.push(sender);
+        (self.suspended_in.clone(), commands)
     }
 
     /// Ends all threads.
-    pub(crate) fn end(&self) {
+    pub(crate) fn shut_down(&self) {
         self.stop.send_replace(true);
     }
 
-    /// Has all threads answer what they have begun, and let go of their clients.
-    pub(crate) fn let_go(&self) {
+    /// Makes all threads finish the batches in progress and suspend their clients.
+    pub(crate) fn suspend(&self) {
         self.fleet.leave(true);
         self.stop.send_replace(true);
     }
 
-    /// The clients, by thread, once all have let go.
-    pub(crate) async fn clients(&mut self) -> Result<Vec<Vec<Parked>>, String> {
-        let mut clients: Vec<_> = self.verdicts.iter().map(|_| Vec::new()).collect();
+    /// The clients of each thread, when all threads have suspended them.
+    pub(crate) async fn suspended_clients(&mut self) -> Result<Vec<Vec<Parked>>, String> {
+        let mut clients: Vec<_> = self.commands.iter().map(|_| Vec::new()).collect();
         for _ in 0..clients.len() {
-            let left = timeout(LETTING_GO_MAX, self.left.recv()).await.ok().flatten();
-            let (index, left) = left.ok_or("a thread does not let go of its clients; this is a bug of the router")?;
-            clients[index] = left;
+            let suspended = timeout(SUSPEND_MAX, self.suspended.recv()).await.ok().flatten();
+            let (index, of_thread) =
+                suspended.ok_or("a thread does not suspend its clients; this is a bug of the router")?;
+            clients[index] = of_thread;
         }
         Ok(clients)
     }
 
-    /// Tells all threads that another process serves. They end once the clients that it has not got have heard farewell.
-    pub(crate) fn taken(&self, clients: Vec<Vec<Parked>>) {
+    /// Makes all threads exit after they have closed the clients that could not be handed over.
+    pub(crate) fn exit(&self, clients: Vec<Vec<Parked>>) {
         let not_sent = |clients: Vec<Parked>| clients.into_iter().filter(|client| !is_portable(client)).collect();
-        for (verdict, clients) in self.verdicts.iter().zip(clients) {
-            let _ = verdict.send(Verdict::Taken(not_sent(clients)));
+        for (commands, clients) in self.commands.iter().zip(clients) {
+            let _ = commands.send(WorkerCommand::Exit(not_sent(clients)));
         }
     }
 
-    /// Has all threads serve again.
-    pub(crate) fn back(&self, clients: Vec<Vec<Parked>>) {
+    /// Makes all threads serve again.
+    pub(crate) fn resume(&self, clients: Vec<Vec<Parked>>) {
         self.fleet.leave(false);
         self.stop.send_replace(false);
-        for (verdict, clients) in self.verdicts.iter().zip(clients) {
-            let _ = verdict.send(Verdict::Back(clients));
+        for (commands, clients) in self.commands.iter().zip(clients) {
+            let _ = commands.send(WorkerCommand::Resume(clients));
         }
     }
 }
 
-/// Sends clients to the next process, which owns nothing yet. False: it has gone.
-pub(crate) fn send(successor: &Successor, clients: &[Vec<Parked>]) -> bool {
+/// Sends clients to the next process, which does not own them yet. False if it has ended.
+pub(crate) fn send_clients(successor: &Successor, clients: &[Vec<Parked>]) -> bool {
     let portable = clients.iter().flatten().filter(|client| is_portable(client));
-    let packed =
+    let connections =
         portable.filter_map(|client| Some((Some(client.connection_state.clone()), client.stream.descriptor()?)));
-    successor.send(packed).is_some()
+    successor.send(connections).is_some()
 }
 
 fn is_portable(client: &Parked) -> bool {

@@ -1,24 +1,25 @@
-//! The start: what an earlier run left on disk, and what may be lost of it.
+//! Recovery at start: reads what an earlier run left on disk and decides what may be lost of it.
 //!
 //! ```text
-//!   DIR/10.0.0.7%3A11211/0000000000000004.deletes     a folder a server, its address with % and hex for what is no name
-//!                        00c0ffee00c0ffee.hold        another router owes it something
-//!       router/00c0ffee00c0ffee-3                    who this router is for others, and which run this is
+//!   DIR/10.0.0.7%3A11211/0000000000000004.deletes     a folder per server; bytes no file name should have are % and hex
+//!                        00c0ffee00c0ffee.fence       another router has a backlog for this server
+//!       router/00c0ffee00c0ffee-3                    this router's id towards its peers, and the number of this run
 //! ```
 //!
-//! | found | taken for |
+//! | found | treated as |
 //! |---|---|
-//! | a whole segment | its deletes; a forget in it stands for all that is older |
-//! | a torn tail | cut off, and said: nobody was told that it was kept (but see `--spool-fsync`) |
-//! | damage in the middle | a forget: deletes are lost, and nobody knows which |
-//! | a newer layout | an error: only the newer version knows what is owed |
+//! | an intact segment | its deletes; a flush record in it stands for everything older |
+//! | a torn tail | truncated and logged: it was never acknowledged (but see `--spool-fsync`) |
+//! | damage in the middle | a flush: deletes are lost, and it is not known which |
+//! | a newer format | an error: only the newer version can read the backlog |
 
-use super::SERVERS_MAX;
-use super::ids::Owner;
+use super::ids::RouterId;
 use super::record::{Condition, HEADER, Record, Scan, encode, scan};
-use super::server_log::{Found, Place, Server, TotalBytes, file_name, file_number};
+use super::segments::{AppendTarget, RecoveredSegment, TotalBytes, file_name, file_number};
+use super::server_log::ServerLog;
 use super::storage::Disk;
 use lookaside_client::TkoTrackers;
+use lookaside_protocol::percent;
 use lookaside_routing::Address;
 use std::collections::BTreeMap;
 use std::io;
@@ -26,190 +27,180 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Where it is kept who this router is.
+/// The most servers that are known, by the configuration, from an earlier run or from peers. Beyond it requests of
+/// peers are refused.
+pub(super) const SERVERS_MAX: usize = 10_000;
+/// The folder of this router's id.
 const IDENTITY_FOLDER: &str = "router";
-/// All servers that owe something, fenced off.
-pub(super) fn load(
+
+/// All servers with a backlog or a peer fence, fenced. A peer fence is valid for `peer_fence_for` from now.
+pub(super) fn recover(
     disk: &dyn Disk,
     tko_trackers: &Arc<TkoTrackers>,
     total: &TotalBytes,
-    hold_for: Duration,
-) -> Result<BTreeMap<Address, Arc<Server>>, String> {
-    let in_words = |error: io::Error| format!("the spool cannot be read: {error}");
+    peer_fence_for: Duration,
+) -> Result<BTreeMap<Address, Arc<ServerLog>>, String> {
+    let failed = |error: io::Error| format!("cannot read the spool: {error}");
     let mut servers = BTreeMap::new();
-    for folder in disk.folders().map_err(in_words)? {
+    for folder in disk.folders().map_err(failed)? {
         if folder == IDENTITY_FOLDER {
             continue;
         }
-        let Some(address) = address_of(&folder) else {
-            tracing::warn!(folder, "this folder in the spool is not the spool's, and is left alone");
+        let Some(address) = server_of_folder(&folder) else {
+            tracing::warn!(folder, "ignoring an unknown folder in the spool");
             continue;
         };
-        let server = Server::new(address.clone(), folder.clone(), tko_trackers.fence(&address));
-        load_server(disk, &server, total)?;
-        for name in disk.files(&folder).map_err(in_words)? {
-            if let Some(owner) = hold_owner(&name) {
-                server.hold(owner, 0, Instant::now() + hold_for);
+        let server = ServerLog::new(address.clone(), folder.clone(), tko_trackers.fence(&address));
+        recover_segments(disk, &server, total)?;
+        for name in disk.files(&folder).map_err(failed)? {
+            if let Some(router) = router_of_fence_file(&name) {
+                server.fence_for_peer(router, 0, Instant::now() + peer_fence_for);
             }
         }
-        if server.owed().is_nothing() && server.holds() == 0 {
-            disk.remove_folder(&folder).map_err(in_words)?;
+        let backlog = server.backlog();
+        if backlog.is_empty() && server.peer_fences() == 0 {
+            disk.remove_folder(&folder).map_err(failed)?;
             continue;
         }
-        let owed = server.owed();
-        tracing::info!(server = %address, deletes = owed.records, forget = owed.forget, "owed from an earlier run");
+        tracing::info!(
+            server = %address, deletes = backlog.deletes, flush_pending = backlog.flush_pending,
+            "recovered undelivered deletes"
+        );
         servers.insert(address, server);
     }
     match servers.len() {
         0..=SERVERS_MAX => Ok(servers),
         count => Err(format!(
-            "the spool has deletes for {count} servers, more than {SERVERS_MAX}; remove the folders of those that are gone"
+            "the spool has deletes for {count} servers, more than {SERVERS_MAX}; remove the folders of servers that are gone"
         )),
     }
 }
 
-fn load_server(disk: &dyn Disk, server: &Server, total: &TotalBytes) -> Result<(), String> {
-    let in_words = |error: io::Error| format!("the spool of {} cannot be read: {error}", server.address);
-    let files = disk.files(&server.folder).map_err(in_words)?;
+fn recover_segments(disk: &dyn Disk, server: &ServerLog, total: &TotalBytes) -> Result<(), String> {
+    let failed = |error: io::Error| format!("cannot read the spool of {}: {error}", server.address);
+    let files = disk.files(&server.folder).map_err(failed)?;
     let numbers: Vec<u64> = files.iter().filter_map(|name| file_number(name)).collect();
-    let mut found = Vec::new();
+    let mut segments = Vec::new();
     for &number in &numbers {
-        let bytes = disk.read(&server.folder, &file_name(number)).map_err(in_words)?;
+        let bytes = disk.read(&server.folder, &file_name(number)).map_err(failed)?;
         let scan = scan(&bytes);
         if let Condition::Newer(version) = scan.condition {
             return Err(format!(
-                "the spool of {} is in layout {version}, which a newer version wrote; start that version until it is empty",
+                "the spool of {} has format {version}, written by a newer version; run that one until the spool is empty",
                 server.address
             ));
         }
         if scan.condition == Condition::Torn {
-            cut(disk, server, number, &scan, bytes.len() as u64).map_err(in_words)?;
+            cut_torn_tail(disk, server, number, &scan, bytes.len() as u64).map_err(failed)?;
         }
-        found.push((number, judge(server, &scan, bytes.len() as u64)));
+        segments.push((number, classify(server, &scan, bytes.len() as u64)));
     }
-    // A forget stands for all that came before it.
-    let first = found.iter().rposition(|(_, found)| matches!(found, Some(Found::Forget { .. }))).unwrap_or(0);
-    let older: Vec<u64> = found[..first].iter().map(|(number, _)| *number).collect();
-    for &(number, found) in &found[first..] {
-        match found {
-            Some(found) => server.find(number, found, total),
-            None => server.remove(disk, &[number]),
+    // A flush stands for everything before it.
+    let is_flush = |segment: &Option<RecoveredSegment>| matches!(segment, Some(RecoveredSegment::Flush { .. }));
+    let first = segments.iter().rposition(|(_, segment)| is_flush(segment)).unwrap_or(0);
+    let older: Vec<u64> = segments[..first].iter().map(|(number, _)| *number).collect();
+    for &(number, segment) in &segments[first..] {
+        match segment {
+            Some(segment) => server.add_recovered(number, segment, total),
+            None => server.remove_files(disk, &[number]),
         }
     }
-    server.remove(disk, &older);
+    server.remove_files(disk, &older);
     numbers.iter().for_each(|&number| server.skip_number(number));
     Ok(())
 }
 
-/// What a segment is taken for; nothing if it holds nothing.
-fn judge(server: &Server, scan: &Scan, file_bytes: u64) -> Option<Found> {
+/// What a segment is treated as. `None` if it is empty.
+fn classify(server: &ServerLog, scan: &Scan, file_bytes: u64) -> Option<RecoveredSegment> {
     if scan.condition == Condition::Damaged {
         tracing::error!(
-            server = %server.address, good_deletes = scan.records.len(),
-            "the spool is damaged and deletes are lost: the server will forget everything before it is read"
+            server = %server.address, readable_deletes = scan.records.len(),
+            "spool file damaged, deletes are lost: the server will be flushed before it is read"
         );
-        return Some(Found::Forget { is_durable: false, bytes: file_bytes });
+        return Some(RecoveredSegment::Flush { is_durable: false, bytes: file_bytes });
     }
-    if scan.records.contains(&Record::Forget) {
-        return Some(Found::Forget { is_durable: scan.records == [Record::Forget], bytes: scan.good_bytes });
+    if scan.records.contains(&Record::FlushAll) {
+        let is_durable = scan.records == [Record::FlushAll];
+        return Some(RecoveredSegment::Flush { is_durable, bytes: scan.valid_bytes });
     }
-    let records = scan.records.len() as u64;
-    (records > 0).then_some(Found::Deletes { records, bytes: scan.good_bytes })
+    let deletes = scan.records.len() as u64;
+    (deletes > 0).then_some(RecoveredSegment::Deletes { deletes, bytes: scan.valid_bytes })
 }
 
-fn cut(disk: &dyn Disk, server: &Server, number: u64, scan: &Scan, file_bytes: u64) -> io::Result<()> {
-    let torn_bytes = file_bytes - scan.good_bytes;
+fn cut_torn_tail(disk: &dyn Disk, server: &ServerLog, number: u64, scan: &Scan, file_bytes: u64) -> io::Result<()> {
+    let torn_bytes = file_bytes - scan.valid_bytes;
     tracing::warn!(
         server = %server.address, torn_bytes, deletes = scan.records.len(),
-        "the end of a file of the spool was being written when the router or its machine ended: it is cut off"
+        "the router or its machine stopped while writing a spool file: truncating the unfinished record"
     );
-    disk.truncate(&server.folder, &file_name(number), scan.good_bytes)
+    disk.truncate(&server.folder, &file_name(number), scan.valid_bytes)
 }
 
-/// The name of the file that says that the server is held for `owner`.
-pub(super) fn hold_name(owner: Owner) -> String {
-    format!("{:016x}.hold", owner.0)
+/// The file that stores the fence of `router`.
+pub(super) fn peer_fence_file(router: RouterId) -> String {
+    format!("{router}.fence")
 }
 
-fn hold_owner(name: &str) -> Option<Owner> {
-    let digits = name.strip_suffix(".hold").filter(|digits| digits.len() == 16)?;
-    u64::from_str_radix(digits, 16).ok().map(Owner)
+fn router_of_fence_file(name: &str) -> Option<RouterId> {
+    let digits = name.strip_suffix(".fence").filter(|digits| digits.len() == 16)?;
+    u64::from_str_radix(digits, 16).ok().map(RouterId)
 }
 
-/// Who this router is for others: the same as in the run before, drawn from `seed` at the first; and how many runs came
-/// before. The number is on disk when this returns.
-pub(super) fn identify(disk: &dyn Disk, seed: u64) -> Result<(Owner, u64), String> {
-    let in_words = |error: io::Error| format!("the spool cannot say who this router is: {error}");
-    let mut found = (Owner(fastrand::Rng::with_seed(seed).u64(1..)), 0);
+/// This router's id towards its peers, and the number of this run. The first run draws the id from `seed`, later ones
+/// read it. The number is on disk when this returns.
+pub(super) fn load_identity(disk: &dyn Disk, seed: u64) -> Result<(RouterId, u64), String> {
+    let failed = |error: io::Error| format!("cannot store this router's id in the spool: {error}");
+    let mut newest = (RouterId(fastrand::Rng::with_seed(seed).u64(1..)), 0);
     let mut names = disk.files(IDENTITY_FOLDER).unwrap_or_default();
-    // Of several, the last is the newest; the others are left from a crash.
+    // A crash may leave several: the highest run is the newest.
     for name in &names {
-        if let Some((owner, run)) = name.split_once('-')
-            && let (Ok(owner), Ok(run)) = (u64::from_str_radix(owner, 16), run.parse())
-            && run >= found.1
+        if let Some((router, run)) = name.split_once('-')
+            && let (Ok(router), Ok(run)) = (u64::from_str_radix(router, 16), run.parse())
+            && run >= newest.1
         {
-            found = (Owner(owner), run);
+            newest = (RouterId(router), run);
         }
     }
-    let run = found.1 + 1;
-    let name = format!("{:016x}-{run}", found.0.0);
-    disk.write(IDENTITY_FOLDER, &name, 0, b"the name of this file says it\n", true).map_err(in_words)?;
+    let (router, run) = (newest.0, newest.1 + 1);
+    let name = format!("{router}-{run}");
+    disk.write(IDENTITY_FOLDER, &name, 0, b"the id and the run are in the file name\n", true).map_err(failed)?;
     names.retain(|other| *other != name);
     for old in names {
-        disk.remove(IDENTITY_FOLDER, &old).map_err(in_words)?;
+        disk.remove(IDENTITY_FOLDER, &old).map_err(failed)?;
     }
-    Ok((found.0, run))
+    Ok((router, run))
 }
 
-/// Replaces all that `server` owes by a forget.
-pub(super) fn retire(disk: &dyn Disk, server: &Server, total: &TotalBytes) {
-    let place = server.begin_forget();
-    let Place::Forget { number } = place else { return };
+/// Replaces the backlog of `server` by a flush.
+pub(super) fn replace_with_flush(disk: &dyn Disk, server: &ServerLog, total: &TotalBytes) {
+    let target = server.begin_flush();
+    let AppendTarget::Flush { number } = target else { return };
     let mut bytes = HEADER.to_vec();
-    encode(&Record::Forget, &mut bytes);
+    encode(&Record::FlushAll, &mut bytes);
     let written = disk.write(&server.folder, &file_name(number), 0, &bytes, true);
-    let mut dropped = Vec::new();
+    let mut replaced = Vec::new();
     let counted = written.as_ref().map(|()| (1, (bytes.len() - HEADER.len()) as u64));
-    server.end(place, counted, total, &mut dropped);
-    server.remove(disk, &dropped);
+    server.end_append(target, counted, total, &mut replaced);
+    server.remove_files(disk, &replaced);
     match written {
         Ok(()) => tracing::warn!(
             server = %server.address,
-            "the configuration does not name this server, which owes deletes: should it come back, it will forget everything"
+            "a server with undelivered deletes is not in the configuration: it will be flushed if a later one names it"
         ),
-        // Its deletes stay, which is as good, but for their size.
-        Err(error) => tracing::error!(server = %server.address, %error, "the spool cannot be written to"),
+        // Its deletes stay, which is as correct but larger.
+        Err(error) => tracing::error!(server = %server.address, %error, "cannot write to the spool"),
     }
 }
 
-/// A server's folder.
+/// The folder of a server.
 pub(super) fn folder_name(address: &Address) -> String {
-    let mut name = String::new();
-    for &byte in address.0.as_bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'-' | b'_' => name.push(byte.into()),
-            _ => name.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    name
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+    percent::encode_except(address.0.as_bytes(), is_plain).to_string()
 }
 
-/// The server of a folder, if it is one.
-fn address_of(folder: &str) -> Option<Address> {
-    let mut bytes = Vec::new();
-    let mut rest = folder.as_bytes();
-    while let Some((&first, behind)) = rest.split_first() {
-        rest = behind;
-        bytes.push(match first {
-            b'%' => {
-                let (digits, behind) = rest.split_first_chunk::<2>()?;
-                rest = behind;
-                u8::from_str_radix(str::from_utf8(digits).ok()?, 16).ok()?
-            }
-            byte => byte,
-        });
-    }
-    let address = Address(String::from_utf8(bytes).ok()?.into());
+/// The server of a folder. `None` if it is not a server's folder.
+fn server_of_folder(folder: &str) -> Option<Address> {
+    let address = Address(percent::decode_text(folder)?.into());
     let is_address = address.0.contains([':', '/']);
     (is_address && folder_name(&address) == folder).then_some(address)
 }
@@ -219,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_bears_its_servers_address() {
+    fn a_folder_name_encodes_its_servers_address() {
         for (address, folder) in [
             ("10.0.0.7:11211", "10.0.0.7%3A11211"),
             ("[::1]:11211", "%5B%3A%3A1%5D%3A11211"),
@@ -228,10 +219,10 @@ mod tests {
         ] {
             let address = Address(address.into());
             assert_eq!(folder_name(&address), folder);
-            assert_eq!(address_of(folder), Some(address));
+            assert_eq!(server_of_folder(folder), Some(address));
         }
         for other in ["", "router", "lost+found", "%4", "%zz", "a:1", "%3a"] {
-            assert_eq!(address_of(other), None, "{other}");
+            assert_eq!(server_of_folder(other), None, "{other}");
         }
     }
 }

@@ -1,123 +1,101 @@
-//! A connection of its own to a server that owes deletes: the shared ones refuse it everything else meanwhile, and cannot
-//! say `flush_all`.
+//! A dedicated connection to a server for replay. The shared connections refuse a fenced server everything else, and
+//! cannot carry `flush_all`.
 //!
-//! It begins with `version`: a server that is stopped takes bytes and answers nothing, and would find the same deletes
-//! over and over in its buffers once it goes on.
+//! It starts with `version`: a stopped server (SIGSTOP) accepts bytes without replying. Each attempt would add the
+//! same deletes to its socket buffers, and the server would execute them all when it resumes.
 
 use super::record::Deletion;
-use lookaside_client::{Network, Stream};
-use lookaside_protocol::text::{Limits, ParsedReply, ReplyPart, compose_request, parse_reply};
+use lookaside_client::{CommandConnection, CommandError, Network};
+use lookaside_protocol::text::{Limits, ReplyPart, compose_request};
 use lookaside_protocol::{ErrorReply, Reply, meta::MetaStatus};
 use lookaside_routing::Address;
-use std::future::Future;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::time::timeout;
 
-/// The longest answer: an error's text.
+/// The longest reply is an error message.
 const LIMITS: Limits = Limits { value_bytes_max: 0, line_bytes_max: 2_048 };
 
-/// A connection that has answered.
-pub(super) struct Conversation {
-    stream: Box<dyn Stream>,
-    read: Vec<u8>,
-    limit: Duration,
+/// A connection on which the server has replied.
+pub(super) struct ReplayConnection {
+    connection: CommandConnection,
+    timeout: Duration,
 }
 
-/// What a server says to one delete.
+/// A server's reply to one delete or flush.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// The key is gone.
-    Done,
-    /// It will never take this.
-    Refused(String),
-    /// Not now.
-    Later(String),
+pub(super) enum ReplayResult {
+    Applied,
+    /// The server will never accept it.
+    Rejected(String),
+    /// The server cannot apply it now.
+    Retry(String),
 }
 
-/// What went wrong with the connection.
-type Trouble = String;
-
-impl Conversation {
-    /// Connects, and makes sure that somebody is there. Each exchange may take `limit`.
-    pub(super) async fn open(network: &dyn Network, address: &Address, limit: Duration) -> Result<Self, Trouble> {
-        let stream = within(limit, async { network.connect(address).await.map_err(|error| error.to_string()) }).await?;
-        let mut conversation = Conversation { stream, read: Vec::new(), limit };
-        // Any whole answer proves that it lives.
-        conversation.exchange(b"version\r\n", 1, |_| ()).await?;
-        Ok(conversation)
+impl ReplayConnection {
+    /// Connects and checks that the server replies. Connecting and each exchange may take `timeout`.
+    pub(super) async fn open(
+        network: &dyn Network,
+        address: &Address,
+        timeout: Duration,
+    ) -> Result<ReplayConnection, CommandError> {
+        let connection = CommandConnection::connect(network, address, LIMITS, timeout).await?;
+        let mut connection = ReplayConnection { connection, timeout };
+        // Any complete reply shows that the server is running.
+        connection.exchange(b"version\r\n", 1, |_| ()).await?;
+        Ok(connection)
     }
 
-    /// Deletes, in order. The verdicts are as many as there are deletions.
-    pub(super) async fn delete(&mut self, deletions: &[Deletion]) -> Result<Vec<Verdict>, Trouble> {
-        let mut verdicts = self.send(deletions).await?;
-        for (deletion, verdict) in deletions.iter().zip(&mut verdicts) {
-            // memcached itself has no hold-off. Without one the key goes, which is what matters.
-            if deletion.hold_off_ms > 0 && matches!(verdict, Verdict::Refused(_)) {
+    /// Sends deletes and returns the result of each, in order.
+    pub(super) async fn delete(&mut self, deletions: &[Deletion]) -> Result<Vec<ReplayResult>, CommandError> {
+        let mut results = self.send_deletes(deletions).await?;
+        for (deletion, result) in deletions.iter().zip(&mut results) {
+            // memcached itself has no hold-off. A delete without it still removes the key, which is what matters.
+            if deletion.hold_off_ms > 0 && matches!(result, ReplayResult::Rejected(_)) {
                 let plain = Deletion { hold_off_ms: 0, ..deletion.clone() };
-                *verdict = self.send(&[plain]).await?.remove(0);
+                *result = self.send_deletes(&[plain]).await?.remove(0);
             }
         }
-        Ok(verdicts)
+        Ok(results)
     }
 
-    async fn send(&mut self, deletions: &[Deletion]) -> Result<Vec<Verdict>, Trouble> {
+    async fn send_deletes(&mut self, deletions: &[Deletion]) -> Result<Vec<ReplayResult>, CommandError> {
         let mut lines = Vec::new();
         deletions.iter().for_each(|deletion| compose_request(&deletion.request(), &mut lines));
-        self.exchange(&lines, deletions.len(), |reply| verdict(&reply)).await
+        self.exchange(&lines, deletions.len(), |reply| classify(&reply)).await
     }
 
-    /// Tells the server to forget everything.
-    pub(super) async fn forget(&mut self) -> Result<Verdict, Trouble> {
-        let mut verdicts = self.exchange(b"flush_all\r\n", 1, |reply| verdict(&reply)).await?;
-        Ok(verdicts.remove(0))
+    /// Sends `flush_all`.
+    pub(super) async fn flush(&mut self) -> Result<ReplayResult, CommandError> {
+        let mut results = self.exchange(b"flush_all\r\n", 1, |reply| classify(&reply)).await?;
+        Ok(results.remove(0))
     }
 
     async fn exchange<T>(
         &mut self,
         lines: &[u8],
-        count: usize,
-        take: fn(ReplyPart<'_>) -> T,
-    ) -> Result<Vec<T>, Trouble> {
-        within(self.limit, async {
-            self.stream.write_all(lines).await.map_err(|error| error.to_string())?;
-            self.stream.flush().await.map_err(|error| error.to_string())?;
-            let mut taken = Vec::with_capacity(count);
-            while taken.len() < count {
-                match parse_reply(&self.read, &LIMITS) {
-                    ParsedReply::Part { part: reply, consumed } => {
-                        taken.push(take(reply));
-                        self.read.drain(..consumed);
-                    }
-                    ParsedReply::Malformed { why } => return Err(format!("it said what no server says: {why}")),
-                    ParsedReply::Incomplete { .. } => {
-                        if self.stream.read_buf(&mut self.read).await.map_err(|error| error.to_string())? == 0 {
-                            return Err("it closed the connection".to_owned());
-                        }
-                    }
-                }
-            }
-            Ok(taken)
-        })
-        .await
+        replies: usize,
+        convert: fn(ReplyPart<'_>) -> T,
+    ) -> Result<Vec<T>, CommandError> {
+        self.connection.set_timeout(self.timeout);
+        self.connection.send(lines).await?;
+        let mut converted = Vec::with_capacity(replies);
+        while converted.len() < replies {
+            converted.push(convert(self.connection.read_part().await?));
+        }
+        Ok(converted)
     }
 }
 
-async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, Trouble>>) -> Result<T, Trouble> {
-    timeout(limit, work).await.unwrap_or_else(|_| Err(format!("no answer within {limit:?}")))
-}
-
-fn verdict(reply: &ReplyPart<'_>) -> Verdict {
-    let words = |why: &[u8]| String::from_utf8_lossy(why).into_owned();
+fn classify(reply: &ReplyPart<'_>) -> ReplayResult {
     match reply {
-        ReplyPart::Reply(Reply::Deleted | Reply::NotFound | Reply::Ok) => Verdict::Done,
+        ReplyPart::Reply(Reply::Deleted | Reply::NotFound | Reply::Ok) => ReplayResult::Applied,
         ReplyPart::Reply(Reply::Meta(meta)) if matches!(meta.status, MetaStatus::Done | MetaStatus::NotFound) => {
-            Verdict::Done
+            ReplayResult::Applied
         }
-        // A server that does not know the command has not stored under such a key either.
-        ReplyPart::Reply(Reply::Error(ErrorReply::Unknown)) => Verdict::Refused("ERROR".to_owned()),
-        ReplyPart::Reply(Reply::Error(ErrorReply::Client(why))) => Verdict::Refused(words(why)),
-        ReplyPart::Reply(Reply::Error(ErrorReply::Server(why))) => Verdict::Later(words(why)),
-        other => Verdict::Later(format!("{other:?} is no answer to a delete")),
+        // A server that does not know the command cannot have stored such a key either.
+        ReplyPart::Reply(Reply::Error(error @ (ErrorReply::Unknown | ErrorReply::Client(_)))) => {
+            ReplayResult::Rejected(error.to_string())
+        }
+        ReplyPart::Reply(Reply::Error(error)) => ReplayResult::Retry(error.to_string()),
+        other => ReplayResult::Retry(format!("unexpected reply: {other:?}")),
     }
 }

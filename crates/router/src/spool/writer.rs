@@ -1,230 +1,348 @@
-//! Keeps deletes on disk: what many clients hand in at the same time is written, and synced, once. A delete passes here
-//! when its server did not answer.
+//! Writes spooled deletes to disk, with group commit: appends that arrive at the same time are written and synced
+//! once. A delete comes here when its server did not answer.
 //!
-//! In the daemon a thread of its own does it, so that no client waits for another's disk; while it syncs, the next
-//! group gathers. A simulation has no threads, and keeps each batch as it is handed in.
+//! In the daemon a dedicated thread does it, so that no client waits for the disk access of another; while it syncs,
+//! the next group gathers. A simulation has no threads and writes each append in the caller.
 
-use super::ids::Owner;
+use super::ids::RouterId;
 use super::record::{Deletion, HEADER, Record, encode};
-use super::recovery::hold_name;
-use super::server_log::{Place, Server, TotalBytes, file_name};
+use super::recovery::peer_fence_file;
+use super::segments::{AppendTarget, TotalBytes, file_name};
+use super::server_log::ServerLog;
+use super::settings::Fsync;
 use super::stats::Counters;
 use super::storage::Disk;
+use lookaside_sync::Mutex;
+use lookaside_telemetry::LogThrottle;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::thread;
 use std::time::{Duration, Instant as WallInstant};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-/// The most batches that are written together.
-const GROUP_BATCHES_MAX: usize = 1_024;
+/// The most requests that are written together.
+const GROUP_REQUESTS_MAX: usize = 1_024;
+/// The most requests that wait for the writer's thread. A delete beyond it is not spooled and fails.
+const QUEUED_REQUESTS_MAX: usize = 10_000;
+/// The most bytes of deletes that wait for it.
+const QUEUED_BYTES_MAX: u64 = 64 << 20;
 
-/// What goes wrong with every delete is said this often.
-const COMPLAINT_INTERVAL: Duration = Duration::from_secs(5);
+/// Failed appends are logged at most once in this time.
+pub(super) const LOG_INTERVAL: Duration = Duration::from_secs(5);
 
-/// When what is kept is safe from a crash of the machine. A crash of the router alone loses nothing, whichever it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fsync {
-    /// Before it is acknowledged.
-    Always,
-    /// At most so much later.
-    Interval(Duration),
-    /// When the system likes.
-    Never,
-}
-
-/// Something to be kept for one server.
-pub(super) struct Job {
-    pub(super) server: Arc<Server>,
-    pub(super) work: Work,
-    /// Whether they are kept, and if not, why.
-    pub(super) reply: oneshot::Sender<Result<(), Arc<str>>>,
-    /// Given back when this is dropped.
-    pub(super) _room: Room,
-}
-
-/// What is to be kept.
+/// Why an entry was not written.
 #[derive(Clone, Debug)]
-pub(super) enum Work {
-    /// The server missed these.
+pub(super) enum WriteError {
+    /// Too many deletes wait for the writer.
+    QueueFull,
+    /// The writer's thread has ended.
+    WriterGone,
+    /// The spool has been closed: another process writes now.
+    Closed,
+    /// The entry is on disk, but a peer could not be asked to fence the server.
+    PeerUnreachable,
+    Io(Arc<io::Error>),
+}
+
+impl std::fmt::Display for WriteError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            WriteError::QueueFull => "too many deletes wait to be written to the spool",
+            WriteError::WriterGone => "the spool's thread has ended",
+            WriteError::Closed => "another process has taken over the spool",
+            WriteError::PeerUnreachable => "a peer is unreachable",
+            WriteError::Io(error) => return error.fmt(f),
+        })
+    }
+}
+
+/// An entry to write for one server.
+struct WriteRequest {
+    server: Arc<ServerLog>,
+    entry: Entry,
+    reply: oneshot::Sender<Result<(), WriteError>>,
+    /// Returned when this is dropped.
+    _permit: QueuedBytesPermit,
+}
+
+/// What is written.
+#[derive(Clone, Debug)]
+pub(super) enum Entry {
+    /// Deletes that the server did not answer.
     Deletes(Vec<Deletion>),
-    /// Another router owes it something, and will say so again before `until`.
-    Hold { owner: Owner, sequence: u64, until: Instant },
-    /// It owes nothing more.
-    Release { owner: Owner, sequence: u64 },
-    /// It has been silent for too long: the server is to forget.
-    Expire { owner: Owner },
-    /// Nothing more: another process keeps deletes from now on.
+    /// A peer has a backlog for the server, and renews its fence before `until`.
+    Fence { router: RouterId, sequence: u64, until: Instant },
+    /// The backlog of that peer is empty.
+    Release { router: RouterId, sequence: u64 },
+    /// That peer has been silent for too long: the server is to be flushed.
+    Expire { router: RouterId },
+    /// The last entry: another process writes from now on.
     Close,
 }
 
-impl Work {
-    pub(super) fn deletions(&self) -> &[Deletion] {
+impl Entry {
+    fn deletions(&self) -> &[Deletion] {
         match self {
-            Work::Deletes(deletions) => deletions,
+            Entry::Deletes(deletions) => deletions,
             _ => &[],
         }
     }
 }
 
-/// Bytes of deletes that wait to be written.
-pub(super) struct Room {
-    waiting_bytes: Arc<AtomicU64>,
+/// A permit for bytes of deletes that wait to be written.
+struct QueuedBytesPermit {
+    queued_bytes: Arc<AtomicU64>,
     bytes: u64,
 }
 
-impl Room {
-    /// Room for `bytes` more, unless there are `bytes_max` with them.
-    pub(super) fn take(waiting_bytes: &Arc<AtomicU64>, bytes: u64, bytes_max: u64) -> Option<Room> {
-        let before = waiting_bytes.fetch_add(bytes, Relaxed);
-        let room = Room { waiting_bytes: waiting_bytes.clone(), bytes };
-        (before + bytes <= bytes_max).then_some(room)
+impl QueuedBytesPermit {
+    /// A permit for `bytes`. `None` if the queue would hold more than `bytes_max` with them.
+    fn acquire(queued_bytes: &Arc<AtomicU64>, bytes: u64, bytes_max: u64) -> Option<QueuedBytesPermit> {
+        let before = queued_bytes.fetch_add(bytes, Relaxed);
+        let permit = QueuedBytesPermit { queued_bytes: queued_bytes.clone(), bytes };
+        (before + bytes <= bytes_max).then_some(permit)
     }
 }
 
-impl Drop for Room {
+impl Drop for QueuedBytesPermit {
     fn drop(&mut self) {
-        self.waiting_bytes.fetch_sub(self.bytes, Relaxed);
+        self.queued_bytes.fetch_sub(self.bytes, Relaxed);
     }
 }
 
-/// Writes what is owed.
-pub(super) struct Ledger {
+/// Sends entries to the writer.
+pub(super) struct WriterHandle {
+    mode: WriterMode,
+    queued_bytes: Arc<AtomicU64>,
+    counters: Arc<Counters>,
+}
+
+enum WriterMode {
+    /// Each caller writes its own entries.
+    Inline(Mutex<Writer>),
+    Thread(SyncSender<WriteRequest>),
+}
+
+impl WriterHandle {
+    /// The writer runs in the threads of its callers.
+    pub(super) fn inline(writer: Writer) -> WriterHandle {
+        let counters = writer.counters.clone();
+        WriterHandle { mode: WriterMode::Inline(Mutex::new(writer)), queued_bytes: Arc::default(), counters }
+    }
+
+    /// The writer runs in a thread of its own, until the handle is dropped or closed.
+    pub(super) fn spawn(writer: Writer) -> Result<WriterHandle, String> {
+        let counters = writer.counters.clone();
+        let (sender, requests) = sync_channel(QUEUED_REQUESTS_MAX);
+        let thread = thread::Builder::new().name("spool".to_owned()).spawn(move || writer.run(&requests));
+        thread.map_err(|error| format!("cannot create a thread: {error}"))?;
+        Ok(WriterHandle { mode: WriterMode::Thread(sender), queued_bytes: Arc::default(), counters })
+    }
+
+    /// Writes an entry.
+    pub(super) async fn write(&self, server: &Arc<ServerLog>, entry: Entry) -> Result<(), WriteError> {
+        let deletes = entry.deletions().len() as u64;
+        let bytes = entry.deletions().iter().map(Deletion::bytes).sum();
+        let queue_full = || {
+            self.counters.append_failures.add(deletes);
+            Err(WriteError::QueueFull)
+        };
+        let permit = QueuedBytesPermit::acquire(&self.queued_bytes, bytes, QUEUED_BYTES_MAX);
+        let Some(permit) = permit else { return queue_full() };
+        let (reply, written) = oneshot::channel();
+        let request = WriteRequest { server: server.clone(), entry, reply, _permit: permit };
+        match &self.mode {
+            WriterMode::Inline(writer) => writer.lock().write_group(vec![request]),
+            WriterMode::Thread(requests) => match requests.try_send(request) {
+                Ok(()) => {}
+                Err(TrySendError::Full(_)) => return queue_full(),
+                Err(TrySendError::Disconnected(_)) => return Err(WriteError::WriterGone),
+            },
+        }
+        written.await.unwrap_or(Err(WriteError::WriterGone))
+    }
+
+    /// Writes what is queued, then nothing more. `server` is not used.
+    pub(super) async fn close(&self, server: Arc<ServerLog>) -> Result<(), WriteError> {
+        let permit = QueuedBytesPermit::acquire(&self.queued_bytes, 0, u64::MAX).expect("0 bytes always fit");
+        let (reply, closed) = oneshot::channel();
+        let request = WriteRequest { server, entry: Entry::Close, reply, _permit: permit };
+        match &self.mode {
+            WriterMode::Inline(writer) => writer.lock().write_group(vec![request]),
+            // It waits for space in the queue, but not for long: no further entries arrive.
+            WriterMode::Thread(requests) => requests.send(request).map_err(|_| WriteError::WriterGone)?,
+        }
+        closed.await.unwrap_or(Err(WriteError::WriterGone))
+    }
+}
+
+/// The only writer of segments and peer fences while the router serves.
+pub(super) struct Writer {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) bytes_max: u64,
     pub(super) total_bytes_max: u64,
     pub(super) total: Arc<TotalBytes>,
     pub(super) fsync: Fsync,
     pub(super) counters: Arc<Counters>,
-    /// Told of servers whose debts nobody works off yet.
-    pub(super) begin: mpsc::UnboundedSender<Arc<Server>>,
-    /// Written and not synced.
+    /// Receives servers that need a replayer.
+    pub(super) replay_starts: mpsc::UnboundedSender<Arc<ServerLog>>,
+    /// Files that were written and not synced.
     pub(super) unsynced: BTreeSet<(String, String)>,
-    /// When it was last said that nothing can be kept.
-    pub(super) complained_at: Option<Instant>,
-    /// Nothing is kept here any more.
+    pub(super) failure_log: LogThrottle<Instant>,
+    /// Whether [`Entry::Close`] has been written.
     pub(super) is_closed: bool,
 }
 
-impl Ledger {
-    /// Keeps all `jobs`, in order, and tells each what became of it.
-    pub(super) fn keep(&mut self, mut jobs: Vec<Job>) {
+impl Writer {
+    /// Writes requests in groups until the spool is closed or all senders are dropped.
+    fn run(mut self, requests: &Receiver<WriteRequest>) {
+        let mut sync_at = None;
+        loop {
+            let first = match sync_at {
+                Some(at) => requests.recv_timeout(WallInstant::saturating_duration_since(&at, WallInstant::now())),
+                None => requests.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match first {
+                Ok(first) => {
+                    let mut group = vec![first];
+                    group.extend(requests.try_iter().take(GROUP_REQUESTS_MAX - 1));
+                    self.write_group(group);
+                    if self.is_closed {
+                        return;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return self.sync_files(),
+            }
+            if sync_at.is_some_and(|at| at <= WallInstant::now()) {
+                self.sync_files();
+                sync_at = None;
+            }
+            if let (Fsync::Interval(interval), None, false) = (self.fsync, sync_at, self.unsynced.is_empty()) {
+                sync_at = Some(WallInstant::now() + interval);
+            }
+        }
+    }
+
+    /// Writes a group of requests in order and replies to each.
+    fn write_group(&mut self, mut group: Vec<WriteRequest>) {
         if !self.is_closed {
-            let before_close = jobs.iter().position(|job| matches!(job.work, Work::Close)).unwrap_or(jobs.len());
-            let mut too_late = jobs.split_off(before_close);
-            self.keep_all(jobs);
-            if too_late.is_empty() {
+            let is_close = |request: &WriteRequest| matches!(request.entry, Entry::Close);
+            let before_close = group.iter().position(is_close).unwrap_or(group.len());
+            let mut rest = group.split_off(before_close);
+            self.write_entries(group);
+            if rest.is_empty() {
                 return;
             }
             self.is_closed = true;
-            self.sync();
-            let _ = too_late.remove(0).reply.send(Ok(()));
-            jobs = too_late;
+            self.sync_files();
+            let _ = rest.remove(0).reply.send(Ok(()));
+            group = rest;
         }
-        for job in jobs {
-            let _ = job.reply.send(Err(Arc::from("another process keeps deletes now")));
+        for request in group {
+            let _ = request.reply.send(Err(WriteError::Closed));
         }
     }
 
-    fn keep_all(&mut self, jobs: Vec<Job>) {
-        let (deletes, others): (Vec<_>, Vec<_>) =
-            jobs.into_iter().partition(|job| matches!(job.work, Work::Deletes(_)));
-        for job in others {
-            let done = self.keep_hold(&job.server, &job.work).map_err(|error| Arc::from(error.to_string()));
-            let _ = job.reply.send(done);
+    fn write_entries(&mut self, requests: Vec<WriteRequest>) {
+        let (appends, others): (Vec<_>, Vec<_>) =
+            requests.into_iter().partition(|request| matches!(request.entry, Entry::Deletes(_)));
+        for WriteRequest { server, entry, reply, .. } in others {
+            let written = self.write_peer_entry(&server, &entry).map_err(|error| WriteError::Io(Arc::new(error)));
+            let _ = reply.send(written);
         }
-        let mut by_server: BTreeMap<String, Vec<Job>> = BTreeMap::new();
-        for job in deletes {
-            by_server.entry(job.server.folder.clone()).or_default().push(job);
+        let mut by_server: BTreeMap<String, Vec<WriteRequest>> = BTreeMap::new();
+        for request in appends {
+            by_server.entry(request.server.folder.clone()).or_default().push(request);
         }
-        for jobs in by_server.into_values() {
-            let server = jobs[0].server.clone();
-            let deletions = jobs.iter().flat_map(|job| job.work.deletions());
-            let kept = self.keep_for(&server, deletions).map_err(|error| Arc::from(error.to_string()));
-            for job in jobs {
-                // Whoever has hung up has his delete kept all the same.
-                let _ = job.reply.send(kept.clone());
+        for requests in by_server.into_values() {
+            let server = requests[0].server.clone();
+            let deletions = requests.iter().flat_map(|request| request.entry.deletions());
+            let written = self.append_deletes(&server, deletions).map_err(|error| WriteError::Io(Arc::new(error)));
+            for request in requests {
+                // The deletes of a caller that is gone are spooled all the same.
+                let _ = request.reply.send(written.clone());
             }
         }
     }
 
-    /// Keeps what another router said of a server. The file comes before the fence, and goes after it: a crash in between
-    /// errs towards a server that is held.
-    fn keep_hold(&mut self, server: &Arc<Server>, work: &Work) -> io::Result<()> {
-        match *work {
-            Work::Deletes(_) => unreachable!("kept with those of the same server"),
-            Work::Close => unreachable!("nothing is kept from there on"),
-            Work::Hold { owner, sequence, .. } if server.is_outdated(owner, sequence) => {}
-            Work::Hold { owner, sequence, until } => {
-                if !server.is_held_for(owner) {
-                    let file = hold_name(owner);
+    /// Writes what a peer has requested. The file is written before the fence is raised, and removed after it was
+    /// lowered: a crash in between leaves the server fenced, never unfenced.
+    fn write_peer_entry(&mut self, server: &Arc<ServerLog>, entry: &Entry) -> io::Result<()> {
+        match *entry {
+            Entry::Deletes(_) => unreachable!("deletes are grouped by server"),
+            Entry::Close => unreachable!("nothing is written from there on"),
+            Entry::Fence { router, sequence, .. } if server.is_outdated(router, sequence) => {}
+            Entry::Fence { router, sequence, until } => {
+                if !server.is_fenced_for(router) {
+                    let file = peer_fence_file(router);
                     self.disk.remove(&server.folder, &file)?;
-                    self.disk.write(&server.folder, &file, 0, b"held\n", self.fsync != Fsync::Never)?;
+                    self.disk.write(&server.folder, &file, 0, b"fenced\n", self.fsync != Fsync::Never)?;
                 }
-                server.hold(owner, sequence, until);
+                server.fence_for_peer(router, sequence, until);
             }
-            Work::Release { owner, sequence } => {
-                if server.release(owner, sequence) {
-                    self.disk.remove(&server.folder, &hold_name(owner))?;
+            Entry::Release { router, sequence } => {
+                if server.release_peer_fence(router, sequence) {
+                    self.disk.remove(&server.folder, &peer_fence_file(router))?;
                 }
             }
-            Work::Expire { owner } => {
-                let place = server.begin_forget();
-                let written = match place {
-                    Place::Forget { number } => {
-                        self.write(server, number, 0, std::iter::once(Record::Forget)).map(|()| (1, FORGET_BYTES))
-                    }
+            Entry::Expire { router } => {
+                let target = server.begin_flush();
+                let written = match target {
+                    AppendTarget::Flush { number } => self.write_flush_record(server, number),
                     _ => Ok((0, 0)),
                 };
-                self.end(server, place, &written);
+                self.end_append(server, target, &written);
                 written?;
-                if server.expire(owner, Instant::now()) {
-                    self.disk.remove(&server.folder, &hold_name(owner))?;
+                if server.expire_peer_fence(router, Instant::now()) {
+                    self.disk.remove(&server.folder, &peer_fence_file(router))?;
                 }
             }
         }
         Ok(())
     }
 
-    fn keep_for<'a>(
+    fn append_deletes<'a>(
         &mut self,
-        server: &Arc<Server>,
+        server: &Arc<ServerLog>,
         deletions: impl Iterator<Item = &'a Deletion> + Clone,
     ) -> io::Result<()> {
         let bytes = deletions.clone().map(Deletion::bytes).sum();
-        let records = deletions.clone().count() as u64;
-        let place = server.begin(bytes, self.bytes_max, &self.total, self.total_bytes_max);
-        let written = match place {
-            Place::Covered => Ok((0, 0)),
-            Place::Segment { number, at } => {
-                let records_of = deletions.map(|deletion| Record::Delete(deletion.clone()));
-                self.write(server, number, at, records_of).map(|()| (records, bytes))
+        let deletes = deletions.clone().count() as u64;
+        let target = server.begin_append(bytes, self.bytes_max, &self.total, self.total_bytes_max);
+        let written = match target {
+            AppendTarget::Covered => Ok((0, 0)),
+            AppendTarget::Segment { number, at } => {
+                let records = deletions.map(|deletion| Record::Delete(deletion.clone()));
+                self.write_records(server, number, at, records).map(|()| (deletes, bytes))
             }
-            Place::Forget { number } => {
-                let written = self.write(server, number, 0, std::iter::once(Record::Forget));
-                written.map(|()| (1, FORGET_BYTES))
-            }
+            AppendTarget::Flush { number } => self.write_flush_record(server, number),
         };
-        self.count(server, place, records, &written);
-        self.end(server, place, &written);
+        self.count_append(server, target, deletes, &written);
+        self.end_append(server, target, &written);
         written.map(drop)
     }
 
-    fn end(&self, server: &Arc<Server>, place: Place, written: &io::Result<(u64, u64)>) {
-        let mut dropped = Vec::new();
-        if server.end(place, written.as_ref().copied(), &self.total, &mut dropped) {
-            // The receiver goes only when the process ends.
-            let _ = self.begin.send(server.clone());
+    fn end_append(&self, server: &Arc<ServerLog>, target: AppendTarget, written: &io::Result<(u64, u64)>) {
+        let mut replaced = Vec::new();
+        if server.end_append(target, written.as_ref().copied(), &self.total, &mut replaced) {
+            // The receiver is dropped only when the process ends.
+            let _ = self.replay_starts.send(server.clone());
         }
-        server.remove(&*self.disk, &dropped);
+        server.remove_files(&*self.disk, &replaced);
     }
 
-    fn write(
+    fn write_flush_record(&mut self, server: &ServerLog, number: u64) -> io::Result<(u64, u64)> {
+        self.write_records(server, number, 0, std::iter::once(Record::FlushAll)).map(|()| (1, FLUSH_RECORD_BYTES))
+    }
+
+    fn write_records(
         &mut self,
-        server: &Server,
+        server: &ServerLog,
         number: u64,
         at: u64,
         records: impl Iterator<Item = Record>,
@@ -238,73 +356,51 @@ impl Ledger {
                 self.unsynced.insert((server.folder.clone(), file));
             }
             (Ok(()), _) => {}
-            // A crash now would leave a tail that was never acknowledged. That it cannot be cut off is survivable.
+            // After a crash the partial write would be a tail that was never acknowledged: it does no harm if this
+            // fails.
             (Err(_), 0) => drop(self.disk.remove(&server.folder, &file)),
             (Err(_), _) => drop(self.disk.truncate(&server.folder, &file, at)),
         }
         written
     }
 
-    fn count(&mut self, server: &Server, place: Place, records: u64, written: &io::Result<(u64, u64)>) {
-        match (place, written) {
+    fn count_append(
+        &mut self,
+        server: &ServerLog,
+        target: AppendTarget,
+        deletes: u64,
+        written: &io::Result<(u64, u64)>,
+    ) {
+        match (target, written) {
             (_, Err(error)) => {
-                self.counters.append_failures.fetch_add(records, Relaxed);
-                if self.complained_at.is_none_or(|at| at.elapsed() >= COMPLAINT_INTERVAL) {
-                    self.complained_at = Some(Instant::now());
-                    tracing::error!(server = %server.address, %error, "deletes cannot be kept: they fail");
+                self.counters.append_failures.add(deletes);
+                if self.failure_log.allow(Instant::now()).is_some() {
+                    tracing::error!(
+                        server = %server.address, %error,
+                        "cannot write to the spool: deletes that this server does not answer fail"
+                    );
                 }
             }
-            (Place::Forget { .. }, Ok(_)) => {
-                self.counters.spooled.fetch_add(records, Relaxed);
-                self.counters.overflows.fetch_add(1, Relaxed);
+            (AppendTarget::Flush { .. }, Ok(_)) => {
+                self.counters.spooled.add(deletes);
+                self.counters.overflows.add(1);
                 tracing::warn!(
                     server = %server.address,
-                    "more deletes than the spool may hold: the server will forget everything before it is read"
+                    "backlog too large (--spool-bytes-max, --spool-total-bytes-max): the server will be flushed before it is read"
                 );
             }
-            (_, Ok(_)) => drop(self.counters.spooled.fetch_add(records, Relaxed)),
+            (_, Ok(_)) => self.counters.spooled.add(deletes),
         }
     }
 
-    /// Syncs what was only written.
-    fn sync(&mut self) {
+    fn sync_files(&mut self) {
         for (folder, file) in std::mem::take(&mut self.unsynced) {
             if let Err(error) = self.disk.sync(&folder, &file) {
-                tracing::error!(folder, file, %error, "the spool is not safe from a crash of this machine");
-            }
-        }
-    }
-
-    /// Keeps what is handed in, until nobody is left to hand anything in.
-    pub(super) fn run(mut self, jobs: &Receiver<Job>) {
-        let mut sync_at = None;
-        loop {
-            let first = match sync_at {
-                Some(at) => jobs.recv_timeout(WallInstant::saturating_duration_since(&at, WallInstant::now())),
-                None => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            };
-            match first {
-                Ok(first) => {
-                    let mut group = vec![first];
-                    group.extend(jobs.try_iter().take(GROUP_BATCHES_MAX - 1));
-                    self.keep(group);
-                    if self.is_closed {
-                        return;
-                    }
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return self.sync(),
-            }
-            if sync_at.is_some_and(|at| at <= WallInstant::now()) {
-                self.sync();
-                sync_at = None;
-            }
-            if let (Fsync::Interval(interval), None, false) = (self.fsync, sync_at, self.unsynced.is_empty()) {
-                sync_at = Some(WallInstant::now() + interval);
+                tracing::error!(folder, file, %error, "cannot sync the spool: a crash of this machine may lose deletes");
             }
         }
     }
 }
 
-/// A forget's frame and body.
-const FORGET_BYTES: u64 = 9;
+/// The frame and body of a flush record.
+const FLUSH_RECORD_BYTES: u64 = 9;
