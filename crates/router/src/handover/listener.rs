@@ -41,8 +41,12 @@ impl BoundUpgradeSocket {
     }
 
     /// Replaces the listening sockets.
-    pub(crate) fn set_listeners(&mut self, doors: &[OpenDoor], metrics: Option<&metrics::Port>) -> Result<(), String> {
-        self.listeners = duplicate_listeners(doors, metrics)?;
+    pub(crate) fn set_listeners(
+        &mut self,
+        listeners: &[OpenDoor],
+        metrics: Option<&metrics::Port>,
+    ) -> Result<(), String> {
+        self.listeners = duplicate_listeners(listeners, metrics)?;
         Ok(())
     }
 
@@ -89,19 +93,19 @@ impl Drop for UpgradeListener {
 /// Binds `--upgrade-socket`. `None` if the option is not set.
 pub(crate) fn bind_upgrade_socket(
     options: &Options,
-    doors: &[OpenDoor],
+    listeners: &[OpenDoor],
     metrics: Option<&metrics::Port>,
     inherited: &mut Inherited,
 ) -> Result<Option<BoundUpgradeSocket>, String> {
     let Some(path) = &options.upgrade_socket else { return Ok(None) };
-    BoundUpgradeSocket::bind(path, duplicate_listeners(doors, metrics)?, inherited).map(Some)
+    BoundUpgradeSocket::bind(path, duplicate_listeners(listeners, metrics)?, inherited).map(Some)
 }
 
 /// Duplicates of all descriptors that this process listens on.
-fn duplicate_listeners(doors: &[OpenDoor], metrics: Option<&metrics::Port>) -> Result<Vec<OwnedFd>, String> {
+fn duplicate_listeners(listeners: &[OpenDoor], metrics: Option<&metrics::Port>) -> Result<Vec<OwnedFd>, String> {
     let mut copies = Vec::new();
-    let copied = doors.iter().try_for_each(|door| {
-        copies.extend(door.copies()?);
+    let copied = listeners.iter().try_for_each(|listener| {
+        copies.extend(listener.copies()?);
         Ok::<_, io::Error>(())
     });
     let copied = copied.and_then(|()| metrics.map_or(Ok(()), |port| port.copy().map(|copy| copies.push(copy))));

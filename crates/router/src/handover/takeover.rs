@@ -73,13 +73,13 @@ pub(crate) fn restore_client(socket: OwnedFd, connection_state: ConnectionState)
 /// accepted, and those beyond `--max-conns`.
 pub(crate) fn assign_clients(
     connections: Vec<InheritedClient>,
-    doors: &[OpenDoor],
+    listeners: &[OpenDoor],
     options: &Options,
 ) -> Vec<Vec<InheritedClient>> {
     let (count, threads) = (connections.len(), options.threads());
     let is_accepted = |(socket, _): &InheritedClient| {
         let local = SockRef::from(socket).local_addr();
-        local.is_ok_and(|local| doors.iter().any(|door| door.has_let_in(&local)))
+        local.is_ok_and(|local| listeners.iter().any(|listener| listener.has_let_in(&local)))
     };
     let mut clients: Vec<Vec<InheritedClient>> = (0..threads).map(|_| Vec::new()).collect();
     let accepted = connections.into_iter().filter(is_accepted).take(options.max_conns as usize);

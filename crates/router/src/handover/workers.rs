@@ -25,7 +25,7 @@ type SuspendedClients = (usize, Vec<Parked>);
 
 /// All worker threads, as the main thread controls them.
 pub(crate) struct WorkerSet {
-    fleet: Arc<Fleet>,
+    shared: Arc<Fleet>,
     stop: watch::Sender<bool>,
     suspended_in: UnboundedSender<SuspendedClients>,
     suspended: UnboundedReceiver<SuspendedClients>,
@@ -34,9 +34,9 @@ pub(crate) struct WorkerSet {
 
 impl WorkerSet {
     /// A set without threads. `stop` makes them end, or suspend their clients.
-    pub(crate) fn new(fleet: Arc<Fleet>, stop: watch::Sender<bool>) -> WorkerSet {
+    pub(crate) fn new(shared: Arc<Fleet>, stop: watch::Sender<bool>) -> WorkerSet {
         let (suspended_in, suspended) = unbounded_channel();
-        WorkerSet { fleet, stop, suspended_in, suspended, commands: Vec::new() }
+        WorkerSet { shared, stop, suspended_in, suspended, commands: Vec::new() }
     }
 
     /// Adds a thread. Returns where it sends its suspended clients and where it receives commands.
@@ -53,7 +53,7 @@ impl WorkerSet {
 
     /// Makes all threads finish the batches in progress and suspend their clients.
     pub(crate) fn suspend(&self) {
-        self.fleet.leave(true);
+        self.shared.leave(true);
         self.stop.send_replace(true);
     }
 
@@ -79,7 +79,7 @@ impl WorkerSet {
 
     /// Makes all threads serve again.
     pub(crate) fn resume(&self, clients: Vec<Vec<Parked>>) {
-        self.fleet.leave(false);
+        self.shared.leave(false);
         self.stop.send_replace(false);
         for (commands, clients) in self.commands.iter().zip(clients) {
             let _ = commands.send(WorkerCommand::Resume(clients));
