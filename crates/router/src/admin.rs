@@ -14,7 +14,7 @@
 
 use crate::fleet::ConfigurationStatus;
 use crate::intake::ADMIN_KEY_PREFIX;
-use crate::{Fleet, Owed, Plan, Router, Trace};
+use crate::{Backlog, Fleet, Plan, Router, Trace};
 use lookaside_client::{DestinationStatistics, TcpDestination};
 use lookaside_protocol::{Reply, meta::MetaStatus};
 use lookaside_routing::{Address, Configuration, Context, Destination as _, Outcome, Pool};
@@ -80,7 +80,9 @@ impl Router {
     async fn answer_peer(&self, question: &[u8]) -> Option<Vec<u8>> {
         let tree = self.tree();
         let spool = tree.spool()?;
-        let Some((address, request)) = spool.passed_on(question) else { return spool.answer_peer(question).await };
+        let Some((address, request)) = spool.parse_forwarded_delete(question) else {
+            return spool.reply_to_peer(question).await;
+        };
         let destination = tree.destinations().find(|destination| *destination.address() == address)?;
         let outcome = destination.send(vec![request]).await.pop()?;
         Some(if is_deleted(&outcome) { b"ok".to_vec() } else { b"no".to_vec() })
@@ -92,9 +94,9 @@ impl Router {
         let address = Address(str::from_utf8(address).ok()?.into());
         let tree = self.tree();
         let spool = tree.spool()?;
-        spool.hurry(&address);
-        let owed = spool.owed(&address);
-        let text = if owed.forget { "flush_pending".to_owned() } else { owed.records.to_string() };
+        spool.retry_now(&address);
+        let backlog = spool.backlog(&address);
+        let text = if backlog.flush_pending { "flush_pending".to_owned() } else { backlog.deletes.to_string() };
         Some(text.into_bytes())
     }
 
@@ -117,7 +119,8 @@ pub(crate) fn servers(fleet: &Fleet) -> BTreeMap<String, Server> {
         for destination in router.tree().destinations() {
             let server = servers.entry(one_line(&destination.address().to_string())).or_default();
             server.add(destination);
-            server.owed = router.tree().spool().map(|spool| spool.owed(destination.address())).unwrap_or_default();
+            server.backlog =
+                router.tree().spool().map(|spool| spool.backlog(destination.address())).unwrap_or_default();
         }
     }
     servers
@@ -134,7 +137,7 @@ pub(crate) struct Server {
     pub(crate) is_fenced: bool,
     /// For how long.
     pub(crate) fenced_for: Duration,
-    pub(crate) owed: Owed,
+    pub(crate) backlog: Backlog,
     pub(crate) sum: DestinationStatistics,
 }
 
@@ -197,7 +200,7 @@ impl Server {
         format!(
             "state:{} sent:{} failed:{failed_batches} outstanding:{} refused_tko:{} refused_busy:{} writes:{} \
              timeouts:{} late:{} connects:{} connect_failures:{} connections_lost:{} probes:{} tko:{} moves:{} threads:{} \
-             spooled_deletes:{} forget:{}",
+             spooled_deletes:{} flush_pending:{}",
             self.state(),
             sum.requests,
             sum.outstanding,
@@ -213,8 +216,8 @@ impl Server {
             sum.taken_out,
             sum.relocations,
             self.destinations,
-            self.owed.records,
-            u8::from(self.owed.forget),
+            self.backlog.deletes,
+            u8::from(self.backlog.flush_pending),
         )
     }
 }

@@ -14,11 +14,14 @@
 use crate::cache::Cache;
 use crate::configuration::{Plan, Source};
 use crate::feed::Feed;
+use crate::handover::{
+    self, BoundUpgradeSocket, HandoverOutcome, Takeover, UpgradeListener, WorkerSet, assign_clients,
+    bind_upgrade_socket,
+};
 use crate::listen::{self, Door, Doors, Security, SocketFile};
 use crate::session::Parked;
 use crate::spool::FileDisk;
 use crate::tls::{Certificates, SecuredNetwork, keep_fresh};
-use crate::upgrade::{self, Closed, Crew, Gatehouse, Heir, Left, adopt, open_gate};
 use crate::worker::{Worker, runtime};
 use crate::{Fleet, Host, Identity, Options, Spares, Spool, metrics};
 use lookaside_client::{DestinationOptions, TcpNetwork, WindowSettings};
@@ -237,34 +240,34 @@ fn serve(options: &Options, doors: &[Door], mut reader: Reader, first: First, lo
     raise_open_files(options.max_conns);
     let mut inherited = Inherited::from_supervisor();
     let mut heir = match &options.upgrade_socket {
-        Some(path) if options.take_over => Heir::find(path, &mut inherited)?,
+        Some(path) if options.take_over => Takeover::find(path, &mut inherited)?,
         _ => None,
     };
     // All that can fail comes before the router that runs is asked to leave.
     let mut open_doors = listen::open(doors, options.threads(), options.listen.tcp_listen_backlog, &mut inherited)?;
     let metrics = options.metrics_address.as_deref().map(|at| metrics::Port::open(at, &mut inherited)).transpose()?;
-    let mut gate = open_gate(options, &open_doors, metrics.as_ref(), &mut inherited)?;
+    let mut gate = bind_upgrade_socket(options, &open_doors, metrics.as_ref(), &mut inherited)?;
     inherited.close_rest();
     let runtime = runtime()?;
-    let estate = heir.as_mut().map(Heir::inherit).transpose()?.unwrap_or_default();
-    let mut clients = adopt(estate.connections, &open_doors, options);
+    let estate = heir.as_mut().map(Takeover::receive).transpose()?.unwrap_or_default();
+    let mut clients = assign_clients(estate.connections, &open_doors, options);
     // Before anybody is served: what servers owe from an earlier run, or process, keeps them from being read.
     reader.spool = open_spool(options, &plan)?;
     if estate.is_kept && reader.spool.is_none() {
         tracing::error!("deletes that the router before this one has kept may be lost: that asks for --spool");
     }
     let plan = plan.spooling(reader.spool.clone());
-    heir.as_mut().map_or(Ok(()), Heir::take)?;
+    heir.as_mut().map_or(Ok(()), Takeover::confirm)?;
     let mut is_anew = false;
     for door in &mut open_doors {
         is_anew |= door.take(options.listen.tcp_listen_backlog)?;
     }
     if let Some(gate) = gate.as_mut().filter(|_| is_anew) {
-        gate.renew(&open_doors, metrics.as_ref())?;
+        gate.set_listeners(&open_doors, metrics.as_ref())?;
     }
     if let Some(spool) = &reader.spool {
         // Not before: the router that goes on if this one does not take over may have these servers.
-        spool.retire_others(&plan.servers());
+        spool.mark_unconfigured_for_flush(&plan.servers());
     }
     // Before the port is announced: who has read the announcement may end the daemon at once.
     let mut ends = runtime.block_on(async { Ends::receive() })?;
@@ -285,10 +288,10 @@ fn serve(options: &Options, doors: &[Door], mut reader: Reader, first: First, lo
     reader.spares.configure(plan.pools());
     let (publish, plans) = watch::channel(Arc::new(plan));
     let (alive, mut ends_of_threads) = mpsc::channel::<()>(1);
-    let mut crew = Crew::new(fleet.clone(), shut);
+    let mut crew = WorkerSet::new(fleet.clone(), shut);
     let mut threads = Vec::new();
     for (index, doors) in doors_of_threads.into_iter().enumerate() {
-        let (left, verdicts) = crew.join();
+        let (left, verdicts) = crew.add();
         let worker = Worker {
             settings: options.settings(),
             fleet: fleet.clone(),
@@ -315,7 +318,7 @@ fn serve(options: &Options, doors: &[Door], mut reader: Reader, first: First, lo
     if let Some(heir) = heir {
         heir.log_pause();
     }
-    let mut gate = gate.map(Closed::attend).transpose()?;
+    let mut gate = gate.map(BoundUpgradeSocket::serve).transpose()?;
     let mut seen = seen;
     let successor = loop {
         let left = runtime.block_on(async {
@@ -331,9 +334,9 @@ fn serve(options: &Options, doors: &[Door], mut reader: Reader, first: First, lo
                     drop(gate.take());
                     // While the sockets still answer: who comes next must not find the files of a router that does not.
                     files.clear();
-                    crew.end();
+                    crew.shut_down();
                 }
-                Stay::Upgraded(_) => crew.let_go(),
+                Stay::Upgraded(_) => crew.suspend(),
             }
             // Deletes in hand may have to be told to peers.
             let letting_go = async {
@@ -342,7 +345,7 @@ fn serve(options: &Options, doors: &[Door], mut reader: Reader, first: First, lo
                         let _ = ends_of_threads.recv().await;
                         Ok::<_, String>(None)
                     }
-                    Stay::Upgraded(successor) => Ok(Some((successor, crew.clients().await?))),
+                    Stay::Upgraded(successor) => Ok(Some((successor, crew.suspended_clients().await?))),
                 }
             };
             tokio::select! {
@@ -358,7 +361,7 @@ fn serve(options: &Options, doors: &[Door], mut reader: Reader, first: First, lo
             HandedOver::Not => {
                 tracing::info!("goes on serving");
                 seen = Some(publish.borrow().text().to_owned());
-                gate.iter().for_each(Gatehouse::hear_again);
+                gate.iter().for_each(UpgradeListener::resume);
             }
         }
     };
@@ -372,7 +375,7 @@ fn serve(options: &Options, doors: &[Door], mut reader: Reader, first: First, lo
         }
     }
     if let Some(successor) = successor {
-        upgrade::settle(successor);
+        handover::wait_announced(successor);
     }
     outcome
 }
@@ -413,7 +416,7 @@ async fn stay(
     fleet: &Fleet,
     publish: &watch::Sender<Arc<Plan>>,
     ends: &mut Ends,
-    gate: Option<&mut Gatehouse>,
+    gate: Option<&mut UpgradeListener>,
 ) -> Stay {
     let feed = Feed::open(&reader.source, reader.etcd.clone(), seen.as_deref());
     let successor = async {
@@ -448,7 +451,7 @@ enum HandedOver {
 async fn hand_over(
     options: &Options,
     reader: &mut Reader,
-    crew: &Crew,
+    crew: &WorkerSet,
     publish: &watch::Sender<Arc<Plan>>,
     ends: &mut Ends,
     successor: Successor,
@@ -456,7 +459,7 @@ async fn hand_over(
 ) -> Result<HandedOver, String> {
     let pid = successor.pid();
     tracing::info!("hands over to process {pid}, with {} connections", clients.iter().map(Vec::len).sum::<usize>());
-    let is_sent = upgrade::send(&successor, &clients);
+    let is_sent = handover::send_clients(&successor, &clients);
     if let Some(spool) = &reader.spool {
         // Nothing works it off any more: it is opened anew, here or there.
         spool.close().await?;
@@ -469,24 +472,24 @@ async fn hand_over(
         }
     };
     let outcome = match is_sent {
-        true => upgrade::leave_to(successor, reader.spool.is_some(), told_to_stop).await?,
-        false => Left::Back,
+        true => handover::complete(successor, reader.spool.is_some(), told_to_stop).await?,
+        false => HandoverOutcome::Failed,
     };
     match outcome {
-        Left::Taken(successor) => {
+        HandoverOutcome::TakenOver(successor) => {
             tracing::info!("process {pid} has taken over");
-            crew.taken(clients);
+            crew.exit(clients);
             Ok(HandedOver::Taken(successor))
         }
-        Left::Stopped => Ok(HandedOver::Stopped),
-        Left::Back => {
+        HandoverOutcome::Stopped => Ok(HandedOver::Stopped),
+        HandoverOutcome::Failed => {
             if reader.spool.is_some() {
                 let plan = publish.borrow().clone();
                 reader.spool = reopen_spool(options, &plan).await?;
-                reader.spool.iter().for_each(|spool| spool.retire_others(&plan.servers()));
+                reader.spool.iter().for_each(|spool| spool.mark_unconfigured_for_flush(&plan.servers()));
                 publish.send_replace(Arc::new(Plan::clone(&plan).spooling(reader.spool.clone())));
             }
-            crew.back(clients);
+            crew.resume(clients);
             Ok(HandedOver::Not)
         }
     }
@@ -550,7 +553,7 @@ async fn follow(
                 reader.spares.configure(plan.pools());
                 publish.send_replace(Arc::new(plan));
                 if let Some(spool) = &reader.spool {
-                    spool.drop_others(&servers);
+                    spool.pause_unconfigured(&servers);
                 }
                 fleet.configuration_taken();
             }

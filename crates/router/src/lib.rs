@@ -30,6 +30,7 @@ mod etcd;
 mod feed;
 mod fleet;
 mod flush;
+mod handover;
 mod ignored;
 mod intake;
 mod listen;
@@ -46,7 +47,6 @@ mod stats;
 mod tls;
 mod trace;
 mod tree;
-mod upgrade;
 mod watch;
 mod worker;
 
@@ -62,7 +62,9 @@ pub use router::{DRAIN_MAX, Router};
 pub use session::WRITE_STALL_MAX;
 pub use settings::{CONNECTIONS_MAX, LINE_BYTES_MAX, Settings, VALUE_BYTES_MAX};
 pub use spares::{Spares, SparesStatistics};
-pub use spool::{Disk, FileDisk, Fsync, MemoryDisk, Owed, PeerMissing, Spool, SpoolSettings, SpoolStatistics};
+pub use spool::{
+    Backlog, Disk, FileDisk, Fsync, MemoryDisk, PeerMissing, Spool, SpoolCounts, SpoolSettings, SpoolStatistics,
+};
 pub use statistics::Tally;
 pub use tls::TlsOptions;
 pub use trace::{Outages, Step, Trace, trace};

@@ -9,7 +9,7 @@
 //! a batch changes is carried out even if its client has gone meanwhile: a delete is not dropped for a broken
 //! connection. A session that waits for its client has no buffers ([`crate::rooms`]).
 //!
-//! A client whose router leaves it to another process ([`crate::upgrade`]) is parked: with what it has sent and what of its
+//! A client whose router leaves it to another process ([`crate::handover`]) is parked: with what it has sent and what of its
 //! replies it has not taken. A batch that was begun is answered first.
 //!
 //! Absent on purpose: knowledge of where keys go (the tree) and of sockets ([`Stream`]).

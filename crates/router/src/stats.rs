@@ -11,7 +11,7 @@
 //! | `servers`, `suspect_servers` | a line for each server, or for each that is not up |
 //!
 //! ```text
-//!   STAT destination:10.0.0.7:11211 state:up sent:1200 failed:3 outstanding:0 ... spooled_deletes:0 forget:0
+//!   STAT destination:10.0.0.7:11211 state:up sent:1200 failed:3 outstanding:0 ... spooled_deletes:0 flush_pending:0
 //! ```
 
 use crate::Router;

@@ -211,10 +211,10 @@ impl Destinations for Leaves<'_> {
             None => destination,
         };
         match self.plan.spool() {
-            Some(spool) if settings.asynclog => spool.wrap(destination),
+            Some(spool) if settings.asynclog => spool.wrap_destination(destination),
             Some(spool) => {
                 // It may owe deletes all the same: from before, or to another router.
-                spool.configure(address);
+                spool.mark_configured(address);
                 destination
             }
             None => destination,

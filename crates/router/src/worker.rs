@@ -1,13 +1,13 @@
 //! One thread: a runtime, its doors, a tree over its own connections, and the clients that came in here.
 //!
 //! It serves until it is told to stop. Then it ends, or, if another process is to serve its clients, lets go of them and hears
-//! what comes of that ([`crate::upgrade`]).
+//! what comes of that ([`crate::handover`]).
 
 use crate::configuration::Plan;
+use crate::handover::{InheritedClient, WorkerCommand, close_gracefully, restore_client};
 use crate::listen::Doors;
 use crate::session::Parked;
 use crate::tls::SecuredNetwork;
-use crate::upgrade::{Client, Verdict, farewell, parked};
 use crate::{Fleet, Router, Settings, Tree};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -28,12 +28,12 @@ pub(crate) struct Worker {
     /// Where it says that it has let go of its clients,
     pub(crate) left: UnboundedSender<(usize, Vec<Parked>)>,
     /// and hears what came of that.
-    pub(crate) verdicts: UnboundedReceiver<Verdict>,
+    pub(crate) verdicts: UnboundedReceiver<WorkerCommand>,
 }
 
 impl Worker {
     /// Starts the thread. `clients` are an earlier process's.
-    pub(crate) fn spawn(self, doors: Doors, clients: Vec<Client>) -> Result<JoinHandle<()>, String> {
+    pub(crate) fn spawn(self, doors: Doors, clients: Vec<InheritedClient>) -> Result<JoinHandle<()>, String> {
         let runtime = runtime()?;
         thread::Builder::new()
             .name(format!("proxy-{}", self.index))
@@ -41,7 +41,7 @@ impl Worker {
             .map_err(|error| format!("the system gives no thread: {error}"))
     }
 
-    async fn run(mut self, doors: Doors, clients: Vec<Client>) {
+    async fn run(mut self, doors: Doors, clients: Vec<InheritedClient>) {
         let plan = self.plans.borrow_and_update().clone();
         let tree = Tree::build(&plan, self.network.clone(), self.seed, None);
         // Clients that have connected wait in the listener's queue meanwhile.
@@ -51,7 +51,7 @@ impl Worker {
         // One that the system does not take any more has ended meanwhile.
         let mut clients = clients
             .into_iter()
-            .filter_map(|(socket, connection_state)| parked(socket, connection_state).ok())
+            .filter_map(|(socket, connection_state)| restore_client(socket, connection_state).ok())
             .collect();
         loop {
             let shutdown = self.shutdown.clone();
@@ -67,10 +67,10 @@ impl Worker {
             // Whoever hears it is gone only when the process ends.
             let _ = self.left.send((self.index, left));
             clients = match self.verdicts.recv().await {
-                Some(Verdict::Back(clients)) => clients,
-                Some(Verdict::Taken(left)) => {
+                Some(WorkerCommand::Resume(clients)) => clients,
+                Some(WorkerCommand::Exit(left)) => {
                     drop(listener);
-                    return farewell(left).await;
+                    return close_gracefully(left).await;
                 }
                 None => return,
             };

@@ -197,9 +197,9 @@ const OF_SERVER: &[OfServer] = &[
     ("server_probes_total", Counter, |server| server.sum.probes, "Probes sent while the server was taken out."),
     ("server_moves_total", Counter, |server| server.sum.relocations, "How often the server's name led to another address."),
     ("server_taken_out_total", Counter, |server| server.sum.taken_out, "How often the server was taken out."),
-    ("server_spooled_deletes", Gauge, |server| server.owed.records, "Deletes that are kept for the server (--spool)."),
-    ("server_spooled_bytes", Gauge, |server| server.owed.bytes, "Their bytes on disk."),
-    ("server_flush_pending", Gauge, |server| u64::from(server.owed.forget), "Whether the server is to forget everything before it is read."),
+    ("server_spooled_deletes", Gauge, |server| server.backlog.deletes, "Deletes that are kept for the server (--spool)."),
+    ("server_spooled_bytes", Gauge, |server| server.backlog.bytes, "Their bytes on disk."),
+    ("server_flush_pending", Gauge, |server| u64::from(server.backlog.flush_pending), "Whether the server is to forget everything before it is read."),
     ("server_fenced", Gauge, |server| u64::from(server.is_fenced), "Whether the server is not read because it owes deletes, here or to another router."),
 ];
 
@@ -275,37 +275,52 @@ fn spool(routers: &[Arc<Router>], out: &mut Exposition) {
     let tree = routers.first().map(|router| router.tree());
     let statistics = tree.as_ref().and_then(|tree| tree.spool()).map(|spool| spool.statistics()).unwrap_or_default();
     for (name, kind, value, help) in [
-        ("spool_deletes_total", Counter, statistics.spooled, "Deletes that were kept for their servers."),
-        ("spool_replayed_total", Counter, statistics.replayed, "Kept deletes that their server has carried out since."),
-        ("spool_refused_total", Counter, statistics.refused, "Kept deletes that their server will never take."),
+        ("spool_deletes_total", Counter, statistics.counts.spooled, "Deletes that were kept for their servers."),
+        (
+            "spool_replayed_total",
+            Counter,
+            statistics.counts.replayed,
+            "Kept deletes that their server has carried out since.",
+        ),
+        ("spool_refused_total", Counter, statistics.counts.refused, "Kept deletes that their server will never take."),
         (
             "spool_overflows_total",
             Counter,
-            statistics.overflows,
+            statistics.counts.overflows,
             "How often a server owed too much and is to forget everything.",
         ),
-        ("spool_forgotten_total", Counter, statistics.forgotten, "How often a server was made to forget everything."),
+        (
+            "spool_forgotten_total",
+            Counter,
+            statistics.counts.flushes,
+            "How often a server was made to forget everything.",
+        ),
         (
             "spool_append_failures_total",
             Counter,
-            statistics.append_failures,
+            statistics.counts.append_failures,
             "Deletes that could not be kept and failed.",
         ),
-        ("spool_unassured_total", Counter, statistics.unassured, "Deletes that failed as a peer could not be told."),
-        ("spool_passed_on_total", Counter, statistics.passed_on, "Kept deletes that a peer has passed on."),
+        (
+            "spool_unassured_total",
+            Counter,
+            statistics.counts.refused_no_peer,
+            "Deletes that failed as a peer could not be told.",
+        ),
+        ("spool_passed_on_total", Counter, statistics.counts.forwarded, "Kept deletes that a peer has passed on."),
         (
             "spool_replay_failures_total",
             Counter,
-            statistics.replay_failures,
+            statistics.counts.replay_failures,
             "Attempts to work something off that failed.",
         ),
         ("spool_pending_deletes", Gauge, statistics.pending, "Deletes that are owed now."),
         ("spool_pending_bytes", Gauge, statistics.pending_bytes, "Their bytes on disk."),
-        ("spool_servers_fenced", Gauge, statistics.servers_behind, "Servers that owe something now and are not read."),
+        ("spool_servers_fenced", Gauge, statistics.servers_fenced, "Servers that owe something now and are not read."),
         (
             "spool_servers_fenced_by_peers",
             Gauge,
-            statistics.servers_held,
+            statistics.servers_fenced_by_peers,
             "Servers that are not read because other routers owe them something.",
         ),
     ] {
