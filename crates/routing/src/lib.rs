@@ -42,8 +42,6 @@ pub use cluster::{
     destination_route::DestinationRoute,
     dev_null_route::DevNullRoute,
     error_route::ErrorRoute,
-    failover_errors::{FailoverError, FailoverErrorSet, FailoverErrors},
-    failover_policy::{CANDIDATES, FailoverPolicy},
     failover_route::FailoverRoute,
     failover_with_exptime_route::{FAILOVER_EXPTIME_S, FailoverWithExptimeRoute},
     hash_route::HashRoute,
@@ -52,7 +50,6 @@ pub use cluster::{
     l1_l2_cache_route::{L1L2CacheRoute, L1L2Settings, NEGATIVE_FLAG},
     latency_injection_route::{Latency, LatencyInjectionRoute},
     latest_route::{LATEST_FAILOVER_COUNT, LatestRoute},
-    lease_pairing::{LeasePairs, PAIRED_S, PAIRS_MAX},
     logging_route::LoggingRoute,
     migrate_route::{MIGRATE_INTERVAL_S, MigrateRoute},
     miss_failover_route::MissFailoverRoute,
@@ -71,7 +68,10 @@ pub use cluster::{
     slow_warm_up_route::{SlowWarmUp, SlowWarmUpRoute},
     spare_route::SpareRoute,
     staging_route::StagingRoute,
-    warm_up_progress::{WarmUpEnd, WarmUpProgress},
+    support::failover_errors::{FailoverError, FailoverErrorSet, FailoverErrors},
+    support::failover_policy::{CANDIDATES, FailoverPolicy},
+    support::lease_pairing::{LeasePairs, PAIRED_S, PAIRS_MAX},
+    support::warm_up_progress::{WarmUpEnd, WarmUpProgress},
     warm_up_route::{WARM_UP_HOLD_OFF_MS, WarmUpRoute},
 };
 pub use configuration::{

@@ -9,7 +9,7 @@
 
 use crate::{
     Batch, BoxFuture, Context, Outcomes, Route,
-    cluster::{fan_out::owned, null_route::nothing_there},
+    cluster::{null_route::nothing_there, support::fan_out::owned},
     environment::Background,
     split::at_once,
 };

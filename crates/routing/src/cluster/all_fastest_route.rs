@@ -11,8 +11,8 @@
 //! Bounded: without a place there the caller waits for all; the answer is the same.
 
 use crate::{
-    Batch, BoxFuture, Context, Failure, Outcome, Outcomes, Route, cluster::fan_out::Asked, environment::Background,
-    outcome::is_error,
+    Batch, BoxFuture, Context, Failure, Outcome, Outcomes, Route, cluster::support::fan_out::Asked,
+    environment::Background, outcome::is_error,
 };
 use std::sync::Arc;
 

@@ -9,7 +9,8 @@
 //! take `AllSyncRoute`. Bounded: without a place in the background the caller waits for all.
 
 use crate::{
-    Batch, BoxFuture, Context, Outcomes, Route, cluster::fan_out::owned, environment::Background, split::Children,
+    Batch, BoxFuture, Context, Outcomes, Route, cluster::support::fan_out::owned, environment::Background,
+    split::Children,
 };
 use futures_util::future::{join, join_all};
 use std::sync::Arc;

@@ -12,7 +12,7 @@
 
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
-    cluster::{all_sync_route::worse, fan_out::Asked},
+    cluster::{all_sync_route::worse, support::fan_out::Asked},
     environment::Background,
     outcome::agree,
 };

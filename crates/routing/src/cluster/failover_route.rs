@@ -26,7 +26,8 @@
 use crate::{
     Batch, BoxFuture, Clock, Context, FailoverErrors, Failure, Outcome, Outcomes, Rate, Route,
     cluster::{
-        all_sync_route::worse, failover_policy::FailoverPolicy, lease_pairing::LeasePairs, rate_limit_route::Bucket,
+        all_sync_route::worse, rate_limit_route::Bucket, support::failover_policy::FailoverPolicy,
+        support::lease_pairing::LeasePairs,
     },
     key::{is_encoded, stored_key, with_failover_tag},
     split::{Choices, Part, drive, next, scatter},

@@ -11,9 +11,9 @@
 use crate::{
     Batch, BoxFuture, Context, FailoverErrors, Outcomes, Route,
     cluster::{
-        failover_policy::FailoverPolicy,
         failover_route::FailoverRoute,
         modify_exptime_route::{ExptimeAction, ModifyExptimeRoute},
+        support::failover_policy::FailoverPolicy,
     },
 };
 use std::sync::Arc;

@@ -31,7 +31,7 @@
 
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
-    cluster::warm_up_progress::{Reads, WarmUpEnd, WarmUpProgress},
+    cluster::support::warm_up_progress::{Reads, WarmUpEnd, WarmUpProgress},
     environment::{Clock, Log},
     key::is_encoded,
     outcome::{as_get, as_store, is_error, is_miss, verb},

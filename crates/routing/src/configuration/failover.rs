@@ -3,9 +3,9 @@
 use super::{
     Handle, Pool,
     copies::shadows,
-    document::{Keys, Node, Object},
     error::{ConfigurationError, suggestion},
-    hashes::{own_hash, pool_hash, tags},
+    hash::{own_hash, pool_hash, tags},
+    json_cursor::{Keys, Node, Object},
     long_form::{EXPTIME_S_MAX, boxed, children, keys},
     names::Names,
 };

@@ -9,9 +9,10 @@
 
 use super::{
     FailoverOptions, Pool, copies,
-    document::Node,
     error::{ConfigurationError, suggestion},
-    failover, hashes, limits, long_form,
+    failover, hash,
+    json_cursor::Node,
+    limits, long_form,
     names::Names,
     replicas,
     tiers::{self, SharedProgress},
@@ -254,7 +255,7 @@ impl Handle {
         let type_node = object.require("type", "the route's type, such as \"PoolRoute\"")?;
         match type_node.string("the route's type")? {
             "PoolRoute" => long_form::pool_route(&object, names),
-            "HashRoute" => hashes::hash_route(&object, names),
+            "HashRoute" => hash::hash_route(&object, names),
             "FailoverRoute" => failover::failover_route(&object, names),
             "FailoverWithExptimeRoute" => failover::failover_with_exptime_route(&object, names),
             "SaltedFailoverRoute" => failover::salted_failover_route(&object, names),

@@ -6,10 +6,10 @@
 use super::{
     Handle,
     copies::shadows,
-    document::{Keys, Node, Object},
     error::{ConfigurationError, suggestion},
     handle::list,
-    hashes::pool_hash,
+    hash::pool_hash,
+    json_cursor::{Keys, Node, Object},
     limits::{outstanding_max, rates},
     names::Names,
     tiers::slow_warm_up,

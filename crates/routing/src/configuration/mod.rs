@@ -17,19 +17,19 @@
 
 mod build;
 mod copies;
-mod document;
 mod error;
 mod failover;
+mod fault_policy;
 mod handle;
-mod hashes;
+mod hash;
 mod json;
+mod json_cursor;
 mod label;
 mod limits;
 mod long_form;
 mod macros;
 mod names;
 mod pool;
-mod remedies;
 mod replicas;
 mod tiers;
 mod transport;
@@ -37,14 +37,14 @@ mod transport;
 pub use build::Destinations;
 pub use error::{ConfigurationError, ConfigurationWarning};
 pub use failover::{FailoverOptions, FailoverOrder, SharedPairs};
+pub use fault_policy::TkoLimit;
 pub use handle::{Handle, Shadow};
 pub use pool::{DestinationSettings, Pool};
-pub use remedies::TkoLimit;
 pub use tiers::SharedProgress;
 pub use transport::{Protocol, Security, TlsPolicy, Transport};
 
 use crate::{Address, RoutingPrefix};
-use document::{Document, Keys, Node};
+use json_cursor::{Document, Keys, Node};
 use names::Names;
 use std::collections::BTreeMap;
 

@@ -5,8 +5,8 @@
 
 use super::{
     Defaults, Handle, Pool, TlsPolicy,
-    document::{Node, Object},
     error::{ConfigurationError, suggestion},
+    json_cursor::{Node, Object},
     pool::PoolNodes,
     transport::Protections,
 };

@@ -2,9 +2,9 @@
 
 use super::{
     Defaults,
-    document::{Keys, Node, Object},
     error::{ConfigurationError, suggestion},
-    remedies::{self, Spared, TkoLimit},
+    fault_policy::{self, Spared, TkoLimit},
+    json_cursor::{Keys, Node, Object},
     transport::{PoolAccess, Protocol, Security, TlsPolicy, Transport},
 };
 use crate::{Address, SERVERS_MAX, WEIGHT_MAX};
@@ -175,12 +175,12 @@ impl Pool {
         let (servers, mut transport): (Vec<Address>, Vec<Transport>) =
             servers.iter().map(read).collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
         let Spared { spares, transport: of_spares, after_ms: spare_after_ms } =
-            remedies::spares(&pool, &servers, &pool_access)?;
+            fault_policy::spares(&pool, &servers, &pool_access)?;
         transport.extend(of_spares);
         Ok(Pool {
             spares,
             spare_after_ms,
-            out_bound: remedies::out_bound(&pool, servers.len())?,
+            out_bound: fault_policy::out_bound(&pool, servers.len())?,
             name: name.to_owned(),
             settings: settings(&pool, defaults)?,
             transport,

@@ -2,10 +2,10 @@
 
 use super::{
     Handle,
-    document::{Keys, Object},
     error::ConfigurationError,
     failover::failover_errors,
-    hashes,
+    hash,
+    json_cursor::{Keys, Object},
     long_form::{children, keys},
     names::Names,
 };
@@ -14,7 +14,7 @@ use crate::{LATEST_FAILOVER_COUNT, SERVERS_MAX};
 type Read = Result<Handle, ConfigurationError>;
 
 fn salt(object: &Object<'_>) -> Result<String, ConfigurationError> {
-    object.get("salt").map_or(Ok(String::new()), |node| hashes::salt(&node))
+    object.get("salt").map_or(Ok(String::new()), |node| hash::salt(&node))
 }
 
 pub(super) fn random_route<'a>(object: &Object<'a>, names: &mut Names<'a>) -> Read {

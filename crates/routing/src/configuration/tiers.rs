@@ -2,8 +2,8 @@
 
 use super::{
     Handle,
-    document::{Keys, Node, Object},
     error::ConfigurationError,
+    json_cursor::{Keys, Node, Object},
     long_form::{EXPTIME_S_MAX, boxed, children, keys},
     names::Names,
 };

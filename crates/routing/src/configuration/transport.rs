@@ -8,8 +8,8 @@
 //! A port either speaks TLS or does not: a server that one pool reaches so and another one so is a mistake.
 
 use super::{
-    document::{Node, Object},
     error::ConfigurationError,
+    json_cursor::{Node, Object},
     pool::Lineage,
 };
 use crate::Address;

@@ -10,8 +10,8 @@
 
 use super::{
     Handle, Pool,
-    document::{Keys, Node, Object},
     error::{ConfigurationError, suggestion},
+    json_cursor::{Keys, Node, Object},
     long_form::children,
     names::Names,
     pool::weights,

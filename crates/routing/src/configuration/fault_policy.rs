@@ -2,8 +2,8 @@
 //! on how many are taken for dead. No request passes here.
 
 use super::{
-    document::Keys,
     error::ConfigurationError,
+    json_cursor::Keys,
     pool::{Lineage, read_server},
     transport::{PoolAccess, Transport},
 };
