@@ -1,48 +1,14 @@
-//! What routing reads in a meta command (`mg ms md ma me`): its classic verb, its exptimes, and the answer that an
-//! empty cache would give (memcached's `protocol.txt`, "Meta Commands").
-//!
-//! | meta command | counts as |
-//! |---|---|
-//! | `mg` | `get`; `gets` with `c`; `gat` or `gats` with `T` |
-//! | `ms` | `set`; by `M`: `add` (E), `append` (A), `prepend` (P), `replace` (R); `cas` with `C` |
-//! | `md` | `delete`, also with `I` (which keeps the value as a stale one) |
-//! | `ma` | `incr`; `decr` with `MD` or `M-` |
-//! | `me` | `metaget` |
+//! What routing reads in a meta command (`mg ms md ma me`): its flags, its exptimes, and the reply that an empty cache
+//! would give (memcached's `protocol.txt`, "Meta Commands"). Which verb it counts as is in `verb.rs`.
 
-use crate::{Outcome, Verb};
+use crate::Outcome;
 use bytes::Bytes;
 use lookaside_protocol::Reply;
 use lookaside_protocol::meta::{MetaFlag, MetaOperation, MetaReply, MetaStatus, MetaVerb, meta_flags};
 
 /// The token of a flag, if the flag is there.
-fn token(flags: &[u8], letter: u8) -> Option<&[u8]> {
+pub(crate) fn token(flags: &[u8], letter: u8) -> Option<&[u8]> {
     meta_flags(flags).find(|flag| flag.letter == letter).map(|flag| flag.token)
-}
-
-/// The classic verb that a meta command amounts to.
-pub(crate) fn verb(meta: &MetaOperation<Bytes>) -> Verb {
-    let has = |letter| token(&meta.flags, letter).is_some();
-    let mode = token(&meta.flags, b'M').and_then(|mode| mode.first());
-    match meta.verb {
-        MetaVerb::Get => match (has(b'T'), has(b'c')) {
-            (false, false) => Verb::Get,
-            (false, true) => Verb::Gets,
-            (true, false) => Verb::Gat,
-            (true, true) => Verb::Gats,
-        },
-        MetaVerb::Set => match mode {
-            Some(b'E') => Verb::Add,
-            Some(b'A') => Verb::Append,
-            Some(b'P') => Verb::Prepend,
-            Some(b'R') => Verb::Replace,
-            _ if has(b'C') => Verb::Cas,
-            _ => Verb::Set,
-        },
-        MetaVerb::Delete => Verb::Delete,
-        MetaVerb::Arithmetic if matches!(mode, Some(b'D' | b'-')) => Verb::Decr,
-        MetaVerb::Arithmetic => Verb::Incr,
-        MetaVerb::Debug => Verb::Metaget,
-    }
 }
 
 /// Whether the key is base64 on the wire.
@@ -118,31 +84,6 @@ mod tests {
 
     fn meta(verb: MetaVerb, flags: &'static str) -> MetaOperation<Bytes> {
         MetaOperation { verb, flags: flags.into(), value: None }
-    }
-
-    #[test]
-    fn each_counts_as_the_verb_it_amounts_to() {
-        use MetaVerb::{Arithmetic, Debug, Delete, Get, Set};
-        for (command, flags, expected) in [
-            (Get, "v", Verb::Get),
-            (Get, "v c", Verb::Gets),
-            (Get, "v T30", Verb::Gat),
-            (Get, "T30 c v", Verb::Gats),
-            (Set, "", Verb::Set),
-            (Set, "T0 ME", Verb::Add),
-            (Set, "MA", Verb::Append),
-            (Set, "MP", Verb::Prepend),
-            (Set, "MR C5", Verb::Replace),
-            (Set, "C5", Verb::Cas),
-            (Delete, "q I", Verb::Delete),
-            (Arithmetic, "", Verb::Incr),
-            (Arithmetic, "D5 M+", Verb::Incr),
-            (Arithmetic, "MD", Verb::Decr),
-            (Arithmetic, "M-", Verb::Decr),
-            (Debug, "", Verb::Metaget),
-        ] {
-            assert_eq!(verb(&meta(command, flags)), expected, "{command:?} {flags}");
-        }
     }
 
     #[test]

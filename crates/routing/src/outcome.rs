@@ -40,6 +40,34 @@ fn is_settled(outcome: &Outcome) -> bool {
     }
 }
 
+/// The answer to one request that several children were asked: the worse one, the earlier one of equals.
+pub(crate) fn worse(one: Outcome, other: Outcome) -> Outcome {
+    if severity(&other) > severity(&one) { other } else { one }
+}
+
+/// Only the order among replies to the same request counts. Done comes behind not found, so that a delete which found
+/// something somewhere says so; for all other verbs "not done" comes behind "done".
+fn severity(outcome: &Outcome) -> u8 {
+    match outcome {
+        Ok(reply) => match reply {
+            Reply::Value { .. } | Reply::Stored | Reply::Touched | Reply::Number(_) | Reply::Ok => 0,
+            Reply::NotFound => 1,
+            Reply::Deleted => 2,
+            Reply::Miss | Reply::Lease { .. } | Reply::StaleStored | Reply::NotStored | Reply::Exists => 3,
+            Reply::Meta(meta) => match meta.status {
+                MetaStatus::Value | MetaStatus::Debug => 0,
+                MetaStatus::NotFound => 1,
+                MetaStatus::Done => 2,
+                MetaStatus::Miss | MetaStatus::NotStored | MetaStatus::Exists => 3,
+            },
+            Reply::Error(_) => 4,
+        },
+        // It will be gone from there before anybody looks; whether there was anything is not known.
+        Err(Failure::Spooled) => 1,
+        Err(_) => 5,
+    }
+}
+
 /// A plain get of a request's key.
 pub(crate) fn as_get(request: &Request<Bytes>) -> Request<Bytes> {
     Request { key: request.key.clone(), operation: Operation::Get { cas: false } }

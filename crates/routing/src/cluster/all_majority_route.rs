@@ -12,9 +12,9 @@
 
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
-    cluster::{all_sync_route::worse, support::fan_out::Asked},
+    cluster::support::fan_out::Asked,
     environment::Background,
-    outcome::agree,
+    outcome::{agree, worse},
 };
 use std::sync::Arc;
 

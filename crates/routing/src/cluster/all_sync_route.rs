@@ -16,10 +16,10 @@
 //! others refuse, and so does the answer. Select them away (`OperationSelectorRoute`) before they get here.
 
 use crate::{
-    Batch, BoxFuture, Context, Failure, Outcome, Outcomes, Route,
+    Batch, BoxFuture, Context, Outcomes, Route,
+    outcome::worse,
     split::{Part, drive, next},
 };
-use lookaside_protocol::{Reply, meta::MetaStatus};
 use std::sync::Arc;
 
 /// All children, each awaited.
@@ -59,33 +59,5 @@ impl Route for AllSyncRoute {
             [only] => only.route(batch, context),
             _ => Box::pin(self.ask_all(batch, context)),
         }
-    }
-}
-
-/// The answer to one request that several children were asked: the worse one, the earlier one of equals.
-pub(crate) fn worse(one: Outcome, other: Outcome) -> Outcome {
-    if severity(&other) > severity(&one) { other } else { one }
-}
-
-/// Only the order among replies to the same request counts. Done comes behind not found, so that a delete which found
-/// something somewhere says so; for all other verbs "not done" comes behind "done".
-fn severity(outcome: &Outcome) -> u8 {
-    match outcome {
-        Ok(reply) => match reply {
-            Reply::Value { .. } | Reply::Stored | Reply::Touched | Reply::Number(_) | Reply::Ok => 0,
-            Reply::NotFound => 1,
-            Reply::Deleted => 2,
-            Reply::Miss | Reply::Lease { .. } | Reply::StaleStored | Reply::NotStored | Reply::Exists => 3,
-            Reply::Meta(meta) => match meta.status {
-                MetaStatus::Value | MetaStatus::Debug => 0,
-                MetaStatus::NotFound => 1,
-                MetaStatus::Done => 2,
-                MetaStatus::Miss | MetaStatus::NotStored | MetaStatus::Exists => 3,
-            },
-            Reply::Error(_) => 4,
-        },
-        // It will be gone from there before anybody looks; whether there was anything is not known.
-        Err(Failure::Spooled) => 1,
-        Err(_) => 5,
     }
 }

@@ -25,11 +25,9 @@
 
 use crate::{
     Batch, BoxFuture, Clock, Context, FailoverErrors, Failure, Outcome, Outcomes, Rate, Route,
-    cluster::{
-        all_sync_route::worse, rate_limit_route::Bucket, support::failover_policy::FailoverPolicy,
-        support::lease_pairing::LeasePairs,
-    },
+    cluster::{rate_limit_route::Bucket, support::failover_policy::FailoverPolicy, support::lease_pairing::LeasePairs},
     key::{is_encoded, stored_key, with_failover_tag},
+    outcome::worse,
     split::{Choices, Part, drive, next, scatter},
     verb::{Kind, Verb},
 };

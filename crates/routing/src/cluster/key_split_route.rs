@@ -15,10 +15,9 @@
 
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
-    cluster::all_sync_route::worse,
     key::{is_encoded, with_hashed_suffix},
     meta::answer_with_key,
-    outcome::{is_error, is_miss, verb},
+    outcome::{is_error, is_miss, verb, worse},
     split::ask_some,
     verb::{Kind, Verb},
 };

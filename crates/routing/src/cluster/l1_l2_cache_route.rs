@@ -23,10 +23,9 @@
 
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
-    cluster::all_sync_route::worse,
     environment::Background,
     key::is_encoded,
-    outcome::{as_get, as_store, is_error, is_miss, verb},
+    outcome::{as_get, as_store, is_error, is_miss, verb, worse},
     split::ask_some,
     verb::Kind,
 };

@@ -14,8 +14,7 @@
 
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
-    cluster::all_sync_route::worse,
-    outcome::{as_get, is_error, is_miss, verb},
+    outcome::{as_get, is_error, is_miss, verb, worse},
     split::ask_some,
     verb::{Kind, Verb},
 };

@@ -24,8 +24,7 @@
 
 use crate::{
     Batch, BoxFuture, Context, Failure, Kind, Outcome, Outcomes, Route, Serving, Slot,
-    cluster::all_sync_route::worse,
-    outcome::{is_error, verb},
+    outcome::{is_error, verb, worse},
     split::{Part, drive},
 };
 use std::sync::Arc;

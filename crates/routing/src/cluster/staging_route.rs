@@ -21,10 +21,9 @@
 
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
-    cluster::all_sync_route::worse,
     environment::Background,
     key::is_encoded,
-    outcome::{as_store, verb},
+    outcome::{as_store, verb, worse},
     split::ask_some,
     verb::Kind,
 };

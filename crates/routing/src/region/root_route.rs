@@ -19,8 +19,8 @@
 
 use crate::{
     Batch, BoxFuture, Context, Failure, Outcomes, Route, RoutingPrefix,
-    cluster::all_sync_route::worse,
     key::prefix_bytes,
+    outcome::worse,
     split::{Part, drive, next},
     verb::{Kind, Verb},
 };
