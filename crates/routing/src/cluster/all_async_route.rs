@@ -10,6 +10,7 @@
 use crate::{
     Batch, BoxFuture, Context, Outcomes, Route,
     cluster::{null_route::nothing_there, support::fan_out::owned},
+    configuration::{Handle, RouteConfig, RouteType, TreeBuilder},
     environment::Background,
     split::at_once,
 };
@@ -46,5 +47,29 @@ impl Route for AllAsyncRoute {
                 outcomes
             }),
         }
+    }
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("AllAsyncRoute", |object, parser| {
+    Ok(Handle::route(Config { children: parser.only_children(object)? }))
+})
+.with_short_form(|node, argument, parser| {
+    let children = parser.short_children(node, argument)?;
+    Ok(children.map(|children| Handle::route(Config { children })))
+});
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    children: Vec<Handle>,
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        let children = tree.build_all(&self.children);
+        Arc::new(AllAsyncRoute::new(children, tree.environment().background.clone()))
     }
 }

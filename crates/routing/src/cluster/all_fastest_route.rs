@@ -11,8 +11,11 @@
 //! Bounded: without a place there the caller waits for all; the answer is the same.
 
 use crate::{
-    Batch, BoxFuture, Context, Failure, Outcome, Outcomes, Route, cluster::support::fan_out::Asked,
-    environment::Background, outcome::is_error,
+    Batch, BoxFuture, Context, Failure, Outcome, Outcomes, Route,
+    cluster::support::fan_out::Asked,
+    configuration::{Handle, RouteConfig, RouteType, TreeBuilder},
+    environment::Background,
+    outcome::is_error,
 };
 use std::sync::Arc;
 
@@ -55,5 +58,29 @@ impl Route for AllFastestRoute {
             [only] => only.route(batch, context),
             _ => Box::pin(self.race(batch, context)),
         }
+    }
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("AllFastestRoute", |object, parser| {
+    Ok(Handle::route(Config { children: parser.only_children(object)? }))
+})
+.with_short_form(|node, argument, parser| {
+    let children = parser.short_children(node, argument)?;
+    Ok(children.map(|children| Handle::route(Config { children })))
+});
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    children: Vec<Handle>,
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        let children = tree.build_all(&self.children);
+        Arc::new(AllFastestRoute::new(children, tree.environment().background.clone()))
     }
 }

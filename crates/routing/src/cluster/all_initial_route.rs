@@ -9,7 +9,10 @@
 //! take `AllSyncRoute`. Bounded: without a place in the background the caller waits for all.
 
 use crate::{
-    Batch, BoxFuture, Context, Outcomes, Route, cluster::support::fan_out::owned, environment::Background,
+    Batch, BoxFuture, Context, Outcomes, Route,
+    cluster::support::fan_out::owned,
+    configuration::{Handle, RouteConfig, RouteType, TreeBuilder},
+    environment::Background,
     split::Children,
 };
 use futures_util::future::{join, join_all};
@@ -46,5 +49,29 @@ impl Route for AllInitialRoute {
             }
             None => Box::pin(async move { join(first.route(batch, context), told).await.0 }),
         }
+    }
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("AllInitialRoute", |object, parser| {
+    Ok(Handle::route(Config { children: parser.only_children(object)? }))
+})
+.with_short_form(|node, argument, parser| {
+    let children = parser.short_children(node, argument)?;
+    Ok(children.map(|children| Handle::route(Config { children })))
+});
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    children: Vec<Handle>,
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        let children = tree.build_all(&self.children);
+        Arc::new(AllInitialRoute::new(children, tree.environment().background.clone()))
     }
 }

@@ -13,6 +13,7 @@
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
     cluster::support::fan_out::Asked,
+    configuration::{Handle, RouteConfig, RouteType, TreeBuilder},
     environment::Background,
     outcome::{agree, worse},
 };
@@ -87,5 +88,29 @@ impl Ballot {
             Some(at) => self.kinds.swap_remove(at).0,
             None => self.kinds.into_iter().map(|(outcome, _)| outcome).reduce(worse).expect("every child has spoken"),
         }
+    }
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("AllMajorityRoute", |object, parser| {
+    Ok(Handle::route(Config { children: parser.only_children(object)? }))
+})
+.with_short_form(|node, argument, parser| {
+    let children = parser.short_children(node, argument)?;
+    Ok(children.map(|children| Handle::route(Config { children })))
+});
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    children: Vec<Handle>,
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        let children = tree.build_all(&self.children);
+        Arc::new(AllMajorityRoute::new(children, tree.environment().background.clone()))
     }
 }

@@ -17,6 +17,7 @@
 
 use crate::{
     Batch, BoxFuture, Context, Outcomes, Route,
+    configuration::{Handle, RouteConfig, RouteType, TreeBuilder},
     outcome::worse,
     split::{Part, drive, next},
 };
@@ -59,5 +60,30 @@ impl Route for AllSyncRoute {
             [only] => only.route(batch, context),
             _ => Box::pin(self.ask_all(batch, context)),
         }
+    }
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("AllSyncRoute", |object, parser| {
+    Ok(Handle::route(AllSyncRouteConfig { children: parser.only_children(object)? }))
+})
+.with_short_form(|node, argument, parser| {
+    let children = parser.short_children(node, argument)?;
+    Ok(children.map(|children| Handle::route(AllSyncRouteConfig { children })))
+});
+
+/// The arguments of an [`AllSyncRoute`].
+#[derive(Debug, PartialEq)]
+pub struct AllSyncRouteConfig {
+    /// The routes that are all asked.
+    pub children: Vec<Handle>,
+}
+
+impl RouteConfig for AllSyncRouteConfig {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        Arc::new(AllSyncRoute::new(tree.build_all(&self.children)))
     }
 }

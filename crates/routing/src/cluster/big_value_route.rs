@@ -27,6 +27,7 @@ mod append;
 
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
+    configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
     hash::murmur64a,
     key::is_encoded,
     outcome::{as_get, is_error},
@@ -280,5 +281,37 @@ fn leave_out_stale_head(outcome: &mut Outcome) {
         && stale.as_ref().is_some_and(|stale| Head::read(*flags, stale).is_some())
     {
         (*flags, *stale) = (0, None);
+    }
+}
+
+/// No server accepts larger items.
+const SPLIT_THRESHOLD_BYTES_MAX: i64 = 1 << 30;
+
+pub(crate) const TYPE: RouteType = RouteType::new("BigValueRoute", parse);
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    target: Handle,
+    split_threshold_bytes: usize,
+}
+
+fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
+    object.check(
+        &Keys::known(&["type", "name", "target", "split_threshold"]).ignoring(&["batch_size", "hide_reply_flag"]),
+    )?;
+    let threshold = object.require("split_threshold", "the largest value that is stored in one piece, in bytes")?;
+    Ok(Handle::route(Config {
+        split_threshold_bytes: threshold.integer("bytes", 1, SPLIT_THRESHOLD_BYTES_MAX)? as usize,
+        target: parser.required(object, "target")?,
+    }))
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        Arc::new(BigValueRoute::new(tree.build(&self.target), self.split_threshold_bytes))
     }
 }

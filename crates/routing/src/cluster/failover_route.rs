@@ -24,8 +24,14 @@
 //! Cost: a second copy of the batch's handles (not of its bytes) until the first child has answered.
 
 use crate::{
-    Batch, BoxFuture, Clock, Context, FailoverErrors, Failure, Outcome, Outcomes, Rate, Route,
-    cluster::{rate_limit_route::Bucket, support::failover_policy::FailoverPolicy, support::lease_pairing::LeasePairs},
+    Batch, BoxFuture, Clock, Context, FailoverErrors, Failure, KeyHash, Outcome, Outcomes, Rate, Route,
+    cluster::support::{
+        failover_options::{FAILOVER_KEYS, FailoverOptions, SharedPairs},
+        failover_policy::FailoverPolicy,
+        lease_pairing::LeasePairs,
+        token_bucket::TokenBucket,
+    },
+    configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
     key::{is_encoded, stored_key, with_failover_tag},
     outcome::worse,
     split::{Choices, Part, drive, next, scatter},
@@ -40,7 +46,7 @@ pub struct FailoverRoute {
     children: Vec<Arc<dyn Route>>,
     errors: FailoverErrors,
     policy: FailoverPolicy,
-    limit: Option<(Bucket, Arc<dyn Clock>)>,
+    limit: Option<(TokenBucket, Arc<dyn Clock>)>,
     pairing: Option<(Arc<LeasePairs>, Arc<dyn Clock>)>,
     has_tag: bool,
 }
@@ -58,9 +64,27 @@ impl FailoverRoute {
         FailoverRoute { children, errors, policy, limit: None, pairing: None, has_tag: false }
     }
 
+    /// Asks `children` as `options` say; with `first`, that hash picks the first child, as in a pool.
+    pub(crate) fn with_options(
+        children: Vec<Arc<dyn Route>>,
+        first: Option<&KeyHash>,
+        options: &FailoverOptions,
+        clock: &Arc<dyn Clock>,
+    ) -> Self {
+        let policy = options.policy(children.len(), first);
+        let mut route = Self::by_policy(children, options.errors, policy);
+        if let Some(rate) = options.limit {
+            route = route.limited(rate, clock.clone());
+        }
+        if let Some(SharedPairs(pairs)) = &options.pairs {
+            route = route.paired(pairs.clone(), clock.clone());
+        }
+        if options.has_tag { route.tagged() } else { route }
+    }
+
     /// Lets so many requests fail over.
     pub fn limited(mut self, rate: Rate, clock: Arc<dyn Clock>) -> Self {
-        self.limit = Some((Bucket::full(rate, clock.now()), clock));
+        self.limit = Some((TokenBucket::new(rate, clock.now()), clock));
         self
     }
 
@@ -131,7 +155,7 @@ impl FailoverRoute {
 
     /// Whether a request that failed may be asked elsewhere.
     fn may_fail_over(&self, request: &Request<Bytes>) -> bool {
-        let is_free = |(bucket, clock): &(Bucket, Arc<dyn Clock>)| bucket.take(clock.now());
+        let is_free = |(bucket, clock): &(TokenBucket, Arc<dyn Clock>)| bucket.try_take(clock.now());
         kind(request) == Kind::Delete || self.limit.as_ref().is_none_or(is_free)
     }
 
@@ -220,4 +244,33 @@ impl Route for FailoverRoute {
 
 fn kind(request: &Request<Bytes>) -> Kind {
     Verb::of(&request.operation).kind()
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("FailoverRoute", parse).with_short_form(|node, argument, parser| {
+    let children = parser.short_children(node, argument)?;
+    Ok(children.map(|children| Handle::route(Config { children, options: FailoverOptions::default() })))
+});
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    children: Vec<Handle>,
+    options: FailoverOptions,
+}
+
+fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
+    object.check(&Keys::known(&["type", "name", "children"]).and(FAILOVER_KEYS))?;
+    let children = parser.children(object, "children")?;
+    let options = FailoverOptions::parse(object, &children)?;
+    Ok(Handle::route(Config { children, options }))
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        let children = tree.build_all(&self.children);
+        Arc::new(FailoverRoute::with_options(children, None, &self.options, &tree.environment().clock))
+    }
 }

@@ -15,6 +15,7 @@
 
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
+    configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
     key::{is_encoded, with_hashed_suffix},
     meta::answer_with_key,
     outcome::{is_error, is_miss, verb, worse},
@@ -112,5 +113,38 @@ impl Route for KeySplitRoute {
             1 => self.destination.route(batch, context),
             _ => Box::pin(self.ask(batch, context)),
         }
+    }
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("KeySplitRoute", parse);
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    destination: Handle,
+    copies: usize,
+    all_sync: bool,
+    first_hit: bool,
+}
+
+fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
+    object.check(&Keys::known(&["type", "name", "destination", "replicas", "all_sync", "first_hit"]))?;
+    let copies = object.require("replicas", "how many copies of a key there are")?;
+    Ok(Handle::route(Config {
+        copies: copies.integer("copies of a key", 1, KEY_COPIES_MAX as i64)? as usize,
+        all_sync: object.flag("all_sync")?,
+        first_hit: object.flag("first_hit")?,
+        destination: parser.required(object, "destination")?,
+    }))
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        let destination = tree.build(&self.destination);
+        let host_id = tree.environment().host_id;
+        Arc::new(KeySplitRoute::new(destination, self.copies, host_id, self.all_sync, self.first_hit))
     }
 }

@@ -23,6 +23,8 @@
 
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
+    cluster::modify_exptime_route::EXPTIME_RELATIVE_S_MAX,
+    configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
     environment::Background,
     key::is_encoded,
     outcome::{as_get, as_store, is_error, is_miss, verb, worse},
@@ -162,4 +164,36 @@ fn reads_l1(request: &Request<Bytes>) -> bool {
 
 fn is_note(outcome: &Outcome) -> bool {
     matches!(outcome, Ok(Reply::Value { flags, value, .. }) if flags & NEGATIVE_FLAG != 0 && value.is_empty())
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("L1L2CacheRoute", parse);
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    l1: Handle,
+    l2: Handle,
+    settings: L1L2Settings,
+}
+
+fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
+    let known = &["type", "name", "l1", "l2", "upgradingL1Exptime", "ncacheExptime", "ncacheUpdatePeriod"];
+    object.check(&Keys::known(known))?;
+    let l1_exptime = object.require("upgradingL1Exptime", "how many seconds a copy lives in L1")?;
+    let settings = L1L2Settings {
+        l1_exptime_s: l1_exptime.integer("seconds", 0, EXPTIME_RELATIVE_S_MAX)? as u32,
+        negative_exptime_s: object.integer_or("ncacheExptime", "seconds", EXPTIME_RELATIVE_S_MAX, 0)? as u32,
+        negative_update_period: object.integer_or("ncacheUpdatePeriod", "misses", u32::MAX.into(), 0)? as u32,
+    };
+    Ok(Handle::route(Config { l1: parser.required(object, "l1")?, l2: parser.required(object, "l2")?, settings }))
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        let (l1, l2) = (tree.build(&self.l1), tree.build(&self.l2));
+        Arc::new(L1L2CacheRoute::new(l1, l2, self.settings, tree.environment().background.clone()))
+    }
 }

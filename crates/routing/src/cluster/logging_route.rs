@@ -7,7 +7,12 @@
 //! Values are not logged, keys are, with what is not printable escaped. A caller that goes away before the answer
 //! leaves no line.
 
-use crate::{Batch, BoxFuture, Context, NullRoute, Outcome, Outcomes, Route, environment::Log, outcome::verb};
+use crate::{
+    Batch, BoxFuture, Context, NullRoute, Outcome, Outcomes, Route,
+    configuration::{Handle, Keys, RouteConfig, RouteType, TreeBuilder},
+    environment::Log,
+    outcome::verb,
+};
 use bytes::Bytes;
 use lookaside_protocol::{Reply, Request};
 use std::sync::Arc;
@@ -52,5 +57,30 @@ fn summary(outcome: &Outcome) -> String {
         Ok(Reply::Meta(meta)) => format!("{:?}", meta.status).to_lowercase(),
         Ok(reply) => format!("{reply:?}").to_lowercase(),
         Err(failure) => format!("failure: {failure}"),
+    }
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("LoggingRoute", |object, parser| {
+    object.check(&Keys::known(&["type", "name", "target"]))?;
+    Ok(Handle::route(Config { target: parser.optional(object, "target")? }))
+})
+.with_short_form(|node, argument, parser| {
+    let target = argument.map(|text| parser.short_handle(node, text)).transpose()?;
+    Ok(Some(Handle::route(Config { target })))
+});
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    target: Option<Handle>,
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        let target = tree.build_optional(&self.target);
+        Arc::new(LoggingRoute::new(target, tree.environment().log.clone()))
     }
 }

@@ -14,6 +14,7 @@
 
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
+    configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
     outcome::{as_get, is_error, is_miss, verb, worse},
     split::ask_some,
     verb::{Kind, Verb},
@@ -89,5 +90,35 @@ impl Route for MissFailoverRoute {
             [only] => only.route(batch, context),
             _ => Box::pin(self.look(batch, context)),
         }
+    }
+}
+
+pub(crate) const TYPE: RouteType =
+    RouteType::new("MissFailoverRoute", parse).with_short_form(|node, argument, parser| {
+        let children = parser.short_children(node, argument)?;
+        Ok(children.map(|children| Handle::route(Config { children, return_best_on_error: false })))
+    });
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    children: Vec<Handle>,
+    return_best_on_error: bool,
+}
+
+fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
+    object.check(&Keys::known(&["type", "name", "children", "return_best_on_error"]))?;
+    Ok(Handle::route(Config {
+        children: parser.children(object, "children")?,
+        return_best_on_error: object.flag("return_best_on_error")?,
+    }))
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        Arc::new(MissFailoverRoute::new(tree.build_all(&self.children), self.return_best_on_error))
     }
 }

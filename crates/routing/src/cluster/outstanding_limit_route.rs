@@ -11,7 +11,10 @@
 //! part queueing anew. A miss, an error or a timeout gives the place back as a hit does, and so does a caller that goes
 //! away.
 
-use crate::{Batch, BoxFuture, Context, Failure, Outcomes, Route};
+use crate::{
+    Batch, BoxFuture, Context, Failure, Outcomes, Route,
+    configuration::{ConfigurationError, Handle, Keys, Node, Object, Parser, RouteConfig, RouteType, TreeBuilder},
+};
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering::Relaxed},
@@ -84,4 +87,38 @@ impl Drop for Queued<'_> {
     fn drop(&mut self) {
         self.waiting.fetch_sub(self.requests, Relaxed);
     }
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("OutstandingLimitRoute", parse);
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    target: Handle,
+    outstanding_max: u32,
+}
+
+fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
+    object.check(&Keys::known(&["type", "name", "target", "max_outstanding"]))?;
+    let window = object.require("max_outstanding", "how many requests may be unanswered")?;
+    let target = parser.required(object, "target")?;
+    Ok(Handle::route(Config { target, outstanding_max: parse_outstanding_max(&window)? }))
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        let target = tree.build(&self.target);
+        Arc::new(OutstandingLimitRoute::new(target, self.outstanding_max, OUTSTANDING_WAITING_MAX))
+    }
+}
+
+/// A larger window limits nothing.
+const OUTSTANDING_MAX: i64 = 1_000_000;
+
+/// Parses the size of a window.
+pub(crate) fn parse_outstanding_max(node: &Node<'_>) -> Result<u32, ConfigurationError> {
+    Ok(node.integer("requests", 1, OUTSTANDING_MAX)? as u32)
 }

@@ -17,6 +17,7 @@
 
 use crate::{
     Batch, BoxFuture, Context, Outcomes, Route,
+    configuration::{ConfigurationError, Handle, Keys, Node, Parser, TreeBuilder},
     environment::Chance,
     outcome::{as_get, is_error, is_miss},
     split::ask_some,
@@ -70,6 +71,20 @@ impl SlowWarmUpRoute {
     /// Spares `server` at the cost of `failover`; who is spared is drawn from `seed`.
     pub fn new(server: Arc<dyn Route>, failover: Arc<dyn Route>, settings: SlowWarmUp, seed: u64) -> Self {
         SlowWarmUpRoute { server, failover, settings, state: Mutex::default(), chance: Chance::new(seed) }
+    }
+
+    /// One around each of `servers`, all with the same failover target.
+    pub(crate) fn around_each(
+        servers: Vec<Arc<dyn Route>>,
+        failover: &Handle,
+        settings: SlowWarmUp,
+        tree: &mut dyn TreeBuilder,
+    ) -> Vec<Arc<dyn Route>> {
+        let failover = tree.build(failover);
+        let around = |server| {
+            Arc::new(SlowWarmUpRoute::new(server, failover.clone(), settings, tree.next_seed())) as Arc<dyn Route>
+        };
+        servers.into_iter().map(around).collect()
     }
 
     /// The share of gets that the server is sent, in parts of [`WHOLE`]; none said while it is warm.
@@ -139,4 +154,37 @@ fn as_get_of_lease(request: &Request<Bytes>) -> Request<Bytes> {
         Operation::LeaseGet => as_get(request),
         _ => request.clone(),
     }
+}
+
+/// More gets than this take hours.
+const MIN_REQUESTS_MAX: i64 = 10_000_000;
+
+/// Parses the `slow_warmup` of a pool: `{failoverTarget, settings}`.
+pub(crate) fn parse_slow_warm_up<'a>(
+    node: &Node<'a>,
+    parser: &mut Parser<'a>,
+) -> Result<(Handle, SlowWarmUp), ConfigurationError> {
+    let object = node.object("a slow warm-up: an object with a \"failoverTarget\"")?;
+    object.check(&Keys::known(&["failoverTarget", "settings"]))?;
+    let failover = parser.required(&object, "failoverTarget")?;
+    let mut settings = SlowWarmUp::default();
+    if let Some(node) = object.get("settings") {
+        let object = node.object("an object with \"enable_threshold\" and its like")?;
+        object.check(&Keys::known(&["enable_threshold", "disable_threshold", "start", "step", "min_requests"]))?;
+        let part = |key, default| object.get(key).map_or(Ok(default), |node| node.number("a part of 1", 0.0, 1.0));
+        settings = SlowWarmUp {
+            enable_threshold: part("enable_threshold", settings.enable_threshold)?,
+            disable_threshold: part("disable_threshold", settings.disable_threshold)?,
+            start: part("start", settings.start)?,
+            step: object.get("step").map_or(Ok(settings.step), |node| node.number("a step", 0.0, 1_000.0))?,
+            min_requests: object.integer_or("min_requests", "gets", MIN_REQUESTS_MAX, settings.min_requests.into())?
+                as u32,
+        };
+        if settings.disable_threshold < settings.enable_threshold {
+            let why =
+                "a server would be warm and cold: expected \"disable_threshold\" at least at \"enable_threshold\"";
+            return Err(node.error(why));
+        }
+    }
+    Ok((failover, settings))
 }

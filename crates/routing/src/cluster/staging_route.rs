@@ -21,6 +21,8 @@
 
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
+    cluster::{modify_exptime_route::EXPTIME_RELATIVE_S_MAX, warm_up_route::parse_hold_off_ms},
+    configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
     environment::Background,
     key::is_encoded,
     outcome::{as_store, verb, worse},
@@ -34,9 +36,6 @@ use lookaside_protocol::{
     meta::{MetaOperation, MetaStatus, MetaVerb, meta_flags},
 };
 use std::sync::Arc;
-
-/// 30 days in seconds: what lives longer is copied for so long, as the protocol takes more for a Unix time.
-const EXPTIME_S_MAX: i64 = 2_592_000;
 
 /// A cluster that serves, and one that will.
 pub struct StagingRoute {
@@ -128,7 +127,36 @@ pub(crate) fn time_left_s(outcome: &Outcome) -> Option<i64> {
     let left = meta_flags(&reply.flags).find(|flag| flag.letter == b't')?.token;
     match str::from_utf8(left).ok()?.parse::<i64>().ok()? {
         -1 => Some(0),
-        seconds @ 1.. => Some(seconds.min(EXPTIME_S_MAX)),
+        seconds @ 1.. => Some(seconds.min(EXPTIME_RELATIVE_S_MAX)),
         _ => None,
+    }
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("StagingRoute", parse);
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    warm: Handle,
+    staging: Handle,
+    hold_off_ms: u32,
+}
+
+fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
+    object.check(&Keys::known(&["type", "name", "warm", "staging", "hold_off_ms"]))?;
+    Ok(Handle::route(Config {
+        hold_off_ms: parse_hold_off_ms(object)?,
+        warm: parser.required(object, "warm")?,
+        staging: parser.required(object, "staging")?,
+    }))
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        let (warm, staging) = (tree.build(&self.warm), tree.build(&self.staging));
+        Arc::new(StagingRoute::new(warm, staging, self.hold_off_ms, tree.environment().background.clone()))
     }
 }

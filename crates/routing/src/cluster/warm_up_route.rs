@@ -30,8 +30,12 @@
 //! routers may still be filling the same cluster.
 
 use crate::{
-    Batch, BoxFuture, Context, Outcome, Outcomes, Route,
-    cluster::support::warm_up_progress::{Reads, WarmUpEnd, WarmUpProgress},
+    Batch, BoxFuture, Context, Environment, Outcome, Outcomes, Route,
+    cluster::{
+        modify_exptime_route::EXPTIME_RELATIVE_S_MAX,
+        support::warm_up_progress::{Reads, WarmUpEnd, WarmUpProgress},
+    },
+    configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
     environment::{Clock, Log},
     key::is_encoded,
     outcome::{as_get, as_store, is_error, is_miss, verb},
@@ -198,4 +202,74 @@ fn exptime_asked(request: &Request<Bytes>) -> Option<i64> {
         Operation::GetAndTouch { exptime, .. } => Some(exptime),
         _ => None,
     }
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("WarmUpRoute", parse);
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    cold: Handle,
+    warm: Handle,
+    exptime_s: i64,
+    hold_off_ms: u32,
+    /// When it ends, and its progress; `None` if it does not end by itself.
+    end: Option<(WarmUpEnd, SharedProgress)>,
+}
+
+fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
+    object.check(
+        &Keys::known(&["type", "name", "cold", "warm", "exptime", "hold_off_ms", "end_share", "end_after"])
+            .ignoring(&["enable_metaget"]),
+    )?;
+    let exptime = object.get("exptime");
+    if exptime.is_none() {
+        object.node.warn("\"exptime\" is missing: what is copied from the warm cluster never expires");
+    }
+    let hold_off_ms = parse_hold_off_ms(object)?;
+    let default = WarmUpEnd::default();
+    let share =
+        object.get("end_share").map_or(Ok(default.share), |node| node.number("a part of all reads", 0.0, 1.0))?;
+    let after_s = object.integer_or("end_after", "seconds", EXPTIME_RELATIVE_S_MAX, default.after_s as i64)? as u64;
+    Ok(Handle::route(Config {
+        end: (share > 0.0).then(|| (WarmUpEnd { share, after_s }, SharedProgress::default())),
+        exptime_s: exptime.map_or(Ok(0), |node| node.integer("seconds", 0, EXPTIME_RELATIVE_S_MAX))?,
+        hold_off_ms,
+        cold: parser.required(object, "cold")?,
+        warm: parser.required(object, "warm")?,
+    }))
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        let (cold, warm) = (tree.build(&self.cold), tree.build(&self.warm));
+        let route = WarmUpRoute::new(cold, warm, self.exptime_s, self.hold_off_ms);
+        let Environment { clock, log, .. } = tree.environment();
+        Arc::new(match &self.end {
+            Some((when, SharedProgress(progress))) => route.ending(*when, progress.clone(), clock.clone(), log.clone()),
+            None => route,
+        })
+    }
+}
+
+/// The progress of a warm-up, shared by all trees of one configuration. State, not description: any two are equal.
+#[derive(Clone, Debug, Default)]
+struct SharedProgress(Arc<WarmUpProgress>);
+
+impl PartialEq for SharedProgress {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+/// A minute: a longer hold-off keeps the cluster cold.
+const HOLD_OFF_MS_MAX: i64 = 60_000;
+
+/// Parses the key `hold_off_ms`.
+pub(crate) fn parse_hold_off_ms(object: &Object<'_>) -> Result<u32, ConfigurationError> {
+    let default = WARM_UP_HOLD_OFF_MS.into();
+    Ok(object.integer_or("hold_off_ms", "milliseconds", HOLD_OFF_MS_MAX, default)? as u32)
 }

@@ -45,7 +45,7 @@ const MISSING: [&str; 34] = [
 const BUILT_IN: [&str; 3] = ["bool", "int", "str"];
 
 /// `top` without its macros, all calls and names in it replaced.
-pub(super) fn expand(text: &str, top: Json) -> Result<Json, ConfigurationError> {
+pub(crate) fn expand(text: &str, top: Json) -> Result<Json, ConfigurationError> {
     let mut expander = Expander { text, macros: BTreeMap::new(), path: Vec::new(), depth: 0, brought_bytes: 0 };
     let Json { at, value: Value::Object(mut properties), call } = top else { return Ok(top) };
     // Of two "macros" one would be lost: both stay, and whoever reads the object refuses it.
