@@ -10,8 +10,9 @@
 //! | `libmemcached-ketama-weighted`, `dalli`, `twemproxy-ketama:DIGEST`, `twemproxy-modula:DIGEST` | names; whole weights from 1, 1 where missing | the client of that name |
 
 use super::{
-    Picker, SERVERS_MAX, Table,
+    ch3::SERVERS_MAX,
     digest::Digest,
+    picker::{Picker, Table},
     rendezvous::{Pymemcache, Rendezvous},
     ring::Ring,
 };
