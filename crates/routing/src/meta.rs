@@ -48,7 +48,7 @@ pub(crate) fn modify_exptimes(meta: &mut MetaOperation<Bytes>, modified: impl Fn
 }
 
 /// What a cache without the key answers, with the flags that an answer repeats (`O`, `k`, `b`).
-pub(crate) fn nothing_there(key: &[u8], meta: &MetaOperation<Bytes>) -> MetaReply<Bytes> {
+pub(crate) fn empty_cache_reply(key: &[u8], meta: &MetaOperation<Bytes>) -> MetaReply<Bytes> {
     let status = match meta.verb {
         MetaVerb::Get | MetaVerb::Debug => {
             return MetaReply { status: MetaStatus::Miss, flags: Bytes::new(), value: None };
@@ -66,7 +66,7 @@ pub(crate) fn nothing_there(key: &[u8], meta: &MetaOperation<Bytes>) -> MetaRepl
 
 /// An outcome under the key that the client asked for: where a route changed the key, the flag `k` still returns the
 /// client's.
-pub(crate) fn answer_with_key(outcome: Outcome, key: &[u8]) -> Outcome {
+pub(crate) fn restore_client_key(outcome: Outcome, key: &[u8]) -> Outcome {
     let Ok(Reply::Meta(mut reply)) = outcome else { return outcome };
     if reply.status != MetaStatus::Debug && token(&reply.flags, b'k').is_some() {
         let flags = meta_flags(&reply.flags).map(|MetaFlag { letter, token }| match letter {
@@ -111,9 +111,9 @@ mod tests {
 
     #[test]
     fn an_empty_cache_repeats_opaque_and_key() {
-        let reply = nothing_there(b"user:42", &meta(MetaVerb::Delete, "q k O7"));
+        let reply = empty_cache_reply(b"user:42", &meta(MetaVerb::Delete, "q k O7"));
         assert_eq!((reply.status, &*reply.flags), (MetaStatus::NotFound, &b"kuser:42 O7"[..]));
-        let reply = nothing_there(b"user:42", &meta(MetaVerb::Get, "v k"));
+        let reply = empty_cache_reply(b"user:42", &meta(MetaVerb::Get, "v k"));
         assert_eq!((reply.status, &*reply.flags), (MetaStatus::Miss, &b""[..]));
     }
 }

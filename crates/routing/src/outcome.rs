@@ -21,9 +21,9 @@ pub(crate) fn is_miss(outcome: &Outcome) -> bool {
 
 /// Whether two outcomes say the same, values and numbers aside. All failures do; a kept delete is none, but as if
 /// nothing had been found.
-pub(crate) fn agree(one: &Outcome, other: &Outcome) -> bool {
+pub(crate) fn outcomes_agree(one: &Outcome, other: &Outcome) -> bool {
     match (one, other) {
-        (Err(Failure::Spooled), other) | (other, Err(Failure::Spooled)) => is_settled(other),
+        (Err(Failure::Spooled), other) | (other, Err(Failure::Spooled)) => is_done(other),
         (Ok(Reply::Meta(one)), Ok(Reply::Meta(other))) => one.status == other.status,
         (Ok(one), Ok(other)) => discriminant(one) == discriminant(other),
         (Err(_), Err(_)) => true,
@@ -32,7 +32,7 @@ pub(crate) fn agree(one: &Outcome, other: &Outcome) -> bool {
 }
 
 /// Whether a delete found nothing, or is kept for its server.
-fn is_settled(outcome: &Outcome) -> bool {
+fn is_done(outcome: &Outcome) -> bool {
     match outcome {
         Ok(Reply::NotFound) | Err(Failure::Spooled) => true,
         Ok(Reply::Meta(meta)) => meta.status == MetaStatus::NotFound,

@@ -12,7 +12,7 @@
 
 use crate::{
     Batch, BoxFuture, Context, Failure, Outcome, Outcomes, Route,
-    cluster::support::fan_out::Asked,
+    cluster::support::fan_out::FanOut,
     configuration::{Handle, RouteConfig, RouteType, TreeBuilder},
     environment::Background,
     outcome::is_error,
@@ -37,14 +37,14 @@ impl AllFastestRoute {
 
     async fn race(&self, batch: Batch, context: &Context) -> Outcomes {
         let mut best: Vec<Outcome> = vec![Err(Failure::TimedOut); batch.len()];
-        let mut asked = Asked::all(&self.children, batch, context, &self.background);
+        let mut asked = FanOut::all(&self.children, batch, context, &self.background);
         while let Some(outcomes) = asked.next().await {
             for (best, outcome) in best.iter_mut().zip(outcomes) {
                 if is_error(best) {
                     *best = outcome;
                 }
             }
-            if asked.may_leave() && !best.iter().any(is_error) {
+            if asked.may_return_early() && !best.iter().any(is_error) {
                 break;
             }
         }

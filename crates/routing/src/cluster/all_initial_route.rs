@@ -41,13 +41,13 @@ impl Route for AllInitialRoute {
         if others.is_empty() || batch.is_empty() {
             return first.route(batch, context);
         }
-        let told = join_all(others.iter().map(|child| owned(child, batch.clone(), context)));
-        match self.background.place() {
-            Some(place) => {
-                place.run(async move { drop(told.await) });
+        let pending = join_all(others.iter().map(|child| owned(child, batch.clone(), context)));
+        match self.background.try_permit() {
+            Some(permit) => {
+                permit.spawn_rest(async move { drop(pending.await) });
                 first.route(batch, context)
             }
-            None => Box::pin(async move { join(first.route(batch, context), told).await.0 }),
+            None => Box::pin(async move { join(first.route(batch, context), pending).await.0 }),
         }
     }
 }

@@ -12,10 +12,10 @@
 
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
-    cluster::support::fan_out::Asked,
+    cluster::support::fan_out::FanOut,
     configuration::{Handle, RouteConfig, RouteType, TreeBuilder},
     environment::Background,
-    outcome::{agree, worse},
+    outcome::{outcomes_agree, worse},
 };
 use std::sync::Arc;
 
@@ -37,12 +37,12 @@ impl AllMajorityRoute {
 
     async fn vote(&self, batch: Batch, context: &Context) -> Outcomes {
         let mut ballots = vec![Ballot::default(); batch.len()];
-        let mut asked = Asked::all(&self.children, batch, context, &self.background);
+        let mut asked = FanOut::all(&self.children, batch, context, &self.background);
         while let Some(outcomes) = asked.next().await {
             for (ballot, outcome) in ballots.iter_mut().zip(outcomes) {
                 ballot.count(outcome, self.children.len());
             }
-            if asked.may_leave() && ballots.iter().all(|ballot| ballot.decided.is_some()) {
+            if asked.may_return_early() && ballots.iter().all(|ballot| ballot.decided.is_some()) {
                 break;
             }
         }
@@ -70,7 +70,7 @@ struct Ballot {
 
 impl Ballot {
     fn count(&mut self, outcome: Outcome, voters: usize) {
-        let at = match self.kinds.iter().position(|(kind, _)| agree(kind, &outcome)) {
+        let at = match self.kinds.iter().position(|(kind, _)| outcomes_agree(kind, &outcome)) {
             Some(at) => at,
             None => {
                 self.kinds.push((outcome, 0));

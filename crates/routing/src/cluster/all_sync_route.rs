@@ -19,7 +19,7 @@ use crate::{
     Batch, BoxFuture, Context, Outcomes, Route,
     configuration::{Handle, RouteConfig, RouteType, TreeBuilder},
     outcome::worse,
-    split::{Part, drive, next},
+    split::{Part, ask_parts, next},
 };
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ impl AllSyncRoute {
         let last = self.children.len() - 1;
         let mut parts: Vec<Part> = (0..last).map(|child| Part { child, batch: batch.clone() }).collect();
         parts.push(Part { child: last, batch });
-        let mut answers = drive(&self.children, parts, context).await;
+        let mut answers = ask_parts(&self.children, parts, context).await;
         (0..requests)
             .map(|_| {
                 let mut of_each_child = answers.iter_mut().map(next);

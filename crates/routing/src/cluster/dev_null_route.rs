@@ -19,19 +19,19 @@ use std::sync::{
 /// Nowhere, counted.
 #[derive(Default)]
 pub struct DevNullRoute {
-    swallowed: AtomicU64,
+    dropped: AtomicU64,
 }
 
 impl DevNullRoute {
     /// Requests that came here.
-    pub fn swallowed(&self) -> u64 {
-        self.swallowed.load(Relaxed)
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Relaxed)
     }
 }
 
 impl Route for DevNullRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
-        self.swallowed.fetch_add(batch.len() as u64, Relaxed);
+        self.dropped.fetch_add(batch.len() as u64, Relaxed);
         NullRoute.route(batch, context)
     }
 }

@@ -7,7 +7,7 @@
 use crate::{
     Batch, BoxFuture, Context, Outcomes, Route,
     configuration::{Handle, Keys, RouteConfig, RouteType, TreeBuilder},
-    split::at_once,
+    split::ready_outcomes,
 };
 use bytes::Bytes;
 use lookaside_protocol::{ErrorReply, Reply};
@@ -29,7 +29,7 @@ impl ErrorRoute {
 impl Route for ErrorRoute {
     fn route<'a>(&'a self, batch: Batch, _context: &'a Context) -> BoxFuture<'a, Outcomes> {
         let refusal = || Ok(Reply::Error(ErrorReply::Server(self.response.clone())));
-        at_once(batch.iter().map(|_| refusal()).collect())
+        ready_outcomes(batch.iter().map(|_| refusal()).collect())
     }
 }
 

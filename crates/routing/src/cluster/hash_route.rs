@@ -26,9 +26,9 @@ impl HashRoute {
     /// Spreads keys over `children` by `hash`.
     ///
     /// # Panics
-    /// If `hash` cannot spread keys over so many children ([`KeyHash::over`] says when).
+    /// If `hash` cannot spread keys over so many children ([`KeyHash::picker_for`] says when).
     pub fn new(children: Vec<Arc<dyn Route>>, hash: KeyHash) -> Self {
-        let picker = hash.over(children.len()).expect("a hash that fits its children");
+        let picker = hash.picker_for(children.len()).expect("a hash that fits its children");
         HashRoute { children, picker }
     }
 }

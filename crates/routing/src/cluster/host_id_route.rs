@@ -27,7 +27,7 @@ impl HostIdRoute {
     /// Without a child.
     pub fn new(children: Vec<Arc<dyn Route>>, host_id: u32, salt: &str) -> Self {
         let hash = KeyHash { salt: salt.to_owned(), ..KeyHash::default() };
-        let picker = hash.over(children.len()).expect("at least one child");
+        let picker = hash.picker_for(children.len()).expect("at least one child");
         let chosen = picker.pick(host_id.to_string().as_bytes());
         HostIdRoute { chosen: children[chosen].clone() }
     }

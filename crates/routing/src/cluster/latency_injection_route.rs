@@ -44,7 +44,7 @@ impl LatencyInjectionRoute {
         }
     }
 
-    async fn slowly(&self, batch: Batch, context: &Context) -> Outcomes {
+    async fn route_delayed(&self, batch: Batch, context: &Context) -> Outcomes {
         let start = self.clock.now();
         self.wait(self.latency.before).await;
         let outcomes = self.child.route(batch, context).await;
@@ -57,7 +57,7 @@ impl LatencyInjectionRoute {
 
 impl Route for LatencyInjectionRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
-        Box::pin(self.slowly(batch, context))
+        Box::pin(self.route_delayed(batch, context))
     }
 }
 

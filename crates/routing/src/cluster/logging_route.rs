@@ -29,11 +29,11 @@ impl LoggingRoute {
         LoggingRoute { target: target.unwrap_or_else(|| Arc::new(NullRoute)), log }
     }
 
-    async fn log(&self, batch: Batch, context: &Context) -> Outcomes {
-        let about: Vec<String> = batch.iter().map(said).collect();
+    async fn route_and_log(&self, batch: Batch, context: &Context) -> Outcomes {
+        let descriptions: Vec<String> = batch.iter().map(describe).collect();
         let outcomes = self.target.route(batch, context).await;
-        for (about, outcome) in about.iter().zip(&outcomes) {
-            self.log.line(&format!("{about}: {}", summary(outcome)));
+        for (description, outcome) in descriptions.iter().zip(&outcomes) {
+            self.log.line(&format!("{description}: {}", summary(outcome)));
         }
         outcomes
     }
@@ -41,11 +41,11 @@ impl LoggingRoute {
 
 impl Route for LoggingRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
-        Box::pin(self.log(batch, context))
+        Box::pin(self.route_and_log(batch, context))
     }
 }
 
-fn said(request: &Request<Bytes>) -> String {
+fn describe(request: &Request<Bytes>) -> String {
     format!("{} {}", verb(request).name(), request.key.escape_ascii())
 }
 

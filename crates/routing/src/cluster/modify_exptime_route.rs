@@ -49,13 +49,13 @@ impl ModifyExptimeRoute {
             Operation::Store { exptime, .. }
             | Operation::LeaseSet { exptime, .. }
             | Operation::Touch { exptime }
-            | Operation::GetAndTouch { exptime, .. } => *exptime = self.modified(*exptime),
-            Operation::Meta(meta) => modify_exptimes(meta, |exptime| self.modified(exptime)),
+            | Operation::GetAndTouch { exptime, .. } => *exptime = self.new_exptime(*exptime),
+            Operation::Meta(meta) => modify_exptimes(meta, |exptime| self.new_exptime(exptime)),
             Operation::Get { .. } | Operation::LeaseGet | Operation::Delete { .. } | Operation::Arithmetic { .. } => {}
         }
     }
 
-    fn modified(&self, exptime: i64) -> i64 {
+    fn new_exptime(&self, exptime: i64) -> i64 {
         match self.action {
             ExptimeAction::Set => self.exptime,
             ExptimeAction::Min if self.exptime == 0 => exptime,

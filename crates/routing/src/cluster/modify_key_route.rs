@@ -16,7 +16,7 @@ use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route, RoutingPrefix,
     configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
     key::{is_encoded, prefix_bytes},
-    meta::answer_with_key,
+    meta::restore_client_key,
     outcome::client_error,
     split::ask_some,
 };
@@ -49,7 +49,7 @@ impl ModifyKeyRoute {
         ModifyKeyRoute { target, change }
     }
 
-    fn changed(&self, request: &Request<Bytes>) -> Bytes {
+    fn changed_key(&self, request: &Request<Bytes>) -> Bytes {
         let change = &self.change;
         let (routing_prefix, key) = request.key.split_at(prefix_bytes(request));
         let routing_prefix = match &change.routing_prefix {
@@ -74,14 +74,14 @@ impl ModifyKeyRoute {
         for (at, mut request) in batch.into_iter().enumerate() {
             keys.push(request.key.clone());
             if !is_encoded(&request) {
-                request.key = self.changed(&request);
+                request.key = self.changed_key(&request);
             }
             if request.key.len() <= KEY_BYTES_MAX {
                 asked.push((at, request));
             }
         }
         for (at, outcome) in ask_some(&*self.target, asked, context).await {
-            outcomes[at] = answer_with_key(outcome, &keys[at]);
+            outcomes[at] = restore_client_key(outcome, &keys[at]);
         }
         outcomes
     }

@@ -11,7 +11,7 @@ use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
     configuration::{Handle, Keys, RouteConfig, RouteType, TreeBuilder},
     meta,
-    split::at_once,
+    split::ready_outcomes,
     verb::{Kind, Verb},
 };
 use bytes::Bytes;
@@ -23,14 +23,14 @@ pub struct NullRoute;
 
 impl Route for NullRoute {
     fn route<'a>(&'a self, batch: Batch, _context: &'a Context) -> BoxFuture<'a, Outcomes> {
-        at_once(batch.iter().map(nothing_there).collect())
+        ready_outcomes(batch.iter().map(empty_cache_reply).collect())
     }
 }
 
 /// What an empty cache answers.
-pub(crate) fn nothing_there(request: &Request<Bytes>) -> Outcome {
+pub(crate) fn empty_cache_reply(request: &Request<Bytes>) -> Outcome {
     if let Operation::Meta(meta) = &request.operation {
-        return Ok(Reply::Meta(meta::nothing_there(&request.key, meta)));
+        return Ok(Reply::Meta(meta::empty_cache_reply(&request.key, meta)));
     }
     let verb = Verb::of(&request.operation);
     Ok(match (verb.kind(), verb) {

@@ -32,7 +32,7 @@ impl OriginalClientHashRoute {
     /// Without a child.
     pub fn new(children: Vec<Arc<dyn Route>>, salt: &str, offset: usize) -> Self {
         let hash = KeyHash { salt: salt.to_owned(), ..KeyHash::default() };
-        let picker = hash.over(children.len()).expect("at least one child");
+        let picker = hash.picker_for(children.len()).expect("at least one child");
         OriginalClientHashRoute { children, picker, offset }
     }
 

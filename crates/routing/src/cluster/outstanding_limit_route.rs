@@ -44,21 +44,21 @@ impl OutstandingLimitRoute {
         OutstandingLimitRoute { target, outstanding_max, window, waiting: AtomicUsize::new(0), waiting_max }
     }
 
-    async fn in_window(&self, batch: Batch, context: &Context) -> Outcomes {
+    async fn route_in_window(&self, batch: Batch, context: &Context) -> Outcomes {
         let mut outcomes = Outcomes::with_capacity(batch.len());
         let mut rest = batch;
         while !rest.is_empty() {
             let later = rest.split_off(rest.len().min(self.outstanding_max as usize));
             let part = std::mem::replace(&mut rest, later);
-            let Some(queued) = Queued::enter(&self.waiting, part.len(), self.waiting_max) else {
+            let Some(queued) = QueuePermit::try_enter(&self.waiting, part.len(), self.waiting_max) else {
                 outcomes.extend(part.iter().map(|_| Err(Failure::Busy)));
                 continue;
             };
             let requests = part.len() as u32; // At most the window, which is a u32.
-            let place = self.window.acquire_many(requests).await.expect("the window is never closed");
+            let permit = self.window.acquire_many(requests).await.expect("the window is never closed");
             drop(queued);
             outcomes.extend(self.target.route(part, context).await);
-            drop(place);
+            drop(permit);
         }
         outcomes
     }
@@ -66,24 +66,24 @@ impl OutstandingLimitRoute {
 
 impl Route for OutstandingLimitRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
-        Box::pin(self.in_window(batch, context))
+        Box::pin(self.route_in_window(batch, context))
     }
 }
 
 /// Requests in the queue; they leave it when dropped.
-struct Queued<'a> {
+struct QueuePermit<'a> {
     waiting: &'a AtomicUsize,
     requests: usize,
 }
 
-impl<'a> Queued<'a> {
-    fn enter(waiting: &'a AtomicUsize, requests: usize, waiting_max: usize) -> Option<Self> {
-        let queued = Queued { waiting, requests };
+impl<'a> QueuePermit<'a> {
+    fn try_enter(waiting: &'a AtomicUsize, requests: usize, waiting_max: usize) -> Option<Self> {
+        let queued = QueuePermit { waiting, requests };
         (waiting.fetch_add(requests, Relaxed) + requests <= waiting_max).then_some(queued)
     }
 }
 
-impl Drop for Queued<'_> {
+impl Drop for QueuePermit<'_> {
     fn drop(&mut self) {
         self.waiting.fetch_sub(self.requests, Relaxed);
     }

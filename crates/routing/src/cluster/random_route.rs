@@ -11,14 +11,14 @@
 use crate::{
     Batch, BoxFuture, Context, Outcomes, Route,
     configuration::{Handle, RouteConfig, RouteType, TreeBuilder},
-    environment::Chance,
+    environment::SharedRng,
 };
 use std::sync::Arc;
 
 /// Children that are as good as one another.
 pub struct RandomRoute {
     children: Vec<Arc<dyn Route>>,
-    chance: Chance,
+    rng: SharedRng,
 }
 
 impl RandomRoute {
@@ -28,13 +28,13 @@ impl RandomRoute {
     /// Without a child.
     pub fn new(children: Vec<Arc<dyn Route>>, seed: u64) -> Self {
         assert!(!children.is_empty(), "no child to ask");
-        RandomRoute { children, chance: Chance::new(seed) }
+        RandomRoute { children, rng: SharedRng::new(seed) }
     }
 }
 
 impl Route for RandomRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
-        self.children[self.chance.below(self.children.len())].route(batch, context)
+        self.children[self.rng.below(self.children.len())].route(batch, context)
     }
 }
 

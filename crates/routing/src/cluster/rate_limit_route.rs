@@ -53,7 +53,7 @@ impl RateLimitRoute {
         let now = clock.now();
         let bucket = |rate: Option<Rate>| rate.map(|rate| TokenBucket::new(rate, now));
         let buckets = [bucket(rates.gets), bucket(rates.sets), bucket(rates.deletes)];
-        let fallback = fallback.unwrap_or_else(|| Arc::new(Refuse));
+        let fallback = fallback.unwrap_or_else(|| Arc::new(RefuseRoute));
         RateLimitRoute { children: [target, fallback], buckets, clock }
     }
 
@@ -81,9 +81,9 @@ fn kind_index(kind: Kind) -> usize {
 }
 
 /// What is over the limit and has no fallback.
-struct Refuse;
+struct RefuseRoute;
 
-impl Route for Refuse {
+impl Route for RefuseRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
         Box::pin(async move {
             let mut outcomes: Outcomes = batch.iter().map(|_| Err(Failure::Busy)).collect();

@@ -59,12 +59,12 @@ impl ShadowRoute {
         ShadowRoute { normal, shadows, background }
     }
 
-    fn copy(&self, batch: &Batch, context: &Context, copy: impl Fn(&Request<Bytes>) -> Option<Request<Bytes>>) {
+    fn send_copies(&self, batch: &Batch, context: &Context, copy: impl Fn(&Request<Bytes>) -> Option<Request<Bytes>>) {
         for (shadow, fraction) in &self.shadows {
             let copies: Batch = batch.iter().filter(|request| fraction.contains(request)).filter_map(&copy).collect();
             if !copies.is_empty() {
                 let (shadow, context) = (shadow.clone(), *context);
-                self.background.run_or_leave_out(async move { drop(shadow.route(copies, &context).await) });
+                self.background.spawn_or_drop(async move { drop(shadow.route(copies, &context).await) });
             }
         }
     }
@@ -80,14 +80,14 @@ impl ShadowRoute {
             .filter(|(_, (outcome, _))| matches!(outcome, Ok(Reply::Stored)))
             .map(|(request, _)| request)
             .collect();
-        self.copy(&accepted, context, as_plain_set);
+        self.send_copies(&accepted, context, as_plain_set);
         outcomes
     }
 }
 
 impl Route for ShadowRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
-        self.copy(&batch, context, |request| match request.operation {
+        self.send_copies(&batch, context, |request| match request.operation {
             Operation::LeaseGet => Some(as_get(request)),
             _ if as_plain_set(request).is_some() => None,
             _ => Some(request.clone()),

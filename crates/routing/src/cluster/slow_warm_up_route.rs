@@ -18,7 +18,7 @@
 use crate::{
     Batch, BoxFuture, Context, Outcomes, Route,
     configuration::{ConfigurationError, Handle, Keys, Node, Parser, TreeBuilder},
-    environment::Chance,
+    environment::SharedRng,
     outcome::{as_get, is_error, is_miss},
     split::ask_some,
 };
@@ -54,7 +54,7 @@ pub struct SlowWarmUpRoute {
     failover: Arc<dyn Route>,
     settings: SlowWarmUp,
     state: Mutex<State>,
-    chance: Chance,
+    rng: SharedRng,
 }
 
 #[derive(Debug, Default)]
@@ -70,7 +70,7 @@ const WHOLE: usize = 1_000_000;
 impl SlowWarmUpRoute {
     /// Spares `server` at the cost of `failover`; who is spared is drawn from `seed`.
     pub fn new(server: Arc<dyn Route>, failover: Arc<dyn Route>, settings: SlowWarmUp, seed: u64) -> Self {
-        SlowWarmUpRoute { server, failover, settings, state: Mutex::default(), chance: Chance::new(seed) }
+        SlowWarmUpRoute { server, failover, settings, state: Mutex::default(), rng: SharedRng::new(seed) }
     }
 
     /// One around each of `servers`, all with the same failover target.
@@ -88,14 +88,14 @@ impl SlowWarmUpRoute {
     }
 
     /// The share of gets that the server is sent, in parts of [`WHOLE`]; none said while it is warm.
-    fn share(&self) -> Option<usize> {
+    fn server_share(&self) -> Option<usize> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let share = (self.settings.start + self.settings.step * state.hit_rate).clamp(0.0, 1.0);
         state.is_cold.then_some((share * WHOLE as f64) as usize)
     }
 
     /// Counts what the server said of gets.
-    fn note(&self, batch: &Batch, outcomes: &Outcomes) {
+    fn record_gets(&self, batch: &Batch, outcomes: &Outcomes) {
         let SlowWarmUp { enable_threshold, disable_threshold, min_requests, .. } = self.settings;
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         for (_, outcome) in batch.iter().zip(outcomes).filter(|(get, outcome)| is_get(get) && !is_error(outcome)) {
@@ -110,8 +110,7 @@ impl SlowWarmUpRoute {
     }
 
     async fn ask(&self, batch: Batch, share: Option<usize>, context: &Context) -> Outcomes {
-        let is_spared =
-            |get: &Request<Bytes>| share.is_some_and(|share| is_get(get) && self.chance.below(WHOLE) >= share);
+        let is_spared = |get: &Request<Bytes>| share.is_some_and(|share| is_get(get) && self.rng.below(WHOLE) >= share);
         let (elsewhere, mut here): (Vec<_>, Vec<_>) =
             batch.into_iter().enumerate().partition(|(_, get)| is_spared(get));
         let mut outcomes: Outcomes = vec![Ok(Reply::Miss); elsewhere.len() + here.len()];
@@ -126,10 +125,10 @@ impl SlowWarmUpRoute {
         here.sort_by_key(|(at, _)| *at);
         let (places, batch): (Vec<usize>, Batch) = here.into_iter().unzip();
         if !batch.is_empty() {
-            let kept: Batch = batch.clone();
+            let requests: Batch = batch.clone();
             let answers = self.server.route(batch, context).await;
-            assert_eq!(answers.len(), kept.len(), "a route answers every request once");
-            self.note(&kept, &answers);
+            assert_eq!(answers.len(), requests.len(), "a route answers every request once");
+            self.record_gets(&requests, &answers);
             places.into_iter().zip(answers).for_each(|(at, outcome)| outcomes[at] = outcome);
         }
         outcomes
@@ -139,7 +138,7 @@ impl SlowWarmUpRoute {
 impl Route for SlowWarmUpRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
         match batch.iter().any(is_get) {
-            true => Box::pin(self.ask(batch, self.share(), context)),
+            true => Box::pin(self.ask(batch, self.server_share(), context)),
             false => self.server.route(batch, context),
         }
     }

@@ -53,23 +53,23 @@ impl StagingRoute {
 
     async fn ask(&self, batch: Batch, context: &Context) -> Outcomes {
         let deletes = batch.iter().enumerate().filter(|(_, request)| verb(request).kind() != Kind::Read);
-        let deletes = deletes.map(|(at, request)| (at, self.delete(request))).collect();
-        let kept = batch.clone();
+        let deletes = deletes.map(|(at, request)| (at, self.staging_delete(request))).collect();
+        let requests = batch.clone();
         let asked = join(self.warm.route(batch, context), ask_some(&*self.staging, deletes, context));
         let (mut outcomes, of_staging) = asked.await;
-        assert_eq!(outcomes.len(), kept.len(), "a route answers every request once");
+        assert_eq!(outcomes.len(), requests.len(), "a route answers every request once");
         for (at, outcome) in of_staging {
-            if verb(&kept[at]).kind() == Kind::Delete {
+            if verb(&requests[at]).kind() == Kind::Delete {
                 let of_warm = std::mem::replace(&mut outcomes[at], Ok(Reply::NotFound));
                 outcomes[at] = worse(of_warm, outcome);
             }
         }
-        self.fill(&kept, &outcomes, context);
+        self.fill(&requests, &outcomes, context);
         outcomes
     }
 
     /// As staging hears of a change: a delete that holds off adds. A meta delete's own flags are warm's.
-    fn delete(&self, request: &Request<Bytes>) -> Request<Bytes> {
+    fn staging_delete(&self, request: &Request<Bytes>) -> Request<Bytes> {
         let asked_ms = match request.operation {
             Operation::Delete { hold_off_ms } => hold_off_ms,
             _ => 0,
@@ -91,7 +91,7 @@ impl StagingRoute {
             return;
         }
         let (warm, staging, context) = (self.warm.clone(), self.staging.clone(), *context);
-        self.background.run_or_leave_out(async move {
+        self.background.spawn_or_drop(async move {
             let left = found.iter().map(|(request, _)| time_left_request(request)).enumerate().collect();
             let left = ask_some(&*warm, left, &context).await;
             let add = |(at, left): (usize, Outcome)| {

@@ -7,7 +7,7 @@ use std::fmt::{self, Write as _};
 use std::rc::Rc;
 
 /// JSON, and comments of C and C++; nothing else of what the parser could allow, since mcrouter refuses it too.
-const DIALECT: ParseOptions = ParseOptions {
+const JSON_SYNTAX: ParseOptions = ParseOptions {
     allow_comments: true,
     allow_loose_object_property_names: false,
     allow_trailing_commas: false,
@@ -99,14 +99,14 @@ pub(crate) struct Call {
 }
 
 /// Calls that a message names, from the innermost on.
-const CALLS_TOLD_MAX: usize = 5;
+const CALLS_REPORTED_MAX: usize = 5;
 
 impl Call {
     /// What to add to a message about something that `call` brought.
     pub(crate) fn trace(call: &Option<Rc<Call>>) -> String {
         let mut trace = String::new();
         let mut calls = std::iter::successors(call.as_deref(), |call| call.outer.as_deref());
-        for call in calls.by_ref().take(CALLS_TOLD_MAX) {
+        for call in calls.by_ref().take(CALLS_REPORTED_MAX) {
             trace += &format!("; in the macro {:?}, called on line {}", call.name, call.line);
         }
         match calls.count() {
@@ -122,7 +122,7 @@ pub(crate) fn parse(text: &str) -> Result<Json, ConfigurationError> {
         let (line, column) = place(text, at);
         ConfigurationError { line, column, path: String::new(), message }
     };
-    match parse_to_ast(text, &CollectOptions::default(), &DIALECT) {
+    match parse_to_ast(text, &CollectOptions::default(), &JSON_SYNTAX) {
         Ok(result) => {
             let value = result.value.ok_or_else(|| refuse(0, "the configuration is empty".to_owned()))?;
             Ok(Json::from(&value))

@@ -55,7 +55,7 @@ mod tests {
     /// The share of `keys()` on each server.
     fn shares(hash: &KeyHash, servers: usize) -> Vec<f64> {
         let mut counts = vec![0_f64; servers];
-        let picker = hash.over(servers).unwrap();
+        let picker = hash.picker_for(servers).unwrap();
         keys().for_each(|key| counts[picker.pick(&key)] += 1.0);
         counts.iter().map(|count| count / 20_000.0).collect()
     }
@@ -71,7 +71,7 @@ mod tests {
                 for share in shares(&hash, servers) {
                     let expected = 1.0 / servers as f64;
                     // A ring's arcs are uneven.
-                    let is_ring = matches!(hash.over(servers).unwrap().table, Table::Ring(..));
+                    let is_ring = matches!(hash.picker_for(servers).unwrap().table, Table::Ring(..));
                     let (least, most) = if is_ring { (0.5, 1.6) } else { (0.8, 1.2) };
                     let range = least * expected..=most * expected;
                     assert!(range.contains(&share), "{function:?} {servers}: {share} of {expected}");
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn prefix_and_tail_do_not_move_a_key() {
         for servers in [2, 5, 40] {
-            let picker = KeyHash::default().over(servers).unwrap();
+            let picker = KeyHash::default().picker_for(servers).unwrap();
             let home = picker.pick(b"user:42");
             assert_eq!(picker.pick(b"/east/web/user:42"), home);
             assert_eq!(picker.pick(b"user:42|#|profile"), home);
@@ -110,25 +110,26 @@ mod tests {
     #[test]
     fn a_salt_spreads_anew() {
         let (plain, salted) = (KeyHash::default(), KeyHash { salt: "x".into(), ..KeyHash::default() });
-        let (plain_4, salted_4) = (plain.over(4).unwrap(), salted.over(4).unwrap());
+        let (plain_4, salted_4) = (plain.picker_for(4).unwrap(), salted.picker_for(4).unwrap());
         let same = keys().filter(|key| plain_4.pick(key) == salted_4.pick(key)).count();
         assert!((4_500..5_500).contains(&same), "{same} of 20000 stayed; a quarter would by chance");
-        let (plain, salted) = (plain.over(1_000).unwrap(), salted.over(1_000).unwrap());
+        let (plain, salted) = (plain.picker_for(1_000).unwrap(), salted.picker_for(1_000).unwrap());
         assert_eq!(salted.pick(b"a"), plain.pick(b"ax"), "the salt is appended");
-        let long = KeyHash { salt: "x".repeat(600), ..KeyHash::default() }.over(1_000).unwrap();
+        let long = KeyHash { salt: "x".repeat(600), ..KeyHash::default() }.picker_for(1_000).unwrap();
         assert_eq!(long.pick(b"a"), plain.pick(["a", &"x".repeat(600)].concat().as_bytes()));
     }
 
     /// CRC-32's check value is published with the polynomial: 0xcbf43926 for "123456789".
     #[test]
     fn crc32_is_the_ieee_one_without_its_top_bit() {
-        let picker = hash(HashFunction::Crc32).over(1_000_000).unwrap();
+        let picker = hash(HashFunction::Crc32).picker_for(1_000_000).unwrap();
         assert_eq!(picker.pick(b"123456789"), (0x4bf4_3926 % 1_000_000) as usize);
     }
 
     #[test]
     fn a_key_may_name_its_shard() {
-        let (shards, ch3) = (hash(HashFunction::ConstShard).over(10).unwrap(), KeyHash::default().over(10).unwrap());
+        let (shards, ch3) =
+            (hash(HashFunction::ConstShard).picker_for(10).unwrap(), KeyHash::default().picker_for(10).unwrap());
         for (key, shard) in [("a:0:x", 0), ("a:7:x", 7), ("a:007:x", 7), (":9:", 9), ("a:3:x|#|y", 3)] {
             assert_eq!(shards.pick(key.as_bytes()), shard, "{key}");
         }

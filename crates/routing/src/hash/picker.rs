@@ -51,7 +51,7 @@ impl Picker {
     }
 
     /// As [`Picker::pick_for`], with `suffix` instead of the salt.
-    pub(crate) fn pick_with(&self, request: &Request<Bytes>, suffix: &[u8]) -> usize {
+    pub(crate) fn pick_with_suffix(&self, request: &Request<Bytes>, suffix: &[u8]) -> usize {
         let key = if self.whole_key { stored_key(request) } else { routing_key(request) };
         with_appended(&key, suffix, |salted| self.table.pick(salted))
     }

@@ -138,7 +138,7 @@ impl FailoverErrors {
     }
 
     /// Whether `outcome` of such a request makes the next child be asked.
-    pub fn count(&self, kind: Kind, outcome: &Outcome) -> bool {
+    pub fn triggers_failover(&self, kind: Kind, outcome: &Outcome) -> bool {
         if *outcome == Err(Failure::Spooled) {
             return true;
         }

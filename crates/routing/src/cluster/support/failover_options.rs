@@ -105,7 +105,7 @@ impl FailoverOptions {
 
     /// The policy over `children` children. With `first`, that hash picks the first child, as in a pool.
     pub(crate) fn policy(&self, children: usize, first: Option<&KeyHash>) -> FailoverPolicy {
-        let over = |hash: &KeyHash, count: usize| hash.over(count).expect("the parser checks that the hash fits");
+        let over = |hash: &KeyHash, count: usize| hash.picker_for(count).expect("the parser checks that the hash fits");
         let policy = match (&self.order, first) {
             (FailoverOrder::ByKey { hash, domains }, Some(first)) => {
                 FailoverPolicy::within_pool(over(first, children), over(hash, children), domains.clone())
@@ -117,7 +117,7 @@ impl FailoverOptions {
             (FailoverOrder::LeastFailures, _) => FailoverPolicy::least_failures(children),
             _ => FailoverPolicy::in_order(),
         };
-        let policy = policy.limited(self.tries_max, self.exclude_errors);
+        let policy = policy.with_tries(self.tries_max, self.exclude_errors);
         match self.candidates_max {
             Some(max) => policy.with_candidates(max),
             None => policy,
