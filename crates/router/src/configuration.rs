@@ -203,7 +203,7 @@ impl Destinations for Census {
     }
 
     fn around(&mut self, handle: &Handle, route: Arc<dyn Route>) -> Arc<dyn Route> {
-        if let Handle::Pool { pool, .. } | Handle::SaltedFailover { pool, .. } | Handle::Server { pool, .. } = handle {
+        if let Some(pool) = handle.pool() {
             self.pools.insert(pool.name.clone(), pool.clone());
         }
         route

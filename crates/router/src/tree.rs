@@ -222,8 +222,8 @@ impl Destinations for Leaves<'_> {
     }
 
     fn around(&mut self, handle: &Handle, route: Arc<dyn Route>) -> Arc<dyn Route> {
-        match (&mut self.measures, handle) {
-            (Some(measures), Handle::Pool { pool, .. } | Handle::SaltedFailover { pool, .. }) => {
+        match (&mut self.measures, handle.pool()) {
+            (Some(measures), Some(pool)) if !matches!(handle, Handle::Server { .. }) => {
                 measures.around_pool(&pool.name, &pool.servers, route, self.old.and_then(Tree::measures))
             }
             _ => route,

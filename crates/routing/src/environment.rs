@@ -158,26 +158,26 @@ impl Background {
     }
 
     /// A place for one task that somebody relies on. Without one, the caller waits.
-    pub(crate) fn place(&self) -> Option<Place> {
-        let place = self.free_place();
-        if place.is_none() && self.0.spawner.is_some() {
+    pub(crate) fn try_permit(&self) -> Option<BackgroundPermit> {
+        let permit = self.try_acquire();
+        if permit.is_none() && self.0.spawner.is_some() {
             self.0.awaited.fetch_add(1, Relaxed);
         }
-        place
+        permit
     }
 
-    fn free_place(&self) -> Option<Place> {
-        let taken = self.0.running.fetch_add(1, Relaxed);
-        let place = Place(self.0.clone());
-        (taken < self.0.running_max).then_some(place)
+    fn try_acquire(&self) -> Option<BackgroundPermit> {
+        let running = self.0.running.fetch_add(1, Relaxed);
+        let permit = BackgroundPermit(self.0.clone());
+        (running < self.0.running_max).then_some(permit)
     }
 
     /// Runs a task that nobody relies on, or counts it as left out.
-    pub(crate) fn run_or_leave_out(&self, task: impl Future<Output = ()> + Send + 'static) {
-        match self.free_place() {
-            Some(place) => {
+    pub(crate) fn spawn_or_drop(&self, task: impl Future<Output = ()> + Send + 'static) {
+        match self.try_acquire() {
+            Some(permit) => {
                 self.0.copies.fetch_add(1, Relaxed);
-                place.spawn(task);
+                permit.spawn(task);
             }
             None => {
                 self.0.dropped.fetch_add(1, Relaxed);
@@ -187,11 +187,11 @@ impl Background {
 }
 
 /// One task's place; given back when dropped.
-pub(crate) struct Place(Arc<Tasks>);
+pub(crate) struct BackgroundPermit(Arc<Tasks>);
 
-impl Place {
+impl BackgroundPermit {
     /// Runs what is left of a task that somebody relies on.
-    pub(crate) fn run(self, task: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn spawn_rest(self, task: impl Future<Output = ()> + Send + 'static) {
         self.0.fan_outs.fetch_add(1, Relaxed);
         self.spawn(task);
     }
@@ -199,24 +199,24 @@ impl Place {
     fn spawn(self, task: impl Future<Output = ()> + Send + 'static) {
         let Some(spawner) = self.0.spawner.clone() else { return };
         spawner.spawn(Box::pin(async move {
-            let _until_done = self;
+            let _permit = self;
             task.await;
         }));
     }
 }
 
-impl Drop for Place {
+impl Drop for BackgroundPermit {
     fn drop(&mut self) {
         self.0.running.fetch_sub(1, Relaxed);
     }
 }
 
 /// Numbers from a seed, for many threads (SplitMix64).
-pub(crate) struct Chance(AtomicU64);
+pub(crate) struct SharedRng(AtomicU64);
 
-impl Chance {
+impl SharedRng {
     pub(crate) fn new(seed: u64) -> Self {
-        Chance(AtomicU64::new(seed))
+        SharedRng(AtomicU64::new(seed))
     }
 
     /// A number below `bound`, which is not 0.

@@ -77,15 +77,15 @@ impl Health {
     /// Takes note of what came of a request. Misses and error lines are replies: they prove that the server lives.
     pub fn on_outcome(&mut self, outcome: &Outcome, now_ms: u64) -> Option<HealthChange> {
         match outcome {
-            Ok(_) => self.come_back(),
+            Ok(_) => self.mark_up(),
             Err(Failure::TimedOut) => {
                 self.timeouts_in_a_row = self.timeouts_in_a_row.saturating_add(1);
                 if self.timeouts_in_a_row < self.settings.timeouts_until_out {
                     return None;
                 }
-                self.take_out(HealthChange::SoftTko, now_ms)
+                self.mark_tko(HealthChange::SoftTko, now_ms)
             }
-            Err(Failure::ConnectFailed | Failure::ConnectTimedOut) => self.take_out(HealthChange::HardTko, now_ms),
+            Err(Failure::ConnectFailed | Failure::ConnectTimedOut) => self.mark_tko(HealthChange::HardTko, now_ms),
             Err(
                 Failure::Tko
                 | Failure::Busy
@@ -106,7 +106,7 @@ impl Health {
     /// percent on top of the wait.
     pub fn on_probe(&mut self, ok: bool, now_ms: u64, jitter: f64) -> Option<HealthChange> {
         if ok {
-            return self.come_back();
+            return self.mark_up();
         }
         if let Some(probe) = &mut self.probe {
             probe.wait_ms = (probe.wait_ms + probe.wait_ms.div_ceil(2)).min(self.settings.probe_max_ms);
@@ -123,12 +123,12 @@ impl Health {
         }
     }
 
-    fn come_back(&mut self) -> Option<HealthChange> {
+    fn mark_up(&mut self) -> Option<HealthChange> {
         self.timeouts_in_a_row = 0;
         self.probe.take().map(|_| HealthChange::Returned)
     }
 
-    fn take_out(&mut self, change: HealthChange, now_ms: u64) -> Option<HealthChange> {
+    fn mark_tko(&mut self, change: HealthChange, now_ms: u64) -> Option<HealthChange> {
         if self.probe.is_some() {
             return None; // What was still in flight must not put off the probe that is due.
         }

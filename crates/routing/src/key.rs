@@ -45,8 +45,8 @@ pub(crate) fn stored_key(request: &Request<Bytes>) -> Cow<'_, [u8]> {
 #[inline]
 pub(crate) fn routing_key(request: &Request<Bytes>) -> Cow<'_, [u8]> {
     match stored_key(request) {
-        Cow::Borrowed(key) => Cow::Borrowed(until_hash_stop(key)),
-        Cow::Owned(key) => Cow::Owned(until_hash_stop(&key).to_vec()),
+        Cow::Borrowed(key) => Cow::Borrowed(up_to_hash_stop(key)),
+        Cow::Owned(key) => Cow::Owned(up_to_hash_stop(&key).to_vec()),
     }
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn is_encoded(request: &Request<Bytes>) -> bool {
 
 /// A copy of `key` with `suffix` behind what servers are chosen by: before `|#|` where that stands, else at the end.
 pub(crate) fn with_hashed_suffix(key: &[u8], suffix: &str) -> Bytes {
-    let stop = until_hash_stop(key).len();
+    let stop = up_to_hash_stop(key).len();
     [&key[..stop], suffix.as_bytes(), &key[stop..]].concat().into()
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn stored_key_of(key: &[u8]) -> &[u8] {
 
 /// The key without its prefix, up to where hashing stops.
 pub(crate) fn routing_key_of(key: &[u8]) -> &[u8] {
-    until_hash_stop(&key[prefix_bytes_of(key)..])
+    up_to_hash_stop(&key[prefix_bytes_of(key)..])
 }
 
 #[inline]
@@ -96,7 +96,7 @@ fn prefix_bytes_of(key: &[u8]) -> usize {
 }
 
 #[inline]
-fn until_hash_stop(key: &[u8]) -> &[u8] {
+fn up_to_hash_stop(key: &[u8]) -> &[u8] {
     // Keys are short: looking for the first byte is quicker than setting up a search for all three.
     let stop = memchr::memchr_iter(HASH_STOP[0], key).find(|&at| key[at..].starts_with(HASH_STOP));
     &key[..stop.unwrap_or(key.len())]

@@ -30,6 +30,7 @@ mod region;
 mod route;
 mod slot;
 mod split;
+mod tree;
 mod verb;
 
 pub use cluster::{
@@ -37,13 +38,11 @@ pub use cluster::{
     all_fastest_route::AllFastestRoute,
     all_initial_route::AllInitialRoute,
     all_majority_route::AllMajorityRoute,
-    all_sync_route::AllSyncRoute,
-    big_value_route::{BIG_VALUE_FLAG, BigValueRoute, PIECES_MAX},
+    all_sync_route::{AllSyncRoute, AllSyncRouteConfig},
+    big_value_route::{BIG_VALUE_FLAG, BigValueRoute, CHUNKS_MAX},
     destination_route::DestinationRoute,
     dev_null_route::DevNullRoute,
-    error_route::ErrorRoute,
-    failover_errors::{FailoverError, FailoverErrorSet, FailoverErrors},
-    failover_policy::{CANDIDATES, FailoverPolicy},
+    error_route::{ErrorRoute, ErrorRouteConfig},
     failover_route::FailoverRoute,
     failover_with_exptime_route::{FAILOVER_EXPTIME_S, FailoverWithExptimeRoute},
     hash_route::HashRoute,
@@ -52,7 +51,6 @@ pub use cluster::{
     l1_l2_cache_route::{L1L2CacheRoute, L1L2Settings, NEGATIVE_FLAG},
     latency_injection_route::{Latency, LatencyInjectionRoute},
     latest_route::{LATEST_FAILOVER_COUNT, LatestRoute},
-    lease_pairing::{LeasePairs, PAIRED_S, PAIRS_MAX},
     logging_route::LoggingRoute,
     migrate_route::{MIGRATE_INTERVAL_S, MigrateRoute},
     miss_failover_route::MissFailoverRoute,
@@ -62,22 +60,25 @@ pub use cluster::{
     operation_selector_route::OperationSelectorRoute,
     original_client_hash_route::OriginalClientHashRoute,
     outstanding_limit_route::{OUTSTANDING_WAITING_MAX, OutstandingLimitRoute},
-    pool_route::PoolRoute,
+    pool_route::{PoolRoute, PoolRouteConfig},
     prefix_selector_route::PrefixSelectorRoute,
     random_route::RandomRoute,
-    rate_limit_route::{Rate, RateLimitRoute, Rates},
+    rate_limit_route::{RateLimitRoute, Rates},
     salted_failover_route::SaltedFailoverRoute,
     shadow_route::{KeyFraction, ShadowRoute},
     slow_warm_up_route::{SlowWarmUp, SlowWarmUpRoute},
     spare_route::SpareRoute,
     staging_route::StagingRoute,
-    warm_up_progress::{WarmUpEnd, WarmUpProgress},
+    support::failover_errors::{FailoverError, FailoverErrorSet, FailoverErrors},
+    support::failover_policy::{CANDIDATES_DEFAULT, FailoverPolicy},
+    support::lease_pairing::{LeasePairs, PAIR_TTL_S, PAIRS_MAX},
+    support::token_bucket::Rate,
+    support::warm_up_progress::{WarmUpEnd, WarmUpProgress},
     warm_up_route::{WARM_UP_HOLD_OFF_MS, WarmUpRoute},
 };
 pub use configuration::{
-    Configuration, ConfigurationError, ConfigurationWarning, Defaults, DestinationSettings, Destinations,
-    FailoverOptions, FailoverOrder, Handle, Pool, Protocol, Security, Shadow, SharedPairs, SharedProgress, TkoLimit,
-    TlsPolicy, Transport,
+    ConfigurationError, ConfigurationWarning, Defaults, DestinationSettings, DynEq, Handle, Pool, Protocol,
+    RouteConfig, Security, TkoLimit, TlsPolicy, Transport, TreeBuilder,
 };
 pub use environment::{BACKGROUND_TASKS_MAX, Background, BackgroundStatistics, Clock, Environment, Log, Spawner};
 pub(crate) use hash::NamesNeeded;
@@ -91,4 +92,5 @@ pub use route::{
     Address, Batch, BoxFuture, Context, Destination, Failure, NO_POLICY, NO_ROUTE, Outcome, Outcomes, Route,
 };
 pub use slot::{Serving, Slot, choose_spare};
+pub use tree::{Configuration, Destinations};
 pub use verb::{Kind, Verb};

@@ -1,48 +1,14 @@
-//! What routing reads in a meta command (`mg ms md ma me`): its classic verb, its exptimes, and the answer that an
-//! empty cache would give (memcached's `protocol.txt`, "Meta Commands").
-//!
-//! | meta command | counts as |
-//! |---|---|
-//! | `mg` | `get`; `gets` with `c`; `gat` or `gats` with `T` |
-//! | `ms` | `set`; by `M`: `add` (E), `append` (A), `prepend` (P), `replace` (R); `cas` with `C` |
-//! | `md` | `delete`, also with `I` (which keeps the value as a stale one) |
-//! | `ma` | `incr`; `decr` with `MD` or `M-` |
-//! | `me` | `metaget` |
+//! What routing reads in a meta command (`mg ms md ma me`): its flags, its exptimes, and the reply that an empty cache
+//! would give (memcached's `protocol.txt`, "Meta Commands"). Which verb it counts as is in `verb.rs`.
 
-use crate::{Outcome, Verb};
+use crate::Outcome;
 use bytes::Bytes;
 use lookaside_protocol::Reply;
 use lookaside_protocol::meta::{MetaFlag, MetaOperation, MetaReply, MetaStatus, MetaVerb, meta_flags};
 
 /// The token of a flag, if the flag is there.
-fn token(flags: &[u8], letter: u8) -> Option<&[u8]> {
+pub(crate) fn token(flags: &[u8], letter: u8) -> Option<&[u8]> {
     meta_flags(flags).find(|flag| flag.letter == letter).map(|flag| flag.token)
-}
-
-/// The classic verb that a meta command amounts to.
-pub(crate) fn verb(meta: &MetaOperation<Bytes>) -> Verb {
-    let has = |letter| token(&meta.flags, letter).is_some();
-    let mode = token(&meta.flags, b'M').and_then(|mode| mode.first());
-    match meta.verb {
-        MetaVerb::Get => match (has(b'T'), has(b'c')) {
-            (false, false) => Verb::Get,
-            (false, true) => Verb::Gets,
-            (true, false) => Verb::Gat,
-            (true, true) => Verb::Gats,
-        },
-        MetaVerb::Set => match mode {
-            Some(b'E') => Verb::Add,
-            Some(b'A') => Verb::Append,
-            Some(b'P') => Verb::Prepend,
-            Some(b'R') => Verb::Replace,
-            _ if has(b'C') => Verb::Cas,
-            _ => Verb::Set,
-        },
-        MetaVerb::Delete => Verb::Delete,
-        MetaVerb::Arithmetic if matches!(mode, Some(b'D' | b'-')) => Verb::Decr,
-        MetaVerb::Arithmetic => Verb::Incr,
-        MetaVerb::Debug => Verb::Metaget,
-    }
 }
 
 /// Whether the key is base64 on the wire.
@@ -82,7 +48,7 @@ pub(crate) fn modify_exptimes(meta: &mut MetaOperation<Bytes>, modified: impl Fn
 }
 
 /// What a cache without the key answers, with the flags that an answer repeats (`O`, `k`, `b`).
-pub(crate) fn nothing_there(key: &[u8], meta: &MetaOperation<Bytes>) -> MetaReply<Bytes> {
+pub(crate) fn empty_cache_reply(key: &[u8], meta: &MetaOperation<Bytes>) -> MetaReply<Bytes> {
     let status = match meta.verb {
         MetaVerb::Get | MetaVerb::Debug => {
             return MetaReply { status: MetaStatus::Miss, flags: Bytes::new(), value: None };
@@ -100,7 +66,7 @@ pub(crate) fn nothing_there(key: &[u8], meta: &MetaOperation<Bytes>) -> MetaRepl
 
 /// An outcome under the key that the client asked for: where a route changed the key, the flag `k` still returns the
 /// client's.
-pub(crate) fn answer_with_key(outcome: Outcome, key: &[u8]) -> Outcome {
+pub(crate) fn restore_client_key(outcome: Outcome, key: &[u8]) -> Outcome {
     let Ok(Reply::Meta(mut reply)) = outcome else { return outcome };
     if reply.status != MetaStatus::Debug && token(&reply.flags, b'k').is_some() {
         let flags = meta_flags(&reply.flags).map(|MetaFlag { letter, token }| match letter {
@@ -118,31 +84,6 @@ mod tests {
 
     fn meta(verb: MetaVerb, flags: &'static str) -> MetaOperation<Bytes> {
         MetaOperation { verb, flags: flags.into(), value: None }
-    }
-
-    #[test]
-    fn each_counts_as_the_verb_it_amounts_to() {
-        use MetaVerb::{Arithmetic, Debug, Delete, Get, Set};
-        for (command, flags, expected) in [
-            (Get, "v", Verb::Get),
-            (Get, "v c", Verb::Gets),
-            (Get, "v T30", Verb::Gat),
-            (Get, "T30 c v", Verb::Gats),
-            (Set, "", Verb::Set),
-            (Set, "T0 ME", Verb::Add),
-            (Set, "MA", Verb::Append),
-            (Set, "MP", Verb::Prepend),
-            (Set, "MR C5", Verb::Replace),
-            (Set, "C5", Verb::Cas),
-            (Delete, "q I", Verb::Delete),
-            (Arithmetic, "", Verb::Incr),
-            (Arithmetic, "D5 M+", Verb::Incr),
-            (Arithmetic, "MD", Verb::Decr),
-            (Arithmetic, "M-", Verb::Decr),
-            (Debug, "", Verb::Metaget),
-        ] {
-            assert_eq!(verb(&meta(command, flags)), expected, "{command:?} {flags}");
-        }
     }
 
     #[test]
@@ -170,9 +111,9 @@ mod tests {
 
     #[test]
     fn an_empty_cache_repeats_opaque_and_key() {
-        let reply = nothing_there(b"user:42", &meta(MetaVerb::Delete, "q k O7"));
+        let reply = empty_cache_reply(b"user:42", &meta(MetaVerb::Delete, "q k O7"));
         assert_eq!((reply.status, &*reply.flags), (MetaStatus::NotFound, &b"kuser:42 O7"[..]));
-        let reply = nothing_there(b"user:42", &meta(MetaVerb::Get, "v k"));
+        let reply = empty_cache_reply(b"user:42", &meta(MetaVerb::Get, "v k"));
         assert_eq!((reply.status, &*reply.flags), (MetaStatus::Miss, &b""[..]));
     }
 }

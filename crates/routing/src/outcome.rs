@@ -21,9 +21,9 @@ pub(crate) fn is_miss(outcome: &Outcome) -> bool {
 
 /// Whether two outcomes say the same, values and numbers aside. All failures do; a kept delete is none, but as if
 /// nothing had been found.
-pub(crate) fn agree(one: &Outcome, other: &Outcome) -> bool {
+pub(crate) fn outcomes_agree(one: &Outcome, other: &Outcome) -> bool {
     match (one, other) {
-        (Err(Failure::Spooled), other) | (other, Err(Failure::Spooled)) => is_settled(other),
+        (Err(Failure::Spooled), other) | (other, Err(Failure::Spooled)) => is_done(other),
         (Ok(Reply::Meta(one)), Ok(Reply::Meta(other))) => one.status == other.status,
         (Ok(one), Ok(other)) => discriminant(one) == discriminant(other),
         (Err(_), Err(_)) => true,
@@ -32,11 +32,39 @@ pub(crate) fn agree(one: &Outcome, other: &Outcome) -> bool {
 }
 
 /// Whether a delete found nothing, or is kept for its server.
-fn is_settled(outcome: &Outcome) -> bool {
+fn is_done(outcome: &Outcome) -> bool {
     match outcome {
         Ok(Reply::NotFound) | Err(Failure::Spooled) => true,
         Ok(Reply::Meta(meta)) => meta.status == MetaStatus::NotFound,
         _ => false,
+    }
+}
+
+/// The answer to one request that several children were asked: the worse one, the earlier one of equals.
+pub(crate) fn worse(one: Outcome, other: Outcome) -> Outcome {
+    if severity(&other) > severity(&one) { other } else { one }
+}
+
+/// Only the order among replies to the same request counts. Done comes behind not found, so that a delete which found
+/// something somewhere says so; for all other verbs "not done" comes behind "done".
+fn severity(outcome: &Outcome) -> u8 {
+    match outcome {
+        Ok(reply) => match reply {
+            Reply::Value { .. } | Reply::Stored | Reply::Touched | Reply::Number(_) | Reply::Ok => 0,
+            Reply::NotFound => 1,
+            Reply::Deleted => 2,
+            Reply::Miss | Reply::Lease { .. } | Reply::StaleStored | Reply::NotStored | Reply::Exists => 3,
+            Reply::Meta(meta) => match meta.status {
+                MetaStatus::Value | MetaStatus::Debug => 0,
+                MetaStatus::NotFound => 1,
+                MetaStatus::Done => 2,
+                MetaStatus::Miss | MetaStatus::NotStored | MetaStatus::Exists => 3,
+            },
+            Reply::Error(_) => 4,
+        },
+        // It will be gone from there before anybody looks; whether there was anything is not known.
+        Err(Failure::Spooled) => 1,
+        Err(_) => 5,
     }
 }
 

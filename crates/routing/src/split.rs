@@ -20,7 +20,7 @@ use std::{future::ready, sync::Arc, vec};
 pub(crate) type Children = [Arc<dyn Route>];
 
 /// An answer that needs no waiting.
-pub(crate) fn at_once<'a>(outcomes: Outcomes) -> BoxFuture<'a, Outcomes> {
+pub(crate) fn ready_outcomes<'a>(outcomes: Outcomes) -> BoxFuture<'a, Outcomes> {
     Box::pin(ready(outcomes))
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn split<'a>(
     choose: impl Fn(&Request<Bytes>) -> usize,
 ) -> BoxFuture<'a, Outcomes> {
     match Choices::of(&batch, choose) {
-        _ if batch.is_empty() => at_once(Outcomes::new()),
+        _ if batch.is_empty() => ready_outcomes(Outcomes::new()),
         Choices::Whole(child) => children[child].route(batch, context),
         Choices::Each(choices) => Box::pin(scatter(children, batch, context, choices)),
     }
@@ -79,7 +79,7 @@ pub(crate) async fn scatter(children: &Children, batch: Batch, context: &Context
     for (request, &child) in batch.into_iter().zip(&choices) {
         parts[part_of_child[child as usize] as usize].batch.push(request);
     }
-    let mut answers = drive(children, parts, context).await;
+    let mut answers = ask_parts(children, parts, context).await;
     choices.iter().map(|&child| next(&mut answers[part_of_child[child as usize] as usize])).collect()
 }
 
@@ -90,7 +90,7 @@ pub(crate) struct Part {
 }
 
 /// Asks several children at the same time; their answers in the order of `parts`.
-pub(crate) async fn drive(children: &Children, parts: Vec<Part>, context: &Context) -> Vec<vec::IntoIter<Outcome>> {
+pub(crate) async fn ask_parts(children: &Children, parts: Vec<Part>, context: &Context) -> Vec<vec::IntoIter<Outcome>> {
     let asked = parts.into_iter().map(|Part { child, batch }| ask(&*children[child], batch, context));
     join_all(asked).await.into_iter().map(Vec::into_iter).collect()
 }

@@ -1,7 +1,21 @@
 //! Verbs by the names that configurations use, and what kind of effect each has.
+//!
+//! A meta command counts as a classic verb:
+//!
+//! | meta command | counts as |
+//! |---|---|
+//! | `mg` | `get`; `gets` with `c`; `gat` or `gats` with `T` |
+//! | `ms` | `set`; by `M`: `add` (E), `append` (A), `prepend` (P), `replace` (R); `cas` with `C` |
+//! | `md` | `delete`, also with `I` (which keeps the value as a stale one) |
+//! | `ma` | `incr`; `decr` with `MD` or `M-` |
+//! | `me` | `metaget` |
 
+use crate::meta::token;
 use bytes::Bytes;
-use lookaside_protocol::{Direction, Operation, StoreMode};
+use lookaside_protocol::{
+    Direction, Operation, StoreMode,
+    meta::{MetaOperation, MetaVerb},
+};
 
 /// What a request does, without its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,7 +87,7 @@ impl Verb {
             Operation::Arithmetic { direction: Direction::Up, .. } => Verb::Incr,
             Operation::Arithmetic { direction: Direction::Down, .. } => Verb::Decr,
             Operation::Touch { .. } => Verb::Touch,
-            Operation::Meta(meta) => crate::meta::verb(meta),
+            Operation::Meta(meta) => verb_of_meta(meta),
         }
     }
 
@@ -135,6 +149,32 @@ impl Verb {
     }
 }
 
+/// The classic verb that a meta command counts as.
+fn verb_of_meta(meta: &MetaOperation<Bytes>) -> Verb {
+    let has = |letter| token(&meta.flags, letter).is_some();
+    let mode = token(&meta.flags, b'M').and_then(|mode| mode.first());
+    match meta.verb {
+        MetaVerb::Get => match (has(b'T'), has(b'c')) {
+            (false, false) => Verb::Get,
+            (false, true) => Verb::Gets,
+            (true, false) => Verb::Gat,
+            (true, true) => Verb::Gats,
+        },
+        MetaVerb::Set => match mode {
+            Some(b'E') => Verb::Add,
+            Some(b'A') => Verb::Append,
+            Some(b'P') => Verb::Prepend,
+            Some(b'R') => Verb::Replace,
+            _ if has(b'C') => Verb::Cas,
+            _ => Verb::Set,
+        },
+        MetaVerb::Delete => Verb::Delete,
+        MetaVerb::Arithmetic if matches!(mode, Some(b'D' | b'-')) => Verb::Decr,
+        MetaVerb::Arithmetic => Verb::Incr,
+        MetaVerb::Debug => Verb::Metaget,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -145,5 +185,34 @@ mod tests {
             assert_eq!(Verb::named(verb.name()), Some(verb));
         }
         assert_eq!(Verb::named("GET"), None);
+    }
+
+    #[test]
+    fn a_meta_command_counts_as_a_classic_verb() {
+        use MetaVerb::{Arithmetic, Debug, Delete, Get, Set};
+        for (command, flags, expected) in [
+            (Get, "v", Verb::Get),
+            (Get, "v c", Verb::Gets),
+            (Get, "v T30", Verb::Gat),
+            (Get, "T30 c v", Verb::Gats),
+            (Set, "", Verb::Set),
+            (Set, "T0 ME", Verb::Add),
+            (Set, "MA", Verb::Append),
+            (Set, "MP", Verb::Prepend),
+            (Set, "MR C5", Verb::Replace),
+            (Set, "C5", Verb::Cas),
+            (Delete, "q I", Verb::Delete),
+            (Arithmetic, "", Verb::Incr),
+            (Arithmetic, "D5 M+", Verb::Incr),
+            (Arithmetic, "MD", Verb::Decr),
+            (Arithmetic, "M-", Verb::Decr),
+            (Debug, "", Verb::Metaget),
+        ] {
+            assert_eq!(
+                verb_of_meta(&MetaOperation { verb: command, flags: flags.into(), value: None }),
+                expected,
+                "{command:?} {flags}"
+            );
+        }
     }
 }

@@ -103,7 +103,7 @@ fn no_hash_allocates_for_a_key() {
     for function in HashFunction::all() {
         for salt in ["", "salt"] {
             let hash = KeyHash { function, salt: salt.into(), names: names.clone(), weights: vec![1.0; 20] };
-            let picker = hash.over(20).unwrap();
+            let picker = hash.picker_for(20).unwrap();
             let before = ALLOCATIONS.get();
             let picked: usize = ["user:42", "a:7:b", "", "a-key-that-is-longer-than-most|#|x"]
                 .iter()

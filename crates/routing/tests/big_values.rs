@@ -6,7 +6,7 @@ use bytes::Bytes;
 use fakes::{Fake, ask, request};
 use lookaside_protocol::meta::{MetaReply, MetaStatus};
 use lookaside_protocol::{Cas, LeaseToken, Operation, Reply, Request, StoreMode};
-use lookaside_routing::{BIG_VALUE_FLAG, BigValueRoute, Context, Failure, Outcome, PIECES_MAX, Route};
+use lookaside_routing::{BIG_VALUE_FLAG, BigValueRoute, CHUNKS_MAX, Context, Failure, Outcome, Route};
 use std::{
     collections::BTreeMap,
     sync::{
@@ -199,7 +199,7 @@ async fn what_has_no_room_is_the_servers_to_refuse() {
     assert_eq!(server.asked(), [format!("set {key} 0")]);
     let mut request = request("set k 0");
     if let Operation::Store { value, .. } = &mut request.operation {
-        *value = vec![b'x'; PIECES_MAX + 1].into();
+        *value = vec![b'x'; CHUNKS_MAX + 1].into();
     }
     one(&route, request).await.unwrap();
     assert_eq!(server.asked(), ["set k 0"]);

@@ -38,7 +38,7 @@ async fn a_pool_asks_each_server_once_and_answers_in_order() {
     let destinations = servers.iter().map(|server| server.clone() as _).collect();
     let hash = KeyHash { function: HashFunction::Crc32, ..KeyHash::default() };
     let pool = PoolRoute::new(destinations, false, hash.clone());
-    let picker = hash.over(4).unwrap();
+    let picker = hash.picker_for(4).unwrap();
     let keys: Vec<String> = (0..24).map(|n| format!("key:{n}")).collect();
     let requests: Vec<String> = keys.iter().map(|key| format!("get {key}")).collect();
     let requests: Vec<&str> = requests.iter().map(String::as_str).collect();

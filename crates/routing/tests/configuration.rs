@@ -4,8 +4,8 @@ mod fakes;
 
 use fakes::{Fake, ask};
 use lookaside_routing::{
-    Address, Configuration, Defaults, Destination, DestinationSettings, Destinations, Failure, Handle, Protocol,
-    RootRoute, RoutingPrefix, Security,
+    Address, Configuration, Defaults, Destination, DestinationSettings, Destinations, Failure, PoolRouteConfig,
+    Protocol, RootRoute, RoutingPrefix, Security,
 };
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -255,10 +255,9 @@ fn a_hash_takes_names_and_weights_from_its_pool_or_says_them() {
             r#"{{"pools": {{"A": {{"servers": ["10.0.0.1:11211", "b:2"]{pool}}}}},
                 "route": {{"type": "PoolRoute", "pool": "A", "hash": {hash}}}}}"#
         );
-        match read(&text).trees.remove(0).1 {
-            Handle::Pool { hash, .. } => (hash.names, hash.weights),
-            other => panic!("{other:?}"),
-        }
+        let handle = read(&text).trees.remove(0).1;
+        let PoolRouteConfig { hash, .. } = handle.config().unwrap_or_else(|| panic!("{handle:?}"));
+        (hash.names.clone(), hash.weights.clone())
     };
     let names = |one: &str, two: &str| vec![one.to_owned(), two.to_owned()];
     for (pool, function, expected) in [

@@ -1,6 +1,6 @@
 //! Macros: what they stand for, by the servers and names that come out, and what is said of a bad one, in full.
 
-use lookaside_routing::{Configuration, Defaults, Handle};
+use lookaside_routing::{AllSyncRouteConfig, Configuration, Defaults, ErrorRouteConfig, PoolRouteConfig};
 
 fn read(text: &str) -> Result<Configuration, String> {
     Configuration::read(text, &Defaults::default()).map_err(|error| error.to_string())
@@ -9,10 +9,9 @@ fn read(text: &str) -> Result<Configuration, String> {
 /// What `value` is in a configuration with these macros: it stands as the text of an error.
 fn said(macros: &str, value: &str) -> String {
     let text = format!(r#"{{"macros": {macros}, "route": {{"type": "ErrorRoute", "response": {value}}}}}"#);
-    match read(&text).unwrap_or_else(|error| panic!("{error}")).trees.remove(0).1 {
-        Handle::Error { response } => response,
-        other => panic!("{other:?}"),
-    }
+    let handle = read(&text).unwrap_or_else(|error| panic!("{error}")).trees.remove(0).1;
+    let config: &ErrorRouteConfig = handle.config().unwrap_or_else(|| panic!("{handle:?}"));
+    config.response.clone()
 }
 
 const NAMES: &str = r#"{
@@ -60,13 +59,13 @@ fn a_macro_brings_any_value_and_any_key() {
         }"#,
     )
     .unwrap();
-    let Handle::AllSync { children } = &configuration.trees[0].1 else { panic!("{:?}", configuration.trees) };
-    let pools = children.iter().map(|child| match child {
-        Handle::Pool { pool, .. } => {
+    let all_sync: &AllSyncRouteConfig = configuration.trees[0].1.config().expect("an AllSyncRoute");
+    let pools = all_sync.children.iter().map(|child| match child.config() {
+        Some(PoolRouteConfig { pool, .. }) => {
             let servers: Vec<String> = pool.servers.iter().map(ToString::to_string).collect();
             (pool.name.clone(), servers.join(" "), pool.settings.server_timeout_ms, pool.keep_routing_prefix)
         }
-        other => panic!("{other:?}"),
+        None => panic!("{child:?}"),
     });
     let expected = [("A", "h:1 h:2", 25, true), ("B", "i:1 i:2", 30, false)];
     let expected = expected.map(|(name, servers, timeout, keep)| (name.to_owned(), servers.to_owned(), timeout, keep));

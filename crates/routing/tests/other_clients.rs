@@ -10,7 +10,7 @@ fn keys_stay_where_python_memcached_put_them() {
     assert_eq!(lines.len(), 100);
     for line in lines {
         let [key, servers, index] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
-        let picker = hash.over(servers.parse().unwrap()).unwrap();
+        let picker = hash.picker_for(servers.parse().unwrap()).unwrap();
         assert_eq!(picker.pick(key.as_bytes()).to_string(), index, "{line}");
     }
 }
@@ -39,7 +39,7 @@ fn check(vectors: &str, hashes: usize) {
                 servers.split(' ').map(|server| server.rsplit_once('=').unwrap()).collect();
             hash.names = servers.iter().map(|(server, _)| name(hash.function, server)).collect();
             hash.weights = servers.iter().map(|(_, weight)| weight.parse().unwrap()).collect();
-            picker = Some(hash.over(servers.len()).unwrap());
+            picker = Some(hash.picker_for(servers.len()).unwrap());
         } else {
             let (key, index) = line.rsplit_once(' ').unwrap();
             let picked = picker.as_ref().unwrap().pick(key.as_bytes());

@@ -9,9 +9,10 @@
 
 use crate::{
     Batch, BoxFuture, Context, Outcomes, Route,
-    cluster::{fan_out::owned, null_route::nothing_there},
+    cluster::{null_route::empty_cache_reply, support::fan_out::owned},
+    configuration::{Handle, RouteConfig, RouteType, TreeBuilder},
     environment::Background,
-    split::at_once,
+    split::ready_outcomes,
 };
 use futures_util::future::join_all;
 use std::sync::Arc;
@@ -31,20 +32,44 @@ impl AllAsyncRoute {
 
 impl Route for AllAsyncRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
-        let outcomes: Outcomes = batch.iter().map(nothing_there).collect();
+        let outcomes: Outcomes = batch.iter().map(empty_cache_reply).collect();
         if batch.is_empty() {
-            return at_once(outcomes);
+            return ready_outcomes(outcomes);
         }
-        let told = join_all(self.children.iter().map(|child| owned(child, batch.clone(), context)));
-        match self.background.place() {
-            Some(place) => {
-                place.run(async move { drop(told.await) });
-                at_once(outcomes)
+        let pending = join_all(self.children.iter().map(|child| owned(child, batch.clone(), context)));
+        match self.background.try_permit() {
+            Some(permit) => {
+                permit.spawn_rest(async move { drop(pending.await) });
+                ready_outcomes(outcomes)
             }
             None => Box::pin(async move {
-                told.await;
+                pending.await;
                 outcomes
             }),
         }
+    }
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("AllAsyncRoute", |object, parser| {
+    Ok(Handle::route(Config { children: parser.only_children(object)? }))
+})
+.with_short_form(|node, argument, parser| {
+    let children = parser.short_children(node, argument)?;
+    Ok(children.map(|children| Handle::route(Config { children })))
+});
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    children: Vec<Handle>,
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        let children = tree.build_all(&self.children);
+        Arc::new(AllAsyncRoute::new(children, tree.environment().background.clone()))
     }
 }

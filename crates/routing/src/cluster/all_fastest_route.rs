@@ -11,7 +11,10 @@
 //! Bounded: without a place there the caller waits for all; the answer is the same.
 
 use crate::{
-    Batch, BoxFuture, Context, Failure, Outcome, Outcomes, Route, cluster::fan_out::Asked, environment::Background,
+    Batch, BoxFuture, Context, Failure, Outcome, Outcomes, Route,
+    cluster::support::fan_out::FanOut,
+    configuration::{Handle, RouteConfig, RouteType, TreeBuilder},
+    environment::Background,
     outcome::is_error,
 };
 use std::sync::Arc;
@@ -34,14 +37,14 @@ impl AllFastestRoute {
 
     async fn race(&self, batch: Batch, context: &Context) -> Outcomes {
         let mut best: Vec<Outcome> = vec![Err(Failure::TimedOut); batch.len()];
-        let mut asked = Asked::all(&self.children, batch, context, &self.background);
+        let mut asked = FanOut::all(&self.children, batch, context, &self.background);
         while let Some(outcomes) = asked.next().await {
             for (best, outcome) in best.iter_mut().zip(outcomes) {
                 if is_error(best) {
                     *best = outcome;
                 }
             }
-            if asked.may_leave() && !best.iter().any(is_error) {
+            if asked.may_return_early() && !best.iter().any(is_error) {
                 break;
             }
         }
@@ -55,5 +58,29 @@ impl Route for AllFastestRoute {
             [only] => only.route(batch, context),
             _ => Box::pin(self.race(batch, context)),
         }
+    }
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("AllFastestRoute", |object, parser| {
+    Ok(Handle::route(Config { children: parser.only_children(object)? }))
+})
+.with_short_form(|node, argument, parser| {
+    let children = parser.short_children(node, argument)?;
+    Ok(children.map(|children| Handle::route(Config { children })))
+});
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    children: Vec<Handle>,
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        let children = tree.build_all(&self.children);
+        Arc::new(AllFastestRoute::new(children, tree.environment().background.clone()))
     }
 }

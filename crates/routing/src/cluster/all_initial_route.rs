@@ -9,7 +9,11 @@
 //! take `AllSyncRoute`. Bounded: without a place in the background the caller waits for all.
 
 use crate::{
-    Batch, BoxFuture, Context, Outcomes, Route, cluster::fan_out::owned, environment::Background, split::Children,
+    Batch, BoxFuture, Context, Outcomes, Route,
+    cluster::support::fan_out::owned,
+    configuration::{Handle, RouteConfig, RouteType, TreeBuilder},
+    environment::Background,
+    split::Children,
 };
 use futures_util::future::{join, join_all};
 use std::sync::Arc;
@@ -37,13 +41,37 @@ impl Route for AllInitialRoute {
         if others.is_empty() || batch.is_empty() {
             return first.route(batch, context);
         }
-        let told = join_all(others.iter().map(|child| owned(child, batch.clone(), context)));
-        match self.background.place() {
-            Some(place) => {
-                place.run(async move { drop(told.await) });
+        let pending = join_all(others.iter().map(|child| owned(child, batch.clone(), context)));
+        match self.background.try_permit() {
+            Some(permit) => {
+                permit.spawn_rest(async move { drop(pending.await) });
                 first.route(batch, context)
             }
-            None => Box::pin(async move { join(first.route(batch, context), told).await.0 }),
+            None => Box::pin(async move { join(first.route(batch, context), pending).await.0 }),
         }
+    }
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("AllInitialRoute", |object, parser| {
+    Ok(Handle::route(Config { children: parser.only_children(object)? }))
+})
+.with_short_form(|node, argument, parser| {
+    let children = parser.short_children(node, argument)?;
+    Ok(children.map(|children| Handle::route(Config { children })))
+});
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    children: Vec<Handle>,
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        let children = tree.build_all(&self.children);
+        Arc::new(AllInitialRoute::new(children, tree.environment().background.clone()))
     }
 }

@@ -12,9 +12,10 @@
 
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
-    cluster::{all_sync_route::worse, fan_out::Asked},
+    cluster::support::fan_out::FanOut,
+    configuration::{Handle, RouteConfig, RouteType, TreeBuilder},
     environment::Background,
-    outcome::agree,
+    outcome::{outcomes_agree, worse},
 };
 use std::sync::Arc;
 
@@ -36,12 +37,12 @@ impl AllMajorityRoute {
 
     async fn vote(&self, batch: Batch, context: &Context) -> Outcomes {
         let mut ballots = vec![Ballot::default(); batch.len()];
-        let mut asked = Asked::all(&self.children, batch, context, &self.background);
+        let mut asked = FanOut::all(&self.children, batch, context, &self.background);
         while let Some(outcomes) = asked.next().await {
             for (ballot, outcome) in ballots.iter_mut().zip(outcomes) {
                 ballot.count(outcome, self.children.len());
             }
-            if asked.may_leave() && ballots.iter().all(|ballot| ballot.decided.is_some()) {
+            if asked.may_return_early() && ballots.iter().all(|ballot| ballot.decided.is_some()) {
                 break;
             }
         }
@@ -69,7 +70,7 @@ struct Ballot {
 
 impl Ballot {
     fn count(&mut self, outcome: Outcome, voters: usize) {
-        let at = match self.kinds.iter().position(|(kind, _)| agree(kind, &outcome)) {
+        let at = match self.kinds.iter().position(|(kind, _)| outcomes_agree(kind, &outcome)) {
             Some(at) => at,
             None => {
                 self.kinds.push((outcome, 0));
@@ -87,5 +88,29 @@ impl Ballot {
             Some(at) => self.kinds.swap_remove(at).0,
             None => self.kinds.into_iter().map(|(outcome, _)| outcome).reduce(worse).expect("every child has spoken"),
         }
+    }
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("AllMajorityRoute", |object, parser| {
+    Ok(Handle::route(Config { children: parser.only_children(object)? }))
+})
+.with_short_form(|node, argument, parser| {
+    let children = parser.short_children(node, argument)?;
+    Ok(children.map(|children| Handle::route(Config { children })))
+});
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    children: Vec<Handle>,
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        let children = tree.build_all(&self.children);
+        Arc::new(AllMajorityRoute::new(children, tree.environment().background.clone()))
     }
 }

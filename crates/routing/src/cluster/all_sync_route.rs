@@ -16,10 +16,11 @@
 //! others refuse, and so does the answer. Select them away (`OperationSelectorRoute`) before they get here.
 
 use crate::{
-    Batch, BoxFuture, Context, Failure, Outcome, Outcomes, Route,
-    split::{Part, drive, next},
+    Batch, BoxFuture, Context, Outcomes, Route,
+    configuration::{Handle, RouteConfig, RouteType, TreeBuilder},
+    outcome::worse,
+    split::{Part, ask_parts, next},
 };
-use lookaside_protocol::{Reply, meta::MetaStatus};
 use std::sync::Arc;
 
 /// All children, each awaited.
@@ -42,7 +43,7 @@ impl AllSyncRoute {
         let last = self.children.len() - 1;
         let mut parts: Vec<Part> = (0..last).map(|child| Part { child, batch: batch.clone() }).collect();
         parts.push(Part { child: last, batch });
-        let mut answers = drive(&self.children, parts, context).await;
+        let mut answers = ask_parts(&self.children, parts, context).await;
         (0..requests)
             .map(|_| {
                 let mut of_each_child = answers.iter_mut().map(next);
@@ -62,30 +63,27 @@ impl Route for AllSyncRoute {
     }
 }
 
-/// The answer to one request that several children were asked: the worse one, the earlier one of equals.
-pub(crate) fn worse(one: Outcome, other: Outcome) -> Outcome {
-    if severity(&other) > severity(&one) { other } else { one }
+pub(crate) const TYPE: RouteType = RouteType::new("AllSyncRoute", |object, parser| {
+    Ok(Handle::route(AllSyncRouteConfig { children: parser.only_children(object)? }))
+})
+.with_short_form(|node, argument, parser| {
+    let children = parser.short_children(node, argument)?;
+    Ok(children.map(|children| Handle::route(AllSyncRouteConfig { children })))
+});
+
+/// The arguments of an [`AllSyncRoute`].
+#[derive(Debug, PartialEq)]
+pub struct AllSyncRouteConfig {
+    /// The routes that are all asked.
+    pub children: Vec<Handle>,
 }
 
-/// Only the order among replies to the same request counts. Done comes behind not found, so that a delete which found
-/// something somewhere says so; for all other verbs "not done" comes behind "done".
-fn severity(outcome: &Outcome) -> u8 {
-    match outcome {
-        Ok(reply) => match reply {
-            Reply::Value { .. } | Reply::Stored | Reply::Touched | Reply::Number(_) | Reply::Ok => 0,
-            Reply::NotFound => 1,
-            Reply::Deleted => 2,
-            Reply::Miss | Reply::Lease { .. } | Reply::StaleStored | Reply::NotStored | Reply::Exists => 3,
-            Reply::Meta(meta) => match meta.status {
-                MetaStatus::Value | MetaStatus::Debug => 0,
-                MetaStatus::NotFound => 1,
-                MetaStatus::Done => 2,
-                MetaStatus::Miss | MetaStatus::NotStored | MetaStatus::Exists => 3,
-            },
-            Reply::Error(_) => 4,
-        },
-        // It will be gone from there before anybody looks; whether there was anything is not known.
-        Err(Failure::Spooled) => 1,
-        Err(_) => 5,
+impl RouteConfig for AllSyncRouteConfig {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        Arc::new(AllSyncRoute::new(tree.build_all(&self.children)))
     }
 }

@@ -19,7 +19,7 @@
 //! Old and new pieces never mix, since a value's pieces lie under its own hash: who overwrites a piece overwrites it with
 //! itself. A piece's failure, unlike its miss, is the answer. A stale head (of a lease) is left out.
 //!
-//! Bounded: at most [`PIECES_MAX`] pieces; what needs more, or whose key has no room for `:i:S`, goes to the server as it
+//! Bounded: at most [`CHUNKS_MAX`] pieces; what needs more, or whose key has no room for `:i:S`, goes to the server as it
 //! is. Bit 15 of the client's flags is taken. Keys that must lie together have a `|#|`: then so do the pieces.
 //! mcrouter's pieces are read if its version is 1.
 
@@ -27,6 +27,7 @@ mod append;
 
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
+    configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
     hash::murmur64a,
     key::is_encoded,
     outcome::{as_get, is_error},
@@ -41,7 +42,7 @@ use std::{collections::BTreeSet, sync::Arc, vec};
 pub const BIG_VALUE_FLAG: u32 = 0x8000;
 
 /// The most pieces of one value.
-pub const PIECES_MAX: usize = 1_000;
+pub const CHUNKS_MAX: usize = 1_000;
 
 /// What stands first in a head.
 const VERSION: u32 = 1;
@@ -59,20 +60,20 @@ impl BigValueRoute {
     }
 
     async fn ask(&self, mut batch: Batch, context: &Context) -> Outcomes {
-        let mut refused = self.store_pieces(&mut batch, context).await;
-        let kept = batch.clone();
-        let heads = batch.into_iter().enumerate().filter(|(at, _)| refused[*at].is_none());
-        for (at, outcome) in ask_some(&*self.target, heads.collect(), context).await {
+        let mut refused = self.store_chunks(&mut batch, context).await;
+        let requests = batch.clone();
+        let manifests = batch.into_iter().enumerate().filter(|(at, _)| refused[*at].is_none());
+        for (at, outcome) in ask_some(&*self.target, manifests.collect(), context).await {
             refused[at] = Some(outcome);
         }
         let mut outcomes: Outcomes =
             refused.into_iter().map(|outcome| outcome.expect("refused above, or asked here")).collect();
-        outcomes.iter_mut().for_each(leave_out_stale_head);
-        self.join(&kept, &mut outcomes, context).await;
+        outcomes.iter_mut().for_each(drop_stale_manifest);
+        self.join(&requests, &mut outcomes, context).await;
         outcomes
     }
 
-    async fn ask_in_turn(&self, batch: Batch, context: &Context) -> Outcomes {
+    async fn ask_runs(&self, batch: Batch, context: &Context) -> Outcomes {
         let mut outcomes = Outcomes::with_capacity(batch.len());
         for run in runs(batch) {
             outcomes.extend(match is_append(&run[0]) {
@@ -84,16 +85,16 @@ impl BigValueRoute {
     }
 
     /// Stores the pieces of what is too large, and puts heads into its place; what was not stored has its answer.
-    async fn store_pieces(&self, batch: &mut Batch, context: &Context) -> Vec<Option<Outcome>> {
-        let mut pieces = Vec::new();
+    async fn store_chunks(&self, batch: &mut Batch, context: &Context) -> Vec<Option<Outcome>> {
+        let mut chunks = Vec::new();
         for (at, request) in batch.iter_mut().enumerate() {
-            if let Some(head) = self.head_of(request) {
-                pieces.extend(self.pieces_of(request, &head).map(|piece| (at, piece)));
-                replace_by_head(request, &head);
+            if let Some(manifest) = self.manifest_of(request) {
+                chunks.extend(self.chunks_of(request, &manifest).map(|chunk| (at, chunk)));
+                replace_by_manifest(request, &manifest);
             }
         }
         let mut refused = vec![None; batch.len()];
-        for (at, outcome) in ask_some(&*self.target, pieces, context).await {
+        for (at, outcome) in ask_some(&*self.target, chunks, context).await {
             if outcome != Ok(Reply::Stored) && refused[at].is_none() {
                 refused[at] = Some(outcome);
             }
@@ -102,43 +103,44 @@ impl BigValueRoute {
     }
 
     /// The head of a value that is to be split.
-    fn head_of(&self, request: &Request<Bytes>) -> Option<Head> {
-        let (_, _, value) = stored(&request.operation)?;
-        let head = Head { pieces: value.len().div_ceil(self.split_threshold_bytes), hash: murmur64a(value) };
-        let fits = || head.key(&request.key, head.pieces).len() <= KEY_BYTES_MAX;
-        (head.pieces > 1 && head.pieces <= PIECES_MAX && fits() && !is_encoded(request)).then_some(head)
+    fn manifest_of(&self, request: &Request<Bytes>) -> Option<Manifest> {
+        let (_, _, value) = stored_value(&request.operation)?;
+        let manifest = Manifest { chunks: value.len().div_ceil(self.split_threshold_bytes), hash: murmur64a(value) };
+        let fits = || manifest.key(&request.key, manifest.chunks).len() <= KEY_BYTES_MAX;
+        (manifest.chunks > 1 && manifest.chunks <= CHUNKS_MAX && fits() && !is_encoded(request)).then_some(manifest)
     }
 
-    fn pieces_of<'a>(
+    fn chunks_of<'a>(
         &self,
         request: &'a Request<Bytes>,
-        head: &'a Head,
+        manifest: &'a Manifest,
     ) -> impl Iterator<Item = Request<Bytes>> + use<'a> {
-        let (_, exptime, value) = stored(&request.operation).expect("what has a head is stored");
+        let (_, exptime, value) = stored_value(&request.operation).expect("what has a head is stored");
         let (bytes, value) = (self.split_threshold_bytes, value.clone());
-        (0..head.pieces).map(move |n| {
+        (0..manifest.chunks).map(move |n| {
             let value = value.slice(n * bytes..value.len().min((n + 1) * bytes));
             let operation = Operation::Store { mode: StoreMode::Set, flags: 0, exptime, value };
-            Request { key: head.key(&request.key, n), operation }
+            Request { key: manifest.key(&request.key, n), operation }
         })
     }
 
     /// Puts values into the place of heads.
     async fn join(&self, batch: &[Request<Bytes>], outcomes: &mut Outcomes, context: &Context) {
-        let mut heads = Vec::new();
-        let mut pieces = Vec::new();
+        let mut manifests = Vec::new();
+        let mut chunks = Vec::new();
         for (at, (request, outcome)) in batch.iter().zip(&*outcomes).enumerate() {
             if let Ok(Reply::Value { flags, value, .. }) = outcome
-                && let Some(head) = Head::read(*flags, value)
+                && let Some(manifest) = Manifest::read(*flags, value)
             {
-                pieces.extend((0..head.pieces).map(|n| (at, piece_request(request, head.key(&request.key, n)))));
-                heads.push((at, head.pieces));
+                chunks
+                    .extend((0..manifest.chunks).map(|n| (at, chunk_request(request, manifest.key(&request.key, n)))));
+                manifests.push((at, manifest.chunks));
             }
         }
-        let mut pieces = ask_some(&*self.target, pieces, context).await.into_iter();
+        let mut chunks = ask_some(&*self.target, chunks, context).await.into_iter();
         let mut broken = Vec::new();
-        for (at, count) in heads {
-            let whole = joined(&mut pieces, count);
+        for (at, count) in manifests {
+            let whole = join_chunks(&mut chunks, count);
             let Ok(Reply::Value { flags, value, .. }) = &mut outcomes[at] else { unreachable!("heads are values") };
             match whole {
                 Ok(whole) => {
@@ -169,7 +171,7 @@ impl BigValueRoute {
             [(at, delete), (at, batch[at].clone())]
         });
         for (at, mut outcome) in ask_some(&*self.target, again.collect(), context).await {
-            leave_out_stale_head(&mut outcome);
+            drop_stale_manifest(&mut outcome);
             if matches!(outcome, Ok(Reply::Lease { .. }) | Err(_)) {
                 outcomes[at] = outcome;
             }
@@ -181,7 +183,7 @@ impl Route for BigValueRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
         match batch.iter().any(is_append) {
             false => Box::pin(self.ask(batch, context)),
-            true => Box::pin(self.ask_in_turn(batch, context)),
+            true => Box::pin(self.ask_runs(batch, context)),
         }
     }
 }
@@ -206,34 +208,34 @@ fn runs(batch: Batch) -> Vec<Batch> {
 
 /// Where a value's pieces are.
 #[derive(Clone, Copy)]
-struct Head {
-    pieces: usize,
+struct Manifest {
+    chunks: usize,
     hash: u64,
 }
 
-impl Head {
-    fn read(flags: u32, value: &[u8]) -> Option<Head> {
+impl Manifest {
+    fn read(flags: u32, value: &[u8]) -> Option<Manifest> {
         if flags & BIG_VALUE_FLAG == 0 {
             return None;
         }
         let mut parts = str::from_utf8(value).ok()?.split('-');
-        let (version, pieces, hash) = (parts.next()?, parts.next()?, parts.next()?);
+        let (version, chunks, hash) = (parts.next()?, parts.next()?, parts.next()?);
         let is_ours = version.parse() == Ok(VERSION) && parts.next().is_none();
-        let head = Head { pieces: pieces.parse().ok()?, hash: hash.parse().ok()? };
-        (is_ours && (1..=PIECES_MAX).contains(&head.pieces)).then_some(head)
+        let manifest = Manifest { chunks: chunks.parse().ok()?, hash: hash.parse().ok()? };
+        (is_ours && (1..=CHUNKS_MAX).contains(&manifest.chunks)).then_some(manifest)
     }
 
     fn value(self) -> Bytes {
-        format!("{VERSION}-{}-{}", self.pieces, self.hash).into()
+        format!("{VERSION}-{}-{}", self.chunks, self.hash).into()
     }
 
-    fn key(self, key: &[u8], piece: usize) -> Bytes {
-        [key, format!(":{piece}:{}", self.hash).as_bytes()].concat().into()
+    fn key(self, key: &[u8], chunk: usize) -> Bytes {
+        [key, format!(":{chunk}:{}", self.hash).as_bytes()].concat().into()
     }
 }
 
 /// What a request stores in place of what was there: flags, exptime, value.
-fn stored(operation: &Operation<Bytes>) -> Option<(u32, i64, &Bytes)> {
+fn stored_value(operation: &Operation<Bytes>) -> Option<(u32, i64, &Bytes)> {
     match operation {
         Operation::Store { mode: StoreMode::Append | StoreMode::Prepend, .. } => None,
         Operation::Store { flags, exptime, value, .. } | Operation::LeaseSet { flags, exptime, value, .. } => {
@@ -243,15 +245,15 @@ fn stored(operation: &Operation<Bytes>) -> Option<(u32, i64, &Bytes)> {
     }
 }
 
-fn replace_by_head(request: &mut Request<Bytes>, head: &Head) {
+fn replace_by_manifest(request: &mut Request<Bytes>, manifest: &Manifest) {
     if let Operation::Store { flags, value, .. } | Operation::LeaseSet { flags, value, .. } = &mut request.operation {
         *flags |= BIG_VALUE_FLAG;
-        *value = head.value();
+        *value = manifest.value();
     }
 }
 
 /// A piece is read as its head was, so that a `gat` touches all.
-fn piece_request(request: &Request<Bytes>, key: Bytes) -> Request<Bytes> {
+fn chunk_request(request: &Request<Bytes>, key: Bytes) -> Request<Bytes> {
     match request.operation {
         Operation::GetAndTouch { exptime, .. } => {
             Request { key, operation: Operation::GetAndTouch { exptime, cas: false } }
@@ -261,10 +263,10 @@ fn piece_request(request: &Request<Bytes>, key: Bytes) -> Request<Bytes> {
 }
 
 /// The next so many pieces as one value; else what was heard of one that is not there, a failure before a miss.
-fn joined(pieces: &mut vec::IntoIter<(usize, Outcome)>, count: usize) -> Result<Bytes, Outcome> {
+fn join_chunks(chunks: &mut vec::IntoIter<(usize, Outcome)>, count: usize) -> Result<Bytes, Outcome> {
     let mut whole = BytesMut::new();
     let mut lost = None;
-    for (_, outcome) in pieces.take(count) {
+    for (_, outcome) in chunks.take(count) {
         match outcome {
             Ok(Reply::Value { value, .. }) => whole.extend_from_slice(&value),
             outcome if is_error(&outcome) => lost = Some(outcome),
@@ -275,10 +277,42 @@ fn joined(pieces: &mut vec::IntoIter<(usize, Outcome)>, count: usize) -> Result<
 }
 
 /// A stale head is no value that a client could show.
-fn leave_out_stale_head(outcome: &mut Outcome) {
+fn drop_stale_manifest(outcome: &mut Outcome) {
     if let Ok(Reply::Lease { flags, stale, .. }) = outcome
-        && stale.as_ref().is_some_and(|stale| Head::read(*flags, stale).is_some())
+        && stale.as_ref().is_some_and(|stale| Manifest::read(*flags, stale).is_some())
     {
         (*flags, *stale) = (0, None);
+    }
+}
+
+/// No server accepts larger items.
+const SPLIT_THRESHOLD_BYTES_MAX: i64 = 1 << 30;
+
+pub(crate) const TYPE: RouteType = RouteType::new("BigValueRoute", parse);
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    target: Handle,
+    split_threshold_bytes: usize,
+}
+
+fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
+    object.check(
+        &Keys::known(&["type", "name", "target", "split_threshold"]).ignoring(&["batch_size", "hide_reply_flag"]),
+    )?;
+    let threshold = object.require("split_threshold", "the largest value that is stored in one piece, in bytes")?;
+    Ok(Handle::route(Config {
+        split_threshold_bytes: threshold.integer("bytes", 1, SPLIT_THRESHOLD_BYTES_MAX)? as usize,
+        target: parser.required(object, "target")?,
+    }))
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        Arc::new(BigValueRoute::new(tree.build(&self.target), self.split_threshold_bytes))
     }
 }

@@ -7,25 +7,50 @@
 //! Nobody is asked. Unlike `NullRoute`, which is a tree's end by design, this is where traffic is sent to be got rid of,
 //! so it can be asked how much that was.
 
-use crate::{Batch, BoxFuture, Context, NullRoute, Outcomes, Route};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::{
+    Batch, BoxFuture, Context, NullRoute, Outcomes, Route,
+    configuration::{Handle, Keys, RouteConfig, RouteType, TreeBuilder},
+};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 /// Nowhere, counted.
 #[derive(Default)]
 pub struct DevNullRoute {
-    swallowed: AtomicU64,
+    dropped: AtomicU64,
 }
 
 impl DevNullRoute {
     /// Requests that came here.
-    pub fn swallowed(&self) -> u64 {
-        self.swallowed.load(Relaxed)
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Relaxed)
     }
 }
 
 impl Route for DevNullRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
-        self.swallowed.fetch_add(batch.len() as u64, Relaxed);
+        self.dropped.fetch_add(batch.len() as u64, Relaxed);
         NullRoute.route(batch, context)
+    }
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("DevNullRoute", |object, _| {
+    object.check(&Keys::known(&["type", "name"]))?;
+    Ok(Handle::route(Config))
+})
+.with_short_form(|_, argument, _| Ok(argument.is_none().then(|| Handle::route(Config))));
+
+#[derive(Debug, PartialEq)]
+struct Config;
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, _: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        Arc::new(DevNullRoute::default())
     }
 }

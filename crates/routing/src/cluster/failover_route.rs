@@ -24,12 +24,17 @@
 //! Cost: a second copy of the batch's handles (not of its bytes) until the first child has answered.
 
 use crate::{
-    Batch, BoxFuture, Clock, Context, FailoverErrors, Failure, Outcome, Outcomes, Rate, Route,
-    cluster::{
-        all_sync_route::worse, failover_policy::FailoverPolicy, lease_pairing::LeasePairs, rate_limit_route::Bucket,
+    Batch, BoxFuture, Clock, Context, FailoverErrors, Failure, KeyHash, Outcome, Outcomes, Rate, Route,
+    cluster::support::{
+        failover_options::{FAILOVER_KEYS, FailoverOptions, SharedPairs},
+        failover_policy::FailoverPolicy,
+        lease_pairing::LeasePairs,
+        token_bucket::TokenBucket,
     },
+    configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
     key::{is_encoded, stored_key, with_failover_tag},
-    split::{Choices, Part, drive, next, scatter},
+    outcome::worse,
+    split::{Choices, Part, ask_parts, next, scatter},
     verb::{Kind, Verb},
 };
 use bytes::Bytes;
@@ -41,7 +46,7 @@ pub struct FailoverRoute {
     children: Vec<Arc<dyn Route>>,
     errors: FailoverErrors,
     policy: FailoverPolicy,
-    limit: Option<(Bucket, Arc<dyn Clock>)>,
+    limit: Option<(TokenBucket, Arc<dyn Clock>)>,
     pairing: Option<(Arc<LeasePairs>, Arc<dyn Clock>)>,
     has_tag: bool,
 }
@@ -59,51 +64,69 @@ impl FailoverRoute {
         FailoverRoute { children, errors, policy, limit: None, pairing: None, has_tag: false }
     }
 
+    /// Asks `children` as `options` say; with `first`, that hash picks the first child, as in a pool.
+    pub(crate) fn with_options(
+        children: Vec<Arc<dyn Route>>,
+        first: Option<&KeyHash>,
+        options: &FailoverOptions,
+        clock: &Arc<dyn Clock>,
+    ) -> Self {
+        let policy = options.policy(children.len(), first);
+        let mut route = Self::by_policy(children, options.errors, policy);
+        if let Some(rate) = options.limit {
+            route = route.with_limit(rate, clock.clone());
+        }
+        if let Some(SharedPairs(pairs)) = &options.pairs {
+            route = route.with_lease_pairing(pairs.clone(), clock.clone());
+        }
+        if options.has_tag { route.with_tag() } else { route }
+    }
+
     /// Lets so many requests fail over.
-    pub fn limited(mut self, rate: Rate, clock: Arc<dyn Clock>) -> Self {
-        self.limit = Some((Bucket::full(rate, clock.now()), clock));
+    pub fn with_limit(mut self, rate: Rate, clock: Arc<dyn Clock>) -> Self {
+        self.limit = Some((TokenBucket::new(rate, clock.now()), clock));
         self
     }
 
     /// Remembers in `pairs` who handed out a lease.
-    pub fn paired(mut self, pairs: Arc<LeasePairs>, clock: Arc<dyn Clock>) -> Self {
+    pub fn with_lease_pairing(mut self, pairs: Arc<LeasePairs>, clock: Arc<dyn Clock>) -> Self {
         self.pairing = Some((pairs, clock));
         self
     }
 
     /// Tells the others by the key that they stand in.
-    pub fn tagged(mut self) -> Self {
+    pub fn with_tag(mut self) -> Self {
         self.has_tag = true;
         self
     }
 
     async fn ask(&self, batch: Batch, context: &Context) -> Outcomes {
-        let kept = batch.clone();
+        let requests = batch.clone();
         let paired = self.paired_fills(&batch);
         let mut outcomes = match self.first_choices(&batch, &paired) {
             Choices::Whole(child) => self.children[child].route(batch, context).await,
             Choices::Each(choices) => scatter(&self.children, batch, context, choices).await,
         };
-        assert_eq!(outcomes.len(), kept.len(), "a route answers every request once");
-        let mut open = Vec::new();
-        for (at, (request, outcome)) in kept.iter().zip(&outcomes).enumerate() {
+        assert_eq!(outcomes.len(), requests.len(), "a route answers every request once");
+        let mut pending = Vec::new();
+        for (at, (request, outcome)) in requests.iter().zip(&outcomes).enumerate() {
             if !paired.is_empty() && paired.contains_key(&at) {
                 continue;
             }
-            let counts = self.errors.count(kind(request), outcome);
-            self.policy.note(|| self.policy.first(request), counts);
+            let counts = self.errors.triggers_failover(kind(request), outcome);
+            self.policy.record_outcome(|| self.policy.first(request), counts);
             if counts && self.may_fail_over(request) {
                 let tries = u32::from(self.policy.is_try(outcome));
                 let order = self.policy.order(request, self.children.len());
-                open.push(Open { at, order, next: 1, tries, is_kept: *outcome == Err(Failure::Spooled) });
+                pending.push(Pending { at, order, next: 1, tries, is_spooled: *outcome == Err(Failure::Spooled) });
             }
         }
         loop {
-            open.retain(|open| self.goes_on(open, &kept[open.at]));
-            if open.is_empty() {
+            pending.retain(|pending| self.should_retry(pending, &requests[pending.at]));
+            if pending.is_empty() {
                 return outcomes;
             }
-            self.ask_next(&mut open, &kept, &mut outcomes, context).await;
+            self.ask_next(&mut pending, &requests, &mut outcomes, context).await;
         }
     }
 
@@ -111,7 +134,9 @@ impl FailoverRoute {
     fn paired_fills(&self, batch: &Batch) -> BTreeMap<usize, u32> {
         let Some((pairs, clock)) = &self.pairing else { return BTreeMap::new() };
         let paired = |(at, request): (usize, &Request<Bytes>)| match request.operation {
-            Operation::LeaseSet { token, .. } => Some((at, pairs.take(token, &stored_key(request), clock.unix_s())?)),
+            Operation::LeaseSet { token, .. } => {
+                Some((at, pairs.remove_pair(token, &stored_key(request), clock.unix_s())?))
+            }
             _ => None,
         };
         let has_child = |(_, child): &(usize, u32)| (*child as usize) < self.children.len();
@@ -124,7 +149,7 @@ impl FailoverRoute {
             let first = |at: usize| paired.get(&at).copied().unwrap_or_else(|| self.policy.first(&batch[at]) as u32);
             return Choices::Each((0..batch.len()).map(first).collect());
         }
-        match self.policy.first_of_all() {
+        match self.policy.common_first() {
             Some(first) => Choices::Whole(first),
             None => Choices::of(batch, |request| self.policy.first(request)),
         }
@@ -132,41 +157,41 @@ impl FailoverRoute {
 
     /// Whether a request that failed may be asked elsewhere.
     fn may_fail_over(&self, request: &Request<Bytes>) -> bool {
-        let is_free = |(bucket, clock): &(Bucket, Arc<dyn Clock>)| bucket.take(clock.now());
+        let is_free = |(bucket, clock): &(TokenBucket, Arc<dyn Clock>)| bucket.try_take(clock.now());
         kind(request) == Kind::Delete || self.limit.as_ref().is_none_or(is_free)
     }
 
-    fn goes_on(&self, open: &Open, request: &Request<Bytes>) -> bool {
-        open.next < open.order.len() && (kind(request) == Kind::Delete || self.policy.allows(open.tries))
+    fn should_retry(&self, pending: &Pending, request: &Request<Bytes>) -> bool {
+        pending.next < pending.order.len() && (kind(request) == Kind::Delete || self.policy.allows_try(pending.tries))
     }
 
     /// Asks of each open request the next child, all children at the same time; those that failed stay open.
-    async fn ask_next(&self, open: &mut Vec<Open>, kept: &Batch, outcomes: &mut Outcomes, context: &Context) {
+    async fn ask_next(&self, pending: &mut Vec<Pending>, requests: &Batch, outcomes: &mut Outcomes, context: &Context) {
         let mut of_child: BTreeMap<usize, Batch> = BTreeMap::new();
-        for open in &*open {
-            of_child.entry(open.child()).or_default().push(self.for_other(&kept[open.at]));
+        for pending in &*pending {
+            of_child.entry(pending.child()).or_default().push(self.tag_request(&requests[pending.at]));
         }
         let (children, parts): (Vec<usize>, Vec<Part>) =
             of_child.into_iter().map(|(child, batch)| (child, Part { child, batch })).unzip();
-        let answers = drive(&self.children, parts, context).await;
+        let answers = ask_parts(&self.children, parts, context).await;
         let mut answers: BTreeMap<usize, _> = children.into_iter().zip(answers).collect();
-        open.retain_mut(|open| {
-            let (request, child) = (&kept[open.at], open.child());
+        pending.retain_mut(|pending| {
+            let (request, child) = (&requests[pending.at], pending.child());
             let answer = next(answers.get_mut(&child).expect("each open request's child was asked"));
-            let counts = self.errors.count(kind(request), &answer);
-            self.policy.note(|| child, counts);
-            self.remember(request, &answer, child);
-            open.tries += u32::from(self.policy.is_try(&answer));
-            open.next += 1;
+            let counts = self.errors.triggers_failover(kind(request), &answer);
+            self.policy.record_outcome(|| child, counts);
+            self.remember_lease(request, &answer, child);
+            pending.tries += u32::from(self.policy.is_try(&answer));
+            pending.next += 1;
             match kind(request) {
-                Kind::Delete if open.is_kept => {
-                    let so_far = std::mem::replace(&mut outcomes[open.at], Err(Failure::Spooled));
-                    outcomes[open.at] = worse(so_far, answer);
+                Kind::Delete if pending.is_spooled => {
+                    let so_far = std::mem::replace(&mut outcomes[pending.at], Err(Failure::Spooled));
+                    outcomes[pending.at] = worse(so_far, answer);
                     true
                 }
                 Kind::Delete => true,
                 _ => {
-                    outcomes[open.at] = answer;
+                    outcomes[pending.at] = answer;
                     counts
                 }
             }
@@ -174,7 +199,7 @@ impl FailoverRoute {
     }
 
     /// As others than the first child are asked.
-    fn for_other(&self, request: &Request<Bytes>) -> Request<Bytes> {
+    fn tag_request(&self, request: &Request<Bytes>) -> Request<Bytes> {
         let mut request = request.clone();
         if self.has_tag && !is_encoded(&request) {
             request.key = with_failover_tag(request.key);
@@ -182,7 +207,7 @@ impl FailoverRoute {
         request
     }
 
-    fn remember(&self, request: &Request<Bytes>, answer: &Outcome, child: usize) {
+    fn remember_lease(&self, request: &Request<Bytes>, answer: &Outcome, child: usize) {
         if let Some((pairs, clock)) = &self.pairing
             && let Ok(Reply::Lease { token, .. }) = answer
             && token.is_held()
@@ -193,7 +218,7 @@ impl FailoverRoute {
 }
 
 /// A request that no child has answered.
-struct Open {
+struct Pending {
     at: usize,
     /// Who is asked for it.
     order: Vec<u32>,
@@ -201,10 +226,10 @@ struct Open {
     next: usize,
     tries: u32,
     /// Whether the first child's delete is kept for it.
-    is_kept: bool,
+    is_spooled: bool,
 }
 
-impl Open {
+impl Pending {
     fn child(&self) -> usize {
         self.order[self.next] as usize
     }
@@ -221,4 +246,33 @@ impl Route for FailoverRoute {
 
 fn kind(request: &Request<Bytes>) -> Kind {
     Verb::of(&request.operation).kind()
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("FailoverRoute", parse).with_short_form(|node, argument, parser| {
+    let children = parser.short_children(node, argument)?;
+    Ok(children.map(|children| Handle::route(Config { children, options: FailoverOptions::default() })))
+});
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    children: Vec<Handle>,
+    options: FailoverOptions,
+}
+
+fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
+    object.check(&Keys::known(&["type", "name", "children"]).and(FAILOVER_KEYS))?;
+    let children = parser.children(object, "children")?;
+    let options = FailoverOptions::parse(object, &children)?;
+    Ok(Handle::route(Config { children, options }))
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        let children = tree.build_all(&self.children);
+        Arc::new(FailoverRoute::with_options(children, None, &self.options, &tree.environment().clock))
+    }
 }

@@ -11,10 +11,14 @@
 use crate::{
     Batch, BoxFuture, Context, FailoverErrors, Outcomes, Route,
     cluster::{
-        failover_policy::FailoverPolicy,
         failover_route::FailoverRoute,
-        modify_exptime_route::{ExptimeAction, ModifyExptimeRoute},
+        modify_exptime_route::{EXPTIME_RELATIVE_S_MAX, ExptimeAction, ModifyExptimeRoute},
+        support::{
+            failover_options::{FAILOVER_KEYS, FailoverOptions},
+            failover_policy::FailoverPolicy,
+        },
     },
+    configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
 };
 use std::sync::Arc;
 
@@ -60,5 +64,39 @@ impl FailoverWithExptimeRoute {
 impl Route for FailoverWithExptimeRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
         self.inner.route(batch, context)
+    }
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("FailoverWithExptimeRoute", parse);
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    /// The normal child first.
+    children: Vec<Handle>,
+    exptime_s: u32,
+    options: FailoverOptions,
+}
+
+fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
+    object.check(&Keys::known(&["type", "name", "normal", "failover", "failover_exptime"]).and(FAILOVER_KEYS))?;
+    let exptime_s =
+        object.integer_or("failover_exptime", "seconds", EXPTIME_RELATIVE_S_MAX, FAILOVER_EXPTIME_S.into())? as u32;
+    let mut children = vec![parser.required(object, "normal")?];
+    children.extend(parser.children(object, "failover")?);
+    let options = FailoverOptions::parse(object, &children)?;
+    Ok(Handle::route(Config { children, exptime_s, options }))
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        let mut children = tree.build_all(&self.children);
+        let normal = children.remove(0);
+        let children = FailoverWithExptimeRoute::short_lived(normal, children, self.exptime_s);
+        let inner = FailoverRoute::with_options(children, None, &self.options, &tree.environment().clock);
+        Arc::new(FailoverWithExptimeRoute::over(inner))
     }
 }

@@ -6,7 +6,14 @@
 //!
 //! A multiget is split here: each child is asked once, all at the same time.
 
-use crate::{Batch, BoxFuture, Context, KeyHash, Outcomes, Picker, Route, split::split};
+use crate::{
+    Batch, BoxFuture, Context, KeyHash, Outcomes, Picker, Route,
+    configuration::{
+        ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder, check_servers,
+        parse_hash_keys,
+    },
+    split::split,
+};
 use std::sync::Arc;
 
 /// Spreads keys over children.
@@ -19,9 +26,9 @@ impl HashRoute {
     /// Spreads keys over `children` by `hash`.
     ///
     /// # Panics
-    /// If `hash` cannot spread keys over so many children ([`KeyHash::over`] says when).
+    /// If `hash` cannot spread keys over so many children ([`KeyHash::picker_for`] says when).
     pub fn new(children: Vec<Arc<dyn Route>>, hash: KeyHash) -> Self {
-        let picker = hash.over(children.len()).expect("a hash that fits its children");
+        let picker = hash.picker_for(children.len()).expect("a hash that fits its children");
         HashRoute { children, picker }
     }
 }
@@ -32,5 +39,37 @@ impl Route for HashRoute {
             return only.route(batch, context);
         }
         split(&self.children, batch, context, |request| self.picker.pick_for(request))
+    }
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("HashRoute", parse).with_short_form(|node, argument, parser| {
+    let children = parser.short_children(node, argument)?;
+    Ok(children.map(|children| Handle::route(Config { children, hash: KeyHash::default() })))
+});
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    children: Vec<Handle>,
+    hash: KeyHash,
+}
+
+fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
+    object.check(
+        &Keys::known(&["type", "name", "children", "hash_func", "salt", "weights", "tags"])
+            .ignoring(&["error_on_empty"]),
+    )?;
+    let hash = parse_hash_keys(object)?;
+    let children = parser.children(object, "children")?;
+    let hash = check_servers(hash, children.len(), &object.node)?;
+    Ok(Handle::route(Config { children, hash }))
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        Arc::new(HashRoute::new(tree.build_all(&self.children), self.hash.clone()))
     }
 }

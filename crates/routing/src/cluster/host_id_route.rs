@@ -7,7 +7,12 @@
 //! A delete reaches one child only: combine with `OperationSelectorRoute` and `AllSyncRoute`. A child's failure is the
 //! answer. Which host goes where differs from mcrouter, whose host ids are not these.
 
-use crate::{Batch, BoxFuture, Context, KeyHash, Outcomes, Route};
+use crate::{
+    Batch, BoxFuture, Context, KeyHash, Outcomes, Route,
+    configuration::{
+        ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder, parse_salt,
+    },
+};
 use std::sync::Arc;
 
 /// One of several children, the same for this host.
@@ -22,7 +27,7 @@ impl HostIdRoute {
     /// Without a child.
     pub fn new(children: Vec<Arc<dyn Route>>, host_id: u32, salt: &str) -> Self {
         let hash = KeyHash { salt: salt.to_owned(), ..KeyHash::default() };
-        let picker = hash.over(children.len()).expect("at least one child");
+        let picker = hash.picker_for(children.len()).expect("at least one child");
         let chosen = picker.pick(host_id.to_string().as_bytes());
         HostIdRoute { chosen: children[chosen].clone() }
     }
@@ -31,5 +36,33 @@ impl HostIdRoute {
 impl Route for HostIdRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
         self.chosen.route(batch, context)
+    }
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("HostIdRoute", parse).with_short_form(|node, argument, parser| {
+    let children = parser.short_children(node, argument)?;
+    Ok(children.map(|children| Handle::route(Config { children, salt: String::new() })))
+});
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    children: Vec<Handle>,
+    salt: String,
+}
+
+fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
+    object.check(&Keys::known(&["type", "name", "children", "salt"]))?;
+    let children = parser.children(object, "children")?;
+    Ok(Handle::route(Config { children, salt: parse_salt(object)? }))
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        let children = tree.build_all(&self.children);
+        Arc::new(HostIdRoute::new(children, tree.environment().host_id, &self.salt))
     }
 }

@@ -15,10 +15,10 @@
 
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
-    cluster::all_sync_route::worse,
+    configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
     key::{is_encoded, with_hashed_suffix},
-    meta::answer_with_key,
-    outcome::{is_error, is_miss, verb},
+    meta::restore_client_key,
+    outcome::{is_error, is_miss, verb, worse},
     split::ask_some,
     verb::{Kind, Verb},
 };
@@ -33,7 +33,7 @@ pub const KEY_COPIES_MAX: usize = 1_000;
 pub struct KeySplitRoute {
     destination: Arc<dyn Route>,
     copies: usize,
-    own: usize,
+    own_copy: usize,
     all_sync: bool,
     first_hit: bool,
 }
@@ -45,7 +45,7 @@ impl KeySplitRoute {
     /// With no copy, or more than [`KEY_COPIES_MAX`].
     pub fn new(destination: Arc<dyn Route>, copies: usize, host_id: u32, all_sync: bool, first_hit: bool) -> Self {
         assert!((1..=KEY_COPIES_MAX).contains(&copies), "{copies} copies");
-        KeySplitRoute { destination, copies, own: host_id as usize % copies, all_sync, first_hit }
+        KeySplitRoute { destination, copies, own_copy: host_id as usize % copies, all_sync, first_hit }
     }
 
     /// The request for one copy; nothing if that has no name.
@@ -72,7 +72,7 @@ impl KeySplitRoute {
             if self.asks_all(verb(request)) {
                 asked.extend((0..self.copies).filter_map(|copy| Some((at, Self::copy(request, copy)?))));
             } else {
-                asked.push((at, Self::copy(request, self.own).unwrap_or_else(|| request.clone())));
+                asked.push((at, Self::copy(request, self.own_copy).unwrap_or_else(|| request.clone())));
             }
         }
         let mut outcomes: Vec<Option<Outcome>> = vec![None; batch.len()];
@@ -81,25 +81,25 @@ impl KeySplitRoute {
             outcomes[at] = Some(so_far.into_iter().fold(outcome, |now, before| worse(before, now)));
         }
         let outcomes = outcomes.into_iter().map(|outcome| outcome.expect("copy 0 always has a name")).collect();
-        let outcomes = self.look_elsewhere(&batch, outcomes, context).await;
-        batch.iter().zip(outcomes).map(|(request, outcome)| answer_with_key(outcome, &request.key)).collect()
+        let outcomes = self.ask_other_copies(&batch, outcomes, context).await;
+        batch.iter().zip(outcomes).map(|(request, outcome)| restore_client_key(outcome, &request.key)).collect()
     }
 
-    async fn look_elsewhere(&self, batch: &Batch, mut outcomes: Outcomes, context: &Context) -> Outcomes {
+    async fn ask_other_copies(&self, batch: &Batch, mut outcomes: Outcomes, context: &Context) -> Outcomes {
         if !self.first_hit {
             return outcomes;
         }
         let missed =
             |at: &usize| verb(&batch[*at]) == Verb::Get && (is_miss(&outcomes[*at]) || is_error(&outcomes[*at]));
-        let others = |at: usize| (0..self.copies).filter(|copy| *copy != self.own).map(move |copy| (at, copy));
+        let others = |at: usize| (0..self.copies).filter(|copy| *copy != self.own_copy).map(move |copy| (at, copy));
         let asked: Vec<_> = (0..batch.len())
             .filter(missed)
             .flat_map(others)
             .filter_map(|(at, copy)| Some((at, Self::copy(&batch[at], copy)?)))
             .collect();
         for (at, outcome) in ask_some(&*self.destination, asked, context).await {
-            let looking = is_miss(&outcomes[at]) || is_error(&outcomes[at]);
-            if looking && !is_miss(&outcome) && !is_error(&outcome) {
+            let is_open = is_miss(&outcomes[at]) || is_error(&outcomes[at]);
+            if is_open && !is_miss(&outcome) && !is_error(&outcome) {
                 outcomes[at] = outcome;
             }
         }
@@ -113,5 +113,38 @@ impl Route for KeySplitRoute {
             1 => self.destination.route(batch, context),
             _ => Box::pin(self.ask(batch, context)),
         }
+    }
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("KeySplitRoute", parse);
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    destination: Handle,
+    copies: usize,
+    all_sync: bool,
+    first_hit: bool,
+}
+
+fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
+    object.check(&Keys::known(&["type", "name", "destination", "replicas", "all_sync", "first_hit"]))?;
+    let copies = object.require("replicas", "how many copies of a key there are")?;
+    Ok(Handle::route(Config {
+        copies: copies.integer("copies of a key", 1, KEY_COPIES_MAX as i64)? as usize,
+        all_sync: object.flag("all_sync")?,
+        first_hit: object.flag("first_hit")?,
+        destination: parser.required(object, "destination")?,
+    }))
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        let destination = tree.build(&self.destination);
+        let host_id = tree.environment().host_id;
+        Arc::new(KeySplitRoute::new(destination, self.copies, host_id, self.all_sync, self.first_hit))
     }
 }

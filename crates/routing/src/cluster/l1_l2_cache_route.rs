@@ -23,10 +23,11 @@
 
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
-    cluster::all_sync_route::worse,
+    cluster::modify_exptime_route::EXPTIME_RELATIVE_S_MAX,
+    configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
     environment::Background,
     key::is_encoded,
-    outcome::{as_get, as_store, is_error, is_miss, verb},
+    outcome::{as_get, as_store, is_error, is_miss, verb, worse},
     split::ask_some,
     verb::Kind,
 };
@@ -56,26 +57,26 @@ pub struct L1L2CacheRoute {
     l1: Arc<dyn Route>,
     l2: Arc<dyn Route>,
     settings: L1L2Settings,
-    believed: AtomicU64,
+    negative_hits: AtomicU64,
     background: Background,
 }
 
 impl L1L2CacheRoute {
     /// `l1` in front of `l2`.
     pub fn new(l1: Arc<dyn Route>, l2: Arc<dyn Route>, settings: L1L2Settings, background: Background) -> Self {
-        L1L2CacheRoute { l1, l2, settings, believed: AtomicU64::new(0), background }
+        L1L2CacheRoute { l1, l2, settings, negative_hits: AtomicU64::new(0), background }
     }
 
-    async fn in_turns(&self, batch: Batch, context: &Context) -> Outcomes {
+    async fn ask_runs(&self, batch: Batch, context: &Context) -> Outcomes {
         let mut outcomes = Outcomes::with_capacity(batch.len());
         let mut rest = batch.into_iter().peekable();
         while let Some(first) = rest.next() {
-            let is_near = reads_l1(&first);
+            let is_l1_read = reads_l1(&first);
             let mut run = vec![first];
-            while let Some(next) = rest.next_if(|next| reads_l1(next) == is_near) {
+            while let Some(next) = rest.next_if(|next| reads_l1(next) == is_l1_read) {
                 run.push(next);
             }
-            outcomes.extend(match is_near {
+            outcomes.extend(match is_l1_read {
                 true => self.read(run, context).await,
                 false => self.ask_l2(run, context).await,
             });
@@ -88,33 +89,33 @@ impl L1L2CacheRoute {
         assert_eq!(outcomes.len(), batch.len(), "a route answers every request once");
         let mut asked = Vec::new();
         for (at, (request, outcome)) in batch.iter().zip(&mut outcomes).enumerate() {
-            if is_note(outcome) && !self.asks_all_the_same(request) {
+            if is_negative_entry(outcome) && !self.revalidates(request) {
                 *outcome = Ok(Reply::Miss);
-            } else if is_note(outcome) || is_miss(outcome) || is_error(outcome) {
+            } else if is_negative_entry(outcome) || is_miss(outcome) || is_error(outcome) {
                 asked.push((at, request.clone()));
             }
         }
         let mut fills = Batch::new();
         for (at, outcome) in ask_some(&*self.l2, asked, context).await {
-            fills.extend(self.fill(&batch[at], &outcome, is_note(&outcomes[at])));
+            fills.extend(self.fill(&batch[at], &outcome, is_negative_entry(&outcomes[at])));
             outcomes[at] = outcome;
         }
         if !fills.is_empty() {
             let (l1, context) = (self.l1.clone(), *context);
-            self.background.run_or_leave_out(async move { drop(l1.route(fills, &context).await) });
+            self.background.spawn_or_drop(async move { drop(l1.route(fills, &context).await) });
         }
         outcomes
     }
 
     /// Whether L2 is asked although L1 says that it has nothing.
-    fn asks_all_the_same(&self, request: &Request<Bytes>) -> bool {
+    fn revalidates(&self, request: &Request<Bytes>) -> bool {
         let period = u64::from(self.settings.negative_update_period);
-        let is_due = || period > 0 && (self.believed.fetch_add(1, Relaxed) + 1).is_multiple_of(period);
+        let is_due = || period > 0 && (self.negative_hits.fetch_add(1, Relaxed) + 1).is_multiple_of(period);
         matches!(request.operation, Operation::LeaseGet) || is_due()
     }
 
     /// What is put into L1 after L2 has answered. A value takes a note's place.
-    fn fill(&self, request: &Request<Bytes>, of_l2: &Outcome, over_note: bool) -> Option<Request<Bytes>> {
+    fn fill(&self, request: &Request<Bytes>, of_l2: &Outcome, replaces_negative: bool) -> Option<Request<Bytes>> {
         let exptime = self.settings.negative_exptime_s.into();
         match of_l2 {
             Ok(Reply::Miss) if exptime > 0 => {
@@ -123,15 +124,15 @@ impl L1L2CacheRoute {
                 Some(Request { key: request.key.clone(), operation })
             }
             of_l2 => {
-                let mode = if over_note { StoreMode::Set } else { StoreMode::Add };
+                let mode = if replaces_negative { StoreMode::Set } else { StoreMode::Add };
                 as_store(request, of_l2, mode, self.settings.l1_exptime_s.into())
             }
         }
     }
 
     async fn ask_l2(&self, batch: Batch, context: &Context) -> Outcomes {
-        let ends_copy = |request: &Request<Bytes>| verb(request).kind() != Kind::Read && !is_encoded(request);
-        let copies = batch.iter().enumerate().filter(|(_, request)| ends_copy(request));
+        let invalidates_l1 = |request: &Request<Bytes>| verb(request).kind() != Kind::Read && !is_encoded(request);
+        let copies = batch.iter().enumerate().filter(|(_, request)| invalidates_l1(request));
         let delete = |(at, request): (usize, &Request<Bytes>)| {
             let is_delete = matches!(request.operation, Operation::Delete { .. });
             let operation = if is_delete { request.operation.clone() } else { Operation::Delete { hold_off_ms: 0 } };
@@ -153,7 +154,7 @@ impl L1L2CacheRoute {
 
 impl Route for L1L2CacheRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
-        Box::pin(self.in_turns(batch, context))
+        Box::pin(self.ask_runs(batch, context))
     }
 }
 
@@ -161,6 +162,38 @@ fn reads_l1(request: &Request<Bytes>) -> bool {
     matches!(request.operation, Operation::Get { cas: false } | Operation::LeaseGet)
 }
 
-fn is_note(outcome: &Outcome) -> bool {
+fn is_negative_entry(outcome: &Outcome) -> bool {
     matches!(outcome, Ok(Reply::Value { flags, value, .. }) if flags & NEGATIVE_FLAG != 0 && value.is_empty())
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("L1L2CacheRoute", parse);
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    l1: Handle,
+    l2: Handle,
+    settings: L1L2Settings,
+}
+
+fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
+    let known = &["type", "name", "l1", "l2", "upgradingL1Exptime", "ncacheExptime", "ncacheUpdatePeriod"];
+    object.check(&Keys::known(known))?;
+    let l1_exptime = object.require("upgradingL1Exptime", "how many seconds a copy lives in L1")?;
+    let settings = L1L2Settings {
+        l1_exptime_s: l1_exptime.integer("seconds", 0, EXPTIME_RELATIVE_S_MAX)? as u32,
+        negative_exptime_s: object.integer_or("ncacheExptime", "seconds", EXPTIME_RELATIVE_S_MAX, 0)? as u32,
+        negative_update_period: object.integer_or("ncacheUpdatePeriod", "misses", u32::MAX.into(), 0)? as u32,
+    };
+    Ok(Handle::route(Config { l1: parser.required(object, "l1")?, l2: parser.required(object, "l2")?, settings }))
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        let (l1, l2) = (tree.build(&self.l1), tree.build(&self.l2));
+        Arc::new(L1L2CacheRoute::new(l1, l2, self.settings, tree.environment().background.clone()))
+    }
 }

@@ -7,7 +7,11 @@
 //! A batch waits once. Errors and misses are made to wait as hits are. The clock is handed in. A caller that goes away
 //! during the first wait has asked nobody.
 
-use crate::{Batch, BoxFuture, Context, Outcomes, Route, environment::Clock};
+use crate::{
+    Batch, BoxFuture, Context, Outcomes, Route,
+    configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
+    environment::Clock,
+};
 use std::{sync::Arc, time::Duration};
 
 /// How long a request is made to take.
@@ -40,7 +44,7 @@ impl LatencyInjectionRoute {
         }
     }
 
-    async fn slowly(&self, batch: Batch, context: &Context) -> Outcomes {
+    async fn route_delayed(&self, batch: Batch, context: &Context) -> Outcomes {
         let start = self.clock.now();
         self.wait(self.latency.before).await;
         let outcomes = self.child.route(batch, context).await;
@@ -53,6 +57,43 @@ impl LatencyInjectionRoute {
 
 impl Route for LatencyInjectionRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
-        Box::pin(self.slowly(batch, context))
+        Box::pin(self.route_delayed(batch, context))
+    }
+}
+
+/// A minute: every client has given up by then.
+const LATENCY_MS_MAX: i64 = 60_000;
+
+pub(crate) const TYPE: RouteType = RouteType::new("LatencyInjectionRoute", parse);
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    child: Handle,
+    latency: Latency,
+}
+
+fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
+    let known = &["type", "name", "child", "before_latency_ms", "after_latency_ms", "total_latency_ms"];
+    object.check(&Keys::known(known).refusing(&["request_payload_latency"]))?;
+    let latency = |key| {
+        let ms = object.integer_or(key, "milliseconds", LATENCY_MS_MAX, 0)?;
+        Ok::<_, ConfigurationError>(Duration::from_millis(ms as u64))
+    };
+    let latency = Latency {
+        before: latency("before_latency_ms")?,
+        after: latency("after_latency_ms")?,
+        total: latency("total_latency_ms")?,
+    };
+    Ok(Handle::route(Config { child: parser.required(object, "child")?, latency }))
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        let child = tree.build(&self.child);
+        Arc::new(LatencyInjectionRoute::new(child, self.latency, tree.environment().clock.clone()))
     }
 }

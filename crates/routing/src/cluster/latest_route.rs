@@ -8,7 +8,12 @@
 //! the order of no other two. It is not mcrouter's order.
 
 use crate::{
-    Batch, BoxFuture, Context, FailoverErrors, Outcomes, Route, cluster::failover_route::FailoverRoute, hash::murmur64a,
+    Batch, BoxFuture, Context, FailoverErrors, Outcomes, Route, SERVERS_MAX,
+    cluster::{failover_route::FailoverRoute, support::failover_errors::parse_failover_errors},
+    configuration::{
+        ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder, parse_salt,
+    },
+    hash::murmur64a,
 };
 use std::{cmp::Reverse, sync::Arc};
 
@@ -44,5 +49,43 @@ impl LatestRoute {
 impl Route for LatestRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
         self.inner.route(batch, context)
+    }
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("LatestRoute", parse);
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    children: Vec<Handle>,
+    failover_count: usize,
+    salt: String,
+    errors: FailoverErrors,
+}
+
+fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
+    object.check(
+        &Keys::known(&["type", "name", "children", "failover_count", "salt", "failover_errors"])
+            .ignoring(&["failover_tag", "thread_local_failover"])
+            .refusing(&["weights"]),
+    )?;
+    let count = object.get("failover_count");
+    let count = count.map(|node| node.integer("children", 1, SERVERS_MAX as i64)).transpose()?;
+    Ok(Handle::route(Config {
+        children: parser.children(object, "children")?,
+        failover_count: count.map_or(LATEST_FAILOVER_COUNT, |count| count as usize),
+        salt: parse_salt(object)?,
+        errors: parse_failover_errors(object)?,
+    }))
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        let children = tree.build_all(&self.children);
+        let host_id = tree.environment().host_id;
+        Arc::new(LatestRoute::new(children, self.failover_count, host_id, &self.salt, self.errors))
     }
 }

@@ -7,7 +7,12 @@
 //! Values are not logged, keys are, with what is not printable escaped. A caller that goes away before the answer
 //! leaves no line.
 
-use crate::{Batch, BoxFuture, Context, NullRoute, Outcome, Outcomes, Route, environment::Log, outcome::verb};
+use crate::{
+    Batch, BoxFuture, Context, NullRoute, Outcome, Outcomes, Route,
+    configuration::{Handle, Keys, RouteConfig, RouteType, TreeBuilder},
+    environment::Log,
+    outcome::verb,
+};
 use bytes::Bytes;
 use lookaside_protocol::{Reply, Request};
 use std::sync::Arc;
@@ -24,11 +29,11 @@ impl LoggingRoute {
         LoggingRoute { target: target.unwrap_or_else(|| Arc::new(NullRoute)), log }
     }
 
-    async fn log(&self, batch: Batch, context: &Context) -> Outcomes {
-        let about: Vec<String> = batch.iter().map(said).collect();
+    async fn route_and_log(&self, batch: Batch, context: &Context) -> Outcomes {
+        let descriptions: Vec<String> = batch.iter().map(describe).collect();
         let outcomes = self.target.route(batch, context).await;
-        for (about, outcome) in about.iter().zip(&outcomes) {
-            self.log.line(&format!("{about}: {}", summary(outcome)));
+        for (description, outcome) in descriptions.iter().zip(&outcomes) {
+            self.log.line(&format!("{description}: {}", summary(outcome)));
         }
         outcomes
     }
@@ -36,11 +41,11 @@ impl LoggingRoute {
 
 impl Route for LoggingRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
-        Box::pin(self.log(batch, context))
+        Box::pin(self.route_and_log(batch, context))
     }
 }
 
-fn said(request: &Request<Bytes>) -> String {
+fn describe(request: &Request<Bytes>) -> String {
     format!("{} {}", verb(request).name(), request.key.escape_ascii())
 }
 
@@ -52,5 +57,30 @@ fn summary(outcome: &Outcome) -> String {
         Ok(Reply::Meta(meta)) => format!("{:?}", meta.status).to_lowercase(),
         Ok(reply) => format!("{reply:?}").to_lowercase(),
         Err(failure) => format!("failure: {failure}"),
+    }
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("LoggingRoute", |object, parser| {
+    object.check(&Keys::known(&["type", "name", "target"]))?;
+    Ok(Handle::route(Config { target: parser.optional(object, "target")? }))
+})
+.with_short_form(|node, argument, parser| {
+    let target = argument.map(|text| parser.short_handle(node, text)).transpose()?;
+    Ok(Some(Handle::route(Config { target })))
+});
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    target: Option<Handle>,
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        let target = tree.build_optional(&self.target);
+        Arc::new(LoggingRoute::new(target, tree.environment().log.clone()))
     }
 }

@@ -18,7 +18,12 @@
 //! Not here: copying. The new servers fill by misses, or put a `WarmUpRoute` in `to`'s place.
 
 use crate::{
-    AllSyncRoute, Batch, BoxFuture, Context, Outcomes, Route, environment::Clock, outcome::verb, split::split,
+    AllSyncRoute, Batch, BoxFuture, Context, Outcomes, Route,
+    cluster::modify_exptime_route::EXPTIME_RELATIVE_S_MAX,
+    configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
+    environment::Clock,
+    outcome::verb,
+    split::split,
     verb::Kind,
 };
 use std::sync::Arc;
@@ -89,5 +94,42 @@ impl Route for MigrateRoute {
                 outcomes
             }),
         }
+    }
+}
+
+/// The end of the year 9999.
+const UNIX_S_MAX: i64 = 253_402_300_799;
+
+pub(crate) const TYPE: RouteType = RouteType::new("MigrateRoute", parse);
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    from: Handle,
+    to: Handle,
+    start_unix_s: u64,
+    interval_s: u32,
+}
+
+fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
+    object.check(&Keys::known(&["type", "name", "from", "to", "start_time", "interval"]))?;
+    let start = object.require("start_time", "when the migration begins, in seconds since 1970")?;
+    let interval_default_s = MIGRATE_INTERVAL_S.into();
+    Ok(Handle::route(Config {
+        start_unix_s: start.integer("seconds since 1970", 0, UNIX_S_MAX)? as u64,
+        interval_s: object.integer_or("interval", "seconds", EXPTIME_RELATIVE_S_MAX, interval_default_s)? as u32,
+        from: parser.required(object, "from")?,
+        to: parser.required(object, "to")?,
+    }))
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        let (from, to) = (tree.build(&self.from), tree.build(&self.to));
+        let clock = tree.environment().clock.clone();
+        Arc::new(MigrateRoute::new(from, to, self.start_unix_s, self.interval_s, clock))
     }
 }

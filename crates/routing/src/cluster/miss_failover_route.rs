@@ -14,8 +14,8 @@
 
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
-    cluster::all_sync_route::worse,
-    outcome::{as_get, is_error, is_miss, verb},
+    configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
+    outcome::{as_get, is_error, is_miss, verb, worse},
     split::ask_some,
     verb::{Kind, Verb},
 };
@@ -39,12 +39,12 @@ impl MissFailoverRoute {
         MissFailoverRoute { children, return_best_on_error }
     }
 
-    async fn look(&self, batch: Batch, context: &Context) -> Outcomes {
-        let kept = batch.clone();
+    async fn ask_in_order(&self, batch: Batch, context: &Context) -> Outcomes {
+        let requests = batch.clone();
         let (first, others) = self.children.split_first().expect("at least one child");
         let mut outcomes = first.route(batch, context).await;
         for child in others {
-            let asked: Vec<_> = kept
+            let asked: Vec<_> = requests
                 .iter()
                 .zip(&outcomes)
                 .enumerate()
@@ -55,13 +55,13 @@ impl MissFailoverRoute {
             }
             for (at, outcome) in ask_some(&**child, asked, context).await {
                 let before = std::mem::replace(&mut outcomes[at], Ok(Reply::Miss));
-                outcomes[at] = self.merged(verb(&kept[at]), before, outcome);
+                outcomes[at] = self.merge(verb(&requests[at]), before, outcome);
             }
         }
         outcomes
     }
 
-    fn merged(&self, verb: Verb, before: Outcome, now: Outcome) -> Outcome {
+    fn merge(&self, verb: Verb, before: Outcome, now: Outcome) -> Outcome {
         match verb.kind() {
             Kind::Delete => worse(before, now),
             Kind::Update => now,
@@ -88,7 +88,37 @@ impl Route for MissFailoverRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
         match &*self.children {
             [only] => only.route(batch, context),
-            _ => Box::pin(self.look(batch, context)),
+            _ => Box::pin(self.ask_in_order(batch, context)),
         }
+    }
+}
+
+pub(crate) const TYPE: RouteType =
+    RouteType::new("MissFailoverRoute", parse).with_short_form(|node, argument, parser| {
+        let children = parser.short_children(node, argument)?;
+        Ok(children.map(|children| Handle::route(Config { children, return_best_on_error: false })))
+    });
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    children: Vec<Handle>,
+    return_best_on_error: bool,
+}
+
+fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
+    object.check(&Keys::known(&["type", "name", "children", "return_best_on_error"]))?;
+    Ok(Handle::route(Config {
+        children: parser.children(object, "children")?,
+        return_best_on_error: object.flag("return_best_on_error")?,
+    }))
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        Arc::new(MissFailoverRoute::new(tree.build_all(&self.children), self.return_best_on_error))
     }
 }

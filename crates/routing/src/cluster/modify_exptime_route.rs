@@ -10,10 +10,17 @@
 //! "expired already" and stays under `min`. An absolute one (above 30 days, a Unix time) is above every limit in
 //! seconds; a value about to expire by the wall clock may so live on for the limit. Routing has no clock to know.
 
-use crate::{Batch, BoxFuture, Context, Outcomes, Route, meta::modify_exptimes};
+use crate::{
+    Batch, BoxFuture, Context, Outcomes, Route,
+    configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
+    meta::modify_exptimes,
+};
 use bytes::Bytes;
 use lookaside_protocol::Operation;
 use std::sync::Arc;
+
+/// 30 days in seconds: the protocol takes a larger exptime for a Unix time.
+pub(crate) const EXPTIME_RELATIVE_S_MAX: i64 = 2_592_000;
 
 /// What happens to an exptime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,13 +49,13 @@ impl ModifyExptimeRoute {
             Operation::Store { exptime, .. }
             | Operation::LeaseSet { exptime, .. }
             | Operation::Touch { exptime }
-            | Operation::GetAndTouch { exptime, .. } => *exptime = self.modified(*exptime),
-            Operation::Meta(meta) => modify_exptimes(meta, |exptime| self.modified(exptime)),
+            | Operation::GetAndTouch { exptime, .. } => *exptime = self.new_exptime(*exptime),
+            Operation::Meta(meta) => modify_exptimes(meta, |exptime| self.new_exptime(exptime)),
             Operation::Get { .. } | Operation::LeaseGet | Operation::Delete { .. } | Operation::Arithmetic { .. } => {}
         }
     }
 
-    fn modified(&self, exptime: i64) -> i64 {
+    fn new_exptime(&self, exptime: i64) -> i64 {
         match self.action {
             ExptimeAction::Set => self.exptime,
             ExptimeAction::Min if self.exptime == 0 => exptime,
@@ -64,5 +71,41 @@ impl Route for ModifyExptimeRoute {
             self.modify(&mut request.operation);
         }
         self.target.route(batch, context)
+    }
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("ModifyExptimeRoute", parse);
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    target: Handle,
+    exptime_s: i64,
+    action: ExptimeAction,
+}
+
+fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
+    object.check(&Keys::known(&["type", "name", "target", "exptime", "action"]))?;
+    let action = match object.get("action") {
+        None => ExptimeAction::Set,
+        Some(node) => match node.string("\"set\" or \"min\"")? {
+            "set" => ExptimeAction::Set,
+            "min" => ExptimeAction::Min,
+            other => return Err(node.error(format!("no action is named {other:?}: expected \"set\" or \"min\""))),
+        },
+    };
+    Ok(Handle::route(Config {
+        target: parser.required(object, "target")?,
+        exptime_s: object.require("exptime", "seconds")?.integer("seconds", -1, EXPTIME_RELATIVE_S_MAX)?,
+        action,
+    }))
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        Arc::new(ModifyExptimeRoute::new(tree.build(&self.target), self.exptime_s, self.action))
     }
 }

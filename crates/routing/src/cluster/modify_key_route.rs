@@ -14,8 +14,9 @@
 
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route, RoutingPrefix,
+    configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
     key::{is_encoded, prefix_bytes},
-    meta::answer_with_key,
+    meta::restore_client_key,
     outcome::client_error,
     split::ask_some,
 };
@@ -48,7 +49,7 @@ impl ModifyKeyRoute {
         ModifyKeyRoute { target, change }
     }
 
-    fn changed(&self, request: &Request<Bytes>) -> Bytes {
+    fn changed_key(&self, request: &Request<Bytes>) -> Bytes {
         let change = &self.change;
         let (routing_prefix, key) = request.key.split_at(prefix_bytes(request));
         let routing_prefix = match &change.routing_prefix {
@@ -73,14 +74,14 @@ impl ModifyKeyRoute {
         for (at, mut request) in batch.into_iter().enumerate() {
             keys.push(request.key.clone());
             if !is_encoded(&request) {
-                request.key = self.changed(&request);
+                request.key = self.changed_key(&request);
             }
             if request.key.len() <= KEY_BYTES_MAX {
                 asked.push((at, request));
             }
         }
         for (at, outcome) in ask_some(&*self.target, asked, context).await {
-            outcomes[at] = answer_with_key(outcome, &keys[at]);
+            outcomes[at] = restore_client_key(outcome, &keys[at]);
         }
         outcomes
     }
@@ -89,5 +90,67 @@ impl ModifyKeyRoute {
 impl Route for ModifyKeyRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
         Box::pin(self.modify(batch, context))
+    }
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("ModifyKeyRoute", parse);
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    target: Handle,
+    change: KeyChange,
+}
+
+const KEYS: Keys = Keys::known(&[
+    "type",
+    "name",
+    "target",
+    "set_routing_prefix",
+    "ensure_key_prefix",
+    "replace_key_prefix",
+    "set_key_suffix",
+])
+.refusing(&["modify_inplace"]);
+
+fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
+    object.check(&KEYS)?;
+    let text = |key: &str| match object.get(key) {
+        None => Ok(None),
+        Some(node) => {
+            let text = node.string("a piece of a key")?;
+            match text.bytes().all(|byte| byte.is_ascii_graphic() || byte >= 0x80) {
+                true => Ok(Some(text.to_owned())),
+                false => Err(node.error("a key has no spaces and no control characters: expected none")),
+            }
+        }
+    };
+    let routing_prefix = match object.get("set_routing_prefix") {
+        None => None,
+        Some(node) => match node.string("a routing prefix such as \"/region/cluster/\", or \"\"")? {
+            "" => Some(None),
+            text => Some(Some(RoutingPrefix::parse(text).map_err(|error| node.error(error.to_string()))?)),
+        },
+    };
+    let change = KeyChange {
+        routing_prefix,
+        ensure_prefix: text("ensure_key_prefix")?.unwrap_or_default(),
+        replace_prefix: text("replace_key_prefix")?,
+        suffix: text("set_key_suffix")?.unwrap_or_default(),
+    };
+    if change.replace_prefix.is_some() && object.get("ensure_key_prefix").is_none() {
+        return Err(object
+            .node
+            .error("\"replace_key_prefix\" stands alone: expected \"ensure_key_prefix\", its successor"));
+    }
+    Ok(Handle::route(Config { target: parser.required(object, "target")?, change }))
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        Arc::new(ModifyKeyRoute::new(tree.build(&self.target), self.change.clone()))
     }
 }

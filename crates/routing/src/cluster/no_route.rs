@@ -6,7 +6,7 @@
 //!
 //! Not a handle that a configuration can name (that is `ErrorRoute`): selectors end here.
 
-use crate::{Batch, BoxFuture, Context, Failure, Outcomes, Route, split::at_once};
+use crate::{Batch, BoxFuture, Context, Failure, Outcomes, Route, split::ready_outcomes};
 
 /// Nowhere to go.
 pub(crate) struct NoRoute(Failure);
@@ -19,6 +19,6 @@ impl NoRoute {
 
 impl Route for NoRoute {
     fn route<'a>(&'a self, batch: Batch, _context: &'a Context) -> BoxFuture<'a, Outcomes> {
-        at_once(vec![Err(self.0.clone()); batch.len()])
+        ready_outcomes(vec![Err(self.0.clone()); batch.len()])
     }
 }

@@ -8,26 +8,29 @@
 //! | meta commands | `EN`, `NS` or `NF`, with what a client asked to hear again |
 
 use crate::{
-    Batch, BoxFuture, Context, Outcome, Outcomes, Route, meta,
-    split::at_once,
+    Batch, BoxFuture, Context, Outcome, Outcomes, Route,
+    configuration::{Handle, Keys, RouteConfig, RouteType, TreeBuilder},
+    meta,
+    split::ready_outcomes,
     verb::{Kind, Verb},
 };
 use bytes::Bytes;
 use lookaside_protocol::{Operation, Reply, Request};
+use std::sync::Arc;
 
 /// The route to nowhere that is no error.
 pub struct NullRoute;
 
 impl Route for NullRoute {
     fn route<'a>(&'a self, batch: Batch, _context: &'a Context) -> BoxFuture<'a, Outcomes> {
-        at_once(batch.iter().map(nothing_there).collect())
+        ready_outcomes(batch.iter().map(empty_cache_reply).collect())
     }
 }
 
 /// What an empty cache answers.
-pub(crate) fn nothing_there(request: &Request<Bytes>) -> Outcome {
+pub(crate) fn empty_cache_reply(request: &Request<Bytes>) -> Outcome {
     if let Operation::Meta(meta) = &request.operation {
-        return Ok(Reply::Meta(meta::nothing_there(&request.key, meta)));
+        return Ok(Reply::Meta(meta::empty_cache_reply(&request.key, meta)));
     }
     let verb = Verb::of(&request.operation);
     Ok(match (verb.kind(), verb) {
@@ -35,4 +38,23 @@ pub(crate) fn nothing_there(request: &Request<Bytes>) -> Outcome {
         (Kind::Delete, _) | (_, Verb::Incr | Verb::Decr | Verb::Touch) => Reply::NotFound,
         (Kind::Update, _) => Reply::NotStored,
     })
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("NullRoute", |object, _| {
+    object.check(&Keys::known(&["type", "name"]))?;
+    Ok(Handle::route(Config))
+})
+.with_short_form(|_, argument, _| Ok(argument.is_none().then(|| Handle::route(Config))));
+
+#[derive(Debug, PartialEq)]
+struct Config;
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, _: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        Arc::new(NullRoute)
+    }
 }

@@ -12,6 +12,9 @@
 use crate::{
     Batch, BoxFuture, Context, NO_POLICY, Outcome, Outcomes, Route, Verb,
     cluster::no_route::NoRoute,
+    configuration::{
+        ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder, suggestion,
+    },
     key::stored_key,
     split::{Choices, scatter},
 };
@@ -98,4 +101,44 @@ fn rounds(batch: &Batch, choices: &[u32]) -> Option<Vec<u32>> {
         }
     }
     rounds
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("OperationSelectorRoute", parse).with_alias("PrefixPolicyRoute");
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    default_policy: Option<Handle>,
+    operation_policies: Vec<(Verb, Handle)>,
+}
+
+fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
+    object.check(&Keys::known(&["type", "name", "default_policy", "operation_policies"]))?;
+    let mut operation_policies = Vec::new();
+    if let Some(node) = object.get("operation_policies") {
+        for (operation, policy) in node.object("an object with a route for each operation")?.entries() {
+            let verb = Verb::named(operation).ok_or_else(|| {
+                let known = suggestion(operation, "operations", Verb::ALL.map(Verb::name));
+                policy.error(format!("no operation is named {operation:?}{known}"))
+            })?;
+            operation_policies.push((verb, parser.handle(&policy)?));
+        }
+    }
+    let default_policy = parser.optional(object, "default_policy")?;
+    if operation_policies.is_empty() && default_policy.is_none() {
+        let expected = "expected \"default_policy\" or \"operation_policies\"";
+        return Err(object.node.error(format!("no operation would have a route: {expected}")));
+    }
+    Ok(Handle::route(Config { default_policy, operation_policies }))
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        let default = tree.build_optional(&self.default_policy);
+        let policies = self.operation_policies.iter().map(|(verb, handle)| (*verb, tree.build(handle)));
+        Arc::new(OperationSelectorRoute::new(default, policies))
+    }
 }

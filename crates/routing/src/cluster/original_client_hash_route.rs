@@ -10,7 +10,12 @@
 //!
 //! An IPv4 address that came over an IPv6 socket counts as the IPv4 address. The port does not count.
 
-use crate::{Batch, BoxFuture, Context, KeyHash, Outcomes, Picker, Route};
+use crate::{
+    Batch, BoxFuture, Context, KeyHash, Outcomes, Picker, Route, SERVERS_MAX,
+    configuration::{
+        ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder, parse_salt,
+    },
+};
 use std::sync::Arc;
 
 /// Replicas, shared out among clients.
@@ -27,7 +32,7 @@ impl OriginalClientHashRoute {
     /// Without a child.
     pub fn new(children: Vec<Arc<dyn Route>>, salt: &str, offset: usize) -> Self {
         let hash = KeyHash { salt: salt.to_owned(), ..KeyHash::default() };
-        let picker = hash.over(children.len()).expect("at least one child");
+        let picker = hash.picker_for(children.len()).expect("at least one child");
         OriginalClientHashRoute { children, picker, offset }
     }
 
@@ -44,5 +49,35 @@ impl OriginalClientHashRoute {
 impl Route for OriginalClientHashRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
         self.children[self.choose(context)].route(batch, context)
+    }
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("OriginalClientHashRoute", parse);
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    children: Vec<Handle>,
+    salt: String,
+    offset: usize,
+}
+
+fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
+    object.check(&Keys::known(&["type", "name", "children", "salt", "offset"]))?;
+    let offset = object.integer_or("offset", "an offset", SERVERS_MAX as i64, 0)?;
+    Ok(Handle::route(Config {
+        children: parser.children(object, "children")?,
+        salt: parse_salt(object)?,
+        offset: offset as usize,
+    }))
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        let children = tree.build_all(&self.children);
+        Arc::new(OriginalClientHashRoute::new(children, &self.salt, self.offset))
     }
 }

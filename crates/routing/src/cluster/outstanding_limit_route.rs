@@ -11,7 +11,10 @@
 //! part queueing anew. A miss, an error or a timeout gives the place back as a hit does, and so does a caller that goes
 //! away.
 
-use crate::{Batch, BoxFuture, Context, Failure, Outcomes, Route};
+use crate::{
+    Batch, BoxFuture, Context, Failure, Outcomes, Route,
+    configuration::{ConfigurationError, Handle, Keys, Node, Object, Parser, RouteConfig, RouteType, TreeBuilder},
+};
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering::Relaxed},
@@ -41,21 +44,21 @@ impl OutstandingLimitRoute {
         OutstandingLimitRoute { target, outstanding_max, window, waiting: AtomicUsize::new(0), waiting_max }
     }
 
-    async fn in_window(&self, batch: Batch, context: &Context) -> Outcomes {
+    async fn route_in_window(&self, batch: Batch, context: &Context) -> Outcomes {
         let mut outcomes = Outcomes::with_capacity(batch.len());
         let mut rest = batch;
         while !rest.is_empty() {
             let later = rest.split_off(rest.len().min(self.outstanding_max as usize));
             let part = std::mem::replace(&mut rest, later);
-            let Some(queued) = Queued::enter(&self.waiting, part.len(), self.waiting_max) else {
+            let Some(queued) = QueuePermit::try_enter(&self.waiting, part.len(), self.waiting_max) else {
                 outcomes.extend(part.iter().map(|_| Err(Failure::Busy)));
                 continue;
             };
             let requests = part.len() as u32; // At most the window, which is a u32.
-            let place = self.window.acquire_many(requests).await.expect("the window is never closed");
+            let permit = self.window.acquire_many(requests).await.expect("the window is never closed");
             drop(queued);
             outcomes.extend(self.target.route(part, context).await);
-            drop(place);
+            drop(permit);
         }
         outcomes
     }
@@ -63,25 +66,59 @@ impl OutstandingLimitRoute {
 
 impl Route for OutstandingLimitRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
-        Box::pin(self.in_window(batch, context))
+        Box::pin(self.route_in_window(batch, context))
     }
 }
 
 /// Requests in the queue; they leave it when dropped.
-struct Queued<'a> {
+struct QueuePermit<'a> {
     waiting: &'a AtomicUsize,
     requests: usize,
 }
 
-impl<'a> Queued<'a> {
-    fn enter(waiting: &'a AtomicUsize, requests: usize, waiting_max: usize) -> Option<Self> {
-        let queued = Queued { waiting, requests };
+impl<'a> QueuePermit<'a> {
+    fn try_enter(waiting: &'a AtomicUsize, requests: usize, waiting_max: usize) -> Option<Self> {
+        let queued = QueuePermit { waiting, requests };
         (waiting.fetch_add(requests, Relaxed) + requests <= waiting_max).then_some(queued)
     }
 }
 
-impl Drop for Queued<'_> {
+impl Drop for QueuePermit<'_> {
     fn drop(&mut self) {
         self.waiting.fetch_sub(self.requests, Relaxed);
     }
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("OutstandingLimitRoute", parse);
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    target: Handle,
+    outstanding_max: u32,
+}
+
+fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
+    object.check(&Keys::known(&["type", "name", "target", "max_outstanding"]))?;
+    let window = object.require("max_outstanding", "how many requests may be unanswered")?;
+    let target = parser.required(object, "target")?;
+    Ok(Handle::route(Config { target, outstanding_max: parse_outstanding_max(&window)? }))
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        let target = tree.build(&self.target);
+        Arc::new(OutstandingLimitRoute::new(target, self.outstanding_max, OUTSTANDING_WAITING_MAX))
+    }
+}
+
+/// A larger window limits nothing.
+const OUTSTANDING_MAX: i64 = 1_000_000;
+
+/// Parses the size of a window.
+pub(crate) fn parse_outstanding_max(node: &Node<'_>) -> Result<u32, ConfigurationError> {
+    Ok(node.integer("requests", 1, OUTSTANDING_MAX)? as u32)
 }

@@ -6,7 +6,13 @@
 //!
 //! Without a wildcard, a key that no prefix fits fails with "no route".
 
-use crate::{Batch, BoxFuture, Context, Outcomes, Route, cluster::no_route::NoRoute, key::routing_key, split::split};
+use crate::{
+    Batch, BoxFuture, Context, Outcomes, Route,
+    cluster::no_route::NoRoute,
+    configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
+    key::routing_key,
+    split::split,
+};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// Chooses by how a key begins.
@@ -62,4 +68,38 @@ fn longest_prefix(entries: &[Entry], last: Option<usize>, key: &[u8]) -> Option<
         candidate = entries[at].parent;
     }
     None
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("PrefixSelectorRoute", parse);
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    policies: BTreeMap<String, Handle>,
+    wildcard: Option<Handle>,
+}
+
+fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
+    object.check(&Keys::known(&["type", "name", "policies", "wildcard"]))?;
+    let mut policies = BTreeMap::new();
+    if let Some(node) = object.get("policies") {
+        for (prefix, policy) in node.object("an object with a route for each key prefix")?.entries() {
+            policies.insert(prefix.to_owned(), parser.handle(&policy)?);
+        }
+    }
+    let wildcard = parser.optional(object, "wildcard")?;
+    if policies.is_empty() && wildcard.is_none() {
+        return Err(object.node.error("no key would have a route: expected \"policies\" or a \"wildcard\""));
+    }
+    Ok(Handle::route(Config { policies, wildcard }))
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        let policies = self.policies.iter().map(|(prefix, handle)| (prefix.clone(), tree.build(handle))).collect();
+        Arc::new(PrefixSelectorRoute::new(policies, tree.build_optional(&self.wildcard)))
+    }
 }

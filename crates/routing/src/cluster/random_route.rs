@@ -8,13 +8,17 @@
 //! stays in order. A delete reaches one child only, and a `lease-set` most often not the child that handed out the
 //! token: this route is for reads of copies. A child's failure is the answer.
 
-use crate::{Batch, BoxFuture, Context, Outcomes, Route, environment::Chance};
+use crate::{
+    Batch, BoxFuture, Context, Outcomes, Route,
+    configuration::{Handle, RouteConfig, RouteType, TreeBuilder},
+    environment::SharedRng,
+};
 use std::sync::Arc;
 
 /// Children that are as good as one another.
 pub struct RandomRoute {
     children: Vec<Arc<dyn Route>>,
-    chance: Chance,
+    rng: SharedRng,
 }
 
 impl RandomRoute {
@@ -24,12 +28,36 @@ impl RandomRoute {
     /// Without a child.
     pub fn new(children: Vec<Arc<dyn Route>>, seed: u64) -> Self {
         assert!(!children.is_empty(), "no child to ask");
-        RandomRoute { children, chance: Chance::new(seed) }
+        RandomRoute { children, rng: SharedRng::new(seed) }
     }
 }
 
 impl Route for RandomRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
-        self.children[self.chance.below(self.children.len())].route(batch, context)
+        self.children[self.rng.below(self.children.len())].route(batch, context)
+    }
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("RandomRoute", |object, parser| {
+    Ok(Handle::route(Config { children: parser.only_children(object)? }))
+})
+.with_short_form(|node, argument, parser| {
+    let children = parser.short_children(node, argument)?;
+    Ok(children.map(|children| Handle::route(Config { children })))
+});
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    children: Vec<Handle>,
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        let seed = tree.next_seed();
+        Arc::new(RandomRoute::new(tree.build_all(&self.children), seed))
     }
 }

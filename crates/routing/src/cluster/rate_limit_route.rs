@@ -14,6 +14,8 @@
 
 use crate::{
     Batch, BoxFuture, Context, Failure, NullRoute, Outcomes, Route,
+    cluster::support::token_bucket::{Rate, TokenBucket},
+    configuration::{ConfigurationError, Handle, Keys, Node, Object, Parser, RouteConfig, RouteType, TreeBuilder},
     environment::Clock,
     outcome::verb,
     split::{ask_some, split},
@@ -21,19 +23,7 @@ use crate::{
 };
 use bytes::Bytes;
 use lookaside_protocol::Request;
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
-
-/// A limit: tokens a second, and how many may be saved up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rate {
-    /// Requests a second.
-    pub per_s: u32,
-    /// Requests at once after a quiet time; at least 1.
-    pub burst: u32,
-}
+use std::{sync::Arc, time::Duration};
 
 /// The limits by kind; none where not said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,7 +40,7 @@ pub struct Rates {
 pub struct RateLimitRoute {
     /// The target, and where the rest goes.
     children: [Arc<dyn Route>; 2],
-    buckets: [Option<Bucket>; 3],
+    buckets: [Option<TokenBucket>; 3],
     clock: Arc<dyn Clock>,
 }
 
@@ -61,15 +51,15 @@ impl RateLimitRoute {
     /// Hands on to `target` what `rates` allow, and the rest to `fallback`.
     pub fn new(target: Arc<dyn Route>, fallback: Option<Arc<dyn Route>>, rates: Rates, clock: Arc<dyn Clock>) -> Self {
         let now = clock.now();
-        let bucket = |rate: Option<Rate>| rate.map(|rate| Bucket::full(rate, now));
+        let bucket = |rate: Option<Rate>| rate.map(|rate| TokenBucket::new(rate, now));
         let buckets = [bucket(rates.gets), bucket(rates.sets), bucket(rates.deletes)];
-        let fallback = fallback.unwrap_or_else(|| Arc::new(Refuse));
+        let fallback = fallback.unwrap_or_else(|| Arc::new(RefuseRoute));
         RateLimitRoute { children: [target, fallback], buckets, clock }
     }
 
     fn choose(&self, request: &Request<Bytes>, now: Duration) -> usize {
         match &self.buckets[kind_index(verb(request).kind())] {
-            Some(bucket) if !bucket.take(now) => FALLBACK,
+            Some(bucket) if !bucket.try_take(now) => FALLBACK,
             _ => TARGET,
         }
     }
@@ -90,38 +80,10 @@ fn kind_index(kind: Kind) -> usize {
     }
 }
 
-/// Tokens, in billionths so that every nanosecond counts.
-pub(crate) struct Bucket {
-    rate: Rate,
-    state: Mutex<(u128, Duration)>,
-}
-
-const TOKEN: u128 = 1_000_000_000;
-
-impl Bucket {
-    pub(crate) fn full(rate: Rate, now: Duration) -> Self {
-        Bucket { rate, state: Mutex::new((u128::from(rate.burst) * TOKEN, now)) }
-    }
-
-    /// Takes one token, if there is one.
-    pub(crate) fn take(&self, now: Duration) -> bool {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let (tokens, filled) = &mut *state;
-        let passed = now.saturating_sub(*filled).as_nanos();
-        *tokens = (*tokens + passed * u128::from(self.rate.per_s)).min(u128::from(self.rate.burst) * TOKEN);
-        *filled = now.max(*filled);
-        let has_one = *tokens >= TOKEN;
-        if has_one {
-            *tokens -= TOKEN;
-        }
-        has_one
-    }
-}
-
 /// What is over the limit and has no fallback.
-struct Refuse;
+struct RefuseRoute;
 
-impl Route for Refuse {
+impl Route for RefuseRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
         Box::pin(async move {
             let mut outcomes: Outcomes = batch.iter().map(|_| Err(Failure::Busy)).collect();
@@ -132,4 +94,57 @@ impl Route for Refuse {
             outcomes
         })
     }
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("RateLimitRoute", parse);
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    target: Handle,
+    fallback: Option<Handle>,
+    rates: Rates,
+}
+
+fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
+    object.check(&Keys::known(&["type", "name", "target", "rates", "fallback"]))?;
+    Ok(Handle::route(Config {
+        rates: parse_rates(&object.require("rates", "an object with \"gets_rate\" and its like")?)?,
+        fallback: parser.optional(object, "fallback")?,
+        target: parser.required(object, "target")?,
+    }))
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        let (target, fallback) = (tree.build(&self.target), tree.build_optional(&self.fallback));
+        Arc::new(RateLimitRoute::new(target, fallback, self.rates, tree.environment().clock.clone()))
+    }
+}
+
+/// A node that limits the rates of `target`, without a fallback.
+pub(crate) fn limit_rates(target: Handle, rates: Rates) -> Handle {
+    Handle::route(Config { target, fallback: None, rates })
+}
+
+const RATES: Keys =
+    Keys::known(&["gets_rate", "gets_burst", "sets_rate", "sets_burst", "deletes_rate", "deletes_burst"]);
+
+/// Parses `{gets_rate, gets_burst, ...}`.
+pub(crate) fn parse_rates(node: &Node<'_>) -> Result<Rates, ConfigurationError> {
+    let object = node.object("rates: an object with \"gets_rate\", \"sets_rate\" or \"deletes_rate\"")?;
+    object.check(&RATES)?;
+    let rate = |rate: &str, burst: &str| match (object.get(rate), object.get(burst)) {
+        (None, None) => Ok(None),
+        (None, Some(node)) => Err(node.error(format!("{burst:?} stands without its rate: expected {rate:?} too"))),
+        (Some(rate), burst) => Ok(Some(Rate::parse(&rate, burst.as_ref())?)),
+    };
+    Ok(Rates {
+        gets: rate("gets_rate", "gets_burst")?,
+        sets: rate("sets_rate", "sets_burst")?,
+        deletes: rate("deletes_rate", "deletes_burst")?,
+    })
 }

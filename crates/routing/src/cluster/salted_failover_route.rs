@@ -9,7 +9,18 @@
 //! give it a `failover_limit`. What a stand-in holds when the first server is back is not deleted with the key: put a
 //! `ModifyExptimeRoute` above, or keep it for data that may be old for a while.
 
-use crate::{Batch, BoxFuture, Context, FailoverRoute, Outcomes, Route};
+use crate::{
+    Batch, BoxFuture, Context, FailoverRoute, KeyHash, Outcomes, Route,
+    cluster::{
+        pool_route::build_servers,
+        shadow_route::{Shadow, parse_optional_shadows},
+        support::failover_options::{FAILOVER_KEYS, FailoverOptions, FailoverOrder},
+    },
+    configuration::{
+        ConfigurationError, Handle, Keys, Object, Parser, Pool, RouteConfig, RouteType, TreeBuilder, parse_pool_hash,
+    },
+};
+use std::sync::Arc;
 
 /// A pool that fails over within itself.
 pub struct SaltedFailoverRoute {
@@ -26,5 +37,59 @@ impl SaltedFailoverRoute {
 impl Route for SaltedFailoverRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
         self.inner.route(batch, context)
+    }
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("SaltedFailoverRoute", parse);
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    pool: Arc<Pool>,
+    hash: KeyHash,
+    shadows: Vec<Shadow>,
+    options: FailoverOptions,
+}
+
+fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
+    object.check(&Keys::known(&["type", "name", "pool", "hash", "shadows"]).and(FAILOVER_KEYS))?;
+    let (pool, node) = parser.pool_of_route(object)?;
+    let hash = parse_pool_hash(object.get("hash"), &pool, &node)?;
+    let mut options = FailoverOptions::parse(object, &Handle::servers_of(&pool))?;
+    match &options.order {
+        FailoverOrder::ByKey { .. } => {}
+        FailoverOrder::AsTheyStand if object.get("failover_policy").is_none() => {
+            options.order = FailoverOrder::ByKey { hash: KeyHash::default(), domains: Vec::new() };
+        }
+        _ => {
+            let node = object.get("failover_policy").unwrap_or_else(|| object.node.clone());
+            return Err(node.error("within a pool the next server is chosen by key: expected DeterministicOrderPolicy"));
+        }
+    }
+    let shadows = parse_optional_shadows(object, parser)?;
+    Ok(Handle::route(Config { pool, hash, shadows, options }))
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn label(&self) -> String {
+        format!("{}|{}", self.name(), self.pool.name)
+    }
+
+    fn pool(&self) -> Option<&Arc<Pool>> {
+        Some(&self.pool)
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        let servers = build_servers(&self.pool, &self.shadows, None, tree);
+        let clock = &tree.environment().clock;
+        Arc::new(SaltedFailoverRoute::over(FailoverRoute::with_options(
+            servers,
+            Some(&self.hash),
+            &self.options,
+            clock,
+        )))
     }
 }

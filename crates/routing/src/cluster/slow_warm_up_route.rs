@@ -17,7 +17,8 @@
 
 use crate::{
     Batch, BoxFuture, Context, Outcomes, Route,
-    environment::Chance,
+    configuration::{ConfigurationError, Handle, Keys, Node, Parser, TreeBuilder},
+    environment::SharedRng,
     outcome::{as_get, is_error, is_miss},
     split::ask_some,
 };
@@ -53,7 +54,7 @@ pub struct SlowWarmUpRoute {
     failover: Arc<dyn Route>,
     settings: SlowWarmUp,
     state: Mutex<State>,
-    chance: Chance,
+    rng: SharedRng,
 }
 
 #[derive(Debug, Default)]
@@ -69,18 +70,32 @@ const WHOLE: usize = 1_000_000;
 impl SlowWarmUpRoute {
     /// Spares `server` at the cost of `failover`; who is spared is drawn from `seed`.
     pub fn new(server: Arc<dyn Route>, failover: Arc<dyn Route>, settings: SlowWarmUp, seed: u64) -> Self {
-        SlowWarmUpRoute { server, failover, settings, state: Mutex::default(), chance: Chance::new(seed) }
+        SlowWarmUpRoute { server, failover, settings, state: Mutex::default(), rng: SharedRng::new(seed) }
+    }
+
+    /// One around each of `servers`, all with the same failover target.
+    pub(crate) fn around_each(
+        servers: Vec<Arc<dyn Route>>,
+        failover: &Handle,
+        settings: SlowWarmUp,
+        tree: &mut dyn TreeBuilder,
+    ) -> Vec<Arc<dyn Route>> {
+        let failover = tree.build(failover);
+        let around = |server| {
+            Arc::new(SlowWarmUpRoute::new(server, failover.clone(), settings, tree.next_seed())) as Arc<dyn Route>
+        };
+        servers.into_iter().map(around).collect()
     }
 
     /// The share of gets that the server is sent, in parts of [`WHOLE`]; none said while it is warm.
-    fn share(&self) -> Option<usize> {
+    fn server_share(&self) -> Option<usize> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let share = (self.settings.start + self.settings.step * state.hit_rate).clamp(0.0, 1.0);
         state.is_cold.then_some((share * WHOLE as f64) as usize)
     }
 
     /// Counts what the server said of gets.
-    fn note(&self, batch: &Batch, outcomes: &Outcomes) {
+    fn record_gets(&self, batch: &Batch, outcomes: &Outcomes) {
         let SlowWarmUp { enable_threshold, disable_threshold, min_requests, .. } = self.settings;
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         for (_, outcome) in batch.iter().zip(outcomes).filter(|(get, outcome)| is_get(get) && !is_error(outcome)) {
@@ -95,8 +110,7 @@ impl SlowWarmUpRoute {
     }
 
     async fn ask(&self, batch: Batch, share: Option<usize>, context: &Context) -> Outcomes {
-        let is_spared =
-            |get: &Request<Bytes>| share.is_some_and(|share| is_get(get) && self.chance.below(WHOLE) >= share);
+        let is_spared = |get: &Request<Bytes>| share.is_some_and(|share| is_get(get) && self.rng.below(WHOLE) >= share);
         let (elsewhere, mut here): (Vec<_>, Vec<_>) =
             batch.into_iter().enumerate().partition(|(_, get)| is_spared(get));
         let mut outcomes: Outcomes = vec![Ok(Reply::Miss); elsewhere.len() + here.len()];
@@ -111,10 +125,10 @@ impl SlowWarmUpRoute {
         here.sort_by_key(|(at, _)| *at);
         let (places, batch): (Vec<usize>, Batch) = here.into_iter().unzip();
         if !batch.is_empty() {
-            let kept: Batch = batch.clone();
+            let requests: Batch = batch.clone();
             let answers = self.server.route(batch, context).await;
-            assert_eq!(answers.len(), kept.len(), "a route answers every request once");
-            self.note(&kept, &answers);
+            assert_eq!(answers.len(), requests.len(), "a route answers every request once");
+            self.record_gets(&requests, &answers);
             places.into_iter().zip(answers).for_each(|(at, outcome)| outcomes[at] = outcome);
         }
         outcomes
@@ -124,7 +138,7 @@ impl SlowWarmUpRoute {
 impl Route for SlowWarmUpRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
         match batch.iter().any(is_get) {
-            true => Box::pin(self.ask(batch, self.share(), context)),
+            true => Box::pin(self.ask(batch, self.server_share(), context)),
             false => self.server.route(batch, context),
         }
     }
@@ -139,4 +153,37 @@ fn as_get_of_lease(request: &Request<Bytes>) -> Request<Bytes> {
         Operation::LeaseGet => as_get(request),
         _ => request.clone(),
     }
+}
+
+/// More gets than this take hours.
+const MIN_REQUESTS_MAX: i64 = 10_000_000;
+
+/// Parses the `slow_warmup` of a pool: `{failoverTarget, settings}`.
+pub(crate) fn parse_slow_warm_up<'a>(
+    node: &Node<'a>,
+    parser: &mut Parser<'a>,
+) -> Result<(Handle, SlowWarmUp), ConfigurationError> {
+    let object = node.object("a slow warm-up: an object with a \"failoverTarget\"")?;
+    object.check(&Keys::known(&["failoverTarget", "settings"]))?;
+    let failover = parser.required(&object, "failoverTarget")?;
+    let mut settings = SlowWarmUp::default();
+    if let Some(node) = object.get("settings") {
+        let object = node.object("an object with \"enable_threshold\" and its like")?;
+        object.check(&Keys::known(&["enable_threshold", "disable_threshold", "start", "step", "min_requests"]))?;
+        let part = |key, default| object.get(key).map_or(Ok(default), |node| node.number("a part of 1", 0.0, 1.0));
+        settings = SlowWarmUp {
+            enable_threshold: part("enable_threshold", settings.enable_threshold)?,
+            disable_threshold: part("disable_threshold", settings.disable_threshold)?,
+            start: part("start", settings.start)?,
+            step: object.get("step").map_or(Ok(settings.step), |node| node.number("a step", 0.0, 1_000.0))?,
+            min_requests: object.integer_or("min_requests", "gets", MIN_REQUESTS_MAX, settings.min_requests.into())?
+                as u32,
+        };
+        if settings.disable_threshold < settings.enable_threshold {
+            let why =
+                "a server would be warm and cold: expected \"disable_threshold\" at least at \"enable_threshold\"";
+            return Err(node.error(why));
+        }
+    }
+    Ok((failover, settings))
 }

@@ -24,9 +24,8 @@
 
 use crate::{
     Batch, BoxFuture, Context, Failure, Kind, Outcome, Outcomes, Route, Serving, Slot,
-    cluster::all_sync_route::worse,
-    outcome::{is_error, verb},
-    split::{Part, drive},
+    outcome::{is_error, verb, worse},
+    split::{Part, ask_parts},
 };
 use std::sync::Arc;
 
@@ -65,13 +64,13 @@ impl SpareRoute {
         let mut parts = vec![Part { child: serving, batch }];
         let others = (0..self.children.len()).filter(|&child| child != serving);
         parts.extend(others.map(|child| Part { child, batch: deletes.clone() }));
-        let mut answers = drive(&self.children, parts, context).await.into_iter();
+        let mut answers = ask_parts(&self.children, parts, context).await.into_iter();
         let mut outcomes: Outcomes = answers.next().expect("who serves was asked").collect();
         for others in answers {
             let of_deletes = outcomes.iter_mut().zip(&is_delete).filter(|(_, is_delete)| **is_delete);
             for ((outcome, _), other) in of_deletes.zip(others) {
                 let one = std::mem::replace(outcome, Err(Failure::Tko));
-                *outcome = of_both(one, other);
+                *outcome = merge_deletes(one, other);
             }
         }
         outcomes
@@ -80,11 +79,11 @@ impl SpareRoute {
 
 /// The answer to a delete that two servers were asked. That one of them has it kept must be known above: a failover has
 /// others to delete at then.
-fn of_both(one: Outcome, other: Outcome) -> Outcome {
+fn merge_deletes(one: Outcome, other: Outcome) -> Outcome {
     let is_failed = |outcome: &Outcome| is_error(outcome) && *outcome != Err(Failure::Spooled);
-    let is_kept = [&one, &other].contains(&&Err(Failure::Spooled));
+    let is_spooled = [&one, &other].contains(&&Err(Failure::Spooled));
     match is_failed(&one) || is_failed(&other) {
-        false if is_kept => Err(Failure::Spooled),
+        false if is_spooled => Err(Failure::Spooled),
         _ => worse(one, other),
     }
 }

@@ -21,10 +21,11 @@
 
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
-    cluster::all_sync_route::worse,
+    cluster::{modify_exptime_route::EXPTIME_RELATIVE_S_MAX, warm_up_route::parse_hold_off_ms},
+    configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
     environment::Background,
     key::is_encoded,
-    outcome::{as_store, verb},
+    outcome::{as_store, verb, worse},
     split::ask_some,
     verb::Kind,
 };
@@ -35,9 +36,6 @@ use lookaside_protocol::{
     meta::{MetaOperation, MetaStatus, MetaVerb, meta_flags},
 };
 use std::sync::Arc;
-
-/// 30 days in seconds: what lives longer is copied for so long, as the protocol takes more for a Unix time.
-const EXPTIME_S_MAX: i64 = 2_592_000;
 
 /// A cluster that serves, and one that will.
 pub struct StagingRoute {
@@ -55,23 +53,23 @@ impl StagingRoute {
 
     async fn ask(&self, batch: Batch, context: &Context) -> Outcomes {
         let deletes = batch.iter().enumerate().filter(|(_, request)| verb(request).kind() != Kind::Read);
-        let deletes = deletes.map(|(at, request)| (at, self.delete(request))).collect();
-        let kept = batch.clone();
+        let deletes = deletes.map(|(at, request)| (at, self.staging_delete(request))).collect();
+        let requests = batch.clone();
         let asked = join(self.warm.route(batch, context), ask_some(&*self.staging, deletes, context));
         let (mut outcomes, of_staging) = asked.await;
-        assert_eq!(outcomes.len(), kept.len(), "a route answers every request once");
+        assert_eq!(outcomes.len(), requests.len(), "a route answers every request once");
         for (at, outcome) in of_staging {
-            if verb(&kept[at]).kind() == Kind::Delete {
+            if verb(&requests[at]).kind() == Kind::Delete {
                 let of_warm = std::mem::replace(&mut outcomes[at], Ok(Reply::NotFound));
                 outcomes[at] = worse(of_warm, outcome);
             }
         }
-        self.fill(&kept, &outcomes, context);
+        self.fill(&requests, &outcomes, context);
         outcomes
     }
 
     /// As staging hears of a change: a delete that holds off adds. A meta delete's own flags are warm's.
-    fn delete(&self, request: &Request<Bytes>) -> Request<Bytes> {
+    fn staging_delete(&self, request: &Request<Bytes>) -> Request<Bytes> {
         let asked_ms = match request.operation {
             Operation::Delete { hold_off_ms } => hold_off_ms,
             _ => 0,
@@ -93,7 +91,7 @@ impl StagingRoute {
             return;
         }
         let (warm, staging, context) = (self.warm.clone(), self.staging.clone(), *context);
-        self.background.run_or_leave_out(async move {
+        self.background.spawn_or_drop(async move {
             let left = found.iter().map(|(request, _)| time_left_request(request)).enumerate().collect();
             let left = ask_some(&*warm, left, &context).await;
             let add = |(at, left): (usize, Outcome)| {
@@ -129,7 +127,36 @@ pub(crate) fn time_left_s(outcome: &Outcome) -> Option<i64> {
     let left = meta_flags(&reply.flags).find(|flag| flag.letter == b't')?.token;
     match str::from_utf8(left).ok()?.parse::<i64>().ok()? {
         -1 => Some(0),
-        seconds @ 1.. => Some(seconds.min(EXPTIME_S_MAX)),
+        seconds @ 1.. => Some(seconds.min(EXPTIME_RELATIVE_S_MAX)),
         _ => None,
+    }
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("StagingRoute", parse);
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    warm: Handle,
+    staging: Handle,
+    hold_off_ms: u32,
+}
+
+fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
+    object.check(&Keys::known(&["type", "name", "warm", "staging", "hold_off_ms"]))?;
+    Ok(Handle::route(Config {
+        hold_off_ms: parse_hold_off_ms(object)?,
+        warm: parser.required(object, "warm")?,
+        staging: parser.required(object, "staging")?,
+    }))
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        let (warm, staging) = (tree.build(&self.warm), tree.build(&self.staging));
+        Arc::new(StagingRoute::new(warm, staging, self.hold_off_ms, tree.environment().background.clone()))
     }
 }

@@ -30,8 +30,12 @@
 //! routers may still be filling the same cluster.
 
 use crate::{
-    Batch, BoxFuture, Context, Outcome, Outcomes, Route,
-    cluster::warm_up_progress::{Reads, WarmUpEnd, WarmUpProgress},
+    Batch, BoxFuture, Context, Environment, Outcome, Outcomes, Route,
+    cluster::{
+        modify_exptime_route::EXPTIME_RELATIVE_S_MAX,
+        support::warm_up_progress::{Reads, WarmUpEnd, WarmUpProgress},
+    },
+    configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
     environment::{Clock, Log},
     key::is_encoded,
     outcome::{as_get, as_store, is_error, is_miss, verb},
@@ -71,7 +75,7 @@ impl WarmUpRoute {
     }
 
     /// Ends by itself, when `progress` says so; without this it goes on until it is taken out.
-    pub fn ending(
+    pub fn with_end(
         mut self,
         when: WarmUpEnd,
         progress: Arc<WarmUpProgress>,
@@ -86,9 +90,9 @@ impl WarmUpRoute {
         self.end.as_ref().is_some_and(|end| end.progress.is_over())
     }
 
-    fn note(&self, reads: Reads) {
+    fn record_reads(&self, reads: Reads) {
         let Some(End { when, progress, clock, log }) = &self.end else { return };
-        if progress.note(reads, *when, clock.unix_s()) {
+        if progress.record(reads, *when, clock.unix_s()) {
             let WarmUpEnd { share, after_s } = when;
             log.line(&format!(
                 "the warm-up is over: the warm cluster brought at most {share} of all reads for {after_s} s; take \
@@ -98,7 +102,7 @@ impl WarmUpRoute {
     }
 
     /// Deletes get their hold-off; one more request stands behind each meta delete. Whether a request is the client's.
-    fn held_off(&self, batch: &Batch) -> (Batch, Vec<bool>) {
+    fn add_hold_offs(&self, batch: &Batch) -> (Batch, Vec<bool>) {
         let (mut held, mut is_clients) = (Batch::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
         for request in batch {
             let mut request = request.clone();
@@ -123,7 +127,7 @@ impl WarmUpRoute {
     }
 
     async fn ask(&self, batch: Batch, context: &Context) -> Outcomes {
-        let (held, is_clients) = self.held_off(&batch);
+        let (held, is_clients) = self.add_hold_offs(&batch);
         let answers = self.cold.route(held, context).await;
         let mut outcomes: Outcomes =
             answers.into_iter().zip(is_clients).filter(|(_, clients)| *clients).map(|(outcome, _)| outcome).collect();
@@ -132,7 +136,7 @@ impl WarmUpRoute {
         if self.is_over() {
             return outcomes;
         }
-        let missed = (0..batch.len()).filter(|&at| is_to_warm(&batch[at], &outcomes[at]));
+        let missed = (0..batch.len()).filter(|&at| should_ask_warm(&batch[at], &outcomes[at]));
         let missed: Vec<_> = missed.map(|at| (at, as_get(&batch[at]))).collect();
         let is_answered_read = |at: &usize| verb(&batch[*at]).kind() == Kind::Read && !is_error(&outcomes[*at]);
         let answered = (0..batch.len()).filter(is_answered_read).count() as u64;
@@ -142,13 +146,13 @@ impl WarmUpRoute {
         found.retain(|(_, outcome)| matches!(outcome, Ok(Reply::Value { .. })));
 
         let add = |(at, value): &(usize, Outcome)| {
-            let exptime = exptime_asked(&batch[*at]).unwrap_or(self.exptime_s);
+            let exptime = requested_exptime(&batch[*at]).unwrap_or(self.exptime_s);
             Some((*at, as_store(&batch[*at], value, StoreMode::Add, exptime)?))
         };
         let added = ask_some(&*self.cold, found.iter().filter_map(add).collect(), context).await;
         // What is refused was of no use: a cluster with many deletes would never be done.
-        reads.brought = added.iter().filter(|(_, added)| matches!(added, Ok(Reply::Stored))).count() as u64;
-        self.note(reads);
+        reads.filled = added.iter().filter(|(_, added)| matches!(added, Ok(Reply::Stored))).count() as u64;
+        self.record_reads(reads);
 
         let mut again = Vec::new();
         for ((at, value), (_, added)) in found.into_iter().zip(added) {
@@ -186,16 +190,88 @@ impl Route for WarmUpRoute {
 }
 
 /// Whether the warm cluster may have what cold misses.
-fn is_to_warm(request: &Request<Bytes>, outcome: &Outcome) -> bool {
+fn should_ask_warm(request: &Request<Bytes>, outcome: &Outcome) -> bool {
     let is_hot_miss = matches!(outcome, Ok(Reply::Lease { token, .. }) if !token.is_held());
     let verb = verb(request);
     verb.kind() == Kind::Read && verb != Verb::Metaget && is_miss(outcome) && !is_hot_miss && !is_encoded(request)
 }
 
 /// The exptime that a `gat` wants its value to have.
-fn exptime_asked(request: &Request<Bytes>) -> Option<i64> {
+fn requested_exptime(request: &Request<Bytes>) -> Option<i64> {
     match request.operation {
         Operation::GetAndTouch { exptime, .. } => Some(exptime),
         _ => None,
     }
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("WarmUpRoute", parse);
+
+#[derive(Debug, PartialEq)]
+struct Config {
+    cold: Handle,
+    warm: Handle,
+    exptime_s: i64,
+    hold_off_ms: u32,
+    /// When it ends, and its progress; `None` if it does not end by itself.
+    end: Option<(WarmUpEnd, SharedProgress)>,
+}
+
+fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
+    object.check(
+        &Keys::known(&["type", "name", "cold", "warm", "exptime", "hold_off_ms", "end_share", "end_after"])
+            .ignoring(&["enable_metaget"]),
+    )?;
+    let exptime = object.get("exptime");
+    if exptime.is_none() {
+        object.node.warn("\"exptime\" is missing: what is copied from the warm cluster never expires");
+    }
+    let hold_off_ms = parse_hold_off_ms(object)?;
+    let default = WarmUpEnd::default();
+    let share =
+        object.get("end_share").map_or(Ok(default.share), |node| node.number("a part of all reads", 0.0, 1.0))?;
+    let after_s = object.integer_or("end_after", "seconds", EXPTIME_RELATIVE_S_MAX, default.after_s as i64)? as u64;
+    Ok(Handle::route(Config {
+        end: (share > 0.0).then(|| (WarmUpEnd { share, after_s }, SharedProgress::default())),
+        exptime_s: exptime.map_or(Ok(0), |node| node.integer("seconds", 0, EXPTIME_RELATIVE_S_MAX))?,
+        hold_off_ms,
+        cold: parser.required(object, "cold")?,
+        warm: parser.required(object, "warm")?,
+    }))
+}
+
+impl RouteConfig for Config {
+    fn name(&self) -> &'static str {
+        TYPE.name()
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        let (cold, warm) = (tree.build(&self.cold), tree.build(&self.warm));
+        let route = WarmUpRoute::new(cold, warm, self.exptime_s, self.hold_off_ms);
+        let Environment { clock, log, .. } = tree.environment();
+        Arc::new(match &self.end {
+            Some((when, SharedProgress(progress))) => {
+                route.with_end(*when, progress.clone(), clock.clone(), log.clone())
+            }
+            None => route,
+        })
+    }
+}
+
+/// The progress of a warm-up, shared by all trees of one configuration. State, not description: any two are equal.
+#[derive(Clone, Debug, Default)]
+struct SharedProgress(Arc<WarmUpProgress>);
+
+impl PartialEq for SharedProgress {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+/// A minute: a longer hold-off keeps the cluster cold.
+const HOLD_OFF_MS_MAX: i64 = 60_000;
+
+/// Parses the key `hold_off_ms`.
+pub(crate) fn parse_hold_off_ms(object: &Object<'_>) -> Result<u32, ConfigurationError> {
+    let default = WARM_UP_HOLD_OFF_MS.into();
+    Ok(object.integer_or("hold_off_ms", "milliseconds", HOLD_OFF_MS_MAX, default)? as u32)
 }

@@ -53,14 +53,14 @@ fn write_place(f: &mut fmt::Formatter<'_>, line: usize, column: usize, path: &st
 }
 
 /// Line and column, from 1, of a byte's index.
-pub(super) fn place(text: &str, at: usize) -> (usize, usize) {
+pub(crate) fn place(text: &str, at: usize) -> (usize, usize) {
     let before = &text[..text.floor_char_boundary(at)];
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
     (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
 }
 
 /// "; did you mean ...?" where a known name is near, and the known names.
-pub(super) fn suggestion<'a>(name: &str, kind: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+pub(crate) fn suggestion<'a>(name: &str, kind: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let mut known: Vec<&str> = known.into_iter().collect();
     known.sort_unstable();
     let near = known.iter().map(|other| (distance(name, other), *other)).min();

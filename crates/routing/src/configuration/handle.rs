@@ -1,379 +1,127 @@
-//! What a configuration says about one node of the tree. No request passes here.
+//! The description of a tree: what a configuration says about its nodes, checked. No request passes here.
+//!
+//! Every route describes itself by a [`RouteConfig`] in its own file under `cluster/`; here is what all of them share.
 //!
 //! ```text
-//!   {"type": "PoolRoute", "pool": "A"}    an object with its keys (long_form.rs)
-//!   "PoolRoute|A"                         the same, short
-//!   "name"                                one of the named handles
-//!   "Pool|A"                              in a list of children: each server of the pool
+//!   text -- Parser --> Handle -- TreeBuilder --> Arc<dyn Route>
 //! ```
 
-use super::{
-    FailoverOptions, Pool, copies,
-    document::Node,
-    error::{ConfigurationError, suggestion},
-    failover, hashes, limits, long_form,
-    names::Names,
-    replicas,
-    tiers::{self, SharedProgress},
-};
-use crate::{
-    ExptimeAction, FailoverErrors, KeyChange, KeyFraction, KeyHash, L1L2Settings, Latency, Rates, SlowWarmUp, Verb,
-    WarmUpEnd,
-};
-use std::{collections::BTreeMap, sync::Arc};
+use super::pool::Pool;
+use crate::{Environment, Route};
+use std::{any::Any, fmt::Debug, sync::Arc};
 
 /// A node of the tree, described.
 #[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs)] // Each is the route of its name, and its fields are that route's arguments.
 pub enum Handle {
-    Pool {
-        pool: Arc<Pool>,
-        hash: KeyHash,
-        shadows: Vec<Shadow>,
-        /// For each server.
-        outstanding_max: Option<u32>,
-        /// Who is asked while a server is cold, and when it is.
-        slow_warm_up: Option<Box<(Handle, SlowWarmUp)>>,
-    },
+    /// A route and its arguments.
+    Route(Arc<dyn RouteConfig>),
     /// One server of a pool, by its index.
     Server {
+        /// The pool.
         pool: Arc<Pool>,
+        /// The index in [`Pool::servers`].
         server: usize,
     },
-    Hash {
-        children: Vec<Handle>,
-        hash: KeyHash,
-    },
-    Failover {
-        children: Vec<Handle>,
-        errors: FailoverErrors,
-        options: Box<FailoverOptions>,
-    },
-    FailoverWithExptime {
-        normal: Box<Handle>,
-        failover: Vec<Handle>,
-        exptime_s: u32,
-        errors: FailoverErrors,
-        options: Box<FailoverOptions>,
-    },
-    SaltedFailover {
-        pool: Arc<Pool>,
-        hash: KeyHash,
-        shadows: Vec<Shadow>,
-        errors: FailoverErrors,
-        options: Box<FailoverOptions>,
-    },
-    AllSync {
-        children: Vec<Handle>,
-    },
-    PrefixSelector {
-        policies: BTreeMap<String, Handle>,
-        wildcard: Option<Box<Handle>>,
-    },
-    OperationSelector {
-        default_policy: Option<Box<Handle>>,
-        operation_policies: Vec<(Verb, Handle)>,
-    },
-    ModifyExptime {
-        target: Box<Handle>,
-        exptime_s: i64,
-        action: ExptimeAction,
-    },
-    AllAsync {
-        children: Vec<Handle>,
-    },
-    AllFastest {
-        children: Vec<Handle>,
-    },
-    AllInitial {
-        children: Vec<Handle>,
-    },
-    AllMajority {
-        children: Vec<Handle>,
-    },
-    MissFailover {
-        children: Vec<Handle>,
-        return_best_on_error: bool,
-    },
-    Random {
-        children: Vec<Handle>,
-    },
-    HostId {
-        children: Vec<Handle>,
-        salt: String,
-    },
-    OriginalClientHash {
-        children: Vec<Handle>,
-        salt: String,
-        offset: usize,
-    },
-    Latest {
-        children: Vec<Handle>,
-        failover_count: usize,
-        salt: String,
-        errors: FailoverErrors,
-    },
-    ModifyKey {
-        target: Box<Handle>,
-        change: KeyChange,
-    },
-    KeySplit {
-        destination: Box<Handle>,
-        copies: usize,
-        all_sync: bool,
-        first_hit: bool,
-    },
-    L1L2Cache {
-        l1: Box<Handle>,
-        l2: Box<Handle>,
-        settings: L1L2Settings,
-    },
-    Migrate {
-        from: Box<Handle>,
-        to: Box<Handle>,
-        start_unix_s: u64,
-        interval_s: u32,
-    },
-    WarmUp {
-        cold: Box<Handle>,
-        warm: Box<Handle>,
-        exptime_s: i64,
-        hold_off_ms: u32,
-        /// When it ends, if it does, and how far it is.
-        end: Option<(WarmUpEnd, SharedProgress)>,
-    },
-    Shadowed {
-        normal: Box<Handle>,
-        shadows: Vec<Shadow>,
-    },
-    OutstandingLimit {
-        target: Box<Handle>,
-        outstanding_max: u32,
-    },
-    RateLimit {
-        target: Box<Handle>,
-        fallback: Option<Box<Handle>>,
-        rates: Rates,
-    },
-    LatencyInjection {
-        child: Box<Handle>,
-        latency: Latency,
-    },
-    Logging {
-        target: Option<Box<Handle>>,
-    },
-    BigValue {
-        target: Box<Handle>,
-        split_threshold_bytes: usize,
-    },
-    Staging {
-        warm: Box<Handle>,
-        staging: Box<Handle>,
-        hold_off_ms: u32,
-    },
-    DevNull,
-    Null,
-    Error {
-        response: String,
-    },
-    /// The handle at this index of [`super::Configuration::named`].
+    /// The named handle at this index of [`crate::Configuration::named`].
     Named(usize),
 }
 
-/// Who gets copies, and of which requests.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Shadow {
-    /// Who gets them.
-    pub target: Handle,
-    /// Of which keys.
-    pub keys: KeyFraction,
-    /// Of which servers of a pool, by index, both ends included.
-    pub servers: (usize, usize),
-}
-
-/// The routes that a configuration can name here.
-const TYPES: [&str; 33] = [
-    "AllAsyncRoute",
-    "AllFastestRoute",
-    "AllInitialRoute",
-    "AllMajorityRoute",
-    "AllSyncRoute",
-    "BigValueRoute",
-    "DevNullRoute",
-    "ErrorRoute",
-    "FailoverRoute",
-    "FailoverWithExptimeRoute",
-    "HashRoute",
-    "HostIdRoute",
-    "KeySplitRoute",
-    "L1L2CacheRoute",
-    "LatencyInjectionRoute",
-    "LatestRoute",
-    "LoggingRoute",
-    "MigrateRoute",
-    "MissFailoverRoute",
-    "ModifyExptimeRoute",
-    "ModifyKeyRoute",
-    "NullRoute",
-    "OperationSelectorRoute",
-    "OriginalClientHashRoute",
-    "OutstandingLimitRoute",
-    "PoolRoute",
-    "PrefixSelectorRoute",
-    "RandomRoute",
-    "RateLimitRoute",
-    "SaltedFailoverRoute",
-    "ShadowRoute",
-    "StagingRoute",
-    "WarmUpRoute",
-];
-
-/// Those of mcrouter that are not there yet, to tell them from a slip of the finger.
-const TYPES_MISSING: [&str; 6] = [
-    "BlackholeRoute",
-    "HashStopAllowListRoute",
-    "L1L2SizeSplitRoute",
-    "LoadBalancerRoute",
-    "RoutingGroupRoute",
-    "ShardSplitRoute",
-];
-
-const A_ROUTE: &str = "a route: an object with a \"type\", or a string such as \"PoolRoute|A\"";
-
 impl Handle {
-    /// A pool with nothing around its servers.
-    pub(super) fn plain_pool(pool: Arc<Pool>, hash: KeyHash) -> Handle {
-        Handle::Pool { pool, hash, shadows: Vec::new(), outstanding_max: None, slow_warm_up: None }
+    /// A node for the route that `config` describes.
+    pub(crate) fn route(config: impl RouteConfig) -> Handle {
+        Handle::Route(Arc::new(config))
     }
 
-    pub(super) fn read<'a>(node: &Node<'a>, names: &mut Names<'a>) -> Result<Handle, ConfigurationError> {
-        if let Some(text) = node.as_string() {
-            return short(node, text, names);
+    /// Each server of `pool` as a node.
+    pub(crate) fn servers_of(pool: &Arc<Pool>) -> Vec<Handle> {
+        (0..pool.servers.len()).map(|server| Handle::Server { pool: pool.clone(), server }).collect()
+    }
+
+    /// The name of the node for people who ask which way a key takes: the route's type as configurations spell it, with
+    /// the pool or the reply that distinguishes it (`PoolRoute|main`). A server is named as in a list of children.
+    pub fn label(&self) -> String {
+        match self {
+            Handle::Route(config) => config.label(),
+            Handle::Server { pool, server } => format!("Pool|{}[{server}]", pool.name),
+            Handle::Named(_) => "named handle".to_owned(),
         }
-        let object = node.object(A_ROUTE)?;
-        let type_node = object.require("type", "the route's type, such as \"PoolRoute\"")?;
-        match type_node.string("the route's type")? {
-            "PoolRoute" => long_form::pool_route(&object, names),
-            "HashRoute" => hashes::hash_route(&object, names),
-            "FailoverRoute" => failover::failover_route(&object, names),
-            "FailoverWithExptimeRoute" => failover::failover_with_exptime_route(&object, names),
-            "SaltedFailoverRoute" => failover::salted_failover_route(&object, names),
-            "AllSyncRoute" => long_form::all_sync_route(&object, names),
-            "PrefixSelectorRoute" => long_form::prefix_selector_route(&object, names),
-            "OperationSelectorRoute" | "PrefixPolicyRoute" => long_form::operation_selector_route(&object, names),
-            "ModifyExptimeRoute" => long_form::modify_exptime_route(&object, names),
-            "AllAsyncRoute" => copies::all_async_route(&object, names),
-            "AllFastestRoute" => copies::all_fastest_route(&object, names),
-            "AllInitialRoute" => copies::all_initial_route(&object, names),
-            "AllMajorityRoute" => copies::all_majority_route(&object, names),
-            "ShadowRoute" => copies::shadow_route(&object, names),
-            "KeySplitRoute" => copies::key_split_route(&object, names),
-            "RandomRoute" => replicas::random_route(&object, names),
-            "HostIdRoute" => replicas::host_id_route(&object, names),
-            "OriginalClientHashRoute" => replicas::original_client_hash_route(&object, names),
-            "LatestRoute" => replicas::latest_route(&object, names),
-            "MissFailoverRoute" => tiers::miss_failover_route(&object, names),
-            "L1L2CacheRoute" => tiers::l1_l2_cache_route(&object, names),
-            "MigrateRoute" => tiers::migrate_route(&object, names),
-            "StagingRoute" => tiers::staging_route(&object, names),
-            "WarmUpRoute" => tiers::warm_up_route(&object, names),
-            "BigValueRoute" => limits::big_value_route(&object, names),
-            "OutstandingLimitRoute" => limits::outstanding_limit_route(&object, names),
-            "RateLimitRoute" => limits::rate_limit_route(&object, names),
-            "LatencyInjectionRoute" => limits::latency_injection_route(&object, names),
-            "LoggingRoute" => limits::logging_route(&object, names),
-            "ModifyKeyRoute" => long_form::modify_key_route(&object, names),
-            "DevNullRoute" => long_form::dev_null_route(&object),
-            "NullRoute" => long_form::null_route(&object),
-            "ErrorRoute" => long_form::error_route(&object),
-            other => Err(unknown_type(&type_node, other)),
+    }
+
+    /// The pool of a server, or of a route over all servers of a pool; `None` for other nodes.
+    pub fn pool(&self) -> Option<&Arc<Pool>> {
+        match self {
+            Handle::Route(config) => config.pool(),
+            Handle::Server { pool, .. } => Some(pool),
+            Handle::Named(_) => None,
         }
+    }
+
+    /// The arguments of the route; `None` if the node is not a route that `T` describes.
+    pub fn config<T: RouteConfig>(&self) -> Option<&T> {
+        let Handle::Route(config) = self else { return None };
+        let config: &dyn Any = &**config;
+        config.downcast_ref()
     }
 }
 
-fn unknown_type(node: &Node<'_>, name: &str) -> ConfigurationError {
-    let known = suggestion(name, "routes", TYPES);
-    match TYPES_MISSING.contains(&name) {
-        true => node.error(format!("mcrouter's {name} is not supported; known routes: {}", TYPES.join(", "))),
-        false => node.error(format!("no route is named {name:?}{known}")),
+/// The arguments of one route, as a configuration gives them. Each is checked: [`RouteConfig::build`] cannot fail.
+pub trait RouteConfig: DynEq + Debug + Send + Sync {
+    /// The route's type as configurations spell it, such as `PoolRoute`.
+    fn name(&self) -> &'static str;
+
+    /// See [`Handle::label`].
+    fn label(&self) -> String {
+        self.name().to_owned()
+    }
+
+    /// The pool whose servers are the children of the route; `None` for a route over other routes.
+    fn pool(&self) -> Option<&Arc<Pool>> {
+        None
+    }
+
+    /// Builds the route and its children.
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route>;
+}
+
+/// Builds the children of routes, and hands routes what they need from outside.
+pub trait TreeBuilder {
+    /// Builds the route that `handle` describes. Named handles are built once and shared.
+    fn build(&mut self, handle: &Handle) -> Arc<dyn Route>;
+
+    /// Builds a route for each server of `pool`, in order.
+    fn build_servers(&mut self, pool: &Pool) -> Vec<Arc<dyn Route>>;
+
+    /// Clock, background work and log of the tree.
+    fn environment(&self) -> &Environment;
+
+    /// A seed that no other route of this tree has.
+    fn next_seed(&mut self) -> u64;
+
+    /// Builds each of `handles`, in order.
+    fn build_all(&mut self, handles: &[Handle]) -> Vec<Arc<dyn Route>> {
+        handles.iter().map(|handle| self.build(handle)).collect()
+    }
+
+    /// Builds the route that `handle` describes, if there is one.
+    fn build_optional(&mut self, handle: &Option<Handle>) -> Option<Arc<dyn Route>> {
+        handle.as_ref().map(|handle| self.build(handle))
     }
 }
 
-/// A named handle, or `Type|argument`.
-fn short<'a>(node: &Node<'a>, text: &str, names: &mut Names<'a>) -> Result<Handle, ConfigurationError> {
-    if let Some(handle) = names.named(node, text)? {
-        return Ok(handle);
-    }
-    let (kind, argument) = text.split_once('|').map_or((text, None), |(kind, argument)| (kind, Some(argument)));
-    let hash = KeyHash::default();
-    match (kind, argument) {
-        ("NullRoute", None) => Ok(Handle::Null),
-        ("DevNullRoute", None) => Ok(Handle::DevNull),
-        ("LoggingRoute", None) => Ok(Handle::Logging { target: None }),
-        ("LoggingRoute", Some(target)) => Ok(Handle::Logging { target: Some(Box::new(short(node, target, names)?)) }),
-        ("AllAsyncRoute", Some(children)) => Ok(Handle::AllAsync { children: short_list(node, children, names)? }),
-        ("AllFastestRoute", Some(children)) => Ok(Handle::AllFastest { children: short_list(node, children, names)? }),
-        ("AllInitialRoute", Some(children)) => Ok(Handle::AllInitial { children: short_list(node, children, names)? }),
-        ("AllMajorityRoute", Some(children)) => {
-            Ok(Handle::AllMajority { children: short_list(node, children, names)? })
-        }
-        ("RandomRoute", Some(children)) => Ok(Handle::Random { children: short_list(node, children, names)? }),
-        ("HostIdRoute", Some(children)) => {
-            Ok(Handle::HostId { children: short_list(node, children, names)?, salt: String::new() })
-        }
-        ("MissFailoverRoute", Some(children)) => {
-            let children = short_list(node, children, names)?;
-            Ok(Handle::MissFailover { children, return_best_on_error: false })
-        }
-        ("ErrorRoute", response) => Ok(Handle::Error { response: response.unwrap_or_default().to_owned() }),
-        ("PoolRoute", Some(pool)) => Ok(Handle::plain_pool(names.pool(node, pool)?, hash)),
-        ("HashRoute", Some(children)) => Ok(Handle::Hash { children: short_list(node, children, names)?, hash }),
-        ("AllSyncRoute", Some(children)) => Ok(Handle::AllSync { children: short_list(node, children, names)? }),
-        ("FailoverRoute", Some(children)) => {
-            let children = short_list(node, children, names)?;
-            Ok(Handle::Failover { children, errors: FailoverErrors::default(), options: Box::default() })
-        }
-        ("Pool", Some(_)) => Err(node
-            .error(format!("{text:?} is a list of servers: expected one route, such as \"PoolRoute|...\" over them"))),
-        (kind, argument) if TYPES.contains(&kind) => Err(node.error(match argument {
-            None => format!("{kind} needs its arguments: expected {kind}|... or an object with \"type\": {kind:?}"),
-            Some(_) => format!("{kind} has no short form: expected an object with \"type\": {kind:?}"),
-        })),
-        (kind, Some(_)) => Err(unknown_type(node, kind)),
-        (kind, None) if TYPES_MISSING.contains(&kind) => Err(unknown_type(node, kind)),
-        (name, None) => {
-            let known = suggestion(name, "names", names.handle_names().chain(TYPES));
-            Err(node.error(format!("no handle is named {name:?}{known}")))
-        }
+/// Equality of values whose types are not known. Implemented for every type that has `PartialEq`.
+pub trait DynEq: Any {
+    /// Whether `other` is of the same type and equal.
+    fn equals(&self, other: &dyn Any) -> bool;
+}
+
+impl<T: Any + PartialEq> DynEq for T {
+    fn equals(&self, other: &dyn Any) -> bool {
+        other.downcast_ref().is_some_and(|other: &T| other == self)
     }
 }
 
-/// The servers of `Pool|A`, or the one handle that `text` says.
-fn short_list<'a>(node: &Node<'a>, text: &str, names: &mut Names<'a>) -> Result<Vec<Handle>, ConfigurationError> {
-    match text.strip_prefix("Pool|") {
-        Some(pool) => Ok(servers(names.pool(node, pool)?)),
-        None => Ok(vec![short(node, text, names)?]),
+impl PartialEq for dyn RouteConfig {
+    fn eq(&self, other: &Self) -> bool {
+        self.equals(other as &dyn Any)
     }
-}
-
-fn servers(pool: Arc<Pool>) -> Vec<Handle> {
-    (0..pool.servers.len()).map(|server| Handle::Server { pool: pool.clone(), server }).collect()
-}
-
-/// A list of handles, one handle, or a pool's servers.
-pub(super) fn list<'a>(node: &Node<'a>, names: &mut Names<'a>) -> Result<Vec<Handle>, ConfigurationError> {
-    let mut handles = Vec::new();
-    let elements = if node.is_array() { node.array("a list of routes")? } else { vec![node.clone()] };
-    for element in elements {
-        match element.as_string() {
-            Some(text) => handles.extend(short_list(&element, text, names)?),
-            None if is_pool(&element)? => handles.extend(servers(names.inline_pool(&element)?)),
-            None => handles.push(names.handle(&element)?),
-        }
-    }
-    Ok(handles)
-}
-
-fn is_pool(node: &Node<'_>) -> Result<bool, ConfigurationError> {
-    Ok(node.object(A_ROUTE)?.get("type").and_then(|kind| kind.as_string()) == Some("Pool"))
 }

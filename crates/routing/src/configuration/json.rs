@@ -7,7 +7,7 @@ use std::fmt::{self, Write as _};
 use std::rc::Rc;
 
 /// JSON, and comments of C and C++; nothing else of what the parser could allow, since mcrouter refuses it too.
-const DIALECT: ParseOptions = ParseOptions {
+const JSON_SYNTAX: ParseOptions = ParseOptions {
     allow_comments: true,
     allow_loose_object_property_names: false,
     allow_trailing_commas: false,
@@ -22,12 +22,12 @@ const DIALECT: ParseOptions = ParseOptions {
 
 /// A value and where it stands.
 #[derive(Clone, Debug)]
-pub(super) struct Json {
+pub(crate) struct Json {
     /// Its first byte in the text.
-    pub(super) at: usize,
-    pub(super) value: Value,
+    pub(crate) at: usize,
+    pub(crate) value: Value,
     /// The call whose macro this was written in.
-    pub(super) call: Option<Rc<Call>>,
+    pub(crate) call: Option<Rc<Call>>,
 }
 
 /// As JSON without blanks.
@@ -71,7 +71,7 @@ fn quoted(text: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Value {
+pub(crate) enum Value {
     String(String),
     /// As it is written.
     Number(String),
@@ -82,31 +82,31 @@ pub(super) enum Value {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Property {
+pub(crate) struct Property {
     /// Where its name begins.
-    pub(super) at: usize,
-    pub(super) name: String,
-    pub(super) value: Json,
+    pub(crate) at: usize,
+    pub(crate) name: String,
+    pub(crate) value: Json,
 }
 
 /// That a macro was called, and where.
 #[derive(Debug)]
-pub(super) struct Call {
-    pub(super) name: String,
-    pub(super) line: usize,
+pub(crate) struct Call {
+    pub(crate) name: String,
+    pub(crate) line: usize,
     /// The call in whose macro this one stands.
-    pub(super) outer: Option<Rc<Call>>,
+    pub(crate) outer: Option<Rc<Call>>,
 }
 
 /// Calls that a message names, from the innermost on.
-const CALLS_TOLD_MAX: usize = 5;
+const CALLS_REPORTED_MAX: usize = 5;
 
 impl Call {
     /// What to add to a message about something that `call` brought.
-    pub(super) fn trace(call: &Option<Rc<Call>>) -> String {
+    pub(crate) fn trace(call: &Option<Rc<Call>>) -> String {
         let mut trace = String::new();
         let mut calls = std::iter::successors(call.as_deref(), |call| call.outer.as_deref());
-        for call in calls.by_ref().take(CALLS_TOLD_MAX) {
+        for call in calls.by_ref().take(CALLS_REPORTED_MAX) {
             trace += &format!("; in the macro {:?}, called on line {}", call.name, call.line);
         }
         match calls.count() {
@@ -117,12 +117,12 @@ impl Call {
 }
 
 /// The value in `text`.
-pub(super) fn parse(text: &str) -> Result<Json, ConfigurationError> {
+pub(crate) fn parse(text: &str) -> Result<Json, ConfigurationError> {
     let refuse = |at: usize, message: String| {
         let (line, column) = place(text, at);
         ConfigurationError { line, column, path: String::new(), message }
     };
-    match parse_to_ast(text, &CollectOptions::default(), &DIALECT) {
+    match parse_to_ast(text, &CollectOptions::default(), &JSON_SYNTAX) {
         Ok(result) => {
             let value = result.value.ok_or_else(|| refuse(0, "the configuration is empty".to_owned()))?;
             Ok(Json::from(&value))
@@ -154,7 +154,7 @@ impl From<&ast::ObjectProp<'_>> for Property {
 
 impl Json {
     /// In words, for messages.
-    pub(super) fn found(&self) -> String {
+    pub(crate) fn found(&self) -> String {
         match &self.value {
             Value::String(string) => format!("the string {string:?}"),
             Value::Number(number) => format!("the number {number}"),

@@ -17,7 +17,7 @@
 //!
 //! A macro sees its parameters and the constants, nothing of its caller. What is wrong in a macro's result is reported
 //! where it is written, with the calls that led there. Bounded: calls and lists lie at most [`DEPTH_MAX`] deep in one
-//! another, and what macros bring is at most [`BROUGHT_BYTES_MAX`].
+//! another, and what macros bring is at most [`EXPANSION_BYTES_MAX`].
 //!
 //! Absent on purpose: mcrouter's other built-in macros, `vars`, and `@import`: a configuration is one file.
 
@@ -31,12 +31,12 @@ use std::{collections::BTreeMap, rc::Rc};
 const DEPTH_MAX: usize = 300;
 
 /// What macros may bring, in bytes of text, a value counting [`VALUE_BYTES`] more.
-const BROUGHT_BYTES_MAX: usize = 4 << 20;
+const EXPANSION_BYTES_MAX: usize = 4 << 20;
 
 const VALUE_BYTES: usize = 16;
 
 /// mcrouter's that are not there.
-const MISSING: [&str; 34] = [
+const UNSUPPORTED: [&str; 34] = [
     "add", "and", "contains", "defined", "div", "empty", "equals", "fail", "failIf", "hash", "hasKey", "if", "import",
     "isArray", "isBool", "isInt", "isObject", "isString", "keys", "less", "merge", "mod", "mul", "not", "or",
     "process", "range", "select", "shuffle", "size", "slice", "sort", "split", "values",
@@ -45,15 +45,15 @@ const MISSING: [&str; 34] = [
 const BUILT_IN: [&str; 3] = ["bool", "int", "str"];
 
 /// `top` without its macros, all calls and names in it replaced.
-pub(super) fn expand(text: &str, top: Json) -> Result<Json, ConfigurationError> {
-    let mut expander = Expander { text, macros: BTreeMap::new(), path: Vec::new(), depth: 0, brought_bytes: 0 };
+pub(crate) fn expand(text: &str, top: Json) -> Result<Json, ConfigurationError> {
+    let mut expander = Expander { text, macros: BTreeMap::new(), path: Vec::new(), depth: 0, expanded_bytes: 0 };
     let Json { at, value: Value::Object(mut properties), call } = top else { return Ok(top) };
     // Of two "macros" one would be lost: both stay, and whoever reads the object refuses it.
     if properties.iter().filter(|property| property.name == "macros").count() == 1 {
         let macros = properties.iter().position(|property| property.name == "macros");
-        expander.define(properties.remove(macros.expect("one of them")).value)?;
+        expander.define_macros(properties.remove(macros.expect("one of them")).value)?;
     }
-    expander.value(&Json { at, value: Value::Object(properties), call }, &Scope::default())
+    expander.expand_value(&Json { at, value: Value::Object(properties), call }, &Scope::default())
 }
 
 /// What `%name%` stands for.
@@ -77,7 +77,7 @@ struct Expander<'a> {
     /// Where in the configuration we are: keys and, in brackets, indices.
     path: Vec<String>,
     depth: usize,
-    brought_bytes: usize,
+    expanded_bytes: usize,
 }
 
 impl Expander<'_> {
@@ -89,7 +89,7 @@ impl Expander<'_> {
     }
 
     /// Runs `inner` one step further down.
-    fn inside<T>(
+    fn descend<T>(
         &mut self,
         at: &Json,
         step: String,
@@ -111,22 +111,22 @@ impl Expander<'_> {
     }
 
     /// Counts what a macro brings.
-    fn bring(&mut self, at: &Json, bytes: usize) -> Result<(), ConfigurationError> {
-        self.brought_bytes += bytes + VALUE_BYTES;
-        match self.brought_bytes > BROUGHT_BYTES_MAX {
-            true => Err(self.error(at, format!("macros bring more than {BROUGHT_BYTES_MAX} bytes: expected less"))),
+    fn charge(&mut self, at: &Json, bytes: usize) -> Result<(), ConfigurationError> {
+        self.expanded_bytes += bytes + VALUE_BYTES;
+        match self.expanded_bytes > EXPANSION_BYTES_MAX {
+            true => Err(self.error(at, format!("macros bring more than {EXPANSION_BYTES_MAX} bytes: expected less"))),
             false => Ok(()),
         }
     }
 
-    fn define(&mut self, macros: Json) -> Result<(), ConfigurationError> {
+    fn define_macros(&mut self, macros: Json) -> Result<(), ConfigurationError> {
         self.path = vec![".macros".to_owned()];
         for Property { name, value, .. } in self.properties(&macros, "an object with a macro for each name")? {
             self.path.push(format!(".{name}"));
             if self.macros.contains_key(name) || BUILT_IN.contains(&&**name) {
                 return Err(self.error(value, format!("there are two macros {name:?}: expected each name once")));
             }
-            let read = self.definition(value)?;
+            let read = self.parse_macro(value)?;
             self.macros.insert(name.clone(), Rc::new(read));
             self.path.pop();
         }
@@ -134,7 +134,7 @@ impl Expander<'_> {
         Ok(())
     }
 
-    fn definition(&self, at: &Json) -> Result<Macro, ConfigurationError> {
+    fn parse_macro(&self, at: &Json) -> Result<Macro, ConfigurationError> {
         let (mut kind, mut params, mut result) = (None, None, None);
         for Property { name, value, .. } in self.properties(at, "a macro: an object with \"type\" and \"result\"")? {
             match &**name {
@@ -156,7 +156,7 @@ impl Expander<'_> {
             ("constDef", Some(params)) => {
                 return Err(self.error(params, "a constant has no \"params\": expected a \"macroDef\""));
             }
-            ("macroDef", params) => Some(params.map_or(Ok(Vec::new()), |params| self.params(params))?),
+            ("macroDef", params) => Some(params.map_or(Ok(Vec::new()), |params| self.parse_params(params))?),
             _ => {
                 let at = kind.unwrap_or(at);
                 return Err(self.error(at, "expected \"type\": \"macroDef\" or \"constDef\""));
@@ -167,7 +167,7 @@ impl Expander<'_> {
         Ok(Macro { params, result: result.clone() })
     }
 
-    fn params(&self, list: &Json) -> Result<Vec<(String, Option<Json>)>, ConfigurationError> {
+    fn parse_params(&self, list: &Json) -> Result<Vec<(String, Option<Json>)>, ConfigurationError> {
         const A_PARAM: &str = "a parameter: its name, or an object with \"name\" and \"default\"";
         let Value::List(list) = &list.value else { return Err(self.error(list, "expected a list of parameters")) };
         let mut params: Vec<(String, Option<Json>)> = Vec::new();
@@ -202,30 +202,31 @@ impl Expander<'_> {
         }
     }
 
-    fn value(&mut self, written: &Json, scope: &Scope) -> Expanded {
+    fn expand_value(&mut self, written: &Json, scope: &Scope) -> Expanded {
         let mut value = Json { at: written.at, value: Value::Null, call: scope.call.clone() };
         value.value = match &written.value {
-            Value::String(text) => return self.string(&Json { value: Value::Null, ..value }, text, scope),
+            Value::String(text) => return self.expand_string(&Json { value: Value::Null, ..value }, text, scope),
             Value::List(list) => {
                 let mut expanded = Vec::with_capacity(list.len());
                 for (index, element) in list.iter().enumerate() {
-                    expanded.push(self.inside(&value, format!("[{index}]"), |this| this.value(element, scope))?);
+                    expanded
+                        .push(self.descend(&value, format!("[{index}]"), |this| this.expand_value(element, scope))?);
                 }
                 Value::List(expanded)
             }
-            Value::Object(properties) => match self.called_by_type(properties) {
-                Some(name) => return self.call_by_name(&value, &name, properties, scope),
-                None => Value::Object(self.object(&value, properties, scope)?),
+            Value::Object(properties) => match self.macro_of_type(properties) {
+                Some(name) => return self.expand_object_call(&value, &name, properties, scope),
+                None => Value::Object(self.expand_object(&value, properties, scope)?),
             },
             other => other.clone(),
         };
         if scope.call.is_some() {
-            self.bring(&value, 0)?;
+            self.charge(&value, 0)?;
         }
         Ok(value)
     }
 
-    fn object(
+    fn expand_object(
         &mut self,
         at: &Json,
         properties: &[Property],
@@ -234,18 +235,18 @@ impl Expander<'_> {
         let mut expanded = Vec::with_capacity(properties.len());
         for Property { at: name_at, name, value } in properties {
             let written = Json { at: *name_at, value: Value::Null, call: at.call.clone() };
-            let name = match self.string(&written, name, scope)?.value {
+            let name = match self.expand_string(&written, name, scope)?.value {
                 Value::String(name) => name,
                 _ => return Err(self.error(&written, format!("{name:?} stands for no text: a key must be text"))),
             };
-            let value = self.inside(at, format!(".{name}"), |this| this.value(value, scope))?;
+            let value = self.descend(at, format!(".{name}"), |this| this.expand_value(value, scope))?;
             expanded.push(Property { at: *name_at, name, value });
         }
         Ok(expanded)
     }
 
     /// The macro that an object calls by its `type`.
-    fn called_by_type(&self, properties: &[Property]) -> Option<String> {
+    fn macro_of_type(&self, properties: &[Property]) -> Option<String> {
         let of_type = properties.iter().find(|property| property.name == "type")?;
         match &of_type.value.value {
             Value::String(name) if self.macros.get(name).is_some_and(|found| found.params.is_some()) => {
@@ -255,10 +256,11 @@ impl Expander<'_> {
         }
     }
 
-    fn call_by_name(&mut self, at: &Json, name: &str, properties: &[Property], scope: &Scope) -> Expanded {
+    fn expand_object_call(&mut self, at: &Json, name: &str, properties: &[Property], scope: &Scope) -> Expanded {
         let mut arguments = BTreeMap::new();
         for property in properties.iter().filter(|property| property.name != "type") {
-            let value = self.inside(at, format!(".{}", property.name), |this| this.value(&property.value, scope))?;
+            let value =
+                self.descend(at, format!(".{}", property.name), |this| this.expand_value(&property.value, scope))?;
             if arguments.insert(property.name.clone(), value).is_some() {
                 return Err(self.error(&property.value, format!("{:?} stands twice: expected it once", property.name)));
             }
@@ -269,11 +271,11 @@ impl Expander<'_> {
             let known = suggestion(unknown, "parameters", params.iter().map(|(name, _)| &**name));
             return Err(self.error(at, format!("the macro {name:?} has no parameter {unknown:?}{known}")));
         }
-        self.called(at, name, &found, arguments, scope)
+        self.expand_macro(at, name, &found, arguments, scope)
     }
 
     /// The result of a macro; parameters without an argument have their default.
-    fn called(
+    fn expand_macro(
         &mut self,
         at: &Json,
         name: &str,
@@ -289,21 +291,21 @@ impl Expander<'_> {
                     return Err(self.error(at, format!("the macro {name:?} is called without its {param:?}")));
                 };
                 let scope = Scope { call: call.clone(), ..Scope::default() };
-                let value = self.inside(at, String::new(), |this| this.value(default, &scope))?;
+                let value = self.descend(at, String::new(), |this| this.expand_value(default, &scope))?;
                 parameters.insert(param.clone(), value);
             }
         }
         let scope = Scope { parameters, call };
-        self.inside(at, String::new(), |this| this.value(&found.result, &scope))
+        self.descend(at, String::new(), |this| this.expand_value(&found.result, &scope))
     }
 
     /// What a string stands for: a call, something by name, or text.
-    fn string(&mut self, at: &Json, text: &str, scope: &Scope) -> Expanded {
+    fn expand_string(&mut self, at: &Json, text: &str, scope: &Scope) -> Expanded {
         if scope.call.is_some() {
-            self.bring(at, text.len())?;
+            self.charge(at, text.len())?;
         }
         if let Some(call) = text.strip_prefix('@') {
-            return self.call(at, call, scope);
+            return self.expand_call(at, call, scope);
         }
         let mut plain = String::with_capacity(text.len());
         let mut characters = text.char_indices();
@@ -320,7 +322,7 @@ impl Expander<'_> {
                         return Err(self.error(at, message));
                     };
                     let name = &text[index + 1..index + 1 + length];
-                    let value = self.named(at, name, scope)?;
+                    let value = self.expand_name(at, name, scope)?;
                     if length + 2 == text.len() {
                         return Ok(value);
                     }
@@ -334,7 +336,7 @@ impl Expander<'_> {
                             );
                         }
                     }
-                    self.bring(at, plain.len())?;
+                    self.charge(at, plain.len())?;
                     characters = text.char_indices();
                     let past = index + length + 2;
                     while characters.offset() < past {
@@ -348,14 +350,14 @@ impl Expander<'_> {
     }
 
     /// What `%name%` stands for.
-    fn named(&mut self, at: &Json, name: &str, scope: &Scope) -> Expanded {
+    fn expand_name(&mut self, at: &Json, name: &str, scope: &Scope) -> Expanded {
         if let Some(value) = scope.parameters.get(name) {
             let value = value.clone();
-            self.bring(at, weight(&value))?;
+            self.charge(at, expansion_bytes(&value))?;
             return Ok(value);
         }
         if let Some(found) = self.macros.get(name).filter(|found| found.params.is_none()).cloned() {
-            return self.called(at, name, &found, BTreeMap::new(), scope);
+            return self.expand_macro(at, name, &found, BTreeMap::new(), scope);
         }
         let constants = self.macros.iter().filter(|(_, found)| found.params.is_none()).map(|(name, _)| &**name);
         let known = suggestion(name, "names", scope.parameters.keys().map(|name| &**name).chain(constants));
@@ -363,7 +365,7 @@ impl Expander<'_> {
     }
 
     /// `name(argument,argument)`, the `@` before it cut off.
-    fn call(&mut self, at: &Json, call: &str, scope: &Scope) -> Expanded {
+    fn expand_call(&mut self, at: &Json, call: &str, scope: &Scope) -> Expanded {
         let Some((name, arguments)) = call.strip_suffix(')').and_then(|call| call.split_once('(')) else {
             let message =
                 format!("\"@{call}\" is no call: expected @name(arguments), or \\\\@ for an \"@\" of its own");
@@ -376,7 +378,7 @@ impl Expander<'_> {
         };
         let mut values = Vec::with_capacity(arguments.len());
         for argument in arguments {
-            values.push(self.inside(at, String::new(), |this| this.string(at, argument, scope))?);
+            values.push(self.descend(at, String::new(), |this| this.expand_string(at, argument, scope))?);
         }
         match self.macros.get(name).cloned() {
             Some(found) if found.params.is_some() => {
@@ -389,11 +391,11 @@ impl Expander<'_> {
                     return Err(self.error(at, message));
                 }
                 let named = params.iter().map(|(name, _)| name.clone()).zip(values).collect();
-                self.called(at, name, &found, named, scope)
+                self.expand_macro(at, name, &found, named, scope)
             }
             Some(_) => Err(self.error(at, format!("{name:?} is a constant: expected %{name}%"))),
-            None if BUILT_IN.contains(&name) => self.built_in(at, name, &values),
-            None if MISSING.contains(&name) => Err(self.error(at, format!("mcrouter's @{name} is not supported"))),
+            None if BUILT_IN.contains(&name) => self.convert(at, name, &values),
+            None if UNSUPPORTED.contains(&name) => Err(self.error(at, format!("mcrouter's @{name} is not supported"))),
             None => {
                 let macros = self.macros.iter().filter(|(_, found)| found.params.is_some()).map(|(name, _)| &**name);
                 let known = suggestion(name, "macros", macros.chain(BUILT_IN));
@@ -403,7 +405,7 @@ impl Expander<'_> {
     }
 
     /// `@int(x)`, `@bool(x)`, `@str(x)`.
-    fn built_in(&self, at: &Json, name: &str, arguments: &[Json]) -> Expanded {
+    fn convert(&self, at: &Json, name: &str, arguments: &[Json]) -> Expanded {
         let text = match arguments {
             [Json { value: Value::String(text) | Value::Number(text), .. }] => text.clone(),
             [Json { value: Value::Boolean(boolean), .. }] => boolean.to_string(),
@@ -445,13 +447,13 @@ fn split_arguments(text: &str) -> Option<Vec<&str>> {
 }
 
 /// What a value counts as, when it is brought once more.
-fn weight(value: &Json) -> usize {
+fn expansion_bytes(value: &Json) -> usize {
     VALUE_BYTES
         + match &value.value {
             Value::String(text) | Value::Number(text) => text.len(),
-            Value::List(list) => list.iter().map(weight).sum(),
+            Value::List(list) => list.iter().map(expansion_bytes).sum(),
             Value::Object(properties) => {
-                properties.iter().map(|property| property.name.len() + weight(&property.value)).sum()
+                properties.iter().map(|property| property.name.len() + expansion_bytes(&property.value)).sum()
             }
             Value::Boolean(_) | Value::Null => 0,
         }

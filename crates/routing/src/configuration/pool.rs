@@ -1,168 +1,131 @@
-//! Pools: named lists of servers (§3.2.2 of the paper) and how to talk to them. No request passes here.
+//! Pools: named lists of servers (§3.2.2 of the paper) and the settings of their connections. No request passes here.
 
 use super::{
-    Defaults,
-    document::{Keys, Node, Object},
-    error::{ConfigurationError, suggestion},
-    remedies::{self, Spared, TkoLimit},
-    transport::{PoolAccess, Protocol, Security, TlsPolicy, Transport},
+    defaults::Defaults,
+    error::ConfigurationError,
+    fault_policy::{Spares, TkoLimit, parse_spares, parse_tko_limit},
+    inheritance::{InheritanceChain, PoolNodes},
+    json_cursor::{Keys, Node},
+    transport::{PoolTransport, Protocol, Security, TlsPolicy, Transport, parse_server},
 };
 use crate::{Address, SERVERS_MAX, WEIGHT_MAX};
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
-/// How to talk to a server.
+/// The settings of connections to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DestinationSettings {
-    /// How long to wait for a reply, in milliseconds. Too short, and a slow server counts as a dead one; too long, and
-    /// every failover waits for it.
+    /// How long to wait for a reply, in milliseconds. A short timeout makes a slow server TKO; every failover waits for a
+    /// long one.
     pub server_timeout_ms: u64,
-    /// How long to wait for a connection, in milliseconds; the default, or the server timeout, if not said.
+    /// How long to wait for a connection, in milliseconds. Default: [`Defaults::connect_timeout_ms`], or else the server
+    /// timeout.
     pub connect_timeout_ms: u64,
-    /// Whether deletes that it does not answer are kept for it, where there is a spool (`asynclog`; true unless said).
+    /// Whether deletes that it does not answer are spooled, if the router has a spool. Default true.
     pub asynclog: bool,
-    /// In which words it is asked.
+    /// The protocol of requests to it.
     pub protocol: Protocol,
-    /// How the way to it is protected.
+    /// The protection of its connections.
     pub security: Security,
 }
 
 /// A named list of servers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pool {
-    /// As in the configuration.
+    /// The name in the configuration; empty for an inline pool without one.
     pub name: String,
-    /// In the order of the configuration, which is part of the hash.
+    /// The servers, in the order of the configuration, which is part of the hash.
     pub servers: Vec<Address>,
-    /// For its servers, but for what `transport` says of each.
+    /// The settings of all servers; protocol and security of each are in `transport`.
     pub settings: DestinationSettings,
-    /// Of each server, and behind them of each spare.
+    /// One for each server, then one for each spare.
     pub transport: Vec<Transport>,
-    /// The name that its servers' certificates must bear in place of their hosts'.
+    /// The name that its servers' certificates must have; `None` for the names of their hosts.
     pub identity: Option<Arc<str>>,
     /// Whether keys reach the servers with their routing prefix.
     pub keep_routing_prefix: bool,
-    /// For hashes that have weights: of each server; fewer than there are servers, or none, is allowed.
+    /// For weighted hashes, one for each server. The list may be shorter than `servers`, or empty.
     pub weights: Vec<f64>,
-    /// For hashes that go by names: of each server, or none at all, and then its address is its name.
+    /// For hashes of names, one for each server. Empty: a server's address is its name.
     pub tags: Vec<String>,
-    /// For failover that avoids what fails together: of each server, or none at all.
+    /// For failover that avoids servers that fail together, one for each server. May be empty.
     pub failure_domains: Vec<u32>,
-    /// Idle servers that take the places of dead ones; perhaps none.
+    /// Idle servers that take the places of dead ones. May be empty.
     pub spares: Vec<Address>,
-    /// How long a server must be dead before a spare takes its place, in milliseconds. Short, and a restart costs two cold
-    /// caches; long, and the gutter is all there is.
+    /// How long a server must be dead before a spare takes its place, in milliseconds. With a short time, a restart leaves
+    /// two cold caches; for a long time, only the gutter helps.
     pub spare_after_ms: u64,
-    /// How many of its servers are taken out at a time, if that is bounded.
+    /// The limit on servers in TKO; `None` for no limit.
     pub out_bound: Option<TkoLimit>,
 }
 
-const POOL: Keys = Keys {
-    known: &[
-        "type",
-        "name",
-        "servers",
-        "server_timeout",
-        "connect_timeout",
-        "keep_routing_prefix",
-        "protocol",
-        "use_ssl",
-        "security_mech",
-        "ssl_service_identity",
-        "unsafe_ssl_skip_verification",
-        "inherit",
-        "weights",
-        "tags",
-        "failure_domains",
-        "spares",
-        "spare_after_ms",
-        "tko_tracker",
-    ],
-    ignored: &[
-        "additional_fanout",
-        "cluster",
-        "disable_request_deadline_check",
-        "enable_compression",
-        "error_on_empty",
-        "hostnames",
-        "qos",
-        "region",
-    ],
-    refused: &[
-        "port_override",
-        "port_override_cross_dc",
-        "port_override_within_dc",
-        "security_mech_cross_dc",
-        "security_mech_within_dc",
-        "use_ssl_cross_dc",
-        "use_ssl_within_dc",
-    ],
-};
+const POOL: Keys = Keys::known(&[
+    "type",
+    "name",
+    "servers",
+    "server_timeout",
+    "connect_timeout",
+    "keep_routing_prefix",
+    "protocol",
+    "use_ssl",
+    "security_mech",
+    "ssl_service_identity",
+    "unsafe_ssl_skip_verification",
+    "inherit",
+    "weights",
+    "tags",
+    "failure_domains",
+    "spares",
+    "spare_after_ms",
+    "tko_tracker",
+])
+.ignoring(&[
+    "additional_fanout",
+    "cluster",
+    "disable_request_deadline_check",
+    "enable_compression",
+    "error_on_empty",
+    "hostnames",
+    "qos",
+    "region",
+])
+.refusing(&[
+    "port_override",
+    "port_override_cross_dc",
+    "port_override_within_dc",
+    "security_mech_cross_dc",
+    "security_mech_within_dc",
+    "use_ssl_cross_dc",
+    "use_ssl_within_dc",
+]);
 
-/// An hour: a longer timeout is a slip of the unit.
+/// An hour: a longer timeout is probably a wrong unit.
 const TIMEOUT_MS_MAX: i64 = 3_600_000;
 
-/// The `pools` of a configuration before they are read.
-pub(super) type PoolNodes<'a> = BTreeMap<&'a str, Node<'a>>;
-
-/// A pool's object and behind it those of the pools that it inherits from: what one does not say the next one may.
-pub(super) struct Lineage<'a>(Vec<Object<'a>>);
-
-impl<'a> Lineage<'a> {
-    fn read(name: &str, node: &Node<'a>, pools: &PoolNodes<'a>) -> Result<Self, ConfigurationError> {
-        let mut seen = vec![name.to_owned()];
-        let mut objects = vec![node.object("a pool: an object with \"servers\"")?];
-        while let Some(parent) = objects[objects.len() - 1].get("inherit") {
-            let text = parent.string("the name of the pool whose keys hold where this one says nothing")?;
-            if let Some(at) = seen.iter().position(|name| name == text) {
-                let circle = [&seen[at..], &[text.to_owned()]].concat().join(" -> ");
-                return Err(parent.error(format!("the pool {text:?} inherits from itself: {circle}")));
-            }
-            let known = || suggestion(text, "pools", pools.keys().copied());
-            let node = pools.get(text).ok_or_else(|| parent.error(format!("no pool is named {text:?}{}", known())))?;
-            objects.push(node.object("a pool: an object with \"servers\"")?);
-            seen.push(text.to_owned());
-        }
-        objects[0].check(&POOL)?;
-        Ok(Lineage(objects))
-    }
-
-    pub(super) fn get(&self, key: &str) -> Option<Node<'a>> {
-        self.0.iter().find_map(|object| object.get(key))
-    }
-
-    /// What the nearest object says of something that several keys tell.
-    pub(super) fn nearest<T>(
-        &self,
-        read: impl Fn(&Object<'a>) -> Result<Option<T>, ConfigurationError>,
-    ) -> Result<Option<T>, ConfigurationError> {
-        self.0.iter().map(read).find_map(Result::transpose).transpose()
-    }
-}
-
-/// What stands in a list with one entry for each server, or nothing.
-fn for_each_server<'a, T>(
-    pool: &Lineage<'a>,
+/// Parses a list with one entry for each server; an empty list if there is none.
+fn parse_per_server<'a, T>(
+    pool: &InheritanceChain<'a>,
     key: &str,
     servers: usize,
-    read: impl Fn(&Node<'a>) -> Result<T, ConfigurationError>,
+    parse: impl Fn(&Node<'a>) -> Result<T, ConfigurationError>,
 ) -> Result<Vec<T>, ConfigurationError> {
     let Some(list) = pool.get(key) else { return Ok(Vec::new()) };
     let entries = list.array("a list with an entry for each server")?;
     match entries.len() == servers {
-        true => entries.iter().map(read).collect(),
+        true => entries.iter().map(parse).collect(),
         false => Err(list.error(format!("{} entries for {servers} servers: expected one for each", entries.len()))),
     }
 }
 
 impl Pool {
-    pub(super) fn read<'a>(
+    pub(super) fn parse<'a>(
         name: &str,
         node: &Node<'a>,
         pools: &PoolNodes<'a>,
         defaults: &Defaults,
     ) -> Result<Pool, ConfigurationError> {
-        let pool = Lineage::read(name, node, pools)?;
-        let pool_access = PoolAccess::read(&pool)?;
+        let pool = InheritanceChain::follow(name, node, pools)?;
+        pool.own().check(&POOL)?;
+        let pool_transport = PoolTransport::parse(&pool)?;
         let Some(list) = pool.get("servers") else {
             return Err(node.error("\"servers\" is missing: expected a list of \"host:port\""));
         };
@@ -171,24 +134,24 @@ impl Pool {
             let found = servers.len();
             return Err(list.error(format!("pool {name:?} has {found} servers: expected 1 to {SERVERS_MAX}")));
         }
-        let read = |node| read_server(node, &pool_access);
+        let parse = |node| parse_server(node, &pool_transport);
         let (servers, mut transport): (Vec<Address>, Vec<Transport>) =
-            servers.iter().map(read).collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
-        let Spared { spares, transport: of_spares, after_ms: spare_after_ms } =
-            remedies::spares(&pool, &servers, &pool_access)?;
-        transport.extend(of_spares);
+            servers.iter().map(parse).collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+        let Spares { addresses: spares, transport: spare_transport, after_ms: spare_after_ms } =
+            parse_spares(&pool, &servers, &pool_transport)?;
+        transport.extend(spare_transport);
         Ok(Pool {
             spares,
             spare_after_ms,
-            out_bound: remedies::out_bound(&pool, servers.len())?,
+            out_bound: parse_tko_limit(&pool, servers.len())?,
             name: name.to_owned(),
-            settings: settings(&pool, defaults)?,
+            settings: parse_settings(&pool, defaults)?,
             transport,
-            identity: pool_access.identity,
+            identity: pool_transport.identity,
             keep_routing_prefix: pool.get("keep_routing_prefix").map_or(Ok(false), |value| value.boolean())?,
-            weights: pool.get("weights").map_or(Ok(Vec::new()), |value| weights(&value))?,
-            tags: for_each_server(&pool, "tags", servers.len(), |tag| Ok(tag.string("a server's tag")?.to_owned()))?,
-            failure_domains: for_each_server(&pool, "failure_domains", servers.len(), |domain| {
+            weights: pool.get("weights").map_or(Ok(Vec::new()), |value| parse_weights(&value))?,
+            tags: parse_per_server(&pool, "tags", servers.len(), |tag| Ok(tag.string("a server's tag")?.to_owned()))?,
+            failure_domains: parse_per_server(&pool, "failure_domains", servers.len(), |domain| {
                 Ok(domain.integer("a failure domain's number", 0, u32::MAX.into())? as u32)
             })?,
             servers,
@@ -197,31 +160,31 @@ impl Pool {
 }
 
 impl Pool {
-    /// Its servers, and behind them its spares.
+    /// Its servers, then its spares.
     pub(super) fn members(&self) -> impl Iterator<Item = &Address> {
         self.servers.iter().chain(&self.spares)
     }
 
-    /// Number `at` of them.
-    pub(super) fn member(&self, at: usize) -> &Address {
+    /// The member at index `at` of [`Pool::members`].
+    pub(crate) fn member(&self, at: usize) -> &Address {
         self.servers.get(at).unwrap_or_else(|| &self.spares[at - self.servers.len()])
     }
 
-    /// For number `at` of its members.
-    pub(super) fn settings_of(&self, at: usize) -> DestinationSettings {
+    /// The settings of the member at index `at`.
+    pub(crate) fn settings_of(&self, at: usize) -> DestinationSettings {
         let Transport { protocol, security } = self.transport[at];
         DestinationSettings { protocol, security, ..self.settings }
     }
 
-    /// What stands between the router and number `at` of its members.
-    pub(super) fn protection_of(&self, at: usize) -> TlsPolicy {
+    /// The TLS policy of the member at index `at`.
+    pub(super) fn tls_policy_of(&self, at: usize) -> TlsPolicy {
         let security = self.transport[at].security;
         let identity = self.identity.clone().filter(|_| security == Security::Tls);
         TlsPolicy { security, identity }
     }
 }
 
-fn settings(pool: &Lineage<'_>, defaults: &Defaults) -> Result<DestinationSettings, ConfigurationError> {
+fn parse_settings(pool: &InheritanceChain<'_>, defaults: &Defaults) -> Result<DestinationSettings, ConfigurationError> {
     let timeout = |key: &str, default: u64| match pool.get(key) {
         Some(value) => Ok(value.integer("milliseconds", 1, TIMEOUT_MS_MAX)? as u64),
         None => Ok(default),
@@ -232,33 +195,8 @@ fn settings(pool: &Lineage<'_>, defaults: &Defaults) -> Result<DestinationSettin
     Ok(DestinationSettings { server_timeout_ms, connect_timeout_ms, asynclog: true, protocol, security })
 }
 
-/// Weights as they are written; which numbers make sense depends on the hash.
-pub(super) fn weights(node: &Node<'_>) -> Result<Vec<f64>, ConfigurationError> {
+/// Parses weights; which numbers are valid depends on the hash.
+pub(super) fn parse_weights(node: &Node<'_>) -> Result<Vec<f64>, ConfigurationError> {
     let weight = |node: &Node<'_>| node.number("a server's weight", 0.0, WEIGHT_MAX.into());
     node.array("a list of weights, one for each server")?.iter().map(weight).collect()
-}
-
-/// `host:port` or `[v6]:port`, perhaps with `:ascii` and `:ssl` behind, or what else `transport` knows.
-pub(super) fn read_server(node: &Node<'_>, pool: &PoolAccess) -> Result<(Address, Transport), ConfigurationError> {
-    let text = node.string("a server as \"host:port\"")?;
-    let refused =
-        |why: &str| node.error(format!("{text:?} is no server: {why}; expected \"host:port\" or \"[v6]:port\""));
-    let host_bytes = match text.strip_prefix('[') {
-        Some(inner) => 2 + inner.find(']').ok_or_else(|| refused("the closing bracket is missing"))?,
-        None => text.find(':').unwrap_or(text.len()),
-    };
-    let (host, rest) = text.split_at(host_bytes);
-    if host.is_empty() || host == "[]" || host.contains(char::is_whitespace) {
-        return Err(refused("the host is missing"));
-    }
-    let mut rest = rest.split(':');
-    if rest.next() != Some("") {
-        return Err(refused("after the bracket comes no port"));
-    }
-    let port = rest.next().ok_or_else(|| refused("the port is missing"))?;
-    if !matches!(port.parse::<u16>(), Ok(1..)) || port.starts_with('+') {
-        return Err(refused("the port is no number from 1 to 65535"));
-    }
-    let transport = pool.with(rest).map_err(|word| refused(&format!("{word:?} is not spoken here")))?;
-    Ok((Address(format!("{host}:{port}").into()), transport))
 }

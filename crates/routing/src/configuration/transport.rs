@@ -1,73 +1,87 @@
-//! In which dialect a server is asked, and how the way to it is protected. No request passes here.
+//! The protocol in which a server is asked, and how its connections are protected. No request passes here.
 //!
 //! ```text
 //!   pool      "protocol": "ascii" | "meta"     "security_mech": "plain" | "tls" (or "ssl")     "use_ssl": true | false
-//!   server    "host:port:ascii:ssl"            what it says goes before what its pool says
+//!   server    "host:port:ascii:ssl"            takes precedence over its pool
 //! ```
 //!
-//! A port either speaks TLS or does not: a server that one pool reaches so and another one so is a mistake.
+//! A port either speaks TLS or does not: two pools that reach one server in different ways are an error.
 
 use super::{
-    document::{Node, Object},
     error::ConfigurationError,
-    pool::Lineage,
+    inheritance::InheritanceChain,
+    json_cursor::{Node, Object},
 };
 use crate::Address;
-use std::{collections::BTreeMap, sync::Arc};
+use std::{fmt, sync::Arc};
 
-/// In which words a server is asked.
+/// The protocol of requests to a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Protocol {
-    /// memcached's text dialect, with meta commands and leases as clients send them.
+    /// memcached's text protocol, with meta commands and leases as clients send them.
     #[default]
     Text,
-    /// Its meta commands alone, whatever clients speak; leases are text still, for meta has none.
+    /// Meta commands only, whatever clients send. Leases stay text commands, since meta has none.
     Meta,
 }
 
-/// How the bytes to and from a server are protected.
+/// How a connection to a server is protected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Security {
-    /// Not at all.
+    /// No protection.
     #[default]
     Plain,
-    /// TLS; the server's certificate is verified, and the name in it.
+    /// TLS; the server's certificate and the name in it are verified.
     Tls,
-    /// TLS with whoever answers: nobody can listen in, and anybody can be in the middle.
+    /// TLS without verification: protects against passive listeners, not against a man in the middle.
     UnverifiedTls,
 }
 
-/// How one server is spoken to.
+/// Protocol and security of one server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Transport {
-    /// In which words.
+    /// The protocol.
     pub protocol: Protocol,
-    /// How protected.
+    /// The protection of its connections.
     pub security: Security,
 }
 
-/// What stands between the router and a server.
+/// How the router verifies a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsPolicy {
-    /// TLS, or none.
+    /// Whether connections use TLS.
     pub security: Security,
-    /// The name that its certificate must bear in place of its host's.
+    /// The name that the certificate must have; `None` for the name of the host.
     pub identity: Option<Arc<str>>,
 }
 
-/// What a pool says for all its servers.
-pub(super) struct PoolAccess {
+impl fmt::Display for TlsPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let how = match self.security {
+            Security::Plain => return f.write_str("plain"),
+            Security::Tls => "by TLS",
+            Security::UnverifiedTls => "by unverified TLS",
+        };
+        match &self.identity {
+            Some(identity) => write!(f, "{how} as {identity}"),
+            None => f.write_str(how),
+        }
+    }
+}
+
+/// The settings of a pool that apply to all its servers.
+pub(super) struct PoolTransport {
     transport: Transport,
     skips_verification: bool,
     pub(super) identity: Option<Arc<str>>,
 }
 
-impl PoolAccess {
-    pub(super) fn read(pool: &Lineage<'_>) -> Result<PoolAccess, ConfigurationError> {
+impl PoolTransport {
+    pub(super) fn parse(pool: &InheritanceChain<'_>) -> Result<PoolTransport, ConfigurationError> {
         let skips_verification = pool.get("unsafe_ssl_skip_verification").map_or(Ok(false), |value| value.boolean())?;
-        let mechanism = pool.nearest(said_of_tls)?.unwrap_or(false);
+        let mechanism = pool.nearest(uses_tls)?.unwrap_or(false);
         let protocol = match pool.get("protocol") {
-            Some(value) => named(&value, "protocol", &DIALECTS)?,
+            Some(value) => parse_name(&value, "protocol", &PROTOCOLS)?,
             None => Protocol::Text,
         };
         let identity = match pool.get("ssl_service_identity") {
@@ -75,15 +89,15 @@ impl PoolAccess {
             None => None,
         };
         let security = security(mechanism, skips_verification);
-        Ok(PoolAccess { transport: Transport { protocol, security }, skips_verification, identity })
+        Ok(PoolTransport { transport: Transport { protocol, security }, skips_verification, identity })
     }
 
-    /// How a server is spoken to that has `words` behind its port. The error is a word that has no meaning.
-    pub(super) fn with<'a>(&self, words: impl Iterator<Item = &'a str>) -> Result<Transport, &'a str> {
+    /// The transport of a server that has `suffixes` behind its port. The error is the first unknown suffix.
+    pub(super) fn with_suffixes<'a>(&self, suffixes: impl Iterator<Item = &'a str>) -> Result<Transport, &'a str> {
         let mut transport = self.transport;
-        for (at, word) in words.enumerate() {
+        for (at, word) in suffixes.enumerate() {
             match at {
-                0 => transport.protocol = lookup(word, &DIALECTS).ok_or(word)?,
+                0 => transport.protocol = lookup(word, &PROTOCOLS).ok_or(word)?,
                 1 => transport.security = security(lookup(word, &MECHANISMS).ok_or(word)?, self.skips_verification),
                 _ => return Err(word),
             }
@@ -92,16 +106,16 @@ impl PoolAccess {
     }
 }
 
-const DIALECTS: [(&str, Protocol); 2] = [("ascii", Protocol::Text), ("meta", Protocol::Meta)];
+const PROTOCOLS: [(&str, Protocol); 2] = [("ascii", Protocol::Text), ("meta", Protocol::Meta)];
 
-/// Whether TLS is spoken.
+/// Whether a security mechanism is TLS.
 const MECHANISMS: [(&str, bool); 3] = [("plain", false), ("ssl", true), ("tls", true)];
 
 fn lookup<T: Copy>(word: &str, known: &[(&str, T)]) -> Option<T> {
-    known.iter().find(|(name, _)| *name == word).map(|(_, meaning)| *meaning)
+    known.iter().find(|(name, _)| *name == word).map(|(_, value)| *value)
 }
 
-fn named<T: Copy>(value: &Node<'_>, what: &str, known: &[(&str, T)]) -> Result<T, ConfigurationError> {
+fn parse_name<T: Copy>(value: &Node<'_>, what: &str, known: &[(&str, T)]) -> Result<T, ConfigurationError> {
     let word = value.string(what)?;
     lookup(word, known).ok_or_else(|| {
         let names: Vec<_> = known.iter().map(|(name, _)| format!("{name:?}")).collect();
@@ -117,11 +131,11 @@ fn security(is_tls: bool, skips_verification: bool) -> Security {
     }
 }
 
-/// Whether a pool's own object asks for TLS, if it says so or otherwise.
-fn said_of_tls(object: &Object<'_>) -> Result<Option<bool>, ConfigurationError> {
+/// Whether a pool's own object asks for TLS; `None` if it has no key for that.
+fn uses_tls(object: &Object<'_>) -> Result<Option<bool>, ConfigurationError> {
     let uses_ssl = object.get("use_ssl").map(|value| value.boolean()).transpose()?;
     let Some(value) = object.get("security_mech") else { return Ok(uses_ssl) };
-    let mechanism = named(&value, "security mechanism", &MECHANISMS)?;
+    let mechanism = parse_name(&value, "security mechanism", &MECHANISMS)?;
     match uses_ssl {
         Some(uses_ssl) if uses_ssl != mechanism => {
             Err(value.error(format!("this contradicts \"use_ssl\": {uses_ssl} beside it; expected one of them")))
@@ -130,34 +144,27 @@ fn said_of_tls(object: &Object<'_>) -> Result<Option<bool>, ConfigurationError> 
     }
 }
 
-/// What protects the way to each server, by all pools together.
-#[derive(Default)]
-pub(super) struct Protections(pub(super) BTreeMap<Address, TlsPolicy>);
-
-impl Protections {
-    /// Takes down a server; the error is what another pool says of it.
-    pub(super) fn note(&mut self, server: &Address, protection: TlsPolicy) -> Result<(), String> {
-        match self.0.get(server) {
-            Some(other) if *other != protection => {
-                Err(format!("{server} is reached {} here, and {} by another pool", said(&protection), said(other)))
-            }
-            Some(_) => Ok(()),
-            None => {
-                self.0.insert(server.clone(), protection);
-                Ok(())
-            }
-        }
-    }
-}
-
-fn said(protection: &TlsPolicy) -> String {
-    let how = match protection.security {
-        Security::Plain => return "plain".to_owned(),
-        Security::Tls => "by TLS",
-        Security::UnverifiedTls => "by unverified TLS",
+/// Parses `host:port` or `[v6]:port`, optionally with a protocol and a security mechanism behind it (`:ascii:ssl`).
+pub(super) fn parse_server(node: &Node<'_>, pool: &PoolTransport) -> Result<(Address, Transport), ConfigurationError> {
+    let text = node.string("a server as \"host:port\"")?;
+    let refused =
+        |why: &str| node.error(format!("{text:?} is no server: {why}; expected \"host:port\" or \"[v6]:port\""));
+    let host_bytes = match text.strip_prefix('[') {
+        Some(inner) => 2 + inner.find(']').ok_or_else(|| refused("the closing bracket is missing"))?,
+        None => text.find(':').unwrap_or(text.len()),
     };
-    match &protection.identity {
-        Some(identity) => format!("{how} as {identity}"),
-        None => how.to_owned(),
+    let (host, rest) = text.split_at(host_bytes);
+    if host.is_empty() || host == "[]" || host.contains(char::is_whitespace) {
+        return Err(refused("the host is missing"));
     }
+    let mut rest = rest.split(':');
+    if rest.next() != Some("") {
+        return Err(refused("after the bracket comes no port"));
+    }
+    let port = rest.next().ok_or_else(|| refused("the port is missing"))?;
+    if !matches!(port.parse::<u16>(), Ok(1..)) || port.starts_with('+') {
+        return Err(refused("the port is no number from 1 to 65535"));
+    }
+    let transport = pool.with_suffixes(rest).map_err(|word| refused(&format!("{word:?} is not spoken here")))?;
+    Ok((Address(format!("{host}:{port}").into()), transport))
 }

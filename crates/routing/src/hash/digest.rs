@@ -4,7 +4,6 @@
 //! departure is said, since it is what keys were stored by. Bytes of a key from 0x80 on count as negative in
 //! `one_at_a_time` and FNV, as they do in both clients on x86.
 
-use super::ring::first_word;
 use md5::{Digest as _, Md5};
 
 /// A number of 32 bits for a key.
@@ -89,6 +88,11 @@ impl Digest {
             Digest::Crc32Positive => crc32fast::hash(key) & 0x7fff_ffff,
         }
     }
+}
+
+/// The first four bytes of an MD5, as a little-endian number.
+pub(super) fn first_word(digest: &[u8]) -> u32 {
+    u32::from_le_bytes([digest[0], digest[1], digest[2], digest[3]])
 }
 
 const FNV_64: u64 = 0xcbf2_9ce4_8422_2325;

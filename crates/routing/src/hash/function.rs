@@ -10,8 +10,9 @@
 //! | `libmemcached-ketama-weighted`, `dalli`, `twemproxy-ketama:DIGEST`, `twemproxy-modula:DIGEST` | names; whole weights from 1, 1 where missing | the client of that name |
 
 use super::{
-    Picker, SERVERS_MAX, Table,
+    ch3::SERVERS_MAX,
     digest::Digest,
+    picker::{Picker, Table},
     rendezvous::{Pymemcache, Rendezvous},
     ring::Ring,
 };
@@ -253,7 +254,7 @@ const WHOLE: f64 = 4_294_967_296.0;
 
 impl KeyHash {
     /// Makes the tables for so many servers. Costs up to 160 MD5s or SHA-1s a server, once.
-    pub fn over(&self, servers: usize) -> Result<Picker, KeyHashError> {
+    pub fn picker_for(&self, servers: usize) -> Result<Picker, KeyHashError> {
         self.check(servers)?;
         let (weights, names, count) = (self.all_weights(servers), &self.names, servers as u32);
         let table = match self.function {
@@ -285,7 +286,7 @@ impl KeyHash {
         Ok(Picker { salt: self.salt.as_bytes().into(), whole_key: self.function.reads_whole_key(), table })
     }
 
-    /// Whether [`KeyHash::over`] can make tables for so many servers.
+    /// Whether [`KeyHash::picker_for`] can make tables for so many servers.
     pub(crate) fn check(&self, servers: usize) -> Result<(), KeyHashError> {
         let function = self.function;
         let (names_needed, weights_needed) = (function.names_needed(), function.weights_needed());
@@ -299,12 +300,12 @@ impl KeyHash {
         if names_needed != NamesNeeded::No && self.names.len() != servers {
             return Err(KeyHashError::Names { function, names: self.names.len(), servers });
         }
-        let fits = |weight: f64| match weights_needed {
+        let is_valid = |weight: f64| match weights_needed {
             WeightsNeeded::No => true,
             WeightsNeeded::Parts => (0.0..=1.0).contains(&weight),
             WeightsNeeded::Whole => (1.0..=f64::from(WEIGHT_MAX)).contains(&weight) && weight.fract() == 0.0,
         };
-        if let Some(server) = self.weights.iter().take(servers).position(|&weight| !fits(weight)) {
+        if let Some(server) = self.weights.iter().take(servers).position(|&weight| !is_valid(weight)) {
             return Err(KeyHashError::Weight { function, server });
         }
         match weights_needed == WeightsNeeded::Parts && self.all_weights(servers).iter().all(|&weight| weight == 0.0) {

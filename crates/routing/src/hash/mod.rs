@@ -16,9 +16,11 @@
 //! mcrouter's own hashes read a key up to `|#|`; those of other clients read all of it, as these clients do. A pick
 //! allocates nothing. Absent on purpose: weights that change while the process runs.
 
+mod append;
 mod ch3;
 mod digest;
 mod function;
+mod picker;
 mod rendezvous;
 mod ring;
 mod spooky;
@@ -28,116 +30,15 @@ pub(crate) use ch3::murmur64a;
 pub use digest::Digest;
 pub(crate) use function::NamesNeeded;
 pub use function::{HashFunction, KeyHash, KeyHashError, RING_SERVERS_MAX, WEIGHT_MAX};
+pub use picker::Picker;
 pub(crate) use rendezvous::Rendezvous;
 
-use crate::key::{routing_key, routing_key_of, stored_key, stored_key_of};
-use bytes::Bytes;
-use lookaside_protocol::Request;
-use rendezvous::Pymemcache;
-use ring::Ring;
-
-/// The most servers that one pool can have.
+/// The maximum number of servers of a pool.
 pub const SERVERS_MAX: usize = ch3::SERVERS_MAX;
-
-/// A hash over so many servers, with its tables.
-#[derive(Debug)]
-pub struct Picker {
-    salt: Box<[u8]>,
-    whole_key: bool,
-    table: Table,
-}
-
-#[derive(Debug)]
-enum Table {
-    Ch3(u32),
-    /// Of each server the weight in parts of 2^32.
-    WeightedCh3(Box<[u64]>),
-    ConstShard(u32),
-    Rendezvous(Rendezvous),
-    Pymemcache(Pymemcache),
-    Remainder(Digest, u32),
-    /// A server's index as often as it has weight.
-    Slots(Digest, Box<[u32]>),
-    Ring(Digest, Ring),
-}
-
-impl Picker {
-    /// The index of the server for `key` (a whole key: what the hash does not read is left out here).
-    pub fn pick(&self, key: &[u8]) -> usize {
-        self.pick_salted(if self.whole_key { stored_key_of(key) } else { routing_key_of(key) })
-    }
-
-    /// As [`Picker::pick`], for a request, whose key may be encoded.
-    #[inline]
-    pub(crate) fn pick_for(&self, request: &Request<Bytes>) -> usize {
-        match self.whole_key {
-            true => self.pick_salted(&stored_key(request)),
-            false => self.pick_salted(&routing_key(request)),
-        }
-    }
-
-    /// As [`Picker::pick_for`], with `suffix` instead of the salt.
-    pub(crate) fn pick_with(&self, request: &Request<Bytes>, suffix: &[u8]) -> usize {
-        let key = if self.whole_key { stored_key(request) } else { routing_key(request) };
-        with_appended(&key, suffix, |salted| self.table.pick(salted))
-    }
-
-    #[inline]
-    fn pick_salted(&self, key: &[u8]) -> usize {
-        match self.salt.is_empty() {
-            true => self.table.pick(key),
-            false => with_appended(key, &self.salt, |salted| self.table.pick(salted)),
-        }
-    }
-}
-
-impl Table {
-    #[inline]
-    fn pick(&self, key: &[u8]) -> usize {
-        let index = match self {
-            Table::Ch3(servers) => ch3::ch3(key, *servers),
-            Table::WeightedCh3(weights) => weighted_ch3::pick(key, weights),
-            Table::ConstShard(servers) => const_shard(key, *servers),
-            Table::Rendezvous(rendezvous) => rendezvous.pick(key),
-            Table::Pymemcache(rendezvous) => rendezvous.pick(key),
-            Table::Remainder(digest, servers) => digest.of(key) % servers,
-            Table::Slots(digest, slots) => slots[digest.of(key) as usize % slots.len()],
-            Table::Ring(digest, ring) => ring.pick(digest.of(key)),
-        };
-        index as usize
-    }
-}
-
-/// `kind:7:rest` names server 7; a key that names none, or one that is not there, goes where Ch3 sends it.
-fn const_shard(key: &[u8], servers: u32) -> u32 {
-    let mut parts = key.splitn(3, |&byte| byte == b':');
-    let (_, shard, rest) = (parts.next(), parts.next(), parts.next());
-    let number = shard
-        .filter(|shard| rest.is_some() && shard.iter().all(u8::is_ascii_digit))
-        .and_then(|shard| std::str::from_utf8(shard).ok()?.parse().ok());
-    number.filter(|shard| *shard < servers).unwrap_or_else(|| ch3::ch3(key, servers))
-}
-
-/// Keys and what is appended to them stay below this, but for salts of an unusual size.
-const APPENDED_BYTES: usize = 512;
-
-/// Calls `read` with `key` and `suffix` in one piece.
-fn with_appended<T>(key: &[u8], suffix: &[u8], read: impl FnOnce(&[u8]) -> T) -> T {
-    let total = key.len() + suffix.len();
-    let mut at_hand = [0; APPENDED_BYTES];
-    match at_hand.get_mut(..total) {
-        Some(room) => {
-            room[..key.len()].copy_from_slice(key);
-            room[key.len()..].copy_from_slice(suffix);
-            read(room)
-        }
-        None => read(&[key, suffix].concat()),
-    }
-}
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{picker::Table, *};
 
     fn keys() -> impl Iterator<Item = Vec<u8>> {
         (0..20_000).map(|n: u32| format!("key:{n}").into_bytes())
@@ -154,7 +55,7 @@ mod tests {
     /// The share of `keys()` on each server.
     fn shares(hash: &KeyHash, servers: usize) -> Vec<f64> {
         let mut counts = vec![0_f64; servers];
-        let picker = hash.over(servers).unwrap();
+        let picker = hash.picker_for(servers).unwrap();
         keys().for_each(|key| counts[picker.pick(&key)] += 1.0);
         counts.iter().map(|count| count / 20_000.0).collect()
     }
@@ -170,7 +71,7 @@ mod tests {
                 for share in shares(&hash, servers) {
                     let expected = 1.0 / servers as f64;
                     // A ring's arcs are uneven.
-                    let is_ring = matches!(hash.over(servers).unwrap().table, Table::Ring(..));
+                    let is_ring = matches!(hash.picker_for(servers).unwrap().table, Table::Ring(..));
                     let (least, most) = if is_ring { (0.5, 1.6) } else { (0.8, 1.2) };
                     let range = least * expected..=most * expected;
                     assert!(range.contains(&share), "{function:?} {servers}: {share} of {expected}");
@@ -199,7 +100,7 @@ mod tests {
     #[test]
     fn prefix_and_tail_do_not_move_a_key() {
         for servers in [2, 5, 40] {
-            let picker = KeyHash::default().over(servers).unwrap();
+            let picker = KeyHash::default().picker_for(servers).unwrap();
             let home = picker.pick(b"user:42");
             assert_eq!(picker.pick(b"/east/web/user:42"), home);
             assert_eq!(picker.pick(b"user:42|#|profile"), home);
@@ -209,25 +110,26 @@ mod tests {
     #[test]
     fn a_salt_spreads_anew() {
         let (plain, salted) = (KeyHash::default(), KeyHash { salt: "x".into(), ..KeyHash::default() });
-        let (plain_4, salted_4) = (plain.over(4).unwrap(), salted.over(4).unwrap());
+        let (plain_4, salted_4) = (plain.picker_for(4).unwrap(), salted.picker_for(4).unwrap());
         let same = keys().filter(|key| plain_4.pick(key) == salted_4.pick(key)).count();
         assert!((4_500..5_500).contains(&same), "{same} of 20000 stayed; a quarter would by chance");
-        let (plain, salted) = (plain.over(1_000).unwrap(), salted.over(1_000).unwrap());
+        let (plain, salted) = (plain.picker_for(1_000).unwrap(), salted.picker_for(1_000).unwrap());
         assert_eq!(salted.pick(b"a"), plain.pick(b"ax"), "the salt is appended");
-        let long = KeyHash { salt: "x".repeat(600), ..KeyHash::default() }.over(1_000).unwrap();
+        let long = KeyHash { salt: "x".repeat(600), ..KeyHash::default() }.picker_for(1_000).unwrap();
         assert_eq!(long.pick(b"a"), plain.pick(["a", &"x".repeat(600)].concat().as_bytes()));
     }
 
     /// CRC-32's check value is published with the polynomial: 0xcbf43926 for "123456789".
     #[test]
     fn crc32_is_the_ieee_one_without_its_top_bit() {
-        let picker = hash(HashFunction::Crc32).over(1_000_000).unwrap();
+        let picker = hash(HashFunction::Crc32).picker_for(1_000_000).unwrap();
         assert_eq!(picker.pick(b"123456789"), (0x4bf4_3926 % 1_000_000) as usize);
     }
 
     #[test]
     fn a_key_may_name_its_shard() {
-        let (shards, ch3) = (hash(HashFunction::ConstShard).over(10).unwrap(), KeyHash::default().over(10).unwrap());
+        let (shards, ch3) =
+            (hash(HashFunction::ConstShard).picker_for(10).unwrap(), KeyHash::default().picker_for(10).unwrap());
         for (key, shard) in [("a:0:x", 0), ("a:7:x", 7), ("a:007:x", 7), (":9:", 9), ("a:3:x|#|y", 3)] {
             assert_eq!(shards.pick(key.as_bytes()), shard, "{key}");
         }

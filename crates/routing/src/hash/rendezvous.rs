@@ -11,7 +11,7 @@
 //!
 //! Without `tags` a server's tag is its address: to change it, or a tag, is to move its keys.
 
-use super::murmur64a;
+use super::ch3::murmur64a;
 use std::cmp::Reverse;
 
 /// Servers by the hashes of their tags, weighted or not.

@@ -14,7 +14,7 @@
 //! Two points of the same number are as good as none among the 2^32; the server that stands first has it, and for
 //! spymemcached the last, as its map has it. Cost: one binary search a key, 8 bytes a point.
 
-use super::digest::one_at_a_time;
+use super::digest::{first_word, one_at_a_time};
 use md5::{Digest as _, Md5};
 use sha1::Sha1;
 
@@ -88,11 +88,6 @@ impl Ring {
 
 /// Points that a server of average weight has.
 const POINTS: u32 = 160;
-
-/// The first four bytes of an MD5, the first of them lowest.
-pub(super) fn first_word(digest: &[u8]) -> u32 {
-    u32::from_le_bytes([digest[0], digest[1], digest[2], digest[3]])
-}
 
 /// Four points for each MD5 of `name-i`.
 fn md5_points<'a>(counted: impl Iterator<Item = (&'a String, u32)>) -> Vec<(u32, u32)> {

@@ -57,8 +57,8 @@ fn short(text: &[u8], seed: u64) -> u64 {
 }
 
 fn short_mix(mut h: [u64; 4]) -> [u64; 4] {
-    const TURNS: [u32; 12] = [50, 52, 30, 41, 54, 48, 38, 37, 62, 34, 5, 36];
-    for (step, turn) in TURNS.into_iter().enumerate() {
+    const ROTATIONS: [u32; 12] = [50, 52, 30, 41, 54, 48, 38, 37, 62, 34, 5, 36];
+    for (step, turn) in ROTATIONS.into_iter().enumerate() {
         let at = (step + 2) % 4;
         h[at] = h[at].rotate_left(turn).wrapping_add(h[(at + 1) % 4]);
         h[(at + 2) % 4] ^= h[at];
@@ -67,8 +67,8 @@ fn short_mix(mut h: [u64; 4]) -> [u64; 4] {
 }
 
 fn short_end(mut h: [u64; 4]) -> u64 {
-    const TURNS: [u32; 11] = [15, 52, 26, 51, 28, 9, 47, 54, 32, 25, 63];
-    for (step, turn) in TURNS.into_iter().enumerate() {
+    const ROTATIONS: [u32; 11] = [15, 52, 26, 51, 28, 9, 47, 54, 32, 25, 63];
+    for (step, turn) in ROTATIONS.into_iter().enumerate() {
         let (at, before) = ((step + 3) % 4, (step + 2) % 4);
         h[at] ^= h[before];
         h[before] = h[before].rotate_left(turn);
@@ -96,8 +96,8 @@ fn long(text: &[u8], seed: u64) -> u64 {
 }
 
 fn mix(s: &mut [u64; WORDS], block: &[u8; WORDS * 8]) {
-    const TURNS: [u32; WORDS] = [11, 32, 43, 31, 17, 28, 39, 57, 55, 54, 22, 46];
-    for (at, turn) in TURNS.into_iter().enumerate() {
+    const ROTATIONS: [u32; WORDS] = [11, 32, 43, 31, 17, 28, 39, 57, 55, 54, 22, 46];
+    for (at, turn) in ROTATIONS.into_iter().enumerate() {
         let (before, after) = ((at + 11) % WORDS, (at + 1) % WORDS);
         s[at] = s[at].wrapping_add(word(&block[at * 8..at * 8 + 8]));
         s[(at + 2) % WORDS] ^= s[(at + 10) % WORDS];
@@ -108,8 +108,8 @@ fn mix(s: &mut [u64; WORDS], block: &[u8; WORDS * 8]) {
 }
 
 fn end_part(h: &mut [u64; WORDS]) {
-    const TURNS: [u32; WORDS] = [44, 15, 34, 21, 38, 33, 10, 13, 38, 53, 42, 54];
-    for (step, turn) in TURNS.into_iter().enumerate() {
+    const ROTATIONS: [u32; WORDS] = [44, 15, 34, 21, 38, 33, 10, 13, 38, 53, 42, 54];
+    for (step, turn) in ROTATIONS.into_iter().enumerate() {
         let (into, from) = ((step + 11) % WORDS, (step + 1) % WORDS);
         h[into] = h[into].wrapping_add(h[from]);
         h[(step + 2) % WORDS] ^= h[into];

@@ -8,7 +8,7 @@
 //! Lowering one weight moves keys of that server alone, to all others. A server of weight 0 gets keys only where all
 //! tries lead to such servers.
 
-use super::{ch3::ch3, spooky::spooky32, with_appended};
+use super::{append::with_appended, ch3::ch3, spooky::spooky32};
 
 /// mcrouter's seed for this hash.
 const SEED: u32 = 0xface_2014;

@@ -19,9 +19,9 @@
 
 use crate::{
     Batch, BoxFuture, Context, Failure, Outcomes, Route, RoutingPrefix,
-    cluster::all_sync_route::worse,
     key::prefix_bytes,
-    split::{Part, drive, next},
+    outcome::worse,
+    split::{Part, ask_parts, next},
     verb::{Kind, Verb},
 };
 use bytes::Bytes;
@@ -81,22 +81,22 @@ impl RootRoute {
         if prefix.is_empty() {
             targets.push(self.default_tree());
         } else if !prefix.contains(&b'*') {
-            targets.extend(self.named(prefix));
+            targets.extend(self.tree_named(prefix));
         } else {
             let start = targets.len();
-            for (_, tree) in self.names.iter().filter(|(name, _)| name.fits(prefix)) {
+            for (_, tree) in self.names.iter().filter(|(name, _)| name.matches_pattern(prefix)) {
                 if !targets[start..].contains(tree) {
                     targets.push(*tree);
                 }
             }
-            if asks_one(request) {
+            if goes_to_one_tree(request) {
                 targets.truncate(start + 1);
             }
         }
     }
 
     /// The tree of that name, or its region's fallback.
-    fn named(&self, prefix: &[u8]) -> Option<u32> {
+    fn tree_named(&self, prefix: &[u8]) -> Option<u32> {
         let find = |wanted: &dyn Fn(&[u8]) -> bool| {
             self.names.iter().find(|(name, _)| wanted(name.as_str().as_bytes())).map(|(_, tree)| *tree)
         };
@@ -106,11 +106,12 @@ impl RootRoute {
     }
 
     async fn by_prefix(&self, batch: Batch, context: &Context) -> Outcomes {
-        let mut plan = Plan { targets: Vec::with_capacity(batch.len()), ends: Vec::with_capacity(batch.len()) };
+        let mut targets_of =
+            TargetLists { targets: Vec::with_capacity(batch.len()), ends: Vec::with_capacity(batch.len()) };
         let mut unrouted = Vec::new();
         let mut batches: Vec<Batch> = vec![Batch::new(); self.trees.len()];
         for request in batch {
-            match plan.add(|targets| self.targets(&request, targets)) {
+            match targets_of.add(|targets| self.targets(&request, targets)) {
                 [] => unrouted.push(no_route(&request)),
                 [others @ .., last] => {
                     others.iter().for_each(|&tree| batches[tree as usize].push(request.clone()));
@@ -121,11 +122,12 @@ impl RootRoute {
         let parts = batches.into_iter().enumerate().map(|(child, batch)| Part { child, batch });
         let (asked, parts): (Vec<usize>, Vec<Part>) =
             parts.filter(|part| !part.batch.is_empty()).map(|part| (part.child, part)).unzip();
-        let answers = drive(&self.trees, parts, context).await;
+        let answers = ask_parts(&self.trees, parts, context).await;
         let mut answer_of_tree = vec![std::vec::IntoIter::default(); self.trees.len()];
         asked.into_iter().zip(answers).for_each(|(tree, answer)| answer_of_tree[tree] = answer);
         let mut unrouted = unrouted.into_iter();
-        plan.each()
+        targets_of
+            .each()
             .map(|targets| {
                 let of_each_tree = targets.iter().map(|&tree| next(&mut answer_of_tree[tree as usize]));
                 let nowhere = || Err(unrouted.next().expect("a request without a target has its failure"));
@@ -145,13 +147,13 @@ impl Route for RootRoute {
 }
 
 /// The trees for each request of a batch, one list behind the other.
-struct Plan {
+struct TargetLists {
     targets: Vec<u32>,
     /// Where each request's trees end.
     ends: Vec<u32>,
 }
 
-impl Plan {
+impl TargetLists {
     /// Adds one request; `fill` appends its trees, which come back.
     fn add(&mut self, fill: impl FnOnce(&mut Vec<u32>)) -> &[u32] {
         let start = self.targets.len();
@@ -167,7 +169,7 @@ impl Plan {
 }
 
 /// Whether a request for many trees goes to one of them only.
-fn asks_one(request: &Request<Bytes>) -> bool {
+fn goes_to_one_tree(request: &Request<Bytes>) -> bool {
     let verb = Verb::of(&request.operation);
     verb.kind() == Kind::Read || matches!(verb, Verb::Cas | Verb::LeaseSet)
 }

@@ -47,7 +47,7 @@ impl RoutingPrefix {
     }
 
     /// Whether a key that begins with `pattern` (three slashes, perhaps with `*`) means this tree.
-    pub(crate) fn fits(&self, pattern: &[u8]) -> bool {
+    pub(crate) fn matches_pattern(&self, pattern: &[u8]) -> bool {
         let mut ours = self.0.as_bytes().split(|&byte| byte == b'/');
         let mut theirs = pattern.split(|&byte| byte == b'/');
         loop {
@@ -119,10 +119,10 @@ mod tests {
     fn stars_stay_inside_a_name() {
         let prefix = RoutingPrefix::parse("/east/web12/").unwrap();
         for pattern in ["/east/web12/", "/*/*/", "/east/*/", "/e*/web*/", "/*/*1*/", "/*t/**/", "/east/w*b*2/"] {
-            assert!(prefix.fits(pattern.as_bytes()), "{pattern}");
+            assert!(prefix.matches_pattern(pattern.as_bytes()), "{pattern}");
         }
         for pattern in ["/east/web1/", "/*/", "/west/*/", "/*/*/*/", "/e*2/web12/", "/east/web*3/", "//web12/"] {
-            assert!(!prefix.fits(pattern.as_bytes()), "{pattern}");
+            assert!(!prefix.matches_pattern(pattern.as_bytes()), "{pattern}");
         }
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! Accepted: a large value that another client stores between the look and the append is spoilt; its next reader may see its head.
 
-use super::{BigValueRoute, Head};
+use super::{BigValueRoute, Manifest};
 use crate::{
     Batch, Context, Outcome, Outcomes,
     cluster::staging_route::{time_left_request, time_left_s},
@@ -30,13 +30,13 @@ pub(super) fn is_append(request: &Request<Bytes>) -> bool {
 impl BigValueRoute {
     /// Carries out appends to different keys.
     pub(super) async fn append(&self, batch: Batch, context: &Context) -> Outcomes {
-        let found = self.look(&batch, context).await;
+        let found = self.get_manifests(&batch, context).await;
         let mut outcomes = found.clone();
         let mut small = Vec::new();
         for (at, found) in found.into_iter().enumerate() {
             match found {
-                Ok(Reply::Value { flags, ref value, .. }) if Head::read(flags, value).is_some() => {
-                    outcomes[at] = self.append_to_pieces(&batch[at], found, context).await;
+                Ok(Reply::Value { flags, ref value, .. }) if Manifest::read(flags, value).is_some() => {
+                    outcomes[at] = self.append_to_chunks(&batch[at], found, context).await;
                 }
                 found if is_error(&found) => {}
                 _ => small.push((at, batch[at].clone())),
@@ -48,20 +48,20 @@ impl BigValueRoute {
         outcomes
     }
 
-    async fn look(&self, batch: &[Request<Bytes>], context: &Context) -> Outcomes {
-        let look =
+    async fn get_manifests(&self, batch: &[Request<Bytes>], context: &Context) -> Outcomes {
+        let get_manifests =
             |request: &Request<Bytes>| Request { key: request.key.clone(), operation: Operation::Get { cas: true } };
-        self.target.route(batch.iter().map(look).collect(), context).await
+        self.target.route(batch.iter().map(get_manifests).collect(), context).await
     }
 
     /// `found` is the head.
-    async fn append_to_pieces(&self, request: &Request<Bytes>, mut found: Outcome, context: &Context) -> Outcome {
+    async fn append_to_chunks(&self, request: &Request<Bytes>, mut found: Outcome, context: &Context) -> Outcome {
         for _ in 0..TRIES_MAX {
             let outcome = self.try_to_append(request, found, context).await;
             if outcome != Ok(Reply::Exists) {
                 return outcome;
             }
-            found = self.look(std::slice::from_ref(request), context).await.remove(0);
+            found = self.get_manifests(std::slice::from_ref(request), context).await.remove(0);
         }
         refused("a value in pieces was changed by others, too often to append to it")
     }
@@ -79,7 +79,7 @@ impl BigValueRoute {
         let Some(exptime) = time_left_s(&left) else {
             return refused("how long a value in pieces lives is not known: nothing was appended");
         };
-        let value = with_more(&value, &request.operation);
+        let value = extended_value(&value, &request.operation);
         let operation = Operation::Store { mode: StoreMode::Cas(cas), flags, exptime, value };
         let store = Request { key: request.key.clone(), operation };
         match self.ask(vec![store], context).await.remove(0) {
@@ -89,7 +89,7 @@ impl BigValueRoute {
     }
 }
 
-fn with_more(value: &Bytes, operation: &Operation<Bytes>) -> Bytes {
+fn extended_value(value: &Bytes, operation: &Operation<Bytes>) -> Bytes {
     match operation {
         Operation::Store { mode: StoreMode::Append, value: more, .. } => [&value[..], more].concat().into(),
         Operation::Store { mode: StoreMode::Prepend, value: more, .. } => [&more[..], value].concat().into(),

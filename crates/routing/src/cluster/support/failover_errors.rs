@@ -13,7 +13,11 @@
 //!
 //! Never a failover: a miss, a refusal (`NOT_STORED`), `ERROR` and `CLIENT_ERROR`: another server would say the same.
 
-use crate::{Failure, Outcome, verb::Kind};
+use crate::{
+    Failure, Outcome,
+    configuration::{ConfigurationError, Keys, Node, Object, suggestion},
+    verb::Kind,
+};
 use lookaside_protocol::{ErrorReply, Reply};
 
 /// A kind of failure that a configuration can name.
@@ -134,7 +138,7 @@ impl FailoverErrors {
     }
 
     /// Whether `outcome` of such a request makes the next child be asked.
-    pub fn count(&self, kind: Kind, outcome: &Outcome) -> bool {
+    pub fn triggers_failover(&self, kind: Kind, outcome: &Outcome) -> bool {
         if *outcome == Err(Failure::Spooled) {
             return true;
         }
@@ -145,4 +149,27 @@ impl FailoverErrors {
         };
         FailoverError::of(outcome).is_some_and(|error| set.contains(error))
     }
+}
+
+/// Parses the key `failover_errors`: a list of names, or a list for each of `gets`, `updates`, `deletes`.
+pub(crate) fn parse_failover_errors(object: &Object<'_>) -> Result<FailoverErrors, ConfigurationError> {
+    let Some(node) = object.get("failover_errors") else { return Ok(FailoverErrors::default()) };
+    if !node.is_object() {
+        return parse_error_set(&node).map(FailoverErrors::same);
+    }
+    let object = node.object("failover errors")?;
+    object.check(&Keys::known(&["gets", "updates", "deletes"]))?;
+    let of = |kind| object.get(kind).map_or(Ok(FailoverErrorSet::ALL), |node| parse_error_set(&node));
+    Ok(FailoverErrors { gets: of("gets")?, updates: of("updates")?, deletes: of("deletes")? })
+}
+
+/// Parses a list of names.
+pub(crate) fn parse_error_set(node: &Node<'_>) -> Result<FailoverErrorSet, ConfigurationError> {
+    let names = FailoverError::ALL.map(FailoverError::name);
+    let named = |node: &Node<'_>| {
+        let text = node.string("the name of an error, such as \"timeout\"")?;
+        let error = FailoverError::ALL.into_iter().find(|error| error.name() == text);
+        error.ok_or_else(|| node.error(format!("no error is named {text:?}{}", suggestion(text, "errors", names))))
+    };
+    node.array("a list of errors")?.iter().map(named).collect()
 }

@@ -11,7 +11,7 @@
 //!
 //! That is all that is lost: pairing is for the hit rate, never for safety. Tokens are 64 bits that nobody can guess,
 //! unique across servers, and a server refuses one that it did not hand out. So pairs may be forgotten, and are: after
-//! [`PAIRED_S`], when there are more than [`PAIRS_MAX`], with a new configuration, with the process.
+//! [`PAIR_TTL_S`], when there are more than [`PAIRS_MAX`], with a new configuration, with the process.
 //!
 //! All trees of one configuration share the pairs, as a client's next request may come on another connection, served by
 //! another thread. Another router does not have them. A token could carry the child only in bits that servers leave free
@@ -27,7 +27,7 @@ use std::{
 
 /// How long a pair is remembered, in seconds: as long as mcrouter does, and as long as the paper's servers wait between
 /// two tokens for a key.
-pub const PAIRED_S: u64 = 10;
+pub const PAIR_TTL_S: u64 = 10;
 
 /// Pairs remembered at a time; the oldest go first.
 pub const PAIRS_MAX: usize = 65_536;
@@ -53,7 +53,7 @@ struct Pair {
 impl LeasePairs {
     /// Remembers that `child` handed out `token` for `key`.
     pub(crate) fn remember(&self, token: LeaseToken, key: &[u8], child: u32, now_s: u64) {
-        let until_s = now_s + PAIRED_S;
+        let until_s = now_s + PAIR_TTL_S;
         let pair = Pair { child, key_hash: murmur64a(key), until_s };
         let mut pairs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Pairs { by_token, tokens } = &mut *pairs;
@@ -70,7 +70,7 @@ impl LeasePairs {
     }
 
     /// Who handed out `token` for `key`; asked a second time, nobody.
-    pub(crate) fn take(&self, token: LeaseToken, key: &[u8], now_s: u64) -> Option<u32> {
+    pub(crate) fn remove_pair(&self, token: LeaseToken, key: &[u8], now_s: u64) -> Option<u32> {
         let mut pairs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_for_key = pairs.by_token.get(&token.0).is_some_and(|pair| pair.key_hash == murmur64a(key));
         if !is_for_key {
@@ -81,7 +81,7 @@ impl LeasePairs {
     }
 
     /// How many pairs are remembered.
-    pub fn remembered(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).by_token.len()
     }
 }
@@ -94,12 +94,12 @@ mod tests {
     fn a_pair_is_for_one_use_one_key_and_ten_seconds() {
         let pairs = LeasePairs::default();
         pairs.remember(LeaseToken(7), b"k", 3, 100);
-        assert_eq!(pairs.take(LeaseToken(8), b"k", 100), None);
-        assert_eq!(pairs.take(LeaseToken(7), b"other", 100), None);
-        assert_eq!(pairs.take(LeaseToken(7), b"k", 109), Some(3));
-        assert_eq!(pairs.take(LeaseToken(7), b"k", 109), None);
+        assert_eq!(pairs.remove_pair(LeaseToken(8), b"k", 100), None);
+        assert_eq!(pairs.remove_pair(LeaseToken(7), b"other", 100), None);
+        assert_eq!(pairs.remove_pair(LeaseToken(7), b"k", 109), Some(3));
+        assert_eq!(pairs.remove_pair(LeaseToken(7), b"k", 109), None);
         pairs.remember(LeaseToken(7), b"k", 3, 100);
-        assert_eq!(pairs.take(LeaseToken(7), b"k", 110), None);
+        assert_eq!(pairs.remove_pair(LeaseToken(7), b"k", 110), None);
     }
 
     #[test]
@@ -108,10 +108,10 @@ mod tests {
         for token in 0..PAIRS_MAX as u64 + 10 {
             pairs.remember(LeaseToken(token), b"k", 0, 100);
         }
-        assert_eq!(pairs.remembered(), PAIRS_MAX);
-        assert_eq!(pairs.take(LeaseToken(9), b"k", 100), None, "the oldest are gone");
-        assert_eq!(pairs.take(LeaseToken(10), b"k", 100), Some(0));
+        assert_eq!(pairs.count(), PAIRS_MAX);
+        assert_eq!(pairs.remove_pair(LeaseToken(9), b"k", 100), None, "the oldest are gone");
+        assert_eq!(pairs.remove_pair(LeaseToken(10), b"k", 100), Some(0));
         pairs.remember(LeaseToken(5), b"k", 0, 120);
-        assert_eq!(pairs.remembered(), 1, "the old go when something new comes");
+        assert_eq!(pairs.count(), 1, "the old go when something new comes");
     }
 }

@@ -289,7 +289,7 @@ async fn latest_fails_over_among_a_few_in_the_hosts_own_order() {
 async fn dev_null_swallows_and_counts() {
     let route = DevNullRoute::default();
     assert_eq!(ask(&route, &["get k", "set k", "delete k"]).await, ["Miss", "NotStored", "NotFound"]);
-    assert_eq!(route.swallowed(), 3);
+    assert_eq!(route.dropped(), 3);
 }
 
 /// A hot miss and a lease are both misses, and the lease is the first child's.

@@ -12,7 +12,7 @@
 //! **Deletes are not counted**: every child that may be chosen for the key is asked, as each may hold a copy.
 //!
 //! The last two policies give a key the same children everywhere and always, so that its copies are few and a delete finds
-//! them; that is why they ask at most [`CANDIDATES`] children unless told otherwise. Their orders are not mcrouter's.
+//! them; that is why they ask at most [`CANDIDATES_DEFAULT`] children unless told otherwise. Their orders are not mcrouter's.
 
 use crate::{FailoverError, FailoverErrorSet, Outcome, Picker, hash::Rendezvous, key::routing_key};
 use bytes::Bytes;
@@ -20,7 +20,7 @@ use lookaside_protocol::Request;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Children that a policy which goes by the key chooses among, unless told otherwise.
-pub const CANDIDATES: u32 = 5;
+pub const CANDIDATES_DEFAULT: u32 = 5;
 
 /// How many numbers are put behind a key, for each child that is looked for.
 const SALTS_PER_CHILD: usize = 16;
@@ -67,21 +67,21 @@ impl FailoverPolicy {
     /// The first child, then what `others` picks of the rest, by key. With `domains` (one for each child, the first among
     /// them) a child is left for the last if one of its domain has been asked.
     pub fn by_key(others: Picker, domains: Vec<Option<u32>>) -> Self {
-        Self::of(Order::ByKey { first: None, others, domains: domains.into() }, CANDIDATES)
+        Self::of(Order::ByKey { first: None, others, domains: domains.into() }, CANDIDATES_DEFAULT)
     }
 
     /// What `first` picks, then what `others` picks of all, by key.
     pub fn within_pool(first: Picker, others: Picker, domains: Vec<Option<u32>>) -> Self {
-        Self::of(Order::ByKey { first: Some(first), others, domains: domains.into() }, CANDIDATES)
+        Self::of(Order::ByKey { first: Some(first), others, domains: domains.into() }, CANDIDATES_DEFAULT)
     }
 
     /// The children by the draws of their tags.
     pub fn rendezvous(tags: &[String]) -> Self {
-        Self::of(Order::Rendezvous(Rendezvous::new(tags, &[])), CANDIDATES)
+        Self::of(Order::Rendezvous(Rendezvous::new(tags, &[])), CANDIDATES_DEFAULT)
     }
 
     /// At most so many tries, which is at least one, of which failures of `exclude_errors` are none.
-    pub fn limited(mut self, max_tries: u32, exclude_errors: FailoverErrorSet) -> Self {
+    pub fn with_tries(mut self, max_tries: u32, exclude_errors: FailoverErrorSet) -> Self {
         self.max_tries = max_tries.max(1);
         self.exclude_errors = exclude_errors;
         self
@@ -94,7 +94,7 @@ impl FailoverPolicy {
     }
 
     /// The child that every request is sent to first, if it is the same for all.
-    pub(crate) fn first_of_all(&self) -> Option<usize> {
+    pub(crate) fn common_first(&self) -> Option<usize> {
         match &self.order {
             Order::ByKey { first: Some(_), .. } | Order::Rendezvous(_) => None,
             _ => Some(0),
@@ -143,7 +143,7 @@ impl FailoverPolicy {
             if order.len() >= wanted {
                 break;
             }
-            let child = others.pick_with(request, salt.to_string().as_bytes()) as u32 + u32::from(!over_all);
+            let child = others.pick_with_suffix(request, salt.to_string().as_bytes()) as u32 + u32::from(!over_all);
             if order.contains(&child) || same_domain.contains(&child) {
                 continue;
             }
@@ -155,7 +155,7 @@ impl FailoverPolicy {
     }
 
     /// Notes what a child said, of which `counts` says whether it is a failure that makes another be asked.
-    pub(crate) fn note(&self, child: impl FnOnce() -> usize, counts: bool) {
+    pub(crate) fn record_outcome(&self, child: impl FnOnce() -> usize, counts: bool) {
         if let Order::LeastFailures(failures) = &self.order {
             let failures = &failures[child()];
             match counts {
@@ -173,7 +173,7 @@ impl FailoverPolicy {
     }
 
     /// Whether another try may follow so many.
-    pub(crate) fn allows(&self, tries: u32) -> bool {
+    pub(crate) fn allows_try(&self, tries: u32) -> bool {
         tries < self.max_tries
     }
 }

@@ -1,83 +1,79 @@
-//! What a pool does about dead servers, beyond failing over: spares that take their places (§3.3 of the paper), and a bound
-//! on how many are taken for dead. No request passes here.
+//! The reaction of a pool to servers that fail, beyond failover: spares that take their places (§3.3 of the paper), and a
+//! limit on the number of servers in TKO. No request passes here.
 
 use super::{
-    document::Keys,
     error::ConfigurationError,
-    pool::{Lineage, read_server},
-    transport::{PoolAccess, Transport},
+    inheritance::InheritanceChain,
+    json_cursor::Keys,
+    transport::{PoolTransport, Transport, parse_server},
 };
 use crate::Address;
 
-/// The most spares of a pool: every delete of the pool goes to each of them.
+/// The maximum number of spares of a pool: every delete of the pool goes to each of them.
 const SPARES_MAX: usize = 16;
-/// A minute: the gutter is good for that.
+/// A minute: the gutter bridges shorter outages.
 const SPARE_AFTER_MS: u64 = 60_000;
-/// A day: a longer time is a slip of the unit.
+/// A day: a longer time is probably a wrong unit.
 const SPARE_AFTER_MS_MAX: i64 = 86_400_000;
 
-/// How many servers of a pool may be taken out at a time (mcrouter's `tko_tracker`).
+/// How many servers of a pool may be TKO at a time (mcrouter's `tko_tracker`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TkoLimit {
-    /// When so many are out, no further one is taken out.
+    /// With this number of servers in TKO, the pool fails open: no further server becomes TKO.
     pub enter: usize,
-    /// Until no more than so many are.
+    /// With at most this number in TKO, servers can become TKO again.
     pub exit: usize,
 }
 
-const TKO_TRACKER: Keys = Keys {
-    known: &[
-        "num_tko_threshold_upper",
-        "num_tko_threshold_lower",
-        "percent_tko_threshold_upper",
-        "percent_tko_threshold_lower",
-    ],
-    ignored: &[],
-    refused: &[],
-};
+const TKO_TRACKER: Keys = Keys::known(&[
+    "num_tko_threshold_upper",
+    "num_tko_threshold_lower",
+    "percent_tko_threshold_upper",
+    "percent_tko_threshold_lower",
+]);
 
-/// What a pool says of spares.
-pub(super) struct Spared {
-    pub(super) spares: Vec<Address>,
-    /// Of each spare.
+/// The spares of a pool.
+pub(super) struct Spares {
+    pub(super) addresses: Vec<Address>,
+    /// One for each spare.
     pub(super) transport: Vec<Transport>,
     pub(super) after_ms: u64,
 }
 
-/// The spares of a pool of `servers`, and how long a server must be dead before one takes its place.
-pub(super) fn spares(
-    pool: &Lineage<'_>,
+/// Parses the spares of a pool of `servers`, and how long a server must be unreachable before one takes its place.
+pub(super) fn parse_spares(
+    pool: &InheritanceChain<'_>,
     servers: &[Address],
-    pool_access: &PoolAccess,
-) -> Result<Spared, ConfigurationError> {
+    pool_transport: &PoolTransport,
+) -> Result<Spares, ConfigurationError> {
     let after = pool.get("spare_after_ms");
     let after_ms = match &after {
         Some(after) => after.integer("milliseconds", 1, SPARE_AFTER_MS_MAX)? as u64,
         None => SPARE_AFTER_MS,
     };
-    let mut spared = Spared { spares: Vec::new(), transport: Vec::new(), after_ms };
+    let mut spares = Spares { addresses: Vec::new(), transport: Vec::new(), after_ms };
     let Some(list) = pool.get("spares") else {
         return match after {
             Some(after) => Err(after.error("there are no \"spares\" that could take a server's place after that time")),
-            None => Ok(spared),
+            None => Ok(spares),
         };
     };
     for node in list.array("a list of \"host:port\"")? {
-        let (spare, transport) = read_server(&node, pool_access)?;
+        let (spare, transport) = parse_server(&node, pool_transport)?;
         if servers.contains(&spare) {
             return Err(
                 node.error(format!("{spare} is one of the pool's servers: expected one that is idle otherwise"))
             );
         }
-        if spared.spares.contains(&spare) {
+        if spares.addresses.contains(&spare) {
             return Err(node.error(format!("{spare} stands twice: expected each spare once")));
         }
-        spared.spares.push(spare);
-        spared.transport.push(transport);
+        spares.addresses.push(spare);
+        spares.transport.push(transport);
     }
-    match spared.spares.len() {
+    match spares.addresses.len() {
         0 if after.is_some() => Err(list.error("no spares, but \"spare_after_ms\": expected at least one")),
-        0..=SPARES_MAX => Ok(spared),
+        0..=SPARES_MAX => Ok(spares),
         found => {
             Err(list
                 .error(format!("{found} spares: expected at most {SPARES_MAX}, as every delete goes to each of them")))
@@ -85,8 +81,11 @@ pub(super) fn spares(
     }
 }
 
-/// The bound of a pool of `servers` servers, if it has one.
-pub(super) fn out_bound(pool: &Lineage<'_>, servers: usize) -> Result<Option<TkoLimit>, ConfigurationError> {
+/// Parses the TKO limit of a pool of `servers` servers; `None` if it has none.
+pub(super) fn parse_tko_limit(
+    pool: &InheritanceChain<'_>,
+    servers: usize,
+) -> Result<Option<TkoLimit>, ConfigurationError> {
     let Some(node) = pool.get("tko_tracker") else { return Ok(None) };
     let tracker = node.object("an object with \"num_tko_threshold_upper\" and \"num_tko_threshold_lower\"")?;
     tracker.check(&TKO_TRACKER)?;
@@ -97,7 +96,7 @@ pub(super) fn out_bound(pool: &Lineage<'_>, servers: usize) -> Result<Option<Tko
     };
     let numbers = pair("num_tko_threshold_upper", "num_tko_threshold_lower")?;
     let percents = pair("percent_tko_threshold_upper", "percent_tko_threshold_lower")?;
-    let (upper_node, bound) = match (numbers, percents) {
+    let (upper_node, limit) = match (numbers, percents) {
         (Some((upper, lower)), None) => {
             let enter = upper.integer("a number of servers", 1, servers as i64)? as usize;
             let exit = lower.integer("a number of servers", 0, servers as i64)? as usize;
@@ -116,11 +115,11 @@ pub(super) fn out_bound(pool: &Lineage<'_>, servers: usize) -> Result<Option<Tko
             ));
         }
     };
-    match bound.exit < bound.enter {
-        true => Ok(Some(bound)),
+    match limit.exit < limit.enter {
+        true => Ok(Some(limit)),
         false => Err(upper_node.error(format!(
             "of {servers} servers the upper threshold is {}, the lower {}: expected the lower to be less",
-            bound.enter, bound.exit
+            limit.enter, limit.exit
         ))),
     }
 }

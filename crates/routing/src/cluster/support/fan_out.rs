@@ -6,7 +6,7 @@
 
 use crate::{
     Batch, BoxFuture, Context, Outcomes, Route,
-    environment::{Background, Place},
+    environment::{Background, BackgroundPermit},
     split::Children,
 };
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -23,21 +23,21 @@ pub(crate) fn owned(child: &Arc<dyn Route>, batch: Batch, context: &Context) -> 
 }
 
 /// Children that were asked.
-pub(crate) struct Asked {
+pub(crate) struct FanOut {
     pending: FuturesUnordered<BoxFuture<'static, Outcomes>>,
-    place: Option<Place>,
+    permit: Option<BackgroundPermit>,
 }
 
-impl Asked {
+impl FanOut {
     /// Asks all of `children` the same.
     pub(crate) fn all(children: &Children, batch: Batch, context: &Context, background: &Background) -> Self {
         let pending = children.iter().map(|child| owned(child, batch.clone(), context)).collect();
-        Asked { pending, place: background.place() }
+        FanOut { pending, permit: background.try_permit() }
     }
 
     /// Whether the caller may leave before all have answered.
-    pub(crate) fn may_leave(&self) -> bool {
-        self.place.is_some()
+    pub(crate) fn may_return_early(&self) -> bool {
+        self.permit.is_some()
     }
 
     /// The answer of the child that is the next to have one.
@@ -46,13 +46,13 @@ impl Asked {
     }
 }
 
-impl Drop for Asked {
+impl Drop for FanOut {
     fn drop(&mut self) {
-        if let Some(place) = self.place.take()
+        if let Some(permit) = self.permit.take()
             && !self.pending.is_empty()
         {
             let mut pending = std::mem::take(&mut self.pending);
-            place.run(async move { while pending.next().await.is_some() {} });
+            permit.spawn_rest(async move { while pending.next().await.is_some() {} });
         }
     }
 }

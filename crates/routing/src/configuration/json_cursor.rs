@@ -1,7 +1,7 @@
-//! The JSON of a configuration, with the place of everything in it, so that whatever is wrong can be pointed at.
+//! A cursor over the JSON of a configuration that knows the path and the place of each value, for error messages.
 //! No request passes here.
 //!
-//! A [`Node`] is a value with the path from the top. Typed access fails with what was expected and what was found.
+//! A [`Node`] is a value with its path from the top. An error of typed access names what was expected and what was found.
 
 use super::{
     error::{ConfigurationError, ConfigurationWarning, place, suggestion},
@@ -9,29 +9,29 @@ use super::{
 };
 use std::{cell::RefCell, collections::BTreeMap};
 
-/// The text and what was said about it so far.
-pub(super) struct Document<'a> {
+/// The text of a configuration and the warnings about it so far.
+pub(crate) struct Document<'a> {
     text: &'a str,
     warnings: RefCell<Vec<ConfigurationWarning>>,
 }
 
 impl<'a> Document<'a> {
-    pub(super) fn new(text: &'a str) -> Self {
+    pub(crate) fn new(text: &'a str) -> Self {
         Document { text, warnings: RefCell::default() }
     }
 
-    pub(super) fn top(&'a self, value: &'a Json) -> Node<'a> {
+    pub(crate) fn top(&'a self, value: &'a Json) -> Node<'a> {
         Node { document: self, value, path: String::new() }
     }
 
-    pub(super) fn into_warnings(self) -> Vec<ConfigurationWarning> {
+    pub(crate) fn into_warnings(self) -> Vec<ConfigurationWarning> {
         self.warnings.into_inner()
     }
 }
 
-/// A value and the way to it.
+/// A value and its path.
 #[derive(Clone)]
-pub(super) struct Node<'a> {
+pub(crate) struct Node<'a> {
     document: &'a Document<'a>,
     value: &'a Json,
     path: String,
@@ -39,7 +39,7 @@ pub(super) struct Node<'a> {
 
 impl<'a> Node<'a> {
     /// An error at this place.
-    pub(super) fn error(&self, message: impl Into<String>) -> ConfigurationError {
+    pub(crate) fn error(&self, message: impl Into<String>) -> ConfigurationError {
         self.error_at(self.value.at, &self.path, message.into())
     }
 
@@ -49,8 +49,8 @@ impl<'a> Node<'a> {
         ConfigurationError { line, column, path: path.to_owned(), message }
     }
 
-    /// Notes that something at this place is ignored.
-    pub(super) fn warn(&self, message: impl Into<String>) {
+    /// Adds a warning about this place.
+    pub(crate) fn warn(&self, message: impl Into<String>) {
         let ConfigurationError { line, column, path, message } = self.error(message);
         self.document.warnings.borrow_mut().push(ConfigurationWarning { line, column, path, message });
     }
@@ -59,42 +59,42 @@ impl<'a> Node<'a> {
         self.error(format!("expected {expected}, found {}", self.value.found()))
     }
 
-    pub(super) fn is_object(&self) -> bool {
+    pub(crate) fn is_object(&self) -> bool {
         matches!(self.value.value, Value::Object(_))
     }
 
-    pub(super) fn is_array(&self) -> bool {
+    pub(crate) fn is_array(&self) -> bool {
         matches!(self.value.value, Value::List(_))
     }
 
     /// The text, if this is a string.
-    pub(super) fn as_string(&self) -> Option<&'a str> {
+    pub(crate) fn as_string(&self) -> Option<&'a str> {
         match &self.value.value {
             Value::String(string) => Some(string),
             _ => None,
         }
     }
 
-    pub(super) fn string(&self, expected: &str) -> Result<&'a str, ConfigurationError> {
+    pub(crate) fn string(&self, expected: &str) -> Result<&'a str, ConfigurationError> {
         self.as_string().ok_or_else(|| self.unexpected(expected))
     }
 
-    pub(super) fn boolean(&self) -> Result<bool, ConfigurationError> {
+    pub(crate) fn boolean(&self) -> Result<bool, ConfigurationError> {
         match self.value.value {
             Value::Boolean(boolean) => Ok(boolean),
             _ => Err(self.unexpected("true or false")),
         }
     }
 
-    /// A whole number in `min..=max`; `what` says of what.
-    pub(super) fn integer(&self, what: &str, min: i64, max: i64) -> Result<i64, ConfigurationError> {
+    /// A whole number in `min..=max`; `what` names it in the error.
+    pub(crate) fn integer(&self, what: &str, min: i64, max: i64) -> Result<i64, ConfigurationError> {
         self.parsed()
             .filter(|number| (min..=max).contains(number))
             .ok_or_else(|| self.unexpected(&format!("{what} from {min} to {max}")))
     }
 
-    /// A number in `min..=max`; `what` says of what.
-    pub(super) fn number(&self, what: &str, min: f64, max: f64) -> Result<f64, ConfigurationError> {
+    /// A number in `min..=max`; `what` names it in the error.
+    pub(crate) fn number(&self, what: &str, min: f64, max: f64) -> Result<f64, ConfigurationError> {
         self.parsed()
             .filter(|number| (min..=max).contains(number))
             .ok_or_else(|| self.unexpected(&format!("{what} from {min} to {max}")))
@@ -108,14 +108,14 @@ impl<'a> Node<'a> {
     }
 
     /// The elements of a list.
-    pub(super) fn array(&self, expected: &str) -> Result<Vec<Node<'a>>, ConfigurationError> {
+    pub(crate) fn array(&self, expected: &str) -> Result<Vec<Node<'a>>, ConfigurationError> {
         let Value::List(list) = &self.value.value else { return Err(self.unexpected(expected)) };
         let element = |(at, value)| Node { document: self.document, value, path: format!("{}[{at}]", self.path) };
         Ok(list.iter().enumerate().map(element).collect())
     }
 
-    /// The object; a key that stands twice is an error, since one of them would be lost.
-    pub(super) fn object(&self, expected: &str) -> Result<Object<'a>, ConfigurationError> {
+    /// The object. A duplicate key is an error, since one of the two would be lost.
+    pub(crate) fn object(&self, expected: &str) -> Result<Object<'a>, ConfigurationError> {
         let Value::Object(properties) = &self.value.value else { return Err(self.unexpected(expected)) };
         let mut first_by_name = BTreeMap::new();
         for Property { at, name, .. } in properties {
@@ -136,25 +136,45 @@ impl<'a> Node<'a> {
     }
 }
 
-/// Which keys an object may have.
-pub(super) struct Keys {
-    /// Those that are read.
-    pub(super) known: &'static [&'static str],
-    /// mcrouter's that change nothing here: a warning.
-    pub(super) ignored: &'static [&'static str],
-    /// mcrouter's that would change where requests go, or how: an error.
-    pub(super) refused: &'static [&'static str],
+/// The keys that an object may have.
+pub(crate) struct Keys {
+    /// Keys that are read.
+    known: &'static [&'static str],
+    /// Keys that are read, in a list that several objects share.
+    shared: &'static [&'static str],
+    /// Keys of mcrouter without an effect here: a warning.
+    ignored: &'static [&'static str],
+    /// Keys of mcrouter that would change where requests go, or how: an error.
+    refused: &'static [&'static str],
+}
+
+impl Keys {
+    pub(crate) const fn known(known: &'static [&'static str]) -> Keys {
+        Keys { known, shared: &[], ignored: &[], refused: &[] }
+    }
+
+    pub(crate) const fn and(self, shared: &'static [&'static str]) -> Keys {
+        Keys { shared, ..self }
+    }
+
+    pub(crate) const fn ignoring(self, ignored: &'static [&'static str]) -> Keys {
+        Keys { ignored, ..self }
+    }
+
+    pub(crate) const fn refusing(self, refused: &'static [&'static str]) -> Keys {
+        Keys { refused, ..self }
+    }
 }
 
 /// An object whose keys are all different.
-pub(super) struct Object<'a> {
-    pub(super) node: Node<'a>,
+pub(crate) struct Object<'a> {
+    pub(crate) node: Node<'a>,
     properties: &'a [Property],
 }
 
 impl<'a> Object<'a> {
-    /// Refuses keys that nobody knows, or that ask for what is not there; warns of those that are ignored.
-    pub(super) fn check(&self, keys: &Keys) -> Result<(), ConfigurationError> {
+    /// Refuses unknown and unsupported keys, and warns about ignored ones.
+    pub(crate) fn check(&self, keys: &Keys) -> Result<(), ConfigurationError> {
         for property in self.properties {
             let name = &*property.name;
             let error = |message| self.node.error_at(property.at, &self.node.child_path(name), message);
@@ -163,24 +183,36 @@ impl<'a> Object<'a> {
             }
             if keys.ignored.contains(&name) {
                 self.child(property).warn(format!("{name:?} is ignored"));
-            } else if !keys.known.contains(&name) {
-                let known = keys.known.iter().copied();
+            } else if !keys.known.contains(&name) && !keys.shared.contains(&name) {
+                let known = keys.known.iter().chain(keys.shared).copied();
                 return Err(error(format!("nothing is named {name:?} here{}", suggestion(name, "keys", known))));
             }
         }
         Ok(())
     }
 
-    pub(super) fn get(&self, name: &str) -> Option<Node<'a>> {
+    /// The value at `name`.
+    pub(crate) fn get(&self, name: &str) -> Option<Node<'a>> {
         self.properties.iter().find(|property| property.name == name).map(|property| self.child(property))
     }
 
-    pub(super) fn require(&self, name: &str, expected: &str) -> Result<Node<'a>, ConfigurationError> {
+    /// The value at `name`; an error names `expected` if there is none.
+    pub(crate) fn require(&self, name: &str, expected: &str) -> Result<Node<'a>, ConfigurationError> {
         self.get(name).ok_or_else(|| self.node.error(format!("{name:?} is missing: expected {expected}")))
     }
 
+    /// The boolean at `name`; false by default.
+    pub(crate) fn flag(&self, name: &str) -> Result<bool, ConfigurationError> {
+        self.get(name).map_or(Ok(false), |node| node.boolean())
+    }
+
+    /// The whole number in `0..=max` at `name`, or `default`; `what` names it in the error.
+    pub(crate) fn integer_or(&self, name: &str, what: &str, max: i64, default: i64) -> Result<i64, ConfigurationError> {
+        self.get(name).map_or(Ok(default), |node| node.integer(what, 0, max))
+    }
+
     /// Every key with its value, in the order of the text.
-    pub(super) fn entries(&self) -> impl Iterator<Item = (&'a str, Node<'a>)> {
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&'a str, Node<'a>)> {
         self.properties.iter().map(|property| (&*property.name, self.child(property)))
     }
 

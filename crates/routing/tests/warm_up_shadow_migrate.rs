@@ -170,8 +170,8 @@ async fn a_warm_up_ends_when_the_warm_cluster_brings_nothing_more() {
         false => Ok(Reply::Miss),
     });
     let (progress, end) = (Arc::new(WarmUpProgress::default()), WarmUpEnd { share: 0.01, after_s: 300 });
-    let route = warm_up(&cold, &warm).ending(end, progress.clone(), world.clone(), world.clone());
-    let other_thread = warm_up(&cold, &warm).ending(end, progress.clone(), world.clone(), world.clone());
+    let route = warm_up(&cold, &warm).with_end(end, progress.clone(), world.clone(), world.clone());
+    let other_thread = warm_up(&cold, &warm).with_end(end, progress.clone(), world.clone(), world.clone());
     let second = async |n: u64, fresh: bool| {
         let key =
             |at: u64| if fresh && at.is_multiple_of(2) { format!("get new:{n}:{at}") } else { format!("get {at}") };
@@ -206,7 +206,7 @@ async fn a_warm_up_ends_when_the_warm_cluster_brings_nothing_more() {
 async fn a_warm_up_ends_although_values_are_refused() {
     let (world, cold, warm) = (World::new(), cache("cold"), Fake::hit("old"));
     let (progress, end) = (Arc::new(WarmUpProgress::default()), WarmUpEnd { share: 0.01, after_s: 60 });
-    let route = warm_up(&cold, &warm).ending(end, progress.clone(), world.clone(), world.clone());
+    let route = warm_up(&cold, &warm).with_end(end, progress.clone(), world.clone(), world.clone());
     let gets: Vec<String> =
         (0..100).map(|at| if at % 2 == 0 { format!("get held:{at}") } else { "get known".to_owned() }).collect();
     let gets: Vec<&str> = gets.iter().map(String::as_str).collect();

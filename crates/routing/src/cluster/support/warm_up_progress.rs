@@ -59,14 +59,14 @@ pub(crate) struct Reads {
     /// that it did not answer,
     pub(crate) failed: u64,
     /// and that it had, and cold took.
-    pub(crate) brought: u64,
+    pub(crate) filled: u64,
 }
 
 #[derive(Debug, Default)]
 struct Window {
     since_s: Option<u64>,
     reads: Reads,
-    calm_since_s: Option<u64>,
+    converged_since_s: Option<u64>,
 }
 
 impl WarmUpProgress {
@@ -76,33 +76,33 @@ impl WarmUpProgress {
     }
 
     /// Counts a batch; whether the warm-up has ended by it.
-    pub(crate) fn note(&self, reads: Reads, end: WarmUpEnd, now_s: u64) -> bool {
+    pub(crate) fn record(&self, reads: Reads, end: WarmUpEnd, now_s: u64) -> bool {
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
         let since_s = *window.since_s.get_or_insert(now_s);
-        window.reads = window.reads.and(reads);
+        window.reads = window.reads.add(reads);
         if now_s < since_s + WINDOW_S || window.reads.answered < WINDOW_READS {
             return false;
         }
-        let is_calm = window.reads.are_calm(end.share);
-        let calm_since_s = window.calm_since_s.filter(|_| is_calm).or(is_calm.then_some(since_s));
-        *window = Window { since_s: Some(now_s), reads: Reads::default(), calm_since_s };
-        let is_over = calm_since_s.is_some_and(|calm_since_s| now_s >= calm_since_s + end.after_s);
+        let is_converged = window.reads.is_converged(end.share);
+        let converged_since_s = window.converged_since_s.filter(|_| is_converged).or(is_converged.then_some(since_s));
+        *window = Window { since_s: Some(now_s), reads: Reads::default(), converged_since_s };
+        let is_over = converged_since_s.is_some_and(|converged_since_s| now_s >= converged_since_s + end.after_s);
         is_over && !self.is_over.swap(true, Relaxed)
     }
 }
 
 impl Reads {
-    fn and(self, other: Reads) -> Reads {
+    fn add(self, other: Reads) -> Reads {
         Reads {
             answered: self.answered + other.answered,
             asked: self.asked + other.asked,
             failed: self.failed + other.failed,
-            brought: self.brought + other.brought,
+            filled: self.filled + other.filled,
         }
     }
 
-    fn are_calm(self, share: f64) -> bool {
-        self.brought as f64 <= share * self.answered as f64 && self.failed * 10 <= self.asked
+    fn is_converged(self, share: f64) -> bool {
+        self.filled as f64 <= share * self.answered as f64 && self.failed * 10 <= self.asked
     }
 }
 
@@ -115,26 +115,32 @@ mod tests {
     /// Notes one window a minute; in which minute the warm-up ended.
     fn ends_in_minute(minutes: &[Reads]) -> Option<usize> {
         let progress = WarmUpProgress::default();
-        progress.note(Reads::default(), END, 1_000);
-        let ended = minutes.iter().zip(1..).find(|(reads, minute)| progress.note(**reads, END, 1_000 + 60 * minute));
+        progress.record(Reads::default(), END, 1_000);
+        let ended = minutes.iter().zip(1..).find(|(reads, minute)| progress.record(**reads, END, 1_000 + 60 * minute));
         assert_eq!(progress.is_over(), ended.is_some());
         ended.map(|(_, minute)| minute as usize)
     }
 
-    const CALM: Reads = Reads { answered: 2_000, asked: 100, failed: 0, brought: 20 };
-    const BUSY: Reads = Reads { brought: 21, ..CALM };
-    const ALONE: Reads = Reads { failed: 11, brought: 0, ..CALM };
+    const CONVERGED: Reads = Reads { answered: 2_000, asked: 100, failed: 0, filled: 20 };
+    const FILLING: Reads = Reads { filled: 21, ..CONVERGED };
+    const UNREACHABLE: Reads = Reads { failed: 11, filled: 0, ..CONVERGED };
 
     #[test]
     fn it_ends_after_five_calm_minutes_in_a_row() {
-        assert_eq!(ends_in_minute(&[CALM; 9]), Some(5));
-        assert_eq!(ends_in_minute(&[BUSY, CALM, CALM, CALM, CALM, BUSY, CALM, CALM, CALM, CALM]), None);
-        assert_eq!(ends_in_minute(&[BUSY, CALM, CALM, CALM, CALM, CALM]), Some(6));
+        assert_eq!(ends_in_minute(&[CONVERGED; 9]), Some(5));
+        assert_eq!(
+            ends_in_minute(&[
+                FILLING, CONVERGED, CONVERGED, CONVERGED, CONVERGED, FILLING, CONVERGED, CONVERGED, CONVERGED,
+                CONVERGED
+            ]),
+            None
+        );
+        assert_eq!(ends_in_minute(&[FILLING, CONVERGED, CONVERGED, CONVERGED, CONVERGED, CONVERGED]), Some(6));
     }
 
     #[test]
     fn it_does_not_end_because_nobody_asks_or_nobody_answers() {
-        assert_eq!(ends_in_minute(&[ALONE; 20]), None);
+        assert_eq!(ends_in_minute(&[UNREACHABLE; 20]), None);
         assert_eq!(ends_in_minute(&[Reads { answered: 10, ..Reads::default() }; 20]), None);
     }
 }

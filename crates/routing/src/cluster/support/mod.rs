@@ -1,0 +1,9 @@
+//! What several routes share, and is no route itself.
+
+pub(crate) mod failover_errors;
+pub(crate) mod failover_options;
+pub(crate) mod failover_policy;
+pub(crate) mod fan_out;
+pub(crate) mod lease_pairing;
+pub(crate) mod token_bucket;
+pub(crate) mod warm_up_progress;

@@ -1,0 +1,20 @@
+//! Settings that apply where a configuration does not give its own.
+
+use crate::RoutingPrefix;
+
+/// Settings that apply where the text does not give its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Defaults {
+    /// The routing prefix of the tree for keys without one, and of the only tree of a `route`. Default `/././`.
+    pub prefix: RoutingPrefix,
+    /// How long to wait for a reply, in milliseconds. Default 1000, as in mcrouter.
+    pub server_timeout_ms: u64,
+    /// How long to wait for a connection, in milliseconds. Default `None`: as long as for a reply.
+    pub connect_timeout_ms: Option<u64>,
+}
+
+impl Default for Defaults {
+    fn default() -> Self {
+        Defaults { prefix: RoutingPrefix::default(), server_timeout_ms: 1_000, connect_timeout_ms: None }
+    }
+}

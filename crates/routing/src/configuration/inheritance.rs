@@ -1,0 +1,51 @@
+//! Inheritance between pools: a key that a pool does not set is taken from the pool that its `inherit` names.
+//! No request passes here.
+
+use super::{
+    error::{ConfigurationError, suggestion},
+    json_cursor::{Node, Object},
+};
+use std::collections::BTreeMap;
+
+/// The `pools` of a configuration before they are parsed.
+pub(super) type PoolNodes<'a> = BTreeMap<&'a str, Node<'a>>;
+
+/// The object of a pool, followed by those of the pools that it inherits from, nearest first.
+pub(super) struct InheritanceChain<'a>(Vec<Object<'a>>);
+
+impl<'a> InheritanceChain<'a> {
+    pub(super) fn follow(name: &str, node: &Node<'a>, pools: &PoolNodes<'a>) -> Result<Self, ConfigurationError> {
+        let mut seen = vec![name.to_owned()];
+        let mut objects = vec![node.object("a pool: an object with \"servers\"")?];
+        while let Some(parent) = objects[objects.len() - 1].get("inherit") {
+            let text = parent.string("the name of the pool whose keys hold where this one says nothing")?;
+            if let Some(at) = seen.iter().position(|name| name == text) {
+                let circle = [&seen[at..], &[text.to_owned()]].concat().join(" -> ");
+                return Err(parent.error(format!("the pool {text:?} inherits from itself: {circle}")));
+            }
+            let known = || suggestion(text, "pools", pools.keys().copied());
+            let node = pools.get(text).ok_or_else(|| parent.error(format!("no pool is named {text:?}{}", known())))?;
+            objects.push(node.object("a pool: an object with \"servers\"")?);
+            seen.push(text.to_owned());
+        }
+        Ok(InheritanceChain(objects))
+    }
+
+    /// The object of the pool itself.
+    pub(super) fn own(&self) -> &Object<'a> {
+        &self.0[0]
+    }
+
+    /// The value of `key` in the nearest object that has it.
+    pub(super) fn get(&self, key: &str) -> Option<Node<'a>> {
+        self.0.iter().find_map(|object| object.get(key))
+    }
+
+    /// The first `Some` that `parse` makes of an object, nearest first: for a setting that is spread over several keys.
+    pub(super) fn nearest<T>(
+        &self,
+        parse: impl Fn(&Object<'a>) -> Result<Option<T>, ConfigurationError>,
+    ) -> Result<Option<T>, ConfigurationError> {
+        self.0.iter().map(parse).find_map(Result::transpose).transpose()
+    }
+}

@@ -1,0 +1,336 @@
+//! From JSON to [`Handle`]s: how routes are written, named handles, and lists of children. No request passes here.
+//!
+//! ```text
+//!   {"type": "PoolRoute", "pool": "A"}    an object with its keys
+//!   "PoolRoute|A"                         the short form of the same
+//!   "name"                                one of the named handles
+//!   "Pool|A"                              in a list of children: each server of the pool
+//! ```
+//!
+//! The parser knows no route by itself: a [`Registry`] lists the route types, each of which parses its own arguments and
+//! calls back for its children.
+//!
+//! A named handle is parsed at the first reference to it, so named handles may stand in any order. A handle that leads
+//! back to itself is detected because it is still being parsed.
+
+use super::{
+    defaults::Defaults,
+    error::{ConfigurationError, suggestion},
+    handle::Handle,
+    json_cursor::{Keys, Node, Object},
+    pool::Pool,
+    pools::Pools,
+    transport::TlsPolicy,
+};
+use crate::Address;
+use std::{collections::BTreeMap, sync::Arc};
+
+/// The deepest tree, in handles. Parsing recurses, and so does every request.
+const DEPTH_MAX: usize = 100;
+
+const A_ROUTE: &str = "a route: an object with a \"type\", or a string such as \"PoolRoute|A\"";
+
+/// The route types that a configuration can use.
+pub(crate) struct Registry {
+    pub(crate) types: &'static [RouteType],
+    /// Types of mcrouter that are not supported, to distinguish them from typing errors.
+    pub(crate) unsupported: &'static [&'static str],
+}
+
+/// One type of route, and how its arguments are parsed.
+pub(crate) struct RouteType {
+    name: &'static str,
+    alias: Option<&'static str>,
+    parse: ParseObject,
+    parse_short: Option<ParseShort>,
+}
+
+/// Parses the object form, from its keys.
+type ParseObject = for<'a> fn(&Object<'a>, &mut Parser<'a>) -> Result<Handle, ConfigurationError>;
+
+/// Parses the short form, from the text behind the `|`; that is `None` where the type stands alone. Returns `None` if the
+/// type has no such form.
+type ParseShort = for<'a> fn(&Node<'a>, Option<&str>, &mut Parser<'a>) -> Result<Option<Handle>, ConfigurationError>;
+
+impl RouteType {
+    /// A type that is written as an object with `"type": name`.
+    pub(crate) const fn new(name: &'static str, parse: ParseObject) -> RouteType {
+        RouteType { name, alias: None, parse, parse_short: None }
+    }
+
+    /// Adds a short form.
+    pub(crate) const fn with_short_form(self, parse_short: ParseShort) -> RouteType {
+        RouteType { parse_short: Some(parse_short), ..self }
+    }
+
+    /// Accepts `alias` as `"type"`, too.
+    pub(crate) const fn with_alias(self, alias: &'static str) -> RouteType {
+        RouteType { alias: Some(alias), ..self }
+    }
+
+    /// The value of `"type"`.
+    pub(crate) const fn name(&self) -> &'static str {
+        self.name
+    }
+}
+
+impl Registry {
+    fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.types.iter().map(RouteType::name)
+    }
+
+    fn unknown_type(&self, node: &Node<'_>, name: &str) -> ConfigurationError {
+        match self.unsupported.contains(&name) {
+            true => {
+                let known = self.names().collect::<Vec<_>>().join(", ");
+                node.error(format!("mcrouter's {name} is not supported; known routes: {known}"))
+            }
+            false => {
+                let known = suggestion(name, "routes", self.names());
+                node.error(format!("no route is named {name:?}{known}"))
+            }
+        }
+    }
+}
+
+/// Parses the handles of one configuration.
+pub(crate) struct Parser<'a> {
+    registry: &'static Registry,
+    pools: Pools<'a>,
+    named_nodes: BTreeMap<&'a str, Node<'a>>,
+    /// Names of the handles that are being parsed, outermost first.
+    in_progress: Vec<&'a str>,
+    /// Parsed named handles, each behind those that it refers to.
+    done: Vec<(String, Handle)>,
+    done_by_name: BTreeMap<&'a str, Done>,
+    /// The number of handles around the one that is being parsed.
+    depth: usize,
+    /// The maximum of `depth` within the named handle that is being parsed.
+    depth_reached: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Done {
+    at: usize,
+    /// Handles on the longest path below it, itself included.
+    height: usize,
+}
+
+impl<'a> Parser<'a> {
+    /// Parses all pools; named handles are parsed when they are referred to.
+    pub(crate) fn new(
+        top: &Object<'a>,
+        defaults: &Defaults,
+        registry: &'static Registry,
+    ) -> Result<Self, ConfigurationError> {
+        let pool_nodes = match top.get("pools") {
+            Some(node) => node.object("an object with a pool for each name")?.entries().collect(),
+            None => BTreeMap::new(),
+        };
+        let pools = Pools::parse(pool_nodes, defaults)?;
+        let named_nodes = match top.get("named_handles") {
+            Some(node) => named_handles(&node)?,
+            None => BTreeMap::new(),
+        };
+        Ok(Parser {
+            registry,
+            pools,
+            named_nodes,
+            in_progress: Vec::new(),
+            done: Vec::new(),
+            done_by_name: BTreeMap::new(),
+            depth: 0,
+            depth_reached: 0,
+        })
+    }
+
+    /// Parses the handle at `node`.
+    pub(crate) fn handle(&mut self, node: &Node<'a>) -> Result<Handle, ConfigurationError> {
+        self.enter(node, 1)?;
+        self.depth += 1;
+        let handle = self.handle_at_depth(node);
+        self.depth -= 1;
+        handle
+    }
+
+    /// Parses the handle at `key`, which must be there.
+    pub(crate) fn required(&mut self, object: &Object<'a>, key: &str) -> Result<Handle, ConfigurationError> {
+        self.handle(&object.require(key, "a route")?)
+    }
+
+    /// Parses the handle at `key`, if there is one.
+    pub(crate) fn optional(&mut self, object: &Object<'a>, key: &str) -> Result<Option<Handle>, ConfigurationError> {
+        object.get(key).map(|node| self.handle(&node)).transpose()
+    }
+
+    /// Parses the list at `key`, which has at least one handle.
+    pub(crate) fn children(&mut self, object: &Object<'a>, key: &str) -> Result<Vec<Handle>, ConfigurationError> {
+        let node = object.require(key, "a list of routes")?;
+        let children = self.list(&node)?;
+        if children.is_empty() {
+            return Err(node.error("the list is empty: expected at least one route"));
+        }
+        Ok(children)
+    }
+
+    /// Parses the `children` of a route that has no other argument.
+    pub(crate) fn only_children(&mut self, object: &Object<'a>) -> Result<Vec<Handle>, ConfigurationError> {
+        object.check(&Keys::known(&["type", "name", "children"]))?;
+        self.children(object, "children")
+    }
+
+    /// Parses the children in `Type|children`: the servers of `Pool|A`, or one handle.
+    pub(crate) fn short_children(
+        &mut self,
+        node: &Node<'a>,
+        argument: Option<&str>,
+    ) -> Result<Option<Vec<Handle>>, ConfigurationError> {
+        argument.map(|text| self.short_list(node, text)).transpose()
+    }
+
+    /// Parses a named handle, or the short form of a route.
+    pub(crate) fn short_handle(&mut self, node: &Node<'a>, text: &str) -> Result<Handle, ConfigurationError> {
+        if let Some(handle) = self.named(node, text)? {
+            return Ok(handle);
+        }
+        let (kind, argument) = text.split_once('|').map_or((text, None), |(kind, argument)| (kind, Some(argument)));
+        if let Some(route) = self.registry.types.iter().find(|route| route.name == kind) {
+            let handle = route.parse_short.map_or(Ok(None), |parse| parse(node, argument, self))?;
+            return handle.ok_or_else(|| {
+                node.error(match argument {
+                    None => {
+                        format!("{kind} needs its arguments: expected {kind}|... or an object with \"type\": {kind:?}")
+                    }
+                    Some(_) => format!("{kind} has no short form: expected an object with \"type\": {kind:?}"),
+                })
+            });
+        }
+        match argument {
+            Some(_) if kind == "Pool" => Err(node.error(format!(
+                "{text:?} is a list of servers: expected one route, such as \"PoolRoute|...\" over them"
+            ))),
+            None if !self.registry.unsupported.contains(&kind) => {
+                let types = self.registry.names().map(|name| -> &'a str { name });
+                let known = suggestion(kind, "names", self.named_nodes.keys().copied().chain(types));
+                Err(node.error(format!("no handle is named {kind:?}{known}")))
+            }
+            _ => Err(self.registry.unknown_type(node, kind)),
+        }
+    }
+
+    /// The pool `name`, to which `node` refers.
+    pub(crate) fn pool(&self, node: &Node<'_>, name: &str) -> Result<Arc<Pool>, ConfigurationError> {
+        self.pools.named(node, name)
+    }
+
+    /// The pool at the key `pool`, by name or inline, and its place.
+    pub(crate) fn pool_of_route(&mut self, object: &Object<'a>) -> Result<(Arc<Pool>, Node<'a>), ConfigurationError> {
+        let node = object.require("pool", "the name of a pool")?;
+        let pool = match node.is_object() {
+            true => self.pools.inline(&node)?,
+            false => self.pools.named(&node, node.string("the name of a pool, or a pool")?)?,
+        };
+        Ok((pool, node))
+    }
+
+    /// The TLS policy of each server.
+    pub(crate) fn protections(&self) -> BTreeMap<Address, TlsPolicy> {
+        self.pools.protections()
+    }
+
+    /// All named handles. Those without a reference are parsed now, so that their errors are reported.
+    pub(crate) fn into_named(mut self, top: &Object<'a>) -> Result<Vec<(String, Handle)>, ConfigurationError> {
+        let names: Vec<&str> = self.named_nodes.keys().copied().collect();
+        for name in names {
+            self.named(&top.node, name)?;
+        }
+        Ok(self.done)
+    }
+
+    fn handle_at_depth(&mut self, node: &Node<'a>) -> Result<Handle, ConfigurationError> {
+        if let Some(text) = node.as_string() {
+            return self.short_handle(node, text);
+        }
+        let object = node.object(A_ROUTE)?;
+        let type_node = object.require("type", "the route's type, such as \"PoolRoute\"")?;
+        let name = type_node.string("the route's type")?;
+        match self.registry.types.iter().find(|route| route.name == name || route.alias == Some(name)) {
+            Some(route) => (route.parse)(&object, self),
+            None => Err(self.registry.unknown_type(&type_node, name)),
+        }
+    }
+
+    /// Checks that the tree may be `height` handles deeper here.
+    fn enter(&mut self, node: &Node<'_>, height: usize) -> Result<(), ConfigurationError> {
+        self.depth_reached = self.depth_reached.max(self.depth + height);
+        match self.depth_reached > DEPTH_MAX {
+            true => Err(node.error(format!("the tree is more than {DEPTH_MAX} handles deep here: expected fewer"))),
+            false => Ok(()),
+        }
+    }
+
+    /// The named handle `name`, if there is one.
+    fn named(&mut self, node: &Node<'a>, name: &str) -> Result<Option<Handle>, ConfigurationError> {
+        if let Some(&Done { at, height }) = self.done_by_name.get(name) {
+            self.enter(node, height)?;
+            return Ok(Some(Handle::Named(at)));
+        }
+        let Some((&name, target)) = self.named_nodes.get_key_value(name) else { return Ok(None) };
+        if let Some(at) = self.in_progress.iter().position(|other| *other == name) {
+            let circle = [&self.in_progress[at..], &[name]].concat().join(" -> ");
+            return Err(node.error(format!("the named handle {name:?} leads back to itself: {circle}")));
+        }
+        let target = target.clone();
+        self.in_progress.push(name);
+        let reached_outside = std::mem::replace(&mut self.depth_reached, self.depth);
+        let handle = self.handle(&target)?;
+        let height = self.depth_reached - self.depth;
+        self.depth_reached = self.depth_reached.max(reached_outside);
+        self.in_progress.pop();
+        let at = self.done.len();
+        self.done.push((name.to_owned(), handle));
+        self.done_by_name.insert(name, Done { at, height });
+        Ok(Some(Handle::Named(at)))
+    }
+
+    fn short_list(&mut self, node: &Node<'a>, text: &str) -> Result<Vec<Handle>, ConfigurationError> {
+        match text.strip_prefix("Pool|") {
+            Some(pool) => Ok(Handle::servers_of(&self.pool(node, pool)?)),
+            None => Ok(vec![self.short_handle(node, text)?]),
+        }
+    }
+
+    /// Parses a list of handles and pools, one handle, or one pool; a pool stands for its servers.
+    fn list(&mut self, node: &Node<'a>) -> Result<Vec<Handle>, ConfigurationError> {
+        let mut handles = Vec::new();
+        let elements = if node.is_array() { node.array("a list of routes")? } else { vec![node.clone()] };
+        for element in elements {
+            match element.as_string() {
+                Some(text) => handles.extend(self.short_list(&element, text)?),
+                None if is_pool(&element)? => handles.extend(Handle::servers_of(&self.pools.inline(&element)?)),
+                None => handles.push(self.handle(&element)?),
+            }
+        }
+        Ok(handles)
+    }
+}
+
+fn is_pool(node: &Node<'_>) -> Result<bool, ConfigurationError> {
+    Ok(node.object(A_ROUTE)?.get("type").and_then(|kind| kind.as_string()) == Some("Pool"))
+}
+
+/// The nodes of named handles: a list of handles that have a `name`, or an object of handles by name.
+fn named_handles<'a>(node: &Node<'a>) -> Result<BTreeMap<&'a str, Node<'a>>, ConfigurationError> {
+    if node.is_object() {
+        return Ok(node.object("handles by name")?.entries().collect());
+    }
+    let mut handles = BTreeMap::new();
+    for handle in node.array("a list of handles with a \"name\", or an object of handles by name")? {
+        let name = handle.object("a handle with a \"name\"")?.require("name", "the handle's name")?;
+        let text = name.string("the handle's name")?;
+        if handles.insert(text, handle).is_some() {
+            return Err(name.error(format!("two named handles are named {text:?}: expected each name once")));
+        }
+    }
+    Ok(handles)
+}

@@ -1,0 +1,111 @@
+//! All pools of a configuration by name, and what must hold between them. No request passes here.
+
+use super::{
+    defaults::Defaults,
+    error::{ConfigurationError, suggestion},
+    inheritance::PoolNodes,
+    json_cursor::Node,
+    pool::Pool,
+    transport::TlsPolicy,
+};
+use crate::Address;
+use std::{cell::RefCell, collections::BTreeMap, sync::Arc};
+
+/// The pools of a configuration.
+pub(super) struct Pools<'a> {
+    defaults: Defaults,
+    by_name: BTreeMap<&'a str, Arc<Pool>>,
+    nodes: PoolNodes<'a>,
+    protections: RefCell<Protections>,
+}
+
+impl<'a> Pools<'a> {
+    pub(super) fn parse(nodes: PoolNodes<'a>, defaults: &Defaults) -> Result<Self, ConfigurationError> {
+        let parse =
+            |(name, node): (&&'a str, &Node<'a>)| Ok((*name, Arc::new(Pool::parse(name, node, &nodes, defaults)?)));
+        let by_name: BTreeMap<&'a str, Arc<Pool>> =
+            nodes.iter().map(parse).collect::<Result<_, ConfigurationError>>()?;
+        let mut protections = Protections::default();
+        for (name, pool) in &by_name {
+            protections.add_pool(pool, &nodes[name])?;
+            check_spares(pool, &nodes[name], by_name.values())?;
+        }
+        Ok(Pools { defaults: defaults.clone(), by_name, nodes, protections: RefCell::new(protections) })
+    }
+
+    /// The pool `name`, to which `node` refers.
+    pub(super) fn named(&self, node: &Node<'_>, name: &str) -> Result<Arc<Pool>, ConfigurationError> {
+        self.by_name.get(name).cloned().ok_or_else(|| {
+            let known = suggestion(name, "pools", self.by_name.keys().copied());
+            node.error(format!("no pool is named {name:?}{known}"))
+        })
+    }
+
+    /// A pool that is described where it is used.
+    pub(super) fn inline(&self, node: &Node<'a>) -> Result<Arc<Pool>, ConfigurationError> {
+        let name = match node.object("a pool")?.get("name") {
+            Some(name) => name.string("the pool's name")?,
+            None => "",
+        };
+        let pool = Pool::parse(name, node, &self.nodes, &self.defaults)?;
+        self.protections.borrow_mut().add_pool(&pool, node)?;
+        check_spares(&pool, node, self.by_name.values())?;
+        Ok(Arc::new(pool))
+    }
+
+    /// The TLS policy of each server.
+    pub(super) fn protections(&self) -> BTreeMap<Address, TlsPolicy> {
+        self.protections.borrow().0.clone()
+    }
+}
+
+/// The TLS policy of each server, over all pools.
+#[derive(Default)]
+struct Protections(BTreeMap<Address, TlsPolicy>);
+
+impl Protections {
+    /// Adds the members of a pool; an error if another pool reaches one of them in a different way.
+    fn add_pool(&mut self, pool: &Pool, node: &Node<'_>) -> Result<(), ConfigurationError> {
+        for (at, server) in pool.members().enumerate() {
+            let policy = pool.tls_policy_of(at);
+            match self.0.get(server) {
+                Some(other) if *other != policy => {
+                    return Err(node.error(format!(
+                        "{server} is reached {policy} here, and {other} by another pool: a port either speaks TLS or \
+                         does not, and has one certificate; expected the same"
+                    )));
+                }
+                Some(_) => {}
+                None => _ = self.0.insert(server.clone(), policy),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Checks that no other pool uses a spare of this pool as a server, nor has a server of it as a spare: a spare is flushed
+/// before it serves.
+fn check_spares<'p>(
+    pool: &Pool,
+    node: &Node<'_>,
+    mut others: impl Iterator<Item = &'p Arc<Pool>> + Clone,
+) -> Result<(), ConfigurationError> {
+    for spare in &pool.spares {
+        if let Some(other) = others.clone().find(|other| other.servers.contains(spare)) {
+            return Err(node.error(format!(
+                "the spare {spare} is a server of pool {:?}, whose content would go when it takes a place here: expected \
+                 one that is idle otherwise",
+                other.name
+            )));
+        }
+    }
+    let shared = |other: &&Arc<Pool>| pool.servers.iter().find(|server| other.spares.contains(server)).cloned();
+    match others.find_map(|other| Some((shared(&other)?, other))) {
+        Some((server, other)) => Err(node.error(format!(
+            "the server {server} is a spare of pool {:?}, and is emptied when it takes a place there: expected one that is \
+             no spare",
+            other.name
+        ))),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,109 @@
+//! From the description to the tree. No request passes here; the tree that is built serves every verb.
+//!
+//! Each named handle and each server is built once and shared by all that refer to it: a server has one connection and
+//! one health, however many pools it is in. Pools that use one server with different settings have a destination each.
+
+use crate::{
+    Address, Destination, DestinationRoute, DestinationSettings, Environment, Handle, Pool, Route, Slot, SpareRoute,
+    TreeBuilder,
+};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// Makes the leaves of a tree.
+pub trait Destinations {
+    /// The destination at `address`. Called once for each pair of address and settings in a build. An implementation may
+    /// return the same destination in several builds, so that connections outlive a change of the configuration.
+    fn destination(&mut self, address: &Address, settings: &DestinationSettings) -> Arc<dyn Destination>;
+
+    /// The slot of the server at index `at` of a pool that has spares. Called for every use of the pool; by default the
+    /// slot is always served by the server itself.
+    fn slot(&mut self, pool: &Pool, at: usize) -> Arc<Slot> {
+        let _ = (pool, at);
+        Arc::default()
+    }
+
+    /// Called for every use of a pool; by default does nothing.
+    fn pool(&mut self, pool: &Pool) {
+        let _ = pool;
+    }
+
+    /// Clock, background work and log for the tree; by default [`Environment::none`].
+    fn environment(&mut self) -> Environment {
+        Environment::none()
+    }
+
+    /// The route that takes the place of `route`, which `handle` describes: by default `route` itself. A caller that traces
+    /// or measures requests returns a wrapper.
+    fn around(&mut self, handle: &Handle, route: Arc<dyn Route>) -> Arc<dyn Route> {
+        let _ = handle;
+        route
+    }
+}
+
+/// Builds one tree over the leaves of a [`Destinations`].
+pub(super) struct Builder<'a> {
+    destinations: &'a mut dyn Destinations,
+    environment: Environment,
+    seeds_given: u64,
+    leaves: BTreeMap<(Address, DestinationSettings), Arc<dyn Destination>>,
+    named: Vec<Arc<dyn Route>>,
+}
+
+impl<'a> Builder<'a> {
+    pub(super) fn new(destinations: &'a mut dyn Destinations) -> Self {
+        let environment = destinations.environment();
+        Builder { destinations, environment, seeds_given: 0, leaves: BTreeMap::new(), named: Vec::new() }
+    }
+
+    /// Builds the next named handle: each must come behind those that it refers to.
+    pub(super) fn build_named(&mut self, handle: &Handle) {
+        let route = self.build(handle);
+        self.named.push(route);
+    }
+
+    /// The server at index `at` of a pool, with the pool's spares if there are any.
+    fn build_server(&mut self, pool: &Pool, at: usize) -> Arc<dyn Route> {
+        let server = self.build_leaf(pool, at);
+        if pool.spares.is_empty() {
+            return server;
+        }
+        let spares = (0..pool.spares.len()).map(|spare| self.build_leaf(pool, pool.servers.len() + spare)).collect();
+        Arc::new(SpareRoute::new(server, spares, self.destinations.slot(pool, at)))
+    }
+
+    /// The leaf for the member at index `at` of a pool.
+    fn build_leaf(&mut self, pool: &Pool, at: usize) -> Arc<dyn Route> {
+        let (server, settings) = (pool.member(at), pool.settings_of(at));
+        let leaf = self.leaves.entry((server.clone(), settings));
+        let destination = leaf.or_insert_with(|| self.destinations.destination(server, &settings));
+        Arc::new(DestinationRoute::new(destination.clone(), pool.keep_routing_prefix))
+    }
+}
+
+impl TreeBuilder for Builder<'_> {
+    fn build(&mut self, handle: &Handle) -> Arc<dyn Route> {
+        let route = match handle {
+            Handle::Named(at) => return self.named[*at].clone(),
+            Handle::Route(config) => config.build(self),
+            Handle::Server { pool, server } => {
+                self.destinations.pool(pool);
+                self.build_server(pool, *server)
+            }
+        };
+        self.destinations.around(handle, route)
+    }
+
+    fn build_servers(&mut self, pool: &Pool) -> Vec<Arc<dyn Route>> {
+        self.destinations.pool(pool);
+        (0..pool.servers.len()).map(|at| self.build_server(pool, at)).collect()
+    }
+
+    fn environment(&self) -> &Environment {
+        &self.environment
+    }
+
+    fn next_seed(&mut self) -> u64 {
+        self.seeds_given += 1;
+        self.environment.seed.wrapping_add(self.seeds_given)
+    }
+}
