@@ -1,5 +1,5 @@
-//! No reply reaches the wrong request, whatever a server and a network do: random callers, and replies that are cut anywhere,
-//! late, or incomplete. The expected reply follows from the key, so that any mix-up is found.
+//! No reply reaches the wrong request, whatever a server and a network do: random callers, and replies that are cut
+//! anywhere, late, or incomplete. The expected reply follows from the key, so that any mix-up is found.
 
 mod fake;
 

@@ -1,6 +1,6 @@
 //! Commands: one line and its data block, with an operation on one key or many, or on the server itself.
 
-use crate::{Operation, Request, key::are_keys, text::Tokens};
+use crate::{Operation, Request, key::are_keys, line::Tokens};
 
 /// A parsed command, borrowing from the connection's buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,16 +8,17 @@
 //! me <key> <flag>*                          ME <key> <name>=<fact>* | EN
 //! ```
 //!
-//! A flag is a letter, often followed by a token: `v`, `T30`, `Oabc`. Flags are kept as text, because replies return them
-//! in the order in which they were sent, a router passes on flags that it does not know, and a request must stay small
-//! enough to be moved in batches. The parser has checked the text once; the server parses it into [`MetaFlags`] to execute the
-//! command.
+//! A flag is a letter, often followed by a token: `v`, `T30`, `Oabc`. Flags are kept as text, because replies return
+//! them in the order in which they were sent, a router passes on flags that it does not know, and a request must stay
+//! small enough to be moved in batches. The parser has checked the text once; the server parses it into [`MetaFlags`]
+//! to execute the command.
 //!
 //! With the flag `b` a key is base64 on the wire. [`crate::Request::key`] keeps the wire's form, so that a command is
-//! routed and answered under the bytes that its client sent; [`decode_key`] returns the key that is stored. Two clients of
-//! which only one uses `b` for the same key must therefore not share a router.
+//! routed and answered under the bytes that its client sent; [`decode_key`] returns the key that is stored. Two
+//! clients of which only one uses `b` for the same key must therefore not share a router.
 //!
-//! Deliberately absent: suppressing replies for the flag `q`. [`MetaStatus::is_silent`] tells which, and the server does it.
+//! Deliberately absent: suppressing replies for the flag `q`. [`MetaStatus::is_silent`] tells which, and the server
+//! does it.
 
 mod compose;
 mod flags;

@@ -1,7 +1,7 @@
 //! One operation on one key: the unit that is routed, stored and answered.
 //!
-//! `B` is the type of the bytes: `&[u8]` in a connection's buffer (the server never copies a request), `bytes::Bytes` or
-//! `Vec<u8>` if a request outlives the buffer (router, client).
+//! `B` is the type of the bytes: `&[u8]` in a connection's buffer (the server never copies a request), `bytes::Bytes`
+//! or `Vec<u8>` if a request outlives the buffer (router, client).
 
 use crate::{LeaseToken, meta::MetaOperation};
 

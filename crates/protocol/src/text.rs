@@ -4,22 +4,19 @@
 //! [`compose_request`] and [`parse_reply`] at a client's (§2 and §3.1 of the paper). Lease verbs (§3.2.1) and meta
 //! verbs share the connection and so the two parsers.
 //!
-//! * A parser gets all bytes that have arrived. It parses one command, or one part of a reply, at their front, or returns how
-//!   many bytes are needed at least. It keeps no state between calls and allocates nothing.
+//! * A parser gets all bytes that have arrived. It parses one command, or one part of a reply, at their front, or
+//!   returns how many bytes are needed at least. It keeps no state between calls and allocates nothing.
 //! * Its result does not depend on where the bytes were cut.
-//! * Refusals are memcached 1.6.45's, byte for byte, with a few exceptions: control characters in keys, flags over 32 bits,
-//!   and a delete's argument that is not a time are refused here and accepted there.
+//! * Refusals are memcached 1.6.45's, byte for byte, with a few exceptions: control characters in keys, flags over 32
+//!   bits, and a delete's argument that is not a time are refused here and accepted there.
 //!
 //! Deliberately absent: the execution of commands. Arguments of `stats` are not parsed, and exptimes are not evaluated.
 
 mod block;
 mod compose;
-mod line;
 mod parse;
 mod parse_reply;
 mod parsed;
-
-pub(crate) use line::{Tokens, signed, trim, unsigned};
 
 pub use compose::{END, compose_command, compose_reply, compose_request, compose_retrieve};
 pub use parse::parse_command;

@@ -8,20 +8,20 @@
 //!  big endian; sequence runs from 0 to count - 1; reserved is sent as 0 and ignored
 //! ```
 //!
-//! A request is one datagram; memcached ignores one that claims to be a part. A reply is as many datagrams as it needs, cut
-//! anywhere. Nothing is sent twice: as in the paper, a client treats a lost or out-of-order datagram as an error of the whole
-//! request, and the error as a miss.
+//! A request is one datagram; memcached ignores one that claims to be a part. A reply is as many datagrams as it
+//! needs, cut anywhere. Nothing is sent twice: as in the paper, a client treats a lost or out-of-order datagram as an
+//! error of the whole request, and the error as a miss.
 //!
-//! memcached 1.6.45 sends each item of a multiget as a message of its own, all with the request's id: such a reply parses as
-//! several messages, of which only the last has an `END`.
+//! memcached 1.6.45 sends each item of a multiget as a message of its own, all with the request's id: such a reply
+//! parses as several messages, of which only the last has an `END`.
 //!
 //! Deliberately absent: sockets, and timeouts.
 
 /// The length of the frame header.
 pub const FRAME_HEADER_BYTES: usize = 8;
 
-/// The longest datagram that is sent, header included, in bytes: as memcached's, it fits an Ethernet frame even with tunnel
-/// headers.
+/// The longest datagram that is sent, header included, in bytes: as memcached's, it fits an Ethernet frame even with
+/// tunnel headers.
 pub const DATAGRAM_BYTES_MAX: usize = 1400;
 
 /// The header of a datagram.
@@ -117,9 +117,9 @@ impl FrameHeader {
     }
 }
 
-/// Splits `message` into datagrams and appends them back to back. All but the last are [`DATAGRAM_BYTES_MAX`] long, as the
-/// kernel's segmentation offload requires; [`datagrams`] splits them for sending one by one. An empty message has no
-/// datagram. False if the message needs more than 65,535 datagrams; then nothing is appended.
+/// Splits `message` into datagrams and appends them back to back. All but the last are [`DATAGRAM_BYTES_MAX`] long,
+/// as the kernel's segmentation offload requires; [`datagrams`] splits them for sending one by one. An empty message
+/// has no datagram. False if the message needs more than 65,535 datagrams; then nothing is appended.
 #[must_use]
 pub fn compose_datagrams(request_id: u16, message: &[u8], out: &mut Vec<u8>) -> bool {
     let parts = message.chunks(DATAGRAM_BYTES_MAX - FRAME_HEADER_BYTES);

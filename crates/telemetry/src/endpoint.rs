@@ -1,9 +1,10 @@
 //! An HTTP server for `GET /metrics`. It serves no request of the cache, and no request waits for it.
 //!
-//! It has one thread, at most [`SCRAPES_MAX`] connections, requests of at most [`REQUEST_BYTES_MAX`], and [`SCRAPE_MAX`] for
-//! each connection. After one response the connection is closed.
+//! It has one thread, at most [`SCRAPES_MAX`] connections, requests of at most [`REQUEST_BYTES_MAX`], and
+//! [`SCRAPE_MAX`] for each connection. After one response the connection is closed.
 //!
-//! Deliberately absent: TLS, authentication, compression, keep-alive. Bind it to an address that only the scraper can reach.
+//! Deliberately absent: TLS, authentication, compression, keep-alive. Bind it to an address that only the scraper can
+//! reach.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{ErrorKind, Read, Write};
@@ -23,8 +24,8 @@ const SCRAPE_MAX: Duration = Duration::from_secs(5);
 /// How often deadlines are checked.
 const TICK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// How long to wait after accepting has failed: without a free file descriptor, poll would report the waiting connection at
-/// once, again and again.
+/// How long to wait after accepting has failed: without a free file descriptor, poll would report the waiting
+/// connection at once, again and again.
 const ACCEPT_BACKOFF: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// Checks that `text` is a port, or host:port; the error is the reason.
@@ -71,7 +72,8 @@ impl Endpoint {
         &self.listener
     }
 
-    /// Serves the text that `render` returns, until the other end of `stop` is closed. Blocks: run it in its own thread.
+    /// Serves the text that `render` returns, until the other end of `stop` is closed. Blocks: run it in its own
+    /// thread.
     pub fn run(&self, render: impl Fn() -> String, stop: &UnixStream) {
         let mut scrapes: Vec<Scrape> = Vec::new();
         let mut accept_at = None;

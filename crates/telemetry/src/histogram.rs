@@ -1,6 +1,6 @@
 //! Histograms of durations: buckets that double, from a microsecond to half a second.
 
-use crate::Counter;
+use lookaside_sync::Counter;
 
 /// Bucket n counts durations of up to 2^n microseconds; the last one counts the rest, beyond half a second.
 pub const BUCKETS: usize = 21;

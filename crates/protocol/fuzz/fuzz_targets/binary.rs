@@ -1,5 +1,5 @@
-//! Any bytes sent to a server or a client in the binary protocol: the parsers do not panic, make progress, and never parse a
-//! part of a request as another request; a request stays the same when it is composed and parsed again.
+//! Any bytes sent to a server or a client in the binary protocol: the parsers do not panic, make progress, and never
+//! parse a part of a request as another request; a request stays the same when it is composed and parsed again.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

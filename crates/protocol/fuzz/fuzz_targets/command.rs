@@ -1,5 +1,5 @@
-//! Any bytes sent to a server: the parser does not panic, makes progress, and never parses a part of a command as another
-//! command; a command stays the same when it is composed and parsed again.
+//! Any bytes sent to a server: the parser does not panic, makes progress, and never parses a part of a command as
+//! another command; a command stays the same when it is composed and parsed again.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! Any text as the flags of a meta command: the parsed flags are those of the text, and the reply that is composed from them
-//! can be parsed.
+//! Any text as the flags of a meta command: the parsed flags are those of the text, and the reply that is composed
+//! from them can be parsed.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! Any bytes sent to a client: the parser does not panic, makes progress, and never parses a part of a reply as another reply.
+//! Any bytes sent to a client: the parser does not panic, makes progress, and never parses a part of a reply as
+//! another reply.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -6,8 +6,8 @@ use crate::{Cas, StoreMode};
 /// The longest extras, in bytes.
 const EXTRAS_BYTES_MAX: usize = 20;
 
-/// Appends `request`. The caller ensures that its opcode belongs to its command, that key and value have valid lengths, and
-/// that an exptime fits into 32 bits.
+/// Appends `request`. The caller ensures that its opcode belongs to its command, that key and value have valid
+/// lengths, and that an exptime fits into 32 bits.
 ///
 /// ```
 /// use lookaside_protocol::binary::{BinaryCommand, BinaryRequest, ResponseTag, compose_request, opcode};

@@ -1,5 +1,5 @@
-//! Opcodes: the second byte of a request. A name with `Q` at its end is the quiet form, one with `K` the form whose response
-//! repeats the key.
+//! Opcodes: the second byte of a request. A name with `Q` at its end is the quiet form, one with `K` the form whose
+//! response repeats the key.
 
 macro_rules! opcodes {
     ($($name:ident = $byte:literal, $doc:literal;)*) => {

@@ -96,8 +96,8 @@ pub fn parse_request<'a>(buffer: &'a [u8], limits: &Limits) -> BinaryParsed<'a> 
     }
 }
 
-/// The response tag of the first request in `buffer`; `None` if its header is incomplete. For refusing a request before it
-/// has arrived.
+/// The response tag of the first request in `buffer`; `None` if its header is incomplete. For refusing a request
+/// before it has arrived.
 pub fn peek_tag(buffer: &[u8]) -> Option<ResponseTag> {
     buffer.split_first_chunk().map(|(header, _)| Header::parse(header).tag())
 }
@@ -225,7 +225,8 @@ impl Header {
         BinaryOperation::Arithmetic { direction, delta: number_64(delta), vivify, cas: self.cas() }
     }
 
-    /// Refuses a request as soon as its header is complete. Unless the connection is closed, the body is dropped as it arrives.
+    /// Refuses a request as soon as its header is complete. Unless the connection is closed, the body is dropped as
+    /// it arrives.
     fn refuse<'a>(&self, status: Status, close: bool) -> BinaryParsed<'a> {
         let swallow = if close { 0 } else { self.body_bytes };
         BinaryParsed::Bad { tag: self.tag(), status, consumed: HEADER_BYTES, swallow, close, key_to_delete: None }

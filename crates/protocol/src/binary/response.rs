@@ -60,7 +60,8 @@ pub fn compose_error(tag: ResponseTag, status: Status, out: &mut Vec<u8>) {
     compose_response(&Response { tag, status, cas: Cas(0), extras: b"", key: b"", value }, out);
 }
 
-/// Appends a hit's response without its value; the caller appends the `value_bytes`. `key` is empty unless it is repeated.
+/// Appends a hit's response without its value; the caller appends the `value_bytes`. `key` is empty unless it is
+/// repeated.
 #[inline]
 pub fn compose_hit(tag: ResponseTag, cas: Cas, flags: u32, key: &[u8], value_bytes: usize, out: &mut Vec<u8>) {
     let body_bytes = FLAGS_BYTES + key.len() + value_bytes;
@@ -70,8 +71,8 @@ pub fn compose_hit(tag: ResponseTag, cas: Cas, flags: u32, key: &[u8], value_byt
     out.extend_from_slice(key);
 }
 
-/// Appends the responses to `stat`: one for each line `STAT <name> <value>` of the text protocol's reply, and an empty one at
-/// the end.
+/// Appends the responses to `stat`: one for each line `STAT <name> <value>` of the text protocol's reply, and an
+/// empty one at the end.
 pub fn compose_statistics(tag: ResponseTag, text: &[u8], out: &mut Vec<u8>) {
     let statistic = |key, value| Response { tag, status: Status::Success, cas: Cas(0), extras: b"", key, value };
     for line in text.split(|&byte| byte == b'\n') {

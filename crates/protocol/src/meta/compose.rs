@@ -3,8 +3,8 @@
 use super::{MetaFlags, MetaOperation, MetaReply, MetaStatus, MetaVerb};
 use crate::Cas;
 
-/// The item's metadata for a meta reply. Fields that are `None` are not returned, even if the command asked for them: an `ms`,
-/// for example, returns no time to live.
+/// The item's metadata for a meta reply. Fields that are `None` are not returned, even if the command asked for them:
+/// an `ms`, for example, returns no time to live.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MetaItemInfo {
     /// For `c`.

@@ -1,7 +1,8 @@
 //! Parses the flags of a meta command; refusals have memcached 1.6.45's messages.
 
 use super::{MetaVerb, decode_key};
-use crate::text::{Tokens, refusal, signed, unsigned};
+use crate::line::{Tokens, signed, unsigned};
+use crate::text::refusal;
 use crate::{Cas, Direction, KEY_BYTES_MAX, StoreMode};
 
 /// The longest opaque token, in bytes. memcached's `protocol.txt` says 32, but memcached counts the letter too.
@@ -201,8 +202,8 @@ impl<'a> MetaFlags<'a> {
         meta_flags(self.text)
     }
 
-    /// The mode of an `ms`: that of `M`, or with `C` a compare-and-swap if it would replace something. The caller compares
-    /// [`MetaFlags::cas_compare`] for an append or prepend with `C`; an add does not compare.
+    /// The mode of an `ms`: that of `M`, or with `C` a compare-and-swap if it would replace something. The caller
+    /// compares [`MetaFlags::cas_compare`] for an append or prepend with `C`; an add does not compare.
     pub fn store_mode(&self) -> StoreMode {
         match (self.mode, self.cas_compare) {
             (b'E', _) => StoreMode::Add,

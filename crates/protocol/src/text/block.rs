@@ -1,13 +1,14 @@
 //! Commands with a data block: the stores of the text protocol, `lease-set` and `ms`.
 //!
-//! A bad line is refused before its block has arrived. The block is then dropped as it arrives, so that it takes no memory.
+//! A bad line is refused before its block has arrived. The block is then dropped as it arrives, so that it takes no
+//! memory.
 
 use super::{
     Limits,
-    line::{self, Tokens},
     parsed::{Parsed, bad, parse_key, single},
     refusal,
 };
+use crate::line::{self, Tokens};
 use crate::meta::{MetaOperation, MetaVerb, parse_operation};
 use crate::{Cas, Command, LeaseToken, Operation, StoreMode};
 
@@ -62,8 +63,8 @@ fn parse_flags(token: &[u8]) -> Option<u32> {
     line::unsigned(token.strip_prefix(b"+").unwrap_or(token)).map(|flags| flags as u32)
 }
 
-/// Parses an exptime as storage commands do: a number of up to 64 bits, truncated to 32 signed bits, with an optional plus.
-/// `touch` and the meta commands refuse numbers over 32 bits.
+/// Parses an exptime as storage commands do: a number of up to 64 bits, truncated to 32 signed bits, with an optional
+/// plus. `touch` and the meta commands refuse numbers over 32 bits.
 fn parse_exptime(token: &[u8]) -> Option<i64> {
     let number = match token.strip_prefix(b"+") {
         Some(digits) => line::unsigned(digits).and_then(|seconds| i64::try_from(seconds).ok()),
@@ -72,8 +73,8 @@ fn parse_exptime(token: &[u8]) -> Option<i64> {
     number.map(|seconds| i64::from(seconds as i32))
 }
 
-/// Parses the length of the block. Without a length the end of the block is unknown: it will be parsed as commands, and the
-/// refusal is sent even with `noreply`.
+/// Parses the length of the block. Without a length the end of the block is unknown: it will be parsed as commands,
+/// and the refusal is sent even with `noreply`.
 fn parse_length(tokens: &mut Tokens<'_>) -> Option<usize> {
     tokens.unsigned().filter(|&bytes| bytes <= DATA_BYTES_MAX).map(|bytes| bytes as usize)
 }

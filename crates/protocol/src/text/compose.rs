@@ -23,8 +23,8 @@ pub fn compose_request<B: AsRef<[u8]>>(request: &Request<B>, out: &mut Vec<u8>) 
     compose_single(request, false, out);
 }
 
-/// Appends one line that gets all `keys`; nothing if there are none. `operation` is a retrieving one: `Get`, `GetAndTouch` or
-/// `LeaseGet`.
+/// Appends one line that gets all `keys`; nothing if there are none. `operation` is a retrieving one: `Get`,
+/// `GetAndTouch` or `LeaseGet`.
 ///
 /// # Panics
 /// If `operation` is another one.
@@ -145,8 +145,8 @@ fn store_verb(mode: StoreMode) -> (&'static [u8], Option<Cas>) {
     }
 }
 
-/// Appends the reply to a request for `key`. For the get verbs the caller appends [`END`] after the last key; a miss appends
-/// nothing. An error reply ends a get without [`END`].
+/// Appends the reply to a request for `key`. For the get verbs the caller appends [`END`] after the last key; a miss
+/// appends nothing. An error reply ends a get without [`END`].
 ///
 /// ```
 /// use lookaside_protocol::{Reply, text::{END, compose_reply}};

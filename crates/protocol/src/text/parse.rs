@@ -14,10 +14,10 @@
 use super::{
     Limits,
     block::{Block, BlockVerb, parse_meta_store, parse_store},
-    line::{self, FirstLine, Tokens},
     parsed::{Parsed, bad, parse_key, single},
     refusal,
 };
+use crate::line::{self, FirstLine, Tokens};
 use crate::meta::{MetaVerb, parse_operation, remap_error};
 use crate::{Command, Direction, Keys, Operation, StoreMode, check_key};
 
@@ -135,8 +135,8 @@ fn parse_delete(mut tokens: Tokens<'_>, noreply: bool) -> Result<Command<'_>, &'
     Ok(single(key, Operation::Delete { hold_off_ms }, noreply))
 }
 
-/// Parses seconds with an optional fraction, as milliseconds. Fractions of a millisecond are rounded up: a hold-off may be too
-/// long, never too short.
+/// Parses seconds with an optional fraction, as milliseconds. Fractions of a millisecond are rounded up: a hold-off
+/// may be too long, never too short.
 fn parse_milliseconds(seconds: &[u8]) -> Option<u32> {
     let (whole, fraction) = match memchr::memchr(b'.', seconds) {
         Some(dot) => (&seconds[..dot], &seconds[dot + 1..]),

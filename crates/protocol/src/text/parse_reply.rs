@@ -6,16 +6,15 @@
 //! STORED  NOT_FOUND  DELETED  ...                 one line for everything else
 //! ```
 //!
-//! After a malformed line the connection cannot be used: the next reply cannot be found in bytes that may belong to a value.
+//! After a malformed line the connection cannot be used: the next reply cannot be found in bytes that may belong to a
+//! value.
 
-use super::{
-    Limits,
-    line::{self, FirstLine, Tokens},
-};
+use super::Limits;
+use crate::line::{self, FirstLine, Tokens};
 use crate::{Cas, ErrorReply, LeaseToken, Reply, check_key, meta};
 
-/// One part of a reply. Parsing it needs no knowledge of the request: the reply to a get is items and an `END`, every other
-/// reply is one line. An error in place of a get's items is the whole reply; no `END` follows.
+/// One part of a reply. Parsing it needs no knowledge of the request: the reply to a get is items and an `END`, every
+/// other reply is one line. An error in place of a get's items is the whole reply; no `END` follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplyPart<'a> {
     /// `VALUE` or `LVALUE` with its data block: the result for one key of a get; more may follow before the `END`.

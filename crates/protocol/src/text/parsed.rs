@@ -1,6 +1,7 @@
 //! The result of parsing a command, and the parts that all commands with one key share.
 
-use super::{line::Tokens, refusal};
+use super::refusal;
+use crate::line::Tokens;
 use crate::{Command, Operation, Request, check_key};
 
 /// What the front of a buffer holds.
@@ -28,8 +29,8 @@ pub enum Parsed<'a> {
         swallow: usize,
         /// Whether the connection must be closed, because the start of the next command is unknown.
         close: bool,
-        /// The key of a `set` that was refused for its size. Its old value must be deleted: otherwise readers would still
-        /// get the value that the writer tried to replace.
+        /// The key of a `set` that was refused for its size. Its old value must be deleted: otherwise readers would
+        /// still get the value that the writer tried to replace.
         key_to_delete: Option<&'a [u8]>,
     },
 }

@@ -1,5 +1,5 @@
-//! The binary protocol: parsing inverts composing, wherever the bytes are cut, and no bytes make a parser panic or make no
-//! progress.
+//! The binary protocol: parsing inverts composing, wherever the bytes are cut, and no bytes make a parser panic or
+//! make no progress.
 
 use crate::cut;
 use lookaside_protocol::binary::{

@@ -1,5 +1,5 @@
-//! Properties of all commands, replies and datagrams: parsing inverts composing, wherever the bytes are cut, and no bytes make
-//! a parser panic or make no progress.
+//! Properties of all commands, replies and datagrams: parsing inverts composing, wherever the bytes are cut, and no
+//! bytes make a parser panic or make no progress.
 
 mod binary;
 mod strategies;

@@ -1,4 +1,4 @@
-//! Splits a buffer into lines and a line into tokens, for both parsers of the text protocol.
+//! Splits a buffer into lines, and a line into tokens, for all parsers of the text and meta protocols.
 //!
 //! A line ends with `\n`; a `\r` before it belongs to the end. Tokens are separated by one or more spaces. Numbers are
 //! decimal, without `+`, blanks or overflow.
@@ -74,8 +74,8 @@ impl<'a> Tokens<'a> {
     }
 }
 
-/// The index of the first space, or the length. Keys are short: an inlined loop of eight bytes per step is faster than a
-/// search made for long texts.
+/// The index of the first space, or the length. Keys are short: an inlined loop of eight bytes per step is faster
+/// than a search made for long texts.
 #[inline]
 pub(crate) fn next_space(bytes: &[u8]) -> usize {
     const SPACES: u64 = u64::from_ne_bytes([b' '; 8]);
