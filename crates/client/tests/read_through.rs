@@ -180,7 +180,7 @@ async fn failure_of_the_loader_is_returned() {
         keys.pop();
         Ok::<_, Infallible>(keys)
     });
-    assert_eq!(values.await, Err(ReadError::LoadedCount { asked: 2, loaded: 1 }));
+    assert_eq!(values.await, Err(ReadError::LoadedCount { keys: 2, loaded: 1 }));
 }
 
 #[tokio::test(start_paused = true)]

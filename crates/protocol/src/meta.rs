@@ -26,7 +26,7 @@ mod key;
 mod parse;
 
 pub use compose::{MetaItemInfo, compose_meta_answer};
-pub(crate) use compose::{compose_meta_reply, compose_meta_request};
+pub(crate) use compose::{append_meta_reply, append_meta_request};
 pub(crate) use flags::remap_error;
 pub use flags::{MetaFlag, MetaFlags, OPAQUE_BYTES_MAX, meta_flags};
 pub use key::{decode_key, encode_key};

@@ -39,7 +39,7 @@ const SLICE_BYTES_MIN: usize = crate::READ_BYTES / 8;
 /// Why an operation failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientError {
-    /// This cannot be a key; nothing was sent.
+    /// The key is invalid; nothing was sent.
     BadKey(KeyError),
     /// No server replied.
     Failed(Failure),
@@ -51,7 +51,7 @@ pub enum ClientError {
     /// A server's reply was not one of the operation's.
     Unexpected {
         /// The operation.
-        asked: &'static str,
+        operation: &'static str,
     },
 }
 
@@ -63,7 +63,7 @@ impl fmt::Display for ClientError {
             ClientError::BadKey(error) => write!(f, "bad key: {error}"),
             ClientError::Failed(failure) => write!(f, "no reply from the cache: {failure}"),
             ClientError::Refused { why } => write!(f, "the cache refused: {why}"),
-            ClientError::Unexpected { asked } => write!(f, "unexpected reply to {asked}"),
+            ClientError::Unexpected { operation } => write!(f, "unexpected reply to {operation}"),
         }
     }
 }
@@ -258,7 +258,7 @@ fn unexpected(operation: &'static str, outcome: Outcome) -> ClientError {
         Err(failure) => ClientError::Failed(failure),
         Ok(Reply::Error(ErrorReply::Unknown)) => ClientError::Refused { why: format!("it does not know {operation}") },
         Ok(Reply::Error(error)) => ClientError::Refused { why: error.to_string() },
-        Ok(_) => ClientError::Unexpected { asked: operation },
+        Ok(_) => ClientError::Unexpected { operation },
     }
 }
 

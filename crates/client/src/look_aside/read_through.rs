@@ -37,7 +37,7 @@ impl Default for ReadOptions {
     }
 }
 
-/// A value and where it came from.
+/// A value and its origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value {
     /// The value.
@@ -69,7 +69,7 @@ pub enum ReadError<E> {
     /// The loader returned a wrong number of values.
     LoadedCount {
         /// Keys to load.
-        asked: usize,
+        keys: usize,
         /// Values returned.
         loaded: usize,
     },
@@ -90,8 +90,8 @@ impl<E: fmt::Display> fmt::Display for ReadError<E> {
         match self {
             ReadError::BadKey(error) => write!(f, "bad key: {error}"),
             ReadError::Load(error) => write!(f, "cannot load the value: {error}"),
-            ReadError::LoadedCount { asked, loaded } => {
-                write!(f, "the loader returned {loaded} values for {asked} keys")
+            ReadError::LoadedCount { keys, loaded } => {
+                write!(f, "the loader returned {loaded} values for {keys} keys")
             }
         }
     }
@@ -164,11 +164,11 @@ impl Client {
             }
             if !round.to_load.is_empty() {
                 let wanted: Vec<Bytes> = round.to_load.iter().map(|&(index, _)| state.keys[index].clone()).collect();
-                let asked = wanted.len();
-                self.counters.loads.add(asked as u64);
+                let missing = wanted.len();
+                self.counters.loads.add(missing as u64);
                 let loaded = load(wanted).await.map_err(ReadError::Load)?;
-                if loaded.len() != asked {
-                    return Err(ReadError::LoadedCount { asked, loaded: loaded.len() });
+                if loaded.len() != missing {
+                    return Err(ReadError::LoadedCount { keys: missing, loaded: loaded.len() });
                 }
                 let fills = state.store_loaded(&round.to_load, loaded, options.exptime);
                 if !fills.is_empty() {

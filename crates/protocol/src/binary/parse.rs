@@ -11,7 +11,7 @@ use crate::{Cas, Direction, KEY_BYTES_MAX, StoreMode};
 /// The exptime with which `incr` and `decr` do not create an item.
 pub(super) const EXPTIME_NO_VIVIFY: u32 = u32::MAX;
 
-/// What the front of a buffer holds.
+/// The result of parsing a request at the front of a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BinaryParsed<'a> {
     /// Not a whole request yet.

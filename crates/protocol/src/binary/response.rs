@@ -24,7 +24,7 @@ pub struct Response<'a> {
     pub value: &'a [u8],
 }
 
-/// What the front of a client's buffer holds.
+/// The result of parsing a response at the front of a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ParsedResponse<'a> {
     /// Not a whole response yet.

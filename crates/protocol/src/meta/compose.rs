@@ -76,7 +76,7 @@ pub fn compose_meta_answer(
 }
 
 /// Appends a meta command.
-pub(crate) fn compose_meta_request<B: AsRef<[u8]>>(key: &[u8], operation: &MetaOperation<B>, out: &mut Vec<u8>) {
+pub(crate) fn append_meta_request<B: AsRef<[u8]>>(key: &[u8], operation: &MetaOperation<B>, out: &mut Vec<u8>) {
     let value = operation.value.as_ref().map(AsRef::as_ref);
     out.extend_from_slice(match operation.verb {
         MetaVerb::Get => b"mg ",
@@ -92,7 +92,7 @@ pub(crate) fn compose_meta_request<B: AsRef<[u8]>>(key: &[u8], operation: &MetaO
 }
 
 /// Appends a meta reply.
-pub(crate) fn compose_meta_reply<B: AsRef<[u8]>>(reply: &MetaReply<B>, out: &mut Vec<u8>) {
+pub(crate) fn append_meta_reply<B: AsRef<[u8]>>(reply: &MetaReply<B>, out: &mut Vec<u8>) {
     let value = reply.value.as_ref().map(AsRef::as_ref);
     append_status(reply.status, value, out);
     append_spaced(reply.flags.as_ref(), out);

@@ -4,8 +4,8 @@
 //! ([`crate::check_key`]): a line feed in a key would begin another command.
 
 use crate::{
-    Cas, Command, Direction, ErrorReply, Operation, Reply, Request, StoreMode, check_key, meta::compose_meta_reply,
-    meta::compose_meta_request,
+    Cas, Command, Direction, ErrorReply, Operation, Reply, Request, StoreMode, check_key, meta::append_meta_reply,
+    meta::append_meta_request,
 };
 
 /// Ends the reply to a get of one or many keys.
@@ -130,7 +130,7 @@ fn compose_single<B: AsRef<[u8]>>(request: &Request<B>, noreply: bool, out: &mut
             append_spaced(*exptime, out);
             append_line_end(noreply, out);
         }
-        Operation::Meta(operation) => compose_meta_request(key, operation, out),
+        Operation::Meta(operation) => append_meta_request(key, operation, out),
     }
 }
 
@@ -180,7 +180,7 @@ pub fn compose_reply<B: AsRef<[u8]>>(key: &[u8], reply: &Reply<B>, out: &mut Vec
             b"\r\n"
         }
         Reply::Ok => b"OK\r\n",
-        Reply::Meta(reply) => return compose_meta_reply(reply, out),
+        Reply::Meta(reply) => return append_meta_reply(reply, out),
         Reply::Error(ErrorReply::Unknown) => b"ERROR\r\n",
         Reply::Error(ErrorReply::Client(why)) => return append_error(b"CLIENT_ERROR ", why.as_ref(), out),
         Reply::Error(ErrorReply::Server(why)) => return append_error(b"SERVER_ERROR ", why.as_ref(), out),

@@ -41,7 +41,7 @@ pub enum ReplyPart<'a> {
     MetaNoop,
 }
 
-/// What the front of a client's buffer holds.
+/// The result of parsing a part of a reply at the front of a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ParsedReply<'a> {
     /// Not a whole part yet.

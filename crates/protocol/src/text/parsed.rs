@@ -4,7 +4,7 @@ use super::refusal;
 use crate::line::Tokens;
 use crate::{Command, Operation, Request, check_key};
 
-/// What the front of a buffer holds.
+/// The result of parsing a command at the front of a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parsed<'a> {
     /// Not a whole command yet.
