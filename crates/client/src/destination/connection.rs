@@ -203,7 +203,7 @@ impl<'a> Connection<'a> {
             return Poll::Ready(end);
         }
         if let Poll::Ready(Err(error)) = self.poll_write(cx) {
-            return Poll::Ready(self.end_of(error));
+            return Poll::Ready(self.classify_error(error));
         }
         if self.context.waiting.is_empty()
             && self.pipeline.has_no_waiters()
@@ -222,7 +222,7 @@ impl<'a> Connection<'a> {
             match ready!(read) {
                 Ok(0) => return Poll::Ready(End::Closed(io::ErrorKind::UnexpectedEof)),
                 Ok(_) => self.has_received = true,
-                Err(error) => return Poll::Ready(self.end_of(error)),
+                Err(error) => return Poll::Ready(self.classify_error(error)),
             }
             if self.read_buffer.len() >= self.needed_bytes
                 && let Err(error) = self.dispatch_replies()
@@ -233,7 +233,7 @@ impl<'a> Connection<'a> {
     }
 
     /// The end that an error of the stream means. Only TLS reports invalid data.
-    fn end_of(&self, error: io::Error) -> End {
+    fn classify_error(&self, error: io::Error) -> End {
         match error.kind() {
             io::ErrorKind::InvalidData if !self.has_received => End::TlsRejected(error),
             kind => End::Closed(kind),
