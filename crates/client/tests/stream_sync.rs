@@ -46,7 +46,7 @@ fn random_request(random: &mut fastrand::Rng) -> Request<Bytes> {
     request(&random.u32(1..120).to_string(), operation)
 }
 
-fn compose_answer(command: &Command<'_>, out: &mut Vec<u8>) {
+fn append_reply(command: &Command<'_>, out: &mut Vec<u8>) {
     match command {
         Command::Retrieve { keys, operation } => {
             for key in *keys {
@@ -69,7 +69,7 @@ async fn serve(mut peer: AcceptedStream, mut random: fastrand::Rng) {
     while peer.0.read_buf(&mut read).await.is_ok_and(|bytes| bytes > 0) {
         let mut out = Vec::new();
         while let Parsed::Command { command, consumed } = parse_command(&read, &LIMITS) {
-            compose_answer(&command, &mut out);
+            append_reply(&command, &mut out);
             read.drain(..consumed);
         }
         while !out.is_empty() {
