@@ -135,7 +135,7 @@ def test_a_taken_port_is_named_with_the_option_to_change_it(server):
         (["-l", ""], "-l"),
         (["-l", "127.0.0.1:99999"], "99999 is no port"),
         (["-l", "10.0.0.999"], "10.0.0.999"),
-        (["--metrics-address", "99999"], "99999 is no port"),
+        (["--metrics-address", "99999"], "99999 is not a port"),
         (["--metrics-address", "127.0.0.1"], "a port is missing"),
     ],
 )

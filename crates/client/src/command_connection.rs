@@ -1,11 +1,11 @@
 //! A connection of its own for a few commands: `version`, `flush_all`, `stats`, or the keys of one maintenance task.
 //!
-//! Destinations carry operations on keys and share their connection among all callers. What is not an operation on a key,
-//! or must not wait behind the requests of clients, goes over a `CommandConnection`.
+//! Destinations carry operations on keys, over a connection that all callers share. Other commands, and maintenance
+//! that must not wait behind clients' requests, use a `CommandConnection`.
 //!
-//! Every connection has one deadline, which [`CommandConnection::connect`] sets and which holds for all that follows, until
-//! [`CommandConnection::set_timeout`] sets another. [`Limits`] bound each part of a reply, and with it the memory that a
-//! connection uses.
+//! Every connection has one deadline, which [`CommandConnection::connect`] sets and which holds for all that follows,
+//! until [`CommandConnection::set_timeout`] sets another. [`Limits`] bound each part of a reply, and with it the
+//! memory that a connection uses.
 //!
 //! ```
 //! # use lookaside_client::{CommandConnection, CommandError, Network};
@@ -20,7 +20,7 @@
 //! }
 //! ```
 
-use crate::{Network, network::Stream};
+use crate::network::{Network, Stream};
 use lookaside_protocol::{
     Reply,
     text::{Limits, ParsedReply, ReplyPart, parse_reply},
@@ -58,7 +58,7 @@ pub enum CommandError {
     Malformed(&'static str),
     /// The server replied with an error, in its words.
     Refused(String),
-    /// The server replied with something else than what the command's reply is.
+    /// The reply is not one of the command's.
     Unexpected(String),
 }
 
@@ -135,8 +135,8 @@ impl CommandConnection {
         }
     }
 
-    /// Reads the whole reply of a `get` or a `stats`: `on_part` is called with each item or statistic. The caller bounds
-    /// what it collects.
+    /// Reads the whole reply of a `get` or a `stats`: `on_part` is called with each item or statistic. The caller must
+    /// bound the memory for the collected parts.
     pub async fn read_until_end(&mut self, mut on_part: impl FnMut(ReplyPart<'_>)) -> Result<(), CommandError> {
         loop {
             match self.read_part().await? {

@@ -1,8 +1,8 @@
 //! Keeps a server from being read while it has undelivered deletes. Serves gets and updates; §5 of the paper.
 //!
-//! A fence is a reason of its own not to read a server, beside its TKO state: a probe that is answered ends the TKO state and
-//! does not lower the fence. The router's spool raises it before it acknowledges a delete that the server missed, and
-//! lowers it once the server has executed all of them.
+//! A fence is a reason of its own not to read a server, beside its TKO state: a probe that is answered ends the TKO
+//! state and does not lower the fence. The router's spool raises it before it acknowledges a delete that the server
+//! missed, and lowers it once the server has executed all of them.
 
 use crate::tko::{TkoTracker, TkoTrackers};
 use lookaside_routing::Address;
@@ -17,8 +17,8 @@ use std::sync::Arc;
 pub struct Fence(Arc<TkoTracker>);
 
 impl TkoTrackers {
-    /// The fence of the server at `address`, lowered at first. While a `Fence` exists, it holds for all destinations at the
-    /// address, later ones included.
+    /// The fence of the server at `address`, lowered at first. While a `Fence` exists, it holds for all destinations
+    /// at the address, later ones included.
     pub fn fence(&self, address: &Address) -> Fence {
         Fence(self.tracker(address))
     }

@@ -1,8 +1,8 @@
 //! TKO ("technical knock-out"): which servers have failed and are not sent requests. One state per server address and
 //! process, shared by all destinations at that address, on every thread. Serves every path; §3.3 of the paper.
 //!
-//! A state per thread would be wrong: after a partition one thread could read a server while another still refuses deletes
-//! for it until its next probe, so that stale values would be served. With one state, gets and deletes find a
+//! A state per thread would be wrong: after a partition one thread could read a server while another still refuses
+//! deletes for it until its next probe, so that stale values would be served. With one state, gets and deletes find a
 //! server back at the same moment.
 //!
 //! ```text
@@ -13,19 +13,20 @@
 //! ```
 //!
 //! Invariants:
-//! * The destination that marks a server TKO probes it, and only that one clears the state. If that destination is dropped,
-//!   the server counts as up until another destination fails to connect: TKO for ever would be worse.
-//! * A server is marked TKO only on evidence that is newer than the last time: requests or connections from an earlier epoch
-//!   do not count. A compare-and-swap decides, so that one of many destinations that see the same outage wins.
+//! * The destination that marks a server TKO probes it, and only that one clears the state. If that destination is
+//!   dropped, the server counts as up until another destination fails to connect: TKO for ever would be worse.
+//! * A server is marked TKO only on evidence that is newer than the last time: requests or connections from an
+//!   earlier epoch do not count. A compare-and-swap decides, so that one of many destinations that see the same
+//!   outage wins.
 //! * A connection from before a TKO is not used after it: it may stay silent for minutes.
 //!
-//! State changes wake no task: a task reads the word when it gets a batch. So a get costs one atomic load and no lock, and a
-//! simulation has no order of wake-ups to fix.
+//! State changes wake no task: a task reads the word when it gets a batch. So a get costs one atomic load and no
+//! lock, and a simulation has no order of wake-ups to fix.
 //!
-//! **Fail open.** When many servers of a pool fail at once, the cause is rather this host's network or a short timeout, and
-//! giving up all of them would send the whole load to the gutter or the databases. So a pool may have a limit
-//! ([`PoolTkoLimit`]): from `enter` TKO servers on no further one is marked, until at most `exit` are left. Servers that are TKO
-//! stay so until a probe is answered.
+//! **Fail open.** When many servers of a pool fail at once, the cause is rather this host's network or a short
+//! timeout, and giving up all of them would send the whole load to the gutter or the databases. So a pool may have a
+//! limit ([`PoolTkoLimit`]): from `enter` TKO servers on no further one is marked, until at most `exit` are left.
+//! Servers that are TKO stay so until a probe is answered.
 
 use lookaside_routing::{Address, HealthChange};
 use lookaside_sync::Mutex;

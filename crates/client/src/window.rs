@@ -1,10 +1,10 @@
-//! One sliding window over all outstanding requests of a client, or of one thread of a router, to all servers. Serves every
-//! verb; §3.1 of the paper ("incast congestion").
+//! One sliding window over all outstanding requests of a client, or of one thread of a router, to all servers. Serves
+//! every verb; §3.1 of the paper ("incast congestion").
 //!
-//! A page's keys are spread over all servers, and all of them answer at once: more than the last switch can buffer, so that
-//! replies are lost. The window bounds the outstanding requests. As in TCP's congestion control it grows by one request for
-//! each window that is answered, and is halved when a request goes unanswered; unlike TCP's there is one for all servers,
-//! since it is their sum that floods the link.
+//! A page's keys are spread over all servers, and all of them answer at once: more than the last switch can buffer,
+//! so that replies are lost. The window bounds the outstanding requests. As in TCP's congestion control it grows by
+//! one request for each window that is answered, and is halved when a request goes unanswered; unlike TCP's there is
+//! one for all servers, since it is their sum that floods the link.
 //!
 //! ```text
 //!   batches in order   [ 24 ] [ 3 ] [ 24 ] [ 7 ]  ->  outstanding <= size  ->  server A, B, C ...
@@ -14,13 +14,13 @@
 //! Invariants:
 //! * The outstanding requests are at most the size, except for one batch larger than it, which then goes alone. A
 //!   [`WindowedDestination`] splits its batches, so that this happens only if the window has shrunk since.
-//! * Batches to one destination keep their order. Each part of a split batch but the first is queued when the part before
-//!   it is answered.
+//! * Batches to one destination keep their order. Each part of a split batch but the first is queued when the part
+//!   before it is answered.
 //! * A caller waits at most [`WindowSettings::wait_ms_max`], in a queue of at most
 //!   [`WindowSettings::waiting_requests_max`] requests; then its requests are [`Failure::Busy`], and were not sent.
 //! * One loss halves the window once: requests that were sent before tell nothing about the new size.
-//! * An unused window does not grow: only a reply to requests that were sent while at least half of it was in use shows that
-//!   the network can take more.
+//! * An unused window does not grow: only a reply to requests that were sent while at least half of it was in use
+//!   shows that the network can take more.
 
 use bytes::Bytes;
 use lookaside_protocol::Request;
@@ -163,8 +163,8 @@ impl Window {
         WindowPermit { window: Some(self.clone()), requests, number, was_half_used }
     }
 
-    /// Grants permits to waiters, in order, while they fit. Wake-ups happen outside the lock, because a waiter that was dropped
-    /// returns its permit.
+    /// Grants permits to waiters, in order, while they fit. Wake-ups happen outside the lock, because a waiter that
+    /// was dropped returns its permit.
     fn admit_waiters(self: &Arc<Self>) {
         loop {
             let (waiter, permit) = {

@@ -401,8 +401,8 @@ async fn error_lines_are_replies() {
     assert_eq!(await_outcomes(sent).await, [Ok(Reply::Miss)]);
 }
 
-/// memcached replies `ERROR` to a `lease-set` line, and then reads the value as a command. If the connection were kept, every
-/// later reply would be matched to the wrong request.
+/// memcached replies `ERROR` to a `lease-set` line, and then reads the value as a command. If the connection were
+/// kept, every later reply would be matched to the wrong request.
 #[tokio::test(start_paused = true)]
 async fn connection_to_a_server_that_reads_a_value_as_a_command_is_closed() {
     let (network, mut accepted) = FakeNetwork::new();

@@ -180,7 +180,7 @@ async fn failure_of_the_loader_is_returned() {
         keys.pop();
         Ok::<_, Infallible>(keys)
     });
-    assert_eq!(values.await, Err(ReadError::LoadedCount { asked: 2, loaded: 1 }));
+    assert_eq!(values.await, Err(ReadError::LoadedCount { keys: 2, loaded: 1 }));
 }
 
 #[tokio::test(start_paused = true)]
@@ -257,8 +257,8 @@ async fn set_value_is_read_and_deleted_value_is_not() {
     assert!(matches!(lookups[1], Ok(Lookup::Miss { lease: Lease::Held(_) })), "{lookups:?}");
 }
 
-/// Random writers and readers: a read that began after a delete was acknowledged never returns a value older than the write
-/// before that delete.
+/// Random writers and readers: a read that began after a delete was acknowledged never returns a value older than the
+/// write before that delete.
 #[tokio::test(start_paused = true)]
 async fn no_reader_sees_a_value_older_than_an_acknowledged_delete() {
     for seed in 0..100 {

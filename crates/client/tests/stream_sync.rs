@@ -1,5 +1,5 @@
-//! No reply reaches the wrong request, whatever a server and a network do: random callers, and replies that are cut anywhere,
-//! late, or incomplete. The expected reply follows from the key, so that any mix-up is found.
+//! No reply reaches the wrong request, whatever a server and a network do: random callers, and replies that are cut
+//! anywhere, late, or incomplete. The expected reply follows from the key, so that any mix-up is found.
 
 mod fake;
 
@@ -46,7 +46,7 @@ fn random_request(random: &mut fastrand::Rng) -> Request<Bytes> {
     request(&random.u32(1..120).to_string(), operation)
 }
 
-fn compose_answer(command: &Command<'_>, out: &mut Vec<u8>) {
+fn append_reply(command: &Command<'_>, out: &mut Vec<u8>) {
     match command {
         Command::Retrieve { keys, operation } => {
             for key in *keys {
@@ -69,7 +69,7 @@ async fn serve(mut peer: AcceptedStream, mut random: fastrand::Rng) {
     while peer.0.read_buf(&mut read).await.is_ok_and(|bytes| bytes > 0) {
         let mut out = Vec::new();
         while let Parsed::Command { command, consumed } = parse_command(&read, &LIMITS) {
-            compose_answer(&command, &mut out);
+            append_reply(&command, &mut out);
             read.drain(..consumed);
         }
         while !out.is_empty() {

@@ -14,8 +14,8 @@ fn two_destinations(network: &Arc<FakeNetwork>) -> [Arc<TcpDestination>; 2] {
     [1, 2].map(|seed| destination(network, DestinationOptions { seed, ..options.clone() }))
 }
 
-/// After an outage one thread once read the server while another still refused deletes until its own next probe: stale values
-/// were served.
+/// After an outage one thread once read the server while another still refused deletes until its own next probe:
+/// stale values were served.
 #[tokio::test(start_paused = true)]
 async fn one_destination_marks_and_clears_tko_for_all() {
     let (network, mut accepted) = FakeNetwork::new();
@@ -44,8 +44,8 @@ async fn one_destination_marks_and_clears_tko_for_all() {
     assert_eq!((first.statistics().taken_out, second.statistics().taken_out), (1, 0));
 }
 
-/// A connection from before a partition may stay silent after it. If the second destination kept it, its timeouts would make
-/// the server TKO again for all.
+/// A connection from before a partition may stay silent after it. If the second destination kept it, its timeouts
+/// would make the server TKO again for all.
 #[tokio::test(start_paused = true)]
 async fn connection_from_before_a_tko_is_not_used_after_it() {
     let (network, mut accepted) = FakeNetwork::new();

@@ -1,5 +1,5 @@
-//! The binary dialect: requests and responses of fixed layout, for the clients that still speak it (memcached's
-//! `protocol_binary.h`; memcached itself calls it deprecated).
+//! The binary protocol: requests and responses of fixed layout, for clients that still use it (memcached's
+//! `protocol_binary.h`; memcached has deprecated it).
 //!
 //! ```text
 //!  0      1       2      4        5      6          8       12      16            24
@@ -7,22 +7,23 @@
 //!  | 0x81 |       | bytes| bytes  |      | status   | bytes |       |             |                       |   response
 //! ```
 //!
-//! All numbers are big-endian. The body is extras, key and value together. `opaque` comes back as it went out, so that a
-//! client finds the answer to a request among those that were left unsaid: a quiet get says nothing on a miss, other quiet
-//! requests nothing when all went well. A get of many keys is a row of quiet gets with a `noop` behind it.
+//! All numbers are big-endian. The body is extras, key and value together. A response repeats the request's `opaque`,
+//! so that a client can match responses although some are omitted: a quiet get has no response on a miss, other quiet
+//! requests have none on success. A get of many keys is a run of quiet gets followed by a `noop`.
 //!
-//! A get and a delete pass here like those of the text dialect: [`parse_request`] and the composers of responses at a
+//! A get and a delete pass here as in the text protocol: [`parse_request`] and the composers of responses at a
 //! server's end, [`compose_request`] and [`parse_response`] at a client's.
 //!
-//! * What a request's lengths must be is checked here, as memcached 1.6.45 checks it; statuses and their words are its own.
-//! * Keys are any bytes, 1 to 250 of them: this dialect has no separators. Whoever passes a request on in the text
-//!   dialect asks [`crate::check_key`] first.
-//! * An exptime is 32 bits without a sign: 0xffffffff is a day in the year 2106, not one that has passed. In `incr` and
-//!   `decr` it is a word of its own: do not make what is not there.
-//! * As everywhere in this crate, parsers borrow and allocate nothing, and what they answer does not depend on where the
+//! * The lengths of a request are checked as memcached 1.6.45 does; statuses and their messages are memcached's too.
+//! * Keys are any 1 to 250 bytes, as this protocol has no separators. A router checks a key with [`crate::check_key`]
+//!   before it forwards the request in the text protocol.
+//! * An exptime is an unsigned number of 32 bits: 0xffffffff is a day in the year 2106, not one that has passed. In
+//!   `incr`/`decr`, 0xffffffff means: do not create the key.
+//! * As everywhere in this crate, parsers borrow and allocate nothing, and their results do not depend on where the
 //!   bytes were cut.
 //!
-//! Absent: leases; this dialect has no room for them. Data types and the reserved field are not looked at, as in memcached.
+//! Deliberately absent: leases, for which this protocol has no opcodes. Data types and the reserved field are
+//! ignored, as in memcached.
 
 mod compose;
 pub mod opcode;
@@ -37,7 +38,7 @@ pub use response::{
 
 use crate::{Cas, Direction, StoreMode};
 
-/// The first byte of a request, and what tells this dialect from the others.
+/// The first byte of a request; it distinguishes this protocol from the others.
 pub const REQUEST_MAGIC: u8 = 0x80;
 
 /// The first byte of a response.
@@ -49,35 +50,35 @@ pub const HEADER_BYTES: usize = 24;
 /// The longest name of a SASL mechanism, in bytes.
 pub const MECHANISM_BYTES_MAX: usize = 32;
 
-/// The longest word of a client during authentication, in bytes: room for three names of 255 bytes and what divides them.
+/// The longest SASL message of a client, in bytes: enough for three names of 255 bytes and their separators.
 pub const AUTHENTICATION_BYTES_MAX: usize = 1024;
 
-/// What a response repeats of its request.
+/// The fields of a request that its response repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponseTag {
     /// The opcode, known or not.
     pub opcode: u8,
-    /// The client's own number for the request.
+    /// The client's number for the request.
     pub opaque: u32,
 }
 
 /// A parsed request, borrowing from the connection's buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BinaryRequest<'a> {
-    /// What the response repeats.
+    /// The fields that the response repeats.
     pub tag: ResponseTag,
-    /// What to do.
+    /// The command.
     pub command: BinaryCommand<'a>,
 }
 
-/// What a request asks for.
+/// The command of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BinaryCommand<'a> {
     /// An operation on one key.
     Keyed {
         /// The key: any bytes.
         key: &'a [u8],
-        /// What to do with it.
+        /// The operation.
         operation: BinaryOperation<'a>,
     },
     /// `flush`
@@ -85,50 +86,50 @@ pub enum BinaryCommand<'a> {
         /// Seconds from now (or a Unix time, as an exptime); 0 at once.
         delay_s: i64,
     },
-    /// `noop`: answered, so that a client learns that all before it is done.
+    /// `noop`: its response tells a client that all requests before it are done.
     Noop,
     /// `version`
     Version,
     /// `stat`
     Stats {
-        /// Which statistics; empty for the general ones.
+        /// The statistics to return; empty for the general ones.
         arguments: &'a [u8],
     },
     /// `quit`
     Quit,
-    /// SASL: which mechanisms are there?
+    /// SASL: list the mechanisms.
     Mechanisms,
-    /// SASL: a client names a mechanism and says its first word.
+    /// SASL: start authentication.
     Authenticate {
         /// The mechanism's name.
         mechanism: &'a [u8],
-        /// The first word; empty for none.
+        /// The first message; empty for none.
         word: &'a [u8],
     },
-    /// SASL: a further word.
+    /// SASL: continue authentication.
     AuthenticateStep {
         /// The mechanism's name.
         mechanism: &'a [u8],
-        /// The word.
+        /// The message.
         word: &'a [u8],
     },
 }
 
-/// What can be done to a key in this dialect. An exptime is in seconds as [`crate::Operation`] has it, never negative.
+/// An operation on a key. An exptime is in seconds as in [`crate::Operation`], never negative.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BinaryOperation<'a> {
-    /// `get`, `gat` and `touch` in all their forms. The response has flags and CAS unique in any case.
+    /// `get`, `gat` and `touch` in all their forms. The response always has flags and CAS unique.
     Get {
-        /// A new exptime, for all but `get`.
+        /// The new exptime; `None` for `get`.
         exptime: Option<i64>,
         /// Whether the response repeats the key, even on a miss.
         with_key: bool,
-        /// Whether it has the value; not so for `touch`.
+        /// Whether the response has the value; false for `touch`.
         with_value: bool,
     },
     /// `set`, `add` and `replace`. One with a CAS unique is a [`StoreMode::Cas`], whatever its opcode.
     Store {
-        /// Under which condition.
+        /// The condition.
         mode: StoreMode,
         /// Opaque to the server.
         flags: u32,
@@ -141,46 +142,46 @@ pub enum BinaryOperation<'a> {
     Extend {
         /// [`StoreMode::Append`] or [`StoreMode::Prepend`].
         mode: StoreMode,
-        /// Only while the item has this unique.
+        /// Only if the item has this unique.
         cas: Option<Cas>,
-        /// What to add.
+        /// The bytes to add.
         value: &'a [u8],
     },
     /// `delete`
     Delete {
-        /// Only while the item has this unique.
+        /// Only if the item has this unique.
         cas: Option<Cas>,
     },
     /// `incr` and `decr`
     Arithmetic {
         /// Up or down.
         direction: Direction,
-        /// By how much.
+        /// The amount.
         delta: u64,
-        /// What to make of nothing; without it nothing stays nothing.
+        /// The item to create on a miss; `None`: create none.
         vivify: Option<Vivify>,
-        /// Only while the item has this unique.
+        /// Only if the item has this unique.
         cas: Option<Cas>,
     },
 }
 
-/// The number that an `incr` or `decr` makes where there is none.
+/// The item that an `incr` or `decr` creates on a miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vivify {
     /// The number.
     pub initial: u64,
-    /// When it expires.
+    /// Its exptime.
     pub exptime: i64,
 }
 
-/// How a request went.
+/// The status of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// Done.
     Success,
     /// There is no such item.
     NotFound,
-    /// The item is there already, or has another CAS unique.
+    /// The item exists already, or has another CAS unique.
     Exists,
     /// The value is over the limit.
     TooLarge,
@@ -188,24 +189,24 @@ pub enum Status {
     InvalidArguments,
     /// Nothing to append to.
     NotStored,
-    /// `incr` and `decr` of what is no number.
+    /// `incr` or `decr` of a value that is not a number.
     NotANumber,
     /// A wrong password, or none.
     AuthenticationFailed,
-    /// The authentication goes on.
+    /// Authentication needs another message.
     AuthenticationContinues,
     /// No such opcode.
     UnknownCommand,
-    /// No memory could be had.
+    /// Out of memory.
     OutOfMemory,
-    /// Known, and not to be had here: of a router, whose servers are asked in another dialect.
+    /// Known, but not supported here: a router sends its servers another protocol.
     NotSupported,
-    /// Nobody answered; it may be tried again.
+    /// No server replied; the client may retry.
     TemporaryFailure,
 }
 
 impl BinaryRequest<'_> {
-    /// Whether the sender wants to hear nothing of what is to be expected.
+    /// Whether the expected response is omitted.
     pub fn is_quiet(&self) -> bool {
         opcode::is_quiet(self.tag.opcode)
     }
@@ -252,7 +253,7 @@ impl Status {
         Status::ALL.into_iter().find(|status| status.code() == code)
     }
 
-    /// The words in the body of an error: memcached's, where it has the status.
+    /// The message in the body of an error: memcached's, if memcached has the status.
     pub fn message(self) -> &'static str {
         match self {
             Status::Success | Status::AuthenticationContinues => "",

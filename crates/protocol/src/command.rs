@@ -1,37 +1,36 @@
-//! What one line (and its data block) asks of a server: an operation on a key or on many, or something about the
-//! server itself.
+//! Commands: one line and its data block, with an operation on one key or many, or on the server itself.
 
-use crate::{Operation, Request, key::are_keys, text::Tokens};
+use crate::{Operation, Request, key::are_keys, line::Tokens};
 
 /// A parsed command, borrowing from the connection's buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command<'a> {
     /// A get verb with its keys: `get`, `gets`, `gat`, `gats`, `lease-get`. The reply ends with `END`.
     Retrieve {
-        /// At least one key; each has been checked.
+        /// At least one key; all are valid.
         keys: Keys<'a>,
         /// The same for every key; one of `Get`, `GetAndTouch`, `LeaseGet`.
         operation: Operation<&'a [u8]>,
     },
     /// Any other operation on one key.
     Single {
-        /// The key and what to do.
+        /// The key and the operation.
         request: Request<&'a [u8]>,
-        /// Whether the client wants no answer.
+        /// Whether the client wants no reply.
         noreply: bool,
     },
-    /// `mn`: answered with `MN`; a client that sends quiet commands learns from it that all are done.
+    /// `mn`: the reply is `MN`, which tells a client that all its quiet commands before it are done.
     MetaNoop,
     /// `flush_all [delay]`
     FlushAll {
         /// Seconds from now (or a Unix time, as an exptime); 0 at once.
         delay_s: i64,
-        /// Whether the client wants no answer.
+        /// Whether the client wants no reply.
         noreply: bool,
     },
     /// `stats [arguments]`
     Stats {
-        /// All that follows the verb, without the line's end.
+        /// The rest of the line after the verb, without its end.
         arguments: &'a [u8],
     },
     /// `version`
@@ -40,30 +39,30 @@ pub enum Command<'a> {
     Verbosity {
         /// The level.
         level: u32,
-        /// Whether the client wants no answer.
+        /// Whether the client wants no reply.
         noreply: bool,
     },
     /// `quit`
     Quit,
 }
 
-/// The keys of a get, still in the line they came in.
+/// The keys of a get, as a slice of its line.
 #[derive(Clone, Copy)]
 pub struct Keys<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Keys<'a> {
-    /// The keys in a text: one or more, separated by spaces, each valid as [`crate::check_key`] has it.
+    /// The keys in a text: one or more, separated by spaces. `None` if any is invalid ([`crate::check_key`]).
     pub fn checked(text: &'a [u8]) -> Option<Keys<'a>> {
         are_keys(text).then_some(Keys(text))
     }
 
-    /// The keys that are left, with all spaces between them.
+    /// The remaining keys, with all spaces between them.
     pub fn text(&self) -> &'a [u8] {
         self.0
     }
 }
 
-/// Equal keys in the same order; how many spaces lie between them is nobody's concern.
+/// Equal keys in the same order, whatever the number of spaces between them.
 impl PartialEq for Keys<'_> {
     fn eq(&self, other: &Keys<'_>) -> bool {
         Iterator::eq(*self, *other)

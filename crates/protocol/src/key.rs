@@ -1,9 +1,9 @@
-//! What may be a key: 1 to 250 bytes, no white space, no control characters (memcached's `protocol.txt`, "Keys").
+//! Valid keys: 1 to 250 bytes, no white space, no control characters (memcached's `protocol.txt`, "Keys").
 
 /// The longest key, in bytes.
 pub const KEY_BYTES_MAX: usize = 250;
 
-/// Why some bytes cannot be a key.
+/// Why a key is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyError {
     /// A key has at least one byte.
@@ -38,7 +38,7 @@ impl std::fmt::Display for KeyError {
     }
 }
 
-/// Says whether `key` can be sent to a server. Bytes above 0x7f are fine; those below 0x21 and 0x7f are not.
+/// Checks that `key` can be sent to a server. Bytes above 0x7f are valid; 0x7f and those below 0x21 are not.
 ///
 /// ```
 /// use lookaside_protocol::{KeyError, check_key};
@@ -65,15 +65,15 @@ fn is_bad(byte: u8) -> bool {
     byte <= b' ' || byte == 0x7f
 }
 
-/// Whether any byte cannot be in a key, eight bytes a step; the last step may look at some bytes again.
+/// Whether any byte is invalid, eight bytes per step; the last step may check some bytes again.
 fn has_bad_byte(key: &[u8]) -> bool {
     const LOW: u64 = u64::from_ne_bytes([0x01; 8]);
     const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
     let Some(last) = key.last_chunk::<8>() else { return key.iter().any(|&byte| is_bad(byte)) };
     let is_bad_word = |word: &[u8; 8]| {
         let word = u64::from_ne_bytes(*word);
-        // A byte's high bit is set by the subtraction, and was not before, where the byte is below what was subtracted;
-        // a borrow can only add marks beside a true one.
+        // The subtraction sets a byte's high bit, if it was not set before, exactly where the byte is below what is
+        // subtracted; a borrow can only add marks beside a true one.
         let below = word.wrapping_sub(LOW * 0x21) & !word;
         let delete = word ^ (LOW * 0x7f);
         (below | (delete.wrapping_sub(LOW) & !delete)) & HIGH != 0
@@ -81,16 +81,16 @@ fn has_bad_byte(key: &[u8]) -> bool {
     key.chunks_exact(8).any(|word| is_bad_word(word.try_into().expect("eight bytes"))) || is_bad_word(last)
 }
 
-/// Whether a text is one or more keys separated by spaces: one pass for the bytes, and one look per key at most for
-/// the lengths, so that a get of many keys costs little more than its bytes.
+/// Whether a text is one or more keys separated by spaces: one pass over the bytes, and at most one search per key for
+/// the lengths, so that the cost of a get of many keys is little more than that of its bytes.
 #[inline]
 pub(crate) fn are_keys(text: &[u8]) -> bool {
-    // No early exit: the whole text in vector steps is faster than stopping at the first bad byte, which never comes.
+    // No early exit: vector steps over the whole text are faster than stopping at a bad byte, which is rare.
     let bad = text.iter().fold(false, |bad, &byte| bad | (byte < b' ') | (byte == 0x7f));
     !bad && text.iter().any(|&byte| byte != b' ') && no_key_too_long(text)
 }
 
-/// Whether every run without a space is short enough. Looks back from the end of the longest run there may be, so it
+/// Whether every run without a space is short enough. Searches backwards from the end of the longest valid run, and so
 /// steps over many keys at a time.
 fn no_key_too_long(mut text: &[u8]) -> bool {
     while let Some(window) = text.get(..=KEY_BYTES_MAX) {
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_byte_is_found_at_every_place_and_with_every_neighbour() {
+    fn bad_byte_is_found_at_every_index_and_with_every_neighbour() {
         for length in 1..40 {
             for neighbour in [b'!', b'a', 0x7e, 0x80, 0xa0, 0xff] {
                 let key = vec![neighbour; length];
@@ -130,9 +130,9 @@ mod tests {
         }
     }
 
-    /// The fast check of a whole line says what `check_key` says of each key.
+    /// The fast check of a whole line agrees with `check_key` of each key.
     #[test]
-    fn many_keys_are_checked_as_each_would_be() {
+    fn many_keys_are_checked_as_each_key_alone() {
         let long = "k".repeat(250);
         let texts = [
             String::new(),

@@ -7,15 +7,15 @@
 //!                                          STORED\r\n | STALE_STORED\r\n | NOT_STORED\r\n
 //! ```
 //!
-//! An `LVALUE` without a stale value has 0 bytes. A stale value that is itself empty cannot be told from none, and is
-//! read as none: its reader asks the database instead.
+//! An `LVALUE` without a stale value has 0 bytes. An empty stale value cannot be distinguished from none, and is
+//! parsed as none: its reader loads from the database instead.
 
-/// A 64-bit token bound to a key: whoever holds it may fill the miss it was handed out for.
+/// A 64-bit token bound to a key: its holder may fill the miss that it was issued for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseToken(pub u64);
 
 impl LeaseToken {
-    /// Not a token: another client holds it. Wait a little and ask again.
+    /// Not a token: another client holds the lease. Wait a little and retry.
     pub const HOT_MISS: LeaseToken = LeaseToken(1);
 
     /// Whether this token allows a `lease-set`.

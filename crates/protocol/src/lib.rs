@@ -1,22 +1,23 @@
-//! Bytes to requests and replies, and back: the language that every part of Lookaside speaks.
+//! Memcached's protocols: bytes to requests and replies, and back.
 //!
-//! A get and a delete both pass here four times: the client composes a request, the server (or router) parses it,
-//! composes a reply, and the client parses that. Nothing here touches a socket or a clock: bytes in, values out.
+//! A get and a delete both pass here four times: the client composes a request, the server (or router) parses it and
+//! composes a reply, and the client parses that. All of it is sans-I/O: no sockets, no clock.
 //!
-//! * [`request`] and [`reply`] hold the vocabulary: one operation on one key, and what came of it.
-//! * [`text`] and [`meta`] are memcached's two text dialects (memcached's `protocol.txt`); [`lease`] the verbs of
-//!   leases (§3.2.1 of the paper) that ride on the text dialect.
-//! * [`binary`] is the binary dialect, with its own requests: it can say things that the others cannot, and not others.
+//! * [`request`] and [`reply`] are the common types: one operation on one key, and its result.
+//! * [`text`] and [`meta`] are memcached's text and meta protocols (memcached's `protocol.txt`); [`lease`] has the
+//!   lease verbs (§3.2.1 of the paper), which extend the text protocol.
+//! * [`binary`] is the binary protocol, with its own requests: its operations are not quite those of the others.
 //! * [`percent`] is percent encoding, for keys and addresses inside other texts.
 //! * [`udp`] is the eight-byte frame header in front of every datagram (`protocol.txt`, "UDP protocol").
 //!
-//! Absent on purpose: anything that waits, any allocation on the path that parses a server's requests.
+//! Deliberately absent: waiting, and allocations while a server's requests are parsed.
 #![forbid(unsafe_code)]
 
 pub mod binary;
 pub mod command;
 pub mod key;
 pub mod lease;
+mod line;
 pub mod meta;
 pub mod percent;
 pub mod reply;

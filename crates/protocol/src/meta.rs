@@ -1,4 +1,4 @@
-//! The meta dialect: `mg ms md ma me mn` (memcached's `protocol.txt`, "Meta Commands").
+//! The meta protocol: `mg ms md ma me mn` (memcached's `protocol.txt`, "Meta Commands").
 //!
 //! ```text
 //! mg <key> <flag>*                          HD <flag>* | VA <bytes> <flag>*, data block | EN
@@ -8,16 +8,17 @@
 //! me <key> <flag>*                          ME <key> <name>=<fact>* | EN
 //! ```
 //!
-//! A flag is a letter with a token behind it, or with none: `v`, `T30`, `Oabc`. Flags stay the text they came as,
-//! because answers return them in the order they were sent, a router passes on those it does not know the sense of,
-//! and a request must stay small enough to be moved about in batches. The parser has checked the text once; whoever
-//! carries a command out reads it into a [`MetaFlags`].
+//! A flag is a letter, often followed by a token: `v`, `T30`, `Oabc`. Flags are kept as text, because replies return
+//! them in the order in which they were sent, a router passes on flags that it does not know, and a request must stay
+//! small enough to be moved in batches. The parser has checked the text once; the server parses it into [`MetaFlags`]
+//! to execute the command.
 //!
 //! With the flag `b` a key is base64 on the wire. [`crate::Request::key`] keeps the wire's form, so that a command is
-//! routed and answered under the bytes its client chose; [`decode_key`] gives the key that is stored. Two clients of
-//! which only one uses `b` for the same key must therefore not share a router.
+//! routed and answered under the bytes that its client sent; [`decode_key`] returns the key that is stored. Two
+//! clients of which only one uses `b` for the same key must therefore not share a router.
 //!
-//! Absent on purpose: `q`'s silence, which is [`MetaStatus::is_silent`] to ask and the server's to keep.
+//! Deliberately absent: suppressing replies for the flag `q`. [`MetaStatus::is_silent`] tells which, and the server
+//! does it.
 
 mod compose;
 mod flags;
@@ -25,13 +26,13 @@ mod key;
 mod parse;
 
 pub use compose::{MetaItemInfo, compose_meta_answer};
-pub(crate) use compose::{compose_meta_reply, compose_meta_request};
-pub(crate) use flags::reworded;
+pub(crate) use compose::{append_meta_reply, append_meta_request};
+pub(crate) use flags::remap_error;
 pub use flags::{MetaFlag, MetaFlags, OPAQUE_BYTES_MAX, meta_flags};
 pub use key::{decode_key, encode_key};
-pub(crate) use parse::{checked_operation, status_line, value_line};
+pub(crate) use parse::{parse_operation, parse_status_line, parse_value_line};
 
-/// Which of the meta commands that name a key.
+/// The meta commands that name a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetaVerb {
     /// `mg`
@@ -51,19 +52,18 @@ pub enum MetaVerb {
 pub struct MetaOperation<B> {
     /// The verb.
     pub verb: MetaVerb,
-    /// The flags as they were sent, separated by spaces. Those of a parsed command are good to be read as
-    /// [`MetaFlags`].
+    /// The flags as they were sent, separated by spaces. Those of a parsed command are valid [`MetaFlags`].
     pub flags: B,
     /// The value, of an `ms`.
     pub value: Option<B>,
 }
 
-/// What a meta command's answer begins with.
+/// The first word of a meta reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetaStatus {
     /// `HD`: done, or found.
     Done,
-    /// `VA`: found, and here is the value.
+    /// `VA`: found, with the value.
     Value,
     /// `EN`: a miss of `mg` or `me`.
     Miss,
@@ -77,33 +77,33 @@ pub enum MetaStatus {
     Debug,
 }
 
-/// The answer to a meta command.
+/// The reply to a meta command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetaReply<B> {
-    /// How it went.
+    /// The status.
     pub status: MetaStatus,
     /// The flags (of `ME`: the key and the metadata), separated by spaces.
     pub flags: B,
-    /// The value; present with [`MetaStatus::Value`] and only then.
+    /// The value; `Some` exactly with [`MetaStatus::Value`].
     pub value: Option<B>,
 }
 
 impl<B> MetaOperation<B> {
-    /// The same operation with its bytes held another way.
-    pub fn map<C>(self, mut hold: impl FnMut(B) -> C) -> MetaOperation<C> {
-        MetaOperation { verb: self.verb, flags: hold(self.flags), value: self.value.map(hold) }
+    /// Converts the operation's bytes.
+    pub fn map<C>(self, mut convert: impl FnMut(B) -> C) -> MetaOperation<C> {
+        MetaOperation { verb: self.verb, flags: convert(self.flags), value: self.value.map(convert) }
     }
 }
 
 impl<B> MetaReply<B> {
-    /// The same reply with its bytes held another way.
-    pub fn map<C>(self, mut hold: impl FnMut(B) -> C) -> MetaReply<C> {
-        MetaReply { status: self.status, flags: hold(self.flags), value: self.value.map(hold) }
+    /// Converts the reply's bytes.
+    pub fn map<C>(self, mut convert: impl FnMut(B) -> C) -> MetaReply<C> {
+        MetaReply { status: self.status, flags: convert(self.flags), value: self.value.map(convert) }
     }
 }
 
 impl<B: AsRef<[u8]>> MetaReply<B> {
-    /// The token of a returned flag: empty for one without a token, nothing if the flag was not returned.
+    /// The token of a returned flag, empty if it has none; `None` if the flag was not returned.
     ///
     /// ```
     /// use lookaside_protocol::meta::{MetaReply, MetaStatus};
@@ -118,8 +118,7 @@ impl<B: AsRef<[u8]>> MetaReply<B> {
 }
 
 impl MetaStatus {
-    /// Whether this answer to `verb` is kept back when the command had the flag `q`: the expected one is, so that a
-    /// client hears only of what it cannot guess. Errors are always told.
+    /// Whether the flag `q` suppresses this reply to `verb`: it suppresses the expected one. Errors are always sent.
     ///
     /// | | silent |
     /// |---|---|

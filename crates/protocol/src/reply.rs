@@ -1,28 +1,28 @@
-//! What came of one request.
+//! The reply to one request.
 
 use crate::{Cas, LeaseToken, meta::MetaReply};
 
-/// The answer to one [`crate::Request`]. A miss is an answer like another, not an error.
+/// The reply to one [`crate::Request`]. A miss is a reply, not an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply<B> {
     /// `VALUE`: a hit of any of the get verbs.
     Value {
-        /// As the value was stored with.
+        /// The flags that the value was stored with.
         flags: u32,
-        /// Present when it was asked for.
+        /// `Some` if it was requested.
         cas: Option<Cas>,
         /// The value.
         value: B,
     },
-    /// Nothing there: a get's `END` without a `VALUE`.
+    /// No value: a get's `END` without a `VALUE`.
     Miss,
-    /// `LVALUE`: nothing live there, but here is who may fill it (§3.2.1).
+    /// `LVALUE`: no live value, and which client may fill it (§3.2.1).
     Lease {
         /// The token, or [`LeaseToken::HOT_MISS`] when another client holds it.
         token: LeaseToken,
         /// The flags of the stale value; 0 without one.
         flags: u32,
-        /// The value before it was deleted, if the server still has it. Never to be taken for a live one.
+        /// The value before it was deleted, if the server still has it. It must never be used as a live one.
         stale: Option<B>,
     },
     /// `STORED`
@@ -43,9 +43,9 @@ pub enum Reply<B> {
     Number(u64),
     /// `OK`
     Ok,
-    /// The answer to a meta command.
+    /// The reply to a meta command.
     Meta(MetaReply<B>),
-    /// The request was not carried out.
+    /// The request was not executed.
     Error(ErrorReply<B>),
 }
 
@@ -56,7 +56,7 @@ pub enum ErrorReply<B> {
     Unknown,
     /// `CLIENT_ERROR <why>`: the request was wrong.
     Client(B),
-    /// `SERVER_ERROR <why>`: the server could not.
+    /// `SERVER_ERROR <why>`: the server failed.
     Server(B),
 }
 
@@ -71,12 +71,12 @@ impl<B: AsRef<[u8]>> std::fmt::Display for ErrorReply<B> {
 }
 
 impl<B> Reply<B> {
-    /// The same reply with its bytes held another way.
-    pub fn map<C>(self, mut hold: impl FnMut(B) -> C) -> Reply<C> {
+    /// Converts the reply's bytes.
+    pub fn map<C>(self, mut convert: impl FnMut(B) -> C) -> Reply<C> {
         match self {
-            Reply::Value { flags, cas, value } => Reply::Value { flags, cas, value: hold(value) },
+            Reply::Value { flags, cas, value } => Reply::Value { flags, cas, value: convert(value) },
             Reply::Miss => Reply::Miss,
-            Reply::Lease { token, flags, stale } => Reply::Lease { token, flags, stale: stale.map(hold) },
+            Reply::Lease { token, flags, stale } => Reply::Lease { token, flags, stale: stale.map(convert) },
             Reply::Stored => Reply::Stored,
             Reply::StaleStored => Reply::StaleStored,
             Reply::NotStored => Reply::NotStored,
@@ -86,10 +86,10 @@ impl<B> Reply<B> {
             Reply::Touched => Reply::Touched,
             Reply::Number(n) => Reply::Number(n),
             Reply::Ok => Reply::Ok,
-            Reply::Meta(meta) => Reply::Meta(meta.map(hold)),
+            Reply::Meta(meta) => Reply::Meta(meta.map(convert)),
             Reply::Error(ErrorReply::Unknown) => Reply::Error(ErrorReply::Unknown),
-            Reply::Error(ErrorReply::Client(why)) => Reply::Error(ErrorReply::Client(hold(why))),
-            Reply::Error(ErrorReply::Server(why)) => Reply::Error(ErrorReply::Server(hold(why))),
+            Reply::Error(ErrorReply::Client(why)) => Reply::Error(ErrorReply::Client(convert(why))),
+            Reply::Error(ErrorReply::Server(why)) => Reply::Error(ErrorReply::Server(convert(why))),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! One operation on one key: the unit that is routed, stored and answered.
 //!
-//! `B` is how bytes are held: `&[u8]` while they lie in a connection's buffer (the server never copies a request),
-//! `bytes::Bytes` or `Vec<u8>` where a request outlives the buffer (router, client).
+//! `B` is the type of the bytes: `&[u8]` in a connection's buffer (the server never copies a request), `bytes::Bytes`
+//! or `Vec<u8>` if a request outlives the buffer (router, client).
 
 use crate::{LeaseToken, meta::MetaOperation};
 
@@ -12,13 +12,13 @@ pub struct Cas(pub u64);
 /// An operation on one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request<B> {
-    /// The key; valid as [`crate::check_key`] has it.
+    /// The key; valid by [`crate::check_key`].
     pub key: B,
-    /// What to do with it.
+    /// The operation.
     pub operation: Operation<B>,
 }
 
-/// What can be done to a key. An `exptime` is in seconds as memcached counts it: 0 never, negative already expired,
+/// An operation on a key. An `exptime` is in seconds as memcached counts it: 0 never, negative already expired,
 /// up to 30 days from now, beyond that a Unix time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation<B> {
@@ -34,11 +34,11 @@ pub enum Operation<B> {
         /// Whether the reply carries the CAS unique.
         cas: bool,
     },
-    /// `lease-get`: a value, or a token to fill the miss with (§3.2.1).
+    /// `lease-get`: get, or a token to fill the miss with (§3.2.1).
     LeaseGet,
     /// `set`, `add`, `replace`, `append`, `prepend` and `cas`.
     Store {
-        /// Under which condition the value is stored, and how.
+        /// The condition under which the value is stored, and how.
         mode: StoreMode,
         /// Opaque to the server.
         flags: u32,
@@ -47,9 +47,9 @@ pub enum Operation<B> {
         /// The value.
         value: B,
     },
-    /// `lease-set`: a set that only counts while its token does.
+    /// `lease-set`: a set that needs a valid token.
     LeaseSet {
-        /// The token that a `lease-get` handed out.
+        /// The token from a `lease-get`.
         token: LeaseToken,
         /// Opaque to the server.
         flags: u32,
@@ -58,19 +58,19 @@ pub enum Operation<B> {
         /// The value.
         value: B,
     },
-    /// `delete`: the value is gone, leases for it are void.
+    /// `delete`: removes the value and voids its lease.
     Delete {
-        /// For how long an `add` is refused from now on (§4.3), in milliseconds; 0 for no hold-off.
+        /// How long `add` is refused afterwards (§4.3), in milliseconds; 0 for no hold-off.
         hold_off_ms: u32,
     },
     /// `incr` and `decr` on a decimal value.
     Arithmetic {
         /// Up or down.
         direction: Direction,
-        /// By how much.
+        /// The amount.
         delta: u64,
     },
-    /// `touch`: a new exptime.
+    /// `touch`: sets a new exptime.
     Touch {
         /// The new exptime.
         exptime: i64,
@@ -82,21 +82,21 @@ pub enum Operation<B> {
 /// How a value is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreMode {
-    /// Whatever was there.
+    /// Unconditionally.
     Set,
-    /// Only where nothing is.
+    /// Only if there is no value.
     Add,
-    /// Only where something is.
+    /// Only if there is a value.
     Replace,
-    /// Behind what is there.
+    /// After the present value.
     Append,
-    /// In front of what is there.
+    /// Before the present value.
     Prepend,
-    /// Only where the item still has this CAS unique.
+    /// Only if the item still has this CAS unique.
     Cas(Cas),
 }
 
-/// Which way arithmetic goes.
+/// The direction of arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// `incr`; wraps at 2^64.
@@ -106,29 +106,29 @@ pub enum Direction {
 }
 
 impl<B> Request<B> {
-    /// The same request with its bytes held another way.
-    pub fn map<C>(self, mut hold: impl FnMut(B) -> C) -> Request<C> {
-        Request { key: hold(self.key), operation: self.operation.map(hold) }
+    /// Converts the request's bytes.
+    pub fn map<C>(self, mut convert: impl FnMut(B) -> C) -> Request<C> {
+        Request { key: convert(self.key), operation: self.operation.map(convert) }
     }
 }
 
 impl<B> Operation<B> {
-    /// The same operation with its bytes held another way.
-    pub fn map<C>(self, mut hold: impl FnMut(B) -> C) -> Operation<C> {
+    /// Converts the operation's bytes.
+    pub fn map<C>(self, mut convert: impl FnMut(B) -> C) -> Operation<C> {
         match self {
             Operation::Get { cas } => Operation::Get { cas },
             Operation::GetAndTouch { exptime, cas } => Operation::GetAndTouch { exptime, cas },
             Operation::LeaseGet => Operation::LeaseGet,
             Operation::Store { mode, flags, exptime, value } => {
-                Operation::Store { mode, flags, exptime, value: hold(value) }
+                Operation::Store { mode, flags, exptime, value: convert(value) }
             }
             Operation::LeaseSet { token, flags, exptime, value } => {
-                Operation::LeaseSet { token, flags, exptime, value: hold(value) }
+                Operation::LeaseSet { token, flags, exptime, value: convert(value) }
             }
             Operation::Delete { hold_off_ms } => Operation::Delete { hold_off_ms },
             Operation::Arithmetic { direction, delta } => Operation::Arithmetic { direction, delta },
             Operation::Touch { exptime } => Operation::Touch { exptime },
-            Operation::Meta(meta) => Operation::Meta(meta.map(hold)),
+            Operation::Meta(meta) => Operation::Meta(meta.map(convert)),
         }
     }
 }

@@ -1,41 +1,41 @@
-//! The eight bytes in front of every datagram (memcached's `protocol.txt`, "UDP protocol"; gets over UDP are §3.1 of
-//! the paper).
+//! The frame header of UDP datagrams (memcached's `protocol.txt`, "UDP protocol"; gets over UDP are §3.1 of the paper).
 //!
 //! ```text
 //!  0          2          4          6          8
 //! +----------+----------+----------+----------+---------------------------
 //! | request  | sequence |  count   | reserved | text, as over TCP
 //! +----------+----------+----------+----------+---------------------------
-//!  big endian; sequence runs from 0 to count - 1; reserved is sent as 0 and not looked at
+//!  big endian; sequence runs from 0 to count - 1; reserved is sent as 0 and ignored
 //! ```
 //!
-//! A request is one datagram; memcached leaves one that claims to be a part unanswered. A reply is as many datagrams as
-//! it needs, cut anywhere. Nothing is sent twice: as in the paper, a
-//! client takes a lost or out-of-order datagram for an error of the whole request, and the error for a miss.
+//! A request is one datagram; memcached ignores one that claims to be a part. A reply is as many datagrams as it
+//! needs, cut anywhere. Nothing is sent twice: as in the paper, a client treats a lost or out-of-order datagram as an
+//! error of the whole request, and the error as a miss.
 //!
-//! memcached 1.6.45 makes each item of a multiget a message of its own, all under the request's id: such a reply reads
-//! as several whole ones, of which only the last has an end.
+//! memcached 1.6.45 sends each item of a multiget as a message of its own, all with the request's id: such a reply
+//! parses as several messages, of which only the last has an `END`.
 //!
-//! Absent on purpose: sockets, and the clock that tells when the last datagram is overdue.
+//! Deliberately absent: sockets, and timeouts.
 
 /// The length of the frame header.
 pub const FRAME_HEADER_BYTES: usize = 8;
 
-/// The longest datagram that is sent, header included: fits an Ethernet frame with room for tunnels, as memcached's.
+/// The longest datagram that is sent, header included, in bytes: as memcached's, it fits an Ethernet frame even with
+/// tunnel headers.
 pub const DATAGRAM_BYTES_MAX: usize = 1400;
 
-/// A datagram's place in its message.
+/// The header of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
     /// Chosen by the client, returned by the server.
     pub request_id: u16,
-    /// Which datagram of the message, from 0.
+    /// The datagram's number in the message, from 0.
     pub sequence: u16,
     /// How many datagrams the message has.
     pub count: u16,
 }
 
-/// Why a datagram, and with it the whole message, is of no use.
+/// Why a datagram, and with it the whole message, is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameError {
     /// Shorter than a header.
@@ -43,21 +43,21 @@ pub enum FrameError {
         /// Its length.
         datagram_bytes: usize,
     },
-    /// A sequence number that the count does not allow, or a count unlike that of the datagrams before.
+    /// A sequence number that is not below the count, or a count that differs from that of the datagrams before.
     BadCount {
         /// The datagram's sequence number.
         sequence: u16,
         /// The datagram's count.
         count: u16,
     },
-    /// Another datagram was due: one was lost, overtaken, or came twice.
+    /// A datagram was lost, overtaken, or came twice.
     OutOfOrder {
-        /// The sequence number that was due.
+        /// The sequence number that was expected.
         expected: u16,
         /// The sequence number that came.
         received: u16,
     },
-    /// The message has grown over the limit.
+    /// The message is over the limit.
     MessageTooLong {
         /// The limit.
         message_bytes_max: usize,
@@ -76,7 +76,7 @@ impl std::fmt::Display for FrameError {
                 write!(f, "a datagram numbered {sequence} cannot belong to a message of {count} datagrams")
             }
             FrameError::OutOfOrder { expected, received } => {
-                write!(f, "datagram {received} came when {expected} was due: one was lost or overtaken")
+                write!(f, "datagram {received} came instead of {expected}: one was lost or overtaken")
             }
             FrameError::MessageTooLong { message_bytes_max } => {
                 write!(f, "a message is longer than {message_bytes_max} bytes")
@@ -91,7 +91,7 @@ impl FrameHeader {
         FrameHeader { request_id, sequence: 0, count: 1 }
     }
 
-    /// The bytes to put in front.
+    /// The bytes of the header.
     ///
     /// ```
     /// use lookaside_protocol::udp::FrameHeader;
@@ -104,7 +104,7 @@ impl FrameHeader {
         [id_high, id_low, sequence_high, sequence_low, count_high, count_low, 0, 0]
     }
 
-    /// Takes a datagram apart into its header and its text. A header that comes back is consistent in itself.
+    /// Splits a datagram into its header and its text, and checks the header.
     pub fn parse(datagram: &[u8]) -> Result<(FrameHeader, &[u8]), FrameError> {
         let too_short = FrameError::TooShort { datagram_bytes: datagram.len() };
         let (header, text) = datagram.split_first_chunk::<FRAME_HEADER_BYTES>().ok_or(too_short)?;
@@ -117,10 +117,9 @@ impl FrameHeader {
     }
 }
 
-/// Cuts `message` into datagrams and appends them, one right behind the other. All but the last are
-/// [`DATAGRAM_BYTES_MAX`] long, which is what the kernel's segmentation offload wants; [`datagrams`] cuts them for who
-/// sends one by one. An empty message is no datagram at all. Says whether it was possible: a message of more than
-/// 65,535 datagrams cannot be numbered, and nothing is appended.
+/// Splits `message` into datagrams and appends them back to back. All but the last are [`DATAGRAM_BYTES_MAX`] long,
+/// as the kernel's segmentation offload requires; [`datagrams`] splits them for sending one by one. An empty message
+/// has no datagram. False if the message needs more than 65,535 datagrams; then nothing is appended.
 #[must_use]
 pub fn compose_datagrams(request_id: u16, message: &[u8], out: &mut Vec<u8>) -> bool {
     let parts = message.chunks(DATAGRAM_BYTES_MAX - FRAME_HEADER_BYTES);
@@ -133,23 +132,23 @@ pub fn compose_datagrams(request_id: u16, message: &[u8], out: &mut Vec<u8>) -> 
     true
 }
 
-/// The single datagrams in what [`compose_datagrams`] appended for one message.
+/// The datagrams that [`compose_datagrams`] appended for one message.
 pub fn datagrams(composed: &[u8]) -> impl ExactSizeIterator<Item = &[u8]> {
     composed.chunks(DATAGRAM_BYTES_MAX)
 }
 
-/// What a datagram did for the message that is being waited for.
+/// The result of adding a datagram to a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reassembled {
-    /// More datagrams are to come.
+    /// More datagrams are needed.
     Part,
-    /// That was the last: the message is whole.
+    /// It was the last: the message is complete.
     Whole,
-    /// The datagram answers another request, most likely one given up before. It was left alone.
-    Foreign,
+    /// The datagram belongs to another request, probably one that timed out. It was ignored.
+    OtherRequest,
 }
 
-/// Puts one message together from its datagrams, which must come in order.
+/// Assembles one message from its datagrams, which must come in order.
 ///
 /// ```
 /// use lookaside_protocol::udp::{Reassembled, Reassembly, compose_datagrams, datagrams};
@@ -158,7 +157,7 @@ pub enum Reassembled {
 /// assert!(compose_datagrams(7, &message, &mut sent));
 ///
 /// let (mut reassembly, mut received) = (Reassembly::new(7, 1 << 20), Vec::new());
-/// let steps: Vec<_> = datagrams(&sent).map(|datagram| reassembly.take(datagram, &mut received)).collect();
+/// let steps: Vec<_> = datagrams(&sent).map(|datagram| reassembly.push(datagram, &mut received)).collect();
 /// assert_eq!(steps, [Ok(Reassembled::Part), Ok(Reassembled::Whole)]);
 /// assert_eq!(received, message);
 /// ```
@@ -172,18 +171,17 @@ pub struct Reassembly {
 }
 
 impl Reassembly {
-    /// Waits for the reply to the request `request_id`, of at most `message_bytes_max` bytes.
+    /// For the reply to the request `request_id`, of at most `message_bytes_max` bytes.
     pub fn new(request_id: u16, message_bytes_max: usize) -> Reassembly {
         Reassembly { request_id, message_bytes_max, message_bytes: 0, next_sequence: 0, count: None }
     }
 
-    /// Takes a datagram and appends its text to `message`. After an error or the whole message nothing more can be
-    /// taken but errors: the request is over.
-    pub fn take(&mut self, datagram: &[u8], message: &mut Vec<u8>) -> Result<Reassembled, FrameError> {
+    /// Appends a datagram's text to `message`. After an error, or the last datagram, all further calls return errors.
+    pub fn push(&mut self, datagram: &[u8], message: &mut Vec<u8>) -> Result<Reassembled, FrameError> {
         let (header, text) = FrameHeader::parse(datagram)?;
         let FrameHeader { request_id, sequence, count } = header;
         if request_id != self.request_id {
-            return Ok(Reassembled::Foreign);
+            return Ok(Reassembled::OtherRequest);
         }
         if *self.count.get_or_insert(count) != count {
             return Err(FrameError::BadCount { sequence, count });
@@ -211,13 +209,13 @@ mod tests {
         datagram
     }
 
-    fn take_all(datagrams: &[Vec<u8>]) -> (Vec<Result<Reassembled, FrameError>>, Vec<u8>) {
+    fn push_all(datagrams: &[Vec<u8>]) -> (Vec<Result<Reassembled, FrameError>>, Vec<u8>) {
         let (mut reassembly, mut message) = (Reassembly::new(9, 10), Vec::new());
-        (datagrams.iter().map(|datagram| reassembly.take(datagram, &mut message)).collect(), message)
+        (datagrams.iter().map(|datagram| reassembly.push(datagram, &mut message)).collect(), message)
     }
 
     #[test]
-    fn a_header_is_four_numbers_high_byte_first() {
+    fn header_is_four_big_endian_numbers() {
         let bytes = [0x12, 0x34, 0x01, 0x02, 0x01, 0x03, 0xff, 0xff, b'x'];
         let header = FrameHeader { request_id: 0x1234, sequence: 0x0102, count: 0x0103 };
         assert_eq!(FrameHeader::parse(&bytes), Ok((header, &b"x"[..])));
@@ -228,30 +226,30 @@ mod tests {
 
     #[test]
     fn datagrams_in_order_make_the_message() {
-        let (steps, message) = take_all(&[datagram(9, 0, 3), datagram(8, 0, 1), datagram(9, 1, 3), datagram(9, 2, 3)]);
-        let (part, whole, foreign) = (Ok(Reassembled::Part), Ok(Reassembled::Whole), Ok(Reassembled::Foreign));
-        assert_eq!((steps, message), (vec![part, foreign, part, whole], b"abc".to_vec()));
+        let (steps, message) = push_all(&[datagram(9, 0, 3), datagram(8, 0, 1), datagram(9, 1, 3), datagram(9, 2, 3)]);
+        let (part, whole, other) = (Ok(Reassembled::Part), Ok(Reassembled::Whole), Ok(Reassembled::OtherRequest));
+        assert_eq!((steps, message), (vec![part, other, part, whole], b"abc".to_vec()));
     }
 
     #[test]
-    fn a_lost_overtaken_or_doubled_datagram_is_an_error() {
+    fn lost_overtaken_or_doubled_datagram_is_an_error() {
         let out_of_order = |expected, received| Err(FrameError::OutOfOrder { expected, received });
-        assert_eq!(take_all(&[datagram(9, 0, 3), datagram(9, 2, 3)]).0[1], out_of_order(1, 2));
-        assert_eq!(take_all(&[datagram(9, 1, 3), datagram(9, 0, 3)]).0[0], out_of_order(0, 1));
-        assert_eq!(take_all(&[datagram(9, 0, 3), datagram(9, 0, 3)]).0[1], out_of_order(1, 0));
-        assert_eq!(take_all(&[datagram(9, 0, 1), datagram(9, 0, 1)]).0[1], out_of_order(1, 0));
+        assert_eq!(push_all(&[datagram(9, 0, 3), datagram(9, 2, 3)]).0[1], out_of_order(1, 2));
+        assert_eq!(push_all(&[datagram(9, 1, 3), datagram(9, 0, 3)]).0[0], out_of_order(0, 1));
+        assert_eq!(push_all(&[datagram(9, 0, 3), datagram(9, 0, 3)]).0[1], out_of_order(1, 0));
+        assert_eq!(push_all(&[datagram(9, 0, 1), datagram(9, 0, 1)]).0[1], out_of_order(1, 0));
     }
 
     #[test]
-    fn a_count_may_not_change_and_a_message_may_not_grow_without_end() {
+    fn changed_count_or_message_over_the_limit_is_an_error() {
         let bad_count = Err(FrameError::BadCount { sequence: 1, count: 4 });
-        assert_eq!(take_all(&[datagram(9, 0, 3), datagram(9, 1, 4)]).0[1], bad_count);
+        assert_eq!(push_all(&[datagram(9, 0, 3), datagram(9, 1, 4)]).0[1], bad_count);
         let many: Vec<_> = (0..11).map(|sequence| datagram(9, sequence, 20)).collect();
-        assert_eq!(take_all(&many).0[10], Err(FrameError::MessageTooLong { message_bytes_max: 10 }));
+        assert_eq!(push_all(&many).0[10], Err(FrameError::MessageTooLong { message_bytes_max: 10 }));
     }
 
     #[test]
-    fn a_message_is_cut_into_as_few_datagrams_as_can_be() {
+    fn message_has_as_few_datagrams_as_possible() {
         let text_bytes_max = DATAGRAM_BYTES_MAX - FRAME_HEADER_BYTES;
         for (message_bytes, expected) in [(0, 0), (1, 1), (text_bytes_max, 1), (text_bytes_max + 1, 2)] {
             let mut out = Vec::new();

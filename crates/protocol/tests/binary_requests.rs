@@ -1,4 +1,4 @@
-//! The binary dialect byte by byte: what lengths a request may have, and what its sender is told otherwise.
+//! The binary protocol byte by byte: valid lengths of requests, and the errors for others.
 
 use lookaside_protocol::binary::{
     BinaryCommand, BinaryOperation, BinaryParsed, ResponseTag, Status, opcode, parse_request, peek_tag,
@@ -12,7 +12,7 @@ const OPAQUE: u32 = 0x0102_0304;
 /// Opcode, extras, key and value.
 type Parts<'a> = (u8, &'a [u8], &'a [u8], &'a [u8]);
 
-/// A request with the lengths that its parts have.
+/// A request whose lengths are those of its parts.
 fn request(opcode: u8, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
     let body_bytes = (extras.len() + key.len() + value.len()) as u32;
     let mut bytes = vec![0x80, opcode, (key.len() >> 8) as u8, key.len() as u8, extras.len() as u8, 0, 0, 0];
@@ -22,7 +22,7 @@ fn request(opcode: u8, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
     [&bytes, extras, key, value].concat()
 }
 
-fn refusal(bytes: &[u8]) -> (Status, bool, usize) {
+fn refuse(bytes: &[u8]) -> (Status, bool, usize) {
     match parse_request(bytes, &LIMITS) {
         BinaryParsed::Bad { tag, status, close, swallow, .. } => {
             assert_eq!(tag.opaque, OPAQUE);
@@ -33,7 +33,7 @@ fn refusal(bytes: &[u8]) -> (Status, bool, usize) {
 }
 
 #[test]
-fn a_set_is_read_number_by_number() {
+fn set_is_parsed_with_all_its_fields() {
     let mut bytes = request(opcode::SETQ, &[0, 0, 0, 7, 0xff, 0xff, 0xff, 0xff], b"a b\n", b"value");
     bytes[23] = 9;
     let BinaryParsed::Request { request, consumed } = parse_request(&bytes, &LIMITS) else { panic!("a request") };
@@ -44,7 +44,7 @@ fn a_set_is_read_number_by_number() {
 }
 
 #[test]
-fn parts_that_an_opcode_has_no_room_for_end_the_connection() {
+fn parts_that_an_opcode_does_not_have_end_the_connection() {
     let (four, eight, twenty) = ([0; 4], [0; 8], [0; 20]);
     let wrong: &[Parts<'_>] = &[
         (opcode::GET, b"", b"", b""),
@@ -75,27 +75,27 @@ fn parts_that_an_opcode_has_no_room_for_end_the_connection() {
     ];
     for (opcode, extras, key, value) in wrong {
         let bytes = request(*opcode, extras, key, value);
-        assert_eq!(refusal(&bytes), (Status::InvalidArguments, true, 0), "opcode {opcode:#x}");
-        assert_eq!(refusal(&bytes[..24]), (Status::InvalidArguments, true, 0), "opcode {opcode:#x}, header alone");
+        assert_eq!(refuse(&bytes), (Status::InvalidArguments, true, 0), "opcode {opcode:#x}");
+        assert_eq!(refuse(&bytes[..24]), (Status::InvalidArguments, true, 0), "opcode {opcode:#x}, header only");
     }
 }
 
 #[test]
-fn a_body_shorter_than_its_parts_ends_the_connection() {
+fn body_shorter_than_its_parts_ends_the_connection() {
     let mut bytes = request(opcode::GET, b"", b"key", b"");
     bytes[11] = 2;
-    assert_eq!(refusal(&bytes), (Status::UnknownCommand, true, 0));
+    assert_eq!(refuse(&bytes), (Status::UnknownCommand, true, 0));
 }
 
 #[test]
-fn the_body_of_an_unknown_opcode_is_dropped() {
+fn body_of_an_unknown_opcode_is_dropped() {
     for opcode in [0x1b, 0x1f, 0x25, 0x30, 0xff] {
-        assert_eq!(refusal(&request(opcode, b"ext", b"key", b"value")), (Status::UnknownCommand, false, 11));
+        assert_eq!(refuse(&request(opcode, b"ext", b"key", b"value")), (Status::UnknownCommand, false, 11));
     }
 }
 
 #[test]
-fn a_value_over_the_limit_is_refused_before_it_comes_and_outdates_what_it_was_to_replace() {
+fn value_over_the_limit_is_refused_before_it_arrives_and_its_key_is_to_be_deleted() {
     let bytes = request(opcode::SET, &[0; 8], b"key", &[b'v'; 101]);
     for length in 24..35 {
         assert_eq!(parse_request(&bytes[..length], &LIMITS), BinaryParsed::Incomplete { needed_bytes: 35 });
@@ -116,17 +116,17 @@ fn a_value_over_the_limit_is_refused_before_it_comes_and_outdates_what_it_was_to
 }
 
 #[test]
-fn words_of_authentication_have_limits_of_their_own() {
+fn sasl_messages_have_their_own_limits() {
     let long = request(opcode::SASL_AUTHENTICATE, b"", &[b'M'; 33], b"word");
-    assert_eq!(refusal(&long), (Status::InvalidArguments, false, 4));
+    assert_eq!(refuse(&long), (Status::InvalidArguments, false, 4));
     let long = request(opcode::SASL_STEP, b"", b"PLAIN", &[b'w'; 1025]);
-    assert_eq!(refusal(&long), (Status::InvalidArguments, false, 1025));
+    assert_eq!(refuse(&long), (Status::InvalidArguments, false, 1025));
     let whole = request(opcode::SASL_STEP, b"", b"PLAIN", &[b'w'; 1024]);
     assert!(matches!(parse_request(&whole, &LIMITS), BinaryParsed::Request { .. }), "over the limit of values");
 }
 
 #[test]
-fn another_dialect_is_seen_at_its_first_byte() {
+fn another_protocol_is_recognized_by_its_first_byte() {
     for bytes in [&b"g"[..], b"\x81", b"version\r\n"] {
         assert_eq!(parse_request(bytes, &LIMITS), BinaryParsed::Foreign);
     }
@@ -134,7 +134,7 @@ fn another_dialect_is_seen_at_its_first_byte() {
 }
 
 #[test]
-fn a_header_can_be_looked_at_alone() {
+fn tag_can_be_parsed_from_the_header_alone() {
     let bytes = request(opcode::SET, &[0; 8], b"key", &[b'v'; 1000]);
     assert_eq!(peek_tag(&bytes[..24]), Some(ResponseTag { opcode: opcode::SET, opaque: OPAQUE }));
     assert_eq!(peek_tag(&bytes[..23]), None);

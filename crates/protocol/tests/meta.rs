@@ -1,4 +1,4 @@
-//! The meta verbs in literal bytes: what a server reads, answers and refuses, as memcached 1.6.45 does.
+//! The meta verbs in literal bytes: parsing, replies and refusals, as memcached 1.6.45 does.
 
 use lookaside_protocol::meta::{
     MetaFlags, MetaItemInfo, MetaOperation, MetaReply, MetaStatus, MetaVerb, compose_meta_answer, decode_key,
@@ -11,7 +11,7 @@ use lookaside_protocol::{Cas, Command, Direction, KEY_BYTES_MAX, Operation, Repl
 
 const LIMITS: Limits = Limits { value_bytes_max: 100, line_bytes_max: 600 };
 
-fn both_ways(bytes: &str, verb: MetaVerb, flags: &str, value: Option<&str>) {
+fn check_round_trip(bytes: &str, verb: MetaVerb, flags: &str, value: Option<&str>) {
     let operation = MetaOperation { verb, flags: flags.as_bytes(), value: value.map(str::as_bytes) };
     let request = Request { key: &b"a"[..], operation: Operation::Meta(operation) };
     let command = Command::Single { request, noreply: false };
@@ -22,7 +22,7 @@ fn both_ways(bytes: &str, verb: MetaVerb, flags: &str, value: Option<&str>) {
     assert_eq!(String::from_utf8_lossy(&out), bytes);
 }
 
-fn refused(bytes: &str) -> (&'static str, usize) {
+fn refusal_of(bytes: &str) -> (&'static str, usize) {
     match parse_command(bytes.as_bytes(), &LIMITS) {
         Parsed::Bad { line: Some(line), swallow, close: false, .. } => (line, swallow),
         other => panic!("{bytes:?} is {other:?}"),
@@ -30,26 +30,26 @@ fn refused(bytes: &str) -> (&'static str, usize) {
 }
 
 #[test]
-fn each_verb_keeps_its_flags_in_order() {
-    both_ways("mg a\r\n", MetaVerb::Get, "", None);
+fn verbs_keep_their_flags_in_order() {
+    check_round_trip("mg a\r\n", MetaVerb::Get, "", None);
     let all = "b c f h k l q s t u v x I P L C1 E2 T-1";
-    both_ways("mg a v t c k Oxyz N30 R10 E9\r\n", MetaVerb::Get, "v t c k Oxyz N30 R10 E9", None);
-    both_ways("ms a 3 c MA T-1 F5\r\nx\ny\r\n", MetaVerb::Set, "c MA T-1 F5", Some("x\ny"));
-    both_ways("ms a 0\r\n\r\n", MetaVerb::Set, "", Some(""));
-    both_ways("md a q I T30 x\r\n", MetaVerb::Delete, "q I T30 x", None);
-    both_ways(
+    check_round_trip("mg a v t c k Oxyz N30 R10 E9\r\n", MetaVerb::Get, "v t c k Oxyz N30 R10 E9", None);
+    check_round_trip("ms a 3 c MA T-1 F5\r\nx\ny\r\n", MetaVerb::Set, "c MA T-1 F5", Some("x\ny"));
+    check_round_trip("ms a 0\r\n\r\n", MetaVerb::Set, "", Some(""));
+    check_round_trip("md a q I T30 x\r\n", MetaVerb::Delete, "q I T30 x", None);
+    check_round_trip(
         "ma a N0 J13 D18446744073709551615 MD v\r\n",
         MetaVerb::Arithmetic,
         "N0 J13 D18446744073709551615 MD v",
         None,
     );
-    both_ways("me a v v Q\r\n", MetaVerb::Debug, "v v Q", None);
-    assert_eq!(refused(&format!("mg a {all}\r\n")).0, "CLIENT_ERROR error decoding key", "`a` is no base64");
-    both_ways(&format!("md a {}\r\n", &all[2..]), MetaVerb::Delete, &all[2..], None);
+    check_round_trip("me a v v Q\r\n", MetaVerb::Debug, "v v Q", None);
+    assert_eq!(refusal_of(&format!("mg a {all}\r\n")).0, "CLIENT_ERROR error decoding key", "`a` is not base64");
+    check_round_trip(&format!("md a {}\r\n", &all[2..]), MetaVerb::Delete, &all[2..], None);
 }
 
 #[test]
-fn flags_are_read_into_numbers() {
+fn flags_are_parsed_into_numbers() {
     let flags = MetaFlags::read(MetaVerb::Set, b"C18446744073709551615 E7 F4294967295 T-1 N2147483647 R-2147483648 MP")
         .expect("good flags");
     assert_eq!((flags.cas_compare, flags.cas_new), (Some(Cas(u64::MAX)), Some(Cas(7))));
@@ -59,7 +59,7 @@ fn flags_are_read_into_numbers() {
     let mode = |text: &'static str| MetaFlags::read(MetaVerb::Set, text.as_bytes()).expect("good flags").store_mode();
     assert_eq!((mode(""), mode("MS"), mode("C5")), (StoreMode::Set, StoreMode::Set, StoreMode::Cas(Cas(5))));
     assert_eq!((mode("ME C5"), mode("MA"), mode("MR")), (StoreMode::Add, StoreMode::Append, StoreMode::Replace));
-    assert_eq!(mode("MR C5"), StoreMode::Cas(Cas(5)), "a replace with a unique misses as a cas does");
+    assert_eq!(mode("MR C5"), StoreMode::Cas(Cas(5)), "a replace with a CAS unique misses like a cas");
     for (text, direction) in [("", Direction::Up), ("MI", Direction::Up), ("M+", Direction::Up)] {
         assert_eq!(MetaFlags::read(MetaVerb::Arithmetic, text.as_bytes()).expect("good flags").direction(), direction);
     }
@@ -70,7 +70,7 @@ fn flags_are_read_into_numbers() {
 }
 
 #[test]
-fn wrong_flags_are_refused_in_memcached_words() {
+fn bad_flags_are_refused_with_memcached_messages() {
     let long_opaque = format!("mg a O{}\r\n", "o".repeat(32));
     for (line, refusal) in [
         ("mg\r\n", "bad command line format"),
@@ -93,53 +93,53 @@ fn wrong_flags_are_refused_in_memcached_words() {
         (&long_opaque, "opaque token too long"),
         ("mg a c f h k l q s t u v x L P O C1 E1 I M N0\r\n", "options flags are too long"),
     ] {
-        assert_eq!(refused(line), (format!("CLIENT_ERROR {refusal}").as_str(), 0), "{line:?}");
+        assert_eq!(refusal_of(line), (format!("CLIENT_ERROR {refusal}").as_str(), 0), "{line:?}");
     }
 }
 
 #[test]
-fn the_block_of_a_refused_ms_is_swallowed() {
-    assert_eq!(refused("ms a 5 Q\r\n"), ("CLIENT_ERROR invalid flag", 7));
-    assert_eq!(refused("ms a 5 MX q\r\n"), ("CLIENT_ERROR invalid mode for ms M token", 7));
-    assert_eq!(refused("ms a 101 q\r\n"), ("SERVER_ERROR object too large for cache", 103));
-    assert_eq!(refused("ms a -1\r\n"), ("CLIENT_ERROR bad command line format", 0));
-    assert_eq!(refused("ms a 1 q\r\nxy\r"), ("CLIENT_ERROR bad data chunk", 0));
-    let outdated = |line: &'static str| match parse_command(line.as_bytes(), &LIMITS) {
+fn block_of_a_refused_ms_is_swallowed() {
+    assert_eq!(refusal_of("ms a 5 Q\r\n"), ("CLIENT_ERROR invalid flag", 7));
+    assert_eq!(refusal_of("ms a 5 MX q\r\n"), ("CLIENT_ERROR invalid mode for ms M token", 7));
+    assert_eq!(refusal_of("ms a 101 q\r\n"), ("SERVER_ERROR object too large for cache", 103));
+    assert_eq!(refusal_of("ms a -1\r\n"), ("CLIENT_ERROR bad command line format", 0));
+    assert_eq!(refusal_of("ms a 1 q\r\nxy\r"), ("CLIENT_ERROR bad data chunk", 0));
+    let key_to_delete = |line: &'static str| match parse_command(line.as_bytes(), &LIMITS) {
         Parsed::Bad { key_to_delete, .. } => key_to_delete,
         other => panic!("{other:?}"),
     };
-    assert_eq!(outdated("ms abc 101\r\n"), Some(&b"abc"[..]));
-    assert_eq!(outdated("ms abc 101 ME\r\n"), None);
-    assert_eq!(outdated("ms YWJj 101 b\r\n"), None, "it is not the key that is stored");
+    assert_eq!(key_to_delete("ms abc 101\r\n"), Some(&b"abc"[..]));
+    assert_eq!(key_to_delete("ms abc 101 ME\r\n"), None);
+    assert_eq!(key_to_delete("ms YWJj 101 b\r\n"), None, "the wire form is not the stored key");
 }
 
 #[test]
-fn base64_keys_stay_as_sent_and_can_be_decoded() {
+fn base64_keys_keep_their_wire_form_and_can_be_decoded() {
     let bytes = b"mg AP8gCg== b k v\r\n";
     let Parsed::Command { command: Command::Single { request, .. }, .. } = parse_command(bytes, &LIMITS) else {
         panic!("a command")
     };
     assert_eq!(request.key, b"AP8gCg==");
-    let mut room = [0; KEY_BYTES_MAX];
-    assert_eq!(decode_key(request.key, &mut room), Some(&b"\0\xff \n"[..]));
+    let mut buffer = [0; KEY_BYTES_MAX];
+    assert_eq!(decode_key(request.key, &mut buffer), Some(&b"\0\xff \n"[..]));
     let mut wire = Vec::new();
     encode_key(b"\0\xff \n", &mut wire);
     assert_eq!(wire, request.key);
     for bad in ["YQ", "YQ===", "====", "a!b="] {
-        assert_eq!(refused(&format!("mg {bad} b\r\n")).0, "CLIENT_ERROR error decoding key");
+        assert_eq!(refusal_of(&format!("mg {bad} b\r\n")).0, "CLIENT_ERROR error decoding key");
     }
 }
 
-fn part(status: MetaStatus, flags: &str, facts: MetaItemInfo, value: Option<&str>) -> String {
+fn compose(status: MetaStatus, flags: &str, info: MetaItemInfo, value: Option<&str>) -> String {
     let flags = MetaFlags::read(MetaVerb::Get, flags.as_bytes()).expect("good flags");
     let mut out = Vec::new();
-    compose_meta_answer(status, b"YWI=", &flags, &facts, value.map(str::as_bytes), &mut out);
-    String::from_utf8(out).expect("these answers are ASCII")
+    compose_meta_answer(status, b"YWI=", &flags, &info, value.map(str::as_bytes), &mut out);
+    String::from_utf8(out).expect("these replies are ASCII")
 }
 
 #[test]
-fn answers_return_what_was_asked_for_in_its_order() {
-    let facts = MetaItemInfo {
+fn replies_return_the_requested_flags_in_order() {
+    let info = MetaItemInfo {
         cas: Some(Cas(99)),
         client_flags: Some(7),
         hit_before: Some(true),
@@ -149,19 +149,19 @@ fn answers_return_what_was_asked_for_in_its_order() {
         ..MetaItemInfo::default()
     };
     let done = MetaStatus::Done;
-    assert_eq!(part(done, "", facts, None), "HD\r\n");
-    assert_eq!(part(done, "s t l h f c", facts, None), "HD s2 t-1 l12 h1 f7 c99\r\n");
-    assert_eq!(part(done, "b O1 k s", facts, None), "HD O1 kYWI= b s2\r\n");
-    assert_eq!(part(done, "s b", facts, None), "HD s2\r\n");
-    assert_eq!(part(MetaStatus::Value, "c v q k", facts, Some("hi")), "VA 2 c99 kYWI=\r\nhi\r\n");
-    assert_eq!(part(MetaStatus::Miss, "v k O1 t", MetaItemInfo::default(), None), "EN kYWI= O1\r\n");
+    assert_eq!(compose(done, "", info, None), "HD\r\n");
+    assert_eq!(compose(done, "s t l h f c", info, None), "HD s2 t-1 l12 h1 f7 c99\r\n");
+    assert_eq!(compose(done, "b O1 k s", info, None), "HD O1 kYWI= b s2\r\n");
+    assert_eq!(compose(done, "s b", info, None), "HD s2\r\n");
+    assert_eq!(compose(MetaStatus::Value, "c v q k", info, Some("hi")), "VA 2 c99 kYWI=\r\nhi\r\n");
+    assert_eq!(compose(MetaStatus::Miss, "v k O1 t", MetaItemInfo::default(), None), "EN kYWI= O1\r\n");
     let stale = MetaItemInfo { stale: true, ..MetaItemInfo::default() };
-    assert_eq!(part(done, "k", MetaItemInfo { won: true, ..stale }, None), "HD kYWI= X W\r\n");
-    assert_eq!(part(done, "k", MetaItemInfo { already_won: true, ..stale }, None), "HD kYWI= Z X\r\n");
+    assert_eq!(compose(done, "k", MetaItemInfo { won: true, ..stale }, None), "HD kYWI= X W\r\n");
+    assert_eq!(compose(done, "k", MetaItemInfo { already_won: true, ..stale }, None), "HD kYWI= Z X\r\n");
 }
 
 #[test]
-fn answers_are_read_back() {
+fn replies_are_parsed_as_composed() {
     for (bytes, status, flags, value) in [
         ("HD\r\n", MetaStatus::Done, "", None),
         ("HD c1 kx\r\n", MetaStatus::Done, "c1 kx", None),
@@ -186,15 +186,15 @@ fn answers_are_read_back() {
 }
 
 #[test]
-fn quiet_commands_hide_the_expected_answer_only() {
+fn quiet_commands_suppress_only_the_expected_reply() {
     use MetaStatus::{Done, Exists, Miss, NotFound, Value};
-    for (verb, silent, told) in [
+    for (verb, silent, sent) in [
         (MetaVerb::Get, &[Miss][..], &[Done, Value][..]),
         (MetaVerb::Set, &[Done], &[Exists, NotFound]),
         (MetaVerb::Delete, &[Done], &[Exists, NotFound]),
         (MetaVerb::Arithmetic, &[Done, Value], &[Exists, NotFound]),
     ] {
         assert!(silent.iter().all(|status| status.is_silent(verb)), "{verb:?}");
-        assert!(!told.iter().any(|status| status.is_silent(verb)), "{verb:?}");
+        assert!(!sent.iter().any(|status| status.is_silent(verb)), "{verb:?}");
     }
 }

@@ -1,8 +1,4 @@
-//! Parsing allocates nothing, whatever the command or answer: an allocator that counts says so.
-#![allow(unsafe_code)]
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+//! Parsing allocates nothing, whatever the command or reply.
 use std::hint::black_box;
 
 use lookaside_protocol::binary::{
@@ -13,42 +9,16 @@ use lookaside_protocol::meta::{MetaFlags, MetaVerb};
 use lookaside_protocol::text::{Limits, Parsed, ParsedReply, parse_command, parse_reply};
 use lookaside_protocol::udp::FrameHeader;
 use lookaside_protocol::{Cas, Command, Operation, StoreMode};
+use lookaside_test_support::{CountingAllocator, count_allocations};
 
 const LIMITS: Limits = Limits { value_bytes_max: 100, line_bytes_max: 4096 };
 
-thread_local! {
-    static ALLOCATIONS_COUNT: Cell<usize> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: every call is handed to the system's allocator as it came; counting touches only a constant-initialised cell
-// of this thread, which itself never allocates.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS_COUNT.set(ALLOCATIONS_COUNT.get() + 1);
-        // SAFETY: the caller's promises about `layout` are passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: `pointer` came from `alloc` above, so from the system's allocator, with this layout.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-fn allocations_count(work: impl FnOnce()) -> usize {
-    let before = ALLOCATIONS_COUNT.get();
-    work();
-    ALLOCATIONS_COUNT.get() - before
-}
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 #[test]
-fn the_counter_counts() {
-    assert_eq!(allocations_count(|| drop(black_box(vec![0u8; 8]))), 1);
+fn allocator_counts() {
+    assert_eq!(count_allocations(|| drop(black_box(vec![0u8; 8]))), 1);
 }
 
 #[test]
@@ -72,7 +42,7 @@ fn commands_are_parsed_without_allocating() {
         &many_keys,
     ];
     for bytes in commands {
-        let count = allocations_count(|| match black_box(parse_command(bytes.as_bytes(), &LIMITS)) {
+        let count = count_allocations(|| match black_box(parse_command(bytes.as_bytes(), &LIMITS)) {
             Parsed::Command { command: Command::Retrieve { keys, .. }, .. } => {
                 assert!(black_box(keys.count()) > 0)
             }
@@ -89,27 +59,27 @@ fn commands_are_parsed_without_allocating() {
 }
 
 #[test]
-fn refusals_and_waiting_do_not_allocate() {
+fn refusals_and_incomplete_commands_do_not_allocate() {
     for bytes in ["", "get a", "set a 0 0 50\r\nabc", "foo\r\n", "set a 0 0 101\r\n", "mg a Q\r\n", "get \x01\r\n"] {
-        let count = allocations_count(|| {
+        let count = count_allocations(|| {
             let parsed = parse_command(bytes.as_bytes(), &LIMITS);
             assert!(!matches!(black_box(parsed), Parsed::Command { .. }));
         });
         assert_eq!(count, 0, "{bytes:?}");
     }
-    assert_eq!(allocations_count(|| assert!(MetaFlags::read(MetaVerb::Get, b"Cx").is_err())), 0);
+    assert_eq!(count_allocations(|| assert!(MetaFlags::read(MetaVerb::Get, b"Cx").is_err())), 0);
 }
 
 #[test]
-fn answers_and_datagrams_are_parsed_without_allocating() {
+fn replies_and_datagrams_are_parsed_without_allocating() {
     for bytes in ["VALUE a 1 3 99\r\nabc\r\n", "LVALUE a 9 1 0\r\n\r\n", "STORED\r\n", "17\r\n", "VA 1 t5\r\nx\r\n"] {
-        let count = allocations_count(|| {
+        let count = count_allocations(|| {
             let parsed = parse_reply(bytes.as_bytes(), &LIMITS);
             assert!(matches!(black_box(parsed), ParsedReply::Part { .. }));
         });
         assert_eq!(count, 0, "{bytes:?}");
     }
-    assert_eq!(allocations_count(|| assert!(FrameHeader::parse(b"\0\x01\0\0\0\x01\0\0END\r\n").is_ok())), 0);
+    assert_eq!(count_allocations(|| assert!(FrameHeader::parse(b"\0\x01\0\0\0\x01\0\0END\r\n").is_ok())), 0);
 }
 
 #[test]
@@ -126,7 +96,7 @@ fn binary_requests_are_parsed_and_answered_without_allocating() {
     compose_request(&keyed(opcode::DELETEQ, BinaryOperation::Delete { cas: None }), &mut requests);
     let (mut refused, mut out) = (requests.clone(), Vec::with_capacity(1 << 12));
     refused[11] = 99;
-    let count = allocations_count(|| {
+    let count = count_allocations(|| {
         let mut at = 0;
         while let BinaryParsed::Request { request, consumed } = black_box(parse_request(&requests[at..], &LIMITS)) {
             compose_hit(request.tag, Cas(1), 2, b"user:1", 3, &mut out);

@@ -1,4 +1,4 @@
-//! Each text and lease verb in literal bytes: what a server reads, and what it refuses in memcached's words.
+//! Each text and lease verb in literal bytes: parsing, and refusals with memcached's messages.
 
 use lookaside_protocol::text::{Limits, Parsed, compose_command, parse_command};
 use lookaside_protocol::{Cas, Command, Direction, Keys, LeaseToken, Operation, Request, StoreMode};
@@ -22,42 +22,42 @@ fn single<'a>(key: &'a str, operation: Operation<&'a [u8]>, noreply: bool) -> Co
     Command::Single { request: Request { key: key.as_bytes(), operation }, noreply }
 }
 
-/// Bytes, what they mean, and what they are when composed again.
-fn both_ways(bytes: &str, expected: Command<'_>) {
+/// Checks that the bytes are parsed as expected, and composed again.
+fn check_round_trip(bytes: &str, expected: Command<'_>) {
     assert_eq!(command(bytes), expected);
     let mut out = Vec::new();
     compose_command(&expected, &mut out);
     assert_eq!(String::from_utf8_lossy(&out), bytes);
 }
 
-/// A refusal that keeps the connection: what is said, what is dropped now, what is dropped as it comes.
-fn refused(bytes: &str, line: Option<&str>, dropped: (usize, usize)) {
+/// Checks a refusal that keeps the connection: the reply, and the bytes dropped now and as they arrive.
+fn check_refused(bytes: &str, line: Option<&str>, dropped: (usize, usize)) {
     match parse_command(bytes.as_bytes(), &LIMITS) {
-        Parsed::Bad { line: said, consumed, swallow, close, .. } => {
-            assert_eq!((said, (consumed, swallow), close), (line, dropped, false), "{bytes:?}");
+        Parsed::Bad { line: reply, consumed, swallow, close, .. } => {
+            assert_eq!((reply, (consumed, swallow), close), (line, dropped, false), "{bytes:?}");
         }
         other => panic!("{bytes:?} is {other:?}"),
     }
 }
 
-fn refused_line(bytes: &str, line: Option<&str>) {
-    refused(bytes, line, (bytes.len(), 0));
+fn check_refused_line(bytes: &str, line: Option<&str>) {
+    check_refused(bytes, line, (bytes.len(), 0));
 }
 
 #[test]
-fn retrieving_verbs() {
+fn retrieving_verbs_are_parsed() {
     let retrieve = |keys, operation| Command::Retrieve { keys: Keys::checked(keys).expect("keys"), operation };
-    both_ways("get a\r\n", retrieve(b"a", Operation::Get { cas: false }));
-    both_ways("get a b c\r\n", retrieve(b"a b c", Operation::Get { cas: false }));
-    both_ways("gets a b\r\n", retrieve(b"a b", Operation::Get { cas: true }));
-    both_ways("gat 30 a b\r\n", retrieve(b"a b", Operation::GetAndTouch { exptime: 30, cas: false }));
-    both_ways("gats -1 a\r\n", retrieve(b"a", Operation::GetAndTouch { exptime: -1, cas: true }));
-    both_ways("lease-get a b\r\n", retrieve(b"a b", Operation::LeaseGet));
+    check_round_trip("get a\r\n", retrieve(b"a", Operation::Get { cas: false }));
+    check_round_trip("get a b c\r\n", retrieve(b"a b c", Operation::Get { cas: false }));
+    check_round_trip("gets a b\r\n", retrieve(b"a b", Operation::Get { cas: true }));
+    check_round_trip("gat 30 a b\r\n", retrieve(b"a b", Operation::GetAndTouch { exptime: 30, cas: false }));
+    check_round_trip("gats -1 a\r\n", retrieve(b"a", Operation::GetAndTouch { exptime: -1, cas: true }));
+    check_round_trip("lease-get a b\r\n", retrieve(b"a b", Operation::LeaseGet));
     assert_eq!(command("get  a   b \r\n"), command("get a b\n"));
 }
 
 #[test]
-fn storing_verbs() {
+fn storing_verbs_are_parsed() {
     let store = |mode| Operation::Store { mode, flags: 5, exptime: -1, value: &b"va\r\n"[..] };
     for (verb, mode) in [
         ("set", StoreMode::Set),
@@ -66,125 +66,128 @@ fn storing_verbs() {
         ("append", StoreMode::Append),
         ("prepend", StoreMode::Prepend),
     ] {
-        both_ways(&format!("{verb} k 5 -1 4\r\nva\r\n\r\n"), single("k", store(mode), false));
-        both_ways(&format!("{verb} k 5 -1 4 noreply\r\nva\r\n\r\n"), single("k", store(mode), true));
+        check_round_trip(&format!("{verb} k 5 -1 4\r\nva\r\n\r\n"), single("k", store(mode), false));
+        check_round_trip(&format!("{verb} k 5 -1 4 noreply\r\nva\r\n\r\n"), single("k", store(mode), true));
     }
     let cas = store(StoreMode::Cas(Cas(u64::MAX)));
-    both_ways("cas k 5 -1 4 18446744073709551615\r\nva\r\n\r\n", single("k", cas.clone(), false));
-    both_ways("cas k 5 -1 4 18446744073709551615 noreply\r\nva\r\n\r\n", single("k", cas, true));
+    check_round_trip("cas k 5 -1 4 18446744073709551615\r\nva\r\n\r\n", single("k", cas.clone(), false));
+    check_round_trip("cas k 5 -1 4 18446744073709551615 noreply\r\nva\r\n\r\n", single("k", cas, true));
     let lease = Operation::LeaseSet { token: LeaseToken(77), flags: 1, exptime: 9, value: &b""[..] };
-    both_ways("lease-set k 77 1 9 0\r\n\r\n", single("k", lease.clone(), false));
-    both_ways("lease-set k 77 1 9 0 noreply\r\n\r\n", single("k", lease, true));
+    check_round_trip("lease-set k 77 1 9 0\r\n\r\n", single("k", lease.clone(), false));
+    check_round_trip("lease-set k 77 1 9 0 noreply\r\n\r\n", single("k", lease, true));
 }
 
 #[test]
 fn deletes_carry_a_hold_off_in_seconds() {
     let delete = |hold_off_ms, noreply| single("k", Operation::Delete { hold_off_ms }, noreply);
-    both_ways("delete k\r\n", delete(0, false));
-    both_ways("delete k noreply\r\n", delete(0, true));
-    both_ways("delete k 2\r\n", delete(2000, false));
-    both_ways("delete k 0.25\r\n", delete(250, false));
-    both_ways("delete k 0.005 noreply\r\n", delete(5, true));
-    both_ways("delete k 4294967.295\r\n", delete(u32::MAX, false));
+    check_round_trip("delete k\r\n", delete(0, false));
+    check_round_trip("delete k noreply\r\n", delete(0, true));
+    check_round_trip("delete k 2\r\n", delete(2000, false));
+    check_round_trip("delete k 0.25\r\n", delete(250, false));
+    check_round_trip("delete k 0.005 noreply\r\n", delete(5, true));
+    check_round_trip("delete k 4294967.295\r\n", delete(u32::MAX, false));
     assert_eq!(command("delete k 0\r\n"), delete(0, false));
     assert_eq!(command("delete k 0.2500\r\n"), delete(250, false));
-    assert_eq!(command("delete k 0.0001\r\n"), delete(1, false), "never shorter than asked");
-    both_ways("delete noreply 0\r\n", single("noreply", Operation::Delete { hold_off_ms: 0 }, false));
-    both_ways("delete noreply 0 noreply\r\n", single("noreply", Operation::Delete { hold_off_ms: 0 }, true));
+    assert_eq!(command("delete k 0.0001\r\n"), delete(1, false), "never shorter than requested");
+    check_round_trip("delete noreply 0\r\n", single("noreply", Operation::Delete { hold_off_ms: 0 }, false));
+    check_round_trip("delete noreply 0 noreply\r\n", single("noreply", Operation::Delete { hold_off_ms: 0 }, true));
     for hold_off in ["-1", "x", "1.", ".5", "1.x", "1.5.5", "4294967.296", "99999999999999999999"] {
-        refused_line(&format!("delete k {hold_off}\r\n"), Some(BAD_FORMAT));
+        check_refused_line(&format!("delete k {hold_off}\r\n"), Some(BAD_FORMAT));
     }
 }
 
 #[test]
-fn other_verbs() {
+fn other_verbs_are_parsed() {
     let arithmetic = |direction, delta| Operation::Arithmetic { direction, delta };
-    both_ways("incr k 5\r\n", single("k", arithmetic(Direction::Up, 5), false));
-    both_ways("decr k 18446744073709551615 noreply\r\n", single("k", arithmetic(Direction::Down, u64::MAX), true));
-    both_ways("touch k 60\r\n", single("k", Operation::Touch { exptime: 60 }, false));
-    both_ways("touch k -5 noreply\r\n", single("k", Operation::Touch { exptime: -5 }, true));
-    both_ways("flush_all 10\r\n", Command::FlushAll { delay_s: 10, noreply: false });
-    both_ways("flush_all 0 noreply\r\n", Command::FlushAll { delay_s: 0, noreply: true });
+    check_round_trip("incr k 5\r\n", single("k", arithmetic(Direction::Up, 5), false));
+    check_round_trip(
+        "decr k 18446744073709551615 noreply\r\n",
+        single("k", arithmetic(Direction::Down, u64::MAX), true),
+    );
+    check_round_trip("touch k 60\r\n", single("k", Operation::Touch { exptime: 60 }, false));
+    check_round_trip("touch k -5 noreply\r\n", single("k", Operation::Touch { exptime: -5 }, true));
+    check_round_trip("flush_all 10\r\n", Command::FlushAll { delay_s: 10, noreply: false });
+    check_round_trip("flush_all 0 noreply\r\n", Command::FlushAll { delay_s: 0, noreply: true });
     assert_eq!(command("flush_all\r\n"), Command::FlushAll { delay_s: 0, noreply: false });
     assert_eq!(command("flush_all noreply\r\n"), Command::FlushAll { delay_s: 0, noreply: true });
-    both_ways("verbosity 2\r\n", Command::Verbosity { level: 2, noreply: false });
-    both_ways("stats\r\n", Command::Stats { arguments: b"" });
-    both_ways("stats items x\r\n", Command::Stats { arguments: b"items x" });
-    both_ways("version\r\n", Command::Version);
-    both_ways("quit\r\n", Command::Quit);
-    both_ways("mn\r\n", Command::MetaNoop);
+    check_round_trip("verbosity 2\r\n", Command::Verbosity { level: 2, noreply: false });
+    check_round_trip("stats\r\n", Command::Stats { arguments: b"" });
+    check_round_trip("stats items x\r\n", Command::Stats { arguments: b"items x" });
+    check_round_trip("version\r\n", Command::Version);
+    check_round_trip("quit\r\n", Command::Quit);
+    check_round_trip("mn\r\n", Command::MetaNoop);
 }
 
 #[test]
-fn wrong_lines_are_refused_in_memcached_words() {
+fn bad_lines_are_refused_with_memcached_messages() {
     let long = "k".repeat(251);
     for line in
         ["\r\n", "\n", "x\r\n", "mn\n", "get\r\n", "get \r\n", "gat\r\n", "gat 1\r\n", "set\r\n", "set a 0 0\r\n"]
     {
-        refused_line(line, Some(BAD_FORMAT));
+        check_refused_line(line, Some(BAD_FORMAT));
     }
     for line in ["foo\r\n", "GET a\r\n", "  get a\r\n", "getx a\r\n", "  \r\n", "\0a\r\n"] {
-        refused_line(line, Some("ERROR"));
+        check_refused_line(line, Some("ERROR"));
     }
-    refused_line(&format!("get a {long}\r\n"), Some(BAD_FORMAT));
-    refused_line(&format!("delete {long}\r\n"), Some(BAD_FORMAT));
-    refused_line("get a\tb\r\n", Some(BAD_FORMAT));
-    refused_line("incr a\r\n", Some(BAD_FORMAT));
-    refused_line("verbosity x\r\n", Some(BAD_FORMAT));
-    refused_line("incr a -1\r\n", Some("CLIENT_ERROR invalid numeric delta argument"));
-    refused_line("decr a 18446744073709551616\r\n", Some("CLIENT_ERROR invalid numeric delta argument"));
-    refused_line("touch a x\r\n", Some("CLIENT_ERROR invalid exptime argument"));
-    refused_line("gat x a\r\n", Some("CLIENT_ERROR invalid exptime argument"));
-    refused_line("flush_all x\r\n", Some("CLIENT_ERROR invalid exptime argument"));
+    check_refused_line(&format!("get a {long}\r\n"), Some(BAD_FORMAT));
+    check_refused_line(&format!("delete {long}\r\n"), Some(BAD_FORMAT));
+    check_refused_line("get a\tb\r\n", Some(BAD_FORMAT));
+    check_refused_line("incr a\r\n", Some(BAD_FORMAT));
+    check_refused_line("verbosity x\r\n", Some(BAD_FORMAT));
+    check_refused_line("incr a -1\r\n", Some("CLIENT_ERROR invalid numeric delta argument"));
+    check_refused_line("decr a 18446744073709551616\r\n", Some("CLIENT_ERROR invalid numeric delta argument"));
+    check_refused_line("touch a x\r\n", Some("CLIENT_ERROR invalid exptime argument"));
+    check_refused_line("gat x a\r\n", Some("CLIENT_ERROR invalid exptime argument"));
+    check_refused_line("flush_all x\r\n", Some("CLIENT_ERROR invalid exptime argument"));
 }
 
 #[test]
-fn who_wants_no_reply_is_not_told_of_mistakes() {
+fn noreply_suppresses_errors_too() {
     for line in ["foo noreply\r\n", "incr a x noreply\r\n", "touch a x noreply \r\n", "verbosity noreply\r\n"] {
-        refused_line(line, None);
+        check_refused_line(line, None);
     }
-    refused("set a x 0 1 noreply\r\n", None, (21, 3));
-    // A get has no such option, and a block whose end is unknown will be read as commands.
-    refused_line("gat x a noreply\r\n", Some("CLIENT_ERROR invalid exptime argument"));
-    refused_line("set a 0 0 -1 noreply\r\n", Some(BAD_FORMAT));
+    check_refused("set a x 0 1 noreply\r\n", None, (21, 3));
+    // A get has no `noreply`, and a block whose end is unknown will be parsed as commands.
+    check_refused_line("gat x a noreply\r\n", Some("CLIENT_ERROR invalid exptime argument"));
+    check_refused_line("set a 0 0 -1 noreply\r\n", Some(BAD_FORMAT));
 }
 
 #[test]
-fn the_block_of_a_refused_store_is_swallowed() {
-    refused("set a x 0 1\r\n", Some(BAD_FORMAT), (13, 3));
-    refused("set a 0 4294967296x 8\r\n", Some(BAD_FORMAT), (23, 10));
-    refused("set a -1 0 8\r\n", Some(BAD_FORMAT), (14, 10));
-    refused("cas a 0 0 1 x\r\n", Some(BAD_FORMAT), (15, 3));
-    refused("lease-set a x 0 0 1\r\n", Some(BAD_FORMAT), (21, 3));
-    refused("set a\x01b 0 0 1\r\nx\r\n", Some(BAD_FORMAT), (15, 3));
-    refused("set a 0 0 101\r\n", Some(TOO_LARGE), (15, 103));
-    refused("add a 0 0 2147483645 noreply\r\nxxx", None, (30, 2147483647));
+fn block_of_a_refused_store_is_swallowed() {
+    check_refused("set a x 0 1\r\n", Some(BAD_FORMAT), (13, 3));
+    check_refused("set a 0 4294967296x 8\r\n", Some(BAD_FORMAT), (23, 10));
+    check_refused("set a -1 0 8\r\n", Some(BAD_FORMAT), (14, 10));
+    check_refused("cas a 0 0 1 x\r\n", Some(BAD_FORMAT), (15, 3));
+    check_refused("lease-set a x 0 0 1\r\n", Some(BAD_FORMAT), (21, 3));
+    check_refused("set a\x01b 0 0 1\r\nx\r\n", Some(BAD_FORMAT), (15, 3));
+    check_refused("set a 0 0 101\r\n", Some(TOO_LARGE), (15, 103));
+    check_refused("add a 0 0 2147483645 noreply\r\nxxx", None, (30, 2147483647));
     for length in ["-1", "2147483646", "4294967296", "x", "1x"] {
-        refused_line(&format!("set a 0 0 {length}\r\n"), Some(BAD_FORMAT));
+        check_refused_line(&format!("set a 0 0 {length}\r\n"), Some(BAD_FORMAT));
     }
 }
 
 #[test]
-fn a_set_too_large_names_the_key_whose_value_is_outdated() {
-    let outdated = |line: &'static str| match parse_command(line.as_bytes(), &LIMITS) {
+fn set_over_the_limit_returns_the_key_to_delete() {
+    let key_to_delete = |line: &'static str| match parse_command(line.as_bytes(), &LIMITS) {
         Parsed::Bad { key_to_delete, .. } => key_to_delete,
         other => panic!("{other:?}"),
     };
-    assert_eq!(outdated("set abc 0 0 101\r\n"), Some(&b"abc"[..]));
-    assert_eq!(outdated("add abc 0 0 101\r\n"), None);
-    assert_eq!(outdated("set abc x 0 101\r\n"), None);
+    assert_eq!(key_to_delete("set abc 0 0 101\r\n"), Some(&b"abc"[..]));
+    assert_eq!(key_to_delete("add abc 0 0 101\r\n"), None);
+    assert_eq!(key_to_delete("set abc x 0 101\r\n"), None);
 }
 
 #[test]
-fn a_block_that_is_not_as_long_as_said_is_bad() {
+fn block_of_another_length_is_bad() {
     let line = "CLIENT_ERROR bad data chunk";
-    refused("set a 0 0 1\r\nxx\r\n", Some(line), (16, 0));
-    refused("set a 0 0 1\r\nx\nversion\r\n", Some(line), (16, 0));
-    refused("set a 0 0 1 noreply\r\nxxxxx\r\n", None, (24, 0));
+    check_refused("set a 0 0 1\r\nxx\r\n", Some(line), (16, 0));
+    check_refused("set a 0 0 1\r\nx\nversion\r\n", Some(line), (16, 0));
+    check_refused("set a 0 0 1 noreply\r\nxxxxx\r\n", None, (24, 0));
 }
 
 #[test]
-fn a_line_without_an_end_closes_the_connection() {
+fn line_over_the_limit_closes_the_connection() {
     for bytes in ["g".repeat(601), "g".repeat(601) + "\r\n", "get ".to_string() + &"a ".repeat(400) + "\r\n"] {
         let parsed = parse_command(bytes.as_bytes(), &LIMITS);
         let line = Some("CLIENT_ERROR line too long");
@@ -193,10 +196,9 @@ fn a_line_without_an_end_closes_the_connection() {
     }
 }
 
-/// A caller that waits for as many bytes as it is told asks twice for a store however large: once for the line, once
-/// for the block.
+/// A caller that waits for the needed bytes parses a store of any size twice: once for the line, once for the block.
 #[test]
-fn half_a_command_says_how_much_is_missing() {
+fn incomplete_command_reports_the_needed_bytes() {
     let incomplete = |bytes: &str| match parse_command(bytes.as_bytes(), &LIMITS) {
         Parsed::Incomplete { needed_bytes } => needed_bytes,
         other => panic!("{bytes:?} is {other:?}"),

@@ -1,10 +1,10 @@
-//! HTTP for one purpose: `GET /metrics`. Serves no request of the cache, and no request waits for it.
+//! An HTTP server for `GET /metrics`. It serves no request of the cache, and no request waits for it.
 //!
-//! Written by hand, since nothing more is asked of it: one thread, [`SCRAPES_MAX`] connections at a time, a request of
-//! [`REQUEST_BYTES_MAX`] at most, and [`SCRAPE_MS_MAX`] from the connection to its end, whoever is slow. One reply, then
-//! the connection is closed.
+//! It has one thread, at most [`SCRAPES_MAX`] connections, requests of at most [`REQUEST_BYTES_MAX`], and
+//! [`SCRAPE_MAX`] for each connection. After one response the connection is closed.
 //!
-//! Absent: TLS, passwords, compression, keeping connections. Bind it where only the scraper comes.
+//! Deliberately absent: TLS, authentication, compression, keep-alive. Bind it to an address that only the scraper can
+//! reach.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{ErrorKind, Read, Write};
@@ -12,22 +12,23 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// How many connections are served at a time; further ones wait.
+/// Connections served at a time; further ones wait.
 const SCRAPES_MAX: usize = 16;
 
 /// The longest request with all its headers, in bytes.
 const REQUEST_BYTES_MAX: usize = 8 << 10;
 
-/// How long a connection may last.
+/// The longest duration of a connection.
 const SCRAPE_MAX: Duration = Duration::from_secs(5);
 
-/// How often deadlines are looked at.
+/// How often deadlines are checked.
 const TICK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// How long nobody is let in after a failure to: the system may have no file left, and says at once that somebody waits.
-const REST: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+/// How long to wait after accepting has failed: without a free file descriptor, poll would report the waiting
+/// connection at once, again and again.
+const ACCEPT_BACKOFF: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// What is wrong with `text` as the address of metrics: a port, or host:port.
+/// Checks that `text` is a port, or host:port; the error is the reason.
 pub fn check_address(text: &str) -> Result<(), String> {
     let port = text.rsplit_once(':').map_or(text, |(_, port)| port);
     if port.parse::<u16>().is_ok() {
@@ -35,16 +36,16 @@ pub fn check_address(text: &str) -> Result<(), String> {
     } else if port.is_empty() || !port.bytes().all(|byte| byte.is_ascii_digit()) {
         Err("a port is missing, as in 9150 or 127.0.0.1:9150".to_string())
     } else {
-        Err(format!("{port} is no port"))
+        Err(format!("{port} is not a port"))
     }
 }
 
-/// `text` as host:port: a port alone is this machine's.
+/// `text` as host:port; a port alone gets the loopback address.
 pub fn full_address(text: &str) -> String {
     if text.parse::<u16>().is_ok() { format!("127.0.0.1:{text}") } else { text.to_string() }
 }
 
-/// The port where metrics are read.
+/// The port where Prometheus scrapes metrics.
 #[derive(Debug)]
 pub struct Endpoint {
     listener: TcpListener,
@@ -60,40 +61,41 @@ struct Scrape {
 }
 
 impl Endpoint {
-    /// An open port.
+    /// Serves on `listener`.
     pub fn new(listener: TcpListener) -> std::io::Result<Endpoint> {
         listener.set_nonblocking(true)?;
         Ok(Endpoint { listener })
     }
 
-    /// Its socket.
+    /// The listening socket.
     pub fn listener(&self) -> &TcpListener {
         &self.listener
     }
 
-    /// Serves what `render` gives until the other end of `stop` is closed. For a thread of its own.
+    /// Serves the text that `render` returns, until the other end of `stop` is closed. Blocks: run it in its own
+    /// thread.
     pub fn run(&self, render: impl Fn() -> String, stop: &UnixStream) {
         let mut scrapes: Vec<Scrape> = Vec::new();
-        let mut rest_until = None;
+        let mut accept_at = None;
         loop {
-            let is_resting = rest_until.is_some_and(|until| Instant::now() < until);
+            let is_backing_off = accept_at.is_some_and(|at| Instant::now() < at);
             let interest = |scrape: &Scrape| if scrape.response.is_empty() { PollFlags::IN } else { PollFlags::OUT };
             let mut watched = vec![PollFd::new(stop, PollFlags::IN)];
             watched.extend(scrapes.iter().map(|scrape| PollFd::new(&scrape.socket, interest(scrape))));
-            if scrapes.len() < SCRAPES_MAX && !is_resting {
+            if scrapes.len() < SCRAPES_MAX && !is_backing_off {
                 watched.push(PollFd::new(&self.listener, PollFlags::IN));
             }
-            if let Err(error) = poll(&mut watched, Some(if is_resting { &REST } else { &TICK }))
+            if let Err(error) = poll(&mut watched, Some(if is_backing_off { &ACCEPT_BACKOFF } else { &TICK }))
                 && error != rustix::io::Errno::INTR
             {
-                return tracing::error!("metrics are not served any more: {error}");
+                return tracing::error!("cannot poll the metrics port: metrics are no longer served: {error}");
             }
             if !watched[0].revents().is_empty() {
                 return;
             }
             let now = Instant::now();
-            scrapes.retain_mut(|scrape| now < scrape.deadline && scrape.go_on(&render));
-            while scrapes.len() < SCRAPES_MAX && !is_resting {
+            scrapes.retain_mut(|scrape| now < scrape.deadline && scrape.advance(&render));
+            while scrapes.len() < SCRAPES_MAX && !is_backing_off {
                 match self.listener.accept() {
                     Ok((socket, _)) if socket.set_nonblocking(true).is_ok() => {
                         scrapes.push(Scrape::new(socket, now + SCRAPE_MAX));
@@ -101,7 +103,7 @@ impl Endpoint {
                     Ok(_) => {}
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                     Err(_) => {
-                        rest_until = Duration::try_from(REST).ok().map(|rest| now + rest);
+                        accept_at = Duration::try_from(ACCEPT_BACKOFF).ok().map(|backoff| now + backoff);
                         break;
                     }
                 }
@@ -115,13 +117,13 @@ impl Scrape {
         Scrape { socket, deadline, request: Vec::new(), response: Vec::new(), sent_bytes: 0 }
     }
 
-    /// Reads or writes what can be; false at the end.
-    fn go_on(&mut self, render: &impl Fn() -> String) -> bool {
+    /// Reads the request or writes the response as far as the socket allows; false when the connection is to be closed.
+    fn advance(&mut self, render: &impl Fn() -> String) -> bool {
         while self.response.is_empty() {
-            let mut piece = [0; 2048];
-            match self.socket.read(&mut piece) {
+            let mut buffer = [0; 2048];
+            match self.socket.read(&mut buffer) {
                 Ok(0) => return false,
-                Ok(count) => self.request.extend_from_slice(&piece[..count]),
+                Ok(count) => self.request.extend_from_slice(&buffer[..count]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
                 Err(_) => return false,
             }

@@ -1,4 +1,4 @@
-//! The text that Prometheus reads, format 0.0.4: families, each with its samples behind it.
+//! Prometheus's text format, version 0.0.4: metric families, each followed by its samples.
 //!
 //! ```text
 //!   # HELP lookaside_router_batches_total Batches that clients' requests came in.
@@ -9,16 +9,16 @@
 use crate::histogram::{BUCKETS, HistogramSum};
 use std::fmt::{Display, Write as _};
 
-/// What kind of metric a family is.
+/// The type of a metric family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Only rises, until the process, or what is counted at, ends.
+    /// Only increases, until the process or the counted object ends.
     Counter,
-    /// Rises and falls.
+    /// Increases and decreases.
     Gauge,
-    /// How many were how large.
+    /// Counts by size.
     Histogram,
-    /// How many there were, and how much together.
+    /// A count and a sum.
     Summary,
 }
 
@@ -33,7 +33,7 @@ impl Kind {
     }
 }
 
-/// Metrics as they are written, one family after another.
+/// Builds the text, one metric family after another.
 #[derive(Debug)]
 pub struct Exposition {
     prefix: &'static str,
@@ -42,31 +42,31 @@ pub struct Exposition {
 }
 
 impl Exposition {
-    /// Nothing yet; every name gets `prefix` in front.
+    /// An empty text; every name gets the prefix.
     pub fn new(prefix: &'static str) -> Exposition {
         Exposition { prefix, family: String::new(), text: String::new() }
     }
 
-    /// Begins the family `name`. `help` is a sentence, or some.
+    /// Begins the family `name`. `help` is one or more sentences.
     pub fn family(&mut self, name: &str, kind: Kind, help: &str) {
         self.family = format!("{}{name}", self.prefix);
         let family = &self.family;
-        // A String takes all that is written.
+        // Writing to a String does not fail.
         let _ = writeln!(self.text, "# HELP {family} {help}\n# TYPE {family} {}", kind.name());
     }
 
-    /// A sample of the family begun last.
+    /// Adds a sample to the last family.
     pub fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
         self.line("", labels, value);
     }
 
-    /// A family with one sample.
+    /// Adds a family with one sample.
     pub fn single(&mut self, name: &str, kind: Kind, help: &str, value: impl Display) {
         self.family(name, kind, help);
         self.sample(&[], value);
     }
 
-    /// The samples of a histogram of durations, in seconds.
+    /// Adds the samples of a histogram of durations, in seconds.
     pub fn histogram(&mut self, labels: &[(&str, &str)], sum: &HistogramSum) {
         let mut below = 0;
         for (bucket, count) in sum.buckets.iter().enumerate().take(BUCKETS - 1) {
@@ -78,13 +78,13 @@ impl Exposition {
         self.summary(labels, sum);
     }
 
-    /// The samples of a summary of durations: how many, and how many seconds together.
+    /// Adds the samples of a summary of durations: their number, and their sum in seconds.
     pub fn summary(&mut self, labels: &[(&str, &str)], sum: &HistogramSum) {
         self.line("_sum", labels, sum.sum_us as f64 / 1e6);
         self.line("_count", labels, sum.count());
     }
 
-    /// What has been written.
+    /// The text.
     pub fn finish(self) -> String {
         self.text
     }
@@ -118,7 +118,7 @@ mod tests {
     use crate::Histogram;
 
     #[test]
-    fn a_label_holds_any_text() {
+    fn label_may_hold_any_text() {
         let mut exposition = Exposition::new("a_");
         exposition.family("b", Kind::Gauge, "C.");
         exposition.sample(&[("d", "e\"\\\n"), ("f", "")], 1.5);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_count_all_below_their_bound() {
+    fn buckets_count_all_values_up_to_their_bound() {
         let (mut exposition, histogram, mut sum) = (Exposition::new(""), Histogram::default(), HistogramSum::default());
         [1, 2, 2, 9_999_999].into_iter().for_each(|took_us| histogram.record(took_us));
         sum.add(&histogram);

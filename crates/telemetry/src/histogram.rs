@@ -1,36 +1,36 @@
-//! How long something takes: buckets that double, from a microsecond to half a second.
+//! Histograms of durations: buckets that double, from a microsecond to half a second.
 
-use crate::Counter;
+use lookaside_sync::Counter;
 
-/// A bucket holds what took up to 2^its number microseconds; the last holds the rest, beyond half a second.
+/// Bucket n counts durations of up to 2^n microseconds; the last one counts the rest, beyond half a second.
 pub const BUCKETS: usize = 21;
 
-/// One thread's durations; only that thread notes.
+/// One thread's durations; only that thread may record.
 #[derive(Debug, Default)]
 pub struct Histogram {
     buckets: [Counter; BUCKETS],
     sum_us: Counter,
 }
 
-/// Histograms added up, over threads for example.
+/// The sum of several histograms, for example over threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HistogramSum {
-    /// How many fell into each bucket.
+    /// The count of each bucket.
     pub buckets: [u64; BUCKETS],
-    /// What all of them took together, in microseconds.
+    /// The sum of all durations, in microseconds.
     pub sum_us: u64,
 }
 
 impl Histogram {
-    /// Takes note of one that took `took_us` microseconds.
-    pub fn record(&self, took_us: u64) {
-        self.buckets[bucket_of(took_us)].add(1);
-        self.sum_us.add(took_us);
+    /// Records a duration of `duration_us` microseconds.
+    pub fn record(&self, duration_us: u64) {
+        self.buckets[bucket_of(duration_us)].add(1);
+        self.sum_us.add(duration_us);
     }
 }
 
 impl HistogramSum {
-    /// Adds a histogram as it stands.
+    /// Adds a histogram's values at this moment.
     pub fn add(&mut self, histogram: &Histogram) {
         for (sum, own) in self.buckets.iter_mut().zip(&histogram.buckets) {
             *sum += own.value();
@@ -38,14 +38,14 @@ impl HistogramSum {
         self.sum_us += histogram.sum_us.value();
     }
 
-    /// How many were noted.
+    /// The number of recorded durations.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 }
 
-fn bucket_of(took_us: u64) -> usize {
-    let doublings = u64::BITS - took_us.saturating_sub(1).leading_zeros();
+fn bucket_of(duration_us: u64) -> usize {
+    let doublings = u64::BITS - duration_us.saturating_sub(1).leading_zeros();
     (doublings as usize).min(BUCKETS - 1)
 }
 
@@ -54,15 +54,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bucket_holds_what_took_up_to_its_bound() {
-        for (took_us, bucket) in [(0, 0), (1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (524_288, 19), (524_289, 20)] {
-            assert_eq!(bucket_of(took_us), bucket, "{took_us} us");
+    fn bucket_counts_durations_up_to_its_bound() {
+        for (duration_us, bucket) in [(0, 0), (1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (524_288, 19), (524_289, 20)] {
+            assert_eq!(bucket_of(duration_us), bucket, "{duration_us} us");
         }
         assert_eq!(bucket_of(u64::MAX), BUCKETS - 1);
     }
 
     #[test]
-    fn histograms_add_up() {
+    fn histograms_are_summed() {
         let (one, other) = (Histogram::default(), Histogram::default());
         one.record(3);
         one.record(1_000_000);

@@ -1,11 +1,11 @@
-//! A daemon's log: to standard error, one line an event, as text for people or as JSON for what collects logs.
+//! A daemon's log: one line per event to standard error, as text for people or as JSON for log collectors.
 //!
 //! ```text
 //!   2026-11-22T07:12:31.024117Z  WARN etcd does not answer ... etcd=etcd://10.0.0.4:2379/one why=...
 //!   {"timestamp":"2026-11-22T07:12:31.024117Z","level":"WARN","message":"etcd does not answer ...","etcd":"etcd://...","why":"...","target":"lookaside_router::etcd::watch"}
 //! ```
 //!
-//! The level is what `-v` says, until a client's `verbosity` says otherwise; RUST_LOG stands above `-v`.
+//! The level is set by `-v` until a client changes it with `verbosity`; RUST_LOG overrides `-v`.
 
 use std::io::{self, IsTerminal as _};
 use std::str::FromStr;
@@ -14,13 +14,13 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _, Registry, fmt, reload};
 
-/// What a line of the log looks like.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
     /// For people.
     #[default]
     Text,
-    /// An object for each event, with its fields beside `timestamp`, `level`, `message` and `target`.
+    /// An object per event, with its fields beside `timestamp`, `level`, `message` and `target`.
     Json,
 }
 
@@ -36,7 +36,7 @@ impl FromStr for LogFormat {
     }
 }
 
-/// The running log's handle.
+/// Handle of the log.
 #[derive(Debug)]
 pub struct Log {
     filter: reload::Handle<EnvFilter, Registry>,
@@ -44,7 +44,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// Starts logging. If the process logs already (it is embedded in another), that stays as it is.
+    /// Starts logging. If the process has a log already (the daemon is embedded in another program), it is not changed.
     pub fn start(format: LogFormat, verbosity: u32) -> Log {
         let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| level(verbosity));
         let (filter, handle) = reload::Layer::new(filter);
@@ -57,13 +57,13 @@ impl Log {
         Log { filter: handle, verbosity: AtomicU32::new(verbosity) }
     }
 
-    /// Says more, or less: 0 for what an operator wants to know, 1 for debugging, 2 for everything.
+    /// Sets the verbosity: 0 for operators, 1 for debugging, 2 for everything.
     pub fn set_verbosity(&self, verbosity: u32) {
         self.verbosity.store(verbosity, Relaxed);
         let _ = self.filter.reload(level(verbosity));
     }
 
-    /// How much it says.
+    /// The verbosity.
     pub fn verbosity(&self) -> u32 {
         self.verbosity.load(Relaxed)
     }

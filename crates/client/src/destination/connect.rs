@@ -1,7 +1,10 @@
 //! Makes connections, and probes servers with `version`.
 
 use super::{options::DestinationOptions, shared::Shared};
-use crate::{CommandConnection, Network, network::Stream};
+use crate::{
+    command_connection::CommandConnection,
+    network::{Network, Stream},
+};
 use lookaside_protocol::text::Limits;
 use lookaside_routing::{Address, Failure};
 use tokio::time::timeout;

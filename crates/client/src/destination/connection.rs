@@ -1,8 +1,8 @@
 //! The I/O of one connection: moves bytes between a stream and a [`Pipeline`]. Serves every path.
 //!
-//! One poll does it all: it reads and dispatches replies, takes the queued batches, composes them into one buffer, and
-//! writes that buffer. Batches that are queued during a write leave together with the next one: no batch waits for others,
-//! and batches grow with the load.
+//! One poll does it all: it reads and dispatches replies, takes the queued batches, composes them into one buffer,
+//! and writes that buffer. Batches that are queued during a write leave together with the next one: no batch waits
+//! for others, and batches grow with the load.
 //!
 //! ```text
 //! read buffer   [ reply | reply | half a re ]   split off as one block of Bytes; values are slices of it
@@ -10,9 +10,9 @@
 //! ```
 //!
 //! **Slow start.** A recovered server does not get the whole queue at once. At first [`SLOW_START_REQUESTS`] may be
-//! outstanding on a connection, and one more for each that is answered: the limit doubles with every round trip. The other
-//! requests wait in the queue. This costs a few round trips, and nothing if the server was never TKO. A larger batch is sent
-//! as a whole when nothing is outstanding or the limit is not yet reached.
+//! outstanding on a connection, and one more for each that is answered: the limit doubles with every round trip. The
+//! other requests wait in the queue. This costs a few round trips, and nothing if the server was never TKO. A larger
+//! batch is sent as a whole when nothing is outstanding or the limit is not yet reached.
 //!
 //! Deliberately absent: making connections, and handling their end (`driver`).
 
@@ -68,7 +68,8 @@ pub(super) enum End {
     TooManyLateReplies,
     /// We closed it: the server is TKO.
     Tko(HealthChange),
-    /// We closed it: another destination has marked the server TKO since it was made. Batches queued after that still wait.
+    /// We closed it: another destination has marked the server TKO since it was made. Batches queued after that still
+    /// wait.
     TkoByOther,
     /// We closed it: the server's name leads to another address, where this stream is connected. No batch waits for a
     /// reply on the old connection.
@@ -202,7 +203,7 @@ impl<'a> Connection<'a> {
             return Poll::Ready(end);
         }
         if let Poll::Ready(Err(error)) = self.poll_write(cx) {
-            return Poll::Ready(self.end_of(error));
+            return Poll::Ready(self.classify_error(error));
         }
         if self.context.waiting.is_empty()
             && self.pipeline.has_no_waiters()
@@ -221,7 +222,7 @@ impl<'a> Connection<'a> {
             match ready!(read) {
                 Ok(0) => return Poll::Ready(End::Closed(io::ErrorKind::UnexpectedEof)),
                 Ok(_) => self.has_received = true,
-                Err(error) => return Poll::Ready(self.end_of(error)),
+                Err(error) => return Poll::Ready(self.classify_error(error)),
             }
             if self.read_buffer.len() >= self.needed_bytes
                 && let Err(error) = self.dispatch_replies()
@@ -232,7 +233,7 @@ impl<'a> Connection<'a> {
     }
 
     /// The end that an error of the stream means. Only TLS reports invalid data.
-    fn end_of(&self, error: io::Error) -> End {
+    fn classify_error(&self, error: io::Error) -> End {
         match error.kind() {
             io::ErrorKind::InvalidData if !self.has_received => End::TlsRejected(error),
             kind => End::Closed(kind),
@@ -327,7 +328,8 @@ impl<'a> Connection<'a> {
         self.pipeline.end_line(&mut self.write_buffer);
     }
 
-    /// Fails the batches whose deadline has passed. The timer is reset only when it fires: a reply in time costs nothing.
+    /// Fails the batches whose deadline has passed. The timer is reset only when it fires: a reply in time costs
+    /// nothing.
     fn poll_deadlines(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         loop {
             if !self.is_timer_set {

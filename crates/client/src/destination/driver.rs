@@ -9,15 +9,16 @@
 //!   '------------- TKO <---------------------'         v
 //! ```
 //!
-//! A TKO server loses its connection too: after a partition an old connection can stay silent for minutes, while a new one
-//! fails or succeeds at once. A probe is a new connection with a `version` on it; if that is answered, the connection stays.
+//! A TKO server loses its connection too: after a partition an old connection can stay silent for minutes, while a
+//! new one fails or succeeds at once. A probe is a new connection with a `version` on it; if that is answered, the
+//! connection stays.
 //!
-//! Several destinations may share one server's TKO state (`tko`). The destination that marked the server TKO probes it. The
-//! others refuse their batches until it is back, and then make a new connection.
+//! Several destinations may share one server's TKO state (`tko`). The destination that marked the server TKO probes
+//! it. The others refuse their batches until it is back, and then make a new connection.
 //!
-//! With `connect_eagerly` no batch is needed to leave `idle`: the task connects when it starts, and again a moment after
-//! a connection has ended or another destination has marked the server TKO. So a server's failure, or its return, is
-//! found before a request needs it.
+//! With `connect_eagerly` no batch is needed to leave `idle`: the task connects when it starts, and again a moment
+//! after a connection has ended or another destination has marked the server TKO. So a server's failure, or its
+//! return, is found before a request needs it.
 
 use super::{
     connect::{connect, connect_and_probe},
@@ -27,7 +28,10 @@ use super::{
     reresolve::relocated_connection,
     shared::Shared,
 };
-use crate::{Network, network::Stream, tko::TkoEpoch};
+use crate::{
+    network::{Network, Stream},
+    tko::TkoEpoch,
+};
 use lookaside_routing::{Address, Failure, Health, HealthChange, Outcome};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 use tokio::{
@@ -180,7 +184,7 @@ impl Driver {
             End::ProtocolError(ProtocolError::Desynchronized) => {
                 tracing::warn!(
                     server = %self.address,
-                    "server refused a command that has a data block: connection closed, as it may read the block as commands"
+                    "server refused a command with a data block: connection closed, as it may parse the block as commands"
                 );
             }
             End::TooManyLateReplies => {

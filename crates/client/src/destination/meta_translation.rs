@@ -1,5 +1,5 @@
-//! Translates classic requests into meta commands, and meta replies back, for servers that are configured to use the meta
-//! protocol. Serves every path; sans-I/O.
+//! Translates classic requests into meta commands, and meta replies back, for servers that are configured to use the
+//! meta protocol. Serves every path; sans-I/O.
 //!
 //! | request | sent as | reply |
 //! |---|---|---|
@@ -16,8 +16,8 @@
 //!
 //! Deliberately absent: quiet gets of many keys. Every key needs a reply, so that replies stay matched to requests.
 //!
-//! An item that `md I` made stale gives the first `mg` the right to recache it (`W`). A classic get through here consumes that
-//! right unknowingly: if both kinds of clients share such items, use the text protocol.
+//! An item that `md I` made stale gives the first `mg` the right to recache it (`W`). A classic get through here
+//! consumes that right unknowingly: if both kinds of clients share such items, use the text protocol.
 
 use bytes::Bytes;
 use lookaside_protocol::{

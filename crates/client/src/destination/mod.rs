@@ -1,8 +1,8 @@
 //! A leaf of the routing tree that is a server: one connection, shared by all its callers. Serves every path.
 //!
-//! The handle that callers hold only queues batches. One task per destination owns the connection, writes all that has
-//! queued up at once, and matches the replies (`pipeline`). So thousands of client connections are coalesced into one per
-//! server (§3.1 of the paper), and the busier a server is, the larger are the writes it gets.
+//! The handle that callers hold only queues batches. One task per destination owns the connection, writes all that
+//! has queued up at once, and matches the replies (`pipeline`). So thousands of client connections are coalesced into
+//! one per server (§3.1 of the paper), and the busier a server is, the larger are the writes it gets.
 //!
 //! ```text
 //! TcpDestination --PendingBatch--> driver --> connection --> pipeline --> server
@@ -17,7 +17,8 @@
 //! * At most `outstanding_requests_max` requests are queued or sent and not answered.
 //!
 //! Values are slices of the block that they were read into. Nothing is copied, but a value keeps its block of
-//! [`crate::READ_BYTES`] (or the size of the largest value in it) in memory: callers that keep values for long copy them.
+//! [`crate::READ_BYTES`] (or the size of the largest value in it) in memory: callers that keep values for long copy
+//! them.
 
 mod connect;
 mod connection;
@@ -32,7 +33,7 @@ pub use connection::READ_BYTES;
 pub use options::DestinationOptions;
 pub use shared::DestinationStatistics;
 
-use crate::Network;
+use crate::network::Network;
 use driver::Driver;
 use lookaside_routing::{Address, Batch, BoxFuture, Destination, Failure, Outcomes, Verb};
 use pipeline::PendingBatch;

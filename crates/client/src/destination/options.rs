@@ -1,6 +1,6 @@
 //! Settings of a destination.
 
-use crate::TkoTrackers;
+use crate::tko::TkoTrackers;
 use lookaside_protocol::text::Limits;
 use lookaside_routing::{HealthSettings, Protocol};
 use std::{sync::Arc, time::Duration};
@@ -11,8 +11,8 @@ const REPLY_LINE_BYTES_MAX: usize = 2_048;
 /// Settings of a [`crate::TcpDestination`].
 #[derive(Clone, Debug)]
 pub struct DestinationOptions {
-    /// How long a batch may wait for its replies once there is a connection, in milliseconds. Default 1,000. If it is too
-    /// short, a busy server becomes TKO; if it is too long, a dead server delays its callers.
+    /// How long a batch may wait for its replies once there is a connection, in milliseconds. Default 1,000. If it is
+    /// too short, a busy server becomes TKO; if it is too long, a dead server delays its callers.
     pub server_timeout_ms: u64,
     /// How long connecting may take, in milliseconds. Default `None`: as `server_timeout_ms`.
     pub connect_timeout_ms: Option<u64>,
@@ -32,12 +32,12 @@ pub struct DestinationOptions {
     /// Shares the server's TKO state with the other destinations at its address. Default `None`: this destination has a
     /// state of its own.
     pub tko_trackers: Option<Arc<TkoTrackers>>,
-    /// Whether to connect before the first batch, and again after a connection has ended, so that a dead server is found
-    /// before a request waits for it. Default false: connections are made when they are needed.
+    /// Whether to connect before the first batch, and again after a connection has ended, so that a dead server is
+    /// found before a request waits for it. Default false: connections are made when they are needed.
     pub connect_eagerly: bool,
-    /// How often a server's host name is resolved again while it is connected, in milliseconds, plus or minus a quarter.
-    /// Default 30,000; `None`: only when a connection is made. If it is too long, a server that has moved is used at its
-    /// old address.
+    /// How often a server's host name is resolved again while it is connected, in milliseconds, plus or minus a
+    /// quarter. Default 30,000; `None`: only when a connection is made. If it is too long, a server that has moved is
+    /// used at its old address.
     pub resolve_interval_ms: Option<u64>,
     /// Seed of the jitter of probes. Default 0.
     pub seed: u64,

@@ -29,12 +29,12 @@ use lookaside_routing::{Batch, Failure, Outcomes, Protocol};
 use std::{collections::VecDeque, mem};
 use tokio::{sync::oneshot, time::Instant};
 
-/// The most keys in one get line: enough to make the cost of a line small, few enough that one line does not delay other
-/// requests for long.
+/// The most keys in one get line: enough to make the cost of a line small, few enough that one line does not delay
+/// other requests for long.
 pub(super) const MULTIGET_KEYS_MAX: usize = 64;
 
-/// The longest get line with more than one key, in bytes. memcached closes the connection if it finds no line end within
-/// 2,048 bytes and the command is not a plain `get`.
+/// The longest get line with more than one key, in bytes. memcached closes the connection if it finds no line end
+/// within 2,048 bytes and the command is not a plain `get`.
 pub(super) const MULTIGET_BYTES_MAX: usize = 2_000;
 
 /// The longest beginning of a get line: `gats` and an exptime.
@@ -237,8 +237,8 @@ impl Pipeline {
         }
     }
 
-    /// Parses the reply at the front if it is the value of the next key, as most replies are; returns its length. Parsing
-    /// the expected value costs a fifth of parsing any reply.
+    /// Parses the reply at the front if it is the value of the next key, as most replies are; returns its length.
+    /// Parsing the expected value costs a fifth of parsing any reply.
     fn parse_expected_value(&mut self, front: &[u8], block: &Bytes) -> Option<usize> {
         let line = *self.lines.front().filter(|line| line.kind == LineKind::Retrieve)?;
         let Cursor { batch, request, .. } = self.cursor;
@@ -310,8 +310,8 @@ impl Pipeline {
         classic.ok_or(ProtocolError::Malformed("the meta reply of another command"))
     }
 
-    /// Assigns an item to its request: the next one with this key, or, if the server reorders keys, any other of the line
-    /// that has no reply yet.
+    /// Assigns an item to its request: the next one with this key, or, if the server reorders keys, any other of the
+    /// line that has no reply yet.
     fn assign_item(&mut self, line: Line, key: &[u8], reply: Reply<Bytes>) -> Result<(), ProtocolError> {
         for _ in 0..line.requests {
             let here = self.cursor;
@@ -380,8 +380,8 @@ impl Pipeline {
         }
     }
 
-    /// Times out the batches whose deadline has passed, and returns their number. Requests that were answered in time keep
-    /// their replies.
+    /// Times out the batches whose deadline has passed, and returns their number. Requests that were answered in time
+    /// keep their replies.
     pub(super) fn expire(&mut self, now: Instant) -> usize {
         let already_late = self.late;
         while let Some(batch) = self.batches.get_mut(self.late)
@@ -485,8 +485,8 @@ impl LineKind {
     }
 }
 
-/// Composes a request that has a line of its own. A quiet meta command is sent without its `q`: a reply that may or may not
-/// come could not be matched. The caller that got the quiet command suppresses the reply itself.
+/// Composes a request that has a line of its own. A quiet meta command is sent without its `q`: a reply that may or
+/// may not come could not be matched. The caller that got the quiet command suppresses the reply itself.
 fn compose_single(request: &Request<Bytes>, out: &mut Vec<u8>) {
     let is_quiet = |flag: &&[u8]| flag.first() == Some(&b'q');
     match &request.operation {

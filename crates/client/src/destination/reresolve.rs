@@ -1,22 +1,23 @@
-//! Follows a server's host name: resolves it again while a connection serves, and replaces the connection when the name
-//! leads to another address. Serves no request. The paper's configuration system notifies clients (§3.1); DNS does not, so
-//! names are polled.
+//! Follows a server's host name: resolves it again while a connection serves, and replaces the connection when the
+//! name leads to another address. Serves no request. The paper's configuration system notifies clients (§3.1); DNS
+//! does not, so names are polled.
 //!
 //! ```text
 //!   connected to the old address ... resolved: the address is gone ... connect to the new one, `version` answered
 //!   -> no new requests to the old one; those sent are answered, or time out; then the new connection serves
 //! ```
 //!
-//! So a relocation fails no request and keeps their order. If the new address does not answer, the old connection stays.
+//! So a relocation fails no request and keeps their order. If the new address does not answer, the old connection
+//! stays.
 
 use super::{connect::connect_and_probe, options::DestinationOptions, shared::Shared};
-use crate::{Network, network::Stream};
+use crate::network::{Network, Stream};
 use lookaside_routing::Address;
 use std::{future::pending, net::IpAddr, time::Duration};
 use tokio::time::sleep;
 
-/// Resolves with a connection to the server's new address, once its name no longer leads to `peer`. `jitter` in `0.0..1.0`
-/// spreads the lookups of many destinations.
+/// Resolves with a connection to the server's new address, once its name no longer leads to `peer`. `jitter` in
+/// `0.0..1.0` spreads the lookups of many destinations.
 pub(super) async fn relocated_connection(
     network: &dyn Network,
     address: &Address,

@@ -1,5 +1,5 @@
-//! The application's view of the cache: read, fill on a miss under a lease, delete after a database write (§2, §3.2.1 of
-//! the paper). Serves a get from its first step to its last.
+//! The application's view of the cache: read, fill on a miss under a lease, delete after a database write (§2, §3.2.1
+//! of the paper). Serves a get from its first step to its last.
 //!
 //! | reply to the lease-get   | effect in [`Client::read`]                                                    |
 //! |--------------------------|-------------------------------------------------------------------------------|
@@ -9,13 +9,14 @@
 //! | still hot after the wait | loads, does not fill                                                          |
 //! | failure, error line      | loads, does not fill: a failing cache gets no extra load (§3.1)               |
 //!
-//! A loaded value is returned even if its fill is refused: then the key was deleted in between, and the next reader loads it
-//! again.
+//! A loaded value is returned even if its fill is refused: then the key was deleted in between, and the next reader
+//! loads it again.
 //!
-//! The servers must know leases (`lease-get`): a plain memcached replies with an error line, and nothing is ever filled.
+//! The servers must know leases (`lease-get`): a plain memcached replies with an error line, and nothing is ever
+//! filled.
 //!
-//! Deliberately absent: serialization and compression (values are bytes), and the choice of a server: any [`Route`] will do, a
-//! tree of routes or one destination that is a router.
+//! Deliberately absent: serialization and compression (values are bytes), and the choice of a server: any [`Route`]
+//! will do, a tree of routes or one destination that is a router.
 
 mod lease;
 mod read_through;
@@ -38,7 +39,7 @@ const SLICE_BYTES_MIN: usize = crate::READ_BYTES / 8;
 /// Why an operation failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientError {
-    /// This cannot be a key; nothing was sent.
+    /// The key is invalid; nothing was sent.
     BadKey(KeyError),
     /// No server replied.
     Failed(Failure),
@@ -50,7 +51,7 @@ pub enum ClientError {
     /// A server's reply was not one of the operation's.
     Unexpected {
         /// The operation.
-        asked: &'static str,
+        operation: &'static str,
     },
 }
 
@@ -62,7 +63,7 @@ impl fmt::Display for ClientError {
             ClientError::BadKey(error) => write!(f, "bad key: {error}"),
             ClientError::Failed(failure) => write!(f, "no reply from the cache: {failure}"),
             ClientError::Refused { why } => write!(f, "the cache refused: {why}"),
-            ClientError::Unexpected { asked } => write!(f, "unexpected reply to {asked}"),
+            ClientError::Unexpected { operation } => write!(f, "unexpected reply to {operation}"),
         }
     }
 }
@@ -116,14 +117,15 @@ impl Client {
         self.counters.snapshot()
     }
 
-    /// Looks up one key. On a miss the caller may hold the lease, and then should [`Client::fill`]; [`Client::read`] does
-    /// both.
+    /// Looks up one key. On a miss the caller may hold the lease, and then should [`Client::fill`]; [`Client::read`]
+    /// does both.
     pub async fn get(&self, key: impl AsRef<[u8]>) -> Result<Lookup, ClientError> {
         let mut lookups = self.get_many(&[key]).await?;
         lookups.pop().expect("one lookup per key")
     }
 
-    /// Looks up keys together: one lookup or error for each, in order. If a key is invalid, the call fails and nothing is sent.
+    /// Looks up keys together: one lookup or error for each, in order. If a key is invalid, the call fails and
+    /// nothing is sent.
     pub async fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Result<Lookup, ClientError>>, ClientError> {
         let keys = check_and_copy_keys(keys).map_err(ClientError::BadKey)?;
         Ok(self.look_up(&keys).await)
@@ -144,8 +146,8 @@ impl Client {
         fills.pop().expect("one result per request")
     }
 
-    /// Stores a value unconditionally. A set without a lease can overwrite a newer value with an older one: for data of a
-    /// database prefer [`Client::read`] and [`Client::delete`].
+    /// Stores a value unconditionally. A set without a lease can overwrite a newer value with an older one: for data
+    /// of a database prefer [`Client::read`] and [`Client::delete`].
     pub async fn set(
         &self,
         key: impl AsRef<[u8]>,
@@ -160,9 +162,9 @@ impl Client {
         }
     }
 
-    /// Deletes a key and voids its lease, after a database write: this client's next read is not older than the write.
-    /// Returns whether there was a value. The invalidator deletes the key as well, once it has read the commit log: after
-    /// an error here, a stale value lives for moments, not permanently.
+    /// Deletes a key and voids its lease, after a database write: this client's next read is not older than the
+    /// write. Returns whether there was a value. The invalidator deletes the key as well, once it has read the commit
+    /// log: after an error here, a stale value lives for moments, not permanently.
     pub async fn delete(&self, key: impl AsRef<[u8]>) -> Result<bool, ClientError> {
         match self.send_one(key.as_ref(), Operation::Delete { hold_off_ms: 0 }).await? {
             Reply::Deleted => Ok(true),
@@ -256,7 +258,7 @@ fn unexpected(operation: &'static str, outcome: Outcome) -> ClientError {
         Err(failure) => ClientError::Failed(failure),
         Ok(Reply::Error(ErrorReply::Unknown)) => ClientError::Refused { why: format!("it does not know {operation}") },
         Ok(Reply::Error(error)) => ClientError::Refused { why: error.to_string() },
-        Ok(_) => ClientError::Unexpected { asked: operation },
+        Ok(_) => ClientError::Unexpected { operation },
     }
 }
 

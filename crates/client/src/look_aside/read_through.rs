@@ -1,9 +1,9 @@
-//! Read-through: look up, wait for the client that fills, load, fill (§2, §3.2.1 of the paper). The table in `look_aside` shows
-//! the effect of each reply.
+//! Read-through: look up, wait for the client that fills, load, fill (§2, §3.2.1 of the paper). The table in
+//! `look_aside` shows the effect of each reply.
 //!
-//! One key and many take the same rounds. A round looks up all keys that have no value yet, loads in one call those that
-//! this client must load, fills them together, and leaves the hot misses to the next round. The first waits are about as
-//! long as a fast database takes; they double, so that a slow load does not cause many lookups.
+//! One key and many take the same rounds. A round looks up all keys that have no value yet, loads in one call those
+//! that this client must load, fills them together, and leaves the hot misses to the next round. The first waits are
+//! about as long as a fast database takes; they double, so that a slow load does not cause many lookups.
 
 use super::{Client, ClientError, Lease, Lookup, check_and_copy_key, check_and_copy_keys};
 use bytes::Bytes;
@@ -20,12 +20,14 @@ pub const HOT_MISS_DELAY_MS_MAX: u64 = 64;
 /// Options of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadOptions {
-    /// Whether to accept a value that was deleted a short while ago, while another client loads the new one. Default false.
+    /// Whether to accept a value that was deleted a short while ago, while another client loads the new one. Default
+    /// false.
     pub allow_stale: bool,
     /// When a filled value expires: 0 never, up to 30 days in seconds from now, beyond that a Unix time. Default 0.
     pub exptime: i64,
-    /// How long to wait for another client's fill before loading without filling, in milliseconds. Default 1,000. With 0, all
-    /// readers of a hot key load it; if it is very long, a client that dies with the lease delays the others.
+    /// How long to wait for another client's fill before loading without filling, in milliseconds. Default 1,000.
+    /// With 0, all readers of a hot key load it; if it is very long, a client that dies with the lease delays the
+    /// others.
     pub hot_miss_wait_ms: u64,
 }
 
@@ -35,7 +37,7 @@ impl Default for ReadOptions {
     }
 }
 
-/// A value and where it came from.
+/// A value and its origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value {
     /// The value.
@@ -67,7 +69,7 @@ pub enum ReadError<E> {
     /// The loader returned a wrong number of values.
     LoadedCount {
         /// Keys to load.
-        asked: usize,
+        keys: usize,
         /// Values returned.
         loaded: usize,
     },
@@ -88,8 +90,8 @@ impl<E: fmt::Display> fmt::Display for ReadError<E> {
         match self {
             ReadError::BadKey(error) => write!(f, "bad key: {error}"),
             ReadError::Load(error) => write!(f, "cannot load the value: {error}"),
-            ReadError::LoadedCount { asked, loaded } => {
-                write!(f, "the loader returned {loaded} values for {asked} keys")
+            ReadError::LoadedCount { keys, loaded } => {
+                write!(f, "the loader returned {loaded} values for {keys} keys")
             }
         }
     }
@@ -98,8 +100,8 @@ impl<E: fmt::Display> fmt::Display for ReadError<E> {
 impl Client {
     /// Reads one key's value from the cache, or else with `load`, and fills the cache if this client holds the lease.
     ///
-    /// If the database has no such row, `load` should return a value that means so (an empty one, say): a miss that is not
-    /// filled makes other clients wait.
+    /// If the database has no such row, `load` should return a value that means so (an empty one, say): a miss that
+    /// is not filled makes other clients wait.
     pub async fn read<E, F, L>(
         &self,
         key: impl AsRef<[u8]>,
@@ -120,9 +122,9 @@ impl Client {
         Ok(values.pop().expect("one value per key"))
     }
 
-    /// Reads the values of many keys, in order. `load` gets the keys whose values must come from the database, and returns
-    /// them in that order. It is called at most once per round: for keys that missed, then for hot misses whose lease
-    /// this client got later, finally for those that stayed hot.
+    /// Reads the values of many keys, in order. `load` gets the keys whose values must come from the database, and
+    /// returns them in that order. It is called at most once per round: for keys that missed, then for hot misses
+    /// whose lease this client got later, finally for those that stayed hot.
     pub async fn read_many<K, E, F, L>(
         &self,
         keys: &[K],
@@ -153,7 +155,8 @@ impl Client {
         let mut delay_ms = HOT_MISS_DELAY_MS_MIN;
         while !state.pending.is_empty() {
             let lookups = self.look_up(&state.pending_keys()).await;
-            // Read here: a client that looked up before the deadline looks up once more after loading, however long that took.
+            // Read here: a client that looked up before the deadline looks up once more after loading, however long
+            // that took.
             let now = Instant::now();
             let mut round = state.classify(lookups, options.allow_stale);
             if now >= deadline {
@@ -161,11 +164,11 @@ impl Client {
             }
             if !round.to_load.is_empty() {
                 let wanted: Vec<Bytes> = round.to_load.iter().map(|&(index, _)| state.keys[index].clone()).collect();
-                let asked = wanted.len();
-                self.counters.loads.add(asked as u64);
+                let missing = wanted.len();
+                self.counters.loads.add(missing as u64);
                 let loaded = load(wanted).await.map_err(ReadError::Load)?;
-                if loaded.len() != asked {
-                    return Err(ReadError::LoadedCount { asked, loaded: loaded.len() });
+                if loaded.len() != missing {
+                    return Err(ReadError::LoadedCount { keys: missing, loaded: loaded.len() });
                 }
                 let fills = state.store_loaded(&round.to_load, loaded, options.exptime);
                 if !fills.is_empty() {

@@ -37,8 +37,8 @@ pub trait Network: Send + Sync {
     /// Connects to `address`. It sets no timeout: callers set their own.
     fn connect<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Stream>>>;
 
-    /// The IP addresses of the host name in `address` at this moment, which [`Network::connect`] would try. Empty, as by
-    /// default, if `address` holds no host name.
+    /// The IP addresses of the host name in `address` at this moment, which [`Network::connect`] would try. Empty, as
+    /// by default, if `address` holds no host name.
     fn addresses<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
         let _ = address;
         Box::pin(ready(Ok(Vec::new())))
@@ -48,8 +48,8 @@ pub trait Network: Send + Sync {
     fn listen<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Listener>>>;
 }
 
-/// The operating system's sockets: TCP without Nagle's delay, or a Unix socket if the address begins with `/`. An existing
-/// socket file is not removed: another process may use it.
+/// The operating system's sockets: TCP without Nagle's delay, or a Unix socket if the address begins with `/`. An
+/// existing socket file is not removed: another process may use it.
 ///
 /// A host name is resolved for every connection, and all its addresses are tried; `resolver` describes failures of DNS.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,8 +1,8 @@
 //! Resolves the host names of servers. Serves every path, but only when a connection is made.
 //!
-//! A name is resolved for each connection, so that a server that has moved is found. The last result is cached for the whole
-//! process, and used when the resolver fails or is slower than a server may be: a DNS outage does not become a cache
-//! outage. Its start and its end are logged once.
+//! A name is resolved for each connection, so that a server that has moved is found. The last result is cached for
+//! the whole process, and used when the resolver fails or is slower than a server may be: a DNS outage does not
+//! become a cache outage. Its start and its end are logged once.
 //!
 //! ```text
 //!   name --> resolver --> all addresses, in its order --> connect to the first; 100 ms later also to the second; ...
@@ -10,8 +10,8 @@
 //!               '--> the last result
 //! ```
 //!
-//! Deliberately absent: times to live, which the system's resolver does not tell. [`crate::DestinationOptions`] sets how often
-//! the name of a connected server is resolved again.
+//! Deliberately absent: times to live, which the system's resolver does not tell. [`crate::DestinationOptions`] sets
+//! how often the name of a connected server is resolved again.
 
 use lookaside_sync::Mutex;
 use std::{
@@ -32,7 +32,8 @@ use tokio::{
 const CACHED_NAMES_MAX: usize = 10_000;
 /// How long a lookup may take if a cached result can be used instead.
 const LOOKUP_TIMEOUT: Duration = Duration::from_millis(200);
-/// How long an attempt to connect may take before the next address is tried as well (RFC 8305, "Connection Attempt Delay").
+/// How long an attempt to connect may take before the next address is tried as well (RFC 8305, "Connection Attempt
+/// Delay").
 const CONNECTION_ATTEMPT_DELAY: Duration = Duration::from_millis(100);
 /// The most addresses of one name that are tried.
 const ADDRESSES_MAX: usize = 16;
@@ -113,7 +114,8 @@ impl ResolverCache {
         if is_in_flight && !cached.is_empty() {
             return Ok(cached);
         }
-        // In a task of its own, so that a late result is still cached, and a cancelled caller does not leave the lookup in flight.
+        // In a task of its own, so that a late result is still cached, and a cancelled caller does not leave the
+        // lookup in flight.
         let (cache, owned) = (self.clone(), name.to_owned());
         let mut task = tokio::spawn(async move {
             let in_flight = InFlightLookup { cache, name: owned };

@@ -91,7 +91,7 @@ impl Cache {
         }
     }
 
-    fn compose_answer(&mut self, command: &Command<'_>, out: &mut Vec<u8>) {
+    fn append_reply(&mut self, command: &Command<'_>, out: &mut Vec<u8>) {
         self.lines += 1;
         match command {
             Command::Retrieve { keys, .. } => {
@@ -145,7 +145,7 @@ impl SharedCache {
         while peer.0.read_buf(&mut read).await.is_ok_and(|bytes| bytes > 0) {
             let mut out = Vec::new();
             while let Parsed::Command { command, consumed } = parse_command(&read, &LIMITS) {
-                self.lock().compose_answer(&command, &mut out);
+                self.lock().append_reply(&command, &mut out);
                 read.drain(..consumed);
             }
             let delay = self.lock().delay;

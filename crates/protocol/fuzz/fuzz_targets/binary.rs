@@ -1,5 +1,5 @@
-//! Any bytes in the binary dialect, sent to a server or to a client: nothing panics or stands still, half of a request
-//! never reads as something else than all, and what is a request stays the same when it is composed and read again.
+//! Any bytes sent to a server or a client in the binary protocol: the parsers do not panic, make progress, and never
+//! parse a part of a request as another request; a request stays the same when it is composed and parsed again.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -11,7 +11,7 @@ use lookaside_protocol::text::Limits;
 const LIMITS: Limits = Limits { value_bytes_max: 64, line_bytes_max: 0 };
 
 fuzz_target!(|bytes: &[u8]| {
-    requests(bytes);
+    check_requests(bytes);
     if let ParsedResponse::Response { response, consumed } = parse_response(bytes, &LIMITS) {
         let mut composed = Vec::new();
         compose_response(&response, &mut composed);
@@ -20,7 +20,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-fn requests(mut rest: &[u8]) {
+fn check_requests(mut rest: &[u8]) {
     loop {
         let (consumed, swallow) = match parse_request(rest, &LIMITS) {
             BinaryParsed::Incomplete { needed_bytes } => return assert!(needed_bytes > rest.len()),

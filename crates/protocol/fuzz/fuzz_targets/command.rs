@@ -1,5 +1,5 @@
-//! Any bytes sent to a server: nothing panics or stands still, half of them never reads as something else than all, and
-//! what is a command stays the same when it is composed and read again.
+//! Any bytes sent to a server: the parser does not panic, makes progress, and never parses a part of a command as
+//! another command; a command stays the same when it is composed and parsed again.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -21,7 +21,7 @@ fuzz_target!(|bytes: &[u8]| {
             Parsed::Command { command, consumed } => {
                 let mut composed = Vec::new();
                 compose_command(command, &mut composed);
-                // A composed number may be longer than the one read, never by much.
+                // A composed number may be a little longer than the parsed one.
                 let limits = Limits { line_bytes_max: 1024, ..LIMITS };
                 let again = Parsed::Command { command: command.clone(), consumed: composed.len() };
                 assert_eq!(parse_command(&composed, &limits), again);
@@ -31,7 +31,9 @@ fuzz_target!(|bytes: &[u8]| {
         assert!(consumed > 0 && consumed <= rest.len());
         for cut in 0..consumed {
             let half = parse_command(&rest[..cut], &LIMITS);
-            assert!(matches!(half, Parsed::Incomplete { needed_bytes } if needed_bytes > cut && needed_bytes <= consumed));
+            assert!(
+                matches!(half, Parsed::Incomplete { needed_bytes } if needed_bytes > cut && needed_bytes <= consumed)
+            );
         }
         rest = &rest[(consumed + swallow).min(rest.len())..];
     }

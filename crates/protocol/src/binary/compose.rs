@@ -1,4 +1,4 @@
-//! Requests, as a client sends them.
+//! Composes requests, for clients.
 
 use super::{BinaryCommand, BinaryOperation, BinaryRequest, HEADER_BYTES, REQUEST_MAGIC, parse::EXPTIME_NO_VIVIFY};
 use crate::{Cas, StoreMode};
@@ -6,23 +6,23 @@ use crate::{Cas, StoreMode};
 /// The longest extras, in bytes.
 const EXTRAS_BYTES_MAX: usize = 20;
 
-/// Appends `request`. Its opcode must be one for its command, its key and value as long as the dialect allows, an exptime
-/// 32 bits: the caller's to see to.
+/// Appends `request`. The caller ensures that its opcode belongs to its command, that key and value have valid
+/// lengths, and that an exptime fits into 32 bits.
 ///
 /// ```
-/// use lookaside_protocol::binary::{BinaryCommand, BinaryRequest, Echo, compose_request, opcode};
+/// use lookaside_protocol::binary::{BinaryCommand, BinaryRequest, ResponseTag, compose_request, opcode};
 /// let mut out = Vec::new();
-/// let echo = Echo { opcode: opcode::NOOP, opaque: 7 };
-/// compose_request(&BinaryRequest { echo, command: BinaryCommand::Noop }, &mut out);
+/// let tag = ResponseTag { opcode: opcode::NOOP, opaque: 7 };
+/// compose_request(&BinaryRequest { tag, command: BinaryCommand::Noop }, &mut out);
 /// assert_eq!((out.len(), out[1], out[15]), (24, 0x0a, 7));
 /// ```
 pub fn compose_request(request: &BinaryRequest<'_>, out: &mut Vec<u8>) {
     let mut extras = Extras { bytes: [0; EXTRAS_BYTES_MAX], used: 0 };
     let (mut key, mut value, mut unique): (&[u8], &[u8], Option<Cas>) = (b"", b"", None);
     match &request.command {
-        BinaryCommand::Keyed { key: on, operation } => {
-            key = on;
-            (value, unique) = keyed(operation, &mut extras);
+        BinaryCommand::Keyed { key: of_operation, operation } => {
+            key = of_operation;
+            (value, unique) = compose_operation(operation, &mut extras);
         }
         BinaryCommand::FlushAll { delay_s } => extras.push_32(*delay_s as u32),
         BinaryCommand::Stats { arguments } => key = arguments,
@@ -45,7 +45,7 @@ pub fn compose_request(request: &BinaryRequest<'_>, out: &mut Vec<u8>) {
 }
 
 /// Writes the extras; returns the value and the CAS unique.
-fn keyed<'a>(operation: &BinaryOperation<'a>, extras: &mut Extras) -> (&'a [u8], Option<Cas>) {
+fn compose_operation<'a>(operation: &BinaryOperation<'a>, extras: &mut Extras) -> (&'a [u8], Option<Cas>) {
     match *operation {
         BinaryOperation::Get { exptime, .. } => {
             if let Some(exptime) = exptime {

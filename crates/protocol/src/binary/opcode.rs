@@ -1,5 +1,5 @@
-//! What a request's second byte says. A `Q` at the end is the quiet form, a `K` in it the one whose response repeats the
-//! key.
+//! Opcodes: the second byte of a request. A name with `Q` at its end is the quiet form, one with `K` the form whose
+//! response repeats the key.
 
 macro_rules! opcodes {
     ($($name:ident = $byte:literal, $doc:literal;)*) => {
@@ -39,13 +39,13 @@ opcodes! {
     GAT = 0x1d, "get and touch";
     GATQ = 0x1e, "get and touch, quiet";
     SASL_MECHANISMS = 0x20, "SASL: the mechanisms";
-    SASL_AUTHENTICATE = 0x21, "SASL: the first word";
-    SASL_STEP = 0x22, "SASL: a further word";
+    SASL_AUTHENTICATE = 0x21, "SASL: the first message";
+    SASL_STEP = 0x22, "SASL: a further message";
     GATK = 0x23, "get and touch, with the key";
     GATKQ = 0x24, "get and touch, with the key, quiet";
 }
 
-/// Whether a request with this opcode is silent about what is to be expected: a get's miss, another's success.
+/// Whether a request with this opcode omits the expected response: a get's miss, or the success of another operation.
 pub const fn is_quiet(opcode: u8) -> bool {
     matches!(opcode, GETQ | GETKQ | GATQ | GATKQ | SETQ..=PREPENDQ)
 }

@@ -1,4 +1,4 @@
-//! Requests, as a server reads them: a header, and a body that must be as long as its opcode has it.
+//! Parses requests, for servers and routers: a header, and a body whose lengths must fit its opcode.
 
 use super::opcode::{self as op, has_key};
 use super::{
@@ -8,40 +8,40 @@ use super::{
 use crate::text::Limits;
 use crate::{Cas, Direction, KEY_BYTES_MAX, StoreMode};
 
-/// The exptime with which `incr` and `decr` ask to leave nothing as it is.
+/// The exptime with which `incr` and `decr` do not create an item.
 pub(super) const EXPTIME_NO_VIVIFY: u32 = u32::MAX;
 
-/// What the front of a buffer holds.
+/// The result of parsing a request at the front of a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BinaryParsed<'a> {
     /// Not a whole request yet.
     Incomplete {
-        /// The buffer must hold at least this many bytes before it is worth asking again.
+        /// The buffer holds no whole request below this length, in bytes.
         needed_bytes: usize,
     },
     /// A request.
     Request {
         /// The request, borrowing from the buffer.
         request: BinaryRequest<'a>,
-        /// How many bytes of the buffer it took.
+        /// Bytes of the buffer that it took.
         consumed: usize,
     },
-    /// A request that is refused; the sender is told so, even by a quiet one.
+    /// A refused request; its sender gets an error, even if the request is quiet.
     Bad {
-        /// What the response repeats.
+        /// The fields that the response repeats.
         tag: ResponseTag,
-        /// Why.
+        /// The status of the response.
         status: Status,
-        /// How many bytes of the buffer to drop now.
+        /// Bytes of the buffer to drop now.
         consumed: usize,
-        /// How many bytes more to drop as they arrive.
+        /// Further bytes to drop as they arrive.
         swallow: usize,
-        /// Whether the connection must end.
+        /// Whether the connection must be closed.
         close: bool,
-        /// The key of a `set` that was refused for its size; its old value must go.
+        /// The key of a `set` that was refused for its size; its old value must be deleted.
         key_to_delete: Option<&'a [u8]>,
     },
-    /// Nothing of this dialect: the connection must end, and there is no way to say why.
+    /// Not this protocol: the connection must be closed, without a response.
     Foreign,
 }
 
@@ -55,7 +55,7 @@ struct Header {
     cas: u64,
 }
 
-/// Reads one request off the front of `buffer`. Allocates nothing.
+/// Parses one request at the front of `buffer`. Allocates nothing.
 ///
 /// ```
 /// use lookaside_protocol::binary::{BinaryCommand, BinaryParsed, parse_request};
@@ -73,7 +73,7 @@ pub fn parse_request<'a>(buffer: &'a [u8], limits: &Limits) -> BinaryParsed<'a> 
     let Some((header, _)) = buffer.split_first_chunk() else {
         return BinaryParsed::Incomplete { needed_bytes: HEADER_BYTES };
     };
-    let header = Header::read(header);
+    let header = Header::parse(header);
     if header.key_bytes + header.extras_bytes > header.body_bytes {
         return header.refuse(Status::UnknownCommand, true);
     }
@@ -83,28 +83,28 @@ pub fn parse_request<'a>(buffer: &'a [u8], limits: &Limits) -> BinaryParsed<'a> 
     if !header.is_known() {
         return header.refuse(Status::UnknownCommand, false);
     }
-    if header.value_bytes() > header.value_bytes_max(limits) || header.names_no_mechanism() {
+    if header.value_bytes() > header.value_bytes_max(limits) || header.has_unknown_mechanism() {
         return header.refuse_value(buffer);
     }
     let consumed = HEADER_BYTES + header.body_bytes;
     match buffer.get(HEADER_BYTES..consumed) {
         Some(body) => {
-            let request = BinaryRequest { tag: header.tag(), command: header.command(body) };
+            let request = BinaryRequest { tag: header.tag(), command: header.parse_body(body) };
             BinaryParsed::Request { request, consumed }
         }
         None => BinaryParsed::Incomplete { needed_bytes: consumed },
     }
 }
 
-/// What the response to the first request in `buffer` repeats, once its header is there, whatever that asks for: for who
-/// refuses a request before it has come.
+/// The response tag of the first request in `buffer`; `None` if its header is incomplete. For refusing a request
+/// before it has arrived.
 pub fn peek_tag(buffer: &[u8]) -> Option<ResponseTag> {
-    buffer.split_first_chunk().map(|(header, _)| Header::read(header).tag())
+    buffer.split_first_chunk().map(|(header, _)| Header::parse(header).tag())
 }
 
 impl Header {
     #[inline]
-    fn read(bytes: &[u8; HEADER_BYTES]) -> Header {
+    fn parse(bytes: &[u8; HEADER_BYTES]) -> Header {
         let [_, opcode, k0, k1, extras_bytes, _, _, _, b0, b1, b2, b3, o0, o1, o2, o3, cas @ ..] = *bytes;
         Header {
             opcode,
@@ -132,7 +132,7 @@ impl Header {
         matches!(self.opcode, op::GET..=op::PREPENDQ | op::TOUCH..=op::GATQ | op::SASL_MECHANISMS..=op::GATKQ)
     }
 
-    /// Whether key, extras and value are there where the opcode wants them, and nowhere else.
+    /// Whether the opcode has exactly this key, these extras and this value.
     #[inline]
     fn is_well_formed(&self) -> bool {
         let (has_key, has_value) = (self.key_bytes > 0, self.value_bytes() > 0);
@@ -163,13 +163,13 @@ impl Header {
         if self.is_authentication() { AUTHENTICATION_BYTES_MAX } else { limits.value_bytes_max }
     }
 
-    fn names_no_mechanism(&self) -> bool {
+    fn has_unknown_mechanism(&self) -> bool {
         self.is_authentication() && self.key_bytes > MECHANISM_BYTES_MAX
     }
 
-    /// What the body asks for. The opcode is known, the lengths have been checked.
+    /// Parses the body. The opcode is known, and the lengths have been checked.
     #[inline]
-    fn command<'a>(&self, body: &'a [u8]) -> BinaryCommand<'a> {
+    fn parse_body<'a>(&self, body: &'a [u8]) -> BinaryCommand<'a> {
         let (extras, rest) = body.split_at(self.extras_bytes);
         let (key, value) = rest.split_at(self.key_bytes);
         let operation = match self.opcode {
@@ -181,20 +181,20 @@ impl Header {
                 with_key: has_key(self.opcode),
                 with_value: self.opcode != op::TOUCH,
             },
-            op::SET | op::SETQ => self.store(StoreMode::Set, extras, value),
-            op::ADD | op::ADDQ => self.store(StoreMode::Add, extras, value),
-            op::REPLACE | op::REPLACEQ => self.store(StoreMode::Replace, extras, value),
+            op::SET | op::SETQ => self.parse_store(StoreMode::Set, extras, value),
+            op::ADD | op::ADDQ => self.parse_store(StoreMode::Add, extras, value),
+            op::REPLACE | op::REPLACEQ => self.parse_store(StoreMode::Replace, extras, value),
             op::APPEND | op::APPENDQ => BinaryOperation::Extend { mode: StoreMode::Append, cas: self.cas(), value },
             op::PREPEND | op::PREPENDQ => BinaryOperation::Extend { mode: StoreMode::Prepend, cas: self.cas(), value },
             op::DELETE | op::DELETEQ => BinaryOperation::Delete { cas: self.cas() },
-            op::INCREMENT | op::INCREMENTQ => self.arithmetic(Direction::Up, extras),
-            op::DECREMENT | op::DECREMENTQ => self.arithmetic(Direction::Down, extras),
-            _ => return self.keyless(extras, key, value),
+            op::INCREMENT | op::INCREMENTQ => self.parse_arithmetic(Direction::Up, extras),
+            op::DECREMENT | op::DECREMENTQ => self.parse_arithmetic(Direction::Down, extras),
+            _ => return self.parse_keyless(extras, key, value),
         };
         BinaryCommand::Keyed { key, operation }
     }
 
-    fn keyless<'a>(&self, extras: &'a [u8], key: &'a [u8], value: &'a [u8]) -> BinaryCommand<'a> {
+    fn parse_keyless<'a>(&self, extras: &'a [u8], key: &'a [u8], value: &'a [u8]) -> BinaryCommand<'a> {
         match self.opcode {
             op::FLUSH | op::FLUSHQ if extras.is_empty() => BinaryCommand::FlushAll { delay_s: 0 },
             op::FLUSH | op::FLUSHQ => BinaryCommand::FlushAll { delay_s: exptime(number_32(extras)) },
@@ -209,13 +209,13 @@ impl Header {
         }
     }
 
-    fn store<'a>(&self, mode: StoreMode, extras: &[u8], value: &'a [u8]) -> BinaryOperation<'a> {
+    fn parse_store<'a>(&self, mode: StoreMode, extras: &[u8], value: &'a [u8]) -> BinaryOperation<'a> {
         let mode = self.cas().map_or(mode, StoreMode::Cas);
         let (flags, exptime_bytes) = extras.split_at(4);
         BinaryOperation::Store { mode, flags: number_32(flags), exptime: exptime(number_32(exptime_bytes)), value }
     }
 
-    fn arithmetic<'a>(&self, direction: Direction, extras: &[u8]) -> BinaryOperation<'a> {
+    fn parse_arithmetic<'a>(&self, direction: Direction, extras: &[u8]) -> BinaryOperation<'a> {
         let (delta, rest) = extras.split_at(8);
         let (initial, exptime_bytes) = rest.split_at(8);
         let vivify = match number_32(exptime_bytes) {
@@ -225,13 +225,14 @@ impl Header {
         BinaryOperation::Arithmetic { direction, delta: number_64(delta), vivify, cas: self.cas() }
     }
 
-    /// Refused as soon as the header is there. Where the connection goes on, the body is dropped as it arrives.
+    /// Refuses a request as soon as its header is complete. Unless the connection is closed, the body is dropped as
+    /// it arrives.
     fn refuse<'a>(&self, status: Status, close: bool) -> BinaryParsed<'a> {
         let swallow = if close { 0 } else { self.body_bytes };
         BinaryParsed::Bad { tag: self.tag(), status, consumed: HEADER_BYTES, swallow, close, key_to_delete: None }
     }
 
-    /// A value over its limit: refused once the key is there, dropped as it arrives.
+    /// Refuses a value over its limit once the key has arrived; the value is dropped as it arrives.
     fn refuse_value<'a>(&self, buffer: &'a [u8]) -> BinaryParsed<'a> {
         let key_at = HEADER_BYTES + self.extras_bytes;
         let consumed = key_at + self.key_bytes;
@@ -254,7 +255,7 @@ fn exptime(seconds: u32) -> i64 {
     i64::from(seconds)
 }
 
-/// The number in four bytes; the lengths have been checked.
+/// The number in four bytes; the length has been checked.
 fn number_32(bytes: &[u8]) -> u32 {
     u32::from_be_bytes(bytes.try_into().expect("extras have the length that was checked"))
 }

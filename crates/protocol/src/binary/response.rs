@@ -1,4 +1,4 @@
-//! Responses, as a server sends them and a client reads them.
+//! Composes responses for servers, and parses them for clients.
 
 use super::{HEADER_BYTES, RESPONSE_MAGIC, ResponseTag, Status};
 use crate::Cas;
@@ -12,34 +12,34 @@ const FLAGS_BYTES: usize = 4;
 pub struct Response<'a> {
     /// The request's opcode and opaque.
     pub tag: ResponseTag,
-    /// How it went.
+    /// The status.
     pub status: Status,
-    /// The item's CAS unique; 0 where there is none.
+    /// The item's CAS unique; 0 for none.
     pub cas: Cas,
-    /// The flags, of a hit.
+    /// The flags of a hit.
     pub extras: &'a [u8],
     /// The key, if the request wants it repeated; the name of a statistic.
     pub key: &'a [u8],
-    /// The value, or an error's words.
+    /// The value, or the message of an error.
     pub value: &'a [u8],
 }
 
-/// What the front of a client's buffer holds.
+/// The result of parsing a response at the front of a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ParsedResponse<'a> {
     /// Not a whole response yet.
     Incomplete {
-        /// The buffer must hold at least this many bytes before it is worth asking again.
+        /// The buffer holds no whole response below this length, in bytes.
         needed_bytes: usize,
     },
     /// A response.
     Response {
         /// The response, borrowing from the buffer.
         response: Response<'a>,
-        /// How many bytes of the buffer it took.
+        /// Bytes of the buffer that it took.
         consumed: usize,
     },
-    /// No response, or one over the limits: nothing that follows can be believed.
+    /// Not a response, or one over the limits: the connection cannot be used any more.
     Bad,
 }
 
@@ -54,13 +54,14 @@ pub fn compose_response(response: &Response<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(value);
 }
 
-/// Appends the response of a request that was not carried out, or without its item, in memcached's words.
+/// Appends the response of a request that failed or found no item, with memcached's message.
 pub fn compose_error(tag: ResponseTag, status: Status, out: &mut Vec<u8>) {
     let value = status.message().as_bytes();
     compose_response(&Response { tag, status, cas: Cas(0), extras: b"", key: b"", value }, out);
 }
 
-/// Appends a hit's response up to its value, of which `value_bytes` are to follow. `key` is empty unless it is repeated.
+/// Appends a hit's response without its value; the caller appends the `value_bytes`. `key` is empty unless it is
+/// repeated.
 #[inline]
 pub fn compose_hit(tag: ResponseTag, cas: Cas, flags: u32, key: &[u8], value_bytes: usize, out: &mut Vec<u8>) {
     let body_bytes = FLAGS_BYTES + key.len() + value_bytes;
@@ -70,8 +71,8 @@ pub fn compose_hit(tag: ResponseTag, cas: Cas, flags: u32, key: &[u8], value_byt
     out.extend_from_slice(key);
 }
 
-/// Appends the responses to `stat`: one for each line `STAT <name> <value>` of what the text dialect would say, and an empty
-/// one at the end.
+/// Appends the responses to `stat`: one for each line `STAT <name> <value>` of the text protocol's reply, and an
+/// empty one at the end.
 pub fn compose_statistics(tag: ResponseTag, text: &[u8], out: &mut Vec<u8>) {
     let statistic = |key, value| Response { tag, status: Status::Success, cas: Cas(0), extras: b"", key, value };
     for line in text.split(|&byte| byte == b'\n') {
@@ -84,7 +85,7 @@ pub fn compose_statistics(tag: ResponseTag, text: &[u8], out: &mut Vec<u8>) {
     compose_response(&statistic(b"", b""), out);
 }
 
-/// Reads one response off the front of `buffer`. Allocates nothing.
+/// Parses one response at the front of `buffer`. Allocates nothing.
 pub fn parse_response<'a>(buffer: &'a [u8], limits: &Limits) -> ParsedResponse<'a> {
     if buffer.first().is_some_and(|&magic| magic != RESPONSE_MAGIC) {
         return ParsedResponse::Bad;

@@ -1,20 +1,20 @@
-//! The flags of a meta command: read from their text, and refused in memcached 1.6.45's words.
+//! Parses the flags of a meta command; refusals have memcached 1.6.45's messages.
 
 use super::{MetaVerb, decode_key};
-use crate::text::{Tokens, refusal, signed, unsigned};
+use crate::line::{Tokens, signed, unsigned};
+use crate::text::refusal;
 use crate::{Cas, Direction, KEY_BYTES_MAX, StoreMode};
 
-/// The longest opaque token. memcached's `protocol.txt` says 32, memcached counts the letter in.
+/// The longest opaque token, in bytes. memcached's `protocol.txt` says 32, but memcached counts the letter too.
 pub const OPAQUE_BYTES_MAX: usize = 31;
 
-/// The most flags a command may carry; an `ms` one fewer, because its length counts.
+/// The most flags of a command; of an `ms` one fewer, because its length counts.
 const FLAGS_COUNT_MAX: usize = 18;
 
-/// The letters that are flags of `mg`, `ms`, `md` and `ma`; each of them takes all and ignores those that mean nothing
-/// to it.
+/// The flags of `mg`, `ms`, `md` and `ma`. Each command accepts all of them and ignores those that it does not use.
 const LETTERS: Letters = Letters::of(b"bcfhklqstuvxCDEFIJLMNOPRT");
 
-/// A set of letters, a bit each.
+/// A set of letters, one bit each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Letters(u64);
 
@@ -29,7 +29,7 @@ impl Letters {
         Letters(set)
     }
 
-    /// `A` is 0x41 and `z` 0x7a: all letters lie in one block of 64.
+    /// `A` is 0x41 and `z` 0x7a: all letters fit into one block of 64.
     const fn bit(letter: u8) -> u64 {
         if letter.is_ascii_alphabetic() { 1 << (letter - 0x40) } else { 0 }
     }
@@ -39,16 +39,16 @@ impl Letters {
     }
 }
 
-/// One flag of a command or an answer.
+/// One flag of a command or a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MetaFlag<'a> {
-    /// Which.
+    /// Its letter.
     pub letter: u8,
-    /// What came with it; often nothing.
+    /// Its token; often empty.
     pub token: &'a [u8],
 }
 
-/// The flags in a text, in order, whatever they are.
+/// The flags in a text, in order. They are not checked.
 pub fn meta_flags(text: &[u8]) -> impl Iterator<Item = MetaFlag<'_>> + Clone {
     let mut tokens = Tokens(text);
     std::iter::from_fn(move || {
@@ -57,7 +57,7 @@ pub fn meta_flags(text: &[u8]) -> impl Iterator<Item = MetaFlag<'_>> + Clone {
     })
 }
 
-/// The flags of a command, read.
+/// The parsed flags of a command.
 ///
 /// ```
 /// use lookaside_protocol::meta::{MetaFlags, MetaVerb};
@@ -79,27 +79,27 @@ pub struct MetaFlags<'a> {
     pub client_flags: Option<u32>,
     /// `T`: the new time to live, as an exptime.
     pub ttl_s: Option<i32>,
-    /// `N`: make the item if it is missing, with this time to live.
+    /// `N`: create the item if it is missing, with this time to live.
     pub vivify_ttl_s: Option<i32>,
-    /// `R`: win the right to fill the item anew if less than this remains to it.
+    /// `R`: win the right to recache the item if its remaining time to live is below this.
     pub recache_below_s: Option<i32>,
-    /// `J`: what an `ma` with `N` starts from.
+    /// `J`: the initial value of an `ma` with `N`.
     pub initial: Option<u64>,
-    /// `D`: by how much an `ma` counts.
+    /// `D`: the delta of an `ma`.
     pub delta: Option<u64>,
-    /// `O`: to be returned with the answer.
+    /// `O`: returned with the reply.
     pub opaque: Option<&'a [u8]>,
 }
 
 impl<'a> MetaFlags<'a> {
-    /// Reads a command's flags, or says what its sender is told. Allocates nothing. How long an opaque token is, memcached
-    /// looks at last; so does the parser.
+    /// Parses a command's flags; the error is the reply to the client. Allocates nothing. Like memcached, the parser of
+    /// commands checks the length of an opaque token last, and not here.
     pub fn read(verb: MetaVerb, text: &'a [u8]) -> Result<MetaFlags<'a>, &'static str> {
-        MetaFlags::read_with_key(verb, None, text)
+        MetaFlags::parse_with_key(verb, None, text)
     }
 
-    /// As [`MetaFlags::read`]; the key is checked where memcached does it: behind the letters, before the tokens.
-    pub(crate) fn read_with_key(
+    /// As [`MetaFlags::read`]; checks the key when memcached does: after the letters and before the tokens.
+    pub(crate) fn parse_with_key(
         verb: MetaVerb,
         key: Option<&[u8]>,
         text: &'a [u8],
@@ -118,38 +118,38 @@ impl<'a> MetaFlags<'a> {
             delta: None,
             opaque: None,
         };
-        flags.note_letters(verb)?;
+        flags.parse_letters(verb)?;
         if flags.has(b'b') && key.is_some_and(|key| decode_key(key, &mut [0; KEY_BYTES_MAX]).is_none()) {
             return Err(match verb {
                 MetaVerb::Debug => refusal::BAD_FORMAT,
-                _ => reworded(verb, "CLIENT_ERROR error decoding key"),
+                _ => remap_error(verb, "CLIENT_ERROR error decoding key"),
             });
         }
-        // `me` shows what there is, whatever else it is asked.
+        // `me` ignores all flags but `b`.
         if verb != MetaVerb::Debug {
             for flag in meta_flags(text) {
-                flags.read_token(flag).map_err(|refusal| reworded(verb, refusal))?;
+                flags.parse_token(flag).map_err(|refusal| remap_error(verb, refusal))?;
             }
             flags.check_mode(verb)?;
         }
         Ok(flags)
     }
 
-    /// All letters before any token, as memcached does: an unknown letter is told of before a bad number is.
-    fn note_letters(&mut self, verb: MetaVerb) -> Result<(), &'static str> {
+    /// Parses all letters before any token, as memcached does: an unknown letter is reported before a bad number.
+    fn parse_letters(&mut self, verb: MetaVerb) -> Result<(), &'static str> {
         if meta_flags(self.text).any(|flag| !flag.letter.is_ascii_alphanumeric()) {
             return Err("CLIENT_ERROR bad command line format");
         }
         if meta_flags(self.text).count() > FLAGS_COUNT_MAX - usize::from(verb == MetaVerb::Set) {
-            return Err(reworded(verb, "CLIENT_ERROR options flags are too long"));
+            return Err(remap_error(verb, "CLIENT_ERROR options flags are too long"));
         }
         for MetaFlag { letter, .. } in meta_flags(self.text) {
             if verb != MetaVerb::Debug {
                 if !LETTERS.has(letter) {
-                    return Err(reworded(verb, "CLIENT_ERROR invalid flag"));
+                    return Err(remap_error(verb, "CLIENT_ERROR invalid flag"));
                 }
                 if self.letters.has(letter) {
-                    return Err(reworded(verb, "CLIENT_ERROR duplicate flag"));
+                    return Err(remap_error(verb, "CLIENT_ERROR duplicate flag"));
                 }
             }
             self.letters.0 |= Letters::bit(letter);
@@ -157,7 +157,7 @@ impl<'a> MetaFlags<'a> {
         Ok(())
     }
 
-    fn read_token(&mut self, MetaFlag { letter, token }: MetaFlag<'a>) -> Result<(), &'static str> {
+    fn parse_token(&mut self, MetaFlag { letter, token }: MetaFlag<'a>) -> Result<(), &'static str> {
         const BAD_TOKEN: &str = "CLIENT_ERROR bad token in command line format";
         let cas = || unsigned(token).map(Cas).ok_or(BAD_TOKEN);
         let seconds = || signed(token).and_then(|seconds| i32::try_from(seconds).ok()).ok_or(BAD_TOKEN);
@@ -192,18 +192,18 @@ impl<'a> MetaFlags<'a> {
         }
     }
 
-    /// Whether the flag is there.
+    /// Whether the command has the flag.
     pub fn has(&self, letter: u8) -> bool {
         self.letters.has(letter)
     }
 
-    /// The flags in the order they were sent.
+    /// The flags in the order in which they were sent.
     pub fn in_order(&self) -> impl Iterator<Item = MetaFlag<'a>> + Clone + use<'a> {
         meta_flags(self.text)
     }
 
-    /// How an `ms` stores: by `M`, or with `C` as a compare-and-swap if it would replace something. An append or prepend
-    /// with `C` has to look at [`MetaFlags::cas_compare`] itself; an add does not compare.
+    /// The mode of an `ms`: that of `M`, or with `C` a compare-and-swap if it would replace something. The caller
+    /// compares [`MetaFlags::cas_compare`] for an append or prepend with `C`; an add does not compare.
     pub fn store_mode(&self) -> StoreMode {
         match (self.mode, self.cas_compare) {
             (b'E', _) => StoreMode::Add,
@@ -215,13 +215,13 @@ impl<'a> MetaFlags<'a> {
         }
     }
 
-    /// Which way an `ma` counts.
+    /// The direction of an `ma`.
     pub fn direction(&self) -> Direction {
         if matches!(self.mode, b'D' | b'-') { Direction::Down } else { Direction::Up }
     }
 }
 
-/// `ma` has one word for all that is wrong with a flag.
-pub(crate) fn reworded(verb: MetaVerb, refusal: &'static str) -> &'static str {
+/// memcached's `ma` has one message for all bad flags.
+pub(crate) fn remap_error(verb: MetaVerb, refusal: &'static str) -> &'static str {
     if verb == MetaVerb::Arithmetic { "CLIENT_ERROR invalid or duplicate flag" } else { refusal }
 }

@@ -1,24 +1,24 @@
-//! What is special about reading meta commands and answers; their lines and data blocks are the text dialect's.
+//! Parses the parts that only meta commands and replies have; `text` parses their lines and data blocks.
 
 use super::{MetaFlags, MetaOperation, MetaReply, MetaStatus, MetaVerb, OPAQUE_BYTES_MAX};
-use crate::text::trim;
+use crate::line::trim;
 
-/// The operation on `key` that `flags` ask for, still without its value, and the flags as read; or what the sender is
-/// told.
-pub(crate) fn checked_operation<'a>(
+/// Parses a meta operation on `key`, without its value; returns it with its parsed flags. The error is the reply to the
+/// client.
+pub(crate) fn parse_operation<'a>(
     verb: MetaVerb,
     key: &[u8],
     flags: &'a [u8],
 ) -> Result<(MetaOperation<&'a [u8]>, MetaFlags<'a>), &'static str> {
-    let read = MetaFlags::read_with_key(verb, Some(key), flags)?;
-    if read.opaque.is_some_and(|opaque| opaque.len() > OPAQUE_BYTES_MAX) {
+    let parsed = MetaFlags::parse_with_key(verb, Some(key), flags)?;
+    if parsed.opaque.is_some_and(|opaque| opaque.len() > OPAQUE_BYTES_MAX) {
         return Err("CLIENT_ERROR opaque token too long");
     }
-    Ok((MetaOperation { verb, flags, value: None }, read))
+    Ok((MetaOperation { verb, flags, value: None }, parsed))
 }
 
-/// A meta answer that is all in its line.
-pub(crate) fn status_line<'a>(word: &[u8], rest: &'a [u8]) -> Option<MetaReply<&'a [u8]>> {
+/// Parses a meta reply without a data block.
+pub(crate) fn parse_status_line<'a>(word: &[u8], rest: &'a [u8]) -> Option<MetaReply<&'a [u8]>> {
     let status = match word {
         b"HD" => MetaStatus::Done,
         b"EN" => MetaStatus::Miss,
@@ -31,7 +31,7 @@ pub(crate) fn status_line<'a>(word: &[u8], rest: &'a [u8]) -> Option<MetaReply<&
     Some(MetaReply { status, flags: trim(rest), value: None })
 }
 
-/// `VA`, its length taken off.
-pub(crate) fn value_line<'a>(rest: &'a [u8], value: &'a [u8]) -> MetaReply<&'a [u8]> {
+/// Parses a `VA` line behind its length.
+pub(crate) fn parse_value_line<'a>(rest: &'a [u8], value: &'a [u8]) -> MetaReply<&'a [u8]> {
     MetaReply { status: MetaStatus::Value, flags: trim(rest), value: Some(value) }
 }

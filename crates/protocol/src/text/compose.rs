@@ -1,18 +1,17 @@
-//! Requests as a client sends them, replies as a server does. The only place that writes the dialect's bytes.
+//! Composes a client's requests and a server's replies in the text protocol.
 //!
-//! Composing appends to a buffer that the caller keeps for all its connections' life, so that the buffer soon stops
-//! growing. Keys are the caller's to check ([`crate::check_key`]): a key with a line feed would be a command of its
-//! own.
+//! Composing appends to a buffer that the caller reuses, so that it soon stops growing. Callers check keys
+//! ([`crate::check_key`]): a line feed in a key would begin another command.
 
 use crate::{
-    Cas, Command, Direction, ErrorReply, Operation, Reply, Request, StoreMode, check_key, meta::compose_meta_reply,
-    meta::compose_meta_request,
+    Cas, Command, Direction, ErrorReply, Operation, Reply, Request, StoreMode, check_key, meta::append_meta_reply,
+    meta::append_meta_request,
 };
 
 /// Ends the reply to a get of one or many keys.
 pub const END: &[u8] = b"END\r\n";
 
-/// Appends `request` as a client sends it, asking for a reply. The retrieving operations become a get of one key.
+/// Appends `request`, without `noreply`. A retrieving operation becomes a get of one key.
 ///
 /// ```
 /// use lookaside_protocol::{Operation, Request, text::compose_request};
@@ -21,11 +20,14 @@ pub const END: &[u8] = b"END\r\n";
 /// assert_eq!(out, b"delete user:1 0.25\r\n");
 /// ```
 pub fn compose_request<B: AsRef<[u8]>>(request: &Request<B>, out: &mut Vec<u8>) {
-    single(request, false, out);
+    compose_single(request, false, out);
 }
 
-/// Appends one line that asks for all `keys` at once. Without a key nothing is appended. `operation` is one of the
-/// retrieving ones: `Get`, `GetAndTouch`, `LeaseGet`; anything else is a bug of the caller's and panics.
+/// Appends one line that gets all `keys`; nothing if there are none. `operation` is a retrieving one: `Get`,
+/// `GetAndTouch` or `LeaseGet`.
+///
+/// # Panics
+/// If `operation` is another one.
 ///
 /// ```
 /// use lookaside_protocol::{Operation, text::compose_retrieve};
@@ -46,10 +48,10 @@ pub fn compose_retrieve<B, K: AsRef<[u8]>>(
         Operation::Get { cas } => out.extend_from_slice(if *cas { b"gets" } else { b"get" }),
         Operation::GetAndTouch { exptime, cas } => {
             out.extend_from_slice(if *cas { b"gats " } else { b"gat " });
-            number(*exptime, out);
+            append_number(*exptime, out);
         }
         Operation::LeaseGet => out.extend_from_slice(b"lease-get"),
-        _ => panic!("only a get, a get-and-touch or a lease-get asks for several keys"),
+        _ => panic!("not an operation on several keys"),
     }
     for key in keys {
         append_key(key.as_ref(), out);
@@ -57,16 +59,16 @@ pub fn compose_retrieve<B, K: AsRef<[u8]>>(
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends any command as a client sends it: what [`super::parse_command`] reads.
+/// Appends any command; [`super::parse_command`] parses it.
 pub fn compose_command(command: &Command<'_>, out: &mut Vec<u8>) {
     match command {
         Command::Retrieve { keys, operation } => compose_retrieve(operation, *keys, out),
-        Command::Single { request, noreply } => single(request, *noreply, out),
+        Command::Single { request, noreply } => compose_single(request, *noreply, out),
         Command::MetaNoop => out.extend_from_slice(b"mn\r\n"),
         Command::FlushAll { delay_s, noreply } => {
             out.extend_from_slice(b"flush_all ");
-            number(*delay_s, out);
-            end_line(*noreply, out);
+            append_number(*delay_s, out);
+            append_line_end(*noreply, out);
         }
         Command::Stats { arguments } => {
             out.extend_from_slice(b"stats");
@@ -79,14 +81,14 @@ pub fn compose_command(command: &Command<'_>, out: &mut Vec<u8>) {
         Command::Version => out.extend_from_slice(b"version\r\n"),
         Command::Verbosity { level, noreply } => {
             out.extend_from_slice(b"verbosity ");
-            number(*level, out);
-            end_line(*noreply, out);
+            append_number(*level, out);
+            append_line_end(*noreply, out);
         }
         Command::Quit => out.extend_from_slice(b"quit\r\n"),
     }
 }
 
-fn single<B: AsRef<[u8]>>(request: &Request<B>, noreply: bool, out: &mut Vec<u8>) {
+fn compose_single<B: AsRef<[u8]>>(request: &Request<B>, noreply: bool, out: &mut Vec<u8>) {
     let key = request.key.as_ref();
     match &request.operation {
         operation @ (Operation::Get { .. } | Operation::GetAndTouch { .. } | Operation::LeaseGet) => {
@@ -94,41 +96,41 @@ fn single<B: AsRef<[u8]>>(request: &Request<B>, noreply: bool, out: &mut Vec<u8>
         }
         Operation::Store { mode, flags, exptime, value } => {
             let (verb, cas) = store_verb(*mode);
-            begin(verb, key, out);
-            store_numbers(*flags, *exptime, value.as_ref(), out);
+            append_verb_and_key(verb, key, out);
+            append_store_numbers(*flags, *exptime, value.as_ref(), out);
             if let Some(Cas(cas)) = cas {
-                spaced(cas, out);
+                append_spaced(cas, out);
             }
-            end_line(noreply, out);
-            data_block(value.as_ref(), out);
+            append_line_end(noreply, out);
+            append_data_block(value.as_ref(), out);
         }
         Operation::LeaseSet { token, flags, exptime, value } => {
-            begin(b"lease-set", key, out);
-            spaced(token.0, out);
-            store_numbers(*flags, *exptime, value.as_ref(), out);
-            end_line(noreply, out);
-            data_block(value.as_ref(), out);
+            append_verb_and_key(b"lease-set", key, out);
+            append_spaced(token.0, out);
+            append_store_numbers(*flags, *exptime, value.as_ref(), out);
+            append_line_end(noreply, out);
+            append_data_block(value.as_ref(), out);
         }
         Operation::Delete { hold_off_ms } => {
-            begin(b"delete", key, out);
-            // `delete noreply` would be a delete without a reply, and its sender would wait for ever.
+            append_verb_and_key(b"delete", key, out);
+            // `delete noreply` would suppress the reply, for which its sender would wait for ever.
             if *hold_off_ms == 0 && key == b"noreply" {
-                spaced(0, out);
+                append_spaced(0, out);
             }
-            hold_off(*hold_off_ms, out);
-            end_line(noreply, out);
+            append_hold_off(*hold_off_ms, out);
+            append_line_end(noreply, out);
         }
         Operation::Arithmetic { direction, delta } => {
-            begin(if *direction == Direction::Up { b"incr" } else { b"decr" }, key, out);
-            spaced(*delta, out);
-            end_line(noreply, out);
+            append_verb_and_key(if *direction == Direction::Up { b"incr" } else { b"decr" }, key, out);
+            append_spaced(*delta, out);
+            append_line_end(noreply, out);
         }
         Operation::Touch { exptime } => {
-            begin(b"touch", key, out);
-            spaced(*exptime, out);
-            end_line(noreply, out);
+            append_verb_and_key(b"touch", key, out);
+            append_spaced(*exptime, out);
+            append_line_end(noreply, out);
         }
-        Operation::Meta(operation) => compose_meta_request(key, operation, out),
+        Operation::Meta(operation) => append_meta_request(key, operation, out),
     }
 }
 
@@ -143,8 +145,8 @@ fn store_verb(mode: StoreMode) -> (&'static [u8], Option<Cas>) {
     }
 }
 
-/// Appends the reply to a request for `key` as a server sends it. For the get verbs the caller adds [`END`] after the
-/// last key; a miss appends nothing. A reply that is an error ends a get in place of [`END`].
+/// Appends the reply to a request for `key`. For the get verbs the caller appends [`END`] after the last key; a miss
+/// appends nothing. An error reply ends a get without [`END`].
 ///
 /// ```
 /// use lookaside_protocol::{Reply, text::{END, compose_reply}};
@@ -158,12 +160,12 @@ pub fn compose_reply<B: AsRef<[u8]>>(key: &[u8], reply: &Reply<B>, out: &mut Vec
         Reply::Value { flags, cas, value } => return compose_value(key, *flags, *cas, value.as_ref(), out),
         Reply::Lease { token, flags, stale } => {
             let stale = stale.as_ref().map_or(&[][..], AsRef::as_ref);
-            begin(b"LVALUE", key, out);
-            spaced(token.0, out);
-            spaced(*flags, out);
-            spaced(stale.len(), out);
+            append_verb_and_key(b"LVALUE", key, out);
+            append_spaced(token.0, out);
+            append_spaced(*flags, out);
+            append_spaced(stale.len(), out);
             out.extend_from_slice(b"\r\n");
-            return data_block(stale, out);
+            return append_data_block(stale, out);
         }
         Reply::Miss => b"",
         Reply::Stored => b"STORED\r\n",
@@ -174,43 +176,43 @@ pub fn compose_reply<B: AsRef<[u8]>>(key: &[u8], reply: &Reply<B>, out: &mut Vec
         Reply::Deleted => b"DELETED\r\n",
         Reply::Touched => b"TOUCHED\r\n",
         Reply::Number(new) => {
-            number(*new, out);
+            append_number(*new, out);
             b"\r\n"
         }
         Reply::Ok => b"OK\r\n",
-        Reply::Meta(reply) => return compose_meta_reply(reply, out),
+        Reply::Meta(reply) => return append_meta_reply(reply, out),
         Reply::Error(ErrorReply::Unknown) => b"ERROR\r\n",
-        Reply::Error(ErrorReply::Client(why)) => return error(b"CLIENT_ERROR ", why.as_ref(), out),
-        Reply::Error(ErrorReply::Server(why)) => return error(b"SERVER_ERROR ", why.as_ref(), out),
+        Reply::Error(ErrorReply::Client(why)) => return append_error(b"CLIENT_ERROR ", why.as_ref(), out),
+        Reply::Error(ErrorReply::Server(why)) => return append_error(b"SERVER_ERROR ", why.as_ref(), out),
     };
     out.extend_from_slice(line);
 }
 
-/// `VALUE` with its data block: the one line that a server writes millions of times a second.
+/// `VALUE` with its data block: the most frequent line by far.
 #[inline]
 fn compose_value(key: &[u8], flags: u32, cas: Option<Cas>, value: &[u8], out: &mut Vec<u8>) {
-    // Once for all the parts: the words, three numbers of up to 20 digits, and the line ends.
+    // Once for all parts: the words, three numbers of up to 20 digits, and the line ends.
     out.reserve(key.len() + value.len() + 80);
     out.extend_from_slice(b"VALUE ");
     out.extend_from_slice(key);
-    spaced(flags, out);
-    spaced(value.len(), out);
+    append_spaced(flags, out);
+    append_spaced(value.len(), out);
     if let Some(Cas(cas)) = cas {
-        spaced(cas, out);
+        append_spaced(cas, out);
     }
     out.extend_from_slice(b"\r\n");
-    data_block(value, out);
+    append_data_block(value, out);
 }
 
-/// An error line. Its text comes from anywhere, and must not become a second line.
-fn error(word: &[u8], why: &[u8], out: &mut Vec<u8>) {
+/// An error line. Its text may hold line ends, and must not become a second line.
+fn append_error(word: &[u8], why: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(word);
     let line = why.split(|&byte| byte == b'\r' || byte == b'\n').next().unwrap_or_default();
     out.extend_from_slice(line);
     out.extend_from_slice(b"\r\n");
 }
 
-fn begin(verb: &[u8], key: &[u8], out: &mut Vec<u8>) {
+fn append_verb_and_key(verb: &[u8], key: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(verb);
     append_key(key, out);
 }
@@ -221,18 +223,18 @@ fn append_key(key: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(key);
 }
 
-fn store_numbers(flags: u32, exptime: i64, value: &[u8], out: &mut Vec<u8>) {
-    spaced(flags, out);
-    spaced(exptime, out);
-    spaced(value.len(), out);
+fn append_store_numbers(flags: u32, exptime: i64, value: &[u8], out: &mut Vec<u8>) {
+    append_spaced(flags, out);
+    append_spaced(exptime, out);
+    append_spaced(value.len(), out);
 }
 
-/// A hold-off in seconds, with as many digits behind the point as it needs; nothing for none.
-fn hold_off(hold_off_ms: u32, out: &mut Vec<u8>) {
+/// A hold-off in seconds, with as many decimals as it needs; nothing if it is 0.
+fn append_hold_off(hold_off_ms: u32, out: &mut Vec<u8>) {
     if hold_off_ms == 0 {
         return;
     }
-    spaced(hold_off_ms / 1000, out);
+    append_spaced(hold_off_ms / 1000, out);
     let mut thousandths = hold_off_ms % 1000;
     if thousandths > 0 {
         out.push(b'.');
@@ -243,20 +245,20 @@ fn hold_off(hold_off_ms: u32, out: &mut Vec<u8>) {
     }
 }
 
-fn end_line(noreply: bool, out: &mut Vec<u8>) {
+fn append_line_end(noreply: bool, out: &mut Vec<u8>) {
     out.extend_from_slice(if noreply { b" noreply\r\n" } else { b"\r\n" });
 }
 
-fn data_block(value: &[u8], out: &mut Vec<u8>) {
+fn append_data_block(value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(value);
     out.extend_from_slice(b"\r\n");
 }
 
-fn spaced(n: impl itoa::Integer, out: &mut Vec<u8>) {
+fn append_spaced(n: impl itoa::Integer, out: &mut Vec<u8>) {
     out.push(b' ');
-    number(n, out);
+    append_number(n, out);
 }
 
-fn number(n: impl itoa::Integer, out: &mut Vec<u8>) {
+fn append_number(n: impl itoa::Integer, out: &mut Vec<u8>) {
     out.extend_from_slice(itoa::Buffer::new().format(n).as_bytes());
 }

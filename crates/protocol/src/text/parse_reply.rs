@@ -1,4 +1,4 @@
-//! Answers, as a client reads them.
+//! Parses replies, for clients.
 //!
 //! ```text
 //! VALUE <key> <flags> <bytes> [<cas unique>]      then the data block; END after the last
@@ -6,30 +6,27 @@
 //! STORED  NOT_FOUND  DELETED  ...                 one line for everything else
 //! ```
 //!
-//! A reader that cannot make sense of a line has lost its place for good: there is no way to find the next answer in
-//! bytes that may be anybody's value.
+//! After a malformed line the connection cannot be used: the next reply cannot be found in bytes that may belong to a
+//! value.
 
-use super::{
-    Limits,
-    line::{self, FirstLine, Tokens},
-};
+use super::Limits;
+use crate::line::{self, FirstLine, Tokens};
 use crate::{Cas, ErrorReply, LeaseToken, Reply, check_key, meta};
 
-/// One step of an answer, as the client's end of a connection reads them. Needs no memory of what was asked: a get is
-/// answered by items and an end, everything else by one line. An error in place of a get's items is all of its answer;
-/// no end follows.
+/// One part of a reply. Parsing it needs no knowledge of the request: the reply to a get is items and an `END`, every
+/// other reply is one line. An error in place of a get's items is the whole reply; no `END` follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplyPart<'a> {
-    /// `VALUE` or `LVALUE` with its data block: the answer for one key of a get; more may follow before the end.
+    /// `VALUE` or `LVALUE` with its data block: the result for one key of a get; more may follow before the `END`.
     Item {
-        /// The key as the server says it.
+        /// The key as the server sent it.
         key: &'a [u8],
         /// `Reply::Value` or `Reply::Lease`.
         reply: Reply<&'a [u8]>,
     },
-    /// `END`: every key of the get (or every statistic) has been answered; those without an item are misses.
+    /// `END`: the get (or the statistics) is complete; keys without an item are misses.
     End,
-    /// The whole answer to anything else, errors included.
+    /// The whole reply to any other command, and errors.
     Reply(Reply<&'a [u8]>),
     /// `STAT <name> <value>`
     Stat {
@@ -44,51 +41,51 @@ pub enum ReplyPart<'a> {
     MetaNoop,
 }
 
-/// What the front of a buffer of answers holds.
+/// The result of parsing a part of a reply at the front of a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ParsedReply<'a> {
-    /// Not a whole step yet.
+    /// Not a whole part yet.
     Incomplete {
-        /// The buffer must hold at least this many bytes before it is worth asking again.
+        /// The buffer holds no whole part below this length, in bytes.
         needed_bytes: usize,
     },
-    /// One step.
+    /// One part.
     Part {
-        /// The step, borrowing from the buffer.
+        /// The part, borrowing from the buffer.
         part: ReplyPart<'a>,
-        /// How many bytes of the buffer it took.
+        /// Bytes of the buffer that it took.
         consumed: usize,
     },
-    /// No server says this: the connection cannot be trusted any more.
+    /// Not a reply: the connection cannot be used any more.
     Malformed {
-        /// What was wrong with it.
+        /// The reason.
         why: &'static str,
     },
 }
 
-/// Reads one step of an answer off the front of `buffer`. Allocates nothing.
+/// Parses one part of a reply at the front of `buffer`. Allocates nothing.
 ///
 /// ```
-/// use lookaside_protocol::{Reply, text::{Answer, Limits, ParsedAnswer, parse_answer}};
+/// use lookaside_protocol::{Reply, text::{Limits, ParsedReply, ReplyPart, parse_reply}};
 /// let limits = Limits { value_bytes_max: 1 << 20, line_bytes_max: 8192 };
 /// let bytes = b"VALUE user:1 0 5\r\nalice\r\nEND\r\n";
-/// let ParsedAnswer::Answer { answer, consumed } = parse_answer(bytes, &limits) else { panic!("a step") };
+/// let ParsedReply::Part { part, consumed } = parse_reply(bytes, &limits) else { panic!("a part") };
 /// let reply = Reply::Value { flags: 0, cas: None, value: &b"alice"[..] };
-/// assert_eq!(answer, Answer::Item { key: b"user:1", reply });
+/// assert_eq!(part, ReplyPart::Item { key: b"user:1", reply });
 /// assert_eq!(&bytes[consumed..], b"END\r\n");
 /// ```
 pub fn parse_reply<'a>(buffer: &'a [u8], limits: &Limits) -> ParsedReply<'a> {
-    match line::first(buffer, limits.line_bytes_max) {
+    match line::split_first_line(buffer, limits.line_bytes_max) {
         FirstLine::Whole { line, consumed } => {
-            step(buffer, line, consumed, limits).unwrap_or_else(|why| ParsedReply::Malformed { why })
+            parse_part(buffer, line, consumed, limits).unwrap_or_else(|why| ParsedReply::Malformed { why })
         }
         FirstLine::Incomplete => ParsedReply::Incomplete { needed_bytes: buffer.len() + 1 },
         FirstLine::TooLong => ParsedReply::Malformed { why: "a line over the limit" },
     }
 }
 
-/// Reads an item off the front of `buffer` if it is the value of `key`, without a CAS unique: what the next item of a
-/// get most often is. Nothing if it is anything else, or not whole: then [`parse_reply`] knows.
+/// Parses an item at the front of `buffer` if it is the value of `key`, without a CAS unique, as the next item of a get
+/// usually is. `None` if it is anything else, or incomplete: then use [`parse_reply`].
 ///
 /// ```
 /// use lookaside_protocol::{Reply, text::{Limits, parse_value_of}};
@@ -111,14 +108,14 @@ pub fn parse_value_of<'a>(key: &[u8], buffer: &'a [u8], limits: &Limits) -> Opti
     (line_bytes <= limits.line_bytes_max).then_some((reply, buffer.len() - rest.len()))
 }
 
-type Step<'a> = Result<ParsedReply<'a>, &'static str>;
+type PartResult<'a> = Result<ParsedReply<'a>, &'static str>;
 
-fn step<'a>(buffer: &'a [u8], line: &'a [u8], consumed: usize, limits: &Limits) -> Step<'a> {
+fn parse_part<'a>(buffer: &'a [u8], line: &'a [u8], consumed: usize, limits: &Limits) -> PartResult<'a> {
     let (word, rest) = line.split_at(line::next_space(line));
     let block = Block { buffer, start: consumed, limits };
     let part = match word {
-        b"VALUE" => return value(Tokens(rest), &block),
-        b"LVALUE" => return lease_value(Tokens(rest), &block),
+        b"VALUE" => return parse_value(Tokens(rest), &block),
+        b"LVALUE" => return parse_lease_value(Tokens(rest), &block),
         b"END" => ReplyPart::End,
         b"STORED" => ReplyPart::Reply(Reply::Stored),
         b"STALE_STORED" => ReplyPart::Reply(Reply::StaleStored),
@@ -128,82 +125,83 @@ fn step<'a>(buffer: &'a [u8], line: &'a [u8], consumed: usize, limits: &Limits) 
         b"DELETED" => ReplyPart::Reply(Reply::Deleted),
         b"TOUCHED" => ReplyPart::Reply(Reply::Touched),
         b"OK" => ReplyPart::Reply(Reply::Ok),
-        b"STAT" => stat(rest)?,
+        b"STAT" => parse_stat(rest)?,
         b"VERSION" => ReplyPart::Version(rest.strip_prefix(b" ").unwrap_or(rest)),
         b"MN" => ReplyPart::MetaNoop,
-        b"VA" => return meta_value(Tokens(rest), &block),
-        _ => match meta::status_line(word, rest) {
+        b"VA" => return parse_meta_value(Tokens(rest), &block),
+        _ => match meta::parse_status_line(word, rest) {
             Some(reply) => ReplyPart::Reply(Reply::Meta(reply)),
-            None => error_or_number(line)?,
+            None => parse_error_or_number(line)?,
         },
     };
     Ok(ParsedReply::Part { part, consumed })
 }
 
-fn error_or_number(line: &[u8]) -> Result<ReplyPart<'_>, &'static str> {
+fn parse_error_or_number(line: &[u8]) -> Result<ReplyPart<'_>, &'static str> {
     let why = |prefix: &[u8]| line.strip_prefix(prefix).map(|why| why.strip_prefix(b" ").unwrap_or(why));
     let error = if line == b"ERROR" {
         ErrorReply::Unknown
     } else if let Some(why) = why(b"CLIENT_ERROR") {
         ErrorReply::Client(why)
     } else if let Some(why) = why(b"SERVER_ERROR").or_else(|| why(b"ERROR ")) {
-        // `ERROR Too many open connections` is what memcached says to a connection it will not serve.
+        // memcached replies `ERROR Too many open connections` to a connection that it refuses.
         ErrorReply::Server(why)
     } else {
         // memcached pads a decremented number with spaces.
-        let number = line::unsigned(line.trim_ascii_end()).ok_or("a line that no server says")?;
+        let number = line::unsigned(line.trim_ascii_end()).ok_or("not a reply")?;
         return Ok(ReplyPart::Reply(Reply::Number(number)));
     };
     Ok(ReplyPart::Reply(Reply::Error(error)))
 }
 
-fn stat(rest: &[u8]) -> Result<ReplyPart<'_>, &'static str> {
+fn parse_stat(rest: &[u8]) -> Result<ReplyPart<'_>, &'static str> {
     let mut tokens = Tokens(rest);
     let name = tokens.token().ok_or("a statistic without a name")?;
     Ok(ReplyPart::Stat { name, value: tokens.0.strip_prefix(b" ").unwrap_or(tokens.0) })
 }
 
-fn value<'a>(mut tokens: Tokens<'a>, block: &Block<'a, '_>) -> Step<'a> {
-    let key = key(&mut tokens)?;
+fn parse_value<'a>(mut tokens: Tokens<'a>, block: &Block<'a, '_>) -> PartResult<'a> {
+    let key = parse_key(&mut tokens)?;
     let flags = tokens.flags().ok_or("a VALUE without flags")?;
     let value_bytes = tokens.unsigned().ok_or("a VALUE without a length")?;
     let cas = match tokens.token() {
         None => None,
         Some(cas) => Some(Cas(line::unsigned(cas).ok_or("a CAS unique that is not a number")?)),
     };
-    block.step(value_bytes, |value| ReplyPart::Item { key, reply: Reply::Value { flags, cas, value } })
+    block.parse(value_bytes, |value| ReplyPart::Item { key, reply: Reply::Value { flags, cas, value } })
 }
 
-fn lease_value<'a>(mut tokens: Tokens<'a>, block: &Block<'a, '_>) -> Step<'a> {
-    let key = key(&mut tokens)?;
+fn parse_lease_value<'a>(mut tokens: Tokens<'a>, block: &Block<'a, '_>) -> PartResult<'a> {
+    let key = parse_key(&mut tokens)?;
     let token = LeaseToken(tokens.unsigned().ok_or("an LVALUE without a token")?);
     let flags = tokens.flags().ok_or("an LVALUE without flags")?;
     let stale_bytes = tokens.unsigned().ok_or("an LVALUE without a length")?;
-    block.step(stale_bytes, |stale| {
+    block.parse(stale_bytes, |stale| {
         let stale = (!stale.is_empty()).then_some(stale);
         ReplyPart::Item { key, reply: Reply::Lease { token, flags, stale } }
     })
 }
 
-fn meta_value<'a>(mut tokens: Tokens<'a>, block: &Block<'a, '_>) -> Step<'a> {
+fn parse_meta_value<'a>(mut tokens: Tokens<'a>, block: &Block<'a, '_>) -> PartResult<'a> {
     let value_bytes = tokens.unsigned().ok_or("a VA without a length")?;
-    block.step(value_bytes, |value| ReplyPart::Reply(Reply::Meta(meta::value_line(tokens.0, value))))
+    block.parse(value_bytes, |value| ReplyPart::Reply(Reply::Meta(meta::parse_value_line(tokens.0, value))))
 }
 
-fn key<'a>(tokens: &mut Tokens<'a>) -> Result<&'a [u8], &'static str> {
+fn parse_key<'a>(tokens: &mut Tokens<'a>) -> Result<&'a [u8], &'static str> {
     tokens.token().filter(|key| check_key(key).is_ok()).ok_or("an item without a valid key")
 }
 
-/// Where a data block is to be found.
+/// The position of a data block.
 struct Block<'a, 'l> {
     buffer: &'a [u8],
-    /// Where the block begins: behind the line.
+    /// The start of the block: the end of the line.
     start: usize,
     limits: &'l Limits,
 }
 
 impl<'a> Block<'a, '_> {
-    fn step(&self, value_bytes: u64, with: impl FnOnce(&'a [u8]) -> ReplyPart<'a>) -> Step<'a> {
+    /// The part with its value, once the block is complete.
+    fn parse(&self, value_bytes: u64, part: impl FnOnce(&'a [u8]) -> ReplyPart<'a>) -> PartResult<'a> {
         let value_bytes = usize::try_from(value_bytes)
             .ok()
             .filter(|&bytes| bytes <= self.limits.value_bytes_max)
@@ -213,6 +211,6 @@ impl<'a> Block<'a, '_> {
             return Ok(ParsedReply::Incomplete { needed_bytes: consumed });
         };
         let value = block.strip_suffix(b"\r\n").ok_or("a data block longer than its length")?;
-        Ok(ParsedReply::Part { part: with(value), consumed })
+        Ok(ParsedReply::Part { part: part(value), consumed })
     }
 }

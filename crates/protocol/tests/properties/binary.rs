@@ -1,5 +1,5 @@
-//! The binary dialect: composed and read back it is the same; where bytes are cut changes nothing; no bytes make a
-//! parser panic or stand still.
+//! The binary protocol: parsing inverts composing, wherever the bytes are cut, and no bytes make a parser panic or
+//! make no progress.
 
 use crate::cut;
 use lookaside_protocol::binary::{
@@ -13,7 +13,7 @@ use proptest::prelude::*;
 const LIMITS: Limits = Limits { value_bytes_max: 100, line_bytes_max: 0 };
 const STATUSES: [u16; 13] = [0, 1, 2, 3, 4, 5, 6, 0x20, 0x21, 0x81, 0x82, 0x83, 0x86];
 
-/// All that a request may hold, of which its opcode takes what it has room for.
+/// The fields of a request; the opcode determines which of them are used.
 #[derive(Clone, Debug)]
 struct Parts {
     opcode: u8,
@@ -116,16 +116,16 @@ fn nearly_requests() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn a_binary_request_reads_as_it_was_composed(parts in parts()) {
+    fn binary_request_is_parsed_as_composed(parts in parts()) {
         let (request, mut out) = (parts.request(), Vec::new());
         compose_request(&request, &mut out);
         let consumed = out.len();
-        out.extend_from_slice(b"what follows");
+        out.extend_from_slice(b"further bytes");
         prop_assert_eq!(parse_request(&out, &LIMITS), BinaryParsed::Request { request, consumed });
     }
 
     #[test]
-    fn a_response_reads_as_it_was_composed(parts in parts(), status in prop::sample::select(&STATUSES[..])) {
+    fn response_is_parsed_as_composed(parts in parts(), status in prop::sample::select(&STATUSES[..])) {
         let Parts { opcode, opaque, cas, key, value, .. } = &parts;
         let status = Status::from_code(status).expect("a known code");
         let tag = ResponseTag { opcode: *opcode, opaque: *opaque };
@@ -143,58 +143,58 @@ proptest! {
     }
 
     #[test]
-    fn binary_requests_read_the_same_wherever_the_bytes_are_cut(
+    fn binary_requests_are_parsed_the_same_wherever_the_bytes_are_cut(
         bytes in nearly_requests(),
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
     ) {
-        let whole = requests(&bytes, vec![bytes.len()]);
-        prop_assert_eq!(requests(&bytes, cut(&bytes, &cuts)), whole.clone());
-        prop_assert_eq!(requests(&bytes, (0..=bytes.len()).collect()), whole);
+        let whole = parse_requests(&bytes, vec![bytes.len()]);
+        prop_assert_eq!(parse_requests(&bytes, cut(&bytes, &cuts)), whole.clone());
+        prop_assert_eq!(parse_requests(&bytes, (0..=bytes.len()).collect()), whole);
     }
 
     #[test]
-    fn any_bytes_are_taken_or_waited_for_in_the_binary_dialect(mut bytes in prop::collection::vec(any::<u8>(), 0..600)) {
-        requests(&bytes, vec![bytes.len()]);
+    fn any_bytes_are_parsed_or_incomplete_in_the_binary_protocol(mut bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+        parse_requests(&bytes, vec![bytes.len()]);
         for at in (0..bytes.len()).step_by(24) {
             bytes[at] = 0x80;
         }
-        requests(&bytes, vec![bytes.len()]);
+        parse_requests(&bytes, vec![bytes.len()]);
         parse_response(&bytes, &LIMITS);
     }
 }
 
-/// What a server makes of `bytes` that arrive up to each of `lengths` in turn.
-fn requests(bytes: &[u8], lengths: Vec<usize>) -> Vec<String> {
-    let (mut read, mut from, mut needed) = (Vec::new(), 0, 0);
+/// Parses requests from `bytes` that arrive up to each of `lengths` in turn.
+fn parse_requests(bytes: &[u8], lengths: Vec<usize>) -> Vec<String> {
+    let (mut parsed, mut from, mut needed) = (Vec::new(), 0, 0);
     for length in lengths {
         while from <= length {
             let buffer = &bytes[from..length];
             match parse_request(buffer, &LIMITS) {
                 BinaryParsed::Incomplete { needed_bytes } => {
-                    assert!(needed_bytes > buffer.len(), "asks for no more than it has");
+                    assert!(needed_bytes > buffer.len(), "needs more bytes than it has");
                     needed = needed_bytes;
                     break;
                 }
                 BinaryParsed::Request { request, consumed } => {
                     assert!(consumed <= buffer.len() && buffer.len() >= needed);
-                    read.push(format!("{request:?}"));
+                    parsed.push(format!("{request:?}"));
                     from += consumed;
                 }
                 BinaryParsed::Bad { tag, status, consumed, swallow, close, key_to_delete } => {
                     assert!(consumed > 0 && consumed <= buffer.len() && buffer.len() >= needed);
-                    read.push(format!("{tag:?} {status:?} {swallow} {close} {key_to_delete:?}"));
+                    parsed.push(format!("{tag:?} {status:?} {swallow} {close} {key_to_delete:?}"));
                     if close {
-                        return read;
+                        return parsed;
                     }
                     from += consumed + swallow;
                 }
                 BinaryParsed::Foreign => {
-                    read.push("foreign".to_string());
-                    return read;
+                    parsed.push("foreign".to_string());
+                    return parsed;
                 }
             }
             needed = 0;
         }
     }
-    read
+    parsed
 }

@@ -1,4 +1,4 @@
-//! Commands and answers to try: valid ones for the round trip, nearly valid bytes for all that must not go wrong.
+//! Strategies: valid commands and replies for round trips, and nearly valid bytes for error handling.
 
 use lookaside_protocol::meta::{MetaOperation, MetaReply, MetaStatus, MetaVerb, encode_key};
 use lookaside_protocol::text::{compose_reply, compose_request};
@@ -21,7 +21,7 @@ fn value() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(byte, 0..=VALUE_BYTES_MAX)
 }
 
-/// The wire has 32 bits for it.
+/// 32 bits, as on the wire.
 fn exptime() -> impl Strategy<Value = i64> {
     any::<i32>().prop_map(i64::from)
 }
@@ -70,7 +70,7 @@ pub fn text_operation() -> impl Strategy<Value = Operation<Vec<u8>>> {
     ]
 }
 
-/// One flag that every verb takes, with a token it allows.
+/// A flag that every verb accepts, with a valid token.
 fn meta_flag() -> impl Strategy<Value = String> {
     prop_oneof![
         prop::sample::select(&["b", "c", "f", "h", "k", "l", "q", "s", "t", "u", "v", "x", "I"][..])
@@ -145,7 +145,7 @@ fn meta_reply() -> impl Strategy<Value = MetaReply<Vec<u8>>> {
     })
 }
 
-/// Any reply that is told: a miss is not, and an empty stale value reads as none.
+/// Any reply that has bytes: a miss has none, and an empty stale value is parsed as none.
 pub fn reply() -> impl Strategy<Value = Reply<Vec<u8>>> {
     let value_reply = (any::<u32>(), prop::option::of(any::<u64>()), value())
         .prop_map(|(flags, cas, value)| Reply::Value { flags, cas: cas.map(Cas), value });
@@ -174,7 +174,7 @@ pub fn reply() -> impl Strategy<Value = Reply<Vec<u8>>> {
     ]
 }
 
-/// Whole commands, commands with something wrong in them, and pieces of both.
+/// Complete commands, damaged ones, and pieces of both.
 pub fn nearly_commands() -> impl Strategy<Value = Vec<u8>> {
     let whole = request().prop_map(|request| {
         let mut out = Vec::new();
@@ -185,14 +185,14 @@ pub fn nearly_commands() -> impl Strategy<Value = Vec<u8>> {
     stream(whole, piece)
 }
 
-/// Whole answers, answers with something wrong in them, and pieces of both.
-pub fn nearly_answers() -> impl Strategy<Value = Vec<u8>> {
+/// Complete replies, damaged ones, and pieces of both.
+pub fn nearly_replies() -> impl Strategy<Value = Vec<u8>> {
     let whole = (key(), reply()).prop_map(|(key, reply)| {
         let mut out = Vec::new();
         compose_reply(&key, &reply, &mut out);
         out
     });
-    let piece = prop::sample::select(&ANSWER_PIECES[..]).prop_map(|piece| piece.as_bytes().to_vec());
+    let piece = prop::sample::select(&REPLY_PIECES[..]).prop_map(|piece| piece.as_bytes().to_vec());
     stream(whole, piece)
 }
 
@@ -201,10 +201,10 @@ fn stream(
     piece: impl Strategy<Value = Vec<u8>>,
 ) -> impl Strategy<Value = Vec<u8>> {
     let part = prop_oneof![4 => whole, 4 => piece, 1 => prop::collection::vec(any::<u8>(), 0..20)];
-    let spoiled = prop::option::weighted(0.3, (any::<prop::sample::Index>(), any::<u8>()));
-    (prop::collection::vec(part, 0..8), spoiled).prop_map(|(parts, spoiled)| {
+    let damage = prop::option::weighted(0.3, (any::<prop::sample::Index>(), any::<u8>()));
+    (prop::collection::vec(part, 0..8), damage).prop_map(|(parts, damage)| {
         let mut bytes = parts.concat();
-        if let Some((at, byte)) = spoiled
+        if let Some((at, byte)) = damage
             && !bytes.is_empty()
         {
             let at = at.index(bytes.len());
@@ -249,7 +249,7 @@ const COMMAND_PIECES: [&str; 32] = [
     "ma a N0 J5",
 ];
 
-const ANSWER_PIECES: [&str; 20] = [
+const REPLY_PIECES: [&str; 20] = [
     "\r\n",
     "\n",
     " ",
@@ -272,8 +272,8 @@ const ANSWER_PIECES: [&str; 20] = [
     "SERVER_ERROR x\r\n",
 ];
 
-/// The same operation, borrowed.
-pub fn operation_of(operation: &Operation<Vec<u8>>) -> Operation<&[u8]> {
+/// Borrows an operation's bytes.
+pub fn borrow_operation(operation: &Operation<Vec<u8>>) -> Operation<&[u8]> {
     match operation {
         Operation::Get { cas } => Operation::Get { cas: *cas },
         Operation::GetAndTouch { exptime, cas } => Operation::GetAndTouch { exptime: *exptime, cas: *cas },

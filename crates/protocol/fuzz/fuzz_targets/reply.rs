@@ -1,8 +1,9 @@
-//! Any bytes sent to a client: nothing panics or stands still, and half of an answer never reads as another.
+//! Any bytes sent to a client: the parser does not panic, makes progress, and never parses a part of a reply as
+//! another reply.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use lookaside_protocol::text::{ReplyPart, Limits, ParsedReply, compose_reply, parse_reply};
+use lookaside_protocol::text::{Limits, ParsedReply, ReplyPart, compose_reply, parse_reply};
 
 const LIMITS: Limits = Limits { value_bytes_max: 64, line_bytes_max: 512 };
 
@@ -17,7 +18,9 @@ fuzz_target!(|bytes: &[u8]| {
         assert!(consumed > 0 && consumed <= rest.len());
         for cut in 0..consumed {
             let half = parse_reply(&rest[..cut], &LIMITS);
-            assert!(matches!(half, ParsedReply::Incomplete { needed_bytes } if needed_bytes > cut && needed_bytes <= consumed));
+            assert!(
+                matches!(half, ParsedReply::Incomplete { needed_bytes } if needed_bytes > cut && needed_bytes <= consumed)
+            );
         }
         let composed = match &part {
             ReplyPart::Item { key, reply } => Some((*key, reply)),
@@ -35,7 +38,7 @@ fuzz_target!(|bytes: &[u8]| {
             } else {
                 again == ParsedReply::Part { part: part.clone(), consumed: out.len() }
             };
-            assert!(same, "{part:?} reads back as {again:?}");
+            assert!(same, "{part:?} is parsed as {again:?}");
         }
         rest = &rest[consumed..];
     }

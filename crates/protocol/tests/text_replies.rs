@@ -1,4 +1,4 @@
-//! Each answer in literal bytes: as a server composes it, and as a client reads it.
+//! Each reply in literal bytes: as a server composes it, and as a client parses it.
 
 use lookaside_protocol::text::{
     Limits, ParsedReply, ReplyPart, compose_reply, compose_request, compose_retrieve, parse_reply,
@@ -7,7 +7,7 @@ use lookaside_protocol::{Cas, ErrorReply, LeaseToken, Operation, Reply, Request}
 
 const LIMITS: Limits = Limits { value_bytes_max: 100, line_bytes_max: 300 };
 
-fn part(bytes: &str) -> ReplyPart<'_> {
+fn parse(bytes: &str) -> ReplyPart<'_> {
     match parse_reply(bytes.as_bytes(), &LIMITS) {
         ParsedReply::Part { part, consumed } => {
             assert_eq!(consumed, bytes.len(), "{bytes:?}");
@@ -17,14 +17,14 @@ fn part(bytes: &str) -> ReplyPart<'_> {
     }
 }
 
-fn composed(reply: &Reply<&[u8]>) -> String {
+fn compose(reply: &Reply<&[u8]>) -> String {
     let mut out = Vec::new();
     compose_reply(b"k", reply, &mut out);
     String::from_utf8(out).expect("these replies are ASCII")
 }
 
 #[test]
-fn items() {
+fn items_are_composed_and_parsed() {
     let value = |cas| Reply::Value { flags: 7, cas, value: &b"a\r\nb"[..] };
     let lease = |token, stale| Reply::Lease { token, flags: 7, stale };
     for (bytes, reply) in [
@@ -33,13 +33,13 @@ fn items() {
         ("LVALUE k 99 7 3\r\nold\r\n", lease(LeaseToken(99), Some(&b"old"[..]))),
         ("LVALUE k 1 7 0\r\n\r\n", lease(LeaseToken::HOT_MISS, None)),
     ] {
-        assert_eq!(composed(&reply), bytes);
-        assert_eq!(part(bytes), ReplyPart::Item { key: b"k", reply });
+        assert_eq!(compose(&reply), bytes);
+        assert_eq!(parse(bytes), ReplyPart::Item { key: b"k", reply });
     }
 }
 
 #[test]
-fn lines() {
+fn lines_are_composed_and_parsed() {
     for (bytes, reply) in [
         ("STORED\r\n", Reply::Stored),
         ("STALE_STORED\r\n", Reply::StaleStored),
@@ -55,28 +55,28 @@ fn lines() {
         ("CLIENT_ERROR line too long\r\n", Reply::Error(ErrorReply::Client(&b"line too long"[..]))),
         ("SERVER_ERROR out of memory\r\n", Reply::Error(ErrorReply::Server(&b"out of memory"[..]))),
     ] {
-        assert_eq!(composed(&reply), bytes);
-        assert_eq!(part(bytes), ReplyPart::Reply(reply));
+        assert_eq!(compose(&reply), bytes);
+        assert_eq!(parse(bytes), ReplyPart::Reply(reply));
     }
-    assert_eq!(composed(&Reply::Miss), "");
-    assert_eq!(part("END\r\n"), ReplyPart::End);
-    assert_eq!(part("MN\r\n"), ReplyPart::MetaNoop);
-    assert_eq!(part("VERSION 1.6.45\r\n"), ReplyPart::Version(b"1.6.45"));
-    assert_eq!(part("STAT pid 12\r\n"), ReplyPart::Stat { name: b"pid", value: b"12" });
-    assert_eq!(part("STAT empty\r\n"), ReplyPart::Stat { name: b"empty", value: b"" });
-    assert_eq!(part("99 \r\n"), ReplyPart::Reply(Reply::Number(99)), "memcached pads what it decrements");
+    assert_eq!(compose(&Reply::Miss), "");
+    assert_eq!(parse("END\r\n"), ReplyPart::End);
+    assert_eq!(parse("MN\r\n"), ReplyPart::MetaNoop);
+    assert_eq!(parse("VERSION 1.6.45\r\n"), ReplyPart::Version(b"1.6.45"));
+    assert_eq!(parse("STAT pid 12\r\n"), ReplyPart::Stat { name: b"pid", value: b"12" });
+    assert_eq!(parse("STAT empty\r\n"), ReplyPart::Stat { name: b"empty", value: b"" });
+    assert_eq!(parse("99 \r\n"), ReplyPart::Reply(Reply::Number(99)), "memcached pads decremented numbers");
     let refused = Reply::Error(ErrorReply::Server(&b"Too many open connections"[..]));
-    assert_eq!(part("ERROR Too many open connections\r\n"), ReplyPart::Reply(refused));
+    assert_eq!(parse("ERROR Too many open connections\r\n"), ReplyPart::Reply(refused));
 }
 
 #[test]
-fn an_error_stays_one_line() {
+fn error_stays_one_line() {
     let reply = Reply::Error(ErrorReply::Server(&b"disk\r\nSTORED\r\n"[..]));
-    assert_eq!(composed(&reply), "SERVER_ERROR disk\r\n");
+    assert_eq!(compose(&reply), "SERVER_ERROR disk\r\n");
 }
 
 #[test]
-fn what_no_server_says_ends_the_trust() {
+fn malformed_replies_are_refused() {
     for bytes in [
         "\r\n",
         "HELLO\r\n",
@@ -100,7 +100,7 @@ fn what_no_server_says_ends_the_trust() {
 }
 
 #[test]
-fn half_an_answer_says_how_much_is_missing() {
+fn incomplete_reply_reports_the_needed_bytes() {
     for (bytes, expected) in [("", 1), ("VALUE k 0", 10), ("VALUE k 0 10\r\n", 26), ("VALUE k 0 10\r\nabc", 26)] {
         let needed = ParsedReply::Incomplete { needed_bytes: expected };
         assert_eq!(parse_reply(bytes.as_bytes(), &LIMITS), needed, "{bytes:?}");
@@ -108,7 +108,7 @@ fn half_an_answer_says_how_much_is_missing() {
 }
 
 #[test]
-fn requests_own_their_bytes_or_borrow_them() {
+fn requests_may_own_or_borrow_their_bytes() {
     let mut out = Vec::new();
     compose_request(&Request { key: b"k".to_vec(), operation: Operation::Get { cas: true } }, &mut out);
     compose_request(&Request { key: "k", operation: Operation::LeaseGet }, &mut out);

@@ -1,7 +1,7 @@
-//! Cutting a buffer into a line and a line into tokens: what both parsers of the text dialect share.
+//! Splits a buffer into lines, and a line into tokens, for all parsers of the text and meta protocols.
 //!
-//! A line ends with `\n`; one `\r` before it belongs to the end. Tokens are separated by one or more spaces. Numbers
-//! are plain decimal: no `+`, no blanks, no overflow.
+//! A line ends with `\n`; a `\r` before it belongs to the end. Tokens are separated by one or more spaces. Numbers are
+//! decimal, without `+`, blanks or overflow.
 
 /// The front of a buffer, up to the end of its first line.
 pub(crate) enum FirstLine<'a> {
@@ -12,14 +12,14 @@ pub(crate) enum FirstLine<'a> {
         /// With its end.
         consumed: usize,
     },
-    /// No end in sight yet.
+    /// The buffer holds no line end yet.
     Incomplete,
-    /// No end within the limit; none would be believed.
+    /// No line end within the limit.
     TooLong,
 }
 
-/// Finds the first line. The limit counts all but the line feed, and holds wherever the bytes are cut.
-pub(crate) fn first(buffer: &[u8], line_bytes_max: usize) -> FirstLine<'_> {
+/// Splits off the first line. The limit counts all bytes but the line feed, and holds wherever the bytes are cut.
+pub(crate) fn split_first_line(buffer: &[u8], line_bytes_max: usize) -> FirstLine<'_> {
     let window = &buffer[..buffer.len().min(line_bytes_max.saturating_add(1))];
     match memchr::memchr(b'\n', window) {
         Some(end) => {
@@ -31,12 +31,12 @@ pub(crate) fn first(buffer: &[u8], line_bytes_max: usize) -> FirstLine<'_> {
     }
 }
 
-/// The tokens of a line, one by one.
+/// Iterates over the tokens of a line.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tokens<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Tokens<'a> {
-    /// The next token, or nothing at the end of the line.
+    /// The next token; `None` at the end of the line.
     #[inline]
     pub(crate) fn token(&mut self) -> Option<&'a [u8]> {
         while let [b' ', rest @ ..] = self.0 {
@@ -50,8 +50,8 @@ impl<'a> Tokens<'a> {
         Some(token)
     }
 
-    /// The next token as a number without a sign; one that is none is passed all the same. One pass over its bytes:
-    /// numbers are in every line of a value.
+    /// The next token as an unsigned number; `None` if it is not one, and then it is skipped. One pass over its bytes:
+    /// every `VALUE` line has numbers.
     pub(crate) fn unsigned(&mut self) -> Option<u64> {
         while let [b' ', rest @ ..] = self.0 {
             self.0 = rest;
@@ -68,14 +68,14 @@ impl<'a> Tokens<'a> {
         }
     }
 
-    /// The next token as a client's flags.
+    /// The next token as client flags.
     pub(crate) fn flags(&mut self) -> Option<u32> {
         self.unsigned().and_then(|flags| u32::try_from(flags).ok())
     }
 }
 
-/// The index of the first space, or the length. Keys are short: eight bytes a step, without a call, beats a scanner
-/// made for long texts.
+/// The index of the first space, or the length. Keys are short: an inlined loop of eight bytes per step is faster
+/// than a search made for long texts.
 #[inline]
 pub(crate) fn next_space(bytes: &[u8]) -> usize {
     const SPACES: u64 = u64::from_ne_bytes([b' '; 8]);
@@ -83,8 +83,8 @@ pub(crate) fn next_space(bytes: &[u8]) -> usize {
     const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
     let (mut at, mut rest) = (0, bytes);
     while let Some((word, behind)) = rest.split_first_chunk::<8>() {
-        // A byte is zero after the exclusive or where it was a space. The lowest such byte is marked exactly; marks
-        // above it may be false, and are not looked at.
+        // After the exclusive or, a space is a zero byte. The lowest zero byte is marked exactly; marks above it may be
+        // false and are ignored.
         let word = u64::from_le_bytes(*word) ^ SPACES;
         let zero = word.wrapping_sub(LOW) & !word & HIGH;
         if zero != 0 {
@@ -96,7 +96,7 @@ pub(crate) fn next_space(bytes: &[u8]) -> usize {
     at + rest.iter().position(|&byte| byte == b' ').unwrap_or(rest.len())
 }
 
-/// The decimal number that `bytes` begin with, and what is behind it; nothing without a digit, or if it does not fit.
+/// The decimal number at the start of `bytes`, and the rest; `None` without a digit, or on overflow.
 pub(crate) fn leading_number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let (mut number, mut rest) = (0u64, bytes);
     while let [digit @ b'0'..=b'9', behind @ ..] = rest {
@@ -106,7 +106,7 @@ pub(crate) fn leading_number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     (rest.len() < bytes.len()).then_some((number, rest))
 }
 
-/// A decimal number without a sign, if `digits` is one and it fits.
+/// Parses an unsigned decimal number; `None` if `digits` is not one, or on overflow.
 pub(crate) fn unsigned(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;
@@ -122,7 +122,7 @@ pub(crate) fn unsigned(digits: &[u8]) -> Option<u64> {
     Some(number)
 }
 
-/// A decimal number that may have a minus, if `digits` is one and it fits.
+/// Parses a decimal number with an optional minus; `None` if `digits` is not one, or on overflow.
 pub(crate) fn signed(digits: &[u8]) -> Option<i64> {
     match digits.strip_prefix(b"-") {
         Some(digits) => 0i64.checked_sub_unsigned(unsigned(digits)?),
@@ -130,7 +130,7 @@ pub(crate) fn signed(digits: &[u8]) -> Option<i64> {
     }
 }
 
-/// Without the spaces around it.
+/// Strips spaces at both ends.
 pub(crate) fn trim(mut bytes: &[u8]) -> &[u8] {
     while let [b' ', rest @ ..] | [rest @ .., b' '] = bytes {
         bytes = rest;
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_a_number_whole_or_not_at_all() {
+    fn token_is_a_number_only_as_a_whole() {
         let mut tokens = Tokens(b"  12 0 18446744073709551615 7");
         let numbers = std::iter::from_fn(|| tokens.unsigned()).collect::<Vec<_>>();
         assert_eq!(numbers, [12, 0, u64::MAX, 7]);
@@ -179,17 +179,17 @@ mod tests {
         }
         let mut tokens = Tokens(b" 1x 99999999999999999999 -3 4");
         let numbers = [(); 4].map(|()| tokens.unsigned());
-        assert_eq!(numbers, [None, None, None, Some(4)], "what is no number is passed");
+        assert_eq!(numbers, [None, None, None, Some(4)], "a token that is not a number is skipped");
     }
 
     #[test]
-    fn a_line_ends_with_a_line_feed_and_its_limit_does_not_depend_on_cuts() {
-        assert!(matches!(first(b"ab\r\ncd", 9), FirstLine::Whole { line: b"ab", consumed: 4 }));
-        assert!(matches!(first(b"ab\ncd", 9), FirstLine::Whole { line: b"ab", consumed: 3 }));
-        assert!(matches!(first(b"\n", 9), FirstLine::Whole { line: b"", consumed: 1 }));
-        assert!(matches!(first(b"abc", 3), FirstLine::Incomplete));
-        assert!(matches!(first(b"abcd", 3), FirstLine::TooLong));
-        assert!(matches!(first(b"abcd\n", 3), FirstLine::TooLong));
-        assert!(matches!(first(b"abc\n", 3), FirstLine::Whole { .. }));
+    fn line_ends_with_a_line_feed_and_its_limit_does_not_depend_on_cuts() {
+        assert!(matches!(split_first_line(b"ab\r\ncd", 9), FirstLine::Whole { line: b"ab", consumed: 4 }));
+        assert!(matches!(split_first_line(b"ab\ncd", 9), FirstLine::Whole { line: b"ab", consumed: 3 }));
+        assert!(matches!(split_first_line(b"\n", 9), FirstLine::Whole { line: b"", consumed: 1 }));
+        assert!(matches!(split_first_line(b"abc", 3), FirstLine::Incomplete));
+        assert!(matches!(split_first_line(b"abcd", 3), FirstLine::TooLong));
+        assert!(matches!(split_first_line(b"abcd\n", 3), FirstLine::TooLong));
+        assert!(matches!(split_first_line(b"abc\n", 3), FirstLine::Whole { .. }));
     }
 }
