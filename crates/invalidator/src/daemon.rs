@@ -5,16 +5,13 @@
 
 use crate::{
     Log,
-    delivery::Routers,
+    observe::{stats::Statistics, stats_endpoint},
     options::{Cluster, Options},
-    pipeline::{Pipeline, WallClock},
-    positions::PositionFile,
+    pipeline::{Pipeline, WallClock, delivery::Routers, positions::PositionFile},
     source::{
         mysql::{MysqlLog, MysqlOptions},
         sqlite::{PRUNE_EVERY, SqliteLog, prune},
     },
-    statistics::Statistics,
-    stats_endpoint,
 };
 use lookaside_client::{DestinationOptions, Network, TcpDestination, TcpNetwork};
 use lookaside_routing::{Address, Destination, HealthSettings};

@@ -23,17 +23,10 @@
 #![forbid(unsafe_code)]
 
 pub mod daemon;
-pub mod delivery;
-mod failing;
 pub mod keys;
+pub mod observe;
 pub mod options;
 pub mod pipeline;
-pub mod positions;
-pub mod reader;
 pub mod source;
-pub mod statistics;
-pub mod stats_endpoint;
-mod trouble;
-pub mod window;
 
 pub use source::{Commit, Commits, Log, Opened, Position, Source, SourceError, Start};

@@ -2,9 +2,7 @@
 
 use crate::{
     Position, Start,
-    pipeline::{self, Options as PipelineOptions},
-    reader::OnPositionLost,
-    window::Limits,
+    pipeline::{self, OnPositionLost, Options as PipelineOptions, pending::Limits},
 };
 use clap::{Parser, value_parser};
 use lookaside_telemetry::LogFormat;

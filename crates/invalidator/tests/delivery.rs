@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use lookaside_client::{Listener, Network, Stream};
-use lookaside_invalidator::delivery::{Delivery, Routers, Verdict};
+use lookaside_invalidator::pipeline::delivery::{Delivery, Routers, Verdict};
 use lookaside_protocol::{ErrorReply, Operation, Reply, Request};
 use lookaside_routing::{
     Address, Batch, BoxFuture, Context as Asked, Destination, Failure, OperationSelectorRoute, Outcome, Outcomes, Route,

@@ -3,7 +3,7 @@
 mod fakes;
 
 use fakes::{Region, ms, until};
-use lookaside_invalidator::{pipeline::Options, reader::OnPositionLost, window::Limits};
+use lookaside_invalidator::pipeline::{OnPositionLost, Options, pending::Limits};
 use proptest::prelude::*;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};

@@ -4,10 +4,12 @@
 use bytes::Bytes;
 use lookaside_invalidator::{
     Commit, Commits, Log, Opened, Position, Source, SourceError, Start,
-    delivery::{Delivery, Refusal, Verdict},
-    pipeline::{Options, Pipeline, WallClock},
-    positions::{PositionError, PositionStore, Record},
-    statistics::Statistics,
+    observe::stats::Statistics,
+    pipeline::{
+        Options, Pipeline, WallClock,
+        delivery::{Delivery, Refusal, Verdict},
+        positions::{PositionError, PositionStore, Record},
+    },
 };
 use lookaside_routing::BoxFuture;
 use std::{

@@ -1,14 +1,14 @@
 //! `lookaside up`: a whole region on this machine, as real processes, and a line a second about it.
 
-mod child;
 mod plan;
+mod process;
 mod view;
 
 use crate::demo::{self, Demo};
 use crate::statistics::Statistics;
 use anyhow::{Context, Result, bail};
-use child::Process;
 use plan::{CLUSTERS_MAX, PORTS_MAX, Plan, SERVERS_MAX, local};
+use process::Process;
 use std::{
     fs::File,
     io::Write,

@@ -6,10 +6,12 @@ use bytes::Bytes;
 use lookaside_client::{DestinationOptions, TcpDestination};
 use lookaside_invalidator::{
     Start,
-    delivery::{Delivery, Refusal, Routers, Verdict},
-    pipeline::{Options, Pipeline},
-    positions::{PositionError, PositionStore, Record},
-    statistics::Statistics,
+    observe::stats::Statistics,
+    pipeline::{
+        Options, Pipeline,
+        delivery::{Delivery, Refusal, Routers, Verdict},
+        positions::{PositionError, PositionStore, Record},
+    },
 };
 use lookaside_routing::{BoxFuture, Destination};
 use std::{

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! `caching_sha2_password` falls back to the password itself, under the server's public key, while the server's cache
-//! does not know the user: see [`public_key`](super::public_key). Absent: every other plugin, with a message that
+//! does not know the user: see [`rsa`](super::rsa). Absent: every other plugin, with a message that
 //! names the two.
 
 use sha1::Sha1;

@@ -8,7 +8,7 @@ use super::{
     cursor::{Cursor, Malformed},
     options::MysqlOptions,
     packet::PacketStream,
-    public_key,
+    rsa,
 };
 use crate::SourceError;
 use bytes::BytesMut;
@@ -345,7 +345,7 @@ impl Login<'_> {
             [FAST_SUCCESS] => Ok(()),
             [FULL_AUTHENTICATION] => self.packets.answer(&[REQUEST_PUBLIC_KEY]).await,
             public_key => {
-                let sealed = public_key::seal(self.options.password.as_bytes(), &self.nonce, public_key)?;
+                let sealed = rsa::seal(self.options.password.as_bytes(), &self.nonce, public_key)?;
                 self.packets.answer(&sealed).await
             }
         }

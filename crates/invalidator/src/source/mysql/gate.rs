@@ -12,11 +12,11 @@
 //! One call a batch: what was handed out since the last call is waited for at once.
 
 use super::{
-    awaited::{Awaited, LogEnd},
     connection::{Connection, text},
     gtid::{GtidList, GtidSet, Progress},
     options::MysqlOptions,
-    prepared,
+    visibility_target::{Awaited, LogEnd},
+    xa,
 };
 use crate::SourceError;
 use std::time::Duration;
@@ -75,7 +75,7 @@ async fn wait_for_snapshot(
             Some(end) => end.is_shown_by(&shown),
             None => list_of(connection, &shown).await?.covers(list),
         };
-        if is_visible && (awaited.xids.is_empty() || prepared::are_ended(connection, &awaited.xids).await?) {
+        if is_visible && (awaited.xids.is_empty() || xa::are_ended(connection, &awaited.xids).await?) {
             return Ok(());
         }
         if Instant::now() >= deadline {

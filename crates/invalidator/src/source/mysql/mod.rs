@@ -15,38 +15,38 @@
 //!
 //! Absent: TLS; row rules (a table and its columns to keys); logs without transaction numbers.
 
+mod assembler;
 mod auth;
-mod awaited;
-mod completeness;
 mod connection;
 mod cursor;
 mod event;
 mod gate;
 mod gtid;
+mod log_coverage;
 mod options;
 mod packet;
-mod prepared;
-mod public_key;
 mod rows;
-mod server;
-mod transaction;
+mod rsa;
+mod server_check;
+mod visibility_target;
+mod xa;
 
+pub use assembler::{Anomalies, KEYS_OF_COMMIT_MAX};
 pub use connection::{Connection, Row, ServerError};
 pub use options::MysqlOptions;
-pub use prepared::KEYS_HELD_MAX;
-pub use transaction::{Anomalies, KEYS_OF_COMMIT_MAX};
+pub use xa::KEYS_HELD_MAX;
 
 use crate::{Commits, Log, Opened, Position, Source, SourceError, Start};
-use awaited::Awaited;
+use assembler::Assembler;
 use lookaside_client::Network;
 use lookaside_routing::BoxFuture;
 use packet::PacketStream;
-use server::Server;
+use server_check::Server;
 use std::{
     sync::Arc,
     time::{Duration, SystemTime},
 };
-use transaction::Assembler;
+use visibility_target::Awaited;
 
 /// Says what time it is.
 pub type Clock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
@@ -138,7 +138,7 @@ impl MysqlSource {
         let progress = server.progress(&mut queries, start).await?;
         if *start == Start::Now {
             // After the position was asked for: what is prepared later is read.
-            prepared::wait_for_none(&mut queries, options.prepared_wait_max).await?;
+            xa::wait_for_none(&mut queries, options.prepared_wait_max).await?;
         }
         Ok(MysqlSource {
             returned: Position(progress.to_string()),
@@ -222,7 +222,7 @@ impl MysqlSource {
                 Some(&HEAD_EVENT) => self.assembler.take(&packet[1..], seen_at)?,
                 Some(&HEAD_ERROR) => {
                     let error = connection::error_of(&packet)?;
-                    return Err(server::dump_error(error, self.assembler.resume(), &self.options.user));
+                    return Err(server_check::dump_error(error, self.assembler.resume(), &self.options.user));
                 }
                 _ => return Err(SourceError::Unreachable { why: "the server ended its log's stream".into() }),
             }

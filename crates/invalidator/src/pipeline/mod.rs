@@ -17,15 +17,25 @@
 //! * Batches make themselves: up to [`Options::batches_in_flight_max`] travel at once, and what arrives while they do
 //!   travels together in the next.
 
+pub mod delivery;
+mod log_reader;
+pub mod pending;
+pub mod positions;
+mod retry_queue;
+
+pub use log_reader::{Ended, OnPositionLost};
+
 use crate::{
     Commits, Log, Position, Start,
-    delivery::{Delivery, Verdict},
-    positions::{PositionError, PositionStore, Record},
-    reader::{Ended, OnPositionLost, Passed, Reader},
-    statistics::{ClusterStatistics, State, Statistics},
-    trouble::{Condition, Herald, Pace},
-    window::{Limits, OutBatch, Window},
+    observe::{
+        Condition, Herald, Pace,
+        stats::{ClusterStatistics, State, Statistics},
+    },
 };
+use delivery::{Delivery, Verdict};
+use log_reader::{Passed, Reader};
+use pending::{Limits, OutBatch, Window};
+use positions::{PositionError, PositionStore, Record};
 use std::{
     sync::Arc,
     time::{Duration, SystemTime},

@@ -7,7 +7,7 @@
 //! | `quit` | the connection ends |
 //! | anything else | `ERROR` |
 
-use crate::statistics::Statistics;
+use super::stats::Statistics;
 use lookaside_client::{Listener, Stream};
 use std::{fmt::Write, sync::Arc, time::Duration};
 use tokio::{

@@ -3,7 +3,7 @@
 
 use lookaside_invalidator::{
     Commit, Position,
-    window::{Limits, OutBatch, Window},
+    pipeline::pending::{Limits, OutBatch, Window},
 };
 use proptest::prelude::*;
 use std::{

@@ -1,4 +1,4 @@
-//! Keys whose deletes were refused: a dead server's, as a rule. Part of the [window](crate::window), which sends them
+//! Keys whose deletes were refused: a dead server's, as a rule. Part of the [window](super::pending), which sends them
 //! again until they are acknowledged (§4.1); kept apart from it so that they take no room from the keys of servers
 //! that are well.
 //!

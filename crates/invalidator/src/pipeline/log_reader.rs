@@ -13,12 +13,16 @@
 //! * A position that the log no longer has means lost deletes. It is counted and logged as an error, and then it is
 //!   the operator's choice: stop, or empty the cluster and go on from the present.
 
-use crate::{
-    Commits, Log, Position, Source, SourceError, Start,
+use super::{
     delivery::Delivery,
     positions::{PositionError, PositionStore},
-    statistics::{ClusterStatistics, State},
-    trouble::Pace,
+};
+use crate::{
+    Commits, Log, Position, Source, SourceError, Start,
+    observe::{
+        Pace,
+        stats::{ClusterStatistics, State},
+    },
 };
 use std::{convert::Infallible, sync::Arc, time::Duration};
 use tokio::{

@@ -4,9 +4,9 @@
 //! event, and said with the setting that cures it.
 
 use super::{
-    completeness,
     connection::{Connection, ServerError, text},
     gtid::{GtidList, GtidSet, Progress},
+    log_coverage,
     options::MysqlOptions,
     packet::PacketStream,
 };
@@ -84,7 +84,7 @@ impl Server {
             Kind::Mysql => format!("mysql:{}", value("server_uuid")),
             Kind::Mariadb => format!("mariadb:{}-{}", value("gtid_domain_id"), value("server_id")),
         };
-        let warnings = completeness::check(connection, &variables, !options.outbox_only).await?;
+        let warnings = log_coverage::check(connection, &variables, !options.outbox_only).await?;
         Ok(Server { kind, identity, has_checksum: value("binlog_checksum") == "CRC32", warnings })
     }
 

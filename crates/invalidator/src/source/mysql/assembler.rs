@@ -21,11 +21,11 @@
 //!   before it, so a restart in between reads all of it again: a delete too often, never one too few.
 
 use super::{
-    awaited::{Awaited, LogEnd},
     event::{self, Body, Event},
     gtid::{GtidSet, Origin, Progress},
-    prepared::{Prepared, Unknown},
     rows::{self, Columns, Present, TableMap},
+    visibility_target::{Awaited, LogEnd},
+    xa::{Prepared, Unknown},
 };
 use crate::{Commit, Position, SourceError, keys};
 use std::{

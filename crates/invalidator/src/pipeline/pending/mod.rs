@@ -23,10 +23,8 @@
 //! Order between keys means nothing: a delete is idempotent, and a reader that fills a key after it reads a database
 //! that shows the commit already.
 
-use crate::{
-    Commit, Position,
-    failing::{Failing, Named, Waits},
-};
+use super::retry_queue::{Failing, Named, Waits};
+use crate::{Commit, Position};
 use bytes::Bytes;
 use std::{
     collections::{BTreeMap, VecDeque, btree_map::Entry},

@@ -1,6 +1,6 @@
 //! What the gate must wait for: how far the log was read when keys were handed out.
 //!
-//! Serves the delete path, between [`super::transaction`], which fills it, and [`super::gate`], which empties it.
+//! Serves the delete path, between [`super::assembler`], which fills it, and [`super::gate`], which empties it.
 
 use super::gtid::GtidSet;
 
