@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use lookaside_simulation::{
     checker::Tally,
-    region::{Broken, Outcome, run as run_region},
+    region::{DisabledGuarantee, Outcome, run as run_region},
 };
 use std::{
     io::{IsTerminal, Write},
@@ -32,7 +32,7 @@ pub struct Options {
     /// Break a promise on purpose, to see the checker find it: gate, leases, acknowledgement, fence,
     /// spool or spares
     #[arg(long = "break", value_name = "PROMISE")]
-    broken: Option<Broken>,
+    disabled: Option<DisabledGuarantee>,
     /// Threads, each with runs of its own [default: one a core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
@@ -43,12 +43,12 @@ pub struct Options {
 
 /// Runs the seeds; fails when a promise did not hold, with the command that shows it again.
 pub fn run(options: &Options) -> Result<()> {
-    let broken = options.broken.unwrap_or_default();
+    let disabled = options.disabled.unwrap_or_default();
     let (first, seeds) = options.seed.map_or((options.first, options.seeds), |seed| (seed, 1));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = options.threads.map_or(cores, usize::from);
     let started = Instant::now();
-    let outcomes = run_seeds(first, seeds, threads, broken);
+    let outcomes = run_seeds(first, seeds, threads, disabled);
     let failed: Vec<&Outcome> = outcomes.iter().filter(|outcome| outcome.violation.is_some()).collect();
     let tally = outcomes.iter().fold(Tally::default(), |sum, outcome| sum.plus(outcome.tally));
     let mut out = std::io::stdout().lock();
@@ -87,9 +87,9 @@ pub fn run(options: &Options) -> Result<()> {
     match failed.first() {
         None => Ok(()),
         Some(outcome) => {
-            let again = match broken {
-                Broken::Nothing => format!("lookaside simulate --seed {}", outcome.seed),
-                broken => format!("lookaside simulate --seed {} --break {broken}", outcome.seed),
+            let again = match disabled {
+                DisabledGuarantee::Nothing => format!("lookaside simulate --seed {}", outcome.seed),
+                disabled => format!("lookaside simulate --seed {} --break {disabled}", outcome.seed),
             };
             bail!("{} of {seeds} seeds failed; the first again: {again}", failed.len())
         }
@@ -97,7 +97,7 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 /// Every outcome, in the order of the seeds.
-fn run_seeds(first: u64, seeds: u64, threads: usize, broken: Broken) -> Vec<Outcome> {
+fn run_seeds(first: u64, seeds: u64, threads: usize, disabled: DisabledGuarantee) -> Vec<Outcome> {
     let next = AtomicU64::new(0);
     let outcomes = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
@@ -108,7 +108,7 @@ fn run_seeds(first: u64, seeds: u64, threads: usize, broken: Broken) -> Vec<Outc
                     if index >= seeds {
                         return;
                     }
-                    let outcome = run_region(first + index, broken);
+                    let outcome = run_region(first + index, disabled);
                     let mut outcomes = outcomes.lock().expect("a run that fails says so and does not panic");
                     outcomes.push(outcome);
                     if std::io::stderr().is_terminal() {

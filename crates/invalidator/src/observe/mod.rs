@@ -1,7 +1,9 @@
-//! Statistics, the endpoint that serves them, and the limit on repeated log messages.
+//! Statistics, the endpoint that serves them, and what is logged of failing deletes.
 
+mod delivery_health;
 mod log_throttle;
 pub mod stats;
 pub mod stats_endpoint;
 
-pub(crate) use log_throttle::{Condition, Herald, Pace};
+pub(crate) use delivery_health::{DeliveryHealth, HealthLogger};
+pub(crate) use log_throttle::LogThrottle;

@@ -1,8 +1,8 @@
-//! What the daemon can say of itself: counters, positions, and how long a commit takes to empty a cluster, and the
-//! last of all clusters.
+//! The statistics of the daemon: counters, states, positions, and the latency from a commit to its last acknowledged
+//! delete, in each cluster and in all clusters.
 //!
-//! Latency is wall-clock time from the commit, as the source tells it, to the acknowledgement of its last delete; a
-//! clock that is behind the database's makes it 0, not negative.
+//! Latency is wall-clock time from the commit, as the source reports it, to the acknowledgement of its last delete. If
+//! our clock is behind the database's, the latency is 0.
 
 use crate::Position;
 use hdrhistogram::Histogram;
@@ -16,33 +16,33 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// So many commits are followed at once until the last cluster has applied them; beyond that the oldest is given up
-/// (a cluster that is down must not cost memory) and counted.
-const FOLLOWED_MAX: usize = 1 << 16;
+/// The most commits tracked until all clusters have applied them. Beyond it the oldest is dropped and counted: a cluster
+/// that is down must not use up memory.
+const TRACKED_COMMITS_MAX: usize = 1 << 16;
 /// Latencies above an hour are recorded as an hour.
 const LATENCY_US_MAX: u64 = 3_600_000_000;
-/// Two digits: an error of 1 %, and 30 kB a histogram.
+/// Two digits: an error of 1 %, and 30 kB per histogram.
 const LATENCY_DIGITS: u8 = 2;
 
-/// What a pipeline is doing.
+/// The state of a pipeline, as `stats` shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum State {
-    /// Not connected yet.
+pub enum PipelineState {
+    /// Not connected yet, or no position is on disk yet.
     #[default]
     Starting,
-    /// Reading and delivering, and nothing fails. Said once a position is on disk.
+    /// Reading and delivering, without failures.
     Running,
-    /// Deletes of some keys are not acknowledged, for this reason: they are kept and sent again; the others go on.
+    /// Some deletes were refused, for this reason. They are retried; other keys proceed.
     Retrying(String),
-    /// So many keys fail, for this reason, that reading waits.
+    /// The retry queue is full, for this reason, and reading waits.
     Blocked(String),
-    /// The source fails, for this reason; it is tried again.
+    /// The source fails, for this reason. It is retried.
     SourceFailing(String),
-    /// At an end, for this reason.
+    /// Stopped, for this reason.
     Stopped(String),
 }
 
-/// A number that only grows.
+/// A count that only grows.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -52,64 +52,70 @@ impl Counter {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// Its value.
+    /// The current value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// The figures of one cluster's pipeline.
+/// The statistics of one cluster's pipeline.
 #[derive(Debug)]
 pub struct ClusterStatistics {
-    /// The cluster.
+    /// The name of the cluster.
     pub name: String,
     /// Deletes that were acknowledged.
     pub invalidations: Counter,
-    /// Deletes that were not, and sent again.
+    /// Deletes that were refused and are retried.
     pub retried: Counter,
     /// Batches sent.
     pub batches: Counter,
     /// Keys in those batches.
     pub batch_keys: Counter,
-    /// Deletes that no router has a way for: nothing can be cached there, so they are done with.
+    /// Deletes for which no router has a route. Nothing can be cached there, so they are not retried.
     pub unroutable: Counter,
-    /// Commits that were followed until every delete was acknowledged.
+    /// Commits that were tracked until every delete was acknowledged.
     pub commits: Counter,
     /// How often the source failed.
     pub source_failures: Counter,
-    /// How often the log no longer reached back to our position: deletes were lost.
+    /// How often the log no longer reached back to the position, so that deletes were lost.
     pub positions_lost: Counter,
     /// How often the position could not be saved.
     pub save_failures: Counter,
-    lag_keys: AtomicU64,
-    failing_keys: AtomicU64,
-    failing_key_bytes: AtomicU64,
+    pending_keys: AtomicU64,
+    retry_queue_keys: AtomicU64,
+    retry_queue_bytes: AtomicU64,
     commits_merged: AtomicU64,
-    changing: Mutex<Changing>,
+    locked: Mutex<LockedStatistics>,
 }
 
 #[derive(Debug)]
-struct Changing {
-    /// Of reading; what is told of it depends on the others.
-    state: State,
-    /// Of delivering: retrying or blocked.
-    trouble: Option<State>,
-    saved: Option<Position>,
+struct LockedStatistics {
+    /// The state of reading. The state that is shown depends on the other fields too.
+    reading_state: PipelineState,
+    /// Retrying or blocked; `None` if deletes are acknowledged.
+    delivery_state: Option<PipelineState>,
+    saved_position: Option<Position>,
     latency_us: Histogram<u64>,
 }
 
-impl Default for Changing {
-    fn default() -> Changing {
-        Changing { state: State::Starting, trouble: None, saved: None, latency_us: histogram() }
+impl Default for LockedStatistics {
+    fn default() -> LockedStatistics {
+        LockedStatistics {
+            reading_state: PipelineState::Starting,
+            delivery_state: None,
+            saved_position: None,
+            latency_us: histogram(),
+        }
     }
 }
 
-impl Changing {
-    /// A killed daemon begins anew at another present unless its position is on disk: until then it does not run.
-    fn state(&self) -> &State {
-        match (&self.state, &self.saved) {
-            (State::Running, None) => &State::Starting,
-            (State::Running, Some(_)) => self.trouble.as_ref().unwrap_or(&State::Running),
+impl LockedStatistics {
+    /// The state to show. Until a position is on disk that is `Starting`: a daemon killed before would resume at a later
+    /// present.
+    fn state(&self) -> &PipelineState {
+        match (&self.reading_state, &self.saved_position) {
+            (PipelineState::Running, None) => &PipelineState::Starting,
+            (PipelineState::Running, Some(_)) => self.delivery_state.as_ref().unwrap_or(&PipelineState::Running),
             (other, _) => other,
         }
     }
@@ -128,45 +134,45 @@ impl ClusterStatistics {
             source_failures: Counter::default(),
             positions_lost: Counter::default(),
             save_failures: Counter::default(),
-            lag_keys: AtomicU64::new(0),
-            failing_keys: AtomicU64::new(0),
-            failing_key_bytes: AtomicU64::new(0),
+            pending_keys: AtomicU64::new(0),
+            retry_queue_keys: AtomicU64::new(0),
+            retry_queue_bytes: AtomicU64::new(0),
             commits_merged: AtomicU64::new(0),
-            changing: Mutex::new(Changing::default()),
+            locked: Mutex::new(LockedStatistics::default()),
         }
     }
 
-    /// Reading does something else from now on.
-    pub fn set_state(&self, state: State) {
-        locked(&self.changing).state = state;
+    /// Sets the state of reading.
+    pub fn set_state(&self, state: PipelineState) {
+        lock(&self.locked).reading_state = state;
     }
 
-    /// What the pipeline is doing.
-    pub fn state(&self) -> State {
-        locked(&self.changing).state().clone()
+    /// The state of the pipeline.
+    pub fn state(&self) -> PipelineState {
+        lock(&self.locked).state().clone()
     }
 
-    /// Deletes fail, or (None) no longer.
-    pub(crate) fn set_trouble(&self, trouble: Option<State>) {
-        locked(&self.changing).trouble = trouble;
+    /// Sets the state of delivery; `None` if deletes are acknowledged.
+    pub(crate) fn set_delivery_state(&self, state: Option<PipelineState>) {
+        lock(&self.locked).delivery_state = state;
     }
 
-    /// The position that a restart would go on from.
-    pub fn saved(&self) -> Option<Position> {
-        locked(&self.changing).saved.clone()
+    /// The position that a restart would resume from; `None` until one is saved.
+    pub fn saved_position(&self) -> Option<Position> {
+        lock(&self.locked).saved_position.clone()
     }
 
-    pub(crate) fn set_saved(&self, position: Position) {
-        locked(&self.changing).saved = Some(position);
+    pub(crate) fn set_saved_position(&self, position: Position) {
+        lock(&self.locked).saved_position = Some(position);
     }
 
-    pub(crate) fn set_lag_keys(&self, keys: usize) {
-        self.lag_keys.store(keys as u64, Ordering::Relaxed);
+    pub(crate) fn set_pending_keys(&self, keys: usize) {
+        self.pending_keys.store(keys as u64, Ordering::Relaxed);
     }
 
-    pub(crate) fn set_failing(&self, (keys, key_bytes): (usize, usize)) {
-        self.failing_keys.store(keys as u64, Ordering::Relaxed);
-        self.failing_key_bytes.store(key_bytes as u64, Ordering::Relaxed);
+    pub(crate) fn set_retry_queue_size(&self, (keys, key_bytes): (usize, usize)) {
+        self.retry_queue_keys.store(keys as u64, Ordering::Relaxed);
+        self.retry_queue_bytes.store(key_bytes as u64, Ordering::Relaxed);
     }
 
     pub(crate) fn set_commits_merged(&self, commits: u64) {
@@ -174,51 +180,63 @@ impl ClusterStatistics {
     }
 }
 
-/// The figures of the daemon.
+/// The statistics of the daemon.
 #[derive(Debug)]
 pub struct Statistics {
     clusters: Vec<Arc<ClusterStatistics>>,
-    last: Mutex<LastCluster>,
+    all_clusters: Mutex<AllClustersLatency>,
 }
 
-/// Follows commits until the last cluster has applied them.
+/// Tracks commits until all clusters have applied them.
 #[derive(Debug)]
-struct LastCluster {
+struct AllClustersLatency {
     latency_us: Histogram<u64>,
-    waiting: BTreeMap<String, Vec<usize>>,
+    /// By position: the clusters that have applied the commit.
+    applied_by: BTreeMap<String, Vec<usize>>,
+    /// The positions in the order of their first application, some of them no longer tracked.
     order: VecDeque<String>,
-    given_up: u64,
+    untracked: u64,
 }
 
 impl Statistics {
-    /// All at zero, for clusters of these names.
+    /// Zeroes, for clusters of these names.
     pub fn new<'a>(clusters: impl IntoIterator<Item = &'a str>) -> Arc<Statistics> {
         let clusters = clusters.into_iter().map(|name| Arc::new(ClusterStatistics::new(name))).collect();
-        let last =
-            LastCluster { latency_us: histogram(), waiting: BTreeMap::new(), order: VecDeque::new(), given_up: 0 };
-        Arc::new(Statistics { clusters, last: Mutex::new(last) })
+        let all_clusters = AllClustersLatency {
+            latency_us: histogram(),
+            applied_by: BTreeMap::new(),
+            order: VecDeque::new(),
+            untracked: 0,
+        };
+        Arc::new(Statistics { clusters, all_clusters: Mutex::new(all_clusters) })
     }
 
-    /// The figures of each cluster, in the order given at the start.
+    /// The statistics of each cluster, in the order given to [`Statistics::new`].
     pub fn clusters(&self) -> &[Arc<ClusterStatistics>] {
         &self.clusters
     }
 
-    /// Cluster number `cluster` has applied every delete of the commit at `position`.
-    pub(crate) fn applied(&self, cluster: usize, position: &Position, committed_at: SystemTime, now: SystemTime) {
-        let took_us = micros(now.duration_since(committed_at).unwrap_or_default());
+    /// Records that cluster number `cluster` has applied every delete of the commit at `position`.
+    pub(crate) fn record_applied(
+        &self,
+        cluster: usize,
+        position: &Position,
+        committed_at: SystemTime,
+        now: SystemTime,
+    ) {
+        let latency_us = as_micros(now.duration_since(committed_at).unwrap_or_default());
         self.clusters[cluster].commits.add(1);
-        locked(&self.clusters[cluster].changing).latency_us.saturating_record(took_us);
-        locked(&self.last).applied(cluster, self.clusters.len(), position, took_us);
+        lock(&self.clusters[cluster].locked).latency_us.saturating_record(latency_us);
+        lock(&self.all_clusters).record_applied(cluster, self.clusters.len(), position, latency_us);
     }
 
-    /// Every figure by name, as `stats` reports them.
+    /// Every statistic by name, as `stats` reports them.
     pub fn report(&self) -> Vec<(String, String)> {
         let sum = |counter: fn(&ClusterStatistics) -> &Counter| -> u64 {
             self.clusters.iter().map(|cluster| counter(cluster).get()).sum()
         };
         let (batches, batch_keys) = (sum(|c| &c.batches), sum(|c| &c.batch_keys));
-        let mut lines = Lines(Vec::new());
+        let mut lines = StatLines(Vec::new());
         lines.add("invalidations_total", sum(|c| &c.invalidations));
         lines.add("invalidations_retried", sum(|c| &c.retried));
         lines.add("unroutable", sum(|c| &c.unroutable));
@@ -227,82 +245,82 @@ impl Statistics {
         lines.add("source_failures", sum(|c| &c.source_failures));
         lines.add("positions_lost", sum(|c| &c.positions_lost));
         lines.add("save_failures", sum(|c| &c.save_failures));
-        let last = locked(&self.last);
-        lines.add("commits_to_last_cluster", last.latency_us.len());
-        lines.add("commits_given_up_following", last.given_up);
-        lines.latency("", &last.latency_us);
-        drop(last);
+        let all_clusters = lock(&self.all_clusters);
+        lines.add("commits_in_all_clusters", all_clusters.latency_us.len());
+        lines.add("commits_untracked", all_clusters.untracked);
+        lines.add_latency("", &all_clusters.latency_us);
+        drop(all_clusters);
         for cluster in &self.clusters {
-            lines.cluster(cluster);
+            lines.add_cluster(cluster);
         }
         lines.0
     }
 }
 
-impl LastCluster {
-    fn applied(&mut self, cluster: usize, clusters: usize, position: &Position, took_us: u64) {
+impl AllClustersLatency {
+    fn record_applied(&mut self, cluster: usize, clusters: usize, position: &Position, latency_us: u64) {
         if clusters == 1 {
-            return self.latency_us.saturating_record(took_us);
+            return self.latency_us.saturating_record(latency_us);
         }
-        match self.waiting.get_mut(&position.0) {
-            Some(done) => {
-                if !done.contains(&cluster) {
-                    done.push(cluster);
+        match self.applied_by.get_mut(&position.0) {
+            Some(applied) => {
+                if !applied.contains(&cluster) {
+                    applied.push(cluster);
                 }
-                if done.len() == clusters {
-                    // Its name stays in `order` until it is passed there: see below.
-                    self.waiting.remove(&position.0);
-                    self.latency_us.saturating_record(took_us);
+                if applied.len() == clusters {
+                    // Its position stays in `order` until it is the oldest there: see below.
+                    self.applied_by.remove(&position.0);
+                    self.latency_us.saturating_record(latency_us);
                 }
             }
             None => {
-                self.waiting.insert(position.0.clone(), vec![cluster]);
+                self.applied_by.insert(position.0.clone(), vec![cluster]);
                 self.order.push_back(position.0.clone());
             }
         }
-        while self.order.len() > FOLLOWED_MAX
-            || self.order.front().is_some_and(|oldest| !self.waiting.contains_key(oldest))
+        while self.order.len() > TRACKED_COMMITS_MAX
+            || self.order.front().is_some_and(|oldest| !self.applied_by.contains_key(oldest))
         {
             let Some(oldest) = self.order.pop_front() else { break };
-            if self.waiting.remove(&oldest).is_some() {
-                self.given_up += 1;
+            if self.applied_by.remove(&oldest).is_some() {
+                self.untracked += 1;
             }
         }
     }
 }
 
-struct Lines(Vec<(String, String)>);
+struct StatLines(Vec<(String, String)>);
 
-impl Lines {
+impl StatLines {
     fn add(&mut self, name: impl Into<String>, value: impl Display) {
         self.0.push((name.into(), value.to_string()));
     }
 
-    fn latency(&mut self, prefix: &str, latency_us: &Histogram<u64>) {
+    fn add_latency(&mut self, prefix: &str, latency_us: &Histogram<u64>) {
         self.add(format!("{prefix}latency_us_p50"), latency_us.value_at_quantile(0.50));
         self.add(format!("{prefix}latency_us_p99"), latency_us.value_at_quantile(0.99));
         self.add(format!("{prefix}latency_us_max"), latency_us.max());
     }
 
-    fn cluster(&mut self, cluster: &ClusterStatistics) {
+    fn add_cluster(&mut self, cluster: &ClusterStatistics) {
         let prefix = format!("cluster:{}:", cluster.name);
-        let changing = locked(&cluster.changing);
-        let (state, why) = match changing.state() {
-            State::Starting => ("starting", None),
-            State::Running => ("running", None),
-            State::Retrying(why) => ("retrying", Some(why)),
-            State::Blocked(why) => ("blocked", Some(why)),
-            State::SourceFailing(why) => ("source_failing", Some(why)),
-            State::Stopped(why) => ("stopped", Some(why)),
+        let locked = lock(&cluster.locked);
+        let (state, why) = match locked.state() {
+            PipelineState::Starting => ("starting", None),
+            PipelineState::Running => ("running", None),
+            PipelineState::Retrying(why) => ("retrying", Some(why)),
+            PipelineState::Blocked(why) => ("blocked", Some(why)),
+            PipelineState::SourceFailing(why) => ("source_failing", Some(why)),
+            PipelineState::Stopped(why) => ("stopped", Some(why)),
         };
         self.add(format!("{prefix}state"), state);
         if let Some(why) = why {
             self.add(format!("{prefix}why"), why.replace(|c: char| c.is_control(), " "));
         }
-        self.add(format!("{prefix}position"), changing.saved.as_ref().map_or("-", |position| &position.0));
-        self.add(format!("{prefix}lag_keys"), cluster.lag_keys.load(Ordering::Relaxed));
-        self.add(format!("{prefix}failing_keys"), cluster.failing_keys.load(Ordering::Relaxed));
-        self.add(format!("{prefix}failing_key_bytes"), cluster.failing_key_bytes.load(Ordering::Relaxed));
+        self.add(format!("{prefix}position"), locked.saved_position.as_ref().map_or("-", |position| &position.0));
+        self.add(format!("{prefix}pending_keys"), cluster.pending_keys.load(Ordering::Relaxed));
+        self.add(format!("{prefix}retry_queue_keys"), cluster.retry_queue_keys.load(Ordering::Relaxed));
+        self.add(format!("{prefix}retry_queue_bytes"), cluster.retry_queue_bytes.load(Ordering::Relaxed));
         self.add(format!("{prefix}unroutable"), cluster.unroutable.get());
         self.add(format!("{prefix}commits"), cluster.commits.get());
         self.add(format!("{prefix}commits_merged"), cluster.commits_merged.load(Ordering::Relaxed));
@@ -311,7 +329,7 @@ impl Lines {
         self.add(format!("{prefix}batches"), cluster.batches.get());
         self.add(format!("{prefix}source_failures"), cluster.source_failures.get());
         self.add(format!("{prefix}positions_lost"), cluster.positions_lost.get());
-        self.latency(&prefix, &changing.latency_us);
+        self.add_latency(&prefix, &locked.latency_us);
     }
 }
 
@@ -319,12 +337,12 @@ fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LATENCY_US_MAX, LATENCY_DIGITS).expect("the bounds are in order")
 }
 
-fn micros(duration: Duration) -> u64 {
+fn as_micros(duration: Duration) -> u64 {
     duration.as_micros().try_into().unwrap_or(u64::MAX)
 }
 
-/// Figures that a panicking thread left behind are still figures.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Locks, also after a panic of another holder: statistics stay usable.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -332,37 +350,37 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    fn figure(statistics: &Statistics, name: &str) -> String {
+    fn stat(statistics: &Statistics, name: &str) -> String {
         statistics.report().into_iter().find(|(n, _)| n == name).unwrap_or_else(|| panic!("no {name}")).1
     }
 
     #[test]
-    fn the_last_cluster_sets_the_latency() {
+    fn last_cluster_determines_the_latency() {
         let statistics = Statistics::new(["a", "b"]);
         let at = |ms| SystemTime::UNIX_EPOCH + Duration::from_millis(ms);
         let position = Position("1".into());
-        statistics.applied(0, &position, at(1000), at(1001));
-        assert_eq!(figure(&statistics, "commits_to_last_cluster"), "0");
-        statistics.applied(0, &position, at(1000), at(1002));
-        assert_eq!(figure(&statistics, "commits_to_last_cluster"), "0", "the same cluster again is not the last");
-        statistics.applied(1, &position, at(1000), at(1050));
-        assert_eq!(figure(&statistics, "commits_to_last_cluster"), "1");
-        let last: u64 = figure(&statistics, "latency_us_p99").parse().expect("a number");
-        assert!((49_500..=50_500).contains(&last), "{last}");
-        let first: u64 = figure(&statistics, "cluster:a:latency_us_p50").parse().expect("a number");
+        statistics.record_applied(0, &position, at(1000), at(1001));
+        assert_eq!(stat(&statistics, "commits_in_all_clusters"), "0");
+        statistics.record_applied(0, &position, at(1000), at(1002));
+        assert_eq!(stat(&statistics, "commits_in_all_clusters"), "0", "the same cluster again is not the last");
+        statistics.record_applied(1, &position, at(1000), at(1050));
+        assert_eq!(stat(&statistics, "commits_in_all_clusters"), "1");
+        let all: u64 = stat(&statistics, "latency_us_p99").parse().expect("a number");
+        assert!((49_500..=50_500).contains(&all), "{all}");
+        let first: u64 = stat(&statistics, "cluster:a:latency_us_p50").parse().expect("a number");
         assert!((990..=1_010).contains(&first), "{first}");
-        statistics.applied(1, &Position("2".into()), at(1000), at(900));
-        assert_eq!(figure(&statistics, "cluster:b:commits"), "2", "a clock that is behind does no harm");
+        statistics.record_applied(1, &Position("2".into()), at(1000), at(900));
+        assert_eq!(stat(&statistics, "cluster:b:commits"), "2", "our clock may be behind");
     }
 
     #[test]
-    fn what_a_dead_cluster_leaves_behind_is_bounded() {
+    fn tracked_commits_of_a_dead_cluster_are_bounded() {
         let statistics = Statistics::new(["alive", "dead"]);
-        for number in 0..FOLLOWED_MAX + 10 {
+        for number in 0..TRACKED_COMMITS_MAX + 10 {
             let now = SystemTime::UNIX_EPOCH;
-            statistics.applied(0, &Position(number.to_string()), now, now);
+            statistics.record_applied(0, &Position(number.to_string()), now, now);
         }
-        assert_eq!(figure(&statistics, "commits_given_up_following"), "10");
-        assert!(locked(&statistics.last).order.len() <= FOLLOWED_MAX);
+        assert_eq!(stat(&statistics, "commits_untracked"), "10");
+        assert!(lock(&statistics.all_clusters).order.len() <= TRACKED_COMMITS_MAX);
     }
 }

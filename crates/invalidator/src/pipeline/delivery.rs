@@ -1,17 +1,17 @@
-//! How deletes reach a cluster: through one of its routers, the next one when that fails (§4.1: batches go "to a set
-//! of dedicated servers running mcrouter instances in each frontend cluster").
+//! Sends deletes to a cluster through one of its routers, and through the next one when that fails (§4.1: batches go
+//! "to a set of dedicated servers running mcrouter instances in each frontend cluster").
 //!
-//! | a router said | verdict |
+//! | reply of a router | result |
 //! |---|---|
 //! | `DELETED`, `NOT_FOUND` | applied: most deletes find nothing (§4.1 of the paper: 4 % find something) |
-//! | `SERVER_ERROR no route: ...` | unroutable: a key like `/api/v1/users` names a tree that the router does not have |
-//! | anything else, or nothing | refused: a reason to send it again |
+//! | `SERVER_ERROR no route: ...` | unroutable: a key like `/api/v1/users` names a routing prefix unknown to the router |
+//! | any other reply, or none | refused: send it again |
 //!
-//! That an answer got lost does no harm: deletes are idempotent. An unroutable key is done with, since nothing can be
-//! cached under it through that router either. But a router that knows no way for *deletes* is refused: other
-//! operations may reach the key.
+//! A lost reply does no harm, as deletes are idempotent. An unroutable key needs no retry, since nothing can be cached
+//! under it through that router either. But a router that has no route for *deletes* only refuses the key: other
+//! operations may reach it.
 //!
-//! Absent on purpose: waiting and trying again. What failed at every router goes back to the pipeline.
+//! Not here: delays and retries. Keys that failed at every router go back to the pipeline.
 
 use bytes::Bytes;
 use lookaside_client::Network;
@@ -29,117 +29,117 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// How long a router may take to flush its cluster.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
-/// The longest line that can answer a flush.
-const FLUSH_ANSWER_BYTES_MAX: usize = 1024;
+/// The longest reply to a flush.
+const FLUSH_REPLY_BYTES_MAX: usize = 1024;
 
-/// Why a delete, or a flush, is not known to be applied.
+/// Why a delete or a flush may not have been applied.
 pub type Refusal = String;
 
-/// What became of a delete.
+/// The result of a delete.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum DeleteResult {
     /// The key is gone.
     Applied,
-    /// The cluster's routers lead nowhere for this key, in their words: nothing to delete, and nothing to try again.
+    /// The cluster's routers have no route for this key. Carries their error message. Needs no retry.
     Unroutable(String),
-    /// It is not known to be applied: to be sent again.
+    /// It may not have been applied: send it again.
     Refused(Refusal),
 }
 
-impl Verdict {
-    /// Whether the delete need not be sent again.
-    pub fn is_settled(&self) -> bool {
-        !matches!(self, Verdict::Refused(_))
+impl DeleteResult {
+    /// Whether the delete needs no retry.
+    pub fn is_final(&self) -> bool {
+        !matches!(self, DeleteResult::Refused(_))
     }
 }
 
-/// A way to one cluster.
+/// Delivers deletes to one cluster.
 pub trait Delivery: Send + Sync {
-    /// Deletes `keys`: for each, in order, what became of it.
-    fn delete(&self, keys: Vec<Bytes>) -> BoxFuture<'_, Vec<Verdict>>;
+    /// Deletes `keys`. Returns one result per key, in order.
+    fn delete(&self, keys: Vec<Bytes>) -> BoxFuture<'_, Vec<DeleteResult>>;
 
-    /// Empties the whole cluster, for when deletes have been lost. Routers do that only if they were told to.
+    /// Flushes the whole cluster after deletes were lost. Its routers need `--enable-flush-cmd`.
     fn flush(&self) -> BoxFuture<'_, Result<(), Refusal>>;
 }
 
 /// Delivery through the routers of a cluster, one at a time.
-pub struct Routers {
+pub struct RouterDelivery {
     routers: Vec<Arc<dyn Destination>>,
     network: Arc<dyn Network>,
-    /// Which router is asked first: the one that answered last.
+    /// The router to try first: the last one that replied to a whole batch.
     preferred: AtomicUsize,
 }
 
-impl Routers {
-    /// Through `routers`, at least one; `network` reaches the same addresses.
-    pub fn new(routers: Vec<Arc<dyn Destination>>, network: Arc<dyn Network>) -> Routers {
+impl RouterDelivery {
+    /// Delivers through `routers`, at least one. `network` reaches the same addresses.
+    pub fn new(routers: Vec<Arc<dyn Destination>>, network: Arc<dyn Network>) -> RouterDelivery {
         assert!(!routers.is_empty(), "a cluster has a router");
-        Routers { routers, network, preferred: AtomicUsize::new(0) }
+        RouterDelivery { routers, network, preferred: AtomicUsize::new(0) }
     }
 
     /// Every router once, the preferred one first.
-    fn in_turn(&self) -> impl Iterator<Item = (usize, &Arc<dyn Destination>)> {
+    fn preferred_first(&self) -> impl Iterator<Item = (usize, &Arc<dyn Destination>)> {
         let first = self.preferred.load(Ordering::Relaxed);
         (0..self.routers.len()).map(move |step| (first + step) % self.routers.len()).map(|at| (at, &self.routers[at]))
     }
 
-    async fn delete_through_any(&self, keys: Vec<Bytes>) -> Vec<Verdict> {
-        let mut verdicts: Vec<Verdict> = vec![Verdict::Refused("not sent".to_string()); keys.len()];
-        let mut left: Vec<usize> = (0..keys.len()).collect();
-        for (at, router) in self.in_turn() {
-            let batch: Batch = left.iter().map(|&index| delete(keys[index].clone())).collect();
+    async fn delete_through_any(&self, keys: Vec<Bytes>) -> Vec<DeleteResult> {
+        let mut results: Vec<DeleteResult> = vec![DeleteResult::Refused("not sent".to_string()); keys.len()];
+        let mut unacknowledged: Vec<usize> = (0..keys.len()).collect();
+        for (at, router) in self.preferred_first() {
+            let batch: Batch = unacknowledged.iter().map(|&index| delete_request(keys[index].clone())).collect();
             let outcomes = router.send(batch).await;
-            assert_eq!(outcomes.len(), left.len(), "a destination gives one outcome a request");
-            let unanswered = outcomes.iter().filter(|outcome| outcome.is_err()).count();
-            left = left
+            assert_eq!(outcomes.len(), unacknowledged.len(), "a destination returns one outcome per request");
+            let failed = outcomes.iter().filter(|outcome| outcome.is_err()).count();
+            unacknowledged = unacknowledged
                 .into_iter()
                 .zip(outcomes)
                 .filter_map(|(index, outcome)| {
-                    verdicts[index] = verdict(outcome, router);
-                    (!verdicts[index].is_settled()).then_some(index)
+                    results[index] = delete_result(outcome, router);
+                    (!results[index].is_final()).then_some(index)
                 })
                 .collect();
-            if unanswered == 0 {
+            if failed == 0 {
                 self.preferred.store(at, Ordering::Relaxed);
             }
-            // A router that answers for itself speaks for its cluster: another would say the same.
-            if left.is_empty() || unanswered == 0 {
+            // An error reply comes from the cluster, so another router would give the same one.
+            if unacknowledged.is_empty() || failed == 0 {
                 break;
             }
         }
-        verdicts
+        results
     }
 
     async fn flush_through(&self, router: &Arc<dyn Destination>) -> io::Result<()> {
         let mut stream = self.network.connect(router.address()).await?;
         stream.write_all(b"flush_all\r\n").await?;
         stream.flush().await?;
-        let mut answer = Vec::new();
-        while !answer.ends_with(b"\n") && answer.len() < FLUSH_ANSWER_BYTES_MAX {
-            if stream.read_buf(&mut answer).await? == 0 {
+        let mut reply = Vec::new();
+        while !reply.ends_with(b"\n") && reply.len() < FLUSH_REPLY_BYTES_MAX {
+            if stream.read_buf(&mut reply).await? == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         }
-        match answer.as_slice() {
+        match reply.as_slice() {
             b"OK\r\n" => Ok(()),
             other => Err(io::Error::other(String::from_utf8_lossy(other).trim_end().to_string())),
         }
     }
 }
 
-impl Delivery for Routers {
-    fn delete(&self, keys: Vec<Bytes>) -> BoxFuture<'_, Vec<Verdict>> {
+impl Delivery for RouterDelivery {
+    fn delete(&self, keys: Vec<Bytes>) -> BoxFuture<'_, Vec<DeleteResult>> {
         Box::pin(self.delete_through_any(keys))
     }
 
     fn flush(&self) -> BoxFuture<'_, Result<(), Refusal>> {
         Box::pin(async move {
             let mut refusal = String::new();
-            for (_, router) in self.in_turn() {
+            for (_, router) in self.preferred_first() {
                 match tokio::time::timeout(FLUSH_TIMEOUT, self.flush_through(router)).await {
                     Ok(Ok(())) => return Ok(()),
                     Ok(Err(why)) => refusal = format!("router {}: flush_all: {why}", router.address()),
-                    Err(_) => refusal = format!("router {}: flush_all: no answer in time", router.address()),
+                    Err(_) => refusal = format!("router {}: flush_all: no reply in time", router.address()),
                 }
             }
             Err(refusal)
@@ -147,31 +147,31 @@ impl Delivery for Routers {
     }
 }
 
-/// No hold-off: the routers of a cluster that is warmed up add one themselves (§4.3).
-fn delete(key: Bytes) -> Request<Bytes> {
+/// Without a hold-off: the routers of a cluster that warms up add one themselves (§4.3).
+fn delete_request(key: Bytes) -> Request<Bytes> {
     Request { key, operation: Operation::Delete { hold_off_ms: 0 } }
 }
 
-fn verdict(outcome: Outcome, router: &Arc<dyn Destination>) -> Verdict {
+fn delete_result(outcome: Outcome, router: &Arc<dyn Destination>) -> DeleteResult {
     let router = router.address();
     match outcome {
-        Ok(Reply::Deleted | Reply::NotFound) => Verdict::Applied,
-        Ok(Reply::Error(ErrorReply::Server(why))) if leads_nowhere(&why) => {
-            Verdict::Unroutable(format!("router {router} says: {}", String::from_utf8_lossy(&why)))
+        Ok(Reply::Deleted | Reply::NotFound) => DeleteResult::Applied,
+        Ok(Reply::Error(ErrorReply::Server(why))) if is_no_route(&why) => {
+            DeleteResult::Unroutable(format!("router {router}: {}", String::from_utf8_lossy(&why)))
         }
         Ok(Reply::Error(error)) => {
             let why = match &error {
                 ErrorReply::Unknown => "ERROR".into(),
                 ErrorReply::Client(why) | ErrorReply::Server(why) => String::from_utf8_lossy(why),
             };
-            Verdict::Refused(format!("router {router} refused: {why}"))
+            DeleteResult::Refused(format!("router {router} refused: {why}"))
         }
-        Ok(other) => Verdict::Refused(format!("router {router} answered a delete with {other:?}")),
-        Err(failure) => Verdict::Refused(format!("router {router}: {failure}")),
+        Ok(other) => DeleteResult::Refused(format!("router {router}: unexpected reply to a delete: {other:?}")),
+        Err(failure) => DeleteResult::Refused(format!("router {router}: {failure}")),
     }
 }
 
-/// Whether a router's words mean that no operation reaches the key.
-fn leads_nowhere(why: &[u8]) -> bool {
+/// Whether an error message of a router means that no operation reaches the key.
+fn is_no_route(why: &[u8]) -> bool {
     why.strip_prefix(NO_ROUTE.as_bytes()).is_some_and(|why| !why.starts_with(NO_POLICY.as_bytes()))
 }

@@ -1,17 +1,17 @@
-//! The source's side of a pipeline: opens the log, reads, waits at the gate, hands over; and opens again when that
-//! fails.
+//! The source's side of a pipeline: opens the log, reads it, waits at the gate, and sends commits to the pipeline. After
+//! a failure it opens the log again.
 //!
 //! ```text
-//! identity? -> open(position) -> next -> visible -> hand over -> next -> ...
-//!      ^____________ wait, from the last position that was handed over ______|
+//! identity? -> open(position) -> next -> wait_until_visible -> send -> next -> ...
+//!      ^____________ delay, then from the last position that was sent ______|
 //! ```
 //!
 //! Invariants:
-//! * Nothing is handed over before the gate let it through: the log runs ahead of what readers see, and a delete that
-//!   is sent too early is undone by a reader that still fills the old row. One call of the gate a read.
-//! * After a failure it goes on from what was handed over last: what was read but not handed over is read again.
-//! * A position that the log no longer has means lost deletes. It is counted and logged as an error, and then it is
-//!   the operator's choice: stop, or empty the cluster and go on from the present.
+//! * Nothing is sent before the gate has let it pass: the log runs ahead of what readers see, and a delete that is sent
+//!   too early is undone by a reader that still fills the old row. Each read costs one call of the gate.
+//! * After a failure reading resumes after what was sent last. Commits that were read but not sent are read again.
+//! * A position that the log no longer has means lost deletes. It is counted and logged as an error. The operator
+//!   chooses what follows: stop, or flush the cluster and continue from the present.
 
 use super::{
     delivery::Delivery,
@@ -20,8 +20,8 @@ use super::{
 use crate::{
     Commits, Log, Position, Source, SourceError, Start,
     observe::{
-        Pace,
-        stats::{ClusterStatistics, State},
+        LogThrottle,
+        stats::{ClusterStatistics, PipelineState},
     },
 };
 use std::{convert::Infallible, sync::Arc, time::Duration};
@@ -30,182 +30,188 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-/// The wait after the first failure of a source; doubles up to the longest.
-const RETRY_MIN: Duration = Duration::from_millis(50);
-/// The longest wait between attempts: how late we may notice that the database is back.
-const RETRY_MAX: Duration = Duration::from_secs(5);
+/// The delay after the first failure of a source. It doubles with every failure.
+const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
+/// The longest delay between attempts. The daemon may notice this late that the database is back.
+const RETRY_DELAY_MAX: Duration = Duration::from_secs(5);
 
-/// What to do when the log no longer reaches back to our position.
+/// What to do when the log no longer reaches back to the saved position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum OnPositionLost {
-    /// End the pipeline, and say what to do.
+    /// Stop the pipeline with an error that says what to do.
     #[default]
     Stop,
-    /// Empty the whole cluster, and go on from the present.
+    /// Flush the whole cluster, and continue from the present.
     Flush,
 }
 
-/// Why a pipeline is at an end though nobody asked it to be.
+/// Why a pipeline stopped by itself.
 #[derive(Debug, thiserror::Error)]
-pub enum Ended {
+pub enum PipelineError {
     /// Deletes were lost.
     #[error(
         "{0}: deletes between there and the oldest commit in the log are lost, and the cluster may hold old values. \
          Empty the cluster (flush_all on its servers), move its position file away and start again with --from now; \
-         --on-position-lost flush does the same by itself"
+         --on-position-lost flush does the same automatically"
     )]
     PositionLost(SourceError),
-    /// There is no telling where to go on.
+    /// The position to resume from is unknown.
     #[error(transparent)]
     Position(#[from] PositionError),
 }
 
-/// What has passed the gate.
+/// What a [`LogReader`] sends to the pipeline.
 #[derive(Debug)]
-pub(crate) enum Passed {
-    /// Where reading begins; the first to be handed over, and again with every new source.
-    From {
+pub(crate) enum GatedCommits {
+    /// Where reading starts. Sent first, and again for every new source.
+    StartAt {
         /// The identity of the log.
         log: String,
-        /// What lies between the position that was handed over before and this one needs no deletes.
+        /// Everything between the last position that was sent and this one needs no deletes.
         position: Position,
     },
-    /// Commits, in order.
+    /// Commits that readers see, in order.
     Commits(Commits),
 }
 
-/// Reads for one pipeline.
-pub(crate) struct Reader {
+/// Reads the log for one pipeline.
+pub(crate) struct LogReader {
     pub log: Arc<dyn Log>,
     pub delivery: Arc<dyn Delivery>,
     pub positions: Arc<dyn PositionStore>,
-    /// Where to begin when there is no record.
+    /// Where to start when no position has been saved.
     pub start: Start,
     pub on_position_lost: OnPositionLost,
     pub read_keys_max: usize,
     pub statistics: Arc<ClusterStatistics>,
-    pub passed: mpsc::Sender<Passed>,
+    pub sender: mpsc::Sender<GatedCommits>,
 }
 
-/// Why one attempt came to its end.
-enum Stop {
-    /// Worth another attempt.
-    Again(String),
+/// Why an attempt to read ended.
+enum ReadStop {
+    /// Another attempt may help.
+    Retry(String),
     /// The log no longer reaches back.
-    Lost(SourceError),
-    /// Nobody listens any more.
-    Hangup,
+    PositionLost(SourceError),
+    /// The pipeline has dropped the receiver.
+    ReceiverDropped,
     /// No attempt can help.
-    Ended(Ended),
+    Fatal(PipelineError),
 }
 
-impl From<SourceError> for Stop {
-    fn from(error: SourceError) -> Stop {
+impl From<SourceError> for ReadStop {
+    fn from(error: SourceError) -> ReadStop {
         match error {
-            SourceError::PositionLost { .. } => Stop::Lost(error),
-            // What cannot be used now may be set up in a minute: somebody may be at it.
-            SourceError::Unreachable { .. } | SourceError::Unusable { .. } => Stop::Again(error.to_string()),
+            SourceError::PositionLost { .. } => ReadStop::PositionLost(error),
+            // An operator may be setting up the database right now, so `Unusable` is retried too.
+            SourceError::Unreachable { .. } | SourceError::Unusable { .. } => ReadStop::Retry(error.to_string()),
         }
     }
 }
 
-impl Reader {
-    /// Reads until the other end is dropped, or there is no going on.
-    pub async fn run(self) -> Result<(), Ended> {
-        let record = self.positions.load().await?;
-        if let (Some(record), Start::At(_) | Start::Earliest) = (&record, &self.start) {
-            let (cluster, position) = (&self.statistics.name, &record.position.0);
-            tracing::warn!(cluster, position, "a position has been saved, so --from means nothing here");
+impl LogReader {
+    /// Reads until the receiver is dropped or no attempt can help.
+    pub async fn run(self) -> Result<(), PipelineError> {
+        let saved = self.positions.load().await?;
+        if let (Some(saved), Start::At(_) | Start::Earliest) = (&saved, &self.start) {
+            let (cluster, position) = (&self.statistics.name, &saved.position.0);
+            tracing::warn!(cluster, position, "ignoring --from: this cluster has a saved position");
         }
-        let mut from = record.as_ref().map(|record| record.position.clone());
-        let mut log = record.map(|record| record.log);
-        let mut wait = RETRY_MIN;
-        let (mut failed, mut reading) = (Pace::default(), Pace::default());
+        let mut from = saved.as_ref().map(|saved| saved.position.clone());
+        let mut log = saved.map(|saved| saved.log);
+        let mut delay = RETRY_DELAY_MIN;
+        let (mut failure_throttle, mut start_throttle) = (LogThrottle::default(), LogThrottle::default());
         loop {
-            let before = from.clone();
-            let Err(mut stop) = self.attempt(&mut log, &mut from, &mut reading).await;
-            if let Stop::Lost(error) = stop {
-                match self.recover(error, &log, &mut from).await {
+            let from_before = from.clone();
+            let Err(mut stop) = self.read_source(&mut log, &mut from, &mut start_throttle).await;
+            if let ReadStop::PositionLost(error) = stop {
+                match self.recover_lost_position(error, &log, &mut from).await {
                     Ok(()) => continue,
                     Err(failed) => stop = failed,
                 }
             }
             let why = match stop {
-                Stop::Hangup => return Ok(()),
-                Stop::Ended(ended) => return Err(ended),
-                Stop::Lost(error) => error.to_string(),
-                Stop::Again(why) => why,
+                ReadStop::ReceiverDropped => return Ok(()),
+                ReadStop::Fatal(error) => return Err(error),
+                ReadStop::PositionLost(error) => error.to_string(),
+                ReadStop::Retry(why) => why,
             };
-            if from != before {
-                wait = RETRY_MIN;
+            if from != from_before {
+                delay = RETRY_DELAY_MIN;
             }
             self.statistics.source_failures.add(1);
-            if failed.allows(Instant::now()) {
-                tracing::warn!(cluster = self.statistics.name, why, "reading the commit log failed; it is tried again");
+            if failure_throttle.allows(Instant::now()) {
+                tracing::warn!(cluster = self.statistics.name, why, "reading the commit log failed; retrying");
             }
-            self.statistics.set_state(State::SourceFailing(why));
-            sleep(wait).await;
-            wait = (wait * 2).min(RETRY_MAX);
+            self.statistics.set_state(PipelineState::SourceFailing(why));
+            sleep(delay).await;
+            delay = (delay * 2).min(RETRY_DELAY_MAX);
         }
     }
 
-    /// Reads from one source until it fails. `log` is the identity that `from` belongs to.
-    async fn attempt(
+    /// Reads from one source until it fails. `log` is the identity of the log that `from` belongs to.
+    async fn read_source(
         &self,
         log: &mut Option<String>,
         from: &mut Option<Position>,
-        reading: &mut Pace,
-    ) -> Result<Infallible, Stop> {
+        start_throttle: &mut LogThrottle,
+    ) -> Result<Infallible, ReadStop> {
         let actual = self.log.identity().await?;
         let saved = log.get_or_insert_with(|| actual.clone());
         if *saved != actual {
-            return Err(Stop::Ended(PositionError::OtherLog { saved: saved.clone(), actual }.into()));
+            return Err(ReadStop::Fatal(PositionError::OtherLog { saved: saved.clone(), actual }.into()));
         }
         let start = from.clone().map_or_else(|| self.start.clone(), Start::At);
         let mut opened = self.log.open(&start).await?;
         let position = opened.position.clone();
-        if reading.allows(Instant::now()) {
+        if start_throttle.allows(Instant::now()) {
             let cluster = &self.statistics.name;
             tracing::info!(cluster, log = actual, position = position.0, "reading the commit log");
         }
-        self.hand_over(Passed::From { log: actual, position: position.clone() }).await?;
+        self.send(GatedCommits::StartAt { log: actual, position: position.clone() }).await?;
         *from = Some(position);
-        self.statistics.set_state(State::Running);
+        self.statistics.set_state(PipelineState::Running);
         loop {
-            let commits = read_and_wait(&mut *opened.source, self.read_keys_max).await?;
+            let commits = next_visible(&mut *opened.source, self.read_keys_max).await?;
             let position = commits.position.clone();
-            self.hand_over(Passed::Commits(commits)).await?;
+            self.send(GatedCommits::Commits(commits)).await?;
             *from = Some(position);
         }
     }
 
-    /// Deletes are lost: never in silence.
-    async fn recover(&self, lost: SourceError, log: &Option<String>, from: &mut Option<Position>) -> Result<(), Stop> {
+    /// Handles lost deletes, which are always counted and logged: stops, or flushes the cluster and continues from the
+    /// present.
+    async fn recover_lost_position(
+        &self,
+        error: SourceError,
+        log: &Option<String>,
+        from: &mut Option<Position>,
+    ) -> Result<(), ReadStop> {
         self.statistics.positions_lost.add(1);
-        tracing::error!(cluster = self.statistics.name, %lost, "deletes are lost");
+        tracing::error!(cluster = self.statistics.name, %error, "deletes are lost");
         if self.on_position_lost == OnPositionLost::Stop {
-            return Err(Stop::Ended(Ended::PositionLost(lost)));
+            return Err(ReadStop::Fatal(PipelineError::PositionLost(error)));
         }
-        // Behind a position that readers see already: whoever fills a key after the flush sees all up to there.
+        // The flush waits until readers see this position: a client that fills a key after it sees all commits up to it.
         let mut opened = self.log.open(&Start::Now).await?;
-        opened.source.visible(&opened.position).await?;
-        self.delivery.flush().await.map_err(Stop::Again)?;
-        tracing::warn!(cluster = self.statistics.name, position = opened.position.0, "the cluster has been emptied");
+        opened.source.wait_until_visible(&opened.position).await?;
+        self.delivery.flush().await.map_err(ReadStop::Retry)?;
+        tracing::warn!(cluster = self.statistics.name, position = opened.position.0, "flushed the cluster");
         *from = Some(opened.position.clone());
-        let log = log.clone().expect("a log that lost a position has told who it is");
-        self.hand_over(Passed::From { log, position: opened.position }).await
+        let log = log.clone().expect("a log that lost a position has an identity");
+        self.send(GatedCommits::StartAt { log, position: opened.position }).await
     }
 
-    async fn hand_over(&self, passed: Passed) -> Result<(), Stop> {
-        self.passed.send(passed).await.map_err(|_| Stop::Hangup)
+    async fn send(&self, commits: GatedCommits) -> Result<(), ReadStop> {
+        self.sender.send(commits).await.map_err(|_| ReadStop::ReceiverDropped)
     }
 }
 
-/// The next commits, when every reader that begins now sees them.
-async fn read_and_wait(source: &mut dyn Source, keys_max: usize) -> Result<Commits, SourceError> {
+/// The next commits, once every reader that begins now sees them.
+async fn next_visible(source: &mut dyn Source, keys_max: usize) -> Result<Commits, SourceError> {
     let commits = source.next(keys_max).await?;
     if commits.commits.iter().any(|commit| !commit.keys.is_empty()) {
-        source.visible(&commits.position).await?;
+        source.wait_until_visible(&commits.position).await?;
     }
     Ok(commits)
 }

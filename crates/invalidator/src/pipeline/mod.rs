@@ -1,21 +1,22 @@
-//! One cluster's pipeline: from the commit log to acknowledged deletes and a position on disk (§4.1).
+//! One cluster's pipeline: from the commit log to acknowledged deletes and a saved position (§4.1).
 //!
 //! ```text
-//! reader (log, gate) -> window -> batches -> delivery -> acknowledgements -> window -> position -> disk
+//! LogReader (log, gate) -> PendingDeletes -> batches -> Delivery -> results -> PendingDeletes -> safe position -> disk
 //! ```
 //!
-//! It runs as one future that drops all its work when it is dropped. Nothing is shared with the pipelines of other
-//! clusters but the database, so a cluster that is down delays no other.
+//! It runs as one future that drops all its work when it is dropped. Pipelines of different clusters share nothing but
+//! the database, so a cluster that is down delays no other.
 //!
-//! * A key that is not acknowledged is sent again, later and later, until it is. Others go on meanwhile: keys that fail
-//!   take no room in the window, and never all of the batches.
-//! * The window bounds what is owed; when it is full the reader waits, and the database's log keeps the rest. That
-//!   keys fail is a state of its own, and so is that too many fail for reading to go on.
-//! * No commit is taken before the first position is on disk: the next start would begin at a later present.
-//! * The position on disk never passes a commit that is owed a delete. After a crash, deletes are sent again: at least
+//! * A key that is not acknowledged is sent again, with growing delays, until it is. Other keys proceed meanwhile: keys
+//!   in the retry queue use no capacity of [`Limits::keys_max`], and never all batches in flight.
+//! * [`PendingDeletes`] is bounded. When it is full the reader waits, and the database's log keeps the rest. Retrying is
+//!   a state of its own, and so is a retry queue so full that reading waits (blocked).
+//! * No commit is accepted before the first position is on disk: after a crash the next start would begin at a later
+//!   present.
+//! * The saved position never passes a commit with a pending delete. After a crash, deletes are sent again: at least
 //!   once.
-//! * Batches make themselves: up to [`Options::batches_in_flight_max`] travel at once, and what arrives while they do
-//!   travels together in the next.
+//! * Batches adapt to the load: up to [`Options::batches_in_flight_max`] are in flight, and keys that arrive meanwhile
+//!   share the next batch.
 
 pub mod delivery;
 mod log_reader;
@@ -23,19 +24,19 @@ pub mod pending;
 pub mod positions;
 mod retry_queue;
 
-pub use log_reader::{Ended, OnPositionLost};
+pub use log_reader::{OnPositionLost, PipelineError};
 
 use crate::{
     Commits, Log, Position, Start,
     observe::{
-        Condition, Herald, Pace,
-        stats::{ClusterStatistics, State, Statistics},
+        DeliveryHealth, HealthLogger, LogThrottle,
+        stats::{ClusterStatistics, PipelineState, Statistics},
     },
 };
-use delivery::{Delivery, Verdict};
-use log_reader::{Passed, Reader};
-use pending::{Limits, OutBatch, Window};
-use positions::{PositionError, PositionStore, Record};
+use delivery::{DeleteResult, Delivery};
+use log_reader::{GatedCommits, LogReader};
+use pending::{InFlightBatch, Limits, PendingDeletes};
+use positions::{PositionError, PositionStore, SavedPosition};
 use std::{
     sync::Arc,
     time::{Duration, SystemTime},
@@ -46,29 +47,29 @@ use tokio::{
     time::{Instant, sleep_until, timeout_at},
 };
 
-/// How long a pipeline that is asked to stop waits for the answers to what it has sent.
-const SHUTDOWN_MAX: Duration = Duration::from_secs(1);
+/// How long a pipeline waits at shutdown for the results of batches in flight.
+const SHUTDOWN_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// The most keys of one cluster that fail before reading waits.
-pub const FAILING_KEYS_MAX: usize = 1_000_000;
-/// The most bytes of those keys.
-pub const FAILING_BYTES_MAX: usize = 64 << 20;
+/// Reading waits while the retry queue of a cluster holds this many keys.
+pub const RETRY_QUEUE_KEYS_MAX: usize = 1_000_000;
+/// Reading waits while the keys in the retry queue of a cluster have this many bytes.
+pub const RETRY_QUEUE_BYTES_MAX: usize = 64 << 20;
 
-/// Tells the time of day. Given by the caller, so that a simulation can have its own.
+/// Returns the time of day. A simulation passes its own.
 pub type WallClock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
 
-/// How a pipeline works.
+/// Options of a pipeline.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Bounds of the window and its batches.
+    /// The bounds of the pending deletes and of batches.
     pub limits: Limits,
-    /// So many batches travel at once.
+    /// The most batches in flight.
     pub batches_in_flight_max: usize,
-    /// About so many keys are read at once; each read costs one call of the gate.
+    /// About the most keys of one read; each read costs one call of the gate.
     pub read_keys_max: usize,
     /// The position is saved this long after it moved, so that a busy log costs a few writes a second.
     pub save_every: Duration,
-    /// Where to begin when no position has been saved.
+    /// Where to start when no position has been saved.
     pub start: Start,
     /// What to do when the log no longer reaches back to the position.
     pub on_position_lost: OnPositionLost,
@@ -79,12 +80,12 @@ impl Default for Options {
         Options {
             limits: Limits {
                 keys_max: 65_536,
-                failing_keys_max: FAILING_KEYS_MAX,
-                failing_bytes_max: FAILING_BYTES_MAX,
+                retry_queue_keys_max: RETRY_QUEUE_KEYS_MAX,
+                retry_queue_bytes_max: RETRY_QUEUE_BYTES_MAX,
                 batch_keys_max: 1_000,
                 batch_bytes_max: 65_536,
-                retry_min: Duration::from_millis(10),
-                retry_max: Duration::from_secs(1),
+                retry_delay_min: Duration::from_millis(10),
+                retry_delay_max: Duration::from_secs(1),
             },
             batches_in_flight_max: 4,
             read_keys_max: 4_096,
@@ -95,284 +96,289 @@ impl Default for Options {
     }
 }
 
-/// What a pipeline works with.
+/// A pipeline and everything that it uses.
 pub struct Pipeline {
     /// The commit log.
     pub log: Arc<dyn Log>,
-    /// The way to the cluster.
+    /// Delivers deletes to the cluster.
     pub delivery: Arc<dyn Delivery>,
-    /// Where the position is kept.
+    /// Stores the position.
     pub positions: Arc<dyn PositionStore>,
-    /// The figures of the daemon.
+    /// The statistics of the daemon.
     pub statistics: Arc<Statistics>,
-    /// Which of its clusters this is.
+    /// The index of this pipeline's cluster in the statistics.
     pub cluster: usize,
     /// The time of day.
-    pub wall: WallClock,
-    /// How to work.
+    pub wall_clock: WallClock,
+    /// The options.
     pub options: Options,
 }
 
 impl Pipeline {
-    /// Runs until `shutdown` says true (or its sender is gone), and saves the position; or until there is no going on.
-    /// May be dropped at any moment: a later run goes on from the saved position.
-    pub async fn run(self, mut shutdown: watch::Receiver<bool>) -> Result<(), Ended> {
-        let figures = self.statistics.clusters()[self.cluster].clone();
-        let (sender, passed) = mpsc::channel(1);
+    /// Runs until `shutdown` is true or its sender is dropped, and saves the position; or until an error that no retry
+    /// can cure. May be dropped at any moment: a later run resumes from the saved position.
+    pub async fn run(self, mut shutdown: watch::Receiver<bool>) -> Result<(), PipelineError> {
+        let statistics = self.statistics.clusters()[self.cluster].clone();
+        let (sender, commits) = mpsc::channel(1);
         let mut reader = JoinSet::new();
         reader.spawn(
-            Reader {
+            LogReader {
                 log: self.log.clone(),
                 delivery: self.delivery.clone(),
                 positions: self.positions.clone(),
                 start: self.options.start.clone(),
                 on_position_lost: self.options.on_position_lost,
                 read_keys_max: self.options.read_keys_max,
-                statistics: figures.clone(),
-                passed: sender,
+                statistics: statistics.clone(),
+                sender,
             }
             .run(),
         );
-        let mut running = Running {
+        let mut task = PipelineTask {
             pipeline: self,
-            figures,
-            window: None,
-            recorded: false,
-            held: None,
-            work: Work::default(),
-            voice: Voice::default(),
+            statistics,
+            pending: None,
+            has_saved_position: false,
+            buffered: None,
+            in_flight: InFlight::default(),
+            log_state: LogState::default(),
         };
-        let ended = running.run(passed, reader, &mut shutdown).await;
-        running.finish().await;
-        running
-            .figures
-            .set_state(State::Stopped(ended.as_ref().map_or_else(|why| why.to_string(), |()| "asked to".into())));
-        ended
+        let result = task.run(commits, reader, &mut shutdown).await;
+        task.drain_and_save().await;
+        let why = result.as_ref().map_or_else(|why| why.to_string(), |()| "shutdown".into());
+        task.statistics.set_state(PipelineState::Stopped(why));
+        result
     }
 }
 
-/// What is under way.
+/// The work in flight.
 #[derive(Default)]
-struct Work {
-    tasks: JoinSet<Done>,
+struct InFlight {
+    tasks: JoinSet<TaskResult>,
     batches: usize,
-    /// How many of the batches hold keys that have failed before.
-    retries: usize,
-    saving: bool,
+    /// How many of the batches hold keys of the retry queue.
+    retry_batches: usize,
+    is_saving: bool,
     /// When the position is to be saved next.
     save_at: Option<Instant>,
 }
 
-impl Work {
-    /// Keys that have failed before leave one batch to the others, where there are several: a server that hangs holds
-    /// up the batches of its keys.
+impl InFlight {
+    /// Whether a retry batch may be sent. If several batches may be in flight, one is left to fresh keys: a server that
+    /// hangs holds up the batches of its keys.
     fn may_retry(&self, batches_max: usize) -> bool {
-        self.batches < batches_max && self.retries < (batches_max - 1).max(1)
+        self.batches < batches_max && self.retry_batches < (batches_max - 1).max(1)
     }
 }
 
-/// A piece of work that has been done.
-enum Done {
-    Batch(OutBatch, Vec<Verdict>),
-    Saved(Record, Result<(), PositionError>),
+/// The result of a task in flight.
+enum TaskResult {
+    Batch(InFlightBatch, Vec<DeleteResult>),
+    Save(SavedPosition, Result<(), PositionError>),
 }
 
-/// What is said of trouble, and when it was said last.
+/// What has been logged of failures.
 #[derive(Default)]
-struct Voice {
-    herald: Herald,
-    /// Why the last delete that failed did.
-    why: String,
-    unroutable: Pace,
-    unsaved: Pace,
+struct LogState {
+    health: HealthLogger,
+    /// Why the last refused delete was refused.
+    last_refusal: String,
+    unroutable: LogThrottle,
+    save_failure: LogThrottle,
 }
 
-struct Running {
+/// A running pipeline.
+struct PipelineTask {
     pipeline: Pipeline,
-    figures: Arc<ClusterStatistics>,
-    /// The identity of the log and what is owed; known when the reader has begun.
-    window: Option<(String, Window)>,
-    /// Whether a position has been saved.
-    recorded: bool,
-    /// Read, and waiting for room.
-    held: Option<Commits>,
-    work: Work,
-    voice: Voice,
+    statistics: Arc<ClusterStatistics>,
+    /// The identity of the log and the pending deletes; `None` until the reader has started.
+    pending: Option<(String, PendingDeletes)>,
+    has_saved_position: bool,
+    /// Commits that wait for capacity in `pending`.
+    buffered: Option<Commits>,
+    in_flight: InFlight,
+    log_state: LogState,
 }
 
-impl Running {
+impl PipelineTask {
     async fn run(
         &mut self,
-        mut passed: mpsc::Receiver<Passed>,
-        mut reader: JoinSet<Result<(), Ended>>,
+        mut commits: mpsc::Receiver<GatedCommits>,
+        mut reader: JoinSet<Result<(), PipelineError>>,
         shutdown: &mut watch::Receiver<bool>,
-    ) -> Result<(), Ended> {
-        let mut ended = None;
+    ) -> Result<(), PipelineError> {
+        let mut reader_result = None;
         loop {
-            self.admit();
-            self.send();
-            self.tell();
+            self.admit_buffered();
+            self.send_batches();
+            self.report_health();
             self.save_when_due();
             if self.is_idle()
-                && let Some(ended) = ended.take()
+                && let Some(result) = reader_result.take()
             {
-                return ended;
+                return result;
             }
-            let timer = self.timer();
+            let wakeup = self.next_wakeup();
             tokio::select! {
                 biased;
-                () = asked_to_stop(shutdown) => return Ok(()),
-                Some(done) = self.work.tasks.join_next() => self.done(done.expect("neither a delivery nor a save panics")),
-                next = passed.recv(), if self.takes() && ended.is_none() => match next {
-                    Some(Passed::From { log, position }) => self.begin(log, position),
-                    Some(Passed::Commits(commits)) => self.held = Some(commits),
+                () = wait_for_shutdown(shutdown) => return Ok(()),
+                Some(result) = self.in_flight.tasks.join_next() => {
+                    self.handle_result(result.expect("neither a delivery nor a save panics"));
+                }
+                next = commits.recv(), if self.can_accept() && reader_result.is_none() => match next {
+                    Some(GatedCommits::StartAt { log, position }) => self.start_at(log, position),
+                    Some(GatedCommits::Commits(commits)) => self.buffered = Some(commits),
                     None => {
                         let result = reader.join_next().await.expect("there is one reader");
-                        ended = Some(self.reader_ended(result.expect("the reader does not panic")));
+                        let result = result.expect("the reader does not panic");
+                        self.report_reader_end(&result);
+                        reader_result = Some(result);
                     }
                 },
-                () = sleep_until(timer.unwrap_or_else(Instant::now)), if timer.is_some() => {}
+                () = sleep_until(wakeup.unwrap_or_else(Instant::now)), if wakeup.is_some() => {}
             }
         }
     }
 
-    /// Whether more may be taken from the reader.
-    fn takes(&self) -> bool {
-        self.held.is_none() && (self.window.is_none() || self.recorded)
+    /// Whether more commits may be accepted from the reader.
+    fn can_accept(&self) -> bool {
+        self.buffered.is_none() && (self.pending.is_none() || self.has_saved_position)
     }
 
-    /// What has been read is still delivered.
-    fn reader_ended(&self, result: Result<(), Ended>) -> Result<(), Ended> {
-        if let Err(why) = &result {
-            tracing::error!(cluster = self.figures.name, %why, "this cluster gets no more deletes");
-            self.figures.set_state(State::Stopped(why.to_string()));
+    /// Reports why the reader stopped. Commits that it has read are still delivered.
+    fn report_reader_end(&self, result: &Result<(), PipelineError>) {
+        if let Err(why) = result {
+            tracing::error!(cluster = self.statistics.name, %why, "pipeline stopped: this cluster gets no more deletes");
+            self.statistics.set_state(PipelineState::Stopped(why.to_string()));
         }
-        result
     }
 
-    /// Reading begins. The first time a restart must not begin later than here, so this is saved at once.
-    fn begin(&mut self, log: String, position: Position) {
-        if let Some((_, window)) = &mut self.window {
-            window.advance(position);
-            self.save_soon();
+    /// Starts, or resumes after a failure of the source, at `position`. The first position is saved at once: a restart
+    /// must not start later than here.
+    fn start_at(&mut self, log: String, position: Position) {
+        if let Some((_, pending)) = &mut self.pending {
+            pending.advance(position);
+            self.schedule_save();
         } else {
-            self.window = Some((log, Window::new(self.pipeline.options.limits, position)));
-            self.work.save_at = Some(Instant::now());
+            self.pending = Some((log, PendingDeletes::new(self.pipeline.options.limits, position)));
+            self.in_flight.save_at = Some(Instant::now());
         }
     }
 
-    /// Takes on what is held, when there is room for all of it.
-    fn admit(&mut self) {
-        let Some((_, window)) = &mut self.window else { return };
-        let keys = self.held.as_ref().map_or(0, |held| held.commits.iter().map(|commit| commit.keys.len()).sum());
-        if let Some(held) = self.held.take_if(|_| window.has_room(keys)) {
-            let before = window.position().clone();
-            held.commits.into_iter().for_each(|commit| window.admit(commit));
-            window.advance(held.position);
-            if *window.position() != before {
-                self.save_soon();
+    /// Admits the buffered commits once there is capacity for all of them.
+    fn admit_buffered(&mut self) {
+        let Some((_, pending)) = &mut self.pending else { return };
+        let count = |buffered: &Commits| buffered.commits.iter().map(|commit| commit.keys.len()).sum();
+        let keys = self.buffered.as_ref().map_or(0, count);
+        if let Some(buffered) = self.buffered.take_if(|_| pending.has_capacity(keys)) {
+            let before = pending.safe_position().clone();
+            buffered.commits.into_iter().for_each(|commit| pending.admit(commit));
+            pending.advance(buffered.position);
+            if *pending.safe_position() != before {
+                self.schedule_save();
             }
         }
-        self.report_lag();
+        self.report_backlog();
     }
 
-    /// Sends batches while keys are ready and not too many are on their way.
-    fn send(&mut self) {
-        let Some((_, window)) = &mut self.window else { return };
-        while self.work.batches < self.pipeline.options.batches_in_flight_max {
-            let may_retry = self.work.may_retry(self.pipeline.options.batches_in_flight_max);
-            let Some(batch) = window.batch(Instant::now(), may_retry) else { return };
+    /// Sends batches while keys wait and not too many batches are in flight.
+    fn send_batches(&mut self) {
+        let Some((_, pending)) = &mut self.pending else { return };
+        while self.in_flight.batches < self.pipeline.options.batches_in_flight_max {
+            let may_retry = self.in_flight.may_retry(self.pipeline.options.batches_in_flight_max);
+            let Some(batch) = pending.next_batch(Instant::now(), may_retry) else { return };
             let keys = batch.keys();
-            self.work.batches += 1;
-            self.work.retries += usize::from(batch.is_retry());
-            self.figures.batches.add(1);
-            self.figures.batch_keys.add(keys.len() as u64);
+            self.in_flight.batches += 1;
+            self.in_flight.retry_batches += usize::from(batch.is_retry());
+            self.statistics.batches.add(1);
+            self.statistics.batch_keys.add(keys.len() as u64);
             let delivery = self.pipeline.delivery.clone();
-            self.work.tasks.spawn(async move {
-                let verdicts = delivery.delete(keys).await;
-                Done::Batch(batch, verdicts)
+            self.in_flight.tasks.spawn(async move {
+                let results = delivery.delete(keys).await;
+                TaskResult::Batch(batch, results)
             });
         }
     }
 
-    fn done(&mut self, done: Done) {
-        match done {
-            Done::Batch(batch, verdicts) => self.settle(batch, &verdicts),
-            Done::Saved(record, result) => self.saved(record, result),
+    fn handle_result(&mut self, result: TaskResult) {
+        match result {
+            TaskResult::Batch(batch, results) => self.complete_batch(batch, &results),
+            TaskResult::Save(position, result) => self.complete_save(position, result),
         }
     }
 
-    fn settle(&mut self, batch: OutBatch, verdicts: &[Verdict]) {
-        self.work.batches -= 1;
-        self.work.retries -= usize::from(batch.is_retry());
-        self.count(&batch, verdicts);
-        let settled: Vec<bool> = verdicts.iter().map(Verdict::is_settled).collect();
-        let (_, window) = self.window.as_mut().expect("a batch comes from a window");
-        let before = window.position().clone();
-        let paid = window.settle(batch, &settled, Instant::now());
-        let moved = *window.position() != before;
-        let now = (self.pipeline.wall)();
-        for commit in paid {
-            self.pipeline.statistics.applied(self.pipeline.cluster, &commit.position, commit.committed_at, now);
+    fn complete_batch(&mut self, batch: InFlightBatch, results: &[DeleteResult]) {
+        self.in_flight.batches -= 1;
+        self.in_flight.retry_batches -= usize::from(batch.is_retry());
+        self.count_results(&batch, results);
+        let is_final: Vec<bool> = results.iter().map(DeleteResult::is_final).collect();
+        let (_, pending) = self.pending.as_mut().expect("a batch holds pending keys");
+        let before = pending.safe_position().clone();
+        let acked = pending.complete(batch, &is_final, Instant::now());
+        let has_moved = *pending.safe_position() != before;
+        let now = (self.pipeline.wall_clock)();
+        for commit in acked {
+            let (statistics, cluster) = (&self.pipeline.statistics, self.pipeline.cluster);
+            statistics.record_applied(cluster, &commit.position, commit.committed_at, now);
         }
-        if moved {
-            self.save_soon();
+        if has_moved {
+            self.schedule_save();
         }
-        self.report_lag();
+        self.report_backlog();
     }
 
-    fn count(&mut self, batch: &OutBatch, verdicts: &[Verdict]) {
-        let mut refused = None;
-        for (index, verdict) in verdicts.iter().enumerate() {
-            match verdict {
-                Verdict::Applied => self.figures.invalidations.add(1),
-                Verdict::Unroutable(why) => {
-                    self.figures.unroutable.add(1);
-                    if self.voice.unroutable.allows(Instant::now()) {
+    fn count_results(&mut self, batch: &InFlightBatch, results: &[DeleteResult]) {
+        let mut refusal = None;
+        for (index, result) in results.iter().enumerate() {
+            match result {
+                DeleteResult::Applied => self.statistics.invalidations.add(1),
+                DeleteResult::Unroutable(why) => {
+                    self.statistics.unroutable.add(1);
+                    if self.log_state.unroutable.allows(Instant::now()) {
                         let key = String::from_utf8_lossy(&batch.keys()[index]).into_owned();
                         tracing::warn!(
-                            cluster = self.figures.name,
+                            cluster = self.statistics.name,
                             key,
                             why,
-                            "a key that the cluster's routers have no route for: nothing to delete there"
+                            "the cluster's routers have no route for this key; nothing to delete there"
                         );
                     }
                 }
-                Verdict::Refused(why) => {
-                    self.figures.retried.add(1);
-                    refused.get_or_insert(why);
+                DeleteResult::Refused(why) => {
+                    self.statistics.retried.add(1);
+                    refusal.get_or_insert(why);
                 }
             }
         }
-        if let Some(why) = refused {
-            self.voice.why.clone_from(why);
+        if let Some(why) = refusal {
+            self.log_state.last_refusal.clone_from(why);
         }
     }
 
-    /// Says how deletes fare: in the state at once, in the log when that has changed.
-    fn tell(&mut self) {
-        let Some((_, window)) = &self.window else { return };
-        let (keys, key_bytes) = window.failing();
-        let condition = match (keys, window.is_blocked() && self.held.is_some()) {
-            (0, _) => Condition::Fine,
-            (_, false) => Condition::Retrying,
-            (_, true) => Condition::Blocked,
+    /// Shows the health of delivery in the state at once, and logs it when it has changed.
+    fn report_health(&mut self) {
+        let Some((_, pending)) = &self.pending else { return };
+        let (keys, key_bytes) = pending.retry_queue_size();
+        let health = match (keys, pending.is_blocked() && self.buffered.is_some()) {
+            (0, _) => DeliveryHealth::Healthy,
+            (_, false) => DeliveryHealth::Retrying,
+            (_, true) => DeliveryHealth::Blocked,
         };
-        let (cluster, why) = (&self.figures.name, &self.voice.why);
-        self.figures.set_trouble(match condition {
-            Condition::Fine => None,
-            Condition::Retrying => Some(State::Retrying(why.clone())),
-            Condition::Blocked => Some(State::Blocked(format!(
+        let (cluster, why) = (&self.statistics.name, &self.log_state.last_refusal);
+        self.statistics.set_delivery_state(match health {
+            DeliveryHealth::Healthy => None,
+            DeliveryHealth::Retrying => Some(PipelineState::Retrying(why.clone())),
+            DeliveryHealth::Blocked => Some(PipelineState::Blocked(format!(
                 "deletes of {keys} keys ({key_bytes} bytes) are not acknowledged, so reading waits: {why}"
             ))),
         });
-        match self.voice.herald.tell(condition, Instant::now()) {
+        match self.log_state.health.update(health, Instant::now()) {
             None => {}
-            Some(Condition::Fine) => tracing::info!(cluster, "all deletes are acknowledged again"),
-            Some(Condition::Retrying) => {
-                tracing::warn!(cluster, keys, why, "deletes are not acknowledged; they are kept and sent again");
+            Some(DeliveryHealth::Healthy) => tracing::info!(cluster, "all deletes are acknowledged again"),
+            Some(DeliveryHealth::Retrying) => {
+                tracing::warn!(cluster, keys, why, "deletes are not acknowledged; retrying them");
             }
-            Some(Condition::Blocked) => tracing::error!(
+            Some(DeliveryHealth::Blocked) => tracing::error!(
                 cluster,
                 keys,
                 key_bytes,
@@ -382,88 +388,90 @@ impl Running {
         }
     }
 
-    fn report_lag(&self) {
-        let held = self.held.iter().flat_map(|held| &held.commits).map(|commit| commit.keys.len()).sum::<usize>();
-        let owed = self.window.as_ref().map_or(0, |(_, window)| window.keys());
-        self.figures.set_lag_keys(owed + held);
-        if let Some((_, window)) = &self.window {
-            self.figures.set_failing(window.failing());
-            self.figures.set_commits_merged(window.merged());
+    fn report_backlog(&self) {
+        let buffered = self.buffered.iter().flat_map(|buffered| &buffered.commits);
+        let buffered_keys = buffered.map(|commit| commit.keys.len()).sum::<usize>();
+        let pending_keys = self.pending.as_ref().map_or(0, |(_, pending)| pending.keys());
+        self.statistics.set_pending_keys(pending_keys + buffered_keys);
+        if let Some((_, pending)) = &self.pending {
+            self.statistics.set_retry_queue_size(pending.retry_queue_size());
+            self.statistics.set_commits_merged(pending.commits_merged());
         }
     }
 
-    fn save_soon(&mut self) {
+    fn schedule_save(&mut self) {
         let at = Instant::now() + self.pipeline.options.save_every;
-        self.work.save_at.get_or_insert(at);
+        self.in_flight.save_at.get_or_insert(at);
     }
 
     fn save_when_due(&mut self) {
-        if self.work.saving || self.work.save_at.is_none_or(|at| at > Instant::now()) {
+        if self.in_flight.is_saving || self.in_flight.save_at.is_none_or(|at| at > Instant::now()) {
             return;
         }
-        let record = self.record().expect("the position has moved");
-        self.work.save_at = None;
-        self.work.saving = true;
+        let position = self.position_to_save().expect("the position has moved");
+        self.in_flight.save_at = None;
+        self.in_flight.is_saving = true;
         let positions = self.pipeline.positions.clone();
-        self.work.tasks.spawn(async move {
-            let result = positions.save(record.clone()).await;
-            Done::Saved(record, result)
+        self.in_flight.tasks.spawn(async move {
+            let result = positions.save(position.clone()).await;
+            TaskResult::Save(position, result)
         });
     }
 
-    fn record(&self) -> Option<Record> {
-        let (log, window) = self.window.as_ref()?;
-        Some(Record { log: log.clone(), position: window.position().clone() })
+    fn position_to_save(&self) -> Option<SavedPosition> {
+        let (log, pending) = self.pending.as_ref()?;
+        Some(SavedPosition { log: log.clone(), position: pending.safe_position().clone() })
     }
 
-    fn saved(&mut self, record: Record, result: Result<(), PositionError>) {
-        self.work.saving = false;
+    fn complete_save(&mut self, saved: SavedPosition, result: Result<(), PositionError>) {
+        self.in_flight.is_saving = false;
         match result {
             Ok(()) => {
-                self.recorded = true;
-                self.figures.set_saved(record.position);
+                self.has_saved_position = true;
+                self.statistics.set_saved_position(saved.position);
             }
             Err(why) => {
                 // An older position on disk costs repeated deletes after a crash, and loses none.
-                self.figures.save_failures.add(1);
-                if self.voice.unsaved.allows(Instant::now()) {
-                    tracing::error!(cluster = self.figures.name, %why, "the position was not saved; it is tried again");
+                self.statistics.save_failures.add(1);
+                if self.log_state.save_failure.allows(Instant::now()) {
+                    tracing::error!(cluster = self.statistics.name, %why, "saving the position failed; retrying");
                 }
-                self.save_soon();
+                self.schedule_save();
             }
         }
     }
 
-    /// When to look again though nothing has come.
-    fn timer(&self) -> Option<Instant> {
-        let may_retry = self.work.may_retry(self.pipeline.options.batches_in_flight_max);
-        let retry = self.window.as_ref().filter(|_| may_retry).and_then(|(_, window)| window.next_retry());
-        let save = self.work.save_at.filter(|_| !self.work.saving);
-        [retry, save, self.voice.herald.next()].into_iter().flatten().min()
+    /// When to act next if nothing arrives before.
+    fn next_wakeup(&self) -> Option<Instant> {
+        let may_retry = self.in_flight.may_retry(self.pipeline.options.batches_in_flight_max);
+        let retry = self.pending.as_ref().filter(|_| may_retry).and_then(|(_, pending)| pending.next_retry_at());
+        let save = self.in_flight.save_at.filter(|_| !self.in_flight.is_saving);
+        [retry, save, self.log_state.health.next_log_at()].into_iter().flatten().min()
     }
 
     fn is_idle(&self) -> bool {
-        self.held.is_none()
-            && self.work.batches == 0
-            && self.window.as_ref().is_none_or(|(_, window)| window.keys() == 0)
+        self.buffered.is_none()
+            && self.in_flight.batches == 0
+            && self.pending.as_ref().is_none_or(|(_, pending)| pending.keys() == 0)
     }
 
-    /// Takes in the answers that are on their way, for a limited time, and saves the position.
-    async fn finish(&mut self) {
-        let until = Instant::now() + SHUTDOWN_MAX;
-        while let Ok(Some(done)) = timeout_at(until, self.work.tasks.join_next()).await {
-            self.done(done.expect("neither a delivery nor a save panics"));
+    /// Collects the results in flight, for a limited time, and saves the position.
+    async fn drain_and_save(&mut self) {
+        let deadline = Instant::now() + SHUTDOWN_WAIT_MAX;
+        while let Ok(Some(result)) = timeout_at(deadline, self.in_flight.tasks.join_next()).await {
+            self.handle_result(result.expect("neither a delivery nor a save panics"));
         }
-        // A save that still hangs must not be overtaken: it would end up as the newer one.
-        let unsaved = self.record().filter(|record| Some(&record.position) != self.figures.saved().as_ref());
-        if let Some(record) = unsaved.filter(|_| !self.work.saving) {
-            let result = self.pipeline.positions.save(record.clone()).await;
-            self.saved(record, result);
+        let saved = self.statistics.saved_position();
+        let unsaved = self.position_to_save().filter(|position| Some(&position.position) != saved.as_ref());
+        // A save that still hangs would finish later and replace a newer position by its older one.
+        if let Some(position) = unsaved.filter(|_| !self.in_flight.is_saving) {
+            let result = self.pipeline.positions.save(position.clone()).await;
+            self.complete_save(position, result);
         }
     }
 }
 
-/// Also when nobody is left who could ask.
-async fn asked_to_stop(shutdown: &mut watch::Receiver<bool>) {
-    let _ = shutdown.wait_for(|&asked| asked).await;
+/// Returns when `shutdown` is true or its sender has been dropped.
+async fn wait_for_shutdown(shutdown: &mut watch::Receiver<bool>) {
+    let _ = shutdown.wait_for(|&is_requested| is_requested).await;
 }

@@ -1,395 +1,305 @@
-//! What a cluster still owes: commits whose deletes have not all been acknowledged. The heart of a pipeline, without
-//! clock, sockets or tasks: commits and acknowledgements go in, batches of deletes and a position come out.
+//! The pending deletes of a cluster: commits whose deletes have not all been acknowledged. The core of a pipeline,
+//! without clock, sockets or tasks: commits and acknowledgements go in, batches of deletes and a safe position come out.
 //!
 //! ```text
-//! commits   7: a b    8: a    9: c     those that are owed a delete, and no others
-//! owed      a -> 7, 8     ready          one entry a key: the delete of `a` pays for both commits
-//!           b -> 7        (sent)         taken out of the entries while a batch carries it
-//! failing   c -> 9        refused        once a key, out of the window's bound, tried again when its time has come
+//! commits      7: a b    8: a    9: c    commits with a pending delete, and no others    (commits.rs)
+//! pending      a -> 7, 8     unsent      one entry per key: one delete of `a` covers both commits
+//!              b -> 7        in flight   held by its batch while that is in flight       (batch.rs)
+//! retry queue  c -> 9        refused     one entry per key, sent again after a delay     (retry_queue.rs)
 //! ```
 //!
 //! Invariants:
-//! * The position never passes a commit that is owed a delete: it is what had been reached before the oldest of them.
-//! * A delete pays for those commits that were admitted before it was sent, and for no later one: a key that is named
-//!   again while a batch carries it is owed anew.
-//! * At most `keys_max` keys that have not failed are owed, counted once a commit that named them, unless a single
-//!   commit names more; and nothing is admitted while `failing_keys_max` keys fail, or `failing_bytes_max` bytes of
-//!   keys. What was admitted already may still fail, so that there may be a window more.
-//! * Failures of one key hold up that key (and the position), and no other key. Batches hold either fresh keys or
-//!   failing ones, and the fresh go first.
-//! * Memory follows the keys that are owed, however many commits pass: a commit that is paid, or that waits for a
-//!   failing key which an older one holds, leaves nothing behind.
+//! * The safe position never passes a commit with a pending delete: it is the position before the oldest of them.
+//! * A delete covers the commits that were admitted before it was sent, and no later one. A key that is named again
+//!   while it is in flight is pending again.
+//! * At most `keys_max` keys outside the retry queue are pending, counted once per commit that names them, unless a
+//!   single commit names more. Nothing is admitted while the retry queue holds `retry_queue_keys_max` keys or
+//!   `retry_queue_bytes_max` bytes of keys. Keys admitted before that may still fail, so the queue may exceed its bound
+//!   by `keys_max`.
+//! * A key that fails holds back itself and the safe position, but no other key. A batch holds either fresh keys or
+//!   keys of the retry queue, and fresh keys go first.
+//! * Memory is bounded by the number of pending keys, however many commits pass: a commit that is acknowledged, or
+//!   whose keys are all tracked by older commits in the retry queue, leaves nothing behind.
 //!
-//! Order between keys means nothing: a delete is idempotent, and a reader that fills a key after it reads a database
-//! that shows the commit already.
+//! Deletes of different keys need no order: a delete is idempotent, and a reader that fills a key after the delete
+//! reads a database that already shows the commit.
 
-use super::retry_queue::{Failing, Named, Waits};
+mod batch;
+mod commits;
+
+pub use batch::InFlightBatch;
+pub use commits::AckedCommit;
+
+use super::retry_queue::{Backoff, RetryQueue, RetryState};
 use crate::{Commit, Position};
+use batch::{BatchBudget, BatchKeys};
 use bytes::Bytes;
+use commits::PendingCommits;
 use std::{
     collections::{BTreeMap, VecDeque, btree_map::Entry},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 use tokio::time::Instant;
 
-/// Every so many batches failing keys go before fresh ones, so that a flood of commits does not starve them.
-const FAILING_FIRST_EVERY: u64 = 8;
+/// In every eighth batch the retry queue goes before fresh keys, so that a flood of commits does not starve it.
+const RETRY_FIRST_EVERY: u64 = 8;
 
-/// The bounds of a window and of the batches that it makes.
+/// The bounds of [`PendingDeletes`] and its batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The most keys owed that have not failed.
+    /// The most pending keys outside the retry queue.
     pub keys_max: usize,
-    /// The most keys that fail: nothing is admitted beyond that.
-    pub failing_keys_max: usize,
-    /// The most bytes of the keys that fail; each key costs some 300 bytes more.
-    pub failing_bytes_max: usize,
+    /// Nothing is admitted while the retry queue holds this many keys.
+    pub retry_queue_keys_max: usize,
+    /// Nothing is admitted while the keys in the retry queue have this many bytes. Each key costs some 300 bytes more.
+    pub retry_queue_bytes_max: usize,
     /// The most keys of one batch.
     pub batch_keys_max: usize,
     /// The most bytes of the keys of one batch; a single key always fits.
     pub batch_bytes_max: usize,
-    /// How long a key waits after its first failure. It doubles with every failure.
-    pub retry_min: Duration,
-    /// How long a key waits at most, unless very many fail.
-    pub retry_max: Duration,
+    /// How long a key waits after its first failure. The delay doubles with every failure.
+    pub retry_delay_min: Duration,
+    /// The longest delay of a key, unless very many keys are in the retry queue.
+    pub retry_delay_max: Duration,
 }
 
-/// Deletes that travel together. Comes back through [`Window::settle`].
+/// The deletes that a cluster has not acknowledged.
 #[derive(Debug)]
-pub struct OutBatch {
-    load: Load,
-    /// The newest commit when it was sent.
-    upto: u64,
-}
-
-#[derive(Debug)]
-enum Load {
-    Fresh(Vec<(Bytes, Owed)>),
-    Failing(Vec<Bytes>),
-}
-
-impl OutBatch {
-    /// The keys, each once.
-    pub fn keys(&self) -> Vec<Bytes> {
-        match &self.load {
-            Load::Fresh(owed) => owed.iter().map(|(key, _)| key.clone()).collect(),
-            Load::Failing(keys) => keys.clone(),
-        }
-    }
-
-    /// Whether these are keys that have failed before.
-    pub fn is_retry(&self) -> bool {
-        matches!(self.load, Load::Failing(_))
-    }
-}
-
-/// A commit whose deletes have all been acknowledged.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Paid {
-    /// Its own position.
-    pub position: Position,
-    /// As the source told.
-    pub committed_at: SystemTime,
-}
-
-/// The commits that are owed deletes.
-#[derive(Debug)]
-pub struct Window {
+pub struct PendingDeletes {
     limits: Limits,
-    /// By number, in log order.
-    commits: BTreeMap<u64, Owing>,
-    newest: u64,
-    /// Keys that have not failed, counted once a commit.
-    keys: usize,
-    owed: BTreeMap<Bytes, Owed>,
-    ready: VecDeque<Bytes>,
-    failing: Failing,
+    commits: PendingCommits,
+    /// The keys outside the retry queue, unsent or in flight, counted once per commit.
+    fresh_keys: usize,
+    unsent: BTreeMap<Bytes, PendingKey>,
+    /// The keys of `unsent` in the order of sending.
+    send_queue: VecDeque<Bytes>,
+    retries: RetryQueue,
     batches: u64,
-    merged: u64,
-    /// All up to here has been admitted.
-    reached: Position,
 }
 
-#[derive(Debug)]
-struct Owing {
-    /// What had been reached when it was admitted.
-    before: Position,
-    commit: Position,
-    committed_at: SystemTime,
-    /// How many keys are owed that are held for this commit.
-    keys: usize,
-    /// Whether one of its keys is held for another commit: when it is paid cannot be told.
-    merged: bool,
-}
-
+/// What is known of a pending key outside the retry queue.
 #[derive(Debug, Default)]
-struct Owed {
+struct PendingKey {
+    /// The commits that track it.
     commits: Vec<u64>,
     failures: u32,
 }
 
-impl Owed {
+impl PendingKey {
+    /// The oldest and the newest of its commits.
     fn span(&self) -> (u64, u64) {
         let ends = self.commits.iter().min().zip(self.commits.iter().max());
-        let (oldest, newest) = ends.expect("what is owed is owed to a commit");
+        let (oldest, newest) = ends.expect("a pending key has a commit");
         (*oldest, *newest)
     }
 }
 
-impl Window {
-    /// Nothing owed up to `position`.
-    pub fn new(limits: Limits, position: Position) -> Window {
-        Window {
+impl PendingDeletes {
+    /// No pending deletes, and all up to `position` acknowledged.
+    pub fn new(limits: Limits, position: Position) -> PendingDeletes {
+        PendingDeletes {
             limits,
-            commits: BTreeMap::new(),
-            newest: 0,
-            keys: 0,
-            owed: BTreeMap::new(),
-            ready: VecDeque::new(),
-            failing: Failing::new(Waits { min: limits.retry_min, max: limits.retry_max }),
+            commits: PendingCommits::new(position),
+            fresh_keys: 0,
+            unsent: BTreeMap::new(),
+            send_queue: VecDeque::new(),
+            retries: RetryQueue::new(Backoff { min: limits.retry_delay_min, max: limits.retry_delay_max }),
             batches: 0,
-            merged: 0,
-            reached: position,
         }
     }
 
-    /// Whether `keys` more keys may be owed.
-    pub fn has_room(&self, keys: usize) -> bool {
-        let fits = self.keys == 0 || self.keys + keys <= self.limits.keys_max;
+    /// Whether `keys` more keys may be admitted.
+    pub fn has_capacity(&self, keys: usize) -> bool {
+        let fits = self.fresh_keys == 0 || self.fresh_keys + keys <= self.limits.keys_max;
         keys == 0 || (fits && !self.is_blocked())
     }
 
-    /// Whether so many keys fail that nothing more is admitted.
+    /// Whether the retry queue is so full that nothing more is admitted.
     pub fn is_blocked(&self) -> bool {
-        self.failing.len() >= self.limits.failing_keys_max || self.failing.key_bytes() >= self.limits.failing_bytes_max
+        self.retries.len() >= self.limits.retry_queue_keys_max
+            || self.retries.key_bytes() >= self.limits.retry_queue_bytes_max
     }
 
-    /// Takes on a commit, behind all that were taken on before. Its visibility has been waited for.
+    /// Adds a commit that is newer than all others. The caller has waited until readers see it.
     pub fn admit(&mut self, commit: Commit) {
         if commit.keys.is_empty() {
             return self.advance(commit.position);
         }
-        self.newest += 1;
-        let (named, mut keys) = (commit.keys.len(), 0);
+        let number = self.commits.assign_number();
+        let (named_keys, mut tracked_keys) = (commit.keys.len(), 0);
         for key in commit.keys {
-            match self.failing.name(&key, self.newest) {
-                Named::Elsewhere => {
-                    self.owe(key.into(), self.newest);
-                    keys += 1;
+            match self.retries.record_commit(&key, number) {
+                RetryState::NotQueued => {
+                    self.add_unsent(key.into(), number);
+                    tracked_keys += 1;
                 }
-                Named::Owes => keys += 1,
-                Named::Covered => {}
+                RetryState::PendingAgain => tracked_keys += 1,
+                RetryState::Covered => {}
             }
         }
-        let before = std::mem::replace(&mut self.reached, commit.position.clone());
-        if keys == 0 {
-            self.merged += 1;
-            return;
-        }
-        let (committed_at, merged) = (commit.committed_at, keys < named);
-        self.commits.insert(self.newest, Owing { before, commit: commit.position, committed_at, keys, merged });
+        self.commits.insert(number, commit.position, commit.committed_at, tracked_keys, named_keys);
     }
 
-    fn owe(&mut self, key: Bytes, number: u64) {
-        self.keys += 1;
-        match self.owed.entry(key) {
-            Entry::Occupied(mut owed) => owed.get_mut().commits.push(number),
+    fn add_unsent(&mut self, key: Bytes, number: u64) {
+        self.fresh_keys += 1;
+        match self.unsent.entry(key) {
+            Entry::Occupied(mut pending) => pending.get_mut().commits.push(number),
             Entry::Vacant(vacant) => {
-                self.ready.push_back(vacant.key().clone());
-                vacant.insert(Owed { commits: vec![number], failures: 0 });
+                self.send_queue.push_back(vacant.key().clone());
+                vacant.insert(PendingKey { commits: vec![number], failures: 0 });
             }
         }
     }
 
-    /// The log moved on to `position` without naming a key.
+    /// Records that the log reached `position` without naming a key.
     pub fn advance(&mut self, position: Position) {
-        self.reached = position;
+        self.commits.advance(position);
     }
 
-    /// The next batch to send: of fresh keys, or, if `retries` may be sent, of those that have failed and whose time
-    /// has come again by `now`.
-    pub fn batch(&mut self, now: Instant, retries: bool) -> Option<OutBatch> {
-        let failing_first = retries && self.batches % FAILING_FIRST_EVERY == FAILING_FIRST_EVERY - 1;
-        let load = match failing_first {
-            true => self.failing_load(now).or_else(|| self.fresh_load()),
-            false => match self.fresh_load() {
-                None if retries => self.failing_load(now),
+    /// The next batch to send: fresh keys or, if `may_retry`, keys of the retry queue that are due at `now`.
+    pub fn next_batch(&mut self, now: Instant, may_retry: bool) -> Option<InFlightBatch> {
+        let retries_first = may_retry && self.batches % RETRY_FIRST_EVERY == RETRY_FIRST_EVERY - 1;
+        let keys = match retries_first {
+            true => self.next_retry_keys(now).or_else(|| self.next_fresh_keys()),
+            false => match self.next_fresh_keys() {
+                None if may_retry => self.next_retry_keys(now),
                 fresh => fresh,
             },
         }?;
         self.batches += 1;
-        Some(OutBatch { load, upto: self.newest })
+        Some(InFlightBatch { keys, newest_commit: self.commits.newest() })
     }
 
-    fn fresh_load(&mut self) -> Option<Load> {
-        let mut space = Space::new(&self.limits);
-        let mut owed = Vec::new();
-        while self.ready.front().is_some_and(|key| space.takes(key)) {
-            let key = self.ready.pop_front().expect("it has a front");
-            let what = self.owed.remove(&key).expect("what is ready is owed");
-            owed.push((key, what));
+    fn next_fresh_keys(&mut self) -> Option<BatchKeys> {
+        let mut budget = BatchBudget::new(&self.limits);
+        let mut keys = Vec::new();
+        while self.send_queue.front().is_some_and(|key| budget.reserve(key)) {
+            let key = self.send_queue.pop_front().expect("it has a front");
+            let pending = self.unsent.remove(&key).expect("a queued key is unsent");
+            keys.push((key, pending));
         }
-        (!owed.is_empty()).then_some(Load::Fresh(owed))
+        (!keys.is_empty()).then_some(BatchKeys::Fresh(keys))
     }
 
-    fn failing_load(&mut self, now: Instant) -> Option<Load> {
-        let mut space = Space::new(&self.limits);
-        let keys: Vec<Bytes> = std::iter::from_fn(|| self.failing.take_due(now, |key| space.takes(key))).collect();
-        (!keys.is_empty()).then_some(Load::Failing(keys))
+    fn next_retry_keys(&mut self, now: Instant) -> Option<BatchKeys> {
+        let mut budget = BatchBudget::new(&self.limits);
+        let keys: Vec<Bytes> = std::iter::from_fn(|| self.retries.pop_due(now, |key| budget.reserve(key))).collect();
+        (!keys.is_empty()).then_some(BatchKeys::Retry(keys))
     }
 
-    /// When the next failed key is to be tried again.
-    pub fn next_retry(&self) -> Option<Instant> {
-        self.failing.next_due()
+    /// When the next key of the retry queue is due; `None` if none waits.
+    pub fn next_retry_at(&self) -> Option<Instant> {
+        self.retries.next_due()
     }
 
-    /// A batch has come back; `settled` says for each key whether its delete is done with. Returns the commits that
-    /// have been paid by it.
-    pub fn settle(&mut self, batch: OutBatch, settled: &[bool], now: Instant) -> Vec<Paid> {
-        let mut paid = Vec::new();
-        match batch.load {
-            Load::Fresh(owed) => {
-                assert_eq!(owed.len(), settled.len(), "one outcome a key");
-                for ((key, owed), settled) in owed.into_iter().zip(settled) {
-                    match settled {
-                        true => self.pay(&key, &owed, batch.upto, &mut paid),
-                        false => self.fail(key, owed, now, &mut paid),
+    /// Applies the results of a batch: `is_final` says for each key whether its delete needs no retry. Returns the
+    /// commits that have become fully acknowledged.
+    pub fn complete(&mut self, batch: InFlightBatch, is_final: &[bool], now: Instant) -> Vec<AckedCommit> {
+        let mut acked = Vec::new();
+        match batch.keys {
+            BatchKeys::Fresh(keys) => {
+                assert_eq!(keys.len(), is_final.len(), "one result per key");
+                for ((key, pending), is_final) in keys.into_iter().zip(is_final) {
+                    match is_final {
+                        true => self.acknowledge(&key, &pending, batch.newest_commit, &mut acked),
+                        false => self.enqueue_retry(key, pending, now, &mut acked),
                     }
                 }
             }
-            Load::Failing(keys) => {
-                assert_eq!(keys.len(), settled.len(), "one outcome a key");
-                for (key, settled) in keys.into_iter().zip(settled) {
-                    match settled {
-                        true => self.pay_failing(key, &mut paid),
-                        false => self.fail_again(&key, now, &mut paid),
+            BatchKeys::Retry(keys) => {
+                assert_eq!(keys.len(), is_final.len(), "one result per key");
+                for (key, is_final) in keys.into_iter().zip(is_final) {
+                    match is_final {
+                        true => self.acknowledge_retry(key, &mut acked),
+                        false => self.reschedule_retry(&key, now, &mut acked),
                     }
                 }
             }
         }
-        paid
+        acked
     }
 
-    fn pay(&mut self, key: &Bytes, owed: &Owed, upto: u64, paid: &mut Vec<Paid>) {
-        self.keys -= owed.commits.len();
-        owed.commits.iter().for_each(|&number| self.release(number, false, paid));
-        if let Some(oldest) = self.failing.paid_by_another(key, upto) {
-            self.release(oldest, false, paid);
+    fn acknowledge(&mut self, key: &Bytes, pending: &PendingKey, newest_commit: u64, acked: &mut Vec<AckedCommit>) {
+        self.fresh_keys -= pending.commits.len();
+        pending.commits.iter().for_each(|&number| self.commits.release_key(number, false, acked));
+        if let Some(oldest) = self.retries.acknowledge_by_other_delete(key, newest_commit) {
+            self.commits.release_key(oldest, false, acked);
         }
     }
 
-    fn fail(&mut self, key: Bytes, mut owed: Owed, now: Instant, paid: &mut Vec<Paid>) {
-        owed.failures += 1;
-        // Named again meanwhile, and waiting to be sent: that delete pays for these commits too.
-        if let Some(newer) = self.owed.get_mut(&key) {
-            newer.failures = newer.failures.max(owed.failures);
-            newer.commits.append(&mut owed.commits);
+    fn enqueue_retry(&mut self, key: Bytes, mut pending: PendingKey, now: Instant, acked: &mut Vec<AckedCommit>) {
+        pending.failures += 1;
+        // The key was named again meanwhile and is unsent: that delete covers these commits too.
+        if let Some(newer) = self.unsent.get_mut(&key) {
+            newer.failures = newer.failures.max(pending.failures);
+            newer.commits.append(&mut pending.commits);
             return;
         }
-        self.keys -= owed.commits.len();
-        let span = owed.span();
-        let released = self.failing.keep(key, span, owed.failures, now);
-        for number in owed.commits.into_iter().filter(|&number| number != span.0).chain(released) {
-            self.release(number, true, paid);
+        self.fresh_keys -= pending.commits.len();
+        let span = pending.span();
+        let released = self.retries.insert(key, span, pending.failures, now);
+        for number in pending.commits.into_iter().filter(|&number| number != span.0).chain(released) {
+            self.commits.release_key(number, true, acked);
         }
     }
 
-    fn pay_failing(&mut self, key: Bytes, paid: &mut Vec<Paid>) {
-        let (oldest, again) = self.failing.paid(&key);
-        self.release(oldest, false, paid);
-        if let Some(number) = again {
-            self.owe(key, number);
+    fn acknowledge_retry(&mut self, key: Bytes, acked: &mut Vec<AckedCommit>) {
+        let (oldest, pending_again) = self.retries.acknowledge(&key);
+        self.commits.release_key(oldest, false, acked);
+        if let Some(number) = pending_again {
+            self.add_unsent(key, number);
         }
     }
 
-    fn fail_again(&mut self, key: &Bytes, now: Instant, paid: &mut Vec<Paid>) {
-        if let Some(number) = self.failing.refused(key, now) {
-            self.release(number, true, paid);
+    fn reschedule_retry(&mut self, key: &Bytes, now: Instant, acked: &mut Vec<AckedCommit>) {
+        if let Some(number) = self.retries.reschedule(key, now) {
+            self.commits.release_key(number, true, acked);
         }
     }
 
-    /// A key is no longer held for a commit: it was paid, or it is `merged`, held for an older one.
-    fn release(&mut self, number: u64, merged: bool, paid: &mut Vec<Paid>) {
-        let Entry::Occupied(mut entry) = self.commits.entry(number) else {
-            unreachable!("a commit stays while a key is held for it");
-        };
-        let commit = entry.get_mut();
-        commit.keys -= 1;
-        commit.merged |= merged;
-        if commit.keys == 0 {
-            let commit = entry.remove();
-            match commit.merged {
-                true => self.merged += 1,
-                false => paid.push(Paid { position: commit.commit, committed_at: commit.committed_at }),
-            }
-        }
+    /// All deletes up to here have been acknowledged.
+    pub fn safe_position(&self) -> &Position {
+        self.commits.safe_position()
     }
 
-    /// All up to here has been applied.
-    pub fn position(&self) -> &Position {
-        self.commits.first_key_value().map_or(&self.reached, |(_, oldest)| &oldest.before)
-    }
-
-    /// How many keys are owed: those that fail, and the others counted once a commit that named them.
+    /// How many keys are pending. Keys outside the retry queue count once per commit that names them.
     pub fn keys(&self) -> usize {
-        self.keys + self.failing.len()
+        self.fresh_keys + self.retries.len()
     }
 
-    /// How many keys fail, and of how many bytes.
-    pub fn failing(&self) -> (usize, usize) {
-        (self.failing.len(), self.failing.key_bytes())
+    /// How many keys the retry queue holds, and their bytes.
+    pub fn retry_queue_size(&self) -> (usize, usize) {
+        (self.retries.len(), self.retries.key_bytes())
     }
 
-    /// How many commits were not followed until they were paid, since they waited for a failing key with others.
-    pub fn merged(&self) -> u64 {
-        self.merged
-    }
-}
-
-/// What is left of a batch.
-struct Space {
-    first: bool,
-    keys: usize,
-    bytes: usize,
-}
-
-impl Space {
-    fn new(limits: &Limits) -> Space {
-        Space { first: true, keys: limits.batch_keys_max, bytes: limits.batch_bytes_max }
-    }
-
-    /// Makes room for `key`, if there is.
-    fn takes(&mut self, key: &Bytes) -> bool {
-        let fits = self.first || (self.keys > 0 && key.len() <= self.bytes);
-        if fits {
-            self.first = false;
-            self.keys = self.keys.saturating_sub(1);
-            self.bytes = self.bytes.saturating_sub(key.len());
-        }
-        fits
+    /// How many commits were not tracked until their last acknowledgement, because a retry covers their key together
+    /// with an older commit's.
+    pub fn commits_merged(&self) -> u64 {
+        self.commits.merged()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::SystemTime;
 
     const LIMITS: Limits = Limits {
         keys_max: 8,
-        failing_keys_max: 1_000,
-        failing_bytes_max: 10_000,
+        retry_queue_keys_max: 1_000,
+        retry_queue_bytes_max: 10_000,
         batch_keys_max: 4,
         batch_bytes_max: 10,
-        retry_min: Duration::from_millis(10),
-        retry_max: Duration::from_millis(70),
+        retry_delay_min: Duration::from_millis(10),
+        retry_delay_max: Duration::from_millis(70),
     };
 
-    fn window() -> Window {
-        Window::new(LIMITS, Position("0".into()))
+    fn pending() -> PendingDeletes {
+        PendingDeletes::new(LIMITS, Position("0".into()))
     }
 
-    fn admit(window: &mut Window, position: u32, keys: &[&str]) {
-        window.admit(Commit {
+    fn admit(pending: &mut PendingDeletes, position: u32, keys: &[&str]) {
+        pending.admit(Commit {
             position: Position(position.to_string()),
             keys: keys.iter().map(|key| key.as_bytes().to_vec()).collect(),
             committed_at: SystemTime::UNIX_EPOCH,
@@ -398,10 +308,10 @@ mod tests {
 
     #[test]
     fn batches_are_bounded_by_keys_and_by_bytes() {
-        let mut window = window();
-        admit(&mut window, 1, &["a", "b", "c", "d", "e", "four", "four4", "f", "more than ten bytes", "g"]);
+        let mut pending = pending();
+        admit(&mut pending, 1, &["a", "b", "c", "d", "e", "four", "four4", "f", "more than ten bytes", "g"]);
         let mut batches = Vec::new();
-        while let Some(batch) = window.batch(Instant::now(), true) {
+        while let Some(batch) = pending.next_batch(Instant::now(), true) {
             batches.push(batch.keys());
         }
         let expected: [&[&str]; 4] = [&["a", "b", "c", "d"], &["e", "four", "four4"], &["f"], &["more than ten bytes"]];
@@ -410,129 +320,138 @@ mod tests {
     }
 
     #[test]
-    fn a_key_waits_longer_after_every_failure() {
-        let mut window = window();
-        admit(&mut window, 1, &["a"]);
+    fn retry_delay_doubles_up_to_its_maximum() {
+        let mut pending = pending();
+        admit(&mut pending, 1, &["a"]);
         let mut now = Instant::now();
-        for waits_ms in [10, 20, 40, 70, 70] {
-            let batch = window.batch(now, true).expect("its time has come");
-            assert_eq!(window.settle(batch, &[false], now), []);
-            let due = now + Duration::from_millis(waits_ms);
-            assert_eq!(window.next_retry(), Some(due));
-            assert!(window.batch(due - Duration::from_millis(1), true).is_none(), "not before its time");
+        for delay_ms in [10, 20, 40, 70, 70] {
+            let batch = pending.next_batch(now, true).expect("the key is due");
+            assert_eq!(pending.complete(batch, &[false], now), []);
+            let due = now + Duration::from_millis(delay_ms);
+            assert_eq!(pending.next_retry_at(), Some(due));
+            assert!(pending.next_batch(due - Duration::from_millis(1), true).is_none(), "the key is not due");
             now = due;
         }
-        assert_eq!(window.position(), &Position("0".into()));
+        assert_eq!(pending.safe_position(), &Position("0".into()));
     }
 
     #[test]
-    fn a_delete_pays_for_what_was_admitted_before_it_was_sent() {
-        let (mut window, now) = (window(), Instant::now());
-        admit(&mut window, 1, &["a"]);
-        admit(&mut window, 2, &["a", "b"]);
-        let first = window.batch(now, true).expect("two keys");
-        admit(&mut window, 3, &["a"]);
-        let second = window.batch(now, true).expect("named again while it is on its way");
-        assert_eq!(window.settle(second, &[true], now).len(), 1, "commit 3 is paid");
-        assert_eq!(window.position(), &Position("0".into()), "but it is behind two that are owed");
-        assert_eq!(window.settle(first, &[true, false], now).len(), 1, "commit 1 is paid");
-        assert_eq!((window.position(), window.keys()), (&Position("1".into()), 1));
-        let again = window.batch(window.next_retry().expect("b is tried again"), true).expect("b");
-        window.advance(Position("9".into()));
-        window.settle(again, &[true], now);
-        assert_eq!((window.position(), window.keys()), (&Position("9".into()), 0));
+    fn delete_covers_only_commits_admitted_before_it_was_sent() {
+        let (mut pending, now) = (pending(), Instant::now());
+        admit(&mut pending, 1, &["a"]);
+        admit(&mut pending, 2, &["a", "b"]);
+        let first = pending.next_batch(now, true).expect("two keys");
+        admit(&mut pending, 3, &["a"]);
+        let second = pending.next_batch(now, true).expect("a was named again while it was in flight");
+        assert_eq!(pending.complete(second, &[true], now).len(), 1, "commit 3 is acknowledged");
+        assert_eq!(pending.safe_position(), &Position("0".into()), "two older commits are pending");
+        assert_eq!(pending.complete(first, &[true, false], now).len(), 1, "commit 1 is acknowledged");
+        assert_eq!((pending.safe_position(), pending.keys()), (&Position("1".into()), 1));
+        let retry = pending.next_batch(pending.next_retry_at().expect("b is retried"), true).expect("b");
+        pending.advance(Position("9".into()));
+        pending.complete(retry, &[true], now);
+        assert_eq!((pending.safe_position(), pending.keys()), (&Position("9".into()), 0));
     }
 
     #[test]
-    fn a_failed_key_that_was_named_again_is_sent_once() {
-        let (mut window, now) = (window(), Instant::now());
-        admit(&mut window, 1, &["a"]);
-        let first = window.batch(now, true).expect("a");
-        admit(&mut window, 2, &["a"]);
-        window.settle(first, &[false], now);
-        let second = window.batch(now, true).expect("a again, at once");
-        assert_eq!(window.settle(second, &[true], now).len(), 2, "both are paid");
-        assert_eq!((window.batch(now, true).is_none(), window.next_retry()), (true, None));
+    fn failed_key_that_was_named_again_is_sent_once() {
+        let (mut pending, now) = (pending(), Instant::now());
+        admit(&mut pending, 1, &["a"]);
+        let first = pending.next_batch(now, true).expect("a");
+        admit(&mut pending, 2, &["a"]);
+        pending.complete(first, &[false], now);
+        let second = pending.next_batch(now, true).expect("a again, without a delay");
+        assert_eq!(pending.complete(second, &[true], now).len(), 2, "both commits are acknowledged");
+        assert_eq!((pending.next_batch(now, true).is_none(), pending.next_retry_at()), (true, None));
     }
 
-    /// Paid commits behind a single stuck key were all kept, 250 bytes each.
+    /// Acknowledged commits behind a single stuck key used 250 bytes each.
     #[test]
-    fn a_stuck_key_costs_the_same_however_much_passes() {
-        let (mut window, now) = (window(), Instant::now());
-        admit(&mut window, 1, &["stuck"]);
-        let batch = window.batch(now, true).expect("stuck");
-        window.settle(batch, &[false], now);
+    fn stuck_key_uses_constant_memory() {
+        let (mut pending, now) = (pending(), Instant::now());
+        admit(&mut pending, 1, &["stuck"]);
+        let batch = pending.next_batch(now, true).expect("stuck");
+        pending.complete(batch, &[false], now);
         for number in 2..1_000_000 {
             let keys: &[&str] = if number % 3 == 0 { &["a", "stuck"] } else { &["a"] };
-            admit(&mut window, number, keys);
-            let batch = window.batch(now, true).expect("a");
-            window.settle(batch, &[true], now);
-            let held = (window.commits.len(), window.owed.len(), window.ready.len(), window.failing.len());
-            assert_eq!(held, (1, 0, 0, 1));
+            admit(&mut pending, number, keys);
+            let batch = pending.next_batch(now, true).expect("a");
+            pending.complete(batch, &[true], now);
+            let sizes = (pending.commits.len(), pending.unsent.len(), pending.send_queue.len(), pending.retries.len());
+            assert_eq!(sizes, (1, 0, 0, 1));
         }
-        assert!(window.ready.capacity() < 100);
-        assert_eq!((window.position(), window.keys(), window.merged()), (&Position("0".into()), 1, 333_333));
-        let batch = window.batch(window.next_retry().expect("stuck"), true).expect("stuck");
-        window.settle(batch, &[true], now);
-        assert_eq!((window.position(), window.keys()), (&Position("999999".into()), 0));
+        assert!(pending.send_queue.capacity() < 100);
+        assert_eq!(
+            (pending.safe_position(), pending.keys(), pending.commits_merged()),
+            (&Position("0".into()), 1, 333_333)
+        );
+        let batch = pending.next_batch(pending.next_retry_at().expect("stuck"), true).expect("stuck");
+        pending.complete(batch, &[true], now);
+        assert_eq!((pending.safe_position(), pending.keys()), (&Position("999999".into()), 0));
     }
 
     #[test]
-    fn a_failing_key_that_is_named_while_it_is_on_its_way_is_owed_anew() {
-        let (mut window, now) = (window(), Instant::now());
-        admit(&mut window, 1, &["a"]);
-        let batch = window.batch(now, true).expect("a");
-        window.settle(batch, &[false], now);
-        admit(&mut window, 2, &["a"]);
-        let batch = window.batch(window.next_retry().expect("a"), true).expect("a");
-        admit(&mut window, 3, &["a"]);
-        admit(&mut window, 4, &["a"]);
-        assert!(window.batch(now + Duration::from_secs(60), true).is_none(), "one delete at a time");
-        assert_eq!(window.settle(batch, &[true], now).len(), 1, "commit 1; who waited with it is not followed");
-        assert_eq!((window.position(), window.keys()), (&Position("2".into()), 1), "sent before 3 was admitted");
-        let batch = window.batch(now, true).expect("at once");
-        assert_eq!(window.settle(batch, &[true], now).len(), 1);
-        assert_eq!((window.position(), window.keys()), (&Position("4".into()), 0));
+    fn retried_key_that_is_named_in_flight_is_pending_again() {
+        let (mut pending, now) = (pending(), Instant::now());
+        admit(&mut pending, 1, &["a"]);
+        let batch = pending.next_batch(now, true).expect("a");
+        pending.complete(batch, &[false], now);
+        admit(&mut pending, 2, &["a"]);
+        let batch = pending.next_batch(pending.next_retry_at().expect("a"), true).expect("a");
+        admit(&mut pending, 3, &["a"]);
+        admit(&mut pending, 4, &["a"]);
+        assert!(pending.next_batch(now + Duration::from_secs(60), true).is_none(), "one delete at a time");
+        assert_eq!(pending.complete(batch, &[true], now).len(), 1, "commit 1; commit 2 was merged with it");
+        assert_eq!(
+            (pending.safe_position(), pending.keys()),
+            (&Position("2".into()), 1),
+            "the delete was sent before 3 was admitted"
+        );
+        let batch = pending.next_batch(now, true).expect("a is sent without a delay");
+        assert_eq!(pending.complete(batch, &[true], now).len(), 1);
+        assert_eq!((pending.safe_position(), pending.keys()), (&Position("4".into()), 0));
     }
 
     #[test]
-    fn keys_that_fail_leave_the_window_and_have_a_bound_of_their_own() {
+    fn retry_queue_has_its_own_bound() {
         let (now, mut number) = (Instant::now(), 0);
         let cases = [(3, 10_000), (1_000, 9)];
-        for (failing_keys_max, failing_bytes_max) in cases {
-            let mut window =
-                Window::new(Limits { failing_keys_max, failing_bytes_max, ..LIMITS }, Position("0".into()));
+        for (retry_queue_keys_max, retry_queue_bytes_max) in cases {
+            let mut pending = PendingDeletes::new(
+                Limits { retry_queue_keys_max, retry_queue_bytes_max, ..LIMITS },
+                Position("0".into()),
+            );
             for _ in 0..3 {
-                assert!(window.has_room(8) && !window.is_blocked());
+                assert!(pending.has_capacity(8) && !pending.is_blocked());
                 number += 1;
-                admit(&mut window, number, &[&format!("k{number:02}")]);
-                let batch = window.batch(now, false).expect("a fresh key");
-                window.settle(batch, &[false], now);
+                admit(&mut pending, number, &[&format!("k{number:02}")]);
+                let batch = pending.next_batch(now, false).expect("a fresh key");
+                pending.complete(batch, &[false], now);
             }
-            assert!(!window.has_room(1) && window.is_blocked() && window.has_room(0));
-            assert_eq!((window.failing(), window.keys()), ((3, 9), 3));
-            let batch = window.batch(now + LIMITS.retry_max, true).expect("all three");
-            window.settle(batch, &[true, false, false], now);
-            assert!(window.has_room(8) && !window.is_blocked());
+            assert!(!pending.has_capacity(1) && pending.is_blocked() && pending.has_capacity(0));
+            assert_eq!((pending.retry_queue_size(), pending.keys()), ((3, 9), 3));
+            let batch = pending.next_batch(now + LIMITS.retry_delay_max, true).expect("all three");
+            pending.complete(batch, &[true, false, false], now);
+            assert!(pending.has_capacity(8) && !pending.is_blocked());
         }
     }
 
     #[test]
-    fn fresh_keys_go_before_failing_ones_but_for_every_eighth_batch() {
-        let (mut window, now) = (window(), Instant::now());
-        admit(&mut window, 1, &["stuck"]);
-        let batch = window.batch(now, true).expect("stuck");
-        window.settle(batch, &[false], now);
-        let now = now + LIMITS.retry_max;
+    fn fresh_keys_go_first_but_for_every_eighth_batch() {
+        let (mut pending, now) = (pending(), Instant::now());
+        admit(&mut pending, 1, &["stuck"]);
+        let batch = pending.next_batch(now, true).expect("stuck");
+        pending.complete(batch, &[false], now);
+        let now = now + LIMITS.retry_delay_max;
         let mut retries = Vec::new();
         for number in 2..32 {
-            admit(&mut window, number, &["a", "b", "c", "d"]);
-            let batch = window.batch(now, true).expect("there is always a fresh key");
+            admit(&mut pending, number, &["a", "b", "c", "d"]);
+            let batch = pending.next_batch(now, true).expect("a fresh key is unsent");
             if batch.is_retry() {
                 retries.push(number);
             }
-            let settled = vec![!batch.is_retry(); batch.keys().len()];
-            window.settle(batch, &settled, now - LIMITS.retry_max);
+            let is_final = vec![!batch.is_retry(); batch.keys().len()];
+            pending.complete(batch, &is_final, now - LIMITS.retry_delay_max);
         }
         assert_eq!(retries, [8, 16, 24]);
     }
