@@ -66,7 +66,7 @@ def steps(*arguments) -> list[tuple[str, str]]:
     """Where a request comes, and what is answered there."""
     done = lookaside("route", *arguments, "--json")
     assert done.returncode == 0, done.stderr
-    return [(step["at"], step["answered"][0]) for step in json.loads(done.stdout)]
+    return [(step["at"], step["replies"][0]) for step in json.loads(done.stdout)]
 
 
 def test_the_way_of_a_get_and_where_failover_leads(good):

@@ -1,4 +1,4 @@
-//! `stats` of any of our daemons, by memcached's text protocol.
+//! Reads the `stats` of any of our daemons, in memcached's text protocol.
 
 use anyhow::{Context, Result, bail};
 use lookaside_protocol::text::{Limits, ParsedReply, ReplyPart, parse_reply};
@@ -9,18 +9,18 @@ use std::{
     time::Duration,
 };
 
-/// How long a daemon may take to connect, and to answer.
+/// How long connecting to a daemon, and its reply, may take.
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// An answer that is larger than this is none.
-const ANSWER_BYTES_MAX: usize = 1 << 20;
+/// The largest accepted reply.
+const REPLY_BYTES_MAX: usize = 1 << 20;
 
-/// Names and values, as the daemon says them.
+/// The names and values that a daemon reported.
 #[derive(Clone, Debug, Default)]
 pub struct Statistics(BTreeMap<String, String>);
 
 impl Statistics {
-    /// Asks the daemon on 127.0.0.1 at `port`.
-    pub fn ask(port: u16) -> Result<Statistics> {
+    /// Reads the statistics of the daemon at `port` of 127.0.0.1.
+    pub fn fetch(port: u16) -> Result<Statistics> {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let mut stream =
             TcpStream::connect_timeout(&address, TIMEOUT).with_context(|| format!("connecting to {address}"))?;
@@ -33,31 +33,31 @@ impl Statistics {
                 return Ok(statistics);
             }
             let read = stream.read(&mut piece).with_context(|| format!("waiting for the statistics of {address}"))?;
-            if read == 0 || reply.len() > ANSWER_BYTES_MAX {
-                bail!("{address} does not answer `stats`");
+            if read == 0 || reply.len() > REPLY_BYTES_MAX {
+                bail!("{address} does not reply to `stats`");
             }
             reply.extend_from_slice(&piece[..read]);
         }
     }
 
-    /// Which clusters the invalidator does not serve, and why; empty when all is well.
-    pub fn trouble(&self) -> String {
-        let mut troubles = Vec::new();
+    /// The clusters whose pipeline is not running, and why; empty if all are running.
+    pub fn unhealthy(&self) -> String {
+        let mut unhealthy = Vec::new();
         for (name, state) in self.0.iter().filter(|(name, state)| name.ends_with(":state") && *state != "running") {
             let why = self.0.get(&name.replace(":state", ":why")).map_or("", String::as_str);
-            troubles.push(format!("{} is {state} {why}", name.trim_end_matches(":state").replace(':', " ")));
+            unhealthy.push(format!("{} is {state} {why}", name.trim_end_matches(":state").replace(':', " ")));
         }
-        troubles.join("; ")
+        unhealthy.join("; ")
     }
 
-    /// A number, 0 if the daemon does not say it.
+    /// The value of a numeric statistic, or 0 if there is none.
     pub fn number(&self, name: &str) -> u64 {
         self.0.get(name).and_then(|value| value.parse().ok()).unwrap_or(0)
     }
 }
 
 fn parse(mut bytes: &[u8]) -> Result<Option<Statistics>> {
-    let limits = Limits { value_bytes_max: ANSWER_BYTES_MAX, line_bytes_max: ANSWER_BYTES_MAX };
+    let limits = Limits { value_bytes_max: REPLY_BYTES_MAX, line_bytes_max: REPLY_BYTES_MAX };
     let mut statistics = Statistics::default();
     loop {
         match parse_reply(bytes, &limits) {
@@ -68,8 +68,8 @@ fn parse(mut bytes: &[u8]) -> Result<Option<Statistics>> {
                 bytes = &bytes[consumed..];
             }
             ParsedReply::Part { part: ReplyPart::End, .. } => return Ok(Some(statistics)),
-            ParsedReply::Part { part: reply, .. } => bail!("not an answer to `stats`: {reply:?}"),
-            ParsedReply::Malformed { why } => bail!("not an answer to `stats`: {why}"),
+            ParsedReply::Part { part: reply, .. } => bail!("unexpected reply to `stats`: {reply:?}"),
+            ParsedReply::Malformed { why } => bail!("unexpected reply to `stats`: {why}"),
         }
     }
 }

@@ -100,7 +100,7 @@ impl Region {
             let plan = Plan::read(&configuration, &defaults, &options).expect("the configuration is valid");
             let plan = Arc::new(plan.spooling(spool.clone()).sparing(spares.clone()));
             let tree = Tree::build(&plan, network.clone(), seed, None);
-            let fleet = Fleet::new(Identity { pid: 1, started_unix_s: 0 }, "simulation");
+            let shared = Fleet::new(Identity { pid: 1, started_unix_s: 0 }, "simulation");
             let listener = network.listen(&address).await.expect("a simulated network listens");
             // It is never shut down, only killed.
             let (_shutdown_sender, shutdown) = watch::channel(false);
@@ -115,7 +115,7 @@ impl Region {
                 biased;
                 () = replay => {}
                 () = run_spares => {}
-                () = Router::new(Settings::default(), fleet, tree).serve(listener, shutdown) => {}
+                () = Router::new(Settings::default(), shared, tree).serve(listener, shutdown) => {}
             }
         });
     }
