@@ -5,10 +5,11 @@
 //!   ^___________|___________|
 //! ```
 //!
-//! Health that flaps is logged at most once per [`LOG_INTERVAL_MIN`](super::log_throttle::LOG_INTERVAL_MIN). A message
+//! Health that flaps is logged at most once per [`LOG_INTERVAL_MIN`](super::LOG_INTERVAL_MIN). A message
 //! that comes late reports the health at that time.
 
-use super::log_throttle::LogThrottle;
+use super::log_throttle;
+use lookaside_telemetry::LogThrottle;
 use tokio::time::Instant;
 
 /// Whether the deletes of a pipeline are acknowledged.
@@ -24,18 +25,24 @@ pub(crate) enum DeliveryHealth {
 }
 
 /// Decides which changes of the health are logged.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct HealthLogger {
     current: DeliveryHealth,
     logged: DeliveryHealth,
-    throttle: LogThrottle,
+    throttle: LogThrottle<Instant>,
+}
+
+impl Default for HealthLogger {
+    fn default() -> HealthLogger {
+        HealthLogger { current: DeliveryHealth::Healthy, logged: DeliveryHealth::Healthy, throttle: log_throttle() }
+    }
 }
 
 impl HealthLogger {
     /// Records the health at `now`. Returns it if it is to be logged.
     pub fn update(&mut self, health: DeliveryHealth, now: Instant) -> Option<DeliveryHealth> {
         self.current = health;
-        let is_due = self.has_change() && self.throttle.allows(now);
+        let is_due = self.has_change() && self.throttle.allow(now).is_some();
         is_due.then(|| {
             self.logged = health;
             health
@@ -44,7 +51,7 @@ impl HealthLogger {
 
     /// When a change will be logged if the health stays as it is; `None` if there is no unlogged change.
     pub fn next_log_at(&self) -> Option<Instant> {
-        self.throttle.next_allowed().filter(|_| self.has_change())
+        self.throttle.next_at().filter(|_| self.has_change())
     }
 
     fn has_change(&self) -> bool {
@@ -55,7 +62,7 @@ impl HealthLogger {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::log_throttle::LOG_INTERVAL_MIN, DeliveryHealth::*, *};
+    use super::{super::LOG_INTERVAL_MIN, DeliveryHealth::*, *};
     use std::time::Duration;
 
     #[tokio::test(start_paused = true)]

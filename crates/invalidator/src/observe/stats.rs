@@ -6,11 +6,13 @@
 
 use crate::Position;
 use hdrhistogram::Histogram;
+use lookaside_sync::Mutex;
+use lookaside_telemetry::SharedCounter;
 use std::{
     collections::{BTreeMap, VecDeque},
     fmt::Display,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, SystemTime},
@@ -42,45 +44,29 @@ pub enum PipelineState {
     Stopped(String),
 }
 
-/// A count that only grows.
-#[derive(Debug, Default)]
-pub struct Counter(AtomicU64);
-
-impl Counter {
-    /// Adds `n`.
-    pub fn add(&self, n: u64) {
-        self.0.fetch_add(n, Ordering::Relaxed);
-    }
-
-    /// The current value.
-    pub fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
 /// The statistics of one cluster's pipeline.
 #[derive(Debug)]
 pub struct ClusterStatistics {
     /// The name of the cluster.
     pub name: String,
     /// Deletes that were acknowledged.
-    pub invalidations: Counter,
+    pub invalidations: SharedCounter,
     /// Deletes that were refused and are retried.
-    pub retried: Counter,
+    pub retried: SharedCounter,
     /// Batches sent.
-    pub batches: Counter,
+    pub batches: SharedCounter,
     /// Keys in those batches.
-    pub batch_keys: Counter,
+    pub batch_keys: SharedCounter,
     /// Deletes for which no router has a route. Nothing can be cached there, so they are not retried.
-    pub unroutable: Counter,
+    pub unroutable: SharedCounter,
     /// Commits that were tracked until every delete was acknowledged.
-    pub commits: Counter,
+    pub commits: SharedCounter,
     /// How often the source failed.
-    pub source_failures: Counter,
+    pub source_failures: SharedCounter,
     /// How often the log no longer reached back to the position, so that deletes were lost.
-    pub positions_lost: Counter,
+    pub positions_lost: SharedCounter,
     /// How often the position could not be saved.
-    pub save_failures: Counter,
+    pub save_failures: SharedCounter,
     pending_keys: AtomicU64,
     retry_queue_keys: AtomicU64,
     retry_queue_bytes: AtomicU64,
@@ -125,15 +111,15 @@ impl ClusterStatistics {
     fn new(name: &str) -> ClusterStatistics {
         ClusterStatistics {
             name: name.to_string(),
-            invalidations: Counter::default(),
-            retried: Counter::default(),
-            batches: Counter::default(),
-            batch_keys: Counter::default(),
-            unroutable: Counter::default(),
-            commits: Counter::default(),
-            source_failures: Counter::default(),
-            positions_lost: Counter::default(),
-            save_failures: Counter::default(),
+            invalidations: SharedCounter::default(),
+            retried: SharedCounter::default(),
+            batches: SharedCounter::default(),
+            batch_keys: SharedCounter::default(),
+            unroutable: SharedCounter::default(),
+            commits: SharedCounter::default(),
+            source_failures: SharedCounter::default(),
+            positions_lost: SharedCounter::default(),
+            save_failures: SharedCounter::default(),
             pending_keys: AtomicU64::new(0),
             retry_queue_keys: AtomicU64::new(0),
             retry_queue_bytes: AtomicU64::new(0),
@@ -144,26 +130,26 @@ impl ClusterStatistics {
 
     /// Sets the state of reading.
     pub fn set_state(&self, state: PipelineState) {
-        lock(&self.locked).reading_state = state;
+        self.locked.lock().reading_state = state;
     }
 
     /// The state of the pipeline.
     pub fn state(&self) -> PipelineState {
-        lock(&self.locked).state().clone()
+        self.locked.lock().state().clone()
     }
 
     /// Sets the state of delivery; `None` if deletes are acknowledged.
     pub(crate) fn set_delivery_state(&self, state: Option<PipelineState>) {
-        lock(&self.locked).delivery_state = state;
+        self.locked.lock().delivery_state = state;
     }
 
     /// The position that a restart would resume from; `None` until one is saved.
     pub fn saved_position(&self) -> Option<Position> {
-        lock(&self.locked).saved_position.clone()
+        self.locked.lock().saved_position.clone()
     }
 
     pub(crate) fn set_saved_position(&self, position: Position) {
-        lock(&self.locked).saved_position = Some(position);
+        self.locked.lock().saved_position = Some(position);
     }
 
     pub(crate) fn set_pending_keys(&self, keys: usize) {
@@ -226,14 +212,14 @@ impl Statistics {
     ) {
         let latency_us = as_micros(now.duration_since(committed_at).unwrap_or_default());
         self.clusters[cluster].commits.add(1);
-        lock(&self.clusters[cluster].locked).latency_us.saturating_record(latency_us);
-        lock(&self.all_clusters).record_applied(cluster, self.clusters.len(), position, latency_us);
+        self.clusters[cluster].locked.lock().latency_us.saturating_record(latency_us);
+        self.all_clusters.lock().record_applied(cluster, self.clusters.len(), position, latency_us);
     }
 
     /// Every statistic by name, as `stats` reports them.
     pub fn report(&self) -> Vec<(String, String)> {
-        let sum = |counter: fn(&ClusterStatistics) -> &Counter| -> u64 {
-            self.clusters.iter().map(|cluster| counter(cluster).get()).sum()
+        let sum = |counter: fn(&ClusterStatistics) -> &SharedCounter| -> u64 {
+            self.clusters.iter().map(|cluster| counter(cluster).value()).sum()
         };
         let (batches, batch_keys) = (sum(|c| &c.batches), sum(|c| &c.batch_keys));
         let mut lines = StatLines(Vec::new());
@@ -245,7 +231,7 @@ impl Statistics {
         lines.add("source_failures", sum(|c| &c.source_failures));
         lines.add("positions_lost", sum(|c| &c.positions_lost));
         lines.add("save_failures", sum(|c| &c.save_failures));
-        let all_clusters = lock(&self.all_clusters);
+        let all_clusters = self.all_clusters.lock();
         lines.add("commits_in_all_clusters", all_clusters.latency_us.len());
         lines.add("commits_untracked", all_clusters.untracked);
         lines.add_latency("", &all_clusters.latency_us);
@@ -304,7 +290,7 @@ impl StatLines {
 
     fn add_cluster(&mut self, cluster: &ClusterStatistics) {
         let prefix = format!("cluster:{}:", cluster.name);
-        let locked = lock(&cluster.locked);
+        let locked = cluster.locked.lock();
         let (state, why) = match locked.state() {
             PipelineState::Starting => ("starting", None),
             PipelineState::Running => ("running", None),
@@ -321,14 +307,14 @@ impl StatLines {
         self.add(format!("{prefix}pending_keys"), cluster.pending_keys.load(Ordering::Relaxed));
         self.add(format!("{prefix}retry_queue_keys"), cluster.retry_queue_keys.load(Ordering::Relaxed));
         self.add(format!("{prefix}retry_queue_bytes"), cluster.retry_queue_bytes.load(Ordering::Relaxed));
-        self.add(format!("{prefix}unroutable"), cluster.unroutable.get());
-        self.add(format!("{prefix}commits"), cluster.commits.get());
+        self.add(format!("{prefix}unroutable"), cluster.unroutable.value());
+        self.add(format!("{prefix}commits"), cluster.commits.value());
         self.add(format!("{prefix}commits_merged"), cluster.commits_merged.load(Ordering::Relaxed));
-        self.add(format!("{prefix}invalidations"), cluster.invalidations.get());
-        self.add(format!("{prefix}retried"), cluster.retried.get());
-        self.add(format!("{prefix}batches"), cluster.batches.get());
-        self.add(format!("{prefix}source_failures"), cluster.source_failures.get());
-        self.add(format!("{prefix}positions_lost"), cluster.positions_lost.get());
+        self.add(format!("{prefix}invalidations"), cluster.invalidations.value());
+        self.add(format!("{prefix}retried"), cluster.retried.value());
+        self.add(format!("{prefix}batches"), cluster.batches.value());
+        self.add(format!("{prefix}source_failures"), cluster.source_failures.value());
+        self.add(format!("{prefix}positions_lost"), cluster.positions_lost.value());
         self.add_latency(&prefix, &locked.latency_us);
     }
 }
@@ -339,11 +325,6 @@ fn histogram() -> Histogram<u64> {
 
 fn as_micros(duration: Duration) -> u64 {
     duration.as_micros().try_into().unwrap_or(u64::MAX)
-}
-
-/// Locks, also after a panic of another holder: statistics stay usable.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -381,6 +362,6 @@ mod tests {
             statistics.record_applied(0, &Position(number.to_string()), now, now);
         }
         assert_eq!(stat(&statistics, "commits_untracked"), "10");
-        assert!(lock(&statistics.all_clusters).order.len() <= TRACKED_COMMITS_MAX);
+        assert!(statistics.all_clusters.lock().order.len() <= TRACKED_COMMITS_MAX);
     }
 }

@@ -14,23 +14,21 @@
 //! Not here: delays and retries. Keys that failed at every router go back to the pipeline.
 
 use bytes::Bytes;
-use lookaside_client::Network;
-use lookaside_protocol::{ErrorReply, Operation, Reply, Request};
+use lookaside_client::{CommandConnection, CommandError, Network};
+use lookaside_protocol::{ErrorReply, Operation, Reply, Request, text};
 use lookaside_routing::{Batch, BoxFuture, Destination, NO_POLICY, NO_ROUTE, Outcome};
 use std::{
-    io,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// How long a router may take to flush its cluster.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest reply to a flush.
-const FLUSH_REPLY_BYTES_MAX: usize = 1024;
+const FLUSH_LIMITS: text::Limits = text::Limits { value_bytes_max: 0, line_bytes_max: 1024 };
 
 /// Why a delete or a flush may not have been applied.
 pub type Refusal = String;
@@ -110,20 +108,11 @@ impl RouterDelivery {
         results
     }
 
-    async fn flush_through(&self, router: &Arc<dyn Destination>) -> io::Result<()> {
-        let mut stream = self.network.connect(router.address()).await?;
-        stream.write_all(b"flush_all\r\n").await?;
-        stream.flush().await?;
-        let mut reply = Vec::new();
-        while !reply.ends_with(b"\n") && reply.len() < FLUSH_REPLY_BYTES_MAX {
-            if stream.read_buf(&mut reply).await? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-        }
-        match reply.as_slice() {
-            b"OK\r\n" => Ok(()),
-            other => Err(io::Error::other(String::from_utf8_lossy(other).trim_end().to_string())),
-        }
+    async fn flush_through(&self, router: &Arc<dyn Destination>) -> Result<(), CommandError> {
+        let mut connection =
+            CommandConnection::connect(&*self.network, router.address(), FLUSH_LIMITS, FLUSH_TIMEOUT).await?;
+        connection.send(b"flush_all\r\n").await?;
+        connection.read_ok().await
     }
 }
 
@@ -136,10 +125,9 @@ impl Delivery for RouterDelivery {
         Box::pin(async move {
             let mut refusal = String::new();
             for (_, router) in self.preferred_first() {
-                match tokio::time::timeout(FLUSH_TIMEOUT, self.flush_through(router)).await {
-                    Ok(Ok(())) => return Ok(()),
-                    Ok(Err(why)) => refusal = format!("router {}: flush_all: {why}", router.address()),
-                    Err(_) => refusal = format!("router {}: flush_all: no reply in time", router.address()),
+                match self.flush_through(router).await {
+                    Ok(()) => return Ok(()),
+                    Err(why) => refusal = format!("router {}: flush_all: {why}", router.address()),
                 }
             }
             Err(refusal)
@@ -159,13 +147,7 @@ fn delete_result(outcome: Outcome, router: &Arc<dyn Destination>) -> DeleteResul
         Ok(Reply::Error(ErrorReply::Server(why))) if is_no_route(&why) => {
             DeleteResult::Unroutable(format!("router {router}: {}", String::from_utf8_lossy(&why)))
         }
-        Ok(Reply::Error(error)) => {
-            let why = match &error {
-                ErrorReply::Unknown => "ERROR".into(),
-                ErrorReply::Client(why) | ErrorReply::Server(why) => String::from_utf8_lossy(why),
-            };
-            DeleteResult::Refused(format!("router {router} refused: {why}"))
-        }
+        Ok(Reply::Error(error)) => DeleteResult::Refused(format!("router {router} refused: {error}")),
         Ok(other) => DeleteResult::Refused(format!("router {router}: unexpected reply to a delete: {other:?}")),
         Err(failure) => DeleteResult::Refused(format!("router {router}: {failure}")),
     }

@@ -20,10 +20,11 @@ use super::{
 use crate::{
     Commits, Log, Position, Source, SourceError, Start,
     observe::{
-        LogThrottle,
+        log_throttle,
         stats::{ClusterStatistics, PipelineState},
     },
 };
+use lookaside_telemetry::LogThrottle;
 use std::{convert::Infallible, sync::Arc, time::Duration};
 use tokio::{
     sync::mpsc,
@@ -120,7 +121,7 @@ impl LogReader {
         let mut from = saved.as_ref().map(|saved| saved.position.clone());
         let mut log = saved.map(|saved| saved.log);
         let mut delay = RETRY_DELAY_MIN;
-        let (mut failure_throttle, mut start_throttle) = (LogThrottle::default(), LogThrottle::default());
+        let (mut failure_throttle, mut start_throttle) = (log_throttle(), log_throttle());
         loop {
             let from_before = from.clone();
             let Err(mut stop) = self.read_source(&mut log, &mut from, &mut start_throttle).await;
@@ -140,7 +141,7 @@ impl LogReader {
                 delay = RETRY_DELAY_MIN;
             }
             self.statistics.source_failures.add(1);
-            if failure_throttle.allows(Instant::now()) {
+            if failure_throttle.allow(Instant::now()).is_some() {
                 tracing::warn!(cluster = self.statistics.name, why, "reading the commit log failed; retrying");
             }
             self.statistics.set_state(PipelineState::SourceFailing(why));
@@ -154,7 +155,7 @@ impl LogReader {
         &self,
         log: &mut Option<String>,
         from: &mut Option<Position>,
-        start_throttle: &mut LogThrottle,
+        start_throttle: &mut LogThrottle<Instant>,
     ) -> Result<Infallible, ReadStop> {
         let actual = self.log.identity().await?;
         let saved = log.get_or_insert_with(|| actual.clone());
@@ -164,7 +165,7 @@ impl LogReader {
         let start = from.clone().map_or_else(|| self.start.clone(), Start::At);
         let mut opened = self.log.open(&start).await?;
         let position = opened.position.clone();
-        if start_throttle.allows(Instant::now()) {
+        if start_throttle.allow(Instant::now()).is_some() {
             let cluster = &self.statistics.name;
             tracing::info!(cluster, log = actual, position = position.0, "reading the commit log");
         }

@@ -29,12 +29,13 @@ pub use log_reader::{OnPositionLost, PipelineError};
 use crate::{
     Commits, Log, Position, Start,
     observe::{
-        DeliveryHealth, HealthLogger, LogThrottle,
+        DeliveryHealth, HealthLogger, log_throttle,
         stats::{ClusterStatistics, PipelineState, Statistics},
     },
 };
 use delivery::{DeleteResult, Delivery};
 use log_reader::{GatedCommits, LogReader};
+use lookaside_telemetry::LogThrottle;
 use pending::{InFlightBatch, Limits, PendingDeletes};
 use positions::{PositionError, PositionStore, SavedPosition};
 use std::{
@@ -178,13 +179,23 @@ enum TaskResult {
 }
 
 /// What has been logged of failures.
-#[derive(Default)]
 struct LogState {
     health: HealthLogger,
     /// Why the last refused delete was refused.
     last_refusal: String,
-    unroutable: LogThrottle,
-    save_failure: LogThrottle,
+    unroutable: LogThrottle<Instant>,
+    save_failure: LogThrottle<Instant>,
+}
+
+impl Default for LogState {
+    fn default() -> LogState {
+        LogState {
+            health: HealthLogger::default(),
+            last_refusal: String::new(),
+            unroutable: log_throttle(),
+            save_failure: log_throttle(),
+        }
+    }
 }
 
 /// A running pipeline.
@@ -334,7 +345,7 @@ impl PipelineTask {
                 DeleteResult::Applied => self.statistics.invalidations.add(1),
                 DeleteResult::Unroutable(why) => {
                     self.statistics.unroutable.add(1);
-                    if self.log_state.unroutable.allows(Instant::now()) {
+                    if self.log_state.unroutable.allow(Instant::now()).is_some() {
                         let key = String::from_utf8_lossy(&batch.keys()[index]).into_owned();
                         tracing::warn!(
                             cluster = self.statistics.name,
@@ -433,7 +444,7 @@ impl PipelineTask {
             Err(why) => {
                 // An older position on disk costs repeated deletes after a crash, and loses none.
                 self.statistics.save_failures.add(1);
-                if self.log_state.save_failure.allows(Instant::now()) {
+                if self.log_state.save_failure.allow(Instant::now()).is_some() {
                     tracing::error!(cluster = self.statistics.name, %why, "saving the position failed; retrying");
                 }
                 self.schedule_save();

@@ -215,7 +215,7 @@ impl Region {
     async fn wait_until_ready(&mut self, ports: &[(u16, String)]) -> Result<()> {
         let deadline = Instant::now() + START_TIME_MAX;
         for (port, purpose) in ports {
-            while let Err(error) = Statistics::fetch(*port) {
+            while let Err(error) = Statistics::fetch(*port).await {
                 self.processes.iter_mut().try_for_each(Process::ensure_running)?;
                 if Instant::now() > deadline {
                     return Err(error.context(format!("{purpose} did not start")));
@@ -230,7 +230,7 @@ impl Region {
     async fn wait_until_pipelines_run(&mut self) -> Result<()> {
         let deadline = Instant::now() + DATABASE_TIME_MAX;
         loop {
-            let statistics = Statistics::fetch(self.plan.invalidator_port);
+            let statistics = Statistics::fetch(self.plan.invalidator_port).await;
             let unhealthy = statistics.as_ref().map_or_else(ToString::to_string, Statistics::unhealthy);
             if unhealthy.is_empty() {
                 return Ok(());
@@ -304,7 +304,7 @@ async fn run_view(
                         view.print_notice(&notice)?;
                     }
                 }
-                view.print_line(&region.plan)?;
+                view.print_line(&region.plan).await?;
             }
         }
     }

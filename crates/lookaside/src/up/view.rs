@@ -56,8 +56,8 @@ impl View {
     }
 
     /// Prints the activity since the last line.
-    pub fn print_line(&mut self, plan: &Plan) -> Result<()> {
-        let totals = self.fetch_totals(plan);
+    pub async fn print_line(&mut self, plan: &Plan) -> Result<()> {
+        let totals = self.fetch_totals(plan).await;
         let seconds = self.before_at.elapsed().as_secs_f64().max(0.001);
         let rate_since = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
         let gets = rate_since(totals.gets, self.before.gets);
@@ -117,10 +117,10 @@ impl View {
         Ok(())
     }
 
-    fn fetch_totals(&self, plan: &Plan) -> Totals {
+    async fn fetch_totals(&self, plan: &Plan) -> Totals {
         let mut totals = Totals::default();
         for cluster in &plan.clusters {
-            match Statistics::fetch(cluster.router_port) {
+            match Statistics::fetch(cluster.router_port).await {
                 Ok(router) => {
                     totals.gets += router.number("cmd_get") + router.number("cmd_lease_get");
                     totals.hits += router.number("get_hits");
@@ -129,7 +129,7 @@ impl View {
                 Err(_) => totals.unreachable += 1,
             }
         }
-        match Statistics::fetch(plan.invalidator_port) {
+        match Statistics::fetch(plan.invalidator_port).await {
             Ok(invalidator) => {
                 totals.invalidations = invalidator.number("invalidations_total");
                 totals.latency_us_p50 = invalidator.number("latency_us_p50");

@@ -1,6 +1,7 @@
 //! The address and account of the server, and time limits.
 
 use crate::SourceError;
+use lookaside_protocol::percent;
 use std::time::Duration;
 
 const PORT_DEFAULT: u16 = 3306;
@@ -114,19 +115,7 @@ impl MysqlOptions {
 }
 
 fn percent_decode(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&byte, after)) = rest.split_first() {
-        rest = after;
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let (digits, after) = rest.split_at_checked(2)?;
-        bytes.push(u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?);
-        rest = after;
-    }
-    String::from_utf8(bytes).ok()
+    String::from_utf8(percent::decode(text.as_bytes())?).ok()
 }
 
 #[cfg(test)]

@@ -24,9 +24,10 @@ pub use prune::{PRUNE_EVERY, prune};
 use super::{Commits, Log, Opened, Position, Source, SourceError, Start};
 use journal::{Journal, ReadResult};
 use lookaside_routing::BoxFuture;
+use lookaside_sync::Mutex;
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -96,7 +97,7 @@ impl Source for SqliteSource {
 
 /// Polls for new rows for [`BLOCKING_SLICE`].
 fn poll(journal: &Mutex<Journal>, keys_max: usize) -> Result<Option<Commits>, SourceError> {
-    let mut journal = journal.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut journal = journal.lock();
     journal.check_file()?;
     for _ in 0..BLOCKING_SLICE.as_millis() / POLL_INTERVAL.as_millis() {
         if let ReadResult::Commits(commits) = journal.read(keys_max)? {
