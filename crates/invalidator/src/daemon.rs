@@ -1,6 +1,7 @@
 //! The daemon: gives sockets, files, signals and the clock to the pipelines.
 //!
-//! One thread runs all pipelines. Calls of SQLite and saves of positions block, so they run on tokio's blocking threads.
+//! One thread runs all pipelines. Calls of SQLite and saves of positions block, so they run on tokio's blocking
+//! threads.
 
 use crate::{
     Log,

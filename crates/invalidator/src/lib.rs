@@ -8,7 +8,7 @@
 //!
 //! | module | |
 //! |---|---|
-//! | [`source`] | databases and their logs ([`source::sqlite`], [`source::mysql`]), and the gate that waits for readers |
+//! | [`source`] | databases and their logs ([`source::sqlite`], [`source::mysql`]), and the visibility gate |
 //! | [`keys`] | how SQL and rows name keys |
 //! | [`pipeline`] | one cluster: pending deletes, retry queue, delivery through routers, saved positions |
 //! | [`observe`] | statistics and their endpoint |
@@ -20,7 +20,8 @@
 //! the daemon logs an error.
 //!
 //! Not here: which server of a cluster holds a key (its routers know), and any order between keys (a delete is
-//! idempotent). Only [`daemon`] and the sources' own files open sockets or read clocks, so the simulation runs this code.
+//! idempotent). Only [`daemon`] and the sources' own files open sockets or read clocks, so the simulation runs this
+//! code.
 #![forbid(unsafe_code)]
 
 pub mod daemon;
@@ -30,4 +31,4 @@ pub mod options;
 pub mod pipeline;
 pub mod source;
 
-pub use source::{Commit, Commits, Log, Opened, Position, Source, SourceError, Start};
+pub use source::{Commit, Commits, Log, OpenedSource, Position, Source, SourceError, Start};

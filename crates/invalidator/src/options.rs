@@ -35,7 +35,8 @@ command line.";
 #[derive(Clone, Debug, Parser)]
 #[command(name = "lookaside-invalidator", version, after_help = EXAMPLES)]
 pub struct Options {
-    /// The database: sqlite:///PATH, mysql://USER:PASSWORD@HOST:PORT or mariadb://... It need not be reachable at the start
+    /// The database: sqlite:///PATH, mysql://USER:PASSWORD@HOST:PORT or mariadb://... It need not be reachable at the
+    /// start
     #[arg(long, env = "LOOKASIDE_SOURCE", hide_env_values = true, value_name = "URL")]
     pub source: String,
     /// A frontend cluster and its routers; if one fails, the next is used. May be given several times
@@ -53,7 +54,8 @@ pub struct Options {
     #[arg(long, value_name = "earliest|now|POSITION", default_value = "now")]
     pub from: String,
     /// What to do when the log no longer reaches back to a cluster's position, so that deletes are lost: stop that
-    /// cluster's pipeline, or flush the whole cluster (its routers need --enable-flush-cmd) and continue from the present
+    /// cluster's pipeline, or flush the whole cluster (its routers need --enable-flush-cmd) and continue from the
+    /// present
     #[arg(long, value_enum, default_value = "stop")]
     pub on_position_lost: OnPositionLost,
 
@@ -112,7 +114,7 @@ impl std::str::FromStr for Cluster {
         let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         if name.is_empty() || name.len() > NAME_BYTES_MAX || name.starts_with('.') || !name.chars().all(is_allowed) {
             return Err(format!(
-                "the name {name:?} is part of a file name: it may have up to {NAME_BYTES_MAX} letters, digits, - _ and ."
+                "the name {name:?} is part of a file name: use up to {NAME_BYTES_MAX} letters, digits, - _ and ."
             ));
         }
         let routers: Vec<String> = routers.split(',').map(ToString::to_string).collect();

@@ -34,7 +34,7 @@ async fn keys_are_read_in_order_compressed_or_not() {
     let mut client = server.client().await;
     client.run(TABLES).await;
     let mut source = server.source(Start::Now).await;
-    let begun = SystemTime::now();
+    let start = SystemTime::now();
     for compression in ["OFF", "ON"] {
         client.run(&format!("SET SESSION binlog_transaction_compression = {compression}")).await;
         client.run("INSERT INTO app.user VALUES (1, 'a'), (2, 'b') /* lookaside: user:1 user:2 */").await;
@@ -56,7 +56,7 @@ async fn keys_are_read_in_order_compressed_or_not() {
     expected.push("end");
     assert_eq!(keys_of(&commits), expected);
     for commit in &commits {
-        assert!(commit.committed_at >= begun && commit.committed_at <= SystemTime::now(), "MySQL logs microseconds");
+        assert!(commit.committed_at >= start && commit.committed_at <= SystemTime::now(), "MySQL logs microseconds");
     }
     assert_eq!(last_position(&commits).0, client.one("SELECT @@global.gtid_executed").await);
     for at in 0..commits.len() - 1 {

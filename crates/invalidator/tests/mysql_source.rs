@@ -195,8 +195,8 @@ async fn prepared_transactions_are_held_until_their_commit() {
     assert!(again.contains(&"xa:1".into()) && !again.contains(&"xa:2".into()), "{again:?}");
 }
 
-/// The keys of a transaction that was prepared before a start from the present are not read. Its commit was once ignored
-/// silently.
+/// The keys of a transaction that was prepared before a start from the present are not read. Its commit was once
+/// ignored silently.
 #[tokio::test]
 async fn start_from_the_present_waits_for_prepared_transactions() {
     let server = Server::start(&[]).await;
@@ -302,8 +302,8 @@ async fn reading_resumes_from_a_position_without_loss() {
     }
 }
 
-/// A backlog was once read in slices of 10,000 events, and the event after each slice was dropped. Nothing was missing in
-/// a quiet log, but after a restart one key in every two thousand commits was.
+/// A backlog was once read in slices of 10,000 events, and the event after each slice was dropped. Nothing was missing
+/// in a quiet log, but after a restart one key in every two thousand commits was.
 #[tokio::test]
 async fn long_backlog_is_read_without_a_gap() {
     const COMMITS: usize = 6_000;
@@ -569,10 +569,10 @@ async fn wrong_settings_are_named_in_errors() {
     let outbox_only = MysqlOptions { outbox_only: true, ..named("reader", "secret") };
     server.try_source(outbox_only, Start::Now).await.expect("the outbox needs no texts");
     let closed_port = MysqlOptions { port: 1, ..server.options() };
-    let begun = Instant::now();
+    let start = Instant::now();
     let error = server.try_source(closed_port, Start::Now).await.err().expect("nothing listens there");
     assert!(matches!(error, SourceError::Unreachable { .. }) && error.to_string().contains("127.0.0.1:1"), "{error}");
-    assert!(begun.elapsed() < Duration::from_secs(2));
+    assert!(start.elapsed() < Duration::from_secs(2));
 }
 
 #[tokio::test]

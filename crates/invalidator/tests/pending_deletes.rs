@@ -88,7 +88,8 @@ fn run(seed: u64) {
             _ => now += Duration::from_millis(rng.u64(0..50)),
         }
         let position: u64 = pending.safe_position().0.parse().expect("a number");
-        // A repeated delete may be pending that the model knows to be superfluous. So the position may lag, but never lead.
+        // A repeated delete may be pending that the model knows to be superfluous. So the position may lag, but never
+        // lead.
         assert!(
             position <= model.safe_position(),
             "seed {seed}: {position} passed pending deletes: {:?}",

@@ -29,10 +29,10 @@ async fn gate_runs_once_per_read_before_any_delete() {
     for key in ["a", "b", "c"] {
         region.database.commit(&[key], ms(50));
     }
-    let begun = Instant::now();
+    let start = Instant::now();
     let _run = tokio::spawn(region.pipeline(0).run(region.shutdown.subscribe()));
     until("all are deleted", || region.clusters[0].0.state().deleted.len() == 3).await;
-    assert!(begun.elapsed() >= ms(50), "it waited until readers see the commits");
+    assert!(start.elapsed() >= ms(50), "it waited until readers see the commits");
     let events = region.database.state().events.clone();
     let of = |what: &str| events.iter().position(|event| event.starts_with(what));
     assert!(of("visible 3") < of("delete"), "{events:?}");
@@ -108,12 +108,12 @@ async fn dead_cluster_delays_no_other() {
     region.clusters[0].0.state().hangs = true;
     let _dead = tokio::spawn(region.pipeline(0).run(region.shutdown.subscribe()));
     let _alive = tokio::spawn(region.pipeline(1).run(region.shutdown.subscribe()));
-    let begun = Instant::now();
+    let start = Instant::now();
     for number in 0..1000 {
         region.database.commit(&[&format!("k{number}")], ms(0));
     }
     until("the healthy cluster has all", || region.clusters[1].1.position() == Some(1000)).await;
-    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
     assert_eq!(region.clusters[0].1.position(), Some(0));
     assert_eq!(region.stat("commits_in_all_clusters"), "0");
 }

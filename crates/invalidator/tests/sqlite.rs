@@ -1,7 +1,7 @@
 //! The SQLite source on real files: commits are read in order, and removed rows are detected.
 
 use lookaside_invalidator::{
-    Log, Opened, Position, Source, SourceError, Start,
+    Log, OpenedSource, Position, Source, SourceError, Start,
     source::sqlite::{SqliteLog, create_journal, prune, triggers_sql},
 };
 use rusqlite::Connection;
@@ -36,7 +36,7 @@ impl Database {
         self.connection.execute_batch(sql).unwrap_or_else(|why| panic!("{sql}: {why}"));
     }
 
-    async fn open(&self, start: Start) -> Result<Opened, SourceError> {
+    async fn open(&self, start: Start) -> Result<OpenedSource, SourceError> {
         SqliteLog::new(&self.path).open(&start).await
     }
 
@@ -157,7 +157,7 @@ async fn lost_position_is_detected() {
     let database = Database::new();
     database.run("INSERT INTO lookaside_journal(key) VALUES ('a'), ('b'), ('c'), ('d')");
     database.run("DELETE FROM lookaside_journal WHERE seq <= 2");
-    let lost = |result: Result<Opened, SourceError>| matches!(result, Err(SourceError::PositionLost { .. }));
+    let lost = |result: Result<OpenedSource, SourceError>| matches!(result, Err(SourceError::PositionLost { .. }));
     assert!(lost(database.open(at(1)).await), "row 2 is gone");
     assert!(!lost(database.open(at(2)).await), "all rows after 2 exist");
     assert!(lost(database.open(at(5)).await), "the journal never had so many rows");
@@ -179,8 +179,8 @@ async fn unread_removed_rows_are_detected() {
     }
 }
 
-/// An insert that is ignored may use up a number, so that the first row has number 2. That was treated as a removed row,
-/// and the pipeline stopped (or flushed the cluster).
+/// An insert that is ignored may use up a number, so that the first row has number 2. That was treated as a removed
+/// row, and the pipeline stopped (or flushed the cluster).
 #[tokio::test]
 async fn unused_number_is_no_loss() {
     let database = Database::new();
@@ -245,7 +245,7 @@ async fn pruning_keeps_needed_rows() {
 async fn unsuitable_databases_are_refused_with_advice() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("app.db");
-    let why = |result: Result<Opened, SourceError>| result.err().expect("it is refused");
+    let why = |result: Result<OpenedSource, SourceError>| result.err().expect("it is refused");
     let missing = SqliteLog::new(&path);
     assert!(matches!(why(missing.open(&Start::Now).await), SourceError::Unreachable { .. }));
     assert!(matches!(missing.identity().await, Err(SourceError::Unreachable { .. })));

@@ -28,8 +28,8 @@ pub struct LoadedConfig {
 }
 
 impl ConfigArgs {
-    /// Loads the configuration in `file`, `-` for standard input. Fails if the file cannot be read or an option is invalid;
-    /// an invalid configuration is in the result.
+    /// Loads the configuration in `file`, `-` for standard input. Fails if the file cannot be read or an option is
+    /// invalid; an invalid configuration is in the result.
     pub fn load(&self, file: &Path) -> Result<LoadedConfig> {
         let prefix = RoutingPrefix::parse(&self.route_prefix).map_err(|error| anyhow!("--route-prefix: {error}"))?;
         let defaults = Defaults { prefix, ..Defaults::default() };

@@ -1,4 +1,5 @@
-//! `lookaside replay`: replays a trace, or one of the paper's pools, through the cache, look-aside. `--plain` is in `plain`.
+//! `lookaside replay`: replays a trace, or one of the paper's pools, through the cache, look-aside. `--plain` is in
+//! `plain`.
 
 mod plain;
 
@@ -20,8 +21,9 @@ const FAMILY_S_MAX: usize = 3_600;
 /// Options of `lookaside replay`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// The trace: packed planes or Twitter's CSV, compressed (.zst) or not; or pool:NAME, one of the pools of the paper's
-    /// Tables 2 and 3: wildcard, app, replicated, regional; or family:SECONDS, short-lived keys among long-lived ones
+    /// The trace: packed planes or Twitter's CSV, compressed (.zst) or not; or pool:NAME, one of the pools of the
+    /// paper's Tables 2 and 3: wildcard, app, replicated, regional; or family:SECONDS, short-lived keys among
+    /// long-lived ones
     trace: PathBuf,
     /// The memcached endpoint: a router or a server
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:5000")]

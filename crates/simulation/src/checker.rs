@@ -1,8 +1,8 @@
 //! Records all commits, acknowledgements and reads, and reports violated guarantees.
 //!
 //! 1. **No stale read.** Once a cluster has acknowledged a delete, a read of that key in that cluster that begins later
-//!    returns no version older than the newest that had passed the gate when the delete was sent. The same holds for all
-//!    keys up to a position that the invalidator has saved. (Values marked as stale are exempt.)
+//!    returns no version older than the newest that had passed the gate when the delete was sent. The same holds for
+//!    all keys up to a position that the invalidator has saved. (Values marked as stale are exempt.)
 //! 2. **No lost delete.** At the end, when nothing is in flight, every cluster has acknowledged the whole log, and no
 //!    server holds a version that is not the newest of its key.
 
@@ -194,8 +194,8 @@ impl Checker {
         self.state().tally.faults += 1;
     }
 
-    /// Checks the state at the end, when nothing is in flight. `holds(key)` lists each server that holds the key, with its
-    /// version.
+    /// Checks the state at the end, when nothing is in flight. `holds(key)` lists each server that holds the key, with
+    /// its version.
     pub fn check_final_state(&self, clusters: &[String], mut holds: impl FnMut(&str) -> Vec<(String, u64)>) {
         let mut state = self.state();
         let logged = state.database.logged();

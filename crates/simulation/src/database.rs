@@ -4,7 +4,7 @@
 //! at once; readers see it only later, in log order, as MariaDB and MySQL do it (a reader may see the old
 //! row up to a quarter of a second after the log has the new one). The writer's own commit returns when it is visible.
 
-use lookaside_invalidator::{Commit, Commits, Log, Opened, Position, Source, SourceError, Start};
+use lookaside_invalidator::{Commit, Commits, Log, OpenedSource, Position, Source, SourceError, Start};
 use lookaside_routing::BoxFuture;
 use std::{
     collections::BTreeMap,
@@ -157,7 +157,7 @@ impl Log for ClusterLog {
         Box::pin(async { Ok("simulated".to_owned()) })
     }
 
-    fn open<'a>(&'a self, start: &'a Start) -> BoxFuture<'a, Result<Opened, SourceError>> {
+    fn open<'a>(&'a self, start: &'a Start) -> BoxFuture<'a, Result<OpenedSource, SourceError>> {
         Box::pin(async move {
             let read = match start {
                 Start::Earliest => 0,
@@ -165,7 +165,7 @@ impl Log for ClusterLog {
                 Start::At(position) => parse_position(position)?,
             };
             let source = Box::new(CommitLog { log: self.clone(), read });
-            Ok(Opened { source, position: Position(read.to_string()) })
+            Ok(OpenedSource { source, position: Position(read.to_string()) })
         })
     }
 }

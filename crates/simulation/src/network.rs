@@ -4,8 +4,8 @@
 //!
 //! * every write has its own delay, so two connections between the same hosts may overtake each other;
 //! * a cut link delays all bytes. When it heals they arrive late, unless the connection has been reset meanwhile. Each
-//!   end sees a reset on its own: bytes may still arrive although the end that wrote them saw an error, so a request that
-//!   "failed" may be executed later;
+//!   end sees a reset on its own: bytes may still arrive although the end that wrote them saw an error, so a request
+//!   that "failed" may be executed later;
 //! * a host that dies loses its listeners and resets all of its connections.
 //!
 //! Time is tokio's paused clock; there is no thread and no randomness but the seed.
@@ -179,6 +179,6 @@ struct SimulatedListener(mpsc::UnboundedReceiver<Box<dyn Stream>>);
 
 impl Listener for SimulatedListener {
     fn accept(&mut self) -> BoxFuture<'_, io::Result<Box<dyn Stream>>> {
-        Box::pin(async move { self.0.recv().await.ok_or_else(|| io::Error::other("the host is gone")) })
+        Box::pin(async move { self.0.recv().await.ok_or_else(|| io::Error::other("the host has been killed")) })
     }
 }

@@ -1,7 +1,7 @@
 //! The keys that a commit names: in comments of its statements, or in rows of an outbox or journal table.
 //!
-//! A key that servers refuse (too long, white space, control bytes) cannot be cached, so ignoring it loses no delete. It
-//! may be a mistake of the application, so it is counted and logged.
+//! A key that servers refuse (too long, white space, control bytes) cannot be cached, so ignoring it loses no delete.
+//! It may be a mistake of the application, so it is counted and logged.
 
 mod sql_comment;
 

@@ -21,8 +21,8 @@
 //! What a backslash means depends on the session's `sql_mode` (`NO_BACKSLASH_ESCAPES`, `ANSI_QUOTES`), which the log
 //! does not record with a statement, and which each connection may set for itself. So a statement with a backslash is
 //! read in every mode that the server may have used, and the union of the keys is deleted: a superfluous delete is
-//! harmless, a missing one is not. The price: text inside a literal with a backslash may name a key, which is then deleted
-//! needlessly.
+//! harmless, a missing one is not. The price: text inside a literal with a backslash may name a key, which is then
+//! deleted needlessly.
 //!
 //! Not supported: dollar quoting (PostgreSQL), character sets in which a backslash or quote can be the second byte of a
 //! letter (GBK, Big5, SJIS), and version conditions: the content of `/*!99999 ... */` counts as code even if the server
@@ -54,8 +54,8 @@ const SQL_MODES: [SqlMode; 3] = [
     SqlMode { escapes_in_strings: false, escapes_in_double_quotes: false },
 ];
 
-/// Appends the keys that the comments of `sql` name to `out`, in order, with repetitions. Invalid keys are ignored, logged
-/// and counted in `rejected`. If `sql` has a backslash, the keys are those that it names in any mode.
+/// Appends the keys that the comments of `sql` name to `out`, in order, with repetitions. Invalid keys are ignored,
+/// logged and counted in `rejected`. If `sql` has a backslash, the keys are those that it names in any mode.
 ///
 /// ```
 /// use lookaside_invalidator::keys::extract_keys;
@@ -109,8 +109,8 @@ fn find_key_ranges(sql: &[u8], mode: SqlMode, out: &mut Vec<Range<usize>>) {
     }
 }
 
-/// The length of the string or identifier at the start of `text`, with its quotes. A doubled quote needs no special case:
-/// it ends one literal and begins the next.
+/// The length of the string or identifier at the start of `text`, with its quotes. A doubled quote needs no special
+/// case: it ends one literal and begins the next.
 fn quoted_bytes(text: &[u8], backslash_escapes: bool) -> usize {
     let quote = text[0];
     let mut at = 1;
@@ -218,8 +218,8 @@ mod tests {
         assert_eq!(found(r"`\` /* lookaside: a */"), ["a"], "a backslash means nothing in an identifier");
     }
 
-    /// Under NO_BACKSLASH_ESCAPES `'C:\'` is a complete literal. In the default mode it includes the comment after it, so
-    /// the key was silently lost.
+    /// Under NO_BACKSLASH_ESCAPES `'C:\'` is a complete literal. In the default mode it includes the comment after it,
+    /// so the key was silently lost.
     #[test]
     fn statement_with_a_backslash_is_read_in_every_mode() {
         assert_eq!(found_in_any(r"UPDATE t SET p='C:\' WHERE id=1 /* lookaside: a */"), ["a"]);

@@ -18,8 +18,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// The most commits tracked until all clusters have applied them. Beyond it the oldest is dropped and counted: a cluster
-/// that is down must not use up memory.
+/// The most commits tracked until all clusters have applied them. Beyond it the oldest is dropped and counted: a
+/// cluster that is down must not use up memory.
 const TRACKED_COMMITS_MAX: usize = 1 << 16;
 /// Latencies above an hour are recorded as an hour.
 const LATENCY_US_MAX: u64 = 3_600_000_000;
@@ -96,8 +96,8 @@ impl Default for LockedStatistics {
 }
 
 impl LockedStatistics {
-    /// The state to show. Until a position is on disk that is `Starting`: a daemon killed before would resume at a later
-    /// present.
+    /// The state to show. Until a position is on disk that is `Starting`: a daemon killed before would resume at a
+    /// later present.
     fn state(&self) -> &PipelineState {
         match (&self.reading_state, &self.saved_position) {
             (PipelineState::Running, None) => &PipelineState::Starting,

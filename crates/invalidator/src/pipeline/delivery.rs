@@ -4,7 +4,7 @@
 //! | reply of a router | result |
 //! |---|---|
 //! | `DELETED`, `NOT_FOUND` | applied: most deletes find nothing (§4.1 of the paper: 4 % find something) |
-//! | `SERVER_ERROR no route: ...` | unroutable: a key like `/api/v1/users` names a routing prefix unknown to the router |
+//! | `SERVER_ERROR no route: ...` | unroutable: a key like `/api/v1/users` has an unknown routing prefix |
 //! | any other reply, or none | refused: send it again |
 //!
 //! A lost reply does no harm, as deletes are idempotent. An unroutable key needs no retry, since nothing can be cached

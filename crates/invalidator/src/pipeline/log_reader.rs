@@ -1,5 +1,5 @@
-//! The source's side of a pipeline: opens the log, reads it, waits at the gate, and sends commits to the pipeline. After
-//! a failure it opens the log again.
+//! The source's side of a pipeline: opens the log, reads it, waits at the gate, and sends commits to the pipeline.
+//! After a failure it opens the log again.
 //!
 //! ```text
 //! identity? -> open(position) -> next -> wait_until_visible -> send -> next -> ...
@@ -193,7 +193,8 @@ impl LogReader {
         if self.on_position_lost == OnPositionLost::Stop {
             return Err(ReadStop::Fatal(PipelineError::PositionLost(error)));
         }
-        // The flush waits until readers see this position: a client that fills a key after it sees all commits up to it.
+        // The flush waits until readers see this position: a client that fills a key after it sees all commits up to
+        // it.
         let mut opened = self.log.open(&Start::Now).await?;
         opened.source.wait_until_visible(&opened.position).await?;
         self.delivery.flush().await.map_err(ReadStop::Retry)?;

@@ -5,10 +5,11 @@
 //! ```
 //!
 //! A save writes a temporary file, syncs it, renames it over the old one, and syncs the directory. After a crash the
-//! file holds the old position or the new one, never a part. A temporary file left by a crash is ignored and overwritten.
+//! file holds the old position or the new one, never a part. A temporary file left by a crash is ignored and
+//! overwritten.
 //!
-//! A position means something only in the log that it came from. In another log it could skip commits silently, so it is
-//! refused there.
+//! A position means something only in the log that it came from. In another log it could skip commits silently, so it
+//! is refused there.
 
 use crate::Position;
 use lookaside_routing::BoxFuture;

@@ -78,15 +78,15 @@ pub struct Commits {
     pub position: Position,
 }
 
-/// A database whose commit log can be read: opens sources. A pipeline opens a new source after every failure, so a source
-/// need not reconnect: it may return its error and be dropped.
+/// A database whose commit log can be read: opens sources. A pipeline opens a new source after every failure, so a
+/// source need not reconnect: it may return its error and be dropped.
 pub trait Log: Send + Sync {
     /// Identifies the log, however it is reached: positions of one log mean nothing in another. It is a server's unique
     /// name or a file's path, and stays the same over restarts of the database.
     fn identity(&self) -> BoxFuture<'_, Result<String, SourceError>>;
 
     /// Opens a source whose first commit is the first one after `start`.
-    fn open<'a>(&'a self, start: &'a Start) -> BoxFuture<'a, Result<Opened, SourceError>>;
+    fn open<'a>(&'a self, start: &'a Start) -> BoxFuture<'a, Result<OpenedSource, SourceError>>;
 }
 
 /// Where to start reading.
@@ -101,7 +101,7 @@ pub enum Start {
 }
 
 /// The result of [`Log::open`].
-pub struct Opened {
+pub struct OpenedSource {
     /// Reads from `position` on.
     pub source: Box<dyn Source>,
     /// Where it starts; with [`Start::At`] that position itself.

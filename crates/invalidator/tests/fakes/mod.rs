@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use lookaside_invalidator::{
-    Commit, Commits, Log, Opened, Position, Source, SourceError, Start,
+    Commit, Commits, Log, OpenedSource, Position, Source, SourceError, Start,
     observe::stats::Statistics,
     pipeline::{
         Options, Pipeline, WallClock,
@@ -105,7 +105,7 @@ impl Log for FakeLog {
         Box::pin(async { self.0.fail_if_scripted().map(|()| self.0.state().identity.clone()) })
     }
 
-    fn open<'a>(&'a self, start: &'a Start) -> BoxFuture<'a, Result<Opened, SourceError>> {
+    fn open<'a>(&'a self, start: &'a Start) -> BoxFuture<'a, Result<OpenedSource, SourceError>> {
         Box::pin(async move {
             self.0.fail_if_scripted()?;
             let mut state = self.0.state();
@@ -120,7 +120,7 @@ impl Log for FakeLog {
             state.events.push(format!("open {read}"));
             drop(state);
             let source = Box::new(FakeSource { database: self.0.clone(), read });
-            Ok(Opened { source, position: Position(read.to_string()) })
+            Ok(OpenedSource { source, position: Position(read.to_string()) })
         })
     }
 }

@@ -37,8 +37,8 @@ pub struct Options {
     /// Show the route while this server is TKO; may be given several times
     #[arg(long, value_name = "ADDRESS")]
     down: Vec<String>,
-    /// Show the route when this server has been TKO long enough that a spare serves its keys, if its pool has any; may be
-    /// given several times
+    /// Show the route when this server has been TKO long enough that a spare serves its keys, if its pool has any; may
+    /// be given several times
     #[arg(long, value_name = "ADDRESS")]
     dead: Vec<String>,
     /// The client's address, for routes that choose a replica by it

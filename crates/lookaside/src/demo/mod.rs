@@ -1,5 +1,5 @@
-//! The application of `lookaside up --demo`: it reads users through the cache of each cluster and changes some of them in
-//! the database.
+//! The application of `lookaside up --demo`: it reads users through the cache of each cluster and changes some of them
+//! in the database.
 
 mod database;
 
@@ -136,7 +136,8 @@ async fn run_writer(clients: Vec<Client>, database: Database, counters: Arc<Coun
     loop {
         let id = random_user_id(&mut rng);
         match database.write(id).await {
-            // Delete in the writer's own cluster at once, so that it reads its own write; the invalidator deletes in the others.
+            // Delete in the writer's own cluster at once, so that it reads its own write; the invalidator deletes in
+            // the others.
             Ok(()) => drop(clients[rng.usize(0..clients.len())].delete(key(id)).await),
             Err(_) => drop(counters.failures.fetch_add(1, Ordering::Relaxed)),
         }

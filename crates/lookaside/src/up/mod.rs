@@ -161,7 +161,8 @@ struct Region {
 }
 
 impl Region {
-    /// Starts the servers. They start before the routers, which connect eagerly: a missing server would be TKO for a while.
+    /// Starts the servers. They start before the routers, which connect eagerly: a missing server would be TKO for a
+    /// while.
     fn start_servers(&mut self, memory_mib: u32, logs: &Path) -> Result<()> {
         for cluster in &self.plan.clusters {
             for (index, port) in cluster.server_ports.iter().chain([&cluster.gutter_port]).enumerate() {

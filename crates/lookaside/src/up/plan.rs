@@ -16,8 +16,8 @@ pub const SERVERS_MAX: u16 = 9;
 /// The size of the port range of a region.
 pub const PORTS_MAX: u16 = 10 * (CLUSTERS_MAX + 1);
 
-/// The expiry of failed-over values, in seconds: long enough to take load off the database, short enough that the gutter
-/// needs no invalidation of its own (§3.3).
+/// The expiry of failed-over values, in seconds: long enough to take load off the database, short enough that the
+/// gutter needs no invalidation of its own (§3.3).
 const GUTTER_EXPTIME_S: u32 = 10;
 
 const CLUSTER_NAMES: [&str; CLUSTERS_MAX as usize] =
@@ -106,8 +106,8 @@ impl Cluster {
         format!("{}.{role}", self.name)
     }
 
-    /// Deletes go to the server and to the gutter that may replace it. Other requests go to the server, or to the gutter
-    /// while the server does not reply.
+    /// Deletes go to the server and to the gutter that may replace it. Other requests go to the server, or to the
+    /// gutter while the server does not reply.
     fn route(&self) -> Value {
         let wildcard = format!("PoolRoute|{}", self.pool("wildcard"));
         let gutter = format!("PoolRoute|{}", self.pool("gutter"));

@@ -1,4 +1,5 @@
-//! The invalidator: a production pipeline for each cluster, on the simulated database's log and a disk that survives it.
+//! The invalidator: a production pipeline for each cluster, on the simulated database's log and a disk that survives
+//! it.
 
 use super::{CLUSTERS, DisabledGuarantee, Region, address, cluster_name, router};
 use crate::{checker::Checker, database::ClusterLog};
@@ -62,7 +63,8 @@ struct CheckedDelivery {
 impl Delivery for CheckedDelivery {
     fn delete(&self, keys: Vec<Bytes>) -> BoxFuture<'_, Vec<DeleteResult>> {
         Box::pin(async move {
-            // Commits that have passed the gate are visible: a client that fills a key after this delete has read at least them.
+            // Commits that have passed the gate are visible: a client that fills a key after this delete has read at
+            // least them.
             let covered = self.log.gated_position();
             let mut results = self.routers.delete(keys.clone()).await;
             if self.acks_blindly {

@@ -1,5 +1,6 @@
 //! The pending deletes of a cluster: commits whose deletes have not all been acknowledged. The core of a pipeline,
-//! without clock, sockets or tasks: commits and acknowledgements go in, batches of deletes and a safe position come out.
+//! without clock, sockets or tasks: commits and acknowledgements go in, batches of deletes and a safe position come
+//! out.
 //!
 //! ```text
 //! commits      7: a b    8: a    9: c    commits with a pending delete, and no others    (commits.rs)

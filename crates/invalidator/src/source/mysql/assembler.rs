@@ -10,28 +10,26 @@
 //!
 //! A transaction that was rolled back never reaches the log, nor does anything undone by ROLLBACK TO SAVEPOINT.
 //!
-//! If the log is irregular ([`Anomalies`]), keys that could be lost are emitted, counted and logged. A superfluous delete
-//! is harmless.
+//! If the log is irregular ([`Anomalies`]), keys that could be lost are emitted, counted and logged. A superfluous
+//! delete is harmless.
 //!
 //! Invariants:
-//! * While keys are held for a prepared transaction, the emitted position stays before its XA PREPARE, so a restart reads
-//!   it again. A prepared transaction that is never resolved therefore holds back the position; commits after it are
-//!   still emitted.
+//! * While keys are held for a prepared transaction, the emitted position stays before its XA PREPARE, so a restart
+//!   reads it again. A prepared transaction that is never resolved therefore holds back the position; commits after it
+//!   are still emitted.
 //! * A transaction of over [`KEYS_OF_COMMIT_MAX`] keys is emitted in parts. All but the last carry the position before
 //!   it, so a restart in between reads all of it again.
 
 use super::{
     event::{self, Event, EventData},
-    gtid::{GtidPosition, GtidSet, Origin},
-    rows::{self, Columns, PresentColumns, TableMap},
+    gtid::GtidPosition,
+    open_transaction::{Gtid, OpenTransaction},
+    rows::{self, PresentColumns, TableMap},
     visibility_target::{LogEnd, VisibilityTarget},
     xa::{PreparedTransactions, UnknownXid},
 };
 use crate::{Commit, Position, SourceError, keys};
-use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{collections::VecDeque, time::SystemTime};
 
 /// The most keys of one [`Commit`]; a larger transaction is split.
 pub const KEYS_OF_COMMIT_MAX: usize = 10_000;
@@ -79,34 +77,6 @@ impl std::ops::Add for Anomalies {
             unknown_xids: self.unknown_xids + other.unknown_xids,
         }
     }
-}
-
-/// A transaction whose end has not been read yet.
-struct OpenTransaction {
-    gtid: Gtid,
-    /// Whether it is one event, without an end event.
-    is_standalone: bool,
-    /// Whether a BEGIN, explicit or implied, was read: then only an end event ends it.
-    has_begin: bool,
-    committed_us: Option<u64>,
-    keys: Vec<Vec<u8>>,
-    seen: BTreeSet<Vec<u8>>,
-    outbox: BTreeMap<u64, Columns>,
-    is_xa: bool,
-}
-
-enum Gtid {
-    Mariadb {
-        domain: u32,
-        server: u32,
-        sequence: u64,
-    },
-    Mysql {
-        origin: Origin,
-        number: u64,
-    },
-    /// The log has no GTID event for it.
-    Missing,
 }
 
 impl Assembler {
@@ -173,19 +143,12 @@ impl Assembler {
         let time_s = event.time_s;
         match event.body {
             EventData::MariadbGtid { domain, sequence, flags } => {
-                let gtid = Gtid::Mariadb { domain, server: event.server_id, sequence };
-                let mut open = OpenTransaction::new(gtid, None);
-                open.is_standalone = flags & event::STANDALONE != 0;
-                open.has_begin = !open.is_standalone;
-                open.is_xa = flags & event::PREPARED_XA != 0;
+                let open = OpenTransaction::mariadb(domain, event.server_id, sequence, flags);
                 self.begin_transaction(open, time_s, received_at);
             }
             EventData::MysqlGtid { origin, number, committed_us } => {
-                self.begin_transaction(
-                    OpenTransaction::new(Gtid::Mysql { origin, number }, committed_us),
-                    time_s,
-                    received_at,
-                );
+                let open = OpenTransaction::new(Gtid::Mysql { origin, number }, committed_us);
+                self.begin_transaction(open, time_s, received_at);
             }
             EventData::Anonymous => {
                 return Err(SourceError::Unusable {
@@ -224,14 +187,18 @@ impl Assembler {
             }
             EventData::Other => {}
         }
-        // Without a beginning there is no end: emit the keys now.
+        self.emit_without_gtid(time_s, received_at);
+        Ok(())
+    }
+
+    /// Emits keys outside of any transaction at once: without a beginning there is no end.
+    fn emit_without_gtid(&mut self, time_s: u32, received_at: SystemTime) {
         if let Some(open) = self.open.take_if(|open| open.has_no_gtid()) {
             self.report_without_gtid(&open);
             let outbox = open.outbox.clone();
             self.emit_unfinished(open, time_s, received_at);
             self.open = Some(OpenTransaction { outbox, ..OpenTransaction::new(Gtid::Missing, None) });
         }
-        Ok(())
     }
 
     fn report_without_gtid(&mut self, open: &OpenTransaction) {
@@ -243,7 +210,7 @@ impl Assembler {
         if let Some(unfinished) = self.open.take().filter(|unfinished| !unfinished.keys.is_empty()) {
             tracing::warn!(
                 keys = unfinished.keys.len(),
-                "a transaction begins in the log before the end of another one, which may be committed; deleting its keys"
+                "a transaction begins in the log before the end of another, which may be committed; deleting its keys"
             );
             self.anomalies.unfinished += 1;
             // MySQL: wait for the transaction that follows it in the log.
@@ -265,10 +232,10 @@ impl Assembler {
         }
     }
 
-    /// Emits the keys of a transaction that has no end. It does not count as read. Readers may never see it, so the gate
-    /// waits for its place in the log.
+    /// Emits the keys of a transaction that has no end. It does not count as read. Readers may never see it, so the
+    /// gate waits for its place in the log.
     fn emit_unfinished(&mut self, unfinished: OpenTransaction, time_s: u32, received_at: SystemTime) {
-        let committed_at = committed_at(unfinished.committed_us, time_s, received_at);
+        let committed_at = unfinished.committed_at(time_s, received_at);
         self.visibility_target.end = Some(LogEnd { is_inside: true, ..self.end.clone() });
         let position = Position(self.resume_position().to_string());
         for keys in unfinished.keys.chunks(KEYS_OF_COMMIT_MAX) {
@@ -393,7 +360,7 @@ impl Assembler {
         } else if open.keys.len() == KEYS_OF_COMMIT_MAX {
             let part = std::mem::take(&mut open.keys);
             open.seen.clear();
-            let committed_at = committed_at(open.committed_us, time_s, received_at);
+            let committed_at = open.committed_at(time_s, received_at);
             self.visibility_target.end = Some(LogEnd { is_inside: true, ..self.end.clone() });
             open.gtid.add_to_target(&mut self.visibility_target.gtids);
             let position = Position(self.resume_position().to_string());
@@ -428,7 +395,7 @@ impl Assembler {
         time_s: u32,
         received_at: SystemTime,
     ) {
-        let committed_at = committed_at(open.committed_us, time_s, received_at);
+        let committed_at = open.committed_at(time_s, received_at);
         open.gtid.add_to(&mut self.read_position);
         self.transactions_read += 1;
         if keys.is_empty() {
@@ -465,8 +432,8 @@ impl Assembler {
             Err(UnknownXid) => {
                 tracing::warn!(
                     xid,
-                    "commit of a prepared transaction whose XA PREPARE was not read: unless an earlier run read it, the keys \
-                     that it named ARE NOT DELETED"
+                    "commit of a prepared transaction whose XA PREPARE was not read: unless an earlier run read it, \
+                     the keys that it named ARE NOT DELETED"
                 );
                 self.anomalies.unknown_xids += 1;
                 None
@@ -482,55 +449,6 @@ impl Assembler {
             None => Vec::new(),
         };
         self.emit_from(before, open, keys, time_s, received_at);
-    }
-}
-
-impl OpenTransaction {
-    fn new(gtid: Gtid, committed_us: Option<u64>) -> Self {
-        OpenTransaction {
-            gtid,
-            is_standalone: false,
-            has_begin: false,
-            committed_us,
-            keys: Vec::new(),
-            seen: BTreeSet::new(),
-            outbox: BTreeMap::new(),
-            is_xa: false,
-        }
-    }
-
-    /// Whether it names keys but the log has no GTID for it.
-    fn has_no_gtid(&self) -> bool {
-        matches!(self.gtid, Gtid::Missing) && !self.keys.is_empty()
-    }
-}
-
-impl Gtid {
-    fn add_to_target(&self, visibility_target: &mut GtidSet) {
-        if let Gtid::Mysql { origin, number } = self {
-            visibility_target.add(origin.clone(), *number);
-        }
-    }
-
-    fn add_to(&self, position: &mut GtidPosition) {
-        match (self, position) {
-            (&Gtid::Mariadb { domain, server, sequence }, GtidPosition::Mariadb(list)) => {
-                list.add(domain, server, sequence);
-            }
-            (Gtid::Mysql { origin, number }, GtidPosition::Mysql(set)) => set.add(origin.clone(), *number),
-            // A replica of the other kind of server does not keep its GTIDs.
-            _ => {}
-        }
-    }
-}
-
-/// When a transaction was committed. If the log has no time in microseconds, it has only the second: the result is then
-/// the time at which the event was received, but no later than the end of that second. A latency measured from it may
-/// be too short by up to a second if the log is read late; rounding never makes it too long.
-fn committed_at(committed_us: Option<u64>, time_s: u32, received_at: SystemTime) -> SystemTime {
-    match committed_us {
-        Some(us) => UNIX_EPOCH + Duration::from_micros(us),
-        None => received_at.min(UNIX_EPOCH + Duration::from_micros(u64::from(time_s) * 1_000_000 + 999_999)),
     }
 }
 

@@ -5,8 +5,8 @@
 //! caching_sha2:  SHA256(password) xor SHA256(SHA256(SHA256(password)) + nonce)
 //! ```
 //!
-//! While the server's cache does not know the user, `caching_sha2_password` sends the password itself, encrypted with the
-//! server's public key: see [`rsa`](super::rsa). Other plugins are not supported.
+//! While the server's cache does not know the user, `caching_sha2_password` sends the password itself, encrypted with
+//! the server's public key: see [`rsa`](super::rsa). Other plugins are not supported.
 
 use sha1::Sha1;
 use sha2::{Digest, Sha256};

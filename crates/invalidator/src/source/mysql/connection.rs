@@ -1,7 +1,8 @@
 //! A connection to a MySQL or MariaDB server: handshake, login, and queries with text results.
 //!
 //! Serves the start-up checks, the gate and the start of a dump. Results are small and few: each is read completely,
-//! within limits. Not supported: TLS, prepared statements, compression of the protocol, loading of local files (refused).
+//! within limits. Not supported: TLS, prepared statements, compression of the protocol, loading of local files
+//! (refused).
 
 use super::{
     auth::Plugin,
@@ -170,7 +171,7 @@ impl Connection {
             let packet = self.packets.read(wait_max).await?;
             if is_eof_packet(&packet) {
                 let mut end = Cursor::new(&packet, "the end of a result");
-                end.take(3)?;
+                end.read_slice(3)?;
                 return Ok(Ok((rows, end.u16()?)));
             }
             if packet.first() == Some(&HEAD_ERROR) {
@@ -204,7 +205,7 @@ pub fn text(row: &Row, at: usize) -> Option<String> {
 /// Parses an error packet, which begins with 0xff.
 pub fn error_of(packet: &[u8]) -> Result<ServerError, Malformed> {
     let mut cursor = Cursor::new(packet, "an error");
-    cursor.take(1)?;
+    cursor.read_slice(1)?;
     let code = cursor.u16()?;
     let message = match cursor.rest() {
         // `#` and five characters of SQL state; missing in errors before the login.
@@ -267,14 +268,14 @@ impl Handshake {
         }
         let version = cursor.until_nul()?.to_vec();
         let connection_id = cursor.u32()?;
-        let mut nonce = cursor.take(8)?.to_vec();
-        cursor.take(1)?;
+        let mut nonce = cursor.read_slice(8)?.to_vec();
+        cursor.read_slice(1)?;
         let capabilities_low = cursor.u16()?;
-        cursor.take(3)?;
+        cursor.read_slice(3)?;
         let capabilities = u32::from(capabilities_low) | u32::from(cursor.u16()?) << 16;
         let nonce_bytes = usize::from(cursor.u8()?);
-        cursor.take(10)?;
-        let rest = cursor.take(nonce_bytes.saturating_sub(8).max(13))?;
+        cursor.read_slice(10)?;
+        let rest = cursor.read_slice(nonce_bytes.saturating_sub(8).max(13))?;
         nonce.extend_from_slice(rest.strip_suffix(&[0]).unwrap_or(rest));
         let plugin = match capabilities & PLUGIN_AUTH {
             0 => Vec::new(),
@@ -324,11 +325,11 @@ impl LoginExchange<'_> {
 
     async fn switch_plugin(&mut self, packet: &[u8]) -> Result<(), SourceError> {
         let mut cursor = Cursor::new(packet, "a change of the authentication plugin");
-        cursor.take(1)?;
+        cursor.read_slice(1)?;
         let name = cursor.until_nul()?;
         self.plugin = Plugin::from_name(name).ok_or_else(|| SourceError::Unusable {
             why: format!(
-                "user '{}' uses authentication plugin {}; only mysql_native_password and caching_sha2_password are supported",
+                "user '{}' uses authentication plugin {}; supported are mysql_native_password and caching_sha2_password",
                 self.options.user,
                 String::from_utf8_lossy(name)
             ),
@@ -358,7 +359,7 @@ fn is_eof_packet(packet: &[u8]) -> bool {
 
 fn status_of_ok(packet: &[u8]) -> Result<u16, Malformed> {
     let mut cursor = Cursor::new(packet, "an OK");
-    cursor.take(1)?;
+    cursor.read_slice(1)?;
     cursor.length()?;
     cursor.length()?;
     cursor.u16()
@@ -370,7 +371,7 @@ fn read_row(packet: &[u8], columns: usize) -> Result<Row, Malformed> {
     for _ in 0..columns {
         row.push(match cursor.rest().first() {
             Some(&HEAD_LOCAL_FILE) => {
-                cursor.take(1)?;
+                cursor.read_slice(1)?;
                 None
             }
             _ => Some(cursor.bytes()?.to_vec()),

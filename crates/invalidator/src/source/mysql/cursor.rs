@@ -26,7 +26,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The next `count` bytes.
-    pub fn take(&mut self, count: usize) -> Result<&'a [u8], Malformed> {
+    pub fn read_slice(&mut self, count: usize) -> Result<&'a [u8], Malformed> {
         let (taken, rest) = self.rest.split_at_checked(count).ok_or(Malformed(self.reading))?;
         self.rest = rest;
         Ok(taken)
@@ -61,13 +61,13 @@ impl<'a> Cursor<'a> {
 
     /// An integer of `bytes` bytes (at most 8), little-endian.
     pub fn uint(&mut self, bytes: usize) -> Result<u64, Malformed> {
-        let taken = self.take(bytes.min(8))?;
+        let taken = self.read_slice(bytes.min(8))?;
         Ok(taken.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte)))
     }
 
     /// An integer of `bytes` bytes (at most 8), big-endian, as in the header of MariaDB's compressed events.
     pub fn uint_big_endian(&mut self, bytes: usize) -> Result<u64, Malformed> {
-        let taken = self.take(bytes.min(8))?;
+        let taken = self.read_slice(bytes.min(8))?;
         Ok(taken.iter().fold(0, |value, &byte| value << 8 | u64::from(byte)))
     }
 
@@ -86,14 +86,14 @@ impl<'a> Cursor<'a> {
     /// Bytes after their length-encoded length.
     pub fn bytes(&mut self) -> Result<&'a [u8], Malformed> {
         let length = self.length()?;
-        self.take(length)
+        self.read_slice(length)
     }
 
     /// Bytes up to a NUL, which is skipped.
     pub fn until_nul(&mut self) -> Result<&'a [u8], Malformed> {
         let end = memchr::memchr(0, self.rest).ok_or(Malformed(self.reading))?;
-        let taken = self.take(end)?;
-        self.take(1)?;
+        let taken = self.read_slice(end)?;
+        self.read_slice(1)?;
         Ok(taken)
     }
 }

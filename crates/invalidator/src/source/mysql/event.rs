@@ -123,7 +123,7 @@ impl<'a> Event<'a> {
         let time_s = cursor.u32()?;
         let kind = cursor.u8()?;
         let server_id = cursor.u32()?;
-        cursor.take(4)?;
+        cursor.read_slice(4)?;
         let end = cursor.u32()?;
         let flags = cursor.u16()?;
         let body = match has_checksum && kind != kind::FORMAT {
@@ -137,7 +137,7 @@ impl<'a> Event<'a> {
 /// The length of the event that begins here, from its header.
 pub fn length_of(bytes: &[u8]) -> Result<usize, Malformed> {
     let mut cursor = Cursor::new(bytes, "an event's header");
-    cursor.take(9)?;
+    cursor.read_slice(9)?;
     let length = cursor.u32()? as usize;
     match (HEADER_BYTES..=bytes.len()).contains(&length) {
         true => Ok(length),
@@ -227,25 +227,25 @@ fn verify_checksum<'a>(bytes: &[u8], body: &'a [u8]) -> Result<&'a [u8], Malform
 /// The text of a query. A query that loads a file has `extra_bytes` more after its header.
 fn query(body: &[u8], extra_bytes: usize) -> Result<&[u8], Malformed> {
     let mut cursor = Cursor::new(body, "a query");
-    cursor.take(8)?;
+    cursor.read_slice(8)?;
     let schema_bytes = usize::from(cursor.u8()?);
-    cursor.take(2)?;
+    cursor.read_slice(2)?;
     let variables_bytes = usize::from(cursor.u16()?);
-    cursor.take(extra_bytes + variables_bytes + schema_bytes + 1)?;
+    cursor.read_slice(extra_bytes + variables_bytes + schema_bytes + 1)?;
     Ok(cursor.rest())
 }
 
 fn mysql_gtid(body: &[u8]) -> Result<EventData<'_>, Malformed> {
     let mut cursor = Cursor::new(body, "a transaction's number");
-    cursor.take(1)?;
+    cursor.read_slice(1)?;
     let uuid = cursor.array()?;
     let number = cursor.u64()?;
     let committed_us = match cursor.rest() {
-        // The logical clock (17 bytes with its type), then 55 bits of the local commit time, and a bit that is set if the
-        // commit time at the original server follows.
+        // The logical clock (17 bytes with its type), then 55 bits of the local commit time, and a bit that is set if
+        // the commit time at the original server follows.
         [2, rest @ ..] => {
             let mut cursor = Cursor::new(rest, "a transaction's time");
-            let time = cursor.take(16).and_then(|_| cursor.uint(7));
+            let time = cursor.read_slice(16).and_then(|_| cursor.uint(7));
             match time {
                 Ok(here) if here >> 55 == 1 => Some(cursor.uint(7)?),
                 Ok(here) => Some(here),
@@ -263,8 +263,8 @@ fn xa_prepare(body: &[u8]) -> Result<EventData<'_>, Malformed> {
     let format = cursor.u32()?;
     let global_bytes = cursor.u32()? as usize;
     let branch_bytes = cursor.u32()? as usize;
-    let global = cursor.take(global_bytes)?;
-    let branch = cursor.take(branch_bytes)?;
+    let global = cursor.read_slice(global_bytes)?;
+    let branch = cursor.read_slice(branch_bytes)?;
     Ok(EventData::XaPrepare { xid: xid_text(global, branch, format), is_committed })
 }
 

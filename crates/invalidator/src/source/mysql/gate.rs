@@ -1,7 +1,8 @@
 //! The gate: waits until readers that begin now see the commits that were read from the log (ADR 001).
 //!
-//! The log runs ahead of visibility: a transaction is written there first and becomes visible to readers later. A delete
-//! that is sent in between is undone by a reader that misses, still reads the old row, and fills the cache with it.
+//! The log runs ahead of visibility: a transaction is written there first and becomes visible to readers later. A
+//! delete that is sent in between is undone by a reader that misses, still reads the old row, and fills the cache with
+//! it.
 //!
 //! | server | method |
 //! |---|---|
@@ -22,7 +23,8 @@ use crate::SourceError;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The first and the longest pause between two snapshots; pauses double. Most commits are visible in the first snapshot.
+/// The first and the longest pause between two snapshots; pauses double. Most commits are visible in the first
+/// snapshot.
 const PAUSE_MIN: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(10);
 
@@ -98,14 +100,15 @@ async fn take_snapshot(connection: &mut Connection) -> Result<LogEnd, SourceErro
     }
     match place.file.is_empty() {
         true => Err(SourceError::Unusable {
-            why: "the server does not report the place of a snapshot in its log (status binlog_snapshot_file): is the log off?".into(),
+            why: "the server does not report the place of a snapshot (status binlog_snapshot_file): is its log off?"
+                .into(),
         }),
         false => Ok(place),
     }
 }
 
-/// The transactions before a place in the log. The server reads the log's file from its beginning for this. That is slow,
-/// but needed only for positions of an earlier run.
+/// The transactions before a place in the log. The server reads the log's file from its beginning for this. That is
+/// slow, but needed only for positions of an earlier run.
 async fn gtids_before(connection: &mut Connection, place: &LogEnd) -> Result<GtidList, SourceError> {
     let sql = format!("SELECT BINLOG_GTID_POS('{}', {})", place.file.replace(['\'', '\\'], ""), place.offset);
     let list = connection.query_one(&sql).await?.unwrap_or_default();

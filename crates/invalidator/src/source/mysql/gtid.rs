@@ -234,7 +234,7 @@ pub fn read_tagged(mut cursor: Cursor<'_>) -> Result<(Origin, u64), Malformed> {
                 if length > TAG_BYTES_MAX {
                     return Err(Malformed("a transaction's tag"));
                 }
-                tag = String::from_utf8_lossy(cursor.take(length)?).into_owned();
+                tag = String::from_utf8_lossy(cursor.read_slice(length)?).into_owned();
             }
         }
     }

@@ -20,8 +20,8 @@ const FILTER_QUERIES: [&str; 2] = ["SHOW BINARY LOG STATUS", "SHOW MASTER STATUS
 const COLUMN_ONLY: usize = 2;
 const COLUMN_IGNORED: usize = 3;
 
-/// Fails with [`SourceError::Unusable`] if the log lacks commits, and returns warnings if it may. `needs_statements` means
-/// that keys are read from the text of statements.
+/// Fails with [`SourceError::Unusable`] if the log lacks commits, and returns warnings if it may. `needs_statements`
+/// means that keys are read from the text of statements.
 pub async fn check(
     connection: &mut Connection,
     variables: &BTreeMap<String, String>,
@@ -38,8 +38,8 @@ pub async fn check(
         Some(sources) if sources.is_empty() => {}
         Some(_) if is_unlogged => {
             return Err(SourceError::Unusable {
-                why: "the server is a replica and does not log the changes that it applies, so nearly every commit would be \
-                      missed: set log_slave_updates=ON (MySQL: log_replica_updates=ON) or read the log of its source"
+                why: "the server is a replica and does not log the changes that it applies, so nearly every commit would \
+                      be missed: set log_slave_updates=ON (MySQL: log_replica_updates=ON) or read the log of its source"
                     .into(),
             });
         }
@@ -51,8 +51,9 @@ pub async fn check(
             });
         }
         None => warnings.push(
-            "log_slave_updates is off, and there is no privilege to query whether the server is a replica; if it is one, the \
-             changes that it applies are not in its log: set log_slave_updates=ON, or GRANT SLAVE MONITOR (MySQL: REPLICATION CLIENT)"
+            "log_slave_updates is off, and there is no privilege to query whether the server is a replica; if it is one, \
+             the changes that it applies are not in its log: set log_slave_updates=ON, or GRANT SLAVE MONITOR (MySQL: \
+             REPLICATION CLIENT)"
                 .into(),
         ),
     }
@@ -80,7 +81,8 @@ async fn filter_warnings(connection: &mut Connection) -> Result<Vec<String>, Sou
         .collect())
 }
 
-/// The result of the first of `queries` that the server supports and we have the privilege for; `None` if there is none.
+/// The result of the first of `queries` that the server supports and we have the privilege for; `None` if there is
+/// none.
 async fn first_supported(connection: &mut Connection, queries: &[&str]) -> Result<Option<Vec<Row>>, SourceError> {
     for sql in queries {
         if let Ok(rows) = connection.try_query(sql, QUERY_WAIT_MAX).await? {

@@ -1,7 +1,7 @@
 //! The binlog of MariaDB and MySQL as a source.
 //!
-//! The source acts as a replica that stores nothing. It uses two connections: the log arrives event by event on one, the
-//! gate queries the other.
+//! The source acts as a replica that stores nothing. It uses two connections: the log arrives event by event on one,
+//! the gate queries the other.
 //!
 //! ```text
 //! packet.rs -> event.rs, rows.rs -> assembler.rs -> commits
@@ -28,6 +28,7 @@ mod event;
 mod gate;
 mod gtid;
 mod log_coverage;
+mod open_transaction;
 mod options;
 mod packet;
 mod rows;
@@ -41,7 +42,7 @@ pub use connection::{Connection, Row, ServerError};
 pub use options::MysqlOptions;
 pub use xa::KEYS_HELD_MAX;
 
-use crate::{Commits, Log, Opened, Position, Source, SourceError, Start};
+use crate::{Commits, Log, OpenedSource, Position, Source, SourceError, Start};
 use assembler::Assembler;
 use lookaside_client::Network;
 use lookaside_routing::BoxFuture;
@@ -91,12 +92,12 @@ impl Log for MysqlLog {
         })
     }
 
-    fn open<'a>(&'a self, start: &'a Start) -> BoxFuture<'a, Result<Opened, SourceError>> {
+    fn open<'a>(&'a self, start: &'a Start) -> BoxFuture<'a, Result<OpenedSource, SourceError>> {
         Box::pin(async move {
             let (options, network) = (self.options.clone(), self.network.clone());
             let source = MysqlSource::open(options, start, network, self.clock.clone()).await?;
             let position = source.position().clone();
-            Ok(Opened { source: Box::new(source), position })
+            Ok(OpenedSource { source: Box::new(source), position })
         })
     }
 }

@@ -60,8 +60,8 @@ impl Default for MysqlOptions {
 
 impl MysqlOptions {
     /// Parses `mysql://user:password@host:port/schema` or the same with `mariadb://`. User and password may be
-    /// percent-encoded. The schema is optional and ignored, as the log covers all schemas, so that an application's URL can
-    /// be used unchanged. Options after a question mark are refused.
+    /// percent-encoded. The schema is optional and ignored, as the log covers all schemas, so that an application's URL
+    /// can be used unchanged. Options after a question mark are refused.
     ///
     /// ```
     /// use lookaside_invalidator::source::mysql::MysqlOptions;

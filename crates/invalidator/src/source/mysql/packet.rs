@@ -4,8 +4,8 @@
 //! | length: 3 bytes, little-endian | sequence: 1 byte | payload: length bytes |
 //! ```
 //!
-//! A payload of 2^24 - 1 bytes is continued by the next packet. Every read has a time limit: a server that is silent for
-//! longer is treated as dead. Reads are cancel-safe: bytes that have arrived stay in the buffer.
+//! A payload of 2^24 - 1 bytes is continued by the next packet. Every read has a time limit: a server that is silent
+//! for longer is treated as dead. Reads are cancel-safe: bytes that have arrived stay in the buffer.
 
 use crate::SourceError;
 use bytes::{Buf, BytesMut};

@@ -32,12 +32,12 @@ impl<'a> TableMap<'a> {
     pub fn read(body: &'a [u8]) -> Result<Self, Malformed> {
         let mut cursor = Cursor::new(body, "a table map");
         let table_id = cursor.uint(6)?;
-        cursor.take(2)?;
+        cursor.read_slice(2)?;
         let schema_bytes = usize::from(cursor.u8()?);
-        cursor.take(schema_bytes + 1)?;
+        cursor.read_slice(schema_bytes + 1)?;
         let name_bytes = usize::from(cursor.u8()?);
-        let name = cursor.take(name_bytes)?;
-        cursor.take(1)?;
+        let name = cursor.read_slice(name_bytes)?;
+        cursor.read_slice(1)?;
         Ok(TableMap { table_id, name, rest: cursor })
     }
 
@@ -47,7 +47,7 @@ impl<'a> TableMap<'a> {
         if count > COLUMNS_MAX {
             return Err(Malformed("a count of columns"));
         }
-        let kinds = self.rest.take(count)?;
+        let kinds = self.rest.read_slice(count)?;
         let mut metadata = Cursor::new(self.rest.bytes()?, "the metadata of columns");
         let columns = kinds.iter().map(|&kind| Column::read(kind, &mut metadata));
         Ok(Columns(columns.collect::<Result<_, _>>()?))
@@ -92,13 +92,13 @@ impl<'a> PresentColumns<'a> {
     pub fn read(cursor: &mut Cursor<'a>, has_extra: bool) -> Result<Self, Malformed> {
         if has_extra {
             let extra_bytes = usize::from(cursor.u16()?);
-            cursor.take(extra_bytes.saturating_sub(2))?;
+            cursor.read_slice(extra_bytes.saturating_sub(2))?;
         }
         let count = cursor.length()?;
         if count > COLUMNS_MAX {
             return Err(Malformed("a count of columns"));
         }
-        Ok(PresentColumns { bits: cursor.take(count.div_ceil(8))?, count })
+        Ok(PresentColumns { bits: cursor.read_slice(count.div_ceil(8))?, count })
     }
 }
 
@@ -122,7 +122,7 @@ impl Columns {
             self.0.iter().copied().enumerate().filter(|&(at, _)| bit(present.bits, at)).collect();
         let mut cursor = Cursor::new(rows, "a row");
         while !cursor.rest().is_empty() {
-            let nulls = cursor.take(columns.len().div_ceil(8))?;
+            let nulls = cursor.read_slice(columns.len().div_ceil(8))?;
             if nulls.is_empty() {
                 return Err(Malformed("a row without columns"));
             }
@@ -172,7 +172,7 @@ impl Column {
     fn read_value<'a>(self, cursor: &mut Cursor<'a>) -> Result<&'a [u8], Malformed> {
         if let Some(length_bytes) = self.length_bytes() {
             let length = cursor.uint(length_bytes)?;
-            return cursor.take(usize::try_from(length).unwrap_or(usize::MAX));
+            return cursor.read_slice(usize::try_from(length).unwrap_or(usize::MAX));
         }
         let [low, high] = self.metadata;
         let (low, high) = (usize::from(low), usize::from(high));
@@ -200,7 +200,7 @@ impl Column {
             }
             _ => return Err(Malformed("a column of an unknown type")),
         };
-        cursor.take(width)
+        cursor.read_slice(width)
     }
 }
 

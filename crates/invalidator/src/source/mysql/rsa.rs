@@ -7,8 +7,8 @@
 //! encrypted = block ^ exponent mod modulus
 //! ```
 //!
-//! This protects the password from passive attackers. It does not protect it from an attacker who can send another public
-//! key in the server's place: that needs a trusted network.
+//! This protects the password from passive attackers. It does not protect it from an attacker who can send another
+//! public key in the server's place: that needs a trusted network.
 
 use super::cursor::{Cursor, Malformed};
 use crate::SourceError;
@@ -61,7 +61,7 @@ impl PublicKey {
         let mut outer = Cursor::new(der_field(&mut Cursor::new(&der, READING), DER_SEQUENCE)?, READING);
         der_field(&mut outer, DER_SEQUENCE)?;
         let mut bits = Cursor::new(der_field(&mut outer, DER_BITS)?, READING);
-        bits.take(1)?;
+        bits.read_slice(1)?;
         let mut inner = Cursor::new(der_field(&mut bits, DER_SEQUENCE)?, READING);
         let modulus = BigUint::from_bytes_be(der_field(&mut inner, DER_INTEGER)?);
         let exponent = BigUint::from_bytes_be(der_field(&mut inner, DER_INTEGER)?);
@@ -82,7 +82,7 @@ fn der_field<'a>(cursor: &mut Cursor<'a>, kind: u8) -> Result<&'a [u8], Malforme
         short @ 0..=0x7f => u64::from(short),
         long => cursor.uint_big_endian(usize::from(long & 0x7f))?,
     };
-    cursor.take(usize::try_from(length).map_err(|_| Malformed(READING))?)
+    cursor.read_slice(usize::try_from(length).map_err(|_| Malformed(READING))?)
 }
 
 /// OAEP with SHA-1 and no label; `None` when the message is too long for a key of `key_bytes`.

@@ -77,8 +77,8 @@ impl Server {
             if kind == Kind::Mysql { "binlog_rows_query_log_events" } else { "binlog_annotate_row_events" };
         if value(statements_variable) != "ON" && !options.outbox_only {
             return unusable(&format!(
-                "statements are not in the log, so keys in comments would be missed: set {statements_variable}=ON, or use \
-                 --outbox-only"
+                "statements are not in the log, so keys in comments would be missed: set {statements_variable}=ON, or \
+                 use --outbox-only"
             ));
         }
         let identity = match kind {
@@ -194,8 +194,8 @@ pub fn dump_error(error: ServerError, position: &GtidPosition, user: &str) -> So
     let why = format!("{message} (error 1236)");
     match LOST_TEXTS.into_iter().any(mentions) {
         true => SourceError::PositionLost { position: Position(position.to_string()), why },
-        // A read error, a lack of memory, or an unknown message may not recur at the next attempt, so it must not stop the
-        // pipeline or flush the cluster.
+        // A read error, a lack of memory, or an unknown message may not recur at the next attempt, so it must not stop
+        // the pipeline or flush the cluster.
         false => SourceError::Unreachable { why: format!("the server stopped sending its log: {why}") },
     }
 }

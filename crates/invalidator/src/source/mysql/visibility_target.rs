@@ -12,8 +12,8 @@ pub struct VisibilityTarget {
     pub end: Option<LogEnd>,
     /// MySQL: the transactions.
     pub gtids: GtidSet,
-    /// MariaDB: prepared transactions that the log shows as committed. The place of a snapshot in the log does not cover
-    /// them: they are committed in the log first and in the tables later, outside of the order of snapshots.
+    /// MariaDB: prepared transactions that the log shows as committed. The place of a snapshot in the log does not
+    /// cover them: they are committed in the log first and in the tables later, outside of the order of snapshots.
     pub xids: Vec<String>,
 }
 

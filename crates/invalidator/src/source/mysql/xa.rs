@@ -1,8 +1,8 @@
 //! Prepared transactions (XA): the log shows their keys before it shows whether they are committed.
 //!
-//! Serves the delete path. Keys are held here under the transaction's name, from XA PREPARE to XA COMMIT or XA ROLLBACK,
-//! together with the position to resume from. The keys of a transaction that was prepared before reading began are never
-//! read: a start from the present waits for such transactions ([`wait_until_resolved`]).
+//! Serves the delete path. Keys are held here under the transaction's name, from XA PREPARE to XA COMMIT or XA
+//! ROLLBACK, together with the position to resume from. The keys of a transaction that was prepared before reading
+//! began are never read: a start from the present waits for such transactions ([`wait_until_resolved`]).
 
 use super::{
     connection::{Connection, Row, text},
@@ -34,8 +34,8 @@ const NAMES_LOGGED_MAX: usize = 10;
 pub struct PreparedTransactions {
     /// Those that named keys, oldest first.
     with_keys: Vec<PreparedTransaction>,
-    /// Those that named no key. They are recorded so that their commit is not reported as unknown; they do not hold back
-    /// the position.
+    /// Those that named no key. They are recorded so that their commit is not reported as unknown; they do not hold
+    /// back the position.
     keyless: BTreeSet<String>,
 }
 
@@ -103,14 +103,14 @@ pub struct UnknownXid;
 fn too_many() -> SourceError {
     SourceError::Unusable {
         why: format!(
-            "prepared transactions name over {KEYS_HELD_MAX} keys, or are too many: commit or roll back the ones that XA \
-             RECOVER lists, then start again"
+            "prepared transactions name over {KEYS_HELD_MAX} keys, or are too many: commit or roll back the ones that \
+             XA RECOVER lists, then start again"
         ),
     }
 }
 
-/// Waits up to `wait_max` until all transactions that are prepared now are resolved, and logs those that are not. If the
-/// start position was queried before this call, a transaction that commits after the wait was prepared after that
+/// Waits up to `wait_max` until all transactions that are prepared now are resolved, and logs those that are not. If
+/// the start position was queried before this call, a transaction that commits after the wait was prepared after that
 /// position, unless it was logged.
 pub async fn wait_until_resolved(connection: &mut Connection, wait_max: Duration) -> Result<(), SourceError> {
     let rows = match connection.try_query("XA RECOVER", QUERY_WAIT_MAX).await? {
@@ -138,8 +138,8 @@ pub async fn wait_until_resolved(connection: &mut Connection, wait_max: Duration
             tracing::warn!(
                 transactions = unresolved.len(),
                 names = ?shown,
-                "transactions were prepared before reading begins: the keys that they named WILL NOT BE DELETED at their \
-                 commit. Resolve them (XA RECOVER) and start again with --from now, or flush the clusters after that"
+                "transactions were prepared before reading begins: the keys that they named WILL NOT BE DELETED at \
+                 their commit. Resolve them (XA RECOVER) and start again with --from now, or flush the clusters after that"
             );
             return Ok(());
         }

@@ -1,10 +1,11 @@
 //! The journal table: creates it, and reads it from a position on.
 //!
-//! A position is the `seq` of the last row that was read. The journal reaches back to a position `p` if no row after `p`
-//! has been removed. A gap in the numbers does not prove a removal: AUTOINCREMENT guarantees only that numbers grow and are
-//! not reused (an insert that fails under `OR IGNORE` may use one up). So a trigger records the largest number that was
-//! ever removed, by [`super::prune`] or by hand, in `lookaside_journal_removed`. It is installed when the journal is first
-//! read. If that fails (a file that we may not write), every gap counts as a removal, so that no loss goes unnoticed.
+//! A position is the `seq` of the last row that was read. The journal reaches back to a position `p` if no row after
+//! `p` has been removed. A gap in the numbers does not prove a removal: AUTOINCREMENT guarantees only that numbers grow
+//! and are not reused (an insert that fails under `OR IGNORE` may use one up). So a trigger records the largest number
+//! that was ever removed, by [`super::prune`] or by hand, in `lookaside_journal_removed`. It is installed when the
+//! journal is first read. If that fails (a file that we may not write), every gap counts as a removal, so that no loss
+//! goes unnoticed.
 
 use super::super::{Commit, Commits, Position, SourceError, Start};
 use crate::keys::push_valid_key;
@@ -47,8 +48,8 @@ pub fn create_journal(connection: &Connection) -> rusqlite::Result<()> {
 /// The SQL of triggers that write the journal at every change of `table`. `key` is an SQL expression in which `{row}`
 /// stands for the changed row; an update journals the keys of the old and of the new row.
 ///
-/// Both are inserted unescaped: they come from the schema's author. `INSERT OR REPLACE` journals the row that it writes,
-/// but the rows that it removes only under `PRAGMA recursive_triggers`.
+/// Both are inserted unescaped: they come from the schema's author. `INSERT OR REPLACE` journals the row that it
+/// writes, but the rows that it removes only under `PRAGMA recursive_triggers`.
 ///
 /// ```
 /// let sql = lookaside_invalidator::source::sqlite::triggers_sql("users", "'user:' || {row}.id");
@@ -112,8 +113,8 @@ impl Journal {
         Position(self.seq.to_string())
     }
 
-    /// Fails if another file has replaced the one that is open: no process writes to the old one any more, so reading it
-    /// would wait forever.
+    /// Fails if another file has replaced the one that is open: no process writes to the old one any more, so reading
+    /// it would wait forever.
     pub fn check_file(&self) -> Result<(), SourceError> {
         if file_identity(&self.path)? == self.file {
             return Ok(());

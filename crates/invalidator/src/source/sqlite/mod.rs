@@ -12,8 +12,8 @@
 //!   depends on it.
 //! * `at_ms` is the time of the row's insertion, so the latency includes the rest of its transaction.
 //!
-//! `PRAGMA data_version` shows whether another connection has committed. It reads shared memory (WAL) or one page, so it
-//! runs every millisecond. SQLite calls block, so they run on tokio's blocking threads, for a bounded time each.
+//! `PRAGMA data_version` shows whether another connection has committed. It reads shared memory (WAL) or one page, so
+//! it runs every millisecond. SQLite calls block, so they run on tokio's blocking threads, for a bounded time each.
 
 mod journal;
 mod prune;
@@ -21,7 +21,7 @@ mod prune;
 pub use journal::{JOURNAL_SQL, create_journal, triggers_sql};
 pub use prune::{PRUNE_EVERY, prune};
 
-use super::{Commits, Log, Opened, Position, Source, SourceError, Start};
+use super::{Commits, Log, OpenedSource, Position, Source, SourceError, Start};
 use journal::{Journal, ReadResult};
 use lookaside_routing::BoxFuture;
 use lookaside_sync::Mutex;
@@ -63,12 +63,12 @@ impl Log for SqliteLog {
         }))
     }
 
-    fn open<'a>(&'a self, start: &'a Start) -> BoxFuture<'a, Result<Opened, SourceError>> {
+    fn open<'a>(&'a self, start: &'a Start) -> BoxFuture<'a, Result<OpenedSource, SourceError>> {
         let (path, start) = (self.path.clone(), start.clone());
         Box::pin(async move {
             let journal = run_blocking(move || Journal::open(&path, &start)).await?;
             let position = journal.position();
-            Ok(Opened { source: Box::new(SqliteSource { journal: Arc::new(Mutex::new(journal)) }), position })
+            Ok(OpenedSource { source: Box::new(SqliteSource { journal: Arc::new(Mutex::new(journal)) }), position })
         })
     }
 }

@@ -1,7 +1,7 @@
 //! Prunes the journal: removes rows that every cluster has acknowledged and that are older than the history to keep.
 //!
-//! The history is for replay: a pipeline can be started from an older position in it. The oldest rows are removed first, a
-//! bounded number per transaction, so that writers never wait for long.
+//! The history is for replay: a pipeline can be started from an older position in it. The oldest rows are removed
+//! first, a bounded number per transaction, so that writers never wait for long.
 
 use super::{
     super::{Position, SourceError},
