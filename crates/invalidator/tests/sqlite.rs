@@ -160,7 +160,7 @@ async fn lost_position_is_detected() {
     let lost = |result: Result<OpenedSource, SourceError>| matches!(result, Err(SourceError::PositionLost { .. }));
     assert!(lost(database.open(at(1)).await), "row 2 is gone");
     assert!(!lost(database.open(at(2)).await), "all rows after 2 exist");
-    assert!(lost(database.open(at(5)).await), "the journal never had so many rows");
+    assert!(lost(database.open(at(5)).await), "the journal never had 5 rows");
     database.run("DELETE FROM lookaside_journal");
     assert!(lost(database.open(at(3)).await), "row 4 is gone");
     assert!(!lost(database.open(at(4)).await), "there were no rows after 4");

@@ -69,9 +69,9 @@ impl OpenTransaction {
         }
     }
 
-    /// When it was committed. If the log has no time in microseconds, it has only the second `time_s`: the result is then
-    /// the time at which the event was received, but no later than the end of that second. A latency measured from it
-    /// may be too short by up to a second if the log is read late; rounding never makes it too long.
+    /// When it was committed. If the log has no time in microseconds, it has only the second `time_s`: the result is
+    /// then the time at which the event was received, but no later than the end of that second. A latency measured from
+    /// it may be too short by up to a second if the log is read late; rounding never makes it too long.
     pub fn committed_at(&self, time_s: u32, received_at: SystemTime) -> SystemTime {
         match self.committed_us {
             Some(us) => UNIX_EPOCH + Duration::from_micros(us),
