@@ -66,7 +66,7 @@ def steps(*arguments) -> list[tuple[str, str]]:
     """Where a request arrives, and the replies there."""
     done = lookaside("route", *arguments, "--json")
     assert done.returncode == 0, done.stderr
-    return [(step["at"], step["answered"][0]) for step in json.loads(done.stdout)]
+    return [(step["at"], step["replies"][0]) for step in json.loads(done.stdout)]
 
 
 def test_explain_shows_the_route_of_a_get_and_its_failover(good):

@@ -152,7 +152,7 @@ def test_a_dead_process_is_restarted(region):
     victim = region.children()[0]
     os.kill(victim, signal.SIGKILL)
     eventually(lambda: any("died" in line.get("event", "") for line in region.lines()), "the death is announced")
-    eventually(lambda: any("again" in line.get("event", "") for line in region.lines()), "it is started again", 30)
+    eventually(lambda: any("restarted" in line.get("event", "") for line in region.lines()), "it is started again", 30)
     eventually(lambda: len([pid for pid in region.children() if is_alive(pid)]) == 9, "nine processes run")
 
 

@@ -1,20 +1,17 @@
-//! The daemon: sockets, files, signals and the clock, put together around the pipelines.
+//! The daemon: gives sockets, files, signals and the clock to the pipelines.
 //!
-//! One thread carries all clusters; SQLite and the syncing of positions, which block, happen on tokio's blocking
+//! One thread runs all pipelines. Calls of SQLite and saves of positions block, so they run on tokio's blocking
 //! threads.
 
 use crate::{
     Log,
-    delivery::Routers,
+    observe::{stats::Statistics, stats_endpoint},
     options::{Cluster, Options},
-    pipeline::{Pipeline, WallClock},
-    positions::PositionFile,
+    pipeline::{Pipeline, WallClock, delivery::RouterDelivery, positions::PositionFile},
     source::{
         mysql::{MysqlLog, MysqlOptions},
         sqlite::{PRUNE_EVERY, SqliteLog, prune},
     },
-    statistics::Statistics,
-    stats_endpoint,
 };
 use lookaside_client::{DestinationOptions, Network, TcpDestination, TcpNetwork};
 use lookaside_routing::{Address, Destination, HealthSettings};
@@ -33,9 +30,9 @@ use tokio::{
     time::sleep,
 };
 
-/// The exit code for a command line that cannot be used.
+/// The exit code for an invalid command line.
 const EXIT_USAGE: u8 = 2;
-/// A router that failed is tried again after so long at first, and then at most so long: deletes wait for it.
+/// The first and the longest delay before a failed router is probed again. Both are short, as deletes wait for it.
 const PROBE_MS_MIN: u64 = 50;
 const PROBE_MS_MAX: u64 = 1_000;
 
@@ -44,24 +41,24 @@ pub fn run(options: Options) -> ExitCode {
     lookaside_telemetry::Log::start(options.log_format, options.verbose.into());
     let source = match options.check().and_then(|()| Database::from_options(&options)) {
         Ok(source) => source,
-        Err(why) => return complain(&why, EXIT_USAGE),
+        Err(why) => return fail(&why, EXIT_USAGE),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let served = runtime
-        .map_err(|error| format!("the system gives no event queue: {error}"))
+        .map_err(|error| format!("cannot create the tokio runtime: {error}"))
         .and_then(|runtime| runtime.block_on(serve(&options, source)));
     match served {
         Ok(()) => ExitCode::SUCCESS,
-        Err(why) => complain(&why, 1),
+        Err(why) => fail(&why, 1),
     }
 }
 
-fn complain(why: &str, code: u8) -> ExitCode {
+fn fail(why: &str, code: u8) -> ExitCode {
     eprintln!("lookaside-invalidator: {why}");
     code.into()
 }
 
-/// What `--source` names.
+/// The database that `--source` names.
 enum Database {
     Sqlite(SqliteLog),
     Mysql(MysqlOptions),
@@ -82,7 +79,8 @@ impl Database {
             }));
         }
         // Not the URL itself: it may hold a password.
-        Err("--source is sqlite:///PATH, mysql://USER:PASSWORD@HOST:PORT or mariadb://USER:PASSWORD@HOST:PORT".into())
+        Err("--source must be sqlite:///PATH, mysql://USER:PASSWORD@HOST:PORT or mariadb://USER:PASSWORD@HOST:PORT"
+            .into())
     }
 
     fn log(&self, network: &Arc<dyn Network>) -> Arc<dyn Log> {
@@ -96,51 +94,51 @@ impl Database {
 }
 
 async fn serve(options: &Options, database: Database) -> Result<(), String> {
-    let in_words = |error: io::Error| format!("signals cannot be received: {error}");
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(in_words)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(in_words)?;
-    let _lock = lock(&options.state_dir)?;
+    let cannot_receive = |error: io::Error| format!("cannot receive signals: {error}");
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot_receive)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(cannot_receive)?;
+    let _lock = lock_directory(&options.state_dir)?;
     let network: Arc<dyn Network> = Arc::new(TcpNetwork);
     let listener = network
         .listen(&Address(options.listen.as_str().into()))
         .await
         .map_err(|why| format!("cannot listen on {}: {why}; --listen HOST:PORT chooses another", options.listen))?;
     let statistics = Statistics::new(options.clusters.iter().map(|cluster| cluster.name.as_str()));
-    let (shut, shutdown) = watch::channel(false);
+    let (request_shutdown, shutdown) = watch::channel(false);
     let mut pipelines = JoinSet::new();
     for index in 0..options.clusters.len() {
-        let pipeline = pipeline(options, index, database.log(&network), &network, &statistics);
+        let pipeline = build_pipeline(options, index, database.log(&network), &network, &statistics);
         pipelines.spawn(pipeline.run(shutdown.clone()));
     }
-    let mut others = JoinSet::new();
-    others.spawn(stats_endpoint::serve(listener, statistics.clone()));
-    // A server prunes its log itself.
+    let mut background = JoinSet::new();
+    background.spawn(stats_endpoint::serve(listener, statistics.clone()));
+    // MariaDB and MySQL prune their logs themselves.
     if let Database::Sqlite(log) = &database {
         let history = Duration::from_secs(options.journal_history_s.into());
-        others.spawn(keep_short(log.path().to_path_buf(), statistics, history));
+        background.spawn(prune_loop(log.path().to_path_buf(), statistics, history));
     }
     tracing::info!(clusters = options.clusters.len(), listen = options.listen, "started");
     tokio::select! {
         biased;
         _ = interrupt.recv() => tracing::info!("SIGINT: shutting down"),
         _ = terminate.recv() => tracing::info!("SIGTERM: shutting down"),
-        () = all_ended(&mut pipelines) => return Err("no cluster is left to go on with; see the errors above".into()),
+        () = join_all(&mut pipelines) => return Err("all pipelines have stopped; see the errors above".into()),
     }
-    shut.send_replace(true);
-    all_ended(&mut pipelines).await;
+    request_shutdown.send_replace(true);
+    join_all(&mut pipelines).await;
     Ok(())
 }
 
-/// Each has logged why it ended.
-async fn all_ended<T: 'static>(pipelines: &mut JoinSet<T>) {
-    while let Some(ended) = pipelines.join_next().await {
-        if let Err(why) = ended {
-            tracing::error!(%why, "a pipeline failed; this is a bug of the invalidator");
+/// Waits until all pipelines have stopped. Each logs the reason itself.
+async fn join_all<T: 'static>(pipelines: &mut JoinSet<T>) {
+    while let Some(joined) = pipelines.join_next().await {
+        if let Err(why) = joined {
+            tracing::error!(%why, "a pipeline panicked; please report this bug");
         }
     }
 }
 
-fn pipeline(
+fn build_pipeline(
     options: &Options,
     index: usize,
     log: Arc<dyn Log>,
@@ -148,19 +146,19 @@ fn pipeline(
     statistics: &Arc<Statistics>,
 ) -> Pipeline {
     let cluster = &options.clusters[index];
-    let wall: WallClock = Arc::new(SystemTime::now);
+    let wall_clock: WallClock = Arc::new(SystemTime::now);
     Pipeline {
         log,
-        delivery: Arc::new(routers(cluster, options, network)),
+        delivery: Arc::new(build_delivery(cluster, options, network)),
         positions: Arc::new(PositionFile::new(&options.state_dir, &cluster.name)),
         statistics: statistics.clone(),
         cluster: index,
-        wall,
+        wall_clock,
         options: options.pipeline(),
     }
 }
 
-fn routers(cluster: &Cluster, options: &Options, network: &Arc<dyn Network>) -> Routers {
+fn build_delivery(cluster: &Cluster, options: &Options, network: &Arc<dyn Network>) -> RouterDelivery {
     let destination = |router: &String| {
         let settings = DestinationOptions {
             server_timeout_ms: options.router_timeout_ms,
@@ -175,11 +173,11 @@ fn routers(cluster: &Cluster, options: &Options, network: &Arc<dyn Network>) -> 
         Arc::new(TcpDestination::new(Address(router.as_str().into()), network.clone(), settings))
             as Arc<dyn Destination>
     };
-    Routers::new(cluster.routers.iter().map(destination).collect(), network.clone())
+    RouterDelivery::new(cluster.routers.iter().map(destination).collect(), network.clone())
 }
 
-/// Two invalidators in one directory would overwrite each other's positions.
-fn lock(directory: &Path) -> Result<File, String> {
+/// Locks the directory: two invalidators in it would overwrite each other's positions.
+fn lock_directory(directory: &Path) -> Result<File, String> {
     let failed = |why: io::Error| format!("--state-dir {}: {why}", directory.display());
     fs::create_dir_all(directory).map_err(failed)?;
     let file = File::create(directory.join("lock")).map_err(failed)?;
@@ -192,15 +190,15 @@ fn lock(directory: &Path) -> Result<File, String> {
     }
 }
 
-/// Prunes a SQLite journal for ever.
-async fn keep_short(path: PathBuf, statistics: Arc<Statistics>, history: Duration) {
+/// Prunes a SQLite journal periodically.
+async fn prune_loop(path: PathBuf, statistics: Arc<Statistics>, history: Duration) {
     loop {
         sleep(PRUNE_EVERY).await;
-        let saved: Option<Vec<_>> = statistics.clusters().iter().map(|cluster| cluster.saved()).collect();
+        let saved: Option<Vec<_>> = statistics.clusters().iter().map(|cluster| cluster.saved_position()).collect();
         match prune(path.clone(), saved.unwrap_or_default(), history, SystemTime::now()).await {
             Ok(0) => {}
-            Ok(rows) => tracing::debug!(rows, "the journal has been pruned"),
-            Err(why) => tracing::warn!(%why, "the journal could not be pruned; it is tried again"),
+            Ok(rows) => tracing::debug!(rows, "pruned the journal"),
+            Err(why) => tracing::warn!(%why, "pruning the journal failed; retrying"),
         }
     }
 }

@@ -1,39 +1,34 @@
-//! The invalidation daemon (§4.1 of the paper, its mcsqueal): reads what a database has committed, finds the keys
-//! that the change makes stale, and deletes them in every frontend cluster.
+//! The invalidation daemon (§4.1 of the paper, its mcsqueal): reads the commit log of a database, finds the keys that
+//! each change makes stale, and deletes them in every frontend cluster.
 //!
 //! ```text
-//! commit log -> source (commits, in order) -> gate (visible to readers?) -> batch -> router of the cluster
-//!                                                                              <- acknowledged: position moves on
+//! commit log -> source -> gate -> pending deletes -> batches -> router of the cluster
+//!                                      ^___ acknowledged ________|    safe position -> disk
 //! ```
 //!
-//! Each cluster has a pipeline of its own, from its own durable position, so a cluster that is down delays no other.
+//! | module | |
+//! |---|---|
+//! | [`source`] | databases and their logs ([`source::sqlite`], [`source::mysql`]), and the visibility gate |
+//! | [`keys`] | how SQL and rows name keys |
+//! | [`pipeline`] | one cluster: pending deletes, retry queue, delivery through routers, saved positions |
+//! | [`observe`] | statistics and their endpoint |
+//! | [`daemon`] | assembles pipelines, sockets, files and signals; [`options`] is its command line |
 //!
-//! * [`source`]: databases and their logs ([`source::sqlite`], [`source::mysql`]); [`keys`]: what in a log is a key.
-//! * [`reader`]: opens, reads, gates, and opens again. [`window`]: what is owed, and when (`failing`: what was refused, `trouble`: how
-//!   that is told). [`delivery`]: through which router. [`positions`]: what a restart goes on from. [`pipeline`] is all of these for one cluster.
-//! * [`daemon`] puts pipelines, sockets, files and signals together; [`options`] is its command line,
-//!   [`stats_endpoint`] what observers ask, [`statistics`] what they are told.
+//! Each cluster has its own pipeline and its own durable position, so a cluster that is down delays no other.
 //!
-//! The promise: every key that a commit names is deleted in every cluster at least once after readers see the commit,
-//! or the daemon says loudly that it could not.
+//! Guarantee: every key that a commit names is deleted in every cluster at least once after readers see the commit, or
+//! the daemon logs an error.
 //!
-//! Absent on purpose: which server of a cluster holds a key (its routers know), and any order between keys (a delete
-//! is idempotent). But for [`daemon`] and the sources' own files, nothing here opens a socket or reads a clock: the
-//! simulation runs this very code.
+//! Not here: which server of a cluster holds a key (its routers know), and any order between keys (a delete is
+//! idempotent). Only [`daemon`] and the sources' own files open sockets or read clocks, so the simulation runs this
+//! code.
 #![forbid(unsafe_code)]
 
 pub mod daemon;
-pub mod delivery;
-mod failing;
 pub mod keys;
+pub mod observe;
 pub mod options;
 pub mod pipeline;
-pub mod positions;
-pub mod reader;
 pub mod source;
-pub mod statistics;
-pub mod stats_endpoint;
-mod trouble;
-pub mod window;
 
-pub use source::{Commit, Commits, Log, Opened, Position, Source, SourceError, Start};
+pub use source::{Commit, Commits, Log, OpenedSource, Position, Source, SourceError, Start};

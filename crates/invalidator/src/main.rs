@@ -1,4 +1,4 @@
-//! `lookaside-invalidator`: see the library.
+//! Entry point of `lookaside-invalidator`; see the library.
 #![forbid(unsafe_code)]
 
 use clap::Parser;

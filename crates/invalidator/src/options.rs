@@ -2,17 +2,15 @@
 
 use crate::{
     Position, Start,
-    pipeline::{self, Options as PipelineOptions},
-    reader::OnPositionLost,
-    window::Limits,
+    pipeline::{self, OnPositionLost, Options as PipelineOptions, pending::Limits},
 };
 use clap::{Parser, value_parser};
 use lookaside_telemetry::LogFormat;
 use std::{path::PathBuf, time::Duration};
 
-/// So many clusters; each has a reader of its own at the database.
+/// The most clusters. Each has its own connection to the database.
 const CLUSTERS_MAX: usize = 256;
-/// The longest name of a cluster: it is part of a file's name.
+/// The longest name of a cluster, which is part of a file name.
 const NAME_BYTES_MAX: usize = 64;
 
 const EXAMPLES: &str = "Examples:
@@ -24,75 +22,77 @@ const EXAMPLES: &str = "Examples:
     lookaside-invalidator --source mysql://lookaside:secret@db.example:3306 --state-dir /var/lib/lookaside \\
         --cluster front-1=127.0.0.1:5000
 
-  See what it does:
+  Show its statistics:
     printf 'stats\\r\\nquit\\r\\n' | nc 127.0.0.1 11250
 
 Keys are named in comments (/* lookaside: user:42 */) or in the table lookaside_outbox (MariaDB, MySQL), or in the
 table lookaside_journal (SQLite).
 
-Exit codes: 0 after SIGINT or SIGTERM; 1 when it cannot start, or no cluster is left to go on with; 2 for a bad
+Exit codes: 0 after SIGINT or SIGTERM; 1 when it cannot start or all pipelines have stopped; 2 for an invalid
 command line.";
 
-/// Reads what a database commits, finds the keys that the change makes stale, and deletes them in every cluster.
+/// Reads a database's commit log, finds the keys that each change makes stale, and deletes them in every cluster.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "lookaside-invalidator", version, after_help = EXAMPLES)]
 pub struct Options {
-    /// The database: sqlite:///PATH, mysql://USER:PASSWORD@HOST:PORT or mariadb://... It may come up later
+    /// The database: sqlite:///PATH, mysql://USER:PASSWORD@HOST:PORT or mariadb://... It need not be reachable at the
+    /// start
     #[arg(long, env = "LOOKASIDE_SOURCE", hide_env_values = true, value_name = "URL")]
     pub source: String,
-    /// A frontend cluster and its routers; the next one is asked when one fails. Once for every cluster
+    /// A frontend cluster and its routers; if one fails, the next is used. May be given several times
     #[arg(long = "cluster", value_name = "NAME=HOST:PORT[,HOST:PORT...]", required = true)]
     pub clusters: Vec<Cluster>,
-    /// Where the position of each cluster is kept; it is created. Without its files a restart knows nothing of the
-    /// deletes that are still owed
+    /// Directory for the position of each cluster; created if missing. Without its files a restart does not know which
+    /// deletes are pending
     #[arg(long, value_name = "PATH")]
     pub state_dir: PathBuf,
-    /// Where `stats` and `version` are answered, in memcached's text protocol
+    /// Address that serves `stats` and `version` in memcached's text protocol
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:11250")]
     pub listen: String,
-    /// Where a cluster begins that has no position yet: earliest, now, or a position in the database's own notation.
+    /// Where a cluster without a saved position starts: earliest, now, or a position in the database's own notation.
     /// To replay, stop, move the cluster's position file away, and start from an older position
     #[arg(long, value_name = "earliest|now|POSITION", default_value = "now")]
     pub from: String,
     /// What to do when the log no longer reaches back to a cluster's position, so that deletes are lost: stop that
-    /// cluster's pipeline, or empty the whole cluster (its routers need --enable-flush-cmd) and go on from the present
+    /// cluster's pipeline, or flush the whole cluster (its routers need --enable-flush-cmd) and continue from the
+    /// present
     #[arg(long, value_enum, default_value = "stop")]
     pub on_position_lost: OnPositionLost,
 
-    /// The most keys in one batch, 1 to 100,000. Small ones cost packets; large ones delay what comes behind them
+    /// Maximum keys in one batch, 1 to 100,000. Small batches cost packets; large ones delay the keys behind them
     #[arg(long, value_name = "KEYS", default_value_t = 1_000, value_parser = value_parser!(u32).range(1..=100_000))]
     pub batch_keys_max: u32,
-    /// The most bytes of keys in one batch
+    /// Maximum bytes of keys in one batch
     #[arg(long, value_name = "BYTES", default_value_t = 65_536, value_parser = value_parser!(u32).range(1..=16 << 20))]
     pub batch_bytes_max: u32,
-    /// So many batches to one cluster travel at once; what comes meanwhile travels together in the next
+    /// Maximum batches in flight to one cluster; keys that arrive meanwhile share the next batch
     #[arg(long, value_name = "BATCHES", default_value_t = 4, value_parser = value_parser!(u32).range(1..=1_000))]
     pub batches_in_flight_max: u32,
-    /// The most keys owed to one cluster that are held in memory (some 300 bytes each); beyond that the database's
-    /// log holds them. Keys whose deletes fail are held besides, up to 1,000,000 of them or 64 MiB
+    /// Maximum pending keys of one cluster in memory (some 300 bytes each); beyond it they wait in the database's log.
+    /// Keys whose deletes were refused do not count; up to 1,000,000 of them, or 64 MiB, are held besides
     #[arg(long, value_name = "KEYS", default_value_t = 65_536, value_parser = value_parser!(u32).range(1..=90_000))]
-    pub window_keys_max: u32,
-    /// The position is saved this many milliseconds after it moved. Longer means fewer writes to the disk, and more
-    /// deletes that are sent again after a crash
+    pub pending_keys_max: u32,
+    /// Milliseconds from a change of the position to its save. A longer time means fewer disk writes, and more deletes
+    /// that are sent again after a crash
     #[arg(long, value_name = "MS", default_value_t = 100, value_parser = value_parser!(u64).range(0..=60_000))]
     pub save_every_ms: u64,
-    /// How long a router may take to answer a batch, in milliseconds. Longer than the router waits for its servers,
-    /// or a dead server takes the router out
+    /// Milliseconds within which a router must reply to a batch. Must exceed the router's own server timeout, or a dead
+    /// server makes the router TKO
     #[arg(long, value_name = "MS", default_value_t = 5_000, value_parser = value_parser!(u64).range(1..=600_000))]
     pub router_timeout_ms: u64,
     /// MariaDB, MySQL: the table, in any schema, whose inserted rows name a key in their first column
     #[arg(long, value_name = "TABLE", default_value = "lookaside_outbox")]
     pub outbox_table: String,
-    /// MariaDB, MySQL: take keys from the outbox table alone, so that the log need not hold the texts of statements
+    /// MariaDB, MySQL: take keys from the outbox table only, so that the log need not hold the text of statements
     #[arg(long)]
     pub outbox_only: bool,
-    /// How many seconds of applied history are kept in a SQLite journal, for replay
+    /// Seconds of acknowledged history to keep in a SQLite journal, for replay
     #[arg(long, value_name = "SECONDS", default_value_t = 3_600)]
     pub journal_history_s: u32,
-    /// Say more on stderr: -v debug, -vv trace
+    /// Log more to stderr: -v debug, -vv trace
     #[arg(short, action = clap::ArgAction::Count)]
     pub verbose: u8,
-    /// What a line of the log looks like: text, or json, an object for each event
+    /// Log format: text, or json with one object per event
     #[arg(long, value_name = "text|json", default_value = "text")]
     pub log_format: LogFormat,
 }
@@ -100,7 +100,7 @@ pub struct Options {
 /// A cluster on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cluster {
-    /// Its name, in figures, logs and the name of its position file.
+    /// Its name, in statistics, logs and the name of its position file.
     pub name: String,
     /// `host:port` of each router.
     pub routers: Vec<String>,
@@ -110,16 +110,16 @@ impl std::str::FromStr for Cluster {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Cluster, String> {
-        let (name, routers) = text.split_once('=').ok_or("it looks like NAME=HOST:PORT,HOST:PORT")?;
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        if name.is_empty() || name.len() > NAME_BYTES_MAX || name.starts_with('.') || !name.chars().all(plain) {
+        let (name, routers) = text.split_once('=').ok_or("expected NAME=HOST:PORT,HOST:PORT")?;
+        let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || name.starts_with('.') || !name.chars().all(is_allowed) {
             return Err(format!(
-                "the name {name:?} is part of a file's name: up to {NAME_BYTES_MAX} letters, digits, - _ and ."
+                "the name {name:?} is part of a file name: use up to {NAME_BYTES_MAX} letters, digits, - _ and ."
             ));
         }
         let routers: Vec<String> = routers.split(',').map(ToString::to_string).collect();
         match routers.iter().find(|router| !is_address(router)) {
-            Some(bad) => Err(format!("the router {bad:?} is no HOST:PORT")),
+            Some(bad) => Err(format!("the router {bad:?} is not HOST:PORT")),
             None => Ok(Cluster { name: name.to_string(), routers }),
         }
     }
@@ -130,25 +130,25 @@ fn is_address(text: &str) -> bool {
 }
 
 impl Options {
-    /// What cannot be said by one option alone.
+    /// Checks what no single option can check.
     pub fn check(&self) -> Result<(), String> {
         if self.clusters.len() > CLUSTERS_MAX {
             return Err(format!("{} clusters are over the limit of {CLUSTERS_MAX}", self.clusters.len()));
         }
         for (index, cluster) in self.clusters.iter().enumerate() {
             if self.clusters[..index].iter().any(|other| other.name == cluster.name) {
-                return Err(format!("--cluster {} is there twice; give all its routers at once", cluster.name));
+                return Err(format!("--cluster {} is given twice; give all its routers at once", cluster.name));
             }
         }
         Ok(())
     }
 
-    /// How each pipeline works.
+    /// The options of each pipeline.
     pub fn pipeline(&self) -> pipeline::Options {
         let defaults = PipelineOptions::default();
         PipelineOptions {
             limits: Limits {
-                keys_max: self.window_keys_max as usize,
+                keys_max: self.pending_keys_max as usize,
                 batch_keys_max: self.batch_keys_max as usize,
                 batch_bytes_max: self.batch_bytes_max as usize,
                 ..defaults.limits
@@ -176,8 +176,8 @@ mod tests {
     }
 
     #[test]
-    fn clusters_and_their_routers_are_understood() {
-        let options = parse(&["--cluster", "a=h:1,[::1]:2", "--cluster", "b=h:3"]).expect("good options");
+    fn clusters_and_their_routers_are_parsed() {
+        let options = parse(&["--cluster", "a=h:1,[::1]:2", "--cluster", "b=h:3"]).expect("valid options");
         assert_eq!(options.clusters[0], Cluster { name: "a".into(), routers: vec!["h:1".into(), "[::1]:2".into()] });
         assert_eq!(options.clusters[1].routers, ["h:3"]);
         assert_eq!(options.check(), Ok(()));
@@ -185,20 +185,20 @@ mod tests {
     }
 
     #[test]
-    fn bad_usage_is_refused() {
+    fn invalid_options_are_refused() {
         assert!(parse(&[]).is_err(), "no cluster");
         for bad in ["a", "=h:1", "a=", "a=h", "a=h:0", "a=h:99999", "../a=h:1", ".a=h:1", "a b=h:1", "a=h:1,"] {
             let error = parse(&["--cluster", bad]).expect_err(bad);
             assert_eq!(error.exit_code(), 2, "{bad}");
         }
         assert!(parse(&["--cluster", "a=h:1", "--batch-keys-max", "0"]).is_err());
-        let twice = parse(&["--cluster", "a=h:1", "--cluster", "a=h:2"]).expect("each is good");
-        assert!(twice.check().expect_err("not both").contains("twice"));
+        let twice = parse(&["--cluster", "a=h:1", "--cluster", "a=h:2"]).expect("each is valid");
+        assert!(twice.check().expect_err("the same name").contains("twice"));
     }
 
     #[test]
-    fn every_start_is_understood() {
-        let start = |from| parse(&["--cluster", "a=h:1", "--from", from]).expect("good options").pipeline().start;
+    fn every_start_is_parsed() {
+        let start = |from| parse(&["--cluster", "a=h:1", "--from", from]).expect("valid options").pipeline().start;
         assert_eq!(start("earliest"), Start::Earliest);
         assert_eq!(start("0-1-270"), Start::At(Position("0-1-270".into())));
     }

@@ -13,7 +13,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Acknowledges every delete and remembers it. Dies with the test's process.
+/// A router that acknowledges and records every delete. It ends with the test's process.
 struct Router {
     address: String,
     deleted: Arc<Mutex<Vec<String>>>,
@@ -28,7 +28,7 @@ impl Router {
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let deleted = deleted.clone();
-                thread::spawn(move || converse(stream, &deleted));
+                thread::spawn(move || serve(stream, &deleted));
             }
         });
         router
@@ -39,10 +39,10 @@ impl Router {
     }
 }
 
-fn converse(stream: TcpStream, deleted: &Mutex<Vec<String>>) {
+fn serve(stream: TcpStream, deleted: &Mutex<Vec<String>>) {
     let mut out = stream.try_clone().expect("a second handle");
     for line in BufReader::new(stream).lines().map_while(Result::ok) {
-        let answer = match line.strip_prefix("delete ") {
+        let reply = match line.strip_prefix("delete ") {
             Some(key) => {
                 deleted.lock().expect("no panic").push(key.to_string());
                 "DELETED\r\n"
@@ -50,7 +50,7 @@ fn converse(stream: TcpStream, deleted: &Mutex<Vec<String>>) {
             None if line.starts_with("version") => "VERSION test\r\n",
             None => "ERROR\r\n",
         };
-        if out.write_all(answer.as_bytes()).is_err() {
+        if out.write_all(reply.as_bytes()).is_err() {
             return;
         }
     }
@@ -66,19 +66,19 @@ impl Drop for Daemon {
     }
 }
 
-struct Scene {
+struct Fixture {
     directory: TempDir,
     connection: Connection,
 }
 
-impl Scene {
-    fn new() -> Scene {
+impl Fixture {
+    fn new() -> Fixture {
         let directory = tempfile::tempdir().expect("a directory");
         let connection = Connection::open(directory.path().join("app.db")).expect("a database");
         connection.pragma_update(None, "journal_mode", "wal").expect("WAL mode");
         connection.pragma_update(None, "synchronous", "off").expect("no syncs");
         lookaside_invalidator::source::sqlite::create_journal(&connection).expect("a journal");
-        Scene { directory, connection }
+        Fixture { directory, connection }
     }
 
     fn commit(&self, key: &str) {
@@ -113,17 +113,17 @@ fn free_address() -> String {
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !holds() {
-        assert!(Instant::now() < deadline, "never came to be: {what}");
+        assert!(Instant::now() < deadline, "timed out: {what}");
         thread::yield_now();
     }
 }
 
-fn ask(address: &str, question: &str) -> String {
+fn send_command(address: &str, command: &str) -> String {
     let Ok(mut stream) = TcpStream::connect(address) else { return String::new() };
-    let mut answer = String::new();
-    let _ = stream.write_all(format!("{question}\r\nquit\r\n").as_bytes());
-    let _ = stream.read_to_string(&mut answer);
-    answer
+    let mut reply = String::new();
+    let _ = stream.write_all(format!("{command}\r\nquit\r\n").as_bytes());
+    let _ = stream.read_to_string(&mut reply);
+    reply
 }
 
 fn terminate(mut daemon: Daemon) -> Option<i32> {
@@ -133,101 +133,103 @@ fn terminate(mut daemon: Daemon) -> Option<i32> {
 }
 
 #[test]
-fn a_commit_reaches_the_router_and_the_figures() {
-    let scene = Scene::new();
+fn commit_reaches_the_router_and_the_statistics() {
+    let fixture = Fixture::new();
     let (router, listen) = (Router::new("127.0.0.1:0"), free_address());
-    let daemon = scene.start(&router.address, &listen);
-    scene.commit("user:1");
+    let daemon = fixture.start(&router.address, &listen);
+    fixture.commit("user:1");
     until("it is deleted", || router.deleted().contains("user:1"));
-    until("it is counted", || ask(&listen, "stats").contains("STAT commits_to_last_cluster 1\r\n"));
-    let stats = ask(&listen, "stats");
+    until("it is counted", || send_command(&listen, "stats").contains("STAT commits_in_all_clusters 1\r\n"));
+    let stats = send_command(&listen, "stats");
     assert!(stats.contains("STAT cluster:front:state running\r\n"), "{stats}");
-    assert!(ask(&listen, "version").starts_with("VERSION "));
+    assert!(send_command(&listen, "version").starts_with("VERSION "));
     assert_eq!(terminate(daemon), Some(0));
-    assert!(scene.position().contains(r#""position":"1""#), "{}", scene.position());
+    assert!(fixture.position().contains(r#""position":"1""#), "{}", fixture.position());
 }
 
 #[test]
-fn a_killed_daemon_goes_on_where_it_was() {
-    let scene = Scene::new();
+fn killed_daemon_resumes_from_its_position() {
+    let fixture = Fixture::new();
     let router = Router::new("127.0.0.1:0");
     let all: BTreeSet<String> = (0..3000).map(|n| format!("k{n}")).collect();
-    let mut daemon = scene.start(&router.address, "127.0.0.1:0");
+    let mut daemon = fixture.start(&router.address, "127.0.0.1:0");
     for (number, key) in all.iter().enumerate() {
-        scene.commit(key);
+        fixture.commit(key);
         if number % 1000 == 500 {
             until("some are deleted", || router.deleted().len() > number / 2);
             drop(daemon);
-            daemon = scene.start(&router.address, "127.0.0.1:0");
+            daemon = fixture.start(&router.address, "127.0.0.1:0");
         }
     }
     until("all are deleted", || router.deleted() == all);
-    until("the position is saved", || scene.position().contains(r#""position":"3000""#));
+    until("the position is saved", || fixture.position().contains(r#""position":"3000""#));
     drop(daemon);
     let sent = router.deleted.lock().expect("no panic").len();
-    let _daemon = scene.start(&router.address, "127.0.0.1:0");
-    scene.commit("last");
+    let _daemon = fixture.start(&router.address, "127.0.0.1:0");
+    fixture.commit("last");
     until("it is deleted", || router.deleted().contains("last"));
     let more = router.deleted.lock().expect("no panic").len() - sent;
-    assert_eq!(more, 1, "what was saved as applied is not sent again");
+    assert_eq!(more, 1, "deletes before the saved position are not sent again");
 }
 
 #[test]
-fn routers_that_are_down_are_waited_for_and_passed_over() {
-    let scene = Scene::new();
+fn delivery_skips_and_waits_for_routers_that_are_down() {
+    let fixture = Fixture::new();
     let (dead, late) = (free_address(), free_address());
-    scene.commit("early");
-    let _daemon = scene.start(&format!("{dead},{late}"), "127.0.0.1:0");
+    fixture.commit("early");
+    let _daemon = fixture.start(&format!("{dead},{late}"), "127.0.0.1:0");
     let router = Router::new(&late);
     until("it is deleted through the second", || router.deleted().contains("early"));
 }
 
 #[test]
-fn a_database_that_is_not_there_yet_is_waited_for() {
-    let scene = Scene::new();
-    let file = |name: &str| scene.directory.path().join(name);
-    scene.commit("a");
+fn missing_database_is_waited_for() {
+    let fixture = Fixture::new();
+    let file = |name: &str| fixture.directory.path().join(name);
+    fixture.commit("a");
     let aside = |from: &Path, to: &Path| std::fs::rename(from, to).expect("it moves");
-    scene.connection.pragma_update(None, "wal_checkpoint", "truncate").expect("a checkpoint");
-    scene.connection.pragma_update(None, "journal_mode", "delete").expect("one file");
+    fixture.connection.pragma_update(None, "wal_checkpoint", "truncate").expect("a checkpoint");
+    fixture.connection.pragma_update(None, "journal_mode", "delete").expect("one file");
     aside(&file("app.db"), &file("elsewhere"));
     let (router, listen) = (Router::new("127.0.0.1:0"), free_address());
-    let _daemon = scene.start(&router.address, &listen);
-    until("it says why", || ask(&listen, "stats").contains("STAT cluster:front:why the database cannot be reached"));
+    let _daemon = fixture.start(&router.address, &listen);
+    until("the reason is shown", || {
+        send_command(&listen, "stats").contains("STAT cluster:front:why the database cannot be reached")
+    });
     aside(&file("elsewhere"), &file("app.db"));
     until("it is deleted", || router.deleted().contains("a"));
 }
 
-fn refused(mut command: Command) -> (Option<i32>, String) {
+fn run_to_exit(mut command: Command) -> (Option<i32>, String) {
     let Output { status, stderr, .. } = command.output().expect("it runs");
     (status.code(), String::from_utf8_lossy(&stderr).into_owned())
 }
 
 #[test]
-fn bad_usage_and_taken_places_are_refused_with_advice() {
-    let scene = Scene::new();
+fn usage_errors_and_conflicts_are_refused_with_advice() {
+    let fixture = Fixture::new();
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address").to_string();
-    let (code, said) = refused(scene.command("127.0.0.1:1", &address));
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains(&address) && said.contains("--listen"), "{said}");
+    let (code, stderr) = run_to_exit(fixture.command("127.0.0.1:1", &address));
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains(&address) && stderr.contains("--listen"), "{stderr}");
 
-    let mut unknown = scene.command("127.0.0.1:1", "127.0.0.1:0");
+    let mut unknown = fixture.command("127.0.0.1:1", "127.0.0.1:0");
     unknown.args(["--cluster", "front=127.0.0.1:2"]);
-    let (code, said) = refused(unknown);
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("twice"), "{said}");
+    let (code, stderr) = run_to_exit(unknown);
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stderr.contains("twice"), "{stderr}");
 
     let mut bad = Command::new(env!("CARGO_BIN_EXE_lookaside-invalidator"));
     bad.args(["--source", "oracle://x", "--state-dir", "x", "--cluster", "a=h:1"]);
-    let (code, said) = refused(bad);
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("sqlite:///PATH"), "{said}");
+    let (code, stderr) = run_to_exit(bad);
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stderr.contains("sqlite:///PATH"), "{stderr}");
 
     let listen = free_address();
-    let _first = scene.start("127.0.0.1:1", &listen);
-    until("the first runs", || !ask(&listen, "version").is_empty());
-    let (code, said) = refused(scene.command("127.0.0.1:1", "127.0.0.1:0"));
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("another lookaside-invalidator"), "{said}");
+    let _first = fixture.start("127.0.0.1:1", &listen);
+    until("the first runs", || !send_command(&listen, "version").is_empty());
+    let (code, stderr) = run_to_exit(fixture.command("127.0.0.1:1", "127.0.0.1:0"));
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("another lookaside-invalidator"), "{stderr}");
 }

@@ -1,11 +1,12 @@
-//! Delivery through the routers of a cluster: which router is asked what, and what counts as applied.
+//! Delivery through the routers of a cluster: which router gets which deletes, and which replies count as applied.
 
 use bytes::Bytes;
 use lookaside_client::{Listener, Network, Stream};
-use lookaside_invalidator::delivery::{Delivery, Routers, Verdict};
+use lookaside_invalidator::pipeline::delivery::{DeleteResult, Delivery, RouterDelivery};
 use lookaside_protocol::{ErrorReply, Operation, Reply, Request};
 use lookaside_routing::{
-    Address, Batch, BoxFuture, Context as Asked, Destination, Failure, OperationSelectorRoute, Outcome, Outcomes, Route,
+    Address, Batch, BoxFuture, Context as RouteContext, Destination, Failure, OperationSelectorRoute, Outcome,
+    Outcomes, Route,
 };
 use std::{
     io,
@@ -16,27 +17,27 @@ use std::{
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
 
-/// A router that gives the same outcome to each key it does not know, and remembers what it was asked.
+/// A router with the same outcome for all keys without a script. It records the keys that it received.
 struct Router {
     address: Address,
     outcome: Mutex<Outcome>,
-    asked: Mutex<Vec<String>>,
+    received: Mutex<Vec<String>>,
 }
 
 impl Router {
     fn new(name: &str, outcome: Outcome) -> Arc<Router> {
         let address = Address(name.into());
-        Arc::new(Router { address, outcome: Mutex::new(outcome), asked: Mutex::new(Vec::new()) })
+        Arc::new(Router { address, outcome: Mutex::new(outcome), received: Mutex::new(Vec::new()) })
     }
 
-    fn asked(&self) -> Vec<String> {
-        std::mem::take(&mut *self.asked.lock().expect("no panic"))
+    fn take_received(&self) -> Vec<String> {
+        std::mem::take(&mut *self.received.lock().expect("no panic"))
     }
 }
 
 impl Destination for Router {
     fn send(&self, batch: Batch) -> BoxFuture<'_, Outcomes> {
-        let answer = |request: &lookaside_protocol::Request<Bytes>| {
+        let reply = |request: &lookaside_protocol::Request<Bytes>| {
             assert_eq!(request.operation, Operation::Delete { hold_off_ms: 0 });
             let key = String::from_utf8_lossy(&request.key).into_owned();
             let outcome = match key.as_str() {
@@ -44,10 +45,10 @@ impl Destination for Router {
                 "absent" => Ok(Reply::NotFound),
                 _ => self.outcome.lock().expect("no panic").clone(),
             };
-            self.asked.lock().expect("no panic").push(key);
+            self.received.lock().expect("no panic").push(key);
             outcome
         };
-        let outcomes = batch.iter().map(answer).collect();
+        let outcomes = batch.iter().map(reply).collect();
         Box::pin(async { outcomes })
     }
 
@@ -60,18 +61,18 @@ fn server_error() -> Reply<Bytes> {
     Reply::Error(ErrorReply::Server(Bytes::from_static(b"out of order")))
 }
 
-fn through(routers: &[&Arc<Router>]) -> Routers {
+fn delivery_through(routers: &[&Arc<Router>]) -> RouterDelivery {
     let routers = routers.iter().map(|&router| router.clone() as Arc<dyn Destination>).collect();
-    Routers::new(routers, Arc::new(FlushNetwork))
+    RouterDelivery::new(routers, Arc::new(FlushNetwork))
 }
 
-async fn delete(routers: &Routers, keys: &[&str]) -> Vec<bool> {
+async fn delete(routers: &RouterDelivery, keys: &[&str]) -> Vec<bool> {
     let keys = keys.iter().map(|key| Bytes::copy_from_slice(key.as_bytes())).collect();
-    routers.delete(keys).await.iter().map(|verdict| *verdict == Verdict::Applied).collect()
+    routers.delete(keys).await.iter().map(|result| *result == DeleteResult::Applied).collect()
 }
 
 #[tokio::test]
-async fn deleted_and_not_found_are_applied_and_nothing_else() {
+async fn only_deleted_and_not_found_count_as_applied() {
     for (outcome, applied) in [
         (Ok(Reply::Deleted), true),
         (Ok(Reply::NotFound), true),
@@ -83,100 +84,107 @@ async fn deleted_and_not_found_are_applied_and_nothing_else() {
         (Err(Failure::Tko), false),
         (Err(Failure::ConnectionLost), false),
     ] {
-        let routers = through(&[&Router::new("r", outcome.clone())]);
+        let routers = delivery_through(&[&Router::new("r", outcome.clone())]);
         assert_eq!(delete(&routers, &["key"]).await, [applied], "{outcome:?}");
     }
 }
 
 #[tokio::test]
-async fn the_next_router_is_asked_for_what_failed_and_stays_the_first() {
+async fn next_router_gets_what_failed_and_becomes_the_first() {
     let dead = Router::new("dead:1", Err(Failure::ConnectFailed));
     let alive = Router::new("alive:1", Ok(Reply::Deleted));
-    let routers = through(&[&dead, &alive]);
+    let routers = delivery_through(&[&dead, &alive]);
     assert_eq!(delete(&routers, &["a", "absent", "b"]).await, [true; 3]);
-    assert_eq!(dead.asked(), ["a", "absent", "b"]);
-    assert_eq!(alive.asked(), ["a", "b"], "what was acknowledged is not sent again");
+    assert_eq!(dead.take_received(), ["a", "absent", "b"]);
+    assert_eq!(alive.take_received(), ["a", "b"], "acknowledged deletes are not sent again");
     assert_eq!(delete(&routers, &["c"]).await, [true]);
-    assert_eq!((dead.asked(), alive.asked()), (vec![], vec!["c".to_string()]), "it stays with who answered");
+    assert_eq!(
+        (dead.take_received(), alive.take_received()),
+        (vec![], vec!["c".to_string()]),
+        "the router that replied stays the first"
+    );
     *alive.outcome.lock().expect("no panic") = Err(Failure::TimedOut);
     *dead.outcome.lock().expect("no panic") = Ok(Reply::Deleted);
-    assert_eq!(delete(&routers, &["d"]).await, [true], "and comes back");
+    assert_eq!(delete(&routers, &["d"]).await, [true], "the other router is used again");
 }
 
 #[tokio::test]
-async fn a_refusal_is_the_clusters_and_no_other_router_is_asked() {
+async fn refusal_by_the_cluster_is_not_sent_to_another_router() {
     let (first, second) = (Router::new("1:1", Ok(Reply::Deleted)), Router::new("2:1", Ok(Reply::Deleted)));
-    let routers = through(&[&first, &second]);
+    let routers = delivery_through(&[&first, &second]);
     assert_eq!(delete(&routers, &["a", "refused"]).await, [true, false]);
-    assert_eq!(second.asked(), [""; 0]);
-    let Verdict::Refused(why) = routers.delete(vec![Bytes::from_static(b"refused")]).await.remove(0) else {
+    assert_eq!(second.take_received(), [""; 0]);
+    let DeleteResult::Refused(why) = routers.delete(vec![Bytes::from_static(b"refused")]).await.remove(0) else {
         panic!("it is refused");
     };
     assert!(why.contains("1:1") && why.contains("out of order"), "{why}");
 }
 
-/// A key that looks like a path names a tree of routes that the router does not have. Its delete was sent again for
-/// ever, and the position never moved on.
+/// A key that looks like a path has a routing prefix that the router does not know. Its delete was retried forever, and
+/// the position never moved.
 #[tokio::test]
-async fn what_a_router_has_no_route_for_is_settled_in_the_routers_own_words() {
-    let says = |failure: &Failure| format!("{failure}: key /api/v1/users");
-    let verdict = async |says: String| {
-        let router = Router::new("r:1", Ok(Reply::Error(ErrorReply::Server(says.into()))));
-        through(&[&router]).delete(vec![Bytes::from_static(b"/api/v1/users")]).await.remove(0)
+async fn key_without_a_route_is_unroutable_with_the_routers_message() {
+    let message = |failure: &Failure| format!("{failure}: key /api/v1/users");
+    let result = async |message: String| {
+        let router = Router::new("r:1", Ok(Reply::Error(ErrorReply::Server(message.into()))));
+        delivery_through(&[&router]).delete(vec![Bytes::from_static(b"/api/v1/users")]).await.remove(0)
     };
-    let unknown = says(&Failure::NoRoute("no tree is named /api/v1/".into()));
-    assert_eq!(verdict(unknown.clone()).await, Verdict::Unroutable(format!("router r:1 says: {unknown}")));
-    assert!(verdict(unknown).await.is_settled());
-    assert!(!verdict(says(&Failure::Tko)).await.is_settled());
+    let unknown = message(&Failure::NoRoute("no tree is named /api/v1/".into()));
+    assert_eq!(result(unknown.clone()).await, DeleteResult::Unroutable(format!("router r:1: {unknown}")));
+    assert!(result(unknown).await.is_final());
+    assert!(!result(message(&Failure::Tko)).await.is_final());
 }
 
-/// Where only deletes lead nowhere, gets may still find what ought to have been deleted.
+/// If only deletes have no route, gets may still find a value that should have been deleted.
 #[tokio::test]
-async fn a_router_without_a_way_for_deletes_is_no_reason_to_settle() {
+async fn router_without_a_route_for_deletes_only_refuses() {
     let selector = OperationSelectorRoute::new(None, []);
     let request = Request { key: Bytes::from_static(b"a"), operation: Operation::Delete { hold_off_ms: 0 } };
-    let outcome = selector.route(Batch::from([request]), &Asked::default()).await.remove(0);
-    let says = outcome.expect_err("it has no policy").to_string();
-    let router = Router::new("r:1", Ok(Reply::Error(ErrorReply::Server(says.into()))));
-    assert!(!through(&[&router]).delete(vec![Bytes::from_static(b"a")]).await[0].is_settled());
+    let outcome = selector.route(Batch::from([request]), &RouteContext::default()).await.remove(0);
+    let message = outcome.expect_err("it has no policy").to_string();
+    let router = Router::new("r:1", Ok(Reply::Error(ErrorReply::Server(message.into()))));
+    assert!(!delivery_through(&[&router]).delete(vec![Bytes::from_static(b"a")]).await[0].is_final());
 }
 
 #[tokio::test]
-async fn when_all_are_dead_each_is_asked_once() {
+async fn each_dead_router_is_tried_once() {
     let dead: Vec<_> = (0..3).map(|n| Router::new(&format!("{n}:1"), Err(Failure::Tko))).collect();
-    let routers = through(&dead.iter().collect::<Vec<_>>());
+    let routers = delivery_through(&dead.iter().collect::<Vec<_>>());
     assert_eq!(delete(&routers, &["a", "b"]).await, [false, false]);
-    assert!(dead.iter().all(|router| router.asked() == ["a", "b"]));
+    assert!(dead.iter().all(|router| router.take_received() == ["a", "b"]));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flush_goes_to_a_router_that_does_it() {
+async fn flush_uses_a_router_that_accepts_it() {
     let router = |name| Router::new(name, Ok(Reply::Deleted));
-    assert_eq!(through(&[&router("unreachable"), &router("refuses"), &router("obeys")]).flush().await, Ok(()));
-    let why = through(&[&router("refuses")]).flush().await.expect_err("it refuses");
-    assert!(why.contains("SERVER_ERROR disabled"), "{why}");
-    let why = through(&[&router("silent")]).flush().await.expect_err("it never answers");
-    assert!(why.contains("no answer in time"), "{why}");
+    assert_eq!(
+        delivery_through(&[&router("unreachable"), &router("refuses"), &router("accepts")]).flush().await,
+        Ok(())
+    );
+    let why = delivery_through(&[&router("refuses")]).flush().await.expect_err("it refuses");
+    assert_eq!(why, "router refuses: flush_all: disabled");
+    let why = delivery_through(&[&router("silent")]).flush().await.expect_err("it never replies");
+    assert!(why.contains("no reply within"), "{why}");
 }
 
-/// A network of routers that are named after what they do with `flush_all`.
+/// A network of routers that are named after their reaction to `flush_all`.
 struct FlushNetwork;
 
 impl Network for FlushNetwork {
     fn connect<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
         Box::pin(async move {
-            let answer: &[u8] = match &*address.0 {
+            let reply: &[u8] = match &*address.0 {
                 "unreachable" => return Err(io::ErrorKind::ConnectionRefused.into()),
                 "refuses" => b"SERVER_ERROR disabled\r\n",
-                "obeys" => b"OK\r\n",
+                "accepts" => b"OK\r\n",
                 _ => b"",
             };
             let (ours, mut theirs) = tokio::io::duplex(64);
             tokio::spawn(async move {
-                let mut asked = [0; 11];
-                theirs.read_exact(&mut asked).await.expect("it is asked");
-                assert_eq!(&asked, b"flush_all\r\n");
-                theirs.write_all(answer).await.expect("it listens");
+                let mut command = [0; 11];
+                theirs.read_exact(&mut command).await.expect("the command arrives");
+                assert_eq!(&command, b"flush_all\r\n");
+                theirs.write_all(reply).await.expect("the client reads");
                 std::future::pending::<()>().await;
             });
             Ok(Box::new(Pipe(ours)) as Box<dyn Stream>)

@@ -1,5 +1,5 @@
 //! The binlog source against a real MySQL. Debian's stable release has none, so these tests run only where `MYSQLD`
-//! names a program that runs a `mysqld` of 8.0 or later, and say in one line that they were left out otherwise:
+//! names a program that runs a `mysqld` of 8.0 or later, and print one line if they are skipped:
 //! `MYSQLD=/usr/sbin/mysqld cargo test -p lookaside-invalidator --test mysql_mysql`.
 
 mod mysql_server;
@@ -14,27 +14,27 @@ const TABLES: &str = "CREATE DATABASE app; CREATE TABLE app.user (id INT PRIMARY
 
 const END: &str = "INSERT INTO app.user VALUES (999, '') /* lookaside: end */";
 
-/// The program, if there is one; otherwise says that the test is left out, once for all of them.
+/// The program; `None` if there is none. Prints once that the tests are skipped.
 fn mysqld() -> Option<String> {
-    static SAID: std::sync::Once = std::sync::Once::new();
+    static NOTICE: std::sync::Once = std::sync::Once::new();
     let program = std::env::var("MYSQLD").ok().filter(|program| !program.is_empty());
     if program.is_none() {
-        // Not by eprintln, which the test harness keeps to itself while a test passes.
-        SAID.call_once(|| {
-            let _ = std::io::stderr().write_all(b"the tests against MySQL are left out: MYSQLD names no mysqld\n");
+        // Not with eprintln, whose output the test harness hides while a test passes.
+        NOTICE.call_once(|| {
+            let _ = std::io::stderr().write_all(b"skipping the tests against MySQL: MYSQLD names no mysqld\n");
         });
     }
     program
 }
 
 #[tokio::test]
-async fn keys_come_out_in_order_compressed_or_not() {
+async fn keys_are_read_in_order_compressed_or_not() {
     let Some(mysqld) = mysqld() else { return };
     let server = Server::start_mysql(&mysqld, &["--binlog-rows-query-log-events=ON"]).await;
     let mut client = server.client().await;
     client.run(TABLES).await;
     let mut source = server.source(Start::Now).await;
-    let begun = SystemTime::now();
+    let start = SystemTime::now();
     for compression in ["OFF", "ON"] {
         client.run(&format!("SET SESSION binlog_transaction_compression = {compression}")).await;
         client.run("INSERT INTO app.user VALUES (1, 'a'), (2, 'b') /* lookaside: user:1 user:2 */").await;
@@ -56,7 +56,7 @@ async fn keys_come_out_in_order_compressed_or_not() {
     expected.push("end");
     assert_eq!(keys_of(&commits), expected);
     for commit in &commits {
-        assert!(commit.committed_at >= begun && commit.committed_at <= SystemTime::now(), "MySQL tells microseconds");
+        assert!(commit.committed_at >= start && commit.committed_at <= SystemTime::now(), "MySQL logs microseconds");
     }
     assert_eq!(last_position(&commits).0, client.one("SELECT @@global.gtid_executed").await);
     for at in 0..commits.len() - 1 {
@@ -95,7 +95,7 @@ async fn prepared_and_tagged_transactions_are_read() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_said_and_passwords_are_proved() {
+async fn wrong_settings_are_named_and_logins_work() {
     let Some(mysqld) = mysqld() else { return };
     let server = Server::start_mysql(&mysqld, &[]).await;
     let mut client = server.client().await;
@@ -107,7 +107,7 @@ async fn what_is_wrong_is_said_and_passwords_are_proved() {
     let named = |password: &str| MysqlOptions { user: "reader".into(), password: password.into(), ..server.options() };
     let error = server.try_source(named("wrong"), Start::Now).await.err().expect("wrong password");
     assert!(matches!(&error, SourceError::Unusable { why } if why.contains("'reader'")), "{error}");
-    // The first login goes under the server's public key, the second by its cache.
+    // The first login uses the server's public key, the second its cache.
     for _ in 0..2 {
         let mut source = server.try_source(named("secret"), Start::Now).await.expect("a source");
         client.run("CREATE DATABASE d /* lookaside: d */; DROP DATABASE d /* lookaside: end */").await;

@@ -1,5 +1,4 @@
-//! The binlog source against a real MariaDB: which keys come out, in which order, from where, and when they may be
-//! deleted.
+//! The binlog source against a real MariaDB: the keys, their order, positions, and the gate.
 
 mod mysql_server;
 
@@ -17,11 +16,11 @@ use tokio::time::Instant;
 const TABLES: &str = "CREATE DATABASE app; CREATE TABLE app.user (id INT PRIMARY KEY, name VARCHAR(200)) ENGINE=InnoDB; \
     CREATE TABLE app.lookaside_outbox (item VARBINARY(250), at TIMESTAMP(6) DEFAULT NOW(6)) ENGINE=InnoDB";
 
-/// The last commit of a test: what is read before it is all that there is.
+/// The last commit of a test: everything else is read before it.
 const END: &str = "INSERT INTO app.user VALUES (999, '') /* lookaside: end */";
 
 #[tokio::test]
-async fn comments_name_keys_whatever_the_statement() {
+async fn comments_of_all_statements_name_keys() {
     let server = Server::start(&[]).await;
     let mut client = server.client().await;
     client.run(TABLES).await;
@@ -42,12 +41,12 @@ async fn comments_name_keys_whatever_the_statement() {
     assert_eq!(
         keys,
         ["user:1 user:2 user:3", "user:1", "user:2 list", "first second", "schema", "truncated", "end"],
-        "one commit a transaction, each key once in it, and none out of a literal"
+        "one commit per transaction, each key once in it, and none out of a literal"
     );
 }
 
 #[tokio::test]
-async fn the_mariadb_shell_and_prepared_statements_keep_their_comments() {
+async fn mariadb_shell_and_prepared_statements_keep_comments() {
     let server = Server::start(&[]).await;
     let mut client = server.client().await;
     client.run(TABLES).await;
@@ -68,7 +67,7 @@ async fn the_mariadb_shell_and_prepared_statements_keep_their_comments() {
 }
 
 #[tokio::test]
-async fn what_is_rolled_back_names_nothing() {
+async fn rolled_back_changes_name_no_keys() {
     let server = Server::start(&[]).await;
     let mut client = server.client().await;
     client.run(TABLES).await;
@@ -128,7 +127,7 @@ async fn outbox_rows_name_keys_in_any_schema_and_width() {
 }
 
 #[tokio::test]
-async fn an_outbox_that_keeps_no_rows_works_too() {
+async fn blackhole_outbox_works() {
     let server = Server::start(&["--plugin-load-add=ha_blackhole"]).await;
     let mut client = server.client().await;
     client.run(TABLES).await;
@@ -146,7 +145,7 @@ async fn an_outbox_that_keeps_no_rows_works_too() {
 }
 
 #[tokio::test]
-async fn compressed_and_unchecked_logs_are_read_alike() {
+async fn compressed_and_unchecked_logs_are_read() {
     let server =
         Server::start(&["--log-bin-compress=ON", "--log-bin-compress-min-len=10", "--binlog-checksum=NONE"]).await;
     let mut client = server.client().await;
@@ -179,14 +178,14 @@ async fn prepared_transactions_are_held_until_their_commit() {
         } else {
             client.run(&format!("XA PREPARE {xid}")).await;
         }
-        // A prepared transaction belongs to nobody once its connection is gone.
+        // A prepared transaction is detached when its connection ends.
         client = server.client().await;
     }
     other.run("INSERT INTO app.user VALUES (10, 'b') /* lookaside: between */").await;
     let before = read_until(&mut source, "between").await;
     assert_eq!(keys_of(&before), ["xa:3", "between"], "a preparation is no commit");
 
-    // A reader that starts from here again must not miss what is held.
+    // A reader that restarts from here must not miss the held keys.
     let mut restarted = server.source(Start::At(last_position(&before))).await;
     other.run("XA COMMIT 'kept','branch',7").await;
     other.run("XA ROLLBACK 'undone'").await;
@@ -196,10 +195,10 @@ async fn prepared_transactions_are_held_until_their_commit() {
     assert!(again.contains(&"xa:1".into()) && !again.contains(&"xa:2".into()), "{again:?}");
 }
 
-/// The keys of a transaction that was prepared before a start from the present lie before it: its commit named nothing
-/// and nobody was told.
+/// The keys of a transaction that was prepared before a start from the present are not read. Its commit was once
+/// ignored silently.
 #[tokio::test]
-async fn a_start_from_the_present_waits_for_what_is_prepared() {
+async fn start_from_the_present_waits_for_prepared_transactions() {
     let server = Server::start(&[]).await;
     let mut client = server.client().await;
     client.run(TABLES).await;
@@ -212,23 +211,23 @@ async fn a_start_from_the_present_waits_for_what_is_prepared() {
         let patient = server.source(Start::Now);
         tokio::pin!(patient);
         let early = tokio::time::timeout(Duration::from_millis(300), &mut patient).await;
-        assert!(early.is_err(), "it is not ended yet");
+        assert!(early.is_err(), "it is not resolved yet");
         client.run("XA COMMIT 'old'").await;
         patient.await;
     }
     client.run(END).await;
     assert_eq!(keys_of(&read_until(&mut source, "end").await), ["end"]);
-    assert_eq!(source.anomalies().unknown_xids, 1, "its keys are lost, and that is said");
+    assert_eq!(source.anomalies().unknown_xids, 1, "the loss of its keys is counted");
     client.run("DELETE FROM app.user; XA START 'new'; INSERT INTO app.user VALUES (2, 'no key'); XA END 'new'").await;
     client.run("XA PREPARE 'new'; XA COMMIT 'new'").await;
     client.run(END).await;
     read_until(&mut source, "end").await;
-    assert_eq!(source.anomalies().unknown_xids, 1, "that one was seen, and named nothing");
+    assert_eq!(source.anomalies().unknown_xids, 1, "this one was read, and named no key");
 }
 
-/// Under NO_BACKSLASH_ESCAPES a path that ends in a backslash swallowed the comment behind it.
+/// Under NO_BACKSLASH_ESCAPES the comment after a path that ends in a backslash was ignored.
 #[tokio::test]
-async fn keys_behind_a_backslash_are_found_whatever_the_session_s_mode() {
+async fn keys_after_a_backslash_are_found_in_every_sql_mode() {
     let server = Server::start(&[]).await;
     let mut client = server.client().await;
     client.run(TABLES).await;
@@ -245,22 +244,22 @@ async fn keys_behind_a_backslash_are_found_whatever_the_session_s_mode() {
 }
 
 #[tokio::test]
-async fn a_replica_that_does_not_log_what_it_applies_is_refused() {
+async fn replica_that_does_not_log_its_changes_is_refused() {
     let server = Server::start(&["--server-id=2", "--log-slave-updates=OFF"]).await;
     let mut client = server.client().await;
     server.try_source(server.options(), Start::Now).await.expect("it is no replica");
     client.run("CREATE USER reader@'%'; GRANT REPLICATION SLAVE ON *.* TO reader@'%'").await;
-    // Nobody listens there, and a replica it is all the same.
+    // Nothing listens there, but the server is a replica now.
     client.run("CHANGE MASTER TO master_host = '127.0.0.1', master_port = 1, master_user = 'x'").await;
     let error = server.try_source(server.options(), Start::Now).await.err().expect("half a log");
     assert!(matches!(&error, SourceError::Unusable { why } if why.contains("log_slave_updates=ON")), "{error}");
-    // Without the privilege to ask there is a warning only: most servers are no replicas.
+    // Without the privilege to query this there is only a warning: most servers are not replicas.
     let reader = MysqlOptions { user: "reader".into(), ..server.options() };
-    server.try_source(reader, Start::Now).await.expect("no telling");
+    server.try_source(reader, Start::Now).await.expect("a source with a warning");
 }
 
 #[tokio::test]
-async fn a_replica_that_logs_all_is_taken_and_filters_are_warned_of() {
+async fn replica_that_logs_all_is_accepted_and_filters_cause_warnings() {
     let server = Server::start(&["--log-slave-updates=ON", "--binlog-do-db=app", "--binlog-ignore-db=other"]).await;
     let mut client = server.client().await;
     client.run("CHANGE MASTER TO master_host = '127.0.0.1', master_port = 1, master_user = 'x'").await;
@@ -271,7 +270,7 @@ async fn a_replica_that_logs_all_is_taken_and_filters_are_warned_of() {
 }
 
 #[tokio::test]
-async fn a_replica_that_drops_the_texts_of_statements_is_refused() {
+async fn replica_that_drops_statements_is_refused() {
     let server = Server::start(&["--log-slave-updates=ON", "--replicate-annotate-row-events=OFF"]).await;
     let mut client = server.client().await;
     server.try_source(server.options(), Start::Now).await.expect("it is no replica");
@@ -283,7 +282,7 @@ async fn a_replica_that_drops_the_texts_of_statements_is_refused() {
 }
 
 #[tokio::test]
-async fn a_position_is_gone_on_from_without_loss() {
+async fn reading_resumes_from_a_position_without_loss() {
     let server = Server::start(&[]).await;
     let mut client = server.client().await;
     client.run(TABLES).await;
@@ -303,10 +302,10 @@ async fn a_position_is_gone_on_from_without_loss() {
     }
 }
 
-/// A backlog was once read in turns of 10,000 events, and at the end of each turn one event had been taken off the
-/// stream and was dropped: in a quiet log nothing was missing, behind a restart a key in every two thousand commits.
+/// A backlog was once read in slices of 10,000 events, and the event after each slice was dropped. Nothing was missing
+/// in a quiet log, but after a restart one key in every two thousand commits was.
 #[tokio::test]
-async fn a_long_backlog_is_read_without_a_gap() {
+async fn long_backlog_is_read_without_a_gap() {
     const COMMITS: usize = 6_000;
     let server = Server::start(&[]).await;
     let mut client = server.client().await;
@@ -324,7 +323,7 @@ async fn a_long_backlog_is_read_without_a_gap() {
 }
 
 #[tokio::test]
-async fn domains_are_gone_on_from_each_on_its_own() {
+async fn each_domain_resumes_on_its_own() {
     let server = Server::start(&[]).await;
     let mut client = server.client().await;
     client.run(TABLES).await;
@@ -338,14 +337,14 @@ async fn domains_are_gone_on_from_each_on_its_own() {
     let mut resumed = server.source(Start::At(all[1].position.clone())).await;
     let again = keys_of(&read_until(&mut resumed, "key:5").await);
     assert_eq!(again, ["key:2", "key:3", "key:4", "key:5"], "a domain that was not known yet is read from its start");
-    // The other way round the server would begin anew and say nothing.
+    // In the opposite case the server would silently start from the beginning.
     let mut other = server.source(Start::At(Position("0-1-1,9-1-1".into()))).await;
     let error = tokio::time::timeout(DEADLINE, other.next(1)).await.expect("in time").expect_err("another's position");
     assert!(matches!(&error, SourceError::PositionLost { why, .. } if why.contains("domain 9")), "{error}");
 }
 
 #[tokio::test]
-async fn the_position_moves_when_no_key_is_named() {
+async fn position_moves_without_keys() {
     let server = Server::start(&[]).await;
     let mut client = server.client().await;
     client.run(TABLES).await;
@@ -358,7 +357,7 @@ async fn the_position_moves_when_no_key_is_named() {
 }
 
 #[tokio::test]
-async fn a_transaction_of_very_many_keys_comes_in_parts() {
+async fn large_transaction_is_split() {
     let server = Server::start(&[]).await;
     let mut client = server.client().await;
     client.run(TABLES).await;
@@ -373,7 +372,7 @@ async fn a_transaction_of_very_many_keys_comes_in_parts() {
     assert_eq!(keys_of(&commits).len(), count + 1);
     let sizes: Vec<_> = commits.iter().map(|commit| commit.keys.len()).collect();
     assert_eq!(sizes, [KEYS_OF_COMMIT_MAX, KEYS_OF_COMMIT_MAX, KEYS_OF_COMMIT_MAX / 2, 1]);
-    assert_eq!((&commits[0].position, &commits[1].position), (&begin, &begin), "until the last part is out");
+    assert_eq!((&commits[0].position, &commits[1].position), (&begin, &begin), "until the last part");
     assert_ne!(commits[2].position, begin);
 
     client.run("DELETE FROM app.user; XA START 'big'").await;
@@ -385,11 +384,11 @@ async fn a_transaction_of_very_many_keys_comes_in_parts() {
     assert_eq!(sizes, [KEYS_OF_COMMIT_MAX, KEYS_OF_COMMIT_MAX, KEYS_OF_COMMIT_MAX / 2, 1]);
     let mut resumed = server.source(Start::At(commits[1].position.clone())).await;
     let again = keys_of(&read_until(&mut resumed, "end").await);
-    assert_eq!(again.len(), count + 1, "before the last part is out all of it is read again");
+    assert_eq!(again.len(), count + 1, "before the last part all of it is read again");
 }
 
 #[tokio::test]
-async fn a_killed_server_is_gone_on_with_when_it_is_back() {
+async fn reading_resumes_after_the_server_was_killed() {
     let mut server = Server::start(&[]).await;
     let mut client = server.client().await;
     client.run(TABLES).await;
@@ -408,14 +407,14 @@ async fn a_killed_server_is_gone_on_with_when_it_is_back() {
         }
     };
     assert!(matches!(error, SourceError::Unreachable { .. }), "{error}");
-    server.start_again().await;
+    server.restart().await;
     let mut client = server.client().await;
     for n in 20..40 {
         client.run(&format!("INSERT INTO app.user VALUES ({n}, '') /* lookaside: key:{n} */")).await;
     }
-    // The gate's connection is gone as well: its first call may say so.
+    // The gate's connection broke as well, so its first call may fail.
     let position = source.position().clone();
-    if let Err(error) = source.visible(&position).await {
+    if let Err(error) = source.wait_until_visible(&position).await {
         assert!(matches!(error, SourceError::Unreachable { .. }), "{error}");
     }
     keys.extend(keys_of(&read_until(&mut source, "key:39").await));
@@ -424,18 +423,18 @@ async fn a_killed_server_is_gone_on_with_when_it_is_back() {
 }
 
 #[tokio::test]
-async fn a_quiet_server_is_waited_for_and_a_hanging_one_is_given_up() {
+async fn quiet_server_is_waited_for_and_hanging_one_disconnected() {
     let server = Server::start(&[]).await;
     let mut client = server.client().await;
     client.run(TABLES).await;
     let options = MysqlOptions { heartbeat: Duration::from_millis(100), ..server.options() };
     let mut source = server.try_source(options, Start::Now).await.expect("a source");
-    // Longer than silence is borne: only heartbeats keep it waiting.
+    // Longer than the limit of silence: only heartbeats keep the connection open.
     let quiet = tokio::time::timeout(Duration::from_millis(1500), source.next(1)).await;
     assert!(quiet.is_err(), "nothing was committed: {quiet:?}");
     server.signal("STOP");
     let error = tokio::time::timeout(DEADLINE, source.next(1)).await.expect("in time").expect_err("it hangs");
-    assert!(matches!(&error, SourceError::Unreachable { why } if why.contains("said nothing")), "{error}");
+    assert!(matches!(&error, SourceError::Unreachable { why } if why.contains("was silent")), "{error}");
     server.signal("CONT");
     client.run(END).await;
     assert_eq!(keys_of(&read_until(&mut source, "end").await), ["end"]);
@@ -452,12 +451,12 @@ async fn positions_that_the_log_no_longer_has_are_lost() {
     let newest = client.run("SHOW BINARY LOGS").await;
     let file = String::from_utf8(newest[1][0].clone().expect("a name")).expect("a name");
     client.run(&format!("PURGE BINARY LOGS TO '{file}'")).await;
-    // Nothing at all, the past, the future, and another server's.
+    // The beginning, a purged position, a future one, and one of another server.
     for position in ["none", &old.0, "0-1-4000", "5-1-1"] {
         let mut source = server.source(Start::At(Position(position.into()))).await;
         let error = tokio::time::timeout(DEADLINE, source.next(1)).await.expect("in time").expect_err(position);
-        let SourceError::PositionLost { position: told, why } = error else { panic!("{position}: {error}") };
-        assert_eq!(told.0, position, "{why}");
+        let SourceError::PositionLost { position: lost, why } = error else { panic!("{position}: {error}") };
+        assert_eq!(lost.0, position, "{why}");
     }
     client.run(END).await;
     let mut earliest = server.source(Start::Earliest).await;
@@ -466,16 +465,16 @@ async fn positions_that_the_log_no_longer_has_are_lost() {
     assert!(matches!(error, Some(SourceError::Unusable { .. })), "{error:?}");
 }
 
-/// Eight writers insert a row and name it; a reader that looks for the row at the moment when its key comes out of the
-/// gate must find it. Without the gate some would not, and a cache would be filled with their absence.
+/// Eight writers insert rows and name them. A reader that queries a row when its key has passed the gate must find it.
+/// Without the gate some rows would be missing, and a cache would be filled with their absence.
 #[tokio::test]
-async fn behind_the_gate_every_reader_sees_the_row() {
-    gate_holds(150, |id| format!("INSERT INTO app.user VALUES ({id}, '') /* lookaside: {id} */")).await;
+async fn readers_see_a_row_after_the_gate() {
+    check_gate(150, |id| format!("INSERT INTO app.user VALUES ({id}, '') /* lookaside: {id} */")).await;
 }
 
 #[tokio::test]
-async fn behind_the_gate_every_reader_sees_what_was_prepared_first() {
-    gate_holds(50, |id| {
+async fn readers_see_a_prepared_row_after_the_gate() {
+    check_gate(50, |id| {
         format!(
             "XA START 'x{id}'; INSERT INTO app.user VALUES ({id}, '') /* lookaside: {id} */; \
              XA END 'x{id}'; XA PREPARE 'x{id}'; XA COMMIT 'x{id}'"
@@ -484,7 +483,7 @@ async fn behind_the_gate_every_reader_sees_what_was_prepared_first() {
     .await;
 }
 
-async fn gate_holds(rows: usize, insert: fn(usize) -> String) {
+async fn check_gate(rows: usize, insert: fn(usize) -> String) {
     const WRITERS: usize = 8;
     let server = Server::start(&[]).await;
     server.client().await.run(TABLES).await;
@@ -500,7 +499,7 @@ async fn gate_holds(rows: usize, insert: fn(usize) -> String) {
             }
         }));
     }
-    let (mut seen, mut batches, mut looked, mut too_early) = (0, 0, 0, 0);
+    let (mut seen, mut batches, mut queried, mut too_early) = (0, 0, 0, 0);
     let until = Instant::now() + DEADLINE;
     while seen < WRITERS * rows {
         assert!(Instant::now() < until, "only {seen} keys came");
@@ -510,14 +509,14 @@ async fn gate_holds(rows: usize, insert: fn(usize) -> String) {
             continue;
         }
         let count = format!("SELECT COUNT(*) FROM app.user WHERE id IN ({})", keys.join(","));
-        // Only every other batch: the look itself takes the time in which rows become visible.
+        // Only every other batch: during the query itself rows may become visible.
         batches += 1;
         if batches % 2 == 0 {
             let without_gate: usize = early.one(&count).await.parse().expect("a count");
             too_early += keys.len() - without_gate;
-            looked += keys.len();
+            queried += keys.len();
         }
-        source.visible(&commits.position).await.expect("visible");
+        source.wait_until_visible(&commits.position).await.expect("visible");
         let visible: usize = reader.one(&count).await.parse().expect("a count");
         assert_eq!(visible, keys.len(), "a row is named and not visible");
         seen += keys.len();
@@ -525,11 +524,11 @@ async fn gate_holds(rows: usize, insert: fn(usize) -> String) {
     for writer in writers {
         writer.await.expect("a writer");
     }
-    println!("without the gate {too_early} of {looked} rows would not have been visible");
+    println!("without the gate {too_early} of {queried} rows would not have been visible");
 }
 
 #[tokio::test]
-async fn the_gate_knows_positions_of_an_earlier_run() {
+async fn gate_waits_for_positions_of_an_earlier_run() {
     let server = Server::start(&[]).await;
     let mut client = server.client().await;
     client.run(TABLES).await;
@@ -537,13 +536,13 @@ async fn the_gate_knows_positions_of_an_earlier_run() {
     let now = client.one("SELECT @@gtid_binlog_pos").await;
     let options = MysqlOptions { visible_wait_max: Duration::from_millis(200), ..server.options() };
     let mut source = server.try_source(options, Start::Now).await.expect("a source");
-    source.visible(&Position(now)).await.expect("it is visible for long");
-    let error = source.visible(&Position("0-1-4000".into())).await.expect_err("it is not there yet");
+    source.wait_until_visible(&Position(now)).await.expect("it is visible for long");
+    let error = source.wait_until_visible(&Position("0-1-4000".into())).await.expect_err("it is not there yet");
     assert!(matches!(error, SourceError::Unreachable { .. }), "{error}");
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_said() {
+async fn wrong_settings_are_named_in_errors() {
     let server = Server::start(&[]).await;
     let mut client = server.client().await;
     client.run("CREATE USER reader@'%' IDENTIFIED BY 'secret'; CREATE USER nothing@'%'").await;
@@ -569,15 +568,15 @@ async fn what_is_wrong_is_said() {
     assert!(error.contains("binlog_annotate_row_events=ON"), "{error}");
     let outbox_only = MysqlOptions { outbox_only: true, ..named("reader", "secret") };
     server.try_source(outbox_only, Start::Now).await.expect("the outbox needs no texts");
-    let nobody = MysqlOptions { port: 1, ..server.options() };
-    let begun = Instant::now();
-    let error = server.try_source(nobody, Start::Now).await.err().expect("nobody listens there");
+    let closed_port = MysqlOptions { port: 1, ..server.options() };
+    let start = Instant::now();
+    let error = server.try_source(closed_port, Start::Now).await.err().expect("nothing listens there");
     assert!(matches!(error, SourceError::Unreachable { .. }) && error.to_string().contains("127.0.0.1:1"), "{error}");
-    assert!(begun.elapsed() < Duration::from_secs(2));
+    assert!(start.elapsed() < Duration::from_secs(2));
 }
 
 #[tokio::test]
-async fn a_log_says_which_server_it_is_and_opens_sources() {
+async fn log_identifies_its_server_and_opens_sources() {
     let server = Server::start(&["--gtid-domain-id=4"]).await;
     let mut client = server.client().await;
     let log = MysqlLog::new(server.options(), Arc::new(TcpNetwork), Arc::new(SystemTime::now));
@@ -585,12 +584,12 @@ async fn a_log_says_which_server_it_is_and_opens_sources() {
     client.run(TABLES).await;
     let mut opened = log.open(&Start::Now).await.expect("a source");
     assert_eq!(opened.position.0, client.one("SELECT @@gtid_binlog_pos").await);
-    // What a pipeline asks before it empties a cluster and goes on from the present.
-    opened.source.visible(&opened.position).await.expect("it is visible");
+    // A pipeline does this before it flushes a cluster and continues from the present.
+    opened.source.wait_until_visible(&opened.position).await.expect("it is visible");
 }
 
 #[tokio::test]
-async fn a_server_without_a_log_is_refused() {
+async fn server_without_a_log_is_refused() {
     let server = Server::start(&["--skip-log-bin"]).await;
     let error = server.try_source(server.options(), Start::Now).await.err().expect("no log");
     assert!(matches!(&error, SourceError::Unusable { why } if why.contains("log_bin")), "{error}");

@@ -1,7 +1,7 @@
-//! The SQLite source on real files: what is committed is read, in order, and what is gone is noticed.
+//! The SQLite source on real files: commits are read in order, and removed rows are detected.
 
 use lookaside_invalidator::{
-    Log, Opened, Position, Source, SourceError, Start,
+    Log, OpenedSource, Position, Source, SourceError, Start,
     source::sqlite::{SqliteLog, create_journal, prune, triggers_sql},
 };
 use rusqlite::Connection;
@@ -36,7 +36,7 @@ impl Database {
         self.connection.execute_batch(sql).unwrap_or_else(|why| panic!("{sql}: {why}"));
     }
 
-    async fn open(&self, start: Start) -> Result<Opened, SourceError> {
+    async fn open(&self, start: Start) -> Result<OpenedSource, SourceError> {
         SqliteLog::new(&self.path).open(&start).await
     }
 
@@ -59,7 +59,7 @@ async fn keys(source: &mut dyn Source, count: usize) -> Vec<String> {
     let mut commits = 0;
     while commits < count {
         let read = timeout(Duration::from_secs(20), source.next(100)).await.expect("in time").expect("it reads");
-        source.visible(&read.position).await.expect("it is visible");
+        source.wait_until_visible(&read.position).await.expect("it is visible");
         commits += read.commits.len();
         for commit in read.commits {
             keys.extend(commit.keys.into_iter().map(|key| String::from_utf8(key).expect("text")));
@@ -82,7 +82,7 @@ async fn commits_are_read_and_rollbacks_are_not() {
 }
 
 #[tokio::test]
-async fn what_is_not_committed_yet_is_not_read() {
+async fn uncommitted_rows_are_not_read() {
     let database = Database::new();
     let mut source = database.source(Start::Now).await;
     let other = Connection::open(&database.path).expect("a second connection");
@@ -134,7 +134,7 @@ async fn commits_of_two_connections_come_in_order_and_in_small_reads() {
 }
 
 #[tokio::test]
-async fn reading_goes_on_from_a_position() {
+async fn reading_resumes_from_a_position() {
     let database = Database::new();
     database.run("INSERT INTO lookaside_journal(key) VALUES ('a'), ('b'), ('c')");
     assert_eq!(keys(&mut *database.source(Start::Earliest).await, 3).await, ["a", "b", "c"]);
@@ -144,7 +144,7 @@ async fn reading_goes_on_from_a_position() {
 }
 
 #[tokio::test]
-async fn keys_that_cannot_exist_are_passed_over() {
+async fn invalid_keys_are_ignored() {
     let database = Database::new();
     let mut source = database.source(Start::Now).await;
     let long = "k".repeat(251);
@@ -153,21 +153,21 @@ async fn keys_that_cannot_exist_are_passed_over() {
 }
 
 #[tokio::test]
-async fn a_position_that_is_gone_is_noticed() {
+async fn lost_position_is_detected() {
     let database = Database::new();
     database.run("INSERT INTO lookaside_journal(key) VALUES ('a'), ('b'), ('c'), ('d')");
     database.run("DELETE FROM lookaside_journal WHERE seq <= 2");
-    let lost = |result: Result<Opened, SourceError>| matches!(result, Err(SourceError::PositionLost { .. }));
+    let lost = |result: Result<OpenedSource, SourceError>| matches!(result, Err(SourceError::PositionLost { .. }));
     assert!(lost(database.open(at(1)).await), "row 2 is gone");
-    assert!(!lost(database.open(at(2)).await), "all behind 2 is there");
-    assert!(lost(database.open(at(5)).await), "the journal never came so far");
+    assert!(!lost(database.open(at(2)).await), "all rows after 2 exist");
+    assert!(lost(database.open(at(5)).await), "the journal never had 5 rows");
     database.run("DELETE FROM lookaside_journal");
     assert!(lost(database.open(at(3)).await), "row 4 is gone");
-    assert!(!lost(database.open(at(4)).await), "nothing came behind 4");
+    assert!(!lost(database.open(at(4)).await), "there were no rows after 4");
 }
 
 #[tokio::test]
-async fn rows_that_are_taken_away_unread_are_noticed() {
+async fn unread_removed_rows_are_detected() {
     let database = Database::new();
     for rest in ["", "INSERT INTO lookaside_journal(key) VALUES ('later')"] {
         let mut source = database.source(Start::Now).await;
@@ -179,10 +179,10 @@ async fn rows_that_are_taken_away_unread_are_noticed() {
     }
 }
 
-/// An insert that is ignored may use a number up, and the first row is then number 2. That was taken for a row that
-/// somebody had taken away, and the pipeline ended (or emptied the cluster).
+/// An insert that is ignored may use up a number, so that the first row has number 2. That was treated as a removed
+/// row, and the pipeline stopped (or flushed the cluster).
 #[tokio::test]
-async fn a_number_that_nobody_used_is_no_loss() {
+async fn unused_number_is_no_loss() {
     let database = Database::new();
     let mut source = database.source(Start::Now).await;
     database.run("INSERT INTO lookaside_journal(seq, key) VALUES (2, 'second')");
@@ -195,9 +195,9 @@ async fn a_number_that_nobody_used_is_no_loss() {
     assert!(matches!(database.open(at(0)).await, Err(SourceError::PositionLost { .. })), "row 2 is gone");
 }
 
-/// What was noted of an old journal says nothing of one that was made in its place.
+/// The record of removals of a dropped journal does not apply to a new one.
 #[tokio::test]
-async fn a_journal_that_was_made_anew_begins_anew() {
+async fn recreated_journal_starts_without_removals() {
     let database = Database::new();
     database.source(Start::Now).await;
     database.run("INSERT INTO lookaside_journal(key) VALUES ('a'), ('b'), ('c'); DELETE FROM lookaside_journal");
@@ -210,11 +210,11 @@ async fn a_journal_that_was_made_anew_begins_anew() {
 }
 
 #[tokio::test]
-async fn a_file_that_was_replaced_is_noticed() {
+async fn replaced_file_is_detected() {
     let (database, other) = (Database::new(), Database::new());
     database.run("INSERT INTO lookaside_journal(key) VALUES ('a')");
     let mut source = database.source(Start::Now).await;
-    std::fs::rename(&other.path, &database.path).expect("it takes the place");
+    std::fs::rename(&other.path, &database.path).expect("it is replaced");
     let error = timeout(Duration::from_secs(20), source.next(100)).await.expect("in time");
     assert!(matches!(error, Err(SourceError::Unreachable { .. })), "{error:?}");
     drop(source);
@@ -222,7 +222,7 @@ async fn a_file_that_was_replaced_is_noticed() {
 }
 
 #[tokio::test]
-async fn pruning_leaves_what_is_needed() {
+async fn pruning_keeps_needed_rows() {
     let database = Database::new();
     database.run(
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2500)
@@ -232,7 +232,7 @@ async fn pruning_leaves_what_is_needed() {
     let later = SystemTime::now() + Duration::from_secs(3601);
     let hour = Duration::from_secs(3600);
     let prune = |of: &[&str], now| prune(database.path.clone(), positions(of), hour, now);
-    assert_eq!(prune(&[], later).await, Ok(0), "a cluster without a position needs all");
+    assert_eq!(prune(&[], later).await, Ok(0), "a cluster without a position needs all rows");
     assert_eq!(prune(&["2500"], SystemTime::now()).await, Ok(0), "the history is kept");
     assert_eq!(prune(&["2400", "2200"], later).await, Ok(2199), "all before the smallest position");
     assert_eq!(database.rows(), 301);
@@ -242,10 +242,10 @@ async fn pruning_leaves_what_is_needed() {
 }
 
 #[tokio::test]
-async fn what_is_not_such_a_database_is_refused_with_advice() {
+async fn unsuitable_databases_are_refused_with_advice() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("app.db");
-    let why = |result: Result<Opened, SourceError>| result.err().expect("it is refused");
+    let why = |result: Result<OpenedSource, SourceError>| result.err().expect("it is refused");
     let missing = SqliteLog::new(&path);
     assert!(matches!(why(missing.open(&Start::Now).await), SourceError::Unreachable { .. }));
     assert!(matches!(missing.identity().await, Err(SourceError::Unreachable { .. })));

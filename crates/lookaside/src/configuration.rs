@@ -1,4 +1,4 @@
-//! A router's configuration, read where there is no router: `lookaside check-config` and `lookaside route`.
+//! Loads a router's configuration without a router, for `lookaside check-config` and `lookaside route`.
 
 pub mod check;
 pub mod route;
@@ -9,28 +9,28 @@ use lookaside_router::{Plan, Source};
 use lookaside_routing::{ConfigurationError, Defaults, RoutingPrefix};
 use std::{io::Read as _, path::Path};
 
-/// The largest configuration that is taken from standard input, in bytes.
+/// The largest configuration on standard input, in bytes.
 const STDIN_BYTES_MAX: u64 = 64 << 20;
 
-/// Which configuration, and how it is to be read.
+/// Options of how a configuration is read.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Which {
-    /// The prefix of keys that come without one, as the router is started with
+pub struct ConfigArgs {
+    /// The default routing prefix, as given to the router
     #[arg(short = 'R', long, value_name = "PREFIX", default_value = "/././")]
     route_prefix: String,
 }
 
-/// What came of reading a configuration.
-pub struct Read {
-    /// Where it was read from, for messages.
+/// A configuration, or why it is invalid.
+pub struct LoadedConfig {
+    /// The name of its source, for messages.
     pub source: String,
     pub plan: Result<Plan, ConfigurationError>,
 }
 
-impl Which {
-    /// Reads the configuration in `file`, `-` for standard input. An error here is one of the file or of the command
-    /// line, not of what the file says.
-    pub fn read(&self, file: &Path) -> Result<Read> {
+impl ConfigArgs {
+    /// Loads the configuration in `file`, `-` for standard input. Fails if the file cannot be read or an option is
+    /// invalid; an invalid configuration is in the result.
+    pub fn load(&self, file: &Path) -> Result<LoadedConfig> {
         let prefix = RoutingPrefix::parse(&self.route_prefix).map_err(|error| anyhow!("--route-prefix: {error}"))?;
         let defaults = Defaults { prefix, ..Defaults::default() };
         let (source, text) = if file.as_os_str() == "-" {
@@ -42,6 +42,6 @@ impl Which {
             let text = source.read().map_err(|why| anyhow!(source.blame(&why)))?;
             (source.to_string(), text)
         };
-        Ok(Read { source, plan: Plan::read(&text, &defaults, &DestinationOptions::default()) })
+        Ok(LoadedConfig { source, plan: Plan::read(&text, &defaults, &DestinationOptions::default()) })
     }
 }

@@ -1,4 +1,5 @@
-//! `lookaside replay`: a trace, or one of the paper's pools, through the cache, look-aside. With `--plain`: `plain`.
+//! `lookaside replay`: replays a trace, or one of the paper's pools, through the cache, look-aside. `--plain` is in
+//! `plain`.
 
 mod plain;
 
@@ -14,28 +15,29 @@ use std::{
     time::Duration,
 };
 
-/// Longer families of keys would take too much memory here.
+/// The longest family of keys, limited by memory.
 const FAMILY_S_MAX: usize = 3_600;
 
 /// Options of `lookaside replay`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// The trace: packed planes or Twitter's CSV, compressed (.zst) or not; or pool:NAME, one of the pools of the paper's
-    /// Tables 2 and 3: wildcard, app, replicated, regional; or family:SECONDS, short-lived keys among long-lived ones
+    /// The trace: packed planes or Twitter's CSV, compressed (.zst) or not; or pool:NAME, one of the pools of the
+    /// paper's Tables 2 and 3: wildcard, app, replicated, regional; or family:SECONDS, short-lived keys among
+    /// long-lived ones
     trace: PathBuf,
     /// The memcached endpoint: a router or a server
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:5000")]
     endpoint: String,
-    /// Stop after so many requests of the trace
+    /// Stop after this number of requests
     #[arg(long, value_name = "N")]
     requests: Option<usize>,
-    /// Requests under way at a time
+    /// Maximum outstanding requests
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     concurrency: u32,
     /// Connections
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     connections: u32,
-    /// Keys asked for together
+    /// Keys per get
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     batch: u32,
     /// Print the report as JSON
@@ -44,16 +46,16 @@ pub struct Options {
     /// Plain gets and sets in strict order, over one connection: for hit ratios of any memcached
     #[arg(long)]
     plain: bool,
-    /// With --plain: keep to the trace's clock, so many of its seconds in one; 1 is real time
+    /// With --plain: replay at this multiple of the trace's own speed; 1 is real time
     #[arg(long, value_name = "TIMES", requires = "plain", value_parser = parse_speed)]
     speed: Option<f64>,
-    /// With --plain: do not count so many requests at the start, which fill the cache
+    /// With --plain: exclude this number of requests at the start from the counts; they fill the cache
     #[arg(long, value_name = "N", requires = "plain", default_value_t = 0)]
     warmup: usize,
-    /// With --plain: replay nothing, but store the trace's objects under new keys until so many MiB were sent
+    /// With --plain: do not replay; store the trace's objects under new keys until this many MiB were sent
     #[arg(long, value_name = "MIB", requires = "plain")]
     fill: Option<u32>,
-    /// What a pool is made up from
+    /// The random seed of a pool or family
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 }
@@ -74,13 +76,13 @@ pub fn run(options: &Options) -> Result<()> {
         .and_then(Iterator::next)
         .with_context(|| format!("{} is not host:port", options.endpoint))?;
     std::net::TcpStream::connect(&options.endpoint)
-        .with_context(|| format!("nothing answers at {}; is a region up? (lookaside up)", options.endpoint))?;
+        .with_context(|| format!("cannot connect to {}; is a region up? (lookaside up)", options.endpoint))?;
     let trace = Arc::new(open(options)?);
     if options.plain {
         return plain::run(options, &trace);
     }
     if !trace.verbs.is_empty() || trace.object_exptime_s.iter().any(|&exptime_s| exptime_s > 0) {
-        bail!("a pool sets and deletes too, and keys of a family expire: both are replayed with --plain");
+        bail!("pools contain sets and deletes, and keys of a family expire: replay them with --plain");
     }
     let replay_options = ReplayOptions {
         requests_max: options.requests.unwrap_or(usize::MAX),
@@ -92,15 +94,16 @@ pub fn run(options: &Options) -> Result<()> {
         let clients: Vec<Client> =
             (0..options.connections).map(|seed| client(&options.endpoint, seed.into())).collect();
         let progress = Arc::new(Progress::default());
-        let shown = tokio::spawn(show(progress.clone(), trace.requests.len().min(replay_options.requests_max)));
+        let display =
+            tokio::spawn(show_progress(progress.clone(), trace.requests.len().min(replay_options.requests_max)));
         let report = replay(&clients, trace, replay_options, progress).await;
-        shown.abort();
+        display.abort();
         report
     });
     print(&report, options.json)
 }
 
-/// The trace in a file, or one that is made up.
+/// Opens a trace file, or generates a trace.
 fn open(options: &Options) -> Result<Trace> {
     let (kind, name) = options.trace.to_str().and_then(|path| path.split_once(':')).unwrap_or_default();
     if kind == "family" {
@@ -112,7 +115,7 @@ fn open(options: &Options) -> Result<Trace> {
         return Ok(Trace::open(&options.trace)?);
     }
     let known = POOLS.map(|pool| pool.name).join(", ");
-    let pool = Pool::named(name).with_context(|| format!("{name:?} is none of the pools {known}"))?;
+    let pool = Pool::named(name).with_context(|| format!("unknown pool {name:?}; the pools are {known}"))?;
     Ok(pool.trace(options.requests.unwrap_or(pool.requests), options.seed))
 }
 
@@ -122,7 +125,7 @@ fn client(endpoint: &str, seed: u64) -> Client {
     Client::new(Arc::new(DestinationRoute::new(Arc::new(destination), true)))
 }
 
-async fn show(progress: Arc<Progress>, requests: usize) {
+async fn show_progress(progress: Arc<Progress>, requests: usize) {
     let mut tick = tokio::time::interval(Duration::from_secs(1));
     while std::io::stderr().is_terminal() {
         tick.tick().await;
@@ -152,7 +155,7 @@ fn print(report: &Report, json: bool) -> Result<()> {
     writeln!(out, "requests         {:>12}", report.requests)?;
     writeln!(out, "hits             {:>12}", report.hits)?;
     writeln!(out, "database reads   {:>12}   miss ratio {miss_ratio:.4}", report.database_reads)?;
-    writeln!(out, "  compulsory     {:>12}   no cache can do better than {compulsory_ratio:.4}", report.compulsory)?;
+    writeln!(out, "  compulsory     {:>12}   compulsory miss ratio {compulsory_ratio:.4}", report.compulsory)?;
     writeln!(out, "errors           {:>12}", report.errors)?;
     writeln!(out, "took             {:>12.1} s   {per_second:.0} requests/s", report.took.as_secs_f64())?;
     writeln!(

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use lookaside_simulation::{
     checker::Tally,
-    region::{Broken, Outcome, run as run_region},
+    region::{DisabledGuarantee, Outcome, run as run_region},
 };
 use std::{
     io::{IsTerminal, Write},
@@ -14,26 +14,25 @@ use std::{
     time::Instant,
 };
 
-/// So many failed seeds are listed.
-const SHOWN_MAX: usize = 10;
+/// The most failed seeds in the text report.
+const SEEDS_LISTED_MAX: usize = 10;
 
 /// Options of `lookaside simulate`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// How many seeds to run
+    /// Number of seeds to run
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
     /// The first seed
     #[arg(long, value_name = "SEED", default_value_t = 1)]
     first: u64,
-    /// Run this seed alone
+    /// Run only this seed
     #[arg(long, value_name = "SEED", conflicts_with_all = ["seeds", "first"])]
     seed: Option<u64>,
-    /// Break a promise on purpose, to see the checker find it: gate, leases, acknowledgement, fence,
-    /// spool or spares
-    #[arg(long = "break", value_name = "PROMISE")]
-    broken: Option<Broken>,
-    /// Threads, each with runs of its own [default: one a core]
+    /// Disable a guarantee on purpose, to test the checker: gate, leases, acknowledgement, fence, spool or spares
+    #[arg(long = "break", value_name = "GUARANTEE")]
+    disabled: Option<DisabledGuarantee>,
+    /// Threads; each runs its own seeds [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     /// Print the report as JSON
@@ -41,24 +40,24 @@ pub struct Options {
     json: bool,
 }
 
-/// Runs the seeds; fails when a promise did not hold, with the command that shows it again.
+/// Runs the seeds. Fails if a guarantee was violated, with the command that repeats the run.
 pub fn run(options: &Options) -> Result<()> {
-    let broken = options.broken.unwrap_or_default();
+    let disabled = options.disabled.unwrap_or_default();
     let (first, seeds) = options.seed.map_or((options.first, options.seeds), |seed| (seed, 1));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = options.threads.map_or(cores, usize::from);
     let started = Instant::now();
-    let outcomes = run_seeds(first, seeds, threads, broken);
+    let outcomes = run_seeds(first, seeds, threads, disabled);
     let failed: Vec<&Outcome> = outcomes.iter().filter(|outcome| outcome.violation.is_some()).collect();
     let tally = outcomes.iter().fold(Tally::default(), |sum, outcome| sum.plus(outcome.tally));
     let mut out = std::io::stdout().lock();
     if options.json {
-        let told = |outcome: &&Outcome| {
+        let to_json = |outcome: &&Outcome| {
             let violation = outcome.violation.as_ref().map(ToString::to_string);
             serde_json::json!({ "seed": outcome.seed, "violation": violation })
         };
         let report = serde_json::json!({
-            "seeds": seeds, "failed": failed.iter().map(told).collect::<Vec<_>>(),
+            "seeds": seeds, "failed": failed.iter().map(to_json).collect::<Vec<_>>(),
             "commits": tally.commits, "reads": tally.reads, "cached": tally.cached, "stale": tally.stale,
             "faults": tally.faults, "seconds": started.elapsed().as_secs_f64(),
         });
@@ -75,29 +74,29 @@ pub fn run(options: &Options) -> Result<()> {
             tally.faults,
             failed.len(),
         )?;
-        for outcome in failed.iter().take(SHOWN_MAX) {
+        for outcome in failed.iter().take(SEEDS_LISTED_MAX) {
             if let Some(violation) = &outcome.violation {
                 writeln!(out, "seed {}: {violation}", outcome.seed)?;
             }
         }
-        if failed.len() > SHOWN_MAX {
-            writeln!(out, "and {} more (--json lists all)", failed.len() - SHOWN_MAX)?;
+        if failed.len() > SEEDS_LISTED_MAX {
+            writeln!(out, "and {} more (--json lists all)", failed.len() - SEEDS_LISTED_MAX)?;
         }
     }
     match failed.first() {
         None => Ok(()),
         Some(outcome) => {
-            let again = match broken {
-                Broken::Nothing => format!("lookaside simulate --seed {}", outcome.seed),
-                broken => format!("lookaside simulate --seed {} --break {broken}", outcome.seed),
+            let command = match disabled {
+                DisabledGuarantee::Nothing => format!("lookaside simulate --seed {}", outcome.seed),
+                disabled => format!("lookaside simulate --seed {} --break {disabled}", outcome.seed),
             };
-            bail!("{} of {seeds} seeds failed; the first again: {again}", failed.len())
+            bail!("{} of {seeds} seeds failed; to repeat the first: {command}", failed.len())
         }
     }
 }
 
-/// Every outcome, in the order of the seeds.
-fn run_seeds(first: u64, seeds: u64, threads: usize, broken: Broken) -> Vec<Outcome> {
+/// Runs all seeds. Returns the outcomes in the order of the seeds.
+fn run_seeds(first: u64, seeds: u64, threads: usize, disabled: DisabledGuarantee) -> Vec<Outcome> {
     let next = AtomicU64::new(0);
     let outcomes = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
@@ -108,8 +107,8 @@ fn run_seeds(first: u64, seeds: u64, threads: usize, broken: Broken) -> Vec<Outc
                     if index >= seeds {
                         return;
                     }
-                    let outcome = run_region(first + index, broken);
-                    let mut outcomes = outcomes.lock().expect("a run that fails says so and does not panic");
+                    let outcome = run_region(first + index, disabled);
+                    let mut outcomes = outcomes.lock().expect("runs do not panic");
                     outcomes.push(outcome);
                     if std::io::stderr().is_terminal() {
                         eprint!("\r{:>8} of {seeds} seeds", outcomes.len());
@@ -121,7 +120,7 @@ fn run_seeds(first: u64, seeds: u64, threads: usize, broken: Broken) -> Vec<Outc
     if std::io::stderr().is_terminal() {
         eprintln!();
     }
-    let mut outcomes = outcomes.into_inner().expect("a run that fails says so and does not panic");
+    let mut outcomes = outcomes.into_inner().expect("runs do not panic");
     outcomes.sort_by_key(|outcome| outcome.seed);
     outcomes
 }

@@ -1,10 +1,10 @@
-//! Knows every commit, hears of every acknowledgement and every read, and says what must not be.
+//! Records all commits, acknowledgements and reads, and reports violated guarantees.
 //!
 //! 1. **No stale read.** Once a cluster has acknowledged a delete, a read of that key in that cluster that begins later
-//!    returns no version older than the newest that had passed the gate when the delete was sent. The same holds for all
-//!    keys up to a position that the invalidator has saved. (A value marked as stale is not a read of this kind.)
-//! 2. **No lost delete.** When everything has come to rest, every cluster has acknowledged the whole log, and no server
-//!    holds a version that is not the newest of its key.
+//!    returns no version older than the newest that had passed the gate when the delete was sent. The same holds for
+//!    all keys up to a position that the invalidator has saved. (Values marked as stale are exempt.)
+//! 2. **No lost delete.** At the end, when nothing is in flight, every cluster has acknowledged the whole log, and no
+//!    server holds a version that is not the newest of its key.
 
 use crate::database::Database;
 use lookaside_client::Origin;
@@ -14,10 +14,10 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-/// What went wrong; the first violation counts, the rest follows from it.
+/// A violated guarantee. Only the first one of a run is reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Violation {
-    /// A read returned a value that a delete, acknowledged before the read began, had made invalid.
+    /// A read returned a value that a delete, acknowledged before the read began, had invalidated.
     StaleRead {
         /// Where it was read.
         cluster: String,
@@ -25,32 +25,32 @@ pub enum Violation {
         key: String,
         /// The version that the cache returned.
         read: u64,
-        /// The version that it had to be at least.
+        /// The oldest allowed version.
         acknowledged: u64,
     },
-    /// At rest, a server still held an old version.
+    /// At the end, a server still held an old version.
     LostDelete {
-        /// Which server.
+        /// The server.
         server: String,
-        /// Which key.
+        /// The key.
         key: String,
         /// The version that it holds.
         held: u64,
         /// The newest version.
         newest: u64,
     },
-    /// An assertion failed, or something like it: a connection made anew would hide it.
+    /// The production code panicked. A reconnect would hide this.
     Panicked {
         /// The message.
         what: String,
     },
-    /// At rest, a cluster had not acknowledged the whole log.
+    /// At the end, a cluster had not acknowledged the whole log.
     Unacknowledged {
-        /// Which cluster.
+        /// The cluster.
         cluster: String,
-        /// How far it got.
+        /// The position that it has acknowledged.
         position: u64,
-        /// How far the log goes.
+        /// The last position in the log.
         logged: u64,
     },
 }
@@ -65,22 +65,22 @@ impl fmt::Display for Violation {
             ),
             Violation::LostDelete { server, key, held, newest } => write!(
                 f,
-                "lost delete: at rest, {server} holds version {held} of {key}, whose newest version is {newest}"
+                "lost delete: at the end, {server} holds version {held} of {key}, whose newest version is {newest}"
             ),
             Violation::Panicked { what } => write!(f, "panic: {what}"),
             Violation::Unacknowledged { cluster, position, logged } => write!(
                 f,
-                "lost delete: at rest, cluster {cluster} has acknowledged up to {position} of {logged} commits"
+                "lost delete: at the end, cluster {cluster} has acknowledged up to {position} of {logged} commits"
             ),
         }
     }
 }
 
-/// Watches one run. Clones watch the same run.
+/// Checks one run. Clones check the same run.
 #[derive(Clone)]
-pub struct Checker(Arc<Mutex<Seen>>);
+pub struct Checker(Arc<Mutex<CheckerState>>);
 
-struct Seen {
+struct CheckerState {
     database: Database,
     /// The saved position of each cluster.
     acknowledged: BTreeMap<String, u64>,
@@ -90,7 +90,7 @@ struct Seen {
     tally: Tally,
 }
 
-/// How much a run has exercised; all zero would prove nothing.
+/// What a run has exercised: a run without reads and faults would prove nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Reads that were checked.
@@ -118,18 +118,18 @@ impl Tally {
     }
 }
 
-/// A read that has begun: what it must see at least.
+/// A read in progress, with the oldest version that it may return.
 #[derive(Clone, Debug)]
-pub struct ReadBegun {
+pub struct ReadInProgress {
     cluster: String,
     key: String,
     version_min: u64,
 }
 
 impl Checker {
-    /// Watches a run on `database`.
+    /// Checks a run on `database`.
     pub fn new(database: Database) -> Self {
-        Checker(Arc::new(Mutex::new(Seen {
+        Checker(Arc::new(Mutex::new(CheckerState {
             database,
             acknowledged: BTreeMap::new(),
             applied: BTreeMap::new(),
@@ -138,92 +138,93 @@ impl Checker {
         })))
     }
 
-    /// `cluster` has acknowledged every delete up to `position`.
-    pub fn acknowledged(&self, cluster: &str, position: u64) {
-        self.seen().acknowledged.insert(cluster.to_owned(), position);
+    /// Records that `cluster` has acknowledged every delete up to `position`.
+    pub fn record_acknowledged(&self, cluster: &str, position: u64) {
+        self.state().acknowledged.insert(cluster.to_owned(), position);
     }
 
-    /// `cluster` has acknowledged a delete of `key` that was sent when all up to `position` was visible.
-    pub fn applied(&self, cluster: &str, key: &str, position: u64) {
-        let mut seen = self.seen();
-        let covered = seen.applied.entry((cluster.to_owned(), key.to_owned())).or_default();
+    /// Records that `cluster` has acknowledged a delete of `key` that was sent when all up to `position` was visible.
+    pub fn record_applied(&self, cluster: &str, key: &str, position: u64) {
+        let mut state = self.state();
+        let covered = state.applied.entry((cluster.to_owned(), key.to_owned())).or_default();
         *covered = position.max(*covered);
     }
 
-    /// The program failed.
-    pub fn panicked(&self, what: String) {
-        self.seen().violation.get_or_insert(Violation::Panicked { what });
+    /// Records a panic.
+    pub fn record_panic(&self, what: String) {
+        self.state().violation.get_or_insert(Violation::Panicked { what });
     }
 
     /// The position that `cluster` has acknowledged.
     pub fn position(&self, cluster: &str) -> u64 {
-        self.seen().acknowledged.get(cluster).copied().unwrap_or(0)
+        self.state().acknowledged.get(cluster).copied().unwrap_or(0)
     }
 
-    /// A read of `key` in `cluster` begins.
-    pub fn read_begins(&self, cluster: &str, key: &str) -> ReadBegun {
-        let seen = self.seen();
-        let saved = seen.acknowledged.get(cluster).copied().unwrap_or(0);
-        let applied = seen.applied.get(&(cluster.to_owned(), key.to_owned())).copied().unwrap_or(0);
-        let version_min = seen.database.version_at(key, saved.max(applied));
-        ReadBegun { cluster: cluster.to_owned(), key: key.to_owned(), version_min }
+    /// Records that a read of `key` in `cluster` begins.
+    pub fn begin_read(&self, cluster: &str, key: &str) -> ReadInProgress {
+        let state = self.state();
+        let saved = state.acknowledged.get(cluster).copied().unwrap_or(0);
+        let applied = state.applied.get(&(cluster.to_owned(), key.to_owned())).copied().unwrap_or(0);
+        let version_min = state.database.version_at(key, saved.max(applied));
+        ReadInProgress { cluster: cluster.to_owned(), key: key.to_owned(), version_min }
     }
 
-    /// The read returned `version`.
-    pub fn read_ends(&self, begun: ReadBegun, version: u64, origin: Origin) {
-        let mut seen = self.seen();
-        seen.tally.reads += 1;
+    /// Records that the read returned `version`.
+    pub fn end_read(&self, read: ReadInProgress, version: u64, origin: Origin) {
+        let mut state = self.state();
+        state.tally.reads += 1;
         match origin {
-            Origin::Cache => seen.tally.cached += 1,
-            Origin::Stale => seen.tally.stale += 1,
+            Origin::Cache => state.tally.cached += 1,
+            Origin::Stale => state.tally.stale += 1,
             Origin::Database => {}
         }
-        if origin == Origin::Cache && version < begun.version_min {
+        if origin == Origin::Cache && version < read.version_min {
             let violation = Violation::StaleRead {
-                cluster: begun.cluster,
-                key: begun.key,
+                cluster: read.cluster,
+                key: read.key,
                 read: version,
-                acknowledged: begun.version_min,
+                acknowledged: read.version_min,
             };
-            seen.violation.get_or_insert(violation);
+            state.violation.get_or_insert(violation);
         }
     }
 
-    /// A fault has been injected.
-    pub fn fault(&self) {
-        self.seen().tally.faults += 1;
+    /// Counts an injected fault.
+    pub fn count_fault(&self) {
+        self.state().tally.faults += 1;
     }
 
-    /// Everything is at rest; `holds(key)` lists each server with the version it still holds of a key.
-    pub fn at_rest(&self, clusters: &[String], mut holds: impl FnMut(&str) -> Vec<(String, u64)>) {
-        let mut seen = self.seen();
-        let logged = seen.database.logged();
-        seen.tally.commits = logged;
+    /// Checks the state at the end, when nothing is in flight. `holds(key)` lists each server that holds the key, with
+    /// its version.
+    pub fn check_final_state(&self, clusters: &[String], mut holds: impl FnMut(&str) -> Vec<(String, u64)>) {
+        let mut state = self.state();
+        let logged = state.database.logged();
+        state.tally.commits = logged;
         for cluster in clusters {
-            let position = seen.acknowledged.get(cluster).copied().unwrap_or(0);
+            let position = state.acknowledged.get(cluster).copied().unwrap_or(0);
             if position < logged {
                 let violation = Violation::Unacknowledged { cluster: cluster.clone(), position, logged };
-                seen.violation.get_or_insert(violation);
+                state.violation.get_or_insert(violation);
             }
         }
-        for key in seen.database.keys() {
-            let newest = seen.database.version_at(&key, logged);
+        for key in state.database.keys() {
+            let newest = state.database.version_at(&key, logged);
             for (server, held) in holds(&key) {
                 if held < newest {
                     let violation = Violation::LostDelete { server, key: key.to_string(), held, newest };
-                    seen.violation.get_or_insert(violation);
+                    state.violation.get_or_insert(violation);
                 }
             }
         }
     }
 
     /// The first violation, if there was one, and what was exercised.
-    pub fn verdict(&self) -> (Option<Violation>, Tally) {
-        let seen = self.seen();
-        (seen.violation.clone(), seen.tally)
+    pub fn result(&self) -> (Option<Violation>, Tally) {
+        let state = self.state();
+        (state.violation.clone(), state.tally)
     }
 
-    fn seen(&self) -> std::sync::MutexGuard<'_, Seen> {
+    fn state(&self) -> std::sync::MutexGuard<'_, CheckerState> {
         self.0.lock().expect("one thread runs a simulation")
     }
 }

@@ -4,7 +4,7 @@
 //! at once; readers see it only later, in log order, as MariaDB and MySQL do it (a reader may see the old
 //! row up to a quarter of a second after the log has the new one). The writer's own commit returns when it is visible.
 
-use lookaside_invalidator::{Commit, Commits, Log, Opened, Position, Source, SourceError, Start};
+use lookaside_invalidator::{Commit, Commits, Log, OpenedSource, Position, Source, SourceError, Start};
 use lookaside_routing::BoxFuture;
 use std::{
     collections::BTreeMap,
@@ -16,13 +16,13 @@ use std::{
 };
 use tokio::sync::Notify;
 
-/// The database. Clones are the same one.
+/// The database. Clones share its content.
 #[derive(Clone)]
 pub struct Database {
     tables: Arc<Mutex<Tables>>,
-    /// Told at every progress. Not a `watch` channel: that one wakes its receivers in an order of its own dice.
+    /// Notified at every progress. Not a `watch` channel, which wakes its receivers in an unseeded random order.
     progressed: Arc<Notify>,
-    /// Whether [`Source::visible`] waits, as it must. Without it the checker has to find stale reads.
+    /// Whether [`Source::wait_until_visible`] waits, as it must. Without it the checker must find stale reads.
     is_gated: bool,
 }
 
@@ -56,7 +56,7 @@ impl Database {
         Database { tables: Arc::new(Mutex::new(tables)), progressed: Arc::new(Notify::new()), is_gated }
     }
 
-    /// Writes `key` in a transaction of its own; returns its version when every new reader sees it.
+    /// Writes `key` in its own transaction. Returns its version when every new reader sees it.
     pub async fn write(&self, key: &str) -> u64 {
         let (version, lag) = {
             let mut tables = self.tables();
@@ -68,8 +68,8 @@ impl Database {
             (version, Duration::from_micros(tables.rng.u64(0..=longest_us)))
         };
         self.progress(|progress| progress.logged = version);
-        // The database finishes what it has logged, whether the writer lives to see it or not.
-        let _ = tokio::spawn(self.clone().show(version, lag)).await;
+        // The database completes a logged commit even if its writer is killed.
+        let _ = tokio::spawn(self.clone().make_visible(version, lag)).await;
         version
     }
 
@@ -81,14 +81,14 @@ impl Database {
         versions[..versions.partition_point(|&version| version <= visible)].last().copied().unwrap_or(0)
     }
 
-    /// How long a query takes, drawn from the seed.
+    /// The duration of a query, drawn from the seed.
     pub fn query_time(&self) -> Duration {
         let mut tables = self.tables();
         let longest_us = if tables.rng.u8(0..10) == 0 { 400_000 } else { 3_000 };
         Duration::from_micros(tables.rng.u64(100..=longest_us))
     }
 
-    /// The newest version of `key` in the log that is not above `position`; 0 if there is none.
+    /// The newest version of `key` in the log up to `position`; 0 if there is none.
     pub fn version_at(&self, key: &str, position: u64) -> u64 {
         let tables = self.tables();
         let versions = tables.versions.get(key).map_or(&[][..], Vec::as_slice);
@@ -106,7 +106,7 @@ impl Database {
     }
 
     /// Makes a commit visible after `lag`. Commits become visible in log order: each waits for the one before it.
-    async fn show(self, version: u64, lag: Duration) {
+    async fn make_visible(self, version: u64, lag: Duration) {
         tokio::time::sleep(lag).await;
         self.wait_for(|progress| progress.visible + 1 >= version).await;
         self.progress(|progress| progress.visible = progress.visible.max(version));
@@ -117,10 +117,10 @@ impl Database {
         self.progressed.notify_waiters();
     }
 
-    async fn wait_for(&self, is_there: impl Fn(Progress) -> bool) {
+    async fn wait_for(&self, holds: impl Fn(Progress) -> bool) {
         loop {
             let progressed = self.progressed.notified();
-            if is_there(self.tables().progress) {
+            if holds(self.tables().progress) {
                 return;
             }
             progressed.await;
@@ -136,19 +136,19 @@ impl Database {
 #[derive(Clone)]
 pub struct ClusterLog {
     database: Database,
-    /// All up to here has passed the gate.
-    passed: Arc<AtomicU64>,
+    /// All commits up to here have passed the gate.
+    gated_position: Arc<AtomicU64>,
 }
 
 impl ClusterLog {
-    /// A way to the log of `database`.
+    /// The log of `database`.
     pub fn new(database: Database) -> Self {
-        ClusterLog { database, passed: Arc::default() }
+        ClusterLog { database, gated_position: Arc::default() }
     }
 
-    /// The position up to which the gate has let commits pass: what is deleted from now on counts for all of them.
-    pub fn passed(&self) -> u64 {
-        self.passed.load(Ordering::Relaxed)
+    /// The position up to which commits have passed the gate. Deletes that are sent from now on cover all of them.
+    pub fn gated_position(&self) -> u64 {
+        self.gated_position.load(Ordering::Relaxed)
     }
 }
 
@@ -157,20 +157,20 @@ impl Log for ClusterLog {
         Box::pin(async { Ok("simulated".to_owned()) })
     }
 
-    fn open<'a>(&'a self, start: &'a Start) -> BoxFuture<'a, Result<Opened, SourceError>> {
+    fn open<'a>(&'a self, start: &'a Start) -> BoxFuture<'a, Result<OpenedSource, SourceError>> {
         Box::pin(async move {
             let read = match start {
                 Start::Earliest => 0,
                 Start::Now => self.database.logged(),
-                Start::At(position) => number(position)?,
+                Start::At(position) => parse_position(position)?,
             };
             let source = Box::new(CommitLog { log: self.clone(), read });
-            Ok(Opened { source, position: Position(read.to_string()) })
+            Ok(OpenedSource { source, position: Position(read.to_string()) })
         })
     }
 }
 
-fn number(position: &Position) -> Result<u64, SourceError> {
+fn parse_position(position: &Position) -> Result<u64, SourceError> {
     let why = || SourceError::Unusable { why: format!("{} is not a position of this log", position.0) };
     position.0.parse().map_err(|_| why())
 }
@@ -202,13 +202,13 @@ impl Source for CommitLog {
         })
     }
 
-    fn visible<'a>(&'a mut self, position: &'a Position) -> BoxFuture<'a, Result<(), SourceError>> {
+    fn wait_until_visible<'a>(&'a mut self, position: &'a Position) -> BoxFuture<'a, Result<(), SourceError>> {
         Box::pin(async move {
-            let position = number(position)?;
+            let position = parse_position(position)?;
             if self.log.database.is_gated {
                 self.log.database.wait_for(|progress| progress.visible >= position).await;
             }
-            self.log.passed.fetch_max(position, Ordering::Relaxed);
+            self.log.gated_position.fetch_max(position, Ordering::Relaxed);
             Ok(())
         })
     }

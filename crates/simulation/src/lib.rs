@@ -1,15 +1,15 @@
-//! The production code of a region under a seeded clock and network (style: simulation first, as TigerBeetle does it).
+//! Runs the production code of a region under a seeded clock and network.
 //!
-//! A run is one thread, tokio's paused clock, and numbers drawn from one seed: the same seed gives the same run. What is
-//! played is what lies outside our processes: sockets ([`network`]), the database ([`database`]), the disk. A
-//! [`checker`] sees every commit, every acknowledgement and every read, and says what must not be.
+//! A run is one thread with tokio's paused clock and random numbers from one seed: the same seed gives the same run.
+//! Only the environment of our processes is simulated: sockets ([`network`]), the database ([`database`]) and the disk.
+//! A [`checker`] records all commits, acknowledgements and reads, and reports violated guarantees.
 //!
-//! Absent on purpose: models of our own parts. If a rule of the router or the store is wrong, it is the production code
-//! that fails here.
+//! There are no models of our own components: if the router or the store is wrong, the production code fails here.
 #![forbid(unsafe_code)]
 
 pub mod checker;
 pub mod database;
+mod link;
 pub mod network;
 pub mod region;
 mod stream;

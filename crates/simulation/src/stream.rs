@@ -1,6 +1,6 @@
 //! One end of a simulated connection, and the pipe between two ends.
 
-use crate::network::SimulatedNetwork;
+use crate::link::LinkDelays;
 use lookaside_client::Stream;
 use std::{
     collections::VecDeque,
@@ -17,7 +17,7 @@ use tokio::{
     time::{Instant, Sleep},
 };
 
-/// A writer waits while this much is under way in its direction.
+/// A writer waits while this many bytes are in flight in its direction.
 const IN_FLIGHT_BYTES_MAX: usize = 256 << 10;
 
 /// One direction of a connection.
@@ -25,13 +25,13 @@ pub(crate) struct Pipe {
     in_flight: VecDeque<(Instant, Vec<u8>)>,
     in_flight_bytes: usize,
     arrives_last: Instant,
-    /// Nothing arrives.
+    /// While true, nothing arrives.
     pub(crate) is_cut: bool,
     /// The reader sees an error once it has read what arrived.
     pub(crate) reader_is_reset: bool,
     /// The writer sees an error.
     pub(crate) writer_is_reset: bool,
-    /// One of the ends is closed: the reader sees the end behind what is in flight, the writer an error.
+    /// One of the ends is closed: the reader sees EOF after the bytes in flight, the writer an error.
     is_ended: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
@@ -52,7 +52,7 @@ impl Pipe {
         }
     }
 
-    /// Nothing that is in flight arrives before `earliest`.
+    /// Delays the bytes in flight until `earliest`.
     pub(crate) fn delay_all(&mut self, earliest: Instant) {
         self.in_flight.iter_mut().for_each(|(arrives, _)| *arrives = earliest.max(*arrives));
         self.arrives_last = self.arrives_last.max(earliest);
@@ -62,38 +62,38 @@ impl Pipe {
         self.reader.take().into_iter().chain(self.writer.take()).for_each(Waker::wake);
     }
 
-    fn put(&mut self, arrives: Instant, bytes: &[u8]) {
+    fn push(&mut self, arrives: Instant, bytes: &[u8]) {
         self.arrives_last = self.arrives_last.max(arrives);
         self.in_flight.push_back((self.arrives_last, bytes.to_vec()));
         self.in_flight_bytes += bytes.len();
         self.reader.take().into_iter().for_each(Waker::wake);
     }
 
-    /// Hands over bytes that have arrived.
-    fn take(&mut self, buffer: &mut ReadBuf<'_>) {
+    /// Copies bytes that have arrived to `buffer`.
+    fn copy_arrived(&mut self, buffer: &mut ReadBuf<'_>) {
         let (_, bytes) = self.in_flight.front_mut().expect("only called when something has arrived");
-        let taken = bytes.len().min(buffer.remaining());
-        buffer.put_slice(&bytes[..taken]);
-        bytes.drain(..taken);
+        let copied = bytes.len().min(buffer.remaining());
+        buffer.put_slice(&bytes[..copied]);
+        bytes.drain(..copied);
         if bytes.is_empty() {
             self.in_flight.pop_front();
         }
-        self.in_flight_bytes -= taken;
+        self.in_flight_bytes -= copied;
         self.writer.take().into_iter().for_each(Waker::wake);
     }
 }
 
 /// One end of a connection.
 pub(crate) struct SimulatedStream {
-    network: SimulatedNetwork,
+    delays: LinkDelays,
     incoming: Arc<Mutex<Pipe>>,
     outgoing: Arc<Mutex<Pipe>>,
     arrival: Pin<Box<Sleep>>,
 }
 
 impl SimulatedStream {
-    pub(crate) fn new(network: SimulatedNetwork, incoming: Arc<Mutex<Pipe>>, outgoing: Arc<Mutex<Pipe>>) -> Self {
-        SimulatedStream { network, incoming, outgoing, arrival: Box::pin(tokio::time::sleep(Duration::ZERO)) }
+    pub(crate) fn new(delays: LinkDelays, incoming: Arc<Mutex<Pipe>>, outgoing: Arc<Mutex<Pipe>>) -> Self {
+        SimulatedStream { delays, incoming, outgoing, arrival: Box::pin(tokio::time::sleep(Duration::ZERO)) }
     }
 }
 
@@ -121,7 +121,7 @@ impl AsyncRead for SimulatedStream {
             pipe.reader = Some(cx.waker().clone());
             match pipe.in_flight.front().map(|(arrives, _)| *arrives) {
                 Some(arrives) if !pipe.is_cut && arrives <= Instant::now() => {
-                    pipe.take(buffer);
+                    pipe.copy_arrived(buffer);
                     return Poll::Ready(Ok(()));
                 }
                 Some(arrives) if !pipe.is_cut => {
@@ -139,7 +139,7 @@ impl AsyncRead for SimulatedStream {
 
 impl AsyncWrite for SimulatedStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let arrives = self.network.arrival();
+        let arrives = Instant::now() + self.delays.draw();
         let mut pipe = lock(&self.outgoing);
         if pipe.writer_is_reset || pipe.is_ended {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
@@ -148,7 +148,7 @@ impl AsyncWrite for SimulatedStream {
             pipe.writer = Some(cx.waker().clone());
             return Poll::Pending;
         }
-        pipe.put(arrives, bytes);
+        pipe.push(arrives, bytes);
         Poll::Ready(Ok(bytes.len()))
     }
 

@@ -1,61 +1,61 @@
-//! The simulation itself: it repeats, it exercises what it should, and it finds what is broken on purpose.
+//! The simulation itself: it is deterministic, exercises enough, and finds guarantees that are disabled on purpose.
 
 use lookaside_simulation::{
     checker::Tally,
-    region::{Broken, run},
+    region::{DisabledGuarantee, run},
 };
 
 #[test]
 fn the_same_seed_gives_the_same_run() {
     for seed in 7..10 {
-        assert_eq!(run(seed, Broken::Nothing), run(seed, Broken::Nothing));
+        assert_eq!(run(seed, DisabledGuarantee::Nothing), run(seed, DisabledGuarantee::Nothing));
     }
-    assert_ne!(run(7, Broken::Nothing).tally, run(8, Broken::Nothing).tally);
+    assert_ne!(run(7, DisabledGuarantee::Nothing).tally, run(8, DisabledGuarantee::Nothing).tally);
 }
 
 #[test]
-fn promises_hold_and_much_is_exercised() {
+fn guarantees_hold_under_load_and_faults() {
     let mut sum = Tally::default();
     for seed in 1_000..1_010 {
-        let outcome = run(seed, Broken::Nothing);
-        assert_eq!(outcome.violation, None, "again: lookaside simulate --seed {seed}");
+        let outcome = run(seed, DisabledGuarantee::Nothing);
+        assert_eq!(outcome.violation, None, "to repeat: lookaside simulate --seed {seed}");
         sum = sum.plus(outcome.tally);
     }
     assert!(sum.commits > 1_000 && sum.faults > 100, "{sum:?}");
     assert!(sum.cached > sum.reads / 3 && sum.stale > 10, "{sum:?}");
 }
 
-/// How many of these seeds show a promise that is broken on purpose.
-fn found(broken: Broken) -> usize {
-    (1..=10).filter(|&seed| run(seed, broken).violation.is_some()).count()
+/// The number of seeds that show a violation while a guarantee is disabled.
+fn violations(disabled: DisabledGuarantee) -> usize {
+    (1..=10).filter(|&seed| run(seed, disabled).violation.is_some()).count()
 }
 
 #[test]
-fn deleting_before_readers_see_the_commit_is_found() {
-    assert!(found(Broken::Gate) > 0);
+fn delete_before_visibility_is_found() {
+    assert!(violations(DisabledGuarantee::Gate) > 0);
 }
 
 #[test]
-fn filling_without_a_lease_is_found() {
-    assert!(found(Broken::Leases) > 0);
+fn fill_without_a_lease_is_found() {
+    assert!(violations(DisabledGuarantee::Leases) > 0);
 }
 
 #[test]
-fn taking_a_delete_for_applied_that_was_not_is_found() {
-    assert!(found(Broken::Acknowledgement) > 0);
+fn acknowledging_unapplied_deletes_is_found() {
+    assert!(violations(DisabledGuarantee::Acknowledgement) > 0);
 }
 
 #[test]
-fn reading_a_server_that_owes_deletes_is_found() {
-    assert!(found(Broken::Fence) > 0);
+fn reading_a_server_with_a_backlog_is_found() {
+    assert!(violations(DisabledGuarantee::Fence) > 0);
 }
 
 #[test]
-fn losing_deletes_that_were_kept_is_found() {
-    assert!(found(Broken::Spool) > 0);
+fn losing_spooled_deletes_is_found() {
+    assert!(violations(DisabledGuarantee::Spool) > 0);
 }
 
 #[test]
-fn a_spare_that_is_not_told_of_deletes_is_found() {
-    assert!(found(Broken::Spares) > 0);
+fn spare_without_deletes_is_found() {
+    assert!(violations(DisabledGuarantee::Spares) > 0);
 }

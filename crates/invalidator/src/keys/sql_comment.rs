@@ -4,13 +4,12 @@
 //! UPDATE users SET name = 'x' /* lookaside: user:42 profile:42 */ WHERE id = 42
 //! ```
 //!
-//! The word `lookaside:` opens the comment, white space may stand before it, keys follow it, literally, separated by
-//! white space. Several such comments may stand anywhere in a statement.
+//! The comment begins with `lookaside:`, after optional white space. Literal keys follow, separated by white space. A
+//! statement may have several such comments anywhere.
 //!
-//! This is a lexer and not a search: the text of a comment inside a string literal, a quoted identifier or a line
-//! comment is data that somebody typed, and names no key. One pass, linear in the statement's length.
+//! This is a lexer, not a search: text that looks like a comment inside a string literal, a quoted identifier or a line
+//! comment is data, and names no key. It runs in one pass, linear in the statement's length.
 //!
-//! What it takes for what:
 //! ```text
 //! '...'         string: '' and \' stand for a quote (see below)
 //! "..."         string, or identifier: the same, or only "" stands for a quote (see below)
@@ -20,87 +19,85 @@
 //! ```
 //!
 //! What a backslash means depends on the session's `sql_mode` (`NO_BACKSLASH_ESCAPES`, `ANSI_QUOTES`), which the log
-//! does not carry beside a statement, and which each connection may set for itself. So a statement with a backslash is
-//! read in every way that a server may have read it, and the union of the keys counts: a delete too many is harmless,
-//! one that is missing is not. The price: text inside a literal with a backslash may name a key, which is then deleted
-//! for nothing.
+//! does not record with a statement, and which each connection may set for itself. So a statement with a backslash is
+//! read in every mode that the server may have used, and the union of the keys is deleted: a superfluous delete is
+//! harmless, a missing one is not. The price: text inside a literal with a backslash may name a key, which is then
+//! deleted needlessly.
 //!
-//! Absent on purpose: dollar quoting (PostgreSQL brings its keys another way), character sets in which a backslash or
-//! quote can be the second byte of a letter (GBK, Big5, SJIS), and the server's version: the inside of
-//! `/*!99999 ... */` is taken for code even where the server would skip it. A comment without an end is no statement
-//! that a server would carry out, and names nothing.
+//! Not supported: dollar quoting (PostgreSQL), character sets in which a backslash or quote can be the second byte of a
+//! letter (GBK, Big5, SJIS), and version conditions: the content of `/*!99999 ... */` counts as code even if the server
+//! skips it. A statement with an unterminated comment is not executed by any server, so such a comment names no key.
 
-use super::accept;
+use super::push_valid_key;
 use memchr::{memchr, memchr2, memmem};
 use std::ops::Range;
 
-/// What a comment that names keys begins with, white space aside.
+/// The beginning of a comment that names keys, after white space.
 const MARK: &[u8] = b"lookaside:";
 
-/// What a backslash in quotes means, where servers differ by the session's configuration.
+/// The meaning of a backslash in quotes, which depends on the session's `sql_mode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Dialect {
-    /// Whether `\` in `'...'` takes the next byte's meaning away. Off under `NO_BACKSLASH_ESCAPES`.
+struct SqlMode {
+    /// Whether `\` escapes the next byte in `'...'`. Off under `NO_BACKSLASH_ESCAPES`.
     escapes_in_strings: bool,
-    /// The same in `"..."`. Off as well under `ANSI_QUOTES`, which makes it an identifier.
+    /// Whether `\` escapes the next byte in `"..."`. Off also under `ANSI_QUOTES`, which makes it an identifier.
     escapes_in_double_quotes: bool,
 }
 
-/// As MySQL and MariaDB are delivered.
-const DELIVERED: Dialect = Dialect { escapes_in_strings: true, escapes_in_double_quotes: true };
+/// The default of MySQL and MariaDB.
+const DEFAULT_MODE: SqlMode = SqlMode { escapes_in_strings: true, escapes_in_double_quotes: true };
 
-/// All the ways in which a statement with a backslash may have been read.
-const DIALECTS: [Dialect; 3] = [
-    DELIVERED,
-    Dialect { escapes_in_strings: true, escapes_in_double_quotes: false },
-    Dialect { escapes_in_strings: false, escapes_in_double_quotes: false },
+/// All modes that change the meaning of a backslash.
+const SQL_MODES: [SqlMode; 3] = [
+    DEFAULT_MODE,
+    SqlMode { escapes_in_strings: true, escapes_in_double_quotes: false },
+    SqlMode { escapes_in_strings: false, escapes_in_double_quotes: false },
 ];
 
-/// Appends the keys that the comments of `sql` name to `out`, in order, repeated where they are repeated; those that
-/// cannot be keys are left out, logged and counted in `rejected`. With a backslash in `sql`, the keys that it names in
-/// any dialect.
+/// Appends the keys that the comments of `sql` name to `out`, in order, with repetitions. Invalid keys are ignored,
+/// logged and counted in `rejected`. If `sql` has a backslash, the keys are those that it names in any mode.
 ///
 /// ```
-/// use lookaside_invalidator::keys::keys_in;
+/// use lookaside_invalidator::keys::extract_keys;
 /// let (mut keys, mut rejected) = (Vec::new(), 0);
-/// keys_in(b"UPDATE t SET a='/* lookaside: no */' /* lookaside: user:42 */", &mut keys, &mut rejected);
+/// extract_keys(b"UPDATE t SET a='/* lookaside: no */' /* lookaside: user:42 */", &mut keys, &mut rejected);
 /// assert_eq!(keys, [b"user:42"]);
 /// ```
-pub fn keys_in(sql: &[u8], out: &mut Vec<Vec<u8>>, rejected: &mut u64) {
-    let mut places = Vec::new();
+pub fn extract_keys(sql: &[u8], out: &mut Vec<Vec<u8>>, rejected: &mut u64) {
+    let mut ranges = Vec::new();
     match memchr(b'\\', sql) {
-        None => places_in(sql, DELIVERED, &mut places),
+        None => find_key_ranges(sql, DEFAULT_MODE, &mut ranges),
         Some(_) => {
-            DIALECTS.into_iter().for_each(|dialect| places_in(sql, dialect, &mut places));
-            places.sort_unstable_by_key(|place| (place.start, place.end));
-            places.dedup();
+            SQL_MODES.into_iter().for_each(|mode| find_key_ranges(sql, mode, &mut ranges));
+            ranges.sort_unstable_by_key(|range| (range.start, range.end));
+            ranges.dedup();
         }
     }
-    for place in places {
-        accept(&sql[place], out, rejected);
+    for range in ranges {
+        push_valid_key(&sql[range], out, rejected);
     }
 }
 
-/// Where in `sql` its comments name keys.
-fn places_in(sql: &[u8], dialect: Dialect, out: &mut Vec<Range<usize>>) {
+/// Finds the ranges of `sql` that are keys in its comments.
+fn find_key_ranges(sql: &[u8], mode: SqlMode, out: &mut Vec<Range<usize>>) {
     let mut at = 0;
-    // MySQL keeps no depth: the first `*/` in code ends the executable comment, however many were opened.
+    // MySQL counts no depth: the first `*/` in code ends the executable comment, however many were opened.
     let mut in_executable = false;
     while let Some(&byte) = sql.get(at) {
         let rest = &sql[at..];
         at += match byte {
-            b'\'' => quoted_bytes(rest, dialect.escapes_in_strings),
-            b'"' => quoted_bytes(rest, dialect.escapes_in_double_quotes),
+            b'\'' => quoted_bytes(rest, mode.escapes_in_strings),
+            b'"' => quoted_bytes(rest, mode.escapes_in_double_quotes),
             b'`' => quoted_bytes(rest, false),
             b'#' => line_bytes(rest),
             b'-' if opens_line_comment(rest) => line_bytes(rest),
             b'/' if rest.starts_with(b"/*!") || rest.starts_with(b"/*M!") => {
                 in_executable = true;
-                memchr(b'!', rest).expect("it begins with a mark that ends in !") + 1
+                memchr(b'!', rest).expect("it begins with a prefix that ends in !") + 1
             }
             b'/' if rest.starts_with(b"/*") => {
                 let Some(inside) = memmem::find(&rest[2..], b"*/").map(|end| &rest[2..2 + end]) else { return };
-                places_named(inside, at + 2, out);
+                push_key_ranges(inside, at + 2, out);
                 inside.len() + 4
             }
             b'*' if in_executable && rest.starts_with(b"*/") => {
@@ -112,8 +109,8 @@ fn places_in(sql: &[u8], dialect: Dialect, out: &mut Vec<Range<usize>>) {
     }
 }
 
-/// The length of the string or identifier that `text` begins with, quotes included. A doubled quote needs no care: it
-/// ends one literal and begins the next.
+/// The length of the string or identifier at the start of `text`, with its quotes. A doubled quote needs no special
+/// case: it ends one literal and begins the next.
 fn quoted_bytes(text: &[u8], backslash_escapes: bool) -> usize {
     let quote = text[0];
     let mut at = 1;
@@ -127,18 +124,18 @@ fn quoted_bytes(text: &[u8], backslash_escapes: bool) -> usize {
     text.len()
 }
 
-/// The length up to the end of the line, the line feed included.
+/// The length up to the end of the line, with the line feed.
 fn line_bytes(text: &[u8]) -> usize {
     memchr(b'\n', text).map_or(text.len(), |end| end + 1)
 }
 
-/// `--` opens a comment only before white space, a control byte or the end: `5--1` is 6.
+/// Whether `text` starts a line comment: `--` before white space, a control byte or the end. `5--1` is 6.
 fn opens_line_comment(text: &[u8]) -> bool {
     text.starts_with(b"--") && text.get(2).is_none_or(|&byte| byte <= b' ' || byte == 0x7f)
 }
 
-/// Takes the keys' places out of a comment's inside, which begins at `begin`, if it is one that names keys.
-fn places_named(comment: &[u8], begin: usize, out: &mut Vec<Range<usize>>) {
+/// Appends the ranges of the keys in the content of a comment, which begins at offset `begin`.
+fn push_key_ranges(comment: &[u8], begin: usize, out: &mut Vec<Range<usize>>) {
     let Some(keys) = comment.trim_ascii_start().strip_prefix(MARK) else { return };
     let mut at = begin + comment.len() - keys.len();
     for key in keys.split(u8::is_ascii_whitespace) {
@@ -154,21 +151,21 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// As one dialect has it.
+    /// The keys in the default mode.
     fn found(sql: impl AsRef<[u8]>) -> Vec<String> {
-        found_in(sql.as_ref(), DELIVERED)
+        found_in_mode(sql.as_ref(), DEFAULT_MODE)
     }
 
-    fn found_in(sql: &[u8], dialect: Dialect) -> Vec<String> {
-        let mut places = Vec::new();
-        places_in(sql, dialect, &mut places);
-        places.into_iter().map(|place| text(&sql[place])).collect()
+    fn found_in_mode(sql: &[u8], mode: SqlMode) -> Vec<String> {
+        let mut ranges = Vec::new();
+        find_key_ranges(sql, mode, &mut ranges);
+        ranges.into_iter().map(|range| text(&sql[range])).collect()
     }
 
-    /// As the log's reader has it.
+    /// The keys in any mode.
     fn found_in_any(sql: impl AsRef<[u8]>) -> Vec<String> {
         let (mut keys, mut rejected) = (Vec::new(), 0);
-        keys_in(sql.as_ref(), &mut keys, &mut rejected);
+        extract_keys(sql.as_ref(), &mut keys, &mut rejected);
         assert_eq!(rejected, 0);
         keys.iter().map(|key| text(key)).collect()
     }
@@ -186,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn other_comments_name_none() {
+    fn other_comments_name_no_keys() {
         for sql in
             ["/* look: a */", "/* see lookaside: a */", "/*+ lookaside: a */", "/* lookaside: */", "lookaside: a"]
         {
@@ -201,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn literals_and_identifiers_name_none() {
+    fn literals_and_identifiers_name_no_keys() {
         for sql in [
             "'/* lookaside: a */'",
             "'it''s /* lookaside: a */'",
@@ -221,10 +218,10 @@ mod tests {
         assert_eq!(found(r"`\` /* lookaside: a */"), ["a"], "a backslash means nothing in an identifier");
     }
 
-    /// Under NO_BACKSLASH_ESCAPES `'C:\'` is a whole literal. Read by the other rule it swallowed the comment behind
-    /// it, and the key was lost without a word.
+    /// Under NO_BACKSLASH_ESCAPES `'C:\'` is a complete literal. In the default mode it includes the comment after it,
+    /// so the key was silently lost.
     #[test]
-    fn a_backslash_is_read_in_every_way_that_a_server_may_have_read_it() {
+    fn statement_with_a_backslash_is_read_in_every_mode() {
         assert_eq!(found_in_any(r"UPDATE t SET p='C:\' WHERE id=1 /* lookaside: a */"), ["a"]);
         assert_eq!(found_in_any(r"UPDATE t SET p='C:\' WHERE q='x' /* lookaside: a b */ AND r='y'"), ["a", "b"]);
         assert_eq!(
@@ -239,13 +236,13 @@ mod tests {
             ["a", "a", "b"],
             "in order"
         );
-        assert_eq!(found_in_any(r"'it\'s /* lookaside: a */'"), ["a"], "one too many, which is harmless");
+        assert_eq!(found_in_any(r"'it\'s /* lookaside: a */'"), ["a"], "superfluous, which is harmless");
     }
 
     #[test]
-    fn a_bad_key_in_several_dialects_is_one_bad_key() {
+    fn invalid_key_in_several_modes_is_counted_once() {
         let (mut keys, mut rejected) = (Vec::new(), 0);
-        keys_in(b"UPDATE t SET p='\\n' /* lookaside: b\x01 */", &mut keys, &mut rejected);
+        extract_keys(b"UPDATE t SET p='\\n' /* lookaside: b\x01 */", &mut keys, &mut rejected);
         assert_eq!((keys, rejected), (vec![], 1));
     }
 
@@ -258,10 +255,10 @@ mod tests {
     }
 
     #[test]
-    fn bad_keys_are_counted_and_the_others_stay() {
+    fn invalid_keys_are_counted_and_the_others_returned() {
         let (mut keys, mut rejected) = (Vec::new(), 0);
         let sql = format!("/* lookaside: a {} b\x01 c */", "k".repeat(251));
-        keys_in(sql.as_bytes(), &mut keys, &mut rejected);
+        extract_keys(sql.as_bytes(), &mut keys, &mut rejected);
         assert_eq!((keys, rejected), (vec![b"a".to_vec(), b"c".to_vec()], 2));
     }
 
@@ -282,8 +279,8 @@ mod tests {
     /// A piece of a statement, and the keys that it names.
     type Piece = (String, Vec<String>);
 
-    /// Text that means mischief wherever it lands.
-    fn mischief() -> impl Strategy<Value = String> {
+    /// Text that confuses a lexer wherever it stands.
+    fn confusing_text() -> impl Strategy<Value = String> {
         let part = prop_oneof![
             Just("/* lookaside: stolen */"),
             Just("*/"),
@@ -303,7 +300,7 @@ mod tests {
     }
 
     fn quoted(quote: &'static str) -> impl Strategy<Value = Piece> {
-        (mischief(), any::<bool>()).prop_map(move |(text, doubled)| {
+        (confusing_text(), any::<bool>()).prop_map(move |(text, doubled)| {
             let text = if quote == "`" { text } else { text.replace('\\', r"\\") };
             let escaped = if doubled || quote == "`" { quote.repeat(2) } else { format!("\\{quote}") };
             (format!("{quote}{}{quote}", text.replace(quote, &escaped)), vec![])
@@ -322,14 +319,14 @@ mod tests {
             quoted("'"),
             quoted("\""),
             quoted("`"),
-            mischief().prop_map(|text| (format!("-- {}\n", text.replace('\n', "")), vec![])),
-            mischief().prop_map(|text| (format!("#{}\n", text.replace('\n', "")), vec![])),
-            mischief().prop_map(|text| (format!("/* plain {} */", text.replace("*/", " ")), vec![])),
+            confusing_text().prop_map(|text| (format!("-- {}\n", text.replace('\n', "")), vec![])),
+            confusing_text().prop_map(|text| (format!("#{}\n", text.replace('\n', "")), vec![])),
+            confusing_text().prop_map(|text| (format!("/* plain {} */", text.replace("*/", " ")), vec![])),
             keyed(),
         ]
     }
 
-    /// Pieces stand apart by a blank: `'a''b'` is one literal, `/` and `*` beside each other a comment.
+    /// Joins pieces by a blank: `'a''b'` is one literal, `/` and `*` beside each other a comment.
     fn joined(pieces: Vec<Piece>) -> Piece {
         let (texts, keys): (Vec<_>, Vec<_>) = pieces.into_iter().unzip();
         (texts.join(" "), keys.concat())
@@ -356,16 +353,16 @@ mod tests {
         }
 
         #[test]
-        fn no_dialect_s_keys_are_missing(sql in mischief()) {
+        fn keys_of_every_mode_are_found(sql in confusing_text()) {
             let any = found_in_any(&sql);
-            for dialect in DIALECTS {
-                prop_assert!(found_in(sql.as_bytes(), dialect).iter().all(|key| any.contains(key)), "{}", sql);
+            for mode in SQL_MODES {
+                prop_assert!(found_in_mode(sql.as_bytes(), mode).iter().all(|key| any.contains(key)), "{}", sql);
             }
         }
 
         #[test]
-        fn any_bytes_are_taken(sql in proptest::collection::vec(prop_oneof![any::<u8>(), Just(b'*'), Just(b'/'), Just(b'\''), Just(b'\\')], 0..64)) {
-            keys_in(&sql, &mut Vec::new(), &mut 0);
+        fn random_bytes_never_panic(sql in proptest::collection::vec(prop_oneof![any::<u8>(), Just(b'*'), Just(b'/'), Just(b'\''), Just(b'\\')], 0..64)) {
+            extract_keys(&sql, &mut Vec::new(), &mut 0);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A commit log as the daemon sees it.
+//! The commit log of a database, as the daemon reads it.
 
 pub mod mysql;
 pub mod sqlite;
@@ -6,40 +6,40 @@ pub mod sqlite;
 use lookaside_routing::BoxFuture;
 use std::{fmt, time::SystemTime};
 
-/// A place in a commit log, in the source's own notation (a GTID set, a journal's sequence number). Written to disk
-/// as it is, and handed back to the same kind of source after a restart.
+/// A position in a commit log, in the source's own notation (a GTID set, a journal's sequence number). It is written to
+/// disk as it is, and given back to the same kind of source after a restart.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Position(pub String);
 
 /// One committed transaction that names at least one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commit {
-    /// All before and including this transaction.
+    /// Covers this transaction and all before it.
     pub position: Position,
-    /// The keys that it made stale, each once, valid as [`lookaside_protocol::check_key`] has it.
+    /// The keys that it makes stale, each once, valid by [`lookaside_protocol::check_key`].
     pub keys: Vec<Vec<u8>>,
-    /// When it was committed, as well as the source can tell.
+    /// When it was committed, as precisely as the source knows.
     pub committed_at: SystemTime,
 }
 
-/// Why a source cannot go on.
+/// Why a source cannot continue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceError {
-    /// The database does not answer, or the connection ended. Worth trying again from the last position.
+    /// The database does not answer, or the connection broke. Retry from the last position.
     Unreachable {
-        /// What the driver said.
+        /// The cause.
         why: String,
     },
-    /// The log no longer reaches back to the position: commits between are lost to us, and with them deletes.
+    /// The log no longer reaches back to the position: the commits between are lost, and so are their deletes.
     PositionLost {
-        /// Where we wanted to go on.
+        /// The position to resume from.
         position: Position,
-        /// What the database said.
+        /// The cause.
         why: String,
     },
-    /// The database is not set up for this (a format, a privilege, a table). Trying again does not help.
+    /// The database is not set up for this (a format, a privilege, a table). An operator must change it.
     Unusable {
-        /// What is wrong, and what to set.
+        /// What is wrong, and which setting corrects it.
         why: String,
     },
 }
@@ -58,52 +58,52 @@ impl fmt::Display for SourceError {
     }
 }
 
-/// Committed transactions in order, at least once, from a position on.
+/// Reads committed transactions in order, each at least once, from a position on.
 pub trait Source: Send {
-    /// Waits for commits and returns those that are there, at least one, at most about `keys_max` keys. Also returns
-    /// with an empty list and a newer position when the log moved on without naming a key.
+    /// Waits for commits and returns those that have arrived, at least one, with about `keys_max` keys at most. Returns
+    /// an empty list and a newer position if the log moved on without naming a key.
     fn next(&mut self, keys_max: usize) -> BoxFuture<'_, Result<Commits, SourceError>>;
 
-    /// Waits until every reader that begins now sees all up to `position`: the log runs ahead of visibility, and a
-    /// delete sent too early is undone by a reader that still saw the old row.
-    fn visible<'a>(&'a mut self, position: &'a Position) -> BoxFuture<'a, Result<(), SourceError>>;
+    /// The gate: waits until every reader that begins now sees all up to `position`. The log runs ahead of visibility,
+    /// and a delete that is sent too early is undone by a reader that still saw the old row.
+    fn wait_until_visible<'a>(&'a mut self, position: &'a Position) -> BoxFuture<'a, Result<(), SourceError>>;
 }
 
-/// What [`Source::next`] returns.
+/// The result of [`Source::next`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commits {
     /// In log order.
     pub commits: Vec<Commit>,
-    /// All up to here has been read, whether it named keys or not.
+    /// Everything up to here has been read, whether it named keys or not.
     pub position: Position,
 }
 
-/// A database whose commit log can be read: opens sources. A pipeline asks for a new source after every failure, so
-/// a source itself need not know how to connect again: it may fail with what it saw and be dropped.
+/// A database whose commit log can be read: opens sources. A pipeline opens a new source after every failure, so a
+/// source need not reconnect: it may return its error and be dropped.
 pub trait Log: Send + Sync {
-    /// Which log this is, however it is reached: positions in one log mean nothing in another. A server's unique name
-    /// or a file's path; text that stays the same over restarts of the database.
+    /// Identifies the log, however it is reached: positions of one log mean nothing in another. It is a server's unique
+    /// name or a file's path, and stays the same over restarts of the database.
     fn identity(&self) -> BoxFuture<'_, Result<String, SourceError>>;
 
-    /// A source whose first commit is the first one behind `start`.
-    fn open<'a>(&'a self, start: &'a Start) -> BoxFuture<'a, Result<Opened, SourceError>>;
+    /// Opens a source whose first commit is the first one after `start`.
+    fn open<'a>(&'a self, start: &'a Start) -> BoxFuture<'a, Result<OpenedSource, SourceError>>;
 }
 
-/// Where to begin to read.
+/// Where to start reading.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// With the oldest commit that the log still has.
+    /// At the oldest commit that the log still has.
     Earliest,
-    /// Behind the newest commit: only what is committed from now on.
+    /// After the newest commit.
     Now,
-    /// Behind this position.
+    /// After this position.
     At(Position),
 }
 
-/// What [`Log::open`] returns.
-pub struct Opened {
-    /// Begins behind `position`.
+/// The result of [`Log::open`].
+pub struct OpenedSource {
+    /// Reads from `position` on.
     pub source: Box<dyn Source>,
-    /// Where it begins; the same as asked for with [`Start::At`].
+    /// Where it starts; with [`Start::At`] that position itself.
     pub position: Position,
 }

@@ -1,13 +1,15 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
-//! A database whose log runs ahead of what readers see, a cluster that does as it is told, and a disk in memory.
+//! A database whose log runs ahead of what readers see, a scripted cluster, and a disk in memory.
 
 use bytes::Bytes;
 use lookaside_invalidator::{
-    Commit, Commits, Log, Opened, Position, Source, SourceError, Start,
-    delivery::{Delivery, Refusal, Verdict},
-    pipeline::{Options, Pipeline, WallClock},
-    positions::{PositionError, PositionStore, Record},
-    statistics::Statistics,
+    Commit, Commits, Log, OpenedSource, Position, Source, SourceError, Start,
+    observe::stats::Statistics,
+    pipeline::{
+        Options, Pipeline, WallClock,
+        delivery::{DeleteResult, Delivery, Refusal},
+        positions::{PositionError, PositionStore, SavedPosition},
+    },
 };
 use lookaside_routing::BoxFuture;
 use std::{
@@ -28,19 +30,19 @@ pub fn ms(ms: u64) -> Duration {
 
 /// One committed transaction.
 #[derive(Clone, Debug)]
-pub struct Written {
+pub struct CommittedTransaction {
     pub keys: Vec<String>,
     pub visible_at: Instant,
 }
 
 /// The database: commit `n` (from 1 on) has position `n`.
 pub struct Database {
-    inside: Mutex<Inside>,
-    written: Notify,
+    state: Mutex<DatabaseState>,
+    committed: Notify,
 }
 
-pub struct Inside {
-    pub commits: Vec<Written>,
+pub struct DatabaseState {
+    pub commits: Vec<CommittedTransaction>,
     /// Commits up to here have been purged from the log.
     pub purged: usize,
     pub identity: String,
@@ -49,13 +51,13 @@ pub struct Inside {
     /// In how many of 100 calls the source fails.
     pub failing_percent: u32,
     pub rng: fastrand::Rng,
-    /// What was asked: `open 3`, `next 4`, `visible 4`, and `delete ...` from the cluster.
+    /// The calls so far: `open 3`, `next 4`, `visible 4`, and `delete ...` from the cluster.
     pub events: Vec<String>,
 }
 
 impl Database {
     pub fn new() -> Arc<Database> {
-        let inside = Inside {
+        let state = DatabaseState {
             commits: Vec::new(),
             purged: 0,
             identity: "database-1".into(),
@@ -64,27 +66,27 @@ impl Database {
             rng: fastrand::Rng::with_seed(1),
             events: Vec::new(),
         };
-        Arc::new(Database { inside: Mutex::new(inside), written: Notify::new() })
+        Arc::new(Database { state: Mutex::new(state), committed: Notify::new() })
     }
 
-    pub fn inside(&self) -> MutexGuard<'_, Inside> {
-        self.inside.lock().expect("no test panics while it holds this")
+    pub fn state(&self) -> MutexGuard<'_, DatabaseState> {
+        self.state.lock().expect("no test panics while it holds this")
     }
 
     /// Commits a transaction that readers see `visible_after` from now.
     pub fn commit(&self, keys: &[&str], visible_after: Duration) {
         let keys = keys.iter().map(ToString::to_string).collect();
-        self.inside().commits.push(Written { keys, visible_at: Instant::now() + visible_after });
-        self.written.notify_waiters();
+        self.state().commits.push(CommittedTransaction { keys, visible_at: Instant::now() + visible_after });
+        self.committed.notify_waiters();
     }
 
-    fn trouble(&self) -> Result<(), SourceError> {
-        let mut inside = self.inside();
-        let percent = inside.failing_percent;
-        let unlucky = percent > 0 && inside.rng.u32(0..100) < percent;
-        if unlucky || inside.failures > 0 {
-            inside.failures = inside.failures.saturating_sub(1);
-            return Err(SourceError::Unreachable { why: "the test says so".into() });
+    fn fail_if_scripted(&self) -> Result<(), SourceError> {
+        let mut state = self.state();
+        let percent = state.failing_percent;
+        let fails = percent > 0 && state.rng.u32(0..100) < percent;
+        if fails || state.failures > 0 {
+            state.failures = state.failures.saturating_sub(1);
+            return Err(SourceError::Unreachable { why: "scripted failure".into() });
         }
         Ok(())
     }
@@ -100,25 +102,25 @@ struct FakeSource {
 
 impl Log for FakeLog {
     fn identity(&self) -> BoxFuture<'_, Result<String, SourceError>> {
-        Box::pin(async { self.0.trouble().map(|()| self.0.inside().identity.clone()) })
+        Box::pin(async { self.0.fail_if_scripted().map(|()| self.0.state().identity.clone()) })
     }
 
-    fn open<'a>(&'a self, start: &'a Start) -> BoxFuture<'a, Result<Opened, SourceError>> {
+    fn open<'a>(&'a self, start: &'a Start) -> BoxFuture<'a, Result<OpenedSource, SourceError>> {
         Box::pin(async move {
-            self.0.trouble()?;
-            let mut inside = self.0.inside();
+            self.0.fail_if_scripted()?;
+            let mut state = self.0.state();
             let read = match start {
-                Start::Earliest => inside.purged,
-                Start::Now => inside.commits.len(),
+                Start::Earliest => state.purged,
+                Start::Now => state.commits.len(),
                 Start::At(position) => position.0.parse().expect("a number"),
             };
-            if read < inside.purged {
+            if read < state.purged {
                 return Err(SourceError::PositionLost { position: Position(read.to_string()), why: "purged".into() });
             }
-            inside.events.push(format!("open {read}"));
-            drop(inside);
+            state.events.push(format!("open {read}"));
+            drop(state);
             let source = Box::new(FakeSource { database: self.0.clone(), read });
-            Ok(Opened { source, position: Position(read.to_string()) })
+            Ok(OpenedSource { source, position: Position(read.to_string()) })
         })
     }
 }
@@ -128,191 +130,191 @@ impl Source for FakeSource {
         Box::pin(async move {
             loop {
                 let database = self.database.clone();
-                let written = database.written.notified();
-                self.database.trouble()?;
-                if let Some(commits) = self.take(keys_max) {
+                let committed = database.committed.notified();
+                self.database.fail_if_scripted()?;
+                if let Some(commits) = self.read_commits(keys_max) {
                     return Ok(commits);
                 }
-                written.await;
+                committed.await;
             }
         })
     }
 
-    fn visible<'a>(&'a mut self, position: &'a Position) -> BoxFuture<'a, Result<(), SourceError>> {
+    fn wait_until_visible<'a>(&'a mut self, position: &'a Position) -> BoxFuture<'a, Result<(), SourceError>> {
         Box::pin(async move {
-            self.database.trouble()?;
+            self.database.fail_if_scripted()?;
             let upto: usize = position.0.parse().expect("a number");
-            let at = self.database.inside().commits[..upto].iter().map(|commit| commit.visible_at).max();
+            let at = self.database.state().commits[..upto].iter().map(|commit| commit.visible_at).max();
             if let Some(at) = at {
                 sleep_until(at).await;
             }
-            self.database.trouble()?;
-            self.database.inside().events.push(format!("visible {upto}"));
+            self.database.fail_if_scripted()?;
+            self.database.state().events.push(format!("visible {upto}"));
             Ok(())
         })
     }
 }
 
 impl FakeSource {
-    fn take(&mut self, keys_max: usize) -> Option<Commits> {
-        let mut inside = self.database.inside();
+    fn read_commits(&mut self, keys_max: usize) -> Option<Commits> {
+        let mut state = self.database.state();
         let (mut commits, mut keys) = (Vec::new(), 0);
-        while let Some(written) = inside.commits.get(self.read).filter(|_| keys < keys_max) {
+        while let Some(commit) = state.commits.get(self.read).filter(|_| keys < keys_max) {
             self.read += 1;
-            keys += written.keys.len();
+            keys += commit.keys.len();
             commits.push(Commit {
                 position: Position(self.read.to_string()),
-                keys: written.keys.iter().map(|key| key.clone().into_bytes()).collect(),
+                keys: commit.keys.iter().map(|key| key.clone().into_bytes()).collect(),
                 committed_at: SystemTime::UNIX_EPOCH,
             });
         }
-        inside.events.push(format!("next {}", self.read));
+        state.events.push(format!("next {}", self.read));
         (!commits.is_empty()).then(|| Commits { commits, position: Position(self.read.to_string()) })
     }
 }
 
-/// A cluster that notes what was deleted when.
+/// A cluster that records its deletes.
 pub struct Cluster {
     database: Arc<Database>,
-    inside: Mutex<ClusterInside>,
+    state: Mutex<ClusterState>,
 }
 
-pub struct ClusterInside {
-    /// Deletes that were carried out.
+pub struct ClusterState {
+    /// The deletes that were applied, and when.
     pub deleted: Vec<(String, Instant)>,
-    /// The keys of each batch, as it was sent.
+    /// The keys of each batch, in the order of sending.
     pub batches: Vec<Vec<String>>,
-    pub under_way: usize,
-    pub under_way_max: usize,
+    pub in_flight: usize,
+    pub in_flight_max: usize,
     pub flushes: usize,
     /// Keys whose deletes are refused.
     pub refused: Vec<String>,
-    /// Deletes of keys that begin so are refused: those of a server that is dead.
+    /// Deletes of keys with this prefix are refused, as if their server were dead.
     pub dead_prefix: Option<String>,
     /// Keys that no router has a route for.
     pub unroutable: Vec<String>,
-    /// Whether no batch is ever answered.
+    /// Whether batches get no reply.
     pub hangs: bool,
-    pub takes: Duration,
-    /// In how many of 100 deletes it fails; in half of these the delete is carried out all the same.
+    pub delay: Duration,
+    /// In how many of 100 deletes it fails. Half of these are applied all the same.
     pub failing_percent: u32,
     pub rng: fastrand::Rng,
 }
 
 impl Cluster {
     pub fn new(database: &Arc<Database>) -> Arc<Cluster> {
-        let inside = ClusterInside {
+        let state = ClusterState {
             deleted: Vec::new(),
             batches: Vec::new(),
-            under_way: 0,
-            under_way_max: 0,
+            in_flight: 0,
+            in_flight_max: 0,
             flushes: 0,
             refused: Vec::new(),
             dead_prefix: None,
             unroutable: Vec::new(),
             hangs: false,
-            takes: ms(1),
+            delay: ms(1),
             failing_percent: 0,
             rng: fastrand::Rng::with_seed(2),
         };
-        Arc::new(Cluster { database: database.clone(), inside: Mutex::new(inside) })
+        Arc::new(Cluster { database: database.clone(), state: Mutex::new(state) })
     }
 
-    pub fn inside(&self) -> MutexGuard<'_, ClusterInside> {
-        self.inside.lock().expect("no test panics while it holds this")
+    pub fn state(&self) -> MutexGuard<'_, ClusterState> {
+        self.state.lock().expect("no test panics while it holds this")
     }
 
     pub fn deletes_of(&self, key: &str) -> usize {
-        self.inside().deleted.iter().filter(|(deleted, _)| deleted == key).count()
+        self.state().deleted.iter().filter(|(deleted, _)| deleted == key).count()
     }
 }
 
 impl Delivery for Cluster {
-    fn delete(&self, keys: Vec<Bytes>) -> BoxFuture<'_, Vec<Verdict>> {
+    fn delete(&self, keys: Vec<Bytes>) -> BoxFuture<'_, Vec<DeleteResult>> {
         Box::pin(async move {
             let keys: Vec<String> = keys.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect();
-            self.database.inside().events.push(format!("delete {}", keys.join(" ")));
-            let (hangs, takes) = {
-                let mut inside = self.inside();
-                inside.batches.push(keys.clone());
-                inside.under_way += keys.len();
-                inside.under_way_max = inside.under_way_max.max(inside.under_way);
-                let takes = inside.takes;
-                let jitter = inside.rng.f64();
-                (inside.hangs, if inside.failing_percent > 0 { takes.mul_f64(jitter * 4.0) } else { takes })
+            self.database.state().events.push(format!("delete {}", keys.join(" ")));
+            let (hangs, delay) = {
+                let mut state = self.state();
+                state.batches.push(keys.clone());
+                state.in_flight += keys.len();
+                state.in_flight_max = state.in_flight_max.max(state.in_flight);
+                let delay = state.delay;
+                let jitter = state.rng.f64();
+                (state.hangs, if state.failing_percent > 0 { delay.mul_f64(jitter * 4.0) } else { delay })
             };
             if hangs {
                 std::future::pending::<()>().await;
             }
-            sleep(takes).await;
-            let mut inside = self.inside();
-            inside.under_way -= keys.len();
-            keys.into_iter().map(|key| inside.carry_out(key)).collect()
+            sleep(delay).await;
+            let mut state = self.state();
+            state.in_flight -= keys.len();
+            keys.into_iter().map(|key| state.apply(key)).collect()
         })
     }
 
     fn flush(&self) -> BoxFuture<'_, Result<(), Refusal>> {
         Box::pin(async move {
-            self.inside().flushes += 1;
-            self.database.inside().events.push("flush".into());
+            self.state().flushes += 1;
+            self.database.state().events.push("flush".into());
             Ok(())
         })
     }
 }
 
-impl ClusterInside {
-    fn carry_out(&mut self, key: String) -> Verdict {
+impl ClusterState {
+    fn apply(&mut self, key: String) -> DeleteResult {
         let fails = self.failing_percent > 0 && self.rng.u32(0..100) < self.failing_percent;
         if self.unroutable.contains(&key) {
-            return Verdict::Unroutable("no route: the test says so".into());
+            return DeleteResult::Unroutable("no route: scripted failure".into());
         }
         let dead = self.dead_prefix.as_ref().is_some_and(|prefix| key.starts_with(prefix));
         if dead || self.refused.contains(&key) || (fails && self.rng.bool()) {
-            return Verdict::Refused("SERVER_ERROR the test says so".into());
+            return DeleteResult::Refused("SERVER_ERROR scripted failure".into());
         }
         self.deleted.push((key, Instant::now()));
-        if fails { Verdict::Refused("the answer was lost".into()) } else { Verdict::Applied }
+        if fails { DeleteResult::Refused("the reply was lost".into()) } else { DeleteResult::Applied }
     }
 }
 
-/// A disk that checks, at every save, that no commit up to the saved position is owed a delete.
+/// A disk that checks, at every save, that no commit up to the saved position has a pending delete.
 pub struct Disk {
-    pub record: Mutex<Option<Record>>,
-    /// Whether saving takes for ever, for now.
+    pub saved: Mutex<Option<SavedPosition>>,
+    /// Whether saves hang.
     pub hangs: AtomicBool,
-    /// Commits up to here are none of the pipeline's business.
-    pub begun: usize,
+    /// The commits up to here are not checked.
+    pub first_position: usize,
     pub database: Arc<Database>,
     pub cluster: Arc<Cluster>,
 }
 
 impl Disk {
-    pub fn new(database: &Arc<Database>, cluster: &Arc<Cluster>, begun: usize) -> Arc<Disk> {
-        let (record, hangs) = (Mutex::new(None), AtomicBool::new(false));
-        Arc::new(Disk { record, hangs, begun, database: database.clone(), cluster: cluster.clone() })
+    pub fn new(database: &Arc<Database>, cluster: &Arc<Cluster>, first_position: usize) -> Arc<Disk> {
+        let (saved, hangs) = (Mutex::new(None), AtomicBool::new(false));
+        Arc::new(Disk { saved, hangs, first_position, database: database.clone(), cluster: cluster.clone() })
     }
 
     pub fn position(&self) -> Option<usize> {
-        let record = self.record.lock().expect("no panic while it is held");
-        record.as_ref().map(|record| record.position.0.parse().expect("a number"))
+        let saved = self.saved.lock().expect("no panic while it is held");
+        saved.as_ref().map(|saved| saved.position.0.parse().expect("a number"))
     }
 
     pub fn put(&self, log: &str, position: usize) {
-        let record = Record { log: log.into(), position: Position(position.to_string()) };
-        *self.record.lock().expect("no panic while it is held") = Some(record);
+        let saved = SavedPosition { log: log.into(), position: Position(position.to_string()) };
+        *self.saved.lock().expect("no panic while it is held") = Some(saved);
     }
 
     fn check(&self, upto: usize) {
-        let database = self.database.inside();
-        let cluster = self.cluster.inside();
+        let database = self.database.state();
+        let cluster = self.cluster.state();
         if cluster.flushes > 0 {
             return;
         }
-        for (number, commit) in database.commits[..upto].iter().enumerate().skip(self.begun) {
+        for (number, commit) in database.commits[..upto].iter().enumerate().skip(self.first_position) {
             for key in &commit.keys {
-                let paid = cluster.deleted.iter().any(|(deleted, at)| deleted == key && *at >= commit.visible_at);
+                let is_deleted = cluster.deleted.iter().any(|(deleted, at)| deleted == key && *at >= commit.visible_at);
                 assert!(
-                    paid,
+                    is_deleted,
                     "position {upto} passed commit {}: {key} was never deleted once it was visible",
                     number + 1
                 );
@@ -322,30 +324,30 @@ impl Disk {
 }
 
 impl PositionStore for Disk {
-    fn load(&self) -> BoxFuture<'_, Result<Option<Record>, PositionError>> {
-        Box::pin(async { Ok(self.record.lock().expect("no panic while it is held").clone()) })
+    fn load(&self) -> BoxFuture<'_, Result<Option<SavedPosition>, PositionError>> {
+        Box::pin(async { Ok(self.saved.lock().expect("no panic while it is held").clone()) })
     }
 
-    fn save(&self, record: Record) -> BoxFuture<'_, Result<(), PositionError>> {
+    fn save(&self, saved: SavedPosition) -> BoxFuture<'_, Result<(), PositionError>> {
         Box::pin(async move {
             sleep(ms(2)).await;
             while self.hangs.load(Ordering::Relaxed) {
                 sleep(ms(1)).await;
             }
-            self.check(record.position.0.parse().expect("a number"));
-            *self.record.lock().expect("no panic while it is held") = Some(record);
+            self.check(saved.position.0.parse().expect("a number"));
+            *self.saved.lock().expect("no panic while it is held") = Some(saved);
             Ok(())
         })
     }
 }
 
 /// A time of day that follows tokio's clock.
-pub fn wall() -> WallClock {
-    let begun = Instant::now();
-    Arc::new(move || SystemTime::UNIX_EPOCH + begun.elapsed())
+pub fn wall_clock() -> WallClock {
+    let start = Instant::now();
+    Arc::new(move || SystemTime::UNIX_EPOCH + start.elapsed())
 }
 
-/// A database, its clusters and what their pipelines share.
+/// A database, its clusters, and the shared state of their pipelines.
 pub struct Region {
     pub database: Arc<Database>,
     pub clusters: Vec<(Arc<Cluster>, Arc<Disk>)>,
@@ -377,21 +379,21 @@ impl Region {
             positions: self.clusters[cluster].1.clone(),
             statistics: self.statistics.clone(),
             cluster,
-            wall: wall(),
+            wall_clock: wall_clock(),
             options: self.options.clone(),
         }
     }
 
-    pub fn figure(&self, name: &str) -> String {
-        self.statistics.report().into_iter().find(|(n, _)| n == name).unwrap_or_else(|| panic!("no figure {name}")).1
+    pub fn stat(&self, name: &str) -> String {
+        self.statistics.report().into_iter().find(|(n, _)| n == name).unwrap_or_else(|| panic!("no statistic {name}")).1
     }
 }
 
-/// Waits, in paused time, until something holds.
+/// Waits, in paused time, until a condition holds.
 pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(120);
     while !holds() {
-        assert!(Instant::now() < deadline, "never came to be: {what}");
+        assert!(Instant::now() < deadline, "timed out: {what}");
         sleep(ms(1)).await;
     }
 }

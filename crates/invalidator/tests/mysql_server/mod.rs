@@ -75,19 +75,19 @@ impl Server {
         server
     }
 
-    /// SIGKILL: nothing is written any more.
+    /// Sends SIGKILL and waits for the end.
     pub fn kill(&mut self) {
         self.child.kill().expect("the server is ours");
         self.child.wait().expect("the server is ours");
     }
 
-    /// Sends a signal by name, such as STOP: the server says nothing more, and its connections stay open.
+    /// Sends a signal by name. After STOP the server is silent, and its connections stay open.
     pub fn signal(&self, name: &str) {
         let status = Command::new("kill").arg(format!("-{name}")).arg(self.child.id().to_string()).status();
         assert!(status.expect("kill runs").success());
     }
 
-    pub async fn start_again(&mut self) {
+    pub async fn restart(&mut self) {
         self.child = spawn(self.dir.path(), self.port, &self.arguments);
         self.wait_ready().await;
     }
@@ -159,7 +159,7 @@ impl Client {
     }
 }
 
-/// As many as the pipeline asks for: with fewer, a turn of reading never reaches its bound of events.
+/// The same as in a pipeline. With fewer keys a read never reaches its limit of events.
 const KEYS_MAX: usize = 4_096;
 
 /// Reads until `last` is among the keys, through the gate, and returns all commits.
@@ -168,7 +168,7 @@ pub async fn read_until(source: &mut MysqlSource, last: &str) -> Vec<Commit> {
     let reading = async {
         while !all.iter().any(|commit| commit.keys.iter().any(|key| key == last.as_bytes())) {
             let commits = source.next(KEYS_MAX).await.expect("commits");
-            source.visible(&commits.position).await.expect("visible");
+            source.wait_until_visible(&commits.position).await.expect("visible");
             all.extend(commits.commits);
         }
     };
@@ -190,8 +190,8 @@ fn template() -> PathBuf {
     let version = Command::new("mariadbd").arg("--version").output();
     let version = version.unwrap_or_else(|error| panic!("mariadbd ({error}) {MISSING}")).stdout;
     let name: String = String::from_utf8_lossy(&version).chars().filter(char::is_ascii_alphanumeric).collect();
-    let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    if !kept.exists() {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    if !path.exists() {
         let [dir, temporary] =
             [(); 2].map(|()| TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary directory"));
         let output = Command::new("mariadb-install-db")
@@ -202,17 +202,17 @@ fn template() -> PathBuf {
             .output()
             .unwrap_or_else(|error| panic!("mariadb-install-db ({error}) {MISSING}"));
         assert!(output.status.success(), "mariadb-install-db: {}", String::from_utf8_lossy(&output.stderr));
-        // Another test may have been quicker: then its directory is as good.
-        let _ = fs::rename(dir.path(), &kept);
+        // Another test may have created it meanwhile; then that one is used.
+        let _ = fs::rename(dir.path(), &path);
     }
-    kept
+    path
 }
 
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("its address").port()
 }
 
-/// `mariadbd` refuses to run as root unless it is told to.
+/// `mariadbd` runs as root only with `--user=root`.
 fn user_argument() -> String {
     let is_root = fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
     if is_root { "--user=root".into() } else { "--skip-networking=0".into() }

@@ -1,6 +1,6 @@
-//! `lookaside check-config`: says what is wrong with a configuration before a router is given it.
+//! `lookaside check-config`: reports errors in a configuration before it is deployed.
 
-use super::{Read, Which};
+use super::{ConfigArgs, LoadedConfig};
 use anyhow::{Result, bail};
 use lookaside_router::Plan;
 use lookaside_routing::{ConfigurationError, RoutingPrefix};
@@ -12,7 +12,7 @@ const EXAMPLES: &str = "Examples:
   render-template router.json.in | lookaside check-config -
   lookaside check-config --json router.json | jq .errors
 
-Exit codes: 0 when a router would take it; 1 when it would not; 2 wrong usage.";
+Exit codes: 0 the configuration is valid; 1 it is not; 2 usage error.";
 
 /// Options of `lookaside check-config`.
 #[derive(Clone, Debug, clap::Args)]
@@ -21,15 +21,15 @@ pub struct Options {
     /// The configuration: a file, or - for standard input
     file: PathBuf,
     #[command(flatten)]
-    which: Which,
+    config_args: ConfigArgs,
     /// Print the report as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Checks; fails with line, column and reason.
+/// Checks the configuration. Fails with line, column and reason.
 pub fn run(options: &Options) -> Result<()> {
-    let Read { source, plan } = options.which.read(&options.file)?;
+    let LoadedConfig { source, plan } = options.config_args.load(&options.file)?;
     let mut out = std::io::stdout().lock();
     if options.json {
         writeln!(out, "{}", report(&source, &plan))?;
@@ -42,27 +42,27 @@ pub fn run(options: &Options) -> Result<()> {
         for warning in plan.warnings() {
             eprintln!("lookaside: {source}: {warning}");
         }
-        writeln!(out, "{source}: the configuration is good: {}", in_short(&plan))?;
+        writeln!(out, "{source}: the configuration is good: {}", summarize(&plan))?;
     }
     Ok(())
 }
 
-fn in_short(plan: &Plan) -> String {
+fn summarize(plan: &Plan) -> String {
     let prefixes = plan.configuration().trees.iter().flat_map(|(prefixes, _)| prefixes);
     let prefixes: Vec<&str> = prefixes.map(RoutingPrefix::as_str).collect();
     format!("{} servers, routing prefixes {}", plan.servers().len(), prefixes.join(" "))
 }
 
 fn report(source: &str, plan: &Result<Plan, ConfigurationError>) -> Value {
-    let place = |line, column, path: &str, message: &str| json!({ "line": line, "column": column, "path": path, "message": message });
+    let finding = |line, column, path: &str, message: &str| json!({ "line": line, "column": column, "path": path, "message": message });
     let (mut errors, mut warnings, mut addresses) = (Vec::new(), Vec::new(), Vec::new());
     match plan {
         Ok(plan) => {
-            let told = plan.warnings().iter();
-            warnings = told.map(|told| place(told.line, told.column, &told.path, &told.message)).collect();
+            let findings = plan.warnings().iter();
+            warnings = findings.map(|one| finding(one.line, one.column, &one.path, &one.message)).collect();
             addresses = plan.servers().into_iter().map(|address| address.to_string()).collect();
         }
-        Err(error) => errors.push(place(error.line, error.column, &error.path, &error.message)),
+        Err(error) => errors.push(finding(error.line, error.column, &error.path, &error.message)),
     }
     json!({ "source": source, "good": plan.is_ok(), "errors": errors, "warnings": warnings, "servers": addresses })
 }

@@ -1,6 +1,6 @@
-//! `lookaside route`: the way that a request takes through a configuration. Nobody is asked.
+//! `lookaside route`: shows how a configuration routes a request. No server is contacted.
 
-use super::{Read, Which};
+use super::{ConfigArgs, LoadedConfig};
 use anyhow::{Result, anyhow, bail};
 use lookaside_router::{Host, Outages, Step, Trace, trace};
 use lookaside_routing::{Address, Context};
@@ -10,21 +10,21 @@ use std::{io::Write as _, net::IpAddr, path::PathBuf};
 const EXAMPLES: &str = "Examples:
   lookaside route get user:42 -f router.json
   lookaside route delete user:42 -f router.json
-  lookaside route get user:42 -f router.json --down 10.0.0.7:11211    where failover leads
-  lookaside route get user:42 -f router.json --dead 10.0.0.7:11211    and which spare takes its place
-  lookaside route get user:42 -f router.json --client 10.1.2.3        which replica this client reads
+  lookaside route get user:42 -f router.json --down 10.0.0.7:11211    with failover
+  lookaside route get user:42 -f router.json --dead 10.0.0.7:11211    with a spare in its place
+  lookaside route get user:42 -f router.json --client 10.1.2.3        with the replica that this client reads
   lookaside route get user:42 -f router.json --json | jq '.[] | select(.server)'
 
-Servers count as empty: every get misses. What time or chance decides (migrations, limits of rate, random children)
-is shown as it would be at the first request.
+Servers count as empty: every get misses. Routes that depend on time or chance (migrations, rate limits, random
+children) are shown as for a first request.
 
-Exit codes: 0 shown; 1 the configuration, the verb or the key is bad; 2 wrong usage.";
+Exit codes: 0 success; 1 the configuration, the verb or the key is invalid; 2 usage error.";
 
 /// Options of `lookaside route`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {
-    /// What is asked, as clients write it: get, gets, gat, gats, lease-get, set, add, replace, append, prepend, cas,
+    /// The command: get, gets, gat, gats, lease-get, set, add, replace, append, prepend, cas,
     /// lease-set, delete, incr, decr or touch
     verb: String,
     /// The key, with or without a routing prefix
@@ -33,12 +33,12 @@ pub struct Options {
     #[arg(short = 'f', long, value_name = "FILE")]
     config_file: PathBuf,
     #[command(flatten)]
-    which: Which,
-    /// Show the way while this server is taken out; may be given several times
+    config_args: ConfigArgs,
+    /// Show the route while this server is TKO; may be given several times
     #[arg(long, value_name = "ADDRESS")]
     down: Vec<String>,
-    /// Show the way when this server has been out for so long that a spare serves its keys, if its pool has any; may be
-    /// given several times
+    /// Show the route when this server has been TKO long enough that a spare serves its keys, if its pool has any; may
+    /// be given several times
     #[arg(long, value_name = "ADDRESS")]
     dead: Vec<String>,
     /// The client's address, for routes that choose a replica by it
@@ -52,20 +52,20 @@ pub struct Options {
     json: bool,
 }
 
-/// Shows the way.
+/// Shows the route.
 pub fn run(options: &Options) -> Result<()> {
-    let Read { source, plan } = options.which.read(&options.config_file)?;
+    let LoadedConfig { source, plan } = options.config_args.load(&options.config_file)?;
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     let trace = runtime.block_on(async {
         let plan = plan.map_err(|error| anyhow!("{source}: {error}"))?.on(Host::named(&options.host, now));
-        let addresses = |named: &[String]| named.iter().map(|address| Address(address.as_str().into())).collect();
+        let addresses = |names: &[String]| names.iter().map(|address| Address(address.as_str().into())).collect();
         let outages = Outages { down: addresses(&options.down), dead: addresses(&options.dead) };
         let known = plan.servers();
         for (flag, named) in [("--down", &outages.down), ("--dead", &outages.dead)] {
-            if let Some(stranger) = named.iter().find(|address| !known.contains(address)) {
+            if let Some(unknown) = named.iter().find(|address| !known.contains(address)) {
                 let known: Vec<String> = known.iter().map(Address::to_string).collect();
-                bail!("{flag} {stranger}: {source} has no such server; it has {}", known.join(", "));
+                bail!("{flag} {unknown}: {source} has no such server; it has {}", known.join(", "));
             }
         }
         let context = Context { client: options.client };
@@ -73,13 +73,13 @@ pub fn run(options: &Options) -> Result<()> {
     })?;
     let mut out = std::io::stdout().lock();
     match options.json {
-        true => writeln!(out, "{}", as_json(&trace))?,
+        true => writeln!(out, "{}", to_json(&trace))?,
         false => write!(out, "{trace}")?,
     }
     Ok(())
 }
 
-fn as_json(trace: &Trace) -> serde_json::Value {
-    let step = |Step { depth, at, is_server, asked, answered }: &Step| json!({ "depth": depth, "at": at, "server": is_server, "asked": asked, "answered": answered });
+fn to_json(trace: &Trace) -> serde_json::Value {
+    let step = |Step { depth, at, is_server, asked, answered }: &Step| json!({ "depth": depth, "at": at, "server": is_server, "requests": asked, "replies": answered });
     trace.0.iter().map(step).collect()
 }

@@ -1,6 +1,6 @@
 //! The demo application's table, in the embedded database or in MariaDB or MySQL.
 //!
-//! SQLite names the stale key by a trigger that writes the journal; MariaDB and MySQL by a comment in the statement.
+//! In SQLite a trigger writes the stale key to the journal; in MariaDB and MySQL a comment in the statement names it.
 
 use anyhow::{Context, Result};
 use mysql_async::prelude::Queryable;
@@ -13,7 +13,7 @@ use std::{
 /// Rows of the table.
 pub const ROWS: u32 = 10_000;
 
-/// Connections that read at the same time.
+/// Concurrent read connections.
 const READERS: usize = 4;
 
 const SQLITE_TABLE: &str = "
@@ -25,11 +25,11 @@ const SQLITE_TABLE: &str = "
 /// The application's connections to its database.
 #[derive(Clone)]
 pub enum Database {
-    /// A writer and some readers; SQLite blocks, so each call goes to a thread for such work.
+    /// A writer and some readers. SQLite calls block, so they run on blocking threads.
     Sqlite {
         /// The one writer that SQLite allows.
         writer: Arc<Mutex<Connection>>,
-        /// Taken in turn by id.
+        /// Selected by id.
         readers: Arc<Vec<Mutex<Connection>>>,
     },
     /// A pool of connections.
@@ -42,7 +42,7 @@ pub fn key(id: u32) -> String {
 }
 
 impl Database {
-    /// Connects, and makes and fills the table where it is missing.
+    /// Connects, and creates and fills the table if it is missing.
     pub async fn open(url: &str) -> Result<Database> {
         if let Some(path) = url.strip_prefix("sqlite://") {
             return open_sqlite(path).with_context(|| format!("opening {path}"));
@@ -54,7 +54,7 @@ impl Database {
             .query_drop("CREATE TABLE IF NOT EXISTS demo_users (id INT PRIMARY KEY, visits BIGINT NOT NULL)")
             .await
             .context(
-                "making the table demo_users (the URL must name a schema: mysql://user:password@host:port/schema)",
+                "creating the table demo_users (the URL must name a schema: mysql://user:password@host:port/schema)",
             )?;
         for first in (0..ROWS).step_by(1000) {
             let rows: Vec<String> = (first..first + 1000).map(|id| format!("({id},0)")).collect();
@@ -78,7 +78,7 @@ impl Database {
             Database::Mysql(pool) => {
                 let mut connection = pool.get_conn().await?;
                 let row = connection.exec_first("SELECT visits FROM demo_users WHERE id = ?", (id,)).await?;
-                row.context("the demo's row is gone")?
+                row.context("the row of the demo is missing")?
             }
         };
         Ok(format!("user {id} has visited {visits} times"))

@@ -1,14 +1,14 @@
-//! `lookaside up`: a whole region on this machine, as real processes, and a line a second about it.
+//! `lookaside up`: runs a whole region on this machine, as real processes, and prints a line per second.
 
-mod child;
 mod plan;
+mod process;
 mod view;
 
 use crate::demo::{self, Demo};
 use crate::statistics::Statistics;
 use anyhow::{Context, Result, bail};
-use child::Process;
 use plan::{CLUSTERS_MAX, PORTS_MAX, Plan, SERVERS_MAX, local};
+use process::Process;
 use std::{
     fs::File,
     io::Write,
@@ -18,20 +18,20 @@ use std::{
 };
 use view::View;
 
-/// How long the region has to come up.
+/// How long the region may take to start.
 const START_TIME_MAX: Duration = Duration::from_secs(20);
-/// How long the invalidator has to find its way into the database's log.
+/// How long the invalidator may take to start reading the database's log.
 const DATABASE_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// A start that takes longer than this is explained.
+/// A step of the start that takes longer than this is explained.
 const SLOW_AFTER: Duration = Duration::from_secs(1);
 
 /// Options of `lookaside up`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// The database whose commits empty the caches: sqlite:///PATH, mysql://USER:PASSWORD@HOST:PORT/SCHEMA or
-    /// mariadb://... [default: an SQLite database of its own]
-    #[arg(long, value_name = "URL", value_parser = database_url)]
+    /// The database whose commits invalidate the caches: sqlite:///PATH, mysql://USER:PASSWORD@HOST:PORT/SCHEMA or
+    /// mariadb://... [default: an embedded SQLite database]
+    #[arg(long, value_name = "URL", value_parser = parse_database_url)]
     database: Option<String>,
     /// Run a small application that reads through the caches and writes to the database
     #[arg(long)]
@@ -39,7 +39,7 @@ pub struct Options {
     /// Frontend clusters
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=i64::from(CLUSTERS_MAX)))]
     clusters: u16,
-    /// Servers in each cluster, beside its gutter server
+    /// Servers in each cluster, besides its gutter server
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=i64::from(SERVERS_MAX)))]
     servers: u16,
     /// Memory of each server, in mebibytes
@@ -48,54 +48,55 @@ pub struct Options {
     /// The first port: the first cluster's memcached endpoint. The region's other ports follow
     #[arg(long, default_value_t = 5000, value_parser = clap::value_parser!(u16).range(1024..=i64::from(u16::MAX - PORTS_MAX)))]
     port: u16,
-    /// Where logs, positions and the embedded database are kept [default: a folder that is removed at the end]
+    /// Directory for logs, positions and the embedded database [default: a temporary one, removed at the end]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// Stop when it has been up for so many seconds [default: at Ctrl-C]
+    /// Stop after this many seconds [default: at Ctrl-C]
     #[arg(long, value_name = "S")]
     seconds: Option<u64>,
-    /// A line of JSON a second instead of the view
+    /// Print a line of JSON per second instead of the view
     #[arg(long)]
     json: bool,
 }
 
-/// What `--database` takes; the database itself is looked at later.
-fn database_url(url: &str) -> Result<String, String> {
+/// Validates `--database`; the database itself is opened later.
+fn parse_database_url(url: &str) -> Result<String, String> {
     match ["sqlite://", "mysql://", "mariadb://"].iter().any(|scheme| url.starts_with(scheme)) {
         true => Ok(url.to_owned()),
-        false => Err("it begins with sqlite://, mysql:// or mariadb://".to_owned()),
+        false => Err("it must begin with sqlite://, mysql:// or mariadb://".to_owned()),
     }
 }
 
-/// Runs the region until it is told to stop. Whatever happens, its processes end with it.
+/// Runs the region until a signal or `--seconds`. Its processes always end with it.
 pub fn run(options: &Options) -> Result<()> {
     let plan = Plan::new(options.port, options.clusters, options.servers);
-    ports_must_be_free(&plan)?;
-    let temporary = tempfile::Builder::new().prefix("lookaside-").tempdir().context("cannot make a folder")?;
+    check_ports_free(&plan)?;
+    let temporary = tempfile::Builder::new().prefix("lookaside-").tempdir().context("cannot create a directory")?;
     let state_dir = options.state_dir.as_deref().unwrap_or(temporary.path());
-    std::fs::create_dir_all(state_dir).with_context(|| format!("cannot make the folder {}", state_dir.display()))?;
+    std::fs::create_dir_all(state_dir)
+        .with_context(|| format!("cannot create the directory {}", state_dir.display()))?;
     let state_dir = &state_dir.canonicalize()?;
-    let _lock = lock(state_dir)?;
+    let _lock = lock_directory(state_dir)?;
     let database = match &options.database {
         Some(url) => url.clone(),
         None => format!("sqlite://{}", state_dir.join("region.db").display()),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let mut stop = runtime.block_on(async { Stop::listen() })?;
+    let mut shutdown = runtime.block_on(async { ShutdownSignals::listen() })?;
     runtime.block_on(async {
         let start = start(&plan, options, &database, state_dir);
         let (mut region, demo) = tokio::select! {
             biased;
-            () = stop.told() => return Ok(()),
+            () = shutdown.wait() => return Ok(()),
             started = start => started?,
         };
         announce(&plan, options, &database, state_dir)?;
         let view = View::new(options.json, demo.as_ref().map(Demo::counters));
-        watch(&mut region, view, stop, options.seconds).await
+        run_view(&mut region, view, shutdown, options.seconds).await
     })
 }
 
-/// Brings the region up, and the demo application if there is to be one.
+/// Starts the region and, with `--demo`, the demo application.
 async fn start(plan: &Plan, options: &Options, database: &str, state_dir: &Path) -> Result<(Region, Option<Demo>)> {
     demo::prepare(database)
         .await
@@ -104,12 +105,11 @@ async fn start(plan: &Plan, options: &Options, database: &str, state_dir: &Path)
     let logs = state_dir.join("logs");
     std::fs::create_dir_all(&logs)?;
     region.start_servers(options.memory, &logs)?;
-    said_when_slow(region.wait_until_ready(&plan.servers()), "waiting for the servers to come up").await?;
+    with_slow_notice(region.wait_until_ready(&plan.servers()), "waiting for the servers to start").await?;
     region.start_routers(state_dir, &logs)?;
     region.start_invalidator(database, state_dir, &logs)?;
-    said_when_slow(region.wait_until_ready(&plan.ports()), "waiting for the processes to come up").await?;
-    said_when_slow(region.wait_until_invalidated(), "waiting for the invalidator to find its way into the commit log")
-        .await?;
+    with_slow_notice(region.wait_until_ready(&plan.ports()), "waiting for the processes to start").await?;
+    with_slow_notice(region.wait_until_pipelines_run(), "waiting for the invalidator to read the commit log").await?;
     let demo = match options.demo {
         true => Some(Demo::start(database, &plan_routers(plan)).await.context("starting the demo application")?),
         false => None,
@@ -117,8 +117,8 @@ async fn start(plan: &Plan, options: &Options, database: &str, state_dir: &Path)
     Ok((region, demo))
 }
 
-/// Says what is waited for, once it takes so long that a person wonders.
-async fn said_when_slow<T>(work: impl Future<Output = T>, what: &str) -> T {
+/// Prints `what` if `work` takes longer than [`SLOW_AFTER`].
+async fn with_slow_notice<T>(work: impl Future<Output = T>, what: &str) -> T {
     let mut work = std::pin::pin!(work);
     if let Ok(done) = tokio::time::timeout(SLOW_AFTER, work.as_mut()).await {
         return done;
@@ -127,13 +127,13 @@ async fn said_when_slow<T>(work: impl Future<Output = T>, what: &str) -> T {
     work.await
 }
 
-/// Keeps two regions from writing into one folder; held until the file is closed.
-fn lock(state_dir: &Path) -> Result<File> {
+/// Locks the directory, until the file is closed, so that no two regions write to it.
+fn lock_directory(state_dir: &Path) -> Result<File> {
     let path = state_dir.join("lookaside-up.lock");
     let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
     match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
-        Err(_) => bail!("another region is up in {}; choose another folder with --state-dir", state_dir.display()),
+        Err(_) => bail!("another region is up in {}; choose another directory with --state-dir", state_dir.display()),
     }
 }
 
@@ -141,12 +141,12 @@ fn plan_routers(plan: &Plan) -> Vec<String> {
     plan.clusters.iter().map(|cluster| local(cluster.router_port)).collect()
 }
 
-/// Fails before anything is started, with the port and what to do.
-fn ports_must_be_free(plan: &Plan) -> Result<()> {
+/// Fails if a port is in use, before anything is started.
+fn check_ports_free(plan: &Plan) -> Result<()> {
     for (port, purpose) in plan.ports() {
         if let Err(error) = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], port))) {
             bail!(
-                "port {port} on 127.0.0.1, meant for {purpose}, cannot be had: {error}\n\
+                "port {port} on 127.0.0.1, meant for {purpose}, is not available: {error}\n\
                  Another region may be up. Choose other ports with --port, as in: lookaside up --port {}",
                 u32::from(port) / 100 * 100 + 1000
             );
@@ -161,7 +161,8 @@ struct Region {
 }
 
 impl Region {
-    /// Before any router: it connects ahead, and takes out for a while who is not there yet.
+    /// Starts the servers. They start before the routers, which connect eagerly: a missing server would be TKO for a
+    /// while.
     fn start_servers(&mut self, memory_mib: u32, logs: &Path) -> Result<()> {
         for cluster in &self.plan.clusters {
             for (index, port) in cluster.server_ports.iter().chain([&cluster.gutter_port]).enumerate() {
@@ -169,7 +170,7 @@ impl Region {
                     true => format!("{}-server-{}", cluster.name, index + 1),
                     false => format!("{}-gutter", cluster.name),
                 };
-                let arguments = words(&["-p", &port.to_string(), "-t", "1", "-m", &memory_mib.to_string()]);
+                let arguments = to_strings(&["-p", &port.to_string(), "-t", "1", "-m", &memory_mib.to_string()]);
                 self.processes.push(Process::start(&name, "lookaside-server", arguments, vec![], logs)?);
             }
         }
@@ -181,7 +182,7 @@ impl Region {
         std::fs::write(&configuration, format!("{:#}\n", self.plan.router_configuration()))?;
         for cluster in &self.plan.clusters {
             let spool = state_dir.join("spool").join(cluster.name);
-            let arguments = words(&[
+            let arguments = to_strings(&[
                 "-p",
                 &cluster.router_port.to_string(),
                 "--spool",
@@ -201,24 +202,24 @@ impl Region {
 
     fn start_invalidator(&mut self, database: &str, state_dir: &Path, logs: &Path) -> Result<()> {
         let state = state_dir.display().to_string();
-        let mut arguments = words(&["--state-dir", &state]);
-        arguments.extend(words(&["--listen", &local(self.plan.invalidator_port)]));
+        let mut arguments = to_strings(&["--state-dir", &state]);
+        arguments.extend(to_strings(&["--listen", &local(self.plan.invalidator_port)]));
         for cluster in &self.plan.clusters {
-            arguments.extend(words(&["--cluster", &format!("{}={}", cluster.name, local(cluster.router_port))]));
+            arguments.extend(to_strings(&["--cluster", &format!("{}={}", cluster.name, local(cluster.router_port))]));
         }
         let source = vec![("LOOKASIDE_SOURCE", database.to_owned())];
         self.processes.push(Process::start("invalidator", "lookaside-invalidator", arguments, source, logs)?);
         Ok(())
     }
 
-    /// Waits until who is to listen on these ports answers `stats`.
+    /// Waits until the processes on these ports reply to `stats`.
     async fn wait_until_ready(&mut self, ports: &[(u16, String)]) -> Result<()> {
         let deadline = Instant::now() + START_TIME_MAX;
         for (port, purpose) in ports {
-            while let Err(error) = Statistics::ask(*port) {
-                self.processes.iter_mut().try_for_each(Process::must_run)?;
+            while let Err(error) = Statistics::fetch(*port).await {
+                self.processes.iter_mut().try_for_each(Process::ensure_running)?;
                 if Instant::now() > deadline {
-                    return Err(error.context(format!("{purpose} did not come up")));
+                    return Err(error.context(format!("{purpose} did not start")));
                 }
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
@@ -226,18 +227,18 @@ impl Region {
         Ok(())
     }
 
-    /// Waits until the commit log is read for every cluster: without that, caches would go stale and nobody would know.
-    async fn wait_until_invalidated(&mut self) -> Result<()> {
+    /// Waits until the pipeline of every cluster runs: otherwise caches would silently go stale.
+    async fn wait_until_pipelines_run(&mut self) -> Result<()> {
         let deadline = Instant::now() + DATABASE_TIME_MAX;
         loop {
-            let statistics = Statistics::ask(self.plan.invalidator_port);
-            let trouble = statistics.as_ref().map_or_else(ToString::to_string, Statistics::trouble);
-            if trouble.is_empty() {
+            let statistics = Statistics::fetch(self.plan.invalidator_port).await;
+            let unhealthy = statistics.as_ref().map_or_else(ToString::to_string, Statistics::unhealthy);
+            if unhealthy.is_empty() {
                 return Ok(());
             }
-            self.processes.iter_mut().try_for_each(Process::must_run)?;
+            self.processes.iter_mut().try_for_each(Process::ensure_running)?;
             if Instant::now() > deadline {
-                bail!("no commit would reach the caches: {trouble}");
+                bail!("no commit would reach the caches: {unhealthy}");
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -246,12 +247,12 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // All at once, so that stopping takes as long as the slowest and not as long as all.
-        self.processes.iter().for_each(Process::ask_to_stop);
+        // All at once, so that stopping takes only as long as the slowest process.
+        self.processes.iter().for_each(Process::terminate);
     }
 }
 
-fn words(words: &[&str]) -> Vec<String> {
+fn to_strings(words: &[&str]) -> Vec<String> {
     words.iter().map(|&word| word.to_owned()).collect()
 }
 
@@ -273,9 +274,9 @@ fn announce(plan: &Plan, options: &Options, database: &str, state_dir: &Path) ->
         writeln!(out, "  cluster {name:<6} {endpoint}   ({servers} servers and a gutter server behind it)")?;
     }
     writeln!(out, "Database   {}", view::without_password(database))?;
-    writeln!(out, "Statistics {}   (the invalidator's; the endpoints have their own)", local(plan.invalidator_port))?;
+    writeln!(out, "Statistics {}   (of the invalidator; the endpoints serve their own)", local(plan.invalidator_port))?;
     writeln!(out, "Logs       {}", state_dir.join("logs").display())?;
-    writeln!(out, "{}", demo::how_to_invalidate(database))?;
+    writeln!(out, "{}", demo::invalidation_help(database))?;
     if options.demo {
         writeln!(out, "The demo application uses the table demo_users.")?;
     }
@@ -283,7 +284,12 @@ fn announce(plan: &Plan, options: &Options, database: &str, state_dir: &Path) ->
     Ok(())
 }
 
-async fn watch(region: &mut Region, mut view: View, mut stop: Stop, seconds: Option<u64>) -> Result<()> {
+async fn run_view(
+    region: &mut Region,
+    mut view: View,
+    mut shutdown: ShutdownSignals,
+    seconds: Option<u64>,
+) -> Result<()> {
     let mut tick = tokio::time::interval(Duration::from_secs(1));
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     tick.tick().await;
@@ -291,34 +297,34 @@ async fn watch(region: &mut Region, mut view: View, mut stop: Stop, seconds: Opt
     loop {
         tokio::select! {
             biased;
-            () = stop.told() => break,
-            () = async { tokio::time::sleep_until(end.expect("guarded")).await }, if end.is_some() => break,
+            () = shutdown.wait() => break,
+            () = async { tokio::time::sleep_until(end.expect("guarded by is_some")).await }, if end.is_some() => break,
             _ = tick.tick() => {
                 for process in &mut region.processes {
-                    if let Some(news) = process.watch()? {
-                        view.say(&news)?;
+                    if let Some(notice) = process.supervise()? {
+                        view.print_notice(&notice)?;
                     }
                 }
-                view.line(&region.plan)?;
+                view.print_line(&region.plan).await?;
             }
         }
     }
-    view.say("stopping")
+    view.print_notice("stopping")
 }
 
 /// SIGINT and SIGTERM.
-struct Stop {
+struct ShutdownSignals {
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
 }
 
-impl Stop {
-    fn listen() -> Result<Stop> {
+impl ShutdownSignals {
+    fn listen() -> Result<ShutdownSignals> {
         use tokio::signal::unix::{SignalKind, signal};
-        Ok(Stop { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+        Ok(ShutdownSignals { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
     }
 
-    async fn told(&mut self) {
+    async fn wait(&mut self) {
         tokio::select! {
             biased;
             _ = self.interrupt.recv() => {}

@@ -1,4 +1,4 @@
-//! What a region consists of: which process listens where, and what each router is told.
+//! The processes and ports of a region, and the configuration of its routers.
 //!
 //! ```text
 //! port + i                router of cluster i
@@ -9,15 +9,15 @@
 
 use serde_json::{Value, json};
 
-/// Clusters that a plan may have: their routers share ten ports with the invalidator.
+/// The most clusters: their routers share ten ports with the invalidator.
 pub const CLUSTERS_MAX: u16 = 9;
-/// Servers that a cluster may have beside its gutter server.
+/// The most servers of a cluster, besides its gutter server.
 pub const SERVERS_MAX: u16 = 9;
-/// Ports that a region may take, counted from its first.
+/// The size of the port range of a region.
 pub const PORTS_MAX: u16 = 10 * (CLUSTERS_MAX + 1);
 
-/// What failed-over values live for, in seconds: long enough to spare the database, short enough that the gutter needs
-/// no care of its own (§3.3).
+/// The expiry of failed-over values, in seconds: long enough to take load off the database, short enough that the
+/// gutter needs no invalidation of its own (§3.3).
 const GUTTER_EXPTIME_S: u32 = 10;
 
 const CLUSTER_NAMES: [&str; CLUSTERS_MAX as usize] =
@@ -28,7 +28,7 @@ const CLUSTER_NAMES: [&str; CLUSTERS_MAX as usize] =
 pub struct Plan {
     /// The frontend clusters.
     pub clusters: Vec<Cluster>,
-    /// Where the invalidator answers `stats`.
+    /// The port on which the invalidator serves `stats`.
     pub invalidator_port: u16,
 }
 
@@ -37,7 +37,7 @@ pub struct Plan {
 pub struct Cluster {
     /// Its name, the second part of its routing prefix.
     pub name: &'static str,
-    /// Where applications connect.
+    /// The port to which applications connect.
     pub router_port: u16,
     /// The servers of the wildcard pool.
     pub server_ports: Vec<u16>,
@@ -46,7 +46,7 @@ pub struct Cluster {
 }
 
 impl Plan {
-    /// Lays out `clusters` clusters of `servers` servers from `port` on.
+    /// Assigns ports from `port` on to `clusters` clusters of `servers` servers.
     pub fn new(port: u16, clusters: u16, servers: u16) -> Plan {
         let cluster = |index: u16| {
             let first = port + 10 * (index + 1);
@@ -60,7 +60,7 @@ impl Plan {
         Plan { clusters: (0..clusters).map(cluster).collect(), invalidator_port: port + 9 }
     }
 
-    /// Every port with what it is for.
+    /// All ports, each with its purpose.
     pub fn ports(&self) -> Vec<(u16, String)> {
         let mut ports = self.servers();
         ports.push((self.invalidator_port, "the invalidator's statistics".to_owned()));
@@ -71,7 +71,7 @@ impl Plan {
         ports
     }
 
-    /// The ports of the servers alone.
+    /// The ports of the servers only.
     pub fn servers(&self) -> Vec<(u16, String)> {
         let mut ports = Vec::new();
         for cluster in &self.clusters {
@@ -83,7 +83,7 @@ impl Plan {
         ports
     }
 
-    /// What every router is told: all clusters, each under its routing prefix, so that `/*/*/key` reaches all.
+    /// The configuration of every router: all clusters, each under its routing prefix, so that `/*/*/key` reaches all.
     pub fn router_configuration(&self) -> Value {
         let mut pools = serde_json::Map::new();
         for cluster in &self.clusters {
@@ -97,7 +97,7 @@ impl Plan {
 }
 
 impl Cluster {
-    /// The routing prefix of keys that belong here.
+    /// The routing prefix of its keys.
     pub fn routing_prefix(&self) -> String {
         format!("/local/{}/", self.name)
     }
@@ -106,8 +106,8 @@ impl Cluster {
         format!("{}.{role}", self.name)
     }
 
-    /// Deletes must be applied by the server and by the gutter that may stand in for it. Everything else goes to the
-    /// server, and to the gutter while the server does not answer.
+    /// Deletes go to the server and to the gutter that may replace it. Other requests go to the server, or to the
+    /// gutter while the server does not reply.
     fn route(&self) -> Value {
         let wildcard = format!("PoolRoute|{}", self.pool("wildcard"));
         let gutter = format!("PoolRoute|{}", self.pool("gutter"));
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_port_is_planned_twice_and_all_stay_within_the_range() {
+    fn ports_are_distinct_and_within_the_range() {
         let plan = Plan::new(5000, CLUSTERS_MAX, SERVERS_MAX);
         let mut ports: Vec<u16> = plan.ports().into_iter().map(|(port, _)| port).collect();
         assert_eq!(ports.len(), 1 + usize::from(CLUSTERS_MAX * (SERVERS_MAX + 2)));

@@ -1,4 +1,4 @@
-//! The live view: what the region did in the last second, from the `stats` of its daemons.
+//! The live view: the activity of the region in the last second, from the `stats` of its daemons.
 
 use super::plan::{Cluster, Plan};
 use crate::demo::Counters;
@@ -10,10 +10,10 @@ use std::{
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
-/// The heading is said again after so many lines.
+/// The heading is repeated after this many lines.
 const LINES_PER_HEADING: u64 = 20;
 
-/// Prints a line a second.
+/// Prints a line per second.
 pub struct View {
     json: bool,
     demo: Option<Arc<Counters>>,
@@ -33,58 +33,58 @@ struct Totals {
     latency_us_p99: u64,
     unreachable: u64,
     demo_failures: u64,
-    /// Deletes that a cluster has not acknowledged yet.
-    owed: u64,
-    /// What the invalidator complains of.
-    trouble: String,
+    /// Deletes that clusters have not acknowledged yet.
+    backlog: u64,
+    /// The clusters whose pipeline is not running, and why; empty if all are running.
+    unhealthy: String,
 }
 
 impl View {
-    /// A view that has not said anything yet. Without a demo application, the misses of the routers stand for database
-    /// reads: an application that looks aside reads the database at each.
+    /// A view without output yet. Without a demo application it shows the misses of the routers in place of database
+    /// reads: a look-aside application reads the database at each miss.
     pub fn new(json: bool, demo: Option<Arc<Counters>>) -> View {
         View { json, demo, before: Totals::default(), before_at: Instant::now(), lines: 0 }
     }
 
-    /// Says something out of turn.
-    pub fn say(&mut self, news: &str) -> Result<()> {
+    /// Prints a notice.
+    pub fn print_notice(&mut self, notice: &str) -> Result<()> {
         match self.json {
-            true => writeln!(stdout(), "{}", serde_json::json!({ "event": news }))?,
-            false => writeln!(stdout(), "-- {news}")?,
+            true => writeln!(stdout(), "{}", serde_json::json!({ "event": notice }))?,
+            false => writeln!(stdout(), "-- {notice}")?,
         }
         Ok(())
     }
 
-    /// Says what happened since the last line.
-    pub fn line(&mut self, plan: &Plan) -> Result<()> {
-        let totals = self.totals(plan);
+    /// Prints the activity since the last line.
+    pub async fn print_line(&mut self, plan: &Plan) -> Result<()> {
+        let totals = self.fetch_totals(plan).await;
         let seconds = self.before_at.elapsed().as_secs_f64().max(0.001);
-        let since = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
-        let gets = since(totals.gets, self.before.gets);
-        let hits = since(totals.hits, self.before.hits);
-        let database_reads = since(totals.database_reads, self.before.database_reads);
-        let invalidations = since(totals.invalidations, self.before.invalidations);
+        let rate_since = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
+        let gets = rate_since(totals.gets, self.before.gets);
+        let hits = rate_since(totals.hits, self.before.hits);
+        let database_reads = rate_since(totals.database_reads, self.before.database_reads);
+        let invalidations = rate_since(totals.invalidations, self.before.invalidations);
         let hit_rate = if gets > 0.0 { hits / gets } else { 0.0 };
         if self.json {
             let line = serde_json::json!({
                 "gets_per_s": gets, "hit_rate": hit_rate, "database_reads_per_s": database_reads,
-                "invalidations_per_s": invalidations, "deletes_backlog": totals.owed,
+                "invalidations_per_s": invalidations, "deletes_backlog": totals.backlog,
                 "invalidation_latency_us": { "p50": totals.latency_us_p50, "p99": totals.latency_us_p99 },
                 "unreachable_daemons": totals.unreachable, "demo_failures": totals.demo_failures,
-                "trouble": totals.trouble,
+                "unhealthy": totals.unhealthy,
             });
             writeln!(stdout(), "{line}")?;
         } else {
-            self.heading()?;
-            let rate = if gets > 0.0 { format!("{:.2}%", hit_rate * 100.0) } else { "-".to_owned() };
+            self.print_heading()?;
+            let hit_rate_text = if gets > 0.0 { format!("{:.2}%", hit_rate * 100.0) } else { "-".to_owned() };
             writeln!(
                 stdout(),
-                "{}  {gets:>9.0}  {rate:>8}  {database_reads:>9.0}  {invalidations:>8.0}  {:>6}  {:>12}  {:>12}{}",
+                "{}  {gets:>9.0}  {hit_rate_text:>8}  {database_reads:>9.0}  {invalidations:>8.0}  {:>6}  {:>12}  {:>12}{}",
                 time_of_day(),
-                totals.owed,
+                totals.backlog,
                 milliseconds(totals.latency_us_p50),
                 milliseconds(totals.latency_us_p99),
-                self.complaints(&totals),
+                self.warnings(&totals),
             )?;
         }
         self.before = totals;
@@ -93,21 +93,21 @@ impl View {
         Ok(())
     }
 
-    fn complaints(&self, totals: &Totals) -> String {
-        let mut complaints = String::new();
+    fn warnings(&self, totals: &Totals) -> String {
+        let mut warnings = String::new();
         if totals.unreachable > 0 {
-            complaints += &format!("   {} daemon(s) do not answer", totals.unreachable);
+            warnings += &format!("   {} daemon(s) do not reply", totals.unreachable);
         }
         if totals.demo_failures > self.before.demo_failures {
-            complaints += "   the database refuses the demo application";
+            warnings += "   the database refuses the demo application";
         }
-        if !totals.trouble.is_empty() {
-            complaints += &format!("   {}", totals.trouble);
+        if !totals.unhealthy.is_empty() {
+            warnings += &format!("   {}", totals.unhealthy);
         }
-        complaints
+        warnings
     }
 
-    fn heading(&self) -> Result<()> {
+    fn print_heading(&self) -> Result<()> {
         let is_terminal = stdout().is_terminal();
         if self.lines == 0 || (is_terminal && self.lines.is_multiple_of(LINES_PER_HEADING)) {
             let reads = if self.demo.is_some() { "database" } else { "misses" };
@@ -117,10 +117,10 @@ impl View {
         Ok(())
     }
 
-    fn totals(&self, plan: &Plan) -> Totals {
+    async fn fetch_totals(&self, plan: &Plan) -> Totals {
         let mut totals = Totals::default();
         for cluster in &plan.clusters {
-            match Statistics::ask(cluster.router_port) {
+            match Statistics::fetch(cluster.router_port).await {
                 Ok(router) => {
                     totals.gets += router.number("cmd_get") + router.number("cmd_lease_get");
                     totals.hits += router.number("get_hits");
@@ -129,14 +129,15 @@ impl View {
                 Err(_) => totals.unreachable += 1,
             }
         }
-        match Statistics::ask(plan.invalidator_port) {
+        match Statistics::fetch(plan.invalidator_port).await {
             Ok(invalidator) => {
                 totals.invalidations = invalidator.number("invalidations_total");
                 totals.latency_us_p50 = invalidator.number("latency_us_p50");
                 totals.latency_us_p99 = invalidator.number("latency_us_p99");
-                let lag = |cluster: &Cluster| invalidator.number(&format!("cluster:{}:lag_keys", cluster.name));
-                totals.owed = plan.clusters.iter().map(lag).sum();
-                totals.trouble = invalidator.trouble();
+                let pending_keys =
+                    |cluster: &Cluster| invalidator.number(&format!("cluster:{}:pending_keys", cluster.name));
+                totals.backlog = plan.clusters.iter().map(pending_keys).sum();
+                totals.unhealthy = invalidator.unhealthy();
             }
             Err(_) => totals.unreachable += 1,
         }
@@ -157,7 +158,7 @@ fn time_of_day() -> String {
     format!("{:02}:{:02}:{:02}", unix_s / 3600 % 24, unix_s / 60 % 60, unix_s % 60)
 }
 
-/// The URL as it may be shown.
+/// The URL without its password.
 pub fn without_password(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     match rest.split_once('@') {

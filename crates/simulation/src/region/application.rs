@@ -1,17 +1,17 @@
-//! Applications: they read through the cache of their cluster, and write to the database.
+//! Applications that read through the cache of their cluster and write to the database.
 
-use super::{Broken, CLUSTERS, Region, address, cluster_name, router};
+use super::{CLUSTERS, DisabledGuarantee, Region, address, cluster_name, router};
 use bytes::Bytes;
 use lookaside_client::{Client, DestinationOptions, Lookup, Origin, ReadOptions, TcpDestination};
 use lookaside_routing::DestinationRoute;
 use std::{convert::Infallible, sync::Arc, time::Duration};
 use tokio::task::JoinSet;
 
-/// Few, so that reads and writes meet.
+/// Few keys, so that reads and writes collide.
 const KEYS: usize = 12;
 const READERS: usize = 5;
 const WRITERS: usize = 2;
-/// One writer in so many deletes in its own cluster at once, as §4.1 has it; the others leave it to the invalidator.
+/// One write in this many deletes the key in its own cluster at once (§4.1); the others leave that to the invalidator.
 const OWN_DELETE_ONE_IN: u8 = 2;
 
 pub(super) fn host(cluster: usize) -> String {
@@ -46,12 +46,12 @@ impl Region {
                 for _ in 0..READERS {
                     let application =
                         Application { region: region.clone(), client: client.clone(), cluster, rng: rng.fork() };
-                    tasks.spawn_local(application.read());
+                    tasks.spawn_local(application.read_loop());
                 }
                 for _ in 0..WRITERS {
                     let application =
                         Application { region: region.clone(), client: client.clone(), cluster, rng: rng.fork() };
-                    tasks.spawn_local(application.write());
+                    tasks.spawn_local(application.write_loop());
                 }
                 while tasks.join_next().await.is_some() {}
             });
@@ -67,42 +67,42 @@ struct Application {
 }
 
 impl Application {
-    async fn read(mut self) {
+    async fn read_loop(mut self) {
         loop {
             match self.rng.u8(0..4) {
                 0 => self.read_page().await,
-                _ if self.region.broken == Broken::Leases => self.read_without_lease().await,
+                _ if self.region.disabled == DisabledGuarantee::Leases => self.read_without_lease().await,
                 _ => self.read_one().await,
             }
-            self.rest(8_000).await;
+            self.pause(8_000).await;
         }
     }
 
-    async fn write(mut self) {
+    async fn write_loop(mut self) {
         loop {
             let key = key(&mut self.rng);
             self.region.database.write(&key).await;
             if self.rng.u8(0..OWN_DELETE_ONE_IN) == 0 {
                 let _ = self.client.delete(&key).await;
             }
-            self.rest(60_000).await;
+            self.pause(60_000).await;
         }
     }
 
     async fn read_one(&mut self) {
         let key = key(&mut self.rng);
-        let begun = self.region.checker.read_begins(&cluster_name(self.cluster), &key);
+        let read_in_progress = self.region.checker.begin_read(&cluster_name(self.cluster), &key);
         let options = self.options();
         let load = || self.load(&key);
         let read = self.client.read(&key, &options, load).await.expect("loading does not fail");
-        self.region.checker.read_ends(begun, version_of(&read.value), read.origin);
+        self.region.checker.end_read(read_in_progress, version_of(&read.value), read.origin);
     }
 
     async fn read_page(&mut self) {
         let mut keys: Vec<String> = (0..4).map(|_| key(&mut self.rng)).collect();
         keys.dedup();
         let cluster = cluster_name(self.cluster);
-        let begun: Vec<_> = keys.iter().map(|key| self.region.checker.read_begins(&cluster, key)).collect();
+        let reads_in_progress: Vec<_> = keys.iter().map(|key| self.region.checker.begin_read(&cluster, key)).collect();
         let options = self.options();
         let load = async |missed: Vec<Bytes>| {
             let mut values = Vec::new();
@@ -112,23 +112,23 @@ impl Application {
             Ok::<_, Infallible>(values)
         };
         let read = self.client.read_many(&keys, &options, load).await.expect("loading does not fail");
-        for (begun, read) in begun.into_iter().zip(read) {
-            self.region.checker.read_ends(begun, version_of(&read.value), read.origin);
+        for (read_in_progress, read) in reads_in_progress.into_iter().zip(read) {
+            self.region.checker.end_read(read_in_progress, version_of(&read.value), read.origin);
         }
     }
 
-    /// What an application without leases does.
+    /// A read as an application without leases does it.
     async fn read_without_lease(&mut self) {
         let key = key(&mut self.rng);
-        let begun = self.region.checker.read_begins(&cluster_name(self.cluster), &key);
+        let read_in_progress = self.region.checker.begin_read(&cluster_name(self.cluster), &key);
         if let Ok(Lookup::Hit { value, .. }) = self.client.get(&key).await {
-            return self.region.checker.read_ends(begun, version_of(&value), Origin::Cache);
+            return self.region.checker.end_read(read_in_progress, version_of(&value), Origin::Cache);
         }
         let Ok(value) = self.load(&key).await;
         let _ = self.client.set(&key, value, 0, 0).await;
     }
 
-    /// A query: somewhere in the time that it takes, it sees what is visible.
+    /// A query: at some moment during its run it reads the visible version.
     async fn load(&self, key: &str) -> Result<Bytes, Infallible> {
         tokio::time::sleep(self.region.database.query_time()).await;
         let version = self.region.database.read(key);
@@ -140,7 +140,7 @@ impl Application {
         ReadOptions { allow_stale: self.rng.u8(0..4) == 0, exptime: 0, hot_miss_wait_ms: 50 }
     }
 
-    async fn rest(&mut self, longest_us: u64) {
+    async fn pause(&mut self, longest_us: u64) {
         tokio::time::sleep(Duration::from_micros(self.rng.u64(0..longest_us))).await;
     }
 }

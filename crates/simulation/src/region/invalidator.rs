@@ -1,15 +1,18 @@
-//! The invalidator: a production pipeline for each cluster, on the simulated database's log and a disk that outlives it.
+//! The invalidator: a production pipeline for each cluster, on the simulated database's log and a disk that survives
+//! it.
 
-use super::{Broken, CLUSTERS, Region, address, cluster_name, router};
+use super::{CLUSTERS, DisabledGuarantee, Region, address, cluster_name, router};
 use crate::{checker::Checker, database::ClusterLog};
 use bytes::Bytes;
 use lookaside_client::{DestinationOptions, TcpDestination};
 use lookaside_invalidator::{
     Start,
-    delivery::{Delivery, Refusal, Routers, Verdict},
-    pipeline::{Options, Pipeline},
-    positions::{PositionError, PositionStore, Record},
-    statistics::Statistics,
+    observe::stats::Statistics,
+    pipeline::{
+        Options, Pipeline,
+        delivery::{DeleteResult, Delivery, Refusal, RouterDelivery},
+        positions::{PositionError, PositionStore, SavedPosition},
+    },
 };
 use lookaside_routing::{BoxFuture, Destination};
 use std::{
@@ -20,9 +23,9 @@ use tokio::{sync::watch, task::JoinSet};
 
 pub(super) const HOST: &str = "invalidator";
 
-/// A cluster's position file: it outlives the daemon.
+/// A cluster's position file, which survives the daemon.
 #[derive(Clone, Default)]
-pub(super) struct Disk(Arc<Mutex<Option<Record>>>);
+pub(super) struct Disk(Arc<Mutex<Option<SavedPosition>>>);
 
 struct PositionFile {
     disk: Disk,
@@ -31,46 +34,47 @@ struct PositionFile {
 }
 
 impl PositionStore for PositionFile {
-    fn load(&self) -> BoxFuture<'_, Result<Option<Record>, PositionError>> {
-        let record = self.disk.0.lock().expect("one thread runs a simulation").clone();
-        Box::pin(async move { Ok(record) })
+    fn load(&self) -> BoxFuture<'_, Result<Option<SavedPosition>, PositionError>> {
+        let saved = self.disk.0.lock().expect("one thread runs a simulation").clone();
+        Box::pin(async move { Ok(saved) })
     }
 
-    fn save(&self, record: Record) -> BoxFuture<'_, Result<(), PositionError>> {
+    fn save(&self, saved: SavedPosition) -> BoxFuture<'_, Result<(), PositionError>> {
         Box::pin(async move {
             tokio::time::sleep(Duration::from_millis(2)).await;
-            let position = record.position.0.parse().expect("positions of the simulated log are numbers");
-            *self.disk.0.lock().expect("one thread runs a simulation") = Some(record);
-            self.checker.acknowledged(&cluster_name(self.cluster), position);
+            let position = saved.position.0.parse().expect("positions of the simulated log are numbers");
+            *self.disk.0.lock().expect("one thread runs a simulation") = Some(saved);
+            self.checker.record_acknowledged(&cluster_name(self.cluster), position);
             Ok(())
         })
     }
 }
 
-/// Delivers, and tells the checker of each key that was acknowledged.
-struct Witnessed {
-    routers: Routers,
+/// Delivers, and records each acknowledged key in the checker.
+struct CheckedDelivery {
+    routers: RouterDelivery,
     log: ClusterLog,
     cluster: usize,
     checker: Checker,
-    /// Whether every delete is said to be applied, as a broken daemon would.
-    is_credulous: bool,
+    /// Whether every delete is reported as applied, as a faulty daemon would.
+    acks_blindly: bool,
 }
 
-impl Delivery for Witnessed {
-    fn delete(&self, keys: Vec<Bytes>) -> BoxFuture<'_, Vec<Verdict>> {
+impl Delivery for CheckedDelivery {
+    fn delete(&self, keys: Vec<Bytes>) -> BoxFuture<'_, Vec<DeleteResult>> {
         Box::pin(async move {
-            // What has passed the gate is visible: whoever fills a key after this delete has read at least that.
-            let covered = self.log.passed();
-            let mut verdicts = self.routers.delete(keys.clone()).await;
-            if self.is_credulous {
-                verdicts.fill(Verdict::Applied);
+            // Commits that have passed the gate are visible: a client that fills a key after this delete has read at
+            // least them.
+            let covered = self.log.gated_position();
+            let mut results = self.routers.delete(keys.clone()).await;
+            if self.acks_blindly {
+                results.fill(DeleteResult::Applied);
             }
-            for (key, _) in keys.iter().zip(&verdicts).filter(|(_, verdict)| **verdict == Verdict::Applied) {
+            for (key, _) in keys.iter().zip(&results).filter(|(_, result)| **result == DeleteResult::Applied) {
                 let key = std::str::from_utf8(key).expect("our keys are text");
-                self.checker.applied(&cluster_name(self.cluster), key, covered);
+                self.checker.record_applied(&cluster_name(self.cluster), key, covered);
             }
-            verdicts
+            results
         })
     }
 
@@ -85,31 +89,31 @@ impl Region {
         let names: Vec<String> = (0..CLUSTERS).map(cluster_name).collect();
         let statistics = Statistics::new(names.iter().map(String::as_str));
         let pipelines: Vec<Pipeline> =
-            (0..CLUSTERS).map(|cluster| self.pipeline(cluster, statistics.clone(), seed)).collect();
+            (0..CLUSTERS).map(|cluster| self.build_pipeline(cluster, statistics.clone(), seed)).collect();
         self.start(HOST, async move {
-            // Nobody asks it to stop: it is killed.
-            let (_running, shutdown) = watch::channel(false);
-            let mut running = JoinSet::new();
+            // It is never shut down, only killed.
+            let (_shutdown_sender, shutdown) = watch::channel(false);
+            let mut tasks = JoinSet::new();
             for pipeline in pipelines {
-                running.spawn(pipeline.run(shutdown.clone()));
+                tasks.spawn(pipeline.run(shutdown.clone()));
             }
-            let ended = running.join_next().await;
-            panic!("a pipeline ended by itself: {ended:?}");
+            let result = tasks.join_next().await;
+            panic!("a pipeline stopped by itself: {result:?}");
         });
     }
 
-    fn pipeline(&self, cluster: usize, statistics: Arc<Statistics>, seed: u64) -> Pipeline {
+    fn build_pipeline(&self, cluster: usize, statistics: Arc<Statistics>, seed: u64) -> Pipeline {
         let network = self.network.host(HOST);
         let options = DestinationOptions { server_timeout_ms: 1_000, seed, ..DestinationOptions::default() };
         let router = TcpDestination::new(address(&router::host(cluster)), network.clone(), options);
-        let routers = Routers::new(vec![Arc::new(router) as Arc<dyn Destination>], network);
+        let routers = RouterDelivery::new(vec![Arc::new(router) as Arc<dyn Destination>], network);
         let log = ClusterLog::new(self.database.clone());
-        let delivery = Witnessed {
+        let delivery = CheckedDelivery {
             routers,
             log: log.clone(),
             cluster,
             checker: self.checker.clone(),
-            is_credulous: self.broken == Broken::Acknowledgement,
+            acks_blindly: self.disabled == DisabledGuarantee::Acknowledgement,
         };
         let disk = self.positions.borrow_mut().entry(cluster).or_default().clone();
         Pipeline {
@@ -118,7 +122,7 @@ impl Region {
             positions: Arc::new(PositionFile { disk, cluster, checker: self.checker.clone() }),
             statistics,
             cluster,
-            wall: Arc::new(|| SystemTime::UNIX_EPOCH),
+            wall_clock: Arc::new(|| SystemTime::UNIX_EPOCH),
             options: Options { start: Start::Earliest, ..Options::default() },
         }
     }

@@ -8,10 +8,10 @@
 //!   app-1 --- router-1 --- server-1-0, server-1-1, gutter-1, spare-1
 //! ```
 //!
-//! What runs here is what runs in production: the server's sessions on the store, the router with its configuration
-//! language, the client's destinations and look-aside reads, the invalidator's pipelines. Only sockets, the clock, the
-//! database, the position file and the spool's disk are played. In half of the runs routers keep what their servers did
-//! not answer in a spool (§5); in half of those it is so small that servers are made to forget.
+//! This is the production code: the server's sessions on the store, the router with its configuration language, the
+//! client's destinations and look-aside reads, the invalidator's pipelines. Only sockets, the clock, the database, the
+//! position file and the spool's disk are simulated. In half of the runs routers have a spool (§5) for deletes that
+//! their servers did not answer; in half of those it is so small that servers are flushed.
 
 mod application;
 mod faults;
@@ -23,107 +23,107 @@ mod server;
 use crate::{
     checker::{Checker, Tally, Violation},
     database::Database,
-    network::{SimulatedNetwork, Weather},
+    network::{LinkModel, SimulatedNetwork},
 };
 use lookaside_router::MemoryDisk;
-use router::Spooling;
+use router::SpoolMode;
 use std::{cell::RefCell, collections::BTreeMap, fmt, future::Future, rc::Rc, str::FromStr, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 /// Frontend clusters.
 const CLUSTERS: usize = 2;
-/// Servers of a cluster, beside its gutter server and its spare.
+/// Servers of a cluster, besides its gutter server and its spare.
 const SERVERS: usize = 2;
-/// How long applications and faults go on, in simulated time.
-const BUSY: Duration = Duration::from_secs(8);
-/// How long everything may take to come to rest afterwards, in simulated time.
-const REST_MAX: Duration = Duration::from_secs(120);
-/// What is still under way when all deletes are acknowledged has arrived after this time.
-const SETTLE: Duration = Duration::from_secs(5);
+/// How long applications run and faults are injected, in simulated time.
+const LOAD_DURATION: Duration = Duration::from_secs(8);
+/// How long all deletes may then take to be acknowledged, in simulated time.
+const QUIESCE_TIME_MAX: Duration = Duration::from_secs(120);
+/// How long everything still in flight may take after that.
+const DRAIN_TIME: Duration = Duration::from_secs(5);
 
-const WEATHER: Weather = Weather { delay_us_min: 50, delay_us_max: 800, late_one_in: 50, late_us_max: 40_000 };
+const LINK_MODEL: LinkModel = LinkModel { delay_us_min: 50, delay_us_max: 800, late_one_in: 50, late_us_max: 40_000 };
 /// The longest time by which the commit log runs ahead of visibility, as measured on MySQL.
 const VISIBILITY_LAG_US_MAX: u64 = 250_000;
 
-/// A promise that is broken on purpose, so that one sees the checker find it.
+/// A guarantee that is disabled on purpose, to test that the checker finds it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Broken {
-    /// Nothing.
+pub enum DisabledGuarantee {
+    /// None.
     #[default]
     Nothing,
     /// The invalidator deletes as soon as the log shows a commit, before readers see it.
     Gate,
     /// Applications fill by plain sets instead of under a lease.
     Leases,
-    /// The invalidator takes a delete for applied that no router has acknowledged.
+    /// The invalidator treats deletes as applied that no router has acknowledged.
     Acknowledgement,
-    /// Routers read a server that owes deletes which they have acknowledged.
+    /// Routers read a server that misses deletes which they have acknowledged.
     Fence,
-    /// A router that dies loses the deletes that it kept and acknowledged.
+    /// A router that is killed loses the deletes in its spool.
     Spool,
-    /// Deletes do not reach the spare that stands in for a dead server.
+    /// Deletes do not reach the spare that replaces a dead server.
     Spares,
 }
 
-impl FromStr for Broken {
+impl FromStr for DisabledGuarantee {
     type Err = String;
 
-    fn from_str(word: &str) -> Result<Broken, String> {
+    fn from_str(word: &str) -> Result<DisabledGuarantee, String> {
         match word {
-            "gate" => Ok(Broken::Gate),
-            "leases" => Ok(Broken::Leases),
-            "acknowledgement" => Ok(Broken::Acknowledgement),
-            "fence" => Ok(Broken::Fence),
-            "spool" => Ok(Broken::Spool),
-            "spares" => Ok(Broken::Spares),
+            "gate" => Ok(DisabledGuarantee::Gate),
+            "leases" => Ok(DisabledGuarantee::Leases),
+            "acknowledgement" => Ok(DisabledGuarantee::Acknowledgement),
+            "fence" => Ok(DisabledGuarantee::Fence),
+            "spool" => Ok(DisabledGuarantee::Spool),
+            "spares" => Ok(DisabledGuarantee::Spares),
             _ => Err(format!("{word} is none of: gate, leases, acknowledgement, fence, spool, spares")),
         }
     }
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for DisabledGuarantee {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Broken::Nothing => "nothing",
-            Broken::Gate => "gate",
-            Broken::Leases => "leases",
-            Broken::Acknowledgement => "acknowledgement",
-            Broken::Fence => "fence",
-            Broken::Spool => "spool",
-            Broken::Spares => "spares",
+            DisabledGuarantee::Nothing => "nothing",
+            DisabledGuarantee::Gate => "gate",
+            DisabledGuarantee::Leases => "leases",
+            DisabledGuarantee::Acknowledgement => "acknowledgement",
+            DisabledGuarantee::Fence => "fence",
+            DisabledGuarantee::Spool => "spool",
+            DisabledGuarantee::Spares => "spares",
         })
     }
 }
 
-/// What came of one run.
+/// The outcome of one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// The run's seed.
     pub seed: u64,
-    /// The first promise that did not hold.
+    /// The first violation; `None` if all guarantees held.
     pub violation: Option<Violation>,
-    /// How much was exercised.
+    /// What was exercised.
     pub tally: Tally,
 }
 
 /// Runs a region from `seed`: the same seed gives the same run, on any machine.
-pub fn run(seed: u64, broken: Broken) -> Outcome {
+pub fn run(seed: u64, disabled: DisabledGuarantee) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let runtime = runtime.expect("a runtime without sockets needs nothing from the system");
-    let (violation, tally) = tokio::task::LocalSet::new().block_on(&runtime, scenario(seed, broken));
+    let (violation, tally) = tokio::task::LocalSet::new().block_on(&runtime, scenario(seed, disabled));
     Outcome { seed, violation, tally }
 }
 
-async fn scenario(seed: u64, broken: Broken) -> (Option<Violation>, Tally) {
-    let panics = panics::Watch::begin();
+async fn scenario(seed: u64, disabled: DisabledGuarantee) -> (Option<Violation>, Tally) {
+    let panics = panics::PanicWatcher::install();
     let mut rng = fastrand::Rng::with_seed(seed);
-    let database = Database::new(rng.u64(..), VISIBILITY_LAG_US_MAX, broken != Broken::Gate);
+    let database = Database::new(rng.u64(..), VISIBILITY_LAG_US_MAX, disabled != DisabledGuarantee::Gate);
     let region = Region {
-        network: SimulatedNetwork::new(rng.u64(..), WEATHER),
+        network: SimulatedNetwork::new(rng.u64(..), LINK_MODEL),
         checker: Checker::new(database.clone()),
         database,
-        broken,
-        spooling: Spooling::draw(&mut rng),
+        disabled,
+        spool_mode: SpoolMode::random(&mut rng),
         hosts: Rc::default(),
         stores: Rc::default(),
         positions: Rc::default(),
@@ -138,45 +138,45 @@ async fn scenario(seed: u64, broken: Broken) -> (Option<Violation>, Tally) {
     }
     region.start_invalidator(rng.u64(..));
     region.start_applications(&mut rng);
-    region.inject_faults(&mut rng, Instant::now() + BUSY).await;
-    region.come_to_rest().await;
+    region.inject_faults(&mut rng, Instant::now() + LOAD_DURATION).await;
+    region.quiesce().await;
     if let Some(what) = panics.first() {
-        region.checker.panicked(what);
+        region.checker.record_panic(what);
     }
-    region.checker.verdict()
+    region.checker.result()
 }
 
-/// The servers of a cluster, behind them its gutter server and its spare.
+/// The servers of a cluster, followed by its gutter server and its spare.
 fn server_names(cluster: usize) -> impl Iterator<Item = String> {
     let others = [format!("gutter-{cluster}"), format!("spare-{cluster}")];
     (0..SERVERS).map(move |server| format!("server-{cluster}-{server}")).chain(others)
 }
 
-/// A name that this host's program listens on.
+/// The address on which the program of `host` listens.
 fn address(host: &str) -> lookaside_routing::Address {
     lookaside_routing::Address(format!("{host}:11211").into())
 }
 
-/// Everything that a run consists of. Clones are the same region.
+/// The state of a run. Clones share it.
 #[derive(Clone)]
 struct Region {
     network: SimulatedNetwork,
     database: Database,
     checker: Checker,
-    broken: Broken,
-    spooling: Spooling,
+    disabled: DisabledGuarantee,
+    spool_mode: SpoolMode,
     /// The program of each host.
     hosts: Rc<RefCell<BTreeMap<String, tokio::task::JoinHandle<()>>>>,
     stores: Rc<RefCell<BTreeMap<String, server::Memory>>>,
-    /// What the invalidator has on disk: the position of each cluster.
+    /// The invalidator's disk: the position of each cluster.
     positions: Rc<RefCell<BTreeMap<usize, invalidator::Disk>>>,
-    /// What each cluster's router has on disk: the deletes that its servers did not answer.
+    /// The disk of each cluster's router, for its spool.
     spools: Rc<RefCell<BTreeMap<usize, Arc<MemoryDisk>>>>,
     started: Instant,
 }
 
 impl Region {
-    /// Runs `program` on `host` in the place of what ran there.
+    /// Runs `program` on `host`, replacing the program that ran there.
     fn start(&self, host: &str, program: impl Future<Output = ()> + 'static) {
         let running = tokio::task::spawn_local(program);
         if let Some(old) = self.hosts.borrow_mut().insert(host.to_owned(), running) {
@@ -184,32 +184,32 @@ impl Region {
         }
     }
 
-    /// Ends the program of `host` between two of its steps, and all of its connections.
+    /// Kills the program of `host` at an await point, and resets all of its connections.
     async fn kill(&self, host: &str) {
         self.network.kill(host);
         let running = self.hosts.borrow_mut().remove(host);
         if let Some(running) = running {
             running.abort();
-            // What it owned is gone when it has been dropped.
+            // Its resources are released when it has been dropped.
             let _ = running.await;
         }
     }
 
-    /// Applications end; the deletes that are under way arrive; then everything is looked at.
-    async fn come_to_rest(&self) {
+    /// Stops the applications, waits until all deletes are acknowledged, and checks the final state.
+    async fn quiesce(&self) {
         for cluster in 0..CLUSTERS {
             self.kill(&application::host(cluster)).await;
         }
-        let deadline = Instant::now() + REST_MAX;
+        let deadline = Instant::now() + QUIESCE_TIME_MAX;
         let names: Vec<String> = (0..CLUSTERS).map(cluster_name).collect();
         let logged = self.database.logged();
         while names.iter().any(|name| self.checker.position(name) < logged) && Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        tokio::time::sleep(SETTLE).await;
+        tokio::time::sleep(DRAIN_TIME).await;
         let now = self.now();
         let stores = self.stores.borrow();
-        self.checker.at_rest(&names, |key| {
+        self.checker.check_final_state(&names, |key| {
             let held = |(name, memory): (&String, &server::Memory)| Some((name.clone(), memory.version(key, now)?));
             stores.iter().filter_map(held).collect()
         });

@@ -1,4 +1,4 @@
-//! Panics count: a task that fails ends one connection, the other side makes another, and nobody would notice.
+//! Records panics. A task that panics closes one connection, and its peer reconnects, so it would go unnoticed.
 
 use std::{cell::RefCell, panic, sync::Once};
 
@@ -7,24 +7,24 @@ thread_local! {
     static MESSAGES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Notes the panics of this thread from its beginning on.
-pub(super) struct Watch(());
+/// Records the panics of this thread since [`PanicWatcher::install`].
+pub(super) struct PanicWatcher(());
 
-impl Watch {
-    pub(super) fn begin() -> Watch {
+impl PanicWatcher {
+    pub(super) fn install() -> PanicWatcher {
         static HOOK: Once = Once::new();
         HOOK.call_once(|| {
-            let usual = panic::take_hook();
+            let default_hook = panic::take_hook();
             panic::set_hook(Box::new(move |panic| {
                 MESSAGES.with_borrow_mut(|messages| messages.push(panic.to_string()));
-                usual(panic);
+                default_hook(panic);
             }));
         });
         MESSAGES.take();
-        Watch(())
+        PanicWatcher(())
     }
 
-    /// The first since the beginning.
+    /// The first message; `None` if there was no panic.
     pub(super) fn first(&self) -> Option<String> {
         MESSAGES.with_borrow(|messages| messages.first().cloned())
     }

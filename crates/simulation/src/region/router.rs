@@ -1,45 +1,45 @@
-//! A router: the production daemon's router with its configuration language, on a simulated network; in every other run
-//! with a spool, on a disk that outlives it.
+//! A router: the production code with its configuration language, on a simulated network. In half of the runs it has a
+//! spool, on a disk that survives it.
 
-use super::{Broken, Region, SERVERS, address, server_names};
+use super::{DisabledGuarantee, Region, SERVERS, address, server_names};
 use lookaside_client::{DestinationOptions, TkoTrackers};
 use lookaside_router::{Fleet, Identity, MemoryDisk, Plan, Router, Settings, Spares, Spool, SpoolSettings, Tree};
 use lookaside_routing::{Defaults, HealthSettings};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::watch;
 
-/// What failed-over values live for, in seconds.
+/// The expiry of failed-over values, in seconds.
 const GUTTER_EXPTIME_S: u32 = 4;
 const SERVER_TIMEOUT_MS: u64 = 200;
-/// How long a server is dead before the spare serves: some outages are longer.
+/// How long a server is down before its spare serves. Some outages are longer.
 const SPARE_AFTER_MS: u64 = 600;
-/// In some runs a server may owe only so much, in bytes: a few deletes.
+/// The size of a small spool, in bytes: a few deletes per server.
 const SPOOL_BYTES_SMALL: u64 = 200;
 
-/// Whether routers keep deletes that their servers did not answer, and how many.
+/// Whether routers have a spool, and its size.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Spooling {
+pub(super) enum SpoolMode {
     Off,
-    Ample,
-    /// So few that servers must be made to forget.
-    Scarce,
+    Large,
+    /// So small that it overflows and servers are flushed.
+    Small,
 }
 
-impl Spooling {
-    pub(super) fn draw(rng: &mut fastrand::Rng) -> Spooling {
+impl SpoolMode {
+    pub(super) fn random(rng: &mut fastrand::Rng) -> SpoolMode {
         match rng.u8(0..4) {
-            0 | 1 => Spooling::Off,
-            2 => Spooling::Ample,
-            _ => Spooling::Scarce,
+            0 | 1 => SpoolMode::Off,
+            2 => SpoolMode::Large,
+            _ => SpoolMode::Small,
         }
     }
 
     fn settings(self) -> Option<SpoolSettings> {
         let timeout = Duration::from_millis(SERVER_TIMEOUT_MS);
         match self {
-            Spooling::Off => None,
-            Spooling::Ample => Some(SpoolSettings { timeout, ..SpoolSettings::default() }),
-            Spooling::Scarce => {
+            SpoolMode::Off => None,
+            SpoolMode::Large => Some(SpoolSettings { timeout, ..SpoolSettings::default() }),
+            SpoolMode::Small => {
                 Some(SpoolSettings { timeout, bytes_max: SPOOL_BYTES_SMALL, ..SpoolSettings::default() })
             }
         }
@@ -50,12 +50,13 @@ pub(super) fn host(cluster: usize) -> String {
     format!("router-{cluster}")
 }
 
-/// As `lookaside up` configures a cluster, and with a spare. If `broken` has it so, deletes do not reach that.
-fn configuration(cluster: usize, broken: Broken) -> String {
+/// The configuration of a cluster as in `lookaside up`, with a spare. Deletes reach the spare unless `disabled` is
+/// [`DisabledGuarantee::Spares`].
+fn configuration(cluster: usize, disabled: DisabledGuarantee) -> String {
     let servers: Vec<String> = server_names(cluster).map(|name| format!("{:?}", address(&name).0)).collect();
     let (wildcard, rest) = servers.split_at(SERVERS);
     let (gutter, spare) = rest.split_at(1);
-    let told = if broken == Broken::Spares { "servers" } else { "wildcard" };
+    let delete_pool = if disabled == DisabledGuarantee::Spares { "servers" } else { "wildcard" };
     format!(
         r#"{{
             "pools": {{
@@ -66,7 +67,7 @@ fn configuration(cluster: usize, broken: Broken) -> String {
             "route": {{
                 "type": "OperationSelectorRoute",
                 "operation_policies": {{
-                    "delete": {{ "type": "AllSyncRoute", "children": ["PoolRoute|{told}", "PoolRoute|gutter"] }}
+                    "delete": {{ "type": "AllSyncRoute", "children": ["PoolRoute|{delete_pool}", "PoolRoute|gutter"] }}
                 }},
                 "default_policy": {{
                     "type": "FailoverWithExptimeRoute",
@@ -90,20 +91,20 @@ impl Region {
         let tko_trackers = TkoTrackers::new();
         let spool = self.open_spool(cluster, &tko_trackers);
         let spares = Spares::new(tko_trackers.clone());
-        let configuration = configuration(cluster, self.broken);
+        let configuration = configuration(cluster, self.disabled);
         self.start(&host, async move {
             let defaults = Defaults { server_timeout_ms: SERVER_TIMEOUT_MS, ..Defaults::default() };
             let health = HealthSettings { probe_initial_ms: 100, ..HealthSettings::default() };
             let tko_trackers = Some(tko_trackers);
             let options = DestinationOptions { health, tko_trackers, connect_eagerly: true, ..Default::default() };
-            let plan = Plan::read(&configuration, &defaults, &options).expect("the configuration is good");
+            let plan = Plan::read(&configuration, &defaults, &options).expect("the configuration is valid");
             let plan = Arc::new(plan.spooling(spool.clone()).sparing(spares.clone()));
             let tree = Tree::build(&plan, network.clone(), seed, None);
-            let fleet = Fleet::new(Identity { pid: 1, started_unix_s: 0 }, "simulation");
+            let shared = Fleet::new(Identity { pid: 1, started_unix_s: 0 }, "simulation");
             let listener = network.listen(&address).await.expect("a simulated network listens");
-            // Nobody asks it to stop: it is killed.
-            let (_running, shutdown) = watch::channel(false);
-            let remedy = spares.run(network.clone());
+            // It is never shut down, only killed.
+            let (_shutdown_sender, shutdown) = watch::channel(false);
+            let run_spares = spares.run(network.clone());
             let replay = async {
                 match spool {
                     Some(spool) => spool.replay(network, seed).await,
@@ -113,22 +114,23 @@ impl Region {
             tokio::select! {
                 biased;
                 () = replay => {}
-                () = remedy => {}
-                () = Router::new(Settings::default(), fleet, tree).serve(listener, shutdown) => {}
+                () = run_spares => {}
+                () = Router::new(Settings::default(), shared, tree).serve(listener, shutdown) => {}
             }
         });
     }
 
-    /// The spool of a router, with what its disk has kept.
+    /// Opens the spool of a router, with the deletes on its disk; `None` in runs without one.
     fn open_spool(&self, cluster: usize, tko_trackers: &Arc<TkoTrackers>) -> Option<Arc<Spool>> {
-        let settings = self.spooling.settings()?;
+        let settings = self.spool_mode.settings()?;
         let mut disks = self.spools.borrow_mut();
         let disk = disks.entry(cluster).or_default();
-        if self.broken == Broken::Spool {
+        if self.disabled == DisabledGuarantee::Spool {
             *disk = Arc::new(MemoryDisk::new());
         }
-        // A fence that nobody else sees keeps nobody from reading.
-        let tko_trackers = if self.broken == Broken::Fence { TkoTrackers::new() } else { tko_trackers.clone() };
+        // A fence in a tracker that the destinations do not share has no effect.
+        let tko_trackers =
+            if self.disabled == DisabledGuarantee::Fence { TkoTrackers::new() } else { tko_trackers.clone() };
         Some(Spool::open(disk.clone(), tko_trackers, settings).expect("its own files can be read"))
     }
 }

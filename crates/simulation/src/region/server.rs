@@ -11,11 +11,11 @@ use tokio::{
     task::JoinSet,
 };
 
-/// What the clocks show when a run begins.
+/// The time of day at the start of a run.
 pub(super) const BOOT_UNIX_MS: u64 = 1_700_000_000_000;
-/// Small, so that eviction takes part.
+/// Small, so that items are evicted.
 const MEMORY_BYTES: usize = 2 << 20;
-/// Long enough that herds form, short enough that a holder that died is replaced within a run.
+/// Long enough for herds to form, short enough that the lease of a dead holder expires within a run.
 const LEASE_INTERVAL_MS: u32 = 500;
 const STALE_MS: u32 = 1_000;
 
@@ -39,7 +39,7 @@ impl Memory {
         Memory { store: Arc::new(Store::new(options.clone()).expect("these options fit")), options: Arc::new(options) }
     }
 
-    /// The version that a plain get of `key` would show.
+    /// The version that a plain get of `key` would return; `None` on a miss.
     pub(super) fn version(&self, key: &str, now: Now) -> Option<u64> {
         let reader = self.store.reader(now);
         reader.get(HashedKey::new(key.as_bytes()), |item| {

@@ -1,18 +1,17 @@
-//! How a password is proved to a server: `mysql_native_password` and `caching_sha2_password`.
+//! Authentication plugins: `mysql_native_password` and `caching_sha2_password`.
 //!
 //! ```text
 //! native:        SHA1(password) xor SHA1(nonce + SHA1(SHA1(password)))
 //! caching_sha2:  SHA256(password) xor SHA256(SHA256(SHA256(password)) + nonce)
 //! ```
 //!
-//! `caching_sha2_password` falls back to the password itself, under the server's public key, while the server's cache
-//! does not know the user: see [`public_key`](super::public_key). Absent: every other plugin, with a message that
-//! names the two.
+//! While the server's cache does not know the user, `caching_sha2_password` sends the password itself, encrypted with
+//! the server's public key: see [`rsa`](super::rsa). Other plugins are not supported.
 
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
-/// The plugins that we can answer.
+/// The supported plugins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plugin {
     /// `mysql_native_password`, MariaDB's default.
@@ -22,8 +21,8 @@ pub enum Plugin {
 }
 
 impl Plugin {
-    /// The plugin of this name.
-    pub fn named(name: &[u8]) -> Option<Plugin> {
+    /// The plugin of this name; `None` if it is not supported.
+    pub fn from_name(name: &[u8]) -> Option<Plugin> {
         match name {
             b"mysql_native_password" => Some(Plugin::Native),
             b"caching_sha2_password" => Some(Plugin::CachingSha2),
@@ -31,7 +30,7 @@ impl Plugin {
         }
     }
 
-    /// The name, as the protocol has it.
+    /// The name in the protocol.
     pub fn name(self) -> &'static str {
         match self {
             Plugin::Native => "mysql_native_password",
@@ -39,8 +38,8 @@ impl Plugin {
         }
     }
 
-    /// What to send for `password` when the server sent `nonce`. No password is proved by no bytes.
-    pub fn prove(self, password: &[u8], nonce: &[u8]) -> Vec<u8> {
+    /// The reply for `password` to the server's `nonce`. It is empty for an empty password.
+    pub fn scramble(self, password: &[u8], nonce: &[u8]) -> Vec<u8> {
         if password.is_empty() {
             return Vec::new();
         }

@@ -1,14 +1,15 @@
-//! A connection to a MySQL or MariaDB server: greeting, login, and queries with answers as text.
+//! A connection to a MySQL or MariaDB server: handshake, login, and queries with text results.
 //!
-//! Serves the start-up checks, the gate and the beginning of a dump. The answers are small and few: each is read whole,
-//! within limits. Absent: TLS, prepared statements, compression of the protocol, loading of local files (refused).
+//! Serves the start-up checks, the gate and the start of a dump. Results are small and few: each is read completely,
+//! within limits. Not supported: TLS, prepared statements, compression of the protocol, loading of local files
+//! (refused).
 
 use super::{
     auth::Plugin,
     cursor::{Cursor, Malformed},
     options::MysqlOptions,
     packet::PacketStream,
-    public_key,
+    rsa,
 };
 use crate::SourceError;
 use bytes::BytesMut;
@@ -16,16 +17,16 @@ use lookaside_client::Network;
 use lookaside_routing::Address;
 use std::time::Duration;
 
-/// The most rows of one answer: `SHOW BINARY LOGS` is the longest that we ask for.
+/// The most rows of one result. `SHOW BINARY LOGS` has the longest one.
 const ROWS_MAX: usize = 1_000_000;
 
 /// `LONG_PASSWORD | LONG_FLAG | PROTOCOL_41 | TRANSACTIONS | SECURE_CONNECTION | MULTI_STATEMENTS | MULTI_RESULTS |
-/// PLUGIN_AUTH`. The first tells MariaDB that none of its own extensions are meant.
+/// PLUGIN_AUTH`. The first tells MariaDB to use none of its own extensions.
 const CAPABILITIES: u32 = 0x1 | 0x4 | 0x200 | 0x2000 | 0x8000 | 0x1_0000 | 0x2_0000 | 0x8_0000;
 
 const PLUGIN_AUTH: u32 = 0x8_0000;
 const MORE_RESULTS: u16 = 0x8;
-/// utf8mb4_general_ci, known to both kinds.
+/// utf8mb4_general_ci, known to both kinds of server.
 const CHARACTER_SET: u8 = 45;
 
 const COMMAND_QUERY: u8 = 0x03;
@@ -36,7 +37,7 @@ const HEAD_LOCAL_FILE: u8 = 0xfb;
 const HEAD_END: u8 = 0xfe;
 const HEAD_ERROR: u8 = 0xff;
 
-/// What `caching_sha2_password` says when its cache knows the password, and when it does not.
+/// `caching_sha2_password`: whether the server's cache has the password, and the request for its public key.
 const FAST_SUCCESS: u8 = 3;
 const FULL_AUTHENTICATION: u8 = 4;
 const REQUEST_PUBLIC_KEY: u8 = 2;
@@ -47,20 +48,20 @@ pub type Row = Vec<Option<Vec<u8>>>;
 /// A connection that is logged in.
 pub struct Connection {
     packets: PacketStream,
-    /// What the server calls its version.
+    /// The version string of the server.
     pub version: String,
-    /// The number that the server gave to the connection.
+    /// The connection id that the server assigned.
     pub id: u32,
     user: String,
     wait_max: Duration,
 }
 
-/// An error that the server answered with.
+/// An error packet of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerError {
-    /// The server's number for it.
+    /// The server's error number.
     pub code: u16,
-    /// Its words.
+    /// The server's message.
     pub message: String,
 }
 
@@ -68,36 +69,36 @@ impl Connection {
     /// Connects and logs in.
     pub async fn open(network: &dyn Network, options: &MysqlOptions) -> Result<Self, SourceError> {
         let address = options.address();
-        let opening = async {
+        let connecting = async {
             let stream = network
                 .connect(&Address(address.as_str().into()))
                 .await
-                .map_err(|error| SourceError::Unreachable { why: format!("no connection to {address}: {error}") })?;
+                .map_err(|error| SourceError::Unreachable { why: format!("cannot connect to {address}: {error}") })?;
             Connection::log_in(PacketStream::new(stream), options).await
         };
-        match tokio::time::timeout(options.connect_wait_max, opening).await {
-            Ok(opened) => opened,
+        match tokio::time::timeout(options.connect_wait_max, connecting).await {
+            Ok(connected) => connected,
             Err(_) => Err(SourceError::Unreachable {
-                why: format!("no connection to {address} within {} ms", options.connect_wait_max.as_millis()),
+                why: format!("cannot connect to {address} within {} ms", options.connect_wait_max.as_millis()),
             }),
         }
     }
 
     async fn log_in(mut packets: PacketStream, options: &MysqlOptions) -> Result<Self, SourceError> {
-        let wait_max = options.answer_wait_max;
-        let greeting = packets.read(wait_max).await?;
-        if greeting.first() == Some(&HEAD_ERROR) {
-            return Err(error_of(&greeting)?.at_login(&options.user));
+        let wait_max = options.reply_wait_max;
+        let handshake = packets.read(wait_max).await?;
+        if handshake.first() == Some(&HEAD_ERROR) {
+            return Err(error_of(&handshake)?.into_login_error(&options.user));
         }
-        let greeting = Greeting::read(&greeting)?;
-        let plugin = Plugin::named(&greeting.plugin).unwrap_or(Plugin::Native);
-        packets.answer(&login(options, plugin, &greeting.nonce)).await?;
-        let mut exchange = Login { packets: &mut packets, options, plugin, nonce: greeting.nonce };
-        exchange.finish().await?;
+        let handshake = Handshake::read(&handshake)?;
+        let plugin = Plugin::from_name(&handshake.plugin).unwrap_or(Plugin::Native);
+        packets.reply(&login_packet(options, plugin, &handshake.nonce)).await?;
+        let mut exchange = LoginExchange { packets: &mut packets, options, plugin, nonce: handshake.nonce };
+        exchange.run().await?;
         Ok(Connection {
             packets,
-            version: String::from_utf8_lossy(&greeting.version).into_owned(),
-            id: greeting.connection_id,
+            version: String::from_utf8_lossy(&handshake.version).into_owned(),
+            id: handshake.connection_id,
             user: options.user.clone(),
             wait_max,
         })
@@ -109,7 +110,7 @@ impl Connection {
         self.query_within(sql, wait_max).await
     }
 
-    /// As [`Connection::query`], for a statement that may take its time.
+    /// As [`Connection::query`], with a time limit of its own.
     pub async fn query_within(&mut self, sql: &str, wait_max: Duration) -> Result<Vec<Row>, SourceError> {
         match self.try_query(sql, wait_max).await? {
             Ok(rows) => Ok(rows),
@@ -117,7 +118,7 @@ impl Connection {
         }
     }
 
-    /// As [`Connection::query`], and leaves it to the caller what an error of the server means.
+    /// As [`Connection::query`], but returns an error of the server to the caller.
     pub async fn try_query(
         &mut self,
         sql: &str,
@@ -133,7 +134,7 @@ impl Connection {
             let status = match head.first() {
                 Some(&HEAD_OK) => status_of_ok(&head)?,
                 Some(&HEAD_ERROR) => return Ok(Err(error_of(&head)?)),
-                Some(&HEAD_LOCAL_FILE) | None => return Err(Malformed("the answer to a query").into()),
+                Some(&HEAD_LOCAL_FILE) | None => return Err(Malformed("the reply to a query").into()),
                 Some(_) => {
                     let columns = Cursor::new(&head, "a count of columns").length()?;
                     match self.read_rows(columns, wait_max).await? {
@@ -151,7 +152,7 @@ impl Connection {
         }
     }
 
-    /// The first column of the first row; `None` when there is no row or it is NULL.
+    /// Returns the first column of the first row; `None` if there is no row or it is NULL.
     pub async fn query_one(&mut self, sql: &str) -> Result<Option<String>, SourceError> {
         let rows = self.query(sql).await?;
         Ok(rows.into_iter().next().and_then(|row| text(&row, 0)))
@@ -162,34 +163,34 @@ impl Connection {
         columns: usize,
         wait_max: Duration,
     ) -> Result<Result<(Vec<Row>, u16), ServerError>, SourceError> {
-        while !is_end(&self.packets.read(wait_max).await?) {
-            // The columns' definitions: we know what we asked for.
+        while !is_eof_packet(&self.packets.read(wait_max).await?) {
+            // The definitions of the columns are not needed.
         }
         let mut rows = Vec::new();
         loop {
             let packet = self.packets.read(wait_max).await?;
-            if is_end(&packet) {
-                let mut end = Cursor::new(&packet, "the end of an answer");
-                end.take(3)?;
+            if is_eof_packet(&packet) {
+                let mut end = Cursor::new(&packet, "the end of a result");
+                end.read_slice(3)?;
                 return Ok(Ok((rows, end.u16()?)));
             }
             if packet.first() == Some(&HEAD_ERROR) {
                 return Ok(Err(error_of(&packet)?));
             }
             if rows.len() == ROWS_MAX {
-                return Err(SourceError::Unreachable { why: format!("an answer of over {ROWS_MAX} rows") });
+                return Err(SourceError::Unreachable { why: format!("a result of over {ROWS_MAX} rows") });
             }
             rows.push(read_row(&packet, columns)?);
         }
     }
 
-    /// Sends a command and reads the one packet that answers it.
+    /// Sends a command and reads its reply of one packet.
     pub async fn command(&mut self, payload: &[u8]) -> Result<BytesMut, SourceError> {
         self.packets.command(payload).await?;
         self.packets.read(self.wait_max).await
     }
 
-    /// Sends a command that turns the connection into a stream, and gives the stream.
+    /// Sends a command that turns the connection into a stream, and returns the stream.
     pub async fn into_stream(mut self, payload: &[u8]) -> Result<PacketStream, SourceError> {
         self.packets.command(payload).await?;
         Ok(self.packets)
@@ -201,13 +202,13 @@ pub fn text(row: &Row, at: usize) -> Option<String> {
     row.get(at)?.as_ref().map(|bytes| String::from_utf8_lossy(bytes).into_owned())
 }
 
-/// The server's own error, of a packet that begins with 0xff.
+/// Parses an error packet, which begins with 0xff.
 pub fn error_of(packet: &[u8]) -> Result<ServerError, Malformed> {
     let mut cursor = Cursor::new(packet, "an error");
-    cursor.take(1)?;
+    cursor.read_slice(1)?;
     let code = cursor.u16()?;
     let message = match cursor.rest() {
-        // `#` and five characters of SQL state, but for errors before the login.
+        // `#` and five characters of SQL state; missing in errors before the login.
         [b'#', _, _, _, _, _, message @ ..] => message,
         message => message,
     };
@@ -215,8 +216,8 @@ pub fn error_of(packet: &[u8]) -> Result<ServerError, Malformed> {
 }
 
 impl ServerError {
-    /// What the error means during the login.
-    fn at_login(self, user: &str) -> SourceError {
+    /// Converts an error during the login.
+    fn into_login_error(self, user: &str) -> SourceError {
         let ServerError { code, message } = self;
         match code {
             // Wrong password, wrong host, locked or expired account.
@@ -227,64 +228,64 @@ impl ServerError {
         }
     }
 
-    /// What the error means after the login.
+    /// Converts an error after the login.
     pub fn into_source_error(self, user: &str) -> SourceError {
         let ServerError { code, message } = self;
         match code {
-            // A privilege is missing; MariaDB uses the first also for a replica's commands.
+            // A privilege is missing. MariaDB uses 1045 also for a replica's commands.
             1045 | 1044 | 1142 | 1143 | 1227 | 1370 => SourceError::Unusable {
                 why: format!(
                     "user '{user}' lacks a privilege: {message} (error {code}); \
                      GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO '{user}'"
                 ),
             },
-            _ => SourceError::Unreachable { why: format!("the server says: {message} (error {code})") },
+            _ => SourceError::Unreachable { why: format!("error of the server: {message} (error {code})") },
         }
     }
 }
 
 impl From<Malformed> for SourceError {
     fn from(Malformed(reading): Malformed) -> Self {
-        SourceError::Unreachable { why: format!("the server sent bytes that make no sense as {reading}") }
+        SourceError::Unreachable { why: format!("the server sent a malformed packet while reading {reading}") }
     }
 }
 
-struct Greeting {
+struct Handshake {
     version: Vec<u8>,
     connection_id: u32,
     nonce: Vec<u8>,
     plugin: Vec<u8>,
 }
 
-impl Greeting {
-    fn read(packet: &[u8]) -> Result<Greeting, SourceError> {
-        let mut cursor = Cursor::new(packet, "a greeting");
+impl Handshake {
+    fn read(packet: &[u8]) -> Result<Handshake, SourceError> {
+        let mut cursor = Cursor::new(packet, "a handshake");
         let protocol = cursor.u8()?;
         if protocol != 10 {
             return Err(SourceError::Unusable {
-                why: format!("the server speaks protocol {protocol}, and only 10 (MySQL 4.1 and later) is known here"),
+                why: format!("the server uses protocol version {protocol}; only 10 (MySQL 4.1 and later) is supported"),
             });
         }
         let version = cursor.until_nul()?.to_vec();
         let connection_id = cursor.u32()?;
-        let mut nonce = cursor.take(8)?.to_vec();
-        cursor.take(1)?;
+        let mut nonce = cursor.read_slice(8)?.to_vec();
+        cursor.read_slice(1)?;
         let capabilities_low = cursor.u16()?;
-        cursor.take(3)?;
+        cursor.read_slice(3)?;
         let capabilities = u32::from(capabilities_low) | u32::from(cursor.u16()?) << 16;
         let nonce_bytes = usize::from(cursor.u8()?);
-        cursor.take(10)?;
-        let rest = cursor.take(nonce_bytes.saturating_sub(8).max(13))?;
+        cursor.read_slice(10)?;
+        let rest = cursor.read_slice(nonce_bytes.saturating_sub(8).max(13))?;
         nonce.extend_from_slice(rest.strip_suffix(&[0]).unwrap_or(rest));
         let plugin = match capabilities & PLUGIN_AUTH {
             0 => Vec::new(),
             _ => cursor.until_nul().unwrap_or(cursor.rest()).to_vec(),
         };
-        Ok(Greeting { version, connection_id, nonce, plugin })
+        Ok(Handshake { version, connection_id, nonce, plugin })
     }
 }
 
-fn login(options: &MysqlOptions, plugin: Plugin, nonce: &[u8]) -> Vec<u8> {
+fn login_packet(options: &MysqlOptions, plugin: Plugin, nonce: &[u8]) -> Vec<u8> {
     let mut payload = Vec::with_capacity(128);
     payload.extend_from_slice(&CAPABILITIES.to_le_bytes());
     payload.extend_from_slice(&(1_u32 << 30).to_le_bytes());
@@ -292,73 +293,73 @@ fn login(options: &MysqlOptions, plugin: Plugin, nonce: &[u8]) -> Vec<u8> {
     payload.extend_from_slice(&[0; 23]);
     payload.extend_from_slice(options.user.as_bytes());
     payload.push(0);
-    let proof = plugin.prove(options.password.as_bytes(), nonce);
-    payload.push(u8::try_from(proof.len()).expect("a hash has 32 bytes at most"));
-    payload.extend_from_slice(&proof);
+    let scrambled = plugin.scramble(options.password.as_bytes(), nonce);
+    payload.push(u8::try_from(scrambled.len()).expect("a hash has 32 bytes at most"));
+    payload.extend_from_slice(&scrambled);
     payload.extend_from_slice(plugin.name().as_bytes());
     payload.push(0);
     payload
 }
 
-/// What is said between the login and the server's yes or no.
-struct Login<'a> {
+/// The exchange from the login packet to the server's OK or error.
+struct LoginExchange<'a> {
     packets: &'a mut PacketStream,
     options: &'a MysqlOptions,
     plugin: Plugin,
     nonce: Vec<u8>,
 }
 
-impl Login<'_> {
-    async fn finish(&mut self) -> Result<(), SourceError> {
+impl LoginExchange<'_> {
+    async fn run(&mut self) -> Result<(), SourceError> {
         loop {
-            let packet = self.packets.read(self.options.answer_wait_max).await?;
+            let packet = self.packets.read(self.options.reply_wait_max).await?;
             match packet.first() {
                 Some(&HEAD_OK) => return Ok(()),
-                Some(&HEAD_ERROR) => return Err(error_of(&packet)?.at_login(&self.options.user)),
+                Some(&HEAD_ERROR) => return Err(error_of(&packet)?.into_login_error(&self.options.user)),
                 Some(&HEAD_END) => self.switch_plugin(&packet).await?,
-                Some(&HEAD_MORE) => self.go_on(&packet[1..]).await?,
-                _ => return Err(Malformed("an answer to the login").into()),
+                Some(&HEAD_MORE) => self.continue_auth(&packet[1..]).await?,
+                _ => return Err(Malformed("a reply to the login").into()),
             }
         }
     }
 
     async fn switch_plugin(&mut self, packet: &[u8]) -> Result<(), SourceError> {
-        let mut cursor = Cursor::new(packet, "a change of the login's plugin");
-        cursor.take(1)?;
+        let mut cursor = Cursor::new(packet, "a change of the authentication plugin");
+        cursor.read_slice(1)?;
         let name = cursor.until_nul()?;
-        self.plugin = Plugin::named(name).ok_or_else(|| SourceError::Unusable {
+        self.plugin = Plugin::from_name(name).ok_or_else(|| SourceError::Unusable {
             why: format!(
-                "user '{}' logs in by {}: only mysql_native_password and caching_sha2_password are known here",
+                "user '{}' uses authentication plugin {}; supported are mysql_native_password and caching_sha2_password",
                 self.options.user,
                 String::from_utf8_lossy(name)
             ),
         })?;
         let nonce = cursor.rest();
         self.nonce = nonce.strip_suffix(&[0]).unwrap_or(nonce).to_vec();
-        let proof = self.plugin.prove(self.options.password.as_bytes(), &self.nonce);
-        self.packets.answer(&proof).await
+        let scrambled = self.plugin.scramble(self.options.password.as_bytes(), &self.nonce);
+        self.packets.reply(&scrambled).await
     }
 
-    /// More of `caching_sha2_password`: the server's cache knows us, or wants the password under its public key.
-    async fn go_on(&mut self, said: &[u8]) -> Result<(), SourceError> {
-        match said {
+    /// Continues `caching_sha2_password`: its cache has the password, or the server wants it under its public key.
+    async fn continue_auth(&mut self, data: &[u8]) -> Result<(), SourceError> {
+        match data {
             [FAST_SUCCESS] => Ok(()),
-            [FULL_AUTHENTICATION] => self.packets.answer(&[REQUEST_PUBLIC_KEY]).await,
+            [FULL_AUTHENTICATION] => self.packets.reply(&[REQUEST_PUBLIC_KEY]).await,
             public_key => {
-                let sealed = public_key::seal(self.options.password.as_bytes(), &self.nonce, public_key)?;
-                self.packets.answer(&sealed).await
+                let encrypted = rsa::encrypt_password(self.options.password.as_bytes(), &self.nonce, public_key)?;
+                self.packets.reply(&encrypted).await
             }
         }
     }
 }
 
-fn is_end(packet: &[u8]) -> bool {
+fn is_eof_packet(packet: &[u8]) -> bool {
     packet.first() == Some(&HEAD_END) && packet.len() < 9
 }
 
 fn status_of_ok(packet: &[u8]) -> Result<u16, Malformed> {
     let mut cursor = Cursor::new(packet, "an OK");
-    cursor.take(1)?;
+    cursor.read_slice(1)?;
     cursor.length()?;
     cursor.length()?;
     cursor.u16()
@@ -370,7 +371,7 @@ fn read_row(packet: &[u8], columns: usize) -> Result<Row, Malformed> {
     for _ in 0..columns {
         row.push(match cursor.rest().first() {
             Some(&HEAD_LOCAL_FILE) => {
-                cursor.take(1)?;
+                cursor.read_slice(1)?;
                 None
             }
             _ => Some(cursor.bytes()?.to_vec()),

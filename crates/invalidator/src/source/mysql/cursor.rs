@@ -1,9 +1,9 @@
-//! Reads the fields of packets and events off a slice, and never past its end.
+//! Reads the fields of packets and events from a slice, never past its end.
 //!
-//! What it serves: everything that a database server sends, on the path of a delete. A server is the outside world:
-//! each read says [`Malformed`] where bytes are missing, and nothing here can panic.
+//! It parses everything that a database server sends. Where bytes are missing, reads return [`Malformed`]; nothing here
+//! can panic.
 
-/// Some bytes of the server make no sense. Carries what was being read.
+/// The server sent a malformed packet. Carries what was being read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed(pub &'static str);
 
@@ -20,13 +20,13 @@ impl<'a> Cursor<'a> {
         Cursor { rest: bytes, reading }
     }
 
-    /// What was not read yet.
+    /// The unread bytes.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
     /// The next `count` bytes.
-    pub fn take(&mut self, count: usize) -> Result<&'a [u8], Malformed> {
+    pub fn read_slice(&mut self, count: usize) -> Result<&'a [u8], Malformed> {
         let (taken, rest) = self.rest.split_at_checked(count).ok_or(Malformed(self.reading))?;
         self.rest = rest;
         Ok(taken)
@@ -44,30 +44,30 @@ impl<'a> Cursor<'a> {
         Ok(u8::from_le_bytes(self.array()?))
     }
 
-    /// Two bytes, little end first.
+    /// Two bytes, little-endian.
     pub fn u16(&mut self) -> Result<u16, Malformed> {
         Ok(u16::from_le_bytes(self.array()?))
     }
 
-    /// Four bytes, little end first.
+    /// Four bytes, little-endian.
     pub fn u32(&mut self) -> Result<u32, Malformed> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
-    /// Eight bytes, little end first.
+    /// Eight bytes, little-endian.
     pub fn u64(&mut self) -> Result<u64, Malformed> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    /// An integer of `bytes` bytes (at most 8), little end first.
+    /// An integer of `bytes` bytes (at most 8), little-endian.
     pub fn uint(&mut self, bytes: usize) -> Result<u64, Malformed> {
-        let taken = self.take(bytes.min(8))?;
+        let taken = self.read_slice(bytes.min(8))?;
         Ok(taken.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte)))
     }
 
-    /// An integer of `bytes` bytes (at most 8), big end first, as MariaDB heads compressed bodies with.
+    /// An integer of `bytes` bytes (at most 8), big-endian, as in the header of MariaDB's compressed events.
     pub fn uint_big_endian(&mut self, bytes: usize) -> Result<u64, Malformed> {
-        let taken = self.take(bytes.min(8))?;
+        let taken = self.read_slice(bytes.min(8))?;
         Ok(taken.iter().fold(0, |value, &byte| value << 8 | u64::from(byte)))
     }
 
@@ -83,17 +83,17 @@ impl<'a> Cursor<'a> {
         usize::try_from(value).map_err(|_| Malformed(self.reading))
     }
 
-    /// Bytes headed by their length.
+    /// Bytes after their length-encoded length.
     pub fn bytes(&mut self) -> Result<&'a [u8], Malformed> {
         let length = self.length()?;
-        self.take(length)
+        self.read_slice(length)
     }
 
     /// Bytes up to a NUL, which is skipped.
     pub fn until_nul(&mut self) -> Result<&'a [u8], Malformed> {
         let end = memchr::memchr(0, self.rest).ok_or(Malformed(self.reading))?;
-        let taken = self.take(end)?;
-        self.take(1)?;
+        let taken = self.read_slice(end)?;
+        self.read_slice(1)?;
         Ok(taken)
     }
 }

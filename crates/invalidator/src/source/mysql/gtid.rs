@@ -1,11 +1,11 @@
-//! Positions: which transactions have been read, as each kind of server names them.
+//! Positions: the transactions that have been read, in the notation of each kind of server.
 //!
 //! ```text
 //! MariaDB  0-1-5,7-2-90                     the last of each domain: domain-server-sequence
 //! MySQL    3e11...4562:1-5:8,...:tag:1-3    every transaction, as intervals per server (and tag)
 //! ```
 //!
-//! No transaction at all is written `none`, so that a position is never an empty text.
+//! A position before all transactions is written `none`, so that its text is never empty.
 
 use super::cursor::{Cursor, Malformed};
 use std::{
@@ -15,25 +15,25 @@ use std::{
 
 const NONE: &str = "none";
 
-/// The longest tag of a MySQL transaction number.
+/// The longest tag of a MySQL GTID.
 const TAG_BYTES_MAX: usize = 32;
 
-/// What has been read of the log.
+/// A position in the log of either kind of server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum GtidPosition {
     /// MariaDB's notation.
     Mariadb(GtidList),
     /// MySQL's notation.
     Mysql(GtidSet),
 }
 
-impl fmt::Display for Progress {
+impl fmt::Display for GtidPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Progress::Mariadb(list) if list.domains.is_empty() => f.write_str(NONE),
-            Progress::Mysql(set) if set.intervals.is_empty() => f.write_str(NONE),
-            Progress::Mariadb(list) => list.fmt(f),
-            Progress::Mysql(set) => set.fmt(f),
+            GtidPosition::Mariadb(list) if list.domains.is_empty() => f.write_str(NONE),
+            GtidPosition::Mysql(set) if set.intervals.is_empty() => f.write_str(NONE),
+            GtidPosition::Mariadb(list) => list.fmt(f),
+            GtidPosition::Mysql(set) => set.fmt(f),
         }
     }
 }
@@ -45,7 +45,7 @@ pub struct GtidList {
 }
 
 impl GtidList {
-    /// Reads `0-1-5,7-2-90`; empty and `none` are no transaction.
+    /// Parses `0-1-5,7-2-90`; empty text and `none` give an empty list.
     pub fn parse(text: &str) -> Option<Self> {
         let mut list = GtidList::default();
         for gtid in parts(text) {
@@ -60,7 +60,7 @@ impl GtidList {
         Some(list)
     }
 
-    /// Takes a transaction in. In one log the last one read counts, whatever its number.
+    /// Adds a transaction. The last one read from a log counts, whatever its number.
     pub fn add(&mut self, domain: u32, server: u32, sequence: u64) {
         self.domains.insert(domain, (server, sequence));
     }
@@ -70,7 +70,7 @@ impl GtidList {
         self.domains.keys().copied()
     }
 
-    /// Says whether all of `other` is before or at this, by sequence number, domain by domain.
+    /// Whether this list has reached `other` in every domain, by sequence number.
     pub fn covers(&self, other: &GtidList) -> bool {
         other
             .domains
@@ -89,17 +89,17 @@ impl fmt::Display for GtidList {
     }
 }
 
-/// Whose transactions: a server's UUID, and a tag, which is mostly empty.
+/// The source of transactions: a server's UUID and a tag, which is usually empty.
 pub type Origin = ([u8; 16], String);
 
-/// MySQL: all transactions, as intervals with both ends in, sorted and apart.
+/// MySQL: all transactions, as closed intervals, sorted and disjoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GtidSet {
     intervals: BTreeMap<Origin, Vec<(u64, u64)>>,
 }
 
 impl GtidSet {
-    /// Reads `uuid:1-5:8,uuid:tag:1-3`; empty and `none` are no transaction.
+    /// Parses `uuid:1-5:8,uuid:tag:1-3`; empty text and `none` give an empty set.
     pub fn parse(text: &str) -> Option<Self> {
         let mut set = GtidSet::default();
         for part in parts(text) {
@@ -122,12 +122,12 @@ impl GtidSet {
         Some(set)
     }
 
-    /// Takes a transaction in.
+    /// Adds a transaction.
     pub fn add(&mut self, origin: Origin, number: u64) {
         self.add_interval(origin, number, number);
     }
 
-    /// Takes all of `other` in.
+    /// Adds all transactions of `other`.
     pub fn add_all(&mut self, other: &GtidSet) {
         for (origin, intervals) in &other.intervals {
             for &(first, last) in intervals {
@@ -138,7 +138,7 @@ impl GtidSet {
 
     fn add_interval(&mut self, origin: Origin, first: u64, last: u64) {
         let intervals = self.intervals.entry(origin).or_default();
-        // All that touch or overlap the new one become one with it. Mostly that is the last one, growing by one.
+        // Merge all intervals that touch or overlap the new one. Usually the last one grows by one.
         let from = intervals.partition_point(|&(_, end)| end.saturating_add(1) < first);
         let until = intervals.partition_point(|&(start, _)| start <= last.saturating_add(1));
         let joined = intervals[from..until]
@@ -147,12 +147,12 @@ impl GtidSet {
         intervals.splice(from..until, [joined]);
     }
 
-    /// Says whether any transaction has a tag: such sets need servers from 8.3 on, and another form on the wire.
+    /// Whether any transaction has a tag. Such sets need servers from 8.3 on, and another wire format.
     pub fn has_tags(&self) -> bool {
         self.intervals.keys().any(|(_, tag)| !tag.is_empty())
     }
 
-    /// The set as a dump command carries it.
+    /// The wire format of the set in a dump command.
     ///
     /// ```text
     /// untagged  | origins: 8 |                       each: | uuid: 16 |                         | intervals: 8 | first: 8, end: 8 | ...
@@ -206,8 +206,8 @@ impl fmt::Display for GtidSet {
     }
 }
 
-/// A MySQL transaction's number, of a tagged event: fields in MySQL's own serialization, of which only the first four
-/// are read: flags, UUID, number, tag.
+/// Parses a tagged GTID event: fields in MySQL's own serialization. Only the first four are read: flags, UUID, number,
+/// tag.
 pub fn read_tagged(mut cursor: Cursor<'_>) -> Result<(Origin, u64), Malformed> {
     // | version: varlen | size: varlen | last field that must be known: varlen | field id: varlen, field | ...
     for _ in 0..3 {
@@ -227,14 +227,14 @@ pub fn read_tagged(mut cursor: Cursor<'_>) -> Result<(Origin, u64), Malformed> {
                     *byte = u8::try_from(varlen(&mut cursor)?).map_err(|_| Malformed("a server's UUID"))?;
                 }
             }
-            // A signed number: its sign is the lowest bit.
+            // A signed number with its sign in the lowest bit.
             2 => number = varlen(&mut cursor)? >> 1,
             _ => {
                 let length = usize::try_from(varlen(&mut cursor)?).unwrap_or(usize::MAX);
                 if length > TAG_BYTES_MAX {
                     return Err(Malformed("a transaction's tag"));
                 }
-                tag = String::from_utf8_lossy(cursor.take(length)?).into_owned();
+                tag = String::from_utf8_lossy(cursor.read_slice(length)?).into_owned();
             }
         }
     }
@@ -272,22 +272,22 @@ fn parse_uuid(text: &str) -> Option<[u8; 16]> {
 
 #[cfg(test)]
 mod tests {
-    use super::{GtidList, GtidSet, Progress};
+    use super::{GtidList, GtidPosition, GtidSet};
 
     const UUID: &str = "3e11fa47-71ca-11e1-9e33-c80aa9429562";
 
     #[test]
-    fn texts_come_back_as_they_were() {
+    fn positions_round_trip() {
         for text in ["none", "0-1-5", "0-1-5,7-2-18446744073709551615"] {
-            assert_eq!(Progress::Mariadb(GtidList::parse(text).expect(text)).to_string(), text);
+            assert_eq!(GtidPosition::Mariadb(GtidList::parse(text).expect(text)).to_string(), text);
         }
         for text in ["none", &format!("{UUID}:1-5:8"), &format!("{UUID}:1,{UUID}:blue:2-3")] {
-            assert_eq!(Progress::Mysql(GtidSet::parse(text).expect(text)).to_string(), text);
+            assert_eq!(GtidPosition::Mysql(GtidSet::parse(text).expect(text)).to_string(), text);
         }
     }
 
     #[test]
-    fn texts_that_are_no_positions_are_refused() {
+    fn invalid_positions_are_refused() {
         for text in ["0-1", "0-1-5-6", "0-1-x", "0-1-5,0-2-6", ",", "0-1-5,"] {
             assert_eq!(GtidList::parse(text), None, "{text}");
         }
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_grow_and_join() {
+    fn intervals_grow_and_merge() {
         let mut set = GtidSet::parse(&format!("{UUID}:1-3:7:9-10")).expect("a set");
         let origin = set.intervals.keys().next().expect("one").clone();
         set.add(origin.clone(), 4);
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn one_list_covers_another_domain_by_domain() {
+    fn lists_are_compared_by_domain() {
         let list = |text| GtidList::parse(text).expect("a list");
         assert!(list("0-1-5,1-1-9").covers(&list("0-2-5")));
         assert!(!list("0-1-5,1-1-9").covers(&list("0-1-6")));

@@ -1,12 +1,11 @@
-//! Packets: how bytes travel between us and a MySQL or MariaDB server.
+//! The packet framing of the MySQL protocol.
 //!
 //! ```text
-//! | length: 3 bytes, little end first | sequence: 1 byte | payload: length bytes |
+//! | length: 3 bytes, little-endian | sequence: 1 byte | payload: length bytes |
 //! ```
 //!
-//! A payload of 2^24 - 1 bytes is continued by the next packet. Waiting is always limited: a server that says nothing
-//! for longer than the caller allows is taken for dead. Reading may be abandoned at any await and taken up again:
-//! what has arrived stays in the buffer.
+//! A payload of 2^24 - 1 bytes is continued by the next packet. Every read has a time limit: a server that is silent
+//! for longer is treated as dead. Reads are cancel-safe: bytes that have arrived stay in the buffer.
 
 use crate::SourceError;
 use bytes::{Buf, BytesMut};
@@ -21,29 +20,29 @@ const PACKET_BYTES_MAX: usize = 0xff_ffff;
 /// adds some bytes to the statement that it carries.
 const MESSAGE_BYTES_MAX: usize = (1 << 30) + (1 << 20);
 
-/// How much room is made for each read from the network.
+/// The buffer capacity reserved for each read from the network.
 const READ_BYTES: usize = 64 << 10;
 
 const HEAD_BYTES: usize = 4;
 
-/// A connection that speaks packets.
+/// A stream of packets.
 pub struct PacketStream {
     stream: Box<dyn Stream>,
     arrived: BytesMut,
-    /// The message whose packets are still coming in.
+    /// The message whose last packet has not arrived yet.
     message: BytesMut,
     /// The sequence number of the next packet that we send.
     sequence: u8,
 }
 
 impl PacketStream {
-    /// Speaks packets over `stream`.
+    /// Reads and writes packets on `stream`.
     pub fn new(stream: Box<dyn Stream>) -> Self {
         PacketStream { stream, arrived: BytesMut::new(), message: BytesMut::new(), sequence: 0 }
     }
 
-    /// Sends `payload` as an answer to what was read last.
-    pub async fn answer(&mut self, payload: &[u8]) -> Result<(), SourceError> {
+    /// Sends `payload` in reply to the last message.
+    pub async fn reply(&mut self, payload: &[u8]) -> Result<(), SourceError> {
         let mut bytes = Vec::with_capacity(payload.len() + HEAD_BYTES);
         let mut rest = payload;
         loop {
@@ -57,13 +56,13 @@ impl PacketStream {
                 break;
             }
         }
-        self.stream.write_all(&bytes).await.map_err(|error| lost(&error))
+        self.stream.write_all(&bytes).await.map_err(|error| connection_lost(&error))
     }
 
-    /// Sends `payload` as a command: the count of packets begins anew.
+    /// Sends `payload` as a command, which restarts the sequence numbers.
     pub async fn command(&mut self, payload: &[u8]) -> Result<(), SourceError> {
         self.sequence = 0;
-        self.answer(payload).await
+        self.reply(payload).await
     }
 
     /// The next message, waiting at most `wait_max` for each part of it.
@@ -76,14 +75,14 @@ impl PacketStream {
                 Ok(filled) => filled?,
                 Err(_) => {
                     return Err(SourceError::Unreachable {
-                        why: format!("the server said nothing for {} ms", wait_max.as_millis()),
+                        why: format!("the server was silent for {} ms", wait_max.as_millis()),
                     });
                 }
             }
         }
     }
 
-    /// The next message, if all of it is here already or can be had without waiting.
+    /// The next message if it has arrived completely; does not wait.
     pub async fn read_ready(&mut self) -> Result<Option<BytesMut>, SourceError> {
         loop {
             if let Some(message) = self.take_message()? {
@@ -100,9 +99,9 @@ impl PacketStream {
     async fn fill(&mut self) -> Result<(), SourceError> {
         self.arrived.reserve(READ_BYTES);
         match self.stream.read_buf(&mut self.arrived).await {
-            Ok(0) => Err(SourceError::Unreachable { why: "the server ended the connection".into() }),
+            Ok(0) => Err(SourceError::Unreachable { why: "the server closed the connection".into() }),
             Ok(_) => Ok(()),
-            Err(error) => Err(lost(&error)),
+            Err(error) => Err(connection_lost(&error)),
         }
     }
 
@@ -133,6 +132,6 @@ impl PacketStream {
     }
 }
 
-fn lost(error: &std::io::Error) -> SourceError {
+fn connection_lost(error: &std::io::Error) -> SourceError {
     SourceError::Unreachable { why: format!("the connection broke: {error}") }
 }

@@ -1,7 +1,7 @@
-//! Rows inserted into the outbox table: a table's description, and the first column of each row.
+//! Rows inserted into the outbox table: parses table maps, and the first column of each row.
 //!
-//! Serves the delete path: the first column is a key. The widths of all other columns have to be known too, to find
-//! the next row. Absent: their values, and rows that were changed or removed.
+//! Serves the delete path: the first column is a key. The widths of all other columns are needed to find the next row.
+//! Not parsed: their values, and rows that were updated or deleted.
 //!
 //! ```text
 //! table map  | table: 6 | flags: 2 | length, schema, 0 | length, name, 0 | columns | types | length, metadata | ...
@@ -14,13 +14,13 @@ use super::cursor::{Cursor, Malformed};
 /// The most columns of a table, for either kind of server.
 const COLUMNS_MAX: usize = 4096;
 
-/// The flag of the last event of rows of a statement.
+/// Flag: this is the last rows event of a statement.
 pub const STATEMENT_END: u16 = 1;
 
-/// What the log says of a table before it shows its rows.
+/// The description of a table, which precedes its rows in the log.
 #[derive(Clone, Debug)]
 pub struct TableMap<'a> {
-    /// The number by which rows refer to it.
+    /// The id by which rows refer to it.
     pub table_id: u64,
     /// Its name, without the schema's.
     pub name: &'a [u8],
@@ -28,26 +28,26 @@ pub struct TableMap<'a> {
 }
 
 impl<'a> TableMap<'a> {
-    /// Reads the body of a table map as far as the name: most tables are none of ours.
+    /// Parses the body of a table map up to the name. Most tables are not outbox tables.
     pub fn read(body: &'a [u8]) -> Result<Self, Malformed> {
         let mut cursor = Cursor::new(body, "a table map");
         let table_id = cursor.uint(6)?;
-        cursor.take(2)?;
+        cursor.read_slice(2)?;
         let schema_bytes = usize::from(cursor.u8()?);
-        cursor.take(schema_bytes + 1)?;
+        cursor.read_slice(schema_bytes + 1)?;
         let name_bytes = usize::from(cursor.u8()?);
-        let name = cursor.take(name_bytes)?;
-        cursor.take(1)?;
+        let name = cursor.read_slice(name_bytes)?;
+        cursor.read_slice(1)?;
         Ok(TableMap { table_id, name, rest: cursor })
     }
 
-    /// Reads the rest.
-    pub fn columns(mut self) -> Result<Columns, Malformed> {
+    /// Parses the rest.
+    pub fn into_columns(mut self) -> Result<Columns, Malformed> {
         let count = self.rest.length()?;
         if count > COLUMNS_MAX {
             return Err(Malformed("a count of columns"));
         }
-        let kinds = self.rest.take(count)?;
+        let kinds = self.rest.read_slice(count)?;
         let mut metadata = Cursor::new(self.rest.bytes()?, "the metadata of columns");
         let columns = kinds.iter().map(|&kind| Column::read(kind, &mut metadata));
         Ok(Columns(columns.collect::<Result<_, _>>()?))
@@ -64,65 +64,65 @@ struct Column {
     metadata: [u8; 2],
 }
 
-/// Where the rows of an event begin, and what they are rows of.
+/// The header of a rows event.
 #[derive(Clone, Copy, Debug)]
-pub struct RowsHead {
-    /// The table's number.
+pub struct RowsHeader {
+    /// The id of the table.
     pub table_id: u64,
     /// [`STATEMENT_END`] among others.
     pub flags: u16,
 }
 
-/// Reads the head of the body of an event of rows.
-pub fn rows_head(body: &[u8]) -> Result<(RowsHead, Cursor<'_>), Malformed> {
+/// Parses the header of a rows event. Returns a cursor to what follows it.
+pub fn read_rows_header(body: &[u8]) -> Result<(RowsHeader, Cursor<'_>), Malformed> {
     let mut cursor = Cursor::new(body, "rows");
     let table_id = cursor.uint(6)?;
     let flags = cursor.u16()?;
-    Ok((RowsHead { table_id, flags }, cursor))
+    Ok((RowsHeader { table_id, flags }, cursor))
 }
 
-/// The head of the rows themselves, up to the first of them.
-pub struct Present<'a> {
+/// Which columns the rows of an event have.
+pub struct PresentColumns<'a> {
     bits: &'a [u8],
     count: usize,
 }
 
-impl<'a> Present<'a> {
-    /// Reads which columns are present; `has_extra` for version 2 of the event.
+impl<'a> PresentColumns<'a> {
+    /// Parses which columns are present. `has_extra` means version 2 of the event.
     pub fn read(cursor: &mut Cursor<'a>, has_extra: bool) -> Result<Self, Malformed> {
         if has_extra {
             let extra_bytes = usize::from(cursor.u16()?);
-            cursor.take(extra_bytes.saturating_sub(2))?;
+            cursor.read_slice(extra_bytes.saturating_sub(2))?;
         }
         let count = cursor.length()?;
         if count > COLUMNS_MAX {
             return Err(Malformed("a count of columns"));
         }
-        Ok(Present { bits: cursor.take(count.div_ceil(8))?, count })
+        Ok(PresentColumns { bits: cursor.read_slice(count.div_ceil(8))?, count })
     }
 }
 
 impl Columns {
-    /// Says whether the first column holds text or bytes.
-    pub fn first_is_bytes(&self) -> bool {
+    /// Whether the first column holds text or bytes.
+    pub fn is_first_bytes(&self) -> bool {
         self.0.first().is_some_and(|column| column.length_bytes().is_some())
     }
 
-    /// Hands the first column of each row to `each`; `None` where it is NULL or not given.
-    pub fn first_of_each(
+    /// Calls `each` with the first column of each row; `None` if it is NULL or not present.
+    pub fn for_each_first(
         &self,
-        present: &Present<'_>,
+        present: &PresentColumns<'_>,
         rows: &[u8],
         mut each: impl FnMut(Option<&[u8]>),
     ) -> Result<(), Malformed> {
         if present.count != self.0.len() {
-            return Err(Malformed("rows of another table than was mapped"));
+            return Err(Malformed("rows that do not match their table map"));
         }
         let columns: Vec<(usize, Column)> =
             self.0.iter().copied().enumerate().filter(|&(at, _)| bit(present.bits, at)).collect();
         let mut cursor = Cursor::new(rows, "a row");
         while !cursor.rest().is_empty() {
-            let nulls = cursor.take(columns.len().div_ceil(8))?;
+            let nulls = cursor.read_slice(columns.len().div_ceil(8))?;
             if nulls.is_empty() {
                 return Err(Malformed("a row without columns"));
             }
@@ -131,7 +131,7 @@ impl Columns {
                 if bit(nulls, bit_at) {
                     continue;
                 }
-                let value = column.take(&mut cursor)?;
+                let value = column.read_value(&mut cursor)?;
                 if at == 0 {
                     first = Some(value);
                 }
@@ -154,7 +154,7 @@ impl Column {
         Ok(Column { kind, metadata })
     }
 
-    /// How many bytes hold the length of the value, for text and bytes.
+    /// The width of the length of a value; `None` unless the column holds text or bytes.
     fn length_bytes(self) -> Option<usize> {
         let [low, high] = self.metadata;
         match self.kind {
@@ -162,17 +162,17 @@ impl Column {
             249..=252 => Some(usize::from(low)),
             254 => match string_kind(low) {
                 247 | 248 => None,
-                // Two bits of a long CHAR's length are kept, inverted, in the byte of the type.
+                // The byte of the type holds two bits of a long CHAR's length, inverted.
                 _ => Some(if u16::from(high) | u16::from(!low & 0x30) << 4 < 256 { 1 } else { 2 }),
             },
             _ => None,
         }
     }
 
-    fn take<'a>(self, cursor: &mut Cursor<'a>) -> Result<&'a [u8], Malformed> {
+    fn read_value<'a>(self, cursor: &mut Cursor<'a>) -> Result<&'a [u8], Malformed> {
         if let Some(length_bytes) = self.length_bytes() {
             let length = cursor.uint(length_bytes)?;
-            return cursor.take(usize::try_from(length).unwrap_or(usize::MAX));
+            return cursor.read_slice(usize::try_from(length).unwrap_or(usize::MAX));
         }
         let [low, high] = self.metadata;
         let (low, high) = (usize::from(low), usize::from(high));
@@ -188,7 +188,7 @@ impl Column {
             18 => 5 + low.div_ceil(2),
             19 => 3 + low.div_ceil(2),
             246 => decimal_bytes(low, high).ok_or(Malformed("a decimal's metadata"))?,
-            // The width of an enum or set stands beside its type.
+            // The metadata holds the width of an enum or set.
             247 | 248 | 254 => high,
             140 | 242 | 245 | 255 => {
                 let length = cursor.uint(low)?;
@@ -198,9 +198,9 @@ impl Column {
                 let length = cursor.uint(if u16::from_le_bytes(self.metadata) < 256 { 1 } else { 2 })?;
                 usize::try_from(length).unwrap_or(usize::MAX)
             }
-            _ => return Err(Malformed("a column of a type that is not known here")),
+            _ => return Err(Malformed("a column of an unknown type")),
         };
-        cursor.take(width)
+        cursor.read_slice(width)
     }
 }
 

@@ -1,14 +1,14 @@
-//! The journal table itself: how it is made, and how it is read from a position on.
+//! The journal table: creates it, and reads it from a position on.
 //!
-//! A position is the `seq` of the last row that was read. The journal reaches back to a position `p` when no row behind
-//! `p` has been taken away. Missing numbers alone do not say so: AUTOINCREMENT promises numbers that grow and never come
-//! again, and no more (an insert that fails under `OR IGNORE` may use one up). So a trigger notes the largest number
-//! that was ever taken away, by [`super::prune`] or by hand, in `lookaside_journal_removed`; it is put there when the
-//! journal is first read. Where that cannot be done (a file that we may not write), every gap counts as rows that were
-//! taken away: needlessly careful, but nothing is lost in silence.
+//! A position is the `seq` of the last row that was read. The journal reaches back to a position `p` if no row after
+//! `p` has been removed. A gap in the numbers does not prove a removal: AUTOINCREMENT guarantees only that numbers grow
+//! and are not reused (an insert that fails under `OR IGNORE` may use one up). So a trigger records the largest number
+//! that was ever removed, by [`super::prune`] or by hand, in `lookaside_journal_removed`. It is installed when the
+//! journal is first read. If that fails (a file that we may not write), every gap counts as a removal, so that no loss
+//! goes unnoticed.
 
 use super::super::{Commit, Commits, Position, SourceError, Start};
-use crate::keys::accept;
+use crate::keys::push_valid_key;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior, params, types::ValueRef};
 use std::{
     fs,
@@ -24,9 +24,9 @@ pub const JOURNAL_SQL: &str = "CREATE TABLE IF NOT EXISTS lookaside_journal (
   at_ms INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER))
 );";
 
-/// The note of what was taken away. A trigger goes with its table, so a journal that was made anew has none, and what
-/// the note says is of the old one: it is written anew too. Of the time before, nobody knows: all below the oldest row
-/// counts as taken away.
+/// The record of removed rows. Dropping the journal drops its trigger, so a journal without the trigger is new and the
+/// record is of an older one: it is replaced. Removals before that are unknown: all rows below the oldest one count as
+/// removed.
 const REMOVED_SQL: &str = "
 CREATE TABLE IF NOT EXISTS lookaside_journal_removed (id INTEGER PRIMARY KEY CHECK (id = 1), seq INTEGER NOT NULL);
 INSERT OR REPLACE INTO lookaside_journal_removed VALUES (1, coalesce(
@@ -36,19 +36,19 @@ CREATE TRIGGER lookaside_journal_removed_row AFTER DELETE ON lookaside_journal B
   UPDATE lookaside_journal_removed SET seq = max(seq, OLD.seq);
 END;";
 
-/// A writer that holds the lock for longer makes us try again later.
+/// If a writer holds the lock for longer than this, the source fails and is retried.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Makes the journal table, unless it is there. A transaction that changes rows then writes the keys that they stand
-/// for: `INSERT INTO lookaside_journal(key) VALUES ('user:42')`, by hand or by [`triggers_sql`].
+/// Creates the journal table if it does not exist. A transaction that changes rows then writes the keys that depend on
+/// them: `INSERT INTO lookaside_journal(key) VALUES ('user:42')`, by hand or by [`triggers_sql`].
 pub fn create_journal(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch(JOURNAL_SQL)
 }
 
-/// Triggers that write the journal at every change of `table`. `key` is an SQL expression in which `{row}` stands for
-/// the changed row; an update journals the keys of the old and of the new row.
+/// The SQL of triggers that write the journal at every change of `table`. `key` is an SQL expression in which `{row}`
+/// stands for the changed row; an update journals the keys of the old and of the new row.
 ///
-/// Both are taken as they are: they come from the schema's author. `INSERT OR REPLACE` journals the row that it
+/// Both are inserted unescaped: they come from the schema's author. `INSERT OR REPLACE` journals the row that it
 /// writes, but the rows that it removes only under `PRAGMA recursive_triggers`.
 ///
 /// ```
@@ -76,33 +76,36 @@ pub(super) struct Journal {
     /// Device and inode of the file that was opened.
     file: (u64, u64),
     seq: i64,
-    /// What `PRAGMA data_version` said when nothing was left to read.
+    /// The `PRAGMA data_version` at which all rows had been read; `None` if there may be more.
     drained_at: Option<i64>,
     rejected: u64,
 }
 
-/// What a look at the journal found.
-pub(super) enum Read {
+/// The result of [`Journal::read`].
+pub(super) enum ReadResult {
     Nothing,
     Commits(Commits),
 }
 
 impl Journal {
     pub fn open(path: &Path, start: &Start) -> Result<Journal, SourceError> {
-        let file = file_at(path)?;
+        let file = file_identity(path)?;
         let mut connection = connect(path)?;
-        reach(&connection)?;
-        if let Err(why) = note_removals(&mut connection) {
-            tracing::warn!(path = %path.display(), %why, "removals from the journal cannot be noted: any gap is a loss");
+        journal_bounds(&connection)?;
+        if let Err(why) = install_removal_trigger(&mut connection) {
+            tracing::warn!(
+                path = %path.display(), %why,
+                "cannot record removals from the journal; every gap in it will count as lost deletes"
+            );
         }
-        let Reach { oldest, newest, .. } = reach(&connection)?;
+        let JournalBounds { oldest, newest, .. } = journal_bounds(&connection)?;
         let seq = match start {
             Start::Now => newest,
             Start::Earliest => oldest.map_or(newest, |oldest| oldest - 1),
             Start::At(position) => seq_of(position)?,
         };
         let journal = Journal { connection, path: path.to_path_buf(), file, seq, drained_at: None, rejected: 0 };
-        journal.check_reach()?;
+        journal.check_position_available()?;
         Ok(journal)
     }
 
@@ -110,35 +113,35 @@ impl Journal {
         Position(self.seq.to_string())
     }
 
-    /// Fails when another file has taken the place of the one that is open: nobody writes to that one any more, and
-    /// we would wait for ever.
+    /// Fails if another file has replaced the one that is open: no process writes to the old one any more, so reading
+    /// it would wait forever.
     pub fn check_file(&self) -> Result<(), SourceError> {
-        if file_at(&self.path)? == self.file {
+        if file_identity(&self.path)? == self.file {
             return Ok(());
         }
         Err(SourceError::Unreachable { why: format!("{}: the file has been replaced", self.path.display()) })
     }
 
-    /// Rows behind the last one read, at most `rows_max`.
-    pub fn read(&mut self, rows_max: usize) -> Result<Read, SourceError> {
+    /// Reads up to `rows_max` rows after the last one read.
+    pub fn read(&mut self, rows_max: usize) -> Result<ReadResult, SourceError> {
         let version = self
             .connection
             .query_row("PRAGMA data_version", [], |row| row.get::<_, i64>(0))
-            .map_err(|why| failed(&why))?;
+            .map_err(|why| source_error(&why))?;
         if self.drained_at == Some(version) {
-            return Ok(Read::Nothing);
+            return Ok(ReadResult::Nothing);
         }
-        let commits = self.rows(rows_max).map_err(|why| failed(&why))?;
+        let commits = self.rows(rows_max).map_err(|why| source_error(&why))?;
         let first = commits.first().map(|commit| commit.position.0.as_str());
         if first != Some((self.seq + 1).to_string().as_str()) {
-            self.check_reach()?;
+            self.check_position_available()?;
         }
         let Some(last) = commits.last() else {
             self.drained_at = Some(version);
-            return Ok(Read::Nothing);
+            return Ok(ReadResult::Nothing);
         };
         self.seq = seq_of(&last.position)?;
-        Ok(Read::Commits(Commits { position: self.position(), commits }))
+        Ok(ReadResult::Commits(Commits { position: self.position(), commits }))
     }
 
     fn rows(&mut self, rows_max: usize) -> rusqlite::Result<Vec<Commit>> {
@@ -150,9 +153,9 @@ impl Journal {
         while let Some(row) = rows.next()? {
             let mut keys = Vec::new();
             match row.get_ref(1)? {
-                ValueRef::Blob(key) | ValueRef::Text(key) => accept(key, &mut keys, &mut self.rejected),
-                ValueRef::Integer(key) => accept(key.to_string().as_bytes(), &mut keys, &mut self.rejected),
-                ValueRef::Real(_) | ValueRef::Null => accept(b"", &mut keys, &mut self.rejected),
+                ValueRef::Blob(key) | ValueRef::Text(key) => push_valid_key(key, &mut keys, &mut self.rejected),
+                ValueRef::Integer(key) => push_valid_key(key.to_string().as_bytes(), &mut keys, &mut self.rejected),
+                ValueRef::Real(_) | ValueRef::Null => push_valid_key(b"", &mut keys, &mut self.rejected),
             }
             let at_ms = match row.get_ref(2)? {
                 ValueRef::Integer(at_ms) => at_ms.max(0) as u64,
@@ -168,59 +171,61 @@ impl Journal {
         Ok(commits)
     }
 
-    /// Whether all rows behind the position are still there.
-    fn check_reach(&self) -> Result<(), SourceError> {
-        let Reach { oldest, newest, removed } = reach(&self.connection)?;
+    /// Fails if rows after the position were removed.
+    fn check_position_available(&self) -> Result<(), SourceError> {
+        let JournalBounds { oldest, newest, removed } = journal_bounds(&self.connection)?;
         let lost = |why| Err(SourceError::PositionLost { position: self.position(), why });
         if newest < self.seq {
-            return lost(format!("the journal ends at {newest}: another database, or an older copy of it"));
+            return lost(format!("the journal ends at {newest}: this is another database or an older copy of it"));
         }
         match (removed, oldest) {
-            (Some(removed), _) if removed > self.seq => lost(format!("rows up to {removed} were taken away")),
+            (Some(removed), _) if removed > self.seq => lost(format!("rows up to {removed} were removed")),
             (Some(_), _) => Ok(()),
             (None, Some(oldest)) if oldest > self.seq + 1 => lost(format!("the oldest row in the journal is {oldest}")),
-            (None, None) if newest > self.seq => lost(format!("the journal is empty and had rows up to {newest}")),
+            (None, None) if newest > self.seq => lost(format!("the journal is empty, but had rows up to {newest}")),
             _ => Ok(()),
         }
     }
 }
 
-fn file_at(path: &Path) -> Result<(u64, u64), SourceError> {
+fn file_identity(path: &Path) -> Result<(u64, u64), SourceError> {
     match fs::metadata(path) {
         Ok(metadata) => Ok((metadata.dev(), metadata.ino())),
         Err(why) => Err(SourceError::Unreachable { why: format!("{}: {why}", path.display()) }),
     }
 }
 
-/// Opens the file, which must be there.
+/// Opens the file, which must exist.
 pub(super) fn connect(path: &Path) -> Result<Connection, SourceError> {
-    // Not read-only: a reader of a WAL database writes its place into shared memory.
+    // Not read-only: a reader of a WAL database writes to shared memory.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)
         .map_err(|why| SourceError::Unreachable { why: format!("{}: {why}", path.display()) })?;
-    connection.busy_timeout(BUSY_TIMEOUT).map_err(|why| failed(&why))?;
+    connection.busy_timeout(BUSY_TIMEOUT).map_err(|why| source_error(&why))?;
     Ok(connection)
 }
 
-/// How far the journal goes.
-struct Reach {
-    /// The oldest row that is there.
+/// The numbers of the rows in the journal.
+struct JournalBounds {
+    /// The oldest row; `None` if the journal is empty.
     oldest: Option<i64>,
-    /// The newest that ever was.
+    /// The newest row that ever existed, or 0.
     newest: i64,
-    /// The newest of those that were taken away, or 0; `None` where nobody notes that.
+    /// The newest row that was removed, or 0; `None` if removals are not recorded.
     removed: Option<i64>,
 }
 
-fn reach(connection: &Connection) -> Result<Reach, SourceError> {
-    if !has(connection, "table", "lookaside_journal").map_err(|why| failed(&why))? {
-        return Err(SourceError::Unusable { why: format!("there is no journal table; create it with\n{JOURNAL_SQL}") });
+fn journal_bounds(connection: &Connection) -> Result<JournalBounds, SourceError> {
+    if !schema_has(connection, "table", "lookaside_journal").map_err(|why| source_error(&why))? {
+        return Err(SourceError::Unusable {
+            why: format!("the journal table is missing; create it with\n{JOURNAL_SQL}"),
+        });
     }
-    read_reach(connection).map_err(|why| failed(&why))
+    query_bounds(connection).map_err(|why| source_error(&why))
 }
 
-fn read_reach(connection: &Connection) -> rusqlite::Result<Reach> {
-    let removed = match has(connection, "trigger", "lookaside_journal_removed_row")? {
+fn query_bounds(connection: &Connection) -> rusqlite::Result<JournalBounds> {
+    let removed = match schema_has(connection, "trigger", "lookaside_journal_removed_row")? {
         true => connection.query_row("SELECT max(seq) FROM lookaside_journal_removed", [], |row| row.get(0))?,
         false => None,
     };
@@ -230,25 +235,25 @@ fn read_reach(connection: &Connection) -> rusqlite::Result<Reach> {
         [],
         |row| {
             let newest = row.get::<_, Option<i64>>(1)?.unwrap_or(0);
-            Ok(Reach { oldest: row.get(0)?, newest, removed })
+            Ok(JournalBounds { oldest: row.get(0)?, newest, removed })
         },
     )
 }
 
-/// From here on the journal notes what is taken away from it.
-fn note_removals(connection: &mut Connection) -> rusqlite::Result<()> {
-    if has(connection, "trigger", "lookaside_journal_removed_row")? {
+/// Installs the trigger that records removals, unless it exists.
+fn install_removal_trigger(connection: &mut Connection) -> rusqlite::Result<()> {
+    if schema_has(connection, "trigger", "lookaside_journal_removed_row")? {
         return Ok(());
     }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    // Another pipeline may have been quicker.
-    if !has(&transaction, "trigger", "lookaside_journal_removed_row")? {
+    // Another pipeline may have installed it meanwhile.
+    if !schema_has(&transaction, "trigger", "lookaside_journal_removed_row")? {
         transaction.execute_batch(REMOVED_SQL)?;
     }
     transaction.commit()
 }
 
-fn has(connection: &Connection, kind: &str, name: &str) -> rusqlite::Result<bool> {
+fn schema_has(connection: &Connection, kind: &str, name: &str) -> rusqlite::Result<bool> {
     connection.query_row("SELECT count(*) FROM sqlite_schema WHERE type = ?1 AND name = ?2", [kind, name], |row| {
         Ok(row.get::<_, i64>(0)? > 0)
     })
@@ -256,12 +261,12 @@ fn has(connection: &Connection, kind: &str, name: &str) -> rusqlite::Result<bool
 
 pub(super) fn seq_of(position: &Position) -> Result<i64, SourceError> {
     position.0.parse().ok().filter(|seq| *seq >= 0).ok_or_else(|| SourceError::Unusable {
-        why: format!("a position in a SQLite journal is a number, not {:?}", position.0),
+        why: format!("a position in a SQLite journal must be a number, not {:?}", position.0),
     })
 }
 
-/// What a failure of SQLite means for the pipeline.
-pub(super) fn failed(why: &rusqlite::Error) -> SourceError {
+/// Converts an error of SQLite.
+pub(super) fn source_error(why: &rusqlite::Error) -> SourceError {
     match why.sqlite_error_code() {
         Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) | None => {
             SourceError::Unusable { why: why.to_string() }

@@ -1,19 +1,19 @@
-//! SQLite as a source: a journal table, written in the same transaction as the rows that a key stands for.
+//! SQLite as a source: a journal table, written in the same transaction as the rows that a key depends on.
 //!
 //! ```sql
 //! CREATE TABLE lookaside_journal (seq INTEGER PRIMARY KEY AUTOINCREMENT, key BLOB NOT NULL, at_ms INTEGER ...)
 //! ```
 //!
 //! * A rolled-back transaction takes its journal rows with it: nothing is deleted.
-//! * SQLite has one writer at a time, so `seq` grows in commit order: no row becomes visible behind a larger one.
-//! * The gate is open at once: we learn of a commit by reading it as any other reader would, so a reader that begins
-//!   afterwards sees it too (readers take the newest commit when they begin, in WAL mode as well as without).
-//! * Every row is a commit of its own here: the table does not say which rows were written together, and nothing
+//! * SQLite has one writer at a time, so `seq` grows in commit order: no row becomes visible after a larger one.
+//! * The gate opens at once: the source reads a commit as any other reader would, so a reader that begins later sees it
+//!   too (readers see the newest commit when they begin, with and without WAL mode).
+//! * Every row counts as a commit of its own: the table does not show which rows were written together, and nothing
 //!   depends on it.
-//! * `at_ms` is the time of the row's insertion: a long transaction counts into the latency.
+//! * `at_ms` is the time of the row's insertion, so the latency includes the rest of its transaction.
 //!
-//! `PRAGMA data_version` tells whether anybody else has committed; it reads shared memory (WAL) or one page, so it is
-//! asked every millisecond. SQLite blocks, so this happens on tokio's blocking threads, a bounded time at once.
+//! `PRAGMA data_version` shows whether another connection has committed. It reads shared memory (WAL) or one page, so
+//! it runs every millisecond. SQLite calls block, so they run on tokio's blocking threads, for a bounded time each.
 
 mod journal;
 mod prune;
@@ -21,19 +21,20 @@ mod prune;
 pub use journal::{JOURNAL_SQL, create_journal, triggers_sql};
 pub use prune::{PRUNE_EVERY, prune};
 
-use super::{Commits, Log, Opened, Position, Source, SourceError, Start};
-use journal::{Journal, Read};
+use super::{Commits, Log, OpenedSource, Position, Source, SourceError, Start};
+use journal::{Journal, ReadResult};
 use lookaside_routing::BoxFuture;
+use lookaside_sync::Mutex;
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
-/// How often we look whether somebody committed.
-const POLL_EVERY: Duration = Duration::from_millis(1);
-/// How long a blocking thread is kept at once: a daemon that stops waits for it.
-const STRETCH: Duration = Duration::from_millis(50);
+/// How often the source checks for commits.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// How long one task on a blocking thread may poll: a daemon that stops waits for it.
+const BLOCKING_SLICE: Duration = Duration::from_millis(50);
 
 /// A database file with a journal table.
 #[derive(Clone, Debug)]
@@ -42,12 +43,12 @@ pub struct SqliteLog {
 }
 
 impl SqliteLog {
-    /// The file at `path`; it is opened later, and may not be there yet.
+    /// The file at `path`. It is opened later, and need not exist yet.
     pub fn new(path: impl Into<PathBuf>) -> SqliteLog {
         SqliteLog { path: path.into() }
     }
 
-    /// Where the file is.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -56,18 +57,18 @@ impl SqliteLog {
 impl Log for SqliteLog {
     fn identity(&self) -> BoxFuture<'_, Result<String, SourceError>> {
         let path = self.path.clone();
-        Box::pin(blocking(move || match path.canonicalize() {
+        Box::pin(run_blocking(move || match path.canonicalize() {
             Ok(path) => Ok(format!("sqlite:{}", path.display())),
             Err(why) => Err(SourceError::Unreachable { why: format!("{}: {why}", path.display()) }),
         }))
     }
 
-    fn open<'a>(&'a self, start: &'a Start) -> BoxFuture<'a, Result<Opened, SourceError>> {
+    fn open<'a>(&'a self, start: &'a Start) -> BoxFuture<'a, Result<OpenedSource, SourceError>> {
         let (path, start) = (self.path.clone(), start.clone());
         Box::pin(async move {
-            let journal = blocking(move || Journal::open(&path, &start)).await?;
+            let journal = run_blocking(move || Journal::open(&path, &start)).await?;
             let position = journal.position();
-            Ok(Opened { source: Box::new(SqliteSource { journal: Arc::new(Mutex::new(journal)) }), position })
+            Ok(OpenedSource { source: Box::new(SqliteSource { journal: Arc::new(Mutex::new(journal)) }), position })
         })
     }
 }
@@ -82,32 +83,32 @@ impl Source for SqliteSource {
         Box::pin(async move {
             loop {
                 let journal = self.journal.clone();
-                if let Some(commits) = blocking(move || poll(&journal, keys_max)).await? {
+                if let Some(commits) = run_blocking(move || poll(&journal, keys_max)).await? {
                     return Ok(commits);
                 }
             }
         })
     }
 
-    fn visible<'a>(&'a mut self, _: &'a Position) -> BoxFuture<'a, Result<(), SourceError>> {
+    fn wait_until_visible<'a>(&'a mut self, _: &'a Position) -> BoxFuture<'a, Result<(), SourceError>> {
         Box::pin(async { Ok(()) })
     }
 }
 
-/// Looks for new rows for a while.
+/// Polls for new rows for [`BLOCKING_SLICE`].
 fn poll(journal: &Mutex<Journal>, keys_max: usize) -> Result<Option<Commits>, SourceError> {
-    let mut journal = journal.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut journal = journal.lock();
     journal.check_file()?;
-    for _ in 0..STRETCH.as_millis() / POLL_EVERY.as_millis() {
-        if let Read::Commits(commits) = journal.read(keys_max)? {
+    for _ in 0..BLOCKING_SLICE.as_millis() / POLL_INTERVAL.as_millis() {
+        if let ReadResult::Commits(commits) = journal.read(keys_max)? {
             return Ok(Some(commits));
         }
-        std::thread::sleep(POLL_EVERY);
+        std::thread::sleep(POLL_INTERVAL);
     }
     Ok(None)
 }
 
-async fn blocking<T: Send + 'static>(
+async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, SourceError> + Send + 'static,
 ) -> Result<T, SourceError> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|why| Err(SourceError::Unreachable { why: why.to_string() }))

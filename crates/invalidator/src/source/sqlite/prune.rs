@@ -1,12 +1,12 @@
-//! Keeps the journal short: rows that every cluster has applied, and that are older than the history to keep.
+//! Prunes the journal: removes rows that every cluster has acknowledged and that are older than the history to keep.
 //!
-//! The history is there for replay: a pipeline that is started from an older position finds its rows. Rows go from
-//! the oldest on, a bounded number a transaction, so that writers are never kept waiting for long.
+//! The history is for replay: a pipeline can be started from an older position in it. The oldest rows are removed
+//! first, a bounded number per transaction, so that writers never wait for long.
 
 use super::{
     super::{Position, SourceError},
-    blocking,
-    journal::{connect, failed, seq_of},
+    journal::{connect, seq_of, source_error},
+    run_blocking,
 };
 use rusqlite::{Connection, params};
 use std::{
@@ -16,11 +16,11 @@ use std::{
 
 /// How often the daemon prunes.
 pub const PRUNE_EVERY: Duration = Duration::from_secs(10);
-/// So many rows go in one transaction.
+/// The most rows removed in one transaction.
 const BATCH_ROWS_MAX: i64 = 1_000;
 
-/// Takes away rows that are older than `history` and lie before every one of `positions`, the saved positions of all
-/// clusters. A cluster that has none yet keeps everything: give no positions then. Returns how many rows went.
+/// Removes rows that are older than `history` and before all of `positions`, the saved positions of all clusters. If a
+/// cluster has none yet, pass no positions: nothing is removed then. Returns the number of removed rows.
 pub async fn prune(
     path: PathBuf,
     positions: Vec<Position>,
@@ -38,9 +38,9 @@ pub async fn prune(
     let mut pruned = 0;
     loop {
         let path = path.clone();
-        let rows = blocking(move || {
+        let rows = run_blocking(move || {
             let mut connection = connect(&path)?;
-            prune_batch(&mut connection, below, cutoff_ms).map_err(|why| failed(&why))
+            prune_batch(&mut connection, below, cutoff_ms).map_err(|why| source_error(&why))
         })
         .await?;
         pruned += rows;
@@ -50,7 +50,7 @@ pub async fn prune(
     }
 }
 
-/// The row at the smallest position stays: it shows that nothing behind it has gone.
+/// Removes one batch. The row at the smallest position stays: it shows that no later row was removed.
 fn prune_batch(connection: &mut Connection, below: i64, cutoff_ms: i64) -> rusqlite::Result<u64> {
     let last = {
         let mut statement =

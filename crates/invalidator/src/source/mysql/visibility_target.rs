@@ -1,25 +1,25 @@
-//! What the gate must wait for: how far the log was read when keys were handed out.
+//! What the gate must wait for: how far the log was read when keys were emitted.
 //!
-//! Serves the delete path, between [`super::transaction`], which fills it, and [`super::gate`], which empties it.
+//! Serves the delete path, between [`super::assembler`], which fills it, and [`super::gate`], which empties it.
 
 use super::gtid::GtidSet;
 
-/// What readers must see before the keys that were handed out may be deleted. Each kind of server has its own way to
-/// say it; the other one's stays empty.
+/// What readers must see before the emitted keys may be deleted. Each kind of server has its own fields; those of the
+/// other kind stay empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Awaited {
+pub struct VisibilityTarget {
     /// MariaDB: the end of the last transaction in the log.
     pub end: Option<LogEnd>,
     /// MySQL: the transactions.
     pub gtids: GtidSet,
-    /// MariaDB: prepared transactions that the log shows committed. A snapshot's place in the log says nothing of
-    /// them: they are committed in the log first and in the tables after, outside of the order that snapshots keep.
+    /// MariaDB: prepared transactions that the log shows as committed. The place of a snapshot in the log does not
+    /// cover them: they are committed in the log first and in the tables later, outside of the order of snapshots.
     pub xids: Vec<String>,
 }
 
-impl Awaited {
-    /// Waits for `later` too.
-    pub fn add(&mut self, later: Awaited) {
+impl VisibilityTarget {
+    /// Adds `later` to the target.
+    pub fn add(&mut self, later: VisibilityTarget) {
         self.end = later.end.or(self.end.take());
         self.gtids.add_all(&later.gtids);
         self.xids.extend(later.xids);
@@ -33,19 +33,19 @@ pub struct LogEnd {
     pub file: String,
     /// An offset in it. Grows over 2^32 although events count modulo that.
     pub offset: u64,
-    /// Whether the offset is before the end of the transaction: it must be passed, not just reached.
+    /// Whether the offset is inside of a transaction: then a snapshot must be past it, not just at it.
     pub is_inside: bool,
 }
 
 impl LogEnd {
-    /// Takes in the end of an event, which counts modulo 2^32; 0 says nothing.
+    /// Advances to the end of an event, given modulo 2^32; 0 means unknown.
     pub fn advance(&mut self, end: u32) {
         if end == 0 {
             return;
         }
         let high = self.offset & !0xffff_ffff;
         let next = high | u64::from(end);
-        // Offsets only grow within a file: a smaller one has passed 2^32.
+        // Offsets only grow within a file, so a smaller one has wrapped around.
         self.offset = if next < self.offset { next + (1 << 32) } else { next };
     }
 }
@@ -58,7 +58,7 @@ mod tests {
     fn offsets_grow_over_4_gib() {
         let mut end = LogEnd { offset: 0xffff_fff0, ..LogEnd::default() };
         end.advance(0);
-        assert_eq!(end.offset, 0xffff_fff0, "not said is not changed");
+        assert_eq!(end.offset, 0xffff_fff0, "0 is ignored");
         end.advance(0x10);
         assert_eq!(end.offset, 0x1_0000_0010);
         end.advance(0x20);

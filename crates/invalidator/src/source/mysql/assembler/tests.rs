@@ -1,12 +1,12 @@
-//! Events as a server sends them, good and bad, and the commits that come of them.
+//! Events as a server sends them, valid and damaged, and the commits that result.
 
 use super::{Anomalies, Assembler};
-use crate::source::mysql::gtid::{GtidList, Progress};
+use crate::source::mysql::gtid::{GtidList, GtidPosition};
 use proptest::prelude::*;
 use std::time::UNIX_EPOCH;
 
 fn assembler(has_checksum: bool) -> Assembler {
-    Assembler::new("lookaside_outbox", Progress::Mariadb(GtidList::default()), has_checksum)
+    Assembler::new("lookaside_outbox", GtidPosition::Mariadb(GtidList::default()), has_checksum)
 }
 
 fn event(kind: u8, body: &[u8]) -> Vec<u8> {
@@ -24,7 +24,7 @@ fn outbox_transaction() -> Vec<Vec<u8>> {
     table.extend_from_slice(b"app\0\x10lookaside_outbox\0\x02\x0f\x03\x02\xfa\0\x03");
     vec![
         event(162, &[9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 0, 0, 0, 0, 0, 0]),
-        event(160, b"INSERT INTO lookaside_outbox VALUES ('out', 1) /* lookaside: said */"),
+        event(160, b"INSERT INTO lookaside_outbox VALUES ('out', 1) /* lookaside: comment */"),
         event(19, &table),
         event(23, b"\x07\0\0\0\0\0\x01\0\x02\x03\0\x03out\x01\0\0\0"),
         event(16, &[0; 8]),
@@ -32,14 +32,14 @@ fn outbox_transaction() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_transaction_is_put_together() {
+fn transaction_is_assembled() {
     let mut assembler = assembler(false);
     for bytes in outbox_transaction() {
         assert!(assembler.ready().is_empty(), "nothing before the end");
-        assembler.take(&bytes, UNIX_EPOCH).expect("good events");
+        assembler.feed(&bytes, UNIX_EPOCH).expect("valid events");
     }
     let commit = assembler.ready().pop_front().expect("a commit");
-    assert_eq!(commit.keys, [b"said".to_vec(), b"out".to_vec()]);
+    assert_eq!(commit.keys, [b"comment".to_vec(), b"out".to_vec()]);
     assert_eq!(commit.position.0, "0-1-9");
 }
 
@@ -52,9 +52,9 @@ fn statement_transaction(sequence: u8, flags: u8, text: &str) -> Vec<Vec<u8>> {
     ]
 }
 
-fn take_all(assembler: &mut Assembler, events: &[Vec<u8>]) {
+fn feed_all(assembler: &mut Assembler, events: &[Vec<u8>]) {
     for bytes in events {
-        assembler.take(bytes, UNIX_EPOCH).expect("good events");
+        assembler.feed(bytes, UNIX_EPOCH).expect("valid events");
     }
 }
 
@@ -71,73 +71,73 @@ fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
     expected.iter().map(|(keys, position)| (keys.to_string(), position.to_string())).collect()
 }
 
-/// The keys of a transaction whose end did not come were dropped when the next one began, without a word.
+/// When another transaction began before the end of one, its keys were silently dropped.
 #[test]
-fn a_transaction_that_another_cuts_short_is_handed_out() {
+fn transaction_cut_short_by_another_is_emitted() {
     let mut assembler = assembler(false);
     let first = statement_transaction(8, 0, "/* lookaside: cut */");
-    take_all(&mut assembler, &first[..2]);
-    take_all(&mut assembler, &statement_transaction(9, 0, "/* lookaside: whole */"));
+    feed_all(&mut assembler, &first[..2]);
+    feed_all(&mut assembler, &statement_transaction(9, 0, "/* lookaside: whole */"));
     assert_eq!(ready(&mut assembler), pairs(&[("cut", "none"), ("whole", "0-1-9")]), "it does not count as read");
     assert_eq!(assembler.anomalies(), Anomalies { unfinished: 1, ..Anomalies::default() });
 }
 
-/// A server that is killed may leave a file that ends inside of a transaction. That is nothing to be alarmed at.
+/// A server that is killed may leave a file that ends inside of a transaction. That is no anomaly.
 #[test]
-fn a_transaction_that_the_file_s_end_cuts_short_is_handed_out_without_alarm() {
+fn transaction_cut_short_by_the_end_of_a_file_is_emitted() {
     let mut assembler = assembler(false);
-    take_all(&mut assembler, &statement_transaction(8, 0, "/* lookaside: cut */")[..2]);
-    take_all(&mut assembler, &[event(4, b"\x04\0\0\0\0\0\0\0binlog.000002")]);
+    feed_all(&mut assembler, &statement_transaction(8, 0, "/* lookaside: cut */")[..2]);
+    feed_all(&mut assembler, &[event(4, b"\x04\0\0\0\0\0\0\0binlog.000002")]);
     assert_eq!(ready(&mut assembler), pairs(&[("cut", "none")]));
     assert_eq!(assembler.anomalies(), Anomalies::default());
 }
 
-/// Statements and rows that belong to no transaction were passed over.
+/// Statements and rows that belong to no transaction were ignored.
 #[test]
-fn what_stands_outside_of_a_transaction_is_handed_out() {
+fn keys_outside_of_transactions_are_emitted() {
     let mut assembler = assembler(false);
-    take_all(&mut assembler, &outbox_transaction()[1..]);
-    assert_eq!(ready(&mut assembler), pairs(&[("said", "none"), ("out", "none")]));
-    assert_eq!(assembler.anomalies(), Anomalies { unnumbered: 2, ..Anomalies::default() });
-    take_all(&mut assembler, &outbox_transaction());
-    assert_eq!(ready(&mut assembler), pairs(&[("said out", "0-1-9")]));
-    assert_eq!(assembler.anomalies().unnumbered, 2);
+    feed_all(&mut assembler, &outbox_transaction()[1..]);
+    assert_eq!(ready(&mut assembler), pairs(&[("comment", "none"), ("out", "none")]));
+    assert_eq!(assembler.anomalies(), Anomalies { without_gtid: 2, ..Anomalies::default() });
+    feed_all(&mut assembler, &outbox_transaction());
+    assert_eq!(ready(&mut assembler), pairs(&[("comment out", "0-1-9")]));
+    assert_eq!(assembler.anomalies().without_gtid, 2);
 }
 
-/// An XA COMMIT of a transaction that was prepared before reading began was taken for one that names no key.
+/// An XA COMMIT of a transaction that was prepared before reading began was treated as one that names no key.
 #[test]
-fn the_commit_of_an_unknown_prepared_transaction_is_counted() {
+fn commit_of_an_unknown_prepared_transaction_is_counted() {
     let query = |sql: &str| event(2, &[&[0; 8][..], &[0, 0, 0, 0, 0, 0], sql.as_bytes()].concat()[..]);
     let gtid = |sequence, flags| statement_transaction(sequence, flags, "").remove(0);
     let prepare = |name: u8| event(38, &[&[0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, name][..]].concat());
     let mut assembler = assembler(false);
-    take_all(&mut assembler, &[gtid(8, 0x40), prepare(b'a')]);
-    take_all(&mut assembler, &[gtid(9, 1), query("XA COMMIT X'61',X'',1")]);
-    assert_eq!(assembler.anomalies(), Anomalies::default(), "that one is known to name nothing");
-    take_all(&mut assembler, &[gtid(10, 1), query("XA COMMIT X'62',X'',1")]);
+    feed_all(&mut assembler, &[gtid(8, 0x40), prepare(b'a')]);
+    feed_all(&mut assembler, &[gtid(9, 1), query("XA COMMIT X'61',X'',1")]);
+    assert_eq!(assembler.anomalies(), Anomalies::default(), "the transaction is known to name no key");
+    feed_all(&mut assembler, &[gtid(10, 1), query("XA COMMIT X'62',X'',1")]);
     assert_eq!(assembler.anomalies(), Anomalies { unknown_xids: 1, ..Anomalies::default() });
-    assert_eq!(assembler.resume().to_string(), "0-1-10");
+    assert_eq!(assembler.resume_position().to_string(), "0-1-10");
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// Whatever a server sends, there is an answer and not a panic.
+    /// No input of a server causes a panic.
     #[test]
-    fn no_bytes_make_it_panic(
+    fn random_bytes_never_panic(
         events in prop::collection::vec((any::<u8>(), prop::collection::vec(any::<u8>(), 0..80)), 0..8),
         has_checksum: bool,
     ) {
         let mut assembler = assembler(has_checksum);
         for (kind, body) in events {
-            let _ = assembler.take(&event(kind, &body), UNIX_EPOCH);
-            let _ = assembler.take(&body, UNIX_EPOCH);
+            let _ = assembler.feed(&event(kind, &body), UNIX_EPOCH);
+            let _ = assembler.feed(&body, UNIX_EPOCH);
         }
     }
 
-    /// Good events with some bytes changed or cut off get further in than noise does.
+    /// Valid events with some bytes changed or cut off reach more code than random bytes.
     #[test]
-    fn no_damage_makes_it_panic(
+    fn damaged_events_never_panic(
         changes in prop::collection::vec((0_usize..5, any::<prop::sample::Index>(), any::<u8>()), 1..4),
         cut in (0_usize..5, any::<prop::sample::Index>()),
     ) {
@@ -150,7 +150,7 @@ proptest! {
         events[cut.0].truncate(length);
         let mut assembler = assembler(false);
         for bytes in events {
-            let _ = assembler.take(&bytes, UNIX_EPOCH);
+            let _ = assembler.feed(&bytes, UNIX_EPOCH);
         }
     }
 }

@@ -1,14 +1,15 @@
-//! Where each cluster's pipeline goes on after a restart: one small JSON file a cluster.
+//! The saved positions, from which pipelines resume after a restart: one small JSON file per cluster.
 //!
 //! ```text
 //! STATE_DIR/<cluster>.position.json   {"format":1,"log":"sqlite:/srv/app.db","cluster":"front-1","position":"4711"}
 //! ```
 //!
-//! Written as a temporary file, synced, renamed over the old one, and the directory synced: after a crash there is the
-//! old position or the new one, never half of one. The temporary file of a crash is ignored and overwritten.
+//! A save writes a temporary file, syncs it, renames it over the old one, and syncs the directory. After a crash the
+//! file holds the old position or the new one, never a part. A temporary file left by a crash is ignored and
+//! overwritten.
 //!
-//! A position is only worth something in the log that it came from. Taking it for another would skip commits in
-//! silence, so a record of another log is refused.
+//! A position means something only in the log that it came from. In another log it could skip commits silently, so it
+//! is refused there.
 
 use crate::Position;
 use lookaside_routing::BoxFuture;
@@ -19,52 +20,52 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The layout of the file.
+/// The version of the file format.
 const FORMAT: u32 = 1;
-/// No position is this long; a file that is longer is not ours.
+/// Longer files are refused: no position is this long.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// What is kept of one pipeline.
+/// The saved position of one pipeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct SavedPosition {
     /// The identity of the log.
     pub log: String,
-    /// All up to here has been applied.
+    /// All deletes up to here have been acknowledged.
     pub position: Position,
 }
 
-/// Keeps the record of one pipeline.
+/// Stores the position of one pipeline durably.
 pub trait PositionStore: Send + Sync {
-    /// The record of an earlier run, or none on the first start.
-    fn load(&self) -> BoxFuture<'_, Result<Option<Record>, PositionError>>;
+    /// The position that an earlier run saved; `None` on the first start.
+    fn load(&self) -> BoxFuture<'_, Result<Option<SavedPosition>, PositionError>>;
 
-    /// Replaces the record. When this returns, a crash no longer brings the old one back.
-    fn save(&self, record: Record) -> BoxFuture<'_, Result<(), PositionError>>;
+    /// Replaces the saved position. Once this returns, a crash cannot bring the old one back.
+    fn save(&self, position: SavedPosition) -> BoxFuture<'_, Result<(), PositionError>>;
 }
 
-/// Why there is no telling where to go on.
+/// Why the position to resume from is unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum PositionError {
-    /// The file system refuses.
+    /// The file cannot be read or written.
     #[error("the position file {path}: {why}")]
     Io {
         /// Which file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         why: io::Error,
     },
-    /// The file holds something else.
-    #[error("the position file {path} cannot be understood ({why}); move it away to begin anew with --from")]
+    /// The content of the file is not a position.
+    #[error("the position file {path} is malformed ({why}); move it away to start again with --from")]
     Malformed {
         /// Which file.
         path: PathBuf,
         /// What is wrong.
         why: String,
     },
-    /// The record belongs to another log.
+    /// The saved position belongs to another log.
     #[error(
-        "the saved position belongs to the log {saved}, but the source is {actual}: going on from it could skip \
-         commits. Use the right --source, another --state-dir, or move the position file away and say --from"
+        "the saved position belongs to the log {saved}, but the source is {actual}: resuming from it could skip \
+         commits. Use the right --source, another --state-dir, or move the position file away and use --from"
     )]
     OtherLog {
         /// The identity that was saved.
@@ -74,8 +75,8 @@ pub enum PositionError {
     },
 }
 
-impl Record {
-    /// The position, if the record is of the log `identity`.
+impl SavedPosition {
+    /// The position, if it belongs to the log `identity`.
     pub fn position_in(self, identity: &str) -> Result<Position, PositionError> {
         if self.log == identity {
             Ok(self.position)
@@ -85,7 +86,7 @@ impl Record {
     }
 }
 
-/// The file of one cluster.
+/// The position file of one cluster.
 #[derive(Clone, Debug)]
 pub struct PositionFile {
     cluster: String,
@@ -93,7 +94,7 @@ pub struct PositionFile {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Layout {
+struct FileContent {
     format: u32,
     log: String,
     cluster: String,
@@ -101,13 +102,13 @@ struct Layout {
 }
 
 impl PositionFile {
-    /// The file of `cluster` in `directory`, which exists. The name has been checked to be one of a file.
+    /// The file of `cluster` in `directory`, which exists. The cluster's name must be valid in a file name.
     pub fn new(directory: &Path, cluster: &str) -> PositionFile {
         PositionFile { path: directory.join(format!("{cluster}.position.json")), cluster: cluster.to_string() }
     }
 
-    /// Reads the record; blocks.
-    pub fn read(&self) -> Result<Option<Record>, PositionError> {
+    /// Reads the position; blocks.
+    pub fn read(&self) -> Result<Option<SavedPosition>, PositionError> {
         let bytes = match fs::metadata(&self.path) {
             Ok(metadata) if metadata.len() > FILE_BYTES_MAX => {
                 return Err(self.malformed(format!("{} bytes is too long", metadata.len())));
@@ -116,25 +117,25 @@ impl PositionFile {
             Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(why) => return Err(self.io(why)),
         };
-        let layout: Layout = serde_json::from_slice(&bytes).map_err(|why| self.malformed(why.to_string()))?;
-        if layout.format != FORMAT {
-            return Err(self.malformed(format!("format {} is not {FORMAT}", layout.format)));
+        let content: FileContent = serde_json::from_slice(&bytes).map_err(|why| self.malformed(why.to_string()))?;
+        if content.format != FORMAT {
+            return Err(self.malformed(format!("format {} is not {FORMAT}", content.format)));
         }
-        if layout.cluster != self.cluster {
-            return Err(self.malformed(format!("it is the file of cluster {}", layout.cluster)));
+        if content.cluster != self.cluster {
+            return Err(self.malformed(format!("it is the file of cluster {}", content.cluster)));
         }
-        Ok(Some(Record { log: layout.log, position: Position(layout.position) }))
+        Ok(Some(SavedPosition { log: content.log, position: Position(content.position) }))
     }
 
-    /// Writes the record; blocks until it is on disk.
-    pub fn write(&self, record: &Record) -> Result<(), PositionError> {
-        let layout = Layout {
+    /// Writes the position; blocks until it is on disk.
+    pub fn write(&self, saved: &SavedPosition) -> Result<(), PositionError> {
+        let content = FileContent {
             format: FORMAT,
-            log: record.log.clone(),
+            log: saved.log.clone(),
             cluster: self.cluster.clone(),
-            position: record.position.0.clone(),
+            position: saved.position.0.clone(),
         };
-        let bytes = serde_json::to_vec(&layout).expect("text and numbers can be written as JSON");
+        let bytes = serde_json::to_vec(&content).expect("text and numbers can be written as JSON");
         self.replace(&bytes).map_err(|why| self.io(why))
     }
 
@@ -157,19 +158,19 @@ impl PositionFile {
 }
 
 impl PositionStore for PositionFile {
-    fn load(&self) -> BoxFuture<'_, Result<Option<Record>, PositionError>> {
+    fn load(&self) -> BoxFuture<'_, Result<Option<SavedPosition>, PositionError>> {
         let file = self.clone();
-        Box::pin(async move { blocking(move || file.read()).await })
+        Box::pin(async move { run_blocking(move || file.read()).await })
     }
 
-    fn save(&self, record: Record) -> BoxFuture<'_, Result<(), PositionError>> {
+    fn save(&self, position: SavedPosition) -> BoxFuture<'_, Result<(), PositionError>> {
         let file = self.clone();
-        Box::pin(async move { blocking(move || file.write(&record)).await })
+        Box::pin(async move { run_blocking(move || file.write(&position)).await })
     }
 }
 
-/// A sync takes milliseconds, for which no other cluster should wait.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+/// Runs file operations on a blocking thread: a sync takes milliseconds, which must not delay other clusters.
+async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.expect("reading and writing a file does not panic")
 }
 
@@ -177,18 +178,18 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 mod tests {
     use super::*;
 
-    fn record(position: &str) -> Record {
-        Record { log: "log-1".into(), position: Position(position.into()) }
+    fn saved(position: &str) -> SavedPosition {
+        SavedPosition { log: "log-1".into(), position: Position(position.into()) }
     }
 
     #[test]
-    fn what_was_written_is_read() {
+    fn written_position_is_read_back() {
         let directory = tempfile::tempdir().expect("a directory");
         let file = PositionFile::new(directory.path(), "a");
-        assert_eq!(file.read().expect("no file is no error"), None);
-        file.write(&record("1")).expect("it can be written");
-        file.write(&record("2")).expect("it can be written");
-        assert_eq!(file.read().expect("it is there"), Some(record("2")));
+        assert_eq!(file.read().expect("a missing file is no error"), None);
+        file.write(&saved("1")).expect("the file is written");
+        file.write(&saved("2")).expect("the file is written");
+        assert_eq!(file.read().expect("the file is read"), Some(saved("2")));
         assert_eq!(PositionFile::new(directory.path(), "b").read().expect("another cluster has none"), None);
         let names: Vec<_> =
             fs::read_dir(directory.path()).expect("it lists").map(|e| e.expect("an entry").file_name()).collect();
@@ -196,33 +197,33 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_temporary_file_changes_nothing() {
+    fn torn_temporary_file_is_ignored() {
         let directory = tempfile::tempdir().expect("a directory");
         let file = PositionFile::new(directory.path(), "a");
         fs::write(directory.path().join("a.position.json.new"), b"{\"format\":1,\"log\":\"lo").expect("a torn file");
-        assert_eq!(file.read().expect("no file is no error"), None);
-        file.write(&record("7")).expect("it is overwritten");
+        assert_eq!(file.read().expect("a missing file is no error"), None);
+        file.write(&saved("7")).expect("it is overwritten");
         fs::write(directory.path().join("a.position.json.new"), b"").expect("another torn file");
-        assert_eq!(file.read().expect("it is there"), Some(record("7")));
+        assert_eq!(file.read().expect("the file is read"), Some(saved("7")));
     }
 
     #[test]
-    fn what_is_not_ours_is_refused() {
+    fn malformed_files_are_refused() {
         let directory = tempfile::tempdir().expect("a directory");
         let file = PositionFile::new(directory.path(), "a");
         let path = directory.path().join("a.position.json");
         let other = r#"{"format":1,"log":"l","cluster":"b","position":"1"}"#;
         let newer = r#"{"format":2,"log":"l","cluster":"a","position":"1"}"#;
         for text in ["", "{", "null", "{\"format\":1}", other, newer, &" ".repeat(FILE_BYTES_MAX as usize + 1)] {
-            fs::write(&path, text).expect("it can be written");
+            fs::write(&path, text).expect("the file is written");
             assert!(matches!(file.read(), Err(PositionError::Malformed { .. })), "{:.60}", text);
         }
     }
 
     #[test]
-    fn a_position_of_another_log_is_refused() {
-        assert_eq!(record("1").position_in("log-1").expect("the same log"), Position("1".into()));
-        let error = record("1").position_in("log-2").expect_err("another log");
+    fn position_of_another_log_is_refused() {
+        assert_eq!(saved("1").position_in("log-1").expect("the same log"), Position("1".into()));
+        let error = saved("1").position_in("log-2").expect_err("another log");
         assert!(error.to_string().contains("log-1") && error.to_string().contains("log-2"), "{error}");
     }
 }

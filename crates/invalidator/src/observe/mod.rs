@@ -1,0 +1,19 @@
+//! Statistics, the endpoint that serves them, and what is logged of failing deletes.
+
+mod delivery_health;
+pub mod stats;
+pub mod stats_endpoint;
+
+pub(crate) use delivery_health::{DeliveryHealth, HealthLogger};
+
+use lookaside_telemetry::LogThrottle;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The least time between two log messages of one kind.
+pub(crate) const LOG_INTERVAL_MIN: Duration = Duration::from_secs(5);
+
+/// Allows one message per [`LOG_INTERVAL_MIN`].
+pub(crate) fn log_throttle() -> LogThrottle<Instant> {
+    LogThrottle::new(1, LOG_INTERVAL_MIN)
+}

@@ -1,0 +1,219 @@
+//! The source's side of a pipeline: opens the log, reads it, waits at the gate, and sends commits to the pipeline.
+//! After a failure it opens the log again.
+//!
+//! ```text
+//! identity? -> open(position) -> next -> wait_until_visible -> send -> next -> ...
+//!      ^____________ delay, then from the last position that was sent ______|
+//! ```
+//!
+//! Invariants:
+//! * Nothing is sent before the gate has let it pass: the log runs ahead of what readers see, and a delete that is sent
+//!   too early is undone by a reader that still fills the old row. Each read costs one call of the gate.
+//! * After a failure reading resumes after what was sent last. Commits that were read but not sent are read again.
+//! * A position that the log no longer has means lost deletes. It is counted and logged as an error. The operator
+//!   chooses what follows: stop, or flush the cluster and continue from the present.
+
+use super::{
+    delivery::Delivery,
+    positions::{PositionError, PositionStore},
+};
+use crate::{
+    Commits, Log, Position, Source, SourceError, Start,
+    observe::{
+        log_throttle,
+        stats::{ClusterStatistics, PipelineState},
+    },
+};
+use lookaside_telemetry::LogThrottle;
+use std::{convert::Infallible, sync::Arc, time::Duration};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep},
+};
+
+/// The delay after the first failure of a source. It doubles with every failure.
+const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
+/// The longest delay between attempts. The daemon may notice this late that the database is back.
+const RETRY_DELAY_MAX: Duration = Duration::from_secs(5);
+
+/// What to do when the log no longer reaches back to the saved position.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum OnPositionLost {
+    /// Stop the pipeline with an error that says what to do.
+    #[default]
+    Stop,
+    /// Flush the whole cluster, and continue from the present.
+    Flush,
+}
+
+/// Why a pipeline stopped by itself.
+#[derive(Debug, thiserror::Error)]
+pub enum PipelineError {
+    /// Deletes were lost.
+    #[error(
+        "{0}: deletes between there and the oldest commit in the log are lost, and the cluster may hold old values. \
+         Empty the cluster (flush_all on its servers), move its position file away and start again with --from now; \
+         --on-position-lost flush does the same automatically"
+    )]
+    PositionLost(SourceError),
+    /// The position to resume from is unknown.
+    #[error(transparent)]
+    Position(#[from] PositionError),
+}
+
+/// What a [`LogReader`] sends to the pipeline.
+#[derive(Debug)]
+pub(crate) enum GatedCommits {
+    /// Where reading starts. Sent first, and again for every new source.
+    StartAt {
+        /// The identity of the log.
+        log: String,
+        /// Everything between the last position that was sent and this one needs no deletes.
+        position: Position,
+    },
+    /// Commits that readers see, in order.
+    Commits(Commits),
+}
+
+/// Reads the log for one pipeline.
+pub(crate) struct LogReader {
+    pub log: Arc<dyn Log>,
+    pub delivery: Arc<dyn Delivery>,
+    pub positions: Arc<dyn PositionStore>,
+    /// Where to start when no position has been saved.
+    pub start: Start,
+    pub on_position_lost: OnPositionLost,
+    pub read_keys_max: usize,
+    pub statistics: Arc<ClusterStatistics>,
+    pub sender: mpsc::Sender<GatedCommits>,
+}
+
+/// Why an attempt to read ended.
+enum ReadStop {
+    /// Another attempt may help.
+    Retry(String),
+    /// The log no longer reaches back.
+    PositionLost(SourceError),
+    /// The pipeline has dropped the receiver.
+    ReceiverDropped,
+    /// No attempt can help.
+    Fatal(PipelineError),
+}
+
+impl From<SourceError> for ReadStop {
+    fn from(error: SourceError) -> ReadStop {
+        match error {
+            SourceError::PositionLost { .. } => ReadStop::PositionLost(error),
+            // An operator may be setting up the database right now, so `Unusable` is retried too.
+            SourceError::Unreachable { .. } | SourceError::Unusable { .. } => ReadStop::Retry(error.to_string()),
+        }
+    }
+}
+
+impl LogReader {
+    /// Reads until the receiver is dropped or no attempt can help.
+    pub async fn run(self) -> Result<(), PipelineError> {
+        let saved = self.positions.load().await?;
+        if let (Some(saved), Start::At(_) | Start::Earliest) = (&saved, &self.start) {
+            let (cluster, position) = (&self.statistics.name, &saved.position.0);
+            tracing::warn!(cluster, position, "ignoring --from: this cluster has a saved position");
+        }
+        let mut from = saved.as_ref().map(|saved| saved.position.clone());
+        let mut log = saved.map(|saved| saved.log);
+        let mut delay = RETRY_DELAY_MIN;
+        let (mut failure_throttle, mut start_throttle) = (log_throttle(), log_throttle());
+        loop {
+            let from_before = from.clone();
+            let Err(mut stop) = self.read_source(&mut log, &mut from, &mut start_throttle).await;
+            if let ReadStop::PositionLost(error) = stop {
+                match self.recover_lost_position(error, &log, &mut from).await {
+                    Ok(()) => continue,
+                    Err(failed) => stop = failed,
+                }
+            }
+            let why = match stop {
+                ReadStop::ReceiverDropped => return Ok(()),
+                ReadStop::Fatal(error) => return Err(error),
+                ReadStop::PositionLost(error) => error.to_string(),
+                ReadStop::Retry(why) => why,
+            };
+            if from != from_before {
+                delay = RETRY_DELAY_MIN;
+            }
+            self.statistics.source_failures.add(1);
+            if failure_throttle.allow(Instant::now()).is_some() {
+                tracing::warn!(cluster = self.statistics.name, why, "reading the commit log failed; retrying");
+            }
+            self.statistics.set_state(PipelineState::SourceFailing(why));
+            sleep(delay).await;
+            delay = (delay * 2).min(RETRY_DELAY_MAX);
+        }
+    }
+
+    /// Reads from one source until it fails. `log` is the identity of the log that `from` belongs to.
+    async fn read_source(
+        &self,
+        log: &mut Option<String>,
+        from: &mut Option<Position>,
+        start_throttle: &mut LogThrottle<Instant>,
+    ) -> Result<Infallible, ReadStop> {
+        let actual = self.log.identity().await?;
+        let saved = log.get_or_insert_with(|| actual.clone());
+        if *saved != actual {
+            return Err(ReadStop::Fatal(PositionError::OtherLog { saved: saved.clone(), actual }.into()));
+        }
+        let start = from.clone().map_or_else(|| self.start.clone(), Start::At);
+        let mut opened = self.log.open(&start).await?;
+        let position = opened.position.clone();
+        if start_throttle.allow(Instant::now()).is_some() {
+            let cluster = &self.statistics.name;
+            tracing::info!(cluster, log = actual, position = position.0, "reading the commit log");
+        }
+        self.send(GatedCommits::StartAt { log: actual, position: position.clone() }).await?;
+        *from = Some(position);
+        self.statistics.set_state(PipelineState::Running);
+        loop {
+            let commits = next_visible(&mut *opened.source, self.read_keys_max).await?;
+            let position = commits.position.clone();
+            self.send(GatedCommits::Commits(commits)).await?;
+            *from = Some(position);
+        }
+    }
+
+    /// Handles lost deletes, which are always counted and logged: stops, or flushes the cluster and continues from the
+    /// present.
+    async fn recover_lost_position(
+        &self,
+        error: SourceError,
+        log: &Option<String>,
+        from: &mut Option<Position>,
+    ) -> Result<(), ReadStop> {
+        self.statistics.positions_lost.add(1);
+        tracing::error!(cluster = self.statistics.name, %error, "deletes are lost");
+        if self.on_position_lost == OnPositionLost::Stop {
+            return Err(ReadStop::Fatal(PipelineError::PositionLost(error)));
+        }
+        // The flush waits until readers see this position: a client that fills a key after it sees all commits up to
+        // it.
+        let mut opened = self.log.open(&Start::Now).await?;
+        opened.source.wait_until_visible(&opened.position).await?;
+        self.delivery.flush().await.map_err(ReadStop::Retry)?;
+        tracing::warn!(cluster = self.statistics.name, position = opened.position.0, "flushed the cluster");
+        *from = Some(opened.position.clone());
+        let log = log.clone().expect("a log that lost a position has an identity");
+        self.send(GatedCommits::StartAt { log, position: opened.position }).await
+    }
+
+    async fn send(&self, commits: GatedCommits) -> Result<(), ReadStop> {
+        self.sender.send(commits).await.map_err(|_| ReadStop::ReceiverDropped)
+    }
+}
+
+/// The next commits, once every reader that begins now sees them.
+async fn next_visible(source: &mut dyn Source, keys_max: usize) -> Result<Commits, SourceError> {
+    let commits = source.next(keys_max).await?;
+    if commits.commits.iter().any(|commit| !commit.keys.is_empty()) {
+        source.wait_until_visible(&commits.position).await?;
+    }
+    Ok(commits)
+}

@@ -1,0 +1,101 @@
+//! One cluster's pipeline: from the commit log to acknowledged deletes and a saved position (§4.1).
+//!
+//! ```text
+//! LogReader (log, gate) -> PendingDeletes -> batches -> Delivery -> results -> PendingDeletes -> safe position -> disk
+//! ```
+//!
+//! It runs as one future that drops all its work when it is dropped. Pipelines of different clusters share nothing but
+//! the database, so a cluster that is down delays no other.
+//!
+//! * A key that is not acknowledged is sent again, with growing delays, until it is. Other keys proceed meanwhile: keys
+//!   in the retry queue use no capacity of [`Limits::keys_max`], and never all batches in flight.
+//! * [`PendingDeletes`] is bounded. When it is full the reader waits, and the database's log keeps the rest. Retrying
+//!   is a state of its own, and so is a retry queue so full that reading waits (blocked).
+//! * No commit is accepted before the first position is on disk: after a crash the next start would begin at a later
+//!   present.
+//! * The saved position never passes a commit with a pending delete. After a crash, deletes are sent again: at least
+//!   once.
+//! * Batches adapt to the load: up to [`Options::batches_in_flight_max`] are in flight, and keys that arrive meanwhile
+//!   share the next batch.
+
+pub mod delivery;
+mod log_reader;
+pub mod pending;
+pub mod positions;
+mod retry_queue;
+mod task;
+
+pub use log_reader::{OnPositionLost, PipelineError};
+
+use crate::{Log, Start, observe::stats::Statistics};
+use delivery::Delivery;
+use pending::Limits;
+use positions::PositionStore;
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+/// Reading waits while the retry queue of a cluster holds this many keys.
+pub const RETRY_QUEUE_KEYS_MAX: usize = 1_000_000;
+/// Reading waits while the keys in the retry queue of a cluster have this many bytes.
+pub const RETRY_QUEUE_BYTES_MAX: usize = 64 << 20;
+
+/// Returns the time of day. A simulation passes its own.
+pub type WallClock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
+
+/// Options of a pipeline.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The bounds of the pending deletes and of batches.
+    pub limits: Limits,
+    /// The most batches in flight.
+    pub batches_in_flight_max: usize,
+    /// About the most keys of one read; each read costs one call of the gate.
+    pub read_keys_max: usize,
+    /// The position is saved this long after it moved, so that a busy log costs a few writes a second.
+    pub save_every: Duration,
+    /// Where to start when no position has been saved.
+    pub start: Start,
+    /// What to do when the log no longer reaches back to the position.
+    pub on_position_lost: OnPositionLost,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            limits: Limits {
+                keys_max: 65_536,
+                retry_queue_keys_max: RETRY_QUEUE_KEYS_MAX,
+                retry_queue_bytes_max: RETRY_QUEUE_BYTES_MAX,
+                batch_keys_max: 1_000,
+                batch_bytes_max: 65_536,
+                retry_delay_min: Duration::from_millis(10),
+                retry_delay_max: Duration::from_secs(1),
+            },
+            batches_in_flight_max: 4,
+            read_keys_max: 4_096,
+            save_every: Duration::from_millis(100),
+            start: Start::Now,
+            on_position_lost: OnPositionLost::Stop,
+        }
+    }
+}
+
+/// A pipeline and everything that it uses.
+pub struct Pipeline {
+    /// The commit log.
+    pub log: Arc<dyn Log>,
+    /// Delivers deletes to the cluster.
+    pub delivery: Arc<dyn Delivery>,
+    /// Stores the position.
+    pub positions: Arc<dyn PositionStore>,
+    /// The statistics of the daemon.
+    pub statistics: Arc<Statistics>,
+    /// The index of this pipeline's cluster in the statistics.
+    pub cluster: usize,
+    /// The time of day.
+    pub wall_clock: WallClock,
+    /// The options.
+    pub options: Options,
+}

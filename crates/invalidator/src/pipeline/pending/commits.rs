@@ -1,0 +1,114 @@
+//! Commits whose deletes are not all acknowledged, in log order, and the safe position that follows from them.
+
+use crate::Position;
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    time::SystemTime,
+};
+
+/// A commit whose deletes have all been acknowledged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AckedCommit {
+    /// Its own position.
+    pub position: Position,
+    /// When it was committed, as the source reported it.
+    pub committed_at: SystemTime,
+}
+
+/// The commits with pending deletes. Commits are numbered from 1 on, in log order.
+#[derive(Debug)]
+pub(super) struct PendingCommits {
+    commits: BTreeMap<u64, PendingCommit>,
+    newest: u64,
+    merged: u64,
+    /// All commits up to here have been admitted.
+    admitted: Position,
+}
+
+#[derive(Debug)]
+struct PendingCommit {
+    /// The admitted position when this commit was admitted.
+    position_before: Position,
+    position: Position,
+    committed_at: SystemTime,
+    /// How many pending keys are tracked for this commit.
+    keys: usize,
+    /// Whether another commit tracks one of its keys. Then the moment of its last acknowledgement is unknown.
+    is_merged: bool,
+}
+
+impl PendingCommits {
+    pub fn new(admitted: Position) -> PendingCommits {
+        PendingCommits { commits: BTreeMap::new(), newest: 0, merged: 0, admitted }
+    }
+
+    /// How many commits have pending deletes.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.commits.len()
+    }
+
+    /// The number of the newest commit.
+    pub fn newest(&self) -> u64 {
+        self.newest
+    }
+
+    /// How many commits were not tracked until their last acknowledgement.
+    pub fn merged(&self) -> u64 {
+        self.merged
+    }
+
+    /// Numbers a new commit.
+    pub fn assign_number(&mut self) -> u64 {
+        self.newest += 1;
+        self.newest
+    }
+
+    /// Adds commit `number`, the newest. It names `named_keys` keys and tracks `tracked_keys` of them; the others wait
+    /// for a delete that an older commit tracks.
+    pub fn insert(
+        &mut self,
+        number: u64,
+        position: Position,
+        committed_at: SystemTime,
+        tracked_keys: usize,
+        named_keys: usize,
+    ) {
+        let position_before = std::mem::replace(&mut self.admitted, position.clone());
+        if tracked_keys == 0 {
+            self.merged += 1;
+            return;
+        }
+        let is_merged = tracked_keys < named_keys;
+        let commit = PendingCommit { position_before, position, committed_at, keys: tracked_keys, is_merged };
+        self.commits.insert(number, commit);
+    }
+
+    /// Sets the position up to which commits have been admitted.
+    pub fn advance(&mut self, position: Position) {
+        self.admitted = position;
+    }
+
+    /// Stops tracking a key for commit `number`: the key was acknowledged or, if `is_merged`, an older commit tracks
+    /// it. Adds the commit to `acked` when it tracks no more keys.
+    pub fn release_key(&mut self, number: u64, is_merged: bool, acked: &mut Vec<AckedCommit>) {
+        let Entry::Occupied(mut entry) = self.commits.entry(number) else {
+            unreachable!("a commit stays while it tracks a key");
+        };
+        let commit = entry.get_mut();
+        commit.keys -= 1;
+        commit.is_merged |= is_merged;
+        if commit.keys == 0 {
+            let commit = entry.remove();
+            match commit.is_merged {
+                true => self.merged += 1,
+                false => acked.push(AckedCommit { position: commit.position, committed_at: commit.committed_at }),
+            }
+        }
+    }
+
+    /// All deletes up to here have been acknowledged: the position before the oldest pending commit.
+    pub fn safe_position(&self) -> &Position {
+        self.commits.first_key_value().map_or(&self.admitted, |(_, oldest)| &oldest.position_before)
+    }
+}

@@ -1,0 +1,400 @@
+//! The event loop of a pipeline: admits commits, sends batches, applies their results, and saves the position.
+
+use super::{
+    Pipeline,
+    delivery::DeleteResult,
+    log_reader::{GatedCommits, LogReader, PipelineError},
+    pending::{InFlightBatch, PendingDeletes},
+    positions::{PositionError, SavedPosition},
+};
+use crate::{
+    Commits, Position,
+    observe::{
+        DeliveryHealth, HealthLogger, log_throttle,
+        stats::{ClusterStatistics, PipelineState},
+    },
+};
+use lookaside_telemetry::LogThrottle;
+use std::{sync::Arc, time::Duration};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinSet,
+    time::{Instant, sleep_until, timeout_at},
+};
+
+/// How long a pipeline waits at shutdown for the results of batches in flight.
+const SHUTDOWN_WAIT_MAX: Duration = Duration::from_secs(1);
+
+impl Pipeline {
+    /// Runs until `shutdown` is true or its sender is dropped, and saves the position; or until an error that no retry
+    /// can cure. May be dropped at any moment: a later run resumes from the saved position.
+    pub async fn run(self, mut shutdown: watch::Receiver<bool>) -> Result<(), PipelineError> {
+        let statistics = self.statistics.clusters()[self.cluster].clone();
+        let (sender, commits) = mpsc::channel(1);
+        let mut reader = JoinSet::new();
+        reader.spawn(
+            LogReader {
+                log: self.log.clone(),
+                delivery: self.delivery.clone(),
+                positions: self.positions.clone(),
+                start: self.options.start.clone(),
+                on_position_lost: self.options.on_position_lost,
+                read_keys_max: self.options.read_keys_max,
+                statistics: statistics.clone(),
+                sender,
+            }
+            .run(),
+        );
+        let mut task = PipelineTask {
+            pipeline: self,
+            statistics,
+            pending: None,
+            has_saved_position: false,
+            buffered: None,
+            in_flight: InFlight::default(),
+            log_state: LogState::default(),
+        };
+        let result = task.run(commits, reader, &mut shutdown).await;
+        task.drain_and_save().await;
+        let why = result.as_ref().map_or_else(|why| why.to_string(), |()| "shutdown".into());
+        task.statistics.set_state(PipelineState::Stopped(why));
+        result
+    }
+}
+
+/// The work in flight.
+#[derive(Default)]
+struct InFlight {
+    tasks: JoinSet<TaskResult>,
+    batches: usize,
+    /// How many of the batches hold keys of the retry queue.
+    retry_batches: usize,
+    is_saving: bool,
+    /// When the position is to be saved next.
+    save_at: Option<Instant>,
+}
+
+impl InFlight {
+    /// Whether a retry batch may be sent. If several batches may be in flight, one is left to fresh keys: a server that
+    /// hangs holds up the batches of its keys.
+    fn may_retry(&self, batches_max: usize) -> bool {
+        self.batches < batches_max && self.retry_batches < (batches_max - 1).max(1)
+    }
+}
+
+/// The result of a task in flight.
+enum TaskResult {
+    Batch(InFlightBatch, Vec<DeleteResult>),
+    Save(SavedPosition, Result<(), PositionError>),
+}
+
+/// What has been logged of failures.
+struct LogState {
+    health: HealthLogger,
+    /// Why the last refused delete was refused.
+    last_refusal: String,
+    unroutable: LogThrottle<Instant>,
+    save_failure: LogThrottle<Instant>,
+}
+
+impl Default for LogState {
+    fn default() -> LogState {
+        LogState {
+            health: HealthLogger::default(),
+            last_refusal: String::new(),
+            unroutable: log_throttle(),
+            save_failure: log_throttle(),
+        }
+    }
+}
+
+/// A running pipeline.
+struct PipelineTask {
+    pipeline: Pipeline,
+    statistics: Arc<ClusterStatistics>,
+    /// The identity of the log and the pending deletes; `None` until the reader has started.
+    pending: Option<(String, PendingDeletes)>,
+    has_saved_position: bool,
+    /// Commits that wait for capacity in `pending`.
+    buffered: Option<Commits>,
+    in_flight: InFlight,
+    log_state: LogState,
+}
+
+impl PipelineTask {
+    /// Runs until `shutdown`, or until the reader has stopped and all its commits are delivered.
+    async fn run(
+        &mut self,
+        mut commits: mpsc::Receiver<GatedCommits>,
+        mut reader: JoinSet<Result<(), PipelineError>>,
+        shutdown: &mut watch::Receiver<bool>,
+    ) -> Result<(), PipelineError> {
+        let mut reader_result = None;
+        loop {
+            self.admit_buffered();
+            self.send_batches();
+            self.report_health();
+            self.save_when_due();
+            if self.is_idle()
+                && let Some(result) = reader_result.take()
+            {
+                return result;
+            }
+            let wakeup = self.next_wakeup();
+            tokio::select! {
+                biased;
+                () = wait_for_shutdown(shutdown) => return Ok(()),
+                Some(result) = self.in_flight.tasks.join_next() => {
+                    self.handle_result(result.expect("neither a delivery nor a save panics"));
+                }
+                next = commits.recv(), if self.can_accept() && reader_result.is_none() => match next {
+                    Some(GatedCommits::StartAt { log, position }) => self.start_at(log, position),
+                    Some(GatedCommits::Commits(commits)) => self.buffered = Some(commits),
+                    None => {
+                        let result = reader.join_next().await.expect("there is one reader");
+                        let result = result.expect("the reader does not panic");
+                        self.report_reader_end(&result);
+                        reader_result = Some(result);
+                    }
+                },
+                () = sleep_until(wakeup.unwrap_or_else(Instant::now)), if wakeup.is_some() => {}
+            }
+        }
+    }
+
+    /// Whether more commits may be accepted from the reader.
+    fn can_accept(&self) -> bool {
+        self.buffered.is_none() && (self.pending.is_none() || self.has_saved_position)
+    }
+
+    /// Reports why the reader stopped. Commits that it has read are still delivered.
+    fn report_reader_end(&self, result: &Result<(), PipelineError>) {
+        if let Err(why) = result {
+            let cluster = &self.statistics.name;
+            tracing::error!(cluster, %why, "pipeline stopped: this cluster gets no more deletes");
+            self.statistics.set_state(PipelineState::Stopped(why.to_string()));
+        }
+    }
+
+    /// Starts, or resumes after a failure of the source, at `position`. The first position is saved at once: a restart
+    /// must not start later than here.
+    fn start_at(&mut self, log: String, position: Position) {
+        if let Some((_, pending)) = &mut self.pending {
+            pending.advance(position);
+            self.schedule_save();
+        } else {
+            self.pending = Some((log, PendingDeletes::new(self.pipeline.options.limits, position)));
+            self.in_flight.save_at = Some(Instant::now());
+        }
+    }
+
+    /// Admits the buffered commits once there is capacity for all of them.
+    fn admit_buffered(&mut self) {
+        let Some((_, pending)) = &mut self.pending else { return };
+        let count = |buffered: &Commits| buffered.commits.iter().map(|commit| commit.keys.len()).sum();
+        let keys = self.buffered.as_ref().map_or(0, count);
+        if let Some(buffered) = self.buffered.take_if(|_| pending.has_capacity(keys)) {
+            let before = pending.safe_position().clone();
+            buffered.commits.into_iter().for_each(|commit| pending.admit(commit));
+            pending.advance(buffered.position);
+            if *pending.safe_position() != before {
+                self.schedule_save();
+            }
+        }
+        self.report_backlog();
+    }
+
+    /// Sends batches while keys wait and not too many batches are in flight.
+    fn send_batches(&mut self) {
+        let Some((_, pending)) = &mut self.pending else { return };
+        while self.in_flight.batches < self.pipeline.options.batches_in_flight_max {
+            let may_retry = self.in_flight.may_retry(self.pipeline.options.batches_in_flight_max);
+            let Some(batch) = pending.next_batch(Instant::now(), may_retry) else { return };
+            let keys = batch.keys();
+            self.in_flight.batches += 1;
+            self.in_flight.retry_batches += usize::from(batch.is_retry());
+            self.statistics.batches.add(1);
+            self.statistics.batch_keys.add(keys.len() as u64);
+            let delivery = self.pipeline.delivery.clone();
+            self.in_flight.tasks.spawn(async move {
+                let results = delivery.delete(keys).await;
+                TaskResult::Batch(batch, results)
+            });
+        }
+    }
+
+    fn handle_result(&mut self, result: TaskResult) {
+        match result {
+            TaskResult::Batch(batch, results) => self.complete_batch(batch, &results),
+            TaskResult::Save(position, result) => self.complete_save(position, result),
+        }
+    }
+
+    fn complete_batch(&mut self, batch: InFlightBatch, results: &[DeleteResult]) {
+        self.in_flight.batches -= 1;
+        self.in_flight.retry_batches -= usize::from(batch.is_retry());
+        self.count_results(&batch, results);
+        let is_final: Vec<bool> = results.iter().map(DeleteResult::is_final).collect();
+        let (_, pending) = self.pending.as_mut().expect("a batch holds pending keys");
+        let before = pending.safe_position().clone();
+        let acked = pending.complete(batch, &is_final, Instant::now());
+        let has_moved = *pending.safe_position() != before;
+        let now = (self.pipeline.wall_clock)();
+        for commit in acked {
+            let (statistics, cluster) = (&self.pipeline.statistics, self.pipeline.cluster);
+            statistics.record_applied(cluster, &commit.position, commit.committed_at, now);
+        }
+        if has_moved {
+            self.schedule_save();
+        }
+        self.report_backlog();
+    }
+
+    fn count_results(&mut self, batch: &InFlightBatch, results: &[DeleteResult]) {
+        let mut refusal = None;
+        for (index, result) in results.iter().enumerate() {
+            match result {
+                DeleteResult::Applied => self.statistics.invalidations.add(1),
+                DeleteResult::Unroutable(why) => {
+                    self.statistics.unroutable.add(1);
+                    if self.log_state.unroutable.allow(Instant::now()).is_some() {
+                        let key = String::from_utf8_lossy(&batch.keys()[index]).into_owned();
+                        tracing::warn!(
+                            cluster = self.statistics.name,
+                            key,
+                            why,
+                            "the cluster's routers have no route for this key; nothing to delete there"
+                        );
+                    }
+                }
+                DeleteResult::Refused(why) => {
+                    self.statistics.retried.add(1);
+                    refusal.get_or_insert(why);
+                }
+            }
+        }
+        if let Some(why) = refusal {
+            self.log_state.last_refusal.clone_from(why);
+        }
+    }
+
+    /// Shows the health of delivery in the state at once, and logs it when it has changed.
+    fn report_health(&mut self) {
+        let Some((_, pending)) = &self.pending else { return };
+        let (keys, key_bytes) = pending.retry_queue_size();
+        let health = match (keys, pending.is_blocked() && self.buffered.is_some()) {
+            (0, _) => DeliveryHealth::Healthy,
+            (_, false) => DeliveryHealth::Retrying,
+            (_, true) => DeliveryHealth::Blocked,
+        };
+        let (cluster, why) = (&self.statistics.name, &self.log_state.last_refusal);
+        self.statistics.set_delivery_state(match health {
+            DeliveryHealth::Healthy => None,
+            DeliveryHealth::Retrying => Some(PipelineState::Retrying(why.clone())),
+            DeliveryHealth::Blocked => Some(PipelineState::Blocked(format!(
+                "deletes of {keys} keys ({key_bytes} bytes) are not acknowledged, so reading waits: {why}"
+            ))),
+        });
+        match self.log_state.health.update(health, Instant::now()) {
+            None => {}
+            Some(DeliveryHealth::Healthy) => tracing::info!(cluster, "all deletes are acknowledged again"),
+            Some(DeliveryHealth::Retrying) => {
+                tracing::warn!(cluster, keys, why, "deletes are not acknowledged; retrying them");
+            }
+            Some(DeliveryHealth::Blocked) => tracing::error!(
+                cluster,
+                keys,
+                key_bytes,
+                why,
+                "too many deletes are not acknowledged: reading waits, and all of this cluster's keys grow stale"
+            ),
+        }
+    }
+
+    fn report_backlog(&self) {
+        let buffered = self.buffered.iter().flat_map(|buffered| &buffered.commits);
+        let buffered_keys = buffered.map(|commit| commit.keys.len()).sum::<usize>();
+        let pending_keys = self.pending.as_ref().map_or(0, |(_, pending)| pending.keys());
+        self.statistics.set_pending_keys(pending_keys + buffered_keys);
+        if let Some((_, pending)) = &self.pending {
+            self.statistics.set_retry_queue_size(pending.retry_queue_size());
+            self.statistics.set_commits_merged(pending.commits_merged());
+        }
+    }
+
+    fn schedule_save(&mut self) {
+        let at = Instant::now() + self.pipeline.options.save_every;
+        self.in_flight.save_at.get_or_insert(at);
+    }
+
+    fn save_when_due(&mut self) {
+        if self.in_flight.is_saving || self.in_flight.save_at.is_none_or(|at| at > Instant::now()) {
+            return;
+        }
+        let position = self.position_to_save().expect("the position has moved");
+        self.in_flight.save_at = None;
+        self.in_flight.is_saving = true;
+        let positions = self.pipeline.positions.clone();
+        self.in_flight.tasks.spawn(async move {
+            let result = positions.save(position.clone()).await;
+            TaskResult::Save(position, result)
+        });
+    }
+
+    fn position_to_save(&self) -> Option<SavedPosition> {
+        let (log, pending) = self.pending.as_ref()?;
+        Some(SavedPosition { log: log.clone(), position: pending.safe_position().clone() })
+    }
+
+    fn complete_save(&mut self, saved: SavedPosition, result: Result<(), PositionError>) {
+        self.in_flight.is_saving = false;
+        match result {
+            Ok(()) => {
+                self.has_saved_position = true;
+                self.statistics.set_saved_position(saved.position);
+            }
+            Err(why) => {
+                // An older position on disk costs repeated deletes after a crash, and loses none.
+                self.statistics.save_failures.add(1);
+                if self.log_state.save_failure.allow(Instant::now()).is_some() {
+                    tracing::error!(cluster = self.statistics.name, %why, "saving the position failed; retrying");
+                }
+                self.schedule_save();
+            }
+        }
+    }
+
+    /// When to act next if nothing arrives before.
+    fn next_wakeup(&self) -> Option<Instant> {
+        let may_retry = self.in_flight.may_retry(self.pipeline.options.batches_in_flight_max);
+        let retry = self.pending.as_ref().filter(|_| may_retry).and_then(|(_, pending)| pending.next_retry_at());
+        let save = self.in_flight.save_at.filter(|_| !self.in_flight.is_saving);
+        [retry, save, self.log_state.health.next_log_at()].into_iter().flatten().min()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.buffered.is_none()
+            && self.in_flight.batches == 0
+            && self.pending.as_ref().is_none_or(|(_, pending)| pending.keys() == 0)
+    }
+
+    /// Collects the results in flight, for a limited time, and saves the position.
+    async fn drain_and_save(&mut self) {
+        let deadline = Instant::now() + SHUTDOWN_WAIT_MAX;
+        while let Ok(Some(result)) = timeout_at(deadline, self.in_flight.tasks.join_next()).await {
+            self.handle_result(result.expect("neither a delivery nor a save panics"));
+        }
+        let saved = self.statistics.saved_position();
+        let unsaved = self.position_to_save().filter(|position| Some(&position.position) != saved.as_ref());
+        // A save that still hangs would finish later and replace a newer position by its older one.
+        if let Some(position) = unsaved.filter(|_| !self.in_flight.is_saving) {
+            let result = self.pipeline.positions.save(position.clone()).await;
+            self.complete_save(position, result);
+        }
+    }
+}
+
+/// Returns when `shutdown` is true or its sender has been dropped.
+async fn wait_for_shutdown(shutdown: &mut watch::Receiver<bool>) {
+    let _ = shutdown.wait_for(|&is_requested| is_requested).await;
+}

@@ -1,0 +1,456 @@
+//! Assembles events to commits: the keys of a transaction, and its end. Events go in, commits come out; no sockets.
+//!
+//! | event | keys |
+//! |---|---|
+//! | statements, inserted outbox rows | collected, each once per transaction |
+//! | end of the transaction | emitted as a commit, at its position |
+//! | XA PREPARE | held under the transaction's name |
+//! | XA COMMIT | the held keys are emitted |
+//! | XA ROLLBACK | the held keys are dropped |
+//!
+//! A transaction that was rolled back never reaches the log, nor does anything undone by ROLLBACK TO SAVEPOINT.
+//!
+//! If the log is irregular ([`Anomalies`]), keys that could be lost are emitted, counted and logged. A superfluous
+//! delete is harmless.
+//!
+//! Invariants:
+//! * While keys are held for a prepared transaction, the emitted position stays before its XA PREPARE, so a restart
+//!   reads it again. A prepared transaction that is never resolved therefore holds back the position; commits after it
+//!   are still emitted.
+//! * A transaction of over [`KEYS_OF_COMMIT_MAX`] keys is emitted in parts. All but the last carry the position before
+//!   it, so a restart in between reads all of it again.
+
+use super::{
+    event::{self, Event, EventData},
+    gtid::GtidPosition,
+    open_transaction::{Gtid, OpenTransaction},
+    rows::{self, PresentColumns, TableMap},
+    visibility_target::{LogEnd, VisibilityTarget},
+    xa::{PreparedTransactions, UnknownXid},
+};
+use crate::{Commit, Position, SourceError, keys};
+use std::{collections::VecDeque, time::SystemTime};
+
+/// The most keys of one [`Commit`]; a larger transaction is split.
+pub const KEYS_OF_COMMIT_MAX: usize = 10_000;
+
+/// The most outbox tables of one transaction. The log describes a table again in each statement.
+const TABLES_MAX: usize = 1_000;
+
+/// Assembles events to commits.
+pub struct Assembler {
+    outbox_table: Vec<u8>,
+    has_checksum: bool,
+    /// All complete transactions up to here have been read.
+    read_position: GtidPosition,
+    /// The end of the last event in the log.
+    end: LogEnd,
+    visibility_target: VisibilityTarget,
+    transactions_read: u64,
+    /// The transaction whose end has not been read yet.
+    open: Option<OpenTransaction>,
+    prepared: PreparedTransactions,
+    /// Complete commits, in order.
+    ready: VecDeque<Commit>,
+    rejected: u64,
+    anomalies: Anomalies,
+}
+
+/// Irregularities of the log, in numbers of transactions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Anomalies {
+    /// Another transaction began before their end; their keys were emitted.
+    pub unfinished: u64,
+    /// Statements or rows outside of any transaction; their keys were emitted.
+    pub without_gtid: u64,
+    /// XA COMMIT of a transaction whose XA PREPARE was not read; its keys, if any, are LOST.
+    pub unknown_xids: u64,
+}
+
+impl std::ops::Add for Anomalies {
+    type Output = Anomalies;
+
+    fn add(self, other: Anomalies) -> Anomalies {
+        Anomalies {
+            unfinished: self.unfinished + other.unfinished,
+            without_gtid: self.without_gtid + other.without_gtid,
+            unknown_xids: self.unknown_xids + other.unknown_xids,
+        }
+    }
+}
+
+impl Assembler {
+    /// Starts after `read_position`. `has_checksum` applies to the first event; format events change it.
+    pub fn new(outbox_table: &str, read_position: GtidPosition, has_checksum: bool) -> Self {
+        Assembler {
+            outbox_table: outbox_table.as_bytes().to_ascii_lowercase(),
+            has_checksum,
+            read_position,
+            end: LogEnd::default(),
+            visibility_target: VisibilityTarget::default(),
+            transactions_read: 0,
+            open: None,
+            prepared: PreparedTransactions::default(),
+            ready: VecDeque::new(),
+            rejected: 0,
+            anomalies: Anomalies::default(),
+        }
+    }
+
+    /// The position to resume from after a restart: everything before it was emitted or names no key.
+    pub fn resume_position(&self) -> &GtidPosition {
+        self.prepared.resume_position().unwrap_or(&self.read_position)
+    }
+
+    /// How many transactions were read completely. [`Assembler::resume_position`] changes only when this grows.
+    pub fn transactions_read(&self) -> u64 {
+        self.transactions_read
+    }
+
+    /// What readers must see before the keys emitted so far may be deleted. The caller takes it for the gate.
+    pub fn visibility_target(&mut self) -> &mut VisibilityTarget {
+        &mut self.visibility_target
+    }
+
+    /// The number of invalid keys.
+    pub fn rejected(&self) -> u64 {
+        self.rejected
+    }
+
+    /// The irregularities of the log.
+    pub fn anomalies(&self) -> Anomalies {
+        self.anomalies
+    }
+
+    /// The complete commits, in order.
+    pub fn ready(&mut self) -> &mut VecDeque<Commit> {
+        &mut self.ready
+    }
+
+    /// Processes one event, which was received at `received_at`.
+    pub fn feed(&mut self, bytes: &[u8], received_at: SystemTime) -> Result<(), SourceError> {
+        let event = Event::read(bytes, self.has_checksum)?;
+        // The end of an event outside of transactions may refer to another file.
+        if !event.is_artificial
+            && !matches!(event.body, EventData::Other | EventData::Format { .. } | EventData::Rotate { .. })
+        {
+            self.end.advance(event.end);
+        }
+        self.process_event(event, received_at)
+    }
+
+    fn process_event(&mut self, event: Event<'_>, received_at: SystemTime) -> Result<(), SourceError> {
+        let time_s = event.time_s;
+        match event.body {
+            EventData::MariadbGtid { domain, sequence, flags } => {
+                let open = OpenTransaction::mariadb(domain, event.server_id, sequence, flags);
+                self.begin_transaction(open, time_s, received_at);
+            }
+            EventData::MysqlGtid { origin, number, committed_us } => {
+                let open = OpenTransaction::new(Gtid::Mysql { origin, number }, committed_us);
+                self.begin_transaction(open, time_s, received_at);
+            }
+            EventData::Anonymous => {
+                return Err(SourceError::Unusable {
+                    why:
+                        "the log has a transaction without a GTID: set gtid_mode=ON and start from a position after it"
+                            .into(),
+                });
+            }
+            EventData::Statement(sql) => self.process_statement(sql, time_s, received_at)?,
+            EventData::Query(sql) => self.process_query(&sql, time_s, received_at)?,
+            EventData::TableMap(body) => self.process_table_map(body)?,
+            EventData::WriteRows { body, has_extra, is_compressed } => {
+                self.process_rows(body, has_extra, is_compressed, time_s, received_at)?;
+            }
+            EventData::Xid => self.commit_open(time_s, received_at),
+            EventData::XaPrepare { is_committed: true, .. } => self.commit_open(time_s, received_at),
+            EventData::XaPrepare { xid, is_committed: false } => self.prepare_open(xid)?,
+            EventData::Rotate { file, offset } => {
+                self.end_file(time_s, received_at);
+                self.end = LogEnd {
+                    file: String::from_utf8_lossy(file).trim_end_matches('\0').into(),
+                    offset,
+                    is_inside: false,
+                };
+            }
+            EventData::Format { has_checksum } => {
+                self.end_file(time_s, received_at);
+                self.has_checksum = has_checksum;
+            }
+            EventData::Transaction(events) => self.process_compressed(&events, received_at)?,
+            EventData::Incident => {
+                return Err(SourceError::PositionLost {
+                    position: Position(self.resume_position().to_string()),
+                    why: "the server reports that it lost a part of its log (an incident event)".into(),
+                });
+            }
+            EventData::Other => {}
+        }
+        self.emit_without_gtid(time_s, received_at);
+        Ok(())
+    }
+
+    /// Emits keys outside of any transaction at once: without a beginning there is no end.
+    fn emit_without_gtid(&mut self, time_s: u32, received_at: SystemTime) {
+        if let Some(open) = self.open.take_if(|open| open.has_no_gtid()) {
+            self.report_without_gtid(&open);
+            let outbox = open.outbox.clone();
+            self.emit_unfinished(open, time_s, received_at);
+            self.open = Some(OpenTransaction { outbox, ..OpenTransaction::new(Gtid::Missing, None) });
+        }
+    }
+
+    fn report_without_gtid(&mut self, open: &OpenTransaction) {
+        tracing::warn!(keys = open.keys.len(), "the log names keys outside of any transaction; deleting them");
+        self.anomalies.without_gtid += 1;
+    }
+
+    fn begin_transaction(&mut self, open: OpenTransaction, time_s: u32, received_at: SystemTime) {
+        if let Some(unfinished) = self.open.take().filter(|unfinished| !unfinished.keys.is_empty()) {
+            tracing::warn!(
+                keys = unfinished.keys.len(),
+                "a transaction begins in the log before the end of another, which may be committed; deleting its keys"
+            );
+            self.anomalies.unfinished += 1;
+            // MySQL: wait for the transaction that follows it in the log.
+            open.gtid.add_to_target(&mut self.visibility_target.gtids);
+            self.emit_unfinished(unfinished, time_s, received_at);
+        }
+        self.open = Some(open);
+    }
+
+    /// Handles the end of a log file, over which no transaction extends. A server that was killed may leave one without
+    /// an end, and rolls it back when it restarts; but non-transactional tables keep their changes.
+    fn end_file(&mut self, time_s: u32, received_at: SystemTime) {
+        if let Some(unfinished) = self.open.take().filter(|unfinished| !unfinished.keys.is_empty()) {
+            tracing::info!(
+                keys = unfinished.keys.len(),
+                "a file of the log ends inside of a transaction; deleting its keys"
+            );
+            self.emit_unfinished(unfinished, time_s, received_at);
+        }
+    }
+
+    /// Emits the keys of a transaction that has no end. It does not count as read. Readers may never see it, so the
+    /// gate waits for its place in the log.
+    fn emit_unfinished(&mut self, unfinished: OpenTransaction, time_s: u32, received_at: SystemTime) {
+        let committed_at = unfinished.committed_at(time_s, received_at);
+        self.visibility_target.end = Some(LogEnd { is_inside: true, ..self.end.clone() });
+        let position = Position(self.resume_position().to_string());
+        for keys in unfinished.keys.chunks(KEYS_OF_COMMIT_MAX) {
+            self.ready.push_back(Commit { position: position.clone(), keys: keys.to_vec(), committed_at });
+        }
+    }
+
+    /// Processes the events of a compressed transaction. They have no checksums and no positions.
+    fn process_compressed(&mut self, mut events: &[u8], received_at: SystemTime) -> Result<(), SourceError> {
+        while !events.is_empty() {
+            let (bytes, rest) = events.split_at(event::length_of(events)?);
+            events = rest;
+            let event = Event::read(bytes, false)?;
+            // No server nests payloads, and nested ones could grow without bound.
+            if !matches!(event.body, EventData::Transaction(_)) {
+                self.process_event(event, received_at)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn process_statement(&mut self, sql: &[u8], time_s: u32, received_at: SystemTime) -> Result<(), SourceError> {
+        let mut found = Vec::new();
+        keys::extract_keys(sql, &mut found, &mut self.rejected);
+        for key in found {
+            self.add_key(key, time_s, received_at)?;
+        }
+        Ok(())
+    }
+
+    fn process_query(&mut self, sql: &[u8], time_s: u32, received_at: SystemTime) -> Result<(), SourceError> {
+        let text = sql.trim_ascii();
+        let is = |word: &[u8]| text.eq_ignore_ascii_case(word);
+        let after = |words: &[u8]| {
+            let (head, rest) = text.split_at_checked(words.len())?;
+            head.eq_ignore_ascii_case(words).then(|| String::from_utf8_lossy(rest).trim().to_ascii_lowercase())
+        };
+        if is(b"BEGIN") || after(b"XA START ").is_some() {
+            if let Some(open) = &mut self.open {
+                open.has_begin = true;
+                open.is_xa |= !is(b"BEGIN");
+            }
+        } else if is(b"COMMIT") || is(b"ROLLBACK") {
+            // A ROLLBACK in the log means that non-transactional tables were changed: their changes remain.
+            self.commit_open(time_s, received_at);
+        } else if let Some(xid) = after(b"XA COMMIT ") {
+            self.commit_prepared(xid.trim_end_matches(" one phase"), time_s, received_at);
+        } else if let Some(xid) = after(b"XA ROLLBACK ") {
+            self.prepared.roll_back(&xid);
+            self.commit_open(time_s, received_at);
+        } else {
+            self.process_statement(sql, time_s, received_at)?;
+            if self.open.as_ref().is_some_and(|open| open.is_standalone || !open.has_begin) {
+                self.commit_open(time_s, received_at);
+            }
+        }
+        Ok(())
+    }
+
+    fn process_table_map(&mut self, body: &[u8]) -> Result<(), SourceError> {
+        let table = TableMap::read(body)?;
+        if !table.name.eq_ignore_ascii_case(&self.outbox_table) {
+            if let Some(open) = &mut self.open {
+                open.outbox.remove(&table.table_id);
+            }
+            return Ok(());
+        }
+        let (table_id, columns) = (table.table_id, table.into_columns()?);
+        if !columns.is_first_bytes() {
+            return Err(SourceError::Unusable {
+                why: format!(
+                    "the first column of table {} holds the key and must be VARBINARY, VARCHAR, CHAR, BINARY, TEXT or \
+                     BLOB, not compressed",
+                    String::from_utf8_lossy(&self.outbox_table)
+                ),
+            });
+        }
+        let open = self.open.get_or_insert_with(|| OpenTransaction::new(Gtid::Missing, None));
+        if open.outbox.len() < TABLES_MAX || open.outbox.contains_key(&table_id) {
+            open.outbox.insert(table_id, columns);
+            return Ok(());
+        }
+        Err(SourceError::Unusable { why: format!("one transaction inserts into over {TABLES_MAX} outbox tables") })
+    }
+
+    fn process_rows(
+        &mut self,
+        body: &[u8],
+        has_extra: bool,
+        is_compressed: bool,
+        time_s: u32,
+        received_at: SystemTime,
+    ) -> Result<(), SourceError> {
+        let Some(open) = &self.open else { return Ok(()) };
+        let (header, mut cursor) = rows::read_rows_header(body)?;
+        let mut found = Vec::new();
+        if let Some(columns) = open.outbox.get(&header.table_id) {
+            let present = PresentColumns::read(&mut cursor, has_extra)?;
+            let inflated = if is_compressed { event::inflate(cursor.rest())? } else { Vec::new() };
+            let rows = if is_compressed { &inflated } else { cursor.rest() };
+            columns.for_each_first(&present, rows, |key| {
+                keys::push_valid_key(key.unwrap_or_default(), &mut found, &mut self.rejected);
+            })?;
+        }
+        let ends_transaction = open.is_standalone && header.flags & rows::STATEMENT_END != 0;
+        for key in found {
+            self.add_key(key, time_s, received_at)?;
+        }
+        if ends_transaction {
+            self.commit_open(time_s, received_at);
+        }
+        Ok(())
+    }
+
+    fn add_key(&mut self, key: Vec<u8>, time_s: u32, received_at: SystemTime) -> Result<(), SourceError> {
+        let open = self.open.get_or_insert_with(|| OpenTransaction::new(Gtid::Missing, None));
+        if open.seen.insert(key.clone()) {
+            open.keys.push(key);
+        }
+        if open.is_xa {
+            self.prepared.check_capacity(open.keys.len())?;
+        } else if open.keys.len() == KEYS_OF_COMMIT_MAX {
+            let part = std::mem::take(&mut open.keys);
+            open.seen.clear();
+            let committed_at = open.committed_at(time_s, received_at);
+            self.visibility_target.end = Some(LogEnd { is_inside: true, ..self.end.clone() });
+            open.gtid.add_to_target(&mut self.visibility_target.gtids);
+            let position = Position(self.resume_position().to_string());
+            self.ready.push_back(Commit { position, keys: part, committed_at });
+        }
+        Ok(())
+    }
+
+    /// Emits the keys of the open transaction, which is committed.
+    fn commit_open(&mut self, time_s: u32, received_at: SystemTime) {
+        if let Some(mut open) = self.open.take() {
+            if open.has_no_gtid() {
+                self.report_without_gtid(&open);
+            }
+            let keys = std::mem::take(&mut open.keys);
+            self.emit(open, keys, time_s, received_at);
+        }
+    }
+
+    /// Emits `keys`, which `open` makes stale.
+    fn emit(&mut self, open: OpenTransaction, keys: Vec<Vec<u8>>, time_s: u32, received_at: SystemTime) {
+        let before = Position(self.resume_position().to_string());
+        self.emit_from(before, open, keys, time_s, received_at);
+    }
+
+    /// As [`Self::emit`]; all parts but the last carry `before`.
+    fn emit_from(
+        &mut self,
+        before: Position,
+        open: OpenTransaction,
+        keys: Vec<Vec<u8>>,
+        time_s: u32,
+        received_at: SystemTime,
+    ) {
+        let committed_at = open.committed_at(time_s, received_at);
+        open.gtid.add_to(&mut self.read_position);
+        self.transactions_read += 1;
+        if keys.is_empty() {
+            return;
+        }
+        self.visibility_target.end = Some(self.end.clone());
+        open.gtid.add_to_target(&mut self.visibility_target.gtids);
+        let mut parts = keys.chunks(KEYS_OF_COMMIT_MAX).peekable();
+        while let Some(part) = parts.next() {
+            let position = match parts.peek() {
+                Some(_) => before.clone(),
+                None => Position(self.resume_position().to_string()),
+            };
+            self.ready.push_back(Commit { position, keys: part.to_vec(), committed_at });
+        }
+    }
+
+    /// Holds the keys of the open transaction, which is prepared.
+    fn prepare_open(&mut self, xid: String) -> Result<(), SourceError> {
+        let Some(open) = self.open.take() else { return Ok(()) };
+        let before = self.read_position.clone();
+        open.gtid.add_to(&mut self.read_position);
+        self.transactions_read += 1;
+        self.prepared.insert(xid, open.keys, before)
+    }
+
+    /// Emits the keys of a prepared transaction, which is committed.
+    fn commit_prepared(&mut self, xid: &str, time_s: u32, received_at: SystemTime) {
+        let open = self.open.take().unwrap_or_else(|| OpenTransaction::new(Gtid::Missing, None));
+        // Read before the keys leave `prepared`: until the last part of them the position stays before the XA PREPARE.
+        let before = Position(self.resume_position().to_string());
+        let transaction = match self.prepared.commit(xid) {
+            Ok(transaction) => transaction,
+            Err(UnknownXid) => {
+                tracing::warn!(
+                    xid,
+                    "commit of a prepared transaction whose XA PREPARE was not read: unless an earlier run read it, \
+                     the keys that it named ARE NOT DELETED"
+                );
+                self.anomalies.unknown_xids += 1;
+                None
+            }
+        };
+        let keys = match transaction {
+            Some(transaction) => {
+                if !matches!(open.gtid, Gtid::Mysql { .. }) {
+                    self.visibility_target.xids.push(transaction.xid);
+                }
+                transaction.keys
+            }
+            None => Vec::new(),
+        };
+        self.emit_from(before, open, keys, time_s, received_at);
+    }
+}
+
+#[cfg(test)]
+mod tests;

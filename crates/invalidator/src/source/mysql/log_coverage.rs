@@ -1,0 +1,93 @@
+//! Checks whether the log has all commits: a replica may apply changes without logging them, and filters may exclude
+//! schemas.
+//!
+//! Serves the start of the delete path. Keys of commits that are missing in the log are not deleted, so this is checked
+//! before the first event. Not detected: sessions with `sql_log_bin=0`. Filters of replication itself need no check, as
+//! changes that they exclude are not committed here.
+
+use super::connection::{Connection, Row, text};
+use crate::SourceError;
+use std::{collections::BTreeMap, time::Duration};
+
+/// How long each of these queries may take.
+const QUERY_WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// The first query that the server supports shows whether it is a replica, with a row for each of its sources.
+const REPLICA_QUERIES: [&str; 3] = ["SHOW ALL SLAVES STATUS", "SHOW REPLICA STATUS", "SHOW SLAVE STATUS"];
+
+/// The first query that the server supports shows its filters: file, position, included schemas, excluded schemas.
+const FILTER_QUERIES: [&str; 2] = ["SHOW BINARY LOG STATUS", "SHOW MASTER STATUS"];
+const COLUMN_ONLY: usize = 2;
+const COLUMN_IGNORED: usize = 3;
+
+/// Fails with [`SourceError::Unusable`] if the log lacks commits, and returns warnings if it may. `needs_statements`
+/// means that keys are read from the text of statements.
+pub async fn check(
+    connection: &mut Connection,
+    variables: &BTreeMap<String, String>,
+    needs_statements: bool,
+) -> Result<Vec<String>, SourceError> {
+    let is_off = |name: &str| variables.get(name).is_some_and(|value| value == "OFF");
+    let mut warnings = filter_warnings(connection).await?;
+    let is_unlogged = is_off("log_slave_updates") || is_off("log_replica_updates");
+    let lacks_statements = needs_statements && is_off("replicate_annotate_row_events");
+    if !is_unlogged && !lacks_statements {
+        return Ok(warnings);
+    }
+    match first_supported(connection, &REPLICA_QUERIES).await? {
+        Some(sources) if sources.is_empty() => {}
+        Some(_) if is_unlogged => {
+            return Err(SourceError::Unusable {
+                why: "the server is a replica and does not log the changes that it applies, so nearly every commit would \
+                      be missed: set log_slave_updates=ON (MySQL: log_replica_updates=ON) or read the log of its source"
+                    .into(),
+            });
+        }
+        Some(_) => {
+            return Err(SourceError::Unusable {
+                why: "the server is a replica and drops the text of the statements that it applies, so keys in \
+                      comments would be missed: set replicate_annotate_row_events=ON, or use --outbox-only"
+                    .into(),
+            });
+        }
+        None => warnings.push(
+            "log_slave_updates is off, and there is no privilege to query whether the server is a replica; if it is one, \
+             the changes that it applies are not in its log: set log_slave_updates=ON, or GRANT SLAVE MONITOR (MySQL: \
+             REPLICATION CLIENT)"
+                .into(),
+        ),
+    }
+    Ok(warnings)
+}
+
+async fn filter_warnings(connection: &mut Connection) -> Result<Vec<String>, SourceError> {
+    let Some(rows) = first_supported(connection, &FILTER_QUERIES).await? else {
+        return Ok(vec![
+            "there is no privilege to query the binlog filters: GRANT BINLOG MONITOR (MySQL: REPLICATION CLIENT); \
+             changes in schemas that binlog_do_db or binlog_ignore_db exclude delete nothing"
+                .into(),
+        ]);
+    };
+    let value = |at| rows.first().and_then(|row| text(row, at)).unwrap_or_default();
+    let warning = |filter: &str, schemas: &str| {
+        format!("{filter}={schemas}: changes in the schemas that it excludes from the log delete nothing; remove it")
+    };
+    let (only, ignored) = (value(COLUMN_ONLY), value(COLUMN_IGNORED));
+    let filters = [("binlog_do_db", only), ("binlog_ignore_db", ignored)];
+    Ok(filters
+        .iter()
+        .filter(|(_, schemas)| !schemas.is_empty())
+        .map(|(name, schemas)| warning(name, schemas))
+        .collect())
+}
+
+/// The result of the first of `queries` that the server supports and we have the privilege for; `None` if there is
+/// none.
+async fn first_supported(connection: &mut Connection, queries: &[&str]) -> Result<Option<Vec<Row>>, SourceError> {
+    for sql in queries {
+        if let Ok(rows) = connection.try_query(sql, QUERY_WAIT_MAX).await? {
+            return Ok(Some(rows));
+        }
+    }
+    Ok(None)
+}
