@@ -421,10 +421,11 @@ accepts it; here every write causes one.
 
 ## What the paper's figure compares to
 
-The paper: back to full capacity "in a few hours instead of a few days". How long a cluster stays
-cold depends on its keys over its reads a second; both are small here, so that seconds stand for hours. The shape is comparable: without warm-up the database serves each key once before the hit rate
-settles; with it the warm cluster does. Not comparable: the warm cluster here is on the same machine, neither
-far away nor busy, and has every key, so the hit rate settles at once.
+The paper: back to full capacity "in a few hours instead of a few days". How long a cluster stays cold depends on its
+keys over its reads a second; both are small here, so that seconds stand for hours. The shape is comparable: without
+warm-up the database serves each key once before the hit rate settles; with it the warm cluster does. Not comparable:
+the warm cluster here is on the same machine, neither far away nor busy, and has every key, so the hit rate settles at
+once.
 
 {facts}
 """
