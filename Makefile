@@ -50,11 +50,11 @@ simulate: build ## SEEDS whole regions under a seeded clock and network
 end-to-end: build ## the built binaries with real clients and a real MariaDB
 	$(PYTHON) -m pytest tests
 
-clients: install build ## conversations through real clients of six languages; installs the toolchains they need
+clients: install build ## real clients of six languages; installs the toolchains they need
 	tests/clients/install
 	LOOKASIDE_CLIENTS=all $(PYTHON) -m pytest tests/clients
 
-differential: build ## the same conversations with memcached 1.6.45 (fetched by TOOLS) and with ours
+differential: build ## the same random requests to memcached 1.6.45 (fetched by TOOLS) and to ours, byte by byte
 	LOOKASIDE_MEMCACHED="$$(bash $(TOOLS)/peers memcached)" $(PYTHON) -m pytest tests/differential
 
 reference: build ## docs/reference, from what the built programs print
@@ -85,11 +85,11 @@ gutter: install ## a dead server under load with MariaDB behind, with and withou
 	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router
 	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.cluster.gutter
 
-incast: install ## time of a page by size of the window over a flooded link, drawn (as root; three minutes)
+incast: install ## time of a page by size of the window over a congested link, drawn (as root; three minutes)
 	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router
 	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.cluster.incast
 
-warmup: install ## a cold cluster with MariaDB behind, with warm-up and without, drawn; what was stale counted (five minutes)
+warmup: install ## a cold cluster with MariaDB behind, with and without warm-up, drawn; counts stale reads (five minutes)
 	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router
 	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.region.warmup
 

@@ -1,7 +1,10 @@
-"""docs/reference names the flags, metrics and statistics that the programs have, and no others."""
+"""The documents name the flags, metrics, statistics and messages that the programs have."""
+
+import re
 
 import pytest
 from generate_reference import REFERENCE, names_on, pages, without_meaning
+from processes import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -21,3 +24,16 @@ def test_committed_page_names_what_the_programs_print(generated, name):
 @pytest.mark.parametrize("name", ["flags", "metrics", "statistics"])
 def test_every_name_has_a_meaning(generated, name):
     assert without_meaning(generated[name]) == []
+
+
+def test_troubleshooting_quotes_messages_of_the_programs():
+    """Every message in the first column of the page occurs in the sources. `...` stands for a value."""
+    source = "".join(path.read_text() for path in sorted((ROOT / "crates").glob("*/src/**/*.rs")))
+    source = re.sub(r"\\\n\s*", "", source)
+    missing = []
+    for line in (ROOT / "docs" / "operating" / "troubleshooting.md").read_text().splitlines():
+        cell = re.match(r"\| (.*?) \|", line)
+        for message in re.findall(r"`([^`]+)`", cell.group(1)) if cell else []:
+            if any(part.strip() not in source for part in message.split("...")):
+                missing.append(message)
+    assert missing == []

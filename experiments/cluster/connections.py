@@ -223,9 +223,9 @@ def run(nice: int, only: str = "") -> list[dict]:
 TEXT = """# Many client connections, few to the servers
 
 `make connections` measures this and writes this page (§3.1 of "Scaling Memcache at Facebook": a router coalesces the
-connections of many clients): {servers} servers behind our router, memcached 1.6.45's own proxy and twemproxy 0.5, in one
-run, each with its defaults. "At a server" is the most connections that any server had from the proxy at any time. It
-needs a folder `TOOLS` with the other proxies and the load generator, which are not part of this repository (see
+connections of many clients): {servers} servers behind our router, memcached 1.6.45's own proxy and twemproxy 0.5, in
+one run, each with its defaults. "At a server" is the most connections that any server had from the proxy at any time.
+It needs a folder `TOOLS` with the other proxies and the load generator, which are not part of this repository (see
 `experiments/run`).
 
 ## Connections and memory

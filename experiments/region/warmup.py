@@ -385,18 +385,19 @@ def draw(runs: dict[str, dict]) -> None:
 
 TEXT = """# A cold cluster, with warm-up and without
 
-`make warmup` measures this and writes this page (§4.3 of "Scaling Memcache at Facebook"): an empty cluster of {servers}
-servers is given {rate} reads a second of {keys} Zipf-distributed keys (exponent {zipf}) at once, by applications that
-look aside under leases, with MariaDB behind. Another cluster beside it has everything, and {warm_rate} reads a second
-of its own. A writer commits {writes} times a second; its deletes reach the cold cluster at once and the warm one
-{delay} s later.
+`make warmup` measures this and writes this page (§4.3 of "Scaling Memcache at Facebook"):
+an empty cluster of {servers} servers suddenly gets {rate} reads a second of {keys} Zipf-distributed keys
+(exponent {zipf}), from applications that read through the cache under leases, with MariaDB as the database. A
+second cluster has all keys cached, and {warm_rate} reads a second of its own. A writer commits {writes} times a
+second; its deletes reach the cold cluster at once and the warm one {delay} s later.
 
 | | without warm-up | with warm-up |
 |---|---|---|
 {rows}
 
-The settled hit rate ({settled:.1%}) is that of the last {settled_s} s with warm-up, which had ended by then; what it
-lacks are the writer's deletes. A hit is a read that the database did not serve. The warm-up ended by itself after
+The settled hit rate ({settled:.1%}) is that of the last {settled_s} s with warm-up, which had ended by then;
+the writer's deletes cause the remaining misses. A hit is a read that the database did not serve.
+The warm-up ended by itself after
 {ended} s, as the router's log says, and the router sent {after} reads to the warm cluster from then on (`end_after` was
 {end_after} s here; the default of 300 s is longer than this run).
 
@@ -414,18 +415,18 @@ all is over: nothing will delete it any more.
 |---|---|---|---|---|
 {stale}
 
-While an invalidation is on its way to the warm cluster, the old value may be taken from there. The hold-off refuses to
-keep it: {hold_off:g} s are enough for an invalidation that takes {delay} s. Without one the old value comes back and
-stays. An invalidation that takes longer than the hold-off ({late:g} s) is what the paper calls rare and accepts; here
-it is made to happen with every write.
+While an invalidation is on its way to the warm cluster, the old value may be copied from there. The hold-off
+refuses it: {hold_off:g} s are enough for an invalidation that takes {delay} s. Without one the old value comes
+back and stays. The paper considers an invalidation that takes longer than the hold-off ({late:g} s) rare and
+accepts it; here every write causes one.
 
 ## What the paper's figure compares to
 
-The paper: back to full capacity "in a few hours instead of a few days". How long a cluster stays cold follows from its
-keys over its reads a second, and both are small here, so that seconds stand for hours. Comparable is the shape: without
-warm-up the database serves each key once before the hit rate is there; with it the warm cluster does. Not comparable:
-the one warm cluster here is on the same machine, neither far away nor busy, and has every key, so that the hit rate is
-there at once.
+The paper: back to full capacity "in a few hours instead of a few days". How long a cluster stays cold depends on its
+keys over its reads a second; both are small here, so that seconds stand for hours. The shape is comparable: without
+warm-up the database serves each key once before the hit rate settles; with it the warm cluster does. Not comparable:
+the warm cluster here is on the same machine, neither far away nor busy, and has every key, so the hit rate settles at
+once.
 
 {facts}
 """

@@ -225,7 +225,8 @@ HEAD = """# Throughput with p99 under a millisecond
 `make qos` measures this and writes this page; it needs a folder `TOOLS` with memcached 1.6.45 and the load generator,
 which are not part of this repository (see `experiments/run`). Gets and sets ten to one, one million keys of 24 bytes,
 values of 32 bytes, TCP, no request for several keys. One worker on one core, the load generator on another; ours and
-memcached 1.6.45 in one run, window by window in turn. Absolute rates depend on the machine and on what else it does.
+memcached 1.6.45 in one run, window by window in turn. Absolute rates depend on the
+machine and its load.
 "Times" is the median of the rounds' ratios, in which both sides share the same disturbance.
 """
 
@@ -234,8 +235,9 @@ OPEN = """
 
 Requests are due at random times (a Poisson process), spread over the connections; a latency counts from when a request
 was due. Found by halving, to 4 %; the median of the rounds, in brackets the lowest and highest. "Core used" is the
-share of its core that the server used at that rate, ours and memcached's. Near 1, the server was at its end. Well
-below, the load generator was, which sends, receives and checks all of it on one core: such a rate is a lower bound.
+share of its core that the server used at that rate, ours and memcached's. Near 1, the
+server was the limit. Well below 1, the load generator was, which sends, receives and checks everything on one core:
+such a rate is a lower bound.
 
 | connections | ours, requests/s | memcached, requests/s | times | core used | p50 at that rate, us |
 |---|---|---|---|---|---|
@@ -244,7 +246,7 @@ below, the load generator was, which sends, receives and checks all of it on one
 CLOSED = """
 ## Closed loop: throughput and p99 by number of connections
 
-Every connection sends its next request when it has the answer to the last, which is how most benchmarks load a cache.
+Every connection sends its next request when it has the reply to the last, as most benchmarks do.
 A saturated server's latency is then no more than the number of connections over its throughput.
 
 | connections | ours, requests/s | p99, us | memcached, requests/s | p99, us | times | core used |
