@@ -12,7 +12,7 @@
 //! A walk over a sample of one in N chooses by tags, which lie in the index: the items of others are not touched.
 
 use crate::memory::Memory;
-use crate::stripe::Locked;
+use crate::shard::Locked;
 use crate::sync::{Mutex, lock};
 use crate::{Expiry, ItemView, Now};
 use std::collections::BTreeSet;

@@ -2,7 +2,7 @@
 
 use crate::Expiry;
 use crate::memory::Memory;
-use crate::record::Handle;
+use crate::memory::chunk::Handle;
 use lookaside_protocol::Cas;
 
 /// What is to be stored under a key.

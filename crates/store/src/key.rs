@@ -5,7 +5,7 @@
 //! other; more memory than others they do not get (`Index::may_grow`). Two keys of one hash share a lease and a hold-off,
 //! which errs towards refusal.
 
-use crate::index::SlotAt;
+use crate::memory::index::SlotAt;
 
 /// Where a prefetch has seen a key's tag. It may be out of date, and says nothing to another store.
 #[derive(Clone, Copy, Debug)]

@@ -43,63 +43,47 @@
 //!
 //! Nothing here knows the network or reads a clock: `now` comes in with every call, and never goes back.
 
-mod arithmetic;
-mod audit;
-mod class_statistics;
 mod crawl;
-mod eviction;
-mod flush;
-mod geometry;
-mod hold_off;
-mod index;
 mod item;
 mod key;
-mod lease;
-mod marks;
 mod memory;
-mod meta;
+mod meta_conditions;
+mod meta_state;
 mod options;
 mod outcome;
-mod read;
-mod rebalance;
-mod record;
-mod region;
-mod segment;
-mod slab;
-mod state;
-mod statistics;
-mod stripe;
-mod superblock;
+mod reclaim;
+mod shard;
+mod stats;
 mod sync;
-mod terms;
 mod time;
-mod transient;
+mod verbs;
 mod warm_restart;
-mod write;
 
-pub use class_statistics::ClassStatistics;
 pub use crawl::{Crawl, CrawlItem};
-pub use eviction::{Evicted, EvictionHook};
 pub use item::{ItemView, NewItem, Value};
 pub use key::HashedKey;
-pub use lease::LeaseGet;
-pub use options::{Options, OptionsError};
-pub use outcome::{ArithmeticOutcome, DeleteOutcome, LeaseSetOutcome, PageMove, StoreOutcome};
-pub use statistics::Statistics;
-pub use terms::{
+pub use memory::slab_stats::ClassStatistics;
+pub use meta_conditions::{
     MetaArithmetic, MetaArithmeticOutcome, MetaDelete, MetaDeleteOutcome, MetaGet, MetaGetOutcome, MetaSet, Recache,
 };
+pub use options::{Options, OptionsError};
+pub use outcome::{ArithmeticOutcome, DeleteOutcome, LeaseSetOutcome, PageMove, StoreOutcome};
+pub use reclaim::eviction::{Evicted, EvictionHook};
+pub use shard::lease::LeaseGet;
+pub use stats::Statistics;
 pub use time::{Expiry, Now};
 pub use warm_restart::{
     ColdStartReason, Preparation, RegionError, RegionName, RemovedRegion, Saved, Start, remove_region,
 };
 
-use geometry::Geometry;
 use lookaside_protocol::{Direction, LeaseToken, StoreMode};
 use memory::Memory;
-use region::Region;
+use memory::geometry::Geometry;
+use memory::region::{self, Region};
+use memory::{index, slab_stats};
+
+use shard::{Lane, Locked, Stripe};
 use std::sync::atomic::Ordering::Relaxed;
-use stripe::{Lane, Locked, Stripe};
 use sync::{Mutex, lock};
 use warm_restart::Kept;
 
@@ -278,7 +262,7 @@ impl Store {
     /// Counters and gauges since the start.
     pub fn statistics(&self) -> Statistics {
         let stripes = self.memory.stripes.iter().map(|stripe| lock(&stripe.0).statistics());
-        let unfetched = self.memory.class_counters.iter().map(class_statistics::ClassCounters::unfetched);
+        let unfetched = self.memory.class_counters.iter().map(slab_stats::ClassCounters::unfetched);
         let [evictions_unfetched, expirations_unfetched] =
             unfetched.fold([0; 2], |sum, one| [sum[0] + one[0], sum[1] + one[1]]);
         Statistics {

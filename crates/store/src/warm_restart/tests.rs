@@ -1,9 +1,9 @@
 //! What only the inside can show: bytes of a region changed, a claim left behind, memory that is somebody else's.
 
 use super::*;
-use crate::segment::{create_semaphore_with_mode, remove_semaphore};
-use crate::state::StateReader;
-use crate::superblock::SUPERBLOCK_BYTES;
+use crate::memory::sysv_shm::{create_semaphore_with_mode, remove_semaphore};
+use crate::warm_restart::snapshot::StateReader;
+use crate::warm_restart::superblock::SUPERBLOCK_BYTES;
 use crate::{Expiry, HashedKey, NewItem};
 use lookaside_protocol::StoreMode;
 use std::sync::atomic::AtomicUsize;
@@ -125,7 +125,7 @@ fn a_changed_byte_gives_an_empty_store_and_never_a_panic() {
     scratch.fill();
     let region = scratch.region();
     let geometry = Store::geometry(&options(), true).expect("the options are fine");
-    let (area, bytes) = (state::area(&geometry), region.region_bytes());
+    let (area, bytes) = (snapshot::area(&geometry), region.region_bytes());
     let (superblock, _) = Superblock::read(&region).expect("it was saved");
     let state_bytes = superblock.state_words as usize * 4;
     assert!(state_bytes > 10_000, "{state_bytes}");

@@ -9,7 +9,7 @@
 //! read of the database; refusing too little would leave an old value in the cache for good.
 
 use crate::Now;
-use crate::state::{StateReader, StateWriter};
+use crate::warm_restart::snapshot::{StateReader, StateWriter};
 
 const WAYS: usize = 7;
 /// So many hold-offs for each set outlive the process one by one; further ones become a floor.

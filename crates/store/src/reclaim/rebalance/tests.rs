@@ -1,7 +1,7 @@
 //! What becomes of a page's way when somebody gives up or panics.
 
 use super::*;
-use crate::stripe::Locked;
+use crate::shard::Locked;
 use crate::{Expiry, HashedKey, NewItem, Options, Store};
 use lookaside_protocol::StoreMode;
 

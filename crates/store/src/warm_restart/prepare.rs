@@ -2,10 +2,10 @@
 //! write to it. A process that is to go on for another does the first while that one serves (§6.4 of the paper).
 
 use super::{Kept, claim, create, find, make_sure_of_room, system, take_up};
-use crate::geometry::Geometry;
-use crate::segment::Segment;
-use crate::stripe::Lane;
-use crate::superblock::{self, Superblock};
+use crate::memory::geometry::Geometry;
+use crate::memory::sysv_shm::Segment;
+use crate::shard::Lane;
+use crate::warm_restart::superblock::{self, Superblock};
 use crate::{ColdStartReason, Now, Options, OptionsError, RegionError, RegionName, Start, Store};
 
 /// A store without its region: what takes most of the time of taking one up, done while somebody else still has it.

@@ -12,11 +12,13 @@
 //! While a process has the region the mark says DIRTY. It says CLEAN from the end of a save until the next process has
 //! taken the region up; it is the last word to be written, so whoever reads CLEAN can read all else.
 
-use crate::geometry::{CHUNK_BITS, Geometry, PAGE_BITS, TIMER_BLOCK_BYTES};
-use crate::index::{self, BUCKET_BYTES};
-use crate::record::{self, CHAIN_BYTES, EXTENSION_BYTES, FLAGS_BYTES, HEADER_BYTES, Header, Parts, State, Usage};
-use crate::region::Region;
-use crate::transient::{ENTRY_BYTES, WHEEL_S};
+use crate::memory::chunk::{
+    self, CHAIN_BYTES, EXTENSION_BYTES, FLAGS_BYTES, HEADER_BYTES, Header, Parts, State, Usage,
+};
+use crate::memory::geometry::{CHUNK_BITS, Geometry, PAGE_BITS, TIMER_BLOCK_BYTES};
+use crate::memory::index::{self, BUCKET_BYTES};
+use crate::memory::region::Region;
+use crate::memory::transient::{ENTRY_BYTES, WHEEL_S};
 use crate::warm_restart::RegionName;
 use crate::{HashedKey, Now};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -198,7 +200,7 @@ fn format_probe() -> Vec<u64> {
         ENTRY_BYTES,
     ];
     let usage = Usage::new(0xa5, State::Head, 2, Now { unix_ms: 1_700_000_000_123 }).fetched();
-    let shape = record::shape(0x5a, 0x1234, Parts { has_flags: true, is_extended: true, is_chained: true });
+    let shape = chunk::shape(0x5a, 0x1234, Parts { has_flags: true, is_extended: true, is_chained: true });
     let stale = Header { sequence: 1, expiry_s: 2, shape, usage }.stale(1_700_000_000_456);
     let header = [shape, usage.0, stale.sequence, stale.expiry_s, stale.shape, stale.usage.0, stale.key_at() as u32];
     let key = HashedKey::new(b"a key to probe with");

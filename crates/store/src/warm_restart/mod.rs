@@ -24,25 +24,27 @@
 
 mod error;
 mod name;
-mod preparation;
-mod start;
+mod outcome;
+mod prepare;
+pub(crate) mod snapshot;
+pub(crate) mod superblock;
 #[cfg(test)]
 mod tests;
 
 pub use error::RegionError;
 pub use name::RegionName;
-pub use preparation::Preparation;
-pub use start::{ColdStartReason, RemovedRegion, Saved, Start};
+pub use outcome::{ColdStartReason, RemovedRegion, Saved, Start};
+pub use prepare::Preparation;
 
-use crate::geometry::Geometry;
 use crate::memory::Memory;
-use crate::region::Region;
-use crate::segment::{Claim, ClaimError, Rights, Segment};
-use crate::stripe::Lane;
-use crate::superblock::{self, FORMAT, Superblock, Unreadable};
-use crate::{Now, Options, Store, state};
+use crate::memory::geometry::Geometry;
+use crate::memory::region::Region;
+use crate::memory::sysv_shm::{Claim, ClaimError, Rights, Segment};
+use crate::shard::Lane;
+use crate::{Now, Options, Store};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+use superblock::{FORMAT, Superblock, Unreadable};
 
 /// A region that a store has, and the right to it.
 pub(crate) struct Kept {
@@ -91,7 +93,7 @@ impl Store {
         }
         let Memory { region, geometry, .. } = &self.memory;
         let words = self.memory.save(now);
-        let area = state::area(geometry);
+        let area = snapshot::area(geometry);
         assert!(words.len() * size_of::<u32>() <= area.len(), "the area has room for every state");
         for (word, at) in words.iter().zip(area.step_by(size_of::<u32>())) {
             region.word(at).store(*word, Relaxed);
@@ -153,7 +155,7 @@ fn take_up(
     if let Some(why) = refusal(&found, is_clean, wanted, &region, geometry, now) {
         return Ok(Err(why));
     }
-    let begin = state::area(geometry).start;
+    let begin = snapshot::area(geometry).start;
     let words: Vec<u32> =
         (0..found.state_words as usize).map(|place| region.word(begin + place * 4).load(Relaxed)).collect();
     if checksum_of(&words) != found.state_checksum {
@@ -197,7 +199,7 @@ fn refusal(
     } else if found.layout != wanted.layout {
         Some(ColdStartReason::OtherLayout)
     } else if region.region_bytes() != geometry.region_bytes()
-        || found.state_words > (state::area(geometry).len() / size_of::<u32>()) as u64
+        || found.state_words > (snapshot::area(geometry).len() / size_of::<u32>()) as u64
     {
         Some(ColdStartReason::Damaged)
     } else if ahead_ms > SET_BACK_MS_MAX {

@@ -14,9 +14,9 @@
 //! hand comes to its head, to its last piece in another class, or to one of those between that count.
 
 use crate::memory::Memory;
-use crate::record::{Handle, Header, State, Usage};
-use crate::slab::Class;
-use crate::stripe::Stripe;
+use crate::memory::chunk::{Handle, Header, State, Usage};
+use crate::memory::slab::Class;
+use crate::shard::Stripe;
 use crate::{Expiry, HashedKey, Now};
 
 /// An item that has to make room for others.

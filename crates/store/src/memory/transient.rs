@@ -13,12 +13,12 @@
 //! A wheel turns with the verbs that come to its stripe, [`BLOCKS_PER_VERB_MAX`] blocks at a time, and with
 //! [`crate::Store::tick`]. While one lags behind, a timer that ends more than a wheel after it is not begun.
 
-use crate::geometry::TIMER_BLOCK_BYTES;
 use crate::memory::Memory;
-use crate::record::{HEADER_BYTES, Handle, State, seconds};
-use crate::state::{StateReader, StateWriter};
-use crate::stripe::{Locked, Stripe};
+use crate::memory::chunk::{HEADER_BYTES, Handle, State, seconds};
+use crate::memory::geometry::TIMER_BLOCK_BYTES;
+use crate::shard::{Locked, Stripe};
 use crate::sync::lock;
+use crate::warm_restart::snapshot::{StateReader, StateWriter};
 use crate::{Expiry, Now};
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -12,13 +12,13 @@
 //! moves at a time, by [`STEP_CHUNKS`] chunks with each store that evicts, so that no single one pays for it; only a class
 //! that has no page at all waits for one.
 
-use crate::geometry::Geometry;
+use crate::memory::chunk::{Handle, Header, State, Usage};
+use crate::memory::geometry::Geometry;
+use crate::memory::slab::Class;
 use crate::memory::{Memory, handle};
-use crate::record::{Handle, Header, State, Usage};
-use crate::slab::Class;
-use crate::state::{StateReader, StateWriter};
-use crate::stripe::{NoRoom, Stripe};
+use crate::shard::{NoRoom, Stripe};
 use crate::sync::{give_way, lock, try_lock};
+use crate::warm_restart::snapshot::{StateReader, StateWriter};
 use crate::{Now, PageMove};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 

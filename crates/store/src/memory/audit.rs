@@ -5,8 +5,8 @@
 //!   timers.
 //! * Each page knows how many of its chunks are taken, and its free list holds the rest of what was carved.
 
+use crate::memory::chunk::{Handle, State};
 use crate::memory::{Memory, handle};
-use crate::record::{Handle, State};
 use crate::sync::lock;
 use std::collections::BTreeSet;
 

@@ -6,9 +6,9 @@
 //! are estimates.
 
 use crate::Now;
+use crate::memory::chunk::{Header, State};
+use crate::memory::slab::Class;
 use crate::memory::{Memory, handle};
-use crate::record::{Header, State};
-use crate::slab::Class;
 use crate::sync::lock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -17,9 +17,9 @@
 //! is said of these words alone: the pages have no checksum and are trusted like a process's memory (`warm_restart.rs`).
 
 use crate::Now;
-use crate::geometry::Geometry;
 use crate::memory::Memory;
-use crate::stripe::Stripe;
+use crate::memory::geometry::Geometry;
+use crate::shard::Stripe;
 use crate::sync::lock;
 
 /// The parts that there is one of.
@@ -149,5 +149,5 @@ impl Memory {
 /// The room for the state, and where it begins in the region.
 pub(crate) fn area(geometry: &Geometry) -> std::ops::Range<usize> {
     let begin = geometry.pages * geometry.page_bytes;
-    begin..geometry.region_bytes() - crate::superblock::SUPERBLOCK_BYTES
+    begin..geometry.region_bytes() - crate::warm_restart::superblock::SUPERBLOCK_BYTES
 }

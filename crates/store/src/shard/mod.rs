@@ -13,18 +13,22 @@
 //! An item never changes once it can be found, but for its expiry, its usage and its becoming stale: whoever changes a
 //! value writes another item and puts it in the old one's place.
 
-use crate::flush::FlushSchedule;
-use crate::hold_off::HoldOffTable;
-use crate::index::SlotAt;
-use crate::lease::{LeaseTable, TokenSource};
-use crate::marks::Marks;
+pub(crate) mod flush;
+pub(crate) mod hold_off;
+pub(crate) mod lease;
+
 use crate::memory::Memory;
-use crate::record::{
+use crate::memory::chunk::{
     self, CHAIN_BYTES, EXTENSION_BYTES, FLAGS_BYTES, HEADER_BYTES, Handle, Header, Parts, State, Usage,
 };
-use crate::state::{StateReader, StateWriter};
+use crate::memory::index::SlotAt;
+use crate::memory::transient::Wheel;
+use crate::meta_state::Marks;
+use crate::shard::flush::FlushSchedule;
+use crate::shard::hold_off::HoldOffTable;
+use crate::shard::lease::{LeaseTable, TokenSource};
 use crate::sync::{Mutex, MutexGuard, lock};
-use crate::transient::Wheel;
+use crate::warm_restart::snapshot::{StateReader, StateWriter};
 use crate::{Expiry, HashedKey, Now, Options, Statistics};
 use lookaside_protocol::Cas;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -309,7 +313,7 @@ impl<'s> Locked<'s> {
         // Looked up only now: the old item may have been evicted to make room for the new one.
         match self.look_up(key) {
             Some(old) => {
-                let clock = (old.header.usage.clock() + 1).min(record::CLOCK_MAX);
+                let clock = (old.header.usage.clock() + 1).min(chunk::CLOCK_MAX);
                 let usage = match content.usage {
                     Some(usage) => usage,
                     None => header.usage.with_clock(if content.stale_until_ms.is_none() { clock } else { 0 }),
@@ -365,8 +369,8 @@ impl<'s> Locked<'s> {
         };
         let is_chained = here < content.value.len();
         let parts = Parts { has_flags: content.flags != 0, is_extended: content.extension.is_some(), is_chained };
-        let shape = record::shape(key.key().len(), here, parts);
-        let expiry_s = record::expiry_s(content.expiry);
+        let shape = chunk::shape(key.key().len(), here, parts);
+        let expiry_s = chunk::expiry_s(content.expiry);
         let usage = Usage::new(lane, State::Head, 0, now);
         let header = Header { sequence: self.stripe.next_sequence(), expiry_s, shape, usage };
         let header = content.stale_until_ms.map_or(header, |until_ms| header.stale(until_ms));

@@ -19,8 +19,8 @@
 //! it is and how it was used. Everything in front of the key is read and written as atomics; nothing is torn, and order
 //! comes from the locks.
 
-use crate::marks::Marks;
 use crate::memory::Memory;
+use crate::meta_state::Marks;
 use crate::sync::meet;
 use crate::{Expiry, Now};
 use std::sync::atomic::Ordering::Relaxed;

@@ -4,10 +4,12 @@
 //! A win is a mark with the item and no lease: who has won is told so, and nothing keeps others from storing. A client
 //! that wants to lose against a delete stores with the unique that its look has shown.
 
-use crate::arithmetic::Number;
-use crate::marks::Marks;
-use crate::stripe::{Content, Extension, Found, Locked, NoRoom};
-use crate::terms::{MetaArithmetic, MetaArithmeticOutcome, MetaDelete, MetaDeleteOutcome, MetaGet, MetaGetOutcome};
+use crate::meta_conditions::{
+    MetaArithmetic, MetaArithmeticOutcome, MetaDelete, MetaDeleteOutcome, MetaGet, MetaGetOutcome,
+};
+use crate::meta_state::Marks;
+use crate::shard::{Content, Extension, Found, Locked, NoRoom};
+use crate::verbs::arithmetic::Number;
 use crate::{ArithmeticOutcome, Expiry, HashedKey, Now, StoreOutcome};
 use lookaside_protocol::{Cas, Direction};
 

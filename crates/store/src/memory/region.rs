@@ -15,7 +15,7 @@
 //! The kernel hands out zeroed pages when they are first touched: memory that was never used is not resident.
 #![allow(unsafe_code)]
 
-use crate::segment::Attachment;
+use crate::memory::sysv_shm::Attachment;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 

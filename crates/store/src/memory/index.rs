@@ -15,10 +15,10 @@
 
 use crate::HashedKey;
 use crate::crawl::Crawls;
-use crate::geometry::Geometry;
-use crate::record::Handle;
-use crate::region::Region;
-use crate::state::{PagesTaken, StateReader, StateWriter};
+use crate::memory::chunk::Handle;
+use crate::memory::geometry::Geometry;
+use crate::memory::region::Region;
+use crate::warm_restart::snapshot::{PagesTaken, StateReader, StateWriter};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 const SLOTS: usize = 8;

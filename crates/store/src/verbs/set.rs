@@ -3,11 +3,11 @@
 //! Everything that stores, and every delete, voids the key's lease: a fill that began earlier read the database
 //! earlier, and may not overwrite what came after (§3.2.1 of the paper).
 
-use crate::marks::Marks;
-use crate::meta::chosen;
-use crate::record::HEADER_BYTES;
-use crate::stripe::{Content, Extension, Found, Locked, NoRoom};
-use crate::terms::MetaSet;
+use crate::memory::chunk::HEADER_BYTES;
+use crate::meta_conditions::MetaSet;
+use crate::meta_state::Marks;
+use crate::shard::{Content, Extension, Found, Locked, NoRoom};
+use crate::verbs::meta::chosen;
 use crate::{DeleteOutcome, HashedKey, LeaseSetOutcome, NewItem, Now, StoreOutcome};
 use lookaside_protocol::{Cas, LeaseToken, StoreMode};
 use std::cmp::Ordering;

@@ -13,18 +13,28 @@
 //! timers, which an item that is carried over needs for its timer (`transient.rs`); then the pool. A second stripe is only
 //! ever tried for, never waited for: whoever evicts holds a class and looks for a victim whose stripe happens to be free.
 
-use crate::class_statistics::ClassCounters;
-use crate::eviction::EvictionHook;
-use crate::geometry::{CHUNK_BITS, Geometry};
-use crate::index::Index;
+pub(crate) mod audit;
+pub(crate) mod chunk;
+pub(crate) mod geometry;
+pub(crate) mod index;
+pub(crate) mod region;
+pub(crate) mod slab;
+pub(crate) mod slab_stats;
+pub(crate) mod sysv_shm;
+pub(crate) mod transient;
+
+use crate::memory::chunk::Handle;
+use crate::memory::geometry::{CHUNK_BITS, Geometry};
+use crate::memory::index::Index;
+use crate::memory::region::Region;
+use crate::memory::slab::{Class, PageRecord};
+use crate::memory::slab_stats::ClassCounters;
 use crate::options::Options;
-use crate::rebalance::{Age, Mover};
-use crate::record::Handle;
-use crate::region::Region;
-use crate::slab::{Class, PageRecord};
-use crate::state::{PagesTaken, StateReader, StateWriter};
-use crate::stripe::{Lane, Stripe};
+use crate::reclaim::eviction::EvictionHook;
+use crate::reclaim::rebalance::{Age, Mover};
+use crate::shard::{Lane, Stripe};
 use crate::sync::{Mutex, lock, meet, try_lock};
+use crate::warm_restart::snapshot::{PagesTaken, StateReader, StateWriter};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -97,7 +107,7 @@ impl Memory {
             memory_bytes_max: options.memory_bytes_max,
             memory_limit: AtomicUsize::new(options.memory_bytes_max),
             stale_ms: options.stale_ms.into(),
-            transient_s: options.transient_s.min(crate::transient::TRANSIENT_S_MAX),
+            transient_s: options.transient_s.min(crate::memory::transient::TRANSIENT_S_MAX),
             timers_want_page: AtomicBool::new(false),
             page_moves: AtomicU64::new(0),
             items_moved: AtomicU64::new(0),

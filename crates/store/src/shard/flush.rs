@@ -2,7 +2,7 @@
 //! that what was stored before the moment is gone from that moment on, whoever asks first.
 
 use crate::Now;
-use crate::state::{StateReader, StateWriter};
+use crate::warm_restart::snapshot::{StateReader, StateWriter};
 
 /// At most this many flushes can lie ahead; one more is refused.
 const FLUSHES_MAX: usize = 8;

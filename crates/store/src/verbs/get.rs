@@ -1,9 +1,9 @@
 //! The verbs that show a value: get, gat, lease-get. A plain get never sees a stale value.
 
 use crate::item::Value;
-use crate::marks::Marks;
-use crate::record::{self, CLOCK_MAX};
-use crate::stripe::{Found, Locked};
+use crate::memory::chunk::{self, CLOCK_MAX};
+use crate::meta_state::Marks;
+use crate::shard::{Found, Locked};
 use crate::{Expiry, HashedKey, ItemView, LeaseGet, Now};
 use lookaside_protocol::LeaseToken;
 
@@ -63,7 +63,7 @@ impl Locked<'_> {
 
     fn show_renewed(&mut self, found: Found, expiry: Expiry, now: Now) -> ItemView<'_> {
         let memory = self.memory;
-        memory.set_expiry(found.handle, record::expiry_s(expiry));
+        memory.set_expiry(found.handle, chunk::expiry_s(expiry));
         memory.begin_timer(&mut self.stripe, found.handle, now);
         ItemView { expiry, ..self.view(&found, now) }
     }

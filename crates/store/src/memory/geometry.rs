@@ -6,10 +6,10 @@
 //! * Chunks grow from 64 bytes by 1.07 (§6.2 of the paper) up to half a page; each size is then stretched until the
 //!   chunks fill the page. What does not fit the largest chunk is chained over several.
 
+use crate::memory::chunk::CHUNK_BYTES_LIMIT;
 use crate::options::{Options, OptionsError};
-use crate::record::CHUNK_BYTES_LIMIT;
-use crate::state;
-use crate::superblock::SUPERBLOCK_BYTES;
+use crate::warm_restart::snapshot;
+use crate::warm_restart::superblock::SUPERBLOCK_BYTES;
 
 const PAGE_BYTES_MIN: usize = 16 << 10;
 const PAGE_BYTES_MAX: usize = 1 << 20;
@@ -68,7 +68,7 @@ impl Geometry {
         };
         let tail_bytes = match is_kept {
             true => {
-                state::area_bytes(memory_bytes, memory_bytes / page_bytes, chunk_bytes.len(), stripes)
+                snapshot::area_bytes(memory_bytes, memory_bytes / page_bytes, chunk_bytes.len(), stripes)
                     + SUPERBLOCK_BYTES
             }
             false => 0,

@@ -7,12 +7,13 @@
 //!
 //! Whom to evict when nothing is free: `eviction.rs`. Which class deserves a page more: `rebalance.rs`.
 
+use crate::Now;
+use crate::memory::chunk::{Handle, State, Usage};
 use crate::memory::{Memory, chunk_of, handle, page_of};
-use crate::record::{Handle, State, Usage};
-use crate::state::{PagesTaken, StateReader, StateWriter};
-use crate::stripe::{NoRoom, Stripe};
+use crate::reclaim::rebalance;
+use crate::shard::{NoRoom, Stripe};
 use crate::sync::lock;
-use crate::{Now, rebalance};
+use crate::warm_restart::snapshot::{PagesTaken, StateReader, StateWriter};
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering::Relaxed};
 
 /// How often a store looks for room in a class, with pages brought in between, before it gives up.

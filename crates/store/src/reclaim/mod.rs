@@ -1,0 +1,4 @@
+//! What frees memory when it is short.
+
+pub(crate) mod eviction;
+pub(crate) mod rebalance;
