@@ -1,75 +1,75 @@
-//! On which terms a verb of the meta dialect acts, and what came of it. Each is carried out in one step under the lock of
-//! the key's stripe. A verb with the default terms is the plain verb, but that it sees items that bear marks (`marks.rs`).
+//! The conditions of meta verbs, and their outcomes. Each verb is one step under the lock of the key's stripe. With the
+//! default conditions it is the classic verb, except that it finds items whatever their meta state (`meta_state.rs`).
 
 use crate::{ArithmeticOutcome, Expiry, ItemView};
 use lookaside_protocol::Cas;
 
-/// How an item is looked at.
+/// The conditions of a meta get.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MetaGet {
-    /// The look leaves no trace: not that the item was fetched, not when, and eviction comes as it would have come.
+    /// The get does not update the item's access state.
     pub no_bump: bool,
     /// The item's new expiry.
     pub touch: Option<Expiry>,
-    /// Where nothing is, an item without a value is made, with this expiry; whoever caused that has won.
+    /// On a miss, create a placeholder with this expiry; its creator gets the win.
     pub vivify: Option<Expiry>,
-    /// Whoever first finds the item's end near has won.
+    /// The first get that finds the item near its end wins.
     pub recache: Option<Recache>,
-    /// The CAS unique of an item that is made.
+    /// The CAS unique of a placeholder that is created.
     pub cas_new: Option<Cas>,
 }
 
-/// When an item's end is near.
+/// When an item is near its end.
 #[derive(Clone, Copy, Debug)]
 pub struct Recache {
-    /// When it comes before this.
+    /// If it expires before this.
     pub before: Expiry,
-    /// Whether the new expiry counts, if there is one.
+    /// Whether the new expiry counts, if one is given.
     pub is_touched_first: bool,
 }
 
-/// An item as a look has found it.
+/// The item that a meta get found.
 #[derive(Clone, Copy, Debug)]
 pub struct MetaGetOutcome<'a> {
-    /// The item; its expiry is the new one.
+    /// The item, with the new expiry.
     pub item: ItemView<'a>,
-    /// The expiry that it had.
+    /// The expiry before this get.
     pub expiry_before: Expiry,
-    /// The look has made it.
+    /// This get created the item.
     pub is_vivified: bool,
-    /// Who looks is the one to replace the value.
+    /// This get wins: its client is to replace the value.
     pub is_won: bool,
-    /// Somebody else was told so before.
+    /// An earlier get won.
     pub win_already_sent: bool,
     /// The value is out of date.
     pub is_stale: bool,
     /// The number of its slab class, from 1 on.
     pub slab_class: usize,
-    /// What it takes, header included, in bytes.
+    /// All bytes that it uses, headers included.
     pub item_bytes: usize,
 }
 
-/// How a value is stored.
+/// The conditions of a meta set.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MetaSet {
-    /// An append or a prepend finds this CAS unique, or does nothing. Other modes bring their own.
+    /// The CAS unique that the item must have for an append or a prepend. Other modes carry their own.
     pub cas_compare: Option<Cas>,
     /// The item's new CAS unique.
     pub cas_new: Option<Cas>,
-    /// A unique lower than the item's is accepted too; then the item is stale, and keeps its expiry.
+    /// A unique lower than the item's is accepted too; then the new item is stale, and keeps the expiry.
     pub invalidates: bool,
-    /// An append or a prepend that finds nothing stores its piece, with this expiry.
+    /// An append or a prepend that misses stores its piece, with this expiry.
     pub vivify: Option<Expiry>,
 }
 
-/// How an item is deleted.
+/// The conditions of a meta delete.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MetaDelete {
-    /// The item has this CAS unique, or nothing happens.
+    /// The CAS unique that the item must have.
     pub cas_compare: Option<Cas>,
     /// The CAS unique of an item that stays.
     pub cas_new: Option<Cas>,
-    /// The item stays, marked as stale; whoever looks first has won.
+    /// The item stays, marked as stale; the next get wins.
     pub invalidates: bool,
     /// The item stays, without value and flags.
     pub empties: bool,
@@ -77,43 +77,43 @@ pub struct MetaDelete {
     pub touch: Option<Expiry>,
 }
 
-/// What came of a delete on terms.
+/// The outcome of a meta delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetaDeleteOutcome {
-    /// The item is gone, or changed as asked.
+    /// The item was removed, or changed as requested.
     Deleted,
-    /// There was none; leases are void all the same.
+    /// The key has no item; its lease is void all the same.
     NotFound,
-    /// It has another CAS unique: nothing has happened.
+    /// It has another CAS unique, and was not changed.
     Exists,
 }
 
-/// How a number is counted.
+/// The conditions of a meta arithmetic command.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MetaArithmetic {
-    /// The item has this CAS unique, or nothing happens.
+    /// The CAS unique that the item must have.
     pub cas_compare: Option<Cas>,
     /// The item's new CAS unique.
     pub cas_new: Option<Cas>,
     /// The item's new expiry.
     pub touch: Option<Expiry>,
-    /// Where nothing is, this number is stored with this expiry, unless a hold-off refuses it.
+    /// On a miss, store this number with this expiry, unless a hold-off refuses it.
     pub vivify: Option<(u64, Expiry)>,
 }
 
-/// What came of counting on terms.
+/// The outcome of a meta arithmetic command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetaArithmeticOutcome {
-    /// As without terms.
+    /// The outcome of the classic command.
     Counted {
-        /// What came of it.
+        /// The outcome.
         outcome: ArithmeticOutcome,
-        /// The expiry before a new one was given, and after.
+        /// The expiry before and after.
         expiry: [Expiry; 2],
     },
-    /// There was nothing; the number was stored, with this CAS unique.
+    /// The key had no item; the number was stored, with this CAS unique.
     Vivified(Cas),
-    /// There was nothing, and a hold-off refused the number.
+    /// The key had no item, and a hold-off refused the number.
     NotStored,
     /// The item has another CAS unique.
     Exists,

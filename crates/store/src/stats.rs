@@ -3,23 +3,23 @@
 /// A snapshot; counters count from the start of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Live items and stale ones, as far as they take memory.
+    /// Live items and stale ones in memory.
     pub items: u64,
     /// Items stored since the start.
     pub items_total: u64,
-    /// Memory that items, metadata and the index take, in bytes.
+    /// Memory that items, metadata and the index use, in bytes.
     pub memory_bytes: u64,
-    /// Items dropped to make room.
+    /// Items evicted.
     pub evictions: u64,
-    /// Those of them that nobody had asked for.
+    /// Evicted items that were never fetched.
     pub evictions_unfetched: u64,
-    /// Items dropped because their time had come.
+    /// Items removed because they had expired.
     pub expirations: u64,
-    /// Those of them that nobody had asked for.
+    /// Expired items that were never fetched.
     pub expirations_unfetched: u64,
-    /// Lease tokens handed out.
+    /// Lease tokens issued.
     pub lease_tokens: u64,
-    /// Misses told to wait for another client's fill.
+    /// Misses that must wait for another client's fill.
     pub lease_hot_misses: u64,
     /// Lease-sets that were stored.
     pub lease_sets_stored: u64,
@@ -29,21 +29,21 @@ pub struct Statistics {
     pub stale_hits: u64,
     /// Adds refused by a hold-off.
     pub hold_off_refusals: u64,
-    /// Leases forgotten for want of room while their token held: safe, but those fills are refused.
+    /// Leases displaced from a full table while their token held: safe, but those fills are refused.
     pub leases_forgotten: u64,
-    /// Hold-offs that had to be merged for want of room: safe, but adds of other keys are refused with them.
+    /// Hold-offs merged because a table was full: safe, but adds of other keys are refused with them.
     pub hold_offs_merged: u64,
-    /// Items whose timer took them out of memory in the second in which they expired; part of `expirations`.
+    /// Items removed by their timer in the second in which they expired; part of `expirations`.
     pub transient_expirations: u64,
-    /// Items whose timer could not be kept for want of room: they leave when they are come across.
+    /// Items without a timer for want of memory: they leave when a look-up or eviction finds them.
     pub transients_untimed: u64,
     /// Pages that moved from one slab class to another, or to the index.
     pub page_moves: u64,
-    /// Items in use that were carried over to another page of their class when theirs moved away.
+    /// Items that were relocated to another page of their class when theirs moved away.
     pub items_moved: u64,
-    /// The part of the memory that the buckets of the index take, in bytes.
+    /// The part of the memory that the buckets of the index use, in bytes.
     pub index_bytes: u64,
-    /// Pages that nobody holds.
+    /// Free pages.
     pub pages_free: u64,
 }
 

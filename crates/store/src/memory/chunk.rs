@@ -1,31 +1,33 @@
-//! What stands at the front of a chunk.
+//! The layout of a chunk: a header, and what follows it.
 //!
 //! ```text
 //!           0          4          8          12         16
 //! head      | sequence | expiry   | shape    | usage    | client flags? | extension? | chain? | key | value, or its first piece
-//! follower  | head     | next     | bytes    | usage    | piece of the value
+//! continued | head     | next     | bytes    | usage    | piece of the value
 //! free      |          | next     |          | usage
 //!
 //! shape     key bytes 8 | value bytes in this chunk 20 | is extended | has client flags | is chained | is stale
-//! usage     stripe 8 | state 2 | clock 2 | fetched 1 | last access, Unix seconds mod 2^19
-//! extension marks 4 | CAS unique 8
-//! chain     handle of the first follower 4 | bytes of the whole value 4
+//! usage     stripe 8 | kind 2 | clock 2 | fetched 1 | last access, Unix seconds mod 2^19
+//! extension meta state 4 | CAS unique 8
+//! chain     handle of the first continuation 4 | bytes of the whole value 4
 //! ```
-//! Client flags are there if they are not 0; the extension is there if the item bears a mark or a CAS unique that a client
-//! has chosen; the chain is there if the value does not fit one chunk. A stale value needs no sequence and no last access:
-//! together these bits say until when it may be shown, in milliseconds.
+//! Client flags are stored if they are not 0; the extension is stored if the item has a meta state or a CAS unique that
+//! a client chose; the chain is stored if the value does not fit one chunk. A stale value needs no sequence and no last
+//! access: together these bits hold the time until which it may be shown, in milliseconds.
 //!
-//! The usage tells an evictor, who does not hold the stripe's lock yet, all that it needs to choose a victim: whose item
-//! it is and how it was used. Everything in front of the key is read and written as atomics; nothing is torn, and order
-//! comes from the locks.
+//! The usage lets an evictor choose a victim before it holds the stripe's lock: it names the stripe and says how the
+//! item was used. Everything in front of the key is read and written as atomics, so nothing is torn; the locks give the
+//! order.
 
-use crate::memory::Memory;
-use crate::meta_state::Marks;
-use crate::sync::meet;
-use crate::{Expiry, Now};
+use crate::memory::geometry::VALUE_BITS;
+use crate::memory::handle::Handle;
+use crate::memory::pages::Pages;
+use crate::meta_state::MetaState;
+use crate::sync::yield_point;
+use crate::{Expiry, HashedKey, Now};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What every chunk carries in front.
+/// The header of every chunk.
 pub(crate) const HEADER_BYTES: usize = 16;
 pub(crate) const FLAGS_BYTES: usize = 4;
 pub(crate) const CHAIN_BYTES: usize = 8;
@@ -35,32 +37,25 @@ const SHAPE_EXTENDED: u32 = 1 << 28;
 const SHAPE_FLAGS: u32 = 1 << 29;
 const SHAPE_CHAINED: u32 = 1 << 30;
 const SHAPE_STALE: u32 = 1 << 31;
-const VALUE_BITS: u32 = 20;
-/// No chunk is larger, so that the bytes of a value in it can be told.
-pub(crate) const CHUNK_BYTES_LIMIT: usize = 1 << VALUE_BITS;
 
-const STATE_SHIFT: u32 = 8;
+const KIND_SHIFT: u32 = 8;
 const CLOCK_SHIFT: u32 = 10;
-/// How often an item may be passed over by eviction after it was last asked for.
+/// How often eviction passes an item over after its last access.
 pub(crate) const CLOCK_MAX: u32 = 3;
 const USAGE_FETCHED: u32 = 1 << 12;
 const ACCESS_SHIFT: u32 = 13;
 const ACCESS_MASK: u32 = (1 << 19) - 1;
 
-/// Where a chunk lies: page and number within the page. 0 is none: the first page belongs to the index.
+/// What a chunk holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Handle(pub u32);
-
-/// What a chunk is good for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum ChunkKind {
     Free = 0,
-    /// Taken by a thread, and nobody else's business.
-    Taken = 1,
-    /// An item that the index knows.
+    /// Not published: only the thread that allocated it touches it. Timer blocks stay in this state.
+    Allocated = 1,
+    /// The first chunk of an item in the index.
     Head = 2,
     /// A further piece of such an item's value.
-    Follower = 3,
+    Continuation = 3,
 }
 
 /// The last word of a header.
@@ -68,25 +63,26 @@ pub(crate) enum State {
 pub(crate) struct Usage(pub u32);
 
 impl Usage {
-    pub fn new(lane: usize, state: State, clock: u32, now: Now) -> Usage {
-        Usage(lane as u32 | (state as u32) << STATE_SHIFT | clock << CLOCK_SHIFT).accessed(now)
+    pub fn new(stripe: usize, kind: ChunkKind, clock: u32, now: Now) -> Usage {
+        Usage(stripe as u32 | (kind as u32) << KIND_SHIFT | clock << CLOCK_SHIFT).with_access(now)
     }
 
-    /// Of a chunk that belongs to the thread that has it.
-    pub fn taken() -> Usage {
-        Usage((State::Taken as u32) << STATE_SHIFT)
+    /// The usage of a chunk that is not published.
+    pub fn allocated() -> Usage {
+        Usage((ChunkKind::Allocated as u32) << KIND_SHIFT)
     }
 
-    pub fn lane(self) -> usize {
+    /// The number of the item's stripe.
+    pub fn stripe(self) -> usize {
         (self.0 & 0xff) as usize
     }
 
-    pub fn state(self) -> State {
-        match self.0 >> STATE_SHIFT & 3 {
-            0 => State::Free,
-            1 => State::Taken,
-            2 => State::Head,
-            _ => State::Follower,
+    pub fn kind(self) -> ChunkKind {
+        match self.0 >> KIND_SHIFT & 3 {
+            0 => ChunkKind::Free,
+            1 => ChunkKind::Allocated,
+            2 => ChunkKind::Head,
+            _ => ChunkKind::Continuation,
         }
     }
 
@@ -102,11 +98,11 @@ impl Usage {
         self.0 & USAGE_FETCHED != 0
     }
 
-    pub fn fetched(self) -> Usage {
+    pub fn with_fetched(self) -> Usage {
         Usage(self.0 | USAGE_FETCHED)
     }
 
-    pub fn accessed(self, now: Now) -> Usage {
+    pub fn with_access(self, now: Now) -> Usage {
         self.with_access_bits(seconds(now))
     }
 
@@ -135,8 +131,8 @@ impl Header {
         (self.shape & 0xff) as usize
     }
 
-    /// The bytes of the value that lie in the head.
-    pub fn value_bytes_here(&self) -> usize {
+    /// The value bytes in the head.
+    pub fn inline_value_bytes(&self) -> usize {
         (self.shape >> 8 & ((1 << VALUE_BITS) - 1)) as usize
     }
 
@@ -163,19 +159,19 @@ impl Header {
         }
     }
 
-    /// Until when a stale value may be shown.
+    /// The time until which a stale value may be shown.
     pub fn stale_until_ms(&self) -> u64 {
         u64::from(self.usage.0 >> ACCESS_SHIFT) << 32 | u64::from(self.sequence)
     }
 
-    /// The same item as a stale value, which eviction will not spare.
-    pub fn stale(self, until_ms: u64) -> Header {
+    /// The same item as a stale value, which gets no second chance from eviction.
+    pub fn into_stale(self, until_ms: u64) -> Header {
         let usage = self.usage.with_clock(0).with_access_bits((until_ms >> 32) as u32);
         Header { sequence: until_ms as u32, shape: self.shape | SHAPE_STALE, usage, ..self }
     }
 
-    /// Whether nobody may see the item any more at `now`. A stale value is gone at the earlier of its two ends.
-    pub fn is_past(&self, now: Now) -> bool {
+    /// Whether the item may not be shown any more at `now`. A stale value ends at the earlier of its two times.
+    pub fn is_expired(&self, now: Now) -> bool {
         self.is_stale() && self.stale_until_ms() <= now.unix_ms || self.expiry().is_past(now)
     }
 
@@ -187,7 +183,7 @@ impl Header {
         self.extension_at() + if self.is_extended() { EXTENSION_BYTES } else { 0 }
     }
 
-    /// Where the key begins in the head: behind every field that may or may not be there.
+    /// The offset of the key in the head: behind all optional fields.
     pub fn key_at(&self) -> usize {
         self.chain_at() + if self.is_chained() { CHAIN_BYTES } else { 0 }
     }
@@ -196,13 +192,13 @@ impl Header {
         self.key_at() + self.key_bytes()
     }
 
-    /// The bytes of the head that are in use.
+    /// The bytes of the head in use.
     pub fn head_bytes(&self) -> usize {
-        self.value_at() + self.value_bytes_here()
+        self.value_at() + self.inline_value_bytes()
     }
 }
 
-/// What an item needs beside key and value.
+/// The optional parts of an item.
 #[derive(Clone, Copy)]
 pub(crate) struct Parts {
     pub has_flags: bool,
@@ -210,7 +206,7 @@ pub(crate) struct Parts {
     pub is_chained: bool,
 }
 
-/// The shape of an item with so many bytes of key, of value in the head, and with what else it needs.
+/// The shape of an item with this many bytes of key and of value in the head, and these optional parts.
 pub(crate) fn shape(key_bytes: usize, value_bytes: usize, parts: Parts) -> u32 {
     debug_assert!(key_bytes < 1 << 8 && value_bytes < 1 << VALUE_BITS);
     let flags = if parts.has_flags { SHAPE_FLAGS } else { 0 };
@@ -219,7 +215,7 @@ pub(crate) fn shape(key_bytes: usize, value_bytes: usize, parts: Parts) -> u32 {
     key_bytes as u32 | (value_bytes as u32) << 8 | flags | extended | chained
 }
 
-/// An expiry as it is kept. The first second of all is as past as the one after it.
+/// An expiry as it is stored. 0 stands for never, so second 0 is stored as second 1; both are long past.
 pub(crate) fn expiry_s(expiry: Expiry) -> u32 {
     match expiry {
         Expiry::Never => 0,
@@ -227,15 +223,15 @@ pub(crate) fn expiry_s(expiry: Expiry) -> u32 {
     }
 }
 
-/// The moment in whole seconds.
+/// The time in whole seconds.
 pub(crate) fn seconds(now: Now) -> u32 {
     (now.unix_ms / 1000) as u32
 }
 
-/// Headers and what they describe. Fields are read and written under the lock of the item's stripe, but for the usage.
-impl Memory {
+/// Access to chunks. All fields but the usage are read and written under the lock of the item's stripe.
+impl Pages {
     pub fn usage(&self, handle: Handle) -> Usage {
-        meet();
+        yield_point();
         Usage(self.region.word(self.at(handle) + 12).load(Relaxed))
     }
 
@@ -248,18 +244,18 @@ impl Memory {
         self.region.word(at + 12).store(usage.0, Relaxed);
     }
 
-    /// Changes the usage unless somebody else just did.
+    /// Changes the usage unless another thread just did.
     pub fn exchange_usage(&self, handle: Handle, old: Usage, new: Usage) -> bool {
-        meet();
+        yield_point();
         self.region.word(self.at(handle) + 12).compare_exchange(old.0, new.0, Relaxed, Relaxed).is_ok()
     }
 
-    /// The first word of a chunk: an item's sequence, a follower's head.
+    /// The first word of a chunk: an item's sequence, a continuation's head.
     pub fn first_word(&self, handle: Handle) -> u32 {
         self.region.word(self.at(handle)).load(Relaxed)
     }
 
-    /// The second word of a chunk: the next free chunk, the next follower.
+    /// The second word of a chunk: the next free chunk, the next continuation.
     pub fn next(&self, handle: Handle) -> u32 {
         self.region.word(self.at(handle) + 4).load(Relaxed)
     }
@@ -278,12 +274,12 @@ impl Memory {
         Header { sequence, expiry_s, shape, usage: Usage(usage) }
     }
 
-    /// The header of the item at `at`, if that is the item of `key`.
+    /// The header of the item at `at` if its key is `key`.
     #[inline]
-    pub fn header_if(&self, at: usize, key: &[u8]) -> Option<Header> {
+    pub fn header_if_key(&self, at: usize, key: &[u8]) -> Option<Header> {
         let header = self.header_at(at);
-        let is_it = header.key_bytes() == key.len() && self.region.bytes(at + header.key_at(), key.len()) == key;
-        is_it.then_some(header)
+        let is_same_key = header.key_bytes() == key.len() && self.region.bytes(at + header.key_at(), key.len()) == key;
+        is_same_key.then_some(header)
     }
 
     pub fn set_header(&self, handle: Handle, header: &Header) {
@@ -311,28 +307,28 @@ impl Memory {
         }
     }
 
-    /// The marks that an item bears.
-    pub fn marks(&self, at: usize, header: &Header) -> Marks {
+    /// The meta state of an item.
+    pub fn meta_state(&self, at: usize, header: &Header) -> MetaState {
         match header.is_extended() {
-            true => Marks(self.region.word(at + header.extension_at()).load(Relaxed)),
-            false => Marks::NONE,
+            true => MetaState(self.region.word(at + header.extension_at()).load(Relaxed)),
+            false => MetaState::NONE,
         }
     }
 
-    /// Changes the marks of an item that is extended.
-    pub fn set_marks(&self, at: usize, header: &Header, marks: Marks) {
+    /// Changes the meta state of an item that is extended.
+    pub fn set_meta_state(&self, at: usize, header: &Header, state: MetaState) {
         debug_assert!(header.is_extended());
-        self.region.word(at + header.extension_at()).store(marks.0, Relaxed);
+        self.region.word(at + header.extension_at()).store(state.0, Relaxed);
     }
 
-    /// The CAS unique that an item was given, if it does not follow from its header.
-    pub fn given_cas(&self, at: usize, header: &Header) -> Option<u64> {
+    /// The CAS unique that is stored with an item; `None` if it follows from the header.
+    pub fn explicit_cas(&self, at: usize, header: &Header) -> Option<u64> {
         let at = at + header.extension_at();
         let half = |at| u64::from(self.region.word(at).load(Relaxed));
         header.is_extended().then(|| half(at + 4) | half(at + 8) << 32)
     }
 
-    pub fn set_given_cas(&self, at: usize, header: &Header, cas: u64) {
+    pub fn set_explicit_cas(&self, at: usize, header: &Header, cas: u64) {
         let at = at + header.extension_at();
         self.region.word(at + 4).store(cas as u32, Relaxed);
         self.region.word(at + 8).store((cas >> 32) as u32, Relaxed);
@@ -340,11 +336,11 @@ impl Memory {
 
     /// The value, or its first piece.
     #[inline]
-    pub fn value_here(&self, at: usize, header: &Header) -> &[u8] {
-        self.region.bytes(at + header.value_at(), header.value_bytes_here())
+    pub fn inline_value(&self, at: usize, header: &Header) -> &[u8] {
+        self.region.bytes(at + header.value_at(), header.inline_value_bytes())
     }
 
-    /// The first follower of an item that is chained, and the bytes of the whole value.
+    /// The first continuation of a chained item, and the bytes of the whole value.
     pub fn chain(&self, at: usize, header: &Header) -> (Handle, usize) {
         let at = at + header.chain_at();
         let next = self.region.word(at).load(Relaxed);
@@ -357,57 +353,78 @@ impl Memory {
         self.region.word(at + 4).store(value_bytes as u32, Relaxed);
     }
 
-    /// A follower's piece of the value, and the follower after it.
-    pub fn follower(&self, handle: Handle) -> (&[u8], Handle) {
+    /// A continuation's piece of the value, and the next continuation.
+    pub fn continuation(&self, handle: Handle) -> (&[u8], Handle) {
         let at = self.at(handle);
         let bytes = self.region.word(at + 8).load(Relaxed) as usize;
-        assert!(bytes > 0, "every follower has a piece: whoever walks a chain comes to its end");
+        assert!(bytes > 0, "every continuation has a piece, so that walking a chain ends");
         (self.region.bytes(at + HEADER_BYTES, bytes), Handle(self.next(handle)))
     }
 
-    /// Fills a chunk that was taken with a piece of a value; it is published with its head.
-    pub fn write_follower(&self, handle: Handle, next: u32, piece: &[u8]) {
+    /// Fills an allocated chunk with a piece of a value; it is published with its head.
+    pub fn write_continuation(&self, handle: Handle, next: u32, piece: &[u8]) {
         let at = self.at(handle);
         self.set_next(handle, next);
         self.region.word(at + 8).store(piece.len() as u32, Relaxed);
         self.region.write(at + HEADER_BYTES, piece);
     }
 
-    /// Makes the followers of a chained item part of it. The index has room for the item: nobody meets them before its head.
-    pub fn publish_followers(&self, head: Handle, header: &Header, lane: usize, now: Now) {
+    /// Publishes the continuations of a chained item. The index has a slot for the item, so that its head follows at once.
+    pub fn publish_continuations(&self, head: Handle, header: &Header, stripe: usize, now: Now) {
         if !header.is_chained() {
             return;
         }
         let (mut next, value_bytes) = self.chain(self.at(head), header);
-        let mut bytes_left = value_bytes - header.value_bytes_here();
+        let mut bytes_left = value_bytes - header.inline_value_bytes();
         while bytes_left > 0 {
-            let (piece, after) = self.follower(next);
+            let (piece, after) = self.continuation(next);
             bytes_left -= piece.len();
-            self.publish_follower(next, head, lane, now);
+            self.publish_continuation(next, head, stripe, now);
             next = after;
         }
     }
 
-    /// Makes a follower part of the item at `head`.
-    fn publish_follower(&self, handle: Handle, head: Handle, lane: usize, now: Now) {
+    fn publish_continuation(&self, handle: Handle, head: Handle, stripe: usize, now: Now) {
         self.region.word(self.at(handle)).store(head.0, Relaxed);
-        self.set_usage(handle, Usage::new(lane, State::Follower, 0, now));
+        self.set_usage(handle, Usage::new(stripe, ChunkKind::Continuation, 0, now));
     }
 
-    /// Fills a chunk that was taken with flags, key and value, or as much of it as is said to lie here.
+    /// Fills an allocated chunk with flags, key, and the part of the value that lies in the head.
     pub fn write_head(&self, handle: Handle, header: &Header, flags: u32, key: &[u8], value: &[u8]) {
         let at = self.at(handle);
         if header.has_flags() {
             self.region.word(at + HEADER_BYTES).store(flags, Relaxed);
         }
         self.region.write(at + header.key_at(), key);
-        self.region.write(at + header.value_at(), &value[..header.value_bytes_here()]);
+        self.region.write(at + header.value_at(), &value[..header.inline_value_bytes()]);
     }
 
-    /// Copies what follows the header of an item that is in one chunk into one that was taken.
+    /// Copies what follows the header of an item in one chunk into an allocated chunk.
     pub fn copy_payload(&self, from: Handle, to: Handle, header: &Header) {
         let bytes = header.head_bytes() - HEADER_BYTES;
         let payload = self.region.bytes(self.at(from) + HEADER_BYTES, bytes);
         self.region.write(self.at(to) + HEADER_BYTES, payload);
+    }
+
+    /// Unlinks the chunks of an item that the index no longer has, for the caller to free; all but the head go to `freed`.
+    pub fn unlink_chunks(&self, head: Handle, header: &Header, freed: &mut Vec<Handle>) {
+        if header.is_chained() {
+            let (mut next, value_bytes) = self.chain(self.at(head), header);
+            let mut bytes_left = value_bytes.saturating_sub(header.inline_value_bytes());
+            while bytes_left > 0 {
+                let (piece, after) = self.continuation(next);
+                bytes_left = bytes_left.saturating_sub(piece.len());
+                self.set_usage(next, Usage::allocated());
+                freed.push(next);
+                next = after;
+            }
+        }
+        self.set_usage(head, Usage::allocated());
+    }
+
+    /// The key of an item whose stripe is locked.
+    pub fn hashed_key(&self, head: Handle) -> HashedKey<'_> {
+        let at = self.at(head);
+        HashedKey::new(self.key(at, &self.header_at(at)))
     }
 }

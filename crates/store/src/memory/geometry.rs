@@ -1,36 +1,33 @@
-//! Sizes that follow from the options and stay: how large a page is, how many there are, which chunks there are, and
-//! what is needed beside them.
+//! Sizes that follow from the options and stay: of pages and chunks, their numbers, and the memory used beside them.
 //!
 //! * A page is memory / 4096, within 16 KiB and 1 MiB: small caches would starve on large pages, since every class
-//!   that is in use holds at least one. A store that is smaller still has at least 64 pages.
+//!   in use holds at least one. Smaller stores have smaller pages, so that there are at least 64.
 //! * Chunks grow from 64 bytes by 1.07 (§6.2 of the paper) up to half a page; each size is then stretched until the
-//!   chunks fill the page. What does not fit the largest chunk is chained over several.
+//!   chunks fill the page. An item larger than the largest chunk is chained over several.
 
-use crate::memory::chunk::CHUNK_BYTES_LIMIT;
+use crate::memory::handle::{CHUNK_BITS, PAGE_BITS};
 use crate::options::{Options, OptionsError};
-use crate::warm_restart::snapshot;
-use crate::warm_restart::superblock::SUPERBLOCK_BYTES;
 
 const PAGE_BYTES_MIN: usize = 16 << 10;
 const PAGE_BYTES_MAX: usize = 1 << 20;
 const PAGES_MIN: usize = 64;
-/// A handle has this many bits for the page.
-pub(crate) const PAGE_BITS: u32 = 18;
-/// A handle has this many bits for the chunk within its page.
-pub(crate) const CHUNK_BITS: u32 = 14;
+/// The shape of an item has this many bits for the value bytes in its first chunk (`chunk.rs`).
+pub(crate) const VALUE_BITS: u32 = 20;
+/// No chunk is larger, so that the number of value bytes in it fits the shape.
+const CHUNK_BYTES_LIMIT: usize = 1 << VALUE_BITS;
 /// The largest chunk is one part in this many of a page.
 const CHUNKS_PER_PAGE_MIN: usize = 2;
 /// The smallest store.
 const MEMORY_BYTES_MIN: usize = 64 << 10;
-/// More stripes than this do not make waiting for one any rarer; a chunk has eight bits for the number of its stripe.
+/// More stripes than this reduce contention no further; a chunk has eight bits for the number of its stripe.
 const STRIPES_MAX: usize = 256;
-/// Entries of the timer wheels are kept in blocks of this size.
+/// The size of the blocks with the entries of timer wheels.
 pub(crate) const TIMER_BLOCK_BYTES: usize = 256;
-/// What the lists of pages and classes take for each page, beside what the page itself holds.
+/// The memory that the lists of pages and classes use for each page.
 const PAGE_RECORD_BYTES: usize = 32;
-/// What a stripe of a store that is kept takes is counted in these.
-const KEPT_STRIPE_BYTES: usize = 512;
-/// What a class takes for itself.
+/// The memory of a stripe is rounded up to this in a store that can be restored.
+const PERSISTED_STRIPE_BYTES: usize = 512;
+/// The memory that a class uses.
 const CLASS_RECORD_BYTES: usize = 256;
 
 /// The sizes of one store.
@@ -39,21 +36,21 @@ pub(crate) struct Geometry {
     pub page_bytes: usize,
     pub pages: usize,
     pub stripe_bits: u32,
-    /// The bytes of a chunk of each class, growing; the last is the class of timer blocks, which holds no items.
+    /// The bytes of a chunk of each class, in ascending order; the last is the class of timer blocks, which holds no items.
     pub chunk_bytes: Box<[usize]>,
-    /// Memory that is taken beside the pages.
+    /// The memory used beside the pages.
     pub fixed_bytes: usize,
-    /// Of it, what lies behind the pages so that the region can be taken up again (`superblock.rs`); 0 if it is not to be.
+    /// The part of it that lies behind the pages, for the next process (`warm_restart`); 0 if the store cannot be restored.
     pub tail_bytes: usize,
 }
 
 impl Geometry {
-    /// The sizes for these options; `stripe_bytes` is what a stripe needs of its own when there are so many, and the region
-    /// can be taken up by another process if `is_kept`.
+    /// The sizes for these options. `stripe_bytes` returns the memory of one of so many stripes. `tail_bytes` returns the
+    /// size of the tail from the numbers of pages, classes and stripes; `None` if the store cannot be restored.
     pub fn new(
         options: &Options,
-        is_kept: bool,
         stripe_bytes: impl Fn(usize) -> usize,
+        tail_bytes: Option<&dyn Fn(usize, usize, usize) -> usize>,
     ) -> Result<Geometry, OptionsError> {
         let memory_bytes = options.memory_bytes_max;
         check(options)?;
@@ -61,18 +58,12 @@ impl Geometry {
         let page_bytes = page_bytes(memory_bytes);
         let chunk_bytes = chunk_sizes(page_bytes, options);
         let lists_bytes = memory_bytes / page_bytes * PAGE_RECORD_BYTES + chunk_bytes.len() * CLASS_RECORD_BYTES;
-        let stripe_bytes = match is_kept {
-            // A newer build, whose stripes have a counter more, should come to as many pages.
-            true => stripe_bytes(stripes).next_multiple_of(KEPT_STRIPE_BYTES),
-            false => stripe_bytes(stripes),
+        let stripe_bytes = match tail_bytes {
+            // A newer build, whose stripes have one counter more, should get the same number of pages.
+            Some(_) => stripe_bytes(stripes).next_multiple_of(PERSISTED_STRIPE_BYTES),
+            None => stripe_bytes(stripes),
         };
-        let tail_bytes = match is_kept {
-            true => {
-                snapshot::area_bytes(memory_bytes, memory_bytes / page_bytes, chunk_bytes.len(), stripes)
-                    + SUPERBLOCK_BYTES
-            }
-            false => 0,
-        };
+        let tail_bytes = tail_bytes.map_or(0, |tail| tail(memory_bytes / page_bytes, chunk_bytes.len(), stripes));
         let fixed_bytes = stripes * stripe_bytes + lists_bytes + tail_bytes;
         let pages = memory_bytes.saturating_sub(fixed_bytes) / page_bytes;
         if pages < PAGES_MIN / 2 {
@@ -86,7 +77,7 @@ impl Geometry {
         self.pages * self.page_bytes + self.tail_bytes
     }
 
-    /// The class with the smallest chunks of at least so many bytes; `None` if no chunk is that large.
+    /// The class with the smallest chunks of at least `bytes`; `None` if no chunk is that large.
     pub fn class_for(&self, bytes: usize) -> Option<usize> {
         let class = self.chunk_bytes[..self.timer_class()].partition_point(|&chunk_bytes| chunk_bytes < bytes);
         (class < self.timer_class()).then_some(class)
@@ -102,8 +93,8 @@ impl Geometry {
         self.chunk_bytes[self.timer_class() - 1]
     }
 
-    /// How many chunks of a class fill a page, as far as a handle can number them: timer blocks do not in pages of more than
-    /// 4 MiB.
+    /// The number of chunks of a class in a page, limited by the bits of a handle: timer blocks do not fill pages of more
+    /// than 4 MiB.
     pub fn chunks_per_page(&self, class: usize) -> usize {
         (self.page_bytes / self.chunk_bytes[class]).min(1 << CHUNK_BITS)
     }
@@ -138,7 +129,7 @@ fn chunk_sizes(page_bytes: usize, options: &Options) -> Box<[usize]> {
     let mut sizes: Vec<usize> = Vec::new();
     let mut wanted = options.chunk_bytes_min.max(page_bytes >> CHUNK_BITS).next_multiple_of(4).min(largest);
     while wanted < largest {
-        // The same number of chunks, but nothing is left over at the end of the page.
+        // The same number of chunks, without a rest at the end of the page.
         let stretched = (page_bytes / (page_bytes / wanted)) & !3;
         sizes.push(stretched);
         wanted = ((stretched as f64 * options.growth_factor) as usize & !3).max(stretched + 4);
@@ -156,11 +147,11 @@ mod tests {
 
     fn geometry(memory_bytes_max: usize) -> Geometry {
         let options = Options { memory_bytes_max, item_bytes_max: 8 << 10, ..Options::default() };
-        Geometry::new(&options, false, |_| 512).expect("the options are fine")
+        Geometry::new(&options, |_| 512, None).expect("the options are fine")
     }
 
     #[test]
-    fn pages_scale_with_memory_and_their_numbers_fit_a_handle() {
+    fn pages_scale_with_memory_and_fit_a_handle() {
         assert_eq!(geometry(64 << 10).page_bytes, 1 << 10);
         assert_eq!(geometry(64 << 20).page_bytes, 16 << 10);
         assert_eq!(geometry(1 << 30).page_bytes, 256 << 10);
@@ -169,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_grow_by_little_and_waste_little_of_a_page() {
+    fn chunk_sizes_ascend_and_fill_pages() {
         for memory_bytes in [64 << 10, 1 << 20, 64 << 20, 1 << 40, 4 << 40] {
             let geometry = geometry(memory_bytes);
             let sizes = &geometry.chunk_bytes[..geometry.timer_class()];

@@ -1,47 +1,47 @@
-//! From a key to the place of its item. Every verb comes by here.
+//! The index: from a key to its item. A bucketized cuckoo hash table that grows one bucket at a time. Every verb uses it.
 //!
 //! ```text
 //! bucket, one cache line:  slot x 8          slot:  handle 32 | tag 24 | 8 free       0: empty
 //! ```
 //! A key has two buckets, both within its stripe, and lies in either. When both are full an item moves to its other
-//! bucket; if none can, the coldest leaves.
+//! bucket; if none can, the coldest item of the two buckets is evicted.
 //!
-//! The index grows one bucket at a time (Litwin's linear hashing): bucket `count` takes its share from the bucket it
-//! was one with so far. A bucket's number ends in the bits of its stripe, so both lie in one stripe, and only that
-//! stripe's lock is needed; whoever looks up keys of another stripe gets the same answers before and after. So no
-//! request ever waits for a table to be copied. Buckets lie in pages of the region, found through a directory.
+//! Growth is Litwin's linear hashing: bucket `count` takes its share from the bucket that it was split off. A bucket's
+//! number ends in the bits of its stripe, so both lie in one stripe, and only that stripe's lock is needed; look-ups of
+//! keys of other stripes give the same answers before and after. So no request ever waits for a table to be copied.
+//! Buckets lie in pages of the region, found through a directory.
 //!
-//! Slots are atomics so that a prefetch may look at them without a lock. Everything else happens under the stripe's.
+//! Slots are atomics so that a prefetch may read them without a lock. Everything else happens under the stripe's lock.
 
 use crate::HashedKey;
-use crate::crawl::Crawls;
-use crate::memory::chunk::Handle;
+use crate::memory::crawl_registry::CrawlRegistry;
 use crate::memory::geometry::Geometry;
+use crate::memory::handle::{Handle, SlotAt};
 use crate::memory::region::Region;
-use crate::warm_restart::snapshot::{PagesTaken, StateReader, StateWriter};
+use crate::snapshot_codec::{PageOwners, SnapshotReader, SnapshotWriter};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 const SLOTS: usize = 8;
 pub(crate) const BUCKET_BYTES: usize = 64;
-/// The index grows when more than so many of a hundred slots are in use.
+/// The index grows when more than this percentage of slots is in use.
 const FILL_PERCENT: usize = 85;
 
-/// Below so many of a hundred the index does not grow, however full one stripe is, once it takes its share of memory.
+/// Below this percentage the index does not grow beyond its share of memory, however full one stripe is.
 const GROWTH_FILL_PERCENT_MIN: usize = 40;
-/// One part of the memory in so many may go to the index however empty it is: few buckets fill unevenly.
+/// The index may use one part in this many of the memory however empty it is: few buckets fill unevenly.
 const INDEX_SHARE: usize = 64;
 
-/// A key's first bucket is preferred while it has so many empty slots.
+/// A key's first bucket is preferred while it has this many empty slots.
 const SPARE_SLOTS: usize = 2;
-/// So many further items may move to make room for one.
+/// How many further items may move to make room for one.
 const MOVES_MAX: usize = 2;
 
-/// How many stores this process has had.
+/// The number of stores that this process has made.
 static STORES: AtomicU32 = AtomicU32::new(0);
 
-/// The directory of buckets. They themselves lie in the region.
+/// The directory of buckets. The buckets lie in the region.
 pub(crate) struct Index {
-    /// No other store of this process has this number.
+    /// Unique among the stores of this process.
     store: u32,
     /// The page of each run of buckets.
     directory: Box<[AtomicU32]>,
@@ -50,15 +50,9 @@ pub(crate) struct Index {
     /// Buckets per page, as a power of two.
     run_bits: u32,
     stripe_bits: u32,
-    /// Up to so many, the index grows whenever one stripe asks for it.
-    buckets_at_will: usize,
-    /// Who walks along the buckets.
-    pub crawls: Crawls,
+    /// Up to this many buckets, the index grows whenever one stripe needs it.
+    buckets_unconditional_max: usize,
 }
-
-/// Where a slot lies in the region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SlotAt(usize);
 
 impl Index {
     /// An empty index in page 0.
@@ -71,53 +65,57 @@ impl Index {
             page_shift: geometry.page_bytes.ilog2(),
             run_bits,
             stripe_bits: geometry.stripe_bits,
-            buckets_at_will: geometry.pages * geometry.page_bytes / INDEX_SHARE / BUCKET_BYTES,
-            crawls: Crawls::default(),
+            buckets_unconditional_max: geometry.pages * geometry.page_bytes / INDEX_SHARE / BUCKET_BYTES,
         }
     }
 
-    /// Writes down where the buckets lie. With a page ahead, the next run has its page already.
-    pub fn save(&self, is_page_ahead: bool, state: &mut StateWriter) {
-        state.long(self.buckets() as u64);
+    /// Saves where the buckets lie. With a page ahead, the next run has its page already.
+    pub fn save(&self, is_page_ahead: bool, snapshot: &mut SnapshotWriter) {
+        snapshot.put_u64(self.buckets() as u64);
         let runs = self.buckets().div_ceil(1 << self.run_bits) + usize::from(is_page_ahead);
-        self.directory[..runs].iter().for_each(|page| state.word(page.load(Ordering::Relaxed)));
+        self.directory[..runs].iter().for_each(|page| snapshot.put_u32(page.load(Ordering::Relaxed)));
     }
 
-    /// Takes up what was written down.
-    pub fn restore(&self, is_page_ahead: bool, taken: &mut PagesTaken, state: &mut StateReader<'_>) -> Option<()> {
-        let buckets = usize::try_from(state.long()?).ok()?;
+    /// Restores what [`Index::save`] saved.
+    pub fn restore(
+        &self,
+        is_page_ahead: bool,
+        owners: &mut PageOwners,
+        snapshot: &mut SnapshotReader<'_>,
+    ) -> Option<()> {
+        let buckets = usize::try_from(snapshot.get_u64()?).ok()?;
         let buckets_max = self.directory.len() << self.run_bits;
         if !(self.buckets()..=buckets_max).contains(&buckets) {
             return None;
         }
         let runs = buckets.div_ceil(1 << self.run_bits) + usize::from(is_page_ahead);
         for place in self.directory.get(..runs)? {
-            place.store(taken.take(state.word()?)?, Ordering::Relaxed);
+            place.store(owners.claim(snapshot.get_u32()?)?, Ordering::Relaxed);
         }
         self.buckets.store(buckets, Ordering::Release);
         Some(())
     }
 
-    /// How many buckets there are.
+    /// The number of buckets.
     #[inline]
     pub fn buckets(&self) -> usize {
         self.buckets.load(Ordering::Acquire)
     }
 
-    /// Whether a stripe with so many items asks for more buckets, and all items together do not speak against it.
-    pub fn wants_growth(&self, stripe_items: usize, items: usize) -> bool {
+    /// Whether a stripe with this many items needs more buckets, and [`Index::may_grow`] allows them.
+    pub fn needs_growth(&self, stripe_items: usize, items: usize) -> bool {
         (stripe_items << self.stripe_bits) * 100 > self.buckets() * SLOTS * FILL_PERCENT && self.may_grow(items)
     }
 
-    /// Whether so many items may have more buckets. Keys that somebody chose to fall into one stripe, or one bucket, must
-    /// not make the index take the memory of all others.
+    /// Whether a store with this many items may have more buckets. Keys crafted to fall into one stripe, or one bucket,
+    /// must not make the index use up the memory of all others.
     pub fn may_grow(&self, items: usize) -> bool {
         let buckets = self.buckets();
-        buckets < self.buckets_at_will || items * 100 > buckets * SLOTS * GROWTH_FILL_PERCENT_MIN
+        buckets < self.buckets_unconditional_max || items * 100 > buckets * SLOTS * GROWTH_FILL_PERCENT_MIN
     }
 
     /// Whether the next bucket needs another page.
-    pub fn wants_page(&self) -> bool {
+    pub fn needs_page(&self) -> bool {
         self.buckets() & ((1 << self.run_bits) - 1) == 0
     }
 
@@ -126,10 +124,10 @@ impl Index {
         self.directory[self.buckets() >> self.run_bits].store(page, Ordering::Release);
     }
 
-    /// The index as it is now, for looks at many keys.
+    /// The index as it is now, to look up many keys.
     #[inline]
-    pub fn view(&self) -> View<'_> {
-        View {
+    pub fn view(&self) -> IndexView<'_> {
+        IndexView {
             directory: &self.directory,
             buckets: self.buckets(),
             page_shift: self.page_shift,
@@ -138,36 +136,36 @@ impl Index {
         }
     }
 
-    /// The item in the first slot with the key's tag on the line at `at`, as far as can be seen without the lock. The slot
-    /// is noted in the key.
+    /// The item in the first slot with the key's tag on the line at `at`, without the lock, so it may be out of date. The
+    /// slot is stored in the key as a hint.
     #[inline]
-    pub fn guess(&self, region: &Region, key: &mut HashedKey<'_>, at: usize) -> Option<Handle> {
+    pub fn find_hint(&self, region: &Region, key: &mut HashedKey<'_>, at: usize) -> Option<Handle> {
         let line = region.line(at);
         let place = places_of(line, key.tag()).next()?;
-        key.note_guess(self.store, SlotAt(at + 8 * place));
+        key.set_hint(self.store, SlotAt(at + 8 * place));
         Some(handle_of(line[place].load(Ordering::Relaxed)))
     }
 
-    /// The item in the slot that was guessed, if it still has the key's tag. The stripe is locked.
+    /// The item in the slot of the key's hint, if it still has the key's tag. The stripe is locked.
     #[inline]
-    pub fn at_guess(&self, region: &Region, key: HashedKey<'_>) -> Option<(SlotAt, Handle)> {
-        let at = key.guess(self.store)?;
+    pub fn find_hinted(&self, region: &Region, key: HashedKey<'_>) -> Option<(SlotAt, Handle)> {
+        let at = key.hint(self.store)?;
         let slot = load(region, at);
         (tag_of(slot) == key.tag()).then_some((at, handle_of(slot)))
     }
 
-    /// The slot and item with the key's tag that `is_it` recognizes.
+    /// The slot and item with the key's tag for which `check` returns `Some`.
     #[inline]
     pub fn find<T>(
         &self,
         region: &Region,
         key: HashedKey<'_>,
-        mut is_it: impl FnMut(Handle) -> Option<T>,
+        mut check: impl FnMut(Handle) -> Option<T>,
     ) -> Option<(SlotAt, T)> {
         self.view().lines(key).into_iter().find_map(|at| {
             let line = region.line(at);
             places_of(line, key.tag()).find_map(|place| {
-                let item = is_it(handle_of(line[place].load(Ordering::Relaxed)))?;
+                let item = check(handle_of(line[place].load(Ordering::Relaxed)))?;
                 Some((SlotAt(at + 8 * place), item))
             })
         })
@@ -176,33 +174,36 @@ impl Index {
     /// The slot of an item that is in the index.
     pub fn slot_of(&self, region: &Region, key: HashedKey<'_>, handle: Handle) -> SlotAt {
         let found = self.find(region, key, |other| (other == handle).then_some(()));
-        found.expect("the index knows every head").0
+        found.expect("every head is in the index").0
     }
 
-    /// An empty slot for the key: in its first bucket while that has room to spare, so that most gets touch one line; else
+    /// An empty slot for the key: in its first bucket while that has [`SPARE_SLOTS`], so that most gets touch one line; else
     /// in the emptier of the two.
-    pub fn vacancy(&self, region: &Region, key: HashedKey<'_>) -> Option<SlotAt> {
+    pub fn find_empty_slot(&self, region: &Region, key: HashedKey<'_>) -> Option<SlotAt> {
         let [first, second] = self.view().homes(key).map(|bucket| self.empty_slots(region, bucket));
-        let roomier = if first.1 < SPARE_SLOTS && second.1 > first.1 { second } else { first };
-        roomier.0
+        let emptier = if first.1 < SPARE_SLOTS && second.1 > first.1 { second } else { first };
+        emptier.0
     }
 
-    /// An empty slot for the key although both of its buckets are full: an item moves to its other bucket, if need be
-    /// because another item moves first.
-    pub fn make_vacancy<'k>(
+    /// Empties a slot for a key whose buckets are both full: an item moves to its other bucket, after another item has
+    /// moved out of that if need be.
+    pub fn displace<'k>(
         &self,
         region: &'k Region,
+        crawls: &CrawlRegistry,
         key: HashedKey<'_>,
         key_of: &impl Fn(Handle) -> HashedKey<'k>,
     ) -> Option<SlotAt> {
         let homes = self.view().homes(key);
-        (0..=MOVES_MAX).find_map(|moves| homes.iter().find_map(|&home| self.vacate(region, home, moves, key_of)))
+        let empty = |home, moves| self.empty_slot_of(region, crawls, home, moves, key_of);
+        (0..=MOVES_MAX).find_map(|moves| homes.iter().find_map(|&home| empty(home, moves)))
     }
 
-    /// Empties a slot of a full bucket, for which so many further items may have to move.
-    fn vacate<'k>(
+    /// Empties a slot of a full bucket; `moves` further items may have to move for it.
+    fn empty_slot_of<'k>(
         &self,
         region: &'k Region,
+        crawls: &CrawlRegistry,
         bucket: usize,
         moves: usize,
         key_of: &impl Fn(Handle) -> HashedKey<'k>,
@@ -214,65 +215,65 @@ impl Index {
             let to = match moves {
                 _ if other == bucket => None,
                 0 => self.empty_slots(region, other).0,
-                _ => self.vacate(region, other, moves - 1, key_of),
+                _ => self.empty_slot_of(region, crawls, other, moves - 1, key_of),
             }?;
-            // Asked last: a walk notes what it allows, and would come back for an item that stayed.
-            self.crawls.allow(bucket, other).then(|| {
+            // Last, because a crawl that allows the move revisits the bucket, and must not do so for an item that stayed.
+            crawls.allow_move(bucket, other).then(|| {
                 self.relocate(region, from, to);
                 from
             })
         })
     }
 
-    /// All slots that the key could lie in, with what they hold.
+    /// All slots that the key could lie in, with the items in them.
     pub fn candidates(&self, region: &Region, key: HashedKey<'_>) -> impl Iterator<Item = (SlotAt, Handle)> {
-        self.view().homes(key).into_iter().flat_map(|bucket| self.items_in(region, bucket))
+        self.view().homes(key).into_iter().flat_map(|bucket| self.items_of_bucket(region, bucket))
     }
 
-    /// Puts an item under the key's tag.
-    pub fn put(&self, region: &Region, at: SlotAt, key: HashedKey<'_>, handle: Handle) {
+    /// Stores an item under the key's tag.
+    pub fn set_slot(&self, region: &Region, at: SlotAt, key: HashedKey<'_>, handle: Handle) {
         region.long_word(at.0).store(slot(key, handle), Ordering::Relaxed);
     }
 
-    /// Takes the slot's item out.
-    pub fn clear(&self, region: &Region, at: SlotAt) {
+    /// Empties the slot.
+    pub fn clear_slot(&self, region: &Region, at: SlotAt) {
         region.long_word(at.0).store(0, Ordering::Relaxed);
     }
 
-    /// The item at `handle` stays, with its key, but lies in a slot of another bucket of its.
-    pub fn relocate(&self, region: &Region, from: SlotAt, to: SlotAt) {
+    /// Moves an item to a slot in another of its buckets.
+    fn relocate(&self, region: &Region, from: SlotAt, to: SlotAt) {
         region.long_word(to.0).store(load(region, from), Ordering::Relaxed);
-        self.clear(region, from);
+        self.clear_slot(region, from);
     }
 
     /// All items of one stripe.
-    pub fn items_of(&self, region: &Region, lane: usize) -> impl Iterator<Item = (SlotAt, Handle)> {
-        (lane..self.buckets()).step_by(1 << self.stripe_bits).flat_map(|bucket| self.items_in(region, bucket))
+    pub fn items_of_stripe(&self, region: &Region, stripe: usize) -> impl Iterator<Item = (SlotAt, Handle)> {
+        (stripe..self.buckets()).step_by(1 << self.stripe_bits).flat_map(|bucket| self.items_of_bucket(region, bucket))
     }
 
     /// All items of one bucket.
-    pub fn items_in(&self, region: &Region, bucket: usize) -> impl Iterator<Item = (SlotAt, Handle)> {
+    pub fn items_of_bucket(&self, region: &Region, bucket: usize) -> impl Iterator<Item = (SlotAt, Handle)> {
         let at = self.view().at(bucket);
         let slots = (0..SLOTS).map(move |slot| SlotAt(at + 8 * slot));
         slots.map(|at| (at, load(region, at))).filter(|&(_, slot)| slot != 0).map(|(at, slot)| (at, handle_of(slot)))
     }
 
-    /// One in so many of a bucket's items, by their tags.
-    pub fn sample_of(&self, region: &Region, bucket: usize, one_in: u32) -> impl Iterator<Item = (SlotAt, Handle)> {
-        self.items_in(region, bucket).filter(move |&(at, _)| tag_of(load(region, at)).is_multiple_of(one_in))
+    /// A sample of one in `one_in` of a bucket's items, chosen by their tags.
+    pub fn sample_bucket(&self, region: &Region, bucket: usize, one_in: u32) -> impl Iterator<Item = (SlotAt, Handle)> {
+        self.items_of_bucket(region, bucket).filter(move |&(at, _)| tag_of(load(region, at)).is_multiple_of(one_in))
     }
 
     /// The stripe whose lock the next growth needs.
-    pub fn growing_lane(&self) -> usize {
+    pub fn growing_stripe(&self) -> usize {
         self.buckets() & ((1 << self.stripe_bits) - 1)
     }
 
-    /// Adds one bucket. The caller holds the lock of the growing lane, and is the only one who grows the index.
+    /// Adds one bucket. The caller holds the lock of the growing stripe, and no other thread grows the index.
     pub fn grow<'k>(&self, region: &'k Region, key_of: impl Fn(Handle) -> HashedKey<'k>) {
         let count = self.buckets();
         let parent = count - (1 << count.ilog2());
         let (parent_at, child_at) = (self.view().at(parent), self.view().at(count));
-        (0..SLOTS).for_each(|slot| self.clear(region, SlotAt(child_at + 8 * slot)));
+        (0..SLOTS).for_each(|slot| self.clear_slot(region, SlotAt(child_at + 8 * slot)));
         let mut child_slots = 0;
         for place in 0..SLOTS {
             let from = SlotAt(parent_at + 8 * place);
@@ -281,7 +282,7 @@ impl Index {
                 continue;
             }
             let key = key_of(handle_of(slot));
-            let [first, second] = hashes(key, self.stripe_bits);
+            let [first, second] = bucket_hashes(key, self.stripe_bits);
             let hash = if bucket_of(first, count) == parent { first } else { second };
             if bucket_of(hash, count + 1) == count {
                 self.relocate(region, from, SlotAt(child_at + 8 * child_slots));
@@ -299,9 +300,9 @@ impl Index {
     }
 }
 
-/// What leads from a key to its lines. Where the key's stripe is not locked it may soon be out of date.
+/// The directory and the number of buckets at one moment. May be out of date for keys whose stripe is not locked.
 #[derive(Clone, Copy)]
-pub(crate) struct View<'i> {
+pub(crate) struct IndexView<'i> {
     directory: &'i [AtomicU32],
     buckets: usize,
     page_shift: u32,
@@ -309,8 +310,8 @@ pub(crate) struct View<'i> {
     stripe_bits: u32,
 }
 
-impl View<'_> {
-    /// Where the key's two buckets lie.
+impl IndexView<'_> {
+    /// The offsets of the key's two buckets.
     #[inline]
     pub fn lines(&self, key: HashedKey<'_>) -> [usize; 2] {
         self.homes(key).map(|bucket| self.at(bucket))
@@ -318,7 +319,7 @@ impl View<'_> {
 
     #[inline]
     fn homes(&self, key: HashedKey<'_>) -> [usize; 2] {
-        hashes(key, self.stripe_bits).map(|hash| bucket_of(hash, self.buckets))
+        bucket_hashes(key, self.stripe_bits).map(|hash| bucket_of(hash, self.buckets))
     }
 
     #[inline]
@@ -330,7 +331,7 @@ impl View<'_> {
 
 /// The bits that choose the key's two buckets: both end in the number of its stripe.
 #[inline]
-pub(crate) fn hashes(key: HashedKey<'_>, stripe_bits: u32) -> [usize; 2] {
+pub(crate) fn bucket_hashes(key: HashedKey<'_>, stripe_bits: u32) -> [usize; 2] {
     let first = key.hash();
     let stripe_mask = (1 << stripe_bits) - 1;
     // Any odd constant: the upper half of the product depends on all bits below.
@@ -346,14 +347,14 @@ fn bucket_of(hash: usize, count: usize) -> usize {
     if bucket < count { bucket } else { bucket - half }
 }
 
-/// The places of the slots under a tag. All eight are compared before the first branch, which would be a bad guess.
+/// The slots with this tag. All eight are compared before the first branch, which would be mispredicted.
 #[inline]
 fn places_of(line: &[AtomicU64; SLOTS], tag: u32) -> impl Iterator<Item = usize> + use<> {
-    // The tag is all that there is above a handle, so that a slot under it is one of the 2^32 numbers from here on: what a
-    // slot takes is a subtraction, a comparison, and its result shifted in.
+    // A slot is the tag above the handle, so a slot with this tag is one of the 2^32 numbers from `first` on. A slot costs
+    // a subtraction, a comparison, and its result shifted in.
     let first = u64::from(tag) << 32;
-    let is_under_tag = |slot: &AtomicU64| slot.load(Ordering::Relaxed).wrapping_sub(first) < 1 << 32;
-    let mut places = line.iter().rev().fold(0u32, |places, slot| places + places + u32::from(is_under_tag(slot)));
+    let has_tag = |slot: &AtomicU64| slot.load(Ordering::Relaxed).wrapping_sub(first) < 1 << 32;
+    let mut places = line.iter().rev().fold(0u32, |places, slot| places + places + u32::from(has_tag(slot)));
     std::iter::from_fn(move || {
         let place = places.trailing_zeros() as usize;
         places &= places.wrapping_sub(1);
@@ -398,7 +399,7 @@ mod tests {
         store.store(HashedKey::new(name.as_bytes()), StoreMode::Set, &item, NOW);
     }
 
-    /// Names of keys that somebody went looking for.
+    /// Names of keys with a property.
     fn crafted(is_wanted: impl Fn(HashedKey<'_>) -> bool) -> impl Iterator<Item = String> {
         (0..)
             .map(|number: u32| format!("crafted:{number}"))
@@ -406,21 +407,21 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_one_stripe_do_not_make_the_index_grow_for_all() {
+    fn keys_of_one_stripe_do_not_grow_the_index() {
         const ITEMS: usize = 1_000;
         let store = store(1 << 20);
-        let bits = store.memory.geometry.stripe_bits;
+        let bits = store.shared.memory.pages.geometry.stripe_bits;
         assert!(bits > 2, "there are other stripes");
         crafted(|key| key.stripe(bits) == 0).take(3 * ITEMS).for_each(|name| set(&store, &name, 8));
         let items = usize::try_from(store.statistics().items).expect("a few thousand");
-        let slots = store.memory.index.buckets() * SLOTS;
+        let slots = store.shared.memory.index.buckets() * SLOTS;
         assert!(slots <= items.max(ITEMS) * 5 / 2 + 100 * SLOTS, "{slots} slots for {items} items");
         store.audit();
     }
 
-    /// With few buckets a stripe has four or five, and now and then more items than these can take.
+    /// With few buckets a stripe has four or five, and sometimes more items than fit them.
     #[test]
-    fn nothing_leaves_for_want_of_a_slot_while_there_is_memory() {
+    fn nothing_is_evicted_for_a_slot_while_memory_is_free() {
         for family in 0..24 {
             let store = store(64 << 20);
             (0..9_000).for_each(|number| set(&store, &format!("u:{family}:{number}"), 20));
@@ -428,13 +429,13 @@ mod tests {
         }
     }
 
-    /// A chained item for which somebody must leave its buckets, while the index asks for a page that another class gives.
+    /// A chained item evicts another from its buckets, while the index needs a page that another class gives.
     #[test]
-    fn keys_of_one_bucket_evict_each_other_and_harm_nobody_else() {
+    fn keys_of_one_bucket_evict_only_each_other() {
         const KEYS: usize = 60;
         let store = store(64 << 10);
-        let bits = store.memory.geometry.stripe_bits;
-        let homes = |key: HashedKey<'_>| hashes(key, bits).map(|hash| hash & 0xf);
+        let bits = store.shared.memory.pages.geometry.stripe_bits;
+        let homes = |key: HashedKey<'_>| bucket_hashes(key, bits).map(|hash| hash & 0xf);
         let mut crafted = crafted(|key| homes(key) == [3, 7]);
         for round in 0..8 {
             (0..400).for_each(|number| set(&store, &format!("plain:{round}:{number}"), 40));
@@ -443,6 +444,10 @@ mod tests {
             }
             store.audit();
         }
-        assert!(store.memory.index.buckets() * BUCKET_BYTES <= 16 << 10, "{} buckets", store.memory.index.buckets());
+        assert!(
+            store.shared.memory.index.buckets() * BUCKET_BYTES <= 16 << 10,
+            "{} buckets",
+            store.shared.memory.index.buckets()
+        );
     }
 }

@@ -1,26 +1,26 @@
-//! The one piece of memory in which everything lies that grows: a single mapping, taken at the start and given back at
-//! the end. It is anonymous, or a shared segment that outlives the process (§6.4 of the paper). Offsets come in, atomics
-//! and byte slices go out; no pointer leaves this file.
+//! The memory for all that grows: a single mapping, from the start of a store to its end. It is anonymous, or a shared
+//! segment that outlives the process (§6.4 of the paper). Callers pass offsets and get atomics and byte slices; no pointer
+//! leaves this file.
 //!
-//! Beside `segment.rs`, where shared memory comes from, this is the only file of the crate with `unsafe` in it. What its
-//! safety rests on:
+//! Beside `sysv_shm.rs`, which attaches shared memory, this is the only file of the crate with `unsafe` in it. Its safety
+//! rests on these rules:
 //!
-//! * Nobody outside this process writes to the mapping: `segment.rs` says how that is kept.
-//! * Bounds are checked on every call, so nothing outside the mapping can be reached.
-//! * Words (headers of chunks, slots of the index) are only ever reached as atomics.
-//! * A chunk's payload is written by the thread that has taken the chunk and not yet published it, and by nobody else
-//!   until the chunk has been freed and taken again. Whoever reads a payload holds the lock of the item's stripe, which
-//!   is needed to publish an item and to free it; what [`Region::bytes`] returns is shown only while that lock is held.
+//! * No other process writes to the mapping (`sysv_shm.rs`).
+//! * Bounds are checked on every call, so no access leaves the mapping.
+//! * Words (headers of chunks, slots of the index) are only ever accessed as atomics.
+//! * A chunk's payload is written by the thread that has allocated the chunk and not yet published it, and by no other
+//!   until the chunk was freed and allocated again. A reader of a payload holds the lock of the item's stripe, which is
+//!   needed to publish an item and to free it; the slice of [`Region::bytes`] is used only while that lock is held.
 //!
-//! The kernel hands out zeroed pages when they are first touched: memory that was never used is not resident.
+//! The kernel allocates zeroed pages when they are first touched: memory that was never used is not resident.
 #![allow(unsafe_code)]
 
 use crate::memory::sysv_shm::Attachment;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
-/// Asks the processor for the cache line in which `value` begins, to write to it: a lock that another core had last is
-/// then taken without waiting for that core. Only a hint, and only on x86_64.
+/// Prefetches the cache line in which `value` begins, for writing: a lock that another core had last is then acquired
+/// without waiting for that core. Only a hint, and only on x86_64.
 #[inline]
 pub(crate) fn prefetch_for_writing<T>(value: &T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -33,7 +33,7 @@ pub(crate) fn prefetch_for_writing<T>(value: &T) {
     let _ = value;
 }
 
-/// Asks the processor to fetch the cache line in which `value` begins. Only a hint, and only on x86_64.
+/// Prefetches the cache line in which `value` begins. Only a hint, and only on x86_64.
 #[inline]
 pub(crate) fn prefetch<T>(value: &T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -50,10 +50,10 @@ pub(crate) fn prefetch<T>(value: &T) {
 #[cfg(all(target_os = "linux", not(miri)))]
 const HUGE_PAGE_BYTES_MIN: usize = 32 << 20;
 
-/// The unit in which the system takes memory back: 4 KiB on most machines, up to 64 KiB on others.
+/// The system's page size: 4 KiB on most machines, up to 64 KiB on others.
 #[cfg(all(target_os = "linux", not(miri)))]
 fn system_page_bytes() -> usize {
-    // SAFETY: asks for a number.
+    // SAFETY: returns a number.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).expect("Linux knows the size of its pages")
 }
 
@@ -61,7 +61,7 @@ fn system_page_bytes() -> usize {
 pub(crate) struct Region {
     base: NonNull<u8>,
     bytes: usize,
-    /// The shared segment that this is; `None`: an anonymous mapping.
+    /// `None` if the mapping is anonymous.
     attachment: Option<Attachment>,
 }
 
@@ -81,14 +81,14 @@ impl Region {
         }
         let base = NonNull::new(address.cast::<u8>()).expect("the kernel maps nothing at address 0");
         let region = Region { base, bytes, attachment: None };
-        region.ask_for_huge_pages();
+        region.advise_huge_pages();
         Ok(region)
     }
 
     /// A shared segment as a region. It is not zeroed unless it is new.
     pub fn shared(attachment: Attachment) -> Region {
         let region = Region { base: attachment.base(), bytes: attachment.bytes(), attachment: Some(attachment) };
-        region.ask_for_huge_pages();
+        region.advise_huge_pages();
         region
     }
 
@@ -133,30 +133,30 @@ impl Region {
     #[inline]
     pub fn bytes(&self, at: usize, bytes: usize) -> &[u8] {
         assert!(at <= self.bytes && bytes <= self.bytes - at);
-        // SAFETY: in bounds, as just checked, and always initialized, since the kernel's memory starts zeroed. Nobody writes a
-        // published payload, and it stays published while the stripe is locked.
+        // SAFETY: in bounds, as just checked, and always initialized, since the kernel's memory starts zeroed. No thread writes
+        // a published payload, and it stays published while the stripe is locked.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(at), bytes) }
     }
 
-    /// Writes payload bytes. The caller has taken the chunk that they belong to and not yet published it.
+    /// Writes payload bytes. The caller has allocated the chunk that they belong to and not yet published it.
     #[inline]
     pub fn write(&self, at: usize, bytes: &[u8]) {
         assert!(at <= self.bytes && bytes.len() <= self.bytes - at);
-        // SAFETY: in bounds, as just checked. The chunk belongs to this thread, so nobody else holds a slice of it; the
+        // SAFETY: in bounds, as just checked. The chunk belongs to this thread, so no other holds a slice of it; the
         // source, if it lies in the region too, is a published item, hence another chunk.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.as_ptr().add(at), bytes.len()) }
     }
 
-    /// From now on any write to the mapping ends the process.
+    /// Maps the region read-only: a write ends the process.
     pub fn make_read_only(&self) -> std::io::Result<()> {
-        // SAFETY: the range is this mapping. Reads go on as before; a write is caught by the processor.
+        // SAFETY: the range is this mapping. Reads work as before; the processor catches a write.
         match unsafe { libc::mprotect(self.base.as_ptr().cast(), self.bytes, libc::PROT_READ) } {
             0 => Ok(()),
             _ => Err(std::io::Error::last_os_error()),
         }
     }
 
-    /// Asks the processor to fetch the cache line at byte `at`. A hint: an `at` out of bounds does nothing.
+    /// Prefetches the cache line at byte `at`. A hint: an `at` out of bounds does nothing.
     #[inline]
     pub fn prefetch(&self, at: usize) {
         if at < self.bytes {
@@ -165,32 +165,32 @@ impl Region {
         }
     }
 
-    /// Gives the memory of these bytes back to the system; they read as zeros from then on. The caller holds what lies there,
-    /// and nothing of it is published. What is less than a page of the system stays.
-    pub fn release(&self, at: usize, bytes: usize) {
+    /// Returns the memory of these bytes to the system; they read as zeros from then on. They belong to the caller, and
+    /// nothing in them is published. Parts of a system page stay.
+    pub fn discard(&self, at: usize, bytes: usize) {
         assert!(at <= self.bytes && bytes <= self.bytes - at);
         #[cfg(all(target_os = "linux", not(miri)))]
         if at.is_multiple_of(system_page_bytes()) && bytes.is_multiple_of(system_page_bytes()) {
             let advice = if self.attachment.is_some() { libc::MADV_REMOVE } else { libc::MADV_DONTNEED };
-            // SAFETY: in bounds, as just checked. Nobody holds a slice of what is not published; whoever looks at words of it
-            // without a lock, by a handle that is out of date, sees zeros. That the advice may be refused is fine.
+            // SAFETY: in bounds, as just checked. No thread holds a slice of what is not published; one that reads words of it
+            // without a lock, by a handle that is out of date, reads zeros. That the advice may be refused is fine.
             unsafe { libc::madvise(self.base.as_ptr().add(at).cast(), bytes, advice) };
         }
     }
 
-    /// Takes these bytes of a shared segment out of this process's page tables. Nothing is lost: whoever touches them next has
-    /// them back. An anonymous mapping stays as it is.
-    pub fn loosen(&self, at: usize, bytes: usize) {
+    /// Removes these bytes of a shared segment from this process's page tables. Nothing is lost: the next access maps them
+    /// again. An anonymous mapping stays as it is.
+    pub fn drop_page_tables(&self, at: usize, bytes: usize) {
         assert!(at <= self.bytes && bytes <= self.bytes - at);
         #[cfg(all(target_os = "linux", not(miri)))]
         if self.attachment.is_some() && at.is_multiple_of(system_page_bytes()) {
-            // SAFETY: in bounds, as just checked. What a shared mapping shows lies in the segment, not in the mapping, so every
-            // read and write finds the same contents before and after. That the advice may be refused is fine.
+            // SAFETY: in bounds, as just checked. The contents lie in the segment, not in the mapping, so every read and write
+            // finds the same contents before and after. That the advice may be refused is fine.
             unsafe { libc::madvise(self.base.as_ptr().add(at).cast(), bytes, libc::MADV_DONTNEED) };
         }
     }
 
-    fn ask_for_huge_pages(&self) {
+    fn advise_huge_pages(&self) {
         #[cfg(all(target_os = "linux", not(miri)))]
         if self.bytes >= HUGE_PAGE_BYTES_MIN {
             // SAFETY: the range is this mapping. The advice changes no contents; that it may be refused is fine.
@@ -202,7 +202,7 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         if self.attachment.is_some() {
-            return; // It detaches itself when it is dropped, which comes next.
+            return; // The attachment detaches itself when it is dropped, which comes next.
         }
         // SAFETY: the mapping is this value's own, and every borrow from it has ended.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };

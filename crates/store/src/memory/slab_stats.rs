@@ -1,58 +1,59 @@
-//! What an operator can be told about each slab class: how much it holds, who leaves it and how old, where its pages come
-//! from. Serves `stats slabs` and `stats items`, and no request.
+//! The statistics of each slab class: how much it holds, what leaves it and at which age, and where its pages come from.
+//! Serves `stats slabs` and `stats items`, and no request.
 //!
-//! Counters rise where items leave, so that storing and finding pay nothing. What lies in a class now is looked up when
-//! somebody asks, from up to [`SAMPLE_CHUNKS_MAX`] of its chunks: in a class with more of them, `items` and `items_bytes`
-//! are estimates.
+//! Counters rise when items leave, so that storing and finding cost nothing. The items of a class are counted when the
+//! statistics are read, in up to [`SAMPLE_CHUNKS_MAX`] of its chunks: in a class with more of them, `items` and
+//! `items_bytes` are estimates.
 
 use crate::Now;
-use crate::memory::chunk::{Header, State};
-use crate::memory::slab::Class;
-use crate::memory::{Memory, handle};
+use crate::memory::chunk::ChunkKind;
+use crate::memory::handle::Handle;
+use crate::memory::pages::Pages;
+use crate::memory::slab::{Class, Slabs};
 use crate::sync::lock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// So many chunks of a class are looked at.
+/// How many chunks of a class are sampled.
 const SAMPLE_CHUNKS_MAX: usize = 1024;
 
-/// A slab class at the moment of asking; counters count from the start of the process.
+/// A snapshot of a slab class; counters count from the start of the process.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClassStatistics {
-    /// Its number; the class of the smallest chunks is number 1.
+    /// Its number. The class with the smallest chunks is number 1.
     pub number: usize,
     /// A chunk's size in bytes, header included.
     pub chunk_bytes: usize,
-    /// How many chunks a page has.
+    /// Chunks in a page.
     pub chunks_per_page: usize,
-    /// The pages it holds.
+    /// Pages of the class.
     pub pages: usize,
     /// Chunks that hold an item, or a piece of one.
     pub chunks_used: usize,
-    /// Chunks that hold nothing, those included that were never used.
+    /// Chunks that hold nothing, including those that were never used.
     pub chunks_free: usize,
     /// Chunks that were never used.
     pub chunks_fresh: usize,
     /// Items that begin in a chunk of this class.
     pub items: usize,
-    /// The bytes that these chunks are used for.
+    /// The bytes that these items use in their first chunks.
     pub items_bytes: usize,
-    /// How long ago the next victim was last asked for, as far as can be told, in seconds.
+    /// An estimate of how long ago the next victim was last accessed, in seconds.
     pub age_s: u64,
-    /// The mean age of those evicted last, in seconds; nothing if none was.
+    /// The mean age of the items evicted last, in seconds; `None` if none was.
     pub evicted_age_s: Option<u64>,
-    /// Chunks handed out.
+    /// Chunks allocated.
     pub allocations: u64,
-    /// Items dropped to make room.
+    /// Items evicted.
     pub evictions: u64,
-    /// Those of them that nobody had asked for.
+    /// Evicted items that were never fetched.
     pub evictions_unfetched: u64,
-    /// Those of them that would have expired some day.
+    /// Evicted items that had an expiry.
     pub evictions_with_expiry: u64,
-    /// Items dropped because their time had come.
+    /// Items removed because they had expired.
     pub expirations: u64,
-    /// Those of them that nobody had asked for.
+    /// Expired items that were never fetched.
     pub expirations_unfetched: u64,
-    /// Chunks that were asked for and could not be had.
+    /// Allocations that failed.
     pub refusals: u64,
     /// Pages that came from other classes.
     pub pages_gained: u64,
@@ -60,69 +61,35 @@ pub struct ClassStatistics {
     pub pages_given: u64,
 }
 
-/// What a class counts about those who leave. A cache line for each.
-#[derive(Default)]
-#[repr(align(64))]
-pub(crate) struct ClassCounters {
-    evictions: AtomicU64,
-    evictions_unfetched: AtomicU64,
-    evictions_with_expiry: AtomicU64,
-    expirations: AtomicU64,
-    expirations_unfetched: AtomicU64,
-    pub refusals: AtomicU64,
-    pub pages_gained: AtomicU64,
-    pub pages_given: AtomicU64,
-}
-
-impl ClassCounters {
-    /// An item leaves that nobody has deleted or replaced.
-    pub fn note_leaving(&self, header: &Header, now: Now) {
-        let is_unfetched = u64::from(!header.usage.is_fetched());
-        if header.is_past(now) {
-            self.expirations.fetch_add(1, Relaxed);
-            self.expirations_unfetched.fetch_add(is_unfetched, Relaxed);
-        } else {
-            self.evictions.fetch_add(1, Relaxed);
-            self.evictions_unfetched.fetch_add(is_unfetched, Relaxed);
-            self.evictions_with_expiry.fetch_add(u64::from(header.expiry_s != 0), Relaxed);
-        }
-    }
-
-    /// Evicted and expired items that nobody had asked for.
-    pub fn unfetched(&self) -> [u64; 2] {
-        [&self.evictions_unfetched, &self.expirations_unfetched].map(|counter| counter.load(Relaxed))
-    }
-}
-
-impl Memory {
-    /// The classes of items that hold a page or have counted something.
-    pub fn class_statistics(&self, now: Now) -> Vec<ClassStatistics> {
-        let all = (0..self.geometry.timer_class()).map(|class| self.statistics_of(class, now));
+impl Slabs {
+    /// The classes of items that have a page or have counted something.
+    pub fn statistics(&self, pages: &Pages, now: Now) -> Vec<ClassStatistics> {
+        let all = (0..pages.geometry.timer_class()).map(|class| self.class_statistics(pages, class, now));
         all.filter(|class| class.pages > 0 || class.allocations > 0).collect()
     }
 
-    fn statistics_of(&self, number: usize, now: Now) -> ClassStatistics {
+    fn class_statistics(&self, pages: &Pages, number: usize, now: Now) -> ClassStatistics {
         let class = lock(&self.classes[number]);
-        let chunks_per_page = self.geometry.chunks_per_page(number);
-        let records = || class.pages.iter().chain(&class.draining).map(|&page| &self.page_records[page as usize]);
-        let pages = records().count();
-        let chunks_used = records().map(|record| record.taken()).sum();
+        let chunks_per_page = pages.geometry.chunks_per_page(number);
+        let records = || class.pages.iter().chain(&class.draining).map(|&page| self.record(page));
+        let page_count = records().count();
+        let chunks_used = records().map(|record| record.used()).sum();
         let chunks_carved: usize = records().map(|record| record.carved()).sum();
-        let (items, items_bytes) = self.sample(&class, chunks_carved);
-        let counters = &self.class_counters[number];
+        let (items, items_bytes) = self.sample(pages, &class, chunks_carved);
+        let counters = &self.counters[number];
         let count = |counter: &AtomicU64| counter.load(Relaxed);
         let age = &self.ages[number];
         ClassStatistics {
             number: number + 1,
-            chunk_bytes: self.geometry.chunk_bytes[number],
+            chunk_bytes: pages.geometry.chunk_bytes[number],
             chunks_per_page,
-            pages,
+            pages: page_count,
             chunks_used,
-            chunks_free: pages * chunks_per_page - chunks_used,
-            chunks_fresh: pages * chunks_per_page - chunks_carved,
+            chunks_free: page_count * chunks_per_page - chunks_used,
+            chunks_fresh: page_count * chunks_per_page - chunks_carved,
             items,
             items_bytes,
-            age_s: if pages > 0 { age.age_s(now) } else { 0 },
+            age_s: if page_count > 0 { age.age_s(now) } else { 0 },
             evicted_age_s: age.evicted_age_s(),
             allocations: class.allocations,
             evictions: count(&counters.evictions),
@@ -136,18 +103,18 @@ impl Memory {
         }
     }
 
-    /// Items, and the bytes they use, by a look at every so many chunks. Their stripes are not locked, so a header may be
-    /// out of date; it is only added up.
-    fn sample(&self, class: &Class, chunks_carved: usize) -> (usize, usize) {
+    /// Items, and the bytes they use, from a sample of chunks at equal distances. Their stripes are not locked, so a header
+    /// may be out of date; it is only added up.
+    fn sample(&self, pages: &Pages, class: &Class, chunks_carved: usize) -> (usize, usize) {
         let step = chunks_carved.div_ceil(SAMPLE_CHUNKS_MAX).max(1);
         let (mut items, mut bytes, mut place) = (0, 0, 0);
         for &page in class.pages.iter().chain(&class.draining) {
-            let carved = self.page_records[page as usize].carved();
+            let carved = self.record(page).carved();
             while place < carved {
-                let chunk = handle(page, place);
-                if self.usage(chunk).state() == State::Head {
+                let chunk = Handle::new(page, place);
+                if pages.usage(chunk).kind() == ChunkKind::Head {
                     items += 1;
-                    bytes += self.header(chunk).head_bytes().min(self.geometry.chunk_bytes[class.class]);
+                    bytes += pages.header(chunk).head_bytes().min(pages.geometry.chunk_bytes[class.number]);
                 }
                 place += step;
             }

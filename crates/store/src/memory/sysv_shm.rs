@@ -1,79 +1,78 @@
-//! System V shared memory and semaphores (§6.4 of the paper): memory that outlives a process, and the claim of one
-//! process to it. Serves the start and the end of a server that restarts warm, and no request.
+//! System V shared memory and semaphores (§6.4 of the paper): memory that outlives a process, and a lock so that one
+//! process has it. Serves the start and the end of a server that restarts warm, and no request.
 //!
-//! Beside `region.rs` this is the only file of the crate with `unsafe` in it: it calls the kernel, and what it hands out
-//! is an [`Attachment`], which a `Region` reads and writes under that file's rules. These ask that nobody else writes.
-//! Other processes of the same user could, as they could through a debugger; those that go by this file do not:
+//! Beside `region.rs` this is the only file of the crate with `unsafe` in it: it calls the kernel, and returns an
+//! [`Attachment`], which a `Region` reads and writes under that file's rules. These require that no other process writes.
+//! Other processes of the same user could, as they could through a debugger; those that use this file do not:
 //!
-//! * Memory or a semaphore that another user has made or owns, or that others than the owner may reach, is never used:
-//!   what the kernel knows of it is looked at first ([`Rights`]). Who made it stays known, whatever is changed later.
-//! * A claim is a semaphore's step from 0 to 1, taken in one `semop` that fails unless it finds 0: two processes never
-//!   both hold it. A semaphore set is made with zeros, so making it needs no order.
-//! * The kernel takes the step back when the process that made it ends, in whatever way (`SEM_UNDO`), after its memory
-//!   is gone.
-//! * Whoever attaches a segment holds the claim to its key and gives it back after detaching.
+//! * Memory or a semaphore that another user created or owns, or that other users may access, is never used: its
+//!   [`Permissions`] are checked first. The kernel remembers the creator, whatever is changed later.
+//! * The lock is a semaphore's step from 0 to 1, in one `semop` that fails unless it finds 0: two processes never both hold
+//!   it. A semaphore set is created with zeros, so creating it needs no order.
+//! * The kernel undoes the step when the process ends, in whatever way (`SEM_UNDO`), after its memory is gone.
+//! * A process that attaches a segment holds the lock of its key, and releases it after detaching.
 //!
-//! Absent: what is in the memory (`superblock.rs`, `state.rs`).
+//! Absent: the contents of the memory (`warm_restart/superblock.rs`, `snapshot.rs`).
 #![allow(unsafe_code)]
 
 use std::io::{Error, Result};
 use std::ptr::NonNull;
 
-/// Its owner alone may read and write.
+/// Only the owner may read and write.
 const ACCESS_MODE: libc::c_int = 0o600;
-/// Anybody else may do something.
+/// The bits that give access to others.
 const OTHERS_MODE: u32 = 0o077;
-/// A semaphore that was removed while it was being taken is made anew so many times.
-const CLAIM_ATTEMPTS_MAX: usize = 8;
+/// How often a semaphore that is removed meanwhile is created again.
+const LOCK_ATTEMPTS_MAX: usize = 8;
 
-/// Shared memory that exists, attached or not.
+/// A shared memory segment, attached or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
-    /// Its number, as `ipcs -m` shows it.
+    /// Its identifier, as `ipcs -m` shows it.
     pub id: libc::c_int,
 }
 
-/// What the kernel knows of a segment.
+/// The status of a segment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SegmentStatus {
     pub bytes: usize,
-    /// How many mappings of it there are.
+    /// The number of its mappings.
     pub attachments: u64,
-    pub rights: Rights,
+    pub permissions: Permissions,
 }
 
-/// Who may reach a segment or a semaphore.
+/// The owner and access mode of a segment or a semaphore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Rights {
-    /// Whose it is.
+pub(crate) struct Permissions {
+    /// The user id of the owner.
     pub owner: u32,
-    /// Who made it, and could make it his own again.
-    pub maker: u32,
-    /// As of a file.
+    /// The user id of the creator, who can become the owner again.
+    pub creator: u32,
+    /// As a file's mode.
     pub mode: u32,
 }
 
-impl Rights {
-    fn of(permissions: &libc::ipc_perm) -> Rights {
-        let libc::ipc_perm { uid: owner, cuid: maker, mode, .. } = *permissions;
+impl Permissions {
+    fn of(permissions: &libc::ipc_perm) -> Permissions {
+        let libc::ipc_perm { uid: owner, cuid: creator, mode, .. } = *permissions;
         #[allow(clippy::unnecessary_cast, reason = "its width is not the same everywhere")]
         let mode = mode as u32 & 0o777;
-        Rights { owner, maker, mode }
+        Permissions { owner, creator, mode }
     }
 
-    /// Whether this process's user alone may reach it.
-    pub fn are_ours_alone(&self) -> bool {
-        // SAFETY: asks for a number.
-        self.are_alone(unsafe { libc::geteuid() })
+    /// Whether only this process's user may access it.
+    pub fn is_private_to_user(&self) -> bool {
+        // SAFETY: returns a number.
+        self.is_private_to(unsafe { libc::geteuid() })
     }
 
-    fn are_alone(&self, user: u32) -> bool {
-        (self.owner, self.maker) == (user, user) && self.mode & OTHERS_MODE == 0
+    fn is_private_to(&self, user: u32) -> bool {
+        (self.owner, self.creator) == (user, user) && self.mode & OTHERS_MODE == 0
     }
 }
 
 impl Segment {
-    /// The segment with this key, if there is one.
+    /// The segment with this key; `None` if it does not exist.
     pub fn find(key: i32) -> Result<Option<Segment>> {
         // SAFETY: no pointer is passed.
         match unsafe { libc::shmget(key, 0, ACCESS_MODE) } {
@@ -85,7 +84,7 @@ impl Segment {
         }
     }
 
-    /// A new segment of zeros; fails if there is one with this key.
+    /// A new segment of zeros; fails if one with this key exists.
     pub fn create(key: i32, bytes: usize) -> Result<Segment> {
         Segment::create_with_mode(key, bytes, ACCESS_MODE)
     }
@@ -96,23 +95,23 @@ impl Segment {
         check(id).map(|id| Segment { id })
     }
 
-    /// Whether the system would give so many bytes, beside what it has given.
+    /// Fails if the system cannot give this many more bytes.
     pub fn try_size(bytes: usize) -> Result<()> {
         Segment::create(libc::IPC_PRIVATE, bytes)?.remove()
     }
 
-    /// Its size, who has it, and who may have it.
+    /// The segment's size, mappings and permissions.
     pub fn status(&self) -> Result<SegmentStatus> {
         let mut status = std::mem::MaybeUninit::<libc::shmid_ds>::zeroed();
-        // SAFETY: the kernel writes one `shmid_ds`, and there is room for one.
+        // SAFETY: the kernel writes one `shmid_ds`, and the buffer holds one.
         check(unsafe { libc::shmctl(self.id, libc::IPC_STAT, status.as_mut_ptr()) })?;
         // SAFETY: all integers, zeroed at first and then filled in.
         let status = unsafe { status.assume_init() };
-        let rights = Rights::of(&status.shm_perm);
-        Ok(SegmentStatus { bytes: status.shm_segsz, attachments: status.shm_nattch, rights })
+        let permissions = Permissions::of(&status.shm_perm);
+        Ok(SegmentStatus { bytes: status.shm_segsz, attachments: status.shm_nattch, permissions })
     }
 
-    /// Maps it into this process. The caller holds the claim to its key.
+    /// Maps it into this process. The caller holds the lock of its key.
     pub fn attach(&self) -> Result<Attachment> {
         let bytes = self.status()?.bytes;
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory that exists.
@@ -124,9 +123,9 @@ impl Segment {
         Ok(Attachment { base, bytes })
     }
 
-    /// Gives it back to the kernel as soon as nobody has it any more; its key is free at once.
+    /// Removes it: the kernel frees it with its last mapping; its key is free at once.
     pub fn remove(&self) -> Result<()> {
-        // SAFETY: this command takes no buffer. Mappings stay valid until they are given back.
+        // SAFETY: this command takes no buffer. Mappings stay valid until they are detached.
         check(unsafe { libc::shmctl(self.id, libc::IPC_RMID, std::ptr::null_mut()) }).map(drop)
     }
 }
@@ -139,7 +138,7 @@ pub(crate) struct Attachment {
 }
 
 impl Attachment {
-    /// Where it begins: at the beginning of a page.
+    /// Its address: the start of a page.
     pub fn base(&self) -> NonNull<u8> {
         self.base
     }
@@ -152,60 +151,60 @@ impl Attachment {
 
 impl Drop for Attachment {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's own, and whoever was given its base has gone before it.
+        // SAFETY: the mapping is this value's own, and every user of its base was dropped before it.
         unsafe { libc::shmdt(self.base.as_ptr().cast()) };
     }
 }
 
-/// The right to the segment of one key, until dropped or until the process ends.
+/// The lock of the segment with one key, held until dropped or until the process ends.
 #[derive(Debug)]
-pub(crate) struct Claim {
+pub(crate) struct ShmLock {
     id: libc::c_int,
 }
 
-/// Why there is no claim.
+/// Why the lock could not be acquired.
 #[derive(Debug)]
-pub(crate) enum ClaimError {
-    /// Another has it: the process with this id, or 0 for one in another container.
+pub(crate) enum ShmLockError {
+    /// The process with this id holds it; 0: one in another container.
     Held {
         pid: i32,
     },
-    /// The semaphore set `id` is not this user's alone.
+    /// The semaphore set `id` is not private to this user.
     ForeignOwner {
         id: i32,
-        rights: Rights,
+        permissions: Permissions,
     },
     System(Error),
 }
 
-impl Claim {
-    /// Takes the claim if nobody has it.
-    pub fn take(key: i32) -> std::result::Result<Claim, ClaimError> {
-        let mut outcome = Err(ClaimError::System(Error::from_raw_os_error(libc::EIDRM)));
-        for _ in 0..CLAIM_ATTEMPTS_MAX {
+impl ShmLock {
+    /// Acquires the lock; fails if another process holds it.
+    pub fn acquire(key: i32) -> std::result::Result<ShmLock, ShmLockError> {
+        let mut outcome = Err(ShmLockError::System(Error::from_raw_os_error(libc::EIDRM)));
+        for _ in 0..LOCK_ATTEMPTS_MAX {
             // SAFETY: no pointer is passed.
             let id =
-                check(unsafe { libc::semget(key, 1, libc::IPC_CREAT | ACCESS_MODE) }).map_err(ClaimError::System)?;
-            match semaphore_rights(id) {
-                Ok(rights) if rights.are_ours_alone() => {}
-                Ok(rights) => return Err(ClaimError::ForeignOwner { id, rights }),
+                check(unsafe { libc::semget(key, 1, libc::IPC_CREAT | ACCESS_MODE) }).map_err(ShmLockError::System)?;
+            match semaphore_permissions(id) {
+                Ok(permissions) if permissions.is_private_to_user() => {}
+                Ok(permissions) => return Err(ShmLockError::ForeignOwner { id, permissions }),
                 Err(error) if is_gone(&error) => continue,
-                Err(error) => return Err(ClaimError::System(error)),
+                Err(error) => return Err(ShmLockError::System(error)),
             }
             let wait_for_zero = step(0, libc::IPC_NOWAIT);
             outcome = match operate(id, &mut [wait_for_zero, step(1, libc::IPC_NOWAIT | libc::SEM_UNDO)]) {
-                Ok(()) => return Ok(Claim { id }),
+                Ok(()) => return Ok(ShmLock { id }),
                 Err(error) => match error.raw_os_error() {
-                    Some(libc::EAGAIN) => return Err(ClaimError::Held { pid: last_user(id) }),
-                    _ if is_gone(&error) => Err(ClaimError::System(error)),
-                    _ => return Err(ClaimError::System(error)),
+                    Some(libc::EAGAIN) => return Err(ShmLockError::Held { pid: last_changed_by(id) }),
+                    _ if is_gone(&error) => Err(ShmLockError::System(error)),
+                    _ => return Err(ShmLockError::System(error)),
                 },
             };
         }
         outcome
     }
 
-    /// Gives the claim back and leaves nothing of it in the system.
+    /// Releases the lock and removes its semaphore.
     pub fn remove(self) -> Result<()> {
         // SAFETY: this command takes no further argument.
         let outcome = check(unsafe { libc::semctl(self.id, 0, libc::IPC_RMID) }).map(drop);
@@ -214,34 +213,34 @@ impl Claim {
     }
 }
 
-impl Drop for Claim {
+impl Drop for ShmLock {
     fn drop(&mut self) {
-        // What was to be undone at the end is undone with it. It can only fail if the semaphore has been removed.
+        // This also clears the undo entry. It can only fail if the semaphore was removed.
         let _ = operate(self.id, &mut [step(-1, libc::IPC_NOWAIT | libc::SEM_UNDO)]);
     }
 }
 
-/// Whether whoever held a semaphore has removed it meanwhile.
+/// Whether the holder of a semaphore has removed it meanwhile.
 fn is_gone(error: &Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIDRM | libc::EINVAL))
 }
 
-fn semaphore_rights(id: libc::c_int) -> Result<Rights> {
+fn semaphore_permissions(id: libc::c_int) -> Result<Permissions> {
     let mut status = std::mem::MaybeUninit::<libc::semid_ds>::zeroed();
-    // SAFETY: the kernel writes one `semid_ds`, and there is room for one.
+    // SAFETY: the kernel writes one `semid_ds`, and the buffer holds one.
     check(unsafe { libc::semctl(id, 0, libc::IPC_STAT, status.as_mut_ptr()) })?;
     // SAFETY: all integers, zeroed at first and then filled in.
-    Ok(Rights::of(&unsafe { status.assume_init() }.sem_perm))
+    Ok(Permissions::of(&unsafe { status.assume_init() }.sem_perm))
 }
 
-/// A semaphore that another may reach, for tests.
+/// A semaphore with a mode of the caller's choice, for tests.
 #[cfg(test)]
 pub(crate) fn create_semaphore_with_mode(key: i32, mode: libc::c_int) -> Result<libc::c_int> {
     // SAFETY: no pointer is passed.
     check(unsafe { libc::semget(key, 1, libc::IPC_CREAT | libc::IPC_EXCL | mode) })
 }
 
-/// Removes what [`create_semaphore_with_mode`] has made.
+/// Removes the semaphore of [`create_semaphore_with_mode`].
 #[cfg(test)]
 pub(crate) fn remove_semaphore(id: libc::c_int) -> Result<()> {
     // SAFETY: this command takes no further argument.
@@ -259,7 +258,7 @@ fn operate(id: libc::c_int, steps: &mut [libc::sembuf]) -> Result<()> {
 }
 
 /// The process that changed the semaphore last.
-fn last_user(id: libc::c_int) -> i32 {
+fn last_changed_by(id: libc::c_int) -> i32 {
     // SAFETY: this command takes no further argument.
     unsafe { libc::semctl(id, 0, libc::GETPID) }.max(0)
 }
@@ -273,14 +272,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_a_user_made_and_owns_and_shares_with_nobody_is_his() {
-        let own = Rights { owner: 5, maker: 5, mode: 0o600 };
-        assert!(own.are_alone(5));
-        assert!(!own.are_alone(0), "not even root's");
-        assert!(!Rights { owner: 6, ..own }.are_alone(5));
-        assert!(!Rights { maker: 6, ..own }.are_alone(5));
+    fn a_segment_is_private_to_its_creator_and_owner_if_no_other_has_access() {
+        let own = Permissions { owner: 5, creator: 5, mode: 0o600 };
+        assert!(own.is_private_to(5));
+        assert!(!own.is_private_to(0), "not even root's");
+        assert!(!Permissions { owner: 6, ..own }.is_private_to(5));
+        assert!(!Permissions { creator: 6, ..own }.is_private_to(5));
         for mode in [0o666, 0o640, 0o620, 0o604, 0o602] {
-            assert!(!Rights { mode, ..own }.are_alone(5), "{mode:o}");
+            assert!(!Permissions { mode, ..own }.is_private_to(5), "{mode:o}");
         }
     }
 }

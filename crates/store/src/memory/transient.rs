@@ -1,89 +1,62 @@
 //! The transient item cache (§6.3 of the paper): an item with a short exptime leaves memory in the second in which it
-//! expires, instead of taking room until eviction comes by. Stale values whose time is over leave in the same way.
+//! expires, instead of using it until eviction reaches it. Stale values leave in the same way when their time is over.
 //!
 //! ```text
 //! stripe:  wheel of 64 seconds -> block -> block -> ..      block: | . | next | entries | usage | entry x 30
 //!                                                           entry: | handle | first word of the item |
 //! ```
-//! An entry is a note, not a link: items know nothing of it. When its second has come, the chunk is looked at; if it
-//! holds another item by now, whose first word differs, or one that was given more time, the note was out of date.
-//! Blocks lie in pages of their own class and are counted like all memory; when items hold all pages, one is taken from
-//! them. When there are too many blocks, items are left to be found by eviction or by who asks for them.
+//! An entry does not belong to the item, which knows nothing of it. When the entry's second has come, the chunk is
+//! checked; the entry is out of date if the chunk holds another item by then, whose first word differs, or if the item
+//! was given more time. Blocks lie in pages of their own class and are counted like all memory; when items hold all pages,
+//! the rebalancer brings one. When there are too many blocks, items are left to eviction or to the next look-up.
 //!
-//! A wheel turns with the verbs that come to its stripe, [`BLOCKS_PER_VERB_MAX`] blocks at a time, and with
-//! [`crate::Store::tick`]. While one lags behind, a timer that ends more than a wheel after it is not begun.
+//! A wheel advances with the verbs that use its stripe, a few blocks at a time (`verbs/maintenance.rs`), and with
+//! [`crate::Store::tick`]. While one lags behind, a timer that ends more than a wheel after it is not started.
 
-use crate::memory::Memory;
-use crate::memory::chunk::{HEADER_BYTES, Handle, State, seconds};
+use crate::memory::chunk::{ChunkKind, HEADER_BYTES, seconds};
 use crate::memory::geometry::TIMER_BLOCK_BYTES;
-use crate::shard::{Locked, Stripe};
+use crate::memory::handle::Handle;
+use crate::memory::pages::Pages;
+use crate::memory::slab::Slabs;
+use crate::shard::Stripe;
+use crate::shard::timer_wheel::{TimerWheel, WHEEL_S};
 use crate::sync::lock;
-use crate::warm_restart::snapshot::{StateReader, StateWriter};
 use crate::{Expiry, Now};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-pub(crate) const WHEEL_S: u32 = 64;
-/// Expiries further ahead than this are left alone.
-pub(crate) const TRANSIENT_S_MAX: u32 = 60;
+/// Items that expire later than this get no timer.
+const TRANSIENT_S_MAX: u32 = 60;
 pub(crate) const ENTRY_BYTES: usize = 8;
 const ENTRIES_PER_BLOCK: usize = (TIMER_BLOCK_BYTES - HEADER_BYTES) / ENTRY_BYTES;
-/// Blocks take no more than one page in this many.
-pub(crate) const TIMER_PAGES_SHARE: usize = 16;
-const BLOCKS_PER_VERB_MAX: usize = 4;
+/// Blocks use at most one page in this many.
+const TIMER_PAGES_SHARE: usize = 16;
 
-/// The timers of one stripe.
-pub(crate) struct Wheel {
-    /// The newest block of each second; 0: none.
-    blocks: [u32; WHEEL_S as usize],
-    /// All up to this second have been worked off.
-    done_s: u32,
+/// What all timers share. The wheels are the stripes'.
+pub(crate) struct Timers {
+    transient_s: u32,
+    /// A timer was not started for want of a page.
+    page_wanted: AtomicBool,
 }
 
-impl Default for Wheel {
-    fn default() -> Self {
-        Wheel { blocks: [0; WHEEL_S as usize], done_s: 0 }
-    }
-}
-
-impl Wheel {
-    /// Writes down where the blocks are; they lie in the region.
-    pub fn save(&self, state: &mut StateWriter) {
-        state.word(self.done_s);
-        self.blocks.iter().for_each(|&block| state.word(block));
+impl Timers {
+    /// Timers for items that expire within `transient_s`.
+    pub fn new(transient_s: u32) -> Timers {
+        Timers { transient_s: transient_s.min(TRANSIENT_S_MAX), page_wanted: AtomicBool::new(false) }
     }
 
-    /// Takes up what was written down.
-    pub fn restore(&mut self, state: &mut StateReader<'_>) -> Option<()> {
-        self.done_s = state.word()?;
-        for block in &mut self.blocks {
-            *block = state.word()?;
-        }
-        Some(())
-    }
-
-    /// Seconds up to now in which nothing is due are worked off. Once around is enough.
-    fn pass_empty_seconds(&mut self, now_s: u32) {
-        self.done_s = self.done_s.max(now_s.saturating_sub(WHEEL_S));
-        while self.done_s < now_s && self.blocks[((self.done_s + 1) % WHEEL_S) as usize] == 0 {
-            self.done_s += 1;
-        }
-    }
-}
-
-impl Memory {
-    /// Whether a wheel that was taken up names timer blocks.
-    pub fn is_sound(&self, wheel: &Wheel) -> bool {
-        let is_block = |block: Handle| self.class_if_any(block) == Some(self.geometry.timer_class());
+    /// Whether all blocks of a restored wheel are timer blocks.
+    pub fn is_sound(&self, pages: &Pages, slabs: &Slabs, wheel: &TimerWheel) -> bool {
+        let is_block = |block: Handle| pages.class_if_any(block) == Some(pages.geometry.timer_class());
         wheel
             .blocks
             .iter()
             .map(|&block| Handle(block))
-            .all(|block| block.0 == 0 || is_block(block) && self.is_carved(block))
+            .all(|block| block.0 == 0 || is_block(block) && slabs.is_carved(block))
     }
 
-    /// Notes when the item at `head` is over, if that is soon. Evicts nobody: the caller may hold on to items.
-    pub fn begin_timer(&self, stripe: &mut Stripe, head: Handle, now: Now) {
-        let header = self.header(head);
+    /// Starts a timer for the item at `head` if it ends soon. Evicts nothing, since the caller may hold on to items.
+    pub fn start(&self, pages: &Pages, slabs: &Slabs, stripe: &mut Stripe, head: Handle, now: Now) {
+        let header = pages.header(head);
         let stale_end_s = match header.is_stale() {
             true => Some((header.stale_until_ms().div_ceil(1000)) as u32),
             false => None,
@@ -98,145 +71,104 @@ impl Memory {
         if end_s <= now_s || end_s - now_s > self.transient_s {
             return;
         }
-        // A wheel that lags behind would take the second for an earlier one, which is not worked off yet.
-        stripe.wheel.pass_empty_seconds(now_s);
+        // A wheel that lags behind would take the second for an earlier one that it has not reached.
+        stripe.wheel.skip_empty_seconds(now_s);
         if end_s > stripe.wheel.done_s + WHEEL_S {
             stripe.counters.transients_untimed += 1;
             return;
         }
-        match self.block_with_room(stripe, end_s, now) {
-            Some((block, entries)) => self.write_entry(block, entries, head, header.sequence),
+        match self.block_with_space(pages, slabs, stripe, end_s, now) {
+            Some((block, entries)) => write_entry(pages, block, entries, head, header.sequence),
             None => {
                 stripe.counters.transients_untimed += 1;
-                self.timers_want_page.store(true, Relaxed);
+                self.page_wanted.store(true, Relaxed);
             }
         }
     }
 
-    fn block_with_room(&self, stripe: &mut Stripe, end_s: u32, now: Now) -> Option<(Handle, usize)> {
+    fn block_with_space(
+        &self,
+        pages: &Pages,
+        slabs: &Slabs,
+        stripe: &mut Stripe,
+        end_s: u32,
+        now: Now,
+    ) -> Option<(Handle, usize)> {
         let newest = &mut stripe.wheel.blocks[(end_s % WHEEL_S) as usize];
         if *newest != 0 {
-            let entries = self.entries(Handle(*newest));
+            let entries = entry_count(pages, Handle(*newest));
             if entries < ENTRIES_PER_BLOCK {
                 return Some((Handle(*newest), entries));
             }
         }
-        let block = self.take_timer_block(now)?;
-        // Not before there is room indeed: a page on its way may be given up.
-        if self.timers_want_page.load(Relaxed) {
-            self.timers_want_page.store(false, Relaxed);
+        let block = allocate_block(pages, slabs, now)?;
+        // Not before a page has arrived: a page move that is under way may be aborted.
+        if self.page_wanted.load(Relaxed) {
+            self.page_wanted.store(false, Relaxed);
         }
-        self.set_next(block, *newest);
+        pages.set_next(block, *newest);
         *newest = block.0;
         Some((block, 0))
     }
 
-    /// Whether timers found no room and may have more.
-    pub fn do_timers_want_page(&self) -> bool {
-        self.timers_want_page.load(Relaxed) && self.ages[self.geometry.timer_class()].pages() < self.timer_pages_max()
+    /// Whether timers found no memory and may have another page.
+    #[inline]
+    pub fn needs_page(&self, pages: &Pages, slabs: &Slabs) -> bool {
+        self.page_wanted.load(Relaxed) && slabs.ages[pages.geometry.timer_class()].pages() < pages_max(pages)
     }
 
-    fn timer_pages_max(&self) -> usize {
-        self.geometry.pages / TIMER_PAGES_SHARE + 1
+    /// The class of timer blocks has got a page.
+    pub fn record_page(&self) {
+        self.page_wanted.store(false, Relaxed);
     }
 
-    /// A block, if there is room: a free one, or the first of a page that nobody holds. When all pages are held by items,
-    /// one is brought (`rebalance.rs`), for the timers that come then.
-    fn take_timer_block(&self, now: Now) -> Option<Handle> {
-        let mut class = lock(&self.classes[self.geometry.timer_class()]);
-        if class.pages.len() >= self.timer_pages_max() {
-            return self.take_free_here(&mut class);
-        }
-        self.take_free(&mut class, now)
-    }
-
-    /// Never more than there are, whatever the block says.
-    fn entries(&self, block: Handle) -> usize {
-        (self.region.word(self.at(block) + 8).load(Relaxed) as usize).min(ENTRIES_PER_BLOCK)
-    }
-
-    fn write_entry(&self, block: Handle, entries: usize, head: Handle, first_word: u32) {
-        let at = self.at(block) + HEADER_BYTES + entries * ENTRY_BYTES;
-        self.region.word(at).store(head.0, Relaxed);
-        self.region.word(at + 4).store(first_word, Relaxed);
-        self.region.word(self.at(block) + 8).store(entries as u32 + 1, Relaxed);
-    }
-
-    fn entry(&self, block: Handle, index: usize) -> (Handle, u32) {
-        let at = self.at(block) + HEADER_BYTES + index * ENTRY_BYTES;
-        (Handle(self.region.word(at).load(Relaxed)), self.region.word(at + 4).load(Relaxed))
-    }
-
-    /// Whether the chunk still holds the item that was noted. The class is locked for the look, so that its page stays
-    /// what it is; after that the stripe's lock, which the caller holds, keeps the item in place.
-    fn still_holds(&self, noted: Handle, first_word: u32, lane: usize) -> bool {
-        let Some(class) = self.class_if_any(noted) else {
-            return false;
-        };
-        let _guard = lock(&self.classes[class]);
-        if self.class_if_any(noted) != Some(class) || !self.is_carved(noted) {
-            return false;
-        }
-        let usage = self.usage(noted);
-        usage.state() == State::Head && usage.lane() == lane && self.first_word(noted) == first_word
+    #[cfg(test)]
+    pub fn request_page(&self) {
+        self.page_wanted.store(true, Relaxed);
     }
 }
 
-impl Locked<'_> {
-    /// Drops what has expired since the last time, a bounded number of blocks at a time.
-    /// Says whether nothing was left over.
-    pub fn turn_wheel(&mut self, now: Now) -> bool {
-        self.turn_wheel_by(BLOCKS_PER_VERB_MAX, now)
-    }
+fn pages_max(pages: &Pages) -> usize {
+    pages.geometry.pages / TIMER_PAGES_SHARE + 1
+}
 
-    /// As [`Locked::turn_wheel`], by up to so many blocks.
-    pub fn turn_wheel_by(&mut self, blocks_max: usize, now: Now) -> bool {
-        let now_s = seconds(now);
-        let mut blocks_left = blocks_max;
-        // After a long pause once around is enough: each entry is checked against the time.
-        let mut second = (self.stripe.wheel.done_s + 1).max(now_s.saturating_sub(WHEEL_S - 1));
-        while second <= now_s {
-            let place = (second % WHEEL_S) as usize;
-            while self.stripe.wheel.blocks[place] != 0 {
-                if blocks_left == 0 {
-                    return false;
-                }
-                blocks_left -= 1;
-                let block = Handle(self.stripe.wheel.blocks[place]);
-                self.stripe.wheel.blocks[place] = self.memory.next(block);
-                self.work_off(block, now);
-            }
-            self.stripe.wheel.done_s = second;
-            second += 1;
-        }
-        true
+/// A free block, or the first of a free page. When items hold all pages, the rebalancer brings one for later timers.
+fn allocate_block(pages: &Pages, slabs: &Slabs, now: Now) -> Option<Handle> {
+    let mut class = lock(&slabs.classes[pages.geometry.timer_class()]);
+    if class.pages.len() >= pages_max(pages) {
+        return slabs.allocate_in_class(pages, &mut class);
     }
+    slabs.allocate(pages, &mut class, now)
+}
 
-    /// Forgets all timers.
-    pub fn clear_wheel(&mut self) {
-        for place in 0..WHEEL_S as usize {
-            while self.stripe.wheel.blocks[place] != 0 {
-                let block = Handle(self.stripe.wheel.blocks[place]);
-                self.stripe.wheel.blocks[place] = self.memory.next(block);
-                self.memory.free(block);
-            }
-        }
-    }
+/// The number of entries in a block. Bounded by its size, whatever the block says.
+pub(crate) fn entry_count(pages: &Pages, block: Handle) -> usize {
+    (pages.region.word(pages.at(block) + 8).load(Relaxed) as usize).min(ENTRIES_PER_BLOCK)
+}
 
-    fn work_off(&mut self, block: Handle, now: Now) {
-        for index in 0..self.memory.entries(block) {
-            let (noted, first_word) = self.memory.entry(block, index);
-            if !self.memory.still_holds(noted, first_word, self.stripe.lane) {
-                continue;
-            }
-            let header = self.memory.header(noted);
-            if header.is_past(now) {
-                let mut chunks = vec![noted];
-                self.memory.evict(noted, &header, &mut self.stripe, &mut chunks, now);
-                self.memory.free_all(&chunks);
-                self.stripe.counters.transient_expirations += 1;
-            }
-        }
-        self.memory.free(block);
+fn write_entry(pages: &Pages, block: Handle, entries: usize, head: Handle, first_word: u32) {
+    let at = pages.at(block) + HEADER_BYTES + entries * ENTRY_BYTES;
+    pages.region.word(at).store(head.0, Relaxed);
+    pages.region.word(at + 4).store(first_word, Relaxed);
+    pages.region.word(pages.at(block) + 8).store(entries as u32 + 1, Relaxed);
+}
+
+/// The chunk of an entry, and the first word that it had.
+pub(crate) fn entry(pages: &Pages, block: Handle, index: usize) -> (Handle, u32) {
+    let at = pages.at(block) + HEADER_BYTES + index * ENTRY_BYTES;
+    (Handle(pages.region.word(at).load(Relaxed)), pages.region.word(at + 4).load(Relaxed))
+}
+
+/// Whether the chunk still holds the item of its entry. The class is locked for the check, so that its page stays what it
+/// is; after that the stripe's lock, which the caller holds, keeps the item in place.
+pub(crate) fn is_current(pages: &Pages, slabs: &Slabs, chunk: Handle, first_word: u32, stripe: usize) -> bool {
+    let Some(class) = pages.class_if_any(chunk) else {
+        return false;
+    };
+    let _guard = lock(&slabs.classes[class]);
+    if pages.class_if_any(chunk) != Some(class) || !slabs.is_carved(chunk) {
+        return false;
     }
+    let usage = pages.usage(chunk);
+    usage.kind() == ChunkKind::Head && usage.stripe() == stripe && pages.first_word(chunk) == first_word
 }

@@ -1,13 +1,13 @@
-//! When all is to be forgotten (`flush_all`). Each stripe keeps its own schedule and looks at it before every verb, so
-//! that what was stored before the moment is gone from that moment on, whoever asks first.
+//! Flushes that are scheduled (`flush_all`). Each stripe has its own schedule and checks it before every verb, so that
+//! no item stored before a flush is shown after it.
 
 use crate::Now;
-use crate::warm_restart::snapshot::{StateReader, StateWriter};
+use crate::snapshot_codec::{SnapshotReader, SnapshotWriter};
 
-/// At most this many flushes can lie ahead; one more is refused.
+/// At most this many flushes can be scheduled.
 const FLUSHES_MAX: usize = 8;
 
-/// The flushes that lie ahead of one stripe.
+/// The scheduled flushes of one stripe.
 #[derive(Default)]
 pub(crate) struct FlushSchedule {
     /// Unix milliseconds, earliest first.
@@ -15,7 +15,7 @@ pub(crate) struct FlushSchedule {
 }
 
 impl FlushSchedule {
-    /// Adds a flush; false when there are too many already. One that lies ahead already is not another.
+    /// Schedules a flush; `false` if there are too many. One at the same time as another is not counted again.
     pub fn add(&mut self, at: Now) -> bool {
         if self.at_ms.contains(&at.unix_ms) {
             return true;
@@ -28,25 +28,24 @@ impl FlushSchedule {
         true
     }
 
-    /// Writes down what lies ahead.
-    pub fn save(&self, state: &mut StateWriter) {
-        state.count(self.at_ms.len());
-        self.at_ms.iter().for_each(|&at_ms| state.long(at_ms));
+    pub fn save(&self, snapshot: &mut SnapshotWriter) {
+        snapshot.put_count(self.at_ms.len());
+        self.at_ms.iter().for_each(|&at_ms| snapshot.put_u64(at_ms));
     }
 
-    /// Takes up what was written down. What has become due meanwhile is due at once.
-    pub fn restore(&mut self, state: &mut StateReader<'_>) -> Option<()> {
-        self.at_ms = (0..state.count(FLUSHES_MAX)?).map(|_| state.long()).collect::<Option<Vec<_>>>()?;
+    /// Restores what [`FlushSchedule::save`] saved. A flush whose time has come meanwhile is due at once.
+    pub fn restore(&mut self, snapshot: &mut SnapshotReader<'_>) -> Option<()> {
+        self.at_ms = (0..snapshot.get_count(FLUSHES_MAX)?).map(|_| snapshot.get_u64()).collect::<Option<Vec<_>>>()?;
         self.at_ms.is_sorted().then_some(())
     }
 
-    /// When the next flush is due.
+    /// The time of the next flush, in Unix milliseconds.
     pub fn next_ms(&self) -> u64 {
         self.at_ms.first().copied().unwrap_or(u64::MAX)
     }
 
-    /// Whether a flush is due; those that are, are taken off.
-    pub fn take_due(&mut self, now: Now) -> bool {
+    /// Whether a flush is due. Removes those that are.
+    pub fn remove_due(&mut self, now: Now) -> bool {
         let due = self.at_ms.partition_point(|&at_ms| at_ms <= now.unix_ms);
         self.at_ms.drain(..due);
         due > 0

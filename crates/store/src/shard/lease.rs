@@ -1,35 +1,21 @@
-//! Leases (§3.2.1 of the paper): who may fill a miss, and who waits.
+//! Leases (§3.2.1 of the paper): one client may fill a miss, the others wait.
 //!
 //! * A token holds from the lease-get that hands it out until it is used, until a delete or another store of the key
 //!   voids it, or until the next token of the key is handed out. Time alone does not void it.
-//! * While a token holds, nobody else gets one before the interval is over. A token that is void or used up holds
-//!   nobody back, unless `lease_interval_outlasts_delete` is set (`docs/deviations/001-lease-after-delete.md`).
+//! * While a token holds, no other client gets one before the interval is over. A token that is void or used up delays
+//!   no client, unless `lease_interval_outlasts_delete` is set (`docs/deviations/001-lease-after-delete.md`).
 //! * Tokens are a bijection of a counter: never repeated in a store's life, hard to hit by accident in another's.
 //!
 //! ```text
 //! set of the table:  [ hash | token | issued ] x 4         token 0: void, but the interval is still counted
 //! ```
-//! The table has a fixed size, is part of the store's memory, and forgets the oldest lease of a set when it must.
-//! That is safe: a forgotten token is a void one, its set is refused, and the next reader gets another.
+//! The table has a fixed size and is part of the store's memory. A new lease displaces the oldest one of a full set. That
+//! is safe: a displaced token is void, its set is refused, and the next reader gets another token.
 //!
 //! Absent: keys. Two keys with one 64-bit hash share a lease; at worst one of them has a fill refused.
 
-use crate::{ItemView, Now};
+use crate::Now;
 use lookaside_protocol::LeaseToken;
-
-/// The answer to a lease-get.
-#[derive(Clone, Copy, Debug)]
-pub enum LeaseGet<'a> {
-    /// A live value.
-    Hit(ItemView<'a>),
-    /// Nothing live. `token` is held by the caller, or [`LeaseToken::HOT_MISS`] if another client holds it.
-    Miss {
-        /// The token.
-        token: LeaseToken,
-        /// The value that was deleted a short while ago.
-        stale: Option<ItemView<'a>>,
-    },
-}
 
 const WAYS: usize = 4;
 const VOID: u64 = 0;
@@ -48,8 +34,8 @@ pub(crate) struct LeaseTable {
     tokens: TokenSource,
     interval_ms: u64,
     interval_outlasts_token: bool,
-    /// Leases forgotten although their token held.
-    pub forgotten: u64,
+    /// Leases displaced while their token held.
+    pub displaced: u64,
 }
 
 impl LeaseTable {
@@ -61,16 +47,16 @@ impl LeaseTable {
             tokens,
             interval_ms: interval_ms.into(),
             interval_outlasts_token,
-            forgotten: 0,
+            displaced: 0,
         }
     }
 
-    /// The memory it takes.
+    /// The memory that it uses.
     pub fn bytes(&self) -> usize {
         self.sets.len() * size_of::<[Lease; WAYS]>()
     }
 
-    /// A token for a key that has been missed; `None` while another client is to be waited for.
+    /// A token to fill the key's miss; `None` while another client's token holds.
     pub fn acquire(&mut self, hash: u64, now: Now) -> Option<LeaseToken> {
         let interval_ms = self.interval_ms;
         let index = match self.find(hash) {
@@ -79,16 +65,16 @@ impl LeaseTable {
         };
         let token = self.tokens.next();
         let set = &mut self.sets[index];
-        let way = match set.iter().position(|lease| lease.hash == identity(hash)) {
+        let way = match set.iter().position(|lease| lease.hash == lease_id(hash)) {
             Some(way) => way,
-            // Free ones come first, since they were never issued.
+            // Unused ones come first, since they were never issued.
             None => (0..WAYS).min_by_key(|&way| set[way].issued_ms).expect("a set has ways"),
         };
-        let displaced = set[way];
-        if displaced.hash != 0 && displaced.hash != identity(hash) && displaced.token != VOID {
-            self.forgotten += 1;
+        let old = set[way];
+        if old.hash != 0 && old.hash != lease_id(hash) && old.token != VOID {
+            self.displaced += 1;
         }
-        set[way] = Lease { hash: identity(hash), token: token.0, issued_ms: now.unix_ms };
+        set[way] = Lease { hash: lease_id(hash), token: token.0, issued_ms: now.unix_ms };
         Some(token)
     }
 
@@ -97,7 +83,7 @@ impl LeaseTable {
         token.is_held() && self.find(hash).is_some_and(|lease| lease.token == token.0)
     }
 
-    /// Ends the key's lease: used up, or overtaken by a delete or a store.
+    /// Ends the key's lease: it is used up, or a delete or a store came between.
     pub fn void(&mut self, hash: u64) {
         let interval_outlasts_token = self.interval_outlasts_token;
         if let Some(lease) = self.find(hash) {
@@ -115,7 +101,7 @@ impl LeaseTable {
 
     fn find(&mut self, hash: u64) -> Option<&mut Lease> {
         let index = self.set_index(hash);
-        self.sets[index].iter_mut().find(|lease| lease.hash == identity(hash))
+        self.sets[index].iter_mut().find(|lease| lease.hash == lease_id(hash))
     }
 
     fn set_index(&self, hash: u64) -> usize {
@@ -124,7 +110,7 @@ impl LeaseTable {
     }
 }
 
-fn identity(hash: u64) -> u64 {
+fn lease_id(hash: u64) -> u64 {
     hash.max(1)
 }
 
@@ -135,9 +121,9 @@ pub(crate) struct TokenSource {
 }
 
 impl TokenSource {
-    /// The sequence number `lane` of `lanes` of a store with this seed; no two lanes share a token.
-    pub fn new(seed: u64, lane: usize, lanes: usize) -> TokenSource {
-        TokenSource { position: mix(seed).wrapping_add(lane as u64), step: lanes as u64 }
+    /// The sequence of one of the stripes of a store with this seed; no two stripes share a token.
+    pub fn new(seed: u64, stripe: usize, stripes: usize) -> TokenSource {
+        TokenSource { position: mix(seed).wrapping_add(stripe as u64), step: stripes as u64 }
     }
 
     fn next(&mut self) -> LeaseToken {

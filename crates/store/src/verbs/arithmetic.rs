@@ -1,8 +1,8 @@
-//! Decimal values that `incr` and `decr` count with.
+//! Decimal values, for `incr` and `decr`.
 //!
-//! As in memcached a number never gets shorter: what it loses in digits is filled up with spaces, which count as part
-//! of the value. A value is read as memcached reads it, by C's rules: white space, a sign, digits, and then the value's
-//! end or white space, behind which anything may stand. So `12 x` is 12, and counting makes `13  ` of it.
+//! As in memcached a number never gets shorter: lost digits are replaced by spaces, which are part of the value. A value
+//! is parsed as memcached does, by C's rules: white space, a sign, digits, and then the value's end or white space, which
+//! any text may follow. So `12 x` is 12, and incrementing turns it into `13  `.
 //!
 //! Unlike memcached, nothing is read past a value's end.
 
@@ -10,21 +10,21 @@ use lookaside_protocol::Direction;
 
 /// The digits of the largest number.
 const DIGITS_MAX: usize = 20;
-/// Numbers of up to so many bytes, spaces included, are written without allocating.
+/// Numbers of up to this many bytes, spaces included, are rendered without allocating.
 const SHORT_BYTES: usize = 32;
 
-/// A number, written.
+/// A rendered number.
 pub(crate) enum Number {
     Short { bytes: [u8; SHORT_BYTES], length: usize },
     Long(Vec<u8>),
 }
 
-/// A number, read.
+/// A parsed number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Parsed(u64);
 
 impl Number {
-    /// The number that a value begins with.
+    /// The number at the start of a value.
     pub fn parse(value: &[u8]) -> Option<Parsed> {
         let start = value.iter().position(|&byte| !is_space(byte))?;
         let (is_negative, digits_at) = match value[start] {
@@ -81,8 +81,8 @@ impl Number {
 }
 
 impl Parsed {
-    /// Up wraps around, down stops at 0.
-    pub fn counted(self, direction: Direction, delta: u64) -> u64 {
+    /// Increments wrap around, decrements stop at 0.
+    pub fn apply(self, direction: Direction, delta: u64) -> u64 {
         match direction {
             Direction::Up => self.0.wrapping_add(delta),
             Direction::Down => self.0.saturating_sub(delta),
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_read_by_the_rules_of_c() {
+    fn numbers_are_parsed_by_the_rules_of_c() {
         assert_eq!(parse(b"0"), Some(0));
         assert_eq!(parse(b"18446744073709551615"), Some(u64::MAX));
         for twelve in [&b"12"[..], b"12  ", b"12 x", b" 12", b"\t\n12\r\nabc", b"+12", b"0012"] {
@@ -122,11 +122,11 @@ mod tests {
 
     #[test]
     fn a_number_keeps_its_length() {
-        assert_eq!(render(Parsed(10).counted(Direction::Down, 1), 2), b"9 ");
-        assert_eq!(render(Parsed(99).counted(Direction::Up, 1), 2), b"100");
+        assert_eq!(render(Parsed(10).apply(Direction::Down, 1), 2), b"9 ");
+        assert_eq!(render(Parsed(99).apply(Direction::Up, 1), 2), b"100");
         assert_eq!(render(7, 40), [&b"7"[..], &[b' '; 39]].concat());
         assert_eq!(render(u64::MAX, 0), b"18446744073709551615");
-        assert_eq!(Parsed(u64::MAX).counted(Direction::Up, 2), 1);
-        assert_eq!(Parsed(1).counted(Direction::Down, 2), 0);
+        assert_eq!(Parsed(u64::MAX).apply(Direction::Up, 2), 1);
+        assert_eq!(Parsed(1).apply(Direction::Down, 2), 0);
     }
 }

@@ -1,16 +1,16 @@
 //! The verbs that show a value: get, gat, lease-get. A plain get never sees a stale value.
 
+use super::{ItemRef, StripeGuard};
 use crate::item::Value;
 use crate::memory::chunk::{self, CLOCK_MAX};
-use crate::meta_state::Marks;
-use crate::shard::{Found, Locked};
+use crate::meta_state::MetaState;
 use crate::{Expiry, HashedKey, ItemView, LeaseGet, Now};
 use lookaside_protocol::LeaseToken;
 
-impl Locked<'_> {
-    /// Shows the live item, if there is one; gives it a new expiry, if there is one.
+impl StripeGuard<'_> {
+    /// Shows the live item, if there is one, and gives it the new expiry, if there is one.
     #[inline]
-    pub(crate) fn get<R>(
+    pub fn get<R>(
         &mut self,
         key: HashedKey<'_>,
         expiry: Option<Expiry>,
@@ -18,63 +18,64 @@ impl Locked<'_> {
         render: impl FnOnce(ItemView<'_>) -> R,
     ) -> Option<R> {
         let found = self.find_live(key, now)?;
-        Some(render(self.visit(found, expiry, now)))
+        Some(render(self.access(found, expiry, now)))
     }
 
-    /// Shows the live item, or who may fill the miss.
-    pub(crate) fn lease_get<R>(&mut self, key: HashedKey<'_>, now: Now, render: impl FnOnce(LeaseGet<'_>) -> R) -> R {
-        let found = self.find(key, now);
+    /// Shows the live item, or a token to fill the miss with and the stale value.
+    pub fn lease_get<R>(&mut self, key: HashedKey<'_>, now: Now, render: impl FnOnce(LeaseGet<'_>) -> R) -> R {
+        let found = self.find_unexpired(key, now);
         if let Some(live) = found.filter(|found| self.is_live(found)) {
-            return render(LeaseGet::Hit(self.visit(live, None, now)));
+            return render(LeaseGet::Hit(self.access(live, None, now)));
         }
         let token = self.stripe.leases.acquire(key.hash(), now);
         match token {
             Some(_) => self.stripe.counters.lease_tokens += 1,
             None => self.stripe.counters.lease_hot_misses += 1,
         }
-        // A stub has nothing to show.
-        let stale = found.filter(|found| !self.memory.marks(found.at, &found.header).has(Marks::STUB));
+        // A placeholder has no value to show.
+        let pages = &self.shared.memory.pages;
+        let stale =
+            found.filter(|found| !pages.meta_state(found.at, &found.header).contains_any(MetaState::PLACEHOLDER));
         self.stripe.counters.stale_hits += u64::from(stale.is_some());
         let stale = stale.map(|found| self.view(&found, now));
         render(LeaseGet::Miss { token: token.unwrap_or(LeaseToken::HOT_MISS), stale })
     }
 
-    /// Notes that the item was asked for; the view tells how it was before. A hot item is not written to: its clock is
-    /// full, and the second in which it was asked for last is the same.
+    /// Records an access; the view shows the usage before it. A hot item is not written to: its clock is full, and its last
+    /// access was in the same second.
     #[inline(always)]
-    pub(crate) fn visit(&mut self, found: Found, expiry: Option<Expiry>, now: Now) -> ItemView<'_> {
-        let memory = self.memory;
+    pub(super) fn access(&mut self, found: ItemRef, expiry: Option<Expiry>, now: Now) -> ItemView<'_> {
         let before = found.header.usage;
-        let after = before.accessed(now).fetched().with_clock((before.clock() + 1).min(CLOCK_MAX));
+        let after = before.with_access(now).with_fetched().with_clock((before.clock() + 1).min(CLOCK_MAX));
         if after != before {
-            memory.set_usage_at(found.at, after);
+            self.shared.memory.pages.set_usage_at(found.at, after);
         }
-        self.show(found, expiry, now)
+        self.view_with_expiry(found, expiry, now)
     }
 
-    /// An item as it is shown, and with a new expiry, if there is one; nobody will know that it was asked for.
+    /// Shows an item, with a new expiry if there is one, without recording an access.
     #[inline(always)]
-    pub(crate) fn show(&mut self, found: Found, expiry: Option<Expiry>, now: Now) -> ItemView<'_> {
+    pub(super) fn view_with_expiry(&mut self, found: ItemRef, expiry: Option<Expiry>, now: Now) -> ItemView<'_> {
         match expiry {
             None => self.view(&found, now),
-            Some(expiry) => self.show_renewed(found, expiry, now),
+            Some(expiry) => self.set_expiry(found, expiry, now),
         }
     }
 
-    fn show_renewed(&mut self, found: Found, expiry: Expiry, now: Now) -> ItemView<'_> {
-        let memory = self.memory;
-        memory.set_expiry(found.handle, chunk::expiry_s(expiry));
-        memory.begin_timer(&mut self.stripe, found.handle, now);
+    fn set_expiry(&mut self, found: ItemRef, expiry: Expiry, now: Now) -> ItemView<'_> {
+        let memory = &self.shared.memory;
+        memory.pages.set_expiry(found.handle, chunk::expiry_s(expiry));
+        memory.timers.start(&memory.pages, &memory.slabs, &mut self.stripe, found.handle, now);
         ItemView { expiry, ..self.view(&found, now) }
     }
 
-    /// An item of this stripe as it is shown.
+    /// Shows an item of this stripe.
     #[inline(always)]
-    pub(crate) fn view(&self, found: &Found, now: Now) -> ItemView<'_> {
-        let header = &found.header;
+    pub fn view(&self, found: &ItemRef, now: Now) -> ItemView<'_> {
+        let (pages, header) = (&self.shared.memory.pages, &found.header);
         ItemView {
-            key: self.memory.key(found.at, header),
-            flags: self.memory.flags(found.at, header),
+            key: pages.key(found.at, header),
+            flags: pages.flags(found.at, header),
             cas: self.cas(found.at, header),
             expiry: header.expiry(),
             last_access_age_s: if header.is_stale() { 0 } else { header.usage.access_age_s(now) },
@@ -85,14 +86,21 @@ impl Locked<'_> {
 
     /// The value of an item of this stripe.
     #[inline(always)]
-    pub(crate) fn value(&self, found: &Found) -> Value<'_> {
-        let first = self.memory.value_here(found.at, &found.header);
+    pub(super) fn value(&self, found: &ItemRef) -> Value<'_> {
+        let pages = &self.shared.memory.pages;
+        let first = pages.inline_value(found.at, &found.header);
         match found.header.is_chained() {
             true => {
-                let (next, value_bytes) = self.memory.chain(found.at, &found.header);
-                Value::chained(first, self.memory, next, value_bytes - first.len())
+                let (next, value_bytes) = pages.chain(found.at, &found.header);
+                Value::chained(first, pages, next, value_bytes - first.len())
             }
             false => Value::whole(first),
         }
+    }
+
+    /// The number of an item's slab class, and all bytes that the item uses.
+    pub fn extent(&self, found: &ItemRef) -> (usize, usize) {
+        let further_bytes = self.value(found).value_bytes() - found.header.inline_value_bytes();
+        (self.shared.memory.pages.class_of(found.handle) + 1, found.header.head_bytes() + further_bytes)
     }
 }

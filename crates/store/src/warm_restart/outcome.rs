@@ -1,49 +1,49 @@
-//! What a store in a named region begins and ends with, in words that a log can carry.
+//! How a store in a named region starts and ends, with texts for the log.
 
 use crate::Now;
 
-/// What a store in a named region begins with.
+/// The contents with which a store in a named region starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// With what an earlier process has saved.
+    /// The items that an earlier process saved.
     Warm {
-        /// How many items there are.
+        /// The number of items.
         items: u64,
-        /// When they were saved, by the clock of the process that did. The next one's must not be behind it.
+        /// When they were saved, by that process's clock. The next one's must not be behind it.
         saved_at: Now,
     },
-    /// With nothing.
+    /// No items.
     Empty(ColdStartReason),
 }
 
-/// Why a store in a named region begins with nothing.
+/// Why a store in a named region starts empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ColdStartReason {
-    /// There was no region.
+    /// The region did not exist.
     New,
-    /// Its process was killed, or has crashed.
+    /// Its process was killed, or crashed.
     NotShutDownCleanly,
     /// It was made for another amount of memory (`-m`).
     OtherMemory {
-        /// For how much it was made.
+        /// The memory that it was made for.
         was_bytes: u64,
-        /// How much is asked for.
+        /// The memory of the options.
         now_bytes: u64,
     },
-    /// A build has made it that writes another format.
+    /// It was made by a build with another format.
     OtherFormat {
         /// Its format.
         was: u64,
         /// This build's.
         now: u64,
     },
-    /// Other options for slab classes, or a build that lays memory out in another way.
+    /// It was made with other options for slab classes, or by a build with another layout.
     OtherLayout,
-    /// What it says about itself is not what was written.
+    /// A checksum is wrong.
     Damaged,
-    /// It was saved at a moment that has not come yet: the clock has been set back.
+    /// It was saved in the future: the clock was set back.
     ClockSetBack {
-        /// How far ahead that moment is, in milliseconds.
+        /// How far in the future, in milliseconds.
         ahead_ms: u64,
     },
 }
@@ -67,16 +67,16 @@ impl std::fmt::Display for ColdStartReason {
     }
 }
 
-/// What was saved.
+/// The outcome of a save.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Saved {
-    /// How many items.
+    /// The number of items.
     pub items: u64,
-    /// What was written beside them, in bytes.
+    /// The size of the state that was written beside them, in bytes.
     pub state_bytes: u64,
 }
 
-/// What a region was that has been removed.
+/// A region that was removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemovedRegion {
     /// The size of the segment.

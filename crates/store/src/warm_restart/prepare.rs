@@ -1,30 +1,33 @@
-//! The way to a region, in two steps: what can be done while another process has it, and the rest, which ends with the first
-//! write to it. A process that is to go on for another does the first while that one serves (§6.4 of the paper).
+//! Attaching a region in two steps: what can be done while another process uses it, and the rest, which ends with the first
+//! write to it. A successor does the first while its predecessor still serves (§6.4 of the paper).
 
-use super::{Kept, claim, create, find, make_sure_of_room, system, take_up};
+use super::error::RegionError;
+use super::name::RegionName;
+use super::outcome::{ColdStartReason, Start};
+use super::region::{SharedRegion, acquire_lock, check_size_available, create, find, restore, system_error};
+use super::superblock::{self, Superblock};
 use crate::memory::geometry::Geometry;
 use crate::memory::sysv_shm::Segment;
-use crate::shard::Lane;
-use crate::warm_restart::superblock::{self, Superblock};
-use crate::{ColdStartReason, Now, Options, OptionsError, RegionError, RegionName, Start, Store};
+use crate::shard::StripeLock;
+use crate::{Now, Options, OptionsError, Store};
 
-/// A store without its region: what takes most of the time of taking one up, done while somebody else still has it.
+/// A store without its region: the slow half of attaching, done while another process still uses the region.
 pub struct Preparation {
     options: Options,
     name: RegionName,
     geometry: Geometry,
-    stripes: Option<Box<[Lane]>>,
+    stripes: Option<Box<[StripeLock]>>,
 }
 
 impl Preparation {
     /// Fails if the options contradict each other.
     pub fn new(options: Options, name: &RegionName) -> Result<Preparation, OptionsError> {
-        let geometry = Store::geometry(&options, true)?;
+        let geometry = Store::persistent_geometry(&options)?;
         Ok(Preparation { options, name: name.clone(), geometry, stripes: None })
     }
 
-    /// Does what can be done before the region is there. Only for one that is as large as the options say: whether memory of
-    /// another size can be had is not known, and it would begin empty anyway.
+    /// Does the slow half now. Only if the region has the size that the options require: whether memory of another size is
+    /// available is not known, and the store would be empty anyway.
     #[must_use]
     pub fn ahead(mut self) -> Preparation {
         let segment = Segment::find(self.name.key()).ok().flatten();
@@ -35,20 +38,20 @@ impl Preparation {
         self
     }
 
-    /// As [`Store::attach`], if `is_wanted` says so, which is asked when all else is done; `None`: it does not. Nothing has
-    /// been written to what can be taken up until then: whoever asks next finds it as it was saved.
+    /// As [`Store::attach`], if `is_wanted` returns `true`, which is called when all else is done; else `None`. A saved region
+    /// is not written to before, so that another process can still restore it.
     pub fn attach(self, now: Now, is_wanted: impl FnOnce() -> bool) -> Result<Option<(Store, Start)>, RegionError> {
         let Preparation { options, name, geometry, stripes } = self;
         let (name, memory_bytes) = (&name, options.memory_bytes_max);
-        let claim = claim(name)?;
+        let shm_lock = acquire_lock(name)?;
         let superblock = Superblock::new(name, superblock::layout(&geometry), memory_bytes);
-        let (segment, memory, start) = match find(name)? {
+        let (segment, shared, start) = match find(name)? {
             None => create(&options, geometry, name, &superblock, ColdStartReason::New)?,
-            Some(segment) => match take_up(&options, &geometry, stripes, segment, name, &superblock, now)? {
-                Ok((memory, start)) => (segment, memory, start),
+            Some(segment) => match restore(&options, &geometry, stripes, segment, name, &superblock, now)? {
+                Ok((shared, start)) => (segment, shared, start),
                 Err(why) => {
-                    make_sure_of_room(segment, geometry.region_bytes(), name, &why)?;
-                    segment.remove().map_err(|error| system(name, "remove it", &error))?;
+                    check_size_available(segment, geometry.region_bytes(), name, &why)?;
+                    segment.remove().map_err(|error| system_error(name, "remove it", &error))?;
                     create(&options, geometry, name, &superblock, why)?
                 }
             },
@@ -56,8 +59,8 @@ impl Preparation {
         if !is_wanted() {
             return Ok(None);
         }
-        superblock::mark_dirty(&memory.region);
-        let kept = Kept { name: name.clone(), segment, memory_bytes, _claim: claim };
-        Ok(Some((Store { memory, kept: Some(kept) }, start)))
+        superblock::mark_dirty(&shared.memory.pages.region);
+        let region = SharedRegion { name: name.clone(), segment, memory_bytes, _lock: shm_lock };
+        Ok(Some((Store { shared, region: Some(region) }, start)))
     }
 }

@@ -1,31 +1,33 @@
-//! The last 4 KiB of a shared region: whose it is, how it is laid out, and whether what it holds can be trusted
-//! (§6.4 of the paper). Found from the size of the segment alone, so that a build of another format finds it too.
+//! The last 4 KiB of a shared region: its name, its layout, and whether its contents can be trusted (§6.4 of the paper).
+//! Found from the size of the segment alone, so that a build with another format finds it too.
 //!
 //! ```text
-//! region:      | page 0 | page 1 | ... | state area (state.rs) | superblock |
+//! region:      | page 0 | page 1 | ... | state area (snapshot.rs) | superblock |
 //!
 //! superblock:   0 magic      8 format     16 layout           24 mark
 //!              32 bytes of memory (-m)    40 words of state   48 checksum of the state
-//!              56 moment     64 items     72 bytes of name    80 checksum of all this but the mark, and of the name
-//!             128 name, in words, zeros behind it
+//!              56 time saved 64 items     72 bytes of name    80 checksum of all this but the mark, and of the name
+//!             128 name, in words, padded with zeros
 //! ```
-//! While a process has the region the mark says DIRTY. It says CLEAN from the end of a save until the next process has
-//! taken the region up; it is the last word to be written, so whoever reads CLEAN can read all else.
+//! While a process uses the region the mark is DIRTY. It is CLEAN from the end of a save until the next process has
+//! restored the region; it is written last, so a process that reads CLEAN can read all else.
 
+use super::name::RegionName;
 use crate::memory::chunk::{
-    self, CHAIN_BYTES, EXTENSION_BYTES, FLAGS_BYTES, HEADER_BYTES, Header, Parts, State, Usage,
+    self, CHAIN_BYTES, ChunkKind, EXTENSION_BYTES, FLAGS_BYTES, HEADER_BYTES, Header, Parts, Usage,
 };
-use crate::memory::geometry::{CHUNK_BITS, Geometry, PAGE_BITS, TIMER_BLOCK_BYTES};
+use crate::memory::geometry::{Geometry, TIMER_BLOCK_BYTES};
+use crate::memory::handle::{CHUNK_BITS, PAGE_BITS};
 use crate::memory::index::{self, BUCKET_BYTES};
 use crate::memory::region::Region;
-use crate::memory::transient::{ENTRY_BYTES, WHEEL_S};
-use crate::warm_restart::RegionName;
+use crate::memory::transient::ENTRY_BYTES;
+use crate::shard::timer_wheel::WHEEL_S;
 use crate::{HashedKey, Now};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// What a superblock takes.
+/// The size of a superblock.
 pub(crate) const SUPERBLOCK_BYTES: usize = 4096;
-/// To be raised when what lies in a region, or its state, changes in a way that [`format_probe`] does not see.
+/// To be raised when the layout of a region, or of its state, changes in a way that [`format_fingerprint`] does not cover.
 pub(crate) const FORMAT: u64 = 1;
 
 const MAGIC: u64 = u64::from_be_bytes(*b"lookside");
@@ -38,7 +40,7 @@ const CHECKSUM: usize = 10;
 const NAME_AT: usize = 128;
 const WORD_BYTES: usize = size_of::<u64>();
 
-/// What a region says about itself.
+/// The description of a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Superblock {
     pub format: u64,
@@ -51,19 +53,19 @@ pub(crate) struct Superblock {
     pub name: String,
 }
 
-/// Why a segment says nothing about itself.
+/// Why a segment has no valid superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unreadable {
-    /// Nothing but zeros: it was made and not filled in.
+    /// It is all zeros: the segment was created and not initialized.
     Blank,
-    /// It does not begin as a superblock does.
+    /// The magic number is missing.
     Foreign,
-    /// It begins as one, and is not what was written.
+    /// The magic number is there, but the checksum is wrong.
     Damaged,
 }
 
 impl Superblock {
-    /// Of a region that is to be made.
+    /// The superblock of a new region.
     pub fn new(name: &RegionName, layout: u64, memory_bytes: usize) -> Superblock {
         let memory_bytes = memory_bytes as u64;
         let name = name.as_str().to_string();
@@ -109,7 +111,7 @@ impl Superblock {
         }
     }
 
-    /// Writes all but the mark, which must say DIRTY meanwhile.
+    /// Writes all but the mark, which must be DIRTY meanwhile.
     pub fn write(&self, region: &Region) {
         let begin = begin(region).expect("a region that was made has a tail");
         let mut fields = self.fields();
@@ -149,12 +151,12 @@ impl Superblock {
     }
 }
 
-/// Says that a process has the region.
+/// Marks the region as used by a process.
 pub(crate) fn mark_dirty(region: &Region) {
     set_mark(region, DIRTY);
 }
 
-/// Says that all of the region is what was saved.
+/// Marks the region as saved.
 pub(crate) fn mark_clean(region: &Region) {
     set_mark(region, CLEAN);
 }
@@ -164,28 +166,28 @@ fn set_mark(region: &Region, mark: u64) {
     region.long_word(begin + MARK * WORD_BYTES).store(mark, Release);
 }
 
-/// Where the superblock begins, in a region that is large enough and ends where a word does.
+/// The offset of the superblock; `None` if the region is too small or does not end at a word boundary.
 fn begin(region: &Region) -> Option<usize> {
     let begin = region.region_bytes().checked_sub(SUPERBLOCK_BYTES)?;
     begin.is_multiple_of(WORD_BYTES).then_some(begin)
 }
 
-/// Tells bytes that were written from others, not against whom means it.
+/// Detects accidental changes, not deliberate ones.
 pub(crate) fn checksum(bytes: impl Iterator<Item = u8>) -> u64 {
     rapidhash::v3::rapidhash_v3(&bytes.collect::<Vec<u8>>())
 }
 
-/// Differs between two builds, or two sets of options, that would not find each other's items.
+/// A fingerprint of the layout: differs between builds, or options, that would not find each other's items.
 pub(crate) fn layout(geometry: &Geometry) -> u64 {
     let Geometry { page_bytes, pages, stripe_bits, chunk_bytes, tail_bytes, .. } = geometry;
     let sizes = [*page_bytes, *pages, *stripe_bits as usize, *tail_bytes];
     let sizes = sizes.iter().chain(chunk_bytes).flat_map(|size| size.to_ne_bytes());
-    checksum(format_probe().into_iter().flat_map(u64::to_ne_bytes).chain(sizes))
+    checksum(format_fingerprint().into_iter().flat_map(u64::to_ne_bytes).chain(sizes))
 }
 
-/// How this build lays out chunks and buckets, whatever the options: its constants, an item's header as it writes it, and
-/// where it would look for a key.
-fn format_probe() -> Vec<u64> {
+/// How this build lays out chunks and buckets, whatever the options: its constants, a header that it encodes, and the
+/// buckets of a key.
+fn format_fingerprint() -> Vec<u64> {
     let constants = [
         size_of::<usize>(),
         HEADER_BYTES,
@@ -199,12 +201,12 @@ fn format_probe() -> Vec<u64> {
         WHEEL_S as usize,
         ENTRY_BYTES,
     ];
-    let usage = Usage::new(0xa5, State::Head, 2, Now { unix_ms: 1_700_000_000_123 }).fetched();
+    let usage = Usage::new(0xa5, ChunkKind::Head, 2, Now { unix_ms: 1_700_000_000_123 }).with_fetched();
     let shape = chunk::shape(0x5a, 0x1234, Parts { has_flags: true, is_extended: true, is_chained: true });
-    let stale = Header { sequence: 1, expiry_s: 2, shape, usage }.stale(1_700_000_000_456);
+    let stale = Header { sequence: 1, expiry_s: 2, shape, usage }.into_stale(1_700_000_000_456);
     let header = [shape, usage.0, stale.sequence, stale.expiry_s, stale.shape, stale.usage.0, stale.key_at() as u32];
     let key = HashedKey::new(b"a key to probe with");
-    let places = index::hashes(key, 8).map(|place| place as u64);
+    let places = index::bucket_hashes(key, 8).map(|place| place as u64);
     let key = [key.hash(), key.tag().into(), key.stripe(8) as u64];
     constants
         .map(|constant| constant as u64)
@@ -218,17 +220,19 @@ fn format_probe() -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::warm_restart::snapshot;
     use crate::{Options, Store};
 
-    /// A build whose items or index look different must not take up a region of this one. If this fails, that is what
-    /// happened: write the new number here, raise FORMAT if it is the state that has other words, and every warm restart across the two builds will be a cold one.
+    /// A build with another layout of items or index must not restore a region of this one. If this fails, the layout has
+    /// changed: write the new number here, and raise FORMAT if the words of the state have changed. Every warm restart
+    /// across the two builds will then be a cold one.
     #[test]
     #[cfg(all(target_pointer_width = "64", target_endian = "little"))]
-    fn the_format_is_what_it_was() {
-        let probe = checksum(format_probe().into_iter().flat_map(u64::to_ne_bytes));
+    fn the_format_is_unchanged() {
+        let probe = checksum(format_fingerprint().into_iter().flat_map(u64::to_ne_bytes));
         let options = Options { memory_bytes_max: 4 << 20, ..Options::default() };
         let store = Store::new(options).expect("the options are fine");
-        let empty_state_words = store.memory.save(Now { unix_ms: 1_700_000_000_123 }).len();
+        let empty_state_words = snapshot::save(&store.shared, Now { unix_ms: 1_700_000_000_123 }).len();
         assert_eq!((FORMAT, probe, empty_state_words), (1, 18_400_531_419_849_400_644, 5_038));
     }
 }

@@ -1,7 +1,7 @@
-//! What becomes of a page's way when somebody gives up or panics.
+//! Page moves that are aborted, and a mover whose lock is poisoned.
 
 use super::*;
-use crate::shard::Locked;
+use crate::verbs::StripeGuard;
 use crate::{Expiry, HashedKey, NewItem, Options, Store};
 use lookaside_protocol::StoreMode;
 
@@ -14,33 +14,39 @@ fn full_store() -> Store {
         let item = NewItem { flags: 0, expiry: Expiry::Never, value: &[b'v'; 80] };
         store.store(HashedKey::new(&number.to_be_bytes()), StoreMode::Set, &item, NOW);
     }
-    assert_eq!(store.memory.pages_free(), 0);
+    assert_eq!(store.shared.memory.pages.pages_free(), 0);
     store
 }
 
-/// The wish went when a page set out for the timers; if its items could not be cleared away, none ever came.
+/// Once the request was dropped when a page started to move to the timers; if the page could not be cleared, none ever
+/// came.
 #[test]
-fn timers_wish_for_a_page_until_one_arrives() {
+fn timers_request_a_page_until_one_arrives() {
     let store = full_store();
-    let memory = &store.memory;
-    memory.timers_want_page.store(true, Relaxed);
-    memory.supply_timers(&mut Locked::new(memory, 0, NOW).stripe, NOW);
-    assert!(lock(&memory.mover).current.is_some(), "a page is on its way");
-    memory.settle();
-    assert!(memory.do_timers_want_page(), "given up, but not forgotten");
-    while memory.do_timers_want_page() {
-        memory.supply_timers(&mut Locked::new(memory, 0, NOW).stripe, NOW);
+    let (memory, reclaimer) = (&store.shared.memory, &store.shared.reclaimer);
+    let needs_page = || memory.timers.needs_page(&memory.pages, &memory.slabs);
+    let give = || {
+        let mut guard = StripeGuard::lock(&store.shared, 0, NOW);
+        reclaimer.rebalancer.give_timers_a_page(memory, &reclaimer.evictor, &mut guard.stripe, NOW);
+    };
+    memory.timers.request_page();
+    give();
+    assert!(lock(&reclaimer.rebalancer.mover).current.is_some(), "a page is moving");
+    reclaimer.rebalancer.abort_move(memory);
+    assert!(needs_page(), "aborted, and still requested");
+    while needs_page() {
+        give();
     }
-    assert_eq!(memory.ages[memory.geometry.timer_class()].pages(), 1);
+    assert_eq!(memory.slabs.ages[memory.pages.geometry.timer_class()].pages(), 1);
     store.audit();
 }
 
-/// A closure that panics under a verb may poison the lock; some took that for a page on its way, for ever.
+/// A closure that panics under a verb may poison the lock; once that was taken for a move that never ends.
 #[test]
-fn a_page_moves_although_somebody_has_panicked_with_the_lock() {
+fn a_page_moves_after_a_panic_under_the_lock() {
     let store = full_store();
     let poison = || {
-        let _guard = store.memory.mover.lock();
+        let _guard = store.shared.reclaimer.rebalancer.mover.lock();
         panic!("on purpose");
     };
     std::thread::scope(|scope| assert!(scope.spawn(poison).join().is_err()));
