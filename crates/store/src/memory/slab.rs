@@ -170,6 +170,7 @@ impl Slabs {
     }
 
     /// As [`Slabs::free`], under the class's lock.
+    #[inline(always)]
     pub fn free_locked(&self, pages: &Pages, class: &mut Class, chunk: Handle) {
         let page = chunk.page();
         let record = &self.records[page as usize];

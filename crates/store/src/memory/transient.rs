@@ -13,7 +13,7 @@
 //! A wheel advances with the verbs that use its stripe, a few blocks at a time (`verbs/maintenance.rs`), and with
 //! [`crate::Store::tick`]. While one lags behind, a timer that ends more than a wheel after it is not started.
 
-use crate::memory::chunk::{ChunkKind, HEADER_BYTES, seconds};
+use crate::memory::chunk::{ChunkKind, HEADER_BYTES, Header, seconds};
 use crate::memory::geometry::TIMER_BLOCK_BYTES;
 use crate::memory::handle::Handle;
 use crate::memory::pages::Pages;
@@ -55,8 +55,28 @@ impl Timers {
     }
 
     /// Starts a timer for the item at `head` if it ends soon. Evicts nothing, since the caller may hold on to items.
-    pub fn start(&self, pages: &Pages, slabs: &Slabs, stripe: &mut Stripe, head: Handle, now: Now) {
-        let header = pages.header(head);
+    #[inline]
+    pub fn start(
+        &self,
+        pages: &Pages,
+        slabs: &Slabs,
+        stripe: &mut Stripe,
+        (head, header): (Handle, &Header),
+        now: Now,
+    ) {
+        if header.is_stale() || header.expiry_s != 0 {
+            self.start_if_soon(pages, slabs, stripe, (head, header), now);
+        }
+    }
+
+    fn start_if_soon(
+        &self,
+        pages: &Pages,
+        slabs: &Slabs,
+        stripe: &mut Stripe,
+        (head, header): (Handle, &Header),
+        now: Now,
+    ) {
         let stale_end_s = match header.is_stale() {
             true => Some((header.stale_until_ms().div_ceil(1000)) as u32),
             false => None,

@@ -36,12 +36,12 @@ impl Reclaimer {
     pub fn allocate(&self, memory: &Memory, class: usize, own: &mut Stripe, now: Now) -> Result<Handle, OutOfMemory> {
         let (pages, slabs) = (&memory.pages, &memory.slabs);
         for _ in 0..ATTEMPTS_MAX {
-            let mut freed = Vec::new();
             let mut guard = lock(&slabs.classes[class]);
             if let Some(free) = slabs.allocate(pages, &mut guard, now) {
                 guard.allocations += 1;
                 return Ok(free);
             }
+            let mut freed = Vec::new();
             let evicted = self.evictor.sweep(memory, &mut guard, own, &mut freed, now);
             guard.allocations += u64::from(evicted.is_some());
             let is_rebalance_due = evicted.is_some() && rebalance::is_due(&mut guard, &pages.geometry);

@@ -368,7 +368,7 @@ impl Rebalancer {
         index.set_slot(&pages.region, slot, key, to);
         pages.set_usage(from, Usage::allocated());
         self.items_moved.fetch_add(1, Relaxed);
-        memory.timers.start(pages, &memory.slabs, stripe, to, now);
+        memory.timers.start(pages, &memory.slabs, stripe, (to, header), now);
     }
 }
 

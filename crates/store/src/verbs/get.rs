@@ -2,7 +2,7 @@
 
 use super::{ItemRef, StripeGuard};
 use crate::item::Value;
-use crate::memory::chunk::{self, CLOCK_MAX};
+use crate::memory::chunk::{self, CLOCK_MAX, Header};
 use crate::meta_state::MetaState;
 use crate::{Expiry, HashedKey, ItemView, LeaseGet, Now};
 use lookaside_protocol::LeaseToken;
@@ -64,8 +64,10 @@ impl StripeGuard<'_> {
 
     fn set_expiry(&mut self, found: ItemRef, expiry: Expiry, now: Now) -> ItemView<'_> {
         let memory = &self.shared.memory;
-        memory.pages.set_expiry(found.handle, chunk::expiry_s(expiry));
-        memory.timers.start(&memory.pages, &memory.slabs, &mut self.stripe, found.handle, now);
+        let expiry_s = chunk::expiry_s(expiry);
+        memory.pages.set_expiry(found.handle, expiry_s);
+        let header = Header { expiry_s, ..found.header };
+        memory.timers.start(&memory.pages, &memory.slabs, &mut self.stripe, (found.handle, &header), now);
         ItemView { expiry, ..self.view(&found, now) }
     }
 
@@ -100,7 +102,11 @@ impl StripeGuard<'_> {
 
     /// The number of an item's slab class, and all bytes that the item uses.
     pub fn extent(&self, found: &ItemRef) -> (usize, usize) {
-        let further_bytes = self.value(found).value_bytes() - found.header.inline_value_bytes();
-        (self.shared.memory.pages.class_of(found.handle) + 1, found.header.head_bytes() + further_bytes)
+        let (pages, header) = (&self.shared.memory.pages, &found.header);
+        let further_bytes = match header.is_chained() {
+            true => pages.chain(found.at, header).1 - header.inline_value_bytes(),
+            false => 0,
+        };
+        (pages.class_of(found.handle) + 1, header.head_bytes() + further_bytes)
     }
 }

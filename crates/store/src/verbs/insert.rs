@@ -61,7 +61,7 @@ impl StripeGuard<'_> {
         let (pages, index) = (&memory.pages, &memory.index);
         let cas = self.cas(pages.at(handle), &header);
         // Only now, because the older item may have been evicted for the new one.
-        match self.find(key) {
+        let header = match self.find(key) {
             Some(old) => {
                 let clock = (old.header.usage.clock() + 1).min(CLOCK_MAX);
                 let usage = match content.usage {
@@ -69,9 +69,11 @@ impl StripeGuard<'_> {
                     None => header.usage.with_clock(if content.stale_until_ms.is_none() { clock } else { 0 }),
                 };
                 pages.publish_continuations(handle, &header, self.stripe.number, now);
-                pages.set_header(handle, &Header { usage, ..header });
+                let header = Header { usage, ..header };
+                pages.set_header(handle, &header);
                 index.set_slot(&pages.region, old.slot, key, handle);
                 self.free_item(old);
+                header
             }
             None => {
                 let slot = self.find_slot(key, now);
@@ -79,9 +81,10 @@ impl StripeGuard<'_> {
                 pages.set_header(handle, &header);
                 index.set_slot(&pages.region, slot, key, handle);
                 self.stripe.add_item(&memory.items);
+                header
             }
-        }
-        memory.timers.start(pages, &memory.slabs, &mut self.stripe, handle, now);
+        };
+        memory.timers.start(pages, &memory.slabs, &mut self.stripe, (handle, &header), now);
         // Last, since these may evict any item.
         reclaimer.rebalancer.give_timers_a_page(memory, &reclaimer.evictor, &mut self.stripe, now);
         reclaimer.rebalancer.grow_index(memory, &reclaimer.evictor, &mut self.stripe, now);
@@ -91,8 +94,9 @@ impl StripeGuard<'_> {
     /// Makes a live item stale.
     pub(super) fn make_stale(&mut self, found: ItemRef, until_ms: u64, now: Now) {
         let memory = &self.shared.memory;
-        memory.pages.set_header(found.handle, &found.header.into_stale(until_ms));
-        memory.timers.start(&memory.pages, &memory.slabs, &mut self.stripe, found.handle, now);
+        let header = found.header.into_stale(until_ms);
+        memory.pages.set_header(found.handle, &header);
+        memory.timers.start(&memory.pages, &memory.slabs, &mut self.stripe, (found.handle, &header), now);
     }
 
     /// Fills chunks with an item, all but its header, which publishes it.
