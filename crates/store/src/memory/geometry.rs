@@ -45,7 +45,7 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
-    /// The sizes for these options. `stripe_bytes` returns the memory of one of so many stripes. `tail_bytes` returns the
+    /// The sizes for these options. `stripe_bytes` returns the memory of one stripe, given their number. `tail_bytes` returns the
     /// size of the tail from the numbers of pages, classes and stripes; `None` if the store cannot be restored.
     pub fn new(
         options: &Options,

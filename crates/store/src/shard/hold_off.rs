@@ -48,7 +48,7 @@ impl HoldOffTable {
     }
 
     /// Refuses `add` from now until `until_ms`, and never shortens a hold-off.
-    pub fn begin(&mut self, hash: u64, until_ms: u64, now: Now) {
+    pub fn add(&mut self, hash: u64, until_ms: u64, now: Now) {
         if until_ms <= now.unix_ms {
             return;
         }
@@ -66,7 +66,7 @@ impl HoldOffTable {
     }
 
     /// Ends the key's hold-off. A floor stays.
-    pub fn end(&mut self, hash: u64) {
+    pub fn remove(&mut self, hash: u64) {
         if let Some(entry) = self.set(hash).entries.iter_mut().find(|entry| entry.hash == hash) {
             *entry = Entry::default();
         }
@@ -102,7 +102,7 @@ impl HoldOffTable {
         for _ in 0..snapshot.get_count(self.sets.len() * SAVED_PER_SET)? {
             let (hash, until_ms) = (snapshot.get_u64()?, snapshot.get_u64()?);
             // Those that have ended by now are displaced first.
-            self.begin(hash, until_ms, Now { unix_ms: 0 });
+            self.add(hash, until_ms, Now { unix_ms: 0 });
         }
         Some(())
     }
@@ -129,7 +129,7 @@ mod tests {
         let now = Now { unix_ms: 1_000 };
         let mut table = HoldOffTable::new(1);
         for hash in 1..=100 {
-            table.begin(hash, 2_000 + hash, now);
+            table.add(hash, 2_000 + hash, now);
         }
         assert!(table.merged > 0);
         for hash in 1..=100 {
@@ -143,9 +143,9 @@ mod tests {
     fn ending_one_hold_off_keeps_the_others() {
         let now = Now { unix_ms: 1_000 };
         let mut table = HoldOffTable::new(1);
-        table.begin(1, 2_000, now);
-        table.begin(2, 2_000, now);
-        table.end(1);
+        table.add(1, 2_000, now);
+        table.add(2, 2_000, now);
+        table.remove(1);
         assert!(!table.refuses(1, now));
         assert!(table.refuses(2, now));
     }

@@ -8,7 +8,7 @@ impl StripeGuard<'_> {
     /// Removes the value, or makes it stale, whatever its meta state; voids the lease; starts the hold-off.
     pub fn delete(&mut self, key: HashedKey<'_>, hold_off_ms: u32, now: Now) -> DeleteOutcome {
         self.stripe.leases.void(key.hash());
-        self.stripe.hold_offs.begin(key.hash(), now.unix_ms.saturating_add(hold_off_ms.into()), now);
+        self.stripe.hold_offs.add(key.hash(), now.unix_ms.saturating_add(hold_off_ms.into()), now);
         match self.find_undeleted(key, now) {
             Some(found) => {
                 self.remove_or_make_stale(found, now);

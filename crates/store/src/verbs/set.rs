@@ -102,7 +102,7 @@ impl StripeGuard<'_> {
     fn store_whole(&mut self, key: HashedKey<'_>, mode: StoreMode, content: &NewContent<'_>, now: Now) -> StoreOutcome {
         let outcome = self.store_content(key, content, now);
         if mode == StoreMode::Set && matches!(outcome, StoreOutcome::Stored(_)) {
-            self.stripe.hold_offs.end(key.hash());
+            self.stripe.hold_offs.remove(key.hash());
         }
         outcome
     }

@@ -25,14 +25,14 @@ pub enum RegionError {
     },
     /// Another name has the same key.
     KeyTaken {
-        /// The name that was asked for.
+        /// The requested name.
         name: RegionName,
         /// The name of the existing region.
         other: String,
     },
     /// The segment with this key was not made by a store.
     Foreign {
-        /// The name that was asked for.
+        /// The requested name.
         name: RegionName,
         /// The identifier of the segment.
         segment: i32,
