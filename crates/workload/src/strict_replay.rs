@@ -1,14 +1,14 @@
-//! A workload replayed in strict order with plain gets and sets, so that any memcached can be measured: its miss ratio,
-//! of requests and of bytes.
+//! A workload replayed in strict order with classic gets and sets, to measure the miss ratio of any memcached, of requests
+//! and of bytes.
 //!
-//! Requests travel in batches over one connection. A batch ends where an object comes a second time, and what missed is
-//! set in front of the next batch: so every request finds the cache as if each had waited for the one before it, but for
-//! the order within a batch between fills and gets of other objects.
+//! Requests are sent in batches over one connection. A batch ends before an object that it contains already, and the
+//! misses are filled at the start of the next batch. So every request finds the cache as if each had waited for the one
+//! before it, except for the order within a batch between fills and gets of other objects.
 //!
-//! Time matters to a cache: it balances its parts by ages, works in the background, and expires items. So a replay can
-//! keep to the trace's own clock, or to a multiple of it.
+//! Time matters to a cache: it balances its slab classes by ages, works in the background, and expires items. So a replay
+//! can follow the trace's own clock, or a multiple of it.
 
-use crate::Progress;
+use crate::replay::Progress;
 use crate::trace::{Trace, Verb};
 use bytes::Bytes;
 use lookaside_protocol::{Operation, Reply, Request, StoreMode};
@@ -16,55 +16,55 @@ use lookaside_routing::{Batch, Destination, Outcome};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A replay that keeps to the clock looks this often for what is due.
+/// A replay that follows the clock checks for due requests this often.
 const TICK: Duration = Duration::from_millis(5);
 
 /// How a workload is replayed in strict order.
 #[derive(Clone, Copy, Debug)]
 pub struct PlainOptions {
-    /// How many requests of the trace, from its start.
+    /// The number of requests of the trace, from its start.
     pub requests_max: usize,
-    /// So many requests at the start fill the cache and are not counted.
+    /// The number of requests at the start that fill the cache and are not counted.
     pub warmup_requests: usize,
-    /// At most so many requests travel together.
+    /// The most requests in a batch.
     pub batch_requests: usize,
-    /// Seconds of the trace in a second; `None`: as fast as it goes.
+    /// Seconds of the trace per second; `None`: as fast as possible.
     pub speed: Option<f64>,
 }
 
-/// What came of it, the requests of the warm-up left out.
+/// The results, without the requests of the warm-up.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PlainReport {
-    /// Objects asked for.
+    /// Gets.
     pub gets: u64,
-    /// Those not found.
+    /// Gets that missed.
     pub misses: u64,
-    /// Of the gets, those of objects that expire.
+    /// Gets of objects that expire.
     pub expiring_gets: u64,
-    /// Of the misses, those of objects that expire.
+    /// Misses of objects that expire.
     pub expiring_misses: u64,
-    /// The bytes of the objects asked for, keys included.
+    /// The bytes of the objects of all gets, keys included.
     pub bytes: u64,
-    /// Of those not found.
+    /// The bytes of the objects of all misses.
     pub missed_bytes: u64,
-    /// Sets that fill no miss.
+    /// Sets that are not fills.
     pub updates: u64,
     /// Deletes.
     pub deletes: u64,
-    /// Deletes that found something.
+    /// Deletes of an existing item.
     pub deleted: u64,
-    /// Requests that brought no answer, or the wrong one, from the first request on.
+    /// Requests with no reply or a wrong one, warm-up included.
     pub errors: u64,
-    /// Values that the server would not store, from the first request on.
+    /// Values that the server refused, warm-up included.
     pub refused: u64,
-    /// How long it took.
+    /// The duration.
     pub took: Duration,
 }
 
-/// The misses, and the bytes missed, of a cache without bound: objects asked for first, deleted or expired.
+/// The compulsory misses, and their bytes: those of an unbounded cache, on objects that are new, deleted or expired.
 pub fn unavoidable(trace: &Trace, options: &PlainOptions) -> (u64, u64) {
     let (mut misses, mut missed_bytes) = (0, 0);
-    // Until which second each object is there; 0: it is not.
+    // The second at which each object expires; 0: it is not cached.
     let mut until_s = vec![0u64; trace.object_bytes.len()];
     let (mut second, mut second_end) = (1, trace.requests_per_s.first().map_or(0, |&count| count as usize));
     for (index, &object) in trace.requests.iter().enumerate().take(options.requests_max) {
@@ -102,24 +102,24 @@ pub async fn replay_plain(
     let mut next = 0;
     while next < requests {
         let due = clock.wait_for(next).await.min(requests).min(next + options.batch_requests.max(1));
-        let taken = run.send(next, due).await;
-        next += taken;
-        progress.advance(taken);
+        let sent = run.send_batch(next, due).await;
+        next += sent;
+        progress.advance(sent);
     }
-    run.send(requests, requests).await;
+    run.send_batch(requests, requests).await;
     PlainReport { took: started.elapsed(), ..run.report }
 }
 
-/// Stores the workload's objects, under ever new keys, until so many bytes were sent: what a full server takes can
-/// then be measured. Returns how many of them were not stored.
+/// Stores the workload's objects under new keys until `bytes_max` bytes were sent, to measure the memory of a full server.
+/// Returns the number of objects that were not stored.
 pub async fn fill(server: &dyn Destination, trace: &Trace, bytes_max: u64, batch_requests: usize) -> u64 {
-    let value = a_value(trace);
+    let value = longest_value(trace);
     let objects = trace.object_bytes.len() as u64;
     let (mut number, mut bytes, mut failures) = (0, 0, 0);
     while bytes < bytes_max {
         let mut batch = Batch::new();
         while batch.len() < batch_requests.max(1) && bytes < bytes_max {
-            // Neighbours in time are often alike: a stride visits all sizes from the start.
+            // Consecutive objects often have similar sizes: a stride visits all sizes from the start.
             let object = (number * 7_919 % objects) as u32;
             let key = key(number, trace.key_bytes);
             batch.push(store(key, value.slice(..trace.value_bytes(object)), 0));
@@ -132,16 +132,16 @@ pub async fn fill(server: &dyn Destination, trace: &Trace, bytes_max: u64, batch
     failures
 }
 
-/// One replay under way.
+/// A running replay.
 struct Run<'a> {
     server: &'a dyn Destination,
     trace: &'a Trace,
     warmup_requests: usize,
     value: Bytes,
-    /// The batch in which each object came last.
+    /// The last batch with each object.
     batch_of: Vec<u32>,
     batches: u32,
-    /// What missed and has not been set yet.
+    /// Sets for misses, to be sent with the next batch.
     fills: Batch,
     report: PlainReport,
 }
@@ -149,33 +149,33 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     fn new(server: &'a dyn Destination, trace: &'a Trace, warmup_requests: usize) -> Run<'a> {
         let batch_of = vec![0; trace.object_bytes.len()];
-        let (value, report) = (a_value(trace), PlainReport::default());
+        let (value, report) = (longest_value(trace), PlainReport::default());
         Run { server, trace, warmup_requests, value, batch_of, batches: 0, fills: Batch::new(), report }
     }
 
-    /// Sends the fills that wait and requests from `first` on, up to `end` or to an object that comes again; says how
-    /// many requests went.
-    async fn send(&mut self, first: usize, end: usize) -> usize {
+    /// Sends pending fills, and requests from `first` on, up to `end` or to an object that is in the batch already. Returns
+    /// the number of requests sent.
+    async fn send_batch(&mut self, first: usize, end: usize) -> usize {
         self.batches += 1;
         let mut batch = std::mem::take(&mut self.fills);
         let fills = batch.len();
         for index in first..end {
             let object = self.trace.requests[index];
-            let seen = std::mem::replace(&mut self.batch_of[object as usize], self.batches);
-            if seen == self.batches {
+            let last_batch = std::mem::replace(&mut self.batch_of[object as usize], self.batches);
+            if last_batch == self.batches {
                 break;
             }
             batch.push(self.request(index, object));
         }
-        let taken = batch.len() - fills;
+        let sent = batch.len() - fills;
         let outcomes = self.server.send(batch).await;
         for (place, outcome) in outcomes.into_iter().enumerate() {
             match place.checked_sub(fills) {
-                None => self.note_store(&outcome),
-                Some(place) => self.note(first + place, &outcome),
+                None => self.record_store(&outcome),
+                Some(place) => self.record_outcome(first + place, &outcome),
             }
         }
-        taken
+        sent
     }
 
     fn request(&self, index: usize, object: u32) -> Request<Bytes> {
@@ -192,7 +192,7 @@ impl<'a> Run<'a> {
         store(key(object.into(), self.trace.key_bytes), value, self.trace.exptime_s(object))
     }
 
-    fn note(&mut self, index: usize, outcome: &Outcome) {
+    fn record_outcome(&mut self, index: usize, outcome: &Outcome) {
         let object = self.trace.requests[index];
         let counts = u64::from(index >= self.warmup_requests);
         let bytes = counts * u64::from(self.trace.object_bytes[object as usize]);
@@ -217,7 +217,7 @@ impl<'a> Run<'a> {
             }
             (Verb::Set, outcome) => {
                 report.updates += counts;
-                self.note_store(outcome);
+                self.record_store(outcome);
             }
             (Verb::Delete, Ok(Reply::Deleted | Reply::NotFound)) => {
                 report.deletes += counts;
@@ -227,7 +227,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn note_store(&mut self, outcome: &Outcome) {
+    fn record_store(&mut self, outcome: &Outcome) {
         match outcome {
             Ok(Reply::Stored) => {}
             Ok(Reply::Error(_)) => self.report.refused += 1,
@@ -247,7 +247,7 @@ struct Clock<'a> {
 }
 
 impl Clock<'_> {
-    /// Waits until request number `next` is due; says how many are.
+    /// Waits until request number `next` is due; returns the number of due requests.
     async fn wait_for(&mut self, next: usize) -> usize {
         let Some(speed) = self.speed else {
             return usize::MAX;
@@ -273,13 +273,13 @@ fn store(key: Bytes, value: Bytes, exptime_s: u32) -> Request<Bytes> {
     Request { key, operation: Operation::Store { mode: StoreMode::Set, flags: 0, exptime: exptime_s.into(), value } }
 }
 
-/// The key of an object, of so many bytes.
+/// The key of an object, of `key_bytes` bytes.
 fn key(number: u64, key_bytes: usize) -> Bytes {
     Bytes::from(format!("{number:0key_bytes$x}"))
 }
 
-/// What all values are the beginning of.
-fn a_value(trace: &Trace) -> Bytes {
+/// The longest value; all others are a prefix of it.
+fn longest_value(trace: &Trace) -> Bytes {
     let objects = 0..trace.object_bytes.len() as u32;
     Bytes::from(vec![b'v'; objects.map(|object| trace.value_bytes(object)).max().unwrap_or(0)])
 }
@@ -291,7 +291,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Mutex;
 
-    /// A server that forgets nothing.
+    /// A server with unbounded memory.
     struct Unbounded {
         address: Address,
         items: Mutex<BTreeMap<Bytes, Bytes>>,
@@ -300,7 +300,7 @@ mod tests {
     impl Destination for Unbounded {
         fn send(&self, batch: Batch) -> BoxFuture<'_, Outcomes> {
             let mut items = self.items.lock().unwrap();
-            let answer = |request: Request<Bytes>| match request.operation {
+            let reply = |request: Request<Bytes>| match request.operation {
                 Operation::Get { .. } => match items.get(&request.key) {
                     Some(value) => Reply::Value { flags: 0, cas: None, value: value.clone() },
                     None => Reply::Miss,
@@ -312,7 +312,7 @@ mod tests {
                 Operation::Delete { .. } if items.remove(&request.key).is_some() => Reply::Deleted,
                 _ => Reply::NotFound,
             };
-            let outcomes = batch.into_iter().map(answer).map(Ok).collect();
+            let outcomes = batch.into_iter().map(reply).map(Ok).collect();
             Box::pin(async move { outcomes })
         }
 
@@ -340,7 +340,7 @@ mod tests {
         PlainOptions { requests_max: usize::MAX, warmup_requests: 0, batch_requests: 64, speed: None };
 
     #[tokio::test]
-    async fn without_a_bound_only_the_unavoidable_misses() {
+    async fn an_unbounded_cache_has_only_compulsory_misses() {
         use Verb::{Delete, Get, Set};
         let verbs = [(Get, 0), (Get, 0), (Get, 1), (Get, 0), (Delete, 0), (Get, 0), (Set, 2), (Get, 2), (Get, 1)];
         let trace = trace(&verbs, &[9]);
@@ -349,7 +349,7 @@ mod tests {
         assert_eq!((report.updates, report.deletes, report.deleted), (1, 1, 1));
         assert_eq!((report.errors, report.refused), (0, 0));
         assert_eq!(unavoidable(&trace, &OPTIONS), (3, 250));
-        // The first three are not counted, but what they filled is there.
+        // The first three are not counted, but their fills are cached.
         let later = PlainOptions { warmup_requests: 3, ..OPTIONS };
         let report = replay_plain(&unbounded(), &trace, &later, &Progress::default()).await;
         assert_eq!((report.gets, report.misses), (4, 1));
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_clock_is_the_traces() {
+    async fn a_replay_follows_the_clock_of_the_trace() {
         let trace = trace(&[(Verb::Get, 0); 6], &[2, 0, 0, 4]);
         let paced = PlainOptions { speed: Some(2.0), ..OPTIONS };
         let report = replay_plain(&unbounded(), &trace, &paced, &Progress::default()).await;
