@@ -3,8 +3,8 @@
 //! ```text
 //! cargo run --release -p lookaside-store --example store_bench
 //! ```
-//! * Nanoseconds per get of random ones of 4 million items (24 B keys, 32 B values): one at a time, in batches of 24 with
-//!   prefetch, by one thread and by two.
+//! * Nanoseconds per get of random ones of 4 million items (24 B keys, 32 B values): one at a time, in batches of 24
+//!   with prefetch, by one thread and by two.
 //! * Sets of 4 million new keys, and of the same keys again; the longest single set while the index grows.
 //! * Resident bytes per item beside key and value, with a million items.
 //!

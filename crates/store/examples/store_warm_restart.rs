@@ -1,5 +1,5 @@
-//! The duration of a warm restart of a full store (§6.4 of the paper): `cargo run --release -p lookaside-store --example
-//! store_warm_restart -- 4096` for 4096 MiB.
+//! The duration of a warm restart of a full store (§6.4 of the paper): `cargo run --release -p lookaside-store
+//! --example store_warm_restart -- 4096` for 4096 MiB.
 //!
 //! Fills a region with items of 24 + 200 bytes until some are evicted, saves and restores it three times, and reads
 //! 100,000 of its items. The region is removed at the end.

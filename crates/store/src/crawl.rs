@@ -5,9 +5,9 @@
 //! for the whole crawl is seen:
 //!
 //! * When a bucket is split behind the crawl, part of its items move to the end, and are seen again.
-//! * An item that is displaced moves to the other of its two buckets. If a crawl has not seen it yet and is past the other
-//!   bucket, it revisits that (`memory/crawl_registry.rs`). When a crawl has too many buckets to revisit, such items do not
-//!   move; then the coldest item of two full buckets is evicted, if no other can move.
+//! * An item that is displaced moves to the other of its two buckets. If a crawl has not seen it yet and is past the
+//!   other bucket, it revisits that (`memory/crawl_registry.rs`). When a crawl has too many buckets to revisit, such
+//!   items do not move; then the coldest item of two full buckets is evicted, if no other can move.
 //!
 //! A crawl over a sample of one in N chooses by tags, which lie in the index: other items are not touched.
 
@@ -113,8 +113,8 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
     use std::sync::atomic::Ordering;
 
-    /// Once a crawl revisited buckets for items that could not move: up to sixteen for each key that found both of its own
-    /// full.
+    /// Once a crawl revisited buckets for items that could not move: up to sixteen for each key that found both of its
+    /// own full.
     #[test]
     fn a_crawl_revisits_only_buckets_to_which_items_moved() {
         const FIRST_KEYS: u32 = 1_500;

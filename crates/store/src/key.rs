@@ -1,9 +1,9 @@
 //! A key and its hash, computed once and used for the stripe, the index and the tables of leases and hold-offs, each of
 //! which uses other bits of it.
 //!
-//! Absent: a secret in the hash. Keys that are crafted to collide contend for one stripe's lock and evict each other, but
-//! get no more memory than others (`Index::may_grow`). Two keys with the same hash share a lease and a hold-off, which
-//! errs towards refusal.
+//! Absent: a secret in the hash. Keys that are crafted to collide contend for one stripe's lock and evict each other,
+//! but get no more memory than others (`Index::may_grow`). Two keys with the same hash share a lease and a hold-off,
+//! which errs towards refusal.
 
 use crate::memory::handle::SlotAt;
 

@@ -18,9 +18,9 @@
 //! A lease-set during a hold-off: tokens from before the delete are void, and a token from after it belongs to a
 //! reader that has read the database after the delete, so it may fill.
 //!
-//! The meta verbs also see an item that a get created without a value (a placeholder), and one that was marked as out of
-//! date (`meta_state.rs`). Both are memcached's answer to the thundering herds that leases hold back; a client that uses
-//! one need not know the other.
+//! The meta verbs also see an item that a get created without a value (a placeholder), and one that was marked as out
+//! of date (`meta_state.rs`). Both are memcached's answer to the thundering herds that leases hold back; a client that
+//! uses one need not know the other.
 //!
 //! | | placeholder | marked as stale |
 //! |---|---|---|
@@ -31,12 +31,13 @@
 //! | lease-set with a void token | refused | refused |
 //! | delete | removed | becomes a stale value as a live one does, or is removed |
 //!
-//! Creating a placeholder voids no lease, since no value was stored; marking an item as stale does, as a delete does. A win
-//! is not a lease: it refuses no store.
+//! Creating a placeholder voids no lease, since no value was stored; marking an item as stale does, as a delete does.
+//! A win is not a lease: it refuses no store.
 //!
-//! Keys are spread over stripes, each with its own lock (`shard`). Items lie in memory that all stripes share (`memory`):
-//! pages of one region, cut into the chunks of slab classes, found through an index that grows a bucket at a time. When
-//! none is free, `reclaim` evicts. No lock is shared by all verbs; `memory/mod.rs` has the order of locks.
+//! Keys are spread over stripes, each with its own lock (`shard`). Items lie in memory that all stripes share
+//! (`memory`): pages of one region, cut into the chunks of slab classes, found through an index that grows a bucket at
+//! a time. When no chunk is free, `reclaim` evicts an item. No lock is shared by all verbs; `memory/mod.rs` has the order of
+//! locks.
 //!
 //! A store can outlive its process: [`Store::attach`] and [`Store::save`] (`warm_restart`).
 //!
@@ -162,8 +163,8 @@ impl Store {
         self.stripe(key, now).arithmetic(key, direction, delta, now)
     }
 
-    /// As [`Store::store`], with conditions, and for items whatever their meta state. Returns the bytes of the whole value
-    /// too.
+    /// As [`Store::store`], with conditions, and for items whatever their meta state. Returns the bytes of the whole
+    /// value too.
     pub fn meta_set(
         &self,
         key: HashedKey<'_>,
@@ -211,8 +212,8 @@ impl Store {
         is_accepted
     }
 
-    /// Removes items whose timer has ended by `now`, runs flushes that are due, and clears some pages after the memory limit
-    /// was lowered. To be called about once a second; each stripe is locked for a moment, one after the other.
+    /// Removes items whose timer has ended by `now`, runs flushes that are due, and clears some pages after the memory
+    /// limit was lowered. To be called about once a second; each stripe is locked for a moment, one after the other.
     pub fn tick(&self, now: Now) {
         let Shared { memory, reclaimer, .. } = &self.shared;
         for stripe in 0..memory.stripes.len() {
@@ -225,8 +226,9 @@ impl Store {
         let _ = (0..SHRUNK_PER_TICK_BYTES / memory.pages.geometry.page_bytes).all(shrink);
     }
 
-    /// Lowers the memory limit, or raises it again, to at most what the options said; `false` if it is out of bounds. If more
-    /// memory is in use, the next stores and [`Store::tick`]s clear pages, starting with the class of the greatest age.
+    /// Lowers the memory limit, or raises it again, to at most what the options said; `false` if it is out of bounds.
+    /// If more memory is in use, the next stores and [`Store::tick`]s clear pages, starting with the class of the
+    /// greatest age.
     #[must_use]
     pub fn set_memory_limit(&self, memory_bytes: usize) -> bool {
         self.shared.memory.pages.set_memory_limit(memory_bytes)
@@ -237,8 +239,8 @@ impl Store {
         self.shared.memory.pages.memory_limit()
     }
 
-    /// Moves a page from one slab class to another, both by their numbers as in [`ClassStatistics`]. Items accessed lately
-    /// move to other pages of their class, the others are evicted.
+    /// Moves a page from one slab class to another, both by their numbers as in [`ClassStatistics`]. Items accessed
+    /// lately move to other pages of their class, the others are evicted.
     pub fn move_page(&self, from: usize, to: usize, now: Now) -> PageMove {
         let Shared { memory, reclaimer, .. } = &self.shared;
         let is_class = |number: usize| (1..=memory.pages.geometry.timer_class()).contains(&number);
@@ -259,14 +261,15 @@ impl Store {
         self.shared.reclaimer.rebalancer.is_enabled.load(Relaxed)
     }
 
-    /// Starts a crawl over one item in `one_in`, chosen by their keys; 1: all items. `None` if there are too many crawls. When
-    /// there would be too many, those that made no step for a minute are given up ([`Crawl::is_given_up`]).
+    /// Starts a crawl over one item in `one_in`, chosen by their keys; 1: all items. `None` if there are too many
+    /// crawls. When there would be too many, those that made no step for a minute are given up
+    /// ([`Crawl::is_given_up`]).
     pub fn begin_crawl(&self, one_in: u32, now: Now) -> Option<Crawl> {
         Crawl::start(&self.shared, one_in, now)
     }
 
-    /// Shows the items that were not deleted, up to eight for each of the next `buckets_max` buckets; `false` if the crawl is at
-    /// its end. One stripe is locked at a time, for one bucket. `show` must not call the store.
+    /// Shows the items that were not deleted, up to eight for each of the next `buckets_max` buckets; `false` if the
+    /// crawl is at its end. One stripe is locked at a time, for one bucket. `show` must not call the store.
     pub fn crawl(&self, crawl: &mut Crawl, buckets_max: usize, now: Now, show: impl FnMut(CrawlItem<'_>)) -> bool {
         crawl.step(&self.shared, buckets_max, now, show)
     }
@@ -295,8 +298,8 @@ impl Store {
         self.shared.reclaimer.evictor.hook.set(hook).is_ok()
     }
 
-    /// Statistics of each slab class that is or was in use. Classes are locked one after the other, each while some of its
-    /// chunks are sampled.
+    /// Statistics of each slab class that is or was in use. Classes are locked one after the other, each while some of
+    /// its chunks are sampled.
     pub fn class_statistics(&self, now: Now) -> Vec<ClassStatistics> {
         self.shared.memory.slabs.statistics(&self.shared.memory.pages, now)
     }
@@ -320,10 +323,10 @@ impl Store {
 }
 
 impl Reader<'_> {
-    /// Prefetches what look-ups of `keys` will touch: an index line of each, then the item that it names, or else the key's
-    /// other line, and last the items named on those. No lock is taken: if an index line is out of date, the wrong item is
-    /// fetched. Each key gets a hint of its slot, so that its look-up is shorter. First pass over a batch; handles 64 keys at
-    /// a time.
+    /// Prefetches what look-ups of `keys` will touch: an index line of each, then the item that it names, or else the
+    /// key's other line, and last the items named on those. No lock is taken: if an index line is out of date, the
+    /// wrong item is fetched. Each key gets a hint of its slot, so that its look-up is shorter. First pass over a
+    /// batch; handles 64 keys at a time.
     pub fn prefetch(&self, keys: &mut [HashedKey<'_>]) {
         const KEYS_AT_ONCE: usize = 64;
         let memory = &self.store.shared.memory;

@@ -7,9 +7,9 @@ pub struct Options {
     pub memory_bytes_max: usize,
     /// The largest value with its key and header, in bytes (`-I`). Default 1 MiB, as memcached.
     pub item_bytes_max: usize,
-    /// A key gets at most one lease token in this time, in milliseconds, unless the first is used or voided by a delete or
-    /// another store. Default 10,000 (§3.2.1). At 0 every miss gets a token: thundering herds are not held back, stale sets
-    /// still are.
+    /// A key gets at most one lease token in this time, in milliseconds, unless the first is used or voided by a
+    /// delete or another store. Default 10,000 (§3.2.1). At 0 every miss gets a token: thundering herds are not held
+    /// back, stale sets still are.
     pub lease_interval_ms: u32,
     /// The paper's rule to the letter: no new token before the interval is over, even after a delete.
     /// Default false: see `docs/deviations/001-lease-after-delete.md`.
@@ -21,11 +21,11 @@ pub struct Options {
     pub growth_factor: f64,
     /// The smallest chunk, header included, in bytes (`-n`), 48 to 1024. Default 64 (§6.2).
     pub chunk_bytes_min: usize,
-    /// Whether pages move between classes as their needs change (§6.2). Default true. If false, a page moves only to a class
-    /// that has none.
+    /// Whether pages move between classes as their needs change (§6.2). Default true. If false, a page moves only to a
+    /// class that has none.
     pub rebalance: bool,
-    /// Classes are compared by the age of the items that they evict, times (chunk size)^this. Default 0.5; 0 is the paper's
-    /// rule; larger values favour many small items over few large ones.
+    /// Classes are compared by the age of the items that they evict, times (chunk size)^this. Default 0.5; 0 is the
+    /// paper's rule; larger values favour many small items over few large ones.
     pub age_exponent: f64,
     /// Items with an exptime of up to this many seconds leave memory in the second in which they expire (§6.3); others
     /// when a look-up or eviction finds them. Default 60, at most 60; 0 is off.

@@ -1,7 +1,8 @@
 //! The locks of this crate, and the points outside of locks at which threads can affect each other.
 //!
-//! Built with `--cfg shuttle` both belong to a scheduler that runs one thread at a time and chooses the next one at each of
-//! them (`tests/schedules.rs`). Otherwise the locks are the standard library's, and [`yield_point`] does nothing.
+//! Built with `--cfg shuttle` both belong to a scheduler that runs one thread at a time and chooses the next one at
+//! each of them (`tests/schedules.rs`). Otherwise the locks are the standard library's, and [`yield_point`] does
+//! nothing.
 
 #[cfg(shuttle)]
 pub(crate) use shuttle::sync::{Mutex, MutexGuard};

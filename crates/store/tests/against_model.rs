@@ -1,9 +1,9 @@
 //! The store against a plain map, under random commands and a clock that only the test moves.
 //!
 //! * With ample memory every reply must be the model's.
-//! * With scarce memory, a value may be missing, and a token may be issued early or refused; but every value shown is the
-//!   one that was last stored, no fill that the model refuses is accepted, no hold-off is lost, and the memory limit holds
-//!   after every command.
+//! * With scarce memory, a value may be missing, and a token may be issued early or refused; but every value shown is
+//!   the one that was last stored, no fill that the model refuses is accepted, no hold-off is lost, and the memory
+//!   limit holds after every command.
 //! * A store in a region may be saved and restored between any two commands: it loses only leases.
 
 mod model {

@@ -1,5 +1,5 @@
-//! A hit of a hot item writes nothing to the memory of items and index: after a few gets that memory is mapped read-only,
-//! and a write would end the test with a signal. Hot: fetched three times, in the same second.
+//! A hit of a hot item writes nothing to the memory of items and index: after a few gets that memory is mapped
+//! read-only, and a write would end the test with a signal. Hot: fetched three times, in the same second.
 
 use lookaside_protocol::StoreMode;
 use lookaside_store::{Expiry, HashedKey, NewItem, Now, Options, Store};

@@ -1,5 +1,5 @@
-//! Many more items than fit, of many sizes, from many threads: every value shown is the one that was stored, the memory's
-//! invariants and its limit hold, and pages move to the classes that need them.
+//! Many more items than fit, of many sizes, from many threads: every value shown is the one that was stored, the
+//! memory's invariants and its limit hold, and pages move to the classes that need them.
 
 use lookaside_protocol::StoreMode;
 use lookaside_store::{CrawlItem, Expiry, HashedKey, LeaseGet, NewItem, Now, Options, Store, StoreOutcome};
@@ -56,7 +56,8 @@ fn a_hint_that_is_out_of_date_does_no_harm() {
     let reader = store.reader(at_ms(0));
     let mut hinted: Vec<_> = names.iter().map(|name| HashedKey::new(name.as_bytes())).collect();
     reader.prefetch(&mut hinted);
-    // A third is deleted, a third moves to larger chunks, and enough new items come to grow the index and displace items.
+    // A third is deleted, a third moves to larger chunks, and enough new items come to grow the index and displace
+    // items.
     for number in 0..KEYS {
         match number % 3 {
             0 => drop(store.delete(HashedKey::new(names[number as usize].as_bytes()), 0, at_ms(0))),

@@ -3,9 +3,9 @@
 //! ```text
 //! make miri
 //! ```
-//! Miri reports a payload that one thread writes while another reads it, a read of uninitialized memory, and a dangling
-//! reference: it checks the rules at the head of `memory/region.rs` on which `unsafe` rests. Without Miri this is one more
-//! small stress test.
+//! Miri reports a payload that one thread writes while another reads it, a read of uninitialized memory, and a
+//! dangling reference: it checks the rules at the head of `memory/region.rs` on which `unsafe` rests. Without Miri
+//! this is one more small stress test.
 
 use lookaside_protocol::StoreMode;
 use lookaside_store::{Expiry, HashedKey, LeaseGet, NewItem, Now, Options, Store};

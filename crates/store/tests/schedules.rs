@@ -1,11 +1,12 @@
-//! A few threads on one small store, under a scheduler (shuttle) that chooses the next thread at every lock, and at every
-//! access without a lock. Runs thousands of schedules of each scene; a failing one is printed and can be replayed.
+//! A few threads on one small store, under a scheduler (shuttle) that chooses the next thread at every lock, and at
+//! every access without a lock. Runs thousands of schedules of each scene; a failing one is printed and can be
+//! replayed.
 //!
 //! ```text
 //! make schedules
 //! ```
-//! It finds a deadlock (the lock order is at the head of `memory/mod.rs`), an item that is lost, shown torn or under another
-//! key, a chunk with no owner or with two, a fill that survives the delete after it.
+//! It finds a deadlock (the lock order is at the head of `memory/mod.rs`), an item that is lost, shown torn or under
+//! another key, a chunk with no owner or with two, a fill that survives the delete after it.
 #![cfg(shuttle)]
 
 use lookaside_protocol::{Direction, StoreMode};
@@ -102,8 +103,8 @@ fn eviction_skips_items_in_use() {
     });
 }
 
-/// Items of several chunks, whose last piece lies in another class than their head: both classes look for victims, while
-/// the items are replaced and deleted.
+/// Items of several chunks, whose last piece lies in another class than their head: both classes look for victims,
+/// while the items are replaced and deleted.
 #[test]
 fn chained_items_leave_as_a_whole() {
     explore(|| {
@@ -149,7 +150,8 @@ fn pages_move_while_their_items_are_used() {
     });
 }
 
-/// Each thread needs a page for a size that has none, and holds a stripe whose items the others cannot move: all get one.
+/// Each thread needs a page for a size that has none, and holds a stripe whose items the others cannot move: all get
+/// one.
 #[test]
 fn concurrent_allocations_all_succeed() {
     explore(|| {

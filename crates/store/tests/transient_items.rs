@@ -1,5 +1,5 @@
-//! §6.3 of the paper in a full memory: a family of keys with a short exptime, read within a moment and never again, used
-//! 6 % of a pool; with the transient item cache 0.3 %, at the same hit rate.
+//! §6.3 of the paper in a full memory: a family of keys with a short exptime, read within a moment and never again,
+//! used 6 % of a pool; with the transient item cache 0.3 %, at the same hit rate.
 
 use lookaside_protocol::StoreMode;
 use lookaside_store::{Expiry, HashedKey, NewItem, Now, Options, Statistics, Store};

@@ -1,5 +1,5 @@
-//! The effect of each verb on a live item, a stale value, a lease and a hold-off: the table at the head of the crate, row
-//! by row.
+//! The effect of each verb on a live item, a stale value, a lease and a hold-off: the table at the head of the crate,
+//! row by row.
 
 use lookaside_protocol::{Cas, Direction, LeaseToken, StoreMode};
 use lookaside_store::{

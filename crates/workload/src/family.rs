@@ -1,9 +1,9 @@
-//! A family of short-lived keys among long-lived ones (§6.3 of the paper): each is stored with a short exptime, read a few
-//! times within a second, and never again. Expired items use memory until they are evicted: in the paper 6 % of a pool's,
-//! until the transient item cache reduced that to 0.3 % at the same hit rate.
+//! A family of short-lived keys among long-lived ones (§6.3 of the paper): each is stored with a short exptime, read a
+//! few times within a second, and never again. Expired items use memory until they are evicted: in the paper 6 % of a
+//! pool's, until the transient item cache reduced that to 0.3 % at the same hit rate.
 //!
-//! The long-lived keys are more than fit, and of the same sizes as the family's: with slab classes of its own a family would
-//! reuse the memory of its own expired items.
+//! The long-lived keys are more than fit, and of the same sizes as the family's: with slab classes of its own a family
+//! would reuse the memory of its own expired items.
 
 use crate::trace::Trace;
 use fastrand::Rng;

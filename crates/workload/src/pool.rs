@@ -1,15 +1,15 @@
-//! The four pools of §7.2 of the paper as workloads: their rates of gets, sets and deletes (Table 2), the sizes of their
-//! values (Table 3), and churn of keys.
+//! The four pools of §7.2 of the paper as workloads: their rates of gets, sets and deletes (Table 2), the sizes of
+//! their values (Table 3), and churn of keys.
 //!
 //! The paper gives the rates relative to each other, the miss rate, and the sizes. The rest is assumed:
 //!
-//! * Popularity is Zipf's over a number of ranks. The exponent and the number are chosen so that a cache of 64 MiB misses
-//!   about as often as the paper's servers did.
-//! * Churn: every rank has its object for `lifetime_requests`, then a new one; ranks change at different times. "Content that is accessed for a few hours and then fades away in popularity in favor of
-//!   newer content" (§7.2).
+//! * Popularity is Zipf's over a number of ranks. The exponent and the number are chosen so that a cache of 64 MiB
+//!   misses about as often as the paper's servers did.
+//! * Churn: every rank has its object for `lifetime_requests`, then a new one; ranks change at different times.
+//!   "Content that is accessed for a few hours and then fades away in popularity in favor of newer content" (§7.2).
 //! * At first every object is read once, the most popular last: a cache that has run for long holds them all.
-//! * Sets of Table 2 beyond those that fill a miss are updates, as popular as gets. Deletes come from the database, where
-//!   most rows are in no cache: the share `delete_reach` of them falls, evenly, on the objects that are read.
+//! * Sets of Table 2 beyond those that fill a miss are updates, as popular as gets. Deletes come from the database,
+//!   where most rows are in no cache: the share `delete_reach` of them falls, evenly, on the objects that are read.
 //!
 //! One seed gives one trace, on every machine.
 

@@ -1,7 +1,7 @@
 //! A trace replayed look-aside: get; on a miss, fill with a value of the object's size (§2 of the paper, Figure 1).
 //!
-//! Each worker takes the next requests of the trace and has one batch in flight, so the order among workers is that of a
-//! busy application, not strict. There is no database: its values are generated, without delay.
+//! Each worker takes the next requests of the trace and has one batch in flight, so the order among workers is that of
+//! a busy application, not strict. There is no database: its values are generated, without delay.
 
 use crate::trace::{KEY_BYTES, Trace};
 use bytes::Bytes;

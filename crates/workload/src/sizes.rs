@@ -1,7 +1,7 @@
 //! The sizes of a pool's values, from the percentiles that the paper gives (Table 3).
 //!
-//! Between two percentiles the logarithm of the size is distributed evenly. The paper does not give the largest size: the
-//! top percent extends far enough to give the mean, within [`VALUE_BYTES_MAX`].
+//! Between two percentiles the logarithm of the size is distributed evenly. The paper does not give the largest size:
+//! the top percent extends far enough to give the mean, within [`VALUE_BYTES_MAX`].
 
 /// No value is larger, in bytes: servers accept items of up to 1 MiB by default.
 pub const VALUE_BYTES_MAX: f64 = 1_000_000.0;

@@ -1,12 +1,12 @@
-//! A workload replayed in strict order with classic gets and sets, to measure the miss ratio of any memcached, of requests
-//! and of bytes.
+//! A workload replayed in strict order with classic gets and sets, to measure the miss ratio of any memcached, of
+//! requests and of bytes.
 //!
 //! Requests are sent in batches over one connection. A batch ends before an object that it contains already, and the
 //! misses are filled at the start of the next batch. So every request finds the cache as if each had waited for the one
 //! before it, except for the order within a batch between fills and gets of other objects.
 //!
-//! Time matters to a cache: it balances its slab classes by ages, works in the background, and expires items. So a replay
-//! can follow the trace's own clock, or a multiple of it.
+//! Time matters to a cache: it balances its slab classes by ages, works in the background, and expires items. So a
+//! replay can follow the trace's own clock, or a multiple of it.
 
 use crate::replay::Progress;
 use crate::trace::{Trace, Verb};
@@ -110,8 +110,8 @@ pub async fn replay_plain(
     PlainReport { took: started.elapsed(), ..run.report }
 }
 
-/// Stores the workload's objects under new keys until `bytes_max` bytes were sent, to measure the memory of a full server.
-/// Returns the number of objects that were not stored.
+/// Stores the workload's objects under new keys until `bytes_max` bytes were sent, to measure the memory of a full
+/// server. Returns the number of objects that were not stored.
 pub async fn fill(server: &dyn Destination, trace: &Trace, bytes_max: u64, batch_requests: usize) -> u64 {
     let value = longest_value(trace);
     let objects = trace.object_bytes.len() as u64;
@@ -153,8 +153,8 @@ impl<'a> Run<'a> {
         Run { server, trace, warmup_requests, value, batch_of, batches: 0, fills: Batch::new(), report }
     }
 
-    /// Sends pending fills, and requests from `first` on, up to `end` or to an object that is in the batch already. Returns
-    /// the number of requests sent.
+    /// Sends pending fills, and requests from `first` on, up to `end` or to an object that is in the batch already.
+    /// Returns the number of requests sent.
     async fn send_batch(&mut self, first: usize, end: usize) -> usize {
         self.batches += 1;
         let mut batch = std::mem::take(&mut self.fills);

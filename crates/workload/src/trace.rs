@@ -132,8 +132,8 @@ impl Trace {
     }
 }
 
-/// The packed form has no header, but all of its parts fit for only one number of requests: the seconds, summed from the
-/// end, give a candidate for n; the bytes in between give m; and objects must be numbered in order of first use.
+/// The packed form has no header, but all of its parts fit for only one number of requests: the seconds, summed from
+/// the end, give a candidate for n; the bytes in between give m; and objects must be numbered in order of first use.
 fn parse_packed(bytes: &[u8]) -> Option<Trace> {
     let mut requests: usize = 0;
     for seconds in 1..=bytes.len() / 2 {
@@ -184,8 +184,8 @@ fn unpack_requests(planes: &[u8], objects: usize) -> Option<Vec<u32>> {
     (seen as usize == objects).then_some(unpacked)
 }
 
-/// Every line is a get of its object, whatever its operation: the replay fills by itself. An object's ttl is the longest
-/// one of its lines.
+/// Every line is a get of its object, whatever its operation: the replay fills by itself. An object's ttl is the
+/// longest one of its lines.
 fn parse_csv(text: &str) -> Result<Trace, TraceError> {
     let mut numbers: HashMap<&str, u32> = HashMap::new();
     let (mut requests, mut object_bytes, mut object_exptime_s) = (Vec::new(), Vec::new(), Vec::new());

@@ -1,10 +1,10 @@
 //! The age of a slab class (§6.2 of the paper): how long ago its next victim was last accessed. `reclaim/rebalance.rs`
 //! compares classes by it, without their locks.
 //!
-//! The age is estimated from the ages of the items evicted last (an exponential mean), and grows with the clock while the
-//! class evicts nothing. It is weighted by (chunk size)^exponent. At 0 this is the paper's rule, which treats a hit on a
-//! large item like one on a small item, though it costs many times the memory. Measured, 0.5 gains more than any other
-//! change here.
+//! The age is estimated from the ages of the items evicted last (an exponential mean), and grows with the clock while
+//! the class evicts nothing. It is weighted by (chunk size)^exponent. At 0 this is the paper's rule, which treats a
+//! hit on a large item like one on a small item, though it costs many times the memory. Measured, 0.5 gains more than
+//! any other change here.
 
 use crate::Now;
 use crate::snapshot_codec::{SnapshotReader, SnapshotWriter};

@@ -1,8 +1,8 @@
 //! The invariants of the memory, checked by walking all of it. For tests: every stripe and class is locked meanwhile.
 //!
 //! * Each slot of the index names a head of its stripe whose key belongs in that bucket, and no key is there twice.
-//! * Each head is in the index; each continuation belongs to a chain that starts with a head; all other chunks are free or
-//!   hold timers.
+//! * Each head is in the index; each continuation belongs to a chain that starts with a head; all other chunks are
+//!   free or hold timers.
 //! * Each page's count of used chunks is right, and its free list holds the rest of the carved ones.
 
 use crate::memory::Memory;

@@ -369,7 +369,8 @@ impl Pages {
         self.region.write(at + HEADER_BYTES, piece);
     }
 
-    /// Publishes the continuations of a chained item. The index has a slot for the item, so that its head follows at once.
+    /// Publishes the continuations of a chained item. The index has a slot for the item, so that its head follows at
+    /// once.
     pub fn publish_continuations(&self, head: Handle, header: &Header, stripe: usize, now: Now) {
         if !header.is_chained() {
             return;
@@ -406,7 +407,8 @@ impl Pages {
         self.region.write(self.at(to) + HEADER_BYTES, payload);
     }
 
-    /// Unlinks the chunks of an item that the index no longer has, for the caller to free; all but the head go to `freed`.
+    /// Unlinks the chunks of an item that the index no longer has, for the caller to free; all but the head go to
+    /// `freed`.
     pub fn unlink_chunks(&self, head: Handle, header: &Header, freed: &mut Vec<Handle>) {
         if header.is_chained() {
             let (mut next, value_bytes) = self.chain(self.at(head), header);

@@ -1,5 +1,5 @@
-//! The crawls under way (`crawl.rs`), as far as the index must know them: an item that moves between buckets must not slip
-//! past a crawl.
+//! The crawls under way (`crawl.rs`), as far as the index must know them: an item that moves between buckets must not
+//! slip past a crawl.
 
 use crate::Now;
 use crate::sync::{Mutex, lock};

@@ -36,17 +36,20 @@ pub(crate) struct Geometry {
     pub page_bytes: usize,
     pub pages: usize,
     pub stripe_bits: u32,
-    /// The bytes of a chunk of each class, in ascending order; the last is the class of timer blocks, which holds no items.
+    /// The bytes of a chunk of each class, in ascending order; the last is the class of timer blocks, which holds no
+    /// items.
     pub chunk_bytes: Box<[usize]>,
     /// The memory used beside the pages.
     pub fixed_bytes: usize,
-    /// The part of it that lies behind the pages, for the next process (`warm_restart`); 0 if the store cannot be restored.
+    /// The part of it that lies behind the pages, for the next process (`warm_restart`); 0 if the store cannot be
+    /// restored.
     pub tail_bytes: usize,
 }
 
 impl Geometry {
-    /// The sizes for these options. `stripe_bytes` returns the memory of one stripe, given their number. `tail_bytes` returns the
-    /// size of the tail from the numbers of pages, classes and stripes; `None` if the store cannot be restored.
+    /// The sizes for these options. `stripe_bytes` returns the memory of one stripe, given their number. `tail_bytes`
+    /// returns the size of the tail from the numbers of pages, classes and stripes; `None` if the store cannot be
+    /// restored.
     pub fn new(
         options: &Options,
         stripe_bytes: impl Fn(usize) -> usize,
@@ -93,8 +96,8 @@ impl Geometry {
         self.chunk_bytes[self.timer_class() - 1]
     }
 
-    /// The number of chunks of a class in a page, limited by the bits of a handle: timer blocks do not fill pages of more
-    /// than 4 MiB.
+    /// The number of chunks of a class in a page, limited by the bits of a handle: timer blocks do not fill pages of
+    /// more than 4 MiB.
     pub fn chunks_per_page(&self, class: usize) -> usize {
         (self.page_bytes / self.chunk_bytes[class]).min(1 << CHUNK_BITS)
     }

@@ -1,4 +1,5 @@
-//! The index: from a key to its item. A bucketized cuckoo hash table that grows one bucket at a time. Every verb uses it.
+//! The index: from a key to its item. A bucketized cuckoo hash table that grows one bucket at a time. Every verb uses
+//! it.
 //!
 //! ```text
 //! bucket, one cache line:  slot x 8          slot:  handle 32 | tag 24 | 8 free       0: empty
@@ -6,10 +7,10 @@
 //! A key has two buckets, both within its stripe, and lies in either. When both are full an item moves to its other
 //! bucket; if none can, the coldest item of the two buckets is evicted.
 //!
-//! Growth is Litwin's linear hashing: bucket `count` takes its share from the bucket that it was split off. A bucket's
-//! number ends in the bits of its stripe, so both lie in one stripe, and only that stripe's lock is needed; look-ups of
-//! keys of other stripes give the same answers before and after. So no request ever waits for a table to be copied.
-//! Buckets lie in pages of the region, found through a directory.
+//! Growth is Litwin's linear hashing: bucket `count` takes its share from the bucket that it is split off from. A
+//! bucket's number ends in the bits of its stripe, so both lie in one stripe, and only that stripe's lock is needed;
+//! look-ups of keys of other stripes give the same answers before and after. So no request ever waits for a table to
+//! be copied. Buckets lie in pages of the region, found through a directory.
 //!
 //! Slots are atomics so that a prefetch may read them without a lock. Everything else happens under the stripe's lock.
 
@@ -136,8 +137,8 @@ impl Index {
         }
     }
 
-    /// The item in the first slot with the key's tag on the line at `at`, without the lock, so it may be out of date. The
-    /// slot is stored in the key as a hint.
+    /// The item in the first slot with the key's tag on the line at `at`, without the lock, so it may be out of date.
+    /// The slot is stored in the key as a hint.
     #[inline]
     pub fn find_hint(&self, region: &Region, key: &mut HashedKey<'_>, at: usize) -> Option<Handle> {
         let line = region.line(at);
@@ -177,8 +178,8 @@ impl Index {
         found.expect("every head is in the index").0
     }
 
-    /// An empty slot for the key: in its first bucket while that has [`SPARE_SLOTS`], so that most gets touch one line; else
-    /// in the emptier of the two.
+    /// An empty slot for the key: in its first bucket while that has [`SPARE_SLOTS`], so that most gets touch one
+    /// line; else in the emptier of the two.
     pub fn find_empty_slot(&self, region: &Region, key: HashedKey<'_>) -> Option<SlotAt> {
         let [first, second] = self.view().homes(key).map(|bucket| self.empty_slots(region, bucket));
         let emptier = if first.1 < SPARE_SLOTS && second.1 > first.1 { second } else { first };
@@ -217,7 +218,8 @@ impl Index {
                 0 => self.empty_slots(region, other).0,
                 _ => self.empty_slot_of(region, crawls, other, moves - 1, key_of),
             }?;
-            // Last, because a crawl that allows the move revisits the bucket, and must not do so for an item that stayed.
+            // Last, because a crawl that allows the move revisits the bucket, and must not do so for an item that
+            // stayed.
             crawls.allow_move(bucket, other).then(|| {
                 self.relocate(region, from, to);
                 from
@@ -350,8 +352,8 @@ fn bucket_of(hash: usize, count: usize) -> usize {
 /// The slots with this tag. All eight are compared before the first branch, which would be mispredicted.
 #[inline]
 fn places_of(line: &[AtomicU64; SLOTS], tag: u32) -> impl Iterator<Item = usize> + use<> {
-    // A slot is the tag above the handle, so a slot with this tag is one of the 2^32 numbers from `first` on. A slot costs
-    // a subtraction, a comparison, and its result shifted in.
+    // A slot is the tag above the handle, so a slot with this tag is one of the 2^32 numbers from `first` on. A slot
+    // costs a subtraction, a comparison, and its result shifted in.
     let first = u64::from(tag) << 32;
     let has_tag = |slot: &AtomicU64| slot.load(Ordering::Relaxed).wrapping_sub(first) < 1 << 32;
     let mut places = line.iter().rev().fold(0u32, |places, slot| places + places + u32::from(has_tag(slot)));

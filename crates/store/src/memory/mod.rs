@@ -1,7 +1,7 @@
 //! Where items live. All stripes share it.
 //!
-//! [`Pages`] cuts the region into pages, [`Slabs`] cuts pages into the chunks of slab classes, [`Index`] finds the chunk of
-//! a key, [`Timers`] lists the items that expire soon. Nothing here evicts: that is `reclaim`.
+//! [`Pages`] cuts the region into pages, [`Slabs`] cuts pages into the chunks of slab classes, [`Index`] finds the
+//! chunk of a key, [`Timers`] lists the items that expire soon. Nothing here evicts: that is `reclaim`.
 //!
 //! Lock order, for the whole crate:
 //!
@@ -11,8 +11,10 @@
 //! | a second stripe, only tried | a stripe, the page mover, a class | the free pages |
 //! | the page mover (`reclaim/rebalance.rs`) | a stripe | a class, the free pages |
 //! | a class of items (`slab.rs`) | a stripe, the page mover | another class, the free pages |
-//! | the class of timer blocks (`transient.rs`) | a stripe, the page mover, a class of items: a relocated item gets a new timer | the free pages |
+//! | the class of timer blocks (`transient.rs`) | a stripe, the page mover, a class of items | the free pages |
 //! | the free pages (`pages.rs`) | all of these | – |
+//!
+//! An item that is relocated gets a new timer, so the class of timer blocks comes after that of its item.
 //!
 //! A second stripe is never waited for: a thread that evicts holds a class, and skips victims whose stripe is busy. The
 //! locks of crawls (`crawl_registry.rs`) are taken last; no lock of the table is taken under them.

@@ -1,9 +1,9 @@
 //! The memory for all that grows: a single mapping, from the start of a store to its end. It is anonymous, or a shared
-//! segment that outlives the process (§6.4 of the paper). Callers pass offsets and get atomics and byte slices; no pointer
-//! leaves this file.
+//! segment that outlives the process (§6.4 of the paper). Callers pass offsets and get atomics and byte slices; no
+//! pointer leaves this file.
 //!
-//! Beside `sysv_shm.rs`, which attaches shared memory, this is the only file of the crate with `unsafe` in it. Its safety
-//! rests on these rules:
+//! Beside `sysv_shm.rs`, which attaches shared memory, this is the only file of the crate with `unsafe` in it. Its
+//! safety rests on these rules:
 //!
 //! * No other process writes to the mapping (`sysv_shm.rs`).
 //! * Bounds are checked on every call, so no access leaves the mapping.
@@ -101,7 +101,8 @@ impl Region {
     #[inline]
     pub fn word(&self, at: usize) -> &AtomicU32 {
         assert!(at.is_multiple_of(4) && at + 4 <= self.bytes);
-        // SAFETY: in bounds and aligned, as just checked; the base is aligned to a page. Words are only used as atomics.
+        // SAFETY: in bounds and aligned, as just checked; the base is aligned to a page. Words are only used as
+        // atomics.
         unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(at).cast()) }
     }
 
@@ -133,8 +134,8 @@ impl Region {
     #[inline]
     pub fn bytes(&self, at: usize, bytes: usize) -> &[u8] {
         assert!(at <= self.bytes && bytes <= self.bytes - at);
-        // SAFETY: in bounds, as just checked, and always initialized, since the kernel's memory starts zeroed. No thread writes
-        // a published payload, and it stays published while the stripe is locked.
+        // SAFETY: in bounds, as just checked, and always initialized, since the kernel's memory starts zeroed. No
+        // thread writes a published payload, and it stays published while the stripe is locked.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(at), bytes) }
     }
 
@@ -172,20 +173,21 @@ impl Region {
         #[cfg(all(target_os = "linux", not(miri)))]
         if at.is_multiple_of(system_page_bytes()) && bytes.is_multiple_of(system_page_bytes()) {
             let advice = if self.attachment.is_some() { libc::MADV_REMOVE } else { libc::MADV_DONTNEED };
-            // SAFETY: in bounds, as just checked. No thread holds a slice of what is not published; one that reads words of it
-            // without a lock, by a handle that is out of date, reads zeros. That the advice may be refused is fine.
+            // SAFETY: in bounds, as just checked. No thread holds a slice of what is not published; one that reads
+            // words of it without a lock, by a handle that is out of date, reads zeros. That the advice may be refused
+            // is fine.
             unsafe { libc::madvise(self.base.as_ptr().add(at).cast(), bytes, advice) };
         }
     }
 
-    /// Removes these bytes of a shared segment from this process's page tables. Nothing is lost: the next access maps them
-    /// again. An anonymous mapping stays as it is.
+    /// Removes these bytes of a shared segment from this process's page tables. Nothing is lost: the next access maps
+    /// them again. An anonymous mapping stays as it is.
     pub fn drop_page_tables(&self, at: usize, bytes: usize) {
         assert!(at <= self.bytes && bytes <= self.bytes - at);
         #[cfg(all(target_os = "linux", not(miri)))]
         if self.attachment.is_some() && at.is_multiple_of(system_page_bytes()) {
-            // SAFETY: in bounds, as just checked. The contents lie in the segment, not in the mapping, so every read and write
-            // finds the same contents before and after. That the advice may be refused is fine.
+            // SAFETY: in bounds, as just checked. The contents lie in the segment, not in the mapping, so every read
+            // and write finds the same contents before and after. That the advice may be refused is fine.
             unsafe { libc::madvise(self.base.as_ptr().add(at).cast(), bytes, libc::MADV_DONTNEED) };
         }
     }

@@ -4,8 +4,8 @@
 //! A page keeps the list of its own free chunks, so that a page can be given away, or freed once it is empty, without a
 //! search. Chunks are carved from the front of a page when they are first needed: the rest of the page is not touched.
 //!
-//! Nothing here evicts: `reclaim/eviction.rs` does when no chunk is free, and `reclaim/rebalance.rs` moves pages between
-//! classes.
+//! Nothing here evicts: `reclaim/eviction.rs` does when no chunk is free, and `reclaim/rebalance.rs` moves pages
+//! between classes.
 
 use crate::Now;
 use crate::memory::age::Age;
@@ -316,8 +316,8 @@ mod tests {
         assert_eq!((order(&class), class.hand.1), (vec![3, 4, 1, 2, 5], 7));
     }
 
-    /// Once a page that left was replaced by the last one, which was the newest: classes that gained and gave pages evicted
-    /// the items stored last, and kept unused items for ever.
+    /// Once a page that left was replaced by the last one, which was the newest: classes that gained and gave pages
+    /// evicted the items stored last, and kept unused items for ever.
     #[test]
     fn removing_a_page_keeps_the_order_of_the_others() {
         let mut class = Class::new(0);

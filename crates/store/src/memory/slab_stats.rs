@@ -1,5 +1,5 @@
-//! The statistics of each slab class: how much it holds, what leaves it and at which age, and where its pages come from.
-//! Serves `stats slabs` and `stats items`, and no request.
+//! The statistics of each slab class: how much it holds, what leaves it and at which age, and where its pages come
+//! from. Serves `stats slabs` and `stats items`, and no request.
 //!
 //! Counters rise when items leave, so that storing and finding cost nothing. The items of a class are counted when the
 //! statistics are read, in up to [`SAMPLE_CHUNKS_MAX`] of its chunks: in a class with more of them, `items` and
@@ -103,8 +103,8 @@ impl Slabs {
         }
     }
 
-    /// Items, and the bytes they use, from a sample of chunks at equal distances. Their stripes are not locked, so a header
-    /// may be out of date; it is only added up.
+    /// Items, and the bytes they use, from a sample of chunks at equal distances. Their stripes are not locked, so a
+    /// header may be out of date; it is only added up.
     fn sample(&self, pages: &Pages, class: &Class, chunks_carved: usize) -> (usize, usize) {
         let step = chunks_carved.div_ceil(SAMPLE_CHUNKS_MAX).max(1);
         let (mut items, mut bytes, mut place) = (0, 0, 0);

@@ -2,13 +2,13 @@
 //! process has it. Serves the start and the end of a server that restarts warm, and no request.
 //!
 //! Beside `region.rs` this is the only file of the crate with `unsafe` in it: it calls the kernel, and returns an
-//! [`Attachment`], which a `Region` reads and writes under that file's rules. These require that no other process writes.
-//! Other processes of the same user could, as they could through a debugger; those that use this file do not:
+//! [`Attachment`], which a `Region` reads and writes under that file's rules. These require that no other process
+//! writes. Other processes of the same user could, as they could through a debugger; those that use this file do not:
 //!
 //! * Memory or a semaphore that another user created or owns, or that other users may access, is never used: its
 //!   [`Permissions`] are checked first. The kernel remembers the creator, whatever is changed later.
-//! * The lock is a semaphore's step from 0 to 1, in one `semop` that fails unless it finds 0: two processes never both hold
-//!   it. A semaphore set is created with zeros, so creating it needs no order.
+//! * The lock is a semaphore's step from 0 to 1, in one `semop` that fails unless it finds 0: two processes never both
+//!   hold it. A semaphore set is created with zeros, so creating it needs no order.
 //! * The kernel undoes the step when the process ends, in whatever way (`SEM_UNDO`), after its memory is gone.
 //! * A process that attaches a segment holds the lock of its key, and releases it after detaching.
 //!

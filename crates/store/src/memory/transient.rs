@@ -7,8 +7,9 @@
 //! ```
 //! An entry does not belong to the item, which knows nothing of it. When the entry's second has come, the chunk is
 //! checked; the entry is out of date if the chunk holds another item by then, whose first word differs, or if the item
-//! was given more time. Blocks lie in pages of their own class and are counted like all memory; when items hold all pages,
-//! the rebalancer brings one. When there are too many blocks, items are left to eviction or to the next look-up.
+//! was given more time. Blocks lie in pages of their own class and are counted like all memory; when items hold all
+//! pages, the rebalancer brings one. When there are too many blocks, items are left to eviction or to the next
+//! look-up.
 //!
 //! A wheel advances with the verbs that use its stripe, a few blocks at a time (`verbs/maintenance.rs`), and with
 //! [`crate::Store::tick`]. While one lags behind, a timer that ends more than a wheel after it is not started.
@@ -179,8 +180,8 @@ pub(crate) fn entry(pages: &Pages, block: Handle, index: usize) -> (Handle, u32)
     (Handle(pages.region.word(at).load(Relaxed)), pages.region.word(at + 4).load(Relaxed))
 }
 
-/// Whether the chunk still holds the item of its entry. The class is locked for the check, so that its page stays what it
-/// is; after that the stripe's lock, which the caller holds, keeps the item in place.
+/// Whether the chunk still holds the item of its entry. The class is locked for the check, so that its page stays what
+/// it is; after that the stripe's lock, which the caller holds, keeps the item in place.
 pub(crate) fn is_current(pages: &Pages, slabs: &Slabs, chunk: Handle, first_word: u32, stripe: usize) -> bool {
     let Some(class) = pages.class_if_any(chunk) else {
         return false;

@@ -4,14 +4,14 @@
 //! since the last visit is passed over, up to three times; the first that was not is evicted. The hand goes by address,
 //! so there are no lists to maintain, and a get of a hot item changes nothing.
 //!
-//! The hand belongs to the class, whose lock the evictor holds; the victim belongs to a stripe, whose lock is only tried:
-//! an item whose stripe is busy is passed over, and so is one that is not published yet. After [`STEPS_MAX`] steps any
-//! item is taken, so that no store searches for long.
+//! The hand belongs to the class, whose lock the evictor holds; the victim belongs to a stripe, whose lock is only
+//! tried: an item whose stripe is busy is passed over, and so is one that is not published yet. After [`STEPS_MAX`]
+//! steps any item is taken, so that no store searches for long.
 //!
 //! A page that is new to a class comes right behind the hand, so that its items get a whole round.
 //!
-//! A stale value gets no second chance: it has been deleted already. A chained item leaves as a whole, when the hand comes
-//! to its head, to its last piece in another class, or to one of those between that count as a visit.
+//! A stale value gets no second chance: it has been deleted already. A chained item leaves as a whole, when the hand
+//! comes to its head, to its last piece in another class, or to one of those between that count as a visit.
 
 use crate::memory::Memory;
 use crate::memory::chunk::{ChunkKind, Header};
@@ -151,9 +151,9 @@ impl Evictor {
 
     /// Whether the hand, at a further piece of an item, counts as visiting the item.
     ///
-    /// An item in k chunks is k times as large as others of its class, so by the weighting of ages (`memory/age.rs`) it
-    /// should last k^-exponent times as long: it gets k^exponent visits in a round, that of its head among them. The number of
-    /// the chunk decides which of its pieces count.
+    /// An item in k chunks is k times as large as others of its class, so by the weighting of ages (`memory/age.rs`)
+    /// it should last k^-exponent times as long: it gets k^exponent visits in a round, that of its head among them.
+    /// The number of the chunk decides which of its pieces count.
     fn counts_as_clock_visit(&self, memory: &Memory, chunk: Handle, head: Handle, header: &Header) -> bool {
         let (_, value_bytes) = memory.pages.chain(memory.pages.at(head), header);
         let chunks = (value_bytes as f64 / memory.pages.geometry.chunk_bytes_max() as f64).max(1.0) + 1.0;

@@ -1,5 +1,5 @@
-//! Growth of the index, two buckets with a store at most. The page mover's lock guards it, since a growing index may need
-//! a page.
+//! Growth of the index, two buckets with a store at most. The page mover's lock guards it, since a growing index may
+//! need a page.
 
 use super::eviction::Evictor;
 use super::rebalance::{Mover, Rebalancer, STEP_CHUNKS, Target, oldest_class};

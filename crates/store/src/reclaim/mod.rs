@@ -1,8 +1,8 @@
 //! Memory for new items when none is free.
 //!
-//! A store first takes a free chunk of its class, then a free page; then it evicts an item of the class (`eviction.rs`);
-//! and if the class has nothing to evict, it takes a page from another class (`rebalance.rs`). Pages also move to classes
-//! that make more of them, and to the index when it grows (`index_growth.rs`).
+//! A store first takes a free chunk of its class, then a free page; then it evicts an item of the class
+//! (`eviction.rs`); and if the class has nothing to evict, it takes a page from another class (`rebalance.rs`). Pages
+//! also move to classes that make more of them, and to the index when it grows (`index_growth.rs`).
 
 pub(crate) mod eviction;
 mod index_growth;

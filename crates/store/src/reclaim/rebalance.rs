@@ -1,8 +1,8 @@
 //! Moves pages to the slab class with the highest marginal benefit (§6.2 of the paper; memcached: slab automove), in
 //! bounded steps with each store.
 //!
-//! A class that evicts gets a page when its age (`memory/age.rs`) is at least 20 % below the mean of the others, and the
-//! class with the greatest age gives one.
+//! A class that evicts gets a page when its age (`memory/age.rs`) is at least 20 % below the mean of the others, and
+//! the class with the greatest age gives one.
 //!
 //! ```text
 //! none --start--> clearing --step--> cleared --> a class | the index | free
@@ -11,8 +11,8 @@
 //! ```
 //! The page that is given is the one that the hand comes to next, whose items have gone without access for the longest
 //! time. Those of its items that were accessed lately are relocated to other chunks of their class, the others are
-//! evicted. One page moves at a time, by [`STEP_CHUNKS`] chunks with each store that evicts, so that no single store bears
-//! the cost; only a class without any page waits for one.
+//! evicted. One page moves at a time, by [`STEP_CHUNKS`] chunks with each store that evicts, so that no single store
+//! bears the cost; only a class without any page waits for one.
 
 use super::eviction::Evictor;
 use crate::memory::age::Age;
@@ -99,8 +99,8 @@ impl Rebalancer {
         }
     }
 
-    /// Takes a step of the move under way; else starts one if the limit was lowered, or if `class` is due for a page and
-    /// deserves one.
+    /// Takes a step of the move under way; else starts one if the limit was lowered, or if `class` is due for a page
+    /// and deserves one.
     pub fn rebalance(
         &self,
         memory: &Memory,
@@ -426,8 +426,8 @@ fn donor_for(memory: &Memory, class: usize, now: Now) -> Option<usize> {
     (own < (1.0 - AGE_GAP_MIN) * sum / f64::from(count)).then_some(oldest)
 }
 
-/// The class with the greatest age, without the given one, after skipping `skip` older ones. Among equals, as in a store
-/// that was filled within a second, the one with most pages: else they would take the same page from each other.
+/// The class with the greatest age, without the given one, after skipping `skip` older ones. Among equals, as in a
+/// store that was filled within a second, the one with most pages: else they would take the same page from each other.
 pub(super) fn oldest_class(memory: &Memory, without: Option<usize>, skip: usize, now: Now) -> Option<usize> {
     let ages = item_ages(memory).filter(|&(class, _)| Some(class) != without);
     let ages = ages.filter_map(|(class, age)| Some((age.weighted(now)?, age.pages(), class)));

@@ -5,8 +5,8 @@
 //! set of the table:  floor | [ hash | until ] x 7
 //! ```
 //! The table has a fixed size and is part of the store's memory. An entry that is displaced because its set is full
-//! raises the set's floor to its own end: until then `add` is refused for *every* key of that set. Refusing too much costs
-//! a read of the database; refusing too little would leave an old value in the cache permanently.
+//! raises the set's floor to its own end: until then `add` is refused for *every* key of that set. Refusing too much
+//! costs a read of the database; refusing too little would leave an old value in the cache permanently.
 
 use crate::Now;
 use crate::snapshot_codec::{SnapshotReader, SnapshotWriter};
@@ -79,8 +79,8 @@ impl HoldOffTable {
         set.floor_ms > now.unix_ms || set.entries.iter().any(is_held_off)
     }
 
-    /// Saves the hold-offs that still run: [`SAVED_PER_SET`] for each set, those that end last, and for all others a floor
-    /// under every set.
+    /// Saves the hold-offs that still run: [`SAVED_PER_SET`] for each set, those that end last, and for all others a
+    /// floor under every set.
     pub fn save(&self, now: Now, snapshot: &mut SnapshotWriter) {
         let runs = |entry: &&Entry| entry.until_ms > now.unix_ms;
         let mut entries: Vec<&Entry> = self.sets.iter().flat_map(|set| &set.entries).filter(runs).collect();

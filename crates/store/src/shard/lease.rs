@@ -1,7 +1,7 @@
 //! Leases (§3.2.1 of the paper): one client may fill a miss, the others wait.
 //!
-//! * A token holds from the lease-get that hands it out until it is used, until a delete or another store of the key
-//!   voids it, or until the next token of the key is handed out. Time alone does not void it.
+//! * A token holds from the lease-get that issues it until it is used, until a delete or another store of the key voids
+//!   it, or until the next token of the key is issued. Time alone does not void it.
 //! * While a token holds, no other client gets one before the interval is over. A token that is void or used up delays
 //!   no client, unless `lease_interval_outlasts_delete` is set (`docs/deviations/001-lease-after-delete.md`).
 //! * Tokens are a bijection of a counter: never repeated in a store's life, hard to hit by accident in another's.
@@ -9,8 +9,8 @@
 //! ```text
 //! set of the table:  [ hash | token | issued ] x 4         token 0: void, but the interval is still counted
 //! ```
-//! The table has a fixed size and is part of the store's memory. A new lease displaces the oldest one of a full set. That
-//! is safe: a displaced token is void, its set is refused, and the next reader gets another token.
+//! The table has a fixed size and is part of the store's memory. A new lease displaces the oldest one of a full set.
+//! That is safe: a displaced token is void, its set is refused, and the next reader gets another token.
 //!
 //! Absent: keys. Two keys with one 64-bit hash share a lease; at worst one of them has a fill refused.
 
@@ -56,7 +56,7 @@ impl LeaseTable {
         self.sets.len() * size_of::<[Lease; WAYS]>()
     }
 
-    /// A token to fill the key's miss; `None` while another client's token holds.
+    /// A token to fill the key's miss; `None` until the interval of the last token is over.
     pub fn acquire(&mut self, hash: u64, now: Now) -> Option<LeaseToken> {
         let interval_ms = self.interval_ms;
         let index = match self.find(hash) {
@@ -105,7 +105,7 @@ impl LeaseTable {
     }
 
     fn set_index(&self, hash: u64) -> usize {
-        // The top bits chose the stripe; those below them are still free.
+        // The low bits choose the stripe, which all keys of this table share.
         (hash >> 24) as usize & (self.sets.len() - 1)
     }
 }

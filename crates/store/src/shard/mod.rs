@@ -3,7 +3,7 @@
 //! ```text
 //! hash of a key:  [ tag | .. set of leases, of hold-offs .. | bucket .. stripe ]
 //!
-//! stripe, under its lock:  leases;  hold-offs;  scheduled flushes;  timers;  counters;  the right to change its buckets
+//! stripe, under its lock:  leases; hold-offs; scheduled flushes; timers; counters; the right to change its buckets
 //! memory, shared:          index buckets --> chunks in slab pages
 //! ```
 //! A verb holds the stripe's lock from start to end (`verbs/mod.rs`); `memory/mod.rs` has the order of locks.

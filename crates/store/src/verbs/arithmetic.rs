@@ -1,8 +1,8 @@
 //! Decimal values, for `incr` and `decr`.
 //!
-//! As in memcached a number never gets shorter: lost digits are replaced by spaces, which are part of the value. A value
-//! is parsed as memcached does, by C's rules: white space, a sign, digits, and then the value's end or white space, which
-//! any text may follow. So `12 x` is 12, and incrementing turns it into `13  `.
+//! As in memcached a number never gets shorter: lost digits are replaced by spaces, which are part of the value. A
+//! value is parsed as memcached does, by C's rules: white space, a sign, digits, and then the value's end or white
+//! space, which any text may follow. So `12 x` is 12, and incrementing turns it into `13  `.
 //!
 //! Unlike memcached, nothing is read past a value's end.
 

@@ -41,8 +41,8 @@ impl StripeGuard<'_> {
         render(LeaseGet::Miss { token: token.unwrap_or(LeaseToken::HOT_MISS), stale })
     }
 
-    /// Records an access; the view shows the usage before it. A hot item is not written to: its clock is full, and its last
-    /// access was in the same second.
+    /// Records an access; the view shows the usage before it. A hot item is not written to: its clock is full, and its
+    /// last access was in the same second.
     #[inline(always)]
     pub(super) fn access(&mut self, found: ItemRef, expiry: Option<Expiry>, now: Now) -> ItemView<'_> {
         let before = found.header.usage;

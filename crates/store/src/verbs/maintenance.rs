@@ -32,8 +32,8 @@ impl StripeGuard<'_> {
         self.stripe.leases.clear();
     }
 
-    /// Removes items that have expired since the last call, handling up to `blocks_max` timer blocks; `false` if some are
-    /// left.
+    /// Removes items that have expired since the last call, handling up to `blocks_max` timer blocks; `false` if some
+    /// are left.
     pub fn advance_wheel(&mut self, blocks_max: usize, now: Now) -> bool {
         let now_s = seconds(now);
         let mut blocks_left = blocks_max;

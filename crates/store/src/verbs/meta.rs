@@ -59,8 +59,8 @@ impl StripeGuard<'_> {
         }))
     }
 
-    /// Creates a placeholder for a key that has no item. Leases stay as they are: no value has been stored that a fill could
-    /// overwrite.
+    /// Creates a placeholder for a key that has no item. Leases stay as they are: no value has been stored that a fill
+    /// could overwrite.
     fn vivify(&mut self, key: HashedKey<'_>, expiry: Expiry, cas: Option<Cas>, now: Now) -> Option<ItemRef> {
         let extension = Some(Extension { meta_state: MetaState::PLACEHOLDER.with(MetaState::WON), cas });
         let content = NewContent { extension, ..NewContent::live(0, expiry, b"") };
@@ -69,8 +69,8 @@ impl StripeGuard<'_> {
         self.find(key)
     }
 
-    /// Records a win in the item. An item without a meta state is stored again with one; if no memory can be freed for that,
-    /// the next get wins too.
+    /// Records a win in the item. An item without a meta state is stored again with one; if no memory can be freed for
+    /// that, the next get wins too.
     fn mark_won(&mut self, key: HashedKey<'_>, found: ItemRef, meta_state: MetaState, now: Now) -> Option<ItemRef> {
         let meta_state = meta_state.with(MetaState::WON);
         if found.header.is_extended() {
@@ -87,8 +87,8 @@ impl StripeGuard<'_> {
         self.find(key)
     }
 
-    /// Removes the item, or changes it as the conditions say; voids the lease. If no memory can be freed for the changed item,
-    /// it is removed.
+    /// Removes the item, or changes it as the conditions say; voids the lease. If no memory can be freed for the
+    /// changed item, it is removed.
     pub fn meta_delete(&mut self, key: HashedKey<'_>, conditions: &MetaDelete, now: Now) -> MetaDeleteOutcome {
         let found = self.find_undeleted(key, now);
         if let (Some(found), Some(expected)) = (found, conditions.cas_compare)
@@ -122,8 +122,8 @@ impl StripeGuard<'_> {
         MetaDeleteOutcome::Deleted
     }
 
-    /// Increments or decrements. The number is written as in memcached: never shorter than it was, padded with spaces. A
-    /// number that got no longer keeps its meta state and usage.
+    /// Increments or decrements. The number is written as in memcached: never shorter than it was, padded with spaces.
+    /// A number that got no longer keeps its meta state and usage.
     pub fn arithmetic(&mut self, key: HashedKey<'_>, direction: Direction, delta: u64, now: Now) -> ArithmeticOutcome {
         match self.find_live(key, now) {
             Some(found) => self.apply_delta(key, &found, direction, delta, None, now),

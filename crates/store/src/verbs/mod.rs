@@ -1,7 +1,7 @@
 //! What a client may do, one file a family of verbs. A verb runs from start to end under the lock of the key's stripe.
 //!
-//! An item never changes once it can be found, but for its expiry, its usage, its meta state, and when it becomes stale:
-//! a verb that changes a value stores another item and puts it in the place of the old one (`insert.rs`).
+//! An item never changes once it can be found, but for its expiry, its usage, its meta state, and when it becomes
+//! stale: a verb that changes a value stores another item and puts it in the place of the old one (`insert.rs`).
 //!
 //! Four functions look a key up. They differ in what they find:
 //!
@@ -56,8 +56,8 @@ impl<'s> StripeGuard<'s> {
         StripeGuard { shared, stripe }
     }
 
-    /// Takes and returns the guard by value: if its address were taken, every verb would copy it through memory, and wait
-    /// for that longer than for the lock.
+    /// Takes and returns the guard by value: if its address were taken, every verb would copy it through memory, and
+    /// wait for that longer than for the lock.
     #[cold]
     #[inline(never)]
     fn with_maintenance(shared: &'s Shared, stripe: MutexGuard<'s, Stripe>, now: Now) -> MutexGuard<'s, Stripe> {

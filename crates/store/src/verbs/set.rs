@@ -34,8 +34,8 @@ impl StripeGuard<'_> {
         self.store_whole(key, mode, &NewContent::live(item.flags, item.expiry, item.value), now)
     }
 
-    /// As [`StripeGuard::store`], with conditions, and for items whatever their meta state. Returns the bytes of the value
-    /// too.
+    /// As [`StripeGuard::store`], with conditions, and for items whatever their meta state. Returns the bytes of the
+    /// value too.
     pub fn meta_set(
         &mut self,
         key: HashedKey<'_>,
@@ -137,8 +137,8 @@ impl StripeGuard<'_> {
         HEADER_BYTES + key.key().len() + value_bytes > self.shared.item_bytes_max
     }
 
-    /// Stores `content`. If it is refused, the older value is removed: the writer meant to replace that, so it must not be
-    /// served any longer.
+    /// Stores `content`. If it is refused, the older value is removed: the writer meant to replace that, so it must
+    /// not be served any longer.
     pub(super) fn store_content(&mut self, key: HashedKey<'_>, content: &NewContent<'_>, now: Now) -> StoreOutcome {
         self.stripe.leases.void(key.hash());
         let is_too_large = self.is_too_large(key, content.value.len());

@@ -1,5 +1,5 @@
-//! A store that outlives its process (§6.4 of the paper): its region is a shared segment with a name. A process that ends
-//! in order saves the state beside it ([`Store::save`]), and the next process of that name restores both
+//! A store that outlives its process (§6.4 of the paper): its region is a shared segment with a name. A process that
+//! ends in order saves the state beside it ([`Store::save`]), and the next process of that name restores both
 //! ([`Store::attach`]). Serves no request.
 //!
 //! | the region | the store |
@@ -15,12 +15,13 @@
 //! leases (every token of the earlier process is void, since its reader may have read the database before a delete that
 //! this process has not seen), and counters.
 //!
-//! The state and the superblock have checksums; the pages of items, the index and timer blocks have none, since only the
-//! former are read at the start. They are trusted like the memory of a running process: a bit that flips in them between
-//! two processes is detected no better than one that flips in a process. Only this user's processes can reach them.
+//! The state and the superblock have checksums; the pages of items, the index and timer blocks have none, since only
+//! the former are read at the start. They are trusted like the memory of a running process: a bit that flips in them
+//! between two processes is detected no better than one that flips in a process. Only this user's processes can reach
+//! them.
 //!
-//! Deletes that were sent while no process ran are not known here. Their sender must send them again before the store is
-//! used.
+//! Deletes that were sent while no process ran are not known here. Their sender must send them again before the store
+//! is used.
 
 mod error;
 mod name;
@@ -47,16 +48,16 @@ use superblock::{Superblock, Unreadable};
 const DROPPED_BYTES: usize = 64 << 20;
 
 impl Store {
-    /// A store in the region `name`: as it was saved there, or empty with the reason. Its cost depends on the number of pages;
-    /// no item is read.
+    /// A store in the region `name`: as it was saved there, or empty with the reason. Its cost depends on the number
+    /// of pages; no item is read.
     pub fn attach(options: Options, name: &RegionName, now: Now) -> Result<(Store, Start), RegionError> {
         let attached = Preparation::new(options, name).map_err(RegionError::Options)?.attach(now, || true)?;
         Ok(attached.expect("it was wanted"))
     }
 
-    /// Drops the page tables of part of the region, from byte `at` on, while other threads use the store. To be called ahead of
-    /// a [`Store::save`], because detaching a large region takes long. The next access maps a page again. Returns the byte to
-    /// continue from; `None` at the end, and for a store without a region.
+    /// Drops the page tables of part of the region, from byte `at` on, while other threads use the store. To be called
+    /// ahead of a [`Store::save`], because detaching a large region takes long. The next access maps a page again.
+    /// Returns the byte to continue from; `None` at the end, and for a store without a region.
     pub fn loosen(&self, at: usize) -> Option<usize> {
         let region = &self.shared.memory.pages.region;
         let bytes = DROPPED_BYTES.min(region.region_bytes().saturating_sub(at));

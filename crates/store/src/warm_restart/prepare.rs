@@ -1,5 +1,5 @@
-//! Attaching a region in two steps: what can be done while another process uses it, and the rest, which ends with the first
-//! write to it. A successor does the first while its predecessor still serves (§6.4 of the paper).
+//! Attaching a region in two steps: what can be done while another process uses it, and the rest, which ends with the
+//! first write to it. A successor does the first while its predecessor still serves (§6.4 of the paper).
 
 use super::error::RegionError;
 use super::name::RegionName;
@@ -26,8 +26,8 @@ impl Preparation {
         Ok(Preparation { options, name: name.clone(), geometry, stripes: None })
     }
 
-    /// Does the slow half now. Only if the region has the size that the options require: whether memory of another size is
-    /// available is not known, and the store would be empty anyway.
+    /// Does the slow half now. Only if the region has the size that the options require: whether memory of another
+    /// size is available is not known, and the store would be empty anyway.
     #[must_use]
     pub fn ahead(mut self) -> Preparation {
         let segment = Segment::find(self.name.key()).ok().flatten();
@@ -38,8 +38,8 @@ impl Preparation {
         self
     }
 
-    /// As [`Store::attach`], if `is_wanted` returns `true`, which is called when all else is done; else `None`. A saved region
-    /// is not written to before, so that another process can still restore it.
+    /// As [`Store::attach`], if `is_wanted` returns `true`, which is called when all else is done; else `None`. A
+    /// saved region is not written to before, so that another process can still restore it.
     pub fn attach(self, now: Now, is_wanted: impl FnOnce() -> bool) -> Result<Option<(Store, Start)>, RegionError> {
         let Preparation { options, name, geometry, stripes } = self;
         let (name, memory_bytes) = (&name, options.memory_bytes_max);

@@ -69,8 +69,8 @@ pub(super) fn restore(
     Ok(Ok((shared, Start::Warm { items: found.items, saved_at })))
 }
 
-/// Fails if the system cannot give a larger region, such as after a misspelt size, so that the old one is not given up for
-/// it. Not checked if the old one is large enough or worthless, since both would have to fit for a moment.
+/// Fails if the system cannot give a larger region, such as after a misspelt size, so that the old one is not given up
+/// for it. Not checked if the old one is large enough or worthless, since both would have to fit for a moment.
 pub(super) fn check_size_available(
     old: Segment,
     bytes: usize,

@@ -1,5 +1,5 @@
-//! The last 4 KiB of a shared region: its name, its layout, and whether its contents can be trusted (§6.4 of the paper).
-//! Found from the size of the segment alone, so that a build with another format finds it too.
+//! The last 4 KiB of a shared region: its name, its layout, and whether its contents can be trusted (§6.4 of the
+//! paper). Found from the size of the segment alone, so that a build with another format finds it too.
 //!
 //! ```text
 //! region:      | page 0 | page 1 | ... | state area (snapshot.rs) | superblock |
@@ -27,7 +27,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// The size of a superblock.
 pub(crate) const SUPERBLOCK_BYTES: usize = 4096;
-/// To be raised when the layout of a region, or of its state, changes in a way that [`format_fingerprint`] does not cover.
+/// To be raised when the layout of a region, or of its state, changes in a way that [`format_fingerprint`] does not
+/// cover.
 pub(crate) const FORMAT: u64 = 1;
 
 const MAGIC: u64 = u64::from_be_bytes(*b"lookside");
@@ -223,9 +224,9 @@ mod tests {
     use crate::warm_restart::snapshot;
     use crate::{Options, Store};
 
-    /// A build with another layout of items or index must not restore a region of this one. If this fails, the layout has
-    /// changed: write the new number here, and raise FORMAT if the words of the state have changed. Every warm restart
-    /// across the two builds will then be a cold one.
+    /// A build with another layout of items or index must not restore a region of this one. If this fails, the layout
+    /// has changed: write the new number here, and raise FORMAT if the words of the state have changed. Every warm
+    /// restart across the two builds will then be a cold one.
     #[test]
     #[cfg(all(target_pointer_width = "64", target_endian = "little"))]
     fn the_format_is_unchanged() {

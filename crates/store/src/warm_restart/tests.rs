@@ -147,7 +147,8 @@ fn a_changed_byte_gives_an_empty_store_and_never_a_panic() {
     }
 }
 
-/// The index gets a page first, and a bucket in it as soon as the stripe is free: in between the page belongs to the index.
+/// The index gets a page first, and a bucket in it as soon as the stripe is free: in between the page belongs to the
+/// index.
 #[test]
 fn a_page_without_buckets_stays_with_the_index() {
     let scratch = Scratch::new();

@@ -1,7 +1,7 @@
 //! The store as a simple map: its replies when it has ample memory.
 //!
-//! Absent: memory, hashing, eviction. The store chooses tokens and CAS uniques; the model gets them and checks whether they
-//! are valid.
+//! Absent: memory, hashing, eviction. The store chooses tokens and CAS uniques; the model gets them and checks whether
+//! they are valid.
 
 use lookaside_protocol::{Cas, Direction, LeaseToken, StoreMode};
 use lookaside_store::{
@@ -218,7 +218,8 @@ impl Model {
         }
     }
 
-    /// Applies a meta set that stored with this unique. Returns the expected value size, and whether the unique is valid.
+    /// Applies a meta set that stored with this unique. Returns the expected value size, and whether the unique is
+    /// valid.
     pub fn meta_set(
         &mut self,
         key: u8,

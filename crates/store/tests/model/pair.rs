@@ -17,7 +17,8 @@ const START_MS: u64 = 1_700_000_000_123;
 pub struct Pair {
     /// `None` only during a restart.
     store: Option<Store>,
-    /// The region of a store that can be restarted. Behind the store, which must be dropped before the region is removed.
+    /// The region of a store that can be restarted. Behind the store, which must be dropped before the region is
+    /// removed.
     region: Option<ScratchRegion>,
     options: Options,
     model: Model,
@@ -127,17 +128,7 @@ impl Pair {
             Command::MetaDelete { compare, invalidates, empties, touch, unique } => {
                 let cas_compare = compare.map(|remembered| self.unique(key, remembered));
                 let (cas_new, touch) = (unique.map(Cas), self.expiry(touch));
-                let conditions = MetaDelete { cas_compare, cas_new, invalidates, empties, touch };
-                let outcome = self.store().meta_delete(hashed, &conditions, self.model.now());
-                let stays = outcome == MetaDeleteOutcome::Deleted && (invalidates || empties);
-                let cas = if stays { self.peek_unique(key, hashed, invalidates) } else { None };
-                let (expected, is_fine) = self.model.meta_delete(key, &conditions, cas);
-                prop_assert_eq!(outcome, expected);
-                prop_assert!(is_fine, "the unique is new and grows, or is the one that was asked for");
-                if stays {
-                    // The get of the unique has won.
-                    self.model.meta_get(key, &MetaGet { no_bump: true, ..MetaGet::default() }, None);
-                }
+                self.meta_delete(key, hashed, &MetaDelete { cas_compare, cas_new, invalidates, empties, touch })?;
             }
             Command::MetaArithmetic { up, delta, compare, touch, vivify, unique } => {
                 let direction = if up { Direction::Up } else { Direction::Down };
@@ -147,18 +138,7 @@ impl Pair {
                     touch: self.expiry(touch),
                     vivify: vivify.map(|(number, exptime)| (number, Expiry::from_exptime(exptime, self.model.now()))),
                 };
-                let outcome = self.store().meta_arithmetic(hashed, direction, delta, &conditions, self.model.now());
-                if self.is_short_of_memory && outcome == MetaArithmeticOutcome::NotStored {
-                    // A hold-off that was merged refuses other keys too.
-                    prop_assert!(self.model.undeleted(key).is_none() && conditions.vivify.is_some());
-                    return Ok(());
-                }
-                prop_assert!(
-                    self.model.meta_arithmetic(key, direction, delta, &conditions, outcome),
-                    "{:?} {:?}",
-                    conditions,
-                    outcome
-                );
+                self.meta_arithmetic(key, hashed, direction, delta, &conditions)?;
             }
             Command::Touch { exptime } => self.touch(key, hashed, exptime)?,
             Command::LeaseGet => self.lease_get(key, hashed)?,
@@ -174,19 +154,7 @@ impl Pair {
                 let outcome = self.store().delete(hashed, hold_off_ms, self.model.now());
                 prop_assert_eq!(outcome, self.model.delete(key, hold_off_ms));
             }
-            Command::Arithmetic { direction, delta } => {
-                let outcome = self.store().arithmetic(hashed, direction, delta, self.model.now());
-                let (expected, value) = self.model.expect_arithmetic(key, direction, delta);
-                match (outcome, expected) {
-                    (ArithmeticOutcome::Number(number, cas), Expected::Number(wanted)) => {
-                        prop_assert_eq!(number, wanted);
-                        prop_assert!(self.model.apply_arithmetic(key, value, cas), "the unique is new and grows");
-                    }
-                    (ArithmeticOutcome::NotFound, Expected::NotFound) => {}
-                    (ArithmeticOutcome::NotANumber, Expected::NotANumber) => {}
-                    other => prop_assert!(false, "{:?}", other),
-                }
-            }
+            Command::Arithmetic { direction, delta } => self.arithmetic(key, hashed, direction, delta)?,
             Command::Flush { ahead_ms } => {
                 let now = lookaside_store::Now { unix_ms: self.model.now_ms };
                 if self.store().flush_all(lookaside_store::Now { unix_ms: now.unix_ms + ahead_ms }, now) {
@@ -266,7 +234,7 @@ impl Pair {
             StoreOutcome::Stored(cas) => {
                 prop_assert!(matches!(expected, Expected::Stored | Expected::StaleStored), "{:?}", expected);
                 let (expected_bytes, is_fine) = self.model.meta_set(key, mode, item, conditions, cas);
-                prop_assert!(is_fine, "the unique is new and grows, or is the one that was asked for");
+                prop_assert!(is_fine, "the unique is new and grows, or is the one that was requested");
                 prop_assert_eq!(value_bytes, expected_bytes);
                 self.uniques.insert(key, cas);
             }
@@ -280,6 +248,60 @@ impl Pair {
                 prop_assert!(matches!(mode, StoreMode::Append | StoreMode::Prepend));
             }
             StoreOutcome::TooLarge | StoreOutcome::OutOfMemory => prop_assert!(false, "{:?}", outcome),
+        }
+        Ok(())
+    }
+
+    fn meta_delete(&mut self, key: u8, hashed: HashedKey<'_>, conditions: &MetaDelete) -> Result<(), TestCaseError> {
+        let outcome = self.store().meta_delete(hashed, conditions, self.model.now());
+        let stays = outcome == MetaDeleteOutcome::Deleted && (conditions.invalidates || conditions.empties);
+        let cas = if stays { self.peek_unique(key, hashed, conditions.invalidates) } else { None };
+        let (expected, is_fine) = self.model.meta_delete(key, conditions, cas);
+        prop_assert_eq!(outcome, expected);
+        prop_assert!(is_fine, "the unique is new and grows, or is the one that was requested");
+        if stays {
+            // The get of the unique has won.
+            self.model.meta_get(key, &MetaGet { no_bump: true, ..MetaGet::default() }, None);
+        }
+        Ok(())
+    }
+
+    fn meta_arithmetic(
+        &mut self,
+        key: u8,
+        hashed: HashedKey<'_>,
+        direction: Direction,
+        delta: u64,
+        conditions: &MetaArithmetic,
+    ) -> Result<(), TestCaseError> {
+        let outcome = self.store().meta_arithmetic(hashed, direction, delta, conditions, self.model.now());
+        if self.is_short_of_memory && outcome == MetaArithmeticOutcome::NotStored {
+            // A hold-off that was merged refuses other keys too.
+            prop_assert!(self.model.undeleted(key).is_none() && conditions.vivify.is_some());
+            return Ok(());
+        }
+        let is_expected = self.model.meta_arithmetic(key, direction, delta, conditions, outcome);
+        prop_assert!(is_expected, "{:?} {:?}", conditions, outcome);
+        Ok(())
+    }
+
+    fn arithmetic(
+        &mut self,
+        key: u8,
+        hashed: HashedKey<'_>,
+        direction: Direction,
+        delta: u64,
+    ) -> Result<(), TestCaseError> {
+        let outcome = self.store().arithmetic(hashed, direction, delta, self.model.now());
+        let (expected, value) = self.model.expect_arithmetic(key, direction, delta);
+        match (outcome, expected) {
+            (ArithmeticOutcome::Number(number, cas), Expected::Number(wanted)) => {
+                prop_assert_eq!(number, wanted);
+                prop_assert!(self.model.apply_arithmetic(key, value, cas), "the unique is new and grows");
+            }
+            (ArithmeticOutcome::NotFound, Expected::NotFound) => {}
+            (ArithmeticOutcome::NotANumber, Expected::NotANumber) => {}
+            other => prop_assert!(false, "{:?}", other),
         }
         Ok(())
     }
