@@ -67,7 +67,7 @@ fn the_process_stays_within_the_limit() {
         let counted_bytes = store.statistics().memory_bytes as usize;
         println!("{name}: resident {resident_bytes}, counted {counted_bytes}, limit {MEMORY_BYTES_MAX}");
         assert!(counted_bytes <= MEMORY_BYTES_MAX, "{name}: counted {counted_bytes}");
-        assert!(counted_bytes > MEMORY_BYTES_MAX / 10 * 9, "{name}: the limit is used, not just kept: {counted_bytes}");
+        assert!(counted_bytes > MEMORY_BYTES_MAX / 10 * 9, "{name}: the memory is not used: {counted_bytes}");
         // Memory is freed by evicting a few items at a time, never by emptying the store.
         let items = store.statistics().items as usize;
         let fitting = MEMORY_BYTES_MAX / (PHASES[phase].2 + 100);

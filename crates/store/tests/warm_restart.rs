@@ -98,7 +98,7 @@ fn every_item_is_restored_completely() {
         for (number, before) in before.iter().enumerate() {
             let seen = get(&store, &name(number), after(round * 1_000 + 500));
             assert!(seen.is_some() && seen == *before, "key {number}, round {round}");
-            let (flags, _, its_expiry, its_value) = seen.expect("just looked at");
+            let (flags, _, its_expiry, its_value) = seen.expect("checked above");
             assert_eq!((flags, its_expiry), (number as u32 % 5, expiry(number)));
             assert!(its_value == value(number));
         }

@@ -398,7 +398,7 @@ impl Model {
     }
 
     pub fn refresh_stale(&mut self, key: u8, flags: u32, expiry: Expiry, value: &[u8]) {
-        let entry = self.entries.get_mut(&key).expect("the model said there was one");
+        let entry = self.entries.get_mut(&key).expect("the model has the item");
         let stale_until_ms = entry.stale_until_ms;
         *entry = Entry { stale_until_ms, ..Entry::new(flags, expiry, value, entry.cas) };
         self.advance(0);
@@ -415,7 +415,7 @@ impl Model {
     }
 
     pub fn apply_arithmetic(&mut self, key: u8, value: Vec<u8>, cas: Cas) -> bool {
-        let old = self.live(key).expect("the model said there was one").clone();
+        let old = self.live(key).expect("the model has the item").clone();
         let entry = match value.len() == old.value.len() {
             true => Entry { value, cas, ..old },
             false => Entry::new(old.flags, old.expiry, &value, cas),
