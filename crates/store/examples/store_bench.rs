@@ -1,12 +1,12 @@
-//! What a get, a set and an item cost, in process. Prints figures and compares nothing.
+//! The cost of a get, a set and an item, in process. Prints figures and compares nothing.
 //!
 //! ```text
 //! cargo run --release -p lookaside-store --example store_bench
 //! ```
-//! * Nanoseconds per get of random ones of 4 million items (24 B keys, 32 B values): one at a time, in batches of 24 with
-//!   prefetch, by one thread and by two.
-//! * Sets of 4 million new keys, and of the same again; the longest single one while the index grows.
-//! * Resident bytes per item above key and value, with a million items.
+//! * Nanoseconds per get of random ones of 4 million items (24 B keys, 32 B values): one at a time, in batches of 24
+//!   with prefetch, by one thread and by two.
+//! * Sets of 4 million new keys, and of the same keys again; the longest single set while the index grows.
+//! * Resident bytes per item beside key and value, with a million items.
 //!
 //! Keys are made before the clock starts. Each figure is the best of five rounds: the machine may have other work.
 
@@ -46,7 +46,7 @@ fn resident_bytes() -> usize {
     line.split_whitespace().nth(1).and_then(|kib| kib.parse::<usize>().ok()).unwrap_or(0) * 1024
 }
 
-/// Random keys, so that every get finds its lines out of the caches.
+/// Random keys, so that the lines of every get are not in the processor's caches.
 fn keys(seed: u64) -> Vec<Key> {
     let mut state = seed;
     let mut next = || {
@@ -72,7 +72,7 @@ fn get_in_batches(store: &Store, keys: &[Key]) -> usize {
         }
         reader.prefetch(&mut hashed[..batch.len()]);
         for &key in &hashed[..batch.len()] {
-            // As a server does: the value is copied out.
+            // The value is copied, as a server does.
             let mut reply = [0u8; 32];
             bytes += reader
                 .get(key, |item| item.value.pieces().for_each(|piece| reply.copy_from_slice(piece)))
@@ -83,7 +83,7 @@ fn get_in_batches(store: &Store, keys: &[Key]) -> usize {
     bytes
 }
 
-/// What memory itself allows: a table of places and an array of items, read at random in the same way, and nothing else.
+/// The bound that the machine sets: a table of places and an array of items, read at random in the same way.
 struct Arrays {
     places: Vec<[u64; 8]>,
     items: Vec<[u64; 9]>,
@@ -101,7 +101,7 @@ impl Arrays {
     fn read(&self, keys: &[Key]) -> usize {
         let mut sum = 0;
         for batch in keys.chunks(BATCH) {
-            // The processor runs ahead over independent reads, as it does over prefetches.
+            // The processor overlaps independent reads, as it does prefetches.
             let mut places = [0u64; BATCH];
             for (place, key) in batch.iter().enumerate() {
                 let hash = key.iter().fold(0u64, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
@@ -113,7 +113,7 @@ impl Arrays {
     }
 }
 
-/// Nanoseconds that this thread has been running: time in which others had the processor does not count.
+/// Nanoseconds of processor time of this thread.
 fn running_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -145,7 +145,7 @@ fn overhead() {
     assert_eq!(store.statistics().items, COUNT);
     let counted = store.statistics().memory_bytes as f64 / COUNT as f64 - 56.0;
     println!(
-        "bytes per item above key and value, 1M items: {:.1} resident, {counted:.1} counted",
+        "bytes per item beside key and value, 1M items: {:.1} resident, {counted:.1} counted",
         bytes as f64 / COUNT as f64 - 56.0
     );
 }

@@ -4,9 +4,9 @@
 //! zstd -d twitter-cluster52-3m.pack.zst -o trace.pack
 //! cargo run --release -p lookaside-store --example store_hit_ratio -- trace.pack 3000000 16 64 128
 //! ```
-//! The trace is in packed planes, little-endian: the object of each request (three planes of so many bytes), the size of
-//! each object (u16), the requests in each second (u16). The second argument is the number of requests; then come the sizes
-//! of memory in MiB, all of it counted. Settings come from the environment: EXPONENT, REBALANCE=off, FACTOR.
+//! The trace is in packed planes, little-endian: the object of each request (three planes, a byte per
+//! request), the size of each object (u16), the requests in each second (u16). The second argument is the number of
+//! requests; then come the sizes of memory in MiB. Options come from the environment: EXPONENT, REBALANCE=off, FACTOR.
 //! The trace of Twitter's cache cluster 52 is CC-BY 4.0, by Yang et al.
 
 use lookaside_protocol::StoreMode;
@@ -54,7 +54,7 @@ fn replay(trace: &Trace, memory_mib: usize) {
             at += 1;
             let object_bytes = usize::from(trace.object_bytes[object as usize]);
             bytes += object_bytes;
-            // Keys of the length that the trace's owner reports, as far as the object has room for one.
+            // Keys of the length that the trace's authors report, or shorter if the object is smaller.
             let name = format!("{object:024}");
             let key = HashedKey::new(&name.as_bytes()[24 - object_bytes.clamp(8, 24)..]);
             if store.reader(now).get(key, |_| ()).is_none() {
@@ -67,7 +67,7 @@ fn replay(trace: &Trace, memory_mib: usize) {
     }
     let statistics = store.statistics();
     println!(
-        "{memory_mib:4} MiB: miss ratio {:.4}, of bytes {:.4}; compulsory {:.4}; {} items, {} evictions, {} page moves, {} items carried over",
+        "{memory_mib:4} MiB: miss ratio {:.4}, of bytes {:.4}; compulsory {:.4}; {} items, {} evictions, {} page moves, {} items relocated",
         misses as f64 / at as f64,
         missed_bytes as f64 / bytes as f64,
         trace.object_bytes.len() as f64 / at as f64,

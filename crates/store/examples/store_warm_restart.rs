@@ -1,7 +1,7 @@
-//! How long a restart takes that keeps a full store (§6.4 of the paper): `cargo run --release -p lookaside-store --example
-//! store_warm_restart -- 4096` for 4 GiB, and likewise for any other number of mebibytes.
+//! The duration of a warm restart of a full store (§6.4 of the paper): `cargo run --release -p lookaside-store
+//! --example store_warm_restart -- 4096` for 4096 MiB.
 //!
-//! Fills a region with items of 24 + 200 bytes until some are evicted, saves it, takes it up three times and asks for
+//! Fills a region with items of 24 + 200 bytes until some are evicted, saves and restores it three times, and reads
 //! 100,000 of its items. The region is removed at the end.
 
 use lookaside_protocol::StoreMode;
@@ -18,7 +18,7 @@ struct Scratch(RegionName);
 impl Drop for Scratch {
     fn drop(&mut self) {
         if let Err(error) = remove_region(&self.0) {
-            eprintln!("left behind: {error}");
+            eprintln!("region not removed: {error}");
         }
     }
 }
@@ -29,9 +29,9 @@ fn main() {
     let name = RegionName::new(format!("lookaside example {}", std::process::id())).expect("it is a name");
     let scratch = Scratch(name);
     let attach = || {
-        let begun = Instant::now();
-        let (store, start) = Store::attach(options.clone(), &scratch.0, NOW).expect("the region can be had");
-        println!("attach {:8.2} ms  {start:?}", begun.elapsed().as_secs_f64() * 1e3);
+        let start_time = Instant::now();
+        let (store, start) = Store::attach(options.clone(), &scratch.0, NOW).expect("the region can be attached");
+        println!("attach {:8.2} ms  {start:?}", start_time.elapsed().as_secs_f64() * 1e3);
         store
     };
     let mut store = attach();
@@ -43,15 +43,15 @@ fn main() {
         items += 1;
     }
     for _ in 0..ROUNDS {
-        let begun = Instant::now();
+        let start_time = Instant::now();
         let saved = store.save(NOW).expect("the region is there").expect("it has a region");
-        println!("save   {:8.2} ms  {saved:?}", begun.elapsed().as_secs_f64() * 1e3);
+        println!("save   {:8.2} ms  {saved:?}", start_time.elapsed().as_secs_f64() * 1e3);
         store = attach();
     }
-    let begun = Instant::now();
+    let start_time = Instant::now();
     let reader = store.reader(NOW);
     let number = |get: u64| get.wrapping_mul(0x9e37_79b9_7f4a_7c15) % items;
     let keys = (0..GETS).map(|get| format!("a key of 24 bytes{:07}", number(get)));
     let hits = keys.filter(|key| reader.get(HashedKey::new(key.as_bytes()), |_| ()).is_some()).count();
-    println!("{GETS} first gets {:.2} ms, {hits} of them hits", begun.elapsed().as_secs_f64() * 1e3);
+    println!("{GETS} first gets {:.2} ms, {hits} of them hits", start_time.elapsed().as_secs_f64() * 1e3);
 }

@@ -1,16 +1,16 @@
-//! An item as it goes in and as it is shown.
+//! An item as it is stored and as it is shown.
 
 use crate::Expiry;
-use crate::memory::Memory;
-use crate::record::Handle;
+use crate::memory::handle::Handle;
+use crate::memory::pages::Pages;
 use lookaside_protocol::Cas;
 
-/// What is to be stored under a key.
+/// An item to store under a key.
 #[derive(Clone, Copy, Debug)]
 pub struct NewItem<'a> {
     /// Opaque to the store.
     pub flags: u32,
-    /// When the item leaves.
+    /// The expiry.
     pub expiry: Expiry,
     /// The value.
     pub value: &'a [u8],
@@ -21,15 +21,15 @@ pub struct NewItem<'a> {
 pub struct ItemView<'a> {
     /// The key.
     pub key: &'a [u8],
-    /// As it was stored with.
+    /// The flags that it was stored with.
     pub flags: u32,
     /// Changes with every change of the value.
     pub cas: Cas,
-    /// When the item leaves.
+    /// The expiry.
     pub expiry: Expiry,
-    /// Seconds since the item was last asked for.
+    /// Seconds since the last access before this one.
     pub last_access_age_s: u32,
-    /// Whether it had been asked for before.
+    /// Whether it was fetched before.
     pub fetched: bool,
     /// The value, in one piece unless it is chained over several chunks.
     pub value: Value<'a>,
@@ -39,25 +39,25 @@ pub struct ItemView<'a> {
 #[derive(Clone, Copy)]
 pub struct Value<'a> {
     first: &'a [u8],
-    rest: Rest<'a>,
+    rest: Continuation<'a>,
 }
 
-/// What follows the first piece: so many bytes, from this chunk on.
+/// What follows the first piece: `bytes`, from this chunk on.
 #[derive(Clone, Copy)]
-struct Rest<'a> {
-    chain: Option<(&'a Memory, Handle)>,
+struct Continuation<'a> {
+    chain: Option<(&'a Pages, Handle)>,
     bytes: usize,
 }
 
 impl<'a> Value<'a> {
     /// A value in one piece.
     pub fn whole(bytes: &'a [u8]) -> Self {
-        Value { first: bytes, rest: Rest { chain: None, bytes: 0 } }
+        Value { first: bytes, rest: Continuation { chain: None, bytes: 0 } }
     }
 
-    /// A value of which `bytes` are in the chunks that begin with `next`. The item's stripe is locked.
-    pub(crate) fn chained(first: &'a [u8], memory: &'a Memory, next: Handle, bytes: usize) -> Self {
-        Value { first, rest: Rest { chain: Some((memory, next)), bytes } }
+    /// A value with `bytes` in the chunks that begin with `next`. The item's stripe is locked.
+    pub(crate) fn chained(first: &'a [u8], pages: &'a Pages, next: Handle, bytes: usize) -> Self {
+        Value { first, rest: Continuation { chain: Some((pages, next)), bytes } }
     }
 
     /// Its length in bytes.
@@ -92,17 +92,17 @@ impl<'a> Value<'a> {
     }
 }
 
-impl<'a> Iterator for Rest<'a> {
+impl<'a> Iterator for Continuation<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {
         if self.bytes == 0 {
             return None;
         }
-        let (memory, handle) = self.chain?;
-        let (piece, next) = memory.follower(handle);
+        let (pages, handle) = self.chain?;
+        let (piece, next) = pages.continuation(handle);
         let piece = &piece[..piece.len().min(self.bytes)];
-        self.chain = Some((memory, next));
+        self.chain = Some((pages, next));
         self.bytes -= piece.len();
         Some(piece)
     }

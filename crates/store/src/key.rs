@@ -1,32 +1,32 @@
-//! A key and its hash. Every verb takes one: hashed once, then used for the stripe, the index and the tables of
-//! leases and hold-offs, each of which takes other bits of it.
+//! A key and its hash, computed once and used for the stripe, the index and the tables of leases and hold-offs, each of
+//! which uses other bits of it.
 //!
-//! Absent: a secret in the hash. Whoever crafts keys that collide makes them wait for one stripe's lock and evict each
-//! other; more memory than others they do not get (`Index::may_grow`). Two keys of one hash share a lease and a hold-off,
+//! Absent: a secret in the hash. Keys that are crafted to collide contend for one stripe's lock and evict each other,
+//! but get no more memory than others (`Index::may_grow`). Two keys with the same hash share a lease and a hold-off,
 //! which errs towards refusal.
 
-use crate::index::SlotAt;
+use crate::memory::handle::SlotAt;
 
-/// Where a prefetch has seen a key's tag. It may be out of date, and says nothing to another store.
+/// The slot in which a prefetch saw a key's tag. It may be out of date, and is ignored by other stores.
 #[derive(Clone, Copy, Debug)]
-struct Guess {
+struct Hint {
     store: u32,
     slot: SlotAt,
 }
 
-/// A key and its hash: computed once, used for the stripe, the index line and the tag.
+/// A key and its hash.
 #[derive(Clone, Copy, Debug)]
 pub struct HashedKey<'a> {
     key: &'a [u8],
     hash: u64,
-    guess: Option<Guess>,
+    hint: Option<Hint>,
 }
 
 impl<'a> HashedKey<'a> {
     /// Hashes `key`, which must be 1 to 250 bytes.
     pub fn new(key: &'a [u8]) -> Self {
         debug_assert!(!key.is_empty() && key.len() <= lookaside_protocol::KEY_BYTES_MAX);
-        HashedKey { key, hash: rapidhash::v3::rapidhash_v3(key), guess: None }
+        HashedKey { key, hash: rapidhash::v3::rapidhash_v3(key), hint: None }
     }
 
     /// The key itself.
@@ -35,31 +35,31 @@ impl<'a> HashedKey<'a> {
         self.key
     }
 
-    /// Notes the slot in which a prefetch has seen the key's tag in this store's index.
+    /// Sets the slot in which a prefetch saw the key's tag in the index of this store.
     #[inline]
-    pub(crate) fn note_guess(&mut self, store: u32, slot: SlotAt) {
-        self.guess = Some(Guess { store, slot });
+    pub(crate) fn set_hint(&mut self, store: u32, slot: SlotAt) {
+        self.hint = Some(Hint { store, slot });
     }
 
-    /// Where to look first in this store's index: a slot that the key could lie in.
+    /// The slot of this store's index to look in first.
     #[inline]
-    pub(crate) fn guess(&self, store: u32) -> Option<SlotAt> {
-        self.guess.filter(|guess| guess.store == store).map(|guess| guess.slot)
+    pub(crate) fn hint(&self, store: u32) -> Option<SlotAt> {
+        self.hint.filter(|hint| hint.store == store).map(|hint| hint.slot)
     }
 
-    /// All of the hash: who is who in the tables of leases and hold-offs; its low bits choose the bucket.
+    /// The full hash: identifies the key in the lease and hold-off tables; its low bits choose the bucket.
     #[inline]
     pub(crate) fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// The top 24 bits: what is compared in the index before a key is. Never 0, which is the tag of an empty slot.
+    /// The top 24 bits, which the index compares before the key. Never 0, which is the tag of an empty slot.
     #[inline]
     pub(crate) fn tag(&self) -> u32 {
         ((self.hash >> 40) as u32).max(1)
     }
 
-    /// The low bits: which of `1 << stripe_bits` stripes.
+    /// The number of the key's stripe, of `1 << stripe_bits`: the low bits.
     #[inline]
     pub(crate) fn stripe(&self, stripe_bits: u32) -> usize {
         self.hash as usize & ((1 << stripe_bits) - 1)

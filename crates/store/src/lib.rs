@@ -1,119 +1,107 @@
-//! One server's memory.
+//! The memory of one server.
 //!
 //! A get looks its keys up in a batch under a [`Reader`]: index lines are prefetched, then items, then each item is
 //! shown to a closure that renders the reply straight from it. A delete ([`Store::delete`]) removes the value (or
-//! keeps it as a stale one), voids the key's lease and begins the hold-off.
+//! keeps it as a stale one), voids the key's lease and starts the hold-off.
 //!
 //! | | live item | stale value | lease | hold-off |
 //! |---|---|---|---|---|
 //! | get | shown | never shown | – | – |
-//! | lease-get | shown | shown as such | handed out on a miss, one per interval | – |
+//! | lease-get | shown | shown as such | acquired on a miss, one per interval | – |
 //! | set | replaced | dropped | voided | ended |
 //! | add | refused | dropped | voided | refused while it lasts |
-//! | replace, cas, append, prepend, incr, decr | changed | taken for absent | voided | – |
-//! | lease-set | refused | refreshed when the token is void, replaced when it holds | used up | – |
-//! | delete | becomes stale, or goes | kept | voided | begun |
-//! | flush | goes | goes | voided | – |
+//! | replace, cas, append, prepend, incr, decr | changed | treated as absent | voided | – |
+//! | lease-set | refused | refreshed if the token is void, replaced if it holds | used up | – |
+//! | delete | becomes stale, or is removed | kept | voided | started |
+//! | flush | removed | removed | voided | – |
 //!
 //! A lease-set during a hold-off: tokens from before the delete are void, and a token from after it belongs to a
-//! reader that has seen the database after the delete, so it may fill.
+//! reader that has read the database after the delete, so it may fill.
 //!
-//! The meta dialect's verbs see more (`marks.rs`): an item that a look has made and nobody has filled (a stub), and one
-//! that was marked as out of date. Both are memcached's answer to the herds that leases hold back; who uses the one need
-//! not know of the other.
+//! The meta verbs also see an item that a get created without a value (a placeholder), and one that was marked as out
+//! of date (`meta_state.rs`). Both are memcached's answer to the thundering herds that leases hold back; a client that
+//! uses one need not know the other.
 //!
-//! | | stub | marked as stale |
+//! | | placeholder | marked as stale |
 //! |---|---|---|
-//! | look ([`Reader::look`]) | shown, without a value | shown as such; the first one wins |
-//! | get, touch, replace, cas, append, incr | taken for absent | taken for absent |
-//! | lease-get | taken for absent: a token | shown as stale, with a token |
+//! | meta get ([`Reader::meta_get`]) | shown, without a value | shown as such; the first one wins |
+//! | get, touch, replace, cas, append, incr | treated as absent | treated as absent |
+//! | lease-get | treated as absent: a token | shown as stale, with a token |
 //! | set, add, lease-set with a token that holds | replaced | replaced |
 //! | lease-set with a void token | refused | refused |
-//! | delete | goes | becomes a stale value as a live one does, or goes |
+//! | delete | removed | becomes a stale value as a live one does, or is removed |
 //!
-//! A stub voids no lease, as nothing was stored; a mark as stale does, as a delete does. Winning is no lease: it refuses
-//! nobody's store.
+//! Creating a placeholder voids no lease, since no value was stored; marking an item as stale does, as a delete does.
+//! A win is not a lease: it refuses no store.
 //!
-//! Inside, keys are spread over stripes, each with its own lock (`stripe.rs`). Items lie in memory that all stripes
-//! share: pages of one region (`memory.rs`), cut into the chunks of slab classes (`slab.rs`), found through an index that
-//! grows a bucket at a time (`index.rs`). No lock is shared by all verbs; in which order those that are shared by some
-//! are taken is said in `memory.rs`.
+//! Keys are spread over stripes, each with its own lock (`shard`). Items lie in memory that all stripes share
+//! (`memory`): pages of one region, cut into the chunks of slab classes, found through an index that grows a bucket at
+//! a time. When no chunk is free, `reclaim` evicts an item. No lock is shared by all verbs; `memory/mod.rs` has the order of
+//! locks.
 //!
-//! A store can outlive its process: [`Store::attach`] and [`Store::save`] (`warm_restart.rs`).
+//! A store can outlive its process: [`Store::attach`] and [`Store::save`] (`warm_restart`).
 //!
 //! Nothing here knows the network or reads a clock: `now` comes in with every call, and never goes back.
 
-mod arithmetic;
-mod audit;
-mod class_statistics;
 mod crawl;
-mod eviction;
-mod flush;
-mod geometry;
-mod hold_off;
-mod index;
 mod item;
 mod key;
-mod lease;
-mod marks;
 mod memory;
-mod meta;
+mod meta_conditions;
+mod meta_state;
 mod options;
 mod outcome;
-mod read;
-mod rebalance;
-mod record;
-mod region;
-mod segment;
-mod slab;
-mod state;
-mod statistics;
-mod stripe;
-mod superblock;
+mod reclaim;
+mod shard;
+mod shared;
+mod snapshot_codec;
+mod stats;
 mod sync;
-mod terms;
 mod time;
-mod transient;
+mod verbs;
 mod warm_restart;
-mod write;
 
-pub use class_statistics::ClassStatistics;
 pub use crawl::{Crawl, CrawlItem};
-pub use eviction::{Evicted, EvictionHook};
 pub use item::{ItemView, NewItem, Value};
 pub use key::HashedKey;
-pub use lease::LeaseGet;
-pub use options::{Options, OptionsError};
-pub use outcome::{ArithmeticOutcome, DeleteOutcome, LeaseSetOutcome, PageMove, StoreOutcome};
-pub use statistics::Statistics;
-pub use terms::{
+pub use memory::slab_stats::ClassStatistics;
+pub use meta_conditions::{
     MetaArithmetic, MetaArithmeticOutcome, MetaDelete, MetaDeleteOutcome, MetaGet, MetaGetOutcome, MetaSet, Recache,
 };
+pub use options::{Options, OptionsError};
+pub use outcome::{ArithmeticOutcome, DeleteOutcome, LeaseGet, LeaseSetOutcome, PageMove, StoreOutcome};
+pub use reclaim::eviction::{Evicted, EvictionHook};
+pub use stats::Statistics;
 pub use time::{Expiry, Now};
 pub use warm_restart::{
     ColdStartReason, Preparation, RegionError, RegionName, RemovedRegion, Saved, Start, remove_region,
 };
 
-use geometry::Geometry;
 use lookaside_protocol::{Direction, LeaseToken, StoreMode};
-use memory::Memory;
-use region::Region;
-use std::sync::atomic::Ordering::Relaxed;
-use stripe::{Lane, Locked, Stripe};
-use sync::{Mutex, lock};
-use warm_restart::Kept;
+use memory::class_counters::ClassCounters;
+use memory::geometry::Geometry;
+use memory::region::{self, Region};
+use memory::{audit, index};
 
-/// One tick clears pages of so many bytes at most.
+use shard::{Stripe, StripeLock};
+use shared::Shared;
+use std::sync::atomic::Ordering::Relaxed;
+use sync::{Mutex, lock};
+use verbs::StripeGuard;
+use warm_restart::superblock::SUPERBLOCK_BYTES;
+use warm_restart::{SharedRegion, snapshot};
+
+/// One tick clears at most this many bytes of pages.
 const SHRUNK_PER_TICK_BYTES: usize = 64 << 20;
 
 /// The memory of one server. Shared by its threads.
 pub struct Store {
-    memory: Memory,
-    /// The claim to the region, if that outlives the process. Behind `memory`, which must be dropped first.
-    kept: Option<Kept>,
+    shared: Shared,
+    /// `None` if the memory ends with the process. Behind `shared`, which must be dropped first.
+    region: Option<SharedRegion>,
 }
 
-/// A guard under which a batch of keys is looked up. Cheap to make: one per round of the server's loop.
+/// Looks up a batch of keys. Cheap to make: one per round of the server's loop.
 ///
 /// A closure that is shown an item must not call the same store: it runs under a lock.
 pub struct Reader<'s> {
@@ -122,37 +110,40 @@ pub struct Reader<'s> {
 }
 
 impl Store {
-    /// An empty store. Fails if the options contradict each other or the memory cannot be had.
+    /// An empty store. Fails if the options contradict each other or the system gives too little memory.
     pub fn new(options: Options) -> Result<Store, OptionsError> {
-        let geometry = Store::geometry(&options, false)?;
+        let geometry = Store::geometry(&options)?;
         let memory_bytes = options.memory_bytes_max;
         let no_memory = |error: std::io::Error| OptionsError::NoMemory { memory_bytes, reason: error.to_string() };
         let region = Region::new(geometry.region_bytes()).map_err(no_memory)?;
-        Ok(Store { memory: Store::memory(&options, geometry, region), kept: None })
+        let stripes = Store::stripes(&options, &geometry);
+        Ok(Store { shared: Shared::new(&options, geometry, stripes, region), region: None })
     }
 
-    fn geometry(options: &Options, is_kept: bool) -> Result<Geometry, OptionsError> {
-        Geometry::new(options, is_kept, |stripes| Stripe::new(options, 0, stripes).bytes())
+    fn geometry(options: &Options) -> Result<Geometry, OptionsError> {
+        Geometry::new(options, |stripes| Stripe::new(options, 0, stripes).bytes(), None)
     }
 
-    /// An empty memory in a region of the right size.
-    fn memory(options: &Options, geometry: Geometry, region: Region) -> Memory {
-        let stripes = Store::stripes(options, &geometry);
-        Memory::new(options, geometry, stripes, region)
+    /// The geometry of a store that another process can restore.
+    fn persistent_geometry(options: &Options) -> Result<Geometry, OptionsError> {
+        let tail_bytes = |pages, classes, stripes| {
+            snapshot::area_bytes(options.memory_bytes_max, pages, classes, stripes) + SUPERBLOCK_BYTES
+        };
+        Geometry::new(options, |stripes| Stripe::new(options, 0, stripes).bytes(), Some(&tail_bytes))
     }
 
-    fn stripes(options: &Options, geometry: &Geometry) -> Box<[Lane]> {
-        let lanes = 1 << geometry.stripe_bits;
-        (0..lanes).map(|lane| Lane(Mutex::new(Stripe::new(options, lane, lanes)))).collect()
+    fn stripes(options: &Options, geometry: &Geometry) -> Box<[StripeLock]> {
+        let stripes = 1 << geometry.stripe_bits;
+        (0..stripes).map(|number| StripeLock(Mutex::new(Stripe::new(options, number, stripes)))).collect()
     }
 
-    /// Begins a batch of look-ups.
+    /// Starts a batch of look-ups.
     pub fn reader(&self, now: Now) -> Reader<'_> {
         Reader { store: self, now }
     }
 
     /// Stores `item` under `key` as `mode` says. `append` and `prepend` keep the item's flags and expiry. A `set` that
-    /// is refused for its size removes the value it was to replace.
+    /// is refused for its size removes the older value.
     pub fn store(&self, key: HashedKey<'_>, mode: StoreMode, item: &NewItem<'_>, now: Now) -> StoreOutcome {
         self.stripe(key, now).store(key, mode, item, now)
     }
@@ -167,199 +158,208 @@ impl Store {
         self.stripe(key, now).delete(key, hold_off_ms, now)
     }
 
-    /// Adds to, or takes from, a decimal value in place.
+    /// Adds to a decimal value, or subtracts from it.
     pub fn arithmetic(&self, key: HashedKey<'_>, direction: Direction, delta: u64, now: Now) -> ArithmeticOutcome {
         self.stripe(key, now).arithmetic(key, direction, delta, now)
     }
 
-    /// As [`Store::store`], on terms; items that bear marks are there for it. Tells the bytes of the whole value too.
+    /// As [`Store::store`], with conditions, and for items whatever their meta state. Returns the bytes of the whole
+    /// value too.
     pub fn meta_set(
         &self,
         key: HashedKey<'_>,
         mode: StoreMode,
         item: &NewItem<'_>,
-        terms: &MetaSet,
+        conditions: &MetaSet,
         now: Now,
     ) -> (StoreOutcome, usize) {
-        self.stripe(key, now).meta_set(key, mode, item, terms, now)
+        self.stripe(key, now).meta_set(key, mode, item, conditions, now)
     }
 
-    /// Removes the item or changes it as the terms say, and voids the lease; begins no hold-off.
-    pub fn meta_delete(&self, key: HashedKey<'_>, terms: &MetaDelete, now: Now) -> MetaDeleteOutcome {
-        self.stripe(key, now).meta_delete(key, terms, now)
+    /// Removes the item or changes it as the conditions say, and voids the lease; starts no hold-off.
+    pub fn meta_delete(&self, key: HashedKey<'_>, conditions: &MetaDelete, now: Now) -> MetaDeleteOutcome {
+        self.stripe(key, now).meta_delete(key, conditions, now)
     }
 
-    /// As [`Store::arithmetic`], on terms; items that bear marks are there for it.
+    /// As [`Store::arithmetic`], with conditions, and for items whatever their meta state.
     pub fn meta_arithmetic(
         &self,
         key: HashedKey<'_>,
         direction: Direction,
         delta: u64,
-        terms: &MetaArithmetic,
+        conditions: &MetaArithmetic,
         now: Now,
     ) -> MetaArithmeticOutcome {
-        self.stripe(key, now).meta_arithmetic(key, direction, delta, terms, now)
+        self.stripe(key, now).meta_arithmetic(key, direction, delta, conditions, now)
     }
 
-    /// Forgets all that was stored before `at`, which may lie in the future. With an `at` that has come already, all
-    /// that was stored before this call is gone when it returns, and nothing that is stored later goes. Up to eight
-    /// flushes can lie ahead; false says that this is one more, and that nothing will be done.
+    /// Removes all items that were stored before `at`, which may lie in the future. If `at` has come already, all items
+    /// stored before this call are gone when it returns, and none stored later is removed. Up to eight flushes can be
+    /// scheduled; `false` if this would be one more, and then nothing is done.
     #[must_use]
     pub fn flush_all(&self, at: Now, now: Now) -> bool {
-        let mut is_taken = true;
-        for lane in 0..self.memory.stripes.len() {
-            let mut locked = Locked::new(&self.memory, lane, now);
+        let mut is_accepted = true;
+        for stripe in 0..self.shared.memory.stripes.len() {
+            let mut guard = StripeGuard::lock(&self.shared, stripe, now);
             if at <= now {
-                locked.flush();
+                guard.flush();
             } else {
-                // Stripes carry out what is due when they are asked, so their schedules may differ for a moment.
-                is_taken &= locked.stripe.flushes.add(at);
-                locked.stripe.due_ms = locked.stripe.due_ms.min(at.unix_ms);
+                // A stripe runs a flush with its next verb, so the schedules of stripes may differ for a moment.
+                is_accepted &= guard.stripe.flushes.add(at);
+                guard.stripe.due_ms = guard.stripe.due_ms.min(at.unix_ms);
             }
         }
-        is_taken
+        is_accepted
     }
 
-    /// Takes out what has expired by `now` although nobody asks for it, carries out flushes that are due, and clears some
-    /// pages after the memory limit was lowered. To be called about once a second; each stripe is locked for a moment, one
-    /// after the other.
+    /// Removes items whose timer has ended by `now`, runs flushes that are due, and clears some pages after the memory
+    /// limit was lowered. To be called about once a second; each stripe is locked for a moment, one after the other.
     pub fn tick(&self, now: Now) {
-        for lane in 0..self.memory.stripes.len() {
-            Locked::new(&self.memory, lane, now).turn_wheel_by(usize::MAX, now);
+        let Shared { memory, reclaimer, .. } = &self.shared;
+        for stripe in 0..memory.stripes.len() {
+            StripeGuard::lock(&self.shared, stripe, now).advance_wheel(usize::MAX, now);
         }
-        let shrink = |attempt| self.memory.shrink(attempt, &mut Locked::new(&self.memory, 0, now).stripe, now);
-        let _ = (0..SHRUNK_PER_TICK_BYTES / self.memory.geometry.page_bytes).all(shrink);
+        let shrink = |attempt| {
+            let own = &mut StripeGuard::lock(&self.shared, 0, now).stripe;
+            reclaimer.rebalancer.shrink(memory, &reclaimer.evictor, attempt, own, now)
+        };
+        let _ = (0..SHRUNK_PER_TICK_BYTES / memory.pages.geometry.page_bytes).all(shrink);
     }
 
-    /// Lowers the memory limit, or raises it again, to at most what the options said; says whether it is so now. Where more
-    /// memory is in use, pages are cleared with the next stores and [`Store::tick`]s, those first that serve least.
+    /// Lowers the memory limit, or raises it again, to at most what the options said; `false` if it is out of bounds.
+    /// If more memory is in use, the next stores and [`Store::tick`]s clear pages, starting with the class of the
+    /// greatest age.
     #[must_use]
     pub fn set_memory_limit(&self, memory_bytes: usize) -> bool {
-        self.memory.set_memory_limit(memory_bytes)
+        self.shared.memory.pages.set_memory_limit(memory_bytes)
     }
 
     /// The memory limit, in bytes.
     pub fn memory_limit(&self) -> usize {
-        self.memory.memory_limit()
+        self.shared.memory.pages.memory_limit()
     }
 
-    /// Moves a page from one slab class to another, both by their numbers as [`ClassStatistics`] has them. What was asked
-    /// for lately in it moves to other pages of its class, the rest is evicted.
+    /// Moves a page from one slab class to another, both by their numbers as in [`ClassStatistics`]. Items accessed
+    /// lately move to other pages of their class, the others are evicted.
     pub fn move_page(&self, from: usize, to: usize, now: Now) -> PageMove {
-        let is_class = |number: usize| (1..=self.memory.geometry.timer_class()).contains(&number);
-        match is_class(from) && is_class(to) {
-            true => self.memory.move_page(from - 1, to - 1, &mut Locked::new(&self.memory, 0, now).stripe, now),
-            false => PageMove::BadClass,
+        let Shared { memory, reclaimer, .. } = &self.shared;
+        let is_class = |number: usize| (1..=memory.pages.geometry.timer_class()).contains(&number);
+        if !is_class(from) || !is_class(to) {
+            return PageMove::BadClass;
         }
+        let own = &mut StripeGuard::lock(&self.shared, 0, now).stripe;
+        reclaimer.rebalancer.move_page(memory, &reclaimer.evictor, from - 1, to - 1, own, now)
     }
 
-    /// Whether pages move by themselves from now on, as [`Options::rebalance`] says at the start.
+    /// Switches automatic page moves on or off ([`Options::rebalance`]).
     pub fn set_rebalance(&self, is_on: bool) {
-        self.memory.is_rebalanced.store(is_on, Relaxed);
+        self.shared.reclaimer.rebalancer.is_enabled.store(is_on, Relaxed);
     }
 
-    /// Whether they do.
+    /// Whether pages move automatically.
     pub fn is_rebalanced(&self) -> bool {
-        self.memory.is_rebalanced.load(Relaxed)
+        self.shared.reclaimer.rebalancer.is_enabled.load(Relaxed)
     }
 
-    /// Begins a walk over all items, or over one in so many, chosen by their keys; nothing while there are too many walks.
-    /// Among too many, those that made no step for a minute are given up ([`Crawl::is_given_up`]).
+    /// Starts a crawl over one item in `one_in`, chosen by their keys; 1: all items. `None` if there are too many
+    /// crawls. When there would be too many, those that made no step for a minute are given up
+    /// ([`Crawl::is_given_up`]).
     pub fn begin_crawl(&self, one_in: u32, now: Now) -> Option<Crawl> {
-        self.memory.begin_crawl(one_in, now)
+        Crawl::start(&self.shared, one_in, now)
     }
 
-    /// Shows the items that were not deleted on a walk, up to eight for each of `buckets_max` buckets; says whether the walk
-    /// goes on. One stripe is locked at a time, for one bucket. What is said of [`Reader`]'s closures holds for `show`.
+    /// Shows the items that were not deleted, up to eight for each of the next `buckets_max` buckets; `false` if the
+    /// crawl is at its end. One stripe is locked at a time, for one bucket. `show` must not call the store.
     pub fn crawl(&self, crawl: &mut Crawl, buckets_max: usize, now: Now, show: impl FnMut(CrawlItem<'_>)) -> bool {
-        self.memory.crawl(crawl, buckets_max, now, show)
+        crawl.step(&self.shared, buckets_max, now, show)
     }
 
     /// Counters and gauges since the start.
     pub fn statistics(&self) -> Statistics {
-        let stripes = self.memory.stripes.iter().map(|stripe| lock(&stripe.0).statistics());
-        let unfetched = self.memory.class_counters.iter().map(class_statistics::ClassCounters::unfetched);
+        let Shared { memory, reclaimer, .. } = &self.shared;
+        let stripes = memory.stripes.iter().map(|stripe| lock(&stripe.0).statistics());
+        let unfetched = memory.slabs.counters.iter().map(ClassCounters::unfetched);
         let [evictions_unfetched, expirations_unfetched] =
             unfetched.fold([0; 2], |sum, one| [sum[0] + one[0], sum[1] + one[1]]);
         Statistics {
-            memory_bytes: self.memory.memory_bytes() as u64,
-            page_moves: self.memory.page_moves.load(Relaxed),
-            items_moved: self.memory.items_moved.load(Relaxed),
-            index_bytes: (self.memory.index.buckets() * index::BUCKET_BYTES) as u64,
-            pages_free: self.memory.pages_free() as u64,
+            memory_bytes: memory.pages.memory_bytes() as u64,
+            page_moves: reclaimer.rebalancer.page_moves.load(Relaxed),
+            items_moved: reclaimer.rebalancer.items_moved.load(Relaxed),
+            index_bytes: (memory.index.buckets() * index::BUCKET_BYTES) as u64,
+            pages_free: memory.pages.pages_free() as u64,
             evictions_unfetched,
             expirations_unfetched,
             ..stripes.fold(Statistics::default(), |sum, one| sum + one)
         }
     }
 
-    /// From now on tells this of evictions; says whether it is the first to be told, and the only one there may be.
+    /// Sets a hook that is called for each eviction; `false` if one was set before, which then stays.
     pub fn on_eviction(&self, hook: EvictionHook) -> bool {
-        self.memory.on_eviction.set(hook).is_ok()
+        self.shared.reclaimer.evictor.hook.set(hook).is_ok()
     }
 
-    /// What there is to say about each slab class that is or was in use. Classes are locked one after the other, each for
-    /// as long as a look at some of its chunks takes.
+    /// Statistics of each slab class that is or was in use. Classes are locked one after the other, each while some of
+    /// its chunks are sampled.
     pub fn class_statistics(&self, now: Now) -> Vec<ClassStatistics> {
-        self.memory.class_statistics(now)
+        self.shared.memory.slabs.statistics(&self.shared.memory.pages, now)
     }
 
-    /// Walks through all memory and panics if it is not whole. For tests; no other call may be under way.
+    /// Panics if an invariant of the memory does not hold. For tests; no other call may be under way.
     #[doc(hidden)]
     pub fn audit(&self) {
-        self.memory.audit();
+        audit::audit(&self.shared.memory);
     }
 
-    /// From now on whatever writes to the memory that items and index lie in ends the process. For tests of what does not.
+    /// Maps the memory of items and index read-only, so that a write ends the process. For tests.
     #[doc(hidden)]
     pub fn make_read_only(&self) -> std::io::Result<()> {
-        self.memory.region.make_read_only()
+        self.shared.memory.pages.region.make_read_only()
     }
 
     #[inline]
-    fn stripe(&self, key: HashedKey<'_>, now: Now) -> Locked<'_> {
-        Locked::new(&self.memory, key.stripe(self.memory.geometry.stripe_bits), now)
+    fn stripe(&self, key: HashedKey<'_>, now: Now) -> StripeGuard<'_> {
+        StripeGuard::lock(&self.shared, key.stripe(self.shared.memory.pages.geometry.stripe_bits), now)
     }
 }
 
 impl Reader<'_> {
-    /// Asks the processor for all that look-ups of `keys` will touch: for an index line of each, then for the items that
-    /// are named there, or else for the key's other line, and last for the items named on those. No lock is taken: what
-    /// is seen may be out of date, and then the wrong line is fetched. The keys know from then on where they were seen, so
-    /// that their look-ups are shorter. First pass over a batch, of which 64 keys are taken at a time.
+    /// Prefetches what look-ups of `keys` will touch: an index line of each, then the item that it names, or else the
+    /// key's other line, and last the items named on those. No lock is taken: if an index line is out of date, the
+    /// wrong item is fetched. Each key gets a hint of its slot, so that its look-up is shorter. First pass over a
+    /// batch; handles 64 keys at a time.
     pub fn prefetch(&self, keys: &mut [HashedKey<'_>]) {
         const KEYS_AT_ONCE: usize = 64;
-        let memory = &self.store.memory;
-        let (index, region) = (&memory.index, &memory.region);
+        let memory = &self.store.shared.memory;
+        let (pages, index, region) = (&memory.pages, &memory.index, &memory.pages.region);
         let view = index.view();
         for keys in keys.chunks_mut(KEYS_AT_ONCE) {
             let mut lines = [[0; 2]; KEYS_AT_ONCE];
             for (key, lines) in keys.iter().zip(&mut lines) {
-                region::prefetch_for_writing(&memory.stripes[key.stripe(memory.geometry.stripe_bits)]);
+                region::prefetch_for_writing(&memory.stripes[key.stripe(pages.geometry.stripe_bits)]);
                 *lines = view.lines(*key);
                 region.prefetch(lines[0]);
             }
-            let mut elsewhere = 0u64;
+            let mut missing = 0u64;
             for (place, (key, lines)) in keys.iter_mut().zip(lines).enumerate() {
-                match index.guess(region, key, lines[0]) {
-                    Some(handle) => memory.prefetch(handle),
+                match index.find_hint(region, key, lines[0]) {
+                    Some(handle) => pages.prefetch(handle),
                     None => {
                         region.prefetch(lines[1]);
-                        elsewhere |= 1 << place;
+                        missing |= 1 << place;
                     }
                 }
             }
-            while elsewhere != 0 {
-                let place = elsewhere.trailing_zeros() as usize;
-                elsewhere &= elsewhere - 1;
-                if let Some(handle) = index.guess(region, &mut keys[place], lines[place][1]) {
-                    memory.prefetch(handle);
+            while missing != 0 {
+                let place = missing.trailing_zeros() as usize;
+                missing &= missing - 1;
+                if let Some(handle) = index.find_hint(region, &mut keys[place], lines[place][1]) {
+                    pages.prefetch(handle);
                 }
             }
         }
     }
 
-    /// Shows the live item under `key` to `render`; `None` when there is none. Second pass over a batch.
+    /// Shows the live item under `key` to `render`; `None` if there is none. Second pass over a batch.
     #[inline]
     pub fn get<R>(&self, key: HashedKey<'_>, render: impl FnOnce(ItemView<'_>) -> R) -> Option<R> {
         self.store.stripe(key, self.now).get(key, None, self.now, render)
@@ -375,17 +375,17 @@ impl Reader<'_> {
         self.store.stripe(key, self.now).get(key, Some(expiry), self.now, render)
     }
 
-    /// As [`Reader::get`], on terms; items that bear marks are there for it.
+    /// As [`Reader::get`], with conditions, and for items whatever their meta state.
     pub fn meta_get<R>(
         &self,
         key: HashedKey<'_>,
-        terms: &MetaGet,
+        conditions: &MetaGet,
         render: impl FnOnce(MetaGetOutcome<'_>) -> R,
     ) -> Option<R> {
-        self.store.stripe(key, self.now).meta_get(key, terms, self.now, render)
+        self.store.stripe(key, self.now).meta_get(key, conditions, self.now, render)
     }
 
-    /// A hit, or a lease to fill the miss with, or word that another client holds it.
+    /// Shows the live item, or a token to fill the miss with, or that another client holds one.
     pub fn lease_get<R>(&self, key: HashedKey<'_>, render: impl FnOnce(LeaseGet<'_>) -> R) -> R {
         self.store.stripe(key, self.now).lease_get(key, self.now, render)
     }

@@ -1,17 +1,17 @@
-//! What can be set about a store.
+//! The options of a store.
 
-/// Settings of a [`crate::Store`].
+/// Options of a [`crate::Store`].
 #[derive(Clone, Debug)]
 pub struct Options {
     /// All memory for items, their metadata and the index, in bytes (`-m`). Default 64 MiB, as memcached.
     pub memory_bytes_max: usize,
     /// The largest value with its key and header, in bytes (`-I`). Default 1 MiB, as memcached.
     pub item_bytes_max: usize,
-    /// A key gets at most one lease token in this time, in milliseconds, unless the first is used or a delete or another
-    /// store comes between. Default 10,000 (§3.2.1). At 0 every miss gets a token: herds are not held back, stale sets
-    /// still are.
+    /// A key gets at most one lease token in this time, in milliseconds, unless the first is used or voided by a
+    /// delete or another store. Default 10,000 (§3.2.1). At 0 every miss gets a token: thundering herds are not held
+    /// back, stale sets still are.
     pub lease_interval_ms: u32,
-    /// The paper's rule to the letter: nothing makes a new token available before the interval is over.
+    /// The paper's rule to the letter: no new token before the interval is over, even after a delete.
     /// Default false: see `docs/deviations/001-lease-after-delete.md`.
     pub lease_interval_outlasts_delete: bool,
     /// How long a deleted value may still be shown as stale, in milliseconds. Default 10,000; 0 keeps none.
@@ -21,16 +21,16 @@ pub struct Options {
     pub growth_factor: f64,
     /// The smallest chunk, header included, in bytes (`-n`), 48 to 1024. Default 64 (§6.2).
     pub chunk_bytes_min: usize,
-    /// Whether memory moves from class to class as their needs change (§6.2). Default true. When false a page moves only
-    /// to a class that has none.
+    /// Whether pages move between classes as their needs change (§6.2). Default true. If false, a page moves only to a
+    /// class that has none.
     pub rebalance: bool,
-    /// Classes are compared by the age of what they evict, times (chunk size)^this. Default 0.5; 0 is the paper's rule;
-    /// larger values favour many small items over few large ones.
+    /// Classes are compared by the age of the items that they evict, times (chunk size)^this. Default 0.5; 0 is the
+    /// paper's rule; larger values favour many small items over few large ones.
     pub age_exponent: f64,
-    /// Items with an exptime of up to so many seconds leave memory in the second in which they expire (§6.3); others
-    /// when they are come across. Default 60, at most 60; 0 is off.
+    /// Items with an exptime of up to this many seconds leave memory in the second in which they expire (§6.3); others
+    /// when a look-up or eviction finds them. Default 60, at most 60; 0 is off.
     pub transient_s: u32,
-    /// What makes lease tokens of two servers, or of two lives of one server, differ.
+    /// Makes the lease tokens of two servers, or of two processes of one server, differ.
     pub seed: u64,
 }
 
@@ -65,33 +65,33 @@ impl Options {
 pub enum OptionsError {
     /// Less memory than the smallest store needs.
     MemoryTooSmall {
-        /// What was asked for.
+        /// The memory of the options.
         memory_bytes: usize,
-        /// What is needed.
+        /// The memory needed.
         needed_bytes: usize,
     },
     /// An item must fit in half of the memory.
     ItemTooLarge {
-        /// What was asked for.
+        /// The item size of the options.
         item_bytes: usize,
-        /// What is allowed.
+        /// The largest size allowed.
         limit_bytes: usize,
     },
     /// The growth factor is out of range.
     GrowthFactor {
-        /// What was asked for.
+        /// The factor of the options.
         growth_factor: String,
     },
     /// The smallest chunk is out of range.
     ChunkSize {
-        /// What was asked for.
+        /// The chunk size of the options.
         chunk_bytes: usize,
     },
-    /// The system would not give the memory.
+    /// The system could not give the memory.
     NoMemory {
-        /// How much.
+        /// The memory requested.
         memory_bytes: usize,
-        /// What it said.
+        /// The system's error.
         reason: String,
     },
 }

@@ -1,8 +1,23 @@
-//! What came of a mutation: one narrow enum each.
+//! The outcomes of verbs, an enum each.
 
-use lookaside_protocol::Cas;
+use crate::ItemView;
+use lookaside_protocol::{Cas, LeaseToken};
 
-/// What came of a set, add, replace, append, prepend or cas.
+/// The reply to a lease-get.
+#[derive(Clone, Copy, Debug)]
+pub enum LeaseGet<'a> {
+    /// A live value.
+    Hit(ItemView<'a>),
+    /// No live value. `token` is held by the caller, or is [`LeaseToken::HOT_MISS`] if another client holds one.
+    Miss {
+        /// The token.
+        token: LeaseToken,
+        /// A value that was deleted or marked as stale a short time ago.
+        stale: Option<ItemView<'a>>,
+    },
+}
+
+/// The outcome of a set, add, replace, append, prepend or cas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreOutcome {
     /// Stored, with this CAS unique.
@@ -11,7 +26,7 @@ pub enum StoreOutcome {
     NotStored,
     /// `cas`: the item has changed since.
     Exists,
-    /// `cas`: there is no item.
+    /// `cas`: the key has no item.
     NotFound,
     /// Larger than the largest item.
     TooLarge,
@@ -19,12 +34,12 @@ pub enum StoreOutcome {
     OutOfMemory,
 }
 
-/// What came of a lease-set.
+/// The outcome of a lease-set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseSetOutcome {
     /// The token held: stored, with this CAS unique.
     Stored(Cas),
-    /// The token was void: only the stale value has been refreshed.
+    /// The token was void: only the stale value was refreshed.
     StaleStored,
     /// The token was void.
     NotStored,
@@ -34,21 +49,21 @@ pub enum LeaseSetOutcome {
     OutOfMemory,
 }
 
-/// What came of a delete.
+/// The outcome of a delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeleteOutcome {
-    /// A live value is gone.
+    /// A live value was deleted.
     Deleted,
-    /// There was none; leases are void and the hold-off has begun all the same.
+    /// The key had none; the lease is void and the hold-off has started all the same.
     NotFound,
 }
 
-/// What came of an incr or decr.
+/// The outcome of an incr or decr.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArithmeticOutcome {
     /// The new number, with the item's new CAS unique.
     Number(u64, Cas),
-    /// There is no item.
+    /// The key has no item.
     NotFound,
     /// The value is not a decimal number that fits 64 bits.
     NotANumber,
@@ -56,15 +71,15 @@ pub enum ArithmeticOutcome {
     OutOfMemory,
 }
 
-/// What came of moving a page because somebody asked for it.
+/// The outcome of a page move on request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageMove {
-    /// It has moved.
+    /// The page has moved.
     Moved,
-    /// Another page is on its way, or somebody is at work on this one's items.
+    /// Another page is moving, or other threads use this one's items.
     Busy,
-    /// The class that was to give it has no page beside its last.
+    /// The class has no page to spare: it keeps its last one.
     NoSpare,
-    /// There is no such class.
+    /// No class has this number.
     BadClass,
 }

@@ -1,21 +1,21 @@
-//! Time as the store sees it: handed in by the caller, in milliseconds, never read from a clock.
+//! Time, as callers pass it: in milliseconds, never read from a clock here.
 
-/// A moment, in milliseconds since the Unix epoch. The caller's clock must not go back.
+/// A point in time, in milliseconds since the Unix epoch. The caller's clock must not go back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Now {
     /// Milliseconds since 1970-01-01T00:00:00Z.
     pub unix_ms: u64,
 }
 
-/// When an item leaves.
+/// When an item expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Expiry {
-    /// In this Unix second; the item is gone from then on. 0 is long past.
+    /// At this Unix second; the item is not shown from then on. 0 is long past.
     At {
         /// Seconds since the Unix epoch.
         unix_s: u32,
     },
-    /// When memory is needed.
+    /// It does not expire.
     Never,
 }
 
@@ -23,7 +23,7 @@ pub enum Expiry {
 pub const RELATIVE_EXPTIME_MAX_S: i64 = 60 * 60 * 24 * 30;
 
 impl Expiry {
-    /// What a client means by `exptime`: 0 never, negative already past, up to 30 days from now, else a Unix time.
+    /// From memcached's `exptime`: 0 never, negative already past, up to 30 days from now, else a Unix time.
     pub fn from_exptime(exptime: i64, now: Now) -> Expiry {
         let now_s = (now.unix_ms / 1000) as i64;
         match exptime {
@@ -34,7 +34,7 @@ impl Expiry {
         }
     }
 
-    /// Whether an item with this expiry is gone at `now`.
+    /// Whether an item with this expiry has expired at `now`.
     pub fn is_past(self, now: Now) -> bool {
         match self {
             Expiry::At { unix_s } => u64::from(unix_s) * 1000 <= now.unix_ms,

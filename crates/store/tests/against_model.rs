@@ -1,10 +1,10 @@
 //! The store against a plain map, under random commands and a clock that only the test moves.
 //!
-//! * With memory in plenty every answer must be the model's.
-//! * With hardly any, a value may be missing, and a token may be handed out early or refused; but what is shown is
-//!   what was last stored, no fill that the model refuses is accepted, no hold-off is forgotten, and the memory bound
-//!   holds after every command.
-//! * A store in a region of its own may end and be taken up between any two commands: all that it forgets is leases.
+//! * With ample memory every reply must be the model's.
+//! * With scarce memory, a value may be missing, and a token may be issued early or refused; but every value shown is
+//!   the one that was last stored, no fill that the model refuses is accepted, no hold-off is lost, and the memory
+//!   limit holds after every command.
+//! * A store in a region may be saved and restored between any two commands: it loses only leases.
 
 mod model {
     pub mod command;
@@ -20,7 +20,7 @@ use model::command::{Command, commands};
 use model::pair::Pair;
 use proptest::prelude::*;
 
-fn options_in_plenty() -> impl Strategy<Value = Options> {
+fn options_with_ample_memory() -> impl Strategy<Value = Options> {
     let interval_ms = prop_oneof![Just(10_000u32), Just(0u32), 1u32..3_000];
     let stale_ms = prop_oneof![Just(10_000u32), Just(0u32), 1u32..3_000];
     (interval_ms, stale_ms, any::<bool>(), any::<u64>()).prop_map(|(interval_ms, stale_ms, to_the_letter, seed)| {
@@ -39,7 +39,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn with_memory_in_plenty_it_is_the_map(options in options_in_plenty(), commands in commands(4, 300, 250)) {
+    fn with_ample_memory_it_is_the_map(options in options_with_ample_memory(), commands in commands(4, 300, 250)) {
         let mut pair = Pair::new(options, false);
         for (key, command) in commands {
             pair.run(key, command)?;
@@ -66,11 +66,11 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn with_hardly_any_memory_it_is_never_wrong(commands in commands(200, 4_000, 1_500)) {
+    fn with_scarce_memory_it_is_never_wrong(commands in commands(200, 4_000, 1_500)) {
         let options = Options { memory_bytes_max: 64 << 10, item_bytes_max: 8 << 10, ..Options::default() };
         let mut pair = Pair::new(options, true);
         for (count, (key, command)) in commands.into_iter().enumerate() {
-            // Flushed as often as in plenty, the store would never be short of memory.
+            // With as many flushes as above, the store would never be short of memory.
             if count % 50 == 0 || !matches!(command, Command::Flush { .. }) {
                 pair.run(key, command)?;
             }
@@ -83,8 +83,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 120, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn restarted_at_any_moment_it_is_the_map(options in options_in_plenty(), commands in commands(4, 300, 250)) {
-        let mut pair = Pair::kept(options, false);
+    fn restarted_at_any_time_it_is_the_map(options in options_with_ample_memory(), commands in commands(4, 300, 250)) {
+        let mut pair = Pair::restartable(options, false);
         for (key, command) in commands {
             pair.run(key, command)?;
         }
@@ -94,7 +94,7 @@ proptest! {
     #[test]
     fn restarted_with_values_in_many_pieces_it_is_the_map(commands in commands(4, 30_000, 100)) {
         let options = Options { memory_bytes_max: 1 << 20, item_bytes_max: 256 << 10, ..Options::default() };
-        let mut pair = Pair::kept(options, false);
+        let mut pair = Pair::restartable(options, false);
         for (key, command) in commands {
             pair.run(key, command)?;
         }
@@ -106,9 +106,9 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn restarted_with_hardly_any_memory_it_is_never_wrong(commands in commands(200, 4_000, 1_500)) {
+    fn restarted_with_scarce_memory_it_is_never_wrong(commands in commands(200, 4_000, 1_500)) {
         let options = Options { memory_bytes_max: 128 << 10, item_bytes_max: 8 << 10, ..Options::default() };
-        let mut pair = Pair::kept(options, true);
+        let mut pair = Pair::restartable(options, true);
         for (count, (key, command)) in commands.into_iter().enumerate() {
             if count % 50 == 0 || !matches!(command, Command::Flush { .. }) {
                 pair.run(key, command)?;

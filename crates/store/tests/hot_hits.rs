@@ -1,5 +1,5 @@
-//! A hit of a hot item writes nothing in the memory that items and index lie in: after a few gets that memory is mapped
-//! read-only, and a write would end the test with a signal. Hot: asked for three times, and in the same second.
+//! A hit of a hot item writes nothing to the memory of items and index: after a few gets that memory is mapped
+//! read-only, and a write would end the test with a signal. Hot: fetched three times, in the same second.
 
 use lookaside_protocol::StoreMode;
 use lookaside_store::{Expiry, HashedKey, NewItem, Now, Options, Store};
@@ -11,7 +11,7 @@ fn names() -> Vec<String> {
     (0..ITEMS).map(|number| format!("key:{number}")).collect()
 }
 
-/// Looks all keys up as a server does: a batch at a time, prefetched.
+/// Looks all keys up as a server does: in a prefetched batch.
 fn hits(store: &Store, names: &[String], now: Now) -> usize {
     let reader = store.reader(now);
     let mut keys: Vec<_> = names.iter().map(|name| HashedKey::new(name.as_bytes())).collect();

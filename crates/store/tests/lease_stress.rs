@@ -1,8 +1,8 @@
 //! Many threads at once: writers that change a database and delete, readers that fill under leases.
 //!
-//! The claim of §3.2.1: no fill that read the database before a delete is stored after it. So when all is quiet, what
-//! the cache holds is what the database holds; and in between, a reader never sees a value older than the last delete
-//! that was acknowledged before it asked.
+//! The rule of §3.2.1: no fill that read the database before a delete is stored after it. So at the end the cache holds
+//! the values of the database; and in between, a reader never sees a value older than the last delete that was
+//! acknowledged before its get.
 
 use lookaside_protocol::{LeaseToken, StoreMode};
 use lookaside_store::{Expiry, HashedKey, ItemView, LeaseGet, LeaseSetOutcome, NewItem, Now, Options, Store};
@@ -15,7 +15,7 @@ const WRITES_PER_WRITER: u64 = 15_000;
 /// Leases are voided by deletes only: the interval never ends.
 const NOW: Now = Now { unix_ms: 1_700_000_000_000 };
 
-/// A row of the database, and how far the cache has been told.
+/// A row of the database, and its last delete.
 #[derive(Default)]
 struct Row {
     version: AtomicU64,
@@ -23,7 +23,7 @@ struct Row {
     deleted: AtomicU64,
 }
 
-struct World {
+struct Fixture {
     store: Store,
     rows: [Row; KEYS],
     names: [String; KEYS],
@@ -32,9 +32,9 @@ struct World {
     refusals: AtomicU64,
 }
 
-impl World {
-    fn new(options: Options) -> World {
-        World {
+impl Fixture {
+    fn new(options: Options) -> Fixture {
+        Fixture {
             store: Store::new(options).expect("the options are fine"),
             rows: Default::default(),
             names: std::array::from_fn(|row| format!("row:{row}")),
@@ -57,11 +57,11 @@ impl World {
 
     fn read(&self, row: usize, spin: u64) {
         let deleted = self.rows[row].deleted.load(Ordering::SeqCst);
-        let answer = self.store.reader(NOW).lease_get(self.key(row), |answer| match answer {
+        let reply = self.store.reader(NOW).lease_get(self.key(row), |reply| match reply {
             LeaseGet::Hit(view) => Ok(version_of(view)),
             LeaseGet::Miss { token, .. } => Err(token),
         });
-        match answer {
+        match reply {
             Ok(version) => assert!(version >= deleted, "row {row}: saw {version} after {deleted} was deleted"),
             Err(LeaseToken::HOT_MISS) => std::thread::yield_now(),
             Err(token) => self.fill(row, token, spin),
@@ -70,7 +70,7 @@ impl World {
 
     fn fill(&self, row: usize, token: LeaseToken, spin: u64) {
         let value = self.rows[row].version.load(Ordering::SeqCst).to_le_bytes();
-        // Now and then the fill is slow, so that writes come between.
+        // Some fills are slow, so that writes come between.
         for _ in 0..spin {
             std::thread::yield_now();
         }
@@ -88,15 +88,15 @@ fn version_of(view: ItemView<'_>) -> u64 {
     u64::from_le_bytes(value.try_into().expect("a version is eight bytes"))
 }
 
-fn run(options: Options) -> World {
-    let world = World::new(options);
+fn run(options: Options) -> Fixture {
+    let fixture = Fixture::new(options);
     std::thread::scope(|scope| {
         let writers: Vec<_> = (0..WRITERS)
             .map(|writer| {
-                let world = &world;
+                let fixture = &fixture;
                 scope.spawn(move || {
                     for count in 0..WRITES_PER_WRITER {
-                        world.write((count as usize * 5 + writer) % KEYS);
+                        fixture.write((count as usize * 5 + writer) % KEYS);
                         if count % 4 == 0 {
                             std::thread::yield_now();
                         }
@@ -105,11 +105,11 @@ fn run(options: Options) -> World {
             })
             .collect();
         for reader in 0..READERS {
-            let world = &world;
+            let fixture = &fixture;
             scope.spawn(move || {
                 for count in 0u64.. {
-                    world.read((count as usize * 3 + reader) % KEYS, count % 7);
-                    if world.is_over.load(Ordering::Relaxed) {
+                    fixture.read((count as usize * 3 + reader) % KEYS, count % 7);
+                    if fixture.is_over.load(Ordering::Relaxed) {
                         return;
                     }
                 }
@@ -118,20 +118,23 @@ fn run(options: Options) -> World {
         for writer in writers {
             writer.join().expect("a writer does not panic");
         }
-        world.is_over.store(true, Ordering::Relaxed);
+        fixture.is_over.store(true, Ordering::Relaxed);
     });
-    world
+    fixture
 }
 
-fn check(world: &World) {
-    let fills = world.fills.load(Ordering::Relaxed);
-    let refusals = world.refusals.load(Ordering::Relaxed);
-    assert!(fills > 100, "readers did fill: {fills}");
-    assert!(refusals > 10, "deletes did come between: {refusals}");
-    for (row, state) in world.rows.iter().enumerate() {
-        let cached = world.store.reader(NOW).get(world.key(row), version_of);
+fn check(fixture: &Fixture) {
+    let fills = fixture.fills.load(Ordering::Relaxed);
+    let refusals = fixture.refusals.load(Ordering::Relaxed);
+    assert!(fills > 100, "too few fills: {fills}");
+    assert!(refusals > 10, "too few refused fills: {refusals}");
+    for (row, state) in fixture.rows.iter().enumerate() {
+        let cached = fixture.store.reader(NOW).get(fixture.key(row), version_of);
         let version = state.version.load(Ordering::SeqCst);
-        assert!(cached.is_none_or(|cached| cached == version), "row {row}: {cached:?} is cached, {version} is right");
+        assert!(
+            cached.is_none_or(|cached| cached == version),
+            "row {row}: {cached:?} is cached, the database has {version}"
+        );
     }
 }
 
@@ -145,7 +148,7 @@ fn no_fill_outlives_a_delete_when_every_miss_has_a_token() {
     check(&run(Options { lease_interval_ms: 0, stale_ms: 0, ..Options::default() }));
 }
 
-/// Sets of many threads on one key, counted by their uniques: none is lost, none is given out twice.
+/// The CAS uniques of sets by many threads: none is issued twice.
 #[test]
 fn uniques_are_unique_across_threads() {
     const SETS: u64 = 2_000;

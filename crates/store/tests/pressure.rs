@@ -1,5 +1,5 @@
-//! Many more items than fit, of many sizes, from many threads: what is shown is what was stored, the memory stays whole
-//! and within its bound, and it goes where it is needed.
+//! Many more items than fit, of many sizes, from many threads: every value shown is the one that was stored, the
+//! memory's invariants and its limit hold, and pages move to the classes that need them.
 
 use lookaside_protocol::StoreMode;
 use lookaside_store::{CrawlItem, Expiry, HashedKey, LeaseGet, NewItem, Now, Options, Store, StoreOutcome};
@@ -33,7 +33,7 @@ fn has(store: &Store, name: &str, now: Now) -> bool {
     store.reader(now).get(HashedKey::new(name.as_bytes()), |_| ()).is_some()
 }
 
-/// Bytes that tell the key, so that a value under the wrong key, or torn, is seen.
+/// Bytes that depend on the key, so that a value under the wrong key, or torn, is detected.
 fn value(key: u64, value_bytes: usize) -> Vec<u8> {
     (0..value_bytes).map(|place| (spread(key ^ (place as u64 / 8) << 32) >> (place % 8 * 8)) as u8).collect()
 }
@@ -42,21 +42,22 @@ fn check(key: u64, pieces: Vec<u8>) {
     assert_eq!(pieces, value(key, pieces.len()), "key {key}");
 }
 
-/// What a prefetch has seen is out of date as soon as others write: the look-up must not believe it.
+/// A hint is out of date as soon as other threads write: the look-up must check it.
 #[test]
-fn a_guess_that_is_out_of_date_misleads_nobody() {
+fn a_hint_that_is_out_of_date_does_no_harm() {
     const KEYS: u64 = 3_000;
     let (store, other) = (store(1 << 20, |_| {}), store(1 << 20, |_| {}));
     let names: Vec<String> = (0..2 * KEYS).map(|number| format!("key:{number}")).collect();
     let put = |store: &Store, number: u64, length: usize| {
         set(store, &names[number as usize], &value(number, length), Expiry::Never, at_ms(0));
     };
-    let look = |store: &Store, key| store.reader(at_ms(0)).get(key, |item| item.value.to_vec());
+    let value_of = |store: &Store, key| store.reader(at_ms(0)).get(key, |item| item.value.to_vec());
     (0..KEYS).for_each(|number| put(&store, number, 20));
     let reader = store.reader(at_ms(0));
-    let mut guessed: Vec<_> = names.iter().map(|name| HashedKey::new(name.as_bytes())).collect();
-    reader.prefetch(&mut guessed);
-    // A third goes, a third moves to larger chunks, and as many others come as make the index grow and items move.
+    let mut hinted: Vec<_> = names.iter().map(|name| HashedKey::new(name.as_bytes())).collect();
+    reader.prefetch(&mut hinted);
+    // A third is deleted, a third moves to larger chunks, and enough new items come to grow the index and displace
+    // items.
     for number in 0..KEYS {
         match number % 3 {
             0 => drop(store.delete(HashedKey::new(names[number as usize].as_bytes()), 0, at_ms(0))),
@@ -66,10 +67,10 @@ fn a_guess_that_is_out_of_date_misleads_nobody() {
     }
     (KEYS..2 * KEYS).for_each(|number| put(&store, number, 30));
     let mut hits = 0;
-    for (number, &key) in (0..).zip(&guessed) {
-        let plain = look(&store, HashedKey::new(key.key()));
-        assert_eq!(look(&store, key), plain, "{number}");
-        assert_eq!(look(&other, key), None, "{number} was never in the other store");
+    for (number, &key) in (0..).zip(&hinted) {
+        let plain = value_of(&store, HashedKey::new(key.key()));
+        assert_eq!(value_of(&store, key), plain, "{number}");
+        assert_eq!(value_of(&other, key), None, "{number} was never in the other store");
         hits += u64::from(plain.is_some_and(|found| {
             check(number, found);
             true
@@ -79,8 +80,8 @@ fn a_guess_that_is_out_of_date_misleads_nobody() {
     store.audit();
 }
 
-/// One thread's part of the crowd: every verb, keys that all threads share, sizes from nothing to many pieces.
-fn crowd(store: &Store, thread: u64, steps: u64, clock_ms: &AtomicU64) {
+/// One thread under memory pressure: every verb, keys that all threads share, sizes from nothing to many pieces.
+fn run_random_verbs(store: &Store, thread: u64, steps: u64, clock_ms: &AtomicU64) {
     for step in 0..steps {
         let dice = spread(thread << 40 | step);
         let number = dice % 2_000;
@@ -98,7 +99,7 @@ fn crowd(store: &Store, thread: u64, steps: u64, clock_ms: &AtomicU64) {
             0 => drop(store.delete(key, 5, now)),
             1 => drop(store.reader(now).get_and_touch(key, expiry, |view| check(number, view.value.to_vec()))),
             2 | 3 => {
-                let token = store.reader(now).lease_get(key, |answer| match answer {
+                let token = store.reader(now).lease_get(key, |reply| match reply {
                     LeaseGet::Hit(view) => {
                         check(number, view.value.to_vec());
                         None
@@ -117,7 +118,7 @@ fn crowd(store: &Store, thread: u64, steps: u64, clock_ms: &AtomicU64) {
 }
 
 #[test]
-fn a_crowd_leaves_the_memory_whole() {
+fn threads_under_pressure_keep_the_memory_whole() {
     const STEPS: u64 = if cfg!(miri) { 40 } else { 10_000 };
     // Small enough that pages move, values are chained and timers compete with items all the time.
     let sizes: &[usize] = if cfg!(miri) { &[128 << 10] } else { &[128 << 10, 1 << 20, 2 << 20] };
@@ -127,7 +128,7 @@ fn a_crowd_leaves_the_memory_whole() {
         std::thread::scope(|scope| {
             for thread in 0..4 {
                 let (store, clock_ms) = (&store, &clock_ms);
-                scope.spawn(move || crowd(store, thread, STEPS, clock_ms));
+                scope.spawn(move || run_random_verbs(store, thread, STEPS, clock_ms));
             }
         });
         store.audit();
@@ -156,23 +157,23 @@ fn the_index_grows_and_loses_nothing() {
 }
 
 #[test]
-fn a_walk_sees_every_item_that_stays() {
+fn a_crawl_sees_every_item_that_stays() {
     const ITEMS: u64 = if cfg!(miri) { 100 } else { 20_000 };
     let store = store(if cfg!(miri) { 128 << 10 } else { 16 << 20 }, |_| {});
     for number in 0..ITEMS {
         set(&store, &format!("{number}"), b"value", Expiry::Never, at_ms(0));
     }
     store.delete(HashedKey::new(b"0"), 0, at_ms(0));
-    let walk = |is_growing: bool| {
+    let crawl_all = |is_growing: bool| {
         let (mut seen, mut steps) = (BTreeSet::new(), 0);
-        let mut crawl = store.begin_crawl(1, at_ms(0)).expect("there is no other walk");
-        let mut note = |crawled: CrawlItem<'_>| {
+        let mut crawl = store.begin_crawl(1, at_ms(0)).expect("there is no other crawl");
+        let mut record = |crawled: CrawlItem<'_>| {
             assert!(crawled.item_bytes > crawled.item.value.value_bytes() && crawled.slab_class >= 1);
             seen.insert(crawled.item.key.to_vec());
         };
-        while store.crawl(&mut crawl, 16, at_ms(0), &mut note) {
+        while store.crawl(&mut crawl, 16, at_ms(0), &mut record) {
             steps += 1;
-            // So many that the index grows, and its fullest buckets must make room.
+            // Enough for the index to grow and for full buckets to displace items.
             for another in 0..if is_growing { 40 } else { 0 } {
                 set(&store, &format!("another:{steps}:{another}"), b"value", Expiry::Never, at_ms(0));
             }
@@ -181,65 +182,66 @@ fn a_walk_sees_every_item_that_stays() {
         assert!(!seen.contains(&b"0"[..]), "a stale value is not shown");
         (1..ITEMS).filter(|number| !seen.contains(number.to_string().as_bytes())).count() as u64
     };
-    assert_eq!(walk(false), 0, "not seen");
-    let missed = walk(true);
+    assert_eq!(crawl_all(false), 0, "not seen");
+    let missed = crawl_all(true);
     assert_eq!(
         (missed, store.statistics().evictions),
         (0, 0),
-        "all are seen although the index grew, and nobody had to go"
+        "all are seen although the index grew, and none was evicted"
     );
 }
 
 #[test]
-fn a_walk_over_a_sample_sees_the_same_one_in_n() {
+fn a_crawl_over_a_sample_sees_the_same_one_in_n() {
     let store = store(8 << 20, |_| ());
     for number in 0..10_000u64 {
         set(&store, &number.to_string(), b"value", Expiry::Never, at_ms(0));
     }
-    let walk = || {
-        let (mut seen, mut crawl) = (BTreeSet::new(), store.begin_crawl(16, at_ms(0)).expect("there is no other walk"));
+    let crawl_sample = || {
+        let (mut seen, mut crawl) =
+            (BTreeSet::new(), store.begin_crawl(16, at_ms(0)).expect("there is no other crawl"));
         while store.crawl(&mut crawl, 64, at_ms(0), |crawled| assert!(seen.insert(crawled.item.key.to_vec()))) {}
         seen
     };
-    let sample = walk();
+    let sample = crawl_sample();
     assert!((500..750).contains(&sample.len()), "{} of 10,000", sample.len());
-    assert_eq!(walk(), sample);
+    assert_eq!(crawl_sample(), sample);
 }
 
 #[test]
-fn there_are_only_so_many_walks_and_one_that_ends_makes_room() {
+fn crawls_are_limited_and_one_that_ends_frees_its_place() {
     let store = store(1 << 20, |_| ());
-    let mut walks: Vec<_> = std::iter::from_fn(|| store.begin_crawl(1, at_ms(0))).take(100).collect();
-    assert!(walks.len() < 100);
-    walks.pop();
+    let mut crawls: Vec<_> = std::iter::from_fn(|| store.begin_crawl(1, at_ms(0))).take(100).collect();
+    assert!(crawls.len() < 100);
+    crawls.pop();
     assert!(store.begin_crawl(1, at_ms(0)).is_some());
 }
 
-/// Clients that do not read their listings once kept all places for as long as they stayed.
+/// Once clients that did not read their listings held all places for as long as they were connected.
 #[test]
-fn a_walk_that_stands_for_a_minute_leaves_its_place_to_another() {
+fn a_crawl_that_is_idle_for_a_minute_loses_its_place() {
     let store = store(1 << 20, |_| ());
-    let mut walks: Vec<_> = std::iter::from_fn(|| store.begin_crawl(1, at_ms(0))).take(100).collect();
-    assert!(store.crawl(&mut walks[0], 1, at_ms(30_000), |_| ()));
+    let mut crawls: Vec<_> = std::iter::from_fn(|| store.begin_crawl(1, at_ms(0))).take(100).collect();
+    assert!(store.crawl(&mut crawls[0], 1, at_ms(30_000), |_| ()));
     assert!(store.begin_crawl(1, at_ms(59_999)).is_none());
-    assert!(!walks[1].is_given_up());
+    assert!(!crawls[1].is_given_up());
     assert!(store.begin_crawl(1, at_ms(60_000)).is_some());
-    assert!(walks[1].is_given_up() && !store.crawl(&mut walks[1], 1, at_ms(60_000), |_| ()));
-    assert!(!walks[0].is_given_up() && store.crawl(&mut walks[0], 1, at_ms(60_000), |_| ()), "this one has gone on");
+    assert!(crawls[1].is_given_up() && !store.crawl(&mut crawls[1], 1, at_ms(60_000), |_| ()));
+    assert!(!crawls[0].is_given_up() && store.crawl(&mut crawls[0], 1, at_ms(60_000), |_| ()), "this one made a step");
 }
 
 #[test]
-fn classes_tell_what_they_hold_and_who_has_left() {
+fn class_statistics_count_items_and_removals() {
     let store = store(1 << 20, |_| ());
     assert_eq!(store.class_statistics(at_ms(0)), []);
     set(&store, "small", b"x", Expiry::Never, at_ms(0));
     set(&store, "large", &[b'x'; 300], Expiry::At { unix_s: (START_MS / 1000) as u32 + 3 }, at_ms(0));
     let classes = store.class_statistics(at_ms(2_000));
-    let told: Vec<_> =
+    let contents: Vec<_> =
         classes.iter().map(|class| (class.pages, class.chunks_used, class.items, class.items_bytes)).collect();
-    assert_eq!(told, [(1, 1, 1, 16 + 5 + 1), (1, 1, 1, 16 + 5 + 300)]);
+    assert_eq!(contents, [(1, 1, 1, 16 + 5 + 1), (1, 1, 1, 16 + 5 + 300)]);
     assert!(classes.iter().all(|class| class.chunks_used + class.chunks_free == class.pages * class.chunks_per_page));
-    // The one expires, and of the others most are evicted, some after they were asked for.
+    // One expires, and most of the others are evicted, some after they were fetched.
     assert_eq!(store.reader(at_ms(3_000)).get(HashedKey::new(b"large"), |_| ()), None);
     for number in 0..20_000u64 {
         set(&store, &number.to_string(), b"value", Expiry::Never, at_ms(10_000 + number));
@@ -255,13 +257,13 @@ fn classes_tell_what_they_hold_and_who_has_left() {
     assert_eq!(sum(|class| class.evictions_with_expiry), 0);
     assert_eq!(sum(|class| class.allocations), 20_002);
     let items = sum(|class| class.items as u64);
-    assert!(items.abs_diff(whole.items) < whole.items / 50, "{items} by a look at some of {} chunks", whole.items);
+    assert!(items.abs_diff(whole.items) < whole.items / 50, "{items} from a sample of {} chunks", whole.items);
     let oldest = classes.iter().find(|class| class.evictions > 0).and_then(|class| class.evicted_age_s);
     assert!(oldest.is_some_and(|age_s| (5..30).contains(&age_s)), "{oldest:?}");
 }
 
 #[test]
-fn a_lowered_limit_is_kept_and_a_raised_one_used() {
+fn a_lowered_limit_is_respected_and_a_raised_one_used() {
     const MEGABYTE: u64 = 1 << 20;
     let store = store(16 << 20, |_| ());
     let fill = |from: u64, ms: u64| {
@@ -288,8 +290,8 @@ fn a_lowered_limit_is_kept_and_a_raised_one_used() {
     store.audit();
     fill(60_000, 80_000);
     assert!(used() <= 8 * MEGABYTE, "{} bytes after further stores", used());
-    assert!(has(&store, "119999", at_ms(300_000)), "what came last is there");
-    // Stores alone bring it down too.
+    assert!(has(&store, "119999", at_ms(300_000)), "the last item is there");
+    // Stores alone shrink the memory too.
     assert!(store.set_memory_limit(16 << 20));
     fill(120_000, 200_000);
     assert!(used() > 15 * MEGABYTE, "{} bytes after the limit was raised", used());
@@ -300,7 +302,7 @@ fn a_lowered_limit_is_kept_and_a_raised_one_used() {
 }
 
 /// Small values fill the memory; then only large ones come.
-fn hit_ratio_after_a_change_of_size(rebalance: bool) -> (f64, u64) {
+fn hit_ratio_after_size_change(rebalance: bool) -> (f64, u64) {
     let store = store(8 << 20, |options| options.rebalance = rebalance);
     let mut ms = 0;
     for number in 0..100_000 {
@@ -326,9 +328,9 @@ fn hit_ratio_after_a_change_of_size(rebalance: bool) -> (f64, u64) {
 
 #[test]
 #[cfg_attr(miri, ignore = "too long")]
-fn memory_follows_the_need() {
-    let (with, moves) = hit_ratio_after_a_change_of_size(true);
-    let (without, _) = hit_ratio_after_a_change_of_size(false);
+fn pages_move_to_the_class_that_needs_them() {
+    let (with, moves) = hit_ratio_after_size_change(true);
+    let (without, _) = hit_ratio_after_size_change(false);
     assert!(moves > 50, "{moves} pages moved");
     assert!(with > 0.9, "with: {with}, without: {without}");
     assert!(without < with / 2.0, "with: {with}, without: {without}");
@@ -345,7 +347,7 @@ fn short_lived_items_leave_in_the_second_in_which_they_expire() {
     store.tick(at_ms(4_999));
     assert_eq!(store.statistics().items, 2 * ITEMS);
     assert!((0..ITEMS).all(|number| has(&store, &format!("short:{number}"), at_ms(4_999))));
-    // One is given more time, one is replaced by an item that stays: what was noted for them counts no more.
+    // One gets more time, one is replaced by an item without expiry: their timer entries are out of date.
     let touched = HashedKey::new(b"short:0");
     store.reader(at_ms(4_999)).get_and_touch(touched, Expiry::from_exptime(30, at_ms(4_999)), |_| ());
     set(&store, "short:1", b"other", Expiry::Never, at_ms(4_999));
@@ -358,7 +360,7 @@ fn short_lived_items_leave_in_the_second_in_which_they_expire() {
 }
 
 #[test]
-fn without_a_tick_the_verbs_do_it() {
+fn without_a_tick_verbs_remove_expired_items() {
     let store = store(64 << 10, |_| {});
     set(&store, "short", b"value", Expiry::from_exptime(2, at_ms(0)), at_ms(0));
     assert!(!has(&store, "another key", at_ms(1_999)));
@@ -368,7 +370,7 @@ fn without_a_tick_the_verbs_do_it() {
 }
 
 #[test]
-fn a_stale_value_leaves_when_its_time_is_over() {
+fn a_stale_value_is_removed_when_its_time_is_over() {
     let store = store(4 << 20, |options| options.stale_ms = 1_500);
     set(&store, "key", b"value", Expiry::Never, at_ms(0));
     store.delete(HashedKey::new(b"key"), 0, at_ms(0));

@@ -1,11 +1,11 @@
-//! Threads that read, replace, delete and evict each other's items, in so few steps that Miri can look at each of them:
+//! Threads that read, replace, delete and evict each other's items, in few enough steps for Miri:
 //!
 //! ```text
 //! make miri
 //! ```
-//! Miri reports a payload that one thread writes while another reads it, a read of memory that nobody has written, and a
-//! reference that outlives what it refers to: what the heads of `region.rs` and `record.rs` promise about `unsafe`. Without
-//! Miri this is one more small stress test.
+//! Miri reports a payload that one thread writes while another reads it, a read of uninitialized memory, and a
+//! dangling reference: it checks the rules at the head of `memory/region.rs` on which `unsafe` rests. Without Miri
+//! this is one more small stress test.
 
 use lookaside_protocol::StoreMode;
 use lookaside_store::{Expiry, HashedKey, LeaseGet, NewItem, Now, Options, Store};
@@ -38,7 +38,7 @@ fn step(store: &Store, number: u64, kind: u64) {
         1 => set(store, number, 2_300),
         2 => set(store, number, 100),
         3 => drop(store.delete(HashedKey::new(name.as_bytes()), 0, NOW)),
-        4 => reader.lease_get(HashedKey::new(name.as_bytes()), |answer| match answer {
+        4 => reader.lease_get(HashedKey::new(name.as_bytes()), |reply| match reply {
             LeaseGet::Hit(item) => check(number, &item.value.to_vec()),
             LeaseGet::Miss { stale, .. } => stale.into_iter().for_each(|item| check(number, &item.value.to_vec())),
         }),

@@ -1,4 +1,4 @@
-//! The memory limit is honest: a store that is filled with ten times what fits keeps the process within it.
+//! The memory limit holds for the process: a store that is filled with ten times what fits stays within it.
 //!
 //! One test in this file, so that the process that is measured does nothing else.
 #![cfg(target_os = "linux")]
@@ -12,7 +12,7 @@ const MEMORY_BYTES_MAX: usize = 32 << 20;
 const BASE_BYTES: usize = 2 << 20;
 const THREADS: usize = 4;
 
-/// Sizes of values, one phase after the other: each phase must find room among what the one before has left.
+/// Sizes of values by phase: each must evict the items of the one before.
 const PHASES: [(&str, usize, usize); 5] = [
     ("tiny", 50, 250),
     ("small", 100, 2_000),
@@ -23,12 +23,12 @@ const PHASES: [(&str, usize, usize); 5] = [
 
 fn resident_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux has /proc");
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("the status tells VmRSS");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("the status has VmRSS");
     let kib = line.split_whitespace().nth(1).expect("VmRSS has a number");
     kib.parse::<usize>().expect("VmRSS is in KiB") * 1024
 }
 
-/// Stores values until `bytes` have gone in. Every third key is asked for again, so that some records are kept.
+/// Stores `bytes` of values. Every third key is read again, so that some items are hot.
 fn fill(store: &Store, thread: usize, phase: usize, bytes: usize, clock_ms: &AtomicU64) {
     let (_, value_bytes_min, value_bytes_max) = PHASES[phase];
     let value = vec![b'x'; value_bytes_max];
@@ -67,8 +67,8 @@ fn the_process_stays_within_the_limit() {
         let counted_bytes = store.statistics().memory_bytes as usize;
         println!("{name}: resident {resident_bytes}, counted {counted_bytes}, limit {MEMORY_BYTES_MAX}");
         assert!(counted_bytes <= MEMORY_BYTES_MAX, "{name}: counted {counted_bytes}");
-        assert!(counted_bytes > MEMORY_BYTES_MAX / 10 * 9, "{name}: the limit is used, not just kept: {counted_bytes}");
-        // Room is made by evicting a little at a time, never by emptying the store.
+        assert!(counted_bytes > MEMORY_BYTES_MAX / 10 * 9, "{name}: the memory is not used: {counted_bytes}");
+        // Memory is freed by evicting a few items at a time, never by emptying the store.
         let items = store.statistics().items as usize;
         let fitting = MEMORY_BYTES_MAX / (PHASES[phase].2 + 100);
         assert!(items > fitting / 2, "{name}: {items} items, where {fitting} of the largest would fit");

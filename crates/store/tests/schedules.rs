@@ -1,11 +1,12 @@
-//! A few threads on one small store, under a scheduler that decides at every lock, and at every look past a lock, who goes
-//! on (shuttle). Runs thousands of schedules of each scene; a failing one is printed and can be replayed.
+//! A few threads on one small store, under a scheduler (shuttle) that chooses the next thread at every lock, and at
+//! every access without a lock. Runs thousands of schedules of each scene; a failing one is printed and can be
+//! replayed.
 //!
 //! ```text
 //! make schedules
 //! ```
-//! What it is to find: a deadlock (the lock order at the head of `memory.rs`), an item that is lost, shown torn or under
-//! another key, a chunk that is nobody's or in two hands, a fill that survives the delete after it.
+//! It finds a deadlock (the lock order is at the head of `memory/mod.rs`), an item that is lost, shown torn or under
+//! another key, a chunk with no owner or with two, a fill that survives the delete after it.
 #![cfg(shuttle)]
 
 use lookaside_protocol::{Direction, StoreMode};
@@ -19,12 +20,12 @@ const NOW: Now = Now { unix_ms: 1_700_000_000_000 };
 /// Four of these fill a page.
 const LARGE: usize = 900;
 
-/// How many schedules of each scene are tried: `SCHEDULES`, or as many as take a few seconds.
+/// The number of schedules of each scene: `SCHEDULES`, or as many as take a few seconds.
 fn schedules() -> usize {
     std::env::var("SCHEDULES").ok().and_then(|count| count.parse().ok()).unwrap_or(1_000)
 }
 
-/// Runs `scene` under schedules chosen at random, and under such as keep threads waiting for long.
+/// Runs `scene` under random schedules, and under schedules that make threads wait for long.
 fn explore(scene: impl Fn() + Send + Sync + Copy + 'static) {
     const PREEMPTIONS: usize = 3;
     shuttle::check_random(scene, schedules());
@@ -46,7 +47,7 @@ fn name(number: u64) -> String {
     format!("key:{number}")
 }
 
-/// Bytes that tell the key, so that a value under another one, or torn, is seen.
+/// Bytes that depend on the key, so that a value under another one, or torn, is detected.
 fn value(number: u64, value_bytes: usize) -> Vec<u8> {
     (0..value_bytes).map(|place| (number as usize * 31 + place) as u8).collect()
 }
@@ -57,7 +58,7 @@ fn set(store: &Store, number: u64, value_bytes: usize, now: Now) {
     assert!(matches!(outcome, StoreOutcome::Stored(_)), "{outcome:?}");
 }
 
-fn look(store: &Store, number: u64, now: Now) {
+fn get_and_check(store: &Store, number: u64, now: Now) {
     let name = name(number);
     let reader = store.reader(now);
     let mut key = HashedKey::new(name.as_bytes());
@@ -72,8 +73,8 @@ fn fill(store: &Store, items: u64, value_bytes: usize) {
     (0..items).for_each(|number| set(store, number, value_bytes, NOW));
 }
 
-/// Each of `parts` in a thread of its own; then the whole memory is looked through.
-fn crowd(store: Arc<Store>, parts: Vec<Box<dyn FnOnce(&Store) + Send>>) {
+/// Runs each of `parts` in a thread of its own; then audits the memory.
+fn run_threads(store: Arc<Store>, parts: Vec<Box<dyn FnOnce(&Store) + Send>>) {
     let threads = parts.into_iter().map(|part| {
         let store = Arc::clone(&store);
         thread::spawn(move || part(&store))
@@ -82,9 +83,9 @@ fn crowd(store: Arc<Store>, parts: Vec<Box<dyn FnOnce(&Store) + Send>>) {
     store.audit();
 }
 
-/// Sets in a full store: each takes the chunk of an item that may be another thread's at that moment.
+/// Sets in a full store: each evicts an item that another thread may be using.
 #[test]
-fn who_evicts_takes_nothing_that_is_in_use() {
+fn eviction_skips_items_in_use() {
     explore(|| {
         let store = store(|_| {});
         fill(&store, 260, LARGE);
@@ -92,18 +93,18 @@ fn who_evicts_takes_nothing_that_is_in_use() {
             Box::new(move |store| {
                 for number in from..from + 6 {
                     set(store, number, LARGE, NOW);
-                    look(store, 1_001 + number % 2, NOW);
+                    get_and_check(store, 1_001 + number % 2, NOW);
                     set(store, 10 + number % 20, LARGE, NOW);
                     store.delete(HashedKey::new(name(20 + number % 20).as_bytes()), 0, NOW);
                 }
             })
         };
-        crowd(store, vec![part(1_000), part(1_002), part(2_000)]);
+        run_threads(store, vec![part(1_000), part(1_002), part(2_000)]);
     });
 }
 
-/// Items of several chunks, whose last piece lies in another class than their head: both classes look for victims, while
-/// the items are replaced and deleted.
+/// Items of several chunks, whose last piece lies in another class than their head: both classes look for victims,
+/// while the items are replaced and deleted.
 #[test]
 fn chained_items_leave_as_a_whole() {
     explore(|| {
@@ -117,7 +118,7 @@ fn chained_items_leave_as_a_whole() {
             Box::new(move |store| {
                 for number in from..from + 5 {
                     set(store, number, value_bytes, NOW);
-                    look(store, number % 6, NOW);
+                    get_and_check(store, number % 6, NOW);
                 }
             })
         };
@@ -126,11 +127,11 @@ fn chained_items_leave_as_a_whole() {
             store.delete(HashedKey::new(name(4).as_bytes()), 0, NOW);
             set(store, 3, 3_300, NOW);
         });
-        crowd(store, vec![evict(1_000, LARGE), evict(2_000, PIECE), change]);
+        run_threads(store, vec![evict(1_000, LARGE), evict(2_000, PIECE), change]);
     });
 }
 
-/// Another size is wanted than the one that fills memory: pages move from class to class under everybody's hands.
+/// New items have another size than those that fill the memory: pages move between classes while all threads use them.
 #[test]
 fn pages_move_while_their_items_are_used() {
     explore(|| {
@@ -140,36 +141,37 @@ fn pages_move_while_their_items_are_used() {
             Box::new(move |store| {
                 for number in from..from + 6 {
                     set(store, number, 300, after_s(60));
-                    look(store, number % 10, after_s(60));
+                    get_and_check(store, number % 10, after_s(60));
                     set(store, 240 + number % 10, LARGE, after_s(60));
                 }
             })
         };
-        crowd(store, vec![part(1_000), part(2_000)]);
+        run_threads(store, vec![part(1_000), part(2_000)]);
     });
 }
 
-/// Each thread needs a page for a size that has none, and holds a stripe whose items the others cannot move: all get theirs.
+/// Each thread needs a page for a size that has none, and holds a stripe whose items the others cannot move: all get
+/// one.
 #[test]
-fn all_find_room_who_look_for_it_at_once() {
+fn concurrent_allocations_all_succeed() {
     explore(|| {
         let store = store(|_| {});
         fill(&store, 250, LARGE);
         let part = |from: u64, value_bytes: usize| -> Box<dyn FnOnce(&Store) + Send> {
             Box::new(move |store| (from..from + 2).for_each(|number| set(store, number, value_bytes, NOW)))
         };
-        crowd(store, vec![part(1_000, 100), part(2_000, 200), part(3_000, 300), part(4_000, 500)]);
+        run_threads(store, vec![part(1_000, 100), part(2_000, 200), part(3_000, 300), part(4_000, 500)]);
     });
 }
 
-/// The index grows while others look keys up, with and without a guess.
+/// The index grows while other threads look keys up, with and without a hint.
 #[test]
-fn nobody_misses_an_item_while_the_index_grows() {
+fn no_get_misses_while_the_index_grows() {
     explore(|| {
         const KEPT: u64 = 8;
         let store = store(|_| {});
         fill(&store, 420, 1);
-        let looks = |store: &Store| {
+        let get_all = |store: &Store| {
             for number in 0..KEPT {
                 let name = name(number);
                 let reader = store.reader(NOW);
@@ -181,11 +183,11 @@ fn nobody_misses_an_item_while_the_index_grows() {
         let grow = |from: u64| -> Box<dyn FnOnce(&Store) + Send> {
             Box::new(move |store| (from..from + 40).for_each(|number| set(store, number, 1, NOW)))
         };
-        crowd(store, vec![Box::new(looks), grow(1_000), grow(2_000)]);
+        run_threads(store, vec![Box::new(get_all), grow(1_000), grow(2_000)]);
     });
 }
 
-/// The rule of §3.2.1: whatever was read before a delete is not in the cache after it.
+/// The rule of §3.2.1: a value that was read before a delete is not in the cache after it.
 #[test]
 fn a_fill_never_survives_the_delete_after_it() {
     explore(|| {
@@ -202,7 +204,7 @@ fn a_fill_never_survives_the_delete_after_it() {
         let read = |database: Arc<AtomicU64>| -> Box<dyn FnOnce(&Store) + Send> {
             Box::new(move |store| {
                 for _ in 0..3 {
-                    let token = store.reader(NOW).lease_get(key(), |answer| match answer {
+                    let token = store.reader(NOW).lease_get(key(), |reply| match reply {
                         LeaseGet::Hit(_) => None,
                         LeaseGet::Miss { token, .. } => Some(token),
                     });
@@ -218,16 +220,16 @@ fn a_fill_never_survives_the_delete_after_it() {
             read(Arc::clone(&database)),
             read(Arc::clone(&database)),
         ];
-        crowd(Arc::clone(&store), parts);
+        run_threads(Arc::clone(&store), parts);
         let cached = store.reader(NOW).get(key(), |item| item.value.to_vec());
         let row = database.load(Ordering::SeqCst).to_string();
         assert!(cached.is_none_or(|cached| cached == row.as_bytes()));
     });
 }
 
-/// Counting and comparing are one step each, and a timer takes out what has expired and nothing else.
+/// Arithmetic and cas are one step each, and a timer removes only expired items.
 #[test]
-fn steps_of_one_key_do_not_mix() {
+fn verbs_on_one_key_are_atomic() {
     explore(|| {
         let store = store(|_| {});
         let put = |store: &Store, key: &str, value: &str, expiry| {
@@ -247,7 +249,7 @@ fn steps_of_one_key_do_not_mix() {
             put(store, "brief", "y", Expiry::Never);
         });
         let tick = Box::new(|store: &Store| store.tick(after_s(3)));
-        crowd(Arc::clone(&store), vec![count(), count(), renew, tick]);
+        run_threads(Arc::clone(&store), vec![count(), count(), renew, tick]);
         let shown =
             |key: &str| store.reader(after_s(4)).get(HashedKey::new(key.as_bytes()), |item| item.value.to_vec());
         assert_eq!(shown("count").as_deref(), Some(&b"6"[..]));

@@ -1,5 +1,5 @@
-//! §6.3 of the paper in a memory that is full: a family of keys with a short exptime, asked for in one moment and never
-//! again, took 6 % of a pool; with the transient item cache 0.3 %, at the same hit rate.
+//! §6.3 of the paper in a full memory: a family of keys with a short exptime, read within a moment and never again,
+//! used 6 % of a pool; with the transient item cache 0.3 %, at the same hit rate.
 
 use lookaside_protocol::StoreMode;
 use lookaside_store::{Expiry, HashedKey, NewItem, Now, Options, Statistics, Store};
@@ -7,8 +7,8 @@ use lookaside_store::{Expiry, HashedKey, NewItem, Now, Options, Statistics, Stor
 const START_MS: u64 = 1_700_000_000_000;
 const SECONDS: u64 = 150;
 /// More than fit.
-const LASTING: u64 = 41_000;
-const LASTING_GETS_PER_S: u64 = 1_500;
+const LONG_LIVED: u64 = 41_000;
+const LONG_LIVED_GETS_PER_S: u64 = 1_500;
 const FAMILY_KEYS_PER_S: u64 = 30;
 const FAMILY_EXPTIME_S: i64 = 2;
 
@@ -47,14 +47,14 @@ fn spread(number: u64) -> u64 {
 fn family_in_a_full_memory(transient_s: u32) -> Outcome {
     let options = Options { memory_bytes_max: 4 << 20, item_bytes_max: 64 << 10, transient_s, ..Options::default() };
     let mut run = Run { store: Store::new(options).expect("the options are fine"), hits: [0; 2], gets: [0; 2] };
-    (0..LASTING).for_each(|number| run.read(&format!("lasting:{number}"), false, 0));
-    for step in 0..SECONDS * LASTING_GETS_PER_S {
-        let ms = step * 1_000 / LASTING_GETS_PER_S;
+    (0..LONG_LIVED).for_each(|number| run.read(&format!("long-lived:{number}"), false, 0));
+    for step in 0..SECONDS * LONG_LIVED_GETS_PER_S {
+        let ms = step * 1_000 / LONG_LIVED_GETS_PER_S;
         let dice = spread(step);
-        let reach = if dice >> 40 & 1 == 0 { LASTING / 10 } else { LASTING };
-        run.read(&format!("lasting:{}", dice % reach), false, ms);
-        let steps_per_key = LASTING_GETS_PER_S / FAMILY_KEYS_PER_S;
-        // The key born now, and the one born ten keys, a third of a second, ago.
+        let reach = if dice >> 40 & 1 == 0 { LONG_LIVED / 10 } else { LONG_LIVED };
+        run.read(&format!("long-lived:{}", dice % reach), false, ms);
+        let steps_per_key = LONG_LIVED_GETS_PER_S / FAMILY_KEYS_PER_S;
+        // The newest key, and the one from ten keys, a third of a second, ago.
         let (key, phase) = (step / steps_per_key, step % steps_per_key);
         match phase {
             0 => run.read(&format!("family:{key}"), true, ms),
@@ -66,24 +66,24 @@ fn family_in_a_full_memory(transient_s: u32) -> Outcome {
     let now = Now { unix_ms: START_MS + SECONDS * 1_000 };
     let items = run.store.statistics().items;
     let has = |number: &u64| {
-        let name = format!("lasting:{number}");
+        let name = format!("long-lived:{number}");
         run.store.reader(now).get(HashedKey::new(name.as_bytes()), |_| ()).is_some()
     };
-    let lasting = (0..LASTING).filter(has).count() as u64;
+    let long_lived = (0..LONG_LIVED).filter(has).count() as u64;
     Outcome {
-        family_share: (items - lasting) as f64 / items as f64,
+        family_share: (items - long_lived) as f64 / items as f64,
         family_hit_ratio: run.hits[1] as f64 / run.gets[1] as f64,
         others_hit_ratio: run.hits[0] as f64 / run.gets[0] as f64,
         statistics: run.store.statistics(),
     }
 }
 
-/// Timers used to get pages that nobody held, and none once items held them all: in a full memory nothing was timed.
+/// Once timers got free pages only, and none when items held them all: in a full memory no item had a timer.
 #[test]
 #[cfg_attr(miri, ignore = "too long")]
-fn a_family_in_a_full_memory_takes_a_twentieth_and_the_others_gain() {
+fn timers_shrink_a_family_in_a_full_memory_to_a_twentieth() {
     let (off, on) = (family_in_a_full_memory(0), family_in_a_full_memory(60));
-    let told = format!(
+    let summary = format!(
         "share {:.4} and {:.4}; hit ratio of the family {:.4} and {:.4}, of the others {:.4} and {:.4}; {:?}",
         off.family_share,
         on.family_share,
@@ -93,18 +93,18 @@ fn a_family_in_a_full_memory_takes_a_twentieth_and_the_others_gain() {
         on.others_hit_ratio,
         on.statistics
     );
-    println!("{told}");
-    assert!(off.statistics.evictions > 10_000 && on.statistics.evictions > 10_000, "the memory was full: {told}");
-    assert!(off.family_share > 0.03 && on.family_share * 20.0 < off.family_share, "{told}");
-    // A page that moves may take a young item along.
-    assert!(on.family_hit_ratio >= off.family_hit_ratio - 0.001, "{told}");
-    assert!(on.others_hit_ratio > off.others_hit_ratio, "{told}");
-    assert!(on.statistics.transients_untimed < 100, "{told}");
+    println!("{summary}");
+    assert!(off.statistics.evictions > 10_000 && on.statistics.evictions > 10_000, "the memory was full: {summary}");
+    assert!(off.family_share > 0.03 && on.family_share * 20.0 < off.family_share, "{summary}");
+    // A page that moves may evict a young item.
+    assert!(on.family_hit_ratio >= off.family_hit_ratio - 0.001, "{summary}");
+    assert!(on.others_hit_ratio > off.others_hit_ratio, "{summary}");
+    assert!(on.statistics.transients_untimed < 100, "{summary}");
 }
 
-/// A timer that began while a wheel lagged behind made it pass over what was due: that was found a minute later.
+/// Once a timer that started while a wheel lagged behind made it skip due entries, which expired a minute later.
 #[test]
-fn timers_that_begin_while_a_wheel_lags_leave_nothing_behind() {
+fn timers_that_start_while_a_wheel_lags_lose_no_entry() {
     const DUE: u64 = 40_000;
     const LATE: u64 = 50;
     let options = Options { memory_bytes_max: 16 << 20, item_bytes_max: 64 << 10, ..Options::default() };
@@ -120,12 +120,12 @@ fn timers_that_begin_while_a_wheel_lags_leave_nothing_behind() {
     };
     (0..DUE).for_each(|number| set(format!("due:{number}"), 2, 0));
     assert_eq!(store.statistics().transients_untimed, 0);
-    // While there are more blocks than these verbs work off.
+    // While there are more blocks than these verbs handle.
     (0..LATE).for_each(|number| set(format!("late:{number}"), 30, 30));
     (0..LATE).for_each(|number| set(format!("last:{number}"), 60, 30));
     assert!(store.statistics().items > DUE / 2, "the wheels lag");
     let untimed = store.statistics().transients_untimed;
-    assert!(untimed > 0, "a wheel that lags takes no second beyond its own");
+    assert!(untimed > 0, "a wheel that lags starts no timer beyond its end");
     assert_eq!(items_at(30), 2 * LATE);
     assert_eq!(items_at(60), LATE);
     assert_eq!(items_at(90), untimed);

@@ -1,5 +1,5 @@
-//! What each verb does to a live item, a stale value, a lease and a hold-off: the table at the head of the crate, row by
-//! row.
+//! The effect of each verb on a live item, a stale value, a lease and a hold-off: the table at the head of the crate,
+//! row by row.
 
 use lookaside_protocol::{Cas, Direction, LeaseToken, StoreMode};
 use lookaside_store::{
@@ -52,7 +52,7 @@ fn text<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> String {
 
 /// `Ok`: a hit. `Err`: the token and the stale value.
 fn lease_get(store: &Store, name: &str, now: Now) -> Result<String, (LeaseToken, Option<String>)> {
-    store.reader(now).lease_get(key(name), |answer| match answer {
+    store.reader(now).lease_get(key(name), |reply| match reply {
         LeaseGet::Hit(view) => Ok(text(view.value.pieces())),
         LeaseGet::Miss { token, stale } => Err((token, stale.map(|view| text(view.value.pieces())))),
     })
@@ -60,7 +60,7 @@ fn lease_get(store: &Store, name: &str, now: Now) -> Result<String, (LeaseToken,
 
 fn token(store: &Store, name: &str, now: Now) -> LeaseToken {
     let (token, _) = lease_get(store, name, now).expect_err("a miss");
-    assert!(token.is_held(), "a token was to be had");
+    assert!(token.is_held(), "a token was due");
     token
 }
 
@@ -85,7 +85,7 @@ fn a_token_is_bound_to_its_key() {
 }
 
 #[test]
-fn after_the_interval_only_the_newest_token_counts() {
+fn after_the_interval_only_the_newest_token_holds() {
     let store = store();
     let first = token(&store, "k", START);
     assert_eq!(lease_get(&store, "k", after_ms(9_999)), Err((LeaseToken::HOT_MISS, None)));
@@ -96,7 +96,7 @@ fn after_the_interval_only_the_newest_token_counts() {
 }
 
 #[test]
-fn a_late_fill_counts_while_no_other_token_was_handed_out() {
+fn a_late_fill_is_stored_while_no_other_token_was_issued() {
     let store = store();
     let token = token(&store, "k", START);
     assert!(matches!(store.lease_set(key("k"), token, &item("v"), after_ms(60_000)), LeaseSetOutcome::Stored(_)));
@@ -146,7 +146,7 @@ fn every_store_voids_the_token() {
 }
 
 #[test]
-fn a_deleted_value_lives_on_as_stale_for_a_while() {
+fn a_deleted_value_stays_as_stale_for_a_while() {
     let store = store();
     cas_of(put(&store, StoreMode::Set, "k", "v", START));
     assert_eq!(store.delete(key("k"), 0, START), DeleteOutcome::Deleted);
@@ -173,7 +173,7 @@ fn a_void_token_refreshes_the_stale_value_and_no_more() {
 }
 
 #[test]
-fn for_all_but_a_lease_get_a_stale_value_is_absent() {
+fn only_a_lease_get_sees_a_stale_value() {
     let store = store();
     let unique = cas_of(put(&store, StoreMode::Set, "k", "1", START));
     store.delete(key("k"), 0, START);
@@ -223,7 +223,7 @@ fn a_token_from_after_the_delete_fills_during_the_hold_off() {
 }
 
 #[test]
-fn a_flush_takes_values_stale_ones_and_leases() {
+fn a_flush_removes_values_stale_values_and_leases() {
     let store = store();
     cas_of(put(&store, StoreMode::Set, "live", "v", START));
     cas_of(put(&store, StoreMode::Set, "stale", "v", START));
@@ -239,7 +239,7 @@ fn a_flush_takes_values_stale_ones_and_leases() {
 }
 
 #[test]
-fn a_flush_ahead_does_not_undo_one_that_has_come() {
+fn a_later_flush_does_not_cancel_an_earlier_one() {
     let store = store();
     cas_of(put(&store, StoreMode::Set, "k", "v", START));
     assert!(store.flush_all(after_ms(1), START));
@@ -248,7 +248,7 @@ fn a_flush_ahead_does_not_undo_one_that_has_come() {
 }
 
 #[test]
-fn a_flush_that_has_come_is_over_when_it_returns() {
+fn an_immediate_flush_is_complete_when_it_returns() {
     let store = store();
     cas_of(put(&store, StoreMode::Set, "before", "v", START));
     assert!(store.flush_all(after_ms(5), after_ms(5)));
@@ -259,7 +259,7 @@ fn a_flush_that_has_come_is_over_when_it_returns() {
 }
 
 #[test]
-fn a_flush_too_many_is_refused_and_takes_nobody_s_place() {
+fn one_flush_too_many_is_refused_and_displaces_no_other() {
     let store = store();
     cas_of(put(&store, StoreMode::Set, "k", "v", START));
     for ahead in 1..=8 {
@@ -284,7 +284,7 @@ fn append_and_prepend_keep_flags_and_expiry() {
 }
 
 #[test]
-fn a_cas_stores_only_over_what_was_seen() {
+fn a_cas_stores_only_over_the_value_that_was_read() {
     let store = store();
     let first = cas_of(put(&store, StoreMode::Set, "k", "1", START));
     let second = cas_of(put(&store, StoreMode::Cas(first), "k", "2", START));
@@ -294,7 +294,7 @@ fn a_cas_stores_only_over_what_was_seen() {
 }
 
 #[test]
-fn a_number_is_counted_in_place() {
+fn a_number_keeps_its_length() {
     let store = store();
     cas_of(put(&store, StoreMode::Set, "k", "10", START));
     assert!(matches!(store.arithmetic(key("k"), Direction::Down, 1, START), ArithmeticOutcome::Number(9, _)));
@@ -306,7 +306,7 @@ fn a_number_is_counted_in_place() {
 }
 
 #[test]
-fn a_set_too_large_takes_the_older_value_with_it() {
+fn a_set_too_large_removes_the_older_value() {
     let store = store_with(|options| options.item_bytes_max = 1_000);
     cas_of(put(&store, StoreMode::Set, "k", "old", START));
     assert_eq!(put(&store, StoreMode::Set, "k", &"x".repeat(1_000), START), StoreOutcome::TooLarge);
@@ -314,7 +314,7 @@ fn a_set_too_large_takes_the_older_value_with_it() {
 }
 
 #[test]
-fn an_item_tells_how_it_was_used_before() {
+fn a_view_shows_the_usage_before_the_access() {
     let store = store();
     cas_of(put(&store, StoreMode::Set, "k", "v", START));
     let usage = |now| store.reader(now).get(key("k"), |view| (view.last_access_age_s, view.fetched));
@@ -323,7 +323,7 @@ fn an_item_tells_how_it_was_used_before() {
 }
 
 #[test]
-fn what_is_asked_for_outlives_what_is_not() {
+fn accessed_items_outlive_others() {
     let store = store_with(|options| {
         options.memory_bytes_max = 128 << 10;
         options.item_bytes_max = 8 << 10;

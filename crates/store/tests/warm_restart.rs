@@ -1,4 +1,4 @@
-//! A store that ends in order is taken up as it was (§6.4); one that does not is never half taken up.
+//! A store that was saved is restored as it was (§6.4); one that was not saved starts empty.
 
 #[path = "model/scratch_region.rs"]
 mod scratch_region;
@@ -42,27 +42,27 @@ fn get(store: &Store, name: &str, now: Now) -> Option<(u32, Cas, Expiry, Vec<u8>
 }
 
 fn lease_get(store: &Store, name: &str, now: Now) -> (LeaseToken, Option<Vec<u8>>) {
-    store.reader(now).lease_get(key(name), |answer| match answer {
+    store.reader(now).lease_get(key(name), |reply| match reply {
         LeaseGet::Hit(view) => panic!("{name} is {:?}", view.value.to_vec()),
         LeaseGet::Miss { token, stale } => (token, stale.map(|view| view.value.to_vec())),
     })
 }
 
-/// What each slab class has: pages, chunks in use, chunks never used, bytes.
-fn holdings(store: &Store) -> Vec<[usize; 5]> {
+/// Of each slab class: its number, pages, chunks in use, chunks never used, bytes.
+fn class_contents(store: &Store) -> Vec<[usize; 5]> {
     let classes = store.class_statistics(START).into_iter();
     classes.map(|class| [class.number, class.pages, class.chunks_used, class.chunks_fresh, class.items_bytes]).collect()
 }
 
-/// Ends the store in order and takes it up again.
+/// Saves the store and restores it.
 fn restart(store: Store, region: &ScratchRegion, saved_at: Now, now: Now) -> Store {
-    let (items, before) = (store.statistics().items, holdings(&store));
+    let (items, before) = (store.statistics().items, class_contents(&store));
     let saved = store.save(saved_at).expect("the region is there").expect("it has a region");
     assert_eq!(saved.items, items);
     let (store, start) = region.attach(&Options { seed: now.unix_ms, ..options() }, now);
     assert_eq!(start, Start::Warm { items, saved_at });
     assert_eq!(store.statistics().items, items);
-    assert_eq!(holdings(&store), before);
+    assert_eq!(class_contents(&store), before);
     store.audit();
     store
 }
@@ -73,14 +73,14 @@ fn new_store(region: &ScratchRegion) -> Store {
     store
 }
 
-/// Of one byte to several pages, so that some are chained over many chunks.
+/// Values of nothing to several pages, so that some are chained over many chunks.
 fn value(number: usize) -> Vec<u8> {
     let bytes = if number.is_multiple_of(100) { 300_000 } else { number * 7 % 4_000 };
     (0..bytes).map(|place| (place * 31 + number) as u8).collect()
 }
 
 #[test]
-fn every_item_is_kept_with_all_that_belongs_to_it() {
+fn every_item_is_restored_completely() {
     let region = ScratchRegion::new();
     let mut store = new_store(&region);
     let name = |number: usize| format!("key:{number}");
@@ -98,7 +98,7 @@ fn every_item_is_kept_with_all_that_belongs_to_it() {
         for (number, before) in before.iter().enumerate() {
             let seen = get(&store, &name(number), after(round * 1_000 + 500));
             assert!(seen.is_some() && seen == *before, "key {number}, round {round}");
-            let (flags, _, its_expiry, its_value) = seen.expect("just looked at");
+            let (flags, _, its_expiry, its_value) = seen.expect("checked above");
             assert_eq!((flags, its_expiry), (number as u32 % 5, expiry(number)));
             assert!(its_value == value(number));
         }
@@ -106,7 +106,7 @@ fn every_item_is_kept_with_all_that_belongs_to_it() {
 }
 
 #[test]
-fn uniques_hold_go_on_and_never_come_again() {
+fn uniques_stay_valid_and_are_never_issued_again() {
     let region = ScratchRegion::new();
     let mut store = new_store(&region);
     let mut seen = std::collections::BTreeSet::new();
@@ -130,7 +130,7 @@ fn uniques_hold_go_on_and_never_come_again() {
 }
 
 #[test]
-fn a_hold_off_outlives_the_process_and_ends_when_it_should() {
+fn a_hold_off_outlives_the_process_and_ends_in_time() {
     let region = ScratchRegion::new();
     let store = new_store(&region);
     store.delete(key("held off"), HOLD_OFF_MS, START);
@@ -140,9 +140,9 @@ fn a_hold_off_outlives_the_process_and_ends_when_it_should() {
     assert!(matches!(add(&store, "held off", after(2_000)), StoreOutcome::Stored(_)));
 }
 
-/// There is room for a few thousand; all others become a floor, which may refuse more.
+/// A few thousand are saved; all others become a floor, which may refuse more.
 #[test]
-fn of_more_hold_offs_than_there_is_room_for_none_is_forgotten() {
+fn no_hold_off_is_lost_although_not_all_are_saved() {
     let region = ScratchRegion::new();
     let store = new_store(&region);
     let until_ms = |number: u32| 10_000 + number * 10;
@@ -159,13 +159,13 @@ fn of_more_hold_offs_than_there_is_room_for_none_is_forgotten() {
 }
 
 #[test]
-fn a_token_of_the_earlier_life_is_void() {
+fn a_token_of_the_earlier_process_is_void() {
     let region = ScratchRegion::new();
     let store = new_store(&region);
     let (token, _) = lease_get(&store, "missed", START);
     assert!(token.is_held());
     let store = restart(store, &region, START, after(1));
-    let item = NewItem { flags: 0, expiry: Expiry::Never, value: b"read before a delete that nobody knows of" };
+    let item = NewItem { flags: 0, expiry: Expiry::Never, value: b"read before a delete that was lost" };
     assert_eq!(store.lease_set(key("missed"), token, &item, after(1)), LeaseSetOutcome::NotStored);
     let (another, _) = lease_get(&store, "missed", after(2));
     assert!(another.is_held() && another != token);
@@ -173,7 +173,7 @@ fn a_token_of_the_earlier_life_is_void() {
 }
 
 #[test]
-fn stale_values_stay_stale_and_leave_in_time() {
+fn stale_values_stay_stale_and_end_in_time() {
     let region = ScratchRegion::new();
     let store = new_store(&region);
     set(&store, "deleted", b"old", 0, Expiry::Never, START);
@@ -186,7 +186,7 @@ fn stale_values_stay_stale_and_leave_in_time() {
 }
 
 #[test]
-fn a_flush_that_lay_ahead_happens() {
+fn a_scheduled_flush_is_restored() {
     for is_down_meanwhile in [false, true] {
         let region = ScratchRegion::new();
         let store = new_store(&region);
@@ -202,7 +202,7 @@ fn a_flush_that_lay_ahead_happens() {
 }
 
 #[test]
-fn short_lived_items_still_leave_in_their_second() {
+fn timers_are_restored() {
     let region = ScratchRegion::new();
     let store = new_store(&region);
     for number in 0..3_000 {
@@ -220,7 +220,7 @@ fn short_lived_items_still_leave_in_their_second() {
     store.audit();
 }
 
-/// Sizes that change make pages move; whatever is under way when the store ends, no page is lost and none has two owners.
+/// Changing sizes make pages move; whatever is under way when the store ends, no page is lost and none has two owners.
 #[test]
 fn restarts_under_pressure_lose_no_page() {
     let region = ScratchRegion::new();
@@ -242,14 +242,14 @@ fn restarts_under_pressure_lose_no_page() {
             store.audit();
             let after = store.statistics();
             assert!(after.memory_bytes <= before.memory_bytes);
-            assert_eq!((after.page_moves, after.evictions, after.items_total), (0, 0, 0), "counters begin anew");
+            assert_eq!((after.page_moves, after.evictions, after.items_total), (0, 0, 0), "counters start at 0");
         }
     }
     assert!(page_moves > 20 && evictions > 1_000, "{page_moves} pages, {evictions} evictions");
 }
 
 #[test]
-fn without_a_save_the_next_one_is_empty() {
+fn without_a_save_the_next_store_is_empty() {
     let region = ScratchRegion::new();
     let store = new_store(&region);
     set(&store, "key", b"value", 0, Expiry::Never, START);
@@ -262,7 +262,7 @@ fn without_a_save_the_next_one_is_empty() {
 }
 
 #[test]
-fn other_memory_or_slabs_are_empty_and_say_why() {
+fn other_memory_or_slab_options_start_empty_with_the_reason() {
     let mebibytes = |count: usize| Options { memory_bytes_max: count << 20, ..Options::default() };
     let other_memory = |was: u64, now: u64| ColdStartReason::OtherMemory { was_bytes: was << 20, now_bytes: now << 20 };
     let cases = [
@@ -291,12 +291,12 @@ fn other_memory_or_slabs_are_empty_and_say_why() {
         store.save(START).expect("the region is there");
         assert!(
             matches!(region.attach(&other, START).1, Start::Warm { items: 0, .. }),
-            "from then on it is made alike"
+            "the new region has the new options"
         );
     }
 }
 
-/// These say what is done with items, not where they lie.
+/// These options do not affect where items lie.
 #[test]
 fn options_that_do_not_touch_the_layout_may_change() {
     let region = ScratchRegion::new();
@@ -318,7 +318,7 @@ fn options_that_do_not_touch_the_layout_may_change() {
 }
 
 #[test]
-fn a_saved_moment_far_ahead_is_refused_and_one_just_ahead_is_not() {
+fn a_save_from_the_far_future_is_refused_and_one_from_the_near_future_is_not() {
     for (ahead_ms, why) in [(60_000, None), (60_001, Some(ColdStartReason::ClockSetBack { ahead_ms: 60_001 }))] {
         let region = ScratchRegion::new();
         let store = new_store(&region);
@@ -331,7 +331,7 @@ fn a_saved_moment_far_ahead_is_refused_and_one_just_ahead_is_not() {
 }
 
 #[test]
-fn nobody_else_gets_a_region_that_is_held() {
+fn a_region_that_is_held_is_refused() {
     let region = ScratchRegion::new();
     let store = new_store(&region);
     set(&store, "key", b"value", 0, Expiry::Never, START);
@@ -345,31 +345,31 @@ fn nobody_else_gets_a_region_that_is_held() {
     restart(store, &region, START, START);
 }
 
-/// Whoever gets it has it alone, also while others remove it with its semaphore.
+/// The holder is alone, also while another thread removes the region with its semaphore.
 #[test]
-fn of_many_that_want_a_region_at_once_one_has_it() {
+fn of_many_threads_that_attach_a_region_one_holds_it() {
     const ATTEMPTS_MAX: usize = 1_000_000;
     let region = ScratchRegion::new();
-    let (holders, had, forgotten) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+    let (holders, attached, removed) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
     let small = Options { memory_bytes_max: 256 << 10, item_bytes_max: 8 << 10, ..Options::default() };
     std::thread::scope(|scope| {
         for thread in 0..6 {
-            let (region, small, holders, had, forgotten) = (&region, &small, &holders, &had, &forgotten);
+            let (region, small, holders, attached, removed) = (&region, &small, &holders, &attached, &removed);
             scope.spawn(move || {
                 for _ in 0..ATTEMPTS_MAX {
-                    if had.load(Relaxed) >= 100 && forgotten.load(Relaxed) >= 10 {
+                    if attached.load(Relaxed) >= 100 && removed.load(Relaxed) >= 10 {
                         return;
                     }
                     if thread == 0 {
-                        forgotten.fetch_add(usize::from(matches!(remove_region(&region.0), Ok(Some(_)))), Relaxed);
+                        removed.fetch_add(usize::from(matches!(remove_region(&region.0), Ok(Some(_)))), Relaxed);
                         continue;
                     }
                     match Store::attach(small.clone(), &region.0, START) {
                         Ok((store, _)) => {
-                            assert_eq!(holders.fetch_add(1, Relaxed), 0, "two have it");
-                            had.fetch_add(1, Relaxed);
+                            assert_eq!(holders.fetch_add(1, Relaxed), 0, "two threads hold it");
+                            attached.fetch_add(1, Relaxed);
                             holders.fetch_sub(1, Relaxed);
-                            store.save(START).expect("nobody else could remove it");
+                            store.save(START).expect("no other thread could remove it");
                         }
                         Err(RegionError::Held { .. }) => std::thread::yield_now(),
                         Err(other) => panic!("{other}"),
@@ -378,12 +378,12 @@ fn of_many_that_want_a_region_at_once_one_has_it() {
             });
         }
     });
-    assert!(had.load(Relaxed) >= 100 && forgotten.load(Relaxed) >= 10, "{had:?} {forgotten:?}");
+    assert!(attached.load(Relaxed) >= 100 && removed.load(Relaxed) >= 10, "{attached:?} {removed:?}");
 }
 
-/// What several threads leave when they stop: pages on their way, an index about to grow, all within little memory.
+/// Several threads stop with pages moving and an index about to grow, in little memory.
 #[test]
-fn what_many_threads_leave_is_whole() {
+fn a_save_after_many_threads_is_whole() {
     let region = ScratchRegion::new();
     let options = Options { memory_bytes_max: 2 << 20, item_bytes_max: 64 << 10, ..Options::default() };
     let (mut store, _) = region.attach(&options, START);
@@ -414,26 +414,30 @@ fn what_many_threads_leave_is_whole() {
         store.audit();
         let after = store.statistics();
         assert!(after.memory_bytes <= before.memory_bytes, "round {round}: {after:?} of {before:?}");
-        // The first round fills the memory; whether it also overflows is up to the threads.
+        // The first round fills the memory; whether it also evicts depends on the threads.
         assert!(round == 0 || before.evictions > 0, "round {round} was too small: {before:?}");
     }
 }
 
 #[test]
-fn what_is_forgotten_is_told_and_gone() {
+fn a_removed_region_is_reported_and_gone() {
     let region = ScratchRegion::new();
     assert_eq!(remove_region(&region.0), Ok(None));
     let store = new_store(&region);
     set(&store, "key", b"value", 0, Expiry::Never, START);
     store.save(START).expect("the region is there");
-    let forgotten = remove_region(&region.0).expect("nobody has it").expect("it was there");
-    assert_eq!(forgotten.items, Some(1));
-    assert!((7 << 20..=8 << 20).contains(&forgotten.region_bytes), "{forgotten:?}");
+    let removed = remove_region(&region.0).expect("no process holds it").expect("it existed");
+    assert_eq!(removed.items, Some(1));
+    assert!((7 << 20..=8 << 20).contains(&removed.region_bytes), "{removed:?}");
     assert_eq!(remove_region(&region.0), Ok(None));
     let (store, start) = region.attach(&options(), START);
     assert_eq!(start, Start::Empty(ColdStartReason::New));
     drop(store);
-    assert_eq!(remove_region(&region.0).expect("nobody has it").expect("it was there").items, None, "it was not saved");
+    assert_eq!(
+        remove_region(&region.0).expect("no process holds it").expect("it existed").items,
+        None,
+        "it was not saved"
+    );
 }
 
 #[test]
@@ -443,9 +447,9 @@ fn a_store_without_a_region_saves_nothing() {
     assert_eq!(store.save(START), Ok(None));
 }
 
-/// All that is kept beside the items is within the limit too.
+/// The state beside the items is within the limit too.
 #[test]
-fn a_kept_store_stays_within_its_memory() {
+fn a_store_in_a_region_stays_within_its_memory() {
     for megabytes in [1usize, 4, 16] {
         let region = ScratchRegion::new();
         let (store, _) =
@@ -462,22 +466,23 @@ fn a_kept_store_stays_within_its_memory() {
         let statistics = store.statistics();
         assert!(statistics.evictions > 0 && statistics.memory_bytes <= (megabytes as u64) << 20, "{statistics:?}");
         store.save(START).expect("the region is there");
-        let region_bytes = remove_region(&region.0).expect("nobody has it").expect("it is there").region_bytes;
+        let region_bytes = remove_region(&region.0).expect("no process holds it").expect("it is there").region_bytes;
         assert!(region_bytes <= (megabytes as u64) << 20);
     }
 }
 
-/// What a process lets go of is in the segment, whoever writes meanwhile; a store without a segment has it nowhere else.
+/// Memory whose page tables are dropped stays in the segment, also while threads write; a store without a segment drops
+/// nothing.
 #[test]
-fn nothing_is_lost_by_loosening() {
+fn dropping_page_tables_loses_no_item() {
     let region = ScratchRegion::new();
-    let (kept, _) = region.attach(&Options { memory_bytes_max: 96 << 20, ..options() }, START);
-    let not_kept = Store::new(options()).expect("the options are fine");
-    for store in [&kept, &not_kept] {
+    let (in_region, _) = region.attach(&Options { memory_bytes_max: 96 << 20, ..options() }, START);
+    let private = Store::new(options()).expect("the options are fine");
+    for store in [&in_region, &private] {
         let steps = |store: &Store| std::iter::successors(store.loosen(0), |&at| store.loosen(at)).count();
-        let loosened = AtomicUsize::new(0);
+        let dropped = AtomicUsize::new(0);
         std::thread::scope(|scope| {
-            scope.spawn(|| loosened.store((0..50).map(|_| steps(store)).sum(), Relaxed));
+            scope.spawn(|| dropped.store((0..50).map(|_| steps(store)).sum(), Relaxed));
             for number in 0..2_000 {
                 set(store, &number.to_string(), &value(number % 50), 0, Expiry::Never, START);
                 let seen = get(store, &number.to_string(), START).map(|(.., seen)| seen);
@@ -488,6 +493,6 @@ fn nothing_is_lost_by_loosening() {
         for number in (0..2_000).rev().take(100) {
             assert_eq!(get(store, &number.to_string(), START).map(|(.., seen)| seen), Some(value(number % 50)));
         }
-        assert_eq!(loosened.into_inner(), if std::ptr::eq(store, &kept) { 100 } else { 0 });
+        assert_eq!(dropped.into_inner(), if std::ptr::eq(store, &in_region) { 100 } else { 0 });
     }
 }

@@ -1,16 +1,15 @@
-//! The four pools of §7.2 of the paper as workloads: their rates of gets, sets and deletes (Table 2), the sizes of their
-//! values (Table 3), and keys that come and go.
+//! The four pools of §7.2 of the paper as workloads: their rates of gets, sets and deletes (Table 2), the sizes of
+//! their values (Table 3), and churn of keys.
 //!
-//! What the paper gives: the rates relative to each other, the miss rate, the sizes. What it does not give is made up:
+//! The paper gives the rates relative to each other, the miss rate, and the sizes. The rest is assumed:
 //!
-//! * Popularity is Zipf's over a number of ranks. The exponent and the number are chosen so that a cache of 64 MiB misses
-//!   about as often as the paper's servers did.
-//! * Churn: every rank has its object for `lifetime_requests`, then another, never seen before; ranks change
-//!   at different moments. "Content that is accessed for a few hours and then fades away in popularity in favor of
-//!   newer content" (§7.2).
-//! * At first every object is asked for once, the most popular last: a cache that has been up for long knows them all.
-//! * Sets of Table 2 beyond those that fill a miss are updates, as popular as gets. Deletes come from the database, where
-//!   most rows are in no cache: `delete_reach` of them fall, evenly, on the objects that are read at all.
+//! * Popularity is Zipf's over a number of ranks. The exponent and the number are chosen so that a cache of 64 MiB
+//!   misses about as often as the paper's servers did.
+//! * Churn: every rank has its object for `lifetime_requests`, then a new one; ranks change at different times.
+//!   "Content that is accessed for a few hours and then fades away in popularity in favor of newer content" (§7.2).
+//! * At first every object is read once, the most popular last: a cache that has run for long holds them all.
+//! * Sets of Table 2 beyond those that fill a miss are updates, as popular as gets. Deletes come from the database,
+//!   where most rows are in no cache: the share `delete_reach` of them falls, evenly, on the objects that are read.
 //!
 //! One seed gives one trace, on every machine.
 
@@ -18,13 +17,13 @@ use crate::sizes::{Sizes, quantile};
 use crate::trace::{Trace, Verb};
 use fastrand::Rng;
 
-/// Keys are as long as those of real applications.
+/// The length of keys: as in real applications.
 const POOL_KEY_BYTES: usize = 24;
 
 /// One of the paper's pools.
 #[derive(Clone, Copy, Debug)]
 pub struct Pool {
-    /// As the paper names it.
+    /// The paper's name.
     pub name: &'static str,
     /// Thousands a second on one server (Table 2).
     pub gets: f64,
@@ -34,19 +33,19 @@ pub struct Pool {
     pub deletes: f64,
     /// The share of gets that missed (Table 2).
     pub miss_ratio: f64,
-    /// Of the values (Table 3).
+    /// The sizes of the values (Table 3).
     pub sizes: Sizes,
-    /// How many objects are read at a time.
+    /// The number of objects that are read at one time.
     pub ranks: usize,
-    /// Zipf's exponent of their popularity.
+    /// The Zipf exponent of their popularity.
     pub zipf_exponent: f64,
-    /// For how many requests an object keeps its rank.
+    /// The number of requests for which an object keeps its rank.
     pub lifetime_requests: usize,
-    /// The share of deletes that fall on objects which are read.
+    /// The share of deletes of objects that are read.
     pub delete_reach: f64,
     /// Requests in each second of the workload.
     pub requests_per_s: u32,
-    /// How many requests make a good run: in the first quarter the cache fills and settles.
+    /// The number of requests of a run: in the first quarter the cache fills and becomes steady.
     pub requests: usize,
 }
 
@@ -112,12 +111,12 @@ pub const POOLS: [Pool; 4] = [
 ];
 
 impl Pool {
-    /// The pool of that name.
+    /// The pool with this name.
     pub fn named(name: &str) -> Option<Pool> {
         POOLS.into_iter().find(|pool| pool.name == name)
     }
 
-    /// A trace of so many requests.
+    /// A trace of `requests` requests.
     pub fn trace(&self, requests: usize, seed: u64) -> Trace {
         let mut rng = Rng::with_seed(seed);
         let popularity = popularity(self.ranks, self.zipf_exponent);
@@ -133,17 +132,17 @@ impl Pool {
             key_bytes: POOL_KEY_BYTES,
         };
         for index in 0..requests {
-            let dice = rng.f64() * total;
+            let sample = rng.f64() * total;
             let (verb, rank) = if index < self.ranks {
                 (Verb::Get, self.ranks - 1 - index)
-            } else if dice < self.gets + updates {
-                let verb = if dice < self.gets { Verb::Get } else { Verb::Set };
+            } else if sample < self.gets + updates {
+                let verb = if sample < self.gets { Verb::Get } else { Verb::Set };
                 let place = rng.f64();
                 (verb, popularity.partition_point(|&reached| reached <= place).min(self.ranks - 1))
             } else if rng.f64() < self.delete_reach {
                 (Verb::Delete, rng.usize(..self.ranks))
             } else {
-                (Verb::Delete, population.elsewhere)
+                (Verb::Delete, population.unread_rank)
             };
             trace.requests.push(population.object(rank, index, &mut rng));
             trace.verbs.push(verb);
@@ -156,7 +155,7 @@ impl Pool {
     }
 }
 
-/// The share of requests that go to each rank or those before it.
+/// The cumulative share of requests, by rank.
 fn popularity(ranks: usize, exponent: f64) -> Vec<f64> {
     let mut sum = 0.0;
     let mut reached: Vec<f64> = (1..=ranks)
@@ -169,17 +168,17 @@ fn popularity(ranks: usize, exponent: f64) -> Vec<f64> {
     reached
 }
 
-/// Which object has which rank, and since when.
+/// The objects of all ranks.
 struct Population {
-    /// The object of each rank, once it was asked for; and one for all those that nobody reads.
+    /// The object of each rank, once it was requested; and one for all objects that are not read.
     objects: Vec<Option<u32>>,
-    /// The request with which each rank gets another object.
+    /// The request at which each rank gets a new object.
     changes_at: Vec<usize>,
     lifetime_requests: usize,
     points: [f64; 8],
     object_bytes: Vec<u32>,
-    /// The rank of what nobody reads.
-    elsewhere: usize,
+    /// The rank of objects that are not read.
+    unread_rank: usize,
 }
 
 impl Population {
@@ -191,7 +190,7 @@ impl Population {
             lifetime_requests: pool.lifetime_requests,
             points: pool.sizes.points(),
             object_bytes: Vec::new(),
-            elsewhere: pool.ranks,
+            unread_rank: pool.ranks,
         }
     }
 
@@ -219,7 +218,7 @@ mod tests {
         for pool in POOLS {
             const RANKS: usize = 5_000;
             let trace = Pool { ranks: RANKS, ..pool }.trace(REQUESTS, 1);
-            // The first gets, one for each object, are no part of the rates.
+            // The first gets, one for each object, do not count.
             let count = |verb| trace.verbs[RANKS..].iter().filter(|&&other| other == verb).count() as f64;
             let deletes_per_get = count(Verb::Delete) / count(Verb::Get);
             let wanted = pool.deletes / pool.gets;
@@ -233,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_come_and_go() {
+    fn ranks_change_their_objects() {
         let pool = Pool { ranks: 100, lifetime_requests: 5_000, ..POOLS[0] };
         let trace = pool.trace(50_000, 7);
         // Every popular rank had ten objects or eleven.

@@ -1,9 +1,9 @@
 //! A trace replayed look-aside: get; on a miss, fill with a value of the object's size (§2 of the paper, Figure 1).
 //!
-//! Workers take the next requests off the trace in order and have one batch under way each, so the order among workers
-//! is that of a busy application, not strict. There is no database: what would be read from it is made up, at once.
+//! Each worker takes the next requests of the trace and has one batch in flight, so the order among workers is that of
+//! a busy application, not strict. There is no database: its values are generated, without delay.
 
-use crate::Trace;
+use crate::trace::{KEY_BYTES, Trace};
 use bytes::Bytes;
 use hdrhistogram::Histogram;
 use lookaside_client::{Client, Origin, ReadOptions};
@@ -17,43 +17,40 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// The length of every key, in bytes.
-pub const KEY_BYTES: usize = 10;
-
 /// Latencies above a minute are recorded as a minute.
 const LATENCY_US_MAX: u64 = 60_000_000;
 
 /// How a trace is replayed.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplayOptions {
-    /// How many requests of the trace, from its start.
+    /// The number of requests of the trace, from its start.
     pub requests_max: usize,
-    /// Requests under way at a time.
+    /// The number of workers, each with one batch in flight.
     pub concurrency: usize,
-    /// Keys asked for together.
+    /// The number of keys of a batch.
     pub batch_keys: usize,
 }
 
-/// What came of a replay.
+/// The results of a replay.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Keys asked for.
+    /// Keys read.
     pub requests: u64,
-    /// Answered from the cache.
+    /// Keys served by the cache.
     pub hits: u64,
-    /// Answered by the made-up database.
+    /// Keys served by the simulated database.
     pub database_reads: u64,
-    /// Keys for which the cache gave an error; they are among `database_reads`.
+    /// Keys for which the cache returned an error; part of `database_reads`.
     pub errors: u64,
-    /// Distinct objects: no cache can have fewer database reads.
+    /// Compulsory misses, one for each distinct object: no cache can have fewer database reads.
     pub compulsory: u64,
-    /// How long it took.
+    /// The duration.
     pub took: Duration,
-    /// From asking for a batch to having all of its values, in microseconds.
+    /// Microseconds from the request of a batch to its last value.
     pub latency_us: Histogram<u64>,
 }
 
-/// How far a replay is.
+/// The progress of a replay.
 #[derive(Debug, Default)]
 pub struct Progress {
     next: AtomicUsize,
@@ -62,12 +59,12 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// So many requests more have begun.
+    /// Records that `requests` more requests were sent.
     pub(crate) fn advance(&self, requests: usize) {
         self.next.fetch_add(requests, Ordering::Relaxed);
     }
 
-    /// Requests begun.
+    /// The number of requests sent.
     pub fn begun(&self) -> usize {
         self.next.load(Ordering::Relaxed)
     }
@@ -78,7 +75,7 @@ pub fn key(object: u32) -> String {
     format!("{object:0width$x}", width = KEY_BYTES)
 }
 
-/// Replays `trace` through `clients`, in turn one a worker.
+/// Replays `trace` through `clients`, which are assigned to workers in turn.
 pub async fn replay(clients: &[Client], trace: Arc<Trace>, options: ReplayOptions, progress: Arc<Progress>) -> Report {
     let requests = options.requests_max.min(trace.requests.len());
     let latency_us = Arc::new(Mutex::new(Histogram::new_with_bounds(1, LATENCY_US_MAX, 3).expect("valid bounds")));
@@ -86,7 +83,7 @@ pub async fn replay(clients: &[Client], trace: Arc<Trace>, options: ReplayOption
     let mut workers = tokio::task::JoinSet::new();
     for worker in 0..options.concurrency.max(1) {
         let client = clients[worker % clients.len()].clone();
-        workers.spawn(work(client, trace.clone(), options, requests, progress.clone(), latency_us.clone()));
+        workers.spawn(run_worker(client, trace.clone(), options, requests, progress.clone(), latency_us.clone()));
     }
     while let Some(ended) = workers.join_next().await {
         ended.expect("a worker does not panic");
@@ -105,7 +102,7 @@ pub async fn replay(clients: &[Client], trace: Arc<Trace>, options: ReplayOption
     }
 }
 
-async fn work(
+async fn run_worker(
     client: Client,
     trace: Arc<Trace>,
     options: ReplayOptions,
@@ -124,10 +121,10 @@ async fn work(
             let values = missed.iter().map(|key| value_of(&trace, key)).collect();
             async move { Ok::<Vec<Bytes>, Infallible>(values) }
         };
-        let asked = Instant::now();
+        let sent_at = Instant::now();
         let values =
             client.read_many(&keys, &ReadOptions::default(), load).await.expect("keys are valid, loads succeed");
-        let took_us = asked.elapsed().as_micros() as u64;
+        let took_us = sent_at.elapsed().as_micros() as u64;
         latency_us.lock().expect("no worker panics").saturating_record(took_us);
         let hits = values.iter().filter(|value| value.origin != Origin::Database).count();
         progress.hits.fetch_add(hits as u64, Ordering::Relaxed);
@@ -135,7 +132,7 @@ async fn work(
     }
 }
 
-/// A value that, with its key, has the object's size.
+/// A value that has the object's size together with its key.
 fn value_of(trace: &Trace, key: &[u8]) -> Bytes {
     let object = std::str::from_utf8(key).ok().and_then(|key| usize::from_str_radix(key, 16).ok());
     let object_bytes = object.map_or(0, |object| trace.object_bytes[object] as usize);

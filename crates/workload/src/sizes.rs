@@ -1,12 +1,12 @@
 //! The sizes of a pool's values, from the percentiles that the paper gives (Table 3).
 //!
-//! Between two percentiles sizes are spread evenly in their logarithm. The paper does not say how large the largest are:
-//! the last hundredth reaches as far as the mean needs, within [`VALUE_BYTES_MAX`].
+//! Between two percentiles the logarithm of the size is distributed evenly. The paper does not give the largest size:
+//! the top percent extends far enough to give the mean, within [`VALUE_BYTES_MAX`].
 
-/// No value is larger, in bytes: servers take items of up to 1 MiB unless told otherwise.
+/// No value is larger, in bytes: servers accept items of up to 1 MiB by default.
 pub const VALUE_BYTES_MAX: f64 = 1_000_000.0;
 
-/// The smallest value is so large a part of the 5th percentile.
+/// The smallest value as a share of the 5th percentile.
 const SMALLEST_SHARE: f64 = 0.8;
 
 /// Mean and percentiles of a pool's values, in bytes.
@@ -21,7 +21,7 @@ pub struct Sizes {
 const SHARES: [f64; 8] = [0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0];
 
 impl Sizes {
-    /// The points between which is interpolated.
+    /// The sizes at [`SHARES`], between which is interpolated.
     pub(crate) fn points(&self) -> [f64; 8] {
         let [p5, p25, p50, p75, p95, p99] = self.percentiles;
         let mut points = [SMALLEST_SHARE * p5, p5, p25, p50, p75, p95, p99, p99];
@@ -35,14 +35,14 @@ impl Sizes {
     }
 }
 
-/// The size below which the share `at` of all sizes lie.
+/// The size below which the share `at` of all sizes lies.
 pub(crate) fn quantile(points: &[f64; 8], at: f64) -> f64 {
     let part = SHARES.windows(2).position(|pair| at < pair[1]).unwrap_or(SHARES.len() - 2);
     let along = (at - SHARES[part]) / (SHARES[part + 1] - SHARES[part]);
     points[part] * (points[part + 1] / points[part]).powf(along)
 }
 
-/// The mean of what is spread between the points.
+/// The mean of the sizes between the points.
 pub(crate) fn mean(points: &[f64; 8]) -> f64 {
     let parts = points.windows(2).zip(SHARES.windows(2));
     parts.map(|(sizes, shares)| (shares[1] - shares[0]) * mean_between(sizes[0], sizes[1])).sum()
@@ -58,7 +58,7 @@ mod tests {
     use crate::POOLS;
 
     #[test]
-    fn percentiles_are_met_and_the_mean_as_far_as_they_allow() {
+    fn percentiles_are_exact_and_the_mean_is_close() {
         for pool in POOLS {
             let points = pool.sizes.points();
             for (share, wanted) in SHARES[1..7].iter().zip(pool.sizes.percentiles) {
@@ -66,7 +66,7 @@ mod tests {
                 assert!((found / wanted - 1.0).abs() < 1e-9, "{}: {share} is {found}, not {wanted}", pool.name);
             }
             let ratio = mean(&points) / pool.sizes.mean;
-            assert!((0.97..1.03).contains(&ratio), "{}: the mean is {ratio} of what it should be", pool.name);
+            assert!((0.97..1.03).contains(&ratio), "{}: the mean is {ratio} of the paper's", pool.name);
             assert!(points.windows(2).all(|pair| pair[0] <= pair[1]), "{points:?}");
         }
     }

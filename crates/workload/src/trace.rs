@@ -1,4 +1,4 @@
-//! Request traces: which object was asked for, and how large it is.
+//! Request traces: the object of each request, and the size of each object.
 //!
 //! Two forms are read, zstd-compressed (`.zst`) or not:
 //!
@@ -12,55 +12,57 @@
 //!   Objects are numbered from 0 in order of first use, a size is key and value together, the seconds sum to n.
 //! * **Twitter's CSV** (Yang et al., OSDI 2020): `timestamp,key,key size,value size,client,operation,ttl` a line.
 //!
-//! Traces that are made up come from `pool.rs` and `family.rs`.
+//! Generated traces come from `pool.rs` and `family.rs`.
 
-use crate::KEY_BYTES;
 use std::{collections::HashMap, io::Read, path::Path};
 use thiserror::Error;
+
+/// The length of every key of a trace in a file, in bytes.
+pub const KEY_BYTES: usize = 10;
 
 /// The largest trace that is read, in bytes after decompression.
 pub const TRACE_BYTES_MAX: u64 = 4 << 30;
 
-/// The longest trace that is read, in seconds of its own clock: a line with a wild time must not fill memory.
+/// The longest trace that is read, in seconds of its own clock: a line with an absurd time must not fill memory.
 const TRACE_S_MAX: usize = 10_000_000;
 
-/// What a request does with its object.
+/// The verb of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Asks for it, and fills the cache on a miss.
+    /// Gets the object, and fills the cache on a miss.
     Get,
-    /// Stores it, whether it was there or not.
+    /// Stores the object.
     Set,
-    /// Deletes it.
+    /// Deletes the object.
     Delete,
 }
 
 /// A trace in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// The object that each request is about, by number.
+    /// The number of each request's object.
     pub requests: Vec<u32>,
-    /// What each request does; empty: all are gets.
+    /// The verb of each request; empty: all are gets.
     pub verbs: Vec<Verb>,
     /// The size of each object in bytes, key and value together.
     pub object_bytes: Vec<u32>,
-    /// How long each object may stay in the cache, in seconds; 0: for ever. Empty: all for ever.
+    /// The exptime of each object, in seconds; 0: none. Empty: none for all.
     pub object_exptime_s: Vec<u32>,
-    /// How many requests there are in each second; they sum to all requests.
+    /// The number of requests in each second; their sum is the number of all requests.
     pub requests_per_s: Vec<u32>,
     /// The length of every key, in bytes.
     pub key_bytes: usize,
 }
 
-/// Why a file is not a trace.
+/// Why a trace cannot be read.
 #[derive(Debug, Error)]
 pub enum TraceError {
     /// The file cannot be read.
     #[error("cannot read the trace {path}: {source}")]
     Unreadable {
-        /// Which file.
+        /// The file.
         path: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The file is larger than [`TRACE_BYTES_MAX`].
@@ -69,16 +71,16 @@ pub enum TraceError {
         /// The limit.
         limit_bytes: u64,
     },
-    /// A line of a CSV file does not have the fields it should have.
+    /// A line of a CSV file does not have the expected fields.
     #[error("line {line} of the trace is not `timestamp,key,key size,value size,client,operation,ttl`: {found:?}")]
     BadLine {
-        /// Counted from 1.
+        /// The line number, from 1.
         line: usize,
-        /// What stands there, shortened.
+        /// The line, truncated.
         found: String,
     },
-    /// Neither form fits.
-    #[error("{bytes} bytes that are neither a packed trace nor Twitter's CSV")]
+    /// The bytes have neither form.
+    #[error("the trace ({bytes} bytes) is neither packed nor Twitter's CSV")]
     Unknown {
         /// The file's size after decompression.
         bytes: usize,
@@ -86,17 +88,17 @@ pub enum TraceError {
 }
 
 impl Trace {
-    /// What request number `index` does.
+    /// The verb of request number `index`.
     pub fn verb(&self, index: usize) -> Verb {
         self.verbs.get(index).copied().unwrap_or(Verb::Get)
     }
 
-    /// How long an object may stay in the cache, in seconds; 0: for ever.
+    /// The exptime of an object, in seconds; 0: none.
     pub fn exptime_s(&self, object: u32) -> u32 {
         self.object_exptime_s.get(object as usize).copied().unwrap_or(0)
     }
 
-    /// The length of an object's value: with the key it has the object's size, but it is never empty.
+    /// The length of an object's value: the object's size without the key, but at least 1.
     pub fn value_bytes(&self, object: u32) -> usize {
         (self.object_bytes[object as usize] as usize).saturating_sub(self.key_bytes).max(1)
     }
@@ -118,7 +120,7 @@ impl Trace {
         Trace::parse(&bytes)
     }
 
-    /// Reads a trace from bytes, whichever form they have.
+    /// Reads a trace of either form from bytes.
     pub fn parse(bytes: &[u8]) -> Result<Trace, TraceError> {
         if let Some(trace) = parse_packed(bytes) {
             return Ok(trace);
@@ -130,18 +132,18 @@ impl Trace {
     }
 }
 
-/// The packed form has no header, but only one number of requests makes all of its parts fit: the seconds, summed from
-/// the end, give a candidate for n; what is left between gives m; and objects must be numbered in order of first use.
+/// The packed form has no header, but all of its parts fit for only one number of requests: the seconds, summed from
+/// the end, give a candidate for n; the bytes in between give m; and objects must be numbered in order of first use.
 fn parse_packed(bytes: &[u8]) -> Option<Trace> {
     let mut requests: usize = 0;
     for seconds in 1..=bytes.len() / 2 {
         let at = bytes.len() - 2 * seconds;
         requests += usize::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]));
-        let taken = 3 * requests + 2 * seconds;
-        if taken > bytes.len() {
+        let other_bytes = 3 * requests + 2 * seconds;
+        if other_bytes > bytes.len() {
             return None;
         }
-        let sizes_bytes = bytes.len() - taken;
+        let sizes_bytes = bytes.len() - other_bytes;
         let objects = sizes_bytes / 2;
         if requests == 0 || !sizes_bytes.is_multiple_of(2) || objects == 0 || objects > requests {
             continue;
@@ -182,8 +184,8 @@ fn unpack_requests(planes: &[u8], objects: usize) -> Option<Vec<u32>> {
     (seen as usize == objects).then_some(unpacked)
 }
 
-/// Every line is a request for its object, whatever its operation: the replay fills by itself. An object's ttl is the
-/// longest that it was ever stored with.
+/// Every line is a get of its object, whatever its operation: the replay fills by itself. An object's ttl is the
+/// longest one of its lines.
 fn parse_csv(text: &str) -> Result<Trace, TraceError> {
     let mut numbers: HashMap<&str, u32> = HashMap::new();
     let (mut requests, mut object_bytes, mut object_exptime_s) = (Vec::new(), Vec::new(), Vec::new());
@@ -204,7 +206,7 @@ fn parse_csv(text: &str) -> Result<Trace, TraceError> {
         }
         let exptime_s = &mut object_exptime_s[object as usize];
         *exptime_s = ttl_s.max(*exptime_s);
-        // Time never goes back: a line that is out of order belongs to the second before it.
+        // Time never goes back: a line that is out of order is counted in the current second.
         let second = time_s.saturating_sub(*first_s.get_or_insert(time_s)).max(requests_per_s.len() - 1);
         if second > TRACE_S_MAX {
             return Err(bad());
@@ -233,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packed_trace_tells_its_own_number_of_requests() {
+    fn the_number_of_requests_of_a_packed_trace_is_found() {
         let requests: Vec<u32> = (0..700).map(|i| if i % 3 == 2 { i / 7 } else { i - i / 3 }).collect();
         let objects = *requests.iter().max().unwrap() + 1;
         let sizes: Vec<u16> = (0..objects as u16).map(|object| object + 20).collect();
@@ -255,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_trace_is_refused_with_the_line() {
+    fn an_invalid_trace_is_refused_with_the_line() {
         let error = Trace::parse(b"0,a,10,100,1,get,0\nnonsense, here\n").unwrap_err();
         assert!(error.to_string().starts_with("line 2 of the trace"), "{error}");
         assert!(matches!(Trace::parse(&[0xff; 64]), Err(TraceError::Unknown { bytes: 64 })));

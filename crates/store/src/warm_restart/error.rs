@@ -1,67 +1,67 @@
-//! Why a region cannot be had: nothing is changed in it then.
+//! Why a region cannot be attached or removed. It is not changed then.
 
 use crate::{OptionsError, RegionName};
 
-/// Why a region cannot be had.
+/// Why a region cannot be attached or removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RegionError {
-    /// The store cannot be made, whatever the region.
+    /// The options are invalid.
     Options(OptionsError),
-    /// Another process has it.
+    /// Another process holds it.
     Held {
         /// Its name.
         name: RegionName,
-        /// Who has it; 0 for a process in another container.
+        /// The holder's process id; 0: a process in another container.
         pid: i32,
     },
-    /// The memory is mapped by a process that has no claim to it.
+    /// The memory is mapped by a process that does not hold its lock.
     Mapped {
         /// Its name.
         name: RegionName,
-        /// The kernel's number of the segment.
+        /// The identifier of the segment.
         segment: i32,
-        /// How many mappings there are.
+        /// The number of mappings.
         mappings: u64,
     },
-    /// Another name leads to the same key.
+    /// Another name has the same key.
     KeyTaken {
-        /// The name that was asked for.
+        /// The requested name.
         name: RegionName,
-        /// The name of the region that is there.
+        /// The name of the existing region.
         other: String,
     },
     /// The segment with this key was not made by a store.
     Foreign {
-        /// The name that was asked for.
+        /// The requested name.
         name: RegionName,
-        /// The kernel's number of the segment.
+        /// The identifier of the segment.
         segment: i32,
     },
-    /// Another user has made or owns what lies under its key, or may reach it: nobody knows who writes there.
+    /// The segment or semaphore with its key was created or is owned by another user, or other users may access it.
     ForeignOwner {
         /// Its name.
         name: RegionName,
-        /// What it is, and its kernel's number, as `ipcrm` takes them: `-m 5` or `-s 5`.
+        /// What it is, and its identifier, as options of `ipcrm`: `-m 5` or `-s 5`.
         what: String,
-        /// The user whose it is.
+        /// The user id of its owner.
         owner: u32,
-        /// The user who has made it.
-        maker: u32,
-        /// What its owner, his group and others may do, as of a file.
+        /// The user id of its creator.
+        creator: u32,
+        /// Its access mode, as a file's.
         mode: u32,
     },
-    /// Somebody has removed the segment while the store was using it: what was in it is lost.
+    /// The segment was removed while the store used it: its contents are lost.
     Removed {
         /// Its name.
         name: RegionName,
     },
-    /// The system has refused.
+    /// A system call failed.
     System {
         /// Its name.
         name: RegionName,
-        /// What was to be done.
+        /// The operation.
         doing: &'static str,
-        /// What it said.
+        /// The system's error.
         reason: String,
     },
 }
@@ -81,17 +81,17 @@ impl std::fmt::Display for RegionError {
                 "region {name} (shared memory segment {segment}) is mapped {mappings} times by processes that do not hold it"
             ),
             RegionError::KeyTaken { name, other } => {
-                write!(f, "region {name} would lie where region {other:?} does")
+                write!(f, "region {name} has the same System V key as region {other:?}: choose another name")
             }
             RegionError::Foreign { name, segment } => write!(
                 f,
-                "region {name} would lie in shared memory segment {segment}, which is another program's; \
-                 if it is nobody's any more, `ipcrm -m {segment}` removes it"
+                "region {name} has the key of shared memory segment {segment}, which is another program's; \
+                 if it is no longer used, `ipcrm -m {segment}` removes it"
             ),
-            RegionError::ForeignOwner { name, what, owner, maker, mode } => write!(
+            RegionError::ForeignOwner { name, what, owner, creator, mode } => write!(
                 f,
-                "region {name} is not this user's alone: what lies there was made by user {maker}, belongs to user {owner} \
-                 and has mode {mode:03o}; if it is nobody's any more, `ipcrm {what}` removes it"
+                "region {name} is not private to this user: it was created by user {creator}, belongs to user {owner} \
+                 and has mode {mode:03o}; if it is no longer used, `ipcrm {what}` removes it"
             ),
             RegionError::Removed { name } => {
                 write!(f, "region {name} was removed while it was in use")

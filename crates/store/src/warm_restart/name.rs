@@ -1,25 +1,25 @@
-//! How a region is found: by a name that people choose, and a number that the kernel wants.
+//! The name of a region, and the System V key that it is hashed to.
 
-/// The name of a region: 1 to 1024 bytes without control characters. The key by which the kernel knows it is a hash of it.
+/// The name of a region: 1 to 1024 bytes without control characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegionName(String);
 
 impl RegionName {
     pub(crate) const BYTES_MAX: usize = 1024;
 
-    /// The name, if it can be one.
+    /// `None` if the name is not valid.
     pub fn new(name: impl Into<String>) -> Option<RegionName> {
         let name = name.into();
-        let is_one = (1..=RegionName::BYTES_MAX).contains(&name.len()) && !name.contains(char::is_control);
-        is_one.then_some(RegionName(name))
+        let is_valid = (1..=RegionName::BYTES_MAX).contains(&name.len()) && !name.contains(char::is_control);
+        is_valid.then_some(RegionName(name))
     }
 
-    /// The name as it was given.
+    /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Never 0, by which the kernel knows segments without a key.
+    /// The System V key: a hash of the name. Never 0, the key of private segments.
     pub(crate) fn key(&self) -> i32 {
         let hash = rapidhash::v3::rapidhash_v3(self.0.as_bytes());
         ((hash ^ hash >> 32) as u32).max(1) as i32

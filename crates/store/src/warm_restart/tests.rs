@@ -1,16 +1,19 @@
-//! What only the inside can show: bytes of a region changed, a claim left behind, memory that is somebody else's.
+//! Cases that need the inside: changed bytes of a region, a stale lock, memory of another user.
 
+use super::region::GET_MEMORY;
+use super::superblock::{FORMAT, SUPERBLOCK_BYTES};
 use super::*;
-use crate::segment::{create_semaphore_with_mode, remove_semaphore};
-use crate::state::StateReader;
-use crate::superblock::SUPERBLOCK_BYTES;
+use crate::memory::region::Region;
+use crate::memory::sysv_shm::{Segment, ShmLock, create_semaphore_with_mode, remove_semaphore};
+use crate::shared::Shared;
+use crate::snapshot_codec::SnapshotReader;
 use crate::{Expiry, HashedKey, NewItem};
 use lookaside_protocol::StoreMode;
 use std::sync::atomic::AtomicUsize;
 
 const NOW: Now = Now { unix_ms: 1_700_000_000_123 };
 
-/// A name of this test's own; what it names is removed at the end.
+/// A name that no other test has; its region is removed at the end.
 struct Scratch(RegionName);
 
 impl Scratch {
@@ -21,11 +24,12 @@ impl Scratch {
     }
 
     fn region(&self) -> Region {
-        attach(find(&self.0).expect("it can be looked for").expect("it is there"), &self.0).expect("nobody has it")
+        let segment = find(&self.0).expect("the look-up succeeds").expect("the segment exists");
+        attach(segment, &self.0).expect("no process maps it")
     }
 
     fn attach(&self) -> (Store, Start) {
-        Store::attach(options(), &self.0, NOW).expect("nobody has it")
+        Store::attach(options(), &self.0, NOW).expect("no process holds it")
     }
 
     /// Items, deletes and timers in a region, saved.
@@ -58,8 +62,8 @@ impl Drop for Scratch {
         if let Ok(Some(segment)) = find(&self.0) {
             let _ = segment.remove();
         }
-        if let Ok(claim) = Claim::take(self.0.key()) {
-            let _ = claim.remove();
+        if let Ok(shm_lock) = ShmLock::acquire(self.0.key()) {
+            let _ = shm_lock.remove();
         }
     }
 }
@@ -72,9 +76,9 @@ fn flip(region: &Region, at: usize) {
     region.word(at & !3).fetch_xor(1 << (at % 32), Relaxed);
 }
 
-/// Whoever is about to take a region up may be killed, or think better of it, until it says that it wants it.
+/// A process that attaches a region may be killed, or change its mind, until it confirms.
 #[test]
-fn what_is_not_wanted_stays_as_it_was_saved() {
+fn a_region_that_is_not_wanted_stays_as_it_was_saved() {
     let scratch = Scratch::new();
     scratch.fill();
     let contents = || {
@@ -82,12 +86,12 @@ fn what_is_not_wanted_stays_as_it_was_saved() {
         superblock::checksum(region.bytes(0, region.region_bytes()).iter().copied())
     };
     let before = contents();
-    let mut asked = 0;
+    let mut calls = 0;
     let not_wanted = Preparation::new(options(), &scratch.0).expect("the options are fine").ahead().attach(NOW, || {
-        asked += 1;
+        calls += 1;
         false
     });
-    assert!(not_wanted.expect("nobody has it").is_none() && asked == 1);
+    assert!(not_wanted.expect("no process holds it").is_none() && calls == 1);
     assert_eq!(contents(), before);
     let (store, start) = scratch.attach();
     assert!(matches!(start, Start::Warm { .. }), "{start:?}");
@@ -96,36 +100,37 @@ fn what_is_not_wanted_stays_as_it_was_saved() {
     assert_eq!(
         scratch.attach().1,
         Start::Empty(ColdStartReason::NotShutDownCleanly),
-        "once wanted it is not clean any more"
+        "once wanted it is no longer clean"
     );
 }
 
-/// Counted in pages for items, with and without a region.
+/// Compares the pages for items with and without a region.
 #[test]
-fn what_a_region_needs_beside_the_items_is_little() {
+fn a_region_costs_little_memory_beside_the_items() {
     for (mebibytes, per_mille_max) in [(16, 15), (64, 5), (1024, 2), (64 << 10, 2)] {
         let options = Options { memory_bytes_max: mebibytes << 20, ..Options::default() };
-        let pages = |is_kept| Store::geometry(&options, is_kept).expect("the options are fine").pages;
-        let (plain, kept) = (pages(false), pages(true));
-        assert!((plain - kept) * 1000 <= plain * per_mille_max, "{mebibytes} MiB: {kept} of {plain} pages");
+        let plain = Store::geometry(&options).expect("the options are fine").pages;
+        let persistent = Store::persistent_geometry(&options).expect("the options are fine").pages;
+        let is_little = (plain - persistent) * 1000 <= plain * per_mille_max;
+        assert!(is_little, "{mebibytes} MiB: {persistent} of {plain} pages");
     }
 }
 
 #[test]
-fn an_untouched_region_is_warm_and_sound() {
+fn an_unchanged_region_is_restored() {
     let scratch = Scratch::new();
     scratch.fill();
     assert!(matches!(scratch.start_after(|_| {}), Start::Warm { items: 1_000.., saved_at: NOW }));
 }
 
-/// Every byte of the state and of the superblock counts, but for the room that neither uses.
+/// Every byte of the state and of the superblock is checked, but for the unused ones.
 #[test]
 fn a_changed_byte_gives_an_empty_store_and_never_a_panic() {
     let scratch = Scratch::new();
     scratch.fill();
     let region = scratch.region();
-    let geometry = Store::geometry(&options(), true).expect("the options are fine");
-    let (area, bytes) = (state::area(&geometry), region.region_bytes());
+    let geometry = Store::persistent_geometry(&options()).expect("the options are fine");
+    let (area, bytes) = (snapshot::area(&geometry), region.region_bytes());
     let (superblock, _) = Superblock::read(&region).expect("it was saved");
     let state_bytes = superblock.state_words as usize * 4;
     assert!(state_bytes > 10_000, "{state_bytes}");
@@ -142,89 +147,95 @@ fn a_changed_byte_gives_an_empty_store_and_never_a_panic() {
     }
 }
 
-/// The index gets a page first and a bucket in it as soon as the stripe is free: between the two the page is nobody
-/// else's.
+/// The index gets a page first, and a bucket in it as soon as the stripe is free: in between the page belongs to the
+/// index.
 #[test]
-fn a_page_that_waits_for_its_first_bucket_stays_the_indexs() {
+fn a_page_without_buckets_stays_with_the_index() {
     let scratch = Scratch::new();
     let (store, _) = scratch.attach();
-    assert!(store.memory.index.wants_page());
-    store.memory.index.add_page(store.memory.take_page().expect("a page"));
-    store.memory.set_index_page_added(true);
+    let (memory, rebalancer) = (&store.shared.memory, &store.shared.reclaimer.rebalancer);
+    assert!(memory.index.needs_page());
+    memory.index.add_page(memory.pages.allocate_page().expect("a page"));
+    rebalancer.set_index_page_added(true);
     let memory_bytes = store.statistics().memory_bytes;
     store.save(NOW).expect("it can be saved");
     let (store, start) = scratch.attach();
     assert!(matches!(start, Start::Warm { .. }), "{start:?}");
     assert_eq!(store.statistics().memory_bytes, memory_bytes);
-    assert!(store.memory.settle(), "it waits still");
+    assert!(store.shared.reclaimer.rebalancer.abort_move(&store.shared.memory), "it has no buckets yet");
 }
 
-/// It was taken from a class for the index, which has not come to use it.
+/// The page was taken from a class for the index, which does not use it yet.
 #[test]
-fn a_page_that_the_index_has_been_brought_goes_to_the_pool() {
+fn a_spare_page_of_the_index_becomes_free() {
     let scratch = Scratch::new();
     scratch.fill();
     let (store, _) = scratch.attach();
-    let brought = store.memory.seize_page(None, &mut crate::sync::lock(&store.memory.stripes[0].0), NOW);
-    assert!(brought.is_ok());
+    let (memory, reclaimer) = (&store.shared.memory, &store.shared.reclaimer);
+    let stripe = &memory.stripes[0].0;
+    let stolen = reclaimer.rebalancer.steal_page(memory, &reclaimer.evictor, None, &mut crate::sync::lock(stripe), NOW);
+    assert!(stolen.is_ok());
     let (items, memory_bytes) = (store.statistics().items, store.statistics().memory_bytes);
     store.save(NOW).expect("it can be saved");
     let (store, start) = scratch.attach();
     assert_eq!(start, Start::Warm { items, saved_at: NOW });
-    assert!(store.statistics().memory_bytes < memory_bytes, "nobody holds it");
+    assert!(store.statistics().memory_bytes < memory_bytes, "the page is free");
     store.audit();
 }
 
-/// With the right checksum, and yet nonsense: pages that there are not, or too few words.
+/// Invalid states with a valid checksum: pages that do not exist, or too few words.
 #[test]
-fn state_that_makes_no_sense_is_refused_whatever_its_checksum() {
+fn an_invalid_state_is_refused_whatever_its_checksum() {
     let scratch = Scratch::new();
     scratch.fill();
     let (store, _) = scratch.attach();
-    let words = store.memory.save(NOW);
+    let words = snapshot::save(&store.shared, NOW);
     let buckets_low = 1;
     let first_index_page = 3;
     for (place, word) in [(0, 2), (buckets_low, u32::MAX), (buckets_low, 0), (first_index_page, 1 << 20), (0, 1)] {
         let mut words = words.clone();
         words[place] = word;
-        let region = Region::new(store.memory.geometry.region_bytes()).expect("memory");
-        let memory = Store::memory(&options(), store.memory.geometry.clone(), region);
-        assert_eq!(memory.restore(&words), None, "word {place} is {word}");
+        let region = Region::new(store.shared.memory.pages.geometry.region_bytes()).expect("memory");
+        let geometry = store.shared.memory.pages.geometry.clone();
+        let shared = Shared::new(&options(), geometry.clone(), Store::stripes(&options(), &geometry), region);
+        assert_eq!(snapshot::restore(&shared, &words), None, "word {place} is {word}");
     }
     for length in [0, 1, words.len() / 2, words.len() - 1] {
-        let region = Region::new(store.memory.geometry.region_bytes()).expect("memory");
-        let memory = Store::memory(&options(), store.memory.geometry.clone(), region);
-        assert_eq!(memory.restore(&words[..length]), None, "{length} words");
+        let region = Region::new(store.shared.memory.pages.geometry.region_bytes()).expect("memory");
+        let geometry = store.shared.memory.pages.geometry.clone();
+        let shared = Shared::new(&options(), geometry.clone(), Store::stripes(&options(), &geometry), region);
+        assert_eq!(snapshot::restore(&shared, &words[..length]), None, "{length} words");
     }
-    assert!(StateReader::new(&words).count(1).is_some());
+    assert!(SnapshotReader::new(&words).get_count(1).is_some());
 }
 
-/// Whatever the words are: reading them ends, in a store or in none. (What was taken up is trusted from then on.)
+/// Whatever the words are, a restore returns, with a store or without. (A store that was restored is trusted.)
 #[test]
-fn no_state_makes_reading_it_panic() {
+fn no_state_makes_a_restore_panic() {
     let scratch = Scratch::new();
     scratch.fill();
     let (store, _) = scratch.attach();
-    let words = store.memory.save(NOW);
+    let words = snapshot::save(&store.shared, NOW);
     let mut refused = 0;
     for round in 0..400usize {
         let mut words = words.clone();
         for change in 0..=round % 3 {
             let random = superblock::checksum([round, change].into_iter().flat_map(usize::to_ne_bytes)) as usize;
-            // The first words say most.
+            // The first words matter most.
             let place = if round.is_multiple_of(2) { random % 600 } else { random % words.len() };
             words[place] =
                 [words[place] ^ 1 << (random >> 32 & 31), u32::MAX, 0, (random >> 40) as u32][random >> 37 & 3];
         }
-        let region = Region::new(store.memory.geometry.region_bytes()).expect("memory");
-        let memory = Store::memory(&options(), store.memory.geometry.clone(), region);
-        refused += usize::from(memory.restore(&words).is_none());
+        let region = Region::new(store.shared.memory.pages.geometry.region_bytes()).expect("memory");
+        let geometry = store.shared.memory.pages.geometry.clone();
+        let shared = Shared::new(&options(), geometry.clone(), Store::stripes(&options(), &geometry), region);
+        refused += usize::from(snapshot::restore(&shared, &words).is_none());
     }
-    assert!((100..400).contains(&refused), "{refused} of 400 made no sense");
+    assert!((100..400).contains(&refused), "{refused} of 400 were refused");
 }
 
 #[test]
-fn a_region_of_another_build_is_told_from_a_damaged_one() {
+fn a_region_of_another_build_is_not_taken_for_a_damaged_one() {
     type Change = fn(Superblock) -> Superblock;
     let cases: [(Change, ColdStartReason); 3] = [
         (|found| Superblock { format: 99, ..found }, ColdStartReason::OtherFormat { was: 99, now: FORMAT }),
@@ -242,9 +253,9 @@ fn a_region_of_another_build_is_told_from_a_damaged_one() {
     }
 }
 
-/// More than the machine has: what is there stays for who asks for less.
+/// A size that the machine does not have: the old region stays for a smaller one.
 #[test]
-fn a_size_that_cannot_be_had_costs_nothing() {
+fn an_impossible_size_leaves_the_region_alone() {
     let scratch = Scratch::new();
     scratch.fill();
     let refused = Store::attach(Options { memory_bytes_max: 1 << 46, ..options() }, &scratch.0, NOW).err();
@@ -256,7 +267,7 @@ fn a_size_that_cannot_be_had_costs_nothing() {
 fn memory_of_another_program_is_left_alone() {
     let scratch = Scratch::new();
     let segment = Segment::create(scratch.0.key(), 64 << 10).expect("shared memory");
-    let region = attach(segment, &scratch.0).expect("nobody has it");
+    let region = attach(segment, &scratch.0).expect("no process maps it");
     region.word(0).store(7, Relaxed);
     region.word((64 << 10) - 8).store(7, Relaxed);
     drop(region);
@@ -266,11 +277,11 @@ fn memory_of_another_program_is_left_alone() {
     assert_eq!(scratch.region().word(0).load(Relaxed), 7);
 }
 
-/// Anybody could have made it and written into it, headers and lengths included.
+/// Any user could have created it and written into it, headers and lengths included.
 #[test]
-fn memory_that_others_may_reach_is_never_used() {
+fn memory_that_other_users_may_access_is_never_used() {
     let scratch = Scratch::new();
-    let geometry = Store::geometry(&options(), true).expect("the options are fine");
+    let geometry = Store::persistent_geometry(&options()).expect("the options are fine");
     for mode in [0o666, 0o640, 0o602] {
         let segment = Segment::create_with_mode(scratch.0.key(), geometry.region_bytes(), mode).expect("shared memory");
         let refused = Store::attach(options(), &scratch.0, NOW).err();
@@ -285,9 +296,9 @@ fn memory_that_others_may_reach_is_never_used() {
     assert_eq!(scratch.attach().1, Start::Empty(ColdStartReason::New));
 }
 
-/// Whoever may change it could let two processes have one region.
+/// A user who may change it could let two processes have one region.
 #[test]
-fn a_semaphore_that_others_may_reach_is_no_claim() {
+fn a_semaphore_that_other_users_may_access_is_never_used() {
     let scratch = Scratch::new();
     let semaphore = create_semaphore_with_mode(scratch.0.key(), 0o666).expect("a semaphore");
     let refused = Store::attach(options(), &scratch.0, NOW).err();
@@ -296,18 +307,18 @@ fn a_semaphore_that_others_may_reach_is_no_claim() {
     assert_eq!(scratch.attach().1, Start::Empty(ColdStartReason::New));
 }
 
-/// A process that was killed between making the segment and saying so has left nothing but zeros.
+/// A process that was killed between creating the segment and writing the superblock leaves all zeros.
 #[test]
-fn a_region_that_was_never_filled_in_is_made_anew() {
+fn a_region_that_was_never_initialized_is_replaced() {
     let scratch = Scratch::new();
-    let geometry = Store::geometry(&options(), true).expect("the options are fine");
+    let geometry = Store::persistent_geometry(&options()).expect("the options are fine");
     Segment::create(scratch.0.key(), geometry.region_bytes()).expect("shared memory");
     assert_eq!(scratch.attach().1, Start::Empty(ColdStartReason::NotShutDownCleanly));
 }
 
-/// Two names of one key cannot be found in reasonable time: the region is given another name instead.
+/// Two names with one key cannot be found in reasonable time: the test renames the region instead.
 #[test]
-fn a_name_that_leads_to_the_region_of_another_is_refused() {
+fn a_name_with_the_key_of_another_region_is_refused() {
     let scratch = Scratch::new();
     scratch.fill();
     let region = scratch.region();
@@ -320,7 +331,7 @@ fn a_name_that_leads_to_the_region_of_another_is_refused() {
 }
 
 #[test]
-fn who_maps_a_region_without_a_claim_keeps_others_out() {
+fn a_region_that_is_mapped_without_its_lock_is_refused() {
     let scratch = Scratch::new();
     scratch.fill();
     let mapped = scratch.region();
@@ -331,20 +342,20 @@ fn who_maps_a_region_without_a_claim_keeps_others_out() {
 }
 
 #[test]
-fn a_region_that_was_removed_meanwhile_is_not_said_to_be_saved() {
+fn saving_to_a_removed_region_fails() {
     let scratch = Scratch::new();
     let (store, _) = scratch.attach();
-    find(&scratch.0).expect("it can be looked for").expect("it is there").remove().expect("it is ours");
+    find(&scratch.0).expect("the look-up succeeds").expect("the segment exists").remove().expect("it is ours");
     assert_eq!(store.save(NOW), Err(RegionError::Removed { name: scratch.0.clone() }));
 }
 
 impl Scratch {
-    /// Runs `act` on a region that holds what this one does.
+    /// Runs `act` on a copy of the region.
     fn with_a_copy(&self, act: impl FnOnce(&Scratch)) {
         let (copy, original) = (Scratch::new(), self.region());
         let bytes = original.region_bytes();
         let segment = Segment::create(copy.0.key(), bytes).expect("shared memory");
-        let region = attach(segment, &copy.0).expect("nobody has it");
+        let region = attach(segment, &copy.0).expect("no process maps it");
         for at in (0..bytes).step_by(8) {
             region.long_word(at).store(original.long_word(at).load(Relaxed), Relaxed);
         }

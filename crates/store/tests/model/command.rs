@@ -1,16 +1,16 @@
-//! Random commands, so mixed that the rare meets the rare: a late fill after a delete during a hold-off.
+//! Random commands, mixed so that rare cases coincide: a late fill after a delete during a hold-off.
 
 use lookaside_protocol::Direction;
 use proptest::prelude::*;
 
-/// Which token or unique a client comes with.
+/// The token or unique that a client sends.
 #[derive(Clone, Copy, Debug)]
-pub enum Memory {
-    /// The newest that it has seen of that key.
+pub enum Remembered {
+    /// The newest one that it has seen for that key.
     Newest,
-    /// Any that it has seen of any key.
+    /// Any one that it has seen for any key.
     Any(usize),
-    /// One that it has made up, or "hot miss".
+    /// An invented one, or "hot miss".
     Invented(u64),
 }
 
@@ -21,7 +21,7 @@ pub enum Mode {
     Replace,
     Append,
     Prepend,
-    Cas(Memory),
+    Cas(Remembered),
 }
 
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ pub enum Command {
         value: Vec<u8>,
     },
     LeaseSet {
-        memory: Memory,
+        remembered: Remembered,
         flags: u32,
         exptime: i64,
         value: Vec<u8>,
@@ -56,43 +56,43 @@ pub enum Command {
     Wait {
         ms: u64,
     },
-    /// The store ends in order and is taken up again; nothing happens to one that has no region.
+    /// Saves and restores the store; does nothing to one without a region.
     Restart {
         down_ms: u64,
     },
-    Look {
-        traceless: bool,
+    MetaGet {
+        no_bump: bool,
         touch: Option<i64>,
         vivify: Option<i64>,
         recache: Option<i64>,
         unique: Option<u64>,
     },
-    StoreOn {
+    MetaSet {
         mode: Mode,
-        compare: Option<Memory>,
+        compare: Option<Remembered>,
         invalidates: bool,
         vivify: Option<i64>,
         unique: Option<u64>,
         item: Item,
     },
-    DeleteOn {
-        compare: Option<Memory>,
+    MetaDelete {
+        compare: Option<Remembered>,
         invalidates: bool,
         empties: bool,
         touch: Option<i64>,
         unique: Option<u64>,
     },
-    CountOn {
+    MetaArithmetic {
         up: bool,
         delta: u64,
-        compare: Option<Memory>,
+        compare: Option<Remembered>,
         touch: Option<i64>,
         vivify: Option<(u64, i64)>,
         unique: Option<u64>,
     },
 }
 
-/// What a client stores.
+/// An item that a client stores.
 #[derive(Clone, Debug)]
 pub struct Item {
     pub flags: u32,
@@ -112,8 +112,8 @@ fn command(value_bytes_max: usize) -> impl Strategy<Value = Command> {
         6 => Just(Command::LeaseGet),
         6 => (mode(), 0u32..4, exptime(), value(value_bytes_max))
             .prop_map(|(mode, flags, exptime, value)| Command::Store { mode, flags, exptime, value }),
-        6 => (memory(), 0u32..4, exptime(), value(value_bytes_max))
-            .prop_map(|(memory, flags, exptime, value)| Command::LeaseSet { memory, flags, exptime, value }),
+        6 => (remembered(), 0u32..4, exptime(), value(value_bytes_max))
+            .prop_map(|(remembered, flags, exptime, value)| Command::LeaseSet { remembered, flags, exptime, value }),
         4 => prop_oneof![Just(0u32), 1u32..4_000].prop_map(|hold_off_ms| Command::Delete { hold_off_ms }),
         1 => (prop_oneof![Just(Direction::Up), Just(Direction::Down)], prop_oneof![0u64..200, any::<u64>()])
             .prop_map(|(direction, delta)| Command::Arithmetic { direction, delta }),
@@ -121,20 +121,20 @@ fn command(value_bytes_max: usize) -> impl Strategy<Value = Command> {
         4 => prop_oneof![1u64..50, 500u64..4_000].prop_map(|ms| Command::Wait { ms }),
         1 => prop_oneof![Just(0u64), 1u64..6_000].prop_map(|down_ms| Command::Restart { down_ms }),
         6 => (any::<bool>(), sometimes(exptime()), sometimes(exptime()), sometimes(exptime()), unique())
-            .prop_map(|(traceless, touch, vivify, recache, unique)| {
-                Command::Look { traceless, touch, vivify, recache, unique }
+            .prop_map(|(no_bump, touch, vivify, recache, unique)| {
+                Command::MetaGet { no_bump, touch, vivify, recache, unique }
             }),
-        4 => (mode(), sometimes(memory()), any::<bool>(), sometimes(exptime()), unique(), item(value_bytes_max))
+        4 => (mode(), sometimes(remembered()), any::<bool>(), sometimes(exptime()), unique(), item(value_bytes_max))
             .prop_map(|(mode, compare, invalidates, vivify, unique, item)| {
-                Command::StoreOn { mode, compare, invalidates, vivify, unique, item }
+                Command::MetaSet { mode, compare, invalidates, vivify, unique, item }
             }),
-        4 => (sometimes(memory()), any::<bool>(), sometimes(Just(())), sometimes(exptime()), unique())
+        4 => (sometimes(remembered()), any::<bool>(), sometimes(Just(())), sometimes(exptime()), unique())
             .prop_map(|(compare, invalidates, empties, touch, unique)| {
-                Command::DeleteOn { compare, invalidates, empties: empties.is_some(), touch, unique }
+                Command::MetaDelete { compare, invalidates, empties: empties.is_some(), touch, unique }
             }),
-        2 => (any::<bool>(), 0u64..200, sometimes(memory()), sometimes(exptime()), sometimes((0u64..120, exptime())), unique())
+        2 => (any::<bool>(), 0u64..200, sometimes(remembered()), sometimes(exptime()), sometimes((0u64..120, exptime())), unique())
             .prop_map(|(up, delta, compare, touch, vivify, unique)| {
-                Command::CountOn { up, delta, compare, touch, vivify, unique }
+                Command::MetaArithmetic { up, delta, compare, touch, vivify, unique }
             }),
     ]
 }
@@ -159,15 +159,15 @@ fn mode() -> impl Strategy<Value = Mode> {
         1 => Just(Mode::Replace),
         1 => Just(Mode::Append),
         1 => Just(Mode::Prepend),
-        2 => memory().prop_map(Mode::Cas),
+        2 => remembered().prop_map(Mode::Cas),
     ]
 }
 
-fn memory() -> impl Strategy<Value = Memory> {
+fn remembered() -> impl Strategy<Value = Remembered> {
     prop_oneof![
-        4 => Just(Memory::Newest),
-        3 => any::<usize>().prop_map(Memory::Any),
-        1 => (0u64..4).prop_map(Memory::Invented),
+        4 => Just(Remembered::Newest),
+        3 => any::<usize>().prop_map(Remembered::Any),
+        1 => (0u64..4).prop_map(Remembered::Invented),
     ]
 }
 

@@ -1,7 +1,7 @@
-//! The store as a map that one can read at a glance: what it must answer when it has memory in plenty.
+//! The store as a simple map: its replies when it has ample memory.
 //!
-//! Absent: memory, hashing, eviction. Tokens and CAS uniques are the store's own choice; the model is told them and
-//! says whether they could be.
+//! Absent: memory, hashing, eviction. The store chooses tokens and CAS uniques; the model gets them and checks whether
+//! they are valid.
 
 use lookaside_protocol::{Cas, Direction, LeaseToken, StoreMode};
 use lookaside_store::{
@@ -10,7 +10,7 @@ use lookaside_store::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a key holds.
+/// The item of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub flags: u32,
@@ -21,9 +21,9 @@ pub struct Entry {
     pub stale_until_ms: Option<u64>,
     /// Marked as out of date.
     pub is_stale: bool,
-    /// Made by a look.
-    pub is_stub: bool,
-    /// Somebody has won.
+    /// Created by a meta get.
+    pub is_placeholder: bool,
+    /// A client has won.
     pub is_won: bool,
     pub is_fetched: bool,
 }
@@ -31,12 +31,12 @@ pub struct Entry {
 impl Entry {
     fn new(flags: u32, expiry: Expiry, value: &[u8], cas: Cas) -> Entry {
         let value = value.to_vec();
-        let (is_stale, is_stub, is_won, is_fetched) = (false, false, false, false);
-        Entry { flags, expiry, value, cas, stale_until_ms: None, is_stale, is_stub, is_won, is_fetched }
+        let (is_stale, is_placeholder, is_won, is_fetched) = (false, false, false, false);
+        Entry { flags, expiry, value, cas, stale_until_ms: None, is_stale, is_placeholder, is_won, is_fetched }
     }
 
     fn is_live(&self) -> bool {
-        self.stale_until_ms.is_none() && !self.is_stale && !self.is_stub
+        self.stale_until_ms.is_none() && !self.is_stale && !self.is_placeholder
     }
 }
 
@@ -47,7 +47,7 @@ struct Lease {
     holds: bool,
 }
 
-/// What the model expects of a store.
+/// The outcome that the model expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
     Stored,
@@ -70,13 +70,13 @@ pub struct Model {
     flushes: Vec<u64>,
     tokens_seen: BTreeSet<u64>,
     cas_seen: BTreeSet<u64>,
-    /// The greatest unique of each key that was not a client's choice.
+    /// The greatest unique of each key that no client chose.
     cas_greatest: BTreeMap<u8, u64>,
 }
 
-/// What a look must find.
+/// The expected outcome of a meta get.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LookExpected {
+pub struct MetaGetExpected {
     pub entry: Entry,
     pub expiry_before: Expiry,
     pub is_vivified: bool,
@@ -84,8 +84,8 @@ pub struct LookExpected {
     pub win_already_sent: bool,
 }
 
-/// What a number counts to by the rules of C, written no shorter than it was.
-fn counted(value: &[u8], direction: Direction, delta: u64) -> Option<(u64, Vec<u8>)> {
+/// Arithmetic by the rules of C; the number is written no shorter than it was.
+fn apply_delta(value: &[u8], direction: Direction, delta: u64) -> Option<(u64, Vec<u8>)> {
     let text: String = value.iter().map(|&byte| char::from(byte)).collect();
     let is_space = |letter: char| " \t\n\r\u{b}\u{c}".contains(letter);
     let word = text.trim_start_matches(is_space).split(is_space).next().unwrap_or_default();
@@ -132,7 +132,7 @@ impl Model {
         });
     }
 
-    /// Leases end with the process; all else goes on.
+    /// Leases end with the process; all else stays.
     pub fn restart(&mut self) {
         self.leases.clear();
     }
@@ -146,12 +146,12 @@ impl Model {
         self.entries.get(&key).filter(|entry| entry.is_live())
     }
 
-    /// What verbs see that know marks.
-    pub fn marked(&self, key: u8) -> Option<&Entry> {
+    /// The item that meta verbs see.
+    pub fn undeleted(&self, key: u8) -> Option<&Entry> {
         self.entries.get(&key).filter(|entry| entry.stale_until_ms.is_none())
     }
 
-    /// What a lease-get may show beside its token.
+    /// The value that a lease-get may show beside its token.
     pub fn stale(&self, key: u8) -> Option<&Entry> {
         self.entries.get(&key).filter(|entry| entry.stale_until_ms.is_some() || entry.is_stale)
     }
@@ -162,71 +162,74 @@ impl Model {
         }
     }
 
-    /// A verb has shown the live item.
-    pub fn note_fetched(&mut self, key: u8) {
+    /// Records that a verb has shown the live item.
+    pub fn record_fetch(&mut self, key: u8) {
         if let Some(entry) = self.entries.get_mut(&key).filter(|entry| entry.is_live()) {
             entry.is_fetched = true;
         }
     }
 
-    /// A look; `vivified` is the unique that the store gave to what it made.
-    pub fn look(&mut self, key: u8, terms: &MetaGet, vivified: Option<Cas>) -> Option<LookExpected> {
-        let is_vivified = self.marked(key).is_none();
+    /// A meta get; `vivified` is the unique of a placeholder that the store created.
+    pub fn meta_get(&mut self, key: u8, conditions: &MetaGet, vivified: Option<Cas>) -> Option<MetaGetExpected> {
+        let is_vivified = self.undeleted(key).is_none();
         if is_vivified {
-            let expiry = terms.vivify?;
-            let cas = terms.cas_new.or(vivified).unwrap_or(Cas(0));
-            let stub = Entry { is_stub: true, is_won: true, ..Entry::new(0, expiry, b"", cas) };
-            self.entries.insert(key, stub);
+            let expiry = conditions.vivify?;
+            let cas = conditions.cas_new.or(vivified).unwrap_or(Cas(0));
+            let placeholder = Entry { is_placeholder: true, is_won: true, ..Entry::new(0, expiry, b"", cas) };
+            self.entries.insert(key, placeholder);
         }
         let entry = self.entries.get_mut(&key).expect("there is one now");
         let before = entry.clone();
-        if let Some(touch) = terms.touch.filter(|_| !is_vivified) {
+        if let Some(touch) = conditions.touch.filter(|_| !is_vivified) {
             entry.expiry = touch;
         }
-        let compared = |recache: Recache| if recache.is_touched_first { entry.expiry } else { before.expiry };
-        let is_near = terms.recache.is_some_and(|recache| match (compared(recache), recache.before) {
+        let expiry_of = |recache: Recache| if recache.is_touched_first { entry.expiry } else { before.expiry };
+        let is_near = conditions.recache.is_some_and(|recache| match (expiry_of(recache), recache.before) {
             (Expiry::At { unix_s }, Expiry::At { unix_s: before_s }) => unix_s < before_s,
             _ => false,
         });
         let is_won = is_vivified || !before.is_won && (is_near || before.is_stale);
         entry.is_won |= is_won;
-        entry.is_fetched |= !terms.no_bump;
+        entry.is_fetched |= !conditions.no_bump;
         let seen = Entry { is_fetched: before.is_fetched, ..entry.clone() };
         let win_already_sent = before.is_won && !is_vivified;
         self.advance(0);
-        Some(LookExpected { entry: seen, expiry_before: before.expiry, is_vivified, is_won, win_already_sent })
+        Some(MetaGetExpected { entry: seen, expiry_before: before.expiry, is_vivified, is_won, win_already_sent })
     }
 
-    /// Whether a store on terms is done, and as what; nothing has happened yet.
-    pub fn expect_store_on(&self, key: u8, mode: StoreMode, terms: &MetaSet) -> Expected {
-        let marked = self.marked(key);
-        match (mode, marked) {
+    /// The outcome of a meta set, before it is applied.
+    pub fn expect_meta_set(&self, key: u8, mode: StoreMode, conditions: &MetaSet) -> Expected {
+        let found = self.undeleted(key);
+        match (mode, found) {
             (StoreMode::Set, _) | (StoreMode::Replace, Some(_)) => Expected::Stored,
             (StoreMode::Add, None) if !self.is_held_off(key) => Expected::Stored,
             (StoreMode::Add, _) | (StoreMode::Replace, None) => Expected::NotStored,
             (StoreMode::Cas(_), None) => Expected::NotFound,
             (StoreMode::Cas(Cas(0)), Some(_)) => Expected::Exists,
             (StoreMode::Cas(cas), Some(entry)) if cas == entry.cas => Expected::Stored,
-            (StoreMode::Cas(cas), Some(entry)) if cas.0 < entry.cas.0 && terms.invalidates => Expected::StaleStored,
+            (StoreMode::Cas(cas), Some(entry)) if cas.0 < entry.cas.0 && conditions.invalidates => {
+                Expected::StaleStored
+            }
             (StoreMode::Cas(_), Some(_)) => Expected::Exists,
-            (_, Some(entry)) if terms.cas_compare.is_some_and(|cas| cas != entry.cas) => Expected::Exists,
+            (_, Some(entry)) if conditions.cas_compare.is_some_and(|cas| cas != entry.cas) => Expected::Exists,
             (_, Some(_)) => Expected::Stored,
-            (_, None) if terms.vivify.is_some() && !self.is_held_off(key) => Expected::Stored,
+            (_, None) if conditions.vivify.is_some() && !self.is_held_off(key) => Expected::Stored,
             (_, None) => Expected::NotStored,
         }
     }
 
-    /// It was done, under this unique. Says the size that the value must have, and whether the unique may be.
+    /// Applies a meta set that stored with this unique. Returns the expected value size, and whether the unique is
+    /// valid.
     pub fn meta_set(
         &mut self,
         key: u8,
         mode: StoreMode,
         item: &NewItem<'_>,
-        terms: &MetaSet,
+        conditions: &MetaSet,
         cas: Cas,
     ) -> (usize, bool) {
-        let old = self.marked(key).cloned();
-        let is_invalidated = self.expect_store_on(key, mode, terms) == Expected::StaleStored;
+        let old = self.undeleted(key).cloned();
+        let is_invalidated = self.expect_meta_set(key, mode, conditions) == Expected::StaleStored;
         let whole = Entry::new(item.flags, item.expiry, item.value, cas);
         let entry = match (mode, old) {
             (StoreMode::Append, Some(old)) => {
@@ -236,7 +239,7 @@ impl Model {
                 Entry::new(old.flags, old.expiry, &[item.value, &old.value].concat(), cas)
             }
             (StoreMode::Append | StoreMode::Prepend, None) => {
-                Entry { expiry: terms.vivify.expect("it was stored"), ..whole }
+                Entry { expiry: conditions.vivify.expect("it was stored"), ..whole }
             }
             (_, Some(old)) if is_invalidated => {
                 Entry { expiry: old.expiry, is_stale: true, is_won: old.is_won, ..whole }
@@ -247,53 +250,57 @@ impl Model {
             self.hold_offs.remove(&key);
         }
         let value_bytes = entry.value.len();
-        (value_bytes, self.put(key, entry, terms.cas_new))
+        (value_bytes, self.put(key, entry, conditions.cas_new))
     }
 
-    /// A delete on terms; `cas` is what the item has afterwards, if it stays.
-    pub fn meta_delete(&mut self, key: u8, terms: &MetaDelete, cas: Option<Cas>) -> (MetaDeleteOutcome, bool) {
-        let marked = self.marked(key).cloned();
-        let is_other = |entry: &Entry| terms.cas_compare.is_some_and(|cas| cas != entry.cas);
-        match marked {
+    /// A meta delete; `cas` is the unique afterwards of an item that stays.
+    pub fn meta_delete(&mut self, key: u8, conditions: &MetaDelete, cas: Option<Cas>) -> (MetaDeleteOutcome, bool) {
+        let found = self.undeleted(key).cloned();
+        let is_other = |entry: &Entry| conditions.cas_compare.is_some_and(|cas| cas != entry.cas);
+        match found {
             Some(entry) if is_other(&entry) => (MetaDeleteOutcome::Exists, true),
             None => {
                 self.void(key);
                 (MetaDeleteOutcome::NotFound, true)
             }
-            Some(_) if !terms.invalidates && !terms.empties => {
+            Some(_) if !conditions.invalidates && !conditions.empties => {
                 self.delete(key, 0);
                 (MetaDeleteOutcome::Deleted, true)
             }
             Some(old) => {
-                let cas = cas.or(terms.cas_new).unwrap_or(Cas(0));
-                let kept = match terms.empties {
-                    true => Entry::new(0, terms.touch.unwrap_or(Expiry::Never), b"", cas),
-                    false => {
-                        Entry { expiry: terms.touch.unwrap_or(old.expiry), cas, is_won: false, is_stub: false, ..old }
-                    }
+                let cas = cas.or(conditions.cas_new).unwrap_or(Cas(0));
+                let kept = match conditions.empties {
+                    true => Entry::new(0, conditions.touch.unwrap_or(Expiry::Never), b"", cas),
+                    false => Entry {
+                        expiry: conditions.touch.unwrap_or(old.expiry),
+                        cas,
+                        is_won: false,
+                        is_placeholder: false,
+                        ..old
+                    },
                 };
-                let entry = Entry { is_stale: terms.invalidates, ..kept };
-                // A unique that was not seen, because the item is over already, cannot be judged.
-                let chosen = terms.cas_new.or((cas == Cas(0)).then_some(cas));
+                let entry = Entry { is_stale: conditions.invalidates, ..kept };
+                // A unique that was not seen, because the item has expired already, cannot be checked.
+                let chosen = conditions.cas_new.or((cas == Cas(0)).then_some(cas));
                 (MetaDeleteOutcome::Deleted, self.put(key, entry, chosen))
             }
         }
     }
 
-    /// Whether the model agrees with what came of counting on terms; it does what the store did.
+    /// Applies a meta arithmetic command. Returns whether the outcome is the expected one.
     pub fn meta_arithmetic(
         &mut self,
         key: u8,
         direction: Direction,
         delta: u64,
-        terms: &MetaArithmetic,
+        conditions: &MetaArithmetic,
         outcome: MetaArithmeticOutcome,
     ) -> bool {
-        let Some(old) = self.marked(key).cloned() else {
-            return match (terms.vivify, outcome) {
+        let Some(old) = self.undeleted(key).cloned() else {
+            return match (conditions.vivify, outcome) {
                 (Some((initial, expiry)), MetaArithmeticOutcome::Vivified(cas)) => {
                     let entry = Entry::new(0, expiry, initial.to_string().as_bytes(), cas);
-                    !self.is_held_off(key) && self.put(key, entry, terms.cas_new)
+                    !self.is_held_off(key) && self.put(key, entry, conditions.cas_new)
                 }
                 (Some(_), outcome) => self.is_held_off(key) && outcome == MetaArithmeticOutcome::NotStored,
                 (None, outcome) => {
@@ -301,8 +308,8 @@ impl Model {
                 }
             };
         };
-        let number = counted(&old.value, direction, delta);
-        let is_other = terms.cas_compare.is_some_and(|cas| cas != old.cas);
+        let number = apply_delta(&old.value, direction, delta);
+        let is_other = conditions.cas_compare.is_some_and(|cas| cas != old.cas);
         match (outcome, number) {
             (MetaArithmeticOutcome::Exists, _) => is_other && !old.value.is_empty(),
             (MetaArithmeticOutcome::Counted { outcome: ArithmeticOutcome::NotANumber, .. }, number) => {
@@ -312,24 +319,24 @@ impl Model {
                 MetaArithmeticOutcome::Counted { outcome: ArithmeticOutcome::Number(seen, cas), expiry },
                 Some((number, value)),
             ) => {
-                let touched = terms.touch.unwrap_or(old.expiry);
+                let touched = conditions.touch.unwrap_or(old.expiry);
                 let agrees = !is_other && seen == number && expiry == [old.expiry, touched];
                 let kept = match value.len() == old.value.len() {
                     true => Entry { value, cas, ..old },
                     false => Entry::new(old.flags, old.expiry, &value, cas),
                 };
-                agrees && self.put(key, Entry { expiry: touched, ..kept }, terms.cas_new)
+                agrees && self.put(key, Entry { expiry: touched, ..kept }, conditions.cas_new)
             }
             _ => false,
         }
     }
 
-    /// After the value was shown: one with a past expiry is gone.
-    pub fn settle(&mut self) {
+    /// Removes an item with a past expiry, after its value was shown.
+    pub fn expire(&mut self) {
         self.advance(0);
     }
 
-    /// Whether a lease-get of an absent key must be given a token.
+    /// Whether a lease-get of an absent key must get a token.
     pub fn token_is_due(&self, key: u8) -> bool {
         match self.leases.get(&key) {
             None => true,
@@ -338,7 +345,7 @@ impl Model {
         }
     }
 
-    /// The store has handed out a token. Says whether it is one that was never seen.
+    /// Records a token that the store issued. Returns whether it is new.
     pub fn issue(&mut self, key: u8, token: LeaseToken) -> bool {
         self.leases.insert(key, Lease { token, issued_ms: self.now_ms, holds: true });
         token.is_held() && self.tokens_seen.insert(token.0)
@@ -368,7 +375,7 @@ impl Model {
         }
     }
 
-    /// The store has stored, under this unique. Says whether the unique is new and grows.
+    /// Applies a store with this unique. Returns whether the unique is new and grows.
     pub fn store(&mut self, key: u8, mode: StoreMode, flags: u32, expiry: Expiry, value: &[u8], cas: Cas) -> bool {
         let old = self.live(key).cloned();
         let entry = match (mode, old) {
@@ -391,7 +398,7 @@ impl Model {
     }
 
     pub fn refresh_stale(&mut self, key: u8, flags: u32, expiry: Expiry, value: &[u8]) {
-        let entry = self.entries.get_mut(&key).expect("the model said there was one");
+        let entry = self.entries.get_mut(&key).expect("the model has the item");
         let stale_until_ms = entry.stale_until_ms;
         *entry = Entry { stale_until_ms, ..Entry::new(flags, expiry, value, entry.cas) };
         self.advance(0);
@@ -401,14 +408,14 @@ impl Model {
         let Some(entry) = self.live(key) else {
             return (Expected::NotFound, Vec::new());
         };
-        match counted(&entry.value, direction, delta) {
+        match apply_delta(&entry.value, direction, delta) {
             Some((number, value)) => (Expected::Number(number), value),
             None => (Expected::NotANumber, Vec::new()),
         }
     }
 
-    pub fn count(&mut self, key: u8, value: Vec<u8>, cas: Cas) -> bool {
-        let old = self.live(key).expect("the model said there was one").clone();
+    pub fn apply_arithmetic(&mut self, key: u8, value: Vec<u8>, cas: Cas) -> bool {
+        let old = self.live(key).expect("the model has the item").clone();
         let entry = match value.len() == old.value.len() {
             true => Entry { value, cas, ..old },
             false => Entry::new(old.flags, old.expiry, &value, cas),
@@ -423,12 +430,12 @@ impl Model {
     pub fn delete(&mut self, key: u8, hold_off_ms: u32) -> DeleteOutcome {
         self.void(key);
         let until_ms = self.now_ms + u64::from(hold_off_ms);
-        let mark = self.hold_offs.entry(key).or_default();
-        *mark = until_ms.max(*mark);
-        if self.marked(key).is_none() {
+        let entry = self.hold_offs.entry(key).or_default();
+        *entry = until_ms.max(*entry);
+        if self.undeleted(key).is_none() {
             return DeleteOutcome::NotFound;
         }
-        if self.entries[&key].is_stub {
+        if self.entries[&key].is_placeholder {
             self.entries.remove(&key);
             return DeleteOutcome::Deleted;
         }
@@ -439,12 +446,12 @@ impl Model {
         DeleteOutcome::Deleted
     }
 
-    /// The store was short of memory and has let go of the live value.
+    /// Records that the store, short of memory, evicted the live value.
     pub fn evict(&mut self, key: u8) {
         self.entries.remove(&key);
     }
 
-    /// Says whether the unique is as it was chosen, or new and greater than those before it.
+    /// Returns whether the unique is the chosen one, or new and greater than those before it.
     fn put(&mut self, key: u8, entry: Entry, chosen: Option<Cas>) -> bool {
         self.void(key);
         let cas = entry.cas;

@@ -1,7 +1,6 @@
-//! A store and its model side by side: each command goes to both, and what the store answers is held against what the
-//! model says.
+//! A store and its model side by side: each command goes to both, and the store's reply is compared with the model's.
 
-use super::command::{Command, Memory, Mode};
+use super::command::{Command, Mode, Remembered};
 use super::scratch_region::ScratchRegion;
 use super::{Entry, Expected, Model};
 use lookaside_protocol::{Cas, Direction, LeaseToken, StoreMode};
@@ -14,11 +13,12 @@ use std::collections::BTreeMap;
 
 const START_MS: u64 = 1_700_000_000_123;
 
-/// The store, the model, and what clients remember.
+/// The store, the model, and the tokens and uniques that clients remember.
 pub struct Pair {
-    /// `None` only while it is restarted.
+    /// `None` only during a restart.
     store: Option<Store>,
-    /// Where the store lies if it can be restarted. Behind it, since nobody may hold a region that is removed.
+    /// The region of a store that can be restarted. Behind the store, which must be dropped before the region is
+    /// removed.
     region: Option<ScratchRegion>,
     options: Options,
     model: Model,
@@ -39,7 +39,7 @@ fn of_model(entry: &Entry) -> Shown {
     (entry.flags, entry.value.clone())
 }
 
-/// The first second of all is as past as the next one.
+/// Second 0 is stored as second 1.
 fn in_seconds(expiry: Expiry) -> Option<u32> {
     match expiry {
         Expiry::At { unix_s } => Some(unix_s.max(1)),
@@ -62,7 +62,7 @@ impl Pair {
     }
 
     /// With a store that can be restarted.
-    pub fn kept(options: Options, is_short_of_memory: bool) -> Pair {
+    pub fn restartable(options: Options, is_short_of_memory: bool) -> Pair {
         let mut pair = Pair::new(options, is_short_of_memory);
         let region = ScratchRegion::new();
         let (store, start) = region.attach(&pair.options, pair.model.now());
@@ -72,7 +72,7 @@ impl Pair {
     }
 
     pub fn store(&self) -> &Store {
-        self.store.as_ref().expect("it is there but for the moment of a restart")
+        self.store.as_ref().expect("there is a store except during a restart")
     }
 
     fn restart(&mut self, down_ms: u64) -> Result<(), TestCaseError> {
@@ -95,65 +95,50 @@ impl Pair {
     pub fn run(&mut self, key: u8, command: Command) -> Result<(), TestCaseError> {
         let name = format!("key:{key}");
         let hashed = HashedKey::new(name.as_bytes());
-        self.notice_eviction(key, hashed)?;
+        self.check_eviction(key, hashed)?;
         match command {
             Command::Get => {
                 let seen = self.store().reader(self.model.now()).get(hashed, |view| (shown(view), view.fetched));
                 prop_assert_eq!(seen, self.model.live(key).map(|entry| (of_model(entry), entry.is_fetched)));
-                self.model.note_fetched(key);
+                self.model.record_fetch(key);
             }
-            Command::Look { traceless, touch, vivify, recache, unique } => {
+            Command::MetaGet { no_bump, touch, vivify, recache, unique } => {
                 let [touch, vivify, before] = [touch, vivify, recache].map(|exptime| self.expiry(exptime));
-                let recache = before.map(|before| Recache { before, is_touched_first: traceless });
+                let recache = before.map(|before| Recache { before, is_touched_first: no_bump });
                 let cas_new = unique.map(Cas);
-                self.look(key, hashed, &MetaGet { no_bump: traceless, touch, vivify, recache, cas_new })?;
+                self.meta_get(key, hashed, &MetaGet { no_bump, touch, vivify, recache, cas_new })?;
             }
-            Command::StoreOn { mode, compare, invalidates, vivify, unique, item } => {
+            Command::MetaSet { mode, compare, invalidates, vivify, unique, item } => {
                 let mode = self.mode(key, mode);
-                let terms = MetaSet {
-                    cas_compare: compare.map(|memory| self.unique(key, memory)),
+                let conditions = MetaSet {
+                    cas_compare: compare.map(|remembered| self.unique(key, remembered)),
                     cas_new: unique.map(Cas),
                     invalidates,
                     vivify: self.expiry(vivify),
                 };
                 let expiry = Expiry::from_exptime(item.exptime, self.model.now());
-                self.meta_set(key, hashed, mode, &NewItem { flags: item.flags, expiry, value: &item.value }, &terms)?;
+                self.meta_set(
+                    key,
+                    hashed,
+                    mode,
+                    &NewItem { flags: item.flags, expiry, value: &item.value },
+                    &conditions,
+                )?;
             }
-            Command::DeleteOn { compare, invalidates, empties, touch, unique } => {
-                let cas_compare = compare.map(|memory| self.unique(key, memory));
+            Command::MetaDelete { compare, invalidates, empties, touch, unique } => {
+                let cas_compare = compare.map(|remembered| self.unique(key, remembered));
                 let (cas_new, touch) = (unique.map(Cas), self.expiry(touch));
-                let terms = MetaDelete { cas_compare, cas_new, invalidates, empties, touch };
-                let outcome = self.store().meta_delete(hashed, &terms, self.model.now());
-                let stays = outcome == MetaDeleteOutcome::Deleted && (invalidates || empties);
-                let cas = if stays { self.peek_unique(key, hashed, invalidates) } else { None };
-                let (expected, is_fine) = self.model.meta_delete(key, &terms, cas);
-                prop_assert_eq!(outcome, expected);
-                prop_assert!(is_fine, "the unique is new and grows, or is the one that was asked for");
-                if stays {
-                    // The look at the unique has won.
-                    self.model.look(key, &MetaGet { no_bump: true, ..MetaGet::default() }, None);
-                }
+                self.meta_delete(key, hashed, &MetaDelete { cas_compare, cas_new, invalidates, empties, touch })?;
             }
-            Command::CountOn { up, delta, compare, touch, vivify, unique } => {
+            Command::MetaArithmetic { up, delta, compare, touch, vivify, unique } => {
                 let direction = if up { Direction::Up } else { Direction::Down };
-                let terms = MetaArithmetic {
-                    cas_compare: compare.map(|memory| self.unique(key, memory)),
+                let conditions = MetaArithmetic {
+                    cas_compare: compare.map(|remembered| self.unique(key, remembered)),
                     cas_new: unique.map(Cas),
                     touch: self.expiry(touch),
                     vivify: vivify.map(|(number, exptime)| (number, Expiry::from_exptime(exptime, self.model.now()))),
                 };
-                let outcome = self.store().meta_arithmetic(hashed, direction, delta, &terms, self.model.now());
-                if self.is_short_of_memory && outcome == MetaArithmeticOutcome::NotStored {
-                    // A hold-off that was merged for want of room refuses more.
-                    prop_assert!(self.model.marked(key).is_none() && terms.vivify.is_some());
-                    return Ok(());
-                }
-                prop_assert!(
-                    self.model.meta_arithmetic(key, direction, delta, &terms, outcome),
-                    "{:?} {:?}",
-                    terms,
-                    outcome
-                );
+                self.meta_arithmetic(key, hashed, direction, delta, &conditions)?;
             }
             Command::Touch { exptime } => self.touch(key, hashed, exptime)?,
             Command::LeaseGet => self.lease_get(key, hashed)?,
@@ -161,27 +146,15 @@ impl Pair {
                 let expiry = Expiry::from_exptime(exptime, self.model.now());
                 self.store_item(key, hashed, mode, &NewItem { flags, expiry, value: &value })?;
             }
-            Command::LeaseSet { memory, flags, exptime, value } => {
+            Command::LeaseSet { remembered, flags, exptime, value } => {
                 let expiry = Expiry::from_exptime(exptime, self.model.now());
-                self.lease_set(key, hashed, memory, &NewItem { flags, expiry, value: &value })?;
+                self.lease_set(key, hashed, remembered, &NewItem { flags, expiry, value: &value })?;
             }
             Command::Delete { hold_off_ms } => {
                 let outcome = self.store().delete(hashed, hold_off_ms, self.model.now());
                 prop_assert_eq!(outcome, self.model.delete(key, hold_off_ms));
             }
-            Command::Arithmetic { direction, delta } => {
-                let outcome = self.store().arithmetic(hashed, direction, delta, self.model.now());
-                let (expected, value) = self.model.expect_arithmetic(key, direction, delta);
-                match (outcome, expected) {
-                    (ArithmeticOutcome::Number(number, cas), Expected::Number(wanted)) => {
-                        prop_assert_eq!(number, wanted);
-                        prop_assert!(self.model.count(key, value, cas), "the unique is new and grows");
-                    }
-                    (ArithmeticOutcome::NotFound, Expected::NotFound) => {}
-                    (ArithmeticOutcome::NotANumber, Expected::NotANumber) => {}
-                    other => prop_assert!(false, "{:?}", other),
-                }
-            }
+            Command::Arithmetic { direction, delta } => self.arithmetic(key, hashed, direction, delta)?,
             Command::Flush { ahead_ms } => {
                 let now = lookaside_store::Now { unix_ms: self.model.now_ms };
                 if self.store().flush_all(lookaside_store::Now { unix_ms: now.unix_ms + ahead_ms }, now) {
@@ -195,53 +168,53 @@ impl Pair {
         Ok(())
     }
 
-    /// A store that is short of memory may have let go of a live value; never may it show another.
-    fn notice_eviction(&mut self, key: u8, hashed: HashedKey<'_>) -> Result<(), TestCaseError> {
+    /// A store that is short of memory may have evicted a live value; it must never show another.
+    fn check_eviction(&mut self, key: u8, hashed: HashedKey<'_>) -> Result<(), TestCaseError> {
         if self.is_short_of_memory {
             match self.store().reader(self.model.now()).get(hashed, shown) {
                 Some(seen) => prop_assert_eq!(Some(seen), self.model.live(key).map(of_model)),
                 None if self.model.live(key).is_some() => self.model.evict(key),
-                None if self.model.marked(key).is_some() => {
-                    self.look(key, hashed, &MetaGet { no_bump: true, ..MetaGet::default() })?;
+                None if self.model.undeleted(key).is_some() => {
+                    self.meta_get(key, hashed, &MetaGet { no_bump: true, ..MetaGet::default() })?;
                 }
                 None => {}
             }
-            self.model.note_fetched(key);
+            self.model.record_fetch(key);
         }
         Ok(())
     }
 
-    fn look(&mut self, key: u8, hashed: HashedKey<'_>, terms: &MetaGet) -> Result<(), TestCaseError> {
-        let seen = self.store().reader(self.model.now()).meta_get(hashed, terms, |looked| {
-            let marks = [looked.is_vivified, looked.is_won, looked.win_already_sent, looked.is_stale];
-            let item = looked.item;
-            (shown(item), item.cas, [looked.expiry_before, item.expiry].map(in_seconds), item.fetched, marks)
+    fn meta_get(&mut self, key: u8, hashed: HashedKey<'_>, conditions: &MetaGet) -> Result<(), TestCaseError> {
+        let seen = self.store().reader(self.model.now()).meta_get(hashed, conditions, |found| {
+            let flags = [found.is_vivified, found.is_won, found.win_already_sent, found.is_stale];
+            let item = found.item;
+            (shown(item), item.cas, [found.expiry_before, item.expiry].map(in_seconds), item.fetched, flags)
         });
         if seen.is_none() && self.is_short_of_memory {
-            if self.model.marked(key).is_some() {
+            if self.model.undeleted(key).is_some() {
                 self.model.evict(key);
             }
             return Ok(());
         }
-        let expected = self.model.look(key, terms, seen.as_ref().map(|seen| seen.1));
+        let expected = self.model.meta_get(key, conditions, seen.as_ref().map(|seen| seen.1));
         let expected = expected.map(|look| {
-            let marks = [look.is_vivified, look.is_won, look.win_already_sent, look.entry.is_stale];
+            let flags = [look.is_vivified, look.is_won, look.win_already_sent, look.entry.is_stale];
             let expiries = [look.expiry_before, look.entry.expiry].map(in_seconds);
-            // Without room for the mark, who has won was not written down, and the next one wins again.
-            let wins_again = self.is_short_of_memory && seen.as_ref().is_some_and(|seen| seen.4[1]) && marks[2];
-            let marks = if wins_again { [marks[0], true, false, marks[3]] } else { marks };
-            (of_model(&look.entry), look.entry.cas, expiries, look.entry.is_fetched, marks)
+            // If there was no memory to record the win, the next get wins again.
+            let wins_again = self.is_short_of_memory && seen.as_ref().is_some_and(|seen| seen.4[1]) && flags[2];
+            let flags = if wins_again { [flags[0], true, false, flags[3]] } else { flags };
+            (of_model(&look.entry), look.entry.cas, expiries, look.entry.is_fetched, flags)
         });
         prop_assert_eq!(seen, expected);
         Ok(())
     }
 
-    /// What the item's unique is after a delete that left it. An item marked as stale has been won by this look.
+    /// The item's unique after a delete that left it. If the item was marked as stale, this get wins.
     fn peek_unique(&mut self, key: u8, hashed: HashedKey<'_>, is_stale: bool) -> Option<Cas> {
-        let terms = MetaGet { no_bump: true, ..MetaGet::default() };
-        let seen = self.store().reader(self.model.now()).meta_get(hashed, &terms, |looked| {
-            assert_eq!((looked.is_won, looked.is_stale), (is_stale, is_stale));
-            looked.item.cas
+        let conditions = MetaGet { no_bump: true, ..MetaGet::default() };
+        let seen = self.store().reader(self.model.now()).meta_get(hashed, &conditions, |found| {
+            assert_eq!((found.is_won, found.is_stale), (is_stale, is_stale));
+            found.item.cas
         });
         self.uniques.extend(seen.map(|cas| (key, cas)));
         seen
@@ -253,15 +226,15 @@ impl Pair {
         hashed: HashedKey<'_>,
         mode: StoreMode,
         item: &NewItem<'_>,
-        terms: &MetaSet,
+        conditions: &MetaSet,
     ) -> Result<(), TestCaseError> {
-        let (outcome, value_bytes) = self.store().meta_set(hashed, mode, item, terms, self.model.now());
-        let expected = self.model.expect_store_on(key, mode, terms);
+        let (outcome, value_bytes) = self.store().meta_set(hashed, mode, item, conditions, self.model.now());
+        let expected = self.model.expect_meta_set(key, mode, conditions);
         match outcome {
             StoreOutcome::Stored(cas) => {
                 prop_assert!(matches!(expected, Expected::Stored | Expected::StaleStored), "{:?}", expected);
-                let (expected_bytes, is_fine) = self.model.meta_set(key, mode, item, terms, cas);
-                prop_assert!(is_fine, "the unique is new and grows, or is the one that was asked for");
+                let (expected_bytes, is_fine) = self.model.meta_set(key, mode, item, conditions, cas);
+                prop_assert!(is_fine, "the unique is new and grows, or is the one that was requested");
                 prop_assert_eq!(value_bytes, expected_bytes);
                 self.uniques.insert(key, cas);
             }
@@ -279,6 +252,60 @@ impl Pair {
         Ok(())
     }
 
+    fn meta_delete(&mut self, key: u8, hashed: HashedKey<'_>, conditions: &MetaDelete) -> Result<(), TestCaseError> {
+        let outcome = self.store().meta_delete(hashed, conditions, self.model.now());
+        let stays = outcome == MetaDeleteOutcome::Deleted && (conditions.invalidates || conditions.empties);
+        let cas = if stays { self.peek_unique(key, hashed, conditions.invalidates) } else { None };
+        let (expected, is_fine) = self.model.meta_delete(key, conditions, cas);
+        prop_assert_eq!(outcome, expected);
+        prop_assert!(is_fine, "the unique is new and grows, or is the one that was requested");
+        if stays {
+            // The get of the unique has won.
+            self.model.meta_get(key, &MetaGet { no_bump: true, ..MetaGet::default() }, None);
+        }
+        Ok(())
+    }
+
+    fn meta_arithmetic(
+        &mut self,
+        key: u8,
+        hashed: HashedKey<'_>,
+        direction: Direction,
+        delta: u64,
+        conditions: &MetaArithmetic,
+    ) -> Result<(), TestCaseError> {
+        let outcome = self.store().meta_arithmetic(hashed, direction, delta, conditions, self.model.now());
+        if self.is_short_of_memory && outcome == MetaArithmeticOutcome::NotStored {
+            // A hold-off that was merged refuses other keys too.
+            prop_assert!(self.model.undeleted(key).is_none() && conditions.vivify.is_some());
+            return Ok(());
+        }
+        let is_expected = self.model.meta_arithmetic(key, direction, delta, conditions, outcome);
+        prop_assert!(is_expected, "{:?} {:?}", conditions, outcome);
+        Ok(())
+    }
+
+    fn arithmetic(
+        &mut self,
+        key: u8,
+        hashed: HashedKey<'_>,
+        direction: Direction,
+        delta: u64,
+    ) -> Result<(), TestCaseError> {
+        let outcome = self.store().arithmetic(hashed, direction, delta, self.model.now());
+        let (expected, value) = self.model.expect_arithmetic(key, direction, delta);
+        match (outcome, expected) {
+            (ArithmeticOutcome::Number(number, cas), Expected::Number(wanted)) => {
+                prop_assert_eq!(number, wanted);
+                prop_assert!(self.model.apply_arithmetic(key, value, cas), "the unique is new and grows");
+            }
+            (ArithmeticOutcome::NotFound, Expected::NotFound) => {}
+            (ArithmeticOutcome::NotANumber, Expected::NotANumber) => {}
+            other => prop_assert!(false, "{:?}", other),
+        }
+        Ok(())
+    }
+
     fn expiry(&self, exptime: Option<i64>) -> Option<Expiry> {
         exptime.map(|exptime| Expiry::from_exptime(exptime, self.model.now()))
     }
@@ -290,7 +317,7 @@ impl Pair {
             Mode::Replace => StoreMode::Replace,
             Mode::Append => StoreMode::Append,
             Mode::Prepend => StoreMode::Prepend,
-            Mode::Cas(memory) => StoreMode::Cas(self.unique(key, memory)),
+            Mode::Cas(remembered) => StoreMode::Cas(self.unique(key, remembered)),
         }
     }
 
@@ -299,21 +326,21 @@ impl Pair {
         let seen =
             self.store().reader(self.model.now()).get_and_touch(hashed, expiry, |view| (shown(view), view.expiry));
         prop_assert_eq!(seen, self.model.live(key).map(|entry| (of_model(entry), expiry)));
-        self.model.note_fetched(key);
+        self.model.record_fetch(key);
         self.model.touch(key, expiry);
-        self.model.settle();
+        self.model.expire();
         Ok(())
     }
 
     fn lease_get(&mut self, key: u8, hashed: HashedKey<'_>) -> Result<(), TestCaseError> {
-        let answer = self.store().reader(self.model.now()).lease_get(hashed, |answer| match answer {
+        let reply = self.store().reader(self.model.now()).lease_get(hashed, |reply| match reply {
             LeaseGet::Hit(view) => Ok(shown(view)),
             LeaseGet::Miss { token, stale } => Err((token, stale.map(shown))),
         });
-        let (token, stale) = match answer {
+        let (token, stale) = match reply {
             Ok(hit) => {
                 prop_assert_eq!(Some(hit), self.model.live(key).map(of_model));
-                self.model.note_fetched(key);
+                self.model.record_fetch(key);
                 return Ok(());
             }
             Err(miss) => miss,
@@ -327,7 +354,7 @@ impl Pair {
         let is_due = self.model.token_is_due(key);
         prop_assert!(token.is_held() == is_due || self.is_short_of_memory && token.is_held());
         if token.is_held() {
-            prop_assert!(self.model.issue(key, token), "no token is handed out twice");
+            prop_assert!(self.model.issue(key, token), "no token is issued twice");
             self.tokens.push((key, token));
         } else {
             prop_assert_eq!(token, LeaseToken::HOT_MISS);
@@ -368,16 +395,16 @@ impl Pair {
         &mut self,
         key: u8,
         hashed: HashedKey<'_>,
-        memory: Memory,
+        remembered: Remembered,
         item: &NewItem<'_>,
     ) -> Result<(), TestCaseError> {
-        let token = self.token(key, memory);
+        let token = self.token(key, remembered);
         let outcome = self.store().lease_set(hashed, token, item, self.model.now());
         let expected = self.model.expect_lease_set(key, token);
         match outcome {
             LeaseSetOutcome::Stored(cas) => {
                 prop_assert_eq!(expected, Expected::Stored, "a fill that the model refuses");
-                // To the model a fill is an add that no hold-off refuses.
+                // In the model a fill is an add that no hold-off refuses.
                 self.model.store(key, StoreMode::Add, item.flags, item.expiry, item.value, cas);
             }
             LeaseSetOutcome::StaleStored => {
@@ -393,23 +420,23 @@ impl Pair {
         Ok(())
     }
 
-    fn token(&self, key: u8, memory: Memory) -> LeaseToken {
+    fn token(&self, key: u8, remembered: Remembered) -> LeaseToken {
         let newest = self.tokens.iter().rfind(|(of, _)| *of == key).map(|&(_, token)| token);
-        match memory {
-            Memory::Newest => newest.unwrap_or(LeaseToken::HOT_MISS),
-            Memory::Any(choice) if !self.tokens.is_empty() => self.tokens[choice % self.tokens.len()].1,
-            Memory::Any(_) => LeaseToken::HOT_MISS,
-            Memory::Invented(token) => LeaseToken(token),
+        match remembered {
+            Remembered::Newest => newest.unwrap_or(LeaseToken::HOT_MISS),
+            Remembered::Any(choice) if !self.tokens.is_empty() => self.tokens[choice % self.tokens.len()].1,
+            Remembered::Any(_) => LeaseToken::HOT_MISS,
+            Remembered::Invented(token) => LeaseToken(token),
         }
     }
 
-    fn unique(&self, key: u8, memory: Memory) -> Cas {
-        match memory {
-            Memory::Newest => self.uniques.get(&key).copied().unwrap_or(Cas(0)),
-            Memory::Any(choice) => {
+    fn unique(&self, key: u8, remembered: Remembered) -> Cas {
+        match remembered {
+            Remembered::Newest => self.uniques.get(&key).copied().unwrap_or(Cas(0)),
+            Remembered::Any(choice) => {
                 self.uniques.values().copied().nth(choice % self.uniques.len().max(1)).unwrap_or(Cas(0))
             }
-            Memory::Invented(unique) => Cas(unique),
+            Remembered::Invented(unique) => Cas(unique),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A region of one test's own, removed when the test ends, also when it fails.
+//! A region for one test, removed when the test ends, also when it fails.
 
 use lookaside_store::{Now, Options, RegionName, Start, Store, remove_region};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,14 +16,14 @@ impl ScratchRegion {
 
     /// The store in this region.
     pub fn attach(&self, options: &Options, now: Now) -> (Store, Start) {
-        Store::attach(options.clone(), &self.0, now).expect("nobody else has it")
+        Store::attach(options.clone(), &self.0, now).expect("no other process holds it")
     }
 }
 
 impl Drop for ScratchRegion {
     fn drop(&mut self) {
         if let Err(error) = remove_region(&self.0) {
-            eprintln!("left behind: {error}");
+            eprintln!("region not removed: {error}");
         }
     }
 }
