@@ -1,12 +1,13 @@
 //! What routes need of the world and may not take by themselves: time, a place for work that outlives its caller,
-//! chance, and somewhere to log to. All of it is handed in, so that the simulation runs the same routes on its own clock.
+//! chance, and somewhere to log to. All of it is handed in, so that the simulation runs the same routes on its own
+//! clock.
 //!
 //! **Background work.** Some routes answer before all their children have: the others must go on even if the caller's
 //! future is dropped, since a client that hangs up has no say in whether a copy is deleted. So that work is handed to a
 //! [`Spawner`], and counted: at most [`BACKGROUND_TASKS_MAX`] batches at a time. Where there is no place left,
 //!
-//! * work that changes what a cache holds (`AllAsyncRoute`, `AllInitialRoute`, `AllFastestRoute`, `AllMajorityRoute`) is
-//!   awaited by its caller: slower, and dropped with a caller that was not answered yet, who so knows nothing of it;
+//! * work that changes what a cache holds (`AllAsyncRoute`, `AllInitialRoute`, `AllFastestRoute`, `AllMajorityRoute`)
+//!   is awaited by its caller: slower, and dropped with a caller that was not answered yet, who so knows nothing of it;
 //! * copies that nobody relies on (shadows, fills of a cache in front of another) are left out and counted.
 //!
 //! A task counts until it ends or its spawner drops it. Without a spawner there is never a place, so everything is
@@ -22,7 +23,8 @@ use std::{
     time::Duration,
 };
 
-/// Batches in the background at a time, for what shares one [`Background`]. Above it, callers wait and shadows are left out.
+/// Batches in the background at a time, for what shares one [`Background`]. Above it, callers wait and shadows are left
+/// out.
 pub const BACKGROUND_TASKS_MAX: usize = 1_000;
 
 /// Time, and waiting for it.

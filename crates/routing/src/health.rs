@@ -115,8 +115,8 @@ impl Health {
         None
     }
 
-    /// Puts the probe that is due off by 5 to 50 percent of its wait, so that many routers that saw the same outage do not
-    /// all come at once. `jitter` as in [`Health::on_probe`].
+    /// Puts the probe that is due off by 5 to 50 percent of its wait, so that many routers that saw the same outage do
+    /// not all come at once. `jitter` as in [`Health::on_probe`].
     pub fn delay_probe(&mut self, jitter: f64) {
         if let Some(probe) = &mut self.probe {
             probe.at_ms = probe.at_ms.saturating_add(with_jitter_ms(probe.wait_ms, jitter) - probe.wait_ms);

@@ -1,5 +1,6 @@
-//! A server's place in the hash of its pool, and who serves it: the server itself, or a spare that stands in for it (§3.3
-//! of the paper: remediation). Whoever decides that, decides for all trees that hold the slot; a get reads one word.
+//! A server's place in the hash of its pool, and who serves it: the server itself, or a spare that stands in for it
+//! (§3.3 of the paper: remediation). Whoever decides that, decides for all trees that hold the slot; a get reads one
+//! word.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -35,8 +36,9 @@ impl Slot {
     }
 }
 
-/// Which of `spares` spares stands in for the server at place `at` of its pool: the one that comes after it in turn and is
-/// free. So routers that see the same servers dead mostly choose alike, which is good for hits and needed for nothing.
+/// Which of `spares` spares stands in for the server at place `at` of its pool: the one that comes after it in turn and
+/// is free. So routers that see the same servers dead mostly choose alike, which is good for hits and needed for
+/// nothing.
 pub fn choose_spare(at: usize, spares: usize, is_free: impl Fn(usize) -> bool) -> Option<usize> {
     (0..spares).map(|turn| (at + turn) % spares).find(|&spare| is_free(spare))
 }

@@ -208,7 +208,8 @@ async fn what_has_no_room_is_the_servers_to_refuse() {
 /// A value with its flags, its exptime and its CAS unique.
 type Versioned = Arc<Mutex<BTreeMap<Bytes, (u32, i64, u64, Bytes)>>>;
 
-/// A server that knows CAS uniques, appends, and how long a value lives. Before the first store by CAS `meddle` has its turn.
+/// A server that knows CAS uniques, appends, and how long a value lives. Before the first store by CAS `meddle` has its
+/// turn.
 fn appending_server(meddle: impl Fn(&Versioned) + Send + Sync + 'static) -> (Arc<Fake>, Versioned) {
     let items = Versioned::default();
     let of_server = items.clone();

@@ -1,5 +1,5 @@
-//! Every handle, for every verb, and for all that its first server can say: who is asked, in which order, and what comes
-//! back. The tables say what the heads of the handles' files say.
+//! Every handle, for every verb, and for all that its first server can say: who is asked, in which order, and what
+//! comes back. The tables say what the heads of the handles' files say.
 //!
 //! ```text
 //!   get gets: hit a ok | miss a+b ok | bad a+b:get ok

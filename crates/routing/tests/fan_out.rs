@@ -1,5 +1,5 @@
-//! Routes that ask several children, or one of several: who is asked, who is not, what comes back, and what goes on when
-//! the caller is gone.
+//! Routes that ask several children, or one of several: who is asked, who is not, what comes back, and what goes on
+//! when the caller is gone.
 
 mod fakes;
 #[path = "fakes/world.rs"]

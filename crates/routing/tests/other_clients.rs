@@ -1,5 +1,5 @@
-//! Keys stay where other clients put them. The vectors were written by the clients themselves, each with the script that
-//! lies beside its file in `tests/vectors/` and says which version that was.
+//! Keys stay where other clients put them. The vectors were written by the clients themselves, each with the script
+//! that lies beside its file in `tests/vectors/` and says which version that was.
 
 use lookaside_routing::{HashFunction, KeyHash};
 

@@ -1,4 +1,5 @@
-//! A pool with spares, and pools that bound how many servers are taken out: who is asked what, and which mistakes are named.
+//! A pool with spares, and pools that bound how many servers are taken out: who is asked what, and which mistakes are
+//! named.
 
 mod fakes;
 

@@ -1,14 +1,14 @@
-//! Asks all children and answers with what more than half of them say.
+//! Asks all children and returns the reply of more than half of them.
 //!
-//! | verb | sent to | answer |
+//! | verb | sent to | reply |
 //! |---|---|---|
-//! | all | all, at the same time | the first outcome that more than half agree on; without one the worst (`all_sync_route.rs`) |
+//! | all | all, concurrently | the first outcome on which more than half agree; without a majority the worst (`all_sync_route.rs`) |
 //!
-//! Outcomes agree if they are of one kind: two hits do, whatever their values; all failures do, so that a majority of
-//! timeouts is a failure. A `cas` or `lease-set`, which only one child can accept, is so refused.
+//! Outcomes agree if they are of one kind: two hits agree, whatever their values; so do all failures, so a majority of
+//! timeouts is a failure. So a `cas` or `lease-set`, which only one child can accept, is refused.
 //!
-//! Children that are still at work when a majority has spoken go on in the background. Bounded: without a place there
-//! the caller waits for all; the answer is the same.
+//! Once there is a majority, children that have not replied yet continue in the background. Bounded: without a permit
+//! the caller waits for all; the reply is the same.
 
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
@@ -19,7 +19,7 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// All children, more than half of them awaited.
+/// All children; more than half of them are awaited.
 pub struct AllMajorityRoute {
     children: Vec<Arc<dyn Route>>,
     background: Background,
@@ -59,12 +59,12 @@ impl Route for AllMajorityRoute {
     }
 }
 
-/// What was said about one request.
+/// The votes about one request.
 #[derive(Clone, Default)]
 struct Ballot {
-    /// The first outcome of each kind, and how many said so.
+    /// The first outcome of each kind, and its votes.
     kinds: Vec<(Outcome, usize)>,
-    /// Which of `kinds` more than half agree on.
+    /// The index in `kinds` of the majority; `None` as long as there is none.
     decided: Option<usize>,
 }
 
@@ -86,7 +86,7 @@ impl Ballot {
     fn result(mut self) -> Outcome {
         match self.decided {
             Some(at) => self.kinds.swap_remove(at).0,
-            None => self.kinds.into_iter().map(|(outcome, _)| outcome).reduce(worse).expect("every child has spoken"),
+            None => self.kinds.into_iter().map(|(outcome, _)| outcome).reduce(worse).expect("every child has replied"),
         }
     }
 }

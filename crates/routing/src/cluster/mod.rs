@@ -5,12 +5,13 @@
 //!
 //! * its head, with a table of what it does to which verb;
 //! * the route, which implements [`Route`](crate::Route);
-//! * `TYPE`, a [`RouteType`](crate::configuration::RouteType): the name, and the parsers of the object and the short form;
+//! * `TYPE`, a [`RouteType`](crate::configuration::RouteType): the name, and the parsers of the object and the short
+//!   form;
 //! * the arguments, a struct that implements [`RouteConfig`](crate::RouteConfig): its name, and how the route is built.
 //!
-//! Add a row to `tests/every_verb.rs`, and if users of the crate construct the route themselves, a `pub use` in `lib.rs`.
-//! `null_route.rs` is the shortest example, `migrate_route.rs` one with children and numbers. Code that several routes
-//! share is in `support/`.
+//! Add a row to `tests/every_verb.rs`, and if users of the crate construct the route themselves, a `pub use` in
+//! `lib.rs`. `null_route.rs` is the shortest example, `migrate_route.rs` one with children and numbers. Code that
+//! several routes share is in `support/`.
 
 pub(crate) mod all_async_route;
 pub(crate) mod all_fastest_route;

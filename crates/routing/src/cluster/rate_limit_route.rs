@@ -1,15 +1,15 @@
-//! So many requests a second, by kind: for instance what a gutter may take over (§3.3 of the paper).
+//! Limits the rate of requests, by kind: for instance what a gutter may take over (§3.3 of the paper).
 //!
 //! | verb | bucket | with a token | without |
 //! |---|---|---|---|
-//! | get gets gat gats lease-get metaget | `gets` | handed on | the fallback; without one a miss |
-//! | set add replace append prepend cas lease-set touch incr decr | `sets` | handed on | the fallback; without one `NOT_STORED` or `NOT_FOUND` |
-//! | delete | `deletes` | handed on | the fallback; without one the failure "too many requests outstanding" |
+//! | get gets gat gats lease-get metaget | `gets` | sent to the target | the fallback; without one a miss |
+//! | set add replace append prepend cas lease-set touch incr decr | `sets` | sent to the target | the fallback; without one `NOT_STORED` or `NOT_FOUND` |
+//! | delete | `deletes` | sent to the target | the fallback; without one the failure "too many requests outstanding" |
 //!
-//! A kind without a rate has no limit. mcrouter answers a delete over the limit as not found; here it fails, since
-//! nobody must take it for done.
+//! A kind without a rate is not limited. mcrouter answers a delete beyond the limit with `NOT_FOUND`; here it fails,
+//! since no client must take it for done.
 //!
-//! A bucket fills at `rate` tokens a second up to `burst`, by a clock that is handed in. A request that fails has spent
+//! A bucket fills at `rate` tokens per second up to `burst`, by a clock that is handed in. A failed request has used
 //! its token.
 
 use crate::{
@@ -25,7 +25,7 @@ use bytes::Bytes;
 use lookaside_protocol::Request;
 use std::{sync::Arc, time::Duration};
 
-/// The limits by kind; none where not said.
+/// The limits by kind; `None`: no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rates {
     /// For verbs that read.
@@ -36,9 +36,9 @@ pub struct Rates {
     pub deletes: Option<Rate>,
 }
 
-/// A target that is asked so much and no more.
+/// A target with limited rates.
 pub struct RateLimitRoute {
-    /// The target, and where the rest goes.
+    /// The target, and the fallback.
     children: [Arc<dyn Route>; 2],
     buckets: [Option<TokenBucket>; 3],
     clock: Arc<dyn Clock>,
@@ -48,7 +48,7 @@ const TARGET: usize = 0;
 const FALLBACK: usize = 1;
 
 impl RateLimitRoute {
-    /// Hands on to `target` what `rates` allow, and the rest to `fallback`.
+    /// Sends requests within `rates` to `target`, and the rest to `fallback`.
     pub fn new(target: Arc<dyn Route>, fallback: Option<Arc<dyn Route>>, rates: Rates, clock: Arc<dyn Clock>) -> Self {
         let now = clock.now();
         let bucket = |rate: Option<Rate>| rate.map(|rate| TokenBucket::new(rate, now));
@@ -80,7 +80,7 @@ fn kind_index(kind: Kind) -> usize {
     }
 }
 
-/// What is over the limit and has no fallback.
+/// Replies to requests beyond the limit if there is no fallback.
 struct RefuseRoute;
 
 impl Route for RefuseRoute {

@@ -1,5 +1,5 @@
-//! The reaction of a pool to servers that fail, beyond failover: spares that take their places (§3.3 of the paper), and a
-//! limit on the number of servers in TKO. No request passes here.
+//! The reaction of a pool to servers that fail, beyond failover: spares that take their places (§3.3 of the paper), and
+//! a limit on the number of servers in TKO. No request passes here.
 
 use super::{
     error::ConfigurationError,

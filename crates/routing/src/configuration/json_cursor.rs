@@ -1,7 +1,8 @@
 //! A cursor over the JSON of a configuration that knows the path and the place of each value, for error messages.
 //! No request passes here.
 //!
-//! A [`Node`] is a value with its path from the top. An error of typed access names what was expected and what was found.
+//! A [`Node`] is a value with its path from the top. An error of typed access names what was expected and what was
+//! found.
 
 use super::{
     error::{ConfigurationError, ConfigurationWarning, place, suggestion},

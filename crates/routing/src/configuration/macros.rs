@@ -1,4 +1,5 @@
-//! Macros: what a configuration writes once and uses often, put in before anything else is read. No request passes here.
+//! Macros: what a configuration writes once and uses often, put in before anything else is read. No request passes
+//! here.
 //!
 //! ```text
 //!   "macros": {

@@ -12,8 +12,8 @@
 //! | `hash.rs` | hashes of pools and routes |
 //! | `parser.rs`, `handle.rs` | what all routes have in common; each parses its own arguments (`cluster/`) |
 //!
-//! A feature of mcrouter that is not supported is either refused by name (if it would change where requests go) or ignored
-//! with a warning (if not). Nothing is ignored in silence: an unknown key is an error.
+//! A feature of mcrouter that is not supported is either refused by name (if it would change where requests go) or
+//! ignored with a warning (if not). Nothing is ignored in silence: an unknown key is an error.
 
 mod defaults;
 mod error;

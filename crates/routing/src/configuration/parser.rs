@@ -7,8 +7,8 @@
 //!   "Pool|A"                              in a list of children: each server of the pool
 //! ```
 //!
-//! The parser knows no route by itself: a [`Registry`] lists the route types, each of which parses its own arguments and
-//! calls back for its children.
+//! The parser knows no route by itself: a [`Registry`] lists the route types, each of which parses its own arguments
+//! and calls back for its children.
 //!
 //! A named handle is parsed at the first reference to it, so named handles may stand in any order. A handle that leads
 //! back to itself is detected because it is still being parsed.
@@ -48,8 +48,8 @@ pub(crate) struct RouteType {
 /// Parses the object form, from its keys.
 type ParseObject = for<'a> fn(&Object<'a>, &mut Parser<'a>) -> Result<Handle, ConfigurationError>;
 
-/// Parses the short form, from the text behind the `|`; that is `None` where the type stands alone. Returns `None` if the
-/// type has no such form.
+/// Parses the short form, from the text behind the `|`; that is `None` where the type stands alone. Returns `None` if
+/// the type has no such form.
 type ParseShort = for<'a> fn(&Node<'a>, Option<&str>, &mut Parser<'a>) -> Result<Option<Handle>, ConfigurationError>;
 
 impl RouteType {

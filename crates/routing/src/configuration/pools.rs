@@ -83,8 +83,8 @@ impl Protections {
     }
 }
 
-/// Checks that no other pool uses a spare of this pool as a server, nor has a server of it as a spare: a spare is flushed
-/// before it serves.
+/// Checks that no other pool uses a spare of this pool as a server, nor has a server of it as a spare: a spare is
+/// flushed before it serves.
 fn check_spares<'p>(
     pool: &Pool,
     node: &Node<'_>,

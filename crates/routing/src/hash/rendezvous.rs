@@ -6,8 +6,8 @@
 //! | WeightedRendezvous | the same as a number u between 0 and 1, and -weight / ln u |
 //! | pymemcache | MurmurHash3 (32 bits) of `host:port-key`; of equals the name that comes last |
 //!
-//! Cost: each pick looks at every server, so these are for pools of dozens. The first two follow mcrouter's idea but not
-//! its bits, which are not described anywhere: a pool that moves in with them starts cold.
+//! Cost: each pick looks at every server, so these are for pools of dozens. The first two follow mcrouter's idea but
+//! not its bits, which are not described anywhere: a pool that moves in with them starts cold.
 //!
 //! Without `tags` a server's tag is its address: to change it, or a tag, is to move its keys.
 

@@ -1,6 +1,6 @@
-//! Rings: each server has many points on a circle of 32-bit numbers, and a key belongs to the next one. Every verb passes
-//! here. What other clients call ketama differs in how a server is named, how many points it has, and which point is the
-//! next.
+//! Rings: each server has many points on a circle of 32-bit numbers, and a key belongs to the next one. Every verb
+//! passes here. What other clients call ketama differs in how a server is named, how many points it has, and which
+//! point is the next.
 //!
 //! | client | points a server, n of them | text that is hashed, `i` from 0 | next |
 //! |---|---|---|---|
