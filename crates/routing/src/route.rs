@@ -52,7 +52,7 @@ pub enum Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Tko => write!(f, "server is taken out after failures"),
+            Failure::Tko => write!(f, "server is TKO after failures"),
             Failure::ConnectFailed => write!(f, "connection failed"),
             Failure::ConnectTimedOut => write!(f, "connection timed out"),
             Failure::Busy => write!(f, "too many requests outstanding"),
@@ -60,7 +60,7 @@ impl fmt::Display for Failure {
             Failure::TimedOut => write!(f, "server timed out"),
             Failure::ConnectionLost => write!(f, "connection lost"),
             Failure::Malformed => write!(f, "malformed reply from server"),
-            Failure::Spooled => write!(f, "delete is kept until the server is back"),
+            Failure::Spooled => write!(f, "delete is spooled until the server is back"),
         }
     }
 }

@@ -150,7 +150,7 @@ async fn a_failed_delete_reaches_every_child_and_stays_failed() {
     let others = vec![gutter.leaf(), spare.leaf()];
     let route = FailoverWithExptimeRoute::new(normal.leaf(), others, 10, FailoverErrors::default());
     let outcomes = ask(&route, &["get a", "delete b", "set c"]).await;
-    assert_eq!(outcomes, ["gutter", "server is taken out after failures", "Stored"]);
+    assert_eq!(outcomes, ["gutter", "server is TKO after failures", "Stored"]);
     assert_eq!(gutter.asked(), ["get a", "delete b", "set c 10"]);
     assert_eq!(spare.asked(), ["delete b"]);
 }
@@ -239,7 +239,7 @@ async fn all_sync_answers_with_the_worst_but_deleted_beats_not_found() {
     let (hit, miss, down) = (Fake::hit("hit"), Fake::miss("miss"), Fake::failing("down", DOWN));
     let broken = Fake::new("broken", |_| server_error("no"));
     let requests = ["delete k", "set k", "get k", "touch k", "lease-get k"];
-    let taken_out = "server is taken out after failures";
+    let taken_out = "server is TKO after failures";
     for (children, expected) in [
         ([&hit, &miss], ["Deleted", "NotStored", "Miss", "NotFound", "Lease 7"]),
         ([&miss, &hit], ["Deleted", "NotStored", "Miss", "NotFound", "Lease 7"]),

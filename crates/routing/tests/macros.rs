@@ -210,7 +210,7 @@ fn what_macros_bring_is_bounded() {
         .collect();
     let macros = format!(r#"{{ "a0": {{ "type": "constDef", "result": "x" }}, {} }}"#, doubled.join(", "));
     let error = said_error(&macros, r#""%a39%""#);
-    assert!(error.contains("macros bring more than 4194304 bytes: expected less"), "{error}");
+    assert!(error.contains("macros expand to more than 4194304 bytes: expected less"), "{error}");
 
     let longer: Vec<String> = (1..60)
         .map(|n| format!(r#""a{n}": {{ "type": "macroDef", "params": ["x"], "result": "@a{}(%x%%x%)" }}"#, n - 1))
@@ -218,7 +218,7 @@ fn what_macros_bring_is_bounded() {
     let macros =
         format!(r#"{{ "a0": {{ "type": "macroDef", "params": ["x"], "result": "%x%" }}, {} }}"#, longer.join(", "));
     let error = said_error(&macros, r#""@a59(xxxxxxxx)""#);
-    assert!(error.contains("macros bring more than 4194304 bytes: expected less"), "{error}");
+    assert!(error.contains("macros expand to more than 4194304 bytes: expected less"), "{error}");
 }
 
 fn said_error(macros: &str, value: &str) -> String {

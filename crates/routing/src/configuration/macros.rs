@@ -1,5 +1,5 @@
-//! Macros: what a configuration writes once and uses often, put in before anything else is read. No request passes
-//! here.
+//! Macros: parts of a configuration that are written once and used often, expanded before anything else is parsed. No
+//! request passes here.
 //!
 //! ```text
 //!   "macros": {
@@ -8,17 +8,17 @@
 //!     "timeout":    { "type": "constDef", "result": 250 } }
 //!
 //!   "@servers_of(cache,5000)"                      a call; arguments are text, or calls, or %names%
-//!   {"type": "servers_of", "host": "cache"}        the same with arguments of any kind, by name
-//!   "%timeout%"                                    a constant, or inside a macro a parameter: whatever it is
+//!   {"type": "servers_of", "host": "cache"}        the same with arguments of any type, by name
+//!   "%timeout%"                                    a constant, or inside a macro a parameter, of any type
 //!   "%host%:%port%"                                inside more text: text, numbers, true and false
-//!   "\\@x"  "50\\%"  "@f(a\\,b)"                   a backslash (in JSON two) takes the next character for itself
+//!   "\\@x"  "50\\%"  "@f(a\\,b)"                   a backslash (in JSON two) escapes the next character
 //! ```
 //!
-//! Built in are `@int(x)`, `@bool(x)` and `@str(x)`, which turn text into what it says, and back.
+//! Built in are `@int(x)`, `@bool(x)` and `@str(x)`, which convert text to a value, and back.
 //!
-//! A macro sees its parameters and the constants, nothing of its caller. What is wrong in a macro's result is reported
-//! where it is written, with the calls that led there. Bounded: calls and lists lie at most [`DEPTH_MAX`] deep in one
-//! another, and what macros bring is at most [`EXPANSION_BYTES_MAX`].
+//! A macro sees its parameters and the constants, not those of its caller. An error in a macro's result is reported at
+//! its place, with the calls that led there. Bounded: calls and lists are nested at most [`DEPTH_MAX`] deep, and the
+//! expansion of all macros is at most [`EXPANSION_BYTES_MAX`].
 //!
 //! Absent on purpose: mcrouter's other built-in macros, `vars`, and `@import`: a configuration is one file.
 
@@ -28,15 +28,15 @@ use super::{
 };
 use std::{collections::BTreeMap, rc::Rc};
 
-/// So deep may values and calls lie in one another: expanding recurses.
+/// The maximum nesting of values and calls: expansion recurses.
 const DEPTH_MAX: usize = 300;
 
-/// What macros may bring, in bytes of text, a value counting [`VALUE_BYTES`] more.
+/// The maximum expansion of all macros, in bytes of text; each value counts [`VALUE_BYTES`] more.
 const EXPANSION_BYTES_MAX: usize = 4 << 20;
 
 const VALUE_BYTES: usize = 16;
 
-/// mcrouter's that are not there.
+/// Built-in macros of mcrouter that are not supported.
 const UNSUPPORTED: [&str; 34] = [
     "add", "and", "contains", "defined", "div", "empty", "equals", "fail", "failIf", "hash", "hasKey", "if", "import",
     "isArray", "isBool", "isInt", "isObject", "isString", "keys", "less", "merge", "mod", "mul", "not", "or",
@@ -45,11 +45,11 @@ const UNSUPPORTED: [&str; 34] = [
 
 const BUILT_IN: [&str; 3] = ["bool", "int", "str"];
 
-/// `top` without its macros, all calls and names in it replaced.
+/// Expands all calls and names in `top`, and removes its macros.
 pub(crate) fn expand(text: &str, top: Json) -> Result<Json, ConfigurationError> {
     let mut expander = Expander { text, macros: BTreeMap::new(), path: Vec::new(), depth: 0, expanded_bytes: 0 };
     let Json { at, value: Value::Object(mut properties), call } = top else { return Ok(top) };
-    // Of two "macros" one would be lost: both stay, and whoever reads the object refuses it.
+    // Two "macros" both stay, so that the duplicate key is refused later.
     if properties.iter().filter(|property| property.name == "macros").count() == 1 {
         let macros = properties.iter().position(|property| property.name == "macros");
         expander.define_macros(properties.remove(macros.expect("one of them")).value)?;
@@ -57,7 +57,7 @@ pub(crate) fn expand(text: &str, top: Json) -> Result<Json, ConfigurationError> 
     expander.expand_value(&Json { at, value: Value::Object(properties), call }, &Scope::default())
 }
 
-/// What `%name%` stands for.
+/// The values of `%name%`.
 #[derive(Default)]
 struct Scope {
     parameters: BTreeMap<String, Json>,
@@ -75,7 +75,7 @@ type Expanded = Result<Json, ConfigurationError>;
 struct Expander<'a> {
     text: &'a str,
     macros: BTreeMap<String, Rc<Macro>>,
-    /// Where in the configuration we are: keys and, in brackets, indices.
+    /// The current path: keys and, in brackets, indices.
     path: Vec<String>,
     depth: usize,
     expanded_bytes: usize,
@@ -89,7 +89,7 @@ impl Expander<'_> {
         ConfigurationError { line, column, path, message: message.into() + &Call::trace(&at.call) }
     }
 
-    /// Runs `inner` one step further down.
+    /// Runs `inner` one level deeper.
     fn descend<T>(
         &mut self,
         at: &Json,
@@ -105,17 +105,19 @@ impl Expander<'_> {
         self.path.push(step);
         let result = inner(self);
         if result.is_ok() {
-            self.path.pop(); // An error keeps its way to where it is told.
+            self.path.pop(); // After an error the path stays, for the message.
         }
         self.depth -= 1;
         result
     }
 
-    /// Counts what a macro brings.
+    /// Counts the bytes of an expansion.
     fn charge(&mut self, at: &Json, bytes: usize) -> Result<(), ConfigurationError> {
         self.expanded_bytes += bytes + VALUE_BYTES;
         match self.expanded_bytes > EXPANSION_BYTES_MAX {
-            true => Err(self.error(at, format!("macros bring more than {EXPANSION_BYTES_MAX} bytes: expected less"))),
+            true => {
+                Err(self.error(at, format!("macros expand to more than {EXPANSION_BYTES_MAX} bytes: expected less")))
+            }
             false => Ok(()),
         }
     }
@@ -275,7 +277,7 @@ impl Expander<'_> {
         self.expand_macro(at, name, &found, arguments, scope)
     }
 
-    /// The result of a macro; parameters without an argument have their default.
+    /// Expands the result of a macro; parameters without an argument have their default.
     fn expand_macro(
         &mut self,
         at: &Json,
@@ -300,7 +302,7 @@ impl Expander<'_> {
         self.descend(at, String::new(), |this| this.expand_value(&found.result, &scope))
     }
 
-    /// What a string stands for: a call, something by name, or text.
+    /// Expands a string: a call, a name, or text with names in it.
     fn expand_string(&mut self, at: &Json, text: &str, scope: &Scope) -> Expanded {
         if scope.call.is_some() {
             self.charge(at, text.len())?;
@@ -350,7 +352,7 @@ impl Expander<'_> {
         Ok(Json { at: at.at, value: Value::String(plain), call: at.call.clone() })
     }
 
-    /// What `%name%` stands for.
+    /// Expands `%name%`.
     fn expand_name(&mut self, at: &Json, name: &str, scope: &Scope) -> Expanded {
         if let Some(value) = scope.parameters.get(name) {
             let value = value.clone();
@@ -365,7 +367,7 @@ impl Expander<'_> {
         Err(self.error(at, format!("%{name}% stands for nothing{known}; a \"%\" of its own is written \\\\%")))
     }
 
-    /// `name(argument,argument)`, the `@` before it cut off.
+    /// Expands `name(argument,argument)`, given without the `@`.
     fn expand_call(&mut self, at: &Json, call: &str, scope: &Scope) -> Expanded {
         let Some((name, arguments)) = call.strip_suffix(')').and_then(|call| call.split_once('(')) else {
             let message =
@@ -423,8 +425,8 @@ impl Expander<'_> {
     }
 }
 
-/// The arguments of a call: cut at commas outside of brackets, without the spaces around them; none if brackets do not
-/// come in pairs.
+/// The arguments of a call: split at commas outside of brackets, without the spaces around them. `None` if brackets are
+/// not balanced.
 fn split_arguments(text: &str) -> Option<Vec<&str>> {
     if text.trim().is_empty() {
         return Some(Vec::new());
@@ -447,7 +449,7 @@ fn split_arguments(text: &str) -> Option<Vec<&str>> {
     (open == 0).then_some(arguments)
 }
 
-/// What a value counts as, when it is brought once more.
+/// The bytes that a value adds to the expansion.
 fn expansion_bytes(value: &Json) -> usize {
     VALUE_BYTES
         + match &value.value {
