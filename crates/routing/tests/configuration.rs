@@ -335,11 +335,11 @@ fn invalid_json_is_refused_at_the_first_error() {
     for (text, expected) in [
         ("", "line 1, column 1: the configuration is empty"),
         ("// nothing\n", "line 1, column 1: the configuration is empty"),
-        ("{\n  \"route\": }", "line 2, column 12: this is no JSON: Unexpected close brace"),
-        ("{\n  \"route\": \"NullRoute\",\n}", "line 2, column 23: this is no JSON: Trailing commas are not allowed"),
-        ("{ route: 1 }", "line 1, column 3: this is no JSON: Expected string for object property"),
-        ("{ \"route\": 'NullRoute' }", "line 1, column 12: this is no JSON: Single-quoted strings are not allowed"),
-        ("{\"route\": \"NullRoute\"", "line 1, column 1: this is no JSON: Unterminated object"),
+        ("{\n  \"route\": }", "line 2, column 12: invalid JSON: Unexpected close brace"),
+        ("{\n  \"route\": \"NullRoute\",\n}", "line 2, column 23: invalid JSON: Trailing commas are not allowed"),
+        ("{ route: 1 }", "line 1, column 3: invalid JSON: Expected string for object property"),
+        ("{ \"route\": 'NullRoute' }", "line 1, column 12: invalid JSON: Single-quoted strings are not allowed"),
+        ("{\"route\": \"NullRoute\"", "line 1, column 1: invalid JSON: Unterminated object"),
         ("[]", "line 1, column 1: expected an object with \"pools\" and \"route\", found a list"),
     ] {
         assert_eq!(refusal(text), expected, "{text}");
@@ -352,7 +352,7 @@ fn a_bad_top_is_refused() {
         ("{}", "line 1, column 1: \"route\" is missing: expected \"route\" or \"routes\""),
         (
             "{\"route\": \"NullRoute\",\n\"routes\": []}",
-            "line 2, column 11, at routes: \"route\" and \"routes\" both stand: expected one of them",
+            "line 2, column 11, at routes: \"route\" and \"routes\" are both set: expected one of them",
         ),
         (
             "{\"rout\": \"NullRoute\"}",
@@ -361,16 +361,16 @@ fn a_bad_top_is_refused() {
         ),
         (
             "{\"route\": \"NullRoute\",\n\n\"route\": \"NullRoute\"}",
-            "line 3, column 1, at route: \"route\" stands twice; the first time on line 1",
+            "line 3, column 1, at route: \"route\" is given twice, first on line 1",
         ),
         (
             "{\"routes\": [{\"aliases\": [\"/././\", \"/*/x/\"], \"route\": \"NullRoute\"}]}",
-            "line 1, column 35, at routes[0].aliases[1]: \"/*/x/\" is no routing prefix: expected \
+            "line 1, column 35, at routes[0].aliases[1]: \"/*/x/\" is not a routing prefix: expected \
              \"/region/cluster/\", without \"*\"",
         ),
         (
             "{\"routes\": [{\"aliases\": [\"/././\"], \"route\": \"NullRoute\"},\n{\"aliases\": [\"/./.\"]}]}",
-            "line 2, column 14, at routes[1].aliases[0]: /././ stands twice: expected each routing prefix once",
+            "line 2, column 14, at routes[1].aliases[0]: /././ is given twice: expected each routing prefix once",
         ),
         (
             "{\"routes\": [{\"aliases\": [\"/././\"]}]}",
@@ -463,7 +463,7 @@ fn a_bad_pool_is_refused() {
     }
     let twice =
         "{\"pools\": {\"A\": {\"servers\": [\"a:1\"]},\n\"A\": {\"servers\": [\"b:1\"]}}, \"route\": \"NullRoute\"}";
-    assert_eq!(refusal(twice), "line 2, column 1, at pools.A: \"A\" stands twice; the first time on line 1");
+    assert_eq!(refusal(twice), "line 2, column 1, at pools.A: \"A\" is given twice, first on line 1");
 }
 
 #[test]
@@ -473,21 +473,21 @@ fn a_bad_server_is_refused() {
         ("", "the host is missing"),
         (":11211", "the host is missing"),
         ("a b:1", "the host is missing"),
-        ("a:", "the port is no number from 1 to 65535"),
-        ("a:0", "the port is no number from 1 to 65535"),
-        ("a:65536", "the port is no number from 1 to 65535"),
-        ("a:+1", "the port is no number from 1 to 65535"),
-        ("a:http", "the port is no number from 1 to 65535"),
+        ("a:", "the port is not a number from 1 to 65535"),
+        ("a:0", "the port is not a number from 1 to 65535"),
+        ("a:65536", "the port is not a number from 1 to 65535"),
+        ("a:+1", "the port is not a number from 1 to 65535"),
+        ("a:http", "the port is not a number from 1 to 65535"),
         ("[::1]", "the port is missing"),
         ("[::1", "the closing bracket is missing"),
-        ("[::1]1:1", "after the bracket comes no port"),
+        ("[::1]1:1", "there is no port after the bracket"),
         ("::1:11211", "the host is missing"),
-        ("a:1:caret", "\"caret\" is not spoken here"),
-        ("a:1:ascii:ktls12", "\"ktls12\" is not spoken here"),
-        ("a:1:ascii:plain:compressed", "\"compressed\" is not spoken here"),
+        ("a:1:caret", "\"caret\" is not supported"),
+        ("a:1:ascii:ktls12", "\"ktls12\" is not supported"),
+        ("a:1:ascii:plain:compressed", "\"compressed\" is not supported"),
     ] {
         let expected = format!(
-            "line 2, column 19, at pools.A.servers[0]: {server:?} is no server: {why}; expected \"host:port\" or \
+            "line 2, column 19, at pools.A.servers[0]: {server:?} is not a server: {why}; expected \"host:port\" or \
              \"[v6]:port\""
         );
         assert_eq!(refusal(&with_pool(&format!("{{\"servers\": [{server:?}]}}"))), expected);
@@ -544,7 +544,7 @@ format!(
         ),
         (
             r#"{"type": "PoolRoute", "pool": "A", "hash": {"hash_func": "WeightedCh3", "weights": [2]}}"#,
-            "line 2, column 53, at route.hash: the weight of server 0 is none for the hash WeightedCh3: expected a \
+            "line 2, column 53, at route.hash: the weight of server 0 is not valid for the hash WeightedCh3: expected a \
              number from 0 to 1"
                 .into(),
         ),
@@ -556,8 +556,8 @@ format!(
         ),
         (
             r#"{"type": "HashRoute", "children": ["NullRoute"], "hash_func": "dalli"}"#,
-            "line 2, column 10, at route: the hash dalli goes by names, and there are 0 for 1 servers: expected one tag a \
-             server"
+            "line 2, column 10, at route: the hash dalli needs names, and there are 0 for 1 servers: expected one tag for \
+             each server"
                 .into(),
         ),
         (
@@ -624,8 +624,8 @@ format!(
         ),
         (
             r#"{"type": "SaltedFailoverRoute", "pool": "A", "failover_policy": {"type": "DeterministicOrderPolicy", "hash": "dalli"}}"#,
-            "line 2, column 74, at route.failover_policy: the hash dalli goes by names, and there are 0 for 1 servers: \
-             expected one tag a server"
+            "line 2, column 74, at route.failover_policy: the hash dalli needs names, and there are 0 for 1 servers: \
+             expected one tag for each server"
                 .into(),
         ),
         (
@@ -695,7 +695,7 @@ fn a_tree_that_is_too_deep_is_refused() {
     assert!(Configuration::read(&nested(99), &Defaults::default()).is_ok());
     let too_deep = "the tree is more than 100 handles deep here: expected fewer";
     assert!(refusal(&nested(101)).ends_with(too_deep));
-    assert_eq!(refusal(&"[".repeat(100_000)), "line 1, column 513: this is no JSON: Maximum nesting depth exceeded");
+    assert_eq!(refusal(&"[".repeat(100_000)), "line 1, column 513: invalid JSON: Maximum nesting depth exceeded");
 
     // A chain of names has the same depth, whichever end is parsed first.
     let link = |from, to| format!("\"h{from}\": {{ \"type\": \"AllSyncRoute\", \"children\": \"h{to}\" }},\n");
@@ -725,7 +725,7 @@ fn a_bad_handle_around_others_is_refused_at_its_place() {
         (
             r#"{"type": "L1L2CacheRoute", "l1": "NullRoute", "l2": "NullRoute"}"#.to_owned(),
             "route",
-            "\"upgradingL1Exptime\" is missing: expected how many seconds a copy lives in L1",
+            "\"upgradingL1Exptime\" is missing: expected the exptime of copies in L1, in seconds",
         ),
         (
             r#"{"type": "KeySplitRoute", "destination": "NullRoute", "replicas": 0}"#.to_owned(),
@@ -740,7 +740,7 @@ fn a_bad_handle_around_others_is_refused_at_its_place() {
         (
             r#"{"type": "RateLimitRoute", "target": "NullRoute", "rates": {"sets_burst": 5}}"#.to_owned(),
             "route.rates.sets_burst",
-            "\"sets_burst\" stands without its rate: expected \"sets_rate\" too",
+            "\"sets_burst\" needs its rate: expected \"sets_rate\" too",
         ),
         (
             r#"{"type": "LatencyInjectionRoute", "child": "NullRoute", "before_latency_ms": "1"}"#.to_owned(),
@@ -755,7 +755,7 @@ fn a_bad_handle_around_others_is_refused_at_its_place() {
         (
             r#"{"type": "ModifyKeyRoute", "target": "NullRoute", "replace_key_prefix": "a"}"#.to_owned(),
             "route",
-            "\"replace_key_prefix\" stands alone: expected \"ensure_key_prefix\", its successor",
+            "\"replace_key_prefix\" needs its successor: expected \"ensure_key_prefix\"",
         ),
         (
             r#"{"type": "ShadowRoute", "target": "NullRoute", "shadows": [{"target": "NullRoute", "key_fraction_range": [0.5, 2]}]}"#
@@ -771,7 +771,7 @@ fn a_bad_handle_around_others_is_refused_at_its_place() {
         (
             r#"{"type": "BigValueRoute", "target": "NullRoute"}"#.to_owned(),
             "route",
-            "\"split_threshold\" is missing: expected the largest value that is stored in one piece, in bytes",
+            "\"split_threshold\" is missing: expected the largest value that is not split, in bytes",
         ),
         (r#"{"type": "StagingRoute", "warm": "NullRoute"}"#.to_owned(), "route", "\"staging\" is missing: expected a route"),
         (
@@ -788,7 +788,7 @@ fn a_bad_handle_around_others_is_refused_at_its_place() {
             r#"{"type": "PoolRoute", "pool": "A", "slow_warmup": {"failoverTarget": "NullRoute", "settings": {"disable_threshold": 0.5}}}"#
                 .to_owned(),
             "route.slow_warmup.settings",
-            "a server would be warm and cold: expected \"disable_threshold\" at least at \"enable_threshold\"",
+            "the thresholds overlap: expected \"disable_threshold\" to be at least \"enable_threshold\"",
         ),
         (
             format!(r#"{{"type": "LatestRoute", {children}, "failover_count": 0}}"#),
@@ -881,5 +881,5 @@ async fn every_handle_around_others_is_built_as_configured() {
         }
     }
     let warnings = read(&text(r#"{"type": "WarmUpRoute", "cold": "NullRoute", "warm": "NullRoute"}"#)).warnings;
-    assert!(warnings[0].message.contains("never expires"), "{warnings:?}");
+    assert!(warnings[0].message.contains("never expire"), "{warnings:?}");
 }

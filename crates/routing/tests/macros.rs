@@ -87,15 +87,15 @@ fn a_bad_call_is_refused_at_its_place() {
         ),
         (
             "\"@full\"",
-            "line 9, column 10, at route: \"@full\" is no call: expected @name(arguments), or \\\\@ for an \"@\" of its own",
+            "line 9, column 10, at route: \"@full\" is not a call: expected @name(arguments), or \\\\@ for a literal \"@\"",
         ),
         (
             "\"@full(a\"",
-            "line 9, column 10, at route: \"@full(a\" is no call: expected @name(arguments), or \\\\@ for an \"@\" of its own",
+            "line 9, column 10, at route: \"@full(a\" is not a call: expected @name(arguments), or \\\\@ for a literal \"@\"",
         ),
         (
             "\"@full(a))\"",
-            "line 9, column 10, at route: \"@full(a))\" has brackets without their pair: expected \\\\( for one alone",
+            "line 9, column 10, at route: \"@full(a))\" has unbalanced brackets: expected \\\\( for a literal bracket",
         ),
         (
             "\"@full(a,b,c)\"",
@@ -110,15 +110,15 @@ fn a_bad_call_is_refused_at_its_place() {
         ("\"@merge(a)\"", "line 9, column 10, at route: mcrouter's @merge is not supported"),
         (
             "\"%fiv%\"",
-            "line 9, column 10, at route: %fiv% stands for nothing; did you mean \"five\"? Known names: five, me; a \"%\" of its \
-             own is written \\\\%",
+            "line 9, column 10, at route: %fiv% is not defined; did you mean \"five\"? Known names: five, me; a literal \"%\" \
+             is written \\\\%",
         ),
         (
             "\"50%\"",
-            "line 9, column 10, at route: \"50%\" has a \"%\" without its end: expected %name%, or \\\\% for itself",
+            "line 9, column 10, at route: \"50%\" has a \"%\" without a second one: expected %name%, or \\\\% for a literal one",
         ),
         (r#""a\\""#, "line 9, column 10, at route: \"a\\\\\" ends in a backslash: expected a character"),
-        ("\"@int(x)\"", "line 9, column 10, at route: @int(x) is none: expected a whole number"),
+        ("\"@int(x)\"", "line 9, column 10, at route: @int(x) is not valid: expected a whole number"),
         (
             "{\"type\": \"%five%\"}",
             "line 5, column 45, at route.type: expected the route's type, found the number 5; in the macro \"five\", called on \
@@ -140,7 +140,7 @@ fn a_bad_macro_is_refused_at_its_place() {
         ("{\"a\": {\"result\": 1}}", "line 1, column 18, at macros.a: expected \"type\": \"macroDef\" or \"constDef\""),
         (
             "{\"a\": {\"type\": \"constDef\"}}",
-            "line 1, column 18, at macros.a: \"result\" is missing: expected what the macro stands for",
+            "line 1, column 18, at macros.a: \"result\" is missing: expected the result of the macro",
         ),
         (
             "{\"a\": {\"type\": \"constDef\", \"params\": [], \"result\": 1}}",
@@ -168,10 +168,7 @@ fn a_bad_macro_is_refused_at_its_place() {
         assert_eq!(read(&text).unwrap_err(), expected, "{macros}");
     }
     let twice = "{\"macros\": {}, \"route\": \"NullRoute\",\n\"macros\": {}}";
-    assert_eq!(
-        read(twice).unwrap_err(),
-        "line 2, column 1, at macros: \"macros\" stands twice; the first time on line 1"
-    );
+    assert_eq!(read(twice).unwrap_err(), "line 2, column 1, at macros: \"macros\" is given twice, first on line 1");
 }
 
 #[test]
@@ -190,7 +187,7 @@ fn an_error_in_a_macro_is_reported_with_its_calls() {
     );
     assert_eq!(
         read(&text("{\"type\": \"AllSyncRoute\",\n\"children\": \"@outer()\"}")).unwrap_err(),
-        "line 5, column 25, at route.children[1]: %x% stands for nothing; known names: none; a \"%\" of its own is written \\\\%; \
+        "line 5, column 25, at route.children[1]: %x% is not defined; known names: none; a literal \"%\" is written \\\\%; \
          in the macro \"outer\", called on line 8",
     );
 }
@@ -199,10 +196,7 @@ fn an_error_in_a_macro_is_reported_with_its_calls() {
 #[test]
 fn the_expansion_of_macros_is_bounded() {
     let error = expansion_error(r#"{ "a": { "type": "constDef", "result": ["%a%"] } }"#, r#""%a%""#);
-    assert!(
-        error.contains("more than 300 values and calls in one another: expected fewer; in the macro \"a\""),
-        "{error}"
-    );
+    assert!(error.contains("more than 300 nested values and calls: expected fewer; in the macro \"a\""), "{error}");
     assert!(error.len() < 1_500 && error.contains("calls more"), "{} bytes: {error}", error.len());
 
     let doubled: Vec<String> = (1..40)

@@ -140,9 +140,9 @@ async fn a_spare_takes_the_place_of_a_server_and_no_other_key_moves() {
 fn errors_in_spares_and_tko_limits_are_reported() {
     for (pool, expected) in [
         (r#"{ "servers": ["a:1"], "spares": "x:1" }"#, "spares: expected a list of"),
-        (r#"{ "servers": ["a:1"], "spares": ["x"] }"#, "spares[0]: \"x\" is no server"),
+        (r#"{ "servers": ["a:1"], "spares": ["x"] }"#, "spares[0]: \"x\" is not a server"),
         (r#"{ "servers": ["a:1"], "spares": ["x:1", "a:1"] }"#, "spares[1]: a:1 is one of the pool's servers"),
-        (r#"{ "servers": ["a:1"], "spares": ["x:1", "x:1"] }"#, "spares[1]: x:1 stands twice"),
+        (r#"{ "servers": ["a:1"], "spares": ["x:1", "x:1"] }"#, "spares[1]: x:1 is given twice"),
         (r#"{ "servers": ["a:1"], "spare_after_ms": 5 }"#, "spare_after_ms: there are no \"spares\""),
         (r#"{ "servers": ["a:1"], "spares": [], "spare_after_ms": 5 }"#, "spares: no spares"),
         (r#"{ "servers": ["a:1"], "spares": ["x:1"], "spare_after_ms": 0 }"#, "milliseconds from 1 to 86400000"),

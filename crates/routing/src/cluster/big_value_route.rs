@@ -302,7 +302,7 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
     object.check(
         &Keys::known(&["type", "name", "target", "split_threshold"]).ignoring(&["batch_size", "hide_reply_flag"]),
     )?;
-    let threshold = object.require("split_threshold", "the largest value that is stored in one piece, in bytes")?;
+    let threshold = object.require("split_threshold", "the largest value that is not split, in bytes")?;
     Ok(Handle::route(Config {
         split_threshold_bytes: threshold.integer("bytes", 1, SPLIT_THRESHOLD_BYTES_MAX)? as usize,
         target: parser.required(object, "target")?,

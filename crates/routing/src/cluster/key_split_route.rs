@@ -128,7 +128,7 @@ struct Config {
 
 fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
     object.check(&Keys::known(&["type", "name", "destination", "replicas", "all_sync", "first_hit"]))?;
-    let copies = object.require("replicas", "how many copies of a key there are")?;
+    let copies = object.require("replicas", "the number of copies of a key")?;
     Ok(Handle::route(Config {
         copies: copies.integer("copies of a key", 1, KEY_COPIES_MAX as i64)? as usize,
         all_sync: object.flag("all_sync")?,

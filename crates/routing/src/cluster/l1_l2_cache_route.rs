@@ -181,7 +181,7 @@ struct Config {
 fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
     let known = &["type", "name", "l1", "l2", "upgradingL1Exptime", "ncacheExptime", "ncacheUpdatePeriod"];
     object.check(&Keys::known(known))?;
-    let l1_exptime = object.require("upgradingL1Exptime", "how many seconds a copy lives in L1")?;
+    let l1_exptime = object.require("upgradingL1Exptime", "the exptime of copies in L1, in seconds")?;
     let settings = L1L2Settings {
         l1_exptime_s: l1_exptime.integer("seconds", 0, EXPTIME_RELATIVE_S_MAX)? as u32,
         negative_exptime_s: object.integer_or("ncacheExptime", "seconds", EXPTIME_RELATIVE_S_MAX, 0)? as u32,

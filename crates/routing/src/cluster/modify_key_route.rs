@@ -117,7 +117,7 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
     let text = |key: &str| match object.get(key) {
         None => Ok(None),
         Some(node) => {
-            let text = node.string("a piece of a key")?;
+            let text = node.string("a part of a key")?;
             match text.bytes().all(|byte| byte.is_ascii_graphic() || byte >= 0x80) {
                 true => Ok(Some(text.to_owned())),
                 false => Err(node.error("a key has no spaces and no control characters: expected none")),
@@ -138,9 +138,7 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
         suffix: text("set_key_suffix")?.unwrap_or_default(),
     };
     if change.replace_prefix.is_some() && object.get("ensure_key_prefix").is_none() {
-        return Err(object
-            .node
-            .error("\"replace_key_prefix\" stands alone: expected \"ensure_key_prefix\", its successor"));
+        return Err(object.node.error("\"replace_key_prefix\" needs its successor: expected \"ensure_key_prefix\""));
     }
     Ok(Handle::route(Config { target: parser.required(object, "target")?, change }))
 }

@@ -108,7 +108,7 @@ struct Config {
 fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
     object.check(&Keys::known(&["type", "name", "target", "rates", "fallback"]))?;
     Ok(Handle::route(Config {
-        rates: parse_rates(&object.require("rates", "an object with \"gets_rate\" and its like")?)?,
+        rates: parse_rates(&object.require("rates", "an object with \"gets_rate\" and others")?)?,
         fallback: parser.optional(object, "fallback")?,
         target: parser.required(object, "target")?,
     }))
@@ -139,7 +139,7 @@ pub(crate) fn parse_rates(node: &Node<'_>) -> Result<Rates, ConfigurationError> 
     object.check(&RATES)?;
     let rate = |rate: &str, burst: &str| match (object.get(rate), object.get(burst)) {
         (None, None) => Ok(None),
-        (None, Some(node)) => Err(node.error(format!("{burst:?} stands without its rate: expected {rate:?} too"))),
+        (None, Some(node)) => Err(node.error(format!("{burst:?} needs its rate: expected {rate:?} too"))),
         (Some(rate), burst) => Ok(Some(Rate::parse(&rate, burst.as_ref())?)),
     };
     Ok(Rates {

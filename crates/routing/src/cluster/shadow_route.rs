@@ -198,7 +198,7 @@ fn parse_index_range(node: &Node<'_>) -> Result<(usize, usize), ConfigurationErr
     }
 }
 
-const A_FRACTION_RANGE: &str = "where the keys begin and end, as parts of 1, such as [0, 0.25]";
+const A_FRACTION_RANGE: &str = "the start and the end of the keys, as parts of 1, such as [0, 0.25]";
 
 fn parse_fraction_range(node: &Node<'_>) -> Result<KeyFraction, ConfigurationError> {
     let millionths = |node: &Node<'_>| {

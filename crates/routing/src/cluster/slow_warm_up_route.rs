@@ -168,7 +168,7 @@ pub(crate) fn parse_slow_warm_up<'a>(
     let failover = parser.required(&object, "failoverTarget")?;
     let mut settings = SlowWarmUp::default();
     if let Some(node) = object.get("settings") {
-        let object = node.object("an object with \"enable_threshold\" and its like")?;
+        let object = node.object("an object with \"enable_threshold\" and others")?;
         object.check(&Keys::known(&["enable_threshold", "disable_threshold", "start", "step", "min_requests"]))?;
         let part = |key, default| object.get(key).map_or(Ok(default), |node| node.number("a part of 1", 0.0, 1.0));
         settings = SlowWarmUp {
@@ -180,8 +180,7 @@ pub(crate) fn parse_slow_warm_up<'a>(
                 as u32,
         };
         if settings.disable_threshold < settings.enable_threshold {
-            let why =
-                "a server would be warm and cold: expected \"disable_threshold\" at least at \"enable_threshold\"";
+            let why = "the thresholds overlap: expected \"disable_threshold\" to be at least \"enable_threshold\"";
             return Err(node.error(why));
         }
     }

@@ -222,7 +222,7 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
     )?;
     let exptime = object.get("exptime");
     if exptime.is_none() {
-        object.node.warn("\"exptime\" is missing: what is copied from the warm cluster never expires");
+        object.node.warn("\"exptime\" is missing: copies from the warm cluster never expire");
     }
     let hold_off_ms = parse_hold_off_ms(object)?;
     let default = WarmUpEnd::default();

@@ -127,7 +127,7 @@ pub(crate) fn parse(text: &str) -> Result<Json, ConfigurationError> {
             let value = result.value.ok_or_else(|| refuse(0, "the configuration is empty".to_owned()))?;
             Ok(Json::from(&value))
         }
-        Err(error) => Err(refuse(error.range().start, format!("this is no JSON: {}", error.kind()))),
+        Err(error) => Err(refuse(error.range().start, format!("invalid JSON: {}", error.kind()))),
     }
 }
 

@@ -122,7 +122,7 @@ impl<'a> Node<'a> {
         for Property { at, name, .. } in properties {
             if let Some(first) = first_by_name.insert(name, *at) {
                 let (line, _) = place(self.document.text, first);
-                let message = format!("{name:?} stands twice; the first time on line {line}");
+                let message = format!("{name:?} is given twice, first on line {line}");
                 return Err(self.error_at(*at, &self.child_path(name), message));
             }
         }

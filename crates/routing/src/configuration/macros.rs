@@ -97,9 +97,7 @@ impl Expander<'_> {
         inner: impl FnOnce(&mut Self) -> Result<T, ConfigurationError>,
     ) -> Result<T, ConfigurationError> {
         if self.depth == DEPTH_MAX {
-            return Err(
-                self.error(at, format!("more than {DEPTH_MAX} values and calls in one another: expected fewer"))
-            );
+            return Err(self.error(at, format!("more than {DEPTH_MAX} nested values and calls: expected fewer")));
         }
         self.depth += 1;
         self.path.push(step);
@@ -165,8 +163,7 @@ impl Expander<'_> {
                 return Err(self.error(at, "expected \"type\": \"macroDef\" or \"constDef\""));
             }
         };
-        let result =
-            result.ok_or_else(|| self.error(at, "\"result\" is missing: expected what the macro stands for"))?;
+        let result = result.ok_or_else(|| self.error(at, "\"result\" is missing: expected the result of the macro"))?;
         Ok(Macro { params, result: result.clone() })
     }
 
@@ -240,7 +237,7 @@ impl Expander<'_> {
             let written = Json { at: *name_at, value: Value::Null, call: at.call.clone() };
             let name = match self.expand_string(&written, name, scope)?.value {
                 Value::String(name) => name,
-                _ => return Err(self.error(&written, format!("{name:?} stands for no text: a key must be text"))),
+                _ => return Err(self.error(&written, format!("{name:?} is not text: a key must be text"))),
             };
             let value = self.descend(at, format!(".{name}"), |this| this.expand_value(value, scope))?;
             expanded.push(Property { at: *name_at, name, value });
@@ -265,7 +262,9 @@ impl Expander<'_> {
             let value =
                 self.descend(at, format!(".{}", property.name), |this| this.expand_value(&property.value, scope))?;
             if arguments.insert(property.name.clone(), value).is_some() {
-                return Err(self.error(&property.value, format!("{:?} stands twice: expected it once", property.name)));
+                return Err(
+                    self.error(&property.value, format!("{:?} is given twice: expected it once", property.name))
+                );
             }
         }
         let found = self.macros[name].clone();
@@ -320,8 +319,9 @@ impl Expander<'_> {
                 },
                 '%' => {
                     let Some(length) = text[index + 1..].find('%') else {
-                        let message =
-                            format!("{text:?} has a \"%\" without its end: expected %name%, or \\\\% for itself");
+                        let message = format!(
+                            "{text:?} has a \"%\" without a second one: expected %name%, or \\\\% for a literal one"
+                        );
                         return Err(self.error(at, message));
                     };
                     let name = &text[index + 1..index + 1 + length];
@@ -335,7 +335,7 @@ impl Expander<'_> {
                         _ => {
                             let found = value.found();
                             return Err(
-                                self.error(at, format!("%{name}% stands inside text and is {found}: expected text"))
+                                self.error(at, format!("%{name}% is used inside text and is {found}: expected text"))
                             );
                         }
                     }
@@ -364,19 +364,18 @@ impl Expander<'_> {
         }
         let constants = self.macros.iter().filter(|(_, found)| found.params.is_none()).map(|(name, _)| &**name);
         let known = suggestion(name, "names", scope.parameters.keys().map(|name| &**name).chain(constants));
-        Err(self.error(at, format!("%{name}% stands for nothing{known}; a \"%\" of its own is written \\\\%")))
+        Err(self.error(at, format!("%{name}% is not defined{known}; a literal \"%\" is written \\\\%")))
     }
 
     /// Expands `name(argument,argument)`, given without the `@`.
     fn expand_call(&mut self, at: &Json, call: &str, scope: &Scope) -> Expanded {
         let Some((name, arguments)) = call.strip_suffix(')').and_then(|call| call.split_once('(')) else {
-            let message =
-                format!("\"@{call}\" is no call: expected @name(arguments), or \\\\@ for an \"@\" of its own");
+            let message = format!("\"@{call}\" is not a call: expected @name(arguments), or \\\\@ for a literal \"@\"");
             return Err(self.error(at, message));
         };
         let Some(arguments) = split_arguments(arguments) else {
             return Err(
-                self.error(at, format!("\"@{call}\" has brackets without their pair: expected \\\\( for one alone"))
+                self.error(at, format!("\"@{call}\" has unbalanced brackets: expected \\\\( for a literal bracket"))
             );
         };
         let mut values = Vec::with_capacity(arguments.len());
@@ -412,7 +411,7 @@ impl Expander<'_> {
         let text = match arguments {
             [Json { value: Value::String(text) | Value::Number(text), .. }] => text.clone(),
             [Json { value: Value::Boolean(boolean), .. }] => boolean.to_string(),
-            _ => return Err(self.error(at, format!("@{name} is given no text: expected one text or number"))),
+            _ => return Err(self.error(at, format!("@{name} needs text: expected one text or number"))),
         };
         let value = match name {
             "int" => text.parse::<i64>().ok().map(|number| Value::Number(number.to_string())),
@@ -420,7 +419,7 @@ impl Expander<'_> {
             _ => Some(Value::String(text.clone())),
         };
         let what = if name == "int" { "a whole number" } else { "true or false" };
-        let value = value.ok_or_else(|| self.error(at, format!("@{name}({text}) is none: expected {what}")))?;
+        let value = value.ok_or_else(|| self.error(at, format!("@{name}({text}) is not valid: expected {what}")))?;
         Ok(Json { at: at.at, value, call: at.call.clone() })
     }
 }

@@ -93,8 +93,8 @@ fn check_spares<'p>(
     for spare in &pool.spares {
         if let Some(other) = others.clone().find(|other| other.servers.contains(spare)) {
             return Err(node.error(format!(
-                "the spare {spare} is a server of pool {:?}, whose content would go when it takes a place here: expected \
-                 one that is idle otherwise",
+                "the spare {spare} is a server of pool {:?}, which would be flushed when it serves here: expected \
+                 one that is idle",
                 other.name
             )));
         }
@@ -102,7 +102,7 @@ fn check_spares<'p>(
     let shared = |other: &&Arc<Pool>| pool.servers.iter().find(|server| other.spares.contains(server)).cloned();
     match others.find_map(|other| Some((shared(&other)?, other))) {
         Some((server, other)) => Err(node.error(format!(
-            "the server {server} is a spare of pool {:?}, and is emptied when it takes a place there: expected one that is \
+            "the server {server} is a spare of pool {:?}, and is flushed when it serves there: expected one that is \
              no spare",
             other.name
         ))),

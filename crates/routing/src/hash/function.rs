@@ -232,19 +232,19 @@ impl fmt::Display for KeyHashError {
             }
             KeyHashError::Names { function, names, servers } => write!(
                 f,
-                "the hash {} goes by names, and there are {names} for {servers} servers: expected one tag a server",
+                "the hash {} needs names, and there are {names} for {servers} servers: expected one tag for each server",
                 function.name()
             ),
             KeyHashError::Weight { function, server } => write!(
                 f,
-                "the weight of server {server} is none for the hash {}: expected {}",
+                "the weight of server {server} is not valid for the hash {}: expected {}",
                 function.name(),
                 match function.weights_needed() {
                     WeightsNeeded::Parts => "a number from 0 to 1".to_owned(),
                     _ => format!("a whole number from 1 to {WEIGHT_MAX}"),
                 }
             ),
-            KeyHashError::NoWeight => write!(f, "no server has any weight: expected at least one above 0"),
+            KeyHashError::NoWeight => write!(f, "no server has a weight above 0: expected at least one"),
         }
     }
 }

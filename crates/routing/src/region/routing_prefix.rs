@@ -18,7 +18,7 @@ impl std::error::Error for RoutingPrefixError {}
 
 impl fmt::Display for RoutingPrefixError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} is no routing prefix: expected \"/region/cluster/\", without \"*\"", self.text)
+        write!(f, "{:?} is not a routing prefix: expected \"/region/cluster/\", without \"*\"", self.text)
     }
 }
 

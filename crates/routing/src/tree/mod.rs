@@ -63,7 +63,7 @@ impl Configuration {
             (Some(route), None) => vec![(vec![defaults.prefix.clone()], parser.handle(&route)?)],
             (None, Some(routes)) => parse_routes(&routes, &mut parser, defaults)?,
             (Some(_), Some(routes)) => {
-                return Err(routes.error("\"route\" and \"routes\" both stand: expected one of them"));
+                return Err(routes.error("\"route\" and \"routes\" are both set: expected one of them"));
             }
             (None, None) => return Err(top.node.error("\"route\" is missing: expected \"route\" or \"routes\"")),
         };
@@ -142,7 +142,7 @@ fn parse_prefix(
 ) -> Result<RoutingPrefix, ConfigurationError> {
     let prefix = RoutingPrefix::parse(text).map_err(|error| node.error(error.to_string()))?;
     match trees.iter().flat_map(|(names, _)| names).chain(others).any(|other| *other == prefix) {
-        true => Err(node.error(format!("{prefix} stands twice: expected each routing prefix once"))),
+        true => Err(node.error(format!("{prefix} is given twice: expected each routing prefix once"))),
         false => Ok(prefix),
     }
 }
