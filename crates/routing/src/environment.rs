@@ -221,7 +221,7 @@ impl SharedRng {
     }
 
     /// A random number below `bound`, which is not 0.
-    pub(crate) fn below(&self, bound: usize) -> usize {
+    pub(crate) fn next_below(&self, bound: usize) -> usize {
         let state = self.0.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed).wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);

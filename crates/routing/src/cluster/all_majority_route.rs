@@ -40,13 +40,13 @@ impl AllMajorityRoute {
         let mut asked = FanOut::all(&self.children, batch, context, &self.background);
         while let Some(outcomes) = asked.next().await {
             for (ballot, outcome) in ballots.iter_mut().zip(outcomes) {
-                ballot.count(outcome, self.children.len());
+                ballot.count_vote(outcome, self.children.len());
             }
             if asked.may_return_early() && ballots.iter().all(|ballot| ballot.decided.is_some()) {
                 break;
             }
         }
-        ballots.into_iter().map(Ballot::result).collect()
+        ballots.into_iter().map(Ballot::into_outcome).collect()
     }
 }
 
@@ -69,7 +69,7 @@ struct Ballot {
 }
 
 impl Ballot {
-    fn count(&mut self, outcome: Outcome, voters: usize) {
+    fn count_vote(&mut self, outcome: Outcome, voters: usize) {
         let at = match self.kinds.iter().position(|(kind, _)| outcomes_agree(kind, &outcome)) {
             Some(at) => at,
             None => {
@@ -83,7 +83,7 @@ impl Ballot {
         }
     }
 
-    fn result(mut self) -> Outcome {
+    fn into_outcome(mut self) -> Outcome {
         match self.decided {
             Some(at) => self.kinds.swap_remove(at).0,
             None => self.kinds.into_iter().map(|(outcome, _)| outcome).reduce(worse).expect("every child has replied"),

@@ -102,7 +102,7 @@ impl FailoverRoute {
 
     async fn ask(&self, batch: Batch, context: &Context) -> Outcomes {
         let requests = batch.clone();
-        let paired = self.paired_fills(&batch);
+        let paired = self.find_paired_fills(&batch);
         let mut outcomes = match self.first_choices(&batch, &paired) {
             Choices::Whole(child) => self.children[child].route(batch, context).await,
             Choices::Each(choices) => scatter(&self.children, batch, context, choices).await,
@@ -131,7 +131,7 @@ impl FailoverRoute {
     }
 
     /// For each fill with a remembered token: its index in the batch and the child that issued the token.
-    fn paired_fills(&self, batch: &Batch) -> BTreeMap<usize, u32> {
+    fn find_paired_fills(&self, batch: &Batch) -> BTreeMap<usize, u32> {
         let Some((pairs, clock)) = &self.pairing else { return BTreeMap::new() };
         let paired = |(at, request): (usize, &Request<Bytes>)| match request.operation {
             Operation::LeaseSet { token, .. } => {

@@ -39,12 +39,12 @@ impl FailoverWithExptimeRoute {
         failover_exptime_s: u32,
         errors: FailoverErrors,
     ) -> Self {
-        let children = Self::short_lived(normal, failover, failover_exptime_s);
+        let children = Self::limit_exptimes(normal, failover, failover_exptime_s);
         Self::over(FailoverRoute::by_policy(children, errors, FailoverPolicy::in_order()))
     }
 
     /// `normal`, then the others with their exptimes limited.
-    pub(crate) fn short_lived(
+    pub(crate) fn limit_exptimes(
         normal: Arc<dyn Route>,
         failover: Vec<Arc<dyn Route>>,
         failover_exptime_s: u32,
@@ -55,7 +55,7 @@ impl FailoverWithExptimeRoute {
         std::iter::once(normal).chain(failover.into_iter().map(short_lived)).collect()
     }
 
-    /// Wraps a failover over [`Self::short_lived`] children.
+    /// Wraps a failover over children of [`Self::limit_exptimes`].
     pub(crate) fn over(inner: FailoverRoute) -> Self {
         FailoverWithExptimeRoute { inner }
     }
@@ -95,7 +95,7 @@ impl RouteConfig for Config {
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         let mut children = tree.build_all(&self.children);
         let normal = children.remove(0);
-        let children = FailoverWithExptimeRoute::short_lived(normal, children, self.exptime_s);
+        let children = FailoverWithExptimeRoute::limit_exptimes(normal, children, self.exptime_s);
         let inner = FailoverRoute::with_options(children, None, &self.options, &tree.environment().clock);
         Arc::new(FailoverWithExptimeRoute::over(inner))
     }

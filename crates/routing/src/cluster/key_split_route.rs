@@ -49,7 +49,7 @@ impl KeySplitRoute {
     }
 
     /// The request for one copy; `None` if the key cannot have that copy.
-    fn copy(request: &Request<Bytes>, copy: usize) -> Option<Request<Bytes>> {
+    fn request_for_copy(request: &Request<Bytes>, copy: usize) -> Option<Request<Bytes>> {
         if copy == 0 {
             return Some(request.clone());
         }
@@ -70,9 +70,9 @@ impl KeySplitRoute {
         let mut asked = Vec::with_capacity(batch.len());
         for (at, request) in batch.iter().enumerate() {
             if self.asks_all(verb(request)) {
-                asked.extend((0..self.copies).filter_map(|copy| Some((at, Self::copy(request, copy)?))));
+                asked.extend((0..self.copies).filter_map(|copy| Some((at, Self::request_for_copy(request, copy)?))));
             } else {
-                asked.push((at, Self::copy(request, self.own_copy).unwrap_or_else(|| request.clone())));
+                asked.push((at, Self::request_for_copy(request, self.own_copy).unwrap_or_else(|| request.clone())));
             }
         }
         let mut outcomes: Vec<Option<Outcome>> = vec![None; batch.len()];
@@ -95,7 +95,7 @@ impl KeySplitRoute {
         let asked: Vec<_> = (0..batch.len())
             .filter(missed)
             .flat_map(others)
-            .filter_map(|(at, copy)| Some((at, Self::copy(&batch[at], copy)?)))
+            .filter_map(|(at, copy)| Some((at, Self::request_for_copy(&batch[at], copy)?)))
             .collect();
         for (at, outcome) in ask_some(&*self.destination, asked, context).await {
             let is_open = is_miss(&outcomes[at]) || is_error(&outcomes[at]);

@@ -54,7 +54,13 @@ impl OperationSelectorRoute {
         self.child_of_verb[Verb::of(&request.operation) as usize]
     }
 
-    async fn in_rounds(&self, batch: Batch, context: &Context, choices: Vec<u32>, round_of: Vec<u32>) -> Outcomes {
+    async fn route_in_rounds(
+        &self,
+        batch: Batch,
+        context: &Context,
+        choices: Vec<u32>,
+        round_of: Vec<u32>,
+    ) -> Outcomes {
         let rounds = round_of.iter().max().map_or(0, |last| last + 1);
         let mut outcomes: Vec<Option<Outcome>> = vec![None; batch.len()];
         for round in 0..rounds {
@@ -76,7 +82,7 @@ impl Route for OperationSelectorRoute {
             Choices::Whole(child) => self.children[child].route(batch, context),
             Choices::Each(choices) => match rounds(&batch, &choices) {
                 None => Box::pin(scatter(&self.children, batch, context, choices)),
-                Some(round_of) => Box::pin(self.in_rounds(batch, context, choices, round_of)),
+                Some(round_of) => Box::pin(self.route_in_rounds(batch, context, choices, round_of)),
             },
         }
     }

@@ -34,7 +34,7 @@ impl RandomRoute {
 
 impl Route for RandomRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
-        self.children[self.rng.below(self.children.len())].route(batch, context)
+        self.children[self.rng.next_below(self.children.len())].route(batch, context)
     }
 }
 

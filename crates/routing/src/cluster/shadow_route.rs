@@ -69,7 +69,7 @@ impl ShadowRoute {
         }
     }
 
-    async fn copy_accepted(&self, batch: Batch, context: &Context) -> Outcomes {
+    async fn route_and_copy_accepted(&self, batch: Batch, context: &Context) -> Outcomes {
         let conditional: Batch = batch.iter().filter(|request| as_plain_set(request).is_some()).cloned().collect();
         let conditional_at: Vec<bool> = batch.iter().map(|request| as_plain_set(request).is_some()).collect();
         let outcomes = self.normal.route(batch, context).await;
@@ -93,7 +93,7 @@ impl Route for ShadowRoute {
             _ => Some(request.clone()),
         });
         match batch.iter().any(|request| as_plain_set(request).is_some()) {
-            true => Box::pin(self.copy_accepted(batch, context)),
+            true => Box::pin(self.route_and_copy_accepted(batch, context)),
             false => self.normal.route(batch, context),
         }
     }

@@ -110,7 +110,8 @@ impl SlowWarmUpRoute {
     }
 
     async fn ask(&self, batch: Batch, share: Option<usize>, context: &Context) -> Outcomes {
-        let is_spared = |get: &Request<Bytes>| share.is_some_and(|share| is_get(get) && self.rng.below(WHOLE) >= share);
+        let is_spared =
+            |get: &Request<Bytes>| share.is_some_and(|share| is_get(get) && self.rng.next_below(WHOLE) >= share);
         let (elsewhere, mut here): (Vec<_>, Vec<_>) =
             batch.into_iter().enumerate().partition(|(_, get)| is_spared(get));
         let mut outcomes: Outcomes = vec![Ok(Reply::Miss); elsewhere.len() + here.len()];

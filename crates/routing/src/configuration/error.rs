@@ -53,7 +53,7 @@ fn write_place(f: &mut fmt::Formatter<'_>, line: usize, column: usize, path: &st
 }
 
 /// Line and column, from 1, of the byte at an index.
-pub(crate) fn place(text: &str, at: usize) -> (usize, usize) {
+pub(crate) fn line_and_column(text: &str, at: usize) -> (usize, usize) {
     let before = &text[..text.floor_char_boundary(at)];
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
     (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
@@ -98,13 +98,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_count_from_one_in_characters() {
+    fn lines_and_columns_count_characters_from_one() {
         let text = "ab\n\u{e4}\u{f6}x\n";
-        assert_eq!(place(text, 0), (1, 1));
-        assert_eq!(place(text, 3), (2, 1));
-        assert_eq!(place(text, text.find('x').unwrap()), (2, 3));
-        assert_eq!(place(text, text.len()), (3, 1));
-        assert_eq!(place(text, text.len() + 9), (3, 1));
+        assert_eq!(line_and_column(text, 0), (1, 1));
+        assert_eq!(line_and_column(text, 3), (2, 1));
+        assert_eq!(line_and_column(text, text.find('x').unwrap()), (2, 3));
+        assert_eq!(line_and_column(text, text.len()), (3, 1));
+        assert_eq!(line_and_column(text, text.len() + 9), (3, 1));
     }
 
     #[test]

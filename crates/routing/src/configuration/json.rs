@@ -1,7 +1,7 @@
 //! The values of a configuration, each with its place in the text, and the macro calls that produced it. No request
 //! passes here.
 
-use super::error::{ConfigurationError, place};
+use super::error::{ConfigurationError, line_and_column};
 use jsonc_parser::{CollectOptions, ParseOptions, ast, common::Ranged, parse_to_ast};
 use std::fmt::{self, Write as _};
 use std::rc::Rc;
@@ -34,7 +34,7 @@ pub(crate) struct Json {
 impl fmt::Display for Json {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.value {
-            Value::String(text) => quoted(text, f),
+            Value::String(text) => write_quoted(text, f),
             Value::Number(digits) => f.write_str(digits),
             Value::Boolean(truth) => write!(f, "{truth}"),
             Value::Null => f.write_str("null"),
@@ -49,7 +49,7 @@ impl fmt::Display for Json {
                 f.write_char('{')?;
                 for (at, property) in properties.iter().enumerate() {
                     f.write_str(if at == 0 { "" } else { "," })?;
-                    quoted(&property.name, f)?;
+                    write_quoted(&property.name, f)?;
                     write!(f, ":{}", property.value)?;
                 }
                 f.write_char('}')
@@ -58,7 +58,7 @@ impl fmt::Display for Json {
     }
 }
 
-fn quoted(text: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn write_quoted(text: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     f.write_char('"')?;
     for character in text.chars() {
         match character {
@@ -119,7 +119,7 @@ impl Call {
 /// Parses `text`.
 pub(crate) fn parse(text: &str) -> Result<Json, ConfigurationError> {
     let refuse = |at: usize, message: String| {
-        let (line, column) = place(text, at);
+        let (line, column) = line_and_column(text, at);
         ConfigurationError { line, column, path: String::new(), message }
     };
     match parse_to_ast(text, &CollectOptions::default(), &JSON_SYNTAX) {
@@ -154,7 +154,7 @@ impl From<&ast::ObjectProp<'_>> for Property {
 
 impl Json {
     /// A description for messages.
-    pub(crate) fn found(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         match &self.value {
             Value::String(string) => format!("the string {string:?}"),
             Value::Number(number) => format!("the number {number}"),

@@ -23,7 +23,7 @@
 //! Absent on purpose: mcrouter's other built-in macros, `vars`, and `@import`: a configuration is one file.
 
 use super::{
-    error::{ConfigurationError, place, suggestion},
+    error::{ConfigurationError, line_and_column, suggestion},
     json::{Call, Json, Property, Value},
 };
 use std::{collections::BTreeMap, rc::Rc};
@@ -83,7 +83,7 @@ struct Expander<'a> {
 
 impl Expander<'_> {
     fn error(&self, at: &Json, message: impl Into<String>) -> ConfigurationError {
-        let (line, column) = place(self.text, at.at);
+        let (line, column) = line_and_column(self.text, at.at);
         let path = self.path.concat();
         let path = path.strip_prefix('.').unwrap_or(&path).to_owned();
         ConfigurationError { line, column, path, message: message.into() + &Call::trace(&at.call) }
@@ -186,7 +186,8 @@ impl Expander<'_> {
                 }
                 _ => {}
             }
-            let name = name.ok_or_else(|| self.error(param, format!("expected {A_PARAM}, found {}", param.found())))?;
+            let name =
+                name.ok_or_else(|| self.error(param, format!("expected {A_PARAM}, found {}", param.describe())))?;
             if params.iter().any(|(other, _)| other == name) {
                 return Err(self.error(param, format!("two parameters are named {name:?}: expected each name once")));
             }
@@ -198,7 +199,7 @@ impl Expander<'_> {
     fn properties<'v>(&self, value: &'v Json, expected: &str) -> Result<&'v [Property], ConfigurationError> {
         match &value.value {
             Value::Object(properties) => Ok(properties),
-            _ => Err(self.error(value, format!("expected {expected}, found {}", value.found()))),
+            _ => Err(self.error(value, format!("expected {expected}, found {}", value.describe()))),
         }
     }
 
@@ -285,7 +286,7 @@ impl Expander<'_> {
         mut parameters: BTreeMap<String, Json>,
         outer: &Scope,
     ) -> Expanded {
-        let (line, _) = place(self.text, at.at);
+        let (line, _) = line_and_column(self.text, at.at);
         let call = Some(Rc::new(Call { name: name.to_owned(), line, outer: outer.call.clone() }));
         for (param, default) in found.params.iter().flatten() {
             if !parameters.contains_key(param) {
@@ -333,7 +334,7 @@ impl Expander<'_> {
                         Value::String(text) | Value::Number(text) => plain.push_str(&text),
                         Value::Boolean(boolean) => plain.push_str(&boolean.to_string()),
                         _ => {
-                            let found = value.found();
+                            let found = value.describe();
                             return Err(
                                 self.error(at, format!("%{name}% is used inside text and is {found}: expected text"))
                             );

@@ -190,7 +190,7 @@ impl<'a> Parser<'a> {
 
     /// Parses a named handle, or the short form of a route.
     pub(crate) fn short_handle(&mut self, node: &Node<'a>, text: &str) -> Result<Handle, ConfigurationError> {
-        if let Some(handle) = self.named(node, text)? {
+        if let Some(handle) = self.resolve_name(node, text)? {
             return Ok(handle);
         }
         let (kind, argument) = text.split_once('|').map_or((text, None), |(kind, argument)| (kind, Some(argument)));
@@ -220,15 +220,15 @@ impl<'a> Parser<'a> {
 
     /// The pool `name`, to which `node` refers.
     pub(crate) fn pool(&self, node: &Node<'_>, name: &str) -> Result<Arc<Pool>, ConfigurationError> {
-        self.pools.named(node, name)
+        self.pools.get(node, name)
     }
 
     /// The pool at the key `pool`, by name or inline, and its place.
     pub(crate) fn pool_of_route(&mut self, object: &Object<'a>) -> Result<(Arc<Pool>, Node<'a>), ConfigurationError> {
         let node = object.require("pool", "the name of a pool")?;
         let pool = match node.is_object() {
-            true => self.pools.inline(&node)?,
-            false => self.pools.named(&node, node.string("the name of a pool, or a pool")?)?,
+            true => self.pools.parse_inline(&node)?,
+            false => self.pools.get(&node, node.string("the name of a pool, or a pool")?)?,
         };
         Ok((pool, node))
     }
@@ -239,10 +239,10 @@ impl<'a> Parser<'a> {
     }
 
     /// All named handles. Those without a reference are parsed now, so that their errors are reported.
-    pub(crate) fn into_named(mut self, top: &Object<'a>) -> Result<Vec<(String, Handle)>, ConfigurationError> {
+    pub(crate) fn into_named_handles(mut self, top: &Object<'a>) -> Result<Vec<(String, Handle)>, ConfigurationError> {
         let names: Vec<&str> = self.named_nodes.keys().copied().collect();
         for name in names {
-            self.named(&top.node, name)?;
+            self.resolve_name(&top.node, name)?;
         }
         Ok(self.done)
     }
@@ -270,7 +270,7 @@ impl<'a> Parser<'a> {
     }
 
     /// The named handle `name`, if there is one.
-    fn named(&mut self, node: &Node<'a>, name: &str) -> Result<Option<Handle>, ConfigurationError> {
+    fn resolve_name(&mut self, node: &Node<'a>, name: &str) -> Result<Option<Handle>, ConfigurationError> {
         if let Some(&Done { at, height }) = self.done_by_name.get(name) {
             self.enter(node, height)?;
             return Ok(Some(Handle::Named(at)));
@@ -307,7 +307,7 @@ impl<'a> Parser<'a> {
         for element in elements {
             match element.as_string() {
                 Some(text) => handles.extend(self.short_list(&element, text)?),
-                None if is_pool(&element)? => handles.extend(Handle::servers_of(&self.pools.inline(&element)?)),
+                None if is_pool(&element)? => handles.extend(Handle::servers_of(&self.pools.parse_inline(&element)?)),
                 None => handles.push(self.handle(&element)?),
             }
         }

@@ -34,7 +34,7 @@ impl<'a> Pools<'a> {
     }
 
     /// The pool `name`, to which `node` refers.
-    pub(super) fn named(&self, node: &Node<'_>, name: &str) -> Result<Arc<Pool>, ConfigurationError> {
+    pub(super) fn get(&self, node: &Node<'_>, name: &str) -> Result<Arc<Pool>, ConfigurationError> {
         self.by_name.get(name).cloned().ok_or_else(|| {
             let known = suggestion(name, "pools", self.by_name.keys().copied());
             node.error(format!("no pool is named {name:?}{known}"))
@@ -42,7 +42,7 @@ impl<'a> Pools<'a> {
     }
 
     /// A pool that is described where it is used.
-    pub(super) fn inline(&self, node: &Node<'a>) -> Result<Arc<Pool>, ConfigurationError> {
+    pub(super) fn parse_inline(&self, node: &Node<'a>) -> Result<Arc<Pool>, ConfigurationError> {
         let name = match node.object("a pool")?.get("name") {
             Some(name) => name.string("the pool's name")?,
             None => "",

@@ -29,7 +29,7 @@ pub(super) fn ch3(key: &[u8], servers: u32) -> u32 {
     if servers <= 1 {
         return 0;
     }
-    let mut bits = Bits::of(key);
+    let mut bits = Bits::from_key(key);
     let mut depth = u32::BITS - (servers - 1).leading_zeros();
     let mut at = depth;
     for _ in 0..TRIES_MAX {
@@ -63,7 +63,7 @@ struct Bits {
 }
 
 impl Bits {
-    fn of(key: &[u8]) -> Self {
+    fn from_key(key: &[u8]) -> Self {
         let first = murmur64a(key);
         let mut inline = [0; WORDS_INLINE];
         inline[0] = first;

@@ -105,7 +105,7 @@ impl RootRoute {
             .or_else(|| find(&|name| name.strip_prefix(region).is_some_and(|cluster| cluster == FALLBACK_CLUSTER)))
     }
 
-    async fn by_prefix(&self, batch: Batch, context: &Context) -> Outcomes {
+    async fn route_by_prefix(&self, batch: Batch, context: &Context) -> Outcomes {
         let mut targets_of =
             TargetLists { targets: Vec::with_capacity(batch.len()), ends: Vec::with_capacity(batch.len()) };
         let mut unrouted = Vec::new();
@@ -142,7 +142,7 @@ impl Route for RootRoute {
         if batch.iter().all(|request| prefix_bytes(request) == 0) {
             return self.trees[self.default_tree() as usize].route(batch, context);
         }
-        Box::pin(self.by_prefix(batch, context))
+        Box::pin(self.route_by_prefix(batch, context))
     }
 }
 

@@ -68,7 +68,7 @@ impl Configuration {
             (None, None) => return Err(top.node.error("\"route\" is missing: expected \"route\" or \"routes\"")),
         };
         let protections = parser.protections();
-        let named = parser.into_named(&top)?;
+        let named = parser.into_named_handles(&top)?;
         let (default_prefix, warnings) = (defaults.prefix.clone(), document.into_warnings());
         Ok(Configuration { trees, named, protections, default_prefix, warnings })
     }

@@ -50,34 +50,34 @@ enum Order {
 }
 
 impl FailoverPolicy {
-    fn of(order: Order, max_error_tries: u32) -> Self {
+    fn with_order(order: Order, max_error_tries: u32) -> Self {
         FailoverPolicy { order, max_tries: u32::MAX, max_error_tries, exclude_errors: FailoverErrorSet::NONE }
     }
 
     /// One child after the other.
     pub fn in_order() -> Self {
-        Self::of(Order::AsTheyStand, u32::MAX)
+        Self::with_order(Order::AsTheyStand, u32::MAX)
     }
 
     /// The first of `children` children, then those that failed least.
     pub fn least_failures(children: usize) -> Self {
-        Self::of(Order::LeastFailures((0..children).map(|_| AtomicU32::new(0)).collect()), u32::MAX)
+        Self::with_order(Order::LeastFailures((0..children).map(|_| AtomicU32::new(0)).collect()), u32::MAX)
     }
 
     /// The first child, then those that `others` picks of the rest, by key. With `domains` (one for each child, the
     /// first included) a child comes last if another one of its domain has been asked.
     pub fn by_key(others: Picker, domains: Vec<Option<u32>>) -> Self {
-        Self::of(Order::ByKey { first: None, others, domains: domains.into() }, CANDIDATES_DEFAULT)
+        Self::with_order(Order::ByKey { first: None, others, domains: domains.into() }, CANDIDATES_DEFAULT)
     }
 
     /// The child that `first` picks, then those that `others` picks of all, by key.
     pub fn within_pool(first: Picker, others: Picker, domains: Vec<Option<u32>>) -> Self {
-        Self::of(Order::ByKey { first: Some(first), others, domains: domains.into() }, CANDIDATES_DEFAULT)
+        Self::with_order(Order::ByKey { first: Some(first), others, domains: domains.into() }, CANDIDATES_DEFAULT)
     }
 
     /// The children by the scores of their tags.
     pub fn rendezvous(tags: &[String]) -> Self {
-        Self::of(Order::Rendezvous(Rendezvous::new(tags, &[])), CANDIDATES_DEFAULT)
+        Self::with_order(Order::Rendezvous(Rendezvous::new(tags, &[])), CANDIDATES_DEFAULT)
     }
 
     /// Limits the number of tries (at least one); failures of `exclude_errors` are not tries.
@@ -119,7 +119,7 @@ impl FailoverPolicy {
                 order[1..].sort_by_key(|&child| (failures[child as usize].load(Relaxed), child));
             }
             Order::ByKey { first, others, domains } => {
-                order = self.by_salts(request, children, first.is_some(), others, domains);
+                order = self.order_by_salts(request, children, first.is_some(), others, domains);
             }
             Order::Rendezvous(rendezvous) => rendezvous.order(&routing_key(request), &mut order),
         }
@@ -127,7 +127,7 @@ impl FailoverPolicy {
         order
     }
 
-    fn by_salts(
+    fn order_by_salts(
         &self,
         request: &Request<Bytes>,
         children: usize,
