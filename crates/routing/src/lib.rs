@@ -96,4 +96,4 @@ pub use route::{
 };
 pub use slot::{Serving, Slot, choose_spare};
 pub use tree::{Configuration, Destinations};
-pub use verb::{Kind, Verb};
+pub use verb::{Verb, VerbKind};

@@ -42,7 +42,7 @@ pub enum Verb {
 
 /// The kind of a verb: most routes distinguish only this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum VerbKind {
     /// Reads a value: `get gets gat gats lease-get metaget`.
     Read,
     /// Changes a value or its exptime: all the stores, `incr decr touch lease-set`.
@@ -131,10 +131,10 @@ impl Verb {
     }
 
     /// The kind of the verb.
-    pub fn kind(self) -> Kind {
+    pub fn kind(self) -> VerbKind {
         match self {
-            Verb::Get | Verb::Gets | Verb::Gat | Verb::Gats | Verb::LeaseGet | Verb::Metaget => Kind::Read,
-            Verb::Delete => Kind::Delete,
+            Verb::Get | Verb::Gets | Verb::Gat | Verb::Gats | Verb::LeaseGet | Verb::Metaget => VerbKind::Read,
+            Verb::Delete => VerbKind::Delete,
             Verb::Set
             | Verb::Add
             | Verb::Replace
@@ -144,7 +144,7 @@ impl Verb {
             | Verb::LeaseSet
             | Verb::Incr
             | Verb::Decr
-            | Verb::Touch => Kind::Update,
+            | Verb::Touch => VerbKind::Update,
         }
     }
 }

@@ -35,7 +35,7 @@ use crate::{
     key::{is_encoded, stored_key, with_failover_tag},
     outcome::worse,
     split::{Choices, Part, ask_parts, next, scatter},
-    verb::{Kind, Verb},
+    verb::{Verb, VerbKind},
 };
 use bytes::Bytes;
 use lookaside_protocol::{Operation, Reply, Request};
@@ -158,11 +158,12 @@ impl FailoverRoute {
     /// Whether a failed request may fail over.
     fn may_fail_over(&self, request: &Request<Bytes>) -> bool {
         let is_free = |(bucket, clock): &(TokenBucket, Arc<dyn Clock>)| bucket.try_take(clock.now());
-        kind(request) == Kind::Delete || self.limit.as_ref().is_none_or(is_free)
+        kind(request) == VerbKind::Delete || self.limit.as_ref().is_none_or(is_free)
     }
 
     fn should_retry(&self, pending: &Pending, request: &Request<Bytes>) -> bool {
-        pending.next < pending.order.len() && (kind(request) == Kind::Delete || self.policy.allows_try(pending.tries))
+        pending.next < pending.order.len()
+            && (kind(request) == VerbKind::Delete || self.policy.allows_try(pending.tries))
     }
 
     /// Sends each pending request to its next child, all children concurrently. Requests that fail stay pending.
@@ -184,12 +185,12 @@ impl FailoverRoute {
             pending.tries += u32::from(self.policy.is_try(&answer));
             pending.next += 1;
             match kind(request) {
-                Kind::Delete if pending.is_spooled => {
+                VerbKind::Delete if pending.is_spooled => {
                     let so_far = std::mem::replace(&mut outcomes[pending.at], Err(Failure::Spooled));
                     outcomes[pending.at] = worse(so_far, answer);
                     true
                 }
-                Kind::Delete => true,
+                VerbKind::Delete => true,
                 _ => {
                     outcomes[pending.at] = answer;
                     counts
@@ -244,7 +245,7 @@ impl Route for FailoverRoute {
     }
 }
 
-fn kind(request: &Request<Bytes>) -> Kind {
+fn kind(request: &Request<Bytes>) -> VerbKind {
     Verb::of(&request.operation).kind()
 }
 

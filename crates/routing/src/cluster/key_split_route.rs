@@ -20,7 +20,7 @@ use crate::{
     meta::restore_client_key,
     outcome::{is_error, is_miss, verb, worse},
     split::ask_some,
-    verb::{Kind, Verb},
+    verb::{Verb, VerbKind},
 };
 use bytes::Bytes;
 use lookaside_protocol::{KEY_BYTES_MAX, Request};
@@ -60,9 +60,9 @@ impl KeySplitRoute {
 
     fn asks_all(&self, verb: Verb) -> bool {
         match (verb, verb.kind()) {
-            (Verb::Cas | Verb::LeaseSet, _) | (_, Kind::Read) => false,
-            (_, Kind::Delete) => true,
-            (_, Kind::Update) => self.all_sync,
+            (Verb::Cas | Verb::LeaseSet, _) | (_, VerbKind::Read) => false,
+            (_, VerbKind::Delete) => true,
+            (_, VerbKind::Update) => self.all_sync,
         }
     }
 

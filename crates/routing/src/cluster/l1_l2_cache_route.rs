@@ -31,7 +31,7 @@ use crate::{
     key::is_encoded,
     outcome::{as_get, as_store, is_error, is_miss, verb, worse},
     split::ask_some,
-    verb::Kind,
+    verb::VerbKind,
 };
 use bytes::Bytes;
 use lookaside_protocol::{Operation, Reply, Request, StoreMode};
@@ -134,7 +134,7 @@ impl L1L2CacheRoute {
     }
 
     async fn ask_l2(&self, batch: Batch, context: &Context) -> Outcomes {
-        let invalidates_l1 = |request: &Request<Bytes>| verb(request).kind() != Kind::Read && !is_encoded(request);
+        let invalidates_l1 = |request: &Request<Bytes>| verb(request).kind() != VerbKind::Read && !is_encoded(request);
         let copies = batch.iter().enumerate().filter(|(_, request)| invalidates_l1(request));
         let delete = |(at, request): (usize, &Request<Bytes>)| {
             let is_delete = matches!(request.operation, Operation::Delete { .. });

@@ -24,7 +24,7 @@ use crate::{
     environment::Clock,
     outcome::verb,
     split::split,
-    verb::Kind,
+    verb::VerbKind,
 };
 use std::sync::Arc;
 
@@ -76,15 +76,15 @@ impl Route for MigrateRoute {
             return self.children[of_others].route(batch, context);
         }
         // A mixed batch is executed in runs, so that a get after a delete of the same key misses.
-        match batch.iter().all(|request| verb(request).kind() != Kind::Delete) {
+        match batch.iter().all(|request| verb(request).kind() != VerbKind::Delete) {
             true => self.children[of_others].route(batch, context),
             false => Box::pin(async move {
                 let mut outcomes = Outcomes::with_capacity(batch.len());
                 let mut rest = batch.into_iter().peekable();
                 while let Some(first) = rest.next() {
-                    let is_delete = verb(&first).kind() == Kind::Delete;
+                    let is_delete = verb(&first).kind() == VerbKind::Delete;
                     let mut run = vec![first];
-                    while let Some(next) = rest.next_if(|next| (verb(next).kind() == Kind::Delete) == is_delete) {
+                    while let Some(next) = rest.next_if(|next| (verb(next).kind() == VerbKind::Delete) == is_delete) {
                         run.push(next);
                     }
                     let child = if is_delete { of_delete } else { of_others };

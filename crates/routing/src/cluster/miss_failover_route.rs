@@ -17,7 +17,7 @@ use crate::{
     configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
     outcome::{as_get, is_error, is_miss, verb, worse},
     split::ask_some,
-    verb::{Kind, Verb},
+    verb::{Verb, VerbKind},
 };
 use bytes::Bytes;
 use lookaside_protocol::{Reply, Request};
@@ -64,12 +64,12 @@ impl MissFailoverRoute {
 
     fn merge(&self, verb: Verb, before: Outcome, now: Outcome) -> Outcome {
         match verb.kind() {
-            Kind::Delete => worse(before, now),
-            Kind::Update => now,
-            Kind::Read if !is_miss(&now) && !is_error(&now) => now,
-            Kind::Read if matches!(before, Ok(Reply::Lease { .. })) => before,
-            Kind::Read if self.return_best_on_error && is_error(&now) => before,
-            Kind::Read => now,
+            VerbKind::Delete => worse(before, now),
+            VerbKind::Update => now,
+            VerbKind::Read if !is_miss(&now) && !is_error(&now) => now,
+            VerbKind::Read if matches!(before, Ok(Reply::Lease { .. })) => before,
+            VerbKind::Read if self.return_best_on_error && is_error(&now) => before,
+            VerbKind::Read => now,
         }
     }
 }
@@ -77,9 +77,9 @@ impl MissFailoverRoute {
 /// The request to the next child after the outcome so far; `None` if the outcome is final.
 fn next_request(request: &Request<Bytes>, so_far: &Outcome) -> Option<Request<Bytes>> {
     let asked = match verb(request).kind() {
-        Kind::Delete => true,
-        Kind::Update => is_error(so_far),
-        Kind::Read => is_error(so_far) || is_miss(so_far),
+        VerbKind::Delete => true,
+        VerbKind::Update => is_error(so_far),
+        VerbKind::Read => is_error(so_far) || is_miss(so_far),
     };
     let has_lease = matches!(so_far, Ok(Reply::Lease { .. }));
     asked.then(|| if has_lease { as_get(request) } else { request.clone() })

@@ -12,7 +12,7 @@ use crate::{
     configuration::{Handle, Keys, RouteConfig, RouteType, TreeBuilder},
     meta,
     split::ready_outcomes,
-    verb::{Kind, Verb},
+    verb::{Verb, VerbKind},
 };
 use bytes::Bytes;
 use lookaside_protocol::{Operation, Reply, Request};
@@ -34,9 +34,9 @@ pub(crate) fn empty_cache_reply(request: &Request<Bytes>) -> Outcome {
     }
     let verb = Verb::of(&request.operation);
     Ok(match (verb.kind(), verb) {
-        (Kind::Read, _) => Reply::Miss,
-        (Kind::Delete, _) | (_, Verb::Incr | Verb::Decr | Verb::Touch) => Reply::NotFound,
-        (Kind::Update, _) => Reply::NotStored,
+        (VerbKind::Read, _) => Reply::Miss,
+        (VerbKind::Delete, _) | (_, Verb::Incr | Verb::Decr | Verb::Touch) => Reply::NotFound,
+        (VerbKind::Update, _) => Reply::NotStored,
     })
 }
 

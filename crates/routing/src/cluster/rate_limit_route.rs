@@ -19,7 +19,7 @@ use crate::{
     environment::Clock,
     outcome::verb,
     split::{ask_some, split},
-    verb::Kind,
+    verb::VerbKind,
 };
 use bytes::Bytes;
 use lookaside_protocol::Request;
@@ -72,11 +72,11 @@ impl Route for RateLimitRoute {
     }
 }
 
-fn kind_index(kind: Kind) -> usize {
+fn kind_index(kind: VerbKind) -> usize {
     match kind {
-        Kind::Read => 0,
-        Kind::Update => 1,
-        Kind::Delete => 2,
+        VerbKind::Read => 0,
+        VerbKind::Update => 1,
+        VerbKind::Delete => 2,
     }
 }
 
@@ -87,7 +87,8 @@ impl Route for RefuseRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
         Box::pin(async move {
             let mut outcomes: Outcomes = batch.iter().map(|_| Err(Failure::Busy)).collect();
-            let not_deletes = batch.into_iter().enumerate().filter(|(_, request)| verb(request).kind() != Kind::Delete);
+            let not_deletes =
+                batch.into_iter().enumerate().filter(|(_, request)| verb(request).kind() != VerbKind::Delete);
             for (at, outcome) in ask_some(&NullRoute, not_deletes.collect(), context).await {
                 outcomes[at] = outcome;
             }

@@ -53,14 +53,14 @@ pub struct SlowWarmUpRoute {
     server: Arc<dyn Route>,
     failover: Arc<dyn Route>,
     settings: SlowWarmUp,
-    state: Mutex<State>,
+    recent: Mutex<HitRate>,
     rng: SharedRng,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct HitRate {
     gets: u32,
-    hit_rate: f64,
+    average: f64,
     is_cold: bool,
 }
 
@@ -70,7 +70,7 @@ const WHOLE: usize = 1_000_000;
 impl SlowWarmUpRoute {
     /// Sends gets to `failover` while `server` is cold, chosen by random numbers from `seed`.
     pub fn new(server: Arc<dyn Route>, failover: Arc<dyn Route>, settings: SlowWarmUp, seed: u64) -> Self {
-        SlowWarmUpRoute { server, failover, settings, state: Mutex::default(), rng: SharedRng::new(seed) }
+        SlowWarmUpRoute { server, failover, settings, recent: Mutex::default(), rng: SharedRng::new(seed) }
     }
 
     /// One around each of `servers`, all with the same failover target.
@@ -89,23 +89,23 @@ impl SlowWarmUpRoute {
 
     /// The share of gets that is sent to the server, in parts of [`WHOLE`]; `None` while it is warm.
     fn server_share(&self) -> Option<usize> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let share = (self.settings.start + self.settings.step * state.hit_rate).clamp(0.0, 1.0);
-        state.is_cold.then_some((share * WHOLE as f64) as usize)
+        let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let share = (self.settings.start + self.settings.step * recent.average).clamp(0.0, 1.0);
+        recent.is_cold.then_some((share * WHOLE as f64) as usize)
     }
 
     /// Updates the hit rate from replies of the server.
     fn record_gets(&self, batch: &Batch, outcomes: &Outcomes) {
         let SlowWarmUp { enable_threshold, disable_threshold, min_requests, .. } = self.settings;
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         for (_, outcome) in batch.iter().zip(outcomes).filter(|(get, outcome)| is_get(get) && !is_error(outcome)) {
             let hit = if is_miss(outcome) { 0.0 } else { 1.0 };
-            state.gets = state.gets.saturating_add(1);
-            state.hit_rate += (hit - state.hit_rate) / f64::from(state.gets.min(min_requests.max(1)));
+            recent.gets = recent.gets.saturating_add(1);
+            recent.average += (hit - recent.average) / f64::from(recent.gets.min(min_requests.max(1)));
         }
-        if state.gets >= min_requests {
-            let bound = if state.is_cold { disable_threshold } else { enable_threshold };
-            state.is_cold = state.hit_rate < bound;
+        if recent.gets >= min_requests {
+            let bound = if recent.is_cold { disable_threshold } else { enable_threshold };
+            recent.is_cold = recent.average < bound;
         }
     }
 

@@ -24,7 +24,7 @@
 //! Absent on purpose: choosing the server that serves. The router does that, by the health of the servers.
 
 use crate::{
-    Batch, BoxFuture, Context, Failure, Kind, Outcome, Outcomes, Route, Serving, Slot,
+    Batch, BoxFuture, Context, Failure, Outcome, Outcomes, Route, Serving, Slot, VerbKind,
     outcome::{is_error, verb, worse},
     split::{Part, ask_parts},
 };
@@ -55,7 +55,7 @@ impl SpareRoute {
 
     /// Sends the whole batch to the child that serves, and its deletes to all others.
     async fn delete_everywhere(&self, serving: usize, batch: Batch, context: &Context) -> Outcomes {
-        let is_delete: Vec<bool> = batch.iter().map(|request| verb(request).kind() == Kind::Delete).collect();
+        let is_delete: Vec<bool> = batch.iter().map(|request| verb(request).kind() == VerbKind::Delete).collect();
         let deletes: Batch = batch
             .iter()
             .zip(&is_delete)
@@ -92,7 +92,7 @@ fn merge_deletes(one: Outcome, other: Outcome) -> Outcome {
 impl Route for SpareRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
         let serving = self.serving();
-        match batch.iter().any(|request| verb(request).kind() == Kind::Delete) {
+        match batch.iter().any(|request| verb(request).kind() == VerbKind::Delete) {
             true => Box::pin(self.delete_everywhere(serving, batch, context)),
             false => self.children[serving].route(batch, context),
         }

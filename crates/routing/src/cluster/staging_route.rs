@@ -28,7 +28,7 @@ use crate::{
     key::is_encoded,
     outcome::{as_store, verb, worse},
     split::ask_some,
-    verb::Kind,
+    verb::VerbKind,
 };
 use bytes::Bytes;
 use futures_util::future::join;
@@ -53,14 +53,14 @@ impl StagingRoute {
     }
 
     async fn ask(&self, batch: Batch, context: &Context) -> Outcomes {
-        let deletes = batch.iter().enumerate().filter(|(_, request)| verb(request).kind() != Kind::Read);
+        let deletes = batch.iter().enumerate().filter(|(_, request)| verb(request).kind() != VerbKind::Read);
         let deletes = deletes.map(|(at, request)| (at, self.staging_delete(request))).collect();
         let requests = batch.clone();
         let asked = join(self.warm.route(batch, context), ask_some(&*self.staging, deletes, context));
         let (mut outcomes, of_staging) = asked.await;
         assert_eq!(outcomes.len(), requests.len(), "a route answers every request once");
         for (at, outcome) in of_staging {
-            if verb(&requests[at]).kind() == Kind::Delete {
+            if verb(&requests[at]).kind() == VerbKind::Delete {
                 let of_warm = std::mem::replace(&mut outcomes[at], Ok(Reply::NotFound));
                 outcomes[at] = worse(of_warm, outcome);
             }

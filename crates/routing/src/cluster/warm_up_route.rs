@@ -38,7 +38,7 @@ use crate::{
     key::is_encoded,
     outcome::{as_get, as_store, is_error, is_miss, verb},
     split::ask_some,
-    verb::{Kind, Verb},
+    verb::{Verb, VerbKind},
 };
 use bytes::Bytes;
 use lookaside_protocol::{Operation, Reply, Request, StoreMode, meta::MetaVerb};
@@ -54,11 +54,11 @@ pub struct WarmUpRoute {
     warm: Arc<dyn Route>,
     exptime_s: i64,
     hold_off_ms: u32,
-    end: Option<End>,
+    end: Option<EndCondition>,
 }
 
 /// When the warm-up ends, and where that is logged.
-struct End {
+struct EndCondition {
     when: WarmUpEnd,
     progress: Arc<WarmUpProgress>,
     clock: Arc<dyn Clock>,
@@ -80,7 +80,7 @@ impl WarmUpRoute {
         clock: Arc<dyn Clock>,
         log: Arc<dyn Log>,
     ) -> Self {
-        self.end = Some(End { when, progress, clock, log });
+        self.end = Some(EndCondition { when, progress, clock, log });
         self
     }
 
@@ -89,7 +89,7 @@ impl WarmUpRoute {
     }
 
     fn record_reads(&self, reads: Reads) {
-        let Some(End { when, progress, clock, log }) = &self.end else { return };
+        let Some(EndCondition { when, progress, clock, log }) = &self.end else { return };
         if progress.record(reads, *when, clock.unix_s()) {
             let WarmUpEnd { share, after_s } = when;
             log.line(&format!(
@@ -137,7 +137,7 @@ impl WarmUpRoute {
         }
         let missed = (0..batch.len()).filter(|&at| should_ask_warm(&batch[at], &outcomes[at]));
         let missed: Vec<_> = missed.map(|at| (at, as_get(&batch[at]))).collect();
-        let is_answered_read = |at: &usize| verb(&batch[*at]).kind() == Kind::Read && !is_error(&outcomes[*at]);
+        let is_answered_read = |at: &usize| verb(&batch[*at]).kind() == VerbKind::Read && !is_error(&outcomes[*at]);
         let answered = (0..batch.len()).filter(is_answered_read).count() as u64;
         let mut reads = Reads { answered, asked: missed.len() as u64, ..Reads::default() };
         let mut found = ask_some(&*self.warm, missed, context).await;
@@ -177,9 +177,9 @@ impl Route for WarmUpRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
         let is_over = self.is_over();
         let is_plain = |request: &Request<Bytes>| match verb(request).kind() {
-            Kind::Update => true,
-            Kind::Read => is_over,
-            Kind::Delete => false,
+            VerbKind::Update => true,
+            VerbKind::Read => is_over,
+            VerbKind::Delete => false,
         };
         match batch.iter().all(is_plain) {
             true => self.cold.route(batch, context),
@@ -192,7 +192,7 @@ impl Route for WarmUpRoute {
 fn should_ask_warm(request: &Request<Bytes>, outcome: &Outcome) -> bool {
     let is_hot_miss = matches!(outcome, Ok(Reply::Lease { token, .. }) if !token.is_held());
     let verb = verb(request);
-    verb.kind() == Kind::Read && verb != Verb::Metaget && is_miss(outcome) && !is_hot_miss && !is_encoded(request)
+    verb.kind() == VerbKind::Read && verb != Verb::Metaget && is_miss(outcome) && !is_hot_miss && !is_encoded(request)
 }
 
 /// The exptime that a `gat` requests.

@@ -27,7 +27,7 @@ pub(crate) struct Json {
     pub(crate) at: usize,
     pub(crate) value: Value,
     /// The call of the macro that contains the value; `None` outside of macros.
-    pub(crate) call: Option<Rc<Call>>,
+    pub(crate) call: Option<Rc<MacroCall>>,
 }
 
 /// As JSON without white space.
@@ -91,19 +91,19 @@ pub(crate) struct Property {
 
 /// A call of a macro.
 #[derive(Debug)]
-pub(crate) struct Call {
+pub(crate) struct MacroCall {
     pub(crate) name: String,
     pub(crate) line: usize,
     /// The call of the macro that contains this call.
-    pub(crate) outer: Option<Rc<Call>>,
+    pub(crate) outer: Option<Rc<MacroCall>>,
 }
 
 /// The maximum number of calls in a message, from the innermost on.
 const CALLS_REPORTED_MAX: usize = 5;
 
-impl Call {
+impl MacroCall {
     /// The suffix of a message about a value that `call` produced.
-    pub(crate) fn trace(call: &Option<Rc<Call>>) -> String {
+    pub(crate) fn trace(call: &Option<Rc<MacroCall>>) -> String {
         let mut trace = String::new();
         let mut calls = std::iter::successors(call.as_deref(), |call| call.outer.as_deref());
         for call in calls.by_ref().take(CALLS_REPORTED_MAX) {

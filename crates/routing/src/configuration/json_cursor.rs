@@ -6,7 +6,7 @@
 
 use super::{
     error::{ConfigurationError, ConfigurationWarning, line_and_column, suggestion},
-    json::{Call, Json, Property, Value},
+    json::{Json, MacroCall, Property, Value},
 };
 use std::{cell::RefCell, collections::BTreeMap};
 
@@ -46,7 +46,7 @@ impl<'a> Node<'a> {
 
     fn error_at(&self, at: usize, path: &str, message: String) -> ConfigurationError {
         let (line, column) = line_and_column(self.document.text, at);
-        let message = message + &Call::trace(&self.value.call);
+        let message = message + &MacroCall::trace(&self.value.call);
         ConfigurationError { line, column, path: path.to_owned(), message }
     }
 

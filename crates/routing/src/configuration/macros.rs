@@ -24,7 +24,7 @@
 
 use super::{
     error::{ConfigurationError, line_and_column, suggestion},
-    json::{Call, Json, Property, Value},
+    json::{Json, MacroCall, Property, Value},
 };
 use std::{collections::BTreeMap, rc::Rc};
 
@@ -61,7 +61,7 @@ pub(crate) fn expand(text: &str, top: Json) -> Result<Json, ConfigurationError> 
 #[derive(Default)]
 struct Scope {
     parameters: BTreeMap<String, Json>,
-    call: Option<Rc<Call>>,
+    call: Option<Rc<MacroCall>>,
 }
 
 /// A macro, or without `params` a constant.
@@ -86,7 +86,7 @@ impl Expander<'_> {
         let (line, column) = line_and_column(self.text, at.at);
         let path = self.path.concat();
         let path = path.strip_prefix('.').unwrap_or(&path).to_owned();
-        ConfigurationError { line, column, path, message: message.into() + &Call::trace(&at.call) }
+        ConfigurationError { line, column, path, message: message.into() + &MacroCall::trace(&at.call) }
     }
 
     /// Runs `inner` one level deeper.
@@ -287,7 +287,7 @@ impl Expander<'_> {
         outer: &Scope,
     ) -> Expanded {
         let (line, _) = line_and_column(self.text, at.at);
-        let call = Some(Rc::new(Call { name: name.to_owned(), line, outer: outer.call.clone() }));
+        let call = Some(Rc::new(MacroCall { name: name.to_owned(), line, outer: outer.call.clone() }));
         for (param, default) in found.params.iter().flatten() {
             if !parameters.contains_key(param) {
                 let Some(default) = default else {

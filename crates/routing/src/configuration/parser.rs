@@ -102,7 +102,7 @@ pub(crate) struct Parser<'a> {
     in_progress: Vec<&'a str>,
     /// Parsed named handles, each behind those that it refers to.
     done: Vec<(String, Handle)>,
-    done_by_name: BTreeMap<&'a str, Done>,
+    done_by_name: BTreeMap<&'a str, ParsedHandle>,
     /// The number of handles around the one that is being parsed.
     depth: usize,
     /// The maximum of `depth` within the named handle that is being parsed.
@@ -110,7 +110,7 @@ pub(crate) struct Parser<'a> {
 }
 
 #[derive(Clone, Copy)]
-struct Done {
+struct ParsedHandle {
     at: usize,
     /// Handles on the longest path below it, itself included.
     height: usize,
@@ -271,7 +271,7 @@ impl<'a> Parser<'a> {
 
     /// The named handle `name`, if there is one.
     fn resolve_name(&mut self, node: &Node<'a>, name: &str) -> Result<Option<Handle>, ConfigurationError> {
-        if let Some(&Done { at, height }) = self.done_by_name.get(name) {
+        if let Some(&ParsedHandle { at, height }) = self.done_by_name.get(name) {
             self.enter(node, height)?;
             return Ok(Some(Handle::Named(at)));
         }
@@ -289,7 +289,7 @@ impl<'a> Parser<'a> {
         self.in_progress.pop();
         let at = self.done.len();
         self.done.push((name.to_owned(), handle));
-        self.done_by_name.insert(name, Done { at, height });
+        self.done_by_name.insert(name, ParsedHandle { at, height });
         Ok(Some(Handle::Named(at)))
     }
 

@@ -22,7 +22,7 @@ use crate::{
     key::prefix_bytes,
     outcome::worse,
     split::{Part, ask_parts, next},
-    verb::{Kind, Verb},
+    verb::{Verb, VerbKind},
 };
 use bytes::Bytes;
 use lookaside_protocol::Request;
@@ -171,7 +171,7 @@ impl TargetLists {
 /// Whether a request whose prefix is a pattern goes to only one tree.
 fn goes_to_one_tree(request: &Request<Bytes>) -> bool {
     let verb = Verb::of(&request.operation);
-    verb.kind() == Kind::Read || matches!(verb, Verb::Cas | Verb::LeaseSet)
+    verb.kind() == VerbKind::Read || matches!(verb, Verb::Cas | Verb::LeaseSet)
 }
 
 fn no_route(request: &Request<Bytes>) -> Failure {

@@ -16,7 +16,7 @@
 use crate::{
     Failure, Outcome,
     configuration::{ConfigurationError, Keys, Node, Object, suggestion},
-    verb::Kind,
+    verb::VerbKind,
 };
 use lookaside_protocol::{ErrorReply, Reply};
 
@@ -138,14 +138,14 @@ impl FailoverErrors {
     }
 
     /// Whether the next child is asked after `outcome` of a request of this kind.
-    pub fn triggers_failover(&self, kind: Kind, outcome: &Outcome) -> bool {
+    pub fn triggers_failover(&self, kind: VerbKind, outcome: &Outcome) -> bool {
         if *outcome == Err(Failure::Spooled) {
             return true;
         }
         let set = match kind {
-            Kind::Read => self.gets,
-            Kind::Update => self.updates,
-            Kind::Delete => self.deletes,
+            VerbKind::Read => self.gets,
+            VerbKind::Update => self.updates,
+            VerbKind::Delete => self.deletes,
         };
         FailoverError::of(outcome).is_some_and(|error| set.contains(error))
     }
