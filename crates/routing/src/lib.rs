@@ -7,7 +7,7 @@
 //! ```text
 //!   route.rs         the vocabulary: Batch, Outcome, Route, Destination
 //!   region/          the root: routing prefix -> the tree of a cluster
-//!   cluster/         one file for each route; its head says what it does to which verb
+//!   cluster/         one file for each route; its head shows the effect on each verb
 //!   split.rs         splits a batch among children, asks them concurrently, restores the order
 //!   hash/  key.rs  verb.rs  meta.rs  outcome.rs     the properties by which routes choose
 //!   environment.rs   clock, background work, random numbers: handed in

@@ -58,13 +58,13 @@ impl FailoverRoute {
         Self::by_policy(children, errors, FailoverPolicy::in_order())
     }
 
-    /// Asks `children`, of which there is at least one, as `policy` says.
+    /// Asks `children`, at least one, in the order of `policy`.
     pub fn by_policy(children: Vec<Arc<dyn Route>>, errors: FailoverErrors, policy: FailoverPolicy) -> Self {
         assert!(!children.is_empty(), "no child to ask");
         FailoverRoute { children, errors, policy, limit: None, pairing: None, has_tag: false }
     }
 
-    /// Asks `children` as `options` say; with `first`, that hash picks the first child, as in a pool.
+    /// Asks `children` according to `options`; with `first`, that hash picks the first child, as in a pool.
     pub(crate) fn with_options(
         children: Vec<Arc<dyn Route>>,
         first: Option<&KeyHash>,

@@ -26,7 +26,7 @@ impl HashRoute {
     /// Spreads keys over `children` by `hash`.
     ///
     /// # Panics
-    /// If `hash` cannot spread keys over that number of children ([`KeyHash::picker_for`] says when).
+    /// If `hash` cannot spread keys over that number of children (see [`KeyHash::picker_for`]).
     pub fn new(children: Vec<Arc<dyn Route>>, hash: KeyHash) -> Self {
         let picker = hash.picker_for(children.len()).expect("a hash that fits its children");
         HashRoute { children, picker }

@@ -7,7 +7,7 @@
 //!   "Pool|A"                              in a list of children: each server of the pool
 //! ```
 //!
-//! The parser knows no route by itself: a [`Registry`] lists the route types, each of which parses its own arguments
+//! The parser does not know the routes: a [`Registry`] lists the route types, each of which parses its own arguments
 //! and calls back for its children.
 //!
 //! A named handle is parsed at the first reference to it, so named handles may stand in any order. A handle that leads
