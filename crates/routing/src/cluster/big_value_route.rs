@@ -33,7 +33,6 @@ use crate::{
     outcome::{as_get, is_error},
     split::ask_some,
 };
-use append::is_append;
 use bytes::{Bytes, BytesMut};
 use lookaside_protocol::{KEY_BYTES_MAX, Operation, Reply, Request, StoreMode};
 use std::{collections::BTreeSet, sync::Arc, vec};
@@ -188,6 +187,11 @@ impl Route for BigValueRoute {
             true => Box::pin(self.ask_runs(batch, context)),
         }
     }
+}
+
+/// Whether a request appends to a value, or prepends.
+fn is_append(request: &Request<Bytes>) -> bool {
+    matches!(request.operation, Operation::Store { mode: StoreMode::Append | StoreMode::Prepend, .. })
 }
 
 /// Splits a batch into runs that may be sent concurrently: appends to different keys, or no appends.

@@ -24,11 +24,6 @@ use lookaside_protocol::{ErrorReply, Operation, Reply, Request, StoreMode};
 /// How often an append to a split value is tried while other clients change the value.
 const TRIES_MAX: usize = 5;
 
-/// Whether a request appends to a value, or prepends.
-pub(super) fn is_append(request: &Request<Bytes>) -> bool {
-    matches!(request.operation, Operation::Store { mode: StoreMode::Append | StoreMode::Prepend, .. })
-}
-
 impl BigValueRoute {
     /// Executes appends to different keys.
     pub(super) async fn append(&self, batch: Batch, context: &Context) -> Outcomes {
