@@ -75,7 +75,7 @@ def test_explain_shows_the_route_of_a_get_and_its_failover(good):
     assert len(way) == 4 and way[3][1] == "miss"
     server = way[3][0]
     around = steps("get", "user:42", "-f", good, "--down", server)
-    assert around[3] == (server, "server is taken out after failures")
+    assert around[3] == (server, "server is TKO after failures")
     assert around[4:] == [("PoolRoute|gutter", "miss"), ("127.0.0.1:11213", "miss")]
 
 

@@ -297,7 +297,7 @@ def cold_start(database: MariaDb, run: Run) -> dict:
         for second in range(run.seconds + 1):
             time.sleep(max(0, start_ns + second * SECOND_NS - time.monotonic_ns()) / 1e9)
             sent.append(up.sent_to_warm())
-            if ended_s is None and "the warm-up is over" in up.routers[0].log():
+            if ended_s is None and "warm-up ended" in up.routers[0].log():
                 ended_s = second
         for process in processes:
             process.join(60)

@@ -393,8 +393,8 @@ mod tests {
         let expected = [
             "OperationSelectorRoute get k -> miss",
             "FailoverWithExptimeRoute get k -> miss",
-            "PoolRoute|main get k -> server is taken out after failures",
-            "10.0.0.1:1 get k -> server is taken out after failures",
+            "PoolRoute|main get k -> server is TKO after failures",
+            "10.0.0.1:1 get k -> server is TKO after failures",
             "PoolRoute|gutter get k -> miss",
             "10.0.0.2:2 get k -> miss",
         ];

@@ -1,16 +1,17 @@
-//! What routes need of the world and may not take by themselves: time, a place for work that outlives its caller,
-//! chance, and somewhere to log to. All of it is handed in, so that the simulation runs the same routes on its own clock.
+//! What routes need from outside: time, background work, random numbers, and a log. All of it is handed in, so that the
+//! simulation runs the same routes on its own clock.
 //!
-//! **Background work.** Some routes answer before all their children have: the others must go on even if the caller's
-//! future is dropped, since a client that hangs up has no say in whether a copy is deleted. So that work is handed to a
-//! [`Spawner`], and counted: at most [`BACKGROUND_TASKS_MAX`] batches at a time. Where there is no place left,
+//! **Background work.** Some routes reply before all their children have. The other children must be asked to the end
+//! even if the caller's future is dropped: a client that disconnects must not decide whether a copy is deleted. So that
+//! work is handed to a [`Spawner`], and counted: at most [`BACKGROUND_TASKS_MAX`] batches at a time. Without a permit,
 //!
-//! * work that changes what a cache holds (`AllAsyncRoute`, `AllInitialRoute`, `AllFastestRoute`, `AllMajorityRoute`) is
-//!   awaited by its caller: slower, and dropped with a caller that was not answered yet, who so knows nothing of it;
-//! * copies that nobody relies on (shadows, fills of a cache in front of another) are left out and counted.
+//! * work that changes the content of a cache (`AllAsyncRoute`, `AllInitialRoute`, `AllFastestRoute`,
+//!   `AllMajorityRoute`) is awaited by its caller: slower, and dropped together with its caller, which has not been
+//!   answered then;
+//! * copies on which no client relies (shadows, fills of a cache in front of another) are dropped and counted.
 //!
-//! A task counts until it ends or its spawner drops it. Without a spawner there is never a place, so everything is
-//! awaited: that is how a tree is traced.
+//! A task counts until it ends or its spawner drops it. Without a spawner there is never a permit, so everything is
+//! awaited: that is how a request is traced.
 
 use crate::BoxFuture;
 use std::{
@@ -22,48 +23,48 @@ use std::{
     time::Duration,
 };
 
-/// Batches in the background at a time, for what shares one [`Background`]. Above it, callers wait and shadows are left out.
+/// The maximum number of batches in one [`Background`]. Beyond it, callers wait and shadows are dropped.
 pub const BACKGROUND_TASKS_MAX: usize = 1_000;
 
-/// Time, and waiting for it.
+/// The clock.
 pub trait Clock: Send + Sync {
-    /// How long since some fixed moment; never runs backwards.
+    /// The time since some fixed moment; monotonic.
     fn now(&self) -> Duration;
     /// The wall clock, in seconds since 1970.
     fn unix_s(&self) -> u64;
-    /// Done when `duration` has passed.
+    /// Completes after `duration`.
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
 }
 
-/// Runs futures to their end, whoever asked for them.
+/// Runs futures to completion, independently of their callers.
 pub trait Spawner: Send + Sync {
-    /// Runs `task` until it is done.
+    /// Runs `task` to completion.
     fn spawn(&self, task: BoxFuture<'static, ()>);
 }
 
-/// Where lines go that `LoggingRoute` writes.
+/// The log of `LoggingRoute` and of other routes.
 pub trait Log: Send + Sync {
-    /// Takes one line, without its end.
+    /// Writes one line, given without a line break.
     fn line(&self, line: &str);
 }
 
-/// The world as one tree of routes sees it.
+/// What one tree of routes gets from outside.
 #[derive(Clone)]
 pub struct Environment {
-    /// Time.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// A place for work that outlives its caller.
+    /// Work that outlives its caller.
     pub background: Background,
-    /// Where lines go.
+    /// The log.
     pub log: Arc<dyn Log>,
-    /// What chance is drawn from.
+    /// The seed of random numbers.
     pub seed: u64,
-    /// Tells this host from others: `HostIdRoute` and its like spread hosts over children by it.
+    /// Distinguishes this host from others: `HostIdRoute` and similar routes spread hosts over children by it.
     pub host_id: u32,
 }
 
 impl Environment {
-    /// A world in which no time passes and nothing stays behind: everything is awaited by its caller, at once.
+    /// An environment without time, background work or log: everything is awaited by its caller.
     pub fn none() -> Self {
         let nothing = Arc::new(Nothing);
         Environment { clock: nothing.clone(), background: Background::none(), log: nothing, seed: 0, host_id: 0 }
@@ -105,37 +106,37 @@ struct Tasks {
     dropped: AtomicU64,
 }
 
-/// What a background has had to do since the start.
+/// Counters of a background since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackgroundStatistics {
-    /// Tasks that are not done yet.
+    /// Tasks that are running now.
     pub running: usize,
-    /// Batches of several children of which some went on when their caller had its answer.
+    /// Batches to several children of which some continued after the reply to the caller.
     pub fan_outs: u64,
-    /// Copies that nobody waited for: shadows, fills of a cache in front of another.
+    /// Copies without a waiting caller: shadows, fills of a cache in front of another.
     pub copies: u64,
-    /// Batches whose caller had to wait, as there was no place.
+    /// Batches whose caller had to wait, as there was no permit.
     pub awaited: u64,
-    /// Copies that were left out, as there was no place.
+    /// Copies that were dropped, as there was no permit.
     pub dropped: u64,
 }
 
 impl Background {
     /// At most `running_max` tasks at a time, run by `spawner`.
     pub fn new(spawner: Arc<dyn Spawner>, running_max: usize) -> Self {
-        Self::of(Some(spawner), running_max)
+        Self::with_spawner(Some(spawner), running_max)
     }
 
-    /// Room for nothing: callers wait.
+    /// No background: callers wait.
     pub fn none() -> Self {
-        Self::of(None, 0)
+        Self::with_spawner(None, 0)
     }
 
-    fn of(spawner: Option<Arc<dyn Spawner>>, running_max: usize) -> Self {
+    fn with_spawner(spawner: Option<Arc<dyn Spawner>>, running_max: usize) -> Self {
         Background(Arc::new(Tasks { spawner, running_max, ..Tasks::default() }))
     }
 
-    /// What it has had to do.
+    /// Its counters.
     pub fn statistics(&self) -> BackgroundStatistics {
         let tasks = &self.0;
         BackgroundStatistics {
@@ -147,17 +148,17 @@ impl Background {
         }
     }
 
-    /// Tasks that are not done yet.
+    /// The number of tasks that are running now.
     pub fn running(&self) -> usize {
         self.0.running.load(Relaxed)
     }
 
-    /// Copies that were left out because there was no place, since the start.
+    /// The number of copies dropped since the start, as there was no permit.
     pub fn dropped(&self) -> u64 {
         self.0.dropped.load(Relaxed)
     }
 
-    /// A place for one task that somebody relies on. Without one, the caller waits.
+    /// A permit for one task on which a client relies. Without one, the caller waits.
     pub(crate) fn try_permit(&self) -> Option<BackgroundPermit> {
         let permit = self.try_acquire();
         if permit.is_none() && self.0.spawner.is_some() {
@@ -172,7 +173,7 @@ impl Background {
         (running < self.0.running_max).then_some(permit)
     }
 
-    /// Runs a task that nobody relies on, or counts it as left out.
+    /// Spawns a task on which no client relies, or drops and counts it.
     pub(crate) fn spawn_or_drop(&self, task: impl Future<Output = ()> + Send + 'static) {
         match self.try_acquire() {
             Some(permit) => {
@@ -186,11 +187,11 @@ impl Background {
     }
 }
 
-/// One task's place; given back when dropped.
+/// The permit of one task; returned when dropped.
 pub(crate) struct BackgroundPermit(Arc<Tasks>);
 
 impl BackgroundPermit {
-    /// Runs what is left of a task that somebody relies on.
+    /// Spawns the rest of a task on which a client relies.
     pub(crate) fn spawn_rest(self, task: impl Future<Output = ()> + Send + 'static) {
         self.0.fan_outs.fetch_add(1, Relaxed);
         self.spawn(task);
@@ -211,7 +212,7 @@ impl Drop for BackgroundPermit {
     }
 }
 
-/// Numbers from a seed, for many threads (SplitMix64).
+/// Random numbers from a seed, shared by threads (SplitMix64).
 pub(crate) struct SharedRng(AtomicU64);
 
 impl SharedRng {
@@ -219,8 +220,8 @@ impl SharedRng {
         SharedRng(AtomicU64::new(seed))
     }
 
-    /// A number below `bound`, which is not 0.
-    pub(crate) fn below(&self, bound: usize) -> usize {
+    /// A random number below `bound`, which is not 0.
+    pub(crate) fn next_below(&self, bound: usize) -> usize {
         let state = self.0.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed).wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,31 +1,32 @@
-//! Whether a server may be sent to: the state that takes a failing destination out (TKO) and lets it back in.
+//! Whether a server may be sent to: the state machine that marks a failing destination TKO and clears the mark.
 //!
-//! A get and a delete both ask [`Health::may_send`] before a byte leaves. While a destination is out, every request
-//! fails at once, so that the failover children (the gutter, §3.3 of the paper) are asked without a timeout's wait.
+//! A get and a delete both check [`Health::may_send`] before a byte is sent. While a destination is TKO, every request
+//! fails at once, so that the failover children (the gutter, §3.3 of the paper) are asked without waiting for a
+//! timeout.
 //!
 //! ```text
 //!             N timeouts in a row (soft), one connect error (hard)
-//!    up  ------------------------------------------------------------->  out
+//!    up  ------------------------------------------------------------->  TKO
 //!     ^                                                                   | a probe is due at next_probe_at_ms()
 //!     |   a probe or a late reply succeeds                                | a failed probe: wait 1.5 times as long
 //!     +-------------------------------------------------------------------+ (plus jitter), up to the longest wait
 //! ```
 //!
-//! Invariants: `may_send()` is true exactly while no probe is scheduled. Any reply at all, an error line included,
-//! proves that the server lives. A lost connection proves nothing: the attempt to connect again decides.
+//! Invariants: `may_send()` is true exactly while no probe is scheduled. Any reply, including an error line, proves
+//! that the server lives. A lost connection proves nothing: the next connection attempt decides.
 //!
 //! Absent on purpose: sending probes, clocks and random numbers. The owner of the connection drives this; `now_ms` is
 //! milliseconds since any fixed moment, and jitter comes in as a number.
 
 use crate::{Failure, Outcome};
 
-/// When a destination is taken out and how often it is probed.
+/// When a destination becomes TKO, and how often it is probed then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HealthSettings {
-    /// So many timeouts in a row take the destination out. Default 3, at least 1. At 1 a single slow reply does; a
-    /// large number makes every client wait for that many timeouts first.
+    /// Consecutive timeouts until the destination is TKO. Default 3, at least 1. With 1, a single slow reply is enough;
+    /// with a large number, clients wait for that many timeouts first.
     pub timeouts_until_out: u32,
-    /// From being taken out to the first probe, in milliseconds. Default 1000 (mcrouter: 10000), at least 1.
+    /// The wait before the first probe, in milliseconds. Default 1000 (mcrouter: 10000), at least 1.
     pub probe_initial_ms: u64,
     /// The longest wait between two probes before jitter, in milliseconds. Default 60000.
     pub probe_max_ms: u64,
@@ -37,14 +38,14 @@ impl Default for HealthSettings {
     }
 }
 
-/// What a report changed, for the log and the counters.
+/// A change of the state, for the log and the counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HealthChange {
-    /// Taken out after timeouts in a row.
+    /// TKO after consecutive timeouts.
     SoftTko,
-    /// Taken out after a connection could not be made.
+    /// TKO after a failed connection attempt.
     HardTko,
-    /// Back in.
+    /// No longer TKO.
     Returned,
 }
 
@@ -56,7 +57,7 @@ pub struct Health {
     probe: Option<Probe>,
 }
 
-/// Only there while the destination is out.
+/// The next probe of a TKO destination.
 #[derive(Clone, Copy, Debug)]
 struct Probe {
     at_ms: u64,
@@ -64,7 +65,7 @@ struct Probe {
 }
 
 impl Health {
-    /// A destination that nothing bad is known of.
+    /// The state of a destination without known failures.
     pub fn new(settings: HealthSettings) -> Self {
         Health { settings, timeouts_in_a_row: 0, probe: None }
     }
@@ -74,7 +75,7 @@ impl Health {
         self.probe.is_none()
     }
 
-    /// Takes note of what came of a request. Misses and error lines are replies: they prove that the server lives.
+    /// Records the outcome of a request. Misses and error lines are replies: they prove that the server lives.
     pub fn on_outcome(&mut self, outcome: &Outcome, now_ms: u64) -> Option<HealthChange> {
         match outcome {
             Ok(_) => self.mark_up(),
@@ -97,13 +98,13 @@ impl Health {
         }
     }
 
-    /// When the next probe is due, on the clock of `now_ms`; `None` while the destination is in.
+    /// When the next probe is due, on the clock of `now_ms`; `None` if the destination is not TKO.
     pub fn next_probe_at_ms(&self) -> Option<u64> {
         self.probe.map(|probe| probe.at_ms)
     }
 
-    /// Takes note of a probe's result. `jitter` in `0.0..1.0` spreads the probes of many routers: it becomes 5 to 50
-    /// percent on top of the wait.
+    /// Records the result of a probe. `jitter` in `0.0..1.0` spreads the probes of many routers: it adds 5 to 50
+    /// percent to the wait.
     pub fn on_probe(&mut self, ok: bool, now_ms: u64, jitter: f64) -> Option<HealthChange> {
         if ok {
             return self.mark_up();
@@ -115,8 +116,8 @@ impl Health {
         None
     }
 
-    /// Puts the probe that is due off by 5 to 50 percent of its wait, so that many routers that saw the same outage do not
-    /// all come at once. `jitter` as in [`Health::on_probe`].
+    /// Puts the probe that is due off by 5 to 50 percent of its wait, so that many routers that saw the same outage do
+    /// not all come at once. `jitter` as in [`Health::on_probe`].
     pub fn delay_probe(&mut self, jitter: f64) {
         if let Some(probe) = &mut self.probe {
             probe.at_ms = probe.at_ms.saturating_add(with_jitter_ms(probe.wait_ms, jitter) - probe.wait_ms);
@@ -130,7 +131,7 @@ impl Health {
 
     fn mark_tko(&mut self, change: HealthChange, now_ms: u64) -> Option<HealthChange> {
         if self.probe.is_some() {
-            return None; // What was still in flight must not put off the probe that is due.
+            return None; // Requests in flight must not delay the scheduled probe.
         }
         let wait_ms = self.settings.probe_initial_ms.max(1);
         self.probe = Some(Probe { at_ms: now_ms.saturating_add(wait_ms), wait_ms });
@@ -151,14 +152,14 @@ mod tests {
 
     const TIMED_OUT: Outcome = Err(Failure::TimedOut);
 
-    fn taken_out_at(now_ms: u64) -> Health {
+    fn tko_at(now_ms: u64) -> Health {
         let mut health = Health::new(HealthSettings::default());
         assert_eq!(health.on_outcome(&Err(Failure::ConnectFailed), now_ms), Some(HealthChange::HardTko));
         health
     }
 
     #[test]
-    fn only_timeouts_in_a_row_take_a_destination_out() {
+    fn only_consecutive_timeouts_make_a_destination_tko() {
         let mut health = Health::new(HealthSettings::default());
         for outcome in [TIMED_OUT, TIMED_OUT, Ok(Reply::Miss), TIMED_OUT, TIMED_OUT] {
             assert_eq!(health.on_outcome(&outcome, 5), None);
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn one_failed_connection_takes_it_out() {
+    fn one_failed_connection_makes_it_tko() {
         for failure in [Failure::ConnectFailed, Failure::ConnectTimedOut] {
             let mut health = Health::new(HealthSettings::default());
             assert_eq!(health.on_outcome(&Err(failure), 0), Some(HealthChange::HardTko));
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_connection_neither_counts_nor_forgives() {
+    fn a_lost_connection_does_not_change_the_count() {
         let mut health = Health::new(HealthSettings::default());
         for failure in [Failure::TimedOut, Failure::TimedOut, Failure::ConnectionLost, Failure::Busy] {
             assert_eq!(health.on_outcome(&Err(failure), 0), None);
@@ -189,7 +190,7 @@ mod tests {
 
     #[test]
     fn an_error_line_proves_that_the_server_lives() {
-        let mut health = taken_out_at(0);
+        let mut health = tko_at(0);
         let unknown_verb = Ok(Reply::Error(ErrorReply::Unknown));
         assert_eq!(health.on_outcome(&unknown_verb, 1), Some(HealthChange::Returned));
         assert!(health.may_send());
@@ -197,16 +198,16 @@ mod tests {
     }
 
     #[test]
-    fn requests_in_flight_do_not_put_off_the_probe() {
-        let mut health = taken_out_at(0);
+    fn requests_in_flight_do_not_delay_the_probe() {
+        let mut health = tko_at(0);
         assert_eq!(health.on_outcome(&Err(Failure::ConnectFailed), 900), None);
         assert_eq!(health.next_probe_at_ms(), Some(1_000));
     }
 
     #[test]
-    fn the_first_probe_is_put_off_by_chance_too() {
+    fn the_first_probe_has_jitter_too() {
         for (jitter, at_ms) in [(0.0, 1_050), (1.0, 1_500)] {
-            let mut health = taken_out_at(0);
+            let mut health = tko_at(0);
             health.delay_probe(jitter);
             assert_eq!(health.next_probe_at_ms(), Some(at_ms));
         }
@@ -216,8 +217,8 @@ mod tests {
     }
 
     #[test]
-    fn probes_come_at_growing_waits_with_jitter_up_to_the_longest() {
-        let mut health = taken_out_at(0);
+    fn waits_between_probes_grow_with_jitter_up_to_the_longest() {
+        let mut health = tko_at(0);
         assert_eq!(health.on_probe(false, 1_000, 0.0), None);
         assert_eq!(health.next_probe_at_ms(), Some(1_000 + 1_575), "1500 ms and 5 percent");
         health.on_probe(false, 3_000, 1.0);
@@ -230,10 +231,10 @@ mod tests {
 
     #[test]
     fn one_good_probe_clears_everything() {
-        let mut health = taken_out_at(0);
+        let mut health = tko_at(0);
         assert_eq!(health.on_probe(true, 1_000, 0.5), Some(HealthChange::Returned));
         assert!(health.may_send());
         assert_eq!(health.on_probe(true, 1_001, 0.5), None);
-        assert_eq!(health.on_outcome(&TIMED_OUT, 2_000), None, "the count starts anew");
+        assert_eq!(health.on_outcome(&TIMED_OUT, 2_000), None, "the count starts again");
     }
 }

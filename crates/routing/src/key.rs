@@ -1,16 +1,16 @@
-//! The parts of a key that routing reads: `/region/cluster/` in front, `|#|` where hashing stops.
+//! The parts of a key that routing reads: `/region/cluster/` at its start, and `|#|`, where hashing stops.
 //!
 //! ```text
 //!   /east/web/user:42|#|profile
-//!   |--------|                    prefix: chooses the tree (root.rs), does not reach the server
+//!   |--------|                    prefix: chooses the tree (region/root_route.rs), is not sent to the server
 //!             |-----|             routing key: chooses the pool and the server
-//!             |---------------|   what the server stores under
+//!             |---------------|   stored key: the key at the server
 //! ```
 //!
-//! A key that starts with `/` but has no two more slashes has no prefix: it is a key like another.
+//! A key that starts with `/` but has no two further slashes has no prefix.
 //!
-//! A meta command may send its key in base64 (flag `b`). Such a key has no prefix, and chooses its server by what it
-//! stands for: `md` with `b` must find what a plain `set` stored.
+//! A meta command may send its key in base64 (flag `b`). Such a key has no prefix, and chooses its server by the
+//! decoded key: `md` with `b` must find what a plain `set` stored.
 
 use crate::meta::has_encoded_key;
 use bytes::Bytes;
@@ -18,7 +18,7 @@ use lookaside_protocol::{KEY_BYTES_MAX, Operation, Request, meta::decode_key};
 use memchr::memmem;
 use std::borrow::Cow;
 
-/// Keys that agree up to here live on one server.
+/// Keys that are equal up to this marker are on one server.
 const HASH_STOP: &[u8] = b"|#|";
 
 /// Length in bytes of a request's routing prefix, its last slash included; 0 without one.
@@ -30,7 +30,7 @@ pub(crate) fn prefix_bytes(request: &Request<Bytes>) -> usize {
     }
 }
 
-/// What a server stores the request's value under.
+/// The key at the server: without prefix, decoded.
 #[inline]
 pub(crate) fn stored_key(request: &Request<Bytes>) -> Cow<'_, [u8]> {
     if is_encoded(request)
@@ -41,7 +41,7 @@ pub(crate) fn stored_key(request: &Request<Bytes>) -> Cow<'_, [u8]> {
     Cow::Borrowed(&request.key[prefix_bytes(request)..])
 }
 
-/// What pools and servers are chosen by: the stored key up to where hashing stops.
+/// The part by which pools and servers are chosen: the stored key up to `|#|`.
 #[inline]
 pub(crate) fn routing_key(request: &Request<Bytes>) -> Cow<'_, [u8]> {
     match stored_key(request) {
@@ -50,22 +50,22 @@ pub(crate) fn routing_key(request: &Request<Bytes>) -> Cow<'_, [u8]> {
     }
 }
 
-/// Whether the key is base64 on the wire: it must be decoded before anything is changed in it.
+/// Whether the key is base64 on the wire: it cannot be changed without decoding it.
 #[inline]
 pub(crate) fn is_encoded(request: &Request<Bytes>) -> bool {
     matches!(&request.operation, Operation::Meta(meta) if has_encoded_key(meta))
 }
 
-/// A copy of `key` with `suffix` behind what servers are chosen by: before `|#|` where that stands, else at the end.
+/// A copy of `key` with `suffix` behind the part that is hashed: before `|#|`, or at the end.
 pub(crate) fn with_hashed_suffix(key: &[u8], suffix: &str) -> Bytes {
     let stop = up_to_hash_stop(key).len();
     [&key[..stop], suffix.as_bytes(), &key[stop..]].concat().into()
 }
 
-/// Behind a key that has a `|#|`, where it is asked in another place than its own.
+/// The suffix of keys with a `|#|` at other servers than their own.
 const FAILOVER_TAG: &[u8] = b":failover=1";
 
-/// A key with the failover tag, if it has somewhere to put it and stays short enough.
+/// A key with the failover tag, if it has a `|#|` and does not become too long.
 pub(crate) fn with_failover_tag(key: Bytes) -> Bytes {
     match memmem::find(&key, HASH_STOP).is_some() && key.len() + FAILOVER_TAG.len() <= KEY_BYTES_MAX {
         true => [&key, FAILOVER_TAG].concat().into(),
@@ -78,7 +78,7 @@ pub(crate) fn stored_key_of(key: &[u8]) -> &[u8] {
     &key[prefix_bytes_of(key)..]
 }
 
-/// The key without its prefix, up to where hashing stops.
+/// The key without its prefix, up to `|#|`.
 pub(crate) fn routing_key_of(key: &[u8]) -> &[u8] {
     up_to_hash_stop(&key[prefix_bytes_of(key)..])
 }
@@ -97,7 +97,7 @@ fn prefix_bytes_of(key: &[u8]) -> usize {
 
 #[inline]
 fn up_to_hash_stop(key: &[u8]) -> &[u8] {
-    // Keys are short: looking for the first byte is quicker than setting up a search for all three.
+    // Keys are short: a search for the first byte is faster than the setup of a search for all three.
     let stop = memchr::memchr_iter(HASH_STOP[0], key).find(|&at| key[at..].starts_with(HASH_STOP));
     &key[..stop.unwrap_or(key.len())]
 }
@@ -138,14 +138,14 @@ mod tests {
     }
 
     #[test]
-    fn an_encoded_key_is_chosen_by_what_it_stands_for() {
+    fn an_encoded_key_is_routed_by_the_decoded_key() {
         let encoded = meta_get(b"dXNlcjo0MnwjfHg=", "v b");
         assert_eq!(&*stored_key(&encoded), b"user:42|#|x");
         assert_eq!(&*routing_key(&encoded), b"user:42");
         assert_eq!(&*routing_key(&meta_get(b"dXNlcjo0MnwjfHg=", "v")), b"dXNlcjo0MnwjfHg=");
     }
 
-    /// The slash is a letter of base64.
+    /// The slash is a character of base64.
     #[test]
     fn an_encoded_key_has_no_prefix() {
         let key = b"/8/w/w==";

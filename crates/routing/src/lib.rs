@@ -1,17 +1,20 @@
-//! Where a key goes: a tree of routes, from the configuration down to destinations. No sockets, no clock of its own.
+//! Where a key goes: a tree of routes, from the configuration down to destinations. No sockets and no clock of its own.
 //!
-//! Requests travel through the tree in batches, so that the keys of one multiget, or all that a client pipelined,
-//! cost each route handle once: a handle splits the batch among its children and puts the replies back in order.
+//! Requests travel through the tree in batches, so that the keys of one multiget, or all pipelined requests of a
+//! client, cost each route handle once: a route splits the batch among its children and restores the order of the
+//! replies.
 //!
 //! ```text
-//!   configuration/   mcrouter's language -> a description -> the tree
-//!   region/          the root: which cluster's tree, by routing prefix
-//!   cluster/         one file a route: each opens with what it does to which verb
-//!   split.rs         a batch among children, at the same time, and back in order
-//!   environment.rs   time, background work, chance: handed in
-//!   hash/  key.rs  meta.rs  verb.rs  outcome.rs     what routes choose by
-//!   health.rs        when a destination is taken out and let back in
-//!   slot.rs          who serves a server's place while it is dead for long
+//!   route.rs         the vocabulary: Batch, Outcome, Route, Destination
+//!   region/          the root: routing prefix -> the tree of a cluster
+//!   cluster/         one file for each route; its head shows the effect on each verb
+//!   split.rs         splits a batch among children, asks them concurrently, restores the order
+//!   hash/  key.rs  verb.rs  meta.rs  outcome.rs     the properties by which routes choose
+//!   environment.rs   clock, background work, random numbers: handed in
+//!   health.rs        when a destination becomes TKO, and when it returns
+//!   slot.rs          the server or spare that serves a place in a pool
+//!   configuration/   mcrouter's language -> the description of a tree
+//!   tree/            a configuration: text -> description -> tree
 //! ```
 //!
 //! Absent on purpose: how a destination is reached. `client` implements [`Destination`] over sockets, tests by
@@ -93,4 +96,4 @@ pub use route::{
 };
 pub use slot::{Serving, Slot, choose_spare};
 pub use tree::{Configuration, Destinations};
-pub use verb::{Kind, Verb};
+pub use verb::{Verb, VerbKind};

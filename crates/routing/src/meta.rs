@@ -6,7 +6,7 @@ use bytes::Bytes;
 use lookaside_protocol::Reply;
 use lookaside_protocol::meta::{MetaFlag, MetaOperation, MetaReply, MetaStatus, MetaVerb, meta_flags};
 
-/// The token of a flag, if the flag is there.
+/// The token of a flag; `None` if the flag is not set.
 pub(crate) fn token(flags: &[u8], letter: u8) -> Option<&[u8]> {
     meta_flags(flags).find(|flag| flag.letter == letter).map(|flag| flag.token)
 }
@@ -16,9 +16,9 @@ pub(crate) fn has_encoded_key(meta: &MetaOperation<Bytes>) -> bool {
     token(&meta.flags, b'b').is_some()
 }
 
-/// Changes every exptime: `T`, and `N` of an `mg` or `ma` that creates what it misses. An `ms` without `T` never
-/// expires, so it is given one.
-pub(crate) fn modify_exptimes(meta: &mut MetaOperation<Bytes>, modified: impl Fn(i64) -> i64) {
+/// Changes every exptime: `T`, and `N` of an `mg` or `ma` that creates the key on a miss. An `ms` without `T` never
+/// expires, so it gets one.
+pub(crate) fn modify_exptimes(meta: &mut MetaOperation<Bytes>, new_exptime: impl Fn(i64) -> i64) {
     let creates = matches!(meta.verb, MetaVerb::Get | MetaVerb::Arithmetic);
     let mut flags = Vec::with_capacity(meta.flags.len());
     let mut put = |letter: u8, token: &[u8]| {
@@ -32,12 +32,12 @@ pub(crate) fn modify_exptimes(meta: &mut MetaOperation<Bytes>, modified: impl Fn
         let is_exptime = letter == b'T' || letter == b'N' && creates;
         let exptime = str::from_utf8(token).ok().and_then(|text| text.parse().ok());
         match exptime.filter(|_| is_exptime) {
-            Some(exptime) => put(letter, modified(exptime).to_string().as_bytes()),
-            None => put(letter, token), // What is no number the server refuses by itself.
+            Some(exptime) => put(letter, new_exptime(exptime).to_string().as_bytes()),
+            None => put(letter, token), // The server refuses a token that is not a number.
         }
     }
     if meta.verb == MetaVerb::Set && token(&meta.flags, b'T').is_none() {
-        match modified(0) {
+        match new_exptime(0) {
             0 => {}
             exptime => put(b'T', exptime.to_string().as_bytes()),
         }
@@ -47,7 +47,7 @@ pub(crate) fn modify_exptimes(meta: &mut MetaOperation<Bytes>, modified: impl Fn
     }
 }
 
-/// What a cache without the key answers, with the flags that an answer repeats (`O`, `k`, `b`).
+/// The reply of a cache without the key, with the flags that a reply repeats (`O`, `k`, `b`).
 pub(crate) fn empty_cache_reply(key: &[u8], meta: &MetaOperation<Bytes>) -> MetaReply<Bytes> {
     let status = match meta.verb {
         MetaVerb::Get | MetaVerb::Debug => {
@@ -64,8 +64,7 @@ pub(crate) fn empty_cache_reply(key: &[u8], meta: &MetaOperation<Bytes>) -> Meta
     MetaReply { status, flags: repeated.collect::<Vec<_>>().join(&b' ').into(), value: None }
 }
 
-/// An outcome under the key that the client asked for: where a route changed the key, the flag `k` still returns the
-/// client's.
+/// Replaces the key in a reply by the client's: if a route changed the key, the flag `k` still returns the original.
 pub(crate) fn restore_client_key(outcome: Outcome, key: &[u8]) -> Outcome {
     let Ok(Reply::Meta(mut reply)) = outcome else { return outcome };
     if reply.status != MetaStatus::Debug && token(&reply.flags, b'k').is_some() {
@@ -87,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn exptimes_change_and_nothing_else_does() {
+    fn only_exptimes_change() {
         use MetaVerb::{Arithmetic, Get, Set};
         let at_most_10 = |exptime| if exptime == 0 { 10 } else { std::cmp::min(exptime, 10) };
         for (command, flags, expected) in [

@@ -1,16 +1,16 @@
-//! What routes ask of an outcome: was it a failure, was something there, who is worse.
+//! Properties of outcomes by which routes decide: failure, miss, agreement, severity; and requests derived from others.
 
 use crate::{Failure, Outcome, Verb};
 use bytes::Bytes;
 use lookaside_protocol::{ErrorReply, Operation, Reply, Request, StoreMode, meta::MetaStatus};
 use std::mem::discriminant;
 
-/// Whether nothing was heard, or an error line.
+/// Whether there is no reply, or an error line.
 pub(crate) fn is_error(outcome: &Outcome) -> bool {
     matches!(outcome, Err(_) | Ok(Reply::Error(_)))
 }
 
-/// Whether a read found nothing; a lease says so too. A meta get that creates what it misses (`N`) never misses.
+/// Whether a read missed; a lease is a miss, too. A meta get that creates the key on a miss (`N`) never misses.
 pub(crate) fn is_miss(outcome: &Outcome) -> bool {
     match outcome {
         Ok(Reply::Miss | Reply::Lease { .. }) => true,
@@ -19,8 +19,8 @@ pub(crate) fn is_miss(outcome: &Outcome) -> bool {
     }
 }
 
-/// Whether two outcomes say the same, values and numbers aside. All failures do; a kept delete is none, but as if
-/// nothing had been found.
+/// Whether two outcomes are of one kind, apart from values and numbers. All failures agree. A spooled delete is not a
+/// failure; it agrees with "not found".
 pub(crate) fn outcomes_agree(one: &Outcome, other: &Outcome) -> bool {
     match (one, other) {
         (Err(Failure::Spooled), other) | (other, Err(Failure::Spooled)) => is_done(other),
@@ -31,7 +31,7 @@ pub(crate) fn outcomes_agree(one: &Outcome, other: &Outcome) -> bool {
     }
 }
 
-/// Whether a delete found nothing, or is kept for its server.
+/// Whether a delete found no value, or was spooled.
 fn is_done(outcome: &Outcome) -> bool {
     match outcome {
         Ok(Reply::NotFound) | Err(Failure::Spooled) => true,
@@ -40,13 +40,13 @@ fn is_done(outcome: &Outcome) -> bool {
     }
 }
 
-/// The answer to one request that several children were asked: the worse one, the earlier one of equals.
+/// The worse outcome of one request to two children; of equals the first.
 pub(crate) fn worse(one: Outcome, other: Outcome) -> Outcome {
     if severity(&other) > severity(&one) { other } else { one }
 }
 
-/// Only the order among replies to the same request counts. Done comes behind not found, so that a delete which found
-/// something somewhere says so; for all other verbs "not done" comes behind "done".
+/// Only the order among replies to the same request matters. "Deleted" is above "not found", so that a delete that
+/// found a value anywhere reports it; for all other verbs "not done" is above "done".
 fn severity(outcome: &Outcome) -> u8 {
     match outcome {
         Ok(reply) => match reply {
@@ -62,7 +62,7 @@ fn severity(outcome: &Outcome) -> u8 {
             },
             Reply::Error(_) => 4,
         },
-        // It will be gone from there before anybody looks; whether there was anything is not known.
+        // It is replayed before the server is read; whether there was a value is not known.
         Err(Failure::Spooled) => 1,
         Err(_) => 5,
     }
@@ -73,7 +73,7 @@ pub(crate) fn as_get(request: &Request<Bytes>) -> Request<Bytes> {
     Request { key: request.key.clone(), operation: Operation::Get { cas: false } }
 }
 
-/// A store of a value that was read, under the key of `request`; nothing if no value was read.
+/// A store of a value that was read, under the key of `request`; `None` if no value was read.
 pub(crate) fn as_store(
     request: &Request<Bytes>,
     read: &Outcome,
@@ -90,7 +90,7 @@ pub(crate) fn verb(request: &Request<Bytes>) -> Verb {
     Verb::of(&request.operation)
 }
 
-/// A refusal that names the client's mistake.
+/// A `CLIENT_ERROR` with this text.
 pub(crate) fn client_error(why: &'static str) -> Outcome {
     Ok(Reply::Error(ErrorReply::Client(Bytes::from_static(why.as_bytes()))))
 }

@@ -1,23 +1,23 @@
-//! A server's place in the hash of its pool, and who serves it: the server itself, or a spare that stands in for it (§3.3
-//! of the paper: remediation). Whoever decides that, decides for all trees that hold the slot; a get reads one word.
+//! A place in the hash of a pool, and the server that serves it: the configured server, or a spare (§3.3 of the paper:
+//! remediation). The router decides for all trees that share the slot; a get reads one word.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Who serves one place. Shared by all trees of a process that have it.
+/// The server of one place in a pool. Shared by all trees of a process.
 #[derive(Debug, Default)]
 pub struct Slot(AtomicUsize);
 
-/// The server of a slot that is served.
+/// The server that serves a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Serving {
-    /// The one that the configuration has there.
+    /// The configured server.
     Own,
-    /// The spare of that index in the pool's list.
+    /// The spare at this index in the pool's list.
     Spare(usize),
 }
 
 impl Slot {
-    /// Who serves it now.
+    /// The server that serves the slot now.
     pub fn serving(&self) -> Serving {
         match self.0.load(Ordering::Acquire) {
             0 => Serving::Own,
@@ -25,7 +25,7 @@ impl Slot {
         }
     }
 
-    /// From now on, `serving` does.
+    /// Makes `serving` serve the slot.
     pub fn serve(&self, serving: Serving) {
         let word = match serving {
             Serving::Own => 0,
@@ -35,10 +35,11 @@ impl Slot {
     }
 }
 
-/// Which of `spares` spares stands in for the server at place `at` of its pool: the one that comes after it in turn and is
-/// free. So routers that see the same servers dead mostly choose alike, which is good for hits and needed for nothing.
+/// Chooses one of `spares` spares for the server at index `at` of its pool: the first free one, starting at `at` modulo
+/// `spares`. So routers that see the same servers dead mostly choose the same spare, which improves the hit rate but is
+/// not needed for correctness.
 pub fn choose_spare(at: usize, spares: usize, is_free: impl Fn(usize) -> bool) -> Option<usize> {
-    (0..spares).map(|turn| (at + turn) % spares).find(|&spare| is_free(spare))
+    (0..spares).map(|offset| (at + offset) % spares).find(|&spare| is_free(spare))
 }
 
 #[cfg(test)]
@@ -46,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_says_who_serves() {
+    fn a_slot_stores_the_server_that_serves() {
         let slot = Slot::default();
         for serving in [Serving::Own, Serving::Spare(0), Serving::Spare(7), Serving::Own] {
             slot.serve(serving);
@@ -55,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn spares_are_chosen_in_turn_among_those_that_are_free() {
+    fn the_first_free_spare_is_chosen() {
         assert_eq!([0, 1, 2, 3].map(|at| choose_spare(at, 3, |_| true)), [0, 1, 2, 0].map(Some));
         assert_eq!(choose_spare(2, 3, |spare| spare == 1), Some(1));
         assert_eq!(choose_spare(2, 3, |_| false), None);

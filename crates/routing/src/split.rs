@@ -1,13 +1,13 @@
-//! Splitting a batch among children and putting the outcomes back in order: what every choosing route stands on.
+//! Splits a batch among children and restores the order of the outcomes: the base of every route that chooses.
 //!
 //! ```text
 //!   batch      a b c d e            choices  0 1 0 2 1
-//!   parts      0: a c   1: b e   2: d           each child asked once, all at the same time
-//!   outcomes   walk the choices; take the next outcome of the child chosen
+//!   parts      0: a c   1: b e   2: d           each child asked once, all concurrently
+//!   outcomes   for each choice, the next outcome of the chosen child
 //! ```
 //!
-//! Invariants: each child gets its requests in the batch's order; a batch that belongs to one child is handed on as
-//! it is, without a copy or an allocation; children are driven by the caller's own task, so nothing outlives the
+//! Invariants: each child gets its requests in the order of the batch; a batch that belongs to one child is passed on
+//! unchanged, without a copy or an allocation; children are polled by the caller's own task, so nothing outlives the
 //! batch.
 
 use crate::{Batch, BoxFuture, Context, Outcome, Outcomes, Route};
@@ -19,21 +19,21 @@ use std::{future::ready, sync::Arc, vec};
 /// The nodes below a route.
 pub(crate) type Children = [Arc<dyn Route>];
 
-/// An answer that needs no waiting.
+/// A future that is ready with `outcomes`.
 pub(crate) fn ready_outcomes<'a>(outcomes: Outcomes) -> BoxFuture<'a, Outcomes> {
     Box::pin(ready(outcomes))
 }
 
-/// Who gets which request.
+/// The child of each request.
 pub(crate) enum Choices {
-    /// One child gets the whole batch.
+    /// The whole batch goes to one child.
     Whole(usize),
     /// The index of a child for each request.
     Each(Vec<u32>),
 }
 
 impl Choices {
-    /// Asks `choose` once for each request.
+    /// Calls `choose` once for each request.
     pub(crate) fn of(batch: &Batch, choose: impl Fn(&Request<Bytes>) -> usize) -> Choices {
         let Some((first, rest)) = batch.split_first() else { return Choices::Whole(0) };
         let child = choose(first);
@@ -65,7 +65,7 @@ pub(crate) fn split<'a>(
     }
 }
 
-/// Sends request `i` to child `choices[i]`, all children at the same time.
+/// Sends request `i` to child `choices[i]`, all children concurrently.
 pub(crate) async fn scatter(children: &Children, batch: Batch, context: &Context, choices: Vec<u32>) -> Outcomes {
     let mut counts = vec![0_u32; children.len()];
     choices.iter().for_each(|&child| counts[child as usize] += 1);
@@ -83,30 +83,30 @@ pub(crate) async fn scatter(children: &Children, batch: Batch, context: &Context
     choices.iter().map(|&child| next(&mut answers[part_of_child[child as usize] as usize])).collect()
 }
 
-/// What one child is asked.
+/// The requests for one child.
 pub(crate) struct Part {
     pub(crate) child: usize,
     pub(crate) batch: Batch,
 }
 
-/// Asks several children at the same time; their answers in the order of `parts`.
+/// Sends parts to several children concurrently. Returns their outcomes in the order of `parts`.
 pub(crate) async fn ask_parts(children: &Children, parts: Vec<Part>, context: &Context) -> Vec<vec::IntoIter<Outcome>> {
     let asked = parts.into_iter().map(|Part { child, batch }| ask(&*children[child], batch, context));
     join_all(asked).await.into_iter().map(Vec::into_iter).collect()
 }
 
-/// Asks one child, and holds it to its contract: an outcome for each request.
+/// Sends a batch to one child, and asserts its contract: an outcome for each request.
 fn ask<'a>(child: &'a dyn Route, batch: Batch, context: &'a Context) -> impl Future<Output = Outcomes> + Send + 'a {
-    let asked = batch.len();
-    let answer = child.route(batch, context);
+    let requests = batch.len();
+    let outcomes = child.route(batch, context);
     async move {
-        let outcomes = answer.await;
-        assert_eq!(outcomes.len(), asked, "a route answers every request once");
+        let outcomes = outcomes.await;
+        assert_eq!(outcomes.len(), requests, "a route answers every request once");
         outcomes
     }
 }
 
-/// Asks one child some requests of a batch, each with its index there; so the outcomes.
+/// Sends some requests of a batch to one child. Requests and outcomes have their index in the batch.
 pub(crate) async fn ask_some(
     child: &dyn Route,
     some: Vec<(usize, Request<Bytes>)>,
@@ -119,7 +119,7 @@ pub(crate) async fn ask_some(
     at.into_iter().zip(ask(child, batch, context).await).collect()
 }
 
-/// The next outcome of a child; `ask` has seen to it that there is one.
+/// The next outcome of a child; `ask` asserts that there is one.
 pub(crate) fn next(answers: &mut vec::IntoIter<Outcome>) -> Outcome {
     answers.next().expect("one outcome for each request that was sent")
 }

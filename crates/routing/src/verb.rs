@@ -40,19 +40,19 @@ pub enum Verb {
     Metaget,
 }
 
-/// What a verb is about: routes that treat verbs differently mostly ask only this.
+/// The kind of a verb: most routes distinguish only this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Wants a value: `get gets gat gats lease-get metaget`.
+pub enum VerbKind {
+    /// Reads a value: `get gets gat gats lease-get metaget`.
     Read,
     /// Changes a value or its exptime: all the stores, `incr decr touch lease-set`.
     Update,
-    /// Ends a value: `delete`.
+    /// Removes a value: `delete`.
     Delete,
 }
 
 impl Verb {
-    /// Every verb, in the order of the protocol's description.
+    /// All verbs, in the order of the protocol's description.
     pub const ALL: [Verb; 17] = [
         Verb::Get,
         Verb::Gets,
@@ -73,7 +73,7 @@ impl Verb {
         Verb::Metaget,
     ];
 
-    /// The verb of an operation. A meta command counts as the classic verb that it amounts to.
+    /// The verb of an operation. A meta command counts as a classic verb.
     pub fn of(operation: &Operation<Bytes>) -> Verb {
         match operation {
             Operation::Get { cas: false } => Verb::Get,
@@ -130,11 +130,11 @@ impl Verb {
         Verb::ALL.into_iter().find(|verb| verb.name() == name)
     }
 
-    /// What the verb is about.
-    pub fn kind(self) -> Kind {
+    /// The kind of the verb.
+    pub fn kind(self) -> VerbKind {
         match self {
-            Verb::Get | Verb::Gets | Verb::Gat | Verb::Gats | Verb::LeaseGet | Verb::Metaget => Kind::Read,
-            Verb::Delete => Kind::Delete,
+            Verb::Get | Verb::Gets | Verb::Gat | Verb::Gats | Verb::LeaseGet | Verb::Metaget => VerbKind::Read,
+            Verb::Delete => VerbKind::Delete,
             Verb::Set
             | Verb::Add
             | Verb::Replace
@@ -144,7 +144,7 @@ impl Verb {
             | Verb::LeaseSet
             | Verb::Incr
             | Verb::Decr
-            | Verb::Touch => Kind::Update,
+            | Verb::Touch => VerbKind::Update,
         }
     }
 }
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_verb_has_a_name_of_its_own() {
+    fn every_verb_has_a_distinct_name() {
         for verb in Verb::ALL {
             assert_eq!(Verb::named(verb.name()), Some(verb));
         }

@@ -1,5 +1,5 @@
-//! What a batch costs in allocations: routing is on the path of every get, and the allocator would be its largest part.
-#![allow(unsafe_code)] // A counting allocator can be had no other way.
+//! The allocations of a batch: routing is on the path of every get, and allocations would be its largest cost.
+#![allow(unsafe_code)] // A counting allocator needs it.
 
 use bytes::Bytes;
 use lookaside_protocol::{Operation, Reply, Request};
@@ -13,17 +13,17 @@ use std::{
     sync::Arc,
 };
 
-struct Counting;
+struct CountingAllocator;
 
 thread_local! {
     static ALLOCATIONS: Cell<u32> = const { Cell::new(0) };
 }
 
-// SAFETY: every call is handed to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
+// SAFETY: every call is passed unchanged to the system's allocator.
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc`.
         unsafe { System.alloc(layout) }
     }
 
@@ -40,9 +40,9 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// A leaf at the price of two allocations: its outcomes, its future.
+/// A leaf with two allocations: its outcomes and its future.
 struct Leaf;
 
 impl Route for Leaf {
@@ -53,7 +53,7 @@ impl Route for Leaf {
 }
 
 fn allocations(route: &dyn Route, keys: usize) -> u32 {
-    // As they come off a connection: slices of what was read, so that a clone counts up and allocates nothing.
+    // Keys as in a connection: slices of the read buffer, so a clone allocates nothing.
     let read: Bytes = (0..keys).map(|n| format!("key:{n:04}")).collect::<String>().into();
     let key = |n: usize| read.slice(n * 8..n * 8 + 8);
     let batch: Batch = (0..keys).map(|n| Request { key: key(n), operation: Operation::Get { cas: false } }).collect();
@@ -73,21 +73,21 @@ fn pool(servers: usize) -> PoolRoute {
 }
 
 #[test]
-fn one_key_costs_nothing_above_its_leaf() {
+fn one_key_allocates_nothing_above_its_leaf() {
     assert_eq!(allocations(&pool(4), 1), 2);
-    assert_eq!(allocations(&pool(1), 24), 2, "a batch for one server neither");
+    assert_eq!(allocations(&pool(1), 24), 2, "the same for a batch for one server");
 }
 
 #[test]
-fn a_split_batch_costs_a_few_and_three_for_each_server() {
+fn a_split_batch_has_a_few_allocations_and_three_for_each_server() {
     let spent = allocations(&pool(4), 24);
     assert!(spent <= 3 * 4 + 9, "{spent} allocations for 24 keys over 4 servers");
-    assert_eq!(allocations(&pool(4), 240), spent, "the number of keys does not count");
+    assert_eq!(allocations(&pool(4), 240), spent, "independent of the number of keys");
 }
 
-/// The tree that a cluster has: prefix, verb, failover, pool.
+/// The usual tree of a cluster: prefix, verb, failover, pool.
 #[test]
-fn a_whole_tree_adds_little() {
+fn a_whole_tree_adds_few_allocations() {
     let (main, gutter) = (Arc::new(pool(4)), Arc::new(pool(1)));
     let failover = FailoverWithExptimeRoute::new(main.clone(), vec![gutter], 10, FailoverErrors::default());
     let by_verb = OperationSelectorRoute::new(Some(Arc::new(failover)), [(Verb::Delete, main as Arc<dyn Route>)]);

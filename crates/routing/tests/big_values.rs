@@ -1,4 +1,4 @@
-//! Values in pieces: whole again for every verb that reads, a miss where a piece is gone, never a mixture.
+//! Split values: joined for every verb that reads, a miss if a chunk is missing, never a mix of two values.
 
 mod fakes;
 
@@ -17,7 +17,7 @@ use std::{
 
 type Items = Arc<Mutex<BTreeMap<Bytes, (u32, Bytes)>>>;
 
-/// A server that stores at most 10 bytes, and fails for keys that end in what `failing` says.
+/// A server that stores at most 30 bytes, and fails for keys that contain `failing`, unless that is empty.
 fn server(failing: &'static str) -> (Arc<Fake>, Items) {
     let items = Items::default();
     let of_server = items.clone();
@@ -38,7 +38,7 @@ fn server(failing: &'static str) -> (Arc<Fake>, Items) {
             Operation::Store { mode: StoreMode::Add, .. } if found.is_some() => Reply::NotStored,
             Operation::Store { mode: StoreMode::Replace, .. } if found.is_none() => Reply::NotStored,
             Operation::Store { flags, value, .. } | Operation::LeaseSet { flags, value, .. } => {
-                assert!(value.len() <= 30, "{} bytes are too much", value.len());
+                assert!(value.len() <= 30, "{} bytes are too many", value.len());
                 items.insert(request.key.clone(), (*flags, value.clone()));
                 Reply::Stored
             }
@@ -86,12 +86,12 @@ async fn every_verb_that_stores_splits_and_every_one_that_reads_joins() {
         for (n, line) in asked[..3].iter().enumerate() {
             assert!(line.starts_with(&format!("set k:{n}:")) && line.ends_with(" 60"), "{verb}: {line}");
         }
-        assert_eq!(asked[3], format!("{verb} k 60"), "the head comes last");
+        assert_eq!(asked[3], format!("{verb} k 60"), "the manifest is stored last");
         for read in ["get", "gets", "gat", "gats", "lease-get"] {
             assert_eq!(one(&route, request(&format!("{read} k 30"))).await, value(BIG), "{verb} {read}");
             let asked = server.asked();
-            let pieces = if read.starts_with("gat") { "gat k:" } else { "get k:" };
-            assert_eq!(asked.iter().filter(|line| line.starts_with(pieces)).count(), 3, "{asked:?}");
+            let chunks = if read.starts_with("gat") { "gat k:" } else { "get k:" };
+            assert_eq!(asked.iter().filter(|line| line.starts_with(chunks)).count(), 3, "{asked:?}");
         }
         assert_eq!(one(&route, request("delete k")).await, Ok(Reply::Deleted));
         assert_eq!(server.asked(), ["delete k"]);
@@ -100,35 +100,35 @@ async fn every_verb_that_stores_splits_and_every_one_that_reads_joins() {
 }
 
 #[tokio::test]
-async fn what_is_small_stays_as_it_is() {
+async fn small_values_are_not_split() {
     let (server, _) = server("");
     let route = BigValueRoute::new(server.leaf(), 10);
     for verb in ["set", "add", "replace", "append", "prepend", "cas", "lease-set"] {
         one(&route, with_value(&format!("{verb} k 0"), "0123456789")).await.unwrap();
         let asked = server.asked();
-        let looks = usize::from(verb.ends_with("pend"));
-        assert_eq!(asked[looks..], [format!("{verb} k 0")]);
-        assert_eq!(asked[..looks], vec!["gets k"; looks]);
+        let gets = usize::from(verb.ends_with("pend"));
+        assert_eq!(asked[gets..], [format!("{verb} k 0")]);
+        assert_eq!(asked[..gets], vec!["gets k"; gets]);
     }
     for verb in ["append", "prepend"] {
         one(&route, with_value(&format!("{verb} k 0"), BIG)).await.unwrap();
         assert_eq!(server.asked(), ["gets k".to_owned(), format!("{verb} k 0")], "not split");
     }
-    assert_eq!(one(&route, request("get k")).await, value(BIG), "the last of them, as a server without pieces has it");
-    // The client's own flag, on something that is no head.
-    for no_head in ["", "1-2", "2-3-4", "1-0-5", "1-1001-5", "1-x-5", "1-2-3-4", "1-2-\u{e4}"] {
-        let mut own = with_value("set own", no_head);
+    assert_eq!(one(&route, request("get k")).await, value(BIG), "the last one, as if the route were not there");
+    // The client uses the flag for a value that is not a manifest.
+    for not_manifest in ["", "1-2", "2-3-4", "1-0-5", "1-1001-5", "1-x-5", "1-2-3-4", "1-2-\u{e4}"] {
+        let mut own = with_value("set own", not_manifest);
         if let Operation::Store { flags, .. } = &mut own.operation {
             *flags = BIG_VALUE_FLAG;
         }
         one(&route, own).await.unwrap();
-        let expected = Reply::Value { flags: BIG_VALUE_FLAG, cas: None, value: no_head.into() };
-        assert_eq!(one(&route, request("get own")).await, Ok(expected), "{no_head}");
+        let expected = Reply::Value { flags: BIG_VALUE_FLAG, cas: None, value: not_manifest.into() };
+        assert_eq!(one(&route, request("get own")).await, Ok(expected), "{not_manifest}");
     }
 }
 
 #[tokio::test]
-async fn a_piece_that_is_gone_makes_a_miss_and_a_lease() {
+async fn a_missing_chunk_is_a_miss_or_a_lease() {
     let (server, items) = server("");
     let route = BigValueRoute::new(server.leaf(), 10);
     for (read, expected) in [("get", "Miss"), ("gets", "Miss"), ("gat", "Miss"), ("lease-get", "Lease 7")] {
@@ -137,18 +137,18 @@ async fn a_piece_that_is_gone_makes_a_miss_and_a_lease() {
         server.asked();
         assert_eq!(ask(&route, &[&format!("{read} k")]).await, [expected], "{read}");
         let deletes = server.asked().iter().filter(|line| line.starts_with("delete")).count();
-        assert_eq!(deletes, usize::from(read == "lease-get"), "only a lease needs the head out of the way");
+        assert_eq!(deletes, usize::from(read == "lease-get"), "only a lease needs the delete of the manifest");
     }
     let outcome = one(&route, request("lease-get k")).await;
-    assert_eq!(outcome, Ok(Reply::Lease { token: LeaseToken(7), flags: 0, stale: None }), "no stale head");
+    assert_eq!(outcome, Ok(Reply::Lease { token: LeaseToken(7), flags: 0, stale: None }), "no stale manifest");
 }
 
 #[tokio::test]
-async fn a_failing_piece_is_the_answer() {
+async fn a_failure_of_a_chunk_is_returned() {
     let (first, _) = server(":2:");
     let route = BigValueRoute::new(first.leaf(), 10);
     assert_eq!(one(&route, with_value("set k", BIG)).await, Err(Failure::TimedOut));
-    assert!(first.asked().iter().all(|line| line.starts_with("set k:")), "no head without its pieces");
+    assert!(first.asked().iter().all(|line| line.starts_with("set k:")), "no manifest without its chunks");
 
     let (whole, items) = server("");
     one(&BigValueRoute::new(whole.leaf(), 10), with_value("set k", BIG)).await.unwrap();
@@ -159,21 +159,21 @@ async fn a_failing_piece_is_the_answer() {
     assert_eq!(one(&route, request("get k")).await, Err(Failure::TimedOut), "a failure, not the miss before it");
 }
 
-/// The first writer's head is replaced while the second writes: whoever reads gets one or the other.
+/// A manifest is replaced while a second client writes: a reader gets one value or the other.
 #[tokio::test]
-async fn old_and_new_pieces_never_mix() {
+async fn old_and_new_chunks_never_mix() {
     let (server, items) = server("");
     let route = BigValueRoute::new(server.leaf(), 10);
     one(&route, with_value("set k", BIG)).await.unwrap();
-    let old_head = items.lock().unwrap()[&Bytes::from("k")].clone();
+    let old_manifest = items.lock().unwrap()[&Bytes::from("k")].clone();
     one(&route, with_value("set k", NEW)).await.unwrap();
     assert_eq!(one(&route, request("get k")).await, value(NEW));
-    items.lock().unwrap().insert("k".into(), old_head);
+    items.lock().unwrap().insert("k".into(), old_manifest);
     assert_eq!(one(&route, request("get k")).await, value(BIG));
 }
 
 #[tokio::test]
-async fn a_batch_keeps_its_order_and_answers_each() {
+async fn a_batch_keeps_its_order() {
     let (server, _) = server("");
     let route = BigValueRoute::new(server.leaf(), 10);
     let batch = vec![
@@ -191,7 +191,7 @@ async fn a_batch_keeps_its_order_and_answers_each() {
 }
 
 #[tokio::test]
-async fn what_has_no_room_is_the_servers_to_refuse() {
+async fn a_value_that_cannot_be_split_is_sent_to_the_server() {
     let server = Fake::hit("s");
     let route = BigValueRoute::new(server.leaf(), 1);
     let key = "k".repeat(240);
@@ -208,7 +208,7 @@ async fn what_has_no_room_is_the_servers_to_refuse() {
 /// A value with its flags, its exptime and its CAS unique.
 type Versioned = Arc<Mutex<BTreeMap<Bytes, (u32, i64, u64, Bytes)>>>;
 
-/// A server that knows CAS uniques, appends, and how long a value lives. Before the first store by CAS `meddle` has its turn.
+/// A server with CAS uniques, appends and exptimes. `meddle` is called before every store by CAS.
 fn appending_server(meddle: impl Fn(&Versioned) + Send + Sync + 'static) -> (Arc<Fake>, Versioned) {
     let items = Versioned::default();
     let of_server = items.clone();
@@ -252,9 +252,9 @@ fn time_left(flags: &str) -> Reply<Bytes> {
     Reply::Meta(MetaReply { status: MetaStatus::Done, flags: Bytes::copy_from_slice(flags.as_bytes()), value: None })
 }
 
-/// Once the server put what was appended to the head, and gets showed that as if it was the value.
+/// Regression: the server appended to the manifest, and gets returned that as the value.
 #[tokio::test]
-async fn what_is_appended_to_a_value_in_pieces_is_part_of_it() {
+async fn appends_to_a_split_value_become_part_of_it() {
     let (server, items) = appending_server(|_| {});
     let route = BigValueRoute::new(server.leaf(), 10);
     for exptime in [0, 60] {
@@ -266,15 +266,15 @@ async fn what_is_appended_to_a_value_in_pieces_is_part_of_it() {
         let stored = Ok(Reply::Stored);
         assert_eq!(outcomes[..3], [stored.clone(), stored.clone(), stored]);
         assert_eq!(outcomes[3..], [value("xyz0123456789abcdefghijABCDExyz"), Ok(Reply::NotStored), value("0123xyz")]);
-        assert_eq!(items.lock().unwrap()[&b"k"[..]].1, exptime, "it lives as long as before");
+        assert_eq!(items.lock().unwrap()[&b"k"[..]].1, exptime, "the exptime is unchanged");
         assert_eq!(items.lock().unwrap()[&b"small"[..]].1, 7);
     }
     items.lock().unwrap().retain(|key, _| !key.starts_with(b"k:1:"));
-    assert_eq!(one(&route, with_value("append k", "xyz")).await, Ok(Reply::NotStored), "a piece is gone");
+    assert_eq!(one(&route, with_value("append k", "xyz")).await, Ok(Reply::NotStored), "a chunk is missing");
 }
 
 #[tokio::test]
-async fn who_appends_undoes_nothing_that_happens_meanwhile() {
+async fn an_append_undoes_no_concurrent_change() {
     let meddle = |times: u64| {
         let done = AtomicU64::new(0);
         move |items: &Versioned| {

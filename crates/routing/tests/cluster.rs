@@ -1,4 +1,4 @@
-//! Each route of one cluster: who is asked, who is not, and what comes back.
+//! Each route of one cluster: which children are asked, and what is returned.
 
 mod fakes;
 
@@ -33,7 +33,7 @@ async fn a_destination_sees_keys_without_their_prefix() {
 }
 
 #[tokio::test]
-async fn a_pool_asks_each_server_once_and_answers_in_order() {
+async fn a_pool_asks_each_server_once_and_outcomes_are_in_order() {
     let servers: Vec<Arc<Fake>> = (0..4).map(|n| Fake::hit(&format!("s{n}"))).collect();
     let destinations = servers.iter().map(|server| server.clone() as _).collect();
     let hash = KeyHash { function: HashFunction::Crc32, ..KeyHash::default() };
@@ -48,13 +48,13 @@ async fn a_pool_asks_each_server_once_and_answers_in_order() {
     for (n, server) in servers.iter().enumerate() {
         let its_own = requests.iter().zip(&expected).filter(|(_, name)| **name == format!("s{n}"));
         let its_own: Vec<&str> = its_own.map(|(request, _)| *request).collect();
-        assert!(its_own.len() > 1, "the test is about servers with several keys");
+        assert!(its_own.len() > 1, "the test needs servers with several keys");
         assert_eq!(server.asked_batches(), [its_own], "one batch, in the client's order");
     }
 }
 
 #[tokio::test]
-async fn a_batch_for_one_server_leaves_the_others_alone() {
+async fn a_batch_for_one_server_does_not_reach_others() {
     let servers: Vec<Arc<Fake>> = (0..3).map(|n| Fake::hit(&format!("s{n}"))).collect();
     let pool = PoolRoute::new(servers.iter().map(|server| server.clone() as _).collect(), false, KeyHash::default());
     ask(&pool, &["get a|#|1", "set a|#|2", "delete a|#|1"]).await;
@@ -108,8 +108,8 @@ async fn every_failure_and_server_error_fails_over_but_no_other_error_line() {
     ];
     let outcomes = fails_over.map(|outcome| (outcome, true)).into_iter().chain(stays.map(|outcome| (outcome, false)));
     for (outcome, moves) in outcomes {
-        let (told, second) = (outcome.clone(), Fake::hit("second"));
-        let first = Fake::new("first", move |_| told.clone());
+        let (reply, second) = (outcome.clone(), Fake::hit("second"));
+        let first = Fake::new("first", move |_| reply.clone());
         let route = FailoverRoute::new(first.leaf(), vec![second.leaf()], FailoverErrors::default());
         ask(&route, &["set k"]).await;
         assert_eq!(!second.asked().is_empty(), moves, "{outcome:?}");
@@ -117,7 +117,7 @@ async fn every_failure_and_server_error_fails_over_but_no_other_error_line() {
 }
 
 #[tokio::test]
-async fn failover_asks_in_order_only_for_what_failed() {
+async fn failover_asks_in_order_only_for_failed_requests() {
     let first = Fake::new("first", |request| match request.key.ends_with(b"1") {
         true => Ok(Reply::Miss),
         false => Err(DOWN),
@@ -137,20 +137,20 @@ async fn failover_asks_in_order_only_for_what_failed() {
 }
 
 #[tokio::test]
-async fn when_all_fail_the_last_failure_is_the_answer() {
+async fn if_all_fail_the_last_failure_is_returned() {
     let (first, last) = (Fake::failing("first", DOWN), Fake::failing("last", Failure::TimedOut));
     let route = FailoverRoute::new(first.leaf(), vec![last.leaf()], FailoverErrors::default());
     assert_eq!(ask(&route, &["get k"]).await, ["server timed out"]);
 }
 
-/// An acknowledgement for a delete that only the gutter carried out would leave the old value on the dead server.
+/// If a delete that only the gutter executed were acknowledged, the dead server would keep the old value.
 #[tokio::test]
 async fn a_failed_delete_reaches_every_child_and_stays_failed() {
     let (normal, gutter, spare) = (Fake::failing("normal", DOWN), Fake::hit("gutter"), Fake::hit("spare"));
     let others = vec![gutter.leaf(), spare.leaf()];
     let route = FailoverWithExptimeRoute::new(normal.leaf(), others, 10, FailoverErrors::default());
     let outcomes = ask(&route, &["get a", "delete b", "set c"]).await;
-    assert_eq!(outcomes, ["gutter", "server is taken out after failures", "Stored"]);
+    assert_eq!(outcomes, ["gutter", "server is TKO after failures", "Stored"]);
     assert_eq!(gutter.asked(), ["get a", "delete b", "set c 10"]);
     assert_eq!(spare.asked(), ["delete b"]);
 }
@@ -173,7 +173,7 @@ async fn failover_errors_count_by_kind_of_verb() {
 }
 
 #[tokio::test]
-async fn what_lands_in_the_gutter_is_short_lived() {
+async fn values_in_the_gutter_are_short_lived() {
     let (normal, gutter) = (Fake::failing("normal", DOWN), Fake::hit("gutter"));
     let route = FailoverWithExptimeRoute::new(normal.leaf(), vec![gutter.leaf()], 10, FailoverErrors::default());
     let requests = [
@@ -193,7 +193,11 @@ async fn what_lands_in_the_gutter_is_short_lived() {
     ];
     ask(&route, &requests).await;
     let normal_saw = normal.asked();
-    assert_eq!((&*normal_saw[0], &*normal_saw[2]), ("set a 0", "set a 99"), "the normal child sees what was said");
+    assert_eq!(
+        (&*normal_saw[0], &*normal_saw[2]),
+        ("set a 0", "set a 99"),
+        "the normal child gets the exptime unchanged"
+    );
     assert_eq!(
         gutter.asked(),
         [
@@ -215,7 +219,7 @@ async fn what_lands_in_the_gutter_is_short_lived() {
 }
 
 #[tokio::test]
-async fn an_exptime_can_be_set_or_left() {
+async fn an_exptime_can_be_replaced_or_kept() {
     let server = Fake::hit("s");
     ask(&ModifyExptimeRoute::new(server.leaf(), 7, ExptimeAction::Set), &["set a 5", "touch a 99", "get a"]).await;
     assert_eq!(server.asked(), ["set a 7", "touch a 7", "get a"]);
@@ -224,7 +228,7 @@ async fn an_exptime_can_be_set_or_left() {
 }
 
 #[tokio::test]
-async fn all_sync_asks_everyone_about_everything() {
+async fn all_sync_sends_every_verb_to_all_children() {
     let (a, b) = (Fake::hit("a"), Fake::hit("b"));
     let route = AllSyncRoute::new(vec![a.leaf(), b.leaf()]);
     let requests = all_verbs_on("k");
@@ -235,19 +239,19 @@ async fn all_sync_asks_everyone_about_everything() {
 }
 
 #[tokio::test]
-async fn all_sync_answers_with_the_worst_but_deleted_beats_not_found() {
+async fn all_sync_returns_the_worst_reply_but_deleted_beats_not_found() {
     let (hit, miss, down) = (Fake::hit("hit"), Fake::miss("miss"), Fake::failing("down", DOWN));
     let broken = Fake::new("broken", |_| server_error("no"));
     let requests = ["delete k", "set k", "get k", "touch k", "lease-get k"];
-    let taken_out = "server is taken out after failures";
+    let tko = "server is TKO after failures";
     for (children, expected) in [
         ([&hit, &miss], ["Deleted", "NotStored", "Miss", "NotFound", "Lease 7"]),
         ([&miss, &hit], ["Deleted", "NotStored", "Miss", "NotFound", "Lease 7"]),
         ([&miss, &miss], ["NotFound", "NotStored", "Miss", "NotFound", "Lease 7"]),
         ([&hit, &hit], ["Deleted", "Stored", "hit", "Touched", "hit"]),
         ([&hit, &broken], ["SERVER_ERROR no"; 5]),
-        ([&broken, &down], [taken_out; 5]),
-        ([&down, &hit], [taken_out; 5]),
+        ([&broken, &down], [tko; 5]),
+        ([&down, &hit], [tko; 5]),
     ] {
         let route = AllSyncRoute::new(children.iter().map(|child| child.leaf()).collect());
         assert_eq!(ask(&route, &requests).await, expected);
@@ -255,7 +259,7 @@ async fn all_sync_answers_with_the_worst_but_deleted_beats_not_found() {
 }
 
 #[tokio::test]
-async fn the_longest_prefix_wins_and_the_rest_is_wild() {
+async fn the_longest_prefix_wins_and_other_keys_use_the_wildcard() {
     let names = ["a", "ab", "abc", "b", "user:", "user:4"];
     let servers: BTreeMap<&str, Arc<Fake>> = names.iter().map(|name| (*name, Fake::hit(name))).collect();
     let wild = Fake::hit("*");
@@ -310,7 +314,7 @@ async fn each_verb_has_its_own_policy_or_the_default() {
     assert_eq!(ask(&route, &["get k", "set k"]).await, ["a", nowhere]);
 }
 
-/// A client that pipelines `delete k`, `get k` must not read what it deleted, though the two take different ways.
+/// A client that pipelines `delete k`, `get k` must not read the deleted value, though the two take different paths.
 #[tokio::test]
 async fn verbs_on_one_key_keep_their_order_across_policies() {
     let server = Fake::hit("s");
@@ -334,7 +338,7 @@ async fn different_keys_do_not_wait_for_each_other() {
 }
 
 #[tokio::test]
-async fn null_is_an_empty_cache_and_error_an_error() {
+async fn null_replies_as_an_empty_cache_and_error_with_an_error() {
     for verb in VERBS {
         let expected = match verb {
             "get" | "gets" | "gat" | "gats" | "lease-get" => "Miss",
@@ -347,9 +351,9 @@ async fn null_is_an_empty_cache_and_error_an_error() {
     }
 }
 
-/// Children wait for each other here, so the test ends only if they are asked at the same time.
+/// The children wait for each other, so the test ends only if they are asked concurrently.
 #[tokio::test]
-async fn children_are_asked_at_the_same_time() {
+async fn children_are_asked_concurrently() {
     struct Meeting(tokio::sync::Barrier);
     impl Route for Meeting {
         fn route<'a>(
@@ -372,9 +376,9 @@ async fn children_are_asked_at_the_same_time() {
     assert_eq!(pool.route(batch(), &context).await.len(), 30);
 }
 
-/// A `md` with an encoded key that went elsewhere would leave the old value where a plain `set` put it.
+/// If an `md` with an encoded key went to another server, the value that a plain `set` stored would stay.
 #[tokio::test]
-async fn an_encoded_key_lives_where_the_plain_one_does() {
+async fn an_encoded_key_is_on_the_same_server_as_the_plain_key() {
     let servers: Vec<Arc<Fake>> = (0..7).map(|n| Fake::hit(&format!("s{n}"))).collect();
     let pool = PoolRoute::new(servers.iter().map(|server| server.clone() as _).collect(), false, KeyHash::default());
     for key in 0..50 {

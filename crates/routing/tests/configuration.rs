@@ -1,4 +1,5 @@
-//! The configuration language: what a file means by the servers that are asked, and what is said of a bad one, in full.
+//! The configuration language: the meaning of a file, by the servers that are asked, and the full error messages for
+//! bad ones.
 
 mod fakes;
 
@@ -9,7 +10,7 @@ use lookaside_routing::{
 };
 use std::{collections::BTreeMap, sync::Arc};
 
-/// Hands out fakes, and remembers what it was asked for.
+/// Makes fakes, and records the calls.
 #[derive(Default)]
 struct Fakes {
     made: BTreeMap<String, Arc<Fake>>,
@@ -74,11 +75,11 @@ const CLUSTER: &str = r#"
   }
 }"#;
 
-/// How each server is spoken to, and the name that its certificate must bear.
+/// The protocol and security of each server.
 #[derive(Default)]
-struct Accesses(BTreeMap<String, (Protocol, Security)>);
+struct Transports(BTreeMap<String, (Protocol, Security)>);
 
-impl Destinations for Accesses {
+impl Destinations for Transports {
     fn destination(&mut self, address: &Address, settings: &DestinationSettings) -> Arc<dyn Destination> {
         self.0.insert(address.to_string(), (settings.protocol, settings.security));
         Fake::hit(&address.to_string())
@@ -86,7 +87,7 @@ impl Destinations for Accesses {
 }
 
 #[test]
-fn a_server_says_how_it_is_spoken_to_or_its_pool_does() {
+fn a_server_sets_its_transport_or_takes_its_pools() {
     use {Protocol::*, Security::*};
     let configuration = read(
         r#"{
@@ -99,8 +100,8 @@ fn a_server_says_how_it_is_spoken_to_or_its_pool_does() {
         "route": { "type": "AllSyncRoute", "children": ["PoolRoute|A", "PoolRoute|B", "PoolRoute|C"] }
     }"#,
     );
-    let mut accesses = Accesses::default();
-    configuration.build(&mut accesses);
+    let mut transports = Transports::default();
+    configuration.build(&mut transports);
     let expected = [
         ("a:1", (Meta, Tls), Some("cache")),
         ("a:2", (Text, Tls), Some("cache")),
@@ -111,14 +112,14 @@ fn a_server_says_how_it_is_spoken_to_or_its_pool_does() {
         ("c:1", (Meta, UnverifiedTls), None),
     ];
     for (server, access, identity) in expected {
-        assert_eq!(accesses.0[server], access, "{server}");
+        assert_eq!(transports.0[server], access, "{server}");
         let protection = &configuration.protections[&Address(server.into())];
         assert_eq!((protection.security, protection.identity.as_deref()), (access.1, identity), "{server}");
     }
 }
 
 #[test]
-fn what_the_nearer_pool_says_of_tls_holds() {
+fn tls_settings_of_the_nearer_pool_apply() {
     let security = |parent: &str, child: &str| {
         let text = format!(
             r#"{{"pools": {{"P": {{"servers": ["p:1"], {parent}}}, "C": {{"servers": ["c:1"], "inherit": "P", {child}}}}},
@@ -137,7 +138,7 @@ fn what_the_nearer_pool_says_of_tls_holds() {
 }
 
 #[test]
-fn a_port_speaks_tls_or_does_not() {
+fn a_port_either_speaks_tls_or_not() {
     let text = |pool: &str| {
         format!(r#"{{"pools": {{"A": {{"servers": ["a:1:ascii:ssl"]}}, "B": {pool}}}, "route": "PoolRoute|A"}}"#)
     };
@@ -149,7 +150,7 @@ fn a_port_speaks_tls_or_does_not() {
 }
 
 #[tokio::test]
-async fn a_cluster_routes_as_it_is_written() {
+async fn a_cluster_is_routed_as_configured() {
     let configuration = read(CLUSTER);
     assert_eq!(configuration.warnings, []);
     let mut fakes = Fakes { down: vec!["10.0.0.1:5001"], ..Fakes::default() };
@@ -190,7 +191,7 @@ async fn routes_lead_by_prefix_and_a_string_may_name_a_list_of_servers() {
 }
 
 #[tokio::test]
-async fn every_short_form_is_the_long_one() {
+async fn every_short_form_equals_the_object_form() {
     for (short, long) in [
         (r#""PoolRoute|A""#, r#"{"type": "PoolRoute", "pool": "A"}"#),
         (r#""PoolRoute|A""#, r#"{"type": "PoolRoute", "pool": "A", "hash": {"hash_func": "Ch3"}}"#),
@@ -211,7 +212,7 @@ async fn every_short_form_is_the_long_one() {
 }
 
 #[tokio::test]
-async fn a_pool_may_stand_where_it_is_used() {
+async fn a_pool_may_be_described_where_it_is_used() {
     let (root, fakes) = build(
         r#"{ "route": { "type": "FailoverRoute", "failover_errors": ["connect_error", "tko"], "children": [
                { "type": "PoolRoute", "pool": { "name": "x", "servers": ["x:1"] }, "hash": "Crc32" },
@@ -234,7 +235,7 @@ fn named_handles_may_stand_in_any_order_and_are_built_once() {
 }
 
 #[tokio::test]
-async fn a_pool_inherits_what_it_does_not_say() {
+async fn a_pool_inherits_keys_that_it_does_not_set() {
     let (root, fakes) = build(
         r#"{ "pools": {
                "base": { "servers": ["a:1", "b:1", "c:1"], "server_timeout": 5, "keep_routing_prefix": true },
@@ -247,9 +248,9 @@ async fn a_pool_inherits_what_it_does_not_say() {
     assert_eq!(fakes.asked("b:1"), ["get /././k"]);
 }
 
-/// What keys go where is in `other_clients.rs`; here is where names and weights come from.
+/// `other_clients.rs` tests the placement of keys; this tests the origin of names and weights.
 #[test]
-fn a_hash_takes_names_and_weights_from_its_pool_or_says_them() {
+fn a_hash_sets_names_and_weights_or_takes_its_pools() {
     let hash = |pool: &str, hash: &str| {
         let text = format!(
             r#"{{"pools": {{"A": {{"servers": ["10.0.0.1:11211", "b:2"]{pool}}}}},
@@ -282,7 +283,7 @@ fn a_hash_takes_names_and_weights_from_its_pool_or_says_them() {
 }
 
 #[test]
-fn other_timeouts_are_another_destination() {
+fn different_timeouts_need_different_destinations() {
     let (_, fakes) = build(
         r#"{ "pools": { "A": { "servers": ["a:1"] }, "B": { "servers": ["a:1"], "server_timeout": 5, "connect_timeout": 1000 } },
              "route": { "type": "AllSyncRoute", "children": ["PoolRoute|A", "PoolRoute|B"] } }"#,
@@ -291,7 +292,7 @@ fn other_timeouts_are_another_destination() {
 }
 
 #[test]
-fn what_changes_nothing_is_ignored_with_a_warning() {
+fn keys_without_an_effect_are_ignored_with_a_warning() {
     let configuration = read(
         r#"{
   "pools": { "A": { "servers": ["a:1"], "hostnames": ["a"] } },
@@ -309,7 +310,7 @@ fn what_changes_nothing_is_ignored_with_a_warning() {
 }
 
 #[test]
-fn the_default_prefix_is_the_callers() {
+fn the_caller_sets_the_default_prefix() {
     let text = r#"{ "routes": { "/r/a/": "NullRoute" } }"#;
     let defaults = Defaults { prefix: RoutingPrefix::parse("/r/a/").unwrap(), ..Defaults::default() };
     assert!(Configuration::read(text, &defaults).is_ok());
@@ -320,7 +321,7 @@ fn the_default_prefix_is_the_callers() {
     );
 }
 
-/// A route over a pool `A` that is fine.
+/// A configuration with this route and a valid pool `A`.
 fn with_route(route: &str) -> String {
     format!("{{\"pools\": {{\"A\": {{\"servers\": [\"a:1\"]}}}},\n\"route\": {route}}}")
 }
@@ -330,15 +331,15 @@ fn with_pool(pool: &str) -> String {
 }
 
 #[test]
-fn text_that_is_no_json_is_refused_where_it_stops_being_json() {
+fn invalid_json_is_refused_at_the_first_error() {
     for (text, expected) in [
         ("", "line 1, column 1: the configuration is empty"),
         ("// nothing\n", "line 1, column 1: the configuration is empty"),
-        ("{\n  \"route\": }", "line 2, column 12: this is no JSON: Unexpected close brace"),
-        ("{\n  \"route\": \"NullRoute\",\n}", "line 2, column 23: this is no JSON: Trailing commas are not allowed"),
-        ("{ route: 1 }", "line 1, column 3: this is no JSON: Expected string for object property"),
-        ("{ \"route\": 'NullRoute' }", "line 1, column 12: this is no JSON: Single-quoted strings are not allowed"),
-        ("{\"route\": \"NullRoute\"", "line 1, column 1: this is no JSON: Unterminated object"),
+        ("{\n  \"route\": }", "line 2, column 12: invalid JSON: Unexpected close brace"),
+        ("{\n  \"route\": \"NullRoute\",\n}", "line 2, column 23: invalid JSON: Trailing commas are not allowed"),
+        ("{ route: 1 }", "line 1, column 3: invalid JSON: Expected string for object property"),
+        ("{ \"route\": 'NullRoute' }", "line 1, column 12: invalid JSON: Single-quoted strings are not allowed"),
+        ("{\"route\": \"NullRoute\"", "line 1, column 1: invalid JSON: Unterminated object"),
         ("[]", "line 1, column 1: expected an object with \"pools\" and \"route\", found a list"),
     ] {
         assert_eq!(refusal(text), expected, "{text}");
@@ -351,7 +352,7 @@ fn a_bad_top_is_refused() {
         ("{}", "line 1, column 1: \"route\" is missing: expected \"route\" or \"routes\""),
         (
             "{\"route\": \"NullRoute\",\n\"routes\": []}",
-            "line 2, column 11, at routes: \"route\" and \"routes\" both stand: expected one of them",
+            "line 2, column 11, at routes: \"route\" and \"routes\" are both set: expected one of them",
         ),
         (
             "{\"rout\": \"NullRoute\"}",
@@ -360,16 +361,16 @@ fn a_bad_top_is_refused() {
         ),
         (
             "{\"route\": \"NullRoute\",\n\n\"route\": \"NullRoute\"}",
-            "line 3, column 1, at route: \"route\" stands twice; the first time on line 1",
+            "line 3, column 1, at route: \"route\" is given twice, first on line 1",
         ),
         (
             "{\"routes\": [{\"aliases\": [\"/././\", \"/*/x/\"], \"route\": \"NullRoute\"}]}",
-            "line 1, column 35, at routes[0].aliases[1]: \"/*/x/\" is no routing prefix: expected \
+            "line 1, column 35, at routes[0].aliases[1]: \"/*/x/\" is not a routing prefix: expected \
              \"/region/cluster/\", without \"*\"",
         ),
         (
             "{\"routes\": [{\"aliases\": [\"/././\"], \"route\": \"NullRoute\"},\n{\"aliases\": [\"/./.\"]}]}",
-            "line 2, column 14, at routes[1].aliases[0]: /././ stands twice: expected each routing prefix once",
+            "line 2, column 14, at routes[1].aliases[0]: /././ is given twice: expected each routing prefix once",
         ),
         (
             "{\"routes\": [{\"aliases\": [\"/././\"]}]}",
@@ -462,7 +463,7 @@ fn a_bad_pool_is_refused() {
     }
     let twice =
         "{\"pools\": {\"A\": {\"servers\": [\"a:1\"]},\n\"A\": {\"servers\": [\"b:1\"]}}, \"route\": \"NullRoute\"}";
-    assert_eq!(refusal(twice), "line 2, column 1, at pools.A: \"A\" stands twice; the first time on line 1");
+    assert_eq!(refusal(twice), "line 2, column 1, at pools.A: \"A\" is given twice, first on line 1");
 }
 
 #[test]
@@ -472,21 +473,21 @@ fn a_bad_server_is_refused() {
         ("", "the host is missing"),
         (":11211", "the host is missing"),
         ("a b:1", "the host is missing"),
-        ("a:", "the port is no number from 1 to 65535"),
-        ("a:0", "the port is no number from 1 to 65535"),
-        ("a:65536", "the port is no number from 1 to 65535"),
-        ("a:+1", "the port is no number from 1 to 65535"),
-        ("a:http", "the port is no number from 1 to 65535"),
+        ("a:", "the port is not a number from 1 to 65535"),
+        ("a:0", "the port is not a number from 1 to 65535"),
+        ("a:65536", "the port is not a number from 1 to 65535"),
+        ("a:+1", "the port is not a number from 1 to 65535"),
+        ("a:http", "the port is not a number from 1 to 65535"),
         ("[::1]", "the port is missing"),
         ("[::1", "the closing bracket is missing"),
-        ("[::1]1:1", "after the bracket comes no port"),
+        ("[::1]1:1", "there is no port after the bracket"),
         ("::1:11211", "the host is missing"),
-        ("a:1:caret", "\"caret\" is not spoken here"),
-        ("a:1:ascii:ktls12", "\"ktls12\" is not spoken here"),
-        ("a:1:ascii:plain:compressed", "\"compressed\" is not spoken here"),
+        ("a:1:caret", "\"caret\" is not supported"),
+        ("a:1:ascii:ktls12", "\"ktls12\" is not supported"),
+        ("a:1:ascii:plain:compressed", "\"compressed\" is not supported"),
     ] {
         let expected = format!(
-            "line 2, column 19, at pools.A.servers[0]: {server:?} is no server: {why}; expected \"host:port\" or \
+            "line 2, column 19, at pools.A.servers[0]: {server:?} is not a server: {why}; expected \"host:port\" or \
              \"[v6]:port\""
         );
         assert_eq!(refusal(&with_pool(&format!("{{\"servers\": [{server:?}]}}"))), expected);
@@ -543,7 +544,7 @@ format!(
         ),
         (
             r#"{"type": "PoolRoute", "pool": "A", "hash": {"hash_func": "WeightedCh3", "weights": [2]}}"#,
-            "line 2, column 53, at route.hash: the weight of server 0 is none for the hash WeightedCh3: expected a \
+            "line 2, column 53, at route.hash: the weight of server 0 is not valid for the hash WeightedCh3: expected a \
              number from 0 to 1"
                 .into(),
         ),
@@ -555,8 +556,8 @@ format!(
         ),
         (
             r#"{"type": "HashRoute", "children": ["NullRoute"], "hash_func": "dalli"}"#,
-            "line 2, column 10, at route: the hash dalli goes by names, and there are 0 for 1 servers: expected one tag a \
-             server"
+            "line 2, column 10, at route: the hash dalli needs names, and there are 0 for 1 servers: expected one tag for \
+             each server"
                 .into(),
         ),
         (
@@ -582,8 +583,8 @@ format!(
             .into(),
         ),
         (
-            r#""nobody""#,
-            format!("line 2, column 10, at route: no handle is named \"nobody\"; known names: {routes}"),
+            r#""no_handle""#,
+            format!("line 2, column 10, at route: no handle is named \"no_handle\"; known names: {routes}"),
         ),
         (
             r#"{"type": "AllSyncRoute", "children": []}"#,
@@ -623,8 +624,8 @@ format!(
         ),
         (
             r#"{"type": "SaltedFailoverRoute", "pool": "A", "failover_policy": {"type": "DeterministicOrderPolicy", "hash": "dalli"}}"#,
-            "line 2, column 74, at route.failover_policy: the hash dalli goes by names, and there are 0 for 1 servers: \
-             expected one tag a server"
+            "line 2, column 74, at route.failover_policy: the hash dalli needs names, and there are 0 for 1 servers: \
+             expected one tag for each server"
                 .into(),
         ),
         (
@@ -686,17 +687,17 @@ fn a_bad_named_handle_is_refused_even_if_nothing_refers_to_it() {
     }
 }
 
-/// Reading recurses, so what is too deep must be refused, not read until the stack ends.
+/// Parsing recurses, so a tree that is too deep must be refused before the stack overflows.
 #[test]
-fn a_bottomless_tree_is_refused() {
+fn a_tree_that_is_too_deep_is_refused() {
     let open = "{\"type\":\"AllSyncRoute\",\"children\":[";
     let nested = |depth| format!("{{\"route\":{}\"NullRoute\"{}}}", open.repeat(depth), "]}".repeat(depth));
     assert!(Configuration::read(&nested(99), &Defaults::default()).is_ok());
     let too_deep = "the tree is more than 100 handles deep here: expected fewer";
     assert!(refusal(&nested(101)).ends_with(too_deep));
-    assert_eq!(refusal(&"[".repeat(100_000)), "line 1, column 513: this is no JSON: Maximum nesting depth exceeded");
+    assert_eq!(refusal(&"[".repeat(100_000)), "line 1, column 513: invalid JSON: Maximum nesting depth exceeded");
 
-    // A chain of names is as deep, whichever end is read first.
+    // A chain of names has the same depth, whichever end is parsed first.
     let link = |from, to| format!("\"h{from}\": {{ \"type\": \"AllSyncRoute\", \"children\": \"h{to}\" }},\n");
     let down: String = (10_000..11_000).map(|n| link(n, n + 1)).chain(["\"h11000\": \"NullRoute\"".into()]).collect();
     let up: String = (10_000..11_000).map(|n| link(n + 1, n)).chain(["\"h10000\": \"NullRoute\"".into()]).collect();
@@ -707,7 +708,7 @@ fn a_bottomless_tree_is_refused() {
 }
 
 #[test]
-fn a_bad_handle_around_others_is_refused_where_it_is_bad() {
+fn a_bad_handle_around_others_is_refused_at_its_place() {
     let children = "\"children\": [\"NullRoute\"]";
     for (route, at, why) in [
         (r#"{"type": "WarmUpRoute", "cold": "NullRoute", "exptime": 5}"#.to_owned(), "route", "\"warm\" is missing: expected a route"),
@@ -724,7 +725,7 @@ fn a_bad_handle_around_others_is_refused_where_it_is_bad() {
         (
             r#"{"type": "L1L2CacheRoute", "l1": "NullRoute", "l2": "NullRoute"}"#.to_owned(),
             "route",
-            "\"upgradingL1Exptime\" is missing: expected how many seconds a copy lives in L1",
+            "\"upgradingL1Exptime\" is missing: expected the exptime of copies in L1, in seconds",
         ),
         (
             r#"{"type": "KeySplitRoute", "destination": "NullRoute", "replicas": 0}"#.to_owned(),
@@ -739,7 +740,7 @@ fn a_bad_handle_around_others_is_refused_where_it_is_bad() {
         (
             r#"{"type": "RateLimitRoute", "target": "NullRoute", "rates": {"sets_burst": 5}}"#.to_owned(),
             "route.rates.sets_burst",
-            "\"sets_burst\" stands without its rate: expected \"sets_rate\" too",
+            "\"sets_burst\" needs its rate: expected \"sets_rate\" too",
         ),
         (
             r#"{"type": "LatencyInjectionRoute", "child": "NullRoute", "before_latency_ms": "1"}"#.to_owned(),
@@ -754,7 +755,7 @@ fn a_bad_handle_around_others_is_refused_where_it_is_bad() {
         (
             r#"{"type": "ModifyKeyRoute", "target": "NullRoute", "replace_key_prefix": "a"}"#.to_owned(),
             "route",
-            "\"replace_key_prefix\" stands alone: expected \"ensure_key_prefix\", its successor",
+            "\"replace_key_prefix\" needs its successor: expected \"ensure_key_prefix\"",
         ),
         (
             r#"{"type": "ShadowRoute", "target": "NullRoute", "shadows": [{"target": "NullRoute", "key_fraction_range": [0.5, 2]}]}"#
@@ -770,7 +771,7 @@ fn a_bad_handle_around_others_is_refused_where_it_is_bad() {
         (
             r#"{"type": "BigValueRoute", "target": "NullRoute"}"#.to_owned(),
             "route",
-            "\"split_threshold\" is missing: expected the largest value that is stored in one piece, in bytes",
+            "\"split_threshold\" is missing: expected the largest value that is not split, in bytes",
         ),
         (r#"{"type": "StagingRoute", "warm": "NullRoute"}"#.to_owned(), "route", "\"staging\" is missing: expected a route"),
         (
@@ -787,7 +788,7 @@ fn a_bad_handle_around_others_is_refused_where_it_is_bad() {
             r#"{"type": "PoolRoute", "pool": "A", "slow_warmup": {"failoverTarget": "NullRoute", "settings": {"disable_threshold": 0.5}}}"#
                 .to_owned(),
             "route.slow_warmup.settings",
-            "a server would be warm and cold: expected \"disable_threshold\" at least at \"enable_threshold\"",
+            "the thresholds overlap: expected \"disable_threshold\" to be at least \"enable_threshold\"",
         ),
         (
             format!(r#"{{"type": "LatestRoute", {children}, "failover_count": 0}}"#),
@@ -821,9 +822,9 @@ fn a_bad_handle_around_others_is_refused_where_it_is_bad() {
     }
 }
 
-/// Every handle, by what it asks when everything is awaited.
+/// Every handle, by the servers that are asked when everything is awaited.
 #[tokio::test]
-async fn every_handle_around_others_is_built_as_it_is_written() {
+async fn every_handle_around_others_is_built_as_configured() {
     let text = |route: &str| {
         format!(
             r#"{{ "pools": {{ "A": {{ "servers": ["a:1"] }}, "B": {{ "servers": ["b:1", "b:2"] }} }}, "route": {route} }}"#
@@ -867,7 +868,7 @@ async fn every_handle_around_others_is_built_as_it_is_written() {
         (r#""LoggingRoute|PoolRoute|A""#, "a:1", "a:1"),
         (r#"{"type": "PoolRoute", "pool": "A", "max_outstanding": 1, "rates": {"gets_rate": 5}}"#, "a:1", "a:1"),
         (r#""DevNullRoute""#, "", ""),
-        // Without a background there is no room for copies.
+        // Without a background there are no permits for copies.
         (r#"{"type": "ShadowRoute", "target": "PoolRoute|A", "shadows": [{"target": "PoolRoute|B"}]}"#, "a:1", "a:1"),
     ] {
         let (root, fakes) = build(&text(route));
@@ -880,5 +881,5 @@ async fn every_handle_around_others_is_built_as_it_is_written() {
         }
     }
     let warnings = read(&text(r#"{"type": "WarmUpRoute", "cold": "NullRoute", "warm": "NullRoute"}"#)).warnings;
-    assert!(warnings[0].message.contains("never expires"), "{warnings:?}");
+    assert!(warnings[0].message.contains("never expire"), "{warnings:?}");
 }

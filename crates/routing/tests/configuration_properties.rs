@@ -1,4 +1,4 @@
-//! Whatever is in a configuration file, reading it answers: with a tree, or with a place inside the file and a reason.
+//! Properties of random configurations: parsing returns a tree, or an error with a place in the file and a reason.
 
 use lookaside_routing::{Configuration, Defaults};
 use proptest::prelude::*;
@@ -18,7 +18,7 @@ const GOOD: &str = r#"{
     "operation_policies": { "delete": { "type": "AllSyncRoute", "children": "Pool|A" } } } } ]
 }"#;
 
-/// Pieces of the language, to be put where they do not belong.
+/// Fragments of the language, to insert at random places.
 fn piece() -> impl Strategy<Value = String> {
     prop_oneof![
         prop::sample::select(vec![
@@ -56,7 +56,7 @@ fn piece() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn every_text_is_answered(edits in prop::collection::vec((any::<prop::sample::Index>(), 0..20_usize, piece()), 1..4)) {
+    fn every_text_is_parsed_or_refused(edits in prop::collection::vec((any::<prop::sample::Index>(), 0..20_usize, piece()), 1..4)) {
         let mut text: Vec<char> = GOOD.replace(", \"x\"", "").chars().collect();
         for (at, drop, piece) in edits {
             let at = at.index(text.len() + 1);
@@ -73,7 +73,7 @@ proptest! {
 }
 
 #[test]
-fn the_text_that_is_edited_is_good() {
+fn the_unedited_text_is_valid() {
     let good = GOOD.replace(", \"x\"", "");
     Configuration::read(&good, &Defaults::default()).unwrap();
     let error = Configuration::read(GOOD, &Defaults::default()).unwrap_err();

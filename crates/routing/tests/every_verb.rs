@@ -1,20 +1,21 @@
-//! Every handle, for every verb, and for all that its first server can say: who is asked, in which order, and what comes
-//! back. The tables say what the heads of the handles' files say.
+//! Every route handle, for every verb and every reply of its first server: which servers are asked, in which order, and
+//! what is returned. The tables repeat the heads of the routes' files.
 //!
 //! ```text
 //!   get gets: hit a ok | miss a+b ok | bad a+b:get ok
-//!                 |  |           |            '-- by another verb than the client's
-//!                 |  '-- ok: done; no: a miss or a refusal; fail: an error or nothing
-//!                 '-- server a: has the key, has it not, or fails (`bad`: an error, a timeout, taken out)
+//!                 |  |           |            '-- with another verb than the client's
+//!                 |  '-- ok: done; no: a miss or a refusal; fail: an error or no reply
+//!                 '-- server a: hits, misses, or fails (`bad`: an error, a timeout, TKO)
 //! ```
 //!
-//! Servers b and c have the key and do everything. What goes on in the background counts as asked.
+//! At servers b and c every request succeeds. Requests in the background count as asked.
 
+#[path = "fakes/environment.rs"]
+mod environment;
 mod fakes;
-#[path = "fakes/world.rs"]
-mod world;
 
 use bytes::Bytes;
+use environment::FakeEnvironment;
 use fakes::{Fake, VERBS, request, server_error};
 use lookaside_protocol::{Reply, Request};
 use lookaside_routing::{
@@ -25,21 +26,20 @@ use std::{
     sync::{Arc, Mutex},
     time::Duration,
 };
-use world::World;
 
 const READS: &str = "get gets gat gats lease-get";
 const UPDATES: &str = "set add replace append prepend cas lease-set incr decr touch";
 
-/// What server a says.
+/// The states of server a.
 const STATES: [(&str, &[&str]); 3] = [("hit", &["hit"]), ("miss", &["miss"]), ("bad", &["error", "timeout", "out"])];
 
-/// Handles that ask their only child, and pass on what it says.
+/// Handles that ask their only child and return its reply.
 const AS_IT_IS: &str = "all: hit a ok | miss a no | bad a fail";
-/// Failover, but for deletes.
+/// Failover, except for deletes.
 const IN_TURN: &str = "reads updates: hit a ok | miss a no | bad a+b ok
     delete: hit a ok | miss a no | bad a+b fail";
 
-/// A handle, and what it does.
+/// Each handle and its table.
 const HANDLES: &[(&str, &str)] = &[
     (r#""PoolRoute|A""#, AS_IT_IS),
     (r#"{"type": "HashRoute", "children": ["PoolRoute|A"]}"#, AS_IT_IS),
@@ -128,7 +128,7 @@ const HANDLES: &[(&str, &str)] = &[
         lease-get: hit a+b:get ok | miss a+b:get no | bad a+b:get fail
         cas lease-set: hit a+b:set ok | miss a no | bad a fail",
     ),
-    // How long the value lives is asked by a meta get; this server does not say, so there is no fill.
+    // A meta get asks for the time to live; this server does not report it, so there is no fill.
     (
         r#"{"type": "StagingRoute", "warm": "PoolRoute|A", "staging": "PoolRoute|B"}"#,
         "get: hit a+a ok | miss a no | bad a fail
@@ -136,7 +136,7 @@ const HANDLES: &[(&str, &str)] = &[
         updates: hit a+b:delete ok | miss a+b:delete no | bad a+b:delete fail
         delete: hit a+b ok | miss a+b ok | bad a+b fail",
     ),
-    // This cold cluster refuses all adds: what is held off is not taken from the warm one.
+    // This cold cluster refuses all adds, as during a hold-off: values of the warm one are not used.
     (
         r#"{"type": "WarmUpRoute", "cold": "PoolRoute|A", "warm": "PoolRoute|B", "exptime": 60}"#,
         "get: hit a ok | miss a+b+a:add+a no | bad a fail
@@ -169,24 +169,24 @@ const HANDLES: &[(&str, &str)] = &[
     ),
 ];
 
-/// The moment at which all is asked, in seconds since 1970.
+/// The time of all requests, in seconds since 1970.
 const NOW_UNIX_S: u64 = 10_000;
 
-/// Servers that note down who is asked.
+/// Servers with one list of recorded requests.
 struct Servers {
     state: &'static str,
-    world: Arc<World>,
+    env: Arc<FakeEnvironment>,
     asked: Arc<Mutex<Vec<String>>>,
 }
 
-/// A server that notes down what it is asked, in one list with the others.
-struct Noting {
+/// A server that records its requests in the common list.
+struct RecordingDestination {
     server: Arc<Fake>,
     name: String,
     asked: Arc<Mutex<Vec<String>>>,
 }
 
-impl Destination for Noting {
+impl Destination for RecordingDestination {
     fn send(&self, batch: Batch) -> BoxFuture<'_, Outcomes> {
         let verb = |request: &Request<Bytes>| Verb::of(&request.operation).name();
         let lines = batch.iter().map(|request| format!("{}:{}", self.name, verb(request)));
@@ -210,27 +210,27 @@ impl Destinations for Servers {
             _ => Fake::hit(&name),
         };
         let name = name.trim_end_matches(":1").to_owned();
-        Arc::new(Noting { server, name, asked: self.asked.clone() })
+        Arc::new(RecordingDestination { server, name, asked: self.asked.clone() })
     }
 
     fn environment(&mut self) -> Environment {
-        self.world.environment(100)
+        self.env.environment(100)
     }
 }
 
-/// Who was asked and what came back, as the tables say it.
+/// The servers asked and the reply, in the notation of the tables.
 async fn observed(handle: &str, verb: &str, state: &'static str) -> String {
     let text = format!(
         r#"{{"pools": {{"A": {{"servers": ["a:1"]}}, "B": {{"servers": ["b:1"]}}, "C": {{"servers": ["c:1"]}}}},
             "route": {handle}}}"#
     );
     let configuration = Configuration::read(&text, &Defaults::default()).unwrap_or_else(|error| panic!("{error}"));
-    let world = World::new();
-    world.advance(Duration::from_secs(NOW_UNIX_S));
-    let mut servers = Servers { state, world: world.clone(), asked: Arc::default() };
+    let env = FakeEnvironment::new();
+    env.advance(Duration::from_secs(NOW_UNIX_S));
+    let mut servers = Servers { state, env: env.clone(), asked: Arc::default() };
     let root: RootRoute = configuration.build(&mut servers);
     let outcomes = root.route(vec![request(&format!("{verb} k"))], &Context::default()).await;
-    while world.run_background().await > 0 {}
+    while env.run_background().await > 0 {}
     let own = format!(":{verb}");
     let asked: Vec<String> =
         servers.asked.lock().unwrap().iter().map(|line| line.strip_suffix(&own).unwrap_or(line).to_owned()).collect();
@@ -246,7 +246,7 @@ fn class(outcome: &Outcome) -> &'static str {
     }
 }
 
-/// What a table says of a verb, by the name of the state.
+/// The entries of a table for a verb: names of states and expectations.
 fn expected<'a>(table: &'a str, verb: &str) -> Vec<(&'a str, &'a str)> {
     let of_verb = |line: &&str| {
         let (verbs, _) = line.split_once(": hit ").expect("verbs and then states");
@@ -261,16 +261,16 @@ fn expected<'a>(table: &'a str, verb: &str) -> Vec<(&'a str, &'a str)> {
     let lines: Vec<&str> = table.lines().map(str::trim).filter(of_verb).collect();
     let [line] = lines[..] else { panic!("{verb} is in {} lines of {table}", lines.len()) };
     let (_, states) = line.split_once(": ").expect("verbs and then states");
-    states.split(" | ").map(|state| state.split_once(' ').expect("a state and what is done")).collect()
+    states.split(" | ").map(|state| state.split_once(' ').expect("a state and an expectation")).collect()
 }
 
 #[tokio::test]
-async fn every_handle_does_for_every_verb_what_its_head_says() {
+async fn every_handle_treats_every_verb_as_in_its_table() {
     let mut wrong = Vec::new();
     for (handle, table) in HANDLES {
         for verb in VERBS {
-            for ((name, states), (said, expected)) in STATES.iter().zip(expected(table, verb)) {
-                assert_eq!(*name, said, "{table}");
+            for ((name, states), (state_name, expected)) in STATES.iter().zip(expected(table, verb)) {
+                assert_eq!(*name, state_name, "{table}");
                 for state in *states {
                     let observed = observed(handle, verb, state).await;
                     if observed != expected {
@@ -284,7 +284,7 @@ async fn every_handle_does_for_every_verb_what_its_head_says() {
 }
 
 #[test]
-fn the_tables_verbs_are_all_verbs() {
+fn the_tables_have_all_verbs() {
     let mut all: Vec<&str> = READS.split(' ').chain(UPDATES.split(' ')).chain(["delete"]).collect();
     let mut known = VERBS.to_vec();
     all.sort_unstable();

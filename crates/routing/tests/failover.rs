@@ -1,9 +1,10 @@
-//! Who stands in for whom: policies, limits, tags, and fills that go back to where their token came from.
+//! Failover: policies, limits, tags, and fills that go back to the issuer of their token.
 
+#[path = "fakes/environment.rs"]
+mod environment;
 mod fakes;
-#[path = "fakes/world.rs"]
-mod world;
 
+use environment::FakeEnvironment;
 use fakes::{Fake, VERBS, ask, request};
 use lookaside_protocol::{LeaseToken, Operation, Reply};
 use lookaside_routing::{
@@ -15,11 +16,10 @@ use std::{
     sync::{Arc, Mutex},
     time::Duration,
 };
-use world::World;
 
-/// Servers that fail as they are told to, and a world around them.
+/// Servers that can be made to fail, and their environment.
 struct Cluster {
-    world: Arc<World>,
+    env: Arc<FakeEnvironment>,
     servers: BTreeMap<String, Arc<Fake>>,
     failing: Arc<Mutex<BTreeMap<String, Failure>>>,
 }
@@ -27,15 +27,15 @@ struct Cluster {
 impl Destinations for Cluster {
     fn destination(&mut self, address: &Address, _: &DestinationSettings) -> Arc<dyn Destination> {
         let (name, failing) = (address.to_string(), self.failing.clone());
-        let told = name.clone();
+        let own_name = name.clone();
         let fake = Fake::new(&name, move |request| {
-            if let Some(failure) = failing.lock().unwrap().get(&told) {
+            if let Some(failure) = failing.lock().unwrap().get(&own_name) {
                 return Err(failure.clone());
             }
-            let value = told.clone().into_bytes().into();
+            let value = own_name.clone().into_bytes().into();
             Ok(match request.operation {
-                Operation::LeaseGet => Reply::Lease { token: LeaseToken(token_of(&told)), flags: 0, stale: None },
-                Operation::LeaseSet { token, .. } if token.0 != token_of(&told) => Reply::NotStored,
+                Operation::LeaseGet => Reply::Lease { token: LeaseToken(token_of(&own_name)), flags: 0, stale: None },
+                Operation::LeaseSet { token, .. } if token.0 != token_of(&own_name) => Reply::NotStored,
                 Operation::LeaseSet { .. } | Operation::Store { .. } => Reply::Stored,
                 Operation::Delete { .. } => Reply::Deleted,
                 _ => Reply::Value { flags: 0, cas: None, value },
@@ -46,11 +46,11 @@ impl Destinations for Cluster {
     }
 
     fn environment(&mut self) -> Environment {
-        self.world.environment(100)
+        self.env.environment(100)
     }
 }
 
-/// A token that this server alone knows.
+/// The token that only this server accepts.
 fn token_of(server: &str) -> u64 {
     100 + server.bytes().map(u64::from).sum::<u64>()
 }
@@ -67,7 +67,7 @@ impl Cluster {
     }
 
     fn of(configuration: &Configuration) -> (RootRoute, Cluster) {
-        let mut cluster = Cluster { world: World::new(), servers: BTreeMap::new(), failing: Arc::default() };
+        let mut cluster = Cluster { env: FakeEnvironment::new(), servers: BTreeMap::new(), failing: Arc::default() };
         (configuration.build(&mut cluster), cluster)
     }
 
@@ -76,11 +76,11 @@ impl Cluster {
         servers.iter().for_each(|server| _ = failing.insert((*server).to_owned(), failure.clone()));
     }
 
-    fn mend(&self) {
+    fn recover(&self) {
         self.failing.lock().unwrap().clear();
     }
 
-    /// Who was asked since the last time, in the order of their names.
+    /// The servers that were asked since the last call, in the order of their names.
     fn asked(&self) -> Vec<String> {
         self.servers.iter().filter(|(_, fake)| !fake.asked().is_empty()).map(|(name, _)| name.clone()).collect()
     }
@@ -91,7 +91,7 @@ fn failover(children: &str, rest: &str) -> String {
 }
 
 #[tokio::test]
-async fn tries_are_counted_and_what_is_no_try_is_not() {
+async fn tries_are_counted_and_excluded_failures_are_not() {
     for (policy, failure, asked) in [
         ("", Failure::TimedOut, 6),
         (r#", "failover_policy": {"max_tries": 2}"#, Failure::TimedOut, 2),
@@ -104,10 +104,10 @@ async fn tries_are_counted_and_what_is_no_try_is_not() {
         for verb in VERBS {
             cluster.fail(&["a:1", "a:2", "a:3", "a:4", "a:5", "a:6"], failure.clone());
             assert_eq!(ask(&route, &[&format!("{verb} k")]).await, [failure.to_string()], "{verb}");
-            // A delete must find every copy, whatever a try is.
+            // A delete must find every copy, however tries are counted.
             let expected = if verb == "delete" { 6 } else { asked };
             assert_eq!(cluster.asked().len(), expected, "{verb} {policy} {failure}");
-            cluster.mend();
+            cluster.recover();
             ask(&route, &[&format!("{verb} k")]).await;
             assert_eq!(cluster.asked(), ["a:1"], "{verb}: no failure, no failover");
         }
@@ -115,7 +115,7 @@ async fn tries_are_counted_and_what_is_no_try_is_not() {
 }
 
 #[tokio::test]
-async fn a_miss_is_no_failure_whatever_the_policy() {
+async fn a_miss_is_not_a_failure_with_any_policy() {
     for policy in ["{}", r#"{"type": "LeastFailuresPolicy"}"#, r#"{"type": "DeterministicOrderPolicy"}"#] {
         let (route, cluster) =
             Cluster::build(&failover(r#"["NullRoute", "Pool|A"]"#, &format!(r#", "failover_policy": {policy}"#)));
@@ -127,19 +127,19 @@ async fn a_miss_is_no_failure_whatever_the_policy() {
 }
 
 #[tokio::test]
-async fn who_failed_least_is_asked_next() {
+async fn the_child_with_the_fewest_failures_is_next() {
     let policy = r#", "failover_policy": {"type": "LeastFailuresPolicy", "max_tries": 2}"#;
     let (route, cluster) = Cluster::build(&failover(r#""Pool|T""#, policy));
     cluster.fail(&["t:1", "t:2"], Failure::TimedOut);
-    assert_eq!(ask(&route, &["get k"]).await, ["server timed out"], "t:2 is as good as t:3, and stands before it");
+    assert_eq!(ask(&route, &["get k"]).await, ["server timed out"], "t:2 has as few failures as t:3, and precedes it");
     assert_eq!(cluster.asked(), ["t:1", "t:2"]);
     assert_eq!(ask(&route, &["get k"]).await, ["t:3"], "t:2 has failed once");
     assert_eq!(cluster.asked(), ["t:1", "t:3"]);
-    cluster.mend();
+    cluster.recover();
     cluster.fail(&["t:1", "t:3"], Failure::TimedOut);
     ask(&route, &["get k"]).await;
     assert_eq!(cluster.asked(), ["t:1", "t:3"]);
-    // t:3 failed once, t:2 too; twice for t:3, and t:2 is next; its answer makes it the best.
+    // t:3 and t:2 have failed once; after the second failure of t:3, t:2 is next, and its reply resets its count.
     ask(&route, &["get k"]).await;
     ask(&route, &["get k"]).await;
     cluster.asked();
@@ -147,9 +147,9 @@ async fn who_failed_least_is_asked_next() {
     assert_eq!(cluster.asked(), ["t:1", "t:2"]);
 }
 
-/// The servers that a key is asked of, if all fail.
-async fn order_of(route: &dyn Route, cluster: &Cluster, key: &str) -> Vec<String> {
-    cluster.mend();
+/// The servers that are asked for a key, if all fail.
+async fn order_of_key(route: &dyn Route, cluster: &Cluster, key: &str) -> Vec<String> {
+    cluster.recover();
     let mut order: Vec<String> = Vec::new();
     loop {
         cluster.asked();
@@ -169,13 +169,13 @@ async fn order_of(route: &dyn Route, cluster: &Cluster, key: &str) -> Vec<String
 }
 
 #[tokio::test]
-async fn within_a_pool_a_key_goes_on_in_an_order_of_its_own() {
+async fn within_a_pool_the_failover_order_depends_on_the_key() {
     let (route, cluster) = Cluster::build(r#"{"type": "SaltedFailoverRoute", "pool": "A"}"#);
     let (plain, pool) = Cluster::build(r#""PoolRoute|A""#);
     let mut seconds = BTreeMap::new();
     for n in 0..60 {
         let key = format!("key:{n}");
-        let order = order_of(&route, &cluster, &key).await;
+        let order = order_of_key(&route, &cluster, &key).await;
         assert_eq!(order.len(), 5, "the candidates of a key are few");
         ask(&plain, &[&format!("get {key}")]).await;
         assert_eq!(pool.asked(), order[..1], "without a failure it is the pool");
@@ -191,48 +191,48 @@ async fn within_a_pool_a_key_goes_on_in_an_order_of_its_own() {
 }
 
 #[tokio::test]
-async fn what_fails_together_is_asked_last() {
+async fn servers_of_the_same_failure_domain_are_asked_last() {
     let policy = r#""failover_policy": {"type": "DeterministicOrderPolicy", "enable_failure_domains": true, "max_error_tries": 6}"#;
     let (route, cluster) = Cluster::build(&format!(r#"{{"type": "SaltedFailoverRoute", "pool": "A", {policy}}}"#));
     let domain = |server: &str| (server[2..].parse::<u32>().unwrap() - 1) / 2;
     for n in 0..40 {
-        let order = order_of(&route, &cluster, &format!("key:{n}")).await;
+        let order = order_of_key(&route, &cluster, &format!("key:{n}")).await;
         let domains: Vec<u32> = order[..3].iter().map(|server| domain(server)).collect();
         assert!(domains[0] != domains[1] && domains[1] != domains[2] && domains[0] != domains[2], "{order:?}");
     }
 }
 
 #[tokio::test]
-async fn a_fixed_first_child_goes_on_by_key_too() {
+async fn after_a_fixed_first_child_the_order_depends_on_the_key_too() {
     let policy = r#", "failover_policy": {"type": "DeterministicOrderPolicy", "max_tries": 2}"#;
     let (route, cluster) = Cluster::build(&failover(r#"["PoolRoute|M", "Pool|A"]"#, policy));
-    let mut stand_ins = BTreeMap::new();
+    let mut seconds = BTreeMap::new();
     for n in 0..60 {
-        let order = order_of(&route, &cluster, &format!("key:{n}")).await;
+        let order = order_of_key(&route, &cluster, &format!("key:{n}")).await;
         assert_eq!((&*order[0], order.len()), ("m:1", 2));
-        *stand_ins.entry(order[1].clone()).or_insert(0) += 1;
+        *seconds.entry(order[1].clone()).or_insert(0) += 1;
     }
-    assert_eq!(stand_ins.len(), 6, "{stand_ins:?}");
+    assert_eq!(seconds.len(), 6, "{seconds:?}");
 }
 
 #[tokio::test]
-async fn the_highest_draw_is_first_and_the_next_highest_next() {
+async fn the_order_follows_the_rendezvous_scores() {
     let policy = r#", "failover_policy": {"type": "RendezvousPolicy"}"#;
     let (route, cluster) = Cluster::build(&failover(r#""Pool|T""#, policy));
     let (hash, pool) = Cluster::build(r#"{"type": "PoolRoute", "pool": "T", "hash": "Rendezvous"}"#);
     let mut orders = BTreeMap::new();
     for n in 0..60 {
         let key = format!("key:{n}");
-        let order = order_of(&route, &cluster, &key).await;
+        let order = order_of_key(&route, &cluster, &key).await;
         ask(&hash, &[&format!("get {key}")]).await;
         assert_eq!(pool.asked(), order[..1]);
         *orders.entry(order).or_insert(0) += 1;
     }
-    assert_eq!(orders.len(), 6, "every order there is: {orders:?}");
+    assert_eq!(orders.len(), 6, "every possible order: {orders:?}");
 }
 
 #[tokio::test]
-async fn a_batch_is_split_by_first_choice_and_answered_in_order() {
+async fn a_batch_is_split_by_first_choice_and_outcomes_are_in_order() {
     let (route, cluster) = Cluster::build(r#"{"type": "SaltedFailoverRoute", "pool": "T"}"#);
     cluster.fail(&["t:2"], Failure::TimedOut);
     let gets: Vec<String> = (0..30).map(|n| format!("get key:{n}")).collect();
@@ -247,7 +247,7 @@ async fn a_batch_is_split_by_first_choice_and_answered_in_order() {
 }
 
 #[tokio::test]
-async fn only_so_many_fail_over_and_every_delete() {
+async fn failovers_are_limited_but_not_for_deletes() {
     let limit = r#", "failover_limit": {"rate": 2, "burst": 3}"#;
     for route in [
         failover(r#"["PoolRoute|M", "PoolRoute|G"]"#, limit),
@@ -259,24 +259,28 @@ async fn only_so_many_fail_over_and_every_delete() {
         assert_eq!(ask(&route, &["get a", "get b", "get c", "get d"]).await, [there, there, there, late]);
         assert_eq!(ask(&route, &["set a", "delete a", "delete b"]).await, [late; 3]);
         assert_eq!(cluster.servers["g:1"].asked(), ["get a", "get b", "get c", "delete a", "delete b"]);
-        cluster.world.advance(Duration::from_millis(500));
+        cluster.env.advance(Duration::from_millis(500));
         assert_eq!(ask(&route, &["set a", "get a"]).await, ["Stored", late]);
-        cluster.mend();
-        cluster.world.advance(Duration::from_millis(500));
+        cluster.recover();
+        cluster.env.advance(Duration::from_millis(500));
         ask(&route, &["get a", "get a", "get a", "get a"]).await;
         cluster.fail(&["m:1"], Failure::TimedOut);
-        assert_eq!(ask(&route, &["get a", "get a"]).await, [there, late], "what does not fail over takes no token");
+        assert_eq!(
+            ask(&route, &["get a", "get a"]).await,
+            [there, late],
+            "a request without a failover takes no token"
+        );
     }
 }
 
 #[tokio::test]
-async fn a_tag_tells_the_stand_in() {
+async fn keys_at_other_children_have_the_failover_tag() {
     let (route, cluster) = Cluster::build(&failover(r#"["PoolRoute|M", "PoolRoute|G"]"#, r#", "failover_tag": true"#));
     cluster.fail(&["m:1"], Failure::TimedOut);
     let long = format!("get {}|#|x", "a".repeat(240));
     ask(&route, &["get /././k|#|x", "get k", "delete k|#|x", &long]).await;
     let asked = ["get k|#|x:failover=1", "get k", "delete k|#|x:failover=1", &long];
-    assert_eq!(cluster.servers["g:1"].asked(), asked, "a key without |#| or without room stays as it is");
+    assert_eq!(cluster.servers["g:1"].asked(), asked, "a key without |#|, or too long for the tag, is unchanged");
     assert_eq!(cluster.servers["m:1"].asked(), ["get k|#|x", "get k", "delete k|#|x", &long]);
 }
 
@@ -288,9 +292,9 @@ fn lease_set(key: &str, server: &str) -> lookaside_protocol::Request<bytes::Byte
     request
 }
 
-/// The stand-in hands out a token, the first server returns, the fill comes.
+/// The second server issues a token, the first server returns, then the fill arrives.
 #[tokio::test]
-async fn a_fill_goes_back_to_where_its_token_came_from() {
+async fn a_fill_goes_to_the_issuer_of_its_token() {
     let context = Context::default();
     let route = |rest: &str| {
         format!(
@@ -308,9 +312,9 @@ async fn a_fill_goes_back_to_where_its_token_came_from() {
         let (root, cluster) = Cluster::build(&route(rest));
         cluster.fail(&["m:1"], Failure::TimedOut);
         assert_eq!(ask(&root, &["lease-get /././k"]).await, [format!("Lease {}", token_of("g:1"))]);
-        cluster.mend();
+        cluster.recover();
         cluster.asked();
-        cluster.world.advance(Duration::from_secs(later_s));
+        cluster.env.advance(Duration::from_secs(later_s));
         let fills = vec![lease_set(fill_of, "g:1")];
         assert_eq!(root.route(fills, &context).await, [Ok(outcome)], "{rest} {later_s} {fill_of}");
         let requests = cluster.servers["g:1"].requests();
@@ -326,25 +330,25 @@ async fn a_fill_goes_back_to_where_its_token_came_from() {
 }
 
 #[tokio::test]
-async fn a_token_is_paired_once_and_its_childs_failure_is_the_answer() {
+async fn a_token_is_paired_once_and_a_failure_of_its_child_is_returned() {
     let context = Context::default();
     let route = failover(r#"["PoolRoute|M", "PoolRoute|G", "Pool|T"]"#, r#", "enable_lease_pairing": true"#);
     let (root, cluster) = Cluster::build(&route);
     cluster.fail(&["m:1"], Failure::TimedOut);
     ask(&root, &["lease-get k"]).await;
-    cluster.mend();
+    cluster.recover();
     cluster.fail(&["g:1"], Failure::TimedOut);
     cluster.asked();
     let mut batch = vec![request("get a"), lease_set("k", "g:1"), request("delete k")];
     let outcomes = root.route(batch.clone(), &context).await;
     assert_eq!(outcomes[1..], [Err(Failure::TimedOut), Ok(Reply::Deleted)]);
-    assert_eq!(cluster.asked(), ["g:1", "m:1"], "no other has a use for that token");
+    assert_eq!(cluster.asked(), ["g:1", "m:1"], "no other child accepts that token");
     batch.truncate(2);
-    assert_eq!(root.route(batch, &context).await[1], Ok(Reply::NotStored), "the second time it is a fill like another");
+    assert_eq!(root.route(batch, &context).await[1], Ok(Reply::NotStored), "the second time it is an ordinary fill");
     assert_eq!(cluster.asked(), ["m:1"]);
 }
 
-/// Threads have a tree each, and a client's next request may come by another.
+/// Each thread has a tree, and a client's next request may arrive at another thread.
 #[tokio::test]
 async fn all_trees_of_a_configuration_share_the_pairs() {
     let route = failover(r#"["PoolRoute|M", "PoolRoute|G"]"#, r#", "enable_lease_pairing": true"#);

@@ -1,10 +1,11 @@
-//! Routes that ask several children, or one of several: who is asked, who is not, what comes back, and what goes on when
-//! the caller is gone.
+//! Routes that ask several children, or one of several: which children are asked, what is returned, and what continues
+//! after the caller is dropped.
 
+#[path = "fakes/environment.rs"]
+mod environment;
 mod fakes;
-#[path = "fakes/world.rs"]
-mod world;
 
+use environment::{FakeEnvironment, HeldRoute};
 use fakes::{Fake, VERBS, ask, server_error};
 use futures_util::FutureExt;
 use lookaside_protocol::{LeaseToken, Operation, Reply};
@@ -13,7 +14,6 @@ use lookaside_routing::{
     FailoverErrors, Failure, HostIdRoute, LatestRoute, MissFailoverRoute, OriginalClientHashRoute, RandomRoute, Route,
 };
 use std::{net::IpAddr, sync::Arc};
-use world::{Held, World};
 
 const TIMEOUT: Failure = Failure::TimedOut;
 
@@ -21,14 +21,14 @@ fn leaves(fakes: &[&Arc<Fake>]) -> Vec<Arc<dyn Route>> {
     fakes.iter().map(|fake| fake.leaf()).collect()
 }
 
-fn room(world: &Arc<World>) -> Background {
-    world.environment(10).background
+fn background_of(env: &Arc<FakeEnvironment>) -> Background {
+    env.environment(10).background
 }
 
 #[tokio::test]
-async fn all_async_tells_everybody_and_hears_nobody() {
-    let (world, a, b) = (World::new(), Fake::hit("a"), Fake::failing("b", TIMEOUT));
-    let route = AllAsyncRoute::new(leaves(&[&a, &b]), room(&world));
+async fn all_async_asks_all_children_and_awaits_none() {
+    let (env, a, b) = (FakeEnvironment::new(), Fake::hit("a"), Fake::failing("b", TIMEOUT));
+    let route = AllAsyncRoute::new(leaves(&[&a, &b]), background_of(&env));
     for verb in VERBS {
         let request = format!("{verb} k");
         let expected = match verb {
@@ -37,57 +37,57 @@ async fn all_async_tells_everybody_and_hears_nobody() {
             _ => "NotStored",
         };
         assert_eq!(ask(&route, &[&request]).await, [expected], "{verb}");
-        assert!(a.asked().is_empty(), "{verb}: nobody is asked before the answer");
-        assert_eq!(world.run_background().await, 1);
+        assert!(a.asked().is_empty(), "{verb}: no child is asked before the reply");
+        assert_eq!(env.run_background().await, 1);
         assert_eq!((a.asked().len(), b.asked().len()), (1, 1), "{verb}");
     }
 }
 
 #[tokio::test]
-async fn all_initial_answers_with_the_first_child_for_every_verb() {
+async fn all_initial_returns_the_first_childs_reply_for_every_verb() {
     for (first, expected) in
         [(Fake::hit("a"), "Deleted"), (Fake::miss("a"), "NotFound"), (Fake::failing("a", TIMEOUT), "server timed out")]
     {
-        let (world, b) = (World::new(), Fake::hit("b"));
-        let route = AllInitialRoute::new(leaves(&[&first, &b]), room(&world));
+        let (env, b) = (FakeEnvironment::new(), Fake::hit("b"));
+        let route = AllInitialRoute::new(leaves(&[&first, &b]), background_of(&env));
         assert_eq!(ask(&route, &["delete k"]).await, [expected]);
         assert!(b.asked().is_empty());
         for verb in VERBS {
             ask(&route, &[&format!("{verb} k")]).await;
         }
-        world.run_background().await;
+        env.run_background().await;
         assert_eq!(first.asked().len(), 1 + VERBS.len());
         assert_eq!(b.asked().len(), 1 + VERBS.len());
     }
 }
 
-/// A client that hangs up must not keep a delete from the other copies.
+/// A client that disconnects must not prevent the delete of the other copies.
 #[tokio::test]
-async fn the_rest_goes_on_when_the_caller_is_gone() {
+async fn the_rest_continues_after_the_caller_is_dropped() {
     for n in 0..3 {
-        let (world, a, b) = (World::new(), Fake::hit("a"), Fake::hit("b"));
-        let (first, second) = (Held::new(a.leaf()), Held::new(b.leaf()));
+        let (env, a, b) = (FakeEnvironment::new(), Fake::hit("a"), Fake::hit("b"));
+        let (first, second) = (HeldRoute::new(a.leaf()), HeldRoute::new(b.leaf()));
         let children = vec![first.clone() as Arc<dyn Route>, second.clone()];
         let route: Box<dyn Route> = match n {
-            0 => Box::new(AllInitialRoute::new(children, room(&world))),
-            1 => Box::new(AllFastestRoute::new(children, room(&world))),
-            _ => Box::new(AllMajorityRoute::new(children, room(&world))),
+            0 => Box::new(AllInitialRoute::new(children, background_of(&env))),
+            1 => Box::new(AllFastestRoute::new(children, background_of(&env))),
+            _ => Box::new(AllMajorityRoute::new(children, background_of(&env))),
         };
-        assert!(ask(&*route, &["delete k"]).now_or_never().is_none(), "nobody has answered");
-        first.let_one();
-        second.let_one();
-        assert_eq!(world.run_background().await, 1, "route {n}");
+        assert!(ask(&*route, &["delete k"]).now_or_never().is_none(), "no child has replied");
+        first.release_one();
+        second.release_one();
+        assert_eq!(env.run_background().await, 1, "route {n}");
         assert_eq!(b.asked(), ["delete k"], "route {n}");
-        // AllInitialRoute's first child is the caller's own affair, as with any other route.
+        // The first child of AllInitialRoute is asked by the caller, as in any other route.
         assert_eq!(a.asked().len(), usize::from(n > 0), "route {n}");
     }
 }
 
 #[tokio::test]
-async fn without_room_the_caller_waits_for_all() {
+async fn without_a_permit_the_caller_waits_for_all() {
     for n in 0..4 {
         let (a, b) = (Fake::hit("a"), Fake::hit("b"));
-        let held = Held::new(b.leaf());
+        let held = HeldRoute::new(b.leaf());
         let (children, none) = (vec![a.leaf(), held.clone() as Arc<dyn Route>], Background::none());
         let route: Box<dyn Route> = match n {
             0 => Box::new(AllAsyncRoute::new(children, none)),
@@ -97,7 +97,7 @@ async fn without_room_the_caller_waits_for_all() {
         };
         let mut answer = Box::pin(ask(&*route, &["set k"]));
         assert!(answer.as_mut().now_or_never().is_none(), "route {n} waits");
-        held.let_one();
+        held.release_one();
         let expected = if n == 0 { "NotStored" } else { "Stored" };
         assert_eq!(answer.await, [expected], "route {n}");
         assert_eq!((a.asked().len(), b.asked().len()), (1, 1));
@@ -105,45 +105,45 @@ async fn without_room_the_caller_waits_for_all() {
 }
 
 #[tokio::test]
-async fn a_place_in_the_background_is_given_back() {
-    let (world, a, b) = (World::new(), Fake::hit("a"), Fake::hit("b"));
-    let background = world.environment(1).background;
+async fn a_background_permit_is_returned() {
+    let (env, a, b) = (FakeEnvironment::new(), Fake::hit("a"), Fake::hit("b"));
+    let background = env.environment(1).background;
     let route = AllInitialRoute::new(leaves(&[&a, &b]), background.clone());
     ask(&route, &["get k"]).await;
     assert_eq!(background.running(), 1);
     ask(&route, &["get k"]).await;
-    assert_eq!((background.running(), b.asked().len()), (1, 1), "no place: awaited at once");
-    world.run_background().await;
+    assert_eq!((background.running(), b.asked().len()), (1, 1), "no permit: awaited at once");
+    env.run_background().await;
     assert_eq!((background.running(), b.asked().len()), (0, 1));
 }
 
 #[tokio::test]
-async fn the_fastest_that_is_no_error_wins() {
-    let world = World::new();
+async fn the_fastest_reply_that_is_not_an_error_wins() {
+    let env = FakeEnvironment::new();
     let (down, quick, slow) = (Fake::failing("down", TIMEOUT), Fake::hit("quick"), Fake::hit("slow"));
-    let held = Held::new(slow.leaf());
-    let route = AllFastestRoute::new(vec![down.leaf(), held.clone(), quick.leaf()], room(&world));
+    let held = HeldRoute::new(slow.leaf());
+    let route = AllFastestRoute::new(vec![down.leaf(), held.clone(), quick.leaf()], background_of(&env));
     for verb in VERBS {
-        let said = ask(&route, &[&format!("{verb} k")]).now_or_never().expect("nobody waits for the slow one");
-        assert!(!said[0].contains("timed out"), "{verb}: {said:?}");
-        held.let_one();
-        world.run_background().await;
+        let outcome = ask(&route, &[&format!("{verb} k")]).now_or_never().expect("the slow child is not awaited");
+        assert!(!outcome[0].contains("timed out"), "{verb}: {outcome:?}");
+        held.release_one();
+        env.run_background().await;
         assert_eq!((down.asked().len(), quick.asked().len(), slow.asked().len()), (1, 1, 1), "{verb}");
     }
     let miss = Fake::miss("miss");
-    let route = AllFastestRoute::new(leaves(&[&miss, &quick]), room(&world));
-    assert_eq!(ask(&route, &["get k"]).await, ["Miss"], "a miss is no error");
+    let route = AllFastestRoute::new(leaves(&[&miss, &quick]), background_of(&env));
+    assert_eq!(ask(&route, &["get k"]).await, ["Miss"], "a miss is not an error");
     let broken = Fake::new("broken", |_| server_error("busy"));
-    let route = AllFastestRoute::new(leaves(&[&broken, &down]), room(&world));
+    let route = AllFastestRoute::new(leaves(&[&broken, &down]), background_of(&env));
     assert_eq!(ask(&route, &["get k"]).await, ["server timed out"], "all failed: the last error");
 }
 
 #[tokio::test]
 async fn a_majority_decides_and_without_one_the_worst() {
-    let world = World::new();
+    let env = FakeEnvironment::new();
     let (hit, miss, down) = (Fake::hit("hit"), Fake::miss("miss"), Fake::failing("down", TIMEOUT));
     let vote = async |children: &[&Arc<Fake>], request: &str| {
-        let route = AllMajorityRoute::new(leaves(children), room(&world));
+        let route = AllMajorityRoute::new(leaves(children), background_of(&env));
         ask(&route, &[request]).await.remove(0)
     };
     assert_eq!(vote(&[&hit, &miss, &hit], "get k").await, "hit");
@@ -154,42 +154,42 @@ async fn a_majority_decides_and_without_one_the_worst() {
     for verb in VERBS {
         hit.asked();
         vote(&[&hit, &hit, &hit], &format!("{verb} k")).await;
-        world.run_background().await;
-        assert_eq!(hit.asked().len(), 3, "{verb}: everybody is asked");
+        env.run_background().await;
+        assert_eq!(hit.asked().len(), 3, "{verb}: all children are asked");
     }
-    let held = Held::new(hit.leaf());
-    let route = AllMajorityRoute::new(vec![hit.leaf(), held, hit.leaf()], room(&world));
+    let held = HeldRoute::new(hit.leaf());
+    let route = AllMajorityRoute::new(vec![hit.leaf(), held, hit.leaf()], background_of(&env));
     assert!(ask(&route, &["get k"]).now_or_never().is_some(), "two of three suffice");
 }
 
 #[tokio::test]
-async fn a_miss_is_looked_for_in_the_next_child() {
+async fn after_a_miss_the_next_child_is_asked() {
     let (empty, down, full, last) =
         (Fake::miss("empty"), Fake::failing("down", TIMEOUT), Fake::hit("full"), Fake::hit("last"));
     let route = MissFailoverRoute::new(leaves(&[&empty, &down, &full, &last]), false);
     for verb in VERBS {
-        let said = ask(&route, &[&format!("{verb} k")]).await.remove(0);
+        let outcome = ask(&route, &[&format!("{verb} k")]).await.remove(0);
         let asked = [&empty, &down, &full, &last].map(|fake| fake.asked());
         let counts = asked.each_ref().map(Vec::len);
         match verb {
-            "get" | "gets" | "gat" | "gats" => assert_eq!((&*said, counts), ("full", [1, 1, 1, 0]), "{verb}"),
+            "get" | "gets" | "gat" | "gats" => assert_eq!((&*outcome, counts), ("full", [1, 1, 1, 0]), "{verb}"),
             "lease-get" => {
-                assert_eq!((&*said, counts), ("full", [1, 1, 1, 0]));
+                assert_eq!((&*outcome, counts), ("full", [1, 1, 1, 0]));
                 assert_eq!(asked[2], ["get k"], "no second lease");
             }
-            "delete" => assert_eq!((&*said, counts), ("server timed out", [1, 1, 1, 1])),
+            "delete" => assert_eq!((&*outcome, counts), ("server timed out", [1, 1, 1, 1])),
             _ => assert_eq!(counts, [1, 0, 0, 0], "{verb}"),
         }
     }
     let route = MissFailoverRoute::new(leaves(&[&down, &empty]), false);
     for verb in VERBS {
         ask(&route, &[&format!("{verb} k")]).await;
-        assert_eq!(empty.asked().len(), 1, "{verb} goes on after a timeout");
+        assert_eq!(empty.asked().len(), 1, "{verb} continues after a timeout");
     }
 }
 
 #[tokio::test]
-async fn when_nobody_has_it_the_last_or_the_best_is_the_answer() {
+async fn if_all_children_miss_the_last_or_the_best_outcome_is_returned() {
     let (empty, down) = (Fake::miss("empty"), Fake::failing("down", TIMEOUT));
     let last = MissFailoverRoute::new(leaves(&[&empty, &down]), false);
     assert_eq!(ask(&last, &["get k", "lease-get k"]).await, ["server timed out", "Lease 7"]);
@@ -200,30 +200,30 @@ async fn when_nobody_has_it_the_last_or_the_best_is_the_answer() {
 }
 
 #[tokio::test]
-async fn chance_is_fair_seeded_and_keeps_a_batch_together() {
+async fn a_random_choice_is_fair_seeded_and_keeps_a_batch_whole() {
     let fakes: Vec<Arc<Fake>> = (0..4).map(|n| Fake::hit(&format!("s{n}"))).collect();
-    let draws = async |seed| {
+    let choices = async |seed| {
         let route = RandomRoute::new(fakes.iter().map(|fake| fake.leaf()).collect(), seed);
-        let mut drawn = Vec::new();
+        let mut chosen_children = Vec::new();
         for verb in VERBS.iter().cycle().take(1_600) {
             ask(&route, &[&format!("{verb} a"), "get b"]).await;
             let asked: Vec<usize> = fakes.iter().map(|fake| fake.asked_batches().concat().len()).collect();
             assert_eq!(asked.iter().sum::<usize>(), 2);
-            drawn.push(asked.iter().position(|&count| count == 2).expect("the batch stays whole"));
+            chosen_children.push(asked.iter().position(|&count| count == 2).expect("the batch stays whole"));
         }
-        drawn
+        chosen_children
     };
-    let drawn = draws(1).await;
+    let chosen_children = choices(1).await;
     for n in 0..4 {
-        let count = drawn.iter().filter(|&&at| at == n).count();
-        assert!((320..480).contains(&count), "child {n} was drawn {count} times of 1600");
+        let count = chosen_children.iter().filter(|&&at| at == n).count();
+        assert!((320..480).contains(&count), "child {n} was chosen {count} times of 1600");
     }
-    assert_eq!(draws(1).await, drawn);
-    assert_ne!(draws(2).await, drawn);
+    assert_eq!(choices(1).await, chosen_children);
+    assert_ne!(choices(2).await, chosen_children);
 }
 
 #[tokio::test]
-async fn a_host_keeps_to_its_child_and_hosts_share_the_children() {
+async fn a_host_always_has_the_same_child_and_hosts_share_the_children() {
     let fakes: Vec<Arc<Fake>> = (0..3).map(|n| Fake::miss(&format!("s{n}"))).collect();
     let mut counts = [0; 3];
     for host in 0..300 {
@@ -239,10 +239,10 @@ async fn a_host_keeps_to_its_child_and_hosts_share_the_children() {
 }
 
 #[tokio::test]
-async fn a_client_keeps_to_its_replica() {
+async fn a_client_always_has_the_same_replica() {
     let fakes: Vec<Arc<Fake>> = (0..3).map(|n| Fake::failing(&format!("s{n}"), TIMEOUT)).collect();
     let leaves = || fakes.iter().map(|fake| fake.leaf()).collect::<Vec<_>>();
-    let (route, turned) =
+    let (route, rotated) =
         (OriginalClientHashRoute::new(leaves(), "", 0), OriginalClientHashRoute::new(leaves(), "", 1));
     let chosen = async |route: &OriginalClientHashRoute, client: Option<IpAddr>| {
         for verb in VERBS {
@@ -256,12 +256,12 @@ async fn a_client_keeps_to_its_replica() {
         let client: IpAddr = format!("10.0.0.{n}").parse().unwrap();
         let at = chosen(&route, Some(client)).await;
         counts[at] += 1;
-        assert_eq!(chosen(&turned, Some(client)).await, (at + 1) % 3);
+        assert_eq!(chosen(&rotated, Some(client)).await, (at + 1) % 3);
         let mapped: IpAddr = format!("::ffff:10.0.0.{n}").parse().unwrap();
         assert_eq!(chosen(&route, Some(mapped)).await, at, "the same client over IPv6");
     }
     assert!(counts.iter().all(|count| (50..120).contains(count)), "{counts:?}");
-    assert_eq!((chosen(&route, None).await, chosen(&turned, None).await), (0, 1));
+    assert_eq!((chosen(&route, None).await, chosen(&rotated, None).await), (0, 1));
 }
 
 #[tokio::test]
@@ -286,15 +286,15 @@ async fn latest_fails_over_among_a_few_in_the_hosts_own_order() {
 }
 
 #[tokio::test]
-async fn dev_null_swallows_and_counts() {
+async fn dev_null_drops_and_counts() {
     let route = DevNullRoute::default();
     assert_eq!(ask(&route, &["get k", "set k", "delete k"]).await, ["Miss", "NotStored", "NotFound"]);
     assert_eq!(route.dropped(), 3);
 }
 
-/// A hot miss and a lease are both misses, and the lease is the first child's.
+/// A hot miss and a lease are both misses; the first child's reply is kept.
 #[tokio::test]
-async fn a_hot_miss_is_looked_for_too_and_stays_one() {
+async fn after_a_hot_miss_the_next_child_is_asked_and_the_hot_miss_stays() {
     let hot = Fake::new("hot", |request| match request.operation {
         Operation::LeaseGet => Ok(Reply::Lease { token: LeaseToken::HOT_MISS, flags: 0, stale: None }),
         _ => Ok(Reply::Miss),

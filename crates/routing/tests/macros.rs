@@ -1,4 +1,4 @@
-//! Macros: what they stand for, by the servers and names that come out, and what is said of a bad one, in full.
+//! Macros: their expansion, by the resulting servers and names, and the full error messages for bad ones.
 
 use lookaside_routing::{AllSyncRouteConfig, Configuration, Defaults, ErrorRouteConfig, PoolRouteConfig};
 
@@ -6,8 +6,8 @@ fn read(text: &str) -> Result<Configuration, String> {
     Configuration::read(text, &Defaults::default()).map_err(|error| error.to_string())
 }
 
-/// What `value` is in a configuration with these macros: it stands as the text of an error.
-fn said(macros: &str, value: &str) -> String {
+/// The expansion of `value` with these macros, as the text of an `ErrorRoute`.
+fn expand(macros: &str, value: &str) -> String {
     let text = format!(r#"{{"macros": {macros}, "route": {{"type": "ErrorRoute", "response": {value}}}}}"#);
     let handle = read(&text).unwrap_or_else(|error| panic!("{error}")).trees.remove(0).1;
     let config: &ErrorRouteConfig = handle.config().unwrap_or_else(|| panic!("{handle:?}"));
@@ -23,7 +23,7 @@ const NAMES: &str = r#"{
 }"#;
 
 #[test]
-fn calls_names_and_escapes_stand_for_what_they_say() {
+fn calls_names_and_escapes_are_expanded() {
     for (written, expected) in [
         (r#""@full(John,Doe)""#, "John Doe"),
         (r#""@full( John , Smith )""#, "John Smith"),
@@ -40,12 +40,12 @@ fn calls_names_and_escapes_stand_for_what_they_say() {
         (r#""\\@full(a,b)""#, "@full(a,b)"),
         (r#""@str(7)""#, "7"),
     ] {
-        assert_eq!(said(NAMES, written), expected, "{written}");
+        assert_eq!(expand(NAMES, written), expected, "{written}");
     }
 }
 
 #[test]
-fn a_macro_brings_any_value_and_any_key() {
+fn a_macro_can_produce_any_value_and_any_key() {
     let configuration = read(
         r#"{
           "macros": {
@@ -78,7 +78,7 @@ fn refusal(route: &str) -> String {
 }
 
 #[test]
-fn a_bad_call_is_refused_where_it_stands() {
+fn a_bad_call_is_refused_at_its_place() {
     for (route, expected) in [
         (
             r#""@ful(a)""#,
@@ -87,15 +87,15 @@ fn a_bad_call_is_refused_where_it_stands() {
         ),
         (
             "\"@full\"",
-            "line 9, column 10, at route: \"@full\" is no call: expected @name(arguments), or \\\\@ for an \"@\" of its own",
+            "line 9, column 10, at route: \"@full\" is not a call: expected @name(arguments), or \\\\@ for a literal \"@\"",
         ),
         (
             "\"@full(a\"",
-            "line 9, column 10, at route: \"@full(a\" is no call: expected @name(arguments), or \\\\@ for an \"@\" of its own",
+            "line 9, column 10, at route: \"@full(a\" is not a call: expected @name(arguments), or \\\\@ for a literal \"@\"",
         ),
         (
             "\"@full(a))\"",
-            "line 9, column 10, at route: \"@full(a))\" has brackets without their pair: expected \\\\( for one alone",
+            "line 9, column 10, at route: \"@full(a))\" has unbalanced brackets: expected \\\\( for a literal bracket",
         ),
         (
             "\"@full(a,b,c)\"",
@@ -110,15 +110,15 @@ fn a_bad_call_is_refused_where_it_stands() {
         ("\"@merge(a)\"", "line 9, column 10, at route: mcrouter's @merge is not supported"),
         (
             "\"%fiv%\"",
-            "line 9, column 10, at route: %fiv% stands for nothing; did you mean \"five\"? Known names: five, me; a \"%\" of its \
-             own is written \\\\%",
+            "line 9, column 10, at route: %fiv% is not defined; did you mean \"five\"? Known names: five, me; a literal \"%\" \
+             is written \\\\%",
         ),
         (
             "\"50%\"",
-            "line 9, column 10, at route: \"50%\" has a \"%\" without its end: expected %name%, or \\\\% for itself",
+            "line 9, column 10, at route: \"50%\" has a \"%\" without a second one: expected %name%, or \\\\% for a literal one",
         ),
         (r#""a\\""#, "line 9, column 10, at route: \"a\\\\\" ends in a backslash: expected a character"),
-        ("\"@int(x)\"", "line 9, column 10, at route: @int(x) is none: expected a whole number"),
+        ("\"@int(x)\"", "line 9, column 10, at route: @int(x) is not valid: expected a whole number"),
         (
             "{\"type\": \"%five%\"}",
             "line 5, column 45, at route.type: expected the route's type, found the number 5; in the macro \"five\", called on \
@@ -130,7 +130,7 @@ fn a_bad_call_is_refused_where_it_stands() {
 }
 
 #[test]
-fn a_bad_macro_is_refused_where_it_stands() {
+fn a_bad_macro_is_refused_at_its_place() {
     for (macros, expected) in [
         ("[]", "line 1, column 12, at macros: expected an object with a macro for each name, found a list"),
         (
@@ -140,7 +140,7 @@ fn a_bad_macro_is_refused_where_it_stands() {
         ("{\"a\": {\"result\": 1}}", "line 1, column 18, at macros.a: expected \"type\": \"macroDef\" or \"constDef\""),
         (
             "{\"a\": {\"type\": \"constDef\"}}",
-            "line 1, column 18, at macros.a: \"result\" is missing: expected what the macro stands for",
+            "line 1, column 18, at macros.a: \"result\" is missing: expected the result of the macro",
         ),
         (
             "{\"a\": {\"type\": \"constDef\", \"params\": [], \"result\": 1}}",
@@ -168,14 +168,11 @@ fn a_bad_macro_is_refused_where_it_stands() {
         assert_eq!(read(&text).unwrap_err(), expected, "{macros}");
     }
     let twice = "{\"macros\": {}, \"route\": \"NullRoute\",\n\"macros\": {}}";
-    assert_eq!(
-        read(twice).unwrap_err(),
-        "line 2, column 1, at macros: \"macros\" stands twice; the first time on line 1"
-    );
+    assert_eq!(read(twice).unwrap_err(), "line 2, column 1, at macros: \"macros\" is given twice, first on line 1");
 }
 
 #[test]
-fn what_is_wrong_in_a_macro_is_told_with_its_calls() {
+fn an_error_in_a_macro_is_reported_with_its_calls() {
     let text = |route: &str| {
         format!(
             "{{\"macros\": {{\n\"inner\": {{\"type\": \"macroDef\", \"params\": [\"p\"],\n\"result\": {{\"type\": \"PoolRoute\", \
@@ -190,37 +187,34 @@ fn what_is_wrong_in_a_macro_is_told_with_its_calls() {
     );
     assert_eq!(
         read(&text("{\"type\": \"AllSyncRoute\",\n\"children\": \"@outer()\"}")).unwrap_err(),
-        "line 5, column 25, at route.children[1]: %x% stands for nothing; known names: none; a \"%\" of its own is written \\\\%; \
+        "line 5, column 25, at route.children[1]: %x% is not defined; known names: none; a literal \"%\" is written \\\\%; \
          in the macro \"outer\", called on line 8",
     );
 }
 
-/// Both would otherwise go on until the stack or the memory ends.
+/// Both would otherwise exhaust the stack or the memory.
 #[test]
-fn what_macros_bring_is_bounded() {
-    let error = said_error(r#"{ "a": { "type": "constDef", "result": ["%a%"] } }"#, r#""%a%""#);
-    assert!(
-        error.contains("more than 300 values and calls in one another: expected fewer; in the macro \"a\""),
-        "{error}"
-    );
+fn the_expansion_of_macros_is_bounded() {
+    let error = expansion_error(r#"{ "a": { "type": "constDef", "result": ["%a%"] } }"#, r#""%a%""#);
+    assert!(error.contains("more than 300 nested values and calls: expected fewer; in the macro \"a\""), "{error}");
     assert!(error.len() < 1_500 && error.contains("calls more"), "{} bytes: {error}", error.len());
 
     let doubled: Vec<String> = (1..40)
         .map(|n| format!(r#""a{n}": {{ "type": "constDef", "result": ["%a{}%", "%a{}%"] }}"#, n - 1, n - 1))
         .collect();
     let macros = format!(r#"{{ "a0": {{ "type": "constDef", "result": "x" }}, {} }}"#, doubled.join(", "));
-    let error = said_error(&macros, r#""%a39%""#);
-    assert!(error.contains("macros bring more than 4194304 bytes: expected less"), "{error}");
+    let error = expansion_error(&macros, r#""%a39%""#);
+    assert!(error.contains("macros expand to more than 4194304 bytes: expected less"), "{error}");
 
     let longer: Vec<String> = (1..60)
         .map(|n| format!(r#""a{n}": {{ "type": "macroDef", "params": ["x"], "result": "@a{}(%x%%x%)" }}"#, n - 1))
         .collect();
     let macros =
         format!(r#"{{ "a0": {{ "type": "macroDef", "params": ["x"], "result": "%x%" }}, {} }}"#, longer.join(", "));
-    let error = said_error(&macros, r#""@a59(xxxxxxxx)""#);
-    assert!(error.contains("macros bring more than 4194304 bytes: expected less"), "{error}");
+    let error = expansion_error(&macros, r#""@a59(xxxxxxxx)""#);
+    assert!(error.contains("macros expand to more than 4194304 bytes: expected less"), "{error}");
 }
 
-fn said_error(macros: &str, value: &str) -> String {
+fn expansion_error(macros: &str, value: &str) -> String {
     read(&format!(r#"{{"macros": {macros}, "route": {value}}}"#)).expect_err("a bad configuration")
 }

@@ -1,5 +1,5 @@
-//! Keys stay where other clients put them. The vectors were written by the clients themselves, each with the script that
-//! lies beside its file in `tests/vectors/` and says which version that was.
+//! Keys are on the same servers as with other clients. The vectors were written by the clients, each by the script
+//! beside its file in `tests/vectors/`, which names the version.
 
 use lookaside_routing::{HashFunction, KeyHash};
 
@@ -15,7 +15,7 @@ fn keys_stay_where_python_memcached_put_them() {
     }
 }
 
-/// What a server's name is where the file has `name=weight`: libmemcached and twemproxy leave out the usual port.
+/// The name of a server in the file (`name=weight`) for a hash: libmemcached and twemproxy leave out the default port.
 fn name(function: HashFunction, server: &str) -> String {
     match function {
         HashFunction::LibmemcachedKetama | HashFunction::LibmemcachedKetamaWeighted => {

@@ -1,4 +1,4 @@
-//! The root: which cluster's tree a key reaches by its routing prefix, and what a broadcast answers.
+//! The root: which tree a key reaches by its routing prefix, and the reply to a broadcast.
 
 mod fakes;
 
@@ -32,7 +32,7 @@ fn healthy() -> Region {
     region(Fake::hit("web"), Fake::hit("api"), Fake::hit("west"))
 }
 
-/// Which clusters were asked: w(eb), a(pi), W(est).
+/// The clusters that were asked: w(eb), a(pi), W(est).
 fn asked(region: &Region) -> String {
     [(&region.web, 'w'), (&region.api, 'a'), (&region.west, 'W')]
         .into_iter()
@@ -74,12 +74,12 @@ async fn a_broadcast_of_each_verb_reaches_all_or_one() {
         let one = matches!(verb, "get" | "gets" | "gat" | "gats" | "lease-get" | "cas" | "lease-set");
         assert_eq!(asked(&region), if one { "w" } else { "waW" }, "{verb}");
         ask(&region.root, &[&format!("{verb} /*/[am]*/k"), &format!("{verb} /*/*i*/k")]).await;
-        assert_eq!(asked(&region), "a", "{verb}: the default tree does not fit");
+        assert_eq!(asked(&region), "a", "{verb}: the default tree does not match");
     }
 }
 
 #[tokio::test]
-async fn a_tree_with_two_names_is_asked_once_and_sees_no_prefix() {
+async fn a_tree_with_two_names_is_asked_once_and_gets_no_prefix() {
     let region = healthy();
     ask(&region.root, &["delete /*/*/k"]).await;
     for fake in [&region.web, &region.api, &region.west] {
@@ -88,7 +88,7 @@ async fn a_tree_with_two_names_is_asked_once_and_sees_no_prefix() {
 }
 
 #[tokio::test]
-async fn a_broadcast_delete_is_acknowledged_only_if_every_cluster_did_it() {
+async fn a_broadcast_delete_is_acknowledged_only_if_every_cluster_has_done_it() {
     for (web, api, expected) in [
         (Fake::hit("web"), Fake::hit("api"), "Deleted"),
         (Fake::miss("web"), Fake::hit("api"), "Deleted"),
@@ -97,12 +97,12 @@ async fn a_broadcast_delete_is_acknowledged_only_if_every_cluster_did_it() {
     ] {
         let region = region(web, api, Fake::miss("west"));
         assert_eq!(ask(&region.root, &["delete /*/*/k"]).await, [expected]);
-        assert_eq!(asked(&region), "waW", "a failure here is no reason to skip a cluster there");
+        assert_eq!(asked(&region), "waW", "a failure in one cluster does not skip another");
     }
 }
 
 #[tokio::test]
-async fn a_mixed_batch_comes_back_in_order_and_stays_in_order_for_each_tree() {
+async fn a_mixed_batch_has_outcomes_in_order_and_keeps_its_order_for_each_tree() {
     let region = healthy();
     let outcomes = ask(
         &region.root,
@@ -117,14 +117,14 @@ async fn a_mixed_batch_comes_back_in_order_and_stays_in_order_for_each_tree() {
 }
 
 #[tokio::test]
-async fn keys_without_prefix_travel_in_one_piece() {
+async fn a_batch_without_prefixes_is_not_split() {
     let region = healthy();
     ask(&region.root, &["get a", "get /b", "delete c"]).await;
     assert_eq!(region.web.asked_batches(), [["get a", "get /b", "delete c"]]);
 }
 
 #[test]
-fn a_default_that_names_no_tree_is_refused() {
+fn a_default_prefix_without_a_tree_is_refused() {
     let error = RootRoute::new(RoutingPrefix::default(), vec![(vec![prefix("/a/b/")], Fake::hit("x").leaf())]);
     let message = error.err().expect("refused").to_string();
     assert_eq!(message, "no route is named /././, the default prefix for keys without one");

@@ -1,4 +1,4 @@
-//! A pool with spares, and pools that bound how many servers are taken out: who is asked what, and which mistakes are named.
+//! Pools with spares, and pools with a TKO limit: which servers are asked, and which configuration errors are reported.
 
 mod fakes;
 
@@ -10,24 +10,24 @@ use lookaside_routing::{
 };
 use std::{collections::BTreeMap, sync::Arc};
 
-struct World {
+struct PoolPlace {
     servers: [Arc<Fake>; 3],
     slot: Arc<Slot>,
     route: SpareRoute,
 }
 
 /// A server and two spares.
-fn world(servers: [Arc<Fake>; 3]) -> World {
+fn place(servers: [Arc<Fake>; 3]) -> PoolPlace {
     let slot = Arc::new(Slot::default());
     let [server, spares @ ..] = servers.each_ref().map(Fake::leaf);
-    World { servers, slot: slot.clone(), route: SpareRoute::new(server, spares.to_vec(), slot) }
+    PoolPlace { servers, slot: slot.clone(), route: SpareRoute::new(server, spares.to_vec(), slot) }
 }
 
-fn well() -> World {
-    world(["own", "x", "y"].map(Fake::hit))
+fn healthy_place() -> PoolPlace {
+    place(["own", "x", "y"].map(Fake::hit))
 }
 
-impl World {
+impl PoolPlace {
     async fn ask(&self, batch: &[&str]) -> Vec<Outcome> {
         let batch = batch.iter().map(|text| request(text)).collect();
         self.route.route(batch, &Context::default()).await
@@ -39,36 +39,36 @@ impl World {
 }
 
 #[tokio::test]
-async fn only_who_serves_is_asked_and_deletes_go_everywhere() {
+async fn only_the_serving_server_is_asked_and_deletes_go_to_all() {
     for (serving, child) in [(Serving::Own, 0), (Serving::Spare(0), 1), (Serving::Spare(1), 2)] {
-        let world = well();
-        world.slot.serve(serving);
+        let place = healthy_place();
+        place.slot.serve(serving);
         for verb in fakes::VERBS.iter().filter(|verb| **verb != "delete") {
-            world.ask(&[&format!("{verb} k")]).await.remove(0).expect("all are well");
-            let asked = world.asked();
+            place.ask(&[&format!("{verb} k")]).await.remove(0).expect("all servers are healthy");
+            let asked = place.asked();
             let counts: Vec<usize> = asked.iter().map(Vec::len).collect();
             assert_eq!((counts[child], counts.iter().sum::<usize>()), (1, 1), "{verb}: {asked:?}");
         }
-        assert_eq!(world.ask(&["delete k"]).await, [Ok(Reply::Deleted)]);
-        assert_eq!(world.asked(), [(); 3].map(|()| vec!["delete k".to_owned()]));
+        assert_eq!(place.ask(&["delete k"]).await, [Ok(Reply::Deleted)]);
+        assert_eq!(place.asked(), [(); 3].map(|()| vec!["delete k".to_owned()]));
     }
 }
 
 #[tokio::test]
-async fn a_mixed_batch_keeps_its_order_at_who_serves() {
-    let world = well();
-    world.slot.serve(Serving::Spare(1));
-    let outcomes = world.ask(&["get a", "delete a", "set a", "delete b", "get b"]).await;
+async fn a_mixed_batch_keeps_its_order_at_the_serving_server() {
+    let place = healthy_place();
+    place.slot.serve(Serving::Spare(1));
+    let outcomes = place.ask(&["get a", "delete a", "set a", "delete b", "get b"]).await;
     assert_eq!(outcomes[1..4], [Ok(Reply::Deleted), Ok(Reply::Stored), Ok(Reply::Deleted)]);
-    let [own, x, y] = world.asked();
+    let [own, x, y] = place.asked();
     assert_eq!(y, ["get a", "delete a", "set a 0", "delete b", "get b"]);
     assert_eq!((&own, &x), (&vec!["delete a".to_owned(), "delete b".to_owned()], &own));
 }
 
 #[tokio::test]
-async fn a_delete_is_done_when_it_is_done_everywhere() {
+async fn a_delete_is_done_when_all_have_done_it() {
     let failed = || Fake::failing("own", Failure::TimedOut);
-    let kept = || Fake::failing("own", Failure::Spooled);
+    let spooled = || Fake::failing("own", Failure::Spooled);
     let refusing = || Fake::new("x", |_| Ok(Reply::Error(ErrorReply::Server("no".into()))));
     let (hit, miss) = (|| Fake::hit("x"), || Fake::miss("y"));
     for (servers, expected) in [
@@ -76,22 +76,22 @@ async fn a_delete_is_done_when_it_is_done_everywhere() {
         ([miss(), miss(), hit()], Ok(Reply::Deleted)),
         ([failed(), hit(), miss()], Err(Failure::TimedOut)),
         ([hit(), failed(), hit()], Err(Failure::TimedOut)),
-        // Above it a failover must know that there may be others to delete at.
-        ([kept(), hit(), miss()], Err(Failure::Spooled)),
-        ([miss(), hit(), kept()], Err(Failure::Spooled)),
-        ([kept(), failed(), hit()], Err(Failure::TimedOut)),
-        ([failed(), kept(), hit()], Err(Failure::TimedOut)),
-        ([kept(), refusing(), hit()], Ok(Reply::Error(ErrorReply::Server("no".into())))),
+        // A failover route above must know this, as it may have other children to delete at.
+        ([spooled(), hit(), miss()], Err(Failure::Spooled)),
+        ([miss(), hit(), spooled()], Err(Failure::Spooled)),
+        ([spooled(), failed(), hit()], Err(Failure::TimedOut)),
+        ([failed(), spooled(), hit()], Err(Failure::TimedOut)),
+        ([spooled(), refusing(), hit()], Ok(Reply::Error(ErrorReply::Server("no".into())))),
     ] {
-        let world = world(servers);
+        let place = place(servers);
         for serving in [Serving::Own, Serving::Spare(0), Serving::Spare(1)] {
-            world.slot.serve(serving);
-            assert_eq!(world.ask(&["delete k"]).await.remove(0), expected, "{serving:?}");
+            place.slot.serve(serving);
+            assert_eq!(place.ask(&["delete k"]).await.remove(0), expected, "{serving:?}");
         }
     }
 }
 
-/// Hands out fakes and slots by name.
+/// Makes fakes and slots by name.
 #[derive(Default)]
 struct Leaves {
     fakes: BTreeMap<Address, Arc<Fake>>,
@@ -114,35 +114,35 @@ fn pool_of(text: &str) -> Result<Configuration, String> {
 }
 
 #[tokio::test]
-async fn a_spare_takes_a_servers_place_and_all_other_keys_stay() {
+async fn a_spare_takes_the_place_of_a_server_and_no_other_key_moves() {
     let pool = r#"{ "servers": ["a:1", "b:1", "c:1"], "spares": ["x:1"], "spare_after_ms": 500 }"#;
     let mut leaves = Leaves::default();
     let tree = pool_of(pool).expect("it is good").build(&mut leaves);
-    let mut places = BTreeMap::new();
+    let mut asked_of = BTreeMap::new();
     for key in 0..200 {
         tree.route(vec![request(&format!("get {key}"))], &Context::default()).await;
     }
     for (address, fake) in &leaves.fakes {
-        places.insert(address.clone(), fake.asked());
+        asked_of.insert(address.clone(), fake.asked());
     }
-    assert!(places.values().filter(|keys| keys.len() > 40).count() == 3, "{places:?}");
+    assert!(asked_of.values().filter(|keys| keys.len() > 40).count() == 3, "{asked_of:?}");
     leaves.slots[&1].serve(Serving::Spare(0));
     for key in 0..200 {
         tree.route(vec![request(&format!("get {key}"))], &Context::default()).await;
     }
-    let now = |name: &str| leaves.fakes[&Address(name.into())].asked();
-    let before = |name: &str| places[&Address(name.into())].clone();
-    assert_eq!([now("a:1"), now("c:1")], [before("a:1"), before("c:1")]);
-    assert_eq!((now("x:1"), now("b:1")), (before("b:1"), Vec::new()));
+    let asked_now = |name: &str| leaves.fakes[&Address(name.into())].asked();
+    let asked_before = |name: &str| asked_of[&Address(name.into())].clone();
+    assert_eq!([asked_now("a:1"), asked_now("c:1")], [asked_before("a:1"), asked_before("c:1")]);
+    assert_eq!((asked_now("x:1"), asked_now("b:1")), (asked_before("b:1"), Vec::new()));
 }
 
 #[test]
-fn mistakes_in_spares_and_bounds_are_named() {
+fn errors_in_spares_and_tko_limits_are_reported() {
     for (pool, expected) in [
         (r#"{ "servers": ["a:1"], "spares": "x:1" }"#, "spares: expected a list of"),
-        (r#"{ "servers": ["a:1"], "spares": ["x"] }"#, "spares[0]: \"x\" is no server"),
+        (r#"{ "servers": ["a:1"], "spares": ["x"] }"#, "spares[0]: \"x\" is not a server"),
         (r#"{ "servers": ["a:1"], "spares": ["x:1", "a:1"] }"#, "spares[1]: a:1 is one of the pool's servers"),
-        (r#"{ "servers": ["a:1"], "spares": ["x:1", "x:1"] }"#, "spares[1]: x:1 stands twice"),
+        (r#"{ "servers": ["a:1"], "spares": ["x:1", "x:1"] }"#, "spares[1]: x:1 is given twice"),
         (r#"{ "servers": ["a:1"], "spare_after_ms": 5 }"#, "spare_after_ms: there are no \"spares\""),
         (r#"{ "servers": ["a:1"], "spares": [], "spare_after_ms": 5 }"#, "spares: no spares"),
         (r#"{ "servers": ["a:1"], "spares": ["x:1"], "spare_after_ms": 0 }"#, "milliseconds from 1 to 86400000"),
@@ -168,9 +168,9 @@ fn mistakes_in_spares_and_bounds_are_named() {
     assert!(error.contains("17 spares: expected at most 16"), "{error}");
 }
 
-/// It would be emptied while it serves.
+/// It would be flushed while it serves.
 #[test]
-fn a_spare_is_no_server_of_another_pool() {
+fn a_spare_cannot_be_a_server_of_another_pool() {
     let error = |text: &str| Configuration::read(text, &Defaults::default()).expect_err(text).to_string();
     let a = r#""A": { "servers": ["a:1"], "spares": ["x:1"] }"#;
     let found = error(&format!(r#"{{ "pools": {{ {a}, "B": {{ "servers": ["x:1"] }} }}, "route": "PoolRoute|A" }}"#));
@@ -186,11 +186,11 @@ fn a_spare_is_no_server_of_another_pool() {
     assert!(Configuration::read(&shared, &Defaults::default()).is_ok(), "two pools may share a spare");
 }
 
-/// Keeps the pools that it meets.
+/// Records the pools that are used.
 #[derive(Default)]
-struct Meets(Leaves, Vec<Pool>);
+struct PoolRecorder(Leaves, Vec<Pool>);
 
-impl Destinations for Meets {
+impl Destinations for PoolRecorder {
     fn destination(&mut self, address: &Address, settings: &DestinationSettings) -> Arc<dyn Destination> {
         self.0.destination(address, settings)
     }
@@ -203,14 +203,14 @@ impl Destinations for Meets {
 #[test]
 fn thresholds_are_numbers_or_percent() {
     let servers = "\"servers\": [\"a:1\", \"b:1\", \"c:1\", \"d:1\", \"e:1\"]";
-    let bound_of = |unit: &str, upper: u8, lower: u8| {
+    let limit_of = |unit: &str, upper: u8, lower: u8| {
         let tracker = format!("\"{unit}_tko_threshold_upper\": {upper}, \"{unit}_tko_threshold_lower\": {lower}");
         let configuration = pool_of(&format!("{{ {servers}, \"tko_tracker\": {{ {tracker} }} }}")).expect("it is good");
-        let mut meets = Meets::default();
-        configuration.build(&mut meets);
-        meets.1.remove(0).out_bound
+        let mut recorder = PoolRecorder::default();
+        configuration.build(&mut recorder);
+        recorder.1.remove(0).out_bound
     };
-    assert_eq!(bound_of("num", 3, 1), Some(TkoLimit { enter: 3, exit: 1 }));
-    assert_eq!(bound_of("percent", 50, 30), Some(TkoLimit { enter: 3, exit: 1 }));
-    assert_eq!(bound_of("percent", 1, 0), Some(TkoLimit { enter: 1, exit: 0 }));
+    assert_eq!(limit_of("num", 3, 1), Some(TkoLimit { enter: 3, exit: 1 }));
+    assert_eq!(limit_of("percent", 50, 30), Some(TkoLimit { enter: 3, exit: 1 }));
+    assert_eq!(limit_of("percent", 1, 0), Some(TkoLimit { enter: 1, exit: 0 }));
 }

@@ -1,5 +1,5 @@
-//! Whatever tree splits a batch: every request is answered once, in order, by the server that was asked for it, and a
-//! server sees the requests for one key in the client's order.
+//! Properties of random trees: every request has one outcome, in order, from the server that was asked for it, and a
+//! server gets the requests for one key in the client's order.
 
 mod fakes;
 
@@ -75,7 +75,7 @@ fn build(shape: &Shape, server: &Arc<Fake>) -> Arc<dyn Route> {
     }
 }
 
-/// "verb key"; the prefixes lead to trees that exist or not.
+/// Lines of "verb key", with prefixes of existing and missing trees.
 fn requests() -> impl Strategy<Value = Vec<String>> {
     let verb = prop::sample::select(vec!["get", "set", "delete"]);
     let prefix = prop::sample::select(vec!["", "", "", "/r/c0/", "/r/c1/", "/*/*/", "/x/y/"]);
@@ -90,8 +90,8 @@ fn route_all(route: &dyn Route, requests: &[String]) -> Vec<Result<Reply<Bytes>,
 
 proptest! {
     #[test]
-    fn outcomes_come_back_in_order(shape in shape(), requests in requests(), failing in any::<bool>()) {
-        // Every answer is the key that was asked for, or a failure that counts.
+    fn outcomes_are_in_order(shape in shape(), requests in requests(), failing in any::<bool>()) {
+        // Every outcome is the requested key, or a failure that counts.
         let server = Fake::new("s", move |request| match failing && request.key.ends_with(b"3") {
             true => Err(Failure::TimedOut),
             false => Ok(Reply::Value { flags: 0, cas: None, value: request.key.clone() }),
@@ -108,7 +108,7 @@ proptest! {
         }
     }
 
-    /// Without broadcasts and failures each request is carried out once, and per key in the order it was said.
+    /// Without broadcasts and failures each request is executed once, and per key in the client's order.
     #[test]
     fn order_per_key_is_kept(shape in single_copy(), requests in requests()) {
         let requests: Vec<String> =

@@ -1,15 +1,15 @@
-//! Tells all children and waits for none.
+//! Sends requests to all children and waits for none.
 //!
-//! | verb | sent to | answer |
+//! | verb | sent to | reply |
 //! |---|---|---|
-//! | all | all, in the background | what an empty cache says (`null_route.rs`), before anybody has answered |
+//! | all | all, in the background | that of an empty cache (`null_route.rs`), at once |
 //!
-//! A delete sent this way is answered `NOT_FOUND` whatever becomes of it: select deletes away where they count.
-//! Bounded: without a place in the background the caller waits until all children have answered.
+//! A delete is answered `NOT_FOUND` whatever comes of it: where deletes matter, route them around this route
+//! (`OperationSelectorRoute`). Bounded: without a background permit the caller waits until all children have replied.
 
 use crate::{
     Batch, BoxFuture, Context, Outcomes, Route,
-    cluster::{null_route::empty_cache_reply, support::fan_out::owned},
+    cluster::{null_route::empty_cache_reply, support::fan_out::ask_owned},
     configuration::{Handle, RouteConfig, RouteType, TreeBuilder},
     environment::Background,
     split::ready_outcomes,
@@ -24,7 +24,7 @@ pub struct AllAsyncRoute {
 }
 
 impl AllAsyncRoute {
-    /// Tells every one of `children`.
+    /// Sends every batch to all of `children`.
     pub fn new(children: Vec<Arc<dyn Route>>, background: Background) -> Self {
         AllAsyncRoute { children, background }
     }
@@ -36,7 +36,7 @@ impl Route for AllAsyncRoute {
         if batch.is_empty() {
             return ready_outcomes(outcomes);
         }
-        let pending = join_all(self.children.iter().map(|child| owned(child, batch.clone(), context)));
+        let pending = join_all(self.children.iter().map(|child| ask_owned(child, batch.clone(), context)));
         match self.background.try_permit() {
             Some(permit) => {
                 permit.spawn_rest(async move { drop(pending.await) });

@@ -1,14 +1,14 @@
-//! Asks all children and answers with whatever comes first and is no error.
+//! Asks all children and returns the first reply that is not an error.
 //!
-//! | verb | sent to | answer |
+//! | verb | sent to | reply |
 //! |---|---|---|
-//! | all | all, at the same time | of each request the first outcome that is no error; the last error if all failed |
+//! | all | all, concurrently | for each request the first outcome that is not an error; the last error if all failed |
 //!
-//! A miss is no error: the fastest child's miss is the answer, even if another child holds the key. A lease's token
-//! works only where the route of the `lease-set` leads to the child that was fastest: select leases away.
+//! A miss is not an error: a miss of the fastest child is returned even if another child holds the key. A lease token
+//! is valid only if the `lease-set` is routed to the child that was fastest: keep leases out of this route.
 //!
-//! Children that are still at work when the answer is there go on in the background, also when the caller is gone.
-//! Bounded: without a place there the caller waits for all; the answer is the same.
+//! Children that have not replied yet continue in the background, also if the caller is dropped. Bounded: without a
+//! permit the caller waits for all; the reply is the same.
 
 use crate::{
     Batch, BoxFuture, Context, Failure, Outcome, Outcomes, Route,
@@ -19,7 +19,7 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// All children, the fastest awaited.
+/// All children; the fastest is awaited.
 pub struct AllFastestRoute {
     children: Vec<Arc<dyn Route>>,
     background: Background,

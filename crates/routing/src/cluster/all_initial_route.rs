@@ -1,16 +1,16 @@
-//! Asks all children and answers with the first one's outcome; the others go on in the background.
+//! Asks all children and returns the first child's reply; the others continue in the background.
 //!
-//! | verb | sent to | answer |
+//! | verb | sent to | reply |
 //! |---|---|---|
 //! | all | all: the first child by the caller, the others in the background | the first child's, whatever it is |
 //!
-//! A miss, an error or a timeout of the first child is the answer; the others' outcomes are dropped. So is their
-//! refusal of a `cas` or `lease-set` whose unique or token is the first child's. For deletes that must reach every copy
-//! take `AllSyncRoute`. Bounded: without a place in the background the caller waits for all.
+//! A miss, an error or a timeout of the first child is returned; the outcomes of the others are dropped. That includes
+//! their refusal of a `cas` or `lease-set` whose CAS unique or token is the first child's. For deletes that must reach
+//! every copy use `AllSyncRoute`. Bounded: without a background permit the caller waits for all.
 
 use crate::{
     Batch, BoxFuture, Context, Outcomes, Route,
-    cluster::support::fan_out::owned,
+    cluster::support::fan_out::ask_owned,
     configuration::{Handle, RouteConfig, RouteType, TreeBuilder},
     environment::Background,
     split::Children,
@@ -18,7 +18,7 @@ use crate::{
 use futures_util::future::{join, join_all};
 use std::sync::Arc;
 
-/// All children, the first awaited.
+/// All children; the first is awaited.
 pub struct AllInitialRoute {
     children: Vec<Arc<dyn Route>>,
     background: Background,
@@ -41,7 +41,7 @@ impl Route for AllInitialRoute {
         if others.is_empty() || batch.is_empty() {
             return first.route(batch, context);
         }
-        let pending = join_all(others.iter().map(|child| owned(child, batch.clone(), context)));
+        let pending = join_all(others.iter().map(|child| ask_owned(child, batch.clone(), context)));
         match self.background.try_permit() {
             Some(permit) => {
                 permit.spawn_rest(async move { drop(pending.await) });

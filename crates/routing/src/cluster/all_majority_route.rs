@@ -1,14 +1,14 @@
-//! Asks all children and answers with what more than half of them say.
+//! Asks all children and returns the reply of more than half of them.
 //!
-//! | verb | sent to | answer |
+//! | verb | sent to | reply |
 //! |---|---|---|
-//! | all | all, at the same time | the first outcome that more than half agree on; without one the worst (`all_sync_route.rs`) |
+//! | all | all, concurrently | the first outcome on which more than half agree; without a majority the worst (`all_sync_route.rs`) |
 //!
-//! Outcomes agree if they are of one kind: two hits do, whatever their values; all failures do, so that a majority of
-//! timeouts is a failure. A `cas` or `lease-set`, which only one child can accept, is so refused.
+//! Outcomes agree if they are of one kind: two hits agree, whatever their values; so do all failures, so a majority of
+//! timeouts is a failure. So a `cas` or `lease-set`, which only one child can accept, is refused.
 //!
-//! Children that are still at work when a majority has spoken go on in the background. Bounded: without a place there
-//! the caller waits for all; the answer is the same.
+//! Once there is a majority, children that have not replied yet continue in the background. Bounded: without a permit
+//! the caller waits for all; the reply is the same.
 
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
@@ -19,7 +19,7 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// All children, more than half of them awaited.
+/// All children; more than half of them are awaited.
 pub struct AllMajorityRoute {
     children: Vec<Arc<dyn Route>>,
     background: Background,
@@ -40,13 +40,13 @@ impl AllMajorityRoute {
         let mut asked = FanOut::all(&self.children, batch, context, &self.background);
         while let Some(outcomes) = asked.next().await {
             for (ballot, outcome) in ballots.iter_mut().zip(outcomes) {
-                ballot.count(outcome, self.children.len());
+                ballot.count_vote(outcome, self.children.len());
             }
             if asked.may_return_early() && ballots.iter().all(|ballot| ballot.decided.is_some()) {
                 break;
             }
         }
-        ballots.into_iter().map(Ballot::result).collect()
+        ballots.into_iter().map(Ballot::into_outcome).collect()
     }
 }
 
@@ -59,17 +59,17 @@ impl Route for AllMajorityRoute {
     }
 }
 
-/// What was said about one request.
+/// The votes about one request.
 #[derive(Clone, Default)]
 struct Ballot {
-    /// The first outcome of each kind, and how many said so.
+    /// The first outcome of each kind, and its votes.
     kinds: Vec<(Outcome, usize)>,
-    /// Which of `kinds` more than half agree on.
+    /// The index in `kinds` of the majority; `None` as long as there is none.
     decided: Option<usize>,
 }
 
 impl Ballot {
-    fn count(&mut self, outcome: Outcome, voters: usize) {
+    fn count_vote(&mut self, outcome: Outcome, voters: usize) {
         let at = match self.kinds.iter().position(|(kind, _)| outcomes_agree(kind, &outcome)) {
             Some(at) => at,
             None => {
@@ -83,10 +83,10 @@ impl Ballot {
         }
     }
 
-    fn result(mut self) -> Outcome {
+    fn into_outcome(mut self) -> Outcome {
         match self.decided {
             Some(at) => self.kinds.swap_remove(at).0,
-            None => self.kinds.into_iter().map(|(outcome, _)| outcome).reduce(worse).expect("every child has spoken"),
+            None => self.kinds.into_iter().map(|(outcome, _)| outcome).reduce(worse).expect("every child has replied"),
         }
     }
 }

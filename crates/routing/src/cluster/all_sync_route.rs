@@ -1,19 +1,19 @@
-//! Asks all children at the same time and waits for all of them: an acknowledgement means "done everywhere".
+//! Asks all children concurrently and waits for all of them: an acknowledgement means "done everywhere".
 //!
-//! | verb | sent to | answer |
+//! | verb | sent to | reply |
 //! |---|---|---|
 //! | delete | all | an error if any child failed; `DELETED` if any child held the key; else `NOT_FOUND` |
 //! | set add replace append prepend cas lease-set touch incr decr | all | the worst: an error, else a refusal, else the first child's |
 //! | get gets gat gats lease-get metaget | all | the worst: an error, else a miss or a lease, else the first child's value |
 //!
-//! mcrouter answers a delete with the worst reply too, which for it is `NOT_FOUND`. Here `DELETED` wins, because the
-//! question behind a delete's answer is whether something was there.
+//! mcrouter also returns the worst reply to a delete, which for mcrouter is `NOT_FOUND`. Here `DELETED` wins, because
+//! the reply to a delete tells whether there was a value.
 //!
-//! A meta command is answered as its verb, but for `ma` without a value, which says `HD` if any child counted: `HD` and
-//! `NF` do not tell which verb they answer, and `md` decides.
+//! A meta command is treated as its verb, except `ma` without a value, which returns `HD` if any child counted: `HD`
+//! and `NF` do not show which verb they answer, and the rule for `md` applies.
 //!
-//! `cas` and `lease-set` mean something to one server only, the one that handed out the unique or the token: all
-//! others refuse, and so does the answer. Select them away (`OperationSelectorRoute`) before they get here.
+//! `cas` and `lease-set` are valid only at the server that issued the CAS unique or the token. All others refuse, and
+//! so does this route: route these verbs around it (`OperationSelectorRoute`).
 
 use crate::{
     Batch, BoxFuture, Context, Outcomes, Route,
@@ -23,7 +23,7 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// All children, each awaited.
+/// All children; each is awaited.
 pub struct AllSyncRoute {
     children: Vec<Arc<dyn Route>>,
 }

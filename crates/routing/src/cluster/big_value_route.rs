@@ -1,27 +1,27 @@
-//! Values that are larger than a server takes, kept in pieces.
+//! Splits values that are larger than a server accepts into chunks.
 //!
 //! ```text
-//!   set k (2.5 thresholds)   k:0:S  k:1:S  k:2:S   the pieces, first and by plain sets
-//!                            k = "1-3-S"           then the head under the verb that was asked, flag 0x8000 set:
-//!                                                  version, pieces, and a hash of the value, S
+//!   set k (2.5 thresholds)   k:0:S  k:1:S  k:2:S   the chunks, first and by plain sets
+//!                            k = "1-3-S"           then the manifest under the requested verb, with flag 0x8000:
+//!                                                  version, number of chunks, and a hash of the value, S
 //! ```
 //!
 //! | verb | effect |
 //! |---|---|
-//! | set add replace cas lease-set | above `split_threshold`: the pieces, then the head; a piece that is not stored is the answer |
-//! | get gets gat gats | a head is followed by its pieces and answered as one value; a piece that is gone makes it a miss |
-//! | lease-get | the same; a head that misses a piece is deleted and asked again, so that somebody gets the lease |
-//! | delete incr decr | the head; pieces that nobody points to leave by age |
-//! | touch | the head: its pieces keep their exptime, and where that is sooner the value is a miss then |
-//! | append prepend | a look first; to a value in pieces it is a read, and a cas of the whole in new pieces (`append`) |
-//! | meta commands | as they are: they see the head, and store what the server takes |
+//! | set add replace cas lease-set | above `split_threshold`: the chunks, then the manifest; if a chunk is not stored, its outcome is returned |
+//! | get gets gat gats | a manifest is followed by its chunks and returned as one value; a missing chunk makes it a miss |
+//! | lease-get | the same; a manifest with a missing chunk is deleted and requested again, so that a client gets the lease |
+//! | delete incr decr | the manifest; chunks without a manifest are evicted by age |
+//! | touch | the manifest: its chunks keep their exptime, and if that is earlier the value becomes a miss then |
+//! | append prepend | a get first; for a split value a read, and a cas of the whole value in new chunks (`append`) |
+//! | meta commands | unchanged: they see the manifest, and store what the server accepts |
 //!
-//! Old and new pieces never mix, since a value's pieces lie under its own hash: who overwrites a piece overwrites it with
-//! itself. A piece's failure, unlike its miss, is the answer. A stale head (of a lease) is left out.
+//! Old and new chunks never mix, since the keys of chunks contain the hash of the value: overwriting a chunk stores the
+//! same bytes again. A failure of a chunk, unlike its miss, is returned. A stale manifest (of a lease) is dropped.
 //!
-//! Bounded: at most [`CHUNKS_MAX`] pieces; what needs more, or whose key has no room for `:i:S`, goes to the server as it
-//! is. Bit 15 of the client's flags is taken. Keys that must lie together have a `|#|`: then so do the pieces.
-//! mcrouter's pieces are read if its version is 1.
+//! Bounded: at most [`CHUNKS_MAX`] chunks. A value that needs more, or whose key has no space for `:i:S`, is sent to
+//! the server unsplit. Bit 15 of the client's flags is reserved. Keys with a `|#|` have their chunks on the same
+//! server. mcrouter's chunks can be read if their version is 1.
 
 mod append;
 
@@ -33,18 +33,17 @@ use crate::{
     outcome::{as_get, is_error},
     split::ask_some,
 };
-use append::is_append;
 use bytes::{Bytes, BytesMut};
 use lookaside_protocol::{KEY_BYTES_MAX, Operation, Reply, Request, StoreMode};
 use std::{collections::BTreeSet, sync::Arc, vec};
 
-/// Marks a head.
+/// The client flag that marks a manifest.
 pub const BIG_VALUE_FLAG: u32 = 0x8000;
 
-/// The most pieces of one value.
+/// The maximum number of chunks of one value.
 pub const CHUNKS_MAX: usize = 1_000;
 
-/// What stands first in a head.
+/// The version of the manifest format.
 const VERSION: u32 = 1;
 
 /// Splits large values for its target.
@@ -54,7 +53,7 @@ pub struct BigValueRoute {
 }
 
 impl BigValueRoute {
-    /// Values above `split_threshold_bytes` (at least 1) reach `target` in pieces of that size.
+    /// Sends values above `split_threshold_bytes` (at least 1) to `target` in chunks of that size.
     pub fn new(target: Arc<dyn Route>, split_threshold_bytes: usize) -> Self {
         BigValueRoute { target, split_threshold_bytes: split_threshold_bytes.max(1) }
     }
@@ -67,7 +66,7 @@ impl BigValueRoute {
             refused[at] = Some(outcome);
         }
         let mut outcomes: Outcomes =
-            refused.into_iter().map(|outcome| outcome.expect("refused above, or asked here")).collect();
+            refused.into_iter().map(|outcome| outcome.expect("refused above, or sent here")).collect();
         outcomes.iter_mut().for_each(drop_stale_manifest);
         self.join(&requests, &mut outcomes, context).await;
         outcomes
@@ -75,7 +74,7 @@ impl BigValueRoute {
 
     async fn ask_runs(&self, batch: Batch, context: &Context) -> Outcomes {
         let mut outcomes = Outcomes::with_capacity(batch.len());
-        for run in runs(batch) {
+        for run in split_into_runs(batch) {
             outcomes.extend(match is_append(&run[0]) {
                 true => self.append(run, context).await,
                 false => self.ask(run, context).await,
@@ -84,7 +83,8 @@ impl BigValueRoute {
         outcomes
     }
 
-    /// Stores the pieces of what is too large, and puts heads into its place; what was not stored has its answer.
+    /// Stores the chunks of large values and replaces these values by manifests. Returns the outcome of each request
+    /// whose chunks were not all stored.
     async fn store_chunks(&self, batch: &mut Batch, context: &Context) -> Vec<Option<Outcome>> {
         let mut chunks = Vec::new();
         for (at, request) in batch.iter_mut().enumerate() {
@@ -102,7 +102,7 @@ impl BigValueRoute {
         refused
     }
 
-    /// The head of a value that is to be split.
+    /// The manifest of a value that must be split; `None` if it is sent unsplit.
     fn manifest_of(&self, request: &Request<Bytes>) -> Option<Manifest> {
         let (_, _, value) = stored_value(&request.operation)?;
         let manifest = Manifest { chunks: value.len().div_ceil(self.split_threshold_bytes), hash: murmur64a(value) };
@@ -115,7 +115,7 @@ impl BigValueRoute {
         request: &'a Request<Bytes>,
         manifest: &'a Manifest,
     ) -> impl Iterator<Item = Request<Bytes>> + use<'a> {
-        let (_, exptime, value) = stored_value(&request.operation).expect("what has a head is stored");
+        let (_, exptime, value) = stored_value(&request.operation).expect("only stores have a manifest");
         let (bytes, value) = (self.split_threshold_bytes, value.clone());
         (0..manifest.chunks).map(move |n| {
             let value = value.slice(n * bytes..value.len().min((n + 1) * bytes));
@@ -124,13 +124,13 @@ impl BigValueRoute {
         })
     }
 
-    /// Puts values into the place of heads.
+    /// Replaces manifests by their values.
     async fn join(&self, batch: &[Request<Bytes>], outcomes: &mut Outcomes, context: &Context) {
         let mut manifests = Vec::new();
         let mut chunks = Vec::new();
         for (at, (request, outcome)) in batch.iter().zip(&*outcomes).enumerate() {
             if let Ok(Reply::Value { flags, value, .. }) = outcome
-                && let Some(manifest) = Manifest::read(*flags, value)
+                && let Some(manifest) = Manifest::parse(*flags, value)
             {
                 chunks
                     .extend((0..manifest.chunks).map(|n| (at, chunk_request(request, manifest.key(&request.key, n)))));
@@ -141,7 +141,7 @@ impl BigValueRoute {
         let mut broken = Vec::new();
         for (at, count) in manifests {
             let whole = join_chunks(&mut chunks, count);
-            let Ok(Reply::Value { flags, value, .. }) = &mut outcomes[at] else { unreachable!("heads are values") };
+            let Ok(Reply::Value { flags, value, .. }) = &mut outcomes[at] else { unreachable!("manifests are values") };
             match whole {
                 Ok(whole) => {
                     *value = whole;
@@ -157,7 +157,8 @@ impl BigValueRoute {
         self.ask_for_leases(broken, batch, outcomes, context).await;
     }
 
-    /// A server hands out no lease for a head that is there.
+    /// Deletes manifests with missing chunks and requests a lease again: a server grants no lease for a manifest that
+    /// it holds.
     async fn ask_for_leases(
         &self,
         broken: Vec<usize>,
@@ -188,8 +189,13 @@ impl Route for BigValueRoute {
     }
 }
 
-/// The requests in order, in runs of such as may be asked at the same time: appends to different keys, or no appends.
-fn runs(batch: Batch) -> Vec<Batch> {
+/// Whether a request appends to a value, or prepends.
+fn is_append(request: &Request<Bytes>) -> bool {
+    matches!(request.operation, Operation::Store { mode: StoreMode::Append | StoreMode::Prepend, .. })
+}
+
+/// Splits a batch into runs that may be sent concurrently: appends to different keys, or no appends.
+fn split_into_runs(batch: Batch) -> Vec<Batch> {
     let mut runs: Vec<Batch> = Vec::new();
     let mut keys = BTreeSet::new();
     for request in batch {
@@ -206,7 +212,7 @@ fn runs(batch: Batch) -> Vec<Batch> {
     runs
 }
 
-/// Where a value's pieces are.
+/// The chunks of a split value.
 #[derive(Clone, Copy)]
 struct Manifest {
     chunks: usize,
@@ -214,7 +220,7 @@ struct Manifest {
 }
 
 impl Manifest {
-    fn read(flags: u32, value: &[u8]) -> Option<Manifest> {
+    fn parse(flags: u32, value: &[u8]) -> Option<Manifest> {
         if flags & BIG_VALUE_FLAG == 0 {
             return None;
         }
@@ -234,7 +240,7 @@ impl Manifest {
     }
 }
 
-/// What a request stores in place of what was there: flags, exptime, value.
+/// Flags, exptime and value of a request that replaces a value; `None` for other requests.
 fn stored_value(operation: &Operation<Bytes>) -> Option<(u32, i64, &Bytes)> {
     match operation {
         Operation::Store { mode: StoreMode::Append | StoreMode::Prepend, .. } => None,
@@ -252,7 +258,7 @@ fn replace_by_manifest(request: &mut Request<Bytes>, manifest: &Manifest) {
     }
 }
 
-/// A piece is read as its head was, so that a `gat` touches all.
+/// Reads a chunk in the way its manifest was read, so that a `gat` touches all.
 fn chunk_request(request: &Request<Bytes>, key: Bytes) -> Request<Bytes> {
     match request.operation {
         Operation::GetAndTouch { exptime, .. } => {
@@ -262,7 +268,7 @@ fn chunk_request(request: &Request<Bytes>, key: Bytes) -> Request<Bytes> {
     }
 }
 
-/// The next so many pieces as one value; else what was heard of one that is not there, a failure before a miss.
+/// Joins the next `count` chunks. If one is missing, the error is its outcome; failures take precedence over misses.
 fn join_chunks(chunks: &mut vec::IntoIter<(usize, Outcome)>, count: usize) -> Result<Bytes, Outcome> {
     let mut whole = BytesMut::new();
     let mut lost = None;
@@ -276,10 +282,10 @@ fn join_chunks(chunks: &mut vec::IntoIter<(usize, Outcome)>, count: usize) -> Re
     lost.map_or(Ok(whole.freeze()), Err)
 }
 
-/// A stale head is no value that a client could show.
+/// Drops a stale manifest from a lease: it is not a value for clients.
 fn drop_stale_manifest(outcome: &mut Outcome) {
     if let Ok(Reply::Lease { flags, stale, .. }) = outcome
-        && stale.as_ref().is_some_and(|stale| Manifest::read(*flags, stale).is_some())
+        && stale.as_ref().is_some_and(|stale| Manifest::parse(*flags, stale).is_some())
     {
         (*flags, *stale) = (0, None);
     }
@@ -300,7 +306,7 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
     object.check(
         &Keys::known(&["type", "name", "target", "split_threshold"]).ignoring(&["batch_size", "hide_reply_flag"]),
     )?;
-    let threshold = object.require("split_threshold", "the largest value that is stored in one piece, in bytes")?;
+    let threshold = object.require("split_threshold", "the largest value that is not split, in bytes")?;
     Ok(Handle::route(Config {
         split_threshold_bytes: threshold.integer("bytes", 1, SPLIT_THRESHOLD_BYTES_MAX)? as usize,
         target: parser.required(object, "target")?,

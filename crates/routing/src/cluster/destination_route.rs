@@ -4,8 +4,8 @@
 //! |---|---|
 //! | all | sent to the server, under the key without its routing prefix |
 //!
-//! The prefix is cut off here, not at the root, because pools differ in it: `keep_routing_prefix` is for a "server"
-//! that is a router itself, and a broadcast keeps one copy of a key for all its clusters.
+//! The prefix is removed here and not at the root, because pools differ: `keep_routing_prefix` is for a "server" that
+//! is a router itself, and a broadcast keeps one copy of a key for all its clusters.
 
 use crate::{Batch, BoxFuture, Context, Destination, Outcomes, Route, key::prefix_bytes};
 use bytes::Buf;

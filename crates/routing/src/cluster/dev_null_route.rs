@@ -1,11 +1,10 @@
-//! Swallows requests: answers as an empty cache would, and counts.
+//! Drops requests: replies as an empty cache would, and counts.
 //!
-//! | verb | answer |
+//! | verb | reply |
 //! |---|---|
 //! | all | as `null_route.rs`: a miss, `NOT_STORED`, `NOT_FOUND` |
 //!
-//! Nobody is asked. Unlike `NullRoute`, which is a tree's end by design, this is where traffic is sent to be got rid of,
-//! so it can be asked how much that was.
+//! No server is asked. Unlike `NullRoute`, which ends a tree by design, this route discards traffic, so it counts it.
 
 use crate::{
     Batch, BoxFuture, Context, NullRoute, Outcomes, Route,
@@ -16,14 +15,14 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// Nowhere, counted.
+/// Drops and counts requests.
 #[derive(Default)]
 pub struct DevNullRoute {
     dropped: AtomicU64,
 }
 
 impl DevNullRoute {
-    /// Requests that came here.
+    /// The number of dropped requests.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Relaxed)
     }

@@ -1,6 +1,6 @@
-//! Answers every request with an error, and asks nobody.
+//! Replies to every request with an error; no server is asked.
 //!
-//! | verb | answer |
+//! | verb | reply |
 //! |---|---|
 //! | all | `SERVER_ERROR` and the text from the configuration |
 
@@ -13,7 +13,7 @@ use bytes::Bytes;
 use lookaside_protocol::{ErrorReply, Reply};
 use std::sync::Arc;
 
-/// A refusal with a reason.
+/// Refuses requests with a text.
 pub struct ErrorRoute {
     response: Bytes,
 }

@@ -1,27 +1,27 @@
-//! The first child; where that fails, the next one, and so on (§3.3 of the paper).
+//! The first child; if that fails, the next one, and so on (§3.3 of the paper).
 //!
-//! | verb | after a failure that counts | answer |
+//! | verb | after a failure that counts | reply |
 //! |---|---|---|
-//! | get gets gat gats lease-get metaget | the next child, until one answers | that child's, or the last one's failure |
+//! | get gets gat gats lease-get metaget | the next child, until one replies | that child's, or the last one's failure |
 //! | set add replace append prepend cas lease-set touch incr decr | the same | the same |
-//! | delete | every further child, as each may hold a copy | **the first child's failure stands**; a kept delete gives way to what is worse |
+//! | delete | every further child, as each may hold a copy | **the first child's failure stands**; a spooled delete yields to a worse outcome |
 //!
-//! Failures only: a miss does not fail over. Which failures count is in `failover_errors.rs`; who is first, who is next
-//! and how many there are is in `failover_policy.rs`.
+//! Only failures: a miss does not fail over. `failover_errors.rs` lists the failures that count; `failover_policy.rs`
+//! defines the order of the children and how many are asked.
 //!
-//! A failed delete stays failed: the first child still holds the value that was to go, and whoever hears "done" will
-//! not ask again. One that is kept for its server ([`Failure::Spooled`]) is as good as done there, but meanwhile it is the
-//! others that are read: so they are asked too, and it is done when they have done it or keep it.
+//! A failed delete stays failed: the first child still holds the value, and a client that reads "done" does not retry.
+//! A spooled delete ([`Failure::Spooled`]) is as good as done at the first child, but meanwhile reads go to the others.
+//! So they are asked too, and the delete is done when they have done or spooled it.
 //!
-//! A lease follows by itself: its token is unknown everywhere but on the server that handed it out, so a fill that
-//! arrives elsewhere after a failover is refused. With `enable_lease_pairing` it is sent to where its token came from
-//! (`lease_pairing.rs`); that child's failure is then the answer.
+//! A lease token is unknown everywhere except at the server that issued it, so a fill that arrives elsewhere after a
+//! failover is refused. With `enable_lease_pairing` the fill is sent to the child that issued its token
+//! (`lease_pairing.rs`); a failure of that child is returned.
 //!
-//! `failover_limit` is for what fails over: above it the failure is the answer, so that the stand-in is not felled too.
-//! Deletes do not count there. With `failover_tag` keys that have a `|#|` reach the others with `:failover=1` behind: who
-//! deletes them by another way than this route must put that behind, too.
+//! `failover_limit` limits the rate of failovers; beyond it the failure is returned, so that the failover pool is not
+//! overloaded as well. Deletes are not limited. With `failover_tag`, keys that have a `|#|` reach the other children
+//! with the suffix `:failover=1`: a delete on another path than this route must append it, too.
 //!
-//! Cost: a second copy of the batch's handles (not of its bytes) until the first child has answered.
+//! Cost: a second copy of the batch's handles (not of its bytes) until the first child has replied.
 
 use crate::{
     Batch, BoxFuture, Clock, Context, FailoverErrors, Failure, KeyHash, Outcome, Outcomes, Rate, Route,
@@ -35,7 +35,7 @@ use crate::{
     key::{is_encoded, stored_key, with_failover_tag},
     outcome::worse,
     split::{Choices, Part, ask_parts, next, scatter},
-    verb::{Kind, Verb},
+    verb::{Verb, VerbKind},
 };
 use bytes::Bytes;
 use lookaside_protocol::{Operation, Reply, Request};
@@ -58,13 +58,13 @@ impl FailoverRoute {
         Self::by_policy(children, errors, FailoverPolicy::in_order())
     }
 
-    /// Asks `children`, of which there is at least one, as `policy` says.
+    /// Asks `children`, at least one, in the order of `policy`.
     pub fn by_policy(children: Vec<Arc<dyn Route>>, errors: FailoverErrors, policy: FailoverPolicy) -> Self {
         assert!(!children.is_empty(), "no child to ask");
         FailoverRoute { children, errors, policy, limit: None, pairing: None, has_tag: false }
     }
 
-    /// Asks `children` as `options` say; with `first`, that hash picks the first child, as in a pool.
+    /// Asks `children` according to `options`; with `first`, that hash picks the first child, as in a pool.
     pub(crate) fn with_options(
         children: Vec<Arc<dyn Route>>,
         first: Option<&KeyHash>,
@@ -82,19 +82,19 @@ impl FailoverRoute {
         if options.has_tag { route.with_tag() } else { route }
     }
 
-    /// Lets so many requests fail over.
+    /// Limits the rate of requests that fail over.
     pub fn with_limit(mut self, rate: Rate, clock: Arc<dyn Clock>) -> Self {
         self.limit = Some((TokenBucket::new(rate, clock.now()), clock));
         self
     }
 
-    /// Remembers in `pairs` who handed out a lease.
+    /// Remembers in `pairs` the child that issued a lease.
     pub fn with_lease_pairing(mut self, pairs: Arc<LeasePairs>, clock: Arc<dyn Clock>) -> Self {
         self.pairing = Some((pairs, clock));
         self
     }
 
-    /// Tells the others by the key that they stand in.
+    /// Tags keys for children other than the first.
     pub fn with_tag(mut self) -> Self {
         self.has_tag = true;
         self
@@ -102,7 +102,7 @@ impl FailoverRoute {
 
     async fn ask(&self, batch: Batch, context: &Context) -> Outcomes {
         let requests = batch.clone();
-        let paired = self.paired_fills(&batch);
+        let paired = self.find_paired_fills(&batch);
         let mut outcomes = match self.first_choices(&batch, &paired) {
             Choices::Whole(child) => self.children[child].route(batch, context).await,
             Choices::Each(choices) => scatter(&self.children, batch, context, choices).await,
@@ -130,8 +130,8 @@ impl FailoverRoute {
         }
     }
 
-    /// Of each fill whose token another child than the first handed out, that child.
-    fn paired_fills(&self, batch: &Batch) -> BTreeMap<usize, u32> {
+    /// For each fill with a remembered token: its index in the batch and the child that issued the token.
+    fn find_paired_fills(&self, batch: &Batch) -> BTreeMap<usize, u32> {
         let Some((pairs, clock)) = &self.pairing else { return BTreeMap::new() };
         let paired = |(at, request): (usize, &Request<Bytes>)| match request.operation {
             Operation::LeaseSet { token, .. } => {
@@ -143,7 +143,7 @@ impl FailoverRoute {
         batch.iter().enumerate().filter_map(paired).filter(has_child).collect()
     }
 
-    /// Who is asked first.
+    /// The first child of each request.
     fn first_choices(&self, batch: &Batch, paired: &BTreeMap<usize, u32>) -> Choices {
         if !paired.is_empty() {
             let first = |at: usize| paired.get(&at).copied().unwrap_or_else(|| self.policy.first(&batch[at]) as u32);
@@ -155,17 +155,18 @@ impl FailoverRoute {
         }
     }
 
-    /// Whether a request that failed may be asked elsewhere.
+    /// Whether a failed request may fail over.
     fn may_fail_over(&self, request: &Request<Bytes>) -> bool {
         let is_free = |(bucket, clock): &(TokenBucket, Arc<dyn Clock>)| bucket.try_take(clock.now());
-        kind(request) == Kind::Delete || self.limit.as_ref().is_none_or(is_free)
+        kind(request) == VerbKind::Delete || self.limit.as_ref().is_none_or(is_free)
     }
 
     fn should_retry(&self, pending: &Pending, request: &Request<Bytes>) -> bool {
-        pending.next < pending.order.len() && (kind(request) == Kind::Delete || self.policy.allows_try(pending.tries))
+        pending.next < pending.order.len()
+            && (kind(request) == VerbKind::Delete || self.policy.allows_try(pending.tries))
     }
 
-    /// Asks of each open request the next child, all children at the same time; those that failed stay open.
+    /// Sends each pending request to its next child, all children concurrently. Requests that fail stay pending.
     async fn ask_next(&self, pending: &mut Vec<Pending>, requests: &Batch, outcomes: &mut Outcomes, context: &Context) {
         let mut of_child: BTreeMap<usize, Batch> = BTreeMap::new();
         for pending in &*pending {
@@ -177,19 +178,19 @@ impl FailoverRoute {
         let mut answers: BTreeMap<usize, _> = children.into_iter().zip(answers).collect();
         pending.retain_mut(|pending| {
             let (request, child) = (&requests[pending.at], pending.child());
-            let answer = next(answers.get_mut(&child).expect("each open request's child was asked"));
+            let answer = next(answers.get_mut(&child).expect("the child of each pending request was asked"));
             let counts = self.errors.triggers_failover(kind(request), &answer);
             self.policy.record_outcome(|| child, counts);
             self.remember_lease(request, &answer, child);
             pending.tries += u32::from(self.policy.is_try(&answer));
             pending.next += 1;
             match kind(request) {
-                Kind::Delete if pending.is_spooled => {
+                VerbKind::Delete if pending.is_spooled => {
                     let so_far = std::mem::replace(&mut outcomes[pending.at], Err(Failure::Spooled));
                     outcomes[pending.at] = worse(so_far, answer);
                     true
                 }
-                Kind::Delete => true,
+                VerbKind::Delete => true,
                 _ => {
                     outcomes[pending.at] = answer;
                     counts
@@ -198,7 +199,7 @@ impl FailoverRoute {
         });
     }
 
-    /// As others than the first child are asked.
+    /// A copy of a request for a child other than the first.
     fn tag_request(&self, request: &Request<Bytes>) -> Request<Bytes> {
         let mut request = request.clone();
         if self.has_tag && !is_encoded(&request) {
@@ -217,15 +218,15 @@ impl FailoverRoute {
     }
 }
 
-/// A request that no child has answered.
+/// A request that no child has answered yet.
 struct Pending {
     at: usize,
-    /// Who is asked for it.
+    /// The children to ask, in order.
     order: Vec<u32>,
-    /// Who is the next, by index into `order`.
+    /// The next child, by index into `order`.
     next: usize,
     tries: u32,
-    /// Whether the first child's delete is kept for it.
+    /// Whether it is a delete that is spooled for the first child.
     is_spooled: bool,
 }
 
@@ -244,7 +245,7 @@ impl Route for FailoverRoute {
     }
 }
 
-fn kind(request: &Request<Bytes>) -> Kind {
+fn kind(request: &Request<Bytes>) -> VerbKind {
     Verb::of(&request.operation).kind()
 }
 

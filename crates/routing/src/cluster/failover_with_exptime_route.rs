@@ -1,12 +1,12 @@
-//! The gutter (§3.3 of the paper): where a server does not answer, a small pool of idle servers does, and what is
-//! filled there does not live long, since deletes for it may have gone elsewhere.
+//! The gutter (§3.3 of the paper): if a server does not reply, a small pool of idle servers takes its place. Values
+//! filled there expire soon, since deletes for them may have gone elsewhere.
 //!
 //! | verb | normal | failover children, after a failure that counts |
 //! |---|---|---|
-//! | get gets lease-get metaget | asked first | asked in order until one answers |
+//! | get gets lease-get metaget | asked first | asked in order until one replies |
 //! | set add replace append prepend cas lease-set touch gat gats | asked first | the same, the exptime at most `failover_exptime` |
 //! | incr decr | asked first | the same |
-//! | delete | asked first | all asked; the failure stands (`failover_route.rs` says why) |
+//! | delete | asked first | all asked; the failure stands (`failover_route.rs` explains why) |
 
 use crate::{
     Batch, BoxFuture, Context, FailoverErrors, Outcomes, Route,
@@ -25,26 +25,26 @@ use std::sync::Arc;
 /// mcrouter's default for `failover_exptime`, in seconds.
 pub const FAILOVER_EXPTIME_S: u32 = 60;
 
-/// A normal child, and others that stand in for it with short-lived values.
+/// A normal child, and failover children with short-lived values.
 pub struct FailoverWithExptimeRoute {
     inner: FailoverRoute,
 }
 
 impl FailoverWithExptimeRoute {
-    /// `failover_exptime_s` in seconds: long enough for the gutter to be warm, short enough that a value which missed
-    /// its delete is soon gone. 0 leaves exptimes as they are.
+    /// `failover_exptime_s` in seconds: long enough for the gutter to become warm, short enough that a value that
+    /// missed its delete expires soon. 0 leaves exptimes unchanged.
     pub fn new(
         normal: Arc<dyn Route>,
         failover: Vec<Arc<dyn Route>>,
         failover_exptime_s: u32,
         errors: FailoverErrors,
     ) -> Self {
-        let children = Self::short_lived(normal, failover, failover_exptime_s);
+        let children = Self::limit_exptimes(normal, failover, failover_exptime_s);
         Self::over(FailoverRoute::by_policy(children, errors, FailoverPolicy::in_order()))
     }
 
-    /// `normal`, and the others with their exptimes cut short.
-    pub(crate) fn short_lived(
+    /// `normal`, then the others with their exptimes limited.
+    pub(crate) fn limit_exptimes(
         normal: Arc<dyn Route>,
         failover: Vec<Arc<dyn Route>>,
         failover_exptime_s: u32,
@@ -55,7 +55,7 @@ impl FailoverWithExptimeRoute {
         std::iter::once(normal).chain(failover.into_iter().map(short_lived)).collect()
     }
 
-    /// The same over a failover that was put together elsewhere, of [`Self::short_lived`] children.
+    /// Wraps a failover over children of [`Self::limit_exptimes`].
     pub(crate) fn over(inner: FailoverRoute) -> Self {
         FailoverWithExptimeRoute { inner }
     }
@@ -95,7 +95,7 @@ impl RouteConfig for Config {
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         let mut children = tree.build_all(&self.children);
         let normal = children.remove(0);
-        let children = FailoverWithExptimeRoute::short_lived(normal, children, self.exptime_s);
+        let children = FailoverWithExptimeRoute::limit_exptimes(normal, children, self.exptime_s);
         let inner = FailoverRoute::with_options(children, None, &self.options, &tree.environment().clock);
         Arc::new(FailoverWithExptimeRoute::over(inner))
     }

@@ -2,9 +2,9 @@
 //!
 //! | verb | effect |
 //! |---|---|
-//! | all | sent to the child that the key's hash picks; with one child, to that one |
+//! | all | sent to the child that the key's hash picks; a single child gets everything |
 //!
-//! A multiget is split here: each child is asked once, all at the same time.
+//! A multiget is split here: each child is asked once, all concurrently.
 
 use crate::{
     Batch, BoxFuture, Context, KeyHash, Outcomes, Picker, Route,
@@ -26,7 +26,7 @@ impl HashRoute {
     /// Spreads keys over `children` by `hash`.
     ///
     /// # Panics
-    /// If `hash` cannot spread keys over so many children ([`KeyHash::picker_for`] says when).
+    /// If `hash` cannot spread keys over that number of children (see [`KeyHash::picker_for`]).
     pub fn new(children: Vec<Arc<dyn Route>>, hash: KeyHash) -> Self {
         let picker = hash.picker_for(children.len()).expect("a hash that fits its children");
         HashRoute { children, picker }

@@ -1,11 +1,11 @@
-//! A child by the host that the router runs on, so that hosts share replicas evenly (§3.2.3 of the paper).
+//! A child by the host that the router runs on, so that hosts are spread evenly over replicas (§3.2.3 of the paper).
 //!
 //! | verb | effect |
 //! |---|---|
 //! | all | sent to the child that the host's id and the salt pick: always the same one |
 //!
-//! A delete reaches one child only: combine with `OperationSelectorRoute` and `AllSyncRoute`. A child's failure is the
-//! answer. Which host goes where differs from mcrouter, whose host ids are not these.
+//! A delete reaches one child only: combine with `OperationSelectorRoute` and `AllSyncRoute`. A child's failure is
+//! returned. The choice differs from mcrouter's, which has different host ids.
 
 use crate::{
     Batch, BoxFuture, Context, KeyHash, Outcomes, Route,

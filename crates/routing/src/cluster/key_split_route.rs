@@ -1,17 +1,17 @@
-//! Copies of hot keys: each key lives under several names, which hash to several servers.
+//! Copies of hot keys: each key is stored under several names, which hash to several servers.
 //!
-//! | verb | sent to | answer |
+//! | verb | sent to | reply |
 //! |---|---|---|
-//! | get gets gat gats metaget lease-get | this host's copy | its outcome; a `get`'s miss with `first_hit`: all other copies are asked, the first hit in their order |
-//! | cas lease-set | this host's copy: it handed out the unique or the token | its outcome |
+//! | get gets gat gats metaget lease-get | this host's copy | its outcome; after a miss of a `get` with `first_hit`: all other copies are asked, the first hit in their order |
+//! | cas lease-set | this host's copy: it issued the CAS unique or the token | its outcome |
 //! | set add replace append prepend touch incr decr | this host's copy; with `all_sync` all copies | the worst (`all_sync_route.rs`) |
-//! | delete | all copies, awaited | an error if any failed; `DELETED` if any was there |
+//! | delete | all copies, awaited | an error if any failed; `DELETED` if any held the key |
 //!
-//! Copy 0 has the key's own name, copy n has `::n` behind it, in front of `|#|` so that it moves. Without `all_sync` the
-//! other copies keep what they had after a set, as in mcrouter: that fits clients that delete after a write (§2 of the
-//! paper), and no others.
+//! Copy 0 has the key's own name; copy n has the suffix `::n`, before `|#|` so that it hashes differently. Without
+//! `all_sync` the other copies keep their old value after a set, as in mcrouter: that is for clients that delete after
+//! a write (§2 of the paper), and for no others.
 //!
-//! A name that gets longer than 250 bytes, and a base64 key, has copy 0 only.
+//! A key whose name would exceed 250 bytes, and a base64 key, has copy 0 only.
 
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
@@ -20,13 +20,13 @@ use crate::{
     meta::restore_client_key,
     outcome::{is_error, is_miss, verb, worse},
     split::ask_some,
-    verb::{Kind, Verb},
+    verb::{Verb, VerbKind},
 };
 use bytes::Bytes;
 use lookaside_protocol::{KEY_BYTES_MAX, Request};
 use std::sync::Arc;
 
-/// The most copies of a key: a delete asks for each of them.
+/// The maximum number of copies of a key: a delete is sent to each.
 pub const KEY_COPIES_MAX: usize = 1_000;
 
 /// Copies of keys under one child.
@@ -39,7 +39,7 @@ pub struct KeySplitRoute {
 }
 
 impl KeySplitRoute {
-    /// `copies` of each key in `destination`; this host's is chosen by `host_id`.
+    /// Keeps `copies` of each key in `destination`; `host_id` chooses this host's copy.
     ///
     /// # Panics
     /// With no copy, or more than [`KEY_COPIES_MAX`].
@@ -48,8 +48,8 @@ impl KeySplitRoute {
         KeySplitRoute { destination, copies, own_copy: host_id as usize % copies, all_sync, first_hit }
     }
 
-    /// The request for one copy; nothing if that has no name.
-    fn copy(request: &Request<Bytes>, copy: usize) -> Option<Request<Bytes>> {
+    /// The request for one copy; `None` if the key cannot have that copy.
+    fn request_for_copy(request: &Request<Bytes>, copy: usize) -> Option<Request<Bytes>> {
         if copy == 0 {
             return Some(request.clone());
         }
@@ -60,9 +60,9 @@ impl KeySplitRoute {
 
     fn asks_all(&self, verb: Verb) -> bool {
         match (verb, verb.kind()) {
-            (Verb::Cas | Verb::LeaseSet, _) | (_, Kind::Read) => false,
-            (_, Kind::Delete) => true,
-            (_, Kind::Update) => self.all_sync,
+            (Verb::Cas | Verb::LeaseSet, _) | (_, VerbKind::Read) => false,
+            (_, VerbKind::Delete) => true,
+            (_, VerbKind::Update) => self.all_sync,
         }
     }
 
@@ -70,9 +70,9 @@ impl KeySplitRoute {
         let mut asked = Vec::with_capacity(batch.len());
         for (at, request) in batch.iter().enumerate() {
             if self.asks_all(verb(request)) {
-                asked.extend((0..self.copies).filter_map(|copy| Some((at, Self::copy(request, copy)?))));
+                asked.extend((0..self.copies).filter_map(|copy| Some((at, Self::request_for_copy(request, copy)?))));
             } else {
-                asked.push((at, Self::copy(request, self.own_copy).unwrap_or_else(|| request.clone())));
+                asked.push((at, Self::request_for_copy(request, self.own_copy).unwrap_or_else(|| request.clone())));
             }
         }
         let mut outcomes: Vec<Option<Outcome>> = vec![None; batch.len()];
@@ -80,7 +80,7 @@ impl KeySplitRoute {
             let so_far = outcomes[at].take();
             outcomes[at] = Some(so_far.into_iter().fold(outcome, |now, before| worse(before, now)));
         }
-        let outcomes = outcomes.into_iter().map(|outcome| outcome.expect("copy 0 always has a name")).collect();
+        let outcomes = outcomes.into_iter().map(|outcome| outcome.expect("copy 0 always exists")).collect();
         let outcomes = self.ask_other_copies(&batch, outcomes, context).await;
         batch.iter().zip(outcomes).map(|(request, outcome)| restore_client_key(outcome, &request.key)).collect()
     }
@@ -95,7 +95,7 @@ impl KeySplitRoute {
         let asked: Vec<_> = (0..batch.len())
             .filter(missed)
             .flat_map(others)
-            .filter_map(|(at, copy)| Some((at, Self::copy(&batch[at], copy)?)))
+            .filter_map(|(at, copy)| Some((at, Self::request_for_copy(&batch[at], copy)?)))
             .collect();
         for (at, outcome) in ask_some(&*self.destination, asked, context).await {
             let is_open = is_miss(&outcomes[at]) || is_error(&outcomes[at]);
@@ -128,7 +128,7 @@ struct Config {
 
 fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
     object.check(&Keys::known(&["type", "name", "destination", "replicas", "all_sync", "first_hit"]))?;
-    let copies = object.require("replicas", "how many copies of a key there are")?;
+    let copies = object.require("replicas", "the number of copies of a key")?;
     Ok(Handle::route(Config {
         copies: copies.integer("copies of a key", 1, KEY_COPIES_MAX as i64)? as usize,
         all_sync: object.flag("all_sync")?,

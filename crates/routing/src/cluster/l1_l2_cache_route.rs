@@ -1,25 +1,27 @@
-//! A small near cache in front of a large far one. The far one (L2) is the authority, the near one (L1) holds copies.
+//! A small near cache (L1) in front of a large far one (L2). L2 is the authority, L1 holds copies.
 //!
 //! | verb | L1 | L2 |
 //! |---|---|---|
 //! | get | asked first | asked after a miss or an error of L1; a hit is added to L1 in the background |
 //! | lease-get | asked first, with a `get` | asked after a miss: its lease, its token; a hit is added to L1 |
-//! | gets gat gats metaget | - | asked: unique and exptime are L2's |
-//! | set add replace append prepend cas lease-set touch incr decr | deleted, after L2 has answered | asked; its outcome |
+//! | gets gat gats metaget | - | asked: CAS unique and exptime are L2's |
+//! | set add replace append prepend cas lease-set touch incr decr | deleted, after L2 has replied | asked; its outcome |
 //! | delete | deleted, after L2 | asked; an error if either failed, `DELETED` if either held the key |
-//! | meta commands | deleted after those that write; its answer does not count | asked; its outcome |
+//! | meta commands | deleted after those that write; its reply does not count | asked; its outcome |
 //!
-//! **Negative cache**: with an `ncacheExptime`, L2's miss of a `get` is noted in L1 for so long, and answered from there;
-//! every `ncacheUpdatePeriod`-th time L2 is asked all the same (0: never). A note is an empty value with the flag
-//! [`NEGATIVE_FLAG`], which must not be a flag of the clients' own. A `lease-get` looks through a note: it needs a token.
+//! **Negative cache**: with an `ncacheExptime`, a miss of L2 on a `get` is stored in L1 for that time, and later gets
+//! are answered from it; every `ncacheUpdatePeriod`-th such get asks L2 nevertheless (0: never). A negative entry is an
+//! empty value with the flag [`NEGATIVE_FLAG`], which clients must not use. A `lease-get` ignores it: it needs a token.
 //!
-//! Deletes reach L2 first: the other way round a read in between would put the old value back. An accepted race: a value
-//! read from L2 before a write may be added to L1 after it. It ends with `upgradingL1Exptime`, so keep that short.
+//! Deletes reach L2 first: in the other order, a read in between would add the old value again. An accepted race: a
+//! value read from L2 before a write may be added to L1 after it. It expires after `upgradingL1Exptime`, so keep that
+//! short.
 //!
-//! An L1 that fails costs no read: L2 answers. A failed delete of a copy makes a write fail only if it was a delete; the
-//! copy ends with its exptime. Fills of L1 outlive their caller, and are left out where the background is full.
+//! A failure of L1 does not fail reads: L2 replies. If the delete of a copy fails, only a `delete` fails with it; for
+//! other writes the copy stays until its exptime. Fills of L1 outlive their caller, and are dropped if the background
+//! is full.
 //!
-//! Reads and writes that a client pipelined are carried out in turns, so that a get behind a set sees it.
+//! Reads and writes that a client pipelined are executed in order, so that a get after a set sees it.
 
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
@@ -29,7 +31,7 @@ use crate::{
     key::is_encoded,
     outcome::{as_get, as_store, is_error, is_miss, verb, worse},
     split::ask_some,
-    verb::Kind,
+    verb::VerbKind,
 };
 use bytes::Bytes;
 use lookaside_protocol::{Operation, Reply, Request, StoreMode};
@@ -38,17 +40,17 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// Marks a note in L1 that L2 has nothing.
+/// The client flag that marks a negative entry: L2 does not have the key.
 pub const NEGATIVE_FLAG: u32 = 0x20;
 
-/// How L1 is kept.
+/// The lifetimes of entries in L1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct L1L2Settings {
-    /// How long a copy lives in L1, in seconds; 0 for ever.
+    /// The exptime of a copy in L1, in seconds; 0: never expires.
     pub l1_exptime_s: u32,
-    /// How long L2's miss is believed, in seconds; 0: not at all.
+    /// The exptime of a negative entry, in seconds; 0: no negative cache.
     pub negative_exptime_s: u32,
-    /// Every so many believed misses L2 is asked all the same; 0: never.
+    /// Every n-th hit of a negative entry asks L2 nevertheless; 0: never.
     pub negative_update_period: u32,
 }
 
@@ -107,14 +109,15 @@ impl L1L2CacheRoute {
         outcomes
     }
 
-    /// Whether L2 is asked although L1 says that it has nothing.
+    /// Whether L2 is asked although L1 has a negative entry.
     fn revalidates(&self, request: &Request<Bytes>) -> bool {
         let period = u64::from(self.settings.negative_update_period);
         let is_due = || period > 0 && (self.negative_hits.fetch_add(1, Relaxed) + 1).is_multiple_of(period);
         matches!(request.operation, Operation::LeaseGet) || is_due()
     }
 
-    /// What is put into L1 after L2 has answered. A value takes a note's place.
+    /// The request that fills L1 after a reply of L2; `None` if there is nothing to store. A value replaces a negative
+    /// entry.
     fn fill(&self, request: &Request<Bytes>, of_l2: &Outcome, replaces_negative: bool) -> Option<Request<Bytes>> {
         let exptime = self.settings.negative_exptime_s.into();
         match of_l2 {
@@ -131,7 +134,7 @@ impl L1L2CacheRoute {
     }
 
     async fn ask_l2(&self, batch: Batch, context: &Context) -> Outcomes {
-        let invalidates_l1 = |request: &Request<Bytes>| verb(request).kind() != Kind::Read && !is_encoded(request);
+        let invalidates_l1 = |request: &Request<Bytes>| verb(request).kind() != VerbKind::Read && !is_encoded(request);
         let copies = batch.iter().enumerate().filter(|(_, request)| invalidates_l1(request));
         let delete = |(at, request): (usize, &Request<Bytes>)| {
             let is_delete = matches!(request.operation, Operation::Delete { .. });
@@ -178,7 +181,7 @@ struct Config {
 fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
     let known = &["type", "name", "l1", "l2", "upgradingL1Exptime", "ncacheExptime", "ncacheUpdatePeriod"];
     object.check(&Keys::known(known))?;
-    let l1_exptime = object.require("upgradingL1Exptime", "how many seconds a copy lives in L1")?;
+    let l1_exptime = object.require("upgradingL1Exptime", "the exptime of copies in L1, in seconds")?;
     let settings = L1L2Settings {
         l1_exptime_s: l1_exptime.integer("seconds", 0, EXPTIME_RELATIVE_S_MAX)? as u32,
         negative_exptime_s: object.integer_or("ncacheExptime", "seconds", EXPTIME_RELATIVE_S_MAX, 0)? as u32,

@@ -1,11 +1,11 @@
-//! Makes a child slow, to see what its callers make of it.
+//! Delays the replies of a child, to test its callers.
 //!
 //! | verb | effect |
 //! |---|---|
 //! | all | waits `before`, asks the child, waits `after`, and then until `total` has passed since the start |
 //!
-//! A batch waits once. Errors and misses are made to wait as hits are. The clock is handed in. A caller that goes away
-//! during the first wait has asked nobody.
+//! A batch waits once. Errors and misses are delayed like hits. The clock is handed in. If the caller is dropped during
+//! the first wait, the child is not asked.
 
 use crate::{
     Batch, BoxFuture, Context, Outcomes, Route,
@@ -14,18 +14,18 @@ use crate::{
 };
 use std::{sync::Arc, time::Duration};
 
-/// How long a request is made to take.
+/// The delays of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Latency {
     /// Before the child is asked.
     pub before: Duration,
-    /// After it has answered.
+    /// After it has replied.
     pub after: Duration,
-    /// At least so long in all.
+    /// The minimum in total.
     pub total: Duration,
 }
 
-/// A child made slow.
+/// A child with delayed replies.
 pub struct LatencyInjectionRoute {
     child: Arc<dyn Route>,
     latency: Latency,
@@ -33,7 +33,7 @@ pub struct LatencyInjectionRoute {
 }
 
 impl LatencyInjectionRoute {
-    /// Slows `child` down.
+    /// Delays the replies of `child` by `latency`.
     pub fn new(child: Arc<dyn Route>, latency: Latency, clock: Arc<dyn Clock>) -> Self {
         LatencyInjectionRoute { child, latency, clock }
     }

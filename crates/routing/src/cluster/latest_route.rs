@@ -1,11 +1,12 @@
-//! A few of many children, in an order of this host's own: failover without all hosts turning to the same child.
+//! Failover over a few of many children, in an order that depends on the host, so that not all hosts fail over to the
+//! same child.
 //!
 //! | verb | effect |
 //! |---|---|
 //! | all | as `failover_route.rs`, over the `failover_count` children that come first for this host |
 //!
-//! The order ranks each child by a hash of host, salt and the child's index (rendezvous), so that adding a child changes
-//! the order of no other two. It is not mcrouter's order.
+//! Children are ordered by a hash of host, salt and the child's index (rendezvous), so adding a child does not change
+//! the order of any other two. It is not mcrouter's order.
 
 use crate::{
     Batch, BoxFuture, Context, FailoverErrors, Outcomes, Route, SERVERS_MAX,

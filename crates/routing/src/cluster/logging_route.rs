@@ -1,11 +1,11 @@
-//! Writes a line for each request and what came of it.
+//! Logs a line for each request and its outcome.
 //!
 //! | verb | effect |
 //! |---|---|
-//! | all | handed on to the target, or answered as by an empty cache without one; then a line `verb key: outcome` |
+//! | all | sent to the target, or answered as by an empty cache if there is none; then a line `verb key: outcome` |
 //!
-//! Values are not logged, keys are, with what is not printable escaped. A caller that goes away before the answer
-//! leaves no line.
+//! Keys are logged, with unprintable bytes escaped; values are not. A caller that is dropped before the reply leaves no
+//! line.
 
 use crate::{
     Batch, BoxFuture, Context, NullRoute, Outcome, Outcomes, Route,
@@ -17,14 +17,14 @@ use bytes::Bytes;
 use lookaside_protocol::{Reply, Request};
 use std::sync::Arc;
 
-/// A child that is written down.
+/// A child whose requests are logged.
 pub struct LoggingRoute {
     target: Arc<dyn Route>,
     log: Arc<dyn Log>,
 }
 
 impl LoggingRoute {
-    /// Hands requests on to `target` and writes to `log`.
+    /// Sends requests to `target` and writes lines to `log`.
     pub fn new(target: Option<Arc<dyn Route>>, log: Arc<dyn Log>) -> Self {
         LoggingRoute { target: target.unwrap_or_else(|| Arc::new(NullRoute)), log }
     }

@@ -1,4 +1,4 @@
-//! From one set of servers to another, at a time that all routers know.
+//! Moves from one set of servers to another, at a time that all routers know.
 //!
 //! ```text
 //!            start          start + interval     start + 2 intervals
@@ -10,12 +10,12 @@
 //! | verb | effect |
 //! |---|---|
 //! | delete | to both around the switch, both awaited: an error if either failed, `DELETED` if either held the key |
-//! | all others | to `from`, and from `start + interval` on to `to`; its outcome, failures too |
+//! | all others | to `from`, and from `start + interval` on to `to`; its outcome, including failures |
 //!
-//! Routers need not switch in the same second: whichever side another router still reads, its deletes arrive there. The
-//! wall clock is handed in; routers whose clocks differ by more than an interval may read what was deleted.
+//! Routers need not switch in the same second: deletes reach both sides, whichever side another router still reads. The
+//! wall clock is handed in; routers whose clocks differ by more than an interval may read deleted values.
 //!
-//! Not here: copying. The new servers fill by misses, or put a `WarmUpRoute` in `to`'s place.
+//! Absent on purpose: copying. The new servers fill by misses, or by a `WarmUpRoute` in place of `to`.
 
 use crate::{
     AllSyncRoute, Batch, BoxFuture, Context, Outcomes, Route,
@@ -24,14 +24,14 @@ use crate::{
     environment::Clock,
     outcome::verb,
     split::split,
-    verb::Kind,
+    verb::VerbKind,
 };
 use std::sync::Arc;
 
 /// mcrouter's default for `interval`, in seconds.
 pub const MIGRATE_INTERVAL_S: u32 = 3_600;
 
-/// Two children, and when the one takes over from the other.
+/// Two children, and the time of the switch between them.
 pub struct MigrateRoute {
     /// `from`, `to`, and both.
     children: [Arc<dyn Route>; 3],
@@ -45,7 +45,7 @@ const TO: usize = 1;
 const BOTH: usize = 2;
 
 impl MigrateRoute {
-    /// Moves from `from` to `to`, beginning at `start_unix_s` in seconds since 1970.
+    /// Moves from `from` to `to`, starting at `start_unix_s` in seconds since 1970.
     pub fn new(
         from: Arc<dyn Route>,
         to: Arc<dyn Route>,
@@ -57,7 +57,7 @@ impl MigrateRoute {
         MigrateRoute { children: [from, to, both], start_unix_s, interval_s, clock }
     }
 
-    /// The child for deletes, and for all else, at this time.
+    /// The current child for deletes, and for all other verbs.
     fn choose(&self) -> (usize, usize) {
         let (now, interval) = (self.clock.unix_s(), u64::from(self.interval_s));
         match now.checked_sub(self.start_unix_s) {
@@ -75,17 +75,16 @@ impl Route for MigrateRoute {
         if of_delete == of_others {
             return self.children[of_others].route(batch, context);
         }
-        // A batch that is not all deletes goes its way request by request, so that a get behind a delete of the same
-        // key finds it gone.
-        match batch.iter().all(|request| verb(request).kind() != Kind::Delete) {
+        // A mixed batch is executed in runs, so that a get after a delete of the same key misses.
+        match batch.iter().all(|request| verb(request).kind() != VerbKind::Delete) {
             true => self.children[of_others].route(batch, context),
             false => Box::pin(async move {
                 let mut outcomes = Outcomes::with_capacity(batch.len());
                 let mut rest = batch.into_iter().peekable();
                 while let Some(first) = rest.next() {
-                    let is_delete = verb(&first).kind() == Kind::Delete;
+                    let is_delete = verb(&first).kind() == VerbKind::Delete;
                     let mut run = vec![first];
-                    while let Some(next) = rest.next_if(|next| (verb(next).kind() == Kind::Delete) == is_delete) {
+                    while let Some(next) = rest.next_if(|next| (verb(next).kind() == VerbKind::Delete) == is_delete) {
                         run.push(next);
                     }
                     let child = if is_delete { of_delete } else { of_others };

@@ -1,36 +1,37 @@
-//! Caches behind one another: what the first does not have is looked for in the next.
+//! Caches behind one another: after a miss of the first, the next is asked.
 //!
-//! | verb | sent to | answer |
+//! | verb | sent to | reply |
 //! |---|---|---|
-//! | get gets gat gats metaget | the children in order, until one has it | the first hit; else the last child's outcome, or the best one with `return_best_on_error` |
-//! | lease-get | the same; a `get` once some child has handed out a lease | the first hit; else the first lease |
+//! | get gets gat gats metaget | the children in order, until one has the key | the first hit; else the last child's outcome, or the best one with `return_best_on_error` |
+//! | lease-get | the same; a `get` once some child has granted a lease | the first hit; else the first lease |
 //! | set add replace append prepend cas lease-set touch incr decr | the first child; the next one after a failure | that child's |
 //! | delete | all children in order | an error if any failed; `DELETED` if any held the key |
 //!
-//! A delete goes to all, unlike in mcrouter: a value that stayed in the second child would be read as soon as the first
-//! has lost the key.
+//! Unlike in mcrouter, a delete goes to all children: a value that stayed in the second child would be read as soon as
+//! the first has lost the key.
 //!
-//! A meta get that creates what it misses (`N`) does not miss. Every error makes the next child be asked.
+//! A meta get that creates the key on a miss (`N`) does not miss. After any error the next child is asked.
 
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
     configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
     outcome::{as_get, is_error, is_miss, verb, worse},
     split::ask_some,
-    verb::{Kind, Verb},
+    verb::{Verb, VerbKind},
 };
 use bytes::Bytes;
 use lookaside_protocol::{Reply, Request};
 use std::sync::Arc;
 
-/// Children in the order in which they are looked into.
+/// Children in the order in which they are asked.
 pub struct MissFailoverRoute {
     children: Vec<Arc<dyn Route>>,
     return_best_on_error: bool,
 }
 
 impl MissFailoverRoute {
-    /// Looks into `children` in order. With `return_best_on_error` a miss of any child beats an error of the last.
+    /// Asks `children` in order. With `return_best_on_error` a miss of any child takes precedence over an error of the
+    /// last.
     ///
     /// # Panics
     /// Without a child.
@@ -63,22 +64,22 @@ impl MissFailoverRoute {
 
     fn merge(&self, verb: Verb, before: Outcome, now: Outcome) -> Outcome {
         match verb.kind() {
-            Kind::Delete => worse(before, now),
-            Kind::Update => now,
-            Kind::Read if !is_miss(&now) && !is_error(&now) => now,
-            Kind::Read if matches!(before, Ok(Reply::Lease { .. })) => before,
-            Kind::Read if self.return_best_on_error && is_error(&now) => before,
-            Kind::Read => now,
+            VerbKind::Delete => worse(before, now),
+            VerbKind::Update => now,
+            VerbKind::Read if !is_miss(&now) && !is_error(&now) => now,
+            VerbKind::Read if matches!(before, Ok(Reply::Lease { .. })) => before,
+            VerbKind::Read if self.return_best_on_error && is_error(&now) => before,
+            VerbKind::Read => now,
         }
     }
 }
 
-/// What the next child is asked, after what was heard so far.
+/// The request to the next child after the outcome so far; `None` if the outcome is final.
 fn next_request(request: &Request<Bytes>, so_far: &Outcome) -> Option<Request<Bytes>> {
     let asked = match verb(request).kind() {
-        Kind::Delete => true,
-        Kind::Update => is_error(so_far),
-        Kind::Read => is_error(so_far) || is_miss(so_far),
+        VerbKind::Delete => true,
+        VerbKind::Update => is_error(so_far),
+        VerbKind::Read => is_error(so_far) || is_miss(so_far),
     };
     let has_lease = matches!(so_far, Ok(Reply::Lease { .. }));
     asked.then(|| if has_lease { as_get(request) } else { request.clone() })

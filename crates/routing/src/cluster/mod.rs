@@ -1,16 +1,17 @@
 //! Routes inside one cluster, from a tree's top down to its servers, and the registry of their types.
 //!
 //! **To add a route handle**: write `cluster/my_route.rs`, and add two lines here: its `mod`, and its `TYPE` in
-//! [`REGISTRY`], in alphabetical order. The file has all that is particular to the route:
+//! [`REGISTRY`], in alphabetical order. The file has everything that is specific to the route:
 //!
-//! * its head, with a table of what it does to which verb;
+//! * its head, with a table of its effect on each verb;
 //! * the route, which implements [`Route`](crate::Route);
-//! * `TYPE`, a [`RouteType`](crate::configuration::RouteType): the name, and the parsers of the object and the short form;
+//! * `TYPE`, a [`RouteType`](crate::configuration::RouteType): the name, and the parsers of the object and the short
+//!   form;
 //! * the arguments, a struct that implements [`RouteConfig`](crate::RouteConfig): its name, and how the route is built.
 //!
-//! Add a row to `tests/every_verb.rs`, and if users of the crate construct the route themselves, a `pub use` in `lib.rs`.
-//! `null_route.rs` is the shortest example, `migrate_route.rs` one with children and numbers. Code that several routes
-//! share is in `support/`.
+//! Add a row to `tests/every_verb.rs`, and if users of the crate construct the route themselves, a `pub use` in
+//! `lib.rs`. `null_route.rs` is the shortest example, `migrate_route.rs` one with children and numbers. Code that
+//! several routes share is in `support/`.
 
 pub(crate) mod all_async_route;
 pub(crate) mod all_fastest_route;

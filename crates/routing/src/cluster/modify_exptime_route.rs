@@ -1,14 +1,14 @@
-//! Changes how long values live on their way to one child.
+//! Changes the exptimes of requests to one child.
 //!
 //! | verb | effect |
 //! |---|---|
-//! | set add replace append prepend cas lease-set touch gat gats | exptime replaced (`set`) or shortened (`min`) |
-//! | the meta commands of these verbs | the same in their flags; an `ms` without `T` is given one |
-//! | get gets lease-get metaget delete incr decr | handed on as they are |
+//! | set add replace append prepend cas lease-set touch gat gats | exptime replaced (`set`) or limited (`min`) |
+//! | the meta commands of these verbs | the same in their flags; an `ms` without `T` gets one |
+//! | get gets lease-get metaget delete incr decr | unchanged |
 //!
-//! An exptime of 0 is "never", so `min` takes it for the longest, and as a limit it limits nothing. A negative one is
-//! "expired already" and stays under `min`. An absolute one (above 30 days, a Unix time) is above every limit in
-//! seconds; a value about to expire by the wall clock may so live on for the limit. Routing has no clock to know.
+//! An exptime of 0 is "never": `min` treats it as the longest, and as a limit it limits nothing. A negative exptime is
+//! "already expired"; `min` keeps it. An absolute one (above 30 days: a Unix time) is above every limit in seconds, so
+//! a value that is about to expire by the wall clock may live on for the limit. Routing has no clock to compare.
 
 use crate::{
     Batch, BoxFuture, Context, Outcomes, Route,
@@ -19,19 +19,19 @@ use bytes::Bytes;
 use lookaside_protocol::Operation;
 use std::sync::Arc;
 
-/// 30 days in seconds: the protocol takes a larger exptime for a Unix time.
+/// 30 days in seconds: in the protocol a larger exptime is a Unix time.
 pub(crate) const EXPTIME_RELATIVE_S_MAX: i64 = 2_592_000;
 
-/// What happens to an exptime.
+/// The change of an exptime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExptimeAction {
-    /// Replaced, whatever it was.
+    /// Always replaced.
     Set,
-    /// Replaced where it is longer.
+    /// Replaced if it is longer.
     Min,
 }
 
-/// One child, whose values live otherwise than the client said.
+/// A child whose requests have changed exptimes.
 pub struct ModifyExptimeRoute {
     target: Arc<dyn Route>,
     exptime: i64,
@@ -39,7 +39,7 @@ pub struct ModifyExptimeRoute {
 }
 
 impl ModifyExptimeRoute {
-    /// Requests go to `target` with their exptime changed by `action` to `exptime`, in seconds.
+    /// Sends requests to `target` with their exptime changed by `action` to `exptime`, in seconds.
     pub fn new(target: Arc<dyn Route>, exptime: i64, action: ExptimeAction) -> Self {
         ModifyExptimeRoute { target, exptime, action }
     }

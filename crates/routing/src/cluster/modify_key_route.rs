@@ -1,16 +1,16 @@
-//! Changes keys on their way to one child.
+//! Changes the keys of requests to one child.
 //!
 //! | verb | effect |
 //! |---|---|
-//! | all | handed on under the changed key; a meta command's `k` is answered with the key that the client sent |
-//! | all, where the key gets longer than 250 bytes | `CLIENT_ERROR`, and nobody is asked for that key |
+//! | all | sent under the changed key; the flag `k` of a meta command returns the client's key |
+//! | all, if the changed key exceeds 250 bytes | `CLIENT_ERROR`; that request is not sent |
 //!
-//! In this order: `replace_key_prefix` at the key's start becomes `ensure_key_prefix`; else `ensure_key_prefix` is put in
-//! front unless the key starts with it; `set_key_suffix` is appended; `set_routing_prefix` takes the place of the routing
-//! prefix (empty: takes it off). What is a key's start comes behind its routing prefix. Appended behind `|#|`, a suffix
-//! does not move the key to another server.
+//! In this order: `replace_key_prefix` at the start of the key is replaced by `ensure_key_prefix`; otherwise
+//! `ensure_key_prefix` is prepended unless the key starts with it; `set_key_suffix` is appended; `set_routing_prefix`
+//! replaces the routing prefix (empty: removes it). The start of a key is behind its routing prefix. A suffix behind
+//! `|#|` does not move the key to another server.
 //!
-//! A base64 key (meta flag `b`) is handed on as it is: its client sees to its own prefixes.
+//! A base64 key (meta flag `b`) is not changed: the client adds its own prefixes.
 
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route, RoutingPrefix,
@@ -24,27 +24,27 @@ use bytes::Bytes;
 use lookaside_protocol::{KEY_BYTES_MAX, Request};
 use std::sync::Arc;
 
-/// What is changed in a key.
+/// The changes to a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyChange {
-    /// The routing prefix from here on; `Some(None)` for none.
+    /// The new routing prefix: `None` keeps the old one, `Some(None)` removes it.
     pub routing_prefix: Option<Option<RoutingPrefix>>,
-    /// What every key starts with from here on.
+    /// The prefix of every changed key.
     pub ensure_prefix: String,
-    /// What `ensure_prefix` takes the place of.
+    /// A prefix that `ensure_prefix` replaces.
     pub replace_prefix: Option<String>,
-    /// What every key ends with from here on.
+    /// The suffix of every changed key.
     pub suffix: String,
 }
 
-/// One child, which knows keys by other names.
+/// A child with changed keys.
 pub struct ModifyKeyRoute {
     target: Arc<dyn Route>,
     change: KeyChange,
 }
 
 impl ModifyKeyRoute {
-    /// Hands requests on to `target` with their keys changed.
+    /// Sends requests to `target` with changed keys.
     pub fn new(target: Arc<dyn Route>, change: KeyChange) -> Self {
         ModifyKeyRoute { target, change }
     }
@@ -117,7 +117,7 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
     let text = |key: &str| match object.get(key) {
         None => Ok(None),
         Some(node) => {
-            let text = node.string("a piece of a key")?;
+            let text = node.string("a part of a key")?;
             match text.bytes().all(|byte| byte.is_ascii_graphic() || byte >= 0x80) {
                 true => Ok(Some(text.to_owned())),
                 false => Err(node.error("a key has no spaces and no control characters: expected none")),
@@ -138,9 +138,7 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
         suffix: text("set_key_suffix")?.unwrap_or_default(),
     };
     if change.replace_prefix.is_some() && object.get("ensure_key_prefix").is_none() {
-        return Err(object
-            .node
-            .error("\"replace_key_prefix\" stands alone: expected \"ensure_key_prefix\", its successor"));
+        return Err(object.node.error("\"replace_key_prefix\" needs its successor: expected \"ensure_key_prefix\""));
     }
     Ok(Handle::route(Config { target: parser.required(object, "target")?, change }))
 }

@@ -1,14 +1,14 @@
 //! The end of a path that the configuration does not continue.
 //!
-//! | verb | answer |
+//! | verb | reply |
 //! |---|---|
-//! | all | the failure "no route" and why |
+//! | all | the failure "no route" and the reason |
 //!
-//! Not a handle that a configuration can name (that is `ErrorRoute`): selectors end here.
+//! Not a type of the configuration (that is `ErrorRoute`): selectors use it where no child is selected.
 
 use crate::{Batch, BoxFuture, Context, Failure, Outcomes, Route, split::ready_outcomes};
 
-/// Nowhere to go.
+/// Fails every request.
 pub(crate) struct NoRoute(Failure);
 
 impl NoRoute {

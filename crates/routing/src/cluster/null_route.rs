@@ -1,24 +1,24 @@
-//! Answers as an empty cache would, and asks nobody.
+//! Replies as an empty cache would; no server is asked.
 //!
-//! | verb | answer |
+//! | verb | reply |
 //! |---|---|
-//! | get gets gat gats lease-get metaget | a miss, without a lease: nobody could accept the fill |
+//! | get gets gat gats lease-get metaget | a miss, without a lease: there is no server that could accept the fill |
 //! | set add replace append prepend cas lease-set | `NOT_STORED` |
 //! | delete incr decr touch | `NOT_FOUND` |
-//! | meta commands | `EN`, `NS` or `NF`, with what a client asked to hear again |
+//! | meta commands | `EN`, `NS` or `NF`, with the flags that a client wants returned |
 
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
     configuration::{Handle, Keys, RouteConfig, RouteType, TreeBuilder},
     meta,
     split::ready_outcomes,
-    verb::{Kind, Verb},
+    verb::{Verb, VerbKind},
 };
 use bytes::Bytes;
 use lookaside_protocol::{Operation, Reply, Request};
 use std::sync::Arc;
 
-/// The route to nowhere that is no error.
+/// Replies as an empty cache would.
 pub struct NullRoute;
 
 impl Route for NullRoute {
@@ -27,16 +27,16 @@ impl Route for NullRoute {
     }
 }
 
-/// What an empty cache answers.
+/// The reply of an empty cache.
 pub(crate) fn empty_cache_reply(request: &Request<Bytes>) -> Outcome {
     if let Operation::Meta(meta) = &request.operation {
         return Ok(Reply::Meta(meta::empty_cache_reply(&request.key, meta)));
     }
     let verb = Verb::of(&request.operation);
     Ok(match (verb.kind(), verb) {
-        (Kind::Read, _) => Reply::Miss,
-        (Kind::Delete, _) | (_, Verb::Incr | Verb::Decr | Verb::Touch) => Reply::NotFound,
-        (Kind::Update, _) => Reply::NotStored,
+        (VerbKind::Read, _) => Reply::Miss,
+        (VerbKind::Delete, _) | (_, Verb::Incr | Verb::Decr | Verb::Touch) => Reply::NotFound,
+        (VerbKind::Update, _) => Reply::NotStored,
     })
 }
 

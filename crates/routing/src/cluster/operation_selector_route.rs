@@ -1,13 +1,13 @@
-//! A child for each verb: deletes to all copies, the rest by failover.
+//! A child for each verb: for instance deletes to all copies, the rest by failover.
 //!
 //! | verb | effect |
 //! |---|---|
 //! | all | sent to the child that `operation_policies` names for the verb, else to `default_policy` |
 //!
 //! Two children may lead to the same server, and a client that pipelines `delete k`, `get k` must not read the old
-//! value because the two travelled apart. So a request waits for earlier ones of the same key that went to another
-//! child: the batch is carried out in rounds, each as large as that allows. A batch without such a pair, nearly every
-//! one, is one round.
+//! value because the two took different paths. So a request waits for earlier ones of the same key that went to another
+//! child: the batch is executed in rounds, each as large as that allows. Nearly every batch has no such pair and is one
+//! round.
 
 use crate::{
     Batch, BoxFuture, Context, NO_POLICY, Outcome, Outcomes, Route, Verb,
@@ -22,16 +22,16 @@ use bytes::Bytes;
 use lookaside_protocol::Request;
 use std::sync::Arc;
 
-/// Chooses by verb.
+/// Selects a child by verb.
 pub struct OperationSelectorRoute {
     /// The index in `children` for each verb, in the order of [`Verb::ALL`].
     child_of_verb: [usize; Verb::ALL.len()],
-    /// The default first.
+    /// The default child first.
     children: Vec<Arc<dyn Route>>,
 }
 
 impl OperationSelectorRoute {
-    /// Sends verbs that `operation_policies` names to their child, all others to `default_policy`; without one they
+    /// Sends verbs that `operation_policies` names to their child, all others to `default_policy`; without that they
     /// fail with "no route".
     pub fn new(
         default_policy: Option<Arc<dyn Route>>,
@@ -54,7 +54,13 @@ impl OperationSelectorRoute {
         self.child_of_verb[Verb::of(&request.operation) as usize]
     }
 
-    async fn in_rounds(&self, batch: Batch, context: &Context, choices: Vec<u32>, round_of: Vec<u32>) -> Outcomes {
+    async fn route_in_rounds(
+        &self,
+        batch: Batch,
+        context: &Context,
+        choices: Vec<u32>,
+        round_of: Vec<u32>,
+    ) -> Outcomes {
         let rounds = round_of.iter().max().map_or(0, |last| last + 1);
         let mut outcomes: Vec<Option<Outcome>> = vec![None; batch.len()];
         for round in 0..rounds {
@@ -76,14 +82,14 @@ impl Route for OperationSelectorRoute {
             Choices::Whole(child) => self.children[child].route(batch, context),
             Choices::Each(choices) => match rounds(&batch, &choices) {
                 None => Box::pin(scatter(&self.children, batch, context, choices)),
-                Some(round_of) => Box::pin(self.in_rounds(batch, context, choices, round_of)),
+                Some(round_of) => Box::pin(self.route_in_rounds(batch, context, choices, round_of)),
             },
         }
     }
 }
 
-/// The round of each request: one later than the request before it for the same key, if that went to another child.
-/// `None` where one round does.
+/// The round of each request: one after that of the previous request for the same key, if that goes to another child.
+/// `None` if one round is enough.
 fn rounds(batch: &Batch, choices: &[u32]) -> Option<Vec<u32>> {
     let keys: Vec<_> = batch.iter().map(stored_key).collect();
     let mut by_key: Vec<usize> = (0..batch.len()).collect();

@@ -1,12 +1,12 @@
-//! A replica by the client's own address (§3.2.3 of the paper): a client always asks the same one, so that its reads of
-//! many keys are one batch, and a server of a replicated pool sees half the clients, not half the keys.
+//! A replica by the client's address (§3.2.3 of the paper): a client always reads the same one, so its multigets stay
+//! one batch, and a server of a replicated pool serves half the clients, not half the keys.
 //!
 //! | verb | effect |
 //! |---|---|
 //! | all | sent to the child that the client's IP address picks; without a known address to the child at `offset` |
 //!
-//! So a lease's token goes back to the replica that handed it out. A delete must reach all replicas: select it away to
-//! an `AllSyncRoute`. A child's failure is the answer; put a failover route above, or around each child.
+//! So a lease token goes back to the replica that issued it. A delete must reach all replicas: route it to an
+//! `AllSyncRoute` instead. A child's failure is returned; put a failover route above, or around each child.
 //!
 //! An IPv4 address that came over an IPv6 socket counts as the IPv4 address. The port does not count.
 
@@ -18,7 +18,7 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// Replicas, shared out among clients.
+/// Replicas, one for each client.
 pub struct OriginalClientHashRoute {
     children: Vec<Arc<dyn Route>>,
     picker: Picker,
@@ -26,7 +26,7 @@ pub struct OriginalClientHashRoute {
 }
 
 impl OriginalClientHashRoute {
-    /// Shares out `children` among clients; `offset` turns the sharing, so that two pools differ in it.
+    /// Assigns clients to `children`; `offset` rotates the assignment, so that two pools can differ in it.
     ///
     /// # Panics
     /// Without a child.

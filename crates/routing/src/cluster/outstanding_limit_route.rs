@@ -1,15 +1,14 @@
-//! So many requests at a time and no more: the window that keeps answers from arriving all at once (§3.1 of the paper,
-//! incast congestion).
+//! A window: at most N outstanding requests, so that replies do not arrive all at once (§3.1 of the paper, incast
+//! congestion).
 //!
 //! | verb | effect |
 //! |---|---|
-//! | all | handed on while at most `max_outstanding` requests wait for an answer; the others queue up |
-//! | all, with [`OUTSTANDING_WAITING_MAX`] in the queue | fails at once with "too many requests outstanding" |
+//! | all | sent while at most `max_outstanding` requests are unanswered; the others queue |
+//! | all, with [`OUTSTANDING_WAITING_MAX`] requests in the queue | fails at once with "too many requests outstanding" |
 //!
-//! First come, first served, by batches. A client has one batch on its way at a time, so that takes clients in turn, and
-//! one with many keys does not keep out the rest: a batch larger than the window is carried out in parts that fit, each
-//! part queueing anew. A miss, an error or a timeout gives the place back as a hit does, and so does a caller that goes
-//! away.
+//! The queue is first in, first out, by batches. A client has one batch in flight at a time, so clients take turns, and
+//! one with many keys does not lock out the rest: a batch larger than the window is sent in parts that fit, each of
+//! which queues again. A miss, an error, a timeout and a dropped caller return the permit as a hit does.
 
 use crate::{
     Batch, BoxFuture, Context, Failure, Outcomes, Route,
@@ -21,10 +20,10 @@ use std::sync::{
 };
 use tokio::sync::Semaphore;
 
-/// Requests that may queue for one target: mcrouter's target-max-pending.
+/// The maximum number of requests that queue for one target: mcrouter's target-max-pending.
 pub const OUTSTANDING_WAITING_MAX: usize = 100_000;
 
-/// One child with a window.
+/// A child with a window.
 pub struct OutstandingLimitRoute {
     target: Arc<dyn Route>,
     outstanding_max: u32,
@@ -34,12 +33,12 @@ pub struct OutstandingLimitRoute {
 }
 
 impl OutstandingLimitRoute {
-    /// At most `outstanding_max` requests of `target` are unanswered, and `waiting_max` queue.
+    /// Lets at most `outstanding_max` requests to `target` be unanswered, and `waiting_max` queue.
     ///
     /// # Panics
     /// With a window of 0.
     pub fn new(target: Arc<dyn Route>, outstanding_max: u32, waiting_max: usize) -> Self {
-        assert!(outstanding_max > 0, "a window of 0 lets nothing through");
+        assert!(outstanding_max > 0, "a window of 0 admits no request");
         let window = Semaphore::new(outstanding_max as usize);
         OutstandingLimitRoute { target, outstanding_max, window, waiting: AtomicUsize::new(0), waiting_max }
     }
@@ -70,7 +69,7 @@ impl Route for OutstandingLimitRoute {
     }
 }
 
-/// Requests in the queue; they leave it when dropped.
+/// Requests in the queue; dropping the permit removes them.
 struct QueuePermit<'a> {
     waiting: &'a AtomicUsize,
     requests: usize,
@@ -99,7 +98,7 @@ struct Config {
 
 fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
     object.check(&Keys::known(&["type", "name", "target", "max_outstanding"]))?;
-    let window = object.require("max_outstanding", "how many requests may be unanswered")?;
+    let window = object.require("max_outstanding", "the number of requests that may be unanswered")?;
     let target = parser.required(object, "target")?;
     Ok(Handle::route(Config { target, outstanding_max: parse_outstanding_max(&window)? }))
 }

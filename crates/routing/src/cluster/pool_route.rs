@@ -4,8 +4,8 @@
 //! |---|---|
 //! | all | sent to the one server of the pool that the key's hash picks |
 //!
-//! No server of a pool stands in for another: a dead server's keys fail until a failover route above sends them to
-//! the gutter (§3.3: rehashing them onto the neighbours would let one hot key fell server after server).
+//! No server of a pool takes over for another: the keys of a dead server fail until a failover route above sends them
+//! to the gutter (§3.3: rehashing them onto other servers would let one hot key overload server after server).
 
 use crate::{
     Batch, BoxFuture, Context, Destination, KeyHash, Outcomes, Route,
@@ -39,7 +39,7 @@ impl PoolRoute {
         Self::over(servers.into_iter().map(leaf).collect(), hash)
     }
 
-    /// A pool over leaves that exist already.
+    /// A pool over existing routes to its servers.
     ///
     /// # Panics
     /// As [`HashRoute::new`].

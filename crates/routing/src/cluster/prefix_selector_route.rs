@@ -2,9 +2,9 @@
 //!
 //! | verb | effect |
 //! |---|---|
-//! | all | sent to the child whose prefix is the longest that the routing key starts with; else to the wildcard |
+//! | all | sent to the child with the longest prefix that the routing key starts with; else to the wildcard |
 //!
-//! Without a wildcard, a key that no prefix fits fails with "no route".
+//! Without a wildcard, a key that matches no prefix fails with "no route".
 
 use crate::{
     Batch, BoxFuture, Context, Outcomes, Route,
@@ -15,11 +15,11 @@ use crate::{
 };
 use std::{collections::BTreeMap, sync::Arc};
 
-/// Chooses by how a key begins.
+/// Selects a child by key prefix.
 pub struct PrefixSelectorRoute {
-    /// Sorted, so that the entries a key starts with lie on one chain of `parent`s.
+    /// Sorted, so that all entries that a key starts with are on one chain of `parent`s.
     prefixes: Vec<Entry>,
-    /// One for each prefix, and the wildcard last.
+    /// One for each prefix; the wildcard is last.
     children: Vec<Arc<dyn Route>>,
 }
 
@@ -30,7 +30,7 @@ struct Entry {
 }
 
 impl PrefixSelectorRoute {
-    /// Sends keys that start with a prefix of `policies` there, all others to `wildcard`.
+    /// Sends keys that start with a prefix of `policies` to its child, all others to `wildcard`.
     pub fn new(policies: BTreeMap<String, Arc<dyn Route>>, wildcard: Option<Arc<dyn Route>>) -> Self {
         let mut prefixes: Vec<Entry> = Vec::with_capacity(policies.len());
         let mut children = Vec::with_capacity(policies.len() + 1);
@@ -57,8 +57,8 @@ impl Route for PrefixSelectorRoute {
     }
 }
 
-/// The longest entry that `key` starts with, given the last entry that sorts at or before `key`: everything between
-/// a prefix of the key and the key itself starts with that prefix too, so it is that entry or above it.
+/// The longest entry that `key` starts with, given the last entry that sorts at or before `key`. All entries between a
+/// prefix of the key and the key start with that prefix, too; so the result is that last entry, or one of its parents.
 fn longest_prefix(entries: &[Entry], last: Option<usize>, key: &[u8]) -> Option<usize> {
     let mut candidate = last;
     while let Some(at) = candidate {

@@ -1,12 +1,12 @@
-//! A child by chance, drawn anew for each batch.
+//! A random child for each batch.
 //!
 //! | verb | effect |
 //! |---|---|
-//! | all | the whole batch goes to one child, each as likely as any other |
+//! | all | the whole batch goes to one child; all are equally likely |
 //!
-//! One draw a batch, not one a request as in mcrouter: a multiget stays whole, and what a client pipelined for one key
-//! stays in order. A delete reaches one child only, and a `lease-set` most often not the child that handed out the
-//! token: this route is for reads of copies. A child's failure is the answer.
+//! One choice for each batch, not for each request as in mcrouter: a multiget stays whole, and pipelined requests for
+//! one key stay in order. A delete reaches one child only, and a `lease-set` rarely the child that issued the token:
+//! this route is for reads of copies. A child's failure is returned.
 
 use crate::{
     Batch, BoxFuture, Context, Outcomes, Route,
@@ -15,14 +15,14 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// Children that are as good as one another.
+/// Interchangeable children.
 pub struct RandomRoute {
     children: Vec<Arc<dyn Route>>,
     rng: SharedRng,
 }
 
 impl RandomRoute {
-    /// Draws among `children` from `seed`.
+    /// Chooses among `children`, by random numbers from `seed`.
     ///
     /// # Panics
     /// Without a child.
@@ -34,7 +34,7 @@ impl RandomRoute {
 
 impl Route for RandomRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
-        self.children[self.rng.below(self.children.len())].route(batch, context)
+        self.children[self.rng.next_below(self.children.len())].route(batch, context)
     }
 }
 

@@ -1,15 +1,15 @@
-//! So many requests a second, by kind: for instance what a gutter may take over (§3.3 of the paper).
+//! Limits the rate of requests, by kind: for instance what a gutter may take over (§3.3 of the paper).
 //!
 //! | verb | bucket | with a token | without |
 //! |---|---|---|---|
-//! | get gets gat gats lease-get metaget | `gets` | handed on | the fallback; without one a miss |
-//! | set add replace append prepend cas lease-set touch incr decr | `sets` | handed on | the fallback; without one `NOT_STORED` or `NOT_FOUND` |
-//! | delete | `deletes` | handed on | the fallback; without one the failure "too many requests outstanding" |
+//! | get gets gat gats lease-get metaget | `gets` | sent to the target | the fallback; without one a miss |
+//! | set add replace append prepend cas lease-set touch incr decr | `sets` | sent to the target | the fallback; without one `NOT_STORED` or `NOT_FOUND` |
+//! | delete | `deletes` | sent to the target | the fallback; without one the failure "too many requests outstanding" |
 //!
-//! A kind without a rate has no limit. mcrouter answers a delete over the limit as not found; here it fails, since
-//! nobody must take it for done.
+//! A kind without a rate is not limited. mcrouter answers a delete beyond the limit with `NOT_FOUND`; here it fails,
+//! since no client must take it for done.
 //!
-//! A bucket fills at `rate` tokens a second up to `burst`, by a clock that is handed in. A request that fails has spent
+//! A bucket fills at `rate` tokens per second up to `burst`, by a clock that is handed in. A failed request has used
 //! its token.
 
 use crate::{
@@ -19,13 +19,13 @@ use crate::{
     environment::Clock,
     outcome::verb,
     split::{ask_some, split},
-    verb::Kind,
+    verb::VerbKind,
 };
 use bytes::Bytes;
 use lookaside_protocol::Request;
 use std::{sync::Arc, time::Duration};
 
-/// The limits by kind; none where not said.
+/// The limits by kind; `None`: no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rates {
     /// For verbs that read.
@@ -36,9 +36,9 @@ pub struct Rates {
     pub deletes: Option<Rate>,
 }
 
-/// A target that is asked so much and no more.
+/// A target with limited rates.
 pub struct RateLimitRoute {
-    /// The target, and where the rest goes.
+    /// The target, and the fallback.
     children: [Arc<dyn Route>; 2],
     buckets: [Option<TokenBucket>; 3],
     clock: Arc<dyn Clock>,
@@ -48,7 +48,7 @@ const TARGET: usize = 0;
 const FALLBACK: usize = 1;
 
 impl RateLimitRoute {
-    /// Hands on to `target` what `rates` allow, and the rest to `fallback`.
+    /// Sends requests within `rates` to `target`, and the rest to `fallback`.
     pub fn new(target: Arc<dyn Route>, fallback: Option<Arc<dyn Route>>, rates: Rates, clock: Arc<dyn Clock>) -> Self {
         let now = clock.now();
         let bucket = |rate: Option<Rate>| rate.map(|rate| TokenBucket::new(rate, now));
@@ -72,22 +72,23 @@ impl Route for RateLimitRoute {
     }
 }
 
-fn kind_index(kind: Kind) -> usize {
+fn kind_index(kind: VerbKind) -> usize {
     match kind {
-        Kind::Read => 0,
-        Kind::Update => 1,
-        Kind::Delete => 2,
+        VerbKind::Read => 0,
+        VerbKind::Update => 1,
+        VerbKind::Delete => 2,
     }
 }
 
-/// What is over the limit and has no fallback.
+/// Replies to requests beyond the limit if there is no fallback.
 struct RefuseRoute;
 
 impl Route for RefuseRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
         Box::pin(async move {
             let mut outcomes: Outcomes = batch.iter().map(|_| Err(Failure::Busy)).collect();
-            let not_deletes = batch.into_iter().enumerate().filter(|(_, request)| verb(request).kind() != Kind::Delete);
+            let not_deletes =
+                batch.into_iter().enumerate().filter(|(_, request)| verb(request).kind() != VerbKind::Delete);
             for (at, outcome) in ask_some(&NullRoute, not_deletes.collect(), context).await {
                 outcomes[at] = outcome;
             }
@@ -108,7 +109,7 @@ struct Config {
 fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
     object.check(&Keys::known(&["type", "name", "target", "rates", "fallback"]))?;
     Ok(Handle::route(Config {
-        rates: parse_rates(&object.require("rates", "an object with \"gets_rate\" and its like")?)?,
+        rates: parse_rates(&object.require("rates", "an object with \"gets_rate\" and others")?)?,
         fallback: parser.optional(object, "fallback")?,
         target: parser.required(object, "target")?,
     }))
@@ -139,7 +140,7 @@ pub(crate) fn parse_rates(node: &Node<'_>) -> Result<Rates, ConfigurationError> 
     object.check(&RATES)?;
     let rate = |rate: &str, burst: &str| match (object.get(rate), object.get(burst)) {
         (None, None) => Ok(None),
-        (None, Some(node)) => Err(node.error(format!("{burst:?} stands without its rate: expected {rate:?} too"))),
+        (None, Some(node)) => Err(node.error(format!("{burst:?} needs its rate: expected {rate:?} too"))),
         (Some(rate), burst) => Ok(Some(Rate::parse(&rate, burst.as_ref())?)),
     };
     Ok(Rates {

@@ -1,13 +1,13 @@
-//! A pool whose servers stand in for one another: where a server fails, the key's next server of the same pool is asked.
+//! A pool with failover within itself: if a server fails, the key's next server of the same pool is asked.
 //!
 //! | verb | effect |
 //! |---|---|
 //! | all | sent to the server that the pool's hash picks; after a failure as `failover_route.rs`, to the next by key |
 //!
-//! The paper warns of this (§3.3): a hot key that felled one server goes on to fell the next, which is why it has a gutter.
-//! Here a key goes on to a few servers of its own (`failover_policy.rs`), not to a neighbour that inherits all keys; still,
-//! give it a `failover_limit`. What a stand-in holds when the first server is back is not deleted with the key: put a
-//! `ModifyExptimeRoute` above, or keep it for data that may be old for a while.
+//! The paper warns of this (§3.3): a hot key that overloaded one server overloads the next, which is why there is a
+//! gutter. Here each key fails over to a few servers of its own (`failover_policy.rs`), not to one server that takes
+//! over all keys; still, set a `failover_limit`. When the first server is back, deletes no longer reach the values on
+//! other servers: put a `ModifyExptimeRoute` above, or use the route for data that may be stale for a while.
 
 use crate::{
     Batch, BoxFuture, Context, FailoverRoute, KeyHash, Outcomes, Route,
@@ -22,13 +22,13 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// A pool that fails over within itself.
+/// A pool with failover within itself.
 pub struct SaltedFailoverRoute {
     inner: FailoverRoute,
 }
 
 impl SaltedFailoverRoute {
-    /// Over the servers of a pool, with a policy of [`crate::FailoverPolicy::within_pool`].
+    /// Wraps a failover over the servers of a pool, with a policy of [`crate::FailoverPolicy::within_pool`].
     pub fn over(inner: FailoverRoute) -> Self {
         SaltedFailoverRoute { inner }
     }

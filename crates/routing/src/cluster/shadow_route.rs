@@ -1,16 +1,16 @@
-//! Copies of some requests to another target, whose answers nobody hears: to try out a server with real traffic.
+//! Copies of some requests to another target, whose replies are ignored: to test a server with real traffic.
 //!
 //! | verb | normal | shadow |
 //! |---|---|---|
-//! | get gets gat gats metaget set add replace append prepend touch incr decr delete | asked; its outcome is the answer | the same, in the background |
-//! | lease-get | asked | a `get`: a token that nobody will use would hold up others |
-//! | lease-set cas | asked | a `set`, once the normal target has said `STORED`: token and unique are not the shadow's |
+//! | get gets gat gats metaget set add replace append prepend touch incr decr delete | asked; its outcome is returned | the same, in the background |
+//! | lease-get | asked | a `get`: an unused token would make other clients wait |
+//! | lease-set cas | asked | a `set`, after the normal target has replied `STORED`: token and CAS unique are not valid at the shadow |
 //!
-//! Which keys: those whose hash lies in `key_fraction_range`, so that a key is always shadowed or never. Misses, errors
-//! and timeouts of the shadow change nothing.
+//! Copied are the keys whose hash is in `key_fraction_range`, so a key is always shadowed or never. Misses, errors and
+//! timeouts of the shadow have no effect.
 //!
-//! A copy goes on when the caller is gone. Copies are the first to go where the background is full: left out, and
-//! counted. A caller that goes away before the normal target has accepted a `lease-set` or `cas` leaves no copy of it.
+//! A copy continues if the caller is dropped. If the background is full, copies are dropped and counted. A caller that
+//! is dropped before the normal target has accepted a `lease-set` or `cas` leaves no copy of it.
 
 use crate::{
     Batch, BoxFuture, Context, Outcomes, Route, SERVERS_MAX,
@@ -24,7 +24,7 @@ use bytes::Bytes;
 use lookaside_protocol::{Operation, Reply, Request, StoreMode};
 use std::sync::Arc;
 
-/// Which part of all keys is copied: from `start` up to, not including, `end`, in millionths.
+/// The part of all keys that is copied: from `start` up to, not including, `end`, in millionths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyFraction {
     /// In millionths of all keys.
@@ -46,7 +46,7 @@ impl KeyFraction {
     }
 }
 
-/// A target, and another that gets copies.
+/// A target, and shadows that get copies.
 pub struct ShadowRoute {
     normal: Arc<dyn Route>,
     shadows: Vec<(Arc<dyn Route>, KeyFraction)>,
@@ -54,7 +54,7 @@ pub struct ShadowRoute {
 }
 
 impl ShadowRoute {
-    /// Asks `normal`, and copies requests to each of `shadows`.
+    /// Sends requests to `normal`, and copies to each of `shadows`.
     pub fn new(normal: Arc<dyn Route>, shadows: Vec<(Arc<dyn Route>, KeyFraction)>, background: Background) -> Self {
         ShadowRoute { normal, shadows, background }
     }
@@ -69,7 +69,7 @@ impl ShadowRoute {
         }
     }
 
-    async fn copy_accepted(&self, batch: Batch, context: &Context) -> Outcomes {
+    async fn route_and_copy_accepted(&self, batch: Batch, context: &Context) -> Outcomes {
         let conditional: Batch = batch.iter().filter(|request| as_plain_set(request).is_some()).cloned().collect();
         let conditional_at: Vec<bool> = batch.iter().map(|request| as_plain_set(request).is_some()).collect();
         let outcomes = self.normal.route(batch, context).await;
@@ -93,7 +93,7 @@ impl Route for ShadowRoute {
             _ => Some(request.clone()),
         });
         match batch.iter().any(|request| as_plain_set(request).is_some()) {
-            true => Box::pin(self.copy_accepted(batch, context)),
+            true => Box::pin(self.route_and_copy_accepted(batch, context)),
             false => self.normal.route(batch, context),
         }
     }
@@ -198,7 +198,7 @@ fn parse_index_range(node: &Node<'_>) -> Result<(usize, usize), ConfigurationErr
     }
 }
 
-const A_FRACTION_RANGE: &str = "where the keys begin and end, as parts of 1, such as [0, 0.25]";
+const A_FRACTION_RANGE: &str = "the start and the end of the keys, as parts of 1, such as [0, 0.25]";
 
 fn parse_fraction_range(node: &Node<'_>) -> Result<KeyFraction, ConfigurationError> {
     let millionths = |node: &Node<'_>| {

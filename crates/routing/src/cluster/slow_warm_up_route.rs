@@ -1,10 +1,10 @@
-//! A server that has lost its cache gets its share of gets little by little, so that its misses do not fall on the database
-//! all at once: the rest is asked of another target meanwhile. A pool puts one around each server (`slow_warmup`).
+//! A server that has lost its cache gets its share of gets gradually, so that its misses do not all hit the database at
+//! once; meanwhile the rest goes to another target. A pool puts one around each server (`slow_warmup`).
 //!
 //! | verb | while the server is cold |
 //! |---|---|
-//! | get gets | a share of them is sent to the server; the others to the failover target, whose outcome is the answer |
-//! | lease-get | of the others, a `get` at the failover target; what it does not have is asked of the server, whose lease it is |
+//! | get gets | a share of them is sent to the server; the others to the failover target, whose outcome is returned |
+//! | lease-get | of the others, a `get` to the failover target; after a miss there, the server is asked and grants the lease |
 //! | all others | sent to the server |
 //!
 //! ```text
@@ -12,8 +12,8 @@
 //!   share of gets while cold                      start + step x hit rate, at most all of them
 //! ```
 //!
-//! The hit rate is a moving average over some `min_requests` gets, and counts for nothing before there were so many. A
-//! failure is no miss. The failover target's failure is the answer of a get; it must be one that gets the deletes, too.
+//! The hit rate is a moving average over about `min_requests` gets; before that number it is not used. A failure is not
+//! a miss. A failure of the failover target is the reply to a get. Deletes must reach the failover target, too.
 
 use crate::{
     Batch, BoxFuture, Context, Outcomes, Route,
@@ -26,7 +26,7 @@ use bytes::Bytes;
 use lookaside_protocol::{Operation, Reply, Request};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// When a server is cold, and what it gets then; all parts of 1.
+/// When a server is cold, and its share of gets then; all as parts of 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SlowWarmUp {
     /// Below this hit rate a server is cold.
@@ -37,40 +37,40 @@ pub struct SlowWarmUp {
     pub start: f64,
     /// What a hit rate of 1 adds to it.
     pub step: f64,
-    /// Gets before the hit rate counts.
+    /// The number of gets before the hit rate is used.
     pub min_requests: u32,
 }
 
 impl Default for SlowWarmUp {
-    /// mcrouter's.
+    /// mcrouter's defaults.
     fn default() -> Self {
         SlowWarmUp { enable_threshold: 0.7, disable_threshold: 0.9, start: 0.1, step: 1.0, min_requests: 100 }
     }
 }
 
-/// A server that is spared while it is cold.
+/// A server with reduced traffic while it is cold.
 pub struct SlowWarmUpRoute {
     server: Arc<dyn Route>,
     failover: Arc<dyn Route>,
     settings: SlowWarmUp,
-    state: Mutex<State>,
+    recent: Mutex<HitRate>,
     rng: SharedRng,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct HitRate {
     gets: u32,
-    hit_rate: f64,
+    average: f64,
     is_cold: bool,
 }
 
-/// Of so many gets one is a whole: what chance is drawn in.
+/// The unit of shares.
 const WHOLE: usize = 1_000_000;
 
 impl SlowWarmUpRoute {
-    /// Spares `server` at the cost of `failover`; who is spared is drawn from `seed`.
+    /// Sends gets to `failover` while `server` is cold, chosen by random numbers from `seed`.
     pub fn new(server: Arc<dyn Route>, failover: Arc<dyn Route>, settings: SlowWarmUp, seed: u64) -> Self {
-        SlowWarmUpRoute { server, failover, settings, state: Mutex::default(), rng: SharedRng::new(seed) }
+        SlowWarmUpRoute { server, failover, settings, recent: Mutex::default(), rng: SharedRng::new(seed) }
     }
 
     /// One around each of `servers`, all with the same failover target.
@@ -87,30 +87,31 @@ impl SlowWarmUpRoute {
         servers.into_iter().map(around).collect()
     }
 
-    /// The share of gets that the server is sent, in parts of [`WHOLE`]; none said while it is warm.
+    /// The share of gets that is sent to the server, in parts of [`WHOLE`]; `None` while it is warm.
     fn server_share(&self) -> Option<usize> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let share = (self.settings.start + self.settings.step * state.hit_rate).clamp(0.0, 1.0);
-        state.is_cold.then_some((share * WHOLE as f64) as usize)
+        let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let share = (self.settings.start + self.settings.step * recent.average).clamp(0.0, 1.0);
+        recent.is_cold.then_some((share * WHOLE as f64) as usize)
     }
 
-    /// Counts what the server said of gets.
+    /// Updates the hit rate from replies of the server.
     fn record_gets(&self, batch: &Batch, outcomes: &Outcomes) {
         let SlowWarmUp { enable_threshold, disable_threshold, min_requests, .. } = self.settings;
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         for (_, outcome) in batch.iter().zip(outcomes).filter(|(get, outcome)| is_get(get) && !is_error(outcome)) {
             let hit = if is_miss(outcome) { 0.0 } else { 1.0 };
-            state.gets = state.gets.saturating_add(1);
-            state.hit_rate += (hit - state.hit_rate) / f64::from(state.gets.min(min_requests.max(1)));
+            recent.gets = recent.gets.saturating_add(1);
+            recent.average += (hit - recent.average) / f64::from(recent.gets.min(min_requests.max(1)));
         }
-        if state.gets >= min_requests {
-            let bound = if state.is_cold { disable_threshold } else { enable_threshold };
-            state.is_cold = state.hit_rate < bound;
+        if recent.gets >= min_requests {
+            let bound = if recent.is_cold { disable_threshold } else { enable_threshold };
+            recent.is_cold = recent.average < bound;
         }
     }
 
     async fn ask(&self, batch: Batch, share: Option<usize>, context: &Context) -> Outcomes {
-        let is_spared = |get: &Request<Bytes>| share.is_some_and(|share| is_get(get) && self.rng.below(WHOLE) >= share);
+        let is_spared =
+            |get: &Request<Bytes>| share.is_some_and(|share| is_get(get) && self.rng.next_below(WHOLE) >= share);
         let (elsewhere, mut here): (Vec<_>, Vec<_>) =
             batch.into_iter().enumerate().partition(|(_, get)| is_spared(get));
         let mut outcomes: Outcomes = vec![Ok(Reply::Miss); elsewhere.len() + here.len()];
@@ -168,7 +169,7 @@ pub(crate) fn parse_slow_warm_up<'a>(
     let failover = parser.required(&object, "failoverTarget")?;
     let mut settings = SlowWarmUp::default();
     if let Some(node) = object.get("settings") {
-        let object = node.object("an object with \"enable_threshold\" and its like")?;
+        let object = node.object("an object with \"enable_threshold\" and others")?;
         object.check(&Keys::known(&["enable_threshold", "disable_threshold", "start", "step", "min_requests"]))?;
         let part = |key, default| object.get(key).map_or(Ok(default), |node| node.number("a part of 1", 0.0, 1.0));
         settings = SlowWarmUp {
@@ -180,8 +181,7 @@ pub(crate) fn parse_slow_warm_up<'a>(
                 as u32,
         };
         if settings.disable_threshold < settings.enable_threshold {
-            let why =
-                "a server would be warm and cold: expected \"disable_threshold\" at least at \"enable_threshold\"";
+            let why = "the thresholds overlap: expected \"disable_threshold\" to be at least \"enable_threshold\"";
             return Err(node.error(why));
         }
     }

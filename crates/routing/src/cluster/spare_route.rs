@@ -1,43 +1,44 @@
-//! One place of a pool: its server, and the pool's spares, one of which serves while the server is dead for long (§3.3 of the
-//! paper: the gutter bridges the minutes until "an automated remediation system" has replaced a host).
+//! A server of a pool and the pool's spares, one of which serves while the server is dead for long (§3.3 of the paper:
+//! the gutter bridges the minutes until "an automated remediation system" has replaced a host).
 //!
-//! | verb | sent to | answer |
+//! | verb | sent to | reply |
 //! |---|---|---|
-//! | delete | the server and all spares, whoever serves | an error if any failed; kept for later if any is; else as `AllSyncRoute` |
-//! | all else | who serves the place ([`Slot`]) | that one's |
+//! | delete | the server and all spares, whichever serves | an error if any failed; spooled if any is; else as `AllSyncRoute` |
+//! | all others | the one that serves the [`Slot`] | its reply |
 //!
-//! **Every delete goes everywhere, always**, also while nothing is dead. For routers do not agree on who is dead: one may
-//! still read and fill the server while another reads and fills a spare, and each chooses for itself. As all of them have
-//! every delete acknowledged by, or kept for, the server and each spare, nobody ever reads what was deleted, whenever he
-//! changes his mind, and no router needs to know what another thinks. A server that returns, and a spare that was dead itself,
-//! is in the position of any server: not read before it has carried out what is kept for it.
+//! **Every delete is always sent to all**, also while no server is dead. Routers do not agree on which servers are
+//! dead: one may still read and fill the server while another reads and fills a spare. Every router delivers or spools
+//! each delete to the server and all its spares. So no router reads a deleted value, however often its own decision
+//! changes, and routers need not agree. A server that returns, and a spare that was dead itself, is treated like any
+//! server: it is not read before its spooled deletes are replayed.
 //!
 //! | two routers, the server cut off from A alone | A reads the spare | B reads the server |
 //! |---|---|---|
-//! | delete through A | deleted at the spare | kept or passed on by B, then acknowledged (the spool) |
+//! | delete through A | deleted at the spare | spooled or forwarded by B, then acknowledged (the spool) |
 //! | delete through B | deleted at the spare | deleted at the server |
 //!
-//! A lease token is good at the server that handed it out and refused by all others, so a fill does not follow a change of
-//! who serves. A plain `set` without a delete is seen by those who read the same server: as beside a gutter.
+//! A lease token is valid at the server that issued it and refused by all others, so a fill does not follow a change of
+//! the serving server. A plain `set` without a delete is visible only to routers that read the same server, as with a
+//! gutter.
 //!
-//! Absent on purpose: deciding who serves. The router does, from what it knows of the servers' health.
+//! Absent on purpose: choosing the server that serves. The router does that, by the health of the servers.
 
 use crate::{
-    Batch, BoxFuture, Context, Failure, Kind, Outcome, Outcomes, Route, Serving, Slot,
+    Batch, BoxFuture, Context, Failure, Outcome, Outcomes, Route, Serving, Slot, VerbKind,
     outcome::{is_error, verb, worse},
     split::{Part, ask_parts},
 };
 use std::sync::Arc;
 
-/// A place of a pool that has spares.
+/// A server of a pool with spares.
 pub struct SpareRoute {
-    /// The server, and behind it the spares.
+    /// The server, then the spares.
     children: Vec<Arc<dyn Route>>,
     slot: Arc<Slot>,
 }
 
 impl SpareRoute {
-    /// `server` and its pool's `spares`, one of which serves as `slot` says.
+    /// `server` and its pool's `spares`; `slot` names the one that serves.
     pub fn new(server: Arc<dyn Route>, spares: Vec<Arc<dyn Route>>, slot: Arc<Slot>) -> Self {
         let children = std::iter::once(server).chain(spares).collect();
         SpareRoute { children, slot }
@@ -47,14 +48,14 @@ impl SpareRoute {
     fn serving(&self) -> usize {
         match self.slot.serving() {
             Serving::Own => 0,
-            // A slot that was made for more spares than there are is served by the server.
+            // The slot may be of a configuration with more spares.
             Serving::Spare(spare) => Some(spare + 1).filter(|&child| child < self.children.len()).unwrap_or(0),
         }
     }
 
-    /// The whole batch, in its order, to who serves; its deletes to all others.
+    /// Sends the whole batch to the child that serves, and its deletes to all others.
     async fn delete_everywhere(&self, serving: usize, batch: Batch, context: &Context) -> Outcomes {
-        let is_delete: Vec<bool> = batch.iter().map(|request| verb(request).kind() == Kind::Delete).collect();
+        let is_delete: Vec<bool> = batch.iter().map(|request| verb(request).kind() == VerbKind::Delete).collect();
         let deletes: Batch = batch
             .iter()
             .zip(&is_delete)
@@ -65,7 +66,7 @@ impl SpareRoute {
         let others = (0..self.children.len()).filter(|&child| child != serving);
         parts.extend(others.map(|child| Part { child, batch: deletes.clone() }));
         let mut answers = ask_parts(&self.children, parts, context).await.into_iter();
-        let mut outcomes: Outcomes = answers.next().expect("who serves was asked").collect();
+        let mut outcomes: Outcomes = answers.next().expect("the child that serves was asked").collect();
         for others in answers {
             let of_deletes = outcomes.iter_mut().zip(&is_delete).filter(|(_, is_delete)| **is_delete);
             for ((outcome, _), other) in of_deletes.zip(others) {
@@ -77,8 +78,8 @@ impl SpareRoute {
     }
 }
 
-/// The answer to a delete that two servers were asked. That one of them has it kept must be known above: a failover has
-/// others to delete at then.
+/// Merges the outcomes of a delete at two servers. A spooled delete must be visible above: a failover route then
+/// deletes at its other children, too.
 fn merge_deletes(one: Outcome, other: Outcome) -> Outcome {
     let is_failed = |outcome: &Outcome| is_error(outcome) && *outcome != Err(Failure::Spooled);
     let is_spooled = [&one, &other].contains(&&Err(Failure::Spooled));
@@ -91,7 +92,7 @@ fn merge_deletes(one: Outcome, other: Outcome) -> Outcome {
 impl Route for SpareRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
         let serving = self.serving();
-        match batch.iter().any(|request| verb(request).kind() == Kind::Delete) {
+        match batch.iter().any(|request| verb(request).kind() == VerbKind::Delete) {
             true => Box::pin(self.delete_everywhere(serving, batch, context)),
             false => self.children[serving].route(batch, context),
         }

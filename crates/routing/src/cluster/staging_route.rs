@@ -1,23 +1,24 @@
-//! A cluster that is filled beside the one that serves, and answers nobody yet.
+//! Fills a staging cluster beside the warm one that serves; replies never come from staging.
 //!
 //! | verb | warm | staging |
 //! |---|---|---|
-//! | get gets gat gats lease-get | asked; its outcome is the answer | what was found is added, in the background, for as long as it lives in warm |
-//! | set add replace append prepend cas lease-set touch incr decr | asked; its outcome is the answer | a delete, awaited, whatever comes of it |
-//! | delete | asked | asked; the worse of both is the answer |
-//! | meta get, metaget | asked; its outcome is the answer | nothing |
+//! | get gets gat gats lease-get | asked; its outcome is returned | a value that was found is added, in the background, with its remaining time to live |
+//! | set add replace append prepend cas lease-set touch incr decr | asked; its outcome is returned | a delete, awaited, whatever the outcome |
+//! | delete | asked | asked; the worse outcome of both is returned |
+//! | meta get, metaget | asked; its outcome is returned | nothing |
 //!
-//! Staging never keeps what warm has replaced: every change deletes there, and its deletes hold off adds for
-//! `hold_off_ms`, so that a fill that was read before the change is refused (§4.3 has the same race). How long a value
-//! has left warm is asked by `mg k t`; where that is not known there is no fill.
+//! Staging never keeps a value that warm has replaced: every change deletes it there, and the delete holds off adds for
+//! `hold_off_ms`, so that a fill that was read before the change is refused (§4.3 has the same race). `mg k t` asks
+//! warm for the remaining time to live; if that is not known, there is no fill.
 //!
-//! Accepted: between the read of a value and its add in staging may pass more than `hold_off_ms` (a server that hangs, a
-//! router that is stopped). If the value was changed meanwhile, and its delete's hold-off is over, the old one is in staging
-//! until it is changed again or expires. The add is one round trip after the look, so that takes an outage; as with a
-//! cluster that is warmed up (§4.3), a longer hold-off makes it rarer.
+//! Accepted: more than `hold_off_ms` may pass between the read of a value and its add in staging (a server that hangs,
+//! a router that is stopped). If the value was changed meanwhile, and the hold-off of its delete is over, staging has
+//! the old value until it is changed again or expires. The add is one round trip after the read, so that takes an
+//! outage; a longer hold-off makes it rarer, as with a cluster warm-up (§4.3).
 //!
-//! A failure of staging fails deletes and nothing else. Changes that staging missed while it was away stay missed: empty it
-//! before it serves. A base64 key is not filled. Bounded: fills find a place in the background or are left out and counted.
+//! A failure of staging fails deletes and nothing else. Changes that staging missed while it was unreachable stay
+//! missed: flush it before it serves. A base64 key is not filled. Bounded: fills are dropped and counted if the
+//! background is full.
 
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
@@ -27,7 +28,7 @@ use crate::{
     key::is_encoded,
     outcome::{as_store, verb, worse},
     split::ask_some,
-    verb::Kind,
+    verb::VerbKind,
 };
 use bytes::Bytes;
 use futures_util::future::join;
@@ -37,7 +38,7 @@ use lookaside_protocol::{
 };
 use std::sync::Arc;
 
-/// A cluster that serves, and one that will.
+/// A cluster that serves, and one that is being filled.
 pub struct StagingRoute {
     warm: Arc<dyn Route>,
     staging: Arc<dyn Route>,
@@ -46,20 +47,20 @@ pub struct StagingRoute {
 }
 
 impl StagingRoute {
-    /// Answers from `warm`, and fills `staging`, whose deletes hold off adds for `hold_off_ms`.
+    /// Replies from `warm`, and fills `staging`, whose deletes hold off adds for `hold_off_ms`.
     pub fn new(warm: Arc<dyn Route>, staging: Arc<dyn Route>, hold_off_ms: u32, background: Background) -> Self {
         StagingRoute { warm, staging, hold_off_ms, background }
     }
 
     async fn ask(&self, batch: Batch, context: &Context) -> Outcomes {
-        let deletes = batch.iter().enumerate().filter(|(_, request)| verb(request).kind() != Kind::Read);
+        let deletes = batch.iter().enumerate().filter(|(_, request)| verb(request).kind() != VerbKind::Read);
         let deletes = deletes.map(|(at, request)| (at, self.staging_delete(request))).collect();
         let requests = batch.clone();
         let asked = join(self.warm.route(batch, context), ask_some(&*self.staging, deletes, context));
         let (mut outcomes, of_staging) = asked.await;
         assert_eq!(outcomes.len(), requests.len(), "a route answers every request once");
         for (at, outcome) in of_staging {
-            if verb(&requests[at]).kind() == Kind::Delete {
+            if verb(&requests[at]).kind() == VerbKind::Delete {
                 let of_warm = std::mem::replace(&mut outcomes[at], Ok(Reply::NotFound));
                 outcomes[at] = worse(of_warm, outcome);
             }
@@ -68,13 +69,14 @@ impl StagingRoute {
         outcomes
     }
 
-    /// As staging hears of a change: a delete that holds off adds. A meta delete's own flags are warm's.
+    /// The request to staging after a change: a delete that holds off adds. The flags of a meta delete are for warm
+    /// only.
     fn staging_delete(&self, request: &Request<Bytes>) -> Request<Bytes> {
         let asked_ms = match request.operation {
             Operation::Delete { hold_off_ms } => hold_off_ms,
             _ => 0,
         };
-        // An encoded key stays encoded: only a meta command can delete under it.
+        // An encoded key stays encoded: only a meta command can delete it.
         let operation = match is_encoded(request) {
             true => Operation::Meta(MetaOperation { verb: MetaVerb::Delete, flags: "b".into(), value: None }),
             false => Operation::Delete { hold_off_ms: asked_ms.max(self.hold_off_ms) },
@@ -82,7 +84,7 @@ impl StagingRoute {
         Request { key: request.key.clone(), operation }
     }
 
-    /// Adds to staging what warm had.
+    /// Adds values of warm to staging.
     fn fill(&self, batch: &Batch, outcomes: &Outcomes, context: &Context) {
         let found = batch.iter().zip(outcomes).filter(|(_, outcome)| matches!(outcome, Ok(Reply::Value { .. })));
         let found: Vec<(Request<Bytes>, Outcome)> =
@@ -112,13 +114,13 @@ impl Route for StagingRoute {
     }
 }
 
-/// Asks how long a value lives.
+/// A request for the remaining time to live of a value.
 pub(crate) fn time_left_request(request: &Request<Bytes>) -> Request<Bytes> {
     let operation = Operation::Meta(MetaOperation { verb: MetaVerb::Get, flags: "t".into(), value: None });
     Request { key: request.key.clone(), operation }
 }
 
-/// The exptime that a copy may have; none if the value is gone or nobody knows.
+/// The exptime for a copy; `None` if the value is gone or its time to live is not known.
 pub(crate) fn time_left_s(outcome: &Outcome) -> Option<i64> {
     let Ok(Reply::Meta(reply)) = outcome else { return None };
     if !matches!(reply.status, MetaStatus::Done | MetaStatus::Value) {

@@ -1,33 +1,31 @@
-//! Cold cluster warm-up (§4.3 of the paper): what a new cluster does not have yet it takes from a warm one, not from the
-//! database.
+//! Cold cluster warm-up (§4.3 of the paper): on a miss, a new cluster reads from a warm one instead of the database.
 //!
 //! ```text
 //!   get k --> cold: miss --> warm: value --> cold: add k --+--> stored: the value
-//!                              miss: miss                  +--> refused: cold is asked again, and its answer stands
+//!                              miss: miss                  +--> refused: cold is asked again, and its reply stands
 //! ```
 //!
 //! | verb | sent to |
 //! |---|---|
-//! | get | cold; after a miss warm; a value found there is added to cold before it is given out |
-//! | lease-get | the same; a refused add leaves the lease as the answer: its holder reads the database. **A hot miss stays one**: its client waits for the holder |
-//! | gets gat gats, meta get | the same; then cold is asked again, since unique and exptime are its own |
-//! | delete | cold, with a hold-off of at least `hold_off_ms` (2 s); behind a meta delete follows a plain one that carries it |
+//! | get | cold; after a miss warm; a value found there is added to cold before it is returned |
+//! | lease-get | the same; after a refused add the lease is returned: its holder reads the database. **A hot miss stays one**: its client waits for the holder |
+//! | gets gat gats, meta get | the same; then cold is asked again, since CAS unique and exptime are its own |
+//! | delete | cold, with a hold-off of at least `hold_off_ms` (2 s); a meta delete is followed by a plain one that carries it |
 //! | metaget, set add replace append prepend cas lease-set touch incr decr | cold |
 //!
 //! Why an add, and a hold-off: a client changes the database and deletes the key here; another misses, and reads the
-//! old value from the warm cluster, where the invalidation has not arrived yet. For so long as the hold-off lasts the
-//! add is refused. A refused add means that the value is not to be trusted: cold is asked once more, as the refusal may
-//! come from a faster fill, and what it misses then is a miss, so that the client reads the database. Also the fill
-//! under a lease is an add, unlike in mcrouter, which spends the token: a token handed out after the delete would get the
-//! old value past the hold-off.
+//! old value from the warm cluster, where the invalidation has not arrived yet. During the hold-off its add is refused.
+//! After a refused add the value is not used: cold is asked once more, as the refusal may come from a faster fill, and
+//! if it misses again, the reply is a miss, so that the client reads the database. The fill under a lease is an add,
+//! too, unlike in mcrouter, which uses the token: a token issued after the delete would bypass the hold-off.
 //!
-//! An error or a timeout of cold is the answer, and warm is not asked. An error of warm is a miss. An add that fails or
-//! times out leaves the miss: nobody knows what was held off.
+//! An error or a timeout of cold is returned, and warm is not asked. An error of warm is a miss. After an add that
+//! fails or times out the reply is a miss: the value may have been held off.
 //!
-//! A copy lives for `exptime`, since a get does not tell how long the original has left. A base64 key is not warmed up.
+//! A copy lives for `exptime`, since a get does not return the remaining time to live. A base64 key is not warmed up.
 //!
-//! It ends by itself (`warm_up_progress.rs`): then cold's answers are the answers. Deletes keep their hold-off, since other
-//! routers may still be filling the same cluster.
+//! The warm-up ends by itself (`warm_up_progress.rs`): from then on, cold's replies are returned. Deletes keep their
+//! hold-off, since other routers may still be filling the same cluster.
 
 use crate::{
     Batch, BoxFuture, Context, Environment, Outcome, Outcomes, Route,
@@ -40,14 +38,14 @@ use crate::{
     key::is_encoded,
     outcome::{as_get, as_store, is_error, is_miss, verb},
     split::ask_some,
-    verb::{Kind, Verb},
+    verb::{Verb, VerbKind},
 };
 use bytes::Bytes;
 use lookaside_protocol::{Operation, Reply, Request, StoreMode, meta::MetaVerb};
 use std::sync::Arc;
 
-/// How long the paper's deletes hold off adds, in milliseconds: longer than an invalidation takes to reach the warm
-/// cluster, nearly always.
+/// The hold-off of deletes in the paper, in milliseconds: longer than nearly every invalidation takes to reach the warm
+/// cluster.
 pub const WARM_UP_HOLD_OFF_MS: u32 = 2_000;
 
 /// A cold cluster and a warm one.
@@ -56,11 +54,11 @@ pub struct WarmUpRoute {
     warm: Arc<dyn Route>,
     exptime_s: i64,
     hold_off_ms: u32,
-    end: Option<End>,
+    end: Option<EndCondition>,
 }
 
-/// What tells when it ends, and whom it tells.
-struct End {
+/// When the warm-up ends, and where that is logged.
+struct EndCondition {
     when: WarmUpEnd,
     progress: Arc<WarmUpProgress>,
     clock: Arc<dyn Clock>,
@@ -68,13 +66,13 @@ struct End {
 }
 
 impl WarmUpRoute {
-    /// Fills `cold` from `warm` with values that live `exptime_s` seconds (0: for ever). Deletes hold off adds for
-    /// `hold_off_ms`; 0 for servers that do not know hold-offs, and then an old value may come back.
+    /// Fills `cold` from `warm` with values that expire after `exptime_s` seconds (0: never). Deletes hold off adds for
+    /// `hold_off_ms`. 0 is for servers without hold-offs; then an old value may be added again.
     pub fn new(cold: Arc<dyn Route>, warm: Arc<dyn Route>, exptime_s: i64, hold_off_ms: u32) -> Self {
         WarmUpRoute { cold, warm, exptime_s, hold_off_ms, end: None }
     }
 
-    /// Ends by itself, when `progress` says so; without this it goes on until it is taken out.
+    /// Ends by itself according to `progress`; without this, it continues until it is removed from the configuration.
     pub fn with_end(
         mut self,
         when: WarmUpEnd,
@@ -82,7 +80,7 @@ impl WarmUpRoute {
         clock: Arc<dyn Clock>,
         log: Arc<dyn Log>,
     ) -> Self {
-        self.end = Some(End { when, progress, clock, log });
+        self.end = Some(EndCondition { when, progress, clock, log });
         self
     }
 
@@ -91,17 +89,18 @@ impl WarmUpRoute {
     }
 
     fn record_reads(&self, reads: Reads) {
-        let Some(End { when, progress, clock, log }) = &self.end else { return };
+        let Some(EndCondition { when, progress, clock, log }) = &self.end else { return };
         if progress.record(reads, *when, clock.unix_s()) {
             let WarmUpEnd { share, after_s } = when;
             log.line(&format!(
-                "the warm-up is over: the warm cluster brought at most {share} of all reads for {after_s} s; take \
-                 WarmUpRoute out when all routers say so"
+                "warm-up ended: the warm cluster filled at most {share} of all reads for {after_s} s; remove WarmUpRoute \
+                 from the configuration when all routers have logged this"
             ));
         }
     }
 
-    /// Deletes get their hold-off; one more request stands behind each meta delete. Whether a request is the client's.
+    /// Adds the hold-off to deletes, and a plain delete behind each meta delete. Returns the requests, and for each
+    /// whether it is the client's.
     fn add_hold_offs(&self, batch: &Batch) -> (Batch, Vec<bool>) {
         let (mut held, mut is_clients) = (Batch::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
         for request in batch {
@@ -138,7 +137,7 @@ impl WarmUpRoute {
         }
         let missed = (0..batch.len()).filter(|&at| should_ask_warm(&batch[at], &outcomes[at]));
         let missed: Vec<_> = missed.map(|at| (at, as_get(&batch[at]))).collect();
-        let is_answered_read = |at: &usize| verb(&batch[*at]).kind() == Kind::Read && !is_error(&outcomes[*at]);
+        let is_answered_read = |at: &usize| verb(&batch[*at]).kind() == VerbKind::Read && !is_error(&outcomes[*at]);
         let answered = (0..batch.len()).filter(is_answered_read).count() as u64;
         let mut reads = Reads { answered, asked: missed.len() as u64, ..Reads::default() };
         let mut found = ask_some(&*self.warm, missed, context).await;
@@ -150,7 +149,7 @@ impl WarmUpRoute {
             Some((*at, as_store(&batch[*at], value, StoreMode::Add, exptime)?))
         };
         let added = ask_some(&*self.cold, found.iter().filter_map(add).collect(), context).await;
-        // What is refused was of no use: a cluster with many deletes would never be done.
+        // A refused value is no benefit: otherwise a cluster with many deletes would never end its warm-up.
         reads.filled = added.iter().filter(|(_, added)| matches!(added, Ok(Reply::Stored))).count() as u64;
         self.record_reads(reads);
 
@@ -178,9 +177,9 @@ impl Route for WarmUpRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
         let is_over = self.is_over();
         let is_plain = |request: &Request<Bytes>| match verb(request).kind() {
-            Kind::Update => true,
-            Kind::Read => is_over,
-            Kind::Delete => false,
+            VerbKind::Update => true,
+            VerbKind::Read => is_over,
+            VerbKind::Delete => false,
         };
         match batch.iter().all(is_plain) {
             true => self.cold.route(batch, context),
@@ -189,14 +188,14 @@ impl Route for WarmUpRoute {
     }
 }
 
-/// Whether the warm cluster may have what cold misses.
+/// Whether a miss of cold is sent to the warm cluster.
 fn should_ask_warm(request: &Request<Bytes>, outcome: &Outcome) -> bool {
     let is_hot_miss = matches!(outcome, Ok(Reply::Lease { token, .. }) if !token.is_held());
     let verb = verb(request);
-    verb.kind() == Kind::Read && verb != Verb::Metaget && is_miss(outcome) && !is_hot_miss && !is_encoded(request)
+    verb.kind() == VerbKind::Read && verb != Verb::Metaget && is_miss(outcome) && !is_hot_miss && !is_encoded(request)
 }
 
-/// The exptime that a `gat` wants its value to have.
+/// The exptime that a `gat` requests.
 fn requested_exptime(request: &Request<Bytes>) -> Option<i64> {
     match request.operation {
         Operation::GetAndTouch { exptime, .. } => Some(exptime),
@@ -223,7 +222,7 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
     )?;
     let exptime = object.get("exptime");
     if exptime.is_none() {
-        object.node.warn("\"exptime\" is missing: what is copied from the warm cluster never expires");
+        object.node.warn("\"exptime\" is missing: copies from the warm cluster never expire");
     }
     let hold_off_ms = parse_hold_off_ms(object)?;
     let default = WarmUpEnd::default();

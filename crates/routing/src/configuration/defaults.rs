@@ -1,8 +1,8 @@
-//! Settings that apply where a configuration does not give its own.
+//! Defaults of settings that a configuration may leave out.
 
 use crate::RoutingPrefix;
 
-/// Settings that apply where the text does not give its own.
+/// Defaults of settings that a configuration may leave out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Defaults {
     /// The routing prefix of the tree for keys without one, and of the only tree of a `route`. Default `/././`.

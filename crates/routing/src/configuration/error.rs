@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, and where. No request passes here.
+//! Errors and warnings about a configuration, with their places. No request passes here.
 
 use std::fmt;
 
@@ -9,9 +9,9 @@ pub struct ConfigurationError {
     pub line: usize,
     /// In characters, from 1.
     pub column: usize,
-    /// The way through the JSON, such as `pools.A.servers[2]`; empty at the top or where the text is no JSON.
+    /// The path in the JSON, such as `pools.A.servers[2]`; empty at the top, or if the text is not valid JSON.
     pub path: String,
-    /// What is wrong and what was expected.
+    /// The error and what was expected.
     pub message: String,
 }
 
@@ -24,7 +24,7 @@ impl fmt::Display for ConfigurationError {
     }
 }
 
-/// Something in a configuration that was ignored.
+/// A part of a configuration that was ignored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigurationWarning {
     /// From 1.
@@ -33,7 +33,7 @@ pub struct ConfigurationWarning {
     pub column: usize,
     /// As in [`ConfigurationError::path`].
     pub path: String,
-    /// What was ignored.
+    /// The part that was ignored.
     pub message: String,
 }
 
@@ -52,20 +52,20 @@ fn write_place(f: &mut fmt::Formatter<'_>, line: usize, column: usize, path: &st
     f.write_str(": ")
 }
 
-/// Line and column, from 1, of a byte's index.
-pub(crate) fn place(text: &str, at: usize) -> (usize, usize) {
+/// Line and column, from 1, of the byte at an index.
+pub(crate) fn line_and_column(text: &str, at: usize) -> (usize, usize) {
     let before = &text[..text.floor_char_boundary(at)];
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
     (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
 }
 
-/// "; did you mean ...?" where a known name is near, and the known names.
+/// "; did you mean ...?" if a known name is similar, and the known names.
 pub(crate) fn suggestion<'a>(name: &str, kind: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let mut known: Vec<&str> = known.into_iter().collect();
     known.sort_unstable();
     let near = known.iter().map(|other| (distance(name, other), *other)).min();
     let meant = match near {
-        Some((distance, other)) if distance <= NEAR_EDITS && distance < other.chars().count() => {
+        Some((distance, other)) if distance <= EDITS_MAX && distance < other.chars().count() => {
             format!("; did you mean {other:?}?")
         }
         _ => String::new(),
@@ -75,10 +75,10 @@ pub(crate) fn suggestion<'a>(name: &str, kind: &str, known: impl IntoIterator<It
     format!("{meant}{separator}{kind}: {all}")
 }
 
-/// So many slips of the finger may lie between what was written and what is suggested.
-const NEAR_EDITS: usize = 2;
+/// The maximum edit distance of a suggestion.
+const EDITS_MAX: usize = 2;
 
-/// How many characters must be put in, left out or replaced, capital letters aside (Levenshtein).
+/// The number of characters to insert, delete or replace, ignoring case (Levenshtein distance).
 fn distance(one: &str, other: &str) -> usize {
     let (one, other) = (one.to_lowercase(), other.to_lowercase());
     let mut row: Vec<usize> = (0..=other.chars().count()).collect();
@@ -98,22 +98,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_count_from_one_in_characters() {
+    fn lines_and_columns_count_characters_from_one() {
         let text = "ab\n\u{e4}\u{f6}x\n";
-        assert_eq!(place(text, 0), (1, 1));
-        assert_eq!(place(text, 3), (2, 1));
-        assert_eq!(place(text, text.find('x').unwrap()), (2, 3));
-        assert_eq!(place(text, text.len()), (3, 1));
-        assert_eq!(place(text, text.len() + 9), (3, 1));
+        assert_eq!(line_and_column(text, 0), (1, 1));
+        assert_eq!(line_and_column(text, 3), (2, 1));
+        assert_eq!(line_and_column(text, text.find('x').unwrap()), (2, 3));
+        assert_eq!(line_and_column(text, text.len()), (3, 1));
+        assert_eq!(line_and_column(text, text.len() + 9), (3, 1));
     }
 
     #[test]
-    fn only_near_names_are_suggested() {
-        let said = |name| suggestion(name, "pools", ["main", "gutter"]);
-        assert_eq!(said("Mian"), "; did you mean \"main\"? Known pools: gutter, main");
-        assert_eq!(said("guter"), "; did you mean \"gutter\"? Known pools: gutter, main");
-        assert_eq!(said("other"), "; known pools: gutter, main");
+    fn only_similar_names_are_suggested() {
+        let suggested = |name| suggestion(name, "pools", ["main", "gutter"]);
+        assert_eq!(suggested("Mian"), "; did you mean \"main\"? Known pools: gutter, main");
+        assert_eq!(suggested("guter"), "; did you mean \"gutter\"? Known pools: gutter, main");
+        assert_eq!(suggested("other"), "; known pools: gutter, main");
         assert_eq!(suggestion("x", "pools", []), "; known pools: none");
-        assert_eq!(suggestion("b", "pools", ["a"]), "; known pools: a", "one letter of one is not near");
+        assert_eq!(suggestion("b", "pools", ["a"]), "; known pools: a", "a name of one letter is not suggested");
     }
 }

@@ -1,5 +1,5 @@
-//! The reaction of a pool to servers that fail, beyond failover: spares that take their places (§3.3 of the paper), and a
-//! limit on the number of servers in TKO. No request passes here.
+//! The reaction of a pool to servers that fail, beyond failover: spares that take their places (§3.3 of the paper), and
+//! a limit on the number of servers in TKO. No request passes here.
 
 use super::{
     error::ConfigurationError,
@@ -54,19 +54,17 @@ pub(super) fn parse_spares(
     let mut spares = Spares { addresses: Vec::new(), transport: Vec::new(), after_ms };
     let Some(list) = pool.get("spares") else {
         return match after {
-            Some(after) => Err(after.error("there are no \"spares\" that could take a server's place after that time")),
+            Some(after) => Err(after.error("there are no \"spares\": expected some, or no \"spare_after_ms\"")),
             None => Ok(spares),
         };
     };
     for node in list.array("a list of \"host:port\"")? {
         let (spare, transport) = parse_server(&node, pool_transport)?;
         if servers.contains(&spare) {
-            return Err(
-                node.error(format!("{spare} is one of the pool's servers: expected one that is idle otherwise"))
-            );
+            return Err(node.error(format!("{spare} is one of the pool's servers: expected one that is idle")));
         }
         if spares.addresses.contains(&spare) {
-            return Err(node.error(format!("{spare} stands twice: expected each spare once")));
+            return Err(node.error(format!("{spare} is given twice: expected each spare once")));
         }
         spares.addresses.push(spare);
         spares.transport.push(transport);

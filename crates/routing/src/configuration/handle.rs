@@ -1,6 +1,7 @@
-//! The description of a tree: what a configuration says about its nodes, checked. No request passes here.
+//! The description of a tree: its nodes with their arguments, checked. No request passes here.
 //!
-//! Every route describes itself by a [`RouteConfig`] in its own file under `cluster/`; here is what all of them share.
+//! Every route describes itself by a [`RouteConfig`] in its own file under `cluster/`; this file has the parts that all
+//! of them share.
 //!
 //! ```text
 //!   text -- Parser --> Handle -- TreeBuilder --> Arc<dyn Route>
@@ -37,8 +38,8 @@ impl Handle {
         (0..pool.servers.len()).map(|server| Handle::Server { pool: pool.clone(), server }).collect()
     }
 
-    /// The name of the node for people who ask which way a key takes: the route's type as configurations spell it, with
-    /// the pool or the reply that distinguishes it (`PoolRoute|main`). A server is named as in a list of children.
+    /// The name of the node in messages and in explanations of a key's path: the route's type as in configurations,
+    /// with the pool or the reply that distinguishes it (`PoolRoute|main`). A server is named as in a list of children.
     pub fn label(&self) -> String {
         match self {
             Handle::Route(config) => config.label(),
@@ -64,9 +65,9 @@ impl Handle {
     }
 }
 
-/// The arguments of one route, as a configuration gives them. Each is checked: [`RouteConfig::build`] cannot fail.
+/// The arguments of one route. They are checked: [`RouteConfig::build`] cannot fail.
 pub trait RouteConfig: DynEq + Debug + Send + Sync {
-    /// The route's type as configurations spell it, such as `PoolRoute`.
+    /// The route's type as in configurations, such as `PoolRoute`.
     fn name(&self) -> &'static str;
 
     /// See [`Handle::label`].
@@ -83,7 +84,7 @@ pub trait RouteConfig: DynEq + Debug + Send + Sync {
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route>;
 }
 
-/// Builds the children of routes, and hands routes what they need from outside.
+/// Builds the children of routes, and provides the environment.
 pub trait TreeBuilder {
     /// Builds the route that `handle` describes. Named handles are built once and shared.
     fn build(&mut self, handle: &Handle) -> Arc<dyn Route>;

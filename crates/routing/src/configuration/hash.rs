@@ -5,8 +5,8 @@
 //!   "hash": {"hash_func": "Ch3", "salt": "x", "weights": [...], "tags": [...]}
 //! ```
 //!
-//! A hash of a pool without weights or tags takes those of the pool. A server without a tag has the name that the client
-//! after which the hash is named would give it.
+//! A hash of a pool without weights or tags takes those of the pool. A server without a tag has the name that the
+//! client after which the hash is named would give it.
 
 use super::{
     error::{ConfigurationError, suggestion},

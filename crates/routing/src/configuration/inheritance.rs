@@ -18,7 +18,7 @@ impl<'a> InheritanceChain<'a> {
         let mut seen = vec![name.to_owned()];
         let mut objects = vec![node.object("a pool: an object with \"servers\"")?];
         while let Some(parent) = objects[objects.len() - 1].get("inherit") {
-            let text = parent.string("the name of the pool whose keys hold where this one says nothing")?;
+            let text = parent.string("the name of the pool to inherit from")?;
             if let Some(at) = seen.iter().position(|name| name == text) {
                 let circle = [&seen[at..], &[text.to_owned()]].concat().join(" -> ");
                 return Err(parent.error(format!("the pool {text:?} inherits from itself: {circle}")));

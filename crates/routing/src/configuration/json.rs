@@ -1,12 +1,12 @@
-//! The values of a configuration, each with the place in the text where it was written, and the macro calls that put it
-//! where it is. No request passes here.
+//! The values of a configuration, each with its place in the text, and the macro calls that produced it. No request
+//! passes here.
 
-use super::error::{ConfigurationError, place};
+use super::error::{ConfigurationError, line_and_column};
 use jsonc_parser::{CollectOptions, ParseOptions, ast, common::Ranged, parse_to_ast};
 use std::fmt::{self, Write as _};
 use std::rc::Rc;
 
-/// JSON, and comments of C and C++; nothing else of what the parser could allow, since mcrouter refuses it too.
+/// JSON with C and C++ comments. Other extensions are off, since mcrouter refuses them, too.
 const JSON_SYNTAX: ParseOptions = ParseOptions {
     allow_comments: true,
     allow_loose_object_property_names: false,
@@ -20,21 +20,21 @@ const JSON_SYNTAX: ParseOptions = ParseOptions {
     allow_extended_string_escapes: false,
 };
 
-/// A value and where it stands.
+/// A value and its place.
 #[derive(Clone, Debug)]
 pub(crate) struct Json {
-    /// Its first byte in the text.
+    /// The index of its first byte in the text.
     pub(crate) at: usize,
     pub(crate) value: Value,
-    /// The call whose macro this was written in.
-    pub(crate) call: Option<Rc<Call>>,
+    /// The call of the macro that contains the value; `None` outside of macros.
+    pub(crate) call: Option<Rc<MacroCall>>,
 }
 
-/// As JSON without blanks.
+/// As JSON without white space.
 impl fmt::Display for Json {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.value {
-            Value::String(text) => quoted(text, f),
+            Value::String(text) => write_quoted(text, f),
             Value::Number(digits) => f.write_str(digits),
             Value::Boolean(truth) => write!(f, "{truth}"),
             Value::Null => f.write_str("null"),
@@ -49,7 +49,7 @@ impl fmt::Display for Json {
                 f.write_char('{')?;
                 for (at, property) in properties.iter().enumerate() {
                     f.write_str(if at == 0 { "" } else { "," })?;
-                    quoted(&property.name, f)?;
+                    write_quoted(&property.name, f)?;
                     write!(f, ":{}", property.value)?;
                 }
                 f.write_char('}')
@@ -58,7 +58,7 @@ impl fmt::Display for Json {
     }
 }
 
-fn quoted(text: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn write_quoted(text: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     f.write_char('"')?;
     for character in text.chars() {
         match character {
@@ -73,7 +73,7 @@ fn quoted(text: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 #[derive(Clone, Debug)]
 pub(crate) enum Value {
     String(String),
-    /// As it is written.
+    /// As written.
     Number(String),
     Boolean(bool),
     Null,
@@ -83,27 +83,27 @@ pub(crate) enum Value {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Property {
-    /// Where its name begins.
+    /// The index of the first byte of its name.
     pub(crate) at: usize,
     pub(crate) name: String,
     pub(crate) value: Json,
 }
 
-/// That a macro was called, and where.
+/// A call of a macro.
 #[derive(Debug)]
-pub(crate) struct Call {
+pub(crate) struct MacroCall {
     pub(crate) name: String,
     pub(crate) line: usize,
-    /// The call in whose macro this one stands.
-    pub(crate) outer: Option<Rc<Call>>,
+    /// The call of the macro that contains this call.
+    pub(crate) outer: Option<Rc<MacroCall>>,
 }
 
-/// Calls that a message names, from the innermost on.
+/// The maximum number of calls in a message, from the innermost on.
 const CALLS_REPORTED_MAX: usize = 5;
 
-impl Call {
-    /// What to add to a message about something that `call` brought.
-    pub(crate) fn trace(call: &Option<Rc<Call>>) -> String {
+impl MacroCall {
+    /// The suffix of a message about a value that `call` produced.
+    pub(crate) fn trace(call: &Option<Rc<MacroCall>>) -> String {
         let mut trace = String::new();
         let mut calls = std::iter::successors(call.as_deref(), |call| call.outer.as_deref());
         for call in calls.by_ref().take(CALLS_REPORTED_MAX) {
@@ -116,10 +116,10 @@ impl Call {
     }
 }
 
-/// The value in `text`.
+/// Parses `text`.
 pub(crate) fn parse(text: &str) -> Result<Json, ConfigurationError> {
     let refuse = |at: usize, message: String| {
-        let (line, column) = place(text, at);
+        let (line, column) = line_and_column(text, at);
         ConfigurationError { line, column, path: String::new(), message }
     };
     match parse_to_ast(text, &CollectOptions::default(), &JSON_SYNTAX) {
@@ -127,7 +127,7 @@ pub(crate) fn parse(text: &str) -> Result<Json, ConfigurationError> {
             let value = result.value.ok_or_else(|| refuse(0, "the configuration is empty".to_owned()))?;
             Ok(Json::from(&value))
         }
-        Err(error) => Err(refuse(error.range().start, format!("this is no JSON: {}", error.kind()))),
+        Err(error) => Err(refuse(error.range().start, format!("invalid JSON: {}", error.kind()))),
     }
 }
 
@@ -153,8 +153,8 @@ impl From<&ast::ObjectProp<'_>> for Property {
 }
 
 impl Json {
-    /// In words, for messages.
-    pub(crate) fn found(&self) -> String {
+    /// A description for messages.
+    pub(crate) fn describe(&self) -> String {
         match &self.value {
             Value::String(string) => format!("the string {string:?}"),
             Value::Number(number) => format!("the number {number}"),

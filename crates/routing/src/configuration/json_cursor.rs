@@ -1,11 +1,12 @@
 //! A cursor over the JSON of a configuration that knows the path and the place of each value, for error messages.
 //! No request passes here.
 //!
-//! A [`Node`] is a value with its path from the top. An error of typed access names what was expected and what was found.
+//! A [`Node`] is a value with its path from the top. An error of typed access names what was expected and what was
+//! found.
 
 use super::{
-    error::{ConfigurationError, ConfigurationWarning, place, suggestion},
-    json::{Call, Json, Property, Value},
+    error::{ConfigurationError, ConfigurationWarning, line_and_column, suggestion},
+    json::{Json, MacroCall, Property, Value},
 };
 use std::{cell::RefCell, collections::BTreeMap};
 
@@ -44,8 +45,8 @@ impl<'a> Node<'a> {
     }
 
     fn error_at(&self, at: usize, path: &str, message: String) -> ConfigurationError {
-        let (line, column) = place(self.document.text, at);
-        let message = message + &Call::trace(&self.value.call);
+        let (line, column) = line_and_column(self.document.text, at);
+        let message = message + &MacroCall::trace(&self.value.call);
         ConfigurationError { line, column, path: path.to_owned(), message }
     }
 
@@ -56,7 +57,7 @@ impl<'a> Node<'a> {
     }
 
     fn unexpected(&self, expected: &str) -> ConfigurationError {
-        self.error(format!("expected {expected}, found {}", self.value.found()))
+        self.error(format!("expected {expected}, found {}", self.value.describe()))
     }
 
     pub(crate) fn is_object(&self) -> bool {
@@ -88,19 +89,19 @@ impl<'a> Node<'a> {
 
     /// A whole number in `min..=max`; `what` names it in the error.
     pub(crate) fn integer(&self, what: &str, min: i64, max: i64) -> Result<i64, ConfigurationError> {
-        self.parsed()
+        self.parse_number()
             .filter(|number| (min..=max).contains(number))
             .ok_or_else(|| self.unexpected(&format!("{what} from {min} to {max}")))
     }
 
     /// A number in `min..=max`; `what` names it in the error.
     pub(crate) fn number(&self, what: &str, min: f64, max: f64) -> Result<f64, ConfigurationError> {
-        self.parsed()
+        self.parse_number()
             .filter(|number| (min..=max).contains(number))
             .ok_or_else(|| self.unexpected(&format!("{what} from {min} to {max}")))
     }
 
-    fn parsed<T: std::str::FromStr>(&self) -> Option<T> {
+    fn parse_number<T: std::str::FromStr>(&self) -> Option<T> {
         match &self.value.value {
             Value::Number(number) => number.parse().ok(),
             _ => None,
@@ -120,8 +121,8 @@ impl<'a> Node<'a> {
         let mut first_by_name = BTreeMap::new();
         for Property { at, name, .. } in properties {
             if let Some(first) = first_by_name.insert(name, *at) {
-                let (line, _) = place(self.document.text, first);
-                let message = format!("{name:?} stands twice; the first time on line {line}");
+                let (line, _) = line_and_column(self.document.text, first);
+                let message = format!("{name:?} is given twice, first on line {line}");
                 return Err(self.error_at(*at, &self.child_path(name), message));
             }
         }

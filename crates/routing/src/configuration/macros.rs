@@ -1,4 +1,5 @@
-//! Macros: what a configuration writes once and uses often, put in before anything else is read. No request passes here.
+//! Macros: parts of a configuration that are written once and used often, expanded before anything else is parsed. No
+//! request passes here.
 //!
 //! ```text
 //!   "macros": {
@@ -7,35 +8,35 @@
 //!     "timeout":    { "type": "constDef", "result": 250 } }
 //!
 //!   "@servers_of(cache,5000)"                      a call; arguments are text, or calls, or %names%
-//!   {"type": "servers_of", "host": "cache"}        the same with arguments of any kind, by name
-//!   "%timeout%"                                    a constant, or inside a macro a parameter: whatever it is
+//!   {"type": "servers_of", "host": "cache"}        the same with arguments of any type, by name
+//!   "%timeout%"                                    a constant, or inside a macro a parameter, of any type
 //!   "%host%:%port%"                                inside more text: text, numbers, true and false
-//!   "\\@x"  "50\\%"  "@f(a\\,b)"                   a backslash (in JSON two) takes the next character for itself
+//!   "\\@x"  "50\\%"  "@f(a\\,b)"                   a backslash (in JSON two) escapes the next character
 //! ```
 //!
-//! Built in are `@int(x)`, `@bool(x)` and `@str(x)`, which turn text into what it says, and back.
+//! Built in are `@int(x)`, `@bool(x)` and `@str(x)`, which convert text to a value, and back.
 //!
-//! A macro sees its parameters and the constants, nothing of its caller. What is wrong in a macro's result is reported
-//! where it is written, with the calls that led there. Bounded: calls and lists lie at most [`DEPTH_MAX`] deep in one
-//! another, and what macros bring is at most [`EXPANSION_BYTES_MAX`].
+//! A macro sees its parameters and the constants, not those of its caller. An error in a macro's result is reported at
+//! its place, with the calls that led there. Bounded: calls and lists are nested at most [`DEPTH_MAX`] deep, and the
+//! expansion of all macros is at most [`EXPANSION_BYTES_MAX`].
 //!
 //! Absent on purpose: mcrouter's other built-in macros, `vars`, and `@import`: a configuration is one file.
 
 use super::{
-    error::{ConfigurationError, place, suggestion},
-    json::{Call, Json, Property, Value},
+    error::{ConfigurationError, line_and_column, suggestion},
+    json::{Json, MacroCall, Property, Value},
 };
 use std::{collections::BTreeMap, rc::Rc};
 
-/// So deep may values and calls lie in one another: expanding recurses.
+/// The maximum nesting of values and calls: expansion recurses.
 const DEPTH_MAX: usize = 300;
 
-/// What macros may bring, in bytes of text, a value counting [`VALUE_BYTES`] more.
+/// The maximum expansion of all macros, in bytes of text; each value counts [`VALUE_BYTES`] more.
 const EXPANSION_BYTES_MAX: usize = 4 << 20;
 
 const VALUE_BYTES: usize = 16;
 
-/// mcrouter's that are not there.
+/// Built-in macros of mcrouter that are not supported.
 const UNSUPPORTED: [&str; 34] = [
     "add", "and", "contains", "defined", "div", "empty", "equals", "fail", "failIf", "hash", "hasKey", "if", "import",
     "isArray", "isBool", "isInt", "isObject", "isString", "keys", "less", "merge", "mod", "mul", "not", "or",
@@ -44,11 +45,11 @@ const UNSUPPORTED: [&str; 34] = [
 
 const BUILT_IN: [&str; 3] = ["bool", "int", "str"];
 
-/// `top` without its macros, all calls and names in it replaced.
+/// Expands all calls and names in `top`, and removes its macros.
 pub(crate) fn expand(text: &str, top: Json) -> Result<Json, ConfigurationError> {
     let mut expander = Expander { text, macros: BTreeMap::new(), path: Vec::new(), depth: 0, expanded_bytes: 0 };
     let Json { at, value: Value::Object(mut properties), call } = top else { return Ok(top) };
-    // Of two "macros" one would be lost: both stay, and whoever reads the object refuses it.
+    // Two "macros" both stay, so that the duplicate key is refused later.
     if properties.iter().filter(|property| property.name == "macros").count() == 1 {
         let macros = properties.iter().position(|property| property.name == "macros");
         expander.define_macros(properties.remove(macros.expect("one of them")).value)?;
@@ -56,11 +57,11 @@ pub(crate) fn expand(text: &str, top: Json) -> Result<Json, ConfigurationError> 
     expander.expand_value(&Json { at, value: Value::Object(properties), call }, &Scope::default())
 }
 
-/// What `%name%` stands for.
+/// The values of `%name%`.
 #[derive(Default)]
 struct Scope {
     parameters: BTreeMap<String, Json>,
-    call: Option<Rc<Call>>,
+    call: Option<Rc<MacroCall>>,
 }
 
 /// A macro, or without `params` a constant.
@@ -74,7 +75,7 @@ type Expanded = Result<Json, ConfigurationError>;
 struct Expander<'a> {
     text: &'a str,
     macros: BTreeMap<String, Rc<Macro>>,
-    /// Where in the configuration we are: keys and, in brackets, indices.
+    /// The current path: keys and, in brackets, indices.
     path: Vec<String>,
     depth: usize,
     expanded_bytes: usize,
@@ -82,13 +83,13 @@ struct Expander<'a> {
 
 impl Expander<'_> {
     fn error(&self, at: &Json, message: impl Into<String>) -> ConfigurationError {
-        let (line, column) = place(self.text, at.at);
+        let (line, column) = line_and_column(self.text, at.at);
         let path = self.path.concat();
         let path = path.strip_prefix('.').unwrap_or(&path).to_owned();
-        ConfigurationError { line, column, path, message: message.into() + &Call::trace(&at.call) }
+        ConfigurationError { line, column, path, message: message.into() + &MacroCall::trace(&at.call) }
     }
 
-    /// Runs `inner` one step further down.
+    /// Runs `inner` one level deeper.
     fn descend<T>(
         &mut self,
         at: &Json,
@@ -96,25 +97,25 @@ impl Expander<'_> {
         inner: impl FnOnce(&mut Self) -> Result<T, ConfigurationError>,
     ) -> Result<T, ConfigurationError> {
         if self.depth == DEPTH_MAX {
-            return Err(
-                self.error(at, format!("more than {DEPTH_MAX} values and calls in one another: expected fewer"))
-            );
+            return Err(self.error(at, format!("more than {DEPTH_MAX} nested values and calls: expected fewer")));
         }
         self.depth += 1;
         self.path.push(step);
         let result = inner(self);
         if result.is_ok() {
-            self.path.pop(); // An error keeps its way to where it is told.
+            self.path.pop(); // After an error the path stays, for the message.
         }
         self.depth -= 1;
         result
     }
 
-    /// Counts what a macro brings.
+    /// Counts the bytes of an expansion.
     fn charge(&mut self, at: &Json, bytes: usize) -> Result<(), ConfigurationError> {
         self.expanded_bytes += bytes + VALUE_BYTES;
         match self.expanded_bytes > EXPANSION_BYTES_MAX {
-            true => Err(self.error(at, format!("macros bring more than {EXPANSION_BYTES_MAX} bytes: expected less"))),
+            true => {
+                Err(self.error(at, format!("macros expand to more than {EXPANSION_BYTES_MAX} bytes: expected less")))
+            }
             false => Ok(()),
         }
     }
@@ -162,8 +163,7 @@ impl Expander<'_> {
                 return Err(self.error(at, "expected \"type\": \"macroDef\" or \"constDef\""));
             }
         };
-        let result =
-            result.ok_or_else(|| self.error(at, "\"result\" is missing: expected what the macro stands for"))?;
+        let result = result.ok_or_else(|| self.error(at, "\"result\" is missing: expected the result of the macro"))?;
         Ok(Macro { params, result: result.clone() })
     }
 
@@ -186,7 +186,8 @@ impl Expander<'_> {
                 }
                 _ => {}
             }
-            let name = name.ok_or_else(|| self.error(param, format!("expected {A_PARAM}, found {}", param.found())))?;
+            let name =
+                name.ok_or_else(|| self.error(param, format!("expected {A_PARAM}, found {}", param.describe())))?;
             if params.iter().any(|(other, _)| other == name) {
                 return Err(self.error(param, format!("two parameters are named {name:?}: expected each name once")));
             }
@@ -198,7 +199,7 @@ impl Expander<'_> {
     fn properties<'v>(&self, value: &'v Json, expected: &str) -> Result<&'v [Property], ConfigurationError> {
         match &value.value {
             Value::Object(properties) => Ok(properties),
-            _ => Err(self.error(value, format!("expected {expected}, found {}", value.found()))),
+            _ => Err(self.error(value, format!("expected {expected}, found {}", value.describe()))),
         }
     }
 
@@ -237,7 +238,7 @@ impl Expander<'_> {
             let written = Json { at: *name_at, value: Value::Null, call: at.call.clone() };
             let name = match self.expand_string(&written, name, scope)?.value {
                 Value::String(name) => name,
-                _ => return Err(self.error(&written, format!("{name:?} stands for no text: a key must be text"))),
+                _ => return Err(self.error(&written, format!("{name:?} is not text: a key must be text"))),
             };
             let value = self.descend(at, format!(".{name}"), |this| this.expand_value(value, scope))?;
             expanded.push(Property { at: *name_at, name, value });
@@ -262,7 +263,9 @@ impl Expander<'_> {
             let value =
                 self.descend(at, format!(".{}", property.name), |this| this.expand_value(&property.value, scope))?;
             if arguments.insert(property.name.clone(), value).is_some() {
-                return Err(self.error(&property.value, format!("{:?} stands twice: expected it once", property.name)));
+                return Err(
+                    self.error(&property.value, format!("{:?} is given twice: expected it once", property.name))
+                );
             }
         }
         let found = self.macros[name].clone();
@@ -274,7 +277,7 @@ impl Expander<'_> {
         self.expand_macro(at, name, &found, arguments, scope)
     }
 
-    /// The result of a macro; parameters without an argument have their default.
+    /// Expands the result of a macro; parameters without an argument have their default.
     fn expand_macro(
         &mut self,
         at: &Json,
@@ -283,8 +286,8 @@ impl Expander<'_> {
         mut parameters: BTreeMap<String, Json>,
         outer: &Scope,
     ) -> Expanded {
-        let (line, _) = place(self.text, at.at);
-        let call = Some(Rc::new(Call { name: name.to_owned(), line, outer: outer.call.clone() }));
+        let (line, _) = line_and_column(self.text, at.at);
+        let call = Some(Rc::new(MacroCall { name: name.to_owned(), line, outer: outer.call.clone() }));
         for (param, default) in found.params.iter().flatten() {
             if !parameters.contains_key(param) {
                 let Some(default) = default else {
@@ -299,7 +302,7 @@ impl Expander<'_> {
         self.descend(at, String::new(), |this| this.expand_value(&found.result, &scope))
     }
 
-    /// What a string stands for: a call, something by name, or text.
+    /// Expands a string: a call, a name, or text with names in it.
     fn expand_string(&mut self, at: &Json, text: &str, scope: &Scope) -> Expanded {
         if scope.call.is_some() {
             self.charge(at, text.len())?;
@@ -317,8 +320,9 @@ impl Expander<'_> {
                 },
                 '%' => {
                     let Some(length) = text[index + 1..].find('%') else {
-                        let message =
-                            format!("{text:?} has a \"%\" without its end: expected %name%, or \\\\% for itself");
+                        let message = format!(
+                            "{text:?} has a \"%\" without a second one: expected %name%, or \\\\% for a literal one"
+                        );
                         return Err(self.error(at, message));
                     };
                     let name = &text[index + 1..index + 1 + length];
@@ -330,9 +334,9 @@ impl Expander<'_> {
                         Value::String(text) | Value::Number(text) => plain.push_str(&text),
                         Value::Boolean(boolean) => plain.push_str(&boolean.to_string()),
                         _ => {
-                            let found = value.found();
+                            let found = value.describe();
                             return Err(
-                                self.error(at, format!("%{name}% stands inside text and is {found}: expected text"))
+                                self.error(at, format!("%{name}% is used inside text and is {found}: expected text"))
                             );
                         }
                     }
@@ -349,7 +353,7 @@ impl Expander<'_> {
         Ok(Json { at: at.at, value: Value::String(plain), call: at.call.clone() })
     }
 
-    /// What `%name%` stands for.
+    /// Expands `%name%`.
     fn expand_name(&mut self, at: &Json, name: &str, scope: &Scope) -> Expanded {
         if let Some(value) = scope.parameters.get(name) {
             let value = value.clone();
@@ -361,19 +365,18 @@ impl Expander<'_> {
         }
         let constants = self.macros.iter().filter(|(_, found)| found.params.is_none()).map(|(name, _)| &**name);
         let known = suggestion(name, "names", scope.parameters.keys().map(|name| &**name).chain(constants));
-        Err(self.error(at, format!("%{name}% stands for nothing{known}; a \"%\" of its own is written \\\\%")))
+        Err(self.error(at, format!("%{name}% is not defined{known}; a literal \"%\" is written \\\\%")))
     }
 
-    /// `name(argument,argument)`, the `@` before it cut off.
+    /// Expands `name(argument,argument)`, given without the `@`.
     fn expand_call(&mut self, at: &Json, call: &str, scope: &Scope) -> Expanded {
         let Some((name, arguments)) = call.strip_suffix(')').and_then(|call| call.split_once('(')) else {
-            let message =
-                format!("\"@{call}\" is no call: expected @name(arguments), or \\\\@ for an \"@\" of its own");
+            let message = format!("\"@{call}\" is not a call: expected @name(arguments), or \\\\@ for a literal \"@\"");
             return Err(self.error(at, message));
         };
         let Some(arguments) = split_arguments(arguments) else {
             return Err(
-                self.error(at, format!("\"@{call}\" has brackets without their pair: expected \\\\( for one alone"))
+                self.error(at, format!("\"@{call}\" has unbalanced brackets: expected \\\\( for a literal bracket"))
             );
         };
         let mut values = Vec::with_capacity(arguments.len());
@@ -409,7 +412,7 @@ impl Expander<'_> {
         let text = match arguments {
             [Json { value: Value::String(text) | Value::Number(text), .. }] => text.clone(),
             [Json { value: Value::Boolean(boolean), .. }] => boolean.to_string(),
-            _ => return Err(self.error(at, format!("@{name} is given no text: expected one text or number"))),
+            _ => return Err(self.error(at, format!("@{name} needs text: expected one text or number"))),
         };
         let value = match name {
             "int" => text.parse::<i64>().ok().map(|number| Value::Number(number.to_string())),
@@ -417,13 +420,13 @@ impl Expander<'_> {
             _ => Some(Value::String(text.clone())),
         };
         let what = if name == "int" { "a whole number" } else { "true or false" };
-        let value = value.ok_or_else(|| self.error(at, format!("@{name}({text}) is none: expected {what}")))?;
+        let value = value.ok_or_else(|| self.error(at, format!("@{name}({text}) is not valid: expected {what}")))?;
         Ok(Json { at: at.at, value, call: at.call.clone() })
     }
 }
 
-/// The arguments of a call: cut at commas outside of brackets, without the spaces around them; none if brackets do not
-/// come in pairs.
+/// The arguments of a call: split at commas outside of brackets, without the spaces around them. `None` if brackets are
+/// not balanced.
 fn split_arguments(text: &str) -> Option<Vec<&str>> {
     if text.trim().is_empty() {
         return Some(Vec::new());
@@ -446,7 +449,7 @@ fn split_arguments(text: &str) -> Option<Vec<&str>> {
     (open == 0).then_some(arguments)
 }
 
-/// What a value counts as, when it is brought once more.
+/// The bytes that a value adds to the expansion.
 fn expansion_bytes(value: &Json) -> usize {
     VALUE_BYTES
         + match &value.value {

@@ -7,8 +7,8 @@
 //!   "Pool|A"                              in a list of children: each server of the pool
 //! ```
 //!
-//! The parser knows no route by itself: a [`Registry`] lists the route types, each of which parses its own arguments and
-//! calls back for its children.
+//! The parser does not know the routes: a [`Registry`] lists the route types, each of which parses its own arguments
+//! and calls back for its children.
 //!
 //! A named handle is parsed at the first reference to it, so named handles may stand in any order. A handle that leads
 //! back to itself is detected because it is still being parsed.
@@ -48,8 +48,8 @@ pub(crate) struct RouteType {
 /// Parses the object form, from its keys.
 type ParseObject = for<'a> fn(&Object<'a>, &mut Parser<'a>) -> Result<Handle, ConfigurationError>;
 
-/// Parses the short form, from the text behind the `|`; that is `None` where the type stands alone. Returns `None` if the
-/// type has no such form.
+/// Parses the short form, from the text behind the `|`; that is `None` where the type stands alone. Returns `None` if
+/// the type has no such form.
 type ParseShort = for<'a> fn(&Node<'a>, Option<&str>, &mut Parser<'a>) -> Result<Option<Handle>, ConfigurationError>;
 
 impl RouteType {
@@ -102,7 +102,7 @@ pub(crate) struct Parser<'a> {
     in_progress: Vec<&'a str>,
     /// Parsed named handles, each behind those that it refers to.
     done: Vec<(String, Handle)>,
-    done_by_name: BTreeMap<&'a str, Done>,
+    done_by_name: BTreeMap<&'a str, ParsedHandle>,
     /// The number of handles around the one that is being parsed.
     depth: usize,
     /// The maximum of `depth` within the named handle that is being parsed.
@@ -110,7 +110,7 @@ pub(crate) struct Parser<'a> {
 }
 
 #[derive(Clone, Copy)]
-struct Done {
+struct ParsedHandle {
     at: usize,
     /// Handles on the longest path below it, itself included.
     height: usize,
@@ -190,7 +190,7 @@ impl<'a> Parser<'a> {
 
     /// Parses a named handle, or the short form of a route.
     pub(crate) fn short_handle(&mut self, node: &Node<'a>, text: &str) -> Result<Handle, ConfigurationError> {
-        if let Some(handle) = self.named(node, text)? {
+        if let Some(handle) = self.resolve_name(node, text)? {
             return Ok(handle);
         }
         let (kind, argument) = text.split_once('|').map_or((text, None), |(kind, argument)| (kind, Some(argument)));
@@ -220,15 +220,15 @@ impl<'a> Parser<'a> {
 
     /// The pool `name`, to which `node` refers.
     pub(crate) fn pool(&self, node: &Node<'_>, name: &str) -> Result<Arc<Pool>, ConfigurationError> {
-        self.pools.named(node, name)
+        self.pools.get(node, name)
     }
 
     /// The pool at the key `pool`, by name or inline, and its place.
     pub(crate) fn pool_of_route(&mut self, object: &Object<'a>) -> Result<(Arc<Pool>, Node<'a>), ConfigurationError> {
         let node = object.require("pool", "the name of a pool")?;
         let pool = match node.is_object() {
-            true => self.pools.inline(&node)?,
-            false => self.pools.named(&node, node.string("the name of a pool, or a pool")?)?,
+            true => self.pools.parse_inline(&node)?,
+            false => self.pools.get(&node, node.string("the name of a pool, or a pool")?)?,
         };
         Ok((pool, node))
     }
@@ -239,10 +239,10 @@ impl<'a> Parser<'a> {
     }
 
     /// All named handles. Those without a reference are parsed now, so that their errors are reported.
-    pub(crate) fn into_named(mut self, top: &Object<'a>) -> Result<Vec<(String, Handle)>, ConfigurationError> {
+    pub(crate) fn into_named_handles(mut self, top: &Object<'a>) -> Result<Vec<(String, Handle)>, ConfigurationError> {
         let names: Vec<&str> = self.named_nodes.keys().copied().collect();
         for name in names {
-            self.named(&top.node, name)?;
+            self.resolve_name(&top.node, name)?;
         }
         Ok(self.done)
     }
@@ -270,8 +270,8 @@ impl<'a> Parser<'a> {
     }
 
     /// The named handle `name`, if there is one.
-    fn named(&mut self, node: &Node<'a>, name: &str) -> Result<Option<Handle>, ConfigurationError> {
-        if let Some(&Done { at, height }) = self.done_by_name.get(name) {
+    fn resolve_name(&mut self, node: &Node<'a>, name: &str) -> Result<Option<Handle>, ConfigurationError> {
+        if let Some(&ParsedHandle { at, height }) = self.done_by_name.get(name) {
             self.enter(node, height)?;
             return Ok(Some(Handle::Named(at)));
         }
@@ -289,7 +289,7 @@ impl<'a> Parser<'a> {
         self.in_progress.pop();
         let at = self.done.len();
         self.done.push((name.to_owned(), handle));
-        self.done_by_name.insert(name, Done { at, height });
+        self.done_by_name.insert(name, ParsedHandle { at, height });
         Ok(Some(Handle::Named(at)))
     }
 
@@ -307,7 +307,7 @@ impl<'a> Parser<'a> {
         for element in elements {
             match element.as_string() {
                 Some(text) => handles.extend(self.short_list(&element, text)?),
-                None if is_pool(&element)? => handles.extend(Handle::servers_of(&self.pools.inline(&element)?)),
+                None if is_pool(&element)? => handles.extend(Handle::servers_of(&self.pools.parse_inline(&element)?)),
                 None => handles.push(self.handle(&element)?),
             }
         }

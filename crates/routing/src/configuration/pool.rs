@@ -14,11 +14,11 @@ use std::sync::Arc;
 /// The settings of connections to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DestinationSettings {
-    /// How long to wait for a reply, in milliseconds. A short timeout makes a slow server TKO; every failover waits for a
-    /// long one.
+    /// How long to wait for a reply, in milliseconds. A short timeout makes a slow server TKO; every failover waits for
+    /// a long one.
     pub server_timeout_ms: u64,
-    /// How long to wait for a connection, in milliseconds. Default: [`Defaults::connect_timeout_ms`], or else the server
-    /// timeout.
+    /// How long to wait for a connection, in milliseconds. Default: [`Defaults::connect_timeout_ms`], or else the
+    /// server timeout.
     pub connect_timeout_ms: u64,
     /// Whether deletes that it does not answer are spooled, if the router has a spool. Default true.
     pub asynclog: bool,
@@ -51,8 +51,8 @@ pub struct Pool {
     pub failure_domains: Vec<u32>,
     /// Idle servers that take the places of dead ones. May be empty.
     pub spares: Vec<Address>,
-    /// How long a server must be dead before a spare takes its place, in milliseconds. With a short time, a restart leaves
-    /// two cold caches; for a long time, only the gutter helps.
+    /// How long a server must be dead before a spare takes its place, in milliseconds. With a short time, a restart
+    /// leaves two cold caches; for a long time, only the gutter helps.
     pub spare_after_ms: u64,
     /// The limit on servers in TKO; `None` for no limit.
     pub out_bound: Option<TkoLimit>,

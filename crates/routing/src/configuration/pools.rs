@@ -34,7 +34,7 @@ impl<'a> Pools<'a> {
     }
 
     /// The pool `name`, to which `node` refers.
-    pub(super) fn named(&self, node: &Node<'_>, name: &str) -> Result<Arc<Pool>, ConfigurationError> {
+    pub(super) fn get(&self, node: &Node<'_>, name: &str) -> Result<Arc<Pool>, ConfigurationError> {
         self.by_name.get(name).cloned().ok_or_else(|| {
             let known = suggestion(name, "pools", self.by_name.keys().copied());
             node.error(format!("no pool is named {name:?}{known}"))
@@ -42,7 +42,7 @@ impl<'a> Pools<'a> {
     }
 
     /// A pool that is described where it is used.
-    pub(super) fn inline(&self, node: &Node<'a>) -> Result<Arc<Pool>, ConfigurationError> {
+    pub(super) fn parse_inline(&self, node: &Node<'a>) -> Result<Arc<Pool>, ConfigurationError> {
         let name = match node.object("a pool")?.get("name") {
             Some(name) => name.string("the pool's name")?,
             None => "",
@@ -83,8 +83,8 @@ impl Protections {
     }
 }
 
-/// Checks that no other pool uses a spare of this pool as a server, nor has a server of it as a spare: a spare is flushed
-/// before it serves.
+/// Checks that no other pool uses a spare of this pool as a server, nor has a server of it as a spare: a spare is
+/// flushed before it serves.
 fn check_spares<'p>(
     pool: &Pool,
     node: &Node<'_>,
@@ -93,8 +93,8 @@ fn check_spares<'p>(
     for spare in &pool.spares {
         if let Some(other) = others.clone().find(|other| other.servers.contains(spare)) {
             return Err(node.error(format!(
-                "the spare {spare} is a server of pool {:?}, whose content would go when it takes a place here: expected \
-                 one that is idle otherwise",
+                "the spare {spare} is a server of pool {:?}, which would be flushed when it serves here: expected \
+                 one that is idle",
                 other.name
             )));
         }
@@ -102,7 +102,7 @@ fn check_spares<'p>(
     let shared = |other: &&Arc<Pool>| pool.servers.iter().find(|server| other.spares.contains(server)).cloned();
     match others.find_map(|other| Some((shared(&other)?, other))) {
         Some((server, other)) => Err(node.error(format!(
-            "the server {server} is a spare of pool {:?}, and is emptied when it takes a place there: expected one that is \
+            "the server {server} is a spare of pool {:?}, and is flushed when it serves there: expected one that is \
              no spare",
             other.name
         ))),

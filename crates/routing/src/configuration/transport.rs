@@ -138,7 +138,7 @@ fn uses_tls(object: &Object<'_>) -> Result<Option<bool>, ConfigurationError> {
     let mechanism = parse_name(&value, "security mechanism", &MECHANISMS)?;
     match uses_ssl {
         Some(uses_ssl) if uses_ssl != mechanism => {
-            Err(value.error(format!("this contradicts \"use_ssl\": {uses_ssl} beside it; expected one of them")))
+            Err(value.error(format!("this contradicts \"use_ssl\": {uses_ssl}: expected one of them")))
         }
         _ => Ok(Some(mechanism)),
     }
@@ -148,7 +148,7 @@ fn uses_tls(object: &Object<'_>) -> Result<Option<bool>, ConfigurationError> {
 pub(super) fn parse_server(node: &Node<'_>, pool: &PoolTransport) -> Result<(Address, Transport), ConfigurationError> {
     let text = node.string("a server as \"host:port\"")?;
     let refused =
-        |why: &str| node.error(format!("{text:?} is no server: {why}; expected \"host:port\" or \"[v6]:port\""));
+        |why: &str| node.error(format!("{text:?} is not a server: {why}; expected \"host:port\" or \"[v6]:port\""));
     let host_bytes = match text.strip_prefix('[') {
         Some(inner) => 2 + inner.find(']').ok_or_else(|| refused("the closing bracket is missing"))?,
         None => text.find(':').unwrap_or(text.len()),
@@ -159,12 +159,12 @@ pub(super) fn parse_server(node: &Node<'_>, pool: &PoolTransport) -> Result<(Add
     }
     let mut rest = rest.split(':');
     if rest.next() != Some("") {
-        return Err(refused("after the bracket comes no port"));
+        return Err(refused("there is no port after the bracket"));
     }
     let port = rest.next().ok_or_else(|| refused("the port is missing"))?;
     if !matches!(port.parse::<u16>(), Ok(1..)) || port.starts_with('+') {
-        return Err(refused("the port is no number from 1 to 65535"));
+        return Err(refused("the port is not a number from 1 to 65535"));
     }
-    let transport = pool.with_suffixes(rest).map_err(|word| refused(&format!("{word:?} is not spoken here")))?;
+    let transport = pool.with_suffixes(rest).map_err(|word| refused(&format!("{word:?} is not supported")))?;
     Ok((Address(format!("{host}:{port}").into()), transport))
 }

@@ -1,38 +1,38 @@
 //! Ch3 ("furc"), mcrouter's consistent hash: going from n to n + 1 servers moves 1/(n + 1) of the keys, all of them to
 //! the new server. Every verb passes here.
 //!
-//! It draws bits from an endless stream, murmur64A of the key, then murmur64A of that hash, and so on:
+//! It reads bits from an endless stream: murmur64A of the key, then murmur64A of that hash, and so on.
 //!
 //! ```text
 //!   depth d = bits of n - 1           bit i of the stream belongs to level i mod 23
-//!   walk down while the bit at level d is 0; at depth 0 the answer is server 0
+//!   walk down while the bit at level d is 0; at depth 0 the result is server 0
 //!   a 1 at level d: the next d - 1 bits of that level name a server in 2^(d-1) .. 2^d
-//!   is that server there (< n)? done; otherwise go on in the same level
+//!   if it exists (< n), it is the result; otherwise continue in the same level
 //! ```
 //!
 //! Absent on purpose: weights (`weighted_ch3.rs`).
 
-/// The most servers that the walk can tell apart.
+/// The maximum number of servers that the walk can distinguish.
 pub(super) const SERVERS_MAX: usize = 1 << LEVELS;
 
-/// Levels that the bit stream is dealt out to, so also the depth limit.
+/// The number of levels that share the bit stream, and the maximum depth.
 const LEVELS: u32 = 23;
 
-/// Wrong servers drawn before server 0 is taken; each draw fails with less than one half.
-const DRAWS_MAX: u32 = 32;
+/// The number of tries before server 0 is taken; each try fails with a probability below one half.
+const TRIES_MAX: u32 = 32;
 
-/// Words of the stream that nearly every walk stays within, so that hashing does not allocate.
-const WORDS_AT_HAND: usize = 8;
+/// Words of the stream without an allocation; nearly every walk needs fewer.
+const WORDS_INLINE: usize = 8;
 
 /// The server for `key`, below `servers`.
 pub(super) fn ch3(key: &[u8], servers: u32) -> u32 {
     if servers <= 1 {
         return 0;
     }
-    let mut bits = Bits::of(key);
+    let mut bits = Bits::from_key(key);
     let mut depth = u32::BITS - (servers - 1).leading_zeros();
     let mut at = depth;
-    for _ in 0..DRAWS_MAX {
+    for _ in 0..TRIES_MAX {
         while !bits.is_set(at) {
             depth -= 1;
             if depth == 0 {
@@ -53,34 +53,34 @@ pub(super) fn ch3(key: &[u8], servers: u32) -> u32 {
     0
 }
 
-/// The endless stream of bits that a key stands for, made as far as it is asked for.
+/// The endless stream of bits of a key, computed on demand.
 struct Bits {
-    at_hand: [u64; WORDS_AT_HAND],
-    /// What lies beyond: reached by one walk in hundreds.
-    beyond: Vec<u64>,
-    made: usize,
+    inline: [u64; WORDS_INLINE],
+    /// The words after `inline`: needed by one walk in hundreds.
+    overflow: Vec<u64>,
+    words: usize,
     last: u64,
 }
 
 impl Bits {
-    fn of(key: &[u8]) -> Self {
+    fn from_key(key: &[u8]) -> Self {
         let first = murmur64a(key);
-        let mut at_hand = [0; WORDS_AT_HAND];
-        at_hand[0] = first;
-        Bits { at_hand, beyond: Vec::new(), made: 1, last: first }
+        let mut inline = [0; WORDS_INLINE];
+        inline[0] = first;
+        Bits { inline, overflow: Vec::new(), words: 1, last: first }
     }
 
     fn is_set(&mut self, at: u32) -> bool {
         let word = at as usize / 64;
-        while self.made <= word {
+        while self.words <= word {
             self.last = murmur64a(&self.last.to_le_bytes());
-            match self.at_hand.get_mut(self.made) {
+            match self.inline.get_mut(self.words) {
                 Some(slot) => *slot = self.last,
-                None => self.beyond.push(self.last),
+                None => self.overflow.push(self.last),
             }
-            self.made += 1;
+            self.words += 1;
         }
-        let bits = self.at_hand.get(word).unwrap_or_else(|| &self.beyond[word - WORDS_AT_HAND]);
+        let bits = self.inline.get(word).unwrap_or_else(|| &self.overflow[word - WORDS_INLINE]);
         bits >> (at % 64) & 1 == 1
     }
 }
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn one_more_server_takes_its_share_and_moves_nothing_else() {
+    fn a_new_server_takes_its_share_and_no_other_key_moves() {
         for servers in 1..70 {
             let (mut moved, mut total) = (0_f64, 0_f64);
             for key in keys().step_by(4) {
@@ -140,7 +140,7 @@ mod tests {
         }
     }
 
-    /// Pins the function itself: a change here is a cold cache for whoever upgrades.
+    /// Pins the function: a change means cold caches after an upgrade.
     #[test]
     fn keys_stay_where_they_are() {
         let keys = ["a", "user:42", "12345678", "a-key-longer-than-8", ""];

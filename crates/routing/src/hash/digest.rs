@@ -1,19 +1,19 @@
-//! Numbers that other clients make of a key, to look it up in a ring or take its remainder. Every verb passes here.
+//! Digests of keys as other clients compute them, for a ring or a remainder. Every verb passes here.
 //!
-//! The names are twemproxy's. Each is written down from its public description; where twemproxy departs from that, the
-//! departure is said, since it is what keys were stored by. Bytes of a key from 0x80 on count as negative in
-//! `one_at_a_time` and FNV, as they do in both clients on x86.
+//! The names are twemproxy's. Each digest follows its public description; where twemproxy departs from that, the
+//! departure is noted and followed, since it decides where keys are stored. Bytes of a key from 0x80 on count as
+//! negative in `one_at_a_time` and FNV, as they do in both clients on x86.
 
 use md5::{Digest as _, Md5};
 
-/// A number of 32 bits for a key.
+/// A digest of 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Digest {
     /// Bob Jenkins' one-at-a-time; libmemcached's default.
     OneAtATime,
     /// The first four bytes of MD5.
     Md5,
-    /// CRC-16 (XMODEM), with what is shifted out of it.
+    /// CRC-16 (XMODEM), with the bits that are shifted out of it.
     Crc16,
     /// 15 bits of CRC-32, which twemproxy calls `crc32`.
     Crc32Short,
@@ -36,7 +36,7 @@ pub enum Digest {
 }
 
 impl Digest {
-    /// Those that twemproxy has a name for.
+    /// The digests that twemproxy has.
     pub const OF_TWEMPROXY: [Digest; 10] = [
         Digest::OneAtATime,
         Digest::Md5,
@@ -121,7 +121,7 @@ pub(super) fn one_at_a_time(key: &[u8]) -> u32 {
     hash.wrapping_add(hash << 15)
 }
 
-/// As twemproxy has it: what is shifted out of the 16 bits stays in the number.
+/// As in twemproxy: the bits that are shifted out of the 16 bits stay in the number.
 fn crc16(key: &[u8]) -> u32 {
     const POLYNOMIAL: u16 = 0x1021;
     key.iter().fold(0, |crc: u32, &byte| {

@@ -1,6 +1,6 @@
-//! Hashes by the names that configurations use, and what each needs besides the keys. No request passes here.
+//! Hashes by the names that configurations use, and the names and weights that each needs. No request passes here.
 //!
-//! | name | needs | from whom |
+//! | name | needs | origin |
 //! |---|---|---|
 //! | `Ch3`, `Crc32`, `ConstShard` | | mcrouter |
 //! | `WeightedCh3` | weights from 0 to 1, 0.5 where missing | mcrouter |
@@ -30,9 +30,9 @@ pub enum HashFunction {
     Crc32,
     /// The key names its server.
     ConstShard,
-    /// The highest draw wins.
+    /// The server with the highest score.
     Rendezvous,
-    /// The highest draw wins, weighted.
+    /// The server with the highest weighted score.
     WeightedRendezvous,
     /// libmemcached without further behaviours: one-at-a-time modulo the number of servers.
     Libmemcached,
@@ -73,7 +73,7 @@ const PLAIN: [HashFunction; 14] = [
     HashFunction::Dalli,
 ];
 
-/// What names of servers a hash reads.
+/// The names of servers that a hash needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NamesNeeded {
     /// None.
@@ -82,11 +82,11 @@ pub(crate) enum NamesNeeded {
     HostAndPort,
     /// `host:port`, but `host` alone for port 11211.
     HostAndOddPort,
-    /// `address:port`: a name must have been resolved, which only its client can have done.
+    /// `address:port`: the address that the client resolved, which is not known here.
     AddressAndPort,
 }
 
-/// What weights a hash reads.
+/// The weights that a hash needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WeightsNeeded {
     /// None.
@@ -98,7 +98,7 @@ pub(crate) enum WeightsNeeded {
 }
 
 impl HashFunction {
-    /// Every one, twemproxy's with each digest.
+    /// All functions, twemproxy's with each digest.
     pub fn all() -> impl Iterator<Item = HashFunction> {
         let twemproxy = Digest::OF_TWEMPROXY
             .into_iter()
@@ -159,7 +159,7 @@ impl HashFunction {
         }
     }
 
-    /// Whether all of the key counts, as other clients have it, or only what stands before `|#|`.
+    /// Whether all of the key is hashed, as in other clients, or only the part before `|#|`.
     fn reads_whole_key(self) -> bool {
         !matches!(
             self,
@@ -173,52 +173,52 @@ impl HashFunction {
     }
 }
 
-/// A hash function with all that it needs besides the key.
+/// A hash function with its names, weights and salt.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KeyHash {
-    /// Which function.
+    /// The function.
     pub function: HashFunction,
-    /// Appended to what is read of the key; empty by default. To change it is to move every key.
+    /// Appended to the hashed part of the key; empty by default. A change moves every key.
     pub salt: String,
-    /// Of each server, where the function has weights; missing ones count as said at the function.
+    /// The weight of each server, if the function has weights. For missing ones see the table above.
     pub weights: Vec<f64>,
-    /// Of each server, where the function goes by names.
+    /// The name of each server, if the function needs names.
     pub names: Vec<String>,
 }
 
-/// The most servers that a ring, or a hash that asks each, is made for.
+/// The maximum number of servers of a ring, or of a hash that computes a score for each.
 pub const RING_SERVERS_MAX: usize = 10_000;
 
 /// The largest whole weight.
 pub const WEIGHT_MAX: u32 = 1_000;
 
-/// Why a hash cannot spread keys over so many servers.
+/// Why a hash cannot spread keys over a number of servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyHashError {
-    /// There is none, or there are too many.
+    /// There is no server, or there are too many.
     Servers {
-        /// So many there are.
+        /// The number of servers.
         servers: usize,
-        /// The most that this function takes.
+        /// The maximum of this function.
         servers_max: usize,
     },
     /// There are not as many names as servers.
     Names {
         /// The function.
         function: HashFunction,
-        /// So many names there are.
+        /// The number of names.
         names: usize,
-        /// So many servers there are.
+        /// The number of servers.
         servers: usize,
     },
-    /// A weight is not what the function can take.
+    /// A weight is not valid for the function.
     Weight {
         /// The function.
         function: HashFunction,
         /// The server's index.
         server: usize,
     },
-    /// No server has any weight.
+    /// No server has a weight above 0.
     NoWeight,
 }
 
@@ -232,19 +232,19 @@ impl fmt::Display for KeyHashError {
             }
             KeyHashError::Names { function, names, servers } => write!(
                 f,
-                "the hash {} goes by names, and there are {names} for {servers} servers: expected one tag a server",
+                "the hash {} needs names, and there are {names} for {servers} servers: expected one tag for each server",
                 function.name()
             ),
             KeyHashError::Weight { function, server } => write!(
                 f,
-                "the weight of server {server} is none for the hash {}: expected {}",
+                "the weight of server {server} is not valid for the hash {}: expected {}",
                 function.name(),
                 match function.weights_needed() {
                     WeightsNeeded::Parts => "a number from 0 to 1".to_owned(),
                     _ => format!("a whole number from 1 to {WEIGHT_MAX}"),
                 }
             ),
-            KeyHashError::NoWeight => write!(f, "no server has any weight: expected at least one above 0"),
+            KeyHashError::NoWeight => write!(f, "no server has a weight above 0: expected at least one"),
         }
     }
 }
@@ -253,7 +253,7 @@ impl fmt::Display for KeyHashError {
 const WHOLE: f64 = 4_294_967_296.0;
 
 impl KeyHash {
-    /// Makes the tables for so many servers. Costs up to 160 MD5s or SHA-1s a server, once.
+    /// Makes the tables for a number of servers. Costs up to 160 MD5s or SHA-1s for each server, once.
     pub fn picker_for(&self, servers: usize) -> Result<Picker, KeyHashError> {
         self.check(servers)?;
         let (weights, names, count) = (self.all_weights(servers), &self.names, servers as u32);
@@ -272,7 +272,7 @@ impl KeyHash {
             HashFunction::SpymemcachedKetama => Table::Ring(Digest::Md5, Ring::spymemcached(names)),
             HashFunction::TwemproxyKetama(digest) => Table::Ring(digest, Ring::ketama(names, &weights)),
             HashFunction::TwemproxyModula(digest) => {
-                // twemproxy counts servers in the order of their names, shorter ones first.
+                // twemproxy orders servers by their names, shorter ones first.
                 let mut order: Vec<u32> = (0..count).collect();
                 order.sort_by_key(|&at| (names[at as usize].len(), &names[at as usize]));
                 let slots = order.into_iter().flat_map(|at| std::iter::repeat_n(at, weights[at as usize] as usize));
@@ -286,7 +286,7 @@ impl KeyHash {
         Ok(Picker { salt: self.salt.as_bytes().into(), whole_key: self.function.reads_whole_key(), table })
     }
 
-    /// Whether [`KeyHash::picker_for`] can make tables for so many servers.
+    /// Checks that [`KeyHash::picker_for`] can make tables for a number of servers.
     pub(crate) fn check(&self, servers: usize) -> Result<(), KeyHashError> {
         let function = self.function;
         let (names_needed, weights_needed) = (function.names_needed(), function.weights_needed());

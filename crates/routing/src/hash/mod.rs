@@ -1,17 +1,17 @@
-//! Which of n servers a key lives on, bit for bit as mcrouter and other clients have it, so that a router can take over
-//! a running pool without emptying its cache. Every verb passes here.
+//! The server of a key among n, bit for bit as mcrouter and other clients choose it, so that a router can take over a
+//! running pool without a cold cache. Every verb passes here.
 //!
 //! ```text
-//!   KeyHash (what the configuration says)  -- over(n) -->  Picker (tables made once)  -- pick(key) -->  0 .. n
+//!   KeyHash (from the configuration)  -- picker_for(n) -->  Picker (tables made once)  -- pick(key) -->  0 .. n
 //! ```
 //!
-//! Three ways lead from a key to a server:
+//! There are three kinds:
 //!
-//! | way | hashes | a server more or less moves |
+//! | kind | hashes | keys that move when a server is added or removed |
 //! |---|---|---|
 //! | a walk over indices (`ch3.rs`, `weighted_ch3.rs`) | Ch3, WeightedCh3, ConstShard | its share |
-//! | the highest of n draws (`rendezvous.rs`) | Rendezvous, WeightedRendezvous, pymemcache | its share |
-//! | a number of the key (`digest.rs`), then a ring or a remainder (`ring.rs`) | all others | its share; with a remainder nearly all |
+//! | the highest of n scores (`rendezvous.rs`) | Rendezvous, WeightedRendezvous, pymemcache | its share |
+//! | a digest of the key (`digest.rs`), then a ring or a remainder (`ring.rs`) | all others | its share; with a remainder nearly all |
 //!
 //! mcrouter's own hashes read a key up to `|#|`; those of other clients read all of it, as these clients do. A pick
 //! allocates nothing. Absent on purpose: weights that change while the process runs.
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn every_server_gets_its_share() {
-        // How evenly twemproxy's digests spread is for twemproxy to answer: its own choices are the vectors.
+        // twemproxy's digests are compared with vectors instead, whether they spread evenly or not.
         let is_twemproxy = |function: &HashFunction| function.name().starts_with("twemproxy");
         for function in HashFunction::all().filter(|function| !is_twemproxy(function)) {
             for servers in [1, 3, 8, 31] {
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_salt_spreads_anew() {
+    fn a_salt_spreads_keys_differently() {
         let (plain, salted) = (KeyHash::default(), KeyHash { salt: "x".into(), ..KeyHash::default() });
         let (plain_4, salted_4) = (plain.picker_for(4).unwrap(), salted.picker_for(4).unwrap());
         let same = keys().filter(|key| plain_4.pick(key) == salted_4.pick(key)).count();
@@ -121,13 +121,13 @@ mod tests {
 
     /// CRC-32's check value is published with the polynomial: 0xcbf43926 for "123456789".
     #[test]
-    fn crc32_is_the_ieee_one_without_its_top_bit() {
+    fn crc32_is_ieee_without_its_top_bit() {
         let picker = hash(HashFunction::Crc32).picker_for(1_000_000).unwrap();
         assert_eq!(picker.pick(b"123456789"), (0x4bf4_3926 % 1_000_000) as usize);
     }
 
     #[test]
-    fn a_key_may_name_its_shard() {
+    fn a_key_can_name_its_shard() {
         let (shards, ch3) =
             (hash(HashFunction::ConstShard).picker_for(10).unwrap(), KeyHash::default().picker_for(10).unwrap());
         for (key, shard) in [("a:0:x", 0), ("a:7:x", 7), ("a:007:x", 7), (":9:", 9), ("a:3:x|#|y", 3)] {

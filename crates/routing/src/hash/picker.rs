@@ -16,7 +16,7 @@ use lookaside_protocol::Request;
 #[derive(Debug)]
 pub struct Picker {
     pub(super) salt: Box<[u8]>,
-    /// Whether all of the key is hashed, or only what stands before `|#|`.
+    /// Whether all of the key is hashed, or only the part before `|#|`.
     pub(super) whole_key: bool,
     pub(super) table: Table,
 }

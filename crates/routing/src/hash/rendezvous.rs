@@ -1,24 +1,24 @@
-//! Rendezvous hashing: each server draws a number for the key, and the highest has it. Every verb passes here.
+//! Rendezvous hashing (highest random weight): the server with the highest score for the key. Every verb passes here.
 //!
-//! | name | draw |
+//! | name | score |
 //! |---|---|
 //! | Rendezvous | the mixed sum of a hash of the server's tag and one of the key |
 //! | WeightedRendezvous | the same as a number u between 0 and 1, and -weight / ln u |
 //! | pymemcache | MurmurHash3 (32 bits) of `host:port-key`; of equals the name that comes last |
 //!
-//! Cost: each pick looks at every server, so these are for pools of dozens. The first two follow mcrouter's idea but not
-//! its bits, which are not described anywhere: a pool that moves in with them starts cold.
+//! Cost: each pick looks at every server, so these are for pools of dozens. The first two follow mcrouter's idea but
+//! not its bits, which are not described anywhere: a pool that moves in with them starts cold.
 //!
 //! Without `tags` a server's tag is its address: to change it, or a tag, is to move its keys.
 
 use super::ch3::murmur64a;
 use std::cmp::Reverse;
 
-/// Servers by the hashes of their tags, weighted or not.
+/// Servers by the hashes of their tags, optionally weighted.
 #[derive(Debug)]
 pub(crate) struct Rendezvous {
     tags: Box<[u64]>,
-    /// Empty if all weigh the same.
+    /// Empty if all servers have the same weight.
     weights: Box<[f64]>,
 }
 
@@ -29,42 +29,41 @@ impl Rendezvous {
 
     pub(crate) fn pick(&self, key: &[u8]) -> u32 {
         let key = murmur64a(key);
-        let draws = self.tags.iter().map(|tag| mixed(tag.wrapping_add(key)));
-        let drawn = draws.enumerate();
+        let scores = self.tags.iter().map(|tag| mix(tag.wrapping_add(key))).enumerate();
         let highest = match self.weights.is_empty() {
-            true => drawn.max_by_key(|&(at, draw)| (draw, Reverse(at))),
+            true => scores.max_by_key(|&(at, score)| (score, Reverse(at))),
             false => {
-                let score = |(at, draw): &(usize, u64)| score(*draw, self.weights[*at]);
-                drawn.max_by(|one, other| score(one).total_cmp(&score(other)).then(other.0.cmp(&one.0)))
+                let weighted = |(at, score): &(usize, u64)| weigh(*score, self.weights[*at]);
+                scores.max_by(|one, other| weighted(one).total_cmp(&weighted(other)).then(other.0.cmp(&one.0)))
             }
         };
         highest.map_or(0, |(at, _)| at as u32)
     }
 
-    /// Every server, the highest draw first, into `order`.
+    /// Sorts `order`, a list of servers, by score, the highest first.
     pub(crate) fn order(&self, key: &[u8], order: &mut [u32]) {
         let key = murmur64a(key);
-        order.sort_by_cached_key(|&at| (Reverse(mixed(self.tags[at as usize].wrapping_add(key))), at));
+        order.sort_by_cached_key(|&at| (Reverse(mix(self.tags[at as usize].wrapping_add(key))), at));
     }
 }
 
-/// SplitMix64's last steps: every bit of the sum reaches every bit of the draw.
-fn mixed(sum: u64) -> u64 {
+/// The last steps of SplitMix64: every bit of the sum affects every bit of the score.
+fn mix(sum: u64) -> u64 {
     let sum = (sum ^ sum >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let sum = (sum ^ sum >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     sum ^ sum >> 31
 }
 
-fn score(draw: u64, weight: f64) -> f64 {
+fn weigh(score: u64, weight: f64) -> f64 {
     // The upper 53 bits and a half: never 0 and never 1.
-    let part = ((draw >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
+    let part = ((score >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
     -weight / part.ln()
 }
 
 /// pymemcache's servers, and for each the state of the hash after `name-`.
 #[derive(Debug)]
 pub(super) struct Pymemcache {
-    /// In the order of their names, the last first: of equal draws the first is the highest.
+    /// In reverse order of their names: of equal scores the first wins.
     servers: Box<[(u32, Murmur3)]>,
 }
 
@@ -79,9 +78,9 @@ impl Pymemcache {
     pub(super) fn pick(&self, key: &[u8]) -> u32 {
         let mut highest = (0, None);
         for &(server, state) in &self.servers {
-            let draw = Some(state.with(key).end());
-            if draw > highest.1 {
-                highest = (server, draw);
+            let score = Some(state.with(key).finalize());
+            if score > highest.1 {
+                highest = (server, score);
             }
         }
         highest.0
@@ -92,7 +91,7 @@ impl Pymemcache {
 #[derive(Clone, Copy, Debug, Default)]
 struct Murmur3 {
     hash: u32,
-    /// Up to three bytes that make no word yet, the first lowest.
+    /// Up to three bytes of an incomplete word, the first lowest.
     rest: u32,
     bytes: u32,
 }
@@ -103,7 +102,7 @@ impl Murmur3 {
             self.rest |= u32::from(byte) << (self.bytes % 4 * 8);
             self.bytes = self.bytes.wrapping_add(1);
             if self.bytes.is_multiple_of(4) {
-                self.hash = (self.hash ^ Self::scrambled(self.rest)).rotate_left(13);
+                self.hash = (self.hash ^ Self::scramble(self.rest)).rotate_left(13);
                 self.hash = self.hash.wrapping_mul(5).wrapping_add(0xe654_6b64);
                 self.rest = 0;
             }
@@ -111,14 +110,14 @@ impl Murmur3 {
         self
     }
 
-    fn end(self) -> u32 {
-        let mut hash = self.hash ^ Self::scrambled(self.rest) ^ self.bytes;
+    fn finalize(self) -> u32 {
+        let mut hash = self.hash ^ Self::scramble(self.rest) ^ self.bytes;
         hash = (hash ^ hash >> 16).wrapping_mul(0x85eb_ca6b);
         hash = (hash ^ hash >> 13).wrapping_mul(0xc2b2_ae35);
         hash ^ hash >> 16
     }
 
-    fn scrambled(word: u32) -> u32 {
+    fn scramble(word: u32) -> u32 {
         word.wrapping_mul(0xcc9e_2d51).rotate_left(15).wrapping_mul(0x1b87_3593)
     }
 }
@@ -132,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_goes_moves_its_own_keys_alone() {
+    fn removing_a_server_moves_only_its_keys() {
         for weights in [vec![], vec![1.0, 2.0, 3.0, 4.0]] {
             let (all, fewer) = (names(4), [names(4).remove(0), names(4).remove(2), names(4).remove(3)]);
             let left = |at: u32| [0, 2, 3][at as usize];
@@ -147,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_begins_with_the_pick() {
+    fn the_order_starts_with_the_pick() {
         let rendezvous = Rendezvous::new(&names(9), &[]);
         for n in 0..500 {
             let key = format!("key:{n}");

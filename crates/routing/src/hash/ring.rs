@@ -1,18 +1,18 @@
-//! Rings: each server has many points on a circle of 32-bit numbers, and a key belongs to the next one. Every verb passes
-//! here. What other clients call ketama differs in how a server is named, how many points it has, and which point is the
-//! next.
+//! Rings: each server has many points on a circle of 32-bit numbers, and a key belongs to the next one. Every verb
+//! passes here. What other clients call ketama differs in the names of servers, the number of points, and the choice of
+//! the next point.
 //!
-//! | client | points a server, n of them | text that is hashed, `i` from 0 | next |
+//! | client | points for each of n servers | text that is hashed, `i` from 0 | next |
 //! |---|---|---|---|
 //! | libmemcached, unweighted | 100 | one-at-a-time of `host:port-i` | at or after |
 //! | libmemcached, weighted; twemproxy | 160 n weight / all weights, rounded down to a multiple of 4 | MD5 of `host:port-i`, four times 32 bits | at or after |
 //! | spymemcached | 160 | MD5 of `address:port-i`, four times 32 bits | at or after |
 //! | dalli | 160 n weight / all weights, rounded down | SHA-1 of `host:port:i`, the first 32 bits | at or before |
 //!
-//! libmemcached and twemproxy leave out `:port` where it is 11211.
+//! libmemcached and twemproxy leave out `:port` if it is 11211.
 //!
-//! Two points of the same number are as good as none among the 2^32; the server that stands first has it, and for
-//! spymemcached the last, as its map has it. Cost: one binary search a key, 8 bytes a point.
+//! Equal points are very rare among the 2^32; the first server has such a point, and for spymemcached the last, as in
+//! its map. Cost: one binary search for each key, 8 bytes for each point.
 
 use super::digest::{first_word, one_at_a_time};
 use md5::{Digest as _, Md5};
@@ -22,19 +22,19 @@ use sha1::Sha1;
 #[derive(Debug)]
 pub(super) struct Ring {
     points: Box<[u32]>,
-    /// Whose point it is, by the same index.
+    /// The server of each point.
     servers: Box<[u32]>,
     at_or_before: bool,
 }
 
 impl Ring {
-    fn of(mut points: Vec<(u32, u32)>, at_or_before: bool) -> Self {
+    fn from_points(mut points: Vec<(u32, u32)>, at_or_before: bool) -> Self {
         points.sort_by_key(|&(point, _)| point);
         let (points, servers): (Vec<u32>, Vec<u32>) = points.into_iter().unzip();
         Ring { points: points.into(), servers: servers.into(), at_or_before }
     }
 
-    /// Whose point comes next, seen from `at`.
+    /// The server of the next point from `at`.
     pub(super) fn pick(&self, at: u32) -> u32 {
         let next = match self.at_or_before {
             true => self.points.partition_point(|&point| point <= at).checked_sub(1).unwrap_or(self.points.len() - 1),
@@ -43,34 +43,34 @@ impl Ring {
         self.servers[next]
     }
 
-    /// libmemcached's without weights.
+    /// libmemcached's ring without weights.
     pub(super) fn libmemcached(names: &[String]) -> Self {
         const POINTS: u32 = 100;
         let of = |server: usize, i: u32| (one_at_a_time(format!("{}-{i}", names[server]).as_bytes()), server as u32);
         let points = (0..names.len()).flat_map(|server| (0..POINTS).map(move |i| of(server, i)));
-        Ring::of(points.collect(), false)
+        Ring::from_points(points.collect(), false)
     }
 
-    /// libmemcached's with weights, and twemproxy's.
+    /// libmemcached's ring with weights, and twemproxy's.
     pub(super) fn ketama(names: &[String], weights: &[f64]) -> Self {
         let total: f32 = weights.iter().map(|&weight| weight as f32).sum();
         let quarters = |weight: f64| {
-            // In single precision and in this order, since it is rounded down.
+            // Single precision and this order of operations matter, since the result is rounded down.
             let part = weight as f32 / total;
             (part * (POINTS / 4) as f32 * names.len() as f32 + 1e-10).floor() as u32
         };
         let counted = names.iter().zip(weights).map(|(name, &weight)| (name, quarters(weight)));
-        Ring::of(md5_points(counted), false)
+        Ring::from_points(md5_points(counted), false)
     }
 
-    /// spymemcached's.
+    /// spymemcached's ring.
     pub(super) fn spymemcached(names: &[String]) -> Self {
         let mut points = md5_points(names.iter().map(|name| (name, POINTS / 4)));
         points.reverse(); // The last of two equal points replaces the first.
-        Ring::of(points, false)
+        Ring::from_points(points, false)
     }
 
-    /// dalli's.
+    /// dalli's ring.
     pub(super) fn dalli(names: &[String], weights: &[f64]) -> Self {
         let total: f64 = weights.iter().sum();
         let mut points = Vec::new();
@@ -82,11 +82,11 @@ impl Ring {
                 (u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]]), server as u32)
             }));
         }
-        Ring::of(points, true)
+        Ring::from_points(points, true)
     }
 }
 
-/// Points that a server of average weight has.
+/// The points of a server of average weight.
 const POINTS: u32 = 160;
 
 /// Four points for each MD5 of `name-i`.

@@ -7,13 +7,13 @@
 //!
 //! Words are little endian on every machine, as on those that mcrouter runs on.
 
-/// Where neither seed nor text reaches.
+/// The initial value of words without a seed.
 const CONSTANT: u64 = 0xdead_beef_dead_beef;
 
-/// From this length on the long form is taken.
+/// Texts of this length and longer use the long form.
 const LONG_BYTES: usize = 192;
 
-/// The words of the long form's state.
+/// The number of words in the state of the long form.
 const WORDS: usize = 12;
 
 /// The low half of the 64-bit hash of `text`.
@@ -58,9 +58,9 @@ fn short(text: &[u8], seed: u64) -> u64 {
 
 fn short_mix(mut h: [u64; 4]) -> [u64; 4] {
     const ROTATIONS: [u32; 12] = [50, 52, 30, 41, 54, 48, 38, 37, 62, 34, 5, 36];
-    for (step, turn) in ROTATIONS.into_iter().enumerate() {
+    for (step, rotation) in ROTATIONS.into_iter().enumerate() {
         let at = (step + 2) % 4;
-        h[at] = h[at].rotate_left(turn).wrapping_add(h[(at + 1) % 4]);
+        h[at] = h[at].rotate_left(rotation).wrapping_add(h[(at + 1) % 4]);
         h[(at + 2) % 4] ^= h[at];
     }
     h
@@ -68,10 +68,10 @@ fn short_mix(mut h: [u64; 4]) -> [u64; 4] {
 
 fn short_end(mut h: [u64; 4]) -> u64 {
     const ROTATIONS: [u32; 11] = [15, 52, 26, 51, 28, 9, 47, 54, 32, 25, 63];
-    for (step, turn) in ROTATIONS.into_iter().enumerate() {
+    for (step, rotation) in ROTATIONS.into_iter().enumerate() {
         let (at, before) = ((step + 3) % 4, (step + 2) % 4);
         h[at] ^= h[before];
-        h[before] = h[before].rotate_left(turn);
+        h[before] = h[before].rotate_left(rotation);
         h[at] = h[at].wrapping_add(h[before]);
     }
     h[0]
@@ -97,23 +97,23 @@ fn long(text: &[u8], seed: u64) -> u64 {
 
 fn mix(s: &mut [u64; WORDS], block: &[u8; WORDS * 8]) {
     const ROTATIONS: [u32; WORDS] = [11, 32, 43, 31, 17, 28, 39, 57, 55, 54, 22, 46];
-    for (at, turn) in ROTATIONS.into_iter().enumerate() {
+    for (at, rotation) in ROTATIONS.into_iter().enumerate() {
         let (before, after) = ((at + 11) % WORDS, (at + 1) % WORDS);
         s[at] = s[at].wrapping_add(word(&block[at * 8..at * 8 + 8]));
         s[(at + 2) % WORDS] ^= s[(at + 10) % WORDS];
         s[before] ^= s[at];
-        s[at] = s[at].rotate_left(turn);
+        s[at] = s[at].rotate_left(rotation);
         s[before] = s[before].wrapping_add(s[after]);
     }
 }
 
 fn end_part(h: &mut [u64; WORDS]) {
     const ROTATIONS: [u32; WORDS] = [44, 15, 34, 21, 38, 33, 10, 13, 38, 53, 42, 54];
-    for (step, turn) in ROTATIONS.into_iter().enumerate() {
+    for (step, rotation) in ROTATIONS.into_iter().enumerate() {
         let (into, from) = ((step + 11) % WORDS, (step + 1) % WORDS);
         h[into] = h[into].wrapping_add(h[from]);
         h[(step + 2) % WORDS] ^= h[into];
-        h[from] = h[from].rotate_left(turn);
+        h[from] = h[from].rotate_left(rotation);
     }
 }
 
@@ -121,9 +121,9 @@ fn end_part(h: &mut [u64; WORDS]) {
 mod tests {
     use super::*;
 
-    /// `bytes seed hash`, written by the script beside the file; the text is as said there.
+    /// Lines of `bytes seed hash`, written by the script beside the file, which defines the text.
     #[test]
-    fn it_is_the_authors_hash() {
+    fn it_equals_the_authors_hash() {
         let lines: Vec<&str> = include_str!("../../tests/vectors/spooky.txt").lines().collect();
         assert_eq!(lines.len(), 108);
         for line in lines {

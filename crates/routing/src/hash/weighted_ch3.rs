@@ -1,42 +1,42 @@
-//! WeightedCh3: Ch3, of which a server with weight w keeps the part w of what it draws. Every verb passes here.
+//! WeightedCh3: Ch3, where a server of weight w accepts the part w of its keys. Every verb passes here.
 //!
 //! ```text
 //!   try 0: the key     try i: the key with the digits of i - 1 behind it, the lowest digit first
-//!   server = Ch3(text);  SpookyHash(text) below weight x 2^32? done, otherwise the next try; the 32nd counts anyway
+//!   server = Ch3(text);  SpookyHash(text) below weight x 2^32? accepted, otherwise the next try; the 32nd is accepted anyway
 //! ```
 //!
-//! Lowering one weight moves keys of that server alone, to all others. A server of weight 0 gets keys only where all
-//! tries lead to such servers.
+//! Lowering one weight moves keys of that server only, to all others. A server of weight 0 gets a key only if all tries
+//! lead to such servers.
 
 use super::{append::with_appended, ch3::ch3, spooky::spooky32};
 
 /// mcrouter's seed for this hash.
 const SEED: u32 = 0xface_2014;
 
-/// Draws before the last one counts whatever its weight.
+/// The number of tries; the last one is accepted whatever its weight.
 const TRIES: u32 = 32;
 
-/// The server for `key`; of each the weight in parts of 2^32.
+/// The server for `key`; `weights` are in parts of 2^32.
 pub(super) fn pick(key: &[u8], weights: &[u64]) -> u32 {
     let servers = weights.len() as u32;
-    let mut drawn = draw(key, weights);
+    let mut tried = try_server(key, weights);
     for number in 0..TRIES - 1 {
-        if let (server, true) = drawn {
+        if let (server, true) = tried {
             return server;
         }
         let (digits, length) = digits(number);
-        drawn = with_appended(key, &digits[..length], |text| draw(text, weights));
+        tried = with_appended(key, &digits[..length], |text| try_server(text, weights));
     }
-    drawn.0.min(servers - 1)
+    tried.0.min(servers - 1)
 }
 
-/// A server, and whether it keeps the key.
-fn draw(text: &[u8], weights: &[u64]) -> (u32, bool) {
+/// A server, and whether it accepts the key.
+fn try_server(text: &[u8], weights: &[u64]) -> (u32, bool) {
     let server = ch3(text, weights.len() as u32);
     (server, u64::from(spooky32(text, SEED)) < weights[server as usize])
 }
 
-/// The decimal digits of a number of one or two of them, the lowest first.
+/// The decimal digits of a number below 100, the lowest first.
 fn digits(number: u32) -> ([u8; 2], usize) {
     let digit = |number: u32| b'0' + (number % 10) as u8;
     ([digit(number), digit(number / 10)], if number < 10 { 1 } else { 2 })
@@ -49,7 +49,7 @@ mod tests {
     const WHOLE: u64 = 1 << 32;
 
     #[test]
-    fn whole_weights_change_nothing() {
+    fn with_whole_weights_it_is_ch3() {
         for n in 0..2_000 {
             let key = format!("key:{n}");
             assert_eq!(pick(key.as_bytes(), &[WHOLE; 10]), ch3(key.as_bytes(), 10));
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lower_weight_moves_keys_of_that_server_alone() {
+    fn a_lower_weight_moves_only_keys_of_that_server() {
         let (before, mut after) = ([WHOLE; 10], [WHOLE; 10]);
         after[3] = WHOLE / 4;
         let (mut moved, mut stayed) = (0, 0);
@@ -69,13 +69,13 @@ mod tests {
                 (home, now) => assert_eq!(home, now, "{key}"),
             }
         }
-        // Of what is drawn again a tenth comes back, and a quarter of that stays.
+        // Of the keys that are tried again a tenth comes back, and a quarter of that is accepted.
         let share = f64::from(stayed) / f64::from(stayed + moved);
         assert!((0.25..0.30).contains(&share), "{share} stayed");
     }
 
     #[test]
-    fn digits_stand_backwards() {
+    fn digits_are_reversed() {
         assert_eq!(
             [0, 9, 10, 31].map(|n| {
                 let (digits, length) = digits(n);

@@ -1,28 +1,28 @@
-//! The top of the tree: a key's routing prefix chooses a cluster, or many. This is how one batch of deletes from the
+//! The top of the tree: the routing prefix of a key chooses one cluster, or many. So one batch of deletes from the
 //! invalidator reaches every frontend cluster of a region (§4.1 of the paper).
 //!
 //! | verb | no prefix | `/region/cluster/` | `/*/*/`, `/region/*/`, any other pattern |
 //! |---|---|---|---|
-//! | delete | default tree | that tree | every tree that fits, all awaited; `AllSyncRoute`'s answer |
+//! | delete | default tree | that tree | every tree that matches, all awaited; the reply as of `AllSyncRoute` |
 //! | set add replace append prepend touch incr decr | default tree | that tree | the same |
-//! | get gets gat gats lease-get metaget | default tree | that tree | one tree: the default if it fits, else the first by name |
-//! | cas lease-set | default tree | that tree | the same: only who handed out the unique or the token knows it |
+//! | get gets gat gats lease-get metaget | default tree | that tree | one tree: the default if it matches, else the first by name |
+//! | cas lease-set | default tree | that tree | the same: only the issuer of the CAS unique or the token accepts it |
 //!
-//! A cluster that no tree is named after goes to `/region/fallback/` if there is one; otherwise the request fails
-//! with "no route". A tree with several names is asked once.
+//! A cluster without a tree of its name uses `/region/fallback/` if there is one; otherwise the request fails with "no
+//! route". A tree with several names is asked once.
 //!
 //! mcrouter awaits the first tree of a broadcast and leaves the rest to the background. Here all are awaited: the
-//! invalidator takes an acknowledgement for "gone in every cluster" and forgets the key, so an answer that came before
-//! the last cluster's would lose the delete that this cluster then fails to carry out.
+//! invalidator takes an acknowledgement for "deleted in every cluster" and drops the key, so an earlier reply would
+//! lose the delete of a cluster that then fails.
 //!
-//! Requests for one tree travel together and in order, broadcasts among them, so that order per key holds.
+//! Requests for one tree travel together and in order, including broadcasts, so the order per key is preserved.
 
 use crate::{
     Batch, BoxFuture, Context, Failure, Outcomes, Route, RoutingPrefix,
     key::prefix_bytes,
     outcome::worse,
     split::{Part, ask_parts, next},
-    verb::{Kind, Verb},
+    verb::{Verb, VerbKind},
 };
 use bytes::Bytes;
 use lookaside_protocol::Request;
@@ -30,15 +30,15 @@ use std::{fmt, sync::Arc};
 
 /// The trees of all clusters by routing prefix.
 pub struct RootRoute {
-    /// By name, the default's first; a tree stands here once for each of its names.
+    /// By name, the default first; one entry for each name of a tree.
     names: Vec<(RoutingPrefix, u32)>,
     trees: Vec<Arc<dyn Route>>,
 }
 
-/// The default prefix names no tree.
+/// No tree has the default prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoDefaultTree {
-    /// The prefix that keys without one were to have.
+    /// The default prefix.
     pub default_prefix: RoutingPrefix,
 }
 
@@ -50,12 +50,12 @@ impl fmt::Display for NoDefaultTree {
     }
 }
 
-/// The name of the tree that takes a region's unknown clusters.
+/// The cluster name of the tree for unknown clusters of a region.
 const FALLBACK_CLUSTER: &[u8] = b"fallback/";
 
 impl RootRoute {
-    /// Every tree with its names; the one that has `default_prefix` among them takes keys without a prefix. Of trees
-    /// with the same name the last one has it.
+    /// The trees with their names; the one with the name `default_prefix` serves keys without a prefix. If several
+    /// trees have the same name, the last one gets it.
     pub fn new(
         default_prefix: RoutingPrefix,
         named: Vec<(Vec<RoutingPrefix>, Arc<dyn Route>)>,
@@ -75,7 +75,7 @@ impl RootRoute {
         self.names[0].1
     }
 
-    /// Appends the trees that a request goes to; none if its prefix leads nowhere.
+    /// Appends the trees of a request; none if there is no tree for its prefix.
     fn targets(&self, request: &Request<Bytes>, targets: &mut Vec<u32>) {
         let prefix = &request.key[..prefix_bytes(request)];
         if prefix.is_empty() {
@@ -95,7 +95,7 @@ impl RootRoute {
         }
     }
 
-    /// The tree of that name, or its region's fallback.
+    /// The tree of that name, or the fallback of its region.
     fn tree_named(&self, prefix: &[u8]) -> Option<u32> {
         let find = |wanted: &dyn Fn(&[u8]) -> bool| {
             self.names.iter().find(|(name, _)| wanted(name.as_str().as_bytes())).map(|(_, tree)| *tree)
@@ -105,7 +105,7 @@ impl RootRoute {
             .or_else(|| find(&|name| name.strip_prefix(region).is_some_and(|cluster| cluster == FALLBACK_CLUSTER)))
     }
 
-    async fn by_prefix(&self, batch: Batch, context: &Context) -> Outcomes {
+    async fn route_by_prefix(&self, batch: Batch, context: &Context) -> Outcomes {
         let mut targets_of =
             TargetLists { targets: Vec::with_capacity(batch.len()), ends: Vec::with_capacity(batch.len()) };
         let mut unrouted = Vec::new();
@@ -130,7 +130,7 @@ impl RootRoute {
             .each()
             .map(|targets| {
                 let of_each_tree = targets.iter().map(|&tree| next(&mut answer_of_tree[tree as usize]));
-                let nowhere = || Err(unrouted.next().expect("a request without a target has its failure"));
+                let nowhere = || Err(unrouted.next().expect("a request without a tree has a failure"));
                 of_each_tree.reduce(worse).unwrap_or_else(nowhere)
             })
             .collect()
@@ -142,19 +142,19 @@ impl Route for RootRoute {
         if batch.iter().all(|request| prefix_bytes(request) == 0) {
             return self.trees[self.default_tree() as usize].route(batch, context);
         }
-        Box::pin(self.by_prefix(batch, context))
+        Box::pin(self.route_by_prefix(batch, context))
     }
 }
 
-/// The trees for each request of a batch, one list behind the other.
+/// The trees of each request of a batch, in consecutive lists.
 struct TargetLists {
     targets: Vec<u32>,
-    /// Where each request's trees end.
+    /// The end of each request's list.
     ends: Vec<u32>,
 }
 
 impl TargetLists {
-    /// Adds one request; `fill` appends its trees, which come back.
+    /// Adds one request; `fill` appends its trees. Returns them.
     fn add(&mut self, fill: impl FnOnce(&mut Vec<u32>)) -> &[u32] {
         let start = self.targets.len();
         fill(&mut self.targets);
@@ -168,10 +168,10 @@ impl TargetLists {
     }
 }
 
-/// Whether a request for many trees goes to one of them only.
+/// Whether a request whose prefix is a pattern goes to only one tree.
 fn goes_to_one_tree(request: &Request<Bytes>) -> bool {
     let verb = Verb::of(&request.operation);
-    verb.kind() == Kind::Read || matches!(verb, Verb::Cas | Verb::LeaseSet)
+    verb.kind() == VerbKind::Read || matches!(verb, Verb::Cas | Verb::LeaseSet)
 }
 
 fn no_route(request: &Request<Bytes>) -> Failure {

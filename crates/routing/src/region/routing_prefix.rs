@@ -1,10 +1,10 @@
-//! `/region/cluster/`: which cluster's tree a key wants. In a key, `*` stands for any run of characters.
+//! `/region/cluster/`: the cluster to whose tree a key goes. In a key, `*` matches any run of characters.
 //!
-//! Every verb passes here; what a `*` means for each is in `root_route.rs`.
+//! Every verb passes here; `root_route.rs` defines the effect of `*` for each.
 
 use std::fmt;
 
-/// The name of one cluster's tree: `/region/cluster/`, no `*` in it.
+/// The name of one cluster's tree: `/region/cluster/`, without `*`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RoutingPrefix(String);
 
@@ -18,12 +18,12 @@ impl std::error::Error for RoutingPrefixError {}
 
 impl fmt::Display for RoutingPrefixError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} is no routing prefix: expected \"/region/cluster/\", without \"*\"", self.text)
+        write!(f, "{:?} is not a routing prefix: expected \"/region/cluster/\", without \"*\"", self.text)
     }
 }
 
 impl RoutingPrefix {
-    /// Reads `/region/cluster/`; the last slash may be missing.
+    /// Parses `/region/cluster/`; the last slash may be missing.
     pub fn parse(text: &str) -> Result<Self, RoutingPrefixError> {
         let refused = || RoutingPrefixError { text: text.to_owned() };
         let inner = text.strip_prefix('/').ok_or_else(refused)?;
@@ -36,17 +36,17 @@ impl RoutingPrefix {
         Ok(RoutingPrefix(format!("/{region}/{cluster}/")))
     }
 
-    /// With both its outer slashes.
+    /// The prefix with both outer slashes.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The region alone.
+    /// The region.
     pub fn region(&self) -> &str {
         self.0[1..].split('/').next().unwrap_or_default()
     }
 
-    /// Whether a key that begins with `pattern` (three slashes, perhaps with `*`) means this tree.
+    /// Whether this prefix matches `pattern` (three slashes, `*` allowed).
     pub(crate) fn matches_pattern(&self, pattern: &[u8]) -> bool {
         let mut ours = self.0.as_bytes().split(|&byte| byte == b'/');
         let mut theirs = pattern.split(|&byte| byte == b'/');
@@ -73,8 +73,8 @@ impl fmt::Display for RoutingPrefix {
     }
 }
 
-/// Whether `name` is what `pattern` says, `*` standing for any run of characters. Takes time in proportion to the
-/// product of both lengths at worst, which a key's 250 bytes bound.
+/// Whether `name` matches `pattern`, where `*` matches any run of characters. The time is at worst proportional to the
+/// product of both lengths, which is bounded, as a key has at most 250 bytes.
 fn glob(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
     let mut retry: Option<(usize, usize)> = None;
@@ -89,9 +89,9 @@ fn glob(pattern: &[u8], name: &[u8]) -> bool {
                 n += 1;
             }
             _ => match &mut retry {
-                Some((star, eaten)) => {
-                    *eaten += 1;
-                    (p, n) = (*star + 1, *eaten);
+                Some((star, matched)) => {
+                    *matched += 1;
+                    (p, n) = (*star + 1, *matched);
                 }
                 None => return false,
             },
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn stars_stay_inside_a_name() {
+    fn a_star_does_not_match_a_slash() {
         let prefix = RoutingPrefix::parse("/east/web12/").unwrap();
         for pattern in ["/east/web12/", "/*/*/", "/east/*/", "/e*/web*/", "/*/*1*/", "/*t/**/", "/east/w*b*2/"] {
             assert!(prefix.matches_pattern(pattern.as_bytes()), "{pattern}");

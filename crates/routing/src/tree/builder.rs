@@ -11,8 +11,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 /// Makes the leaves of a tree.
 pub trait Destinations {
-    /// The destination at `address`. Called once for each pair of address and settings in a build. An implementation may
-    /// return the same destination in several builds, so that connections outlive a change of the configuration.
+    /// The destination at `address`. Called once for each pair of address and settings in a build. An implementation
+    /// may return the same destination in several builds, so that connections outlive a change of the configuration.
     fn destination(&mut self, address: &Address, settings: &DestinationSettings) -> Arc<dyn Destination>;
 
     /// The slot of the server at index `at` of a pool that has spares. Called for every use of the pool; by default the
@@ -32,8 +32,8 @@ pub trait Destinations {
         Environment::none()
     }
 
-    /// The route that takes the place of `route`, which `handle` describes: by default `route` itself. A caller that traces
-    /// or measures requests returns a wrapper.
+    /// The route that takes the place of `route`, which `handle` describes: by default `route` itself. A caller that
+    /// traces or measures requests returns a wrapper.
     fn around(&mut self, handle: &Handle, route: Arc<dyn Route>) -> Arc<dyn Route> {
         let _ = handle;
         route

@@ -6,8 +6,8 @@
 //!         column, path    checked         makes the leaves
 //! ```
 //!
-//! No request passes here; the tree that is built serves every verb. Parsing reaches no server, so a configuration can be
-//! checked anywhere, and a bad one is refused while the tree of the last good one continues to serve.
+//! No request passes here; the tree that is built serves every verb. Parsing reaches no server, so a configuration can
+//! be checked anywhere, and a bad one is refused while the tree of the last good one continues to serve.
 //!
 //! Absent on purpose: files. The caller reads and watches them.
 
@@ -63,12 +63,12 @@ impl Configuration {
             (Some(route), None) => vec![(vec![defaults.prefix.clone()], parser.handle(&route)?)],
             (None, Some(routes)) => parse_routes(&routes, &mut parser, defaults)?,
             (Some(_), Some(routes)) => {
-                return Err(routes.error("\"route\" and \"routes\" both stand: expected one of them"));
+                return Err(routes.error("\"route\" and \"routes\" are both set: expected one of them"));
             }
             (None, None) => return Err(top.node.error("\"route\" is missing: expected \"route\" or \"routes\"")),
         };
         let protections = parser.protections();
-        let named = parser.into_named(&top)?;
+        let named = parser.into_named_handles(&top)?;
         let (default_prefix, warnings) = (defaults.prefix.clone(), document.into_warnings());
         Ok(Configuration { trees, named, protections, default_prefix, warnings })
     }
@@ -142,7 +142,7 @@ fn parse_prefix(
 ) -> Result<RoutingPrefix, ConfigurationError> {
     let prefix = RoutingPrefix::parse(text).map_err(|error| node.error(error.to_string()))?;
     match trees.iter().flat_map(|(names, _)| names).chain(others).any(|other| *other == prefix) {
-        true => Err(node.error(format!("{prefix} stands twice: expected each routing prefix once"))),
+        true => Err(node.error(format!("{prefix} is given twice: expected each routing prefix once"))),
         false => Ok(prefix),
     }
 }

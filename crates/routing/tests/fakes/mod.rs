@@ -1,4 +1,4 @@
-//! Destinations that record what they were asked and answer as they are told.
+//! Destinations that record their requests and reply as a test defines.
 #![allow(dead_code)] // Each test binary uses its own part.
 
 use bytes::Bytes;
@@ -8,10 +8,10 @@ use lookaside_routing::{
 };
 use std::sync::{Arc, Mutex};
 
-/// How a fake answers.
+/// The reply of a fake to a request.
 pub type Behaviour = Box<dyn Fn(&Request<Bytes>) -> Outcome + Send + Sync>;
 
-/// One server that is none.
+/// A fake server.
 pub struct Fake {
     address: Address,
     asked: Mutex<Vec<Batch>>,
@@ -19,18 +19,18 @@ pub struct Fake {
 }
 
 impl Fake {
-    /// Answers every request by `behaviour`.
+    /// Replies to every request by `behaviour`.
     pub fn new(name: &str, behaviour: impl Fn(&Request<Bytes>) -> Outcome + Send + Sync + 'static) -> Arc<Fake> {
         Arc::new(Fake { address: Address(name.into()), asked: Mutex::default(), behaviour: Box::new(behaviour) })
     }
 
-    /// Answers a get with its own name as the value, and does everything else.
+    /// Replies to a get with its own name as the value; all other requests succeed.
     pub fn hit(name: &str) -> Arc<Fake> {
         let value = Bytes::copy_from_slice(name.as_bytes());
         Fake::new(name, move |request| Ok(done(request, &value)))
     }
 
-    /// Has nothing.
+    /// Misses every key.
     pub fn miss(name: &str) -> Arc<Fake> {
         Fake::new(name, |request| {
             Ok(match request.operation {
@@ -52,18 +52,18 @@ impl Fake {
         Arc::new(DestinationRoute::new(self.clone(), false))
     }
 
-    /// Every batch it was asked, as "verb key" lines, and forgets them.
+    /// Takes the recorded batches, as "verb key" lines.
     pub fn asked_batches(&self) -> Vec<Vec<String>> {
         let batches = std::mem::take(&mut *self.asked.lock().unwrap());
         batches.iter().map(|batch| batch.iter().map(line).collect()).collect()
     }
 
-    /// All it was asked, in order, and forgets it.
+    /// Takes the recorded requests in order, as "verb key" lines.
     pub fn asked(&self) -> Vec<String> {
         self.asked_batches().concat()
     }
 
-    /// The requests themselves, and forgets them.
+    /// Takes the recorded requests.
     pub fn requests(&self) -> Batch {
         std::mem::take(&mut *self.asked.lock().unwrap()).concat()
     }
@@ -81,7 +81,7 @@ impl Destination for Fake {
     }
 }
 
-/// The answer of a server that can do it.
+/// The reply of a server where the request succeeds.
 fn done(request: &Request<Bytes>, value: &Bytes) -> Reply<Bytes> {
     match request.operation {
         Operation::Get { .. } | Operation::GetAndTouch { .. } | Operation::LeaseGet => {
@@ -95,7 +95,7 @@ fn done(request: &Request<Bytes>, value: &Bytes) -> Reply<Bytes> {
     }
 }
 
-/// "verb key", with the exptime where there is one.
+/// "verb key", with the exptime if there is one.
 fn line(request: &Request<Bytes>) -> String {
     let key = String::from_utf8_lossy(&request.key);
     let verb = lookaside_routing::Verb::of(&request.operation).name();
@@ -108,7 +108,7 @@ fn line(request: &Request<Bytes>) -> String {
     }
 }
 
-/// A request, said as in the text protocol: `get k`, `set k 60`, `delete k`. An exptime is 0 if not said.
+/// Parses a request as in the text protocol: `get k`, `set k 60`, `delete k`. The default exptime is 0.
 pub fn request(text: &str) -> Request<Bytes> {
     let mut words = text.split(' ');
     let verb = words.next().unwrap();
@@ -132,12 +132,12 @@ pub fn request(text: &str) -> Request<Bytes> {
         "incr" => Operation::Arithmetic { direction: Direction::Up, delta: 1 },
         "decr" => Operation::Arithmetic { direction: Direction::Down, delta: 1 },
         "touch" => Operation::Touch { exptime },
-        other => panic!("no verb {other} here"),
+        other => panic!("unknown verb {other}"),
     };
     Request { key, operation }
 }
 
-/// Verbs that `request` knows: all but the meta ones.
+/// The verbs of `request`: all but the meta commands.
 pub const VERBS: [&str; 16] = [
     "get",
     "gets",
@@ -157,14 +157,14 @@ pub const VERBS: [&str; 16] = [
     "touch",
 ];
 
-/// Routes requests said as text; the outcomes said as text too.
+/// Routes requests given as text. Returns the outcomes as text.
 pub async fn ask(route: &dyn Route, requests: &[&str]) -> Vec<String> {
     let batch = requests.iter().map(|text| request(text)).collect();
-    route.route(batch, &Context::default()).await.iter().map(said).collect()
+    route.route(batch, &Context::default()).await.iter().map(describe).collect()
 }
 
-/// A value as its bytes, anything else as Rust writes it.
-fn said(outcome: &Outcome) -> String {
+/// A value as its text, any other outcome in its debug form.
+fn describe(outcome: &Outcome) -> String {
     match outcome {
         Ok(Reply::Value { value, .. }) => String::from_utf8_lossy(value).into_owned(),
         Ok(reply) => match reply {
@@ -176,7 +176,7 @@ fn said(outcome: &Outcome) -> String {
     }
 }
 
-/// A reply with a server's error.
+/// A `SERVER_ERROR` reply.
 pub fn server_error(why: &'static str) -> Outcome {
     Ok(Reply::Error(ErrorReply::Server(Bytes::from_static(why.as_bytes()))))
 }

@@ -1,22 +1,22 @@
-//! Which outcomes make a failover route ask the next child, by the names that mcrouter gives them.
+//! The outcomes after which a failover route asks the next child, by mcrouter's names.
 //!
 //! | name | outcome here |
 //! |---|---|
 //! | `tko` | [`Failure::Tko`] |
-//! | whatever is named, none too | [`Failure::Spooled`]: reads may have gone to the others before, by whatever error |
+//! | all sets, also the empty one | [`Failure::Spooled`]: earlier reads may have gone to the others after any error |
 //! | `connect_error`, `connect_timeout` | [`Failure::ConnectFailed`], [`Failure::ConnectTimedOut`] |
 //! | `timeout` | [`Failure::TimedOut`] |
 //! | `busy` | [`Failure::Busy`] |
 //! | `local_error` | [`Failure::NoRoute`] |
 //! | `remote_error` | `SERVER_ERROR`, [`Failure::ConnectionLost`], [`Failure::Malformed`] |
-//! | `shutdown`, `try_again`, `deadline_exceeded` | none: a memcached server cannot say it |
+//! | `shutdown`, `try_again`, `deadline_exceeded` | none: a memcached server does not report these |
 //!
-//! Never a failover: a miss, a refusal (`NOT_STORED`), `ERROR` and `CLIENT_ERROR`: another server would say the same.
+//! Never a failover: a miss, a refusal (`NOT_STORED`), `ERROR` and `CLIENT_ERROR`: another server would reply the same.
 
 use crate::{
     Failure, Outcome,
     configuration::{ConfigurationError, Keys, Node, Object, suggestion},
-    verb::Kind,
+    verb::VerbKind,
 };
 use lookaside_protocol::{ErrorReply, Reply};
 
@@ -46,7 +46,7 @@ pub enum FailoverError {
 }
 
 impl FailoverError {
-    /// All of them: mcrouter's default.
+    /// All errors: mcrouter's default.
     pub const ALL: [FailoverError; 10] = [
         FailoverError::Tko,
         FailoverError::ConnectError,
@@ -76,7 +76,7 @@ impl FailoverError {
         }
     }
 
-    /// The kind of failure that an outcome is, if it is one.
+    /// The kind of failure of an outcome; `None` if it is not a failure.
     pub(crate) fn of(outcome: &Outcome) -> Option<FailoverError> {
         match outcome {
             Ok(Reply::Error(ErrorReply::Server(_))) => Some(FailoverError::RemoteError),
@@ -97,12 +97,12 @@ impl FailoverError {
 pub struct FailoverErrorSet(u16);
 
 impl FailoverErrorSet {
-    /// Every one: the default.
+    /// All errors: the default.
     pub const ALL: FailoverErrorSet = FailoverErrorSet((1 << FailoverError::ALL.len()) - 1);
-    /// None: never fail over.
+    /// No error: never fail over.
     pub const NONE: FailoverErrorSet = FailoverErrorSet(0);
 
-    /// Whether `error` is among them.
+    /// Whether the set has `error`.
     pub fn contains(self, error: FailoverError) -> bool {
         self.0 & 1 << error as u16 != 0
     }
@@ -114,7 +114,7 @@ impl FromIterator<FailoverError> for FailoverErrorSet {
     }
 }
 
-/// The errors that count, by what the request was about.
+/// The errors that count, by the kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailoverErrors {
     /// For verbs that read.
@@ -132,20 +132,20 @@ impl Default for FailoverErrors {
 }
 
 impl FailoverErrors {
-    /// The same set whatever the request was about.
+    /// The same set for all kinds of requests.
     pub fn same(set: FailoverErrorSet) -> Self {
         FailoverErrors { gets: set, updates: set, deletes: set }
     }
 
-    /// Whether `outcome` of such a request makes the next child be asked.
-    pub fn triggers_failover(&self, kind: Kind, outcome: &Outcome) -> bool {
+    /// Whether the next child is asked after `outcome` of a request of this kind.
+    pub fn triggers_failover(&self, kind: VerbKind, outcome: &Outcome) -> bool {
         if *outcome == Err(Failure::Spooled) {
             return true;
         }
         let set = match kind {
-            Kind::Read => self.gets,
-            Kind::Update => self.updates,
-            Kind::Delete => self.deletes,
+            VerbKind::Read => self.gets,
+            VerbKind::Update => self.updates,
+            VerbKind::Delete => self.deletes,
         };
         FailoverError::of(outcome).is_some_and(|error| set.contains(error))
     }

@@ -1,31 +1,31 @@
-//! In which order a failover route asks its children, and how many of them.
+//! The order in which a failover route asks its children, and how many of them.
 //!
 //! | policy | first | then |
 //! |---|---|---|
-//! | in order (default) | the first child | the others as they stand |
-//! | `LeastFailuresPolicy` | the first child | those with the fewest failures since they last answered |
-//! | `DeterministicOrderPolicy` | the first child, or the one that the pool's hash picks | what the hash picks of key and 1, key and 2, ... |
-//! | `RendezvousPolicy` | the highest draw for the key | the next highest |
+//! | in order (default) | the first child | the others in order |
+//! | `LeastFailuresPolicy` | the first child | the others by the number of failures since their last reply |
+//! | `DeterministicOrderPolicy` | the first child, or the one that the pool's hash picks | those that the hash picks for key and 1, key and 2, ... |
+//! | `RendezvousPolicy` | the highest score for the key | the next highest |
 //!
-//! Counting: a request is tried at most `max_tries` times. A child that is taken out, or fails with one of
-//! `exclude_errors`, has not been a try: nothing was waited for. At most `max_error_tries` children are asked in all.
-//! **Deletes are not counted**: every child that may be chosen for the key is asked, as each may hold a copy.
+//! A request has at most `max_tries` tries. A child that is TKO, or fails with one of `exclude_errors`, does not count
+//! as a try: there was no wait. At most `max_error_tries` children are asked in all. **Deletes are not counted**: every
+//! child that may be chosen for the key is asked, as each may hold a copy.
 //!
-//! The last two policies give a key the same children everywhere and always, so that its copies are few and a delete finds
-//! them; that is why they ask at most [`CANDIDATES_DEFAULT`] children unless told otherwise. Their orders are not mcrouter's.
+//! With the last two policies a key always has the same children, so its copies are few and a delete finds them; that
+//! is why they ask at most [`CANDIDATES_DEFAULT`] children by default. Their orders are not mcrouter's.
 
 use crate::{FailoverError, FailoverErrorSet, Outcome, Picker, hash::Rendezvous, key::routing_key};
 use bytes::Bytes;
 use lookaside_protocol::Request;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// Children that a policy which goes by the key chooses among, unless told otherwise.
+/// The default number of children among which a policy chooses by key.
 pub const CANDIDATES_DEFAULT: u32 = 5;
 
-/// How many numbers are put behind a key, for each child that is looked for.
+/// The number of salts that are tried for each child.
 const SALTS_PER_CHILD: usize = 16;
 
-/// Who is asked, and how often.
+/// The order of children and the number of tries.
 #[derive(Debug)]
 pub struct FailoverPolicy {
     order: Order,
@@ -37,63 +37,63 @@ pub struct FailoverPolicy {
 #[derive(Debug)]
 enum Order {
     AsTheyStand,
-    /// Of each child the failures since its last answer.
+    /// For each child, the failures since its last reply.
     LeastFailures(Box<[AtomicU32]>),
     ByKey {
-        /// Picks the first child; without it, it is the child at 0, and the others are picked among the rest.
+        /// Picks the first child. `None`: that is the child at 0, and the others are picked among the rest.
         first: Option<Picker>,
         others: Picker,
-        /// What fails together, by child.
+        /// The failure domain of each child; empty if failure domains are not enabled.
         domains: Box<[Option<u32>]>,
     },
     Rendezvous(Rendezvous),
 }
 
 impl FailoverPolicy {
-    fn of(order: Order, max_error_tries: u32) -> Self {
+    fn with_order(order: Order, max_error_tries: u32) -> Self {
         FailoverPolicy { order, max_tries: u32::MAX, max_error_tries, exclude_errors: FailoverErrorSet::NONE }
     }
 
     /// One child after the other.
     pub fn in_order() -> Self {
-        Self::of(Order::AsTheyStand, u32::MAX)
+        Self::with_order(Order::AsTheyStand, u32::MAX)
     }
 
-    /// The first of so many children, then those that failed least.
+    /// The first of `children` children, then those that failed least.
     pub fn least_failures(children: usize) -> Self {
-        Self::of(Order::LeastFailures((0..children).map(|_| AtomicU32::new(0)).collect()), u32::MAX)
+        Self::with_order(Order::LeastFailures((0..children).map(|_| AtomicU32::new(0)).collect()), u32::MAX)
     }
 
-    /// The first child, then what `others` picks of the rest, by key. With `domains` (one for each child, the first among
-    /// them) a child is left for the last if one of its domain has been asked.
+    /// The first child, then those that `others` picks of the rest, by key. With `domains` (one for each child, the
+    /// first included) a child comes last if another one of its domain has been asked.
     pub fn by_key(others: Picker, domains: Vec<Option<u32>>) -> Self {
-        Self::of(Order::ByKey { first: None, others, domains: domains.into() }, CANDIDATES_DEFAULT)
+        Self::with_order(Order::ByKey { first: None, others, domains: domains.into() }, CANDIDATES_DEFAULT)
     }
 
-    /// What `first` picks, then what `others` picks of all, by key.
+    /// The child that `first` picks, then those that `others` picks of all, by key.
     pub fn within_pool(first: Picker, others: Picker, domains: Vec<Option<u32>>) -> Self {
-        Self::of(Order::ByKey { first: Some(first), others, domains: domains.into() }, CANDIDATES_DEFAULT)
+        Self::with_order(Order::ByKey { first: Some(first), others, domains: domains.into() }, CANDIDATES_DEFAULT)
     }
 
-    /// The children by the draws of their tags.
+    /// The children by the scores of their tags.
     pub fn rendezvous(tags: &[String]) -> Self {
-        Self::of(Order::Rendezvous(Rendezvous::new(tags, &[])), CANDIDATES_DEFAULT)
+        Self::with_order(Order::Rendezvous(Rendezvous::new(tags, &[])), CANDIDATES_DEFAULT)
     }
 
-    /// At most so many tries, which is at least one, of which failures of `exclude_errors` are none.
+    /// Limits the number of tries (at least one); failures of `exclude_errors` are not tries.
     pub fn with_tries(mut self, max_tries: u32, exclude_errors: FailoverErrorSet) -> Self {
         self.max_tries = max_tries.max(1);
         self.exclude_errors = exclude_errors;
         self
     }
 
-    /// At most so many children are asked, which is at least one.
+    /// Limits the number of children that are asked (at least one).
     pub fn with_candidates(mut self, max_error_tries: u32) -> Self {
         self.max_error_tries = max_error_tries.max(1);
         self
     }
 
-    /// The child that every request is sent to first, if it is the same for all.
+    /// The first child of every request; `None` if it depends on the key.
     pub(crate) fn common_first(&self) -> Option<usize> {
         match &self.order {
             Order::ByKey { first: Some(_), .. } | Order::Rendezvous(_) => None,
@@ -101,7 +101,7 @@ impl FailoverPolicy {
         }
     }
 
-    /// The child that this request is sent to first.
+    /// The first child of this request.
     pub(crate) fn first(&self, request: &Request<Bytes>) -> usize {
         match &self.order {
             Order::ByKey { first: Some(first), .. } => first.pick_for(request),
@@ -110,7 +110,7 @@ impl FailoverPolicy {
         }
     }
 
-    /// Who is asked for this request, the first child among them, of so many children.
+    /// The children to ask for this request, of `children` in all; the first child included.
     pub(crate) fn order(&self, request: &Request<Bytes>, children: usize) -> Vec<u32> {
         let mut order: Vec<u32> = (0..children as u32).collect();
         match &self.order {
@@ -119,7 +119,7 @@ impl FailoverPolicy {
                 order[1..].sort_by_key(|&child| (failures[child as usize].load(Relaxed), child));
             }
             Order::ByKey { first, others, domains } => {
-                order = self.by_salts(request, children, first.is_some(), others, domains);
+                order = self.order_by_salts(request, children, first.is_some(), others, domains);
             }
             Order::Rendezvous(rendezvous) => rendezvous.order(&routing_key(request), &mut order),
         }
@@ -127,7 +127,7 @@ impl FailoverPolicy {
         order
     }
 
-    fn by_salts(
+    fn order_by_salts(
         &self,
         request: &Request<Bytes>,
         children: usize,
@@ -154,7 +154,7 @@ impl FailoverPolicy {
         order
     }
 
-    /// Notes what a child said, of which `counts` says whether it is a failure that makes another be asked.
+    /// Records an outcome of a child; `counts`: whether it is a failure after which another child is asked.
     pub(crate) fn record_outcome(&self, child: impl FnOnce() -> usize, counts: bool) {
         if let Order::LeastFailures(failures) = &self.order {
             let failures = &failures[child()];
@@ -166,13 +166,13 @@ impl FailoverPolicy {
         }
     }
 
-    /// Whether such a failure was a try.
+    /// Whether this outcome counts as a try.
     pub(crate) fn is_try(&self, outcome: &Outcome) -> bool {
         let error = FailoverError::of(outcome);
         error.is_none_or(|error| error != FailoverError::Tko && !self.exclude_errors.contains(error))
     }
 
-    /// Whether another try may follow so many.
+    /// Whether another try is allowed after `tries`.
     pub(crate) fn allows_try(&self, tries: u32) -> bool {
         tries < self.max_tries
     }

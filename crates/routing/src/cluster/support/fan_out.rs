@@ -1,8 +1,8 @@
-//! Asking several children of which not all are waited for: what the `All...Route`s stand on.
+//! Sends a batch to several children of which not all are awaited: the base of the `All...Route`s.
 //!
-//! Children that have not answered when the caller has heard enough, or when the caller itself is dropped, go on in the
-//! background. Their place there is taken before they are asked; without one the caller waits for all
-//! (`environment.rs` says why).
+//! Children that have not replied when the caller has enough replies, or when the caller is dropped, continue in the
+//! background. A permit for that is taken before they are asked; without one the caller waits for all (`environment.rs`
+//! explains why).
 
 use crate::{
     Batch, BoxFuture, Context, Outcomes, Route,
@@ -12,8 +12,8 @@ use crate::{
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::sync::Arc;
 
-/// Asks a child in a future of its own, which can outlive the caller's.
-pub(crate) fn owned(child: &Arc<dyn Route>, batch: Batch, context: &Context) -> BoxFuture<'static, Outcomes> {
+/// Asks a child in a separate future, which can outlive the caller's.
+pub(crate) fn ask_owned(child: &Arc<dyn Route>, batch: Batch, context: &Context) -> BoxFuture<'static, Outcomes> {
     let (child, context, asked) = (child.clone(), *context, batch.len());
     Box::pin(async move {
         let outcomes = child.route(batch, &context).await;
@@ -22,25 +22,25 @@ pub(crate) fn owned(child: &Arc<dyn Route>, batch: Batch, context: &Context) -> 
     })
 }
 
-/// Children that were asked.
+/// A batch that was sent to several children.
 pub(crate) struct FanOut {
     pending: FuturesUnordered<BoxFuture<'static, Outcomes>>,
     permit: Option<BackgroundPermit>,
 }
 
 impl FanOut {
-    /// Asks all of `children` the same.
+    /// Sends `batch` to all of `children`.
     pub(crate) fn all(children: &Children, batch: Batch, context: &Context, background: &Background) -> Self {
-        let pending = children.iter().map(|child| owned(child, batch.clone(), context)).collect();
+        let pending = children.iter().map(|child| ask_owned(child, batch.clone(), context)).collect();
         FanOut { pending, permit: background.try_permit() }
     }
 
-    /// Whether the caller may leave before all have answered.
+    /// Whether the caller may return before all have replied.
     pub(crate) fn may_return_early(&self) -> bool {
         self.permit.is_some()
     }
 
-    /// The answer of the child that is the next to have one.
+    /// The outcomes of the next child that replies.
     pub(crate) async fn next(&mut self) -> Option<Outcomes> {
         self.pending.next().await
     }

@@ -1,22 +1,22 @@
-//! Which child handed out a lease, so that the fill goes back there.
+//! Remembers which child issued a lease, so that the fill is sent there.
 //!
 //! | verb | effect |
 //! |---|---|
-//! | lease-get | a token that another child than the first choice handed out is remembered with that child |
-//! | lease-set | goes to the child that its token is remembered with, and to no other; the pair is used up |
+//! | lease-get | a token that a child other than the first choice issued is remembered with that child |
+//! | lease-set | goes to the child that its token is remembered with, and to no other; the pair is removed |
 //! | all others | none |
 //!
-//! The story: the first choice does not answer, its stand-in hands out a token, the first choice is back before the fill
-//! comes. Without pairing the fill goes to the first choice, which does not know the token and refuses it.
+//! Example: the first choice does not reply, another child issues a token, and the first choice is back before the fill
+//! arrives. Without pairing the fill goes to the first choice, which does not know the token and refuses it.
 //!
-//! That is all that is lost: pairing is for the hit rate, never for safety. Tokens are 64 bits that nobody can guess,
-//! unique across servers, and a server refuses one that it did not hand out. So pairs may be forgotten, and are: after
-//! [`PAIR_TTL_S`], when there are more than [`PAIRS_MAX`], with a new configuration, with the process.
+//! Nothing else is lost: pairing improves the hit rate, and is not needed for safety. Tokens are 64 bits that cannot be
+//! guessed, unique across servers, and a server refuses a token that it did not issue. So pairs may be dropped, and
+//! are: after [`PAIR_TTL_S`], above [`PAIRS_MAX`], with a new configuration, and with the process.
 //!
-//! All trees of one configuration share the pairs, as a client's next request may come on another connection, served by
-//! another thread. Another router does not have them. A token could carry the child only in bits that servers leave free
-//! for it; they leave none, since every bit counts against guessing, and a client that asks servers itself (§3.1: gets by
-//! UDP) and fills through a router holds a token that no router has written into.
+//! All trees of one configuration share the pairs, as a client's next request may arrive on another connection, served
+//! by another thread. Another router does not have them. A token cannot carry the child: servers leave no bits free for
+//! it, since every bit counts against guessing, and a client that reads servers directly (§3.1: gets by UDP) and fills
+//! through a router holds a token that no router has changed.
 
 use crate::hash::murmur64a;
 use lookaside_protocol::LeaseToken;
@@ -25,21 +25,20 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// How long a pair is remembered, in seconds: as long as mcrouter does, and as long as the paper's servers wait between
-/// two tokens for a key.
+/// The lifetime of a pair, in seconds: that of mcrouter, and the time between two tokens for a key in the paper.
 pub const PAIR_TTL_S: u64 = 10;
 
-/// Pairs remembered at a time; the oldest go first.
+/// The maximum number of pairs; the oldest are removed first.
 pub const PAIRS_MAX: usize = 65_536;
 
-/// Tokens and who handed them out.
+/// Tokens and the children that issued them.
 #[derive(Debug, Default)]
 pub struct LeasePairs(Mutex<Pairs>);
 
 #[derive(Debug, Default)]
 struct Pairs {
     by_token: BTreeMap<u64, Pair>,
-    /// In the order in which they came, used ones among them.
+    /// In the order of arrival, including removed ones.
     tokens: VecDeque<(u64, u64)>,
 }
 
@@ -51,7 +50,7 @@ struct Pair {
 }
 
 impl LeasePairs {
-    /// Remembers that `child` handed out `token` for `key`.
+    /// Remembers that `child` issued `token` for `key`.
     pub(crate) fn remember(&self, token: LeaseToken, key: &[u8], child: u32, now_s: u64) {
         let until_s = now_s + PAIR_TTL_S;
         let pair = Pair { child, key_hash: murmur64a(key), until_s };
@@ -69,7 +68,7 @@ impl LeasePairs {
         tokens.push_back((token.0, until_s));
     }
 
-    /// Who handed out `token` for `key`; asked a second time, nobody.
+    /// Removes the pair of `token` and `key`. Returns the child that issued the token.
     pub(crate) fn remove_pair(&self, token: LeaseToken, key: &[u8], now_s: u64) -> Option<u32> {
         let mut pairs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_for_key = pairs.by_token.get(&token.0).is_some_and(|pair| pair.key_hash == murmur64a(key));
@@ -80,7 +79,7 @@ impl LeasePairs {
         (pair.until_s > now_s).then_some(pair.child)
     }
 
-    /// How many pairs are remembered.
+    /// The number of pairs.
     pub fn count(&self) -> usize {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).by_token.len()
     }
@@ -109,9 +108,9 @@ mod tests {
             pairs.remember(LeaseToken(token), b"k", 0, 100);
         }
         assert_eq!(pairs.count(), PAIRS_MAX);
-        assert_eq!(pairs.remove_pair(LeaseToken(9), b"k", 100), None, "the oldest are gone");
+        assert_eq!(pairs.remove_pair(LeaseToken(9), b"k", 100), None, "the oldest are removed");
         assert_eq!(pairs.remove_pair(LeaseToken(10), b"k", 100), Some(0));
         pairs.remember(LeaseToken(5), b"k", 0, 120);
-        assert_eq!(pairs.count(), 1, "the old go when something new comes");
+        assert_eq!(pairs.count(), 1, "expired pairs are removed when a pair is added");
     }
 }

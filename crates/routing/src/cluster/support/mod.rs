@@ -1,4 +1,4 @@
-//! What several routes share, and is no route itself.
+//! Code that several routes share.
 
 pub(crate) mod failover_errors;
 pub(crate) mod failover_options;

@@ -1,19 +1,19 @@
-//! When a warm-up is over (§4.3 of the paper: when the cold cluster's hit rate stabilizes).
+//! The end of a warm-up (§4.3 of the paper: when the cold cluster's hit rate stabilizes).
 //!
-//! What the warm cluster brings is the difference between the hit rates with and without it: a value that the cold
-//! cluster refused, as it was deleted a moment ago, is not brought. Once it brings next to nothing, the hit rate has
-//! settled, and asking it for every miss is work for nothing.
+//! The benefit of the warm cluster is the difference between the hit rates with and without it: a value that the cold
+//! cluster refused, as it was deleted a moment ago, is no benefit. Once the benefit is close to zero, the hit rate is
+//! stable, and asking the warm cluster for every miss is wasted work.
 //!
 //! ```text
-//!   window    60 s and 1,000 reads, whichever takes longer
-//!   calm      the warm cluster brought at most the part `share` of the reads, and answered nine tenths of what it was asked
-//!   over      when all windows of `after_s` seconds were calm
+//!   window       60 s and 1,000 reads, whichever takes longer
+//!   converged    the warm cluster filled at most the part `share` of the reads, and answered nine tenths of its requests
+//!   over         when all windows of `after_s` seconds were converged
 //! ```
 //!
-//! A warm cluster that does not answer brings nothing either: such a window is not calm. What is over stays over until
-//! the next configuration: a cluster that was emptied anew is warmed up by loading one.
+//! A warm cluster that does not reply brings no benefit either: such a window is not converged. The end is final until
+//! the next configuration: load one to warm up a cluster that was flushed again.
 //!
-//! All trees of one configuration share one progress, so that the threads of a router end together.
+//! All trees of one configuration share the progress, so that all threads of a router end together.
 
 use std::sync::{
     Mutex, PoisonError,
@@ -23,15 +23,15 @@ use std::sync::{
 /// The shortest window, in seconds.
 const WINDOW_S: u64 = 60;
 
-/// The fewest reads that a window says something about.
+/// The minimum number of reads of a window.
 const WINDOW_READS: u64 = 1_000;
 
 /// When a warm-up ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WarmUpEnd {
-    /// The part of all reads that the warm cluster may still bring; 0 to 1.
+    /// The part of all reads that the warm cluster may still fill; 0 to 1.
     pub share: f64,
-    /// For so many seconds.
+    /// How long the share must not be exceeded, in seconds.
     pub after_s: u64,
 }
 
@@ -42,23 +42,23 @@ impl Default for WarmUpEnd {
     }
 }
 
-/// How far a warm-up is.
+/// The progress of a warm-up.
 #[derive(Debug, Default)]
 pub struct WarmUpProgress {
     is_over: AtomicBool,
     window: Mutex<Window>,
 }
 
-/// What one batch came to.
+/// The reads of one batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reads {
     /// Reads that the cold cluster answered.
     pub(crate) answered: u64,
-    /// Of these, those that the warm cluster was asked for,
+    /// Of these, reads that were sent to the warm cluster.
     pub(crate) asked: u64,
-    /// that it did not answer,
+    /// Of `asked`, reads that failed.
     pub(crate) failed: u64,
-    /// and that it had, and cold took.
+    /// Of `asked`, values that were found and stored in the cold cluster.
     pub(crate) filled: u64,
 }
 
@@ -70,12 +70,12 @@ struct Window {
 }
 
 impl WarmUpProgress {
-    /// Whether the warm cluster is asked no more.
+    /// Whether the warm-up has ended.
     pub fn is_over(&self) -> bool {
         self.is_over.load(Relaxed)
     }
 
-    /// Counts a batch; whether the warm-up has ended by it.
+    /// Counts a batch. Returns whether this ended the warm-up.
     pub(crate) fn record(&self, reads: Reads, end: WarmUpEnd, now_s: u64) -> bool {
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
         let since_s = *window.since_s.get_or_insert(now_s);
@@ -112,8 +112,8 @@ mod tests {
 
     const END: WarmUpEnd = WarmUpEnd { share: 0.01, after_s: 300 };
 
-    /// Notes one window a minute; in which minute the warm-up ended.
-    fn ends_in_minute(minutes: &[Reads]) -> Option<usize> {
+    /// Records one window per minute. Returns the minute in which the warm-up ended.
+    fn minute_of_end(minutes: &[Reads]) -> Option<usize> {
         let progress = WarmUpProgress::default();
         progress.record(Reads::default(), END, 1_000);
         let ended = minutes.iter().zip(1..).find(|(reads, minute)| progress.record(**reads, END, 1_000 + 60 * minute));
@@ -126,21 +126,21 @@ mod tests {
     const UNREACHABLE: Reads = Reads { failed: 11, filled: 0, ..CONVERGED };
 
     #[test]
-    fn it_ends_after_five_calm_minutes_in_a_row() {
-        assert_eq!(ends_in_minute(&[CONVERGED; 9]), Some(5));
+    fn it_ends_after_five_converged_minutes_in_a_row() {
+        assert_eq!(minute_of_end(&[CONVERGED; 9]), Some(5));
         assert_eq!(
-            ends_in_minute(&[
+            minute_of_end(&[
                 FILLING, CONVERGED, CONVERGED, CONVERGED, CONVERGED, FILLING, CONVERGED, CONVERGED, CONVERGED,
                 CONVERGED
             ]),
             None
         );
-        assert_eq!(ends_in_minute(&[FILLING, CONVERGED, CONVERGED, CONVERGED, CONVERGED, CONVERGED]), Some(6));
+        assert_eq!(minute_of_end(&[FILLING, CONVERGED, CONVERGED, CONVERGED, CONVERGED, CONVERGED]), Some(6));
     }
 
     #[test]
-    fn it_does_not_end_because_nobody_asks_or_nobody_answers() {
-        assert_eq!(ends_in_minute(&[UNREACHABLE; 20]), None);
-        assert_eq!(ends_in_minute(&[Reads { answered: 10, ..Reads::default() }; 20]), None);
+    fn it_does_not_end_without_reads_or_without_replies() {
+        assert_eq!(minute_of_end(&[UNREACHABLE; 20]), None);
+        assert_eq!(minute_of_end(&[Reads { answered: 10, ..Reads::default() }; 20]), None);
     }
 }

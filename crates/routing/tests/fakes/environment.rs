@@ -1,4 +1,4 @@
-//! A world in which time stands until it is moved, and background work waits until it is told to run.
+//! An environment in which time advances only by a call, and background work waits until a test runs it.
 
 #![allow(dead_code)] // Each test binary uses its own part.
 
@@ -9,27 +9,27 @@ use std::{
 };
 use tokio::sync::Semaphore;
 
-/// What happened, and what time it is.
+/// A fake clock, spawner and log.
 #[derive(Default)]
-pub struct World {
+pub struct FakeEnvironment {
     tasks: Mutex<Vec<BoxFuture<'static, ()>>>,
     now: Mutex<Duration>,
     slept: Mutex<Vec<Duration>>,
     lines: Mutex<Vec<String>>,
 }
 
-impl World {
-    pub fn new() -> Arc<World> {
+impl FakeEnvironment {
+    pub fn new() -> Arc<FakeEnvironment> {
         Arc::default()
     }
 
-    /// As routes see it, with room for so many tasks.
-    pub fn environment(self: &Arc<World>, tasks_max: usize) -> Environment {
+    /// The environment for routes, with at most `tasks_max` background tasks.
+    pub fn environment(self: &Arc<FakeEnvironment>, tasks_max: usize) -> Environment {
         let background = Background::new(self.clone(), tasks_max);
         Environment { clock: self.clone(), background, log: self.clone(), seed: 7, host_id: 3 }
     }
 
-    /// Runs all that was put into the background; how many tasks that were.
+    /// Runs all background tasks. Returns their number.
     pub async fn run_background(&self) -> usize {
         let tasks = std::mem::take(&mut *self.tasks.lock().unwrap());
         let count = tasks.len();
@@ -52,14 +52,14 @@ impl World {
     }
 }
 
-impl Spawner for World {
+impl Spawner for FakeEnvironment {
     fn spawn(&self, task: BoxFuture<'static, ()>) {
         self.tasks.lock().unwrap().push(task);
     }
 }
 
-/// Sleeping moves the time on.
-impl Clock for World {
+/// A sleep advances the time.
+impl Clock for FakeEnvironment {
     fn now(&self) -> Duration {
         *self.now.lock().unwrap()
     }
@@ -75,33 +75,33 @@ impl Clock for World {
     }
 }
 
-impl Log for World {
+impl Log for FakeEnvironment {
     fn line(&self, line: &str) {
         self.lines.lock().unwrap().push(line.to_owned());
     }
 }
 
-/// A child that answers only when it is let.
-pub struct Held {
+/// A child that waits for a permit before each batch.
+pub struct HeldRoute {
     inner: Arc<dyn Route>,
     gate: Semaphore,
 }
 
-impl Held {
-    pub fn new(inner: Arc<dyn Route>) -> Arc<Held> {
-        Arc::new(Held { inner, gate: Semaphore::new(0) })
+impl HeldRoute {
+    pub fn new(inner: Arc<dyn Route>) -> Arc<HeldRoute> {
+        Arc::new(HeldRoute { inner, gate: Semaphore::new(0) })
     }
 
-    /// Lets one more batch through.
-    pub fn let_one(&self) {
+    /// Permits one more batch.
+    pub fn release_one(&self) {
         self.gate.add_permits(1);
     }
 }
 
-impl Route for Held {
+impl Route for HeldRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
         Box::pin(async move {
-            self.gate.acquire().await.unwrap().forget();
+            std::mem::forget(self.gate.acquire().await.unwrap());
             self.inner.route(batch, context).await
         })
     }
