@@ -1,0 +1,169 @@
+//! The names that memcached 1.6.45 has for `-o`, and what becomes of each. A name that is not among them is a mistake: a
+//! time-out that is misspelt would be none.
+
+use crate::cli::tls::TlsOptions;
+
+/// What do something here, beside those that begin with `ssl_`.
+const SERVED: &[&str] = &[
+    "idle_timeout",
+    "slab_automove",
+    "no_slab_automove",
+    "maxconns_fast",
+    "no_maxconns_fast",
+    "track_sizes",
+    READ_LIMIT,
+    REPLY_LIMIT,
+];
+
+/// The limits of what connections may keep in all, in megabytes; 0 is none.
+pub(super) const READ_LIMIT: &str = "read_buf_mem_limit";
+pub(super) const REPLY_LIMIT: &str = "resp_obj_mem_limit";
+
+/// What is done otherwise here, or not needed.
+const IDLE: &[&str] = &[
+    "hash_algorithm",
+    "hashpower",
+    "hot_lru_pct",
+    "hot_max_factor",
+    "inline_ascii_resp",
+    "lru_crawler",
+    "lru_crawler_sleep",
+    "lru_crawler_tocrawl",
+    "lru_maintainer",
+    "modern",
+    "no_chunked_items",
+    "no_drop_privileges",
+    "drop_privileges",
+    "no_hashexpand",
+    "no_inline_ascii_resp",
+    "no_lru_crawler",
+    "no_lru_maintainer",
+    "no_modern",
+    "no_slab_reassign",
+    "slab_automove_freeratio",
+    "slab_automove_ratio",
+    "slab_automove_window",
+    "slab_chunk_max",
+    "slab_reassign",
+    "slab_sizes",
+    "tail_repair_time",
+    "temporary_ttl",
+    "warm_lru_pct",
+    "warm_max_factor",
+    "watcher_logbuf_size",
+    "worker_logbuf_size",
+];
+
+/// What somebody asks for and does not get.
+const LOST: &[(&str, &str)] = &[
+    ("ext_", "nothing is stored on disk"),
+    ("no_ext_drop_unread", "nothing is stored on disk"),
+    ("proxy_", "this server is no proxy; lookaside-router is"),
+    ("sock_cookie_id", "sockets get no id"),
+];
+
+/// The names behind `ext_` and `proxy_`.
+const LOST_NAMES: &[&str] = &[
+    "ext_compact_under",
+    "ext_drop_under",
+    "ext_drop_unread",
+    "ext_item_age",
+    "ext_item_size",
+    "ext_low_ttl",
+    "ext_max_frag",
+    "ext_max_sleep",
+    "ext_page_size",
+    "ext_path",
+    "ext_recache_rate",
+    "ext_threads",
+    "ext_wbuf_size",
+    "no_ext_drop_unread",
+    "proxy_arg",
+    "proxy_config",
+    "proxy_uring",
+    "sock_cookie_id",
+];
+
+/// How far a name may be from the one that was meant.
+const MISSPELT_MAX: usize = 3;
+
+/// What an option of `-o` does here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Meaning {
+    /// What it says.
+    Served,
+    /// Nothing, and nobody misses it.
+    Idle,
+    /// Nothing, and why that may be missed.
+    Lost(&'static str),
+    /// memcached has none of this name.
+    Unknown,
+}
+
+/// What becomes of an option, value and all.
+pub(super) fn meaning(option: &str) -> Meaning {
+    let name = name_of(option);
+    if TlsOptions::is_one(name) || SERVED.contains(&name) {
+        Meaning::Served
+    } else if IDLE.contains(&name) {
+        Meaning::Idle
+    } else if LOST_NAMES.contains(&name) {
+        let why = LOST.iter().find_map(|(prefix, why)| name.starts_with(prefix).then_some(*why));
+        Meaning::Lost(why.unwrap_or("it is not served"))
+    } else {
+        Meaning::Unknown
+    }
+}
+
+/// What to say of a name that memcached does not have.
+pub(super) fn refusal(option: &str) -> String {
+    let name = name_of(option);
+    let known = SERVED.iter().chain(IDLE).chain(LOST_NAMES);
+    let nearest = known.map(|known| (distance(name, known), *known)).min();
+    let advice = match nearest {
+        Some((misspelt, meant)) if misspelt <= MISSPELT_MAX.min(name.len() / 2) => format!("is {meant} meant?"),
+        _ => format!("those that do something are {} and, with -Z, ssl_...", SERVED.join(", ")),
+    };
+    format!("-o {option}: memcached has no such option; {advice}")
+}
+
+pub(super) fn name_of(option: &str) -> &str {
+    option.split_once('=').map_or(option, |(name, _)| name)
+}
+
+/// How many letters must be put in, left out or changed to make one word the other.
+fn distance(one: &str, other: &str) -> usize {
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (letter_at, letter) in one.bytes().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = letter_at + 1;
+        for (other_at, other_letter) in other.bytes().enumerate() {
+            let changed = diagonal + usize::from(letter != other_letter);
+            diagonal = row[other_at + 1];
+            row[other_at + 1] = changed.min(diagonal + 1).min(row[other_at] + 1);
+        }
+    }
+    row[other.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_has_a_meaning() {
+        assert_eq!(meaning("idle_timeout=9"), Meaning::Served);
+        assert_eq!(meaning("no_ssl_kernel_tls"), Meaning::Served);
+        assert_eq!(meaning("hashpower=20"), Meaning::Idle);
+        assert_eq!(meaning("ext_path=/x:1G"), Meaning::Lost("nothing is stored on disk"));
+        assert!(LOST_NAMES.iter().all(|name| meaning(name) != Meaning::Lost("it is not served")));
+        assert_eq!(meaning("foo"), Meaning::Unknown);
+    }
+
+    #[test]
+    fn what_was_meant_is_said() {
+        assert!(refusal("idle_timeot=9").contains("is idle_timeout meant?"), "{}", refusal("idle_timeot=9"));
+        assert!(refusal("foo").contains("those that do something"), "{}", refusal("foo"));
+        assert_eq!((distance("kitten", "sitting"), distance("", "abc"), distance("abc", "abc")), (3, 3, 0));
+    }
+}

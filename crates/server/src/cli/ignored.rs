@@ -1,0 +1,160 @@
+//! memcached's options that mean nothing here. A command line of memcached's is taken as it is; for each of these that is
+//! given, the log has a line that says why it changes nothing.
+//!
+//! Options that promise safety are not among the ignored: a server that was told to ask for passwords and does not must
+//! not start ([`Compatible::refusal`]).
+
+use crate::cli::MEGABYTES_MAX;
+use crate::cli::extended;
+use crate::cli::extended::Meaning;
+use clap::{ArgAction, Args};
+
+/// Above them in `--help`.
+const IDLE_HEADING: &str = "memcached's, not needed or not served here";
+
+/// A line for the log about an option that changes nothing.
+pub(crate) struct Remark {
+    /// Whether somebody may miss what the option does in memcached.
+    pub(crate) is_loss: bool,
+    pub(crate) text: String,
+}
+
+/// What is accepted for memcached's sake.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Compatible {
+    /// Errors instead of evictions when memory is full: not served, a full store evicts
+    #[arg(short = 'M', long, help_heading = IDLE_HEADING)]
+    disable_evictions: bool,
+    /// Large memory pages
+    #[arg(short = 'L', long, help_heading = IDLE_HEADING)]
+    enable_largepages: bool,
+    /// Requests per event
+    #[arg(short = 'R', long, value_name = "COUNT", help_heading = IDLE_HEADING)]
+    max_reqs_per_event: Option<u32>,
+    /// No CAS uniques
+    #[arg(short = 'C', long, help_heading = IDLE_HEADING)]
+    disable_cas: bool,
+    /// Refuse to list keys: no stats cachedump, no metadump, no mgdump
+    #[arg(short = 'X', long)]
+    pub(crate) disable_dumping: bool,
+    /// NAPI ids
+    #[arg(short = 'N', long, value_name = "COUNT", help_heading = IDLE_HEADING)]
+    napi_ids: Option<u32>,
+    /// Options separated by commas: idle_timeout=SECONDS, slab_automove=0..2, track_sizes (for `stats
+    /// sizes`), no_maxconns_fast (connections over -c wait), read_buf_mem_limit=MB and resp_obj_mem_limit=MB (what partial commands and unread replies of all
+    /// connections may take, beside -m) and, with -Z, ssl_...; memcached's others are taken and change nothing, which
+    /// the log says
+    #[arg(short = 'o', long, value_name = "OPTIONS", action = ArgAction::Append, value_delimiter = ',')]
+    extended: Vec<String>,
+    /// Refuse flush_all. A router that keeps deletes (--spool) needs it where a server has missed too many
+    #[arg(short = 'F', long)]
+    pub(crate) disable_flush_all: bool,
+}
+
+impl Compatible {
+    /// `-o idle_timeout=N`; the last one counts.
+    pub(crate) fn idle_timeout_s(&self) -> Option<u32> {
+        let given = self.extended.iter().rev().find_map(|option| option.strip_prefix("idle_timeout="));
+        given.and_then(|seconds| seconds.parse().ok())
+    }
+
+    /// `-o slab_automove=N`: whether pages move between slab classes by themselves; the last one counts.
+    pub(crate) fn slab_automove(&self) -> bool {
+        self.extended.iter().rev().find_map(|option| automove(option)).is_none_or(|level| level != Some(0))
+    }
+
+    /// `-o track_sizes`: whether `stats sizes` tells them.
+    pub(crate) fn tracks_sizes(&self) -> bool {
+        self.extended.iter().any(|option| extended::name_of(option) == "track_sizes")
+    }
+
+    /// `-o no_maxconns_fast`: connections over `-c` wait, instead of being told so and closed; the last one counts.
+    pub(crate) fn waits_for_room(&self) -> bool {
+        let mut names = self.extended.iter().rev().map(|option| extended::name_of(option));
+        names.find(|name| name.ends_with("maxconns_fast")) == Some("no_maxconns_fast")
+    }
+
+    /// `-o read_buf_mem_limit=MB`: how much partial commands may take in all; 0 is no limit.
+    pub(crate) fn read_limit_bytes(&self) -> u64 {
+        self.megabytes(extended::READ_LIMIT).flatten().unwrap_or(0) << 20
+    }
+
+    /// `-o resp_obj_mem_limit=MB`: how much replies that nobody reads may take in all; 0 is no limit.
+    pub(crate) fn reply_limit_bytes(&self) -> u64 {
+        self.megabytes(extended::REPLY_LIMIT).flatten().unwrap_or(0) << 20
+    }
+
+    /// The last of a name's values, if it was given: nothing inside if that is no number of megabytes.
+    fn megabytes(&self, name: &str) -> Option<Option<u64>> {
+        let mut given = self.extended.iter().rev().filter(|option| option.split('=').next() == Some(name));
+        let (_, number) = given.next()?.split_once('=').unwrap_or_default();
+        Some(number.parse().ok().filter(|&megabytes| megabytes <= MEGABYTES_MAX))
+    }
+
+    /// Why the server must not start, if an option promises what it does not keep.
+    pub(crate) fn refusal(&self) -> Option<String> {
+        let promises = [
+            (
+                self.extended.iter().any(|option| option == "idle_timeout" || option.starts_with("idle_timeout="))
+                    && self.idle_timeout_s().is_none(),
+                "-o idle_timeout=N: N is a number of seconds",
+            ),
+            (
+                self.extended.iter().any(|option| matches!(automove(option), Some(None | Some(3..)))),
+                "-o slab_automove=N: N is 0, 1 or 2",
+            ),
+            (self.megabytes(extended::READ_LIMIT) == Some(None), "-o read_buf_mem_limit=N: N is a number of megabytes"),
+            (
+                self.megabytes(extended::REPLY_LIMIT) == Some(None),
+                "-o resp_obj_mem_limit=N: N is a number of megabytes",
+            ),
+        ];
+        let broken = promises.into_iter().find_map(|(is_given, why)| is_given.then(|| why.to_string()));
+        broken.or_else(|| {
+            let mut given = self.extended.iter().filter(|option| !option.is_empty());
+            given.find(|option| extended::meaning(option) == Meaning::Unknown).map(|option| extended::refusal(option))
+        })
+    }
+
+    /// What was given with `-o`, option by option.
+    pub(crate) fn extended(&self) -> &[String] {
+        &self.extended
+    }
+
+    /// A line for the log about each option that was given and changes nothing.
+    pub(crate) fn remarks(&self) -> Vec<Remark> {
+        let given = [
+            (self.disable_evictions, "-M", true, "a full store evicts"),
+            (self.enable_largepages, "-L", false, "the store asks for large pages by itself where the system has them"),
+            (
+                self.max_reqs_per_event.is_some(),
+                "-R",
+                false,
+                "what one connection may do in a turn is bounded by bytes",
+            ),
+            (self.disable_cas, "-C", false, "every item has a CAS unique"),
+            (self.napi_ids.is_some(), "-N", false, "connections go to the thread that has the fewest"),
+        ];
+        let short = given.into_iter().filter(|(is_given, ..)| *is_given);
+        let short = short
+            .map(|(_, option, is_loss, why)| Remark { is_loss, text: format!("{option} changes nothing here: {why}") });
+        let extended = self.extended.iter().filter_map(|option| match extended::meaning(option) {
+            Meaning::Idle => Some(Remark { is_loss: false, text: format!("-o {option} changes nothing here") }),
+            Meaning::Lost(why) => {
+                Some(Remark { is_loss: true, text: format!("-o {option} changes nothing here: {why}") })
+            }
+            Meaning::Served | Meaning::Unknown => None,
+        });
+        short.chain(extended).collect()
+    }
+}
+
+/// The level of a `slab_automove`, if it is a number; without one it is 1. Nothing for another option.
+fn automove(option: &str) -> Option<Option<u32>> {
+    match option.split_once('=') {
+        Some(("slab_automove", level)) => Some(level.parse().ok()),
+        None if option == "slab_automove" => Some(Some(1)),
+        None if option == "no_slab_automove" => Some(Some(0)),
+        _ => None,
+    }
+}

@@ -1,0 +1,162 @@
+//! One connection's TLS: between its socket, which never blocks, and plain bytes.
+//!
+//! What it holds is bounded: incoming records up to 18 KB (64 KB while the handshake lasts), outgoing ones up to 64 KB,
+//! both rustls's bounds; decrypted bytes are handed on at once, so none lie here between two turns. That matters: epoll
+//! tells of bytes in the socket, never of bytes in here.
+
+use crate::net::connection::{Received, Sent, receive, send};
+use rustix::fd::OwnedFd;
+use rustls::{ServerConfig, ServerConnection};
+use std::io::{self, ErrorKind, Read, Write};
+use std::sync::Arc;
+
+/// TLS's part of a connection.
+pub(crate) struct TlsStream {
+    rustls: ServerConnection,
+    is_handshake_counted: bool,
+    /// The client has said that nothing more will come.
+    is_ended: bool,
+}
+
+/// What went wrong or well since it was last asked, for the counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Happened {
+    pub(crate) new_sessions: u64,
+    pub(crate) handshake_errors: u64,
+    pub(crate) protocol_errors: u64,
+}
+
+/// A socket as rustls wants it.
+struct Socket<'a>(&'a OwnedFd);
+
+impl TlsStream {
+    /// A stream whose client has said nothing yet.
+    pub(crate) fn new(config: Arc<ServerConfig>) -> Result<TlsStream, rustls::Error> {
+        Ok(TlsStream { rustls: ServerConnection::new(config)?, is_handshake_counted: false, is_ended: false })
+    }
+
+    /// Whether the client has ended its side: there is nothing to wait for, though the socket may stay open.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.is_ended
+    }
+
+    /// Reads about `bytes_max` plain bytes (a record more at most) behind `plain`, and takes the handshake further.
+    /// `Bytes` counts plain bytes; [`TlsStream::has_unsent`] may hold afterwards.
+    pub(crate) fn receive(
+        &mut self,
+        socket: &OwnedFd,
+        plain: &mut Vec<u8>,
+        bytes_max: usize,
+        happened: &mut Happened,
+    ) -> Received {
+        let had_bytes = plain.len();
+        while plain.len() - had_bytes < bytes_max && !self.is_ended {
+            match self.rustls.read_tls(&mut Socket(socket)) {
+                Ok(0) => self.is_ended = true,
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(_) => self.is_ended = true,
+            }
+            if !self.decrypt(plain, happened) {
+                // The alert says why, if the socket takes it.
+                let _ = self.rustls.write_tls(&mut Socket(socket));
+                return Received::Gone;
+            }
+        }
+        if self.flush(socket) == Sent::Gone {
+            return Received::Gone;
+        }
+        match plain.len() - had_bytes {
+            0 if self.is_ended => {
+                happened.handshake_errors += u64::from(self.rustls.is_handshaking());
+                Received::Gone
+            }
+            0 => Received::Nothing,
+            count => Received::Bytes(count),
+        }
+    }
+
+    /// Moves what can be decrypted to `plain`; false means that the client cannot be talked to.
+    fn decrypt(&mut self, plain: &mut Vec<u8>, happened: &mut Happened) -> bool {
+        let was_handshaking = self.rustls.is_handshaking();
+        let Ok(state) = self.rustls.process_new_packets() else {
+            happened.handshake_errors += u64::from(was_handshaking);
+            happened.protocol_errors += u64::from(!was_handshaking);
+            return false;
+        };
+        self.is_ended |= state.peer_has_closed();
+        if !self.is_handshake_counted && !self.rustls.is_handshaking() {
+            self.is_handshake_counted = true;
+            happened.new_sessions += 1;
+        }
+        let at = plain.len();
+        plain.resize(at + state.plaintext_bytes_to_read(), 0);
+        // All of it is there: nothing is left and nothing blocks.
+        self.rustls.reader().read_exact(&mut plain[at..]).is_ok()
+    }
+
+    /// Encrypts and sends as much of `bytes` as the socket and the bounded buffer take. `Part` also if all was taken
+    /// but lies here still: then the same call without bytes goes on.
+    pub(crate) fn send(&mut self, socket: &OwnedFd, bytes: &[u8]) -> Sent {
+        let mut taken = 0;
+        loop {
+            match self.flush(socket) {
+                Sent::All if taken == bytes.len() => return Sent::All,
+                Sent::All => {}
+                Sent::Part(_) => return Sent::Part(taken),
+                Sent::Gone => return Sent::Gone,
+            }
+            match self.rustls.writer().write(&bytes[taken..]) {
+                Ok(count) => taken += count,
+                Err(_) => return Sent::Gone,
+            }
+        }
+    }
+
+    /// Whether encrypted bytes wait for room in the socket.
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.rustls.wants_write()
+    }
+
+    /// Tells the client that nothing more will come, if the socket takes that at once.
+    pub(crate) fn farewell(&mut self, socket: &OwnedFd) {
+        self.rustls.send_close_notify();
+        let _ = self.flush(socket);
+    }
+
+    fn flush(&mut self, socket: &OwnedFd) -> Sent {
+        while self.rustls.wants_write() {
+            match self.rustls.write_tls(&mut Socket(socket)) {
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Sent::Part(0),
+                Err(_) => return Sent::Gone,
+            }
+        }
+        Sent::All
+    }
+}
+
+impl Read for Socket<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match receive(self.0, buffer) {
+            Received::Bytes(count) => Ok(count),
+            Received::Nothing => Err(ErrorKind::WouldBlock.into()),
+            Received::Gone => Ok(0),
+        }
+    }
+}
+
+impl Write for Socket<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match send(self.0, bytes) {
+            Sent::All => Ok(bytes.len()),
+            Sent::Part(0) => Err(ErrorKind::WouldBlock.into()),
+            Sent::Part(count) => Ok(count),
+            Sent::Gone => Err(ErrorKind::ConnectionReset.into()),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

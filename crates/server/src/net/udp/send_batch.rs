@@ -1,0 +1,157 @@
+//! Replies by UDP, cut into datagrams and on their way: many of them by one call (§3.1 of the paper).
+//!
+//! ```text
+//!   composed   | hdr part hdr part | hdr part | hdr part hdr part hdr part | ...
+//!   replies      end, whose          end, ..    end, ..
+//! ```
+//!
+//! Where the kernel cuts, a burst is as many of a reply's datagrams as it takes at once; elsewhere it is one of them.
+
+use crate::net::udp::gso;
+use crate::net::udp::mmsg;
+use crate::net::udp::mmsg::Inbox;
+use crate::observe::counters::Counters;
+use lookaside_protocol::udp::{DATAGRAM_BYTES_MAX, compose_datagrams};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use socket2::SockAddr;
+
+/// Once this many bytes wait they are sent, whatever comes after. Small enough to be in a near cache still.
+const WAITING_BYTES_MAX: usize = 64 << 10;
+
+/// How many datagrams of a reply are handed to the kernel at once, if it cuts them itself. It takes up to 64, and 64 KiB
+/// with all headers.
+const SEGMENTS_MAX: usize = 45;
+
+/// The replies that wait to be sent.
+pub(super) struct Outbox {
+    /// Whether the kernel cuts replies into datagrams.
+    is_segmented: bool,
+    composed: Vec<u8>,
+    replies: Vec<Reply>,
+}
+
+/// One of them: it begins where the one before ends.
+struct Reply {
+    end: usize,
+    /// The number of the datagram that is answered.
+    datagram: usize,
+}
+
+impl Outbox {
+    /// An empty one, for this socket.
+    pub(super) fn new(socket: &OwnedFd) -> Outbox {
+        let is_segmented = gso::cut_every(socket, DATAGRAM_BYTES_MAX as u16);
+        Outbox { is_segmented, composed: Vec::new(), replies: Vec::new() }
+    }
+
+    /// Cuts a reply into datagrams; says whether they keep within the bound. If not, nothing is added.
+    pub(super) fn add(&mut self, datagram: usize, request_id: u16, reply: &[u8], bytes_max: usize) -> bool {
+        let start = self.composed.len();
+        let has_numbers = compose_datagrams(request_id, reply, &mut self.composed);
+        debug_assert!(has_numbers, "a bounded reply has numbers for all its datagrams");
+        let end = self.composed.len();
+        if end - start > bytes_max {
+            self.composed.truncate(start);
+            return false;
+        }
+        self.replies.push(Reply { end, datagram });
+        true
+    }
+
+    /// Whether so much waits that it should be sent.
+    pub(super) fn is_full(&self) -> bool {
+        self.composed.len() >= WAITING_BYTES_MAX
+    }
+
+    /// Sends all that waits. What finds no room is lost, as datagrams may be.
+    pub(super) fn send(&mut self, socket: &OwnedFd, inbox: &Inbox, counters: &Counters) {
+        let mut at = 0;
+        while at < self.composed.len() {
+            match mmsg::send(socket, self.bursts(at, inbox)) {
+                Ok(bytes) => {
+                    counters.bytes_written.add(bytes as u64);
+                    at += bytes;
+                }
+                // No room, or nobody listens any more: the rest of this reply is lost.
+                Err(Errno::AGAIN | Errno::CONNREFUSED) => at = self.end_of_reply(at),
+                // A path whose frames are too small, or a device that cannot: this burst again, one by one. Whatever else
+                // is wrong with one client's address must not cost the others.
+                Err(error)
+                    if self.is_segmented
+                        && is_about_segments(error)
+                        && self.end_of_reply(at) - at > DATAGRAM_BYTES_MAX =>
+                {
+                    self.is_segmented = false;
+                    gso::cut_every(socket, 0);
+                }
+                Err(_) => at = self.end_of_reply(at),
+            }
+        }
+        self.composed.clear();
+        self.replies.clear();
+    }
+
+    /// What waits from `at` on.
+    fn bursts<'a>(&'a self, at: usize, inbox: &'a Inbox) -> impl Iterator<Item = (&'a [u8], &'a SockAddr)> {
+        let burst_bytes = if self.is_segmented { SEGMENTS_MAX * DATAGRAM_BYTES_MAX } else { DATAGRAM_BYTES_MAX };
+        let first = self.replies.partition_point(|reply| reply.end <= at);
+        let starts = std::iter::once(at).chain(self.replies[first..].iter().map(|reply| reply.end));
+        self.replies[first..].iter().zip(starts).flat_map(move |(reply, start)| {
+            let bursts = self.composed[start..reply.end].chunks(burst_bytes);
+            bursts.map(|burst| (burst, inbox.client(reply.datagram)))
+        })
+    }
+
+    /// Where the reply that has the byte at `at` ends.
+    fn end_of_reply(&self, at: usize) -> usize {
+        let reply = self.replies.partition_point(|reply| reply.end <= at);
+        self.replies.get(reply).map_or(self.composed.len(), |reply| reply.end)
+    }
+}
+
+/// Whether an error says that the kernel cannot cut, and not that it cannot send.
+fn is_about_segments(error: Errno) -> bool {
+    matches!(error, Errno::INVAL | Errno::IO | Errno::MSGSIZE | Errno::OPNOTSUPP)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use std::net::UdpSocket;
+    use std::time::Duration;
+
+    /// The kernel cuts every burst of a call by itself, and each where the client's own datagrams end.
+    #[test]
+    fn the_kernel_cuts_several_large_replies_of_one_call() {
+        let socket = OwnedFd::from(UdpSocket::bind("127.0.0.1:0").expect("a port"));
+        let address = rustix::net::getsockname(&socket).expect("it is bound");
+        let address = std::net::SocketAddr::try_from(address).expect("an address");
+        let mut outbox = Outbox::new(&socket);
+        assert!(outbox.is_segmented, "Linux has segmentation since 4.18");
+        let clients = [0, 1].map(|_| {
+            let client = UdpSocket::bind("127.0.0.1:0").expect("a port");
+            client.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout can be set");
+            client.send_to(b"request", address).expect("sent");
+            client
+        });
+        let mut inbox = Inbox::new();
+        inbox.receive(&socket).expect("loopback has delivered");
+        assert_eq!(inbox.len(), 2);
+        let replies = [vec![b'a'; 10_000], vec![b'b'; 3_000]];
+        for (number, reply) in replies.iter().enumerate() {
+            assert!(outbox.add(number, number as u16, reply, usize::MAX));
+        }
+        let sent = mmsg::send(&socket, outbox.bursts(0, &inbox)).expect("there is room");
+        assert_eq!(sent, outbox.composed.len(), "two bursts, one call");
+        for (client, reply) in clients.iter().zip(&replies) {
+            let (mut got, mut datagram) = (Vec::new(), [0; 65_536]);
+            while got.len() < reply.len() {
+                let count = client.recv(&mut datagram).expect("a datagram");
+                assert!((9..=DATAGRAM_BYTES_MAX).contains(&count), "{count} bytes");
+                got.extend_from_slice(&datagram[8..count]);
+            }
+            assert_eq!(&got, reply);
+        }
+    }
+}

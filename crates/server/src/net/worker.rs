@@ -1,0 +1,470 @@
+//! A worker: one thread, one level-triggered epoll, its own connections, its own buffers.
+//!
+//! A wake-up goes: read all ready connections into the [`Round`], let it scan, prefetch, execute and send, then look
+//! after the connections that paused or ended. What does not fit a round is served in the next one of the same wake-up.
+//! Workers share the store and nothing else; new sockets come through the worker's inbox (see `listener.rs`).
+
+use crate::clock::Clock;
+use crate::net::buffer_accounting::{Excess, Holding, Holdings};
+use crate::net::connection::{Connection, Received, Sent};
+use crate::net::round::Round;
+use crate::net::tls::stream::{Happened, TlsStream};
+use crate::net::udp::UdpPort;
+use crate::observe::counters::Counters;
+use crate::observe::event_log::Attention;
+use crate::observe::event_log::kind;
+use crate::observe::metrics::Measure;
+use crate::session::context::{Dialects, Service};
+use crate::startup::Daemon;
+use lookaside_store::Now;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::fd::OwnedFd;
+use rustls::ServerConfig;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// How many events one wake-up takes from the kernel.
+const EVENTS_MAX: usize = 512;
+
+/// How much is read at once behind a partial command, in bytes: a large value arrives in few reads.
+const READ_MORE_BYTES_MAX: usize = 256 << 10;
+
+/// Connections are looked at for idleness once in a second, all of them within so many seconds.
+const IDLE_LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+const IDLE_LOOKS: u32 = 10;
+
+/// A connection on its way to its worker.
+pub(crate) enum Arrival {
+    /// A new one.
+    Accepted {
+        socket: OwnedFd,
+        /// There if it is to speak TLS.
+        tls: Option<Arc<ServerConfig>>,
+        /// There if its address has a protocol of its own.
+        dialects: Option<Dialects>,
+    },
+    /// One that a worker has served already, of this process or of an earlier one.
+    Known(Connection),
+}
+
+/// What a worker has when it ends.
+pub(crate) struct Remains {
+    pub(crate) connections: Vec<Connection>,
+    pub(crate) udp_ports: Vec<UdpPort>,
+}
+
+const WAKE_TOKEN: u64 = u64::MAX;
+const UDP_TOKEN: u64 = 1 << 32;
+
+/// What other threads know of a worker: its counters, and the door to hand it sockets through.
+pub(crate) struct Desk {
+    pub(crate) counters: Counters,
+    pub(crate) attention: Attention,
+    /// There if somebody scrapes.
+    pub(crate) measure: Option<Measure>,
+    /// What its connections make it keep.
+    pub(crate) holdings: Holdings,
+    /// Connections it has or is about to have.
+    pub(crate) connections_open: AtomicUsize,
+    inbox: Mutex<Vec<Arrival>>,
+    wake: OwnedFd,
+    is_stopping: AtomicBool,
+}
+
+impl Desk {
+    pub(crate) fn new(measure: Option<Measure>, holdings: Holdings) -> io::Result<Desk> {
+        Ok(Desk {
+            counters: Counters::default(),
+            attention: Attention::new(),
+            measure,
+            holdings,
+            connections_open: AtomicUsize::new(0),
+            inbox: Mutex::new(Vec::new()),
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            is_stopping: AtomicBool::new(false),
+        })
+    }
+
+    /// Hands connections over.
+    pub(crate) fn hand_over(&self, arrivals: impl IntoIterator<Item = Arrival>) {
+        let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = inbox.len();
+        inbox.extend(arrivals);
+        self.connections_open.fetch_add(inbox.len() - before, Ordering::Relaxed);
+        drop(inbox);
+        self.ring();
+    }
+
+    /// Undoes [`Desk::stop`], for a worker that is about to begin.
+    pub(crate) fn open_again(&self) {
+        self.connections_open.store(0, Ordering::Relaxed);
+        self.is_stopping.store(false, Ordering::Release);
+    }
+
+    /// Ends the worker's loop.
+    pub(crate) fn stop(&self) {
+        self.is_stopping.store(true, Ordering::Release);
+        self.ring();
+    }
+
+    /// Wakes the worker. A full eventfd is a worker that is about to wake anyway.
+    fn ring(&self) {
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// What was handed over, and whether the worker is to end.
+    fn take_inbox(&self) -> (Vec<Arrival>, bool) {
+        let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
+        // Before the inbox: whoever says stop has handed everything over by then, and what is left in there nobody serves.
+        // Behind the bell: a stop that is not seen here rings once more.
+        let is_stopping = self.is_stopping.load(Ordering::Acquire);
+        (std::mem::take(&mut *self.inbox.lock().unwrap_or_else(PoisonError::into_inner)), is_stopping)
+    }
+}
+
+/// One thread's loop.
+pub(crate) struct Worker<'s> {
+    daemon: &'s Daemon,
+    service: Service<'s>,
+    desk: &'s Desk,
+    clock: Clock,
+    epoll: OwnedFd,
+    connections: Connections,
+    udp_ports: Vec<UdpPort>,
+    round: Round,
+    /// Of the present wake-up.
+    now: Now,
+    /// The same in seconds since the start.
+    uptime_s: u32,
+    /// Where the look for idle connections goes on.
+    idle_at: usize,
+}
+
+/// Connections by the index that epoll knows them by.
+#[derive(Default)]
+struct Connections {
+    slots: Vec<Option<Connection>>,
+    free: Vec<usize>,
+}
+
+impl<'s> Worker<'s> {
+    pub(crate) fn new(
+        daemon: &'s Daemon,
+        service: Service<'s>,
+        desk: &'s Desk,
+        clock: Clock,
+        udp_ports: Vec<UdpPort>,
+    ) -> io::Result<Self> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &desk.wake, EventData::new_u64(WAKE_TOKEN), EventFlags::IN)?;
+        for (port, token) in udp_ports.iter().zip(UDP_TOKEN..) {
+            epoll::add(&epoll, port.socket(), EventData::new_u64(token), EventFlags::IN)?;
+        }
+        let connections = Connections::default();
+        let (now, round, idle_at) = (clock.now(), Round::new(), 0);
+        let uptime_s = clock.uptime_s(now);
+        Ok(Worker { daemon, service, desk, clock, epoll, connections, udp_ports, round, now, uptime_s, idle_at })
+    }
+
+    /// Its sockets on UDP ports.
+    pub(crate) fn udp_descriptors(&self) -> impl Iterator<Item = RawFd> {
+        self.udp_ports.iter().map(|port| port.socket().as_raw_fd())
+    }
+
+    /// Serves until the desk says stop. Every request that has been read is answered then, as far as the sockets take it.
+    pub(crate) fn run(mut self) -> Remains {
+        let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
+        let idle_timeout_s = self.daemon.arguments.idle_timeout_s();
+        let patience = (idle_timeout_s > 0).then_some(IDLE_LOOK);
+        loop {
+            events.clear();
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), patience.as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => panic!("epoll of a running worker cannot be waited for: {error}"),
+            }
+            if let Some(measure) = &self.desk.measure {
+                measure.wake();
+            }
+            let now = self.clock.now();
+            self.now = now;
+            let uptime_s = self.clock.uptime_s(now);
+            let is_new_second = std::mem::replace(&mut self.uptime_s, uptime_s) != uptime_s;
+            let mut is_woken = false;
+            for event in &events {
+                match event.data.u64() {
+                    WAKE_TOKEN => is_woken = true,
+                    token if token >= UDP_TOKEN => {
+                        self.udp_ports[(token - UDP_TOKEN) as usize].serve(&self.service, now);
+                    }
+                    index => self.attend(index as usize, event.flags, now),
+                }
+            }
+            self.serve_round(now);
+            if is_new_second && idle_timeout_s > 0 {
+                self.close_idle(idle_timeout_s);
+            }
+            // New sockets come last, so that no index is reused among events that were fetched before.
+            if is_woken && self.take_sockets() {
+                return self.end();
+            }
+        }
+    }
+
+    fn end(self) -> Remains {
+        let mut connections: Vec<Connection> = self.connections.slots.into_iter().flatten().collect();
+        for connection in &mut connections {
+            self.desk.holdings.change(connection.forget_holding(), Holding::default());
+        }
+        Remains { connections, udp_ports: self.udp_ports }
+    }
+
+    /// Takes what a ready connection has to offer into the round.
+    fn attend(&mut self, index: usize, flags: EventFlags, now: Now) {
+        if !self.round.has_room() {
+            self.serve_round(now);
+        }
+        let Some(connection) = self.connections.slots[index].as_mut() else { return };
+        let is_alive = if connection.is_paused() {
+            resume(connection, flags, &self.service)
+        } else {
+            receive(connection, index, &mut self.round, &self.service)
+        };
+        if !is_alive {
+            return self.close(index, "normal");
+        }
+        let connection = self.connections.slots[index].as_mut().expect("it was there a moment ago");
+        if connection.is_paused() {
+            return self.update_interest(index);
+        }
+        match connection.take_input() {
+            Some(input) => self.round.add_kept(index, input),
+            None => self.update_interest(index),
+        }
+    }
+
+    fn serve_round(&mut self, now: Now) {
+        if self.round.is_empty() {
+            return;
+        }
+        self.round.serve(&mut self.connections.slots, &self.service, now);
+        while let Some(settled) = self.round.pop_settled() {
+            if let Some(kinds) = settled.watches {
+                self.let_watch(settled.connection, kinds);
+            } else if settled.is_over {
+                self.close(settled.connection, "normal");
+            } else {
+                self.update_interest(settled.connection);
+            }
+        }
+    }
+
+    fn update_interest(&mut self, index: usize) {
+        let Some(connection) = self.connections.slots[index].as_mut() else { return };
+        self.daemon.roster.note(connection.socket.as_raw_fd(), self.uptime_s, connection.state());
+        if let Some(excess) = note_holding(connection, self.desk) {
+            let counters = self.service.counters;
+            let counter = if excess == Excess::Input { &counters.read_buf_oom } else { &counters.response_obj_oom };
+            counter.add(1);
+            return self.close(index, "error");
+        }
+        let Some(interest) = connection.interest_change() else { return };
+        if epoll::modify(&self.epoll, &connection.socket, EventData::new_u64(index as u64), interest).is_err() {
+            self.close(index, "error");
+        }
+    }
+
+    /// Hands a connection to the thread of watchers.
+    fn let_watch(&mut self, index: usize, kinds: u8) {
+        let Some(mut connection) = self.connections.remove(index) else { return };
+        note_holding(&mut connection, self.desk);
+        let _ = epoll::delete(&self.epoll, &connection.socket);
+        self.daemon.watchers.add(connection, kinds);
+        self.desk.connections_open.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// `reason` is memcached's word for why it ends.
+    fn close(&mut self, index: usize, reason: &str) {
+        if let Some(connection) = self.connections.slots[index].as_mut() {
+            tracing::debug!(descriptor = connection.socket.as_raw_fd(), "a connection goes: {reason}");
+            if self.desk.attention.is_given_to(kind::CONNECTIONS) {
+                tell_connection(self.service.attention, connection, "conn_close", reason, self.now);
+            }
+            connection.farewell();
+            self.desk.holdings.change(connection.take_holding().0, Holding::default());
+            self.daemon.roster.forget(connection.socket.as_raw_fd());
+        }
+        if self.connections.remove(index).is_some() {
+            self.desk.connections_open.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Closes connections that have been idle for longer than that. Looks at a part of them in each second, so that all
+    /// have been looked at within [`IDLE_LOOKS`] of them, or sooner.
+    fn close_idle(&mut self, idle_timeout_s: u32) {
+        let slots = self.connections.slots.len();
+        let looks = slots.div_ceil(idle_timeout_s.min(IDLE_LOOKS) as usize);
+        for _ in 0..looks {
+            self.idle_at = if self.idle_at + 1 < slots { self.idle_at + 1 } else { 0 };
+            let Some(connection) = &self.connections.slots[self.idle_at] else { continue };
+            let active_s = self.daemon.roster.active_s(connection.socket.as_raw_fd());
+            if active_s.is_some_and(|active_s| self.uptime_s.saturating_sub(active_s) > idle_timeout_s) {
+                self.service.counters.idle_kicks.add(1);
+                self.close(self.idle_at, "idle_timeout");
+            }
+        }
+    }
+
+    /// Takes what the desk has; says whether that was all, and the worker is to end.
+    fn take_sockets(&mut self) -> bool {
+        let (arrivals, is_stopping) = self.desk.take_inbox();
+        for arrival in arrivals {
+            let connection = match arrival {
+                Arrival::Known(connection) => connection,
+                Arrival::Accepted { socket, tls, dialects } => match tls.map(TlsStream::new).transpose() {
+                    Ok(tls) => Connection::new(socket, tls, dialects),
+                    Err(error) => {
+                        tracing::warn!("a new connection cannot speak TLS and is closed: {error}");
+                        self.desk.connections_open.fetch_sub(1, Ordering::Relaxed);
+                        continue;
+                    }
+                },
+            };
+            let index = self.connections.insert(connection);
+            let connection = self.connections.slots[index].as_mut().expect("just put there");
+            let interest = connection.first_interest();
+            tracing::debug!(descriptor = connection.socket.as_raw_fd(), "a connection comes");
+            if self.desk.attention.is_given_to(kind::CONNECTIONS) {
+                tell_connection(&self.desk.attention, connection, "conn_new", "", self.now);
+            }
+            if let Err(error) = epoll::add(&self.epoll, &connection.socket, EventData::new_u64(index as u64), interest)
+            {
+                tracing::warn!("a new connection cannot be watched and is closed: {error}");
+                self.close(index, "error");
+            }
+            self.update_interest(index);
+        }
+        is_stopping
+    }
+}
+
+/// Tells of what a connection keeps; says which limit it breaks.
+fn note_holding(connection: &mut Connection, desk: &Desk) -> Option<Excess> {
+    let (before, now) = connection.take_holding();
+    if before == now { None } else { desk.holdings.change(before, now) }
+}
+
+/// Reads what has arrived; says whether the connection lives on.
+fn receive(connection: &mut Connection, index: usize, round: &mut Round, service: &Service<'_>) -> bool {
+    if connection.is_secured() {
+        return receive_secured(connection, service);
+    }
+    let is_partial = connection.has_input();
+    let received = if is_partial {
+        connection.receive_more(round.free_space(), READ_MORE_BYTES_MAX)
+    } else {
+        connection.receive_into(round.free_space())
+    };
+    let Received::Bytes(count) = received else { return received == Received::Nothing };
+    service.counters.bytes_read.add(count as u64);
+    if !is_partial {
+        round.add_received(index, count);
+    }
+    true
+}
+
+/// The same through TLS. What has been decrypted lies with the connection.
+fn receive_secured(connection: &mut Connection, service: &Service<'_>) -> bool {
+    let mut happened = Happened::default();
+    let received = connection.receive_secured(READ_MORE_BYTES_MAX, &mut happened);
+    if happened != Happened::default() {
+        service.counters.ssl_new_sessions.add(happened.new_sessions);
+        service.counters.ssl_handshake_errors.add(happened.handshake_errors);
+        service.counters.ssl_proto_errors.add(happened.protocol_errors);
+    }
+    if let Received::Bytes(count) = received {
+        service.counters.bytes_read.add(count as u64);
+    }
+    received != Received::Gone
+}
+
+/// Tells who watches that a connection comes or goes.
+fn tell_connection(attention: &Attention, connection: &Connection, what: &str, reason: &str, now: Now) {
+    let peer =
+        rustix::net::getpeername(&connection.socket).ok().flatten().and_then(|peer| SocketAddr::try_from(peer).ok());
+    let (host, port, transport) = match peer {
+        Some(peer) => (peer.ip().to_string(), peer.port(), "tcp"),
+        None => ("unix".to_string(), 0, "local"),
+    };
+    let reason = if reason.is_empty() { String::new() } else { format!(" reason={reason}") };
+    let descriptor = connection.socket.as_raw_fd();
+    let text = format!("type={what} rip={host} rport={port} transport={transport}{reason} cfd={descriptor}");
+    attention.push(kind::CONNECTIONS, text, now);
+}
+
+/// Sends what a slow reader left; says whether the connection lives on.
+fn resume(connection: &mut Connection, flags: EventFlags, service: &Service<'_>) -> bool {
+    if flags.intersects(EventFlags::ERR | EventFlags::HUP) {
+        return false;
+    }
+    let (sent, sent_bytes) = connection.send_kept();
+    service.counters.bytes_written.add(sent_bytes as u64);
+    sent != Sent::Gone
+}
+
+impl Connections {
+    fn insert(&mut self, connection: Connection) -> usize {
+        match self.free.pop() {
+            Some(index) => {
+                self.slots[index] = Some(connection);
+                index
+            }
+            None => {
+                self.slots.push(Some(connection));
+                self.slots.len() - 1
+            }
+        }
+    }
+
+    /// Dropping it closes the socket, which takes it out of epoll too.
+    fn remove(&mut self, index: usize) -> Option<Connection> {
+        let connection = self.slots[index].take()?;
+        self.free.push(index);
+        Some(connection)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    /// A worker took its inbox, then a connection came and the stop behind it, then it saw the stop and ended: the
+    /// connection lay in the inbox, and an upgrade closed it instead of handing it over.
+    #[test]
+    fn whoever_sees_the_stop_has_all_that_came_before_it() {
+        for _ in 0..500 {
+            let desk = Desk::new(None, Holdings::default()).expect("an eventfd");
+            let (socket, _client) = UnixStream::pair().expect("a pair");
+            let arrival = Arrival::Accepted { socket: socket.into(), tls: None, dialects: None };
+            let mut taken = 0;
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    desk.hand_over([arrival]);
+                    desk.stop();
+                });
+                loop {
+                    let (arrivals, is_stopping) = desk.take_inbox();
+                    taken += arrivals.len();
+                    if is_stopping {
+                        break;
+                    }
+                }
+            });
+            assert_eq!(taken, 1);
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The text that Prometheus reads, format 0.0.4.
+//!
+//! Every number of `stats` is there as `lookaside_server_<its name>`, so that a dashboard made for the one can be made
+//! for the other. What rises and never falls, but for `stats reset`, is a counter.
+
+use crate::observe::metrics::help::meaning;
+use crate::observe::metrics::hot_keys::HotKeys;
+use crate::observe::metrics::latency::Class;
+use crate::observe::metrics::{KEYS_PER_SAMPLE, REPLIES_PER_SAMPLE};
+use crate::session::context::Process;
+use crate::session::execute::VERSION;
+use crate::startup::Daemon;
+use lookaside_store::Now;
+use lookaside_telemetry::{Exposition, HistogramSum, Kind};
+use std::fmt::Write;
+
+/// How many hot keys are told.
+const HOT_KEYS_MAX: usize = 20;
+
+/// The names of `stats` that may fall, or never move.
+const GAUGES: &[&str] = &[
+    "accepting_conns",
+    "bytes",
+    "connection_structures",
+    "curr_connections",
+    "curr_items",
+    "hash_bytes",
+    "hash_is_expanding",
+    "hash_power_level",
+    "limit_maxbytes",
+    "log_watchers",
+    "lru_crawler_running",
+    "max_connections",
+    "pid",
+    "pointer_size",
+    "read_buf_bytes",
+    "read_buf_bytes_free",
+    "read_buf_count",
+    "reserved_fds",
+    "response_obj_bytes",
+    "response_obj_count",
+    "slab_global_page_pool",
+    "slab_reassign_running",
+    "threads",
+    "time",
+    "time_since_server_cert_refresh",
+    "uptime",
+];
+
+/// All metrics of the process.
+pub(crate) fn render(daemon: &Daemon, now: Now) -> String {
+    let mut out = Exposition::new("lookaside_server_");
+    out.family("info", Kind::Gauge, "The version that runs.");
+    out.sample(&[("version", VERSION)], 1);
+    statistics(daemon, now, &mut out);
+    latencies(daemon, &mut out);
+    hot_keys(daemon, &mut out);
+    out.finish()
+}
+
+fn statistics(daemon: &Daemon, now: Now, out: &mut Exposition) {
+    let mut told = Vec::new();
+    daemon.stats(b"", now, &mut told);
+    let told = String::from_utf8_lossy(&told);
+    for line in told.lines() {
+        let Some((name, value)) = line.strip_prefix("STAT ").and_then(|stat| stat.split_once(' ')) else { continue };
+        if value.parse::<f64>().is_err() || name == "version" {
+            continue;
+        }
+        let kind = if GAUGES.contains(&name) { Kind::Gauge } else { Kind::Counter };
+        match meaning(name) {
+            Some(meaning) => out.single(name, kind, meaning, value),
+            None => out.single(name, kind, &format!("{name} of the command stats."), value),
+        }
+    }
+}
+
+fn latencies(daemon: &Daemon, out: &mut Exposition) {
+    let help = format!(
+        "From a worker's wake-up to the reply's handing over to the kernel, one of {REPLIES_PER_SAMPLE} replies, by its first command."
+    );
+    out.family("reply_seconds", Kind::Histogram, &help);
+    for class in Class::ALL {
+        let mut sum = HistogramSum::default();
+        for measure in daemon.desks.iter().filter_map(|desk| desk.measure.as_ref()) {
+            measure.latencies.add_to(class, &mut sum);
+        }
+        out.histogram(&[("command", class.name())], &sum);
+    }
+}
+
+fn hot_keys(daemon: &Daemon, out: &mut Exposition) {
+    let mut all = HotKeys::default();
+    for measure in daemon.desks.iter().filter_map(|desk| desk.measure.as_ref()) {
+        all.add(&measure.hot_keys());
+    }
+    let help = format!(
+        "The share that a key has of all keys asked for or stored lately, at least; one of {KEYS_PER_SAMPLE} is looked at."
+    );
+    out.family("hot_key_share", Kind::Gauge, &help);
+    for (key, samples) in all.top(HOT_KEYS_MAX) {
+        let share = samples as f64 / all.samples as f64;
+        out.sample(&[("key", &readable(&key))], format_args!("{share:.4}"));
+    }
+    out.single("hot_key_samples", Kind::Gauge, "How many keys the shares were made from.", all.samples);
+}
+
+/// A key as text. What is no printable ASCII is told as `\xff`.
+fn readable(key: &[u8]) -> String {
+    let mut text = String::with_capacity(key.len());
+    for &byte in key {
+        match byte {
+            b' '..=b'~' => text.push(byte.into()),
+            _ => drop(write!(text, "\\x{byte:02x}")),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_key_can_be_read() {
+        assert_eq!(readable(b"user:42"), "user:42");
+        assert_eq!(readable(b"a\"b\\"), "a\"b\\");
+        assert_eq!(readable(b"\xff\n"), "\\xff\\x0a");
+    }
+}

@@ -1,0 +1,167 @@
+//! ASCII authentication (`-Y`): until a client of the text dialect has said who it is, by a `set` of any key with `user
+//! password` as its value, it is answered with refusals alone.
+//!
+//! ```text
+//! set auth 0 0 10\r\nada secret\r\n      ->  STORED, and the connection is served from then on
+//! anything else\r\n                      ->  CLIENT_ERROR unauthenticated; `quit` ends the connection
+//! ```
+//!
+//! As in memcached key, flags and exptime are passed over, and `noreply` too. What follows the first space is the
+//! password, more spaces included.
+//!
+//! The password is looked at while scanning, so that what follows in the same bytes is scanned as what it then is. That
+//! must not be scanned a second time: it would be a plain `set`, and the password an item. It is not, because only a
+//! reply that has reached its bound takes scanned bytes back, and refusals for one read are far from it.
+
+use crate::session::auth::credentials::{Verdict, WORD_BYTES_MAX};
+use crate::session::context::Service;
+use lookaside_store::Now;
+
+/// The longest line that is waited for, in bytes; as memcached.
+const LINE_BYTES_MAX: usize = 2048;
+
+/// The longest user and password, with the space between.
+const VALUE_BYTES_MAX: usize = 2 * WORD_BYTES_MAX + 1;
+
+/// What an unauthenticated client's bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Attempt {
+    /// Not whole yet: so many bytes are needed.
+    Incomplete { needed_bytes: usize },
+    /// It may ask for anything from now on.
+    Authenticated { consumed: usize },
+    /// It is told so; `swallow` more bytes are to come that belong to what is refused.
+    Refused { line: &'static str, consumed: usize, swallow: usize },
+    /// `quit`, or junk: it is disconnected.
+    Ended,
+}
+
+/// Looks at the next bytes of a client that has not authenticated.
+pub(crate) fn attempt(input: &[u8], service: &Service<'_>, now: Now) -> Attempt {
+    let Some(end) = input.iter().take(LINE_BYTES_MAX).position(|&byte| byte == b'\n') else {
+        let is_junk = input.len() >= LINE_BYTES_MAX;
+        return if is_junk { Attempt::Ended } else { Attempt::Incomplete { needed_bytes: input.len() + 1 } };
+    };
+    if matches!(&input[..end], b"quit" | b"quit\r") {
+        return Attempt::Ended;
+    }
+    let value_at = end + 1;
+    let Some(value_bytes) = value_bytes_of(&input[..end]) else {
+        return Attempt::Refused { line: "CLIENT_ERROR unauthenticated", consumed: value_at, swallow: 0 };
+    };
+    if value_bytes > VALUE_BYTES_MAX {
+        let line = "CLIENT_ERROR auth token too long";
+        service.counters.auth_cmds.add(1);
+        service.refuse_login(None, now);
+        return Attempt::Refused { line, consumed: value_at, swallow: value_bytes + 2 };
+    }
+    let consumed = value_at + value_bytes + 2;
+    let Some(data) = input.get(value_at..consumed) else { return Attempt::Incomplete { needed_bytes: consumed } };
+    match decide(data, service, now) {
+        None => Attempt::Authenticated { consumed },
+        Some(line) => Attempt::Refused { line, consumed, swallow: 0 },
+    }
+}
+
+/// The length that a `set` announces; `None` for any other line.
+fn value_bytes_of(line: &[u8]) -> Option<usize> {
+    let line = std::str::from_utf8(line).ok()?;
+    let words: Vec<&str> = line.split_ascii_whitespace().take(5).collect();
+    match words[..] {
+        ["set", _key, _flags, _exptime, value_bytes] => value_bytes.parse::<u32>().ok().map(|bytes| bytes as usize),
+        _ => None,
+    }
+}
+
+/// Whether user and password are right; if not, what to say.
+fn decide(data: &[u8], service: &Service<'_>, now: Now) -> Option<&'static str> {
+    let Some(words) = data.strip_suffix(b"\r\n") else { return Some("CLIENT_ERROR bad command line termination") };
+    let Some(space) = words.iter().position(|&byte| byte == b' ') else {
+        return Some("CLIENT_ERROR bad authentication token format");
+    };
+    let (user, password) = (&words[..space], &words[space + 1..]);
+    let verdict = service.text_users.map_or(Verdict::Wrong, |users| users.verify(user, password, now));
+    service.counters.auth_cmds.add(1);
+    if verdict != Verdict::Right {
+        service.refuse_login(Some(user), now);
+    }
+    match verdict {
+        Verdict::Right => None,
+        Verdict::Wrong => Some("CLIENT_ERROR authentication failure"),
+        Verdict::TryLater => Some("SERVER_ERROR too many have tried to authenticate, try later"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::counters::Counters;
+    use crate::session::auth::credentials::Credentials;
+    use crate::session::{Session, SessionState};
+    use lookaside_store::{Options, Store};
+
+    const NOW: Now = Now { unix_ms: 1_700_000_000_000 };
+
+    /// All replies, the bytes arriving in pieces, and whether the connection goes on.
+    fn converse(bytes: &[u8], piece_bytes: usize) -> (String, SessionState) {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), "ada:secret\nbob:x y\n").expect("written");
+        let users = Credentials::read(file.path(), [7; 32]).expect("two users");
+        let options = Options::default();
+        let store = Store::new(options.clone()).expect("the options are fine");
+        let counters = Counters::default();
+        let service = Service { text_users: Some(&users), ..Service::new(&store, &options, &counters) };
+        let (mut session, mut input, mut out) = (Session::new(), Vec::new(), Vec::new());
+        let mut state = SessionState::Open;
+        for piece in bytes.chunks(piece_bytes) {
+            input.extend_from_slice(piece);
+            state = session.serve(&mut input, &service, NOW, &mut out);
+        }
+        (String::from_utf8(out).expect("text"), state)
+    }
+
+    #[test]
+    fn who_says_the_right_words_is_served_wherever_the_bytes_are_cut() {
+        let bytes = b"get k\r\nset a 0 0 10\r\nada wrong!\r\nset a b c 10 noreply\r\nada secret\r\nget a\r\nset k 0 0 1\r\nx\r\nget k\r\n";
+        let replies = "CLIENT_ERROR unauthenticated\r\nCLIENT_ERROR authentication failure\r\nSTORED\r\nEND\r\nSTORED\r\n\
+                       VALUE k 0 1\r\nx\r\nEND\r\n";
+        for piece_bytes in (1..40).chain([bytes.len()]) {
+            assert_eq!(converse(bytes, piece_bytes), (replies.to_string(), SessionState::Open), "{piece_bytes}");
+        }
+        assert_eq!(converse(b"set a 0 0 7\r\nbob x y\r\nmn\r\n", 100).0, "STORED\r\nMN\r\n");
+    }
+
+    #[test]
+    fn nothing_else_is_carried_out() {
+        const UNAUTHENTICATED: &str = "CLIENT_ERROR unauthenticated\r\n";
+        for line in [
+            "version",
+            "quit now",
+            "shutdown",
+            "watch",
+            "stats",
+            "set a 0 0",
+            "set a 0 0 10x",
+            "set a 0 0 -1",
+            "",
+            "mn",
+        ] {
+            let expected = (UNAUTHENTICATED.to_string(), SessionState::Open);
+            assert_eq!(converse(format!("{line}\r\n").as_bytes(), 100), expected, "{line:?}");
+        }
+        assert_eq!(converse(b"mn\r\nquit\r\nmn\r\n", 100), (UNAUTHENTICATED.to_string(), SessionState::Close));
+        let (replies, _) =
+            converse(b"set a 0 0 3\r\nada\r\nset a 0 0 10\r\nada secretxxset a 0 0 4\r\nada \r\nmn\r\n", 100);
+        let refusals = "CLIENT_ERROR bad authentication token format\r\nCLIENT_ERROR bad command line termination\r\n\
+                        CLIENT_ERROR authentication failure\r\n";
+        assert_eq!(replies, refusals.to_string() + UNAUTHENTICATED);
+    }
+
+    #[test]
+    fn what_is_too_long_is_not_kept() {
+        let long = format!("set a 0 0 100000\r\n{}\r\nmn\r\n", "x".repeat(100_000));
+        let replies = "CLIENT_ERROR auth token too long\r\nCLIENT_ERROR unauthenticated\r\n";
+        assert_eq!(converse(long.as_bytes(), 1000).0, replies);
+        assert_eq!(converse(&[b'x'; 5000], 100).1, SessionState::Close);
+    }
+}

@@ -1,0 +1,232 @@
+//! Operations on one key, and the responses to them.
+
+use crate::observe::event_log::kind;
+use crate::session::context::Service;
+use crate::session::execute;
+use lookaside_protocol::binary::{
+    BinaryOperation, BinaryRequest, Response, ResponseTag, Status, Vivify, compose_error, compose_hit, compose_response,
+};
+use lookaside_protocol::{Cas, Direction, StoreMode};
+use lookaside_store::{
+    ArithmeticOutcome, DeleteOutcome, Expiry, HashedKey, ItemView, MetaArithmetic, MetaArithmeticOutcome, MetaDelete,
+    MetaDeleteOutcome, MetaSet, NewItem, Now, StoreOutcome,
+};
+
+pub(super) fn execute(
+    service: &Service<'_>,
+    request: &BinaryRequest<'_>,
+    operation: &BinaryOperation<'_>,
+    key: HashedKey<'_>,
+    now: Now,
+    out: &mut Vec<u8>,
+) {
+    let answer = match *operation {
+        BinaryOperation::Get { exptime, with_key, with_value } => {
+            let look = Look { exptime, with_key, with_value };
+            return get(service, request, &look, key, now, out);
+        }
+        BinaryOperation::Store { mode, flags, exptime, value } => {
+            let item = NewItem { flags, expiry: Expiry::from_exptime(exptime, now), value };
+            let outcome = execute::store_outcome(service, key, mode, &item, now);
+            tell(service, key, mode, exptime, value, outcome, now);
+            stored(mode, outcome)
+        }
+        BinaryOperation::Extend { mode, cas, value } => {
+            let item = NewItem { flags: 0, expiry: Expiry::Never, value };
+            let outcome = match cas {
+                None => execute::store_outcome(service, key, mode, &item, now),
+                Some(expected) => extend_if(service, key, mode, &item, expected, now),
+            };
+            tell(service, key, mode, 0, value, outcome, now);
+            stored(mode, outcome)
+        }
+        BinaryOperation::Delete { cas } => delete(service, key, cas, now),
+        BinaryOperation::Arithmetic { direction, delta, vivify, cas } => {
+            match count(service, key, direction, delta, vivify, cas, now) {
+                Ok((number, cas)) if !request.is_quiet() => {
+                    let value = &number.to_be_bytes();
+                    let status = Status::Success;
+                    let extras = b"";
+                    return compose_response(&Response { tag: request.tag, status, cas, extras, key: b"", value }, out);
+                }
+                answer => answer.map(|(_, cas)| cas),
+            }
+        }
+    };
+    match answer {
+        Ok(_) if request.is_quiet() => {}
+        Ok(cas) => done(request.tag, cas, out),
+        Err(status) => compose_error(request.tag, status, out),
+    }
+}
+
+/// What a get wants.
+struct Look {
+    exptime: Option<i64>,
+    with_key: bool,
+    with_value: bool,
+}
+
+#[inline]
+fn get(
+    service: &Service<'_>,
+    request: &BinaryRequest<'_>,
+    look: &Look,
+    key: HashedKey<'_>,
+    now: Now,
+    out: &mut Vec<u8>,
+) {
+    let (tag, counters) = (request.tag, service.counters);
+    let shown_key = if look.with_key { key.key() } else { b"" };
+    let show = |item: ItemView<'_>| {
+        let value_bytes = if look.with_value { item.value.value_bytes() } else { 0 };
+        compose_hit(tag, item.cas, item.flags, shown_key, value_bytes, out);
+        if look.with_value {
+            item.value.pieces().for_each(|piece| out.extend_from_slice(piece));
+        }
+        item.value.value_bytes()
+    };
+    let reader = service.store.reader(now);
+    let found_bytes = match look.exptime {
+        None => reader.get(key, show),
+        Some(exptime) => reader.get_and_touch(key, Expiry::from_exptime(exptime, now), show),
+    };
+    let is_hit = found_bytes.is_some();
+    if service.attention.is_given_to(kind::FETCHERS | kind::PREFIXES) {
+        execute::tell_fetched(service, key, found_bytes, now);
+    }
+    // A get that touches is counted as a touch alone, as memcached does in this dialect.
+    let (asked, hits, misses) = match look.exptime {
+        None => (&counters.cmd_get, &counters.get_hits, &counters.get_misses),
+        Some(_) => (&counters.cmd_touch, &counters.touch_hits, &counters.touch_misses),
+    };
+    asked.add(1);
+    if is_hit {
+        hits.add(1)
+    } else {
+        misses.add(1)
+    }
+    if is_hit || request.is_quiet() {
+        return;
+    }
+    match look.with_key {
+        // The key stands where an error's words would.
+        true => {
+            let (status, cas, extras) = (Status::NotFound, Cas(0), &b""[..]);
+            compose_response(&Response { tag, status, cas, extras, key: key.key(), value: b"" }, out);
+        }
+        false => compose_error(tag, Status::NotFound, out),
+    }
+}
+
+/// For those who watch.
+fn tell(
+    service: &Service<'_>,
+    key: HashedKey<'_>,
+    mode: StoreMode,
+    exptime: i64,
+    value: &[u8],
+    outcome: StoreOutcome,
+    now: Now,
+) {
+    let (command, line) = (execute::command_of(mode), execute::store_line(outcome));
+    execute::tell_stored(service, key, command, exptime, value, line, now);
+}
+
+fn stored(mode: StoreMode, outcome: StoreOutcome) -> Result<Cas, Status> {
+    match outcome {
+        StoreOutcome::Stored(cas) => Ok(cas),
+        StoreOutcome::NotStored if mode == StoreMode::Add => Err(Status::Exists),
+        StoreOutcome::NotStored if mode == StoreMode::Replace => Err(Status::NotFound),
+        StoreOutcome::NotStored => Err(Status::NotStored),
+        StoreOutcome::Exists => Err(Status::Exists),
+        StoreOutcome::NotFound => Err(Status::NotFound),
+        // What was to be added is within the limit: the parser has seen to that.
+        StoreOutcome::TooLarge if matches!(mode, StoreMode::Append | StoreMode::Prepend) => Err(Status::NotStored),
+        StoreOutcome::TooLarge => Err(Status::TooLarge),
+        StoreOutcome::OutOfMemory => Err(Status::OutOfMemory),
+    }
+}
+
+/// Appends or prepends while the item has the expected unique.
+fn extend_if(
+    service: &Service<'_>,
+    key: HashedKey<'_>,
+    mode: StoreMode,
+    item: &NewItem<'_>,
+    expected: Cas,
+    now: Now,
+) -> StoreOutcome {
+    service.counters.cmd_set.add(1);
+    let terms = MetaSet { cas_compare: Some(expected), ..MetaSet::default() };
+    service.store.meta_set(key, mode, item, &terms, now).0
+}
+
+fn delete(service: &Service<'_>, key: HashedKey<'_>, expected: Option<Cas>, now: Now) -> Result<Cas, Status> {
+    let extent = execute::extent(service, kind::DELETIONS, key, now);
+    let is_deleted = match expected {
+        None => service.store.delete(key, 0, now) == DeleteOutcome::Deleted,
+        Some(_) => {
+            let terms = MetaDelete { cas_compare: expected, ..MetaDelete::default() };
+            match service.store.meta_delete(key, &terms, now) {
+                MetaDeleteOutcome::Deleted => true,
+                MetaDeleteOutcome::NotFound => false,
+                MetaDeleteOutcome::Exists => return Err(Status::Exists),
+            }
+        }
+    };
+    execute::note_delete(service, key, is_deleted.then_some(extent), now);
+    if is_deleted { Ok(Cas(0)) } else { Err(Status::NotFound) }
+}
+
+/// Counts, or makes the number where there is none. If another client makes it first, or a hold-off is on, it is not
+/// stored.
+fn count(
+    service: &Service<'_>,
+    key: HashedKey<'_>,
+    direction: Direction,
+    delta: u64,
+    vivify: Option<Vivify>,
+    expected: Option<Cas>,
+    now: Now,
+) -> Result<(u64, Cas), Status> {
+    let outcome = match expected {
+        None => service.store.arithmetic(key, direction, delta, now),
+        Some(_) => {
+            let terms = MetaArithmetic { cas_compare: expected, ..MetaArithmetic::default() };
+            match service.store.meta_arithmetic(key, direction, delta, &terms, now) {
+                MetaArithmeticOutcome::Counted { outcome, .. } => outcome,
+                MetaArithmeticOutcome::Exists => return Err(Status::Exists),
+                MetaArithmeticOutcome::Vivified(_) | MetaArithmeticOutcome::NotStored => {
+                    unreachable!("nothing is made that was not asked for")
+                }
+            }
+        }
+    };
+    match (outcome, vivify) {
+        (ArithmeticOutcome::NotFound, Some(vivify)) => return make_number(service, key, vivify, now),
+        _ => execute::count_arithmetic(service, direction, outcome),
+    }
+    match outcome {
+        ArithmeticOutcome::Number(number, cas) => Ok((number, cas)),
+        ArithmeticOutcome::NotFound => Err(Status::NotFound),
+        ArithmeticOutcome::NotANumber => Err(Status::NotANumber),
+        ArithmeticOutcome::OutOfMemory => Err(Status::OutOfMemory),
+    }
+}
+
+fn make_number(service: &Service<'_>, key: HashedKey<'_>, vivify: Vivify, now: Now) -> Result<(u64, Cas), Status> {
+    let mut digits = itoa::Buffer::new();
+    let value = digits.format(vivify.initial).as_bytes();
+    let item = NewItem { flags: 0, expiry: Expiry::from_exptime(vivify.exptime, now), value };
+    match service.store.store(key, StoreMode::Add, &item, now) {
+        StoreOutcome::Stored(cas) => Ok((vivify.initial, cas)),
+        StoreOutcome::OutOfMemory => Err(Status::OutOfMemory),
+        _ => Err(Status::NotStored),
+    }
+}
+
+/// Nothing to tell but the new CAS unique.
+fn done(tag: ResponseTag, cas: Cas, out: &mut Vec<u8>) {
+    compose_response(&Response { tag, status: Status::Success, cas, extras: b"", key: b"", value: b"" }, out);
+}

@@ -1,0 +1,214 @@
+//! Commands that are answered by a walk over all keys: `lru_crawler metadump` and `mgdump`, `stats cachedump`, `stats
+//! sizes`, and `stats workingset`, which counts what was in use lately (§3.2.2 of the paper). Serves operators, and no request.
+//!
+//! A walk goes in steps of [`BUCKETS_PER_STEP`] buckets of the store's index. Between two steps the other connections of
+//! the worker have their turn, and the connection waits until its socket has taken what was said; so a walk makes
+//! nobody wait for long, and a client that does not read holds up its own walk only. What is between steps is kept with
+//! the connection's session and goes with it.
+//!
+//! memcached walks class by class for `all` and for lists of classes; here every walk goes along the index, and classes
+//! only choose.
+
+mod sizes;
+mod working_set;
+
+use crate::session::context::Service;
+use crate::session::reply;
+use lookaside_store::{Crawl, CrawlItem, Now, Store};
+use sizes::Sizes;
+use std::io::Write;
+use working_set::Survey;
+
+/// So many buckets of up to eight items are looked at before others have their turn.
+const BUCKETS_PER_STEP: usize = 128;
+/// A `stats cachedump` says no more than this, as memcached's.
+const CACHEDUMP_BYTES_MAX: usize = 2 << 20;
+/// The end of a listing whose client took nothing for a minute while others waited for a place.
+const GIVEN_UP: &str = "SERVER_ERROR walk given up: nothing of it was taken for 60 s";
+/// The numbers that slab classes may have.
+const CLASS_MAX: usize = 255;
+
+/// Which slab classes are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ClassSet([u64; 4]);
+
+/// What a walk is to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Listing {
+    /// A line of facts for each item.
+    Metadump(ClassSet),
+    /// An `mg` for each item.
+    Mgdump(ClassSet),
+    /// Some items of one class.
+    Cachedump { class: usize, items_max: u64 },
+    /// How many items there are of which size.
+    Sizes,
+    /// What was asked for in the last so many seconds, from a sample of one in so many.
+    WorkingSet { within_s: u32, one_in: u32 },
+}
+
+/// A walk under way.
+#[derive(Debug)]
+pub(crate) struct Walk {
+    crawl: Crawl,
+    listing: Listing,
+    survey: Survey,
+    sizes: Sizes,
+    items_told: u64,
+    bytes_told: usize,
+}
+
+impl ClassSet {
+    pub(crate) const ALL: ClassSet = ClassSet([u64::MAX; 4]);
+
+    /// `all`, `hash`, or numbers separated by commas.
+    pub(crate) fn read(text: &str) -> Option<ClassSet> {
+        if matches!(text, "all" | "hash") {
+            return Some(ClassSet::ALL);
+        }
+        text.split(',').try_fold(ClassSet([0; 4]), |mut set, number| {
+            let class = number.parse::<usize>().ok().filter(|class| (1..=CLASS_MAX).contains(class))?;
+            set.0[class / 64] |= 1 << (class % 64);
+            Some(set)
+        })
+    }
+
+    fn has(self, class: usize) -> bool {
+        self.0[class / 64] >> (class % 64) & 1 != 0
+    }
+}
+
+impl Walk {
+    /// Begins a walk, if there are not too many already; says so where memcached does.
+    pub(crate) fn begin(store: &Store, listing: Listing, now: Now, out: &mut Vec<u8>) -> Option<Walk> {
+        let one_in = if let Listing::WorkingSet { one_in, .. } = listing { one_in } else { 1 };
+        let crawl = store.begin_crawl(one_in, now)?;
+        if matches!(listing, Listing::Metadump(_) | Listing::Mgdump(_)) {
+            reply::line(b"OK", out);
+        }
+        let (survey, sizes) = (Survey::default(), Sizes::default());
+        Some(Walk { crawl, listing, survey, sizes, items_told: 0, bytes_told: 0 })
+    }
+
+    /// Goes on for a step, or until `out` holds `reply_bytes_max` bytes; says whether the walk is over.
+    pub(crate) fn step(&mut self, service: &Service<'_>, now: Now, reply_bytes_max: usize, out: &mut Vec<u8>) -> bool {
+        let Walk { crawl, listing, survey, sizes, items_told, bytes_told } = self;
+        let mut is_enough = false;
+        for _ in 0..BUCKETS_PER_STEP {
+            let before = out.len();
+            let goes_on = service.store.crawl(crawl, 1, now, |crawled| match *listing {
+                Listing::Metadump(classes) if classes.has(crawled.slab_class) => metadump_line(&crawled, now, out),
+                Listing::Mgdump(classes) if classes.has(crawled.slab_class) => mgdump_line(&crawled, out),
+                Listing::Cachedump { class, items_max } if class == crawled.slab_class => {
+                    is_enough |= items_max != 0 && *items_told >= items_max;
+                    is_enough |= *bytes_told + (out.len() - before) >= CACHEDUMP_BYTES_MAX;
+                    if !is_enough {
+                        *items_told += u64::from(cachedump_line(&crawled, out));
+                    }
+                }
+                Listing::Sizes => sizes.note(crawled.item_bytes),
+                Listing::WorkingSet { within_s, .. } => survey.note(&crawled, within_s),
+                _ => {}
+            });
+            *bytes_told += out.len() - before;
+            if !goes_on || is_enough {
+                self.end(out);
+                return true;
+            }
+            if out.len() >= reply_bytes_max {
+                break;
+            }
+        }
+        false
+    }
+
+    fn end(&self, out: &mut Vec<u8>) {
+        match self.listing {
+            _ if self.crawl.is_given_up() => return reply::line(GIVEN_UP.as_bytes(), out),
+            Listing::Mgdump(_) => return reply::line(b"EN", out),
+            Listing::Sizes => self.sizes.render(out),
+            Listing::WorkingSet { within_s, one_in } => self.survey.render(within_s, one_in, out),
+            Listing::Metadump(_) | Listing::Cachedump { .. } => {}
+        }
+        reply::line(b"END", out);
+    }
+}
+
+/// As memcached has it, with its space in front of a bare line feed.
+fn metadump_line(crawled: &CrawlItem<'_>, now: Now, out: &mut Vec<u8>) {
+    let item = &crawled.item;
+    out.extend_from_slice(b"key=");
+    uri_encode(item.key, out);
+    let end_s = crawled.end_s().map_or(-1, i64::from);
+    let last_access_s = now.unix_ms / 1000 - u64::from(item.last_access_age_s);
+    let fetched = if item.fetched { "yes" } else { "no" };
+    let (cas, class, bytes, flags) = (item.cas.0, crawled.slab_class, crawled.item_bytes, item.flags);
+    append(
+        out,
+        format_args!(
+            " exp={end_s} la={last_access_s} cas={cas} fetch={fetched} cls={class} size={bytes} flags={flags} \n"
+        ),
+    );
+}
+
+/// A key that no text command could name is told in base64.
+fn mgdump_line(crawled: &CrawlItem<'_>, out: &mut Vec<u8>) {
+    let key = crawled.item.key;
+    out.extend_from_slice(b"mg ");
+    if lookaside_protocol::check_key(key).is_ok() {
+        out.extend_from_slice(key);
+    } else {
+        lookaside_protocol::meta::encode_key(key, out);
+        out.extend_from_slice(b" b");
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Says whether the item is told: keys that no text command could name are left out and not counted, as memcached does.
+fn cachedump_line(crawled: &CrawlItem<'_>, out: &mut Vec<u8>) -> bool {
+    let item = &crawled.item;
+    let is_told = lookaside_protocol::check_key(item.key).is_ok();
+    if is_told {
+        out.extend_from_slice(b"ITEM ");
+        out.extend_from_slice(item.key);
+        let (value_bytes, end_s) = (item.value.value_bytes(), crawled.end_s().unwrap_or(0));
+        append(out, format_args!(" [{value_bytes} b; {end_s} s]\r\n"));
+    }
+    is_told
+}
+
+/// Letters, digits and `-._~` as they are, all else as `%` and two digits.
+fn uri_encode(key: &[u8], out: &mut Vec<u8>) {
+    for &byte in key {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(byte),
+            _ => append(out, format_args!("%{byte:02X}")),
+        }
+    }
+}
+
+fn append(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
+    out.write_fmt(text).expect("a vector takes all that is written");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_read() {
+        let set = ClassSet::read("1,64,255").expect("three classes");
+        assert!([1, 64, 255].into_iter().all(|class| set.has(class)) && !set.has(2) && !set.has(65));
+        assert_eq!(ClassSet::read("hash"), ClassSet::read("all"));
+        for bad in ["", "0", "256", "1,", "x", "-1"] {
+            assert_eq!(ClassSet::read(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn keys_are_told_as_a_uri_would() {
+        let mut out = Vec::new();
+        uri_encode(b"a-Z_0.9~:%\x00\xff ", &mut out);
+        assert_eq!(out, b"a-Z_0.9~%3A%25%00%FF%20");
+    }
+}

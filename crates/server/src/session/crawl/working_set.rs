@@ -1,0 +1,89 @@
+//! The working set (§3.2.2 of the paper: "randomly sampling a small subset of items"): how many keys, and how many bytes, were
+//! asked for in the last so many seconds, by the front of their keys and by slab class. It is what a pool's size follows
+//! from: a pool that is larger keeps what nobody asks for, one that is smaller evicts what will be asked for again.
+//!
+//! One item in N is looked at, chosen by its key's hash, and each counts for N. Only items that are there can be counted:
+//! where items are evicted younger than the time asked about, the true working set is larger.
+
+use crate::session::crawl::{append, uri_encode};
+use lookaside_store::CrawlItem;
+use std::collections::BTreeMap;
+
+/// Fronts of keys beyond so many are counted together.
+const PREFIXES_MAX: usize = 1_000;
+/// What ends the front of a key; as memcached's `-D`.
+const DELIMITER: u8 = b':';
+/// Keys without a front.
+const NO_PREFIX: &[u8] = b"(none)";
+/// Keys of fronts that came when there were too many.
+const OTHER_PREFIXES: &[u8] = b"(other)";
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    items: u64,
+    bytes: u64,
+}
+
+/// What a walk has counted.
+#[derive(Debug, Default)]
+pub(super) struct Survey {
+    in_sample: u64,
+    all: Tally,
+    prefixes: BTreeMap<Vec<u8>, Tally>,
+    classes: BTreeMap<usize, Tally>,
+}
+
+impl Survey {
+    /// Counts an item of the sample, if it was asked for or stored in the last so many seconds.
+    pub(super) fn note(&mut self, crawled: &CrawlItem<'_>, seconds: u32) {
+        self.in_sample += 1;
+        if crawled.item.last_access_age_s > seconds {
+            return;
+        }
+        let key = crawled.item.key;
+        let prefix = key.iter().position(|&byte| byte == DELIMITER).map_or(NO_PREFIX, |end| &key[..end]);
+        let is_known = self.prefixes.contains_key(prefix);
+        let prefix = if is_known || self.prefixes.len() < PREFIXES_MAX { prefix } else { OTHER_PREFIXES };
+        let bytes = crawled.item_bytes as u64;
+        self.all.add(bytes);
+        self.classes.entry(crawled.slab_class).or_default().add(bytes);
+        match self.prefixes.get_mut(prefix) {
+            Some(tally) => tally.add(bytes),
+            None => self.prefixes.entry(prefix.to_vec()).or_default().add(bytes),
+        }
+    }
+
+    pub(super) fn render(&self, seconds: u32, one_in: u32, out: &mut Vec<u8>) {
+        append(out, format_args!("STAT seconds {seconds}\r\nSTAT one_in {one_in}\r\n"));
+        append(out, format_args!("STAT sampled {}\r\n", self.in_sample));
+        self.all.render(one_in, out, |_| ());
+        for (prefix, tally) in &self.prefixes {
+            tally.render(one_in, out, |out| {
+                out.extend_from_slice(b"prefix:");
+                match prefix.as_slice() {
+                    NO_PREFIX | OTHER_PREFIXES => out.extend_from_slice(prefix),
+                    _ => uri_encode(prefix, out),
+                }
+                out.push(b':');
+            });
+        }
+        for (class, tally) in &self.classes {
+            tally.render(one_in, out, |out| append(out, format_args!("class:{class}:")));
+        }
+    }
+}
+
+impl Tally {
+    fn add(&mut self, bytes: u64) {
+        self.items += 1;
+        self.bytes += bytes;
+    }
+
+    fn render(&self, one_in: u32, out: &mut Vec<u8>, name: impl Fn(&mut Vec<u8>)) {
+        for (what, sampled) in [("items", self.items), ("bytes", self.bytes)] {
+            out.extend_from_slice(b"STAT ");
+            name(out);
+            append(out, format_args!("{what} {}\r\n", sampled * u64::from(one_in)));
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! Meta commands carried out against the store.
+//!
+//! | | does |
+//! |---|---|
+//! | `mg` | get, with `T` get and touch, with `N` and `R` a word of who is to fill the item; `u` leaves no trace |
+//! | `ms` | every mode, each with `C` and `E`; `N` with append and prepend; `I` takes an older `C` and marks the item stale |
+//! | `md` | delete; `C` is compared first; `I` leaves the item, marked stale; `x` leaves an empty value |
+//! | `ma` | both ways, `C`, `E`, `N` with `J`, `T` |
+//! | `me` | shows what the store knows of an item, and leaves no trace |
+//!
+//! Each is one step in the store: nothing comes in between. Which verbs see an item that is stale or has no value yet is
+//! said there (`lookaside_store`).
+
+use crate::observe::event_log::{Event, Extent, kind};
+use crate::session::context::Service;
+use crate::session::{execute, reply};
+use lookaside_protocol::meta::{
+    MetaFlags, MetaItemInfo, MetaOperation, MetaStatus, MetaVerb, compose_meta_answer, decode_key,
+};
+use lookaside_protocol::text::refusal;
+use lookaside_protocol::{Cas, KEY_BYTES_MAX};
+use lookaside_store::{
+    ArithmeticOutcome, Expiry, HashedKey, MetaArithmetic, MetaArithmeticOutcome, MetaDelete, MetaDeleteOutcome,
+    MetaGet, MetaGetOutcome, MetaSet, NewItem, Now, Recache, StoreOutcome,
+};
+
+/// How a command went, or the line that its sender is told instead.
+type Answer = Result<MetaStatus, &'static str>;
+
+/// A meta command on its way.
+struct Meta<'a> {
+    service: &'a Service<'a>,
+    now: Now,
+    /// The key as the client wrote it: what answers carry.
+    wire_key: &'a [u8],
+    /// The key that is stored.
+    key: HashedKey<'a>,
+    flags: MetaFlags<'a>,
+}
+
+/// Carries out one meta command. `key` is hashed as it came; one in base64 is hashed again.
+pub(crate) fn execute(
+    service: &Service<'_>,
+    operation: &MetaOperation<&[u8]>,
+    key: HashedKey<'_>,
+    now: Now,
+    out: &mut Vec<u8>,
+) {
+    service.counters.cmd_meta.add(1);
+    let reply_at = out.len();
+    let answer = MetaFlags::read(operation.verb, operation.flags).and_then(|flags| {
+        let mut room = [0; KEY_BYTES_MAX];
+        let stored_key = match flags.has(b'b') {
+            true => HashedKey::new(decode_key(key.key(), &mut room).ok_or("CLIENT_ERROR error decoding key")?),
+            false => key,
+        };
+        let before = match operation.verb {
+            MetaVerb::Delete => execute::extent(service, kind::DELETIONS, stored_key, now),
+            _ => Extent::default(),
+        };
+        let status = Meta { service, now, wire_key: key.key(), key: stored_key, flags }.carry_out(operation, out)?;
+        if service.attention.is_given_to(WATCHED) {
+            tell(service, operation, stored_key, status, before, now);
+        }
+        Ok(status)
+    });
+    match answer {
+        Ok(status) if operation_is_quiet(operation, status) => out.truncate(reply_at),
+        Ok(_) => {}
+        Err(line) => {
+            out.truncate(reply_at);
+            reply::line(line.as_bytes(), out);
+        }
+    }
+}
+
+/// The kinds of events that a meta command can be.
+const WATCHED: u8 = kind::FETCHERS | kind::MUTATIONS | kind::DELETIONS;
+
+/// Tells who watches. As with memcached, prefixes do not count meta commands. `before` is what a delete found.
+fn tell(
+    service: &Service<'_>,
+    operation: &MetaOperation<&[u8]>,
+    hashed_key: HashedKey<'_>,
+    status: MetaStatus,
+    before: Extent,
+    now: Now,
+) {
+    let (key, is_counted) = (hashed_key.key(), false);
+    let event = match operation.verb {
+        MetaVerb::Get => {
+            let is_there = matches!(status, MetaStatus::Value | MetaStatus::Done);
+            let found = is_there.then(|| execute::extent(service, kind::FETCHERS, hashed_key, now));
+            Event::Fetched { key, found, is_counted }
+        }
+        MetaVerb::Set => {
+            let outcome = match status {
+                MetaStatus::Done => "stored",
+                MetaStatus::Exists => "exists",
+                MetaStatus::NotFound => "not_found",
+                _ => "not_stored",
+            };
+            let extent = match status {
+                MetaStatus::Done => execute::extent(service, kind::MUTATIONS, hashed_key, now),
+                _ => Extent { slab_class: 0, value_bytes: operation.value.map_or(0, <[u8]>::len) },
+            };
+            Event::Stored { key, outcome, command: "ms", exptime: 0, extent, is_counted }
+        }
+        MetaVerb::Delete => {
+            let deleted = (status == MetaStatus::Done).then_some(before);
+            Event::Deleted { key, command: "md", deleted, is_counted }
+        }
+        _ => return,
+    };
+    service.attention.tell(event, now);
+}
+
+fn operation_is_quiet(operation: &MetaOperation<&[u8]>, status: MetaStatus) -> bool {
+    status.is_silent(operation.verb)
+        && lookaside_protocol::meta::meta_flags(operation.flags).any(|flag| flag.letter == b'q')
+}
+
+impl Meta<'_> {
+    fn carry_out(&self, operation: &MetaOperation<&[u8]>, out: &mut Vec<u8>) -> Answer {
+        match operation.verb {
+            MetaVerb::Get => self.get(out),
+            MetaVerb::Set => self.set(operation.value.unwrap_or_default(), out),
+            MetaVerb::Delete => self.delete(out),
+            MetaVerb::Arithmetic => self.arithmetic(out),
+            MetaVerb::Debug => Ok(self.debug(out)),
+        }
+    }
+
+    fn expiry(&self, ttl_s: Option<i32>) -> Expiry {
+        Expiry::from_exptime(ttl_s.unwrap_or(0).into(), self.now)
+    }
+
+    fn answer(&self, status: MetaStatus, facts: &MetaItemInfo, value: Option<&[u8]>, out: &mut Vec<u8>) -> MetaStatus {
+        compose_meta_answer(status, self.wire_key, &self.flags, facts, value, out);
+        if value.is_some() { MetaStatus::Value } else { status }
+    }
+
+    /// An answer that knows nothing of an item.
+    fn tell(&self, status: MetaStatus, out: &mut Vec<u8>) -> MetaStatus {
+        self.answer(status, &MetaItemInfo::default(), None, out)
+    }
+
+    fn get(&self, out: &mut Vec<u8>) -> Answer {
+        let counters = self.service.counters;
+        counters.cmd_get.add(1);
+        let touches = self.flags.ttl_s.is_some();
+        counters.cmd_touch.add(touches.into());
+        let terms = MetaGet {
+            no_bump: self.flags.has(b'u'),
+            touch: self.flags.ttl_s.map(|ttl_s| self.expiry(Some(ttl_s))),
+            vivify: self.flags.vivify_ttl_s.map(|_| self.expiry_by_flags(None)),
+            recache: self.flags.recache_below_s.map(|below_s| Recache {
+                before: self.expiry(Some(below_s)),
+                is_touched_first: self.stands_before(b'T', b'R'),
+            }),
+            cas_new: self.flags.cas_new,
+        };
+        let reader = self.service.store.reader(self.now);
+        let found = reader.meta_get(self.key, &terms, |looked| (self.show(&looked, out), looked.is_vivified));
+        // A look that has made its item has found none.
+        let is_hit = found.is_some_and(|(_, is_vivified)| !is_vivified);
+        counters.get_hits.add(is_hit.into());
+        counters.get_misses.add((!is_hit).into());
+        counters.touch_hits.add((touches && is_hit).into());
+        counters.touch_misses.add((touches && !is_hit).into());
+        match found {
+            Some((status, _)) => Ok(status),
+            None => Ok(self.tell(MetaStatus::Miss, out)),
+        }
+    }
+
+    /// Whether both flags are there, `first` in front of `second`.
+    fn stands_before(&self, first: u8, second: u8) -> bool {
+        let mut order =
+            self.flags.in_order().map(|flag| flag.letter).filter(|&letter| letter == first || letter == second);
+        order.next() == Some(first) && order.next() == Some(second)
+    }
+
+    /// What the later of `N` and `T` says, of those in front of the flag `end`.
+    fn expiry_by_flags(&self, end: Option<u8>) -> Expiry {
+        let told = self.flags.in_order().map(|flag| flag.letter).take_while(|&letter| Some(letter) != end);
+        self.expiry(told.fold(None, |ttl_s, letter| match letter {
+            b'N' => self.flags.vivify_ttl_s,
+            b'T' => self.flags.ttl_s,
+            _ => ttl_s,
+        }))
+    }
+
+    fn show(&self, looked: &MetaGetOutcome<'_>, out: &mut Vec<u8>) -> MetaStatus {
+        let item = &looked.item;
+        // A `t` is told what the flags in front of it have made of the expiry.
+        let expiry = match () {
+            () if looked.is_vivified => self.expiry_by_flags(Some(b't')),
+            () if self.stands_before(b't', b'T') => looked.expiry_before,
+            () => item.expiry,
+        };
+        let facts = MetaItemInfo {
+            cas: Some(item.cas),
+            client_flags: Some(item.flags),
+            hit_before: Some(item.fetched),
+            idle_s: Some(item.last_access_age_s),
+            value_bytes: Some(item.value.value_bytes()),
+            ttl_s: Some(ttl_s(expiry, self.now)),
+            already_won: looked.win_already_sent,
+            stale: looked.is_stale,
+            won: looked.is_won,
+        };
+        // With `C` the value is for those who have another one.
+        if !self.flags.has(b'v') || self.flags.cas_compare == Some(item.cas) {
+            return self.answer(MetaStatus::Done, &facts, None, out);
+        }
+        let mut pieces = item.value.pieces();
+        let first = pieces.next().unwrap_or_default();
+        if first.len() == item.value.value_bytes() {
+            return self.answer(MetaStatus::Value, &facts, Some(first), out);
+        }
+        // The rare value in several pieces: the composer wants it whole.
+        self.answer(MetaStatus::Value, &facts, Some(&item.value.to_vec()), out)
+    }
+
+    fn set(&self, value: &[u8], out: &mut Vec<u8>) -> Answer {
+        self.service.counters.cmd_set.add(1);
+        let flags = self.flags.client_flags.unwrap_or(0);
+        let item = NewItem { flags, expiry: self.expiry(self.flags.ttl_s), value };
+        let terms = MetaSet {
+            cas_compare: self.compared(),
+            cas_new: self.flags.cas_new,
+            invalidates: self.flags.has(b'I'),
+            vivify: self.flags.vivify_ttl_s.map(|ttl_s| self.expiry(Some(ttl_s))),
+        };
+        let mode = self.flags.store_mode();
+        let (outcome, value_bytes) = self.service.store.meta_set(self.key, mode, &item, &terms, self.now);
+        // What was not stored has the unique 0.
+        let mut facts = MetaItemInfo { value_bytes: Some(value_bytes), cas: Some(Cas(0)), ..MetaItemInfo::default() };
+        let status = match outcome {
+            StoreOutcome::Stored(cas) => {
+                facts.cas = Some(cas);
+                MetaStatus::Done
+            }
+            StoreOutcome::NotStored => MetaStatus::NotStored,
+            StoreOutcome::Exists => MetaStatus::Exists,
+            StoreOutcome::NotFound => MetaStatus::NotFound,
+            StoreOutcome::TooLarge => return Err(refusal::TOO_LARGE),
+            StoreOutcome::OutOfMemory => return Err(crate::session::execute::OUT_OF_MEMORY),
+        };
+        Ok(self.answer(status, &facts, None, out))
+    }
+
+    /// The unique that an append, a prepend or `ma` is to find; to these 0 is none.
+    fn compared(&self) -> Option<Cas> {
+        self.flags.cas_compare.filter(|&cas| cas != Cas(0))
+    }
+
+    fn delete(&self, out: &mut Vec<u8>) -> Answer {
+        let terms = MetaDelete {
+            cas_compare: self.flags.cas_compare,
+            cas_new: self.flags.cas_new,
+            invalidates: self.flags.has(b'I'),
+            empties: self.flags.has(b'x'),
+            touch: self.flags.ttl_s.map(|ttl_s| self.expiry(Some(ttl_s))),
+        };
+        let counters = self.service.counters;
+        let status = match self.service.store.meta_delete(self.key, &terms, self.now) {
+            MetaDeleteOutcome::Deleted => {
+                counters.delete_hits.add(1);
+                MetaStatus::Done
+            }
+            MetaDeleteOutcome::NotFound => {
+                counters.delete_misses.add(1);
+                MetaStatus::NotFound
+            }
+            MetaDeleteOutcome::Exists => MetaStatus::Exists,
+        };
+        Ok(self.tell(status, out))
+    }
+
+    fn arithmetic(&self, out: &mut Vec<u8>) -> Answer {
+        let direction = self.flags.direction();
+        let terms = MetaArithmetic {
+            cas_compare: self.compared(),
+            cas_new: self.flags.cas_new,
+            touch: self.flags.ttl_s.map(|ttl_s| self.expiry(Some(ttl_s))),
+            vivify: self.flags.vivify_ttl_s.map(|_| (self.flags.initial.unwrap_or(0), self.expiry_by_flags(None))),
+        };
+        let delta = self.flags.delta.unwrap_or(1);
+        let outcome = self.service.store.meta_arithmetic(self.key, direction, delta, &terms, self.now);
+        let (number, cas, expiry) = match outcome {
+            MetaArithmeticOutcome::Exists => return Ok(self.tell(MetaStatus::Exists, out)),
+            MetaArithmeticOutcome::NotStored => return Ok(self.tell(MetaStatus::NotStored, out)),
+            MetaArithmeticOutcome::Vivified(cas) => {
+                (self.flags.initial.unwrap_or(0), cas, self.expiry_by_flags(Some(b't')))
+            }
+            MetaArithmeticOutcome::Counted { outcome, expiry: [before, after] } => {
+                crate::session::execute::count_arithmetic(self.service, direction, outcome);
+                let expiry = if self.stands_before(b't', b'T') { before } else { after };
+                match outcome {
+                    ArithmeticOutcome::Number(number, cas) => (number, cas, expiry),
+                    ArithmeticOutcome::NotFound => return Ok(self.tell(MetaStatus::NotFound, out)),
+                    ArithmeticOutcome::NotANumber => return Err(crate::session::execute::NOT_A_NUMBER),
+                    ArithmeticOutcome::OutOfMemory => return Err(crate::session::execute::OUT_OF_MEMORY_ARITHMETIC),
+                }
+            }
+        };
+        let facts = MetaItemInfo { cas: Some(cas), ttl_s: Some(ttl_s(expiry, self.now)), ..MetaItemInfo::default() };
+        let mut digits = itoa::Buffer::new();
+        let value = self.flags.has(b'v').then(|| digits.format(number).as_bytes());
+        Ok(self.answer(MetaStatus::Done, &facts, value, out))
+    }
+
+    fn debug(&self, out: &mut Vec<u8>) -> MetaStatus {
+        let terms = MetaGet { no_bump: true, ..MetaGet::default() };
+        let shown = self.service.store.reader(self.now).meta_get(self.key, &terms, |looked| {
+            let item = looked.item;
+            out.extend_from_slice(b"ME ");
+            out.extend_from_slice(self.wire_key);
+            let facts = format!(
+                " exp={} la={} cas={} fetch={} cls={} size={}",
+                ttl_s(item.expiry, self.now),
+                item.last_access_age_s,
+                item.cas.0,
+                if item.fetched { "yes" } else { "no" },
+                looked.slab_class,
+                looked.item_bytes,
+            );
+            reply::line(facts.as_bytes(), out);
+        });
+        if shown.is_some() {
+            return MetaStatus::Debug;
+        }
+        reply::line(b"EN", out);
+        MetaStatus::Miss
+    }
+}
+
+/// Seconds left to live, -1 for ever.
+fn ttl_s(expiry: Expiry, now: Now) -> i64 {
+    match expiry {
+        Expiry::Never => -1,
+        Expiry::At { unix_s } => i64::from(unix_s) - (now.unix_ms / 1000) as i64,
+    }
+}

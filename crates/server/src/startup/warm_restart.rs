@@ -1,0 +1,124 @@
+//! Warm restart (§6.4 of the paper) as the process sees it: the store is taken up at the start and saved at the end if
+//! `--warm-restart` names a region, what came of it is told in the log and in `stats`, and `--remove-region` removes a region.
+//! Serves no request.
+//!
+//! Whatever ends the server in order saves: SIGTERM, SIGINT, SIGUSR1 (memcached's signal for it), `shutdown`, and a start
+//! that fails after the store was taken up, say because the port is taken. What does not: kill -9, a crash.
+
+use crate::cli::{Arguments, Mistake};
+use crate::clock::Clock;
+use lookaside_store::{
+    ColdStartReason, Options, OptionsError, Preparation, RegionError, RegionName, RemovedRegion, Start, Store,
+    remove_region,
+};
+
+/// How a store came to its region.
+#[derive(Clone, Debug)]
+pub(crate) struct Warmth {
+    pub(crate) name: RegionName,
+    /// The items it began with.
+    pub(crate) items: u64,
+    /// How long it took to take it up, or to make it.
+    pub(crate) attach_ms: u64,
+}
+
+/// A store that lacks at most its region.
+pub(crate) enum Prepared {
+    InRegion(Box<Preparation>, RegionName),
+    Whole(Box<Store>),
+}
+
+/// Does what can be done while another process may still have the region.
+pub(crate) fn prepare(arguments: &Arguments, options: Options) -> anyhow::Result<Prepared> {
+    let prepared = match arguments.region_name() {
+        Some(name) => Preparation::new(options, name)
+            .map(|preparation| Prepared::InRegion(Box::new(preparation.ahead()), name.clone())),
+        None => Store::new(options).map(|store| Prepared::Whole(Box::new(store))),
+    };
+    prepared.map_err(|error| refused(&RegionError::Options(error)))
+}
+
+/// The store, in its region if there is to be one, and the clock, set forward if it is behind the one by which it was saved.
+/// `claim` is called before the region's contents are changed: after an error they are as they were saved.
+pub(crate) fn open(
+    prepared: Prepared,
+    clock: Clock,
+    claim: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<(Store, Option<Warmth>, Clock)> {
+    let (preparation, name) = match prepared {
+        Prepared::InRegion(preparation, name) => (preparation, name),
+        Prepared::Whole(store) => return claim().map(|()| (*store, None, clock)),
+    };
+    let begun = clock.now();
+    let mut claimed = Ok(());
+    let attached = preparation.attach(begun, || {
+        claimed = claim();
+        claimed.is_ok()
+    });
+    let attached = attached.map_err(|error| refused(&error))?;
+    claimed?;
+    let (store, start) = attached.expect("it was wanted");
+    let attach_ms = clock.now().unix_ms - begun.unix_ms;
+    let (items, clock) = match start {
+        Start::Warm { items, saved_at } => {
+            tracing::info!("region {name} is taken up with {items} items, in {attach_ms} ms");
+            (items, clock.not_before(saved_at))
+        }
+        Start::Empty(ColdStartReason::New) => {
+            tracing::info!("region {name} is new");
+            (0, clock)
+        }
+        Start::Empty(why) => {
+            tracing::warn!("region {name} starts empty: {why}");
+            (0, clock)
+        }
+    };
+    Ok((store, Some(Warmth { name, items, attach_ms }), clock))
+}
+
+/// The store that this process has just saved, or an empty one.
+pub(crate) fn reopen(arguments: &Arguments, options: Options, clock: Clock) -> anyhow::Result<Store> {
+    open(prepare(arguments, options)?, clock, || Ok(())).map(|(store, ..)| store)
+}
+
+/// Leaves the store in its region, if it has one, for the next server. All threads that use it have ended.
+pub(crate) fn save(store: Store, clock: Clock) -> anyhow::Result<()> {
+    let begun = clock.now();
+    let saved = store.save(begun).map_err(|error| anyhow::anyhow!("nothing is kept: {error}"))?;
+    if let Some(saved) = saved {
+        let save_ms = clock.now().unix_ms - begun.unix_ms;
+        tracing::info!("{} items are kept for the next start; saved in {save_ms} ms", saved.items);
+    }
+    Ok(())
+}
+
+/// `--remove-region`: removes the region, and says what it was.
+pub(crate) fn forget(name: &RegionName) -> anyhow::Result<String> {
+    let Some(RemovedRegion { region_bytes, items }) = remove_region(name).map_err(|error| refused(&error))? else {
+        anyhow::bail!("there is no region {name}");
+    };
+    let items = match items {
+        Some(items) => format!("{items} items"),
+        None => "not shut down cleanly".to_string(),
+    };
+    Ok(format!("removed region {name}: {region_bytes} bytes, {items}"))
+}
+
+/// What happened, and what can be done.
+fn refused(error: &RegionError) -> anyhow::Error {
+    let advice = match error {
+        RegionError::Options(_) => "see -m and -I",
+        RegionError::Held { .. } => "end that server first, or choose another name with --warm-restart",
+        RegionError::KeyTaken { .. } | RegionError::Foreign { .. } | RegionError::ForeignOwner { .. } => {
+            "choose another name with --warm-restart"
+        }
+        RegionError::Mapped { .. } | RegionError::Removed { .. } => "see `ipcs -m`",
+        RegionError::System { .. } => "it may belong to another user, see `ipcs -m`; or start without --warm-restart",
+    };
+    let why = format!("{error} ({advice})");
+    match error {
+        RegionError::Options(OptionsError::NoMemory { .. }) => anyhow::Error::msg(why),
+        RegionError::Options(_) => Mistake(why).into(),
+        _ => anyhow::Error::msg(why),
+    }
+}
