@@ -4,18 +4,18 @@
 //! scans their commands into a [`Batch`] (every key hashed once), prefetches, executes against the store, and sends one
 //! contiguous reply per connection ([`round`]). A delete travels the same way.
 //!
-//! * [`Session`], [`Batch`], [`Service`]: sans-I/O; bytes in, bytes out. A simulation drives these.
+//! * [`Session`], [`Batch`], [`SessionContext`]: sans-I/O; bytes in, bytes out. A simulation drives these.
 //! * `worker`, `round`, `connection`, `udp`, `segmentation`: one thread's loop over sockets.
 //! * `tls`: certificates, and a connection's stream between its socket and its session.
 //! * [`binary`]: the requests of the binary dialect, which are steps of the same batch.
-//! * [`credentials`]: users and passwords from a file, for whatever asks for them; `refused_logins` tells the log.
+//! * [`credentials`]: users and passwords from a file, for whatever asks for them; `login_log` tells the log.
 //! * `narration`: what clients say and are told, in the log.
-//! * `attention`, `watch`: what somebody looks at while requests run.
-//! * `administration`, `walk`: what an operator orders; listings of keys and the working set, a step at a time.
+//! * `events`, `watch`: what somebody looks at while requests run.
+//! * `administration`, `crawl`: what an operator orders; listings of keys and the working set, a step at a time.
 //! * `metrics`: what Prometheus reads.
-//! * `roster`, `addresses`: who is connected, and since when idle.
-//! * `holdings`, `give_back`: what slow clients make a worker keep, its limits, and how it goes back.
-//! * `guard`, `doors`, `identity`: what is read and opened before the process serves, and as whom it does.
+//! * `connection_table`, `addresses`: who is connected, and since when idle.
+//! * `buffers`, `give_back`: what slow clients make a worker keep, its limits, and how it goes back.
+//! * `secrets`, `doors`, `target_user`: what is read and opened before the process serves, and as whom it does.
 //! * `accepting`, `listener`, `reply_limit`, `daemon`, `options`, `statistics`, `log`, `clock`: the process.
 //!
 //! Invariants: workers share the store and nothing else. An idle connection owns no buffer. No request allocates, but
@@ -32,16 +32,17 @@ mod observe;
 mod session;
 mod startup;
 
-pub use cli::{Arguments, Compatible, Listen, Mistake, ProtocolName, Security};
+pub use cli::{Arguments, CompatibleOptions, Listen, ProtocolName, TlsMode, UsageError};
 pub use clock::Clock;
 pub use net::round::{ARENA_BYTES, READ_BYTES_MAX, REPLY_BYTES_MAX, ROUND_CONNECTIONS_MAX, ROUND_REPLY_BYTES_MAX};
 pub use net::udp::REPLY_BYTES_MAX as UDP_REPLY_BYTES_MAX;
-pub use observe::counters::{Counters, Counts};
-pub use observe::event_log::Attention;
-pub use observe::metrics::Measure;
+pub use observe::counters::{CounterSnapshot, Counters};
+pub use observe::event_log::EventSink;
+pub use observe::metrics::Sampler;
 pub use session::auth::credentials;
-pub use session::batch::{Batch, PREFETCH_KEYS, Progress, Remainder};
-pub use session::context::{Dialects, LINE_BYTES_MAX, Process, Service, Silent, limits};
+pub use session::batch::{Batch, PREFETCH_KEYS, Progress, Unexecuted};
+pub use session::context::SessionContext as Service;
+pub use session::context::{LINE_BYTES_MAX, NoControl, Protocols, ServerControl, SessionContext, limits};
 pub use session::execute::VERSION;
 pub use session::{Scan, Session, SessionState};
 pub use startup::run;

@@ -8,7 +8,7 @@ use lookaside_protocol::binary::{
 use lookaside_protocol::text::Limits;
 use lookaside_protocol::{Cas, Direction, StoreMode};
 use lookaside_server::credentials::Credentials;
-use lookaside_server::{Batch, Counters, Dialects, Progress, Scan, Service, Session, SessionState};
+use lookaside_server::{Batch, Counters, Progress, Protocols, Scan, Session, SessionContext, SessionState};
 use lookaside_store::{Now, Options, Store};
 
 const NOW: Now = Now { unix_ms: 1_700_000_000_000 };
@@ -19,7 +19,7 @@ struct Bench {
     store: Store,
     options: Options,
     counters: Counters,
-    dialects: Dialects,
+    protocols: Protocols,
     users: Option<Credentials>,
 }
 
@@ -27,19 +27,19 @@ impl Bench {
     fn new() -> Bench {
         let options = Options { item_bytes_max: VALUE_BYTES_MAX, seed: 7, ..Options::default() };
         let store = Store::new(options.clone()).expect("the options are fine");
-        Bench { store, options, counters: Counters::default(), dialects: Dialects::Both, users: None }
+        Bench { store, options, counters: Counters::default(), protocols: Protocols::Both, users: None }
     }
 
     fn with_users(text: &str) -> Bench {
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), text).expect("written");
         let users = Credentials::read(file.path(), [1; 32]).expect("users");
-        Bench { dialects: Dialects::Binary, users: Some(users), ..Bench::new() }
+        Bench { protocols: Protocols::Binary, users: Some(users), ..Bench::new() }
     }
 
-    fn service(&self) -> Service<'_> {
-        let service = Service::new(&self.store, &self.options, &self.counters);
-        Service { dialects: self.dialects, sasl: self.users.as_ref(), ..service }
+    fn context(&self) -> SessionContext<'_> {
+        let context = SessionContext::new(&self.store, &self.options, &self.counters);
+        SessionContext { protocols: self.protocols, sasl: self.users.as_ref(), ..context }
     }
 
     /// All that a fresh session says to bytes that arrive in pieces.
@@ -47,7 +47,7 @@ impl Bench {
         let (mut session, mut input, mut out) = (Session::new(), Vec::new(), Vec::new());
         for piece in bytes.chunks(piece_bytes) {
             input.extend_from_slice(piece);
-            if session.serve(&mut input, &self.service(), NOW, &mut out) == SessionState::Close {
+            if session.serve(&mut input, &self.context(), NOW, &mut out) == SessionState::Close {
                 return (out, SessionState::Close);
             }
         }
@@ -62,9 +62,9 @@ impl Bench {
             let (mut batch, mut from) = (Batch::default(), 0);
             loop {
                 batch.clear();
-                let scan = session.scan(&input, from, &self.service(), NOW, &mut batch);
+                let scan = session.scan(&input, from, &self.context(), NOW, &mut batch);
                 let (steps, mut out) = (batch.steps_count(), Vec::new());
-                let progress = batch.execute(&self.service(), NOW, steps, reply_bytes_max, &mut out);
+                let progress = batch.execute(&self.context(), NOW, steps, reply_bytes_max, &mut out);
                 all.extend_from_slice(&out);
                 match (progress, scan) {
                     (Progress::Close, _) => return all,
@@ -249,9 +249,9 @@ fn the_first_byte_decides_on_the_dialect_for_good() {
 
 #[test]
 fn a_server_may_be_told_to_speak_one_dialect() {
-    let bench = Bench { dialects: Dialects::Binary, ..Bench::new() };
+    let bench = Bench { protocols: Protocols::Binary, ..Bench::new() };
     assert_eq!(bench.converse(b"version\r\n", 100), (vec![], SessionState::Close));
-    let bench = Bench { dialects: Dialects::Text, ..Bench::new() };
+    let bench = Bench { protocols: Protocols::Text, ..Bench::new() };
     assert_eq!(bench.converse(&[&version(1)[..], b"\r\n"].concat(), 100), (b"ERROR\r\n".to_vec(), SessionState::Open));
 }
 

@@ -4,7 +4,7 @@
 
 use lookaside_protocol::StoreMode;
 use lookaside_protocol::binary::{BinaryCommand, BinaryOperation, BinaryRequest, ResponseTag, compose_request, opcode};
-use lookaside_server::{Batch, Counters, Progress, Scan, Service, Session};
+use lookaside_server::{Batch, Counters, Progress, Scan, Session, SessionContext};
 use lookaside_store::{Now, Options, Store};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -37,13 +37,13 @@ const NOW: Now = Now { unix_ms: 1_700_000_000_000 };
 
 /// What a worker does with one connection's bytes in one round, its batch taken from the last round and given to the
 /// next.
-fn round(batch: Batch<'static>, service: &Service<'_>, input: &[u8], out: &mut Vec<u8>) -> Batch<'static> {
+fn round(batch: Batch<'static>, context: &SessionContext<'_>, input: &[u8], out: &mut Vec<u8>) -> Batch<'static> {
     let (mut session, mut batch, mut from) = (Session::new(), batch.recycle(), 0);
     out.clear();
     loop {
         batch.clear();
-        let scan = session.scan(input, from, service, NOW, &mut batch);
-        let progress = batch.execute(service, NOW, batch.steps_count(), usize::MAX, out);
+        let scan = session.scan(input, from, context, NOW, &mut batch);
+        let progress = batch.execute(context, NOW, batch.steps_count(), usize::MAX, out);
         assert_eq!(progress, Progress::Done);
         match scan {
             Scan::Full { input_at } => from = input_at,
@@ -88,15 +88,15 @@ fn rounds_of_the_binary_dialect_reuse_their_buffers() {
 fn allocates_nothing(input: &[u8]) {
     let options = Options { seed: 1, ..Options::default() };
     let (store, counters) = (Store::new(options.clone()).expect("the options are fine"), Counters::default());
-    let service = Service::new(&store, &options, &counters);
+    let context = SessionContext::new(&store, &options, &counters);
     let (mut batch, mut out) = (Batch::default(), Vec::new());
     for _ in 0..2 {
-        batch = round(batch, &service, input, &mut out);
+        batch = round(batch, &context, input, &mut out);
     }
     let replies = out.clone();
     let before = ALLOCATIONS_COUNT.get();
     for _ in 0..10 {
-        batch = round(batch, &service, input, &mut out);
+        batch = round(batch, &context, input, &mut out);
     }
     let allocations_count = ALLOCATIONS_COUNT.get() - before;
     assert!(allocations_count == 0, "{allocations_count} allocations in ten rounds of {} bytes", input.len());

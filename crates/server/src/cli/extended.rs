@@ -4,7 +4,7 @@
 use crate::cli::tls::TlsOptions;
 
 /// What do something here, beside those that begin with `ssl_`.
-const SERVED: &[&str] = &[
+const SUPPORTED: &[&str] = &[
     "idle_timeout",
     "slab_automove",
     "no_slab_automove",
@@ -20,7 +20,7 @@ pub(super) const READ_LIMIT: &str = "read_buf_mem_limit";
 pub(super) const REPLY_LIMIT: &str = "resp_obj_mem_limit";
 
 /// What is done otherwise here, or not needed.
-const IDLE: &[&str] = &[
+const NO_EFFECT: &[&str] = &[
     "hash_algorithm",
     "hashpower",
     "hot_lru_pct",
@@ -55,7 +55,7 @@ const IDLE: &[&str] = &[
 ];
 
 /// What somebody asks for and does not get.
-const LOST: &[(&str, &str)] = &[
+const UNSUPPORTED: &[(&str, &str)] = &[
     ("ext_", "nothing is stored on disk"),
     ("no_ext_drop_unread", "nothing is stored on disk"),
     ("proxy_", "this server is no proxy; lookaside-router is"),
@@ -63,7 +63,7 @@ const LOST: &[(&str, &str)] = &[
 ];
 
 /// The names behind `ext_` and `proxy_`.
-const LOST_NAMES: &[&str] = &[
+const UNSUPPORTED_NAMES: &[&str] = &[
     "ext_compact_under",
     "ext_drop_under",
     "ext_drop_unread",
@@ -85,44 +85,46 @@ const LOST_NAMES: &[&str] = &[
 ];
 
 /// How far a name may be from the one that was meant.
-const MISSPELT_MAX: usize = 3;
+const SUGGESTION_DISTANCE_MAX: usize = 3;
 
 /// What an option of `-o` does here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Meaning {
+pub(super) enum Support {
     /// What it says.
-    Served,
+    Supported,
     /// Nothing, and nobody misses it.
-    Idle,
+    NoEffect,
     /// Nothing, and why that may be missed.
-    Lost(&'static str),
+    Unsupported(&'static str),
     /// memcached has none of this name.
     Unknown,
 }
 
 /// What becomes of an option, value and all.
-pub(super) fn meaning(option: &str) -> Meaning {
+pub(super) fn support_of(option: &str) -> Support {
     let name = name_of(option);
-    if TlsOptions::is_one(name) || SERVED.contains(&name) {
-        Meaning::Served
-    } else if IDLE.contains(&name) {
-        Meaning::Idle
-    } else if LOST_NAMES.contains(&name) {
-        let why = LOST.iter().find_map(|(prefix, why)| name.starts_with(prefix).then_some(*why));
-        Meaning::Lost(why.unwrap_or("it is not served"))
+    if TlsOptions::is_tls_option(name) || SUPPORTED.contains(&name) {
+        Support::Supported
+    } else if NO_EFFECT.contains(&name) {
+        Support::NoEffect
+    } else if UNSUPPORTED_NAMES.contains(&name) {
+        let why = UNSUPPORTED.iter().find_map(|(prefix, why)| name.starts_with(prefix).then_some(*why));
+        Support::Unsupported(why.unwrap_or("it is not served"))
     } else {
-        Meaning::Unknown
+        Support::Unknown
     }
 }
 
 /// What to say of a name that memcached does not have.
-pub(super) fn refusal(option: &str) -> String {
+pub(super) fn unknown_option_error(option: &str) -> String {
     let name = name_of(option);
-    let known = SERVED.iter().chain(IDLE).chain(LOST_NAMES);
+    let known = SUPPORTED.iter().chain(NO_EFFECT).chain(UNSUPPORTED_NAMES);
     let nearest = known.map(|known| (distance(name, known), *known)).min();
     let advice = match nearest {
-        Some((misspelt, meant)) if misspelt <= MISSPELT_MAX.min(name.len() / 2) => format!("is {meant} meant?"),
-        _ => format!("those that do something are {} and, with -Z, ssl_...", SERVED.join(", ")),
+        Some((distance, suggestion)) if distance <= SUGGESTION_DISTANCE_MAX.min(name.len() / 2) => {
+            format!("is {suggestion} meant?")
+        }
+        _ => format!("those that do something are {} and, with -Z, ssl_...", SUPPORTED.join(", ")),
     };
     format!("-o {option}: memcached has no such option; {advice}")
 }
@@ -152,18 +154,22 @@ mod tests {
 
     #[test]
     fn every_name_has_a_meaning() {
-        assert_eq!(meaning("idle_timeout=9"), Meaning::Served);
-        assert_eq!(meaning("no_ssl_kernel_tls"), Meaning::Served);
-        assert_eq!(meaning("hashpower=20"), Meaning::Idle);
-        assert_eq!(meaning("ext_path=/x:1G"), Meaning::Lost("nothing is stored on disk"));
-        assert!(LOST_NAMES.iter().all(|name| meaning(name) != Meaning::Lost("it is not served")));
-        assert_eq!(meaning("foo"), Meaning::Unknown);
+        assert_eq!(support_of("idle_timeout=9"), Support::Supported);
+        assert_eq!(support_of("no_ssl_kernel_tls"), Support::Supported);
+        assert_eq!(support_of("hashpower=20"), Support::NoEffect);
+        assert_eq!(support_of("ext_path=/x:1G"), Support::Unsupported("nothing is stored on disk"));
+        assert!(UNSUPPORTED_NAMES.iter().all(|name| support_of(name) != Support::Unsupported("it is not served")));
+        assert_eq!(support_of("foo"), Support::Unknown);
     }
 
     #[test]
     fn what_was_meant_is_said() {
-        assert!(refusal("idle_timeot=9").contains("is idle_timeout meant?"), "{}", refusal("idle_timeot=9"));
-        assert!(refusal("foo").contains("those that do something"), "{}", refusal("foo"));
+        assert!(
+            unknown_option_error("idle_timeot=9").contains("is idle_timeout meant?"),
+            "{}",
+            unknown_option_error("idle_timeot=9")
+        );
+        assert!(unknown_option_error("foo").contains("those that do something"), "{}", unknown_option_error("foo"));
         assert_eq!((distance("kitten", "sitting"), distance("", "abc"), distance("abc", "abc")), (3, 3, 0));
     }
 }

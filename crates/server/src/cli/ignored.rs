@@ -2,43 +2,43 @@
 //! given, the log has a line that says why it changes nothing.
 //!
 //! Options that promise safety are not among the ignored: a server that was told to ask for passwords and does not must
-//! not start ([`Compatible::refusal`]).
+//! not start ([`CompatibleOptions::unknown_option_error`]).
 
 use crate::cli::MEGABYTES_MAX;
 use crate::cli::extended;
-use crate::cli::extended::Meaning;
+use crate::cli::extended::Support;
 use clap::{ArgAction, Args};
 
 /// Above them in `--help`.
-const IDLE_HEADING: &str = "memcached's, not needed or not served here";
+const IGNORED_HEADING: &str = "memcached's, not needed or not served here";
 
 /// A line for the log about an option that changes nothing.
-pub(crate) struct Remark {
+pub(crate) struct IgnoredOption {
     /// Whether somebody may miss what the option does in memcached.
-    pub(crate) is_loss: bool,
+    pub(crate) is_unsupported: bool,
     pub(crate) text: String,
 }
 
 /// What is accepted for memcached's sake.
 #[derive(Args, Clone, Debug, Default)]
-pub struct Compatible {
+pub struct CompatibleOptions {
     /// Errors instead of evictions when memory is full: not served, a full store evicts
-    #[arg(short = 'M', long, help_heading = IDLE_HEADING)]
+    #[arg(short = 'M', long, help_heading = IGNORED_HEADING)]
     disable_evictions: bool,
     /// Large memory pages
-    #[arg(short = 'L', long, help_heading = IDLE_HEADING)]
+    #[arg(short = 'L', long, help_heading = IGNORED_HEADING)]
     enable_largepages: bool,
     /// Requests per event
-    #[arg(short = 'R', long, value_name = "COUNT", help_heading = IDLE_HEADING)]
+    #[arg(short = 'R', long, value_name = "COUNT", help_heading = IGNORED_HEADING)]
     max_reqs_per_event: Option<u32>,
     /// No CAS uniques
-    #[arg(short = 'C', long, help_heading = IDLE_HEADING)]
+    #[arg(short = 'C', long, help_heading = IGNORED_HEADING)]
     disable_cas: bool,
     /// Refuse to list keys: no stats cachedump, no metadump, no mgdump
     #[arg(short = 'X', long)]
     pub(crate) disable_dumping: bool,
     /// NAPI ids
-    #[arg(short = 'N', long, value_name = "COUNT", help_heading = IDLE_HEADING)]
+    #[arg(short = 'N', long, value_name = "COUNT", help_heading = IGNORED_HEADING)]
     napi_ids: Option<u32>,
     /// Options separated by commas: idle_timeout=SECONDS, slab_automove=0..2, track_sizes (for `stats
     /// sizes`), no_maxconns_fast (connections over -c wait), read_buf_mem_limit=MB and resp_obj_mem_limit=MB (what partial commands and unread replies of all
@@ -51,7 +51,7 @@ pub struct Compatible {
     pub(crate) disable_flush_all: bool,
 }
 
-impl Compatible {
+impl CompatibleOptions {
     /// `-o idle_timeout=N`; the last one counts.
     pub(crate) fn idle_timeout_s(&self) -> Option<u32> {
         let given = self.extended.iter().rev().find_map(|option| option.strip_prefix("idle_timeout="));
@@ -69,7 +69,7 @@ impl Compatible {
     }
 
     /// `-o no_maxconns_fast`: connections over `-c` wait, instead of being told so and closed; the last one counts.
-    pub(crate) fn waits_for_room(&self) -> bool {
+    pub(crate) fn waits_when_full(&self) -> bool {
         let mut names = self.extended.iter().rev().map(|option| extended::name_of(option));
         names.find(|name| name.ends_with("maxconns_fast")) == Some("no_maxconns_fast")
     }
@@ -112,7 +112,9 @@ impl Compatible {
         let broken = promises.into_iter().find_map(|(is_given, why)| is_given.then(|| why.to_string()));
         broken.or_else(|| {
             let mut given = self.extended.iter().filter(|option| !option.is_empty());
-            given.find(|option| extended::meaning(option) == Meaning::Unknown).map(|option| extended::refusal(option))
+            given
+                .find(|option| extended::support_of(option) == Support::Unknown)
+                .map(|option| extended::unknown_option_error(option))
         })
     }
 
@@ -122,7 +124,7 @@ impl Compatible {
     }
 
     /// A line for the log about each option that was given and changes nothing.
-    pub(crate) fn remarks(&self) -> Vec<Remark> {
+    pub(crate) fn ignored_options(&self) -> Vec<IgnoredOption> {
         let given = [
             (self.disable_evictions, "-M", true, "a full store evicts"),
             (self.enable_largepages, "-L", false, "the store asks for large pages by itself where the system has them"),
@@ -136,14 +138,18 @@ impl Compatible {
             (self.napi_ids.is_some(), "-N", false, "connections go to the thread that has the fewest"),
         ];
         let short = given.into_iter().filter(|(is_given, ..)| *is_given);
-        let short = short
-            .map(|(_, option, is_loss, why)| Remark { is_loss, text: format!("{option} changes nothing here: {why}") });
-        let extended = self.extended.iter().filter_map(|option| match extended::meaning(option) {
-            Meaning::Idle => Some(Remark { is_loss: false, text: format!("-o {option} changes nothing here") }),
-            Meaning::Lost(why) => {
-                Some(Remark { is_loss: true, text: format!("-o {option} changes nothing here: {why}") })
+        let short = short.map(|(_, option, is_unsupported, why)| IgnoredOption {
+            is_unsupported,
+            text: format!("{option} changes nothing here: {why}"),
+        });
+        let extended = self.extended.iter().filter_map(|option| match extended::support_of(option) {
+            Support::NoEffect => {
+                Some(IgnoredOption { is_unsupported: false, text: format!("-o {option} changes nothing here") })
             }
-            Meaning::Served | Meaning::Unknown => None,
+            Support::Unsupported(why) => {
+                Some(IgnoredOption { is_unsupported: true, text: format!("-o {option} changes nothing here: {why}") })
+            }
+            Support::Supported | Support::Unknown => None,
         });
         short.chain(extended).collect()
     }

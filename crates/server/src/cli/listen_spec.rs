@@ -8,14 +8,14 @@
 //! addresses; all of them are listened on. `proto` takes the place of `-B` for whoever comes in by that address; `tag` changes
 //! nothing, for nothing here asks for tags.
 
-use crate::cli::{Mistake, ProtocolName};
-use crate::session::context::Dialects;
+use crate::cli::{ProtocolName, UsageError};
+use crate::session::context::Protocols;
 use clap::ValueEnum;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
 /// How the connections of one address are secured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Security {
+pub enum TlsMode {
     /// As `-Z` and `ssl_verify_mode` say.
     #[default]
     AsConfigured,
@@ -27,14 +27,14 @@ pub enum Security {
     Mutual,
 }
 
-impl Security {
+impl TlsMode {
     /// What the log says behind such an address.
     pub(crate) fn remark(self) -> &'static str {
         match self {
-            Security::AsConfigured => "",
-            Security::Plain => " without TLS",
-            Security::Basic => " with TLS",
-            Security::Mutual => " with TLS, for clients with a certificate",
+            TlsMode::AsConfigured => "",
+            TlsMode::Plain => " without TLS",
+            TlsMode::Basic => " with TLS",
+            TlsMode::Mutual => " with TLS, for clients with a certificate",
         }
     }
 }
@@ -45,43 +45,43 @@ pub struct Listen {
     /// Where.
     pub address: SocketAddr,
     /// How.
-    pub security: Security,
+    pub tls_mode: TlsMode,
     /// In which protocol clients may speak there; `None` is as `-B` says.
     pub protocol: Option<ProtocolName>,
     /// In which dialects they may therefore.
-    pub dialects: Option<Dialects>,
+    pub protocols: Option<Protocols>,
 }
 
 /// The addresses that the arguments of `-l` name, with `port` where they name none; loopback if there are none.
 pub(super) fn addresses(texts: &[String], port: u16) -> anyhow::Result<Vec<Listen>> {
-    let mut listens = Vec::new();
+    let mut specs = Vec::new();
     for text in split(texts) {
-        let (security, host) = security_of(text);
-        let (protocol, host) = without_labels(host).map_err(|why| mistake(text, &why))?;
-        let resolved = match read(host, port).map_err(|why| mistake(text, &why))? {
+        let (tls_mode, host) = parse_tls_mode(text);
+        let (protocol, host) = strip_labels(host).map_err(|why| usage_error(text, &why))?;
+        let resolved = match read(host, port).map_err(|why| usage_error(text, &why))? {
             Host::Address(address) => vec![address],
             Host::Name(name, port) => look_up(name, port).map_err(|why| anyhow::anyhow!("-l {text}: {why}"))?,
         };
-        listens.extend(resolved.into_iter().map(|address| Listen { address, security, protocol, dialects: None }));
+        specs.extend(resolved.into_iter().map(|address| Listen { address, tls_mode, protocol, protocols: None }));
     }
-    if listens.is_empty() {
+    if specs.is_empty() {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        listens.push(Listen { address, security: Security::AsConfigured, protocol: None, dialects: None });
+        specs.push(Listen { address, tls_mode: TlsMode::AsConfigured, protocol: None, protocols: None });
     }
-    Ok(listens)
+    Ok(specs)
 }
 
 /// How each address is secured and what is spoken there, or what is no address. Nothing is looked up.
-pub(super) fn check(texts: &[String]) -> Result<Vec<(Security, Option<ProtocolName>)>, Mistake> {
+pub(super) fn check(texts: &[String]) -> Result<Vec<(TlsMode, Option<ProtocolName>)>, UsageError> {
     let mut labels = Vec::new();
     for text in split(texts) {
-        let (security, host) = security_of(text);
-        let (protocol, host) = without_labels(host).map_err(|why| mistake(text, &why))?;
-        read(host, 0).map_err(|why| mistake(text, &why))?;
-        labels.push((security, protocol));
+        let (tls_mode, host) = parse_tls_mode(text);
+        let (protocol, host) = strip_labels(host).map_err(|why| usage_error(text, &why))?;
+        read(host, 0).map_err(|why| usage_error(text, &why))?;
+        labels.push((tls_mode, protocol));
     }
     if labels.is_empty() && !texts.is_empty() {
-        return Err(Mistake::new("-l names no address"));
+        return Err(UsageError::new("-l names no address"));
     }
     Ok(labels)
 }
@@ -90,8 +90,8 @@ fn split(texts: &[String]) -> impl Iterator<Item = &str> {
     texts.iter().flat_map(|text| text.split([',', ';'])).map(str::trim).filter(|text| !text.is_empty())
 }
 
-fn mistake(text: &str, why: &str) -> Mistake {
-    Mistake(format!("-l {text}: {why}"))
+fn usage_error(text: &str, why: &str) -> UsageError {
+    UsageError(format!("-l {text}: {why}"))
 }
 
 /// What stands for one or more addresses.
@@ -101,10 +101,10 @@ enum Host<'a> {
     Name(&'a str, u16),
 }
 
-fn security_of(text: &str) -> (Security, &str) {
-    let prefixes = [("notls:", Security::Plain), ("btls:", Security::Basic), ("mtls:", Security::Mutual)];
-    let prefixed = prefixes.iter().find_map(|(prefix, security)| Some((*security, text.strip_prefix(prefix)?)));
-    prefixed.unwrap_or((Security::AsConfigured, text))
+fn parse_tls_mode(text: &str) -> (TlsMode, &str) {
+    let prefixes = [("notls:", TlsMode::Plain), ("btls:", TlsMode::Basic), ("mtls:", TlsMode::Mutual)];
+    let prefixed = prefixes.iter().find_map(|(prefix, tls_mode)| Some((*tls_mode, text.strip_prefix(prefix)?)));
+    prefixed.unwrap_or((TlsMode::AsConfigured, text))
 }
 
 fn read(host: &str, port: u16) -> Result<Host<'_>, String> {
@@ -144,7 +144,7 @@ fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
 }
 
 /// What `proto[NAME]:` names, and what is left behind that and `tag[NAME]:`, also written with underscores as memcached allows.
-fn without_labels(mut text: &str) -> Result<(Option<ProtocolName>, &str), String> {
+fn strip_labels(mut text: &str) -> Result<(Option<ProtocolName>, &str), String> {
     let mut protocol = None;
     for label in ["proto", "tag"] {
         let Some(rest) = text.strip_prefix(label) else { continue };
@@ -167,15 +167,15 @@ fn parse_port(text: &str) -> Result<u16, String> {
 mod tests {
     use super::*;
 
-    fn listed(texts: &[&str]) -> Vec<(String, Security)> {
+    fn listed(texts: &[&str]) -> Vec<(String, TlsMode)> {
         let texts: Vec<String> = texts.iter().map(|text| text.to_string()).collect();
-        let listens = addresses(&texts, 7).expect("memcached takes these");
-        listens.iter().map(|listen| (listen.address.to_string(), listen.security)).collect()
+        let specs = addresses(&texts, 7).expect("memcached takes these");
+        specs.iter().map(|spec| (spec.address.to_string(), spec.tls_mode)).collect()
     }
 
     #[test]
     fn memcacheds_forms() {
-        let plain = |text: &str| (text.to_string(), Security::AsConfigured);
+        let plain = |text: &str| (text.to_string(), TlsMode::AsConfigured);
         assert_eq!(listed(&[]), [plain("127.0.0.1:7")]);
         assert_eq!(
             listed(&["10.0.0.1,10.0.0.2:8", "*"]),
@@ -185,9 +185,9 @@ mod tests {
         assert_eq!(
             listed(&["notls:127.0.0.1:1;mtls:proto[ascii]:tag_tools_:127.0.0.1:2,btls:[::1]:3"]),
             [
-                ("127.0.0.1:1".to_string(), Security::Plain),
-                ("127.0.0.1:2".to_string(), Security::Mutual),
-                ("[::1]:3".to_string(), Security::Basic)
+                ("127.0.0.1:1".to_string(), TlsMode::Plain),
+                ("127.0.0.1:2".to_string(), TlsMode::Mutual),
+                ("[::1]:3".to_string(), TlsMode::Basic)
             ]
         );
     }
@@ -195,8 +195,8 @@ mod tests {
     #[test]
     fn an_address_may_have_a_protocol_of_its_own() {
         let texts = ["127.0.0.1:1,proto[binary]:127.0.0.1:2;notls:proto[ascii]:tag[a]:[::1]:3,proto_negotiating_:*"];
-        let listens = addresses(&texts.map(String::from), 7).expect("memcached takes these");
-        let protocols: Vec<_> = listens.iter().map(|listen| listen.protocol).collect();
+        let specs = addresses(&texts.map(String::from), 7).expect("memcached takes these");
+        let protocols: Vec<_> = specs.iter().map(|spec| spec.protocol).collect();
         let [binary, ascii, auto] = [ProtocolName::Binary, ProtocolName::Ascii, ProtocolName::Auto].map(Some);
         assert_eq!(protocols, [None, binary, ascii, auto]);
     }

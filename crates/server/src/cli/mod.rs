@@ -6,12 +6,12 @@ mod listen_spec;
 pub(crate) mod tls;
 mod validate;
 
-pub use ignored::Compatible;
-pub(crate) use ignored::Remark;
-pub use listen_spec::{Listen, Security};
-pub use validate::Mistake;
+pub use ignored::CompatibleOptions;
+pub(crate) use ignored::IgnoredOption;
+pub use listen_spec::{Listen, TlsMode};
+pub use validate::UsageError;
 
-use crate::session::context::Dialects;
+use crate::session::context::Protocols;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{ArgAction, CommandFactory, Parser, ValueEnum};
 use lookaside_store::{Options, RegionName};
@@ -238,7 +238,7 @@ pub struct Arguments {
 
     /// What memcached has and this server does not need.
     #[command(flatten)]
-    pub compatible: Compatible,
+    pub compatible: CompatibleOptions,
 }
 
 /// memcached's names for the protocols.
@@ -267,28 +267,28 @@ impl Arguments {
     }
 
     /// In which dialects clients may speak: those in which they can say who they are, if they must.
-    pub fn dialects(&self) -> Result<Dialects, Mistake> {
-        self.dialects_at(None)
+    pub fn protocols(&self) -> Result<Protocols, UsageError> {
+        self.protocols_at(None)
     }
 
     /// The same for those who come in by an address of `-l` with this protocol.
-    pub fn dialects_at(&self, protocol: Option<ProtocolName>) -> Result<Dialects, Mistake> {
+    pub fn protocols_at(&self, protocol: Option<ProtocolName>) -> Result<Protocols, UsageError> {
         let away = |ours: &str| match protocol {
             None => format!("leave -B {ours} away"),
             Some(_) => format!("leave proto[{ours}] away from -l"),
         };
         match (protocol.unwrap_or(self.protocol), self.enable_sasl) {
             (ProtocolName::Ascii, true) if protocol.is_none() || self.auth_path.is_none() => {
-                Err(Mistake(format!("-S asks for passwords in the binary protocol: {}", away("ascii"))))
+                Err(UsageError(format!("-S asks for passwords in the binary protocol: {}", away("ascii"))))
             }
             (ProtocolName::Binary, false) if self.auth_path.is_some() => {
-                Err(Mistake(format!("-Y asks for passwords in the text protocol: {}", away("binary"))))
+                Err(UsageError(format!("-Y asks for passwords in the text protocol: {}", away("binary"))))
             }
-            (ProtocolName::Ascii, _) => Ok(Dialects::Text),
-            (ProtocolName::Auto, false) if self.auth_path.is_some() => Ok(Dialects::Text),
-            (ProtocolName::Auto, true) if self.auth_path.is_some() => Ok(Dialects::Both),
-            (ProtocolName::Auto, false) => Ok(Dialects::Both),
-            (ProtocolName::Binary, _) | (ProtocolName::Auto, true) => Ok(Dialects::Binary),
+            (ProtocolName::Ascii, _) => Ok(Protocols::Text),
+            (ProtocolName::Auto, false) if self.auth_path.is_some() => Ok(Protocols::Text),
+            (ProtocolName::Auto, true) if self.auth_path.is_some() => Ok(Protocols::Both),
+            (ProtocolName::Auto, false) => Ok(Protocols::Both),
+            (ProtocolName::Binary, _) | (ProtocolName::Auto, true) => Ok(Protocols::Binary),
         }
     }
 
@@ -336,7 +336,7 @@ impl Arguments {
     pub fn addresses(&self, port: u16) -> anyhow::Result<Vec<Listen>> {
         let mut listens = listen_spec::addresses(&self.listen, port)?;
         for listen in &mut listens {
-            listen.dialects = listen.protocol.map(|protocol| self.dialects_at(Some(protocol))).transpose()?;
+            listen.protocols = listen.protocol.map(|protocol| self.protocols_at(Some(protocol))).transpose()?;
         }
         Ok(listens)
     }
@@ -457,12 +457,12 @@ mod tests {
     fn options_without_meaning_are_named_and_broken_promises_refused() {
         let arguments = parse(&["-d", "-P", "/run/m.pid", "-C", "-R", "20", "-o", "modern,hashpower=20"]);
         let compatible = arguments.expect("memcached takes these").compatible;
-        let remarks = compatible.remarks();
-        assert_eq!(remarks.len(), 4);
-        assert!(remarks[0].text.starts_with("-R ") && remarks[3].text.starts_with("-o hashpower=20 "));
-        assert!(remarks.iter().all(|remark| !remark.is_loss));
-        let lost = parse(&["-M", "-o", "ext_path=/x:1G"]).expect("memcached takes these").compatible.remarks();
-        assert!(lost.len() == 2 && lost.iter().all(|remark| remark.is_loss));
+        let ignored_options = compatible.ignored_options();
+        assert_eq!(ignored_options.len(), 4);
+        assert!(ignored_options[0].text.starts_with("-R ") && ignored_options[3].text.starts_with("-o hashpower=20 "));
+        assert!(ignored_options.iter().all(|remark| !remark.is_unsupported));
+        let lost = parse(&["-M", "-o", "ext_path=/x:1G"]).expect("memcached takes these").compatible.ignored_options();
+        assert!(lost.len() == 2 && lost.iter().all(|remark| remark.is_unsupported));
         assert_eq!(compatible.refusal(), None);
     }
 
@@ -497,8 +497,8 @@ mod tests {
         let limits = parse(&["-o", "read_buf_mem_limit=1,resp_obj_mem_limit=32", "-o", "read_buf_mem_limit=64"]);
         let limits = limits.expect("two limits").compatible;
         assert_eq!((limits.read_limit_bytes(), limits.reply_limit_bytes()), (64 << 20, 32 << 20));
-        assert_eq!((limits.refusal(), limits.remarks().len()), (None, 0));
-        let waits = |options| parse(&["-o", options]).expect("memcached takes these").compatible.waits_for_room();
+        assert_eq!((limits.refusal(), limits.ignored_options().len()), (None, 0));
+        let waits = |options| parse(&["-o", options]).expect("memcached takes these").compatible.waits_when_full();
         assert!(waits("no_maxconns_fast") && !waits("modern") && !waits("no_maxconns_fast,maxconns_fast"));
     }
 

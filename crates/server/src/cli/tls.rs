@@ -43,16 +43,16 @@ pub(crate) struct TlsOptions {
 
 impl TlsOptions {
     /// Whether an option of `-o` is one of these.
-    pub(crate) fn is_one(option: &str) -> bool {
+    pub(crate) fn is_tls_option(option: &str) -> bool {
         option.trim_start_matches("no_").starts_with("ssl_")
     }
 
     /// Reads them; beside them come lines for the log about those that mean nothing here. An error says what is wrong.
-    pub(crate) fn read(extended: &[String]) -> Result<(TlsOptions, Vec<String>), String> {
-        let (mut options, mut remarks) = (TlsOptions::default(), Vec::new());
-        for option in extended.iter().filter(|option| TlsOptions::is_one(option)) {
-            if let Some(remark) = options.take(option).map_err(|why| format!("-o {option}: {why}"))? {
-                remarks.push(format!("-o {option} changes nothing here: {remark}"));
+    pub(crate) fn parse(extended: &[String]) -> Result<(TlsOptions, Vec<String>), String> {
+        let (mut options, mut ignored) = (TlsOptions::default(), Vec::new());
+        for option in extended.iter().filter(|option| TlsOptions::is_tls_option(option)) {
+            if let Some(ignored_because) = options.parse_option(option).map_err(|why| format!("-o {option}: {why}"))? {
+                ignored.push(format!("-o {option} changes nothing here: {ignored_because}"));
             }
         }
         if options.chain_path.as_os_str().is_empty() {
@@ -63,11 +63,11 @@ impl TlsOptions {
         if options.client_certificate != ClientCertificate::Ignored && options.authorities_path.is_none() {
             return Err("-o ssl_verify_mode: clients' certificates are verified against -o ssl_ca_cert=FILE".into());
         }
-        Ok((options, remarks))
+        Ok((options, ignored))
     }
 
     /// Takes one option; `Some` says why it means nothing.
-    fn take(&mut self, option: &str) -> Result<Option<&'static str>, String> {
+    fn parse_option(&mut self, option: &str) -> Result<Option<&'static str>, String> {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
         let file = || if value.is_empty() { Err("a file is missing") } else { Ok(PathBuf::from(value)) };
         match name {
@@ -110,18 +110,18 @@ impl TlsOptions {
 mod tests {
     use super::*;
 
-    fn read(options: &[&str]) -> Result<(TlsOptions, Vec<String>), String> {
-        TlsOptions::read(&options.iter().map(|option| option.to_string()).collect::<Vec<_>>())
+    fn parse(options: &[&str]) -> Result<(TlsOptions, Vec<String>), String> {
+        TlsOptions::parse(&options.iter().map(|option| option.to_string()).collect::<Vec<_>>())
     }
 
     #[test]
     fn memcacheds_options() {
         let given = ["ssl_chain_cert=/c", "modern", "ssl_verify_mode=2", "ssl_ca_cert=/a", "ssl_min_version=3"];
-        let (options, remarks) = read(&given).expect("memcached takes these");
+        let (options, ignored) = parse(&given).expect("memcached takes these");
         assert_eq!(options.client_certificate, ClientCertificate::Required);
-        assert!(options.only_tls13 && !options.session_cache && remarks.is_empty());
-        let (_, remarks) = read(&["ssl_chain_cert=/c", "ssl_wbuf_size=16", "ssl_min_version=1"]).expect("accepted");
-        assert_eq!(remarks.len(), 2);
+        assert!(options.only_tls13 && !options.session_cache && ignored.is_empty());
+        let (_, ignored) = parse(&["ssl_chain_cert=/c", "ssl_wbuf_size=16", "ssl_min_version=1"]).expect("accepted");
+        assert_eq!(ignored.len(), 2);
     }
 
     #[test]
@@ -135,7 +135,7 @@ mod tests {
             &["ssl_chain_cert=/c", "ssl_min_version=9"],
             &["ssl_chain_cert=/c", "ssl_typo=1"],
         ] {
-            assert!(read(bad).is_err(), "{bad:?}");
+            assert!(parse(bad).is_err(), "{bad:?}");
         }
     }
 }

@@ -6,15 +6,15 @@
 
 use crate::clock::Clock;
 use crate::lifecycle::graceful_close;
-use crate::net::acceptor::{Ending, Listener, Signals, accept_until_signal};
+use crate::net::acceptor::{Exit, Listener, Signals, run_until_exit};
 use crate::net::connection::Connection;
 use crate::net::peer_address;
 use crate::net::udp::UdpPort;
-use crate::net::worker::{Arrival, Desk, Remains, Worker};
+use crate::net::worker::{Dispatched, Worker, WorkerExit, WorkerHandle};
 use crate::observe::metrics::prometheus;
-use crate::session::context::{Service, limits};
-use crate::startup::Daemon;
-use crate::startup::listeners::Doors;
+use crate::session::context::{SessionContext, limits};
+use crate::startup::ServerState;
+use crate::startup::listeners::Listeners;
 use crate::startup::warm_restart;
 use anyhow::Context;
 use lookaside_upgrade::{Outcome, Successor, UpgradeServer};
@@ -24,29 +24,30 @@ use std::os::unix::net::UnixStream;
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 
 /// Serves until the process is to end, or another one serves in its place. `connections` are served from the start;
-/// `begun` is called once all threads run.
+/// `on_serving` is called once all threads run.
 pub(crate) fn run(
-    mut daemon: Daemon,
-    mut doors: Doors,
+    mut state: ServerState,
+    mut doors: Listeners,
     signals: &Signals,
     mut connections: Vec<Connection>,
-    begun: impl FnOnce(&Daemon, &[Listener]) -> anyhow::Result<()>,
+    on_serving: impl FnOnce(&ServerState, &[Listener]) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let mut begun = Some(begun);
+    let mut on_serving = Some(on_serving);
     loop {
-        let tell = |listeners: &[Listener]| begun.take().map_or(Ok(()), |begun| begun(&daemon, listeners));
-        let (successor, remains) = match serve(&daemon, &mut doors, signals, connections, tell) {
-            Ok((Ending::Upgrade(successor), remains)) => (successor, remains),
+        let announce =
+            |listeners: &[Listener]| on_serving.take().map_or(Ok(()), |on_serving| on_serving(&state, listeners));
+        let (successor, exits) = match serve(&state, &mut doors, signals, connections, announce) {
+            Ok((Exit::Upgrade(successor), exits)) => (successor, exits),
             // Also when a thread could not be started: the items are not to be lost for that.
-            outcome => return outcome.map(drop).and(warm_restart::save(daemon.store, daemon.clock)),
+            outcome => return outcome.map(drop).and(warm_restart::save(state.store, state.clock)),
         };
-        match hand_over(daemon, successor, remains, signals)? {
-            HandedOver::Not(same, its_connections) => (daemon, connections) = (*same, its_connections),
-            HandedOver::Stopped => return Ok(()),
-            HandedOver::Taken(successor, left, clock) => {
+        match hand_over(state, successor, exits, signals)? {
+            HandoverOutcome::Failed(returned, its_connections) => (state, connections) = (*returned, its_connections),
+            HandoverOutcome::Stopped => return Ok(()),
+            HandoverOutcome::TakenOver(successor, unsent, clock) => {
                 // Whoever connects from here on must not wait for this process.
                 drop(doors);
-                graceful_close::farewell(left, clock);
+                graceful_close::close_gracefully(unsent, clock);
                 successor.settle(&signals.stop);
                 return Ok(());
             }
@@ -56,34 +57,34 @@ pub(crate) fn run(
 }
 
 /// What came of it.
-enum HandedOver {
+enum HandoverOutcome {
     /// The other process serves; these are the connections that it cannot go on with.
-    Taken(Successor, Vec<Connection>, Clock),
+    TakenOver(Successor, Vec<Connection>, Clock),
     /// It does not: here is everything again.
-    Not(Box<Daemon>, Vec<Connection>),
+    Failed(Box<ServerState>, Vec<Connection>),
     /// This process was told to stop meanwhile.
     Stopped,
 }
 
 /// Leaves everything to another process.
 fn hand_over(
-    mut daemon: Daemon,
+    mut state: ServerState,
     mut successor: Successor,
     connections: Vec<Connection>,
     signals: &Signals,
-) -> anyhow::Result<HandedOver> {
+) -> anyhow::Result<HandoverOutcome> {
     let pid = successor.pid();
     tracing::info!("hands over to process {pid}, with {} connections", connections.len());
     let Some(is_sent) =
-        successor.send(connections.iter().map(|connection| (connection.connection_state(), connection.socket.as_fd())))
+        successor.send(connections.iter().map(|connection| (connection.handover_state(), connection.socket.as_fd())))
     else {
-        return Ok(HandedOver::Not(Box::new(daemon), connections));
+        return Ok(HandoverOutcome::Failed(Box::new(state), connections));
     };
-    let store = daemon.store;
-    let store = match &daemon.warmth {
+    let store = state.store;
+    let store = match &state.warm_start {
         Some(_) => {
             // Nothing would be gained by going on with what cannot be kept: the next process begins empty in any case.
-            warm_restart::save(store, daemon.clock).unwrap_or_else(|error| tracing::error!("{error:#}"));
+            warm_restart::save(store, state.clock).unwrap_or_else(|error| tracing::error!("{error:#}"));
             None
         }
         None => {
@@ -95,91 +96,91 @@ fn hand_over(
     match successor.hand_over(store.is_none(), &signals.stop) {
         Outcome::TakenOver => {
             tracing::info!("process {pid} has taken over");
-            let is_left = connections.into_iter().zip(is_sent).filter(|(_, is_sent)| !is_sent);
-            let is_left = is_left.map(|(connection, _)| connection).collect();
-            Ok(HandedOver::Taken(successor, is_left, daemon.clock))
+            let remaining = connections.into_iter().zip(is_sent).filter(|(_, is_sent)| !is_sent);
+            let remaining = remaining.map(|(connection, _)| connection).collect();
+            Ok(HandoverOutcome::TakenOver(successor, remaining, state.clock))
         }
-        Outcome::Stopped => Ok(HandedOver::Stopped),
+        Outcome::Stopped => Ok(HandoverOutcome::Stopped),
         Outcome::Failed => {
-            daemon.store = match store {
+            state.store = match store {
                 Some(store) => store,
-                None => warm_restart::reopen(&daemon.arguments, daemon.options.clone(), daemon.clock)?,
+                None => warm_restart::reopen(&state.arguments, state.options.clone(), state.clock)?,
             };
-            daemon.note_evictions();
-            Ok(HandedOver::Not(Box::new(daemon), connections))
+            state.record_evictions();
+            Ok(HandoverOutcome::Failed(Box::new(state), connections))
         }
     }
 }
 
 /// Runs the threads until somebody ends them; what is left then.
 fn serve(
-    daemon: &Daemon,
-    doors: &mut Doors,
+    state: &ServerState,
+    doors: &mut Listeners,
     signals: &Signals,
     connections: Vec<Connection>,
-    begun: impl FnOnce(&[Listener]) -> anyhow::Result<()>,
-) -> anyhow::Result<(Ending, Vec<Connection>)> {
-    let udp_sockets = copies(&doors.udp_ports).context("cannot copy the descriptors of UDP ports")?;
+    on_serving: impl FnOnce(&[Listener]) -> anyhow::Result<()>,
+) -> anyhow::Result<(Exit, Vec<Connection>)> {
+    let udp_sockets = clone_sockets(&doors.udp_ports).context("cannot copy the descriptors of UDP ports")?;
     let udp_ports = std::mem::take(&mut doors.udp_ports);
-    let Doors { listeners, metrics, gate, .. } = &*doors;
-    let gate = gate.as_ref().map(|gate| {
-        let listening = listeners.iter().map(|listener| listener.socket.as_fd());
+    let Listeners { listeners, metrics, upgrade, .. } = &*doors;
+    let upgrade = upgrade.as_ref().map(|upgrade| {
+        let listening_sockets = listeners.iter().map(|listener| listener.socket.as_fd());
         let metrics = metrics.iter().map(|endpoint| endpoint.listener().as_fd());
-        UpgradeServer::new(gate, listening.chain(metrics).chain(udp_sockets.iter().map(AsFd::as_fd)))
+        UpgradeServer::new(upgrade, listening_sockets.chain(metrics).chain(udp_sockets.iter().map(AsFd::as_fd)))
     });
     let (stop_metrics, metrics_stop) = UnixStream::pair().context("cannot make a pipe for the metrics' thread")?;
-    daemon.desks.iter().for_each(Desk::open_again);
-    daemon.watchers.open_again(daemon);
-    let workers = build_workers(daemon, udp_ports)?;
-    daemon.listening.get_or_init(|| listening(listeners, &workers));
-    hand_out(daemon, connections);
-    let (outcome, remains) = std::thread::scope(|scope| {
+    state.worker_handles.iter().for_each(WorkerHandle::reset);
+    state.watchers.reset(state);
+    let workers = build_workers(state, udp_ports)?;
+    state.listening.get_or_init(|| listening_sockets(listeners, &workers));
+    distribute(state, connections);
+    let (outcome, exits) = std::thread::scope(|scope| {
         let mut threads = Vec::new();
-        let outcome = start_all(scope, workers, &mut threads).and_then(|()| {
-            start(scope, "watchers".to_string(), || daemon.watchers.run(daemon))?;
+        let outcome = start_workers(scope, workers, &mut threads).and_then(|()| {
+            spawn(scope, "watchers".to_string(), || state.watchers.run(state))?;
             if let Some(endpoint) = metrics {
-                start(scope, "metrics".to_string(), || {
-                    endpoint.run(|| prometheus::render(daemon, daemon.clock.now()), &metrics_stop)
+                spawn(scope, "metrics".to_string(), || {
+                    endpoint.run(|| prometheus::render(state, state.clock.now()), &metrics_stop)
                 })?;
             }
-            begun(listeners)?;
-            accept_until_signal(daemon, listeners, signals, gate).context("cannot accept connections")
+            on_serving(listeners)?;
+            run_until_exit(state, listeners, signals, upgrade).context("cannot accept connections")
         });
-        daemon.desks.iter().for_each(Desk::stop);
-        daemon.watchers.stop();
+        state.worker_handles.iter().for_each(WorkerHandle::stop);
+        state.watchers.stop();
         drop(stop_metrics);
-        let remains = threads.into_iter().map(|thread| thread.join().expect("a worker does not panic"));
-        (outcome, remains.collect::<Vec<Remains>>())
+        let exits = threads.into_iter().map(|thread| thread.join().expect("a worker does not panic"));
+        (outcome, exits.collect::<Vec<WorkerExit>>())
     });
     let mut connections = Vec::new();
-    for Remains { connections: its_connections, udp_ports } in remains {
-        connections.extend(its_connections);
+    for WorkerExit { connections: worker_connections, udp_ports } in exits {
+        connections.extend(worker_connections);
         doors.udp_ports.push(udp_ports);
     }
     Ok((outcome?, connections))
 }
 
 /// Spreads connections over the workers, each of which is woken once.
-fn hand_out(daemon: &Daemon, connections: Vec<Connection>) {
-    let each = connections.len().div_ceil(daemon.desks.len()).max(1);
-    let mut connections = connections.into_iter().map(Arrival::Known);
-    for desk in &daemon.desks {
-        desk.hand_over(connections.by_ref().take(each));
+fn distribute(state: &ServerState, connections: Vec<Connection>) {
+    let each = connections.len().div_ceil(state.worker_handles.len()).max(1);
+    let mut connections = connections.into_iter().map(Dispatched::Restored);
+    for handle in &state.worker_handles {
+        handle.dispatch(connections.by_ref().take(each));
     }
 }
 
-fn start_all<'scope, 'w: 'scope>(
+fn start_workers<'scope, 'w: 'scope>(
     scope: &'scope Scope<'scope, '_>,
     workers: Vec<Worker<'w>>,
-    threads: &mut Vec<ScopedJoinHandle<'scope, Remains>>,
+    threads: &mut Vec<ScopedJoinHandle<'scope, WorkerExit>>,
 ) -> anyhow::Result<()> {
     for (number, worker) in workers.into_iter().enumerate() {
-        threads.push(start(scope, format!("worker-{number}"), || worker.run())?);
+        threads.push(spawn(scope, format!("worker-{number}"), || worker.run())?);
     }
     Ok(())
 }
 
-fn start<'scope, T: Send + 'scope>(
+fn spawn<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     name: String,
     run: impl FnOnce() -> T + Send + 'scope,
@@ -189,36 +190,36 @@ fn start<'scope, T: Send + 'scope>(
 }
 
 /// The sockets of UDP ports once more: the ports themselves go to the workers.
-fn copies(udp_ports: &[Vec<UdpPort>]) -> std::io::Result<Vec<OwnedFd>> {
+fn clone_sockets(udp_ports: &[Vec<UdpPort>]) -> std::io::Result<Vec<OwnedFd>> {
     udp_ports.iter().flatten().map(|port| port.socket().try_clone()).collect()
 }
 
-fn build_workers(daemon: &Daemon, udp_ports: Vec<Vec<UdpPort>>) -> anyhow::Result<Vec<Worker<'_>>> {
-    let workers = daemon.desks.iter().zip(udp_ports).map(|(desk, ports)| {
-        let limits = limits(&daemon.options);
-        let service = Service {
-            store: &daemon.store,
-            counters: &desk.counters,
-            attention: &desk.attention,
-            measure: desk.measure.as_ref(),
+fn build_workers(state: &ServerState, udp_ports: Vec<Vec<UdpPort>>) -> anyhow::Result<Vec<Worker<'_>>> {
+    let workers = state.worker_handles.iter().zip(udp_ports).map(|(handle, ports)| {
+        let limits = limits(&state.options);
+        let context = SessionContext {
+            store: &state.store,
+            counters: &handle.counters,
+            events: &handle.events,
+            sampler: handle.sampler.as_ref(),
             limits,
-            dialects: daemon.dialects,
-            sasl: daemon.guard.users.as_ref().filter(|_| daemon.arguments.enable_sasl),
-            text_users: daemon.guard.text_users.as_ref(),
-            process: daemon,
+            protocols: state.protocols,
+            sasl: state.secrets.users.as_ref().filter(|_| state.arguments.enable_sasl),
+            text_users: state.secrets.text_users.as_ref(),
+            control: state,
         };
-        Worker::new(daemon, service, desk, daemon.clock, ports)
+        Worker::new(state, context, handle, state.clock, ports)
     });
     workers.collect::<Result<_, _>>().context("cannot make the workers' epolls")
 }
 
 /// What `stats conns` shows of the ports.
-fn listening(listeners: &[Listener], workers: &[Worker<'_>]) -> Vec<(RawFd, String)> {
+fn listening_sockets(listeners: &[Listener], workers: &[Worker<'_>]) -> Vec<(RawFd, String)> {
     let tcp = listeners.iter().filter_map(|listener| {
         let descriptor = listener.socket.as_raw_fd();
-        Some((descriptor, peer_address::of_local(descriptor, "tcp")?))
+        Some((descriptor, peer_address::listening_address(descriptor, "tcp")?))
     });
     let udp = workers.iter().flat_map(Worker::udp_descriptors);
-    let udp = udp.filter_map(|descriptor| Some((descriptor, peer_address::of_local(descriptor, "udp")?)));
+    let udp = udp.filter_map(|descriptor| Some((descriptor, peer_address::listening_address(descriptor, "udp")?)));
     tcp.chain(udp).collect()
 }

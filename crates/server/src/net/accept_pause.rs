@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Written by the thread that accepts, read by whoever asks.
 #[derive(Debug, Default)]
-pub(crate) struct Accepting {
+pub(crate) struct AcceptPause {
     /// When the present pause began; 0 without one.
     paused_at_ms: AtomicU64,
     pauses: AtomicU64,
     paused_ms: AtomicU64,
 }
 
-impl Accepting {
+impl AcceptPause {
     /// Whether connections wait from now on; says whether that is new.
-    pub(crate) fn pause(&self, is_paused: bool, now: Now) -> bool {
+    pub(crate) fn set_paused(&self, is_paused: bool, now: Now) -> bool {
         let paused_at_ms = self.paused_at_ms.load(Ordering::Relaxed);
         match (paused_at_ms, is_paused) {
             (0, true) => {
@@ -35,7 +35,7 @@ impl Accepting {
     }
 
     /// Whether none has to wait.
-    pub(crate) fn is_open(&self) -> bool {
+    pub(crate) fn is_accepting(&self) -> bool {
         self.paused_at_ms.load(Ordering::Relaxed) == 0
     }
 
@@ -56,13 +56,13 @@ mod tests {
 
     #[test]
     fn pauses_are_counted_and_timed() {
-        let accepting = Accepting::default();
+        let pause = AcceptPause::default();
         let at = |unix_ms| Now { unix_ms };
-        assert!(!accepting.pause(false, at(10)) && accepting.is_open());
-        assert!(accepting.pause(true, at(20)) && !accepting.is_open());
-        assert!(!accepting.pause(true, at(30)), "it is not new");
-        assert!(!accepting.pause(false, at(45)) && accepting.is_open());
-        assert!(accepting.pause(true, at(50)));
-        assert_eq!((accepting.pauses(), accepting.paused_us()), (2, 25_000));
+        assert!(!pause.set_paused(false, at(10)) && pause.is_accepting());
+        assert!(pause.set_paused(true, at(20)) && !pause.is_accepting());
+        assert!(!pause.set_paused(true, at(30)), "it is not new");
+        assert!(!pause.set_paused(false, at(45)) && pause.is_accepting());
+        assert!(pause.set_paused(true, at(50)));
+        assert_eq!((pause.pauses(), pause.paused_us()), (2, 25_000));
     }
 }

@@ -5,13 +5,13 @@
 //! connections to hand out, so there each worker has its own socket in an SO_REUSEPORT group, after a plain one has
 //! shown that the port was free; with `--udp-worker-ports` each has one at a port of its own besides.
 
-use crate::cli::{Listen, Security};
-use crate::net::malloc_trim::GiveBack;
+use crate::cli::{Listen, TlsMode};
+use crate::net::malloc_trim::TrimOnPeak;
 use crate::net::udp::UdpPort;
-use crate::net::udp::amplification::ReplyLimit;
-use crate::net::worker::Arrival;
-use crate::session::context::Dialects;
-use crate::startup::Daemon;
+use crate::net::udp::amplification::AmplificationLimit;
+use crate::net::worker::Dispatched;
+use crate::session::context::Protocols;
+use crate::startup::ServerState;
 use anyhow::Context;
 use lookaside_upgrade::{Inherited, Successor, UpgradeServer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -50,19 +50,19 @@ const NO_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// An open port.
 pub(crate) struct Listener {
     pub(crate) socket: Socket,
-    pub(crate) security: Security,
+    pub(crate) tls_mode: TlsMode,
     /// There if it has a protocol of its own.
-    pub(crate) dialects: Option<Dialects>,
+    pub(crate) protocols: Option<Protocols>,
 }
 
 /// Whether a connection with this own end came in by a port with that address.
-pub(crate) fn is_end_of(end: &SockAddr, port: &SockAddr) -> bool {
-    match (port.as_socket(), end.as_socket()) {
-        (Some(port), Some(end)) => {
-            let is_any = port.ip().is_unspecified() && port.is_ipv4() == end.is_ipv4();
-            port.port() == end.port() && (port.ip() == end.ip() || is_any)
+pub(crate) fn matches_listener(local: &SockAddr, port: &SockAddr) -> bool {
+    match (port.as_socket(), local.as_socket()) {
+        (Some(port), Some(local)) => {
+            let is_any = port.ip().is_unspecified() && port.is_ipv4() == local.is_ipv4();
+            port.port() == local.port() && (port.ip() == local.ip() || is_any)
         }
-        (None, None) => port.as_pathname().is_some() && port.as_pathname() == end.as_pathname(),
+        (None, None) => port.as_pathname().is_some() && port.as_pathname() == local.as_pathname(),
         _ => false,
     }
 }
@@ -73,7 +73,7 @@ const REFUSAL: &[u8] = b"ERROR Too many open connections\r\n";
 pub(crate) fn open_tcp(addresses: &[Listen], backlog: i32, inherited: &mut Inherited) -> anyhow::Result<Vec<Listener>> {
     let mut listeners: Vec<Listener> = Vec::new();
     let mut picked_port = None;
-    for &Listen { address, security, dialects, .. } in addresses {
+    for &Listen { address, tls_mode, protocols, .. } in addresses {
         let port = if address.port() == 0 { picked_port.unwrap_or(0) } else { address.port() };
         let address = SocketAddr::new(address.ip(), port);
         let socket = inherited
@@ -84,7 +84,7 @@ pub(crate) fn open_tcp(addresses: &[Listen], backlog: i32, inherited: &mut Inher
                 format!("cannot listen on {address} (choose another port with -p, another address with -l)")
             })?;
         picked_port = picked_port.or(local_address(&socket).map(|address| address.port()));
-        listeners.push(Listener { socket, security, dialects });
+        listeners.push(Listener { socket, tls_mode, protocols });
     }
     Ok(listeners)
 }
@@ -96,7 +96,7 @@ pub(crate) fn open_unix(path: &Path, mode: u32, backlog: i32, inherited: &mut In
     std::fs::set_permissions(path, Permissions::from_mode(mode)).with_context(message)?;
     socket.listen(backlog).with_context(message)?;
     // Its mode says who may connect; nobody can listen in.
-    Ok(Listener { socket, security: Security::Plain, dialects: None })
+    Ok(Listener { socket, tls_mode: TlsMode::Plain, protocols: None })
 }
 
 /// A Unix socket that nobody can connect to yet.
@@ -119,11 +119,11 @@ pub(crate) fn bind_unix(path: &Path) -> std::io::Result<Socket> {
 pub(crate) fn open_udp(
     addresses: &[Listen],
     workers: usize,
-    limit: &Arc<ReplyLimit>,
+    limit: &Arc<AmplificationLimit>,
     inherited: &mut Inherited,
 ) -> anyhow::Result<Vec<Vec<UdpPort>>> {
     let mut ports: Vec<Vec<UdpPort>> = (0..workers).map(|_| Vec::new()).collect();
-    for &Listen { address, dialects, .. } in addresses {
+    for &Listen { address, protocols, .. } in addresses {
         let message =
             || format!("cannot open UDP port {address} (choose another port with -U, another address with -l)");
         let mut sockets: Vec<Socket> = std::iter::from_fn(|| inherited.take_udp(address)).collect();
@@ -134,35 +134,35 @@ pub(crate) fn open_udp(
             sockets.push(bind(address, Type::DGRAM, true).with_context(message)?);
         }
         for (number, socket) in sockets.into_iter().enumerate() {
-            ports[number % workers].push(UdpPort::new(socket.into(), Arc::clone(limit), dialects));
+            ports[number % workers].push(UdpPort::new(socket.into(), Arc::clone(limit), protocols));
         }
     }
     Ok(ports)
 }
 
-/// Opens a UDP port on every host for each worker alone (§6.1 of the paper): `numbers` has one for each list of `ports`.
+/// Opens a UDP port on every host for each worker alone (§6.1 of the paper): `port_numbers` has one for each list of `ports`.
 /// Nobody shares it, so a reply meets no other thread in the kernel, and a client chooses who serves it.
 pub(crate) fn open_udp_of_workers(
     addresses: &[Listen],
-    numbers: RangeInclusive<u16>,
-    limit: &Arc<ReplyLimit>,
+    port_numbers: RangeInclusive<u16>,
+    limit: &Arc<AmplificationLimit>,
     ports: &mut [Vec<UdpPort>],
     inherited: &mut Inherited,
 ) -> anyhow::Result<()> {
     let mut hosts = BTreeSet::new();
-    for &Listen { mut address, dialects, .. } in addresses {
+    for &Listen { mut address, protocols, .. } in addresses {
         // Of addresses that differ by their port alone each worker needs one.
         address.set_port(0);
         if !hosts.insert(address) {
             continue;
         }
-        for (of_worker, number) in ports.iter_mut().zip(numbers.clone()) {
+        for (worker_ports, number) in ports.iter_mut().zip(port_numbers.clone()) {
             address.set_port(number);
             let socket = inherited
                 .take_udp(address)
                 .map_or_else(|| bind(address, Type::DGRAM, false), Ok)
                 .with_context(|| format!("cannot open UDP port {address} (choose others with --udp-worker-ports)"))?;
-            of_worker.push(UdpPort::new(socket.into(), Arc::clone(limit), dialects));
+            worker_ports.push(UdpPort::new(socket.into(), Arc::clone(limit), protocols));
         }
     }
     Ok(())
@@ -205,7 +205,7 @@ fn drain(mut pipe: &UnixStream) {
 }
 
 /// Why connections are not accepted any more.
-pub(crate) enum Ending {
+pub(crate) enum Exit {
     /// The process is to end.
     Stopped,
     /// This one is to go on in its place.
@@ -213,71 +213,73 @@ pub(crate) enum Ending {
 }
 
 /// Accepts and hands out connections until `signals` has something to read, or another process is ready to go on.
-pub(crate) fn accept_until_signal(
-    daemon: &Daemon,
+pub(crate) fn run_until_exit(
+    state: &ServerState,
     listeners: &[Listener],
     signals: &Signals,
-    mut gate: Option<UpgradeServer<'_>>,
-) -> std::io::Result<Ending> {
+    mut upgrade: Option<UpgradeServer<'_>>,
+) -> std::io::Result<Exit> {
     let (mut is_exhausted, mut warning_due_ms) = (false, 0);
-    let mut ticked = daemon.clock.now();
-    let mut give_back = GiveBack::default();
+    let mut last_tick = state.clock.now();
+    let mut trim = TrimOnPeak::default();
     loop {
-        let mut watched = vec![PollFd::new(&signals.stop, PollFlags::IN), PollFd::new(&signals.reload, PollFlags::IN)];
-        let is_full = daemon.arguments.compatible.waits_for_room() && daemon.is_full();
-        let is_new = daemon.accepting.pause(is_exhausted || is_full, daemon.clock.now());
-        if is_new && is_exhausted && warning_due_ms <= ticked.unix_ms {
+        let mut polled = vec![PollFd::new(&signals.stop, PollFlags::IN), PollFd::new(&signals.reload, PollFlags::IN)];
+        let is_full = state.arguments.compatible.waits_when_full() && state.is_full();
+        let is_new = state.accept_pause.set_paused(is_exhausted || is_full, state.clock.now());
+        if is_new && is_exhausted && warning_due_ms <= last_tick.unix_ms {
             tracing::warn!("no file descriptor for a new connection, it waits: raise `ulimit -n` or lower -c");
-            warning_due_ms = ticked.unix_ms + EXHAUSTED_WARNING_EVERY_MS;
+            warning_due_ms = last_tick.unix_ms + EXHAUSTED_WARNING_EVERY_MS;
         }
         if !is_exhausted && !is_full {
-            watched.extend(listeners.iter().map(|listener| PollFd::new(&listener.socket, PollFlags::IN)));
+            polled.extend(listeners.iter().map(|listener| PollFd::new(&listener.socket, PollFlags::IN)));
         }
-        watched.extend(gate.iter().flat_map(UpgradeServer::watched));
-        let patience = match (is_exhausted, is_full) {
-            _ if gate.as_ref().is_some_and(UpgradeServer::is_busy) => &NO_PAUSE,
+        polled.extend(upgrade.iter().flat_map(UpgradeServer::watched));
+        let timeout = match (is_exhausted, is_full) {
+            _ if upgrade.as_ref().is_some_and(UpgradeServer::is_busy) => &NO_PAUSE,
             (true, _) => &EXHAUSTED_PAUSE,
             (_, true) => &FULL_PAUSE,
             _ => &TICK,
         };
-        match poll(&mut watched, Some(patience)) {
+        match poll(&mut polled, Some(timeout)) {
             Ok(_) => {}
             Err(Errno::INTR) => continue,
             Err(error) => return Err(error.into()),
         }
-        if !watched[0].revents().is_empty() {
-            return Ok(Ending::Stopped);
+        if !polled[0].revents().is_empty() {
+            return Ok(Exit::Stopped);
         }
-        if !watched[1].revents().is_empty() {
+        if !polled[1].revents().is_empty() {
             drain(&signals.reload);
-            daemon.guard.reload(daemon.clock);
+            state.secrets.reload(state.clock);
         }
-        let now = daemon.clock.now();
-        if now.unix_ms - ticked.unix_ms >= TICK_MS {
-            daemon.store.tick(now);
-            let kept = daemon.desks.iter().map(|desk| desk.holdings.take_peak_bytes());
-            let (peak_bytes, kept_bytes) = kept.fold((0, 0), |sum, kept| (sum.0 + kept.0, sum.1 + kept.1));
-            give_back.tick(peak_bytes, kept_bytes);
-            ticked = now;
+        let now = state.clock.now();
+        if now.unix_ms - last_tick.unix_ms >= TICK_MS {
+            state.store.tick(now);
+            let usage = state.worker_handles.iter().map(|handle| handle.buffers.take_peak_bytes());
+            let (peak_bytes, now_bytes) = usage.fold((0, 0), |sum, usage| (sum.0 + usage.0, sum.1 + usage.1));
+            trim.tick(peak_bytes, now_bytes);
+            last_tick = now;
         }
-        if let Some(successor) = gate.as_mut().and_then(|gate| gate.attend(now.unix_ms, |at| daemon.store.loosen(at))) {
-            return Ok(Ending::Upgrade(successor));
+        if let Some(successor) =
+            upgrade.as_mut().and_then(|upgrade| upgrade.attend(now.unix_ms, |at| state.store.loosen(at)))
+        {
+            return Ok(Exit::Upgrade(successor));
         }
         is_exhausted = false;
         for listener in listeners {
-            is_exhausted |= !accept_some(daemon, listener);
+            is_exhausted |= !accept_some(state, listener);
         }
     }
 }
 
 /// Accepts what is waiting; false means that the process has run out of descriptors or memory.
-fn accept_some(daemon: &Daemon, listener: &Listener) -> bool {
+fn accept_some(state: &ServerState, listener: &Listener) -> bool {
     for _ in 0..ACCEPTS_PER_ROUND {
-        if daemon.arguments.compatible.waits_for_room() && daemon.is_full() {
+        if state.arguments.compatible.waits_when_full() && state.is_full() {
             return true;
         }
         match rustix::net::acceptfrom_with(listener.socket.as_fd(), SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
-            Ok((socket, address)) => admit(daemon, listener, socket, address),
+            Ok((socket, address)) => admit(state, listener, socket, address),
             Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => return false,
             // Nobody is waiting, or whoever was has gone.
             Err(_) => return true,
@@ -287,30 +289,30 @@ fn accept_some(daemon: &Daemon, listener: &Listener) -> bool {
 }
 
 fn admit(
-    daemon: &Daemon,
-    &Listener { security, dialects, .. }: &Listener,
+    state: &ServerState,
+    &Listener { tls_mode, protocols, .. }: &Listener,
     socket: OwnedFd,
     address: Option<SocketAddrAny>,
 ) {
-    prove_address(daemon, address);
-    let tls = daemon.guard.certificates.as_ref().and_then(|certificates| certificates.configuration(security));
-    if daemon.is_full() {
-        daemon.connections_rejected.fetch_add(1, Ordering::Relaxed);
+    mark_validated(state, address);
+    let tls = state.secrets.certificates.as_ref().and_then(|certificates| certificates.server_config(tls_mode));
+    if state.is_full() {
+        state.connections_rejected.fetch_add(1, Ordering::Relaxed);
         if tls.is_none() {
             let _ = rustix::net::send(&socket, REFUSAL, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         }
         return;
     }
-    daemon.connections_total.fetch_add(1, Ordering::Relaxed);
+    state.connections_total.fetch_add(1, Ordering::Relaxed);
     let _ = rustix::net::sockopt::set_tcp_nodelay(&socket, true);
-    daemon.hand_out(Arrival::Accepted { socket, tls, dialects });
+    state.dispatch(Dispatched::Accepted { socket, tls, protocols });
 }
 
 /// Whoever has connected from an address is there, so UDP may answer it at length.
-pub(crate) fn prove_address(daemon: &Daemon, address: Option<SocketAddrAny>) {
+pub(crate) fn mark_validated(state: &ServerState, address: Option<SocketAddrAny>) {
     let address = address.and_then(|address| SocketAddr::try_from(address).ok());
-    if let (Some(limit), Some(address)) = (&daemon.udp_reply_limit, address) {
-        limit.prove(address.ip());
+    if let (Some(limit), Some(address)) = (&state.udp_reply_limit, address) {
+        limit.mark_validated(address.ip());
     }
 }
 
@@ -321,8 +323,8 @@ mod tests {
     #[test]
     fn a_connection_came_in_by_its_own_address_or_by_any_of_its_family() {
         let address = |text: &str| SockAddr::from(text.parse::<SocketAddr>().expect("an address"));
-        let end = address("10.0.0.1:7");
-        for (port, is_it) in [
+        let local = address("10.0.0.1:7");
+        for (port, matches) in [
             ("10.0.0.1:7", true),
             ("0.0.0.0:7", true),
             ("10.0.0.2:7", false),
@@ -330,10 +332,10 @@ mod tests {
             ("0.0.0.0:8", false),
             ("[::]:7", false),
         ] {
-            assert_eq!(is_end_of(&end, &address(port)), is_it, "{port}");
+            assert_eq!(matches_listener(&local, &address(port)), matches, "{port}");
         }
         let file = |path| SockAddr::unix(path).expect("a path");
-        assert!(is_end_of(&file("/a"), &file("/a")) && !is_end_of(&file("/a"), &file("/b")));
-        assert!(!is_end_of(&file("/a"), &end) && !is_end_of(&end, &file("/a")));
+        assert!(matches_listener(&file("/a"), &file("/a")) && !matches_listener(&file("/a"), &file("/b")));
+        assert!(!matches_listener(&file("/a"), &local) && !matches_listener(&local, &file("/a")));
     }
 }

@@ -15,28 +15,28 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What one connection keeps, as it was last told of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Holding {
+pub(crate) struct BufferUsage {
     pub(crate) input_bytes: u32,
     pub(crate) output_bytes: u32,
 }
 
 /// A limit that a connection has made its worker go over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Excess {
+pub(crate) enum LimitExceeded {
     Input,
     Output,
 }
 
 /// What the connections of one worker keep.
 #[derive(Debug, Default)]
-pub(crate) struct Holdings {
-    pub(crate) input: Account,
-    pub(crate) output: Account,
+pub(crate) struct BufferAccounting {
+    pub(crate) input: BufferGauge,
+    pub(crate) output: BufferGauge,
 }
 
 /// One kind of it.
 #[derive(Debug, Default)]
-pub(crate) struct Account {
+pub(crate) struct BufferGauge {
     bytes: AtomicU64,
     connections: AtomicU64,
     /// The most there was since it was last asked for.
@@ -44,18 +44,18 @@ pub(crate) struct Account {
     limit_bytes: Option<u64>,
 }
 
-impl Holdings {
+impl BufferAccounting {
     /// With limits for this worker alone.
-    pub(crate) fn new(input_limit_bytes: Option<u64>, output_limit_bytes: Option<u64>) -> Holdings {
-        let account = |limit_bytes| Account { limit_bytes, ..Account::default() };
-        Holdings { input: account(input_limit_bytes), output: account(output_limit_bytes) }
+    pub(crate) fn new(input_limit_bytes: Option<u64>, output_limit_bytes: Option<u64>) -> BufferAccounting {
+        let gauge = |limit_bytes| BufferGauge { limit_bytes, ..BufferGauge::default() };
+        BufferAccounting { input: gauge(input_limit_bytes), output: gauge(output_limit_bytes) }
     }
 
     /// A connection keeps something else than before. Says which limit its growth has broken.
-    pub(crate) fn change(&self, before: Holding, now: Holding) -> Option<Excess> {
-        let input = self.input.change(before.input_bytes, now.input_bytes);
-        let output = self.output.change(before.output_bytes, now.output_bytes);
-        (!input).then_some(Excess::Input).or((!output).then_some(Excess::Output))
+    pub(crate) fn update(&self, before: BufferUsage, now: BufferUsage) -> Option<LimitExceeded> {
+        let input = self.input.update(before.input_bytes, now.input_bytes);
+        let output = self.output.update(before.output_bytes, now.output_bytes);
+        (!input).then_some(LimitExceeded::Input).or((!output).then_some(LimitExceeded::Output))
     }
 
     /// The most there was since this was last asked for, and what there is.
@@ -65,7 +65,7 @@ impl Holdings {
     }
 }
 
-impl Account {
+impl BufferGauge {
     /// What is kept.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
@@ -81,7 +81,7 @@ impl Account {
     }
 
     /// Says whether the limit is kept; who gives something back does not break it.
-    fn change(&self, before_bytes: u32, now_bytes: u32) -> bool {
+    fn update(&self, before_bytes: u32, now_bytes: u32) -> bool {
         if before_bytes == now_bytes {
             return true;
         }
@@ -101,31 +101,32 @@ impl Account {
 mod tests {
     use super::*;
 
-    const NOTHING: Holding = Holding { input_bytes: 0, output_bytes: 0 };
+    const NOTHING: BufferUsage = BufferUsage { input_bytes: 0, output_bytes: 0 };
 
     #[test]
     fn what_is_kept_is_summed_and_given_back() {
-        let holdings = Holdings::default();
-        let (partial, unread) = (Holding { input_bytes: 7, ..NOTHING }, Holding { output_bytes: 1_000, ..NOTHING });
-        assert_eq!((holdings.change(NOTHING, partial), holdings.change(NOTHING, unread)), (None, None));
-        assert_eq!((holdings.input.bytes(), holdings.output.bytes()), (7, 1_000));
-        assert_eq!((holdings.input.connections(), holdings.output.connections()), (1, 1));
-        assert_eq!(holdings.change(partial, unread), None);
-        assert_eq!((holdings.input.connections(), holdings.output.connections()), (0, 2));
-        assert_eq!((holdings.change(unread, NOTHING), holdings.change(unread, NOTHING)), (None, None));
-        assert_eq!((holdings.output.bytes(), holdings.output.connections()), (0, 0));
-        assert_eq!(holdings.take_peak_bytes(), (2_007, 0));
-        assert_eq!(holdings.take_peak_bytes(), (0, 0));
+        let accounting = BufferAccounting::default();
+        let (partial, unread) =
+            (BufferUsage { input_bytes: 7, ..NOTHING }, BufferUsage { output_bytes: 1_000, ..NOTHING });
+        assert_eq!((accounting.update(NOTHING, partial), accounting.update(NOTHING, unread)), (None, None));
+        assert_eq!((accounting.input.bytes(), accounting.output.bytes()), (7, 1_000));
+        assert_eq!((accounting.input.connections(), accounting.output.connections()), (1, 1));
+        assert_eq!(accounting.update(partial, unread), None);
+        assert_eq!((accounting.input.connections(), accounting.output.connections()), (0, 2));
+        assert_eq!((accounting.update(unread, NOTHING), accounting.update(unread, NOTHING)), (None, None));
+        assert_eq!((accounting.output.bytes(), accounting.output.connections()), (0, 0));
+        assert_eq!(accounting.take_peak_bytes(), (2_007, 0));
+        assert_eq!(accounting.take_peak_bytes(), (0, 0));
     }
 
     #[test]
     fn whoever_grows_over_a_limit_breaks_it_and_nobody_else() {
-        let holdings = Holdings::new(Some(100), Some(200));
-        let of = |input_bytes, output_bytes| Holding { input_bytes, output_bytes };
-        assert_eq!(holdings.change(NOTHING, of(100, 0)), None);
-        assert_eq!(holdings.change(NOTHING, of(1, 0)), Some(Excess::Input));
-        assert_eq!(holdings.change(of(100, 0), of(100, 200)), None, "what it had before is no growth");
-        assert_eq!(holdings.change(of(1, 0), of(0, 1)), Some(Excess::Output));
-        assert_eq!(holdings.change(of(0, 1), NOTHING), None);
+        let accounting = BufferAccounting::new(Some(100), Some(200));
+        let of = |input_bytes, output_bytes| BufferUsage { input_bytes, output_bytes };
+        assert_eq!(accounting.update(NOTHING, of(100, 0)), None);
+        assert_eq!(accounting.update(NOTHING, of(1, 0)), Some(LimitExceeded::Input));
+        assert_eq!(accounting.update(of(100, 0), of(100, 200)), None, "what it had before is no growth");
+        assert_eq!(accounting.update(of(1, 0), of(0, 1)), Some(LimitExceeded::Output));
+        assert_eq!(accounting.update(of(0, 1), NOTHING), None);
     }
 }

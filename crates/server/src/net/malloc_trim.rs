@@ -7,27 +7,27 @@
 #![allow(unsafe_code)]
 
 /// So much must have been let go before it is worth the while, in bytes.
-const GIVE_BACK_BYTES_MIN: u64 = 4 << 20;
+const TRIM_BYTES_MIN: u64 = 4 << 20;
 
 /// The peak that has not been given back yet.
 #[derive(Debug, Default)]
-pub(crate) struct GiveBack {
+pub(crate) struct TrimOnPeak {
     peak_bytes: u64,
 }
 
-impl GiveBack {
+impl TrimOnPeak {
     /// Once in a second: the most that was kept since the last time, and what is kept now.
-    pub(crate) fn tick(&mut self, peak_bytes: u64, kept_bytes: u64) {
-        if self.is_due(peak_bytes, kept_bytes) {
+    pub(crate) fn tick(&mut self, peak_bytes: u64, now_bytes: u64) {
+        if self.is_due(peak_bytes, now_bytes) {
             trim();
         }
     }
 
-    fn is_due(&mut self, peak_bytes: u64, kept_bytes: u64) -> bool {
+    fn is_due(&mut self, peak_bytes: u64, now_bytes: u64) -> bool {
         self.peak_bytes = self.peak_bytes.max(peak_bytes);
-        let is_due = self.peak_bytes >= kept_bytes + GIVE_BACK_BYTES_MIN;
+        let is_due = self.peak_bytes >= now_bytes + TRIM_BYTES_MIN;
         if is_due {
-            self.peak_bytes = kept_bytes;
+            self.peak_bytes = now_bytes;
         }
         is_due
     }
@@ -50,10 +50,10 @@ mod tests {
 
     #[test]
     fn a_peak_is_given_back_once() {
-        let mut give_back = GiveBack::default();
-        assert!(!give_back.is_due(100 << 20, 100 << 20), "it is still there");
-        assert!(give_back.is_due(100 << 20, 1 << 20));
-        assert!(!give_back.is_due(1 << 20, 0), "that is little");
-        assert!(give_back.is_due(GIVE_BACK_BYTES_MIN, 0), "a peak between two looks");
+        let mut trim = TrimOnPeak::default();
+        assert!(!trim.is_due(100 << 20, 100 << 20), "it is still there");
+        assert!(trim.is_due(100 << 20, 1 << 20));
+        assert!(!trim.is_due(1 << 20, 0), "that is little");
+        assert!(trim.is_due(TRIM_BYTES_MIN, 0), "a peak between two looks");
     }
 }

@@ -9,34 +9,34 @@ use std::os::fd::RawFd;
 
 /// A connection's ends as memcached writes them: its client's, and the one it came in by. `None` if there is no such
 /// connection any more.
-pub(crate) fn of(descriptor: RawFd) -> Option<(String, String)> {
-    let local = ask(descriptor, libc::getsockname)?;
-    let peer = ask(descriptor, libc::getpeername)?;
+pub(crate) fn endpoints(descriptor: RawFd) -> Option<(String, String)> {
+    let local = socket_address(descriptor, libc::getsockname)?;
+    let peer = socket_address(descriptor, libc::getpeername)?;
     // A client on a Unix socket has no name of its own: it gets the socket's.
     let peer = if peer.is_unix() { &local } else { &peer };
-    Some((written(peer, "tcp"), written(&local, "tcp")))
+    Some((format_address(peer, "tcp"), format_address(&local, "tcp")))
 }
 
 /// Where a socket listens, with the transport's name in front.
-pub(crate) fn of_local(descriptor: RawFd, transport: &str) -> Option<String> {
-    Some(written(&ask(descriptor, libc::getsockname)?, transport))
+pub(crate) fn listening_address(descriptor: RawFd, transport: &str) -> Option<String> {
+    Some(format_address(&socket_address(descriptor, libc::getsockname)?, transport))
 }
 
-type Question = unsafe extern "C" fn(libc::c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> libc::c_int;
+type SockNameFn = unsafe extern "C" fn(libc::c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> libc::c_int;
 
-fn ask(descriptor: RawFd, question: Question) -> Option<SockAddr> {
+fn socket_address(descriptor: RawFd, get_name: SockNameFn) -> Option<SockAddr> {
     // SAFETY: the kernel writes at most as many bytes as the length says into the storage, and sets the length. A number
     // that is no descriptor, or another's by now, is an error or that one's addresses: no memory depends on it.
-    let asked = unsafe {
-        SockAddr::try_init(|storage, length| match question(descriptor, storage.cast(), length) {
+    let result = unsafe {
+        SockAddr::try_init(|storage, length| match get_name(descriptor, storage.cast(), length) {
             0 => Ok(()),
             _ => Err(std::io::Error::last_os_error()),
         })
     };
-    asked.ok().map(|((), address)| address)
+    result.ok().map(|((), address)| address)
 }
 
-fn written(address: &SockAddr, transport: &str) -> String {
+fn format_address(address: &SockAddr, transport: &str) -> String {
     match address.as_socket() {
         Some(socket) if socket.is_ipv6() => format!("{transport}6:{socket}"),
         Some(socket) => format!("{transport}:{socket}"),

@@ -12,11 +12,11 @@
 //! [`ROUND_REPLY_BYTES_MAX`] of replies; what is left waits for the next round, after the others.
 
 use crate::net::connection::{Connection, Sent};
-use crate::observe::command_trace::Narration;
+use crate::observe::command_trace::CommandTrace;
 use crate::session::Scan;
 use crate::session::batch::{Batch, Progress};
-use crate::session::context::Service;
-use crate::session::crawl::Walk;
+use crate::session::context::SessionContext;
+use crate::session::crawl::CrawlCommand;
 use lookaside_store::Now;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
@@ -42,17 +42,17 @@ pub(crate) struct Round {
     arena: Vec<u8>,
     arena_used_bytes: usize,
     ready: Vec<Ready>,
-    rests: Vec<Rest>,
-    segments: Vec<Segment>,
+    leftovers: Vec<Leftover>,
+    step_ranges: Vec<StepRange>,
     batch: Batch<'static>,
     reply: Vec<u8>,
-    settled: Vec<Settled>,
+    finished: Vec<FinishedConnection>,
 }
 
 /// A connection that has come out of a round: its interest may have changed, or it is over.
-pub(crate) struct Settled {
+pub(crate) struct FinishedConnection {
     pub(crate) connection: usize,
-    pub(crate) is_over: bool,
+    pub(crate) is_closed: bool,
     /// The kinds of events that it watches from now on; it is no worker's any more.
     pub(crate) watches: Option<u8>,
 }
@@ -71,17 +71,17 @@ enum Source {
 
 /// What a round leaves of a connection's bytes.
 #[derive(Clone, Debug)]
-struct Rest {
+struct Leftover {
     prefix: Vec<u8>,
     input_at: usize,
     needed_bytes: usize,
     replied_bytes: usize,
-    end: End,
+    next_state: NextState,
 }
 
 /// How a connection comes out of the round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum NextState {
     /// Waiting for more bytes.
     Open,
     /// Waiting for room in the socket.
@@ -93,7 +93,7 @@ enum End {
 }
 
 /// The steps of one connection in a batch.
-struct Segment {
+struct StepRange {
     ready: usize,
     steps_end: usize,
     scan: Scan,
@@ -105,16 +105,16 @@ impl Round {
             arena: vec![0; ARENA_BYTES],
             arena_used_bytes: 0,
             ready: Vec::new(),
-            rests: Vec::new(),
-            segments: Vec::new(),
+            leftovers: Vec::new(),
+            step_ranges: Vec::new(),
             batch: Batch::default(),
             reply: Vec::new(),
-            settled: Vec::new(),
+            finished: Vec::new(),
         }
     }
 
     /// Whether there is room for one more connection.
-    pub(crate) fn has_room(&self) -> bool {
+    pub(crate) fn has_space(&self) -> bool {
         self.ready.len() < ROUND_CONNECTIONS_MAX && self.arena_used_bytes + READ_BYTES_MAX <= ARENA_BYTES
     }
 
@@ -135,64 +135,73 @@ impl Round {
     }
 
     /// `connection` has these bytes to be looked at.
-    pub(crate) fn add_kept(&mut self, connection: usize, input: Vec<u8>) {
+    pub(crate) fn add_partial(&mut self, connection: usize, input: Vec<u8>) {
         self.ready.push(Ready { connection, source: Source::Own(input) });
     }
 
-    /// Answers all that was added; [`Round::pop_settled`] then tells how each connection came out.
-    pub(crate) fn serve(&mut self, connections: &mut [Option<Connection>], service: &Service<'_>, now: Now) {
-        self.answer_all(connections, service, now);
-        for (ready, rest) in self.ready.drain(..).zip(self.rests.drain(..)) {
+    /// Answers all that was added; [`Round::pop_finished`] then tells how each connection came out.
+    pub(crate) fn serve(&mut self, connections: &mut [Option<Connection>], context: &SessionContext<'_>, now: Now) {
+        self.scan_and_execute(connections, context, now);
+        for (ready, leftover) in self.ready.drain(..).zip(self.leftovers.drain(..)) {
             let Some(connection) = connections[ready.connection].as_mut() else { continue };
-            let is_over = rest.end == End::Closed;
-            if !is_over {
-                let input = ready.source.into_rest(&self.arena, rest.input_at, rest.prefix);
-                connection.keep_input(input, rest.needed_bytes);
+            let is_closed = leftover.next_state == NextState::Closed;
+            if !is_closed {
+                let input = ready.source.into_leftover(&self.arena, leftover.input_at, leftover.prefix);
+                connection.keep_input(input, leftover.needed_bytes);
             }
-            let watches = if let End::Watching(kinds) = rest.end { Some(kinds) } else { None };
-            self.settled.push(Settled { connection: ready.connection, is_over, watches });
+            let watches = if let NextState::Watching(kinds) = leftover.next_state { Some(kinds) } else { None };
+            self.finished.push(FinishedConnection { connection: ready.connection, is_closed, watches });
         }
         self.arena_used_bytes = 0;
     }
 
-    pub(crate) fn pop_settled(&mut self) -> Option<Settled> {
-        self.settled.pop()
+    pub(crate) fn pop_finished(&mut self) -> Option<FinishedConnection> {
+        self.finished.pop()
     }
 
-    fn answer_all(&mut self, connections: &mut [Option<Connection>], service: &Service<'_>, now: Now) {
-        let Round { arena, ready, rests, segments, batch: idle_batch, reply, .. } = self;
+    fn scan_and_execute(&mut self, connections: &mut [Option<Connection>], context: &SessionContext<'_>, now: Now) {
+        let Round { arena, ready, leftovers, step_ranges, batch: idle_batch, reply, .. } = self;
         let (arena, ready) = (&*arena, &*ready);
         let mut batch = std::mem::take(idle_batch).recycle();
-        rests.clear();
-        rests.resize(ready.len(), Rest::default());
+        leftovers.clear();
+        leftovers.resize(ready.len(), Leftover::default());
         let (mut cursor, mut input_at) = (0, 0);
         while cursor < ready.len() {
             batch.clear();
-            segments.clear();
+            step_ranges.clear();
             while cursor < ready.len() && !batch.is_full() {
                 let connection = connections[ready[cursor].connection].as_mut();
-                let (Some(connection), End::Open) = (connection, rests[cursor].end) else {
+                let (Some(connection), NextState::Open) = (connection, leftovers[cursor].next_state) else {
                     (cursor, input_at) = (cursor + 1, 0);
                     continue;
                 };
-                if service.asks_who() {
+                if context.requires_auth() {
                     // Passwords are looked at while scanning: who is refused should be known by his connection.
-                    service.attention.turn_to(Some(connection.socket.as_raw_fd()));
+                    context.events.set_current_connection(Some(connection.socket.as_raw_fd()));
                 }
                 let input = ready[cursor].source.bytes(arena);
-                let scan = connection.session.scan(input, input_at, service, now, &mut batch);
-                segments.push(Segment { ready: cursor, steps_end: batch.steps_count(), scan });
+                let scan = connection.session.scan(input, input_at, context, now, &mut batch);
+                step_ranges.push(StepRange { ready: cursor, steps_end: batch.steps_count(), scan });
                 if let Scan::Full { input_at: next } = scan {
                     input_at = next;
                     break;
                 }
                 (cursor, input_at) = (cursor + 1, 0);
             }
-            for segment in segments.iter() {
-                let Ready { connection, source } = &ready[segment.ready];
+            for steps in step_ranges.iter() {
+                let Ready { connection, source } = &ready[steps.ready];
                 let connection = connections[*connection].as_mut().expect("a scanned connection is there");
                 let input = source.bytes(arena);
-                answer(connection, segment, input, &mut rests[segment.ready], &mut batch, service, now, reply);
+                execute_and_send(
+                    connection,
+                    steps,
+                    input,
+                    &mut leftovers[steps.ready],
+                    &mut batch,
+                    context,
+                    now,
+                    reply,
+                );
             }
         }
         *idle_batch = batch.recycle();
@@ -201,61 +210,66 @@ impl Round {
 
 /// Executes one connection's steps and sends the reply, in several pieces if it is large.
 #[expect(clippy::too_many_arguments, reason = "they are the round's parts, borrowed one by one")]
-fn answer(
+fn execute_and_send(
     connection: &mut Connection,
-    segment: &Segment,
+    steps: &StepRange,
     input: &[u8],
-    rest: &mut Rest,
+    leftover: &mut Leftover,
     batch: &mut Batch<'_>,
-    service: &Service<'_>,
+    context: &SessionContext<'_>,
     now: Now,
     reply: &mut Vec<u8>,
 ) {
-    service.attention.turn_to(Some(connection.socket.as_raw_fd()));
-    let mut timed = service.measure.filter(|measure| measure.is_turn()).map(|measure| (measure, batch.next_class()));
-    let narration = Narration::of(connection.socket.as_raw_fd());
-    if let Some(narration) = &narration {
-        narration.hear(batch, segment.steps_end, input, service.text_users.is_some());
+    context.events.set_current_connection(Some(connection.socket.as_raw_fd()));
+    let mut timer = context
+        .sampler
+        .filter(|sampler| sampler.should_time_reply())
+        .map(|sampler| (sampler, batch.next_latency_class()));
+    let trace = CommandTrace::if_enabled(connection.socket.as_raw_fd());
+    if let Some(trace) = &trace {
+        trace.log_commands(batch, steps.steps_end, input, context.text_users.is_some());
     }
     loop {
         let reply_at = reply.len();
-        let progress = batch.execute(service, now, segment.steps_end, REPLY_BYTES_MAX, reply);
-        if let Some(narration) = &narration {
-            narration.say(&reply[reply_at..]);
+        let progress = batch.execute(context, now, steps.steps_end, REPLY_BYTES_MAX, reply);
+        if let Some(trace) = &trace {
+            trace.log_reply(&reply[reply_at..]);
         }
-        if let (Progress::Done, Scan::Full { .. }) = (progress, segment.scan) {
+        if let (Progress::Done, Scan::Full { .. }) = (progress, steps.scan) {
             return; // The same connection goes on with the next batch; its reply is not complete.
         }
         let sent = connection.send(reply);
-        if let Some((measure, class)) = timed.take() {
-            measure.replied(class);
+        if let Some((sampler, class)) = timer.take() {
+            sampler.record_reply(class);
         }
         let sent_bytes = match sent {
             Sent::All => reply.len(),
             Sent::Part(bytes) => bytes,
             Sent::Gone => 0,
         };
-        service.counters.bytes_written.add(sent_bytes as u64);
-        rest.replied_bytes += sent_bytes;
+        context.counters.bytes_written.add(sent_bytes as u64);
+        leftover.replied_bytes += sent_bytes;
         let all_sent = sent == Sent::All;
-        let has_turn = all_sent && rest.replied_bytes < ROUND_REPLY_BYTES_MAX;
-        if progress == Progress::Full && has_turn {
+        let may_continue = all_sent && leftover.replied_bytes < ROUND_REPLY_BYTES_MAX;
+        if progress == Progress::Full && may_continue {
             reply.clear();
             continue;
         }
-        let remainder = batch.remainder(segment.steps_end, input);
-        let walk = remainder.as_ref().and_then(|_| batch.take_walk());
-        rest.settle(segment, remainder, walk, &mut connection.session);
-        rest.end = match (progress, sent) {
-            (_, Sent::Gone) => End::Closed,
-            (Progress::Close, Sent::All) => service.attention.take_wanted().map_or(End::Closed, End::Watching),
-            (Progress::Done, Sent::All) => End::Open,
-            _ => End::Paused,
+        let remainder = batch.remainder(steps.steps_end, input);
+        let crawl = remainder.as_ref().and_then(|_| batch.take_crawl());
+        leftover.locate_unread(steps, remainder, crawl, &mut connection.session);
+        leftover.next_state = match (progress, sent) {
+            (_, Sent::Gone) => NextState::Closed,
+            (Progress::Close, Sent::All) => {
+                context.events.take_watch_request().map_or(NextState::Closed, NextState::Watching)
+            }
+            (Progress::Done, Sent::All) => NextState::Open,
+            _ => NextState::Paused,
         };
-        if rest.end == End::Paused {
+        if leftover.next_state == NextState::Paused {
             connection.pause(&reply[sent_bytes..], progress == Progress::Close);
         }
-        batch.skip(segment.steps_end);
+        batch.skip(steps.steps_end);
         reply.clear();
         shrink(reply);
         return;
@@ -269,18 +283,18 @@ fn shrink(reply: &mut Vec<u8>) {
     }
 }
 
-impl Rest {
+impl Leftover {
     /// Notes where the bytes that are left begin: at the first step not executed, or where scanning ended.
-    fn settle(
+    fn locate_unread(
         &mut self,
-        segment: &Segment,
-        remainder: Option<crate::session::batch::Remainder>,
-        walk: Option<Box<Walk>>,
+        steps: &StepRange,
+        remainder: Option<crate::session::batch::Unexecuted>,
+        crawl: Option<Box<CrawlCommand>>,
         session: &mut crate::session::Session,
     ) {
-        match (remainder, segment.scan) {
+        match (remainder, steps.scan) {
             (Some(remainder), _) => {
-                session.rewind_to(walk);
+                session.rewind_to(crawl);
                 (self.prefix, self.input_at) = (remainder.prefix, remainder.input_at);
                 self.needed_bytes = 0;
             }
@@ -292,9 +306,9 @@ impl Rest {
     }
 }
 
-impl Default for Rest {
+impl Default for Leftover {
     fn default() -> Self {
-        Rest { prefix: Vec::new(), input_at: 0, needed_bytes: 0, replied_bytes: 0, end: End::Open }
+        Leftover { prefix: Vec::new(), input_at: 0, needed_bytes: 0, replied_bytes: 0, next_state: NextState::Open }
     }
 }
 
@@ -307,7 +321,7 @@ impl Source {
     }
 
     /// The bytes from `input_at` on, with `prefix` in front. Allocates only if there are any.
-    fn into_rest(self, arena: &[u8], input_at: usize, prefix: Vec<u8>) -> Vec<u8> {
+    fn into_leftover(self, arena: &[u8], input_at: usize, prefix: Vec<u8>) -> Vec<u8> {
         match self {
             Source::Own(mut input) if input_at < input.len() => {
                 input.splice(..input_at, prefix);
@@ -317,9 +331,9 @@ impl Source {
                 input
             }
             Source::Arena(range) if input_at < range.len() => {
-                let mut rest = prefix;
-                rest.extend_from_slice(&arena[range.start + input_at..range.end]);
-                rest
+                let mut leftover = prefix;
+                leftover.extend_from_slice(&arena[range.start + input_at..range.end]);
+                leftover
             }
             _ => Vec::new(),
         }

@@ -5,17 +5,17 @@
 //! Workers share the store and nothing else; new sockets come through the worker's inbox (see `listener.rs`).
 
 use crate::clock::Clock;
-use crate::net::buffer_accounting::{Excess, Holding, Holdings};
+use crate::net::buffer_accounting::{BufferAccounting, BufferUsage, LimitExceeded};
 use crate::net::connection::{Connection, Received, Sent};
 use crate::net::round::Round;
-use crate::net::tls::stream::{Happened, TlsStream};
+use crate::net::tls::stream::{TlsEvents, TlsStream};
 use crate::net::udp::UdpPort;
 use crate::observe::counters::Counters;
-use crate::observe::event_log::Attention;
+use crate::observe::event_log::EventSink;
 use crate::observe::event_log::kind;
-use crate::observe::metrics::Measure;
-use crate::session::context::{Dialects, Service};
-use crate::startup::Daemon;
+use crate::observe::metrics::Sampler;
+use crate::session::context::{Protocols, SessionContext};
+use crate::startup::ServerState;
 use lookaside_store::Now;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
@@ -34,25 +34,25 @@ const EVENTS_MAX: usize = 512;
 const READ_MORE_BYTES_MAX: usize = 256 << 10;
 
 /// Connections are looked at for idleness once in a second, all of them within so many seconds.
-const IDLE_LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-const IDLE_LOOKS: u32 = 10;
+const IDLE_CHECK_INTERVAL: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+const IDLE_CHECK_ROUNDS: u32 = 10;
 
 /// A connection on its way to its worker.
-pub(crate) enum Arrival {
+pub(crate) enum Dispatched {
     /// A new one.
     Accepted {
         socket: OwnedFd,
         /// There if it is to speak TLS.
         tls: Option<Arc<ServerConfig>>,
         /// There if its address has a protocol of its own.
-        dialects: Option<Dialects>,
+        protocols: Option<Protocols>,
     },
     /// One that a worker has served already, of this process or of an earlier one.
-    Known(Connection),
+    Restored(Connection),
 }
 
 /// What a worker has when it ends.
-pub(crate) struct Remains {
+pub(crate) struct WorkerExit {
     pub(crate) connections: Vec<Connection>,
     pub(crate) udp_ports: Vec<UdpPort>,
 }
@@ -61,46 +61,46 @@ const WAKE_TOKEN: u64 = u64::MAX;
 const UDP_TOKEN: u64 = 1 << 32;
 
 /// What other threads know of a worker: its counters, and the door to hand it sockets through.
-pub(crate) struct Desk {
+pub(crate) struct WorkerHandle {
     pub(crate) counters: Counters,
-    pub(crate) attention: Attention,
+    pub(crate) events: EventSink,
     /// There if somebody scrapes.
-    pub(crate) measure: Option<Measure>,
+    pub(crate) sampler: Option<Sampler>,
     /// What its connections make it keep.
-    pub(crate) holdings: Holdings,
+    pub(crate) buffers: BufferAccounting,
     /// Connections it has or is about to have.
     pub(crate) connections_open: AtomicUsize,
-    inbox: Mutex<Vec<Arrival>>,
-    wake: OwnedFd,
+    inbox: Mutex<Vec<Dispatched>>,
+    wake_fd: OwnedFd,
     is_stopping: AtomicBool,
 }
 
-impl Desk {
-    pub(crate) fn new(measure: Option<Measure>, holdings: Holdings) -> io::Result<Desk> {
-        Ok(Desk {
+impl WorkerHandle {
+    pub(crate) fn new(sampler: Option<Sampler>, buffers: BufferAccounting) -> io::Result<WorkerHandle> {
+        Ok(WorkerHandle {
             counters: Counters::default(),
-            attention: Attention::new(),
-            measure,
-            holdings,
+            events: EventSink::new(),
+            sampler,
+            buffers,
             connections_open: AtomicUsize::new(0),
             inbox: Mutex::new(Vec::new()),
-            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            wake_fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             is_stopping: AtomicBool::new(false),
         })
     }
 
     /// Hands connections over.
-    pub(crate) fn hand_over(&self, arrivals: impl IntoIterator<Item = Arrival>) {
+    pub(crate) fn dispatch(&self, dispatched: impl IntoIterator<Item = Dispatched>) {
         let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
         let before = inbox.len();
-        inbox.extend(arrivals);
+        inbox.extend(dispatched);
         self.connections_open.fetch_add(inbox.len() - before, Ordering::Relaxed);
         drop(inbox);
-        self.ring();
+        self.notify();
     }
 
-    /// Undoes [`Desk::stop`], for a worker that is about to begin.
-    pub(crate) fn open_again(&self) {
+    /// Undoes [`WorkerHandle::stop`], for a worker that is about to begin.
+    pub(crate) fn reset(&self) {
         self.connections_open.store(0, Ordering::Relaxed);
         self.is_stopping.store(false, Ordering::Release);
     }
@@ -108,17 +108,17 @@ impl Desk {
     /// Ends the worker's loop.
     pub(crate) fn stop(&self) {
         self.is_stopping.store(true, Ordering::Release);
-        self.ring();
+        self.notify();
     }
 
     /// Wakes the worker. A full eventfd is a worker that is about to wake anyway.
-    fn ring(&self) {
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    fn notify(&self) {
+        let _ = rustix::io::write(&self.wake_fd, &1u64.to_ne_bytes());
     }
 
     /// What was handed over, and whether the worker is to end.
-    fn take_inbox(&self) -> (Vec<Arrival>, bool) {
-        let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
+    fn take_inbox(&self) -> (Vec<Dispatched>, bool) {
+        let _ = rustix::io::read(&self.wake_fd, &mut [0u8; 8]);
         // Before the inbox: whoever says stop has handed everything over by then, and what is left in there nobody serves.
         // Behind the bell: a stop that is not seen here rings once more.
         let is_stopping = self.is_stopping.load(Ordering::Acquire);
@@ -128,9 +128,9 @@ impl Desk {
 
 /// One thread's loop.
 pub(crate) struct Worker<'s> {
-    daemon: &'s Daemon,
-    service: Service<'s>,
-    desk: &'s Desk,
+    state: &'s ServerState,
+    context: SessionContext<'s>,
+    handle: &'s WorkerHandle,
     clock: Clock,
     epoll: OwnedFd,
     connections: Connections,
@@ -141,7 +141,7 @@ pub(crate) struct Worker<'s> {
     /// The same in seconds since the start.
     uptime_s: u32,
     /// Where the look for idle connections goes on.
-    idle_at: usize,
+    idle_cursor: usize,
 }
 
 /// Connections by the index that epoll knows them by.
@@ -153,21 +153,21 @@ struct Connections {
 
 impl<'s> Worker<'s> {
     pub(crate) fn new(
-        daemon: &'s Daemon,
-        service: Service<'s>,
-        desk: &'s Desk,
+        state: &'s ServerState,
+        context: SessionContext<'s>,
+        handle: &'s WorkerHandle,
         clock: Clock,
         udp_ports: Vec<UdpPort>,
     ) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, &desk.wake, EventData::new_u64(WAKE_TOKEN), EventFlags::IN)?;
+        epoll::add(&epoll, &handle.wake_fd, EventData::new_u64(WAKE_TOKEN), EventFlags::IN)?;
         for (port, token) in udp_ports.iter().zip(UDP_TOKEN..) {
             epoll::add(&epoll, port.socket(), EventData::new_u64(token), EventFlags::IN)?;
         }
         let connections = Connections::default();
-        let (now, round, idle_at) = (clock.now(), Round::new(), 0);
+        let (now, round, idle_cursor) = (clock.now(), Round::new(), 0);
         let uptime_s = clock.uptime_s(now);
-        Ok(Worker { daemon, service, desk, clock, epoll, connections, udp_ports, round, now, uptime_s, idle_at })
+        Ok(Worker { state, context, handle, clock, epoll, connections, udp_ports, round, now, uptime_s, idle_cursor })
     }
 
     /// Its sockets on UDP ports.
@@ -176,18 +176,18 @@ impl<'s> Worker<'s> {
     }
 
     /// Serves until the desk says stop. Every request that has been read is answered then, as far as the sockets take it.
-    pub(crate) fn run(mut self) -> Remains {
+    pub(crate) fn run(mut self) -> WorkerExit {
         let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
-        let idle_timeout_s = self.daemon.arguments.idle_timeout_s();
-        let patience = (idle_timeout_s > 0).then_some(IDLE_LOOK);
+        let idle_timeout_s = self.state.arguments.idle_timeout_s();
+        let timeout = (idle_timeout_s > 0).then_some(IDLE_CHECK_INTERVAL);
         loop {
             events.clear();
-            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), patience.as_ref()) {
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => panic!("epoll of a running worker cannot be waited for: {error}"),
             }
-            if let Some(measure) = &self.desk.measure {
-                measure.wake();
+            if let Some(sampler) = &self.handle.sampler {
+                sampler.record_wakeup();
             }
             let now = self.clock.now();
             self.now = now;
@@ -198,9 +198,9 @@ impl<'s> Worker<'s> {
                 match event.data.u64() {
                     WAKE_TOKEN => is_woken = true,
                     token if token >= UDP_TOKEN => {
-                        self.udp_ports[(token - UDP_TOKEN) as usize].serve(&self.service, now);
+                        self.udp_ports[(token - UDP_TOKEN) as usize].serve(&self.context, now);
                     }
-                    index => self.attend(index as usize, event.flags, now),
+                    index => self.handle_ready(index as usize, event.flags, now),
                 }
             }
             self.serve_round(now);
@@ -208,30 +208,30 @@ impl<'s> Worker<'s> {
                 self.close_idle(idle_timeout_s);
             }
             // New sockets come last, so that no index is reused among events that were fetched before.
-            if is_woken && self.take_sockets() {
-                return self.end();
+            if is_woken && self.take_dispatched() {
+                return self.exit();
             }
         }
     }
 
-    fn end(self) -> Remains {
+    fn exit(self) -> WorkerExit {
         let mut connections: Vec<Connection> = self.connections.slots.into_iter().flatten().collect();
         for connection in &mut connections {
-            self.desk.holdings.change(connection.forget_holding(), Holding::default());
+            self.handle.buffers.update(connection.reset_buffer_usage(), BufferUsage::default());
         }
-        Remains { connections, udp_ports: self.udp_ports }
+        WorkerExit { connections, udp_ports: self.udp_ports }
     }
 
     /// Takes what a ready connection has to offer into the round.
-    fn attend(&mut self, index: usize, flags: EventFlags, now: Now) {
-        if !self.round.has_room() {
+    fn handle_ready(&mut self, index: usize, flags: EventFlags, now: Now) {
+        if !self.round.has_space() {
             self.serve_round(now);
         }
         let Some(connection) = self.connections.slots[index].as_mut() else { return };
         let is_alive = if connection.is_paused() {
-            resume(connection, flags, &self.service)
+            resume_sending(connection, flags, &self.context)
         } else {
-            receive(connection, index, &mut self.round, &self.service)
+            receive(connection, index, &mut self.round, &self.context)
         };
         if !is_alive {
             return self.close(index, "normal");
@@ -241,7 +241,7 @@ impl<'s> Worker<'s> {
             return self.update_interest(index);
         }
         match connection.take_input() {
-            Some(input) => self.round.add_kept(index, input),
+            Some(input) => self.round.add_partial(index, input),
             None => self.update_interest(index),
         }
     }
@@ -250,95 +250,96 @@ impl<'s> Worker<'s> {
         if self.round.is_empty() {
             return;
         }
-        self.round.serve(&mut self.connections.slots, &self.service, now);
-        while let Some(settled) = self.round.pop_settled() {
-            if let Some(kinds) = settled.watches {
-                self.let_watch(settled.connection, kinds);
-            } else if settled.is_over {
-                self.close(settled.connection, "normal");
+        self.round.serve(&mut self.connections.slots, &self.context, now);
+        while let Some(finished) = self.round.pop_finished() {
+            if let Some(kinds) = finished.watches {
+                self.move_to_watchers(finished.connection, kinds);
+            } else if finished.is_closed {
+                self.close(finished.connection, "normal");
             } else {
-                self.update_interest(settled.connection);
+                self.update_interest(finished.connection);
             }
         }
     }
 
     fn update_interest(&mut self, index: usize) {
         let Some(connection) = self.connections.slots[index].as_mut() else { return };
-        self.daemon.roster.note(connection.socket.as_raw_fd(), self.uptime_s, connection.state());
-        if let Some(excess) = note_holding(connection, self.desk) {
-            let counters = self.service.counters;
-            let counter = if excess == Excess::Input { &counters.read_buf_oom } else { &counters.response_obj_oom };
+        self.state.connection_table.set(connection.socket.as_raw_fd(), self.uptime_s, connection.phase());
+        if let Some(exceeded) = account_buffers(connection, self.handle) {
+            let counters = self.context.counters;
+            let counter =
+                if exceeded == LimitExceeded::Input { &counters.read_buf_oom } else { &counters.response_obj_oom };
             counter.add(1);
             return self.close(index, "error");
         }
-        let Some(interest) = connection.interest_change() else { return };
+        let Some(interest) = connection.take_interest_change() else { return };
         if epoll::modify(&self.epoll, &connection.socket, EventData::new_u64(index as u64), interest).is_err() {
             self.close(index, "error");
         }
     }
 
     /// Hands a connection to the thread of watchers.
-    fn let_watch(&mut self, index: usize, kinds: u8) {
+    fn move_to_watchers(&mut self, index: usize, kinds: u8) {
         let Some(mut connection) = self.connections.remove(index) else { return };
-        note_holding(&mut connection, self.desk);
+        account_buffers(&mut connection, self.handle);
         let _ = epoll::delete(&self.epoll, &connection.socket);
-        self.daemon.watchers.add(connection, kinds);
-        self.desk.connections_open.fetch_sub(1, Ordering::Relaxed);
+        self.state.watchers.add(connection, kinds);
+        self.handle.connections_open.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// `reason` is memcached's word for why it ends.
     fn close(&mut self, index: usize, reason: &str) {
         if let Some(connection) = self.connections.slots[index].as_mut() {
             tracing::debug!(descriptor = connection.socket.as_raw_fd(), "a connection goes: {reason}");
-            if self.desk.attention.is_given_to(kind::CONNECTIONS) {
-                tell_connection(self.service.attention, connection, "conn_close", reason, self.now);
+            if self.handle.events.is_enabled(kind::CONNECTIONS) {
+                record_connection(self.context.events, connection, "conn_close", reason, self.now);
             }
-            connection.farewell();
-            self.desk.holdings.change(connection.take_holding().0, Holding::default());
-            self.daemon.roster.forget(connection.socket.as_raw_fd());
+            connection.send_close_notify();
+            self.handle.buffers.update(connection.take_buffer_usage().0, BufferUsage::default());
+            self.state.connection_table.remove(connection.socket.as_raw_fd());
         }
         if self.connections.remove(index).is_some() {
-            self.desk.connections_open.fetch_sub(1, Ordering::Relaxed);
+            self.handle.connections_open.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     /// Closes connections that have been idle for longer than that. Looks at a part of them in each second, so that all
-    /// have been looked at within [`IDLE_LOOKS`] of them, or sooner.
+    /// have been looked at within [`IDLE_CHECK_ROUNDS`] of them, or sooner.
     fn close_idle(&mut self, idle_timeout_s: u32) {
         let slots = self.connections.slots.len();
-        let looks = slots.div_ceil(idle_timeout_s.min(IDLE_LOOKS) as usize);
-        for _ in 0..looks {
-            self.idle_at = if self.idle_at + 1 < slots { self.idle_at + 1 } else { 0 };
-            let Some(connection) = &self.connections.slots[self.idle_at] else { continue };
-            let active_s = self.daemon.roster.active_s(connection.socket.as_raw_fd());
+        let slots_to_check = slots.div_ceil(idle_timeout_s.min(IDLE_CHECK_ROUNDS) as usize);
+        for _ in 0..slots_to_check {
+            self.idle_cursor = if self.idle_cursor + 1 < slots { self.idle_cursor + 1 } else { 0 };
+            let Some(connection) = &self.connections.slots[self.idle_cursor] else { continue };
+            let active_s = self.state.connection_table.active_s(connection.socket.as_raw_fd());
             if active_s.is_some_and(|active_s| self.uptime_s.saturating_sub(active_s) > idle_timeout_s) {
-                self.service.counters.idle_kicks.add(1);
-                self.close(self.idle_at, "idle_timeout");
+                self.context.counters.idle_kicks.add(1);
+                self.close(self.idle_cursor, "idle_timeout");
             }
         }
     }
 
     /// Takes what the desk has; says whether that was all, and the worker is to end.
-    fn take_sockets(&mut self) -> bool {
-        let (arrivals, is_stopping) = self.desk.take_inbox();
-        for arrival in arrivals {
-            let connection = match arrival {
-                Arrival::Known(connection) => connection,
-                Arrival::Accepted { socket, tls, dialects } => match tls.map(TlsStream::new).transpose() {
-                    Ok(tls) => Connection::new(socket, tls, dialects),
+    fn take_dispatched(&mut self) -> bool {
+        let (dispatched, is_stopping) = self.handle.take_inbox();
+        for dispatched in dispatched {
+            let connection = match dispatched {
+                Dispatched::Restored(connection) => connection,
+                Dispatched::Accepted { socket, tls, protocols } => match tls.map(TlsStream::new).transpose() {
+                    Ok(tls) => Connection::new(socket, tls, protocols),
                     Err(error) => {
                         tracing::warn!("a new connection cannot speak TLS and is closed: {error}");
-                        self.desk.connections_open.fetch_sub(1, Ordering::Relaxed);
+                        self.handle.connections_open.fetch_sub(1, Ordering::Relaxed);
                         continue;
                     }
                 },
             };
             let index = self.connections.insert(connection);
             let connection = self.connections.slots[index].as_mut().expect("just put there");
-            let interest = connection.first_interest();
+            let interest = connection.initial_interest();
             tracing::debug!(descriptor = connection.socket.as_raw_fd(), "a connection comes");
-            if self.desk.attention.is_given_to(kind::CONNECTIONS) {
-                tell_connection(&self.desk.attention, connection, "conn_new", "", self.now);
+            if self.handle.events.is_enabled(kind::CONNECTIONS) {
+                record_connection(&self.handle.events, connection, "conn_new", "", self.now);
             }
             if let Err(error) = epoll::add(&self.epoll, &connection.socket, EventData::new_u64(index as u64), interest)
             {
@@ -352,15 +353,15 @@ impl<'s> Worker<'s> {
 }
 
 /// Tells of what a connection keeps; says which limit it breaks.
-fn note_holding(connection: &mut Connection, desk: &Desk) -> Option<Excess> {
-    let (before, now) = connection.take_holding();
-    if before == now { None } else { desk.holdings.change(before, now) }
+fn account_buffers(connection: &mut Connection, handle: &WorkerHandle) -> Option<LimitExceeded> {
+    let (before, now) = connection.take_buffer_usage();
+    if before == now { None } else { handle.buffers.update(before, now) }
 }
 
 /// Reads what has arrived; says whether the connection lives on.
-fn receive(connection: &mut Connection, index: usize, round: &mut Round, service: &Service<'_>) -> bool {
-    if connection.is_secured() {
-        return receive_secured(connection, service);
+fn receive(connection: &mut Connection, index: usize, round: &mut Round, context: &SessionContext<'_>) -> bool {
+    if connection.is_tls() {
+        return receive_tls(connection, context);
     }
     let is_partial = connection.has_input();
     let received = if is_partial {
@@ -369,7 +370,7 @@ fn receive(connection: &mut Connection, index: usize, round: &mut Round, service
         connection.receive_into(round.free_space())
     };
     let Received::Bytes(count) = received else { return received == Received::Nothing };
-    service.counters.bytes_read.add(count as u64);
+    context.counters.bytes_read.add(count as u64);
     if !is_partial {
         round.add_received(index, count);
     }
@@ -377,22 +378,22 @@ fn receive(connection: &mut Connection, index: usize, round: &mut Round, service
 }
 
 /// The same through TLS. What has been decrypted lies with the connection.
-fn receive_secured(connection: &mut Connection, service: &Service<'_>) -> bool {
-    let mut happened = Happened::default();
-    let received = connection.receive_secured(READ_MORE_BYTES_MAX, &mut happened);
-    if happened != Happened::default() {
-        service.counters.ssl_new_sessions.add(happened.new_sessions);
-        service.counters.ssl_handshake_errors.add(happened.handshake_errors);
-        service.counters.ssl_proto_errors.add(happened.protocol_errors);
+fn receive_tls(connection: &mut Connection, context: &SessionContext<'_>) -> bool {
+    let mut tls_events = TlsEvents::default();
+    let received = connection.receive_tls(READ_MORE_BYTES_MAX, &mut tls_events);
+    if tls_events != TlsEvents::default() {
+        context.counters.ssl_new_sessions.add(tls_events.new_sessions);
+        context.counters.ssl_handshake_errors.add(tls_events.handshake_errors);
+        context.counters.ssl_proto_errors.add(tls_events.protocol_errors);
     }
     if let Received::Bytes(count) = received {
-        service.counters.bytes_read.add(count as u64);
+        context.counters.bytes_read.add(count as u64);
     }
     received != Received::Gone
 }
 
 /// Tells who watches that a connection comes or goes.
-fn tell_connection(attention: &Attention, connection: &Connection, what: &str, reason: &str, now: Now) {
+fn record_connection(events: &EventSink, connection: &Connection, event: &str, reason: &str, now: Now) {
     let peer =
         rustix::net::getpeername(&connection.socket).ok().flatten().and_then(|peer| SocketAddr::try_from(peer).ok());
     let (host, port, transport) = match peer {
@@ -401,17 +402,17 @@ fn tell_connection(attention: &Attention, connection: &Connection, what: &str, r
     };
     let reason = if reason.is_empty() { String::new() } else { format!(" reason={reason}") };
     let descriptor = connection.socket.as_raw_fd();
-    let text = format!("type={what} rip={host} rport={port} transport={transport}{reason} cfd={descriptor}");
-    attention.push(kind::CONNECTIONS, text, now);
+    let text = format!("type={event} rip={host} rport={port} transport={transport}{reason} cfd={descriptor}");
+    events.push(kind::CONNECTIONS, text, now);
 }
 
 /// Sends what a slow reader left; says whether the connection lives on.
-fn resume(connection: &mut Connection, flags: EventFlags, service: &Service<'_>) -> bool {
+fn resume_sending(connection: &mut Connection, flags: EventFlags, context: &SessionContext<'_>) -> bool {
     if flags.intersects(EventFlags::ERR | EventFlags::HUP) {
         return false;
     }
-    let (sent, sent_bytes) = connection.send_kept();
-    service.counters.bytes_written.add(sent_bytes as u64);
+    let (sent, sent_bytes) = connection.send_unsent();
+    context.counters.bytes_written.add(sent_bytes as u64);
     sent != Sent::Gone
 }
 
@@ -447,18 +448,18 @@ mod tests {
     #[test]
     fn whoever_sees_the_stop_has_all_that_came_before_it() {
         for _ in 0..500 {
-            let desk = Desk::new(None, Holdings::default()).expect("an eventfd");
+            let handle = WorkerHandle::new(None, BufferAccounting::default()).expect("an eventfd");
             let (socket, _client) = UnixStream::pair().expect("a pair");
-            let arrival = Arrival::Accepted { socket: socket.into(), tls: None, dialects: None };
+            let dispatched = Dispatched::Accepted { socket: socket.into(), tls: None, protocols: None };
             let mut taken = 0;
             std::thread::scope(|scope| {
                 scope.spawn(|| {
-                    desk.hand_over([arrival]);
-                    desk.stop();
+                    handle.dispatch([dispatched]);
+                    handle.stop();
                 });
                 loop {
-                    let (arrivals, is_stopping) = desk.take_inbox();
-                    taken += arrivals.len();
+                    let (dispatched, is_stopping) = handle.take_inbox();
+                    taken += dispatched.len();
                     if is_stopping {
                         break;
                     }

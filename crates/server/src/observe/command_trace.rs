@@ -24,32 +24,32 @@ const LISTINGS: [&[u8]; 5] = [b"STAT ", b"ITEM ", b"PREFIX ", b"key=", b"mg "];
 const BINARY_HEADER_BYTES: usize = 24;
 
 /// One connection's conversation, while it is told.
-pub(crate) struct Narration(i32);
+pub(crate) struct CommandTrace(i32);
 
-impl Narration {
+impl CommandTrace {
     /// Begins, if the log wants it.
-    pub(crate) fn of(descriptor: i32) -> Option<Narration> {
-        tracing::enabled!(Level::TRACE).then_some(Narration(descriptor))
+    pub(crate) fn if_enabled(descriptor: i32) -> Option<CommandTrace> {
+        tracing::enabled!(Level::TRACE).then_some(CommandTrace(descriptor))
     }
 
     /// Tells the commands that are about to be executed; `input` is what they were scanned from.
-    pub(crate) fn hear(&self, batch: &Batch<'_>, steps_end: usize, input: &[u8], hides_refused: bool) {
-        for (input_at, is_refused) in batch.beginnings(steps_end) {
+    pub(crate) fn log_commands(&self, batch: &Batch<'_>, steps_end: usize, input: &[u8], hides_refused: bool) {
+        for (input_at, is_refused) in batch.command_offsets(steps_end) {
             match input.get(input_at..) {
-                _ if is_refused && hides_refused => self.tell('<', &["(refused, and not told)".to_string()]),
-                Some(command) if command.first() == Some(&REQUEST_MAGIC) => self.tell('<', &binary_lines(command)),
-                Some(command) => self.tell('<', &[shown(line_of(command))]),
+                _ if is_refused && hides_refused => self.log_lines('<', &["(refused, and not told)".to_string()]),
+                Some(command) if command.first() == Some(&REQUEST_MAGIC) => self.log_lines('<', &binary_lines(command)),
+                Some(command) => self.log_lines('<', &[escape(first_line(command))]),
                 None => {}
             }
         }
     }
 
     /// Tells a part of a reply that holds whole lines.
-    pub(crate) fn say(&self, reply: &[u8]) {
-        self.tell('>', &reply_lines(reply));
+    pub(crate) fn log_reply(&self, reply: &[u8]) {
+        self.log_lines('>', &reply_lines(reply));
     }
 
-    fn tell(&self, direction: char, lines: &[String]) {
+    fn log_lines(&self, direction: char, lines: &[String]) {
         let descriptor = self.0;
         lines.iter().for_each(|line| tracing::trace!("{direction}{descriptor} {line}"));
     }
@@ -63,23 +63,23 @@ fn reply_lines(mut reply: &[u8]) -> Vec<String> {
             reply = reply.get(BINARY_HEADER_BYTES.saturating_add(body_bytes(reply))..).unwrap_or_default();
             continue;
         }
-        let line = line_of(reply);
-        let behind = reply.iter().position(|&byte| byte == b'\n').map_or(reply.len(), |end| end + 1);
-        reply = &reply[behind..];
+        let line = first_line(reply);
+        let rest = reply.iter().position(|&byte| byte == b'\n').map_or(reply.len(), |end| end + 1);
+        reply = &reply[rest..];
         let words: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
         // Behind these lines comes a value.
         let value_bytes = match words[..] {
             [b"VALUE", key, _, bytes] | [b"VALUE", key, _, bytes, _] => {
-                lines.push(format!("sending key {}", shown(key)));
-                number(bytes)
+                lines.push(format!("sending key {}", escape(key)));
+                parse_number(bytes)
             }
             [b"LVALUE", _, _, _, bytes] | [b"VA", bytes, ..] => {
-                lines.push(shown(line));
-                number(bytes)
+                lines.push(escape(line));
+                parse_number(bytes)
             }
             _ => {
                 if !LISTINGS.iter().any(|beginning| line.starts_with(beginning)) {
-                    lines.push(shown(line));
+                    lines.push(escape(line));
                 }
                 None
             }
@@ -102,7 +102,7 @@ fn binary_lines(packet: &[u8]) -> Vec<String> {
     let key_at = BINARY_HEADER_BYTES + usize::from(extras);
     let key_bytes = usize::from(u16::from_be_bytes([key_high, key_low]));
     if let Some(key) = packet.get(key_at..key_at + key_bytes).filter(|key| !key.is_empty()) {
-        lines.push(format!("key {}", shown(key)));
+        lines.push(format!("key {}", escape(key)));
     }
     lines
 }
@@ -111,19 +111,19 @@ fn body_bytes(packet: &[u8]) -> usize {
     packet.get(8..12).and_then(|bytes| bytes.try_into().ok()).map_or(0, |bytes| u32::from_be_bytes(bytes) as usize)
 }
 
-fn line_of(bytes: &[u8]) -> &[u8] {
+fn first_line(bytes: &[u8]) -> &[u8] {
     let line = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-fn number(digits: &[u8]) -> Option<usize> {
+fn parse_number(digits: &[u8]) -> Option<usize> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
 /// On one line of the log, whatever it holds.
-fn shown(bytes: &[u8]) -> String {
-    let (told, dots) = if bytes.len() > LINE_BYTES_MAX { (&bytes[..LINE_BYTES_MAX], "...") } else { (bytes, "") };
-    format!("{}{dots}", told.escape_ascii())
+fn escape(bytes: &[u8]) -> String {
+    let (logged, dots) = if bytes.len() > LINE_BYTES_MAX { (&bytes[..LINE_BYTES_MAX], "...") } else { (bytes, "") };
+    format!("{}{dots}", logged.escape_ascii())
 }
 
 #[cfg(test)]
@@ -135,8 +135,8 @@ mod tests {
         let reply =
             b"VALUE k 0 10\r\nEND\r\n>33 x\r\nVALUE l 0 0 77\r\n\r\nEND\r\nVA 2 k\x1b\r\nEN\r\nHD\r\nSTAT pid 1\r\n\
                       LVALUE k 1 0 3\r\nold\r\nEND\r\n";
-        let told = ["sending key k", "sending key l", "END", "VA 2 k\\x1b", "HD", "LVALUE k 1 0 3", "END"];
-        assert_eq!(reply_lines(reply), told);
+        let logged = ["sending key k", "sending key l", "END", "VA 2 k\\x1b", "HD", "LVALUE k 1 0 3", "END"];
+        assert_eq!(reply_lines(reply), logged);
         assert_eq!(reply_lines(b"VALUE k 0 100\r\ncut"), ["sending key k"]);
         assert_eq!(reply_lines(format!("VALUE k 0 {}\r\nx", usize::MAX).as_bytes()), ["sending key k"]);
         assert_eq!(reply_lines(&[b'x'; 2_000]), ["x".repeat(LINE_BYTES_MAX) + "..."]);
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!((lines[0].as_str(), lines.len(), lines[6].as_str()), ("   0x80 0x01 0x00 0x03", 7, "key key"));
         assert_eq!(binary_lines(&packet[..3]), ["   0x80 0x01 0x00"]);
         packet[0] = RESPONSE_MAGIC;
-        let (both, behind) = (reply_lines(&[&packet[..], b"behind it"].concat()), "behind it");
-        assert_eq!((both.len(), both[7].as_str()), (8, behind), "its body is as long as it says");
+        let (both, rest) = (reply_lines(&[&packet[..], b"behind it"].concat()), "behind it");
+        assert_eq!((both.len(), both[7].as_str()), (8, rest), "its body is as long as it says");
     }
 }

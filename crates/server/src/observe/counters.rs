@@ -16,24 +16,24 @@ macro_rules! counters {
 
         /// A snapshot of one thread's [`Counters`], or the sum over threads.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct Counts { $($(#[$doc])* pub $name: u64,)* }
+        pub struct CounterSnapshot { $($(#[$doc])* pub $name: u64,)* }
 
         impl Counters {
             /// The numbers as they stand.
-            pub fn snapshot(&self) -> Counts {
-                Counts { $($name: self.$name.value(),)* }
+            pub fn snapshot(&self) -> CounterSnapshot {
+                CounterSnapshot { $($name: self.$name.value(),)* }
             }
         }
 
-        impl Counts {
+        impl CounterSnapshot {
             /// Adds another thread's numbers.
-            pub fn add(&mut self, other: &Counts) {
+            pub fn add(&mut self, other: &CounterSnapshot) {
                 $(self.$name += other.$name;)*
             }
 
             /// What has been counted since `baseline`, which `stats reset` took.
-            pub fn since(&self, baseline: &Counts) -> Counts {
-                Counts { $($name: self.$name.saturating_sub(baseline.$name),)* }
+            pub fn since(&self, baseline: &CounterSnapshot) -> CounterSnapshot {
+                CounterSnapshot { $($name: self.$name.saturating_sub(baseline.$name),)* }
             }
 
             /// Every number under memcached's name for it.

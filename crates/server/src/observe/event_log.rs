@@ -45,12 +45,12 @@ pub(crate) mod kind {
 }
 
 /// One thread's events.
-pub struct Attention {
+pub struct EventSink {
     interest: AtomicU8,
     /// Whose commands are being executed.
     descriptor: AtomicI32,
     /// What that connection has asked to watch, just now.
-    wanted: AtomicU8,
+    watch_request: AtomicU8,
     prefixes: Mutex<Prefixes>,
     lines: Mutex<Lines>,
     /// Lines that found no room.
@@ -61,12 +61,12 @@ pub struct Attention {
 #[derive(Default)]
 struct Prefixes {
     delimiter: u8,
-    uses: BTreeMap<Vec<u8>, Uses>,
+    counts: BTreeMap<Vec<u8>, PrefixCounts>,
 }
 
 /// How often a prefix was used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Uses {
+pub(crate) struct PrefixCounts {
     pub(crate) gets: u64,
     pub(crate) hits: u64,
     pub(crate) sets: u64,
@@ -88,7 +88,7 @@ pub(crate) struct Line {
 
 /// An item's slab class, from 1 on, 0 where there is no item; and how long its value is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Extent {
+pub(crate) struct ItemSize {
     pub(crate) slab_class: usize,
     pub(crate) value_bytes: usize,
 }
@@ -97,23 +97,30 @@ pub(crate) struct Extent {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event<'a> {
     /// A key was asked for: what was found, if anything.
-    Fetched { key: &'a [u8], found: Option<Extent>, is_counted: bool },
+    Fetched { key: &'a [u8], found: Option<ItemSize>, is_counted: bool },
     /// A value came: with what outcome, and what is there now; of what was not stored, how long it was.
-    Stored { key: &'a [u8], outcome: &'a str, command: &'static str, exptime: i64, extent: Extent, is_counted: bool },
+    Stored {
+        key: &'a [u8],
+        outcome: &'a str,
+        command: &'static str,
+        exptime: i64,
+        item_size: ItemSize,
+        is_counted: bool,
+    },
     /// An item was to be deleted: what was there, if anything.
-    Deleted { key: &'a [u8], command: &'static str, deleted: Option<Extent>, is_counted: bool },
+    Deleted { key: &'a [u8], command: &'static str, deleted: Option<ItemSize>, is_counted: bool },
 }
 
 /// For sessions that are driven without a daemon: nobody looks.
-pub(crate) static NOBODY: Attention = Attention::new();
+pub(crate) static NO_EVENTS: EventSink = EventSink::new();
 
-impl Attention {
-    pub(crate) const fn new() -> Attention {
-        Attention {
+impl EventSink {
+    pub(crate) const fn new() -> EventSink {
+        EventSink {
             interest: AtomicU8::new(0),
             descriptor: AtomicI32::new(NO_CONNECTION),
-            wanted: AtomicU8::new(0),
-            prefixes: Mutex::new(Prefixes { delimiter: b':', uses: BTreeMap::new() }),
+            watch_request: AtomicU8::new(0),
+            prefixes: Mutex::new(Prefixes { delimiter: b':', counts: BTreeMap::new() }),
             lines: Mutex::new(Lines { lines: Vec::new(), bytes: 0 }),
             lines_dropped: AtomicU64::new(0),
         }
@@ -121,20 +128,20 @@ impl Attention {
 
     /// Whether any of these kinds is looked at.
     #[inline]
-    pub(crate) fn is_given_to(&self, kinds: u8) -> bool {
+    pub(crate) fn is_enabled(&self, kinds: u8) -> bool {
         self.interest.load(Ordering::Relaxed) & kinds != 0
     }
 
     /// From now on these kinds are looked at, of those that `mask` covers.
-    pub(crate) fn give(&self, mask: u8, kinds: u8) {
+    pub(crate) fn set_interest(&self, mask: u8, kinds: u8) {
         let changed = |before: u8| Some(before & !mask | kinds & mask);
         let _ = self.interest.fetch_update(Ordering::Relaxed, Ordering::Relaxed, changed);
     }
 
     /// From now on the commands of this connection are executed; `None` for those that came without one.
     /// What the one before wanted and did not live to get is no wish of this one.
-    pub(crate) fn turn_to(&self, descriptor: Option<i32>) {
-        self.wanted.store(0, Ordering::Relaxed);
+    pub(crate) fn set_current_connection(&self, descriptor: Option<i32>) {
+        self.watch_request.store(0, Ordering::Relaxed);
         self.descriptor.store(descriptor.unwrap_or(NO_CONNECTION), Ordering::Relaxed);
     }
 
@@ -144,36 +151,36 @@ impl Attention {
     }
 
     /// The connection whose commands are being executed is to become a watcher; says whether there is one.
-    pub(crate) fn want(&self, kinds: u8) -> bool {
+    pub(crate) fn request_watch(&self, kinds: u8) -> bool {
         let is_connected = self.descriptor.load(Ordering::Relaxed) != NO_CONNECTION;
         if is_connected {
-            self.wanted.store(kinds | WANTED, Ordering::Relaxed);
+            self.watch_request.store(kinds | REQUESTED, Ordering::Relaxed);
         }
         is_connected
     }
 
     /// What the connection that has just been served wants to watch from now on.
-    pub(crate) fn take_wanted(&self) -> Option<u8> {
-        if self.wanted.load(Ordering::Relaxed) == 0 {
+    pub(crate) fn take_watch_request(&self) -> Option<u8> {
+        if self.watch_request.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        Some(self.wanted.swap(0, Ordering::Relaxed) & !WANTED)
+        Some(self.watch_request.swap(0, Ordering::Relaxed) & !REQUESTED)
     }
 
-    /// Tells of a command. Only to be called where [`Attention::is_given_to`] said yes.
-    pub(crate) fn tell(&self, event: Event<'_>, now: Now) {
-        if self.is_given_to(kind::PREFIXES) {
-            self.count(event);
+    /// Tells of a command. Only to be called where [`EventSink::is_enabled`] said yes.
+    pub(crate) fn record(&self, event: Event<'_>, now: Now) {
+        if self.is_enabled(kind::PREFIXES) {
+            self.count_prefix(event);
         }
-        let watched = match event {
+        let event_kind = match event {
             Event::Fetched { .. } => kind::FETCHERS,
             Event::Stored { .. } => kind::MUTATIONS,
             Event::Deleted { deleted: Some(_), .. } => kind::DELETIONS,
             Event::Deleted { .. } => return,
         };
-        if self.is_given_to(watched) {
-            let text = self.line_of(event);
-            self.push(watched, text, now);
+        if self.is_enabled(event_kind) {
+            let text = self.format_event(event);
+            self.push(event_kind, text, now);
         }
     }
 
@@ -199,63 +206,65 @@ impl Attention {
     }
 
     /// Adds this thread's prefixes to those of others.
-    pub(crate) fn add_prefixes(&self, sum: &mut BTreeMap<Vec<u8>, Uses>) {
-        for (prefix, uses) in &self.prefixes().uses {
-            let of_all = sum.entry(prefix.clone()).or_default();
-            of_all.gets += uses.gets;
-            of_all.hits += uses.hits;
-            of_all.sets += uses.sets;
-            of_all.deletes += uses.deletes;
+    pub(crate) fn add_prefixes(&self, sum: &mut BTreeMap<Vec<u8>, PrefixCounts>) {
+        for (prefix, counts) in &self.prefixes().counts {
+            let total = sum.entry(prefix.clone()).or_default();
+            total.gets += counts.gets;
+            total.hits += counts.hits;
+            total.sets += counts.sets;
+            total.deletes += counts.deletes;
         }
     }
 
     /// Counts prefixes from nothing again.
-    pub(crate) fn forget_prefixes(&self) {
-        self.prefixes().uses.clear();
+    pub(crate) fn reset_prefixes(&self) {
+        self.prefixes().counts.clear();
     }
 
-    fn count(&self, event: Event<'_>) {
+    fn count_prefix(&self, event: Event<'_>) {
         let (Event::Fetched { key, is_counted, .. }
         | Event::Stored { key, is_counted, .. }
         | Event::Deleted { key, is_counted, .. }) = event;
         let mut prefixes = self.prefixes();
         let delimiter = prefixes.delimiter;
         let Some(end) = key.iter().position(|&byte| byte == delimiter).filter(|_| is_counted) else { return };
-        let is_full = prefixes.uses.len() >= PREFIXES_MAX;
-        if is_full && !prefixes.uses.contains_key(&key[..end]) {
+        let is_full = prefixes.counts.len() >= PREFIXES_MAX;
+        if is_full && !prefixes.counts.contains_key(&key[..end]) {
             return;
         }
-        if !prefixes.uses.contains_key(&key[..end]) {
-            prefixes.uses.insert(key[..end].to_vec(), Uses::default());
+        if !prefixes.counts.contains_key(&key[..end]) {
+            prefixes.counts.insert(key[..end].to_vec(), PrefixCounts::default());
         }
-        let uses = prefixes.uses.get_mut(&key[..end]).expect("it was there or was put there");
+        let counts = prefixes.counts.get_mut(&key[..end]).expect("it was there or was put there");
         match event {
             Event::Fetched { found, .. } => {
-                uses.gets += 1;
-                uses.hits += u64::from(found.is_some());
+                counts.gets += 1;
+                counts.hits += u64::from(found.is_some());
             }
-            Event::Stored { .. } => uses.sets += 1,
-            Event::Deleted { .. } => uses.deletes += 1,
+            Event::Stored { .. } => counts.sets += 1,
+            Event::Deleted { .. } => counts.deletes += 1,
         }
     }
 
-    fn line_of(&self, event: Event<'_>) -> String {
+    fn format_event(&self, event: Event<'_>) -> String {
         let descriptor = self.descriptor.load(Ordering::Relaxed);
         match event {
             Event::Fetched { key, found, .. } => {
                 let status = if found.is_some() { "found" } else { "not_found" };
-                let (key, Extent { slab_class, value_bytes }) = (Escaped(key), found.unwrap_or_default());
+                let (key, ItemSize { slab_class, value_bytes }) = (Escaped(key), found.unwrap_or_default());
                 format!(
                     "type=item_get key={key} status={status} clsid={slab_class} cfd={descriptor} size={value_bytes}"
                 )
             }
-            Event::Stored { key, outcome, command, exptime, extent: Extent { slab_class, value_bytes }, .. } => {
+            Event::Stored {
+                key, outcome, command, exptime, item_size: ItemSize { slab_class, value_bytes }, ..
+            } => {
                 let (key, status) = (Escaped(key), outcome.to_ascii_lowercase());
                 let what = format!("status={status} cmd={command} ttl={exptime} clsid={slab_class}");
                 format!("type=item_store key={key} {what} cfd={descriptor} size={value_bytes}")
             }
             Event::Deleted { key, command, deleted, .. } => {
-                let (key, Extent { slab_class, value_bytes }) = (Escaped(key), deleted.unwrap_or_default());
+                let (key, ItemSize { slab_class, value_bytes }) = (Escaped(key), deleted.unwrap_or_default());
                 format!("type=deleted key={key} cmd={command} clsid={slab_class} size={value_bytes}")
             }
         }
@@ -271,7 +280,7 @@ impl Attention {
 }
 
 /// Set beside the kinds that are wanted: none may be wanted too.
-const WANTED: u8 = 1 << 6;
+const REQUESTED: u8 = 1 << 6;
 
 /// Bytes as in a URI, so that no key can forge a line.
 pub(crate) struct Escaped<'a>(pub(crate) &'a [u8]);
@@ -295,53 +304,53 @@ mod tests {
     const NOW: Now = Now { unix_ms: 1_700_000_000_000 };
 
     fn fetched(key: &[u8]) -> Event<'_> {
-        Event::Fetched { key, found: Some(Extent { slab_class: 4, value_bytes: 1 }), is_counted: true }
+        Event::Fetched { key, found: Some(ItemSize { slab_class: 4, value_bytes: 1 }), is_counted: true }
     }
 
     #[test]
     fn prefixes_are_bounded() {
-        let attention = Attention::new();
-        attention.give(kind::PREFIXES, kind::PREFIXES);
+        let events = EventSink::new();
+        events.set_interest(kind::PREFIXES, kind::PREFIXES);
         for number in 0..2 * PREFIXES_MAX {
-            attention.tell(fetched(format!("p{number}:k").as_bytes()), NOW);
+            events.record(fetched(format!("p{number}:k").as_bytes()), NOW);
         }
-        attention.tell(fetched(b"no delimiter"), NOW);
-        attention.tell(fetched(b"p0:again"), NOW);
+        events.record(fetched(b"no delimiter"), NOW);
+        events.record(fetched(b"p0:again"), NOW);
         let mut sum = BTreeMap::new();
-        attention.add_prefixes(&mut sum);
+        events.add_prefixes(&mut sum);
         assert_eq!((sum.len(), sum[&b"p0"[..]].gets), (PREFIXES_MAX, 2));
     }
 
     #[test]
     fn lines_are_bounded_and_those_that_find_no_room_are_counted() {
-        let attention = Attention::new();
-        attention.give(kind::FETCHERS, kind::FETCHERS);
+        let events = EventSink::new();
+        events.set_interest(kind::FETCHERS, kind::FETCHERS);
         for _ in 0..10_000 {
-            attention.tell(fetched(b"key"), NOW);
+            events.record(fetched(b"key"), NOW);
         }
-        let lines = attention.take_lines();
+        let lines = events.take_lines();
         assert!(lines.iter().map(|line| line.text.len()).sum::<usize>() <= LINES_BYTES_MAX);
-        assert_eq!(lines.len() as u64 + attention.lines_dropped.load(Ordering::Relaxed), 10_000);
-        attention.tell(fetched(b"a b%\n"), NOW);
-        assert_eq!(attention.take_lines()[0].text, "type=item_get key=a%20b%25%0A status=found clsid=4 cfd=-1 size=1");
+        assert_eq!(lines.len() as u64 + events.lines_dropped.load(Ordering::Relaxed), 10_000);
+        events.record(fetched(b"a b%\n"), NOW);
+        assert_eq!(events.take_lines()[0].text, "type=item_get key=a%20b%25%0A status=found clsid=4 cfd=-1 size=1");
     }
 
     #[test]
     fn only_a_connection_can_become_a_watcher() {
-        let attention = Attention::new();
-        assert!(!attention.want(kind::FETCHERS));
-        attention.turn_to(Some(7));
-        assert!(attention.want(0));
-        assert_eq!((attention.take_wanted(), attention.take_wanted()), (Some(0), None));
+        let events = EventSink::new();
+        assert!(!events.request_watch(kind::FETCHERS));
+        events.set_current_connection(Some(7));
+        assert!(events.request_watch(0));
+        assert_eq!((events.take_watch_request(), events.take_watch_request()), (Some(0), None));
     }
 
     /// A client that sent `watch` and was gone before its answer left its wish to the next one that quit.
     #[test]
     fn a_wish_dies_with_its_connection() {
-        let attention = Attention::new();
-        attention.turn_to(Some(7));
-        assert!(attention.want(kind::FETCHERS));
-        attention.turn_to(Some(8));
-        assert_eq!(attention.take_wanted(), None);
+        let events = EventSink::new();
+        events.set_current_connection(Some(7));
+        assert!(events.request_watch(kind::FETCHERS));
+        events.set_current_connection(Some(8));
+        assert_eq!(events.take_watch_request(), None);
     }
 }

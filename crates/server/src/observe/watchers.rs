@@ -11,9 +11,9 @@
 //! and is told how many: `skipped=N`. Lines are in the order of their milliseconds; `gid` numbers them in that order.
 
 use crate::net::connection::{Connection, Sent};
-use crate::net::connection_table::State;
-use crate::observe::event_log::{Attention, Line, kind};
-use crate::startup::Daemon;
+use crate::net::connection_table::ConnectionPhase;
+use crate::observe::event_log::{EventSink, Line, kind};
+use crate::startup::ServerState;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -34,7 +34,7 @@ const WATCHABLE: u8 = kind::FETCHERS | kind::MUTATIONS | kind::EVICTIONS | kind:
 /// The watchers, from whatever thread one comes.
 #[derive(Default)]
 pub(crate) struct Watchers {
-    arrived: Mutex<Vec<Watcher>>,
+    arriving: Mutex<Vec<Watcher>>,
     wake: Condvar,
     is_stopping: AtomicBool,
     /// Watchers that are there or on their way.
@@ -57,87 +57,87 @@ impl Watchers {
     pub(crate) fn add(&self, connection: Connection, kinds: u8) {
         self.count.fetch_add(1, Ordering::Relaxed);
         let watcher = Watcher { connection, kinds, unsent: Vec::new(), skipped: 0 };
-        self.arrived.lock().unwrap_or_else(PoisonError::into_inner).push(watcher);
+        self.arriving.lock().unwrap_or_else(PoisonError::into_inner).push(watcher);
         self.wake.notify_one();
     }
 
     /// For a thread that is about to begin: nobody watches, whoever did before.
-    pub(crate) fn open_again(&self, daemon: &Daemon) {
-        self.arrived.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    pub(crate) fn reset(&self, state: &ServerState) {
+        self.arriving.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.count.store(0, Ordering::Relaxed);
         self.is_stopping.store(false, Ordering::Release);
-        attend(daemon, &[]);
+        update_interest(state, &[]);
     }
 
     /// Ends the thread.
     pub(crate) fn stop(&self) {
         self.is_stopping.store(true, Ordering::Release);
         // Under the lock, so that the thread is either before its look at the flag or asleep.
-        let _arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
+        let _arrived = self.arriving.lock().unwrap_or_else(PoisonError::into_inner);
         self.wake.notify_one();
     }
 
     /// The thread: serves the watchers until it is stopped.
-    pub(crate) fn run(&self, daemon: &Daemon) {
+    pub(crate) fn run(&self, state: &ServerState) {
         let (mut watchers, mut number) = (Vec::new(), 0);
         loop {
             if !self.wait(&mut watchers) {
                 return;
             }
-            attend(daemon, &watchers);
-            let mut lines: Vec<Line> = attentions(daemon).flat_map(Attention::take_lines).collect();
+            update_interest(state, &watchers);
+            let mut lines: Vec<Line> = event_sinks(state).flat_map(EventSink::take_lines).collect();
             lines.sort_by_key(|line| line.unix_ms);
             for line in &lines {
                 number += 1;
                 self.written.fetch_add(1, Ordering::Relaxed);
-                watchers.iter_mut().for_each(|watcher| watcher.take(line, number, self));
+                watchers.iter_mut().for_each(|watcher| watcher.queue_line(line, number, self));
             }
             watchers.retain_mut(|watcher| {
-                let lives = watcher.send();
-                if !lives {
-                    daemon.roster.forget(watcher.connection.socket.as_raw_fd());
+                let is_open = watcher.send();
+                if !is_open {
+                    state.connection_table.remove(watcher.connection.socket.as_raw_fd());
                     self.count.fetch_sub(1, Ordering::Relaxed);
                 }
-                lives
+                is_open
             });
-            attend(daemon, &watchers);
+            update_interest(state, &watchers);
         }
     }
 
     /// Waits for a watcher if there is none, else for the next time to collect; false at the end.
     fn wait(&self, watchers: &mut Vec<Watcher>) -> bool {
-        let mut arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
-        while arrived.is_empty() && !self.is_stopping.load(Ordering::Acquire) {
+        let mut arriving = self.arriving.lock().unwrap_or_else(PoisonError::into_inner);
+        while arriving.is_empty() && !self.is_stopping.load(Ordering::Acquire) {
             if watchers.is_empty() {
-                arrived = self.wake.wait(arrived).unwrap_or_else(PoisonError::into_inner);
+                arriving = self.wake.wait(arriving).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
-            arrived = self.wake.wait_timeout(arrived, COLLECT_EVERY).unwrap_or_else(PoisonError::into_inner).0;
+            arriving = self.wake.wait_timeout(arriving, COLLECT_EVERY).unwrap_or_else(PoisonError::into_inner).0;
             break;
         }
-        watchers.append(&mut arrived);
+        watchers.append(&mut arriving);
         !self.is_stopping.load(Ordering::Acquire)
     }
 }
 
 /// All that note events.
-fn attentions(daemon: &Daemon) -> impl Iterator<Item = &Attention> {
-    daemon.desks.iter().map(|desk| &desk.attention).chain([&*daemon.evictions])
+fn event_sinks(state: &ServerState) -> impl Iterator<Item = &EventSink> {
+    state.worker_handles.iter().map(|handle| &handle.events).chain([&*state.evictions])
 }
 
 /// Lets the workers note what these watchers want to see, and no more.
-fn attend(daemon: &Daemon, watchers: &[Watcher]) {
+fn update_interest(state: &ServerState, watchers: &[Watcher]) {
     let kinds = watchers.iter().fold(0, |kinds, watcher| kinds | watcher.kinds);
-    attentions(daemon).for_each(|attention| attention.give(WATCHABLE, kinds));
+    event_sinks(state).for_each(|events| events.set_interest(WATCHABLE, kinds));
     for watcher in watchers {
-        let uptime_s = daemon.clock.uptime_s(daemon.clock.now());
-        daemon.roster.note(watcher.connection.socket.as_raw_fd(), uptime_s, State::Watch);
+        let uptime_s = state.clock.uptime_s(state.clock.now());
+        state.connection_table.set(watcher.connection.socket.as_raw_fd(), uptime_s, ConnectionPhase::Watch);
     }
 }
 
 impl Watcher {
     /// Notes a line, as a whole or not at all.
-    fn take(&mut self, line: &Line, number: u64, watchers: &Watchers) {
+    fn queue_line(&mut self, line: &Line, number: u64, watchers: &Watchers) {
         if self.kinds & line.kind == 0 {
             return;
         }
@@ -156,7 +156,7 @@ impl Watcher {
 
     /// Sends what the socket takes; false if nobody is there any more. What a watcher says is passed over.
     fn send(&mut self) -> bool {
-        if !self.connection.is_listening() {
+        if !self.connection.drain_input() {
             return false;
         }
         match self.connection.send(&self.unsent) {

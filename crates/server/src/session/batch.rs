@@ -9,14 +9,14 @@
 //! scanned from, and its two lists are kept from round to round ([`Batch::recycle`]), so that nothing is allocated per
 //! request.
 
-use crate::observe::metrics::latency::Class;
-use crate::session::admin_command::Order;
+use crate::observe::metrics::latency::CommandClass;
+use crate::session::admin_command::AdminCommand;
 use crate::session::binary;
 use crate::session::binary::BinaryStep;
-use crate::session::context::Service;
-use crate::session::crawl::Walk;
+use crate::session::context::SessionContext;
+use crate::session::crawl::CrawlCommand;
 use crate::session::execute;
-use crate::session::execute::Ordered;
+use crate::session::execute::AdminOutcome;
 use lookaside_protocol::{Command, Operation};
 use lookaside_store::{HashedKey, Now};
 
@@ -53,7 +53,7 @@ pub(crate) struct Step<'b> {
 /// What a step does.
 pub(crate) enum Action<'b> {
     Command(Command<'b>),
-    Order(Order<'b>, Option<Box<Walk>>),
+    AdminCommand(AdminCommand<'b>, Option<Box<CrawlCommand>>),
     Binary(BinaryStep<'b>),
     /// Says `line`; a set that was too large drops its key's old value too.
     Refuse {
@@ -77,7 +77,7 @@ pub enum Progress {
 
 /// The part of a connection's bytes that a paused execution leaves for later.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Remainder {
+pub struct Unexecuted {
     /// What to put in front of the bytes: the verb of a get that was cut off between two keys.
     pub prefix: Vec<u8>,
     /// Where in the connection's bytes the rest begins.
@@ -118,15 +118,15 @@ impl<'b> Batch<'b> {
         self.steps.push(Step { input_at, keys_count, action: Action::Command(command) });
     }
 
-    /// `walk` is the walk that the order has begun already, if it has.
-    pub(crate) fn push_order(&mut self, input_at: usize, order: Order<'b>, walk: Option<Box<Walk>>) {
-        self.steps.push(Step { input_at, keys_count: 0, action: Action::Order(order, walk) });
+    /// `crawl` is the walk that the order has begun already, if it has.
+    pub(crate) fn push_order(&mut self, input_at: usize, command: AdminCommand<'b>, crawl: Option<Box<CrawlCommand>>) {
+        self.steps.push(Step { input_at, keys_count: 0, action: Action::AdminCommand(command, crawl) });
     }
 
     /// The walk of the step that is executed next: it goes on when the step is scanned again.
-    pub(crate) fn take_walk(&mut self) -> Option<Box<Walk>> {
+    pub(crate) fn take_crawl(&mut self) -> Option<Box<CrawlCommand>> {
         match &mut self.steps.get_mut(self.step_next)?.action {
-            Action::Order(_, walk) => walk.take(),
+            Action::AdminCommand(_, crawl) => crawl.take(),
             _ => None,
         }
     }
@@ -138,29 +138,29 @@ impl<'b> Batch<'b> {
         self.steps.push(Step { input_at, keys_count: usize::from(key.is_some()), action: Action::Binary(step) });
     }
 
-    /// `line` is what the client is told, if it wants to know; `dropped` is the key whose old value must go because its replacement was refused.
+    /// `line` is what the client is told, if it wants to know; `outdated` is the key whose old value must go because its replacement was refused.
     pub(crate) fn push_refusal(
         &mut self,
         input_at: usize,
         line: Option<&'static str>,
         close: bool,
-        dropped: Option<&'b [u8]>,
+        outdated: Option<&'b [u8]>,
     ) {
-        self.keys.extend(dropped.map(HashedKey::new));
-        let keys_count = usize::from(dropped.is_some());
+        self.keys.extend(outdated.map(HashedKey::new));
+        let keys_count = usize::from(outdated.is_some());
         self.steps.push(Step { input_at, keys_count, action: Action::Refuse { line, close } });
     }
 
     /// What the step that is executed next belongs to.
-    pub(crate) fn next_class(&self) -> Class {
-        self.steps.get(self.step_next).map_or(Class::Other, |step| Class::of(&step.action))
+    pub(crate) fn next_latency_class(&self) -> CommandClass {
+        self.steps.get(self.step_next).map_or(CommandClass::Other, |step| CommandClass::of(&step.action))
     }
 
     /// Executes the steps before `steps_end` and appends their replies to `out`, stopping early once `out` holds
     /// `reply_bytes_max` bytes or more. The last item may exceed the bound by its own size.
     pub fn execute(
         &mut self,
-        service: &Service<'_>,
+        context: &SessionContext<'_>,
         now: Now,
         steps_end: usize,
         reply_bytes_max: usize,
@@ -170,32 +170,34 @@ impl<'b> Batch<'b> {
             if out.len() >= reply_bytes_max {
                 return Progress::Full;
             }
-            self.prefetch(service, now);
+            self.prefetch(context, now);
             let step = &mut self.steps[self.step_next];
             let keys_end = self.key_next + step.keys_count - self.step_keys_done;
             let keys = &self.keys[self.key_next..keys_end.min(self.key_prefetched)];
             let mut answered = keys.len();
             match &mut step.action {
                 Action::Command(Command::Retrieve { operation, .. }) => {
-                    answered = execute::retrieve(service, operation, keys, now, reply_bytes_max, out);
+                    answered = execute::retrieve(context, operation, keys, now, reply_bytes_max, out);
                     if self.step_keys_done + answered == step.keys_count {
                         out.extend_from_slice(lookaside_protocol::text::END);
                     }
                 }
                 Action::Command(Command::Quit) => return Progress::Close,
-                Action::Command(command) => execute::command(service, command, keys.first(), now, out),
-                Action::Order(order, walk) => match execute::order(service, order, walk, now, reply_bytes_max, out) {
-                    Ordered::Done => {}
-                    Ordered::Close => return Progress::Close,
-                    Ordered::Walking => return Progress::Yield,
-                },
+                Action::Command(command) => execute::run_command(context, command, keys.first(), now, out),
+                Action::AdminCommand(command, crawl) => {
+                    match execute::run_admin_command(context, command, crawl, now, reply_bytes_max, out) {
+                        AdminOutcome::Done => {}
+                        AdminOutcome::Close => return Progress::Close,
+                        AdminOutcome::Crawling => return Progress::Yield,
+                    }
+                }
                 Action::Binary(step) => {
-                    if binary::execute(service, step, keys.first(), now, out) {
+                    if binary::execute(context, step, keys.first(), now, out) {
                         return Progress::Close;
                     }
                 }
                 Action::Refuse { line, close } => {
-                    execute::refuse(service, *line, keys.first(), now, out);
+                    execute::reply_refusal(context, *line, keys.first(), now, out);
                     if *close {
                         return Progress::Close;
                     }
@@ -208,21 +210,21 @@ impl<'b> Batch<'b> {
 
     /// What is left of the bytes of the connection whose steps end before `steps_end`: `None` if all of them have been
     /// answered. `input` must be what these steps were scanned from.
-    pub fn remainder(&self, steps_end: usize, input: &[u8]) -> Option<Remainder> {
+    pub fn remainder(&self, steps_end: usize, input: &[u8]) -> Option<Unexecuted> {
         if self.step_next >= steps_end {
             return None;
         }
         let step = &self.steps[self.step_next];
         if self.step_keys_done == 0 {
-            return Some(Remainder { prefix: Vec::new(), input_at: step.input_at });
+            return Some(Unexecuted { prefix: Vec::new(), input_at: step.input_at });
         }
         let key_at = self.keys[self.key_next].key().as_ptr() as usize - input.as_ptr() as usize;
-        Some(Remainder { prefix: verb_of(&step.action), input_at: key_at })
+        Some(Unexecuted { prefix: resumed_verb(&step.action), input_at: key_at })
     }
 
     /// Where in their connection's bytes the commands begin that are to be executed before `steps_end`, and which of them
     /// are refused.
-    pub(crate) fn beginnings(&self, steps_end: usize) -> impl Iterator<Item = (usize, bool)> {
+    pub(crate) fn command_offsets(&self, steps_end: usize) -> impl Iterator<Item = (usize, bool)> {
         let waiting = self.steps.get(self.step_next..steps_end).unwrap_or_default();
         waiting.iter().map(|step| (step.input_at, matches!(step.action, Action::Refuse { .. })))
     }
@@ -246,24 +248,24 @@ impl<'b> Batch<'b> {
     }
 
     /// Once the keys prefetched are used up, asks for those of the next window: all index lines, then all items.
-    fn prefetch(&mut self, service: &Service<'_>, now: Now) {
+    fn prefetch(&mut self, context: &SessionContext<'_>, now: Now) {
         if self.key_next < self.key_prefetched || self.key_next == self.keys.len() {
             return;
         }
         let window_end = self.keys.len().min(self.key_next + PREFETCH_KEYS);
         let window = &mut self.keys[self.key_next..window_end];
-        if let Some(measure) = service.measure {
-            measure.pass(window);
+        if let Some(sampler) = context.sampler {
+            sampler.sample_keys(window);
         }
         if window.len() > 1 {
-            service.store.reader(now).prefetch(window);
+            context.store.reader(now).prefetch(window);
         }
         self.key_prefetched = window_end;
     }
 }
 
 /// The verb, up to the first key, that asks for the rest of a get.
-fn verb_of(action: &Action<'_>) -> Vec<u8> {
+fn resumed_verb(action: &Action<'_>) -> Vec<u8> {
     let Action::Command(Command::Retrieve { operation, .. }) = action else {
         unreachable!("only a get has several keys");
     };

@@ -2,9 +2,9 @@
 //! itself. Handed to every call, so that a session itself stays a few bytes.
 
 use crate::observe::counters::Counters;
-use crate::observe::event_log::Attention;
-use crate::observe::event_log::NOBODY;
-use crate::observe::metrics::Measure;
+use crate::observe::event_log::EventSink;
+use crate::observe::event_log::NO_EVENTS;
+use crate::observe::metrics::Sampler;
 use crate::session::auth::credentials::Credentials;
 use lookaside_protocol::text::Limits;
 use lookaside_store::{Now, Options, Store};
@@ -14,7 +14,7 @@ use lookaside_store::{Now, Options, Store};
 pub const LINE_BYTES_MAX: usize = 1 << 20;
 
 /// Answers what only the whole process knows.
-pub trait Process {
+pub trait ServerControl {
     /// Appends the reply to `stats <arguments>`.
     fn stats(&self, arguments: &[u8], now: Now, out: &mut Vec<u8>);
 
@@ -30,7 +30,7 @@ pub trait Process {
     }
 
     /// Whether clients may end the process.
-    fn allows_shut_down(&self) -> bool {
+    fn allows_shutdown(&self) -> bool {
         false
     }
 
@@ -45,17 +45,17 @@ pub trait Process {
     }
 
     /// Somebody was refused who came as this user, if that could be read, by this connection, if it has one.
-    fn login_refused(&self, user: Option<&[u8]>, descriptor: Option<i32>, now: Now) {
+    fn record_refused_login(&self, user: Option<&[u8]>, descriptor: Option<i32>, now: Now) {
         let _ = (user, descriptor, now);
     }
 
     /// `watch`: why nobody may, or may any more.
-    fn refuses_watchers(&self) -> Option<&'static str> {
+    fn watch_refusal(&self) -> Option<&'static str> {
         Some("CLIENT_ERROR watch commands not allowed")
     }
 
     /// Whether keys may be listed.
-    fn dumps(&self) -> bool {
+    fn allows_key_dump(&self) -> bool {
         true
     }
 
@@ -70,20 +70,20 @@ pub trait Process {
     }
 
     /// Whether memcached's crawler would be on.
-    fn crawls(&self) -> bool {
+    fn is_crawler_enabled(&self) -> bool {
         true
     }
 
     /// `lru_crawler enable` and `disable`.
-    fn set_crawls(&self, crawls: bool) {
-        let _ = crawls;
+    fn set_crawler_enabled(&self, is_crawler_enabled: bool) {
+        let _ = is_crawler_enabled;
     }
 }
 
 /// A process with nothing to say about itself, for sessions that are driven without a daemon: `stats` is empty.
-pub struct Silent;
+pub struct NoControl;
 
-impl Process for Silent {
+impl ServerControl for NoControl {
     fn stats(&self, _arguments: &[u8], _now: Now, out: &mut Vec<u8>) {
         out.extend_from_slice(b"END\r\n");
     }
@@ -91,7 +91,7 @@ impl Process for Silent {
 
 /// In which dialects clients may speak (memcached's `-B`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Dialects {
+pub enum Protocols {
     /// In either: the first byte of a connection says which.
     #[default]
     Both,
@@ -103,51 +103,51 @@ pub enum Dialects {
 
 /// What a session works on; one per thread.
 #[derive(Clone, Copy)]
-pub struct Service<'s> {
+pub struct SessionContext<'s> {
     /// The memory, shared with all other threads.
     pub store: &'s Store,
     /// This thread's own counters.
     pub counters: &'s Counters,
     /// Who looks at what this thread does.
-    pub attention: &'s Attention,
+    pub events: &'s EventSink,
     /// Where samples of this thread's work go, if anybody wants them.
-    pub measure: Option<&'s Measure>,
+    pub sampler: Option<&'s Sampler>,
     /// What the parser refuses.
     pub limits: Limits,
     /// In which dialects clients may speak.
-    pub dialects: Dialects,
+    pub protocols: Protocols,
     /// Whom a client of the binary dialect must prove to be, if anyone (SASL).
     pub sasl: Option<&'s Credentials>,
     /// Whom a client of the text dialect must prove to be, if anyone (`-Y`).
     pub text_users: Option<&'s Credentials>,
     /// Who answers `stats`.
-    pub process: &'s (dyn Process + Sync),
+    pub control: &'s (dyn ServerControl + Sync),
 }
 
-impl<'s> Service<'s> {
+impl<'s> SessionContext<'s> {
     /// Whether clients must prove who they are.
-    pub(crate) fn asks_who(&self) -> bool {
+    pub(crate) fn requires_auth(&self) -> bool {
         self.sasl.is_some() || self.text_users.is_some()
     }
 
     /// Counts a refused login and tells the process.
     pub(crate) fn refuse_login(&self, user: Option<&[u8]>, now: Now) {
         self.counters.auth_errors.add(1);
-        self.process.login_refused(user, self.attention.descriptor(), now);
+        self.control.record_refused_login(user, self.events.descriptor(), now);
     }
 
     /// A service over a store made with `options`, without a daemon around it.
     pub fn new(store: &'s Store, options: &Options, counters: &'s Counters) -> Self {
-        Service {
+        SessionContext {
             store,
             counters,
-            attention: &NOBODY,
-            measure: None,
+            events: &NO_EVENTS,
+            sampler: None,
             limits: limits(options),
-            dialects: Dialects::Both,
+            protocols: Protocols::Both,
             sasl: None,
             text_users: None,
-            process: &Silent,
+            control: &NoControl,
         }
     }
 }

@@ -17,15 +17,14 @@ pub(crate) mod crawl;
 pub(crate) mod execute;
 pub(crate) mod reply;
 
-use crate::session::admin_command::Order;
-use crate::session::auth::ascii;
-use crate::session::auth::ascii::Attempt;
+use crate::session::admin_command::AdminCommand;
+use crate::session::auth::ascii::{self, AsciiAuth};
 use crate::session::auth::sasl::Authentication;
 use crate::session::batch::{Batch, Progress};
 use crate::session::binary::Scanned;
-use crate::session::context::Dialects;
-use crate::session::context::Service;
-use crate::session::crawl::Walk;
+use crate::session::context::Protocols;
+use crate::session::context::SessionContext;
+use crate::session::crawl::CrawlCommand;
 use lookaside_protocol::Command;
 use lookaside_protocol::binary::REQUEST_MAGIC;
 use lookaside_protocol::text::{Parsed, parse_command};
@@ -37,16 +36,16 @@ use lookaside_upgrade::SavedSession;
 pub struct Session {
     swallow_bytes: usize,
     /// In which dialects its client may speak, if not as all others.
-    dialects: Option<Dialects>,
-    dialect: Option<Dialect>,
+    protocols: Option<Protocols>,
+    dialect: Option<Protocol>,
     authentication: Authentication,
     /// A walk over all keys, when it is not its turn.
-    walk: Option<Box<Walk>>,
+    crawl: Option<Box<CrawlCommand>>,
 }
 
 /// How a client speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Dialect {
+enum Protocol {
     /// The text dialect, with leases and meta commands.
     Text,
     /// The binary one.
@@ -86,8 +85,8 @@ impl Session {
     }
 
     /// A session whose client may speak in these dialects, whatever the service says.
-    pub(crate) fn speaking(dialects: Option<Dialects>) -> Self {
-        Session { dialects, ..Session::default() }
+    pub(crate) fn with_protocols(protocols: Option<Protocols>) -> Self {
+        Session { protocols, ..Session::default() }
     }
 
     /// Parses the whole commands in `input` from `input_at` on into `batch`, until that is full.
@@ -95,7 +94,7 @@ impl Session {
         &mut self,
         input: &'b [u8],
         mut input_at: usize,
-        service: &Service<'_>,
+        context: &SessionContext<'_>,
         now: Now,
         batch: &mut Batch<'b>,
     ) -> Scan {
@@ -110,11 +109,11 @@ impl Session {
                 return Scan::Full { input_at };
             }
             let rest = &input[input_at..];
-            if self.dialect(rest[0], self.dialects.unwrap_or(service.dialects)) == Dialect::Binary {
-                let is_first = batch.steps_count() == 0;
-                match binary::scan(rest, &mut self.authentication, is_first, service, now) {
+            if self.dialect(rest[0], self.protocols.unwrap_or(context.protocols)) == Protocol::Binary {
+                let is_batch_empty = batch.steps_count() == 0;
+                match binary::scan(rest, &mut self.authentication, is_batch_empty, context, now) {
                     Scanned::Incomplete { needed_bytes } => return Scan::Finished { input_at, needed_bytes },
-                    Scanned::MustBeFirst => return Scan::Full { input_at },
+                    Scanned::NeedsOwnBatch => return Scan::Full { input_at },
                     Scanned::Step { step, key_to_delete, consumed, swallow } => {
                         batch.push_binary(input_at, step, key_to_delete);
                         input_at += consumed;
@@ -123,45 +122,45 @@ impl Session {
                 }
                 continue;
             }
-            if service.text_users.is_some() && !self.authentication.is_done() {
+            if context.text_users.is_some() && !self.authentication.is_done() {
                 if batch.steps_count() > 0 {
                     return Scan::Full { input_at };
                 }
-                match ascii::attempt(rest, service, now) {
-                    Attempt::Incomplete { needed_bytes } => return Scan::Finished { input_at, needed_bytes },
-                    Attempt::Authenticated { consumed } => {
+                match ascii::parse_login(rest, context, now) {
+                    AsciiAuth::Incomplete { needed_bytes } => return Scan::Finished { input_at, needed_bytes },
+                    AsciiAuth::Authenticated { consumed } => {
                         self.authentication = Authentication::Done;
                         batch.push_refusal(input_at, Some("STORED"), false, None);
                         input_at += consumed;
                     }
-                    Attempt::Refused { line, consumed, swallow } => {
+                    AsciiAuth::Refused { line, consumed, swallow } => {
                         batch.push_refusal(input_at, Some(line), false, None);
                         input_at += consumed;
                         self.swallow_bytes = swallow;
                     }
-                    Attempt::Ended => {
+                    AsciiAuth::Close => {
                         batch.push_refusal(input_at, None, true, None);
                         input_at = input.len();
                     }
                 }
                 continue;
             }
-            match parse_command(rest, &service.limits) {
+            match parse_command(rest, &context.limits) {
                 Parsed::Incomplete { needed_bytes } => return Scan::Finished { input_at, needed_bytes },
                 Parsed::Command { command, consumed } => {
                     let listing = match command {
-                        Command::Stats { .. } => Order::read_listing(&rest[..consumed]),
+                        Command::Stats { .. } => AdminCommand::parse_stats_crawl(&rest[..consumed]),
                         _ => None,
                     };
                     match listing {
-                        Some(order) => batch.push_order(input_at, order, self.walk.take()),
+                        Some(order) => batch.push_order(input_at, order, self.crawl.take()),
                         None => batch.push_command(input_at, command),
                     }
                     input_at += consumed;
                 }
                 Parsed::Bad { line, consumed, swallow, close, key_to_delete } => {
-                    if let Some(order) = Order::read(&rest[..consumed]) {
-                        batch.push_order(input_at, order, self.walk.take());
+                    if let Some(order) = AdminCommand::parse(&rest[..consumed]) {
+                        batch.push_order(input_at, order, self.crawl.take());
                         input_at += consumed;
                         continue;
                     }
@@ -174,47 +173,51 @@ impl Session {
     }
 
     /// How the client speaks: as its first byte has it, if the server listens to both.
-    fn dialect(&mut self, first_byte: u8, dialects: Dialects) -> Dialect {
-        *self.dialect.get_or_insert(match dialects {
-            Dialects::Text => Dialect::Text,
-            Dialects::Binary => Dialect::Binary,
-            Dialects::Both if first_byte == REQUEST_MAGIC => Dialect::Binary,
-            Dialects::Both => Dialect::Text,
+    fn dialect(&mut self, first_byte: u8, protocols: Protocols) -> Protocol {
+        *self.dialect.get_or_insert(match protocols {
+            Protocols::Text => Protocol::Text,
+            Protocols::Binary => Protocol::Binary,
+            Protocols::Both if first_byte == REQUEST_MAGIC => Protocol::Binary,
+            Protocols::Both => Protocol::Text,
         })
     }
 
     /// What another process must know to go on with it; `None` in the middle of a walk.
-    pub(crate) fn state(&self) -> Option<SavedSession> {
+    pub(crate) fn handover_state(&self) -> Option<SavedSession> {
         let dialect = match self.dialect {
             None => 0,
-            Some(Dialect::Text) => 1,
-            Some(Dialect::Binary) => 2,
+            Some(Protocol::Text) => 1,
+            Some(Protocol::Binary) => 2,
         };
         let authentication = match self.authentication {
             Authentication::None => 0,
-            Authentication::Begun => 1,
+            Authentication::InProgress => 1,
             Authentication::Done => 2,
         };
-        let remembered = SavedSession { dialect, authentication, swallow_bytes: self.swallow_bytes };
-        self.walk.is_none().then_some(remembered)
+        let saved = SavedSession { dialect, authentication, swallow_bytes: self.swallow_bytes };
+        self.crawl.is_none().then_some(saved)
     }
 
-    /// The session that another process had, as [`Session::speaking`]; `None` if its client has begun in a dialect in which
+    /// The session that another process had, as [`Session::with_protocols`]; `None` if its client has begun in a dialect in which
     /// it may not speak here.
-    pub(crate) fn resume(remembered: SavedSession, own: Option<Dialects>, others: Dialects) -> Option<Session> {
-        let dialect = match (remembered.dialect, own.unwrap_or(others)) {
+    pub(crate) fn from_handover(
+        saved: SavedSession,
+        listener_protocols: Option<Protocols>,
+        default_protocols: Protocols,
+    ) -> Option<Session> {
+        let dialect = match (saved.dialect, listener_protocols.unwrap_or(default_protocols)) {
             (0, _) => None,
-            (1, Dialects::Both | Dialects::Text) => Some(Dialect::Text),
-            (2, Dialects::Both | Dialects::Binary) => Some(Dialect::Binary),
+            (1, Protocols::Both | Protocols::Text) => Some(Protocol::Text),
+            (2, Protocols::Both | Protocols::Binary) => Some(Protocol::Binary),
             _ => return None,
         };
-        let authentication = match remembered.authentication {
+        let authentication = match saved.authentication {
             0 => Authentication::None,
-            1 => Authentication::Begun,
+            1 => Authentication::InProgress,
             _ => Authentication::Done,
         };
-        let swallow_bytes = remembered.swallow_bytes;
-        Some(Session { swallow_bytes, dialect, authentication, ..Session::speaking(own) })
+        let swallow_bytes = saved.swallow_bytes;
+        Some(Session { swallow_bytes, dialect, authentication, ..Session::with_protocols(listener_protocols) })
     }
 
     /// Takes back what was scanned but not executed: the same bytes, from a command's start, will be scanned again.
@@ -222,21 +225,27 @@ impl Session {
         self.swallow_bytes = 0;
     }
 
-    /// As [`Session::rewind`], where `walk` is what the first of these commands has begun.
-    pub(crate) fn rewind_to(&mut self, walk: Option<Box<Walk>>) {
+    /// As [`Session::rewind`], where `crawl` is what the first of these commands has begun.
+    pub(crate) fn rewind_to(&mut self, crawl: Option<Box<CrawlCommand>>) {
         self.rewind();
-        self.walk = walk;
+        self.crawl = crawl;
     }
 
     /// Answers every whole command in `input`, removes them from it, and appends the replies to `out`.
-    pub fn serve(&mut self, input: &mut Vec<u8>, service: &Service<'_>, now: Now, out: &mut Vec<u8>) -> SessionState {
+    pub fn serve(
+        &mut self,
+        input: &mut Vec<u8>,
+        context: &SessionContext<'_>,
+        now: Now,
+        out: &mut Vec<u8>,
+    ) -> SessionState {
         let mut batch = Batch::default();
         let mut from = 0;
         let consumed = loop {
             batch.clear();
-            let scan = self.scan(input, from, service, now, &mut batch);
+            let scan = self.scan(input, from, context, now, &mut batch);
             loop {
-                match batch.execute(service, now, batch.steps_count(), usize::MAX, out) {
+                match batch.execute(context, now, batch.steps_count(), usize::MAX, out) {
                     Progress::Close => return SessionState::Close,
                     Progress::Yield => {}
                     Progress::Done | Progress::Full => break,
@@ -256,36 +265,36 @@ impl Session {
 mod tests {
     use super::*;
     use crate::observe::counters::Counters;
-    use crate::session::batch::Remainder;
+    use crate::session::batch::Unexecuted;
     use lookaside_store::{Options, Store};
 
     const KEYS_OF_SEVERAL_BATCHES: usize = 200;
     const NOW: Now = Now { unix_ms: 1_700_000_000_000 };
 
     /// A store, and what a session is given with it.
-    struct Bench {
+    struct Harness {
         store: Store,
         options: Options,
         counters: Counters,
     }
 
-    impl Bench {
-        fn new() -> Bench {
+    impl Harness {
+        fn new() -> Harness {
             let options = Options { item_bytes_max: 4096, seed: 7, ..Options::default() };
             let store = Store::new(options.clone()).expect("the options are fine");
-            Bench { store, options, counters: Counters::default() }
+            Harness { store, options, counters: Counters::default() }
         }
 
-        fn service(&self) -> Service<'_> {
-            Service::new(&self.store, &self.options, &self.counters)
+        fn context(&self) -> SessionContext<'_> {
+            SessionContext::new(&self.store, &self.options, &self.counters)
         }
 
         /// The whole conversation of a fresh session, its bytes arriving in pieces of `piece_bytes`.
-        fn converse(&self, bytes: &[u8], piece_bytes: usize) -> (String, SessionState) {
+        fn serve_in_pieces(&self, bytes: &[u8], piece_bytes: usize) -> (String, SessionState) {
             let (mut session, mut input, mut out) = (Session::new(), Vec::new(), Vec::new());
             for piece in bytes.chunks(piece_bytes) {
                 input.extend_from_slice(piece);
-                if session.serve(&mut input, &self.service(), NOW, &mut out) == SessionState::Close {
+                if session.serve(&mut input, &self.context(), NOW, &mut out) == SessionState::Close {
                     return (String::from_utf8(out).expect("text"), SessionState::Close);
                 }
             }
@@ -293,16 +302,16 @@ mod tests {
         }
 
         /// One exchange of a fresh session, so many seconds later.
-        fn exchange_after(&self, seconds: u64, bytes: &[u8]) -> String {
+        fn serve_after(&self, seconds: u64, bytes: &[u8]) -> String {
             let now = Now { unix_ms: NOW.unix_ms + seconds * 1_000 };
             let (mut input, mut out) = (bytes.to_vec(), Vec::new());
-            Session::new().serve(&mut input, &self.service(), now, &mut out);
+            Session::new().serve(&mut input, &self.context(), now, &mut out);
             String::from_utf8(out).expect("text")
         }
 
         /// The daemon's way: bytes arrive in pieces, replies are taken away whenever they reach `reply_bytes_max`, and
         /// what was not executed then is scanned again as the bytes that the remainder says.
-        fn converse_with_pauses(&self, bytes: &[u8], piece_bytes: usize, reply_bytes_max: usize) -> String {
+        fn serve_with_pauses(&self, bytes: &[u8], piece_bytes: usize, reply_bytes_max: usize) -> String {
             let (mut session, mut input, mut all) = (Session::new(), Vec::new(), Vec::new());
             for piece in bytes.chunks(piece_bytes) {
                 input.extend_from_slice(piece);
@@ -326,13 +335,13 @@ mod tests {
             input: &[u8],
             reply_bytes_max: usize,
             all: &mut Vec<u8>,
-        ) -> Result<usize, Remainder> {
+        ) -> Result<usize, Unexecuted> {
             let (mut batch, mut from) = (Batch::default(), 0);
             loop {
                 batch.clear();
-                let scan = session.scan(input, from, &self.service(), NOW, &mut batch);
+                let scan = session.scan(input, from, &self.context(), NOW, &mut batch);
                 let (steps, mut out) = (batch.steps_count(), Vec::new());
-                let progress = batch.execute(&self.service(), NOW, steps, reply_bytes_max, &mut out);
+                let progress = batch.execute(&self.context(), NOW, steps, reply_bytes_max, &mut out);
                 assert!(out.len() < reply_bytes_max + 4096 + 300, "a reply of {} bytes", out.len());
                 all.extend_from_slice(&out);
                 if progress == Progress::Full {
@@ -347,12 +356,11 @@ mod tests {
         }
     }
 
-    const CONVERSATION: &[u8] =
-        b"set a 1 0 3\r\nabc\r\nset b 2 0 2\r\nde\r\nget a b none a\r\nnonsense\r\ngat 0 a b\r\n\
+    const EXCHANGE: &[u8] = b"set a 1 0 3\r\nabc\r\nset b 2 0 2\r\nde\r\nget a b none a\r\nnonsense\r\ngat 0 a b\r\n\
         set big 0 0 5000\r\n";
 
-    fn conversation() -> (Vec<u8>, String) {
-        let mut bytes = CONVERSATION.to_vec();
+    fn exchange() -> (Vec<u8>, String) {
+        let mut bytes = EXCHANGE.to_vec();
         bytes.extend_from_slice(&[b'\n'; 5000]);
         bytes.extend_from_slice(b"\r\ndelete b\r\nset c 0 0 1 noreply\r\nx\r\nlease-get c\r\nincr c 1\r\nversion\r\n");
         let hits = "VALUE a 1 3\r\nabc\r\nVALUE b 2 2\r\nde\r\n";
@@ -368,33 +376,33 @@ mod tests {
     /// Against the built daemon such a test would depend on when a second ends.
     #[test]
     fn seconds_are_counted_from_the_last_access_and_to_the_expiry() {
-        let bench = Bench::new();
-        assert_eq!(bench.exchange_after(0, b"ms foo 2 T100\r\nab\r\nmg foo l t\r\n"), "HD\r\nHD l0 t100\r\n");
-        assert_eq!(bench.exchange_after(7, b"mg foo l t\r\n"), "HD l7 t93\r\n");
-        assert_eq!(bench.exchange_after(9, b"mg foo l t\r\n"), "HD l2 t91\r\n");
-        assert_eq!(bench.exchange_after(100, b"mg foo l t\r\n"), "EN\r\n");
+        let harness = Harness::new();
+        assert_eq!(harness.serve_after(0, b"ms foo 2 T100\r\nab\r\nmg foo l t\r\n"), "HD\r\nHD l0 t100\r\n");
+        assert_eq!(harness.serve_after(7, b"mg foo l t\r\n"), "HD l7 t93\r\n");
+        assert_eq!(harness.serve_after(9, b"mg foo l t\r\n"), "HD l2 t91\r\n");
+        assert_eq!(harness.serve_after(100, b"mg foo l t\r\n"), "EN\r\n");
     }
 
     #[test]
     fn the_same_replies_wherever_the_bytes_are_cut() {
-        let (bytes, replies) = conversation();
+        let (bytes, replies) = exchange();
         for piece_bytes in (1..70).chain([1000, bytes.len()]) {
-            assert_eq!(Bench::new().converse(&bytes, piece_bytes), (replies.clone(), SessionState::Open));
+            assert_eq!(Harness::new().serve_in_pieces(&bytes, piece_bytes), (replies.clone(), SessionState::Open));
         }
     }
 
     #[test]
     fn the_same_replies_wherever_execution_pauses() {
-        let (bytes, replies) = conversation();
+        let (bytes, replies) = exchange();
         for (reply_bytes_max, piece_bytes) in (1..100).flat_map(|max| [(max, 97), (max, 1000), (max, bytes.len())]) {
-            let got = Bench::new().converse_with_pauses(&bytes, piece_bytes, reply_bytes_max);
+            let got = Harness::new().serve_with_pauses(&bytes, piece_bytes, reply_bytes_max);
             assert_eq!(got, replies, "pieces of {piece_bytes}, replies of {reply_bytes_max}");
         }
     }
 
     #[test]
     fn more_keys_than_a_batch_takes() {
-        let bench = Bench::new();
+        let harness = Harness::new();
         let (mut bytes, mut replies) = (Vec::new(), String::new());
         for n in 0..KEYS_OF_SEVERAL_BATCHES {
             bytes.extend_from_slice(format!("set k{n} 0 0 4\r\n{n:04}\r\n").as_bytes());
@@ -407,30 +415,31 @@ mod tests {
         }
         bytes.extend_from_slice(b"\r\n");
         replies += "END\r\n";
-        assert_eq!(bench.converse(&bytes, usize::MAX), (replies.clone(), SessionState::Open));
-        assert_eq!(bench.converse_with_pauses(&bytes, usize::MAX, 100), replies);
-        let counted = bench.counters.snapshot();
-        assert_eq!((counted.get_hits, counted.get_misses), (2 * 200, 2 * 200));
+        assert_eq!(harness.serve_in_pieces(&bytes, usize::MAX), (replies.clone(), SessionState::Open));
+        assert_eq!(harness.serve_with_pauses(&bytes, usize::MAX, 100), replies);
+        let counters = harness.counters.snapshot();
+        assert_eq!((counters.get_hits, counters.get_misses), (2 * 200, 2 * 200));
     }
 
     #[test]
     fn quit_ends_it_and_nothing_after_it_counts() {
-        let bench = Bench::new();
-        let (replies, state) = bench.converse(b"set a 0 0 1\r\nx\r\nquit\r\nset a 0 0 1\r\ny\r\n", usize::MAX);
-        assert_eq!((replies.as_str(), state), ("STORED\r\n", SessionState::Close));
-        assert_eq!(bench.converse(b"get a\r\n", 100).0, "VALUE a 0 1\r\nx\r\nEND\r\n");
+        let harness = Harness::new();
+        let (replies, handover_state) =
+            harness.serve_in_pieces(b"set a 0 0 1\r\nx\r\nquit\r\nset a 0 0 1\r\ny\r\n", usize::MAX);
+        assert_eq!((replies.as_str(), handover_state), ("STORED\r\n", SessionState::Close));
+        assert_eq!(harness.serve_in_pieces(b"get a\r\n", 100).0, "VALUE a 0 1\r\nx\r\nEND\r\n");
     }
 
     #[test]
     fn a_fill_after_a_delete_is_refused_and_shows_as_stale_only() {
-        let bench = Bench::new();
-        let (reply, _) = bench.converse(b"lease-get k\r\n", 100);
+        let harness = Harness::new();
+        let (reply, _) = harness.serve_in_pieces(b"lease-get k\r\n", 100);
         let token: u64 = reply.split(' ').nth(2).and_then(|token| token.parse().ok()).expect("a token");
         let (reply, _) =
-            bench.converse(format!("delete k\r\nlease-set k {token} 0 0 1\r\nv\r\nget k\r\n").as_bytes(), 100);
+            harness.serve_in_pieces(format!("delete k\r\nlease-set k {token} 0 0 1\r\nv\r\nget k\r\n").as_bytes(), 100);
         assert_eq!(reply, "NOT_FOUND\r\nNOT_STORED\r\nEND\r\n");
-        bench.converse(b"set k 3 0 3\r\nold\r\ndelete k\r\n", 100);
-        let (reply, _) = bench.converse(b"get k\r\nlease-get k\r\nlease-get k\r\n", 100);
+        harness.serve_in_pieces(b"set k 3 0 3\r\nold\r\ndelete k\r\n", 100);
+        let (reply, _) = harness.serve_in_pieces(b"get k\r\nlease-get k\r\nlease-get k\r\n", 100);
         let (first, rest) = reply.split_once("END\r\nLVALUE k ").expect("a miss, then a lease");
         let (token, rest) = rest.split_once(' ').expect("a token");
         assert!(first.is_empty() && token.parse::<u64>().expect("a number") > 1);
@@ -439,10 +448,10 @@ mod tests {
 
     #[test]
     fn flush_all_at_once_and_later() {
-        let bench = Bench::new();
-        let (replies, _) =
-            bench.converse(b"set a 0 0 1\r\nx\r\nflush_all 10\r\nget a\r\nflush_all noreply\r\nget a\r\n", 100);
+        let harness = Harness::new();
+        let (replies, _) = harness
+            .serve_in_pieces(b"set a 0 0 1\r\nx\r\nflush_all 10\r\nget a\r\nflush_all noreply\r\nget a\r\n", 100);
         assert_eq!(replies, "STORED\r\nOK\r\nVALUE a 0 1\r\nx\r\nEND\r\nEND\r\n");
-        assert_eq!(bench.counters.snapshot().cmd_flush, 2);
+        assert_eq!(harness.counters.snapshot().cmd_flush, 2);
     }
 }

@@ -20,7 +20,7 @@ fn is_background() -> bool {
 }
 
 /// `None` in the process that is to serve; in the one that has started it, how that went.
-pub(crate) fn enter() -> anyhow::Result<Option<ExitCode>> {
+pub(crate) fn spawn_background() -> anyhow::Result<Option<ExitCode>> {
     if is_background() {
         // It fails for who leads a group already: then there is no terminal to leave either.
         let _ = rustix::process::setsid();
@@ -51,11 +51,11 @@ pub(crate) fn notify_ready() -> anyhow::Result<()> {
     if !is_background() {
         return Ok(());
     }
-    let nowhere = OpenOptions::new().write(true).open("/dev/null").context("cannot open /dev/null (-d)")?;
+    let null_device = OpenOptions::new().write(true).open("/dev/null").context("cannot open /dev/null (-d)")?;
     // Who waited may have been killed: that is no reason to end.
     let _ = rustix::io::write(std::io::stdout(), READY);
-    rustix::stdio::dup2_stderr(&nowhere).context("cannot let go of standard error (-d)")?;
-    rustix::stdio::dup2_stdout(&nowhere).context("cannot let go of standard output (-d)")
+    rustix::stdio::dup2_stderr(&null_device).context("cannot let go of standard error (-d)")?;
+    rustix::stdio::dup2_stdout(&null_device).context("cannot let go of standard output (-d)")
 }
 
 /// The file of `-P`. Removed at the end, unless another process has written its id there meanwhile.
@@ -80,14 +80,14 @@ impl PidFile {
     }
 
     /// Whether it names this process, or nobody.
-    fn is_own(&self) -> bool {
+    fn names_this_process(&self) -> bool {
         std::fs::read_to_string(&self.path).is_ok_and(|id| id.is_empty() || id.trim() == std::process::id().to_string())
     }
 }
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        if self.is_own()
+        if self.names_this_process()
             && let Err(error) = std::fs::remove_file(&self.path)
         {
             tracing::warn!("cannot remove {}: {error}", self.path.display());

@@ -5,7 +5,7 @@ use crate::cli::Arguments;
 use crate::lifecycle::takeover::PROGRAM;
 use crate::net::acceptor::{Listener, open_tcp, open_udp, open_udp_of_workers, open_unix};
 use crate::net::udp::UdpPort;
-use crate::net::udp::amplification::ReplyLimit;
+use crate::net::udp::amplification::AmplificationLimit;
 use anyhow::Context;
 use lookaside_telemetry::{Endpoint, full_address};
 use lookaside_upgrade::{Inherited, UpgradeSocket};
@@ -13,22 +13,23 @@ use std::net::{TcpListener, ToSocketAddrs};
 use std::sync::Arc;
 
 /// What has been opened.
-pub(crate) struct Doors {
+pub(crate) struct Listeners {
     pub(crate) listeners: Vec<Listener>,
     /// A list for each worker.
     pub(crate) udp_ports: Vec<Vec<UdpPort>>,
     /// There if UDP is served.
-    pub(crate) udp_reply_limit: Option<Arc<ReplyLimit>>,
+    pub(crate) udp_reply_limit: Option<Arc<AmplificationLimit>>,
     pub(crate) metrics: Option<Endpoint>,
     /// There if another process may take over.
-    pub(crate) gate: Option<UpgradeSocket>,
+    pub(crate) upgrade: Option<UpgradeSocket>,
 }
 
-impl Doors {
-    pub(crate) fn open(arguments: &Arguments, inherited: &mut Inherited) -> anyhow::Result<Doors> {
+impl Listeners {
+    pub(crate) fn open(arguments: &Arguments, inherited: &mut Inherited) -> anyhow::Result<Listeners> {
         let listeners = open_listeners(arguments, inherited)?;
         let workers = arguments.threads_count();
-        let udp_reply_limit = serves_udp(arguments).then(|| Arc::new(ReplyLimit::new(arguments.udp_reply_limit)));
+        let udp_reply_limit =
+            serves_udp(arguments).then(|| Arc::new(AmplificationLimit::new(arguments.udp_reply_limit)));
         let mut udp_ports = match &udp_reply_limit {
             Some(limit) => open_udp(&arguments.addresses(arguments.udp_port)?, workers, limit, inherited)?,
             None => (0..workers).map(|_| Vec::new()).collect(),
@@ -38,12 +39,12 @@ impl Doors {
             open_udp_of_workers(&addresses, numbers, limit, &mut udp_ports, inherited)?;
         }
         let metrics = open_metrics(arguments, inherited)?;
-        let gate = arguments
+        let upgrade = arguments
             .upgrade_socket
             .as_deref()
             .map(|path| UpgradeSocket::open(PROGRAM, path, inherited))
             .transpose()?;
-        Ok(Doors { listeners, udp_ports, udp_reply_limit, metrics, gate })
+        Ok(Listeners { listeners, udp_ports, udp_reply_limit, metrics, upgrade })
     }
 }
 
@@ -64,9 +65,9 @@ fn open_listeners(arguments: &Arguments, inherited: &mut Inherited) -> anyhow::R
 fn open_metrics(arguments: &Arguments, inherited: &mut Inherited) -> anyhow::Result<Option<Endpoint>> {
     let Some(text) = &arguments.metrics_address else { return Ok(None) };
     let address = full_address(text);
-    let handed_over =
+    let inherited_socket =
         address.to_socket_addrs().ok().and_then(|mut places| places.find_map(|at| inherited.take_tcp(at)));
-    let listener = handed_over.map_or_else(|| TcpListener::bind(&address), |socket| Ok(socket.into()));
+    let listener = inherited_socket.map_or_else(|| TcpListener::bind(&address), |socket| Ok(socket.into()));
     let endpoint = listener.and_then(|listener| {
         tracing::info!("metrics are at http://{}/metrics", listener.local_addr()?);
         Endpoint::new(listener)

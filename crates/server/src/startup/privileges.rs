@@ -7,7 +7,7 @@
 //! So a port below 1024 and a key that only root may read need no rights while clients are served. Files that are read
 //! anew (SIGHUP) and a region that outlives the process are the user's affair.
 
-use crate::cli::Mistake;
+use crate::cli::UsageError;
 use anyhow::Context;
 use nix::sys::mman::{MlockAllFlags, mlockall};
 use nix::unistd::{User, geteuid, initgroups, setgid, setuid};
@@ -16,10 +16,10 @@ use std::ffi::CString;
 use std::path::Path;
 
 /// A user whose identity the process is to take.
-pub(crate) struct Identity(User);
+pub(crate) struct TargetUser(User);
 
 /// The user of `-u`, if the process can become that; `None` if it is to stay who it is.
-pub(crate) fn wanted(name: Option<&str>) -> anyhow::Result<Option<Identity>> {
+pub(crate) fn find_target_user(name: Option<&str>) -> anyhow::Result<Option<TargetUser>> {
     let Some(name) = name else {
         if geteuid().is_root() {
             tracing::warn!("running as root: -u USER gives its rights up once the ports are open");
@@ -27,7 +27,7 @@ pub(crate) fn wanted(name: Option<&str>) -> anyhow::Result<Option<Identity>> {
         return Ok(None);
     };
     let found = User::from_name(name).with_context(|| format!("cannot look the user {name} up (-u)"))?;
-    let Some(user) = found else { return Err(Mistake(format!("there is no user {name} to switch to (-u)")).into()) };
+    let Some(user) = found else { return Err(UsageError(format!("there is no user {name} to switch to (-u)")).into()) };
     if user.uid == geteuid() {
         return Ok(None);
     }
@@ -35,18 +35,18 @@ pub(crate) fn wanted(name: Option<&str>) -> anyhow::Result<Option<Identity>> {
         tracing::info!("-u {name} changes nothing: only root can become another user");
         return Ok(None);
     }
-    Ok(Some(Identity(user)))
+    Ok(Some(TargetUser(user)))
 }
 
-impl Identity {
+impl TargetUser {
     /// The user's number.
     pub(crate) fn user(&self) -> u32 {
         self.0.uid.as_raw()
     }
 
     /// Becomes the user, for good: groups, group, user. No other thread may run yet that could do work as root.
-    pub(crate) fn take(&self) -> anyhow::Result<()> {
-        let Identity(user) = self;
+    pub(crate) fn drop_privileges(&self) -> anyhow::Result<()> {
+        let TargetUser(user) = self;
         let failed = || format!("cannot become the user {} (-u)", user.name);
         let name = CString::new(user.name.as_str()).with_context(failed)?;
         initgroups(&name, user.gid).with_context(failed)?;
@@ -60,7 +60,7 @@ impl Identity {
 
     /// Makes the user the owner of a file that was made before: else it could not be connected to, or removed. A symbolic
     /// link is not followed: in the user's own folder it could lead to any file of root's.
-    pub(crate) fn hand_over(&self, path: &Path) -> anyhow::Result<()> {
+    pub(crate) fn chown(&self, path: &Path) -> anyhow::Result<()> {
         let (uid, gid) = (self.0.uid.as_raw(), self.0.gid.as_raw());
         std::os::unix::fs::lchown(path, Some(uid), Some(gid))
             .with_context(|| format!("cannot give {} to the user {} (-u)", path.display(), self.0.name))
@@ -104,6 +104,6 @@ mod tests {
         let link = folder.path().join("link");
         std::os::unix::fs::symlink("to nothing", &link).expect("there is room");
         let user = User::from_uid(geteuid()).expect("users can be asked for").expect("whoever runs this");
-        Identity(user).hand_over(&link).expect("the link itself is given, not what it leads to");
+        TargetUser(user).chown(&link).expect("the link itself is given, not what it leads to");
     }
 }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 pub(crate) const SASL_FILE_VARIABLE: &str = "MEMCACHED_SASL_PWDB";
 
 /// All that a client may be asked for.
-pub(crate) struct Guard {
+pub(crate) struct Secrets {
     /// There if TLS is served.
     pub(crate) certificates: Option<Certificates>,
     /// Whom clients of the binary dialect must prove to be, if anyone.
@@ -23,10 +23,10 @@ pub(crate) struct Guard {
     pub(crate) text_users: Option<Credentials>,
 }
 
-impl Guard {
+impl Secrets {
     /// Reads what the options name.
-    pub(crate) fn read(arguments: &Arguments, clock: Clock) -> anyhow::Result<Guard> {
-        Ok(Guard {
+    pub(crate) fn read(arguments: &Arguments, clock: Clock) -> anyhow::Result<Secrets> {
+        Ok(Secrets {
             certificates: read_certificates(arguments, clock)?,
             users: read_sasl_users(arguments)?,
             text_users: read_text_users(arguments)?,
@@ -43,7 +43,7 @@ impl Guard {
         }
         for users in self.users.iter().chain(&self.text_users) {
             match users.reload() {
-                Ok(()) => tracing::info!("{} read anew", users.counted()),
+                Ok(()) => tracing::info!("{} read anew", users.describe_count()),
                 Err(error) => tracing::error!("the users stay as they were: {error}"),
             }
         }
@@ -54,8 +54,8 @@ fn read_certificates(arguments: &Arguments, clock: Clock) -> anyhow::Result<Opti
     if !arguments.tls {
         return Ok(None);
     }
-    let (options, remarks) = TlsOptions::read(arguments.compatible.extended()).map_err(anyhow::Error::msg)?;
-    remarks.iter().for_each(|remark| tracing::info!("{remark}"));
+    let (options, ignored) = TlsOptions::parse(arguments.compatible.extended()).map_err(anyhow::Error::msg)?;
+    ignored.iter().for_each(|line| tracing::info!("{line}"));
     Ok(Some(Certificates::read(options, clock.now().unix_ms)?))
 }
 
@@ -63,7 +63,7 @@ fn read_certificates(arguments: &Arguments, clock: Clock) -> anyhow::Result<Opti
 fn read_text_users(arguments: &Arguments) -> anyhow::Result<Option<Credentials>> {
     let Some(path) = &arguments.auth_path else { return Ok(None) };
     let users = read_users(path).context("-Y")?;
-    tracing::info!("{} may authenticate by a set", users.counted());
+    tracing::info!("{} may authenticate by a set", users.describe_count());
     Ok(Some(users))
 }
 
@@ -76,7 +76,7 @@ fn read_sasl_users(arguments: &Arguments) -> anyhow::Result<Option<Credentials>>
         anyhow::bail!("-S needs a file of users: {SASL_FILE_VARIABLE} is not set");
     };
     let users = read_users(&path).with_context(|| format!("-S ({SASL_FILE_VARIABLE})"))?;
-    tracing::info!("{} may authenticate by SASL", users.counted());
+    tracing::info!("{} may authenticate by SASL", users.describe_count());
     Ok(Some(users))
 }
 

@@ -5,7 +5,7 @@
 //! Whatever ends the server in order saves: SIGTERM, SIGINT, SIGUSR1 (memcached's signal for it), `shutdown`, and a start
 //! that fails after the store was taken up, say because the port is taken. What does not: kill -9, a crash.
 
-use crate::cli::{Arguments, Mistake};
+use crate::cli::{Arguments, UsageError};
 use crate::clock::Clock;
 use lookaside_store::{
     ColdStartReason, Options, OptionsError, Preparation, RegionError, RegionName, RemovedRegion, Start, Store,
@@ -14,7 +14,7 @@ use lookaside_store::{
 
 /// How a store came to its region.
 #[derive(Clone, Debug)]
-pub(crate) struct Warmth {
+pub(crate) struct WarmStart {
     pub(crate) name: RegionName,
     /// The items it began with.
     pub(crate) items: u64,
@@ -35,7 +35,7 @@ pub(crate) fn prepare(arguments: &Arguments, options: Options) -> anyhow::Result
             .map(|preparation| Prepared::InRegion(Box::new(preparation.ahead()), name.clone())),
         None => Store::new(options).map(|store| Prepared::Whole(Box::new(store))),
     };
-    prepared.map_err(|error| refused(&RegionError::Options(error)))
+    prepared.map_err(|error| describe_error(&RegionError::Options(error)))
 }
 
 /// The store, in its region if there is to be one, and the clock, set forward if it is behind the one by which it was saved.
@@ -44,21 +44,21 @@ pub(crate) fn open(
     prepared: Prepared,
     clock: Clock,
     claim: impl FnOnce() -> anyhow::Result<()>,
-) -> anyhow::Result<(Store, Option<Warmth>, Clock)> {
+) -> anyhow::Result<(Store, Option<WarmStart>, Clock)> {
     let (preparation, name) = match prepared {
         Prepared::InRegion(preparation, name) => (preparation, name),
         Prepared::Whole(store) => return claim().map(|()| (*store, None, clock)),
     };
-    let begun = clock.now();
-    let mut claimed = Ok(());
-    let attached = preparation.attach(begun, || {
-        claimed = claim();
-        claimed.is_ok()
+    let started = clock.now();
+    let mut claim_result = Ok(());
+    let attach_result = preparation.attach(started, || {
+        claim_result = claim();
+        claim_result.is_ok()
     });
-    let attached = attached.map_err(|error| refused(&error))?;
-    claimed?;
-    let (store, start) = attached.expect("it was wanted");
-    let attach_ms = clock.now().unix_ms - begun.unix_ms;
+    let attach_result = attach_result.map_err(|error| describe_error(&error))?;
+    claim_result?;
+    let (store, start) = attach_result.expect("it was wanted");
+    let attach_ms = clock.now().unix_ms - started.unix_ms;
     let (items, clock) = match start {
         Start::Warm { items, saved_at } => {
             tracing::info!("region {name} is taken up with {items} items, in {attach_ms} ms");
@@ -73,7 +73,7 @@ pub(crate) fn open(
             (0, clock)
         }
     };
-    Ok((store, Some(Warmth { name, items, attach_ms }), clock))
+    Ok((store, Some(WarmStart { name, items, attach_ms }), clock))
 }
 
 /// The store that this process has just saved, or an empty one.
@@ -83,18 +83,19 @@ pub(crate) fn reopen(arguments: &Arguments, options: Options, clock: Clock) -> a
 
 /// Leaves the store in its region, if it has one, for the next server. All threads that use it have ended.
 pub(crate) fn save(store: Store, clock: Clock) -> anyhow::Result<()> {
-    let begun = clock.now();
-    let saved = store.save(begun).map_err(|error| anyhow::anyhow!("nothing is kept: {error}"))?;
+    let started = clock.now();
+    let saved = store.save(started).map_err(|error| anyhow::anyhow!("nothing is kept: {error}"))?;
     if let Some(saved) = saved {
-        let save_ms = clock.now().unix_ms - begun.unix_ms;
+        let save_ms = clock.now().unix_ms - started.unix_ms;
         tracing::info!("{} items are kept for the next start; saved in {save_ms} ms", saved.items);
     }
     Ok(())
 }
 
 /// `--remove-region`: removes the region, and says what it was.
-pub(crate) fn forget(name: &RegionName) -> anyhow::Result<String> {
-    let Some(RemovedRegion { region_bytes, items }) = remove_region(name).map_err(|error| refused(&error))? else {
+pub(crate) fn remove(name: &RegionName) -> anyhow::Result<String> {
+    let Some(RemovedRegion { region_bytes, items }) = remove_region(name).map_err(|error| describe_error(&error))?
+    else {
         anyhow::bail!("there is no region {name}");
     };
     let items = match items {
@@ -105,7 +106,7 @@ pub(crate) fn forget(name: &RegionName) -> anyhow::Result<String> {
 }
 
 /// What happened, and what can be done.
-fn refused(error: &RegionError) -> anyhow::Error {
+fn describe_error(error: &RegionError) -> anyhow::Error {
     let advice = match error {
         RegionError::Options(_) => "see -m and -I",
         RegionError::Held { .. } => "end that server first, or choose another name with --warm-restart",
@@ -118,7 +119,7 @@ fn refused(error: &RegionError) -> anyhow::Error {
     let why = format!("{error} ({advice})");
     match error {
         RegionError::Options(OptionsError::NoMemory { .. }) => anyhow::Error::msg(why),
-        RegionError::Options(_) => Mistake(why).into(),
+        RegionError::Options(_) => UsageError(why).into(),
         _ => anyhow::Error::msg(why),
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Shared by the property test beside it and by the fuzz target `session`.
 
-use lookaside_server::{Batch, Counters, Progress, Scan, Service, Session, SessionState};
+use lookaside_server::{Batch, Counters, Progress, Scan, Session, SessionContext, SessionState};
 use lookaside_store::{Now, Options, Store};
 
 const NOW: Now = Now { unix_ms: 1_700_000_000_000 };
@@ -24,8 +24,8 @@ pub fn hold(bytes: &[u8], piece_bytes: &[u8], reply_bytes_max: usize) -> Held {
     let options = Options { memory_bytes_max: 8 << 20, item_bytes_max: ITEM_BYTES_MAX, seed: 7, ..Options::default() };
     let store = Store::new(options.clone()).expect("the options are fine");
     let counters = Counters::default();
-    let mut service = Service::new(&store, &options, &counters);
-    service.limits.line_bytes_max = LINE_BYTES_MAX;
+    let mut context = SessionContext::new(&store, &options, &counters);
+    context.limits.line_bytes_max = LINE_BYTES_MAX;
     let (mut session, mut input, mut replies) = (Session::new(), Vec::new(), Vec::new());
     let (mut needed_bytes, mut rest) = (0, bytes);
     let mut lengths = piece_bytes.iter().cycle();
@@ -37,7 +37,7 @@ pub fn hold(bytes: &[u8], piece_bytes: &[u8], reply_bytes_max: usize) -> Held {
         if input.len() < needed_bytes {
             continue; // The daemon does not look either.
         }
-        match serve(&mut session, &mut input, &service, reply_bytes_max, &mut replies) {
+        match serve(&mut session, &mut input, &context, reply_bytes_max, &mut replies) {
             Some(needed) => needed_bytes = needed,
             None => return Held { replies, state: SessionState::Close },
         }
@@ -50,18 +50,18 @@ pub fn hold(bytes: &[u8], piece_bytes: &[u8], reply_bytes_max: usize) -> Held {
 fn serve(
     session: &mut Session,
     input: &mut Vec<u8>,
-    service: &Service<'_>,
+    context: &SessionContext<'_>,
     reply_bytes_max: usize,
     replies: &mut Vec<u8>,
 ) -> Option<usize> {
     let mut from = 0;
     loop {
         let (mut batch, mut reply) = (Batch::default(), Vec::new());
-        let scan = session.scan(input, from, service, NOW, &mut batch);
+        let scan = session.scan(input, from, context, NOW, &mut batch);
         let steps = batch.steps_count();
         // A walk over all keys has its turns one behind the other: between two of them nobody comes here.
         let progress = loop {
-            match batch.execute(service, NOW, steps, reply_bytes_max.saturating_add(reply.len()), &mut reply) {
+            match batch.execute(context, NOW, steps, reply_bytes_max.saturating_add(reply.len()), &mut reply) {
                 Progress::Yield => {}
                 progress => break progress,
             }

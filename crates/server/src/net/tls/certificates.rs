@@ -3,7 +3,7 @@
 //! The files are read at the start and whenever the operator says so. If they cannot be used then, the connections to
 //! come go on with what was read before; connections that are there are not touched.
 
-use crate::cli::Security;
+use crate::cli::TlsMode;
 use crate::cli::tls::{ClientCertificate, KeyFormat, TlsOptions};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
@@ -21,12 +21,12 @@ const SESSIONS_MAX: usize = 10_000;
 /// What new connections are served with.
 pub(crate) struct Certificates {
     pub(crate) options: TlsOptions,
-    current: RwLock<Configurations>,
+    current: RwLock<ServerConfigs>,
     refreshed_ms: AtomicU64,
 }
 
 /// One for each way in which a listener may treat its clients.
-struct Configurations {
+struct ServerConfigs {
     as_configured: Arc<ServerConfig>,
     basic: Arc<ServerConfig>,
     /// There if there are authorities.
@@ -66,14 +66,14 @@ impl Display for CertificateError {
 impl Certificates {
     /// Reads the files that the options name.
     pub(crate) fn read(options: TlsOptions, now_ms: u64) -> Result<Certificates, CertificateError> {
-        let current = RwLock::new(Configurations::read(&options)?);
+        let current = RwLock::new(ServerConfigs::read(&options)?);
         Ok(Certificates { options, current, refreshed_ms: AtomicU64::new(now_ms) })
     }
 
     /// Reads them anew. If that fails all stays as it was.
     pub(crate) fn refresh(&self, now_ms: u64) -> Result<(), CertificateError> {
-        let configurations = Configurations::read(&self.options)?;
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = configurations;
+        let configs = ServerConfigs::read(&self.options)?;
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = configs;
         self.refreshed_ms.store(now_ms, Ordering::Relaxed);
         Ok(())
     }
@@ -84,23 +84,23 @@ impl Certificates {
     }
 
     /// What a connection that comes in by such a listener is served with; `None` if it stays plain.
-    pub(crate) fn configuration(&self, security: Security) -> Option<Arc<ServerConfig>> {
+    pub(crate) fn server_config(&self, tls_mode: TlsMode) -> Option<Arc<ServerConfig>> {
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
-        match security {
-            Security::Plain => None,
-            Security::AsConfigured => Some(Arc::clone(&current.as_configured)),
-            Security::Basic => Some(Arc::clone(&current.basic)),
+        match tls_mode {
+            TlsMode::Plain => None,
+            TlsMode::AsConfigured => Some(Arc::clone(&current.as_configured)),
+            TlsMode::Basic => Some(Arc::clone(&current.basic)),
             // Without authorities the server has not started (see `daemon`), and a refresh cannot lose them.
-            Security::Mutual => Some(Arc::clone(current.mutual.as_ref().expect("checked at the start"))),
+            TlsMode::Mutual => Some(Arc::clone(current.mutual.as_ref().expect("checked at the start"))),
         }
     }
 }
 
-impl Configurations {
-    fn read(options: &TlsOptions) -> Result<Configurations, CertificateError> {
+impl ServerConfigs {
+    fn read(options: &TlsOptions) -> Result<ServerConfigs, CertificateError> {
         let authorities = options.authorities_path.as_deref().map(read_authorities).transpose()?;
         let configure = |wanted| configure(options, authorities.clone(), wanted);
-        Ok(Configurations {
+        Ok(ServerConfigs {
             as_configured: configure(options.client_certificate)?,
             basic: configure(ClientCertificate::Ignored)?,
             mutual: authorities.is_some().then(|| configure(ClientCertificate::Required)).transpose()?,

@@ -20,7 +20,7 @@ pub(crate) struct TlsStream {
 
 /// What went wrong or well since it was last asked, for the counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Happened {
+pub(crate) struct TlsEvents {
     pub(crate) new_sessions: u64,
     pub(crate) handshake_errors: u64,
     pub(crate) protocol_errors: u64,
@@ -47,17 +47,17 @@ impl TlsStream {
         socket: &OwnedFd,
         plain: &mut Vec<u8>,
         bytes_max: usize,
-        happened: &mut Happened,
+        tls_events: &mut TlsEvents,
     ) -> Received {
-        let had_bytes = plain.len();
-        while plain.len() - had_bytes < bytes_max && !self.is_ended {
+        let plain_before = plain.len();
+        while plain.len() - plain_before < bytes_max && !self.is_ended {
             match self.rustls.read_tls(&mut Socket(socket)) {
                 Ok(0) => self.is_ended = true,
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(_) => self.is_ended = true,
             }
-            if !self.decrypt(plain, happened) {
+            if !self.decrypt(plain, tls_events) {
                 // The alert says why, if the socket takes it.
                 let _ = self.rustls.write_tls(&mut Socket(socket));
                 return Received::Gone;
@@ -66,9 +66,9 @@ impl TlsStream {
         if self.flush(socket) == Sent::Gone {
             return Received::Gone;
         }
-        match plain.len() - had_bytes {
+        match plain.len() - plain_before {
             0 if self.is_ended => {
-                happened.handshake_errors += u64::from(self.rustls.is_handshaking());
+                tls_events.handshake_errors += u64::from(self.rustls.is_handshaking());
                 Received::Gone
             }
             0 => Received::Nothing,
@@ -77,17 +77,17 @@ impl TlsStream {
     }
 
     /// Moves what can be decrypted to `plain`; false means that the client cannot be talked to.
-    fn decrypt(&mut self, plain: &mut Vec<u8>, happened: &mut Happened) -> bool {
+    fn decrypt(&mut self, plain: &mut Vec<u8>, tls_events: &mut TlsEvents) -> bool {
         let was_handshaking = self.rustls.is_handshaking();
         let Ok(state) = self.rustls.process_new_packets() else {
-            happened.handshake_errors += u64::from(was_handshaking);
-            happened.protocol_errors += u64::from(!was_handshaking);
+            tls_events.handshake_errors += u64::from(was_handshaking);
+            tls_events.protocol_errors += u64::from(!was_handshaking);
             return false;
         };
         self.is_ended |= state.peer_has_closed();
         if !self.is_handshake_counted && !self.rustls.is_handshaking() {
             self.is_handshake_counted = true;
-            happened.new_sessions += 1;
+            tls_events.new_sessions += 1;
         }
         let at = plain.len();
         plain.resize(at + state.plaintext_bytes_to_read(), 0);
@@ -98,16 +98,16 @@ impl TlsStream {
     /// Encrypts and sends as much of `bytes` as the socket and the bounded buffer take. `Part` also if all was taken
     /// but lies here still: then the same call without bytes goes on.
     pub(crate) fn send(&mut self, socket: &OwnedFd, bytes: &[u8]) -> Sent {
-        let mut taken = 0;
+        let mut accepted = 0;
         loop {
             match self.flush(socket) {
-                Sent::All if taken == bytes.len() => return Sent::All,
+                Sent::All if accepted == bytes.len() => return Sent::All,
                 Sent::All => {}
-                Sent::Part(_) => return Sent::Part(taken),
+                Sent::Part(_) => return Sent::Part(accepted),
                 Sent::Gone => return Sent::Gone,
             }
-            match self.rustls.writer().write(&bytes[taken..]) {
-                Ok(count) => taken += count,
+            match self.rustls.writer().write(&bytes[accepted..]) {
+                Ok(count) => accepted += count,
                 Err(_) => return Sent::Gone,
             }
         }
@@ -119,7 +119,7 @@ impl TlsStream {
     }
 
     /// Tells the client that nothing more will come, if the socket takes that at once.
-    pub(crate) fn farewell(&mut self, socket: &OwnedFd) {
+    pub(crate) fn send_close_notify(&mut self, socket: &OwnedFd) {
         self.rustls.send_close_notify();
         let _ = self.flush(socket);
     }

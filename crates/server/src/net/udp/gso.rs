@@ -10,7 +10,7 @@ use rustix::fd::{AsRawFd, OwnedFd};
 
 /// From now on, cuts what is sent through `socket` every `datagram_bytes`; 0 cuts no more. Says whether the kernel can.
 #[cfg(target_os = "linux")]
-pub(crate) fn cut_every(socket: &OwnedFd, datagram_bytes: u16) -> bool {
+pub(crate) fn set_segment_size(socket: &OwnedFd, datagram_bytes: u16) -> bool {
     let value = libc::c_int::from(datagram_bytes);
     // SAFETY: the kernel reads one `c_int` from the pointer during the call, and `value` lives as long.
     let result = unsafe {
@@ -27,6 +27,6 @@ pub(crate) fn cut_every(socket: &OwnedFd, datagram_bytes: u16) -> bool {
 
 /// No other system has it.
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn cut_every(_socket: &OwnedFd, _datagram_bytes: u16) -> bool {
+pub(crate) fn set_segment_size(_socket: &OwnedFd, _datagram_bytes: u16) -> bool {
     false
 }

@@ -26,24 +26,24 @@ const REQUEST_BYTES_MAX: usize = 64 << 10;
 /// An odd number of cache lines, about as many as a request for two dozen keys has.
 const GAP_BYTES: usize = 11 * 64;
 
-const PLACE_BYTES: usize = REQUEST_BYTES_MAX + GAP_BYTES;
+const SLOT_BYTES: usize = REQUEST_BYTES_MAX + GAP_BYTES;
 
 /// The datagrams of the last call, with their senders.
-pub(super) struct Inbox {
-    space: Vec<u8>,
-    received: Vec<Received>,
+pub(super) struct RecvBatch {
+    buffer: Vec<u8>,
+    received: Vec<Datagram>,
 }
 
 /// One of them.
-struct Received {
+struct Datagram {
     bytes: usize,
     client: SockAddr,
 }
 
-impl Inbox {
-    pub(super) fn new() -> Inbox {
-        let space = vec![0; DATAGRAMS_PER_CALL * PLACE_BYTES];
-        Inbox { space, received: Vec::with_capacity(DATAGRAMS_PER_CALL) }
+impl RecvBatch {
+    pub(super) fn new() -> RecvBatch {
+        let buffer = vec![0; DATAGRAMS_PER_CALL * SLOT_BYTES];
+        RecvBatch { buffer, received: Vec::with_capacity(DATAGRAMS_PER_CALL) }
     }
 
     /// How many datagrams the last call brought.
@@ -53,7 +53,7 @@ impl Inbox {
 
     /// The bytes of one of them.
     pub(super) fn datagram(&self, number: usize) -> &[u8] {
-        &self.space[number * PLACE_BYTES..][..self.received[number].bytes]
+        &self.buffer[number * SLOT_BYTES..][..self.received[number].bytes]
     }
 
     /// Who sent it.
@@ -65,29 +65,31 @@ impl Inbox {
     pub(super) fn receive(&mut self, socket: &OwnedFd) -> Result<(), Errno> {
         self.received.clear();
         let mut storages = [const { MaybeUninit::<SockAddrStorage>::zeroed() }; DATAGRAMS_PER_CALL];
-        let mut places = [EMPTY_PLACE; DATAGRAMS_PER_CALL];
+        let mut iovecs = [EMPTY_IOVEC; DATAGRAMS_PER_CALL];
         let mut headers = [EMPTY_HEADER; DATAGRAMS_PER_CALL];
-        let spaces = self.space.chunks_exact_mut(PLACE_BYTES);
-        for (((header, place), storage), space) in headers.iter_mut().zip(&mut places).zip(&mut storages).zip(spaces) {
-            *place = libc::iovec { iov_base: space.as_mut_ptr().cast(), iov_len: REQUEST_BYTES_MAX };
+        let buffers = self.buffer.chunks_exact_mut(SLOT_BYTES);
+        for (((header, iovec), storage), buffer) in headers.iter_mut().zip(&mut iovecs).zip(&mut storages).zip(buffers)
+        {
+            *iovec = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: REQUEST_BYTES_MAX };
             header.msg_hdr.msg_name = storage.as_mut_ptr().cast();
             header.msg_hdr.msg_namelen = size_of::<SockAddrStorage>() as libc::socklen_t;
-            header.msg_hdr.msg_iov = place;
+            header.msg_hdr.msg_iov = iovec;
             header.msg_hdr.msg_iovlen = 1;
         }
-        let list = headers.as_mut_ptr();
+        let headers_pointer = headers.as_mut_ptr();
         let (flags, no_timeout) = (libc::MSG_DONTWAIT as _, std::ptr::null_mut());
-        // SAFETY: the list has as many headers as the call is told, and each of them points to one place in `space` and
+        // SAFETY: the list has as many headers as the call is told, and each of them points to one place in `buffer` and
         // one address storage, distinct and with their true lengths; all of it outlives the call and is touched by
         // nothing else meanwhile.
-        let result =
-            unsafe { libc::recvmmsg(socket.as_raw_fd(), list, DATAGRAMS_PER_CALL as libc::c_uint, flags, no_timeout) };
+        let result = unsafe {
+            libc::recvmmsg(socket.as_raw_fd(), headers_pointer, DATAGRAMS_PER_CALL as libc::c_uint, flags, no_timeout)
+        };
         let count = usize::try_from(result).map_err(|_| last_error())?;
         for (header, storage) in headers.iter().zip(storages).take(count) {
             // SAFETY: zeroed bytes are a valid storage, and the kernel has put the sender's address there, of the length
             // that it has put into the header.
             let client = unsafe { SockAddr::new(storage.assume_init(), header.msg_hdr.msg_namelen) };
-            self.received.push(Received { bytes: header.msg_len as usize, client });
+            self.received.push(Datagram { bytes: header.msg_len as usize, client });
         }
         Ok(())
     }
@@ -99,26 +101,26 @@ pub(super) fn send<'a>(
     socket: &OwnedFd,
     bursts: impl Iterator<Item = (&'a [u8], &'a SockAddr)>,
 ) -> Result<usize, Errno> {
-    let mut places = [EMPTY_PLACE; DATAGRAMS_PER_CALL];
+    let mut iovecs = [EMPTY_IOVEC; DATAGRAMS_PER_CALL];
     let mut headers = [EMPTY_HEADER; DATAGRAMS_PER_CALL];
     let mut count = 0;
-    for ((header, place), (burst, client)) in headers.iter_mut().zip(&mut places).zip(bursts) {
-        *place = libc::iovec { iov_base: burst.as_ptr().cast_mut().cast(), iov_len: burst.len() };
+    for ((header, iovec), (burst, client)) in headers.iter_mut().zip(&mut iovecs).zip(bursts) {
+        *iovec = libc::iovec { iov_base: burst.as_ptr().cast_mut().cast(), iov_len: burst.len() };
         header.msg_hdr.msg_name = client.as_ptr().cast_mut().cast();
         header.msg_hdr.msg_namelen = client.len();
-        header.msg_hdr.msg_iov = place;
+        header.msg_hdr.msg_iov = iovec;
         header.msg_hdr.msg_iovlen = 1;
         count += 1;
     }
-    let (list, flags) = (headers.as_mut_ptr(), libc::MSG_DONTWAIT as _);
+    let (headers_pointer, flags) = (headers.as_mut_ptr(), libc::MSG_DONTWAIT as _);
     // SAFETY: the first `count` headers point to bursts and addresses that outlive the call, with their true lengths; the
     // kernel only reads these, and writes `msg_len` of the headers.
-    let result = unsafe { libc::sendmmsg(socket.as_raw_fd(), list, count, flags) };
+    let result = unsafe { libc::sendmmsg(socket.as_raw_fd(), headers_pointer, count, flags) };
     let sent = usize::try_from(result).map_err(|_| last_error())?;
     Ok(headers[..sent].iter().map(|header| header.msg_len as usize).sum())
 }
 
-const EMPTY_PLACE: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+const EMPTY_IOVEC: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
 
 // SAFETY: null pointers and lengths of 0 are what a header without parts has.
 const EMPTY_HEADER: libc::mmsghdr = unsafe { std::mem::zeroed() };

@@ -17,16 +17,16 @@ mod gso;
 mod mmsg;
 mod send_batch;
 
-use crate::net::udp::amplification::ReplyLimit;
+use crate::net::udp::amplification::AmplificationLimit;
 use crate::session::batch::{Batch, Progress};
-use crate::session::context::{Dialects, Service};
+use crate::session::context::{Protocols, SessionContext};
 use crate::session::{Scan, Session};
 use lookaside_protocol::udp::{FRAME_HEADER_BYTES, FrameHeader};
 use lookaside_store::Now;
-use mmsg::{DATAGRAMS_PER_CALL, Inbox};
+use mmsg::{DATAGRAMS_PER_CALL, RecvBatch};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use send_batch::Outbox;
+use send_batch::SendBatch;
 use std::sync::Arc;
 
 /// The largest reply by UDP, in bytes. More would overrun the receiver's socket buffer anyway.
@@ -41,14 +41,14 @@ const REFUSALS: [&[u8]; 3] = [b"SERVER_ERROR reply too large for UDP, use TCP\r\
 /// One worker's socket on a UDP port, with its buffers.
 pub(crate) struct UdpPort {
     socket: OwnedFd,
-    limit: Arc<ReplyLimit>,
+    limit: Arc<AmplificationLimit>,
     /// There if its address has a protocol of its own.
-    dialects: Option<Dialects>,
-    inbox: Inbox,
+    protocols: Option<Protocols>,
+    received: RecvBatch,
     requests: Vec<Request>,
     batch: Batch<'static>,
     reply: Vec<u8>,
-    outbox: Outbox,
+    send_batch: SendBatch,
 }
 
 /// A datagram that is to be answered.
@@ -64,10 +64,10 @@ struct Request {
 }
 
 impl UdpPort {
-    pub(crate) fn new(socket: OwnedFd, limit: Arc<ReplyLimit>, dialects: Option<Dialects>) -> Self {
-        let outbox = Outbox::new(&socket);
+    pub(crate) fn new(socket: OwnedFd, limit: Arc<AmplificationLimit>, protocols: Option<Protocols>) -> Self {
+        let send_batch = SendBatch::new(&socket);
         let (requests, batch, reply) = (Vec::new(), Batch::default(), Vec::new());
-        UdpPort { socket, limit, dialects, inbox: Inbox::new(), requests, batch, reply, outbox }
+        UdpPort { socket, limit, protocols, received: RecvBatch::new(), requests, batch, reply, send_batch }
     }
 
     pub(crate) fn socket(&self) -> &OwnedFd {
@@ -75,14 +75,14 @@ impl UdpPort {
     }
 
     /// Answers what has arrived.
-    pub(crate) fn serve(&mut self, service: &Service<'_>, now: Now) {
-        service.attention.turn_to(None);
+    pub(crate) fn serve(&mut self, context: &SessionContext<'_>, now: Now) {
+        context.events.set_current_connection(None);
         for _ in 0..CALLS_PER_ROUND {
-            match self.inbox.receive(&self.socket) {
+            match self.received.receive(&self.socket) {
                 Ok(()) => {
-                    self.read_requests(service);
-                    self.answer_all(service, now);
-                    if self.inbox.len() < DATAGRAMS_PER_CALL {
+                    self.read_requests(context);
+                    self.scan_and_execute(context, now);
+                    if self.received.len() < DATAGRAMS_PER_CALL {
                         return;
                     }
                 }
@@ -95,38 +95,38 @@ impl UdpPort {
     }
 
     /// Notes which datagrams are to be answered. One without a header, or that claims to be a part of more, is not.
-    fn read_requests(&mut self, service: &Service<'_>) {
+    fn read_requests(&mut self, context: &SessionContext<'_>) {
         self.requests.clear();
-        for datagram in 0..self.inbox.len() {
-            let bytes = self.inbox.datagram(datagram);
-            service.counters.bytes_read.add(bytes.len() as u64);
+        for datagram in 0..self.received.len() {
+            let bytes = self.received.datagram(datagram);
+            context.counters.bytes_read.add(bytes.len() as u64);
             let Ok((FrameHeader { request_id: id, count: 1, .. }, _)) = FrameHeader::parse(bytes) else { continue };
-            let Some(client) = self.inbox.client(datagram).as_socket() else { continue };
+            let Some(client) = self.received.client(datagram).as_socket() else { continue };
             let reply_bytes_max = self.limit.reply_bytes_max(client.ip(), bytes.len());
-            let (session, scan) = (Session::speaking(self.dialects), Scan::Full { input_at: 0 });
+            let (session, scan) = (Session::with_protocols(self.protocols), Scan::Full { input_at: 0 });
             self.requests.push(Request { datagram, id, reply_bytes_max, session, steps_end: 0, scan });
         }
     }
 
     /// Executes the requests in the order they came, batch by batch; one may take several batches.
-    fn answer_all(&mut self, service: &Service<'_>, now: Now) {
-        let UdpPort { socket, inbox, requests, batch: idle_batch, reply, outbox, .. } = self;
-        let inbox = &*inbox;
+    fn scan_and_execute(&mut self, context: &SessionContext<'_>, now: Now) {
+        let UdpPort { socket, received, requests, batch: idle_batch, reply, send_batch, .. } = self;
+        let received = &*received;
         let mut batch = std::mem::take(idle_batch).recycle();
         let mut from = 0;
         while from < requests.len() {
             batch.clear();
-            let scanned = scan(&mut requests[from..], inbox, service, now, &mut batch);
+            let scanned = scan(&mut requests[from..], received, context, now, &mut batch);
             for request in &requests[from..from + scanned] {
-                if request.answer(&mut batch, service, now, reply, outbox) {
+                if request.execute(&mut batch, context, now, reply, send_batch) {
                     from += 1;
                 }
-                if outbox.is_full() {
-                    outbox.send(socket, inbox, service.counters);
+                if send_batch.is_full() {
+                    send_batch.send(socket, received, context.counters);
                 }
             }
         }
-        outbox.send(socket, inbox, service.counters);
+        send_batch.send(socket, received, context.counters);
         *idle_batch = batch.recycle();
     }
 }
@@ -135,8 +135,8 @@ impl UdpPort {
 /// them may have commands left. A command that its datagram does not hold as a whole is not answered.
 fn scan<'b>(
     requests: &mut [Request],
-    inbox: &'b Inbox,
-    service: &Service<'_>,
+    received: &'b RecvBatch,
+    context: &SessionContext<'_>,
     now: Now,
     batch: &mut Batch<'b>,
 ) -> usize {
@@ -145,9 +145,9 @@ fn scan<'b>(
         if batch.is_full() {
             break;
         }
-        let commands = &inbox.datagram(request.datagram)[FRAME_HEADER_BYTES..];
+        let commands = &received.datagram(request.datagram)[FRAME_HEADER_BYTES..];
         let Scan::Full { input_at } = request.scan else { unreachable!("an answered request is not scanned again") };
-        request.scan = request.session.scan(commands, input_at, service, now, batch);
+        request.scan = request.session.scan(commands, input_at, context, now, batch);
         request.steps_end = batch.steps_count();
         scanned += 1;
         if let Scan::Full { .. } = request.scan {
@@ -159,24 +159,24 @@ fn scan<'b>(
 
 impl Request {
     /// Executes its steps and puts the reply into the outbox; says whether that is all, or more of it has to be scanned.
-    fn answer(
+    fn execute(
         &self,
         batch: &mut Batch<'_>,
-        service: &Service<'_>,
+        context: &SessionContext<'_>,
         now: Now,
         reply: &mut Vec<u8>,
-        outbox: &mut Outbox,
+        send_batch: &mut SendBatch,
     ) -> bool {
-        let progress = batch.execute(service, now, self.steps_end, self.reply_bytes_max, reply);
+        let progress = batch.execute(context, now, self.steps_end, self.reply_bytes_max, reply);
         let is_whole = !matches!(progress, Progress::Full | Progress::Yield) && reply.len() <= self.reply_bytes_max;
         if let (true, Progress::Done, Scan::Full { .. }) = (is_whole, progress, self.scan) {
             return false;
         }
         batch.skip(self.steps_end);
-        if !is_whole || !self.post(reply, outbox) {
-            service.counters.udp_replies_refused.add(1);
+        if !is_whole || !self.queue_reply(reply, send_batch) {
+            context.counters.udp_replies_refused.add(1);
             // The longest refusal that may be sent, if any may.
-            let _ = REFUSALS.iter().any(|refusal| self.post(refusal, outbox));
+            let _ = REFUSALS.iter().any(|refusal| self.queue_reply(refusal, send_batch));
         }
         reply.clear();
         if reply.capacity() > 4 * REPLY_BYTES_MAX {
@@ -186,9 +186,9 @@ impl Request {
     }
 
     /// Puts a reply into the outbox, if its datagrams keep within the bound.
-    fn post(&self, reply: &[u8], outbox: &mut Outbox) -> bool {
+    fn queue_reply(&self, reply: &[u8], send_batch: &mut SendBatch) -> bool {
         // A proven client's bound is one of the reply alone: headers come on top of it.
-        let is_proven = self.reply_bytes_max == REPLY_BYTES_MAX;
-        outbox.add(self.datagram, self.id, reply, if is_proven { usize::MAX } else { self.reply_bytes_max })
+        let is_validated = self.reply_bytes_max == REPLY_BYTES_MAX;
+        send_batch.add(self.datagram, self.id, reply, if is_validated { usize::MAX } else { self.reply_bytes_max })
     }
 }

@@ -9,7 +9,7 @@
 
 use crate::net::udp::gso;
 use crate::net::udp::mmsg;
-use crate::net::udp::mmsg::Inbox;
+use crate::net::udp::mmsg::RecvBatch;
 use crate::observe::counters::Counters;
 use lookaside_protocol::udp::{DATAGRAM_BYTES_MAX, compose_datagrams};
 use rustix::fd::OwnedFd;
@@ -17,16 +17,16 @@ use rustix::io::Errno;
 use socket2::SockAddr;
 
 /// Once this many bytes wait they are sent, whatever comes after. Small enough to be in a near cache still.
-const WAITING_BYTES_MAX: usize = 64 << 10;
+const PENDING_BYTES_MAX: usize = 64 << 10;
 
 /// How many datagrams of a reply are handed to the kernel at once, if it cuts them itself. It takes up to 64, and 64 KiB
 /// with all headers.
-const SEGMENTS_MAX: usize = 45;
+const SEGMENTS_PER_BURST_MAX: usize = 45;
 
 /// The replies that wait to be sent.
-pub(super) struct Outbox {
+pub(super) struct SendBatch {
     /// Whether the kernel cuts replies into datagrams.
-    is_segmented: bool,
+    uses_gso: bool,
     composed: Vec<u8>,
     replies: Vec<Reply>,
 }
@@ -38,11 +38,11 @@ struct Reply {
     datagram: usize,
 }
 
-impl Outbox {
+impl SendBatch {
     /// An empty one, for this socket.
-    pub(super) fn new(socket: &OwnedFd) -> Outbox {
-        let is_segmented = gso::cut_every(socket, DATAGRAM_BYTES_MAX as u16);
-        Outbox { is_segmented, composed: Vec::new(), replies: Vec::new() }
+    pub(super) fn new(socket: &OwnedFd) -> SendBatch {
+        let uses_gso = gso::set_segment_size(socket, DATAGRAM_BYTES_MAX as u16);
+        SendBatch { uses_gso, composed: Vec::new(), replies: Vec::new() }
     }
 
     /// Cuts a reply into datagrams; says whether they keep within the bound. If not, nothing is added.
@@ -61,14 +61,14 @@ impl Outbox {
 
     /// Whether so much waits that it should be sent.
     pub(super) fn is_full(&self) -> bool {
-        self.composed.len() >= WAITING_BYTES_MAX
+        self.composed.len() >= PENDING_BYTES_MAX
     }
 
     /// Sends all that waits. What finds no room is lost, as datagrams may be.
-    pub(super) fn send(&mut self, socket: &OwnedFd, inbox: &Inbox, counters: &Counters) {
+    pub(super) fn send(&mut self, socket: &OwnedFd, received: &RecvBatch, counters: &Counters) {
         let mut at = 0;
         while at < self.composed.len() {
-            match mmsg::send(socket, self.bursts(at, inbox)) {
+            match mmsg::send(socket, self.bursts(at, received)) {
                 Ok(bytes) => {
                     counters.bytes_written.add(bytes as u64);
                     at += bytes;
@@ -78,12 +78,10 @@ impl Outbox {
                 // A path whose frames are too small, or a device that cannot: this burst again, one by one. Whatever else
                 // is wrong with one client's address must not cost the others.
                 Err(error)
-                    if self.is_segmented
-                        && is_about_segments(error)
-                        && self.end_of_reply(at) - at > DATAGRAM_BYTES_MAX =>
+                    if self.uses_gso && is_gso_error(error) && self.end_of_reply(at) - at > DATAGRAM_BYTES_MAX =>
                 {
-                    self.is_segmented = false;
-                    gso::cut_every(socket, 0);
+                    self.uses_gso = false;
+                    gso::set_segment_size(socket, 0);
                 }
                 Err(_) => at = self.end_of_reply(at),
             }
@@ -93,13 +91,13 @@ impl Outbox {
     }
 
     /// What waits from `at` on.
-    fn bursts<'a>(&'a self, at: usize, inbox: &'a Inbox) -> impl Iterator<Item = (&'a [u8], &'a SockAddr)> {
-        let burst_bytes = if self.is_segmented { SEGMENTS_MAX * DATAGRAM_BYTES_MAX } else { DATAGRAM_BYTES_MAX };
+    fn bursts<'a>(&'a self, at: usize, received: &'a RecvBatch) -> impl Iterator<Item = (&'a [u8], &'a SockAddr)> {
+        let burst_bytes = if self.uses_gso { SEGMENTS_PER_BURST_MAX * DATAGRAM_BYTES_MAX } else { DATAGRAM_BYTES_MAX };
         let first = self.replies.partition_point(|reply| reply.end <= at);
         let starts = std::iter::once(at).chain(self.replies[first..].iter().map(|reply| reply.end));
         self.replies[first..].iter().zip(starts).flat_map(move |(reply, start)| {
             let bursts = self.composed[start..reply.end].chunks(burst_bytes);
-            bursts.map(|burst| (burst, inbox.client(reply.datagram)))
+            bursts.map(|burst| (burst, received.client(reply.datagram)))
         })
     }
 
@@ -111,7 +109,7 @@ impl Outbox {
 }
 
 /// Whether an error says that the kernel cannot cut, and not that it cannot send.
-fn is_about_segments(error: Errno) -> bool {
+fn is_gso_error(error: Errno) -> bool {
     matches!(error, Errno::INVAL | Errno::IO | Errno::MSGSIZE | Errno::OPNOTSUPP)
 }
 
@@ -127,23 +125,23 @@ mod tests {
         let socket = OwnedFd::from(UdpSocket::bind("127.0.0.1:0").expect("a port"));
         let address = rustix::net::getsockname(&socket).expect("it is bound");
         let address = std::net::SocketAddr::try_from(address).expect("an address");
-        let mut outbox = Outbox::new(&socket);
-        assert!(outbox.is_segmented, "Linux has segmentation since 4.18");
+        let mut send_batch = SendBatch::new(&socket);
+        assert!(send_batch.uses_gso, "Linux has segmentation since 4.18");
         let clients = [0, 1].map(|_| {
             let client = UdpSocket::bind("127.0.0.1:0").expect("a port");
             client.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout can be set");
             client.send_to(b"request", address).expect("sent");
             client
         });
-        let mut inbox = Inbox::new();
-        inbox.receive(&socket).expect("loopback has delivered");
-        assert_eq!(inbox.len(), 2);
+        let mut received = RecvBatch::new();
+        received.receive(&socket).expect("loopback has delivered");
+        assert_eq!(received.len(), 2);
         let replies = [vec![b'a'; 10_000], vec![b'b'; 3_000]];
         for (number, reply) in replies.iter().enumerate() {
-            assert!(outbox.add(number, number as u16, reply, usize::MAX));
+            assert!(send_batch.add(number, number as u16, reply, usize::MAX));
         }
-        let sent = mmsg::send(&socket, outbox.bursts(0, &inbox)).expect("there is room");
-        assert_eq!(sent, outbox.composed.len(), "two bursts, one call");
+        let sent = mmsg::send(&socket, send_batch.bursts(0, &received)).expect("there is room");
+        assert_eq!(sent, send_batch.composed.len(), "two bursts, one call");
         for (client, reply) in clients.iter().zip(&replies) {
             let (mut got, mut datagram) = (Vec::new(), [0; 65_536]);
             while got.len() < reply.len() {

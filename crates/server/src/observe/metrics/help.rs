@@ -3,14 +3,14 @@
 //! Names that memcached has and that never move here say so, and why: nobody should wait for them to rise.
 
 /// What the number of this name means.
-pub(super) fn meaning(name: &str) -> Option<&'static str> {
-    let found = MEANINGS.binary_search_by_key(&name, |(known, _)| known);
-    found.ok().map(|at| MEANINGS[at].1)
+pub(super) fn help_text(name: &str) -> Option<&'static str> {
+    let found = HELP_TEXTS.binary_search_by_key(&name, |(known, _)| known);
+    found.ok().map(|at| HELP_TEXTS[at].1)
 }
 
 /// In the order of their names.
 #[rustfmt::skip]
-const MEANINGS: &[(&str, &str)] = &[
+const HELP_TEXTS: &[(&str, &str)] = &[
     ("accepting_conns", "0 while new connections wait: for a descriptor, or with no_maxconns_fast for a place under -c."),
     ("auth_cmds", "Logins that were tried."),
     ("auth_errors", "Logins that were refused: guesses, or a client with an old password."),
@@ -127,8 +127,8 @@ mod tests {
 
     #[test]
     fn every_meaning_is_found() {
-        assert!(MEANINGS.iter().all(|(name, text)| meaning(name) == Some(*text)));
-        assert!(MEANINGS.is_sorted_by(|before, after| before.0 < after.0));
-        assert_eq!(meaning("no such name"), None);
+        assert!(HELP_TEXTS.iter().all(|(name, text)| help_text(name) == Some(*text)));
+        assert!(HELP_TEXTS.is_sorted_by(|before, after| before.0 < after.0));
+        assert_eq!(help_text("no such name"), None);
     }
 }

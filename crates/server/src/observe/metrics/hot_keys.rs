@@ -15,18 +15,18 @@ const SAMPLES_UNTIL_HALVED: u64 = 1 << 16;
 const SAMPLES_MIN: u64 = 10;
 
 /// A key with less than 1 / this of all samples is not told of: names come and go with every reading otherwise.
-const TOLD_SHARE: u64 = 100;
+const REPORTED_SHARE_DIVISOR: u64 = 100;
 
 /// One thread's sketch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HotKeys {
-    keys: Vec<Counted>,
+    keys: Vec<KeyCount>,
     /// Samples of all keys, those that were forgotten too.
     pub(crate) samples: u64,
 }
 
 #[derive(Clone, Debug)]
-struct Counted {
+struct KeyCount {
     key: Vec<u8>,
     count: u64,
     error: u64,
@@ -39,7 +39,7 @@ impl HotKeys {
         if let Some(counted) = self.keys.iter_mut().find(|counted| counted.key == key) {
             counted.count += 1;
         } else if self.keys.len() < KEYS_MAX {
-            self.keys.push(Counted { key: key.to_vec(), count: 1, error: 0 });
+            self.keys.push(KeyCount { key: key.to_vec(), count: 1, error: 0 });
         } else if let Some(least) = self.keys.iter_mut().min_by_key(|counted| counted.count) {
             least.error = least.count;
             least.count += 1;
@@ -76,7 +76,7 @@ impl HotKeys {
     /// The hottest keys first, each with the samples it has had at least; none that is not hot.
     pub(crate) fn top(&self, keys_max: usize) -> Vec<(Vec<u8>, u64)> {
         let mut keys: Vec<_> = self.keys.iter().map(|one| (one.key.clone(), one.count - one.error)).collect();
-        let samples_min = SAMPLES_MIN.max(self.samples / TOLD_SHARE);
+        let samples_min = SAMPLES_MIN.max(self.samples / REPORTED_SHARE_DIVISOR);
         keys.retain(|(_, samples)| *samples >= samples_min);
         keys.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| one.0.cmp(&other.0)));
         keys.truncate(keys_max);

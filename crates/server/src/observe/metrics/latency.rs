@@ -11,7 +11,7 @@ use lookaside_telemetry::{Histogram, HistogramSum};
 
 /// What a reply answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
+pub(crate) enum CommandClass {
     Get,
     Store,
     Delete,
@@ -23,52 +23,52 @@ pub(crate) enum Class {
     Other,
 }
 
-impl Class {
+impl CommandClass {
     /// All, in the order of their numbers.
-    pub(crate) const ALL: [Class; 9] = [
-        Class::Get,
-        Class::Store,
-        Class::Delete,
-        Class::Arithmetic,
-        Class::Touch,
-        Class::LeaseGet,
-        Class::LeaseSet,
-        Class::Meta,
-        Class::Other,
+    pub(crate) const ALL: [CommandClass; 9] = [
+        CommandClass::Get,
+        CommandClass::Store,
+        CommandClass::Delete,
+        CommandClass::Arithmetic,
+        CommandClass::Touch,
+        CommandClass::LeaseGet,
+        CommandClass::LeaseSet,
+        CommandClass::Meta,
+        CommandClass::Other,
     ];
 
     /// The word for it in labels.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Class::Get => "get",
-            Class::Store => "set",
-            Class::Delete => "delete",
-            Class::Arithmetic => "incr",
-            Class::Touch => "touch",
-            Class::LeaseGet => "lease_get",
-            Class::LeaseSet => "lease_set",
-            Class::Meta => "meta",
-            Class::Other => "other",
+            CommandClass::Get => "get",
+            CommandClass::Store => "set",
+            CommandClass::Delete => "delete",
+            CommandClass::Arithmetic => "incr",
+            CommandClass::Touch => "touch",
+            CommandClass::LeaseGet => "lease_get",
+            CommandClass::LeaseSet => "lease_set",
+            CommandClass::Meta => "meta",
+            CommandClass::Other => "other",
         }
     }
 
     /// What a step of a batch is.
-    pub(crate) fn of(action: &Action<'_>) -> Class {
+    pub(crate) fn of(action: &Action<'_>) -> CommandClass {
         let operation = match action {
             Action::Command(Command::Retrieve { operation, .. }) => operation,
             Action::Command(Command::Single { request, .. }) => &request.operation,
-            Action::Binary(step) => return step.class(),
-            _ => return Class::Other,
+            Action::Binary(step) => return step.latency_class(),
+            _ => return CommandClass::Other,
         };
         match operation {
-            Operation::Get { .. } => Class::Get,
-            Operation::GetAndTouch { .. } | Operation::Touch { .. } => Class::Touch,
-            Operation::LeaseGet => Class::LeaseGet,
-            Operation::LeaseSet { .. } => Class::LeaseSet,
-            Operation::Store { .. } => Class::Store,
-            Operation::Delete { .. } => Class::Delete,
-            Operation::Arithmetic { .. } => Class::Arithmetic,
-            Operation::Meta(_) => Class::Meta,
+            Operation::Get { .. } => CommandClass::Get,
+            Operation::GetAndTouch { .. } | Operation::Touch { .. } => CommandClass::Touch,
+            Operation::LeaseGet => CommandClass::LeaseGet,
+            Operation::LeaseSet { .. } => CommandClass::LeaseSet,
+            Operation::Store { .. } => CommandClass::Store,
+            Operation::Delete { .. } => CommandClass::Delete,
+            Operation::Arithmetic { .. } => CommandClass::Arithmetic,
+            Operation::Meta(_) => CommandClass::Meta,
         }
     }
 }
@@ -76,17 +76,17 @@ impl Class {
 /// One thread's histograms.
 #[derive(Default)]
 pub(crate) struct Latencies {
-    of_class: [Histogram; Class::ALL.len()],
+    by_class: [Histogram; CommandClass::ALL.len()],
 }
 
 impl Latencies {
-    pub(crate) fn note(&self, class: Class, took_us: u64) {
-        self.of_class[class as usize].record(took_us);
+    pub(crate) fn record(&self, class: CommandClass, took_us: u64) {
+        self.by_class[class as usize].record(took_us);
     }
 
     /// Adds this thread's numbers of a class.
-    pub(crate) fn add_to(&self, class: Class, sum: &mut HistogramSum) {
-        sum.add(&self.of_class[class as usize]);
+    pub(crate) fn add_to(&self, class: CommandClass, sum: &mut HistogramSum) {
+        sum.add(&self.by_class[class as usize]);
     }
 }
 
@@ -96,6 +96,6 @@ mod tests {
 
     #[test]
     fn classes_have_their_own_histograms() {
-        assert!(Class::ALL.iter().enumerate().all(|(number, class)| *class as usize == number));
+        assert!(CommandClass::ALL.iter().enumerate().all(|(number, class)| *class as usize == number));
     }
 }

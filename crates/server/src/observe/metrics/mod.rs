@@ -13,7 +13,7 @@ pub(crate) mod prometheus;
 
 use crate::clock::Clock;
 use hot_keys::HotKeys;
-use latency::{Class, Latencies};
+use latency::{CommandClass, Latencies};
 use lookaside_store::HashedKey;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
@@ -25,50 +25,50 @@ pub(crate) const REPLIES_PER_SAMPLE: u32 = 16;
 pub(crate) const KEYS_PER_SAMPLE: u32 = 128;
 
 /// One thread's samples. Only that thread writes; whoever scrapes reads.
-pub struct Measure {
+pub struct Sampler {
     clock: Clock,
     /// When the worker was last woken, in microseconds since the start.
     woken_us: AtomicU64,
     replies_left: AtomicU32,
     keys_left: AtomicU32,
     /// Makes the distance between samples irregular, so that no pattern of requests hides from them.
-    dice: AtomicU32,
+    rng: AtomicU32,
     pub(crate) latencies: Latencies,
     hot_keys: Mutex<HotKeys>,
 }
 
-impl Measure {
-    pub(crate) fn new(clock: Clock) -> Measure {
-        Measure {
+impl Sampler {
+    pub(crate) fn new(clock: Clock) -> Sampler {
+        Sampler {
             clock,
             woken_us: AtomicU64::new(0),
             replies_left: AtomicU32::new(1),
             keys_left: AtomicU32::new(1),
-            dice: AtomicU32::new(0x9e37_79b9),
+            rng: AtomicU32::new(0x9e37_79b9),
             latencies: Latencies::default(),
             hot_keys: Mutex::default(),
         }
     }
 
     /// The worker has been woken.
-    pub(crate) fn wake(&self) {
+    pub(crate) fn record_wakeup(&self) {
         self.woken_us.store(self.clock.elapsed_us(), Relaxed);
     }
 
     /// Whether the reply that comes next is to be timed.
-    pub(crate) fn is_turn(&self) -> bool {
+    pub(crate) fn should_time_reply(&self) -> bool {
         let left = self.replies_left.load(Relaxed) - 1;
         self.replies_left.store(if left == 0 { self.next_distance(REPLIES_PER_SAMPLE) } else { left }, Relaxed);
         left == 0
     }
 
     /// A reply has been handed to the kernel.
-    pub(crate) fn replied(&self, class: Class) {
-        self.latencies.note(class, self.clock.elapsed_us().saturating_sub(self.woken_us.load(Relaxed)));
+    pub(crate) fn record_reply(&self, class: CommandClass) {
+        self.latencies.record(class, self.clock.elapsed_us().saturating_sub(self.woken_us.load(Relaxed)));
     }
 
     /// These keys are about to be used: one of many is counted.
-    pub(crate) fn pass(&self, keys: &[HashedKey<'_>]) {
+    pub(crate) fn sample_keys(&self, keys: &[HashedKey<'_>]) {
         let left = self.keys_left.load(Relaxed) as usize;
         if keys.len() < left {
             self.keys_left.store((left - keys.len()) as u32, Relaxed);
@@ -85,12 +85,12 @@ impl Measure {
 
     /// Between half of `mean` and one and a half of it.
     fn next_distance(&self, mean: u32) -> u32 {
-        let mut dice = self.dice.load(Relaxed);
-        dice ^= dice << 13;
-        dice ^= dice >> 17;
-        dice ^= dice << 5;
-        self.dice.store(dice, Relaxed);
-        mean / 2 + dice % mean + 1
+        let mut rng = self.rng.load(Relaxed);
+        rng ^= rng << 13;
+        rng ^= rng >> 17;
+        rng ^= rng << 5;
+        self.rng.store(rng, Relaxed);
+        mean / 2 + rng % mean + 1
     }
 }
 
@@ -100,18 +100,18 @@ mod tests {
 
     #[test]
     fn samples_come_as_often_as_they_say() {
-        let measure = Measure::new(Clock::start());
-        let timed = (0..100_000).filter(|_| measure.is_turn()).count();
-        assert!((100_000 / 18..100_000 / 14).contains(&timed), "{timed}");
+        let sampler = Sampler::new(Clock::start());
+        let samples = (0..100_000).filter(|_| sampler.should_time_reply()).count();
+        assert!((100_000 / 18..100_000 / 14).contains(&samples), "{samples}");
         for _ in 0..10_000 {
-            measure.pass(&[
+            sampler.sample_keys(&[
                 HashedKey::new(b"hot"),
                 HashedKey::new(b"cold"),
                 HashedKey::new(b"hot"),
                 HashedKey::new(b"hot"),
             ]);
         }
-        let top = measure.hot_keys().top(2);
+        let top = sampler.hot_keys().top(2);
         assert_eq!((&top[0].0[..], &top[1].0[..]), (&b"hot"[..], &b"cold"[..]));
         let share = top[0].1 as f64 / (top[0].1 + top[1].1) as f64;
         assert!((0.65..0.85).contains(&share), "three of four, not {share}");

@@ -3,13 +3,13 @@
 //! Every number of `stats` is there as `lookaside_server_<its name>`, so that a dashboard made for the one can be made
 //! for the other. What rises and never falls, but for `stats reset`, is a counter.
 
-use crate::observe::metrics::help::meaning;
+use crate::observe::metrics::help::help_text;
 use crate::observe::metrics::hot_keys::HotKeys;
-use crate::observe::metrics::latency::Class;
+use crate::observe::metrics::latency::CommandClass;
 use crate::observe::metrics::{KEYS_PER_SAMPLE, REPLIES_PER_SAMPLE};
-use crate::session::context::Process;
+use crate::session::context::ServerControl;
 use crate::session::execute::VERSION;
-use crate::startup::Daemon;
+use crate::startup::ServerState;
 use lookaside_store::Now;
 use lookaside_telemetry::{Exposition, HistogramSum, Kind};
 use std::fmt::Write;
@@ -48,51 +48,51 @@ const GAUGES: &[&str] = &[
 ];
 
 /// All metrics of the process.
-pub(crate) fn render(daemon: &Daemon, now: Now) -> String {
+pub(crate) fn render(state: &ServerState, now: Now) -> String {
     let mut out = Exposition::new("lookaside_server_");
     out.family("info", Kind::Gauge, "The version that runs.");
     out.sample(&[("version", VERSION)], 1);
-    statistics(daemon, now, &mut out);
-    latencies(daemon, &mut out);
-    hot_keys(daemon, &mut out);
+    statistics(state, now, &mut out);
+    latencies(state, &mut out);
+    hot_keys(state, &mut out);
     out.finish()
 }
 
-fn statistics(daemon: &Daemon, now: Now, out: &mut Exposition) {
-    let mut told = Vec::new();
-    daemon.stats(b"", now, &mut told);
-    let told = String::from_utf8_lossy(&told);
-    for line in told.lines() {
+fn statistics(state: &ServerState, now: Now, out: &mut Exposition) {
+    let mut stats = Vec::new();
+    state.stats(b"", now, &mut stats);
+    let stats = String::from_utf8_lossy(&stats);
+    for line in stats.lines() {
         let Some((name, value)) = line.strip_prefix("STAT ").and_then(|stat| stat.split_once(' ')) else { continue };
         if value.parse::<f64>().is_err() || name == "version" {
             continue;
         }
         let kind = if GAUGES.contains(&name) { Kind::Gauge } else { Kind::Counter };
-        match meaning(name) {
-            Some(meaning) => out.single(name, kind, meaning, value),
+        match help_text(name) {
+            Some(help_text) => out.single(name, kind, help_text, value),
             None => out.single(name, kind, &format!("{name} of the command stats."), value),
         }
     }
 }
 
-fn latencies(daemon: &Daemon, out: &mut Exposition) {
+fn latencies(state: &ServerState, out: &mut Exposition) {
     let help = format!(
         "From a worker's wake-up to the reply's handing over to the kernel, one of {REPLIES_PER_SAMPLE} replies, by its first command."
     );
     out.family("reply_seconds", Kind::Histogram, &help);
-    for class in Class::ALL {
+    for class in CommandClass::ALL {
         let mut sum = HistogramSum::default();
-        for measure in daemon.desks.iter().filter_map(|desk| desk.measure.as_ref()) {
-            measure.latencies.add_to(class, &mut sum);
+        for sampler in state.worker_handles.iter().filter_map(|handle| handle.sampler.as_ref()) {
+            sampler.latencies.add_to(class, &mut sum);
         }
         out.histogram(&[("command", class.name())], &sum);
     }
 }
 
-fn hot_keys(daemon: &Daemon, out: &mut Exposition) {
+fn hot_keys(state: &ServerState, out: &mut Exposition) {
     let mut all = HotKeys::default();
-    for measure in daemon.desks.iter().filter_map(|desk| desk.measure.as_ref()) {
-        all.add(&measure.hot_keys());
+    for sampler in state.worker_handles.iter().filter_map(|handle| handle.sampler.as_ref()) {
+        all.add(&sampler.hot_keys());
     }
     let help = format!(
         "The share that a key has of all keys asked for or stored lately, at least; one of {KEYS_PER_SAMPLE} is looked at."

@@ -11,16 +11,16 @@ mod names;
 mod slab_classes;
 
 use crate::cli::tls::{KeyFormat, TlsOptions};
-use crate::net::buffer_accounting::Holdings;
+use crate::net::buffer_accounting::BufferAccounting;
 use crate::net::connection_table::Entry;
 use crate::net::peer_address;
-use crate::observe::counters::Counts;
-use crate::observe::event_log::{Uses, kind};
+use crate::observe::counters::CounterSnapshot;
+use crate::observe::event_log::{PrefixCounts, kind};
 use crate::observe::watchers::WATCHERS_MAX;
-use crate::session::context::{Dialects, Process};
+use crate::session::context::{Protocols, ServerControl};
 use crate::session::execute::VERSION;
 use crate::session::reply;
-use crate::startup::Daemon;
+use crate::startup::ServerState;
 use lookaside_store::{Now, Statistics};
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -33,13 +33,13 @@ const SLOT_BYTES: u64 = 8;
 /// What had been counted when `stats reset` came last.
 #[derive(Debug, Default)]
 pub(crate) struct Baseline {
-    counts: Counts,
+    counters: CounterSnapshot,
     store: Statistics,
     connections_total: u64,
     connections_rejected: u64,
 }
 
-impl Process for Daemon {
+impl ServerControl for ServerState {
     fn stats(&self, arguments: &[u8], now: Now, out: &mut Vec<u8>) {
         let mut words = arguments.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
         match words.next().unwrap_or_default() {
@@ -47,7 +47,7 @@ impl Process for Daemon {
             b"settings" => self.settings(out),
             b"reset" => {
                 *self.baseline.lock().unwrap_or_else(PoisonError::into_inner) = self.totals();
-                self.desks.iter().for_each(|desk| desk.attention.forget_prefixes());
+                self.worker_handles.iter().for_each(|handle| handle.events.reset_prefixes());
                 return reply::line(b"RESET", out);
             }
             b"items" => self.items(now, out),
@@ -62,7 +62,7 @@ impl Process for Daemon {
             b"detail" => match words.next() {
                 Some(switch @ (b"on" | b"off")) => {
                     let kinds = if switch == b"on" { kind::PREFIXES } else { 0 };
-                    self.desks.iter().for_each(|desk| desk.attention.give(kind::PREFIXES, kinds));
+                    self.worker_handles.iter().for_each(|handle| handle.events.set_interest(kind::PREFIXES, kinds));
                     return reply::line(b"OK", out);
                 }
                 Some(b"dump") => self.prefixes(out),
@@ -88,7 +88,7 @@ impl Process for Daemon {
         is_set
     }
 
-    fn allows_shut_down(&self) -> bool {
+    fn allows_shutdown(&self) -> bool {
         self.arguments.enable_shutdown
     }
 
@@ -100,7 +100,7 @@ impl Process for Daemon {
         self.arguments.enable_shutdown
     }
 
-    fn refuses_watchers(&self) -> Option<&'static str> {
+    fn watch_refusal(&self) -> Option<&'static str> {
         if self.arguments.disable_watch {
             return Some("CLIENT_ERROR watch commands not allowed");
         }
@@ -108,16 +108,16 @@ impl Process for Daemon {
         is_full.then_some("WATCHER_TOO_MANY log watcher limit reached")
     }
 
-    fn login_refused(&self, user: Option<&[u8]>, descriptor: Option<i32>, now: Now) {
-        self.refused_logins.tell(user, descriptor, now.unix_ms);
+    fn record_refused_login(&self, user: Option<&[u8]>, descriptor: Option<i32>, now: Now) {
+        self.login_log.record(user, descriptor, now.unix_ms);
     }
 
     fn refresh_certificates(&self) -> Result<(), String> {
-        let certificates = self.guard.certificates.as_ref().ok_or("Error TLS not enabled")?;
+        let certificates = self.secrets.certificates.as_ref().ok_or("Error TLS not enabled")?;
         certificates.refresh(self.clock.now().unix_ms).map_err(|error| error.to_string())
     }
 
-    fn dumps(&self) -> bool {
+    fn allows_key_dump(&self) -> bool {
         !self.arguments.compatible.disable_dumping
     }
 
@@ -129,23 +129,23 @@ impl Process for Daemon {
         self.arguments.compatible.tracks_sizes()
     }
 
-    fn crawls(&self) -> bool {
-        self.crawls.load(Ordering::Relaxed)
+    fn is_crawler_enabled(&self) -> bool {
+        self.is_crawler_enabled.load(Ordering::Relaxed)
     }
 
-    fn set_crawls(&self, crawls: bool) {
-        self.crawls.store(crawls, Ordering::Relaxed);
+    fn set_crawler_enabled(&self, is_crawler_enabled: bool) {
+        self.is_crawler_enabled.store(is_crawler_enabled, Ordering::Relaxed);
     }
 }
 
-impl Daemon {
+impl ServerState {
     fn totals(&self) -> Baseline {
-        let mut counts = Counts::default();
-        for desk in &self.desks {
-            counts.add(&desk.counters.snapshot());
+        let mut counters = CounterSnapshot::default();
+        for handle in &self.worker_handles {
+            counters.add(&handle.counters.snapshot());
         }
         Baseline {
-            counts,
+            counters,
             store: self.store.statistics(),
             connections_total: self.connections_total.load(Ordering::Relaxed),
             connections_rejected: self.connections_rejected.load(Ordering::Relaxed),
@@ -156,119 +156,122 @@ impl Daemon {
         let totals = self.totals();
         let baseline = self.baseline.lock().unwrap_or_else(PoisonError::into_inner);
         let (user_s, system_s) = processor_seconds();
-        let mut told = Told::default();
-        told.add("pid", std::process::id());
-        told.add("uptime", (now.unix_ms - self.clock.started().unix_ms) / 1000);
-        told.add("time", now.unix_ms / 1000);
-        told.add("version", VERSION);
-        told.add("pointer_size", usize::BITS);
-        told.add("rusage_user", format_args!("{user_s:.6}"));
-        told.add("rusage_system", format_args!("{system_s:.6}"));
-        told.add("max_connections", self.arguments.connections_max);
-        told.add("curr_connections", self.connections_open());
-        told.add("connection_structures", self.connections_open());
-        told.add("total_connections", totals.connections_total - baseline.connections_total);
-        told.add("rejected_connections", totals.connections_rejected - baseline.connections_rejected);
-        let sum = |of: fn(&Holdings) -> u64| self.desks.iter().map(|desk| of(&desk.holdings)).sum::<u64>();
-        told.add("response_obj_count", sum(|holdings| holdings.output.connections()));
-        told.add("response_obj_bytes", sum(|holdings| holdings.output.bytes()));
-        told.add("read_buf_count", sum(|holdings| holdings.input.connections()));
-        told.add("read_buf_bytes", sum(|holdings| holdings.input.bytes()));
+        let mut stats = StatList::default();
+        stats.add("pid", std::process::id());
+        stats.add("uptime", (now.unix_ms - self.clock.started().unix_ms) / 1000);
+        stats.add("time", now.unix_ms / 1000);
+        stats.add("version", VERSION);
+        stats.add("pointer_size", usize::BITS);
+        stats.add("rusage_user", format_args!("{user_s:.6}"));
+        stats.add("rusage_system", format_args!("{system_s:.6}"));
+        stats.add("max_connections", self.arguments.connections_max);
+        stats.add("curr_connections", self.connections_open());
+        stats.add("connection_structures", self.connections_open());
+        stats.add("total_connections", totals.connections_total - baseline.connections_total);
+        stats.add("rejected_connections", totals.connections_rejected - baseline.connections_rejected);
+        let sum = |of: fn(&BufferAccounting) -> u64| {
+            self.worker_handles.iter().map(|handle| of(&handle.buffers)).sum::<u64>()
+        };
+        stats.add("response_obj_count", sum(|buffers| buffers.output.connections()));
+        stats.add("response_obj_bytes", sum(|buffers| buffers.output.bytes()));
+        stats.add("read_buf_count", sum(|buffers| buffers.input.connections()));
+        stats.add("read_buf_bytes", sum(|buffers| buffers.input.bytes()));
         let session_cache =
-            self.guard.certificates.as_ref().is_some_and(|certificates| certificates.options.session_cache);
-        for (name, count) in totals.counts.since(&baseline.counts).named() {
+            self.secrets.certificates.as_ref().is_some_and(|certificates| certificates.options.session_cache);
+        for (name, count) in totals.counters.since(&baseline.counters).named() {
             match name {
                 "idle_kicks" if self.arguments.idle_timeout_s() == 0 => {}
                 "ssl_new_sessions" if !session_cache => {}
-                "ssl_handshake_errors" | "ssl_proto_errors" if self.guard.certificates.is_none() => {}
-                _ => told.add(name, count),
+                "ssl_handshake_errors" | "ssl_proto_errors" if self.secrets.certificates.is_none() => {}
+                _ => stats.add(name, count),
             }
         }
-        if let Some(certificates) = &self.guard.certificates {
-            told.add("time_since_server_cert_refresh", (now.unix_ms - certificates.refreshed_ms()) / 1000);
+        if let Some(certificates) = &self.secrets.certificates {
+            stats.add("time_since_server_cert_refresh", (now.unix_ms - certificates.refreshed_ms()) / 1000);
         }
-        let dropped = self.desks.iter().map(|desk| desk.attention.lines_dropped.load(Ordering::Relaxed)).sum::<u64>();
+        let dropped =
+            self.worker_handles.iter().map(|handle| handle.events.lines_dropped.load(Ordering::Relaxed)).sum::<u64>();
         let dropped = dropped + self.evictions.lines_dropped.load(Ordering::Relaxed);
-        told.add("log_worker_dropped", dropped);
-        told.add("log_worker_written", self.watchers.written.load(Ordering::Relaxed));
-        told.add("log_watcher_skipped", self.watchers.skipped.load(Ordering::Relaxed));
-        told.add("log_watcher_sent", self.watchers.sent.load(Ordering::Relaxed));
-        told.add("log_watchers", self.watchers.count.load(Ordering::Relaxed));
-        told.add("limit_maxbytes", self.store.memory_limit());
-        told.add("accepting_conns", u8::from(self.accepting.is_open()));
-        told.add("listen_disabled_num", self.accepting.pauses());
-        told.add("time_in_listen_disabled_us", self.accepting.paused_us());
-        told.add("threads", self.desks.len());
-        store_stats(&totals.store, &baseline.store, &mut told);
-        if let Some(warmth) = &self.warmth {
-            told.add("warm_restart_items", warmth.items);
-            told.add("warm_restart_attach_ms", warmth.attach_ms);
+        stats.add("log_worker_dropped", dropped);
+        stats.add("log_worker_written", self.watchers.written.load(Ordering::Relaxed));
+        stats.add("log_watcher_skipped", self.watchers.skipped.load(Ordering::Relaxed));
+        stats.add("log_watcher_sent", self.watchers.sent.load(Ordering::Relaxed));
+        stats.add("log_watchers", self.watchers.count.load(Ordering::Relaxed));
+        stats.add("limit_maxbytes", self.store.memory_limit());
+        stats.add("accepting_conns", u8::from(self.accept_pause.is_accepting()));
+        stats.add("listen_disabled_num", self.accept_pause.pauses());
+        stats.add("time_in_listen_disabled_us", self.accept_pause.paused_us());
+        stats.add("threads", self.worker_handles.len());
+        store_stats(&totals.store, &baseline.store, &mut stats);
+        if let Some(warm_start) = &self.warm_start {
+            stats.add("warm_restart_items", warm_start.items);
+            stats.add("warm_restart_attach_ms", warm_start.attach_ms);
         }
-        told.render(names::GENERAL, out);
+        stats.render(names::GENERAL, out);
     }
 
     fn settings(&self, out: &mut Vec<u8>) {
         let arguments = &self.arguments;
-        let mut told = Told::default();
-        told.add("maxbytes", self.store.memory_limit());
-        told.add("maxconns", arguments.connections_max);
-        told.add("tcpport", self.tcp_port.load(Ordering::Relaxed));
-        told.add("udpport", arguments.udp_port);
-        told.add("inter", if arguments.listen.is_empty() { "127.0.0.1".into() } else { arguments.listen.join(",") });
-        told.add("verbosity", self.log.verbosity());
+        let mut stats = StatList::default();
+        stats.add("maxbytes", self.store.memory_limit());
+        stats.add("maxconns", arguments.connections_max);
+        stats.add("tcpport", self.tcp_port.load(Ordering::Relaxed));
+        stats.add("udpport", arguments.udp_port);
+        stats.add("inter", if arguments.listen.is_empty() { "127.0.0.1".into() } else { arguments.listen.join(",") });
+        stats.add("verbosity", self.log.verbosity());
         if let Some(path) = &arguments.unix_path {
-            told.add("domain_socket", path.display());
+            stats.add("domain_socket", path.display());
         }
-        told.add("umask", format_args!("{:o}", arguments.unix_mode));
-        told.add("tcp_backlog", arguments.backlog);
-        told.add("binding_protocol", protocol_name(self.dialects));
-        told.add(
+        stats.add("umask", format_args!("{:o}", arguments.unix_mode));
+        stats.add("tcp_backlog", arguments.backlog);
+        stats.add("binding_protocol", protocol_name(self.protocols));
+        stats.add(
             "auth_enabled_ascii",
             arguments.auth_path.as_ref().map_or("no".into(), |path| path.display().to_string()),
         );
-        told.add("auth_enabled_sasl", if arguments.enable_sasl { "yes" } else { "no" });
-        told.add("shutdown_command", if arguments.enable_shutdown { "yes" } else { "no" });
-        let counts_prefixes = self.desks.iter().any(|desk| desk.attention.is_given_to(kind::PREFIXES));
-        told.add("detail_enabled", if counts_prefixes { "yes" } else { "no" });
-        told.add("stat_key_prefix", char::from(arguments.prefix_delimiter.unwrap_or(b':')));
-        told.add("idle_timeout", arguments.idle_timeout_s());
-        told.add("read_buf_mem_limit", arguments.compatible.read_limit_bytes());
-        told.add("num_threads", self.desks.len());
-        told.add("num_threads_per_udp", self.desks.len());
-        told.add("item_size_max", self.options.item_bytes_max);
-        told.add("lru_crawler", if self.crawls.load(Ordering::Relaxed) { "yes" } else { "no" });
-        if let Some(certificates) = &self.guard.certificates {
-            tls_settings(&certificates.options, &mut told);
+        stats.add("auth_enabled_sasl", if arguments.enable_sasl { "yes" } else { "no" });
+        stats.add("shutdown_command", if arguments.enable_shutdown { "yes" } else { "no" });
+        let counts_prefixes = self.worker_handles.iter().any(|handle| handle.events.is_enabled(kind::PREFIXES));
+        stats.add("detail_enabled", if counts_prefixes { "yes" } else { "no" });
+        stats.add("stat_key_prefix", char::from(arguments.prefix_delimiter.unwrap_or(b':')));
+        stats.add("idle_timeout", arguments.idle_timeout_s());
+        stats.add("read_buf_mem_limit", arguments.compatible.read_limit_bytes());
+        stats.add("num_threads", self.worker_handles.len());
+        stats.add("num_threads_per_udp", self.worker_handles.len());
+        stats.add("item_size_max", self.options.item_bytes_max);
+        stats.add("lru_crawler", if self.is_crawler_enabled.load(Ordering::Relaxed) { "yes" } else { "no" });
+        if let Some(certificates) = &self.secrets.certificates {
+            tls_settings(&certificates.options, &mut stats);
         }
-        if let Some(warmth) = &self.warmth {
-            told.add(
+        if let Some(warm_start) = &self.warm_start {
+            stats.add(
                 if arguments.memory_file.is_some() { "memory_file" } else { "warm_restart" },
-                warmth.name.as_str(),
+                warm_start.name.as_str(),
             );
         }
-        told.add("growth_factor", format_args!("{:.2}", self.options.growth_factor));
-        told.add("chunk_size", self.arguments.slab_bytes_min);
-        told.add("slab_automove", u8::from(self.store.is_rebalanced()));
-        told.add("track_sizes", if self.tracks_sizes() { "yes" } else { "no" });
-        told.add("flush_enabled", if self.allows_flush() { "yes" } else { "no" });
-        told.add("dump_enabled", if self.dumps() { "yes" } else { "no" });
+        stats.add("growth_factor", format_args!("{:.2}", self.options.growth_factor));
+        stats.add("chunk_size", self.arguments.slab_bytes_min);
+        stats.add("slab_automove", u8::from(self.store.is_rebalanced()));
+        stats.add("track_sizes", if self.tracks_sizes() { "yes" } else { "no" });
+        stats.add("flush_enabled", if self.allows_flush() { "yes" } else { "no" });
+        stats.add("dump_enabled", if self.allows_key_dump() { "yes" } else { "no" });
         if let Some(numbers) = arguments.udp_worker_ports() {
-            told.add("udp_worker_ports", format_args!("{}-{}", numbers.start(), numbers.end()));
+            stats.add("udp_worker_ports", format_args!("{}-{}", numbers.start(), numbers.end()));
         }
-        told.add("resp_obj_mem_limit", arguments.compatible.reply_limit_bytes());
-        told.add("lease_interval_ms", self.options.lease_interval_ms);
-        told.add("lease_interval_outlasts_delete", self.options.lease_interval_outlasts_delete);
-        told.add("stale_ms", self.options.stale_ms);
-        told.add("age_exponent", self.options.age_exponent);
-        told.add("transient_seconds", self.options.transient_s);
-        told.render(names::SETTINGS, out);
+        stats.add("resp_obj_mem_limit", arguments.compatible.reply_limit_bytes());
+        stats.add("lease_interval_ms", self.options.lease_interval_ms);
+        stats.add("lease_interval_outlasts_delete", self.options.lease_interval_outlasts_delete);
+        stats.add("stale_ms", self.options.stale_ms);
+        stats.add("age_exponent", self.options.age_exponent);
+        stats.add("transient_seconds", self.options.transient_s);
+        stats.render(names::SETTINGS, out);
     }
 
     /// `stats detail dump`
     fn prefixes(&self, out: &mut Vec<u8>) {
         let mut sum = BTreeMap::new();
-        self.desks.iter().for_each(|desk| desk.attention.add_prefixes(&mut sum));
-        for (prefix, Uses { gets, hits, sets, deletes }) in sum {
+        self.worker_handles.iter().for_each(|handle| handle.events.add_prefixes(&mut sum));
+        for (prefix, PrefixCounts { gets, hits, sets, deletes }) in sum {
             out.extend_from_slice(b"PREFIX ");
             out.extend_from_slice(&prefix);
             reply::line(format!(" get {gets} hit {hits} set {sets} del {deletes}").as_bytes(), out);
@@ -287,30 +290,30 @@ impl Daemon {
             stat(&format!("{descriptor}:state"), if is_udp { "conn_read" } else { "conn_listening" }, out);
             stat(&format!("{descriptor}:secs_since_last_cmd"), uptime_s, out);
         }
-        for Entry { descriptor, active_s, state } in self.roster.entries() {
-            let Some((peer, local)) = peer_address::of(descriptor) else { continue };
+        for Entry { descriptor, active_s, phase } in self.connection_table.entries() {
+            let Some((peer, local)) = peer_address::endpoints(descriptor) else { continue };
             stat(&format!("{descriptor}:addr"), peer, out);
             stat(&format!("{descriptor}:listen_addr"), local, out);
-            stat(&format!("{descriptor}:state"), state.name(), out);
+            stat(&format!("{descriptor}:state"), phase.name(), out);
             stat(&format!("{descriptor}:secs_since_last_cmd"), uptime_s.saturating_sub(active_s), out);
         }
     }
 }
 
 /// memcached's words for what clients may speak.
-fn protocol_name(dialects: Dialects) -> &'static str {
-    match dialects {
-        Dialects::Both => "auto-negotiate",
-        Dialects::Text => "ascii",
-        Dialects::Binary => "binary",
+fn protocol_name(protocols: Protocols) -> &'static str {
+    match protocols {
+        Protocols::Both => "auto-negotiate",
+        Protocols::Text => "ascii",
+        Protocols::Binary => "binary",
     }
 }
 
 /// Statistics on their way into memcached's order.
 #[derive(Default)]
-struct Told(Vec<(&'static str, String)>);
+struct StatList(Vec<(&'static str, String)>);
 
-impl Told {
+impl StatList {
     fn add(&mut self, name: &'static str, value: impl Display) {
         self.0.push((name, value.to_string()));
     }
@@ -319,8 +322,8 @@ impl Told {
     /// memcached has no name for.
     fn render(mut self, names: &[(&'static str, &str)], out: &mut Vec<u8>) {
         for (name, default) in names {
-            match self.0.iter().position(|(told, _)| told == name) {
-                Some(at) => stat(name, self.0.remove(at).1, out),
+            match self.0.iter().position(|(stats, _)| stats == name) {
+                Some(index) => stat(name, self.0.remove(index).1, out),
                 None if default.is_empty() => {}
                 None => stat(name, default, out),
             }
@@ -329,26 +332,26 @@ impl Told {
     }
 }
 
-fn tls_settings(options: &TlsOptions, told: &mut Told) {
+fn tls_settings(options: &TlsOptions, stats: &mut StatList) {
     let key_path = options.key_path.as_ref().map_or("(null)".to_string(), |path| path.display().to_string());
     let authorities = options.authorities_path.as_ref().map_or("NULL".to_string(), |path| path.display().to_string());
-    told.add("ssl_enabled", "yes");
-    told.add("ssl_chain_cert", options.chain_path.display());
-    told.add("ssl_key", key_path);
-    told.add("ssl_verify_mode", options.verify_mode);
-    told.add("ssl_keyformat", if options.key_format == KeyFormat::Pem { 1 } else { 2 });
-    told.add("ssl_ciphers", if options.ciphers.is_empty() { "NULL".to_string() } else { options.ciphers.join(":") });
-    told.add("ssl_ca_cert", authorities);
-    told.add("ssl_session_cache", if options.session_cache { "yes" } else { "no" });
-    told.add("ssl_min_version", if options.only_tls13 { "tlsv1.3" } else { "tlsv1.2" });
+    stats.add("ssl_enabled", "yes");
+    stats.add("ssl_chain_cert", options.chain_path.display());
+    stats.add("ssl_key", key_path);
+    stats.add("ssl_verify_mode", options.verify_mode);
+    stats.add("ssl_keyformat", if options.key_format == KeyFormat::Pem { 1 } else { 2 });
+    stats.add("ssl_ciphers", if options.ciphers.is_empty() { "NULL".to_string() } else { options.ciphers.join(":") });
+    stats.add("ssl_ca_cert", authorities);
+    stats.add("ssl_session_cache", if options.session_cache { "yes" } else { "no" });
+    stats.add("ssl_min_version", if options.only_tls13 { "tlsv1.3" } else { "tlsv1.2" });
 }
 
-fn store_stats(store: &Statistics, baseline: &Statistics, told: &mut Told) {
-    told.add("bytes", store.memory_bytes);
-    told.add("curr_items", store.items);
-    told.add("hash_bytes", store.index_bytes);
-    told.add("hash_power_level", (store.index_bytes / SLOT_BYTES).max(1).ilog2());
-    told.add("slab_global_page_pool", store.pages_free);
+fn store_stats(store: &Statistics, baseline: &Statistics, stats: &mut StatList) {
+    stats.add("bytes", store.memory_bytes);
+    stats.add("curr_items", store.items);
+    stats.add("hash_bytes", store.index_bytes);
+    stats.add("hash_power_level", (store.index_bytes / SLOT_BYTES).max(1).ilog2());
+    stats.add("slab_global_page_pool", store.pages_free);
     let since_reset = [
         ("total_items", store.items_total, baseline.items_total),
         ("evictions", store.evictions, baseline.evictions),
@@ -369,7 +372,7 @@ fn store_stats(store: &Statistics, baseline: &Statistics, told: &mut Told) {
         ("hold_offs_merged", store.hold_offs_merged, baseline.hold_offs_merged),
     ];
     for (name, value, before) in since_reset {
-        told.add(name, value.saturating_sub(before));
+        stats.add(name, value.saturating_sub(before));
     }
 }
 

@@ -5,10 +5,10 @@
 //! `mem_requested` and `number` are estimates in classes of more than a thousand chunks (`lookaside_store::ClassStatistics`).
 
 use crate::observe::stats::{names, stat};
-use crate::startup::Daemon;
+use crate::startup::ServerState;
 use lookaside_store::{ClassStatistics, Now};
 
-impl Daemon {
+impl ServerState {
     /// `stats items`: nothing for a class without items, as memcached has it.
     pub(super) fn items(&self, now: Now, out: &mut Vec<u8>) {
         for class in self.store.class_statistics(now).iter().filter(|class| class.items > 0) {

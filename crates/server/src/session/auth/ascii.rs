@@ -13,8 +13,8 @@
 //! must not be scanned a second time: it would be a plain `set`, and the password an item. It is not, because only a
 //! reply that has reached its bound takes scanned bytes back, and refusals for one read are far from it.
 
-use crate::session::auth::credentials::{Verdict, WORD_BYTES_MAX};
-use crate::session::context::Service;
+use crate::session::auth::credentials::{AuthResult, WORD_BYTES_MAX};
+use crate::session::context::SessionContext;
 use lookaside_store::Now;
 
 /// The longest line that is waited for, in bytes; as memcached.
@@ -25,7 +25,7 @@ const VALUE_BYTES_MAX: usize = 2 * WORD_BYTES_MAX + 1;
 
 /// What an unauthenticated client's bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Attempt {
+pub(crate) enum AsciiAuth {
     /// Not whole yet: so many bytes are needed.
     Incomplete { needed_bytes: usize },
     /// It may ask for anything from now on.
@@ -33,62 +33,62 @@ pub(crate) enum Attempt {
     /// It is told so; `swallow` more bytes are to come that belong to what is refused.
     Refused { line: &'static str, consumed: usize, swallow: usize },
     /// `quit`, or junk: it is disconnected.
-    Ended,
+    Close,
 }
 
 /// Looks at the next bytes of a client that has not authenticated.
-pub(crate) fn attempt(input: &[u8], service: &Service<'_>, now: Now) -> Attempt {
+pub(crate) fn parse_login(input: &[u8], context: &SessionContext<'_>, now: Now) -> AsciiAuth {
     let Some(end) = input.iter().take(LINE_BYTES_MAX).position(|&byte| byte == b'\n') else {
         let is_junk = input.len() >= LINE_BYTES_MAX;
-        return if is_junk { Attempt::Ended } else { Attempt::Incomplete { needed_bytes: input.len() + 1 } };
+        return if is_junk { AsciiAuth::Close } else { AsciiAuth::Incomplete { needed_bytes: input.len() + 1 } };
     };
     if matches!(&input[..end], b"quit" | b"quit\r") {
-        return Attempt::Ended;
+        return AsciiAuth::Close;
     }
     let value_at = end + 1;
-    let Some(value_bytes) = value_bytes_of(&input[..end]) else {
-        return Attempt::Refused { line: "CLIENT_ERROR unauthenticated", consumed: value_at, swallow: 0 };
+    let Some(value_bytes) = parse_value_bytes(&input[..end]) else {
+        return AsciiAuth::Refused { line: "CLIENT_ERROR unauthenticated", consumed: value_at, swallow: 0 };
     };
     if value_bytes > VALUE_BYTES_MAX {
         let line = "CLIENT_ERROR auth token too long";
-        service.counters.auth_cmds.add(1);
-        service.refuse_login(None, now);
-        return Attempt::Refused { line, consumed: value_at, swallow: value_bytes + 2 };
+        context.counters.auth_cmds.add(1);
+        context.refuse_login(None, now);
+        return AsciiAuth::Refused { line, consumed: value_at, swallow: value_bytes + 2 };
     }
     let consumed = value_at + value_bytes + 2;
-    let Some(data) = input.get(value_at..consumed) else { return Attempt::Incomplete { needed_bytes: consumed } };
-    match decide(data, service, now) {
-        None => Attempt::Authenticated { consumed },
-        Some(line) => Attempt::Refused { line, consumed, swallow: 0 },
+    let Some(data) = input.get(value_at..consumed) else { return AsciiAuth::Incomplete { needed_bytes: consumed } };
+    match verify_login(data, context, now) {
+        None => AsciiAuth::Authenticated { consumed },
+        Some(line) => AsciiAuth::Refused { line, consumed, swallow: 0 },
     }
 }
 
 /// The length that a `set` announces; `None` for any other line.
-fn value_bytes_of(line: &[u8]) -> Option<usize> {
+fn parse_value_bytes(line: &[u8]) -> Option<usize> {
     let line = std::str::from_utf8(line).ok()?;
-    let words: Vec<&str> = line.split_ascii_whitespace().take(5).collect();
-    match words[..] {
+    let login: Vec<&str> = line.split_ascii_whitespace().take(5).collect();
+    match login[..] {
         ["set", _key, _flags, _exptime, value_bytes] => value_bytes.parse::<u32>().ok().map(|bytes| bytes as usize),
         _ => None,
     }
 }
 
 /// Whether user and password are right; if not, what to say.
-fn decide(data: &[u8], service: &Service<'_>, now: Now) -> Option<&'static str> {
-    let Some(words) = data.strip_suffix(b"\r\n") else { return Some("CLIENT_ERROR bad command line termination") };
-    let Some(space) = words.iter().position(|&byte| byte == b' ') else {
+fn verify_login(data: &[u8], context: &SessionContext<'_>, now: Now) -> Option<&'static str> {
+    let Some(login) = data.strip_suffix(b"\r\n") else { return Some("CLIENT_ERROR bad command line termination") };
+    let Some(space) = login.iter().position(|&byte| byte == b' ') else {
         return Some("CLIENT_ERROR bad authentication token format");
     };
-    let (user, password) = (&words[..space], &words[space + 1..]);
-    let verdict = service.text_users.map_or(Verdict::Wrong, |users| users.verify(user, password, now));
-    service.counters.auth_cmds.add(1);
-    if verdict != Verdict::Right {
-        service.refuse_login(Some(user), now);
+    let (user, password) = (&login[..space], &login[space + 1..]);
+    let result = context.text_users.map_or(AuthResult::Invalid, |users| users.verify(user, password, now));
+    context.counters.auth_cmds.add(1);
+    if result != AuthResult::Valid {
+        context.refuse_login(Some(user), now);
     }
-    match verdict {
-        Verdict::Right => None,
-        Verdict::Wrong => Some("CLIENT_ERROR authentication failure"),
-        Verdict::TryLater => Some("SERVER_ERROR too many have tried to authenticate, try later"),
+    match result {
+        AuthResult::Valid => None,
+        AuthResult::Invalid => Some("CLIENT_ERROR authentication failure"),
+        AuthResult::TryLater => Some("SERVER_ERROR too many have tried to authenticate, try later"),
     }
 }
 
@@ -103,19 +103,19 @@ mod tests {
     const NOW: Now = Now { unix_ms: 1_700_000_000_000 };
 
     /// All replies, the bytes arriving in pieces, and whether the connection goes on.
-    fn converse(bytes: &[u8], piece_bytes: usize) -> (String, SessionState) {
+    fn serve_in_pieces(bytes: &[u8], piece_bytes: usize) -> (String, SessionState) {
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), "ada:secret\nbob:x y\n").expect("written");
         let users = Credentials::read(file.path(), [7; 32]).expect("two users");
         let options = Options::default();
         let store = Store::new(options.clone()).expect("the options are fine");
         let counters = Counters::default();
-        let service = Service { text_users: Some(&users), ..Service::new(&store, &options, &counters) };
+        let context = SessionContext { text_users: Some(&users), ..SessionContext::new(&store, &options, &counters) };
         let (mut session, mut input, mut out) = (Session::new(), Vec::new(), Vec::new());
         let mut state = SessionState::Open;
         for piece in bytes.chunks(piece_bytes) {
             input.extend_from_slice(piece);
-            state = session.serve(&mut input, &service, NOW, &mut out);
+            state = session.serve(&mut input, &context, NOW, &mut out);
         }
         (String::from_utf8(out).expect("text"), state)
     }
@@ -126,9 +126,9 @@ mod tests {
         let replies = "CLIENT_ERROR unauthenticated\r\nCLIENT_ERROR authentication failure\r\nSTORED\r\nEND\r\nSTORED\r\n\
                        VALUE k 0 1\r\nx\r\nEND\r\n";
         for piece_bytes in (1..40).chain([bytes.len()]) {
-            assert_eq!(converse(bytes, piece_bytes), (replies.to_string(), SessionState::Open), "{piece_bytes}");
+            assert_eq!(serve_in_pieces(bytes, piece_bytes), (replies.to_string(), SessionState::Open), "{piece_bytes}");
         }
-        assert_eq!(converse(b"set a 0 0 7\r\nbob x y\r\nmn\r\n", 100).0, "STORED\r\nMN\r\n");
+        assert_eq!(serve_in_pieces(b"set a 0 0 7\r\nbob x y\r\nmn\r\n", 100).0, "STORED\r\nMN\r\n");
     }
 
     #[test]
@@ -147,11 +147,11 @@ mod tests {
             "mn",
         ] {
             let expected = (UNAUTHENTICATED.to_string(), SessionState::Open);
-            assert_eq!(converse(format!("{line}\r\n").as_bytes(), 100), expected, "{line:?}");
+            assert_eq!(serve_in_pieces(format!("{line}\r\n").as_bytes(), 100), expected, "{line:?}");
         }
-        assert_eq!(converse(b"mn\r\nquit\r\nmn\r\n", 100), (UNAUTHENTICATED.to_string(), SessionState::Close));
+        assert_eq!(serve_in_pieces(b"mn\r\nquit\r\nmn\r\n", 100), (UNAUTHENTICATED.to_string(), SessionState::Close));
         let (replies, _) =
-            converse(b"set a 0 0 3\r\nada\r\nset a 0 0 10\r\nada secretxxset a 0 0 4\r\nada \r\nmn\r\n", 100);
+            serve_in_pieces(b"set a 0 0 3\r\nada\r\nset a 0 0 10\r\nada secretxxset a 0 0 4\r\nada \r\nmn\r\n", 100);
         let refusals = "CLIENT_ERROR bad authentication token format\r\nCLIENT_ERROR bad command line termination\r\n\
                         CLIENT_ERROR authentication failure\r\n";
         assert_eq!(replies, refusals.to_string() + UNAUTHENTICATED);
@@ -161,7 +161,7 @@ mod tests {
     fn what_is_too_long_is_not_kept() {
         let long = format!("set a 0 0 100000\r\n{}\r\nmn\r\n", "x".repeat(100_000));
         let replies = "CLIENT_ERROR auth token too long\r\nCLIENT_ERROR unauthenticated\r\n";
-        assert_eq!(converse(long.as_bytes(), 1000).0, replies);
-        assert_eq!(converse(&[b'x'; 5000], 100).1, SessionState::Close);
+        assert_eq!(serve_in_pieces(long.as_bytes(), 1000).0, replies);
+        assert_eq!(serve_in_pieces(&[b'x'; 5000], 100).1, SessionState::Close);
     }
 }

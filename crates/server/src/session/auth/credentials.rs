@@ -15,7 +15,7 @@
 //! * a password that was right once is kept as a digest too, and costs nothing from then on: a client that comes back
 //!   never waits behind one that guesses;
 //! * slow verifications are rationed for the whole process: [`SLOW_BURST`] at once, then one in [`SLOW_INTERVAL_MS`].
-//!   Beyond that the answer is [`Verdict::TryLater`]. One who guesses costs a fifth of one thread, and has two guesses
+//!   Beyond that the answer is [`AuthResult::TryLater`]. One who guesses costs a fifth of one thread, and has two guesses
 //!   a second;
 //! * of one user one password is verified at a time, so that the many connections of an application that starts verify
 //!   once. Only who has drawn a ration waits for that.
@@ -56,7 +56,7 @@ pub struct Credentials {
     /// Makes the digests worthless outside of this process.
     key: [u8; 32],
     users: RwLock<Arc<Vec<User>>>,
-    ration: Mutex<Ration>,
+    token_bucket: Mutex<TokenBucket>,
 }
 
 struct User {
@@ -72,27 +72,27 @@ enum Secret {
 struct BcryptSecret {
     hash: String,
     /// The password, once somebody has known it. Never locked for long.
-    right_once: Mutex<Option<PasswordDigest>>,
+    verified_digest: Mutex<Option<PasswordDigest>>,
     /// Held by who verifies.
-    turn: Mutex<()>,
+    verify_lock: Mutex<()>,
 }
 
 /// A password under the process's key.
 type PasswordDigest = [u8; 32];
 
 /// Slow verifications that may still come, refilled with time.
-struct Ration {
-    left: u64,
+struct TokenBucket {
+    tokens: u64,
     refilled_ms: u64,
 }
 
 /// What is said to one who names a user and a password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum AuthResult {
     /// Come in.
-    Right,
+    Valid,
     /// No such user, or another password.
-    Wrong,
+    Invalid,
     /// Too many have tried in too short a time: nothing was looked at.
     TryLater,
 }
@@ -155,8 +155,8 @@ impl Credentials {
     /// The users of the file at `path`. `key` is random, another in each process.
     pub fn read(path: &Path, key: [u8; 32]) -> Result<Credentials, CredentialsError> {
         let users = RwLock::new(Arc::new(read_users(path, &key)?));
-        let ration = Mutex::new(Ration { left: SLOW_BURST, refilled_ms: 0 });
-        Ok(Credentials { path: path.to_owned(), key, users, ration })
+        let token_bucket = Mutex::new(TokenBucket { tokens: SLOW_BURST, refilled_ms: 0 });
+        Ok(Credentials { path: path.to_owned(), key, users, token_bucket })
     }
 
     /// Reads the file anew. If that fails, all stays as it was. Who is in stays in.
@@ -172,7 +172,7 @@ impl Credentials {
     }
 
     /// How many users there are, in words.
-    pub(crate) fn counted(&self) -> String {
+    pub(crate) fn describe_count(&self) -> String {
         let count = self.users_count();
         if count == 1 { "1 user".to_string() } else { format!("{count} users") }
     }
@@ -181,71 +181,71 @@ impl Credentials {
         self.users.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn ration(&self) -> MutexGuard<'_, Ration> {
-        self.ration.lock().unwrap_or_else(PoisonError::into_inner)
+    fn token_bucket(&self) -> MutexGuard<'_, TokenBucket> {
+        self.token_bucket.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether this is a user with its password. Takes some 90 ms at most, and that only as often as the head of this
     /// file says.
-    pub fn verify(&self, name: &[u8], password: &[u8], now: Now) -> Verdict {
+    pub fn verify(&self, name: &[u8], password: &[u8], now: Now) -> AuthResult {
         if password.len() > WORD_BYTES_MAX {
-            return Verdict::Wrong;
+            return AuthResult::Invalid;
         }
         let users = self.users();
-        let Some(user) = users.iter().find(|user| user.name == name) else { return Verdict::Wrong };
+        let Some(user) = users.iter().find(|user| user.name == name) else { return AuthResult::Invalid };
         let digest = digest(&self.key, name, password);
         match &user.secret {
-            Secret::Plain(right) if is_same(right, &digest) => Verdict::Right,
-            Secret::Plain(_) => Verdict::Wrong,
+            Secret::Plain(expected) if is_same(expected, &digest) => AuthResult::Valid,
+            Secret::Plain(_) => AuthResult::Invalid,
             Secret::Bcrypt(secret) => self.verify_slowly(secret, password, digest, now),
         }
     }
 
-    fn verify_slowly(&self, secret: &BcryptSecret, password: &[u8], digest: PasswordDigest, now: Now) -> Verdict {
-        if secret.was_right_once(&digest) {
-            return Verdict::Right;
+    fn verify_slowly(&self, secret: &BcryptSecret, password: &[u8], digest: PasswordDigest, now: Now) -> AuthResult {
+        if secret.has_verified(&digest) {
+            return AuthResult::Valid;
         }
-        if !self.ration().take(now) {
-            return Verdict::TryLater;
+        if !self.token_bucket().take_token(now) {
+            return AuthResult::TryLater;
         }
-        let _turn = secret.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        if secret.was_right_once(&digest) {
-            self.ration().give_back();
-            return Verdict::Right;
+        let _verifying = secret.verify_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        if secret.has_verified(&digest) {
+            self.token_bucket().return_token();
+            return AuthResult::Valid;
         }
         match password.len() < BCRYPT_BYTES_MAX && bcrypt::verify(password, &secret.hash).unwrap_or(false) {
             true => {
-                *secret.right_once.lock().unwrap_or_else(PoisonError::into_inner) = Some(digest);
-                Verdict::Right
+                *secret.verified_digest.lock().unwrap_or_else(PoisonError::into_inner) = Some(digest);
+                AuthResult::Valid
             }
-            false => Verdict::Wrong,
+            false => AuthResult::Invalid,
         }
     }
 }
 
 impl BcryptSecret {
-    fn was_right_once(&self, digest: &PasswordDigest) -> bool {
-        let right_once = self.right_once.lock().unwrap_or_else(PoisonError::into_inner);
-        right_once.as_ref().is_some_and(|right| is_same(right, digest))
+    fn has_verified(&self, digest: &PasswordDigest) -> bool {
+        let verified_digest = self.verified_digest.lock().unwrap_or_else(PoisonError::into_inner);
+        verified_digest.as_ref().is_some_and(|expected| is_same(expected, digest))
     }
 }
 
-impl Ration {
+impl TokenBucket {
     /// Takes one, if there is one.
-    fn take(&mut self, now: Now) -> bool {
-        let refills = now.unix_ms.saturating_sub(self.refilled_ms) / SLOW_INTERVAL_MS;
-        if refills > 0 {
-            self.left = self.left.saturating_add(refills).min(SLOW_BURST);
-            self.refilled_ms += refills * SLOW_INTERVAL_MS;
+    fn take_token(&mut self, now: Now) -> bool {
+        let new_tokens = now.unix_ms.saturating_sub(self.refilled_ms) / SLOW_INTERVAL_MS;
+        if new_tokens > 0 {
+            self.tokens = self.tokens.saturating_add(new_tokens).min(SLOW_BURST);
+            self.refilled_ms += new_tokens * SLOW_INTERVAL_MS;
         }
-        let is_left = self.left > 0;
-        self.left -= u64::from(is_left);
-        is_left
+        let is_available = self.tokens > 0;
+        self.tokens -= u64::from(is_available);
+        is_available
     }
 
     /// One was taken and not needed.
-    fn give_back(&mut self) {
-        self.left = (self.left + 1).min(SLOW_BURST);
+    fn return_token(&mut self) {
+        self.tokens = (self.tokens + 1).min(SLOW_BURST);
     }
 }
 
@@ -291,8 +291,8 @@ fn read_user(line: &[u8], key: &[u8; 32]) -> Result<User, &'static str> {
     }
     let secret = match std::str::from_utf8(password).ok().filter(|text| is_hash(text)) {
         Some(hash) => {
-            let (hash, right_once, turn) = (accepted_hash(hash)?, Mutex::new(None), Mutex::new(()));
-            Secret::Bcrypt(BcryptSecret { hash, right_once, turn })
+            let (hash, verified_digest, verify_lock) = (check_hash(hash)?, Mutex::new(None), Mutex::new(()));
+            Secret::Bcrypt(BcryptSecret { hash, verified_digest, verify_lock })
         }
         None => Secret::Plain(digest(key, name, password)),
     };
@@ -306,7 +306,7 @@ fn is_hash(password: &str) -> bool {
     KINDS.iter().any(|kind| password.starts_with(kind)) || password.starts_with("{SHA}")
 }
 
-fn accepted_hash(hash: &str) -> Result<String, &'static str> {
+fn check_hash(hash: &str) -> Result<String, &'static str> {
     let parts: bcrypt::HashParts =
         hash.parse().map_err(|_| "a hash that is no bcrypt; `htpasswd -nB USER` makes one that is")?;
     match parts.get_cost() {
@@ -326,8 +326,8 @@ fn digest(key: &[u8; 32], name: &[u8], password: &[u8]) -> PasswordDigest {
     hasher.finalize().into()
 }
 
-fn is_same(right: &PasswordDigest, told: &PasswordDigest) -> bool {
-    right.ct_eq(told).into()
+fn is_same(expected: &PasswordDigest, given: &PasswordDigest) -> bool {
+    expected.ct_eq(given).into()
 }
 
 #[cfg(test)]
@@ -343,7 +343,7 @@ mod tests {
         Ok((Credentials::read(file.path(), KEY)?, file))
     }
 
-    fn cheap_hash(password: &str) -> String {
+    fn fast_hash(password: &str) -> String {
         bcrypt::hash(password, 4).expect("a hash")
     }
 
@@ -351,76 +351,76 @@ mod tests {
     fn plain_passwords_are_compared_whole() {
         let (credentials, _file) = read("ada:se:cret\r\n\nbob:x\n").expect("two users");
         assert_eq!(credentials.users_count(), 2);
-        assert_eq!(credentials.verify(b"ada", b"se:cret", NOW), Verdict::Right);
+        assert_eq!(credentials.verify(b"ada", b"se:cret", NOW), AuthResult::Valid);
         for (name, password) in [("ada", "se:cre"), ("ada", "se:cret "), ("bob", "se:cret"), ("eve", "x"), ("", "")] {
-            assert_eq!(credentials.verify(name.as_bytes(), password.as_bytes(), NOW), Verdict::Wrong, "{name}");
+            assert_eq!(credentials.verify(name.as_bytes(), password.as_bytes(), NOW), AuthResult::Invalid, "{name}");
         }
     }
 
     #[test]
     fn a_bcrypt_hash_verifies_its_password_and_is_no_password_itself() {
-        let hash = cheap_hash("secret");
+        let hash = fast_hash("secret");
         let (credentials, _file) = read(&format!("ada:{hash}\n")).expect("a user");
-        assert_eq!(credentials.verify(b"ada", hash.as_bytes(), NOW), Verdict::Wrong);
-        assert_eq!(credentials.verify(b"ada", b"secret", NOW), Verdict::Right);
+        assert_eq!(credentials.verify(b"ada", hash.as_bytes(), NOW), AuthResult::Invalid);
+        assert_eq!(credentials.verify(b"ada", b"secret", NOW), AuthResult::Valid);
         // htpasswd writes $2y$, which is the same function.
         let (credentials, _file) = read(&format!("ada:{}\n", hash.replace("$2b$", "$2y$"))).expect("a user");
-        assert_eq!(credentials.verify(b"ada", b"secret", NOW), Verdict::Right);
+        assert_eq!(credentials.verify(b"ada", b"secret", NOW), AuthResult::Valid);
     }
 
     #[test]
     fn guesses_are_rationed_and_do_not_lock_out_who_was_right() {
-        let hash = cheap_hash("secret");
+        let hash = fast_hash("secret");
         let (credentials, _file) = read(&format!("ada:{hash}\nbob:{hash}\n")).expect("users");
-        assert_eq!(credentials.verify(b"ada", b"secret", NOW), Verdict::Right);
+        assert_eq!(credentials.verify(b"ada", b"secret", NOW), AuthResult::Valid);
         for _ in 1..SLOW_BURST {
-            assert_eq!(credentials.verify(b"ada", b"guess", NOW), Verdict::Wrong);
+            assert_eq!(credentials.verify(b"ada", b"guess", NOW), AuthResult::Invalid);
         }
-        assert_eq!(credentials.verify(b"ada", b"guess", NOW), Verdict::TryLater);
-        assert_eq!(credentials.verify(b"bob", b"secret", NOW), Verdict::TryLater);
-        assert_eq!(credentials.verify(b"ada", b"secret", NOW), Verdict::Right);
+        assert_eq!(credentials.verify(b"ada", b"guess", NOW), AuthResult::TryLater);
+        assert_eq!(credentials.verify(b"bob", b"secret", NOW), AuthResult::TryLater);
+        assert_eq!(credentials.verify(b"ada", b"secret", NOW), AuthResult::Valid);
         let later = Now { unix_ms: NOW.unix_ms + SLOW_INTERVAL_MS };
-        assert_eq!(credentials.verify(b"bob", b"secret", later), Verdict::Right);
-        assert_eq!(credentials.verify(b"bob", b"guess", later), Verdict::TryLater);
+        assert_eq!(credentials.verify(b"bob", b"secret", later), AuthResult::Valid);
+        assert_eq!(credentials.verify(b"bob", b"guess", later), AuthResult::TryLater);
     }
 
     /// The turn is held here, as by a thread in the middle of a guess. Who waited for it would never come back.
     #[test]
     fn nobody_who_was_right_waits_for_one_who_guesses() {
-        let (credentials, _file) = read(&format!("ada:{}\n", cheap_hash("secret"))).expect("a user");
-        assert_eq!(credentials.verify(b"ada", b"secret", NOW), Verdict::Right);
+        let (credentials, _file) = read(&format!("ada:{}\n", fast_hash("secret"))).expect("a user");
+        assert_eq!(credentials.verify(b"ada", b"secret", NOW), AuthResult::Valid);
         let users = credentials.users();
         let Secret::Bcrypt(secret) = &users[0].secret else { panic!("a hash") };
-        let turn = secret.turn.lock().expect("free");
+        let verify_lock = secret.verify_lock.lock().expect("free");
         std::thread::scope(|scope| {
             let (say, said) = std::sync::mpsc::channel();
             let (credentials, say_guess) = (&credentials, say.clone());
             scope.spawn(move || say.send(credentials.verify(b"ada", b"secret", NOW)));
             let first = said.recv_timeout(std::time::Duration::from_secs(10));
             scope.spawn(move || say_guess.send(credentials.verify(b"ada", b"guess", NOW)));
-            drop(turn);
-            assert_eq!((first, said.recv()), (Ok(Verdict::Right), Ok(Verdict::Wrong)));
+            drop(verify_lock);
+            assert_eq!((first, said.recv()), (Ok(AuthResult::Valid), Ok(AuthResult::Invalid)));
         });
     }
 
     /// An application that starts with many connections verifies once.
     #[test]
     fn who_waited_for_the_turn_gives_the_ration_back() {
-        let (credentials, _file) = read(&format!("ada:{}\n", cheap_hash("secret"))).expect("a user");
+        let (credentials, _file) = read(&format!("ada:{}\n", fast_hash("secret"))).expect("a user");
         std::thread::scope(|scope| {
             let verify = || scope.spawn(|| credentials.verify(b"ada", b"secret", NOW));
             let threads: Vec<_> = (0..SLOW_BURST).map(|_| verify()).collect();
             for thread in threads {
-                assert_eq!(thread.join().expect("no panic"), Verdict::Right);
+                assert_eq!(thread.join().expect("no panic"), AuthResult::Valid);
             }
         });
-        assert_eq!(credentials.ration().left, SLOW_BURST - 1);
+        assert_eq!(credentials.token_bucket().tokens, SLOW_BURST - 1);
     }
 
     #[test]
     fn a_file_that_cannot_be_used_says_why_and_changes_nothing() {
         let long = "x".repeat(WORD_BYTES_MAX + 1);
-        let dear = cheap_hash("x").replace("$04$", "$12$");
+        let costly = fast_hash("x").replace("$04$", "$12$");
         let many: String = (0..=USERS_MAX).map(|n| format!("u{n}:x\n")).collect();
         let texts = [
             "",
@@ -433,7 +433,7 @@ mod tests {
             "ada:$argon2id$v=19$x\n",
             "ada:$2b$04$short\n",
             &format!("ada:{long}\n"),
-            &format!("ada:{dear}\n"),
+            &format!("ada:{costly}\n"),
             &many,
         ]; // fmt: skip
         let (credentials, file) = read("ada:x\n").expect("a user");
@@ -441,12 +441,12 @@ mod tests {
             assert!(read(text).is_err(), "{text:?}");
             std::fs::write(file.path(), text).expect("written");
             assert!(credentials.reload().is_err(), "{text:?}");
-            assert_eq!(credentials.verify(b"ada", b"x", NOW), Verdict::Right);
+            assert_eq!(credentials.verify(b"ada", b"x", NOW), AuthResult::Valid);
         }
         std::fs::write(file.path(), "ada:y").expect("written");
         credentials.reload().expect("a user");
-        assert_eq!(credentials.verify(b"ada", b"x", NOW), Verdict::Wrong);
-        assert_eq!(credentials.verify(b"ada", b"y", NOW), Verdict::Right);
+        assert_eq!(credentials.verify(b"ada", b"x", NOW), AuthResult::Invalid);
+        assert_eq!(credentials.verify(b"ada", b"y", NOW), AuthResult::Valid);
     }
 
     #[test]

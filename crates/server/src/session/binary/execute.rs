@@ -1,7 +1,7 @@
 //! Operations on one key, and the responses to them.
 
 use crate::observe::event_log::kind;
-use crate::session::context::Service;
+use crate::session::context::SessionContext;
 use crate::session::execute;
 use lookaside_protocol::binary::{
     BinaryOperation, BinaryRequest, Response, ResponseTag, Status, Vivify, compose_error, compose_hit, compose_response,
@@ -13,55 +13,55 @@ use lookaside_store::{
 };
 
 pub(super) fn execute(
-    service: &Service<'_>,
+    context: &SessionContext<'_>,
     request: &BinaryRequest<'_>,
     operation: &BinaryOperation<'_>,
     key: HashedKey<'_>,
     now: Now,
     out: &mut Vec<u8>,
 ) {
-    let answer = match *operation {
+    let result = match *operation {
         BinaryOperation::Get { exptime, with_key, with_value } => {
-            let look = Look { exptime, with_key, with_value };
-            return get(service, request, &look, key, now, out);
+            let request_options = GetRequest { exptime, with_key, with_value };
+            return get(context, request, &request_options, key, now, out);
         }
         BinaryOperation::Store { mode, flags, exptime, value } => {
             let item = NewItem { flags, expiry: Expiry::from_exptime(exptime, now), value };
-            let outcome = execute::store_outcome(service, key, mode, &item, now);
-            tell(service, key, mode, exptime, value, outcome, now);
-            stored(mode, outcome)
+            let outcome = execute::store_outcome(context, key, mode, &item, now);
+            record_stored(context, key, mode, exptime, value, outcome, now);
+            store_reply(mode, outcome)
         }
         BinaryOperation::Extend { mode, cas, value } => {
             let item = NewItem { flags: 0, expiry: Expiry::Never, value };
             let outcome = match cas {
-                None => execute::store_outcome(service, key, mode, &item, now),
-                Some(expected) => extend_if(service, key, mode, &item, expected, now),
+                None => execute::store_outcome(context, key, mode, &item, now),
+                Some(expected) => extend_if_unchanged(context, key, mode, &item, expected, now),
             };
-            tell(service, key, mode, 0, value, outcome, now);
-            stored(mode, outcome)
+            record_stored(context, key, mode, 0, value, outcome, now);
+            store_reply(mode, outcome)
         }
-        BinaryOperation::Delete { cas } => delete(service, key, cas, now),
+        BinaryOperation::Delete { cas } => delete(context, key, cas, now),
         BinaryOperation::Arithmetic { direction, delta, vivify, cas } => {
-            match count(service, key, direction, delta, vivify, cas, now) {
+            match run_arithmetic(context, key, direction, delta, vivify, cas, now) {
                 Ok((number, cas)) if !request.is_quiet() => {
                     let value = &number.to_be_bytes();
                     let status = Status::Success;
                     let extras = b"";
                     return compose_response(&Response { tag: request.tag, status, cas, extras, key: b"", value }, out);
                 }
-                answer => answer.map(|(_, cas)| cas),
+                result => result.map(|(_, cas)| cas),
             }
         }
     };
-    match answer {
+    match result {
         Ok(_) if request.is_quiet() => {}
-        Ok(cas) => done(request.tag, cas, out),
+        Ok(cas) => compose_success(request.tag, cas, out),
         Err(status) => compose_error(request.tag, status, out),
     }
 }
 
 /// What a get wants.
-struct Look {
+struct GetRequest {
     exptime: Option<i64>,
     with_key: bool,
     with_value: bool,
@@ -69,38 +69,38 @@ struct Look {
 
 #[inline]
 fn get(
-    service: &Service<'_>,
+    context: &SessionContext<'_>,
     request: &BinaryRequest<'_>,
-    look: &Look,
+    request_options: &GetRequest,
     key: HashedKey<'_>,
     now: Now,
     out: &mut Vec<u8>,
 ) {
-    let (tag, counters) = (request.tag, service.counters);
-    let shown_key = if look.with_key { key.key() } else { b"" };
-    let show = |item: ItemView<'_>| {
-        let value_bytes = if look.with_value { item.value.value_bytes() } else { 0 };
-        compose_hit(tag, item.cas, item.flags, shown_key, value_bytes, out);
-        if look.with_value {
+    let (tag, counters) = (request.tag, context.counters);
+    let reply_key = if request_options.with_key { key.key() } else { b"" };
+    let render = |item: ItemView<'_>| {
+        let value_bytes = if request_options.with_value { item.value.value_bytes() } else { 0 };
+        compose_hit(tag, item.cas, item.flags, reply_key, value_bytes, out);
+        if request_options.with_value {
             item.value.pieces().for_each(|piece| out.extend_from_slice(piece));
         }
         item.value.value_bytes()
     };
-    let reader = service.store.reader(now);
-    let found_bytes = match look.exptime {
-        None => reader.get(key, show),
-        Some(exptime) => reader.get_and_touch(key, Expiry::from_exptime(exptime, now), show),
+    let reader = context.store.reader(now);
+    let found_bytes = match request_options.exptime {
+        None => reader.get(key, render),
+        Some(exptime) => reader.get_and_touch(key, Expiry::from_exptime(exptime, now), render),
     };
     let is_hit = found_bytes.is_some();
-    if service.attention.is_given_to(kind::FETCHERS | kind::PREFIXES) {
-        execute::tell_fetched(service, key, found_bytes, now);
+    if context.events.is_enabled(kind::FETCHERS | kind::PREFIXES) {
+        execute::record_fetch(context, key, found_bytes, now);
     }
     // A get that touches is counted as a touch alone, as memcached does in this dialect.
-    let (asked, hits, misses) = match look.exptime {
+    let (requests, hits, misses) = match request_options.exptime {
         None => (&counters.cmd_get, &counters.get_hits, &counters.get_misses),
         Some(_) => (&counters.cmd_touch, &counters.touch_hits, &counters.touch_misses),
     };
-    asked.add(1);
+    requests.add(1);
     if is_hit {
         hits.add(1)
     } else {
@@ -109,7 +109,7 @@ fn get(
     if is_hit || request.is_quiet() {
         return;
     }
-    match look.with_key {
+    match request_options.with_key {
         // The key stands where an error's words would.
         true => {
             let (status, cas, extras) = (Status::NotFound, Cas(0), &b""[..]);
@@ -120,8 +120,8 @@ fn get(
 }
 
 /// For those who watch.
-fn tell(
-    service: &Service<'_>,
+fn record_stored(
+    context: &SessionContext<'_>,
     key: HashedKey<'_>,
     mode: StoreMode,
     exptime: i64,
@@ -129,11 +129,11 @@ fn tell(
     outcome: StoreOutcome,
     now: Now,
 ) {
-    let (command, line) = (execute::command_of(mode), execute::store_line(outcome));
-    execute::tell_stored(service, key, command, exptime, value, line, now);
+    let (command, line) = (execute::verb_name(mode), execute::store_line(outcome));
+    execute::record_store(context, key, command, exptime, value, line, now);
 }
 
-fn stored(mode: StoreMode, outcome: StoreOutcome) -> Result<Cas, Status> {
+fn store_reply(mode: StoreMode, outcome: StoreOutcome) -> Result<Cas, Status> {
     match outcome {
         StoreOutcome::Stored(cas) => Ok(cas),
         StoreOutcome::NotStored if mode == StoreMode::Add => Err(Status::Exists),
@@ -149,40 +149,40 @@ fn stored(mode: StoreMode, outcome: StoreOutcome) -> Result<Cas, Status> {
 }
 
 /// Appends or prepends while the item has the expected unique.
-fn extend_if(
-    service: &Service<'_>,
+fn extend_if_unchanged(
+    context: &SessionContext<'_>,
     key: HashedKey<'_>,
     mode: StoreMode,
     item: &NewItem<'_>,
     expected: Cas,
     now: Now,
 ) -> StoreOutcome {
-    service.counters.cmd_set.add(1);
-    let terms = MetaSet { cas_compare: Some(expected), ..MetaSet::default() };
-    service.store.meta_set(key, mode, item, &terms, now).0
+    context.counters.cmd_set.add(1);
+    let options = MetaSet { cas_compare: Some(expected), ..MetaSet::default() };
+    context.store.meta_set(key, mode, item, &options, now).0
 }
 
-fn delete(service: &Service<'_>, key: HashedKey<'_>, expected: Option<Cas>, now: Now) -> Result<Cas, Status> {
-    let extent = execute::extent(service, kind::DELETIONS, key, now);
+fn delete(context: &SessionContext<'_>, key: HashedKey<'_>, expected: Option<Cas>, now: Now) -> Result<Cas, Status> {
+    let item_size = execute::item_size(context, kind::DELETIONS, key, now);
     let is_deleted = match expected {
-        None => service.store.delete(key, 0, now) == DeleteOutcome::Deleted,
+        None => context.store.delete(key, 0, now) == DeleteOutcome::Deleted,
         Some(_) => {
-            let terms = MetaDelete { cas_compare: expected, ..MetaDelete::default() };
-            match service.store.meta_delete(key, &terms, now) {
+            let options = MetaDelete { cas_compare: expected, ..MetaDelete::default() };
+            match context.store.meta_delete(key, &options, now) {
                 MetaDeleteOutcome::Deleted => true,
                 MetaDeleteOutcome::NotFound => false,
                 MetaDeleteOutcome::Exists => return Err(Status::Exists),
             }
         }
     };
-    execute::note_delete(service, key, is_deleted.then_some(extent), now);
+    execute::record_delete(context, key, is_deleted.then_some(item_size), now);
     if is_deleted { Ok(Cas(0)) } else { Err(Status::NotFound) }
 }
 
 /// Counts, or makes the number where there is none. If another client makes it first, or a hold-off is on, it is not
 /// stored.
-fn count(
-    service: &Service<'_>,
+fn run_arithmetic(
+    context: &SessionContext<'_>,
     key: HashedKey<'_>,
     direction: Direction,
     delta: u64,
@@ -191,10 +191,10 @@ fn count(
     now: Now,
 ) -> Result<(u64, Cas), Status> {
     let outcome = match expected {
-        None => service.store.arithmetic(key, direction, delta, now),
+        None => context.store.arithmetic(key, direction, delta, now),
         Some(_) => {
-            let terms = MetaArithmetic { cas_compare: expected, ..MetaArithmetic::default() };
-            match service.store.meta_arithmetic(key, direction, delta, &terms, now) {
+            let options = MetaArithmetic { cas_compare: expected, ..MetaArithmetic::default() };
+            match context.store.meta_arithmetic(key, direction, delta, &options, now) {
                 MetaArithmeticOutcome::Counted { outcome, .. } => outcome,
                 MetaArithmeticOutcome::Exists => return Err(Status::Exists),
                 MetaArithmeticOutcome::Vivified(_) | MetaArithmeticOutcome::NotStored => {
@@ -204,8 +204,8 @@ fn count(
         }
     };
     match (outcome, vivify) {
-        (ArithmeticOutcome::NotFound, Some(vivify)) => return make_number(service, key, vivify, now),
-        _ => execute::count_arithmetic(service, direction, outcome),
+        (ArithmeticOutcome::NotFound, Some(vivify)) => return vivify_counter(context, key, vivify, now),
+        _ => execute::count_arithmetic(context, direction, outcome),
     }
     match outcome {
         ArithmeticOutcome::Number(number, cas) => Ok((number, cas)),
@@ -215,11 +215,16 @@ fn count(
     }
 }
 
-fn make_number(service: &Service<'_>, key: HashedKey<'_>, vivify: Vivify, now: Now) -> Result<(u64, Cas), Status> {
+fn vivify_counter(
+    context: &SessionContext<'_>,
+    key: HashedKey<'_>,
+    vivify: Vivify,
+    now: Now,
+) -> Result<(u64, Cas), Status> {
     let mut digits = itoa::Buffer::new();
     let value = digits.format(vivify.initial).as_bytes();
     let item = NewItem { flags: 0, expiry: Expiry::from_exptime(vivify.exptime, now), value };
-    match service.store.store(key, StoreMode::Add, &item, now) {
+    match context.store.store(key, StoreMode::Add, &item, now) {
         StoreOutcome::Stored(cas) => Ok((vivify.initial, cas)),
         StoreOutcome::OutOfMemory => Err(Status::OutOfMemory),
         _ => Err(Status::NotStored),
@@ -227,6 +232,6 @@ fn make_number(service: &Service<'_>, key: HashedKey<'_>, vivify: Vivify, now: N
 }
 
 /// Nothing to tell but the new CAS unique.
-fn done(tag: ResponseTag, cas: Cas, out: &mut Vec<u8>) {
+fn compose_success(tag: ResponseTag, cas: Cas, out: &mut Vec<u8>) {
     compose_response(&Response { tag, status: Status::Success, cas, extras: b"", key: b"", value: b"" }, out);
 }

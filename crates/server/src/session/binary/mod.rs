@@ -18,8 +18,8 @@ mod stats;
 
 pub(crate) use scan::{Scanned, scan};
 
-use crate::observe::metrics::latency::Class;
-use crate::session::context::Service;
+use crate::observe::metrics::latency::CommandClass;
+use crate::session::context::SessionContext;
 use crate::session::execute::VERSION;
 use crate::session::execute::{Flush, flush_all};
 use lookaside_protocol::Cas;
@@ -33,28 +33,28 @@ pub(crate) enum BinaryStep<'b> {
     /// Carries out a request.
     Request(BinaryRequest<'b>),
     /// Says how a request went that a session has seen to itself.
-    Say { tag: ResponseTag, status: Status, words: &'static str, close: bool },
+    Reply { tag: ResponseTag, status: Status, text: &'static str, close: bool },
     /// Ends the connection without a word.
-    Hang,
+    Close,
 }
 
 impl<'b> BinaryStep<'b> {
     /// An error in memcached's words.
     pub(crate) fn refuse(tag: ResponseTag, status: Status, close: bool) -> BinaryStep<'b> {
-        BinaryStep::Say { tag, status, words: status.message(), close }
+        BinaryStep::Reply { tag, status, text: status.message(), close }
     }
 
     /// Among which commands its time is counted.
-    pub(crate) fn class(&self) -> Class {
+    pub(crate) fn latency_class(&self) -> CommandClass {
         let BinaryStep::Request(BinaryRequest { command: BinaryCommand::Keyed { operation, .. }, .. }) = self else {
-            return Class::Other;
+            return CommandClass::Other;
         };
         match operation {
-            BinaryOperation::Get { exptime: None, .. } => Class::Get,
-            BinaryOperation::Get { .. } => Class::Touch,
-            BinaryOperation::Store { .. } | BinaryOperation::Extend { .. } => Class::Store,
-            BinaryOperation::Delete { .. } => Class::Delete,
-            BinaryOperation::Arithmetic { .. } => Class::Arithmetic,
+            BinaryOperation::Get { exptime: None, .. } => CommandClass::Get,
+            BinaryOperation::Get { .. } => CommandClass::Touch,
+            BinaryOperation::Store { .. } | BinaryOperation::Extend { .. } => CommandClass::Store,
+            BinaryOperation::Delete { .. } => CommandClass::Delete,
+            BinaryOperation::Arithmetic { .. } => CommandClass::Arithmetic,
         }
     }
 
@@ -70,7 +70,7 @@ impl<'b> BinaryStep<'b> {
 /// Carries out a step; says whether the connection ends with it. `key` is the request's key, hashed; of a refused one, a
 /// key whose old value must go.
 pub(crate) fn execute(
-    service: &Service<'_>,
+    context: &SessionContext<'_>,
     step: &BinaryStep<'_>,
     key: Option<&HashedKey<'_>>,
     now: Now,
@@ -78,33 +78,33 @@ pub(crate) fn execute(
 ) -> bool {
     let request = match step {
         BinaryStep::Request(request) => request,
-        BinaryStep::Say { tag, status, words, close } => {
+        BinaryStep::Reply { tag, status, text, close } => {
             if let Some(outdated) = key {
-                service.store.delete(*outdated, 0, now);
+                context.store.delete(*outdated, 0, now);
             }
-            say(*tag, *status, words.as_bytes(), out);
+            compose_reply(*tag, *status, text.as_bytes(), out);
             return *close;
         }
-        BinaryStep::Hang => return true,
+        BinaryStep::Close => return true,
     };
     let (tag, is_quiet) = (request.tag, request.is_quiet());
     match &request.command {
         BinaryCommand::Keyed { operation, .. } => {
             let key = *key.expect("a request on a key has one");
-            execute::execute(service, request, operation, key, now, out);
+            execute::execute(context, request, operation, key, now, out);
         }
-        BinaryCommand::FlushAll { delay_s } => match flush_all(service, *delay_s, now) {
-            Flush::Noted if is_quiet => {}
-            Flush::Noted => say(tag, Status::Success, b"", out),
+        BinaryCommand::FlushAll { delay_s } => match flush_all(context, *delay_s, now) {
+            Flush::Scheduled if is_quiet => {}
+            Flush::Scheduled => compose_reply(tag, Status::Success, b"", out),
             Flush::Forbidden => compose_error(tag, Status::AuthenticationFailed, out),
             Flush::TooMany => compose_error(tag, Status::OutOfMemory, out),
         },
-        BinaryCommand::Noop => say(tag, Status::Success, b"", out),
-        BinaryCommand::Version => say(tag, Status::Success, VERSION.as_bytes(), out),
-        BinaryCommand::Stats { arguments } => stats::tell(service.process, tag, arguments, now, out),
+        BinaryCommand::Noop => compose_reply(tag, Status::Success, b"", out),
+        BinaryCommand::Version => compose_reply(tag, Status::Success, VERSION.as_bytes(), out),
+        BinaryCommand::Stats { arguments } => stats::compose_stats(context.control, tag, arguments, now, out),
         BinaryCommand::Quit => {
             if !is_quiet {
-                say(tag, Status::Success, b"", out);
+                compose_reply(tag, Status::Success, b"", out);
             }
             return true;
         }
@@ -116,6 +116,6 @@ pub(crate) fn execute(
 }
 
 /// A response without an item.
-fn say(tag: ResponseTag, status: Status, value: &[u8], out: &mut Vec<u8>) {
+fn compose_reply(tag: ResponseTag, status: Status, value: &[u8], out: &mut Vec<u8>) {
     compose_response(&Response { tag, status, cas: Cas(0), extras: b"", key: b"", value }, out);
 }

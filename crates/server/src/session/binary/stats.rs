@@ -2,25 +2,31 @@
 //!
 //! Which words are understood, and how, is memcached's: some by how they begin, `conns` not at all.
 
-use crate::session::context::Process;
+use crate::session::context::ServerControl;
 use lookaside_protocol::Cas;
 use lookaside_protocol::binary::{Response, ResponseTag, Status, compose_error, compose_response, compose_statistics};
 use lookaside_store::Now;
 
 /// Appends the responses to `stat <arguments>`.
-pub(super) fn tell(process: &dyn Process, tag: ResponseTag, arguments: &[u8], now: Now, out: &mut Vec<u8>) {
-    const BEGINNINGS: [&[u8]; 5] = [b"reset", b"settings", b"detail dump", b"detail on", b"detail off"];
+pub(super) fn compose_stats(
+    control: &dyn ServerControl,
+    tag: ResponseTag,
+    arguments: &[u8],
+    now: Now,
+    out: &mut Vec<u8>,
+) {
+    const PREFIXES: [&[u8]; 5] = [b"reset", b"settings", b"detail dump", b"detail on", b"detail off"];
     const WHOLE: [&[u8]; 4] = [b"", b"items", b"slabs", b"sizes"];
-    let begins = BEGINNINGS.into_iter().find(|word| arguments.starts_with(word));
-    let Some(known) = begins.or(WHOLE.into_iter().find(|word| arguments == *word)) else {
+    let prefixed = PREFIXES.into_iter().find(|word| arguments.starts_with(word));
+    let Some(arguments_known) = prefixed.or(WHOLE.into_iter().find(|word| arguments == *word)) else {
         return compose_error(tag, Status::NotFound, out);
     };
-    let mut told = Vec::new();
-    process.stats(known, now, &mut told);
-    if known == b"detail dump" {
+    let mut text = Vec::new();
+    control.stats(arguments_known, now, &mut text);
+    if arguments_known == b"detail dump" {
         let (status, cas, extras) = (Status::Success, Cas(0), &b""[..]);
-        compose_response(&Response { tag, status, cas, extras, key: b"detailed", value: &told }, out);
-        told.clear();
+        compose_response(&Response { tag, status, cas, extras, key: b"detailed", value: &text }, out);
+        text.clear();
     }
-    compose_statistics(tag, &told, out);
+    compose_statistics(tag, &text, out);
 }

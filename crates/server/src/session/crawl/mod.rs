@@ -12,12 +12,12 @@
 mod sizes;
 mod working_set;
 
-use crate::session::context::Service;
+use crate::session::context::SessionContext;
 use crate::session::reply;
 use lookaside_store::{Crawl, CrawlItem, Now, Store};
 use sizes::Sizes;
 use std::io::Write;
-use working_set::Survey;
+use working_set::WorkingSet;
 
 /// So many buckets of up to eight items are looked at before others have their turn.
 const BUCKETS_PER_STEP: usize = 128;
@@ -34,7 +34,7 @@ pub(crate) struct ClassSet([u64; 4]);
 
 /// What a walk is to tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Listing {
+pub(crate) enum CrawlKind {
     /// A line of facts for each item.
     Metadump(ClassSet),
     /// An `mg` for each item.
@@ -49,20 +49,20 @@ pub(crate) enum Listing {
 
 /// A walk under way.
 #[derive(Debug)]
-pub(crate) struct Walk {
-    crawl: Crawl,
-    listing: Listing,
-    survey: Survey,
+pub(crate) struct CrawlCommand {
+    cursor: Crawl,
+    kind: CrawlKind,
+    working_set: WorkingSet,
     sizes: Sizes,
-    items_told: u64,
-    bytes_told: usize,
+    items_listed: u64,
+    bytes_listed: usize,
 }
 
 impl ClassSet {
     pub(crate) const ALL: ClassSet = ClassSet([u64::MAX; 4]);
 
     /// `all`, `hash`, or numbers separated by commas.
-    pub(crate) fn read(text: &str) -> Option<ClassSet> {
+    pub(crate) fn parse(text: &str) -> Option<ClassSet> {
         if matches!(text, "all" | "hash") {
             return Some(ClassSet::ALL);
         }
@@ -78,41 +78,49 @@ impl ClassSet {
     }
 }
 
-impl Walk {
+impl CrawlCommand {
     /// Begins a walk, if there are not too many already; says so where memcached does.
-    pub(crate) fn begin(store: &Store, listing: Listing, now: Now, out: &mut Vec<u8>) -> Option<Walk> {
-        let one_in = if let Listing::WorkingSet { one_in, .. } = listing { one_in } else { 1 };
-        let crawl = store.begin_crawl(one_in, now)?;
-        if matches!(listing, Listing::Metadump(_) | Listing::Mgdump(_)) {
+    pub(crate) fn start(store: &Store, kind: CrawlKind, now: Now, out: &mut Vec<u8>) -> Option<CrawlCommand> {
+        let one_in = if let CrawlKind::WorkingSet { one_in, .. } = kind { one_in } else { 1 };
+        let cursor = store.begin_crawl(one_in, now)?;
+        if matches!(kind, CrawlKind::Metadump(_) | CrawlKind::Mgdump(_)) {
             reply::line(b"OK", out);
         }
-        let (survey, sizes) = (Survey::default(), Sizes::default());
-        Some(Walk { crawl, listing, survey, sizes, items_told: 0, bytes_told: 0 })
+        let (working_set, sizes) = (WorkingSet::default(), Sizes::default());
+        Some(CrawlCommand { cursor, kind, working_set, sizes, items_listed: 0, bytes_listed: 0 })
     }
 
     /// Goes on for a step, or until `out` holds `reply_bytes_max` bytes; says whether the walk is over.
-    pub(crate) fn step(&mut self, service: &Service<'_>, now: Now, reply_bytes_max: usize, out: &mut Vec<u8>) -> bool {
-        let Walk { crawl, listing, survey, sizes, items_told, bytes_told } = self;
-        let mut is_enough = false;
+    pub(crate) fn step(
+        &mut self,
+        context: &SessionContext<'_>,
+        now: Now,
+        reply_bytes_max: usize,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let CrawlCommand { cursor, kind, working_set, sizes, items_listed, bytes_listed } = self;
+        let mut is_limit_reached = false;
         for _ in 0..BUCKETS_PER_STEP {
             let before = out.len();
-            let goes_on = service.store.crawl(crawl, 1, now, |crawled| match *listing {
-                Listing::Metadump(classes) if classes.has(crawled.slab_class) => metadump_line(&crawled, now, out),
-                Listing::Mgdump(classes) if classes.has(crawled.slab_class) => mgdump_line(&crawled, out),
-                Listing::Cachedump { class, items_max } if class == crawled.slab_class => {
-                    is_enough |= items_max != 0 && *items_told >= items_max;
-                    is_enough |= *bytes_told + (out.len() - before) >= CACHEDUMP_BYTES_MAX;
-                    if !is_enough {
-                        *items_told += u64::from(cachedump_line(&crawled, out));
+            let goes_on = context.store.crawl(cursor, 1, now, |item_seen| match *kind {
+                CrawlKind::Metadump(classes) if classes.has(item_seen.slab_class) => {
+                    metadump_line(&item_seen, now, out)
+                }
+                CrawlKind::Mgdump(classes) if classes.has(item_seen.slab_class) => mgdump_line(&item_seen, out),
+                CrawlKind::Cachedump { class, items_max } if class == item_seen.slab_class => {
+                    is_limit_reached |= items_max != 0 && *items_listed >= items_max;
+                    is_limit_reached |= *bytes_listed + (out.len() - before) >= CACHEDUMP_BYTES_MAX;
+                    if !is_limit_reached {
+                        *items_listed += u64::from(cachedump_line(&item_seen, out));
                     }
                 }
-                Listing::Sizes => sizes.note(crawled.item_bytes),
-                Listing::WorkingSet { within_s, .. } => survey.note(&crawled, within_s),
+                CrawlKind::Sizes => sizes.count(item_seen.item_bytes),
+                CrawlKind::WorkingSet { within_s, .. } => working_set.count(&item_seen, within_s),
                 _ => {}
             });
-            *bytes_told += out.len() - before;
-            if !goes_on || is_enough {
-                self.end(out);
+            *bytes_listed += out.len() - before;
+            if !goes_on || is_limit_reached {
+                self.finish_reply(out);
                 return true;
             }
             if out.len() >= reply_bytes_max {
@@ -122,27 +130,27 @@ impl Walk {
         false
     }
 
-    fn end(&self, out: &mut Vec<u8>) {
-        match self.listing {
-            _ if self.crawl.is_given_up() => return reply::line(GIVEN_UP.as_bytes(), out),
-            Listing::Mgdump(_) => return reply::line(b"EN", out),
-            Listing::Sizes => self.sizes.render(out),
-            Listing::WorkingSet { within_s, one_in } => self.survey.render(within_s, one_in, out),
-            Listing::Metadump(_) | Listing::Cachedump { .. } => {}
+    fn finish_reply(&self, out: &mut Vec<u8>) {
+        match self.kind {
+            _ if self.cursor.is_given_up() => return reply::line(GIVEN_UP.as_bytes(), out),
+            CrawlKind::Mgdump(_) => return reply::line(b"EN", out),
+            CrawlKind::Sizes => self.sizes.render(out),
+            CrawlKind::WorkingSet { within_s, one_in } => self.working_set.render(within_s, one_in, out),
+            CrawlKind::Metadump(_) | CrawlKind::Cachedump { .. } => {}
         }
         reply::line(b"END", out);
     }
 }
 
 /// As memcached has it, with its space in front of a bare line feed.
-fn metadump_line(crawled: &CrawlItem<'_>, now: Now, out: &mut Vec<u8>) {
-    let item = &crawled.item;
+fn metadump_line(item_seen: &CrawlItem<'_>, now: Now, out: &mut Vec<u8>) {
+    let item = &item_seen.item;
     out.extend_from_slice(b"key=");
     uri_encode(item.key, out);
-    let end_s = crawled.end_s().map_or(-1, i64::from);
+    let end_s = item_seen.end_s().map_or(-1, i64::from);
     let last_access_s = now.unix_ms / 1000 - u64::from(item.last_access_age_s);
     let fetched = if item.fetched { "yes" } else { "no" };
-    let (cas, class, bytes, flags) = (item.cas.0, crawled.slab_class, crawled.item_bytes, item.flags);
+    let (cas, class, bytes, flags) = (item.cas.0, item_seen.slab_class, item_seen.item_bytes, item.flags);
     append(
         out,
         format_args!(
@@ -152,8 +160,8 @@ fn metadump_line(crawled: &CrawlItem<'_>, now: Now, out: &mut Vec<u8>) {
 }
 
 /// A key that no text command could name is told in base64.
-fn mgdump_line(crawled: &CrawlItem<'_>, out: &mut Vec<u8>) {
-    let key = crawled.item.key;
+fn mgdump_line(item_seen: &CrawlItem<'_>, out: &mut Vec<u8>) {
+    let key = item_seen.item.key;
     out.extend_from_slice(b"mg ");
     if lookaside_protocol::check_key(key).is_ok() {
         out.extend_from_slice(key);
@@ -165,16 +173,16 @@ fn mgdump_line(crawled: &CrawlItem<'_>, out: &mut Vec<u8>) {
 }
 
 /// Says whether the item is told: keys that no text command could name are left out and not counted, as memcached does.
-fn cachedump_line(crawled: &CrawlItem<'_>, out: &mut Vec<u8>) -> bool {
-    let item = &crawled.item;
-    let is_told = lookaside_protocol::check_key(item.key).is_ok();
-    if is_told {
+fn cachedump_line(item_seen: &CrawlItem<'_>, out: &mut Vec<u8>) -> bool {
+    let item = &item_seen.item;
+    let is_listed = lookaside_protocol::check_key(item.key).is_ok();
+    if is_listed {
         out.extend_from_slice(b"ITEM ");
         out.extend_from_slice(item.key);
-        let (value_bytes, end_s) = (item.value.value_bytes(), crawled.end_s().unwrap_or(0));
+        let (value_bytes, end_s) = (item.value.value_bytes(), item_seen.end_s().unwrap_or(0));
         append(out, format_args!(" [{value_bytes} b; {end_s} s]\r\n"));
     }
-    is_told
+    is_listed
 }
 
 /// Letters, digits and `-._~` as they are, all else as `%` and two digits.
@@ -197,11 +205,11 @@ mod tests {
 
     #[test]
     fn classes_are_read() {
-        let set = ClassSet::read("1,64,255").expect("three classes");
+        let set = ClassSet::parse("1,64,255").expect("three classes");
         assert!([1, 64, 255].into_iter().all(|class| set.has(class)) && !set.has(2) && !set.has(65));
-        assert_eq!(ClassSet::read("hash"), ClassSet::read("all"));
+        assert_eq!(ClassSet::parse("hash"), ClassSet::parse("all"));
         for bad in ["", "0", "256", "1,", "x", "-1"] {
-            assert_eq!(ClassSet::read(bad), None, "{bad:?}");
+            assert_eq!(ClassSet::parse(bad), None, "{bad:?}");
         }
     }
 

@@ -19,7 +19,7 @@ pub(super) struct Sizes(BTreeMap<usize, u64>);
 
 impl Sizes {
     /// Counts an item.
-    pub(super) fn note(&mut self, item_bytes: usize) {
+    pub(super) fn count(&mut self, item_bytes: usize) {
         let unit_bytes = if item_bytes <= FINE_BYTES_MAX { STEP_BYTES } else { FINE_BYTES_MAX };
         *self.0.entry(item_bytes.next_multiple_of(unit_bytes)).or_default() += 1;
     }
@@ -39,7 +39,7 @@ mod tests {
     fn sizes_are_rounded_up_and_bounded() {
         let (mut sizes, mut out) = (Sizes::default(), Vec::new());
         for bytes in [1, 32, 33, 1 << 20, (1 << 20) + 1, 2 << 20, 3_000_000] {
-            sizes.note(bytes);
+            sizes.count(bytes);
         }
         sizes.render(&mut out);
         assert_eq!(out, b"STAT 32 2\r\nSTAT 64 1\r\nSTAT 1048576 1\r\nSTAT 2097152 2\r\nSTAT 3145728 1\r\n");

@@ -19,46 +19,46 @@ const NO_PREFIX: &[u8] = b"(none)";
 const OTHER_PREFIXES: &[u8] = b"(other)";
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Tally {
+struct ItemTotals {
     items: u64,
     bytes: u64,
 }
 
 /// What a walk has counted.
 #[derive(Debug, Default)]
-pub(super) struct Survey {
-    in_sample: u64,
-    all: Tally,
-    prefixes: BTreeMap<Vec<u8>, Tally>,
-    classes: BTreeMap<usize, Tally>,
+pub(super) struct WorkingSet {
+    sampled_items: u64,
+    all: ItemTotals,
+    prefixes: BTreeMap<Vec<u8>, ItemTotals>,
+    classes: BTreeMap<usize, ItemTotals>,
 }
 
-impl Survey {
+impl WorkingSet {
     /// Counts an item of the sample, if it was asked for or stored in the last so many seconds.
-    pub(super) fn note(&mut self, crawled: &CrawlItem<'_>, seconds: u32) {
-        self.in_sample += 1;
-        if crawled.item.last_access_age_s > seconds {
+    pub(super) fn count(&mut self, item_seen: &CrawlItem<'_>, seconds: u32) {
+        self.sampled_items += 1;
+        if item_seen.item.last_access_age_s > seconds {
             return;
         }
-        let key = crawled.item.key;
+        let key = item_seen.item.key;
         let prefix = key.iter().position(|&byte| byte == DELIMITER).map_or(NO_PREFIX, |end| &key[..end]);
         let is_known = self.prefixes.contains_key(prefix);
         let prefix = if is_known || self.prefixes.len() < PREFIXES_MAX { prefix } else { OTHER_PREFIXES };
-        let bytes = crawled.item_bytes as u64;
+        let bytes = item_seen.item_bytes as u64;
         self.all.add(bytes);
-        self.classes.entry(crawled.slab_class).or_default().add(bytes);
+        self.classes.entry(item_seen.slab_class).or_default().add(bytes);
         match self.prefixes.get_mut(prefix) {
-            Some(tally) => tally.add(bytes),
+            Some(totals) => totals.add(bytes),
             None => self.prefixes.entry(prefix.to_vec()).or_default().add(bytes),
         }
     }
 
     pub(super) fn render(&self, seconds: u32, one_in: u32, out: &mut Vec<u8>) {
         append(out, format_args!("STAT seconds {seconds}\r\nSTAT one_in {one_in}\r\n"));
-        append(out, format_args!("STAT sampled {}\r\n", self.in_sample));
+        append(out, format_args!("STAT sampled {}\r\n", self.sampled_items));
         self.all.render(one_in, out, |_| ());
-        for (prefix, tally) in &self.prefixes {
-            tally.render(one_in, out, |out| {
+        for (prefix, totals) in &self.prefixes {
+            totals.render(one_in, out, |out| {
                 out.extend_from_slice(b"prefix:");
                 match prefix.as_slice() {
                     NO_PREFIX | OTHER_PREFIXES => out.extend_from_slice(prefix),
@@ -67,13 +67,13 @@ impl Survey {
                 out.push(b':');
             });
         }
-        for (class, tally) in &self.classes {
-            tally.render(one_in, out, |out| append(out, format_args!("class:{class}:")));
+        for (class, totals) in &self.classes {
+            totals.render(one_in, out, |out| append(out, format_args!("class:{class}:")));
         }
     }
 }
 
-impl Tally {
+impl ItemTotals {
     fn add(&mut self, bytes: u64) {
         self.items += 1;
         self.bytes += bytes;

@@ -11,8 +11,8 @@
 //! Each is one step in the store: nothing comes in between. Which verbs see an item that is stale or has no value yet is
 //! said there (`lookaside_store`).
 
-use crate::observe::event_log::{Event, Extent, kind};
-use crate::session::context::Service;
+use crate::observe::event_log::{Event, ItemSize, kind};
+use crate::session::context::SessionContext;
 use crate::session::{execute, reply};
 use lookaside_protocol::meta::{
     MetaFlags, MetaItemInfo, MetaOperation, MetaStatus, MetaVerb, compose_meta_answer, decode_key,
@@ -25,11 +25,11 @@ use lookaside_store::{
 };
 
 /// How a command went, or the line that its sender is told instead.
-type Answer = Result<MetaStatus, &'static str>;
+type MetaResult = Result<MetaStatus, &'static str>;
 
 /// A meta command on its way.
 struct Meta<'a> {
-    service: &'a Service<'a>,
+    context: &'a SessionContext<'a>,
     now: Now,
     /// The key as the client wrote it: what answers carry.
     wire_key: &'a [u8],
@@ -40,32 +40,32 @@ struct Meta<'a> {
 
 /// Carries out one meta command. `key` is hashed as it came; one in base64 is hashed again.
 pub(crate) fn execute(
-    service: &Service<'_>,
+    context: &SessionContext<'_>,
     operation: &MetaOperation<&[u8]>,
     key: HashedKey<'_>,
     now: Now,
     out: &mut Vec<u8>,
 ) {
-    service.counters.cmd_meta.add(1);
+    context.counters.cmd_meta.add(1);
     let reply_at = out.len();
     let answer = MetaFlags::read(operation.verb, operation.flags).and_then(|flags| {
-        let mut room = [0; KEY_BYTES_MAX];
+        let mut buffer = [0; KEY_BYTES_MAX];
         let stored_key = match flags.has(b'b') {
-            true => HashedKey::new(decode_key(key.key(), &mut room).ok_or("CLIENT_ERROR error decoding key")?),
+            true => HashedKey::new(decode_key(key.key(), &mut buffer).ok_or("CLIENT_ERROR error decoding key")?),
             false => key,
         };
         let before = match operation.verb {
-            MetaVerb::Delete => execute::extent(service, kind::DELETIONS, stored_key, now),
-            _ => Extent::default(),
+            MetaVerb::Delete => execute::item_size(context, kind::DELETIONS, stored_key, now),
+            _ => ItemSize::default(),
         };
-        let status = Meta { service, now, wire_key: key.key(), key: stored_key, flags }.carry_out(operation, out)?;
-        if service.attention.is_given_to(WATCHED) {
-            tell(service, operation, stored_key, status, before, now);
+        let status = Meta { context, now, wire_key: key.key(), key: stored_key, flags }.execute_verb(operation, out)?;
+        if context.events.is_enabled(LOGGED) {
+            record_event(context, operation, stored_key, status, before, now);
         }
         Ok(status)
     });
     match answer {
-        Ok(status) if operation_is_quiet(operation, status) => out.truncate(reply_at),
+        Ok(status) if is_quiet(operation, status) => out.truncate(reply_at),
         Ok(_) => {}
         Err(line) => {
             out.truncate(reply_at);
@@ -75,22 +75,22 @@ pub(crate) fn execute(
 }
 
 /// The kinds of events that a meta command can be.
-const WATCHED: u8 = kind::FETCHERS | kind::MUTATIONS | kind::DELETIONS;
+const LOGGED: u8 = kind::FETCHERS | kind::MUTATIONS | kind::DELETIONS;
 
 /// Tells who watches. As with memcached, prefixes do not count meta commands. `before` is what a delete found.
-fn tell(
-    service: &Service<'_>,
+fn record_event(
+    context: &SessionContext<'_>,
     operation: &MetaOperation<&[u8]>,
     hashed_key: HashedKey<'_>,
     status: MetaStatus,
-    before: Extent,
+    before: ItemSize,
     now: Now,
 ) {
     let (key, is_counted) = (hashed_key.key(), false);
     let event = match operation.verb {
         MetaVerb::Get => {
             let is_there = matches!(status, MetaStatus::Value | MetaStatus::Done);
-            let found = is_there.then(|| execute::extent(service, kind::FETCHERS, hashed_key, now));
+            let found = is_there.then(|| execute::item_size(context, kind::FETCHERS, hashed_key, now));
             Event::Fetched { key, found, is_counted }
         }
         MetaVerb::Set => {
@@ -100,11 +100,11 @@ fn tell(
                 MetaStatus::NotFound => "not_found",
                 _ => "not_stored",
             };
-            let extent = match status {
-                MetaStatus::Done => execute::extent(service, kind::MUTATIONS, hashed_key, now),
-                _ => Extent { slab_class: 0, value_bytes: operation.value.map_or(0, <[u8]>::len) },
+            let item_size = match status {
+                MetaStatus::Done => execute::item_size(context, kind::MUTATIONS, hashed_key, now),
+                _ => ItemSize { slab_class: 0, value_bytes: operation.value.map_or(0, <[u8]>::len) },
             };
-            Event::Stored { key, outcome, command: "ms", exptime: 0, extent, is_counted }
+            Event::Stored { key, outcome, command: "ms", exptime: 0, item_size, is_counted }
         }
         MetaVerb::Delete => {
             let deleted = (status == MetaStatus::Done).then_some(before);
@@ -112,16 +112,16 @@ fn tell(
         }
         _ => return,
     };
-    service.attention.tell(event, now);
+    context.events.record(event, now);
 }
 
-fn operation_is_quiet(operation: &MetaOperation<&[u8]>, status: MetaStatus) -> bool {
+fn is_quiet(operation: &MetaOperation<&[u8]>, status: MetaStatus) -> bool {
     status.is_silent(operation.verb)
         && lookaside_protocol::meta::meta_flags(operation.flags).any(|flag| flag.letter == b'q')
 }
 
 impl Meta<'_> {
-    fn carry_out(&self, operation: &MetaOperation<&[u8]>, out: &mut Vec<u8>) -> Answer {
+    fn execute_verb(&self, operation: &MetaOperation<&[u8]>, out: &mut Vec<u8>) -> MetaResult {
         match operation.verb {
             MetaVerb::Get => self.get(out),
             MetaVerb::Set => self.set(operation.value.unwrap_or_default(), out),
@@ -135,33 +135,39 @@ impl Meta<'_> {
         Expiry::from_exptime(ttl_s.unwrap_or(0).into(), self.now)
     }
 
-    fn answer(&self, status: MetaStatus, facts: &MetaItemInfo, value: Option<&[u8]>, out: &mut Vec<u8>) -> MetaStatus {
-        compose_meta_answer(status, self.wire_key, &self.flags, facts, value, out);
+    fn compose_reply(
+        &self,
+        status: MetaStatus,
+        info: &MetaItemInfo,
+        value: Option<&[u8]>,
+        out: &mut Vec<u8>,
+    ) -> MetaStatus {
+        compose_meta_answer(status, self.wire_key, &self.flags, info, value, out);
         if value.is_some() { MetaStatus::Value } else { status }
     }
 
     /// An answer that knows nothing of an item.
-    fn tell(&self, status: MetaStatus, out: &mut Vec<u8>) -> MetaStatus {
-        self.answer(status, &MetaItemInfo::default(), None, out)
+    fn compose_status(&self, status: MetaStatus, out: &mut Vec<u8>) -> MetaStatus {
+        self.compose_reply(status, &MetaItemInfo::default(), None, out)
     }
 
-    fn get(&self, out: &mut Vec<u8>) -> Answer {
-        let counters = self.service.counters;
+    fn get(&self, out: &mut Vec<u8>) -> MetaResult {
+        let counters = self.context.counters;
         counters.cmd_get.add(1);
         let touches = self.flags.ttl_s.is_some();
         counters.cmd_touch.add(touches.into());
-        let terms = MetaGet {
+        let options = MetaGet {
             no_bump: self.flags.has(b'u'),
             touch: self.flags.ttl_s.map(|ttl_s| self.expiry(Some(ttl_s))),
             vivify: self.flags.vivify_ttl_s.map(|_| self.expiry_by_flags(None)),
             recache: self.flags.recache_below_s.map(|below_s| Recache {
                 before: self.expiry(Some(below_s)),
-                is_touched_first: self.stands_before(b'T', b'R'),
+                is_touched_first: self.precedes(b'T', b'R'),
             }),
             cas_new: self.flags.cas_new,
         };
-        let reader = self.service.store.reader(self.now);
-        let found = reader.meta_get(self.key, &terms, |looked| (self.show(&looked, out), looked.is_vivified));
+        let reader = self.context.store.reader(self.now);
+        let found = reader.meta_get(self.key, &options, |got| (self.compose_item(&got, out), got.is_vivified));
         // A look that has made its item has found none.
         let is_hit = found.is_some_and(|(_, is_vivified)| !is_vivified);
         counters.get_hits.add(is_hit.into());
@@ -170,12 +176,12 @@ impl Meta<'_> {
         counters.touch_misses.add((touches && !is_hit).into());
         match found {
             Some((status, _)) => Ok(status),
-            None => Ok(self.tell(MetaStatus::Miss, out)),
+            None => Ok(self.compose_status(MetaStatus::Miss, out)),
         }
     }
 
     /// Whether both flags are there, `first` in front of `second`.
-    fn stands_before(&self, first: u8, second: u8) -> bool {
+    fn precedes(&self, first: u8, second: u8) -> bool {
         let mut order =
             self.flags.in_order().map(|flag| flag.letter).filter(|&letter| letter == first || letter == second);
         order.next() == Some(first) && order.next() == Some(second)
@@ -183,63 +189,63 @@ impl Meta<'_> {
 
     /// What the later of `N` and `T` says, of those in front of the flag `end`.
     fn expiry_by_flags(&self, end: Option<u8>) -> Expiry {
-        let told = self.flags.in_order().map(|flag| flag.letter).take_while(|&letter| Some(letter) != end);
-        self.expiry(told.fold(None, |ttl_s, letter| match letter {
+        let set_by = self.flags.in_order().map(|flag| flag.letter).take_while(|&letter| Some(letter) != end);
+        self.expiry(set_by.fold(None, |ttl_s, letter| match letter {
             b'N' => self.flags.vivify_ttl_s,
             b'T' => self.flags.ttl_s,
             _ => ttl_s,
         }))
     }
 
-    fn show(&self, looked: &MetaGetOutcome<'_>, out: &mut Vec<u8>) -> MetaStatus {
-        let item = &looked.item;
+    fn compose_item(&self, got: &MetaGetOutcome<'_>, out: &mut Vec<u8>) -> MetaStatus {
+        let item = &got.item;
         // A `t` is told what the flags in front of it have made of the expiry.
         let expiry = match () {
-            () if looked.is_vivified => self.expiry_by_flags(Some(b't')),
-            () if self.stands_before(b't', b'T') => looked.expiry_before,
+            () if got.is_vivified => self.expiry_by_flags(Some(b't')),
+            () if self.precedes(b't', b'T') => got.expiry_before,
             () => item.expiry,
         };
-        let facts = MetaItemInfo {
+        let info = MetaItemInfo {
             cas: Some(item.cas),
             client_flags: Some(item.flags),
             hit_before: Some(item.fetched),
             idle_s: Some(item.last_access_age_s),
             value_bytes: Some(item.value.value_bytes()),
             ttl_s: Some(ttl_s(expiry, self.now)),
-            already_won: looked.win_already_sent,
-            stale: looked.is_stale,
-            won: looked.is_won,
+            already_won: got.win_already_sent,
+            stale: got.is_stale,
+            won: got.is_won,
         };
         // With `C` the value is for those who have another one.
         if !self.flags.has(b'v') || self.flags.cas_compare == Some(item.cas) {
-            return self.answer(MetaStatus::Done, &facts, None, out);
+            return self.compose_reply(MetaStatus::Done, &info, None, out);
         }
         let mut pieces = item.value.pieces();
         let first = pieces.next().unwrap_or_default();
         if first.len() == item.value.value_bytes() {
-            return self.answer(MetaStatus::Value, &facts, Some(first), out);
+            return self.compose_reply(MetaStatus::Value, &info, Some(first), out);
         }
         // The rare value in several pieces: the composer wants it whole.
-        self.answer(MetaStatus::Value, &facts, Some(&item.value.to_vec()), out)
+        self.compose_reply(MetaStatus::Value, &info, Some(&item.value.to_vec()), out)
     }
 
-    fn set(&self, value: &[u8], out: &mut Vec<u8>) -> Answer {
-        self.service.counters.cmd_set.add(1);
+    fn set(&self, value: &[u8], out: &mut Vec<u8>) -> MetaResult {
+        self.context.counters.cmd_set.add(1);
         let flags = self.flags.client_flags.unwrap_or(0);
         let item = NewItem { flags, expiry: self.expiry(self.flags.ttl_s), value };
-        let terms = MetaSet {
-            cas_compare: self.compared(),
+        let options = MetaSet {
+            cas_compare: self.cas_compare_unless_zero(),
             cas_new: self.flags.cas_new,
             invalidates: self.flags.has(b'I'),
             vivify: self.flags.vivify_ttl_s.map(|ttl_s| self.expiry(Some(ttl_s))),
         };
         let mode = self.flags.store_mode();
-        let (outcome, value_bytes) = self.service.store.meta_set(self.key, mode, &item, &terms, self.now);
+        let (outcome, value_bytes) = self.context.store.meta_set(self.key, mode, &item, &options, self.now);
         // What was not stored has the unique 0.
-        let mut facts = MetaItemInfo { value_bytes: Some(value_bytes), cas: Some(Cas(0)), ..MetaItemInfo::default() };
+        let mut info = MetaItemInfo { value_bytes: Some(value_bytes), cas: Some(Cas(0)), ..MetaItemInfo::default() };
         let status = match outcome {
             StoreOutcome::Stored(cas) => {
-                facts.cas = Some(cas);
+                info.cas = Some(cas);
                 MetaStatus::Done
             }
             StoreOutcome::NotStored => MetaStatus::NotStored,
@@ -248,24 +254,24 @@ impl Meta<'_> {
             StoreOutcome::TooLarge => return Err(refusal::TOO_LARGE),
             StoreOutcome::OutOfMemory => return Err(crate::session::execute::OUT_OF_MEMORY),
         };
-        Ok(self.answer(status, &facts, None, out))
+        Ok(self.compose_reply(status, &info, None, out))
     }
 
     /// The unique that an append, a prepend or `ma` is to find; to these 0 is none.
-    fn compared(&self) -> Option<Cas> {
+    fn cas_compare_unless_zero(&self) -> Option<Cas> {
         self.flags.cas_compare.filter(|&cas| cas != Cas(0))
     }
 
-    fn delete(&self, out: &mut Vec<u8>) -> Answer {
-        let terms = MetaDelete {
+    fn delete(&self, out: &mut Vec<u8>) -> MetaResult {
+        let options = MetaDelete {
             cas_compare: self.flags.cas_compare,
             cas_new: self.flags.cas_new,
             invalidates: self.flags.has(b'I'),
             empties: self.flags.has(b'x'),
             touch: self.flags.ttl_s.map(|ttl_s| self.expiry(Some(ttl_s))),
         };
-        let counters = self.service.counters;
-        let status = match self.service.store.meta_delete(self.key, &terms, self.now) {
+        let counters = self.context.counters;
+        let status = match self.context.store.meta_delete(self.key, &options, self.now) {
             MetaDeleteOutcome::Deleted => {
                 counters.delete_hits.add(1);
                 MetaStatus::Done
@@ -276,60 +282,60 @@ impl Meta<'_> {
             }
             MetaDeleteOutcome::Exists => MetaStatus::Exists,
         };
-        Ok(self.tell(status, out))
+        Ok(self.compose_status(status, out))
     }
 
-    fn arithmetic(&self, out: &mut Vec<u8>) -> Answer {
+    fn arithmetic(&self, out: &mut Vec<u8>) -> MetaResult {
         let direction = self.flags.direction();
-        let terms = MetaArithmetic {
-            cas_compare: self.compared(),
+        let options = MetaArithmetic {
+            cas_compare: self.cas_compare_unless_zero(),
             cas_new: self.flags.cas_new,
             touch: self.flags.ttl_s.map(|ttl_s| self.expiry(Some(ttl_s))),
             vivify: self.flags.vivify_ttl_s.map(|_| (self.flags.initial.unwrap_or(0), self.expiry_by_flags(None))),
         };
         let delta = self.flags.delta.unwrap_or(1);
-        let outcome = self.service.store.meta_arithmetic(self.key, direction, delta, &terms, self.now);
+        let outcome = self.context.store.meta_arithmetic(self.key, direction, delta, &options, self.now);
         let (number, cas, expiry) = match outcome {
-            MetaArithmeticOutcome::Exists => return Ok(self.tell(MetaStatus::Exists, out)),
-            MetaArithmeticOutcome::NotStored => return Ok(self.tell(MetaStatus::NotStored, out)),
+            MetaArithmeticOutcome::Exists => return Ok(self.compose_status(MetaStatus::Exists, out)),
+            MetaArithmeticOutcome::NotStored => return Ok(self.compose_status(MetaStatus::NotStored, out)),
             MetaArithmeticOutcome::Vivified(cas) => {
                 (self.flags.initial.unwrap_or(0), cas, self.expiry_by_flags(Some(b't')))
             }
             MetaArithmeticOutcome::Counted { outcome, expiry: [before, after] } => {
-                crate::session::execute::count_arithmetic(self.service, direction, outcome);
-                let expiry = if self.stands_before(b't', b'T') { before } else { after };
+                crate::session::execute::count_arithmetic(self.context, direction, outcome);
+                let expiry = if self.precedes(b't', b'T') { before } else { after };
                 match outcome {
                     ArithmeticOutcome::Number(number, cas) => (number, cas, expiry),
-                    ArithmeticOutcome::NotFound => return Ok(self.tell(MetaStatus::NotFound, out)),
+                    ArithmeticOutcome::NotFound => return Ok(self.compose_status(MetaStatus::NotFound, out)),
                     ArithmeticOutcome::NotANumber => return Err(crate::session::execute::NOT_A_NUMBER),
                     ArithmeticOutcome::OutOfMemory => return Err(crate::session::execute::OUT_OF_MEMORY_ARITHMETIC),
                 }
             }
         };
-        let facts = MetaItemInfo { cas: Some(cas), ttl_s: Some(ttl_s(expiry, self.now)), ..MetaItemInfo::default() };
+        let info = MetaItemInfo { cas: Some(cas), ttl_s: Some(ttl_s(expiry, self.now)), ..MetaItemInfo::default() };
         let mut digits = itoa::Buffer::new();
         let value = self.flags.has(b'v').then(|| digits.format(number).as_bytes());
-        Ok(self.answer(MetaStatus::Done, &facts, value, out))
+        Ok(self.compose_reply(MetaStatus::Done, &info, value, out))
     }
 
     fn debug(&self, out: &mut Vec<u8>) -> MetaStatus {
-        let terms = MetaGet { no_bump: true, ..MetaGet::default() };
-        let shown = self.service.store.reader(self.now).meta_get(self.key, &terms, |looked| {
-            let item = looked.item;
+        let options = MetaGet { no_bump: true, ..MetaGet::default() };
+        let found = self.context.store.reader(self.now).meta_get(self.key, &options, |got| {
+            let item = got.item;
             out.extend_from_slice(b"ME ");
             out.extend_from_slice(self.wire_key);
-            let facts = format!(
+            let info = format!(
                 " exp={} la={} cas={} fetch={} cls={} size={}",
                 ttl_s(item.expiry, self.now),
                 item.last_access_age_s,
                 item.cas.0,
                 if item.fetched { "yes" } else { "no" },
-                looked.slab_class,
-                looked.item_bytes,
+                got.slab_class,
+                got.item_bytes,
             );
-            reply::line(facts.as_bytes(), out);
+            reply::line(info.as_bytes(), out);
         });
-        if shown.is_some() {
+        if found.is_some() {
             return MetaStatus::Debug;
         }
         reply::line(b"EN", out);

@@ -10,10 +10,10 @@
 
 mod meta;
 
-use crate::observe::event_log::{Event, Extent, kind};
-use crate::session::admin_command::{Answer, Order};
-use crate::session::context::Service;
-use crate::session::crawl::{Listing, Walk};
+use crate::observe::event_log::{Event, ItemSize, kind};
+use crate::session::admin_command::{AdminAction, AdminCommand};
+use crate::session::context::SessionContext;
+use crate::session::crawl::{CrawlCommand, CrawlKind};
 use crate::session::reply;
 use lookaside_protocol::text::refusal;
 use lookaside_protocol::{Command, Direction, Operation, Request, StoreMode};
@@ -37,29 +37,29 @@ pub const VERSION: &str = concat!("1.6.45-lookaside-", env!("CARGO_PKG_VERSION")
 /// Answers `keys` of a get, without its `END`, until `out` holds `reply_bytes_max` bytes. Returns how many keys were
 /// answered: at least one if there is one.
 pub(crate) fn retrieve(
-    service: &Service<'_>,
+    context: &SessionContext<'_>,
     operation: &Operation<&[u8]>,
     keys: &[HashedKey<'_>],
     now: Now,
     reply_bytes_max: usize,
     out: &mut Vec<u8>,
 ) -> usize {
-    let reader = service.store.reader(now);
+    let reader = context.store.reader(now);
     let mut answered = 0;
     let mut hits = 0;
-    let is_watched = service.attention.is_given_to(kind::FETCHERS | kind::PREFIXES);
+    let is_recorded = context.events.is_enabled(kind::FETCHERS | kind::PREFIXES);
     for &key in keys {
         let value_bytes = retrieve_one(&reader, operation, key, now, out);
         hits += u64::from(value_bytes.is_some());
-        if is_watched {
-            tell_fetched(service, key, value_bytes, now);
+        if is_recorded {
+            record_fetch(context, key, value_bytes, now);
         }
         answered += 1;
         if out.len() >= reply_bytes_max {
             break;
         }
     }
-    let counters = service.counters;
+    let counters = context.counters;
     counters.cmd_get.add(answered as u64);
     counters.get_hits.add(hits);
     counters.get_misses.add(answered as u64 - hits);
@@ -103,8 +103,8 @@ fn render_value(item: &ItemView<'_>, cas: bool, out: &mut Vec<u8>) -> usize {
 }
 
 /// Carries out any other command. `key` is the request's key, hashed, for commands that have one.
-pub(crate) fn command(
-    service: &Service<'_>,
+pub(crate) fn run_command(
+    context: &SessionContext<'_>,
     command: &Command<'_>,
     key: Option<&HashedKey<'_>>,
     now: Now,
@@ -114,12 +114,12 @@ pub(crate) fn command(
     let mut quiet = false;
     match command {
         Command::Single { request, noreply } => {
-            single(service, request, *key.expect("a request has a key"), now, out);
+            run_keyed(context, request, *key.expect("a request has a key"), now, out);
             quiet = *noreply;
         }
         Command::FlushAll { delay_s, noreply } => {
-            let reply: &[u8] = match flush_all(service, *delay_s, now) {
-                Flush::Noted => b"OK",
+            let reply: &[u8] = match flush_all(context, *delay_s, now) {
+                Flush::Scheduled => b"OK",
                 Flush::Forbidden => b"CLIENT_ERROR flush_all not allowed",
                 Flush::TooMany => b"SERVER_ERROR too many flushes lie ahead",
             };
@@ -127,11 +127,11 @@ pub(crate) fn command(
             quiet = *noreply;
         }
         Command::Verbosity { level, noreply } => {
-            service.process.set_verbosity(*level);
+            context.control.set_verbosity(*level);
             reply::line(b"OK", out);
             quiet = *noreply;
         }
-        Command::Stats { arguments } => service.process.stats(arguments, now, out),
+        Command::Stats { arguments } => context.control.stats(arguments, now, out),
         Command::Version => {
             out.extend_from_slice(b"VERSION ");
             reply::line(VERSION.as_bytes(), out);
@@ -146,74 +146,78 @@ pub(crate) fn command(
 
 /// What became of an operator's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ordered {
+pub(crate) enum AdminOutcome {
     /// It is done.
     Done,
     /// The connection ends with it.
     Close,
     /// The walk that it began goes on later.
-    Walking,
+    Crawling,
 }
 
 /// Carries out an operator's order, or goes on with the walk that it began.
-pub(crate) fn order(
-    service: &Service<'_>,
-    order: &Order<'_>,
-    walk: &mut Option<Box<Walk>>,
+pub(crate) fn run_admin_command(
+    context: &SessionContext<'_>,
+    command: &AdminCommand<'_>,
+    crawl: &mut Option<Box<CrawlCommand>>,
     now: Now,
     reply_bytes_max: usize,
     out: &mut Vec<u8>,
-) -> Ordered {
-    let process = service.process;
+) -> AdminOutcome {
+    let control = context.control;
     let refused;
-    let line = match order.answer(process.crawls()) {
-        Answer::Walk(Listing::Metadump(_) | Listing::Mgdump(_)) if !process.dumps() => "ERROR metadump not allowed",
-        Answer::Walk(Listing::Cachedump { .. }) if !process.dumps() => "CLIENT_ERROR stats cachedump not allowed",
-        Answer::Walk(Listing::Sizes) if !process.tracks_sizes() => "STAT sizes_status disabled\r\nEND",
-        Answer::Walk(listing) => {
-            if walk.is_none() {
-                *walk = Walk::begin(service.store, listing, now, out).map(Box::new);
+    let line = match command.action(control.is_crawler_enabled()) {
+        AdminAction::Crawl(CrawlKind::Metadump(_) | CrawlKind::Mgdump(_)) if !control.allows_key_dump() => {
+            "ERROR metadump not allowed"
+        }
+        AdminAction::Crawl(CrawlKind::Cachedump { .. }) if !control.allows_key_dump() => {
+            "CLIENT_ERROR stats cachedump not allowed"
+        }
+        AdminAction::Crawl(CrawlKind::Sizes) if !control.tracks_sizes() => "STAT sizes_status disabled\r\nEND",
+        AdminAction::Crawl(kind) => {
+            if crawl.is_none() {
+                *crawl = CrawlCommand::start(context.store, kind, now, out).map(Box::new);
             }
-            match walk {
-                Some(walk) => match walk.step(service, now, reply_bytes_max, out) {
-                    true => return Ordered::Done,
-                    false => return Ordered::Walking,
+            match crawl {
+                Some(crawl) => match crawl.step(context, now, reply_bytes_max, out) {
+                    true => return AdminOutcome::Done,
+                    false => return AdminOutcome::Crawling,
                 },
-                None if listing == Listing::Sizes => TOO_MANY_WALKS_FOR_SIZES,
+                None if kind == CrawlKind::Sizes => TOO_MANY_WALKS_FOR_SIZES,
                 None => "BUSY currently processing crawler request",
             }
         }
-        Answer::MovePage { from, to } => match service.store.move_page(from, to, now) {
+        AdminAction::MovePage { from, to } => match context.store.move_page(from, to, now) {
             PageMove::Moved => "OK",
             PageMove::Busy => "BUSY currently processing reassign request",
             PageMove::NoSpare => "NOSPARE source class has no spare pages",
             PageMove::BadClass => "BADCLASS invalid src or dst class id",
         },
-        Answer::Automove(is_on) => {
-            service.store.set_rebalance(is_on);
+        AdminAction::Automove(is_on) => {
+            context.store.set_rebalance(is_on);
             "OK"
         }
-        Answer::Line(line) => line,
-        Answer::Crawler(crawls) => {
-            process.set_crawls(crawls);
+        AdminAction::Line(line) => line,
+        AdminAction::SetCrawlerEnabled(is_crawler_enabled) => {
+            control.set_crawler_enabled(is_crawler_enabled);
             "OK"
         }
-        Answer::MemoryLimit(megabytes) => match process.set_memory_limit(megabytes) {
+        AdminAction::MemoryLimit(megabytes) => match control.set_memory_limit(megabytes) {
             true => "OK",
             false => "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust",
         },
-        Answer::ShutDown if process.shut_down() => return Ordered::Close,
-        Answer::ShutDownUnknown if process.allows_shut_down() => "CLIENT_ERROR invalid shutdown mode",
-        Answer::ShutDown | Answer::ShutDownUnknown => "SERVER_ERROR: shutdown not enabled",
-        Answer::Watch(kinds) => match process.refuses_watchers() {
+        AdminAction::ShutDown if control.shut_down() => return AdminOutcome::Close,
+        AdminAction::ShutDownBadMode if control.allows_shutdown() => "CLIENT_ERROR invalid shutdown mode",
+        AdminAction::ShutDown | AdminAction::ShutDownBadMode => "SERVER_ERROR: shutdown not enabled",
+        AdminAction::Watch(kinds) => match control.watch_refusal() {
             Some(refusal) => refusal,
-            None if service.attention.want(kinds) => {
+            None if context.events.request_watch(kinds) => {
                 reply::line(b"OK", out);
-                return Ordered::Close;
+                return AdminOutcome::Close;
             }
             None => "ERROR",
         },
-        Answer::RefreshCertificates => match process.refresh_certificates() {
+        AdminAction::RefreshCertificates => match control.refresh_certificates() {
             Ok(()) => "OK",
             Err(why) => {
                 refused = why;
@@ -221,47 +225,47 @@ pub(crate) fn order(
             }
         },
     };
-    if !order.is_quiet() {
+    if !command.is_quiet() {
         reply::line(line.as_bytes(), out);
     }
-    Ordered::Done
+    AdminOutcome::Done
 }
 
-/// Says `line`; `dropped` is the key whose new value was refused, and whose old value would be out of date.
-pub(crate) fn refuse(
-    service: &Service<'_>,
+/// Says `line`; `outdated` is the key whose new value was refused, and whose old value would be out of date.
+pub(crate) fn reply_refusal(
+    context: &SessionContext<'_>,
     line: Option<&str>,
-    dropped: Option<&HashedKey<'_>>,
+    outdated: Option<&HashedKey<'_>>,
     now: Now,
     out: &mut Vec<u8>,
 ) {
-    if let Some(key) = dropped {
-        service.store.delete(*key, 0, now);
+    if let Some(key) = outdated {
+        context.store.delete(*key, 0, now);
     }
     if let Some(line) = line {
         reply::line(line.as_bytes(), out);
     }
 }
 
-fn single(service: &Service<'_>, request: &Request<&[u8]>, key: HashedKey<'_>, now: Now, out: &mut Vec<u8>) {
+fn run_keyed(context: &SessionContext<'_>, request: &Request<&[u8]>, key: HashedKey<'_>, now: Now, out: &mut Vec<u8>) {
     let line = match request.operation {
         Operation::Store { mode, flags, exptime, value } => {
             let item = NewItem { flags, expiry: Expiry::from_exptime(exptime, now), value };
-            let line = store(service, key, mode, &item, now);
-            tell_stored(service, key, command_of(mode), exptime, value, line, now);
+            let line = store(context, key, mode, &item, now);
+            record_store(context, key, verb_name(mode), exptime, value, line, now);
             line
         }
         Operation::LeaseSet { token, flags, exptime, value } => {
             let item = NewItem { flags, expiry: Expiry::from_exptime(exptime, now), value };
-            service.counters.cmd_set.add(1);
-            let line = lease_set_line(service.store.lease_set(key, token, &item, now));
-            tell_stored(service, key, "lease-set", exptime, value, line, now);
+            context.counters.cmd_set.add(1);
+            let line = lease_set_line(context.store.lease_set(key, token, &item, now));
+            record_store(context, key, "lease-set", exptime, value, line, now);
             line
         }
-        Operation::Delete { hold_off_ms } => delete(service, key, hold_off_ms, now),
+        Operation::Delete { hold_off_ms } => delete(context, key, hold_off_ms, now),
         Operation::Arithmetic { direction, delta } => {
-            let outcome = service.store.arithmetic(key, direction, delta, now);
-            count_arithmetic(service, direction, outcome);
+            let outcome = context.store.arithmetic(key, direction, delta, now);
+            count_arithmetic(context, direction, outcome);
             match outcome {
                 ArithmeticOutcome::Number(number, _) => return reply::number_line(number, out),
                 ArithmeticOutcome::NotFound => "NOT_FOUND",
@@ -269,8 +273,8 @@ fn single(service: &Service<'_>, request: &Request<&[u8]>, key: HashedKey<'_>, n
                 ArithmeticOutcome::OutOfMemory => OUT_OF_MEMORY_ARITHMETIC,
             }
         }
-        Operation::Touch { exptime } => touch(service, key, exptime, now),
-        Operation::Meta(ref meta) => return meta::execute(service, meta, key, now, out),
+        Operation::Touch { exptime } => touch(context, key, exptime, now),
+        Operation::Meta(ref meta) => return meta::execute(context, meta, key, now, out),
         Operation::Get { .. } | Operation::GetAndTouch { .. } | Operation::LeaseGet => {
             unreachable!("the parser makes retrievals of the get verbs")
         }
@@ -278,8 +282,14 @@ fn single(service: &Service<'_>, request: &Request<&[u8]>, key: HashedKey<'_>, n
     reply::line(line.as_bytes(), out);
 }
 
-fn store(service: &Service<'_>, key: HashedKey<'_>, mode: StoreMode, item: &NewItem<'_>, now: Now) -> &'static str {
-    store_line(store_outcome(service, key, mode, item, now))
+fn store(
+    context: &SessionContext<'_>,
+    key: HashedKey<'_>,
+    mode: StoreMode,
+    item: &NewItem<'_>,
+    now: Now,
+) -> &'static str {
+    store_line(store_outcome(context, key, mode, item, now))
 }
 
 /// What a client of the text dialect, and a watcher, is told of it.
@@ -296,15 +306,15 @@ pub(crate) fn store_line(outcome: StoreOutcome) -> &'static str {
 
 /// Stores and counts. A refused `set` takes the old value with it: the writer has moved on.
 pub(crate) fn store_outcome(
-    service: &Service<'_>,
+    context: &SessionContext<'_>,
     key: HashedKey<'_>,
     mode: StoreMode,
     item: &NewItem<'_>,
     now: Now,
 ) -> StoreOutcome {
-    let counters = service.counters;
+    let counters = context.counters;
     counters.cmd_set.add(1);
-    let outcome = service.store.store(key, mode, item, now);
+    let outcome = context.store.store(key, mode, item, now);
     if matches!(mode, StoreMode::Cas(_)) {
         match outcome {
             StoreOutcome::Stored(_) => counters.cas_hits.add(1),
@@ -314,34 +324,32 @@ pub(crate) fn store_outcome(
         }
     }
     if mode == StoreMode::Set && outcome == StoreOutcome::OutOfMemory {
-        service.store.delete(key, 0, now);
+        context.store.delete(key, 0, now);
     }
     outcome
 }
 
 /// An item's extent, for those who watch these kinds of events; empty if nobody does, or it has gone.
-pub(crate) fn extent(service: &Service<'_>, kinds: u8, key: HashedKey<'_>, now: Now) -> Extent {
-    if !service.attention.is_given_to(kinds) {
-        return Extent::default();
+pub(crate) fn item_size(context: &SessionContext<'_>, kinds: u8, key: HashedKey<'_>, now: Now) -> ItemSize {
+    if !context.events.is_enabled(kinds) {
+        return ItemSize::default();
     }
-    let terms = MetaGet { no_bump: true, ..MetaGet::default() };
-    let shown = |looked: MetaGetOutcome<'_>| Extent {
-        slab_class: looked.slab_class,
-        value_bytes: looked.item.value.value_bytes(),
-    };
-    service.store.reader(now).meta_get(key, &terms, shown).unwrap_or_default()
+    let options = MetaGet { no_bump: true, ..MetaGet::default() };
+    let size_of =
+        |got: MetaGetOutcome<'_>| ItemSize { slab_class: got.slab_class, value_bytes: got.item.value.value_bytes() };
+    context.store.reader(now).meta_get(key, &options, size_of).unwrap_or_default()
 }
 
 /// For those who watch. `value_bytes` is there if the item is.
-pub(crate) fn tell_fetched(service: &Service<'_>, key: HashedKey<'_>, value_bytes: Option<usize>, now: Now) {
-    let slab_class = |key| extent(service, kind::FETCHERS, key, now).slab_class;
-    let found = value_bytes.map(|value_bytes| Extent { slab_class: slab_class(key), value_bytes });
-    service.attention.tell(Event::Fetched { key: key.key(), found, is_counted: true }, now);
+pub(crate) fn record_fetch(context: &SessionContext<'_>, key: HashedKey<'_>, value_bytes: Option<usize>, now: Now) {
+    let slab_class = |key| item_size(context, kind::FETCHERS, key, now).slab_class;
+    let found = value_bytes.map(|value_bytes| ItemSize { slab_class: slab_class(key), value_bytes });
+    context.events.record(Event::Fetched { key: key.key(), found, is_counted: true }, now);
 }
 
 /// For those who watch. `outcome` is the reply's line.
-pub(crate) fn tell_stored(
-    service: &Service<'_>,
+pub(crate) fn record_store(
+    context: &SessionContext<'_>,
     key: HashedKey<'_>,
     command: &'static str,
     exptime: i64,
@@ -349,17 +357,17 @@ pub(crate) fn tell_stored(
     outcome: &str,
     now: Now,
 ) {
-    if service.attention.is_given_to(kind::MUTATIONS | kind::PREFIXES) {
-        let extent = match outcome {
-            "STORED" | "STALE_STORED" => extent(service, kind::MUTATIONS, key, now),
-            _ => Extent { slab_class: 0, value_bytes: value.len() },
+    if context.events.is_enabled(kind::MUTATIONS | kind::PREFIXES) {
+        let item_size = match outcome {
+            "STORED" | "STALE_STORED" => item_size(context, kind::MUTATIONS, key, now),
+            _ => ItemSize { slab_class: 0, value_bytes: value.len() },
         };
-        let event = Event::Stored { key: key.key(), outcome, command, exptime, extent, is_counted: true };
-        service.attention.tell(event, now);
+        let event = Event::Stored { key: key.key(), outcome, command, exptime, item_size, is_counted: true };
+        context.events.record(event, now);
     }
 }
 
-pub(crate) fn command_of(mode: StoreMode) -> &'static str {
+pub(crate) fn verb_name(mode: StoreMode) -> &'static str {
     match mode {
         StoreMode::Set => "set",
         StoreMode::Add => "add",
@@ -380,41 +388,41 @@ fn lease_set_line(outcome: LeaseSetOutcome) -> &'static str {
     }
 }
 
-fn delete(service: &Service<'_>, key: HashedKey<'_>, hold_off_ms: u32, now: Now) -> &'static str {
-    let extent = extent(service, kind::DELETIONS, key, now);
-    let is_deleted = service.store.delete(key, hold_off_ms, now) == DeleteOutcome::Deleted;
-    note_delete(service, key, is_deleted.then_some(extent), now);
+fn delete(context: &SessionContext<'_>, key: HashedKey<'_>, hold_off_ms: u32, now: Now) -> &'static str {
+    let item_size = item_size(context, kind::DELETIONS, key, now);
+    let is_deleted = context.store.delete(key, hold_off_ms, now) == DeleteOutcome::Deleted;
+    record_delete(context, key, is_deleted.then_some(item_size), now);
     if is_deleted { "DELETED" } else { "NOT_FOUND" }
 }
 
 /// Counts a delete, and tells those who watch.
-pub(crate) fn note_delete(service: &Service<'_>, key: HashedKey<'_>, deleted: Option<Extent>, now: Now) {
-    if service.attention.is_given_to(kind::DELETIONS | kind::PREFIXES) {
+pub(crate) fn record_delete(context: &SessionContext<'_>, key: HashedKey<'_>, deleted: Option<ItemSize>, now: Now) {
+    if context.events.is_enabled(kind::DELETIONS | kind::PREFIXES) {
         let event = Event::Deleted { key: key.key(), command: "delete", deleted, is_counted: true };
-        service.attention.tell(event, now);
+        context.events.record(event, now);
     }
-    let counters = service.counters;
+    let counters = context.counters;
     let counter = if deleted.is_some() { &counters.delete_hits } else { &counters.delete_misses };
     counter.add(1);
 }
 
-fn touch(service: &Service<'_>, key: HashedKey<'_>, exptime: i64, now: Now) -> &'static str {
-    service.counters.cmd_touch.add(1);
+fn touch(context: &SessionContext<'_>, key: HashedKey<'_>, exptime: i64, now: Now) -> &'static str {
+    context.counters.cmd_touch.add(1);
     let expiry = Expiry::from_exptime(exptime, now);
-    match service.store.reader(now).get_and_touch(key, expiry, |_| ()) {
+    match context.store.reader(now).get_and_touch(key, expiry, |_| ()) {
         Some(()) => {
-            service.counters.touch_hits.add(1);
+            context.counters.touch_hits.add(1);
             "TOUCHED"
         }
         None => {
-            service.counters.touch_misses.add(1);
+            context.counters.touch_misses.add(1);
             "NOT_FOUND"
         }
     }
 }
 
-pub(crate) fn count_arithmetic(service: &Service<'_>, direction: Direction, outcome: ArithmeticOutcome) {
-    let counters = service.counters;
+pub(crate) fn count_arithmetic(context: &SessionContext<'_>, direction: Direction, outcome: ArithmeticOutcome) {
+    let counters = context.counters;
     let (hits, misses) = match direction {
         Direction::Up => (&counters.incr_hits, &counters.incr_misses),
         Direction::Down => (&counters.decr_hits, &counters.decr_misses),
@@ -429,7 +437,7 @@ pub(crate) fn count_arithmetic(service: &Service<'_>, direction: Direction, outc
 /// What became of a `flush_all`.
 pub(crate) enum Flush {
     /// It takes effect now, or later.
-    Noted,
+    Scheduled,
     /// The server was told to take none (`-F`).
     Forbidden,
     /// As many as can be remembered wait for their time.
@@ -437,13 +445,13 @@ pub(crate) enum Flush {
 }
 
 /// `flush_all`.
-pub(crate) fn flush_all(service: &Service<'_>, delay_s: i64, now: Now) -> Flush {
-    service.counters.cmd_flush.add(1);
-    if !service.process.allows_flush() {
+pub(crate) fn flush_all(context: &SessionContext<'_>, delay_s: i64, now: Now) -> Flush {
+    context.counters.cmd_flush.add(1);
+    if !context.control.allows_flush() {
         return Flush::Forbidden;
     }
-    match service.store.flush_all(flush_time(delay_s, now), now) {
-        true => Flush::Noted,
+    match context.store.flush_all(flush_time(delay_s, now), now) {
+        true => Flush::Scheduled,
         false => Flush::TooMany,
     }
 }
