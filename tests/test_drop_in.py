@@ -110,11 +110,11 @@ def test_a_promise_of_safety_is_not_broken_in_silence(tmp_path):
 def test_the_log_tells_more_when_asked(tmp_path):
     server = Server("server", tmp_path)
     try:
-        assert "a connection comes" not in server.log()
+        assert "connection accepted" not in server.log()
         with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
             connection.sendall(b"verbosity 1\r\n")
             assert connection.recv(100) == b"OK\r\n"
         assert answers(server.port)
-        eventually(lambda: "a connection goes: normal" in server.log(), "connections are told of")
+        eventually(lambda: "connection closed: normal" in server.log(), "connections are logged")
     finally:
         server.stop()

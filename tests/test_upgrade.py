@@ -118,7 +118,7 @@ def test_a_successor_that_dies_before_it_serves_changes_nothing(tmp_path, until,
                 successor = FakeSuccessor(lineage.gate)
                 successor.go(until)
                 successor.close()
-                end = "goes on serving" if until > READY else "does not take over"
+                end = "takeover failed; continuing to serve" if until > READY else "does not take over"
                 eventually(lambda end=end, count=count: server.log().count(end) == count, "it goes on")
                 wait_for_requests(pools, 20)
             assert server.running.poll() is None
@@ -197,7 +197,7 @@ def test_a_predecessor_that_hangs_up_and_lives_is_not_replaced(tmp_path):
         lineage.arguments[1] = fake.port
         server = lineage.spawn([*lineage.arguments, "--take-over"])
         assert server.running.wait(STOP_S) == 1
-        assert "goes on serving" in server.log()
+        assert "takeover failed; continuing to serve" in server.log()
     finally:
         lineage.stop()
         fake.close()

@@ -1,4 +1,4 @@
-//! The daemon's door: arguments in, exit status out.
+//! Entry point: runs [`lookaside_server`], and turns errors into exit statuses.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

@@ -39,7 +39,7 @@ impl Bench {
 
     fn context(&self) -> SessionContext<'_> {
         let context = SessionContext::new(&self.store, &self.options, &self.counters);
-        SessionContext { protocols: self.protocols, sasl: self.users.as_ref(), ..context }
+        SessionContext { protocols: self.protocols, sasl_users: self.users.as_ref(), ..context }
     }
 
     /// All that a fresh session says to bytes that arrive in pieces.
@@ -70,7 +70,7 @@ impl Bench {
                     (Progress::Close, _) => return all,
                     (Progress::Full, _) => {
                         session.rewind();
-                        let rest = batch.remainder(steps, &input).expect("a full reply leaves something");
+                        let rest = batch.unexecuted(steps, &input).expect("a full reply leaves something");
                         assert!(rest.prefix.is_empty(), "a request is never cut off in its middle");
                         input.drain(..rest.input_at);
                         continue 'pause;

@@ -1,7 +1,7 @@
 //! The names that memcached 1.6.45 has for `-o`, and what becomes of each. A name that is not among them is a mistake: a
 //! time-out that is misspelt would be none.
 
-use crate::cli::tls::TlsOptions;
+use super::tls::is_tls_option;
 
 /// What do something here, beside those that begin with `ssl_`.
 const SUPPORTED: &[&str] = &[
@@ -103,7 +103,7 @@ pub(super) enum Support {
 /// What becomes of an option, value and all.
 pub(super) fn support_of(option: &str) -> Support {
     let name = name_of(option);
-    if TlsOptions::is_tls_option(name) || SUPPORTED.contains(&name) {
+    if is_tls_option(name) || SUPPORTED.contains(&name) {
         Support::Supported
     } else if NO_EFFECT.contains(&name) {
         Support::NoEffect

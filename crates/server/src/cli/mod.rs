@@ -7,10 +7,10 @@ pub(crate) mod tls;
 mod validate;
 
 pub use ignored::CompatibleOptions;
-pub(crate) use ignored::IgnoredOption;
-pub use listen_spec::{Listen, TlsMode};
+pub use listen_spec::ListenAddress;
 pub use validate::UsageError;
 
+use crate::net::udp::amplification::REPLY_BYTES_MAX as UDP_REPLY_BYTES_MAX;
 use crate::session::context::Protocols;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{ArgAction, CommandFactory, Parser, ValueEnum};
@@ -18,6 +18,9 @@ use lookaside_store::{Options, RegionName};
 use lookaside_telemetry::LogFormat;
 use std::ffi::OsString;
 use std::ops::RangeInclusive;
+
+/// The file of users for `-S`; memcached reads it if it is built with a password file for SASL.
+pub(crate) const SASL_FILE_VARIABLE: &str = "MEMCACHED_SASL_PWDB";
 
 /// What the store puts in front of each item; memcached's `-n` leaves its own header out too.
 const ITEM_HEADER_BYTES: usize = 16;
@@ -112,7 +115,7 @@ pub struct Arguments {
     pub unix_path: Option<std::path::PathBuf>,
 
     /// Access mode of the Unix socket, in octal
-    #[arg(short = 'a', long = "unix-mask", value_name = "MODE", default_value = "700", value_parser = parse_mode)]
+    #[arg(short = 'a', long = "unix-mask", value_name = "MODE", default_value = "700", value_parser = lookaside_net::parse_mode)]
     pub unix_mode: u32,
 
     /// How many connections may wait to be accepted
@@ -332,13 +335,9 @@ impl Arguments {
         (self.udp_worker_ports != 0).then_some(self.udp_worker_ports..=last)
     }
 
-    /// The addresses to listen on with `port`, unless an address names its own.
-    pub fn addresses(&self, port: u16) -> anyhow::Result<Vec<Listen>> {
-        let mut listens = listen_spec::addresses(&self.listen, port)?;
-        for listen in &mut listens {
-            listen.protocols = listen.protocol.map(|protocol| self.protocols_at(Some(protocol))).transpose()?;
-        }
-        Ok(listens)
+    /// Whether a UDP port is open.
+    pub(crate) fn serves_udp(&self) -> bool {
+        self.udp_port != 0 && self.unix_path.is_none()
     }
 }
 
@@ -374,11 +373,6 @@ fn parse_megabytes(text: &str) -> Result<u64, String> {
     megabytes.ok_or_else(|| format!("a number of megabytes, 1 to {MEGABYTES_MAX}, without a suffix, as in 64"))
 }
 
-fn parse_mode(text: &str) -> Result<u32, String> {
-    let mode = u32::from_str_radix(text, 8).ok().filter(|&mode| mode <= 0o777);
-    mode.ok_or_else(|| "an access mode is an octal number up to 777".to_string())
-}
-
 fn parse_item_bytes(text: &str) -> Result<usize, String> {
     let bytes = parse_bytes(text)?;
     let is_size = (1 << 10..=1 << 30).contains(&bytes);
@@ -387,7 +381,7 @@ fn parse_item_bytes(text: &str) -> Result<usize, String> {
 
 fn parse_reply_bytes(text: &str) -> Result<usize, String> {
     let bytes = parse_bytes(text)?;
-    let is_size = bytes <= crate::net::udp::REPLY_BYTES_MAX;
+    let is_size = bytes <= UDP_REPLY_BYTES_MAX;
     is_size.then_some(bytes).ok_or_else(|| "a reply by UDP is 128k at most".to_string())
 }
 

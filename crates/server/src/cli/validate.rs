@@ -1,13 +1,12 @@
-//! Mistakes in a command line that one option alone does not show. Found before the process does anything; the exit
-//! status is 2, since no restart mends them. What the system refuses (a port, a file, a name that nobody resolves) is no
-//! mistake: the exit status is 1.
+//! Validates a command line beyond single options, before the process does anything. The exit status is 2, because a
+//! restart would not help. An error of the system (a port in use, a missing file, an unknown host) has the exit status 1.
 
-use crate::cli::tls::TlsOptions;
-use crate::cli::{Arguments, TlsMode, listen_spec};
-use crate::startup::listeners::serves_udp;
-use crate::startup::secrets::SASL_FILE_VARIABLE;
+use super::listen_spec::{parse_specs, protocol_name};
+use super::tls::{is_tls_option, parse_tls_options};
+use super::{Arguments, SASL_FILE_VARIABLE};
+use lookaside_net::TlsMode;
 
-/// What is wrong with a command line, in words.
+/// An invalid command line, as a message for the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageError(pub String);
 
@@ -20,14 +19,14 @@ impl std::fmt::Display for UsageError {
 impl std::error::Error for UsageError {}
 
 impl UsageError {
-    /// For an error whose cause says enough.
+    /// An error from a literal message.
     pub(crate) fn new(why: impl ToString) -> UsageError {
         UsageError(why.to_string())
     }
 }
 
 impl Arguments {
-    /// The first mistake, if there is one.
+    /// Returns the first error of the command line.
     pub fn check(&self) -> Result<(), UsageError> {
         if let Some(refusal) = self.compatible.refusal() {
             return Err(UsageError(refusal));
@@ -37,8 +36,8 @@ impl Arguments {
         self.check_addresses()?;
         self.check_udp_worker_ports()?;
         for (is_given, option) in [(self.tls, "-Z"), (self.enable_sasl, "-S"), (self.auth_path.is_some(), "-Y")] {
-            if is_given && serves_udp(self) {
-                return Err(UsageError(format!("{option} cannot be kept by UDP: leave -U away")));
+            if is_given && self.serves_udp() {
+                return Err(UsageError(format!("{option} does not work with UDP: remove -U")));
             }
         }
         if self.enable_sasl && std::env::var_os(SASL_FILE_VARIABLE).is_none() {
@@ -51,9 +50,9 @@ impl Arguments {
     fn check_tls(&self) -> Result<(), UsageError> {
         let extended = self.compatible.extended();
         if self.tls {
-            return TlsOptions::parse(extended).map(drop).map_err(UsageError);
+            return parse_tls_options(extended).map(drop).map_err(UsageError);
         }
-        match extended.iter().find(|option| TlsOptions::is_tls_option(option)) {
+        match extended.iter().find(|option| is_tls_option(option)) {
             Some(option) => Err(UsageError(format!("-o {option} secures nothing without -Z"))),
             None => Ok(()),
         }
@@ -63,8 +62,7 @@ impl Arguments {
         let Some(ports) = self.udp_worker_ports() else { return Ok(()) };
         let (first, last, threads) = (ports.start(), ports.end(), self.threads_count());
         if self.udp_port == 0 {
-            let why =
-                "--udp-worker-ports is for clients that know the threads' ports; the others' port is missing: add -U";
+            let why = "--udp-worker-ports is for clients that know the threads' ports; other clients need -U: add it";
             return Err(UsageError::new(why));
         }
         if ports.len() < threads {
@@ -84,15 +82,16 @@ impl Arguments {
             lookaside_telemetry::check_address(address)
                 .map_err(|why| UsageError(format!("--metrics-address {address}: {why}")))?;
         }
-        let labels = listen_spec::check(&self.listen)?;
-        labels.iter().try_for_each(|(_, protocol)| self.protocols_at(*protocol).map(drop))?;
-        let is_there = |tls_mode| labels.iter().any(|label| label.0 == tls_mode);
-        if !self.tls && (is_there(TlsMode::Basic) || is_there(TlsMode::Mutual)) {
+        let specs = parse_specs(&self.listen)?;
+        specs.iter().try_for_each(|spec| self.protocols_at(protocol_name(spec)).map(drop))?;
+        let has = |tls| specs.iter().any(|spec| spec.tls == Some(tls));
+        if !self.tls && (has(TlsMode::Tls) || has(TlsMode::MutualTls)) {
             return Err(UsageError::new("-l with btls: or mtls: needs TLS (-Z)"));
         }
-        let has_authorities =
-            || TlsOptions::parse(self.compatible.extended()).is_ok_and(|(tls, _)| tls.authorities_path.is_some());
-        if is_there(TlsMode::Mutual) && !has_authorities() {
+        let has_authorities = || {
+            parse_tls_options(self.compatible.extended()).is_ok_and(|(options, _)| options.authorities_path.is_some())
+        };
+        if has(TlsMode::MutualTls) && !has_authorities() {
             return Err(UsageError::new("-l with mtls: verifies clients' certificates against -o ssl_ca_cert=FILE"));
         }
         Ok(())

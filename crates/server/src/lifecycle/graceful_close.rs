@@ -1,31 +1,32 @@
-//! The end of connections that no other process can go on with, such as TLS: each is sent what its client is still to get,
-//! is told that nothing more comes, and closed once the client has gone, or after [`GRACE_MS`].
+//! Closes the connections that cannot be handed over, such as those with TLS: each is sent the rest of its replies and the end
+//! of the stream, and is closed once its client has closed it, or after [`GRACE_MS`].
 //!
-//! A socket that is closed while bytes lie in it unread resets its connection, and a reply that is on its way may be lost
-//! with it. So the client ends first, or has been given time; what it still asks for is read and passed over. Nothing of
-//! that was carried out, and no store is here to carry it out.
+//! A socket that is closed with unread input resets its connection, which may lose a reply that is still in flight. So the
+//! client gets time to close first, and its further input is read and discarded. No command in it is executed: the store
+//! is gone.
 
 use crate::clock::Clock;
-use crate::net::connection::{Connection, Received, Sent};
+use crate::net::connection::Connection;
+use crate::net::socket::{Received, Sent};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::Shutdown;
 
-/// How long all of it may take, in milliseconds.
+/// The grace period for all connections together, in milliseconds.
 const GRACE_MS: u64 = 3_000;
 
-/// How often the deadline is looked at.
+/// How often the deadline is checked.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// How often one client is read from before the others and the deadline have their turn: it may send without end.
+/// At most this many reads from one client before the others and the deadline: a client may send without end.
 const READS_PER_PASS: usize = 16;
 
 struct ClosingConnection {
     connection: Connection,
-    /// It has been sent everything, and knows that nothing more comes.
+    /// All replies and the end of the stream have been sent.
     is_write_shut: bool,
 }
 
-/// Says farewell to all of them.
+/// Closes all connections gracefully.
 pub(crate) fn close_gracefully(connections: Vec<Connection>, clock: Clock) {
     let mut closing: Vec<ClosingConnection> =
         connections.into_iter().map(|connection| ClosingConnection { connection, is_write_shut: false }).collect();
@@ -43,17 +44,17 @@ pub(crate) fn close_gracefully(connections: Vec<Connection>, clock: Clock) {
         closing.retain_mut(ClosingConnection::advance);
     }
     if !closing.is_empty() {
-        tracing::info!("{} connections are closed that their clients have not ended", closing.len());
+        tracing::info!("closing {} connections that are still open after the grace period", closing.len());
     }
 }
 
 impl ClosingConnection {
-    /// Goes on with it; false at its end.
+    /// Sends and reads what is possible; false once the connection is closed.
     fn advance(&mut self) -> bool {
         if !self.is_write_shut {
             match self.connection.send_unsent().0 {
                 Sent::Part(_) => return true,
-                // All is sent, and the connection was to be closed, or its client has gone.
+                // Everything is sent, or the client has disconnected.
                 Sent::Gone | Sent::All => {}
             }
             self.connection.send_close_notify();
@@ -80,9 +81,9 @@ mod tests {
     use std::io::Write;
     use std::os::unix::net::UnixStream;
 
-    /// A client that sent faster than it was read kept the others waiting, and the old process from its end.
+    /// A client that sent faster than it was read delayed the other clients, and the end of the old process.
     #[test]
-    fn a_client_that_sends_without_end_is_left_in_turn() {
+    fn a_client_that_sends_without_end_does_not_delay_the_others() {
         let (mut client, server) = UnixStream::pair().expect("a pair");
         client.set_nonblocking(true).expect("it can be set");
         let sent = std::iter::from_fn(|| client.write(&[b'x'; 4096]).ok()).sum::<usize>();

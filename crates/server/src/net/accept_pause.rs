@@ -1,22 +1,23 @@
-//! Whether new connections are accepted at present: not while the process has no descriptor for one more, and with
-//! `-o no_maxconns_fast` not while there are as many as `-c` allows. They wait in the kernel's queue (`-b`) meanwhile.
+//! Whether accepting is paused: while the process has no file descriptor for another connection, and with
+//! `-o no_maxconns_fast` while there are as many connections as `-c` allows. New connections then wait in the kernel's
+//! queue (`-b`).
 //!
-//! `stats` tells of it under memcached's names: `accepting_conns`, `listen_disabled_num`, `time_in_listen_disabled_us`.
+//! `stats` has memcached's counters: `accepting_conns`, `listen_disabled_num`, `time_in_listen_disabled_us`.
 
 use lookaside_store::Now;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Written by the thread that accepts, read by whoever asks.
+/// Written by the thread that accepts, read by any thread.
 #[derive(Debug, Default)]
 pub(crate) struct AcceptPause {
-    /// When the present pause began; 0 without one.
+    /// When the current pause began; 0 if there is none.
     paused_at_ms: AtomicU64,
     pauses: AtomicU64,
     paused_ms: AtomicU64,
 }
 
 impl AcceptPause {
-    /// Whether connections wait from now on; says whether that is new.
+    /// Begins or ends a pause; returns whether a pause has begun.
     pub(crate) fn set_paused(&self, is_paused: bool, now: Now) -> bool {
         let paused_at_ms = self.paused_at_ms.load(Ordering::Relaxed);
         match (paused_at_ms, is_paused) {
@@ -34,17 +35,17 @@ impl AcceptPause {
         }
     }
 
-    /// Whether none has to wait.
+    /// Whether connections are being accepted.
     pub(crate) fn is_accepting(&self) -> bool {
         self.paused_at_ms.load(Ordering::Relaxed) == 0
     }
 
-    /// How often connections had to wait.
+    /// The number of pauses.
     pub(crate) fn pauses(&self) -> u64 {
         self.pauses.load(Ordering::Relaxed)
     }
 
-    /// How long in all, without the present pause.
+    /// The total length of the pauses, without the current one.
     pub(crate) fn paused_us(&self) -> u64 {
         self.paused_ms.load(Ordering::Relaxed) * 1_000
     }
@@ -60,7 +61,7 @@ mod tests {
         let at = |unix_ms| Now { unix_ms };
         assert!(!pause.set_paused(false, at(10)) && pause.is_accepting());
         assert!(pause.set_paused(true, at(20)) && !pause.is_accepting());
-        assert!(!pause.set_paused(true, at(30)), "it is not new");
+        assert!(!pause.set_paused(true, at(30)), "the pause continues");
         assert!(!pause.set_paused(false, at(45)) && pause.is_accepting());
         assert!(pause.set_paused(true, at(50)));
         assert_eq!((pause.pauses(), pause.paused_us()), (2, 25_000));

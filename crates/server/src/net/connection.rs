@@ -1,80 +1,57 @@
-//! One TCP connection of a worker.
+//! One connection of a worker.
 //!
-//! An idle connection owns no buffer: bytes are read into the worker's arena and replies rendered into the worker's
-//! reply buffer. Only a partial command, or a reply that the socket did not take, is kept with the connection:
+//! An idle connection owns no buffer: input is read into the worker's arena, and replies are rendered into the worker's
+//! reply buffer. Only a partial command, or a reply that the socket did not take, is stored in the connection:
 //!
 //! | state | owns | waits for |
 //! |---|---|---|
-//! | idle | nothing | bytes |
-//! | partial command | those bytes | more bytes |
-//! | paused: the client does not read its replies | the rest of the reply, and commands not executed yet | room in the socket |
+//! | idle | nothing | input |
+//! | partial command | its bytes | more input |
+//! | paused: the client does not read its replies | the rest of the reply, and commands not executed yet | space in the socket |
 //!
 //! With TLS there is a [`TlsStream`] between the socket and these bytes; a plain connection has a null pointer there.
 //!
-//! A paused connection is not read from, so what it can make the server keep is bounded by
-//! [`crate::net::round::REPLY_BYTES_MAX`] and one item for its reply, and one read for its commands. A partial command is kept in no
-//! more than twice the memory of what has come of it: announcing a large value takes none. [`crate::net::buffer_accounting`] sums it up.
+//! A paused connection is not read from. So a client can make the server buffer at most [`crate::REPLY_BYTES_MAX`] and one
+//! item for its reply, and one read for its commands. A partial command takes at most twice the memory of what has arrived
+//! of it: announcing a large value costs nothing. [`crate::net::buffer_accounting`] adds it up.
 
 use crate::net::buffer_accounting::BufferUsage;
 use crate::net::connection_table::ConnectionPhase;
 use crate::net::round::READ_BYTES_MAX;
+use crate::net::socket::{Received, Sent, receive, send};
 use crate::net::tls::stream::{TlsEvents, TlsStream};
 use crate::session::Session;
 use crate::session::context::Protocols;
 use lookaside_upgrade::{CONNECTION_STATE_BYTES_MAX, ConnectionState};
 use rustix::event::epoll::EventFlags;
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::fd::OwnedFd;
 
-/// A client's socket and what is to be remembered about it between rounds.
+/// A client's socket and its state between rounds.
 pub(crate) struct Connection {
     pub(crate) socket: OwnedFd,
     pub(crate) session: Session,
     registered: EventFlags,
     active: Option<Box<ActiveState>>,
     tls: Option<Box<TlsStream>>,
-    /// What [`crate::net::buffer_accounting`] knows of.
+    /// The usage that was last accounted for.
     accounted: BufferUsage,
 }
 
-/// What only busy or slow connections own.
+/// The state that idle connections do not have.
 #[derive(Default)]
 struct ActiveState {
     input: Vec<u8>,
     input_needed_bytes: usize,
     output: Vec<u8>,
     output_sent_bytes: usize,
-    /// Executing stopped early: go on when the socket has room.
+    /// Execution stopped early and resumes when the socket has space.
     is_paused: bool,
     /// Disconnect once the output is sent.
     is_closing: bool,
 }
 
-/// What came of a send.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Sent {
-    /// The socket took everything.
-    All,
-    /// It took this many bytes.
-    Part(usize),
-    /// The connection is gone.
-    Gone,
-}
-
-/// What came of a read.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Received {
-    /// This many bytes.
-    Bytes(usize),
-    /// None at present.
-    Nothing,
-    /// The connection is at its end.
-    Gone,
-}
-
 impl Connection {
-    /// A connection whose worker is woken when bytes arrive; its client speaks in these dialects, if not as all others.
+    /// A new connection. `protocols` is `None` if its listener has the server's.
     pub(crate) fn new(socket: OwnedFd, tls: Option<TlsStream>, protocols: Option<Protocols>) -> Self {
         let tls = tls.map(Box::new);
         Connection {
@@ -87,18 +64,18 @@ impl Connection {
         }
     }
 
-    /// What it keeps now, and what it kept when this was last asked.
+    /// The usage at the last call, and the present usage.
     pub(crate) fn take_buffer_usage(&mut self) -> (BufferUsage, BufferUsage) {
         let now = self.active.as_ref().map_or_else(BufferUsage::default, |active| active.buffer_usage());
         (std::mem::replace(&mut self.accounted, now), now)
     }
 
-    /// What it kept when this was last asked; nothing from now on, for a worker that does not know it yet.
+    /// The usage at the last call of [`Connection::take_buffer_usage`]; the next worker starts from 0.
     pub(crate) fn reset_buffer_usage(&mut self) -> BufferUsage {
         std::mem::take(&mut self.accounted)
     }
 
-    /// What another process must know to go on with it; `None` if none can.
+    /// The state to hand over to another process; `None` if no other process can serve this connection.
     pub(crate) fn handover_state(&self) -> Option<ConnectionState> {
         let session = self.session.handover_state().filter(|_| self.tls.is_none())?;
         let handover_state = ConnectionState { session, ..ConnectionState::default() };
@@ -115,8 +92,8 @@ impl Connection {
         })
     }
 
-    /// The connection that another process had; `None` if its client has spoken as it may not: in other dialects than its
-    /// address has, or all others if it has none of its own.
+    /// Restores a connection that another process handed over; `None` if its client speaks a protocol that is not accepted
+    /// at its listener, or by default.
     pub(crate) fn from_handover(
         socket: OwnedFd,
         handover_state: ConnectionState,
@@ -134,17 +111,17 @@ impl Connection {
         Some(connection)
     }
 
-    /// What epoll is to wake a worker for that has had nothing to do with it yet.
+    /// The events that a worker that has just got this connection waits for.
     pub(crate) fn initial_interest(&mut self) -> EventFlags {
         let _ = self.take_interest_change();
         self.registered
     }
 
-    /// What the worker's epoll should wake it for from now on, if that has changed since it was last asked.
+    /// The events that the worker waits for from now on; `None` if they have not changed since the last call.
     pub(crate) fn take_interest_change(&mut self) -> Option<EventFlags> {
         let interest = match &self.tls {
             _ if self.is_paused() => EventFlags::OUT,
-            // Nothing more need come by the socket: let there be an event to end the connection at.
+            // No more input will come by the socket: writability is the event at which the connection is closed.
             Some(tls) if tls.is_ended() => EventFlags::OUT,
             _ => EventFlags::IN,
         };
@@ -156,12 +133,12 @@ impl Connection {
         self.active.as_ref().is_some_and(|active| active.is_paused)
     }
 
-    /// Whether a partial command lies here.
+    /// Whether a partial command is stored.
     pub(crate) fn has_input(&self) -> bool {
         self.active.as_ref().is_some_and(|active| !active.input.is_empty())
     }
 
-    /// Takes the kept bytes, if they may hold a whole command now.
+    /// Takes the stored input, if it may contain a whole command by now.
     pub(crate) fn take_input(&mut self) -> Option<Vec<u8>> {
         let active = self.active.as_mut()?;
         if active.input.is_empty() || active.input.len() < active.input_needed_bytes {
@@ -172,7 +149,7 @@ impl Connection {
         Some(input)
     }
 
-    /// Keeps a partial command; it needs `needed_bytes` in all before it is looked at again.
+    /// Stores a partial command. It needs `needed_bytes` in all before it is scanned again.
     pub(crate) fn keep_input(&mut self, input: Vec<u8>, needed_bytes: usize) {
         if !input.is_empty() {
             let active = self.active.get_or_insert_default();
@@ -181,7 +158,7 @@ impl Connection {
         }
     }
 
-    /// Keeps the part of a reply that the socket did not take, and stops reading until it has.
+    /// Stores the part of a reply that the socket did not take, and stops reading until it is sent.
     pub(crate) fn pause(&mut self, unsent: &[u8], is_closing: bool) {
         let active = self.active.get_or_insert_default();
         active.output = unsent.to_vec();
@@ -190,8 +167,8 @@ impl Connection {
         active.is_closing = is_closing;
     }
 
-    /// Reads behind the partial command: what may be small into the space `shared_buffer` and from there, what is large at its
-    /// place, as many bytes as there are already and at most `bytes_max`.
+    /// Reads behind the partial command: a small rest through `shared_buffer`, a large one directly, as many bytes as there
+    /// are already and at most `bytes_max`.
     pub(crate) fn receive_more(&mut self, shared_buffer: &mut [u8], bytes_max: usize) -> Received {
         let active = self.active.get_or_insert_default();
         let missing = active.input_needed_bytes.saturating_sub(active.input.len());
@@ -206,7 +183,7 @@ impl Connection {
         receive(&self.socket, rustix::buffer::spare_capacity(&mut active.input))
     }
 
-    /// What it is at.
+    /// What it waits for.
     pub(crate) fn phase(&self) -> ConnectionPhase {
         match &self.active {
             None => ConnectionPhase::Read,
@@ -215,13 +192,13 @@ impl Connection {
         }
     }
 
-    /// Whether TLS lies between this and the socket.
+    /// Whether it uses TLS.
     pub(crate) fn is_tls(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// Reads and decrypts, behind the partial command if there is one, about `bytes_max` bytes. Pauses the connection if
-    /// it has something to say first that the socket does not take.
+    /// Reads and decrypts about `bytes_max` bytes, behind the partial command if there is one. Pauses the connection if TLS
+    /// has to send something first that the socket does not take.
     pub(crate) fn receive_tls(&mut self, bytes_max: usize, tls_events: &mut TlsEvents) -> Received {
         let Some(tls) = &mut self.tls else { return Received::Gone };
         let active = self.active.get_or_insert_default();
@@ -243,7 +220,7 @@ impl Connection {
         }
     }
 
-    /// Passes over what has come; false at the connection's end.
+    /// Discards input; false once the connection is closed.
     pub(crate) fn drain_input(&mut self) -> bool {
         let received = match &mut self.tls {
             None => receive(&self.socket, &mut [0; 4096]),
@@ -252,19 +229,19 @@ impl Connection {
         received != Received::Gone
     }
 
-    /// Says that nothing more will come, where the protocol below has a word for that.
+    /// Sends close_notify if the connection uses TLS.
     pub(crate) fn send_close_notify(&mut self) {
         if let Some(tls) = &mut self.tls {
             tls.send_close_notify(&self.socket);
         }
     }
 
-    /// Reads into `buffer`.
+    /// Receives into `buffer`.
     pub(crate) fn receive_into(&self, buffer: &mut [u8]) -> Received {
         receive(&self.socket, buffer)
     }
 
-    /// Sends what was kept. `All` means that the connection goes on, `Gone` that it is over.
+    /// Sends the stored reply. `All`: the connection is served again; `Gone`: it is to be closed.
     pub(crate) fn send_unsent(&mut self) -> (Sent, usize) {
         let Some(active) = self.active.as_mut() else { return (Sent::All, 0) };
         let unsent = &active.output[active.output_sent_bytes..];
@@ -304,44 +281,22 @@ impl ActiveState {
     }
 }
 
-/// Sends as much of `bytes` as the socket takes at once.
-pub(crate) fn send(socket: &OwnedFd, bytes: &[u8]) -> Sent {
-    if bytes.is_empty() {
-        return Sent::All;
-    }
-    match rustix::net::send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-        Ok(count) if count == bytes.len() => Sent::All,
-        Ok(count) => Sent::Part(count),
-        Err(Errno::AGAIN | Errno::INTR) => Sent::Part(0),
-        Err(_) => Sent::Gone,
-    }
-}
-
-pub(crate) fn receive<B: rustix::buffer::Buffer<u8>>(socket: impl AsFd, buffer: B) -> Received {
-    match rustix::net::recv(socket, buffer, RecvFlags::DONTWAIT) {
-        Ok((_, 0)) => Received::Gone,
-        Ok((_, count)) => Received::Bytes(count),
-        Err(Errno::AGAIN | Errno::INTR) => Received::Nothing,
-        Err(_) => Received::Gone,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::io::Write;
     use std::os::unix::net::UnixStream;
 
-    /// A set of a large value was announced, and a part of it has come: that took 256 KiB at once for each such client.
+    /// A client announced a large value and sent a part of it: each such client took 256 KiB at once.
     #[test]
-    fn a_partial_command_takes_no_more_than_twice_what_has_come() {
+    fn a_partial_command_takes_at_most_twice_what_has_arrived() {
         let (mut client, server) = UnixStream::pair().expect("a pair of sockets");
         let mut connection = Connection::new(server.into(), None, None);
         let (needed_bytes, mut shared_buffer, mut sent_bytes) = (1_000_000, vec![0; READ_BYTES_MAX], 30);
         connection.keep_input(vec![b'x'; sent_bytes], needed_bytes);
         while sent_bytes < needed_bytes {
             let piece = vec![b'x'; (sent_bytes / 3).clamp(1, 100_000)];
-            client.write_all(&piece).expect("the pair's buffer has room for it");
+            client.write_all(&piece).expect("the pair has space for it");
             let mut received_bytes = 0;
             while received_bytes < piece.len() {
                 let Received::Bytes(count) = connection.receive_more(&mut shared_buffer, 256 << 10) else {

@@ -1,51 +1,53 @@
-//! Who is connected, for the two who ask: `stats conns`, and the look for idle connections.
+//! The open connections by file descriptor, with their phase and last activity: for `stats conns` and the search for idle
+//! connections.
 //!
 //! ```text
-//!   places, by file descriptor:   | 0 | 0 | ... | seconds + 1 : 29, state : 3 | ... |      0: no connection
+//!   slots, by file descriptor:   | 0 | 0 | ... | seconds + 1 : 29, phase : 3 | ... |      0: no connection
 //! ```
 //!
-//! A worker writes a connection's place when the second or the state has changed, so at most a few times a second; who
-//! asks reads all places. Addresses are not kept: the kernel knows them ([`crate::net::peer_address`]).
+//! A worker writes a connection's slot when the second or the phase has changed, so at most a few times a second. A reader
+//! reads all slots. Addresses are not stored: the kernel has them ([`crate::net::peer_address`]).
 //!
-//! Accepted: a place is read while its connection ends and another takes its number. The answer is then that of either.
+//! Accepted: a slot may be read while its connection closes and another one gets the same descriptor. The row may then show
+//! either connection.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Descriptors beyond those of connections that have a place: listeners, epolls, UDP ports.
+/// Slots for descriptors that are not connections: listeners, epolls, UDP ports.
 const DESCRIPTORS_RESERVED: usize = 8192;
 
 const STATE_BITS: u32 = 3;
 
-/// What a connection is at, in memcached's words.
+/// What a connection waits for, in memcached's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionPhase {
-    /// Waiting for a command.
+    /// A command.
     Read,
-    /// Waiting for the rest of one.
+    /// The rest of a command.
     Nread,
-    /// Waiting for its client to read.
+    /// Its client to read.
     Mwrite,
-    /// Watching.
+    /// Events: it is a watcher.
     Watch,
 }
 
-/// A place for every connection that there may be.
+/// A slot for every possible connection.
 pub(crate) struct ConnectionTable {
     slots: Box<[AtomicU32]>,
 }
 
-/// What a place says.
+/// The contents of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) descriptor: RawFd,
-    /// When something last came or went, in seconds since the start.
+    /// The time of the last input or output, in seconds since the start.
     pub(crate) active_s: u32,
     pub(crate) phase: ConnectionPhase,
 }
 
 impl ConnectionPhase {
-    /// memcached's word.
+    /// memcached's name.
     pub(crate) fn name(self) -> &'static str {
         match self {
             ConnectionPhase::Read => "conn_read",
@@ -62,7 +64,7 @@ impl ConnectionTable {
         ConnectionTable { slots: (0..slots).map(|_| AtomicU32::new(0)).collect() }
     }
 
-    /// The connection's state, and that something has come or gone in this second.
+    /// Records a connection's phase, and input or output in this second.
     pub(crate) fn set(&self, descriptor: RawFd, active_s: u32, phase: ConnectionPhase) {
         let Some(slot) = self.slots.get(descriptor as usize) else { return };
         let word = (active_s + 1) << STATE_BITS | phase as u32;
@@ -71,20 +73,20 @@ impl ConnectionTable {
         }
     }
 
-    /// The connection is over.
+    /// Removes a closed connection.
     pub(crate) fn remove(&self, descriptor: RawFd) {
         if let Some(slot) = self.slots.get(descriptor as usize) {
             slot.store(0, Ordering::Relaxed);
         }
     }
 
-    /// When something last came or went; `None` without a connection.
+    /// The time of the last input or output; `None` if there is no connection.
     pub(crate) fn active_s(&self, descriptor: RawFd) -> Option<u32> {
         let word = self.slots.get(descriptor as usize)?.load(Ordering::Relaxed);
         (word >> STATE_BITS).checked_sub(1)
     }
 
-    /// Every connection, by descriptor.
+    /// All connections, in the order of their descriptors.
     pub(crate) fn entries(&self) -> impl Iterator<Item = Entry> {
         self.slots.iter().enumerate().filter_map(|(descriptor, slot)| {
             let word = slot.load(Ordering::Relaxed);
@@ -102,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_written_read_and_left() {
+    fn slots_are_set_read_and_removed() {
         let table = ConnectionTable::new(10);
         table.set(5, 0, ConnectionPhase::Read);
         table.set(7, 100, ConnectionPhase::Mwrite);

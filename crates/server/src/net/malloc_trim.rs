@@ -1,22 +1,22 @@
-//! Memory that slow clients had taken goes back to the system.
+//! Returns freed memory to the system after a peak of buffered bytes.
 //!
-//! What is freed in the midst of the allocator's memory stays with the process: behind a storm of slow clients a server
-//! would stay as large as it was at the worst moment. Once in a second this looks whether far less is kept for
-//! connections than at the last peak, and if so has the allocator (glibc's) return whole pages. A worker that allocates
-//! at that moment may wait some milliseconds; one that serves ordinary requests does not allocate.
+//! What is freed in the middle of the allocator's memory stays with the process: after a burst of slow clients the process
+//! would keep its peak size. Once a second this checks whether connections buffer far less than at the last peak; if so,
+//! glibc's allocator returns whole pages. A worker that allocates at that moment may wait some milliseconds; a worker that
+//! serves ordinary requests does not allocate.
 #![allow(unsafe_code)]
 
-/// So much must have been let go before it is worth the while, in bytes.
+/// Memory is returned only if at least this many bytes have been freed.
 const TRIM_BYTES_MIN: u64 = 4 << 20;
 
-/// The peak that has not been given back yet.
+/// The peak since memory was last returned.
 #[derive(Debug, Default)]
 pub(crate) struct TrimOnPeak {
     peak_bytes: u64,
 }
 
 impl TrimOnPeak {
-    /// Once in a second: the most that was kept since the last time, and what is kept now.
+    /// Called once a second with the peak since the last call and the present number of buffered bytes.
     pub(crate) fn tick(&mut self, peak_bytes: u64, now_bytes: u64) {
         if self.is_due(peak_bytes, now_bytes) {
             trim();
@@ -36,11 +36,11 @@ impl TrimOnPeak {
 #[cfg(target_env = "gnu")]
 fn trim() {
     // SAFETY: malloc_trim may be called by any thread at any time; it takes the allocator's own locks and touches only
-    // memory that nobody has.
+    // memory that is free.
     unsafe { libc::malloc_trim(0) };
 }
 
-/// Other allocators give memory back by themselves.
+/// Other allocators return memory by themselves.
 #[cfg(not(target_env = "gnu"))]
 fn trim() {}
 
@@ -49,11 +49,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peak_is_given_back_once() {
+    fn memory_is_returned_once_after_a_peak() {
         let mut trim = TrimOnPeak::default();
-        assert!(!trim.is_due(100 << 20, 100 << 20), "it is still there");
+        assert!(!trim.is_due(100 << 20, 100 << 20), "the bytes are still buffered");
         assert!(trim.is_due(100 << 20, 1 << 20));
-        assert!(!trim.is_due(1 << 20, 0), "that is little");
-        assert!(trim.is_due(TRIM_BYTES_MIN, 0), "a peak between two looks");
+        assert!(!trim.is_due(1 << 20, 0), "that is too little");
+        assert!(trim.is_due(TRIM_BYTES_MIN, 0), "a peak between two calls");
     }
 }

@@ -1,23 +1,21 @@
-//! The two ends of a connection, by its descriptor's number alone: for `stats conns`, which shows the connections of
-//! other threads.
+//! The addresses of a connection, looked up by its descriptor alone: `stats conns` shows the connections of other threads.
 //!
-//! Asked of the kernel when it is wanted, so that no connection keeps its addresses.
+//! The kernel is asked when the addresses are needed, so that no connection has to store them.
 #![allow(unsafe_code)]
 
 use socket2::SockAddr;
 use std::os::fd::RawFd;
 
-/// A connection's ends as memcached writes them: its client's, and the one it came in by. `None` if there is no such
-/// connection any more.
+/// The peer's and the local address of a connection, as memcached prints them. `None` if the connection is closed.
 pub(crate) fn endpoints(descriptor: RawFd) -> Option<(String, String)> {
     let local = socket_address(descriptor, libc::getsockname)?;
     let peer = socket_address(descriptor, libc::getpeername)?;
-    // A client on a Unix socket has no name of its own: it gets the socket's.
+    // A client of a Unix socket has no address: the socket's path is shown for both.
     let peer = if peer.is_unix() { &local } else { &peer };
     Some((format_address(peer, "tcp"), format_address(&local, "tcp")))
 }
 
-/// Where a socket listens, with the transport's name in front.
+/// The address of a listening socket, behind the name of its transport.
 pub(crate) fn listening_address(descriptor: RawFd, transport: &str) -> Option<String> {
     Some(format_address(&socket_address(descriptor, libc::getsockname)?, transport))
 }

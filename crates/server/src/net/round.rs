@@ -1,43 +1,55 @@
 //! One round of a worker: what has been read from all ready connections is scanned, prefetched, executed and sent.
 //!
+//! | step | of | by |
+//! |---|---|---|
+//! | 1 read | every ready connection, one `recv` each | [`Worker`](crate::net::worker::Worker), [`Round::add_received`] |
+//! | 2 scan | connections in turn, until the batch has 64 keys; every key hashed once | [`Session::scan`] |
+//! | 3 prefetch | 64 index lines, then 64 items | [`Batch::execute`] |
+//! | 4 execute | one connection's steps, into the reply buffer | [`Batch::execute`] |
+//! | 5 send | that connection's reply, one `send`; then 4 and 5 for the next connection | [`Connection::send`] |
+//! | 6 finish | what is left of each connection's input; its next state | [`Round::serve`], [`Round::pop_finished`] |
+//!
+//! Steps 2 to 5 repeat until all that was read is scanned.
+//!
 //! ```text
-//!   arena   | get a | get b c | set d .. | get e |      read from four connections, one recv each
-//!   batch     scan, scan, scan, ... until 64 keys       every key hashed once
-//!             prefetch 64 index lines, then 64 items    (Batch::execute)
+//!   arena   | get a | get b c | set d .. | get e |      the bytes of four connections
+//!   batch     scan, scan, scan, ... until 64 keys
+//!             prefetch 64 index lines, then 64 items
 //!   reply   | VALUE a .. END |                          connection by connection: execute, one send, clear
 //! ```
 //!
-//! Invariants: connections are answered in the order they were read, so the reply buffer holds the bytes of one
+//! Invariants: connections are answered in the order in which they were read, so the reply buffer holds the bytes of one
 //! connection at a time. What a connection can make one round do is bounded: [`READ_BYTES_MAX`] of commands,
-//! [`ROUND_REPLY_BYTES_MAX`] of replies; what is left waits for the next round, after the others.
+//! [`ROUND_REPLY_BYTES_MAX`] of replies. The rest waits for the next round, behind the other connections.
 
-use crate::net::connection::{Connection, Sent};
+use crate::net::connection::Connection;
+use crate::net::socket::Sent;
 use crate::observe::command_trace::CommandTrace;
-use crate::session::Scan;
-use crate::session::batch::{Batch, Progress};
+use crate::session::batch::{Batch, Progress, Unexecuted};
 use crate::session::context::SessionContext;
 use crate::session::crawl::CrawlCommand;
+use crate::session::{Scan, Session};
 use lookaside_store::Now;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 
-/// How many bytes are read from one connection in one round.
+/// At most this many bytes are read from one connection in one round.
 pub const READ_BYTES_MAX: usize = 16 << 10;
 
-/// All that is read before anything is executed, in bytes. Small enough for the second cache.
+/// Bytes that are read before anything is executed. Small enough for the L2 cache.
 pub const ARENA_BYTES: usize = 256 << 10;
 
-/// How many connections one round takes at most.
+/// At most this many connections take part in one round.
 pub const ROUND_CONNECTIONS_MAX: usize = 256;
 
-/// A reply is sent once it has this many bytes, even if more commands wait; what the socket does not take is kept with
-/// the connection, which is then paused. So a client that never reads costs this much and one item.
+/// A reply is sent once it has this many bytes, even if more commands wait. What the socket does not take is stored in the
+/// connection, which is then paused: a client that never reads costs at most this much and one item.
 pub const REPLY_BYTES_MAX: usize = 256 << 10;
 
-/// How much one connection is sent in one round before the others have their turn, in bytes.
+/// At most this many bytes are sent to one connection in one round.
 pub const ROUND_REPLY_BYTES_MAX: usize = 1 << 20;
 
-/// The buffers of a worker's rounds. Empty between rounds, but for their memory.
+/// The buffers of a worker's rounds. Between rounds they are empty, and keep their memory.
 pub(crate) struct Round {
     arena: Vec<u8>,
     arena_used_bytes: usize,
@@ -49,27 +61,27 @@ pub(crate) struct Round {
     finished: Vec<FinishedConnection>,
 }
 
-/// A connection that has come out of a round: its interest may have changed, or it is over.
+/// A connection that a round has finished with.
 pub(crate) struct FinishedConnection {
     pub(crate) connection: usize,
     pub(crate) is_closed: bool,
-    /// The kinds of events that it watches from now on; it is no worker's any more.
+    /// The kinds of events that it watches; `None` if it stays with its worker.
     pub(crate) watches: Option<u8>,
 }
 
-/// A connection that has sent something.
+/// A connection with input.
 struct Ready {
     connection: usize,
     source: Source,
 }
 
-/// Where its bytes lie.
+/// Where its input is.
 enum Source {
     Arena(Range<usize>),
     Own(Vec<u8>),
 }
 
-/// What a round leaves of a connection's bytes.
+/// What a round leaves of a connection's input.
 #[derive(Clone, Debug)]
 struct Leftover {
     prefix: Vec<u8>,
@@ -79,16 +91,16 @@ struct Leftover {
     next_state: NextState,
 }
 
-/// How a connection comes out of the round.
+/// The state of a connection after the round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NextState {
     /// Waiting for more bytes.
     Open,
-    /// Waiting for room in the socket.
+    /// Waiting for space in the socket.
     Paused,
-    /// Over.
+    /// Closed.
     Closed,
-    /// Leaving its worker, to watch these kinds of events.
+    /// To be moved to the watchers' thread; it watches these kinds of events.
     Watching(u8),
 }
 
@@ -113,7 +125,7 @@ impl Round {
         }
     }
 
-    /// Whether there is room for one more connection.
+    /// Whether another connection fits into the round.
     pub(crate) fn has_space(&self) -> bool {
         self.ready.len() < ROUND_CONNECTIONS_MAX && self.arena_used_bytes + READ_BYTES_MAX <= ARENA_BYTES
     }
@@ -122,24 +134,24 @@ impl Round {
         self.ready.is_empty()
     }
 
-    /// Where the next connection's bytes are to be read.
+    /// The buffer for the next connection's input.
     pub(crate) fn free_space(&mut self) -> &mut [u8] {
         &mut self.arena[self.arena_used_bytes..][..READ_BYTES_MAX]
     }
 
-    /// `count` bytes of the free space came from `connection`.
+    /// Adds the first `count` bytes of the free space as the input of `connection`.
     pub(crate) fn add_received(&mut self, connection: usize, count: usize) {
         let range = self.arena_used_bytes..self.arena_used_bytes + count;
         self.arena_used_bytes = range.end;
         self.ready.push(Ready { connection, source: Source::Arena(range) });
     }
 
-    /// `connection` has these bytes to be looked at.
+    /// Adds input that was stored in `connection`.
     pub(crate) fn add_partial(&mut self, connection: usize, input: Vec<u8>) {
         self.ready.push(Ready { connection, source: Source::Own(input) });
     }
 
-    /// Answers all that was added; [`Round::pop_finished`] then tells how each connection came out.
+    /// Answers all input that was added. [`Round::pop_finished`] then returns the connections with their states.
     pub(crate) fn serve(&mut self, connections: &mut [Option<Connection>], context: &SessionContext<'_>, now: Now) {
         self.scan_and_execute(connections, context, now);
         for (ready, leftover) in self.ready.drain(..).zip(self.leftovers.drain(..)) {
@@ -176,8 +188,8 @@ impl Round {
                     continue;
                 };
                 if context.requires_auth() {
-                    // Passwords are looked at while scanning: who is refused should be known by his connection.
-                    context.events.set_current_connection(Some(connection.socket.as_raw_fd()));
+                    // Passwords are checked while scanning: the log of refused logins needs the connection.
+                    context.events.connection.set(Some(connection.socket.as_raw_fd()));
                 }
                 let input = ready[cursor].source.bytes(arena);
                 let scan = connection.session.scan(input, input_at, context, now, &mut batch);
@@ -190,7 +202,7 @@ impl Round {
             }
             for steps in step_ranges.iter() {
                 let Ready { connection, source } = &ready[steps.ready];
-                let connection = connections[*connection].as_mut().expect("a scanned connection is there");
+                let connection = connections[*connection].as_mut().expect("a connection that was scanned is open");
                 let input = source.bytes(arena);
                 execute_and_send(
                     connection,
@@ -209,7 +221,7 @@ impl Round {
 }
 
 /// Executes one connection's steps and sends the reply, in several pieces if it is large.
-#[expect(clippy::too_many_arguments, reason = "they are the round's parts, borrowed one by one")]
+#[expect(clippy::too_many_arguments, reason = "the parts of the round are borrowed separately")]
 fn execute_and_send(
     connection: &mut Connection,
     steps: &StepRange,
@@ -220,14 +232,14 @@ fn execute_and_send(
     now: Now,
     reply: &mut Vec<u8>,
 ) {
-    context.events.set_current_connection(Some(connection.socket.as_raw_fd()));
+    context.events.connection.set(Some(connection.socket.as_raw_fd()));
     let mut timer = context
         .sampler
         .filter(|sampler| sampler.should_time_reply())
         .map(|sampler| (sampler, batch.next_latency_class()));
     let trace = CommandTrace::if_enabled(connection.socket.as_raw_fd());
     if let Some(trace) = &trace {
-        trace.log_commands(batch, steps.steps_end, input, context.text_users.is_some());
+        trace.log_commands(batch.command_offsets(steps.steps_end), input, context.text_users.is_some());
     }
     loop {
         let reply_at = reply.len();
@@ -236,7 +248,7 @@ fn execute_and_send(
             trace.log_reply(&reply[reply_at..]);
         }
         if let (Progress::Done, Scan::Full { .. }) = (progress, steps.scan) {
-            return; // The same connection goes on with the next batch; its reply is not complete.
+            return; // The connection's commands continue in the next batch; its reply is not complete.
         }
         let sent = connection.send(reply);
         if let Some((sampler, class)) = timer.take() {
@@ -255,13 +267,13 @@ fn execute_and_send(
             reply.clear();
             continue;
         }
-        let remainder = batch.remainder(steps.steps_end, input);
-        let crawl = remainder.as_ref().and_then(|_| batch.take_crawl());
-        leftover.locate_unread(steps, remainder, crawl, &mut connection.session);
+        let unexecuted = batch.unexecuted(steps.steps_end, input);
+        let crawl = unexecuted.as_ref().and_then(|_| batch.take_crawl());
+        leftover.locate_unread(steps, unexecuted, crawl, &mut connection.session);
         leftover.next_state = match (progress, sent) {
             (_, Sent::Gone) => NextState::Closed,
             (Progress::Close, Sent::All) => {
-                context.events.take_watch_request().map_or(NextState::Closed, NextState::Watching)
+                context.events.connection.take_watch_request().map_or(NextState::Closed, NextState::Watching)
             }
             (Progress::Done, Sent::All) => NextState::Open,
             _ => NextState::Paused,
@@ -276,7 +288,7 @@ fn execute_and_send(
     }
 }
 
-/// A reply of one huge item should not hold its memory for ever.
+/// Releases the memory of the reply buffer after a reply with a huge item.
 fn shrink(reply: &mut Vec<u8>) {
     if reply.capacity() > 4 * REPLY_BYTES_MAX {
         reply.shrink_to(REPLY_BYTES_MAX);
@@ -284,18 +296,18 @@ fn shrink(reply: &mut Vec<u8>) {
 }
 
 impl Leftover {
-    /// Notes where the bytes that are left begin: at the first step not executed, or where scanning ended.
+    /// Sets where the unread input begins: at the first step that was not executed, or where scanning ended.
     fn locate_unread(
         &mut self,
         steps: &StepRange,
-        remainder: Option<crate::session::batch::Unexecuted>,
+        unexecuted: Option<Unexecuted>,
         crawl: Option<Box<CrawlCommand>>,
-        session: &mut crate::session::Session,
+        session: &mut Session,
     ) {
-        match (remainder, steps.scan) {
-            (Some(remainder), _) => {
+        match (unexecuted, steps.scan) {
+            (Some(unexecuted), _) => {
                 session.rewind_to(crawl);
-                (self.prefix, self.input_at) = (remainder.prefix, remainder.input_at);
+                (self.prefix, self.input_at) = (unexecuted.prefix, unexecuted.input_at);
                 self.needed_bytes = 0;
             }
             (None, Scan::Full { input_at }) => (self.input_at, self.needed_bytes) = (input_at, 0),
@@ -320,7 +332,7 @@ impl Source {
         }
     }
 
-    /// The bytes from `input_at` on, with `prefix` in front. Allocates only if there are any.
+    /// The input from `input_at` on, with `prefix` in front. Allocates only if there is any.
     fn into_leftover(self, arena: &[u8], input_at: usize, prefix: Vec<u8>) -> Vec<u8> {
         match self {
             Source::Own(mut input) if input_at < input.len() => {

@@ -1,57 +1,41 @@
 //! A worker: one thread, one level-triggered epoll, its own connections, its own buffers.
 //!
-//! A wake-up goes: read all ready connections into the [`Round`], let it scan, prefetch, execute and send, then look
-//! after the connections that paused or ended. What does not fit a round is served in the next one of the same wake-up.
-//! Workers share the store and nothing else; new sockets come through the worker's inbox (see `listener.rs`).
+//! On each wake-up it reads all ready connections into the [`Round`], which scans, prefetches, executes and sends; then it
+//! handles the connections that paused or closed. What does not fit into one round is served in the next round of the same
+//! wake-up. Workers share nothing but the store. New connections arrive in the worker's mailbox ([`WorkerHandle`]).
 
 use crate::clock::Clock;
-use crate::net::buffer_accounting::{BufferAccounting, BufferUsage, LimitExceeded};
-use crate::net::connection::{Connection, Received, Sent};
+use crate::net::buffer_accounting::{BufferUsage, LimitExceeded};
+use crate::net::connection::Connection;
 use crate::net::round::Round;
+use crate::net::socket::{Received, Sent};
 use crate::net::tls::stream::{TlsEvents, TlsStream};
 use crate::net::udp::UdpPort;
-use crate::observe::counters::Counters;
-use crate::observe::event_log::EventSink;
-use crate::observe::event_log::kind;
-use crate::observe::metrics::Sampler;
-use crate::session::context::{Protocols, SessionContext};
-use crate::startup::ServerState;
+use crate::net::worker_handle::{Dispatched, WorkerHandle};
+use crate::observe::event_log::{EventSink, kind};
+use crate::session::context::SessionContext;
+use crate::shared::ServerState;
 use lookaside_store::Now;
+use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::fd::OwnedFd;
-use rustls::ServerConfig;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::Ordering;
 
-/// How many events one wake-up takes from the kernel.
+/// One wake-up takes at most this many events from the kernel.
 const EVENTS_MAX: usize = 512;
 
-/// How much is read at once behind a partial command, in bytes: a large value arrives in few reads.
+/// At most this many bytes are read at once behind a partial command: a large value arrives in few reads.
 const READ_MORE_BYTES_MAX: usize = 256 << 10;
 
-/// Connections are looked at for idleness once in a second, all of them within so many seconds.
+/// Idle connections are searched for once a second, a part of all connections each time: all within
+/// [`IDLE_CHECK_ROUNDS`] seconds.
 const IDLE_CHECK_INTERVAL: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 const IDLE_CHECK_ROUNDS: u32 = 10;
 
-/// A connection on its way to its worker.
-pub(crate) enum Dispatched {
-    /// A new one.
-    Accepted {
-        socket: OwnedFd,
-        /// There if it is to speak TLS.
-        tls: Option<Arc<ServerConfig>>,
-        /// There if its address has a protocol of its own.
-        protocols: Option<Protocols>,
-    },
-    /// One that a worker has served already, of this process or of an earlier one.
-    Restored(Connection),
-}
-
-/// What a worker has when it ends.
+/// What a worker leaves when it ends.
 pub(crate) struct WorkerExit {
     pub(crate) connections: Vec<Connection>,
     pub(crate) udp_ports: Vec<UdpPort>,
@@ -59,72 +43,6 @@ pub(crate) struct WorkerExit {
 
 const WAKE_TOKEN: u64 = u64::MAX;
 const UDP_TOKEN: u64 = 1 << 32;
-
-/// What other threads know of a worker: its counters, and the door to hand it sockets through.
-pub(crate) struct WorkerHandle {
-    pub(crate) counters: Counters,
-    pub(crate) events: EventSink,
-    /// There if somebody scrapes.
-    pub(crate) sampler: Option<Sampler>,
-    /// What its connections make it keep.
-    pub(crate) buffers: BufferAccounting,
-    /// Connections it has or is about to have.
-    pub(crate) connections_open: AtomicUsize,
-    inbox: Mutex<Vec<Dispatched>>,
-    wake_fd: OwnedFd,
-    is_stopping: AtomicBool,
-}
-
-impl WorkerHandle {
-    pub(crate) fn new(sampler: Option<Sampler>, buffers: BufferAccounting) -> io::Result<WorkerHandle> {
-        Ok(WorkerHandle {
-            counters: Counters::default(),
-            events: EventSink::new(),
-            sampler,
-            buffers,
-            connections_open: AtomicUsize::new(0),
-            inbox: Mutex::new(Vec::new()),
-            wake_fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-            is_stopping: AtomicBool::new(false),
-        })
-    }
-
-    /// Hands connections over.
-    pub(crate) fn dispatch(&self, dispatched: impl IntoIterator<Item = Dispatched>) {
-        let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = inbox.len();
-        inbox.extend(dispatched);
-        self.connections_open.fetch_add(inbox.len() - before, Ordering::Relaxed);
-        drop(inbox);
-        self.notify();
-    }
-
-    /// Undoes [`WorkerHandle::stop`], for a worker that is about to begin.
-    pub(crate) fn reset(&self) {
-        self.connections_open.store(0, Ordering::Relaxed);
-        self.is_stopping.store(false, Ordering::Release);
-    }
-
-    /// Ends the worker's loop.
-    pub(crate) fn stop(&self) {
-        self.is_stopping.store(true, Ordering::Release);
-        self.notify();
-    }
-
-    /// Wakes the worker. A full eventfd is a worker that is about to wake anyway.
-    fn notify(&self) {
-        let _ = rustix::io::write(&self.wake_fd, &1u64.to_ne_bytes());
-    }
-
-    /// What was handed over, and whether the worker is to end.
-    fn take_inbox(&self) -> (Vec<Dispatched>, bool) {
-        let _ = rustix::io::read(&self.wake_fd, &mut [0u8; 8]);
-        // Before the inbox: whoever says stop has handed everything over by then, and what is left in there nobody serves.
-        // Behind the bell: a stop that is not seen here rings once more.
-        let is_stopping = self.is_stopping.load(Ordering::Acquire);
-        (std::mem::take(&mut *self.inbox.lock().unwrap_or_else(PoisonError::into_inner)), is_stopping)
-    }
-}
 
 /// One thread's loop.
 pub(crate) struct Worker<'s> {
@@ -136,15 +54,15 @@ pub(crate) struct Worker<'s> {
     connections: Connections,
     udp_ports: Vec<UdpPort>,
     round: Round,
-    /// Of the present wake-up.
+    /// The time of this wake-up.
     now: Now,
-    /// The same in seconds since the start.
+    /// The same, in seconds since the start.
     uptime_s: u32,
-    /// Where the look for idle connections goes on.
+    /// Where the search for idle connections continues.
     idle_cursor: usize,
 }
 
-/// Connections by the index that epoll knows them by.
+/// Connections, by the index that epoll has for them.
 #[derive(Default)]
 struct Connections {
     slots: Vec<Option<Connection>>,
@@ -170,21 +88,22 @@ impl<'s> Worker<'s> {
         Ok(Worker { state, context, handle, clock, epoll, connections, udp_ports, round, now, uptime_s, idle_cursor })
     }
 
-    /// Its sockets on UDP ports.
+    /// The descriptors of its UDP sockets.
     pub(crate) fn udp_descriptors(&self) -> impl Iterator<Item = RawFd> {
         self.udp_ports.iter().map(|port| port.socket().as_raw_fd())
     }
 
-    /// Serves until the desk says stop. Every request that has been read is answered then, as far as the sockets take it.
+    /// Serves until the handle is stopped. By then every request that was read has been answered, as far as the sockets
+    /// take the replies.
     pub(crate) fn run(mut self) -> WorkerExit {
         let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
-        let idle_timeout_s = self.state.arguments.idle_timeout_s();
+        let idle_timeout_s = self.state.connection_limits.idle_timeout_s;
         let timeout = (idle_timeout_s > 0).then_some(IDLE_CHECK_INTERVAL);
         loop {
             events.clear();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => panic!("epoll of a running worker cannot be waited for: {error}"),
+                Err(error) => panic!("cannot wait for the epoll of a running worker: {error}"),
             }
             if let Some(sampler) = &self.handle.sampler {
                 sampler.record_wakeup();
@@ -207,7 +126,7 @@ impl<'s> Worker<'s> {
             if is_new_second && idle_timeout_s > 0 {
                 self.close_idle(idle_timeout_s);
             }
-            // New sockets come last, so that no index is reused among events that were fetched before.
+            // New connections come last, so that no index is reused while events fetched before are handled.
             if is_woken && self.take_dispatched() {
                 return self.exit();
             }
@@ -222,7 +141,7 @@ impl<'s> Worker<'s> {
         WorkerExit { connections, udp_ports: self.udp_ports }
     }
 
-    /// Takes what a ready connection has to offer into the round.
+    /// Reads from a ready connection into the round, or resumes sending to it.
     fn handle_ready(&mut self, index: usize, flags: EventFlags, now: Now) {
         if !self.round.has_space() {
             self.serve_round(now);
@@ -236,7 +155,7 @@ impl<'s> Worker<'s> {
         if !is_alive {
             return self.close(index, "normal");
         }
-        let connection = self.connections.slots[index].as_mut().expect("it was there a moment ago");
+        let connection = self.connections.slots[index].as_mut().expect("it has just been read from");
         if connection.is_paused() {
             return self.update_interest(index);
         }
@@ -278,7 +197,7 @@ impl<'s> Worker<'s> {
         }
     }
 
-    /// Hands a connection to the thread of watchers.
+    /// Moves a connection to the watchers' thread.
     fn move_to_watchers(&mut self, index: usize, kinds: u8) {
         let Some(mut connection) = self.connections.remove(index) else { return };
         account_buffers(&mut connection, self.handle);
@@ -287,10 +206,10 @@ impl<'s> Worker<'s> {
         self.handle.connections_open.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// `reason` is memcached's word for why it ends.
+    /// Closes a connection. `reason` is one of memcached's words.
     fn close(&mut self, index: usize, reason: &str) {
         if let Some(connection) = self.connections.slots[index].as_mut() {
-            tracing::debug!(descriptor = connection.socket.as_raw_fd(), "a connection goes: {reason}");
+            tracing::debug!(descriptor = connection.socket.as_raw_fd(), "connection closed: {reason}");
             if self.handle.events.is_enabled(kind::CONNECTIONS) {
                 record_connection(self.context.events, connection, "conn_close", reason, self.now);
             }
@@ -303,8 +222,8 @@ impl<'s> Worker<'s> {
         }
     }
 
-    /// Closes connections that have been idle for longer than that. Looks at a part of them in each second, so that all
-    /// have been looked at within [`IDLE_CHECK_ROUNDS`] of them, or sooner.
+    /// Closes connections that have been idle for longer than the timeout. Checks a part of them each second, and all
+    /// within [`IDLE_CHECK_ROUNDS`] seconds, or within the timeout if that is shorter.
     fn close_idle(&mut self, idle_timeout_s: u32) {
         let slots = self.connections.slots.len();
         let slots_to_check = slots.div_ceil(idle_timeout_s.min(IDLE_CHECK_ROUNDS) as usize);
@@ -319,31 +238,31 @@ impl<'s> Worker<'s> {
         }
     }
 
-    /// Takes what the desk has; says whether that was all, and the worker is to end.
+    /// Takes the connections in the mailbox; returns whether the worker is to end.
     fn take_dispatched(&mut self) -> bool {
-        let (dispatched, is_stopping) = self.handle.take_inbox();
+        let (dispatched, is_stopping) = self.handle.take_mailbox();
         for dispatched in dispatched {
             let connection = match dispatched {
                 Dispatched::Restored(connection) => connection,
                 Dispatched::Accepted { socket, tls, protocols } => match tls.map(TlsStream::new).transpose() {
                     Ok(tls) => Connection::new(socket, tls, protocols),
                     Err(error) => {
-                        tracing::warn!("a new connection cannot speak TLS and is closed: {error}");
+                        tracing::warn!("closing a new connection: cannot start TLS: {error}");
                         self.handle.connections_open.fetch_sub(1, Ordering::Relaxed);
                         continue;
                     }
                 },
             };
             let index = self.connections.insert(connection);
-            let connection = self.connections.slots[index].as_mut().expect("just put there");
+            let connection = self.connections.slots[index].as_mut().expect("it has just been inserted");
             let interest = connection.initial_interest();
-            tracing::debug!(descriptor = connection.socket.as_raw_fd(), "a connection comes");
+            tracing::debug!(descriptor = connection.socket.as_raw_fd(), "connection accepted");
             if self.handle.events.is_enabled(kind::CONNECTIONS) {
                 record_connection(&self.handle.events, connection, "conn_new", "", self.now);
             }
             if let Err(error) = epoll::add(&self.epoll, &connection.socket, EventData::new_u64(index as u64), interest)
             {
-                tracing::warn!("a new connection cannot be watched and is closed: {error}");
+                tracing::warn!("closing a new connection: cannot add it to epoll: {error}");
                 self.close(index, "error");
             }
             self.update_interest(index);
@@ -352,13 +271,13 @@ impl<'s> Worker<'s> {
     }
 }
 
-/// Tells of what a connection keeps; says which limit it breaks.
+/// Accounts for what a connection buffers; returns the limit that it exceeds.
 fn account_buffers(connection: &mut Connection, handle: &WorkerHandle) -> Option<LimitExceeded> {
     let (before, now) = connection.take_buffer_usage();
     if before == now { None } else { handle.buffers.update(before, now) }
 }
 
-/// Reads what has arrived; says whether the connection lives on.
+/// Reads what has arrived; returns whether the connection is still open.
 fn receive(connection: &mut Connection, index: usize, round: &mut Round, context: &SessionContext<'_>) -> bool {
     if connection.is_tls() {
         return receive_tls(connection, context);
@@ -377,7 +296,7 @@ fn receive(connection: &mut Connection, index: usize, round: &mut Round, context
     true
 }
 
-/// The same through TLS. What has been decrypted lies with the connection.
+/// The same through TLS. The decrypted bytes are stored in the connection.
 fn receive_tls(connection: &mut Connection, context: &SessionContext<'_>) -> bool {
     let mut tls_events = TlsEvents::default();
     let received = connection.receive_tls(READ_MORE_BYTES_MAX, &mut tls_events);
@@ -392,7 +311,7 @@ fn receive_tls(connection: &mut Connection, context: &SessionContext<'_>) -> boo
     received != Received::Gone
 }
 
-/// Tells who watches that a connection comes or goes.
+/// Records for watchers that a connection was opened or closed.
 fn record_connection(events: &EventSink, connection: &Connection, event: &str, reason: &str, now: Now) {
     let peer =
         rustix::net::getpeername(&connection.socket).ok().flatten().and_then(|peer| SocketAddr::try_from(peer).ok());
@@ -406,7 +325,7 @@ fn record_connection(events: &EventSink, connection: &Connection, event: &str, r
     events.push(kind::CONNECTIONS, text, now);
 }
 
-/// Sends what a slow reader left; says whether the connection lives on.
+/// Sends what a slow client has not read yet; returns whether the connection is still open.
 fn resume_sending(connection: &mut Connection, flags: EventFlags, context: &SessionContext<'_>) -> bool {
     if flags.intersects(EventFlags::ERR | EventFlags::HUP) {
         return false;
@@ -430,42 +349,10 @@ impl Connections {
         }
     }
 
-    /// Dropping it closes the socket, which takes it out of epoll too.
+    /// Dropping the result closes the socket, which also removes it from epoll.
     fn remove(&mut self, index: usize) -> Option<Connection> {
         let connection = self.slots[index].take()?;
         self.free.push(index);
         Some(connection)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::net::UnixStream;
-
-    /// A worker took its inbox, then a connection came and the stop behind it, then it saw the stop and ended: the
-    /// connection lay in the inbox, and an upgrade closed it instead of handing it over.
-    #[test]
-    fn whoever_sees_the_stop_has_all_that_came_before_it() {
-        for _ in 0..500 {
-            let handle = WorkerHandle::new(None, BufferAccounting::default()).expect("an eventfd");
-            let (socket, _client) = UnixStream::pair().expect("a pair");
-            let dispatched = Dispatched::Accepted { socket: socket.into(), tls: None, protocols: None };
-            let mut taken = 0;
-            std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    handle.dispatch([dispatched]);
-                    handle.stop();
-                });
-                loop {
-                    let (dispatched, is_stopping) = handle.take_inbox();
-                    taken += dispatched.len();
-                    if is_stopping {
-                        break;
-                    }
-                }
-            });
-            assert_eq!(taken, 1);
-        }
     }
 }

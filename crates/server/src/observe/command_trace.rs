@@ -1,4 +1,4 @@
-//! What clients say and are told, line by line in the log, once `-vv` or `verbosity 2` asks for it. In memcached's manner:
+//! `-vv` and `verbosity 2`: logs commands and replies, line by line, in memcached's format:
 //!
 //! ```text
 //! <33 get k                  a command, without its value
@@ -7,36 +7,36 @@
 //! <34    0x80 0x00 0x00 ..   the header of a binary request, six lines, and with `<34 key` its key; >34 of a response
 //! ```
 //!
-//! Never told: values; lines that are refused where passwords are asked for, since one may be a password; what `stats` and
-//! listings say. A command that pauses, for its client reads slowly, is told again when it goes on. While nobody asks for
-//! it, a connection pays one look at the log's level a round. Absent: UDP.
+//! Never logged: values; the replies of `stats` and listings; and refused commands where clients authenticate, because one
+//! may be a password. A command that pauses because its client reads slowly is logged again when it resumes. While the
+//! trace is off, a connection costs one check of the log's level per round. Deliberately absent: UDP.
 
-use crate::session::batch::Batch;
 use lookaside_protocol::binary::{REQUEST_MAGIC, RESPONSE_MAGIC};
 use tracing::Level;
 
-/// So much of a line is told, in bytes.
+/// At most this many bytes of a line are logged.
 const LINE_BYTES_MAX: usize = 512;
 
-/// How lines of statistics and listings begin.
+/// The prefixes of lines of statistics and listings.
 const LISTINGS: [&[u8]; 5] = [b"STAT ", b"ITEM ", b"PREFIX ", b"key=", b"mg "];
 
 const BINARY_HEADER_BYTES: usize = 24;
 
-/// One connection's conversation, while it is told.
+/// The trace of one connection.
 pub(crate) struct CommandTrace(i32);
 
 impl CommandTrace {
-    /// Begins, if the log wants it.
+    /// The trace of this connection; `None` if the log is not verbose enough.
     pub(crate) fn if_enabled(descriptor: i32) -> Option<CommandTrace> {
         tracing::enabled!(Level::TRACE).then_some(CommandTrace(descriptor))
     }
 
-    /// Tells the commands that are about to be executed; `input` is what they were scanned from.
-    pub(crate) fn log_commands(&self, batch: &Batch<'_>, steps_end: usize, input: &[u8], hides_refused: bool) {
-        for (input_at, is_refused) in batch.command_offsets(steps_end) {
+    /// Logs the commands that are about to be executed. `offsets` has each command's start in `input`, and whether it is
+    /// refused.
+    pub(crate) fn log_commands(&self, offsets: impl Iterator<Item = (usize, bool)>, input: &[u8], hides_refused: bool) {
+        for (input_at, is_refused) in offsets {
             match input.get(input_at..) {
-                _ if is_refused && hides_refused => self.log_lines('<', &["(refused, and not told)".to_string()]),
+                _ if is_refused && hides_refused => self.log_lines('<', &["(refused, not logged)".to_string()]),
                 Some(command) if command.first() == Some(&REQUEST_MAGIC) => self.log_lines('<', &binary_lines(command)),
                 Some(command) => self.log_lines('<', &[escape(first_line(command))]),
                 None => {}
@@ -44,7 +44,7 @@ impl CommandTrace {
         }
     }
 
-    /// Tells a part of a reply that holds whole lines.
+    /// Logs a part of a reply that consists of whole lines.
     pub(crate) fn log_reply(&self, reply: &[u8]) {
         self.log_lines('>', &reply_lines(reply));
     }
@@ -67,7 +67,7 @@ fn reply_lines(mut reply: &[u8]) -> Vec<String> {
         let rest = reply.iter().position(|&byte| byte == b'\n').map_or(reply.len(), |end| end + 1);
         reply = &reply[rest..];
         let words: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
-        // Behind these lines comes a value.
+        // These lines are followed by a value.
         let value_bytes = match words[..] {
             [b"VALUE", key, _, bytes] | [b"VALUE", key, _, bytes, _] => {
                 lines.push(format!("sending key {}", escape(key)));
@@ -91,7 +91,7 @@ fn reply_lines(mut reply: &[u8]) -> Vec<String> {
     lines
 }
 
-/// The header by four bytes a line, and the key. What lies behind them is never told.
+/// The header, four bytes a line, and the key. The rest is never logged.
 fn binary_lines(packet: &[u8]) -> Vec<String> {
     let header = &packet[..packet.len().min(BINARY_HEADER_BYTES)];
     let mut lines: Vec<String> = header
@@ -120,7 +120,7 @@ fn parse_number(digits: &[u8]) -> Option<usize> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// On one line of the log, whatever it holds.
+/// Escapes bytes so that they stay on one line of the log.
 fn escape(bytes: &[u8]) -> String {
     let (logged, dots) = if bytes.len() > LINE_BYTES_MAX { (&bytes[..LINE_BYTES_MAX], "...") } else { (bytes, "") };
     format!("{}{dots}", logged.escape_ascii())
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_passed_over_and_lines_stay_lines() {
+    fn values_are_skipped_and_lines_stay_lines() {
         let reply =
             b"VALUE k 0 10\r\nEND\r\n>33 x\r\nVALUE l 0 0 77\r\n\r\nEND\r\nVA 2 k\x1b\r\nEN\r\nHD\r\nSTAT pid 1\r\n\
                       LVALUE k 1 0 3\r\nold\r\nEND\r\n";
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_binary_packet_header_and_key_are_told() {
+    fn of_a_binary_packet_header_and_key_are_logged() {
         let mut packet = vec![REQUEST_MAGIC, 1, 0, 3, 8, 0, 0, 0, 0, 0, 0, 17];
         packet.resize(BINARY_HEADER_BYTES, 0);
         packet.extend_from_slice(&[9; 8]);
@@ -153,6 +153,6 @@ mod tests {
         assert_eq!(binary_lines(&packet[..3]), ["   0x80 0x01 0x00"]);
         packet[0] = RESPONSE_MAGIC;
         let (both, rest) = (reply_lines(&[&packet[..], b"behind it"].concat()), "behind it");
-        assert_eq!((both.len(), both[7].as_str()), (8, rest), "its body is as long as it says");
+        assert_eq!((both.len(), both[7].as_str()), (8, rest), "the length of the body is in its header");
     }
 }

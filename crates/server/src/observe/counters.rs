@@ -1,51 +1,21 @@
-//! What a worker thread counts about its own requests.
+//! The counters of a worker thread.
 //!
-//! Each thread has a [`Counters`] of its own, on cache lines that no other thread writes: counting is a load and a
-//! store, no locked instruction. `stats` sums the threads' snapshots; a sum taken while requests run may be a few
-//! requests behind, as memcached's may.
+//! Each thread has [`Counters`] of its own, on cache lines that no other thread writes: counting is a load and a store, no
+//! locked instruction. `stats` adds the threads' snapshots up. A sum taken while requests run may be a few requests behind,
+//! as in memcached.
 
 use lookaside_telemetry::Counter;
 
-macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// One thread's counters. Aligned so that two threads' counters share no cache line (two lines: processors
-        /// fetch lines in pairs).
-        #[derive(Debug, Default)]
-        #[repr(align(128))]
-        pub struct Counters { $($(#[$doc])* pub $name: Counter,)* }
+lookaside_telemetry::counters! {
+    /// One thread's counters. Aligned so that the counters of two threads share no cache line (two lines: processors fetch
+    /// lines in pairs).
+    #[repr(align(128))]
+    pub struct Counters(Counter);
 
-        /// A snapshot of one thread's [`Counters`], or the sum over threads.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct CounterSnapshot { $($(#[$doc])* pub $name: u64,)* }
+    /// A snapshot of one thread's [`Counters`], or the sum over threads. The names are memcached's.
+    pub struct CounterSnapshot;
 
-        impl Counters {
-            /// The numbers as they stand.
-            pub fn snapshot(&self) -> CounterSnapshot {
-                CounterSnapshot { $($name: self.$name.value(),)* }
-            }
-        }
-
-        impl CounterSnapshot {
-            /// Adds another thread's numbers.
-            pub fn add(&mut self, other: &CounterSnapshot) {
-                $(self.$name += other.$name;)*
-            }
-
-            /// What has been counted since `baseline`, which `stats reset` took.
-            pub fn since(&self, baseline: &CounterSnapshot) -> CounterSnapshot {
-                CounterSnapshot { $($name: self.$name.saturating_sub(baseline.$name),)* }
-            }
-
-            /// Every number under memcached's name for it.
-            pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
-                [$((stringify!($name), self.$name),)*].into_iter()
-            }
-        }
-    };
-}
-
-counters! {
-    /// Keys asked for by any of the get verbs.
+    /// Keys requested by any of the get verbs.
     cmd_get,
     /// Storage commands.
     cmd_set,
@@ -55,21 +25,21 @@ counters! {
     cmd_touch,
     /// Meta commands.
     cmd_meta,
-    /// Keys that were there.
+    /// Keys found.
     get_hits,
-    /// Keys that were not.
+    /// Keys not found.
     get_misses,
     /// Deletes that found a live value.
     delete_hits,
-    /// Deletes that found none.
+    /// Deletes that found no live value.
     delete_misses,
-    /// `incr` of an item that was there.
+    /// `incr` of an existing item.
     incr_hits,
-    /// `incr` of none.
+    /// `incr` without an item.
     incr_misses,
-    /// `decr` of an item that was there.
+    /// `decr` of an existing item.
     decr_hits,
-    /// `decr` of none.
+    /// `decr` without an item.
     decr_misses,
     /// `cas` that stored.
     cas_hits,
@@ -77,31 +47,31 @@ counters! {
     cas_misses,
     /// `cas` of an item that had changed.
     cas_badval,
-    /// Touches of an item that was there.
+    /// Touches of an existing item.
     touch_hits,
-    /// Touches of none.
+    /// Touches without an item.
     touch_misses,
     /// Connections closed because they were idle for too long.
     idle_kicks,
-    /// Connections closed because of what partial commands take in all.
+    /// Connections closed because partial commands exceeded their limit.
     read_buf_oom,
-    /// Connections closed because of what unread replies take in all.
+    /// Connections closed because unread replies exceeded their limit.
     response_obj_oom,
-    /// Handshakes of TLS that succeeded.
+    /// Successful TLS handshakes.
     ssl_new_sessions,
-    /// Handshakes of TLS that did not.
+    /// Failed TLS handshakes.
     ssl_handshake_errors,
-    /// Connections that broke the rules of TLS behind their handshake.
+    /// TLS protocol errors after the handshake.
     ssl_proto_errors,
-    /// Replies by UDP that were larger than they may be.
+    /// UDP replies that exceeded their bound.
     udp_replies_refused,
-    /// Authentications tried.
+    /// Logins.
     auth_cmds,
-    /// Authentications refused.
+    /// Refused logins.
     auth_errors,
-    /// Bytes from clients.
+    /// Bytes received from clients.
     bytes_read,
-    /// Bytes to clients.
+    /// Bytes sent to clients.
     bytes_written,
 }
 

@@ -1,50 +1,57 @@
-//! `watch`: connections that are told what happens, line by line, in memcached's words.
+//! `watch`: connections that receive a line for each event, in memcached's format.
 //!
 //! ```text
 //!   ts=1700000000.123000 gid=7 type=item_get key=user%3A42 status=found clsid=1 cfd=31 size=3
 //! ```
 //!
-//! A watcher's connection leaves its worker for the one thread here, which collects what the workers have noted
-//! ([`crate::observe::event_log`]) some fifty times a second and hands it on. It sleeps while nobody watches.
+//! A watcher's connection moves from its worker to the one thread here. About fifty times a second this thread collects
+//! the lines that the workers have recorded ([`crate::observe::event_log`]) and sends them. It sleeps while there is no
+//! watcher.
 //!
-//! Bounded: [`WATCHERS_MAX`] watchers, [`WATCHER_BYTES_MAX`] for each. A watcher that does not keep up loses whole lines,
-//! and is told how many: `skipped=N`. Lines are in the order of their milliseconds; `gid` numbers them in that order.
+//! Bounds: [`WATCHERS_MAX`] watchers, [`WATCHER_BYTES_MAX`] for each. A watcher that does not keep up loses whole lines,
+//! and receives their number: `skipped=N`. Lines are in the order of their milliseconds; `gid` numbers them in that order.
 
-use crate::net::connection::{Connection, Sent};
-use crate::net::connection_table::ConnectionPhase;
+use crate::clock::Clock;
+use crate::net::connection::Connection;
+use crate::net::connection_table::{ConnectionPhase, ConnectionTable};
+use crate::net::socket::Sent;
 use crate::observe::event_log::{EventSink, Line, kind};
-use crate::startup::ServerState;
+use lookaside_sync::Mutex;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, PoisonError};
 use std::time::Duration;
 
-/// How many may watch at a time.
+/// The maximum number of watchers.
 pub(crate) const WATCHERS_MAX: usize = 20;
 
-/// What is kept for a watcher that does not read, in bytes.
+/// At most this many bytes are buffered for a watcher that does not read.
 const WATCHER_BYTES_MAX: usize = 256 << 10;
 
-/// How often lines are collected while somebody watches.
-const COLLECT_EVERY: Duration = Duration::from_millis(20);
+/// How often lines are collected while there is a watcher.
+const COLLECT_INTERVAL: Duration = Duration::from_millis(20);
 
-/// All kinds that can be watched.
-const WATCHABLE: u8 = kind::FETCHERS | kind::MUTATIONS | kind::EVICTIONS | kind::CONNECTIONS | kind::DELETIONS;
-
-/// The watchers, from whatever thread one comes.
+/// The watchers; any thread may add one.
 #[derive(Default)]
 pub(crate) struct Watchers {
     arriving: Mutex<Vec<Watcher>>,
     wake: Condvar,
     is_stopping: AtomicBool,
-    /// Watchers that are there or on their way.
+    /// Includes watchers that the thread has not taken over yet.
     pub(crate) count: AtomicUsize,
     pub(crate) written: AtomicU64,
     pub(crate) sent: AtomicU64,
     pub(crate) skipped: AtomicU64,
 }
 
-/// One connection that watches.
+/// What the watchers' thread reads events from, and where it reports its connections.
+pub(crate) struct WatchSources<'a> {
+    pub(crate) sinks: Vec<&'a EventSink>,
+    pub(crate) connection_table: &'a ConnectionTable,
+    pub(crate) clock: Clock,
+}
+
+/// One watching connection.
 struct Watcher {
     connection: Connection,
     kinds: u8,
@@ -53,39 +60,39 @@ struct Watcher {
 }
 
 impl Watchers {
-    /// Takes a connection over.
+    /// Adds a connection that has left its worker.
     pub(crate) fn add(&self, connection: Connection, kinds: u8) {
         self.count.fetch_add(1, Ordering::Relaxed);
         let watcher = Watcher { connection, kinds, unsent: Vec::new(), skipped: 0 };
-        self.arriving.lock().unwrap_or_else(PoisonError::into_inner).push(watcher);
+        self.arriving.lock().push(watcher);
         self.wake.notify_one();
     }
 
-    /// For a thread that is about to begin: nobody watches, whoever did before.
-    pub(crate) fn reset(&self, state: &ServerState) {
-        self.arriving.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    /// Removes all watchers, before the thread starts again.
+    pub(crate) fn reset(&self, sources: &WatchSources<'_>) {
+        self.arriving.lock().clear();
         self.count.store(0, Ordering::Relaxed);
         self.is_stopping.store(false, Ordering::Release);
-        update_interest(state, &[]);
+        update_interest(sources, &[]);
     }
 
     /// Ends the thread.
     pub(crate) fn stop(&self) {
         self.is_stopping.store(true, Ordering::Release);
-        // Under the lock, so that the thread is either before its look at the flag or asleep.
-        let _arrived = self.arriving.lock().unwrap_or_else(PoisonError::into_inner);
+        // Under the lock, so that the thread either has not checked the flag yet or is asleep.
+        let _arriving = self.arriving.lock();
         self.wake.notify_one();
     }
 
     /// The thread: serves the watchers until it is stopped.
-    pub(crate) fn run(&self, state: &ServerState) {
+    pub(crate) fn run(&self, sources: &WatchSources<'_>) {
         let (mut watchers, mut number) = (Vec::new(), 0);
         loop {
             if !self.wait(&mut watchers) {
                 return;
             }
-            update_interest(state, &watchers);
-            let mut lines: Vec<Line> = event_sinks(state).flat_map(EventSink::take_lines).collect();
+            update_interest(sources, &watchers);
+            let mut lines: Vec<Line> = sources.sinks.iter().flat_map(|sink| sink.take_lines()).collect();
             lines.sort_by_key(|line| line.unix_ms);
             for line in &lines {
                 number += 1;
@@ -95,24 +102,24 @@ impl Watchers {
             watchers.retain_mut(|watcher| {
                 let is_open = watcher.send();
                 if !is_open {
-                    state.connection_table.remove(watcher.connection.socket.as_raw_fd());
+                    sources.connection_table.remove(watcher.connection.socket.as_raw_fd());
                     self.count.fetch_sub(1, Ordering::Relaxed);
                 }
                 is_open
             });
-            update_interest(state, &watchers);
+            update_interest(sources, &watchers);
         }
     }
 
-    /// Waits for a watcher if there is none, else for the next time to collect; false at the end.
+    /// Waits for a watcher if there is none, otherwise until it is time to collect; false once the thread is stopped.
     fn wait(&self, watchers: &mut Vec<Watcher>) -> bool {
-        let mut arriving = self.arriving.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut arriving = self.arriving.lock();
         while arriving.is_empty() && !self.is_stopping.load(Ordering::Acquire) {
             if watchers.is_empty() {
                 arriving = self.wake.wait(arriving).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
-            arriving = self.wake.wait_timeout(arriving, COLLECT_EVERY).unwrap_or_else(PoisonError::into_inner).0;
+            arriving = self.wake.wait_timeout(arriving, COLLECT_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
             break;
         }
         watchers.append(&mut arriving);
@@ -120,23 +127,18 @@ impl Watchers {
     }
 }
 
-/// All that note events.
-fn event_sinks(state: &ServerState) -> impl Iterator<Item = &EventSink> {
-    state.worker_handles.iter().map(|handle| &handle.events).chain([&*state.evictions])
-}
-
-/// Lets the workers note what these watchers want to see, and no more.
-fn update_interest(state: &ServerState, watchers: &[Watcher]) {
+/// Makes the threads record what these watchers want to see, and no more.
+fn update_interest(sources: &WatchSources<'_>, watchers: &[Watcher]) {
     let kinds = watchers.iter().fold(0, |kinds, watcher| kinds | watcher.kinds);
-    event_sinks(state).for_each(|events| events.set_interest(WATCHABLE, kinds));
+    sources.sinks.iter().for_each(|sink| sink.set_interest(kind::WATCHABLE, kinds));
     for watcher in watchers {
-        let uptime_s = state.clock.uptime_s(state.clock.now());
-        state.connection_table.set(watcher.connection.socket.as_raw_fd(), uptime_s, ConnectionPhase::Watch);
+        let uptime_s = sources.clock.uptime_s(sources.clock.now());
+        sources.connection_table.set(watcher.connection.socket.as_raw_fd(), uptime_s, ConnectionPhase::Watch);
     }
 }
 
 impl Watcher {
-    /// Notes a line, as a whole or not at all.
+    /// Queues a line, as a whole or not at all.
     fn queue_line(&mut self, line: &Line, number: u64, watchers: &Watchers) {
         if self.kinds & line.kind == 0 {
             return;
@@ -154,7 +156,7 @@ impl Watcher {
         self.unsent.extend_from_slice(text.as_bytes());
     }
 
-    /// Sends what the socket takes; false if nobody is there any more. What a watcher says is passed over.
+    /// Sends what the socket takes; false if the client has disconnected. What a watcher sends is discarded.
     fn send(&mut self) -> bool {
         if !self.connection.drain_input() {
             return false;
@@ -166,22 +168,4 @@ impl Watcher {
         }
         true
     }
-}
-
-/// The kinds that `watch` names, none for those that never happen here; `None` for a word that is none of memcached's.
-pub(crate) fn kinds_of<'a>(words: impl Iterator<Item = &'a str>) -> Option<u8> {
-    let mut kinds = None;
-    for word in words {
-        let kind = match word {
-            "fetchers" => kind::FETCHERS,
-            "mutations" => kind::MUTATIONS,
-            "evictions" => kind::EVICTIONS,
-            "connevents" => kind::CONNECTIONS,
-            "deletions" => kind::DELETIONS,
-            "proxyreqs" | "proxyevents" | "proxyuser" | "sysevents" => 0,
-            _ => return None,
-        };
-        kinds = Some(kinds.unwrap_or(0) | kind);
-    }
-    Some(kinds.unwrap_or(kind::FETCHERS))
 }

@@ -1,31 +1,31 @@
-//! The commands of one server's operator: `slabs`, `lru`, `lru_crawler`, `cache_memlimit`, `shutdown`, `refresh_certs`,
-//! `watch`.
+//! Parses an operator's commands: `slabs`, `lru`, `lru_crawler`, `cache_memlimit`, `shutdown`, `refresh_certs`, `watch`, and
+//! `stats` with a crawl. [`super::execute::admin`] runs them.
 //!
-//! They are no part of the protocol that a router passes on: to the parser they are unknown verbs, and the session asks
-//! here before it refuses one. No path of a request leads through this file.
+//! They are not part of the protocol that a router forwards. To the parser they are unknown verbs; the session tries them
+//! here before it refuses a verb. No request passes here.
 //!
-//! memcached tunes its slabs, its LRU and its crawler with them. Pages move as asked, and listings are given (`crawl.rs`).
-//! Of LRU and crawler the store here has none, so what is well formed is answered as memcached answers it and changes
-//! nothing; the settings that `stats settings` would show stay as they are.
+//! In memcached they tune slabs, LRU and crawler. Pages move as requested, and listings are produced ([`super::crawl`]).
+//! The store has neither an LRU nor a crawler, so a well-formed command for them gets memcached's reply and has no effect;
+//! `stats settings` does not change.
 //!
-//! Absent: `extstore`: an unknown command.
+//! Deliberately absent: `extstore`, which is an unknown command.
 
-use crate::observe::watchers;
+use crate::observe::event_log;
 use crate::session::crawl::{ClassSet, CrawlKind};
 
-/// memcached refuses a memory limit below this, in megabytes.
+/// The smallest memory limit that memcached accepts, in megabytes.
 const MEMORY_MEGABYTES_MIN: u64 = 8;
 
-/// What memcached's classes of slabs are numbered.
+/// The numbers of memcached's slab classes.
 const CLASSES: std::ops::RangeInclusive<i64> = 1..=63;
 
-/// The largest number that a class here may have.
+/// The largest number of a slab class here.
 const CLASS_MAX: u32 = 255;
 
-/// What a working set is asked about by default: the last hour, and one key in a hundred.
+/// The defaults of `stats workingset`: the last hour, and one key in a hundred.
 const WORKING_SET_S: u32 = 3_600;
 const WORKING_SET_ONE_IN: u32 = 100;
-/// The store knows when an item was last asked for by the seconds of six days.
+/// The store records last accesses over six days.
 const WORKING_SET_S_MAX: u32 = 500_000;
 const WORKING_SET_ONE_IN_MAX: u32 = 1_000_000;
 
@@ -36,39 +36,39 @@ const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
 const BAD_CLASS: &str = "BADCLASS invalid src or dst class id";
 const ERROR: &str = "ERROR";
 
-/// A line for the operator's commands: its first word is one of them.
+/// An operator's command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AdminCommand<'a> {
     line: &'a str,
 }
 
-/// What is to be done about an order.
+/// What a command makes the server do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AdminAction {
-    /// Say this.
+    /// Reply with this line.
     Line(&'static str),
-    /// Change the memory limit, to so many megabytes.
+    /// Set the memory limit, in megabytes.
     MemoryLimit(u64),
-    /// End the process, if that is allowed.
+    /// Stop the process, if that is allowed.
     ShutDown,
-    /// The same in a way that there is not.
+    /// The same, with an unknown mode.
     ShutDownBadMode,
-    /// Switch the crawler on or off.
+    /// Enable or disable the crawler.
     SetCrawlerEnabled(bool),
-    /// Read the certificates anew, if there are any.
+    /// Reload the certificates.
     RefreshCertificates,
     /// Make the connection a watcher of these kinds of events.
     Watch(u8),
-    /// Walk over all keys; if keys may be listed.
+    /// Crawl all keys, if that is allowed.
     Crawl(CrawlKind),
     /// Move a page from one slab class to another.
     MovePage { from: usize, to: usize },
-    /// Whether pages move by themselves.
+    /// Turn the automatic moves of pages on or off.
     Automove(bool),
 }
 
 impl<'a> AdminCommand<'a> {
-    /// The order that a line is, if it is one.
+    /// Parses a line; `None` if its first word is no operator's command.
     pub(crate) fn parse(line: &'a [u8]) -> Option<AdminCommand<'a>> {
         const VERBS: [&str; 7] =
             ["slabs", "lru", "lru_crawler", "cache_memlimit", "shutdown", "refresh_certs", "watch"];
@@ -77,7 +77,7 @@ impl<'a> AdminCommand<'a> {
         VERBS.contains(&verb).then_some(AdminCommand { line })
     }
 
-    /// The listing that a `stats` line asks for, if it does.
+    /// Parses a `stats` line that needs a crawl; `None` for other statistics.
     pub(crate) fn parse_stats_crawl(line: &'a [u8]) -> Option<AdminCommand<'a>> {
         let line = std::str::from_utf8(line).ok()?;
         let mut words = line.split_whitespace();
@@ -85,14 +85,14 @@ impl<'a> AdminCommand<'a> {
             .then_some(AdminCommand { line })
     }
 
-    /// Whether its sender wants no answer.
+    /// Whether the client wants no reply.
     pub(crate) fn is_quiet(&self) -> bool {
-        // memcached answers a `watch` always: to it this is a kind of events that it does not know. It answers `stats`, too.
+        // memcached always replies to `watch`, for which `noreply` is an unknown kind of events, and to `stats`.
         let is_answered = self.line.starts_with("watch") || self.line.starts_with("stats");
         self.line.split_whitespace().next_back() == Some("noreply") && !is_answered
     }
 
-    /// What memcached would say, or what is to be done. `is_crawler_enabled` is whether the crawler is on.
+    /// The action, or memcached's reply.
     pub(crate) fn action(&self, is_crawler_enabled: bool) -> AdminAction {
         let words: Vec<&str> = self.line.split_whitespace().collect();
         match words[..] {
@@ -121,7 +121,7 @@ impl<'a> AdminCommand<'a> {
             },
             ["shutdown"] | ["shutdown", "graceful"] => AdminAction::ShutDown,
             ["shutdown", ..] => AdminAction::ShutDownBadMode,
-            ["watch", ref kinds @ ..] => match watchers::kinds_of(kinds.iter().copied()) {
+            ["watch", ref kinds @ ..] => match event_log::parse_kinds(kinds.iter().copied()) {
                 Some(kinds) => AdminAction::Watch(kinds),
                 None => AdminAction::Line(ERROR),
             },
@@ -224,19 +224,19 @@ mod tests {
     use super::*;
 
     fn parse_action(line: &str) -> AdminAction {
-        AdminCommand::parse(line.as_bytes()).expect("an order").action(true)
+        AdminCommand::parse(line.as_bytes()).expect("an operator's command").action(true)
     }
 
     #[test]
-    fn only_orders_are_read() {
+    fn other_commands_are_not_parsed() {
         for line in ["get a", "slabsx", "", " slabs", "lru_crawlerx enable"] {
             assert_eq!(AdminCommand::parse(line.as_bytes()), None, "{line:?}");
         }
-        assert!(AdminCommand::parse(b"slabs automove 1 noreply").expect("an order").is_quiet());
+        assert!(AdminCommand::parse(b"slabs automove 1 noreply").expect("an operator's command").is_quiet());
     }
 
     #[test]
-    fn well_formed_orders_are_acknowledged_and_others_named() {
+    fn well_formed_commands_are_acknowledged_and_others_refused() {
         for line in ["slabs automove window 1", "lru mode flat", "lru tune 10 20 0.2 2.0", "lru_crawler crawl 1,2"] {
             assert_eq!(parse_action(line), AdminAction::Line("OK"), "{line}");
         }
@@ -260,9 +260,9 @@ mod tests {
     }
 
     #[test]
-    fn a_working_set_is_of_the_last_hour_unless_said() {
+    fn a_working_set_is_that_of_the_last_hour_by_default() {
         let listing =
-            |line: &'static str| AdminCommand::parse_stats_crawl(line.as_bytes()).map(|order| order.action(true));
+            |line: &'static str| AdminCommand::parse_stats_crawl(line.as_bytes()).map(|command| command.action(true));
         let of = |within_s, one_in| Some(AdminAction::Crawl(CrawlKind::WorkingSet { within_s, one_in }));
         assert_eq!(listing("stats workingset"), of(3_600, 100));
         assert_eq!(listing("stats workingset 60 1"), of(60, 1));
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn the_crawler_is_switched() {
+    fn the_crawler_is_enabled_and_disabled() {
         let parse_with_crawler =
             |line: &'static str, is_crawler_enabled| AdminCommand { line }.action(is_crawler_enabled);
         assert_eq!(parse_with_crawler("lru_crawler disable", true), AdminAction::SetCrawlerEnabled(false));

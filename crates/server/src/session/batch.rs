@@ -1,26 +1,25 @@
 //! The commands of one round, parsed and with their keys hashed, before any of them is executed.
 //!
-//! This is what makes the two passes of a round possible: [`crate::session::Session::scan`] fills a batch from one or many
-//! connections' bytes, and [`Batch::execute`] carries it out in order. Keys lie in one flat list across all commands,
-//! and at every [`PREFETCH_KEYS`]th key the processor is asked for the index lines, then for the items, of that many
-//! keys ahead. Memory latency is then paid once per window instead of once per key.
+//! [`Session::scan`](crate::session::Session::scan) fills a batch from the input of one or many connections, and
+//! [`Batch::execute`] runs it in order. The keys of all commands are in one flat list. At every [`PREFETCH_KEYS`]th key the
+//! processor prefetches the index lines, then the items, of the next [`PREFETCH_KEYS`] keys: memory latency is paid once
+//! per window, not once per key.
 //!
-//! Invariants: a key is hashed once. Steps are executed in the order they were scanned. A batch borrows the bytes it was
-//! scanned from, and its two lists are kept from round to round ([`Batch::recycle`]), so that nothing is allocated per
-//! request.
+//! Invariants: each key is hashed once. Steps are executed in the order in which they were scanned. A batch borrows the
+//! input that it was scanned from, and keeps the memory of its two lists from round to round ([`Batch::recycle`]): a
+//! request allocates nothing.
 
 use crate::observe::metrics::latency::CommandClass;
 use crate::session::admin_command::AdminCommand;
-use crate::session::binary;
-use crate::session::binary::BinaryStep;
+use crate::session::binary::{self, BinaryStep};
 use crate::session::context::SessionContext;
 use crate::session::crawl::CrawlCommand;
 use crate::session::execute;
-use crate::session::execute::AdminOutcome;
+use crate::session::execute::admin::{AdminOutcome, run_admin_command};
 use lookaside_protocol::{Command, Operation};
 use lookaside_store::{HashedKey, Now};
 
-/// How many keys are prefetched at a time: enough to hide memory latency, few enough to stay in the first cache.
+/// Keys prefetched at a time: enough to hide memory latency, few enough to stay in the L1 cache.
 pub const PREFETCH_KEYS: usize = 64;
 
 /// A batch takes no more commands once it holds this many, with or without keys.
@@ -33,7 +32,7 @@ pub struct Batch<'b> {
     keys: Vec<HashedKey<'b>>,
     /// The step that is executed next.
     step_next: usize,
-    /// How many keys of that step are answered already.
+    /// The number of keys of that step that are answered.
     step_keys_done: usize,
     /// The key that is looked up next.
     key_next: usize,
@@ -43,9 +42,9 @@ pub struct Batch<'b> {
 
 /// One command, or the refusal of one.
 pub(crate) struct Step<'b> {
-    /// Where in its connection's bytes it begins.
+    /// Where it begins in its connection's input.
     input_at: usize,
-    /// How many keys of the batch are its own.
+    /// The number of its keys in the batch.
     keys_count: usize,
     pub(crate) action: Action<'b>,
 }
@@ -55,7 +54,7 @@ pub(crate) enum Action<'b> {
     Command(Command<'b>),
     AdminCommand(AdminCommand<'b>, Option<Box<CrawlCommand>>),
     Binary(BinaryStep<'b>),
-    /// Says `line`; a set that was too large drops its key's old value too.
+    /// Replies with `line`. The step's key, if it has one, is that of a set that was too large: its old value is deleted.
     Refuse {
         line: Option<&'static str>,
         close: bool,
@@ -67,40 +66,40 @@ pub(crate) enum Action<'b> {
 pub enum Progress {
     /// Every step up to the given one has been answered.
     Done,
-    /// The reply has reached its bound: send it, then go on or take the [`Batch::remainder`].
+    /// The reply has reached its bound: send it, then continue, or take [`Batch::unexecuted`].
     Full,
-    /// The session is over once the reply is sent.
+    /// The connection is to be closed once the reply is sent.
     Close,
-    /// A walk over all keys has had its turn: as `Full`, but others come first.
+    /// A crawl has done one step: as `Full`, but other connections come first.
     Yield,
 }
 
-/// The part of a connection's bytes that a paused execution leaves for later.
+/// The part of a connection's input that a paused execution leaves for later.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unexecuted {
-    /// What to put in front of the bytes: the verb of a get that was cut off between two keys.
+    /// To be put in front of it: the verb of a get that was cut off between two keys.
     pub prefix: Vec<u8>,
-    /// Where in the connection's bytes the rest begins.
+    /// Where it begins in the connection's input.
     pub input_at: usize,
 }
 
 impl<'b> Batch<'b> {
-    /// Whether no further command should be scanned into this batch.
+    /// Whether no further command should be added.
     pub fn is_full(&self) -> bool {
         self.keys.len() >= PREFETCH_KEYS || self.steps.len() >= STEPS_MAX
     }
 
-    /// How many steps it holds: what [`Batch::execute`] takes as its end.
+    /// The number of steps: the end for [`Batch::execute`].
     pub fn steps_count(&self) -> usize {
         self.steps.len()
     }
 
-    /// Forgets all steps and keeps the memory, for bytes of another lifetime.
+    /// Removes all steps and keeps the memory, for input of another lifetime.
     pub fn recycle<'c>(self) -> Batch<'c> {
         Batch { steps: recycle(self.steps), keys: recycle(self.keys), ..Batch::default() }
     }
 
-    /// Forgets all steps.
+    /// Removes all steps.
     pub fn clear(&mut self) {
         self.steps.clear();
         self.keys.clear();
@@ -118,12 +117,17 @@ impl<'b> Batch<'b> {
         self.steps.push(Step { input_at, keys_count, action: Action::Command(command) });
     }
 
-    /// `crawl` is the walk that the order has begun already, if it has.
-    pub(crate) fn push_order(&mut self, input_at: usize, command: AdminCommand<'b>, crawl: Option<Box<CrawlCommand>>) {
+    /// `crawl` is the crawl that the command has started already, if any.
+    pub(crate) fn push_admin_command(
+        &mut self,
+        input_at: usize,
+        command: AdminCommand<'b>,
+        crawl: Option<Box<CrawlCommand>>,
+    ) {
         self.steps.push(Step { input_at, keys_count: 0, action: Action::AdminCommand(command, crawl) });
     }
 
-    /// The walk of the step that is executed next: it goes on when the step is scanned again.
+    /// Takes the crawl of the step that is executed next. It continues when the step is scanned again.
     pub(crate) fn take_crawl(&mut self) -> Option<Box<CrawlCommand>> {
         match &mut self.steps.get_mut(self.step_next)?.action {
             Action::AdminCommand(_, crawl) => crawl.take(),
@@ -131,14 +135,15 @@ impl<'b> Batch<'b> {
         }
     }
 
-    /// `key_to_delete` is the key of a refused `set`, whose old value must go.
+    /// `key_to_delete` is the key of a refused `set`, whose old value must be deleted.
     pub(crate) fn push_binary(&mut self, input_at: usize, step: BinaryStep<'b>, key_to_delete: Option<&'b [u8]>) {
         let key = step.key().or(key_to_delete);
         self.keys.extend(key.map(HashedKey::new));
         self.steps.push(Step { input_at, keys_count: usize::from(key.is_some()), action: Action::Binary(step) });
     }
 
-    /// `line` is what the client is told, if it wants to know; `outdated` is the key whose old value must go because its replacement was refused.
+    /// `line` is the reply; `None` if the client wants none. `outdated` is a key whose new value was refused: its old value
+    /// must be deleted.
     pub(crate) fn push_refusal(
         &mut self,
         input_at: usize,
@@ -151,9 +156,9 @@ impl<'b> Batch<'b> {
         self.steps.push(Step { input_at, keys_count, action: Action::Refuse { line, close } });
     }
 
-    /// What the step that is executed next belongs to.
+    /// The latency class of the step that is executed next.
     pub(crate) fn next_latency_class(&self) -> CommandClass {
-        self.steps.get(self.step_next).map_or(CommandClass::Other, |step| CommandClass::of(&step.action))
+        self.steps.get(self.step_next).map_or(CommandClass::Other, |step| class_of(&step.action))
     }
 
     /// Executes the steps before `steps_end` and appends their replies to `out`, stopping early once `out` holds
@@ -185,7 +190,7 @@ impl<'b> Batch<'b> {
                 Action::Command(Command::Quit) => return Progress::Close,
                 Action::Command(command) => execute::run_command(context, command, keys.first(), now, out),
                 Action::AdminCommand(command, crawl) => {
-                    match execute::run_admin_command(context, command, crawl, now, reply_bytes_max, out) {
+                    match run_admin_command(context, command, crawl, now, reply_bytes_max, out) {
                         AdminOutcome::Done => {}
                         AdminOutcome::Close => return Progress::Close,
                         AdminOutcome::Crawling => return Progress::Yield,
@@ -208,9 +213,9 @@ impl<'b> Batch<'b> {
         Progress::Done
     }
 
-    /// What is left of the bytes of the connection whose steps end before `steps_end`: `None` if all of them have been
-    /// answered. `input` must be what these steps were scanned from.
-    pub fn remainder(&self, steps_end: usize, input: &[u8]) -> Option<Unexecuted> {
+    /// What is not executed yet of the connection whose steps end before `steps_end`; `None` if all of them are answered.
+    /// `input` must be the bytes that these steps were scanned from.
+    pub fn unexecuted(&self, steps_end: usize, input: &[u8]) -> Option<Unexecuted> {
         if self.step_next >= steps_end {
             return None;
         }
@@ -222,14 +227,14 @@ impl<'b> Batch<'b> {
         Some(Unexecuted { prefix: resumed_verb(&step.action), input_at: key_at })
     }
 
-    /// Where in their connection's bytes the commands begin that are to be executed before `steps_end`, and which of them
-    /// are refused.
+    /// Where the commands before `steps_end` that are not executed yet begin in their connection's input, and whether each
+    /// is refused.
     pub(crate) fn command_offsets(&self, steps_end: usize) -> impl Iterator<Item = (usize, bool)> {
         let waiting = self.steps.get(self.step_next..steps_end).unwrap_or_default();
         waiting.iter().map(|step| (step.input_at, matches!(step.action, Action::Refuse { .. })))
     }
 
-    /// Passes over what is left of the steps before `steps_end`: their connection is paused or gone.
+    /// Skips the remaining steps before `steps_end`: their connection is paused or closed.
     pub fn skip(&mut self, steps_end: usize) {
         while self.step_next < steps_end {
             self.advance(self.steps[self.step_next].keys_count - self.step_keys_done);
@@ -237,7 +242,7 @@ impl<'b> Batch<'b> {
         }
     }
 
-    /// `keys` more of the current step have been answered; without any left, the next step comes.
+    /// Counts `keys` more keys of the current step as answered, and moves to the next step after the last one.
     fn advance(&mut self, keys: usize) {
         self.key_next += keys;
         self.step_keys_done += keys;
@@ -247,7 +252,7 @@ impl<'b> Batch<'b> {
         }
     }
 
-    /// Once the keys prefetched are used up, asks for those of the next window: all index lines, then all items.
+    /// Once the prefetched keys are used up, prefetches those of the next window: all index lines, then all items.
     fn prefetch(&mut self, context: &SessionContext<'_>, now: Now) {
         if self.key_next < self.key_prefetched || self.key_next == self.keys.len() {
             return;
@@ -264,7 +269,7 @@ impl<'b> Batch<'b> {
     }
 }
 
-/// The verb, up to the first key, that asks for the rest of a get.
+/// The verb, up to the first key, that requests the remaining keys of a get.
 fn resumed_verb(action: &Action<'_>) -> Vec<u8> {
     let Action::Command(Command::Retrieve { operation, .. }) = action else {
         unreachable!("only a get has several keys");
@@ -278,7 +283,27 @@ fn resumed_verb(action: &Action<'_>) -> Vec<u8> {
     }
 }
 
-/// An empty vector in the memory of `vec`: the standard library collects in place where element sizes agree.
+/// The class under which a step's latency is counted.
+fn class_of(action: &Action<'_>) -> CommandClass {
+    let operation = match action {
+        Action::Command(Command::Retrieve { operation, .. }) => operation,
+        Action::Command(Command::Single { request, .. }) => &request.operation,
+        Action::Binary(step) => return step.latency_class(),
+        _ => return CommandClass::Other,
+    };
+    match operation {
+        Operation::Get { .. } => CommandClass::Get,
+        Operation::GetAndTouch { .. } | Operation::Touch { .. } => CommandClass::Touch,
+        Operation::LeaseGet => CommandClass::LeaseGet,
+        Operation::LeaseSet { .. } => CommandClass::LeaseSet,
+        Operation::Store { .. } => CommandClass::Store,
+        Operation::Delete { .. } => CommandClass::Delete,
+        Operation::Arithmetic { .. } => CommandClass::Arithmetic,
+        Operation::Meta(_) => CommandClass::Meta,
+    }
+}
+
+/// An empty vector in the memory of `vec`: the standard library collects in place if element sizes agree.
 fn recycle<A, B>(mut vec: Vec<A>) -> Vec<B> {
     vec.clear();
     vec.into_iter().map(|_| unreachable!("the vector is empty")).collect()

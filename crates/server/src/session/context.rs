@@ -1,19 +1,18 @@
-//! What the sessions of one thread work on: the store, the thread's counters, the limits, and the process's word about
-//! itself. Handed to every call, so that a session itself stays a few bytes.
+//! What the sessions of one thread work on: the store, the thread's counters, the limits, and the process around them.
+//! Passed to every call, so that a session itself has a few bytes only.
 
 use crate::observe::counters::Counters;
-use crate::observe::event_log::EventSink;
-use crate::observe::event_log::NO_EVENTS;
+use crate::observe::event_log::{EventSink, NO_EVENTS};
 use crate::observe::metrics::Sampler;
 use crate::session::auth::credentials::Credentials;
 use lookaside_protocol::text::Limits;
 use lookaside_store::{Now, Options, Store};
 
-/// The longest command line, in bytes: room for a get of some 4,000 of the longest keys. A client that sends more
-/// without a line's end is told so and disconnected.
+/// The longest command line, in bytes: a get of some 4,000 of the longest keys. A client that sends more without a line
+/// feed gets an error and is disconnected.
 pub const LINE_BYTES_MAX: usize = 1 << 20;
 
-/// Answers what only the whole process knows.
+/// What clients may ask of the process.
 pub trait ServerControl {
     /// Appends the reply to `stats <arguments>`.
     fn stats(&self, arguments: &[u8], now: Now, out: &mut Vec<u8>);
@@ -23,64 +22,64 @@ pub trait ServerControl {
         let _ = level;
     }
 
-    /// `cache_memlimit`: says whether the limit is now so many megabytes.
+    /// `cache_memlimit`; returns whether the limit has been set.
     fn set_memory_limit(&self, megabytes: u64) -> bool {
         let _ = megabytes;
         false
     }
 
-    /// Whether clients may end the process.
+    /// Whether clients may stop the process.
     fn allows_shutdown(&self) -> bool {
         false
     }
 
-    /// `shutdown`: ends the process if that is allowed; says whether it is.
+    /// `shutdown`: stops the process if that is allowed; returns whether it is.
     fn shut_down(&self) -> bool {
         false
     }
 
-    /// `refresh_certs`: reads the certificates anew; an error is what to say.
+    /// `refresh_certs`: reloads the certificates. An error is the reply.
     fn refresh_certificates(&self) -> Result<(), String> {
         Err("Error TLS not enabled".to_string())
     }
 
-    /// Somebody was refused who came as this user, if that could be read, by this connection, if it has one.
+    /// Logs a refused login. `user` is `None` if no name could be read; `descriptor` is `None` if there is no connection.
     fn record_refused_login(&self, user: Option<&[u8]>, descriptor: Option<i32>, now: Now) {
         let _ = (user, descriptor, now);
     }
 
-    /// `watch`: why nobody may, or may any more.
+    /// Why a client may not `watch`; `None` if it may.
     fn watch_refusal(&self) -> Option<&'static str> {
         Some("CLIENT_ERROR watch commands not allowed")
     }
 
-    /// Whether keys may be listed.
+    /// Whether clients may list keys.
     fn allows_key_dump(&self) -> bool {
         true
     }
 
-    /// Whether clients may empty the store.
+    /// Whether clients may flush the store.
     fn allows_flush(&self) -> bool {
         true
     }
 
-    /// Whether sizes of items are told.
+    /// Whether `stats sizes` is enabled.
     fn tracks_sizes(&self) -> bool {
         false
     }
 
-    /// Whether memcached's crawler would be on.
+    /// Whether the LRU crawler is enabled. There is none; the setting only changes replies.
     fn is_crawler_enabled(&self) -> bool {
         true
     }
 
     /// `lru_crawler enable` and `disable`.
-    fn set_crawler_enabled(&self, is_crawler_enabled: bool) {
-        let _ = is_crawler_enabled;
+    fn set_crawler_enabled(&self, is_enabled: bool) {
+        let _ = is_enabled;
     }
 }
 
-/// A process with nothing to say about itself, for sessions that are driven without a daemon: `stats` is empty.
+/// The control of sessions that run without a server: `stats` is empty, and everything else has its default.
 pub struct NoControl;
 
 impl ServerControl for NoControl {
@@ -89,15 +88,15 @@ impl ServerControl for NoControl {
     }
 }
 
-/// In which dialects clients may speak (memcached's `-B`).
+/// The protocols that clients may speak (memcached's `-B`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocols {
-    /// In either: the first byte of a connection says which.
+    /// Both: the first byte of a connection decides.
     #[default]
     Both,
-    /// In the text dialect, with meta commands and leases.
+    /// The text protocol, with meta commands and leases.
     Text,
-    /// In the binary dialect.
+    /// The binary protocol.
     Binary,
 }
 
@@ -108,35 +107,35 @@ pub struct SessionContext<'s> {
     pub store: &'s Store,
     /// This thread's own counters.
     pub counters: &'s Counters,
-    /// Who looks at what this thread does.
+    /// Where this thread records events for watchers.
     pub events: &'s EventSink,
-    /// Where samples of this thread's work go, if anybody wants them.
+    /// Where this thread samples latencies and hot keys; `None` without metrics.
     pub sampler: Option<&'s Sampler>,
-    /// What the parser refuses.
+    /// The parser's limits.
     pub limits: Limits,
-    /// In which dialects clients may speak.
+    /// The protocols that clients may speak.
     pub protocols: Protocols,
-    /// Whom a client of the binary dialect must prove to be, if anyone (SASL).
-    pub sasl: Option<&'s Credentials>,
-    /// Whom a client of the text dialect must prove to be, if anyone (`-Y`).
+    /// The users of the binary protocol (SASL); `None` if it needs no authentication.
+    pub sasl_users: Option<&'s Credentials>,
+    /// The users of the text protocol (`-Y`); `None` if it needs no authentication.
     pub text_users: Option<&'s Credentials>,
-    /// Who answers `stats`.
+    /// The process.
     pub control: &'s (dyn ServerControl + Sync),
 }
 
 impl<'s> SessionContext<'s> {
-    /// Whether clients must prove who they are.
+    /// Whether clients of a protocol must authenticate.
     pub(crate) fn requires_auth(&self) -> bool {
-        self.sasl.is_some() || self.text_users.is_some()
+        self.sasl_users.is_some() || self.text_users.is_some()
     }
 
-    /// Counts a refused login and tells the process.
+    /// Counts and logs a refused login.
     pub(crate) fn refuse_login(&self, user: Option<&[u8]>, now: Now) {
         self.counters.auth_errors.add(1);
-        self.control.record_refused_login(user, self.events.descriptor(), now);
+        self.control.record_refused_login(user, self.events.connection.descriptor(), now);
     }
 
-    /// A service over a store made with `options`, without a daemon around it.
+    /// A context over a store made with `options`, without a server around it.
     pub fn new(store: &'s Store, options: &Options, counters: &'s Counters) -> Self {
         SessionContext {
             store,
@@ -145,15 +144,15 @@ impl<'s> SessionContext<'s> {
             sampler: None,
             limits: limits(options),
             protocols: Protocols::Both,
-            sasl: None,
+            sasl_users: None,
             text_users: None,
             control: &NoControl,
         }
     }
 }
 
-/// The parser's limits for a store with `options`. The store refuses a little less than `item_bytes_max`, for the key
-/// and the item's header count there too.
+/// The parser's limits for a store with `options`. The store refuses values a little below `item_bytes_max`, because key
+/// and header count too.
 pub fn limits(options: &Options) -> Limits {
     Limits { value_bytes_max: options.item_bytes_max, line_bytes_max: LINE_BYTES_MAX }
 }

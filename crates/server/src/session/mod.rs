@@ -1,12 +1,22 @@
-//! One client's side of the conversation, sans-I/O: bytes in, bytes out, over a store and a given time.
+//! The protocol state machine of one client, sans-I/O: bytes in, bytes out, over a store and a given time.
 //!
-//! The daemon uses a session in two passes: [`Session::scan`] parses what has arrived into a [`Batch`] shared with other
-//! connections, [`Batch::execute`] answers. Who has one client at a time (a simulation, a test) calls
-//! [`Session::serve`], which is both.
+//! The server uses a session in two passes: [`Session::scan`] parses what has arrived into a [`Batch`] shared with other
+//! connections, and [`Batch::execute`] answers. A caller with one client at a time (a simulation, a test) calls
+//! [`Session::serve`], which does both.
 //!
-//! A session's whole state is which dialect its client speaks, whether it has said who it is, how many bytes of a refused
-//! value are still to be swallowed, and rarely a walk over all keys that is not done: everything else lies in the buffers
-//! of whoever drives it. The first byte decides on the dialect for good.
+//! | file | |
+//! |---|---|
+//! | [`batch`] | parsed commands with hashed keys; prefetching |
+//! | [`execute`] | text and meta commands against the store |
+//! | [`binary`] | the binary protocol |
+//! | [`reply`] | replies, rendered from the item |
+//! | [`auth`] | users and passwords |
+//! | [`admin_command`], [`crawl`] | an operator's commands; listings of all keys |
+//! | [`context`] | what every call gets: store, counters, limits |
+//!
+//! A session's state is small: its client's protocol, the progress of authentication, how many bytes of a refused value
+//! are still to be swallowed, and rarely an unfinished crawl. Everything else is in the caller's buffers. The first byte
+//! selects the protocol for the whole connection.
 
 pub(crate) mod admin_command;
 pub(crate) mod auth;
@@ -17,42 +27,42 @@ pub(crate) mod crawl;
 pub(crate) mod execute;
 pub(crate) mod reply;
 
-use crate::session::admin_command::AdminCommand;
-use crate::session::auth::ascii::{self, AsciiAuth};
-use crate::session::auth::sasl::Authentication;
-use crate::session::batch::{Batch, Progress};
-use crate::session::binary::Scanned;
-use crate::session::context::Protocols;
-use crate::session::context::SessionContext;
-use crate::session::crawl::CrawlCommand;
+use admin_command::AdminCommand;
+use auth::Authentication;
+use auth::ascii::{AsciiAuth, parse_login};
+use batch::{Batch, Progress};
+use binary::Scanned;
+use context::{Protocols, SessionContext};
+use crawl::CrawlCommand;
 use lookaside_protocol::Command;
 use lookaside_protocol::binary::REQUEST_MAGIC;
 use lookaside_protocol::text::{Parsed, parse_command};
 use lookaside_store::Now;
 use lookaside_upgrade::SavedSession;
 
-/// What is remembered between two reads of one connection.
+/// The state of one client between two reads.
 #[derive(Debug, Default)]
 pub struct Session {
     swallow_bytes: usize,
-    /// In which dialects its client may speak, if not as all others.
+    /// The protocols of its listener; `None`: the server's.
     protocols: Option<Protocols>,
-    dialect: Option<Protocol>,
+    /// `None` before the first byte.
+    protocol: Option<Protocol>,
     authentication: Authentication,
-    /// A walk over all keys, when it is not its turn.
+    /// An unfinished crawl, while its command waits to be scanned again.
     crawl: Option<Box<CrawlCommand>>,
 }
 
-/// How a client speaks.
+/// The protocol that a client speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Protocol {
-    /// The text dialect, with leases and meta commands.
+    /// The text protocol, with leases and meta commands.
     Text,
-    /// The binary one.
+    /// The binary protocol.
     Binary,
 }
 
-/// Whether the conversation goes on.
+/// Whether the connection stays open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionState {
     /// More commands may come.
@@ -64,7 +74,7 @@ pub enum SessionState {
 /// How far [`Session::scan`] came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scan {
-    /// The batch is full, or must be executed before what follows: go on from here with another.
+    /// The batch is full, or must be executed before the next command: continue here with an empty batch.
     Full {
         /// The first byte not scanned.
         input_at: usize,
@@ -73,18 +83,18 @@ pub enum Scan {
     Finished {
         /// The first byte not scanned: the start of a partial command, or the end.
         input_at: usize,
-        /// How many bytes from there on must be present before it is worth scanning again.
+        /// The number of bytes needed from there on before the next scan is worthwhile.
         needed_bytes: usize,
     },
 }
 
 impl Session {
-    /// A session that has seen nothing.
+    /// A session before the client's first byte.
     pub fn new() -> Self {
         Session::default()
     }
 
-    /// A session whose client may speak in these dialects, whatever the service says.
+    /// A session whose listener accepts these protocols; `None`: those of the context.
     pub(crate) fn with_protocols(protocols: Option<Protocols>) -> Self {
         Session { protocols, ..Session::default() }
     }
@@ -109,72 +119,112 @@ impl Session {
                 return Scan::Full { input_at };
             }
             let rest = &input[input_at..];
-            if self.dialect(rest[0], self.protocols.unwrap_or(context.protocols)) == Protocol::Binary {
-                let is_batch_empty = batch.steps_count() == 0;
-                match binary::scan(rest, &mut self.authentication, is_batch_empty, context, now) {
-                    Scanned::Incomplete { needed_bytes } => return Scan::Finished { input_at, needed_bytes },
-                    Scanned::NeedsOwnBatch => return Scan::Full { input_at },
-                    Scanned::Step { step, key_to_delete, consumed, swallow } => {
-                        batch.push_binary(input_at, step, key_to_delete);
-                        input_at += consumed;
-                        self.swallow_bytes = swallow;
-                    }
+            let scanned = match self.protocol(rest[0], self.protocols.unwrap_or(context.protocols)) {
+                Protocol::Binary => self.scan_binary(rest, input_at, context, now, batch),
+                Protocol::Text if context.text_users.is_some() && !self.authentication.is_done() => {
+                    self.scan_login(rest, input_at, context, now, batch)
                 }
-                continue;
-            }
-            if context.text_users.is_some() && !self.authentication.is_done() {
-                if batch.steps_count() > 0 {
-                    return Scan::Full { input_at };
-                }
-                match ascii::parse_login(rest, context, now) {
-                    AsciiAuth::Incomplete { needed_bytes } => return Scan::Finished { input_at, needed_bytes },
-                    AsciiAuth::Authenticated { consumed } => {
-                        self.authentication = Authentication::Done;
-                        batch.push_refusal(input_at, Some("STORED"), false, None);
-                        input_at += consumed;
-                    }
-                    AsciiAuth::Refused { line, consumed, swallow } => {
-                        batch.push_refusal(input_at, Some(line), false, None);
-                        input_at += consumed;
-                        self.swallow_bytes = swallow;
-                    }
-                    AsciiAuth::Close => {
-                        batch.push_refusal(input_at, None, true, None);
-                        input_at = input.len();
-                    }
-                }
-                continue;
-            }
-            match parse_command(rest, &context.limits) {
-                Parsed::Incomplete { needed_bytes } => return Scan::Finished { input_at, needed_bytes },
-                Parsed::Command { command, consumed } => {
-                    let listing = match command {
-                        Command::Stats { .. } => AdminCommand::parse_stats_crawl(&rest[..consumed]),
-                        _ => None,
-                    };
-                    match listing {
-                        Some(order) => batch.push_order(input_at, order, self.crawl.take()),
-                        None => batch.push_command(input_at, command),
-                    }
-                    input_at += consumed;
-                }
-                Parsed::Bad { line, consumed, swallow, close, key_to_delete } => {
-                    if let Some(order) = AdminCommand::parse(&rest[..consumed]) {
-                        batch.push_order(input_at, order, self.crawl.take());
-                        input_at += consumed;
-                        continue;
-                    }
-                    batch.push_refusal(input_at, line, close, key_to_delete);
-                    input_at += consumed;
-                    self.swallow_bytes = swallow;
-                }
+                Protocol::Text => self.scan_text(rest, input_at, context, batch),
+            };
+            match scanned {
+                Ok(consumed) => input_at += consumed,
+                Err(stop) => return stop,
             }
         }
     }
 
-    /// How the client speaks: as its first byte has it, if the server listens to both.
-    fn dialect(&mut self, first_byte: u8, protocols: Protocols) -> Protocol {
-        *self.dialect.get_or_insert(match protocols {
+    /// Scans the text command at the start of `rest`; returns its length, or why scanning stops before it.
+    #[inline]
+    fn scan_text<'b>(
+        &mut self,
+        rest: &'b [u8],
+        input_at: usize,
+        context: &SessionContext<'_>,
+        batch: &mut Batch<'b>,
+    ) -> Result<usize, Scan> {
+        match parse_command(rest, &context.limits) {
+            Parsed::Incomplete { needed_bytes } => Err(Scan::Finished { input_at, needed_bytes }),
+            Parsed::Command { command, consumed } => {
+                let crawl_command = match command {
+                    Command::Stats { .. } => AdminCommand::parse_stats_crawl(&rest[..consumed]),
+                    _ => None,
+                };
+                match crawl_command {
+                    Some(command) => batch.push_admin_command(input_at, command, self.crawl.take()),
+                    None => batch.push_command(input_at, command),
+                }
+                Ok(consumed)
+            }
+            Parsed::Bad { line, consumed, swallow, close, key_to_delete } => {
+                // To the parser, an operator's command is an unknown verb.
+                match AdminCommand::parse(&rest[..consumed]) {
+                    Some(command) => batch.push_admin_command(input_at, command, self.crawl.take()),
+                    None => {
+                        batch.push_refusal(input_at, line, close, key_to_delete);
+                        self.swallow_bytes = swallow;
+                    }
+                }
+                Ok(consumed)
+            }
+        }
+    }
+
+    /// As [`Session::scan_text`], for a client that has not authenticated.
+    fn scan_login<'b>(
+        &mut self,
+        rest: &'b [u8],
+        input_at: usize,
+        context: &SessionContext<'_>,
+        now: Now,
+        batch: &mut Batch<'b>,
+    ) -> Result<usize, Scan> {
+        if batch.steps_count() > 0 {
+            return Err(Scan::Full { input_at });
+        }
+        match parse_login(rest, context, now) {
+            AsciiAuth::Incomplete { needed_bytes } => Err(Scan::Finished { input_at, needed_bytes }),
+            AsciiAuth::Authenticated { consumed } => {
+                self.authentication = Authentication::Done;
+                batch.push_refusal(input_at, Some("STORED"), false, None);
+                Ok(consumed)
+            }
+            AsciiAuth::Refused { line, consumed, swallow } => {
+                batch.push_refusal(input_at, Some(line), false, None);
+                self.swallow_bytes = swallow;
+                Ok(consumed)
+            }
+            AsciiAuth::Close => {
+                batch.push_refusal(input_at, None, true, None);
+                Ok(rest.len())
+            }
+        }
+    }
+
+    /// As [`Session::scan_text`], for the binary protocol.
+    #[inline]
+    fn scan_binary<'b>(
+        &mut self,
+        rest: &'b [u8],
+        input_at: usize,
+        context: &SessionContext<'_>,
+        now: Now,
+        batch: &mut Batch<'b>,
+    ) -> Result<usize, Scan> {
+        let is_batch_empty = batch.steps_count() == 0;
+        match binary::scan(rest, &mut self.authentication, is_batch_empty, context, now) {
+            Scanned::Incomplete { needed_bytes } => Err(Scan::Finished { input_at, needed_bytes }),
+            Scanned::NeedsOwnBatch => Err(Scan::Full { input_at }),
+            Scanned::Step { step, key_to_delete, consumed, swallow } => {
+                batch.push_binary(input_at, step, key_to_delete);
+                self.swallow_bytes = swallow;
+                Ok(consumed)
+            }
+        }
+    }
+
+    /// The client's protocol. If the server accepts both, the first byte decides.
+    fn protocol(&mut self, first_byte: u8, protocols: Protocols) -> Protocol {
+        *self.protocol.get_or_insert(match protocols {
             Protocols::Text => Protocol::Text,
             Protocols::Binary => Protocol::Binary,
             Protocols::Both if first_byte == REQUEST_MAGIC => Protocol::Binary,
@@ -182,9 +232,9 @@ impl Session {
         })
     }
 
-    /// What another process must know to go on with it; `None` in the middle of a walk.
+    /// The state to hand over to another process; `None` in the middle of a crawl.
     pub(crate) fn handover_state(&self) -> Option<SavedSession> {
-        let dialect = match self.dialect {
+        let protocol = match self.protocol {
             None => 0,
             Some(Protocol::Text) => 1,
             Some(Protocol::Binary) => 2,
@@ -194,18 +244,18 @@ impl Session {
             Authentication::InProgress => 1,
             Authentication::Done => 2,
         };
-        let saved = SavedSession { dialect, authentication, swallow_bytes: self.swallow_bytes };
+        let saved = SavedSession { dialect: protocol, authentication, swallow_bytes: self.swallow_bytes };
         self.crawl.is_none().then_some(saved)
     }
 
-    /// The session that another process had, as [`Session::with_protocols`]; `None` if its client has begun in a dialect in which
-    /// it may not speak here.
+    /// Restores a session that another process handed over; `None` if its client speaks a protocol that is not accepted
+    /// here.
     pub(crate) fn from_handover(
         saved: SavedSession,
         listener_protocols: Option<Protocols>,
         default_protocols: Protocols,
     ) -> Option<Session> {
-        let dialect = match (saved.dialect, listener_protocols.unwrap_or(default_protocols)) {
+        let protocol = match (saved.dialect, listener_protocols.unwrap_or(default_protocols)) {
             (0, _) => None,
             (1, Protocols::Both | Protocols::Text) => Some(Protocol::Text),
             (2, Protocols::Both | Protocols::Binary) => Some(Protocol::Binary),
@@ -217,15 +267,15 @@ impl Session {
             _ => Authentication::Done,
         };
         let swallow_bytes = saved.swallow_bytes;
-        Some(Session { swallow_bytes, dialect, authentication, ..Session::with_protocols(listener_protocols) })
+        Some(Session { swallow_bytes, protocol, authentication, ..Session::with_protocols(listener_protocols) })
     }
 
-    /// Takes back what was scanned but not executed: the same bytes, from a command's start, will be scanned again.
+    /// Prepares for scanning again, from a command's start, what was scanned but not executed.
     pub fn rewind(&mut self) {
         self.swallow_bytes = 0;
     }
 
-    /// As [`Session::rewind`], where `crawl` is what the first of these commands has begun.
+    /// As [`Session::rewind`]; `crawl` is the crawl that the first of these commands has started.
     pub(crate) fn rewind_to(&mut self, crawl: Option<Box<CrawlCommand>>) {
         self.rewind();
         self.crawl = crawl;
@@ -346,7 +396,7 @@ mod tests {
                 all.extend_from_slice(&out);
                 if progress == Progress::Full {
                     session.rewind();
-                    return Err(batch.remainder(steps, input).expect("a full reply leaves something"));
+                    return Err(batch.unexecuted(steps, input).expect("a full reply leaves something"));
                 }
                 match scan {
                     Scan::Full { input_at } => from = input_at,

@@ -1,34 +1,24 @@
-//! Warm restart (§6.4 of the paper) as the process sees it: the store is taken up at the start and saved at the end if
-//! `--warm-restart` names a region, what came of it is told in the log and in `stats`, and `--remove-region` removes a region.
-//! Serves no request.
+//! Warm restart (§6.4 of the paper), as the process sees it: with `--warm-restart`, attaches the store's region at the start
+//! and saves it at the end; logs the outcome; and `--remove-region` removes a region. Serves no request.
 //!
-//! Whatever ends the server in order saves: SIGTERM, SIGINT, SIGUSR1 (memcached's signal for it), `shutdown`, and a start
-//! that fails after the store was taken up, say because the port is taken. What does not: kill -9, a crash.
+//! Every orderly end saves: SIGTERM, SIGINT, SIGUSR1 (memcached's signal for it), `shutdown`, and a start that fails after
+//! the store was attached. `kill -9` and a crash do not.
 
 use crate::cli::{Arguments, UsageError};
 use crate::clock::Clock;
+use crate::shared::WarmStart;
 use lookaside_store::{
     ColdStartReason, Options, OptionsError, Preparation, RegionError, RegionName, RemovedRegion, Start, Store,
     remove_region,
 };
 
-/// How a store came to its region.
-#[derive(Clone, Debug)]
-pub(crate) struct WarmStart {
-    pub(crate) name: RegionName,
-    /// The items it began with.
-    pub(crate) items: u64,
-    /// How long it took to take it up, or to make it.
-    pub(crate) attach_ms: u64,
-}
-
-/// A store that lacks at most its region.
+/// A store that is ready but for its region.
 pub(crate) enum Prepared {
     InRegion(Box<Preparation>, RegionName),
     Whole(Box<Store>),
 }
 
-/// Does what can be done while another process may still have the region.
+/// Prepares what can be prepared while another process may still hold the region.
 pub(crate) fn prepare(arguments: &Arguments, options: Options) -> anyhow::Result<Prepared> {
     let prepared = match arguments.region_name() {
         Some(name) => Preparation::new(options, name)
@@ -38,8 +28,8 @@ pub(crate) fn prepare(arguments: &Arguments, options: Options) -> anyhow::Result
     prepared.map_err(|error| describe_error(&RegionError::Options(error)))
 }
 
-/// The store, in its region if there is to be one, and the clock, set forward if it is behind the one by which it was saved.
-/// `claim` is called before the region's contents are changed: after an error they are as they were saved.
+/// Opens the store, in its region if it has one. The clock is set forward if it is behind the time at which the region was
+/// saved. `claim` is called before the region is changed: if it fails, the region is as it was saved.
 pub(crate) fn open(
     prepared: Prepared,
     clock: Clock,
@@ -61,7 +51,7 @@ pub(crate) fn open(
     let attach_ms = clock.now().unix_ms - started.unix_ms;
     let (items, clock) = match start {
         Start::Warm { items, saved_at } => {
-            tracing::info!("region {name} is taken up with {items} items, in {attach_ms} ms");
+            tracing::info!("region {name} attached with {items} items, in {attach_ms} ms");
             (items, clock.not_before(saved_at))
         }
         Start::Empty(ColdStartReason::New) => {
@@ -76,15 +66,15 @@ pub(crate) fn open(
     Ok((store, Some(WarmStart { name, items, attach_ms }), clock))
 }
 
-/// The store that this process has just saved, or an empty one.
+/// Opens the store that this process has just saved, or an empty one.
 pub(crate) fn reopen(arguments: &Arguments, options: Options, clock: Clock) -> anyhow::Result<Store> {
     open(prepare(arguments, options)?, clock, || Ok(())).map(|(store, ..)| store)
 }
 
-/// Leaves the store in its region, if it has one, for the next server. All threads that use it have ended.
+/// Saves the store in its region, if it has one, for the next server. All threads that use it have ended.
 pub(crate) fn save(store: Store, clock: Clock) -> anyhow::Result<()> {
     let started = clock.now();
-    let saved = store.save(started).map_err(|error| anyhow::anyhow!("nothing is kept: {error}"))?;
+    let saved = store.save(started).map_err(|error| anyhow::anyhow!("cannot save the items: {error}"))?;
     if let Some(saved) = saved {
         let save_ms = clock.now().unix_ms - started.unix_ms;
         tracing::info!("{} items are kept for the next start; saved in {save_ms} ms", saved.items);
@@ -92,7 +82,7 @@ pub(crate) fn save(store: Store, clock: Clock) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `--remove-region`: removes the region, and says what it was.
+/// `--remove-region`: removes the region, and describes it.
 pub(crate) fn remove(name: &RegionName) -> anyhow::Result<String> {
     let Some(RemovedRegion { region_bytes, items }) = remove_region(name).map_err(|error| describe_error(&error))?
     else {
@@ -105,7 +95,7 @@ pub(crate) fn remove(name: &RegionName) -> anyhow::Result<String> {
     Ok(format!("removed region {name}: {region_bytes} bytes, {items}"))
 }
 
-/// What happened, and what can be done.
+/// An error with the cause and what the operator can do.
 fn describe_error(error: &RegionError) -> anyhow::Error {
     let advice = match error {
         RegionError::Options(_) => "see -m and -I",

@@ -69,7 +69,7 @@ fn serve(
         replies.extend_from_slice(&reply);
         let rest = match progress {
             Progress::Close => return None,
-            Progress::Full => batch.remainder(steps, input),
+            Progress::Full => batch.unexecuted(steps, input),
             Progress::Done | Progress::Yield => None,
         };
         if let Some(rest) = rest {

@@ -1,48 +1,48 @@
-//! The server's certificate, its key, and whose signatures on clients' certificates are believed.
+//! The server's certificate, private key, and trusted authorities for clients' certificates.
 //!
-//! The files are read at the start and whenever the operator says so. If they cannot be used then, the connections to
-//! come go on with what was read before; connections that are there are not touched.
+//! The files are read at the start, and again on SIGHUP and `refresh_certs`. If they are invalid then, new connections use
+//! what was read before. Open connections are not affected.
 
-use crate::cli::TlsMode;
-use crate::cli::tls::{ClientCertificate, KeyFormat, TlsOptions};
+use super::options::{ClientCertificate, KeyFormat, TlsOptions};
+use lookaside_net::{TlsMode, pem};
+use lookaside_sync::RwLock;
 use rustls::crypto::{CryptoProvider, ring};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::PrivateKeyDer;
 use rustls::server::{NoServerSessionStorage, ServerSessionMemoryCache, WebPkiClientVerifier};
 use rustls::{CipherSuite, RootCertStore, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
 use std::fmt::Display;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 
-/// How many sessions are kept for clients that come back, if `ssl_session_cache` asks for it.
+/// TLS sessions cached for resumption, with `ssl_session_cache`.
 const SESSIONS_MAX: usize = 10_000;
 
-/// What new connections are served with.
+/// The TLS configuration of new connections.
 pub(crate) struct Certificates {
     pub(crate) options: TlsOptions,
     current: RwLock<ServerConfigs>,
     refreshed_ms: AtomicU64,
 }
 
-/// One for each way in which a listener may treat its clients.
+/// One for each TLS mode of a listener.
 struct ServerConfigs {
     as_configured: Arc<ServerConfig>,
     basic: Arc<ServerConfig>,
-    /// There if there are authorities.
+    /// `None` without authorities.
     mutual: Option<Arc<ServerConfig>>,
 }
 
-/// Why a certificate, or what belongs to it, cannot be used.
+/// Why certificates cannot be used.
 #[derive(Debug)]
 pub(crate) enum CertificateError {
-    /// The chain's file cannot be read or holds no certificate.
+    /// The file of the chain cannot be read or holds no certificate.
     Chain { path: PathBuf, why: String },
-    /// The key's file cannot be read or holds no key.
+    /// The file of the key cannot be read or holds no key.
     Key { path: PathBuf, why: String },
-    /// The authorities' file cannot be read or holds none.
+    /// The file of authorities cannot be read or holds none.
     Authorities { path: PathBuf, why: String },
-    /// They do not fit together, or not to the options.
+    /// The files do not match each other or the options.
     Unusable { why: String },
 }
 
@@ -70,35 +70,35 @@ impl Certificates {
         Ok(Certificates { options, current, refreshed_ms: AtomicU64::new(now_ms) })
     }
 
-    /// Reads them anew. If that fails all stays as it was.
+    /// Reads the files again. If that fails, nothing changes.
     pub(crate) fn refresh(&self, now_ms: u64) -> Result<(), CertificateError> {
         let configs = ServerConfigs::read(&self.options)?;
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = configs;
+        *self.current.write() = configs;
         self.refreshed_ms.store(now_ms, Ordering::Relaxed);
         Ok(())
     }
 
-    /// When they were last read, in Unix milliseconds.
+    /// The time of the last successful read, in Unix milliseconds.
     pub(crate) fn refreshed_ms(&self) -> u64 {
         self.refreshed_ms.load(Ordering::Relaxed)
     }
 
-    /// What a connection that comes in by such a listener is served with; `None` if it stays plain.
-    pub(crate) fn server_config(&self, tls_mode: TlsMode) -> Option<Arc<ServerConfig>> {
-        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
-        match tls_mode {
-            TlsMode::Plain => None,
-            TlsMode::AsConfigured => Some(Arc::clone(&current.as_configured)),
-            TlsMode::Basic => Some(Arc::clone(&current.basic)),
-            // Without authorities the server has not started (see `daemon`), and a refresh cannot lose them.
-            TlsMode::Mutual => Some(Arc::clone(current.mutual.as_ref().expect("checked at the start"))),
+    /// The configuration for connections of a listener with this TLS mode; `None` if they do not use TLS.
+    pub(crate) fn server_config(&self, tls: Option<TlsMode>) -> Option<Arc<ServerConfig>> {
+        let current = self.current.read();
+        match tls {
+            Some(TlsMode::Plain) => None,
+            None => Some(Arc::clone(&current.as_configured)),
+            Some(TlsMode::Tls) => Some(Arc::clone(&current.basic)),
+            // `cli::validate` refuses this mode without authorities, and a refresh cannot lose them.
+            Some(TlsMode::MutualTls) => Some(Arc::clone(current.mutual.as_ref().expect("mtls: needs authorities"))),
         }
     }
 }
 
 impl ServerConfigs {
     fn read(options: &TlsOptions) -> Result<ServerConfigs, CertificateError> {
-        let authorities = options.authorities_path.as_deref().map(read_authorities).transpose()?;
+        let authorities = read_authorities(options)?;
         let configure = |wanted| configure(options, authorities.clone(), wanted);
         Ok(ServerConfigs {
             as_configured: configure(options.client_certificate)?,
@@ -126,7 +126,9 @@ fn configure(
             builder.with_client_cert_verifier(verifier.build().map_err(unusable)?)
         }
     };
-    let (chain, key) = (read_chain(&options.chain_path)?, read_key(options)?);
+    let chain = pem::read_certificates(&options.chain_path)
+        .map_err(|why| CertificateError::Chain { path: options.chain_path.clone(), why })?;
+    let key = read_key(options)?;
     let mut config = builder.with_single_cert(chain, key).map_err(unusable)?;
     if options.session_cache {
         config.session_storage = ServerSessionMemoryCache::new(SESSIONS_MAX);
@@ -142,8 +144,8 @@ fn versions(options: &TlsOptions) -> &'static [&'static SupportedProtocolVersion
     if options.only_tls13 { ONLY_TLS13 } else { rustls::ALL_VERSIONS }
 }
 
-/// The primitives, with no more suites of TLS 1.2 than `ciphers` names, if it names any. As with OpenSSL the list says
-/// nothing about TLS 1.3.
+/// The cryptography provider. If `ciphers` is not empty, it restricts the suites of TLS 1.2; as with OpenSSL, not those of
+/// TLS 1.3.
 fn provider(ciphers: &[String]) -> Result<CryptoProvider, CertificateError> {
     let mut provider = ring::default_provider();
     if !ciphers.is_empty() {
@@ -153,14 +155,14 @@ fn provider(ciphers: &[String]) -> Result<CryptoProvider, CertificateError> {
             SupportedCipherSuite::Tls12(_) => is_named(suite.suite()),
         });
         if !provider.cipher_suites.iter().any(|suite| matches!(suite, SupportedCipherSuite::Tls12(_))) {
-            let why = format!("-o ssl_ciphers: none of {} is served for TLS 1.2", ciphers.join(":"));
+            let why = format!("-o ssl_ciphers: none of {} is supported for TLS 1.2", ciphers.join(":"));
             return Err(CertificateError::Unusable { why });
         }
     }
     Ok(provider)
 }
 
-/// OpenSSL's name of a suite.
+/// Looks up a suite by its name in OpenSSL.
 fn suite_by_name(name: &str) -> Option<CipherSuite> {
     Some(match name {
         "ECDHE-ECDSA-AES128-GCM-SHA256" => CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
@@ -173,38 +175,19 @@ fn suite_by_name(name: &str) -> Option<CipherSuite> {
     })
 }
 
-fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
-    read_certificates(path).map_err(|why| CertificateError::Chain { path: path.to_owned(), why })
-}
-
-fn read_authorities(path: &Path) -> Result<Arc<RootCertStore>, CertificateError> {
-    let refuse = |why| CertificateError::Authorities { path: path.to_owned(), why };
-    let mut roots = RootCertStore::empty();
-    for certificate in read_certificates(path).map_err(refuse)? {
-        roots.add(certificate).map_err(|error| refuse(error.to_string()))?;
-    }
-    Ok(Arc::new(roots))
-}
-
-fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    match read {
-        Ok(certificates) if certificates.is_empty() => Err("no certificate in it (PEM)".into()),
-        Ok(certificates) => Ok(certificates),
-        Err(error) => Err(error.to_string()),
-    }
+fn read_authorities(options: &TlsOptions) -> Result<Option<Arc<RootCertStore>>, CertificateError> {
+    let Some(path) = &options.authorities_path else { return Ok(None) };
+    let authorities = pem::read_authorities(path);
+    authorities.map(Some).map_err(|why| CertificateError::Authorities { path: path.clone(), why })
 }
 
 fn read_key(options: &TlsOptions) -> Result<PrivateKeyDer<'static>, CertificateError> {
     let path = options.key_path.as_ref().unwrap_or(&options.chain_path);
-    let read = match options.key_format {
-        KeyFormat::Pem => PrivateKeyDer::from_pem_file(path).map_err(|error| error.to_string()),
-        KeyFormat::Der => std::fs::read(path).map_err(|error| error.to_string()).and_then(|bytes| {
-            let key = PrivateKeyDer::try_from(bytes);
-            key.map_err(str::to_string)
-        }),
+    let key = match options.key_format {
+        KeyFormat::Pem => pem::read_key(path),
+        KeyFormat::Der => pem::read_der_key(path),
     };
-    read.map_err(|why| CertificateError::Key { path: path.clone(), why })
+    key.map_err(|why| CertificateError::Key { path: path.clone(), why })
 }
 
 fn unusable(error: impl Display) -> CertificateError {

@@ -1,13 +1,14 @@
 //! TLS, by rustls: `-Z` with memcached's `-o ssl_...` options.
 //!
-//! * [`options`]: the options, and which of them mean nothing here.
-//! * [`certificates`]: what the files say, read anew by `refresh_certs` and SIGHUP.
-//! * [`stream`]: one connection's state between the socket and the session.
+//! * [`options`]: the options, as plain values.
+//! * [`certificates`]: the files, reloaded by `refresh_certs` and SIGHUP.
+//! * [`stream`]: one connection's state between its socket and its session.
 //!
-//! A request's path is the same with and without: what the stream has decrypted is scanned as what came plain, and one
-//! reply buffer is encrypted in place of being sent. A plain connection pays for none of it but a null pointer.
+//! A request takes the same path with TLS and without: decrypted bytes are scanned as plain ones are, and one reply buffer
+//! is encrypted and then sent. A plain connection costs no more than a null pointer.
 //!
-//! Absent: TLS before 1.2, renegotiation, and early data (a replayed `incr` counts twice).
+//! Deliberately absent: TLS before 1.2, renegotiation, and early data (a replayed `incr` would count twice).
 
 pub(crate) mod certificates;
+pub(crate) mod options;
 pub(crate) mod stream;

@@ -1,24 +1,24 @@
-//! One connection's TLS: between its socket, which never blocks, and plain bytes.
+//! One connection's TLS, between its non-blocking socket and plain bytes.
 //!
-//! What it holds is bounded: incoming records up to 18 KB (64 KB while the handshake lasts), outgoing ones up to 64 KB,
-//! both rustls's bounds; decrypted bytes are handed on at once, so none lie here between two turns. That matters: epoll
-//! tells of bytes in the socket, never of bytes in here.
+//! The buffers are bounded by rustls: incoming records up to 18 KB (64 KB during the handshake), outgoing ones up to 64 KB.
+//! Decrypted bytes are passed on at once, so none remain here between two wake-ups: epoll reports bytes in the socket, not
+//! bytes here.
 
-use crate::net::connection::{Received, Sent, receive, send};
+use crate::net::socket::{Received, Sent, receive, send};
 use rustix::fd::OwnedFd;
 use rustls::{ServerConfig, ServerConnection};
 use std::io::{self, ErrorKind, Read, Write};
 use std::sync::Arc;
 
-/// TLS's part of a connection.
+/// The TLS state of a connection.
 pub(crate) struct TlsStream {
     rustls: ServerConnection,
     is_handshake_counted: bool,
-    /// The client has said that nothing more will come.
+    /// The client will send nothing more.
     is_ended: bool,
 }
 
-/// What went wrong or well since it was last asked, for the counters.
+/// Events to be counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TlsEvents {
     pub(crate) new_sessions: u64,
@@ -26,22 +26,22 @@ pub(crate) struct TlsEvents {
     pub(crate) protocol_errors: u64,
 }
 
-/// A socket as rustls wants it.
+/// A socket with the interface that rustls needs.
 struct Socket<'a>(&'a OwnedFd);
 
 impl TlsStream {
-    /// A stream whose client has said nothing yet.
+    /// A stream before the client's first byte.
     pub(crate) fn new(config: Arc<ServerConfig>) -> Result<TlsStream, rustls::Error> {
         Ok(TlsStream { rustls: ServerConnection::new(config)?, is_handshake_counted: false, is_ended: false })
     }
 
-    /// Whether the client has ended its side: there is nothing to wait for, though the socket may stay open.
+    /// Whether the client has ended its side. Nothing more will arrive, although the socket may stay open.
     pub(crate) fn is_ended(&self) -> bool {
         self.is_ended
     }
 
-    /// Reads about `bytes_max` plain bytes (a record more at most) behind `plain`, and takes the handshake further.
-    /// `Bytes` counts plain bytes; [`TlsStream::has_unsent`] may hold afterwards.
+    /// Appends about `bytes_max` plain bytes (at most one record more) to `plain`, and continues the handshake. `Bytes`
+    /// counts plain bytes. Afterwards [`TlsStream::has_unsent`] may be true.
     pub(crate) fn receive(
         &mut self,
         socket: &OwnedFd,
@@ -58,7 +58,7 @@ impl TlsStream {
                 Err(_) => self.is_ended = true,
             }
             if !self.decrypt(plain, tls_events) {
-                // The alert says why, if the socket takes it.
+                // Sends the alert with the reason, if the socket takes it.
                 let _ = self.rustls.write_tls(&mut Socket(socket));
                 return Received::Gone;
             }
@@ -76,7 +76,7 @@ impl TlsStream {
         }
     }
 
-    /// Moves what can be decrypted to `plain`; false means that the client cannot be talked to.
+    /// Moves what can be decrypted to `plain`; false if the client broke the protocol.
     fn decrypt(&mut self, plain: &mut Vec<u8>, tls_events: &mut TlsEvents) -> bool {
         let was_handshaking = self.rustls.is_handshaking();
         let Ok(state) = self.rustls.process_new_packets() else {
@@ -91,12 +91,12 @@ impl TlsStream {
         }
         let at = plain.len();
         plain.resize(at + state.plaintext_bytes_to_read(), 0);
-        // All of it is there: nothing is left and nothing blocks.
+        // All of these bytes are available, so the read does not block.
         self.rustls.reader().read_exact(&mut plain[at..]).is_ok()
     }
 
-    /// Encrypts and sends as much of `bytes` as the socket and the bounded buffer take. `Part` also if all was taken
-    /// but lies here still: then the same call without bytes goes on.
+    /// Encrypts and sends as much of `bytes` as the socket and the bounded buffer take. `Part` also if everything was
+    /// accepted but some of it is still buffered: a call without bytes sends it.
     pub(crate) fn send(&mut self, socket: &OwnedFd, bytes: &[u8]) -> Sent {
         let mut accepted = 0;
         loop {
@@ -113,12 +113,12 @@ impl TlsStream {
         }
     }
 
-    /// Whether encrypted bytes wait for room in the socket.
+    /// Whether encrypted bytes wait for space in the socket.
     pub(crate) fn has_unsent(&self) -> bool {
         self.rustls.wants_write()
     }
 
-    /// Tells the client that nothing more will come, if the socket takes that at once.
+    /// Sends close_notify, if the socket takes it at once.
     pub(crate) fn send_close_notify(&mut self, socket: &OwnedFd) {
         self.rustls.send_close_notify();
         let _ = self.flush(socket);

@@ -1,14 +1,15 @@
 //! UDP segmentation offload: one send, many datagrams. Serves a get by UDP whose reply is longer than one datagram.
 //!
-//! The kernel walks through its network stack once for all datagrams of a reply instead of once for each. On Linux since
-//! 4.18; elsewhere, and where the device or the path refuses, datagrams go one by one.
+//! The kernel traverses its network stack once for all datagrams of a reply, not once for each. Linux supports it since
+//! 4.18. On other systems, and where the device or the path does not support it, datagrams are sent one by one.
 //!
 //! `unsafe`, because rustix and socket2 do not know the option.
 #![allow(unsafe_code)]
 
 use rustix::fd::{AsRawFd, OwnedFd};
 
-/// From now on, cuts what is sent through `socket` every `datagram_bytes`; 0 cuts no more. Says whether the kernel can.
+/// Makes the kernel cut what is sent through `socket` into datagrams of `datagram_bytes`; 0 turns that off. Returns whether
+/// the kernel supports it.
 #[cfg(target_os = "linux")]
 pub(crate) fn set_segment_size(socket: &OwnedFd, datagram_bytes: u16) -> bool {
     let value = libc::c_int::from(datagram_bytes);
@@ -25,7 +26,7 @@ pub(crate) fn set_segment_size(socket: &OwnedFd, datagram_bytes: u16) -> bool {
     result == 0
 }
 
-/// No other system has it.
+/// Other systems do not support it.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn set_segment_size(_socket: &OwnedFd, _datagram_bytes: u16) -> bool {
     false

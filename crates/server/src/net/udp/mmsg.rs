@@ -1,15 +1,15 @@
-//! Many datagrams by one call to the kernel, in and out. Serves gets by UDP (§3.1 of the paper), which arrive by the
-//! dozen when a web server asks for a page's keys.
+//! Receives and sends many datagrams with one call to the kernel (§3.1 of the paper: gets by UDP arrive by the dozen when a
+//! web server requests a page's keys).
 //!
 //! ```text
-//!   space   | datagram 0 ........ | gap | datagram 1 ........ | gap | ...     64 KiB each: as large as UDP has them
+//!   buffer   | datagram 0 ........ | gap | datagram 1 ........ | gap | ...     64 KiB each: the largest UDP datagram
 //! ```
 //!
-//! Invariants: memory is bounded by [`DATAGRAMS_PER_CALL`] of the largest datagrams, and a place's pages are touched only
-//! once a datagram as long has come to it. The gap keeps the starts of places apart in the processor's caches: at a power
-//! of two all of them would share a few sets.
+//! Invariants: memory is bounded by [`DATAGRAMS_PER_CALL`] of the largest datagrams, and the pages of a slot are touched
+//! only once a datagram as long has arrived in it. The gap spreads the starts of slots over the sets of the processor's
+//! caches: at a power of two they would all share a few sets.
 //!
-//! `unsafe`, because rustix has no `recvmmsg` and `sendmmsg`, and nix allocates its lists anew for each call.
+//! `unsafe`, because rustix has no `recvmmsg` and `sendmmsg`, and nix allocates its lists for each call.
 #![allow(unsafe_code)]
 
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -17,24 +17,24 @@ use rustix::io::Errno;
 use socket2::{SockAddr, SockAddrStorage};
 use std::mem::MaybeUninit;
 
-/// How many datagrams one call takes or gives at most.
+/// At most this many datagrams are received or sent with one call.
 pub(super) const DATAGRAMS_PER_CALL: usize = 32;
 
 /// The largest request, in bytes: no UDP datagram is larger.
 const REQUEST_BYTES_MAX: usize = 64 << 10;
 
-/// An odd number of cache lines, about as many as a request for two dozen keys has.
+/// An odd number of cache lines, about the length of a request for two dozen keys.
 const GAP_BYTES: usize = 11 * 64;
 
 const SLOT_BYTES: usize = REQUEST_BYTES_MAX + GAP_BYTES;
 
-/// The datagrams of the last call, with their senders.
+/// The datagrams that the last call received, with their senders.
 pub(super) struct RecvBatch {
     buffer: Vec<u8>,
     received: Vec<Datagram>,
 }
 
-/// One of them.
+/// One received datagram.
 struct Datagram {
     bytes: usize,
     client: SockAddr,
@@ -46,22 +46,22 @@ impl RecvBatch {
         RecvBatch { buffer, received: Vec::with_capacity(DATAGRAMS_PER_CALL) }
     }
 
-    /// How many datagrams the last call brought.
+    /// The number of datagrams received.
     pub(super) fn len(&self) -> usize {
         self.received.len()
     }
 
-    /// The bytes of one of them.
+    /// The bytes of a datagram.
     pub(super) fn datagram(&self, number: usize) -> &[u8] {
         &self.buffer[number * SLOT_BYTES..][..self.received[number].bytes]
     }
 
-    /// Who sent it.
+    /// The sender of a datagram.
     pub(super) fn client(&self, number: usize) -> &SockAddr {
         &self.received[number].client
     }
 
-    /// Takes what waits at `socket`, in place of what was there before. Does not wait itself.
+    /// Replaces the datagrams by those that wait at `socket`. Does not block.
     pub(super) fn receive(&mut self, socket: &OwnedFd) -> Result<(), Errno> {
         self.received.clear();
         let mut storages = [const { MaybeUninit::<SockAddrStorage>::zeroed() }; DATAGRAMS_PER_CALL];
@@ -95,8 +95,8 @@ impl RecvBatch {
     }
 }
 
-/// Sends bursts to their clients, as many as fit one call; says how many bytes of them the kernel has taken, always whole
-/// bursts. An error is the first burst's.
+/// Sends bursts to their clients, as many as fit into one call. Returns the number of bytes that the kernel has taken,
+/// always of whole bursts. An error is that of the first burst.
 pub(super) fn send<'a>(
     socket: &OwnedFd,
     bursts: impl Iterator<Item = (&'a [u8], &'a SockAddr)>,
@@ -122,7 +122,7 @@ pub(super) fn send<'a>(
 
 const EMPTY_IOVEC: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
 
-// SAFETY: null pointers and lengths of 0 are what a header without parts has.
+// SAFETY: null pointers and lengths of 0 are a valid header without parts.
 const EMPTY_HEADER: libc::mmsghdr = unsafe { std::mem::zeroed() };
 
 fn last_error() -> Errno {

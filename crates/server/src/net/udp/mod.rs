@@ -1,26 +1,25 @@
-//! UDP: a request is one datagram, its reply one or several (§3.1 of the paper: gets go by UDP).
+//! UDP: a request is one datagram, its reply is one or several (§3.1 of the paper: gets by UDP).
 //!
-//! Every worker has its own socket on the shared port, and the kernel spreads clients over them by address; a lost
-//! datagram is the client's to notice. All verbs are served, as memcached does.
+//! Every worker has its own socket on the shared port, and the kernel spreads clients over the workers by address. Clients
+//! have to detect lost datagrams. All verbs are served, as in memcached. With `--udp-worker-ports` each worker also has a
+//! port of its own (§6.1), so that a client can choose the thread that serves it.
 //!
-//! With `--udp-worker-ports` each has a port that no other shares, too (§6.1): which thread serves it is the client's choice.
+//! Waiting datagrams are served together, as connections are ([`crate::net::round`]): one call receives them, their
+//! commands share batches, so that their keys are prefetched together, and one call sends many replies.
 //!
-//! Datagrams that wait are served together, as connections are ([`crate::net::round`]): one call receives them, their commands
-//! share batches, so that the keys of all of them are prefetched together, and one call sends many replies.
-//!
-//! A source address proves nothing, so a reply is bounded ([`crate::net::udp::amplification`]). In place of one that is larger goes
-//! an error line, the short `ERROR` if the long one is larger than the bound too, or nothing. Keep the port away from
-//! networks that are not yours all the same.
+//! A reply is bounded, because source addresses can be forged ([`amplification`]). Instead of a larger reply an error line
+//! is sent, the short `ERROR` if the long one exceeds the bound too, or nothing. Protect the port from untrusted networks
+//! all the same.
 
 pub(crate) mod amplification;
 mod gso;
 mod mmsg;
 mod send_batch;
 
-use crate::net::udp::amplification::AmplificationLimit;
 use crate::session::batch::{Batch, Progress};
 use crate::session::context::{Protocols, SessionContext};
 use crate::session::{Scan, Session};
+use amplification::{AmplificationLimit, REPLY_BYTES_MAX};
 use lookaside_protocol::udp::{FRAME_HEADER_BYTES, FrameHeader};
 use lookaside_store::Now;
 use mmsg::{DATAGRAMS_PER_CALL, RecvBatch};
@@ -29,20 +28,17 @@ use rustix::io::Errno;
 use send_batch::SendBatch;
 use std::sync::Arc;
 
-/// The largest reply by UDP, in bytes. More would overrun the receiver's socket buffer anyway.
-pub const REPLY_BYTES_MAX: usize = 128 << 10;
-
-/// How many calls receive datagrams before other sockets have their turn.
+/// At most this many calls receive datagrams before other sockets are served.
 const CALLS_PER_ROUND: usize = 2;
 
-/// What is said in place of a reply that is too large, in the order of preference; the last is no answer at all.
+/// Replaces a reply that is too large, in the order of preference. The last one is no reply.
 const REFUSALS: [&[u8]; 3] = [b"SERVER_ERROR reply too large for UDP, use TCP\r\n", b"ERROR\r\n", b""];
 
 /// One worker's socket on a UDP port, with its buffers.
 pub(crate) struct UdpPort {
     socket: OwnedFd,
     limit: Arc<AmplificationLimit>,
-    /// There if its address has a protocol of its own.
+    /// `None` if its address has the server's protocols.
     protocols: Option<Protocols>,
     received: RecvBatch,
     requests: Vec<Request>,
@@ -51,14 +47,14 @@ pub(crate) struct UdpPort {
     send_batch: SendBatch,
 }
 
-/// A datagram that is to be answered.
+/// A datagram to be answered.
 struct Request {
-    /// Its number among those received.
+    /// Its index among those received.
     datagram: usize,
     id: u16,
     reply_bytes_max: usize,
     session: Session,
-    /// Where its steps end in the present batch.
+    /// Where its steps end in the current batch.
     steps_end: usize,
     scan: Scan,
 }
@@ -74,9 +70,9 @@ impl UdpPort {
         &self.socket
     }
 
-    /// Answers what has arrived.
+    /// Answers the datagrams that have arrived.
     pub(crate) fn serve(&mut self, context: &SessionContext<'_>, now: Now) {
-        context.events.set_current_connection(None);
+        context.events.connection.set(None);
         for _ in 0..CALLS_PER_ROUND {
             match self.received.receive(&self.socket) {
                 Ok(()) => {
@@ -87,14 +83,14 @@ impl UdpPort {
                     }
                 }
                 Err(Errno::INTR) => {}
-                // A refusal that an earlier reply met is reported here; the next read goes on.
+                // Reports that the receiver of an earlier reply refused it; the next call receives.
                 Err(Errno::CONNREFUSED) => {}
                 Err(_) => return,
             }
         }
     }
 
-    /// Notes which datagrams are to be answered. One without a header, or that claims to be a part of more, is not.
+    /// Collects the datagrams to be answered. One without a header, or one of several of a request, is ignored.
     fn read_requests(&mut self, context: &SessionContext<'_>) {
         self.requests.clear();
         for datagram in 0..self.received.len() {
@@ -108,7 +104,7 @@ impl UdpPort {
         }
     }
 
-    /// Executes the requests in the order they came, batch by batch; one may take several batches.
+    /// Executes the requests in the order of their arrival, batch by batch. A request may take several batches.
     fn scan_and_execute(&mut self, context: &SessionContext<'_>, now: Now) {
         let UdpPort { socket, received, requests, batch: idle_batch, reply, send_batch, .. } = self;
         let received = &*received;
@@ -131,8 +127,8 @@ impl UdpPort {
     }
 }
 
-/// Fills the batch with the commands of the first requests; says how many of these have had their turn. Only the last of
-/// them may have commands left. A command that its datagram does not hold as a whole is not answered.
+/// Fills the batch with the commands of the first requests; returns how many requests were scanned. Only the last of them
+/// may have commands left. A command that is incomplete in its datagram is not answered.
 fn scan<'b>(
     requests: &mut [Request],
     received: &'b RecvBatch,
@@ -158,7 +154,7 @@ fn scan<'b>(
 }
 
 impl Request {
-    /// Executes its steps and puts the reply into the outbox; says whether that is all, or more of it has to be scanned.
+    /// Executes its steps and queues the reply; returns false if more of the request has to be scanned first.
     fn execute(
         &self,
         batch: &mut Batch<'_>,
@@ -175,7 +171,7 @@ impl Request {
         batch.skip(self.steps_end);
         if !is_whole || !self.queue_reply(reply, send_batch) {
             context.counters.udp_replies_refused.add(1);
-            // The longest refusal that may be sent, if any may.
+            // The longest refusal within the bound, if there is one.
             let _ = REFUSALS.iter().any(|refusal| self.queue_reply(refusal, send_batch));
         }
         reply.clear();
@@ -185,9 +181,9 @@ impl Request {
         true
     }
 
-    /// Puts a reply into the outbox, if its datagrams keep within the bound.
+    /// Queues a reply if its datagrams are within the bound.
     fn queue_reply(&self, reply: &[u8], send_batch: &mut SendBatch) -> bool {
-        // A proven client's bound is one of the reply alone: headers come on top of it.
+        // The bound of a validated client counts the reply without headers.
         let is_validated = self.reply_bytes_max == REPLY_BYTES_MAX;
         send_batch.add(self.datagram, self.id, reply, if is_validated { usize::MAX } else { self.reply_bytes_max })
     }

@@ -1,29 +1,28 @@
-//! Replies by UDP, cut into datagrams and on their way: many of them by one call (§3.1 of the paper).
+//! UDP replies, cut into datagrams and sent many at a time (§3.1 of the paper).
 //!
 //! ```text
 //!   composed   | hdr part hdr part | hdr part | hdr part hdr part hdr part | ...
-//!   replies      end, whose          end, ..    end, ..
+//!   replies      end, request's      end, ..    end, ..
 //! ```
 //!
-//! Where the kernel cuts, a burst is as many of a reply's datagrams as it takes at once; elsewhere it is one of them.
+//! Where the kernel cuts ([`gso`]), a burst is as many of a reply's datagrams as it takes at once; elsewhere it is one
+//! datagram.
 
-use crate::net::udp::gso;
-use crate::net::udp::mmsg;
-use crate::net::udp::mmsg::RecvBatch;
+use super::gso;
+use super::mmsg::{self, RecvBatch};
 use crate::observe::counters::Counters;
 use lookaside_protocol::udp::{DATAGRAM_BYTES_MAX, compose_datagrams};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use socket2::SockAddr;
 
-/// Once this many bytes wait they are sent, whatever comes after. Small enough to be in a near cache still.
+/// Replies are sent once they have this many bytes: small enough to be still in the L2 cache.
 const PENDING_BYTES_MAX: usize = 64 << 10;
 
-/// How many datagrams of a reply are handed to the kernel at once, if it cuts them itself. It takes up to 64, and 64 KiB
-/// with all headers.
+/// Datagrams of a reply passed to the kernel at once, if it cuts. It takes up to 64, and 64 KiB with all headers.
 const SEGMENTS_PER_BURST_MAX: usize = 45;
 
-/// The replies that wait to be sent.
+/// Replies that wait to be sent.
 pub(super) struct SendBatch {
     /// Whether the kernel cuts replies into datagrams.
     uses_gso: bool,
@@ -31,21 +30,21 @@ pub(super) struct SendBatch {
     replies: Vec<Reply>,
 }
 
-/// One of them: it begins where the one before ends.
+/// One reply. It begins where the previous one ends.
 struct Reply {
     end: usize,
-    /// The number of the datagram that is answered.
+    /// The index of the datagram that it answers.
     datagram: usize,
 }
 
 impl SendBatch {
-    /// An empty one, for this socket.
+    /// An empty batch for `socket`.
     pub(super) fn new(socket: &OwnedFd) -> SendBatch {
         let uses_gso = gso::set_segment_size(socket, DATAGRAM_BYTES_MAX as u16);
         SendBatch { uses_gso, composed: Vec::new(), replies: Vec::new() }
     }
 
-    /// Cuts a reply into datagrams; says whether they keep within the bound. If not, nothing is added.
+    /// Cuts a reply into datagrams; returns whether they are within the bound. If not, nothing is added.
     pub(super) fn add(&mut self, datagram: usize, request_id: u16, reply: &[u8], bytes_max: usize) -> bool {
         let start = self.composed.len();
         let has_numbers = compose_datagrams(request_id, reply, &mut self.composed);
@@ -59,12 +58,12 @@ impl SendBatch {
         true
     }
 
-    /// Whether so much waits that it should be sent.
+    /// Whether the batch should be sent before more is added.
     pub(super) fn is_full(&self) -> bool {
         self.composed.len() >= PENDING_BYTES_MAX
     }
 
-    /// Sends all that waits. What finds no room is lost, as datagrams may be.
+    /// Sends all replies. A reply that finds no space in the socket is lost, as datagrams may be.
     pub(super) fn send(&mut self, socket: &OwnedFd, received: &RecvBatch, counters: &Counters) {
         let mut at = 0;
         while at < self.composed.len() {
@@ -73,10 +72,10 @@ impl SendBatch {
                     counters.bytes_written.add(bytes as u64);
                     at += bytes;
                 }
-                // No room, or nobody listens any more: the rest of this reply is lost.
+                // No space, or the client has closed its socket: the rest of this reply is lost.
                 Err(Errno::AGAIN | Errno::CONNREFUSED) => at = self.end_of_reply(at),
-                // A path whose frames are too small, or a device that cannot: this burst again, one by one. Whatever else
-                // is wrong with one client's address must not cost the others.
+                // The path's MTU is too small, or the device does not support GSO: send this burst again, one datagram at a
+                // time. Any other error with one client's address must not affect the others.
                 Err(error)
                     if self.uses_gso && is_gso_error(error) && self.end_of_reply(at) - at > DATAGRAM_BYTES_MAX =>
                 {
@@ -90,7 +89,7 @@ impl SendBatch {
         self.replies.clear();
     }
 
-    /// What waits from `at` on.
+    /// The bursts from `at` on.
     fn bursts<'a>(&'a self, at: usize, received: &'a RecvBatch) -> impl Iterator<Item = (&'a [u8], &'a SockAddr)> {
         let burst_bytes = if self.uses_gso { SEGMENTS_PER_BURST_MAX * DATAGRAM_BYTES_MAX } else { DATAGRAM_BYTES_MAX };
         let first = self.replies.partition_point(|reply| reply.end <= at);
@@ -101,14 +100,14 @@ impl SendBatch {
         })
     }
 
-    /// Where the reply that has the byte at `at` ends.
+    /// The end of the reply that contains the byte at `at`.
     fn end_of_reply(&self, at: usize) -> usize {
         let reply = self.replies.partition_point(|reply| reply.end <= at);
         self.replies.get(reply).map_or(self.composed.len(), |reply| reply.end)
     }
 }
 
-/// Whether an error says that the kernel cannot cut, and not that it cannot send.
+/// Whether an error means that the kernel cannot cut, rather than that it cannot send.
 fn is_gso_error(error: Errno) -> bool {
     matches!(error, Errno::INVAL | Errno::IO | Errno::MSGSIZE | Errno::OPNOTSUPP)
 }
@@ -119,7 +118,7 @@ mod tests {
     use std::net::UdpSocket;
     use std::time::Duration;
 
-    /// The kernel cuts every burst of a call by itself, and each where the client's own datagrams end.
+    /// The kernel cuts every burst of a call separately, where its datagrams end.
     #[test]
     fn the_kernel_cuts_several_large_replies_of_one_call() {
         let socket = OwnedFd::from(UdpSocket::bind("127.0.0.1:0").expect("a port"));

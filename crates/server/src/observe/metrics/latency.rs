@@ -5,8 +5,6 @@
 //! the time that bytes wait for a busy worker do not show. All commands that a connection sent at once are one reply,
 //! which counts for the class of the first of them.
 
-use crate::session::batch::Action;
-use lookaside_protocol::{Command, Operation};
 use lookaside_telemetry::{Histogram, HistogramSum};
 
 /// What a reply answers.
@@ -49,26 +47,6 @@ impl CommandClass {
             CommandClass::LeaseSet => "lease_set",
             CommandClass::Meta => "meta",
             CommandClass::Other => "other",
-        }
-    }
-
-    /// What a step of a batch is.
-    pub(crate) fn of(action: &Action<'_>) -> CommandClass {
-        let operation = match action {
-            Action::Command(Command::Retrieve { operation, .. }) => operation,
-            Action::Command(Command::Single { request, .. }) => &request.operation,
-            Action::Binary(step) => return step.latency_class(),
-            _ => return CommandClass::Other,
-        };
-        match operation {
-            Operation::Get { .. } => CommandClass::Get,
-            Operation::GetAndTouch { .. } | Operation::Touch { .. } => CommandClass::Touch,
-            Operation::LeaseGet => CommandClass::LeaseGet,
-            Operation::LeaseSet { .. } => CommandClass::LeaseSet,
-            Operation::Store { .. } => CommandClass::Store,
-            Operation::Delete { .. } => CommandClass::Delete,
-            Operation::Arithmetic { .. } => CommandClass::Arithmetic,
-            Operation::Meta(_) => CommandClass::Meta,
         }
     }
 }

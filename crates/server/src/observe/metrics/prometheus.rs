@@ -9,7 +9,7 @@ use crate::observe::metrics::latency::CommandClass;
 use crate::observe::metrics::{KEYS_PER_SAMPLE, REPLIES_PER_SAMPLE};
 use crate::session::context::ServerControl;
 use crate::session::execute::VERSION;
-use crate::startup::ServerState;
+use crate::shared::ServerState;
 use lookaside_store::Now;
 use lookaside_telemetry::{Exposition, HistogramSum, Kind};
 use std::fmt::Write;

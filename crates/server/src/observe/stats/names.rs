@@ -1,7 +1,7 @@
 //! memcached 1.6.45's names of statistics, in its order, so that exporters and dashboards find each of them.
 //!
-//! Beside a name stands what is told where this server has nothing of the kind: a counter that never rises, or the
-//! setting that memcached would have by default. Ours come behind them.
+//! Each name has a default for what this server does not have: a counter that never rises, or memcached's default setting.
+//! Statistics of our own follow them.
 
 /// `stats`.
 pub(super) const GENERAL: &[(&str, &str)] = &[
@@ -187,7 +187,7 @@ pub(super) const SETTINGS: &[(&str, &str)] = &[
     ("client_flags_size", "4"),
 ];
 
-/// `stats items`, of one class.
+/// `stats items`, for one class.
 pub(super) const ITEMS: &[&str] = &[
     "number",
     "number_hot",
@@ -219,7 +219,7 @@ pub(super) const ITEMS: &[&str] = &[
     "hits_to_temp",
 ];
 
-/// `stats slabs`, of one class.
+/// `stats slabs`, for one class.
 pub(super) const SLABS: &[&str] = &[
     "chunk_size",
     "chunks_per_page",
@@ -238,5 +238,5 @@ pub(super) const SLABS: &[&str] = &[
     "touch_hits",
 ];
 
-/// What `stats slabs` tells of a class behind all that memcached has a name for.
+/// `stats slabs`, for one class: the statistics that memcached does not have.
 pub(super) const OUR_SLABS: &[&str] = &["pages_gained", "pages_given"];

@@ -1,30 +1,32 @@
-//! `stats items` and `stats slabs`: memcached's names for each slab class of the store, and a few of ours behind them.
+//! `stats items` and `stats slabs`: memcached's names for each slab class of the store, followed by a few of ours.
 //!
-//! Not counted by class, and 0 there: the hits of commands (`stats` has them for all classes together), and what belongs to
-//! memcached's several LRUs. `cmd_set` counts chunks handed out. `age` is the time since the next victim was last asked for,
-//! `mem_requested` and `number` are estimates in classes of more than a thousand chunks (`lookaside_store::ClassStatistics`).
+//! Always 0, because they are not counted by class: the hits of commands (`stats` has them for all classes together), and
+//! what belongs to memcached's several LRUs. `cmd_set` counts allocated chunks. `age` is the time since the last access to
+//! the next victim. In classes of more than a thousand chunks, `mem_requested` and `number` are estimates
+//! (`lookaside_store::ClassStatistics`).
 
-use crate::observe::stats::{names, stat};
-use crate::startup::ServerState;
+use super::list::stat;
+use super::names;
+use crate::shared::ServerState;
 use lookaside_store::{ClassStatistics, Now};
 
 impl ServerState {
-    /// `stats items`: nothing for a class without items, as memcached has it.
-    pub(super) fn items(&self, now: Now, out: &mut Vec<u8>) {
+    /// Appends `stats items`: as in memcached, nothing for a class without items.
+    pub(super) fn write_items(&self, now: Now, out: &mut Vec<u8>) {
         for class in self.store.class_statistics(now).iter().filter(|class| class.items > 0) {
             for name in names::ITEMS {
-                stat(&format!("items:{}:{name}", class.number), of_items(class, name), out);
+                stat(&format!("items:{}:{name}", class.number), items_stat(class, name), out);
             }
         }
     }
 
-    /// `stats slabs`: classes that hold pages, then the sum.
-    pub(super) fn slabs(&self, now: Now, out: &mut Vec<u8>) {
+    /// Appends `stats slabs`: the classes that have pages, then the sum.
+    pub(super) fn write_slabs(&self, now: Now, out: &mut Vec<u8>) {
         let classes = self.store.class_statistics(now);
         let active = || classes.iter().filter(|class| class.pages > 0);
         for class in active() {
             for name in names::SLABS {
-                stat(&format!("{}:{name}", class.number), of_slab(class, name), out);
+                stat(&format!("{}:{name}", class.number), slab_stat(class, name), out);
             }
         }
         stat("active_slabs", active().count(), out);
@@ -32,13 +34,13 @@ impl ServerState {
         stat("total_malloced", malloced, out);
         for class in active() {
             for name in names::OUR_SLABS {
-                stat(&format!("{}:{name}", class.number), of_slab(class, name), out);
+                stat(&format!("{}:{name}", class.number), slab_stat(class, name), out);
             }
         }
     }
 }
 
-fn of_items(class: &ClassStatistics, name: &str) -> u64 {
+fn items_stat(class: &ClassStatistics, name: &str) -> u64 {
     match name {
         "number" | "number_cold" => class.items as u64,
         "age" => class.age_s,
@@ -54,7 +56,7 @@ fn of_items(class: &ClassStatistics, name: &str) -> u64 {
     }
 }
 
-fn of_slab(class: &ClassStatistics, name: &str) -> u64 {
+fn slab_stat(class: &ClassStatistics, name: &str) -> u64 {
     match name {
         "chunk_size" => class.chunk_bytes as u64,
         "chunks_per_page" => class.chunks_per_page as u64,

@@ -1,67 +1,51 @@
-//! Refused logins on their way into the log: as whom somebody came, and from where. Serves operators, and no request.
+//! Logs refused logins: the user name that was given, and the client's address. Serves operators; no request passes here.
 //!
-//! The password is never told. A client that guesses could fill the log, so [`LINES_MAX`] lines are written in
-//! [`WINDOW_MS`], and the next one after that says how many were left out; all of them count in `auth_errors`.
+//! Passwords are never logged. A client that guesses passwords could fill the log, so at most [`LINES_MAX`] lines are
+//! written in [`WINDOW`], and the next line says how many were suppressed. `auth_errors` counts all refused logins.
 
-use crate::net::peer_address;
-use std::os::fd::RawFd;
-use std::sync::{Mutex, PoisonError};
+use lookaside_store::Now;
+use lookaside_sync::Mutex;
+use lookaside_telemetry::LogThrottle;
+use std::time::Duration;
 
-/// How many lines are written in one window of time.
+/// At most this many lines in each [`WINDOW`].
 const LINES_MAX: u32 = 5;
 
-/// Its length, in milliseconds.
-const WINDOW_MS: u64 = 10_000;
+const WINDOW: Duration = Duration::from_secs(10);
 
-/// How much of a user's name is told, in bytes.
+/// At most this many bytes of a user name are logged.
 const NAME_BYTES_MAX: usize = 64;
 
-/// What the log has been told lately.
-#[derive(Debug, Default)]
-pub(crate) struct LoginLog(Mutex<Window>);
+/// A rate-limited log of refused logins.
+#[derive(Debug)]
+pub(crate) struct LoginLog(Mutex<LogThrottle<Duration>>);
 
-#[derive(Debug, Default)]
-struct Window {
-    began_ms: u64,
-    lines: u32,
-    omitted: u64,
+impl Default for LoginLog {
+    fn default() -> LoginLog {
+        LoginLog(Mutex::new(LogThrottle::new(LINES_MAX, WINDOW)))
+    }
 }
 
 impl LoginLog {
-    /// Tells the log, or counts. `user` is as whom somebody came, if that could be read.
-    pub(crate) fn record(&self, user: Option<&[u8]>, descriptor: Option<RawFd>, unix_ms: u64) {
-        let Some(omitted) = self.count_line(unix_ms) else { return };
-        // A client on a Unix socket, or one that has gone.
-        let from = descriptor.and_then(peer_address::endpoints).map_or("a client".to_string(), |(peer, _)| peer);
-        tracing::warn!("{}", format_line(user, &from, omitted));
-    }
-
-    /// How many lines were left out before this one; `None` if this one is to be, too.
-    fn count_line(&self, unix_ms: u64) -> Option<u64> {
-        let mut window = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if unix_ms.saturating_sub(window.began_ms) >= WINDOW_MS {
-            (window.began_ms, window.lines) = (unix_ms, 0);
-        }
-        if window.lines >= LINES_MAX {
-            window.omitted += 1;
-            return None;
-        }
-        window.lines += 1;
-        Some(std::mem::take(&mut window.omitted))
+    /// Logs or counts a refused login. `user` is `None` if no name could be read. `peer` looks up the client's address;
+    /// `None` for a client on a Unix socket, or one that has disconnected.
+    pub(crate) fn record(&self, user: Option<&[u8]>, peer: impl FnOnce() -> Option<String>, now: Now) {
+        let Some(suppressed) = self.0.lock().allow(Duration::from_millis(now.unix_ms)) else { return };
+        let peer = peer().unwrap_or_else(|| "a client".to_string());
+        tracing::warn!("{}", format_line(user, &peer, suppressed));
     }
 }
 
-fn format_line(user: Option<&[u8]>, from: &str, omitted: u64) -> String {
+fn format_line(user: Option<&[u8]>, peer: &str, suppressed: u64) -> String {
     let user = match user {
         Some(name) => {
-            let (logged, dots) =
-                if name.len() > NAME_BYTES_MAX { (&name[..NAME_BYTES_MAX], "...") } else { (name, "") };
-            format!("as \"{}{dots}\"", logged.escape_ascii())
+            let (shown, dots) = if name.len() > NAME_BYTES_MAX { (&name[..NAME_BYTES_MAX], "...") } else { (name, "") };
+            format!("as \"{}{dots}\"", shown.escape_ascii())
         }
         None => "without a user and a password".to_string(),
     };
-    let note = if omitted > 0 { format!("; {omitted} others before it were not told") } else { String::new() };
-    format!("a login {user} from {from} was refused{note}")
+    let note = if suppressed > 0 { format!("; {suppressed} others before it were not logged") } else { String::new() };
+    format!("a login {user} from {peer} was refused{note}")
 }
 
 #[cfg(test)]
@@ -69,22 +53,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn some_are_told_and_the_others_counted() {
-        let (refused, start_ms) = (LoginLog::default(), 1_700_000_000_000);
-        let logged = |after_ms: u64| refused.count_line(start_ms + after_ms);
-        let first: Vec<Option<u64>> = (0..20).map(logged).collect();
-        assert_eq!(first.iter().flatten().count(), LINES_MAX as usize);
-        assert_eq!(logged(WINDOW_MS - 1), None);
-        assert_eq!((logged(WINDOW_MS), logged(WINDOW_MS)), (Some(20 - u64::from(LINES_MAX) + 1), Some(0)));
+    fn a_user_name_cannot_forge_a_line() {
+        assert_eq!(format_line(Some(b"ada"), "tcp:[::1]:9", 0), "a login as \"ada\" from tcp:[::1]:9 was refused");
+        let forged = format_line(Some(b"x\" ok\n\xff"), "a client", 3);
+        assert_eq!(
+            forged,
+            r#"a login as "x\" ok\n\xff" from a client was refused; 3 others before it were not logged"#
+        );
+        let long = format_line(Some(&[b'a'; 500]), "a client", 0);
+        assert!(long.contains(&format!("\"{}...\"", "a".repeat(NAME_BYTES_MAX))));
     }
 
     #[test]
-    fn a_line_is_one_whatever_a_name_holds() {
-        assert_eq!(format_line(Some(b"ada"), "tcp:[::1]:9", 0), "a login as \"ada\" from tcp:[::1]:9 was refused");
-        let forged = format_line(Some(b"x\" ok\n\xff"), "a client", 3);
-        assert_eq!(forged, r#"a login as "x\" ok\n\xff" from a client was refused; 3 others before it were not told"#);
-        assert!(
-            format_line(Some(&[b'a'; 500]), "a client", 0).contains(&format!("\"{}...\"", "a".repeat(NAME_BYTES_MAX)))
-        );
+    fn lines_are_limited_and_the_others_counted() {
+        let (log, mut logged) = (LoginLog::default(), 0);
+        let mut record = |after_ms: u64| {
+            let now = Now { unix_ms: 1_700_000_000_000 + after_ms };
+            log.record(
+                None,
+                || {
+                    logged += 1;
+                    None
+                },
+                now,
+            );
+        };
+        (0..20).for_each(&mut record);
+        record(9_999);
+        record(10_000);
+        assert_eq!(logged, LINES_MAX + 1);
     }
 }

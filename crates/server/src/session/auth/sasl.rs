@@ -1,105 +1,84 @@
-//! SASL, mechanism PLAIN (RFC 4616): a client says who it is, in one word or, if it waits to be asked, in two.
+//! SASL, mechanism PLAIN (RFC 4616): a client sends user and password in one message, or in a second one when asked.
 //!
 //! ```text
 //! authenticate PLAIN  [authorized as] NUL user NUL password      ->  Authenticated | Auth failure.
-//! authenticate PLAIN  (nothing)                                  ->  go on
+//! authenticate PLAIN  (nothing)                                  ->  continue
 //!         step PLAIN  [authorized as] NUL user NUL password      ->  Authenticated | Auth failure.
 //! ```
 //!
-//! The password travels as it is: use TLS, or a network of your own. As in memcached, asking again for authentication or
-//! for the mechanisms takes back what was granted, and a client may try as often as it likes; how often a password is
-//! looked at is rationed in [`crate::session::auth::credentials`].
+//! The password is sent in the clear: use TLS or a trusted network. As in memcached, asking again for authentication or
+//! for the mechanisms takes back what was granted. A client may try any number of times; [`super::credentials`] limits how
+//! often passwords are checked.
 
-use crate::session::auth::credentials::{AuthResult, Credentials};
-use crate::session::binary::BinaryStep;
+use super::Authentication;
+use super::credentials::{AuthResult, Credentials};
 use crate::session::context::SessionContext;
-use lookaside_protocol::binary::{ResponseTag, Status};
+use lookaside_protocol::binary::Status;
 use lookaside_store::Now;
 
 const MECHANISM: &str = "PLAIN";
 
-/// How far a client has come in saying who it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Authentication {
-    /// It has said nothing, or nothing right.
-    #[default]
-    None,
-    /// It has named the mechanism and waits to be asked.
-    InProgress,
-    /// It may ask for anything.
-    Done,
+/// The reply to a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SaslReply {
+    pub(crate) status: Status,
+    pub(crate) text: &'static str,
 }
 
-impl Authentication {
-    /// Whether the client may ask for anything.
-    pub(crate) fn is_done(self) -> bool {
-        self == Authentication::Done
-    }
-
-    /// Which mechanisms there are.
-    pub(crate) fn list_mechanisms<'b>(&mut self, tag: ResponseTag, users: Option<&Credentials>) -> BinaryStep<'b> {
-        if users.is_none() {
-            return BinaryStep::refuse(tag, Status::UnknownCommand, false);
-        }
-        *self = Authentication::None;
-        BinaryStep::Reply { tag, status: Status::Success, text: MECHANISM, close: false }
-    }
-
-    /// A client's first word.
-    pub(crate) fn start<'b>(
-        &mut self,
-        tag: ResponseTag,
-        mechanism: &[u8],
-        word: &[u8],
-        context: &SessionContext<'_>,
-        now: Now,
-    ) -> BinaryStep<'b> {
-        let is_known = mechanism.eq_ignore_ascii_case(MECHANISM.as_bytes());
-        *self = if is_known { Authentication::InProgress } else { Authentication::None };
-        if is_known && word.is_empty() && context.sasl.is_some() {
-            return BinaryStep::Reply { tag, status: Status::AuthenticationContinues, text: "", close: false };
-        }
-        self.verify_plain(tag, word, context, now)
-    }
-
-    /// A client's second word.
-    pub(crate) fn step<'b>(
-        &mut self,
-        tag: ResponseTag,
-        _mechanism: &[u8],
-        word: &[u8],
-        context: &SessionContext<'_>,
-        now: Now,
-    ) -> BinaryStep<'b> {
-        self.verify_plain(tag, word, context, now)
-    }
-
-    /// Looks at the word if a mechanism has been agreed on.
-    fn verify_plain<'b>(
-        &mut self,
-        tag: ResponseTag,
-        word: &[u8],
-        context: &SessionContext<'_>,
-        now: Now,
-    ) -> BinaryStep<'b> {
-        let Some(users) = context.sasl else {
-            return BinaryStep::refuse(tag, Status::UnknownCommand, false);
-        };
-        let was_in_progress = std::mem::take(self) == Authentication::InProgress;
-        context.counters.auth_cmds.add(1);
-        let user = parse_plain(word).filter(|_| was_in_progress);
-        if user.is_some_and(|(name, password)| users.verify(name, password, now) == AuthResult::Valid) {
-            *self = Authentication::Done;
-            return BinaryStep::Reply { tag, status: Status::Success, text: "Authenticated", close: false };
-        }
-        context.refuse_login(user.map(|(name, _)| name), now);
-        BinaryStep::refuse(tag, Status::AuthenticationFailed, false)
+impl SaslReply {
+    /// An error in memcached's words.
+    fn error(status: Status) -> SaslReply {
+        SaslReply { status, text: status.message() }
     }
 }
 
-/// User and password of a word of PLAIN. Nobody is authorized as somebody else.
-fn parse_plain(word: &[u8]) -> Option<(&[u8], &[u8])> {
-    let mut parts = word.split(|&byte| byte == 0);
+/// Lists the mechanisms.
+pub(crate) fn list_mechanisms(authentication: &mut Authentication, users: Option<&Credentials>) -> SaslReply {
+    if users.is_none() {
+        return SaslReply::error(Status::UnknownCommand);
+    }
+    *authentication = Authentication::None;
+    SaslReply { status: Status::Success, text: MECHANISM }
+}
+
+/// Handles a client's first message.
+pub(crate) fn start(
+    authentication: &mut Authentication,
+    mechanism: &[u8],
+    message: &[u8],
+    context: &SessionContext<'_>,
+    now: Now,
+) -> SaslReply {
+    let is_known = mechanism.eq_ignore_ascii_case(MECHANISM.as_bytes());
+    *authentication = if is_known { Authentication::InProgress } else { Authentication::None };
+    if is_known && message.is_empty() && context.sasl_users.is_some() {
+        return SaslReply { status: Status::AuthenticationContinues, text: "" };
+    }
+    step(authentication, message, context, now)
+}
+
+/// Checks user and password, if a mechanism has been agreed on.
+pub(crate) fn step(
+    authentication: &mut Authentication,
+    message: &[u8],
+    context: &SessionContext<'_>,
+    now: Now,
+) -> SaslReply {
+    let Some(users) = context.sasl_users else { return SaslReply::error(Status::UnknownCommand) };
+    let was_in_progress = std::mem::take(authentication) == Authentication::InProgress;
+    context.counters.auth_cmds.add(1);
+    let login = parse_plain(message).filter(|_| was_in_progress);
+    if login.is_some_and(|(name, password)| users.verify(name, password, now) == AuthResult::Valid) {
+        *authentication = Authentication::Done;
+        return SaslReply { status: Status::Success, text: "Authenticated" };
+    }
+    context.refuse_login(login.map(|(name, _)| name), now);
+    SaslReply::error(Status::AuthenticationFailed)
+}
+
+/// User and password of a PLAIN message. A user cannot be authorized as another one.
+fn parse_plain(message: &[u8]) -> Option<(&[u8], &[u8])> {
+    let mut parts = message.split(|&byte| byte == 0);
     let (authorized_as, name, password) = (parts.next()?, parts.next()?, parts.next()?);
     let is_whole = parts.next().is_none() && !name.is_empty() && (authorized_as.is_empty() || authorized_as == name);
     is_whole.then_some((name, password))
@@ -110,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_of_plain_has_three_parts_and_names_one_user() {
+    fn a_plain_message_has_three_parts_and_names_one_user() {
         assert_eq!(parse_plain(b"\0ada\0secret"), Some((&b"ada"[..], &b"secret"[..])));
         assert_eq!(parse_plain(b"ada\0ada\0secret"), Some((&b"ada"[..], &b"secret"[..])));
         assert_eq!(parse_plain(b"\0ada\0"), Some((&b"ada"[..], &b""[..])));

@@ -2,7 +2,7 @@
 
 use crate::observe::event_log::kind;
 use crate::session::context::SessionContext;
-use crate::session::execute;
+use crate::session::execute::{self, record};
 use lookaside_protocol::binary::{
     BinaryOperation, BinaryRequest, Response, ResponseTag, Status, Vivify, compose_error, compose_hit, compose_response,
 };
@@ -93,7 +93,7 @@ fn get(
     };
     let is_hit = found_bytes.is_some();
     if context.events.is_enabled(kind::FETCHERS | kind::PREFIXES) {
-        execute::record_fetch(context, key, found_bytes, now);
+        record::record_fetch(context, key, found_bytes, now);
     }
     // A get that touches is counted as a touch alone, as memcached does in this dialect.
     let (requests, hits, misses) = match request_options.exptime {
@@ -130,7 +130,7 @@ fn record_stored(
     now: Now,
 ) {
     let (command, line) = (execute::verb_name(mode), execute::store_line(outcome));
-    execute::record_store(context, key, command, exptime, value, line, now);
+    record::record_store(context, key, command, exptime, value, line, now);
 }
 
 fn store_reply(mode: StoreMode, outcome: StoreOutcome) -> Result<Cas, Status> {
@@ -163,7 +163,7 @@ fn extend_if_unchanged(
 }
 
 fn delete(context: &SessionContext<'_>, key: HashedKey<'_>, expected: Option<Cas>, now: Now) -> Result<Cas, Status> {
-    let item_size = execute::item_size(context, kind::DELETIONS, key, now);
+    let item_size = record::item_size(context, kind::DELETIONS, key, now);
     let is_deleted = match expected {
         None => context.store.delete(key, 0, now) == DeleteOutcome::Deleted,
         Some(_) => {
@@ -175,7 +175,7 @@ fn delete(context: &SessionContext<'_>, key: HashedKey<'_>, expected: Option<Cas
             }
         }
     };
-    execute::record_delete(context, key, is_deleted.then_some(item_size), now);
+    record::record_delete(context, key, is_deleted.then_some(item_size), now);
     if is_deleted { Ok(Cas(0)) } else { Err(Status::NotFound) }
 }
 
@@ -205,7 +205,7 @@ fn run_arithmetic(
     };
     match (outcome, vivify) {
         (ArithmeticOutcome::NotFound, Some(vivify)) => return vivify_counter(context, key, vivify, now),
-        _ => execute::count_arithmetic(context, direction, outcome),
+        _ => record::count_arithmetic(context, direction, outcome),
     }
     match outcome {
         ArithmeticOutcome::Number(number, cas) => Ok((number, cas)),

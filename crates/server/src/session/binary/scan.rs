@@ -1,32 +1,33 @@
-//! One request off a connection's bytes, made into a step of the batch; who may not ask yet is told so here.
+//! Parses one request into a step of the batch. A request of a client that has to authenticate first is refused here.
 
-use crate::session::auth::sasl::Authentication;
-use crate::session::binary::BinaryStep;
+use super::BinaryStep;
+use crate::session::auth::sasl::SaslReply;
+use crate::session::auth::{Authentication, sasl};
 use crate::session::context::SessionContext;
 use lookaside_protocol::binary::{
     BinaryCommand, BinaryParsed, BinaryRequest, HEADER_BYTES, Status, opcode, parse_request, peek_tag,
 };
 use lookaside_store::Now;
 
-/// What was found at the front of a connection's bytes.
+/// The request at the front of a connection's input.
 pub(crate) enum Scanned<'b> {
     /// A step.
     Step {
         step: BinaryStep<'b>,
-        /// A key whose old value must go, of a refused `set`.
+        /// The key of a refused `set`, whose old value must be deleted.
         key_to_delete: Option<&'b [u8]>,
-        /// How many bytes it took.
+        /// The request's length in the input.
         consumed: usize,
-        /// How many more are to be dropped as they arrive.
+        /// The number of bytes behind it to drop as they arrive.
         swallow: usize,
     },
     /// Not a whole request yet.
     Incomplete { needed_bytes: usize },
-    /// A request that changes what its session may do: all before it must have been executed first.
+    /// A request that changes what its session may do: everything before it must be executed first.
     NeedsOwnBatch,
 }
 
-/// Reads one request. `is_batch_empty` says that all before it have been executed.
+/// Scans one request. `is_batch_empty` says that everything before it has been executed.
 pub(crate) fn scan<'b>(
     bytes: &'b [u8],
     authentication: &mut Authentication,
@@ -46,32 +47,35 @@ pub(crate) fn scan<'b>(
             return Scanned::Step { step, key_to_delete, consumed, swallow };
         }
     };
-    if is_authentication(&request.command) && context.sasl.is_some() && !is_batch_empty {
+    if is_authentication(&request.command) && context.sasl_users.is_some() && !is_batch_empty {
         return Scanned::NeedsOwnBatch;
     }
     let tag = request.tag;
+    let sasl_step = |SaslReply { status, text }| BinaryStep::Reply { tag, status, text, close: false };
     let step = match request.command {
-        BinaryCommand::Mechanisms => authentication.list_mechanisms(tag, context.sasl),
-        BinaryCommand::Authenticate { mechanism, word } => authentication.start(tag, mechanism, word, context, now),
-        BinaryCommand::AuthenticateStep { mechanism, word } => authentication.step(tag, mechanism, word, context, now),
+        BinaryCommand::Mechanisms => sasl_step(sasl::list_mechanisms(authentication, context.sasl_users)),
+        BinaryCommand::Authenticate { mechanism, word } => {
+            sasl_step(sasl::start(authentication, mechanism, word, context, now))
+        }
+        BinaryCommand::AuthenticateStep { word, .. } => sasl_step(sasl::step(authentication, word, context, now)),
         command => BinaryStep::Request(BinaryRequest { tag, command }),
     };
     Scanned::Step { step, key_to_delete: None, consumed, swallow: 0 }
 }
 
-/// A client that has not said who it is may ask for the version, and may authenticate. Anything else ends the
-/// connection, as soon as its header is there: nothing of it is kept.
+/// Refuses a request of a client that has not authenticated, unless it asks for the version or authenticates. The
+/// connection is closed as soon as the request's header has arrived.
 fn refuse_unauthenticated<'b>(
     bytes: &'b [u8],
     authentication: &Authentication,
     context: &SessionContext<'_>,
 ) -> Option<Scanned<'b>> {
-    if context.sasl.is_none() || authentication.is_done() {
+    if context.sasl_users.is_none() || authentication.is_done() {
         return None;
     }
     let tag = peek_tag(bytes)?;
     match parse_request(&bytes[..HEADER_BYTES], &context.limits) {
-        // What these say comes first, as in memcached.
+        // These errors take precedence, as in memcached.
         BinaryParsed::Foreign | BinaryParsed::Bad { status: Status::UnknownCommand, close: true, .. } => return None,
         _ => {}
     }
@@ -81,7 +85,7 @@ fn refuse_unauthenticated<'b>(
     }
 }
 
-/// The last step of its connection: what follows in its bytes is nobody's concern.
+/// The last step of a connection: the input behind it is ignored.
 fn last_step<'b>(step: BinaryStep<'b>, bytes: &'b [u8]) -> Scanned<'b> {
     Scanned::Step { step, key_to_delete: None, consumed: bytes.len(), swallow: 0 }
 }

@@ -1,38 +1,38 @@
-//! Commands that are answered by a walk over all keys: `lru_crawler metadump` and `mgdump`, `stats cachedump`, `stats
-//! sizes`, and `stats workingset`, which counts what was in use lately (§3.2.2 of the paper). Serves operators, and no request.
+//! Commands that crawl all keys, as memcached's crawler does: `lru_crawler metadump` and `mgdump`, `stats cachedump`, `stats
+//! sizes`, and `stats workingset` (§3.2.2 of the paper). They serve operators, not requests.
 //!
-//! A walk goes in steps of [`BUCKETS_PER_STEP`] buckets of the store's index. Between two steps the other connections of
-//! the worker have their turn, and the connection waits until its socket has taken what was said; so a walk makes
-//! nobody wait for long, and a client that does not read holds up its own walk only. What is between steps is kept with
-//! the connection's session and goes with it.
+//! A crawl proceeds in steps of [`BUCKETS_PER_STEP`] buckets of the store's index. Between two steps the worker serves its
+//! other connections, and the crawl waits until its socket has taken the output. So a crawl delays no connection for long,
+//! and a client that does not read delays only its own crawl. Between steps the state is in the connection's session, and
+//! is dropped with it.
 //!
-//! memcached walks class by class for `all` and for lists of classes; here every walk goes along the index, and classes
-//! only choose.
+//! memcached crawls class by class. Here every crawl follows the index, and classes only filter.
 
 mod sizes;
 mod working_set;
 
 use crate::session::context::SessionContext;
 use crate::session::reply;
+use lookaside_protocol::percent;
 use lookaside_store::{Crawl, CrawlItem, Now, Store};
 use sizes::Sizes;
 use std::io::Write;
 use working_set::WorkingSet;
 
-/// So many buckets of up to eight items are looked at before others have their turn.
+/// Buckets, of up to eight items each, that are crawled before other connections are served.
 const BUCKETS_PER_STEP: usize = 128;
-/// A `stats cachedump` says no more than this, as memcached's.
+/// `stats cachedump` lists at most this many bytes, as in memcached.
 const CACHEDUMP_BYTES_MAX: usize = 2 << 20;
-/// The end of a listing whose client took nothing for a minute while others waited for a place.
-const GIVEN_UP: &str = "SERVER_ERROR walk given up: nothing of it was taken for 60 s";
-/// The numbers that slab classes may have.
+/// Ends a listing whose client read nothing for a minute while another crawl waited to start.
+const GIVEN_UP: &str = "SERVER_ERROR crawl given up: its client has read nothing for 60 s";
+/// The largest number of a slab class.
 const CLASS_MAX: usize = 255;
 
-/// Which slab classes are meant.
+/// A set of slab classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClassSet([u64; 4]);
 
-/// What a walk is to tell.
+/// What a crawl lists or counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CrawlKind {
     /// A line of facts for each item.
@@ -41,13 +41,13 @@ pub(crate) enum CrawlKind {
     Mgdump(ClassSet),
     /// Some items of one class.
     Cachedump { class: usize, items_max: u64 },
-    /// How many items there are of which size.
+    /// The number of items of each size.
     Sizes,
-    /// What was asked for in the last so many seconds, from a sample of one in so many.
+    /// The items accessed in the last `within_s` seconds, from a sample of one item in `one_in`.
     WorkingSet { within_s: u32, one_in: u32 },
 }
 
-/// A walk under way.
+/// A crawl in progress.
 #[derive(Debug)]
 pub(crate) struct CrawlCommand {
     cursor: Crawl,
@@ -79,7 +79,7 @@ impl ClassSet {
 }
 
 impl CrawlCommand {
-    /// Begins a walk, if there are not too many already; says so where memcached does.
+    /// Starts a crawl, and appends `OK` where memcached does; `None` if too many crawls are in progress.
     pub(crate) fn start(store: &Store, kind: CrawlKind, now: Now, out: &mut Vec<u8>) -> Option<CrawlCommand> {
         let one_in = if let CrawlKind::WorkingSet { one_in, .. } = kind { one_in } else { 1 };
         let cursor = store.begin_crawl(one_in, now)?;
@@ -90,7 +90,7 @@ impl CrawlCommand {
         Some(CrawlCommand { cursor, kind, working_set, sizes, items_listed: 0, bytes_listed: 0 })
     }
 
-    /// Goes on for a step, or until `out` holds `reply_bytes_max` bytes; says whether the walk is over.
+    /// Crawls for one step, or until `out` holds `reply_bytes_max` bytes; returns whether the crawl is finished.
     pub(crate) fn step(
         &mut self,
         context: &SessionContext<'_>,
@@ -142,11 +142,11 @@ impl CrawlCommand {
     }
 }
 
-/// As memcached has it, with its space in front of a bare line feed.
+/// A line as memcached's, with a space in front of a bare line feed.
 fn metadump_line(item_seen: &CrawlItem<'_>, now: Now, out: &mut Vec<u8>) {
     let item = &item_seen.item;
     out.extend_from_slice(b"key=");
-    uri_encode(item.key, out);
+    append(out, format_args!("{}", percent::encode(item.key)));
     let end_s = item_seen.end_s().map_or(-1, i64::from);
     let last_access_s = now.unix_ms / 1000 - u64::from(item.last_access_age_s);
     let fetched = if item.fetched { "yes" } else { "no" };
@@ -159,7 +159,7 @@ fn metadump_line(item_seen: &CrawlItem<'_>, now: Now, out: &mut Vec<u8>) {
     );
 }
 
-/// A key that no text command could name is told in base64.
+/// A key that no text command could contain is written in base64.
 fn mgdump_line(item_seen: &CrawlItem<'_>, out: &mut Vec<u8>) {
     let key = item_seen.item.key;
     out.extend_from_slice(b"mg ");
@@ -172,7 +172,8 @@ fn mgdump_line(item_seen: &CrawlItem<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Says whether the item is told: keys that no text command could name are left out and not counted, as memcached does.
+/// Returns whether the item was listed: as in memcached, keys that no text command could contain are left out and not
+/// counted.
 fn cachedump_line(item_seen: &CrawlItem<'_>, out: &mut Vec<u8>) -> bool {
     let item = &item_seen.item;
     let is_listed = lookaside_protocol::check_key(item.key).is_ok();
@@ -185,18 +186,8 @@ fn cachedump_line(item_seen: &CrawlItem<'_>, out: &mut Vec<u8>) -> bool {
     is_listed
 }
 
-/// Letters, digits and `-._~` as they are, all else as `%` and two digits.
-fn uri_encode(key: &[u8], out: &mut Vec<u8>) {
-    for &byte in key {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(byte),
-            _ => append(out, format_args!("%{byte:02X}")),
-        }
-    }
-}
-
 fn append(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
-    out.write_fmt(text).expect("a vector takes all that is written");
+    out.write_fmt(text).expect("writing to a vector does not fail");
 }
 
 #[cfg(test)]
@@ -204,19 +195,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_are_read() {
+    fn classes_are_parsed() {
         let set = ClassSet::parse("1,64,255").expect("three classes");
         assert!([1, 64, 255].into_iter().all(|class| set.has(class)) && !set.has(2) && !set.has(65));
         assert_eq!(ClassSet::parse("hash"), ClassSet::parse("all"));
         for bad in ["", "0", "256", "1,", "x", "-1"] {
             assert_eq!(ClassSet::parse(bad), None, "{bad:?}");
         }
-    }
-
-    #[test]
-    fn keys_are_told_as_a_uri_would() {
-        let mut out = Vec::new();
-        uri_encode(b"a-Z_0.9~:%\x00\xff ", &mut out);
-        assert_eq!(out, b"a-Z_0.9~%3A%25%00%FF%20");
     }
 }

@@ -1,19 +1,19 @@
-//! `stats sizes`: how many items there are of which size, so that slab classes can be chosen for them (`-f`, `-n`).
+//! `stats sizes`: a histogram of item sizes, for choosing slab classes (`-f`, `-n`).
 //!
-//! A size is what an item takes, header, key and all, as in `lru_crawler metadump`: up to [`FINE_BYTES_MAX`] rounded up to
-//! [`STEP_BYTES`] as in memcached, above to whole megabytes. So there are never more than some 34,000 lines.
+//! The size of an item includes its header and key, as in `lru_crawler metadump`. As in memcached, it is rounded up to
+//! [`STEP_BYTES`] up to [`FINE_BYTES_MAX`]; above that, to whole megabytes. So there are at most about 34,000 lines.
 //!
-//! memcached counts at every store; here they are counted when somebody asks, and a store pays nothing.
+//! memcached counts at every store. Here items are counted when `stats sizes` is called, and a store costs nothing.
 
 use crate::session::crawl::append;
 use std::collections::BTreeMap;
 
 const STEP_BYTES: usize = 32;
 
-/// Up to this size it is told by [`STEP_BYTES`], beyond by itself.
+/// Up to this size the unit is [`STEP_BYTES`], beyond it this size.
 const FINE_BYTES_MAX: usize = 1 << 20;
 
-/// What a walk has counted: items by their rounded size.
+/// The items that a crawl has counted, by their rounded size.
 #[derive(Debug, Default)]
 pub(super) struct Sizes(BTreeMap<usize, u64>);
 

@@ -1,21 +1,22 @@
-//! The working set (§3.2.2 of the paper: "randomly sampling a small subset of items"): how many keys, and how many bytes, were
-//! asked for in the last so many seconds, by the front of their keys and by slab class. It is what a pool's size follows
-//! from: a pool that is larger keeps what nobody asks for, one that is smaller evicts what will be asked for again.
+//! `stats workingset` (§3.2.2 of the paper: "randomly sampling a small subset of items"): the number of keys and bytes
+//! accessed in the last N seconds, by key prefix and by slab class. The size of a pool follows from it: a larger pool keeps
+//! what no client requests, a smaller one evicts what will be requested again.
 //!
-//! One item in N is looked at, chosen by its key's hash, and each counts for N. Only items that are there can be counted:
-//! where items are evicted younger than the time asked about, the true working set is larger.
+//! One item in N is sampled, chosen by its key's hash, and counts N times. Only existing items can be counted: where items
+//! younger than the time in question are evicted, the true working set is larger.
 
-use crate::session::crawl::{append, uri_encode};
+use super::append;
+use lookaside_protocol::percent;
 use lookaside_store::CrawlItem;
 use std::collections::BTreeMap;
 
-/// Fronts of keys beyond so many are counted together.
+/// At most this many prefixes are counted; the others are counted together.
 const PREFIXES_MAX: usize = 1_000;
-/// What ends the front of a key; as memcached's `-D`.
+/// The end of a prefix, as with memcached's `-D`.
 const DELIMITER: u8 = b':';
-/// Keys without a front.
+/// Keys without a prefix.
 const NO_PREFIX: &[u8] = b"(none)";
-/// Keys of fronts that came when there were too many.
+/// Keys of further prefixes.
 const OTHER_PREFIXES: &[u8] = b"(other)";
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,7 +25,7 @@ struct ItemTotals {
     bytes: u64,
 }
 
-/// What a walk has counted.
+/// What a crawl has counted.
 #[derive(Debug, Default)]
 pub(super) struct WorkingSet {
     sampled_items: u64,
@@ -34,7 +35,7 @@ pub(super) struct WorkingSet {
 }
 
 impl WorkingSet {
-    /// Counts an item of the sample, if it was asked for or stored in the last so many seconds.
+    /// Counts a sampled item, if it was accessed or stored in the last `seconds`.
     pub(super) fn count(&mut self, item_seen: &CrawlItem<'_>, seconds: u32) {
         self.sampled_items += 1;
         if item_seen.item.last_access_age_s > seconds {
@@ -62,7 +63,7 @@ impl WorkingSet {
                 out.extend_from_slice(b"prefix:");
                 match prefix.as_slice() {
                     NO_PREFIX | OTHER_PREFIXES => out.extend_from_slice(prefix),
-                    _ => uri_encode(prefix, out),
+                    _ => append(out, format_args!("{}", percent::encode(prefix))),
                 }
                 out.push(b':');
             });
@@ -80,10 +81,10 @@ impl ItemTotals {
     }
 
     fn render(&self, one_in: u32, out: &mut Vec<u8>, name: impl Fn(&mut Vec<u8>)) {
-        for (what, sampled) in [("items", self.items), ("bytes", self.bytes)] {
+        for (unit, sampled) in [("items", self.items), ("bytes", self.bytes)] {
             out.extend_from_slice(b"STAT ");
             name(out);
-            append(out, format_args!("{what} {}\r\n", sampled * u64::from(one_in)));
+            append(out, format_args!("{unit} {}\r\n", sampled * u64::from(one_in)));
         }
     }
 }

@@ -13,7 +13,9 @@
 
 use crate::observe::event_log::{Event, ItemSize, kind};
 use crate::session::context::SessionContext;
-use crate::session::{execute, reply};
+use crate::session::execute::record::{count_arithmetic, item_size};
+use crate::session::reply::{self, NOT_A_NUMBER, OUT_OF_MEMORY, OUT_OF_MEMORY_ARITHMETIC};
+
 use lookaside_protocol::meta::{
     MetaFlags, MetaItemInfo, MetaOperation, MetaStatus, MetaVerb, compose_meta_answer, decode_key,
 };
@@ -55,7 +57,7 @@ pub(crate) fn execute(
             false => key,
         };
         let before = match operation.verb {
-            MetaVerb::Delete => execute::item_size(context, kind::DELETIONS, stored_key, now),
+            MetaVerb::Delete => item_size(context, kind::DELETIONS, stored_key, now),
             _ => ItemSize::default(),
         };
         let status = Meta { context, now, wire_key: key.key(), key: stored_key, flags }.execute_verb(operation, out)?;
@@ -90,7 +92,7 @@ fn record_event(
     let event = match operation.verb {
         MetaVerb::Get => {
             let is_there = matches!(status, MetaStatus::Value | MetaStatus::Done);
-            let found = is_there.then(|| execute::item_size(context, kind::FETCHERS, hashed_key, now));
+            let found = is_there.then(|| item_size(context, kind::FETCHERS, hashed_key, now));
             Event::Fetched { key, found, is_counted }
         }
         MetaVerb::Set => {
@@ -101,7 +103,7 @@ fn record_event(
                 _ => "not_stored",
             };
             let item_size = match status {
-                MetaStatus::Done => execute::item_size(context, kind::MUTATIONS, hashed_key, now),
+                MetaStatus::Done => item_size(context, kind::MUTATIONS, hashed_key, now),
                 _ => ItemSize { slab_class: 0, value_bytes: operation.value.map_or(0, <[u8]>::len) },
             };
             Event::Stored { key, outcome, command: "ms", exptime: 0, item_size, is_counted }
@@ -252,7 +254,7 @@ impl Meta<'_> {
             StoreOutcome::Exists => MetaStatus::Exists,
             StoreOutcome::NotFound => MetaStatus::NotFound,
             StoreOutcome::TooLarge => return Err(refusal::TOO_LARGE),
-            StoreOutcome::OutOfMemory => return Err(crate::session::execute::OUT_OF_MEMORY),
+            StoreOutcome::OutOfMemory => return Err(OUT_OF_MEMORY),
         };
         Ok(self.compose_reply(status, &info, None, out))
     }
@@ -302,13 +304,13 @@ impl Meta<'_> {
                 (self.flags.initial.unwrap_or(0), cas, self.expiry_by_flags(Some(b't')))
             }
             MetaArithmeticOutcome::Counted { outcome, expiry: [before, after] } => {
-                crate::session::execute::count_arithmetic(self.context, direction, outcome);
+                count_arithmetic(self.context, direction, outcome);
                 let expiry = if self.precedes(b't', b'T') { before } else { after };
                 match outcome {
                     ArithmeticOutcome::Number(number, cas) => (number, cas, expiry),
                     ArithmeticOutcome::NotFound => return Ok(self.compose_status(MetaStatus::NotFound, out)),
-                    ArithmeticOutcome::NotANumber => return Err(crate::session::execute::NOT_A_NUMBER),
-                    ArithmeticOutcome::OutOfMemory => return Err(crate::session::execute::OUT_OF_MEMORY_ARITHMETIC),
+                    ArithmeticOutcome::NotANumber => return Err(NOT_A_NUMBER),
+                    ArithmeticOutcome::OutOfMemory => return Err(OUT_OF_MEMORY_ARITHMETIC),
                 }
             }
         };

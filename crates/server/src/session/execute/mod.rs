@@ -1,40 +1,33 @@
-//! One parsed command carried out against the store, its reply appended to the buffer.
+//! Runs one parsed command against the store, and appends its reply to the buffer.
 //!
-//! | | reply | counted as |
+//! | command | reply | counted as |
 //! |---|---|---|
-//! | get, gat, lease-get | a `VALUE` a hit, rendered from the item | hit or miss, a key each |
-//! | set and its kin, lease-set | one line | `cmd_set` |
-//! | delete | `DELETED`, `NOT_FOUND`; in both cases leases are void and the hold-off has begun | hit or miss |
+//! | get, gat, lease-get | a `VALUE` for each hit, rendered from the item | hit or miss, for each key |
+//! | set and its variants, lease-set | one line | `cmd_set` |
+//! | delete | `DELETED` or `NOT_FOUND`; either way leases are voided and the hold-off begins | hit or miss |
 //!
-//! Absent on purpose: sockets and clocks. The counters follow memcached's: a get of ten keys is ten `cmd_get`.
+//! Deliberately absent: sockets and clocks. The counters follow memcached's: a get of ten keys is ten `cmd_get`.
 
+pub(crate) mod admin;
 mod meta;
+pub(crate) mod record;
 
-use crate::observe::event_log::{Event, ItemSize, kind};
-use crate::session::admin_command::{AdminAction, AdminCommand};
+use crate::observe::event_log::kind;
 use crate::session::context::SessionContext;
-use crate::session::crawl::{CrawlCommand, CrawlKind};
-use crate::session::reply;
+use crate::session::reply::{self, NOT_A_NUMBER, OUT_OF_MEMORY, OUT_OF_MEMORY_ARITHMETIC};
 use lookaside_protocol::text::refusal;
-use lookaside_protocol::{Command, Direction, Operation, Request, StoreMode};
+use lookaside_protocol::{Command, Operation, Request, StoreMode};
 use lookaside_store::{
-    ArithmeticOutcome, DeleteOutcome, Expiry, HashedKey, ItemView, LeaseGet, LeaseSetOutcome, MetaGet, MetaGetOutcome,
-    NewItem, Now, PageMove, Reader, StoreOutcome,
+    ArithmeticOutcome, DeleteOutcome, Expiry, HashedKey, ItemView, LeaseGet, LeaseSetOutcome, NewItem, Now, Reader,
+    StoreOutcome,
 };
+use record::{count_arithmetic, item_size, record_delete, record_fetch, record_store};
 
-pub(crate) const OUT_OF_MEMORY: &str = "SERVER_ERROR out of memory storing object";
-pub(crate) const OUT_OF_MEMORY_ARITHMETIC: &str = "SERVER_ERROR out of memory in incr";
-pub(crate) const NOT_A_NUMBER: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
-
-/// As memcached says that it cannot tell sizes.
-const TOO_MANY_WALKS_FOR_SIZES: &str =
-    "STAT sizes_status error\r\nSTAT sizes_error too many walks are under way\r\nEND";
-
-/// What `version` says. Clients parse it as three numbers and pass over the rest: the release of memcached that this server
-/// behaves like, then its own. libmemcached takes a first number of 0 for a broken reply.
+/// The reply to `version`: the release of memcached that this server behaves like, then its own. Clients parse three
+/// numbers and ignore the rest. libmemcached takes a first number of 0 for a broken reply.
 pub const VERSION: &str = concat!("1.6.45-lookaside-", env!("CARGO_PKG_VERSION"));
 
-/// Answers `keys` of a get, without its `END`, until `out` holds `reply_bytes_max` bytes. Returns how many keys were
+/// Answers `keys` of a get, without its `END`, until `out` holds `reply_bytes_max` bytes. Returns the number of keys
 /// answered: at least one if there is one.
 pub(crate) fn retrieve(
     context: &SessionContext<'_>,
@@ -71,7 +64,7 @@ pub(crate) fn retrieve(
     answered
 }
 
-/// Answers one key; a hit's value has so many bytes.
+/// Answers one key. Returns the length of a hit's value.
 fn retrieve_one(
     reader: &Reader<'_>,
     operation: &Operation<&[u8]>,
@@ -92,7 +85,7 @@ fn retrieve_one(
                 None
             }
         }),
-        _ => unreachable!("the parser puts only get verbs into a retrieval"),
+        _ => unreachable!("the parser makes retrievals of the get verbs only"),
     }
 }
 
@@ -102,7 +95,7 @@ fn render_value(item: &ItemView<'_>, cas: bool, out: &mut Vec<u8>) -> usize {
     item.value.value_bytes()
 }
 
-/// Carries out any other command. `key` is the request's key, hashed, for commands that have one.
+/// Runs any other command. `key` is the request's key, hashed, for commands that have one.
 pub(crate) fn run_command(
     context: &SessionContext<'_>,
     command: &Command<'_>,
@@ -144,94 +137,7 @@ pub(crate) fn run_command(
     }
 }
 
-/// What became of an operator's order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AdminOutcome {
-    /// It is done.
-    Done,
-    /// The connection ends with it.
-    Close,
-    /// The walk that it began goes on later.
-    Crawling,
-}
-
-/// Carries out an operator's order, or goes on with the walk that it began.
-pub(crate) fn run_admin_command(
-    context: &SessionContext<'_>,
-    command: &AdminCommand<'_>,
-    crawl: &mut Option<Box<CrawlCommand>>,
-    now: Now,
-    reply_bytes_max: usize,
-    out: &mut Vec<u8>,
-) -> AdminOutcome {
-    let control = context.control;
-    let refused;
-    let line = match command.action(control.is_crawler_enabled()) {
-        AdminAction::Crawl(CrawlKind::Metadump(_) | CrawlKind::Mgdump(_)) if !control.allows_key_dump() => {
-            "ERROR metadump not allowed"
-        }
-        AdminAction::Crawl(CrawlKind::Cachedump { .. }) if !control.allows_key_dump() => {
-            "CLIENT_ERROR stats cachedump not allowed"
-        }
-        AdminAction::Crawl(CrawlKind::Sizes) if !control.tracks_sizes() => "STAT sizes_status disabled\r\nEND",
-        AdminAction::Crawl(kind) => {
-            if crawl.is_none() {
-                *crawl = CrawlCommand::start(context.store, kind, now, out).map(Box::new);
-            }
-            match crawl {
-                Some(crawl) => match crawl.step(context, now, reply_bytes_max, out) {
-                    true => return AdminOutcome::Done,
-                    false => return AdminOutcome::Crawling,
-                },
-                None if kind == CrawlKind::Sizes => TOO_MANY_WALKS_FOR_SIZES,
-                None => "BUSY currently processing crawler request",
-            }
-        }
-        AdminAction::MovePage { from, to } => match context.store.move_page(from, to, now) {
-            PageMove::Moved => "OK",
-            PageMove::Busy => "BUSY currently processing reassign request",
-            PageMove::NoSpare => "NOSPARE source class has no spare pages",
-            PageMove::BadClass => "BADCLASS invalid src or dst class id",
-        },
-        AdminAction::Automove(is_on) => {
-            context.store.set_rebalance(is_on);
-            "OK"
-        }
-        AdminAction::Line(line) => line,
-        AdminAction::SetCrawlerEnabled(is_crawler_enabled) => {
-            control.set_crawler_enabled(is_crawler_enabled);
-            "OK"
-        }
-        AdminAction::MemoryLimit(megabytes) => match control.set_memory_limit(megabytes) {
-            true => "OK",
-            false => "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust",
-        },
-        AdminAction::ShutDown if control.shut_down() => return AdminOutcome::Close,
-        AdminAction::ShutDownBadMode if control.allows_shutdown() => "CLIENT_ERROR invalid shutdown mode",
-        AdminAction::ShutDown | AdminAction::ShutDownBadMode => "SERVER_ERROR: shutdown not enabled",
-        AdminAction::Watch(kinds) => match control.watch_refusal() {
-            Some(refusal) => refusal,
-            None if context.events.request_watch(kinds) => {
-                reply::line(b"OK", out);
-                return AdminOutcome::Close;
-            }
-            None => "ERROR",
-        },
-        AdminAction::RefreshCertificates => match control.refresh_certificates() {
-            Ok(()) => "OK",
-            Err(why) => {
-                refused = why;
-                &refused
-            }
-        },
-    };
-    if !command.is_quiet() {
-        reply::line(line.as_bytes(), out);
-    }
-    AdminOutcome::Done
-}
-
-/// Says `line`; `outdated` is the key whose new value was refused, and whose old value would be out of date.
+/// Replies with `line`. `outdated` is a key whose new value was refused: its old value is out of date and is deleted.
 pub(crate) fn reply_refusal(
     context: &SessionContext<'_>,
     line: Option<&str>,
@@ -292,7 +198,7 @@ fn store(
     store_line(store_outcome(context, key, mode, item, now))
 }
 
-/// What a client of the text dialect, and a watcher, is told of it.
+/// The outcome as a line of the text protocol; watchers get it too.
 pub(crate) fn store_line(outcome: StoreOutcome) -> &'static str {
     match outcome {
         StoreOutcome::Stored(_) => "STORED",
@@ -304,7 +210,7 @@ pub(crate) fn store_line(outcome: StoreOutcome) -> &'static str {
     }
 }
 
-/// Stores and counts. A refused `set` takes the old value with it: the writer has moved on.
+/// Stores and counts. A `set` that finds no memory deletes the old value, which is out of date.
 pub(crate) fn store_outcome(
     context: &SessionContext<'_>,
     key: HashedKey<'_>,
@@ -327,44 +233,6 @@ pub(crate) fn store_outcome(
         context.store.delete(key, 0, now);
     }
     outcome
-}
-
-/// An item's extent, for those who watch these kinds of events; empty if nobody does, or it has gone.
-pub(crate) fn item_size(context: &SessionContext<'_>, kinds: u8, key: HashedKey<'_>, now: Now) -> ItemSize {
-    if !context.events.is_enabled(kinds) {
-        return ItemSize::default();
-    }
-    let options = MetaGet { no_bump: true, ..MetaGet::default() };
-    let size_of =
-        |got: MetaGetOutcome<'_>| ItemSize { slab_class: got.slab_class, value_bytes: got.item.value.value_bytes() };
-    context.store.reader(now).meta_get(key, &options, size_of).unwrap_or_default()
-}
-
-/// For those who watch. `value_bytes` is there if the item is.
-pub(crate) fn record_fetch(context: &SessionContext<'_>, key: HashedKey<'_>, value_bytes: Option<usize>, now: Now) {
-    let slab_class = |key| item_size(context, kind::FETCHERS, key, now).slab_class;
-    let found = value_bytes.map(|value_bytes| ItemSize { slab_class: slab_class(key), value_bytes });
-    context.events.record(Event::Fetched { key: key.key(), found, is_counted: true }, now);
-}
-
-/// For those who watch. `outcome` is the reply's line.
-pub(crate) fn record_store(
-    context: &SessionContext<'_>,
-    key: HashedKey<'_>,
-    command: &'static str,
-    exptime: i64,
-    value: &[u8],
-    outcome: &str,
-    now: Now,
-) {
-    if context.events.is_enabled(kind::MUTATIONS | kind::PREFIXES) {
-        let item_size = match outcome {
-            "STORED" | "STALE_STORED" => item_size(context, kind::MUTATIONS, key, now),
-            _ => ItemSize { slab_class: 0, value_bytes: value.len() },
-        };
-        let event = Event::Stored { key: key.key(), outcome, command, exptime, item_size, is_counted: true };
-        context.events.record(event, now);
-    }
 }
 
 pub(crate) fn verb_name(mode: StoreMode) -> &'static str {
@@ -395,17 +263,6 @@ fn delete(context: &SessionContext<'_>, key: HashedKey<'_>, hold_off_ms: u32, no
     if is_deleted { "DELETED" } else { "NOT_FOUND" }
 }
 
-/// Counts a delete, and tells those who watch.
-pub(crate) fn record_delete(context: &SessionContext<'_>, key: HashedKey<'_>, deleted: Option<ItemSize>, now: Now) {
-    if context.events.is_enabled(kind::DELETIONS | kind::PREFIXES) {
-        let event = Event::Deleted { key: key.key(), command: "delete", deleted, is_counted: true };
-        context.events.record(event, now);
-    }
-    let counters = context.counters;
-    let counter = if deleted.is_some() { &counters.delete_hits } else { &counters.delete_misses };
-    counter.add(1);
-}
-
 fn touch(context: &SessionContext<'_>, key: HashedKey<'_>, exptime: i64, now: Now) -> &'static str {
     context.counters.cmd_touch.add(1);
     let expiry = Expiry::from_exptime(exptime, now);
@@ -421,30 +278,17 @@ fn touch(context: &SessionContext<'_>, key: HashedKey<'_>, exptime: i64, now: No
     }
 }
 
-pub(crate) fn count_arithmetic(context: &SessionContext<'_>, direction: Direction, outcome: ArithmeticOutcome) {
-    let counters = context.counters;
-    let (hits, misses) = match direction {
-        Direction::Up => (&counters.incr_hits, &counters.incr_misses),
-        Direction::Down => (&counters.decr_hits, &counters.decr_misses),
-    };
-    match outcome {
-        ArithmeticOutcome::NotFound => misses.add(1),
-        ArithmeticOutcome::Number(..) => hits.add(1),
-        ArithmeticOutcome::NotANumber | ArithmeticOutcome::OutOfMemory => {}
-    }
-}
-
-/// What became of a `flush_all`.
+/// The outcome of a `flush_all`.
 pub(crate) enum Flush {
-    /// It takes effect now, or later.
+    /// It takes effect now or later.
     Scheduled,
-    /// The server was told to take none (`-F`).
+    /// `-F` forbids it.
     Forbidden,
-    /// As many as can be remembered wait for their time.
+    /// The store cannot hold more scheduled flushes.
     TooMany,
 }
 
-/// `flush_all`.
+/// Runs `flush_all`.
 pub(crate) fn flush_all(context: &SessionContext<'_>, delay_s: i64, now: Now) -> Flush {
     context.counters.cmd_flush.add(1);
     if !context.control.allows_flush() {
@@ -456,7 +300,7 @@ pub(crate) fn flush_all(context: &SessionContext<'_>, delay_s: i64, now: Now) ->
     }
 }
 
-/// When a `flush_all` with this delay takes effect.
+/// The time at which a `flush_all` with this delay takes effect.
 fn flush_time(delay_s: i64, now: Now) -> Now {
     match Expiry::from_exptime(delay_s, now) {
         Expiry::At { unix_s } if delay_s > 0 => Now { unix_ms: u64::from(unix_s) * 1000 },
