@@ -32,18 +32,18 @@ pub fn lease(key: &[u8], token: LeaseToken, stale: Option<&ItemView<'_>>, out: &
     block(b"LVALUE ", key, &tail, value, out);
 }
 
-/// Appends `line` and the line's end.
+/// Appends `line` and the line end.
 pub fn line(line: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(line);
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends a number on a line of its own.
+/// Appends a line with a number.
 pub fn number_line(number: u64, out: &mut Vec<u8>) {
     line(itoa::Buffer::new().format(number).as_bytes(), out);
 }
 
-/// A line of a reply with its value.
+/// Appends a line and a value.
 #[inline(always)]
 fn block(verb: &[u8], key: &[u8], tail: &LineTail, value: Value<'_>, out: &mut Vec<u8>) {
     let tail = tail.bytes();
@@ -55,14 +55,14 @@ fn block(verb: &[u8], key: &[u8], tail: &LineTail, value: Value<'_>, out: &mut V
     out.extend_from_slice(b"\r\n");
 }
 
-/// The numbers at the end of a line, each with a space in front, and the line's end. Written from the end, the way in
-/// which digits come, so that the line takes one copy of them all.
+/// The numbers at the end of a line, each with a space in front, and the line end. Written backwards, in the order in which
+/// digits are computed, so that one copy moves them all to the reply.
 struct LineTail {
     bytes: [u8; TAIL_BYTES],
     from: usize,
 }
 
-/// Three numbers of up to 20 digits with their spaces, and the line's end.
+/// Three numbers of up to 20 digits with their spaces, and the line end.
 const TAIL_BYTES: usize = 3 * 21 + 2;
 
 /// `00` to `99`.
@@ -83,7 +83,7 @@ impl LineTail {
         LineTail { bytes, from: TAIL_BYTES - 2 }
     }
 
-    /// Puts a number in front of those that are there, two digits at a time.
+    /// Puts a number in front of the present ones, two digits at a time.
     #[inline(always)]
     fn put(&mut self, mut number: u64) {
         while number >= 100 {
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_every_length_are_told_whole() {
+    fn numbers_of_every_length_are_written_in_full() {
         let powers = (0..20).map(|exponent| 10u64.pow(exponent));
         for number in powers.flat_map(|power| [power - 1, power, power + 1]).chain([42, 105, u64::MAX]) {
             let mut tail = LineTail::new();

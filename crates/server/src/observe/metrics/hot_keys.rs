@@ -1,27 +1,26 @@
-//! The keys that are asked for most, in bounded memory: the space-saving sketch of Metwally, Agrawal and El Abbadi
-//! (2005).
+//! The most requested keys, in bounded memory: the space-saving sketch of Metwally, Agrawal and El Abbadi (2005).
 //!
-//! [`KEYS_MAX`] keys are counted. A key that is not among them takes the place of the one with the smallest count, and
-//! that count with it as its possible error. A key with a share of more than 1 / [`KEYS_MAX`] is among them for certain.
-//! Every [`SAMPLES_UNTIL_HALVED`] samples all counts are halved, so that what was hot an hour ago makes room.
+//! [`KEYS_MAX`] keys are counted. A new key replaces the key with the smallest count, and starts from that count, which is
+//! its possible error. A key with a share of more than 1 / [`KEYS_MAX`] is always among the counted keys. Every
+//! [`SAMPLES_UNTIL_HALVED`] samples all counts are halved, so that keys that were hot an hour ago are replaced.
 
-/// How many keys are counted.
+/// The number of counted keys.
 pub(crate) const KEYS_MAX: usize = 128;
 
-/// How many samples come until the past counts half.
+/// The number of samples after which all counts are halved.
 const SAMPLES_UNTIL_HALVED: u64 = 1 << 16;
 
-/// Fewer samples say nothing about a key.
+/// A key with fewer samples is not reported.
 const SAMPLES_MIN: u64 = 10;
 
-/// A key with less than 1 / this of all samples is not told of: names come and go with every reading otherwise.
+/// A key with a share below 1 / this is not reported: otherwise the reported names would change with every scrape.
 const REPORTED_SHARE_DIVISOR: u64 = 100;
 
 /// One thread's sketch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HotKeys {
     keys: Vec<KeyCount>,
-    /// Samples of all keys, those that were forgotten too.
+    /// Samples of all keys, including replaced ones.
     pub(crate) samples: u64,
 }
 
@@ -33,7 +32,7 @@ struct KeyCount {
 }
 
 impl HotKeys {
-    /// Counts a key that was asked for.
+    /// Counts a requested key.
     pub(crate) fn count(&mut self, key: &[u8]) {
         self.samples += 1;
         if let Some(counted) = self.keys.iter_mut().find(|counted| counted.key == key) {
@@ -59,7 +58,7 @@ impl HotKeys {
         }
     }
 
-    /// Adds another thread's keys.
+    /// Adds the keys of another thread.
     pub(crate) fn add(&mut self, other: &HotKeys) {
         self.samples += other.samples;
         for one in &other.keys {
@@ -73,7 +72,7 @@ impl HotKeys {
         }
     }
 
-    /// The hottest keys first, each with the samples it has had at least; none that is not hot.
+    /// The hottest keys, in descending order, each with a lower bound of its samples.
     pub(crate) fn top(&self, keys_max: usize) -> Vec<(Vec<u8>, u64)> {
         let mut keys: Vec<_> = self.keys.iter().map(|one| (one.key.clone(), one.count - one.error)).collect();
         let samples_min = SAMPLES_MIN.max(self.samples / REPORTED_SHARE_DIVISOR);
@@ -89,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_hot_is_found_among_many_in_bounded_memory() {
+    fn hot_keys_are_found_among_many_in_bounded_memory() {
         let mut sketch = HotKeys::default();
         for number in 0..200_000u64 {
             sketch.count(match number % 10 {
@@ -107,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_not_hot_is_not_told() {
+    fn a_key_that_is_not_hot_is_not_reported() {
         let mut sketch = HotKeys::default();
         (0..9).for_each(|_| sketch.count(b"rare"));
         assert_eq!(sketch.top(20), []);
@@ -118,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_hot_makes_room() {
+    fn keys_that_were_hot_are_replaced() {
         let mut sketch = HotKeys::default();
         (0..SAMPLES_UNTIL_HALVED).for_each(|_| sketch.count(b"old"));
         (0..SAMPLES_UNTIL_HALVED).for_each(|_| sketch.count(b"new"));

@@ -1,13 +1,12 @@
-//! How long requests take, by class of command.
+//! Latencies, by class of command.
 //!
-//! What is measured: from the moment at which a worker is woken because bytes have come, to the moment at which the
-//! reply has been handed to the kernel. So a request that waits for others of the same round shows it; the network and
-//! the time that bytes wait for a busy worker do not show. All commands that a connection sent at once are one reply,
-//! which counts for the class of the first of them.
+//! A latency is the time from the wake-up of a worker by new input until the reply is passed to the kernel. It includes the
+//! wait for other requests of the same round, but neither the network nor the time that input waits for a busy worker. All
+//! commands that a connection has sent at once get one reply, which counts for the class of its first command.
 
 use lookaside_telemetry::{Histogram, HistogramSum};
 
-/// What a reply answers.
+/// A class of commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CommandClass {
     Get,
@@ -22,7 +21,7 @@ pub(crate) enum CommandClass {
 }
 
 impl CommandClass {
-    /// All, in the order of their numbers.
+    /// All classes, in the order of their discriminants.
     pub(crate) const ALL: [CommandClass; 9] = [
         CommandClass::Get,
         CommandClass::Store,
@@ -35,7 +34,7 @@ impl CommandClass {
         CommandClass::Other,
     ];
 
-    /// The word for it in labels.
+    /// The name in labels.
     pub(crate) fn name(self) -> &'static str {
         match self {
             CommandClass::Get => "get",
@@ -62,7 +61,7 @@ impl Latencies {
         self.by_class[class as usize].record(took_us);
     }
 
-    /// Adds this thread's numbers of a class.
+    /// Adds this thread's latencies of a class to `sum`.
     pub(crate) fn add_to(&self, class: CommandClass, sum: &mut HistogramSum) {
         sum.add(&self.by_class[class as usize]);
     }

@@ -1,10 +1,10 @@
-//! What Prometheus reads at `--metrics-address`: all of `stats`, how long requests take, and which keys are hot.
+//! Metrics for Prometheus (`--metrics-address`): all of `stats`, latencies, and hot keys.
 //!
-//! * [`latency`], [`hot_keys`]: noted by the workers, a sample each, so that no request waits for them.
-//! * [`exposition`]: the text.
+//! * [`latency`], [`hot_keys`]: samples that the workers take ([`Sampler`]), so that no request waits.
+//! * [`prometheus`]: the text.
 //! * `lookaside_telemetry` serves it, on one thread.
 //!
-//! Nothing is noted, and no thread runs, without the option.
+//! Without the option nothing is sampled, and no thread runs.
 
 mod help;
 pub(crate) mod hot_keys;
@@ -15,23 +15,23 @@ use crate::clock::Clock;
 use hot_keys::HotKeys;
 use latency::{CommandClass, Latencies};
 use lookaside_store::HashedKey;
+use lookaside_sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
 
-/// One of so many replies is timed.
+/// On average, one of this many replies is timed.
 pub(crate) const REPLIES_PER_SAMPLE: u32 = 16;
 
-/// One of so many keys is looked at, on average.
+/// On average, one of this many keys is sampled.
 pub(crate) const KEYS_PER_SAMPLE: u32 = 128;
 
-/// One thread's samples. Only that thread writes; whoever scrapes reads.
+/// One thread's samples. Only that thread writes; the metrics' thread reads.
 pub struct Sampler {
     clock: Clock,
-    /// When the worker was last woken, in microseconds since the start.
+    /// The time of the last wake-up, in microseconds since the start.
     woken_us: AtomicU64,
     replies_left: AtomicU32,
     keys_left: AtomicU32,
-    /// Makes the distance between samples irregular, so that no pattern of requests hides from them.
+    /// A random number generator: irregular distances between samples, so that no pattern of requests is missed.
     rng: AtomicU32,
     pub(crate) latencies: Latencies,
     hot_keys: Mutex<HotKeys>,
@@ -50,24 +50,24 @@ impl Sampler {
         }
     }
 
-    /// The worker has been woken.
+    /// Records that the worker has woken up.
     pub(crate) fn record_wakeup(&self) {
         self.woken_us.store(self.clock.elapsed_us(), Relaxed);
     }
 
-    /// Whether the reply that comes next is to be timed.
+    /// Whether to time the next reply.
     pub(crate) fn should_time_reply(&self) -> bool {
         let left = self.replies_left.load(Relaxed) - 1;
         self.replies_left.store(if left == 0 { self.next_distance(REPLIES_PER_SAMPLE) } else { left }, Relaxed);
         left == 0
     }
 
-    /// A reply has been handed to the kernel.
+    /// Records the latency of a reply that has been passed to the kernel.
     pub(crate) fn record_reply(&self, class: CommandClass) {
         self.latencies.record(class, self.clock.elapsed_us().saturating_sub(self.woken_us.load(Relaxed)));
     }
 
-    /// These keys are about to be used: one of many is counted.
+    /// Samples keys that are about to be looked up.
     pub(crate) fn sample_keys(&self, keys: &[HashedKey<'_>]) {
         let left = self.keys_left.load(Relaxed) as usize;
         if keys.len() < left {
@@ -75,15 +75,15 @@ impl Sampler {
             return;
         }
         self.keys_left.store(self.next_distance(KEYS_PER_SAMPLE), Relaxed);
-        self.hot_keys.lock().unwrap_or_else(PoisonError::into_inner).count(keys[left - 1].key());
+        self.hot_keys.lock().count(keys[left - 1].key());
     }
 
-    /// The keys counted, as they stand.
+    /// A copy of the counted keys.
     pub(crate) fn hot_keys(&self) -> HotKeys {
-        self.hot_keys.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.hot_keys.lock().clone()
     }
 
-    /// Between half of `mean` and one and a half of it.
+    /// A random distance to the next sample, from 0.5 to 1.5 times `mean`.
     fn next_distance(&self, mean: u32) -> u32 {
         let mut rng = self.rng.load(Relaxed);
         rng ^= rng << 13;
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_come_as_often_as_they_say() {
+    fn samples_are_as_frequent_as_declared() {
         let sampler = Sampler::new(Clock::start());
         let samples = (0..100_000).filter(|_| sampler.should_time_reply()).count();
         assert!((100_000 / 18..100_000 / 14).contains(&samples), "{samples}");

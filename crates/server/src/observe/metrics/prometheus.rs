@@ -1,23 +1,22 @@
-//! The text that Prometheus reads, format 0.0.4.
+//! The text for Prometheus, format 0.0.4.
 //!
-//! Every number of `stats` is there as `lookaside_server_<its name>`, so that a dashboard made for the one can be made
-//! for the other. What rises and never falls, but for `stats reset`, is a counter.
+//! Every number of `stats` is a metric `lookaside_server_<name>`, so that dashboards can use either. A number that never
+//! falls, except by `stats reset`, is a counter.
 
 use crate::observe::metrics::help::help_text;
 use crate::observe::metrics::hot_keys::HotKeys;
 use crate::observe::metrics::latency::CommandClass;
 use crate::observe::metrics::{KEYS_PER_SAMPLE, REPLIES_PER_SAMPLE};
-use crate::session::context::ServerControl;
 use crate::session::execute::VERSION;
 use crate::shared::ServerState;
 use lookaside_store::Now;
 use lookaside_telemetry::{Exposition, HistogramSum, Kind};
 use std::fmt::Write;
 
-/// How many hot keys are told.
+/// At most this many hot keys are shown.
 const HOT_KEYS_MAX: usize = 20;
 
-/// The names of `stats` that may fall, or never move.
+/// The statistics that may fall, or are constant.
 const GAUGES: &[&str] = &[
     "accepting_conns",
     "bytes",
@@ -47,20 +46,20 @@ const GAUGES: &[&str] = &[
     "uptime",
 ];
 
-/// All metrics of the process.
+/// Renders all metrics of the process.
 pub(crate) fn render(state: &ServerState, now: Now) -> String {
     let mut out = Exposition::new("lookaside_server_");
     out.family("info", Kind::Gauge, "The version that runs.");
     out.sample(&[("version", VERSION)], 1);
-    statistics(state, now, &mut out);
-    latencies(state, &mut out);
-    hot_keys(state, &mut out);
+    write_stats(state, now, &mut out);
+    write_latencies(state, &mut out);
+    write_hot_keys(state, &mut out);
     out.finish()
 }
 
-fn statistics(state: &ServerState, now: Now, out: &mut Exposition) {
+fn write_stats(state: &ServerState, now: Now, out: &mut Exposition) {
     let mut stats = Vec::new();
-    state.stats(b"", now, &mut stats);
+    state.write_stats(b"", now, &mut stats);
     let stats = String::from_utf8_lossy(&stats);
     for line in stats.lines() {
         let Some((name, value)) = line.strip_prefix("STAT ").and_then(|stat| stat.split_once(' ')) else { continue };
@@ -75,9 +74,9 @@ fn statistics(state: &ServerState, now: Now, out: &mut Exposition) {
     }
 }
 
-fn latencies(state: &ServerState, out: &mut Exposition) {
+fn write_latencies(state: &ServerState, out: &mut Exposition) {
     let help = format!(
-        "From a worker's wake-up to the reply's handing over to the kernel, one of {REPLIES_PER_SAMPLE} replies, by its first command."
+        "Time from a worker's wake-up until the reply is passed to the kernel, by the first command of the reply; one of {REPLIES_PER_SAMPLE} replies is timed."
     );
     out.family("reply_seconds", Kind::Histogram, &help);
     for class in CommandClass::ALL {
@@ -89,24 +88,24 @@ fn latencies(state: &ServerState, out: &mut Exposition) {
     }
 }
 
-fn hot_keys(state: &ServerState, out: &mut Exposition) {
+fn write_hot_keys(state: &ServerState, out: &mut Exposition) {
     let mut all = HotKeys::default();
     for sampler in state.worker_handles.iter().filter_map(|handle| handle.sampler.as_ref()) {
         all.add(&sampler.hot_keys());
     }
     let help = format!(
-        "The share that a key has of all keys asked for or stored lately, at least; one of {KEYS_PER_SAMPLE} is looked at."
+        "Lower bound of a key's share of all keys requested or stored recently; one of {KEYS_PER_SAMPLE} is sampled."
     );
     out.family("hot_key_share", Kind::Gauge, &help);
     for (key, samples) in all.top(HOT_KEYS_MAX) {
         let share = samples as f64 / all.samples as f64;
-        out.sample(&[("key", &readable(&key))], format_args!("{share:.4}"));
+        out.sample(&[("key", &escape(&key))], format_args!("{share:.4}"));
     }
-    out.single("hot_key_samples", Kind::Gauge, "How many keys the shares were made from.", all.samples);
+    out.single("hot_key_samples", Kind::Gauge, "The number of keys that the shares are computed from.", all.samples);
 }
 
-/// A key as text. What is no printable ASCII is told as `\xff`.
-fn readable(key: &[u8]) -> String {
+/// A key as text. Bytes other than printable ASCII are written as `\xff`.
+fn escape(key: &[u8]) -> String {
     let mut text = String::with_capacity(key.len());
     for &byte in key {
         match byte {
@@ -122,9 +121,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_key_can_be_read() {
-        assert_eq!(readable(b"user:42"), "user:42");
-        assert_eq!(readable(b"a\"b\\"), "a\"b\\");
-        assert_eq!(readable(b"\xff\n"), "\\xff\\x0a");
+    fn any_key_is_escape() {
+        assert_eq!(escape(b"user:42"), "user:42");
+        assert_eq!(escape(b"a\"b\\"), "a\"b\\");
+        assert_eq!(escape(b"\xff\n"), "\\xff\\x0a");
     }
 }

@@ -1,46 +1,46 @@
-//! ASCII authentication (`-Y`): until a client of the text dialect has said who it is, by a `set` of any key with `user
-//! password` as its value, it is answered with refusals alone.
+//! ASCII authentication (`-Y`): all commands of a client of the text protocol are refused until it has authenticated with a
+//! `set` of any key with `user password` as its value.
 //!
 //! ```text
-//! set auth 0 0 10\r\nada secret\r\n      ->  STORED, and the connection is served from then on
+//! set auth 0 0 10\r\nada secret\r\n      ->  STORED; the connection is served from then on
 //! anything else\r\n                      ->  CLIENT_ERROR unauthenticated; `quit` ends the connection
 //! ```
 //!
-//! As in memcached key, flags and exptime are passed over, and `noreply` too. What follows the first space is the
-//! password, more spaces included.
+//! As in memcached, key, flags, exptime and `noreply` are ignored. Everything after the first space is the password,
+//! including further spaces.
 //!
-//! The password is looked at while scanning, so that what follows in the same bytes is scanned as what it then is. That
-//! must not be scanned a second time: it would be a plain `set`, and the password an item. It is not, because only a
-//! reply that has reached its bound takes scanned bytes back, and refusals for one read are far from it.
+//! The password is verified while scanning, so that the bytes behind it are scanned as those of an authenticated client.
+//! The login must not be scanned a second time: it would be a plain `set`, and the password an item. It is not, because only
+//! a reply that has reached its bound makes bytes be scanned again, and the refusals for one read are far below that.
 
 use crate::session::auth::credentials::{AuthResult, WORD_BYTES_MAX};
 use crate::session::context::SessionContext;
 use lookaside_store::Now;
 
-/// The longest line that is waited for, in bytes; as memcached.
+/// The longest command line before authentication, in bytes; as in memcached.
 const LINE_BYTES_MAX: usize = 2048;
 
-/// The longest user and password, with the space between.
+/// The longest user and password, including the space.
 const VALUE_BYTES_MAX: usize = 2 * WORD_BYTES_MAX + 1;
 
-/// What an unauthenticated client's bytes are.
+/// What an unauthenticated client has sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AsciiAuth {
-    /// Not whole yet: so many bytes are needed.
+    /// Not a whole command yet.
     Incomplete { needed_bytes: usize },
-    /// It may ask for anything from now on.
+    /// A valid login.
     Authenticated { consumed: usize },
-    /// It is told so; `swallow` more bytes are to come that belong to what is refused.
+    /// A refused command; `swallow` more bytes of it are still to come.
     Refused { line: &'static str, consumed: usize, swallow: usize },
-    /// `quit`, or junk: it is disconnected.
+    /// `quit`, or no command at all: the connection is closed.
     Close,
 }
 
-/// Looks at the next bytes of a client that has not authenticated.
+/// Parses the next command of a client that has not authenticated, and verifies a login.
 pub(crate) fn parse_login(input: &[u8], context: &SessionContext<'_>, now: Now) -> AsciiAuth {
     let Some(end) = input.iter().take(LINE_BYTES_MAX).position(|&byte| byte == b'\n') else {
-        let is_junk = input.len() >= LINE_BYTES_MAX;
-        return if is_junk { AsciiAuth::Close } else { AsciiAuth::Incomplete { needed_bytes: input.len() + 1 } };
+        let is_too_long = input.len() >= LINE_BYTES_MAX;
+        return if is_too_long { AsciiAuth::Close } else { AsciiAuth::Incomplete { needed_bytes: input.len() + 1 } };
     };
     if matches!(&input[..end], b"quit" | b"quit\r") {
         return AsciiAuth::Close;
@@ -63,7 +63,7 @@ pub(crate) fn parse_login(input: &[u8], context: &SessionContext<'_>, now: Now) 
     }
 }
 
-/// The length that a `set` announces; `None` for any other line.
+/// The length of the value of a `set`; `None` for any other line.
 fn parse_value_bytes(line: &[u8]) -> Option<usize> {
     let line = std::str::from_utf8(line).ok()?;
     let login: Vec<&str> = line.split_ascii_whitespace().take(5).collect();
@@ -73,7 +73,7 @@ fn parse_value_bytes(line: &[u8]) -> Option<usize> {
     }
 }
 
-/// Whether user and password are right; if not, what to say.
+/// Verifies user and password; `Some` is the error line.
 fn verify_login(data: &[u8], context: &SessionContext<'_>, now: Now) -> Option<&'static str> {
     let Some(login) = data.strip_suffix(b"\r\n") else { return Some("CLIENT_ERROR bad command line termination") };
     let Some(space) = login.iter().position(|&byte| byte == b' ') else {
@@ -102,7 +102,7 @@ mod tests {
 
     const NOW: Now = Now { unix_ms: 1_700_000_000_000 };
 
-    /// All replies, the bytes arriving in pieces, and whether the connection goes on.
+    /// All replies to bytes that arrive in pieces, and whether the connection stays open.
     fn serve_in_pieces(bytes: &[u8], piece_bytes: usize) -> (String, SessionState) {
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), "ada:secret\nbob:x y\n").expect("written");
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_the_right_words_is_served_wherever_the_bytes_are_cut() {
+    fn a_client_with_a_valid_login_is_served_wherever_the_bytes_are_cut() {
         let bytes = b"get k\r\nset a 0 0 10\r\nada wrong!\r\nset a b c 10 noreply\r\nada secret\r\nget a\r\nset k 0 0 1\r\nx\r\nget k\r\n";
         let replies = "CLIENT_ERROR unauthenticated\r\nCLIENT_ERROR authentication failure\r\nSTORED\r\nEND\r\nSTORED\r\n\
                        VALUE k 0 1\r\nx\r\nEND\r\n";
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is_carried_out() {
+    fn nothing_else_is_executed() {
         const UNAUTHENTICATED: &str = "CLIENT_ERROR unauthenticated\r\n";
         for line in [
             "version",
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_not_kept() {
+    fn a_login_that_is_too_long_is_not_stored() {
         let long = format!("set a 0 0 100000\r\n{}\r\nmn\r\n", "x".repeat(100_000));
         let replies = "CLIENT_ERROR auth token too long\r\nCLIENT_ERROR unauthenticated\r\n";
         assert_eq!(serve_in_pieces(long.as_bytes(), 1000).0, replies);

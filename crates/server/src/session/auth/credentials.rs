@@ -1,35 +1,36 @@
-//! Who may come in: users and passwords from a file, for SASL PLAIN of the binary protocol and for ASCII authentication.
+//! Users and passwords from a file, for SASL PLAIN and for ASCII authentication.
 //!
 //! ```text
 //! user:password                       plain
 //! user:$2y$10$N9qo8uLOickgx2ZM...     bcrypt, as `htpasswd -nB user` prints it
 //! ```
 //!
-//! A line a user, as in memcached's files; what follows the first colon is the password. Empty lines are passed over.
-//! No plain password is kept: each is held as a digest under a key that this process alone has, and compared without
-//! telling by the time how far it was right.
+//! One user per line, as in memcached's files. Everything after the first colon is the password. Empty lines are ignored.
+//! Plain passwords are not kept in memory: each is stored as a digest under a key that only this process has, and digests
+//! are compared in constant time.
 //!
-//! A bcrypt hash is slow on purpose, and the thread that verifies one serves other clients too. So:
+//! Verifying a bcrypt hash is slow on purpose, and the thread that does it serves other clients too. So:
 //!
-//! * a hash dearer than [`COST_MAX`] (some 90 ms) is refused when the file is read;
-//! * a password that was right once is kept as a digest too, and costs nothing from then on: a client that comes back
-//!   never waits behind one that guesses;
-//! * slow verifications are rationed for the whole process: [`SLOW_BURST`] at once, then one in [`SLOW_INTERVAL_MS`].
-//!   Beyond that the answer is [`AuthResult::TryLater`]. One who guesses costs a fifth of one thread, and has two guesses
-//!   a second;
-//! * of one user one password is verified at a time, so that the many connections of an application that starts verify
-//!   once. Only who has drawn a ration waits for that.
+//! * a hash with a cost above [`COST_MAX`] (about 90 ms) is refused when the file is read;
+//! * the digest of a password that was valid once is cached, and verifying it again costs nothing: a client that comes back
+//!   never waits behind a client that guesses;
+//! * a token bucket limits slow verifications for the whole process: [`SLOW_BURST`] at once, then one in
+//!   [`SLOW_INTERVAL_MS`]. Beyond that the result is [`AuthResult::TryLater`]. A brute-force client costs at most 20 % of
+//!   one thread, and gets two attempts a second;
+//! * one password of a user is verified at a time, so that an application that opens many connections at once is verified
+//!   once. Only a client that has taken a token waits for that.
 //!
-//! Absent: telling unknown users from wrong passwords, in words. By the time of an answer it can be told: the name of a
-//! user is no secret here.
+//! Deliberately absent: hiding which users exist. The reply to an unknown user is the same as that to a wrong password, but
+//! it comes sooner. User names are not secret here.
 
 use lookaside_store::Now;
+use lookaside_sync::{Mutex, RwLock};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, MutexGuard};
 use subtle::ConstantTimeEq;
 
-/// How many users a file may have (memcached: 8).
+/// The maximum number of users in a file (memcached: 8).
 pub const USERS_MAX: usize = 64;
 
 /// The largest file, in bytes.
@@ -38,22 +39,22 @@ pub const FILE_BYTES_MAX: u64 = 64 << 10;
 /// The longest user name, and the longest password, in bytes.
 pub const WORD_BYTES_MAX: usize = 256;
 
-/// The dearest bcrypt hash that is accepted, as the binary logarithm of its rounds.
+/// The highest accepted cost of a bcrypt hash, as the binary logarithm of its rounds.
 pub const COST_MAX: u32 = 10;
 
-/// How many slow verifications may come at once.
+/// The number of slow verifications allowed at once.
 pub const SLOW_BURST: u64 = 8;
 
-/// In what time one more slow verification may come, in milliseconds.
+/// The time after which another slow verification is allowed, in milliseconds.
 pub const SLOW_INTERVAL_MS: u64 = 500;
 
-/// bcrypt looks at no more of a password than this, in bytes: a longer one would be cut in silence.
+/// bcrypt uses at most this many bytes of a password; it would silently truncate a longer one.
 const BCRYPT_BYTES_MAX: usize = 72;
 
 /// The users of a file.
 pub struct Credentials {
     path: PathBuf,
-    /// Makes the digests worthless outside of this process.
+    /// The key of the digests, which are useless outside of this process.
     key: [u8; 32],
     users: RwLock<Arc<Vec<User>>>,
     token_bucket: Mutex<TokenBucket>,
@@ -71,33 +72,33 @@ enum Secret {
 
 struct BcryptSecret {
     hash: String,
-    /// The password, once somebody has known it. Never locked for long.
+    /// The digest of the password, once a client has sent it. Never locked for long.
     verified_digest: Mutex<Option<PasswordDigest>>,
-    /// Held by who verifies.
+    /// Held while a password is verified.
     verify_lock: Mutex<()>,
 }
 
-/// A password under the process's key.
+/// The digest of a password under the key of the process.
 type PasswordDigest = [u8; 32];
 
-/// Slow verifications that may still come, refilled with time.
+/// Limits slow verifications; refilled with time.
 struct TokenBucket {
     tokens: u64,
     refilled_ms: u64,
 }
 
-/// What is said to one who names a user and a password.
+/// The result of verifying a login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthResult {
-    /// Come in.
+    /// The password is valid.
     Valid,
-    /// No such user, or another password.
+    /// The user is unknown, or the password is wrong.
     Invalid,
-    /// Too many have tried in too short a time: nothing was looked at.
+    /// Too many attempts: nothing was verified.
     TryLater,
 }
 
-/// Why a file of users cannot be used. The users of an earlier reading stay.
+/// Why a file of users cannot be used. The users that were read before stay.
 #[derive(Debug)]
 pub enum CredentialsError {
     /// The file cannot be read.
@@ -112,12 +113,12 @@ pub enum CredentialsError {
         /// Which.
         path: PathBuf,
     },
-    /// No user is in it: nobody could ever come in.
+    /// The file has no user: no client could ever authenticate.
     Empty {
         /// Which.
         path: PathBuf,
     },
-    /// A line that cannot be understood.
+    /// A line is invalid.
     Line {
         /// Of which file.
         path: PathBuf,
@@ -152,41 +153,40 @@ impl std::fmt::Display for CredentialsError {
 }
 
 impl Credentials {
-    /// The users of the file at `path`. `key` is random, another in each process.
+    /// Reads the users of the file at `path`. `key` is random and differs in each process.
     pub fn read(path: &Path, key: [u8; 32]) -> Result<Credentials, CredentialsError> {
         let users = RwLock::new(Arc::new(read_users(path, &key)?));
         let token_bucket = Mutex::new(TokenBucket { tokens: SLOW_BURST, refilled_ms: 0 });
         Ok(Credentials { path: path.to_owned(), key, users, token_bucket })
     }
 
-    /// Reads the file anew. If that fails, all stays as it was. Who is in stays in.
+    /// Reads the file again. If that fails, nothing changes. Authenticated clients stay authenticated.
     pub fn reload(&self) -> Result<(), CredentialsError> {
         let users = read_users(&self.path, &self.key)?;
-        *self.users.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(users);
+        *self.users.write() = Arc::new(users);
         Ok(())
     }
 
-    /// How many users there are.
+    /// The number of users.
     pub fn users_count(&self) -> usize {
         self.users().len()
     }
 
-    /// How many users there are, in words.
+    /// The number of users, for the log.
     pub(crate) fn describe_count(&self) -> String {
         let count = self.users_count();
         if count == 1 { "1 user".to_string() } else { format!("{count} users") }
     }
 
     fn users(&self) -> Arc<Vec<User>> {
-        self.users.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.users.read().clone()
     }
 
     fn token_bucket(&self) -> MutexGuard<'_, TokenBucket> {
-        self.token_bucket.lock().unwrap_or_else(PoisonError::into_inner)
+        self.token_bucket.lock()
     }
 
-    /// Whether this is a user with its password. Takes some 90 ms at most, and that only as often as the head of this
-    /// file says.
+    /// Verifies a user and a password. Takes up to about 90 ms, as rarely as the head of this file says.
     pub fn verify(&self, name: &[u8], password: &[u8], now: Now) -> AuthResult {
         if password.len() > WORD_BYTES_MAX {
             return AuthResult::Invalid;
@@ -208,14 +208,14 @@ impl Credentials {
         if !self.token_bucket().take_token(now) {
             return AuthResult::TryLater;
         }
-        let _verifying = secret.verify_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let _verifying = secret.verify_lock.lock();
         if secret.has_verified(&digest) {
             self.token_bucket().return_token();
             return AuthResult::Valid;
         }
         match password.len() < BCRYPT_BYTES_MAX && bcrypt::verify(password, &secret.hash).unwrap_or(false) {
             true => {
-                *secret.verified_digest.lock().unwrap_or_else(PoisonError::into_inner) = Some(digest);
+                *secret.verified_digest.lock() = Some(digest);
                 AuthResult::Valid
             }
             false => AuthResult::Invalid,
@@ -225,13 +225,13 @@ impl Credentials {
 
 impl BcryptSecret {
     fn has_verified(&self, digest: &PasswordDigest) -> bool {
-        let verified_digest = self.verified_digest.lock().unwrap_or_else(PoisonError::into_inner);
+        let verified_digest = self.verified_digest.lock();
         verified_digest.as_ref().is_some_and(|expected| is_same(expected, digest))
     }
 }
 
 impl TokenBucket {
-    /// Takes one, if there is one.
+    /// Takes a token, if one is available.
     fn take_token(&mut self, now: Now) -> bool {
         let new_tokens = now.unix_ms.saturating_sub(self.refilled_ms) / SLOW_INTERVAL_MS;
         if new_tokens > 0 {
@@ -243,7 +243,7 @@ impl TokenBucket {
         is_available
     }
 
-    /// One was taken and not needed.
+    /// Returns a token that was not needed.
     fn return_token(&mut self) {
         self.tokens = (self.tokens + 1).min(SLOW_BURST);
     }
@@ -267,7 +267,7 @@ fn read_users(path: &Path, key: &[u8; 32]) -> Result<Vec<User>, CredentialsError
         let refuse = |why| CredentialsError::Line { path: path.to_owned(), line, why };
         let user = read_user(text, key).map_err(refuse)?;
         if users.iter().any(|other| other.name == user.name) {
-            return Err(refuse("this user is there already"));
+            return Err(refuse("this user is listed twice"));
         }
         if users.len() == USERS_MAX {
             return Err(CredentialsError::TooLarge { path: path.to_owned() });
@@ -299,8 +299,8 @@ fn read_user(line: &[u8], key: &[u8; 32]) -> Result<User, &'static str> {
     Ok(User { name: name.to_vec(), secret })
 }
 
-/// Whether this is a hash of some kind, by the way these begin. None is taken for a plain password: whoever has seen the
-/// file could come in with it.
+/// Whether this is a hash of any kind, judged by its prefix. A hash is never used as a plain password: a reader of the file
+/// could authenticate with it.
 fn is_hash(password: &str) -> bool {
     const KINDS: [&str; 9] = ["$1$", "$2", "$5$", "$6$", "$y$", "$7$", "$argon2", "$apr1$", "$scrypt$"];
     KINDS.iter().any(|kind| password.starts_with(kind)) || password.starts_with("{SHA}")
@@ -308,7 +308,7 @@ fn is_hash(password: &str) -> bool {
 
 fn check_hash(hash: &str) -> Result<String, &'static str> {
     let parts: bcrypt::HashParts =
-        hash.parse().map_err(|_| "a hash that is no bcrypt; `htpasswd -nB USER` makes one that is")?;
+        hash.parse().map_err(|_| "only bcrypt hashes are supported; make one with `htpasswd -nB USER`")?;
     match parts.get_cost() {
         0..=COST_MAX => Ok(hash.to_owned()),
         _ => {
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn guesses_are_rationed_and_do_not_lock_out_who_was_right() {
+    fn guesses_are_limited_and_do_not_lock_out_a_valid_client() {
         let hash = fast_hash("secret");
         let (credentials, _file) = read(&format!("ada:{hash}\nbob:{hash}\n")).expect("users");
         assert_eq!(credentials.verify(b"ada", b"secret", NOW), AuthResult::Valid);
@@ -384,28 +384,28 @@ mod tests {
         assert_eq!(credentials.verify(b"bob", b"guess", later), AuthResult::TryLater);
     }
 
-    /// The turn is held here, as by a thread in the middle of a guess. Who waited for it would never come back.
+    /// The lock is held here, as by a thread that verifies a guess. A client that waited for it would never return.
     #[test]
-    fn nobody_who_was_right_waits_for_one_who_guesses() {
+    fn a_client_with_a_valid_password_does_not_wait_for_one_that_guesses() {
         let (credentials, _file) = read(&format!("ada:{}\n", fast_hash("secret"))).expect("a user");
         assert_eq!(credentials.verify(b"ada", b"secret", NOW), AuthResult::Valid);
         let users = credentials.users();
         let Secret::Bcrypt(secret) = &users[0].secret else { panic!("a hash") };
-        let verify_lock = secret.verify_lock.lock().expect("free");
+        let verify_lock = secret.verify_lock.lock();
         std::thread::scope(|scope| {
-            let (say, said) = std::sync::mpsc::channel();
-            let (credentials, say_guess) = (&credentials, say.clone());
-            scope.spawn(move || say.send(credentials.verify(b"ada", b"secret", NOW)));
-            let first = said.recv_timeout(std::time::Duration::from_secs(10));
-            scope.spawn(move || say_guess.send(credentials.verify(b"ada", b"guess", NOW)));
+            let (sender, results) = std::sync::mpsc::channel();
+            let (credentials, guess_sender) = (&credentials, sender.clone());
+            scope.spawn(move || sender.send(credentials.verify(b"ada", b"secret", NOW)));
+            let first = results.recv_timeout(std::time::Duration::from_secs(10));
+            scope.spawn(move || guess_sender.send(credentials.verify(b"ada", b"guess", NOW)));
             drop(verify_lock);
-            assert_eq!((first, said.recv()), (Ok(AuthResult::Valid), Ok(AuthResult::Invalid)));
+            assert_eq!((first, results.recv()), (Ok(AuthResult::Valid), Ok(AuthResult::Invalid)));
         });
     }
 
-    /// An application that starts with many connections verifies once.
+    /// An application that opens many connections at once is verified once.
     #[test]
-    fn who_waited_for_the_turn_gives_the_ration_back() {
+    fn a_client_that_waited_for_the_lock_returns_its_token() {
         let (credentials, _file) = read(&format!("ada:{}\n", fast_hash("secret"))).expect("a user");
         std::thread::scope(|scope| {
             let verify = || scope.spawn(|| credentials.verify(b"ada", b"secret", NOW));
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_used_says_why_and_changes_nothing() {
+    fn an_invalid_file_is_an_error_and_changes_nothing() {
         let long = "x".repeat(WORD_BYTES_MAX + 1);
         let costly = fast_hash("x").replace("$04$", "$12$");
         let many: String = (0..=USERS_MAX).map(|n| format!("u{n}:x\n")).collect();

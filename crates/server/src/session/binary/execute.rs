@@ -1,4 +1,4 @@
-//! Operations on one key, and the responses to them.
+//! Executes operations on one key, and composes the responses.
 
 use crate::observe::event_log::kind;
 use crate::session::context::SessionContext;
@@ -60,7 +60,7 @@ pub(super) fn execute(
     }
 }
 
-/// What a get wants.
+/// The parameters of a get.
 struct GetRequest {
     exptime: Option<i64>,
     with_key: bool,
@@ -95,7 +95,7 @@ fn get(
     if context.events.is_enabled(kind::FETCHERS | kind::PREFIXES) {
         record::record_fetch(context, key, found_bytes, now);
     }
-    // A get that touches is counted as a touch alone, as memcached does in this dialect.
+    // As in memcached, a get that touches counts only as a touch in this protocol.
     let (requests, hits, misses) = match request_options.exptime {
         None => (&counters.cmd_get, &counters.get_hits, &counters.get_misses),
         Some(_) => (&counters.cmd_touch, &counters.touch_hits, &counters.touch_misses),
@@ -110,7 +110,7 @@ fn get(
         return;
     }
     match request_options.with_key {
-        // The key stands where an error's words would.
+        // The key takes the place of the error message.
         true => {
             let (status, cas, extras) = (Status::NotFound, Cas(0), &b""[..]);
             compose_response(&Response { tag, status, cas, extras, key: key.key(), value: b"" }, out);
@@ -119,7 +119,7 @@ fn get(
     }
 }
 
-/// For those who watch.
+/// Records a storage command for watchers.
 fn record_stored(
     context: &SessionContext<'_>,
     key: HashedKey<'_>,
@@ -141,14 +141,14 @@ fn store_reply(mode: StoreMode, outcome: StoreOutcome) -> Result<Cas, Status> {
         StoreOutcome::NotStored => Err(Status::NotStored),
         StoreOutcome::Exists => Err(Status::Exists),
         StoreOutcome::NotFound => Err(Status::NotFound),
-        // What was to be added is within the limit: the parser has seen to that.
+        // The parser has checked that the appended value is within the limit.
         StoreOutcome::TooLarge if matches!(mode, StoreMode::Append | StoreMode::Prepend) => Err(Status::NotStored),
         StoreOutcome::TooLarge => Err(Status::TooLarge),
         StoreOutcome::OutOfMemory => Err(Status::OutOfMemory),
     }
 }
 
-/// Appends or prepends while the item has the expected unique.
+/// Appends or prepends if the item has the expected CAS.
 fn extend_if_unchanged(
     context: &SessionContext<'_>,
     key: HashedKey<'_>,
@@ -179,8 +179,8 @@ fn delete(context: &SessionContext<'_>, key: HashedKey<'_>, expected: Option<Cas
     if is_deleted { Ok(Cas(0)) } else { Err(Status::NotFound) }
 }
 
-/// Counts, or makes the number where there is none. If another client makes it first, or a hold-off is on, it is not
-/// stored.
+/// Increments or decrements; creates the number if there is none. It is not stored if another client creates it first, or
+/// during a hold-off.
 fn run_arithmetic(
     context: &SessionContext<'_>,
     key: HashedKey<'_>,
@@ -198,7 +198,7 @@ fn run_arithmetic(
                 MetaArithmeticOutcome::Counted { outcome, .. } => outcome,
                 MetaArithmeticOutcome::Exists => return Err(Status::Exists),
                 MetaArithmeticOutcome::Vivified(_) | MetaArithmeticOutcome::NotStored => {
-                    unreachable!("nothing is made that was not asked for")
+                    unreachable!("vivify was not requested")
                 }
             }
         }
@@ -231,7 +231,7 @@ fn vivify_counter(
     }
 }
 
-/// Nothing to tell but the new CAS unique.
+/// Composes a success with the new CAS.
 fn compose_success(tag: ResponseTag, cas: Cas, out: &mut Vec<u8>) {
     compose_response(&Response { tag, status: Status::Success, cas, extras: b"", key: b"", value: b"" }, out);
 }

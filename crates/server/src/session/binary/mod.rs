@@ -1,16 +1,16 @@
-//! Requests of the binary dialect: what a session makes of them, and how they are carried out.
+//! The binary protocol: requests become steps of a batch, and steps are executed.
 //!
-//! A row of quiet gets is this dialect's get of many keys. Each of them is a step of the batch with one key, so that all
-//! their keys are prefetched together ([`crate::session::batch::Batch`]), and each hit is rendered from the item into the connection's
-//! reply. Nothing here allocates, but `stat`.
+//! A sequence of quiet gets is the binary protocol's multiget. Each get is a step of the batch with one key, so that all
+//! keys are prefetched together ([`Batch`](crate::session::batch::Batch)), and each hit is rendered from the item into the
+//! reply. Nothing here allocates, except `stat`.
 //!
-//! | | said | quiet |
+//! | command | reply | reply when quiet |
 //! |---|---|---|
-//! | get, gat, touch | hit: flags, value, CAS unique; miss: not found | the hit |
-//! | set and its kin, incr, decr | the new CAS unique, the new number; or why not | why not |
-//! | delete | done or not found; leases are void and the hold-off has begun in both cases | not found |
+//! | get, gat, touch | hit: flags, value, CAS; miss: not found | the hit |
+//! | set and its variants, incr, decr | the new CAS, the new number; or an error | an error |
+//! | delete | success or not found; either way leases are voided and the hold-off begins | not found |
 //!
-//! Where memcached does it otherwise is said in `docs/deviations/005-memcached.md`.
+//! `docs/deviations/005-memcached.md` lists the differences from memcached.
 
 mod execute;
 mod scan;
@@ -20,21 +20,20 @@ pub(crate) use scan::{Scanned, scan};
 
 use crate::observe::metrics::latency::CommandClass;
 use crate::session::context::SessionContext;
-use crate::session::execute::VERSION;
-use crate::session::execute::{Flush, flush_all};
+use crate::session::execute::{Flush, VERSION, flush_all};
 use lookaside_protocol::Cas;
 use lookaside_protocol::binary::{
     BinaryCommand, BinaryOperation, BinaryRequest, Response, ResponseTag, Status, compose_error, compose_response,
 };
 use lookaside_store::{HashedKey, Now};
 
-/// What a step of a batch does for a client of this dialect.
+/// A step of a batch for a client of the binary protocol.
 pub(crate) enum BinaryStep<'b> {
-    /// Carries out a request.
+    /// Executes a request.
     Request(BinaryRequest<'b>),
-    /// Says how a request went that a session has seen to itself.
+    /// Replies to a request that the session has handled itself, or refused.
     Reply { tag: ResponseTag, status: Status, text: &'static str, close: bool },
-    /// Ends the connection without a word.
+    /// Closes the connection without a reply.
     Close,
 }
 
@@ -44,7 +43,7 @@ impl<'b> BinaryStep<'b> {
         BinaryStep::Reply { tag, status, text: status.message(), close }
     }
 
-    /// Among which commands its time is counted.
+    /// The class under which its latency is counted.
     pub(crate) fn latency_class(&self) -> CommandClass {
         let BinaryStep::Request(BinaryRequest { command: BinaryCommand::Keyed { operation, .. }, .. }) = self else {
             return CommandClass::Other;
@@ -58,7 +57,7 @@ impl<'b> BinaryStep<'b> {
         }
     }
 
-    /// The key of a request that has one.
+    /// The key of the request; `None` if it has none.
     pub(crate) fn key(&self) -> Option<&'b [u8]> {
         match self {
             BinaryStep::Request(BinaryRequest { command: BinaryCommand::Keyed { key, .. }, .. }) => Some(key),
@@ -67,8 +66,8 @@ impl<'b> BinaryStep<'b> {
     }
 }
 
-/// Carries out a step; says whether the connection ends with it. `key` is the request's key, hashed; of a refused one, a
-/// key whose old value must go.
+/// Executes a step; returns whether the connection is to be closed. `key` is the request's key, hashed; for a refused
+/// request, a key whose old value must be deleted.
 pub(crate) fn execute(
     context: &SessionContext<'_>,
     step: &BinaryStep<'_>,
@@ -90,7 +89,7 @@ pub(crate) fn execute(
     let (tag, is_quiet) = (request.tag, request.is_quiet());
     match &request.command {
         BinaryCommand::Keyed { operation, .. } => {
-            let key = *key.expect("a request on a key has one");
+            let key = *key.expect("a keyed request has a key");
             execute::execute(context, request, operation, key, now, out);
         }
         BinaryCommand::FlushAll { delay_s } => match flush_all(context, *delay_s, now) {
@@ -109,13 +108,13 @@ pub(crate) fn execute(
             return true;
         }
         BinaryCommand::Mechanisms | BinaryCommand::Authenticate { .. } | BinaryCommand::AuthenticateStep { .. } => {
-            unreachable!("a session sees to these itself")
+            unreachable!("the session handles these itself")
         }
     }
     false
 }
 
-/// A response without an item.
+/// Composes a response without an item.
 fn compose_reply(tag: ResponseTag, status: Status, value: &[u8], out: &mut Vec<u8>) {
     compose_response(&Response { tag, status, cas: Cas(0), extras: b"", key: b"", value }, out);
 }

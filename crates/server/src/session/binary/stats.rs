@@ -1,6 +1,6 @@
-//! `stat`: what the text dialect says in lines, as a response a line, and an empty one at the end.
+//! `stat`: the lines of the text protocol, one response for each, and an empty response at the end.
 //!
-//! Which words are understood, and how, is memcached's: some by how they begin, `conns` not at all.
+//! As in memcached, some arguments are recognized by their prefix, and `conns` is unknown.
 
 use crate::session::context::ServerControl;
 use lookaside_protocol::Cas;

@@ -1,21 +1,20 @@
-//! Meta commands carried out against the store.
+//! Runs meta commands against the store.
 //!
-//! | | does |
+//! | command | does |
 //! |---|---|
-//! | `mg` | get, with `T` get and touch, with `N` and `R` a word of who is to fill the item; `u` leaves no trace |
-//! | `ms` | every mode, each with `C` and `E`; `N` with append and prepend; `I` takes an older `C` and marks the item stale |
-//! | `md` | delete; `C` is compared first; `I` leaves the item, marked stale; `x` leaves an empty value |
-//! | `ma` | both ways, `C`, `E`, `N` with `J`, `T` |
-//! | `me` | shows what the store knows of an item, and leaves no trace |
+//! | `mg` | get; with `T` get and touch; with `N` and `R` it says which client is to recache; `u` does not update the access state |
+//! | `ms` | every mode, each with `C` and `E`; `N` with append and prepend; `I` accepts an older `C` and marks the item stale |
+//! | `md` | delete; `C` is compared first; `I` marks the item stale instead; `x` leaves an empty value |
+//! | `ma` | incr and decr, with `C`, `E`, `N` and `J`, `T` |
+//! | `me` | shows what the store knows of an item; does not update the access state |
 //!
-//! Each is one step in the store: nothing comes in between. Which verbs see an item that is stale or has no value yet is
-//! said there (`lookaside_store`).
+//! Each command is one atomic step in the store, which also defines the commands that see an item that is stale or has no
+//! value yet (`lookaside_store`).
 
 use crate::observe::event_log::{Event, ItemSize, kind};
 use crate::session::context::SessionContext;
 use crate::session::execute::record::{count_arithmetic, item_size};
 use crate::session::reply::{self, NOT_A_NUMBER, OUT_OF_MEMORY, OUT_OF_MEMORY_ARITHMETIC};
-
 use lookaside_protocol::meta::{
     MetaFlags, MetaItemInfo, MetaOperation, MetaStatus, MetaVerb, compose_meta_answer, decode_key,
 };
@@ -26,21 +25,21 @@ use lookaside_store::{
     MetaGet, MetaGetOutcome, MetaSet, NewItem, Now, Recache, StoreOutcome,
 };
 
-/// How a command went, or the line that its sender is told instead.
+/// The status of a command, or an error line.
 type MetaResult = Result<MetaStatus, &'static str>;
 
-/// A meta command on its way.
+/// A meta command in execution.
 struct Meta<'a> {
     context: &'a SessionContext<'a>,
     now: Now,
-    /// The key as the client wrote it: what answers carry.
+    /// The key as the client sent it, for the reply.
     wire_key: &'a [u8],
-    /// The key that is stored.
+    /// The key in the store.
     key: HashedKey<'a>,
     flags: MetaFlags<'a>,
 }
 
-/// Carries out one meta command. `key` is hashed as it came; one in base64 is hashed again.
+/// Runs one meta command. `key` is hashed as it was sent; a key in base64 is decoded and hashed again.
 pub(crate) fn execute(
     context: &SessionContext<'_>,
     operation: &MetaOperation<&[u8]>,
@@ -50,7 +49,7 @@ pub(crate) fn execute(
 ) {
     context.counters.cmd_meta.add(1);
     let reply_at = out.len();
-    let answer = MetaFlags::read(operation.verb, operation.flags).and_then(|flags| {
+    let result = MetaFlags::read(operation.verb, operation.flags).and_then(|flags| {
         let mut buffer = [0; KEY_BYTES_MAX];
         let stored_key = match flags.has(b'b') {
             true => HashedKey::new(decode_key(key.key(), &mut buffer).ok_or("CLIENT_ERROR error decoding key")?),
@@ -60,13 +59,13 @@ pub(crate) fn execute(
             MetaVerb::Delete => item_size(context, kind::DELETIONS, stored_key, now),
             _ => ItemSize::default(),
         };
-        let status = Meta { context, now, wire_key: key.key(), key: stored_key, flags }.execute_verb(operation, out)?;
-        if context.events.is_enabled(LOGGED) {
+        let status = Meta { context, now, wire_key: key.key(), key: stored_key, flags }.run_verb(operation, out)?;
+        if context.events.is_enabled(RECORDED) {
             record_event(context, operation, stored_key, status, before, now);
         }
         Ok(status)
     });
-    match answer {
+    match result {
         Ok(status) if is_quiet(operation, status) => out.truncate(reply_at),
         Ok(_) => {}
         Err(line) => {
@@ -76,10 +75,11 @@ pub(crate) fn execute(
     }
 }
 
-/// The kinds of events that a meta command can be.
-const LOGGED: u8 = kind::FETCHERS | kind::MUTATIONS | kind::DELETIONS;
+/// The kinds of events that meta commands record.
+const RECORDED: u8 = kind::FETCHERS | kind::MUTATIONS | kind::DELETIONS;
 
-/// Tells who watches. As with memcached, prefixes do not count meta commands. `before` is what a delete found.
+/// Records the command for watchers. As in memcached, prefixes do not count meta commands. `before` is the item that a
+/// delete found.
 fn record_event(
     context: &SessionContext<'_>,
     operation: &MetaOperation<&[u8]>,
@@ -91,8 +91,8 @@ fn record_event(
     let (key, is_counted) = (hashed_key.key(), false);
     let event = match operation.verb {
         MetaVerb::Get => {
-            let is_there = matches!(status, MetaStatus::Value | MetaStatus::Done);
-            let found = is_there.then(|| item_size(context, kind::FETCHERS, hashed_key, now));
+            let is_found = matches!(status, MetaStatus::Value | MetaStatus::Done);
+            let found = is_found.then(|| item_size(context, kind::FETCHERS, hashed_key, now));
             Event::Fetched { key, found, is_counted }
         }
         MetaVerb::Set => {
@@ -123,7 +123,7 @@ fn is_quiet(operation: &MetaOperation<&[u8]>, status: MetaStatus) -> bool {
 }
 
 impl Meta<'_> {
-    fn execute_verb(&self, operation: &MetaOperation<&[u8]>, out: &mut Vec<u8>) -> MetaResult {
+    fn run_verb(&self, operation: &MetaOperation<&[u8]>, out: &mut Vec<u8>) -> MetaResult {
         match operation.verb {
             MetaVerb::Get => self.get(out),
             MetaVerb::Set => self.set(operation.value.unwrap_or_default(), out),
@@ -148,7 +148,7 @@ impl Meta<'_> {
         if value.is_some() { MetaStatus::Value } else { status }
     }
 
-    /// An answer that knows nothing of an item.
+    /// Composes a reply without an item.
     fn compose_status(&self, status: MetaStatus, out: &mut Vec<u8>) -> MetaStatus {
         self.compose_reply(status, &MetaItemInfo::default(), None, out)
     }
@@ -170,7 +170,7 @@ impl Meta<'_> {
         };
         let reader = self.context.store.reader(self.now);
         let found = reader.meta_get(self.key, &options, |got| (self.compose_item(&got, out), got.is_vivified));
-        // A look that has made its item has found none.
+        // A get that has created a placeholder is a miss.
         let is_hit = found.is_some_and(|(_, is_vivified)| !is_vivified);
         counters.get_hits.add(is_hit.into());
         counters.get_misses.add((!is_hit).into());
@@ -182,14 +182,14 @@ impl Meta<'_> {
         }
     }
 
-    /// Whether both flags are there, `first` in front of `second`.
+    /// Whether the command has both flags, `first` in front of `second`.
     fn precedes(&self, first: u8, second: u8) -> bool {
         let mut order =
             self.flags.in_order().map(|flag| flag.letter).filter(|&letter| letter == first || letter == second);
         order.next() == Some(first) && order.next() == Some(second)
     }
 
-    /// What the later of `N` and `T` says, of those in front of the flag `end`.
+    /// The expiry that the later of `N` and `T` sets, of those in front of the flag `end`.
     fn expiry_by_flags(&self, end: Option<u8>) -> Expiry {
         let set_by = self.flags.in_order().map(|flag| flag.letter).take_while(|&letter| Some(letter) != end);
         self.expiry(set_by.fold(None, |ttl_s, letter| match letter {
@@ -201,7 +201,7 @@ impl Meta<'_> {
 
     fn compose_item(&self, got: &MetaGetOutcome<'_>, out: &mut Vec<u8>) -> MetaStatus {
         let item = &got.item;
-        // A `t` is told what the flags in front of it have made of the expiry.
+        // `t` shows the expiry that results from the flags in front of it.
         let expiry = match () {
             () if got.is_vivified => self.expiry_by_flags(Some(b't')),
             () if self.precedes(b't', b'T') => got.expiry_before,
@@ -218,7 +218,7 @@ impl Meta<'_> {
             stale: got.is_stale,
             won: got.is_won,
         };
-        // With `C` the value is for those who have another one.
+        // With `C` the value is sent only if the client's CAS differs.
         if !self.flags.has(b'v') || self.flags.cas_compare == Some(item.cas) {
             return self.compose_reply(MetaStatus::Done, &info, None, out);
         }
@@ -227,7 +227,7 @@ impl Meta<'_> {
         if first.len() == item.value.value_bytes() {
             return self.compose_reply(MetaStatus::Value, &info, Some(first), out);
         }
-        // The rare value in several pieces: the composer wants it whole.
+        // A large value is in several pieces, and the composer needs it in one.
         self.compose_reply(MetaStatus::Value, &info, Some(&item.value.to_vec()), out)
     }
 
@@ -243,7 +243,7 @@ impl Meta<'_> {
         };
         let mode = self.flags.store_mode();
         let (outcome, value_bytes) = self.context.store.meta_set(self.key, mode, &item, &options, self.now);
-        // What was not stored has the unique 0.
+        // The CAS of an item that was not stored is 0.
         let mut info = MetaItemInfo { value_bytes: Some(value_bytes), cas: Some(Cas(0)), ..MetaItemInfo::default() };
         let status = match outcome {
             StoreOutcome::Stored(cas) => {
@@ -259,7 +259,7 @@ impl Meta<'_> {
         Ok(self.compose_reply(status, &info, None, out))
     }
 
-    /// The unique that an append, a prepend or `ma` is to find; to these 0 is none.
+    /// The CAS that append, prepend and `ma` compare; for these 0 is none.
     fn cas_compare_unless_zero(&self) -> Option<Cas> {
         self.flags.cas_compare.filter(|&cas| cas != Cas(0))
     }
@@ -345,7 +345,7 @@ impl Meta<'_> {
     }
 }
 
-/// Seconds left to live, -1 for ever.
+/// The remaining time to live in seconds; -1 if the item does not expire.
 fn ttl_s(expiry: Expiry, now: Now) -> i64 {
     match expiry {
         Expiry::Never => -1,
