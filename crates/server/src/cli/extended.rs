@@ -1,9 +1,9 @@
-//! The names that memcached 1.6.45 has for `-o`, and what becomes of each. A name that is not among them is a mistake: a
-//! time-out that is misspelt would be none.
+//! The options of memcached 1.6.45 for `-o`, and which of them are supported. Other names are refused: a misspelt option would
+//! silently have no effect.
 
 use super::tls::is_tls_option;
 
-/// What do something here, beside those that begin with `ssl_`.
+/// The supported options, beside those that begin with `ssl_`.
 const SUPPORTED: &[&str] = &[
     "idle_timeout",
     "slab_automove",
@@ -15,11 +15,11 @@ const SUPPORTED: &[&str] = &[
     REPLY_LIMIT,
 ];
 
-/// The limits of what connections may keep in all, in megabytes; 0 is none.
+/// The limits on what all connections buffer, in megabytes; 0 is no limit.
 pub(super) const READ_LIMIT: &str = "read_buf_mem_limit";
 pub(super) const REPLY_LIMIT: &str = "resp_obj_mem_limit";
 
-/// What is done otherwise here, or not needed.
+/// Options that are not needed here.
 const NO_EFFECT: &[&str] = &[
     "hash_algorithm",
     "hashpower",
@@ -54,7 +54,7 @@ const NO_EFFECT: &[&str] = &[
     "worker_logbuf_size",
 ];
 
-/// What somebody asks for and does not get.
+/// Options that are not supported, by prefix, with the reason.
 const UNSUPPORTED: &[(&str, &str)] = &[
     ("ext_", "nothing is stored on disk"),
     ("no_ext_drop_unread", "nothing is stored on disk"),
@@ -62,7 +62,7 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("sock_cookie_id", "sockets get no id"),
 ];
 
-/// The names behind `ext_` and `proxy_`.
+/// The names of unsupported options.
 const UNSUPPORTED_NAMES: &[&str] = &[
     "ext_compact_under",
     "ext_drop_under",
@@ -84,23 +84,23 @@ const UNSUPPORTED_NAMES: &[&str] = &[
     "sock_cookie_id",
 ];
 
-/// How far a name may be from the one that was meant.
+/// A name is suggested if its edit distance to the given one is at most this.
 const SUGGESTION_DISTANCE_MAX: usize = 3;
 
-/// What an option of `-o` does here.
+/// Whether an option of `-o` is supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Support {
-    /// What it says.
+    /// It has its effect.
     Supported,
-    /// Nothing, and nobody misses it.
+    /// It has no effect, and is not needed.
     NoEffect,
-    /// Nothing, and why that may be missed.
+    /// It has no effect, for this reason.
     Unsupported(&'static str),
-    /// memcached has none of this name.
+    /// memcached has no such option.
     Unknown,
 }
 
-/// What becomes of an option, value and all.
+/// Looks up an option, which may include a value.
 pub(super) fn support_of(option: &str) -> Support {
     let name = name_of(option);
     if is_tls_option(name) || SUPPORTED.contains(&name) {
@@ -109,22 +109,22 @@ pub(super) fn support_of(option: &str) -> Support {
         Support::NoEffect
     } else if UNSUPPORTED_NAMES.contains(&name) {
         let why = UNSUPPORTED.iter().find_map(|(prefix, why)| name.starts_with(prefix).then_some(*why));
-        Support::Unsupported(why.unwrap_or("it is not served"))
+        Support::Unsupported(why.unwrap_or("it is not supported"))
     } else {
         Support::Unknown
     }
 }
 
-/// What to say of a name that memcached does not have.
+/// The error for an option that memcached does not have.
 pub(super) fn unknown_option_error(option: &str) -> String {
     let name = name_of(option);
     let known = SUPPORTED.iter().chain(NO_EFFECT).chain(UNSUPPORTED_NAMES);
     let nearest = known.map(|known| (distance(name, known), *known)).min();
     let advice = match nearest {
         Some((distance, suggestion)) if distance <= SUGGESTION_DISTANCE_MAX.min(name.len() / 2) => {
-            format!("is {suggestion} meant?")
+            format!("did you mean {suggestion}?")
         }
-        _ => format!("those that do something are {} and, with -Z, ssl_...", SUPPORTED.join(", ")),
+        _ => format!("the supported ones are {} and, with -Z, ssl_...", SUPPORTED.join(", ")),
     };
     format!("-o {option}: memcached has no such option; {advice}")
 }
@@ -133,7 +133,7 @@ pub(super) fn name_of(option: &str) -> &str {
     option.split_once('=').map_or(option, |(name, _)| name)
 }
 
-/// How many letters must be put in, left out or changed to make one word the other.
+/// The edit distance between two words (Levenshtein).
 fn distance(one: &str, other: &str) -> usize {
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (letter_at, letter) in one.bytes().enumerate() {
@@ -153,23 +153,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_has_a_meaning() {
+    fn every_option_is_classified() {
         assert_eq!(support_of("idle_timeout=9"), Support::Supported);
         assert_eq!(support_of("no_ssl_kernel_tls"), Support::Supported);
         assert_eq!(support_of("hashpower=20"), Support::NoEffect);
         assert_eq!(support_of("ext_path=/x:1G"), Support::Unsupported("nothing is stored on disk"));
-        assert!(UNSUPPORTED_NAMES.iter().all(|name| support_of(name) != Support::Unsupported("it is not served")));
+        assert!(UNSUPPORTED_NAMES.iter().all(|name| support_of(name) != Support::Unsupported("it is not supported")));
         assert_eq!(support_of("foo"), Support::Unknown);
     }
 
     #[test]
-    fn what_was_meant_is_said() {
+    fn the_nearest_option_is_suggested() {
         assert!(
-            unknown_option_error("idle_timeot=9").contains("is idle_timeout meant?"),
+            unknown_option_error("idle_timeot=9").contains("did you mean idle_timeout?"),
             "{}",
             unknown_option_error("idle_timeot=9")
         );
-        assert!(unknown_option_error("foo").contains("those that do something"), "{}", unknown_option_error("foo"));
+        assert!(unknown_option_error("foo").contains("the supported ones are"), "{}", unknown_option_error("foo"));
         assert_eq!((distance("kitten", "sitting"), distance("", "abc"), distance("abc", "abc")), (3, 3, 0));
     }
 }

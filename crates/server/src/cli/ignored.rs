@@ -1,28 +1,27 @@
-//! memcached's options that mean nothing here. A command line of memcached's is taken as it is; for each of these that is
-//! given, the log has a line that says why it changes nothing.
+//! memcached's options without effect here. A command line for memcached is accepted as it is; for each of these options a
+//! log line says why it has no effect.
 //!
-//! Options that promise safety are not among the ignored: a server that was told to ask for passwords and does not must
-//! not start ([`CompatibleOptions::unknown_option_error`]).
+//! Options that concern security are never ignored: a server that should ask for passwords and does not must not start
+//! ([`CompatibleOptions::refusal`]).
 
-use crate::cli::MEGABYTES_MAX;
-use crate::cli::extended;
-use crate::cli::extended::Support;
+use super::MEGABYTES_MAX;
+use super::extended::{self, Support};
 use clap::{ArgAction, Args};
 
-/// Above them in `--help`.
-const IGNORED_HEADING: &str = "memcached's, not needed or not served here";
+/// Their heading in `--help`.
+const IGNORED_HEADING: &str = "Options of memcached without effect here";
 
-/// A line for the log about an option that changes nothing.
+/// A log line about an option without effect.
 pub(crate) struct IgnoredOption {
-    /// Whether somebody may miss what the option does in memcached.
+    /// Whether the option would matter in memcached.
     pub(crate) is_unsupported: bool,
     pub(crate) text: String,
 }
 
-/// What is accepted for memcached's sake.
+/// Options accepted for compatibility with memcached.
 #[derive(Args, Clone, Debug, Default)]
 pub struct CompatibleOptions {
-    /// Errors instead of evictions when memory is full: not served, a full store evicts
+    /// Errors instead of evictions when memory is full: not supported, a full store evicts
     #[arg(short = 'M', long, help_heading = IGNORED_HEADING)]
     disable_evictions: bool,
     /// Large memory pages
@@ -31,7 +30,7 @@ pub struct CompatibleOptions {
     /// Requests per event
     #[arg(short = 'R', long, value_name = "COUNT", help_heading = IGNORED_HEADING)]
     max_reqs_per_event: Option<u32>,
-    /// No CAS uniques
+    /// No CAS values
     #[arg(short = 'C', long, help_heading = IGNORED_HEADING)]
     disable_cas: bool,
     /// Refuse to list keys: no stats cachedump, no metadump, no mgdump
@@ -40,13 +39,13 @@ pub struct CompatibleOptions {
     /// NAPI ids
     #[arg(short = 'N', long, value_name = "COUNT", help_heading = IGNORED_HEADING)]
     napi_ids: Option<u32>,
-    /// Options separated by commas: idle_timeout=SECONDS, slab_automove=0..2, track_sizes (for `stats
-    /// sizes`), no_maxconns_fast (connections over -c wait), read_buf_mem_limit=MB and resp_obj_mem_limit=MB (what partial commands and unread replies of all
-    /// connections may take, beside -m) and, with -Z, ssl_...; memcached's others are taken and change nothing, which
-    /// the log says
+    /// Options separated by commas: idle_timeout=SECONDS, slab_automove=0..2, track_sizes (for `stats sizes`),
+    /// no_maxconns_fast (connections over -c wait), read_buf_mem_limit=MB and resp_obj_mem_limit=MB (limits on partial
+    /// commands and unread replies of all connections, beside -m) and, with -Z, ssl_...; memcached's other options are
+    /// accepted and have no effect, which the log says
     #[arg(short = 'o', long, value_name = "OPTIONS", action = ArgAction::Append, value_delimiter = ',')]
     extended: Vec<String>,
-    /// Refuse flush_all. A router that keeps deletes (--spool) needs it where a server has missed too many
+    /// Refuse flush_all. A router with --spool needs flush_all when a server has missed too many deletes
     #[arg(short = 'F', long)]
     pub(crate) disable_flush_all: bool,
 }
@@ -63,37 +62,37 @@ impl CompatibleOptions {
         self.extended.iter().rev().find_map(|option| automove(option)).is_none_or(|level| level != Some(0))
     }
 
-    /// `-o track_sizes`: whether `stats sizes` tells them.
+    /// `-o track_sizes`: whether `stats sizes` is enabled.
     pub(crate) fn tracks_sizes(&self) -> bool {
         self.extended.iter().any(|option| extended::name_of(option) == "track_sizes")
     }
 
-    /// `-o no_maxconns_fast`: connections over `-c` wait, instead of being told so and closed; the last one counts.
+    /// `-o no_maxconns_fast`: connections over `-c` wait, instead of being refused; the last one counts.
     pub(crate) fn waits_when_full(&self) -> bool {
         let mut names = self.extended.iter().rev().map(|option| extended::name_of(option));
         names.find(|name| name.ends_with("maxconns_fast")) == Some("no_maxconns_fast")
     }
 
-    /// `-o read_buf_mem_limit=MB`: how much partial commands may take in all; 0 is no limit.
+    /// `-o read_buf_mem_limit=MB`: the limit on all partial commands together; 0 is no limit.
     pub(crate) fn read_limit_bytes(&self) -> u64 {
         self.megabytes(extended::READ_LIMIT).flatten().unwrap_or(0) << 20
     }
 
-    /// `-o resp_obj_mem_limit=MB`: how much replies that nobody reads may take in all; 0 is no limit.
+    /// `-o resp_obj_mem_limit=MB`: the limit on all unread replies together; 0 is no limit.
     pub(crate) fn reply_limit_bytes(&self) -> u64 {
         self.megabytes(extended::REPLY_LIMIT).flatten().unwrap_or(0) << 20
     }
 
-    /// The last of a name's values, if it was given: nothing inside if that is no number of megabytes.
+    /// The last value of an option; `None` if it is not given, `Some(None)` if it is not a number of megabytes.
     fn megabytes(&self, name: &str) -> Option<Option<u64>> {
         let mut given = self.extended.iter().rev().filter(|option| option.split('=').next() == Some(name));
         let (_, number) = given.next()?.split_once('=').unwrap_or_default();
         Some(number.parse().ok().filter(|&megabytes| megabytes <= MEGABYTES_MAX))
     }
 
-    /// Why the server must not start, if an option promises what it does not keep.
+    /// Why the server must not start: an option of `-o` that is unknown or has an invalid value.
     pub(crate) fn refusal(&self) -> Option<String> {
-        let promises = [
+        let invalid = [
             (
                 self.extended.iter().any(|option| option == "idle_timeout" || option.starts_with("idle_timeout="))
                     && self.idle_timeout_s().is_none(),
@@ -109,8 +108,8 @@ impl CompatibleOptions {
                 "-o resp_obj_mem_limit=N: N is a number of megabytes",
             ),
         ];
-        let broken = promises.into_iter().find_map(|(is_given, why)| is_given.then(|| why.to_string()));
-        broken.or_else(|| {
+        let refusal = invalid.into_iter().find_map(|(is_given, why)| is_given.then(|| why.to_string()));
+        refusal.or_else(|| {
             let mut given = self.extended.iter().filter(|option| !option.is_empty());
             given
                 .find(|option| extended::support_of(option) == Support::Unknown)
@@ -118,12 +117,12 @@ impl CompatibleOptions {
         })
     }
 
-    /// What was given with `-o`, option by option.
+    /// The options given with `-o`.
     pub(crate) fn extended(&self) -> &[String] {
         &self.extended
     }
 
-    /// A line for the log about each option that was given and changes nothing.
+    /// A log line for each given option without effect.
     pub(crate) fn ignored_options(&self) -> Vec<IgnoredOption> {
         let given = [
             (self.disable_evictions, "-M", true, "a full store evicts"),
@@ -132,22 +131,22 @@ impl CompatibleOptions {
                 self.max_reqs_per_event.is_some(),
                 "-R",
                 false,
-                "what one connection may do in a turn is bounded by bytes",
+                "the work for a connection in one round is bounded by bytes",
             ),
-            (self.disable_cas, "-C", false, "every item has a CAS unique"),
+            (self.disable_cas, "-C", false, "every item has a CAS value"),
             (self.napi_ids.is_some(), "-N", false, "connections go to the thread that has the fewest"),
         ];
         let short = given.into_iter().filter(|(is_given, ..)| *is_given);
         let short = short.map(|(_, option, is_unsupported, why)| IgnoredOption {
             is_unsupported,
-            text: format!("{option} changes nothing here: {why}"),
+            text: format!("{option} has no effect: {why}"),
         });
         let extended = self.extended.iter().filter_map(|option| match extended::support_of(option) {
             Support::NoEffect => {
-                Some(IgnoredOption { is_unsupported: false, text: format!("-o {option} changes nothing here") })
+                Some(IgnoredOption { is_unsupported: false, text: format!("-o {option} has no effect") })
             }
             Support::Unsupported(why) => {
-                Some(IgnoredOption { is_unsupported: true, text: format!("-o {option} changes nothing here: {why}") })
+                Some(IgnoredOption { is_unsupported: true, text: format!("-o {option} has no effect: {why}") })
             }
             Support::Supported | Support::Unknown => None,
         });
@@ -155,7 +154,7 @@ impl CompatibleOptions {
     }
 }
 
-/// The level of a `slab_automove`, if it is a number; without one it is 1. Nothing for another option.
+/// The level of a `slab_automove`, 1 if it has none; `Some(None)` if it is not a number, `None` for another option.
 fn automove(option: &str) -> Option<Option<u32>> {
     match option.split_once('=') {
         Some(("slab_automove", level)) => Some(level.parse().ok()),

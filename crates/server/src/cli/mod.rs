@@ -22,15 +22,15 @@ use std::ops::RangeInclusive;
 /// The file of users for `-S`; memcached reads it if it is built with a password file for SASL.
 pub(crate) const SASL_FILE_VARIABLE: &str = "MEMCACHED_SASL_PWDB";
 
-/// What the store puts in front of each item; memcached's `-n` leaves its own header out too.
+/// The size of an item's header in the store. memcached's `-n` does not include its header either.
 const ITEM_HEADER_BYTES: usize = 16;
 
 /// The largest `-m`.
 const MEGABYTES_MAX: u64 = 1 << 24;
 
-/// clap says of an option that must be alone that it cannot be used with "one or more of the others".
-const REMOVE_REGION_IS_ALONE: &str = "--remove-region NAME takes no other option: it removes the memory that a server has left under \
-                               that name, and starts none. Run it alone, then start the server without it";
+/// Replaces clap's message, which does not say what to do.
+const REMOVE_REGION_IS_ALONE: &str = "--remove-region NAME takes no other option: it removes the memory that a server has \
+     left under that name, and does not start a server. Run it alone, then start the server without it";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -38,14 +38,14 @@ Examples:
   lookaside-server -l 10.0.0.7 -m 4096 -t 8     4 GB for a cluster, eight threads
   lookaside-server -p 11311 -U 11311            TCP and UDP, so that clients may send gets by UDP
   lookaside-server -U 11211 --udp-worker-ports 11300 -t 4
-                                                and by UDP at 11300 to 11303, each a thread's own
+                                                and UDP at 11300 to 11303, one port for each thread
   lookaside-server -p 0                         any free port; the log says which
   lookaside-server -Z -o ssl_chain_cert=server.pem,ssl_key=server.key -l 10.0.0.7,notls:127.0.0.1
   lookaside-server --lease-interval 0.5 --stale-seconds 2
   lookaside-server -m 4096 --warm-restart main  items outlive a restart, say for an upgrade
-  lookaside-server --remove-region main                gives that memory back
+  lookaside-server --remove-region main         frees that memory
   lookaside-server -m 4096 --warm-restart main --upgrade-socket /run/lookaside/upgrade --take-over
-                                                replaces the server that was started so: nobody is disconnected
+                                                replaces a server started with these options; clients stay connected
 
 Unlike memcached, a server without -l listens on 127.0.0.1 only.
 With MEMCACHED_PORT_FILENAME set, the ports are written to that file once they are open.
@@ -65,15 +65,14 @@ pub struct Arguments {
     #[arg(short = 'U', allow_negative_numbers = true, long = "udp-port", value_name = "PORT", default_value_t = 0)]
     pub udp_port: u16,
 
-    /// With -U, a UDP port for each worker thread alone, too: this one for the first and those that follow for the others
-    /// (`stats settings` lists them as udp_worker_ports); 0 is off. A client that keeps to one of them is served by one
-    /// thread, and several that share out the ports are by as many
+    /// With -U, one more UDP port per worker thread: this one for the first thread, the following ones for the others
+    /// (udp_worker_ports in `stats settings`); 0 is off. A client using one port is always served by the same thread
     #[arg(long, value_name = "PORT", default_value_t = 0)]
     pub udp_worker_ports: u16,
 
     /// Largest UDP reply to a client that has not connected by TCP from the same address, in bytes (8 of each datagram
     /// are its header); suffix k; never less than the client sent, never more than 128k. By default no more than it
-    /// sent: otherwise the server could be made to flood a stranger
+    /// sent: otherwise the server could be used to flood other hosts
     #[arg(long, value_name = "BYTES", default_value = "0", hide_default_value = true, value_parser = parse_reply_bytes)]
     pub udp_reply_limit: usize,
 
@@ -92,7 +91,7 @@ pub struct Arguments {
     #[arg(short = 't', allow_negative_numbers = true, long = "threads", value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
 
-    /// Connections at a time; further ones are told so and closed
+    /// Maximum simultaneous connections; others get an error and are closed
     #[arg(short = 'c', allow_negative_numbers = true, long = "conn-limit", value_name = "COUNT", default_value_t = 1024,
           value_parser = clap::value_parser!(u32).range(1..=1 << 22))]
     pub connections_max: u32,
@@ -101,16 +100,15 @@ pub struct Arguments {
     #[arg(short = 'I', long = "max-item-size", value_name = "BYTES", default_value = "1m", value_parser = parse_item_bytes)]
     pub item_bytes_max: usize,
 
-    /// More words in the log: -v tells of connections that come and go, -vv also of each command and reply, without values;
-    /// the command verbosity changes it
+    /// Verbose: -v logs connections, -vv also commands and replies, without values; the command verbosity changes it
     #[arg(short = 'v', long = "verbose", action = ArgAction::Count)]
     pub verbosity: u8,
 
-    /// What a line of the log looks like: text, or json, an object for each event
+    /// Format of the log: text, or json, one object per event
     #[arg(long, value_name = "text|json", default_value = "text")]
     pub log_format: LogFormat,
 
-    /// Unix socket to listen on, in place of TCP and UDP
+    /// Unix socket to listen on, instead of TCP and UDP
     #[arg(short = 's', long = "unix-socket", value_name = "FILE")]
     pub unix_path: Option<std::path::PathBuf>,
 
@@ -118,7 +116,7 @@ pub struct Arguments {
     #[arg(short = 'a', long = "unix-mask", value_name = "MODE", default_value = "700", value_parser = lookaside_net::parse_mode)]
     pub unix_mode: u32,
 
-    /// How many connections may wait to be accepted
+    /// Maximum number of connections that wait to be accepted
     #[arg(short = 'b', allow_negative_numbers = true, long = "listen-backlog", value_name = "COUNT", default_value_t = 1024,
           value_parser = clap::value_parser!(i32).range(1..))]
     pub backlog: i32,
@@ -132,17 +130,17 @@ pub struct Arguments {
     #[arg(short = 'd', long)]
     pub daemon: bool,
 
-    /// Close connections that have been idle for longer, in seconds, found out up to 10 s late; 0 lets them be; also
+    /// Close connections that have been idle for this many seconds, checked every 10 s; 0 disables; also
     /// -o idle_timeout=SECONDS
     #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=86_400 * 365))]
     pub idle_timeout: u32,
 
     /// TLS; with -o ssl_chain_cert=FILE and, as wanted, ssl_key=FILE, ssl_ca_cert=FILE, ssl_verify_mode=0..3,
-    /// ssl_min_version=2..3, ssl_ciphers=A:B, ssl_session_cache. SIGHUP and the command refresh_certs read the files anew
+    /// ssl_min_version=2..3, ssl_ciphers=A:B, ssl_session_cache. SIGHUP and the command refresh_certs reload the files
     #[arg(short = 'Z', long = "enable-ssl")]
     pub tls: bool,
 
-    /// Where the prefix of a key ends, for `stats detail`; given, prefixes are counted from the start
+    /// Character that ends the prefix of a key, for `stats detail`; also turns prefix counts on from the start
     #[arg(short = 'D', value_name = "CHARACTER", value_parser = parse_delimiter)]
     pub prefix_delimiter: Option<u8>,
 
@@ -150,22 +148,22 @@ pub struct Arguments {
     #[arg(short = 'W', long)]
     pub disable_watch: bool,
 
-    /// Where Prometheus reads metrics (GET /metrics): host:port, or a port of this machine alone
+    /// Address for Prometheus (GET /metrics): host:port, or a port on loopback
     #[arg(long, value_name = "ADDRESS")]
     pub metrics_address: Option<String>,
 
-    /// In which protocol clients may speak; auto takes each connection as it begins
+    /// Protocol of the clients; auto detects it for each connection
     #[arg(short = 'B', long, value_name = "NAME", value_enum, default_value_t = ProtocolName::Auto)]
     pub protocol: ProtocolName,
 
-    /// Ask clients of the binary protocol for user and password (SASL PLAIN), and serve no others; the file named by
-    /// MEMCACHED_SASL_PWDB has a line user:password for each user
+    /// Require authentication (SASL PLAIN), and serve the binary protocol only; the file named by MEMCACHED_SASL_PWDB has
+    /// a line user:password for each user
     #[arg(short = 'S', long)]
     pub enable_sasl: bool,
 
-    /// Ask clients of the text protocol for user and password: a first `set` of any key with `user password` as its value.
-    /// The file has a line user:password for each user; a password may be a bcrypt hash (htpasswd -nB). Without -S no
-    /// binary protocol is served then. SIGHUP reads the file anew
+    /// Require authentication in the text protocol: a first `set` of any key with `user password` as its value.
+    /// The file has a line user:password for each user; a password may be a bcrypt hash (htpasswd -nB). Without -S
+    /// the binary protocol is off then. SIGHUP reloads the file
     #[arg(short = 'Y', long = "auth-file", value_name = "FILE")]
     pub auth_path: Option<std::path::PathBuf>,
 
@@ -173,46 +171,46 @@ pub struct Arguments {
     #[arg(short = 'u', long, value_name = "USER")]
     pub user: Option<String>,
 
-    /// Let a crash leave a core file as large as the system allows
+    /// Allow core files as large as the system permits
     #[arg(short = 'r', long = "enable-coredumps")]
     pub enable_core_files: bool,
 
-    /// Keep all memory from being paged out; takes all of -m at the start
+    /// Lock all memory, so that it is never paged out; takes all of -m at the start
     #[arg(short = 'k', long)]
     pub lock_memory: bool,
 
-    /// Let clients end the server with the command `shutdown`
+    /// Let clients stop the server with the command `shutdown`
     #[arg(short = 'A', long)]
     pub enable_shutdown: bool,
 
-    /// A key gets one lease token in this time at most, in seconds; fractions allowed, 0 gives every miss one
+    /// At most one lease token per key in this time, in seconds; fractions allowed, 0 gives a token to every miss
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds_ms)]
     pub lease_interval: u32,
 
-    /// How long a deleted value may still be shown, marked as stale, in seconds; fractions allowed, 0 keeps none
+    /// How long a deleted value may still be returned, marked as stale, in seconds; fractions allowed, 0 for never
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds_ms)]
     pub stale_seconds: u32,
 
-    /// Chunks of a slab class are larger than those of the one before by this, 1.05 to 4; large ones waste memory in each
-    /// chunk, small ones make more classes that share it
+    /// Growth factor of chunk sizes from one slab class to the next, 1.05 to 4; a large factor wastes memory in each chunk,
+    /// a small one spreads memory over more classes
     #[arg(short = 'f', long, value_name = "FACTOR", default_value_t = 1.07, value_parser = parse_factor)]
     pub slab_growth_factor: f64,
 
-    /// Room for key, value and flags in the smallest chunk, 32 to 1008 bytes; its header of 16 comes on top
+    /// Space for key, value and flags in the smallest chunk, 32 to 1008 bytes, without its header of 16 bytes
     #[arg(short = 'n', allow_negative_numbers = true, long = "slab-min-size", value_name = "BYTES", default_value_t = 48,
           value_parser = clap::value_parser!(u16).range(32..=1008))]
     pub slab_bytes_min: u16,
 
-    /// Memory goes to the slab class whose victims are youngest by their age times (chunk size)^this, 0 to 4: 0 counts every
-    /// hit alike, more favours small items
+    /// Memory moves to the slab class whose victims have the lowest age times (chunk size)^this, 0 to 4: 0 counts every hit
+    /// alike, more favours small items
     #[arg(long, value_name = "EXPONENT", default_value_t = 0.5, value_parser = parse_exponent)]
     pub age_exponent: f64,
 
-    /// Items that are to live no longer than this leave memory in the second in which they expire; 0 leaves all to eviction
+    /// Items with an expiry of at most this many seconds are removed in the second in which they expire; 0 is off
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(0..=60))]
     pub transient_seconds: u32,
 
-    /// After a delete, hand out no new token before the lease interval is over
+    /// After a delete, issue no new token before the lease interval is over
     #[arg(long)]
     pub lease_interval_outlasts_delete: bool,
 
@@ -221,25 +219,25 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME", value_parser = parse_region_name)]
     pub warm_restart: Option<RegionName>,
 
-    /// As --warm-restart, with the absolute path of FILE for a name: no file is made, and --remove-region gives the memory back
+    /// As --warm-restart, named by the absolute path of FILE: no file is created, and --remove-region frees the memory
     #[arg(short = 'e', long, value_name = "FILE", conflicts_with = "warm_restart", value_parser = parse_memory_file)]
     pub memory_file: Option<RegionName>,
 
-    /// A Unix socket at which a new server may ask to take over (see --take-over). Only this user and root may connect
+    /// Unix socket by which a new server can take over (see --take-over). Only this user and root may connect
     #[arg(long, value_name = "FILE")]
     pub upgrade_socket: Option<std::path::PathBuf>,
 
     /// Take over from the server at --upgrade-socket: its ports, its connections and, with --warm-restart, its items, without
-    /// refusing a connection. It goes on if that fails. If no server is there, start as usual
+    /// refusing a connection. If that fails, it continues to serve. If no server is running, start as usual
     #[arg(long, requires = "upgrade_socket")]
     pub take_over: bool,
 
-    /// Remove what a server with --warm-restart NAME, or with -e and this absolute path, has left behind, and end. Takes no
-    /// other option; no server may be using it
+    /// Remove the shared memory of --warm-restart NAME, or of -e with this absolute path, and exit. Takes no other option;
+    /// no server may be using it
     #[arg(long, value_name = "NAME", exclusive = true, value_parser = parse_region_name)]
     pub remove_region: Option<RegionName>,
 
-    /// What memcached has and this server does not need.
+    /// Options of memcached.
     #[command(flatten)]
     pub compatible: CompatibleOptions,
 }
@@ -247,7 +245,7 @@ pub struct Arguments {
 /// memcached's names for the protocols.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ProtocolName {
-    /// The first byte of a connection says which.
+    /// The first byte of a connection decides.
     #[value(alias = "negotiating")]
     Auto,
     /// Text, with meta commands and leases.
@@ -257,7 +255,7 @@ pub enum ProtocolName {
 }
 
 impl Arguments {
-    /// The options of a command line; an error says what to print, and with which status to end.
+    /// Parses a command line. An error has the text to print and the exit status.
     pub fn read(words: impl IntoIterator<Item: Into<OsString> + Clone>) -> Result<Arguments, clap::Error> {
         Arguments::try_parse_from(words).map_err(|error| {
             let is_conflict = error.kind() == ErrorKind::ArgumentConflict;
@@ -269,23 +267,23 @@ impl Arguments {
         })
     }
 
-    /// In which dialects clients may speak: those in which they can say who they are, if they must.
+    /// The protocols that clients may speak: if clients have to authenticate, those in which they can.
     pub fn protocols(&self) -> Result<Protocols, UsageError> {
         self.protocols_at(None)
     }
 
-    /// The same for those who come in by an address of `-l` with this protocol.
+    /// The same for an address of `-l` with this protocol.
     pub fn protocols_at(&self, protocol: Option<ProtocolName>) -> Result<Protocols, UsageError> {
-        let away = |ours: &str| match protocol {
-            None => format!("leave -B {ours} away"),
-            Some(_) => format!("leave proto[{ours}] away from -l"),
+        let advice = |ours: &str| match protocol {
+            None => format!("remove -B {ours}"),
+            Some(_) => format!("remove proto[{ours}] from -l"),
         };
         match (protocol.unwrap_or(self.protocol), self.enable_sasl) {
             (ProtocolName::Ascii, true) if protocol.is_none() || self.auth_path.is_none() => {
-                Err(UsageError(format!("-S asks for passwords in the binary protocol: {}", away("ascii"))))
+                Err(UsageError(format!("-S requires passwords in the binary protocol: {}", advice("ascii"))))
             }
             (ProtocolName::Binary, false) if self.auth_path.is_some() => {
-                Err(UsageError(format!("-Y asks for passwords in the text protocol: {}", away("binary"))))
+                Err(UsageError(format!("-Y requires passwords in the text protocol: {}", advice("binary"))))
             }
             (ProtocolName::Ascii, _) => Ok(Protocols::Text),
             (ProtocolName::Auto, false) if self.auth_path.is_some() => Ok(Protocols::Text),
@@ -295,7 +293,7 @@ impl Arguments {
         }
     }
 
-    /// The store's part of them. `seed` makes this process's lease tokens differ from all others'.
+    /// The options of the store. `seed` makes the lease tokens of this process differ from those of all others.
     pub fn store_options(&self, seed: u64) -> Options {
         Options {
             memory_bytes_max: (self.memory_megabytes as usize) << 20,
@@ -312,23 +310,23 @@ impl Arguments {
         }
     }
 
-    /// After how many seconds an idle connection is closed; 0 for never.
+    /// The number of seconds after which an idle connection is closed; 0 for never.
     pub fn idle_timeout_s(&self) -> u32 {
         self.compatible.idle_timeout_s().unwrap_or(self.idle_timeout)
     }
 
-    /// The region that outlives the server, if one is to.
+    /// The region that outlives the server; `None` if there is none.
     pub fn region_name(&self) -> Option<&RegionName> {
         self.warm_restart.as_ref().or(self.memory_file.as_ref())
     }
 
-    /// How many workers there will be.
+    /// The number of workers.
     pub fn threads_count(&self) -> usize {
         let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get());
         self.threads.map_or_else(cores, usize::from)
     }
 
-    /// The UDP ports of the single workers, if they are to have any; as many of them as there are.
+    /// The UDP ports of the single workers, fewer than workers if the numbers run out; `None` if workers have none.
     pub fn udp_worker_ports(&self) -> Option<RangeInclusive<u16>> {
         let last = usize::from(self.udp_worker_ports) + self.threads_count() - 1;
         let last = u16::try_from(last).unwrap_or(u16::MAX);
@@ -345,7 +343,7 @@ fn parse_region_name(text: &str) -> Result<RegionName, String> {
     RegionName::new(text).ok_or_else(|| "a name has 1 to 1024 bytes and no control characters".to_string())
 }
 
-/// Of two servers that are started in two folders with the same relative path each has a region of its own.
+/// Two servers that are started in different folders with the same relative path have different regions.
 fn parse_memory_file(text: &str) -> Result<RegionName, String> {
     let path = std::path::absolute(text).map_err(|error| format!("no path: {error}"))?;
     parse_region_name(path.to_str().ok_or("a path is UTF-8")?)
@@ -391,7 +389,8 @@ fn parse_bytes(text: &str) -> Result<usize, String> {
         Some(b'm' | b'M') => (&text[..text.len() - 1], 1 << 20),
         _ => (text, 1),
     };
-    let number: usize = digits.parse().map_err(|_| "a number, or one with k or m behind it, as in 512k".to_string())?;
+    let number: usize =
+        digits.parse().map_err(|_| "a number, optionally with the suffix k or m, as in 512k".to_string())?;
     number.checked_mul(unit_bytes).ok_or_else(|| "too large a number".to_string())
 }
 
@@ -414,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_memcacheds_but_for_the_address() {
+    fn defaults_are_those_of_memcached_except_the_address() {
         let arguments = parse(&[]).expect("no argument is needed");
         let options = arguments.store_options(7);
         assert_eq!((arguments.port, arguments.udp_port, arguments.connections_max), (11211, 0, 1024));
@@ -423,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn memcacheds_command_lines_are_understood() {
+    fn command_lines_of_memcached_are_accepted() {
         let arguments = parse(&[
             "-p",
             "11300",
@@ -448,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn options_without_meaning_are_named_and_broken_promises_refused() {
+    fn options_without_effect_are_logged() {
         let arguments = parse(&["-d", "-P", "/run/m.pid", "-C", "-R", "20", "-o", "modern,hashpower=20"]);
         let compatible = arguments.expect("memcached takes these").compatible;
         let ignored_options = compatible.ignored_options();
@@ -469,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stores_options_are_the_stores() {
+    fn the_defaults_are_those_of_the_store() {
         let options = parse(&[]).expect("no argument is needed").store_options(0);
         let default = Options::default();
         assert_eq!((options.growth_factor, options.chunk_bytes_min), (default.growth_factor, default.chunk_bytes_min));
@@ -487,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_have_limits_together() {
+    fn all_connections_together_have_limits() {
         let limits = parse(&["-o", "read_buf_mem_limit=1,resp_obj_mem_limit=32", "-o", "read_buf_mem_limit=64"]);
         let limits = limits.expect("two limits").compatible;
         assert_eq!((limits.read_limit_bytes(), limits.reply_limit_bytes()), (64 << 20, 32 << 20));
@@ -504,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_is_named_in_two_ways_and_forgotten_alone() {
+    fn a_region_is_named_in_two_ways_and_removed_alone() {
         for named in [&["--warm-restart", "/main"][..], &["-e", "/main"], &["--memory-file=/main"]] {
             let arguments = parse(named).expect("a name");
             assert_eq!(arguments.region_name().map(RegionName::as_str), Some("/main"), "{named:?}");
@@ -521,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_values_are_refused() {
         for bad in [
             ["-I", "1x"],
             ["-f", "1"],

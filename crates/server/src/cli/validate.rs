@@ -62,7 +62,8 @@ impl Arguments {
         let Some(ports) = self.udp_worker_ports() else { return Ok(()) };
         let (first, last, threads) = (ports.start(), ports.end(), self.threads_count());
         if self.udp_port == 0 {
-            let why = "--udp-worker-ports is for clients that know the threads' ports; other clients need -U: add it";
+            let why =
+                "--udp-worker-ports is for clients that know the threads' ports; other clients need one too: add -U";
             return Err(UsageError::new(why));
         }
         if ports.len() < threads {
