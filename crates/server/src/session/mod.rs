@@ -321,7 +321,7 @@ mod tests {
     const KEYS_OF_SEVERAL_BATCHES: usize = 200;
     const NOW: Now = Now { unix_ms: 1_700_000_000_000 };
 
-    /// A store, and what a session is given with it.
+    /// A store, and what a session needs with it.
     struct Harness {
         store: Store,
         options: Options,
@@ -339,7 +339,7 @@ mod tests {
             SessionContext::new(&self.store, &self.options, &self.counters)
         }
 
-        /// The whole conversation of a fresh session, its bytes arriving in pieces of `piece_bytes`.
+        /// All replies of a new session to bytes that arrive in pieces of `piece_bytes`.
         fn serve_in_pieces(&self, bytes: &[u8], piece_bytes: usize) -> (String, SessionState) {
             let (mut session, mut input, mut out) = (Session::new(), Vec::new(), Vec::new());
             for piece in bytes.chunks(piece_bytes) {
@@ -351,7 +351,7 @@ mod tests {
             (String::from_utf8(out).expect("text"), SessionState::Open)
         }
 
-        /// One exchange of a fresh session, so many seconds later.
+        /// One exchange of a new session, `seconds` later.
         fn serve_after(&self, seconds: u64, bytes: &[u8]) -> String {
             let now = Now { unix_ms: NOW.unix_ms + seconds * 1_000 };
             let (mut input, mut out) = (bytes.to_vec(), Vec::new());
@@ -359,8 +359,8 @@ mod tests {
             String::from_utf8(out).expect("text")
         }
 
-        /// The daemon's way: bytes arrive in pieces, replies are taken away whenever they reach `reply_bytes_max`, and
-        /// what was not executed then is scanned again as the bytes that the remainder says.
+        /// As the server does it: bytes arrive in pieces, a reply is sent when it reaches `reply_bytes_max`, and what was
+        /// not executed by then is scanned again.
         fn serve_with_pauses(&self, bytes: &[u8], piece_bytes: usize, reply_bytes_max: usize) -> String {
             let (mut session, mut input, mut all) = (Session::new(), Vec::new(), Vec::new());
             for piece in bytes.chunks(piece_bytes) {
@@ -378,7 +378,7 @@ mod tests {
             String::from_utf8(all).expect("text")
         }
 
-        /// Where a partial command begins, or what a full reply leaves to be done.
+        /// Where a partial command begins, or what a full reply leaves unexecuted.
         fn execute_until_full(
             &self,
             session: &mut Session,
@@ -423,7 +423,7 @@ mod tests {
         (bytes, replies)
     }
 
-    /// Against the built daemon such a test would depend on when a second ends.
+    /// Against the built server such a test would depend on when a second ends.
     #[test]
     fn seconds_are_counted_from_the_last_access_and_to_the_expiry() {
         let harness = Harness::new();

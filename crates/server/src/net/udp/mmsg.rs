@@ -78,7 +78,7 @@ impl RecvBatch {
         }
         let headers_pointer = headers.as_mut_ptr();
         let (flags, no_timeout) = (libc::MSG_DONTWAIT as _, std::ptr::null_mut());
-        // SAFETY: the list has as many headers as the call is told, and each of them points to one place in `buffer` and
+        // SAFETY: the list has as many headers as the call gets, and each of them points to one place in `buffer` and
         // one address storage, distinct and with their true lengths; all of it outlives the call and is touched by
         // nothing else meanwhile.
         let result = unsafe {

@@ -1,5 +1,5 @@
-//! One client's conversation with a fresh store, held the way the daemon holds it: bytes come in pieces, and replies are
-//! taken away whenever they reach a bound, with what was not executed scanned again.
+//! One client's exchange with an empty store, run as the server runs it: input arrives in pieces, a reply is sent when it
+//! reaches a bound, and what was not executed by then is scanned again.
 //!
 //! Shared by the property test beside it and by the fuzz target `session`.
 
@@ -8,19 +8,19 @@ use lookaside_store::{Now, Options, Store};
 
 const NOW: Now = Now { unix_ms: 1_700_000_000_000 };
 
-/// Small, so that both bounds are met by short conversations.
+/// Small, so that short exchanges reach both bounds.
 pub const ITEM_BYTES_MAX: usize = 2_048;
 pub const LINE_BYTES_MAX: usize = 512;
 
-/// What came of it.
+/// The result of an exchange.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct ExchangeResult {
     pub replies: Vec<u8>,
     pub state: SessionState,
 }
 
-/// Holds it. The pieces have these lengths, in turns, 0 for 1; all at once if there are none.
-pub fn hold(bytes: &[u8], piece_bytes: &[u8], reply_bytes_max: usize) -> Held {
+/// Runs an exchange. The pieces have these lengths, cyclically, 0 counting as 1; without lengths there is one piece.
+pub fn run(bytes: &[u8], piece_bytes: &[u8], reply_bytes_max: usize) -> ExchangeResult {
     let options = Options { memory_bytes_max: 8 << 20, item_bytes_max: ITEM_BYTES_MAX, seed: 7, ..Options::default() };
     let store = Store::new(options.clone()).expect("the options are fine");
     let counters = Counters::default();
@@ -35,18 +35,18 @@ pub fn hold(bytes: &[u8], piece_bytes: &[u8], reply_bytes_max: usize) -> Held {
         rest = behind;
         input.extend_from_slice(piece);
         if input.len() < needed_bytes {
-            continue; // The daemon does not look either.
+            continue; // As the server does.
         }
         match serve(&mut session, &mut input, &context, reply_bytes_max, &mut replies) {
             Some(needed) => needed_bytes = needed,
-            None => return Held { replies, state: SessionState::Close },
+            None => return ExchangeResult { replies, state: SessionState::Close },
         }
     }
-    Held { replies, state: SessionState::Open }
+    ExchangeResult { replies, state: SessionState::Open }
 }
 
-/// Answers the whole commands in `input` and removes them; how many bytes must be there for the next, or `None` at the
-/// conversation's end.
+/// Answers the whole commands in `input` and removes them. Returns the number of bytes needed for the next one; `None` once
+/// the connection is closed.
 fn serve(
     session: &mut Session,
     input: &mut Vec<u8>,
@@ -59,7 +59,7 @@ fn serve(
         let (mut batch, mut reply) = (Batch::default(), Vec::new());
         let scan = session.scan(input, from, context, NOW, &mut batch);
         let steps = batch.steps_count();
-        // A walk over all keys has its turns one behind the other: between two of them nobody comes here.
+        // The steps of a crawl follow each other directly, because there is no other connection.
         let progress = loop {
             match batch.execute(context, NOW, steps, reply_bytes_max.saturating_add(reply.len()), &mut reply) {
                 Progress::Yield => {}
@@ -80,12 +80,12 @@ fn serve(
         }
         match scan {
             Scan::Full { input_at } => {
-                assert!(input_at > from || steps > 0, "a scan that does not move");
+                assert!(input_at > from || steps > 0, "a scan that makes no progress");
                 from = input_at;
             }
             Scan::Finished { input_at, needed_bytes } => {
                 input.drain(..input_at);
-                assert!(needed_bytes > input.len(), "what is there was not looked at");
+                assert!(needed_bytes > input.len(), "the present bytes were not scanned");
                 return Some(needed_bytes);
             }
         }
