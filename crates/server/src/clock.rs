@@ -1,7 +1,8 @@
 //! The only place that reads a clock. A worker reads it once per round and passes the time on.
 //!
-//! The wall clock is read once, at the start. After that a monotonic clock is added to it, so that time never goes back and
-//! all threads agree. If the wall clock is set later, exptimes given as Unix times are off by that much until a restart.
+//! The wall clock is read once, at the start. After that a monotonic clock is added to it, so that time never goes back
+//! and all threads agree. If the wall clock is set later, exptimes given as Unix times are off by that much until a
+//! restart.
 
 use lookaside_store::Now;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};

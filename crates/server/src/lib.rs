@@ -1,8 +1,8 @@
 //! The daemon `lookaside-server`: one process's memory behind memcached's protocol (§2, §3.2.1, §6.1 of the paper).
 //!
-//! A get arrives on a connection that belongs to one worker thread. The worker reads all its ready connections, scans their
-//! commands into a [`Batch`] (every key hashed once), prefetches, executes against the store, and sends one contiguous reply
-//! per connection. A delete takes the same path.
+//! A get arrives on a connection that belongs to one worker thread. The worker reads all its ready connections, scans
+//! their commands into a [`Batch`] (every key hashed once), prefetches, executes against the store, and sends one
+//! contiguous reply per connection. A delete takes the same path.
 //!
 //! | folder | | may use |
 //! |---|---|---|
@@ -14,8 +14,8 @@
 //! | [`startup`] | builds the process | all of the above |
 //! | [`lifecycle`] | runs it: threads, main loop, handover | all of the above |
 //!
-//! Invariants: workers share nothing but the store. An idle connection owns no buffer. No request allocates, except where a
-//! client is slow, a command incomplete, or a command asks about the process (`stats`).
+//! Invariants: workers share nothing but the store. An idle connection owns no buffer. No request allocates, except
+//! where a client is slow, a command incomplete, or a command asks about the process (`stats`).
 //!
 //! Deliberately absent: an async runtime. A loop of one thread needs none.
 #![deny(unsafe_code)]
@@ -34,7 +34,8 @@ pub use cli::{Arguments, CompatibleOptions, ListenAddress, ProtocolName, UsageEr
 pub use clock::Clock;
 pub use lifecycle::run;
 pub use lookaside_net::TlsMode;
-pub use net::round::{ARENA_BYTES, READ_BYTES_MAX, REPLY_BYTES_MAX, ROUND_CONNECTIONS_MAX, ROUND_REPLY_BYTES_MAX};
+pub use net::round::{ARENA_BYTES, REPLY_BYTES_MAX, ROUND_CONNECTIONS_MAX, ROUND_REPLY_BYTES_MAX};
+pub use net::socket::READ_BYTES_MAX;
 pub use net::udp::amplification::REPLY_BYTES_MAX as UDP_REPLY_BYTES_MAX;
 pub use observe::counters::{CounterSnapshot, Counters};
 pub use observe::event_log::EventSink;

@@ -1,5 +1,5 @@
-//! Sessions of clients of the binary protocol: replies do not depend on where bytes are cut or execution pauses, the first
-//! byte selects the protocol, and a client that has to authenticate gets nothing before.
+//! Sessions of clients of the binary protocol: replies do not depend on where bytes are cut or execution pauses, the
+//! first byte selects the protocol, and a client that has to authenticate gets nothing before.
 
 use lookaside_protocol::binary::{
     BinaryCommand, BinaryOperation, BinaryRequest, ParsedResponse, ResponseTag, Status, Vivify, compose_request,
@@ -54,8 +54,8 @@ impl Harness {
         (out, SessionState::Open)
     }
 
-    /// As the server does it: a reply is sent when it reaches `reply_bytes_max`, and what was not executed by then is scanned
-    /// again.
+    /// As the server does it: a reply is sent when it reaches `reply_bytes_max`, and what was not executed by then is
+    /// scanned again.
     fn serve_with_pauses(&self, bytes: &[u8], reply_bytes_max: usize) -> Vec<u8> {
         let (mut session, mut input, mut all) = (Session::new(), bytes.to_vec(), Vec::new());
         'pause: loop {

@@ -1,6 +1,6 @@
-//! The memory of a connection while its client is idle, counted by an allocator in a server that runs in this process. It
-//! includes neither the kernel's memory for a socket (some kilobytes) nor the buffers that a worker has once for all its
-//! connections.
+//! The memory of a connection while its client is idle, counted by an allocator in a server that runs in this process.
+//! It includes neither the kernel's memory for a socket (some kilobytes) nor the buffers that a worker has once for all
+//! its connections.
 
 use clap::Parser;
 use lookaside_server::Arguments;
@@ -42,8 +42,8 @@ fn exchange(mut client: &TcpStream, request: &[u8], reply: &[u8]) {
     assert_eq!(&got[..reply.len()], reply);
 }
 
-/// Everything that might leave state in a connection: a request in two pieces, a value, several requests at once, an error,
-/// meta commands.
+/// Everything that might leave state in a connection: a request in two pieces, a value, several requests at once, an
+/// error, meta commands.
 fn serve(client: &TcpStream) {
     exchange(client, b"mn\r\nget ab", b"MN\r\n");
     exchange(client, b"sent\r\nset k 0 0 3\r\nabc\r\n", b"END\r\nSTORED\r\n");

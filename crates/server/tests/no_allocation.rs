@@ -1,5 +1,5 @@
-//! A round of lookups and deletes allocates nothing once its buffers have grown. The memory that the store takes for new
-//! values is not counted here.
+//! A round of lookups and deletes allocates nothing once its buffers have grown. The memory that the store takes for
+//! new values is not counted here.
 
 use lookaside_protocol::StoreMode;
 use lookaside_protocol::binary::{BinaryCommand, BinaryOperation, BinaryRequest, ResponseTag, compose_request, opcode};

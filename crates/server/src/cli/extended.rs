@@ -1,5 +1,5 @@
-//! The options of memcached 1.6.45 for `-o`, and which of them are supported. Other names are refused: a misspelt option would
-//! silently have no effect.
+//! The options of memcached 1.6.45 for `-o`, and which of them are supported. Other names are refused: a misspelt
+//! option would silently have no effect.
 
 use super::tls::is_tls_option;
 

@@ -1,5 +1,5 @@
-//! memcached's options without effect here. A command line for memcached is accepted as it is; for each of these options a
-//! log line says why it has no effect.
+//! memcached's options without effect here. A command line for memcached is accepted as it is; for each of these
+//! options a log line says why it has no effect.
 //!
 //! Options that concern security are never ignored: a server that should ask for passwords and does not must not start
 //! ([`CompatibleOptions::refusal`]).

@@ -125,8 +125,8 @@ pub struct Arguments {
     #[arg(short = 'P', long = "pidfile", value_name = "FILE")]
     pub pid_path: Option<std::path::PathBuf>,
 
-    /// Run in the background: returns once the ports are open, or with the reason on standard error and its exit status; the
-    /// log goes to standard error until then, nowhere afterwards
+    /// Run in the background: returns once the ports are open, or with the reason on standard error and its exit
+    /// status; the log goes to standard error until then, nowhere afterwards
     #[arg(short = 'd', long)]
     pub daemon: bool,
 
@@ -156,8 +156,8 @@ pub struct Arguments {
     #[arg(short = 'B', long, value_name = "NAME", value_enum, default_value_t = ProtocolName::Auto)]
     pub protocol: ProtocolName,
 
-    /// Require authentication (SASL PLAIN), and serve the binary protocol only; the file named by MEMCACHED_SASL_PWDB has
-    /// a line user:password for each user
+    /// Require authentication (SASL PLAIN), and serve the binary protocol only; the file named by MEMCACHED_SASL_PWDB
+    /// has a line user:password for each user
     #[arg(short = 'S', long)]
     pub enable_sasl: bool,
 
@@ -191,8 +191,8 @@ pub struct Arguments {
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds_ms)]
     pub stale_seconds: u32,
 
-    /// Growth factor of chunk sizes from one slab class to the next, 1.05 to 4; a large factor wastes memory in each chunk,
-    /// a small one spreads memory over more classes
+    /// Growth factor of chunk sizes from one slab class to the next, 1.05 to 4; a large factor wastes memory in each
+    /// chunk, a small one spreads memory over more classes
     #[arg(short = 'f', long, value_name = "FACTOR", default_value_t = 1.07, value_parser = parse_factor)]
     pub slab_growth_factor: f64,
 
@@ -201,8 +201,8 @@ pub struct Arguments {
           value_parser = clap::value_parser!(u16).range(32..=1008))]
     pub slab_bytes_min: u16,
 
-    /// Memory moves to the slab class whose victims have the lowest age times (chunk size)^this, 0 to 4: 0 counts every hit
-    /// alike, more favours small items
+    /// Memory moves to the slab class whose victims have the lowest age * (chunk size)^this, 0 to 4: 0 counts every
+    /// hit alike, more favours small items
     #[arg(long, value_name = "EXPONENT", default_value_t = 0.5, value_parser = parse_exponent)]
     pub age_exponent: f64,
 
@@ -215,7 +215,8 @@ pub struct Arguments {
     pub lease_interval_outlasts_delete: bool,
 
     /// Keep all items in shared memory of this name at the end, for the next server with this name and the same -m; by
-    /// default nothing outlives the server. Deletes that are sent while no server runs must be sent again before it is read
+    /// default nothing outlives the server. Deletes that are sent while no server runs must be sent again before it is
+    /// read
     #[arg(long, value_name = "NAME", value_parser = parse_region_name)]
     pub warm_restart: Option<RegionName>,
 
@@ -227,13 +228,13 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE")]
     pub upgrade_socket: Option<std::path::PathBuf>,
 
-    /// Take over from the server at --upgrade-socket: its ports, its connections and, with --warm-restart, its items, without
-    /// refusing a connection. If that fails, it continues to serve. If no server is running, start as usual
+    /// Take over from the server at --upgrade-socket: its ports, its connections and, with --warm-restart, its items,
+    /// without refusing a connection. If that fails, it continues to serve. If no server is running, start as usual
     #[arg(long, requires = "upgrade_socket")]
     pub take_over: bool,
 
-    /// Remove the shared memory of --warm-restart NAME, or of -e with this absolute path, and exit. Takes no other option;
-    /// no server may be using it
+    /// Remove the shared memory of --warm-restart NAME, or of -e with this absolute path, and exit. Takes no other
+    /// option; no server may be using it
     #[arg(long, value_name = "NAME", exclusive = true, value_parser = parse_region_name)]
     pub remove_region: Option<RegionName>,
 

@@ -1,5 +1,6 @@
 //! Validates a command line beyond single options, before the process does anything. The exit status is 2, because a
-//! restart would not help. An error of the system (a port in use, a missing file, an unknown host) has the exit status 1.
+//! restart would not help. An error of the system (a port in use, a missing file, an unknown host) has the exit status
+//! 1.
 
 use super::listen_spec::{parse_specs, protocol_name};
 use super::tls::{is_tls_option, parse_tls_options};

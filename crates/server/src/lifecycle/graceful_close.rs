@@ -1,9 +1,9 @@
-//! Closes the connections that cannot be handed over, such as those with TLS: each is sent the rest of its replies and the end
-//! of the stream, and is closed once its client has closed it, or after [`GRACE_MS`].
+//! Closes the connections that cannot be handed over, such as those with TLS: each is sent the rest of its replies and
+//! the end of the stream, and is closed once its client has closed it, or after [`GRACE_MS`].
 //!
-//! A socket that is closed with unread input resets its connection, which may lose a reply that is still in flight. So the
-//! client gets time to close first, and its further input is read and discarded. No command in it is executed: the store
-//! is gone.
+//! A socket that is closed with unread input resets its connection, which may lose a reply that is still in flight. So
+//! the client gets time to close first, and its further input is read and discarded. No command in it is executed: the
+//! store is gone.
 
 use crate::clock::Clock;
 use crate::net::connection::Connection;

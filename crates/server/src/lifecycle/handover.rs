@@ -1,5 +1,5 @@
-//! The running process's side of an upgrade ([`crate::startup::takeover`] has the sequence): it gives connections and the
-//! region to the new process. All its threads have ended before, so no write can follow.
+//! The running process's side of an upgrade ([`crate::startup::takeover`] has the sequence): it gives connections and
+//! the region to the new process. All its threads have ended before, so no write can follow.
 
 use crate::clock::Clock;
 use crate::net::connection::Connection;

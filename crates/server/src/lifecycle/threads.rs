@@ -32,8 +32,8 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 
-/// Serves until the process stops or a new process has taken over. `connections` are served from the start; `on_serving`
-/// is called once all threads run.
+/// Serves until the process stops or a new process has taken over. `connections` are served from the start;
+/// `on_serving` is called once all threads run.
 pub(super) fn run(
     mut state: ServerState,
     mut listeners: Listeners,

@@ -1,7 +1,7 @@
 //! Accepts connections and gives each to the worker that has the fewest.
 //!
-//! Accepting pauses while the process has no file descriptor for another connection, and with `-o no_maxconns_fast` while
-//! there are as many connections as `-c` allows ([`AcceptPause`](crate::net::accept_pause::AcceptPause)).
+//! Accepting pauses while the process has no file descriptor for another connection, and with `-o no_maxconns_fast`
+//! while there are as many connections as `-c` allows ([`AcceptPause`](crate::net::accept_pause::AcceptPause)).
 
 use crate::net::worker_handle::Dispatched;
 use crate::session::context::Protocols;

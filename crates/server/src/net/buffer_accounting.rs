@@ -1,4 +1,5 @@
-//! Accounts for the bytes that the connections of a worker buffer: partial commands, and replies that clients do not read.
+//! Accounts for the bytes that the connections of a worker buffer: partial commands, and replies that clients do not
+//! read.
 //!
 //! | buffered | per connection at most | of all connections |
 //! |---|---|---|

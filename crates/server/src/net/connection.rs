@@ -11,14 +11,13 @@
 //!
 //! With TLS there is a [`TlsStream`] between the socket and these bytes; a plain connection has a null pointer there.
 //!
-//! A paused connection is not read from. So a client can make the server buffer at most [`crate::REPLY_BYTES_MAX`] and one
-//! item for its reply, and one read for its commands. A partial command takes at most twice the memory of what has arrived
-//! of it: announcing a large value costs nothing. [`crate::net::buffer_accounting`] adds it up.
+//! A paused connection is not read from. So a client can make the server buffer at most [`crate::REPLY_BYTES_MAX`] and
+//! one item for its reply, and one read for its commands. A partial command takes at most twice the memory of what has
+//! arrived of it: announcing a large value costs nothing. [`crate::net::buffer_accounting`] adds it up.
 
 use crate::net::buffer_accounting::BufferUsage;
 use crate::net::connection_table::ConnectionPhase;
-use crate::net::round::READ_BYTES_MAX;
-use crate::net::socket::{Received, Sent, receive, send};
+use crate::net::socket::{READ_BYTES_MAX, Received, Sent, receive, send};
 use crate::net::tls::stream::{TlsEvents, TlsStream};
 use crate::session::Session;
 use crate::session::context::Protocols;
@@ -92,8 +91,8 @@ impl Connection {
         })
     }
 
-    /// Restores a connection that another process handed over; `None` if its client speaks a protocol that is not accepted
-    /// at its listener, or by default.
+    /// Restores a connection that another process handed over; `None` if its client speaks a protocol that is not
+    /// accepted at its listener, or by default.
     pub(crate) fn from_handover(
         socket: OwnedFd,
         handover_state: ConnectionState,
@@ -167,8 +166,8 @@ impl Connection {
         active.is_closing = is_closing;
     }
 
-    /// Reads behind the partial command: a small rest through `shared_buffer`, a large one directly, as many bytes as there
-    /// are already and at most `bytes_max`.
+    /// Reads behind the partial command: a small rest through `shared_buffer`, a large one directly, as many bytes as
+    /// there are already and at most `bytes_max`.
     pub(crate) fn receive_more(&mut self, shared_buffer: &mut [u8], bytes_max: usize) -> Received {
         let active = self.active.get_or_insert_default();
         let missing = active.input_needed_bytes.saturating_sub(active.input.len());
@@ -197,8 +196,8 @@ impl Connection {
         self.tls.is_some()
     }
 
-    /// Reads and decrypts about `bytes_max` bytes, behind the partial command if there is one. Pauses the connection if TLS
-    /// has to send something first that the socket does not take.
+    /// Reads and decrypts about `bytes_max` bytes, behind the partial command if there is one. Pauses the connection if
+    /// TLS has to send something first that the socket does not take.
     pub(crate) fn receive_tls(&mut self, bytes_max: usize, tls_events: &mut TlsEvents) -> Received {
         let Some(tls) = &mut self.tls else { return Received::Gone };
         let active = self.active.get_or_insert_default();

@@ -1,15 +1,15 @@
-//! The open connections by file descriptor, with their phase and last activity: for `stats conns` and the search for idle
-//! connections.
+//! The open connections by file descriptor, with their phase and last activity: for `stats conns` and the search for
+//! idle connections.
 //!
 //! ```text
 //!   slots, by file descriptor:   | 0 | 0 | ... | seconds + 1 : 29, phase : 3 | ... |      0: no connection
 //! ```
 //!
-//! A worker writes a connection's slot when the second or the phase has changed, so at most a few times a second. A reader
-//! reads all slots. Addresses are not stored: the kernel has them ([`crate::net::peer_address`]).
+//! A worker writes a connection's slot when the second or the phase has changed, so at most a few times a second. A
+//! reader reads all slots. Addresses are not stored: the kernel has them ([`crate::net::peer_address`]).
 //!
-//! Accepted: a slot may be read while its connection closes and another one gets the same descriptor. The row may then show
-//! either connection.
+//! Accepted: a slot may be read while its connection closes and another one gets the same descriptor. The row may then
+//! show either connection.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,4 +1,5 @@
-//! The addresses of a connection, looked up by its descriptor alone: `stats conns` shows the connections of other threads.
+//! The addresses of a connection, looked up by its descriptor alone: `stats conns` shows the connections of other
+//! threads.
 //!
 //! The kernel is asked when the addresses are needed, so that no connection has to store them.
 #![allow(unsafe_code)]
@@ -23,8 +24,8 @@ pub(crate) fn listening_address(descriptor: RawFd, transport: &str) -> Option<St
 type SockNameFn = unsafe extern "C" fn(libc::c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> libc::c_int;
 
 fn socket_address(descriptor: RawFd, get_name: SockNameFn) -> Option<SockAddr> {
-    // SAFETY: the kernel writes at most as many bytes as the length says into the storage, and sets the length. A number
-    // that is no descriptor, or another's by now, is an error or that one's addresses: no memory depends on it.
+    // SAFETY: the kernel writes at most as many bytes as the length says into the storage, and sets the length. A
+    // number that is no descriptor, or another's by now, is an error or that one's addresses: no memory depends on it.
     let result = unsafe {
         SockAddr::try_init(|storage, length| match get_name(descriptor, storage.cast(), length) {
             0 => Ok(()),

@@ -18,12 +18,12 @@
 //!   reply   | VALUE a .. END |                          connection by connection: execute, one send, clear
 //! ```
 //!
-//! Invariants: connections are answered in the order in which they were read, so the reply buffer holds the bytes of one
-//! connection at a time. What a connection can make one round do is bounded: [`READ_BYTES_MAX`] of commands,
+//! Invariants: connections are answered in the order in which they were read, so the reply buffer holds the bytes of
+//! one connection at a time. What a connection can make one round do is bounded: [`READ_BYTES_MAX`] of commands,
 //! [`ROUND_REPLY_BYTES_MAX`] of replies. The rest waits for the next round, behind the other connections.
 
 use crate::net::connection::Connection;
-use crate::net::socket::Sent;
+use crate::net::socket::{READ_BYTES_MAX, Sent};
 use crate::observe::command_trace::CommandTrace;
 use crate::session::batch::{Batch, Progress, Unexecuted};
 use crate::session::context::SessionContext;
@@ -33,17 +33,14 @@ use lookaside_store::Now;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 
-/// At most this many bytes are read from one connection in one round.
-pub const READ_BYTES_MAX: usize = 16 << 10;
-
 /// Bytes that are read before anything is executed. Small enough for the L2 cache.
 pub const ARENA_BYTES: usize = 256 << 10;
 
 /// At most this many connections take part in one round.
 pub const ROUND_CONNECTIONS_MAX: usize = 256;
 
-/// A reply is sent once it has this many bytes, even if more commands wait. What the socket does not take is stored in the
-/// connection, which is then paused: a client that never reads costs at most this much and one item.
+/// A reply is sent once it has this many bytes, even if more commands wait. What the socket does not take is stored in
+/// the connection, which is then paused: a client that never reads costs at most this much and one item.
 pub const REPLY_BYTES_MAX: usize = 256 << 10;
 
 /// At most this many bytes are sent to one connection in one round.
@@ -250,16 +247,10 @@ fn execute_and_send(
         if let (Progress::Done, Scan::Full { .. }) = (progress, steps.scan) {
             return; // The connection's commands continue in the next batch; its reply is not complete.
         }
-        let sent = connection.send(reply);
+        let (sent, sent_bytes) = send_reply(connection, reply, context);
         if let Some((sampler, class)) = timer.take() {
             sampler.record_reply(class);
         }
-        let sent_bytes = match sent {
-            Sent::All => reply.len(),
-            Sent::Part(bytes) => bytes,
-            Sent::Gone => 0,
-        };
-        context.counters.bytes_written.add(sent_bytes as u64);
         leftover.replied_bytes += sent_bytes;
         let all_sent = sent == Sent::All;
         let may_continue = all_sent && leftover.replied_bytes < ROUND_REPLY_BYTES_MAX;
@@ -286,6 +277,19 @@ fn execute_and_send(
         shrink(reply);
         return;
     }
+}
+
+/// Sends `reply`, and counts the bytes that the socket took.
+#[inline]
+fn send_reply(connection: &mut Connection, reply: &[u8], context: &SessionContext<'_>) -> (Sent, usize) {
+    let sent = connection.send(reply);
+    let sent_bytes = match sent {
+        Sent::All => reply.len(),
+        Sent::Part(bytes) => bytes,
+        Sent::Gone => 0,
+    };
+    context.counters.bytes_written.add(sent_bytes as u64);
+    (sent, sent_bytes)
 }
 
 /// Releases the memory of the reply buffer after a reply with a huge item.

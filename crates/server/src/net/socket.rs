@@ -4,6 +4,9 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
+/// At most this many bytes are read from one connection in one round.
+pub const READ_BYTES_MAX: usize = 16 << 10;
+
 /// The outcome of a send.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Sent {

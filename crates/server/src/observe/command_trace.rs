@@ -7,9 +7,9 @@
 //! <34    0x80 0x00 0x00 ..   the header of a binary request, six lines, and with `<34 key` its key; >34 of a response
 //! ```
 //!
-//! Never logged: values; the replies of `stats` and listings; and refused commands where clients authenticate, because one
-//! may be a password. A command that pauses because its client reads slowly is logged again when it resumes. While the
-//! trace is off, a connection costs one check of the log's level per round. Deliberately absent: UDP.
+//! Never logged: values; the replies of `stats` and listings; and refused commands where clients authenticate, because
+//! one may be a password. A command that pauses because its client reads slowly is logged again when it resumes. While
+//! the trace is off, a connection costs one check of the log's level per round. Deliberately absent: UDP.
 
 use lookaside_protocol::binary::{REQUEST_MAGIC, RESPONSE_MAGIC};
 use tracing::Level;
@@ -31,8 +31,8 @@ impl CommandTrace {
         tracing::enabled!(Level::TRACE).then_some(CommandTrace(descriptor))
     }
 
-    /// Logs the commands that are about to be executed. `offsets` has each command's start in `input`, and whether it is
-    /// refused.
+    /// Logs the commands that are about to be executed. `offsets` has each command's start in `input`, and whether it
+    /// is refused.
     pub(crate) fn log_commands(&self, offsets: impl Iterator<Item = (usize, bool)>, input: &[u8], hides_refused: bool) {
         for (input_at, is_refused) in offsets {
             match input.get(input_at..) {

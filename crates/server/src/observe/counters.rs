@@ -1,14 +1,14 @@
 //! The counters of a worker thread.
 //!
-//! Each thread has [`Counters`] of its own, on cache lines that no other thread writes: counting is a load and a store, no
-//! locked instruction. `stats` adds the threads' snapshots up. A sum taken while requests run may be a few requests behind,
-//! as in memcached.
+//! Each thread has [`Counters`] of its own, on cache lines that no other thread writes: counting is a load and a store,
+//! no locked instruction. `stats` adds the threads' snapshots up. A sum taken while requests run may be a few requests
+//! behind, as in memcached.
 
 use lookaside_telemetry::Counter;
 
 lookaside_telemetry::counters! {
-    /// One thread's counters. Aligned so that the counters of two threads share no cache line (two lines: processors fetch
-    /// lines in pairs).
+    /// One thread's counters. Aligned so that the counters of two threads share no cache line (two lines: processors
+    /// fetch lines in pairs).
     #[repr(align(128))]
     pub struct Counters(Counter);
 

@@ -1,5 +1,5 @@
-//! Events for clients that `watch`, and for `stats detail` (memcached's `logger.c`). Each thread has an [`EventSink`] beside
-//! its counters.
+//! Events for clients that `watch`, and for `stats detail` (memcached's `logger.c`). Each thread has an [`EventSink`]
+//! beside its counters.
 //!
 //! While no client watches, a command costs one load of a byte that never changes. While one does, each command that
 //! matters to it takes a lock that only the watchers' thread takes too, and formats a line.
@@ -10,8 +10,8 @@
 //!   watchers' thread:     all threads' lines, in order, to each watcher that asked for them (observe::watchers)
 //! ```
 //!
-//! An item's slab class and size are looked up after the command: another client may have stored something else by then.
-//! Deliberately absent: the `item_get` that memcached logs when another command looks up its item.
+//! An item's slab class and size are looked up after the command: another client may have stored something else by
+//! then. Deliberately absent: the `item_get` that memcached logs when another command looks up its item.
 
 use crate::observe::current_connection::CurrentConnection;
 use crate::observe::prefix_stats::{KeyUse, PrefixStats};
@@ -41,8 +41,8 @@ pub(crate) mod kind {
     pub(crate) const WATCHABLE: u8 = FETCHERS | MUTATIONS | EVICTIONS | CONNECTIONS | DELETIONS;
 }
 
-/// Parses the kinds that `watch` names, as bits; no bit for kinds that never happen here. `None` for a word that memcached
-/// does not know.
+/// Parses the kinds that `watch` names, as bits; no bit for kinds that never happen here. `None` for a word that
+/// memcached does not know.
 pub(crate) fn parse_kinds<'a>(words: impl Iterator<Item = &'a str>) -> Option<u8> {
     let mut kinds = None;
     for word in words {

@@ -1,6 +1,7 @@
 //! `stats detail`: how often the keys of each prefix are used (memcached's `stats_prefix.c`).
 //!
-//! As in memcached, prefixes count the get verbs, the storage commands and `delete`, of keys that contain the delimiter.
+//! As in memcached, prefixes count the get verbs, the storage commands and `delete`, of keys that contain the
+//! delimiter.
 
 use lookaside_sync::Mutex;
 use std::collections::BTreeMap;

@@ -8,8 +8,9 @@
 //! the lines that the workers have recorded ([`crate::observe::event_log`]) and sends them. It sleeps while there is no
 //! watcher.
 //!
-//! Bounds: [`WATCHERS_MAX`] watchers, [`WATCHER_BYTES_MAX`] for each. A watcher that does not keep up loses whole lines,
-//! and receives their number: `skipped=N`. Lines are in the order of their milliseconds; `gid` numbers them in that order.
+//! Bounds: [`WATCHERS_MAX`] watchers, [`WATCHER_BYTES_MAX`] for each. A watcher that does not keep up loses whole
+//! lines, and receives their number: `skipped=N`. Lines are in the order of their milliseconds; `gid` numbers them in
+//! that order.
 
 use crate::clock::Clock;
 use crate::net::connection::Connection;

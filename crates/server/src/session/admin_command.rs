@@ -1,12 +1,12 @@
-//! Parses an operator's commands: `slabs`, `lru`, `lru_crawler`, `cache_memlimit`, `shutdown`, `refresh_certs`, `watch`, and
-//! `stats` with a crawl. [`super::execute::admin`] runs them.
+//! Parses an operator's commands: `slabs`, `lru`, `lru_crawler`, `cache_memlimit`, `shutdown`, `refresh_certs`,
+//! `watch`, and `stats` with a crawl. [`super::execute::admin`] runs them.
 //!
-//! They are not part of the protocol that a router forwards. To the parser they are unknown verbs; the session tries them
-//! here before it refuses a verb. No request passes here.
+//! They are not part of the protocol that a router forwards. To the parser they are unknown verbs; the session tries
+//! them here before it refuses a verb. No request passes here.
 //!
-//! In memcached they tune slabs, LRU and crawler. Pages move as requested, and listings are produced ([`super::crawl`]).
-//! The store has neither an LRU nor a crawler, so a well-formed command for them gets memcached's reply and has no effect;
-//! `stats settings` does not change.
+//! In memcached they tune slabs, LRU and crawler. Pages move as requested, and listings are produced
+//! ([`super::crawl`]). The store has neither an LRU nor a crawler, so a well-formed command for them gets memcached's
+//! reply and has no effect; `stats settings` does not change.
 //!
 //! Deliberately absent: `extstore`, which is an unknown command.
 

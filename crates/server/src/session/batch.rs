@@ -1,9 +1,9 @@
 //! The commands of one round, parsed and with their keys hashed, before any of them is executed.
 //!
 //! [`Session::scan`](crate::session::Session::scan) fills a batch from the input of one or many connections, and
-//! [`Batch::execute`] runs it in order. The keys of all commands are in one flat list. At every [`PREFETCH_KEYS`]th key the
-//! processor prefetches the index lines, then the items, of the next [`PREFETCH_KEYS`] keys: memory latency is paid once
-//! per window, not once per key.
+//! [`Batch::execute`] runs it in order. The keys of all commands are in one flat list. At every [`PREFETCH_KEYS`]th key
+//! the processor prefetches the index lines, then the items, of the next [`PREFETCH_KEYS`] keys: memory latency is paid
+//! once per window, not once per key.
 //!
 //! Invariants: each key is hashed once. Steps are executed in the order in which they were scanned. A batch borrows the
 //! input that it was scanned from, and keeps the memory of its two lists from round to round ([`Batch::recycle`]): a
@@ -54,7 +54,8 @@ pub(crate) enum Action<'b> {
     Command(Command<'b>),
     AdminCommand(AdminCommand<'b>, Option<Box<CrawlCommand>>),
     Binary(BinaryStep<'b>),
-    /// Replies with `line`. The step's key, if it has one, is that of a set that was too large: its old value is deleted.
+    /// Replies with `line`. The step's key, if it has one, is that of a set that was too large: its old value is
+    /// deleted.
     Refuse {
         line: Option<&'static str>,
         close: bool,
@@ -142,8 +143,8 @@ impl<'b> Batch<'b> {
         self.steps.push(Step { input_at, keys_count: usize::from(key.is_some()), action: Action::Binary(step) });
     }
 
-    /// `line` is the reply; `None` if the client wants none. `outdated` is a key whose new value was refused: its old value
-    /// must be deleted.
+    /// `line` is the reply; `None` if the client wants none. `outdated` is a key whose new value was refused: its old
+    /// value must be deleted.
     pub(crate) fn push_refusal(
         &mut self,
         input_at: usize,
@@ -213,8 +214,8 @@ impl<'b> Batch<'b> {
         Progress::Done
     }
 
-    /// What is not executed yet of the connection whose steps end before `steps_end`; `None` if all of them are answered.
-    /// `input` must be the bytes that these steps were scanned from.
+    /// What is not executed yet of the connection whose steps end before `steps_end`; `None` if all of them are
+    /// answered. `input` must be the bytes that these steps were scanned from.
     pub fn unexecuted(&self, steps_end: usize, input: &[u8]) -> Option<Unexecuted> {
         if self.step_next >= steps_end {
             return None;
@@ -227,8 +228,8 @@ impl<'b> Batch<'b> {
         Some(Unexecuted { prefix: resumed_verb(&step.action), input_at: key_at })
     }
 
-    /// Where the commands before `steps_end` that are not executed yet begin in their connection's input, and whether each
-    /// is refused.
+    /// Where the commands before `steps_end` that are not executed yet begin in their connection's input, and whether
+    /// each is refused.
     pub(crate) fn command_offsets(&self, steps_end: usize) -> impl Iterator<Item = (usize, bool)> {
         let waiting = self.steps.get(self.step_next..steps_end).unwrap_or_default();
         waiting.iter().map(|step| (step.input_at, matches!(step.action, Action::Refuse { .. })))

@@ -43,7 +43,8 @@ pub trait ServerControl {
         Err("Error TLS not enabled".to_string())
     }
 
-    /// Logs a refused login. `user` is `None` if no name could be read; `descriptor` is `None` if there is no connection.
+    /// Logs a refused login. `user` is `None` if no name could be read; `descriptor` is `None` if there is no
+    /// connection.
     fn record_refused_login(&self, user: Option<&[u8]>, descriptor: Option<i32>, now: Now) {
         let _ = (user, descriptor, now);
     }
@@ -151,8 +152,8 @@ impl<'s> SessionContext<'s> {
     }
 }
 
-/// The parser's limits for a store with `options`. The store refuses values a little below `item_bytes_max`, because key
-/// and header count too.
+/// The parser's limits for a store with `options`. The store refuses values a little below `item_bytes_max`, because
+/// key and header count too.
 pub fn limits(options: &Options) -> Limits {
     Limits { value_bytes_max: options.item_bytes_max, line_bytes_max: LINE_BYTES_MAX }
 }

@@ -1,7 +1,7 @@
 //! The protocol state machine of one client, sans-I/O: bytes in, bytes out, over a store and a given time.
 //!
-//! The server uses a session in two passes: [`Session::scan`] parses what has arrived into a [`Batch`] shared with other
-//! connections, and [`Batch::execute`] answers. A caller with one client at a time (a simulation, a test) calls
+//! The server uses a session in two passes: [`Session::scan`] parses what has arrived into a [`Batch`] shared with
+//! other connections, and [`Batch::execute`] answers. A caller with one client at a time (a simulation, a test) calls
 //! [`Session::serve`], which does both.
 //!
 //! | file | |
@@ -15,8 +15,8 @@
 //! | [`context`] | what every call gets: store, counters, limits |
 //!
 //! A session's state is small: its client's protocol, the progress of authentication, how many bytes of a refused value
-//! are still to be swallowed, and rarely an unfinished crawl. Everything else is in the caller's buffers. The first byte
-//! selects the protocol for the whole connection.
+//! are still to be swallowed, and rarely an unfinished crawl. Everything else is in the caller's buffers. The first
+//! byte selects the protocol for the whole connection.
 
 pub(crate) mod admin_command;
 pub(crate) mod auth;
@@ -359,8 +359,8 @@ mod tests {
             String::from_utf8(out).expect("text")
         }
 
-        /// As the server does it: bytes arrive in pieces, a reply is sent when it reaches `reply_bytes_max`, and what was
-        /// not executed by then is scanned again.
+        /// As the server does it: bytes arrive in pieces, a reply is sent when it reaches `reply_bytes_max`, and what
+        /// was not executed by then is scanned again.
         fn serve_with_pauses(&self, bytes: &[u8], piece_bytes: usize, reply_bytes_max: usize) -> String {
             let (mut session, mut input, mut all) = (Session::new(), Vec::new(), Vec::new());
             for piece in bytes.chunks(piece_bytes) {

@@ -55,8 +55,8 @@ fn block(verb: &[u8], key: &[u8], tail: &LineTail, value: Value<'_>, out: &mut V
     out.extend_from_slice(b"\r\n");
 }
 
-/// The numbers at the end of a line, each with a space in front, and the line end. Written backwards, in the order in which
-/// digits are computed, so that one copy moves them all to the reply.
+/// The numbers at the end of a line, each with a space in front, and the line end. Written backwards, in the order in
+/// which digits are computed, so that one copy moves them all to the reply.
 struct LineTail {
     bytes: [u8; TAIL_BYTES],
     from: usize,

@@ -1,9 +1,10 @@
 //! `-d` and `-P`: running in the background, and the pid file.
 //!
-//! The process does not fork; it starts itself a second time, so that no thread and no lock is cloned. The second process
-//! recognizes itself by an environment variable, and becomes the leader of a session without a terminal. The first one
-//! waits on a pipe until the second one's ports are open, and exits with its status if it ends before. Until then the log
-//! goes where that of the first process goes, afterwards nowhere, as with memcached. Under a supervisor, do not use `-d`.
+//! The process does not fork; it starts itself a second time, so that no thread and no lock is cloned. The second
+//! process recognizes itself by an environment variable, and becomes the leader of a session without a terminal. The
+//! first one waits on a pipe until the second one's ports are open, and exits with its status if it ends before. Until
+//! then the log goes where that of the first process goes, afterwards nowhere, as with memcached. Under a supervisor,
+//! do not use `-d`.
 
 use anyhow::Context;
 use std::fs::{File, OpenOptions};
@@ -19,7 +20,8 @@ fn is_background() -> bool {
     std::env::var_os(BACKGROUND_VARIABLE).is_some()
 }
 
-/// Starts the background process, and waits until it serves or has ended. Returns `None` in the background process itself.
+/// Starts the background process, and waits until it serves or has ended. Returns `None` in the background process
+/// itself.
 pub(crate) fn spawn_background() -> anyhow::Result<Option<ExitCode>> {
     if is_background() {
         // Fails if the process leads a group already: then it has no terminal to leave either.

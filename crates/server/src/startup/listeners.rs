@@ -2,8 +2,8 @@
 //! while nothing can be lost. Sockets that a predecessor or a supervisor has open are used as they are ([`Inherited`]).
 //!
 //! There is one TCP socket per address, not one per worker: with SO_REUSEPORT two servers would silently share a port.
-//! UDP has no connections to distribute, so each worker has a socket of its own in an SO_REUSEPORT group, opened after a
-//! plain socket has shown that the port was free; with `--udp-worker-ports` also one at a port that it shares with no
+//! UDP has no connections to distribute, so each worker has a socket of its own in an SO_REUSEPORT group, opened after
+//! a plain socket has shown that the port was free; with `--udp-worker-ports` also one at a port that it shares with no
 //! other.
 
 use crate::cli::{Arguments, ListenAddress};
@@ -66,8 +66,8 @@ fn open_stream_listeners(arguments: &Arguments, inherited: &mut Inherited) -> an
     open_tcp(&arguments.addresses(arguments.port)?, arguments.backlog, inherited)
 }
 
-/// Opens the TCP port on every address; up to `backlog` connections may wait on each. With port 0 the first address picks
-/// a free port and the others use the same.
+/// Opens the TCP port on every address; up to `backlog` connections may wait on each. With port 0 the first address
+/// picks a free port and the others use the same.
 fn open_tcp(addresses: &[ListenAddress], backlog: i32, inherited: &mut Inherited) -> anyhow::Result<Vec<Listener>> {
     let mut listeners: Vec<Listener> = Vec::new();
     let mut picked_port = None;
@@ -97,8 +97,9 @@ fn open_unix(path: &Path, mode: u32, backlog: i32, inherited: &mut Inherited) ->
     Ok(Listener { socket, tls: Some(TlsMode::Plain), protocols: None })
 }
 
-/// Opens the UDP port on every address, once for each of `workers`. The result has a list per worker. A predecessor with
-/// more workers leaves more sockets than workers; none of them is closed, because the kernel has assigned clients to each.
+/// Opens the UDP port on every address, once for each of `workers`. The result has a list per worker. A predecessor
+/// with more workers leaves more sockets than workers; none of them is closed, because the kernel has assigned clients
+/// to each.
 fn open_udp(
     addresses: &[ListenAddress],
     workers: usize,
@@ -123,8 +124,8 @@ fn open_udp(
     Ok(ports)
 }
 
-/// Opens on every host a UDP port for each worker alone (§6.1 of the paper): `numbers` has one for each list of `ports`.
-/// A reply then contends with no other thread in the kernel, and a client chooses the thread that serves it.
+/// Opens on every host a UDP port for each worker alone (§6.1 of the paper): `numbers` has one for each list of
+/// `ports`. A reply then contends with no other thread in the kernel, and a client chooses the thread that serves it.
 fn open_udp_worker_ports(
     addresses: &[ListenAddress],
     numbers: RangeInclusive<u16>,
@@ -178,7 +179,8 @@ fn bind(address: SocketAddr, kind: Type, is_shared: bool) -> std::io::Result<Soc
     }
     if kind == Type::STREAM {
         socket.set_reuse_address(true)?;
-        // Accepted connections inherit it: the connection of a client whose machine is gone does not stay open for ever.
+        // Accepted connections inherit it: the connection of a client whose machine is gone does not stay open for
+        // ever.
         socket.set_keepalive(true)?;
     }
     socket.set_reuse_port(is_shared)?;

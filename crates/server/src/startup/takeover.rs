@@ -14,8 +14,8 @@
 //!     TakenOver                      ->     closes what could not be handed over, ends
 //! ```
 //!
-//! The new process writes nothing to the region before `TakenOver`: if it is killed until then, the region is as clean as
-//! it was saved. (A region that it cannot attach it has replaced; then no items are kept.) The saved region includes
+//! The new process writes nothing to the region before `TakenOver`: if it is killed until then, the region is as clean
+//! as it was saved. (A region that it cannot attach it has replaced; then no items are kept.) The saved region includes
 //! every delete that the old process has acknowledged, because its workers have ended by then.
 //!
 //! | connection | is |
@@ -51,7 +51,8 @@ pub(crate) fn find_predecessor(
     }
 }
 
-/// Restores the inherited connections that this process's options can serve: each as if its listener had accepted it now.
+/// Restores the inherited connections that this process's options can serve: each as if its listener had accepted it
+/// now.
 pub(crate) fn restore_connections(state: &ServerState, listeners: &[Listener], handover: Handover) -> Vec<Connection> {
     let certificates = state.secrets.certificates.as_ref();
     let inherited_count = handover.connections.len();

@@ -1,8 +1,8 @@
-//! Warm restart (§6.4 of the paper), as the process sees it: with `--warm-restart`, attaches the store's region at the start
-//! and saves it at the end; logs the outcome; and `--remove-region` removes a region. Serves no request.
+//! Warm restart (§6.4 of the paper), as the process sees it: with `--warm-restart`, attaches the store's region at the
+//! start and saves it at the end; logs the outcome; and `--remove-region` removes a region. Serves no request.
 //!
-//! Every orderly end saves: SIGTERM, SIGINT, SIGUSR1 (memcached's signal for it), `shutdown`, and a start that fails after
-//! the store was attached. `kill -9` and a crash do not.
+//! Every orderly end saves: SIGTERM, SIGINT, SIGUSR1 (memcached's signal for it), `shutdown`, and a start that fails
+//! after the store was attached. `kill -9` and a crash do not.
 
 use crate::cli::{Arguments, UsageError};
 use crate::clock::Clock;
@@ -28,8 +28,8 @@ pub(crate) fn prepare(arguments: &Arguments, options: Options) -> anyhow::Result
     prepared.map_err(|error| describe_error(&RegionError::Options(error)))
 }
 
-/// Opens the store, in its region if it has one. The clock is set forward if it is behind the time at which the region was
-/// saved. `claim` is called before the region is changed: if it fails, the region is as it was saved.
+/// Opens the store, in its region if it has one. The clock is set forward if it is behind the time at which the region
+/// was saved. `claim` is called before the region is changed: if it fails, the region is as it was saved.
 pub(crate) fn open(
     prepared: Prepared,
     clock: Clock,

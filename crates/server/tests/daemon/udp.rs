@@ -100,8 +100,8 @@ fn a_reply_that_is_too_large_is_replaced_by_an_error() {
     assert_eq!(receive(&socket, 5).0, "SERVER_ERROR reply too large for UDP, use TCP\r\n");
 }
 
-/// While the server is stopped, more datagrams arrive than one call receives: from several clients, valid and invalid, and
-/// with more keys together than a batch holds. Each client gets the replies to its own datagrams, in order.
+/// While the server is stopped, more datagrams arrive than one call receives: from several clients, valid and invalid,
+/// and with more keys together than a batch holds. Each client gets the replies to its own datagrams, in order.
 #[test]
 fn waiting_datagrams_are_answered_one_by_one() {
     let (server, first) = start_with(&["-t", "1"]);

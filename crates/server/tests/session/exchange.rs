@@ -1,5 +1,5 @@
-//! One client's exchange with an empty store, run as the server runs it: input arrives in pieces, a reply is sent when it
-//! reaches a bound, and what was not executed by then is scanned again.
+//! One client's exchange with an empty store, run as the server runs it: input arrives in pieces, a reply is sent when
+//! it reaches a bound, and what was not executed by then is scanned again.
 //!
 //! Shared by the property test beside it and by the fuzz target `session`.
 
@@ -45,8 +45,8 @@ pub fn run(bytes: &[u8], piece_bytes: &[u8], reply_bytes_max: usize) -> Exchange
     ExchangeResult { replies, state: SessionState::Open }
 }
 
-/// Answers the whole commands in `input` and removes them. Returns the number of bytes needed for the next one; `None` once
-/// the connection is closed.
+/// Answers the whole commands in `input` and removes them. Returns the number of bytes needed for the next one; `None`
+/// once the connection is closed.
 fn serve(
     session: &mut Session,
     input: &mut Vec<u8>,

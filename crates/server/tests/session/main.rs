@@ -1,5 +1,5 @@
-//! Any bytes, in either protocol: a session gives the same replies wherever the bytes are cut and wherever execution pauses,
-//! and closes the connection at the same point. It neither panics nor stalls.
+//! Any bytes, in either protocol: a session gives the same replies wherever the bytes are cut and wherever execution
+//! pauses, and closes the connection at the same point. It neither panics nor stalls.
 
 mod exchange;
 

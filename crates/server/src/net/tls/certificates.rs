@@ -1,7 +1,7 @@
 //! The server's certificate, private key, and trusted authorities for clients' certificates.
 //!
-//! The files are read at the start, and again on SIGHUP and `refresh_certs`. If they are invalid then, new connections use
-//! what was read before. Open connections are not affected.
+//! The files are read at the start, and again on SIGHUP and `refresh_certs`. If they are invalid then, new connections
+//! use what was read before. Open connections are not affected.
 
 use super::options::{ClientCertificate, KeyFormat, TlsOptions};
 use lookaside_net::{TlsMode, pem};
@@ -144,8 +144,8 @@ fn versions(options: &TlsOptions) -> &'static [&'static SupportedProtocolVersion
     if options.only_tls13 { ONLY_TLS13 } else { rustls::ALL_VERSIONS }
 }
 
-/// The cryptography provider. If `ciphers` is not empty, it restricts the suites of TLS 1.2; as with OpenSSL, not those of
-/// TLS 1.3.
+/// The cryptography provider. If `ciphers` is not empty, it restricts the suites of TLS 1.2; as with OpenSSL, not those
+/// of TLS 1.3.
 fn provider(ciphers: &[String]) -> Result<CryptoProvider, CertificateError> {
     let mut provider = ring::default_provider();
     if !ciphers.is_empty() {

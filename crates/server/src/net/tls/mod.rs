@@ -4,8 +4,8 @@
 //! * [`certificates`]: the files, reloaded by `refresh_certs` and SIGHUP.
 //! * [`stream`]: one connection's state between its socket and its session.
 //!
-//! A request takes the same path with TLS and without: decrypted bytes are scanned as plain ones are, and one reply buffer
-//! is encrypted and then sent. A plain connection costs no more than a null pointer.
+//! A request takes the same path with TLS and without: decrypted bytes are scanned as plain ones are, and one reply
+//! buffer is encrypted and then sent. A plain connection costs no more than a null pointer.
 //!
 //! Deliberately absent: TLS before 1.2, renegotiation, and early data (a replayed `incr` would count twice).
 

@@ -1,8 +1,8 @@
 //! One connection's TLS, between its non-blocking socket and plain bytes.
 //!
-//! The buffers are bounded by rustls: incoming records up to 18 KB (64 KB during the handshake), outgoing ones up to 64 KB.
-//! Decrypted bytes are passed on at once, so none remain here between two wake-ups: epoll reports bytes in the socket, not
-//! bytes here.
+//! The buffers are bounded by rustls: incoming records up to 18 KB (64 KB during the handshake), outgoing ones up to 64
+//! KB. Decrypted bytes are passed on at once, so none remain here between two wake-ups: epoll reports bytes in the
+//! socket, not bytes here.
 
 use crate::net::socket::{Received, Sent, receive, send};
 use rustix::fd::OwnedFd;

@@ -1,18 +1,20 @@
-//! Limits the size of UDP replies, so that the server cannot be used to amplify an attack (§3.1 of the paper: gets by UDP).
+//! Limits the size of UDP replies, so that the server cannot be used to amplify an attack (§3.1 of the paper: gets by
+//! UDP).
 //!
-//! UDP source addresses can be forged. A server that answers 15 bytes with a megabyte would multiply an attacker's traffic
-//! a hundred thousand times, and send it to an address of the attacker's choice. So:
+//! UDP source addresses can be forged. A server that answers 15 bytes with a megabyte would multiply an attacker's
+//! traffic a hundred thousand times, and send it to an address of the attacker's choice. So:
 //!
 //! | client | a reply is at most |
 //! |---|---|
 //! | any | as large as its request, datagram headers included; or what `--udp-reply-limit` allows, if that is more |
 //! | has connected by TCP from the same address | [`REPLY_BYTES_MAX`] |
 //!
-//! A TCP handshake validates an address: only a host that receives at the address can finish one. The table of validated
-//! addresses has [`VALIDATED_MAX`] slots, found by a keyed hash; a later address replaces an earlier one.
+//! A TCP handshake validates an address: only a host that receives at the address can finish one. The table of
+//! validated addresses has [`VALIDATED_MAX`] slots, found by a keyed hash; a later address replaces an earlier one.
 //!
-//! Accepted: an address stays validated until its slot is reused, even after its connections have closed; and an attacker
-//! that knows a client's address can aim replies at that client. The limit protects hosts that are not clients.
+//! Accepted: an address stays validated until its slot is reused, even after its connections have closed; and an
+//! attacker that knows a client's address can aim replies at that client. The limit protects hosts that are not
+//! clients.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;

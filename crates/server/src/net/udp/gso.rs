@@ -8,8 +8,8 @@
 
 use rustix::fd::{AsRawFd, OwnedFd};
 
-/// Makes the kernel cut what is sent through `socket` into datagrams of `datagram_bytes`; 0 turns that off. Returns whether
-/// the kernel supports it.
+/// Makes the kernel cut what is sent through `socket` into datagrams of `datagram_bytes`; 0 turns that off. Returns
+/// whether the kernel supports it.
 #[cfg(target_os = "linux")]
 pub(crate) fn set_segment_size(socket: &OwnedFd, datagram_bytes: u16) -> bool {
     let value = libc::c_int::from(datagram_bytes);

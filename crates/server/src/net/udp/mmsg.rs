@@ -1,13 +1,13 @@
-//! Receives and sends many datagrams with one call to the kernel (§3.1 of the paper: gets by UDP arrive by the dozen when a
-//! web server requests a page's keys).
+//! Receives and sends many datagrams with one call to the kernel (§3.1 of the paper: gets by UDP arrive by the dozen
+//! when a web server requests a page's keys).
 //!
 //! ```text
 //!   buffer   | datagram 0 ........ | gap | datagram 1 ........ | gap | ...     64 KiB each: the largest UDP datagram
 //! ```
 //!
-//! Invariants: memory is bounded by [`DATAGRAMS_PER_CALL`] of the largest datagrams, and the pages of a slot are touched
-//! only once a datagram as long has arrived in it. The gap spreads the starts of slots over the sets of the processor's
-//! caches: at a power of two they would all share a few sets.
+//! Invariants: memory is bounded by [`DATAGRAMS_PER_CALL`] of the largest datagrams, and the pages of a slot are
+//! touched only once a datagram as long has arrived in it. The gap spreads the starts of slots over the sets of the
+//! processor's caches: at a power of two they would all share a few sets.
 //!
 //! `unsafe`, because rustix has no `recvmmsg` and `sendmmsg`, and nix allocates its lists for each call.
 #![allow(unsafe_code)]
@@ -86,8 +86,8 @@ impl RecvBatch {
         };
         let count = usize::try_from(result).map_err(|_| last_error())?;
         for (header, storage) in headers.iter().zip(storages).take(count) {
-            // SAFETY: zeroed bytes are a valid storage, and the kernel has put the sender's address there, of the length
-            // that it has put into the header.
+            // SAFETY: zeroed bytes are a valid storage, and the kernel has put the sender's address there, of the
+            // length that it has put into the header.
             let client = unsafe { SockAddr::new(storage.assume_init(), header.msg_hdr.msg_namelen) };
             self.received.push(Datagram { bytes: header.msg_len as usize, client });
         }
@@ -113,8 +113,8 @@ pub(super) fn send<'a>(
         count += 1;
     }
     let (headers_pointer, flags) = (headers.as_mut_ptr(), libc::MSG_DONTWAIT as _);
-    // SAFETY: the first `count` headers point to bursts and addresses that outlive the call, with their true lengths; the
-    // kernel only reads these, and writes `msg_len` of the headers.
+    // SAFETY: the first `count` headers point to bursts and addresses that outlive the call, with their true lengths;
+    // the kernel only reads these, and writes `msg_len` of the headers.
     let result = unsafe { libc::sendmmsg(socket.as_raw_fd(), headers_pointer, count, flags) };
     let sent = usize::try_from(result).map_err(|_| last_error())?;
     Ok(headers[..sent].iter().map(|header| header.msg_len as usize).sum())

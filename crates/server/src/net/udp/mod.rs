@@ -1,15 +1,15 @@
 //! UDP: a request is one datagram, its reply is one or several (§3.1 of the paper: gets by UDP).
 //!
-//! Every worker has its own socket on the shared port, and the kernel spreads clients over the workers by address. Clients
-//! have to detect lost datagrams. All verbs are served, as in memcached. With `--udp-worker-ports` each worker also has a
-//! port of its own (§6.1), so that a client can choose the thread that serves it.
+//! Every worker has its own socket on the shared port, and the kernel spreads clients over the workers by address.
+//! Clients have to detect lost datagrams. All verbs are served, as in memcached. With `--udp-worker-ports` each worker
+//! also has a port of its own (§6.1), so that a client can choose the thread that serves it.
 //!
 //! Waiting datagrams are served together, as connections are ([`crate::net::round`]): one call receives them, their
 //! commands share batches, so that their keys are prefetched together, and one call sends many replies.
 //!
-//! A reply is bounded, because source addresses can be forged ([`amplification`]). Instead of a larger reply an error line
-//! is sent, the short `ERROR` if the long one exceeds the bound too, or nothing. Protect the port from untrusted networks
-//! all the same.
+//! A reply is bounded, because source addresses can be forged ([`amplification`]). Instead of a larger reply an error
+//! line is sent, the short `ERROR` if the long one exceeds the bound too, or nothing. Protect the port from untrusted
+//! networks all the same.
 
 pub(crate) mod amplification;
 mod gso;
@@ -127,8 +127,8 @@ impl UdpPort {
     }
 }
 
-/// Fills the batch with the commands of the first requests; returns how many requests were scanned. Only the last of them
-/// may have commands left. A command that is incomplete in its datagram is not answered.
+/// Fills the batch with the commands of the first requests; returns how many requests were scanned. Only the last of
+/// them may have commands left. A command that is incomplete in its datagram is not answered.
 fn scan<'b>(
     requests: &mut [Request],
     received: &'b RecvBatch,

@@ -74,8 +74,8 @@ impl SendBatch {
                 }
                 // No space, or the client has closed its socket: the rest of this reply is lost.
                 Err(Errno::AGAIN | Errno::CONNREFUSED) => at = self.end_of_reply(at),
-                // The path's MTU is too small, or the device does not support GSO: send this burst again, one datagram at a
-                // time. Any other error with one client's address must not affect the others.
+                // The path's MTU is too small, or the device does not support GSO: send this burst again, one datagram
+                // at a time. Any other error with one client's address must not affect the others.
                 Err(error)
                     if self.uses_gso && is_gso_error(error) && self.end_of_reply(at) - at > DATAGRAM_BYTES_MAX =>
                 {

@@ -1,7 +1,7 @@
 //! The most requested keys, in bounded memory: the space-saving sketch of Metwally, Agrawal and El Abbadi (2005).
 //!
-//! [`KEYS_MAX`] keys are counted. A new key replaces the key with the smallest count, and starts from that count, which is
-//! its possible error. A key with a share of more than 1 / [`KEYS_MAX`] is always among the counted keys. Every
+//! [`KEYS_MAX`] keys are counted. A new key replaces the key with the smallest count, and starts from that count, which
+//! is its possible error. A key with a share of more than 1 / [`KEYS_MAX`] is always among the counted keys. Every
 //! [`SAMPLES_UNTIL_HALVED`] samples all counts are halved, so that keys that were hot an hour ago are replaced.
 
 /// The number of counted keys.

@@ -1,8 +1,9 @@
 //! Latencies, by class of command.
 //!
-//! A latency is the time from the wake-up of a worker by new input until the reply is passed to the kernel. It includes the
-//! wait for other requests of the same round, but neither the network nor the time that input waits for a busy worker. All
-//! commands that a connection has sent at once get one reply, which counts for the class of its first command.
+//! A latency is the time from the wake-up of a worker by new input until the reply is passed to the kernel. It includes
+//! the wait for other requests of the same round, but neither the network nor the time that input waits for a busy
+//! worker. All commands that a connection has sent at once get one reply, which counts for the class of its first
+//! command.
 
 use lookaside_telemetry::{Histogram, HistogramSum};
 

@@ -1,7 +1,7 @@
 //! The text for Prometheus, format 0.0.4.
 //!
-//! Every number of `stats` is a metric `lookaside_server_<name>`, so that dashboards can use either. A number that never
-//! falls, except by `stats reset`, is a counter.
+//! Every number of `stats` is a metric `lookaside_server_<name>`, so that dashboards can use either. A number that
+//! never falls, except by `stats reset`, is a counter.
 
 use crate::observe::metrics::help::help_text;
 use crate::observe::metrics::hot_keys::HotKeys;

@@ -1,4 +1,5 @@
-//! The command `stats`: memcached's names in its order ([`names`]), followed by ours for leases, stale values and hold-offs.
+//! The command `stats`: memcached's names in its order ([`names`]), followed by ours for leases, stale values and
+//! hold-offs.
 //!
 //! | command | file |
 //! |---|---|

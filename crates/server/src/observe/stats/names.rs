@@ -1,7 +1,7 @@
 //! memcached 1.6.45's names of statistics, in its order, so that exporters and dashboards find each of them.
 //!
-//! Each name has a default for what this server does not have: a counter that never rises, or memcached's default setting.
-//! Statistics of our own follow them.
+//! Each name has a default for what this server does not have: a counter that never rises, or memcached's default
+//! setting. Statistics of our own follow them.
 
 /// `stats`.
 pub(super) const GENERAL: &[(&str, &str)] = &[

@@ -1,8 +1,8 @@
 //! `stats items` and `stats slabs`: memcached's names for each slab class of the store, followed by a few of ours.
 //!
-//! Always 0, because they are not counted by class: the hits of commands (`stats` has them for all classes together), and
-//! what belongs to memcached's several LRUs. `cmd_set` counts allocated chunks. `age` is the time since the last access to
-//! the next victim. In classes of more than a thousand chunks, `mem_requested` and `number` are estimates
+//! Always 0, because they are not counted by class: the hits of commands (`stats` has them for all classes together),
+//! and what belongs to memcached's several LRUs. `cmd_set` counts allocated chunks. `age` is the time since the last
+//! access to the next victim. In classes of more than a thousand chunks, `mem_requested` and `number` are estimates
 //! (`lookaside_store::ClassStatistics`).
 
 use super::list::stat;

@@ -1,5 +1,5 @@
-//! ASCII authentication (`-Y`): all commands of a client of the text protocol are refused until it has authenticated with a
-//! `set` of any key with `user password` as its value.
+//! ASCII authentication (`-Y`): all commands of a client of the text protocol are refused until it has authenticated
+//! with a `set` of any key with `user password` as its value.
 //!
 //! ```text
 //! set auth 0 0 10\r\nada secret\r\n      ->  STORED; the connection is served from then on
@@ -9,9 +9,10 @@
 //! As in memcached, key, flags, exptime and `noreply` are ignored. Everything after the first space is the password,
 //! including further spaces.
 //!
-//! The password is verified while scanning, so that the bytes behind it are scanned as those of an authenticated client.
-//! The login must not be scanned a second time: it would be a plain `set`, and the password an item. It is not, because only
-//! a reply that has reached its bound makes bytes be scanned again, and the refusals for one read are far below that.
+//! The password is verified while scanning, so that the bytes behind it are scanned as those of an authenticated
+//! client. The login must not be scanned a second time: it would be a plain `set`, and the password an item. It is not,
+//! because only a reply that has reached its bound makes bytes be scanned again, and the refusals for one read are far
+//! below that.
 
 use crate::session::auth::credentials::{AuthResult, WORD_BYTES_MAX};
 use crate::session::context::SessionContext;

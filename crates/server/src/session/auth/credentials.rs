@@ -5,23 +5,23 @@
 //! user:$2y$10$N9qo8uLOickgx2ZM...     bcrypt, as `htpasswd -nB user` prints it
 //! ```
 //!
-//! One user per line, as in memcached's files. Everything after the first colon is the password. Empty lines are ignored.
-//! Plain passwords are not kept in memory: each is stored as a digest under a key that only this process has, and digests
-//! are compared in constant time.
+//! One user per line, as in memcached's files. Everything after the first colon is the password. Empty lines are
+//! ignored. Plain passwords are not kept in memory: each is stored as a digest under a key that only this process has,
+//! and digests are compared in constant time.
 //!
 //! Verifying a bcrypt hash is slow on purpose, and the thread that does it serves other clients too. So:
 //!
 //! * a hash with a cost above [`COST_MAX`] (about 90 ms) is refused when the file is read;
-//! * the digest of a password that was valid once is cached, and verifying it again costs nothing: a client that comes back
-//!   never waits behind a client that guesses;
+//! * the digest of a password that was valid once is cached, and verifying it again costs nothing: a client that comes
+//!   back never waits behind a client that guesses;
 //! * a token bucket limits slow verifications for the whole process: [`SLOW_BURST`] at once, then one in
-//!   [`SLOW_INTERVAL_MS`]. Beyond that the result is [`AuthResult::TryLater`]. A brute-force client costs at most 20 % of
-//!   one thread, and gets two attempts a second;
-//! * one password of a user is verified at a time, so that an application that opens many connections at once is verified
-//!   once. Only a client that has taken a token waits for that.
+//!   [`SLOW_INTERVAL_MS`]. Beyond that the result is [`AuthResult::TryLater`]. A brute-force client costs at most 20 %
+//!   of one thread, and gets two attempts a second;
+//! * one password of a user is verified at a time, so that an application that opens many connections at once is
+//!   verified once. Only a client that has taken a token waits for that.
 //!
-//! Deliberately absent: hiding which users exist. The reply to an unknown user is the same as that to a wrong password, but
-//! it comes sooner. User names are not secret here.
+//! Deliberately absent: hiding which users exist. The reply to an unknown user is the same as that to a wrong password,
+//! but it comes sooner. User names are not secret here.
 
 use lookaside_store::Now;
 use lookaside_sync::{Mutex, RwLock};
@@ -299,8 +299,8 @@ fn read_user(line: &[u8], key: &[u8; 32]) -> Result<User, &'static str> {
     Ok(User { name: name.to_vec(), secret })
 }
 
-/// Whether this is a hash of any kind, judged by its prefix. A hash is never used as a plain password: a reader of the file
-/// could authenticate with it.
+/// Whether this is a hash of any kind, judged by its prefix. A hash is never used as a plain password: a reader of the
+/// file could authenticate with it.
 fn is_hash(password: &str) -> bool {
     const KINDS: [&str; 9] = ["$1$", "$2", "$5$", "$6$", "$y$", "$7$", "$argon2", "$apr1$", "$scrypt$"];
     KINDS.iter().any(|kind| password.starts_with(kind)) || password.starts_with("{SHA}")

@@ -1,4 +1,5 @@
-//! Logs refused logins: the user name that was given, and the client's address. Serves operators; no request passes here.
+//! Logs refused logins: the user name that was given, and the client's address. Serves operators; no request passes
+//! here.
 //!
 //! Passwords are never logged. A client that guesses passwords could fill the log, so at most [`LINES_MAX`] lines are
 //! written in [`WINDOW`], and the next line says how many were suppressed. `auth_errors` counts all refused logins.

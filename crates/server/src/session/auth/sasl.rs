@@ -7,8 +7,8 @@
 //! ```
 //!
 //! The password is sent in the clear: use TLS or a trusted network. As in memcached, asking again for authentication or
-//! for the mechanisms takes back what was granted. A client may try any number of times; [`super::credentials`] limits how
-//! often passwords are checked.
+//! for the mechanisms takes back what was granted. A client may try any number of times; [`super::credentials`] limits
+//! how often passwords are checked.
 
 use super::Authentication;
 use super::credentials::{AuthResult, Credentials};

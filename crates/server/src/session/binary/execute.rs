@@ -179,8 +179,8 @@ fn delete(context: &SessionContext<'_>, key: HashedKey<'_>, expected: Option<Cas
     if is_deleted { Ok(Cas(0)) } else { Err(Status::NotFound) }
 }
 
-/// Increments or decrements; creates the number if there is none. It is not stored if another client creates it first, or
-/// during a hold-off.
+/// Increments or decrements; creates the number if there is none. It is not stored if another client creates it first,
+/// or during a hold-off.
 fn run_arithmetic(
     context: &SessionContext<'_>,
     key: HashedKey<'_>,

@@ -1,8 +1,8 @@
 //! The binary protocol: requests become steps of a batch, and steps are executed.
 //!
-//! A sequence of quiet gets is the binary protocol's multiget. Each get is a step of the batch with one key, so that all
-//! keys are prefetched together ([`Batch`](crate::session::batch::Batch)), and each hit is rendered from the item into the
-//! reply. Nothing here allocates, except `stat`.
+//! A sequence of quiet gets is the binary protocol's multiget. Each get is a step of the batch with one key, so that
+//! all keys are prefetched together ([`Batch`](crate::session::batch::Batch)), and each hit is rendered from the item
+//! into the reply. Nothing here allocates, except `stat`.
 //!
 //! | command | reply | reply when quiet |
 //! |---|---|---|

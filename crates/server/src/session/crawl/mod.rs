@@ -1,10 +1,10 @@
-//! Commands that crawl all keys, as memcached's crawler does: `lru_crawler metadump` and `mgdump`, `stats cachedump`, `stats
-//! sizes`, and `stats workingset` (§3.2.2 of the paper). They serve operators, not requests.
+//! Commands that crawl all keys, as memcached's crawler does: `lru_crawler metadump` and `mgdump`, `stats cachedump`,
+//! `stats sizes`, and `stats workingset` (§3.2.2 of the paper). They serve operators, not requests.
 //!
-//! A crawl proceeds in steps of [`BUCKETS_PER_STEP`] buckets of the store's index. Between two steps the worker serves its
-//! other connections, and the crawl waits until its socket has taken the output. So a crawl delays no connection for long,
-//! and a client that does not read delays only its own crawl. Between steps the state is in the connection's session, and
-//! is dropped with it.
+//! A crawl proceeds in steps of [`BUCKETS_PER_STEP`] buckets of the store's index. Between two steps the worker serves
+//! its other connections, and the crawl waits until its socket has taken the output. So a crawl delays no connection
+//! for long, and a client that does not read delays only its own crawl. Between steps the state is in the connection's
+//! session, and is dropped with it.
 //!
 //! memcached crawls class by class. Here every crawl follows the index, and classes only filter.
 

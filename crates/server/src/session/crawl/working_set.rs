@@ -1,9 +1,9 @@
 //! `stats workingset` (§3.2.2 of the paper: "randomly sampling a small subset of items"): the number of keys and bytes
-//! accessed in the last N seconds, by key prefix and by slab class. The size of a pool follows from it: a larger pool keeps
-//! what no client requests, a smaller one evicts what will be requested again.
+//! accessed in the last N seconds, by key prefix and by slab class. The size of a pool follows from it: a larger pool
+//! keeps what no client requests, a smaller one evicts what will be requested again.
 //!
-//! One item in N is sampled, chosen by its key's hash, and counts N times. Only existing items can be counted: where items
-//! younger than the time in question are evicted, the true working set is larger.
+//! One item in N is sampled, chosen by its key's hash, and counts N times. Only existing items can be counted: where
+//! items younger than the time in question are evicted, the true working set is larger.
 
 use super::append;
 use lookaside_protocol::percent;

@@ -8,8 +8,8 @@
 //! | `ma` | incr and decr, with `C`, `E`, `N` and `J`, `T` |
 //! | `me` | shows what the store knows of an item; does not update the access state |
 //!
-//! Each command is one atomic step in the store, which also defines the commands that see an item that is stale or has no
-//! value yet (`lookaside_store`).
+//! Each command is one atomic step in the store, which also defines the commands that see an item that is stale or has
+//! no value yet (`lookaside_store`).
 
 use crate::observe::event_log::{Event, ItemSize, kind};
 use crate::session::context::SessionContext;
