@@ -235,11 +235,6 @@ impl Connection {
         }
     }
 
-    /// Receives into `buffer`.
-    pub(crate) fn receive_into(&self, buffer: &mut [u8]) -> Received {
-        receive(&self.socket, buffer)
-    }
-
     /// Sends the stored reply. `All`: the connection is served again; `Gone`: it is to be closed.
     pub(crate) fn send_unsent(&mut self) -> (Sent, usize) {
         let Some(active) = self.active.as_mut() else { return (Sent::All, 0) };

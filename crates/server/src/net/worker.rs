@@ -9,7 +9,7 @@ use crate::clock::Clock;
 use crate::net::buffer_accounting::{BufferUsage, LimitExceeded};
 use crate::net::connection::Connection;
 use crate::net::round::Round;
-use crate::net::socket::{Received, Sent};
+use crate::net::socket::{self, Received, Sent};
 use crate::net::tls::stream::{TlsEvents, TlsStream};
 use crate::net::udp::UdpPort;
 use crate::net::worker_handle::{Dispatched, WorkerHandle};
@@ -151,7 +151,7 @@ impl<'s> Worker<'s> {
         let is_alive = if connection.is_paused() {
             resume_sending(connection, flags, &self.context)
         } else {
-            receive(connection, index, &mut self.round, &self.context)
+            read_ready(connection, index, &mut self.round, &self.context)
         };
         if !is_alive {
             return self.close(index, "normal");
@@ -279,15 +279,15 @@ fn account_buffers(connection: &mut Connection, handle: &WorkerHandle) -> Option
 }
 
 /// Reads what has arrived; returns whether the connection is still open.
-fn receive(connection: &mut Connection, index: usize, round: &mut Round, context: &SessionContext<'_>) -> bool {
+fn read_ready(connection: &mut Connection, index: usize, round: &mut Round, context: &SessionContext<'_>) -> bool {
     if connection.is_tls() {
-        return receive_tls(connection, context);
+        return read_ready_tls(connection, context);
     }
     let is_partial = connection.has_input();
     let received = if is_partial {
         connection.receive_more(round.free_space(), READ_MORE_BYTES_MAX)
     } else {
-        connection.receive_into(round.free_space())
+        socket::receive(&connection.socket, round.free_space())
     };
     let Received::Bytes(count) = received else { return received == Received::Nothing };
     context.counters.bytes_read.add(count as u64);
@@ -298,7 +298,7 @@ fn receive(connection: &mut Connection, index: usize, round: &mut Round, context
 }
 
 /// The same through TLS. The decrypted bytes are stored in the connection.
-fn receive_tls(connection: &mut Connection, context: &SessionContext<'_>) -> bool {
+fn read_ready_tls(connection: &mut Connection, context: &SessionContext<'_>) -> bool {
     let mut tls_events = TlsEvents::default();
     let received = connection.receive_tls(READ_MORE_BYTES_MAX, &mut tls_events);
     if tls_events != TlsEvents::default() {

@@ -170,8 +170,8 @@ fn cachedump(arguments: &[&str]) -> AdminAction {
 
 /// `stats workingset [seconds [one in]]`
 fn working_set(arguments: &[&str]) -> AdminAction {
-    let number = |place: usize, default: u32, range: std::ops::RangeInclusive<u32>| {
-        let number = arguments.get(place).map_or(Ok(default), |word| word.parse());
+    let number = |index: usize, default: u32, range: std::ops::RangeInclusive<u32>| {
+        let number = arguments.get(index).map_or(Ok(default), |word| word.parse());
         number.ok().filter(|number| range.contains(number))
     };
     let within_s = number(0, WORKING_SET_S, 1..=WORKING_SET_S_MAX);

@@ -10,16 +10,18 @@ pub(crate) const OUT_OF_MEMORY: &str = "SERVER_ERROR out of memory storing objec
 pub(crate) const OUT_OF_MEMORY_ARITHMETIC: &str = "SERVER_ERROR out of memory in incr";
 pub(crate) const NOT_A_NUMBER: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
 
-/// Appends `VALUE <key> <flags> <bytes>[ <cas>]\r\n<data>\r\n`.
+/// Appends `VALUE <key> <flags> <bytes>[ <cas>]\r\n<data>\r\n`. Returns the length of the data.
 #[inline]
-pub fn value(item: &ItemView<'_>, cas: bool, out: &mut Vec<u8>) {
+pub fn value(item: &ItemView<'_>, cas: bool, out: &mut Vec<u8>) -> usize {
     let mut tail = LineTail::new();
     if cas {
         tail.put(item.cas.0);
     }
-    tail.put(item.value.value_bytes() as u64);
+    let value_bytes = item.value.value_bytes();
+    tail.put(value_bytes as u64);
     tail.put(u64::from(item.flags));
     block(b"VALUE ", item.key, &tail, item.value, out);
+    value_bytes
 }
 
 /// Appends `LVALUE <key> <token> <flags> <bytes>\r\n<stale>\r\n`; without a stale value flags and bytes are 0.

@@ -102,7 +102,7 @@ impl CrawlCommand {
         let mut is_limit_reached = false;
         for _ in 0..BUCKETS_PER_STEP {
             let before = out.len();
-            let goes_on = context.store.crawl(cursor, 1, now, |item_seen| match *kind {
+            let has_more = context.store.crawl(cursor, 1, now, |item_seen| match *kind {
                 CrawlKind::Metadump(classes) if classes.has(item_seen.slab_class) => {
                     metadump_line(&item_seen, now, out)
                 }
@@ -119,7 +119,7 @@ impl CrawlCommand {
                 _ => {}
             });
             *bytes_listed += out.len() - before;
-            if !goes_on || is_limit_reached {
+            if !has_more || is_limit_reached {
                 self.finish_reply(out);
                 return true;
             }
@@ -146,7 +146,7 @@ impl CrawlCommand {
 fn metadump_line(item_seen: &CrawlItem<'_>, now: Now, out: &mut Vec<u8>) {
     let item = &item_seen.item;
     out.extend_from_slice(b"key=");
-    append(out, format_args!("{}", percent::encode(item.key)));
+    append_encoded(item.key, out);
     let end_s = item_seen.end_s().map_or(-1, i64::from);
     let last_access_s = now.unix_ms / 1000 - u64::from(item.last_access_age_s);
     let fetched = if item.fetched { "yes" } else { "no" };
@@ -186,6 +186,16 @@ fn cachedump_line(item_seen: &CrawlItem<'_>, out: &mut Vec<u8>) -> bool {
     is_listed
 }
 
+/// Appends a percent-encoded key.
+fn append_encoded(key: &[u8], out: &mut Vec<u8>) {
+    for &byte in key {
+        match percent::is_unreserved(byte) {
+            true => out.push(byte),
+            false => append(out, format_args!("%{byte:02X}")),
+        }
+    }
+}
+
 fn append(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
     out.write_fmt(text).expect("writing to a vector does not fail");
 }
@@ -202,5 +212,12 @@ mod tests {
         for bad in ["", "0", "256", "1,", "x", "-1"] {
             assert_eq!(ClassSet::parse(bad), None, "{bad:?}");
         }
+    }
+
+    #[test]
+    fn keys_are_percent_encoded() {
+        let mut out = Vec::new();
+        append_encoded(b"a-Z_0.9~:%\x00\xff ", &mut out);
+        assert_eq!(out, b"a-Z_0.9~%3A%25%00%FF%20");
     }
 }

@@ -5,8 +5,7 @@
 //! One item in N is sampled, chosen by its key's hash, and counts N times. Only existing items can be counted: where
 //! items younger than the time in question are evicted, the true working set is larger.
 
-use super::append;
-use lookaside_protocol::percent;
+use super::{append, append_encoded};
 use lookaside_store::CrawlItem;
 use std::collections::BTreeMap;
 
@@ -63,7 +62,7 @@ impl WorkingSet {
                 out.extend_from_slice(b"prefix:");
                 match prefix.as_slice() {
                     NO_PREFIX | OTHER_PREFIXES => out.extend_from_slice(prefix),
-                    _ => append(out, format_args!("{}", percent::encode(prefix))),
+                    _ => append_encoded(prefix, out),
                 }
                 out.push(b':');
             });

@@ -18,8 +18,7 @@ use crate::session::reply::{self, NOT_A_NUMBER, OUT_OF_MEMORY, OUT_OF_MEMORY_ARI
 use lookaside_protocol::text::refusal;
 use lookaside_protocol::{Command, Operation, Request, StoreMode};
 use lookaside_store::{
-    ArithmeticOutcome, DeleteOutcome, Expiry, HashedKey, ItemView, LeaseGet, LeaseSetOutcome, NewItem, Now, Reader,
-    StoreOutcome,
+    ArithmeticOutcome, DeleteOutcome, Expiry, HashedKey, LeaseGet, LeaseSetOutcome, NewItem, Now, Reader, StoreOutcome,
 };
 use record::{count_arithmetic, item_size, record_delete, record_fetch, record_store};
 
@@ -73,13 +72,13 @@ fn retrieve_one(
     out: &mut Vec<u8>,
 ) -> Option<usize> {
     match *operation {
-        Operation::Get { cas } => reader.get(key, |item| render_value(&item, cas, out)),
+        Operation::Get { cas } => reader.get(key, |item| reply::value(&item, cas, out)),
         Operation::GetAndTouch { exptime, cas } => {
             let expiry = Expiry::from_exptime(exptime, now);
-            reader.get_and_touch(key, expiry, |item| render_value(&item, cas, out))
+            reader.get_and_touch(key, expiry, |item| reply::value(&item, cas, out))
         }
-        Operation::LeaseGet => reader.lease_get(key, |answer| match answer {
-            LeaseGet::Hit(item) => Some(render_value(&item, false, out)),
+        Operation::LeaseGet => reader.lease_get(key, |outcome| match outcome {
+            LeaseGet::Hit(item) => Some(reply::value(&item, false, out)),
             LeaseGet::Miss { token, stale } => {
                 reply::lease(key.key(), token, stale.as_ref(), out);
                 None
@@ -87,12 +86,6 @@ fn retrieve_one(
         }),
         _ => unreachable!("the parser makes retrievals of the get verbs only"),
     }
-}
-
-#[inline]
-fn render_value(item: &ItemView<'_>, cas: bool, out: &mut Vec<u8>) -> usize {
-    reply::value(item, cas, out);
-    item.value.value_bytes()
 }
 
 /// Runs any other command. `key` is the request's key, hashed, for commands that have one.
