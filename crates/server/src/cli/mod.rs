@@ -5,12 +5,12 @@ mod ignored;
 mod listen_spec;
 pub(crate) mod tls;
 mod validate;
+mod values;
 
 pub use ignored::CompatibleOptions;
 pub use listen_spec::ListenAddress;
 pub use validate::UsageError;
 
-use crate::net::udp::amplification::REPLY_BYTES_MAX as UDP_REPLY_BYTES_MAX;
 use crate::session::context::Protocols;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{ArgAction, CommandFactory, Parser, ValueEnum};
@@ -73,7 +73,7 @@ pub struct Arguments {
     /// Largest UDP reply to a client that has not connected by TCP from the same address, in bytes (8 of each datagram
     /// are its header); suffix k; never less than the client sent, never more than 128k. By default no more than it
     /// sent: otherwise the server could be used to flood other hosts
-    #[arg(long, value_name = "BYTES", default_value = "0", hide_default_value = true, value_parser = parse_reply_bytes)]
+    #[arg(long, value_name = "BYTES", default_value = "0", hide_default_value = true, value_parser = values::parse_reply_bytes)]
     pub udp_reply_limit: usize,
 
     /// Addresses to listen on, separated by commas: host or host:port ([v6]:port); 0.0.0.0 or * for all. With -Z,
@@ -84,7 +84,7 @@ pub struct Arguments {
 
     /// Memory for items, their metadata and the index, in megabytes
     #[arg(short = 'm', long = "memory-limit", value_name = "MB", default_value_t = 64,
-          value_parser = parse_megabytes, allow_negative_numbers = true)]
+          value_parser = values::parse_megabytes, allow_negative_numbers = true)]
     pub memory_megabytes: u64,
 
     /// Worker threads; by default one per core
@@ -97,7 +97,7 @@ pub struct Arguments {
     pub connections_max: u32,
 
     /// The largest item: key, value and metadata, in bytes; suffixes k and m (1k to 1024m)
-    #[arg(short = 'I', long = "max-item-size", value_name = "BYTES", default_value = "1m", value_parser = parse_item_bytes)]
+    #[arg(short = 'I', long = "max-item-size", value_name = "BYTES", default_value = "1m", value_parser = values::parse_item_bytes)]
     pub item_bytes_max: usize,
 
     /// Verbose: -v logs connections, -vv also commands and replies, without values; the command verbosity changes it
@@ -141,7 +141,7 @@ pub struct Arguments {
     pub tls: bool,
 
     /// Character that ends the prefix of a key, for `stats detail`; also turns prefix counts on from the start
-    #[arg(short = 'D', value_name = "CHARACTER", value_parser = parse_delimiter)]
+    #[arg(short = 'D', value_name = "CHARACTER", value_parser = values::parse_delimiter)]
     pub prefix_delimiter: Option<u8>,
 
     /// Refuse the command `watch`
@@ -184,16 +184,16 @@ pub struct Arguments {
     pub enable_shutdown: bool,
 
     /// At most one lease token per key in this time, in seconds; fractions allowed, 0 gives a token to every miss
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds_ms)]
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = values::parse_seconds_ms)]
     pub lease_interval: u32,
 
     /// How long a deleted value may still be returned, marked as stale, in seconds; fractions allowed, 0 for never
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds_ms)]
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = values::parse_seconds_ms)]
     pub stale_seconds: u32,
 
     /// Growth factor of chunk sizes from one slab class to the next, 1.05 to 4; a large factor wastes memory in each
     /// chunk, a small one spreads memory over more classes
-    #[arg(short = 'f', long, value_name = "FACTOR", default_value_t = 1.07, value_parser = parse_factor)]
+    #[arg(short = 'f', long, value_name = "FACTOR", default_value_t = 1.07, value_parser = values::parse_factor)]
     pub slab_growth_factor: f64,
 
     /// Space for key, value and flags in the smallest chunk, 32 to 1008 bytes, without its header of 16 bytes
@@ -203,7 +203,7 @@ pub struct Arguments {
 
     /// Memory moves to the slab class whose victims have the lowest age * (chunk size)^this, 0 to 4: 0 counts every
     /// hit alike, more favours small items
-    #[arg(long, value_name = "EXPONENT", default_value_t = 0.5, value_parser = parse_exponent)]
+    #[arg(long, value_name = "EXPONENT", default_value_t = 0.5, value_parser = values::parse_exponent)]
     pub age_exponent: f64,
 
     /// Items with an expiry of at most this many seconds are removed in the second in which they expire; 0 is off
@@ -217,11 +217,11 @@ pub struct Arguments {
     /// Keep all items in shared memory of this name at the end, for the next server with this name and the same -m; by
     /// default nothing outlives the server. Deletes that are sent while no server runs must be sent again before it is
     /// read
-    #[arg(long, value_name = "NAME", value_parser = parse_region_name)]
+    #[arg(long, value_name = "NAME", value_parser = values::parse_region_name)]
     pub warm_restart: Option<RegionName>,
 
     /// As --warm-restart, named by the absolute path of FILE: no file is created, and --remove-region frees the memory
-    #[arg(short = 'e', long, value_name = "FILE", conflicts_with = "warm_restart", value_parser = parse_memory_file)]
+    #[arg(short = 'e', long, value_name = "FILE", conflicts_with = "warm_restart", value_parser = values::parse_memory_file)]
     pub memory_file: Option<RegionName>,
 
     /// Unix socket by which a new server can take over (see --take-over). Only this user and root may connect
@@ -235,7 +235,7 @@ pub struct Arguments {
 
     /// Remove the shared memory of --warm-restart NAME, or of -e with this absolute path, and exit. Takes no other
     /// option; no server may be using it
-    #[arg(long, value_name = "NAME", exclusive = true, value_parser = parse_region_name)]
+    #[arg(long, value_name = "NAME", exclusive = true, value_parser = values::parse_region_name)]
     pub remove_region: Option<RegionName>,
 
     /// Options of memcached.
@@ -337,71 +337,6 @@ impl Arguments {
     /// Whether a UDP port is open.
     pub(crate) fn serves_udp(&self) -> bool {
         self.udp_port != 0 && self.unix_path.is_none()
-    }
-}
-
-fn parse_region_name(text: &str) -> Result<RegionName, String> {
-    RegionName::new(text).ok_or_else(|| "a name has 1 to 1024 bytes and no control characters".to_string())
-}
-
-/// Two servers that are started in different folders with the same relative path have different regions.
-fn parse_memory_file(text: &str) -> Result<RegionName, String> {
-    let path = std::path::absolute(text).map_err(|error| format!("no path: {error}"))?;
-    parse_region_name(path.to_str().ok_or("a path is UTF-8")?)
-}
-
-fn parse_delimiter(text: &str) -> Result<u8, String> {
-    match text.as_bytes() {
-        [delimiter] if delimiter.is_ascii_graphic() => Ok(*delimiter),
-        _ => Err("a delimiter is one character".to_string()),
-    }
-}
-
-fn parse_factor(text: &str) -> Result<f64, String> {
-    let factor = text.parse().ok().filter(|factor| (1.05..=4.0).contains(factor));
-    factor.ok_or_else(|| "a growth factor is between 1.05 and 4".to_string())
-}
-
-fn parse_exponent(text: &str) -> Result<f64, String> {
-    let exponent = text.parse().ok().filter(|exponent| (0.0..=4.0).contains(exponent));
-    exponent.ok_or_else(|| "an exponent is between 0 and 4".to_string())
-}
-
-fn parse_megabytes(text: &str) -> Result<u64, String> {
-    let megabytes = text.parse().ok().filter(|megabytes| (1..=MEGABYTES_MAX).contains(megabytes));
-    megabytes.ok_or_else(|| format!("a number of megabytes, 1 to {MEGABYTES_MAX}, without a suffix, as in 64"))
-}
-
-fn parse_item_bytes(text: &str) -> Result<usize, String> {
-    let bytes = parse_bytes(text)?;
-    let is_size = (1 << 10..=1 << 30).contains(&bytes);
-    is_size.then_some(bytes).ok_or_else(|| "an item size is between 1k and 1024m".to_string())
-}
-
-fn parse_reply_bytes(text: &str) -> Result<usize, String> {
-    let bytes = parse_bytes(text)?;
-    let is_size = bytes <= UDP_REPLY_BYTES_MAX;
-    is_size.then_some(bytes).ok_or_else(|| "a reply by UDP is 128k at most".to_string())
-}
-
-fn parse_bytes(text: &str) -> Result<usize, String> {
-    let (digits, unit_bytes) = match text.as_bytes().last() {
-        Some(b'k' | b'K') => (&text[..text.len() - 1], 1 << 10),
-        Some(b'm' | b'M') => (&text[..text.len() - 1], 1 << 20),
-        _ => (text, 1),
-    };
-    let number: usize =
-        digits.parse().map_err(|_| "a number, optionally with the suffix k or m, as in 512k".to_string())?;
-    number.checked_mul(unit_bytes).ok_or_else(|| "too large a number".to_string())
-}
-
-fn parse_seconds_ms(text: &str) -> Result<u32, String> {
-    let seconds: f64 = text.parse().map_err(|_| "a number of seconds, as in 10 or 0.5".to_string())?;
-    let milliseconds = (seconds * 1000.0).round();
-    if (0.0..=f64::from(u32::MAX)).contains(&milliseconds) {
-        Ok(milliseconds as u32)
-    } else {
-        Err("seconds are between 0 and 4294967".to_string())
     }
 }
 
