@@ -121,7 +121,7 @@ def test_hashed_passwords_and_a_file_read_anew(tmp_path):
         assert server.converse(right) == failure
         server.users_path.write_text("no user\n")
         server.running.send_signal(signal.SIGHUP)
-        eventually(lambda: "stay as they were" in server.log(), "the log says that it cannot be used")
+        eventually(lambda: "keeping the old ones" in server.log(), "the log says that it cannot be used")
         assert server.converse(wrong) == stored
     finally:
         server.stop()

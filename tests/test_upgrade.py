@@ -351,7 +351,7 @@ def test_a_port_that_cannot_be_had_leaves_the_running_server_alone(lineage):
         assert f"cannot listen on 127.0.0.1:{taken}" in new.log()
         eventually(lambda: "does not take over" in server.log(), "it has noticed")
     lineage.servers.pop()
-    assert "hands over" not in server.log()
+    assert "handing over" not in server.log()
 
 
 def test_more_memory_starts_empty_and_says_so(lineage):
