@@ -105,7 +105,7 @@ def test_memory_is_locked_and_core_files_are_allowed(tmp_path, user):
     server = Server("server", tmp_path, "-k", "-r", "-u", user)
     try:
         pid = server.running.pid
-        if "cannot lock memory" not in server.log():
+        if "memory is not locked" not in server.log():
             eventually(lambda: int(statuses(pid)[0]["VmLck"][0]) > 64 << 10, "all of -m is locked")
         limits = Path(f"/proc/{pid}/limits").read_text().splitlines()
         core = next(line for line in limits if line.startswith("Max core file size")).split()

@@ -101,7 +101,7 @@ fn allow_locking() {
 /// The second half of `-k`: locks all present and future memory. Takes all of `-m` at once.
 pub(crate) fn lock_memory() {
     if let Err(error) = mlockall(MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE) {
-        tracing::warn!("-k has no effect: cannot lock memory: {error} (see `ulimit -l`)");
+        tracing::warn!("-k has no effect: memory is not locked: {error} (see `ulimit -l`)");
     }
 }
 
