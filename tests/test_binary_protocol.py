@@ -200,7 +200,7 @@ def test_the_file_is_reloaded_on_sighup(guarded):
     client_of(guarded.port, "ada", "plain:secret").set("a", "x")
     guarded.users.write_text("ada:changed\n")
     guarded.running.send_signal(signal.SIGHUP)
-    eventually(lambda: "user read anew" in guarded.log(), "the file is reloaded")
+    eventually(lambda: "user reloaded" in guarded.log(), "the file is reloaded")
     assert client_of(guarded.port, "ada", "changed").get("a") == "x"
     with pytest.raises(MemcachedException, match="Auth failure"):
         client_of(guarded.port, "grace", "secret").get("a")

@@ -95,7 +95,7 @@ def test_no_protocol_of_an_address_bypasses_passwords(tmp_path):
     ):
         command = [PROGRAMS / "lookaside-server", "-p", str(free_port()), *options, "-l", listen]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=20, env=environment)
-        assert ended.returncode == 2 and "leave proto[" in ended.stderr, ended.stderr
+        assert ended.returncode == 2 and "remove proto[" in ended.stderr, ended.stderr
     text, binary = free_port(), free_port()
     listen = f"proto[ascii]:127.0.0.1:{text},proto[binary]:127.0.0.1:{binary}"
     command = [PROGRAMS / "lookaside-server", "-t", "1", "-Y", tmp_path / "users", "-S", "-l", listen]

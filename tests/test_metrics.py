@@ -60,7 +60,7 @@ def test_every_statistic_is_exported(server):
             assert ("lookaside_server_" + name, "") in metrics, name
     assert metrics["lookaside_server_get_hits", ""] == 1 and metrics["lookaside_server_cmd_set", ""] == 1
     body = server.get("/metrics")[1]
-    assert "# HELP lookaside_server_get_hits Keys that were asked for and found." in body
+    assert "# HELP lookaside_server_get_hits Requested keys that were found." in body
     assert "# TYPE lookaside_server_get_hits counter" in body and "# TYPE lookaside_server_curr_items gauge" in body
 
 

@@ -184,7 +184,7 @@ def test_certificates_are_reloaded_while_connections_stay(server):
         connection.sendall(b"refresh_certs\r\n")
         assert connection.recv(1000).startswith(b"Error loading the certificate chain: ")
         server.running.send_signal(signal.SIGHUP)
-        eventually(lambda: "stay as they were" in server.log(), "the log says that it did not work")
+        eventually(lambda: "keeping the old ones" in server.log(), "the log says that it did not work")
         assert serial(server) == third
         assert server.statistic("time_since_server_cert_refresh") < 60
 

@@ -120,7 +120,7 @@ def test_a_successor_that_dies_before_it_serves_changes_nothing(tmp_path, until,
                 successor = FakeSuccessor(chain.gate)
                 successor.go(until)
                 successor.close()
-                end = "goes on serving" if until > READY else "does not take over"
+                end = "takeover failed; continuing to serve" if until > READY else "does not take over"
                 eventually(lambda end=end, count=count: server.log().count(end) == count, "it goes on")
                 wait_for_requests(pools, 20)
             assert server.running.poll() is None
@@ -328,7 +328,7 @@ def test_a_port_that_cannot_be_had_leaves_the_running_server_alone(chain):
         assert f"cannot listen on 127.0.0.1:{taken}" in new.log()
         eventually(lambda: "does not take over" in server.log(), "it has noticed")
     chain.processes.pop()
-    assert "hands over" not in server.log()
+    assert "handing over" not in server.log()
 
 
 def test_a_larger_memory_starts_empty_with_a_log_line(chain):

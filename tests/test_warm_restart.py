@@ -113,7 +113,7 @@ def test_a_clean_stop_keeps_every_item(region, by):
     assert "1500 items are kept for the next start" in server.log()
 
     server = region.serve()
-    assert "is taken up with 1500 items" in server.log()
+    assert "attached with 1500 items" in server.log()
     client = connect(server.port)
     assert client.gets_many(list(before)) == before, "the same values under the same CAS uniques"
     assert meta(server.port, "mg key:5 f t") == "HD f2 t-1"
@@ -340,7 +340,7 @@ def test_killed_at_any_moment_it_starts_empty_and_never_with_torn_data(region):
             writer.join(STOP_S)
 
         server = region.serve()
-        is_warm = "is taken up with" in server.log()
+        is_warm = "attached with" in server.log()
         assert is_warm != (UNCLEAN in server.log()), server.log()
         client = connect(server.port)
         for writer in writers:

@@ -1,7 +1,8 @@
-//! The one place that reads a clock. A worker reads it once per round and hands the moment on.
+//! The only place that reads a clock. A worker reads it once per round and passes the time on.
 //!
-//! The wall clock is read once, at the start; from then on a monotonic clock is added, so that time never goes back and
-//! all threads agree. If the wall clock is set later, exptimes given as Unix times are off by that much until a restart.
+//! The wall clock is read once, at the start. After that a monotonic clock is added to it, so that time never goes back
+//! and all threads agree. If the wall clock is set later, exptimes given as Unix times are off by that much until a
+//! restart.
 
 use lookaside_store::Now;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -14,18 +15,18 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock that starts from the wall clock's present time; from 1970 if that is earlier still.
+    /// A clock that starts at the wall clock's time; at 1970 if that is earlier.
     pub fn start() -> Clock {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Clock { started: Now { unix_ms: since_epoch.as_millis() as u64 }, started_at: Instant::now() }
     }
 
-    /// The same clock, set forward if it was behind `earliest` when it was started.
+    /// The same clock, set forward so that it started no earlier than `earliest`.
     pub fn not_before(self, earliest: Now) -> Clock {
         Clock { started: self.started.max(earliest), ..self }
     }
 
-    /// The present moment.
+    /// The current time.
     pub fn now(&self) -> Now {
         Now { unix_ms: self.started.unix_ms + self.started_at.elapsed().as_millis() as u64 }
     }
@@ -35,7 +36,7 @@ impl Clock {
         self.started_at.elapsed().as_micros() as u64
     }
 
-    /// How many seconds after the start that moment is.
+    /// The number of seconds from the start to `now`.
     pub fn uptime_s(&self, now: Now) -> u32 {
         ((now.unix_ms - self.started.unix_ms) / 1000) as u32
     }
@@ -51,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_never_behind_an_earlier_life() {
+    fn is_never_behind_the_previous_process() {
         let clock = Clock::start();
         let ahead = Now { unix_ms: clock.now().unix_ms + 30_000 };
         assert!(clock.not_before(ahead).now() >= ahead);

@@ -1,80 +1,48 @@
 //! The daemon `lookaside-server`: one process's memory behind memcached's protocol (§2, §3.2.1, §6.1 of the paper).
 //!
-//! A get arrives on a connection that belongs to one [`worker`] thread. The worker reads all its ready connections,
-//! scans their commands into a [`Batch`] (every key hashed once), prefetches, executes against the store, and sends one
-//! contiguous reply per connection ([`round`]). A delete travels the same way.
+//! A get arrives on a connection that belongs to one worker thread. The worker reads all its ready connections, scans
+//! their commands into a [`Batch`] (every key hashed once), prefetches, executes against the store, and sends one
+//! contiguous reply per connection. A delete takes the same path.
 //!
-//! * [`Session`], [`Batch`], [`Service`]: sans-I/O; bytes in, bytes out. A simulation drives these.
-//! * `worker`, `round`, `connection`, `udp`, `segmentation`: one thread's loop over sockets.
-//! * `tls`: certificates, and a connection's stream between its socket and its session.
-//! * [`binary`]: the requests of the binary dialect, which are steps of the same batch.
-//! * [`credentials`]: users and passwords from a file, for whatever asks for them; `refused_logins` tells the log.
-//! * `narration`: what clients say and are told, in the log.
-//! * `attention`, `watch`: what somebody looks at while requests run.
-//! * `administration`, `walk`: what an operator orders; listings of keys and the working set, a step at a time.
-//! * `metrics`: what Prometheus reads.
-//! * `roster`, `addresses`: who is connected, and since when idle.
-//! * `holdings`, `give_back`: what slow clients make a worker keep, its limits, and how it goes back.
-//! * `guard`, `doors`, `identity`: what is read and opened before the process serves, and as whom it does.
-//! * `accepting`, `listener`, `reply_limit`, `daemon`, `options`, `statistics`, `log`, `clock`: the process.
+//! | folder | | may use |
+//! |---|---|---|
+//! | [`net`] | one thread's loop over its sockets: accept, read, send | `session`, plain types of `observe`, `shared` |
+//! | [`session`] | sans-I/O: bytes in, bytes out; a simulation drives it | the store, plain types of `observe` |
+//! | [`observe`] | counters, events, metrics; `stats` and Prometheus | [see there](observe) |
+//! | [`shared`] | the state that all threads share | all of the above, `cli` |
+//! | [`cli`] | the command line | plain types of `net` and `session` |
+//! | [`startup`] | builds the process | all of the above |
+//! | [`lifecycle`] | runs it: threads, main loop, handover | all of the above |
 //!
-//! Invariants: workers share the store and nothing else. An idle connection owns no buffer. No request allocates, but
-//! where a client is slow, a command incomplete, or an argument asks for the process's own word (`stats`).
-//! Absent on purpose: an async runtime; a loop of one thread needs none.
+//! Invariants: workers share nothing but the store. An idle connection owns no buffer. No request allocates, except
+//! where a client is slow, a command incomplete, or a command asks about the process (`stats`).
+//!
+//! Deliberately absent: an async runtime. A loop of one thread needs none.
 #![deny(unsafe_code)]
 #![allow(rustdoc::private_intra_doc_links)]
 
-mod accepting;
-mod addresses;
-mod administration;
-mod attention;
-mod authentication;
-mod background;
-mod batch;
-mod binary;
+mod cli;
 mod clock;
-mod connection;
-mod counters;
-pub mod credentials;
-mod daemon;
-mod doors;
-mod execute;
-mod give_back;
-mod guard;
-mod holdings;
-mod identity;
-mod listener;
-mod meta;
-mod metrics;
-mod narration;
-mod options;
-mod refused_logins;
-mod render;
-mod reply_limit;
-mod roster;
-mod round;
-mod running;
-mod segmentation;
-mod service;
+mod lifecycle;
+mod net;
+mod observe;
 mod session;
-mod statistics;
-mod tls;
-mod udp;
-mod upgrade;
-mod walk;
-mod warm_restart;
-mod watch;
-mod worker;
+mod shared;
+mod startup;
 
-pub use attention::Attention;
-pub use batch::{Batch, PREFETCH_KEYS, Progress, Remainder};
+pub use cli::{Arguments, CompatibleOptions, ListenAddress, ProtocolName, UsageError};
 pub use clock::Clock;
-pub use counters::{Counters, Counts};
-pub use daemon::run;
-pub use execute::VERSION;
-pub use metrics::Measure;
-pub use options::{Arguments, Compatible, Listen, Mistake, ProtocolName, Security};
-pub use round::{ARENA_BYTES, READ_BYTES_MAX, REPLY_BYTES_MAX, ROUND_CONNECTIONS_MAX, ROUND_REPLY_BYTES_MAX};
-pub use service::{Dialects, LINE_BYTES_MAX, Process, Service, Silent, limits};
+pub use lifecycle::run;
+pub use lookaside_net::TlsMode;
+pub use net::round::{ARENA_BYTES, REPLY_BYTES_MAX, ROUND_CONNECTIONS_MAX, ROUND_REPLY_BYTES_MAX};
+pub use net::socket::READ_BYTES_MAX;
+pub use net::udp::amplification::REPLY_BYTES_MAX as UDP_REPLY_BYTES_MAX;
+pub use observe::counters::{CounterSnapshot, Counters};
+pub use observe::event_log::EventSink;
+pub use observe::metrics::Sampler;
+pub use session::auth::credentials;
+pub use session::batch::{Batch, PREFETCH_KEYS, Progress, Unexecuted};
+pub use session::context::SessionContext as Service;
+pub use session::context::{LINE_BYTES_MAX, NoControl, Protocols, ServerControl, SessionContext, limits};
+pub use session::execute::VERSION;
 pub use session::{Scan, Session, SessionState};
-pub use udp::REPLY_BYTES_MAX as UDP_REPLY_BYTES_MAX;

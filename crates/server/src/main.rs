@@ -1,4 +1,4 @@
-//! The daemon's door: arguments in, exit status out.
+//! Entry point: runs [`lookaside_server`], and turns errors into exit statuses.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!("lookaside-server: {error:#}");
-            if error.is::<lookaside_server::Mistake>() { ExitCode::from(2) } else { ExitCode::FAILURE }
+            if error.is::<lookaside_server::UsageError>() { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
 }

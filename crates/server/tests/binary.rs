@@ -1,5 +1,5 @@
-//! Sessions of clients that speak the binary dialect: replies do not depend on where bytes are cut or execution pauses,
-//! the first byte decides on the dialect, and a client that must say who it is gets nothing before.
+//! Sessions of clients of the binary protocol: replies do not depend on where bytes are cut or execution pauses, the
+//! first byte selects the protocol, and a client that has to authenticate gets nothing before.
 
 use lookaside_protocol::binary::{
     BinaryCommand, BinaryOperation, BinaryRequest, ParsedResponse, ResponseTag, Status, Vivify, compose_request,
@@ -8,83 +8,83 @@ use lookaside_protocol::binary::{
 use lookaside_protocol::text::Limits;
 use lookaside_protocol::{Cas, Direction, StoreMode};
 use lookaside_server::credentials::Credentials;
-use lookaside_server::{Batch, Counters, Dialects, Progress, Scan, Service, Session, SessionState};
+use lookaside_server::{Batch, Counters, Progress, Protocols, Scan, Session, SessionContext, SessionState};
 use lookaside_store::{Now, Options, Store};
 
 const NOW: Now = Now { unix_ms: 1_700_000_000_000 };
 const VALUE_BYTES_MAX: usize = 4096;
 
-/// A store, and what a session is given with it.
-struct Bench {
+/// A store, and what a session needs with it.
+struct Harness {
     store: Store,
     options: Options,
     counters: Counters,
-    dialects: Dialects,
+    protocols: Protocols,
     users: Option<Credentials>,
 }
 
-impl Bench {
-    fn new() -> Bench {
+impl Harness {
+    fn new() -> Harness {
         let options = Options { item_bytes_max: VALUE_BYTES_MAX, seed: 7, ..Options::default() };
         let store = Store::new(options.clone()).expect("the options are fine");
-        Bench { store, options, counters: Counters::default(), dialects: Dialects::Both, users: None }
+        Harness { store, options, counters: Counters::default(), protocols: Protocols::Both, users: None }
     }
 
-    fn with_users(text: &str) -> Bench {
+    fn with_users(text: &str) -> Harness {
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), text).expect("written");
         let users = Credentials::read(file.path(), [1; 32]).expect("users");
-        Bench { dialects: Dialects::Binary, users: Some(users), ..Bench::new() }
+        Harness { protocols: Protocols::Binary, users: Some(users), ..Harness::new() }
     }
 
-    fn service(&self) -> Service<'_> {
-        let service = Service::new(&self.store, &self.options, &self.counters);
-        Service { dialects: self.dialects, sasl: self.users.as_ref(), ..service }
+    fn context(&self) -> SessionContext<'_> {
+        let context = SessionContext::new(&self.store, &self.options, &self.counters);
+        SessionContext { protocols: self.protocols, sasl_users: self.users.as_ref(), ..context }
     }
 
-    /// All that a fresh session says to bytes that arrive in pieces.
-    fn converse(&self, bytes: &[u8], piece_bytes: usize) -> (Vec<u8>, SessionState) {
+    /// All replies of a new session to bytes that arrive in pieces.
+    fn serve_in_pieces(&self, bytes: &[u8], piece_bytes: usize) -> (Vec<u8>, SessionState) {
         let (mut session, mut input, mut out) = (Session::new(), Vec::new(), Vec::new());
         for piece in bytes.chunks(piece_bytes) {
             input.extend_from_slice(piece);
-            if session.serve(&mut input, &self.service(), NOW, &mut out) == SessionState::Close {
+            if session.serve(&mut input, &self.context(), NOW, &mut out) == SessionState::Close {
                 return (out, SessionState::Close);
             }
         }
         (out, SessionState::Open)
     }
 
-    /// The daemon's way: replies are taken away whenever they reach `reply_bytes_max`, and what was not executed then is
+    /// As the server does it: a reply is sent when it reaches `reply_bytes_max`, and what was not executed by then is
     /// scanned again.
-    fn converse_with_pauses(&self, bytes: &[u8], reply_bytes_max: usize) -> Vec<u8> {
+    fn serve_with_pauses(&self, bytes: &[u8], reply_bytes_max: usize) -> Vec<u8> {
         let (mut session, mut input, mut all) = (Session::new(), bytes.to_vec(), Vec::new());
         'pause: loop {
             let (mut batch, mut from) = (Batch::default(), 0);
             loop {
                 batch.clear();
-                let scan = session.scan(&input, from, &self.service(), NOW, &mut batch);
+                let scan = session.scan(&input, from, &self.context(), NOW, &mut batch);
                 let (steps, mut out) = (batch.steps_count(), Vec::new());
-                let progress = batch.execute(&self.service(), NOW, steps, reply_bytes_max, &mut out);
+                let progress = batch.execute(&self.context(), NOW, steps, reply_bytes_max, &mut out);
                 all.extend_from_slice(&out);
                 match (progress, scan) {
                     (Progress::Close, _) => return all,
                     (Progress::Full, _) => {
                         session.rewind();
-                        let rest = batch.remainder(steps, &input).expect("a full reply leaves something");
+                        let rest = batch.unexecuted(steps, &input).expect("a full reply leaves something");
                         assert!(rest.prefix.is_empty(), "a request is never cut off in its middle");
                         input.drain(..rest.input_at);
                         continue 'pause;
                     }
                     (Progress::Done, Scan::Full { input_at }) => from = input_at,
                     (Progress::Done, Scan::Finished { .. }) => return all,
-                    (Progress::Yield, _) => unreachable!("no binary command walks"),
+                    (Progress::Yield, _) => unreachable!("no binary command crawls"),
                 }
             }
         }
     }
 }
 
-/// A request; its number is its opaque.
+/// A request with this opaque.
 fn request(opcode: u8, opaque: u32, command: BinaryCommand<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     compose_request(&BinaryRequest { tag: ResponseTag { opcode, opaque }, command }, &mut out);
@@ -113,17 +113,17 @@ fn version(opaque: u32) -> Vec<u8> {
     request(op::VERSION, opaque, BinaryCommand::Version)
 }
 
-fn authenticate(opcode: u8, opaque: u32, word: &[u8]) -> Vec<u8> {
+fn authenticate(opcode: u8, opaque: u32, message: &[u8]) -> Vec<u8> {
     let mechanism = b"PLAIN";
     let command = match opcode {
-        op::SASL_STEP => BinaryCommand::AuthenticateStep { mechanism, word },
-        _ => BinaryCommand::Authenticate { mechanism, word },
+        op::SASL_STEP => BinaryCommand::AuthenticateStep { mechanism, word: message },
+        _ => BinaryCommand::Authenticate { mechanism, word: message },
     };
     request(opcode, opaque, command)
 }
 
-/// The responses in a line each: opaque, status, key, value.
-fn told(mut out: &[u8]) -> Vec<String> {
+/// One line per response: opaque, status, key, value.
+fn describe(mut out: &[u8]) -> Vec<String> {
     let limits = Limits { value_bytes_max: VALUE_BYTES_MAX, line_bytes_max: 0 };
     let mut lines = Vec::new();
     while !out.is_empty() {
@@ -137,7 +137,7 @@ fn told(mut out: &[u8]) -> Vec<String> {
     lines
 }
 
-fn conversation() -> Vec<u8> {
+fn exchange() -> Vec<u8> {
     let mut huge = set(op::SET, 9, "huge", &"x".repeat(VALUE_BYTES_MAX + 1));
     huge.extend_from_slice(&request(0x30, 10, BinaryCommand::Stats { arguments: b"unknown" }));
     [
@@ -176,24 +176,24 @@ const REPLIES: [&str; 11] = [
 
 #[test]
 fn the_same_replies_wherever_the_bytes_are_cut() {
-    let bytes = conversation();
+    let bytes = exchange();
     for piece_bytes in (1..70).chain([1000, bytes.len()]) {
-        let (out, state) = Bench::new().converse(&bytes, piece_bytes);
-        assert_eq!((told(&out), state), (REPLIES.map(String::from).to_vec(), SessionState::Close));
+        let (out, state) = Harness::new().serve_in_pieces(&bytes, piece_bytes);
+        assert_eq!((describe(&out), state), (REPLIES.map(String::from).to_vec(), SessionState::Close));
     }
 }
 
 #[test]
 fn the_same_replies_wherever_execution_pauses() {
     for reply_bytes_max in 1..300 {
-        let out = Bench::new().converse_with_pauses(&conversation(), reply_bytes_max);
-        assert_eq!(told(&out), REPLIES, "replies of {reply_bytes_max}");
+        let out = Harness::new().serve_with_pauses(&exchange(), reply_bytes_max);
+        assert_eq!(describe(&out), REPLIES, "replies of {reply_bytes_max}");
     }
 }
 
 #[test]
-fn a_row_of_quiet_gets_longer_than_a_batch() {
-    let bench = Bench::new();
+fn a_sequence_of_quiet_gets_longer_than_a_batch() {
+    let harness = Harness::new();
     let mut bytes = Vec::new();
     for n in 0..200 {
         bytes.extend(set(op::SETQ, n, &format!("k{n}"), &n.to_string()));
@@ -205,76 +205,88 @@ fn a_row_of_quiet_gets_longer_than_a_batch() {
     bytes.extend(noop(1000));
     let mut replies: Vec<String> = (0..200).map(|n| format!("{n} Success k{n} {n}")).collect();
     replies.push("1000 Success  ".into());
-    assert_eq!(told(&bench.converse(&bytes, usize::MAX).0), replies);
-    assert_eq!(told(&bench.converse_with_pauses(&bytes, 100)), replies);
-    let counted = bench.counters.snapshot();
-    assert_eq!((counted.get_hits, counted.get_misses), (400, 400));
+    assert_eq!(describe(&harness.serve_in_pieces(&bytes, usize::MAX).0), replies);
+    assert_eq!(describe(&harness.serve_with_pauses(&bytes, 100)), replies);
+    let counters = harness.counters.snapshot();
+    assert_eq!((counters.get_hits, counters.get_misses), (400, 400));
 }
 
 #[test]
-fn numbers_are_made_where_there_are_none_unless_the_client_says_not_to() {
-    let count = |opaque, vivify, cas| {
+fn missing_numbers_are_created_unless_the_client_forbids_it() {
+    let increment = |opaque, vivify, cas| {
         let operation = BinaryOperation::Arithmetic { direction: Direction::Up, delta: 5, vivify, cas };
         keyed(op::INCREMENT, opaque, "n", operation)
     };
     let vivify = Some(Vivify { initial: 10, exptime: 0 });
-    let bytes = [count(1, None, None), count(2, vivify, None), count(3, None, None), count(4, None, Some(Cas(1)))];
-    let (out, _) = Bench::new().converse(&bytes.concat(), 1000);
+    let bytes = [
+        increment(1, None, None),
+        increment(2, vivify, None),
+        increment(3, None, None),
+        increment(4, None, Some(Cas(1))),
+    ];
+    let (out, _) = Harness::new().serve_in_pieces(&bytes.concat(), 1000);
     let number = |n: u8| format!("Success  {}{}", "\\x00".repeat(7), n.escape_ascii());
     let replies = ["1 NotFound  Not found".into(), format!("2 {}", number(10)), format!("3 {}", number(15))];
-    assert_eq!(told(&out)[..3], replies);
-    assert_eq!(told(&out)[3], "4 Exists  Data exists for key.");
+    assert_eq!(describe(&out)[..3], replies);
+    assert_eq!(describe(&out)[3], "4 Exists  Data exists for key.");
 }
 
 #[test]
-fn an_append_compares_when_it_is_told_a_unique() {
-    let bench = Bench::new();
+fn an_append_with_a_cas_compares_it() {
+    let harness = Harness::new();
     let append = |cas| keyed(op::APPEND, 2, "a", BinaryOperation::Extend { mode: StoreMode::Append, cas, value: b"d" });
-    let (out, _) = bench.converse(&set(op::SET, 1, "a", "abc"), 1000);
+    let (out, _) = harness.serve_in_pieces(&set(op::SET, 1, "a", "abc"), 1000);
     let unique = Cas(u64::from_be_bytes(out[16..24].try_into().expect("eight bytes")));
     let (out, _) =
-        bench.converse(&[append(Some(Cas(unique.0 + 1))), append(Some(unique)), append(None)].concat(), 1000);
-    assert_eq!(told(&out), ["2 Exists  Data exists for key.", "2 Success  ", "2 Success  "]);
-    assert_eq!(told(&bench.converse(&get(op::GET, 3, "a"), 1000).0), ["3 Success  abcdd"]);
+        harness.serve_in_pieces(&[append(Some(Cas(unique.0 + 1))), append(Some(unique)), append(None)].concat(), 1000);
+    assert_eq!(describe(&out), ["2 Exists  Data exists for key.", "2 Success  ", "2 Success  "]);
+    assert_eq!(describe(&harness.serve_in_pieces(&get(op::GET, 3, "a"), 1000).0), ["3 Success  abcdd"]);
 }
 
 #[test]
-fn the_first_byte_decides_on_the_dialect_for_good() {
-    let bench = Bench::new();
-    let (out, state) = bench.converse(&[noop(1), b"version\r\n".to_vec(), noop(2)].concat(), 1);
-    assert_eq!((told(&out), state), (vec!["1 Success  ".to_string()], SessionState::Close));
-    let (out, state) = bench.converse(&[b"mn\r\n".to_vec(), version(1), b"\r\nmn\r\n".to_vec()].concat(), 1000);
+fn the_first_byte_selects_the_protocol_of_the_connection() {
+    let harness = Harness::new();
+    let (out, state) = harness.serve_in_pieces(&[noop(1), b"version\r\n".to_vec(), noop(2)].concat(), 1);
+    assert_eq!((describe(&out), state), (vec!["1 Success  ".to_string()], SessionState::Close));
+    let (out, state) =
+        harness.serve_in_pieces(&[b"mn\r\n".to_vec(), version(1), b"\r\nmn\r\n".to_vec()].concat(), 1000);
     assert_eq!((String::from_utf8(out).expect("text"), state), ("MN\r\nERROR\r\nMN\r\n".into(), SessionState::Open));
 }
 
 #[test]
-fn a_server_may_be_told_to_speak_one_dialect() {
-    let bench = Bench { dialects: Dialects::Binary, ..Bench::new() };
-    assert_eq!(bench.converse(b"version\r\n", 100), (vec![], SessionState::Close));
-    let bench = Bench { dialects: Dialects::Text, ..Bench::new() };
-    assert_eq!(bench.converse(&[&version(1)[..], b"\r\n"].concat(), 100), (b"ERROR\r\n".to_vec(), SessionState::Open));
+fn a_server_can_be_restricted_to_one_protocol() {
+    let harness = Harness { protocols: Protocols::Binary, ..Harness::new() };
+    assert_eq!(harness.serve_in_pieces(b"version\r\n", 100), (vec![], SessionState::Close));
+    let harness = Harness { protocols: Protocols::Text, ..Harness::new() };
+    assert_eq!(
+        harness.serve_in_pieces(&[&version(1)[..], b"\r\n"].concat(), 100),
+        (b"ERROR\r\n".to_vec(), SessionState::Open)
+    );
 }
 
 #[test]
-fn who_must_say_who_it_is_gets_nothing_before() {
-    let bench = Bench::with_users("ada:secret\n");
-    let (out, state) = bench.converse(&[set(op::SET, 1, "a", "x"), noop(2)].concat(), 1000);
-    assert_eq!((told(&out), state), (vec!["1 AuthenticationFailed  Auth failure.".to_string()], SessionState::Close));
-    let begun = &set(op::SET, 1, "a", "x")[..24];
-    let (out, state) = bench.converse(begun, 1000);
-    assert_eq!((told(&out).len(), state), (1, SessionState::Close), "a header is enough to refuse");
+fn a_client_that_has_to_authenticate_gets_nothing_before() {
+    let harness = Harness::with_users("ada:secret\n");
+    let (out, state) = harness.serve_in_pieces(&[set(op::SET, 1, "a", "x"), noop(2)].concat(), 1000);
+    assert_eq!(
+        (describe(&out), state),
+        (vec!["1 AuthenticationFailed  Auth failure.".to_string()], SessionState::Close)
+    );
+    let header = &set(op::SET, 1, "a", "x")[..24];
+    let (out, state) = harness.serve_in_pieces(header, 1000);
+    assert_eq!((describe(&out).len(), state), (1, SessionState::Close), "a header is enough to refuse");
     let mut impossible = get(op::GET, 1, "key");
     impossible[11] = 1;
-    let (out, state) = bench.converse(&impossible, 1000);
-    assert_eq!((told(&out), state), (vec!["1 UnknownCommand  Unknown command".to_string()], SessionState::Close));
+    let (out, state) = harness.serve_in_pieces(&impossible, 1000);
+    assert_eq!((describe(&out), state), (vec!["1 UnknownCommand  Unknown command".to_string()], SessionState::Close));
     let mechanisms = request(op::SASL_MECHANISMS, 2, BinaryCommand::Mechanisms);
-    let (out, state) = bench.converse(&[version(1), mechanisms].concat(), 7);
+    let (out, state) = harness.serve_in_pieces(&[version(1), mechanisms].concat(), 7);
     let replies = vec![format!("1 Success  {}", lookaside_server::VERSION), "2 Success  PLAIN".to_string()];
-    assert_eq!((told(&out), state), (replies, SessionState::Open));
+    assert_eq!((describe(&out), state), (replies, SessionState::Open));
 }
 
 #[test]
-fn a_right_password_opens_the_connection_and_a_wrong_one_closes_what_was_open() {
+fn a_valid_password_allows_commands_and_an_invalid_one_revokes_that() {
     let right = authenticate(op::SASL_AUTHENTICATE, 2, b"\0ada\0secret");
     let wrong = authenticate(op::SASL_AUTHENTICATE, 4, b"\0ada\0guess");
     let bytes = [
@@ -298,42 +310,42 @@ fn a_right_password_opens_the_connection_and_a_wrong_one_closes_what_was_open() 
         "5 AuthenticationFailed  Auth failure.".to_string(),
     ];
     for piece_bytes in [1, 30, bytes.len()] {
-        let bench = Bench::with_users("ada:secret\n");
-        assert_eq!(told(&bench.converse(&bytes, piece_bytes).0), replies);
-        assert_eq!((bench.counters.snapshot().auth_cmds, bench.counters.snapshot().auth_errors), (3, 2));
+        let harness = Harness::with_users("ada:secret\n");
+        assert_eq!(describe(&harness.serve_in_pieces(&bytes, piece_bytes).0), replies);
+        assert_eq!((harness.counters.snapshot().auth_cmds, harness.counters.snapshot().auth_errors), (3, 2));
     }
-    // What a pause leaves to be scanned again is scanned as the client that it came from.
+    // After a pause, commands are scanned again with the authentication that they had.
     for reply_bytes_max in [1, 100, 600, 1200] {
-        let bench = Bench::with_users("ada:secret\n");
-        assert_eq!(told(&bench.converse_with_pauses(&bytes, reply_bytes_max)), replies, "{reply_bytes_max}");
+        let harness = Harness::with_users("ada:secret\n");
+        assert_eq!(describe(&harness.serve_with_pauses(&bytes, reply_bytes_max)), replies, "{reply_bytes_max}");
     }
 }
 
 #[test]
-fn plain_in_two_steps_and_other_mechanisms_not_at_all() {
-    let bench = Bench::with_users("ada:secret\n");
-    let word = b"\0ada\0secret";
+fn plain_works_in_two_steps_and_other_mechanisms_are_refused() {
+    let harness = Harness::with_users("ada:secret\n");
+    let message = b"\0ada\0secret";
     let bytes = [
-        authenticate(op::SASL_STEP, 1, word),
+        authenticate(op::SASL_STEP, 1, message),
         authenticate(op::SASL_AUTHENTICATE, 2, b""),
-        authenticate(op::SASL_STEP, 3, word),
+        authenticate(op::SASL_STEP, 3, message),
         noop(4),
-        request(op::SASL_AUTHENTICATE, 5, BinaryCommand::Authenticate { mechanism: b"CRAM-MD5", word }),
+        request(op::SASL_AUTHENTICATE, 5, BinaryCommand::Authenticate { mechanism: b"CRAM-MD5", word: message }),
         noop(6),
     ];
     let statuses = ["1 AuthenticationFailed", "2 AuthenticationContinues", "3 Success", "4 Success"];
-    let (out, state) = bench.converse(&bytes.concat(), 1000);
-    for (line, status) in told(&out).iter().zip(statuses) {
+    let (out, state) = harness.serve_in_pieces(&bytes.concat(), 1000);
+    for (line, status) in describe(&out).iter().zip(statuses) {
         assert!(line.starts_with(status), "{line}");
     }
-    assert_eq!(told(&out)[4..], ["5 AuthenticationFailed  Auth failure.", "6 AuthenticationFailed  Auth failure."]);
+    assert_eq!(describe(&out)[4..], ["5 AuthenticationFailed  Auth failure.", "6 AuthenticationFailed  Auth failure."]);
     assert_eq!(state, SessionState::Close);
 }
 
 #[test]
-fn without_users_there_is_nothing_to_authenticate_for() {
+fn without_users_authentication_is_an_unknown_command() {
     let bytes = [request(op::SASL_MECHANISMS, 1, BinaryCommand::Mechanisms), noop(2)];
-    let (out, _) = Bench::new().converse(&bytes.concat(), 1000);
-    assert_eq!(told(&out), ["1 UnknownCommand  Unknown command", "2 Success  "]);
+    let (out, _) = Harness::new().serve_in_pieces(&bytes.concat(), 1000);
+    assert_eq!(describe(&out), ["1 UnknownCommand  Unknown command", "2 Success  "]);
     assert_eq!(Status::UnknownCommand.code(), 0x81);
 }

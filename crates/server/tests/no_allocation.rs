@@ -1,49 +1,25 @@
-//! A round of look-ups and removals allocates nothing once its buffers have grown: an allocator that counts says so.
-//! What the store takes for new values is its own affair.
-#![allow(unsafe_code)]
+//! A round of lookups and deletes allocates nothing once its buffers have grown. The memory that the store takes for
+//! new values is not counted here.
 
 use lookaside_protocol::StoreMode;
 use lookaside_protocol::binary::{BinaryCommand, BinaryOperation, BinaryRequest, ResponseTag, compose_request, opcode};
-use lookaside_server::{Batch, Counters, Progress, Scan, Service, Session};
+use lookaside_server::{Batch, Counters, Progress, Scan, Session, SessionContext};
 use lookaside_store::{Now, Options, Store};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
-thread_local! {
-    static ALLOCATIONS_COUNT: Cell<usize> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: every call goes to the system's allocator as it came; the counter is a constant-initialised cell of this
-// thread and never allocates itself.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS_COUNT.set(ALLOCATIONS_COUNT.get() + 1);
-        // SAFETY: the caller's promises about `layout` are passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: `pointer` came from `alloc` above, so from the system's allocator, with this layout.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
+use lookaside_test_support::{CountingAllocator, count_allocations};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const NOW: Now = Now { unix_ms: 1_700_000_000_000 };
 
-/// What a worker does with one connection's bytes in one round, its batch taken from the last round and given to the
-/// next.
-fn round(batch: Batch<'static>, service: &Service<'_>, input: &[u8], out: &mut Vec<u8>) -> Batch<'static> {
+/// What a worker does with one connection's input in one round. The batch is that of the previous round.
+fn round(batch: Batch<'static>, context: &SessionContext<'_>, input: &[u8], out: &mut Vec<u8>) -> Batch<'static> {
     let (mut session, mut batch, mut from) = (Session::new(), batch.recycle(), 0);
     out.clear();
     loop {
         batch.clear();
-        let scan = session.scan(input, from, service, NOW, &mut batch);
-        let progress = batch.execute(service, NOW, batch.steps_count(), usize::MAX, out);
+        let scan = session.scan(input, from, context, NOW, &mut batch);
+        let progress = batch.execute(context, NOW, batch.steps_count(), usize::MAX, out);
         assert_eq!(progress, Progress::Done);
         match scan {
             Scan::Full { input_at } => from = input_at,
@@ -62,11 +38,11 @@ fn rounds_reuse_their_buffers() {
         input.extend_from_slice(format!("get a absent{n} a\r\nlease-get l{n}\r\nmg a v t\r\n").as_bytes());
         input.extend_from_slice(b"gat 0 a\r\ntouch a 0\r\ndelete absent\r\nnonsense\r\nversion\r\n");
     }
-    allocates_nothing(&input);
+    assert_no_allocations(&input);
 }
 
 #[test]
-fn rounds_of_the_binary_dialect_reuse_their_buffers() {
+fn rounds_of_the_binary_protocol_reuse_their_buffers() {
     let mut input = Vec::new();
     let mut push = |opcode, key: &[u8], operation| {
         let tag = ResponseTag { opcode, opaque: 7 };
@@ -81,24 +57,24 @@ fn rounds_of_the_binary_dialect_reuse_their_buffers() {
         push(opcode::DELETE, b"absent", BinaryOperation::Delete { cas: None });
         push(0x55, b"unknown", get(None));
     }
-    allocates_nothing(&input);
+    assert_no_allocations(&input);
 }
 
-/// Rounds of the same commands, after the buffers have grown.
-fn allocates_nothing(input: &[u8]) {
+/// Runs rounds of the same commands after the buffers have grown.
+fn assert_no_allocations(input: &[u8]) {
     let options = Options { seed: 1, ..Options::default() };
     let (store, counters) = (Store::new(options.clone()).expect("the options are fine"), Counters::default());
-    let service = Service::new(&store, &options, &counters);
+    let context = SessionContext::new(&store, &options, &counters);
     let (mut batch, mut out) = (Batch::default(), Vec::new());
     for _ in 0..2 {
-        batch = round(batch, &service, input, &mut out);
+        batch = round(batch, &context, input, &mut out);
     }
     let replies = out.clone();
-    let before = ALLOCATIONS_COUNT.get();
-    for _ in 0..10 {
-        batch = round(batch, &service, input, &mut out);
-    }
-    let allocations_count = ALLOCATIONS_COUNT.get() - before;
+    let allocations_count = count_allocations(|| {
+        for _ in 0..10 {
+            batch = round(std::mem::take(&mut batch), &context, input, &mut out);
+        }
+    });
     assert!(allocations_count == 0, "{allocations_count} allocations in ten rounds of {} bytes", input.len());
     assert_eq!(out.len(), replies.len());
 }

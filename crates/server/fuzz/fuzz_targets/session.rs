@@ -1,16 +1,16 @@
 //! Any bytes to a session over a store: the same replies, and the same end, wherever the bytes are cut and wherever
-//! execution pauses. The first three bytes say where: the lengths of two pieces in turns, and the bound of a reply.
+//! execution pauses. The first three bytes are parameters: the lengths of two alternating pieces, and the bound of a reply.
 #![no_main]
 
-#[path = "../../tests/session/conversation.rs"]
-mod conversation;
+#[path = "../../tests/session/exchange.rs"]
+mod exchange;
 
-use conversation::hold;
+use exchange::run;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    let Some((&[one, other, reply], conversation)) = bytes.split_first_chunk() else { return };
-    let whole = hold(conversation, &[], usize::MAX);
-    let cut = hold(conversation, &[one, other], 1 + 16 * usize::from(reply));
+    let Some((&[one, other, reply], input)) = bytes.split_first_chunk() else { return };
+    let whole = run(input, &[], usize::MAX);
+    let cut = run(input, &[one, other], 1 + 16 * usize::from(reply));
     assert_eq!(cut, whole);
 });

@@ -1,7 +1,7 @@
-//! The built binary, over real sockets: clients that behave, clients that do not, and the process's own manners.
+//! The built binary, over real sockets: well-behaved clients, misbehaving clients, and the process itself.
 
-mod conversations;
 mod process;
 mod running_server;
 mod slow_clients;
+mod text_protocol;
 mod udp;

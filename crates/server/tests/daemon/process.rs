@@ -1,4 +1,4 @@
-//! The process's manners: how it starts, what it says when it cannot, how it ends.
+//! How the process starts, which errors it reports, and how it ends.
 
 use crate::running_server::{RunningServer, command, run_to_end};
 use rustix::process::Signal;
@@ -9,7 +9,7 @@ fn both_signals_end_it_cleanly() {
     for signal in [Signal::TERM, Signal::INT] {
         let mut server = RunningServer::start(&[]);
         let mut client = server.connect();
-        client.ask("get k\r\n", "END\r\n");
+        client.exchange("get k\r\n", "END\r\n");
         server.signal(signal);
         assert_eq!(server.wait().code(), Some(0), "{signal:?}");
         assert_eq!(client.read_to_end(), b"");
@@ -66,7 +66,7 @@ fn the_ports_are_written_where_memcached_writes_them() {
     };
     let port = text.trim().strip_prefix("TCP INET: ").and_then(|port| port.parse().ok());
     let port: u16 = port.unwrap_or_else(|| panic!("no port in {text:?}"));
-    crate::running_server::Client::connect(port).ask("get k\r\n", "END\r\n");
+    crate::running_server::Client::connect(port).exchange("get k\r\n", "END\r\n");
     child.kill().expect("our own child");
     child.wait().expect("our own child");
 }

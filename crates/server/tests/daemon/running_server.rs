@@ -1,4 +1,4 @@
-//! A server process on a free port of 127.0.0.1, and a client that speaks bytes.
+//! A server process on a free port of 127.0.0.1, and a client that sends bytes.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, UdpSocket};
@@ -6,7 +6,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-/// How long anything may take before a test fails.
+/// The time after which a test fails.
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
 /// A server that is killed when dropped.
@@ -54,8 +54,8 @@ impl RunningServer {
     }
 }
 
-/// Kills a process that outlives the deadline, so that a wait for it ends in a failure.
-struct Watchdog(#[expect(dead_code, reason = "its end tells the thread that the wait is over")] Sender<()>);
+/// Kills a process that outlives the deadline, so that waiting for it fails.
+struct Watchdog(#[expect(dead_code, reason = "dropping it ends the thread's wait")] Sender<()>);
 
 impl Watchdog {
     fn over(child: &Child) -> Watchdog {
@@ -70,7 +70,7 @@ impl Watchdog {
     }
 }
 
-/// Runs `command` to its end, which must come before the deadline, and returns what it said.
+/// Runs `command` to its end, which must come before the deadline, and returns its output.
 pub fn run_to_end(command: &mut Command) -> Output {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
     let _watchdog = Watchdog::over(&child);
@@ -84,7 +84,7 @@ impl Drop for RunningServer {
     }
 }
 
-/// The server's command line: two workers on a free port, unless `arguments` say otherwise.
+/// The server's command line: two workers on a free port, unless `arguments` contain these options.
 pub fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lookaside-server"));
     if !arguments.contains(&"-p") {
@@ -103,7 +103,7 @@ pub fn free_udp_port() -> u16 {
     probe.local_addr().expect("it is bound").port()
 }
 
-/// The first of so many UDP ports in a row that were free a moment ago.
+/// The first of `count` consecutive UDP ports that were free a moment ago.
 pub fn free_udp_ports(count: u16) -> u16 {
     let is_free = |port: u16| UdpSocket::bind(("127.0.0.1", port)).is_ok();
     let first_of_many = |first: u16| (first..).take(count.into()).all(is_free);
@@ -113,7 +113,7 @@ pub fn free_udp_ports(count: u16) -> u16 {
         .expect("ports in a row")
 }
 
-/// A TCP client that speaks bytes.
+/// A TCP client that sends bytes.
 pub struct Client {
     pub stream: TcpStream,
 }
@@ -138,7 +138,9 @@ impl Client {
         let mut filled = 0;
         while filled < got.len() && got[..filled] == expected[..filled] {
             match self.stream.read(&mut got[filled..]) {
-                Ok(0) => panic!("the server hung up after {:?}", got[..filled].escape_ascii().to_string()),
+                Ok(0) => {
+                    panic!("the server closed the connection after {:?}", got[..filled].escape_ascii().to_string())
+                }
                 Ok(count) => filled += count,
                 Err(error) => panic!("{error} after {:?}", got[..filled].escape_ascii().to_string()),
             }
@@ -147,7 +149,7 @@ impl Client {
         assert!(got[..filled] == *expected, "got {:?}, expected {:?}", shown(&got[..filled]), shown(expected));
     }
 
-    pub fn ask(&mut self, request: impl AsRef<[u8]>, expected: impl AsRef<[u8]>) {
+    pub fn exchange(&mut self, request: impl AsRef<[u8]>, expected: impl AsRef<[u8]>) {
         self.send(request);
         self.expect(expected);
     }
@@ -163,17 +165,17 @@ impl Client {
         String::from_utf8(line).expect("the line is text").trim_end().to_owned()
     }
 
-    /// Everything up to the server's hanging up. A reset counts: the server may close with our bytes unread.
+    /// Everything until the server closes the connection. A reset counts: the server may close it with unread input.
     pub fn read_to_end(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         match self.stream.read_to_end(&mut bytes) {
             Ok(_) => bytes,
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => bytes,
-            Err(error) => panic!("the server does not hang up: {error}"),
+            Err(error) => panic!("the server does not close the connection: {error}"),
         }
     }
 
-    /// The number that `stats` has under `name`.
+    /// The statistic `name` of `stats`.
     pub fn stat(&mut self, name: &str) -> u64 {
         self.send("stats\r\n");
         let mut text = Vec::new();
@@ -189,7 +191,7 @@ impl Client {
         value.and_then(|value| value.trim().parse().ok()).unwrap_or_else(|| panic!("no number {name} in {text}"))
     }
 
-    /// Asks until `stats` has `expected` under `name`.
+    /// Waits until the statistic `name` is `expected`.
     pub fn wait_for_stat(&mut self, name: &str, expected: u64) {
         let started = std::time::Instant::now();
         loop {

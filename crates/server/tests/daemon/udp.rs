@@ -13,7 +13,7 @@ fn start_with(arguments: &[&str]) -> (RunningServer, UdpSocket) {
     (server, client_of(port))
 }
 
-/// A client that takes nothing but what comes from this port.
+/// A client that receives only from this port.
 fn client_of(port: u16) -> UdpSocket {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
     socket.connect(("127.0.0.1", port)).expect("an address");
@@ -28,7 +28,7 @@ fn request(id: u16, text: &str) -> Vec<u8> {
     datagram
 }
 
-/// The reply's text, put together from its datagrams, and how many there were.
+/// The text of a reply, reassembled from its datagrams, and their number.
 fn receive(socket: &UdpSocket, id: u16) -> (String, usize) {
     let mut parts: Vec<Option<Vec<u8>>> = Vec::new();
     loop {
@@ -49,7 +49,7 @@ fn receive(socket: &UdpSocket, id: u16) -> (String, usize) {
 #[test]
 fn a_get_in_one_datagram() {
     let (server, socket) = start();
-    server.connect().ask("set k 9 0 3\r\nabc\r\n", "STORED\r\n");
+    server.connect().exchange("set k 9 0 3\r\nabc\r\n", "STORED\r\n");
     socket.send(&request(0xbeef, "get k absent\r\n")).expect("sent");
     assert_eq!(receive(&socket, 0xbeef), ("VALUE k 9 3\r\nabc\r\nEND\r\n".to_string(), 1));
 }
@@ -58,19 +58,19 @@ fn a_get_in_one_datagram() {
 fn a_large_reply_in_numbered_datagrams() {
     let (server, socket) = start();
     let value: String = (0..10_000).map(|n| char::from(b'a' + (n % 23) as u8)).collect();
-    server.connect().ask(format!("set k 0 0 10000\r\n{value}\r\n"), "STORED\r\n");
+    server.connect().exchange(format!("set k 0 0 10000\r\n{value}\r\n"), "STORED\r\n");
     socket.send(&request(7, "get k\r\n")).expect("sent");
     let (text, datagrams) = receive(&socket, 7);
     assert_eq!(text, format!("VALUE k 0 10000\r\n{value}\r\nEND\r\n"));
     assert_eq!(datagrams, 8);
 }
 
-/// The kernel is handed 45 datagrams at a time; where one burst ends and the next begins must not show.
+/// The kernel gets 45 datagrams at a time; the boundaries between bursts must not be visible.
 #[test]
 fn a_reply_of_several_bursts() {
     let (server, socket) = start();
     let value: String = (0..100_000).map(|n| char::from(b'a' + (n % 23) as u8)).collect();
-    server.connect().ask(format!("set k 0 0 100000\r\n{value}\r\n"), "STORED\r\n");
+    server.connect().exchange(format!("set k 0 0 100000\r\n{value}\r\n"), "STORED\r\n");
     socket.send(&request(7, "get k\r\n")).expect("sent");
     let (text, datagrams) = receive(&socket, 7);
     assert_eq!(text, format!("VALUE k 0 100000\r\n{value}\r\nEND\r\n"));
@@ -92,28 +92,28 @@ fn other_verbs_and_bad_datagrams() {
 }
 
 #[test]
-fn a_reply_that_is_too_large_says_so() {
+fn a_reply_that_is_too_large_is_replaced_by_an_error() {
     let (server, socket) = start();
     let value = "v".repeat(lookaside_server::UDP_REPLY_BYTES_MAX);
-    server.connect().ask(format!("set k 0 0 {}\r\n{value}\r\n", value.len()), "STORED\r\n");
+    server.connect().exchange(format!("set k 0 0 {}\r\n{value}\r\n", value.len()), "STORED\r\n");
     socket.send(&request(5, "get k\r\n")).expect("sent");
     assert_eq!(receive(&socket, 5).0, "SERVER_ERROR reply too large for UDP, use TCP\r\n");
 }
 
-/// While the server stands still more datagrams come than it takes by one call, of several clients, good and bad, and
-/// asking for more keys together than a batch holds: each client gets the replies to its own, in order.
+/// While the server is stopped, more datagrams arrive than one call receives: from several clients, valid and invalid,
+/// and with more keys together than a batch holds. Each client gets the replies to its own datagrams, in order.
 #[test]
-fn what_waits_together_is_answered_one_by_one() {
+fn waiting_datagrams_are_answered_one_by_one() {
     let (server, first) = start_with(&["-t", "1"]);
     let mut connection = server.connect();
     let value: String = (0..3_000).map(|n| char::from(b'a' + (n % 23) as u8)).collect();
-    connection.ask(format!("set long 0 0 3000\r\n{value}\r\n"), "STORED\r\n");
-    connection.ask("set count 0 0 1\r\n0\r\n", "STORED\r\n");
+    connection.exchange(format!("set long 0 0 3000\r\n{value}\r\n"), "STORED\r\n");
+    connection.exchange("set count 0 0 1\r\n0\r\n", "STORED\r\n");
     let port = first.peer_addr().expect("it is connected").port();
     let clients: Vec<UdpSocket> = (0..5).map(|_| client_of(port)).collect();
     let (many, huge) = ("none ".repeat(100), "x".repeat(20_000));
     server.signal(rustix::process::Signal::STOP);
-    // More than a reply may have: what is left of it must not get into those of the others.
+    // Its reply exceeds the bound: the rest of it must not get into other replies.
     first.send(&request(9, &format!("get {}\r\nget count\r\n", "long ".repeat(50)))).expect("sent");
     for turn in 0..4 {
         for client in &clients {
@@ -139,12 +139,12 @@ fn what_waits_together_is_answered_one_by_one() {
 }
 
 #[test]
-fn each_worker_answers_at_a_port_of_its_own_and_all_at_the_shared_one() {
+fn each_worker_answers_at_its_own_port_and_all_at_the_shared_one() {
     let first = free_udp_ports(4);
     let (server, shared) = start_with(&["-t", "3", "--udp-worker-ports", &first.to_string()]);
     server.wait_for_log(&format!("UDP ports {first} to {}", first + 2));
     let mut connection = server.connect();
-    connection.ask("set k 0 0 3\r\nabc\r\n", "STORED\r\n");
+    connection.exchange("set k 0 0 3\r\nabc\r\n", "STORED\r\n");
     let clients = (first..first + 3).map(client_of);
     for (id, client) in (1..).zip(clients.chain([shared])) {
         client.send(&request(id, "get k\r\n")).expect("sent");

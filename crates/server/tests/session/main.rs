@@ -1,9 +1,9 @@
-//! Any bytes, in any dialect: a session gives the same replies wherever the bytes are cut and wherever execution pauses,
-//! and it ends the conversation at the same place. Nothing panics or stands still.
+//! Any bytes, in either protocol: a session gives the same replies wherever the bytes are cut and wherever execution
+//! pauses, and closes the connection at the same point. It neither panics nor stalls.
 
-mod conversation;
+mod exchange;
 
-use conversation::{ITEM_BYTES_MAX, LINE_BYTES_MAX, hold};
+use exchange::{ITEM_BYTES_MAX, LINE_BYTES_MAX, run};
 use lookaside_protocol::StoreMode;
 use lookaside_protocol::binary::{
     BinaryCommand, BinaryOperation, BinaryRequest, ResponseTag, Vivify, compose_request, opcode,
@@ -11,7 +11,7 @@ use lookaside_protocol::binary::{
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// Text that means something, whole or in part.
+/// Whole and partial commands.
 const LINES: &[&str] = &[
     "get a b c absent\r\n",
     "gets a b c a\r\n",
@@ -104,7 +104,7 @@ fn binary() -> impl Strategy<Value = Vec<u8>> {
         compose_request(&BinaryRequest { tag, command: BinaryCommand::Keyed { key, operation } }, &mut out);
         out
     });
-    // One byte of a request may be another: lengths, opcodes, what must be 0.
+    // One byte of a request may be changed: lengths, opcodes, reserved fields.
     (request, prop_oneof![3 => Just(None), 1 => (0..30usize, any::<u8>()).prop_map(Some)]).prop_map(
         |(mut out, change)| {
             if let Some((at, byte)) = change.filter(|&(at, _)| at > 0 && at < out.len()) {
@@ -116,10 +116,10 @@ fn binary() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
-    let conversation = |pieces: Vec<Vec<u8>>| pieces.concat();
+    let concatenate = |pieces: Vec<Vec<u8>>| pieces.concat();
     prop_oneof![
-        3 => vec(text(), 1..30).prop_map(conversation),
-        2 => vec(binary(), 1..30).prop_map(conversation),
+        3 => vec(text(), 1..30).prop_map(concatenate),
+        2 => vec(binary(), 1..30).prop_map(concatenate),
         1 => vec(any::<u8>(), 0..600),
     ]
 }
@@ -133,9 +133,9 @@ proptest! {
         pieces in prop_oneof![vec(any::<u8>(), 1..8), vec(0..4u8, 1..4)],
         reply_bytes_max in prop_oneof![1..64usize, 64..4_000usize],
     ) {
-        let whole = hold(&bytes, &[], usize::MAX);
-        prop_assert_eq!(&hold(&bytes, &pieces, usize::MAX), &whole);
-        prop_assert_eq!(&hold(&bytes, &[], reply_bytes_max), &whole);
-        prop_assert_eq!(&hold(&bytes, &pieces, reply_bytes_max), &whole);
+        let whole = run(&bytes, &[], usize::MAX);
+        prop_assert_eq!(&run(&bytes, &pieces, usize::MAX), &whole);
+        prop_assert_eq!(&run(&bytes, &[], reply_bytes_max), &whole);
+        prop_assert_eq!(&run(&bytes, &pieces, reply_bytes_max), &whole);
     }
 }

@@ -1,0 +1,77 @@
+//! The main thread while the others serve. Each pass polls signals, listeners and the upgrade socket, and then:
+//!
+//! | event | action |
+//! |---|---|
+//! | SIGINT, SIGTERM, SIGUSR1, `shutdown` | return |
+//! | SIGHUP | reload certificates and users |
+//! | every second | tick the store, return freed memory to the system |
+//! | a new process is ready to take over | return |
+//! | connections wait | accept them |
+
+use crate::net::acceptor::{Acceptor, Listener};
+use crate::net::malloc_trim::TrimOnPeak;
+use crate::shared::ServerState;
+use crate::startup::signals::{Signals, drain};
+use lookaside_upgrade::{Successor, UpgradeServer};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+/// How often the store learns the time, so that short-lived items leave in the second in which they expire (§6.3).
+const TICK_MS: u64 = 1_000;
+const TICK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+const NO_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
+/// Why the main loop has ended.
+pub(super) enum Exit {
+    /// A signal, or the command `shutdown`.
+    Stopped,
+    /// A new process is ready to take over.
+    Upgrade(Successor),
+}
+
+/// Accepts connections until the process is to stop, or a new process is ready to take over.
+pub(super) fn run_until_exit(
+    state: &ServerState,
+    listeners: &[Listener],
+    signals: &Signals,
+    mut upgrade: Option<UpgradeServer<'_>>,
+) -> std::io::Result<Exit> {
+    let mut acceptor = Acceptor::new(state, listeners);
+    let mut last_tick = state.clock.now();
+    let mut trim = TrimOnPeak::default();
+    loop {
+        acceptor.update_pause();
+        let mut polled = vec![PollFd::new(&signals.stop, PollFlags::IN), PollFd::new(&signals.reload, PollFlags::IN)];
+        polled.extend(acceptor.poll_fds());
+        polled.extend(upgrade.iter().flat_map(UpgradeServer::watched));
+        let is_upgrading = upgrade.as_ref().is_some_and(UpgradeServer::is_busy);
+        let timeout = if is_upgrading { &NO_WAIT } else { acceptor.pause().unwrap_or(&TICK) };
+        match poll(&mut polled, Some(timeout)) {
+            Ok(_) => {}
+            Err(Errno::INTR) => continue,
+            Err(error) => return Err(error.into()),
+        }
+        if !polled[0].revents().is_empty() {
+            return Ok(Exit::Stopped);
+        }
+        if !polled[1].revents().is_empty() {
+            drain(&signals.reload);
+            state.secrets.reload(state.clock);
+        }
+        let now = state.clock.now();
+        if now.unix_ms - last_tick.unix_ms >= TICK_MS {
+            state.store.tick(now);
+            let usage = state.worker_handles.iter().map(|handle| handle.buffers.take_peak_bytes());
+            let (peak_bytes, now_bytes) = usage.fold((0, 0), |sum, usage| (sum.0 + usage.0, sum.1 + usage.1));
+            trim.tick(peak_bytes, now_bytes);
+            last_tick = now;
+        }
+        let successor =
+            upgrade.as_mut().and_then(|upgrade| upgrade.attend(now.unix_ms, |step| state.store.loosen(step)));
+        if let Some(successor) = successor {
+            return Ok(Exit::Upgrade(successor));
+        }
+        acceptor.accept_waiting();
+    }
+}

@@ -1,0 +1,138 @@
+//! Accepts connections and gives each to the worker that has the fewest.
+//!
+//! Accepting pauses while the process has no file descriptor for another connection, and with `-o no_maxconns_fast`
+//! while there are as many connections as `-c` allows ([`AcceptPause`](crate::net::accept_pause::AcceptPause)).
+
+use crate::net::worker_handle::Dispatched;
+use crate::session::context::Protocols;
+use crate::shared::ServerState;
+use lookaside_net::TlsMode;
+use lookaside_telemetry::LogThrottle;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, SocketAddrAny, SocketFlags};
+use socket2::Socket;
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How many connections are accepted from one listener before the other listeners and signals are served.
+const ACCEPTS_PER_ROUND: usize = 64;
+
+/// How long new connections wait when the process has no file descriptor for them.
+const EXHAUSTED_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// How long new connections wait when the maximum number of connections is reached.
+const FULL_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+
+/// At most one warning about missing file descriptors in this time.
+const EXHAUSTED_WARNING_INTERVAL: Duration = Duration::from_secs(60);
+
+const TOO_MANY_CONNECTIONS: &[u8] = b"ERROR Too many open connections\r\n";
+
+/// A listening TCP or Unix socket.
+pub(crate) struct Listener {
+    pub(crate) socket: Socket,
+    /// `None`: as `-Z` and `ssl_verify_mode` say.
+    pub(crate) tls: Option<TlsMode>,
+    /// `None`: the server's protocols.
+    pub(crate) protocols: Option<Protocols>,
+}
+
+/// Accepts connections on all listeners.
+pub(crate) struct Acceptor<'a> {
+    state: &'a ServerState,
+    listeners: &'a [Listener],
+    /// The last attempt found no file descriptor.
+    is_exhausted: bool,
+    /// The maximum number of connections is reached, and further ones wait.
+    is_full: bool,
+    warnings: LogThrottle<Duration>,
+}
+
+impl<'a> Acceptor<'a> {
+    pub(crate) fn new(state: &'a ServerState, listeners: &'a [Listener]) -> Acceptor<'a> {
+        let warnings = LogThrottle::new(1, EXHAUSTED_WARNING_INTERVAL);
+        Acceptor { state, listeners, is_exhausted: false, is_full: false, warnings }
+    }
+
+    /// Decides whether to accept connections in this pass of the main loop.
+    pub(crate) fn update_pause(&mut self) {
+        self.is_full = waits_for_space(self.state);
+        let now = self.state.clock.now();
+        let has_begun = self.state.accept_pause.set_paused(self.is_exhausted || self.is_full, now);
+        if has_begun && self.is_exhausted && self.warnings.allow(Duration::from_millis(now.unix_ms)).is_some() {
+            tracing::warn!("no file descriptor for a new connection, it waits: raise `ulimit -n` or lower -c");
+        }
+    }
+
+    /// The sockets to poll: none during a pause.
+    pub(crate) fn poll_fds(&self) -> impl Iterator<Item = PollFd<'a>> {
+        let listeners = if self.is_exhausted || self.is_full { &[] } else { self.listeners };
+        listeners.iter().map(|listener| PollFd::new(&listener.socket, PollFlags::IN))
+    }
+
+    /// The length of the present pause; `None` if there is none.
+    pub(crate) fn pause(&self) -> Option<&'static Timespec> {
+        match (self.is_exhausted, self.is_full) {
+            (true, _) => Some(&EXHAUSTED_PAUSE),
+            (_, true) => Some(&FULL_PAUSE),
+            _ => None,
+        }
+    }
+
+    /// Accepts the connections that wait.
+    pub(crate) fn accept_waiting(&mut self) {
+        self.is_exhausted = false;
+        for listener in self.listeners {
+            self.is_exhausted |= !accept_from(self.state, listener);
+        }
+    }
+}
+
+/// Whether new connections have to wait because the maximum is reached.
+fn waits_for_space(state: &ServerState) -> bool {
+    state.connection_limits.waits_when_full && state.is_full()
+}
+
+/// Accepts the connections that wait at one listener; false if the process has run out of descriptors or memory.
+fn accept_from(state: &ServerState, listener: &Listener) -> bool {
+    for _ in 0..ACCEPTS_PER_ROUND {
+        if waits_for_space(state) {
+            return true;
+        }
+        match rustix::net::acceptfrom_with(listener.socket.as_fd(), SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+            Ok((socket, address)) => admit(state, listener, socket, address),
+            Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => return false,
+            // No connection waits, or the client has closed it.
+            Err(_) => return true,
+        }
+    }
+    true
+}
+
+/// Gives an accepted connection to a worker, or refuses it.
+fn admit(state: &ServerState, listener: &Listener, socket: OwnedFd, address: Option<SocketAddrAny>) {
+    mark_validated(state, address);
+    let tls = state.secrets.certificates.as_ref().and_then(|certificates| certificates.server_config(listener.tls));
+    if state.is_full() {
+        state.connections_rejected.fetch_add(1, Ordering::Relaxed);
+        if tls.is_none() {
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            let _ = rustix::net::send(&socket, TOO_MANY_CONNECTIONS, flags);
+        }
+        return;
+    }
+    state.connections_total.fetch_add(1, Ordering::Relaxed);
+    let _ = rustix::net::sockopt::set_tcp_nodelay(&socket, true);
+    state.dispatch(Dispatched::Accepted { socket, tls, protocols: listener.protocols });
+}
+
+/// Allows long UDP replies to an address from which a client has connected by TCP: the address is not forged.
+pub(crate) fn mark_validated(state: &ServerState, address: Option<SocketAddrAny>) {
+    let address = address.and_then(|address| SocketAddr::try_from(address).ok());
+    if let (Some(limit), Some(address)) = (&state.amplification_limit, address) {
+        limit.mark_validated(address.ip());
+    }
+}

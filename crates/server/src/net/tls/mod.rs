@@ -1,0 +1,14 @@
+//! TLS, by rustls: `-Z` with memcached's `-o ssl_...` options.
+//!
+//! * [`options`]: the options, as plain values.
+//! * [`certificates`]: the files, reloaded by `refresh_certs` and SIGHUP.
+//! * [`stream`]: one connection's state between its socket and its session.
+//!
+//! A request takes the same path with TLS and without: decrypted bytes are scanned as plain ones are, and one reply
+//! buffer is encrypted and then sent. A plain connection costs no more than a null pointer.
+//!
+//! Deliberately absent: TLS before 1.2, renegotiation, and early data (a replayed `incr` would count twice).
+
+pub(crate) mod certificates;
+pub(crate) mod options;
+pub(crate) mod stream;

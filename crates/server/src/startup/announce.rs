@@ -1,0 +1,61 @@
+//! Announces the open ports: in the log, and in the file that memcached's users know.
+
+use crate::net::acceptor::Listener;
+use crate::session::context::Protocols;
+use crate::shared::ServerState;
+use crate::startup::listeners::local_address;
+use anyhow::Context;
+use lookaside_net::TlsMode;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+
+/// memcached writes the ports that it has opened to the file that this variable names.
+const PORT_FILE_VARIABLE: &str = "MEMCACHED_PORT_FILENAME";
+
+/// Logs where the server listens, and writes the port file.
+pub(crate) fn announce(state: &ServerState, listeners: &[Listener]) -> anyhow::Result<()> {
+    let arguments = &state.arguments;
+    let mut ports = String::new();
+    for listener in listeners {
+        let Some(address) = local_address(&listener.socket) else { continue };
+        state.tcp_port.store(address.port(), Ordering::Relaxed);
+        ports += &format!("TCP {}: {}\n", if address.is_ipv6() { "INET6" } else { "INET" }, address.port());
+        tracing::info!("listening on {address}{}{}", describe_tls(listener.tls), describe_protocol(listener.protocols));
+    }
+    if let Some(path) = &arguments.unix_path {
+        tracing::info!("listening on {}", path.display());
+    } else if arguments.udp_port != 0 {
+        ports += &format!("UDP INET: {}\n", arguments.udp_port);
+        tracing::info!("listening on UDP port {}", arguments.udp_port);
+        if let Some(worker_ports) = arguments.udp_worker_ports() {
+            let (first, last) = (worker_ports.start(), worker_ports.end());
+            tracing::info!("listening on UDP ports {first} to {last}, one for each worker thread");
+        }
+    }
+    if arguments.listen.is_empty() && arguments.unix_path.is_none() {
+        tracing::info!("only this machine can connect; choose addresses with -l (memcached would listen on all)");
+    }
+    let Some(path) = std::env::var_os(PORT_FILE_VARIABLE).map(PathBuf::from) else { return Ok(()) };
+    // Renamed into place, so that a process that waits for the file never reads half of it.
+    let temporary_path = path.with_extension("lookaside");
+    std::fs::write(&temporary_path, ports)
+        .and_then(|()| std::fs::rename(&temporary_path, &path))
+        .with_context(|| format!("cannot write the ports to {} ({PORT_FILE_VARIABLE})", path.display()))
+}
+
+fn describe_tls(tls: Option<TlsMode>) -> &'static str {
+    match tls {
+        None => "",
+        Some(TlsMode::Plain) => " without TLS",
+        Some(TlsMode::Tls) => " with TLS",
+        Some(TlsMode::MutualTls) => " with TLS, for clients with a certificate",
+    }
+}
+
+fn describe_protocol(protocols: Option<Protocols>) -> &'static str {
+    match protocols {
+        Some(Protocols::Text) => ", for the text protocol",
+        Some(Protocols::Binary) => ", for the binary protocol",
+        Some(Protocols::Both) | None => "",
+    }
+}

@@ -1,0 +1,98 @@
+//! `-d` and `-P`: running in the background, and the pid file.
+//!
+//! The process does not fork; it starts itself a second time, so that no thread and no lock is cloned. The second
+//! process recognizes itself by an environment variable, and becomes the leader of a session without a terminal. The
+//! first one waits on a pipe until the second one's ports are open, and exits with its status if it ends before. Until
+//! then the log goes where that of the first process goes, afterwards nowhere, as with memcached. Under a supervisor,
+//! do not use `-d`.
+
+use anyhow::Context;
+use std::fs::{File, OpenOptions};
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+/// Set in the environment of the background process.
+const BACKGROUND_VARIABLE: &str = "LOOKASIDE_SERVER_BACKGROUND";
+
+fn is_background() -> bool {
+    std::env::var_os(BACKGROUND_VARIABLE).is_some()
+}
+
+/// Starts the background process, and waits until it serves or has ended. Returns `None` in the background process
+/// itself.
+pub(crate) fn spawn_background() -> anyhow::Result<Option<ExitCode>> {
+    if is_background() {
+        // Fails if the process leads a group already: then it has no terminal to leave either.
+        let _ = rustix::process::setsid();
+        return Ok(None);
+    }
+    let program = std::env::current_exe().context("cannot find this program to start it in the background (-d)")?;
+    let mut command = Command::new(program);
+    command.args(std::env::args_os().skip(1)).env(BACKGROUND_VARIABLE, "1");
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn().context("cannot start in the background (-d)")?;
+    let mut ready = Vec::new();
+    if let Some(pipe) = &mut child.stdout {
+        pipe.read_to_end(&mut ready).context("cannot read from the server in the background (-d)")?;
+    }
+    if ready == READY {
+        return Ok(Some(ExitCode::SUCCESS));
+    }
+    let status = child.wait().context("cannot read the exit status of the server in the background (-d)")?;
+    let code = status.code().and_then(|code| u8::try_from(code).ok()).filter(|code| *code != 0);
+    Ok(Some(code.map_or(ExitCode::FAILURE, ExitCode::from)))
+}
+
+/// Written to the pipe when the ports are open.
+const READY: &[u8] = b"r";
+
+/// Lets the waiting process exit, and closes standard output and standard error. Does nothing in a foreground process.
+pub(crate) fn notify_ready() -> anyhow::Result<()> {
+    if !is_background() {
+        return Ok(());
+    }
+    let null_device = OpenOptions::new().write(true).open("/dev/null").context("cannot open /dev/null (-d)")?;
+    // The waiting process may have been killed: continue all the same.
+    let _ = rustix::io::write(std::io::stdout(), READY);
+    rustix::stdio::dup2_stderr(&null_device).context("cannot redirect standard error (-d)")?;
+    rustix::stdio::dup2_stdout(&null_device).context("cannot redirect standard output (-d)")
+}
+
+/// The file of `-P`. Removed at the end, unless another process has written its id to it meanwhile.
+pub(crate) struct PidFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl PidFile {
+    /// Opens the file, so that it can still be written after a change of user. Its contents stay.
+    pub(crate) fn open(path: &Path) -> anyhow::Result<PidFile> {
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+        let file = file.with_context(|| format!("cannot write the process id to {} (-P)", path.display()))?;
+        Ok(PidFile { path: path.to_owned(), file })
+    }
+
+    /// Writes the process id.
+    pub(crate) fn write(&self) -> anyhow::Result<()> {
+        let id = format!("{}\n", std::process::id());
+        let written = self.file.set_len(0).and_then(|()| self.file.write_all_at(id.as_bytes(), 0));
+        written.with_context(|| format!("cannot write the process id to {} (-P)", self.path.display()))
+    }
+
+    /// Whether it contains this process's id, or is empty.
+    fn names_this_process(&self) -> bool {
+        std::fs::read_to_string(&self.path).is_ok_and(|id| id.is_empty() || id.trim() == std::process::id().to_string())
+    }
+}
+
+impl Drop for PidFile {
+    fn drop(&mut self) {
+        if self.names_this_process()
+            && let Err(error) = std::fs::remove_file(&self.path)
+        {
+            tracing::warn!("cannot remove {}: {error}", self.path.display());
+        }
+    }
+}
