@@ -90,7 +90,7 @@ async fn only_deleted_and_not_found_count_as_applied() {
 }
 
 #[tokio::test]
-async fn next_router_gets_what_failed_and_becomes_the_first() {
+async fn next_router_gets_failed_deletes_and_becomes_the_first() {
     let dead = Router::new("dead:1", Err(Failure::ConnectFailed));
     let alive = Router::new("alive:1", Ok(Reply::Deleted));
     let routers = delivery_through(&[&dead, &alive]);

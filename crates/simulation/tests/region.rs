@@ -6,7 +6,7 @@ use lookaside_simulation::{
 };
 
 #[test]
-fn the_same_seed_gives_the_same_run() {
+fn same_seed_gives_the_same_run() {
     for seed in 7..10 {
         assert_eq!(run(seed, DisabledGuarantee::Nothing), run(seed, DisabledGuarantee::Nothing));
     }

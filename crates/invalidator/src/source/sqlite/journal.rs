@@ -3,9 +3,9 @@
 //! A position is the `seq` of the last row that was read. The journal reaches back to a position `p` if no row after
 //! `p` has been removed. A gap in the numbers does not prove a removal: AUTOINCREMENT guarantees only that numbers grow
 //! and are not reused (an insert that fails under `OR IGNORE` may use one up). So a trigger records the largest number
-//! that was ever removed, by [`super::prune`] or by hand, in `lookaside_journal_removed`. It is installed when the
-//! journal is first read. If that fails (a file that we may not write), every gap counts as a removal, so that no loss
-//! goes unnoticed.
+//! that was ever removed, by [`prune`](super::prune()) or by hand, in `lookaside_journal_removed`. It is installed when
+//! the journal is first read. If that fails (a file that we may not write), every gap counts as a removal, so that no
+//! loss goes unnoticed.
 
 use super::super::{Commit, Commits, Position, SourceError, Start};
 use crate::keys::push_valid_key;
