@@ -20,6 +20,7 @@ pub mod lease;
 mod line;
 pub mod meta;
 pub mod percent;
+pub mod refusal;
 pub mod reply;
 pub mod request;
 pub mod text;

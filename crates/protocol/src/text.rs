@@ -14,38 +14,14 @@
 
 mod block;
 mod compose;
+mod limits;
 mod parse;
 mod parse_reply;
 mod parsed;
 
+pub use crate::refusal;
 pub use compose::{END, compose_command, compose_reply, compose_request, compose_retrieve};
+pub use limits::Limits;
 pub use parse::parse_command;
 pub use parse_reply::{ParsedReply, ReplyPart, parse_reply, parse_value_of};
 pub use parsed::Parsed;
-
-/// Sizes beyond which a parser refuses a command or a reply.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// The largest value, in bytes (memcached's `-I`).
-    pub value_bytes_max: usize,
-    /// The longest command line, in bytes; a get of many keys may be this long.
-    pub line_bytes_max: usize,
-}
-
-/// The replies to refused commands.
-pub mod refusal {
-    /// No such verb.
-    pub const UNKNOWN: &str = "ERROR";
-    /// Too few arguments, an invalid key, or an argument that is not a number.
-    pub const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
-    /// The data block does not end where its length says.
-    pub const BAD_DATA_CHUNK: &str = "CLIENT_ERROR bad data chunk";
-    /// The value is over the limit.
-    pub const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
-    /// No end of the line within the limit.
-    pub const LINE_TOO_LONG: &str = "CLIENT_ERROR line too long";
-    /// An exptime that is not a number.
-    pub const INVALID_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
-    /// A delta that is not a number of 64 bits.
-    pub const INVALID_DELTA: &str = "CLIENT_ERROR invalid numeric delta argument";
-}

@@ -1,6 +1,9 @@
 //! Composes meta commands and replies.
 
-use super::{MetaFlags, MetaOperation, MetaReply, MetaStatus, MetaVerb};
+use super::flags::MetaFlags;
+use super::operation::MetaOperation;
+use super::reply::MetaReply;
+use super::verb::{MetaStatus, MetaVerb};
 use crate::Cas;
 
 /// The item's metadata for a meta reply. Fields that are `None` are not returned, even if the command asked for them:

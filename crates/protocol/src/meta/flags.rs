@@ -1,8 +1,9 @@
 //! Parses the flags of a meta command; refusals have memcached 1.6.45's messages.
 
-use super::{MetaVerb, decode_key};
+use super::key::decode_key;
+use super::verb::MetaVerb;
 use crate::line::{Tokens, signed, unsigned};
-use crate::text::refusal;
+use crate::refusal;
 use crate::{Cas, Direction, KEY_BYTES_MAX, StoreMode};
 
 /// The longest opaque token, in bytes. memcached's `protocol.txt` says 32, but memcached counts the letter too.

@@ -1,6 +1,9 @@
 //! Parses the parts that only meta commands and replies have; `text` parses their lines and data blocks.
 
-use super::{MetaFlags, MetaOperation, MetaReply, MetaStatus, MetaVerb, OPAQUE_BYTES_MAX};
+use super::flags::{MetaFlags, OPAQUE_BYTES_MAX};
+use super::operation::MetaOperation;
+use super::reply::MetaReply;
+use super::verb::{MetaStatus, MetaVerb};
 use crate::line::trim;
 
 /// Parses a meta operation on `key`, without its value; returns it with its parsed flags. The error is the reply to the

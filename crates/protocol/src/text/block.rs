@@ -4,12 +4,12 @@
 //! memory.
 
 use super::{
-    Limits,
+    limits::Limits,
     parsed::{Parsed, bad, parse_key, single},
-    refusal,
 };
 use crate::line::{self, Tokens};
 use crate::meta::{MetaOperation, MetaVerb, parse_operation};
+use crate::refusal;
 use crate::{Cas, Command, LeaseToken, Operation, StoreMode};
 
 /// The largest valid length: with its line end the block's size must fit into 31 bits.

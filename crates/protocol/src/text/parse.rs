@@ -12,13 +12,13 @@
 //! between the last one that a verb knows and the end are ignored.
 
 use super::{
-    Limits,
     block::{Block, BlockVerb, parse_meta_store, parse_store},
+    limits::Limits,
     parsed::{Parsed, bad, parse_key, single},
-    refusal,
 };
 use crate::line::{self, FirstLine, Tokens};
 use crate::meta::{MetaVerb, parse_operation, remap_error};
+use crate::refusal;
 use crate::{Command, Direction, Keys, Operation, StoreMode, check_key};
 
 /// The shortest line with its end, in bytes: memcached refuses shorter ones, even `mn\n`.

@@ -9,7 +9,7 @@
 //! After a malformed line the connection cannot be used: the next reply cannot be found in bytes that may belong to a
 //! value.
 
-use super::Limits;
+use super::limits::Limits;
 use crate::line::{self, FirstLine, Tokens};
 use crate::{Cas, ErrorReply, LeaseToken, Reply, check_key, meta};
 

@@ -1,7 +1,7 @@
 //! The result of parsing a command, and the parts that all commands with one key share.
 
-use super::refusal;
 use crate::line::Tokens;
+use crate::refusal;
 use crate::{Command, Operation, Request, check_key};
 
 /// The result of parsing a command at the front of a buffer.
