@@ -3,10 +3,10 @@
 //! It serves until it is told to stop. Then it ends, or, if another process is to serve its clients, lets go of them and hears
 //! what comes of that ([`crate::upgrade`]).
 
-use crate::configuration::Plan;
-use crate::listen::Doors;
-use crate::session::Parked;
-use crate::tls::SecuredNetwork;
+use crate::backend::tls_connector::SecuredNetwork;
+use crate::config::router_config::Plan;
+use crate::frontend::listen::Doors;
+use crate::frontend::session::Parked;
 use crate::upgrade::{Client, Verdict, farewell, parked};
 use crate::{Fleet, Router, Settings, Tree};
 use std::sync::Arc;

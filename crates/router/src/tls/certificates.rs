@@ -3,8 +3,8 @@
 //! The files are read at the start, on SIGHUP, and when they change. If they cannot be used then, the connections to
 //! come go on with what was read before; connections that are there are not touched.
 
-use super::network::server_name;
-use super::options::{Papers, TlsOptions};
+use crate::backend::tls_connector::server_name;
+use crate::cli::tls::{Papers, TlsOptions};
 use lookaside_routing::{Address, Security, TlsPolicy};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WebPkiServerVerifier};
@@ -91,12 +91,12 @@ impl Certificates {
     }
 
     /// How long a client's handshake may take.
-    pub(super) fn handshake_max(&self) -> Duration {
+    pub(crate) fn handshake_max(&self) -> Duration {
         self.options.handshake_max()
     }
 
     /// What a client's connection is served with; `None` if there is no certificate, or nobody to verify the client's.
-    pub(super) fn for_clients(&self, is_mutual: bool) -> Option<Arc<ServerConfig>> {
+    pub(crate) fn for_clients(&self, is_mutual: bool) -> Option<Arc<ServerConfig>> {
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
         if is_mutual { current.mutual.clone() } else { current.basic.clone() }
     }
@@ -116,7 +116,7 @@ impl Certificates {
     }
 
     /// What a connection to a server is made with.
-    pub(super) fn for_servers(&self, is_verified: bool) -> Result<Arc<ClientConfig>, &'static str> {
+    pub(crate) fn for_servers(&self, is_verified: bool) -> Result<Arc<ClientConfig>, &'static str> {
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
         match is_verified {
             true => current.verified.clone().ok_or("servers' certificates are verified against --pem-ca-path FILE"),
@@ -136,7 +136,7 @@ impl Certificates {
         Ok(())
     }
 
-    pub(super) fn count_handshake(&self, is_good: bool) {
+    pub(crate) fn count_handshake(&self, is_good: bool) {
         let counter = if is_good { &self.new_sessions } else { &self.handshake_errors };
         counter.fetch_add(1, Relaxed);
     }

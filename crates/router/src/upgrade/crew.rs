@@ -1,6 +1,6 @@
 //! The threads that serve, when they leave their clients to another process: all let go, and all hear what comes of it.
 
-use crate::session::Parked;
+use crate::frontend::session::Parked;
 use crate::{DRAIN_MAX, Fleet};
 use lookaside_upgrade::{CONNECTION_STATE_BYTES_MAX, Successor};
 use std::sync::Arc;

@@ -5,7 +5,7 @@
 //! it. So the client ends first, or has been given time; what it still asks for is read and passed over: nothing of it is
 //! carried out.
 
-use crate::session::Parked;
+use crate::frontend::session::Parked;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::JoinSet;

@@ -2,8 +2,8 @@
 //! the threads that serve notice nothing of it.
 
 use super::PROGRAM;
-use crate::listen::OpenDoor;
-use crate::{Options, metrics};
+use crate::frontend::listen::OpenDoor;
+use crate::{Options, stats::metrics_endpoint as metrics};
 use lookaside_upgrade::{Inherited, Successor, UpgradeServer, UpgradeSocket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, Write as _};

@@ -3,8 +3,8 @@
 
 use super::PROGRAM;
 use crate::Options;
-use crate::listen::OpenDoor;
-use crate::session::Parked;
+use crate::frontend::listen::OpenDoor;
+use crate::frontend::session::Parked;
 use lookaside_client::Stream;
 use lookaside_upgrade::{ConnectionState, Handover, Inherited, Predecessor};
 use socket2::{Domain, SockRef, Socket};
