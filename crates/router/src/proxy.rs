@@ -1,207 +1,175 @@
-//! One thread's share of the daemon: a tree, the clients that this thread accepted, and their counters.
+//! One thread of the router (mcrouter: proxy): a tree, the clients that this thread accepted, and their counters.
 
-use crate::frontend::buffer_pool::Rooms;
-use crate::frontend::session::{self, End, Parked};
-use crate::shared::{Fleet, Seat};
-use crate::stats::by_verb::Results;
-use crate::stats::counters::{Counters, Tally};
-use crate::{Settings, Tree};
+use crate::frontend::context::SessionContext;
+use crate::frontend::limits::Settings;
+use crate::frontend::session::{self, SessionEnd, SuspendedSession, shutdown_requested};
+use crate::shared::{SharedState, StatsSource};
+use crate::stats::by_verb::VerbResults;
+use crate::stats::counters::{CounterDelta, Counters};
+use crate::timeouts::DRAIN_MAX;
+use crate::tree::Tree;
 use lookaside_client::Listener;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 
-/// How long clients' batches in hand may take after a shutdown began. What is not answered by then is cut off.
-pub const DRAIN_MAX: Duration = Duration::from_secs(5);
-
-/// The wait after a failure to accept: most often the process has no file descriptor left, and trying again at once
-/// would only spin.
+/// The wait after a failure to accept. Most often the process has no file descriptor left; an immediate retry would only
+/// spin.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// What a client over the cap is told, in memcached's words.
+/// memcached's reply to a client above the limit.
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
-/// One thread's router. Everything it does happens on the tokio runtime that [`Router::serve`] is called in.
-pub struct Router {
-    settings: Settings,
-    fleet: Arc<Fleet>,
-    tree: RwLock<Arc<Tree>>,
-    counters: Counters,
-    results: Results,
-    rooms: Rooms,
+/// One thread's proxy. It runs on the tokio runtime that [`Proxy::serve`] is called in.
+pub struct Proxy {
+    context: SessionContext,
 }
 
-impl Router {
-    /// A router that serves `tree`, as one of a fleet.
-    pub fn new(settings: Settings, fleet: Arc<Fleet>, tree: Tree) -> Arc<Router> {
-        let router = Arc::new(Router {
-            settings,
-            fleet,
-            tree: RwLock::new(Arc::new(tree)),
-            counters: Counters::default(),
-            results: Results::default(),
-            rooms: Rooms::default(),
-        });
-        router.fleet.enlist(&router);
-        router
+/// The end of a session, and the session if it is to be served again.
+type Ended = (SessionEnd, Option<SuspendedSession>);
+
+impl Proxy {
+    /// A proxy that serves `tree`; `stats` adds up its counters.
+    pub fn new(settings: Settings, shared: Arc<SharedState>, tree: Tree) -> Arc<Proxy> {
+        let proxy = Arc::new(Proxy { context: SessionContext::new(settings, shared, tree) });
+        let weak: Weak<Proxy> = Arc::downgrade(&proxy);
+        proxy.context.shared.register(weak);
+        proxy
     }
 
-    /// How it treats its clients.
-    pub fn settings(&self) -> &Settings {
-        &self.settings
-    }
-
-    /// The fleet it belongs to.
-    pub fn fleet(&self) -> &Arc<Fleet> {
-        &self.fleet
+    /// The state that it shares with the other threads.
+    pub fn shared(&self) -> &Arc<SharedState> {
+        &self.context.shared
     }
 
     /// The tree in force.
     pub fn tree(&self) -> Arc<Tree> {
-        self.tree.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.context.tree()
     }
 
-    /// Puts another tree in force. Batches on their way finish on the old one.
+    /// Puts another tree in force. Batches that have begun end on the old one.
     pub fn set_tree(&self, tree: Tree) {
-        let old = std::mem::replace(&mut *self.tree.write().unwrap_or_else(PoisonError::into_inner), Arc::new(tree));
-        // Destinations may end connections when dropped: not under the lock.
-        drop(old);
+        self.context.set_tree(tree);
     }
 
-    /// What this thread has counted.
+    /// This thread's counters.
     pub fn counters(&self) -> &Counters {
-        &self.counters
+        &self.context.counters
     }
 
-    pub(crate) fn rooms(&self) -> &Rooms {
-        &self.rooms
-    }
-
-    /// What came of its clients' requests, by verb.
-    pub(crate) fn results(&self) -> &Results {
-        &self.results
-    }
-
-    /// Accepts clients and serves them until `shutdown` turns true; then answers the batches in hand, for at most
+    /// Accepts clients and serves them until `shutdown` turns true; then answers the batches that have begun, for at most
     /// [`DRAIN_MAX`], and returns.
     pub async fn serve(self: Arc<Self>, listener: Box<dyn Listener>, shutdown: watch::Receiver<bool>) {
         self.serve_all(&mut Some(listener), Vec::new(), shutdown).await;
     }
 
-    /// The same with clients that are there from the start; returns those that are there at the end, between two batches.
-    /// `listener` is there then only if they are to go on in another process, or in this one after all.
+    /// As [`Proxy::serve`], with `clients` from the start. Returns the sessions that are open at the end, between two batches.
+    /// `listener` is `Some` at the end only if they are handed over to another process, or will be served here again.
     pub(crate) async fn serve_all(
         self: &Arc<Self>,
         listener: &mut Option<Box<dyn Listener>>,
-        clients: Vec<Parked>,
+        clients: Vec<SuspendedSession>,
         mut shutdown: watch::Receiver<bool>,
-    ) -> Vec<Parked> {
-        let (mut sessions, mut parked) = (JoinSet::new(), Vec::new());
+    ) -> Vec<SuspendedSession> {
+        let (mut sessions, mut suspended) = (JoinSet::new(), Vec::new());
         let stop = shutdown.clone();
         for client in clients {
-            self.welcome(client, &mut sessions, &stop);
+            self.admit(client, &mut sessions, &stop);
         }
         while let Some(listener) = listener {
             tokio::select! {
                 biased;
-                () = told(&mut shutdown) => break,
-                Some(ended) = sessions.join_next() => parked.extend(note_end(ended)),
+                () = shutdown_requested(&mut shutdown) => break,
+                Some(ended) = sessions.join_next() => suspended.extend(log_session_end(ended)),
                 accepted = listener.accept() => match accepted {
                     Ok(stream) => {
-                        self.counters.add(&Tally { total_connections: 1, ..Tally::default() });
-                        self.welcome(Parked::new(stream), &mut sessions, &stop);
+                        self.counters().add(&CounterDelta { total_connections: 1, ..CounterDelta::default() });
+                        self.admit(SuspendedSession::new(stream), &mut sessions, &stop);
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "a client's connection could not be accepted; raise the limit on open files if it is reached");
-                        self.counters.add(&Tally { accept_errors: 1, ..Tally::default() });
+                        tracing::warn!(%error, "cannot accept a client connection; raise the limit on open files if it is reached");
+                        self.counters().add(&CounterDelta { accept_errors: 1, ..CounterDelta::default() });
                         tokio::time::sleep(ACCEPT_RETRY).await;
                     }
                 },
             }
         }
-        if !self.fleet.is_leaving() {
+        if !self.shared().is_handing_over() {
             *listener = None;
         }
-        parked.extend(drain(sessions).await);
-        parked
+        suspended.extend(drain_sessions(sessions).await);
+        suspended
     }
 
-    /// Empties every server, where that is allowed. The error is for the client.
-    pub(crate) async fn flush_all(&self, delay_s: i64) -> Result<(), String> {
-        if !self.settings.flush_enabled {
-            return Err("Command not supported".to_owned());
-        }
-        self.tree().flush_all(delay_s).await
-    }
-
-    fn welcome(
+    /// Serves a client in a task of its own, or refuses it if there are too many.
+    fn admit(
         self: &Arc<Self>,
-        mut client: Parked,
-        sessions: &mut JoinSet<(End, Option<Parked>)>,
+        mut client: SuspendedSession,
+        sessions: &mut JoinSet<Ended>,
         stop: &watch::Receiver<bool>,
     ) {
-        let Some(seat) = self.fleet.take_seat(self.settings.connections_max) else {
-            self.counters.add(&Tally { rejected_connections: 1, ..Tally::default() });
-            // One write into an empty socket buffer does not wait; if it would, the client goes without the reason.
+        let Some(permit) = self.shared().acquire_connection(self.context.settings.connections_max) else {
+            self.counters().add(&CounterDelta { rejected_connections: 1, ..CounterDelta::default() });
+            // One write into an empty socket buffer does not wait. If it does, the connection is closed without the reply.
             sessions.spawn(async move {
-                let told = async {
+                let refusal = async {
                     client.stream.write_all(TOO_MANY).await?;
                     client.stream.flush().await
                 };
-                let _ = tokio::time::timeout(ACCEPT_RETRY, told).await;
-                (End::Closed, None)
+                let _ = tokio::time::timeout(ACCEPT_RETRY, refusal).await;
+                (SessionEnd::Closed, None)
             });
             return;
         };
-        sessions.spawn(serve_one(self.clone(), client, seat, stop.clone()));
+        let (proxy, stop) = (self.clone(), stop.clone());
+        sessions.spawn(async move {
+            let ended = session::serve(&proxy.context, client, stop).await;
+            drop(permit);
+            ended
+        });
     }
 }
 
-impl std::fmt::Debug for Router {
+impl StatsSource for Proxy {
+    fn counters(&self) -> &Counters {
+        &self.context.counters
+    }
+
+    fn results(&self) -> &VerbResults {
+        &self.context.results
+    }
+
+    fn tree(&self) -> Arc<Tree> {
+        self.context.tree()
+    }
+
+    fn connections_max(&self) -> usize {
+        self.context.settings.connections_max
+    }
+}
+
+impl std::fmt::Debug for Proxy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Router").field("settings", &self.settings).finish_non_exhaustive()
+        f.debug_struct("Proxy").field("settings", &self.context.settings).finish_non_exhaustive()
     }
 }
 
-/// Resolves when the shutdown begins, or when nobody is left to begin it.
-pub(crate) async fn told(shutdown: &mut watch::Receiver<bool>) {
-    let _ = shutdown.wait_for(|&down| down).await;
-}
-
-/// Whether the shutdown has begun: a look at one word, unless something has changed.
-pub(crate) fn is_told(shutdown: &mut watch::Receiver<bool>) -> bool {
-    shutdown.has_changed().map_or(true, |has_changed| has_changed && *shutdown.borrow_and_update())
-}
-
-async fn serve_one(
-    router: Arc<Router>,
-    client: Parked,
-    seat: Seat,
-    stop: watch::Receiver<bool>,
-) -> (End, Option<Parked>) {
-    let ended = session::go_on(&router, client, stop).await;
-    drop(seat);
-    ended
-}
-
-fn note_end(ended: Result<(End, Option<Parked>), JoinError>) -> Option<Parked> {
+fn log_session_end(ended: Result<Ended, JoinError>) -> Option<SuspendedSession> {
     match ended {
-        Ok((End::Stalled, _)) => {
+        Ok((SessionEnd::Stalled, _)) => {
             let seconds = session::WRITE_STALL_MAX.as_secs();
-            tracing::warn!("a client took no byte of its replies for {seconds} s and was disconnected");
+            tracing::warn!("closed a client connection: the client read none of its replies for {seconds} s");
             None
         }
-        Ok((End::Behind, _)) => {
-            tracing::warn!(
-                "a client that has megabytes of its replies to read still cannot be handed over, and is disconnected"
-            );
+        Ok((SessionEnd::TooSlowForHandover, _)) => {
+            tracing::warn!("closed a client connection that cannot be handed over: it has megabytes of unread replies");
             None
         }
-        Ok((end, parked)) => {
-            tracing::trace!(?end, "a client's connection ended");
-            parked
+        Ok((end, suspended)) => {
+            tracing::trace!(?end, "client connection ended");
+            suspended
         }
         Err(error) => {
             tracing::error!(%error, "a client's session failed; this is a bug of the router");
@@ -210,17 +178,21 @@ fn note_end(ended: Result<(End, Option<Parked>), JoinError>) -> Option<Parked> {
     }
 }
 
-async fn drain(mut sessions: JoinSet<(End, Option<Parked>)>) -> Vec<Parked> {
-    let mut parked = Vec::new();
+/// Waits for the sessions to end, for at most [`DRAIN_MAX`].
+async fn drain_sessions(mut sessions: JoinSet<Ended>) -> Vec<SuspendedSession> {
+    let mut suspended = Vec::new();
     let all = async {
         while let Some(ended) = sessions.join_next().await {
-            parked.extend(note_end(ended));
+            suspended.extend(log_session_end(ended));
         }
     };
     if tokio::time::timeout(DRAIN_MAX, all).await.is_err() {
         let seconds = DRAIN_MAX.as_secs();
-        tracing::warn!("{} clients' batches were not answered within {seconds} s of the shutdown", sessions.len());
+        tracing::warn!(
+            "dropped {} clients' batches that were not answered {seconds} s after the shutdown began",
+            sessions.len()
+        );
         sessions.shutdown().await;
     }
-    parked
+    suspended
 }

@@ -1,15 +1,16 @@
-//! What the threads of one daemon share, and no request waits for: how many clients are connected, how the
-//! configuration fares, and who must be asked when `stats` adds up.
+//! State that the threads of one process share: the number of connections and of reply bytes, the status of the
+//! configuration, and the threads whose counters `stats` adds up. No request waits for any of it.
 
-use crate::Router;
-use crate::stats::counters::Tally;
+use crate::stats::by_verb::VerbResults;
+use crate::stats::counters::{CounterDelta, Counters};
 use crate::tls::Certificates;
+use crate::tree::Tree;
 use lookaside_telemetry::Log;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use tokio::time::Instant;
 
-/// Facts about the process that only the outside knows.
+/// Facts about the process, which come from outside.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Identity {
     /// The process id, as `stats` shows it.
@@ -18,91 +19,102 @@ pub struct Identity {
     pub started_unix_s: u64,
 }
 
-/// How the configuration fares.
+/// The state of the configuration.
 #[derive(Clone, Debug)]
-pub struct ConfigurationStatus {
-    /// Where it comes from, in words for an operator.
+pub struct ConfigStatus {
+    /// Where it comes from, as shown to operators.
     pub source: String,
-    /// When the one in force was taken.
+    /// When the configuration in force was applied.
     pub loaded: Instant,
-    /// When one was last tried.
+    /// When a configuration was last tried.
     pub attempted: Instant,
-    /// How many were refused since the start.
+    /// Configurations refused since the start.
     pub failures: u64,
-    /// Why the last one was refused, if it was.
+    /// Why the last configuration was refused; `None` if it was applied.
     pub refusal: Option<String>,
 }
 
-/// The threads of one daemon.
+/// One thread, as `stats` and metrics see it.
+pub(crate) trait StatsSource: Send + Sync {
+    /// Its counters.
+    fn counters(&self) -> &Counters;
+    /// Results of its clients' requests, by verb.
+    fn results(&self) -> &VerbResults;
+    /// The tree in force.
+    fn tree(&self) -> Arc<Tree>;
+    /// The limit on connections, over all threads.
+    fn connections_max(&self) -> usize;
+}
+
+/// State of all threads.
 #[derive(Debug)]
-pub struct Fleet {
+pub struct SharedState {
     identity: Identity,
     started: Instant,
-    routers: Mutex<Vec<Weak<Router>>>,
+    sources: Mutex<Vec<Weak<dyn StatsSource>>>,
     connections: AtomicUsize,
     reply_bytes: AtomicUsize,
-    /// Clients that are told to stop go on in another process.
-    is_leaving: AtomicBool,
-    configuration: Mutex<ConfigurationStatus>,
+    /// Whether a shutdown hands the clients over to another process.
+    is_handing_over: AtomicBool,
+    config: Mutex<ConfigStatus>,
     log: OnceLock<Log>,
     certificates: OnceLock<Arc<Certificates>>,
 }
 
-/// A place among the connections; given back when dropped.
+/// A permit for one client connection.
 #[derive(Debug)]
-pub struct Seat(Arc<Fleet>);
+pub(crate) struct ConnectionPermit(Arc<SharedState>);
 
-impl Drop for Seat {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.0.connections.fetch_sub(1, Relaxed);
     }
 }
 
-/// Bytes that a session holds in values; given back when dropped.
+/// A permit for the bytes of values that a session holds.
 #[derive(Debug)]
-pub(crate) struct Held {
-    fleet: Arc<Fleet>,
+pub(crate) struct ReplyBytesPermit {
+    shared: Arc<SharedState>,
     bytes: usize,
 }
 
-impl Drop for Held {
+impl Drop for ReplyBytesPermit {
     fn drop(&mut self) {
-        self.fleet.reply_bytes.fetch_sub(self.bytes, Relaxed);
+        self.shared.reply_bytes.fetch_sub(self.bytes, Relaxed);
     }
 }
 
-impl Fleet {
-    /// A fleet without routers. `source` says where the configuration comes from.
-    pub fn new(identity: Identity, source: impl Into<String>) -> Arc<Fleet> {
+impl SharedState {
+    /// State without threads. `source` is where the configuration comes from.
+    pub fn new(identity: Identity, source: impl Into<String>) -> Arc<SharedState> {
         let now = Instant::now();
-        let status =
-            ConfigurationStatus { source: source.into(), loaded: now, attempted: now, failures: 0, refusal: None };
-        Arc::new(Fleet {
+        let status = ConfigStatus { source: source.into(), loaded: now, attempted: now, failures: 0, refusal: None };
+        Arc::new(SharedState {
             identity,
             started: now,
-            routers: Mutex::default(),
+            sources: Mutex::default(),
             connections: AtomicUsize::new(0),
             reply_bytes: AtomicUsize::new(0),
-            is_leaving: AtomicBool::new(false),
-            configuration: Mutex::new(status),
+            is_handing_over: AtomicBool::new(false),
+            config: Mutex::new(status),
             log: OnceLock::new(),
             certificates: OnceLock::new(),
         })
     }
 
-    /// The process's facts.
+    /// Facts about the process.
     pub fn identity(&self) -> Identity {
         self.identity
     }
 
-    /// Has `stats` tell of TLS, with these.
-    pub(crate) fn protect(&self, certificates: Arc<Certificates>) {
+    /// Has `stats` report on TLS, with these certificates.
+    pub(crate) fn set_certificates(&self, certificates: Arc<Certificates>) {
         self.certificates.set(certificates).ok();
     }
 
-    /// What TLS is spoken with, if any is.
+    /// The certificates; `None` if TLS is not used.
     pub(crate) fn certificates(&self) -> Option<&Arc<Certificates>> {
-        self.certificates.get().filter(|certificates| certificates.are_used())
+        self.certificates.get().filter(|certificates| certificates.is_enabled())
     }
 
     /// Hands over the log of the process, whose level clients may change from now on.
@@ -110,7 +122,7 @@ impl Fleet {
         let _ = self.log.set(log);
     }
 
-    /// The log, where this is a process of its own.
+    /// The log; `None` if this is not a process of its own.
     pub(crate) fn log(&self) -> Option<&Log> {
         self.log.get()
     }
@@ -125,81 +137,83 @@ impl Fleet {
         self.identity.started_unix_s + at.saturating_duration_since(self.started).as_secs()
     }
 
-    /// How many clients are connected, over all threads.
+    /// Connected clients, over all threads.
     pub fn connections(&self) -> usize {
         self.connections.load(Relaxed)
     }
 
-    /// Bytes that sessions hold in values, over all threads; those that hold little are not counted.
+    /// Bytes of values that sessions hold, over all threads. Sessions that hold little are not counted.
     pub fn reply_bytes(&self) -> usize {
         self.reply_bytes.load(Relaxed)
     }
 
-    /// Whether a shutdown leaves the clients to another process.
-    pub(crate) fn is_leaving(&self) -> bool {
-        self.is_leaving.load(SeqCst)
+    /// Whether a shutdown hands the clients over to another process.
+    pub(crate) fn is_handing_over(&self) -> bool {
+        self.is_handing_over.load(SeqCst)
     }
 
-    /// The next shutdown is, or is not, one that leaves the clients to another process.
-    pub(crate) fn leave(&self, is_leaving: bool) {
-        self.is_leaving.store(is_leaving, SeqCst);
+    /// Sets whether the next shutdown hands the clients over to another process.
+    pub(crate) fn set_handing_over(&self, is_handing_over: bool) {
+        self.is_handing_over.store(is_handing_over, SeqCst);
     }
 
-    /// Counts `bytes` until the result is dropped.
-    pub(crate) fn hold(self: &Arc<Self>, bytes: usize) -> Held {
+    /// Counts `bytes` until the permit is dropped.
+    pub(crate) fn reserve_reply_bytes(self: &Arc<Self>, bytes: usize) -> ReplyBytesPermit {
         self.reply_bytes.fetch_add(bytes, Relaxed);
-        Held { fleet: self.clone(), bytes }
+        ReplyBytesPermit { shared: self.clone(), bytes }
     }
 
     /// The sum of all threads' counters.
-    pub fn tally(&self) -> Tally {
-        let mut sum = Tally::default();
-        for router in self.routers() {
-            sum.merge(&router.counters().read());
+    pub fn sum_counters(&self) -> CounterDelta {
+        let mut sum = CounterDelta::default();
+        for source in self.sources() {
+            sum.merge(&source.counters().read());
         }
         sum
     }
 
-    /// How the configuration fares.
-    pub fn configuration(&self) -> ConfigurationStatus {
-        lock(&self.configuration).clone()
+    /// The state of the configuration.
+    pub fn config_status(&self) -> ConfigStatus {
+        lock(&self.config).clone()
     }
 
-    /// Takes note of a configuration that is in force from now on.
-    pub fn configuration_taken(&self) {
-        let mut status = lock(&self.configuration);
+    /// Records that a configuration is in force from now on.
+    pub fn record_config_applied(&self) {
+        let mut status = lock(&self.config);
         status.loaded = Instant::now();
         status.attempted = status.loaded;
         status.refusal = None;
     }
 
-    /// Takes note of a configuration that was refused.
-    pub fn configuration_refused(&self, why: String) {
-        let mut status = lock(&self.configuration);
+    /// Records that a configuration was refused.
+    pub fn record_config_refused(&self, why: String) {
+        let mut status = lock(&self.config);
         status.attempted = Instant::now();
         status.failures += 1;
         status.refusal = Some(why);
     }
 
-    pub(crate) fn enlist(&self, router: &Arc<Router>) {
-        lock(&self.routers).push(Arc::downgrade(router));
+    /// Adds a thread to those whose counters are added up.
+    pub(crate) fn register(&self, source: Weak<dyn StatsSource>) {
+        lock(&self.sources).push(source);
     }
 
-    pub(crate) fn routers(&self) -> Vec<Arc<Router>> {
-        lock(&self.routers).iter().filter_map(Weak::upgrade).collect()
+    /// The threads that run.
+    pub(crate) fn sources(&self) -> Vec<Arc<dyn StatsSource>> {
+        lock(&self.sources).iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// A place for one more client, unless there are `connections_max` already.
-    pub(crate) fn take_seat(self: &Arc<Self>, connections_max: usize) -> Option<Seat> {
-        let seat = Seat(self.clone());
+    /// A permit for one more client; `None` if there are `connections_max` already.
+    pub(crate) fn acquire_connection(self: &Arc<Self>, connections_max: usize) -> Option<ConnectionPermit> {
+        let permit = ConnectionPermit(self.clone());
         match self.connections.fetch_add(1, Relaxed) < connections_max {
-            true => Some(seat),
+            true => Some(permit),
             false => None,
         }
     }
 }
 
-/// No code panics while it holds these locks; if one did, the numbers are still whole.
+/// No code panics while it holds these locks; if one did, the numbers would still be whole.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

@@ -12,7 +12,7 @@ use lookaside_protocol::text::{Limits, compose_request};
 use lookaside_protocol::{Cas, Direction, Operation, Request, StoreMode};
 use lookaside_router::Settings;
 use std::time::Duration;
-use support::Bench;
+use support::SessionHarness;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 const LIMITS: Limits = Limits { value_bytes_max: 1 << 20, line_bytes_max: 0 };
@@ -51,7 +51,7 @@ fn noop(opaque: u32) -> Vec<u8> {
 }
 
 /// The responses in a line each, up to the one to the request with this number: opaque, status, key, value.
-async fn told_up_to(client: &mut DuplexStream, last: u32) -> Vec<String> {
+async fn replies_until(client: &mut DuplexStream, last: u32) -> Vec<String> {
     let (mut bytes, mut lines) = (Vec::new(), Vec::new());
     loop {
         match parse_response(&bytes, &LIMITS) {
@@ -114,12 +114,12 @@ const ANSWERS: [&str; 12] = [
 
 #[tokio::test(start_paused = true)]
 async fn a_row_of_requests_is_one_batch_and_the_answers_are_in_order() {
-    let bench = Bench::start(Settings::default());
-    let mut client = bench.connect();
+    let harness = SessionHarness::start(Settings::default());
+    let mut client = harness.connect();
     client.write_all(&conversation()).await.unwrap();
-    assert_eq!(told_up_to(&mut client, 15).await, ANSWERS);
-    assert_eq!(bench.route.batch_sizes(), [13]);
-    let tally = bench.tally();
+    assert_eq!(replies_until(&mut client, 15).await, ANSWERS);
+    assert_eq!(harness.route.batch_sizes(), [13]);
+    let tally = harness.counters();
     assert_eq!((tally.get_hits, tally.get_misses, tally.get_failures, tally.delete_hits), (2, 3, 1, 1));
 }
 
@@ -127,25 +127,25 @@ async fn a_row_of_requests_is_one_batch_and_the_answers_are_in_order() {
 async fn the_answers_do_not_depend_on_where_the_bytes_are_split() {
     let bytes = conversation();
     for split in (1..bytes.len()).step_by(7) {
-        let bench = Bench::start(Settings::default());
-        let mut client = bench.connect();
+        let harness = SessionHarness::start(Settings::default());
+        let mut client = harness.connect();
         for part in [&bytes[..split], &bytes[split..]] {
             client.write_all(part).await.unwrap();
             // Paused time moves on only when everybody waits: the part has been taken in.
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        assert_eq!(told_up_to(&mut client, 15).await, ANSWERS, "split at {split}");
+        assert_eq!(replies_until(&mut client, 15).await, ANSWERS, "split at {split}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_number_is_made_in_its_place() {
-    let bench = Bench::start(Settings::default());
-    let mut client = bench.connect();
+    let harness = SessionHarness::start(Settings::default());
+    let mut client = harness.connect();
     let bytes = [count(1, "n", None), count(2, "n", Some(10)), get(op::GET, 3, "n"), count(4, "n", Some(10)), noop(5)];
     client.write_all(&bytes.concat()).await.unwrap();
     let number = |n: u8| format!("Success  {}{}", "\\x00".repeat(7), n.escape_ascii());
-    let told = told_up_to(&mut client, 5).await;
+    let told = replies_until(&mut client, 5).await;
     assert_eq!(told[0], "1 NotFound  Not found");
     assert_eq!(told[1..4], [format!("2 {}", number(10)), "3 Success  10".into(), format!("4 {}", number(15))]);
 }
@@ -153,8 +153,8 @@ async fn a_number_is_made_in_its_place() {
 /// The fake's meta answers are `HD` but for gets, so what is asked is what counts here.
 #[tokio::test(start_paused = true)]
 async fn what_the_classic_commands_have_no_words_for_is_asked_in_meta() {
-    let bench = Bench::start(Settings::default());
-    let mut client = bench.connect();
+    let harness = SessionHarness::start(Settings::default());
+    let mut client = harness.connect();
     let cas = Some(Cas(9));
     let vivify = Some(Vivify { initial: 3, exptime: 60 });
     let down = BinaryOperation::Arithmetic { direction: Direction::Down, delta: 2, vivify, cas };
@@ -169,10 +169,10 @@ async fn what_the_classic_commands_have_no_words_for_is_asked_in_meta() {
         noop(8),
     ];
     client.write_all(&bytes.concat()).await.unwrap();
-    let told = told_up_to(&mut client, 8).await;
+    let told = replies_until(&mut client, 8).await;
     assert_eq!(told[..4], ["1 Success  ", "2 Success  ", "4 Success  ", "5 NotFound two words "]);
     assert_eq!(told[5], "7 UnknownCommand  Unknown command");
-    let batches = bench.route.batches.lock().unwrap();
+    let batches = harness.route.batches.lock().unwrap();
     let asked: Vec<_> = batches.iter().flatten().map(said).collect();
     let expected = [
         "md a C9",
@@ -194,23 +194,23 @@ fn said(request: &Request<Bytes>) -> String {
 
 #[tokio::test(start_paused = true)]
 async fn a_key_that_is_too_long_for_base64_is_refused() {
-    let bench = Bench::start(Settings::default());
-    let mut client = bench.connect();
+    let harness = SessionHarness::start(Settings::default());
+    let mut client = harness.connect();
     let key = format!("two {}", "x".repeat(183));
     client.write_all(&[get(op::GET, 1, &key), get(op::GET, 2, &key[1..]), noop(3)].concat()).await.unwrap();
-    let told = told_up_to(&mut client, 3).await;
+    let told = replies_until(&mut client, 3).await;
     assert_eq!(told[..2], ["1 InvalidArguments  Invalid arguments", "2 NotFound  Not found"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_exptime_keeps_its_sense_in_the_text_dialect() {
-    let bench = Bench::start(Settings::default());
-    let mut client = bench.connect();
+    let harness = SessionHarness::start(Settings::default());
+    let mut client = harness.connect();
     for (exptime, asked) in [(60, 60), (0xffff_ffff, i64::from(i32::MAX)), (0, 0)] {
         let touch = BinaryOperation::Get { exptime: Some(exptime), with_key: false, with_value: false };
         client.write_all(&keyed(op::TOUCH, 1, "absent", touch)).await.unwrap();
-        assert_eq!(told_up_to(&mut client, 1).await, ["1 NotFound  Not found"]);
-        let batches = bench.route.batches.lock().unwrap();
+        assert_eq!(replies_until(&mut client, 1).await, ["1 NotFound  Not found"]);
+        let batches = harness.route.batches.lock().unwrap();
         assert_eq!(batches.last().expect("a batch")[0].operation, Operation::Touch { exptime: asked });
     }
 }
@@ -219,8 +219,8 @@ async fn an_exptime_keeps_its_sense_in_the_text_dialect() {
 async fn a_set_that_is_too_large_takes_the_old_value_with_it() {
     let mut settings = Settings::default();
     settings.limits.value_bytes_max = 100;
-    let bench = Bench::start(settings);
-    let mut client = bench.connect();
+    let harness = SessionHarness::start(settings);
+    let mut client = harness.connect();
     let large = "x".repeat(101);
     let bytes = [
         store(op::SET, 1, "a", StoreMode::Set, "old"),
@@ -228,13 +228,13 @@ async fn a_set_that_is_too_large_takes_the_old_value_with_it() {
         get(op::GET, 3, "a"),
     ];
     client.write_all(&bytes.concat()).await.unwrap();
-    assert_eq!(told_up_to(&mut client, 3).await, ["1 Success  ", "2 TooLarge  Too large.", "3 NotFound  Not found"]);
+    assert_eq!(replies_until(&mut client, 3).await, ["1 Success  ", "2 TooLarge  Too large.", "3 NotFound  Not found"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_router_answers_for_itself() {
-    let bench = Bench::start(Settings::default());
-    let mut client = bench.connect();
+    let harness = SessionHarness::start(Settings::default());
+    let mut client = harness.connect();
     let bytes = [
         request(op::VERSION, 1, BinaryCommand::Version),
         get(op::GET, 2, "__mcrouter__.config_age"),
@@ -243,7 +243,7 @@ async fn the_router_answers_for_itself() {
         noop(5),
     ];
     client.write_all(&bytes.concat()).await.unwrap();
-    let told = told_up_to(&mut client, 5).await;
+    let told = replies_until(&mut client, 5).await;
     assert!(told[0].starts_with("1 Success  lookaside-router "), "{}", told[0]);
     assert_eq!(told[1], "2 Success  0");
     assert!(told[2].starts_with("3 NotSupported  "), "{}", told[2]);
@@ -257,8 +257,8 @@ async fn quit_and_nonsense_end_the_connection() {
         (request(op::QUITQ, 1, BinaryCommand::Quit), 0),
         (b"version\r\n".to_vec(), 0),
     ] {
-        let bench = Bench::start(Settings::default());
-        let mut client = bench.connect();
+        let harness = SessionHarness::start(Settings::default());
+        let mut client = harness.connect();
         client.write_all(&[noop(0), last, noop(2)].concat()).await.unwrap();
         let mut rest = Vec::new();
         client.read_to_end(&mut rest).await.unwrap();
@@ -268,12 +268,12 @@ async fn quit_and_nonsense_end_the_connection() {
 
 #[tokio::test(start_paused = true)]
 async fn a_failed_get_is_a_miss_when_asked_for() {
-    let bench = Bench::start(Settings { miss_on_get_errors: true, ..Settings::default() });
-    let mut client = bench.connect();
+    let harness = SessionHarness::start(Settings { miss_on_get_errors: true, ..Settings::default() });
+    let mut client = harness.connect();
     let bytes =
         [get(op::GETQ, 1, "down:1"), get(op::GET, 2, "down:1"), store(op::SET, 3, "down:1", StoreMode::Set, "x")];
     client.write_all(&bytes.concat()).await.unwrap();
-    let told = told_up_to(&mut client, 3).await;
+    let told = replies_until(&mut client, 3).await;
     assert_eq!(told[0], "2 NotFound  Not found");
     assert!(told[1].starts_with("3 TemporaryFailure"), "{}", told[1]);
 }

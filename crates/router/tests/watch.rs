@@ -1,7 +1,7 @@
 //! The watch on a configuration file, on real files: whichever way a new content gets there, it is noticed.
 #![allow(missing_docs)]
 
-use lookaside_router::FileWatch;
+use lookaside_router::FileWatcher;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -11,12 +11,12 @@ use tokio::time::timeout;
 /// Long enough for the slowest machine; nobody waits for it unless something is broken.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-async fn next(watch: &mut FileWatch) -> Result<String, String> {
-    timeout(DEADLINE, watch.changed()).await.expect("a change is noticed")
+async fn next(watch: &mut FileWatcher) -> Result<String, String> {
+    timeout(DEADLINE, watch.next_change()).await.expect("a change is noticed")
 }
 
-fn watch(path: &Path) -> FileWatch {
-    FileWatch::new(path, fs::read_to_string(path).expect("the test wrote it"))
+fn watch(path: &Path) -> FileWatcher {
+    FileWatcher::new(path, fs::read_to_string(path).expect("the test wrote it"))
 }
 
 #[tokio::test]
@@ -40,7 +40,7 @@ async fn the_same_bytes_are_no_change() {
     fs::write(&path, "one").unwrap();
     let mut watch = watch(&path);
     fs::write(&path, "one").unwrap();
-    let waited = timeout(lookaside_router::POLL_INTERVAL * 2, watch.changed()).await;
+    let waited = timeout(lookaside_router::POLL_INTERVAL * 2, watch.next_change()).await;
     assert!(waited.is_err(), "{waited:?}");
 }
 

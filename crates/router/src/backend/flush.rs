@@ -11,7 +11,7 @@ const FLUSH_MAX: Duration = Duration::from_secs(2);
 const ANSWER_BYTES_MAX: usize = 512;
 
 /// Asks the server at `address` to forget everything after `delay_s` seconds.
-pub(crate) async fn ask(network: &dyn Network, address: &Address, delay_s: i64) -> Result<(), String> {
+pub(crate) async fn flush_server(network: &dyn Network, address: &Address, delay_s: i64) -> Result<(), String> {
     let asked = async {
         let mut stream = network.connect(address).await?;
         stream.write_all(format!("flush_all {delay_s}\r\n").as_bytes()).await?;
@@ -51,7 +51,7 @@ mod tests {
             assert_eq!(&line, b"flush_all 30\r\n");
             stream.write_all(answer.as_bytes()).expect("the client reads");
         });
-        let outcome = ask(&TcpNetwork, &address, 30).await;
+        let outcome = flush_server(&TcpNetwork, &address, 30).await;
         server.join().expect("it was asked as it should be");
         outcome
     }

@@ -1,4 +1,4 @@
-//! The side of the servers: what a connection needs beyond `lookaside_client`.
+//! The servers' side: what connections need beyond `lookaside_client`.
 
 pub(crate) mod flush;
 pub(crate) mod tls_connector;

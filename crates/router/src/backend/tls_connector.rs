@@ -1,19 +1,18 @@
-//! The network in which some servers are reached by TLS. Serves every path to such a server, and every purpose: what
-//! clients ask, probes, `flush_all`, the deletes of a spool.
+//! Connects to servers, to some of them by TLS. Serves every connection to such a server: requests of clients, probes,
+//! `flush_all`, the replay of a spool.
 //!
-//! Whoever connects names an address alone; the configuration says how the way to it is protected. To connect is to have
-//! done the handshake: the limit that the caller sets on connecting bounds that too. A server that cannot prove who it is
-//! is a server that cannot be connected to, and is taken out like one. The log says why, once until it succeeds.
+//! A caller names only an address; the configuration has the policy for it. Connecting includes the handshake, so the
+//! caller's connect timeout bounds that too. A server whose certificate cannot be verified counts as one that cannot be
+//! connected to, and becomes TKO. The reason is logged once, until a handshake succeeds.
 //!
-//! A server that a reload drops is still connected to by the tree that is on its way out. It goes on being reached as it
-//! was: only a configuration that names a server makes the way to it plain.
+//! After a reload the old tree may still connect to a server that the new configuration does not name. Its policy stays:
+//! only a configuration that names a server can make its connections plain.
 //!
-//! Absent on purpose: TLS for listeners; `listen` has its own doors.
+//! Absent on purpose: listeners (`frontend::tls_accept`).
 
-use crate::tls::Certificates;
+use crate::tls::{Certificates, server_name};
 use lookaside_client::{Listener, Network, Stream};
 use lookaside_routing::{Address, BoxFuture, Security, TlsPolicy};
-use rustls::pki_types::ServerName;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::io;
@@ -24,70 +23,70 @@ use std::task::{Context, Poll, Waker};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-/// Servers that are remembered to be reached by TLS when the configuration names them no longer.
+/// The most servers whose policy is kept when the configuration no longer names them.
 const RETIRED_MAX: usize = 10_000;
 
-/// Connects through another network, by TLS where that is wanted.
-pub(crate) struct SecuredNetwork {
+/// Connects through another network, by TLS if the server's policy says so.
+pub(crate) struct TlsNetwork {
     inner: Arc<dyn Network>,
     certificates: Arc<Certificates>,
-    ways: RwLock<Ways>,
-    /// Servers whose handshake failed last.
+    table: RwLock<ProtectionTable>,
+    /// Servers whose last handshake failed.
     failing: Mutex<BTreeSet<Address>>,
 }
 
-/// How servers are reached that are not reached plain.
+/// The policies of servers that are reached by TLS.
 #[derive(Default)]
-struct Ways {
+struct ProtectionTable {
     reloads: u64,
-    /// With the reload that named it last.
-    secured: BTreeMap<Address, (TlsPolicy, u64)>,
+    /// Each with the last reload that named it.
+    by_address: BTreeMap<Address, (TlsPolicy, u64)>,
 }
 
-impl Ways {
-    fn take(&mut self, protections: impl IntoIterator<Item = (Address, TlsPolicy)>) {
+impl ProtectionTable {
+    fn replace(&mut self, protections: impl IntoIterator<Item = (Address, TlsPolicy)>) {
         self.reloads += 1;
-        let (plain, secured): (Vec<_>, Vec<_>) =
+        let (plain, by_address): (Vec<_>, Vec<_>) =
             protections.into_iter().partition(|(_, protection)| protection.security == Security::Plain);
         for (address, _) in plain {
-            self.secured.remove(&address);
+            self.by_address.remove(&address);
         }
-        let named = secured.into_iter().map(|(address, protection)| (address, (protection, self.reloads)));
-        self.secured.extend(named);
-        self.forget_oldest();
+        let named = by_address.into_iter().map(|(address, protection)| (address, (protection, self.reloads)));
+        self.by_address.extend(named);
+        self.remove_oldest();
     }
 
     fn is_named(&self, address: &Address) -> bool {
-        self.secured.get(address).is_some_and(|(_, reload)| *reload == self.reloads)
+        self.by_address.get(address).is_some_and(|(_, reload)| *reload == self.reloads)
     }
 
-    fn forget_oldest(&mut self) {
-        let retired = self.secured.iter().filter(|(_, (_, reload))| *reload < self.reloads);
+    fn remove_oldest(&mut self) {
+        let retired = self.by_address.iter().filter(|(_, (_, reload))| *reload < self.reloads);
         let mut retired: Vec<_> = retired.map(|(address, (_, reload))| (*reload, address.clone())).collect();
         retired.sort_unstable();
         for (_, address) in retired.iter().rev().skip(RETIRED_MAX) {
-            self.secured.remove(address);
+            self.by_address.remove(address);
         }
     }
 }
 
-impl SecuredNetwork {
-    /// All servers are reached plain, for now.
-    pub(crate) fn new(inner: Arc<dyn Network>, certificates: Arc<Certificates>) -> SecuredNetwork {
-        SecuredNetwork { inner, certificates, ways: RwLock::default(), failing: Mutex::default() }
+impl TlsNetwork {
+    /// A network in which all servers are plain.
+    pub(crate) fn new(inner: Arc<dyn Network>, certificates: Arc<Certificates>) -> TlsNetwork {
+        TlsNetwork { inner, certificates, table: RwLock::default(), failing: Mutex::default() }
     }
 
-    /// From now on this holds for connections to come. Servers that it does not name stay as they are.
-    pub(crate) fn protect(&self, protections: impl IntoIterator<Item = (Address, TlsPolicy)>) {
-        let mut ways = self.ways.write().unwrap_or_else(PoisonError::into_inner);
-        ways.take(protections);
+    /// Sets the policies of future connections. Servers that `protections` does not name keep theirs.
+    pub(crate) fn set_policies(&self, protections: impl IntoIterator<Item = (Address, TlsPolicy)>) {
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        table.replace(protections);
         let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
-        failing.retain(|address| ways.is_named(address));
+        failing.retain(|address| table.is_named(address));
     }
 
     fn protection(&self, address: &Address) -> Option<TlsPolicy> {
-        let ways = self.ways.read().unwrap_or_else(PoisonError::into_inner);
-        ways.secured.get(address).map(|(protection, _)| protection.clone())
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        table.by_address.get(address).map(|(protection, _)| protection.clone())
     }
 
     async fn secure(
@@ -99,13 +98,13 @@ impl SecuredNetwork {
         let name = server_name(address, protection).map_err(io::Error::other)?;
         let is_verified = protection.security == Security::Tls;
         let config = self.certificates.for_servers(is_verified).map_err(io::Error::other)?;
-        let mut attempt = Attempt { network: self, address, is_over: false };
+        let mut attempt = HandshakeAttempt { network: self, address, is_over: false };
         let connected = TlsConnector::from(config).connect(name, stream).await;
         attempt.is_over = true;
         match connected {
             Ok(stream) => {
                 self.failing.lock().unwrap_or_else(PoisonError::into_inner).remove(address);
-                Ok(Box::new(Secured(stream)))
+                Ok(Box::new(TlsClientStream(stream)))
             }
             Err(error) => {
                 self.warn_once(address, &error);
@@ -116,42 +115,27 @@ impl SecuredNetwork {
 
     fn warn_once(&self, address: &Address, error: &dyn Display) {
         if self.failing.lock().unwrap_or_else(PoisonError::into_inner).insert(address.clone()) {
-            tracing::warn!(server = %address, %error, "no TLS with this server; it counts as not there");
+            tracing::warn!(server = %address, %error, "TLS handshake with server failed; treating it as unreachable");
         }
     }
 }
 
-/// A handshake. Who waits for it may give it up, and then nobody else can tell why there is no connection.
-struct Attempt<'a> {
-    network: &'a SecuredNetwork,
+/// A handshake. Logs the failure even if the caller cancels it by its timeout.
+struct HandshakeAttempt<'a> {
+    network: &'a TlsNetwork,
     address: &'a Address,
     is_over: bool,
 }
 
-impl Drop for Attempt<'_> {
+impl Drop for HandshakeAttempt<'_> {
     fn drop(&mut self) {
         if !self.is_over {
-            self.network.warn_once(self.address, &"the handshake was given up: the server may not speak TLS");
+            self.network.warn_once(self.address, &"the handshake timed out: the server may not use TLS");
         }
     }
 }
 
-/// The name that the server's certificate must bear.
-pub(crate) fn server_name(address: &Address, protection: &TlsPolicy) -> Result<ServerName<'static>, String> {
-    let host = match &protection.identity {
-        Some(identity) => identity,
-        None => {
-            let host = address.0.rsplit_once(':').map_or(&*address.0, |(host, _)| host);
-            host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
-        }
-    };
-    let name = ServerName::try_from(host.to_owned());
-    name.map_err(|_| {
-        format!("{address}: {host:?} is no name that a certificate can bear; say \"ssl_service_identity\"")
-    })
-}
-
-impl Network for SecuredNetwork {
+impl Network for TlsNetwork {
     fn connect<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
         match self.protection(address) {
             None => self.inner.connect(address),
@@ -171,22 +155,22 @@ impl Network for SecuredNetwork {
     }
 }
 
-/// A connection to a server, its handshake done.
-struct Secured(TlsStream<Box<dyn Stream>>);
+/// A connection to a server after its handshake.
+struct TlsClientStream(TlsStream<Box<dyn Stream>>);
 
-impl Stream for Secured {
+impl Stream for TlsClientStream {
     fn peer(&self) -> Option<IpAddr> {
         self.0.get_ref().0.peer()
     }
 }
 
-impl AsyncRead for Secured {
+impl AsyncRead for TlsClientStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.0).poll_read(cx, bytes)
     }
 }
 
-impl AsyncWrite for Secured {
+impl AsyncWrite for TlsClientStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.0).poll_write(cx, bytes)
     }
@@ -200,8 +184,8 @@ impl AsyncWrite for Secured {
     }
 }
 
-impl Drop for Secured {
-    /// A last word, if the socket takes it at once: the server need not take this for a cut.
+impl Drop for TlsClientStream {
+    /// Sends TLS's close_notify if the socket takes it at once, so that the server sees an orderly end.
     fn drop(&mut self) {
         let _ = Pin::new(&mut self.0).poll_shutdown(&mut Context::from_waker(Waker::noop()));
     }
@@ -210,13 +194,16 @@ impl Drop for Secured {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::TlsOptions;
+    use crate::tls::{CertificatePaths, TlsFiles};
     use lookaside_client::TcpNetwork;
+    use std::time::Duration;
     use tokio::net::TcpListener;
 
-    fn network() -> SecuredNetwork {
-        let certificates = Certificates::read(TlsOptions::default()).expect("no file to read");
-        SecuredNetwork::new(Arc::new(TcpNetwork), Arc::new(certificates))
+    fn network() -> TlsNetwork {
+        let (clients, servers) = (CertificatePaths::default(), CertificatePaths::default());
+        let files = TlsFiles { clients, servers, handshake_max: Duration::from_secs(1) };
+        let certificates = Certificates::read(files).expect("no file to read");
+        TlsNetwork::new(Arc::new(TcpNetwork), Arc::new(certificates))
     }
 
     fn protected(address: &Address, security: Security) -> [(Address, TlsPolicy); 1] {
@@ -224,30 +211,30 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_is_dropped_is_not_reached_plain() {
+    async fn server_that_is_no_longer_configured_is_not_reached_plain() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let address = Address(listener.local_addr().expect("it is bound").to_string().into());
         let network = network();
         let is_reached_plain = async || {
-            // Who shakes hands fails, for this server hangs up on everybody.
+            // A handshake fails, because this server closes every connection.
             tokio::join!(network.connect(&address), async { drop(listener.accept().await) }).0.is_ok()
         };
-        network.protect(protected(&address, Security::UnverifiedTls));
-        network.protect([]);
-        assert!(!is_reached_plain().await, "the tree that still has it connects");
-        network.protect(protected(&address, Security::Plain));
-        assert!(is_reached_plain().await, "a configuration says so");
+        network.set_policies(protected(&address, Security::UnverifiedTls));
+        network.set_policies([]);
+        assert!(!is_reached_plain().await, "the old tree connects by TLS");
+        network.set_policies(protected(&address, Security::Plain));
+        assert!(is_reached_plain().await, "the configuration makes it plain");
     }
 
     #[tokio::test]
-    async fn a_handshake_that_is_given_up_is_warned_of_while_the_server_is_configured() {
+    async fn cancelled_handshake_is_logged_while_the_server_is_configured() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let address = Address(listener.local_addr().expect("it is bound").to_string().into());
         let network = network();
-        network.protect(protected(&address, Security::UnverifiedTls));
+        network.set_policies(protected(&address, Security::UnverifiedTls));
         let accepted = tokio::select! {
             biased;
-            _ = network.connect(&address) => panic!("nobody answers"),
+            _ = network.connect(&address) => panic!("the server does not reply"),
             accepted = async {
                 let (stream, _) = listener.accept().await.expect("it is connected to");
                 stream.readable().await.expect("the handshake begins");
@@ -256,33 +243,20 @@ mod tests {
         };
         drop(accepted);
         assert!(network.failing.lock().expect("unharmed").contains(&address));
-        network.protect([]);
+        network.set_policies([]);
         assert!(network.failing.lock().expect("unharmed").is_empty());
     }
 
     #[test]
-    fn so_many_dropped_servers_are_remembered_and_no_more() {
-        let mut ways = Ways::default();
+    fn policies_of_removed_servers_are_bounded() {
+        let mut table = ProtectionTable::default();
         let server = |at: usize| Address(format!("server-{at:05}:1").into());
         let named = |range: std::ops::Range<usize>| range.flat_map(|at| protected(&server(at), Security::Tls));
-        ways.take(named(0..3));
-        ways.take(named(3..RETIRED_MAX));
-        ways.take(named(RETIRED_MAX..RETIRED_MAX + 3));
-        ways.take([]);
-        assert_eq!(ways.secured.len(), RETIRED_MAX);
-        assert!((0..3).all(|at| !ways.secured.contains_key(&server(at))), "the oldest are forgotten");
-    }
-
-    #[test]
-    fn the_name_is_the_hosts_or_the_one_that_is_said() {
-        let name = |address: &str, identity: Option<&str>| {
-            let protection = TlsPolicy { security: Security::Tls, identity: identity.map(Into::into) };
-            server_name(&Address(address.into()), &protection).map(|name| name.to_str().into_owned())
-        };
-        assert_eq!(name("cache-1.example:11211", None).as_deref(), Ok("cache-1.example"));
-        assert_eq!(name("10.0.0.7:11211", None).as_deref(), Ok("10.0.0.7"));
-        assert_eq!(name("[::1]:11211", None).as_deref(), Ok("::1"));
-        assert_eq!(name("10.0.0.7:11211", Some("cache.example")).as_deref(), Ok("cache.example"));
-        assert!(name("no/name:1", None).is_err_and(|why| why.contains("ssl_service_identity")));
+        table.replace(named(0..3));
+        table.replace(named(3..RETIRED_MAX));
+        table.replace(named(RETIRED_MAX..RETIRED_MAX + 3));
+        table.replace([]);
+        assert_eq!(table.by_address.len(), RETIRED_MAX);
+        assert!((0..3).all(|at| !table.by_address.contains_key(&server(at))), "the oldest are removed");
     }
 }

@@ -1,32 +1,32 @@
-//! The flags that say where clients come in: mcrouter's names, and what `lookaside-server`'s `-l` takes.
+//! The flags for listeners: mcrouter's names, and the `-l` of `lookaside-server`.
 
 use crate::frontend::listen::listen_spec::{Entry, entries};
-use crate::frontend::listen::{Door, Place, Security};
+use crate::frontend::listen::{Endpoint, ListenAddress, TlsMode};
 use clap::Args;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
-/// The port of a router that is told none: mcrouter's.
+/// The default port: mcrouter's.
 const DEFAULT_PORT: u16 = 5000;
 
-/// Where a router listens that is told no address.
+/// The default address.
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Connections that may wait to be accepted, at each socket.
+/// The default queue of connections to accept, per socket.
 const BACKLOG: i32 = 1024;
 
-/// Where clients come in.
+/// The listeners for clients.
 #[derive(Clone, Debug, Args)]
 pub struct ListenOptions {
-    /// TCP ports for clients, at every address of -l that names none; 0 takes a free one and prints it [default: 5000]
+    /// TCP ports for clients, at every address of -l without a port; 0 chooses a free one and logs it [default: 5000]
     #[arg(short = 'p', long = "port", value_name = "PORT[,PORT...]", value_delimiter = ',')]
     pub ports: Vec<u16>,
-    /// The same for clients that speak TLS; needs --pem-cert-path
+    /// The same for clients that use TLS; requires --pem-cert-path
     #[arg(long = "ssl-port", value_name = "PORT[,PORT...]", value_delimiter = ',')]
     pub ssl_ports: Vec<u16>,
-    /// Addresses for clients: HOST or HOST:PORT ([V6]:PORT), names too, * for all. The default, 127.0.0.1, is reached
-    /// from this machine alone; who can reach an address is let in, and nobody is asked for a password. notls:, btls: or
-    /// mtls: in front makes one plain, TLS without or TLS with client certificates
+    /// Addresses for clients: HOST or HOST:PORT ([V6]:PORT), names too, * for all. The default, 127.0.0.1, accepts only
+    /// clients on this machine. There is no password: every client that reaches an address is served. The prefixes notls:,
+    /// btls: and mtls: make an address plain, TLS without or TLS with client certificates
     #[arg(
         short = 'l',
         long = "listen",
@@ -35,46 +35,45 @@ pub struct ListenOptions {
         value_delimiter = ','
     )]
     pub addresses: Vec<String>,
-    /// A unix socket for clients; in place of TCP, unless -p, --ssl-port or -l asks for that too
+    /// A unix socket for clients; replaces TCP unless -p, --ssl-port or -l is given too
     #[arg(short = 's', long = "unix-domain-sock", visible_alias = "unix-socket", value_name = "FILE")]
     pub unix_path: Option<PathBuf>,
-    /// Who may connect to the unix socket: its access mode, in octal
+    /// The unix socket's access mode, in octal: the users that may connect
     #[arg(long = "unix-mask", value_name = "MODE", default_value = "700", value_parser = mode)]
     pub unix_mode: u32,
-    /// Connections that may wait to be accepted, for each thread
+    /// Queue of connections to accept, per thread
     #[arg(long, visible_alias = "listen-backlog", value_name = "CONNECTIONS", default_value_t = BACKLOG, value_parser = clap::value_parser!(i32).range(1..))]
     pub tcp_listen_backlog: i32,
 }
 
-/// A port for addresses that name none.
+/// A port for addresses without one.
 #[derive(Clone, Copy)]
 struct Port {
     number: u16,
     choice: usize,
-    security: Security,
+    tls_mode: TlsMode,
 }
 
 impl ListenOptions {
-    /// All that is to be opened; `tls` is how clients of --ssl-port are protected. Looks names up; an error names what is
-    /// wrong with which address.
-    pub(crate) fn doors(&self, tls: Security) -> Result<Vec<Door>, String> {
-        let mut doors = Vec::new();
+    /// All addresses to listen at; `tls` is the mode of --ssl-port. Resolves names. The error names the address.
+    pub(crate) fn listeners(&self, tls: TlsMode) -> Result<Vec<ListenAddress>, String> {
+        let mut listeners = Vec::new();
         let ports = self.ports(tls);
         let entries = entries(&self.addresses)?;
         if entries.is_empty() {
             if !self.addresses.is_empty() {
                 return Err("-l names no address".to_owned());
             }
-            for Port { number, choice, security } in ports.iter().copied() {
-                add(&mut doors, Place::Tcp { address: (LOOPBACK, number).into(), choice }, security)?;
+            for Port { number, choice, tls_mode } in ports.iter().copied() {
+                add_address(&mut listeners, Endpoint::Tcp { address: (LOOPBACK, number).into(), choice }, tls_mode)?;
             }
         }
         let mut opened = Vec::new();
         for (at, entry) in entries.iter().enumerate() {
-            for Port { number, choice, security } in ports_at(entry, &ports, ports.len() + at)? {
-                opened.push((number, security));
+            for Port { number, choice, tls_mode } in ports_of_entry(entry, &ports, ports.len() + at)? {
+                opened.push((number, tls_mode));
                 for address in entry.look_up(number)? {
-                    add(&mut doors, Place::Tcp { address, choice }, security)?;
+                    add_address(&mut listeners, Endpoint::Tcp { address, choice }, tls_mode)?;
                 }
             }
         }
@@ -82,78 +81,77 @@ impl ListenOptions {
             self.check_tls_is_opened(&opened)?;
         }
         if let Some(path) = self.unix_path.clone() {
-            // Its mode says who may connect; nobody can listen in.
-            add(&mut doors, Place::Unix { path, mode: self.unix_mode }, Security::Plain)?;
+            // The file's mode restricts access, and its bytes stay on this machine.
+            add_address(&mut listeners, Endpoint::Unix { path, mode: self.unix_mode }, TlsMode::Plain)?;
         }
-        Ok(doors)
+        Ok(listeners)
     }
 
-    /// Who asks for a port with TLS gets one: nobody is to take a plain one for it.
-    fn check_tls_is_opened(&self, opened: &[(u16, Security)]) -> Result<(), String> {
+    /// Fails if a port of --ssl-port is not opened with TLS.
+    fn check_tls_is_opened(&self, opened: &[(u16, TlsMode)]) -> Result<(), String> {
         let is_opened =
-            |wanted: &u16| opened.iter().any(|(number, security)| number == wanted && is_secured(*security));
+            |wanted: &u16| opened.iter().any(|(number, tls_mode)| number == wanted && is_secured(*tls_mode));
         match self.ssl_ports.iter().find(|port| !is_opened(port)) {
             Some(port) => Err(format!(
-                "--ssl-port {port} is opened nowhere: every -l names a port of its own, or is plain; write btls:HOST:{port}"
+                "--ssl-port {port} is not used: every -l has its own port, or is plain; write btls:HOST:{port}"
             )),
             None => Ok(()),
         }
     }
 
-    /// The ports for addresses that name none.
-    fn ports(&self, tls: Security) -> Vec<Port> {
+    /// The ports for addresses without one.
+    fn ports(&self, tls: TlsMode) -> Vec<Port> {
         let is_default = self.ports.is_empty() && self.ssl_ports.is_empty() && self.unix_path.is_none();
         let plain = if is_default { &[DEFAULT_PORT][..] } else { &self.ports };
-        let plain = plain.iter().map(|number| (*number, Security::Plain));
+        let plain = plain.iter().map(|number| (*number, TlsMode::Plain));
         let ports = plain.chain(self.ssl_ports.iter().map(|number| (*number, tls)));
-        ports.enumerate().map(|(choice, (number, security))| Port { number, choice, security }).collect()
+        ports.enumerate().map(|(choice, (number, tls_mode))| Port { number, choice, tls_mode }).collect()
     }
 }
 
-/// The ports at an address of -l: its own, or those of its kind. What protects it is the stricter of what it says itself
-/// and what holds for its port.
-fn ports_at(entry: &Entry<'_>, ports: &[Port], choice: usize) -> Result<Vec<Port>, String> {
+/// The ports of an address of -l: its own, or those of its kind. Its TLS mode is the stricter of its own and its port's.
+fn ports_of_entry(entry: &Entry<'_>, ports: &[Port], choice: usize) -> Result<Vec<Port>, String> {
     if let Some(number) = entry.port {
-        let is_named = |port: &&Port| number != 0 && port.number == number && is_secured(port.security);
-        let of_port = ports.iter().find(is_named).map(|port| port.security).unwrap_or_default();
-        let security = match entry.security {
-            Some(Security::Plain) => Security::Plain,
-            said => said.unwrap_or_default().max(of_port),
+        let is_named = |port: &&Port| number != 0 && port.number == number && is_secured(port.tls_mode);
+        let of_port = ports.iter().find(is_named).map(|port| port.tls_mode).unwrap_or_default();
+        let tls_mode = match entry.tls_mode {
+            Some(TlsMode::Plain) => TlsMode::Plain,
+            own => own.unwrap_or_default().max(of_port),
         };
-        return Ok(vec![Port { number, choice, security }]);
+        return Ok(vec![Port { number, choice, tls_mode }]);
     }
-    let is_fit = |port: &&Port| entry.security.is_none_or(|wanted| is_secured(wanted) == is_secured(port.security));
+    let is_fit = |port: &&Port| entry.tls_mode.is_none_or(|wanted| is_secured(wanted) == is_secured(port.tls_mode));
     let fit = ports.iter().filter(is_fit);
     let fit: Vec<_> = fit
-        .map(|port| Port { security: entry.security.map_or(port.security, |said| said.max(port.security)), ..*port })
+        .map(|port| Port { tls_mode: entry.tls_mode.map_or(port.tls_mode, |own| own.max(port.tls_mode)), ..*port })
         .collect();
     match fit.is_empty() {
         true => {
-            Err("-l has an address for which no port is given: write it behind the address, or give one for all with \
-                     --port or, for TLS, --ssl-port"
+            Err("-l has an address without a port: append one to the address, or give one for all with --port or, for \
+                     TLS, --ssl-port"
                 .to_owned())
         }
         false => Ok(fit),
     }
 }
 
-fn is_secured(security: Security) -> bool {
-    security != Security::Plain
+fn is_secured(tls_mode: TlsMode) -> bool {
+    tls_mode != TlsMode::Plain
 }
 
-/// Adds a door unless it is there: `localhost,127.0.0.1` is one.
-fn add(doors: &mut Vec<Door>, place: Place, security: Security) -> Result<(), String> {
-    let is_same = |door: &&Door| match (&door.place, &place) {
-        (Place::Tcp { address, choice }, Place::Tcp { address: other, choice: other_choice }) => {
+/// Adds an address unless it is listed already: `localhost,127.0.0.1` is one.
+fn add_address(listeners: &mut Vec<ListenAddress>, endpoint: Endpoint, tls_mode: TlsMode) -> Result<(), String> {
+    let is_same = |listener: &&ListenAddress| match (&listener.endpoint, &endpoint) {
+        (Endpoint::Tcp { address, choice }, Endpoint::Tcp { address: other, choice: other_choice }) => {
             address == other && (address.port() != 0 || choice == other_choice)
         }
-        (Place::Unix { path, .. }, Place::Unix { path: other, .. }) => path == other,
+        (Endpoint::Unix { path, .. }, Endpoint::Unix { path: other, .. }) => path == other,
         _ => false,
     };
-    match (doors.iter().find(is_same), &place) {
-        (None, _) => doors.push(Door { place, security }),
-        (Some(door), Place::Tcp { address, .. }) if door.security != security => {
-            return Err(format!("{address} is named twice, and protected in two ways"));
+    match (listeners.iter().find(is_same), &endpoint) {
+        (None, _) => listeners.push(ListenAddress { endpoint, tls_mode }),
+        (Some(listener), Endpoint::Tcp { address, .. }) if listener.tls_mode != tls_mode => {
+            return Err(format!("{address} is given twice, with two TLS modes"));
         }
         (Some(_), _) => {}
     }
@@ -177,27 +175,27 @@ mod tests {
     }
 
     fn opened(arguments: &[&str]) -> Result<Vec<String>, String> {
-        opened_with(arguments, Security::Tls)
+        opened_with(arguments, TlsMode::Tls)
     }
 
-    fn opened_with(arguments: &[&str], tls: Security) -> Result<Vec<String>, String> {
+    fn opened_with(arguments: &[&str], tls: TlsMode) -> Result<Vec<String>, String> {
         let line = Line::try_parse_from([&["router"], arguments].concat()).map_err(|error| error.to_string())?;
-        let doors = line.listen.doors(tls)?;
-        let place = |place: Place| match place {
-            Place::Tcp { address, choice } if address.port() == 0 => format!("{address} {choice}"),
-            Place::Tcp { address, .. } => address.to_string(),
-            Place::Unix { path, mode } => format!("{} {mode:o}", path.display()),
+        let listeners = line.listen.listeners(tls)?;
+        let endpoint = |endpoint: Endpoint| match endpoint {
+            Endpoint::Tcp { address, choice } if address.port() == 0 => format!("{address} {choice}"),
+            Endpoint::Tcp { address, .. } => address.to_string(),
+            Endpoint::Unix { path, mode } => format!("{} {mode:o}", path.display()),
         };
-        let name = |door: Door| match door.security {
-            Security::Plain => place(door.place),
-            Security::Tls => place(door.place) + " tls",
-            Security::MutualTls => place(door.place) + " mutual",
+        let name = |listener: ListenAddress| match listener.tls_mode {
+            TlsMode::Plain => endpoint(listener.endpoint),
+            TlsMode::Tls => endpoint(listener.endpoint) + " tls",
+            TlsMode::MutualTls => endpoint(listener.endpoint) + " mutual",
         };
-        Ok(doors.into_iter().map(name).collect())
+        Ok(listeners.into_iter().map(name).collect())
     }
 
     #[test]
-    fn every_address_has_every_port_unless_it_names_its_own() {
+    fn addresses_without_a_port_have_every_port() {
         for (arguments, expected) in [
             (&[][..], &["127.0.0.1:5000"][..]),
             (&["-p", "7,8"], &["127.0.0.1:7", "127.0.0.1:8"]),
@@ -212,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unix_socket_stands_alone_unless_more_is_asked_for() {
+    fn unix_socket_replaces_tcp_unless_tcp_is_given_too() {
         for (arguments, expected) in [
             (&["-s", "/run/router"][..], &["/run/router 700"][..]),
             (&["-s", "/r", "-p", "7", "--unix-mask", "0770"], &["127.0.0.1:7", "/r 770"]),
@@ -225,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn tls_is_at_ports_of_its_own() {
+    fn tls_has_its_own_ports() {
         for (arguments, expected) in [
             (&["--ssl-port", "7"][..], &["127.0.0.1:7 tls"][..]),
             (&["--ssl-port", "7", "-p", "8"], &["127.0.0.1:8", "127.0.0.1:7 tls"]),
@@ -238,11 +236,11 @@ mod tests {
             assert_eq!(opened(arguments), Ok(expected), "{arguments:?}");
         }
         assert!(opened(&["-l", "btls:10.0.0.1"]).is_err_and(|why| why.contains("--ssl-port")));
-        assert!(opened(&["-l", "10.0.0.1:7,btls:10.0.0.1:7"]).is_err_and(|why| why.contains("10.0.0.1:7 is named")));
+        assert!(opened(&["-l", "10.0.0.1:7,btls:10.0.0.1:7"]).is_err_and(|why| why.contains("10.0.0.1:7 is given")));
     }
 
     #[test]
-    fn an_address_with_a_port_for_tls_is_reached_by_tls() {
+    fn address_with_a_tls_port_uses_tls() {
         for (arguments, expected) in [
             (&["--ssl-port", "7", "-l", "10.0.0.1:7"][..], &["10.0.0.1:7 tls"][..]),
             (&["--ssl-port", "7", "-p", "8", "-l", "10.0.0.1:7,10.0.0.1:8"], &["10.0.0.1:7 tls", "10.0.0.1:8"]),
@@ -253,20 +251,20 @@ mod tests {
         }
         for plain in ["10.0.0.1:8", "notls:10.0.0.1:7"] {
             let refused = opened(&["--ssl-port", "7", "-l", plain]);
-            assert!(refused.is_err_and(|why| why.contains("--ssl-port 7 is opened nowhere")), "{plain}");
+            assert!(refused.is_err_and(|why| why.contains("--ssl-port 7 is not used")), "{plain}");
         }
     }
 
     #[test]
-    fn an_address_does_not_loosen_what_holds_for_its_port() {
+    fn address_cannot_weaken_the_tls_mode_of_its_port() {
         for address in ["10.0.0.1", "btls:10.0.0.1", "mtls:10.0.0.1", "10.0.0.1:7", "btls:10.0.0.1:7"] {
-            let opened = opened_with(&["--ssl-port", "7", "-l", address], Security::MutualTls);
+            let opened = opened_with(&["--ssl-port", "7", "-l", address], TlsMode::MutualTls);
             assert_eq!(opened, Ok(vec!["10.0.0.1:7 mutual".to_owned()]), "{address}");
         }
     }
 
     #[test]
-    fn what_names_no_place_is_refused() {
+    fn invalid_addresses_are_refused() {
         for bad in [&["-p", "70000"][..], &["-l", ","], &["-l", "127.0.0.1:x"], &["--unix-mask", "8"], &["-p", "7,"]] {
             assert!(opened(bad).is_err(), "{bad:?}");
         }

@@ -1,4 +1,4 @@
-//! The command line: mcrouter's flags as far as they have a meaning here, and those that can be done without.
+//! The command line: mcrouter's flags as far as they have a meaning here, and flags of our own.
 
 mod ignored;
 mod listen;
@@ -8,7 +8,7 @@ pub use listen::ListenOptions;
 pub use tls::TlsOptions;
 
 use crate::config::etcd::{EtcdLocation, without_user};
-use crate::config::router_config::Source;
+use crate::config::source::Source;
 use crate::frontend::limits::{CONNECTIONS_MAX, Settings, VALUE_BYTES_MAX};
 use crate::spool::{Fsync, PeerMissing, SpoolSettings};
 use clap::{ArgGroup, ArgMatches, CommandFactory as _, FromArgMatches as _, Parser};
@@ -45,152 +45,151 @@ Exit codes: 0 after SIGINT or SIGTERM; 1 when it cannot start or go on; 2 for a 
 #[command(name = "lookaside-router", version, after_help = EXAMPLES)]
 #[command(group(ArgGroup::new("source").required(true).args(["config", "config_file", "config_str"])))]
 pub struct Options {
-    /// Where the configuration is: `file:PATH`, a key in etcd, `etcd://[USER@]HOST:PORT[,HOST:PORT...]/KEY` (`etcds://` by
-    /// TLS), or the JSON itself. File and key are watched
+    /// The configuration: `file:PATH`, a key in etcd, `etcd://[USER@]HOST:PORT[,HOST:PORT...]/KEY` (`etcds://` for TLS), or
+    /// the JSON itself. File and key are watched
     #[arg(long, value_name = "file:PATH|etcd://...")]
     pub config: Option<String>,
-    /// The configuration file; it is watched, and a bad change is refused
+    /// The configuration file. It is watched; an invalid change is refused
     #[arg(short = 'f', long, value_name = "PATH")]
     pub config_file: Option<PathBuf>,
     /// The configuration itself
     #[arg(long, value_name = "JSON")]
     pub config_str: Option<String>,
-    /// Keep the last good configuration in this file, and start from it when the configuration cannot be read or is wrong
+    /// Save the last good configuration to this file, and start from it if the configuration cannot be read or is invalid
     #[arg(long, value_name = "PATH")]
     pub config_cache: Option<PathBuf>,
-    /// The password of the user in etcd://USER@...; better in the environment, where other users do not see it
+    /// The password of the user in etcd://USER@...; better given in the environment, which other users cannot see
     #[arg(long, value_name = "PASSWORD", env = "LOOKASIDE_ETCD_PASSWORD", hide_env_values = true)]
     pub etcd_password: Option<String>,
-    /// Check the configuration, say what is wrong with it, and exit
+    /// Check the configuration, print its errors, and exit
     #[arg(long)]
     pub validate_config: bool,
 
-    /// Where clients come in.
+    /// The listeners for clients.
     #[command(flatten)]
     pub listen: ListenOptions,
     /// Certificates.
     #[command(flatten)]
     pub tls: TlsOptions,
-    /// Threads, each with connections of its own to the servers; 0 for one a core
+    /// Threads, each with its own connections to the servers; 0 for one per core
     #[arg(long, value_name = "THREADS", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=1024))]
     pub num_proxies: u16,
-    /// Client connections open at once, over all threads
+    /// Maximum simultaneous client connections, over all threads
     #[arg(short = 'c', long, value_name = "CONNECTIONS", default_value_t = CONNECTIONS_MAX as u32, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_conns: u32,
-    /// The largest value a client may send, in bytes. Servers have a limit of their own
+    /// The largest value a client may send, in bytes. Servers have their own limit
     #[arg(short = 'I', long, value_name = "BYTES", default_value_t = VALUE_BYTES_MAX as u32, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     pub value_bytes_max: u32,
 
-    /// The prefix of keys that come without one, `/region/cluster/`
+    /// The routing prefix of keys without one, `/region/cluster/`
     #[arg(short = 'R', long, value_name = "PREFIX", default_value = "/././")]
     pub route_prefix: String,
-    /// How long a server may take to answer, in milliseconds, unless its pool says otherwise
+    /// Limit on a server's reply time, in milliseconds, unless its pool has another
     #[arg(short = 't', long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     pub server_timeout: u32,
-    /// How long connecting to a server may take, in milliseconds [default: the server timeout]
+    /// Limit on connecting to a server, in milliseconds [default: the server timeout]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..))]
     pub connect_timeout: Option<u32>,
-    /// A server that was taken out is probed after so many milliseconds, then ever more rarely
+    /// Delay before the first probe of a TKO server, in milliseconds; doubled for each further probe
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     pub probe_timeout_initial: u32,
-    /// The longest wait between two probes, in milliseconds, before jitter of up to a half more (mcrouter: 60000). A
-    /// server that was cut off and is back may show deleted values until the router that passes the deletes on has
-    /// probed it too: a long wait is a long time of stale reads. A short one costs a connection each time
+    /// Longest delay between two probes, in milliseconds, before jitter of up to 50 % more (mcrouter: 60000). After a
+    /// partition a server may return deleted values until the router that delivers the deletes has probed it too, so a
+    /// long delay prolongs stale reads. Each probe costs a connection
     #[arg(long, value_name = "MS", default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub probe_timeout_max: u32,
-    /// So many timeouts in a row take a server out
+    /// Consecutive timeouts before a server is marked TKO
     #[arg(long, value_name = "TIMEOUTS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub timeouts_until_tko: u32,
-    /// A server that is known by a name is looked up so often while it is in use, in milliseconds, and followed when the name
-    /// leads elsewhere; 0: only when a connection to it is made
+    /// Interval for re-resolving the host names of servers, in milliseconds; connections follow a changed address. 0
+    /// resolves only on connect
     #[arg(long, value_name = "MS", default_value_t = 30_000)]
     pub resolve_interval: u32,
-    /// Requests waiting for one server, per thread; one more fails at once
+    /// Maximum requests queued for one server, per thread; one more fails at once
     #[arg(long, value_name = "REQUESTS", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub target_max_pending: u32,
-    /// Bounds what each thread has outstanding at all servers together, so that their answers do not flood the network:
-    /// `adaptive` grows while all is answered and halves when something is not; a number is a window of so many
-    /// requests; `off` is none. A server that is slow then holds up requests to the others, until it is taken out
+    /// Bounds each thread's outstanding requests to all servers together, so that their replies do not cause incast
+    /// congestion: `adaptive` grows while all requests are answered and halves when one is not; a number is a window of
+    /// that many requests; `off` has no bound. With a window, a slow server delays requests to the others until it is TKO
     #[arg(long, value_name = "off|adaptive|REQUESTS", default_value = "off")]
     pub window: WindowOption,
 
-    /// Keep deletes that a server does not answer in this directory, and do not read the server before it has carried
-    /// them out (mcrouter: --async-dir). Without it such a delete is an error, and the client must repeat it. One router
-    /// a directory
+    /// Spool deletes that a server does not answer in this directory, and do not read the server before they are replayed
+    /// (mcrouter: --async-dir). Without it such a delete is an error, and the client must repeat it. One directory per
+    /// router
     #[arg(long, short = 'a', visible_alias = "async-dir", value_name = "DIR")]
     pub spool: Option<PathBuf>,
-    /// When kept deletes are safe from a crash of this machine: `always` before they are acknowledged, `interval:MS` at
-    /// most so much later, `never` when the system likes. A crash of the router alone loses none
+    /// When spooled deletes survive a crash of this machine: `always` before they are acknowledged, `interval:MS` at most
+    /// that much later, `never` when the kernel writes them. A crash of the router alone loses none
     #[arg(long, value_name = "POLICY", default_value = "always", value_parser = fsync)]
     pub spool_fsync: Fsync,
-    /// The most bytes of deletes that are kept for one server, 14 a delete and the key; a server that owes more is
-    /// made to forget everything (flush_all) before it is read
+    /// Maximum spooled bytes per server, 14 plus the key for each delete; beyond it the server is flushed (flush_all)
+    /// before it is read again
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20, value_parser = clap::value_parser!(u64).range(4096..))]
     pub spool_bytes_max: u64,
-    /// The same for all servers together
+    /// Maximum spooled bytes of all servers together
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 30, value_parser = clap::value_parser!(u64).range(4096..))]
     pub spool_total_bytes_max: u64,
-    /// The other routers of this cluster, where they listen for clients, each with a spool of its own: none of them reads a
-    /// server that this one owes deletes. Behind an address :ascii:ssl stands for TLS, verified against --pem-ca-path
+    /// The other routers of this cluster, by their addresses for clients, each with its own spool: none of them reads a
+    /// server for which this one has undelivered deletes. The suffix :ascii:ssl means TLS, verified by --pem-ca-path
     #[arg(long, value_name = "HOST:PORT[:ascii:ssl][,...]", value_delimiter = ',', requires = "spool", value_parser = peer)]
     pub spool_peers: Vec<SpoolPeer>,
-    /// A peer that owes a server deletes and is silent for so many seconds is not waited for: the server is made to forget
-    /// everything. The same for all routers of a cluster
+    /// Seconds after which a silent peer's backlog is given up and the server flushed instead. Must be equal for all
+    /// routers of a cluster
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub spool_peer_timeout: u32,
-    /// What becomes of a delete that must be kept while a peer cannot be told: `fail`, so that its sender sends it again, or
-    /// `ignore`, and the peer may read what was deleted
+    /// The result of a delete that must be spooled while a peer is unreachable: `fail`, so that the client repeats it, or
+    /// `ignore`, so that the peer may read the deleted value
     #[arg(long, value_name = "fail|ignore", default_value = "fail", value_parser = peer_missing)]
     pub spool_peer_missing: PeerMissing,
-    /// Where the next router takes over from this one: a unix socket for its own user alone, in a directory that only that
-    /// user and root can write
+    /// A unix socket at which the next router takes over from this one. Only this router's user may connect; only that
+    /// user and root may be able to write to its directory
     #[arg(long, value_name = "FILE")]
     pub upgrade_socket: Option<PathBuf>,
-    /// Take over from the router at --upgrade-socket: its ports, its clients and its --spool. If there is none, start as
-    /// usual
+    /// Take over ports, clients and spool from the router at --upgrade-socket. If there is none, start as usual
     #[arg(long, requires = "upgrade_socket")]
     pub take_over: bool,
 
-    /// Keep no deletes, even where --spool is given
+    /// Spool no deletes, even with --spool
     #[arg(long)]
     pub asynclog_disable: bool,
 
-    /// Where Prometheus reads metrics (GET /metrics): host:port, or a port of this machine alone
+    /// Address for Prometheus metrics (GET /metrics): host:port, or a port of 127.0.0.1
     #[arg(long, value_name = "ADDR", value_parser = metrics_address)]
     pub metrics_address: Option<String>,
-    /// Tell clients of a get that no server answered as of a miss, not an error
+    /// Reply to a get that no server answered with a miss instead of an error
     #[arg(long)]
     pub miss_on_get_errors: bool,
-    /// Pass flush_all on to every server instead of refusing it
+    /// Send flush_all to every server instead of refusing it
     #[arg(long)]
     pub enable_flush_cmd: bool,
-    /// Log more: -v for debugging, -vv for everything. RUST_LOG overrides; the command verbosity changes it
+    /// Verbose: -v logs debug events, -vv everything. RUST_LOG overrides it; the command verbosity changes it
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
-    /// What a line of the log looks like: text, or json, an object for each event
+    /// Format of the log: text, or json with an object per event
     #[arg(long, value_name = "text|json", default_value = "text")]
     pub log_format: LogFormat,
     /// mcrouter's flags that have no meaning here.
     #[command(flatten)]
     pub ignored: Ignored,
-    /// What all of it says, by the names that mcrouter gives options.
+    /// The command line, by mcrouter's names of options.
     #[arg(skip)]
-    pub told: Vec<(String, String)>,
+    pub as_given: Vec<(String, String)>,
 }
 
-/// What `--window` says.
+/// The value of `--window`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowOption {
     /// No window.
     Off,
-    /// One that finds its size.
+    /// A window that adapts its size.
     Adaptive,
-    /// One of this size, in requests.
+    /// A window of this size, in requests.
     Fixed(u32),
 }
 
 impl WindowOption {
-    /// The window's settings, if there is one.
+    /// The window's settings; `None` without one.
     pub fn settings(self) -> Option<WindowSettings> {
         match self {
             WindowOption::Off => None,
@@ -216,15 +215,15 @@ impl FromStr for WindowOption {
 }
 
 impl Options {
-    /// What the command line says; ends the process where that is wrong.
+    /// Parses the command line. Exits if it is invalid.
     pub fn from_command_line() -> Options {
         let matches = Options::command().get_matches();
         let mut options = Options::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-        options.told = told(&matches);
+        options.as_given = options_as_given(&matches);
         options
     }
 
-    /// Where the configuration is.
+    /// The source of the configuration.
     pub fn source(&self) -> Result<Source, String> {
         if let Some(location) = self.config.as_deref().and_then(EtcdLocation::parse) {
             let location = location.map_err(|why| format!("--config: {why}"))?;
@@ -240,7 +239,9 @@ impl Options {
                 )),
             },
             (_, Some(path), _) => match path.to_str().filter(|path| path.contains("://")) {
-                Some(path) => Err(format!("-f {}: no path of a file; --config takes etcd://", without_user(path))),
+                Some(path) => {
+                    Err(format!("-f {}: not the path of a file; use --config for etcd://", without_user(path)))
+                }
                 None => Ok(Source::File(path.clone())),
             },
             (_, _, Some(text)) => Ok(Source::Text(text.clone())),
@@ -248,20 +249,20 @@ impl Options {
         }
     }
 
-    /// How clients are treated.
+    /// The settings of the clients' side.
     pub fn settings(&self) -> Settings {
         let mut settings = Settings {
             connections_max: self.max_conns as usize,
             miss_on_get_errors: self.miss_on_get_errors,
             flush_enabled: self.enable_flush_cmd,
-            options: self.told.clone().into(),
+            options: self.as_given.clone().into(),
             ..Settings::default()
         };
         settings.limits.value_bytes_max = self.value_bytes_max as usize;
         settings
     }
 
-    /// What holds where the configuration does not say otherwise.
+    /// The values that the configuration may override.
     pub fn defaults(&self) -> Result<Defaults, String> {
         let prefix = RoutingPrefix::parse(&self.route_prefix).map_err(|error| format!("--route-prefix: {error}"))?;
         Ok(Defaults {
@@ -271,7 +272,7 @@ impl Options {
         })
     }
 
-    /// What holds for every server. All threads must have it from one call: they share what they know of servers.
+    /// The options of every server. All threads must share the result of one call: it has the TKO trackers.
     pub fn destination_options(&self) -> DestinationOptions {
         DestinationOptions {
             outstanding_requests_max: self.target_max_pending as usize,
@@ -287,12 +288,12 @@ impl Options {
         }
     }
 
-    /// Where deletes that fail are kept.
+    /// The spool's directory; `None` without a spool.
     pub fn spool_directory(&self) -> Option<&Path> {
         self.spool.as_deref().filter(|_| !self.asynclog_disable)
     }
 
-    /// How they are kept.
+    /// The spool's settings.
     pub fn spool_settings(&self) -> SpoolSettings {
         let timeout_ms = self.server_timeout.max(self.connect_timeout.unwrap_or(0));
         SpoolSettings {
@@ -308,16 +309,16 @@ impl Options {
         }
     }
 
-    /// How the way to each of the other routers is protected.
-    pub fn peer_protections(&self) -> Vec<(Address, TlsPolicy)> {
-        let protection = |peer: &SpoolPeer| {
+    /// The TLS policy of each of the other routers.
+    pub fn peer_policies(&self) -> Vec<(Address, TlsPolicy)> {
+        let policy = |peer: &SpoolPeer| {
             let security = if peer.is_tls { Security::Tls } else { Security::Plain };
             (peer.address.clone(), TlsPolicy { security, identity: None })
         };
-        self.spool_peers.iter().map(protection).collect()
+        self.spool_peers.iter().map(policy).collect()
     }
 
-    /// How many threads to run.
+    /// The number of threads.
     pub fn threads(&self) -> usize {
         match self.num_proxies {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -326,8 +327,8 @@ impl Options {
     }
 }
 
-/// Every option and its value, given or by default.
-fn told(matches: &ArgMatches) -> Vec<(String, String)> {
+/// Every option with its value, given or default. Secrets are left out.
+fn options_as_given(matches: &ArgMatches) -> Vec<(String, String)> {
     let command = Options::command();
     let known = command.get_arguments().filter_map(|argument| Some((argument.get_id().as_str(), argument.get_long()?)));
     let value = |id: &str| -> Option<String> {
@@ -349,9 +350,9 @@ fn metrics_address(text: &str) -> Result<String, String> {
 /// Another router of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpoolPeer {
-    /// Where it listens for clients.
+    /// Its address for clients.
     pub address: Address,
-    /// Whether it speaks TLS there.
+    /// Whether it uses TLS there.
     pub is_tls: bool,
 }
 
@@ -399,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn one_source_of_configuration_is_needed_and_no_more() {
+    fn exactly_one_source_of_configuration_is_required() {
         assert!(parse(&[]).is_err());
         assert!(parse(&["-f", "a.json", "--config-str", "{}"]).is_err());
         let source = |arguments: &[&str]| parse(arguments).expect("parses").source();
@@ -417,33 +418,33 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_thread_for_each_core() {
+    fn default_has_at_least_one_thread() {
         assert!(parse(&["--config-str", "{}"]).expect("parses").threads() >= 1);
     }
 
     #[test]
-    fn flags_of_mcrouter_without_a_meaning_here_are_named_and_not_refused() {
+    fn ignored_flags_of_mcrouter_are_warned_about() {
         let options = parse(&["--config-str", "{}", "-L", "/log", "-r", "10", "--stats-root=/stats"]).expect("parses");
         let warnings = options.ignored.warnings();
         assert_eq!(warnings.len(), 3, "{warnings:?}");
         assert!(warnings[0].starts_with("--log-path /log is ignored: "), "{warnings:?}");
-        assert!(parse(&["--config-str", "{}", "--listen-sock-fd", "3"]).is_err(), "clients would find nobody");
+        assert!(parse(&["--config-str", "{}", "--listen-sock-fd", "3"]).is_err(), "clients could not connect");
     }
 
     #[test]
-    fn every_option_can_be_told_and_no_secret() {
+    fn options_as_given_contain_no_secret() {
         let command = Options::command();
         let arguments = ["lookaside-router", "--config", "etcd://a:secret@b/k", "--etcd-password", "secret", "-t", "7"];
-        let told = told(&command.try_get_matches_from(arguments).expect("parses"));
-        let value = |name: &str| told.iter().find(|(known, _)| known == name).map(|(_, value)| &**value);
+        let given = options_as_given(&command.try_get_matches_from(arguments).expect("parses"));
+        let value = |name: &str| given.iter().find(|(known, _)| known == name).map(|(_, value)| &**value);
         assert_eq!((value("server_timeout"), value("route_prefix")), (Some("7"), Some("/././")));
         assert_eq!((value("enable_flush_cmd"), value("config_str")), (Some("false"), None));
         assert_eq!((value("config"), value("etcd_password")), (Some("etcd://b:2379/k"), Some("(given)")));
-        assert!(!format!("{told:?}").contains("secret"), "{told:?}");
+        assert!(!format!("{given:?}").contains("secret"), "{given:?}");
     }
 
     #[test]
-    fn the_spool_is_where_either_name_says() {
+    fn spool_has_two_names() {
         let options = |more: &[&str]| parse(&[&["--config-str", "{}"], more].concat()).expect("parses");
         assert_eq!(options(&[]).spool_directory(), None);
         for name in ["--spool", "--async-dir", "-a"] {
@@ -459,10 +460,10 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_may_be_reached_by_tls() {
+    fn peers_may_use_tls() {
         let line = ["--config-str", "{}", "-a", "/spool", "--spool-peers", "a:1,b:2:ascii:ssl,[::1]:3:ascii:plain"];
-        let protections = parse(&line).expect("parses").peer_protections();
-        let securities: Vec<_> = protections.iter().map(|(address, it)| (&*address.0, it.security)).collect();
+        let policies = parse(&line).expect("parses").peer_policies();
+        let securities: Vec<_> = policies.iter().map(|(address, policy)| (&*address.0, policy.security)).collect();
         assert_eq!(securities, [("a:1", Security::Plain), ("b:2", Security::Tls), ("[::1]:3", Security::Plain)]);
         for bad in ["a", "a:0", ":1", "a:1:ssl"] {
             assert!(parse(&["--config-str", "{}", "-a", "/spool", "--spool-peers", bad]).is_err(), "{bad}");
@@ -470,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_off_adaptive_or_a_size() {
+    fn window_is_off_adaptive_or_a_size() {
         let window = |text| parse(&["--config-str", "{}", "--window", text]).map(|options| options.window.settings());
         assert_eq!(parse(&["--config-str", "{}"]).expect("parses").window.settings(), None);
         assert_eq!(window("adaptive").expect("parses"), Some(WindowSettings::default()));

@@ -1,47 +1,47 @@
-//! The last good configuration, kept on disk, so that a router can start while its configuration cannot be read: etcd is
-//! down, the key was deleted, what stands there now is wrong. No request passes here.
+//! The last good configuration on disk, so that a router can start while its configuration cannot be read: etcd is down, the
+//! key was deleted, or its value is invalid. No request passes here.
 //!
-//! The file holds the configuration as it was read and nothing else: `-f FILE` and `lookaside check-config FILE` take it as
-//! it is. It is replaced whole, by a rename: a crash leaves the old one or the new one.
+//! The file holds the configuration's text and nothing else: `-f FILE` and `lookaside check-config FILE` can read it. It is
+//! replaced by a rename: after a crash it is the old or the new one.
 
-use crate::config::file::read_configuration;
+use super::file::read_config_file;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// Who may read what is kept: the router's user alone.
+/// The file's mode: only the router's user may read it.
 const MODE: u32 = 0o600;
 
-/// One file.
+/// The file.
 #[derive(Debug)]
-pub(crate) struct Cache(PathBuf);
+pub(crate) struct LastGoodConfig(PathBuf);
 
-impl Cache {
-    /// The file at `path`, which need not be there yet.
-    pub(crate) fn new(path: &Path) -> Cache {
-        Cache(path.to_owned())
+impl LastGoodConfig {
+    /// The file at `path`, which need not exist yet.
+    pub(crate) fn new(path: &Path) -> LastGoodConfig {
+        LastGoodConfig(path.to_owned())
     }
 
-    /// What is kept, or why there is nothing.
+    /// The saved text, or why there is none.
     pub(crate) fn read(&self) -> Result<String, String> {
-        read_configuration(&self.0)
+        read_config_file(&self.0)
     }
 
-    /// Keeps `text`. That it cannot be kept is said in the log: the router that runs does not need it.
-    pub(crate) fn keep(&self, text: &str) {
-        if fs::read_to_string(&self.0).is_ok_and(|kept| kept == text) {
+    /// Saves `text`. A failure is logged only: the running router does not need the file.
+    pub(crate) fn save(&self, text: &str) {
+        if fs::read_to_string(&self.0).is_ok_and(|saved| saved == text) {
             return;
         }
         if let Err(error) = self.replace(text) {
-            tracing::error!(cache = %self, %error, "the configuration cannot be kept: a router cannot start from it");
+            tracing::error!(cache = %self, %error, "cannot save the configuration: a router cannot start from it while its source is down");
         }
     }
 
     fn replace(&self, text: &str) -> io::Result<()> {
         let mut beside = self.0.clone().into_os_string();
         beside.push(".new");
-        // Whatever stands there, a link to another's file even, is not written to.
+        // An existing file, or a link to another user's file, must not be written to.
         if let Err(error) = fs::remove_file(&beside)
             && error.kind() != io::ErrorKind::NotFound
         {
@@ -56,7 +56,7 @@ impl Cache {
     }
 }
 
-impl std::fmt::Display for Cache {
+impl std::fmt::Display for LastGoodConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", self.0.display())
     }
@@ -67,28 +67,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_one_is_kept_and_nothing_beside_it() {
+    fn only_the_last_text_is_saved() {
         let folder = tempfile::tempdir().expect("a folder");
-        let cache = Cache::new(&folder.path().join("last.json"));
-        assert!(cache.read().is_err_and(|why| why.contains("last.json")));
-        cache.keep("{\"a\": 1}");
-        cache.keep("{}");
-        assert_eq!(cache.read().as_deref(), Ok("{}"));
+        let file = LastGoodConfig::new(&folder.path().join("last.json"));
+        assert!(file.read().is_err_and(|why| why.contains("last.json")));
+        file.save("{\"a\": 1}");
+        file.save("{}");
+        assert_eq!(file.read().as_deref(), Ok("{}"));
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
     }
 
     #[test]
-    fn a_link_beside_it_leads_nowhere_and_nobody_else_reads_it() {
+    fn link_beside_the_file_is_not_followed_and_the_file_is_private() {
         use std::os::unix::fs::{PermissionsExt as _, symlink};
         let folder = tempfile::tempdir().expect("a folder");
         let (path, other) = (folder.path().join("last.json"), folder.path().join("other"));
         fs::write(&other, "another's").expect("written");
         symlink(&other, folder.path().join("last.json.new")).expect("a link");
-        let cache = Cache::new(&path);
-        cache.keep("{}");
+        let file = LastGoodConfig::new(&path);
+        file.save("{}");
         assert_eq!(fs::read_to_string(&other).expect("there"), "another's");
-        let kept = fs::symlink_metadata(&path).expect("it is kept");
-        assert!(kept.is_file());
-        assert_eq!((kept.permissions().mode() & 0o777, cache.read().as_deref()), (0o600, Ok("{}")));
+        let saved = fs::symlink_metadata(&path).expect("it is saved");
+        assert!(saved.is_file());
+        assert_eq!((saved.permissions().mode() & 0o777, file.read().as_deref()), (0o600, Ok("{}")));
     }
 }

@@ -1,49 +1,49 @@
-//! Where configurations come from while the router runs: a file's watch, etcd's, or nowhere.
+//! Watches the configuration's source while the router runs.
 
-use crate::config::etcd::EtcdWatch;
-use crate::config::file::FileWatch;
-use crate::config::router_config::Source;
+use super::etcd::EtcdWatcher;
+use super::file::FileWatcher;
+use super::source::Source;
 use lookaside_client::Network;
 use std::sync::Arc;
 
-/// What is watched.
-pub(crate) enum Feed {
+/// The watched source.
+pub(crate) enum ConfigWatcher {
     /// A file.
-    File(FileWatch),
+    File(FileWatcher),
     /// A key in etcd.
-    Etcd(Box<EtcdWatch>),
+    Etcd(Box<EtcdWatcher>),
     /// The command line, which never changes.
     Fixed(String),
 }
 
-impl Feed {
-    /// Watches `source`, through `network` where it is on another host. Its text is known to be `seen`, if it is.
-    pub(crate) fn open(source: &Source, network: Arc<dyn Network>, seen: Option<&str>) -> Feed {
+impl ConfigWatcher {
+    /// Watches `source`; etcd is reached through `network`. `seen` is the text that was read before, if any.
+    pub(crate) fn open(source: &Source, network: Arc<dyn Network>, seen: Option<&str>) -> ConfigWatcher {
         match source {
-            Source::File(path) => Feed::File(FileWatch::new(path, seen.unwrap_or_default().to_owned())),
+            Source::File(path) => ConfigWatcher::File(FileWatcher::new(path, seen.unwrap_or_default().to_owned())),
             Source::Etcd(location) => {
-                Feed::Etcd(Box::new(EtcdWatch::new(location.clone(), network, seen, fastrand::u64(..))))
+                let watcher = EtcdWatcher::new(location.clone(), network, seen, fastrand::u64(..));
+                ConfigWatcher::Etcd(Box::new(watcher))
             }
-            Source::Text(text) => Feed::Fixed(text.clone()),
+            Source::Text(text) => ConfigWatcher::Fixed(text.clone()),
         }
     }
 
-    /// The next text that differs from the one before, or why there is none to be read. Nothing is lost where the future is
-    /// dropped.
-    pub(crate) async fn changed(&mut self) -> Result<String, String> {
+    /// The next text that differs from the last one, or why it cannot be read. Cancel safe.
+    pub(crate) async fn next_change(&mut self) -> Result<String, String> {
         match self {
-            Feed::File(file) => file.changed().await,
-            Feed::Etcd(etcd) => etcd.changed().await,
-            Feed::Fixed(_) => std::future::pending().await,
+            ConfigWatcher::File(file) => file.next_change().await,
+            ConfigWatcher::Etcd(etcd) => etcd.next_change().await,
+            ConfigWatcher::Fixed(_) => std::future::pending().await,
         }
     }
 
     /// The text as it is now, changed or not.
     pub(crate) async fn read(&mut self) -> Result<String, String> {
         match self {
-            Feed::File(file) => file.read(),
-            Feed::Etcd(etcd) => etcd.read().await,
-            Feed::Fixed(text) => Ok(text.clone()),
+            ConfigWatcher::File(file) => file.read(),
+            ConfigWatcher::Etcd(etcd) => etcd.read().await,
+            ConfigWatcher::Fixed(text) => Ok(text.clone()),
         }
     }
 }

@@ -1,49 +1,49 @@
-//! How much of a batch is asked for at once: as much as a session may hold in values. Serves the get verbs.
+//! Bounds the bytes of values that a session holds, by routing a batch in chunks. Serves the get verbs.
 //!
-//! A get costs its client 10 bytes and its router a value. So a batch goes out in portions, and the next portion is
-//! asked for when the replies to the one before are written: who asks without reading stalls only itself. How large
-//! values are is learnt from those that came: a session that is new, or whose values are large, gets small portions,
-//! one with small values gets its multigets whole (§3.1: in one round trip).
+//! A get costs its client 10 bytes and its router a value. So a batch is routed in chunks, and the next chunk follows when
+//! the replies to the last are written: a client that sends without reading delays only itself. The size of values is
+//! estimated from those that came: a session that is new, or whose values are large, gets small chunks; one with small
+//! values gets its multigets in one chunk (§3.1: in one round trip).
 //!
 //! ```text
 //!   values of a new session    32      then, all of 1 MiB:   8     8     8 ...
 //!                                            all small:    128   512  2048  2048 ...
 //! ```
 //!
-//! An estimate is no promise: a session that had small values alone may hold one portion of large ones, and only one.
+//! An estimate can be wrong: a session whose values were small may hold one chunk of large ones, and only one.
 
 use lookaside_protocol::{Operation, Reply, Request};
 use lookaside_routing::{Batch, Outcome};
 use std::vec;
 
-/// What the values of one portion should have together, in bytes.
+/// The target for the values of one chunk, in bytes.
 pub const REPLY_BYTES_MAX: usize = 8 << 20;
-/// While the sessions of all threads hold so many bytes in values, portions have one value.
-pub const FLEET_REPLY_BYTES_MAX: usize = 256 << 20;
-/// Portions with less are not counted for the fleet: most have, and they need not share a counter.
+/// While the sessions of all threads hold this many bytes of values, chunks have one value.
+pub const TOTAL_REPLY_BYTES_MAX: usize = 256 << 20;
+/// Chunks with fewer bytes are not counted. Most have fewer, and need not touch the shared counter.
 pub const COUNTED_BYTES_MIN: usize = 64 << 10;
-/// The first guess at a value's size: it lets 32 be asked for, and an average page needs 24 (§3.1).
+/// The first estimate of a value's size. It allows 32 values, and an average page needs 24 (§3.1).
 const VALUE_BYTES_FIRST: usize = 256 << 10;
-/// No estimate is below this: so a portion has at most 2,048 values, and the largest common page, 1,740 (§3.1), is one.
+/// The smallest estimate. A chunk has at most 2,048 values, and the largest common page, 1,740 (§3.1), is one chunk.
 const VALUE_BYTES_MIN: usize = 4 << 10;
-/// An estimate that turned out too high falls to this part of itself at once, and no further.
-const FALL: usize = 4;
+/// An estimate that was too high is divided by at most this.
+const ESTIMATE_DECREASE_MAX: usize = 4;
 
-/// What one session knows of the size of its values.
+/// One session's estimate of the size of its values.
 #[derive(Debug)]
-pub struct Budget {
+pub struct ValueSizeEstimator {
     value_bytes: usize,
 }
 
-impl Budget {
-    /// Nothing known.
-    pub fn new() -> Budget {
-        Budget { value_bytes: VALUE_BYTES_FIRST }
+impl ValueSizeEstimator {
+    /// The estimate of a new session.
+    pub fn new() -> ValueSizeEstimator {
+        ValueSizeEstimator { value_bytes: VALUE_BYTES_FIRST }
     }
 
-    /// The next requests to route, while all sessions hold `fleet_bytes`: at least one, if there is any.
-    pub fn take_portion(&self, rest: &mut vec::IntoIter<Request<bytes::Bytes>>, fleet_bytes: usize) -> Batch {
-        let mut values_left = self.values_max(fleet_bytes);
+    /// The next requests to route, at least one if `rest` has any. `total_bytes` is what all sessions hold.
+    pub fn next_chunk(&self, rest: &mut vec::IntoIter<Request<bytes::Bytes>>, total_bytes: usize) -> Batch {
+        let mut values_left = self.values_max(total_bytes);
         if rest.len() <= values_left {
             return std::mem::take(rest).collect();
         }
@@ -53,30 +53,31 @@ impl Budget {
             fits
         };
         let requests = rest.as_slice();
-        let portion = requests.iter().map(fits).position(|fits| !fits).unwrap_or(requests.len());
-        match portion == requests.len() {
-            // Keeps the memory it has.
+        let chunk = requests.iter().map(fits).position(|fits| !fits).unwrap_or(requests.len());
+        match chunk == requests.len() {
+            // Reuses the allocation.
             true => std::mem::take(rest).collect(),
-            false => rest.by_ref().take(portion).collect(),
+            false => rest.by_ref().take(chunk).collect(),
         }
     }
 
-    /// Learns from a portion that asked for `values` and got `bytes` in all.
-    pub fn learn(&mut self, values: usize, bytes: usize) {
+    /// Updates the estimate by a chunk that could bring `values` and brought `bytes` in all.
+    pub fn update(&mut self, values: usize, bytes: usize) {
         if values > 0 {
-            self.value_bytes = bytes.div_ceil(values).max(self.value_bytes / FALL).max(VALUE_BYTES_MIN);
+            self.value_bytes =
+                bytes.div_ceil(values).max(self.value_bytes / ESTIMATE_DECREASE_MAX).max(VALUE_BYTES_MIN);
         }
     }
 
-    fn values_max(&self, fleet_bytes: usize) -> usize {
-        match fleet_bytes < FLEET_REPLY_BYTES_MAX {
+    fn values_max(&self, total_bytes: usize) -> usize {
+        match total_bytes < TOTAL_REPLY_BYTES_MAX {
             true => (REPLY_BYTES_MAX / self.value_bytes).max(1),
             false => 1,
         }
     }
 }
 
-/// Whether the reply may have a value.
+/// Whether the reply to `operation` may have a value.
 pub fn brings_value<B>(operation: &Operation<B>) -> bool {
     matches!(
         operation,
@@ -109,26 +110,26 @@ mod tests {
     }
 
     #[test]
-    fn portions_follow_the_size_of_the_values() {
-        let mut budget = Budget::new();
+    fn chunks_follow_the_size_of_the_values() {
+        let mut estimator = ValueSizeEstimator::new();
         let mut rest = gets(100_000);
-        let mut ask = |value_bytes: usize| {
-            let portion = budget.take_portion(&mut rest, 0).len();
-            budget.learn(portion, portion * value_bytes);
-            portion
+        let mut route = |value_bytes: usize| {
+            let chunk = estimator.next_chunk(&mut rest, 0).len();
+            estimator.update(chunk, chunk * value_bytes);
+            chunk
         };
-        assert_eq!([1 << 20, 1 << 20, 100, 100, 100].map(&mut ask), [32, 8, 8, 32, 128]);
-        assert_eq!([100; 5].map(&mut ask), [512, 2_048, 2_048, 2_048, 2_048]);
-        assert_eq!([64 << 20, 0].map(&mut ask), [2_048, 1], "one surprise, and then one at a time");
+        assert_eq!([1 << 20, 1 << 20, 100, 100, 100].map(&mut route), [32, 8, 8, 32, 128]);
+        assert_eq!([100; 5].map(&mut route), [512, 2_048, 2_048, 2_048, 2_048]);
+        assert_eq!([64 << 20, 0].map(&mut route), [2_048, 1], "one chunk of large values, then one value at a time");
     }
 
     #[test]
-    fn deletes_do_not_wait_for_memory_that_they_do_not_need() {
+    fn deletes_are_not_limited() {
         let delete = || Operation::Delete { hold_off_ms: 0 };
         let mut rest = requests((0..500).flat_map(|_| [delete(), Operation::Get { cas: false }]));
-        assert_eq!(Budget::new().take_portion(&mut rest, 0).len(), 65, "32 gets, 33 deletes");
-        assert_eq!(Budget::new().take_portion(&mut rest, FLEET_REPLY_BYTES_MAX).len(), 2, "a get, a delete");
+        assert_eq!(ValueSizeEstimator::new().next_chunk(&mut rest, 0).len(), 65, "32 gets, 33 deletes");
+        assert_eq!(ValueSizeEstimator::new().next_chunk(&mut rest, TOTAL_REPLY_BYTES_MAX).len(), 2, "a get, a delete");
         let mut rest = requests((0..500).map(|_| delete()));
-        assert_eq!(Budget::new().take_portion(&mut rest, FLEET_REPLY_BYTES_MAX).len(), 500);
+        assert_eq!(ValueSizeEstimator::new().next_chunk(&mut rest, TOTAL_REPLY_BYTES_MAX).len(), 500);
     }
 }

@@ -1,4 +1,4 @@
-//! What a router is told besides its configuration: limits and habits towards its clients.
+//! Limits and settings of the clients' side.
 
 use lookaside_protocol::text::Limits;
 use std::sync::Arc;
@@ -7,26 +7,26 @@ use std::sync::Arc;
 pub const VALUE_BYTES_MAX: usize = 1 << 20;
 /// The longest command line: a get of 1,740 keys (the paper's largest common page, §3.1) of 250 bytes fits.
 pub const LINE_BYTES_MAX: usize = 512 << 10;
-/// How many clients may be connected, by default.
+/// The default limit on client connections.
 pub const CONNECTIONS_MAX: usize = 10_000;
 
-/// How a router treats its clients.
+/// The clients' side of a router.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Limits on what a client may send.
     pub limits: Limits,
-    /// How many client connections may be open at once, over all threads. One more is told so and closed. Default
-    /// 10,000, at least 1.
+    /// The limit on open client connections, over all threads. One more gets an error and is closed. Default 10,000, at
+    /// least 1.
     pub connections_max: usize,
-    /// A get that no server answered is told as a miss instead of an error. Default false. With it an application
-    /// cannot tell an outage from an empty cache.
+    /// A get that no server answered is a miss instead of an error. Default false. With it an application cannot
+    /// distinguish an outage from an empty cache.
     pub miss_on_get_errors: bool,
-    /// `flush_all` is passed on to every server instead of being refused. Default false: one careless client would
-    /// empty the whole cluster.
+    /// `flush_all` is sent to every server instead of being refused. Default false: one careless client would flush the
+    /// whole cluster.
     pub flush_enabled: bool,
-    /// What `version` answers.
+    /// The reply to `version`.
     pub version: String,
-    /// What the command line says, by the names that mcrouter gives options: for whoever asks.
+    /// The command line, by mcrouter's names of options, for the key `__mcrouter__.options`.
     pub options: Arc<[(String, String)]>,
 }
 

@@ -1,8 +1,8 @@
-//! A client's connection that begins with a handshake. Serves every path of clients that come in by TLS.
+//! A client's connection that begins with a TLS handshake. Serves every path of clients that use TLS.
 //!
-//! The thread that accepts it waits for nothing: the handshake goes on as part of the first read or write, in the
-//! session's own task. A client that takes longer than `--ssl-handshake-timeout` is hung up on, and a failed handshake
-//! is told to the client alone, as TLS has it, and counted.
+//! The thread that accepts the connection waits for nothing: the handshake is part of the first read or write, in the
+//! session's own task. A client that takes longer than `--ssl-handshake-timeout` is disconnected. A failed handshake is
+//! reported to the client by TLS's alert, and counted.
 
 use crate::tls::Certificates;
 use lookaside_client::Stream;
@@ -17,35 +17,35 @@ use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 use tokio_rustls::{Accept, TlsAcceptor, server::TlsStream};
 
-/// What stands at a door with TLS.
+/// The TLS side of a listener.
 #[derive(Clone)]
-pub(crate) struct Greeter {
+pub(crate) struct ClientTls {
     pub(crate) certificates: Arc<Certificates>,
-    /// Nobody comes in without a certificate.
+    /// Whether clients must have a certificate.
     pub(crate) is_mutual: bool,
 }
 
-impl Greeter {
-    /// The client's stream, with what is in force now.
-    pub(crate) fn greet(&self, stream: TcpStream) -> Greeted {
+impl ClientTls {
+    /// The client's stream, with the certificates in force now.
+    pub(crate) fn accept(&self, stream: TcpStream) -> HandshakingStream {
         let peer = stream.peer();
         let certificates = self.certificates.clone();
-        // Checked at the start, and a refresh cannot lose them.
-        let config = certificates.for_clients(self.is_mutual).expect("a door with TLS has a certificate");
+        // Checked at the start, and a reload cannot lose them.
+        let config = certificates.for_clients(self.is_mutual).expect("a listener with TLS has a certificate");
         let accept = TlsAcceptor::from(config).accept(stream);
         let deadline = Box::pin(sleep(certificates.handshake_max()));
-        Greeted { state: State::Handshake { accept, deadline }, peer, certificates }
+        HandshakingStream { state: State::Handshake { accept, deadline }, peer, certificates }
     }
 }
 
-impl std::fmt::Debug for Greeter {
+impl std::fmt::Debug for ClientTls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Greeter").field("is_mutual", &self.is_mutual).finish_non_exhaustive()
     }
 }
 
 /// A client's encrypted connection.
-pub(crate) struct Greeted {
+pub(crate) struct HandshakingStream {
     state: State,
     peer: Option<IpAddr>,
     certificates: Arc<Certificates>,
@@ -57,7 +57,7 @@ enum State {
     Over,
 }
 
-impl Greeted {
+impl HandshakingStream {
     /// The stream, once the handshake is done.
     fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Pin<&mut TlsStream<TcpStream>>>> {
         if let State::Handshake { accept, deadline } = &mut self.state {
@@ -85,20 +85,20 @@ impl Greeted {
     }
 }
 
-impl AsyncRead for Greeted {
+impl AsyncRead for HandshakingStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_open(cx))?.poll_read(cx, bytes)
     }
 }
 
-impl AsyncWrite for Greeted {
+impl AsyncWrite for HandshakingStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         ready!(self.poll_open(cx))?.poll_write(cx, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let State::Handshake { .. } = self.state {
-            // Nothing has been taken yet.
+            // Nothing has been written yet.
             return Poll::Ready(Ok(()));
         }
         ready!(self.poll_open(cx))?.poll_flush(cx)
@@ -109,15 +109,15 @@ impl AsyncWrite for Greeted {
     }
 }
 
-impl Stream for Greeted {
+impl Stream for HandshakingStream {
     fn peer(&self) -> Option<IpAddr> {
         self.peer
     }
 }
 
-impl Drop for Greeted {
-    /// Tells the client that nothing more will come, if the socket takes that at once: else it cannot tell the end from
-    /// a connection that somebody cut.
+impl Drop for HandshakingStream {
+    /// Sends TLS's close_notify if the socket takes it at once. Without it the client could not distinguish the end from a
+    /// connection that an attacker cut.
     fn drop(&mut self) {
         if let State::Open(mut stream) = mem::replace(&mut self.state, State::Over) {
             let _ = Pin::new(&mut stream).poll_shutdown(&mut Context::from_waker(Waker::noop()));

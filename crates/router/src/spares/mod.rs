@@ -33,7 +33,7 @@
 
 mod visit;
 
-use crate::tree::SETTLE_MAX;
+use crate::timeouts::READY_MAX;
 use lookaside_client::{Network, Observer, TkoTrackers};
 use lookaside_routing::{Address, Pool, Serving, Slot, choose_spare};
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,7 +50,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// about, may be gone again at once.
 const BACK_AFTER: Duration = Duration::from_secs(1);
 /// How old a place must be before a spare serves it: its threads change their trees one by one.
-const AGE_MIN: Duration = SETTLE_MAX.saturating_add(Duration::from_secs(1));
+const AGE_MIN: Duration = READY_MAX.saturating_add(Duration::from_secs(1));
 /// How long a spare that could not be emptied is left alone.
 const REFUSED_WAIT: Duration = Duration::from_secs(5);
 /// Spares that are remembered to have been taken from their pools; with more, no mark is believed any more.

@@ -15,7 +15,7 @@
 
 use super::record::Deletion;
 use super::server::Owner;
-use crate::frontend::parse::ADMIN_KEY_PREFIX;
+use crate::admin_key::ADMIN_KEY_PREFIX;
 use bytes::Bytes;
 use lookaside_protocol::KEY_BYTES_MAX;
 use lookaside_routing::Address;

@@ -1,24 +1,24 @@
-//! What came of clients' requests, by verb: one thread's counts. Serves every path.
+//! Results of clients' requests, by verb: one thread's counts. Serves every path.
 
-use crate::frontend::parse::Tallied;
+use super::command_class::CommandClass;
 use lookaside_protocol::{Reply, meta::MetaStatus};
 use lookaside_routing::Outcome;
 use lookaside_telemetry::Counter;
 
-/// Counts by verb and result. Only the thread that answers clients notes.
+/// Counts by verb and result. Only the thread that serves the clients writes them.
 #[derive(Debug, Default)]
-pub struct Results([[Counter; ResultClass::ALL.len()]; Tallied::ALL.len()]);
+pub struct VerbResults([[Counter; ResultClass::ALL.len()]; CommandClass::ALL.len()]);
 
-/// What came of a request.
+/// The result of a request, as it is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResultClass {
     /// Found, stored, deleted.
     Ok,
     /// Not found, or not stored on a condition that did not hold.
     Miss,
-    /// A server answered with an error.
+    /// A server replied with an error.
     Error,
-    /// No server answered.
+    /// No server replied.
     Unavailable,
 }
 
@@ -26,7 +26,7 @@ impl ResultClass {
     pub(crate) const ALL: [ResultClass; 4] =
         [ResultClass::Ok, ResultClass::Miss, ResultClass::Error, ResultClass::Unavailable];
 
-    /// The word for it in labels.
+    /// The label in metrics.
     pub(crate) fn name(self) -> &'static str {
         match self {
             ResultClass::Ok => "ok",
@@ -54,15 +54,15 @@ impl ResultClass {
     }
 }
 
-impl Results {
-    /// Takes note of what came of one request.
-    pub(crate) fn note(&self, verb: Tallied, outcome: &Outcome) {
-        self.0[verb as usize][ResultClass::of(outcome) as usize].add(1);
+impl VerbResults {
+    /// Counts one request.
+    pub(crate) fn record(&self, class: CommandClass, outcome: &Outcome) {
+        self.0[class as usize][ResultClass::of(outcome) as usize].add(1);
     }
 
-    /// How many requests of this verb had this result.
-    pub(crate) fn of(&self, verb: Tallied, result: ResultClass) -> u64 {
-        self.0[verb as usize][result as usize].value()
+    /// Requests of this class with this result.
+    pub(crate) fn count(&self, class: CommandClass, result: ResultClass) -> u64 {
+        self.0[class as usize][result as usize].value()
     }
 }
 
@@ -73,18 +73,18 @@ mod tests {
     use lookaside_routing::Failure;
 
     #[test]
-    fn each_verb_has_its_own_results() {
-        let results = Results::default();
-        results.note(Tallied::Get, &Ok(Reply::Miss));
-        results.note(Tallied::Delete, &Ok(Reply::Deleted));
-        results.note(Tallied::Delete, &Ok(Reply::Error(ErrorReply::Unknown)));
-        results.note(Tallied::Meta, &Err(Failure::TimedOut));
-        let found = |verb| ResultClass::ALL.map(|result| results.of(verb, result));
-        assert_eq!(found(Tallied::Get), [0, 1, 0, 0]);
-        assert_eq!(found(Tallied::Delete), [1, 0, 1, 0]);
-        assert_eq!(found(Tallied::Meta), [0, 0, 0, 1]);
-        assert_eq!(found(Tallied::Store), [0; 4]);
-        assert!(Tallied::ALL.iter().enumerate().all(|(at, verb)| *verb as usize == at));
+    fn results_are_counted_by_verb() {
+        let results = VerbResults::default();
+        results.record(CommandClass::Get, &Ok(Reply::Miss));
+        results.record(CommandClass::Delete, &Ok(Reply::Deleted));
+        results.record(CommandClass::Delete, &Ok(Reply::Error(ErrorReply::Unknown)));
+        results.record(CommandClass::Meta, &Err(Failure::TimedOut));
+        let counts = |class| ResultClass::ALL.map(|result| results.count(class, result));
+        assert_eq!(counts(CommandClass::Get), [0, 1, 0, 0]);
+        assert_eq!(counts(CommandClass::Delete), [1, 0, 1, 0]);
+        assert_eq!(counts(CommandClass::Meta), [0, 0, 0, 1]);
+        assert_eq!(counts(CommandClass::Store), [0; 4]);
+        assert!(CommandClass::ALL.iter().enumerate().all(|(at, class)| *class as usize == at));
         assert!(ResultClass::ALL.iter().enumerate().all(|(at, result)| *result as usize == at));
     }
 }

@@ -1,7 +1,7 @@
-//! What a router counts, and how `stats` tells it: memcached's names, as far as a router can give them.
+//! The counters of `stats`: memcached's names, as far as a router can count them.
 //!
-//! Every thread counts for itself and nobody waits for anybody: a batch is tallied in plain numbers and added to the
-//! thread's counters once. `stats` adds up the threads.
+//! Every thread counts for itself, and no thread waits for another: a batch is counted in plain numbers, which are added to
+//! the thread's counters once. `stats` adds up the threads.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -9,7 +9,7 @@ macro_rules! counters {
     ($($(#[$meta:meta])* $name:ident,)*) => {
         /// What one batch, or one event, adds to the counters.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
-        pub struct Tally {
+        pub struct CounterDelta {
             $($(#[$meta])* pub $name: u64,)*
         }
 
@@ -20,24 +20,24 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// Adds what has been tallied.
-            pub fn add(&self, tally: &Tally) {
-                $(if tally.$name != 0 { self.$name.fetch_add(tally.$name, Relaxed); })*
+            /// Adds the counts of a batch.
+            pub fn add(&self, delta: &CounterDelta) {
+                $(if delta.$name != 0 { self.$name.fetch_add(delta.$name, Relaxed); })*
             }
 
-            /// How things stand.
-            pub fn read(&self) -> Tally {
-                Tally { $($name: self.$name.load(Relaxed),)* }
+            /// The counters now.
+            pub fn read(&self) -> CounterDelta {
+                CounterDelta { $($name: self.$name.load(Relaxed),)* }
             }
         }
 
-        impl Tally {
-            /// Adds another tally to this one.
-            pub fn merge(&mut self, other: &Tally) {
+        impl CounterDelta {
+            /// Adds other counts to these.
+            pub fn merge(&mut self, other: &CounterDelta) {
                 $(self.$name += other.$name;)*
             }
 
-            /// Every counter with the name that `stats` gives it.
+            /// Every counter with its name in `stats`.
             pub fn named(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name),)*]
             }
@@ -48,9 +48,9 @@ macro_rules! counters {
 counters! {
     /// Client connections accepted.
     total_connections,
-    /// Client connections closed at once because of the cap on connections.
+    /// Client connections closed at once because of the limit on connections.
     rejected_connections,
-    /// Client connections ended because the client did not take its replies.
+    /// Client connections closed because the client did not read its replies.
     stalled_connections,
     /// Failures to accept a connection.
     accept_errors,
@@ -74,31 +74,31 @@ counters! {
     cmd_meta,
     /// `flush_all`.
     cmd_flush,
-    /// Keys of any get verb that were answered with a value.
+    /// Keys of any get verb that had a value.
     get_hits,
-    /// Keys of any get verb that were answered without one, lease misses included.
+    /// Keys of any get verb that had none, lease misses included.
     get_misses,
-    /// Keys of any get verb that no server answered.
+    /// Keys of any get verb that no server replied to.
     get_failures,
-    /// Deletes that found something.
+    /// Deletes of keys that existed.
     delete_hits,
-    /// Deletes that found nothing.
+    /// Deletes of keys that did not exist.
     delete_misses,
     /// Deletes that no server confirmed.
     delete_failures,
-    /// All else that no server answered or that a server refused.
+    /// All other requests that no server replied to or that a server refused.
     other_failures,
-    /// Lease tokens passed on to clients.
+    /// Lease tokens sent to clients.
     lease_tokens,
-    /// Lease-gets answered with "another client holds the lease".
+    /// Lease-gets with the reply "another client holds the lease".
     lease_hot_misses,
     /// Lease-sets that stored a live value.
     lease_sets_stored,
-    /// Lease-sets refused, or kept only as a stale value, because the token was void.
+    /// Lease-sets refused, or stored as a stale value only, because the token was void.
     lease_sets_void,
-    /// Commands that were not understood or not allowed.
+    /// Commands that were malformed or not allowed.
     bad_commands,
-    /// Batches handed to the routing tree.
+    /// Batches routed.
     batches,
     /// Requests in those batches.
     batched_requests,
@@ -111,7 +111,7 @@ counters! {
 /// Appends one line of `stats`.
 pub fn write_stat(name: &str, value: impl std::fmt::Display, out: &mut Vec<u8>) {
     use std::io::Write as _;
-    write!(out, "STAT {name} {value}\r\n").expect("a Vec takes all that is written");
+    write!(out, "STAT {name} {value}\r\n").expect("a write to a Vec succeeds");
 }
 
 #[cfg(test)]
@@ -119,13 +119,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tallies_add_up() {
+    fn deltas_add_up() {
         let counters = Counters::default();
-        counters.add(&Tally { cmd_get: 3, get_hits: 2, ..Tally::default() });
-        counters.add(&Tally { cmd_get: 1, ..Tally::default() });
+        counters.add(&CounterDelta { cmd_get: 3, get_hits: 2, ..CounterDelta::default() });
+        counters.add(&CounterDelta { cmd_get: 1, ..CounterDelta::default() });
         let mut sum = counters.read();
-        sum.merge(&Tally { cmd_get: 10, ..Tally::default() });
-        assert_eq!(sum, Tally { cmd_get: 14, get_hits: 2, ..Tally::default() });
+        sum.merge(&CounterDelta { cmd_get: 10, ..CounterDelta::default() });
+        assert_eq!(sum, CounterDelta { cmd_get: 14, get_hits: 2, ..CounterDelta::default() });
         assert!(sum.named().contains(&("cmd_get", 14)));
     }
 

@@ -1,8 +1,6 @@
-//! Counters, the `stats` command, and Prometheus metrics.
+//! What one thread counts. `admin` adds up the threads and reports the sums.
 
 pub(crate) mod by_verb;
+pub(crate) mod command_class;
 pub(crate) mod counters;
-pub(crate) mod metrics_endpoint;
 pub(crate) mod per_target;
-pub(crate) mod prometheus;
-mod stats_command;

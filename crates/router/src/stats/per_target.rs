@@ -1,7 +1,7 @@
-//! How requests fare at one pool or one server: one thread's counts, noted around it. Serves every path.
+//! Requests, failures and latencies of each pool and each server: one thread's counts, recorded around it. Serves every path.
 //!
-//! What is timed is a batch, from its handing over to its last outcome: waiting in the queue, connecting and failing over
-//! within the pool included. That is what a client of the router waits for.
+//! The latency is that of a batch, from its start to its last outcome: it includes waiting in the queue, connecting, and
+//! failover within the pool. That is the time that a client of the router waits.
 
 use lookaside_protocol::Reply;
 use lookaside_routing::{
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::time::Instant;
 
-/// Why a request brought no answer, or none to its question, in the words of labels.
+/// Why a request failed, by the label in metrics.
 pub(crate) const FAILURES: [&str; 10] = [
     "taken_out",
     "connect_failed",
@@ -26,44 +26,44 @@ pub(crate) const FAILURES: [&str; 10] = [
     "error_reply",
 ];
 
-/// One thread's counts for one pool or server; only that thread notes.
+/// One thread's counts for one pool or server. Only that thread writes them.
 #[derive(Debug, Default)]
-pub(crate) struct Measure {
+pub(crate) struct TargetStats {
     requests: Counter,
     failures: [Counter; FAILURES.len()],
     latency: Histogram,
 }
 
-/// Measures added up, over threads.
+/// The counts of all threads.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct MeasureSum {
+pub(crate) struct TargetStatsSum {
     pub(crate) requests: u64,
     pub(crate) failures: [u64; FAILURES.len()],
     pub(crate) latency: HistogramSum,
 }
 
-impl Measure {
-    fn note(&self, outcomes: &Outcomes, begun: Instant) {
+impl TargetStats {
+    fn record(&self, outcomes: &Outcomes, started: Instant) {
         if outcomes.is_empty() {
             return;
         }
         self.requests.add(outcomes.len() as u64);
         outcomes.iter().filter_map(failure_of).for_each(|failure| self.failures[failure].add(1));
-        self.latency.record(u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX));
+        self.latency.record(u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX));
     }
 }
 
-impl MeasureSum {
-    pub(crate) fn add(&mut self, measure: &Measure) {
-        self.requests += measure.requests.value();
-        for (sum, own) in self.failures.iter_mut().zip(&measure.failures) {
+impl TargetStatsSum {
+    pub(crate) fn add(&mut self, stats: &TargetStats) {
+        self.requests += stats.requests.value();
+        for (sum, own) in self.failures.iter_mut().zip(&stats.failures) {
             *sum += own.value();
         }
-        self.latency.add(&measure.latency);
+        self.latency.add(&stats.latency);
     }
 }
 
-/// The place in [`FAILURES`] of what went wrong, if anything did.
+/// The index in [`FAILURES`] of a failure; `None` for a success.
 fn failure_of(outcome: &Outcome) -> Option<usize> {
     match outcome {
         Ok(Reply::Error(_)) => Some(9),
@@ -82,60 +82,60 @@ fn failure_of(outcome: &Outcome) -> Option<usize> {
     }
 }
 
-/// One tree's measures. A server or pool that the next configuration names too keeps its own.
+/// One tree's counts. A server or pool that the next configuration also names keeps its counts.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Measures {
-    pub(crate) servers: BTreeMap<(Address, DestinationSettings), Arc<Measure>>,
-    pub(crate) pools: BTreeMap<String, PoolMeasure>,
+pub(crate) struct PerTargetStats {
+    pub(crate) servers: BTreeMap<(Address, DestinationSettings), Arc<TargetStats>>,
+    pub(crate) pools: BTreeMap<String, PoolStats>,
 }
 
-/// One pool's.
+/// One pool's counts.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct PoolMeasure {
-    pub(crate) measure: Arc<Measure>,
+pub(crate) struct PoolStats {
+    pub(crate) stats: Arc<TargetStats>,
     pub(crate) servers: Vec<Address>,
 }
 
-impl Measures {
-    /// Puts a measure around a server.
-    pub(crate) fn around_server(
+impl PerTargetStats {
+    /// A destination that counts what is sent to `server`.
+    pub(crate) fn wrap_server(
         &mut self,
         server: Arc<dyn Destination>,
         settings: &DestinationSettings,
-        old: Option<&Measures>,
+        old: Option<&PerTargetStats>,
     ) -> Arc<dyn Destination> {
         let identity = (server.address().clone(), *settings);
         let kept = old.and_then(|old| old.servers.get(&identity)).cloned().unwrap_or_default();
-        let measure = self.servers.entry(identity).or_insert(kept).clone();
-        Arc::new(MeasuredServer { inner: server, measure })
+        let stats = self.servers.entry(identity).or_insert(kept).clone();
+        Arc::new(MeasuredDestination { inner: server, stats })
     }
 
-    /// Puts a measure around a pool's route; the same one wherever the tree names the pool.
-    pub(crate) fn around_pool(
+    /// A route that counts what is routed to a pool. All places where the tree names the pool share the counts.
+    pub(crate) fn wrap_pool(
         &mut self,
         name: &str,
         servers: &[Address],
         route: Arc<dyn Route>,
-        old: Option<&Measures>,
+        old: Option<&PerTargetStats>,
     ) -> Arc<dyn Route> {
-        let kept = || old.and_then(|old| old.pools.get(name)).map(|pool| pool.measure.clone()).unwrap_or_default();
-        let make = || PoolMeasure { measure: kept(), servers: servers.to_vec() };
-        let measure = self.pools.entry(name.to_owned()).or_insert_with(make).measure.clone();
-        Arc::new(MeasuredPool { inner: route, measure })
+        let kept = || old.and_then(|old| old.pools.get(name)).map(|pool| pool.stats.clone()).unwrap_or_default();
+        let make = || PoolStats { stats: kept(), servers: servers.to_vec() };
+        let stats = self.pools.entry(name.to_owned()).or_insert_with(make).stats.clone();
+        Arc::new(MeasuredPoolRoute { inner: route, stats })
     }
 }
 
-struct MeasuredServer {
+struct MeasuredDestination {
     inner: Arc<dyn Destination>,
-    measure: Arc<Measure>,
+    stats: Arc<TargetStats>,
 }
 
-impl Destination for MeasuredServer {
+impl Destination for MeasuredDestination {
     fn send(&self, batch: Batch) -> BoxFuture<'_, Outcomes> {
         Box::pin(async move {
-            let begun = Instant::now();
+            let started = Instant::now();
             let outcomes = self.inner.send(batch).await;
-            self.measure.note(&outcomes, begun);
+            self.stats.record(&outcomes, started);
             outcomes
         })
     }
@@ -145,17 +145,17 @@ impl Destination for MeasuredServer {
     }
 }
 
-struct MeasuredPool {
+struct MeasuredPoolRoute {
     inner: Arc<dyn Route>,
-    measure: Arc<Measure>,
+    stats: Arc<TargetStats>,
 }
 
-impl Route for MeasuredPool {
+impl Route for MeasuredPoolRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
         Box::pin(async move {
-            let begun = Instant::now();
+            let started = Instant::now();
             let outcomes = self.inner.route(batch, context).await;
-            self.measure.note(&outcomes, begun);
+            self.stats.record(&outcomes, started);
             outcomes
         })
     }
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_is_measured_on_through_a_change_of_the_configuration() {
+    async fn counts_of_a_server_survive_a_reload() {
         let settings = DestinationSettings {
             server_timeout_ms: 1,
             connect_timeout_ms: 1,
@@ -199,14 +199,14 @@ mod tests {
             security: Security::Plain,
         };
         let slow = || Arc::new(Slow(Address("a:1".into())));
-        let mut first = Measures::default();
-        assert_eq!(first.around_server(slow(), &settings, None).send(gets(4)).await.len(), 4);
-        let mut second = Measures::default();
-        second.around_server(slow(), &settings, Some(&first)).send(gets(1)).await;
-        let mut sum = MeasureSum::default();
-        second.servers.values().for_each(|measure| sum.add(measure));
+        let mut first = PerTargetStats::default();
+        assert_eq!(first.wrap_server(slow(), &settings, None).send(gets(4)).await.len(), 4);
+        let mut second = PerTargetStats::default();
+        second.wrap_server(slow(), &settings, Some(&first)).send(gets(1)).await;
+        let mut sum = TargetStatsSum::default();
+        second.servers.values().for_each(|stats| sum.add(stats));
         assert_eq!((sum.requests, sum.latency.count(), sum.latency.sum_us), (5, 2, 6_000));
-        let told: Vec<_> = FAILURES.iter().zip(sum.failures).filter(|(_, count)| *count > 0).collect();
-        assert_eq!(told, [(&"timed_out", 3), (&"error_reply", 1)]);
+        let failures: Vec<_> = FAILURES.iter().zip(sum.failures).filter(|(_, count)| *count > 0).collect();
+        assert_eq!(failures, [(&"timed_out", 3), (&"error_reply", 1)]);
     }
 }

@@ -1,10 +1,11 @@
-//! The world that a tree of routes lives in: tokio's clock, tokio's tasks, and the log. No request passes here.
+//! The environment of routes: tokio's clock, tokio's tasks, and the log. No request passes here.
 //!
-//! Everything but the wall clock and the host's id is the runtime's, so that a paused runtime pauses the routes too. What
-//! a tree leaves in the background runs on its thread, also when the client is gone and when another tree is in force: all
-//! trees of a thread share one [`Backyard`]. It ends with the thread, which waits for it for a while.
+//! Everything but the wall clock and the host's id is the runtime's, so that a paused runtime pauses the routes too. The
+//! background tasks of a tree run on its thread, also after the client has disconnected and after a reload: all trees of a
+//! thread share one [`BackgroundTasks`]. They end with the thread, which waits for them for at most [`DRAIN_MAX`].
 
-use crate::{DRAIN_MAX, Fleet};
+use crate::config::host::HostInfo;
+use crate::timeouts::DRAIN_MAX;
 use lookaside_routing::{
     BACKGROUND_TASKS_MAX, Background, BackgroundStatistics, BoxFuture, Clock, Environment, Log, Spawner,
 };
@@ -12,109 +13,72 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-/// The host as routes need to know it.
-#[derive(Clone, Copy, Debug)]
-pub struct Host {
-    /// Tells this host from others.
-    pub id: u32,
-    /// The wall clock, in seconds since 1970 ...
-    pub unix_s: u64,
-    /// ... and when it was read.
-    pub at: Instant,
-}
-
-impl Host {
-    /// A host of that name, at that time on the wall clock.
-    pub fn named(name: &str, unix_s: u64) -> Host {
-        // FNV-1a: any spread will do, as long as it is the same after every restart.
-        let id = name.bytes().fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-        Host { id, unix_s, at: Instant::now() }
-    }
-
-    /// The wall clock now, in seconds since 1970.
-    pub(crate) fn unix_s_now(&self) -> u64 {
-        self.unix_s + self.at.elapsed().as_secs()
-    }
-}
-
-/// The surroundings of one thread's tree.
-pub(crate) fn environment(host: Host, seed: u64, backyard: &Backyard) -> Environment {
-    let runtime = Arc::new(Runtime { host, started: Instant::now() });
-    let background = backyard.background.clone();
+/// The environment of one thread's tree.
+pub(crate) fn environment(host: HostInfo, seed: u64, background: &BackgroundTasks) -> Environment {
+    let runtime = Arc::new(TokioRuntime { host, started: Instant::now() });
+    let background = background.background.clone();
     Environment { clock: runtime.clone(), background, log: runtime, seed, host_id: host.id }
 }
 
-/// Where the trees of one thread leave what nobody waits for.
+/// The background tasks of one thread's trees.
 #[derive(Clone)]
-pub(crate) struct Backyard {
+pub(crate) struct BackgroundTasks {
     background: Background,
-    tasks: Tasks,
+    tasks: CountedTasks,
 }
 
-impl Backyard {
-    /// An empty one.
-    pub(crate) fn new() -> Backyard {
-        let tasks = Tasks { running: Arc::new(watch::Sender::new(0)) };
-        Backyard { background: Background::new(Arc::new(tasks.clone()), BACKGROUND_TASKS_MAX), tasks }
+impl BackgroundTasks {
+    pub(crate) fn new() -> BackgroundTasks {
+        let tasks = CountedTasks { running: Arc::new(watch::Sender::new(0)) };
+        BackgroundTasks { background: Background::new(Arc::new(tasks.clone()), BACKGROUND_TASKS_MAX), tasks }
     }
 
-    /// Waits until nothing is left to do, for at most [`DRAIN_MAX`].
+    /// Waits until all have ended, for at most [`DRAIN_MAX`].
     pub(crate) async fn drain(&self) {
         let mut running = self.tasks.running.subscribe();
         if timeout(DRAIN_MAX, running.wait_for(|running| *running == 0)).await.is_err() {
-            let (seconds, left) = (DRAIN_MAX.as_secs(), *self.tasks.running.borrow());
-            tracing::warn!(left, seconds, "batches in the background were not done in time before the end");
+            let (seconds, running) = (DRAIN_MAX.as_secs(), *self.tasks.running.borrow());
+            tracing::warn!(running, seconds, "background batches still running at shutdown");
         }
     }
-}
 
-/// What all threads have left in the background.
-pub(crate) fn background(fleet: &Fleet) -> BackgroundStatistics {
-    let mut sum = BackgroundStatistics::default();
-    for router in fleet.routers() {
-        let BackgroundStatistics { running, fan_outs, copies, awaited, dropped } =
-            router.tree().backyard().background.statistics();
-        sum.running += running;
-        sum.fan_outs += fan_outs;
-        sum.copies += copies;
-        sum.awaited += awaited;
-        sum.dropped += dropped;
+    pub(crate) fn statistics(&self) -> BackgroundStatistics {
+        self.background.statistics()
     }
-    sum
 }
 
-/// Tasks on tokio's runtime, counted.
+/// Spawns tasks on tokio's runtime, and counts those that run.
 #[derive(Clone)]
-struct Tasks {
+struct CountedTasks {
     running: Arc<watch::Sender<usize>>,
 }
 
-impl Spawner for Tasks {
+impl Spawner for CountedTasks {
     fn spawn(&self, task: BoxFuture<'static, ()>) {
         self.running.send_modify(|running| *running += 1);
-        let ended = Ended(self.running.clone());
+        let guard = TaskGuard(self.running.clone());
         tokio::spawn(async move {
-            let _until_done = ended;
+            let _until_done = guard;
             task.await;
         });
     }
 }
 
-/// A task that is over when this is dropped.
-struct Ended(Arc<watch::Sender<usize>>);
+/// Counts a task until it is dropped.
+struct TaskGuard(Arc<watch::Sender<usize>>);
 
-impl Drop for Ended {
+impl Drop for TaskGuard {
     fn drop(&mut self) {
         self.0.send_modify(|running| *running -= 1);
     }
 }
 
-struct Runtime {
-    host: Host,
+struct TokioRuntime {
+    host: HostInfo,
     started: Instant,
 }
 
-impl Clock for Runtime {
+impl Clock for TokioRuntime {
     fn now(&self) -> Duration {
         self.started.elapsed()
     }
@@ -128,7 +92,7 @@ impl Clock for Runtime {
     }
 }
 
-impl Log for Runtime {
+impl Log for TokioRuntime {
     fn line(&self, line: &str) {
         tracing::info!(target: "route", "{line}");
     }
@@ -140,30 +104,30 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
     #[tokio::test(start_paused = true)]
-    async fn time_and_tasks_are_the_runtimes() {
-        let yard = Backyard::new();
-        let world = environment(Host::named("a", 1_000), 0, &yard);
+    async fn clock_and_tasks_are_the_runtimes() {
+        let background = BackgroundTasks::new();
+        let environment = environment(HostInfo::named("a", 1_000), 0, &background);
         let done = Arc::new(AtomicBool::new(false));
-        let (told, sleep) = (done.clone(), world.clock.sleep(Duration::from_secs(5)));
-        yard.tasks.spawn(Box::pin(async move {
+        let (done_in_task, sleep) = (done.clone(), environment.clock.sleep(Duration::from_secs(5)));
+        background.tasks.spawn(Box::pin(async move {
             sleep.await;
-            told.store(true, Relaxed);
+            done_in_task.store(true, Relaxed);
         }));
-        assert!(timeout(Duration::from_secs(4), yard.drain()).await.is_err(), "one is left");
-        yard.drain().await;
+        assert!(timeout(Duration::from_secs(4), background.drain()).await.is_err(), "one task runs");
+        background.drain().await;
         assert!(done.load(Relaxed));
         tokio::time::sleep(Duration::from_secs(1)).await;
-        assert_eq!((world.clock.unix_s(), world.clock.now().as_secs()), (1_006, 6));
-        assert_ne!(Host::named("a", 0).id, Host::named("b", 0).id);
+        assert_eq!((environment.clock.unix_s(), environment.clock.now().as_secs()), (1_006, 6));
+        assert_ne!(HostInfo::named("a", 0).id, HostInfo::named("b", 0).id);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_has_no_end_is_not_waited_for_for_ever() {
-        let (yard, begun) = (Backyard::new(), Instant::now());
-        yard.drain().await;
-        assert_eq!(begun.elapsed(), Duration::ZERO, "nothing was left");
-        yard.tasks.spawn(Box::pin(std::future::pending()));
-        yard.drain().await;
-        assert!(begun.elapsed() >= DRAIN_MAX && begun.elapsed() < DRAIN_MAX * 2);
+    async fn drain_is_bounded() {
+        let (background, started) = (BackgroundTasks::new(), Instant::now());
+        background.drain().await;
+        assert_eq!(started.elapsed(), Duration::ZERO, "no task runs");
+        background.tasks.spawn(Box::pin(std::future::pending()));
+        background.drain().await;
+        assert!(started.elapsed() >= DRAIN_MAX && started.elapsed() < DRAIN_MAX * 2);
     }
 }

@@ -15,7 +15,7 @@
 //! stands around, and a step that begins meanwhile is below it. That holds as long as all is polled on one thread and
 //! nothing goes on in the background, which a tree without surroundings never does.
 
-use crate::Plan;
+use crate::config::router_config::RouterConfig;
 use lookaside_protocol::text::{Limits, Parsed, compose_reply, compose_request, parse_command};
 use lookaside_protocol::{Command, Operation, Reply, Request};
 use lookaside_routing::{
@@ -40,7 +40,7 @@ thread_local! {
 
 /// The steps of one request, each behind the one that took it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Trace(pub Vec<Step>);
+pub struct Explanation(pub Vec<Step>);
 
 /// One route, or one server, that a request came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub struct Step {
     pub answered: Vec<String>,
 }
 
-impl Trace {
+impl Explanation {
     /// What each server would be asked, in order: its address and the command line.
     pub(crate) fn servers(&self) -> Vec<String> {
         let servers = self.0.iter().filter(|step| step.is_server);
@@ -65,7 +65,7 @@ impl Trace {
     }
 }
 
-impl fmt::Display for Trace {
+impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.0.iter().map(|step| step.depth * INDENT + step.at.chars().count()).max().unwrap_or_default();
         for step in &self.0 {
@@ -95,84 +95,90 @@ impl Outages {
 
 /// The way of `verb` for `key`, asked by a client as in `context`, during `outages`. The error says why `verb` or `key`
 /// cannot be asked about, or that nothing leads on from the root.
-pub async fn trace(plan: &Plan, verb: &str, key: &str, context: &Context, outages: &Outages) -> Result<Trace, String> {
-    let request = example(verb, key)?;
-    let mut takers = NoteTakers::new(plan, outages);
-    let tree = plan.configuration().build(&mut takers);
+pub async fn explain(
+    config: &RouterConfig,
+    verb: &str,
+    key: &str,
+    context: &Context,
+    outages: &Outages,
+) -> Result<Explanation, String> {
+    let request = example_request(verb, key)?;
+    let mut destinations = RecordingDestinations::new(config, outages);
+    let tree = config.configuration().build(&mut destinations);
     let outcomes = tree.route(vec![request], context).await;
-    let noted = std::mem::take(&mut *takers.notes.lock());
-    if let ([], [Err(failure)]) = (&noted[..], &outcomes[..]) {
+    let recorded = std::mem::take(&mut *destinations.recorder.lock());
+    if let ([], [Err(failure)]) = (&recorded[..], &outcomes[..]) {
         return Err(failure.to_string());
     }
-    Ok(in_order(noted))
+    Ok(to_tree_order(recorded))
 }
 
 /// Steps as they began to steps below the one that took them.
-fn in_order(noted: Vec<Noted>) -> Trace {
-    fn below(parent: Option<usize>, noted: &[Noted], trace: &mut Vec<Step>) {
-        for (at, note) in noted.iter().enumerate().filter(|(_, note)| note.parent == parent) {
-            trace.push(note.step.clone());
-            below(Some(at), noted, trace);
+fn to_tree_order(recorded: Vec<RecordedStep>) -> Explanation {
+    fn below(parent: Option<usize>, recorded: &[RecordedStep], explain: &mut Vec<Step>) {
+        for (at, note) in recorded.iter().enumerate().filter(|(_, note)| note.parent == parent) {
+            explain.push(note.step.clone());
+            below(Some(at), recorded, explain);
         }
     }
-    let mut trace = Vec::with_capacity(noted.len());
-    below(None, &noted, &mut trace);
-    Trace(trace)
+    let mut explain = Vec::with_capacity(recorded.len());
+    below(None, &recorded, &mut explain);
+    Explanation(explain)
 }
 
 /// A step and the one that took it.
-struct Noted {
+struct RecordedStep {
     parent: Option<usize>,
     step: Step,
 }
 
 #[derive(Clone, Default)]
-struct Notes(Arc<Mutex<Vec<Noted>>>);
+struct Recorder(Arc<Mutex<Vec<RecordedStep>>>);
 
-impl Notes {
-    fn lock(&self) -> MutexGuard<'_, Vec<Noted>> {
+impl Recorder {
+    fn lock(&self) -> MutexGuard<'_, Vec<RecordedStep>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes note of a step below the current one.
-    fn begin(&self, at: String, is_server: bool, batch: &Batch) -> usize {
+    fn begin_step(&self, at: String, is_server: bool, batch: &Batch) -> usize {
         let parent = CURRENT.get();
-        let mut noted = self.lock();
-        let depth = parent.map_or(0, |parent| noted[parent].step.depth + 1);
+        let mut recorded = self.lock();
+        let depth = parent.map_or(0, |parent| recorded[parent].step.depth + 1);
         let asked = batch.iter().map(command_line).collect();
-        noted.push(Noted { parent, step: Step { depth, at, is_server, asked, answered: Vec::new() } });
-        noted.len() - 1
+        recorded.push(RecordedStep { parent, step: Step { depth, at, is_server, asked, answered: Vec::new() } });
+        recorded.len() - 1
     }
 
-    fn end(&self, step: usize, keys: &[bytes::Bytes], outcomes: &[Outcome]) {
-        let answered = keys.iter().zip(outcomes).map(|(key, outcome)| in_words(key, outcome)).collect();
+    fn end_step(&self, step: usize, keys: &[bytes::Bytes], outcomes: &[Outcome]) {
+        let answered = keys.iter().zip(outcomes).map(|(key, outcome)| outcome_text(key, outcome)).collect();
         self.lock()[step].step.answered = answered;
     }
 }
 
 /// Makes every leaf and every route of the tree take notes.
-struct NoteTakers<'a> {
-    plan: &'a Plan,
-    notes: Notes,
+struct RecordingDestinations<'a> {
+    config: &'a RouterConfig,
+    recorder: Recorder,
     outages: &'a Outages,
 }
 
-impl<'a> NoteTakers<'a> {
-    fn new(plan: &'a Plan, outages: &'a Outages) -> Self {
-        NoteTakers { plan, notes: Notes::default(), outages }
+impl<'a> RecordingDestinations<'a> {
+    fn new(config: &'a RouterConfig, outages: &'a Outages) -> Self {
+        RecordingDestinations { config, recorder: Recorder::default(), outages }
     }
 }
 
-impl Destinations for NoteTakers<'_> {
+impl Destinations for RecordingDestinations<'_> {
     fn destination(&mut self, address: &Address, _: &DestinationSettings) -> Arc<dyn Destination> {
         let is_down = self.outages.is_down(address);
-        Arc::new(Server { address: address.clone(), is_down, notes: self.notes.clone() })
+        Arc::new(RecordingDestination { address: address.clone(), is_down, recorder: self.recorder.clone() })
     }
 
     /// As in the router that runs, if there is one; and as it would be after a long outage.
     fn slot(&mut self, pool: &Pool, at: usize) -> Arc<Slot> {
         if !self.outages.dead.contains(&pool.servers[at]) {
-            return self.plan.spares().map(|spares| spares.slot(pool, at)).unwrap_or_default();
+            return self.config.spares().map(|spares| spares.slot(pool, at)).unwrap_or_default();
         }
         let slot = Arc::new(Slot::default());
         let is_free = |spare: usize| !self.outages.is_down(&pool.spares[spare]);
@@ -185,23 +191,23 @@ impl Destinations for NoteTakers<'_> {
     fn around(&mut self, handle: &Handle, route: Arc<dyn Route>) -> Arc<dyn Route> {
         match handle {
             Handle::Server { .. } => route, // The server takes note itself.
-            handle => Arc::new(Around { at: handle.label(), inner: route, notes: self.notes.clone() }),
+            handle => Arc::new(RecordingRoute { at: handle.label(), inner: route, recorder: self.recorder.clone() }),
         }
     }
 
     /// The host's own, but no time passes and nothing goes on in the background.
     fn environment(&mut self) -> Environment {
-        let host = self.plan.host();
-        let clock = Arc::new(Frozen { unix_s: host.unix_s_now() });
+        let host = self.config.host();
+        let clock = Arc::new(FrozenClock { unix_s: host.unix_s_now() });
         Environment { clock, host_id: host.id, ..Environment::none() }
     }
 }
 
-struct Frozen {
+struct FrozenClock {
     unix_s: u64,
 }
 
-impl Clock for Frozen {
+impl Clock for FrozenClock {
     fn now(&self) -> Duration {
         Duration::ZERO
     }
@@ -216,16 +222,16 @@ impl Clock for Frozen {
 }
 
 /// Stands around a route and takes note of what comes to it and what leaves it.
-struct Around {
+struct RecordingRoute {
     at: String,
     inner: Arc<dyn Route>,
-    notes: Notes,
+    recorder: Recorder,
 }
 
-impl Route for Around {
+impl Route for RecordingRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
         Box::pin(async move {
-            let step = self.notes.begin(self.at.clone(), false, &batch);
+            let step = self.recorder.begin_step(self.at.clone(), false, &batch);
             let keys: Vec<bytes::Bytes> = batch.iter().map(|request| request.key.clone()).collect();
             let outer = CURRENT.replace(Some(step));
             let mut inner = self.inner.route(batch, context);
@@ -237,30 +243,30 @@ impl Route for Around {
                 polled
             })
             .await;
-            self.notes.end(step, &keys, &outcomes);
+            self.recorder.end_step(step, &keys, &outcomes);
             outcomes
         })
     }
 }
 
 /// A server that writes down what it is asked, and has nothing.
-struct Server {
+struct RecordingDestination {
     address: Address,
     is_down: bool,
-    notes: Notes,
+    recorder: Recorder,
 }
 
-impl Destination for Server {
+impl Destination for RecordingDestination {
     fn send(&self, batch: Batch) -> BoxFuture<'_, Outcomes> {
         Box::pin(async move {
-            let step = self.notes.begin(self.address.to_string(), true, &batch);
+            let step = self.recorder.begin_step(self.address.to_string(), true, &batch);
             let keys: Vec<bytes::Bytes> = batch.iter().map(|request| request.key.clone()).collect();
             let answer = |operation| match self.is_down {
                 true => Err(Failure::Tko),
-                false => Ok(nothing(operation)),
+                false => Ok(empty_reply(operation)),
             };
             let outcomes: Outcomes = batch.iter().map(|request| answer(&request.operation)).collect();
-            self.notes.end(step, &keys, &outcomes);
+            self.recorder.end_step(step, &keys, &outcomes);
             outcomes
         })
     }
@@ -270,7 +276,7 @@ impl Destination for Server {
     }
 }
 
-fn nothing(operation: &Operation<bytes::Bytes>) -> Reply<bytes::Bytes> {
+fn empty_reply(operation: &Operation<bytes::Bytes>) -> Reply<bytes::Bytes> {
     match operation {
         Operation::Get { .. } | Operation::GetAndTouch { .. } | Operation::LeaseGet => Reply::Miss,
         Operation::Store { .. } | Operation::LeaseSet { .. } => Reply::Stored,
@@ -282,7 +288,7 @@ fn command_line(request: &Request<bytes::Bytes>) -> String {
     first_line(|bytes| compose_request(request, bytes))
 }
 
-fn in_words(key: &[u8], outcome: &Outcome) -> String {
+fn outcome_text(key: &[u8], outcome: &Outcome) -> String {
     match outcome {
         Ok(Reply::Miss) => "miss".to_owned(),
         Ok(reply) => first_line(|bytes| compose_reply(key, reply, bytes)),
@@ -297,7 +303,7 @@ fn first_line(compose: impl FnOnce(&mut Vec<u8>)) -> String {
 }
 
 /// A request as clients send it, with an empty value where it needs one.
-fn example(verb: &str, key: &str) -> Result<Request<bytes::Bytes>, String> {
+fn example_request(verb: &str, key: &str) -> Result<Request<bytes::Bytes>, String> {
     if key.bytes().any(|byte| byte.is_ascii_whitespace() || byte.is_ascii_control()) {
         return Err(format!("{key:?} is no key: a key has no white space and no control characters"));
     }
@@ -350,8 +356,9 @@ mod tests {
     }"#;
 
     async fn ask(verb: &str, key: &str) -> Result<Vec<String>, String> {
-        let plan = Plan::read(CONFIGURATION, &Defaults::default(), &DestinationOptions::default()).expect("good");
-        Ok(trace(&plan, verb, key, &Context::default(), &Outages::default()).await?.servers())
+        let config =
+            RouterConfig::read(CONFIGURATION, &Defaults::default(), &DestinationOptions::default()).expect("good");
+        Ok(explain(&config, verb, key, &Context::default(), &Outages::default()).await?.servers())
     }
 
     #[tokio::test]
@@ -385,9 +392,10 @@ mod tests {
 
     #[tokio::test]
     async fn the_way_shows_routes_and_servers_that_are_taken_out() {
-        let plan = Plan::read(CONFIGURATION, &Defaults::default(), &DestinationOptions::default()).expect("good");
+        let config =
+            RouterConfig::read(CONFIGURATION, &Defaults::default(), &DestinationOptions::default()).expect("good");
         let outages = Outages { down: vec![Address("10.0.0.1:1".into())], dead: Vec::new() };
-        let shown = trace(&plan, "get", "k", &Context::default(), &outages).await.expect("a good key").to_string();
+        let shown = explain(&config, "get", "k", &Context::default(), &outages).await.expect("a good key").to_string();
         let lines: Vec<String> =
             shown.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
         let expected = [
@@ -408,7 +416,7 @@ mod tests {
             "pools": { "A": { "servers": ["a:1"], "spares": ["x:1", "y:1"] } },
             "route": "PoolRoute|A"
         }"#;
-        let plan = Plan::read(SPARED, &Defaults::default(), &DestinationOptions::default()).expect("good");
+        let config = RouterConfig::read(SPARED, &Defaults::default(), &DestinationOptions::default()).expect("good");
         let [a, x] = ["a:1", "x:1"].map(|address| Address(address.into()));
         for (down, dead, expected) in [
             (vec![a.clone()], vec![], "a:1 get k"),
@@ -416,10 +424,11 @@ mod tests {
             (vec![x], vec![a], "y:1 get k"),
         ] {
             let asked =
-                trace(&plan, "get", "k", &Context::default(), &Outages { down, dead }).await.expect("a good key");
+                explain(&config, "get", "k", &Context::default(), &Outages { down, dead }).await.expect("a good key");
             assert_eq!(asked.servers(), [expected]);
         }
-        let asked = trace(&plan, "delete", "k", &Context::default(), &Outages::default()).await.expect("a good key");
+        let asked =
+            explain(&config, "delete", "k", &Context::default(), &Outages::default()).await.expect("a good key");
         assert_eq!(asked.servers(), ["a:1 delete k", "x:1 delete k", "y:1 delete k"]);
     }
 }

@@ -1,19 +1,33 @@
-//! A tree of routes over this thread's connections.
+//! A tree of routes over this thread's connections to servers.
 //!
-//! When the configuration changes, a destination that the new one names with the same address and the same settings
-//! is taken over with its connection and its health: a server that was taken out does not come back by a reload, and
-//! one that is fine is not connected to again. The new tree is put in force once the others are connected to, or known to be
-//! dead; those that it does not name end when the last batch on the old tree has its outcomes.
+//! Each leaf of the tree is a destination. Its decorators, in the order in which a batch passes them:
+//!
+//! ```text
+//!   DestinationRoute            (routing)   the leaf
+//!     SpoolingDestination       spool       with --spool: fails fast while fenced; spools deletes that fail
+//!       MeasuredDestination     stats       with --metrics-address: counts requests, failures and latency
+//!         WindowedDestination   (client)    with --window: waits for the thread's window over all servers (§3.1)
+//!           TcpDestination      (client)    queues, pipelines, matches replies; one for each server and its settings
+//! ```
+//!
+//! At the root, `SpoolingRoot` turns the outcome of a spooled delete into its acknowledgement.
+//!
+//! On a reload, a destination with the same address and the same settings moves to the new tree with its connection and its
+//! health: a reload neither brings a TKO server back nor reconnects to a healthy one. The new tree is put in force once the
+//! other servers are connected to, or known to be down. Destinations that it does not name end with the last batch on the
+//! old tree.
 
-use crate::backend::flush;
-use crate::spool::SpoolingRoot;
-use crate::stats::per_target::Measures;
 pub(crate) mod environment;
 pub(crate) mod explain;
 
-use crate::{Outages, Plan, Spares, Spool, Trace};
-use environment::{Backyard, environment};
-use explain::trace;
+use crate::backend::flush::flush_server;
+use crate::config::router_config::RouterConfig;
+use crate::spares::Spares;
+use crate::spool::{Spool, SpoolingRoot};
+use crate::stats::per_target::PerTargetStats;
+use crate::timeouts::READY_MAX;
+use environment::{BackgroundTasks, environment};
+use explain::{Explanation, Outages, explain};
 use lookaside_client::{
     DestinationOptions, Network, PoolTkoLimit, TcpDestination, Window, WindowStatistics, WindowedDestination,
 };
@@ -21,72 +35,71 @@ use lookaside_routing::{
     Address, Context, Destination, DestinationSettings, Destinations, Environment, Handle, Pool, Route, Slot,
 };
 use std::collections::BTreeMap;
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 use tokio::time::timeout;
 
-/// How long a new tree may keep a router from serving, or from putting it in force, while it connects.
-pub const SETTLE_MAX: Duration = Duration::from_secs(2);
-
-/// What makes two destinations the same; the name that the server's certificate must bear is part of it.
-type Identity = (Address, DestinationSettings, Option<Arc<str>>);
+/// Two destinations with equal keys are the same. The last part is the name that the server's certificate must bear.
+type DestinationKey = (Address, DestinationSettings, Option<Arc<str>>);
 
 /// A tree of routes and the servers at its leaves.
 pub struct Tree {
     route: Arc<dyn Route>,
-    destinations: BTreeMap<Identity, Arc<TcpDestination>>,
-    /// Over all that its destinations have outstanding together (§3.1).
+    destinations: BTreeMap<DestinationKey, Arc<TcpDestination>>,
+    /// The window over all that its destinations have outstanding (§3.1); `None` without `--window`.
     window: Option<Arc<Window>>,
-    /// Around its servers and pools, where they are measured.
-    measures: Option<Measures>,
-    backyard: Backyard,
-    source: Option<Source>,
+    /// `None` if servers and pools are not measured.
+    target_stats: Option<PerTargetStats>,
+    background_tasks: BackgroundTasks,
+    /// `None` if the tree was not built from a configuration.
+    source: Option<TreeSource>,
 }
 
 /// What a tree was built from.
-struct Source {
-    plan: Arc<Plan>,
+struct TreeSource {
+    config: Arc<RouterConfig>,
     network: Arc<dyn Network>,
 }
 
 impl Tree {
-    /// A tree that was put together elsewhere; it shows no destinations in `stats`.
-    pub fn of(route: Arc<dyn Route>) -> Tree {
+    /// A tree of one route without destinations.
+    pub fn from_route(route: Arc<dyn Route>) -> Tree {
         Tree {
             route,
             destinations: BTreeMap::new(),
             window: None,
-            measures: None,
-            backyard: Backyard::new(),
+            target_stats: None,
+            background_tasks: BackgroundTasks::new(),
             source: None,
         }
     }
 
-    /// The tree that `plan` describes, with destinations on `network`, taken over from `old` where they are the same.
-    /// Must be called inside the tokio runtime that will serve it. `seed` is what the jitter of probes is drawn from.
-    pub fn build(plan: &Arc<Plan>, network: Arc<dyn Network>, seed: u64, old: Option<&Tree>) -> Tree {
-        let window = old.and_then(|old| old.window.clone()).or_else(|| plan.window().map(Window::new));
-        let backyard = old.map_or_else(Backyard::new, |old| old.backyard.clone());
-        let mut leaves = Leaves {
-            plan,
+    /// The tree that `config` describes, with destinations on `network`. Destinations that `old` has too move over. Must be
+    /// called inside the tokio runtime that will serve it. `seed` determines the jitter of probes.
+    pub fn build(config: &Arc<RouterConfig>, network: Arc<dyn Network>, seed: u64, old: Option<&Tree>) -> Tree {
+        let window = old.and_then(|old| old.window.clone()).or_else(|| config.window().map(Window::new));
+        let background_tasks = old.map_or_else(BackgroundTasks::new, |old| old.background_tasks.clone());
+        let mut factory = DestinationFactory {
+            config,
             network: network.clone(),
             seed,
             old,
             destinations: BTreeMap::new(),
-            bounds: BTreeMap::new(),
+            tko_limits: BTreeMap::new(),
             window: window.clone(),
-            backyard: backyard.clone(),
-            measures: plan.is_measured().then(Measures::default),
+            background_tasks: background_tasks.clone(),
+            target_stats: config.is_measured().then(PerTargetStats::default),
         };
-        let route: Arc<dyn Route> = Arc::new(plan.configuration().build(&mut leaves));
-        let route = match plan.spool() {
+        let route: Arc<dyn Route> = Arc::new(config.configuration().build(&mut factory));
+        let route = match config.spool() {
             Some(_) => Arc::new(SpoolingRoot(route)),
             None => route,
         };
-        let Leaves { destinations, bounds, measures, .. } = leaves;
-        if let Some(tko_trackers) = &plan.destination_options().tko_trackers {
-            tko_trackers.bound(bounds);
+        let DestinationFactory { destinations, tko_limits, target_stats, .. } = factory;
+        if let Some(tko_trackers) = &config.destination_options().tko_trackers {
+            tko_trackers.bound(tko_limits);
         }
-        Tree { route, destinations, window, measures, backyard, source: Some(Source { plan: plan.clone(), network }) }
+        let source = Some(TreeSource { config: config.clone(), network });
+        Tree { route, destinations, window, target_stats, background_tasks, source }
     }
 
     /// Its root.
@@ -94,16 +107,16 @@ impl Tree {
         &self.route
     }
 
-    /// Resolves when there is a connection to every server, or it is known that there is none, or after [`SETTLE_MAX`]. Until
-    /// then the tree is slow to answer, so another one goes on meanwhile, if there is one.
-    pub async fn settled(&self) {
+    /// Resolves when every server is connected to or known to be down, or after [`READY_MAX`]. Until then requests through
+    /// the tree wait for connections, so the old tree stays in force.
+    pub async fn wait_until_ready(&self) {
         let all = async {
             // They connect at the same time, in tasks of their own.
             for destination in self.destinations.values() {
                 destination.ready().await;
             }
         };
-        let _ = timeout(SETTLE_MAX, all).await;
+        let _ = timeout(READY_MAX, all).await;
     }
 
     /// The servers at its leaves, in the order of their addresses.
@@ -111,58 +124,58 @@ impl Tree {
         self.destinations.values()
     }
 
-    /// How much is outstanding at all servers together, if that is bounded.
+    /// The window's state; `None` without `--window`.
     pub(crate) fn window(&self) -> Option<WindowStatistics> {
         self.window.as_ref().map(|window| window.statistics())
     }
 
-    /// What it was built from, if that is known.
-    pub(crate) fn plan(&self) -> Option<&Plan> {
-        self.source.as_ref().map(|source| &*source.plan)
+    /// The configuration that it was built from, if any.
+    pub(crate) fn config(&self) -> Option<&RouterConfig> {
+        self.source.as_ref().map(|source| &*source.config)
     }
 
-    /// Where it leaves what nobody waits for; the same one for all trees of a thread.
-    pub(crate) fn backyard(&self) -> &Backyard {
-        &self.backyard
+    /// The background tasks of its routes. All trees of a thread share them.
+    pub(crate) fn background_tasks(&self) -> &BackgroundTasks {
+        &self.background_tasks
     }
 
-    /// How its servers and pools fare, if they are measured.
-    pub(crate) fn measures(&self) -> Option<&Measures> {
-        self.measures.as_ref()
+    /// The counts of its servers and pools; `None` if they are not measured.
+    pub(crate) fn target_stats(&self) -> Option<&PerTargetStats> {
+        self.target_stats.as_ref()
     }
 
-    /// Where deletes that fail are kept, if they are.
+    /// The spool; `None` without `--spool`.
     pub(crate) fn spool(&self) -> Option<&Arc<Spool>> {
-        self.source.as_ref()?.plan.spool()
+        self.source.as_ref()?.config.spool()
     }
 
-    /// The spares, if they ever serve.
+    /// The spares; `None` if they never serve.
     pub(crate) fn spares(&self) -> Option<&Arc<Spares>> {
-        self.source.as_ref()?.plan.spares()
+        self.source.as_ref()?.config.spares()
     }
 
-    /// The pools of which so many servers are taken out that no more are.
+    /// The pools that have reached their TKO limit: their further failing servers stay in use.
     pub(crate) fn fail_open_pools(&self) -> Vec<String> {
         let source = self.source.as_ref();
-        let tko_trackers = source.and_then(|source| source.plan.destination_options().tko_trackers.as_ref());
+        let tko_trackers = source.and_then(|source| source.config.destination_options().tko_trackers.as_ref());
         tko_trackers.map(|tko_trackers| tko_trackers.fail_open_pools()).unwrap_or_default()
     }
 
-    /// The way of `verb` for `key`; `None` where it is not known.
-    pub(crate) async fn trace(&self, verb: &str, key: &str, context: &Context) -> Option<Result<Trace, String>> {
+    /// The routes and servers that `verb` for `key` would reach; `None` if the tree was not built from a configuration.
+    pub(crate) async fn explain(&self, verb: &str, key: &str, client: &Context) -> Option<Result<Explanation, String>> {
         match &self.source {
-            Some(Source { plan, .. }) => Some(trace(plan, verb, key, context, &Outages::default()).await),
+            Some(TreeSource { config, .. }) => Some(explain(config, verb, key, client, &Outages::default()).await),
             None => None,
         }
     }
 
-    /// Tells every server to forget everything after `delay_s` seconds. The error names the servers that did not.
+    /// Flushes every server after `delay_s` seconds. The error names the servers that failed.
     pub(crate) async fn flush_all(&self, delay_s: i64) -> Result<(), String> {
-        let Some(Source { network, .. }) = &self.source else { return Ok(()) };
+        let Some(TreeSource { network, .. }) = &self.source else { return Ok(()) };
         let mut failed = Vec::new();
         for destination in self.destinations.values() {
             let address = destination.address();
-            if let Err(why) = flush::ask(&**network, address, delay_s).await {
+            if let Err(why) = flush_server(&**network, address, delay_s).await {
                 failed.push(format!("{address} ({why})"));
             }
         }
@@ -173,52 +186,52 @@ impl Tree {
     }
 }
 
-/// Makes the destinations of one tree.
-struct Leaves<'a> {
-    plan: &'a Plan,
+/// Builds the destinations of one tree, with their decorators.
+struct DestinationFactory<'a> {
+    config: &'a RouterConfig,
     network: Arc<dyn Network>,
     seed: u64,
     old: Option<&'a Tree>,
-    destinations: BTreeMap<Identity, Arc<TcpDestination>>,
-    /// Of the pools that have one, by their names.
-    bounds: BTreeMap<String, PoolTkoLimit>,
+    destinations: BTreeMap<DestinationKey, Arc<TcpDestination>>,
+    /// By pool name, of the pools that have one.
+    tko_limits: BTreeMap<String, PoolTkoLimit>,
     window: Option<Arc<Window>>,
-    measures: Option<Measures>,
-    backyard: Backyard,
+    target_stats: Option<PerTargetStats>,
+    background_tasks: BackgroundTasks,
 }
 
-impl Leaves<'_> {
+impl DestinationFactory<'_> {
     fn connect(&self, address: &Address, settings: &DestinationSettings) -> Arc<TcpDestination> {
         let options = DestinationOptions {
             server_timeout_ms: settings.server_timeout_ms,
             connect_timeout_ms: Some(settings.connect_timeout_ms),
             protocol: settings.protocol,
             seed: self.seed ^ self.destinations.len() as u64,
-            ..self.plan.destination_options().clone()
+            ..self.config.destination_options().clone()
         };
         Arc::new(TcpDestination::new(address.clone(), self.network.clone(), options))
     }
 }
 
-impl Destinations for Leaves<'_> {
+impl Destinations for DestinationFactory<'_> {
     fn destination(&mut self, address: &Address, settings: &DestinationSettings) -> Arc<dyn Destination> {
-        let protection = self.plan.configuration().protections.get(address);
-        let identity = (address.clone(), *settings, protection.and_then(|protection| protection.identity.clone()));
-        let kept = self.destinations.get(&identity).or_else(|| self.old?.destinations.get(&identity));
-        let destination = kept.cloned().unwrap_or_else(|| self.connect(address, settings));
-        self.destinations.insert(identity, destination.clone());
+        let policy = self.config.configuration().protections.get(address);
+        let key = (address.clone(), *settings, policy.and_then(|policy| policy.identity.clone()));
+        let existing = self.destinations.get(&key).or_else(|| self.old?.destinations.get(&key));
+        let destination = existing.cloned().unwrap_or_else(|| self.connect(address, settings));
+        self.destinations.insert(key, destination.clone());
         let destination: Arc<dyn Destination> = match &self.window {
             Some(window) => Arc::new(WindowedDestination::new(destination, window.clone())),
             None => destination,
         };
-        let destination = match &mut self.measures {
-            Some(measures) => measures.around_server(destination, settings, self.old.and_then(Tree::measures)),
+        let destination = match &mut self.target_stats {
+            Some(stats) => stats.wrap_server(destination, settings, self.old.and_then(Tree::target_stats)),
             None => destination,
         };
-        match self.plan.spool() {
+        match self.config.spool() {
             Some(spool) if settings.asynclog => spool.wrap(destination),
             Some(spool) => {
-                // It may owe deletes all the same: from before, or to another router.
+                // It may have a backlog from an earlier configuration, or be fenced by a peer.
                 spool.configure(address);
                 destination
             }
@@ -227,26 +240,26 @@ impl Destinations for Leaves<'_> {
     }
 
     fn around(&mut self, handle: &Handle, route: Arc<dyn Route>) -> Arc<dyn Route> {
-        match (&mut self.measures, handle) {
-            (Some(measures), Handle::Pool { pool, .. } | Handle::SaltedFailover { pool, .. }) => {
-                measures.around_pool(&pool.name, &pool.servers, route, self.old.and_then(Tree::measures))
+        match (&mut self.target_stats, handle) {
+            (Some(stats), Handle::Pool { pool, .. } | Handle::SaltedFailover { pool, .. }) => {
+                stats.wrap_pool(&pool.name, &pool.servers, route, self.old.and_then(Tree::target_stats))
             }
             _ => route,
         }
     }
 
     fn slot(&mut self, pool: &Pool, at: usize) -> Arc<Slot> {
-        self.plan.spares().map(|spares| spares.slot(pool, at)).unwrap_or_default()
+        self.config.spares().map(|spares| spares.slot(pool, at)).unwrap_or_default()
     }
 
     fn pool(&mut self, pool: &Pool) {
-        if let Some(bound) = pool.out_bound {
-            let bound = PoolTkoLimit { servers: pool.servers.clone(), enter: bound.enter, exit: bound.exit };
-            self.bounds.insert(pool.name.clone(), bound);
+        if let Some(limit) = pool.out_bound {
+            let limit = PoolTkoLimit { servers: pool.servers.clone(), enter: limit.enter, exit: limit.exit };
+            self.tko_limits.insert(pool.name.clone(), limit);
         }
     }
 
     fn environment(&mut self) -> Environment {
-        environment(self.plan.host(), self.seed, &self.backyard)
+        environment(self.config.host(), self.seed, &self.background_tasks)
     }
 }

@@ -1,6 +1,6 @@
 //! The threads that serve, when they leave their clients to another process: all let go, and all hear what comes of it.
 
-use crate::frontend::session::Parked;
+use crate::frontend::session::SuspendedSession;
 use crate::{DRAIN_MAX, Fleet};
 use lookaside_upgrade::{CONNECTION_STATE_BYTES_MAX, Successor};
 use std::sync::Arc;
@@ -15,13 +15,13 @@ const LETTING_GO_MAX: Duration = DRAIN_MAX.saturating_mul(3);
 /// What a thread hears after it has let go.
 pub(crate) enum Verdict {
     /// Another process serves. These could not be handed over.
-    Taken(Vec<Parked>),
+    Taken(Vec<SuspendedSession>),
     /// It does not: here are the clients again.
-    Back(Vec<Parked>),
+    Back(Vec<SuspendedSession>),
 }
 
 /// A thread's clients, when it has let go.
-type Left = (usize, Vec<Parked>);
+type Left = (usize, Vec<SuspendedSession>);
 
 /// All threads, as the main one sees them.
 pub(crate) struct Crew {
@@ -53,12 +53,12 @@ impl Crew {
 
     /// Has all threads answer what they have begun, and let go of their clients.
     pub(crate) fn let_go(&self) {
-        self.fleet.leave(true);
+        self.fleet.set_handing_over(true);
         self.stop.send_replace(true);
     }
 
     /// The clients, by thread, once all have let go.
-    pub(crate) async fn clients(&mut self) -> Result<Vec<Vec<Parked>>, String> {
+    pub(crate) async fn clients(&mut self) -> Result<Vec<Vec<SuspendedSession>>, String> {
         let mut clients: Vec<_> = self.verdicts.iter().map(|_| Vec::new()).collect();
         for _ in 0..clients.len() {
             let left = timeout(LETTING_GO_MAX, self.left.recv()).await.ok().flatten();
@@ -69,16 +69,17 @@ impl Crew {
     }
 
     /// Tells all threads that another process serves. They end once the clients that it has not got have heard farewell.
-    pub(crate) fn taken(&self, clients: Vec<Vec<Parked>>) {
-        let not_sent = |clients: Vec<Parked>| clients.into_iter().filter(|client| !is_portable(client)).collect();
+    pub(crate) fn taken(&self, clients: Vec<Vec<SuspendedSession>>) {
+        let not_sent =
+            |clients: Vec<SuspendedSession>| clients.into_iter().filter(|client| !is_portable(client)).collect();
         for (verdict, clients) in self.verdicts.iter().zip(clients) {
             let _ = verdict.send(Verdict::Taken(not_sent(clients)));
         }
     }
 
     /// Has all threads serve again.
-    pub(crate) fn back(&self, clients: Vec<Vec<Parked>>) {
-        self.fleet.leave(false);
+    pub(crate) fn back(&self, clients: Vec<Vec<SuspendedSession>>) {
+        self.fleet.set_handing_over(false);
         self.stop.send_replace(false);
         for (verdict, clients) in self.verdicts.iter().zip(clients) {
             let _ = verdict.send(Verdict::Back(clients));
@@ -87,14 +88,14 @@ impl Crew {
 }
 
 /// Sends clients to the next process, which owns nothing yet. False: it has gone.
-pub(crate) fn send(successor: &Successor, clients: &[Vec<Parked>]) -> bool {
+pub(crate) fn send(successor: &Successor, clients: &[Vec<SuspendedSession>]) -> bool {
     let portable = clients.iter().flatten().filter(|client| is_portable(client));
     let packed =
         portable.filter_map(|client| Some((Some(client.connection_state.clone()), client.stream.descriptor()?)));
     successor.send(packed).is_some()
 }
 
-fn is_portable(client: &Parked) -> bool {
+fn is_portable(client: &SuspendedSession) -> bool {
     let connection_state = &client.connection_state;
     client.stream.descriptor().is_some()
         && connection_state.input.len() + connection_state.output.len() <= CONNECTION_STATE_BYTES_MAX

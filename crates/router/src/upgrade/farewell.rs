@@ -5,7 +5,7 @@
 //! it. So the client ends first, or has been given time; what it still asks for is read and passed over: nothing of it is
 //! carried out.
 
-use crate::frontend::session::Parked;
+use crate::frontend::session::SuspendedSession;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::JoinSet;
@@ -15,7 +15,7 @@ use tokio::time::timeout;
 const FAREWELL_MAX: Duration = Duration::from_secs(3);
 
 /// Says farewell to all of them.
-pub(crate) async fn farewell(clients: Vec<Parked>) {
+pub(crate) async fn farewell(clients: Vec<SuspendedSession>) {
     let mut leaving: JoinSet<()> = clients.into_iter().map(part).collect();
     let all = async { while leaving.join_next().await.is_some() {} };
     if timeout(FAREWELL_MAX, all).await.is_err() {
@@ -23,7 +23,7 @@ pub(crate) async fn farewell(clients: Vec<Parked>) {
     }
 }
 
-async fn part(Parked { mut stream, connection_state }: Parked) {
+async fn part(SuspendedSession { mut stream, connection_state }: SuspendedSession) {
     let mut passed_over = [0; 4_096];
     let is_told = stream.write_all(&connection_state.output).await.is_ok() && stream.shutdown().await.is_ok();
     while is_told && matches!(stream.read(&mut passed_over).await, Ok(1..)) {}

@@ -2,8 +2,8 @@
 //! the threads that serve notice nothing of it.
 
 use super::PROGRAM;
-use crate::frontend::listen::OpenDoor;
-use crate::{Options, stats::metrics_endpoint as metrics};
+use crate::frontend::listen::BoundListener;
+use crate::{Options, admin::metrics_endpoint as metrics};
 use lookaside_upgrade::{Inherited, Successor, UpgradeServer, UpgradeSocket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, Write as _};
@@ -41,7 +41,11 @@ impl Closed {
     }
 
     /// What this process listens on has become something else.
-    pub(crate) fn renew(&mut self, doors: &[OpenDoor], metrics: Option<&metrics::Port>) -> Result<(), String> {
+    pub(crate) fn renew(
+        &mut self,
+        doors: &[BoundListener],
+        metrics: Option<&metrics::BoundEndpoint>,
+    ) -> Result<(), String> {
         self.doors = copies(doors, metrics)?;
         Ok(())
     }
@@ -89,8 +93,8 @@ impl Drop for Gatehouse {
 /// The gate at which the next process takes over, with nobody at it.
 pub(crate) fn open_gate(
     options: &Options,
-    doors: &[OpenDoor],
-    metrics: Option<&metrics::Port>,
+    doors: &[BoundListener],
+    metrics: Option<&metrics::BoundEndpoint>,
     inherited: &mut Inherited,
 ) -> Result<Option<Closed>, String> {
     let Some(path) = &options.upgrade_socket else { return Ok(None) };
@@ -98,13 +102,13 @@ pub(crate) fn open_gate(
 }
 
 /// Copies of all that this process listens on.
-fn copies(doors: &[OpenDoor], metrics: Option<&metrics::Port>) -> Result<Vec<OwnedFd>, String> {
+fn copies(doors: &[BoundListener], metrics: Option<&metrics::BoundEndpoint>) -> Result<Vec<OwnedFd>, String> {
     let mut copies = Vec::new();
     let copied = doors.iter().try_for_each(|door| {
-        copies.extend(door.copies()?);
+        copies.extend(door.duplicate_fds()?);
         Ok::<_, io::Error>(())
     });
-    let copied = copied.and_then(|()| metrics.map_or(Ok(()), |port| port.copy().map(|copy| copies.push(copy))));
+    let copied = copied.and_then(|()| metrics.map_or(Ok(()), |port| port.duplicate_fd().map(|copy| copies.push(copy))));
     copied.map_err(|error| format!("the system gives no copies of sockets: {error}"))?;
     Ok(copies)
 }

@@ -3,8 +3,8 @@
 
 use super::PROGRAM;
 use crate::Options;
-use crate::frontend::listen::OpenDoor;
-use crate::frontend::session::Parked;
+use crate::frontend::listen::BoundListener;
+use crate::frontend::session::SuspendedSession;
 use lookaside_client::Stream;
 use lookaside_upgrade::{ConnectionState, Handover, Inherited, Predecessor};
 use socket2::{Domain, SockRef, Socket};
@@ -58,22 +58,22 @@ fn in_words(error: impl std::fmt::Display) -> String {
 }
 
 /// A client of the running process as one of this. Must be called inside the runtime that will serve it.
-pub(crate) fn parked(socket: OwnedFd, connection_state: ConnectionState) -> io::Result<Parked> {
+pub(crate) fn parked(socket: OwnedFd, connection_state: ConnectionState) -> io::Result<SuspendedSession> {
     let socket = Socket::from(socket);
     socket.set_nonblocking(true)?;
     let stream: Box<dyn Stream> = match socket.domain()? {
         Domain::UNIX => Box::new(tokio::net::UnixStream::from_std(socket.into())?),
         _ => Box::new(tokio::net::TcpStream::from_std(socket.into())?),
     };
-    Ok(Parked { stream, connection_state })
+    Ok(SuspendedSession { stream, connection_state })
 }
 
 /// The clients of an earlier process that may go on here, for each thread: as if each had come in by the same door now.
-pub(crate) fn adopt(connections: Vec<Client>, doors: &[OpenDoor], options: &Options) -> Vec<Vec<Client>> {
+pub(crate) fn adopt(connections: Vec<Client>, doors: &[BoundListener], options: &Options) -> Vec<Vec<Client>> {
     let (count, threads) = (connections.len(), options.threads());
     let may_go_on = |(socket, _): &Client| {
         let end = SockRef::from(socket).local_addr();
-        end.is_ok_and(|end| doors.iter().any(|door| door.has_let_in(&end)))
+        end.is_ok_and(|end| doors.iter().any(|door| door.matches(&end)))
     };
     let mut clients: Vec<Vec<Client>> = (0..threads).map(|_| Vec::new()).collect();
     let adopted = connections.into_iter().filter(may_go_on).take(options.max_conns as usize);

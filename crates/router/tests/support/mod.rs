@@ -6,7 +6,7 @@ use bytes::Bytes;
 use lookaside_client::{Listener, Stream};
 use lookaside_protocol::meta::{MetaReply, MetaStatus, MetaVerb};
 use lookaside_protocol::{Cas, LeaseToken, Operation, Reply, StoreMode};
-use lookaside_router::{Fleet, Identity, Router, Settings, Tally, Tree};
+use lookaside_router::{CounterDelta, Identity, Proxy, Settings, SharedState, Tree};
 use lookaside_routing::{Batch, BoxFuture, Context, Failure, Outcome, Outcomes, Route};
 use std::collections::BTreeMap;
 use std::io;
@@ -172,23 +172,23 @@ impl Listener for Pipes {
 }
 
 /// A router that serves until it is told to shut down.
-pub struct Bench {
+pub struct SessionHarness {
     pub route: Arc<FakeRoute>,
-    pub router: Arc<Router>,
+    pub proxy: Arc<Proxy>,
     pub shut: watch::Sender<bool>,
     pub served: JoinHandle<()>,
     clients: mpsc::UnboundedSender<Pipe>,
 }
 
-impl Bench {
-    pub fn start(settings: Settings) -> Bench {
+impl SessionHarness {
+    pub fn start(settings: Settings) -> SessionHarness {
         let route = FakeRoute::new();
-        let fleet = Fleet::new(Identity { pid: 7, started_unix_s: 1_000_000 }, "a test");
-        let router = Router::new(settings, fleet, Tree::of(route.clone()));
+        let shared = SharedState::new(Identity { pid: 7, started_unix_s: 1_000_000 }, "a test");
+        let proxy = Proxy::new(settings, shared, Tree::from_route(route.clone()));
         let (shut, shutdown) = watch::channel(false);
         let (clients, pipes) = mpsc::unbounded_channel();
-        let served = tokio::spawn(router.clone().serve(Box::new(Pipes(pipes)), shutdown));
-        Bench { route, router, shut, served, clients }
+        let served = tokio::spawn(proxy.clone().serve(Box::new(Pipes(pipes)), shutdown));
+        SessionHarness { route, proxy, shut, served, clients }
     }
 
     /// A client whose pipe holds `bytes` each way.
@@ -202,8 +202,8 @@ impl Bench {
         self.connect_with(1 << 20)
     }
 
-    pub fn tally(&self) -> Tally {
-        self.router.counters().read()
+    pub fn counters(&self) -> CounterDelta {
+        self.proxy.counters().read()
     }
 }
 

@@ -1,10 +1,10 @@
-//! etcd's JSON gateway: the questions that a watched configuration needs, over HTTP/1.1. Keys, values and names of users
-//! travel in base64, revisions as strings of digits, and what is zero or empty is left out.
+//! A client of etcd's JSON gateway: the requests that a watched configuration needs, over HTTP/1.1. Keys, values and user
+//! names are sent in base64, revisions as strings of digits; fields that are zero or empty are left out.
 //!
-//! | question | answer |
+//! | request | reply |
 //! |---|---|
-//! | `POST /v3/auth/authenticate` | a token, for the header `Authorization` of what follows |
-//! | `POST /v3/kv/range` | the key's value, and the revision of the whole store at which it was that |
+//! | `POST /v3/auth/authenticate` | a token, for the header `Authorization` of later requests |
+//! | `POST /v3/kv/range` | the key's value, and the revision of the store at which it was read |
 //! | `POST /v3/watch` | a line of JSON for each batch of changes, for as long as the connection lasts |
 
 use super::location::EtcdUser;
@@ -26,22 +26,22 @@ use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-/// How long connecting, and each answer, may take: etcd promises an election within a few seconds.
-pub(super) const ANSWER_MAX: Duration = Duration::from_secs(3);
-/// The longest answer, or line of a watch. etcd takes values of 1.5 MiB unless told otherwise; base64 adds a third.
-const ANSWER_BYTES_MAX: usize = 32 << 20;
-/// Asks a member of etcd to end the watch when it has lost the others: it would hear of nothing.
+/// The limit on connecting, and on each reply: etcd's elections take at most a few seconds.
+pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(3);
+/// The longest reply, or line of a watch. etcd's default limit on values is 1.5 MiB; base64 adds a third.
+const REPLY_BYTES_MAX: usize = 32 << 20;
+/// Makes an etcd member end the watch when it has no leader: it would receive no changes.
 const NEEDS_LEADER: &str = "grpc-metadata-hasleader";
 
 /// A connection to one member of etcd.
-pub(super) struct Gateway {
+pub(super) struct EtcdClient {
     endpoint: Address,
     sender: SendRequest<Full<Bytes>>,
     token: Option<String>,
     _driver: Driver,
 }
 
-/// The task that moves a connection's bytes; it ends with the connection's owner.
+/// The task that reads and writes the connection. It ends when this is dropped.
 struct Driver(AbortHandle);
 
 impl Drop for Driver {
@@ -50,44 +50,44 @@ impl Drop for Driver {
     }
 }
 
-/// The key at a moment.
+/// The key at one revision.
 #[derive(Debug)]
-pub(super) struct Found {
-    /// `None` where the key is not there.
+pub(super) struct KeyState {
+    /// `None` if the key does not exist.
     pub(super) value: Option<Vec<u8>>,
-    /// The store's revision at that moment.
+    /// The store's revision.
     pub(super) revision: i64,
 }
 
-/// What a watch tells.
+/// An event of a watch.
 #[derive(Debug)]
-pub(super) enum News {
+pub(super) enum WatchEvent {
     /// The last of some changes to the key.
-    Changed(Found),
-    /// etcd ends the watch: the revision it was to start from is no longer kept, or the user may not watch.
+    Changed(KeyState),
+    /// etcd ends the watch: its first revision is compacted, or the user may not watch.
     Ended(String),
-    /// Nothing that concerns the key.
-    Nothing,
+    /// An event that does not concern the key.
+    Other,
 }
 
-impl Gateway {
-    /// Connects, and logs in where there is a user.
+impl EtcdClient {
+    /// Connects, and logs in if there is a user.
     pub(super) async fn connect(
         network: &dyn Network,
         endpoint: &Address,
         user: Option<&EtcdUser>,
-    ) -> Result<Gateway, String> {
+    ) -> Result<EtcdClient, String> {
         let connecting = async {
             let stream = network.connect(endpoint).await.map_err(|error| error.to_string())?;
             handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())
         };
-        let (sender, connection) = within(connecting).await.map_err(|why| format!("{endpoint}: {why}"))?;
+        let (sender, connection) = with_deadline(connecting).await.map_err(|why| format!("{endpoint}: {why}"))?;
         let driver = tokio::spawn(async move {
-            // Who has asked something is told of the end itself.
+            // A pending request gets the error itself.
             let _ = connection.await;
         });
         let driver = Driver(driver.abort_handle());
-        let mut gateway = Gateway { endpoint: endpoint.clone(), sender, token: None, _driver: driver };
+        let mut gateway = EtcdClient { endpoint: endpoint.clone(), sender, token: None, _driver: driver };
         if let Some(user) = user {
             gateway.authenticate(user).await?;
         }
@@ -96,45 +96,45 @@ impl Gateway {
 
     async fn authenticate(&mut self, user: &EtcdUser) -> Result<(), String> {
         #[derive(Deserialize)]
-        struct Answer {
+        struct Token {
             token: String,
         }
         let body = json!({ "name": user.name, "password": user.password });
-        let answer: Answer = self.ask("/v3/auth/authenticate", &body).await?;
-        self.token = Some(answer.token);
+        let reply: Token = self.post_json("/v3/auth/authenticate", &body).await?;
+        self.token = Some(reply.token);
         Ok(())
     }
 
-    /// Reads the key. The answer is the whole cluster's: a member that has lost the others gives none.
-    pub(super) async fn range(&mut self, key: &str) -> Result<Found, String> {
-        let answer: Range = self.ask("/v3/kv/range", &json!({ "key": BASE64.encode(key) })).await?;
-        let value = answer.kvs.into_iter().next().map(|kv| self.decoded(&kv.value)).transpose()?;
-        Ok(Found { value, revision: answer.header.revision()? })
+    /// Reads the key. The read is linearizable: a member without a leader does not reply.
+    pub(super) async fn range(&mut self, key: &str) -> Result<KeyState, String> {
+        let reply: Range = self.post_json("/v3/kv/range", &json!({ "key": BASE64.encode(key) })).await?;
+        let value = reply.kvs.into_iter().next().map(|kv| self.decode_value(&kv.value)).transpose()?;
+        Ok(KeyState { value, revision: reply.header.revision()? })
     }
 
-    /// Watches the key from `revision` on. Nothing more can be asked on this connection.
+    /// Watches the key from `revision` on. The connection takes no more requests.
     pub(super) async fn watch(mut self, key: &str, revision: i64) -> Result<Watch, String> {
         let body = json!({ "create_request": { "key": BASE64.encode(key), "start_revision": revision.to_string() } });
-        let response = within(self.post("/v3/watch", &body)).await.map_err(|why| self.blame(&why))?;
+        let response = with_deadline(self.post("/v3/watch", &body)).await.map_err(|why| self.error_context(&why))?;
         let mut watch = Watch { gateway: self, body: response.into_body(), read: BytesMut::new() };
-        // The first line says that the watch has begun.
-        match within(watch.next()).await? {
-            News::Ended(why) => Err(why),
+        // The first line confirms the watch.
+        match with_deadline(watch.next()).await? {
+            WatchEvent::Ended(why) => Err(why),
             _ => Ok(watch),
         }
     }
 
-    async fn ask<T: DeserializeOwned>(&mut self, path: &str, body: &serde_json::Value) -> Result<T, String> {
+    async fn post_json<T: DeserializeOwned>(&mut self, path: &str, body: &serde_json::Value) -> Result<T, String> {
         let asked = async {
             let mut body = self.post(path, body).await?.into_body();
-            let mut answer = BytesMut::new();
-            while let Some(piece) = next_piece(&mut body).await? {
-                answer.extend_from_slice(&piece);
-                check_length(&answer)?;
+            let mut reply = BytesMut::new();
+            while let Some(piece) = next_chunk(&mut body).await? {
+                reply.extend_from_slice(&piece);
+                check_size(&reply)?;
             }
-            serde_json::from_slice(&answer).map_err(|error| format!("the answer is not etcd's: {error}"))
+            serde_json::from_slice(&reply).map_err(|error| format!("malformed reply: {error}"))
         };
-        within(asked).await.map_err(|why| self.blame(&why))
+        with_deadline(asked).await.map_err(|why| self.error_context(&why))
     }
 
     async fn post(&mut self, path: &str, body: &serde_json::Value) -> Result<Response<Incoming>, String> {
@@ -146,7 +146,7 @@ impl Gateway {
             request = request.header(AUTHORIZATION, token);
         }
         let request = request.body(Full::from(body.to_string())).map_err(|error| error.to_string())?;
-        // Behind an answer the connection may need a turn until it takes the next question.
+        // After a reply the connection may have to be polled before it takes the next request.
         self.sender.ready().await.map_err(|error| error.to_string())?;
         let response = self.sender.send_request(request).await.map_err(|error| error.to_string())?;
         match response.status() {
@@ -155,59 +155,59 @@ impl Gateway {
         }
     }
 
-    fn decoded(&self, value: &str) -> Result<Vec<u8>, String> {
-        BASE64.decode(value).map_err(|error| self.blame(&format!("a value that is no base64: {error}")))
+    fn decode_value(&self, value: &str) -> Result<Vec<u8>, String> {
+        BASE64.decode(value).map_err(|error| self.error_context(&format!("the value is not base64: {error}")))
     }
 
-    fn blame(&self, why: &str) -> String {
+    fn error_context(&self, why: &str) -> String {
         format!("{}: {why}", self.endpoint)
     }
 }
 
-/// A watch under way.
+/// An active watch.
 pub(super) struct Watch {
-    gateway: Gateway,
+    gateway: EtcdClient,
     body: Incoming,
     read: BytesMut,
 }
 
 impl Watch {
-    /// The next line. Nothing is lost where the future is dropped. The error is the connection's end.
-    pub(super) async fn next(&mut self) -> Result<News, String> {
+    /// The next event. Cancel safe. The error is the connection's end.
+    pub(super) async fn next(&mut self) -> Result<WatchEvent, String> {
         loop {
             if let Some(end) = self.read.iter().position(|&byte| byte == b'\n') {
                 let line = self.read.split_to(end + 1);
-                return self.news(&line);
+                return self.parse_event(&line);
             }
-            check_length(&self.read).map_err(|why| self.gateway.blame(&why))?;
-            match next_piece(&mut self.body).await {
+            check_size(&self.read).map_err(|why| self.gateway.error_context(&why))?;
+            match next_chunk(&mut self.body).await {
                 Ok(Some(piece)) => self.read.extend_from_slice(&piece),
-                Ok(None) => return Err(self.gateway.blame("the watch has ended")),
-                Err(why) => return Err(self.gateway.blame(&why)),
+                Ok(None) => return Err(self.gateway.error_context("the watch ended")),
+                Err(why) => return Err(self.gateway.error_context(&why)),
             }
         }
     }
 
-    fn news(&self, line: &[u8]) -> Result<News, String> {
-        let blame = |why: &str| self.gateway.blame(why);
+    fn parse_event(&self, line: &[u8]) -> Result<WatchEvent, String> {
+        let error_context = |why: &str| self.gateway.error_context(why);
         let line: WatchLine =
-            serde_json::from_slice(line).map_err(|error| blame(&format!("the watch is not etcd's: {error}")))?;
+            serde_json::from_slice(line).map_err(|error| error_context(&format!("malformed watch event: {error}")))?;
         let result = match (line.result, line.error) {
             (Some(result), None) => result,
-            (_, Some(error)) => return Ok(News::Ended(blame(&error.to_string()))),
-            (None, None) => return Ok(News::Nothing),
+            (_, Some(error)) => return Ok(WatchEvent::Ended(error_context(&error.to_string()))),
+            (None, None) => return Ok(WatchEvent::Other),
         };
         if result.canceled {
             let why = match result.compact_revision {
-                Some(revision) => format!("what came before revision {revision} is compacted"),
+                Some(revision) => format!("revisions before {revision} are compacted"),
                 None => result.cancel_reason,
             };
-            return Ok(News::Ended(blame(&format!("the watch is canceled: {why}"))));
+            return Ok(WatchEvent::Ended(error_context(&format!("the watch was canceled: {why}"))));
         }
-        let Some(event) = result.events.into_iter().last() else { return Ok(News::Nothing) };
+        let Some(event) = result.events.into_iter().last() else { return Ok(WatchEvent::Other) };
         let is_put = event.kind.is_empty() || event.kind == "PUT";
-        let value = is_put.then(|| self.gateway.decoded(&event.kv.value)).transpose()?;
-        Ok(News::Changed(Found { value, revision: result.header.revision()? }))
+        let value = is_put.then(|| self.gateway.decode_value(&event.kv.value)).transpose()?;
+        Ok(WatchEvent::Changed(KeyState { value, revision: result.header.revision()? }))
     }
 }
 
@@ -226,7 +226,7 @@ struct Header {
 
 impl Header {
     fn revision(&self) -> Result<i64, String> {
-        self.revision.parse().map_err(|_| format!("the answer is not etcd's: the revision is {:?}", self.revision))
+        self.revision.parse().map_err(|_| format!("malformed reply: the revision is {:?}", self.revision))
     }
 }
 
@@ -263,11 +263,11 @@ struct Event {
     kv: KeyValue,
 }
 
-async fn within<T>(what: impl Future<Output = Result<T, String>>) -> Result<T, String> {
-    timeout(ANSWER_MAX, what).await.unwrap_or_else(|_| Err(format!("no answer within {ANSWER_MAX:?}")))
+async fn with_deadline<T>(what: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    timeout(REPLY_TIMEOUT, what).await.unwrap_or_else(|_| Err(format!("no reply within {REPLY_TIMEOUT:?}")))
 }
 
-async fn next_piece(body: &mut Incoming) -> Result<Option<Bytes>, String> {
+async fn next_chunk(body: &mut Incoming) -> Result<Option<Bytes>, String> {
     loop {
         match body.frame().await {
             None => return Ok(None),
@@ -281,17 +281,17 @@ async fn next_piece(body: &mut Incoming) -> Result<Option<Bytes>, String> {
     }
 }
 
-fn check_length(answer: &BytesMut) -> Result<(), String> {
-    match answer.len() <= ANSWER_BYTES_MAX {
+fn check_size(reply: &BytesMut) -> Result<(), String> {
+    match reply.len() <= REPLY_BYTES_MAX {
         true => Ok(()),
-        false => Err(format!("an answer of more than {ANSWER_BYTES_MAX} bytes")),
+        false => Err(format!("a reply of more than {REPLY_BYTES_MAX} bytes")),
     }
 }
 
-/// Why etcd refuses, in its words.
+/// etcd's reason for refusing a request.
 async fn refusal(status: StatusCode, mut body: Incoming) -> String {
-    let first = next_piece(&mut body).await.ok().flatten().unwrap_or_default();
-    let words: Option<serde_json::Map<String, serde_json::Value>> = serde_json::from_slice(&first).ok();
-    let word = |name: &str| words.as_ref()?.get(name)?.as_str().map(str::to_owned);
-    word("message").or_else(|| word("error")).unwrap_or_else(|| format!("etcd answers {status}"))
+    let first = next_chunk(&mut body).await.ok().flatten().unwrap_or_default();
+    let fields: Option<serde_json::Map<String, serde_json::Value>> = serde_json::from_slice(&first).ok();
+    let field = |name: &str| fields.as_ref()?.get(name)?.as_str().map(str::to_owned);
+    field("message").or_else(|| field("error")).unwrap_or_else(|| format!("etcd replies {status}"))
 }

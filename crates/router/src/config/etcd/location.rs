@@ -1,29 +1,28 @@
-//! `etcd://[USER[:PASSWORD]@]HOST:PORT[,HOST:PORT...]/KEY`: where a configuration is in etcd; `etcds://` by TLS.
+//! `etcd://[USER[:PASSWORD]@]HOST:PORT[,HOST:PORT...]/KEY`: the location of a configuration in etcd; `etcds://` by TLS.
 //!
-//! The key is what follows the first slash, as it stands: `etcd://h:2379/lookaside/one` is the key `lookaside/one`, and
-//! `etcd://h:2379//lookaside/one` is `/lookaside/one`. In user and password, `%40` and the like stand for the bytes that
-//! would be taken for something else. So a key has no `@`: what stands before one may be a piece of a password, and no
-//! message shows that.
+//! The key is what follows the first slash: `etcd://h:2379/lookaside/one` is the key `lookaside/one`, and
+//! `etcd://h:2379//lookaside/one` is `/lookaside/one`. User and password are percent-encoded. So a key has no `@`: the text
+//! before an `@` may be a part of a password, and no message shows that.
 
 use lookaside_routing::{Address, Security, TlsPolicy};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The port where etcd answers clients unless told otherwise.
+/// etcd's default port for clients.
 const PORT_DEFAULT: u16 = 2379;
-/// More endpoints than any cluster of etcd has.
+/// No etcd cluster has more endpoints.
 const ENDPOINTS_MAX: usize = 64;
 
-/// Which key of which etcd.
+/// A key in an etcd cluster.
 #[derive(Clone, PartialEq, Eq)]
 pub struct EtcdLocation {
-    /// Members of one cluster; the next is asked when one does not answer.
+    /// Members of one cluster; the next is asked when one does not reply.
     pub endpoints: Vec<Address>,
-    /// Whether they are reached by TLS, and must prove who they are.
+    /// Whether they are reached by TLS, with verified certificates.
     pub is_secured: bool,
     /// The key.
     pub key: String,
-    /// Who asks, where etcd wants to know.
+    /// The user to log in as; `None` if etcd requires none.
     pub user: Option<EtcdUser>,
 }
 
@@ -32,12 +31,12 @@ pub struct EtcdLocation {
 pub struct EtcdUser {
     /// The user's name.
     pub name: String,
-    /// The user's password; empty if it is still to be given.
+    /// The user's password; empty if it is given elsewhere.
     pub password: String,
 }
 
 impl EtcdLocation {
-    /// The location in `text`; `None` where that names no etcd, an error where it does and is wrong.
+    /// Parses a location; `None` if `text` is not an etcd URL.
     pub fn parse(text: &str) -> Option<Result<EtcdLocation, String>> {
         let (is_secured, rest) = match text.strip_prefix("etcds://") {
             Some(rest) => (true, rest),
@@ -47,13 +46,13 @@ impl EtcdLocation {
         Some(location.map_err(|why| format!("{why}; expected etcd://HOST:PORT[,HOST:PORT...]/KEY")))
     }
 
-    /// How the ways to its endpoints are protected.
+    /// The TLS policies of its endpoints.
     pub fn protections(&self) -> BTreeMap<Address, TlsPolicy> {
         let security = if self.is_secured { Security::Tls } else { Security::Plain };
         self.endpoints.iter().map(|endpoint| (endpoint.clone(), TlsPolicy { security, identity: None })).collect()
     }
 
-    /// The same with `password`, where there is a user without one.
+    /// The location with `password`, if there is a user without one.
     pub fn with_password(mut self, password: Option<&str>) -> EtcdLocation {
         if let (Some(user), Some(password)) = (&mut self.user, password)
             && user.password.is_empty()
@@ -70,7 +69,7 @@ fn read(rest: &str) -> Result<EtcdLocation, String> {
         return Err("the key is missing".to_owned());
     }
     if key.contains('@') {
-        return Err("there is an @ behind the first /; in a user or password / is %2F and @ is %40".to_owned());
+        return Err("there is an @ after the first /; in a user or password / is %2F and @ is %40".to_owned());
     }
     let (user, hosts) = match authority.rsplit_once('@') {
         Some((user, hosts)) => (Some(read_user(user)?), hosts),
@@ -85,12 +84,13 @@ fn read(rest: &str) -> Result<EtcdLocation, String> {
 
 fn read_user(text: &str) -> Result<EtcdUser, String> {
     let (name, password) = text.split_once(':').unwrap_or((text, ""));
-    let plain = |text| percent_decoded(text).ok_or("a user or password with a % that no two hexadecimal digits follow");
+    let plain =
+        |text| percent_decoded(text).ok_or("a % in the user or password is not followed by two hexadecimal digits");
     Ok(EtcdUser { name: plain(name)?, password: plain(password)? })
 }
 
 fn read_endpoint(text: &str) -> Result<Address, String> {
-    let wrong = || format!("{text:?} is no host:port");
+    let wrong = || format!("{text:?} is not host:port");
     let (host, port) = match text.strip_prefix('[') {
         Some(inner) => {
             let end = inner.find(']').ok_or_else(wrong)? + 2;
@@ -115,7 +115,7 @@ fn percent_decoded(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// `text`, meant for a location perhaps, without what may be a user and a password.
+/// `text` without what may be a user and a password, if it was meant to be a location.
 pub(crate) fn without_user(text: &str) -> String {
     match text.rsplit_once('@') {
         Some((_, rest)) => format!("...@{rest}"),
@@ -123,7 +123,7 @@ pub(crate) fn without_user(text: &str) -> String {
     }
 }
 
-/// Without the password: this is for logs.
+/// Without user and password: this is for logs.
 impl fmt::Display for EtcdLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let endpoints: Vec<_> = self.endpoints.iter().map(|endpoint| &*endpoint.0).collect();
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_key_and_user_are_found() {
+    fn endpoints_key_and_user_are_parsed() {
         let location = parse("etcd://a:1,[::1]:2,b/lookaside/one").expect("good");
         let endpoints: Vec<_> = location.endpoints.iter().map(|endpoint| &*endpoint.0).collect();
         assert_eq!((endpoints, &*location.key), (vec!["a:1", "[::1]:2", "b:2379"], "lookaside/one"));
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn no_password_is_shown() {
+    fn display_and_debug_show_no_password() {
         let location = parse("etcd://ops:secret@a:1/k").expect("good");
         assert_eq!(
             (location.to_string(), format!("{location:?}")),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn no_piece_of_a_password_is_in_an_error() {
+    fn errors_show_no_part_of_a_password() {
         for bad in [
             "etcd://ops:se/cret@a:1/k",
             "etcd://ops:12/cret@a:1/k",
@@ -181,13 +181,13 @@ mod tests {
             "etcd://ops:se%zzcret@a:1/k",
             "etcd://ops:se/cret@a:1",
         ] {
-            let told = parse(bad).expect_err(bad);
+            let error = parse(bad).expect_err(bad);
             assert!(
                 !["ops", "se", "cr", "12"]
                     .iter()
-                    .any(|piece| told.split(|c: char| !c.is_alphanumeric()).any(|word| word == *piece))
-                    && !told.contains("cret"),
-                "{bad}: {told}"
+                    .any(|piece| error.split(|c: char| !c.is_alphanumeric()).any(|word| word == *piece))
+                    && !error.contains("cret"),
+                "{bad}: {error}"
             );
         }
         assert_eq!(without_user("etdc://ops:se@cret@a:1/k"), "...@a:1/k");
@@ -195,22 +195,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn errors_name_the_reason() {
         assert!(EtcdLocation::parse("file:a.json").is_none());
         for (bad, why) in [
             ("etcd://a:1", "key is missing"),
             ("etcd://a:1/", "key is missing"),
-            ("etcd:///k", "no host:port"),
-            ("etcd://a:0/k", "no host:port"),
-            ("etcd://a:x/k", "no host:port"),
-            ("etcd://[::1/k", "no host:port"),
-            ("etcd://[::1]2/k", "no host:port"),
-            ("etcd://a:1,,b:2/k", "no host:port"),
+            ("etcd:///k", "not host:port"),
+            ("etcd://a:0/k", "not host:port"),
+            ("etcd://a:x/k", "not host:port"),
+            ("etcd://[::1/k", "not host:port"),
+            ("etcd://[::1]2/k", "not host:port"),
+            ("etcd://a:1,,b:2/k", "not host:port"),
             ("etcd://u%zz@a:1/k", "hexadecimal"),
-            ("etcd://a:1/k@home", "an @ behind the first /"),
+            ("etcd://a:1/k@home", "an @ after the first /"),
         ] {
-            let told = parse(bad).expect_err(bad);
-            assert!(told.contains(why), "{bad}: {told}");
+            let error = parse(bad).expect_err(bad);
+            assert!(error.contains(why), "{bad}: {error}");
         }
     }
 }

@@ -1,6 +1,6 @@
-//! An etcd that says what a test wants, on a paused clock: what a real one does too rarely to be waited for.
+//! The watcher against a scripted etcd on a paused clock, for events that are too rare with a real one.
 
-use super::{EtcdLocation, EtcdWatch};
+use super::{EtcdLocation, EtcdWatcher};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use lookaside_client::{Listener, Network, Stream};
@@ -15,17 +15,18 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex};
 use tokio::time::{Instant, timeout};
 
-/// What the scripted etcd knows.
+/// The script of the etcd.
 #[derive(Default)]
 struct Script {
-    /// The answer to each range; `None` where the connection is refused. The last one stays.
+    /// The reply to each range; `None` if the connection is refused. The last one repeats.
     ranges: VecDeque<Option<String>>,
-    /// The lines of each watch, behind the first; the connection then stays silent. Without any, silence.
+    /// The lines of each watch, after the first; then the connection stays open and silent.
     watches: VecDeque<Vec<String>>,
-    /// How many watches are refused before those.
+    /// Watches that are refused before those.
     watches_refused: usize,
-    /// When it was connected to, and where each watch was to start.
+    /// The time of each connection.
     connects: Vec<Instant>,
+    /// The revision that each watch starts from.
     starts: Vec<i64>,
 }
 
@@ -61,16 +62,16 @@ impl AsyncWrite for Pipe {
 impl Network for Scripted {
     fn connect<'a>(&'a self, _: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
         Box::pin(async move {
-            let is_away = {
+            let is_unreachable = {
                 let mut script = self.0.lock().unwrap();
                 script.connects.push(Instant::now());
-                let is_away = script.ranges.front().is_some_and(Option::is_none);
-                if is_away && script.ranges.len() > 1 {
+                let is_unreachable = script.ranges.front().is_some_and(Option::is_none);
+                if is_unreachable && script.ranges.len() > 1 {
                     script.ranges.pop_front();
                 }
-                is_away
+                is_unreachable
             };
-            if is_away {
+            if is_unreachable {
                 return Err(io::ErrorKind::ConnectionRefused.into());
             }
             let (ours, theirs) = duplex(1 << 20);
@@ -80,7 +81,7 @@ impl Network for Scripted {
     }
 
     fn listen<'a>(&'a self, _: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Listener>>> {
-        unimplemented!("nobody listens")
+        unimplemented!("the watcher does not listen")
     }
 }
 
@@ -88,16 +89,16 @@ impl Scripted {
     async fn serve(self, mut stream: DuplexStream) {
         while let Some((path, body)) = request(&mut stream).await {
             if path == "/v3/kv/range" {
-                let answer = {
+                let reply = {
                     let mut script = self.0.lock().unwrap();
-                    let answer = script.ranges.front().cloned().flatten().expect("a range is scripted");
+                    let reply = script.ranges.front().cloned().flatten().expect("a range is scripted");
                     if script.ranges.len() > 1 {
                         script.ranges.pop_front();
                     }
-                    answer
+                    reply
                 };
-                let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", answer.len());
-                stream.write_all((head + &answer).as_bytes()).await.unwrap();
+                let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", reply.len());
+                stream.write_all((head + &reply).as_bytes()).await.unwrap();
                 continue;
             }
             assert_eq!(path, "/v3/watch");
@@ -151,68 +152,68 @@ fn put(revision: i64, values: &[&str]) -> String {
     format!(r#"{{"result":{{"header":{{"revision":"{revision}"}},"events":[{}]}}}}"#, events.join(","))
 }
 
-fn watch(script: Script) -> (Scripted, EtcdWatch) {
+fn watch(script: Script) -> (Scripted, EtcdWatcher) {
     let network = Scripted(Arc::new(Mutex::new(script)));
     let location = EtcdLocation::parse("etcd://a:1/k").unwrap().unwrap();
-    let watch = EtcdWatch::new(location, Arc::new(network.clone()), Some("first"), 7);
+    let watch = EtcdWatcher::new(location, Arc::new(network.clone()), Some("first"), 7);
     (network, watch)
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_begins_behind_what_was_read_and_tells_the_last_of_some_changes() {
+async fn watch_starts_after_the_read_revision_and_reports_the_last_of_several_changes() {
     let (network, mut watch) = watch(Script {
         ranges: [range(41, "first")].into(),
         watches: [vec![put(42, &["first"]), put(44, &["second", "third"])]].into(),
         ..Script::default()
     });
-    assert_eq!(watch.changed().await.as_deref(), Ok("third"), "the same value again is no change");
+    assert_eq!(watch.next_change().await.as_deref(), Ok("third"), "the same value is not a change");
     assert_eq!(network.0.lock().unwrap().starts, [42]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_is_cut_by_a_compaction_is_made_anew_from_what_is_there_now() {
+async fn watch_restarts_from_the_current_revision_after_a_compaction() {
     let compacted = r#"{"result":{"header":{"revision":"90"},"canceled":true,"compact_revision":"80"}}"#;
     let (network, mut watch) = watch(Script {
         ranges: [range(41, "first"), range(90, "second")].into(),
         watches: [vec![compacted.to_owned()], vec![put(91, &["third"])]].into(),
         ..Script::default()
     });
-    let begun = Instant::now();
-    assert_eq!(watch.changed().await.as_deref(), Ok("second"));
-    assert!(begun.elapsed() < Duration::from_secs(1), "at once, not when the watch is checked");
-    assert_eq!(watch.changed().await.as_deref(), Ok("third"));
+    let started = Instant::now();
+    assert_eq!(watch.next_change().await.as_deref(), Ok("second"));
+    assert!(started.elapsed() < Duration::from_secs(1), "at once, not when the watch is checked");
+    assert_eq!(watch.next_change().await.as_deref(), Ok("third"));
     assert_eq!(network.0.lock().unwrap().starts, [42, 91]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_is_dead_without_a_word_is_found_out() {
+async fn silently_failed_watch_is_detected() {
     let (network, mut watch) = watch(Script {
         ranges: [range(41, "first"), range(42, "second")].into(),
         watches: [vec![], vec![put(43, &["third"])]].into(),
         ..Script::default()
     });
-    let begun = Instant::now();
-    assert_eq!(watch.changed().await.as_deref(), Ok("second"));
-    assert!(begun.elapsed() <= Duration::from_secs(31), "{:?}", begun.elapsed());
-    assert_eq!(watch.changed().await.as_deref(), Ok("third"), "and the watch is another one");
+    let started = Instant::now();
+    assert_eq!(watch.next_change().await.as_deref(), Ok("second"));
+    assert!(started.elapsed() <= Duration::from_secs(31), "{:?}", started.elapsed());
+    assert_eq!(watch.next_change().await.as_deref(), Ok("third"), "by a new watch");
     assert_eq!(network.0.lock().unwrap().starts, [42, 43]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_etcd_that_is_away_is_asked_ever_more_rarely() {
-    let away = std::iter::repeat_n(None, 12);
+async fn unreachable_etcd_is_asked_with_exponential_backoff() {
+    let unreachable = std::iter::repeat_n(None, 12);
     let (network, mut watch) =
-        watch(Script { ranges: away.chain([range(50, "second")]).collect(), ..Script::default() });
-    assert_eq!(watch.changed().await.as_deref(), Ok("second"));
+        watch(Script { ranges: unreachable.chain([range(50, "second")]).collect(), ..Script::default() });
+    assert_eq!(watch.next_change().await.as_deref(), Ok("second"));
     let connects = network.0.lock().unwrap().connects.clone();
     let waits: Vec<_> = connects.windows(2).map(|pair| (pair[1] - pair[0]).as_millis()).collect();
     assert_eq!(waits.len(), 12);
     assert!((50..=101).contains(&waits[0]) && waits[11] <= 5_001 && waits[11] >= 2_500, "{waits:?}");
-    assert!(waits[6..].windows(2).any(|pair| pair[0] != pair[1]), "no two routers in step: {waits:?}");
+    assert!(waits[6..].windows(2).any(|pair| pair[0] != pair[1]), "waits are random: {waits:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deleted_key_and_an_answer_that_is_not_etcds_change_nothing() {
+async fn deleted_key_and_malformed_replies_change_nothing() {
     let gone = r#"{"header":{"revision":"60"}}"#.to_owned();
     let deleted = r#"{"result":{"header":{"revision":"61"},"events":[{"type":"DELETE","kv":{}}]}}"#.to_owned();
     let (_, mut watch) = watch(Script {
@@ -220,12 +221,12 @@ async fn a_deleted_key_and_an_answer_that_is_not_etcds_change_nothing() {
         watches: [vec![deleted, "nonsense".to_owned()]].into(),
         ..Script::default()
     });
-    assert_eq!(watch.changed().await.as_deref(), Ok("second"));
-    assert!(timeout(Duration::from_secs(100), watch.changed()).await.is_err(), "nothing more");
+    assert_eq!(watch.next_change().await.as_deref(), Ok("second"));
+    assert!(timeout(Duration::from_secs(100), watch.next_change()).await.is_err(), "no further change");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_etcd_that_lets_nobody_watch_is_read_again_and_again() {
+async fn key_is_read_repeatedly_if_it_cannot_be_watched() {
     let same = std::iter::repeat_n(range(42, "second"), 8);
     let (network, mut watch) = watch(Script {
         ranges: [range(41, "first")].into_iter().chain(same).chain([range(43, "third")]).collect(),
@@ -234,7 +235,7 @@ async fn an_etcd_that_lets_nobody_watch_is_read_again_and_again() {
         ..Script::default()
     });
     for value in ["second", "third", "fourth"] {
-        let changed = timeout(Duration::from_secs(60), watch.changed()).await;
+        let changed = timeout(Duration::from_secs(60), watch.next_change()).await;
         assert_eq!(changed.ok(), Some(Ok(value.to_owned())));
     }
     let connects = network.0.lock().unwrap().connects.clone();

@@ -1,6 +1,6 @@
-//! One thread's listener over all doors. No request passes here, only connections.
+//! One thread's listener over all of its sockets. No request passes here, only connections.
 
-use crate::frontend::tls_accept::Greeter;
+use crate::frontend::tls_accept::ClientTls;
 use lookaside_client::{Listener, Stream};
 use lookaside_routing::BoxFuture;
 use socket2::Socket;
@@ -9,61 +9,61 @@ use std::io;
 use std::task::{Context, Poll};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 
-/// What one thread accepts from. Made anywhere; [`Doors::watched`] needs the thread's runtime.
+/// The sockets that one thread accepts from. [`Acceptor::register`] must be called in the thread's runtime.
 #[derive(Debug, Default)]
-pub(crate) struct Doors {
-    tcp: Vec<(Socket, Option<Greeter>)>,
+pub(crate) struct Acceptor {
+    tcp: Vec<(Socket, Option<ClientTls>)>,
     unix: Vec<Socket>,
 }
 
-/// Doors in a runtime. Whoever was accepted from last is asked last, so that a busy door leaves the others their turn.
-struct Watched {
-    doors: Vec<Door>,
+/// The sockets, registered with a runtime. They are polled round-robin, so that a busy one does not starve the others.
+struct RegisteredAcceptor {
+    listeners: Vec<AcceptSocket>,
     next: usize,
 }
 
-enum Door {
+enum AcceptSocket {
     Tcp(TcpListener),
-    Tls(TcpListener, Greeter),
+    Tls(TcpListener, ClientTls),
     Unix(UnixListener),
 }
 
-impl Doors {
-    /// No door yet.
-    pub(crate) fn none() -> Doors {
-        Doors::default()
+impl Acceptor {
+    /// No sockets yet.
+    pub(crate) fn new() -> Acceptor {
+        Acceptor::default()
     }
 
-    /// Clients of this one are greeted, if somebody stands there.
-    pub(super) fn add_tcp(&mut self, socket: Socket, greeter: Option<Greeter>) {
-        self.tcp.push((socket, greeter));
+    /// Adds a TCP socket; `tls` is `None` if its clients use none.
+    pub(super) fn add_tcp(&mut self, socket: Socket, tls: Option<ClientTls>) {
+        self.tcp.push((socket, tls));
     }
 
     pub(super) fn add_unix(&mut self, socket: Socket) {
         self.unix.push(socket);
     }
 
-    /// The listener over them.
-    pub(crate) fn watched(self) -> io::Result<Box<dyn Listener>> {
-        let tcp = self.tcp.into_iter().map(|(socket, greeter)| {
+    /// Registers the sockets with the current runtime.
+    pub(crate) fn register(self) -> io::Result<Box<dyn Listener>> {
+        let tcp = self.tcp.into_iter().map(|(socket, tls)| {
             let listener = TcpListener::from_std(socket.into())?;
-            Ok(match greeter {
-                Some(greeter) => Door::Tls(listener, greeter),
-                None => Door::Tcp(listener),
+            Ok(match tls {
+                Some(tls) => AcceptSocket::Tls(listener, tls),
+                None => AcceptSocket::Tcp(listener),
             })
         });
-        let unix = self.unix.into_iter().map(|socket| UnixListener::from_std(socket.into()).map(Door::Unix));
-        let doors = tcp.chain(unix).collect::<io::Result<Vec<_>>>()?;
-        Ok(Box::new(Watched { doors, next: 0 }))
+        let unix = self.unix.into_iter().map(|socket| UnixListener::from_std(socket.into()).map(AcceptSocket::Unix));
+        let listeners = tcp.chain(unix).collect::<io::Result<Vec<_>>>()?;
+        Ok(Box::new(RegisteredAcceptor { listeners, next: 0 }))
     }
 }
 
-impl Watched {
+impl RegisteredAcceptor {
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Box<dyn Stream>>> {
-        for _ in 0..self.doors.len() {
-            let door = &self.doors[self.next];
-            self.next = (self.next + 1) % self.doors.len();
-            if let Poll::Ready(accepted) = door.poll_accept(cx) {
+        for _ in 0..self.listeners.len() {
+            let listener = &self.listeners[self.next];
+            self.next = (self.next + 1) % self.listeners.len();
+            if let Poll::Ready(accepted) = listener.poll_accept(cx) {
                 return Poll::Ready(accepted);
             }
         }
@@ -71,27 +71,29 @@ impl Watched {
     }
 }
 
-impl Door {
+impl AcceptSocket {
     fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Box<dyn Stream>>> {
         match self {
-            Door::Tcp(listener) => poll_tcp(listener, cx).map_ok(|stream| Box::new(stream) as Box<dyn Stream>),
-            Door::Tls(listener, greeter) => {
-                poll_tcp(listener, cx).map_ok(|stream| Box::new(greeter.greet(stream)) as Box<dyn Stream>)
+            AcceptSocket::Tcp(listener) => poll_tcp(listener, cx).map_ok(|stream| Box::new(stream) as Box<dyn Stream>),
+            AcceptSocket::Tls(listener, tls) => {
+                poll_tcp(listener, cx).map_ok(|stream| Box::new(tls.accept(stream)) as Box<dyn Stream>)
             }
-            Door::Unix(listener) => listener.poll_accept(cx).map_ok(|(stream, _)| Box::new(stream) as Box<dyn Stream>),
+            AcceptSocket::Unix(listener) => {
+                listener.poll_accept(cx).map_ok(|(stream, _)| Box::new(stream) as Box<dyn Stream>)
+            }
         }
     }
 }
 
 fn poll_tcp(listener: &TcpListener, cx: &mut Context<'_>) -> Poll<io::Result<TcpStream>> {
     listener.poll_accept(cx).map_ok(|(stream, _)| {
-        // A client that has gone meanwhile shows at the first read.
+        // If the client has disconnected meanwhile, the first read fails.
         let _ = stream.set_nodelay(true);
         stream
     })
 }
 
-impl Listener for Watched {
+impl Listener for RegisteredAcceptor {
     fn accept(&mut self) -> BoxFuture<'_, io::Result<Box<dyn Stream>>> {
         Box::pin(poll_fn(|cx| self.poll_accept(cx)))
     }
@@ -104,29 +106,29 @@ mod tests {
     use std::net::{TcpListener as StdTcpListener, TcpStream as StdTcpStream};
     use std::time::Duration;
 
-    /// A socket on a free port, and a client that waits at it.
-    fn door_with_clients(clients: usize) -> (Socket, u16, Vec<StdTcpStream>) {
+    /// A socket on a free port, and clients in its queue.
+    fn listener_with_clients(clients: usize) -> (Socket, u16, Vec<StdTcpStream>) {
         let listener = StdTcpListener::bind("127.0.0.1:0").expect("a free port");
         listener.set_nonblocking(true).expect("a socket");
         let address = listener.local_addr().expect("bound");
-        let clients = (0..clients).map(|_| StdTcpStream::connect(address).expect("room in the queue")).collect();
+        let clients = (0..clients).map(|_| StdTcpStream::connect(address).expect("the queue is long enough")).collect();
         (listener.into(), address.port(), clients)
     }
 
     #[tokio::test]
-    async fn a_busy_door_leaves_the_others_their_turn() {
-        let (busy, _, _busy_clients) = door_with_clients(8);
-        let (quiet, _, quiet_clients) = door_with_clients(1);
-        let mut doors = Doors::none();
-        doors.add_tcp(busy, None);
-        doors.add_tcp(quiet, None);
-        let mut listener = doors.watched().expect("a runtime");
+    async fn busy_socket_does_not_starve_the_others() {
+        let (busy, _, _busy_clients) = listener_with_clients(8);
+        let (quiet, _, quiet_clients) = listener_with_clients(1);
+        let mut listeners = Acceptor::new();
+        listeners.add_tcp(busy, None);
+        listeners.add_tcp(quiet, None);
+        let mut listener = listeners.register().expect("a runtime");
         for _ in 0..2 {
-            drop(listener.accept().await.expect("somebody waits"));
+            drop(listener.accept().await.expect("a client waits"));
         }
-        // Both have been accepted from: the client of the quiet one is hung up on.
+        // Both have been accepted from: the client of the quiet one is disconnected.
         let mut byte = [0];
         quiet_clients[0].set_read_timeout(Some(Duration::from_secs(10))).expect("a socket");
-        assert_eq!((&quiet_clients[0]).read(&mut byte).expect("hung up on"), 0);
+        assert_eq!((&quiet_clients[0]).read(&mut byte).expect("disconnected"), 0);
     }
 }

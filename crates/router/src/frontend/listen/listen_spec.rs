@@ -7,14 +7,14 @@
 //! Several, separated by commas or semicolons, and the option itself any number of times. A host may have several
 //! addresses; all of them are listened on.
 
-use super::Security;
+use super::TlsMode;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
 /// One entry of `-l`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Entry<'a> {
     /// How it is protected, where it says so.
-    pub(crate) security: Option<Security>,
+    pub(crate) tls_mode: Option<TlsMode>,
     host: Host<'a>,
     /// Its own port, where it names one.
     pub(crate) port: Option<u16>,
@@ -49,7 +49,7 @@ impl Entry<'_> {
 }
 
 fn read(text: &str) -> Result<Entry<'_>, String> {
-    let (security, text) = security_of(text);
+    let (tls_mode, text) = tls_mode_of(text);
     let text = without_labels(text)?;
     if let Some(bracketed) = text.strip_prefix('[') {
         let (address, rest) = bracketed.split_once(']').ok_or("an IPv6 address ends with ]")?;
@@ -59,10 +59,10 @@ fn read(text: &str) -> Result<Entry<'_>, String> {
             None if rest.is_empty() => None,
             None => return Err("behind the bracket comes :PORT, or nothing".to_owned()),
         };
-        return Ok(Entry { security, host: Host::Address(address.into()), port });
+        return Ok(Entry { tls_mode, host: Host::Address(address.into()), port });
     }
     if let Ok(address) = text.parse() {
-        return Ok(Entry { security, host: Host::Address(address), port: None });
+        return Ok(Entry { tls_mode, host: Host::Address(address), port: None });
     }
     let (host, port) = match text.split_once(':') {
         Some((host, port)) => (host, Some(read_port(port)?)),
@@ -74,12 +74,12 @@ fn read(text: &str) -> Result<Entry<'_>, String> {
         Err(_) if is_name(host) => Host::Name(host),
         Err(_) => return Err(format!("{host:?} is neither an address nor a name")),
     };
-    Ok(Entry { security, host, port })
+    Ok(Entry { tls_mode, host, port })
 }
 
-fn security_of(text: &str) -> (Option<Security>, &str) {
-    let prefixes = [("notls:", Security::Plain), ("btls:", Security::Tls), ("mtls:", Security::MutualTls)];
-    let prefixed = prefixes.iter().find_map(|(prefix, security)| Some((Some(*security), text.strip_prefix(prefix)?)));
+fn tls_mode_of(text: &str) -> (Option<TlsMode>, &str) {
+    let prefixes = [("notls:", TlsMode::Plain), ("btls:", TlsMode::Tls), ("mtls:", TlsMode::MutualTls)];
+    let prefixed = prefixes.iter().find_map(|(prefix, tls_mode)| Some((Some(*tls_mode), text.strip_prefix(prefix)?)));
     prefixed.unwrap_or((None, text))
 }
 
@@ -144,8 +144,8 @@ mod tests {
     fn an_address_may_say_how_it_is_protected() {
         let texts = ["notls:127.0.0.1:1,btls:tag[a]:[::1]:2;mtls:localhost,*".to_owned()];
         let entries = entries(&texts).expect("well formed");
-        let securities: Vec<_> = entries.iter().map(|entry| entry.security).collect();
-        assert_eq!(securities, [Some(Security::Plain), Some(Security::Tls), Some(Security::MutualTls), None]);
+        let securities: Vec<_> = entries.iter().map(|entry| entry.tls_mode).collect();
+        assert_eq!(securities, [Some(TlsMode::Plain), Some(TlsMode::Tls), Some(TlsMode::MutualTls), None]);
     }
 
     #[test]

@@ -1,24 +1,24 @@
-//! Where clients come in: TCP ports and a unix socket, opened before anybody is served, and handed to the threads.
+//! The listeners for clients: TCP ports and a unix socket, bound before any client is served, and distributed to the threads.
 //!
 //! ```text
-//!   -l, -p, -s  (options)  ->  Door ...  (what is wanted)  ->  open()  ->  Opened  ->  Doors, one a thread
-//!                                        address: names looked up          sockets     accept() over all of them
+//!   -l, -p, -s  (cli)  ->  ListenAddress ...  ->  bind_all()  ->  BoundListener  ->  Acceptor, one per thread
+//!                          listen_spec: names resolved            sockets            accept() over all of them
 //! ```
 //!
-//! Of a TCP port each thread has a socket of its own (SO_REUSEPORT), so that the system spreads connections over the
-//! threads. A unix socket has no such thing: all threads accept from the one, and who is idle comes first.
+//! Each thread has its own socket for a TCP port (SO_REUSEPORT), so that the kernel distributes connections over the threads.
+//! All threads accept from the one unix socket.
 //!
-//! Sockets that share a port would share it with another daemon of the same user too, without a word. So the port is
-//! first taken alone, and let go: only a daemon that starts within that moment is not noticed.
+//! SO_REUSEPORT would silently share the port with another daemon of the same user. So the port is first bound exclusively
+//! and released: only a daemon that starts within that moment is not noticed.
 
 mod acceptor;
 pub(crate) mod listen_spec;
 mod unix;
 
-pub(crate) use acceptor::Doors;
+pub(crate) use acceptor::Acceptor;
 pub(crate) use unix::SocketFile;
 
-use crate::frontend::tls_accept::Greeter;
+use crate::frontend::tls_accept::ClientTls;
 use crate::tls::Certificates;
 use lookaside_upgrade::Inherited;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -29,82 +29,82 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A place to listen at.
+/// An address to listen at.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Door {
-    pub(crate) place: Place,
-    pub(crate) security: Security,
+pub(crate) struct ListenAddress {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) tls_mode: TlsMode,
 }
 
-/// How what is said at a door is protected; the stricter the greater.
+/// The TLS mode of a listener; stricter modes are greater.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Security {
-    /// Not at all.
+pub(crate) enum TlsMode {
+    /// No TLS.
     #[default]
     Plain,
-    /// TLS; nobody is asked for a certificate.
+    /// TLS without client certificates.
     Tls,
-    /// TLS for clients with a certificate alone.
+    /// TLS with client certificates.
     MutualTls,
 }
 
-/// Where a door is.
+/// A TCP or unix endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Endpoint {
     Tcp {
         address: SocketAddr,
-        /// Doors with port 0 and the same choice get the same free port.
+        /// Endpoints with port 0 and the same choice get the same free port.
         choice: usize,
     },
     Unix {
         path: PathBuf,
-        /// Who may connect.
+        /// The file's access mode: the users that may connect.
         mode: u32,
     },
 }
 
-/// A door that is open.
+/// A bound listener.
 #[derive(Debug)]
-pub(crate) struct OpenDoor {
-    /// As the log names it.
+pub(crate) struct BoundListener {
+    /// The name in the log.
     pub(crate) name: String,
-    security: Security,
+    tls_mode: TlsMode,
     /// One for each thread, or one for all.
     sockets: Vec<Socket>,
-    /// The unix socket's, which goes away with the daemon.
+    /// The unix socket's file, which is removed with the daemon; `None` for TCP.
     file: Option<SocketFile>,
 }
 
-/// Opens all doors, or says which cannot be opened and what to do. `backlog` connections may wait at each socket.
-/// What another process had opened before is taken from `inherited`.
-pub(crate) fn open(
-    doors: &[Door],
+/// Binds all listeners. `backlog` connections may wait at each socket. Sockets of another process are taken from
+/// `inherited`. The error names the address and the option to change.
+pub(crate) fn bind_all(
+    listeners: &[ListenAddress],
     threads: usize,
     backlog: i32,
     inherited: &mut Inherited,
-) -> Result<Vec<OpenDoor>, String> {
+) -> Result<Vec<BoundListener>, String> {
     let mut free_ports = BTreeMap::new();
-    let mut opened: Vec<OpenDoor> = Vec::new();
-    for door in doors {
-        let open = match &door.place {
-            Place::Tcp { address, choice } => {
+    let mut opened: Vec<BoundListener> = Vec::new();
+    for listener in listeners {
+        let open = match &listener.endpoint {
+            Endpoint::Tcp { address, choice } => {
                 let mut address = *address;
                 if let Some(port) = free_ports.get(choice).filter(|_| address.port() == 0) {
                     address.set_port(*port);
                 }
-                let sockets = match take_tcp(address, threads, backlog, inherited)? {
-                    taken if taken.is_empty() => open_tcp(address, threads, backlog)?,
+                let sockets = match take_inherited(address, threads, backlog, inherited)? {
+                    taken if taken.is_empty() => bind_tcp(address, threads, backlog)?,
                     taken => taken,
                 };
                 let bound = sockets[0].local_addr().ok().and_then(|bound| bound.as_socket()).unwrap_or(address);
                 free_ports.entry(*choice).or_insert(bound.port());
-                let name = format!("{bound}{}", door.security.remark());
-                OpenDoor { name, security: door.security, sockets, file: None }
+                let name = format!("{bound}{}", listener.tls_mode.log_suffix());
+                BoundListener { name, tls_mode: listener.tls_mode, sockets, file: None }
             }
-            Place::Unix { path, mode } => {
+            Endpoint::Unix { path, mode } => {
                 let (socket, file) = unix::open(path, *mode, backlog, inherited)?;
                 let name = path.display().to_string();
-                OpenDoor { name, security: door.security, sockets: vec![socket], file: Some(file) }
+                BoundListener { name, tls_mode: listener.tls_mode, sockets: vec![socket], file: Some(file) }
             }
         };
         opened.push(open);
@@ -112,92 +112,93 @@ pub(crate) fn open(
     Ok(opened)
 }
 
-impl OpenDoor {
-    /// This process serves from now on, and nobody else: the file, if it has one, is its own. True if its socket is another one now.
-    pub(crate) fn take(&mut self, backlog: i32) -> Result<bool, String> {
+impl BoundListener {
+    /// Takes ownership of the unix socket's file, if there is one, when this process alone serves. Returns whether the
+    /// socket had to be bound again.
+    pub(crate) fn take_ownership(&mut self, backlog: i32) -> Result<bool, String> {
         let Some(file) = &mut self.file else { return Ok(false) };
-        let anew = file.take(backlog)?;
-        let is_anew = anew.is_some();
-        // Who waits at the socket before it is let in too.
-        self.sockets.splice(0..0, anew);
-        Ok(is_anew)
+        let new_socket = file.take_ownership(backlog)?;
+        let is_new = new_socket.is_some();
+        // Clients in the queue of the old socket are still accepted.
+        self.sockets.splice(0..0, new_socket);
+        Ok(is_new)
     }
 
     /// Copies of its sockets, for the process that may take over.
-    pub(crate) fn copies(&self) -> io::Result<Vec<OwnedFd>> {
-        // Only the first of a file can be connected to.
+    pub(crate) fn duplicate_fds(&self) -> io::Result<Vec<OwnedFd>> {
+        // Clients can connect only to the first socket of a file.
         let count = if self.file.is_some() { 1 } else { self.sockets.len() };
         self.sockets.iter().take(count).map(|socket| socket.as_fd().try_clone_to_owned()).collect()
     }
 
-    /// Whether a connection with this end of its own may have come in here, in plain.
-    pub(crate) fn has_let_in(&self, end: &SockAddr) -> bool {
+    /// Whether a connection with the local address `local` may have been accepted here, without TLS.
+    pub(crate) fn matches(&self, local: &SockAddr) -> bool {
         let Some(here) = self.sockets.first().and_then(|socket| socket.local_addr().ok()) else { return false };
-        let is_here = match (here.as_socket(), end.as_socket()) {
-            (Some(here), Some(end)) => {
-                let is_any = here.ip().is_unspecified() && here.is_ipv4() == end.is_ipv4();
-                here.port() == end.port() && (is_any || here.ip() == end.ip())
+        let is_here = match (here.as_socket(), local.as_socket()) {
+            (Some(here), Some(local)) => {
+                let is_any = here.ip().is_unspecified() && here.is_ipv4() == local.is_ipv4();
+                here.port() == local.port() && (is_any || here.ip() == local.ip())
             }
-            _ => here.as_pathname().is_some() && here.as_pathname() == end.as_pathname(),
+            _ => here.as_pathname().is_some() && here.as_pathname() == local.as_pathname(),
         };
-        is_here && self.security == Security::Plain
+        is_here && self.tls_mode == TlsMode::Plain
     }
 
-    /// Gives each of `threads` what it accepts from; what is left is the file to remove at the end.
-    pub(crate) fn share_out(
+    /// Distributes the sockets to the threads. Returns the file to remove at the end.
+    pub(crate) fn distribute(
         self,
-        threads: &mut [Doors],
+        threads: &mut [Acceptor],
         certificates: &Arc<Certificates>,
     ) -> Result<Option<SocketFile>, String> {
-        let lost = |error: io::Error| format!("{}: the system gives no socket for each thread: {error}", self.name);
+        let lost = |error: io::Error| format!("{}: cannot duplicate the socket for each thread: {error}", self.name);
         if self.file.is_some() {
-            for doors in threads {
+            for listeners in threads {
                 for shared in &self.sockets {
-                    doors.add_unix(shared.try_clone().map_err(lost)?);
+                    listeners.add_unix(shared.try_clone().map_err(lost)?);
                 }
             }
             return Ok(self.file);
         }
-        let greeter = self.security.greeter(certificates);
+        let tls = self.tls_mode.tls(certificates);
         let count = threads.len();
         for (at, socket) in self.sockets.into_iter().enumerate() {
-            threads[at % count].add_tcp(socket, greeter.clone());
+            threads[at % count].add_tcp(socket, tls.clone());
         }
         Ok(None)
     }
 }
 
-impl Security {
-    /// What the log says behind such a door.
-    fn remark(self) -> &'static str {
+impl TlsMode {
+    /// The suffix of the listener's name in the log.
+    fn log_suffix(self) -> &'static str {
         match self {
-            Security::Plain => "",
-            Security::Tls => " with TLS",
-            Security::MutualTls => " with TLS, for clients with a certificate",
+            TlsMode::Plain => "",
+            TlsMode::Tls => " with TLS",
+            TlsMode::MutualTls => " with TLS, for clients with a certificate",
         }
     }
 
-    fn greeter(self, certificates: &Arc<Certificates>) -> Option<Greeter> {
-        let is_mutual = self == Security::MutualTls;
-        (self != Security::Plain).then(|| Greeter { certificates: certificates.clone(), is_mutual })
+    fn tls(self, certificates: &Arc<Certificates>) -> Option<ClientTls> {
+        let is_mutual = self == TlsMode::MutualTls;
+        (self != TlsMode::Plain).then(|| ClientTls { certificates: certificates.clone(), is_mutual })
     }
 }
 
-/// Whether the certificates are enough for all doors.
-pub(crate) fn check_certificates(doors: &[Door], certificates: &Certificates) -> Result<(), String> {
-    let secured = doors.iter().filter(|door| door.security != Security::Plain);
-    secured.into_iter().try_for_each(|door| certificates.check_for_clients(door.security == Security::MutualTls))
+/// Fails if the certificates are not sufficient for all listeners.
+pub(crate) fn check_certificates(listeners: &[ListenAddress], certificates: &Certificates) -> Result<(), String> {
+    let secured = listeners.iter().filter(|listener| listener.tls_mode != TlsMode::Plain);
+    secured.into_iter().try_for_each(|listener| certificates.check_for_clients(listener.tls_mode == TlsMode::MutualTls))
 }
 
-/// What another process has listened on here, if any did. Threads that are more than its sockets share them: a new one would
-/// get clients while that process serves still.
-fn take_tcp(
+/// The inherited sockets of `address`. If there are more threads than sockets, threads share them: a new socket would get
+/// clients while the other process still serves.
+fn take_inherited(
     address: SocketAddr,
     threads: usize,
     backlog: i32,
     inherited: &mut Inherited,
 ) -> Result<Vec<Socket>, String> {
-    let lost = |error: io::Error| format!("{address}, which was handed over, cannot be listened on: {error}");
+    let lost = |error: io::Error| format!("cannot listen on {address}, which was handed over: {error}");
     let mut sockets: Vec<Socket> = Vec::new();
     let mut address = address;
     while let Some(socket) = inherited.take_tcp(address) {
@@ -214,8 +215,8 @@ fn take_tcp(
     Ok(sockets)
 }
 
-fn open_tcp(address: SocketAddr, sockets: usize, backlog: i32) -> Result<Vec<Socket>, String> {
-    let in_words = |error: io::Error| match error.kind() {
+fn bind_tcp(address: SocketAddr, sockets: usize, backlog: i32) -> Result<Vec<Socket>, String> {
+    let describe = |error: io::Error| match error.kind() {
         io::ErrorKind::AddrInUse => {
             format!("{address} is taken by another process; choose another port with --port (0 for a free one)")
         }
@@ -223,27 +224,27 @@ fn open_tcp(address: SocketAddr, sockets: usize, backlog: i32) -> Result<Vec<Soc
             format!("{address} is no address of this machine; choose another with --listen")
         }
         io::ErrorKind::PermissionDenied => {
-            format!("{address} may not be listened on by this user; choose a port above 1023 with --port")
+            format!("this user may not listen on {address}; choose a port above 1023 with --port")
         }
-        _ => format!("{address} cannot be listened on ({error}); choose another with --listen and --port"),
+        _ => format!("cannot listen on {address} ({error}); choose another with --listen and --port"),
     };
-    drop(bind(address, false, backlog).map_err(in_words)?);
-    let first = bind(address, true, backlog).map_err(in_words)?;
-    let bound = first.local_addr().map_err(in_words)?.as_socket().unwrap_or(address);
+    drop(bind_socket(address, false, backlog).map_err(describe)?);
+    let first = bind_socket(address, true, backlog).map_err(describe)?;
+    let bound = first.local_addr().map_err(describe)?.as_socket().unwrap_or(address);
     let mut listeners = vec![first];
     while listeners.len() < sockets {
-        listeners.push(bind(bound, true, backlog).map_err(in_words)?);
+        listeners.push(bind_socket(bound, true, backlog).map_err(describe)?);
     }
     Ok(listeners)
 }
 
-fn bind(address: SocketAddr, shared: bool, backlog: i32) -> io::Result<Socket> {
+fn bind_socket(address: SocketAddr, shared: bool, backlog: i32) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() {
-        // [::] beside 0.0.0.0 on one port: each has its own kind.
+        // Allows [::] and 0.0.0.0 on one port.
         socket.set_only_v6(true)?;
     }
-    // Without it a restart would have to wait for the connections of the run before to be forgotten.
+    // Without it a restart would have to wait for connections of the last run in TIME_WAIT.
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(shared)?;
     socket.set_nonblocking(true)?;
@@ -259,9 +260,9 @@ mod tests {
 
     const BACKLOG: i32 = 16;
 
-    fn tcp(host: [u8; 4], port: u16, choice: usize) -> Door {
-        let place = Place::Tcp { address: (Ipv4Addr::from(host), port).into(), choice };
-        Door { place, security: Security::Plain }
+    fn tcp(host: [u8; 4], port: u16, choice: usize) -> ListenAddress {
+        let endpoint = Endpoint::Tcp { address: (Ipv4Addr::from(host), port).into(), choice };
+        ListenAddress { endpoint, tls_mode: TlsMode::Plain }
     }
 
     fn port(socket: &Socket) -> u16 {
@@ -269,26 +270,28 @@ mod tests {
     }
 
     #[test]
-    fn all_sockets_share_one_free_port() {
-        let doors = open(&[tcp([127, 0, 0, 1], 0, 0)], 3, BACKLOG, &mut Inherited::default()).expect("a free port");
-        let ports: Vec<_> = doors[0].sockets.iter().map(port).collect();
+    fn sockets_of_a_listener_share_a_free_port() {
+        let listeners =
+            bind_all(&[tcp([127, 0, 0, 1], 0, 0)], 3, BACKLOG, &mut Inherited::default()).expect("a free port");
+        let ports: Vec<_> = listeners[0].sockets.iter().map(port).collect();
         assert!(ports.len() == 3 && ports[0] != 0 && ports.iter().all(|port| *port == ports[0]), "{ports:?}");
     }
 
     #[test]
-    fn one_free_port_is_chosen_for_all_addresses_and_another_for_another_choice() {
+    fn addresses_with_one_choice_share_a_free_port() {
         let wanted = [tcp([127, 0, 0, 1], 0, 0), tcp([127, 0, 0, 2], 0, 0), tcp([127, 0, 0, 1], 0, 1)];
-        let doors = open(&wanted, 1, BACKLOG, &mut Inherited::default()).expect("free ports");
-        let ports: Vec<_> = doors.iter().map(|door| port(&door.sockets[0])).collect();
+        let listeners = bind_all(&wanted, 1, BACKLOG, &mut Inherited::default()).expect("free ports");
+        let ports: Vec<_> = listeners.iter().map(|listener| port(&listener.sockets[0])).collect();
         assert!(ports[0] == ports[1] && ports[1] != ports[2], "{ports:?}");
-        assert_eq!(doors[1].name, format!("127.0.0.2:{}", ports[1]));
+        assert_eq!(listeners[1].name, format!("127.0.0.2:{}", ports[1]));
     }
 
     #[test]
-    fn a_taken_port_is_noticed_even_if_it_could_be_shared() {
-        let doors = open(&[tcp([127, 0, 0, 1], 0, 0)], 1, BACKLOG, &mut Inherited::default()).expect("a free port");
-        let taken = port(&doors[0].sockets[0]);
-        let why = open(&[tcp([127, 0, 0, 1], taken, 0)], 1, BACKLOG, &mut Inherited::default()).expect_err("taken");
+    fn used_port_is_noticed_even_if_it_could_be_shared() {
+        let listeners =
+            bind_all(&[tcp([127, 0, 0, 1], 0, 0)], 1, BACKLOG, &mut Inherited::default()).expect("a free port");
+        let taken = port(&listeners[0].sockets[0]);
+        let why = bind_all(&[tcp([127, 0, 0, 1], taken, 0)], 1, BACKLOG, &mut Inherited::default()).expect_err("taken");
         assert!(why.contains(&format!("127.0.0.1:{taken}")) && why.contains("--port"), "{why}");
     }
 }

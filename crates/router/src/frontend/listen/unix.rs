@@ -52,7 +52,7 @@ pub(super) fn open(
 
 fn listen(socket: Socket, file: SocketFile, backlog: i32) -> io::Result<(Socket, SocketFile)> {
     // Before anybody can connect.
-    file.permit(file.mode)?;
+    file.set_mode(file.mode)?;
     socket.listen(backlog)?;
     Ok((socket, file))
 }
@@ -86,7 +86,7 @@ fn identity(file: &Metadata) -> Identity {
 
 impl SocketFile {
     /// Says who may connect. Another file that has been put in the place, and what a link there leads to, stay as they are.
-    fn permit(&self, mode: u32) -> io::Result<()> {
+    fn set_mode(&self, mode: u32) -> io::Result<()> {
         // The file itself, whatever its name leads to by now.
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = File::from(rustix::fs::open(&self.path, flags, Mode::empty())?);
@@ -98,13 +98,13 @@ impl SocketFile {
     }
 
     /// It is another process's now.
-    pub(crate) fn leave(mut self) {
+    pub(crate) fn disown(mut self) {
         self.is_ours = false;
     }
 
     /// It is this process's from now on: nobody else serves there. A socket in the place of the one that was handed over, if the
     /// process before this one has removed the file at its end.
-    pub(super) fn take(&mut self, backlog: i32) -> Result<Option<Socket>, String> {
+    pub(super) fn take_ownership(&mut self, backlog: i32) -> Result<Option<Socket>, String> {
         if self.is_ours || identity_of(&self.path) == Some(self.identity) {
             self.is_ours = true;
             return Ok(None);
@@ -165,18 +165,18 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("router");
         let (_socket, file) = open(&path, 0o700, 16, &mut Inherited::default()).expect("nobody is there");
-        file.leave();
+        file.disown();
         drop(file_of(&path, 0o700, false).expect("there"));
         assert!(path.exists(), "it is another process's");
         let mut file = file_of(&path, 0o700, false).expect("there");
-        assert!(file.take(16).expect("nothing to do").is_none());
+        assert!(file.take_ownership(16).expect("nothing to do").is_none());
         drop(file);
         assert!(!path.exists(), "it was this one's");
         let (first, file) = open(&path, 0o700, 16, &mut Inherited::default()).expect("nobody is there");
         let mut heir = file_of(&path, 0o700, false).expect("there");
         drop(file);
         assert!(!path.exists());
-        let _second = heir.take(16).expect("nobody is there").expect("another socket");
+        let _second = heir.take_ownership(16).expect("nobody is there").expect("another socket");
         drop(first);
         assert!(UnixStream::connect(&path).is_ok());
         drop(heir);
@@ -201,7 +201,7 @@ mod tests {
         let (_socket, file) = bind(&path, 0o700).expect("nobody is there");
         fs::remove_file(&path).expect("removed");
         std::os::unix::fs::symlink(&other, &path).expect("a link");
-        assert!(file.permit(0o777).is_err());
+        assert!(file.set_mode(0o777).is_err());
         assert_eq!(fs::metadata(&other).expect("there").mode() & 0o777, 0o600);
     }
 }

@@ -1,22 +1,24 @@
-//! Batches of clients that speak the binary dialect: the same requests as those of the text dialect, since servers are
-//! asked in that.
+//! Batches of clients that speak the binary protocol. They become the same requests as those of the text protocol, which
+//! servers are sent.
 //!
-//! | | asked as | what the client does without |
+//! | command | sent as | not available to the client |
 //! |---|---|---|
 //! | get, gat in all forms | `gets`, `gats` | |
-//! | touch | `touch` | flags and CAS unique in the answer |
+//! | touch | `touch` | flags and CAS unique in the response |
 //! | set, add, replace, and with a CAS unique | the same, `cas` | the new CAS unique |
 //! | append, prepend, delete, incr, decr | the same | the new CAS unique |
 //! | the same, comparing with a CAS unique | `ms`, `md`, `ma` with `C` | |
-//! | incr, decr that make a number | `incr`, and an `add` if nothing is there | |
+//! | incr, decr that create a number | `incr`, and an `add` if the key is missing | |
 //! | a key with white space or control characters | meta commands with the key in base64 | keys of more than 186 bytes: `Invalid arguments` |
 //!
-//! Classic commands where they will do: routes see into them, and old servers know them.
+//! Classic commands are used where they suffice: routes can inspect them, and old servers know them.
 //!
-//! Leases are the text dialect's: this one has no words for them. Passwords (SASL) are `Unknown command`, as of a server
-//! that asks for none.
+//! Leases exist in the text protocol only. Authentication (SASL) is `Unknown command`, as with a server that requires
+//! none.
 
-use super::{Asked, AskedKey, Intake, Local, Place, Tallied, cut, is_admin, place_in};
+use super::{LocalCommand, ParsedBatch, PendingReply, ReplyKey, Span, slice_span, span_in};
+use crate::admin_key::is_admin_key;
+use crate::stats::command_class::CommandClass;
 use bytes::{Buf, Bytes, BytesMut};
 use lookaside_protocol::binary::{
     BinaryCommand, BinaryOperation, BinaryParsed, BinaryRequest, ResponseTag, Status, Vivify, opcode, parse_request,
@@ -25,50 +27,50 @@ use lookaside_protocol::meta::{MetaOperation, MetaVerb, encode_key};
 use lookaside_protocol::text::Limits;
 use lookaside_protocol::{Cas, Direction, KEY_BYTES_MAX, Operation, Request, StoreMode, check_key};
 
-/// One request, reduced to what its response needs to know.
+/// How to respond to one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BinaryAsked {
-    /// What the response repeats.
+pub struct BinaryPendingReply {
+    /// The opcode and opaque, which the response repeats.
     pub tag: ResponseTag,
-    /// What the response says.
-    pub said: Said,
+    /// The kind of response.
+    pub kind: BinaryReplyKind,
 }
 
-/// What a response says.
+/// A kind of response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Said {
-    /// What came of the batch's next request.
+pub enum BinaryReplyKind {
+    /// The outcome of the batch's next request.
     Outcome {
         /// The key.
-        key: AskedKey,
-        /// What may come.
-        expected: Expected,
+        key: ReplyKey,
+        /// The outcomes that it may have.
+        expected: ExpectedReply,
     },
-    /// What the router itself says of a key.
+    /// The value of a key that the router answers itself.
     Admin {
         /// The key.
-        key: AskedKey,
+        key: ReplyKey,
         /// Whether the response repeats it.
         with_key: bool,
     },
-    /// What the router itself answers.
-    Local(Local),
-    /// Good-bye.
+    /// A command that the router executes itself.
+    Local(LocalCommand),
+    /// The reply to `quit`.
     Quit,
     /// The request is refused.
     Refused(Status),
-    /// A set was refused for its size; the batch has a delete in its place.
-    Outdated {
+    /// A set was refused for its size. The batch has a delete instead.
+    RejectedStore {
         /// The key.
-        key: AskedKey,
+        key: ReplyKey,
         /// Why it was refused.
         status: Status,
     },
 }
 
-/// Which outcomes a request may have.
+/// The outcomes that a request may have.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Expected {
+pub enum ExpectedReply {
     /// A value or a miss.
     Item {
         /// Whether the response repeats the key.
@@ -80,226 +82,234 @@ pub enum Expected {
     Store(StoreMode),
     /// Deleted or not found.
     Delete,
-    /// A number, which may have to be made.
+    /// A number, which may have to be created.
     Number {
-        /// Up or down.
+        /// Increment or decrement.
         direction: Direction,
-        /// By how much.
+        /// The amount.
         delta: u64,
-        /// What to make of nothing.
+        /// The number to create if the key is missing; `None` if it is not to be created.
         vivify: Option<Vivify>,
     },
 }
 
-/// As [`super::take_batch`], in the binary dialect.
-pub fn take_binary_batch(buffer: &mut BytesMut, limits: &Limits) -> Intake {
-    let mut intake = Intake::default();
-    while intake.has_room() && !buffer.is_empty() {
-        let (draft, request_bytes) = match parse_request(buffer, limits) {
+/// As [`super::parse_batch`], for the binary protocol.
+pub fn parse_binary_batch(buffer: &mut BytesMut, limits: &Limits) -> ParsedBatch {
+    let mut parsed = ParsedBatch::default();
+    while parsed.has_capacity() && !buffer.is_empty() {
+        let (request, request_bytes) = match parse_request(buffer, limits) {
             BinaryParsed::Incomplete { needed_bytes } => {
-                intake.needed_bytes = needed_bytes;
+                parsed.needed_bytes = needed_bytes;
                 break;
             }
             BinaryParsed::Foreign => {
                 buffer.advance(buffer.len());
-                intake.close = true;
+                parsed.close = true;
                 break;
             }
             BinaryParsed::Request { request, consumed } => {
-                let is_alone = is_alone(&request.command);
-                if is_alone && !intake.asked.is_empty() {
+                let needs_own_batch = needs_own_batch(&request.command);
+                if needs_own_batch && !parsed.replies.is_empty() {
                     break;
                 }
-                intake.is_full = is_alone;
-                intake.close = request.command == BinaryCommand::Quit;
-                (BinaryDraft::of(buffer, &request), consumed)
+                parsed.is_full = needs_own_batch;
+                parsed.close = request.command == BinaryCommand::Quit;
+                (OffsetRequest::of(buffer, &request), consumed)
             }
             BinaryParsed::Bad { tag, status, consumed, swallow, close, key_to_delete } => {
-                intake.swallow_bytes = swallow;
-                intake.close = close;
-                (BinaryDraft::refused(buffer, tag, status, key_to_delete), consumed)
+                parsed.swallow_bytes = swallow;
+                parsed.close = close;
+                (OffsetRequest::refused(buffer, tag, status, key_to_delete), consumed)
             }
         };
-        draft.finish(buffer.split_to(request_bytes).freeze(), &mut intake);
-        intake.swallow(buffer);
+        request.push_to(&mut parsed, buffer.split_to(request_bytes).freeze());
+        parsed.swallow(buffer);
     }
-    intake
+    parsed
 }
 
-/// Whether a request must see all that came before it carried out, and nothing that comes after. A number that may have
-/// to be made takes two rounds.
-fn is_alone(command: &BinaryCommand<'_>) -> bool {
+/// Whether a request must see the effect of all requests before it, and of none after it. A number that may have to be
+/// created takes two rounds.
+fn needs_own_batch(command: &BinaryCommand<'_>) -> bool {
     match command {
         BinaryCommand::FlushAll { .. } | BinaryCommand::Stats { .. } => true,
         BinaryCommand::Keyed { key, operation } => {
-            let makes_number = matches!(operation, BinaryOperation::Arithmetic { vivify: Some(_), .. });
-            makes_number || is_admin(key)
+            let creates_number = matches!(operation, BinaryOperation::Arithmetic { vivify: Some(_), .. });
+            creates_number || is_admin_key(key)
         }
         _ => false,
     }
 }
 
-/// A request whose bytes are still places in the buffer.
-struct BinaryDraft {
+/// A request whose keys and values are ranges of the buffer.
+struct OffsetRequest {
     tag: ResponseTag,
-    said: DraftSaid,
+    kind: OffsetReplyKind,
 }
 
-enum DraftSaid {
+enum OffsetReplyKind {
     Outcome {
-        request: Request<Place>,
-        expected: Expected,
+        request: Request<Span>,
+        expected: ExpectedReply,
     },
     Admin {
-        key: Place,
+        key: Span,
         with_key: bool,
     },
-    Stats(Place),
-    /// What only the meta dialect has words for.
+    Stats(Span),
+    /// An operation that only a meta command can express.
     Meta {
-        key: Place,
-        /// The key as servers are told it, if not as the client did.
+        key: Span,
+        /// The key as it is sent to servers; `None` if that is the client's.
         wire_key: Option<Bytes>,
         verb: MetaVerb,
         flags: String,
-        value: Option<Place>,
-        expected: Expected,
+        value: Option<Span>,
+        expected: ExpectedReply,
     },
-    Outdated {
-        key: Place,
+    RejectedStore {
+        key: Span,
         status: Status,
     },
-    OutdatedOnWire {
-        key: Place,
+    RejectedStoreOnWire {
+        key: Span,
         wire_key: Bytes,
         status: Status,
     },
-    Ready(Said),
+    Other(BinaryReplyKind),
 }
 
-impl DraftSaid {
-    /// A condition by CAS unique, or a key with separators in it. Nothing if such a key is none, or too long for base64.
-    fn meta(buffer: &[u8], key: &[u8], operation: &BinaryOperation<'_>) -> Option<DraftSaid> {
-        let (expected, verb, mut flags, value) = in_meta(operation);
+impl OffsetReplyKind {
+    /// A condition by CAS unique, or a key with separators in it. `None` if such a key is empty, or too long for base64.
+    fn meta(buffer: &[u8], key: &[u8], operation: &BinaryOperation<'_>) -> Option<OffsetReplyKind> {
+        let (expected, verb, mut flags, value) = to_meta(operation);
         let wire_key = match check_key(key) {
             Ok(()) => None,
-            Err(_) => Some(encoded(key)?),
+            Err(_) => Some(encode_wire_key(key)?),
         };
         if wire_key.is_some() {
             let space = if flags.is_empty() { "" } else { " " };
             flags.push_str(space);
             flags.push('b');
         }
-        let (key, value) = (place_in(buffer, key), value.map(|value| place_in(buffer, value)));
-        Some(DraftSaid::Meta { key, wire_key, verb, flags, value, expected })
+        let (key, value) = (span_in(buffer, key), value.map(|value| span_in(buffer, value)));
+        Some(OffsetReplyKind::Meta { key, wire_key, verb, flags, value, expected })
     }
 
-    /// A set that was refused for its size: its key's value must go.
-    fn outdated(buffer: &[u8], key: &[u8], status: Status) -> Option<DraftSaid> {
-        let place = place_in(buffer, key);
+    /// A set that was refused for its size: the key's old value must be deleted. `None` if the key cannot be sent.
+    fn rejected_store(buffer: &[u8], key: &[u8], status: Status) -> Option<OffsetReplyKind> {
+        let span = span_in(buffer, key);
         match check_key(key) {
-            Ok(()) => Some(DraftSaid::Outdated { key: place, status }),
-            Err(_) => Some(DraftSaid::OutdatedOnWire { key: place, wire_key: encoded(key)?, status }),
+            Ok(()) => Some(OffsetReplyKind::RejectedStore { key: span, status }),
+            Err(_) => Some(OffsetReplyKind::RejectedStoreOnWire { key: span, wire_key: encode_wire_key(key)?, status }),
         }
     }
 }
 
-/// A key in base64, if it is one that can be said so.
-fn encoded(key: &[u8]) -> Option<Bytes> {
+/// A key in base64; `None` if it is empty or too long.
+fn encode_wire_key(key: &[u8]) -> Option<Bytes> {
     let mut wire_key = Vec::new();
     encode_key(key, &mut wire_key);
     (1..=KEY_BYTES_MAX).contains(&wire_key.len()).then(|| wire_key.into())
 }
 
-impl BinaryDraft {
-    fn of(buffer: &[u8], request: &BinaryRequest<'_>) -> BinaryDraft {
+impl OffsetRequest {
+    fn of(buffer: &[u8], request: &BinaryRequest<'_>) -> OffsetRequest {
         let noreply = request.is_quiet();
-        let said = match &request.command {
-            BinaryCommand::Keyed { key, operation } => match translated(operation) {
-                Some((Expected::Item { with_key }, _)) if is_admin(key) && check_key(key).is_ok() => {
-                    DraftSaid::Admin { key: place_in(buffer, key), with_key }
+        let kind = match &request.command {
+            BinaryCommand::Keyed { key, operation } => match to_classic(operation) {
+                Some((ExpectedReply::Item { with_key }, _)) if is_admin_key(key) && check_key(key).is_ok() => {
+                    OffsetReplyKind::Admin { key: span_in(buffer, key), with_key }
                 }
                 Some((expected, operation)) if check_key(key).is_ok() => {
-                    let request = Request { key: *key, operation }.map(|bytes| place_in(buffer, bytes));
-                    DraftSaid::Outcome { request, expected }
+                    let request = Request { key: *key, operation }.map(|bytes| span_in(buffer, bytes));
+                    OffsetReplyKind::Outcome { request, expected }
                 }
-                _ => DraftSaid::meta(buffer, key, operation)
-                    .unwrap_or(DraftSaid::Ready(Said::Refused(Status::InvalidArguments))),
+                _ => OffsetReplyKind::meta(buffer, key, operation)
+                    .unwrap_or(OffsetReplyKind::Other(BinaryReplyKind::Refused(Status::InvalidArguments))),
             },
-            BinaryCommand::Stats { arguments } => DraftSaid::Stats(place_in(buffer, arguments)),
+            BinaryCommand::Stats { arguments } => OffsetReplyKind::Stats(span_in(buffer, arguments)),
             BinaryCommand::FlushAll { delay_s } => {
-                DraftSaid::Ready(Said::Local(Local::FlushAll { delay_s: *delay_s, noreply }))
+                OffsetReplyKind::Other(BinaryReplyKind::Local(LocalCommand::FlushAll { delay_s: *delay_s, noreply }))
             }
-            BinaryCommand::Noop => DraftSaid::Ready(Said::Local(Local::MetaNoop)),
-            BinaryCommand::Version => DraftSaid::Ready(Said::Local(Local::Version)),
-            BinaryCommand::Quit => DraftSaid::Ready(Said::Quit),
+            BinaryCommand::Noop => OffsetReplyKind::Other(BinaryReplyKind::Local(LocalCommand::MetaNoop)),
+            BinaryCommand::Version => OffsetReplyKind::Other(BinaryReplyKind::Local(LocalCommand::Version)),
+            BinaryCommand::Quit => OffsetReplyKind::Other(BinaryReplyKind::Quit),
             BinaryCommand::Mechanisms | BinaryCommand::Authenticate { .. } | BinaryCommand::AuthenticateStep { .. } => {
-                DraftSaid::Ready(Said::Refused(Status::UnknownCommand))
+                OffsetReplyKind::Other(BinaryReplyKind::Refused(Status::UnknownCommand))
             }
         };
-        BinaryDraft { tag: request.tag, said }
+        OffsetRequest { tag: request.tag, kind }
     }
 
-    fn refused(buffer: &[u8], tag: ResponseTag, status: Status, key_to_delete: Option<&[u8]>) -> BinaryDraft {
-        let said = key_to_delete.and_then(|key| DraftSaid::outdated(buffer, key, status));
-        let said = said.unwrap_or(DraftSaid::Ready(Said::Refused(status)));
-        BinaryDraft { tag, said }
+    fn refused(buffer: &[u8], tag: ResponseTag, status: Status, key_to_delete: Option<&[u8]>) -> OffsetRequest {
+        let kind = key_to_delete.and_then(|key| OffsetReplyKind::rejected_store(buffer, key, status));
+        let kind = kind.unwrap_or(OffsetReplyKind::Other(BinaryReplyKind::Refused(status)));
+        OffsetRequest { tag, kind }
     }
 
-    /// Adds the request to `intake`; `taken` is its part of the buffer.
-    fn finish(self, taken: Bytes, intake: &mut Intake) {
-        let said = match self.said {
-            DraftSaid::Outcome { request, expected } => {
-                let request = request.map(|place| taken.slice(place));
-                let key = AskedKey { bytes: request.key.clone(), tallied: Tallied::of(&request.operation) };
-                intake.batch.push(request);
-                Said::Outcome { key, expected }
+    /// Adds the request to `parsed`; `bytes` is its part of the buffer.
+    fn push_to(self, parsed: &mut ParsedBatch, bytes: Bytes) {
+        let kind = match self.kind {
+            OffsetReplyKind::Outcome { request, expected } => {
+                let request = request.map(|span| bytes.slice(span));
+                let key = ReplyKey { bytes: request.key.clone(), class: CommandClass::of(&request.operation) };
+                parsed.batch.push(request);
+                BinaryReplyKind::Outcome { key, expected }
             }
-            DraftSaid::Admin { key, with_key } => {
-                Said::Admin { key: AskedKey { bytes: cut(taken, key), tallied: Tallied::Get }, with_key }
+            OffsetReplyKind::Admin { key, with_key } => BinaryReplyKind::Admin {
+                key: ReplyKey { bytes: slice_span(bytes, key), class: CommandClass::Get },
+                with_key,
+            },
+            OffsetReplyKind::Stats(arguments) => {
+                BinaryReplyKind::Local(LocalCommand::Stats(slice_span(bytes, arguments)))
             }
-            DraftSaid::Stats(arguments) => Said::Local(Local::Stats(cut(taken, arguments))),
-            DraftSaid::Meta { key, wire_key, verb, flags, value, expected } => {
-                let value = value.map(|place| taken.slice(place));
-                let bytes = cut(taken, key);
+            OffsetReplyKind::Meta { key, wire_key, verb, flags, value, expected } => {
+                let value = value.map(|span| bytes.slice(span));
+                let bytes = slice_span(bytes, key);
                 let operation = Operation::Meta(MetaOperation { verb, flags: flags.into(), value });
-                intake.batch.push(Request { key: wire_key.unwrap_or_else(|| bytes.clone()), operation });
-                Said::Outcome { key: AskedKey { bytes, tallied: tallied_as(&expected) }, expected }
+                parsed.batch.push(Request { key: wire_key.unwrap_or_else(|| bytes.clone()), operation });
+                BinaryReplyKind::Outcome { key: ReplyKey { bytes, class: class_of(&expected) }, expected }
             }
-            DraftSaid::OutdatedOnWire { key, wire_key, status } => {
+            OffsetReplyKind::RejectedStoreOnWire { key, wire_key, status } => {
                 let meta = MetaOperation { verb: MetaVerb::Delete, flags: Bytes::from_static(b"b"), value: None };
-                intake.batch.push(Request { key: wire_key, operation: Operation::Meta(meta) });
-                Said::Outdated { key: AskedKey { bytes: cut(taken, key), tallied: Tallied::Delete }, status }
+                parsed.batch.push(Request { key: wire_key, operation: Operation::Meta(meta) });
+                BinaryReplyKind::RejectedStore {
+                    key: ReplyKey { bytes: slice_span(bytes, key), class: CommandClass::Delete },
+                    status,
+                }
             }
-            DraftSaid::Outdated { key, status } => Said::Outdated { key: intake.delete(cut(taken, key)), status },
-            DraftSaid::Ready(said) => said,
+            OffsetReplyKind::RejectedStore { key, status } => {
+                BinaryReplyKind::RejectedStore { key: parsed.push_delete(slice_span(bytes, key)), status }
+            }
+            OffsetReplyKind::Other(kind) => kind,
         };
-        intake.asked.push(Asked::Binary(BinaryAsked { tag: self.tag, said }));
+        parsed.replies.push(PendingReply::Binary(BinaryPendingReply { tag: self.tag, kind }));
     }
 }
 
-/// What a server is asked, and what may come of it; nothing if the classic commands have no words for it.
-fn translated<'a>(operation: &BinaryOperation<'a>) -> Option<(Expected, Operation<&'a [u8]>)> {
+/// The operation to send to a server, and the outcomes that it may have. `None` if no classic command can express it.
+fn to_classic<'a>(operation: &BinaryOperation<'a>) -> Option<(ExpectedReply, Operation<&'a [u8]>)> {
     let translation = match *operation {
         BinaryOperation::Get { exptime, with_key, with_value: true } => {
             let operation = match exptime {
                 None => Operation::Get { cas: true },
-                Some(exptime) => Operation::GetAndTouch { exptime: textual(exptime), cas: true },
+                Some(exptime) => Operation::GetAndTouch { exptime: to_text_exptime(exptime), cas: true },
             };
-            (Expected::Item { with_key }, operation)
+            (ExpectedReply::Item { with_key }, operation)
         }
         BinaryOperation::Get { exptime, with_value: false, .. } => {
-            (Expected::Touch, Operation::Touch { exptime: textual(exptime.unwrap_or(0)) })
+            (ExpectedReply::Touch, Operation::Touch { exptime: to_text_exptime(exptime.unwrap_or(0)) })
         }
         BinaryOperation::Store { mode, flags, exptime, value } => {
-            (Expected::Store(mode), Operation::Store { mode, flags, exptime: textual(exptime), value })
+            (ExpectedReply::Store(mode), Operation::Store { mode, flags, exptime: to_text_exptime(exptime), value })
         }
         BinaryOperation::Extend { mode, cas: None, value } => {
-            (Expected::Store(mode), Operation::Store { mode, flags: 0, exptime: 0, value })
+            (ExpectedReply::Store(mode), Operation::Store { mode, flags: 0, exptime: 0, value })
         }
-        BinaryOperation::Delete { cas: None } => (Expected::Delete, Operation::Delete { hold_off_ms: 0 }),
+        BinaryOperation::Delete { cas: None } => (ExpectedReply::Delete, Operation::Delete { hold_off_ms: 0 }),
         BinaryOperation::Arithmetic { direction, delta, vivify, cas: None } => {
-            (Expected::Number { direction, delta, vivify }, Operation::Arithmetic { direction, delta })
+            (ExpectedReply::Number { direction, delta, vivify }, Operation::Arithmetic { direction, delta })
         }
         BinaryOperation::Extend { .. } | BinaryOperation::Delete { .. } | BinaryOperation::Arithmetic { .. } => {
             return None;
@@ -308,13 +318,13 @@ fn translated<'a>(operation: &BinaryOperation<'a>) -> Option<(Expected, Operatio
     Some(translation)
 }
 
-/// What a server is asked in the meta dialect, and what may come of it.
-fn in_meta<'a>(operation: &BinaryOperation<'a>) -> (Expected, MetaVerb, String, Option<&'a [u8]>) {
+/// The meta command to send to a server, and the outcomes that it may have.
+fn to_meta<'a>(operation: &BinaryOperation<'a>) -> (ExpectedReply, MetaVerb, String, Option<&'a [u8]>) {
     let condition = |cas: Option<Cas>| cas.map(|Cas(cas)| format!(" C{cas}")).unwrap_or_default();
     match *operation {
         BinaryOperation::Get { exptime, with_key, with_value } => {
-            let touch = exptime.map(|exptime| format!(" T{}", textual(exptime))).unwrap_or_default();
-            let expected = if with_value { Expected::Item { with_key } } else { Expected::Touch };
+            let touch = exptime.map(|exptime| format!(" T{}", to_text_exptime(exptime))).unwrap_or_default();
+            let expected = if with_value { ExpectedReply::Item { with_key } } else { ExpectedReply::Touch };
             let wanted = if with_value { "v f c" } else { "f c" };
             (expected, MetaVerb::Get, format!("{wanted}{touch}"), None)
         }
@@ -325,44 +335,44 @@ fn in_meta<'a>(operation: &BinaryOperation<'a>) -> (Expected, MetaVerb, String, 
                 StoreMode::Cas(cas) => condition(Some(cas)),
                 _ => String::new(),
             };
-            let flags = format!("F{flags} T{} c{how}", textual(exptime));
-            (Expected::Store(mode), MetaVerb::Set, flags, Some(value))
+            let flags = format!("F{flags} T{} c{how}", to_text_exptime(exptime));
+            (ExpectedReply::Store(mode), MetaVerb::Set, flags, Some(value))
         }
         BinaryOperation::Extend { mode, cas, value } => {
             let how = if mode == StoreMode::Append { "MA" } else { "MP" };
-            (Expected::Store(mode), MetaVerb::Set, format!("{how} c{}", condition(cas)), Some(value))
+            (ExpectedReply::Store(mode), MetaVerb::Set, format!("{how} c{}", condition(cas)), Some(value))
         }
         BinaryOperation::Delete { cas } => {
-            (Expected::Delete, MetaVerb::Delete, condition(cas).trim_start().to_owned(), None)
+            (ExpectedReply::Delete, MetaVerb::Delete, condition(cas).trim_start().to_owned(), None)
         }
         BinaryOperation::Arithmetic { direction, delta, vivify, cas } => {
             let how = if direction == Direction::Up { "" } else { " MD" };
-            let make = vivify.map(|vivify| format!(" N{} J{}", textual(vivify.exptime), vivify.initial));
+            let make = vivify.map(|vivify| format!(" N{} J{}", to_text_exptime(vivify.exptime), vivify.initial));
             let flags = format!("v c D{delta}{how}{}{}", make.unwrap_or_default(), condition(cas));
-            // Made in the same step: nothing is left to be made afterwards.
-            (Expected::Number { direction, delta, vivify: None }, MetaVerb::Arithmetic, flags, None)
+            // The server creates the number in the same step.
+            (ExpectedReply::Number { direction, delta, vivify: None }, MetaVerb::Arithmetic, flags, None)
         }
     }
 }
 
-fn tallied_as(expected: &Expected) -> Tallied {
+fn class_of(expected: &ExpectedReply) -> CommandClass {
     match expected {
-        Expected::Item { .. } => Tallied::Get,
-        Expected::Touch => Tallied::Touch,
-        Expected::Store(_) => Tallied::Store,
-        Expected::Delete => Tallied::Delete,
-        Expected::Number { .. } => Tallied::Arithmetic,
+        ExpectedReply::Item { .. } => CommandClass::Get,
+        ExpectedReply::Touch => CommandClass::Touch,
+        ExpectedReply::Store(_) => CommandClass::Store,
+        ExpectedReply::Delete => CommandClass::Delete,
+        ExpectedReply::Number { .. } => CommandClass::Arithmetic,
     }
 }
 
-/// An exptime that the text dialect reads as it was meant: there, 32 bits have a sign. What lies beyond 2038 is for ever,
-/// as far as a cache goes.
-pub(crate) fn textual(exptime: i64) -> i64 {
+/// An exptime with the same meaning in the text protocol, where its 32 bits have a sign. An expiry beyond 2038 never
+/// comes, for a cache.
+pub(crate) fn to_text_exptime(exptime: i64) -> i64 {
     exptime.min(i64::from(i32::MAX))
 }
 
-impl BinaryAsked {
-    /// Whether the client wants to hear nothing of what is to be expected.
+impl BinaryPendingReply {
+    /// Whether the client wants no response of the expected kind.
     pub fn is_quiet(&self) -> bool {
         opcode::is_quiet(self.tag.opcode)
     }
