@@ -1,4 +1,4 @@
-//! What a client sends and gets, byte for byte, and which batches the routing tree is asked for.
+//! The bytes that a client sends and gets, and the batches that the tree of routes receives.
 #![allow(missing_docs)]
 
 mod support;
@@ -10,51 +10,51 @@ use support::{SessionHarness, expect, rest};
 use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
-const CONVERSATION: &str = "set a 0 0 3\r\nfoo\r\nget a b a\r\nset b 0 0 0 noreply\r\n\r\ndelete a\r\ndelete a\r\n\
+const SCRIPT: &str = "set a 0 0 3\r\nfoo\r\nget a b a\r\nset b 0 0 0 noreply\r\n\r\ndelete a\r\ndelete a\r\n\
     get down:1\r\nset down:2 0 0 1\r\nx\r\nbogus\r\nset big 0 0 9999999\r\n";
-const ANSWERS: &str = "STORED\r\nVALUE a 0 3\r\nfoo\r\nVALUE a 0 3\r\nfoo\r\nEND\r\nDELETED\r\nNOT_FOUND\r\n\
+const REPLIES: &str = "STORED\r\nVALUE a 0 3\r\nfoo\r\nVALUE a 0 3\r\nfoo\r\nEND\r\nDELETED\r\nNOT_FOUND\r\n\
     SERVER_ERROR server timed out: key down:1\r\nSERVER_ERROR server timed out: key down:2\r\nERROR\r\n\
     SERVER_ERROR object too large for cache\r\n";
 
 #[tokio::test(start_paused = true)]
-async fn one_write_becomes_one_batch_and_the_replies_are_in_order() {
+async fn one_write_becomes_one_batch_with_replies_in_order() {
     let harness = SessionHarness::start(Settings::default());
     let mut client = harness.connect();
-    client.write_all(CONVERSATION.as_bytes()).await.unwrap();
-    expect(&mut client, ANSWERS).await;
-    assert_eq!(harness.route.batch_sizes(), [10], "the last is the delete in the place of the refused set");
+    client.write_all(SCRIPT.as_bytes()).await.unwrap();
+    expect(&mut client, REPLIES).await;
+    assert_eq!(harness.route.batch_sizes(), [10], "the last is the delete instead of the refused set");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_answers_do_not_depend_on_where_the_bytes_are_split() {
-    for split in 1..CONVERSATION.len() {
+async fn replies_do_not_depend_on_where_the_bytes_are_split() {
+    for split in 1..SCRIPT.len() {
         let harness = SessionHarness::start(Settings::default());
         let mut client = harness.connect();
-        for part in [&CONVERSATION[..split], &CONVERSATION[split..]] {
+        for part in [&SCRIPT[..split], &SCRIPT[split..]] {
             client.write_all(part.as_bytes()).await.unwrap();
-            // Paused time moves on only when everybody waits: the part has been taken in.
+            // Paused time advances only when all tasks wait: the part has been read.
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        expect(&mut client, ANSWERS).await;
+        expect(&mut client, REPLIES).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_answers_do_not_change_when_bytes_come_one_by_one() {
+async fn replies_do_not_change_when_bytes_arrive_one_by_one() {
     let harness = SessionHarness::start(Settings::default());
     let mut client = harness.connect_with(1);
     let (mut from, mut to) = tokio::io::split(&mut client);
-    let write = async { to.write_all(CONVERSATION.as_bytes()).await.unwrap() };
+    let write = async { to.write_all(SCRIPT.as_bytes()).await.unwrap() };
     let read = async {
-        let mut answers = vec![0; ANSWERS.len()];
+        let mut answers = vec![0; REPLIES.len()];
         tokio::io::AsyncReadExt::read_exact(&mut from, &mut answers).await.unwrap();
-        assert_eq!(String::from_utf8_lossy(&answers), ANSWERS);
+        assert_eq!(String::from_utf8_lossy(&answers), REPLIES);
     };
     tokio::join!(write, read);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_arrives_while_a_batch_is_out_becomes_the_next() {
+async fn commands_that_arrive_during_a_batch_become_the_next() {
     let harness = SessionHarness::start(Settings::default());
     harness.route.gate.forget_permits(usize::MAX >> 3);
     let mut client = harness.connect();
@@ -69,7 +69,7 @@ async fn what_arrives_while_a_batch_is_out_becomes_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_thousand_pipelined_commands_are_few_batches() {
+async fn pipelined_commands_become_few_batches() {
     let harness = SessionHarness::start(Settings::default());
     let mut client = harness.connect();
     client.write_all("get some:key:or:other\r\n".repeat(5_000).as_bytes()).await.unwrap();
@@ -81,7 +81,7 @@ async fn a_thousand_pipelined_commands_are_few_batches() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_long_get_travels_whole_once_its_values_are_known_to_be_small() {
+async fn long_get_is_one_chunk_once_values_are_known_to_be_small() {
     let harness = SessionHarness::start(Settings::default());
     let mut client = harness.connect();
     let keys: String = (0..1_740).map(|key| format!(" key:{key}")).collect();
@@ -96,14 +96,14 @@ const BIG: usize = 1 << 20;
 
 /// 11 KB of gets once made a router hold a thousand values.
 #[tokio::test(start_paused = true)]
-async fn a_client_that_asks_for_much_and_never_reads_holds_little() {
+async fn client_that_requests_much_and_never_reads_holds_little() {
     let harness = SessionHarness::start(Settings::default());
     harness.route.values.lock().unwrap().insert("big".into(), vec![b'x'; BIG].into());
     let asked = || harness.route.batch_sizes().iter().sum::<usize>();
     let mut first = harness.connect();
     first.write_all("get big\r\n".repeat(1_024).as_bytes()).await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(asked(), 32, "the first guess");
+    assert_eq!(asked(), 32, "the first estimate");
     assert_eq!(harness.proxy.shared().reply_bytes(), 32 * BIG);
 
     let answer = format!("VALUE big 0 {BIG}\r\n{}\r\nEND\r\n", "x".repeat(BIG));
@@ -120,7 +120,7 @@ async fn a_client_that_asks_for_much_and_never_reads_holds_little() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_clients_that_never_read_share_a_bound() {
+async fn clients_that_never_read_share_a_bound() {
     let harness = SessionHarness::start(Settings::default());
     harness.route.values.lock().unwrap().insert("big".into(), vec![b'x'; BIG].into());
     let mut clients = Vec::new();
@@ -135,7 +135,7 @@ async fn many_clients_that_never_read_share_a_bound() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_delete_behind_gets_that_nobody_reads_is_carried_out() {
+async fn delete_after_unread_gets_is_executed() {
     let harness = SessionHarness::start(Settings::default());
     harness.route.values.lock().unwrap().insert("big".into(), vec![b'x'; BIG].into());
     let mut client = harness.connect_with(1 << 16);
@@ -143,12 +143,16 @@ async fn a_delete_behind_gets_that_nobody_reads_is_carried_out() {
     client.write_all(request.as_bytes()).await.unwrap();
     tokio::time::sleep(WRITE_STALL_MAX * 2).await;
     let batches = harness.route.batches.lock().unwrap();
-    assert_eq!(batches.iter().map(Vec::len).collect::<Vec<_>>(), [32, 1], "gets for nobody are not asked any more");
+    assert_eq!(
+        batches.iter().map(Vec::len).collect::<Vec<_>>(),
+        [32, 1],
+        "gets of a disconnected client are not routed"
+    );
     assert!(matches!(batches[1][0].operation, Operation::Delete { .. }));
 }
 
 #[tokio::test(start_paused = true)]
-async fn leases_pass_through() {
+async fn lease_verbs_are_routed() {
     let harness = SessionHarness::start(Settings::default());
     let mut client = harness.connect();
     client.write_all(b"lease-get k\r\nlease-set k 4242 5 60 2\r\nhi\r\nget k\r\n").await.unwrap();
@@ -166,7 +170,7 @@ async fn leases_pass_through() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bad_input_is_told_and_the_connection_goes_on() {
+async fn invalid_input_gets_an_error_and_the_connection_stays_open() {
     let harness = SessionHarness::start(Settings::default());
     let mut client = harness.connect();
     let long = "k".repeat(251);
@@ -185,7 +189,7 @@ async fn bad_input_is_told_and_the_connection_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn garbage_harms_only_who_sends_it() {
+async fn garbage_harms_only_its_sender() {
     let harness = SessionHarness::start(Settings::default());
     let (mut bad, mut good) = (harness.connect(), harness.connect());
     let mut random = fastrand::Rng::with_seed(5);
@@ -196,7 +200,7 @@ async fn garbage_harms_only_who_sends_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_endless_line_ends_the_connection() {
+async fn endless_line_closes_the_connection() {
     let harness = SessionHarness::start(Settings::default());
     let mut client = harness.connect();
     let line = vec![b'x'; 2 << 20];
@@ -208,7 +212,7 @@ async fn an_endless_line_ends_the_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn half_a_command_is_not_carried_out() {
+async fn half_a_command_is_not_executed() {
     let harness = SessionHarness::start(Settings::default());
     let mut client = harness.connect();
     client.write_all(b"delete a\r\nset k 0 0 10\r\n12345").await.unwrap();
@@ -218,7 +222,7 @@ async fn half_a_command_is_not_carried_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_batch_is_carried_out_even_if_its_client_has_gone() {
+async fn batch_is_executed_even_if_its_client_has_disconnected() {
     let harness = SessionHarness::start(Settings::default());
     harness.route.gate.forget_permits(usize::MAX >> 3);
     let mut client = harness.connect();
@@ -232,7 +236,7 @@ async fn a_batch_is_carried_out_even_if_its_client_has_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_router_answers_for_itself_in_order() {
+async fn local_commands_are_replied_to_in_order() {
     let harness = SessionHarness::start(Settings::default());
     let mut client = harness.connect();
     let version = Settings::default().version;
@@ -247,7 +251,7 @@ async fn the_router_answers_for_itself_in_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stats_count_what_was_asked() {
+async fn stats_count_requests() {
     let harness = SessionHarness::start(Settings::default());
     let mut client = harness.connect();
     client.write_all(b"set a 0 0 1\r\nx\r\nget a b down\r\ndelete a\r\n").await.unwrap();
@@ -277,7 +281,7 @@ async fn stats_count_what_was_asked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn errors_of_gets_are_misses_when_asked_for() {
+async fn failed_gets_are_misses_with_miss_on_get_errors() {
     let harness = SessionHarness::start(Settings { miss_on_get_errors: true, ..Settings::default() });
     let mut client = harness.connect();
     client.write_all(b"get down\r\nlease-get down\r\ndelete down\r\n").await.unwrap();
@@ -285,7 +289,7 @@ async fn errors_of_gets_are_misses_when_asked_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_client_too_many_is_told_so() {
+async fn client_above_the_limit_gets_an_error() {
     let harness = SessionHarness::start(Settings { connections_max: 2, ..Settings::default() });
     let (mut first, _second) = (harness.connect(), harness.connect());
     first.write_all(b"get a\r\n").await.unwrap();
@@ -301,7 +305,7 @@ async fn one_client_too_many_is_told_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_never_reads_stalls_nobody_else_and_is_cut_off() {
+async fn client_that_never_reads_delays_no_other_and_is_disconnected() {
     let harness = SessionHarness::start(Settings::default());
     let mut lazy = harness.connect_with(64 << 10);
     lazy.write_all(format!("set k 0 0 100000\r\n{}\r\n", "v".repeat(100_000)).as_bytes()).await.unwrap();
@@ -315,11 +319,11 @@ async fn a_client_that_never_reads_stalls_nobody_else_and_is_cut_off() {
     assert_eq!(harness.counters().stalled_connections, 1);
     let asked: Vec<_> =
         harness.route.batches.lock().unwrap().iter().flatten().map(|request| request.key.clone()).collect();
-    assert_eq!(asked, ["k", "k", "k", "k", "a"], "what came after the stall was never taken in");
+    assert_eq!(asked, ["k", "k", "k", "k", "a"], "commands after the stall were never read");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_answers_the_batch_in_hand_and_closes_the_idle() {
+async fn shutdown_answers_the_running_batch_and_closes_idle_connections() {
     let harness = SessionHarness::start(Settings::default());
     harness.route.gate.forget_permits(usize::MAX >> 3);
     let (mut busy, mut idle) = (harness.connect(), harness.connect());
@@ -333,7 +337,7 @@ async fn a_shutdown_answers_the_batch_in_hand_and_closes_the_idle() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_does_not_wait_for_ever() {
+async fn shutdown_is_bounded() {
     let harness = SessionHarness::start(Settings::default());
     harness.route.gate.forget_permits(usize::MAX >> 3);
     let mut busy = harness.connect();
@@ -345,7 +349,7 @@ async fn a_shutdown_does_not_wait_for_ever() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn quiet_meta_commands_are_loud_to_the_servers_and_quiet_to_the_client() {
+async fn quiet_flag_of_meta_commands_is_not_sent_to_servers() {
     let harness = SessionHarness::start(Settings::default());
     let mut client = harness.connect();
     client.write_all(b"mg a v q k\r\nmg b v q\r\nms c 1 q\r\nx\r\nmd d\r\nmn\r\n").await.unwrap();
@@ -358,7 +362,7 @@ async fn quiet_meta_commands_are_loud_to_the_servers_and_quiet_to_the_client() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_block_of_a_refused_store_is_never_taken_for_commands() {
+async fn data_block_of_a_refused_set_is_never_parsed_as_commands() {
     let settings = Settings::default();
     let limit = settings.limits.value_bytes_max;
     let block = "delete a\r\n".repeat(limit / 10 + 1);
@@ -374,7 +378,7 @@ async fn the_block_of_a_refused_store_is_never_taken_for_commands() {
         let asked = harness.route.batches.lock().unwrap().concat();
         assert_eq!(asked.iter().map(|request| &request.key[..]).collect::<Vec<_>>(), [b"k", b"a"]);
     }
-    // Small enough that the line and its block arrive in one read.
+    // Small enough for the line and its block to arrive in one read.
     let mut settings = settings;
     settings.limits.value_bytes_max = 8;
     let harness = SessionHarness::start(settings);

@@ -1,8 +1,8 @@
-//! The way of one request through the tree: which routes it passes, which servers are asked, and what comes back, if the
-//! request came now and every server were well, or were taken out as told. Nobody is asked.
+//! Explains how one request would be routed: the routes and servers that it would reach, and their replies, if all servers
+//! were healthy, or down as assumed. No server is contacted.
 //!
-//! The answer comes from the configuration's own tree, built once more over leaves that only take notes and with a note
-//! taker around every route: so it cannot differ from what happens to a request.
+//! The configuration's own tree is built once more, with leaves that only record and with a recorder around every route. So
+//! the explanation cannot differ from the routing of a request.
 //!
 //! ```text
 //!   OperationSelectorRoute   delete user:42 -> NOT_FOUND
@@ -11,9 +11,9 @@
 //!         10.0.0.1:11211     delete user:42 -> NOT_FOUND
 //! ```
 //!
-//! Who called whom is known from who is being polled: a note taker makes itself the current step while it polls what it
-//! stands around, and a step that begins meanwhile is below it. That holds as long as all is polled on one thread and
-//! nothing goes on in the background, which a tree without surroundings never does.
+//! The caller of a step is the step that is being polled: a recorder makes its step the current one while it polls the route
+//! inside it, and a step that begins meanwhile is its child. That is correct as long as everything is polled on one thread and
+//! nothing runs in the background, which a tree without an environment never does.
 
 use crate::config::router_config::RouterConfig;
 use lookaside_protocol::text::{Limits, Parsed, compose_reply, compose_request, parse_command};
@@ -30,7 +30,7 @@ use std::{
     time::Duration,
 };
 
-/// How far each step stands to the right of the one above it, in spaces.
+/// Spaces by which a step is indented below its caller.
 const INDENT: usize = 2;
 
 thread_local! {
@@ -38,27 +38,27 @@ thread_local! {
     static CURRENT: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// The steps of one request, each behind the one that took it.
+/// The steps of one request, each after its caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Explanation(pub Vec<Step>);
 
-/// One route, or one server, that a request came to.
+/// One route, or one server, that a request reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// How many steps lead here; 0 for the top of the tree.
+    /// The number of callers; 0 for the root.
     pub depth: usize,
     /// The route's name and pool, or the server's address.
     pub at: String,
     /// Whether it is a server.
     pub is_server: bool,
-    /// What it was asked, a command line for each request.
+    /// The requests, each as its command line.
     pub asked: Vec<String>,
-    /// What it answered, the first line of each answer, or why there was none.
+    /// The first line of each reply, or why there was none.
     pub answered: Vec<String>,
 }
 
 impl Explanation {
-    /// What each server would be asked, in order: its address and the command line.
+    /// The requests to servers, in order: address and command line.
     pub(crate) fn servers(&self) -> Vec<String> {
         let servers = self.0.iter().filter(|step| step.is_server);
         servers.flat_map(|step| step.asked.iter().map(move |asked| format!("{} {asked}", step.at))).collect()
@@ -78,12 +78,12 @@ impl fmt::Display for Explanation {
     }
 }
 
-/// Servers that are imagined not to answer.
+/// Servers that are assumed to be down.
 #[derive(Clone, Debug, Default)]
 pub struct Outages {
-    /// Taken out a moment ago.
+    /// TKO since a moment ago.
     pub down: Vec<Address>,
-    /// Out for so long that spares serve, where there are any.
+    /// TKO long enough for spares to serve, if there are any.
     pub dead: Vec<Address>,
 }
 
@@ -93,8 +93,8 @@ impl Outages {
     }
 }
 
-/// The way of `verb` for `key`, asked by a client as in `context`, during `outages`. The error says why `verb` or `key`
-/// cannot be asked about, or that nothing leads on from the root.
+/// Explains `verb` for `key`, sent by the client in `context`, during `outages`. Fails if `verb` or `key` is invalid, or if
+/// the root has no route for the key.
 pub async fn explain(
     config: &RouterConfig,
     verb: &str,
@@ -113,7 +113,7 @@ pub async fn explain(
     Ok(to_tree_order(recorded))
 }
 
-/// Steps as they began to steps below the one that took them.
+/// Orders steps by the tree instead of by their start.
 fn to_tree_order(recorded: Vec<RecordedStep>) -> Explanation {
     fn below(parent: Option<usize>, recorded: &[RecordedStep], explain: &mut Vec<Step>) {
         for (at, note) in recorded.iter().enumerate().filter(|(_, note)| note.parent == parent) {
@@ -126,7 +126,7 @@ fn to_tree_order(recorded: Vec<RecordedStep>) -> Explanation {
     Explanation(explain)
 }
 
-/// A step and the one that took it.
+/// A step and the index of its caller.
 struct RecordedStep {
     parent: Option<usize>,
     step: Step,
@@ -140,7 +140,7 @@ impl Recorder {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes note of a step below the current one.
+    /// Records a step whose caller is the current one.
     fn begin_step(&self, at: String, is_server: bool, batch: &Batch) -> usize {
         let parent = CURRENT.get();
         let mut recorded = self.lock();
@@ -156,7 +156,7 @@ impl Recorder {
     }
 }
 
-/// Makes every leaf and every route of the tree take notes.
+/// Builds a tree whose leaves and routes record.
 struct RecordingDestinations<'a> {
     config: &'a RouterConfig,
     recorder: Recorder,
@@ -175,7 +175,7 @@ impl Destinations for RecordingDestinations<'_> {
         Arc::new(RecordingDestination { address: address.clone(), is_down, recorder: self.recorder.clone() })
     }
 
-    /// As in the router that runs, if there is one; and as it would be after a long outage.
+    /// The running router's slots, if there is one; for dead servers, as after a long outage.
     fn slot(&mut self, pool: &Pool, at: usize) -> Arc<Slot> {
         if !self.outages.dead.contains(&pool.servers[at]) {
             return self.config.spares().map(|spares| spares.slot(pool, at)).unwrap_or_default();
@@ -190,12 +190,12 @@ impl Destinations for RecordingDestinations<'_> {
 
     fn around(&mut self, handle: &Handle, route: Arc<dyn Route>) -> Arc<dyn Route> {
         match handle {
-            Handle::Server { .. } => route, // The server takes note itself.
+            Handle::Server { .. } => route, // The destination records itself.
             handle => Arc::new(RecordingRoute { at: handle.label(), inner: route, recorder: self.recorder.clone() }),
         }
     }
 
-    /// The host's own, but no time passes and nothing goes on in the background.
+    /// The host's, but time stands still and nothing runs in the background.
     fn environment(&mut self) -> Environment {
         let host = self.config.host();
         let clock = Arc::new(FrozenClock { unix_s: host.unix_s_now() });
@@ -221,7 +221,7 @@ impl Clock for FrozenClock {
     }
 }
 
-/// Stands around a route and takes note of what comes to it and what leaves it.
+/// Records the requests and outcomes of a route.
 struct RecordingRoute {
     at: String,
     inner: Arc<dyn Route>,
@@ -249,7 +249,7 @@ impl Route for RecordingRoute {
     }
 }
 
-/// A server that writes down what it is asked, and has nothing.
+/// A destination that records requests and stores nothing.
 struct RecordingDestination {
     address: Address,
     is_down: bool,
@@ -261,11 +261,11 @@ impl Destination for RecordingDestination {
         Box::pin(async move {
             let step = self.recorder.begin_step(self.address.to_string(), true, &batch);
             let keys: Vec<bytes::Bytes> = batch.iter().map(|request| request.key.clone()).collect();
-            let answer = |operation| match self.is_down {
+            let reply = |operation| match self.is_down {
                 true => Err(Failure::Tko),
                 false => Ok(empty_reply(operation)),
             };
-            let outcomes: Outcomes = batch.iter().map(|request| answer(&request.operation)).collect();
+            let outcomes: Outcomes = batch.iter().map(|request| reply(&request.operation)).collect();
             self.recorder.end_step(step, &keys, &outcomes);
             outcomes
         })
@@ -302,10 +302,10 @@ fn first_line(compose: impl FnOnce(&mut Vec<u8>)) -> String {
     String::from_utf8_lossy(&bytes).lines().next().unwrap_or_default().to_owned()
 }
 
-/// A request as clients send it, with an empty value where it needs one.
+/// A request as clients send it, with an empty value if it needs one.
 fn example_request(verb: &str, key: &str) -> Result<Request<bytes::Bytes>, String> {
     if key.bytes().any(|byte| byte.is_ascii_whitespace() || byte.is_ascii_control()) {
-        return Err(format!("{key:?} is no key: a key has no white space and no control characters"));
+        return Err(format!("invalid key {key:?}: a key has no white space and no control characters"));
     }
     let line = match verb {
         "get" | "gets" | "lease-get" | "delete" => format!("{verb} {key}\r\n"),
@@ -316,12 +316,12 @@ fn example_request(verb: &str, key: &str) -> Result<Request<bytes::Bytes>, Strin
         "incr" | "decr" | "touch" => format!("{verb} {key} 1\r\n"),
         "mg" | "ms" | "md" | "ma" => {
             return Err(format!(
-                "a meta command goes the way of its verb: mg that of get, ms of set, md of delete, ma of incr; ask for that instead of {verb}"
+                "a meta command is routed like its classic verb: mg like get, ms like set, md like delete, ma like incr; use that instead of {verb}"
             ));
         }
         _ => {
             let known: Vec<&str> = Verb::ALL.iter().map(|verb| verb.name()).filter(|name| *name != "metaget").collect();
-            return Err(format!("no verb is named {verb:?}; known: {}", known.join(", ")));
+            return Err(format!("unknown verb {verb:?}; known: {}", known.join(", ")));
         }
     };
     let limits = Limits { value_bytes_max: 0, line_bytes_max: line.len() };
@@ -332,7 +332,7 @@ fn example_request(verb: &str, key: &str) -> Result<Request<bytes::Bytes>, Strin
             let key = keys.next().ok_or("no key")?;
             Ok(Request { key, operation }.map(own))
         }
-        _ => Err(format!("{key:?} is no key")),
+        _ => Err(format!("invalid key {key:?}")),
     }
 }
 
@@ -355,43 +355,43 @@ mod tests {
         }
     }"#;
 
-    async fn ask(verb: &str, key: &str) -> Result<Vec<String>, String> {
+    async fn explain_servers(verb: &str, key: &str) -> Result<Vec<String>, String> {
         let config =
             RouterConfig::read(CONFIGURATION, &Defaults::default(), &DestinationOptions::default()).expect("good");
         Ok(explain(&config, verb, key, &Context::default(), &Outages::default()).await?.servers())
     }
 
     #[tokio::test]
-    async fn a_get_asks_one_server_and_a_delete_both() {
-        assert_eq!(ask("get", "user:42").await, Ok(vec!["10.0.0.1:1 get user:42".to_owned()]));
-        let mut asked = ask("delete", "/./././user:42").await.expect("a good key");
+    async fn get_reaches_one_server_and_delete_both() {
+        assert_eq!(explain_servers("get", "user:42").await, Ok(vec!["10.0.0.1:1 get user:42".to_owned()]));
+        let mut asked = explain_servers("delete", "/./././user:42").await.expect("a good key");
         asked.sort();
         assert_eq!(asked.len(), 2, "{asked:?}");
         assert!(asked[0].starts_with("10.0.0.1:1 delete ") && asked[1].starts_with("10.0.0.2:2 delete "), "{asked:?}");
     }
 
     #[tokio::test]
-    async fn every_verb_can_be_asked_about() {
+    async fn every_verb_can_be_explained() {
         for verb in
             "get gets gat gats lease-get set add replace append prepend cas lease-set incr decr touch".split(' ')
         {
-            let asked = ask(verb, "k").await.expect(verb);
+            let asked = explain_servers(verb, "k").await.expect(verb);
             assert!(asked.len() == 1 && asked[0].starts_with("10.0.0.1:1 ") && asked[0].contains(verb), "{asked:?}");
         }
     }
 
     #[tokio::test]
-    async fn nonsense_is_named() {
-        assert!(ask("fetch", "k").await.is_err_and(|why| why.contains("fetch")));
-        assert!(ask("get", "").await.is_err());
-        assert!(ask("get", "two words").await.is_err_and(|why| why.contains("white space")));
-        assert!(ask("mg", "k").await.is_err_and(|why| why.contains("that of get")));
-        assert!(ask("get", &"k".repeat(251)).await.is_err());
-        assert_eq!(ask("get", "/a/b/foo").await, Err("no route: no tree is named /a/b/".to_owned()));
+    async fn invalid_verbs_and_keys_are_named() {
+        assert!(explain_servers("fetch", "k").await.is_err_and(|why| why.contains("fetch")));
+        assert!(explain_servers("get", "").await.is_err());
+        assert!(explain_servers("get", "two words").await.is_err_and(|why| why.contains("white space")));
+        assert!(explain_servers("mg", "k").await.is_err_and(|why| why.contains("like get")));
+        assert!(explain_servers("get", &"k".repeat(251)).await.is_err());
+        assert_eq!(explain_servers("get", "/a/b/foo").await, Err("no route: no tree is named /a/b/".to_owned()));
     }
 
     #[tokio::test]
-    async fn the_way_shows_routes_and_servers_that_are_taken_out() {
+    async fn explanation_shows_routes_and_tko_servers() {
         let config =
             RouterConfig::read(CONFIGURATION, &Defaults::default(), &DestinationOptions::default()).expect("good");
         let outages = Outages { down: vec![Address("10.0.0.1:1".into())], dead: Vec::new() };
@@ -407,11 +407,11 @@ mod tests {
             "10.0.0.2:2 get k -> miss",
         ];
         assert_eq!(lines, expected, "{shown}");
-        assert!(shown.contains("\n      10.0.0.1:1"), "three steps to the right: {shown}");
+        assert!(shown.contains("\n      10.0.0.1:1"), "indented by three levels: {shown}");
     }
 
     #[tokio::test]
-    async fn a_server_that_is_dead_for_long_is_stood_in_for_by_a_spare() {
+    async fn spare_replaces_a_server_that_is_dead() {
         const SPARED: &str = r#"{
             "pools": { "A": { "servers": ["a:1"], "spares": ["x:1", "y:1"] } },
             "route": "PoolRoute|A"
