@@ -1,0 +1,19 @@
+//! What the server and the router both need before they can accept connections.
+//!
+//! * [`ListenSpec`]: the grammar of `-l`.
+//! * [`bind_unix`] and [`parse_mode`]: Unix sockets and their access mode.
+//! * [`is_accepted_at`]: which listener accepted a connection.
+//! * [`raise_fd_limit`]: the limit on open files.
+//! * [`pem`]: certificates and private keys.
+//!
+//! Deliberately absent: the sockets' options, accepting, and TLS itself. The server uses epoll and the router tokio.
+#![forbid(unsafe_code)]
+
+mod fd_limit;
+mod listen_spec;
+pub mod pem;
+mod unix;
+
+pub use fd_limit::raise_fd_limit;
+pub use listen_spec::{ListenProtocol, ListenSpec, TlsMode};
+pub use unix::{bind_unix, is_accepted_at, parse_mode};
