@@ -1,12 +1,11 @@
-//! What a daemon shows of itself, the same way in each: numbers that cost a request next to nothing, the port where
-//! Prometheus reads them, and the log.
+//! Metrics and logs of the daemons.
 //!
-//! * [`Counter`] and [`Histogram`]: one thread raises them, any thread reads; no locked instruction, no lock.
-//! * [`Exposition`]: the text that Prometheus reads.
-//! * [`Endpoint`]: the port.
-//! * [`Log`]: the log.
+//! * [`Counter`] and [`Histogram`]: one thread writes, any thread reads; no lock and no locked instruction.
+//!   [`SharedCounter`]: any thread writes. [`counters!`] declares a set of either.
+//! * [`Exposition`]: Prometheus's text format. [`Endpoint`]: the port where Prometheus scrapes it.
+//! * [`Log`]: the log. [`LogThrottle`] and [`OnChange`] keep repeated events out of it.
 //!
-//! Absent on purpose: which numbers there are. Each daemon knows its own.
+//! Deliberately absent: the list of metrics. Each daemon has its own.
 #![forbid(unsafe_code)]
 
 mod counter;
@@ -14,9 +13,11 @@ mod endpoint;
 mod exposition;
 mod histogram;
 mod log;
+mod throttle;
 
-pub use counter::Counter;
+pub use counter::{Counter, SharedCounter};
 pub use endpoint::{Endpoint, check_address, full_address};
 pub use exposition::{Exposition, Kind};
 pub use histogram::{BUCKETS, Histogram, HistogramSum};
 pub use log::{Log, LogFormat};
+pub use throttle::{LogThrottle, OnChange};
