@@ -7,6 +7,7 @@
 //! * [`text`] and [`meta`] are memcached's two text dialects (memcached's `protocol.txt`); [`lease`] the verbs of
 //!   leases (§3.2.1 of the paper) that ride on the text dialect.
 //! * [`binary`] is the binary dialect, with its own requests: it can say things that the others cannot, and not others.
+//! * [`percent`] is percent encoding, for keys and addresses inside other texts.
 //! * [`udp`] is the eight-byte frame header in front of every datagram (`protocol.txt`, "UDP protocol").
 //!
 //! Absent on purpose: anything that waits, any allocation on the path that parses a server's requests.
@@ -17,6 +18,7 @@ pub mod command;
 pub mod key;
 pub mod lease;
 pub mod meta;
+pub mod percent;
 pub mod reply;
 pub mod request;
 pub mod text;
