@@ -7,6 +7,7 @@
 //! * [`Window`] bounds what is outstanding at all destinations together (§3.1).
 //! * [`Client`] is what an application holds: `look_aside` (get, fill, set, delete), `read` (all of a read under a
 //!   lease), `lease` (their vocabulary).
+//! * [`CommandConnection`] is a connection for `version`, `flush_all`, `stats`, and maintenance of one server.
 //! * [`Network`] stands between all of it and the sockets; `names` finds out where a server's name leads, `moving` follows
 //!   it.
 //!
@@ -14,6 +15,7 @@
 //! seed), so that a simulation runs this very code.
 #![forbid(unsafe_code)]
 
+mod command_connection;
 mod connection;
 mod destination;
 mod driver;
@@ -29,6 +31,7 @@ mod standing;
 mod statistics;
 mod window;
 
+pub use command_connection::{CommandConnection, CommandError};
 pub use connection::READ_BYTES;
 pub use destination::{DestinationOptions, DestinationStatistics, TcpDestination};
 pub use lease::{Lease, Lookup};

@@ -60,6 +60,16 @@ pub enum ErrorReply<B> {
     Server(B),
 }
 
+impl<B: AsRef<[u8]>> std::fmt::Display for ErrorReply<B> {
+    /// The reason in the server's words; `ERROR` without one.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            ErrorReply::Unknown => f.write_str("ERROR"),
+            ErrorReply::Client(why) | ErrorReply::Server(why) => f.write_str(&String::from_utf8_lossy(why.as_ref())),
+        }
+    }
+}
+
 impl<B> Reply<B> {
     /// The same reply with its bytes held another way.
     pub fn map<C>(self, mut hold: impl FnMut(B) -> C) -> Reply<C> {

@@ -1,0 +1,190 @@
+//! A connection of its own for a few commands: `version`, `flush_all`, `stats`, or the keys of one maintenance task.
+//!
+//! Destinations carry operations on keys and share their connection among all callers. What is not an operation on a key,
+//! or must not wait behind the requests of clients, goes over a `CommandConnection`.
+//!
+//! Every connection has one deadline, which [`CommandConnection::connect`] sets and which holds for all that follows, until
+//! [`CommandConnection::set_timeout`] sets another. [`Limits`] bound each part of a reply, and with it the memory that a
+//! connection uses.
+//!
+//! ```
+//! # use lookaside_client::{CommandConnection, CommandError, Network};
+//! # use lookaside_protocol::text::Limits;
+//! # use lookaside_routing::Address;
+//! # use std::time::Duration;
+//! async fn flush(network: &dyn Network, server: &Address) -> Result<(), CommandError> {
+//!     let limits = Limits { value_bytes_max: 0, line_bytes_max: 512 };
+//!     let mut connection = CommandConnection::connect(network, server, limits, Duration::from_secs(2)).await?;
+//!     connection.send(b"flush_all\r\n").await?;
+//!     connection.read_ok().await
+//! }
+//! ```
+
+use crate::{Network, network::Stream};
+use lookaside_protocol::{
+    Reply,
+    text::{Limits, ParsedReply, ReplyPart, parse_reply},
+};
+use lookaside_routing::Address;
+use std::{fmt, future::Future, io, time::Duration};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    time::{Instant, timeout_at},
+};
+
+/// A connection to one server, for one task.
+pub struct CommandConnection {
+    stream: Box<dyn Stream>,
+    /// Bytes received. Those before `parsed_bytes` have been returned to the caller.
+    received: Vec<u8>,
+    parsed_bytes: usize,
+    limits: Limits,
+    timeout: Duration,
+    deadline: Instant,
+}
+
+/// Why a command has no reply, or not the one that was expected.
+#[derive(Debug)]
+pub enum CommandError {
+    /// No connection.
+    Connect(io::Error),
+    /// The connection broke.
+    Io(io::Error),
+    /// The server closed the connection.
+    Closed,
+    /// The deadline has passed; the field is the timeout that set it.
+    TimedOut(Duration),
+    /// The bytes are no reply, or the reply is over the limits.
+    Malformed(&'static str),
+    /// The server replied with an error, in its words.
+    Refused(String),
+    /// The server replied with something else than what the command's reply is.
+    Unexpected(String),
+}
+
+impl std::error::Error for CommandError {}
+
+impl fmt::Display for CommandError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CommandError::Connect(error) => write!(f, "cannot connect: {error}"),
+            CommandError::Io(error) => write!(f, "connection failed: {error}"),
+            CommandError::Closed => write!(f, "the server closed the connection"),
+            CommandError::TimedOut(timeout) => write!(f, "no reply within {timeout:?}"),
+            CommandError::Malformed(why) => write!(f, "malformed reply: {why}"),
+            CommandError::Refused(message) => write!(f, "{message}"),
+            CommandError::Unexpected(reply) => write!(f, "unexpected reply: {reply}"),
+        }
+    }
+}
+
+impl CommandConnection {
+    /// Connects to `address`. Connecting and all that follows may take `timeout`.
+    pub async fn connect(
+        network: &dyn Network,
+        address: &Address,
+        limits: Limits,
+        timeout: Duration,
+    ) -> Result<CommandConnection, CommandError> {
+        let deadline = Instant::now() + timeout;
+        let stream = match timeout_at(deadline, network.connect(address)).await {
+            Ok(connected) => connected.map_err(CommandError::Connect)?,
+            Err(_) => return Err(CommandError::TimedOut(timeout)),
+        };
+        Ok(CommandConnection { stream, received: Vec::new(), parsed_bytes: 0, limits, timeout, deadline })
+    }
+
+    /// Uses a connection on which no reply is outstanding. All that follows may take `timeout`.
+    pub fn from_stream(stream: Box<dyn Stream>, limits: Limits, timeout: Duration) -> CommandConnection {
+        let deadline = Instant::now() + timeout;
+        CommandConnection { stream, received: Vec::new(), parsed_bytes: 0, limits, timeout, deadline }
+    }
+
+    /// Moves the deadline: all that follows may take `timeout` from now.
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+        self.deadline = Instant::now() + timeout;
+    }
+
+    /// Sends `commands`, one or more with their line ends. After an error the connection is of no more use.
+    pub async fn send(&mut self, commands: &[u8]) -> Result<(), CommandError> {
+        let stream = &mut self.stream;
+        let send = async {
+            stream.write_all(commands).await?;
+            stream.flush().await
+        };
+        within(self.deadline, self.timeout, send).await
+    }
+
+    /// Reads the next part of a reply: an item or a statistic, the `END` after them, or a line. After an error the
+    /// connection is of no more use.
+    pub async fn read_part(&mut self) -> Result<ReplyPart<'_>, CommandError> {
+        let part_bytes = loop {
+            match parse_reply(&self.received[self.parsed_bytes..], &self.limits) {
+                ParsedReply::Part { consumed, .. } => break consumed,
+                ParsedReply::Malformed { why } => return Err(CommandError::Malformed(why)),
+                ParsedReply::Incomplete { .. } => self.receive().await?,
+            }
+        };
+        let unparsed = &self.received[self.parsed_bytes..];
+        self.parsed_bytes += part_bytes;
+        // Parsed twice: a reference from the loop above would keep the buffer borrowed in the turns before it.
+        match parse_reply(unparsed, &self.limits) {
+            ParsedReply::Part { part, .. } => Ok(part),
+            _ => unreachable!("the same bytes are parsed the same way"),
+        }
+    }
+
+    /// Reads the whole reply of a `get` or a `stats`: `on_part` is called with each item or statistic. The caller bounds
+    /// what it collects.
+    pub async fn read_until_end(&mut self, mut on_part: impl FnMut(ReplyPart<'_>)) -> Result<(), CommandError> {
+        loop {
+            match self.read_part().await? {
+                ReplyPart::End => return Ok(()),
+                part @ (ReplyPart::Item { .. } | ReplyPart::Stat { .. }) => on_part(part),
+                other => return Err(unexpected(&other)),
+            }
+        }
+    }
+
+    /// Reads the reply of a command that succeeds with `OK`.
+    pub async fn read_ok(&mut self) -> Result<(), CommandError> {
+        match self.read_part().await? {
+            ReplyPart::Reply(Reply::Ok) => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// The stream, for other uses; `None` if bytes have arrived that are no reply to any command sent here.
+    pub fn into_stream(self) -> Option<Box<dyn Stream>> {
+        (self.parsed_bytes == self.received.len()).then_some(self.stream)
+    }
+
+    async fn receive(&mut self) -> Result<(), CommandError> {
+        self.received.drain(..self.parsed_bytes);
+        self.parsed_bytes = 0;
+        match within(self.deadline, self.timeout, self.stream.read_buf(&mut self.received)).await? {
+            0 => Err(CommandError::Closed),
+            _ => Ok(()),
+        }
+    }
+}
+
+async fn within<T>(
+    deadline: Instant,
+    timeout: Duration,
+    work: impl Future<Output = io::Result<T>>,
+) -> Result<T, CommandError> {
+    match timeout_at(deadline, work).await {
+        Ok(done) => done.map_err(CommandError::Io),
+        Err(_) => Err(CommandError::TimedOut(timeout)),
+    }
+}
+
+/// The error for a reply that a command does not have.
+fn unexpected(part: &ReplyPart<'_>) -> CommandError {
+    match part {
+        ReplyPart::Reply(Reply::Error(error)) => CommandError::Refused(error.to_string()),
+        other => CommandError::Unexpected(format!("{other:?}")),
+    }
+}
