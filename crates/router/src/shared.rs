@@ -5,9 +5,10 @@ use crate::stats::by_verb::VerbResults;
 use crate::stats::counters::{CounterDelta, Counters};
 use crate::tls::Certificates;
 use crate::tree::Tree;
+use lookaside_sync::Mutex;
 use lookaside_telemetry::Log;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use tokio::time::Instant;
 
 /// Facts about the process, which come from outside.
@@ -167,19 +168,19 @@ impl SharedState {
     pub fn sum_counters(&self) -> CounterDelta {
         let mut sum = CounterDelta::default();
         for source in self.sources() {
-            sum.merge(&source.counters().read());
+            sum.add(&source.counters().snapshot());
         }
         sum
     }
 
     /// The state of the configuration.
     pub fn config_status(&self) -> ConfigStatus {
-        lock(&self.config).clone()
+        self.config.lock().clone()
     }
 
     /// Records that a configuration is in force from now on.
     pub fn record_config_applied(&self) {
-        let mut status = lock(&self.config);
+        let mut status = self.config.lock();
         status.loaded = Instant::now();
         status.attempted = status.loaded;
         status.refusal = None;
@@ -187,7 +188,7 @@ impl SharedState {
 
     /// Records that a configuration was refused.
     pub fn record_config_refused(&self, why: String) {
-        let mut status = lock(&self.config);
+        let mut status = self.config.lock();
         status.attempted = Instant::now();
         status.failures += 1;
         status.refusal = Some(why);
@@ -195,12 +196,12 @@ impl SharedState {
 
     /// Adds a thread to those whose counters are added up.
     pub(crate) fn register(&self, source: Weak<dyn StatsSource>) {
-        lock(&self.sources).push(source);
+        self.sources.lock().push(source);
     }
 
     /// The threads that run.
     pub(crate) fn sources(&self) -> Vec<Arc<dyn StatsSource>> {
-        lock(&self.sources).iter().filter_map(Weak::upgrade).collect()
+        self.sources.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
     /// A permit for one more client; `None` if there are `connections_max` already.
@@ -211,9 +212,4 @@ impl SharedState {
             false => None,
         }
     }
-}
-
-/// No code panics while it holds these locks; if one did, the numbers would still be whole.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

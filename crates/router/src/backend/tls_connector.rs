@@ -13,12 +13,13 @@
 use crate::tls::{Certificates, server_name};
 use lookaside_client::{Listener, Network, Stream};
 use lookaside_routing::{Address, BoxFuture, Security, TlsPolicy};
+use lookaside_sync::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::{TlsConnector, client::TlsStream};
@@ -78,14 +79,14 @@ impl TlsNetwork {
 
     /// Sets the policies of future connections. Servers that `protections` does not name keep theirs.
     pub(crate) fn set_policies(&self, protections: impl IntoIterator<Item = (Address, TlsPolicy)>) {
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.table.write();
         table.replace(protections);
-        let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failing = self.failing.lock();
         failing.retain(|address| table.is_named(address));
     }
 
     fn protection(&self, address: &Address) -> Option<TlsPolicy> {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.table.read();
         table.by_address.get(address).map(|(protection, _)| protection.clone())
     }
 
@@ -103,7 +104,7 @@ impl TlsNetwork {
         attempt.is_over = true;
         match connected {
             Ok(stream) => {
-                self.failing.lock().unwrap_or_else(PoisonError::into_inner).remove(address);
+                self.failing.lock().remove(address);
                 Ok(Box::new(TlsClientStream(stream)))
             }
             Err(error) => {
@@ -114,7 +115,7 @@ impl TlsNetwork {
     }
 
     fn warn_once(&self, address: &Address, error: &dyn Display) {
-        if self.failing.lock().unwrap_or_else(PoisonError::into_inner).insert(address.clone()) {
+        if self.failing.lock().insert(address.clone()) {
             tracing::warn!(server = %address, %error, "TLS handshake with server failed; treating it as unreachable");
         }
     }
@@ -242,9 +243,9 @@ mod tests {
             } => accepted,
         };
         drop(accepted);
-        assert!(network.failing.lock().expect("unharmed").contains(&address));
+        assert!(network.failing.lock().contains(&address));
         network.set_policies([]);
-        assert!(network.failing.lock().expect("unharmed").is_empty());
+        assert!(network.failing.lock().is_empty());
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The flags for listeners: mcrouter's names, and the `-l` of `lookaside-server`.
 
-use crate::frontend::listen::listen_spec::{Entry, entries};
-use crate::frontend::listen::{Endpoint, ListenAddress, TlsMode};
+use crate::frontend::listen::{Endpoint, ListenAddress};
 use clap::Args;
+use lookaside_net::{ListenSpec, TlsMode, parse_mode};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
@@ -39,7 +39,7 @@ pub struct ListenOptions {
     #[arg(short = 's', long = "unix-domain-sock", visible_alias = "unix-socket", value_name = "FILE")]
     pub unix_path: Option<PathBuf>,
     /// The unix socket's access mode, in octal: the users that may connect
-    #[arg(long = "unix-mask", value_name = "MODE", default_value = "700", value_parser = mode)]
+    #[arg(long = "unix-mask", value_name = "MODE", default_value = "700", value_parser = parse_mode)]
     pub unix_mode: u32,
     /// Queue of connections to accept, per thread
     #[arg(long, visible_alias = "listen-backlog", value_name = "CONNECTIONS", default_value_t = BACKLOG, value_parser = clap::value_parser!(i32).range(1..))]
@@ -59,25 +59,23 @@ impl ListenOptions {
     pub(crate) fn listeners(&self, tls: TlsMode) -> Result<Vec<ListenAddress>, String> {
         let mut listeners = Vec::new();
         let ports = self.ports(tls);
-        let entries = entries(&self.addresses)?;
-        if entries.is_empty() {
-            if !self.addresses.is_empty() {
-                return Err("-l names no address".to_owned());
-            }
+        let specs = ListenSpec::parse_all(&self.addresses)?;
+        specs.iter().try_for_each(check_no_protocol)?;
+        if specs.is_empty() {
             for Port { number, choice, tls_mode } in ports.iter().copied() {
                 add_address(&mut listeners, Endpoint::Tcp { address: (LOOPBACK, number).into(), choice }, tls_mode)?;
             }
         }
         let mut opened = Vec::new();
-        for (at, entry) in entries.iter().enumerate() {
-            for Port { number, choice, tls_mode } in ports_of_entry(entry, &ports, ports.len() + at)? {
+        for (at, spec) in specs.iter().enumerate() {
+            for Port { number, choice, tls_mode } in ports_of(spec, &ports, ports.len() + at)? {
                 opened.push((number, tls_mode));
-                for address in entry.look_up(number)? {
+                for address in spec.resolve(number)? {
                     add_address(&mut listeners, Endpoint::Tcp { address, choice }, tls_mode)?;
                 }
             }
         }
-        if !entries.is_empty() {
+        if !specs.is_empty() {
             self.check_tls_is_opened(&opened)?;
         }
         if let Some(path) = self.unix_path.clone() {
@@ -110,20 +108,20 @@ impl ListenOptions {
 }
 
 /// The ports of an address of -l: its own, or those of its kind. Its TLS mode is the stricter of its own and its port's.
-fn ports_of_entry(entry: &Entry<'_>, ports: &[Port], choice: usize) -> Result<Vec<Port>, String> {
-    if let Some(number) = entry.port {
+fn ports_of(spec: &ListenSpec<'_>, ports: &[Port], choice: usize) -> Result<Vec<Port>, String> {
+    if let Some(number) = spec.port {
         let is_named = |port: &&Port| number != 0 && port.number == number && is_secured(port.tls_mode);
         let of_port = ports.iter().find(is_named).map(|port| port.tls_mode).unwrap_or_default();
-        let tls_mode = match entry.tls_mode {
+        let tls_mode = match spec.tls {
             Some(TlsMode::Plain) => TlsMode::Plain,
             own => own.unwrap_or_default().max(of_port),
         };
         return Ok(vec![Port { number, choice, tls_mode }]);
     }
-    let is_fit = |port: &&Port| entry.tls_mode.is_none_or(|wanted| is_secured(wanted) == is_secured(port.tls_mode));
+    let is_fit = |port: &&Port| spec.tls.is_none_or(|wanted| is_secured(wanted) == is_secured(port.tls_mode));
     let fit = ports.iter().filter(is_fit);
     let fit: Vec<_> = fit
-        .map(|port| Port { tls_mode: entry.tls_mode.map_or(port.tls_mode, |own| own.max(port.tls_mode)), ..*port })
+        .map(|port| Port { tls_mode: spec.tls.map_or(port.tls_mode, |own| own.max(port.tls_mode)), ..*port })
         .collect();
     match fit.is_empty() {
         true => {
@@ -132,6 +130,17 @@ fn ports_of_entry(entry: &Entry<'_>, ports: &[Port], choice: usize) -> Result<Ve
                 .to_owned())
         }
         false => Ok(fit),
+    }
+}
+
+/// Fails for a `proto` label: there is no protocol to choose.
+fn check_no_protocol(spec: &ListenSpec<'_>) -> Result<(), String> {
+    match spec.protocol {
+        None => Ok(()),
+        Some(_) => Err(format!(
+            "-l {}: the first byte of a connection decides on the protocol: leave proto[...] out",
+            spec.text
+        )),
     }
 }
 
@@ -156,11 +165,6 @@ fn add_address(listeners: &mut Vec<ListenAddress>, endpoint: Endpoint, tls_mode:
         (Some(_), _) => {}
     }
     Ok(())
-}
-
-fn mode(text: &str) -> Result<u32, String> {
-    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
-    mode.ok_or_else(|| "an access mode is an octal number up to 777".to_owned())
 }
 
 #[cfg(test)]
@@ -268,5 +272,7 @@ mod tests {
         for bad in [&["-p", "70000"][..], &["-l", ","], &["-l", "127.0.0.1:x"], &["--unix-mask", "8"], &["-p", "7,"]] {
             assert!(opened(bad).is_err(), "{bad:?}");
         }
+        let why = opened(&["-l", "proto[ascii]:127.0.0.1"]).expect_err("there is no protocol to choose");
+        assert!(why.starts_with("-l proto[ascii]:127.0.0.1: ") && why.contains("first byte"), "{why}");
     }
 }

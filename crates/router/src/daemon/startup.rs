@@ -19,9 +19,9 @@ use crate::shared::{Identity, SharedState};
 use crate::spool::{FileDisk, Spool};
 use crate::upgrade::{self, Client, Closed, Crew, Heir};
 use crate::worker::{Worker, new_runtime};
+use lookaside_net::raise_fd_limit;
 use lookaside_telemetry::Log;
 use lookaside_upgrade::{Inherited, notify_ready};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use tokio::sync::{mpsc, watch};
@@ -38,7 +38,7 @@ pub(super) fn start<'a>(
     log: Log,
 ) -> Result<Daemon<'a>, String> {
     let InitialConfig { config, seen, refusal } = initial;
-    raise_fd_limit(options.max_conns);
+    raise_open_files(options.max_conns);
     let mut inherited = Inherited::from_supervisor();
     let mut predecessor = match &options.upgrade_socket {
         Some(path) if options.take_over => Heir::find(path, &mut inherited)?,
@@ -209,15 +209,8 @@ pub(super) fn open_spool(options: &Options, config: &RouterConfig) -> Result<Opt
 }
 
 /// Raises the limit on open files to the maximum: each client is one.
-fn raise_fd_limit(connections_max: u32) {
-    let limits = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limits.maximum, maximum: limits.maximum };
-    let fds_max = match setrlimit(Resource::Nofile, raised) {
-        Ok(()) => limits.maximum,
-        Err(_) => limits.current,
-    };
-    if fds_max.is_some_and(|fds| fds < u64::from(connections_max) + FDS_RESERVED) {
-        let fds = fds_max.unwrap_or_default();
-        tracing::warn!("the system allows {fds} open files: fewer than --max-conns {connections_max} clients need");
+fn raise_open_files(connections_max: u32) {
+    if let Some(files) = raise_fd_limit(None).filter(|files| *files < u64::from(connections_max) + FDS_RESERVED) {
+        tracing::warn!("the system allows {files} open files: fewer than --max-conns {connections_max} clients need");
     }
 }

@@ -7,7 +7,7 @@
 //! A session with half a command or with unwritten replies keeps its buffers.
 
 use bytes::BytesMut;
-use std::sync::{Mutex, PoisonError};
+use lookaside_sync::Mutex;
 
 /// Buffers in the pool. More exist only while more batches than this are being routed at once.
 pub(crate) const POOLED_BUFFERS_MAX: usize = 64;
@@ -33,13 +33,13 @@ pub(crate) struct BufferPool {
 impl BufferPool {
     /// The buffers that were released last, or new ones without capacity.
     pub(crate) fn acquire(&self) -> SessionBuffers {
-        self.pooled.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+        self.pooled.lock().pop().unwrap_or_default()
     }
 
     /// Keeps buffers for the next session, unless they are large or the pool is full.
     pub(crate) fn release(&self, buffers: SessionBuffers) {
         assert!(buffers.input.is_empty() && buffers.out.is_empty(), "no session may see another's bytes");
-        let mut pooled = self.pooled.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pooled = self.pooled.lock();
         if pooled.len() < POOLED_BUFFERS_MAX && buffers.input.capacity() <= POOLED_INPUT_BYTES_MAX {
             pooled.push(buffers);
         }
@@ -65,6 +65,6 @@ mod tests {
             [200, 100, 0]
         );
         (0..POOLED_BUFFERS_MAX + 5).for_each(|_| pool.release(buffers(1)));
-        assert_eq!(pool.pooled.lock().unwrap().len(), POOLED_BUFFERS_MAX);
+        assert_eq!(pool.pooled.lock().len(), POOLED_BUFFERS_MAX);
     }
 }

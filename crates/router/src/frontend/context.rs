@@ -8,7 +8,8 @@ use crate::shared::SharedState;
 use crate::stats::by_verb::VerbResults;
 use crate::stats::counters::Counters;
 use crate::tree::Tree;
-use std::sync::{Arc, PoisonError, RwLock};
+use lookaside_sync::RwLock;
+use std::sync::Arc;
 
 /// The context of one thread's sessions.
 pub(crate) struct SessionContext {
@@ -35,12 +36,12 @@ impl SessionContext {
 
     /// The tree in force.
     pub(crate) fn tree(&self) -> Arc<Tree> {
-        self.tree.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.tree.read().clone()
     }
 
     /// Puts another tree in force. Batches that have begun end on the old one.
     pub(crate) fn set_tree(&self, tree: Tree) {
-        let old = std::mem::replace(&mut *self.tree.write().unwrap_or_else(PoisonError::into_inner), Arc::new(tree));
+        let old = std::mem::replace(&mut *self.tree.write(), Arc::new(tree));
         // Destinations may close connections when dropped: not under the lock.
         drop(old);
     }

@@ -4,11 +4,12 @@
 //! was read before. Open connections are not touched.
 
 use super::server_name;
+use lookaside_net::pem::{read_authorities, read_certificates, read_key};
 use lookaside_routing::{Address, Security, TlsPolicy};
+use lookaside_sync::{Mutex, RwLock};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
@@ -16,9 +17,9 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::signal::unix::Signal;
 use tokio::time::Instant;
@@ -110,16 +111,16 @@ impl Certificates {
     /// Reads the files again. If that fails, the certificates in force stay.
     pub(crate) fn reload(&self) -> Result<(), String> {
         // Before the read, so that a file that changes meanwhile is read again.
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = versions_of(&self.files);
+        *self.seen.lock() = versions_of(&self.files);
         let current = Current::read(&self.files)?;
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = current;
-        *self.refreshed.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *self.current.write() = current;
+        *self.refreshed.lock() = Instant::now();
         Ok(())
     }
 
     /// Seconds since the certificates in force were read.
     pub(crate) fn age_s(&self) -> u64 {
-        self.refreshed.lock().unwrap_or_else(PoisonError::into_inner).elapsed().as_secs()
+        self.refreshed.lock().elapsed().as_secs()
     }
 
     /// How long a client's handshake may take.
@@ -129,7 +130,7 @@ impl Certificates {
 
     /// The rustls configuration for clients; `None` if there is no certificate, or no CA to verify the client's.
     pub(crate) fn for_clients(&self, is_mutual: bool) -> Option<Arc<ServerConfig>> {
-        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        let current = self.current.read();
         if is_mutual { current.mutual.clone() } else { current.basic.clone() }
     }
 
@@ -148,7 +149,7 @@ impl Certificates {
 
     /// The rustls configuration for servers.
     pub(crate) fn for_servers(&self, is_verified: bool) -> Result<Arc<ClientConfig>, &'static str> {
-        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        let current = self.current.read();
         match is_verified {
             true => current.verified.clone().ok_or("servers' certificates are verified against --pem-ca-path FILE"),
             false => Ok(current.unverified.clone()),
@@ -174,7 +175,7 @@ impl Certificates {
 
     /// Whether the files have changed since the last read.
     fn files_changed(&self) -> bool {
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) != versions_of(&self.files)
+        *self.seen.lock() != versions_of(&self.files)
     }
 
     /// Whether there are any files.
@@ -223,7 +224,7 @@ impl Current {
         let (verified, unverified) = client_configs(&files.servers)?;
         let (mut basic, mut mutual) = (None, None);
         if let Some((chain, key)) = read_own(&files.clients)? {
-            let authorities = files.clients.authorities.as_deref().map(read_authorities).transpose()?;
+            let authorities = read_trusted(&files.clients)?;
             basic = Some(server_config(None, chain.clone(), key.clone_key())?);
             mutual = authorities.map(|authorities| server_config(Some(authorities), chain, key)).transpose()?;
         }
@@ -234,7 +235,7 @@ impl Current {
 /// The configuration for servers whose certificates are verified, and the one for the others.
 fn client_configs(paths: &CertificatePaths) -> Result<(Option<Arc<ClientConfig>>, Arc<ClientConfig>), String> {
     let own = read_own(paths)?;
-    let authorities = paths.authorities.as_deref().map(read_authorities).transpose()?;
+    let authorities = read_trusted(paths)?;
     let verified = authorities.map(|authorities| {
         let verifier = WebPkiServerVerifier::builder_with_provider(authorities, provider());
         client_config(verifier.build().map_err(unusable)?, own.as_ref())
@@ -325,27 +326,14 @@ fn read_own(paths: &CertificatePaths) -> Result<Option<(Chain, Key)>, String> {
     let Some(path) = &paths.chain else { return Ok(None) };
     let chain = read_certificates(path).map_err(|why| format!("the certificate in {}: {why}", path.display()))?;
     let path = paths.key.as_ref().unwrap_or(path);
-    let key = PrivateKeyDer::from_pem_file(path);
-    let key = key.map_err(|error| format!("the certificate's private key in {}: {error}", path.display()))?;
+    let key =
+        read_key(path).map_err(|error| format!("the certificate's private key in {}: {error}", path.display()))?;
     Ok(Some((chain, key)))
 }
 
-fn read_authorities(path: &Path) -> Result<Arc<RootCertStore>, String> {
-    let refuse = |why: String| format!("the authorities in {}: {why}", path.display());
-    let mut roots = RootCertStore::empty();
-    for certificate in read_certificates(path).map_err(refuse)? {
-        roots.add(certificate).map_err(|error| refuse(error.to_string()))?;
-    }
-    Ok(Arc::new(roots))
-}
-
-fn read_certificates(path: &Path) -> Result<Chain, String> {
-    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    match read {
-        Ok(certificates) if certificates.is_empty() => Err("no certificate in it (PEM)".to_owned()),
-        Ok(certificates) => Ok(certificates),
-        Err(error) => Err(error.to_string()),
-    }
+fn read_trusted(paths: &CertificatePaths) -> Result<Option<Arc<RootCertStore>>, String> {
+    let Some(path) = &paths.authorities else { return Ok(None) };
+    read_authorities(path).map(Some).map_err(|why| format!("the authorities in {}: {why}", path.display()))
 }
 
 fn unusable(error: impl Display) -> String {

@@ -22,11 +22,12 @@ use lookaside_routing::{
     Address, Batch, BoxFuture, Clock, Context, Destination, DestinationSettings, Destinations, Environment, Failure,
     Handle, Outcome, Outcomes, Pool, Route, Serving, Slot, Verb, choose_spare,
 };
+use lookaside_sync::Mutex;
 use std::{
     cell::Cell,
     fmt,
     future::{poll_fn, ready},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
     time::Duration,
 };
 
@@ -137,7 +138,7 @@ struct Recorder(Arc<Mutex<Vec<RecordedStep>>>);
 
 impl Recorder {
     fn lock(&self) -> MutexGuard<'_, Vec<RecordedStep>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Records a step whose caller is the current one.

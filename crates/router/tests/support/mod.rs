@@ -202,7 +202,7 @@ impl SessionHarness {
     }
 
     pub fn counters(&self) -> CounterDelta {
-        self.proxy.counters().read()
+        self.proxy.counters().snapshot()
     }
 }
 

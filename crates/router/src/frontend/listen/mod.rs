@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   -l, -p, -s  (cli)  ->  ListenAddress ...  ->  bind_all()  ->  BoundListener  ->  Acceptor, one per thread
-//!                          listen_spec: names resolved            sockets            accept() over all of them
+//!                          names resolved                         sockets            accept() over all of them
 //! ```
 //!
 //! Each thread has its own socket for a TCP port (SO_REUSEPORT), so that the kernel distributes connections over the threads.
@@ -12,7 +12,6 @@
 //! and released: only a daemon that starts within that moment is not noticed.
 
 mod acceptor;
-pub(crate) mod listen_spec;
 mod unix;
 
 pub(crate) use acceptor::Acceptor;
@@ -20,6 +19,7 @@ pub(crate) use unix::SocketFile;
 
 use crate::frontend::tls_accept::ClientTls;
 use crate::tls::Certificates;
+use lookaside_net::{TlsMode, is_accepted_at};
 use lookaside_upgrade::Inherited;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::collections::BTreeMap;
@@ -34,18 +34,6 @@ use std::sync::Arc;
 pub(crate) struct ListenAddress {
     pub(crate) endpoint: Endpoint,
     pub(crate) tls_mode: TlsMode,
-}
-
-/// The TLS mode of a listener; stricter modes are greater.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum TlsMode {
-    /// No TLS.
-    #[default]
-    Plain,
-    /// TLS without client certificates.
-    Tls,
-    /// TLS with client certificates.
-    MutualTls,
 }
 
 /// A TCP or unix endpoint.
@@ -98,7 +86,7 @@ pub(crate) fn bind_all(
                 };
                 let bound = sockets[0].local_addr().ok().and_then(|bound| bound.as_socket()).unwrap_or(address);
                 free_ports.entry(*choice).or_insert(bound.port());
-                let name = format!("{bound}{}", listener.tls_mode.log_suffix());
+                let name = format!("{bound}{}", log_suffix(listener.tls_mode));
                 BoundListener { name, tls_mode: listener.tls_mode, sockets, file: None }
             }
             Endpoint::Unix { path, mode } => {
@@ -134,14 +122,7 @@ impl BoundListener {
     /// Whether a connection with the local address `local` may have been accepted here, without TLS.
     pub(crate) fn matches(&self, local: &SockAddr) -> bool {
         let Some(here) = self.sockets.first().and_then(|socket| socket.local_addr().ok()) else { return false };
-        let is_here = match (here.as_socket(), local.as_socket()) {
-            (Some(here), Some(local)) => {
-                let is_any = here.ip().is_unspecified() && here.is_ipv4() == local.is_ipv4();
-                here.port() == local.port() && (is_any || here.ip() == local.ip())
-            }
-            _ => here.as_pathname().is_some() && here.as_pathname() == local.as_pathname(),
-        };
-        is_here && self.tls_mode == TlsMode::Plain
+        self.tls_mode == TlsMode::Plain && is_accepted_at(local, &here)
     }
 
     /// Distributes the sockets to the threads. Returns the file to remove at the end.
@@ -159,7 +140,7 @@ impl BoundListener {
             }
             return Ok(self.file);
         }
-        let tls = self.tls_mode.tls(certificates);
+        let tls = client_tls(self.tls_mode, certificates);
         let count = threads.len();
         for (at, socket) in self.sockets.into_iter().enumerate() {
             threads[at % count].add_tcp(socket, tls.clone());
@@ -168,20 +149,18 @@ impl BoundListener {
     }
 }
 
-impl TlsMode {
-    /// The suffix of the listener's name in the log.
-    fn log_suffix(self) -> &'static str {
-        match self {
-            TlsMode::Plain => "",
-            TlsMode::Tls => " with TLS",
-            TlsMode::MutualTls => " with TLS, for clients with a certificate",
-        }
+/// The suffix of the listener's name in the log.
+fn log_suffix(tls_mode: TlsMode) -> &'static str {
+    match tls_mode {
+        TlsMode::Plain => "",
+        TlsMode::Tls => " with TLS",
+        TlsMode::MutualTls => " with TLS, for clients with a certificate",
     }
+}
 
-    fn tls(self, certificates: &Arc<Certificates>) -> Option<ClientTls> {
-        let is_mutual = self == TlsMode::MutualTls;
-        (self != TlsMode::Plain).then(|| ClientTls { certificates: certificates.clone(), is_mutual })
-    }
+fn client_tls(tls_mode: TlsMode, certificates: &Arc<Certificates>) -> Option<ClientTls> {
+    let is_mutual = tls_mode == TlsMode::MutualTls;
+    (tls_mode != TlsMode::Plain).then(|| ClientTls { certificates: certificates.clone(), is_mutual })
 }
 
 /// Fails if the certificates are not sufficient for all listeners.
