@@ -2,18 +2,29 @@
 //!
 //! ```text
 //!   clients           session            tree of routes                destinations
-//!   -------->  bytes -> one batch  ->  pools, hashing, gutter  ->  one connection a server
-//!   <--------  bytes <- replies in order  <-  one outcome a request  <-  pipelined replies
+//!   -------->  bytes -> one batch  ->  pools, hashing, gutter  ->  one connection per server
+//!   <--------  bytes <- replies in order  <-  one outcome per request  <-  pipelined replies
 //! ```
 //!
-//! A get comes in here when a client does not speak to servers itself; a set and a delete do always. The deletes of an
-//! invalidator (§4.1) come in as a long pipeline and leave as one batch a server.
+//! A get passes here if its client does not connect to servers itself; sets and deletes always do. The deletes of an
+//! invalidator (§4.1) arrive as a long pipeline and leave as one batch per server.
 //!
-//! * [`Proxy`] is one thread's share of the daemon: a tree with destinations of its own, and the sessions of the
-//!   clients that this thread accepted. Nothing of a request crosses threads.
-//! * [`SharedState`] is what the threads of one process share: the count of connections, the state of the configuration,
-//!   and the list of routers that `stats` adds up.
-//! * [`daemon`] puts them on threads and sockets; a simulation puts one [`Proxy`] on a network of its own.
+//! | module | contents |
+//! |---|---|
+//! | `daemon/` | the main thread: startup, reload, signals, handover; `worker`: one thread and its runtime |
+//! | `proxy` | [`Proxy`]: one thread's listener, sessions and tree. No request crosses threads |
+//! | `frontend/` | the clients' side: listeners, sessions, parsers, replies |
+//! | `tree/` | a configuration bound to live connections: routes, destinations, their decorators |
+//! | `spool/`, `spares/` | deletes that servers did not answer, and their replay (§5); replacements of dead servers (§3.3) |
+//! | `backend/` | the servers' side: TLS, `flush_all` |
+//! | `config/` | the configuration's source, its watcher, and the validated result |
+//! | `shared` | [`SharedState`]: the number of connections, the state of the configuration, the threads to add up |
+//! | `stats/`, `admin/` | what one thread counts; `stats`, Prometheus metrics and admin keys |
+//! | `tls/`, `cli/` | certificates; the command line |
+//! | `upgrade` | the handover to the next process |
+//!
+//! A request flows `frontend -> tree -> (routing) -> spool -> backend -> (client)`. Modules on the right know nothing
+//! of those on the left. A simulation puts one [`Proxy`] on its own network.
 //!
 //! Absent on purpose: how a key is routed (`routing`), how a server is reached (`client`), and a store: the router
 //! keeps no value longer than its reply takes.

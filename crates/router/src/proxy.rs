@@ -15,8 +15,8 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 
-/// The wait after a failure to accept. Most often the process has no file descriptor left; an immediate retry would only
-/// spin.
+/// The wait after a failure to accept. Most often the process has no file descriptor left; an immediate retry would
+/// only spin.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// memcached's reply to a client above the limit.
@@ -59,14 +59,15 @@ impl Proxy {
         &self.context.counters
     }
 
-    /// Accepts clients and serves them until `shutdown` turns true; then answers the batches that have begun, for at most
-    /// [`DRAIN_MAX`], and returns.
+    /// Accepts clients and serves them until `shutdown` turns true; then answers the batches that have begun, for at
+    /// most [`DRAIN_MAX`], and returns.
     pub async fn serve(self: Arc<Self>, listener: Box<dyn Listener>, shutdown: watch::Receiver<bool>) {
         self.serve_all(&mut Some(listener), Vec::new(), shutdown).await;
     }
 
-    /// As [`Proxy::serve`], with `clients` from the start. Returns the sessions that are open at the end, between two batches.
-    /// `listener` is `Some` at the end only if they are handed over to another process, or will be served here again.
+    /// As [`Proxy::serve`], with `clients` from the start. Returns the sessions that are open at the end, between two
+    /// batches. `listener` is `Some` at the end only if they are handed over to another process, or will be served here
+    /// again.
     pub(crate) async fn serve_all(
         self: &Arc<Self>,
         listener: &mut Option<Box<dyn Listener>>,
@@ -112,7 +113,8 @@ impl Proxy {
     ) {
         let Some(permit) = self.shared().acquire_connection(self.context.settings.connections_max) else {
             self.counters().add(&CounterDelta { rejected_connections: 1, ..CounterDelta::default() });
-            // One write into an empty socket buffer does not wait. If it does, the connection is closed without the reply.
+            // One write into an empty socket buffer does not wait. If it does, the connection is closed without the
+            // reply.
             sessions.spawn(async move {
                 let refusal = async {
                     client.stream.write_all(TOO_MANY).await?;

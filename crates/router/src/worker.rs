@@ -1,7 +1,7 @@
 //! One thread: a runtime, its acceptor, a tree over its own connections to servers, and the clients that it accepted.
 //!
-//! It serves until the shutdown. Then it ends, or, on a handover to another process, suspends its sessions and waits for
-//! the result ([`crate::upgrade`]).
+//! It serves until the shutdown. Then it ends, or, on a handover to another process, suspends its sessions and waits
+//! for the result ([`crate::upgrade`]).
 
 use crate::backend::tls_connector::TlsNetwork;
 use crate::config::router_config::RouterConfig;

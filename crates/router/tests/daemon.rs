@@ -300,8 +300,8 @@ fn flush_all_reaches_every_server_if_it_is_enabled() {
     assert!(answer.starts_with(&format!("SERVER_ERROR not flushed: {}", servers[1].address)), "{answer}");
 }
 
-/// Each thread once had its own health of a server: after an outage one thread returned a value that the server still had,
-/// while another refused its delete until its own next probe.
+/// Each thread once had its own health of a server: after an outage one thread returned a value that the server still
+/// had, while another refused its delete until its own next probe.
 #[test]
 fn server_is_back_for_all_threads_at_once() {
     let server = FakeServer::start();

@@ -1,7 +1,7 @@
 //! The endpoint that Prometheus reads at `--metrics-address`, on a thread of its own.
 //!
-//! * [`per_target`](crate::stats::per_target): each thread's counts for its pools and servers, so that no request waits for
-//!   another thread.
+//! * [`per_target`](crate::stats::per_target): each thread's counts for its pools and servers, so that no request waits
+//!   for another thread.
 //! * [`by_verb`](crate::stats::by_verb): results of clients' requests, by verb.
 //! * [`prometheus`](super::prometheus): the text, and the bounds on the number of series.
 //!

@@ -1,5 +1,5 @@
-//! The values of keys that begin with `__mcrouter__.`: what the router reports about itself. The names are mcrouter's, with
-//! two for the spool (`spool`, `spool(HOST:PORT)`) and one for spares (`spares`).
+//! The values of keys that begin with `__mcrouter__.`: what the router reports about itself. The names are mcrouter's,
+//! with two for the spool (`spool`, `spool(HOST:PORT)`) and one for spares (`spares`).
 //!
 //! | key | value |
 //! |---|---|
@@ -90,8 +90,8 @@ impl AdminView<'_> {
         Some(if is_deleted(&outcome) { b"ok".to_vec() } else { b"no".to_vec() })
     }
 
-    /// The number of deletes that are spooled for a server, or `flush_pending`. Also retries the server at once, because
-    /// the operator who reads this wants it back.
+    /// The number of deletes that are spooled for a server, or `flush_pending`. Also retries the server at once,
+    /// because the operator who reads this wants it back.
     fn spool_backlog(&self, address: &[u8]) -> Option<Vec<u8>> {
         let address = Address(str::from_utf8(address).ok()?.into());
         let spool = self.tree.spool()?;

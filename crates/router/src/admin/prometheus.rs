@@ -1,7 +1,8 @@
 //! The source's metrics in Prometheus's text format. Every family is present from the start.
 //!
-//! The number of series is bounded: verbs, results and failures are few and fixed; the first [`POOLS_MAX`] pools and the first
-//! [`SERVERS_MAX`] servers by name are reported, and a metric counts the rest. No label holds a key or a client.
+//! The number of series is bounded: verbs, results and failures are few and fixed; the first [`POOLS_MAX`] pools and
+//! the first [`SERVERS_MAX`] servers by name are reported, and a metric counts the rest. No label holds a key or a
+//! client.
 
 use super::server_status::{ServerStatus, collect_servers};
 use super::stats_command::sum_background;

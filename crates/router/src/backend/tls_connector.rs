@@ -5,8 +5,8 @@
 //! caller's connect timeout bounds that too. A server whose certificate cannot be verified counts as one that cannot be
 //! connected to, and becomes TKO. The reason is logged once, until a handshake succeeds.
 //!
-//! After a reload the old tree may still connect to a server that the new configuration does not name. Its policy stays:
-//! only a configuration that names a server can make its connections plain.
+//! After a reload the old tree may still connect to a server that the new configuration does not name. Its policy
+//! stays: only a configuration that names a server can make its connections plain.
 //!
 //! Absent on purpose: listeners (`frontend::tls_accept`).
 

@@ -1,5 +1,5 @@
-//! mcrouter's flags that have no meaning here. They are accepted, so that mcrouter's command line starts this router, and
-//! each is named in a warning.
+//! mcrouter's flags that have no meaning here. They are accepted, so that mcrouter's command line starts this router,
+//! and each is named in a warning.
 
 use clap::Args;
 

@@ -25,8 +25,8 @@ pub struct ListenOptions {
     #[arg(long = "ssl-port", value_name = "PORT[,PORT...]", value_delimiter = ',')]
     pub ssl_ports: Vec<u16>,
     /// Addresses for clients: HOST or HOST:PORT ([V6]:PORT), names too, * for all. The default, 127.0.0.1, accepts only
-    /// clients on this machine. There is no password: every client that reaches an address is served. The prefixes notls:,
-    /// btls: and mtls: make an address plain, TLS without or TLS with client certificates
+    /// clients on this machine. There is no password: every client that reaches an address is served. The prefixes
+    /// notls:, btls: and mtls: make an address plain, TLS without or TLS with client certificates
     #[arg(
         short = 'l',
         long = "listen",
@@ -107,7 +107,8 @@ impl ListenOptions {
     }
 }
 
-/// The ports of an address of -l: its own, or those of its kind. Its TLS mode is the stricter of its own and its port's.
+/// The ports of an address of -l: its own, or those of its kind. Its TLS mode is the stricter of its own and its
+/// port's.
 fn ports_of(spec: &ListenSpec<'_>, ports: &[Port], choice: usize) -> Result<Vec<Port>, String> {
     if let Some(number) = spec.port {
         let is_named = |port: &&Port| number != 0 && port.number == number && is_secured(port.tls_mode);

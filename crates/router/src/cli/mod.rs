@@ -45,8 +45,8 @@ Exit codes: 0 after SIGINT or SIGTERM; 1 when it cannot start or go on; 2 for a 
 #[command(name = "lookaside-router", version, after_help = EXAMPLES)]
 #[command(group(ArgGroup::new("source").required(true).args(["config", "config_file", "config_str"])))]
 pub struct Options {
-    /// The configuration: `file:PATH`, a key in etcd, `etcd://[USER@]HOST:PORT[,HOST:PORT...]/KEY` (`etcds://` for TLS), or
-    /// the JSON itself. File and key are watched
+    /// The configuration: `file:PATH`, a key in etcd, `etcd://[USER@]HOST:PORT[,HOST:PORT...]/KEY` (`etcds://` for
+    /// TLS), or the JSON itself. File and key are watched
     #[arg(long, value_name = "file:PATH|etcd://...")]
     pub config: Option<String>,
     /// The configuration file. It is watched; an invalid change is refused
@@ -55,7 +55,8 @@ pub struct Options {
     /// The configuration itself
     #[arg(long, value_name = "JSON")]
     pub config_str: Option<String>,
-    /// Save the last good configuration to this file, and start from it if the configuration cannot be read or is invalid
+    /// Save the last good configuration to this file, and start from it if the configuration cannot be read or is
+    /// invalid
     #[arg(long, value_name = "PATH")]
     pub config_cache: Option<PathBuf>,
     /// The password of the user in etcd://USER@...; better given in the environment, which other users cannot see
@@ -110,17 +111,18 @@ pub struct Options {
     pub target_max_pending: u32,
     /// Bounds each thread's outstanding requests to all servers together, so that their replies do not cause incast
     /// congestion: `adaptive` grows while all requests are answered and halves when one is not; a number is a window of
-    /// that many requests; `off` has no bound. With a window, a slow server delays requests to the others until it is TKO
+    /// that many requests; `off` has no bound. With a window, a slow server delays requests to the others until it is
+    /// TKO
     #[arg(long, value_name = "off|adaptive|REQUESTS", default_value = "off")]
     pub window: WindowOption,
 
-    /// Spool deletes that a server does not answer in this directory, and do not read the server before they are replayed
-    /// (mcrouter: --async-dir). Without it such a delete is an error, and the client must repeat it. One directory per
-    /// router
+    /// Spool deletes that a server does not answer in this directory, and do not read the server before they are
+    /// replayed (mcrouter: --async-dir). Without it such a delete is an error, and the client must repeat it. One
+    /// directory per router
     #[arg(long, short = 'a', visible_alias = "async-dir", value_name = "DIR")]
     pub spool: Option<PathBuf>,
-    /// When spooled deletes survive a crash of this machine: `always` before they are acknowledged, `interval:MS` at most
-    /// that much later, `never` when the kernel writes them. A crash of the router alone loses none
+    /// When spooled deletes survive a crash of this machine: `always` before they are acknowledged, `interval:MS` at
+    /// most that much later, `never` when the kernel writes them. A crash of the router alone loses none
     #[arg(long, value_name = "POLICY", default_value = "always", value_parser = fsync)]
     pub spool_fsync: Fsync,
     /// Maximum spooled bytes per server, 14 plus the key for each delete; beyond it the server is flushed (flush_all)
@@ -138,8 +140,8 @@ pub struct Options {
     /// routers of a cluster
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub spool_peer_timeout: u32,
-    /// The result of a delete that must be spooled while a peer is unreachable: `fail`, so that the client repeats it, or
-    /// `ignore`, so that the peer may read the deleted value
+    /// The result of a delete that must be spooled while a peer is unreachable: `fail`, so that the client repeats it,
+    /// or `ignore`, so that the peer may read the deleted value
     #[arg(long, value_name = "fail|ignore", default_value = "fail", value_parser = peer_missing)]
     pub spool_peer_missing: PeerMissing,
     /// A unix socket at which the next router takes over from this one. Only this router's user may connect; only that

@@ -11,8 +11,8 @@ const HANDSHAKE_MS: u32 = 10_000;
 /// Certificates, private keys and trusted CAs. All files are PEM; they are reloaded on SIGHUP and when they change.
 #[derive(Clone, Debug, Args)]
 pub struct TlsOptions {
-    /// The router's certificate, followed by its intermediate certificates: sent to clients of --ssl-port, and to servers
-    /// that request one
+    /// The router's certificate, followed by its intermediate certificates: sent to clients of --ssl-port, and to
+    /// servers that request one
     #[arg(long, value_name = "FILE")]
     pub pem_cert_path: Option<PathBuf>,
     /// Its private key [default: in the certificate's file]

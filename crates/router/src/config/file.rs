@@ -1,8 +1,9 @@
 //! Watches the configuration file.
 //!
-//! The system's notification (inotify and the like) on the file's folder makes it fast; reading the file at an interval makes
-//! it reliable: network file systems send no notifications, and a symbolic link may lead to a file elsewhere. The content
-//! decides: a file rewritten with the same bytes has not changed; one renamed into place, or reached by another link, has.
+//! The system's notification (inotify and the like) on the file's folder makes it fast; reading the file at an interval
+//! makes it reliable: network file systems send no notifications, and a symbolic link may lead to a file elsewhere. The
+//! content decides: a file rewritten with the same bytes has not changed; one renamed into place, or reached by another
+//! link, has.
 
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use std::path::{Path, PathBuf};

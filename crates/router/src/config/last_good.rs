@@ -1,8 +1,8 @@
-//! The last good configuration on disk, so that a router can start while its configuration cannot be read: etcd is down, the
-//! key was deleted, or its value is invalid. No request passes here.
+//! The last good configuration on disk, so that a router can start while its configuration cannot be read: etcd is
+//! down, the key was deleted, or its value is invalid. No request passes here.
 //!
-//! The file holds the configuration's text and nothing else: `-f FILE` and `lookaside check-config FILE` can read it. It is
-//! replaced by a rename: after a crash it is the old or the new one.
+//! The file holds the configuration's text and nothing else: `-f FILE` and `lookaside check-config FILE` can read it.
+//! It is replaced by a rename: after a crash it is the old or the new one.
 
 use super::file::read_config_file;
 use std::fs::{self, File, OpenOptions};

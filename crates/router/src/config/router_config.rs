@@ -56,8 +56,8 @@ impl RouterConfig {
         RouterConfig { spool, ..self }
     }
 
-    /// The configuration with spares that replace servers after long outages. They must have the destination options' TKO
-    /// trackers. Without it spares receive deletes, and never serve.
+    /// The configuration with spares that replace servers after long outages. They must have the destination options'
+    /// TKO trackers. Without it spares receive deletes, and never serve.
     pub fn sparing(self, spares: Arc<Spares>) -> RouterConfig {
         RouterConfig { spares: Some(spares), ..self }
     }

@@ -19,8 +19,8 @@ pub enum Source {
 }
 
 impl Source {
-    /// The text of the configuration as it is now. Blocks, so it must not be called inside a runtime. Fails for etcd over
-    /// TLS, for want of certificates.
+    /// The text of the configuration as it is now. Blocks, so it must not be called inside a runtime. Fails for etcd
+    /// over TLS, for want of certificates.
     pub fn read(&self) -> Result<String, String> {
         match self {
             Source::Etcd(location) if location.is_secured => {

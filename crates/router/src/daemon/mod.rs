@@ -7,9 +7,9 @@
 //!   spool          writes and syncs the deletes that servers did not answer
 //! ```
 //!
-//! Threads share a port (SO_REUSEPORT) and, of the state that a request needs, one word per server: whether it is TKO, and
-//! whether it is fenced. A new configuration is read and validated once, on the main thread; every thread then builds its own
-//! tree from it.
+//! Threads share a port (SO_REUSEPORT) and, of the state that a request needs, one word per server: whether it is TKO,
+//! and whether it is fenced. A new configuration is read and validated once, on the main thread; every thread then
+//! builds its own tree from it.
 //!
 //! * `startup`: from the command line to running threads, with a takeover from the running process if there is one;
 //! * `reload`: loads configurations, the first and all later ones;
@@ -136,8 +136,8 @@ impl Daemon<'_> {
         self.end(successor)
     }
 
-    /// Runs until the daemon is to end, or until another process is ready to take over and all threads have suspended their
-    /// sessions. `None` if it is to end.
+    /// Runs until the daemon is to end, or until another process is ready to take over and all threads have suspended
+    /// their sessions. `None` if it is to end.
     fn run_until_exit(&mut self) -> Result<Option<(Successor, Sessions)>, String> {
         let Daemon { loader, signals, workers, thread_ends, upgrade_listener, .. } = self;
         let seen = self.seen.take();

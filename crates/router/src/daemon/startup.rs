@@ -6,7 +6,8 @@
 //! 4. confirm the takeover: the other process ends, this one serves;
 //! 5. start the threads, metrics and the upgrade listener.
 //!
-//! Everything that can fail for a reason outside comes before step 2, so that a failure leaves the running process serving.
+//! A failure before step 4 leaves the running process serving. So everything that may fail for a reason outside comes
+//! first.
 
 use super::Daemon;
 use super::reload::{ConfigLoader, InitialConfig, unix_s};
@@ -59,10 +60,8 @@ pub(super) fn start<'a>(
     let config = config.spooling(loader.spool.clone());
     predecessor.as_mut().map_or(Ok(()), Heir::take)?;
     sockets.take_ownership(options.listen.tcp_listen_backlog)?;
-    if let Some(spool) = &loader.spool {
-        // Only now: had the takeover failed, the other router might use these servers.
-        spool.retire_others(&config.servers());
-    }
+    // Only now: had the takeover failed, the other router might use these servers.
+    loader.spool.iter().for_each(|spool| spool.retire_others(&config.servers()));
     // Before the port is logged: a reader of the log may stop the daemon at once.
     let signals = runtime.block_on(async { Signals::receive() })?;
     let shared = shared_state(&loader, refusal, log);
@@ -71,8 +70,7 @@ pub(super) fn start<'a>(
     let (names, acceptors, socket_files) = distribute(sockets.listeners, options.threads(), &loader)?;
     let (workers, threads, thread_ends) = spawn_workers(options, &loader, &shared, &publish, acceptors, clients)?;
     let metrics = serve_metrics(sockets.metrics, &shared, options)?;
-    log_start(threads.len(), &loader, names);
-    notify_ready();
+    announce(threads.len(), &loader, names);
     if let Some(predecessor) = predecessor {
         predecessor.log_pause();
     }
@@ -190,11 +188,13 @@ fn serve_metrics(
     endpoint.map(|endpoint| endpoint.serve(shared.clone(), version)).transpose()
 }
 
-fn log_start(threads: usize, loader: &ConfigLoader, names: Vec<String>) {
+/// Logs that this process serves, and notifies the supervisor.
+fn announce(threads: usize, loader: &ConfigLoader, names: Vec<String>) {
     tracing::info!(threads, source = %loader.source(), "serving");
     for name in names {
         tracing::info!("listening on {name}");
     }
+    notify_ready();
 }
 
 /// Opens the spool, if the options name one.

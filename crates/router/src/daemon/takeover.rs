@@ -26,8 +26,8 @@ pub(super) enum HandoverResult {
 }
 
 impl Daemon<'_> {
-    /// Hands over the suspended sessions, closes the spool, and lets `successor` serve. An error means that neither process
-    /// can serve.
+    /// Hands over the suspended sessions, closes the spool, and lets `successor` serve. An error means that neither
+    /// process can serve.
     pub(super) fn hand_over(&mut self, successor: Successor, sessions: Sessions) -> Result<HandoverResult, String> {
         let Daemon { options, loader, publish, signals, workers, .. } = self;
         self.runtime.block_on(async {

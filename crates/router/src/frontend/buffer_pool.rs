@@ -1,8 +1,8 @@
-//! A pool of read and write buffers. A session borrows one only while it is active (§3.1: thousands of client connections
-//! become a few to the servers, and most are idle at any time).
+//! A pool of read and write buffers. A session borrows one only while it is active (§3.1: thousands of client
+//! connections become a few to the servers, and most are idle at any time).
 //!
-//! A session that has to wait for its client returns its buffers, and acquires others when bytes have arrived. The pool is
-//! a stack: a thread works in the same few kilobytes for all its clients, and allocates nothing for a request.
+//! A session that has to wait for its client returns its buffers, and acquires others when bytes have arrived. The pool
+//! is a stack: a thread works in the same few kilobytes for all its clients, and allocates nothing for a request.
 //!
 //! A session with half a command or with unwritten replies keeps its buffers.
 

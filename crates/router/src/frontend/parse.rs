@@ -7,11 +7,12 @@
 //!   batch      Get a, Get b, Store c, Delete d
 //! ```
 //!
-//! Nothing is copied: each command's part of the buffer is split off, and keys and values are slices of it. During parsing
-//! keys and values are ranges of the buffer ([`OffsetCommand`]). They become slices once the command's length is known.
+//! Nothing is copied: each command's part of the buffer is split off, and keys and values are slices of it. During
+//! parsing keys and values are ranges of the buffer ([`OffsetCommand`]). They become slices once the command's length
+//! is known.
 //!
-//! A command that reads or changes more than its own key (`flush_all`, `stats`, a get of the router's own keys) is a batch
-//! of its own: it must see the effect of all commands before it, and of none after it.
+//! A command that reads or changes more than its own key (`flush_all`, `stats`, a get of the router's own keys) is a
+//! batch of its own: it must see the effect of all commands before it, and of none after it.
 
 mod binary;
 
@@ -120,8 +121,8 @@ pub struct ParsedBatch {
 
 type Span = Range<usize>;
 
-/// Takes all whole commands off the front of `buffer`, up to [`BATCH_REQUESTS_MAX`] requests, or the first alone if it needs
-/// a batch of its own. `expected` is how many requests to reserve memory for.
+/// Takes all whole commands off the front of `buffer`, up to [`BATCH_REQUESTS_MAX`] requests, or the first alone if it
+/// needs a batch of its own. `expected` is how many requests to reserve memory for.
 pub fn parse_batch(buffer: &mut BytesMut, limits: &Limits, expected: usize) -> ParsedBatch {
     let mut parsed =
         ParsedBatch { batch: Batch::with_capacity(expected.min(BATCH_REQUESTS_MAX)), ..ParsedBatch::default() };

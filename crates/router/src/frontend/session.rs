@@ -1,5 +1,5 @@
-//! One client's connection: read what has arrived, route it as one batch, write all replies at once, repeat. A batch whose
-//! values could be too many bytes to hold is routed in chunks (`flow_control`).
+//! One client's connection: read what has arrived, route it as one batch, write all replies at once, repeat. A batch
+//! whose values could be too many bytes to hold is routed in chunks (`flow_control`).
 //!
 //! A get and a delete both pass here. All that arrives while a batch is being routed becomes the next batch, so the
 //! busier a client, the larger its batches (§3.1: many client connections become few to servers).
@@ -12,11 +12,12 @@
 //! | writing | the client, for at most [`WRITE_STALL_MAX`] | its own |
 //!
 //! Invariants: replies leave in the order of the requests. The next bytes are read only after the last reply has been
-//! written, so a client that sends without reading delays only itself and holds a bounded amount of memory. The mutations
-//! of a batch are executed even if the client has disconnected: a delete is not dropped for a broken connection.
+//! written, so a client that sends without reading delays only itself and holds a bounded amount of memory. The
+//! mutations of a batch are executed even if the client has disconnected: a delete is not dropped for a broken
+//! connection.
 //!
-//! On handover to another process ([`crate::upgrade`]) a session is suspended with its unparsed input and unsent output. A
-//! batch that has begun is answered first.
+//! On handover to another process ([`crate::upgrade`]) a session is suspended with its unparsed input and unsent
+//! output. A batch that has begun is answered first.
 //!
 //! Absent on purpose: knowledge of where keys go (the tree) and of sockets ([`Stream`]).
 
@@ -84,8 +85,8 @@ impl SuspendedSession {
 /// Whether the protocol is binary, by the number that [`ConnectionState`] has for it.
 const PROTOCOLS: [Option<bool>; 3] = [None, Some(false), Some(true)];
 
-/// Serves one client until it disconnects, or until `shutdown` turns true and the batch that has begun is answered. If the
-/// router then hands its clients over, the session is returned to be served again.
+/// Serves one client until it disconnects, or until `shutdown` turns true and the batch that has begun is answered. If
+/// the router then hands its clients over, the session is returned to be served again.
 pub(crate) async fn serve(
     context: &SessionContext,
     suspended: SuspendedSession,

@@ -116,8 +116,8 @@ impl Stream for HandshakingStream {
 }
 
 impl Drop for HandshakingStream {
-    /// Sends TLS's close_notify if the socket takes it at once. Without it the client could not distinguish the end from a
-    /// connection that an attacker cut.
+    /// Sends TLS's close_notify if the socket takes it at once. Without it the client could not distinguish the end
+    /// from a connection that an attacker cut.
     fn drop(&mut self) {
         if let State::Open(mut stream) = mem::replace(&mut self.state, State::Over) {
             let _ = Pin::new(&mut stream).poll_shutdown(&mut Context::from_waker(Waker::noop()));

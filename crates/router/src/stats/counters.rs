@@ -1,7 +1,7 @@
 //! The counters of `stats`: memcached's names, as far as a router can count them.
 //!
-//! Every thread counts for itself, and no thread waits for another: a batch is counted in plain numbers, which are added to
-//! the thread's counters once. `stats` adds up the threads.
+//! Every thread counts for itself, and no thread waits for another: a batch is counted in plain numbers, which are
+//! added to the thread's counters once. `stats` adds up the threads.
 
 use lookaside_telemetry::{Counter, counters};
 

@@ -1,7 +1,8 @@
-//! Requests, failures and latencies of each pool and each server: one thread's counts, recorded around it. Serves every path.
+//! Requests, failures and latencies of each pool and each server: one thread's counts, recorded around it. Serves every
+//! path.
 //!
-//! The latency is that of a batch, from its start to its last outcome: it includes waiting in the queue, connecting, and
-//! failover within the pool. That is the time that a client of the router waits.
+//! The latency is that of a batch, from its start to its last outcome: it includes waiting in the queue, connecting,
+//! and failover within the pool. That is the time that a client of the router waits.
 
 use lookaside_protocol::Reply;
 use lookaside_routing::{

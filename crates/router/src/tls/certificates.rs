@@ -1,7 +1,7 @@
 //! The router's certificate, private key and trusted CAs. No request passes here.
 //!
-//! The files are read at the start, on SIGHUP, and when they change. If they cannot be used then, new connections use what
-//! was read before. Open connections are not touched.
+//! The files are read at the start, on SIGHUP, and when they change. If they cannot be used then, new connections use
+//! what was read before. Open connections are not touched.
 
 use super::server_name;
 use lookaside_net::pem::{read_authorities, read_certificates, read_key};

@@ -1,4 +1,5 @@
-//! TLS by rustls with ring, as in `lookaside-server`: between clients and the router, and between the router and servers.
+//! TLS by rustls with ring, as in `lookaside-server`: between clients and the router, and between the router and
+//! servers.
 //!
 //! * [`certificates`]: the contents of the files, reloaded on SIGHUP and when they change.
 //! * [`server_name`]: the name that a server's certificate must bear.

@@ -1,8 +1,8 @@
-//! Explains how one request would be routed: the routes and servers that it would reach, and their replies, if all servers
-//! were healthy, or down as assumed. No server is contacted.
+//! Explains how one request would be routed: the routes and servers that it would reach, and their replies, if all
+//! servers were healthy, or down as assumed. No server is contacted.
 //!
-//! The configuration's own tree is built once more, with leaves that only record and with a recorder around every route. So
-//! the explanation cannot differ from the routing of a request.
+//! The configuration's own tree is built once more, with leaves that only record and with a recorder around every
+//! route. So the explanation cannot differ from the routing of a request.
 //!
 //! ```text
 //!   OperationSelectorRoute   delete user:42 -> NOT_FOUND
@@ -11,9 +11,9 @@
 //!         10.0.0.1:11211     delete user:42 -> NOT_FOUND
 //! ```
 //!
-//! The caller of a step is the step that is being polled: a recorder makes its step the current one while it polls the route
-//! inside it, and a step that begins meanwhile is its child. That is correct as long as everything is polled on one thread and
-//! nothing runs in the background, which a tree without an environment never does.
+//! The caller of a step is the step that is being polled: a recorder makes its step the current one while it polls the
+//! route inside it, and a step that begins meanwhile is its child. That is correct as long as everything is polled on
+//! one thread and nothing runs in the background, which a tree without an environment never does.
 
 use crate::config::router_config::RouterConfig;
 use lookaside_protocol::text::{Limits, Parsed, compose_reply, compose_request, parse_command};
@@ -94,8 +94,8 @@ impl Outages {
     }
 }
 
-/// Explains `verb` for `key`, sent by the client in `context`, during `outages`. Fails if `verb` or `key` is invalid, or if
-/// the root has no route for the key.
+/// Explains `verb` for `key`, sent by the client in `context`, during `outages`. Fails if `verb` or `key` is invalid,
+/// or if the root has no route for the key.
 pub async fn explain(
     config: &RouterConfig,
     verb: &str,

@@ -12,10 +12,10 @@
 //!
 //! At the root, `SpoolingRoot` turns the outcome of a spooled delete into its acknowledgement.
 //!
-//! On a reload, a destination with the same address and the same settings moves to the new tree with its connection and its
-//! health: a reload neither brings a TKO server back nor reconnects to a healthy one. The new tree is put in force once the
-//! other servers are connected to, or known to be down. Destinations that it does not name end with the last batch on the
-//! old tree.
+//! On a reload, a destination with the same address and the same settings moves to the new tree with its connection and
+//! its health: a reload neither brings a TKO server back nor reconnects to a healthy one. The new tree is put in force
+//! once the other servers are connected to, or known to be down. Destinations that it does not name end with the last
+//! batch on the old tree.
 
 pub(crate) mod environment;
 pub(crate) mod explain;
@@ -73,8 +73,8 @@ impl Tree {
         }
     }
 
-    /// The tree that `config` describes, with destinations on `network`. Destinations that `old` has too move over. Must be
-    /// called inside the tokio runtime that will serve it. `seed` determines the jitter of probes.
+    /// The tree that `config` describes, with destinations on `network`. Destinations that `old` has too move over.
+    /// Must be called inside the tokio runtime that will serve it. `seed` determines the jitter of probes.
     pub fn build(config: &Arc<RouterConfig>, network: Arc<dyn Network>, seed: u64, old: Option<&Tree>) -> Tree {
         let window = old.and_then(|old| old.window.clone()).or_else(|| config.window().map(Window::new));
         let background_tasks = old.map_or_else(BackgroundTasks::new, |old| old.background_tasks.clone());
@@ -107,8 +107,8 @@ impl Tree {
         &self.route
     }
 
-    /// Resolves when every server is connected to or known to be down, or after [`READY_MAX`]. Until then requests through
-    /// the tree wait for connections, so the old tree stays in force.
+    /// Resolves when every server is connected to or known to be down, or after [`READY_MAX`]. Until then requests
+    /// through the tree wait for connections, so the old tree stays in force.
     pub async fn wait_until_ready(&self) {
         let all = async {
             // They connect at the same time, in tasks of their own.

@@ -94,8 +94,8 @@ impl Route for FakeRoute {
     }
 }
 
-/// One end of a pipe, with an address like a socket's. Like a TLS stream it buffers some of the written bytes until it is
-/// flushed.
+/// One end of a pipe, with an address like a socket's. Like a TLS stream it buffers some of the written bytes until it
+/// is flushed.
 pub struct Pipe {
     end: DuplexStream,
     buffered: Vec<u8>,

@@ -1,8 +1,8 @@
 //! `etcd://[USER[:PASSWORD]@]HOST:PORT[,HOST:PORT...]/KEY`: the location of a configuration in etcd; `etcds://` by TLS.
 //!
 //! The key is what follows the first slash: `etcd://h:2379/lookaside/one` is the key `lookaside/one`, and
-//! `etcd://h:2379//lookaside/one` is `/lookaside/one`. User and password are percent-encoded. So a key has no `@`: the text
-//! before an `@` may be a part of a password, and no message shows that.
+//! `etcd://h:2379//lookaside/one` is `/lookaside/one`. User and password are percent-encoded. So a key has no `@`: the
+//! text before an `@` may be a part of a password, and no message shows that.
 
 use lookaside_routing::{Address, Security, TlsPolicy};
 use std::collections::BTreeMap;

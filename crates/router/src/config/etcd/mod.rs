@@ -11,8 +11,8 @@
 //! * [`client`] sends requests and parses replies;
 //! * [`watch`] decides which replies change the configuration, and when to retry.
 //!
-//! Invariants: only a value from etcd changes the configuration. An unreachable etcd, a deleted key and an interrupted watch
-//! (compaction) leave it as it was. After every gap the key is read again, so no gap hides a change.
+//! Invariants: only a value from etcd changes the configuration. An unreachable etcd, a deleted key and an interrupted
+//! watch (compaction) leave it as it was. After every gap the key is read again, so no gap hides a change.
 //!
 //! Absent on purpose: gRPC (a protocol compiler, and a second HTTP, for two calls), leases, and writing.
 

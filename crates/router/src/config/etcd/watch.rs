@@ -9,8 +9,8 @@
 //! | replies, but refuses the watch (a proxy that buffers streams, a missing permission) | changes when the key is read, at the same intervals | once, and when the watch starts |
 //! | ends the watch (compaction, a lost leader) | stays; the key is read again after a moment, then watched again | at level debug |
 //!
-//! A watch can fail silently: a firewall drops the connection, a member hangs. So every [`CHECK_INTERVAL`] the key is read
-//! over another connection. If that returns a value that the watch has not reported, the watch is started again.
+//! A watch can fail silently: a firewall drops the connection, a member hangs. So every [`CHECK_INTERVAL`] the key is
+//! read over another connection. If that returns a value that the watch has not reported, the watch is started again.
 
 use super::client::{EtcdClient, KeyState, Watch, WatchEvent};
 use super::location::EtcdLocation;
@@ -99,8 +99,8 @@ impl EtcdWatcher {
         Err(format!("etcd does not answer: {}", failures.join("; ")))
     }
 
-    /// The next value that differs from the last one; an error if it is not text. Waits while etcd is unreachable. Cancel
-    /// safe.
+    /// The next value that differs from the last one; an error if it is not text. Waits while etcd is unreachable.
+    /// Cancel safe.
     pub(crate) async fn next_change(&mut self) -> Result<String, String> {
         loop {
             if let Some(until) = self.retry_at {

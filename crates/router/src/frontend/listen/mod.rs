@@ -1,15 +1,16 @@
-//! The listeners for clients: TCP ports and a unix socket, bound before any client is served, and distributed to the threads.
+//! The listeners for clients: TCP ports and a unix socket, bound before any client is served, and distributed to the
+//! threads.
 //!
 //! ```text
 //!   -l, -p, -s  (cli)  ->  ListenAddress ...  ->  bind_all()  ->  BoundListener  ->  Acceptor, one per thread
 //!                          names resolved                         sockets            accept() over all of them
 //! ```
 //!
-//! Each thread has its own socket for a TCP port (SO_REUSEPORT), so that the kernel distributes connections over the threads.
-//! All threads accept from the one unix socket.
+//! Each thread has its own socket for a TCP port (SO_REUSEPORT), so that the kernel distributes connections over the
+//! threads. All threads accept from the one unix socket.
 //!
-//! SO_REUSEPORT would silently share the port with another daemon of the same user. So the port is first bound exclusively
-//! and released: only a daemon that starts within that moment is not noticed.
+//! SO_REUSEPORT would silently share the port with another daemon of the same user. So the port is first bound
+//! exclusively and released: only a daemon that starts within that moment is not noticed.
 
 mod acceptor;
 mod unix;
@@ -169,8 +170,8 @@ pub(crate) fn check_certificates(listeners: &[ListenAddress], certificates: &Cer
     secured.into_iter().try_for_each(|listener| certificates.check_for_clients(listener.tls_mode == TlsMode::MutualTls))
 }
 
-/// The inherited sockets of `address`. If there are more threads than sockets, threads share them: a new socket would get
-/// clients while the other process still serves.
+/// The inherited sockets of `address`. If there are more threads than sockets, threads share them: a new socket would
+/// get clients while the other process still serves.
 fn take_inherited(
     address: SocketAddr,
     threads: usize,

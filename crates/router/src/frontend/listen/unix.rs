@@ -1,8 +1,8 @@
 //! The unix socket for clients on this machine, and its file.
 //!
-//! The file of a router that has died is replaced; that of a router that runs is not, nor is a file that is not a socket. The
-//! file is removed at the end, if it is still the one that was created here. The file of a socket which another process handed
-//! over belongs to that process until this one has taken over.
+//! The file of a router that has died is replaced; that of a router that runs is not, nor is a file that is not a
+//! socket. The file is removed at the end, if it is still the one that was created here. The file of a socket which
+//! another process handed over belongs to that process until this one has taken over.
 
 use lookaside_net::bind_unix;
 use lookaside_upgrade::Inherited;
@@ -93,8 +93,8 @@ impl SocketFile {
         self.is_owned = false;
     }
 
-    /// Takes ownership when this process alone serves there. If the process that handed the socket over has removed the file
-    /// at its end, binds and returns a new socket.
+    /// Takes ownership when this process alone serves there. If the process that handed the socket over has removed the
+    /// file at its end, binds and returns a new socket.
     pub(super) fn take_ownership(&mut self, backlog: i32) -> Result<Option<Socket>, String> {
         if self.is_owned || identity_of(&self.path) == Some(self.identity) {
             self.is_owned = true;
@@ -143,7 +143,8 @@ mod tests {
         let why = open(&path, 0o700, 16, &mut Inherited::default()).expect_err("a process listens there");
         assert!(why.contains("a process listens there") && why.contains("--unix-domain-sock"), "{why}");
         drop(socket); // As if it had been killed: the file stays.
-        // Without the link the next file might get this one's inode, and the clock is not fine enough to distinguish them.
+        // Without the link the next file might get this one's inode, and the clock is not fine enough to distinguish
+        // them.
         fs::hard_link(&path, folder.path().join("kept")).expect("a link");
         let next = open(&path, 0o700, 16, &mut Inherited::default()).expect("no process listens there");
         drop(file);

@@ -1,5 +1,5 @@
-//! Batches of clients that speak the binary protocol. They become the same requests as those of the text protocol, which
-//! servers are sent.
+//! Batches of clients that speak the binary protocol. They become the same requests as those of the text protocol,
+//! which servers are sent.
 //!
 //! | command | sent as | not available to the client |
 //! |---|---|---|
@@ -180,7 +180,8 @@ enum OffsetReplyKind {
 }
 
 impl OffsetReplyKind {
-    /// A condition by CAS unique, or a key with separators in it. `None` if such a key is empty, or too long for base64.
+    /// A condition by CAS unique, or a key with separators in it. `None` if such a key is empty, or too long for
+    /// base64.
     fn meta(buffer: &[u8], key: &[u8], operation: &BinaryOperation<'_>) -> Option<OffsetReplyKind> {
         let (expected, verb, mut flags, value) = to_meta(operation);
         let wire_key = match check_key(key) {

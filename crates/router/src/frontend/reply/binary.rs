@@ -88,8 +88,8 @@ impl ReplyWriter<'_> {
     }
 }
 
-/// The classic reply that equals a meta reply, and the meta reply's CAS unique. An unexpected meta reply is returned as it
-/// is.
+/// The classic reply that equals a meta reply, and the meta reply's CAS unique. An unexpected meta reply is returned as
+/// it is.
 fn from_meta_reply(expected: &ExpectedReply, meta: MetaReply<Bytes>) -> (Outcome, Cas) {
     let number = |letter| str::from_utf8(meta.flag(letter)?).ok()?.parse::<u64>().ok();
     let cas = Cas(number(b'c').unwrap_or(0));

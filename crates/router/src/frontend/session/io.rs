@@ -94,8 +94,8 @@ impl Session<'_> {
         self.flush().await
     }
 
-    /// Flushes the stream. A TLS stream may hold written bytes; a plain one never does, and is flushed without reading the
-    /// clock.
+    /// Flushes the stream. A TLS stream may hold written bytes; a plain one never does, and is flushed without reading
+    /// the clock.
     pub(super) async fn flush(&mut self) -> Result<(), SessionEnd> {
         let flushed = match self.stream.flush().now_or_never() {
             Some(flushed) => Ok(flushed),
