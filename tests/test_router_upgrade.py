@@ -249,7 +249,7 @@ def test_a_successor_that_dies_before_it_serves_changes_nothing(lineage, until):
             successor = FakeSuccessor(lineage.gate, "lookaside-router")
             successor.go(until)
             successor.close()
-            end = "goes on serving" if until > READY else "does not take over"
+            end = "continues to serve" if until > READY else "does not take over"
             eventually(lambda end=end, count=count: router.log().count(end) == count, "it goes on")
             wait_for_requests(pools, 20)
             before = len(deleter.acknowledged)
@@ -329,7 +329,7 @@ def test_a_predecessor_that_hangs_up_and_lives_is_not_replaced(tmp_path):
         lineage.arguments[1] = fake.port
         router = lineage.spawn([*lineage.arguments, "--take-over"])
         assert router.running.wait(STOP_S) == 1
-        assert "goes on serving" in router.log()
+        assert "continues to serve" in router.log()
     finally:
         lineage.stop()
         fake.close()

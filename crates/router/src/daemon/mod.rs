@@ -127,7 +127,7 @@ impl Daemon<'_> {
                 HandoverResult::TakenOver(successor) => break Some(successor),
                 HandoverResult::Stopped => break None,
                 HandoverResult::Failed => {
-                    tracing::info!("takeover failed; continuing to serve");
+                    tracing::info!("takeover failed; this process continues to serve");
                     self.seen = Some(self.publish.borrow().text().to_owned());
                     self.upgrade_listener.iter().for_each(Gatehouse::hear_again);
                 }
