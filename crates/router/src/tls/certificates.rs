@@ -162,7 +162,7 @@ impl Certificates {
             if policy.security != Security::Plain {
                 server_name(server, policy)?;
                 let is_verified = policy.security == Security::Tls;
-                self.for_servers(is_verified).map_err(|why| format!("{server} uses TLS: {why}"))?;
+                self.for_servers(is_verified).map_err(|why| format!("{server} is reached by TLS: {why}"))?;
             }
         }
         Ok(())
