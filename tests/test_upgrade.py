@@ -314,7 +314,7 @@ def test_another_user_may_neither_take_over_nor_be_taken_over_from(lineage):
         os.seteuid(0)
     new = lineage.spawn(["-p", "0", "--upgrade-socket", path, "--take-over"])
     assert new.running.wait(STOP_S) == 1
-    assert "it belongs to another user, 65534" in new.log()
+    assert "runs as another user (65534)" in new.log()
     lineage.servers.pop()
     fake.close()
 
