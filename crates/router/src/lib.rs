@@ -21,7 +21,7 @@
 //! | `shared` | [`SharedState`]: the number of connections, the state of the configuration, the threads to add up |
 //! | `stats/`, `admin/` | what one thread counts; `stats`, Prometheus metrics and admin keys |
 //! | `tls/`, `cli/` | certificates; the command line |
-//! | `upgrade` | the handover to the next process |
+//! | `handover/` | the handover to the next process |
 //!
 //! A request flows `frontend -> tree -> (routing) -> spool -> backend -> (client)`. Modules on the right know nothing
 //! of those on the left. A simulation puts one [`Proxy`] on its own network.
@@ -37,6 +37,7 @@ mod cli;
 mod config;
 pub mod daemon;
 mod frontend;
+mod handover;
 mod proxy;
 mod shared;
 mod spares;
@@ -45,7 +46,6 @@ mod stats;
 mod timeouts;
 mod tls;
 mod tree;
-mod upgrade;
 mod worker;
 
 pub use cli::{ListenOptions, Options, TlsOptions};
@@ -61,7 +61,9 @@ pub use frontend::session::WRITE_STALL_MAX;
 pub use proxy::{Proxy, Proxy as Router};
 pub use shared::{Identity, SharedState, SharedState as Fleet};
 pub use spares::{Spares, SparesStatistics};
-pub use spool::{Disk, FileDisk, Fsync, MemoryDisk, Owed, PeerMissing, Spool, SpoolSettings, SpoolStatistics};
+pub use spool::{
+    Backlog, Disk, FileDisk, Fsync, MemoryDisk, PeerMissing, Spool, SpoolCounts, SpoolSettings, SpoolStatistics,
+};
 pub use stats::counters::CounterDelta;
 pub use timeouts::DRAIN_MAX;
 pub use tree::Tree;

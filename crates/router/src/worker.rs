@@ -1,17 +1,17 @@
 //! One thread: a runtime, its acceptor, a tree over its own connections to servers, and the clients that it accepted.
 //!
 //! It serves until the shutdown. Then it ends, or, on a handover to another process, suspends its sessions and waits
-//! for the result ([`crate::upgrade`]).
+//! for the result ([`crate::handover`]).
 
 use crate::backend::tls_connector::TlsNetwork;
 use crate::config::router_config::RouterConfig;
 use crate::frontend::limits::Settings;
 use crate::frontend::listen::Acceptor;
 use crate::frontend::session::SuspendedSession;
+use crate::handover::{InheritedClient, WorkerCommand, close_gracefully, restore_client};
 use crate::proxy::Proxy;
 use crate::shared::SharedState;
 use crate::tree::Tree;
-use crate::upgrade::{Client, Verdict, farewell, parked};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
@@ -31,12 +31,12 @@ pub(crate) struct Worker {
     /// Receives the thread's suspended sessions on a handover.
     pub(crate) suspended: UnboundedSender<(usize, Vec<SuspendedSession>)>,
     /// The main thread's commands after that.
-    pub(crate) commands: UnboundedReceiver<Verdict>,
+    pub(crate) commands: UnboundedReceiver<WorkerCommand>,
 }
 
 impl Worker {
     /// Starts the thread. `clients` are connections of an earlier process.
-    pub(crate) fn spawn(self, acceptor: Acceptor, clients: Vec<Client>) -> Result<JoinHandle<()>, String> {
+    pub(crate) fn spawn(self, acceptor: Acceptor, clients: Vec<InheritedClient>) -> Result<JoinHandle<()>, String> {
         let runtime = new_runtime()?;
         thread::Builder::new()
             .name(format!("proxy-{}", self.index))
@@ -44,7 +44,7 @@ impl Worker {
             .map_err(|error| format!("cannot start a thread: {error}"))
     }
 
-    async fn run(mut self, acceptor: Acceptor, clients: Vec<Client>) {
+    async fn run(mut self, acceptor: Acceptor, clients: Vec<InheritedClient>) {
         let config = self.configs.borrow_and_update().clone();
         let tree = Tree::build(&config, self.network.clone(), self.seed, None);
         // Clients that connect meanwhile wait in the listener's queue.
@@ -54,7 +54,7 @@ impl Worker {
         // A socket that cannot be registered has been closed by its client meanwhile.
         let mut clients = clients
             .into_iter()
-            .filter_map(|(socket, connection_state)| parked(socket, connection_state).ok())
+            .filter_map(|(socket, connection_state)| restore_client(socket, connection_state).ok())
             .collect();
         loop {
             let shutdown = self.shutdown.clone();
@@ -70,10 +70,10 @@ impl Worker {
             // The main thread receives it unless the process ends.
             let _ = self.suspended.send((self.index, suspended));
             clients = match self.commands.recv().await {
-                Some(Verdict::Back(clients)) => clients,
-                Some(Verdict::Taken(remaining)) => {
+                Some(WorkerCommand::Resume(clients)) => clients,
+                Some(WorkerCommand::Exit(remaining)) => {
                     drop(listener);
-                    return farewell(remaining).await;
+                    return close_gracefully(remaining).await;
                 }
                 None => return,
             };

@@ -1,5 +1,5 @@
-//! Spares under a paused clock: a server that is dead for long is stood in for, and what anybody reads is never what was
-//! deleted, whichever router has found out what, and whenever.
+//! Spares under a paused clock: a spare replaces a server that is unreachable for long, and no router ever reads a
+//! deleted value, whenever each of them detects an outage.
 #![allow(missing_docs)]
 
 #[path = "support/fake_network.rs"]
@@ -20,9 +20,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-/// More than it takes to find a server dead, and less than until a spare serves.
+/// Long enough to detect an unreachable server, too short for a spare to replace it.
 const SHORT: Duration = Duration::from_secs(2);
-/// More than until a spare serves, or a server is back.
+/// Long enough for a spare to replace a server, or for a server to return.
 const LONG: Duration = Duration::from_secs(20);
 
 const ONE: &str = r#"{
@@ -48,10 +48,10 @@ fn host(index: usize) -> String {
 struct Region {
     network: Arc<FakeNetwork>,
     disks: Vec<Arc<MemoryDisk>>,
-    routers: Vec<Running>,
+    routers: Vec<RunningRouter>,
 }
 
-struct Running {
+struct RunningRouter {
     router: Arc<Router>,
     spares: Arc<Spares>,
     spool: Arc<Spool>,
@@ -70,12 +70,12 @@ impl Region {
             let running = region.start_router(configuration, index, routers).await;
             region.routers.push(running);
         }
-        // They find each other.
+        // The routers connect to each other.
         sleep(Duration::from_secs(1)).await;
         region
     }
 
-    async fn start_router(&self, configuration: &str, index: usize, routers: usize) -> Running {
+    async fn start_router(&self, configuration: &str, index: usize, routers: usize) -> RunningRouter {
         let view = self.network.view(&host(index));
         let peers = (0..routers).filter(|peer| *peer != index).map(|peer| Address(host(peer).into())).collect();
         let timeout = Duration::from_millis(200);
@@ -97,15 +97,15 @@ impl Region {
         let fleet = Fleet::new(Identity { pid: 1, started_unix_s: 0 }, "a test");
         let router = Router::new(Settings::default(), fleet, tree);
         let listener = view.listen(&Address(host(index).into())).await.expect("it listens");
-        let (serving, replayed, remedied) = (router.clone(), spool.clone(), spares.clone());
+        let (serving, replayed, managed) = (router.clone(), spool.clone(), spares.clone());
         let serve = tokio::spawn(async move {
             let (_running, shutdown) = watch::channel(false);
             serving.serve(listener, shutdown).await;
         });
         let network = view.clone();
         let replay = tokio::spawn(async move { replayed.replay(network, index as u64).await });
-        let remedy = tokio::spawn(async move { remedied.run(view).await });
-        Running { router, spares, spool, options, tasks: vec![serve, replay, remedy] }
+        let replacement = tokio::spawn(async move { managed.run(view).await });
+        RunningRouter { router, spares, spool, options, tasks: vec![serve, replay, replacement] }
     }
 
     async fn restart(&mut self, configuration: &str, index: usize) {
@@ -118,7 +118,7 @@ impl Region {
     }
 
     fn reload(&self, configuration: &str, index: usize) {
-        let Running { router, spares, spool, options, .. } = &self.routers[index];
+        let RunningRouter { router, spares, spool, options, .. } = &self.routers[index];
         let plan = plan(configuration, options, spool, spares);
         spares.configure(plan.pools());
         router.set_tree(Tree::build(&plan, self.network.view(&host(index)), index as u64, Some(&router.tree())));
@@ -128,28 +128,28 @@ impl Region {
         self.network.server(address)
     }
 
-    /// Cuts a router off from a server, or mends it.
+    /// Cuts a router off from a server, or restores the connection.
     fn cut(&self, router: usize, server: &str, is_cut: bool) {
         self.network.cut(&host(router), server, is_cut);
     }
 
-    async fn ask(&self, router: usize, key: &str, operation: Operation<Bytes>) -> Outcome {
+    async fn request(&self, router: usize, key: &str, operation: Operation<Bytes>) -> Outcome {
         let request = Request { key: Bytes::copy_from_slice(key.as_bytes()), operation };
         self.routers[router].router.tree().route().route(vec![request], &Context::default()).await.remove(0)
     }
 
     async fn get(&self, router: usize, key: &str) -> Outcome {
-        self.ask(router, key, Operation::Get { cas: false }).await
+        self.request(router, key, Operation::Get { cas: false }).await
     }
 
     async fn delete(&self, router: usize, key: &str) -> Outcome {
-        self.ask(router, key, Operation::Delete { hold_off_ms: 0 }).await
+        self.request(router, key, Operation::Delete { hold_off_ms: 0 }).await
     }
 
     async fn fill(&self, router: usize, key: &str, value: &str) {
         let value = Bytes::copy_from_slice(value.as_bytes());
         let store = Operation::Store { mode: StoreMode::Set, flags: 0, exptime: 0, value };
-        assert_eq!(self.ask(router, key, store).await, Ok(Reply::Stored));
+        assert_eq!(self.request(router, key, store).await, Ok(Reply::Stored));
     }
 
     fn statistics(&self, router: usize) -> SparesStatistics {
@@ -164,26 +164,26 @@ fn plan(configuration: &str, options: &DestinationOptions, spool: &Arc<Spool>, s
 }
 
 const MISS: Outcome = Ok(Reply::Miss);
-const TAKEN_OUT: Outcome = Err(Failure::Tko);
+const TKO: Outcome = Err(Failure::Tko);
 
 fn value(text: &str) -> Outcome {
     Ok(Reply::Value { flags: 0, cas: None, value: Bytes::copy_from_slice(text.as_bytes()) })
 }
 
-/// Whether the delete is as good as done.
+/// Asserts that the delete was acknowledged.
 fn assert_acknowledged(outcome: &Outcome) {
     assert!(matches!(outcome, Ok(Reply::NotFound | Reply::Deleted)), "{outcome:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_spare_serves_while_a_server_is_dead_and_not_a_moment_longer_than_it_owes() {
+async fn a_spare_serves_until_the_server_is_back_and_has_applied_its_backlog() {
     let region = Region::start(ONE, 1).await;
     let (main, x) = (region.server("main:1"), region.server("x:1"));
     main.put("deleted", "old");
     main.put("kept", "old");
     main.be(Health::Gone);
     sleep(SHORT).await;
-    assert_eq!(region.get(0, "deleted").await, TAKEN_OUT, "the gutter's time");
+    assert_eq!(region.get(0, "deleted").await, TKO, "the spare does not serve yet");
     sleep(LONG).await;
     assert_eq!(region.get(0, "deleted").await, MISS);
     region.fill(0, "deleted", "newer").await;
@@ -196,17 +196,17 @@ async fn a_spare_serves_while_a_server_is_dead_and_not_a_moment_longer_than_it_o
     main.be(Health::Well);
     sleep(LONG).await;
     region.fill(0, "kept", "of the spare").await;
-    assert!(x.has("kept"), "a server that has not carried out its deletes does not serve");
+    assert!(x.has("kept"), "a server with a backlog does not serve");
     main.refusals.lock().unwrap().clear();
     sleep(LONG).await;
     assert_eq!(region.get(0, "deleted").await, MISS);
-    assert_eq!(region.get(0, "kept").await, value("old"), "it serves its own again");
+    assert_eq!(region.get(0, "kept").await, value("old"), "the server serves its keys again");
     assert_eq!(region.statistics(0), SparesStatistics { in_use: 0, takeovers: 1, returns: 1, refusals: 0 });
 }
 
-/// A spare had been a server of another pool, and nobody had emptied it.
+/// The spare has old values because it was a server of another pool before.
 #[tokio::test(start_paused = true)]
-async fn what_a_spare_holds_from_an_earlier_life_is_never_read() {
+async fn values_from_an_earlier_role_of_a_spare_are_never_read() {
     let mut region = Region::start(ONE, 2).await;
     let (main, x) = (region.server("main:1"), region.server("x:1"));
     x.put("k", "ancient");
@@ -219,13 +219,17 @@ async fn what_a_spare_holds_from_an_earlier_life_is_never_read() {
     assert_eq!(region.get(1, "k").await, value("new"), "both chose the same");
     region.restart(ONE, 1).await;
     sleep(LONG).await;
-    assert_eq!(region.get(1, "k").await, value("new"), "a router that comes later does not empty what the other reads");
+    assert_eq!(
+        region.get(1, "k").await,
+        value("new"),
+        "a router that starts later does not flush the spare that another reads"
+    );
     assert_eq!(x.asked("flush_all").len(), 1);
 }
 
-/// A configuration without the spare is in force for a while: it misses deletes, and its mark is no word of honour.
+/// While a configuration without the spare is in force the spare misses deletes, so its mark must not be trusted.
 #[tokio::test(start_paused = true)]
-async fn a_spare_that_its_pool_was_without_for_a_while_is_emptied_although_it_bears_the_mark() {
+async fn a_spare_that_was_removed_from_its_pool_is_flushed_although_it_has_the_mark() {
     for (is_restarted, keeps_mark) in [(false, false), (true, false), (false, true)] {
         let mut region = Region::start(ONE, 1).await;
         let x = region.server("x:1");
@@ -249,7 +253,7 @@ async fn a_spare_that_its_pool_was_without_for_a_while_is_emptied_although_it_be
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_spare_that_cannot_be_emptied_is_passed_over() {
+async fn a_spare_that_cannot_be_flushed_is_skipped() {
     let region = Region::start(ONE, 1).await;
     let (main, x, y) = (region.server("main:1"), region.server("x:1"), region.server("y:1"));
     x.refuse("flush_all", "CLIENT_ERROR flush_all not allowed");
@@ -262,7 +266,7 @@ async fn a_spare_that_cannot_be_emptied_is_passed_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_dead_server_has_a_spare_of_its_own_as_long_as_there_are_any() {
+async fn each_unreachable_server_has_a_spare_of_its_own_while_there_are_any() {
     let region = Region::start(THREE, 1).await;
     for server in ["c:1", "a:1", "b:1"] {
         region.server(server).be(Health::Gone);
@@ -270,38 +274,37 @@ async fn each_dead_server_has_a_spare_of_its_own_as_long_as_there_are_any() {
     }
     region.fill(0, "k:0:a", "v").await;
     region.fill(0, "k:2:c", "v").await;
-    assert_eq!(region.get(0, "k:1:b").await, TAKEN_OUT, "no spare is left for the last");
+    assert_eq!(region.get(0, "k:1:b").await, TKO, "no spare is left for the last");
     let (x, y) = (region.server("x:1"), region.server("y:1"));
-    assert!(x.has("k:2:c") && y.has("k:0:a"), "the third server's turn is at the first spare");
+    assert!(x.has("k:2:c") && y.has("k:0:a"), "the third server prefers the first spare");
     region.server("a:1").be(Health::Well);
     sleep(LONG).await;
-    assert_eq!(region.get(0, "k:1:b").await, MISS, "a spare that is free again is taken");
+    assert_eq!(region.get(0, "k:1:b").await, MISS, "a spare that is free again is used");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_spare_that_dies_is_replaced_too() {
+async fn an_unreachable_spare_is_replaced_too() {
     let region = Region::start(ONE, 1).await;
     region.server("main:1").be(Health::Gone);
     sleep(LONG).await;
     region.fill(0, "k", "v").await;
     region.server("x:1").be(Health::Gone);
     sleep(SHORT).await;
-    assert_eq!(region.get(0, "k").await, TAKEN_OUT);
+    assert_eq!(region.get(0, "k").await, TKO);
     sleep(LONG).await;
     assert_eq!(region.get(0, "k").await, MISS);
     region.fill(0, "k", "v").await;
     assert!(region.server("y:1").has("k"));
 }
 
-/// The way to the server is cut for one router alone. That one reads a spare, the other reads the server, and each of
-/// them deletes for both.
+/// One router alone is cut off from the server. It reads a spare, the other reads the server, and each deletes at both.
 #[tokio::test(start_paused = true)]
-async fn routers_that_disagree_on_who_is_dead_never_read_what_either_has_deleted() {
+async fn routers_that_disagree_on_reachability_never_read_a_value_that_either_has_deleted() {
     let region = Region::start(ONE, 2).await;
     region.cut(0, "main:1", true);
-    // Somebody must notice.
+    // A request must fail for the outage to be detected.
     for _ in 0..3 {
-        region.get(0, "k").await.expect_err("nobody answers");
+        region.get(0, "k").await.expect_err("there is no reply");
     }
     sleep(LONG).await;
     assert_eq!((region.statistics(0).in_use, region.statistics(1).in_use), (1, 0));
@@ -309,11 +312,11 @@ async fn routers_that_disagree_on_who_is_dead_never_read_what_either_has_deleted
         for router in [0, 1] {
             region.fill(router, "k", "old").await;
         }
-        assert!(region.server("main:1").has("k") && region.server("x:1").has("k"), "each reads another");
+        assert!(region.server("main:1").has("k") && region.server("x:1").has("k"), "each reads a different server");
         assert_acknowledged(&region.delete(deleting, "k").await);
         for router in [0, 1] {
             let read = region.get(router, "k").await;
-            assert!(read == MISS || read == TAKEN_OUT, "deleted by {deleting}, read by {router}: {read:?}");
+            assert!(read == MISS || read == TKO, "deleted by {deleting}, read by {router}: {read:?}");
         }
         sleep(LONG).await;
     }
@@ -324,9 +327,9 @@ async fn routers_that_disagree_on_who_is_dead_never_read_what_either_has_deleted
     }
 }
 
-/// The spare bears the pool's mark, so nothing but the fence keeps what it missed from being read.
+/// The spare has the pool's mark, so only the fence prevents reads of values whose deletes it missed.
 #[tokio::test(start_paused = true)]
-async fn a_spare_that_missed_a_delete_does_not_serve_before_it_has_carried_it_out() {
+async fn a_spare_with_a_backlog_does_not_serve() {
     let region = Region::start(ONE, 1).await;
     let (main, x) = (region.server("main:1"), region.server("x:1"));
     main.be(Health::Gone);
@@ -343,26 +346,26 @@ async fn a_spare_that_missed_a_delete_does_not_serve_before_it_has_carried_it_ou
     sleep(LONG).await;
     region.fill(0, "k", "new").await;
     assert_eq!((region.get(0, "k").await, region.server("y:1").has("k")), (value("new"), true), "the other one serves");
-    assert!(x.has("k"), "it still holds what was deleted");
+    assert!(x.has("k"), "it still has the deleted value");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_spare_that_serves_goes_on_over_a_change_of_the_pool() {
+async fn a_serving_spare_keeps_serving_over_a_change_of_the_pool() {
     let region = Region::start(ONE, 1).await;
     region.server("main:1").be(Health::Gone);
     sleep(LONG).await;
     region.fill(0, "k", "v").await;
     region.reload(OTHER, 0);
-    assert_eq!(region.get(0, "k").await, value("v"), "though it is the second in the list now");
+    assert_eq!(region.get(0, "k").await, value("v"), "although it is the second in the list now");
     assert_eq!(region.statistics(0).in_use, 1);
     region.server("main:1").be(Health::Well);
     sleep(LONG).await;
     assert_eq!((region.get(0, "k").await, region.statistics(0).returns), (MISS, 1));
 }
 
-/// Some routers have known the spares for longer than others: what is asserted is that nothing depends on it.
+/// The routers detect outages in different orders.
 #[tokio::test(start_paused = true)]
-async fn what_is_acknowledged_is_never_read_again_in_any_order_of_outages() {
+async fn a_deleted_value_is_never_read_again_in_any_order_of_outages() {
     for seed in 0..8 {
         let region = Region::start(ONE, 2).await;
         let mut random = fastrand::Rng::with_seed(seed);
@@ -378,7 +381,7 @@ async fn what_is_acknowledged_is_never_read_again_in_any_order_of_outages() {
                     version += 1;
                     let text = Bytes::from(version.to_string());
                     let store = Operation::Store { mode: StoreMode::Set, flags: 0, exptime: 0, value: text };
-                    let _ = region.ask(router, &key, store).await;
+                    let _ = region.request(router, &key, store).await;
                 }
                 5 | 6 => {
                     let before = version;

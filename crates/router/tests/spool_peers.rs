@@ -1,5 +1,6 @@
-//! Several routers of one cluster, each with a spool, over one server: what one has acknowledged, none of them reads. The
-//! clock is paused, the ways between routers and server are cut and mended, routers are killed.
+//! Several routers of one cluster, each with a spool, over one server: a value whose delete one router has
+//! acknowledged is read by none of them. The clock is paused, connections between routers and server are cut and
+//! restored, routers are killed.
 #![allow(missing_docs)]
 
 #[path = "support/fake_network.rs"]
@@ -26,7 +27,7 @@ use tokio::time::sleep;
 const MAIN: &str = "main:1";
 const ROUTERS: usize = 3;
 const REPAIR: Duration = Duration::from_secs(10);
-/// After so long a silent router is not waited for.
+/// The fence of a router that is silent for this long expires.
 const PEER_TIMEOUT: Duration = Duration::from_secs(4);
 const CONFIGURATION: &str = r#"{ "pools": { "A": { "servers": ["main:1"] } }, "route": "PoolRoute|A" }"#;
 
@@ -37,13 +38,13 @@ fn host(index: usize) -> String {
 struct Region {
     network: Arc<FakeNetwork>,
     disks: Vec<Arc<MemoryDisk>>,
-    routers: Vec<Option<Running>>,
+    routers: Vec<Option<RunningRouter>>,
     missing: PeerMissing,
     bytes_max: u64,
     configuration: String,
 }
 
-struct Running {
+struct RunningRouter {
     router: Arc<Router>,
     spool: Arc<Spool>,
     tasks: [JoinHandle<()>; 2],
@@ -64,7 +65,7 @@ impl Region {
             region.routers.push(None);
             region.start_router(index).await;
         }
-        // They find each other.
+        // The routers connect to each other.
         sleep(Duration::from_secs(1)).await;
         region
     }
@@ -100,7 +101,7 @@ impl Region {
             serving.serve(listener, shutdown).await;
         });
         let replay = tokio::spawn(async move { replayed.replay(view, index as u64).await });
-        self.routers[index] = Some(Running { router, spool, tasks: [serve, replay] });
+        self.routers[index] = Some(RunningRouter { router, spool, tasks: [serve, replay] });
     }
 
     async fn kill(&mut self, index: usize) {
@@ -111,11 +112,11 @@ impl Region {
         }
     }
 
-    /// The next process takes over: it begins with what this one has let go of.
+    /// The next process takes over the closed spool of this one.
     async fn upgrade(&mut self, index: usize) {
         let Some(running) = &self.routers[index] else { return };
         running.tasks.iter().for_each(JoinHandle::abort);
-        running.spool.close().await.expect("it is let go");
+        running.spool.close().await.expect("it is released");
         self.kill(index).await;
         self.start_router(index).await;
     }
@@ -124,34 +125,34 @@ impl Region {
         self.network.server(MAIN)
     }
 
-    /// Cuts a router off from the server, or mends it.
+    /// Cuts a router off from the server, or restores the connection.
     fn cut_server(&self, router: usize, is_cut: bool) {
         self.network.cut(&host(router), MAIN, is_cut);
     }
 
-    /// Cuts two routers off from each other, or mends it.
+    /// Cuts two routers off from each other, or restores the connection.
     fn cut_routers(&self, one: usize, other: usize, is_cut: bool) {
         self.network.cut(&host(one), &host(other), is_cut);
         self.network.cut(&host(other), &host(one), is_cut);
     }
 
-    async fn ask(&self, router: usize, key: &str, operation: Operation<Bytes>) -> Outcome {
+    async fn request(&self, router: usize, key: &str, operation: Operation<Bytes>) -> Outcome {
         let Some(running) = &self.routers[router] else { return Err(Failure::ConnectFailed) };
         let request = Request { key: Bytes::copy_from_slice(key.as_bytes()), operation };
         running.router.tree().route().route(vec![request], &Context::default()).await.remove(0)
     }
 
     async fn get(&self, router: usize, key: &str) -> Outcome {
-        self.ask(router, key, Operation::Get { cas: false }).await
+        self.request(router, key, Operation::Get { cas: false }).await
     }
 
     async fn delete(&self, router: usize, key: &str) -> Outcome {
-        self.ask(router, key, Operation::Delete { hold_off_ms: 0 }).await
+        self.request(router, key, Operation::Delete { hold_off_ms: 0 }).await
     }
 
     async fn set(&self, router: usize, key: &str, value: &str) -> Outcome {
         let value = Bytes::copy_from_slice(value.as_bytes());
-        self.ask(router, key, Operation::Store { mode: StoreMode::Set, flags: 0, exptime: 0, value }).await
+        self.request(router, key, Operation::Store { mode: StoreMode::Set, flags: 0, exptime: 0, value }).await
     }
 
     fn statistics(&self, router: usize) -> SpoolStatistics {
@@ -160,11 +161,11 @@ impl Region {
 }
 
 const NOT_FOUND: Outcome = Ok(Reply::NotFound);
-const TAKEN_OUT: Outcome = Err(Failure::Tko);
+const TKO: Outcome = Err(Failure::Tko);
 const MISS: Outcome = Ok(Reply::Miss);
 
 #[tokio::test(start_paused = true)]
-async fn what_one_router_owes_keeps_all_from_reading() {
+async fn a_backlog_of_one_router_fences_the_server_at_all() {
     let region = Region::start().await;
     let main = region.main();
     main.put("k", "old");
@@ -172,11 +173,11 @@ async fn what_one_router_owes_keeps_all_from_reading() {
     main.be(Health::Frozen);
     assert_eq!(region.delete(0, "k").await, NOT_FOUND);
     for router in 0..ROUTERS {
-        assert_eq!(region.get(router, "k").await, TAKEN_OUT, "{router}");
+        assert_eq!(region.get(router, "k").await, TKO, "{router}");
     }
-    assert_eq!(region.statistics(1).servers_held, 1);
+    assert_eq!(region.statistics(1).servers_fenced_by_peers, 1);
     sleep(PEER_TIMEOUT * 3).await;
-    assert_eq!(region.get(2, "k").await, TAKEN_OUT, "the hold is renewed");
+    assert_eq!(region.get(2, "k").await, TKO, "the fence is renewed");
     main.be(Health::Well);
     sleep(REPAIR).await;
     for router in 0..ROUTERS {
@@ -186,27 +187,27 @@ async fn what_one_router_owes_keeps_all_from_reading() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_only_one_router_cannot_reach_is_passed_on_by_another() {
+async fn a_delete_is_forwarded_by_a_peer_that_reaches_the_server() {
     let region = Region::start().await;
     let main = region.main();
     main.put("k", "old");
     main.put("l", "other");
     region.cut_server(0, true);
     assert_eq!(region.delete(0, "k").await, NOT_FOUND);
-    assert!(!main.has("k"), "before it was acknowledged");
+    assert!(!main.has("k"), "deleted before it was acknowledged");
     assert_eq!(region.get(1, "k").await, MISS);
-    assert!(matches!(region.get(1, "l").await, Ok(Reply::Value { .. })), "the others read on");
+    assert!(matches!(region.get(1, "l").await, Ok(Reply::Value { .. })), "the others still read");
     sleep(REPAIR).await;
-    assert_eq!(region.statistics(0).pending, 0, "worked off by way of a peer");
+    assert_eq!(region.statistics(0).pending, 0, "replayed through a peer");
     region.cut_server(0, false);
     sleep(REPAIR).await;
     assert_eq!(region.get(0, "k").await, MISS);
 }
 
-/// Once no batch with a key twice was ever passed on, as the second answer was missed: one router with a bad cable then
-/// kept a healthy server from all, for as long as it had it.
+/// Once no batch with a repeated key was ever forwarded, because the second reply was missed: one router without a
+/// connection then kept a healthy server fenced at all others.
 #[tokio::test(start_paused = true)]
-async fn a_key_that_was_deleted_twice_is_passed_on_too() {
+async fn a_batch_with_a_repeated_key_is_forwarded() {
     let region = Region::start().await;
     let main = region.main();
     main.put("k", "old");
@@ -216,19 +217,19 @@ async fn a_key_that_was_deleted_twice_is_passed_on_too() {
     let outcomes = running.router.tree().route().route(vec![delete; 2], &Context::default()).await;
     assert_eq!(outcomes, [NOT_FOUND, NOT_FOUND]);
     assert!(!main.has("k"));
-    assert_eq!(region.statistics(1).servers_held, 0, "nobody else notices");
+    assert_eq!(region.statistics(1).servers_fenced_by_peers, 0, "no other router fences it");
     sleep(REPAIR).await;
-    assert_eq!(region.statistics(0).pending, 0, "worked off by way of a peer");
+    assert_eq!(region.statistics(0).pending, 0, "replayed through a peer");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_delete_is_not_acknowledged_while_a_peer_cannot_be_told() {
+async fn a_delete_is_not_acknowledged_while_a_peer_is_unreachable() {
     let mut region = Region::start().await;
     region.main().put("k", "old");
     region.main().be(Health::Frozen);
     region.cut_routers(0, 2, true);
     assert!(region.delete(0, "k").await.is_err());
-    assert_eq!(region.statistics(0).unassured, 1);
+    assert_eq!(region.statistics(0).counts.refused_no_peer, 1);
     region.cut_routers(0, 2, false);
     sleep(Duration::from_secs(1)).await;
     assert_eq!(region.delete(0, "k").await, NOT_FOUND);
@@ -236,38 +237,38 @@ async fn a_delete_is_not_acknowledged_while_a_peer_cannot_be_told() {
     sleep(PEER_TIMEOUT).await;
     assert!(region.delete(0, "k").await.is_err(), "its confirmation is too old");
     region.start_router(2).await;
-    assert_eq!(region.get(2, "k").await, TAKEN_OUT, "held from the first moment");
+    assert_eq!(region.get(2, "k").await, TKO, "fenced from the start");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_is_held_until_the_last_router_owes_it_nothing() {
+async fn a_server_stays_fenced_until_the_last_backlog_is_empty() {
     let region = Region::start().await;
     let main = region.main();
     main.put("k", "old");
     main.be(Health::Frozen);
     assert_eq!((region.delete(0, "j").await, region.delete(1, "l").await), (NOT_FOUND, NOT_FOUND));
-    assert_eq!(region.delete(0, "k").await, NOT_FOUND, "kept without asking the server");
+    assert_eq!(region.delete(0, "k").await, NOT_FOUND, "spooled without asking the server");
     region.cut_server(0, true);
     region.cut_routers(0, 1, true);
     region.cut_routers(2, 0, true);
     main.be(Health::Well);
     sleep(PEER_TIMEOUT / 2).await;
-    assert_eq!(region.statistics(1).pending, 0, "it has worked off its own");
+    assert_eq!(region.statistics(1).pending, 0, "it has replayed its own");
     assert!(main.has("k"));
-    assert_eq!((region.get(1, "k").await, region.get(2, "k").await), (TAKEN_OUT, TAKEN_OUT));
+    assert_eq!((region.get(1, "k").await, region.get(2, "k").await), (TKO, TKO));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operator_may_go_on_without_a_peer() {
+async fn with_peer_missing_ignore_deletes_are_acknowledged_without_a_peer() {
     let mut region = Region::start_with(PeerMissing::Ignore, 1 << 20).await;
     region.main().be(Health::Frozen);
     region.kill(2).await;
     assert_eq!(region.delete(0, "k").await, NOT_FOUND);
-    assert_eq!(region.get(1, "k").await, TAKEN_OUT, "who can be told is told");
+    assert_eq!(region.get(1, "k").await, TKO, "the reachable peer fences");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_router_that_dies_with_deletes_costs_the_servers_content_not_its_truth() {
+async fn a_router_that_stops_with_a_backlog_causes_a_flush_and_no_stale_read() {
     let mut region = Region::start().await;
     let main = region.main();
     main.put("k", "old");
@@ -277,21 +278,21 @@ async fn a_router_that_dies_with_deletes_costs_the_servers_content_not_its_truth
     region.kill(0).await;
     main.be(Health::Well);
     sleep(PEER_TIMEOUT / 2).await;
-    assert_eq!(region.get(1, "k").await, TAKEN_OUT);
+    assert_eq!(region.get(1, "k").await, TKO);
     sleep(PEER_TIMEOUT).await;
     assert_eq!(region.get(1, "k").await, MISS);
     assert!(!main.has("l"));
     main.put("l", "newer");
     region.start_router(0).await;
     sleep(REPAIR).await;
-    assert!(main.has("l"), "what it owed is sent, and nothing more is forgotten");
+    assert!(main.has("l"), "its backlog is replayed without a further flush");
     for router in 0..ROUTERS {
         assert!(matches!(region.get(router, "l").await, Ok(Reply::Value { .. })), "{router}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_router_that_restarts_soon_enough_costs_nothing() {
+async fn a_router_that_restarts_in_time_causes_no_flush() {
     let mut region = Region::start().await;
     let main = region.main();
     main.put("l", "other");
@@ -309,10 +310,10 @@ async fn a_router_that_restarts_soon_enough_costs_nothing() {
     assert_eq!(main.asked("flush_all").len(), 0);
 }
 
-/// Once one key of more than some 190 bytes kept all that was deleted with it from being passed on: a router with a bad
-/// cable then kept a healthy server from all.
+/// Once a key of more than about 190 bytes prevented its whole batch from being forwarded: a router without a
+/// connection then kept a healthy server fenced at all others.
 #[tokio::test(start_paused = true)]
-async fn the_longest_key_is_passed_on_too_and_with_it_all_others() {
+async fn a_batch_with_the_longest_key_is_forwarded() {
     let region = Region::start().await;
     let main = region.main();
     let long = "l,(".repeat(100)[..250].to_owned();
@@ -329,39 +330,40 @@ async fn the_longest_key_is_passed_on_too_and_with_it_all_others() {
     for key in keys {
         assert!(!main.has(key), "{key}");
     }
-    assert_eq!(region.statistics(1).servers_held, 0, "nobody else notices");
+    assert_eq!(region.statistics(1).servers_fenced_by_peers, 0, "no other router fences it");
     sleep(REPAIR).await;
-    assert_eq!(region.statistics(0).pending, 0, "worked off by way of a peer");
+    assert_eq!(region.statistics(0).pending, 0, "replayed through a peer");
 }
 
-/// Once a router that owed nothing was silent to its peers, and so never learned that one had been restarted and found a hold
-/// on its disk which its machine's crash had brought back: that peer then emptied the server.
+/// Once a router without a backlog sent nothing to its peers. So it never learned that a restarted peer had found a
+/// fence on its disk that a crash of the machine had restored, and that peer flushed the server.
 #[tokio::test(start_paused = true)]
-async fn a_hold_that_a_crash_brings_back_costs_nothing() {
+async fn a_fence_that_a_crash_restores_causes_no_flush() {
     let mut region = Region::start().await;
     let main = region.main();
     main.put("k", "old");
     main.be(Health::Frozen);
     assert_eq!(region.delete(0, "j").await, NOT_FOUND);
     let disk = region.disks[1].clone();
-    let folder = disk.folders().unwrap().into_iter().find(|folder| folder.starts_with("main")).expect("it holds");
-    let hold = disk.files(&folder).unwrap().remove(0);
+    let folder = disk.folders().unwrap().into_iter().find(|folder| folder.starts_with("main")).expect("it is fenced");
+    let fence = disk.files(&folder).unwrap().remove(0);
     main.be(Health::Well);
     sleep(PEER_TIMEOUT * 3).await;
-    assert!(!disk.files(&folder).unwrap().contains(&hold), "released");
+    assert!(!disk.files(&folder).unwrap().contains(&fence), "released");
     region.kill(1).await;
-    disk.write(&folder, &hold, 0, b"held\n", true).expect("there is room");
+    disk.write(&folder, &fence, 0, b"fenced\n", true).expect("it fits");
     region.start_router(1).await;
-    assert_eq!(region.get(1, "k").await, TAKEN_OUT);
+    assert_eq!(region.get(1, "k").await, TKO);
     sleep(PEER_TIMEOUT * 3).await;
-    assert!(matches!(region.get(1, "k").await, Ok(Reply::Value { .. })), "released once more");
+    assert!(matches!(region.get(1, "k").await, Ok(Reply::Value { .. })), "released again");
     assert_eq!(main.asked("flush_all").len(), 0);
 }
 
-/// Once an address with a comma was not understood, and one too long for a question made all that was told with it a bad line.
+/// Once an address with a comma was not parsed, and one too long for a request made the whole line of requests
+/// malformed.
 #[tokio::test(start_paused = true)]
-async fn whatever_a_servers_address_is_others_can_be_held() {
-    for (odd, is_told) in [("o(d),d:1", true), (&format!("{}:1", "long".repeat(60)), false)] {
+async fn an_odd_address_does_not_prevent_other_servers_from_being_fenced() {
+    for (odd, is_fenced) in [("o(d),d:1", true), (&format!("{}:1", "long".repeat(60)), false)] {
         let configuration = format!(
             r#"{{ "pools": {{ "A": {{ "servers": ["main:1"] }}, "B": {{ "servers": ["{odd}"] }} }},
                 "route": {{ "type": "PrefixSelectorRoute", "policies": {{ "b": "PoolRoute|B" }}, "wildcard": "PoolRoute|A" }} }}"#
@@ -378,20 +380,21 @@ async fn whatever_a_servers_address_is_others_can_be_held() {
         for address in [MAIN, odd] {
             region.network.server(address).be(Health::Gone);
         }
-        assert_eq!(region.delete(0, "b").await.is_ok(), is_told, "{odd}");
+        assert_eq!(region.delete(0, "b").await.is_ok(), is_fenced, "{odd}");
         assert_eq!(region.delete(0, "a").await, NOT_FOUND, "{odd}");
-        assert_eq!(region.statistics(1).servers_held, 1 + u64::from(is_told));
+        assert_eq!(region.statistics(1).servers_fenced_by_peers, 1 + u64::from(is_fenced));
         for address in [MAIN, odd] {
             region.network.server(address).be(Health::Well);
         }
         sleep(REPAIR).await;
-        assert_eq!((region.statistics(1).servers_held, region.get(1, "b").await), (0, MISS));
+        assert_eq!((region.statistics(1).servers_fenced_by_peers, region.get(1, "b").await), (0, MISS));
     }
 }
 
-/// Once what had waited for a peer was carried out long after whoever asked had given up, on top of all his later attempts.
+/// Once deletes that waited for a peer were forwarded long after their sender had given up, in addition to its later
+/// attempts.
 #[tokio::test(start_paused = true)]
-async fn what_nobody_waits_for_is_not_passed_on() {
+async fn a_delete_whose_sender_has_given_up_is_not_forwarded() {
     let region = Region::start().await;
     let main = region.main();
     region.cut_server(0, true);
@@ -404,7 +407,7 @@ async fn what_nobody_waits_for_is_not_passed_on() {
         }
     };
     let outcomes = tokio::join!(delete(1), delete(2), delete(3), delete(4));
-    assert!(outcomes.0.is_err() && outcomes.3.is_err(), "no peer can be told");
+    assert!(outcomes.0.is_err() && outcomes.3.is_err(), "no peer is reachable");
     [1, 2].iter().for_each(|peer| region.network.cut(&host(0), &host(*peer), false));
     sleep(REPAIR).await;
     assert_eq!(region.statistics(0).pending, 0);
@@ -414,58 +417,59 @@ async fn what_nobody_waits_for_is_not_passed_on() {
     }
 }
 
-/// Once whoever could reach a router's port could fill its books with servers that there are not.
+/// Once any client could fill a router's table with servers that do not exist.
 #[tokio::test(start_paused = true)]
-async fn strangers_cannot_crowd_out_the_servers_that_there_are() {
-    const STRANGERS_MAX: usize = 1_000;
+async fn fences_of_unknown_servers_do_not_push_out_configured_ones() {
+    const UNCONFIGURED_SERVERS_MAX: usize = 1_000;
     let region = Region::start().await;
-    let view = region.network.view("stranger");
+    let view = region.network.view("unknown");
     let mut stream = view.connect(&Address(host(1).into())).await.expect("it listens");
-    let held = ask_peer(&mut stream, "hold", 0..3_000).await;
-    assert_eq!(held, STRANGERS_MAX);
+    let fenced = request_from_peer(&mut stream, "fence", 0..3_000).await;
+    assert_eq!(fenced, UNCONFIGURED_SERVERS_MAX);
     region.main().be(Health::Gone);
-    assert_eq!(region.delete(0, "k").await, NOT_FOUND, "a server of the configuration is held");
+    assert_eq!(region.delete(0, "k").await, NOT_FOUND, "a configured server is fenced");
     region.main().be(Health::Well);
-    assert_eq!(ask_peer(&mut stream, "release", 0..3_000).await, 3_000);
-    assert_eq!(ask_peer(&mut stream, "hold", 3_000..6_000).await, STRANGERS_MAX, "what is done with is forgotten");
-    assert!(region.disks[1].folders().unwrap().len() <= STRANGERS_MAX + 2, "on disk, too");
+    assert_eq!(request_from_peer(&mut stream, "release", 0..3_000).await, 3_000);
+    let fenced = request_from_peer(&mut stream, "fence", 3_000..6_000).await;
+    assert_eq!(fenced, UNCONFIGURED_SERVERS_MAX, "idle servers are removed");
+    assert!(region.disks[1].folders().unwrap().len() <= UNCONFIGURED_SERVERS_MAX + 2, "on disk, too");
 }
 
-/// How many of so many servers that there are not a router holds, or releases, for a stranger.
-async fn ask_peer(stream: &mut Box<dyn Stream>, verb: &str, numbers: Range<usize>) -> usize {
+/// Asks a router to fence or release servers that do not exist; returns how many of the requests succeed.
+async fn request_from_peer(stream: &mut Box<dyn Stream>, verb: &str, numbers: Range<usize>) -> usize {
     let mut done = 0;
     for number in numbers {
         let sequence = number + if verb == "release" { 10_000 } else { 0 };
         let line = format!("get __mcrouter__.spool_{verb}(00000000000000aa,{sequence},nowhere-{number}:1)\r\n");
         stream.write_all(line.as_bytes()).await.expect("it reads");
-        let mut answer = Vec::new();
-        while !answer.ends_with(b"END\r\n") {
-            assert!(stream.read_buf(&mut answer).await.expect("it answers") > 0);
+        let mut reply = Vec::new();
+        while !reply.ends_with(b"END\r\n") {
+            assert!(stream.read_buf(&mut reply).await.expect("it replies") > 0);
         }
-        done += usize::from(String::from_utf8_lossy(&answer).contains("\r\nok\r\n"));
+        done += usize::from(String::from_utf8_lossy(&reply).contains("\r\nok\r\n"));
     }
     done
 }
 
-/// Sets, deletes and gets at three routers while ways are cut and mended and routers die: a get that begins after any
-/// router acknowledged a delete finds nothing that was set before the delete began.
+/// Sets, deletes and gets at three routers while connections are cut and restored and routers are killed: a get that
+/// starts after any router acknowledged a delete returns no value that was set before the delete started.
 #[tokio::test(start_paused = true)]
-async fn no_router_reads_what_another_has_deleted() {
-    let (mut kept, mut passed_on, mut forgotten) = (0, 0, 0);
+async fn no_router_reads_a_value_that_another_has_deleted() {
+    let (mut spooled, mut forwarded, mut flushes) = (0, 0, 0);
     for seed in 0..120 {
-        let figures = live(seed).await;
-        kept += figures[0];
-        passed_on += figures[1];
-        forgotten += figures[2];
+        let counts = run_random_outages(seed).await;
+        spooled += counts[0];
+        forwarded += counts[1];
+        flushes += counts[2];
     }
-    assert!(kept > 300 && passed_on > 10 && forgotten > 10, "the outages hit: {kept} {passed_on} {forgotten}");
+    assert!(spooled > 300 && forwarded > 10 && flushes > 10, "the outages hit: {spooled} {forwarded} {flushes}");
 }
 
-async fn live(seed: u64) -> [u64; 3] {
+async fn run_random_outages(seed: u64) -> [u64; 3] {
     let mut random = fastrand::Rng::with_seed(seed);
     let bytes_max = if random.bool() { 200 } else { 1 << 20 };
     let mut region = Region::start_with(PeerMissing::Fail, bytes_max).await;
-    let mut figures = [0; 3];
+    let mut counts = [0; 3];
     let mut floors: BTreeMap<String, u64> = BTreeMap::new();
     for version in 1..150 {
         let (key, router) = (format!("k{}", random.u8(0..4)), random.usize(0..ROUTERS));
@@ -477,7 +481,7 @@ async fn live(seed: u64) -> [u64; 3] {
             5 => sleep(Duration::from_millis(random.u64(0..2_000))).await,
             6 if random.bool() => {
                 if let Some(running) = &region.routers[router] {
-                    add(&mut figures, &running.spool.statistics());
+                    add_counts(&mut counts, &running.spool.statistics());
                 }
                 match random.bool() {
                     true => region.kill(router).await,
@@ -486,7 +490,7 @@ async fn live(seed: u64) -> [u64; 3] {
             }
             6 | 7 if region.routers[router].is_none() => region.start_router(router).await,
             8..11 => {
-                // A set that is not answered may be carried out at any later time: only where it will be.
+                // Only where the server replies: a set without a reply may be applied at any later time.
                 if region.get(router, &key).await.is_ok() {
                     let _ = region.set(router, &key, &version.to_string()).await;
                 }
@@ -506,16 +510,16 @@ async fn live(seed: u64) -> [u64; 3] {
         }
     }
     for running in region.routers.iter().flatten() {
-        add(&mut figures, &running.spool.statistics());
+        add_counts(&mut counts, &running.spool.statistics());
     }
     for router in 0..ROUTERS {
         region.kill(router).await;
     }
-    figures
+    counts
 }
 
-fn add(figures: &mut [u64; 3], statistics: &SpoolStatistics) {
-    figures[0] += statistics.spooled;
-    figures[1] += statistics.passed_on;
-    figures[2] += statistics.forgotten;
+fn add_counts(counts: &mut [u64; 3], statistics: &SpoolStatistics) {
+    counts[0] += statistics.counts.spooled;
+    counts[1] += statistics.counts.forwarded;
+    counts[2] += statistics.counts.flushes;
 }

@@ -84,7 +84,9 @@ impl AdminView<'_> {
     /// The reply to another router of the cluster.
     async fn reply_to_peer(&self, request: &[u8]) -> Option<Vec<u8>> {
         let spool = self.tree.spool()?;
-        let Some((address, delete)) = spool.passed_on(request) else { return spool.answer_peer(request).await };
+        let Some((address, delete)) = spool.parse_forwarded_delete(request) else {
+            return spool.reply_to_peer(request).await;
+        };
         let destination = self.tree.destinations().find(|destination| *destination.address() == address)?;
         let outcome = destination.send(vec![delete]).await.pop()?;
         Some(if is_deleted(&outcome) { b"ok".to_vec() } else { b"no".to_vec() })
@@ -95,9 +97,9 @@ impl AdminView<'_> {
     fn spool_backlog(&self, address: &[u8]) -> Option<Vec<u8>> {
         let address = Address(str::from_utf8(address).ok()?.into());
         let spool = self.tree.spool()?;
-        spool.hurry(&address);
-        let backlog = spool.owed(&address);
-        let text = if backlog.forget { "flush_pending".to_owned() } else { backlog.records.to_string() };
+        spool.retry_now(&address);
+        let backlog = spool.backlog(&address);
+        let text = if backlog.flush_pending { "flush_pending".to_owned() } else { backlog.deletes.to_string() };
         Some(text.into_bytes())
     }
 

@@ -197,9 +197,9 @@ const SERVER_METRICS: &[ServerMetric] = &[
     ("server_probes_total", Counter, |server| server.sum.probes, "Probes sent while the server was TKO."),
     ("server_moves_total", Counter, |server| server.sum.relocations, "Changes of the address that the server's name resolves to."),
     ("server_taken_out_total", Counter, |server| server.sum.taken_out, "How often the server became TKO."),
-    ("server_spooled_deletes", Gauge, |server| server.backlog.records, "Deletes that are spooled for the server (--spool)."),
+    ("server_spooled_deletes", Gauge, |server| server.backlog.deletes, "Deletes that are spooled for the server (--spool)."),
     ("server_spooled_bytes", Gauge, |server| server.backlog.bytes, "Their bytes on disk."),
-    ("server_flush_pending", Gauge, |server| u64::from(server.backlog.forget), "Whether the server is flushed (flush_all) before it is read again."),
+    ("server_flush_pending", Gauge, |server| u64::from(server.backlog.flush_pending), "Whether the server is flushed (flush_all) before it is read again."),
     ("server_fenced", Gauge, |server| u64::from(server.is_fenced), "Whether the server is not read because it has undelivered deletes, here or at another router."),
 ];
 
@@ -267,42 +267,52 @@ fn write_spool(sources: &[Arc<dyn StatsSource>], out: &mut Exposition) {
     let tree = sources.first().map(|source| source.tree());
     let statistics = tree.as_ref().and_then(|tree| tree.spool()).map(|spool| spool.statistics()).unwrap_or_default();
     for (name, kind, value, help) in [
-        ("spool_deletes_total", Counter, statistics.spooled, "Deletes that were spooled for their servers."),
-        ("spool_replayed_total", Counter, statistics.replayed, "Spooled deletes that their server has executed."),
-        ("spool_refused_total", Counter, statistics.refused, "Spooled deletes that their server rejected permanently."),
+        ("spool_deletes_total", Counter, statistics.counts.spooled, "Deletes that were spooled for their servers."),
+        (
+            "spool_replayed_total",
+            Counter,
+            statistics.counts.replayed,
+            "Spooled deletes that their server has executed.",
+        ),
+        (
+            "spool_refused_total",
+            Counter,
+            statistics.counts.refused,
+            "Spooled deletes that their server rejected permanently.",
+        ),
         (
             "spool_overflows_total",
             Counter,
-            statistics.overflows,
+            statistics.counts.overflows,
             "How often a server's backlog exceeded its limit and was replaced by a flush.",
         ),
-        ("spool_flushes_total", Counter, statistics.forgotten, "How often a server was flushed."),
+        ("spool_flushes_total", Counter, statistics.counts.flushes, "How often a server was flushed."),
         (
             "spool_append_failures_total",
             Counter,
-            statistics.append_failures,
+            statistics.counts.append_failures,
             "Deletes that failed because they could not be spooled.",
         ),
         (
             "spool_refused_no_peer_total",
             Counter,
-            statistics.unassured,
+            statistics.counts.refused_no_peer,
             "Deletes that failed because a peer could not fence.",
         ),
-        ("spool_forwarded_total", Counter, statistics.passed_on, "Spooled deletes that a peer has forwarded."),
-        ("spool_replay_failures_total", Counter, statistics.replay_failures, "Attempts to replay that failed."),
+        ("spool_forwarded_total", Counter, statistics.counts.forwarded, "Spooled deletes that a peer has forwarded."),
+        ("spool_replay_failures_total", Counter, statistics.counts.replay_failures, "Attempts to replay that failed."),
         ("spool_pending_deletes", Gauge, statistics.pending, "Spooled deletes that are not delivered yet."),
         ("spool_pending_bytes", Gauge, statistics.pending_bytes, "Their bytes on disk."),
         (
             "spool_servers_fenced",
             Gauge,
-            statistics.servers_behind,
+            statistics.servers_fenced,
             "Servers that are not read because they have undelivered deletes.",
         ),
         (
             "spool_servers_fenced_by_peers",
             Gauge,
-            statistics.servers_held,
+            statistics.servers_fenced_by_peers,
             "Servers that are not read because other routers have undelivered deletes for them.",
         ),
     ] {

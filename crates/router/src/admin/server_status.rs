@@ -2,7 +2,7 @@
 
 use super::one_line;
 use crate::shared::SharedState;
-use crate::spool::Owed;
+use crate::spool::Backlog;
 use lookaside_client::{DestinationStatistics, TcpDestination};
 use lookaside_routing::Destination as _;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ pub(crate) fn collect_servers(shared: &SharedState) -> BTreeMap<String, ServerSt
         for destination in tree.destinations() {
             let server = servers.entry(one_line(&destination.address().to_string())).or_default();
             server.add(destination);
-            server.backlog = tree.spool().map(|spool| spool.owed(destination.address())).unwrap_or_default();
+            server.backlog = tree.spool().map(|spool| spool.backlog(destination.address())).unwrap_or_default();
         }
     }
     servers
@@ -35,7 +35,7 @@ pub(crate) struct ServerStatus {
     pub(crate) is_fenced: bool,
     /// For how long it has been fenced.
     pub(crate) fenced_for: Duration,
-    pub(crate) backlog: Owed,
+    pub(crate) backlog: Backlog,
     pub(crate) sum: DestinationStatistics,
 }
 
@@ -75,8 +75,8 @@ impl ServerStatus {
             sum.taken_out,
             sum.relocations,
             self.destinations,
-            self.backlog.records,
-            u8::from(self.backlog.forget),
+            self.backlog.deletes,
+            u8::from(self.backlog.flush_pending),
         )
     }
 

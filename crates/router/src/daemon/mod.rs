@@ -27,9 +27,9 @@ use crate::config::router_config::RouterConfig;
 use crate::config::watcher::ConfigWatcher;
 use crate::frontend::listen::{self, ListenAddress, SocketFile};
 use crate::frontend::session::SuspendedSession;
+use crate::handover::{self, UpgradeListener, WorkerSet};
 use crate::shared::SharedState;
 use crate::tls::{self, Certificates};
-use crate::upgrade::{self, Crew, Gatehouse};
 use lookaside_net::TlsMode;
 use lookaside_telemetry::Log;
 use lookaside_upgrade::Successor;
@@ -99,12 +99,12 @@ struct Daemon<'a> {
     shared: Arc<SharedState>,
     publish: watch::Sender<Arc<RouterConfig>>,
     signals: Signals,
-    workers: Crew,
+    workers: WorkerSet,
     threads: Vec<JoinHandle<()>>,
     /// Closed when all threads have ended.
     thread_ends: mpsc::Receiver<()>,
     /// `None` without `--upgrade-socket`.
-    upgrade_listener: Option<Gatehouse>,
+    upgrade_listener: Option<UpgradeListener>,
     socket_files: Vec<SocketFile>,
     /// Serves metrics until it is dropped.
     _metrics: Option<MetricsThread>,
@@ -129,7 +129,7 @@ impl Daemon<'_> {
                 HandoverResult::Failed => {
                     tracing::info!("takeover failed; this process continues to serve");
                     self.seen = Some(self.publish.borrow().text().to_owned());
-                    self.upgrade_listener.iter().for_each(Gatehouse::hear_again);
+                    self.upgrade_listener.iter().for_each(UpgradeListener::resume);
                 }
             }
         };
@@ -154,9 +154,9 @@ impl Daemon<'_> {
                     drop(upgrade_listener.take());
                     // While the sockets still accept: the next process must not find the files of one that does not.
                     self.socket_files.clear();
-                    workers.end();
+                    workers.shut_down();
                 }
-                Exit::Upgrade(_) => workers.let_go(),
+                Exit::Upgrade(_) => workers.suspend(),
             }
             // Deletes of batches that have begun may have to be fenced at peers, so the replay goes on.
             let stopped = async {
@@ -165,7 +165,7 @@ impl Daemon<'_> {
                         let _ = thread_ends.recv().await;
                         Ok::<_, String>(None)
                     }
-                    Exit::Upgrade(successor) => Ok(Some((successor, workers.clients().await?))),
+                    Exit::Upgrade(successor) => Ok(Some((successor, workers.suspended_clients().await?))),
                 }
             };
             tokio::select! {
@@ -188,7 +188,7 @@ impl Daemon<'_> {
             }
         }
         if let Some(successor) = successor {
-            upgrade::settle(successor);
+            handover::wait_announced(successor);
         }
         result
     }
@@ -198,7 +198,7 @@ impl Daemon<'_> {
 async fn wait_for_exit(
     loader: &ConfigLoader,
     signals: &mut Signals,
-    upgrade_listener: Option<&mut Gatehouse>,
+    upgrade_listener: Option<&mut UpgradeListener>,
     shared: &SharedState,
     publish: &watch::Sender<Arc<RouterConfig>>,
     seen: Option<String>,

@@ -198,7 +198,7 @@ pub(super) async fn reload_loop(
                 loader.prepare(&config);
                 publish.send_replace(Arc::new(config));
                 if let Some(spool) = &loader.spool {
-                    spool.drop_others(&servers);
+                    spool.pause_unconfigured(&servers);
                 }
                 shared.record_config_applied();
             }

@@ -16,9 +16,9 @@ use crate::admin::metrics_endpoint::{BoundEndpoint, MetricsThread};
 use crate::cli::Options;
 use crate::config::router_config::RouterConfig;
 use crate::frontend::listen::{self, Acceptor, BoundListener, ListenAddress, SocketFile};
+use crate::handover::{self, BoundUpgradeSocket, InheritedClient, Takeover, WorkerSet};
 use crate::shared::{Identity, SharedState};
 use crate::spool::{FileDisk, Spool};
-use crate::upgrade::{self, Client, Closed, Crew, Heir};
 use crate::worker::{Worker, new_runtime};
 use lookaside_net::raise_fd_limit;
 use lookaside_telemetry::Log;
@@ -42,14 +42,14 @@ pub(super) fn start<'a>(
     raise_open_files(options.max_conns);
     let mut inherited = Inherited::from_supervisor();
     let mut predecessor = match &options.upgrade_socket {
-        Some(path) if options.take_over => Heir::find(path, &mut inherited)?,
+        Some(path) if options.take_over => Takeover::find(path, &mut inherited)?,
         _ => None,
     };
     let mut sockets = Sockets::bind(options, addresses, &mut inherited)?;
     inherited.close_rest();
     let runtime = new_runtime()?;
-    let handover = predecessor.as_mut().map(Heir::inherit).transpose()?.unwrap_or_default();
-    let clients = upgrade::adopt(handover.connections, &sockets.listeners, options);
+    let handover = predecessor.as_mut().map(Takeover::receive).transpose()?.unwrap_or_default();
+    let clients = handover::assign_clients(handover.connections, &sockets.listeners, options);
     // Before any client is served: servers with a backlog of an earlier run, or process, must not be read.
     loader.spool = open_spool(options, &config)?;
     if handover.is_kept && loader.spool.is_none() {
@@ -58,10 +58,10 @@ pub(super) fn start<'a>(
         );
     }
     let config = config.spooling(loader.spool.clone());
-    predecessor.as_mut().map_or(Ok(()), Heir::take)?;
+    predecessor.as_mut().map_or(Ok(()), Takeover::confirm)?;
     sockets.take_ownership(options.listen.tcp_listen_backlog)?;
     // Only now: had the takeover failed, the other router might use these servers.
-    loader.spool.iter().for_each(|spool| spool.retire_others(&config.servers()));
+    loader.spool.iter().for_each(|spool| spool.mark_unconfigured_for_flush(&config.servers()));
     // Before the port is logged: a reader of the log may stop the daemon at once.
     let signals = runtime.block_on(async { Signals::receive() })?;
     let shared = shared_state(&loader, refusal, log);
@@ -74,7 +74,7 @@ pub(super) fn start<'a>(
     if let Some(predecessor) = predecessor {
         predecessor.log_pause();
     }
-    let upgrade_listener = sockets.upgrade.map(Closed::attend).transpose()?;
+    let upgrade_listener = sockets.upgrade.map(BoundUpgradeSocket::serve).transpose()?;
     Ok(Daemon {
         options,
         loader,
@@ -96,7 +96,7 @@ pub(super) fn start<'a>(
 struct Sockets {
     listeners: Vec<BoundListener>,
     metrics: Option<BoundEndpoint>,
-    upgrade: Option<Closed>,
+    upgrade: Option<BoundUpgradeSocket>,
 }
 
 impl Sockets {
@@ -104,7 +104,7 @@ impl Sockets {
         let backlog = options.listen.tcp_listen_backlog;
         let listeners = listen::bind_all(addresses, options.threads(), backlog, inherited)?;
         let metrics = options.metrics_address.as_deref().map(|at| BoundEndpoint::bind(at, inherited)).transpose()?;
-        let upgrade = upgrade::open_gate(options, &listeners, metrics.as_ref(), inherited)?;
+        let upgrade = handover::bind_upgrade_socket(options, &listeners, metrics.as_ref(), inherited)?;
         Ok(Sockets { listeners, metrics, upgrade })
     }
 
@@ -115,7 +115,7 @@ impl Sockets {
             is_new |= listener.take_ownership(backlog)?;
         }
         if let Some(upgrade) = self.upgrade.as_mut().filter(|_| is_new) {
-            upgrade.renew(&self.listeners, self.metrics.as_ref())?;
+            upgrade.set_listeners(&self.listeners, self.metrics.as_ref())?;
         }
         Ok(())
     }
@@ -146,7 +146,7 @@ fn distribute(listeners: Vec<BoundListener>, threads: usize, loader: &ConfigLoad
 }
 
 /// The workers, their threads, and a channel that closes when all threads have ended.
-type Workers = (Crew, Vec<JoinHandle<()>>, mpsc::Receiver<()>);
+type Workers = (WorkerSet, Vec<JoinHandle<()>>, mpsc::Receiver<()>);
 
 fn spawn_workers(
     options: &Options,
@@ -154,14 +154,14 @@ fn spawn_workers(
     shared: &Arc<SharedState>,
     publish: &watch::Sender<Arc<RouterConfig>>,
     acceptors: Vec<Acceptor>,
-    mut clients: Vec<Vec<Client>>,
+    mut clients: Vec<Vec<InheritedClient>>,
 ) -> Result<Workers, String> {
     let (stop, shutdown) = watch::channel(false);
     let (alive, thread_ends) = mpsc::channel::<()>(1);
-    let mut workers = Crew::new(shared.clone(), stop);
+    let mut workers = WorkerSet::new(shared.clone(), stop);
     let mut threads = Vec::new();
     for (index, acceptor) in acceptors.into_iter().enumerate() {
-        let (suspended, commands) = workers.join();
+        let (suspended, commands) = workers.add();
         let worker = Worker {
             settings: options.settings(),
             shared: shared.clone(),

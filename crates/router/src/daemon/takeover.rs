@@ -4,8 +4,8 @@ use super::startup::open_spool;
 use super::{Daemon, Sessions};
 use crate::cli::Options;
 use crate::config::router_config::RouterConfig;
+use crate::handover::{self, HandoverOutcome};
 use crate::spool::Spool;
-use crate::upgrade::{self, Left};
 use lookaside_upgrade::Successor;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,31 +34,31 @@ impl Daemon<'_> {
             let pid = successor.pid();
             let connections = sessions.iter().map(Vec::len).sum::<usize>();
             tracing::info!("handing over {connections} connections to process {pid}");
-            let is_sent = upgrade::send(&successor, &sessions);
+            let is_sent = handover::send_clients(&successor, &sessions);
             if let Some(spool) = &loader.spool {
                 // It is opened again, here or there.
                 spool.close().await?;
             }
             let left = match is_sent {
-                true => upgrade::leave_to(successor, loader.spool.is_some(), signals.stop()).await?,
-                false => Left::Back,
+                true => handover::complete(successor, loader.spool.is_some(), signals.stop()).await?,
+                false => HandoverOutcome::Failed,
             };
             match left {
-                Left::Taken(successor) => {
+                HandoverOutcome::TakenOver(successor) => {
                     tracing::info!("process {pid} has taken over");
-                    workers.taken(sessions);
+                    workers.exit(sessions);
                     Ok(HandoverResult::TakenOver(successor))
                 }
-                Left::Stopped => Ok(HandoverResult::Stopped),
-                Left::Back => {
+                HandoverOutcome::Stopped => Ok(HandoverResult::Stopped),
+                HandoverOutcome::Failed => {
                     if loader.spool.is_some() {
                         let config = publish.borrow().clone();
                         loader.spool = reopen_spool(options, &config).await?;
-                        loader.spool.iter().for_each(|spool| spool.retire_others(&config.servers()));
+                        loader.spool.iter().for_each(|spool| spool.mark_unconfigured_for_flush(&config.servers()));
                         let config = RouterConfig::clone(&config).spooling(loader.spool.clone());
                         publish.send_replace(Arc::new(config));
                     }
-                    workers.back(sessions);
+                    workers.resume(sessions);
                     Ok(HandoverResult::Failed)
                 }
             }

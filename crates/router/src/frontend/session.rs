@@ -16,7 +16,7 @@
 //! mutations of a batch are executed even if the client has disconnected: a delete is not dropped for a broken
 //! connection.
 //!
-//! On handover to another process ([`crate::upgrade`]) a session is suspended with its unparsed input and unsent
+//! On handover to another process ([`crate::handover`]) a session is suspended with its unparsed input and unsent
 //! output. A batch that has begun is answered first.
 //!
 //! Absent on purpose: knowledge of where keys go (the tree) and of sockets ([`Stream`]).

@@ -1,23 +1,23 @@
-//! The bytes of a spool's files: what is kept of a delete, and what can be told of a file that a crash or a disk has
-//! damaged. Sans-I/O.
+//! The format of segment files: how a delete is stored, and what can be recovered from a file that a crash or a disk
+//! has damaged. Sans-I/O.
 //!
 //! ```text
 //!   segment   | "LKSPOOL" 1 | record | record | ...
 //!   record    | body bytes: u32 | CRC-32 of those four bytes and the body: u32 | body |          little endian
 //!   body      | 1: delete | flags: u8 (1: the key is base64) | hold-off: u32, ms | key |
-//!             | 2: forget |
+//!             | 2: flush the server |
 //! ```
 //!
-//! A write that a crash cut short leaves a **torn tail**: nothing behind it is whole. Nobody was told that it was done
-//! (but see `--spool-fsync`), so it is cut. What is bad with something whole behind it was **damaged** after it was
-//! written: deletes are lost, and nobody knows which.
+//! A crash in the middle of a write leaves a **torn tail**: no valid record follows it. It was never acknowledged (but
+//! see `--spool-fsync`), so it is cut off. An invalid part with a valid record behind it was **damaged** after it was
+//! written: deletes are lost, and it is not known which.
 
 use bytes::Bytes;
 use lookaside_protocol::meta::{MetaOperation, MetaVerb, meta_flags};
 use lookaside_protocol::{Operation, Request};
 use lookaside_routing::Verb;
 
-/// How a segment begins: a name, and the version of the layout.
+/// The first bytes of a segment: a name and the version of the format.
 pub(super) const HEADER: [u8; 8] = *b"LKSPOOL\x01";
 /// Length and checksum.
 const FRAME_BYTES: usize = 8;
@@ -28,29 +28,29 @@ const KEY_BYTES_MAX: usize = 1_024;
 const BODY_BYTES_MAX: usize = DELETE_BYTES + KEY_BYTES_MAX;
 
 const KIND_DELETE: u8 = 1;
-const KIND_FORGET: u8 = 2;
+const KIND_FLUSH_ALL: u8 = 2;
 const FLAG_BASE64: u8 = 1;
 
-/// One thing that a server owes.
+/// One entry of a backlog.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Record {
-    /// A key to delete, whatever the conditions of the request were: for a cache that is always right.
+    /// A key to delete, whatever the conditions of the request were: deleting too much is safe for a cache.
     Delete(Deletion),
-    /// All that the server holds is to be forgotten.
-    Forget,
+    /// The server is to be flushed (`flush_all`).
+    FlushAll,
 }
 
-/// A delete that is kept.
+/// A spooled delete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deletion {
     pub(super) key: Bytes,
-    /// Whether the key is written in base64, as the meta dialect can.
+    /// Whether the key is base64, as the meta protocol allows.
     pub(super) is_base64: bool,
     pub(super) hold_off_ms: u32,
 }
 
 impl Deletion {
-    /// What is kept of `request`, if it is a delete.
+    /// The part of `request` that is spooled. `None` if it is not a delete.
     pub(super) fn of(request: &Request<Bytes>) -> Option<Deletion> {
         if Verb::of(&request.operation) != Verb::Delete {
             return None;
@@ -60,11 +60,11 @@ impl Deletion {
             Operation::Meta(meta) => (meta_flags(&meta.flags).any(|flag| flag.letter == b'b'), 0),
             _ => (false, 0),
         };
-        // The key is a slice of a client's whole block, which need not wait with it.
+        // The key is a slice of a client's input buffer; a copy lets that buffer go.
         Some(Deletion { key: Bytes::copy_from_slice(&request.key), is_base64, hold_off_ms })
     }
 
-    /// The request that is sent to the server.
+    /// The request to send to the server.
     pub(super) fn request(&self) -> Request<Bytes> {
         let operation = match self.is_base64 {
             true => Operation::Meta(MetaOperation { verb: MetaVerb::Delete, flags: "b".into(), value: None }),
@@ -73,7 +73,7 @@ impl Deletion {
         Request { key: self.key.clone(), operation }
     }
 
-    /// How many bytes it takes in a segment.
+    /// Its size in a segment.
     pub(super) fn bytes(&self) -> u64 {
         (FRAME_BYTES + DELETE_BYTES + self.key.len()) as u64
     }
@@ -89,7 +89,7 @@ pub(super) fn encode(record: &Record, out: &mut Vec<u8>) {
             out.extend_from_slice(&deletion.hold_off_ms.to_le_bytes());
             out.extend_from_slice(&deletion.key);
         }
-        Record::Forget => out.push(KIND_FORGET),
+        Record::FlushAll => out.push(KIND_FLUSH_ALL),
     }
     let body_bytes = ((out.len() - start - FRAME_BYTES) as u32).to_le_bytes();
     let sum = checksum(body_bytes, &out[start + FRAME_BYTES..]);
@@ -104,7 +104,7 @@ fn checksum(body_bytes: [u8; 4], body: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// The record at the front of `bytes`, and its length; nothing if there is no whole one.
+/// The record at the start of `bytes`, and its length. `None` if there is no valid one.
 fn decode(bytes: &[u8]) -> Option<(Record, usize)> {
     let (body_bytes, rest) = bytes.split_first_chunk::<4>()?;
     let (sum, rest) = rest.split_first_chunk::<4>()?;
@@ -117,7 +117,7 @@ fn decode(bytes: &[u8]) -> Option<(Record, usize)> {
         return None;
     }
     let record = match body {
-        [KIND_FORGET] => Record::Forget,
+        [KIND_FLUSH_ALL] => Record::FlushAll,
         [KIND_DELETE, flags, a, b, c, d, key @ ..] if !key.is_empty() => Record::Delete(Deletion {
             key: Bytes::copy_from_slice(key),
             is_base64: flags & FLAG_BASE64 != 0,
@@ -128,35 +128,35 @@ fn decode(bytes: &[u8]) -> Option<(Record, usize)> {
     Some((record, FRAME_BYTES + length))
 }
 
-/// What a segment holds.
+/// The result of reading a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Scan {
     pub(super) records: Vec<Record>,
-    /// How far the segment is whole, from its start.
-    pub(super) good_bytes: u64,
+    /// The length of the valid part at the start.
+    pub(super) valid_bytes: u64,
     pub(super) condition: Condition,
 }
 
-/// What became of a segment.
+/// The state of a segment file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Condition {
-    Whole,
-    /// Bytes after `good_bytes` are what is left of a write that was never done.
+    Intact,
+    /// The bytes after `valid_bytes` are from a write that was not finished.
     Torn,
-    /// Records are lost that were whole once.
+    /// Records that were once valid are lost.
     Damaged,
-    /// Written by a version that lays things out in another way.
+    /// Written by a newer version, in this version of the format.
     Newer(u8),
 }
 
 /// Reads a segment.
 pub(super) fn scan(bytes: &[u8]) -> Scan {
     let Some(records) = bytes.strip_prefix(&HEADER[..]) else { return scan_headless(bytes) };
-    let mut scan = Scan { records: Vec::new(), good_bytes: HEADER.len() as u64, condition: Condition::Whole };
+    let mut scan = Scan { records: Vec::new(), valid_bytes: HEADER.len() as u64, condition: Condition::Intact };
     let mut rest = records;
     while let Some((record, length)) = decode(rest) {
         scan.records.push(record);
-        scan.good_bytes += length as u64;
+        scan.valid_bytes += length as u64;
         rest = &rest[length..];
     }
     if !rest.is_empty() {
@@ -172,10 +172,10 @@ fn scan_headless(bytes: &[u8]) -> Scan {
         Some((_, rest)) if has_record(rest) => Condition::Damaged,
         _ => Condition::Torn,
     };
-    Scan { records: Vec::new(), good_bytes: 0, condition }
+    Scan { records: Vec::new(), valid_bytes: 0, condition }
 }
 
-/// Whether a whole record begins anywhere in `bytes`.
+/// Whether a valid record starts anywhere in `bytes`.
 fn has_record(bytes: &[u8]) -> bool {
     (0..bytes.len()).any(|at| decode(&bytes[at..]).is_some())
 }
@@ -201,25 +201,25 @@ mod tests {
             8 => (key, any::<bool>(), any::<u32>()).prop_map(|(key, is_base64, hold_off_ms)| {
                 Record::Delete(Deletion { key: key.into(), is_base64, hold_off_ms })
             }),
-            1 => Just(Record::Forget),
+            1 => Just(Record::FlushAll),
         ]
     }
 
     #[test]
-    fn a_segment_torn_at_any_byte_keeps_all_that_is_whole() {
-        let records = [deletion("a"), deletion("user:42"), Record::Forget, deletion("last")];
+    fn a_segment_torn_at_any_byte_keeps_all_complete_records() {
+        let records = [deletion("a"), deletion("user:42"), Record::FlushAll, deletion("last")];
         let bytes = segment(&records);
         for length in 0..=bytes.len() {
             let found = scan(&bytes[..length]);
-            let whole = (0..=records.len()).rev().find(|&count| segment(&records[..count]).len() <= length);
-            assert_eq!(found.records, records[..whole.unwrap_or(0)], "{length}");
-            let ends = whole.is_some_and(|count| segment(&records[..count]).len() == length);
-            assert_eq!(found.condition, if ends { Condition::Whole } else { Condition::Torn }, "{length}");
+            let complete = (0..=records.len()).rev().find(|&count| segment(&records[..count]).len() <= length);
+            assert_eq!(found.records, records[..complete.unwrap_or(0)], "{length}");
+            let ends = complete.is_some_and(|count| segment(&records[..count]).len() == length);
+            assert_eq!(found.condition, if ends { Condition::Intact } else { Condition::Torn }, "{length}");
         }
     }
 
     #[test]
-    fn a_file_that_grew_without_its_bytes_is_torn() {
+    fn a_file_extended_by_zeros_is_torn() {
         let mut bytes = segment(&[deletion("a")]);
         bytes.extend([0; 4_096]);
         let found = scan(&bytes);
@@ -227,21 +227,21 @@ mod tests {
     }
 
     #[test]
-    fn another_layout_is_known_for_what_it_is() {
+    fn a_newer_format_is_recognized() {
         let mut bytes = segment(&[deletion("a")]);
         bytes[7] = 2;
         assert_eq!(scan(&bytes).condition, Condition::Newer(2));
     }
 
     #[test]
-    fn only_what_matters_is_kept_of_a_delete() {
+    fn a_spooled_delete_drops_conditions_and_options() {
         let meta = |verb, flags: &'static str| Request {
             key: Bytes::from_static(b"k"),
             operation: Operation::Meta(MetaOperation { verb, flags: flags.into(), value: None }),
         };
-        let kept = Deletion::of(&meta(MetaVerb::Delete, "I C77 b O5")).expect("a delete");
-        assert!(kept.is_base64);
-        assert_eq!(kept.request(), meta(MetaVerb::Delete, "b"), "unconditional");
+        let spooled = Deletion::of(&meta(MetaVerb::Delete, "I C77 b O5")).expect("a delete");
+        assert!(spooled.is_base64);
+        assert_eq!(spooled.request(), meta(MetaVerb::Delete, "b"), "unconditional");
         assert_eq!(Deletion::of(&meta(MetaVerb::Get, "v")), None);
         let delete = Request { key: Bytes::from_static(b"k"), operation: Operation::Delete { hold_off_ms: 2_000 } };
         assert_eq!(Deletion::of(&delete).expect("a delete").request(), delete);
@@ -249,15 +249,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_read(records in proptest::collection::vec(any_record(), 0..40)) {
+        fn decoding_reverses_encoding(records in proptest::collection::vec(any_record(), 0..40)) {
             let bytes = segment(&records);
-            let good_bytes = bytes.len() as u64;
-            prop_assert_eq!(scan(&bytes), Scan { records, good_bytes, condition: Condition::Whole });
+            let valid_bytes = bytes.len() as u64;
+            prop_assert_eq!(scan(&bytes), Scan { records, valid_bytes, condition: Condition::Intact });
         }
 
-        /// A flipped bit never changes a record: it is lost, and unless it was the last that is known.
+        /// A flipped bit never changes a record: the record is lost, and the loss is detected unless it was the last
+        /// one.
         #[test]
-        fn a_flipped_bit_is_noticed(
+        fn a_flipped_bit_is_detected(
             records in proptest::collection::vec(any_record(), 2..20),
             at in any::<prop::sample::Index>(),
             bit in 0..8_u32,
@@ -274,7 +275,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_makes_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), with_header in any::<bool>()) {
+        fn no_input_makes_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), with_header in any::<bool>()) {
             let bytes = if with_header { [&HEADER[..], &bytes].concat() } else { bytes };
             scan(&bytes);
         }

@@ -1,252 +1,294 @@
-//! Works off what a server owes: one task a server, however many threads the router has. Deletes go in the order in
-//! which they were kept, pipelined; when the last is acknowledged the server may be read again.
+//! Replays the backlog of a server: one task for each server, however many threads the router has. Deletes are sent in
+//! the order in which they were spooled, pipelined. When the last one is acknowledged the server is unfenced.
 //!
-//! It tries at once, as a single lost delete is no outage, then at growing intervals with jitter. It does not wait for
-//! the probes of the destinations, nor they for it: a server is read when both find nothing against it.
+//! The first attempt is immediate, because a single lost delete is no outage. Further ones wait ever longer, with
+//! jitter. The task is independent of the probes of destinations: a server is read when it is neither fenced nor TKO.
 
-use super::Shared;
-use super::conversation::{Conversation, Verdict};
 use super::record::{Condition, Deletion, Record, scan};
-use super::server::{Server, Turn, file_name};
-use lookaside_client::Network;
-use std::io::ErrorKind;
+use super::replay_connection::{ReplayConnection, ReplayResult};
+use super::segments::{ReplayAction, file_name};
+use super::server_log::ServerLog;
+use super::shared::Shared;
+use lookaside_client::{CommandError, Network};
+use std::fmt;
+use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// Deletes that travel together.
+/// The most deletes that are sent at once.
 const BATCH_DELETES: usize = 500;
-/// The wait after the first attempt that failed; each further one is half as long again, and 5 to 50 percent of jitter.
+/// The wait after the first failed attempt. Each further one is half as long again, plus 5 to 50 percent of jitter.
 const WAIT_MIN: Duration = Duration::from_millis(50);
-/// A file that is there and cannot be read is tried for so long: the process may lack descriptors, or the disk hang. Then its
+/// How long an unreadable file is retried: the process may lack file descriptors, or the disk may hang. Then its
 /// deletes count as lost.
-const READ_PATIENCE: Duration = Duration::from_secs(60);
+const READ_RETRY_MAX: Duration = Duration::from_secs(60);
 
-/// What is done for one server.
+/// The replay of one server's backlog until it is empty.
 pub(super) struct Replayer {
-    pub(super) shared: Arc<Shared>,
-    pub(super) server: Arc<Server>,
-    pub(super) network: Arc<dyn Network>,
-    pub(super) random: fastrand::Rng,
-}
-
-/// A segment that is being sent.
-struct Load {
-    number: u64,
-    deletions: Vec<Deletion>,
-    /// How many the server has acknowledged.
-    done: usize,
-}
-
-/// One run, from the first debt to the last.
-struct Run {
-    began: Instant,
-    records: u64,
-    conversation: Option<Conversation>,
-    load: Option<Load>,
+    shared: Arc<Shared>,
+    server: Arc<ServerLog>,
+    network: Arc<dyn Network>,
+    random: fastrand::Rng,
+    started_at: Instant,
+    /// Deletes that the server has applied or rejected.
+    deletes: u64,
+    connection: Option<ReplayConnection>,
+    cursor: Option<SegmentCursor>,
     wait: Duration,
-    /// Why the last attempt failed; empty if none has.
-    trouble: String,
-    /// Since when a file has not been readable.
+    /// The last failure. `None` if no attempt has failed.
+    last_error: Option<String>,
+    /// Since when a file has been unreadable. `None` if the last read succeeded.
     unreadable_since: Option<Instant>,
 }
 
-impl Replayer {
-    /// Returns when the server owes nothing more, or no configuration names it.
-    pub(super) async fn run(mut self) {
-        let (began, wait) = (Instant::now(), WAIT_MIN);
-        let mut run = Run {
-            began,
-            records: 0,
-            conversation: None,
-            load: None,
-            wait,
-            trouble: String::new(),
-            unreadable_since: None,
-        };
-        loop {
-            let outcome = match self.server.turn() {
-                Turn::Done => break,
-                Turn::Wait => {
-                    self.server.settled().await;
-                    continue;
-                }
-                Turn::Forget { number } => self.forget(&mut run, number).await,
-                Turn::Deletes { number, bytes } => self.send_some(&mut run, number, bytes).await,
-            };
-            match outcome {
-                Ok(()) => run.wait = WAIT_MIN,
-                Err(trouble) => self.pause(&mut run, trouble).await,
+/// A segment that is being sent.
+struct SegmentCursor {
+    number: u64,
+    deletions: Vec<Deletion>,
+    /// The number of deletions that the server has acknowledged.
+    next: usize,
+}
+
+/// Why an attempt failed.
+#[derive(Debug)]
+enum ReplayError {
+    Connection(CommandError),
+    /// The server cannot apply a delete now.
+    Retry(String),
+    FlushRefused(String),
+    /// A segment file cannot be read at present.
+    Unreadable(io::Error),
+}
+
+impl fmt::Display for ReplayError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReplayError::Connection(error) => error.fmt(f),
+            ReplayError::Retry(reply) => write!(f, "the server replied {reply:?} to a delete"),
+            ReplayError::FlushRefused(reply) => {
+                write!(f, "the server refuses flush_all ({reply}); restart it, or allow flush_all")
             }
+            ReplayError::Unreadable(error) => write!(f, "cannot read a spool file: {error}"),
         }
-        self.shared.peers.settle();
-        if !self.server.owed().is_nothing() {
-            return tracing::debug!(server = %self.server.address, "the configuration does not name it any more: it is left alone");
-        }
-        let seconds = run.began.elapsed().as_secs_f64();
-        let (server, deletes) = (&self.server.address, run.records);
-        // Where all went well at once, there was no outage to tell the end of.
-        match run.trouble.is_empty() {
-            true => tracing::debug!(%server, deletes, "what the server owed was carried out after {seconds:.3} s"),
-            false => tracing::info!(
-                %server, deletes,
-                "the server has carried out what it owed and may be read again, after {seconds:.3} s"
-            ),
+    }
+}
+
+impl Replayer {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        server: Arc<ServerLog>,
+        network: Arc<dyn Network>,
+        random: fastrand::Rng,
+    ) -> Replayer {
+        Replayer {
+            shared,
+            server,
+            network,
+            random,
+            started_at: Instant::now(),
+            deletes: 0,
+            connection: None,
+            cursor: None,
+            wait: WAIT_MIN,
+            last_error: None,
+            unreadable_since: None,
         }
     }
 
-    /// Sends the next batch of a segment, or drops the segment if that was the last.
-    async fn send_some(&self, run: &mut Run, number: u64, bytes: u64) -> Result<(), String> {
-        let mut load = match run.load.take().filter(|load| load.number == number) {
-            Some(load) => load,
-            None => match self.read(run, number, bytes)? {
-                Some(deletions) => Load { number, deletions, done: 0 },
+    /// Returns when the backlog is empty, or when no configuration names the server.
+    pub(super) async fn run(mut self) {
+        while let Some(action) = self.server.next_replay() {
+            let replayed = match action {
+                ReplayAction::Wait => {
+                    self.server.wait_for_release().await;
+                    continue;
+                }
+                ReplayAction::Flush { number } => self.flush(number).await,
+                ReplayAction::SendDeletes { number, bytes } => self.replay_next(number, bytes).await,
+            };
+            match replayed {
+                Ok(()) => self.wait = WAIT_MIN,
+                Err(error) => self.back_off(&error).await,
+            }
+        }
+        self.shared.peers.request_sync();
+        self.log_end();
+    }
+
+    fn log_end(&self) {
+        let server = &self.server.address;
+        if !self.server.backlog().is_empty() {
+            return tracing::debug!(%server, "the configuration no longer names the server: its backlog stays");
+        }
+        let (deletes, seconds) = (self.deletes, self.started_at.elapsed().as_secs_f64());
+        // If no attempt has failed, no outage was logged that has ended now.
+        match self.last_error {
+            None => tracing::debug!(%server, deletes, "backlog replayed in {seconds:.3} s"),
+            Some(_) => tracing::info!(%server, deletes, "backlog replayed in {seconds:.3} s; server unfenced"),
+        }
+    }
+
+    /// Sends the next batch of a segment. After the last one, drops the segment.
+    async fn replay_next(&mut self, number: u64, bytes: u64) -> Result<(), ReplayError> {
+        let mut cursor = match self.cursor.take().filter(|cursor| cursor.number == number) {
+            Some(cursor) => cursor,
+            None => match self.read_segment(number, bytes)? {
+                Some(deletions) => SegmentCursor { number, deletions, next: 0 },
                 None => {
-                    self.server.lose(number);
+                    self.server.mark_lost(number);
                     return Ok(());
                 }
             },
         };
-        let next = &load.deletions[load.done..];
-        if next.is_empty() {
-            self.server.remove(&*self.shared.disk, &[number]);
-            self.server.done(number, &self.shared.total);
+        let batch = &cursor.deletions[cursor.next..];
+        if batch.is_empty() {
+            self.mark_replayed(number);
             return Ok(());
         }
-        let next = &next[..next.len().min(BATCH_DELETES)];
-        let verdicts = match self.delete(run, next).await {
-            Ok(verdicts) => verdicts,
-            Err(trouble) => {
-                run.load = Some(load);
-                return Err(trouble);
+        let results = match self.delete(&batch[..batch.len().min(BATCH_DELETES)]).await {
+            Ok(results) => results,
+            Err(error) => {
+                self.cursor = Some(cursor);
+                return Err(ReplayError::Connection(error));
             }
         };
         let mut outcome = Ok(());
-        for verdict in verdicts {
-            match verdict {
-                Verdict::Done => drop(self.shared.counters.replayed.fetch_add(1, Relaxed)),
-                Verdict::Refused(why) => {
-                    self.shared.counters.refused.fetch_add(1, Relaxed);
-                    tracing::debug!(server = %self.server.address, why, "a kept delete is refused for good");
+        for result in results {
+            match result {
+                ReplayResult::Applied => self.shared.counters.replayed.add(1),
+                ReplayResult::Rejected(reply) => {
+                    self.shared.counters.refused.add(1);
+                    tracing::debug!(server = %self.server.address, reply, "spooled delete rejected permanently");
                 }
-                Verdict::Later(why) => {
-                    outcome = Err(format!("it said {why:?}"));
+                ReplayResult::Retry(reply) => {
+                    outcome = Err(ReplayError::Retry(reply));
                     break;
                 }
             }
-            load.done += 1;
-            run.records += 1;
+            cursor.next += 1;
+            self.deletes += 1;
         }
-        run.load = Some(load);
+        self.cursor = Some(cursor);
         outcome
     }
 
-    /// Deletes at the server; where it cannot be reached, by a peer that can.
-    async fn delete(&self, run: &mut Run, next: &[Deletion]) -> Result<Vec<Verdict>, String> {
-        let asked = match self.conversation(run).await {
-            Ok(conversation) => conversation.delete(next).await,
-            Err(trouble) => Err(trouble),
+    fn mark_replayed(&self, number: u64) {
+        self.server.remove_files(&*self.shared.disk, &[number]);
+        self.server.mark_replayed(number, &self.shared.total);
+    }
+
+    /// Deletes at the server. If it cannot be reached, through a peer that can reach it.
+    async fn delete(&mut self, batch: &[Deletion]) -> Result<Vec<ReplayResult>, CommandError> {
+        let deleted = match self.connect().await {
+            Ok(connection) => connection.delete(batch).await,
+            Err(error) => Err(error),
         };
-        if asked.is_ok() {
-            return asked;
+        if deleted.is_ok() {
+            return deleted;
         }
-        run.conversation = None;
-        match self.shared.peers.pass_on(&self.server.address, next).await {
+        self.connection = None;
+        match self.shared.peers.forward(&self.server.address, batch).await {
             true => {
-                self.shared.counters.passed_on.fetch_add(next.len() as u64, Relaxed);
-                Ok(vec![Verdict::Done; next.len()])
+                self.shared.counters.forwarded.add(batch.len() as u64);
+                Ok(vec![ReplayResult::Applied; batch.len()])
             }
-            false => asked,
+            false => deleted,
         }
     }
 
-    /// The deletes of a segment; nothing if they are lost. The error: not now.
-    fn read(&self, run: &mut Run, number: u64, bytes: u64) -> Result<Option<Vec<Deletion>>, String> {
-        let read = self.shared.disk.read(&self.server.folder, &file_name(number));
-        let since = run.unreadable_since.get_or_insert_with(Instant::now);
-        let mut read = match read {
-            Ok(read) => read,
-            Err(error) if error.kind() != ErrorKind::NotFound && since.elapsed() < READ_PATIENCE => {
-                return Err(format!("a file of the spool cannot be read: {error}"));
+    /// The deletes of a segment. `None` if they are lost.
+    fn read_segment(&mut self, number: u64, bytes: u64) -> Result<Option<Vec<Deletion>>, ReplayError> {
+        let content = self.shared.disk.read(&self.server.folder, &file_name(number));
+        let since = self.unreadable_since.get_or_insert_with(Instant::now);
+        let mut content = match content {
+            Ok(content) => content,
+            Err(error) if error.kind() != io::ErrorKind::NotFound && since.elapsed() < READ_RETRY_MAX => {
+                return Err(ReplayError::Unreadable(error));
             }
             Err(error) => {
-                run.unreadable_since = None;
-                tracing::error!(server = %self.server.address, %error, "a file of the spool cannot be read: \
-                    the server will forget everything before it is read");
+                self.unreadable_since = None;
+                tracing::error!(
+                    server = %self.server.address, %error,
+                    "cannot read a spool file: the server will be flushed before it is read"
+                );
                 return Ok(None);
             }
         };
-        run.unreadable_since = None;
-        // Behind the good bytes may lie what is being written, or what could not be.
-        read.truncate(bytes as usize);
-        let scan = scan(&read);
-        if scan.condition != Condition::Whole || scan.good_bytes != bytes {
-            tracing::error!(server = %self.server.address, "a file of the spool is damaged: \
-                the server will forget everything before it is read");
+        self.unreadable_since = None;
+        // Bytes behind the valid ones may be from an append that is in progress, or has failed.
+        content.truncate(bytes as usize);
+        let scan = scan(&content);
+        if scan.condition != Condition::Intact || scan.valid_bytes != bytes {
+            tracing::error!(
+                server = %self.server.address,
+                "spool file damaged, deletes are lost: the server will be flushed before it is read"
+            );
             return Ok(None);
         }
         let deletions = scan.records.into_iter().filter_map(|record| match record {
             Record::Delete(deletion) => Some(deletion),
-            Record::Forget => None,
+            Record::FlushAll => None,
         });
         Ok(Some(deletions.collect()))
     }
 
-    async fn forget(&self, run: &mut Run, number: u64) -> Result<(), String> {
-        let asked = match self.conversation(run).await {
-            Ok(conversation) => conversation.forget().await,
-            Err(trouble) => Err(trouble),
+    async fn flush(&mut self, number: u64) -> Result<(), ReplayError> {
+        let flushed = match self.connect().await {
+            Ok(connection) => connection.flush().await,
+            Err(error) => Err(error),
         };
-        let outcome = match asked {
-            Ok(Verdict::Done) => Ok(()),
-            Ok(Verdict::Refused(why) | Verdict::Later(why)) => {
-                Err(format!("it refuses flush_all ({why}) and is not read; restart it, or let it take flush_all"))
-            }
-            Err(trouble) => {
-                run.conversation = None;
-                Err(trouble)
+        let outcome = match flushed {
+            Ok(ReplayResult::Applied) => Ok(()),
+            Ok(ReplayResult::Rejected(reply) | ReplayResult::Retry(reply)) => Err(ReplayError::FlushRefused(reply)),
+            Err(error) => {
+                self.connection = None;
+                Err(ReplayError::Connection(error))
             }
         };
         match outcome {
             Ok(()) => {
-                self.shared.counters.forgotten.fetch_add(1, Relaxed);
-                tracing::warn!(server = %self.server.address, "the server was made to forget everything");
-                self.server.remove(&*self.shared.disk, &[number]);
-                self.server.done(number, &self.shared.total);
+                self.shared.counters.flushes.add(1);
+                tracing::warn!(server = %self.server.address, "server flushed in place of its undelivered deletes");
+                self.mark_replayed(number);
             }
-            Err(_) => self.server.forget_failed(number),
+            Err(_) => self.server.flush_failed(number),
         }
         outcome
     }
 
-    /// The connection, made if there is none.
-    async fn conversation<'a>(&self, run: &'a mut Run) -> Result<&'a mut Conversation, String> {
-        let conversation = match run.conversation.take() {
-            Some(conversation) => conversation,
-            None => Conversation::open(&*self.network, &self.server.address, self.shared.settings.timeout).await?,
+    /// The connection, opened if there is none.
+    async fn connect(&mut self) -> Result<&mut ReplayConnection, CommandError> {
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => {
+                let timeout = self.shared.settings.timeout;
+                ReplayConnection::open(&*self.network, &self.server.address, timeout).await?
+            }
         };
-        Ok(run.conversation.insert(conversation))
+        Ok(self.connection.insert(connection))
     }
 
-    /// Waits after an attempt that failed. What is new about it is said.
-    async fn pause(&mut self, run: &mut Run, trouble: String) {
-        self.shared.counters.replay_failures.fetch_add(1, Relaxed);
-        if run.trouble != trouble {
-            let owed = self.server.owed();
+    /// Waits after a failed attempt. Logs the error if it differs from the last one.
+    async fn back_off(&mut self, error: &ReplayError) {
+        self.shared.counters.replay_failures.add(1);
+        let error = error.to_string();
+        if self.last_error.as_ref() != Some(&error) {
+            let backlog = self.server.backlog();
             tracing::warn!(
-                server = %self.server.address, deletes = owed.records, bytes = owed.bytes, forget = owed.forget, trouble,
-                "the server is not read: it owes deletes that it has not carried out yet"
+                server = %self.server.address, deletes = backlog.deletes, bytes = backlog.bytes,
+                flush_pending = backlog.flush_pending, error,
+                "server fenced: it has not applied its spooled deletes yet"
             );
-            run.trouble = trouble;
+            self.last_error = Some(error);
         }
         let longest = self.shared.settings.wait_max;
-        let wait = run.wait.min(longest);
-        run.wait = (run.wait + run.wait / 2).min(longest);
+        let wait = self.wait.min(longest);
+        self.wait = (self.wait + self.wait / 2).min(longest);
         let jitter = wait.mul_f64(0.05 + 0.45 * self.random.f64());
         tokio::select! {
             biased;
-            () = self.server.hurried() => {}
+            () = self.server.wait_for_retry_request() => {}
             () = sleep(wait + jitter) => {}
         }
     }

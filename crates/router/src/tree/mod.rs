@@ -229,10 +229,10 @@ impl Destinations for DestinationFactory<'_> {
             None => destination,
         };
         match self.config.spool() {
-            Some(spool) if settings.asynclog => spool.wrap(destination),
+            Some(spool) if settings.asynclog => spool.wrap_destination(destination),
             Some(spool) => {
                 // It may have a backlog from an earlier configuration, or be fenced by a peer.
-                spool.configure(address);
+                spool.mark_configured(address);
                 destination
             }
             None => destination,

@@ -1,14 +1,16 @@
-//! Where a spool's files lie: a folder a server, small files in it. The trait is what a simulation replaces; here is the
-//! file system's, and one in memory that can lose what a crash would lose.
+//! The storage of a spool: one folder per server, with small files. A simulation replaces [`FileDisk`], the file
+//! system, by
+//! [`MemoryDisk`], which can lose what a crash would lose.
 //!
-//! Everything blocks. In the daemon only the writer's thread and the main thread call it, which no client waits for.
+//! All calls block. In the daemon only the writer's thread and the main thread make them; neither serves clients.
 
+use lookaside_sync::Mutex;
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 /// A folder of folders of files.
 pub trait Disk: Send + Sync {
@@ -16,52 +18,52 @@ pub trait Disk: Send + Sync {
     fn folders(&self) -> io::Result<Vec<String>>;
     /// The names of the files in a folder, in order.
     fn files(&self, folder: &str) -> io::Result<Vec<String>>;
-    /// All of a file.
+    /// The content of a file.
     fn read(&self, folder: &str, file: &str) -> io::Result<Vec<u8>>;
-    /// Writes `bytes` at the offset `at`, where the file ends; at 0 it and its folder are made. With `sync` a crash of the
-    /// machine does not undo it.
+    /// Writes `bytes` at the offset `at`, which is the end of the file. At 0 the file and its folder are created. With
+    /// `sync` the bytes survive a crash of the machine.
     fn write(&self, folder: &str, file: &str, at: u64, bytes: &[u8], sync: bool) -> io::Result<()>;
-    /// What was written without `sync` is safe from a crash of the machine when this returns.
+    /// When this returns, bytes that were written without `sync` survive a crash of the machine.
     fn sync(&self, folder: &str, file: &str) -> io::Result<()>;
-    /// Cuts a file.
+    /// Truncates a file to `bytes`.
     fn truncate(&self, folder: &str, file: &str, bytes: u64) -> io::Result<()>;
-    /// Removes a file; that there is none is no error.
+    /// Removes a file. A missing file is no error.
     fn remove(&self, folder: &str, file: &str) -> io::Result<()>;
-    /// Removes a folder that has no files; that it has some, or that there is none, is no error.
+    /// Removes an empty folder. A missing folder, or one with files, is no error.
     fn remove_folder(&self, folder: &str) -> io::Result<()>;
-    /// This process will use it no more: another may.
-    fn let_go(&self) -> io::Result<()>;
+    /// Releases the lock: this process no longer uses the storage, and another may.
+    fn release(&self) -> io::Result<()>;
 }
 
-/// A directory of the file system, held by this process alone.
+/// A directory of the file system, locked by this process.
 #[derive(Debug)]
 pub struct FileDisk {
     directory: PathBuf,
-    /// Locked, until it is closed, however the process ends.
+    /// Holds the lock until it is closed, however the process ends.
     lock: File,
 }
 
-/// The file that is locked.
+/// The lock file.
 const LOCK_FILE: &str = "lock";
-/// Keys are nobody else's business.
+/// Keys may be confidential.
 const FOLDER_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 
 impl FileDisk {
-    /// Takes `directory`, which is made if it is not there. The error says what to do.
+    /// Opens and locks `directory`, and creates it if it is missing. The error tells the operator what to do.
     pub fn open(directory: &Path) -> Result<FileDisk, String> {
         let shown = directory.display();
-        let in_words = |error: io::Error| format!("the spool {shown} cannot be used: {error}; choose another --spool");
-        DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(directory).map_err(in_words)?;
+        let failed = |error: io::Error| format!("cannot use the spool {shown}: {error}; choose another --spool");
+        DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(directory).map_err(failed)?;
         let mut options = OpenOptions::new();
         let options = options.write(true).create(true).truncate(false).mode(FILE_MODE);
-        let lock = options.open(directory.join(LOCK_FILE)).map_err(in_words)?;
+        let lock = options.open(directory.join(LOCK_FILE)).map_err(failed)?;
         match lock.try_lock() {
             Ok(()) => Ok(FileDisk { directory: directory.to_owned(), lock }),
             Err(fs::TryLockError::WouldBlock) => {
-                Err(format!("the spool {shown} belongs to another router that runs; give each its own --spool"))
+                Err(format!("the spool {shown} is in use by another router; give each router its own --spool"))
             }
-            Err(fs::TryLockError::Error(error)) => Err(in_words(error)),
+            Err(fs::TryLockError::Error(error)) => Err(failed(error)),
         }
     }
 
@@ -80,7 +82,7 @@ impl FileDisk {
     }
 }
 
-fn names(directory: &Path, is_wanted: impl Fn(&fs::FileType) -> bool) -> io::Result<Vec<String>> {
+fn list_names(directory: &Path, is_wanted: impl Fn(&fs::FileType) -> bool) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
@@ -94,17 +96,17 @@ fn names(directory: &Path, is_wanted: impl Fn(&fs::FileType) -> bool) -> io::Res
     Ok(names)
 }
 
-fn unless_missing(result: io::Result<()>) -> io::Result<()> {
+fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
     result.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }
 
 impl Disk for FileDisk {
     fn folders(&self) -> io::Result<Vec<String>> {
-        names(&self.directory, fs::FileType::is_dir)
+        list_names(&self.directory, fs::FileType::is_dir)
     }
 
     fn files(&self, folder: &str) -> io::Result<Vec<String>> {
-        names(&self.directory.join(folder), fs::FileType::is_file)
+        list_names(&self.directory.join(folder), fs::FileType::is_file)
     }
 
     fn read(&self, folder: &str, file: &str) -> io::Result<Vec<u8>> {
@@ -127,7 +129,7 @@ impl Disk for FileDisk {
     }
 
     fn sync(&self, folder: &str, file: &str) -> io::Result<()> {
-        unless_missing(File::open(self.path(folder, file)).and_then(|file| file.sync_data()))?;
+        ignore_missing(File::open(self.path(folder, file)).and_then(|file| file.sync_data()))?;
         self.sync_folders(folder)
     }
 
@@ -138,29 +140,29 @@ impl Disk for FileDisk {
     }
 
     fn remove(&self, folder: &str, file: &str) -> io::Result<()> {
-        unless_missing(fs::remove_file(self.path(folder, file)))
+        ignore_missing(fs::remove_file(self.path(folder, file)))
     }
 
     fn remove_folder(&self, folder: &str) -> io::Result<()> {
-        unless_missing(fs::remove_dir(self.directory.join(folder)))
+        ignore_missing(fs::remove_dir(self.directory.join(folder)))
             .or_else(|error| if error.kind() == io::ErrorKind::DirectoryNotEmpty { Ok(()) } else { Err(error) })
     }
 
-    fn let_go(&self) -> io::Result<()> {
+    fn release(&self) -> io::Result<()> {
         self.lock.unlock()
     }
 }
 
-/// Files in memory, for simulations and tests. It outlives the router that writes to it, as a disk does.
+/// Files in memory, for simulations and tests. Like a disk it outlives the router that writes to it.
 #[derive(Debug, Default)]
 pub struct MemoryDisk(Mutex<Memory>);
 
 #[derive(Debug, Default)]
 struct Memory {
     files: BTreeMap<(String, String), MemoryFile>,
-    /// How many bytes more fit; nothing: as many as one likes.
-    room_bytes: Option<usize>,
-    /// What reading ends in, if not in bytes.
+    /// Free space. `None`: unlimited.
+    free_bytes: Option<usize>,
+    /// The error of every read. `None`: reads succeed.
     read_failure: Option<io::ErrorKind>,
     syncs: u64,
 }
@@ -177,8 +179,8 @@ impl MemoryDisk {
         MemoryDisk::default()
     }
 
-    /// The machine crashes: of what was written without being synced, each file keeps as many bytes as `kept` says,
-    /// given how many there are.
+    /// Simulates a crash of the machine: of its unsynced bytes, each file keeps as many as `kept` returns for their
+    /// number.
     pub fn crash(&self, mut kept: impl FnMut(usize) -> usize) {
         for file in self.memory().files.values_mut() {
             let unsynced_bytes = file.bytes.len() - file.synced_bytes;
@@ -187,12 +189,12 @@ impl MemoryDisk {
         }
     }
 
-    /// From now on only so many bytes fit: what is written beyond is torn, and fails.
-    pub fn fill(&self, room_bytes: Option<usize>) {
-        self.memory().room_bytes = room_bytes;
+    /// Limits the free space from now on. A write beyond it is torn and fails.
+    pub fn limit_free_bytes(&self, free_bytes: Option<usize>) {
+        self.memory().free_bytes = free_bytes;
     }
 
-    /// From now on nothing can be read, for this reason; nothing: all can be.
+    /// From now on every read fails with this error. `None`: reads succeed.
     pub fn fail_reads(&self, failure: Option<io::ErrorKind>) {
         self.memory().read_failure = failure;
     }
@@ -205,13 +207,13 @@ impl MemoryDisk {
         }
     }
 
-    /// How many times something was synced.
+    /// The number of syncs so far.
     pub fn syncs(&self) -> u64 {
         self.memory().syncs
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     fn with_file<T>(&self, folder: &str, file: &str, run: impl FnOnce(&mut MemoryFile) -> T) -> io::Result<T> {
@@ -242,8 +244,8 @@ impl Disk for MemoryDisk {
 
     fn write(&self, folder: &str, file: &str, at: u64, bytes: &[u8], sync: bool) -> io::Result<()> {
         let mut memory = self.memory();
-        let fitting = memory.room_bytes.map_or(bytes.len(), |room| room.min(bytes.len()));
-        memory.room_bytes = memory.room_bytes.map(|room| room - fitting);
+        let fitting = memory.free_bytes.map_or(bytes.len(), |free| free.min(bytes.len()));
+        memory.free_bytes = memory.free_bytes.map(|free| free - fitting);
         memory.syncs += u64::from(sync);
         let entry = memory.files.entry((folder.to_owned(), file.to_owned())).or_default();
         entry.bytes.truncate(at as usize);
@@ -259,7 +261,7 @@ impl Disk for MemoryDisk {
 
     fn sync(&self, folder: &str, file: &str) -> io::Result<()> {
         self.memory().syncs += 1;
-        unless_missing(self.with_file(folder, file, |file| file.synced_bytes = file.bytes.len()))
+        ignore_missing(self.with_file(folder, file, |file| file.synced_bytes = file.bytes.len()))
     }
 
     fn truncate(&self, folder: &str, file: &str, bytes: u64) -> io::Result<()> {
@@ -278,7 +280,7 @@ impl Disk for MemoryDisk {
         Ok(())
     }
 
-    fn let_go(&self) -> io::Result<()> {
+    fn release(&self) -> io::Result<()> {
         Ok(())
     }
 }
@@ -289,22 +291,22 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
-    fn files_are_written_read_and_gone() {
+    fn files_are_written_read_truncated_and_removed() {
         let directory = tempfile::tempdir().expect("a directory");
-        let on_files = FileDisk::open(&directory.path().join("spool")).expect("it is made");
+        let on_files = FileDisk::open(&directory.path().join("spool")).expect("it is created");
         for disk in [&on_files as &dyn Disk, &MemoryDisk::new()] {
-            disk.write("a", "1", 0, b"abc", true).expect("it is made");
-            disk.write("a", "1", 3, b"def", false).expect("it grows");
-            disk.sync("a", "1").expect("it is there");
-            disk.write("b", "2", 0, b"x", false).expect("it is made");
+            disk.write("a", "1", 0, b"abc", true).expect("it is created");
+            disk.write("a", "1", 3, b"def", false).expect("it is extended");
+            disk.sync("a", "1").expect("it exists");
+            disk.write("b", "2", 0, b"x", false).expect("it is created");
             assert_eq!(disk.folders().expect("it lists"), ["a", "b"]);
             assert_eq!(disk.files("a").expect("it lists"), ["1"]);
-            assert_eq!(disk.read("a", "1").expect("it is there"), b"abcdef");
-            disk.truncate("a", "1", 2).expect("it shrinks");
-            assert_eq!(disk.read("a", "1").expect("it is there"), b"ab");
-            disk.remove_folder("a").expect("not empty is no error");
+            assert_eq!(disk.read("a", "1").expect("it exists"), b"abcdef");
+            disk.truncate("a", "1", 2).expect("it is truncated");
+            assert_eq!(disk.read("a", "1").expect("it exists"), b"ab");
+            disk.remove_folder("a").expect("a folder with files is no error");
             for _ in 0..2 {
-                disk.remove("a", "1").expect("nothing there is no error");
+                disk.remove("a", "1").expect("a missing file is no error");
             }
             disk.remove_folder("a").expect("it is empty");
             assert_eq!(disk.folders().expect("it lists"), ["b"]);
@@ -315,17 +317,17 @@ mod tests {
     fn a_spool_belongs_to_one_router_and_one_user() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("spool");
-        let disk = FileDisk::open(&path).expect("it is made");
-        disk.write("a", "1", 0, b"abc", false).expect("it is made");
-        assert!(FileDisk::open(&path).expect_err("taken").contains("another router"));
-        let mode = |path: &Path| fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
+        let disk = FileDisk::open(&path).expect("it is created");
+        disk.write("a", "1", 0, b"abc", false).expect("it is created");
+        assert!(FileDisk::open(&path).expect_err("it is locked").contains("another router"));
+        let mode = |path: &Path| fs::metadata(path).expect("it exists").permissions().mode() & 0o777;
         assert_eq!((mode(&path), mode(&path.join("a")), mode(&path.join("a/1"))), (0o700, 0o700, 0o600));
-        disk.let_go().expect("it was held");
-        let next = FileDisk::open(&path).expect("free again");
+        disk.release().expect("it was locked");
+        let next = FileDisk::open(&path).expect("the lock is free");
         drop(disk);
-        assert!(FileDisk::open(&path).is_err(), "it is the next one's by now");
+        assert!(FileDisk::open(&path).is_err(), "the next owner has locked it");
         drop(next);
-        FileDisk::open(&path).expect("free again");
+        FileDisk::open(&path).expect("the lock is free");
         assert!(FileDisk::open(Path::new("/dev/null/spool")).expect_err("no directory").contains("--spool"));
     }
 }

@@ -1,17 +1,19 @@
-//! Where a tree of routes meets the spool: at its leaves, failed deletes are kept; at its root, they become an answer.
+//! The spool in a tree of routes: its destinations spool failed deletes, its root replies to them (mcrouter:
+//! `AsynclogRoute`).
 //!
-//! | | leaf | root |
+//! | | destination | root |
 //! |---|---|---|
-//! | delete (`delete`, `md`, binary) that its server did not answer | kept, then [`Failure::Spooled`] | `NOT_FOUND`, as mcrouter says |
-//! | delete that could not be kept, or was refused as too much | the failure | the failure |
-//! | delete while the server owes others | kept at once, the server is not asked | `NOT_FOUND` |
-//! | all else | the server; while it owes deletes, [`Failure::Tko`] | as it is |
+//! | delete (`delete`, `md`, binary) without a reply | spooled, [`Failure::Spooled`] | `NOT_FOUND`, like mcrouter |
+//! | delete that could not be spooled, or was refused because of a limit | the failure | the failure |
+//! | delete to a fenced server | spooled without asking the server | `NOT_FOUND` |
+//! | everything else | sent to the server; if it is fenced, [`Failure::Tko`] | unchanged |
 //!
-//! In between, a route that has other servers to ask (a failover) asks them: what is kept is not done yet.
+//! In between, a route with further servers (a failover) sends the delete to them too, because a spooled delete is not
+//! yet applied.
 
 use super::Spool;
 use super::record::Deletion;
-use super::server::Server;
+use super::server_log::ServerLog;
 use bytes::Bytes;
 use lookaside_protocol::Request;
 use lookaside_routing::{
@@ -19,44 +21,44 @@ use lookaside_routing::{
 };
 use std::sync::Arc;
 
-/// A server whose deletes are not lost.
+/// A destination that spools the deletes that its server does not answer.
 pub(crate) struct SpoolingDestination {
     inner: Arc<dyn Destination>,
-    server: Arc<Server>,
+    server: Arc<ServerLog>,
     spool: Arc<Spool>,
 }
 
 impl SpoolingDestination {
-    pub(super) fn new(inner: Arc<dyn Destination>, server: Arc<Server>, spool: Arc<Spool>) -> Self {
+    pub(super) fn new(inner: Arc<dyn Destination>, server: Arc<ServerLog>, spool: Arc<Spool>) -> Self {
         SpoolingDestination { inner, server, spool }
     }
 
-    /// Asks the server, and keeps what it did not answer.
-    async fn send_or_keep(&self, batch: Batch) -> Outcomes {
+    /// Sends the batch, and spools deletes without a reply.
+    async fn send_or_spool(&self, batch: Batch) -> Outcomes {
         let deletes: Vec<_> = indexed(&batch).filter(|(_, request)| is_delete(request)).collect();
         let mut outcomes = self.inner.send(batch).await;
-        let failed: Vec<_> = deletes.into_iter().filter(|(at, _)| is_to_keep(&outcomes[*at])).collect();
-        self.keep(failed, &mut outcomes).await;
+        let failed: Vec<_> = deletes.into_iter().filter(|(at, _)| must_spool(&outcomes[*at])).collect();
+        self.spool(failed, &mut outcomes).await;
         outcomes
     }
 
-    /// Keeps all deletes. The rest goes first: should the server be back meanwhile, a delete that comes last is right in
-    /// any case.
-    async fn keep_or_refuse(&self, batch: Batch) -> Outcomes {
+    /// Spools all deletes. The rest is sent first: if the server is unfenced meanwhile, a delete that comes last is
+    /// always correct.
+    async fn spool_deletes(&self, batch: Batch) -> Outcomes {
         let mut outcomes: Outcomes = vec![Err(Failure::Tko); batch.len()];
         let (deletes, rest): (Vec<_>, Vec<_>) = indexed(&batch).partition(|(_, request)| is_delete(request));
-        let (places, rest): (Vec<_>, Batch) = rest.into_iter().unzip();
-        for (at, outcome) in places.into_iter().zip(self.inner.send(rest).await) {
+        let (indexes, rest): (Vec<_>, Batch) = rest.into_iter().unzip();
+        for (at, outcome) in indexes.into_iter().zip(self.inner.send(rest).await) {
             outcomes[at] = outcome;
         }
-        self.keep(deletes, &mut outcomes).await;
+        self.spool(deletes, &mut outcomes).await;
         outcomes
     }
 
-    /// Replaces the outcomes of `failed` once they are kept.
-    async fn keep(&self, failed: Vec<(usize, Request<Bytes>)>, outcomes: &mut Outcomes) {
+    /// Spools `failed` and replaces their outcomes.
+    async fn spool(&self, failed: Vec<(usize, Request<Bytes>)>, outcomes: &mut Outcomes) {
         let deletions: Vec<_> = failed.iter().filter_map(|(_, request)| Deletion::of(request)).collect();
-        if deletions.is_empty() || self.spool.keep(&self.server, deletions).await.is_err() {
+        if deletions.is_empty() || self.spool.append(&self.server, deletions).await.is_err() {
             return;
         }
         for (at, _) in failed {
@@ -73,8 +75,8 @@ fn is_delete(request: &Request<Bytes>) -> bool {
     Verb::of(&request.operation) == Verb::Delete
 }
 
-/// Whether a delete may be undone at its server, with nobody else to see to it.
-fn is_to_keep(outcome: &Outcome) -> bool {
+/// Whether a delete with this outcome may not have been applied and must be spooled.
+fn must_spool(outcome: &Outcome) -> bool {
     match outcome {
         Ok(_) | Err(Failure::Busy | Failure::NoRoute(_) | Failure::Spooled) => false,
         Err(
@@ -92,8 +94,8 @@ impl Destination for SpoolingDestination {
     fn send(&self, batch: Batch) -> BoxFuture<'_, Outcomes> {
         match batch.iter().any(is_delete) {
             false => self.inner.send(batch),
-            true if self.server.is_fenced() => Box::pin(self.keep_or_refuse(batch)),
-            true => Box::pin(self.send_or_keep(batch)),
+            true if self.server.is_fenced() => Box::pin(self.spool_deletes(batch)),
+            true => Box::pin(self.send_or_spool(batch)),
         }
     }
 
@@ -102,7 +104,7 @@ impl Destination for SpoolingDestination {
     }
 }
 
-/// The root of a tree whose leaves keep deletes.
+/// The root of a tree with spooling destinations.
 pub(crate) struct SpoolingRoot(pub(crate) Arc<dyn Route>);
 
 impl SpoolingRoot {

@@ -1,0 +1,469 @@
+//! The spool's state of one server: its backlog ([`super::segments`]), the fences of other routers
+//! ([`super::peer_fence`]), and this process's fence, which keeps the server from being read while there is either.
+//!
+//! Invariant: the fence is raised before a spooled delete is acknowledged, and lowered only while the backlog is empty
+//! and no peer fence is set. Both happen under the lock of the state, so no interleaving of writer and replayer leaves
+//! an undelivered delete behind a lowered fence.
+//!
+//! Under the lock no file is touched and nothing is awaited.
+
+use super::ids::RouterId;
+use super::peer_fence::PeerFences;
+use super::segments::{AppendTarget, Backlog, RecoveredSegment, ReplayAction, Segments, TotalBytes, file_name};
+use super::storage::Disk;
+use lookaside_client::Fence;
+use lookaside_routing::Address;
+use lookaside_sync::Mutex;
+use std::io;
+use std::sync::{Arc, MutexGuard};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// One server.
+#[derive(Debug)]
+pub(super) struct ServerLog {
+    pub(super) address: Address,
+    pub(super) folder: String,
+    fence: Fence,
+    state: Mutex<State>,
+    /// The writer has released a segment.
+    segment_released: Notify,
+    /// The next replay attempt is to start at once.
+    retry_requested: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    segments: Segments,
+    peer_fences: PeerFences,
+    /// Whether a task replays the backlog.
+    is_replayed: bool,
+    /// Whether a configuration of this run names the server.
+    is_configured: bool,
+}
+
+/// What peers must know of this router's backlog for a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BacklogState {
+    /// Peers may read the server.
+    Empty,
+    /// This router replays its backlog.
+    Replaying,
+    /// There is a backlog that this router does not replay, because no configuration names the server. Peers are no
+    /// longer asked to fence the server: their fences expire and they flush it.
+    Abandoned,
+}
+
+impl ServerLog {
+    pub(super) fn new(address: Address, folder: String, fence: Fence) -> Arc<ServerLog> {
+        let (segment_released, retry_requested) = (Notify::new(), Notify::new());
+        Arc::new(ServerLog { address, folder, fence, state: Mutex::default(), segment_released, retry_requested })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// Whether deletes go to the spool without being sent to the server.
+    pub(super) fn is_fenced(&self) -> bool {
+        self.fence.is_raised()
+    }
+
+    pub(super) fn backlog(&self) -> Backlog {
+        self.state().segments.backlog()
+    }
+
+    pub(super) fn backlog_state(&self) -> BacklogState {
+        let state = self.state();
+        match (state.segments.is_empty(), state.is_configured) {
+            (true, _) => BacklogState::Empty,
+            (false, true) => BacklogState::Replaying,
+            (false, false) => BacklogState::Abandoned,
+        }
+    }
+
+    /// Whether no configuration of this run names it.
+    pub(super) fn is_unconfigured(&self) -> bool {
+        !self.state().is_configured
+    }
+
+    /// Whether there is neither a backlog nor a peer fence.
+    pub(super) fn is_idle(&self) -> bool {
+        self.state().is_idle()
+    }
+
+    /// Adds a segment that was found on disk, before any client is served.
+    pub(super) fn add_recovered(&self, number: u64, recovered: RecoveredSegment, total: &TotalBytes) {
+        let mut state = self.state();
+        state.segments.add_recovered(number, recovered, total);
+        self.fence.raise();
+    }
+
+    /// Never gives a new segment this number.
+    pub(super) fn skip_number(&self, number: u64) {
+        self.state().segments.skip_number(number);
+    }
+
+    /// A configuration names the server. True if a replayer must be started.
+    pub(super) fn mark_configured(&self) -> bool {
+        let mut state = self.state();
+        state.is_configured = true;
+        state.start_replay()
+    }
+
+    /// A new configuration does not name the server. Its backlog stays, behind the fence.
+    pub(super) fn mark_unconfigured(&self) {
+        self.state().is_configured = false;
+        self.request_retry();
+    }
+
+    /// Starts an append of `bytes`.
+    pub(super) fn begin_append(
+        &self,
+        bytes: u64,
+        bytes_max: u64,
+        total: &TotalBytes,
+        total_bytes_max: u64,
+    ) -> AppendTarget {
+        self.state().segments.begin_append(bytes, bytes_max, total, total_bytes_max)
+    }
+
+    /// Starts to replace the backlog by a flush record.
+    pub(super) fn begin_flush(&self) -> AppendTarget {
+        self.state().segments.begin_flush()
+    }
+
+    /// Finishes an append ([`Segments::end_append`]) and raises the fence if it succeeded. True if a replayer must be
+    /// started.
+    pub(super) fn end_append(
+        &self,
+        target: AppendTarget,
+        written: Result<(u64, u64), &io::Error>,
+        total: &TotalBytes,
+        replaced: &mut Vec<u64>,
+    ) -> bool {
+        let mut state = self.state();
+        state.segments.end_append(target, written, total, replaced);
+        self.segment_released.notify_one();
+        if target == AppendTarget::Covered {
+            // The fence is up for the flush that covers it; or lowered, because the server has been flushed since.
+            return false;
+        }
+        if written.is_ok() {
+            self.fence.raise();
+        }
+        state.start_replay()
+    }
+
+    /// What the replayer does next. `None`: its task ends, and a later append starts a new one. The fence is then down
+    /// if the backlog is empty and no peer fence is set.
+    pub(super) fn next_replay(&self) -> Option<ReplayAction> {
+        let mut state = self.state();
+        if state.is_configured || state.segments.is_extended() {
+            let next = state.segments.next_replay();
+            if next.is_some() {
+                return next;
+            }
+        }
+        state.is_replayed = false;
+        self.unfence_if_idle(&state);
+        None
+    }
+
+    /// The server may not have been flushed. What is appended from now on is covered by the next attempt.
+    pub(super) fn flush_failed(&self, number: u64) {
+        self.state().segments.flush_failed(number);
+    }
+
+    /// A segment is unreadable: the server must be flushed.
+    pub(super) fn mark_lost(&self, number: u64) {
+        self.state().segments.mark_lost(number);
+    }
+
+    /// Drops a replayed segment. False if a flush record has replaced it meanwhile.
+    pub(super) fn mark_replayed(&self, number: u64, total: &TotalBytes) -> bool {
+        self.state().segments.mark_replayed(number, total)
+    }
+
+    /// Fences the server for `router` until `until`, unless a newer message of that router did so.
+    pub(super) fn fence_for_peer(&self, router: RouterId, sequence: u64, until: Instant) {
+        let mut state = self.state();
+        state.peer_fences.insert(router, sequence, until);
+        self.fence.raise();
+    }
+
+    /// Whether `router` has released its fence with a message newer than `sequence`.
+    pub(super) fn is_outdated(&self, router: RouterId, sequence: u64) -> bool {
+        self.state().peer_fences.is_outdated(router, sequence)
+    }
+
+    /// Whether the server is fenced for `router`.
+    pub(super) fn is_fenced_for(&self, router: RouterId) -> bool {
+        self.state().peer_fences.contains(router)
+    }
+
+    /// The number of peer fences.
+    pub(super) fn peer_fences(&self) -> usize {
+        self.state().peer_fences.len()
+    }
+
+    /// Releases the fence of `router`. False if a newer message of that router has set it.
+    pub(super) fn release_peer_fence(&self, router: RouterId, sequence: u64) -> bool {
+        let mut state = self.state();
+        let is_released = state.peer_fences.release(router, sequence);
+        if is_released {
+            self.unfence_if_idle(&state);
+        }
+        is_released
+    }
+
+    /// Removes the fence of `router` if it was not renewed in time. False if it was.
+    pub(super) fn expire_peer_fence(&self, router: RouterId, now: Instant) -> bool {
+        let mut state = self.state();
+        let is_expired = state.peer_fences.expire(router, now);
+        if is_expired {
+            self.unfence_if_idle(&state);
+        }
+        is_expired
+    }
+
+    /// Routers that did not renew their fence in time.
+    pub(super) fn overdue_peers(&self, now: Instant) -> Vec<RouterId> {
+        self.state().peer_fences.overdue(now)
+    }
+
+    fn unfence_if_idle(&self, state: &State) {
+        if state.is_idle() {
+            self.fence.lower();
+        }
+    }
+
+    /// Resolves when the writer has released a segment, perhaps before this was called.
+    pub(super) async fn wait_for_release(&self) {
+        self.segment_released.notified().await;
+    }
+
+    /// Makes the next replay attempt start at once.
+    pub(super) fn request_retry(&self) {
+        self.retry_requested.notify_one();
+    }
+
+    /// Resolves when a retry is requested.
+    pub(super) async fn wait_for_retry_request(&self) {
+        self.retry_requested.notified().await;
+    }
+
+    /// Removes segment files that are of no use. A file that stays does no harm: a restart sends its deletes once more.
+    pub(super) fn remove_files(&self, disk: &dyn Disk, numbers: &[u64]) {
+        for &number in numbers {
+            if let Err(error) = disk.remove(&self.folder, &file_name(number)) {
+                tracing::warn!(
+                    server = %self.address, %error,
+                    "cannot remove a replayed spool file: its deletes are sent again after a restart"
+                );
+            }
+        }
+    }
+}
+
+impl State {
+    fn is_idle(&self) -> bool {
+        self.segments.is_empty() && self.peer_fences.is_empty()
+    }
+
+    /// Whether the caller must start a replayer.
+    fn start_replay(&mut self) -> bool {
+        let starts = self.is_configured && !self.is_replayed && !self.segments.is_empty();
+        self.is_replayed |= starts;
+        starts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lookaside_client::TkoTrackers;
+    use std::collections::BTreeMap;
+    use std::sync::atomic::Ordering::Relaxed;
+    use std::time::Duration;
+
+    fn server_log() -> Arc<ServerLog> {
+        let address = Address("here:1".into());
+        let fence = TkoTrackers::new().fence(&address);
+        ServerLog::new(address, "here".into(), fence)
+    }
+
+    /// Three appends and their replay, step by step, in the order that a schedule gives. Every order is tried.
+    struct Interleaving {
+        server: Arc<ServerLog>,
+        total: TotalBytes,
+        bytes_max: u64,
+        /// The numbers of the appends in each segment's file.
+        files: BTreeMap<u64, Vec<usize>>,
+        writing: Option<(usize, AppendTarget)>,
+        next_append: usize,
+        /// By append.
+        is_acknowledged: [bool; APPENDS],
+        is_applied: [bool; APPENDS],
+        is_replaying: bool,
+        sending: Option<ReplayAction>,
+    }
+
+    const APPENDS: usize = 3;
+    const APPEND_BYTES: u64 = 100;
+
+    impl Interleaving {
+        fn new(bytes_max: u64) -> Interleaving {
+            let server = server_log();
+            assert!(!server.mark_configured(), "there is no backlog yet");
+            Interleaving {
+                server,
+                total: TotalBytes::new(0),
+                bytes_max,
+                files: BTreeMap::new(),
+                writing: None,
+                next_append: 0,
+                is_acknowledged: [false; APPENDS],
+                is_applied: [false; APPENDS],
+                is_replaying: false,
+                sending: None,
+            }
+        }
+
+        /// False when the writer has nothing left to do.
+        fn step_writer(&mut self) -> bool {
+            match self.writing.take() {
+                None if self.next_append == APPENDS => return false,
+                None => {
+                    let target = self.server.begin_append(APPEND_BYTES, self.bytes_max, &self.total, u64::MAX);
+                    if let AppendTarget::Segment { number, .. } = target {
+                        self.files.entry(number).or_default().push(self.next_append);
+                    }
+                    self.writing = Some((self.next_append, target));
+                    self.next_append += 1;
+                }
+                Some((append, target)) => {
+                    let mut replaced = Vec::new();
+                    self.is_replaying |=
+                        self.server.end_append(target, Ok((1, APPEND_BYTES)), &self.total, &mut replaced);
+                    replaced.iter().for_each(|number| drop(self.files.remove(number)));
+                    self.is_acknowledged[append] = true;
+                }
+            }
+            true
+        }
+
+        /// False when the replayer has nothing to do.
+        fn step_replayer(&mut self) -> bool {
+            if !self.is_replaying {
+                return false;
+            }
+            match self.sending.take() {
+                None => match self.server.next_replay() {
+                    None => self.is_replaying = false,
+                    Some(ReplayAction::Wait) => return false,
+                    Some(action) => self.sending = Some(action),
+                },
+                Some(ReplayAction::SendDeletes { number, .. }) => {
+                    let in_file = self.files.remove(&number).unwrap_or_default();
+                    in_file.into_iter().for_each(|append| self.is_applied[append] = true);
+                    self.server.mark_replayed(number, &self.total);
+                }
+                Some(ReplayAction::Flush { number }) => {
+                    // All that was acknowledged before the flush was sent has no file of its own any more.
+                    let in_files: Vec<usize> = self.files.values().flatten().copied().collect();
+                    for append in (0..APPENDS).filter(|append| !in_files.contains(append)) {
+                        self.is_applied[append] |= self.is_acknowledged[append] || self.is_covered(append);
+                    }
+                    self.server.mark_replayed(number, &self.total);
+                }
+                Some(ReplayAction::Wait) => unreachable!("there is nothing to send"),
+            }
+            true
+        }
+
+        fn is_covered(&self, append: usize) -> bool {
+            matches!(self.writing, Some((writing, AppendTarget::Covered)) if writing == append)
+        }
+
+        fn check(&self, schedule: u32) {
+            for append in 0..APPENDS {
+                let is_undelivered = self.is_acknowledged[append] && !self.is_applied[append];
+                assert!(
+                    !is_undelivered || self.server.is_fenced(),
+                    "append {append} is undelivered and unfenced: {schedule:b}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn in_every_interleaving_a_server_is_fenced_exactly_while_it_has_a_backlog() {
+        for bytes_max in [u64::MAX, 2 * APPEND_BYTES, 1] {
+            for schedule in 0..1_u32 << 16 {
+                let mut run = Interleaving::new(bytes_max);
+                for step in 0..16 {
+                    let moved = if schedule & 1 << step == 0 { run.step_writer() } else { run.step_replayer() };
+                    run.check(schedule);
+                    if !moved && run.next_append == APPENDS && !run.is_replaying {
+                        break;
+                    }
+                }
+                while run.step_writer() || run.step_replayer() {
+                    run.check(schedule);
+                }
+                assert_eq!(run.is_applied, [true; APPENDS], "{bytes_max} {schedule:b}");
+                assert!(!run.server.is_fenced(), "the backlog is empty: {bytes_max} {schedule:b}");
+                assert_eq!((run.server.backlog(), run.total.load(Relaxed)), (Backlog::default(), 0));
+            }
+        }
+    }
+
+    #[test]
+    fn a_segment_is_not_extended_after_a_failed_write() {
+        let run = Interleaving::new(u64::MAX);
+        let (server, total) = (&run.server, &run.total);
+        let (mut replaced, full) = (Vec::new(), io::Error::from(io::ErrorKind::StorageFull));
+        let first = server.begin_append(100, u64::MAX, total, u64::MAX);
+        assert!(!server.end_append(first, Err(&full), total, &mut replaced), "there is no backlog");
+        assert!(!server.is_fenced());
+        let second = server.begin_append(100, u64::MAX, total, u64::MAX);
+        assert_eq!(second, AppendTarget::Segment { number: 1, at: 0 });
+        assert!(server.end_append(second, Ok((1, 100)), total, &mut replaced));
+        let third = server.begin_append(100, u64::MAX, total, u64::MAX);
+        assert_eq!(third, AppendTarget::Segment { number: 1, at: 108 });
+        assert_eq!(server.next_replay(), Some(ReplayAction::Wait));
+        server.end_append(third, Err(&full), total, &mut replaced);
+        assert_eq!(server.begin_append(100, u64::MAX, total, u64::MAX), AppendTarget::Segment { number: 2, at: 0 });
+        assert_eq!(server.next_replay(), Some(ReplayAction::SendDeletes { number: 1, bytes: 108 }));
+        assert_eq!(server.backlog(), Backlog { deletes: 1, bytes: 108, flush_pending: false });
+    }
+
+    #[test]
+    fn a_flush_covers_only_deletes_that_are_appended_before_it_is_sent() {
+        let run = Interleaving::new(u64::MAX);
+        let (server, total, mut replaced) = (&run.server, &run.total, Vec::new());
+        let target = server.begin_append(100, 1, total, u64::MAX);
+        assert_eq!(target, AppendTarget::Flush { number: 0 });
+        server.end_append(target, Ok((1, 9)), total, &mut replaced);
+        assert_eq!(server.begin_append(100, 1_000, total, u64::MAX), AppendTarget::Covered);
+        assert_eq!(server.next_replay(), Some(ReplayAction::Flush { number: 0 }));
+        assert_eq!(server.begin_append(100, 1_000, total, u64::MAX), AppendTarget::Segment { number: 1, at: 0 });
+        server.flush_failed(0);
+        assert_eq!(server.begin_append(100, 1_000, total, u64::MAX), AppendTarget::Covered);
+    }
+
+    #[test]
+    fn the_newest_message_of_a_peer_decides_in_whichever_order_they_arrive() {
+        let server = server_log();
+        let (router, until) = (RouterId(7), Instant::now() + Duration::from_secs(1));
+        server.fence_for_peer(router, 3, until);
+        assert!(!server.release_peer_fence(router, 2), "delayed on an old connection");
+        assert!(server.is_fenced());
+        assert!(server.release_peer_fence(router, 4) && !server.is_fenced());
+        assert!(server.is_outdated(router, 3) && !server.is_outdated(router, 5));
+        server.fence_for_peer(router, 5, until);
+        assert!(!server.expire_peer_fence(router, Instant::now()) && server.is_fenced(), "it was renewed in time");
+        assert!(server.expire_peer_fence(router, until) && !server.is_fenced());
+    }
+}
