@@ -56,7 +56,7 @@ def test_a_unix_socket_alone_replaces_a_dead_router_s_socket(tmp_path):
     killed = start(tmp_path, "-s", file)
     killed.wait_ready(lambda: reply_to(file) == b"END\r\n")
     second = subprocess.run(command("-s", file), capture_output=True, text=True, timeout=20)
-    assert second.returncode == 1 and "somebody listens there" in second.stderr, second.stderr
+    assert second.returncode == 1 and "a process listens there" in second.stderr, second.stderr
     assert reply_to(file) == b"END\r\n", "the first one is unharmed"
     killed.kill()
     assert file.exists()
@@ -90,7 +90,7 @@ def test_port_0_is_a_free_one_that_all_addresses_share(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "status", "why"),
     [
-        (["-l", "127.0.0.1:x"], 2, '"x" is no port'),
+        (["-l", "127.0.0.1:x"], 2, '"x" is not a port'),
         (["-l", "proto[ascii]:127.0.0.1"], 2, "leave proto"),
         (["-l", "no-such-host.invalid"], 2, "no-such-host.invalid"),
         (["-l", "192.0.2.1"], 1, "no address of this machine"),

@@ -123,7 +123,7 @@ def test_certificates_are_reloaded_while_connections_stay(router):
         second = serial(router)
         router.certificate.write_text("no certificate\n")
         router.running.send_signal(signal.SIGHUP)
-        eventually(lambda: "the certificates stay as they were" in router.log(), "the log says that it did not work")
+        eventually(lambda: "keeping the old ones" in router.log(), "the log says that it did not work")
         assert serial(router) == second
         connection.sendall(b"get none\r\n")
         assert connection.recv(100) == b"END\r\n", "older than all of it"

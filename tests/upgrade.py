@@ -369,7 +369,7 @@ def check_predecessor_that_disconnects_but_lives(chain: Chain, fake: FakePredece
         fake.hand_over(None, dies=False)
         process = chain.take_over_port(fake.port)
         assert process.running.wait(STOP_S) == 1
-        assert "goes on serving" in process.log()
+        assert "continues to serve" in process.log()
     finally:
         chain.stop()
         fake.close()

@@ -2,71 +2,69 @@
 //!
 //! ```text
 //!   clients           session            tree of routes                destinations
-//!   -------->  bytes -> one batch  ->  pools, hashing, gutter  ->  one connection a server
-//!   <--------  bytes <- replies in order  <-  one outcome a request  <-  pipelined replies
+//!   -------->  bytes -> one batch  ->  pools, hashing, gutter  ->  one connection per server
+//!   <--------  bytes <- replies in order  <-  one outcome per request  <-  pipelined replies
 //! ```
 //!
-//! A get comes in here when a client does not speak to servers itself; a set and a delete do always. The deletes of an
-//! invalidator (§4.1) come in as a long pipeline and leave as one batch a server.
+//! A get passes here if its client does not connect to servers itself; sets and deletes always do. The deletes of an
+//! invalidator (§4.1) arrive as a long pipeline and leave as one batch per server.
 //!
-//! * [`Router`] is one thread's share of the daemon: a tree with destinations of its own, and the sessions of the
-//!   clients that this thread accepted. Nothing of a request crosses threads.
-//! * [`Fleet`] is what the threads of one process share: the count of connections, the state of the configuration,
-//!   and the list of routers that `stats` adds up.
-//! * [`daemon`] puts them on threads and sockets; a simulation puts one [`Router`] on a network of its own.
+//! | module | contents |
+//! |---|---|
+//! | `daemon/` | the main thread: startup, reload, signals, handover; `worker`: one thread and its runtime |
+//! | `proxy` | [`Proxy`]: one thread's listener, sessions and tree. No request crosses threads |
+//! | `frontend/` | the clients' side: listeners, sessions, parsers, replies |
+//! | `tree/` | a configuration bound to live connections: routes, destinations, their decorators |
+//! | `spool/`, `spares/` | deletes that servers did not answer, and their replay (§5); replacements of dead servers (§3.3) |
+//! | `backend/` | the servers' side: TLS, `flush_all` |
+//! | `config/` | the configuration's source, its watcher, and the validated result |
+//! | `shared` | [`SharedState`]: the number of connections, the state of the configuration, the threads to add up |
+//! | `stats/`, `admin/` | what one thread counts; `stats`, Prometheus metrics and admin keys |
+//! | `tls/`, `cli/` | certificates; the command line |
+//! | `handover/` | the handover to the next process |
+//!
+//! A request flows `frontend -> tree -> (routing) -> spool -> backend -> (client)`. Modules on the right know nothing
+//! of those on the left. A simulation puts one [`Proxy`] on its own network.
 //!
 //! Absent on purpose: how a key is routed (`routing`), how a server is reached (`client`), and a store: the router
 //! keeps no value longer than its reply takes.
 #![forbid(unsafe_code)]
 
 mod admin;
-mod answer;
-mod budget;
-mod cache;
-mod configuration;
+mod admin_key;
+mod backend;
+mod cli;
+mod config;
 pub mod daemon;
-mod environment;
-mod etcd;
-mod feed;
-mod fleet;
-mod flush;
+mod frontend;
 mod handover;
-mod ignored;
-mod intake;
-mod listen;
-mod metrics;
-mod options;
-mod rooms;
-mod router;
-mod session;
-mod settings;
+mod proxy;
+mod shared;
 mod spares;
 mod spool;
-mod statistics;
 mod stats;
+mod timeouts;
 mod tls;
-mod trace;
 mod tree;
-mod watch;
 mod worker;
 
-pub use budget::{FLEET_REPLY_BYTES_MAX, REPLY_BYTES_MAX};
-pub use configuration::{Plan, Source};
-pub use environment::Host;
-pub use etcd::{EtcdLocation, EtcdUser};
-pub use fleet::{Fleet, Identity};
-pub use intake::BATCH_REQUESTS_MAX;
-pub use listen::ListenOptions;
-pub use options::Options;
-pub use router::{DRAIN_MAX, Router};
-pub use session::WRITE_STALL_MAX;
-pub use settings::{CONNECTIONS_MAX, LINE_BYTES_MAX, Settings, VALUE_BYTES_MAX};
+pub use cli::{ListenOptions, Options, TlsOptions};
+pub use config::etcd::{EtcdLocation, EtcdUser};
+pub use config::file::{FileWatcher, POLL_INTERVAL};
+pub use config::host::{HostInfo, HostInfo as Host};
+pub use config::router_config::{RouterConfig, RouterConfig as Plan};
+pub use config::source::Source;
+pub use frontend::flow_control::{REPLY_BYTES_MAX, TOTAL_REPLY_BYTES_MAX};
+pub use frontend::limits::{CONNECTIONS_MAX, LINE_BYTES_MAX, Settings, VALUE_BYTES_MAX};
+pub use frontend::parse::BATCH_REQUESTS_MAX;
+pub use frontend::session::WRITE_STALL_MAX;
+pub use proxy::{Proxy, Proxy as Router};
+pub use shared::{Identity, SharedState, SharedState as Fleet};
 pub use spares::{Spares, SparesStatistics};
 pub use spool::{
     Backlog, Disk, FileDisk, Fsync, MemoryDisk, PeerMissing, Spool, SpoolCounts, SpoolSettings, SpoolStatistics,
 };
-pub use statistics::Tally;
-pub use tls::TlsOptions;
-pub use trace::{Outages, Step, Trace, trace};
+pub use stats::counters::CounterDelta;
+pub use timeouts::DRAIN_MAX;
 pub use tree::Tree;
-pub use watch::{FileWatch, POLL_INTERVAL};
+pub use tree::explain::{Explanation, Explanation as Trace, Outages, Step, explain, explain as trace};

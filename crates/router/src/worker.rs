@@ -1,102 +1,105 @@
-//! One thread: a runtime, its doors, a tree over its own connections, and the clients that came in here.
+//! One thread: a runtime, its acceptor, a tree over its own connections to servers, and the clients that it accepted.
 //!
-//! It serves until it is told to stop. Then it ends, or, if another process is to serve its clients, lets go of them and hears
-//! what comes of that ([`crate::handover`]).
+//! It serves until the shutdown. Then it ends, or, on a handover to another process, suspends its sessions and waits
+//! for the result ([`crate::handover`]).
 
-use crate::configuration::Plan;
+use crate::backend::tls_connector::TlsNetwork;
+use crate::config::router_config::RouterConfig;
+use crate::frontend::limits::Settings;
+use crate::frontend::listen::Acceptor;
+use crate::frontend::session::SuspendedSession;
 use crate::handover::{InheritedClient, WorkerCommand, close_gracefully, restore_client};
-use crate::listen::Doors;
-use crate::session::Parked;
-use crate::tls::SecuredNetwork;
-use crate::{Fleet, Router, Settings, Tree};
+use crate::proxy::Proxy;
+use crate::shared::SharedState;
+use crate::tree::Tree;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
 
-/// What one thread is made of.
+/// What one thread needs.
 pub(crate) struct Worker {
     pub(crate) settings: Settings,
-    pub(crate) fleet: Arc<Fleet>,
-    pub(crate) plans: watch::Receiver<Arc<Plan>>,
+    pub(crate) shared: Arc<SharedState>,
+    pub(crate) configs: watch::Receiver<Arc<RouterConfig>>,
     pub(crate) shutdown: watch::Receiver<bool>,
     /// Dropped when the thread ends.
     pub(crate) _alive: mpsc::Sender<()>,
-    pub(crate) network: Arc<SecuredNetwork>,
+    pub(crate) network: Arc<TlsNetwork>,
     pub(crate) seed: u64,
     pub(crate) index: usize,
-    /// Where it says that it has let go of its clients,
-    pub(crate) left: UnboundedSender<(usize, Vec<Parked>)>,
-    /// and hears what came of that.
-    pub(crate) verdicts: UnboundedReceiver<WorkerCommand>,
+    /// Receives the thread's suspended sessions on a handover.
+    pub(crate) suspended: UnboundedSender<(usize, Vec<SuspendedSession>)>,
+    /// The main thread's commands after that.
+    pub(crate) commands: UnboundedReceiver<WorkerCommand>,
 }
 
 impl Worker {
-    /// Starts the thread. `clients` are an earlier process's.
-    pub(crate) fn spawn(self, doors: Doors, clients: Vec<InheritedClient>) -> Result<JoinHandle<()>, String> {
-        let runtime = runtime()?;
+    /// Starts the thread. `clients` are connections of an earlier process.
+    pub(crate) fn spawn(self, acceptor: Acceptor, clients: Vec<InheritedClient>) -> Result<JoinHandle<()>, String> {
+        let runtime = new_runtime()?;
         thread::Builder::new()
             .name(format!("proxy-{}", self.index))
-            .spawn(move || runtime.block_on(self.run(doors, clients)))
-            .map_err(|error| format!("the system gives no thread: {error}"))
+            .spawn(move || runtime.block_on(self.run(acceptor, clients)))
+            .map_err(|error| format!("cannot start a thread: {error}"))
     }
 
-    async fn run(mut self, doors: Doors, clients: Vec<InheritedClient>) {
-        let plan = self.plans.borrow_and_update().clone();
-        let tree = Tree::build(&plan, self.network.clone(), self.seed, None);
-        // Clients that have connected wait in the listener's queue meanwhile.
-        tree.settled().await;
-        let mut listener = Some(doors.watched().expect("they are not blocking and this is a runtime"));
-        let router = Router::new(self.settings.clone(), self.fleet.clone(), tree);
-        // One that the system does not take any more has ended meanwhile.
+    async fn run(mut self, acceptor: Acceptor, clients: Vec<InheritedClient>) {
+        let config = self.configs.borrow_and_update().clone();
+        let tree = Tree::build(&config, self.network.clone(), self.seed, None);
+        // Clients that connect meanwhile wait in the listener's queue.
+        tree.wait_until_ready().await;
+        let mut listener = Some(acceptor.register().expect("the sockets do not block, and this is a runtime"));
+        let proxy = Proxy::new(self.settings.clone(), self.shared.clone(), tree);
+        // A socket that cannot be registered has been closed by its client meanwhile.
         let mut clients = clients
             .into_iter()
             .filter_map(|(socket, connection_state)| restore_client(socket, connection_state).ok())
             .collect();
         loop {
             let shutdown = self.shutdown.clone();
-            let left = tokio::select! {
+            let suspended = tokio::select! {
                 biased;
-                never = self.reload(&router) => never,
-                left = router.serve_all(&mut listener, clients, shutdown) => left,
+                never = self.reload_loop(&proxy) => never,
+                suspended = proxy.serve_all(&mut listener, clients, shutdown) => suspended,
             };
-            router.tree().backyard().drain().await;
+            proxy.tree().background_tasks().drain().await;
             if listener.is_none() {
                 return;
             }
-            // Whoever hears it is gone only when the process ends.
-            let _ = self.left.send((self.index, left));
-            clients = match self.verdicts.recv().await {
+            // The main thread receives it unless the process ends.
+            let _ = self.suspended.send((self.index, suspended));
+            clients = match self.commands.recv().await {
                 Some(WorkerCommand::Resume(clients)) => clients,
-                Some(WorkerCommand::Exit(left)) => {
+                Some(WorkerCommand::Exit(remaining)) => {
                     drop(listener);
-                    return close_gracefully(left).await;
+                    return close_gracefully(remaining).await;
                 }
                 None => return,
             };
-            // The spool may be another one.
-            self.take_plan(&router).await;
+            // The spool may have been opened again.
+            self.apply_config(&proxy).await;
         }
     }
 
-    /// Builds a tree from each new plan, for ever.
-    async fn reload<T>(&mut self, router: &Arc<Router>) -> T {
-        while self.plans.changed().await.is_ok() {
-            self.take_plan(router).await;
+    /// Builds a tree from each new configuration. Never returns.
+    async fn reload_loop<T>(&mut self, proxy: &Arc<Proxy>) -> T {
+        while self.configs.changed().await.is_ok() {
+            self.apply_config(proxy).await;
         }
         std::future::pending().await
     }
 
-    async fn take_plan(&mut self, router: &Arc<Router>) {
-        let plan = self.plans.borrow_and_update().clone();
-        let tree = Tree::build(&plan, self.network.clone(), self.seed, Some(&router.tree()));
-        tree.settled().await;
-        router.set_tree(tree);
+    async fn apply_config(&mut self, proxy: &Arc<Proxy>) {
+        let config = self.configs.borrow_and_update().clone();
+        let tree = Tree::build(&config, self.network.clone(), self.seed, Some(&proxy.tree()));
+        tree.wait_until_ready().await;
+        proxy.set_tree(tree);
     }
 }
 
-/// A runtime of one thread.
-pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, String> {
+/// A runtime for one thread.
+pub(crate) fn new_runtime() -> Result<tokio::runtime::Runtime, String> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
-    builder.enable_all().build().map_err(|error| format!("the system gives no event queue: {error}"))
+    builder.enable_all().build().map_err(|error| format!("cannot create the tokio runtime: {error}"))
 }

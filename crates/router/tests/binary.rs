@@ -1,4 +1,4 @@
-//! What a client that speaks the binary dialect sends and gets, and what the routing tree is asked for.
+//! The bytes that a client of the binary protocol sends and gets, and the batches that the tree of routes receives.
 #![allow(missing_docs)]
 
 mod support;
@@ -12,7 +12,7 @@ use lookaside_protocol::text::{Limits, compose_request};
 use lookaside_protocol::{Cas, Direction, Operation, Request, StoreMode};
 use lookaside_router::Settings;
 use std::time::Duration;
-use support::Bench;
+use support::SessionHarness;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 const LIMITS: Limits = Limits { value_bytes_max: 1 << 20, line_bytes_max: 0 };
@@ -50,8 +50,8 @@ fn noop(opaque: u32) -> Vec<u8> {
     request(op::NOOP, opaque, BinaryCommand::Noop)
 }
 
-/// The responses in a line each, up to the one to the request with this number: opaque, status, key, value.
-async fn told_up_to(client: &mut DuplexStream, last: u32) -> Vec<String> {
+/// The responses up to the one with the opaque `last`, each as a line: opaque, status, key, value.
+async fn replies_until(client: &mut DuplexStream, last: u32) -> Vec<String> {
     let (mut bytes, mut lines) = (Vec::new(), Vec::new());
     loop {
         match parse_response(&bytes, &LIMITS) {
@@ -76,7 +76,7 @@ async fn told_up_to(client: &mut DuplexStream, last: u32) -> Vec<String> {
     }
 }
 
-fn conversation() -> Vec<u8> {
+fn script() -> Vec<u8> {
     [
         store(op::SET, 1, "a", StoreMode::Set, "foo"),
         store(op::SETQ, 2, "b", StoreMode::Set, "bar"),
@@ -97,7 +97,7 @@ fn conversation() -> Vec<u8> {
     .concat()
 }
 
-const ANSWERS: [&str; 12] = [
+const RESPONSES: [&str; 12] = [
     "1 Success  ",
     "3 Success a foo",
     "5 Success  bar",
@@ -113,48 +113,48 @@ const ANSWERS: [&str; 12] = [
 ];
 
 #[tokio::test(start_paused = true)]
-async fn a_row_of_requests_is_one_batch_and_the_answers_are_in_order() {
-    let bench = Bench::start(Settings::default());
-    let mut client = bench.connect();
-    client.write_all(&conversation()).await.unwrap();
-    assert_eq!(told_up_to(&mut client, 15).await, ANSWERS);
-    assert_eq!(bench.route.batch_sizes(), [13]);
-    let tally = bench.tally();
+async fn one_write_becomes_one_batch_with_responses_in_order() {
+    let harness = SessionHarness::start(Settings::default());
+    let mut client = harness.connect();
+    client.write_all(&script()).await.unwrap();
+    assert_eq!(replies_until(&mut client, 15).await, RESPONSES);
+    assert_eq!(harness.route.batch_sizes(), [13]);
+    let tally = harness.counters();
     assert_eq!((tally.get_hits, tally.get_misses, tally.get_failures, tally.delete_hits), (2, 3, 1, 1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_answers_do_not_depend_on_where_the_bytes_are_split() {
-    let bytes = conversation();
+async fn responses_do_not_depend_on_where_the_bytes_are_split() {
+    let bytes = script();
     for split in (1..bytes.len()).step_by(7) {
-        let bench = Bench::start(Settings::default());
-        let mut client = bench.connect();
+        let harness = SessionHarness::start(Settings::default());
+        let mut client = harness.connect();
         for part in [&bytes[..split], &bytes[split..]] {
             client.write_all(part).await.unwrap();
-            // Paused time moves on only when everybody waits: the part has been taken in.
+            // Paused time advances only when all tasks wait: the part has been read.
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        assert_eq!(told_up_to(&mut client, 15).await, ANSWERS, "split at {split}");
+        assert_eq!(replies_until(&mut client, 15).await, RESPONSES, "split at {split}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_number_is_made_in_its_place() {
-    let bench = Bench::start(Settings::default());
-    let mut client = bench.connect();
+async fn number_is_created_in_order() {
+    let harness = SessionHarness::start(Settings::default());
+    let mut client = harness.connect();
     let bytes = [count(1, "n", None), count(2, "n", Some(10)), get(op::GET, 3, "n"), count(4, "n", Some(10)), noop(5)];
     client.write_all(&bytes.concat()).await.unwrap();
     let number = |n: u8| format!("Success  {}{}", "\\x00".repeat(7), n.escape_ascii());
-    let told = told_up_to(&mut client, 5).await;
-    assert_eq!(told[0], "1 NotFound  Not found");
-    assert_eq!(told[1..4], [format!("2 {}", number(10)), "3 Success  10".into(), format!("4 {}", number(15))]);
+    let responses = replies_until(&mut client, 5).await;
+    assert_eq!(responses[0], "1 NotFound  Not found");
+    assert_eq!(responses[1..4], [format!("2 {}", number(10)), "3 Success  10".into(), format!("4 {}", number(15))]);
 }
 
-/// The fake's meta answers are `HD` but for gets, so what is asked is what counts here.
+/// The fake replies `HD` to every meta command but gets, so the test checks the requests.
 #[tokio::test(start_paused = true)]
-async fn what_the_classic_commands_have_no_words_for_is_asked_in_meta() {
-    let bench = Bench::start(Settings::default());
-    let mut client = bench.connect();
+async fn operations_without_a_classic_command_are_sent_as_meta_commands() {
+    let harness = SessionHarness::start(Settings::default());
+    let mut client = harness.connect();
     let cas = Some(Cas(9));
     let vivify = Some(Vivify { initial: 3, exptime: 60 });
     let down = BinaryOperation::Arithmetic { direction: Direction::Down, delta: 2, vivify, cas };
@@ -169,11 +169,11 @@ async fn what_the_classic_commands_have_no_words_for_is_asked_in_meta() {
         noop(8),
     ];
     client.write_all(&bytes.concat()).await.unwrap();
-    let told = told_up_to(&mut client, 8).await;
-    assert_eq!(told[..4], ["1 Success  ", "2 Success  ", "4 Success  ", "5 NotFound two words "]);
-    assert_eq!(told[5], "7 UnknownCommand  Unknown command");
-    let batches = bench.route.batches.lock().unwrap();
-    let asked: Vec<_> = batches.iter().flatten().map(said).collect();
+    let responses = replies_until(&mut client, 8).await;
+    assert_eq!(responses[..4], ["1 Success  ", "2 Success  ", "4 Success  ", "5 NotFound two words "]);
+    assert_eq!(responses[5], "7 UnknownCommand  Unknown command");
+    let batches = harness.route.batches.lock().unwrap();
+    let asked: Vec<_> = batches.iter().flatten().map(to_text).collect();
     let expected = [
         "md a C9",
         "ms a 1 MA c C9 x",
@@ -185,42 +185,42 @@ async fn what_the_classic_commands_have_no_words_for_is_asked_in_meta() {
     assert_eq!(asked, expected);
 }
 
-/// A request as a server gets it.
-fn said(request: &Request<Bytes>) -> String {
+/// A request as it is sent to a server.
+fn to_text(request: &Request<Bytes>) -> String {
     let mut out = Vec::new();
     compose_request(request, &mut out);
     String::from_utf8_lossy(&out).trim_end().replace("\r\n", " ")
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_is_too_long_for_base64_is_refused() {
-    let bench = Bench::start(Settings::default());
-    let mut client = bench.connect();
+async fn key_that_is_too_long_for_base64_is_refused() {
+    let harness = SessionHarness::start(Settings::default());
+    let mut client = harness.connect();
     let key = format!("two {}", "x".repeat(183));
     client.write_all(&[get(op::GET, 1, &key), get(op::GET, 2, &key[1..]), noop(3)].concat()).await.unwrap();
-    let told = told_up_to(&mut client, 3).await;
-    assert_eq!(told[..2], ["1 InvalidArguments  Invalid arguments", "2 NotFound  Not found"]);
+    let responses = replies_until(&mut client, 3).await;
+    assert_eq!(responses[..2], ["1 InvalidArguments  Invalid arguments", "2 NotFound  Not found"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_exptime_keeps_its_sense_in_the_text_dialect() {
-    let bench = Bench::start(Settings::default());
-    let mut client = bench.connect();
+async fn exptime_keeps_its_meaning_in_the_text_protocol() {
+    let harness = SessionHarness::start(Settings::default());
+    let mut client = harness.connect();
     for (exptime, asked) in [(60, 60), (0xffff_ffff, i64::from(i32::MAX)), (0, 0)] {
         let touch = BinaryOperation::Get { exptime: Some(exptime), with_key: false, with_value: false };
         client.write_all(&keyed(op::TOUCH, 1, "absent", touch)).await.unwrap();
-        assert_eq!(told_up_to(&mut client, 1).await, ["1 NotFound  Not found"]);
-        let batches = bench.route.batches.lock().unwrap();
+        assert_eq!(replies_until(&mut client, 1).await, ["1 NotFound  Not found"]);
+        let batches = harness.route.batches.lock().unwrap();
         assert_eq!(batches.last().expect("a batch")[0].operation, Operation::Touch { exptime: asked });
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_set_that_is_too_large_takes_the_old_value_with_it() {
+async fn set_that_is_too_large_deletes_the_old_value() {
     let mut settings = Settings::default();
     settings.limits.value_bytes_max = 100;
-    let bench = Bench::start(settings);
-    let mut client = bench.connect();
+    let harness = SessionHarness::start(settings);
+    let mut client = harness.connect();
     let large = "x".repeat(101);
     let bytes = [
         store(op::SET, 1, "a", StoreMode::Set, "old"),
@@ -228,13 +228,13 @@ async fn a_set_that_is_too_large_takes_the_old_value_with_it() {
         get(op::GET, 3, "a"),
     ];
     client.write_all(&bytes.concat()).await.unwrap();
-    assert_eq!(told_up_to(&mut client, 3).await, ["1 Success  ", "2 TooLarge  Too large.", "3 NotFound  Not found"]);
+    assert_eq!(replies_until(&mut client, 3).await, ["1 Success  ", "2 TooLarge  Too large.", "3 NotFound  Not found"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_router_answers_for_itself() {
-    let bench = Bench::start(Settings::default());
-    let mut client = bench.connect();
+async fn local_commands_have_responses() {
+    let harness = SessionHarness::start(Settings::default());
+    let mut client = harness.connect();
     let bytes = [
         request(op::VERSION, 1, BinaryCommand::Version),
         get(op::GET, 2, "__mcrouter__.config_age"),
@@ -243,37 +243,37 @@ async fn the_router_answers_for_itself() {
         noop(5),
     ];
     client.write_all(&bytes.concat()).await.unwrap();
-    let told = told_up_to(&mut client, 5).await;
-    assert!(told[0].starts_with("1 Success  lookaside-router "), "{}", told[0]);
-    assert_eq!(told[1], "2 Success  0");
-    assert!(told[2].starts_with("3 NotSupported  "), "{}", told[2]);
-    assert!(told.contains(&"4 Success pid 7".to_string()) && told.contains(&"4 Success  ".to_string()));
+    let responses = replies_until(&mut client, 5).await;
+    assert!(responses[0].starts_with("1 Success  lookaside-router "), "{}", responses[0]);
+    assert_eq!(responses[1], "2 Success  0");
+    assert!(responses[2].starts_with("3 NotSupported  "), "{}", responses[2]);
+    assert!(responses.contains(&"4 Success pid 7".to_string()) && responses.contains(&"4 Success  ".to_string()));
 }
 
 #[tokio::test(start_paused = true)]
-async fn quit_and_nonsense_end_the_connection() {
+async fn quit_and_garbage_close_the_connection() {
     for (last, answer_bytes) in [
         (request(op::QUIT, 1, BinaryCommand::Quit), 24),
         (request(op::QUITQ, 1, BinaryCommand::Quit), 0),
         (b"version\r\n".to_vec(), 0),
     ] {
-        let bench = Bench::start(Settings::default());
-        let mut client = bench.connect();
+        let harness = SessionHarness::start(Settings::default());
+        let mut client = harness.connect();
         client.write_all(&[noop(0), last, noop(2)].concat()).await.unwrap();
         let mut rest = Vec::new();
         client.read_to_end(&mut rest).await.unwrap();
-        assert_eq!(rest.len(), 24 + answer_bytes, "the noop's answer, and the last one's");
+        assert_eq!(rest.len(), 24 + answer_bytes, "the noop's response, and the last request's");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_get_is_a_miss_when_asked_for() {
-    let bench = Bench::start(Settings { miss_on_get_errors: true, ..Settings::default() });
-    let mut client = bench.connect();
+async fn failed_get_is_a_miss_with_miss_on_get_errors() {
+    let harness = SessionHarness::start(Settings { miss_on_get_errors: true, ..Settings::default() });
+    let mut client = harness.connect();
     let bytes =
         [get(op::GETQ, 1, "down:1"), get(op::GET, 2, "down:1"), store(op::SET, 3, "down:1", StoreMode::Set, "x")];
     client.write_all(&bytes.concat()).await.unwrap();
-    let told = told_up_to(&mut client, 3).await;
-    assert_eq!(told[0], "2 NotFound  Not found");
-    assert!(told[1].starts_with("3 TemporaryFailure"), "{}", told[1]);
+    let responses = replies_until(&mut client, 3).await;
+    assert_eq!(responses[0], "2 NotFound  Not found");
+    assert!(responses[1].starts_with("3 TemporaryFailure"), "{}", responses[1]);
 }

@@ -14,7 +14,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Nobody waits so long unless something is broken.
+/// Reached only if a test fails.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 fn command(arguments: &[&str]) -> Command {
@@ -64,8 +64,8 @@ impl Daemon {
         Client { reader: BufReader::new(stream) }
     }
 
-    fn ask(&self, request: &str) -> String {
-        self.connect().ask(request)
+    fn request(&self, request: &str) -> String {
+        self.connect().request(request)
     }
 
     fn signal(&self, name: &str) {
@@ -97,8 +97,8 @@ struct Client {
 }
 
 impl Client {
-    /// Sends one command and reads its answer, to the line that ends it.
-    fn ask(&mut self, request: &str) -> String {
+    /// Sends one command and reads its reply, up to the line that ends it.
+    fn request(&mut self, request: &str) -> String {
         self.reader.get_mut().write_all(request.as_bytes()).expect("it reads");
         let mut answer = String::new();
         loop {
@@ -119,7 +119,7 @@ impl Client {
     }
 }
 
-/// Asks until the answer is as wanted.
+/// Repeats a request until the reply is as wanted.
 fn wait_for(what: &str, mut ask: impl FnMut() -> String, wanted: impl Fn(&str) -> bool) -> String {
     let deadline = Instant::now() + DEADLINE;
     loop {
@@ -138,38 +138,38 @@ fn one_pool(servers: &[&FakeServer]) -> String {
 }
 
 #[test]
-fn keys_are_spread_over_the_servers_and_multigets_gathered() {
+fn keys_are_distributed_over_servers_and_multigets_collected() {
     let servers = [FakeServer::start(), FakeServer::start()];
     let daemon = Daemon::start(&["--config-str", &one_pool(&[&servers[0], &servers[1]])]);
     let mut client = daemon.connect();
     for key in 0..100 {
-        assert_eq!(client.ask(&format!("set key:{key} 0 0 1\r\nx\r\n")), "STORED\r\n");
+        assert_eq!(client.request(&format!("set key:{key} 0 0 1\r\nx\r\n")), "STORED\r\n");
     }
     let keys: String = (0..100).map(|key| format!(" key:{key}")).collect();
     let expected: String = (0..100).map(|key| format!("VALUE key:{key} 0 1\r\nx\r\n")).collect();
-    assert_eq!(client.ask(&format!("get{keys}\r\n")), expected + "END\r\n");
-    assert_eq!(client.ask("delete key:7\r\n"), "DELETED\r\n");
-    assert_eq!(client.ask("get key:7\r\n"), "END\r\n");
+    assert_eq!(client.request(&format!("get{keys}\r\n")), expected + "END\r\n");
+    assert_eq!(client.request("delete key:7\r\n"), "DELETED\r\n");
+    assert_eq!(client.request("get key:7\r\n"), "END\r\n");
     let counts = servers.each_ref().map(|server| server.state.lock().unwrap().values.len());
     assert_eq!(counts.iter().sum::<usize>(), 99);
     assert!(counts.iter().all(|count| *count > 20), "{counts:?}");
     let owner = servers.iter().find(|server| server.asked().contains(&"delete key:7".to_owned())).expect("one of them");
     let line = format!("{} get key:7", owner.address);
     let expected = format!("VALUE __mcrouter__.route(get,key:7) 0 {}\r\n{line}\r\nEND\r\n", line.len());
-    assert_eq!(client.ask("get __mcrouter__.route(get,key:7)\r\n"), expected);
-    let stats = client.ask("stats servers\r\n");
+    assert_eq!(client.request("get __mcrouter__.route(get,key:7)\r\n"), expected);
+    let stats = client.request("stats servers\r\n");
     for server in &servers {
         assert!(stats.contains(&format!("STAT destination:{} state:up sent:", server.address)), "{stats}");
     }
 }
 
 #[test]
-fn signals_end_it_cleanly() {
+fn signals_end_the_daemon_cleanly() {
     let server = FakeServer::start();
     for signal in ["-INT", "-TERM"] {
         let mut daemon = Daemon::start(&["--config-str", &one_pool(&[&server])]);
         let mut client = daemon.connect();
-        assert_eq!(client.ask("get a\r\n"), "END\r\n");
+        assert_eq!(client.request("get a\r\n"), "END\r\n");
         daemon.signal(signal);
         assert_eq!(daemon.end().code(), Some(0), "{signal}");
         let mut rest = String::new();
@@ -184,7 +184,7 @@ fn write_over(path: &Path, text: &str) {
 }
 
 #[test]
-fn a_good_change_takes_effect_and_a_bad_one_is_refused() {
+fn valid_change_is_applied_and_invalid_one_is_refused() {
     let (first, second) = (FakeServer::start(), FakeServer::start());
     first.put("k", "first");
     second.put("k", "second");
@@ -192,7 +192,7 @@ fn a_good_change_takes_effect_and_a_bad_one_is_refused() {
     let path = folder.path().join("router.json");
     fs::write(&path, one_pool(&[&first])).unwrap();
     let daemon = Daemon::start(&["-f", path.to_str().unwrap()]);
-    let get = || daemon.ask("get k\r\n");
+    let get = || daemon.request("get k\r\n");
     assert_eq!(get(), "VALUE k 0 5\r\nfirst\r\nEND\r\n");
 
     write_over(&path, &one_pool(&[&second]));
@@ -203,7 +203,7 @@ fn a_good_change_takes_effect_and_a_bad_one_is_refused() {
         "{\n  \"pools\": {\"main\": {\"servers\": [\"127.0.0.1:1\"]}},\n  \"route\": \"PoolRoute|nowhere\"\n}\n",
     );
     let stats =
-        wait_for("the refusal", || daemon.ask("stats\r\n"), |stats| stats.contains("STAT config_failures 1\r\n"));
+        wait_for("the refusal", || daemon.request("stats\r\n"), |stats| stats.contains("STAT config_failures 1\r\n"));
     assert!(stats.contains("STAT config_last_refusal ") && stats.contains("nowhere"), "{stats}");
     let logged = daemon.wait_for_log("refused");
     assert!(logged.contains(path.to_str().unwrap()) && logged.contains("nowhere"), "{logged}");
@@ -214,16 +214,16 @@ fn a_good_change_takes_effect_and_a_bad_one_is_refused() {
 }
 
 #[test]
-fn a_reload_keeps_the_connections_to_the_servers_that_stay() {
+fn reload_keeps_connections_to_servers_that_stay() {
     let (stays, comes) = (FakeServer::start(), FakeServer::start());
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("router.json");
     fs::write(&path, one_pool(&[&stays])).unwrap();
     let daemon = Daemon::start(&["-f", path.to_str().unwrap(), "--num-proxies", "1"]);
-    assert_eq!(daemon.ask("get k\r\n"), "END\r\n");
+    assert_eq!(daemon.request("get k\r\n"), "END\r\n");
     write_over(&path, &one_pool(&[&stays, &comes]));
     let keys: String = (0..50).map(|key| format!(" {key}")).collect();
-    let many = || daemon.ask(&format!("get{keys}\r\n"));
+    let many = || daemon.request(&format!("get{keys}\r\n"));
     wait_for("the change", many, |_| !comes.asked().is_empty());
     let asked = stays.asked().len();
     wait_for("the old server", many, |_| stays.asked().len() > asked);
@@ -240,16 +240,16 @@ fn servers_are_connected_to_before_the_first_client_and_before_a_reload_is_in_fo
     let connections = |server: &FakeServer| server.state.lock().unwrap().connections;
     let daemon = Daemon::start(&["-f", path.to_str().unwrap(), "--num-proxies", "1"]);
     wait_for("a connection in advance", || connections(&first).to_string(), |connections| connections == "1");
-    assert!(first.asked().is_empty(), "nobody has asked anything");
+    assert!(first.asked().is_empty(), "no client has sent a request");
     write_over(&path, &one_pool(&[&second]));
     let put = |server: &FakeServer| server.put("k", "v");
     put(&second);
-    wait_for("the change", || daemon.ask("get k\r\n"), |answer| answer == "VALUE k 0 1\r\nv\r\nEND\r\n");
+    wait_for("the change", || daemon.request("get k\r\n"), |answer| answer == "VALUE k 0 1\r\nv\r\nEND\r\n");
     assert_eq!(connections(&second), 1);
 }
 
 #[test]
-fn a_dead_server_is_stood_in_for_by_the_gutter() {
+fn gutter_replaces_a_dead_server() {
     let (main, gutter) = (FakeServer::start(), FakeServer::start());
     let configuration = format!(
         r#"{{
@@ -270,54 +270,54 @@ fn a_dead_server_is_stood_in_for_by_the_gutter() {
     let daemon =
         Daemon::start(&["--config-str", &configuration, "--probe-timeout-initial", "50", "--num-proxies", "1"]);
     let mut client = daemon.connect();
-    assert_eq!(client.ask("set k 0 0 1\r\na\r\n"), "STORED\r\n");
+    assert_eq!(client.request("set k 0 0 1\r\na\r\n"), "STORED\r\n");
     main.stop();
-    assert_eq!(client.ask("get k\r\n"), "END\r\n", "a miss in the gutter, and no error");
-    assert_eq!(client.ask("set k 0 0 1\r\nb\r\n"), "STORED\r\n");
-    assert_eq!(client.ask("get k\r\n"), "VALUE k 0 1\r\nb\r\nEND\r\n");
+    assert_eq!(client.request("get k\r\n"), "END\r\n", "a miss in the gutter, and no error");
+    assert_eq!(client.request("set k 0 0 1\r\nb\r\n"), "STORED\r\n");
+    assert_eq!(client.request("get k\r\n"), "VALUE k 0 1\r\nb\r\nEND\r\n");
     assert!(gutter.asked().contains(&"set k 10".to_owned()), "{:?}", gutter.asked());
-    let answer = client.ask("delete k\r\n");
+    let answer = client.request("delete k\r\n");
     assert!(answer.starts_with("SERVER_ERROR ") && answer.contains("key k"), "{answer}");
-    let stats = client.ask("stats suspect_servers\r\n");
+    let stats = client.request("stats suspect_servers\r\n");
     assert!(stats.contains(&format!("destination:{} state:hard_tko ", main.address)), "{stats}");
     assert!(!stats.contains(&gutter.address.to_string()), "{stats}");
 
     let back = FakeServer::start_at(main.address);
     back.put("k", "c");
-    wait_for("the server's return", || client.ask("get k\r\n"), |answer| answer == "VALUE k 0 1\r\nc\r\nEND\r\n");
-    assert_eq!(client.ask("stats suspect_servers\r\n"), "END\r\n");
+    wait_for("the server's return", || client.request("get k\r\n"), |answer| answer == "VALUE k 0 1\r\nc\r\nEND\r\n");
+    assert_eq!(client.request("stats suspect_servers\r\n"), "END\r\n");
 }
 
 #[test]
-fn flush_all_reaches_every_server_when_it_is_allowed() {
+fn flush_all_reaches_every_server_if_it_is_enabled() {
     let servers = [FakeServer::start(), FakeServer::start()];
     let configuration = one_pool(&[&servers[0], &servers[1]]);
     let daemon = Daemon::start(&["--config-str", &configuration, "--enable-flush-cmd"]);
-    assert_eq!(daemon.ask("flush_all\r\n"), "OK\r\n");
+    assert_eq!(daemon.request("flush_all\r\n"), "OK\r\n");
     assert_eq!(servers.each_ref().map(|server| server.state.lock().unwrap().flushes), [1, 1]);
     servers[1].stop();
-    let answer = daemon.ask("flush_all\r\n");
+    let answer = daemon.request("flush_all\r\n");
     assert!(answer.starts_with(&format!("SERVER_ERROR not flushed: {}", servers[1].address)), "{answer}");
 }
 
-/// Each thread once had a health of its own for a server: after an outage one thread served what the server still
-/// held, while another refused the delete of it for as long as its own next probe was away.
+/// Each thread once had its own health of a server: after an outage one thread returned a value that the server still
+/// had, while another refused its delete until its own next probe.
 #[test]
-fn a_server_is_back_for_all_threads_at_once() {
+fn server_is_back_for_all_threads_at_once() {
     let server = FakeServer::start();
     server.put("k", "old");
     let probes = ["--probe-timeout-initial", "200", "--probe-timeout-max", "1000"];
     let daemon = Daemon::start(&[&["--config-str", &one_pool(&[&server]), "--num-proxies", "4"], &probes[..]].concat());
-    // The system spreads these over the threads; that all are on one has a chance of 4^-31.
+    // The kernel distributes these over the threads; all are on one with a probability of 4^-31.
     let mut clients: Vec<Client> = (0..32).map(|_| daemon.connect()).collect();
     let ask = |clients: &mut Vec<Client>, request: &str| -> Vec<String> {
-        clients.iter_mut().map(|client| client.ask(request)).collect()
+        clients.iter_mut().map(|client| client.request(request)).collect()
     };
     assert!(ask(&mut clients, "get k\r\n").iter().all(|answer| answer.contains("old")));
     server.stop();
     ask(&mut clients, "get k\r\n");
     let statistic = |name: &str| -> u64 {
-        let stats = daemon.ask("stats servers\r\n");
+        let stats = daemon.request("stats servers\r\n");
         let (_, rest) = stats.split_once(&format!(" {name}:")).expect("a line for the server");
         rest.split_whitespace().next().expect("a value").parse().expect("a number")
     };
@@ -336,21 +336,21 @@ fn a_server_is_back_for_all_threads_at_once() {
     assert!(answers.iter().all(|answer| !answer.contains("SERVER_ERROR")), "{answers:?}");
 }
 
-/// `flush_all` once was carried out after everything behind it in the same read.
+/// `flush_all` was once executed after all commands behind it in the same read.
 #[test]
-fn a_flush_is_carried_out_in_its_place() {
+fn flush_is_executed_in_order() {
     let server = FakeServer::start();
     let daemon = Daemon::start(&["--config-str", &one_pool(&[&server]), "--enable-flush-cmd"]);
     let mut client = daemon.connect();
-    assert_eq!(client.ask("set a 0 0 3\r\nold\r\n"), "STORED\r\n");
+    assert_eq!(client.request("set a 0 0 3\r\nold\r\n"), "STORED\r\n");
     let request = "get a\r\nflush_all\r\nget a\r\nset b 0 0 3\r\nnew\r\nget b\r\n";
-    assert_eq!(client.ask(request), "VALUE a 0 3\r\nold\r\nEND\r\n");
-    let answers: Vec<String> = (0..4).map(|_| client.ask("")).collect();
+    assert_eq!(client.request(request), "VALUE a 0 3\r\nold\r\nEND\r\n");
+    let answers: Vec<String> = (0..4).map(|_| client.request("")).collect();
     assert_eq!(answers, ["OK\r\n", "END\r\n", "STORED\r\n", "VALUE b 0 3\r\nnew\r\nEND\r\n"]);
 }
 
 #[test]
-fn a_taken_port_is_named_with_the_way_out() {
+fn used_port_is_named_with_the_option_to_change() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let server = FakeServer::start();
@@ -361,7 +361,7 @@ fn a_taken_port_is_named_with_the_way_out() {
 }
 
 #[test]
-fn a_missing_or_bad_configuration_is_named_and_ends_it_with_2() {
+fn missing_or_invalid_configuration_is_named_with_exit_code_2() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("router.json");
     let path = path.to_str().unwrap();
@@ -380,7 +380,7 @@ fn a_missing_or_bad_configuration_is_named_and_ends_it_with_2() {
 }
 
 #[test]
-fn a_good_configuration_is_called_good() {
+fn valid_configuration_is_reported_as_good() {
     let server = FakeServer::start();
     let output = run(&["--config-str", &one_pool(&[&server]), "--validate-config"]);
     assert!(output.status.success(), "{output:?}");

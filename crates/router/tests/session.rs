@@ -1,159 +1,163 @@
-//! What a client sends and gets, byte for byte, and which batches the routing tree is asked for.
+//! The bytes that a client sends and gets, and the batches that the tree of routes receives.
 #![allow(missing_docs)]
 
 mod support;
 
 use lookaside_protocol::Operation;
-use lookaside_router::{BATCH_REQUESTS_MAX, FLEET_REPLY_BYTES_MAX, REPLY_BYTES_MAX, Settings, WRITE_STALL_MAX};
+use lookaside_router::{BATCH_REQUESTS_MAX, REPLY_BYTES_MAX, Settings, TOTAL_REPLY_BYTES_MAX, WRITE_STALL_MAX};
 use std::time::Duration;
-use support::{Bench, expect, rest};
+use support::{SessionHarness, expect, rest};
 use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
-const CONVERSATION: &str = "set a 0 0 3\r\nfoo\r\nget a b a\r\nset b 0 0 0 noreply\r\n\r\ndelete a\r\ndelete a\r\n\
+const SCRIPT: &str = "set a 0 0 3\r\nfoo\r\nget a b a\r\nset b 0 0 0 noreply\r\n\r\ndelete a\r\ndelete a\r\n\
     get down:1\r\nset down:2 0 0 1\r\nx\r\nbogus\r\nset big 0 0 9999999\r\n";
-const ANSWERS: &str = "STORED\r\nVALUE a 0 3\r\nfoo\r\nVALUE a 0 3\r\nfoo\r\nEND\r\nDELETED\r\nNOT_FOUND\r\n\
+const REPLIES: &str = "STORED\r\nVALUE a 0 3\r\nfoo\r\nVALUE a 0 3\r\nfoo\r\nEND\r\nDELETED\r\nNOT_FOUND\r\n\
     SERVER_ERROR server timed out: key down:1\r\nSERVER_ERROR server timed out: key down:2\r\nERROR\r\n\
     SERVER_ERROR object too large for cache\r\n";
 
 #[tokio::test(start_paused = true)]
-async fn one_write_becomes_one_batch_and_the_replies_are_in_order() {
-    let bench = Bench::start(Settings::default());
-    let mut client = bench.connect();
-    client.write_all(CONVERSATION.as_bytes()).await.unwrap();
-    expect(&mut client, ANSWERS).await;
-    assert_eq!(bench.route.batch_sizes(), [10], "the last is the delete in the place of the refused set");
+async fn one_write_becomes_one_batch_with_replies_in_order() {
+    let harness = SessionHarness::start(Settings::default());
+    let mut client = harness.connect();
+    client.write_all(SCRIPT.as_bytes()).await.unwrap();
+    expect(&mut client, REPLIES).await;
+    assert_eq!(harness.route.batch_sizes(), [10], "the last is the delete instead of the refused set");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_answers_do_not_depend_on_where_the_bytes_are_split() {
-    for split in 1..CONVERSATION.len() {
-        let bench = Bench::start(Settings::default());
-        let mut client = bench.connect();
-        for part in [&CONVERSATION[..split], &CONVERSATION[split..]] {
+async fn replies_do_not_depend_on_where_the_bytes_are_split() {
+    for split in 1..SCRIPT.len() {
+        let harness = SessionHarness::start(Settings::default());
+        let mut client = harness.connect();
+        for part in [&SCRIPT[..split], &SCRIPT[split..]] {
             client.write_all(part.as_bytes()).await.unwrap();
-            // Paused time moves on only when everybody waits: the part has been taken in.
+            // Paused time advances only when all tasks wait: the part has been read.
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        expect(&mut client, ANSWERS).await;
+        expect(&mut client, REPLIES).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_answers_do_not_change_when_bytes_come_one_by_one() {
-    let bench = Bench::start(Settings::default());
-    let mut client = bench.connect_with(1);
+async fn replies_do_not_change_when_bytes_arrive_one_by_one() {
+    let harness = SessionHarness::start(Settings::default());
+    let mut client = harness.connect_with(1);
     let (mut from, mut to) = tokio::io::split(&mut client);
-    let write = async { to.write_all(CONVERSATION.as_bytes()).await.unwrap() };
+    let write = async { to.write_all(SCRIPT.as_bytes()).await.unwrap() };
     let read = async {
-        let mut answers = vec![0; ANSWERS.len()];
+        let mut answers = vec![0; REPLIES.len()];
         tokio::io::AsyncReadExt::read_exact(&mut from, &mut answers).await.unwrap();
-        assert_eq!(String::from_utf8_lossy(&answers), ANSWERS);
+        assert_eq!(String::from_utf8_lossy(&answers), REPLIES);
     };
     tokio::join!(write, read);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_arrives_while_a_batch_is_out_becomes_the_next() {
-    let bench = Bench::start(Settings::default());
-    bench.route.gate.forget_permits(usize::MAX >> 3);
-    let mut client = bench.connect();
+async fn commands_that_arrive_during_a_batch_become_the_next() {
+    let harness = SessionHarness::start(Settings::default());
+    harness.route.gate.forget_permits(usize::MAX >> 3);
+    let mut client = harness.connect();
     client.write_all(b"get first\r\n").await.unwrap();
     tokio::time::sleep(Duration::from_millis(1)).await;
     for _ in 0..50 {
         client.write_all(b"get k\r\n").await.unwrap();
     }
-    bench.route.gate.add_permits(2);
+    harness.route.gate.add_permits(2);
     expect(&mut client, &"END\r\n".repeat(51)).await;
-    assert_eq!(bench.route.batch_sizes(), [1, 50]);
+    assert_eq!(harness.route.batch_sizes(), [1, 50]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_thousand_pipelined_commands_are_few_batches() {
-    let bench = Bench::start(Settings::default());
-    let mut client = bench.connect();
+async fn pipelined_commands_become_few_batches() {
+    let harness = SessionHarness::start(Settings::default());
+    let mut client = harness.connect();
     client.write_all("get some:key:or:other\r\n".repeat(5_000).as_bytes()).await.unwrap();
     expect(&mut client, &"END\r\n".repeat(5_000)).await;
-    let sizes = bench.route.batch_sizes();
+    let sizes = harness.route.batch_sizes();
     assert_eq!(sizes.iter().sum::<usize>(), 5_000);
     assert!(sizes.iter().all(|size| *size <= BATCH_REQUESTS_MAX), "{sizes:?}");
     assert!(sizes.len() < 50, "{sizes:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_long_get_travels_whole_once_its_values_are_known_to_be_small() {
-    let bench = Bench::start(Settings::default());
-    let mut client = bench.connect();
+async fn long_get_is_one_chunk_once_values_are_known_to_be_small() {
+    let harness = SessionHarness::start(Settings::default());
+    let mut client = harness.connect();
     let keys: String = (0..1_740).map(|key| format!(" key:{key}")).collect();
     for _ in 0..2 {
         client.write_all(format!("get{keys}\r\n").as_bytes()).await.unwrap();
         expect(&mut client, "END\r\n").await;
     }
-    assert_eq!(bench.route.batch_sizes(), [32, 128, 512, 1_068, 1_740]);
+    assert_eq!(harness.route.batch_sizes(), [32, 128, 512, 1_068, 1_740]);
 }
 
 const BIG: usize = 1 << 20;
 
 /// 11 KB of gets once made a router hold a thousand values.
 #[tokio::test(start_paused = true)]
-async fn a_client_that_asks_for_much_and_never_reads_holds_little() {
-    let bench = Bench::start(Settings::default());
-    bench.route.values.lock().unwrap().insert("big".into(), vec![b'x'; BIG].into());
-    let asked = || bench.route.batch_sizes().iter().sum::<usize>();
-    let mut first = bench.connect();
+async fn client_that_requests_much_and_never_reads_holds_little() {
+    let harness = SessionHarness::start(Settings::default());
+    harness.route.values.lock().unwrap().insert("big".into(), vec![b'x'; BIG].into());
+    let asked = || harness.route.batch_sizes().iter().sum::<usize>();
+    let mut first = harness.connect();
     first.write_all("get big\r\n".repeat(1_024).as_bytes()).await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(asked(), 32, "the first guess");
-    assert_eq!(bench.router.fleet().reply_bytes(), 32 * BIG);
+    assert_eq!(asked(), 32, "the first estimate");
+    assert_eq!(harness.proxy.shared().reply_bytes(), 32 * BIG);
 
     let answer = format!("VALUE big 0 {BIG}\r\n{}\r\nEND\r\n", "x".repeat(BIG));
     for _ in 0..100 {
         expect(&mut first, &answer).await;
-        let held_bytes = bench.router.fleet().reply_bytes();
+        let held_bytes = harness.proxy.shared().reply_bytes();
         assert!(held_bytes <= 32 * BIG, "{held_bytes}");
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert!(bench.route.batch_sizes()[1..].iter().all(|values| values * BIG <= REPLY_BYTES_MAX));
+    assert!(harness.route.batch_sizes()[1..].iter().all(|values| values * BIG <= REPLY_BYTES_MAX));
     drop(first);
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(bench.router.fleet().reply_bytes(), 0);
+    assert_eq!(harness.proxy.shared().reply_bytes(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_clients_that_never_read_share_a_bound() {
-    let bench = Bench::start(Settings::default());
-    bench.route.values.lock().unwrap().insert("big".into(), vec![b'x'; BIG].into());
+async fn clients_that_never_read_share_a_bound() {
+    let harness = SessionHarness::start(Settings::default());
+    harness.route.values.lock().unwrap().insert("big".into(), vec![b'x'; BIG].into());
     let mut clients = Vec::new();
     for _ in 0..40 {
-        let mut client = bench.connect();
+        let mut client = harness.connect();
         client.write_all("get big\r\n".repeat(1_024).as_bytes()).await.unwrap();
         tokio::time::sleep(Duration::from_millis(1)).await;
         clients.push(client);
     }
-    let full = FLEET_REPLY_BYTES_MAX / BIG;
-    assert_eq!(bench.router.fleet().reply_bytes(), (full + 40 - full / 32) * BIG, "32 each, then one each");
+    let full = TOTAL_REPLY_BYTES_MAX / BIG;
+    assert_eq!(harness.proxy.shared().reply_bytes(), (full + 40 - full / 32) * BIG, "32 each, then one each");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_delete_behind_gets_that_nobody_reads_is_carried_out() {
-    let bench = Bench::start(Settings::default());
-    bench.route.values.lock().unwrap().insert("big".into(), vec![b'x'; BIG].into());
-    let mut client = bench.connect_with(1 << 16);
+async fn delete_after_unread_gets_is_executed() {
+    let harness = SessionHarness::start(Settings::default());
+    harness.route.values.lock().unwrap().insert("big".into(), vec![b'x'; BIG].into());
+    let mut client = harness.connect_with(1 << 16);
     let request = "get big\r\n".repeat(100) + "delete a\r\n";
     client.write_all(request.as_bytes()).await.unwrap();
     tokio::time::sleep(WRITE_STALL_MAX * 2).await;
-    let batches = bench.route.batches.lock().unwrap();
-    assert_eq!(batches.iter().map(Vec::len).collect::<Vec<_>>(), [32, 1], "gets for nobody are not asked any more");
+    let batches = harness.route.batches.lock().unwrap();
+    assert_eq!(
+        batches.iter().map(Vec::len).collect::<Vec<_>>(),
+        [32, 1],
+        "gets of a disconnected client are not routed"
+    );
     assert!(matches!(batches[1][0].operation, Operation::Delete { .. }));
 }
 
 #[tokio::test(start_paused = true)]
-async fn leases_pass_through() {
-    let bench = Bench::start(Settings::default());
-    let mut client = bench.connect();
+async fn lease_verbs_are_routed() {
+    let harness = SessionHarness::start(Settings::default());
+    let mut client = harness.connect();
     client.write_all(b"lease-get k\r\nlease-set k 4242 5 60 2\r\nhi\r\nget k\r\n").await.unwrap();
     expect(&mut client, "LVALUE k 4242 0 0\r\n\r\nEND\r\nSTORED\r\nVALUE k 0 2\r\nhi\r\nEND\r\n").await;
-    let batches = bench.route.batches.lock().unwrap();
+    let batches = harness.route.batches.lock().unwrap();
     match &batches[0][1].operation {
         Operation::LeaseSet { token, flags, exptime, value } => {
             assert_eq!((token.0, *flags, *exptime, &value[..]), (4242, 5, 60, &b"hi"[..]));
@@ -161,14 +165,14 @@ async fn leases_pass_through() {
         other => panic!("{other:?}"),
     }
     drop(batches);
-    let tally = bench.tally();
+    let tally = harness.counters();
     assert_eq!((tally.lease_tokens, tally.lease_sets_stored), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn bad_input_is_told_and_the_connection_goes_on() {
-    let bench = Bench::start(Settings::default());
-    let mut client = bench.connect();
+async fn invalid_input_gets_an_error_and_the_connection_stays_open() {
+    let harness = SessionHarness::start(Settings::default());
+    let mut client = harness.connect();
     let long = "k".repeat(251);
     client
         .write_all(format!("get {long}\r\nset {long} 0 0 1\r\nx\r\nset k 0 0 5\r\nabcdefg\r\n").as_bytes())
@@ -180,14 +184,14 @@ async fn bad_input_is_told_and_the_connection_goes_on() {
     assert!(answers.starts_with("CLIENT_ERROR "), "{answers}");
     assert!(answers.contains("CLIENT_ERROR bad data chunk\r\n"), "{answers}");
     assert!(answers.ends_with(&format!("VERSION {}\r\n", Settings::default().version)), "{answers}");
-    assert_eq!(bench.route.batch_sizes(), [0_usize; 0], "none of it reached a server");
-    assert!(bench.tally().bad_commands >= 4);
+    assert_eq!(harness.route.batch_sizes(), [0_usize; 0], "none of it reached a server");
+    assert!(harness.counters().bad_commands >= 4);
 }
 
 #[tokio::test(start_paused = true)]
-async fn garbage_harms_only_who_sends_it() {
-    let bench = Bench::start(Settings::default());
-    let (mut bad, mut good) = (bench.connect(), bench.connect());
+async fn garbage_harms_only_its_sender() {
+    let harness = SessionHarness::start(Settings::default());
+    let (mut bad, mut good) = (harness.connect(), harness.connect());
     let mut random = fastrand::Rng::with_seed(5);
     let garbage: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(200_000).collect();
     bad.write_all(&garbage).await.unwrap();
@@ -196,9 +200,9 @@ async fn garbage_harms_only_who_sends_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_endless_line_ends_the_connection() {
-    let bench = Bench::start(Settings::default());
-    let mut client = bench.connect();
+async fn endless_line_closes_the_connection() {
+    let harness = SessionHarness::start(Settings::default());
+    let mut client = harness.connect();
     let line = vec![b'x'; 2 << 20];
     let (mut from, mut to) = tokio::io::split(&mut client);
     let mut answer = String::new();
@@ -208,33 +212,33 @@ async fn an_endless_line_ends_the_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn half_a_command_is_not_carried_out() {
-    let bench = Bench::start(Settings::default());
-    let mut client = bench.connect();
+async fn half_a_command_is_not_executed() {
+    let harness = SessionHarness::start(Settings::default());
+    let mut client = harness.connect();
     client.write_all(b"delete a\r\nset k 0 0 10\r\n12345").await.unwrap();
     client.shutdown().await.unwrap();
     assert_eq!(rest(&mut client).await, "NOT_FOUND\r\n");
-    assert_eq!(bench.route.batch_sizes(), [1]);
+    assert_eq!(harness.route.batch_sizes(), [1]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_batch_is_carried_out_even_if_its_client_has_gone() {
-    let bench = Bench::start(Settings::default());
-    bench.route.gate.forget_permits(usize::MAX >> 3);
-    let mut client = bench.connect();
+async fn batch_is_executed_even_if_its_client_has_disconnected() {
+    let harness = SessionHarness::start(Settings::default());
+    harness.route.gate.forget_permits(usize::MAX >> 3);
+    let mut client = harness.connect();
     client.write_all(b"delete a\r\ndelete b\r\n").await.unwrap();
     tokio::time::sleep(Duration::from_millis(1)).await;
     drop(client);
     tokio::time::sleep(Duration::from_millis(1)).await;
-    bench.route.gate.add_permits(1);
+    harness.route.gate.add_permits(1);
     tokio::time::sleep(Duration::from_millis(1)).await;
-    assert_eq!(bench.route.batch_sizes(), [2]);
+    assert_eq!(harness.route.batch_sizes(), [2]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_router_answers_for_itself_in_order() {
-    let bench = Bench::start(Settings::default());
-    let mut client = bench.connect();
+async fn local_commands_are_replied_to_in_order() {
+    let harness = SessionHarness::start(Settings::default());
+    let mut client = harness.connect();
     let version = Settings::default().version;
     client.write_all(b"get a\r\nversion\r\nverbosity 1\r\nmn\r\nflush_all\r\nflush_all noreply\r\n").await.unwrap();
     client.write_all(b"get a __mcrouter__.version __mcrouter__.nothing\r\nquit\r\nget a\r\n").await.unwrap();
@@ -247,9 +251,9 @@ async fn the_router_answers_for_itself_in_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stats_count_what_was_asked() {
-    let bench = Bench::start(Settings::default());
-    let mut client = bench.connect();
+async fn stats_count_requests() {
+    let harness = SessionHarness::start(Settings::default());
+    let mut client = harness.connect();
     client.write_all(b"set a 0 0 1\r\nx\r\nget a b down\r\ndelete a\r\n").await.unwrap();
     expect(&mut client, "STORED\r\nVALUE a 0 1\r\nx\r\nSERVER_ERROR server timed out: key down\r\nDELETED\r\n").await;
     client.write_all(b"stats\r\n").await.unwrap();
@@ -277,80 +281,80 @@ async fn stats_count_what_was_asked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn errors_of_gets_are_misses_when_asked_for() {
-    let bench = Bench::start(Settings { miss_on_get_errors: true, ..Settings::default() });
-    let mut client = bench.connect();
+async fn failed_gets_are_misses_with_miss_on_get_errors() {
+    let harness = SessionHarness::start(Settings { miss_on_get_errors: true, ..Settings::default() });
+    let mut client = harness.connect();
     client.write_all(b"get down\r\nlease-get down\r\ndelete down\r\n").await.unwrap();
     expect(&mut client, "END\r\nEND\r\nSERVER_ERROR server timed out: key down\r\n").await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_client_too_many_is_told_so() {
-    let bench = Bench::start(Settings { connections_max: 2, ..Settings::default() });
-    let (mut first, _second) = (bench.connect(), bench.connect());
+async fn client_above_the_limit_gets_an_error() {
+    let harness = SessionHarness::start(Settings { connections_max: 2, ..Settings::default() });
+    let (mut first, _second) = (harness.connect(), harness.connect());
     first.write_all(b"get a\r\n").await.unwrap();
     expect(&mut first, "END\r\n").await;
-    let mut third = bench.connect();
+    let mut third = harness.connect();
     assert_eq!(rest(&mut third).await, "ERROR Too many open connections\r\n");
-    assert_eq!(bench.tally().rejected_connections, 1);
+    assert_eq!(harness.counters().rejected_connections, 1);
     drop(first);
     tokio::time::sleep(Duration::from_millis(1)).await;
-    let mut fourth = bench.connect();
+    let mut fourth = harness.connect();
     fourth.write_all(b"get a\r\n").await.unwrap();
     expect(&mut fourth, "END\r\n").await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_never_reads_stalls_nobody_else_and_is_cut_off() {
-    let bench = Bench::start(Settings::default());
-    let mut lazy = bench.connect_with(64 << 10);
+async fn client_that_never_reads_delays_no_other_and_is_disconnected() {
+    let harness = SessionHarness::start(Settings::default());
+    let mut lazy = harness.connect_with(64 << 10);
     lazy.write_all(format!("set k 0 0 100000\r\n{}\r\n", "v".repeat(100_000)).as_bytes()).await.unwrap();
     lazy.write_all(b"get k k k\r\n").await.unwrap();
     tokio::time::sleep(Duration::from_millis(1)).await;
     lazy.write_all(b"get never\r\n").await.unwrap();
-    let mut good = bench.connect();
+    let mut good = harness.connect();
     good.write_all(b"get a\r\n").await.unwrap();
     expect(&mut good, "END\r\n").await;
     tokio::time::sleep(WRITE_STALL_MAX + Duration::from_secs(1)).await;
-    assert_eq!(bench.tally().stalled_connections, 1);
+    assert_eq!(harness.counters().stalled_connections, 1);
     let asked: Vec<_> =
-        bench.route.batches.lock().unwrap().iter().flatten().map(|request| request.key.clone()).collect();
-    assert_eq!(asked, ["k", "k", "k", "k", "a"], "what came after the stall was never taken in");
+        harness.route.batches.lock().unwrap().iter().flatten().map(|request| request.key.clone()).collect();
+    assert_eq!(asked, ["k", "k", "k", "k", "a"], "commands after the stall were never read");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_answers_the_batch_in_hand_and_closes_the_idle() {
-    let bench = Bench::start(Settings::default());
-    bench.route.gate.forget_permits(usize::MAX >> 3);
-    let (mut busy, mut idle) = (bench.connect(), bench.connect());
+async fn shutdown_answers_the_running_batch_and_closes_idle_connections() {
+    let harness = SessionHarness::start(Settings::default());
+    harness.route.gate.forget_permits(usize::MAX >> 3);
+    let (mut busy, mut idle) = (harness.connect(), harness.connect());
     busy.write_all(b"delete a\r\n").await.unwrap();
     tokio::time::sleep(Duration::from_millis(1)).await;
-    bench.shut.send_replace(true);
+    harness.shut.send_replace(true);
     assert_eq!(rest(&mut idle).await, "");
-    bench.route.gate.add_permits(1);
+    harness.route.gate.add_permits(1);
     assert_eq!(rest(&mut busy).await, "NOT_FOUND\r\n");
-    timeout(Duration::from_millis(1), bench.served).await.expect("nothing left to wait for").unwrap();
+    timeout(Duration::from_millis(1), harness.served).await.expect("nothing left to wait for").unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_does_not_wait_for_ever() {
-    let bench = Bench::start(Settings::default());
-    bench.route.gate.forget_permits(usize::MAX >> 3);
-    let mut busy = bench.connect();
+async fn shutdown_is_bounded() {
+    let harness = SessionHarness::start(Settings::default());
+    harness.route.gate.forget_permits(usize::MAX >> 3);
+    let mut busy = harness.connect();
     busy.write_all(b"delete a\r\n").await.unwrap();
     tokio::time::sleep(Duration::from_millis(1)).await;
-    bench.shut.send_replace(true);
-    timeout(lookaside_router::DRAIN_MAX * 2, bench.served).await.expect("a bounded time").unwrap();
+    harness.shut.send_replace(true);
+    timeout(lookaside_router::DRAIN_MAX * 2, harness.served).await.expect("a bounded time").unwrap();
     assert_eq!(rest(&mut busy).await, "");
 }
 
 #[tokio::test(start_paused = true)]
-async fn quiet_meta_commands_are_loud_to_the_servers_and_quiet_to_the_client() {
-    let bench = Bench::start(Settings::default());
-    let mut client = bench.connect();
+async fn quiet_flag_of_meta_commands_is_not_sent_to_servers() {
+    let harness = SessionHarness::start(Settings::default());
+    let mut client = harness.connect();
     client.write_all(b"mg a v q k\r\nmg b v q\r\nms c 1 q\r\nx\r\nmd d\r\nmn\r\n").await.unwrap();
     expect(&mut client, "VA 1 ka\r\nA\r\nHD\r\nMN\r\n").await;
-    let batches = bench.route.batches.lock().unwrap();
+    let batches = harness.route.batches.lock().unwrap();
     for request in &batches[0] {
         let Operation::Meta(meta) = &request.operation else { panic!("{request:?}") };
         assert!(!meta.flags.split(|byte| *byte == b' ').any(|flag| flag == b"q"), "{meta:?}");
@@ -358,28 +362,28 @@ async fn quiet_meta_commands_are_loud_to_the_servers_and_quiet_to_the_client() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_block_of_a_refused_store_is_never_taken_for_commands() {
+async fn data_block_of_a_refused_set_is_never_parsed_as_commands() {
     let settings = Settings::default();
     let limit = settings.limits.value_bytes_max;
     let block = "delete a\r\n".repeat(limit / 10 + 1);
     let text = format!("set k 0 0 {}\r\n{block}\r\nget a\r\n", block.len());
     // At once, and in parts that end inside the block.
     for part_bytes in [text.len(), 65_536, 1_000] {
-        let bench = Bench::start(settings.clone());
-        let mut client = bench.connect_with(4 << 20);
+        let harness = SessionHarness::start(settings.clone());
+        let mut client = harness.connect_with(4 << 20);
         for part in text.as_bytes().chunks(part_bytes) {
             client.write_all(part).await.unwrap();
         }
         expect(&mut client, "SERVER_ERROR object too large for cache\r\nEND\r\n").await;
-        let asked = bench.route.batches.lock().unwrap().concat();
+        let asked = harness.route.batches.lock().unwrap().concat();
         assert_eq!(asked.iter().map(|request| &request.key[..]).collect::<Vec<_>>(), [b"k", b"a"]);
     }
-    // Small enough that the line and its block arrive in one read.
+    // Small enough for the line and its block to arrive in one read.
     let mut settings = settings;
     settings.limits.value_bytes_max = 8;
-    let bench = Bench::start(settings);
-    let mut client = bench.connect();
+    let harness = SessionHarness::start(settings);
+    let mut client = harness.connect();
     client.write_all(b"set k 0 0 9\r\ndelete a\n\r\nget b\r\n").await.unwrap();
     expect(&mut client, "SERVER_ERROR object too large for cache\r\nEND\r\n").await;
-    assert_eq!(bench.route.batch_sizes(), [2]);
+    assert_eq!(harness.route.batch_sizes(), [2]);
 }

@@ -1,26 +1,26 @@
-//! The watch on a configuration file, on real files: whichever way a new content gets there, it is noticed.
+//! The watcher of the configuration file, on real files: a new content is noticed however it gets there.
 #![allow(missing_docs)]
 
-use lookaside_router::FileWatch;
+use lookaside_router::FileWatcher;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Long enough for the slowest machine; nobody waits for it unless something is broken.
+/// Long enough for the slowest machine. Reached only if the test fails.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-async fn next(watch: &mut FileWatch) -> Result<String, String> {
-    timeout(DEADLINE, watch.changed()).await.expect("a change is noticed")
+async fn next(watch: &mut FileWatcher) -> Result<String, String> {
+    timeout(DEADLINE, watch.next_change()).await.expect("a change is noticed")
 }
 
-fn watch(path: &Path) -> FileWatch {
-    FileWatch::new(path, fs::read_to_string(path).expect("the test wrote it"))
+fn watch(path: &Path) -> FileWatcher {
+    FileWatcher::new(path, fs::read_to_string(path).expect("the test wrote it"))
 }
 
 #[tokio::test]
-async fn a_file_written_in_place_or_renamed_into_place_has_changed() {
+async fn file_written_or_renamed_into_place_has_changed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("router.json");
     fs::write(&path, "one").unwrap();
@@ -34,18 +34,18 @@ async fn a_file_written_in_place_or_renamed_into_place_has_changed() {
 }
 
 #[tokio::test]
-async fn the_same_bytes_are_no_change() {
+async fn same_bytes_are_not_a_change() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("router.json");
     fs::write(&path, "one").unwrap();
     let mut watch = watch(&path);
     fs::write(&path, "one").unwrap();
-    let waited = timeout(lookaside_router::POLL_INTERVAL * 2, watch.changed()).await;
+    let waited = timeout(lookaside_router::POLL_INTERVAL * 2, watch.next_change()).await;
     assert!(waited.is_err(), "{waited:?}");
 }
 
 #[tokio::test]
-async fn a_link_that_leads_elsewhere_has_changed() {
+async fn link_to_another_file_has_changed() {
     let folder = tempfile::tempdir().unwrap();
     for (version, content) in [("v1", "one"), ("v2", "two")] {
         fs::create_dir(folder.path().join(version)).unwrap();
@@ -62,20 +62,20 @@ async fn a_link_that_leads_elsewhere_has_changed() {
 }
 
 #[tokio::test]
-async fn a_change_that_gives_no_notice_is_found_all_the_same() {
+async fn change_without_a_notification_is_found() {
     let (here, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let far = elsewhere.path().join("router.json");
     fs::write(&far, "one").unwrap();
     let path = here.path().join("router.json");
     symlink(&far, &path).unwrap();
     let mut watch = watch(&path);
-    // The folder that is watched does not change at all.
+    // The watched folder itself does not change.
     fs::write(&far, "two").unwrap();
     assert_eq!(next(&mut watch).await.as_deref(), Ok("two"));
 }
 
 #[tokio::test]
-async fn a_file_that_is_gone_is_told_and_may_come_back() {
+async fn removed_file_is_an_error_and_may_come_back() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("router.json");
     fs::write(&path, "one").unwrap();

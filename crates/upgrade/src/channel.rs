@@ -1,13 +1,13 @@
-//! Messages with descriptors between the two processes of an upgrade: over one Unix stream, sans meaning.
+//! Framed messages with descriptors between the two processes of an upgrade, over one Unix stream.
 //!
 //! ```text
 //!   | kind 1 | descriptors 1 | bytes 4, little-endian | payload |       the descriptors travel beside it (SCM_RIGHTS)
 //! ```
 //!
-//! Messages are sent many at a time. The kernel delivers descriptors no later than the first byte that they were sent
-//! with, and in order; so once a message is there as a whole its descriptors are the first in the queue.
+//! Messages are sent in batches. The kernel delivers descriptors in order, and no later than the first byte that they
+//! were sent with. So when a message has been received whole, its descriptors are the first in the queue.
 //!
-//! A receiver says how long a payload may be, and refuses more before it has room for it.
+//! A receiver limits the size of a payload, and refuses a larger one before it allocates memory for it.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,22 +22,22 @@ use std::mem::MaybeUninit;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// What a message is. The numbers are the format: they never change their meaning.
+/// The kind of a message. The numbers are the format and never change their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The new process: which format it speaks.
+    /// From the new process: its program and format.
     Hello = 1,
-    /// The old one: what it listens on.
+    /// From the old process: the sockets that it listens on.
     Listeners = 2,
-    /// The new one: it has prepared all that it can.
+    /// From the new process: it is prepared.
     Ready = 3,
-    /// The old one: one client's connection.
+    /// From the old process: a client's connection.
     Connection = 4,
-    /// The old one: it writes to nothing any more, and everything has been sent.
+    /// From the old process: it has sent everything and has released its exclusive resources.
     Quiesced = 5,
-    /// The new one: it serves from now on.
+    /// From the new process: it serves from now on.
     TakenOver = 6,
-    /// The old one: it goes on, for this reason.
+    /// From the old process: it keeps serving, for this reason.
     Refused = 7,
 }
 
@@ -49,31 +49,31 @@ pub(crate) struct Message {
     pub(crate) descriptors: Vec<OwnedFd>,
 }
 
-/// Why there is no message.
+/// Why no message was received or sent.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ChannelError {
-    /// The other process has ended, or wants no more.
+    /// The other process has closed the channel.
     Ended,
-    /// What came is none of this.
+    /// The bytes are no message, or the message is not expected.
     Malformed(&'static str),
-    /// The other process says why not.
+    /// The other process refuses, for this reason.
     Refused(String),
-    /// It took too long.
+    /// The other process took too long.
     TimedOut,
-    /// This process was told to stop.
+    /// This process was signalled to stop.
     Interrupted,
-    /// The system refused.
+    /// A system call failed.
     System(Errno),
 }
 
 impl std::fmt::Display for ChannelError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            ChannelError::Ended => f.write_str("the other process has hung up"),
-            ChannelError::Malformed(what) => write!(f, "it says what this build does not understand: {what}"),
+            ChannelError::Ended => f.write_str("the other process has closed the channel"),
+            ChannelError::Malformed(what) => write!(f, "malformed message: {what}"),
             ChannelError::Refused(why) => f.write_str(why),
-            ChannelError::TimedOut => f.write_str("the other process takes too long"),
-            ChannelError::Interrupted => f.write_str("told to stop"),
+            ChannelError::TimedOut => f.write_str("the other process has timed out"),
+            ChannelError::Interrupted => f.write_str("interrupted by a signal to stop"),
             ChannelError::System(error) => write!(f, "{error}"),
         }
     }
@@ -81,91 +81,91 @@ impl std::fmt::Display for ChannelError {
 
 const HEAD_BYTES: usize = 6;
 
-/// How much is read at once.
+/// The most bytes of one read.
 const READ_BYTES: usize = 64 << 10;
 
-/// How much is sent at once, unless one message is larger.
+/// The most bytes of one send, unless one message is larger.
 const SEND_BYTES: usize = 64 << 10;
 
-/// How many descriptors are sent at once; the kernel takes 253.
+/// The most descriptors of one send. The kernel allows 253.
 const SEND_DESCRIPTORS: usize = 128;
-const DESCRIPTORS_AT_ONCE_MAX: usize = 253;
+const KERNEL_DESCRIPTORS_MAX: usize = 253;
 
 /// How long a send may wait for the other process to read.
-const SEND_PATIENCE: Duration = Duration::from_secs(5);
+const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// One end.
+/// One end of a channel.
 pub(crate) struct Channel {
     socket: UnixStream,
     payload_bytes_max: usize,
     received: Vec<u8>,
-    /// How much of it has been taken.
-    taken_bytes: usize,
+    /// The parsed part of `received`.
+    parsed_bytes: usize,
     descriptors: VecDeque<OwnedFd>,
 }
 
 impl Channel {
-    /// An end that takes payloads of up to so many bytes.
+    /// An end that accepts payloads of up to `payload_bytes_max`.
     pub(crate) fn new(socket: UnixStream, payload_bytes_max: usize) -> std::io::Result<Channel> {
         socket.set_nonblocking(false)?;
-        socket.set_write_timeout(Some(SEND_PATIENCE))?;
-        Ok(Channel { socket, payload_bytes_max, received: Vec::new(), taken_bytes: 0, descriptors: VecDeque::new() })
+        socket.set_write_timeout(Some(SEND_TIMEOUT))?;
+        Ok(Channel { socket, payload_bytes_max, received: Vec::new(), parsed_bytes: 0, descriptors: VecDeque::new() })
     }
 
-    /// To wait on.
+    /// The socket to poll.
     pub(crate) fn socket(&self) -> &UnixStream {
         &self.socket
     }
 
     /// Sends one message.
     pub(crate) fn send(&self, kind: Kind, payload: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
-        let mut sending = self.sending();
-        sending.push(kind, payload, descriptors)?;
-        sending.finish()
+        let mut batch = self.batch();
+        batch.push(kind, payload, descriptors)?;
+        batch.finish()
     }
 
-    /// Begins to send many.
-    pub(crate) fn sending<'f>(&self) -> Sending<'_, 'f> {
-        Sending { socket: &self.socket, bytes: Vec::new(), descriptors: Vec::new() }
+    /// An empty batch of messages to send.
+    pub(crate) fn batch<'f>(&self) -> MessageBatch<'_, 'f> {
+        MessageBatch { socket: &self.socket, bytes: Vec::new(), descriptors: Vec::new() }
     }
 
-    /// The next message if it is there; does not wait.
-    pub(crate) fn next(&mut self) -> Result<Option<Message>, ChannelError> {
+    /// The next message. `None` if it has not arrived; does not wait.
+    pub(crate) fn try_receive(&mut self) -> Result<Option<Message>, ChannelError> {
         loop {
-            if let Some(message) = self.take()? {
+            if let Some(message) = self.parse_message()? {
                 return Ok(Some(message));
             }
-            if !self.read()? {
+            if !self.read_socket()? {
                 return Ok(None);
             }
         }
     }
 
-    /// Waits for the next message until `patience` is over, if there is one, or `stop` has something to read.
-    pub(crate) fn wait(&mut self, stop: &UnixStream, patience: Option<Duration>) -> Result<Message, ChannelError> {
+    /// Waits for the next message, for at most `timeout` if there is one, or until `stop` is readable.
+    pub(crate) fn receive(&mut self, stop: &UnixStream, timeout: Option<Duration>) -> Result<Message, ChannelError> {
         loop {
-            if let Some(message) = self.next()? {
+            if let Some(message) = self.try_receive()? {
                 return Ok(message);
             }
-            self.watch(stop, patience)?;
+            self.wait_readable(stop, timeout)?;
         }
     }
 
-    /// Passes over whatever comes, until there is an error: that nothing more will come, or another.
+    /// Discards all input until there is an error, such as the end of the channel.
     pub(crate) fn wait_for_end(&mut self, stop: &UnixStream) -> Result<(), ChannelError> {
         loop {
             self.received.clear();
-            self.taken_bytes = 0;
+            self.parsed_bytes = 0;
             self.descriptors.clear();
-            if !self.read()? {
-                self.watch(stop, None)?;
+            if !self.read_socket()? {
+                self.wait_readable(stop, None)?;
             }
         }
     }
 
     /// Waits until there is something to read.
-    fn watch(&self, stop: &UnixStream, patience: Option<Duration>) -> Result<(), ChannelError> {
-        let timeout = patience.map(|patience| Timespec::try_from(patience).expect("a few seconds"));
+    fn wait_readable(&self, stop: &UnixStream, timeout: Option<Duration>) -> Result<(), ChannelError> {
+        let timeout = timeout.map(|timeout| Timespec::try_from(timeout).expect("it is a few seconds"));
         let mut watched = [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
         match poll(&mut watched, timeout.as_ref()) {
             Ok(0) => Err(ChannelError::TimedOut),
@@ -175,16 +175,16 @@ impl Channel {
         }
     }
 
-    /// A message out of what has been received.
-    fn take(&mut self) -> Result<Option<Message>, ChannelError> {
-        let bytes = &self.received[self.taken_bytes..];
+    /// Parses the next message. `None` if it is incomplete.
+    fn parse_message(&mut self) -> Result<Option<Message>, ChannelError> {
+        let bytes = &self.received[self.parsed_bytes..];
         let Some((&[kind, descriptors, a, b, c, d], rest)) = bytes.split_first_chunk::<HEAD_BYTES>() else {
             return Ok(None);
         };
-        let kind = kind_of(kind).ok_or(ChannelError::Malformed("a message of no known kind"))?;
+        let kind = kind_of(kind).ok_or(ChannelError::Malformed("unknown kind of message"))?;
         let payload_bytes = u32::from_le_bytes([a, b, c, d]) as usize;
         if payload_bytes > self.payload_bytes_max {
-            return Err(ChannelError::Malformed("too long a message"));
+            return Err(ChannelError::Malformed("message too long"));
         }
         let Some(payload) = rest.get(..payload_bytes) else { return Ok(None) };
         if self.descriptors.len() < usize::from(descriptors) {
@@ -192,17 +192,17 @@ impl Channel {
         }
         let payload = payload.to_vec();
         let descriptors = self.descriptors.drain(..usize::from(descriptors)).collect();
-        self.taken_bytes += HEAD_BYTES + payload_bytes;
-        if self.taken_bytes >= READ_BYTES || self.taken_bytes == self.received.len() {
-            self.received.drain(..self.taken_bytes);
-            self.taken_bytes = 0;
+        self.parsed_bytes += HEAD_BYTES + payload_bytes;
+        if self.parsed_bytes >= READ_BYTES || self.parsed_bytes == self.received.len() {
+            self.received.drain(..self.parsed_bytes);
+            self.parsed_bytes = 0;
         }
         Ok(Some(Message { kind, payload, descriptors }))
     }
 
-    /// Reads on; false: there is nothing at present.
-    fn read(&mut self) -> Result<bool, ChannelError> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_AT_ONCE_MAX))];
+    /// Reads from the socket. False if nothing has arrived.
+    fn read_socket(&mut self) -> Result<bool, ChannelError> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(KERNEL_DESCRIPTORS_MAX))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let at = self.received.len();
         self.received.resize(at + READ_BYTES, 0);
@@ -222,7 +222,7 @@ impl Channel {
             }
         }
         if received.flags.contains(ReturnFlags::CTRUNC) {
-            return Err(ChannelError::Malformed("more descriptors than this process may have (raise `ulimit -n`)"));
+            return Err(ChannelError::Malformed("more descriptors than this process may open (raise `ulimit -n`)"));
         }
         if received.bytes == 0 {
             return Err(ChannelError::Ended);
@@ -237,15 +237,15 @@ fn kind_of(number: u8) -> Option<Kind> {
     kinds.into_iter().find(|kind| *kind as u8 == number)
 }
 
-/// Messages on their way. What was pushed is sent for certain only by [`Sending::finish`].
-pub(crate) struct Sending<'c, 'f> {
+/// A batch of messages. [`MessageBatch::finish`] sends those that have not been sent before.
+pub(crate) struct MessageBatch<'c, 'f> {
     socket: &'c UnixStream,
     bytes: Vec<u8>,
     descriptors: Vec<BorrowedFd<'f>>,
 }
 
-impl<'f> Sending<'_, 'f> {
-    /// One more message, with [`SEND_DESCRIPTORS`] descriptors at most.
+impl<'f> MessageBatch<'_, 'f> {
+    /// Adds a message with at most [`SEND_DESCRIPTORS`] descriptors.
     pub(crate) fn push(
         &mut self,
         kind: Kind,
@@ -264,7 +264,7 @@ impl<'f> Sending<'_, 'f> {
         Ok(())
     }
 
-    /// Sends what is left.
+    /// Sends the rest.
     pub(crate) fn finish(mut self) -> Result<(), ChannelError> {
         self.flush()
     }
@@ -304,60 +304,60 @@ mod tests {
         (end(one), end(other))
     }
 
-    /// Many messages of all sizes; each descriptor is the end of a pipe that says which it is.
+    /// Messages of many sizes. Each descriptor is the end of a socket pair, which identifies it.
     #[test]
-    fn messages_come_in_order_and_each_with_its_own_descriptors() {
+    fn messages_arrive_in_order_and_each_with_its_own_descriptors() {
         let (one, mut other) = pair(300_000);
         let (stop, _stop_in) = UnixStream::pair().expect("a pair");
         let sizes = [0, 1, 5, 300_000, 70_000, 17, 200_000, 3];
-        let told: Vec<(UnixStream, UnixStream)> = (0..400).map(|_| UnixStream::pair().expect("a pair")).collect();
+        let pairs: Vec<(UnixStream, UnixStream)> = (0..400).map(|_| UnixStream::pair().expect("a pair")).collect();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let mut sending = one.sending();
-                for (number, (_, end)) in told.iter().enumerate() {
+                let mut batch = one.batch();
+                for (number, (_, end)) in pairs.iter().enumerate() {
                     let payload = vec![number as u8; sizes[number % sizes.len()]];
                     let ends = [end.as_fd(), end.as_fd()];
-                    sending.push(Kind::Connection, &payload, &ends[..number % 3]).expect("it is read");
+                    batch.push(Kind::Connection, &payload, &ends[..number % 3]).expect("it is read");
                 }
-                sending.finish().expect("it is read");
+                batch.finish().expect("it is read");
             });
-            for (number, (begin, _)) in told.iter().enumerate() {
-                let Message { kind, payload, descriptors } = other.wait(&stop, None).expect("a message");
+            for (number, (begin, _)) in pairs.iter().enumerate() {
+                let Message { kind, payload, descriptors } = other.receive(&stop, None).expect("a message");
                 assert_eq!((kind, descriptors.len()), (Kind::Connection, number % 3));
                 assert_eq!(payload, vec![number as u8; sizes[number % sizes.len()]]);
                 for descriptor in descriptors {
-                    UnixStream::from(descriptor).write_all(&[7]).expect("its other end is there");
+                    UnixStream::from(descriptor).write_all(&[7]).expect("its other end is open");
                     let mut byte = [0];
-                    std::io::Read::read_exact(&mut { begin }, &mut byte).expect("it was the right one");
+                    std::io::Read::read_exact(&mut { begin }, &mut byte).expect("it was the right descriptor");
                 }
             }
         });
         drop(one);
-        assert_eq!(other.wait(&stop, None).expect_err("nobody is there"), ChannelError::Ended);
+        assert_eq!(other.receive(&stop, None).expect_err("the other end is closed"), ChannelError::Ended);
     }
 
     #[test]
-    fn garbage_is_refused_before_it_is_waited_for() {
-        for (garbage, what) in [
-            (&b"GET / HTTP/1.1\r\n"[..], "a message of no known kind"),
-            (&[1, 0, 33, 0, 0, 0], "too long a message"),
-            (&[1, 0, 255, 255, 255, 255], "too long a message"),
+    fn malformed_input_is_refused_before_the_rest_of_it_arrives() {
+        for (input, error) in [
+            (&b"GET / HTTP/1.1\r\n"[..], "unknown kind of message"),
+            (&[1, 0, 33, 0, 0, 0], "message too long"),
+            (&[1, 0, 255, 255, 255, 255], "message too long"),
             (&[1, 1, 1, 0, 0, 0, 9], "descriptors are missing"),
         ] {
             let (mut one, other) = pair(32);
-            other.socket().write_all(garbage).expect("there is room");
-            assert_eq!(one.next().expect_err(what), ChannelError::Malformed(what));
+            other.socket().write_all(input).expect("it fits");
+            assert_eq!(one.try_receive().expect_err(error), ChannelError::Malformed(error));
         }
         let (mut one, other) = pair(32);
-        other.socket().write_all(&[1, 0, 2, 0, 0, 0, 9]).expect("there is room");
-        assert!(one.next().expect("half a message").is_none());
+        other.socket().write_all(&[1, 0, 2, 0, 0, 0, 9]).expect("it fits");
+        assert!(one.try_receive().expect("half a message").is_none());
     }
 
     #[test]
-    fn who_waits_can_be_told_to_stop() {
+    fn waiting_for_a_message_is_interruptible() {
         let (_one, mut other) = pair(32);
         let (stop, stop_in) = UnixStream::pair().expect("a pair");
-        (&stop_in).write_all(b"s").expect("there is room");
-        assert_eq!(other.wait(&stop, None).expect_err("no message"), ChannelError::Interrupted);
+        (&stop_in).write_all(b"s").expect("it fits");
+        assert_eq!(other.receive(&stop, None).expect_err("no message"), ChannelError::Interrupted);
     }
 }

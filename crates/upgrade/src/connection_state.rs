@@ -1,41 +1,41 @@
-//! What is told of a client's connection to the process that goes on with it, beside its descriptor.
+//! The state of a client's connection that is handed over, beside its descriptor.
 //!
 //! ```text
-//!   | dialect 1 | authentication 1 | flags 1 | swallow 8 | needed 8 | input bytes 4 | input | output |    little-endian
+//!   | protocol 1 | authentication 1 | flags 1 | swallow 8 | needed 8 | input bytes 4 | input | output |    little-endian
 //! ```
 //!
-//! `input` is the part of a command that has come so far, or commands that wait for room in the socket; `output` is what
-//! the socket has not taken of replies. A connection between two requests, which is nearly every one, has neither.
+//! `input` is an incomplete command, or commands that wait for space in the socket. `output` is the part of replies
+//! that the socket has not accepted. A connection between two requests, which nearly all are, has neither.
 
 /// A connection's state, without its socket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionState {
-    /// What its session remembers.
+    /// The state of its session.
     pub session: SavedSession,
-    /// What has come and was not carried out.
+    /// Input that has not been executed.
     pub input: Vec<u8>,
-    /// Below that many bytes of input there is nothing to carry out.
+    /// With fewer bytes of input there is no complete command.
     pub input_needed_bytes: usize,
-    /// What is left of its replies.
+    /// Output that has not been sent.
     pub output: Vec<u8>,
-    /// It is not read from until its output is gone.
+    /// Whether it is not read until its output has been sent.
     pub is_paused: bool,
-    /// It is closed then.
+    /// Whether it is closed when its output has been sent.
     pub is_closing: bool,
 }
 
-/// What a session remembers. The numbers are the format.
+/// The state of a session. The numbers are the format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SavedSession {
-    /// 0: it has not spoken yet; 1: text; 2: binary.
+    /// 0: nothing received yet; 1: text; 2: binary.
     pub dialect: u8,
-    /// 0: it is nobody; 1: it has begun to say who it is; 2: it has.
+    /// 0: unauthenticated; 1: authenticating; 2: authenticated.
     pub authentication: u8,
-    /// How many bytes to pass over as they come: of a value that was refused.
+    /// Bytes of input to discard: the rest of a refused value.
     pub swallow_bytes: usize,
 }
 
-/// A connection that keeps more than this is not handed over but closed, in bytes.
+/// The most bytes of input and output. A connection with more is closed instead of being handed over.
 pub const CONNECTION_STATE_BYTES_MAX: usize = 4 << 20;
 
 pub(crate) const HEAD_BYTES: usize = 23;
@@ -43,23 +43,23 @@ const PAUSED: u8 = 1;
 const CLOSING: u8 = 2;
 
 impl ConnectionState {
-    /// As bytes.
-    pub fn pack(&self) -> Vec<u8> {
+    /// Encodes the state.
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let ConnectionState { session, input, input_needed_bytes, output, is_paused, is_closing } = self;
-        let mut packed = Vec::with_capacity(HEAD_BYTES + input.len() + output.len());
+        let mut encoded = Vec::with_capacity(HEAD_BYTES + input.len() + output.len());
         let flags = (u8::from(*is_paused) * PAUSED) | (u8::from(*is_closing) * CLOSING);
-        packed.extend([session.dialect, session.authentication, flags]);
-        packed.extend((session.swallow_bytes as u64).to_le_bytes());
-        packed.extend((*input_needed_bytes as u64).to_le_bytes());
-        packed.extend((input.len() as u32).to_le_bytes());
-        packed.extend_from_slice(input);
-        packed.extend_from_slice(output);
-        packed
+        encoded.extend([session.dialect, session.authentication, flags]);
+        encoded.extend((session.swallow_bytes as u64).to_le_bytes());
+        encoded.extend((*input_needed_bytes as u64).to_le_bytes());
+        encoded.extend((input.len() as u32).to_le_bytes());
+        encoded.extend_from_slice(input);
+        encoded.extend_from_slice(output);
+        encoded
     }
 
-    /// From bytes; `None` for what nobody has packed.
-    pub fn unpack(packed: &[u8]) -> Option<ConnectionState> {
-        let (head, bytes) = packed.split_at_checked(HEAD_BYTES)?;
+    /// Decodes a state. `None` if it is malformed.
+    pub(crate) fn decode(encoded: &[u8]) -> Option<ConnectionState> {
+        let (head, bytes) = encoded.split_at_checked(HEAD_BYTES)?;
         let (&[dialect, authentication, flags], sizes) = head.split_first_chunk()?;
         let (swallow, sizes) = sizes.split_first_chunk()?;
         let (needed, sizes) = sizes.split_first_chunk()?;
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_packed_is_unpacked_and_nothing_else() {
+    fn decoding_reverses_encoding_and_refuses_everything_else() {
         let idle = ConnectionState::default();
         let busy = ConnectionState {
             session: SavedSession { dialect: 2, authentication: 1, swallow_bytes: 1 << 33 },
@@ -94,17 +94,17 @@ mod tests {
             is_closing: true,
         };
         for connection_state in [idle, busy] {
-            let packed = connection_state.pack();
-            assert_eq!(ConnectionState::unpack(&packed), Some(connection_state.clone()));
-            assert_eq!(ConnectionState::unpack(&packed[..HEAD_BYTES - 1]), None);
-            for (place, value) in [(0, 3), (1, 3), (2, 4)] {
-                let mut broken = packed.clone();
-                broken[place] = value;
-                assert_eq!(ConnectionState::unpack(&broken), None);
+            let encoded = connection_state.encode();
+            assert_eq!(ConnectionState::decode(&encoded), Some(connection_state.clone()));
+            assert_eq!(ConnectionState::decode(&encoded[..HEAD_BYTES - 1]), None);
+            for (index, value) in [(0, 3), (1, 3), (2, 4)] {
+                let mut corrupt = encoded.clone();
+                corrupt[index] = value;
+                assert_eq!(ConnectionState::decode(&corrupt), None);
             }
-            let mut broken = packed;
-            broken[HEAD_BYTES - 2] = 1;
-            assert_eq!(ConnectionState::unpack(&broken), None, "more input than there is");
+            let mut corrupt = encoded;
+            corrupt[HEAD_BYTES - 2] = 1;
+            assert_eq!(ConnectionState::decode(&corrupt), None, "more input than bytes");
         }
     }
 }

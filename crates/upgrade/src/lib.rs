@@ -1,37 +1,43 @@
-//! How a new process takes over from a running one, so that no client notices: the ports, the connections, and the word by which
-//! one of the two may serve. The server and the router both upgrade by it (§6.4 of the paper keeps the items; the rest is what
-//! nobody has to reconnect for). No request passes here.
+//! How a new process takes over from a running one without downtime: listening sockets, connections, and the right to
+//! serve. The server and the router both use it (§6.4 of the paper preserves the items; the rest spares clients a
+//! reconnect). No request passes here.
 //!
 //! ```text
 //!   new process (--take-over)               running process, at --upgrade-socket
-//!     Hello: its format              ->
-//!                                    <-     Doors: all that it listens on
-//!     opens what is new, reads keys,        serves; prepares to let go of what it has
-//!     makes what threads need
+//!     Hello: program and format      ->
+//!                                    <-     Listeners: all sockets that it listens on
+//!     opens new sockets, reads keys,        serves, and prepares to release
+//!     prepares its threads                  its exclusive resources
 //!     Ready                          ->
 //!                                           accepts nothing more, answers what it has read
 //!                                    <-     Connection, Connection, ...
-//!                                           lets go of what only one of them may have: a region, a spool
-//!                                    <-     Quiet
-//!     takes that up, reads only
-//!     Taken                          ->
-//!     serves                                closes what could not be handed over, ends
+//!                                           releases its exclusive resources: a region, a spool
+//!                                    <-     Quiesced
+//!     acquires them, does not serve
+//!     TakenOver                      ->
+//!     serves                                closes what could not be handed over, exits
 //! ```
 //!
-//! Who may serve, whatever dies in between:
+//! Which process may serve, if either ends at any point:
 //!
-//! * Until it has read `TakenOver` the old process owns everything. Any other end of the conversation, and it takes up again what
-//!   it has let go and goes on with the same sockets and connections.
-//! * Once it has sent `TakenOver` the new process owns everything.
-//! * So both never serve at once: after `Quiesced` the old process waits for `TakenOver` or for the end of the conversation, and
-//!   there is no third. The new process never ends the conversation but by ending itself.
-//! * If the old process dies, the new one learns it for certain (a socket that only that process held closes), and starts
-//!   as after any end. If the old one merely refuses, the new one ends.
+//! * Until it has read `TakenOver` the old process owns everything. If the channel ends in any other way, it acquires
+//!   its resources again and resumes with the same sockets and connections.
+//! * From the moment that it sends `TakenOver` the new process owns everything.
+//! * So the two never serve at the same time: after `Quiesced` the old process waits for `TakenOver` or for the end of
+//!   the channel, nothing else, and the new process closes the channel only by exiting.
+//! * If the old process dies, the new one detects it reliably (a socket that only that process held is closed) and
+//!   starts as after any exit. If the old one only refuses, the new one exits.
 //!
-//! Here are: [`UpgradeSocket`] and [`Successor`], the running process's part; [`Predecessor`], the new one's; [`ConnectionState`], what is told
-//! of a connection; [`Inherited`], the ports; `channel`, messages; `peer`, who sends them; [`notify_ready`], for a supervisor.
+//! | part | |
+//! |---|---|
+//! | [`UpgradeSocket`], [`UpgradeServer`], [`Successor`] | the running process's side |
+//! | [`Predecessor`] | the new process's side |
+//! | [`ConnectionState`] | what is sent about a connection, beside its descriptor |
+//! | [`Inherited`] | listening sockets from the old process, or from systemd |
+//! | [`notify_ready`] | the notification of systemd |
+//! | `channel`, `peer` | messages, and the identity of their sender |
 //!
-//! Absent on purpose: what only one process may have, and how it is let go and taken up. That is each daemon's own.
+//! Deliberately absent: the exclusive resources. Each daemon releases and acquires its own.
 
 mod channel;
 mod connection_state;
@@ -50,28 +56,28 @@ pub use predecessor::{Handover, Predecessor};
 pub use successor::{Outcome, Successor};
 pub use systemd::notify_ready;
 
-/// Which processes can take over from each other.
+/// The processes that can take over from each other.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
-    /// Its name; a new process says it first.
+    /// The name, which is part of `Hello`.
     pub name: &'static str,
-    /// To be raised when the messages, what they mean, or the order they come in, change. Processes of different formats
+    /// Must be increased when the messages, their meaning or their order change. Processes with different formats
     /// refuse each other.
     pub format: u32,
 }
 
 impl Program {
-    fn greeting(&self) -> Vec<u8> {
+    fn hello_payload(&self) -> Vec<u8> {
         [self.name.as_bytes(), b" upgrade ", &self.format.to_le_bytes()].concat()
     }
 
-    fn check(&self, greeting: &[u8]) -> Result<(), ChannelError> {
-        let whole = self.greeting();
-        let (words, format) = whole.split_at(whole.len() - size_of::<u32>());
-        match greeting.strip_prefix(words) {
-            None => Err(ChannelError::Malformed("it does not greet")),
+    fn check_hello(&self, payload: &[u8]) -> Result<(), ChannelError> {
+        let own = self.hello_payload();
+        let (name, format) = own.split_at(own.len() - size_of::<u32>());
+        match payload.strip_prefix(name) {
+            None => Err(ChannelError::Malformed("its Hello is for another program")),
             Some(theirs) if theirs == format => Ok(()),
-            Some(_) => Err(ChannelError::Malformed("builds that hand over in different ways: restart it instead")),
+            Some(_) => Err(ChannelError::Malformed("the builds have different handover formats; restart instead")),
         }
     }
 }
@@ -79,8 +85,8 @@ impl Program {
 /// The longest message to the running process, in bytes.
 const REQUEST_BYTES_MAX: usize = 64;
 
-/// Whether a process of that user may hand over to this one, or take over from it: root, this process's own user, or one
-/// that it is about to become.
-fn is_trusted(user: u32, becoming: Option<u32>) -> bool {
-    user == 0 || user == rustix::process::geteuid().as_raw() || Some(user) == becoming
+/// Whether a process of that user may hand over to this one, or take over from it: root, this process's own user, or
+/// the user that it is about to switch to.
+fn is_trusted(user: u32, target_user: Option<u32>) -> bool {
+    user == 0 || user == rustix::process::geteuid().as_raw() || Some(user) == target_user
 }

@@ -1,7 +1,7 @@
-//! Who is at the other end of a Unix socket, by the kernel's word.
+//! The process at the other end of a Unix socket, as the kernel reports it (`SO_PEERCRED`).
 //!
-//! `unsafe`, because rustix takes the process id for one that is never 0, and it is 0 for a process in another PID namespace:
-//! containers that share a folder.
+//! `unsafe`, because rustix assumes that the process id is not 0, but it is 0 for a process in another PID namespace,
+//! as with containers that share a folder.
 #![allow(unsafe_code)]
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 /// The process that connected, or that listens there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
-    /// 0 if this process may not know it.
+    /// 0 if it is in another PID namespace.
     pub(crate) pid: i32,
     pub(crate) user: u32,
 }
@@ -21,7 +21,7 @@ impl Peer {
     pub(crate) fn of(socket: &UnixStream) -> std::io::Result<Peer> {
         let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
         let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
-        // SAFETY: the kernel writes at most as many bytes as the length says, which is as many as there are.
+        // SAFETY: the kernel writes at most `bytes` bytes, which is the size of `credentials`.
         let outcome = unsafe {
             libc::getsockopt(
                 socket.as_raw_fd(),
@@ -37,13 +37,13 @@ impl Peer {
         }
     }
 
-    /// Waits until it has ended, if it can be known, but not for ever: whoever has closed one of its sockets may still be
-    /// about to close the next.
-    pub(crate) fn wait_for_end(&self, patience: &Timespec) {
+    /// Waits until the process has exited, for at most `timeout`. Returns at once if its id is unknown. A process that
+    /// has closed one of its sockets may not have closed the others yet.
+    pub(crate) fn wait_for_exit(&self, timeout: &Timespec) {
         if let Some(pid) = Pid::from_raw(self.pid)
             && let Ok(process) = pidfd_open(pid, PidfdFlags::empty())
         {
-            let _ = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(patience));
+            let _ = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(timeout));
         }
     }
 }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pair_of_sockets_has_its_maker_at_both_ends() {
+    fn both_ends_of_a_socket_pair_belong_to_this_process() {
         let (one, _other) = UnixStream::pair().expect("a pair");
         let peer = Peer::of(&one).expect("a Unix socket");
         let user = rustix::process::geteuid().as_raw();

@@ -1,5 +1,5 @@
-//! The new server's part of an upgrade (`--take-over`): it finds the running one, gets its ports, and, once it has prepared
-//! itself, its connections and the word that the region is free.
+//! The new process's side of an upgrade (`--take-over`): it finds the running process, receives its listening sockets
+//! and, when it is prepared, its connections and the right to serve.
 
 use super::channel::{Channel, ChannelError, Kind, Message};
 use super::peer::Peer;
@@ -12,130 +12,133 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long a running server may take to answer: it does so between two rounds of accepting.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a running process may take to reply. It replies between two rounds of accepting.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a process that has hung up may take to be gone, before it is taken for one that lives.
-const DEATH_PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+/// How long a process that has closed the channel may take to exit before it counts as alive.
+const EXIT_TIMEOUT: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
-/// The longest message of a running server: a connection's.
+/// The longest message of a running process: a connection's.
 const PAYLOAD_BYTES_MAX: usize = CONNECTION_STATE_BYTES_MAX + connection_state::HEAD_BYTES;
 
-/// The server that runs.
+/// The running process.
 pub struct Predecessor {
     channel: Channel,
-    /// Its end of the conversation closes when the process dies, and not before.
-    life_sign: OwnedFd,
+    /// Reaches its end when the process dies, and not before.
+    liveness: OwnedFd,
     pid: u32,
-    /// Since when it has been known not to serve, and for how long it had not served then.
+    /// When it reported that it no longer serves, and for how long it had not served by then.
     silence: Option<(Instant, Duration)>,
 }
 
-/// What it leaves.
+/// What a running process hands over.
 #[derive(Default)]
 pub struct Handover {
     /// Its clients.
     pub connections: Vec<(OwnedFd, ConnectionState)>,
-    /// Whether what it had besides is there to be taken up: items in a region, deletes in a spool.
+    /// Whether its exclusive resources have their content: items in a region, deletes in a spool.
     pub is_kept: bool,
 }
 
 impl Predecessor {
-    /// The server that listens at `path` for who takes over, and its ports; `None`: nobody does. `becoming`: the user that
-    /// this process will be.
+    /// Connects to the process that listens at `path` and adds its listening sockets to `inherited`. `None` if no
+    /// process listens there. `target_user` is the user that this process will switch to.
     pub fn find(
         program: Program,
         path: &Path,
-        becoming: Option<u32>,
+        target_user: Option<u32>,
         inherited: &mut Inherited,
         stop: &UnixStream,
     ) -> anyhow::Result<Option<Predecessor>> {
-        let failed = || format!("cannot take over from the server at {} (--upgrade-socket)", path.display());
-        let nobody = || tracing::info!("no server to take over from at {}", path.display());
-        let Some((mut channel, peer)) = knock(path, becoming).with_context(failed)? else {
-            nobody();
+        let failed = || format!("cannot take over from the process at {} (--upgrade-socket)", path.display());
+        let log_absence = || tracing::info!("no process to take over from at {}", path.display());
+        let Some((mut channel, peer)) = connect_verified(path, target_user).with_context(failed)? else {
+            log_absence();
             return Ok(None);
         };
-        let doors =
-            channel.send(Kind::Hello, &program.greeting(), &[]).and_then(|()| receive_doors(&mut channel, stop));
-        let (pid, doors) = match doors {
-            // It has hung up without a word: unless it has ended, it should not have.
+        let sent = channel.send(Kind::Hello, &program.hello_payload(), &[]);
+        let (pid, listeners) = match sent.and_then(|()| receive_listeners(&mut channel, stop)) {
+            // It has closed the channel without a message. That is an error unless it has exited.
             Err(ChannelError::Ended) if connect(path).with_context(failed)?.is_none() => {
-                peer.wait_for_end(&DEATH_PATIENCE);
-                nobody();
+                peer.wait_for_exit(&EXIT_TIMEOUT);
+                log_absence();
                 return Ok(None);
             }
-            doors => doors.map_err(refused).with_context(failed)?,
+            received => received.map_err(to_anyhow).with_context(failed)?,
         };
-        let mut doors = doors.into_iter();
-        let life_sign = doors.next().context("it sends nothing").with_context(failed)?;
-        tracing::info!("taking over from process {pid}: it listens on {} sockets", doors.len());
-        inherited.extend(doors);
-        Ok(Some(Predecessor { channel, life_sign, pid, silence: None }))
+        let mut listeners = listeners.into_iter();
+        let liveness = listeners.next().context("it has sent no descriptors").with_context(failed)?;
+        tracing::info!("taking over from process {pid}: it listens on {} sockets", listeners.len());
+        inherited.extend(listeners);
+        Ok(Some(Predecessor { channel, liveness, pid, silence: None }))
     }
 
-    /// Asks it to stop serving, and waits until it has. An error: it lives, and goes on.
+    /// Asks the process to stop serving, and waits until it has. On error it is alive and keeps serving.
     pub fn receive(&mut self, stop: &UnixStream) -> anyhow::Result<Handover> {
-        let mut estate = Handover::default();
-        let outcome = self.receive_messages(&mut estate, stop);
-        self.judge(outcome)?;
-        Ok(estate)
+        let mut handover = Handover::default();
+        let result = self.receive_messages(&mut handover, stop);
+        self.check_result(result)?;
+        Ok(handover)
     }
 
-    /// Says that this process serves. An error: the other goes on. From here on this process owns all that it was given.
+    /// Sends `TakenOver`: from here on this process owns everything that it was given. On error the other one keeps
+    /// serving.
     pub fn confirm_takeover(&mut self) -> anyhow::Result<()> {
-        let outcome = self.channel.send(Kind::TakenOver, &[], &[]);
-        self.judge(outcome)
+        let result = self.channel.send(Kind::TakenOver, &[], &[]);
+        self.check_result(result)
     }
 
-    /// This process serves, and everybody has been told. The other one ends.
+    /// Logs how long no process served. This process must serve by now; the other one exits.
     pub fn log_pause(self) {
         let pid = self.pid;
-        let Some((since, before)) = self.silence else { return tracing::info!("has taken over from process {pid}") };
+        let Some((since, before)) = self.silence else {
+            return tracing::info!("this process has taken over from process {pid}");
+        };
         let pause_ms = (since.elapsed() + before).as_millis();
-        tracing::info!("has taken over from process {pid}: no request was answered for {pause_ms} ms");
+        tracing::info!("this process has taken over from process {pid}: no request was answered for {pause_ms} ms");
     }
 
-    fn receive_messages(&mut self, estate: &mut Handover, stop: &UnixStream) -> Result<(), ChannelError> {
+    fn receive_messages(&mut self, handover: &mut Handover, stop: &UnixStream) -> Result<(), ChannelError> {
         self.channel.send(Kind::Ready, &[], &[])?;
         loop {
-            let Message { kind, payload, mut descriptors } = expect(self.channel.wait(stop, None)?)?;
+            let Message { kind, payload, mut descriptors } = check_refusal(self.channel.receive(stop, None)?)?;
             match (kind, descriptors.pop(), &payload[..]) {
-                (Kind::Connection, Some(socket), packed) => {
+                (Kind::Connection, Some(socket), encoded) => {
+                    let connection_state = ConnectionState::decode(encoded);
                     let connection_state =
-                        ConnectionState::unpack(packed).ok_or(ChannelError::Malformed("no connection's state"))?;
-                    estate.connections.push((socket, connection_state));
+                        connection_state.ok_or(ChannelError::Malformed("invalid state of a connection"))?;
+                    handover.connections.push((socket, connection_state));
                 }
                 (Kind::Quiesced, None, &[is_kept, a, b, c, d]) => {
-                    estate.is_kept = is_kept != 0;
+                    handover.is_kept = is_kept != 0;
                     let silent_us = u32::from_le_bytes([a, b, c, d]);
                     self.silence = Some((Instant::now(), Duration::from_micros(silent_us.into())));
                     return Ok(());
                 }
-                _ => return Err(ChannelError::Malformed("what it says is out of turn")),
+                _ => return Err(ChannelError::Malformed("message out of order")),
             }
         }
     }
 
-    /// Whoever has hung up may have died: then this process goes on as after any end of the other.
-    fn judge(&self, outcome: Result<(), ChannelError>) -> anyhow::Result<()> {
-        let Err(error) = outcome else { return Ok(()) };
+    /// If the process has died, this one goes on as after any exit of the other. Any other failure is an error.
+    fn check_result(&self, result: Result<(), ChannelError>) -> anyhow::Result<()> {
+        let Err(error) = result else { return Ok(()) };
         let pid = self.pid;
-        let has_hung_up = error == ChannelError::Ended;
-        if !(has_hung_up && self.has_died()) {
-            return Err(refused(error)).with_context(|| format!("process {pid} goes on serving"));
+        let has_closed = error == ChannelError::Ended;
+        if !(has_closed && self.has_died()) {
+            return Err(to_anyhow(error)).with_context(|| format!("process {pid} continues to serve"));
         }
         tracing::warn!("process {pid} has ended before it could hand over");
         Ok(())
     }
 
     fn has_died(&self) -> bool {
-        let mut watched = [PollFd::new(&self.life_sign, PollFlags::IN)];
-        poll(&mut watched, Some(&DEATH_PATIENCE)).is_ok_and(|ready| ready > 0)
+        let mut watched = [PollFd::new(&self.liveness, PollFlags::IN)];
+        poll(&mut watched, Some(&EXIT_TIMEOUT)).is_ok_and(|ready| ready > 0)
     }
 }
 
-/// A connection to whoever listens there; `None`: nobody does.
+/// Connects to `path`. `None` if no process listens there.
 fn connect(path: &Path) -> std::io::Result<Option<UnixStream>> {
     match UnixStream::connect(path) {
         Ok(socket) => Ok(Some(socket)),
@@ -144,36 +147,37 @@ fn connect(path: &Path) -> std::io::Result<Option<UnixStream>> {
     }
 }
 
-/// The same, if it can be trusted.
-fn knock(path: &Path, becoming: Option<u32>) -> anyhow::Result<Option<(Channel, Peer)>> {
+/// As [`connect`], with a check of the other process's user.
+fn connect_verified(path: &Path, target_user: Option<u32>) -> anyhow::Result<Option<(Channel, Peer)>> {
     let Some(socket) = connect(path)? else { return Ok(None) };
     let peer = Peer::of(&socket)?;
-    anyhow::ensure!(is_trusted(peer.user, becoming), "it belongs to another user, {}", peer.user);
+    anyhow::ensure!(is_trusted(peer.user, target_user), "the process runs as another user ({})", peer.user);
     Ok(Some((Channel::new(socket, PAYLOAD_BYTES_MAX)?, peer)))
 }
 
-fn receive_doors(channel: &mut Channel, stop: &UnixStream) -> Result<(u32, Vec<OwnedFd>), ChannelError> {
-    let mut doors = Vec::new();
+/// The process id and the descriptors in `Listeners`, the socket of the liveness check first.
+fn receive_listeners(channel: &mut Channel, stop: &UnixStream) -> Result<(u32, Vec<OwnedFd>), ChannelError> {
+    let mut listeners = Vec::new();
     loop {
-        let message = channel.wait(stop, Some(ANSWER_PATIENCE)).and_then(expect)?;
+        let message = channel.receive(stop, Some(REPLY_TIMEOUT)).and_then(check_refusal)?;
         let (Kind::Listeners, &[is_last, a, b, c, d]) = (message.kind, &message.payload[..]) else {
-            return Err(ChannelError::Malformed("it does not tell what it listens on"));
+            return Err(ChannelError::Malformed("expected its listening sockets"));
         };
-        doors.extend(message.descriptors);
+        listeners.extend(message.descriptors);
         if is_last != 0 {
-            return Ok((u32::from_le_bytes([a, b, c, d]), doors));
+            return Ok((u32::from_le_bytes([a, b, c, d]), listeners));
         }
     }
 }
 
-/// A refusal is an error.
-fn expect(message: Message) -> Result<Message, ChannelError> {
+/// Turns a refusal into an error.
+fn check_refusal(message: Message) -> Result<Message, ChannelError> {
     match message.kind {
         Kind::Refused => Err(ChannelError::Refused(String::from_utf8_lossy(&message.payload).into_owned())),
         _ => Ok(message),
     }
 }
 
-fn refused(error: ChannelError) -> anyhow::Error {
+fn to_anyhow(error: ChannelError) -> anyhow::Error {
     anyhow::Error::msg(error.to_string())
 }

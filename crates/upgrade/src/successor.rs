@@ -1,4 +1,4 @@
-//! The running server's part of an upgrade, from the moment at which it serves no more.
+//! The running process's side of an upgrade, from the moment at which it stops serving.
 
 use super::ConnectionState;
 use super::channel::{Channel, ChannelError, Kind, Message};
@@ -6,26 +6,26 @@ use rustix::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// How long a successor may take to say that it has announced itself, before this process ends all the same: a supervisor
-/// is to know the new process before it sees the old one go.
-const SETTLE_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a successor may take to announce itself before this process exits all the same. systemd must know the new
+/// process before the old one exits.
+const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The process that is about to take over.
 pub struct Successor {
     channel: Channel,
     pid: i32,
-    /// When it was ready: from then on nobody is served.
+    /// When it was ready. No process serves from then on.
     ready_at: Instant,
 }
 
-/// How a hand-over has ended.
+/// The result of a handover.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The other process serves. This one must not any more.
+    /// The other process serves. This one must not serve any more.
     TakenOver,
-    /// It does not, and never will: this one goes on.
+    /// The other process has ended without taking over: this one resumes.
     Failed,
-    /// This process was told to stop meanwhile.
+    /// This process was signalled to stop meanwhile.
     Stopped,
 }
 
@@ -39,40 +39,41 @@ impl Successor {
         self.pid
     }
 
-    /// Sends the connections that have luggage: another process can go on with them; says of each whether it was sent. They
-    /// stay open here too. `None`: there is nobody to send them to.
+    /// Sends the connections that have a state, and returns for each whether it was sent. They stay open here too.
+    /// `None` if the other process has ended.
     pub fn send<'f>(
         &self,
         connections: impl Iterator<Item = (Option<ConnectionState>, BorrowedFd<'f>)>,
     ) -> Option<Vec<bool>> {
         let send_all = || {
-            let mut sending = self.channel.sending();
+            let mut batch = self.channel.batch();
             let mut is_sent = Vec::new();
             for (connection_state, socket) in connections {
                 is_sent.push(connection_state.is_some());
-                let Some(packed) = connection_state.as_ref().map(ConnectionState::pack) else { continue };
-                sending.push(Kind::Connection, &packed, &[socket])?;
+                let Some(encoded) = connection_state.as_ref().map(ConnectionState::encode) else { continue };
+                batch.push(Kind::Connection, &encoded, &[socket])?;
             }
-            sending.finish()?;
+            batch.finish()?;
             Ok(is_sent)
         };
-        self.unless_gone(send_all())
+        self.log_failure(send_all())
     }
 
-    /// Says that this process writes to nothing any more (what it had may be kept), and waits for the other to
-    /// serve. However long that takes: as long as it might, this process must not.
+    /// Sends `Quiesced` and waits for the other process to serve, without a timeout: this process must not serve while
+    /// the other one might. This process must have released its exclusive resources; `is_kept`: the other one can
+    /// acquire them with their content.
     pub fn hand_over(&mut self, is_kept: bool, stop: &UnixStream) -> Outcome {
         let silent_us = u32::try_from(self.ready_at.elapsed().as_micros()).unwrap_or(u32::MAX);
-        let quiet = [&[u8::from(is_kept)], &silent_us.to_le_bytes()[..]].concat();
+        let payload = [&[u8::from(is_kept)], &silent_us.to_le_bytes()[..]].concat();
         let no_descriptors: &[BorrowedFd<'_>] = &[];
-        if self.unless_gone(self.channel.send(Kind::Quiesced, &quiet, no_descriptors)).is_none() {
+        if self.log_failure(self.channel.send(Kind::Quiesced, &payload, no_descriptors)).is_none() {
             return Outcome::Failed;
         }
-        let answer = self.channel.wait(stop, None);
-        // Whatever else it says is no reason to serve while it may serve, too: it has to end first.
-        let end = match answer {
+        let reply = self.channel.receive(stop, None);
+        // Any other message is no reason to resume, because the other process may still serve: it has to end first.
+        let end = match reply {
             Ok(Message { kind: Kind::TakenOver, .. }) => return Outcome::TakenOver,
-            Err(ChannelError::Ended | ChannelError::Interrupted) => answer.map(drop),
+            Err(ChannelError::Ended | ChannelError::Interrupted) => reply.map(drop),
             _ => self.channel.wait_for_end(stop),
         };
         match end {
@@ -82,19 +83,19 @@ impl Successor {
             }
             Err(ChannelError::Interrupted) | Ok(()) => Outcome::Stopped,
             Err(error) => {
-                tracing::error!("it cannot be told whether process {} serves: {error}", self.pid);
+                tracing::error!("cannot tell whether process {} has taken over: {error}", self.pid);
                 Outcome::Stopped
             }
         }
     }
 
-    /// Waits until the other process has announced itself, but not for ever.
+    /// Waits, with a timeout, until the other process has announced itself.
     pub fn settle(mut self, stop: &UnixStream) {
-        let _ = self.channel.wait(stop, Some(SETTLE_PATIENCE));
+        let _ = self.channel.receive(stop, Some(ANNOUNCE_TIMEOUT));
     }
 
-    fn unless_gone<T>(&self, outcome: Result<T, ChannelError>) -> Option<T> {
-        match outcome {
+    fn log_failure<T>(&self, result: Result<T, ChannelError>) -> Option<T> {
+        match result {
             Ok(done) => Some(done),
             Err(error) => {
                 tracing::warn!("process {} does not take over: {error}", self.pid);

@@ -2,8 +2,9 @@
 //! are not disturbed.
 
 use super::PROGRAM;
-use crate::listen::OpenDoor;
-use crate::{Options, metrics};
+use crate::admin::metrics_endpoint::BoundEndpoint;
+use crate::cli::Options;
+use crate::frontend::listen::BoundListener;
 use lookaside_upgrade::{Inherited, Successor, UpgradeServer, UpgradeSocket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, Write as _};
@@ -43,8 +44,8 @@ impl BoundUpgradeSocket {
     /// Replaces the listening sockets.
     pub(crate) fn set_listeners(
         &mut self,
-        listeners: &[OpenDoor],
-        metrics: Option<&metrics::Port>,
+        listeners: &[BoundListener],
+        metrics: Option<&BoundEndpoint>,
     ) -> Result<(), String> {
         self.listeners = duplicate_listeners(listeners, metrics)?;
         Ok(())
@@ -93,8 +94,8 @@ impl Drop for UpgradeListener {
 /// Binds `--upgrade-socket`. `None` if the option is not set.
 pub(crate) fn bind_upgrade_socket(
     options: &Options,
-    listeners: &[OpenDoor],
-    metrics: Option<&metrics::Port>,
+    listeners: &[BoundListener],
+    metrics: Option<&BoundEndpoint>,
     inherited: &mut Inherited,
 ) -> Result<Option<BoundUpgradeSocket>, String> {
     let Some(path) = &options.upgrade_socket else { return Ok(None) };
@@ -102,13 +103,13 @@ pub(crate) fn bind_upgrade_socket(
 }
 
 /// Duplicates of all descriptors that this process listens on.
-fn duplicate_listeners(listeners: &[OpenDoor], metrics: Option<&metrics::Port>) -> Result<Vec<OwnedFd>, String> {
+fn duplicate_listeners(listeners: &[BoundListener], metrics: Option<&BoundEndpoint>) -> Result<Vec<OwnedFd>, String> {
     let mut copies = Vec::new();
     let copied = listeners.iter().try_for_each(|listener| {
-        copies.extend(listener.copies()?);
+        copies.extend(listener.duplicate_fds()?);
         Ok::<_, io::Error>(())
     });
-    let copied = copied.and_then(|()| metrics.map_or(Ok(()), |port| port.copy().map(|copy| copies.push(copy))));
+    let copied = copied.and_then(|()| metrics.map_or(Ok(()), |port| port.duplicate_fd().map(|copy| copies.push(copy))));
     copied.map_err(|error| format!("cannot duplicate listening sockets: {error}"))?;
     Ok(copies)
 }

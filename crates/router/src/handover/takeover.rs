@@ -2,9 +2,9 @@
 //! clients and the right to open the spool.
 
 use super::PROGRAM;
-use crate::Options;
-use crate::listen::OpenDoor;
-use crate::session::Parked;
+use crate::cli::Options;
+use crate::frontend::listen::BoundListener;
+use crate::frontend::session::SuspendedSession;
 use lookaside_client::Stream;
 use lookaside_upgrade::{ConnectionState, Handover, Inherited, Predecessor};
 use socket2::{Domain, SockRef, Socket};
@@ -59,27 +59,27 @@ fn to_message(error: impl std::fmt::Display) -> String {
 }
 
 /// A client of an earlier process, ready to be served here. Must be called inside the runtime that will serve it.
-pub(crate) fn restore_client(socket: OwnedFd, connection_state: ConnectionState) -> io::Result<Parked> {
+pub(crate) fn restore_client(socket: OwnedFd, connection_state: ConnectionState) -> io::Result<SuspendedSession> {
     let socket = Socket::from(socket);
     socket.set_nonblocking(true)?;
     let stream: Box<dyn Stream> = match socket.domain()? {
         Domain::UNIX => Box::new(tokio::net::UnixStream::from_std(socket.into())?),
         _ => Box::new(tokio::net::TcpStream::from_std(socket.into())?),
     };
-    Ok(Parked { stream, connection_state })
+    Ok(SuspendedSession { stream, connection_state })
 }
 
 /// Assigns the clients of an earlier process to threads. Closes those that no listener of this process would have
 /// accepted, and those beyond `--max-conns`.
 pub(crate) fn assign_clients(
     connections: Vec<InheritedClient>,
-    listeners: &[OpenDoor],
+    listeners: &[BoundListener],
     options: &Options,
 ) -> Vec<Vec<InheritedClient>> {
     let (count, threads) = (connections.len(), options.threads());
     let is_accepted = |(socket, _): &InheritedClient| {
         let local = SockRef::from(socket).local_addr();
-        local.is_ok_and(|local| listeners.iter().any(|listener| listener.has_let_in(&local)))
+        local.is_ok_and(|local| listeners.iter().any(|listener| listener.matches(&local)))
     };
     let mut clients: Vec<Vec<InheritedClient>> = (0..threads).map(|_| Vec::new()).collect();
     let accepted = connections.into_iter().filter(is_accepted).take(options.max_conns as usize);

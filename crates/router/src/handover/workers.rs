@@ -1,7 +1,8 @@
 //! The worker threads during a handover: they suspend their clients, and then exit or resume.
 
-use crate::session::Parked;
-use crate::{DRAIN_MAX, Fleet};
+use crate::frontend::session::SuspendedSession;
+use crate::shared::SharedState;
+use crate::timeouts::DRAIN_MAX;
 use lookaside_upgrade::{CONNECTION_STATE_BYTES_MAX, Successor};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,17 +16,17 @@ const SUSPEND_MAX: Duration = DRAIN_MAX.saturating_mul(3);
 /// What a thread does after it has suspended its clients.
 pub(crate) enum WorkerCommand {
     /// Another process serves: close these clients, which could not be handed over, and exit.
-    Exit(Vec<Parked>),
+    Exit(Vec<SuspendedSession>),
     /// No other process serves: serve these clients again.
-    Resume(Vec<Parked>),
+    Resume(Vec<SuspendedSession>),
 }
 
 /// The index of a thread and its suspended clients.
-type SuspendedClients = (usize, Vec<Parked>);
+type SuspendedClients = (usize, Vec<SuspendedSession>);
 
 /// All worker threads, as the main thread controls them.
 pub(crate) struct WorkerSet {
-    shared: Arc<Fleet>,
+    shared: Arc<SharedState>,
     stop: watch::Sender<bool>,
     suspended_in: UnboundedSender<SuspendedClients>,
     suspended: UnboundedReceiver<SuspendedClients>,
@@ -34,7 +35,7 @@ pub(crate) struct WorkerSet {
 
 impl WorkerSet {
     /// A set without threads. `stop` makes them end, or suspend their clients.
-    pub(crate) fn new(shared: Arc<Fleet>, stop: watch::Sender<bool>) -> WorkerSet {
+    pub(crate) fn new(shared: Arc<SharedState>, stop: watch::Sender<bool>) -> WorkerSet {
         let (suspended_in, suspended) = unbounded_channel();
         WorkerSet { shared, stop, suspended_in, suspended, commands: Vec::new() }
     }
@@ -53,12 +54,12 @@ impl WorkerSet {
 
     /// Makes all threads finish the batches in progress and suspend their clients.
     pub(crate) fn suspend(&self) {
-        self.shared.leave(true);
+        self.shared.set_handing_over(true);
         self.stop.send_replace(true);
     }
 
     /// The clients of each thread, when all threads have suspended them.
-    pub(crate) async fn suspended_clients(&mut self) -> Result<Vec<Vec<Parked>>, String> {
+    pub(crate) async fn suspended_clients(&mut self) -> Result<Vec<Vec<SuspendedSession>>, String> {
         let mut clients: Vec<_> = self.commands.iter().map(|_| Vec::new()).collect();
         for _ in 0..clients.len() {
             let suspended = timeout(SUSPEND_MAX, self.suspended.recv()).await.ok().flatten();
@@ -70,16 +71,17 @@ impl WorkerSet {
     }
 
     /// Makes all threads exit after they have closed the clients that could not be handed over.
-    pub(crate) fn exit(&self, clients: Vec<Vec<Parked>>) {
-        let not_sent = |clients: Vec<Parked>| clients.into_iter().filter(|client| !is_portable(client)).collect();
+    pub(crate) fn exit(&self, clients: Vec<Vec<SuspendedSession>>) {
+        let not_sent =
+            |clients: Vec<SuspendedSession>| clients.into_iter().filter(|client| !is_portable(client)).collect();
         for (commands, clients) in self.commands.iter().zip(clients) {
             let _ = commands.send(WorkerCommand::Exit(not_sent(clients)));
         }
     }
 
     /// Makes all threads serve again.
-    pub(crate) fn resume(&self, clients: Vec<Vec<Parked>>) {
-        self.shared.leave(false);
+    pub(crate) fn resume(&self, clients: Vec<Vec<SuspendedSession>>) {
+        self.shared.set_handing_over(false);
         self.stop.send_replace(false);
         for (commands, clients) in self.commands.iter().zip(clients) {
             let _ = commands.send(WorkerCommand::Resume(clients));
@@ -88,14 +90,14 @@ impl WorkerSet {
 }
 
 /// Sends clients to the next process, which does not own them yet. False if it has ended.
-pub(crate) fn send_clients(successor: &Successor, clients: &[Vec<Parked>]) -> bool {
+pub(crate) fn send_clients(successor: &Successor, clients: &[Vec<SuspendedSession>]) -> bool {
     let portable = clients.iter().flatten().filter(|client| is_portable(client));
     let connections =
         portable.filter_map(|client| Some((Some(client.connection_state.clone()), client.stream.descriptor()?)));
     successor.send(connections).is_some()
 }
 
-fn is_portable(client: &Parked) -> bool {
+fn is_portable(client: &SuspendedSession) -> bool {
     let connection_state = &client.connection_state;
     client.stream.descriptor().is_some()
         && connection_state.input.len() + connection_state.output.len() <= CONNECTION_STATE_BYTES_MAX

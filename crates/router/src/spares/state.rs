@@ -1,7 +1,7 @@
 //! One server's position in a pool: whether the server and its spares are readable, and the next action that follows.
 
 use super::prepare;
-use crate::tree::SETTLE_MAX;
+use crate::timeouts::READY_MAX;
 use lookaside_client::{Observer, TkoTrackers};
 use lookaside_routing::{Address, Pool, Serving, Slot};
 use lookaside_sync::Mutex;
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 const BACK_AFTER: Duration = Duration::from_secs(1);
 /// How old a position must be before a spare serves it: threads replace their trees one by one, and each must delete
 /// at the spare by then.
-const AGE_MIN: Duration = SETTLE_MAX.saturating_add(Duration::from_secs(1));
+const AGE_MIN: Duration = READY_MAX.saturating_add(Duration::from_secs(1));
 /// How long a spare that could not be prepared is not tried again.
 const REFUSED_WAIT: Duration = Duration::from_secs(5);
 

@@ -16,7 +16,7 @@
 
 use super::ids::RouterId;
 use super::record::Deletion;
-use crate::intake::ADMIN_KEY_PREFIX;
+use crate::admin_key::ADMIN_KEY_PREFIX;
 use bytes::Bytes;
 use lookaside_protocol::{KEY_BYTES_MAX, percent};
 use lookaside_routing::Address;

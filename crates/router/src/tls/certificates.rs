@@ -1,15 +1,15 @@
-//! The router's certificate, its key, and who is believed. No request passes here.
+//! The router's certificate, private key and trusted CAs. No request passes here.
 //!
-//! The files are read at the start, on SIGHUP, and when they change. If they cannot be used then, the connections to
-//! come go on with what was read before; connections that are there are not touched.
+//! The files are read at the start, on SIGHUP, and when they change. If they cannot be used then, new connections use
+//! what was read before. Open connections are not touched.
 
-use super::network::server_name;
-use super::options::{Papers, TlsOptions};
+use super::server_name;
+use lookaside_net::pem::{read_authorities, read_certificates, read_key};
 use lookaside_routing::{Address, Security, TlsPolicy};
+use lookaside_sync::{Mutex, RwLock};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
@@ -17,56 +17,89 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::signal::unix::Signal;
 use tokio::time::Instant;
 
-/// How often the files are looked at.
+/// How often the files are checked for changes.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What connections are encrypted with, shared by all threads.
+/// The files of one side: the router's own certificate, and the CAs that it trusts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CertificatePaths {
+    pub(crate) chain: Option<PathBuf>,
+    /// The private key; `None` if it is in the chain's file.
+    pub(crate) key: Option<PathBuf>,
+    pub(crate) authorities: Option<PathBuf>,
+}
+
+impl CertificatePaths {
+    fn iter(&self) -> impl Iterator<Item = &PathBuf> {
+        [&self.chain, &self.key, &self.authorities].into_iter().flatten()
+    }
+}
+
+/// The files of both sides.
+#[derive(Clone, Debug)]
+pub(crate) struct TlsFiles {
+    /// Towards clients.
+    pub(crate) clients: CertificatePaths,
+    /// Towards servers.
+    pub(crate) servers: CertificatePaths,
+    /// How long a client's handshake may take.
+    pub(crate) handshake_max: Duration,
+}
+
+impl TlsFiles {
+    /// Every file.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &PathBuf> {
+        self.clients.iter().chain(self.servers.iter())
+    }
+}
+
+/// The certificates in force, shared by all threads.
 pub(crate) struct Certificates {
-    options: TlsOptions,
+    files: TlsFiles,
     current: RwLock<Current>,
     refreshed: Mutex<Instant>,
-    /// What told the files' versions, before they were read last.
+    /// The files' versions before they were last read.
     seen: Mutex<Vec<Option<Version>>>,
-    /// Clients' handshakes that went well.
+    /// Clients' handshakes that succeeded.
     pub(crate) new_sessions: AtomicU64,
-    /// Clients' handshakes that did not, those that took too long included.
+    /// Clients' handshakes that failed or timed out.
     pub(crate) handshake_errors: AtomicU64,
 }
 
-/// What tells two versions of a file apart: device, inode, size, and when it was written.
+/// A version of a file: device, inode, size, and modification time.
 type Version = (u64, u64, u64, i64, i64);
 
-/// What the files said.
+/// The contents of the files.
 struct Current {
-    /// There if there is a certificate.
+    /// For clients; `None` without a certificate.
     basic: Option<Arc<ServerConfig>>,
-    /// There if there are authorities, too.
+    /// For clients that must have a certificate; `None` without a certificate or without CAs.
     mutual: Option<Arc<ServerConfig>>,
-    /// Towards servers; there if there are authorities.
+    /// For servers; `None` without CAs.
     verified: Option<Arc<ClientConfig>>,
     unverified: Arc<ClientConfig>,
 }
 
 impl std::fmt::Debug for Certificates {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Certificates").field("options", &self.options).finish_non_exhaustive()
+        f.debug_struct("Certificates").field("files", &self.files).finish_non_exhaustive()
     }
 }
 
 impl Certificates {
-    /// Reads the files that the options name.
-    pub(crate) fn read(options: TlsOptions) -> Result<Certificates, String> {
-        let seen = Mutex::new(fingerprint(&options));
-        let current = RwLock::new(Current::read(&options)?);
+    /// Reads the files.
+    pub(crate) fn read(files: TlsFiles) -> Result<Certificates, String> {
+        let seen = Mutex::new(versions_of(&files));
+        let current = RwLock::new(Current::read(&files)?);
         Ok(Certificates {
-            options,
+            files,
             current,
             refreshed: Mutex::new(Instant::now()),
             seen,
@@ -75,34 +108,33 @@ impl Certificates {
         })
     }
 
-    /// Reads them anew. If that fails all stays as it was.
-    pub(crate) fn refresh(&self) -> Result<(), String> {
-        // A file that changes while it is read is read again.
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = fingerprint(&self.options);
-        let current = Current::read(&self.options)?;
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = current;
-        *self.refreshed.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    /// Reads the files again. If that fails, the certificates in force stay.
+    pub(crate) fn reload(&self) -> Result<(), String> {
+        // Before the read, so that a file that changes meanwhile is read again.
+        *self.seen.lock() = versions_of(&self.files);
+        let current = Current::read(&self.files)?;
+        *self.current.write() = current;
+        *self.refreshed.lock() = Instant::now();
         Ok(())
     }
 
-    /// For how many seconds what is in force has been.
+    /// Seconds since the certificates in force were read.
     pub(crate) fn age_s(&self) -> u64 {
-        self.refreshed.lock().unwrap_or_else(PoisonError::into_inner).elapsed().as_secs()
+        self.refreshed.lock().elapsed().as_secs()
     }
 
     /// How long a client's handshake may take.
-    pub(super) fn handshake_max(&self) -> Duration {
-        self.options.handshake_max()
+    pub(crate) fn handshake_max(&self) -> Duration {
+        self.files.handshake_max
     }
 
-    /// What a client's connection is served with; `None` if there is no certificate, or nobody to verify the client's.
-    pub(super) fn for_clients(&self, is_mutual: bool) -> Option<Arc<ServerConfig>> {
-        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+    /// The rustls configuration for clients; `None` if there is no certificate, or no CA to verify the client's.
+    pub(crate) fn for_clients(&self, is_mutual: bool) -> Option<Arc<ServerConfig>> {
+        let current = self.current.read();
         if is_mutual { current.mutual.clone() } else { current.basic.clone() }
     }
 
-    /// Whether clients can be served: without a certificate, or without authorities where theirs are to be verified,
-    /// the error says what is missing.
+    /// Fails if clients cannot be served for want of a certificate, or of CAs to verify theirs.
     pub(crate) fn check_for_clients(&self, is_mutual: bool) -> Result<(), String> {
         match (self.for_clients(is_mutual).is_some(), self.for_clients(false).is_some()) {
             (true, _) => Ok(()),
@@ -115,104 +147,106 @@ impl Certificates {
         }
     }
 
-    /// What a connection to a server is made with.
-    pub(super) fn for_servers(&self, is_verified: bool) -> Result<Arc<ClientConfig>, &'static str> {
-        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+    /// The rustls configuration for servers.
+    pub(crate) fn for_servers(&self, is_verified: bool) -> Result<Arc<ClientConfig>, &'static str> {
+        let current = self.current.read();
         match is_verified {
             true => current.verified.clone().ok_or("servers' certificates are verified against --pem-ca-path FILE"),
             false => Ok(current.unverified.clone()),
         }
     }
 
-    /// Whether all servers can be reached; the error says what is missing.
-    pub(crate) fn check_for_servers(&self, protections: &BTreeMap<Address, TlsPolicy>) -> Result<(), String> {
-        for (server, protection) in protections {
-            if protection.security != Security::Plain {
-                server_name(server, protection)?;
-                let is_verified = protection.security == Security::Tls;
+    /// Fails if a server of `policies` cannot be reached.
+    pub(crate) fn check_for_servers(&self, policies: &BTreeMap<Address, TlsPolicy>) -> Result<(), String> {
+        for (server, policy) in policies {
+            if policy.security != Security::Plain {
+                server_name(server, policy)?;
+                let is_verified = policy.security == Security::Tls;
                 self.for_servers(is_verified).map_err(|why| format!("{server} is reached by TLS: {why}"))?;
             }
         }
         Ok(())
     }
 
-    pub(super) fn count_handshake(&self, is_good: bool) {
-        let counter = if is_good { &self.new_sessions } else { &self.handshake_errors };
+    pub(crate) fn count_handshake(&self, is_ok: bool) {
+        let counter = if is_ok { &self.new_sessions } else { &self.handshake_errors };
         counter.fetch_add(1, Relaxed);
     }
 
-    /// Whether the files are others than those that were read last, or could not be.
-    fn have_changed(&self) -> bool {
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) != fingerprint(&self.options)
+    /// Whether the files have changed since the last read.
+    fn files_changed(&self) -> bool {
+        *self.seen.lock() != versions_of(&self.files)
     }
 
-    /// Whether there are any.
-    pub(crate) fn are_used(&self) -> bool {
-        self.options.files().next().is_some()
+    /// Whether there are any files.
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.files.iter().next().is_some()
     }
 
-    fn refresh_and_tell(&self) {
-        if !self.are_used() {
+    fn reload_and_log(&self) {
+        if !self.is_enabled() {
             return;
         }
-        match self.refresh() {
-            Ok(()) => tracing::info!("the certificates have been read anew"),
-            Err(why) => tracing::error!("the certificates stay as they were: {why}"),
+        match self.reload() {
+            Ok(()) => tracing::info!("certificates reloaded"),
+            Err(why) => tracing::error!("cannot reload certificates; keeping the old ones: {why}"),
         }
     }
 }
 
-/// Reads the certificates anew at each `hangup`, and when their files change, for ever.
-pub(crate) async fn keep_fresh(certificates: &Certificates, hangup: &mut Signal) {
+/// Reloads the certificates at each `hangup`, and when their files change. Never returns.
+pub(crate) async fn reload_loop(certificates: &Certificates, hangup: &mut Signal) {
     loop {
         tokio::select! {
             biased;
             _ = hangup.recv() => {}
             () = tokio::time::sleep(POLL_INTERVAL) => {
-                if !certificates.have_changed() {
+                if !certificates.files_changed() {
                     continue;
                 }
             }
         }
-        certificates.refresh_and_tell();
+        certificates.reload_and_log();
     }
 }
 
-/// What tells whether the files have changed.
-fn fingerprint(options: &TlsOptions) -> Vec<Option<Version>> {
-    let of = |path| {
+/// The files' versions; `None` for a file that does not exist.
+fn versions_of(files: &TlsFiles) -> Vec<Option<Version>> {
+    let version = |path| {
         let file = fs::metadata(path).ok()?;
         Some((file.dev(), file.ino(), file.size(), file.mtime(), file.mtime_nsec()))
     };
-    options.files().map(of).collect()
+    files.iter().map(version).collect()
 }
 
 impl Current {
-    fn read(options: &TlsOptions) -> Result<Current, String> {
-        let (verified, unverified) = towards_servers(&options.towards_servers())?;
-        let papers = options.towards_clients();
+    fn read(files: &TlsFiles) -> Result<Current, String> {
+        let (verified, unverified) = client_configs(&files.servers)?;
         let (mut basic, mut mutual) = (None, None);
-        if let Some((chain, key)) = read_own(&papers)? {
-            let authorities = papers.authorities.as_deref().map(read_authorities).transpose()?;
-            basic = Some(for_clients(None, chain.clone(), key.clone_key())?);
-            mutual = authorities.map(|authorities| for_clients(Some(authorities), chain, key)).transpose()?;
+        if let Some((chain, key)) = read_own(&files.clients)? {
+            let authorities = read_trusted(&files.clients)?;
+            basic = Some(server_config(None, chain.clone(), key.clone_key())?);
+            mutual = authorities.map(|authorities| server_config(Some(authorities), chain, key)).transpose()?;
         }
         Ok(Current { basic, mutual, verified, unverified })
     }
 }
 
-/// What servers are reached with that must prove who they are, and what those are that need not.
-fn towards_servers(papers: &Papers) -> Result<(Option<Arc<ClientConfig>>, Arc<ClientConfig>), String> {
-    let own = read_own(papers)?;
-    let authorities = papers.authorities.as_deref().map(read_authorities).transpose()?;
+/// The configuration for servers whose certificates are verified, and the one for the others.
+fn client_configs(paths: &CertificatePaths) -> Result<(Option<Arc<ClientConfig>>, Arc<ClientConfig>), String> {
+    let own = read_own(paths)?;
+    let authorities = read_trusted(paths)?;
     let verified = authorities.map(|authorities| {
         let verifier = WebPkiServerVerifier::builder_with_provider(authorities, provider());
-        for_servers(verifier.build().map_err(unusable)?, own.as_ref())
+        client_config(verifier.build().map_err(unusable)?, own.as_ref())
     });
-    Ok((verified.transpose()?, for_servers(Arc::new(Unverified(provider())), own.as_ref())?))
+    Ok((verified.transpose()?, client_config(Arc::new(NoServerVerification(provider())), own.as_ref())?))
 }
 
-fn for_servers(verifier: Arc<dyn ServerCertVerifier>, own: Option<&(Chain, Key)>) -> Result<Arc<ClientConfig>, String> {
+fn client_config(
+    verifier: Arc<dyn ServerCertVerifier>,
+    own: Option<&(Chain, Key)>,
+) -> Result<Arc<ClientConfig>, String> {
     let builder = ClientConfig::builder_with_provider(provider());
     let builder = builder.with_protocol_versions(rustls::ALL_VERSIONS).map_err(unusable)?;
     let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
@@ -220,16 +254,16 @@ fn for_servers(verifier: Arc<dyn ServerCertVerifier>, own: Option<&(Chain, Key)>
         Some((chain, key)) => builder.with_client_auth_cert(chain.clone(), key.clone_key()).map_err(unusable)?,
         None => builder.with_no_client_auth(),
     };
-    // A server is connected to rarely, and then it is to prove anew who it is.
+    // Connections to servers are rare, and each is to verify the server again.
     config.resumption = Resumption::disabled();
     Ok(Arc::new(config))
 }
 
-/// Believes every certificate; only that its bearer has the key is verified.
+/// Accepts every certificate. Only verifies that the server has the certificate's private key.
 #[derive(Debug)]
-struct Unverified(Arc<CryptoProvider>);
+struct NoServerVerification(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Unverified {
+impl ServerCertVerifier for NoServerVerification {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,
@@ -264,7 +298,7 @@ impl ServerCertVerifier for Unverified {
     }
 }
 
-fn for_clients(authorities: Option<Arc<RootCertStore>>, chain: Chain, key: Key) -> Result<Arc<ServerConfig>, String> {
+fn server_config(authorities: Option<Arc<RootCertStore>>, chain: Chain, key: Key) -> Result<Arc<ServerConfig>, String> {
     let builder = ServerConfig::builder_with_provider(provider());
     let builder = builder.with_protocol_versions(rustls::ALL_VERSIONS).map_err(unusable)?;
     let builder = match authorities {
@@ -287,32 +321,19 @@ fn provider() -> Arc<CryptoProvider> {
 type Chain = Vec<CertificateDer<'static>>;
 type Key = PrivateKeyDer<'static>;
 
-/// A certificate and its key, if there is one.
-fn read_own(papers: &Papers) -> Result<Option<(Chain, Key)>, String> {
-    let Some(path) = &papers.chain else { return Ok(None) };
+/// The router's own certificate and its key; `None` if it has none.
+fn read_own(paths: &CertificatePaths) -> Result<Option<(Chain, Key)>, String> {
+    let Some(path) = &paths.chain else { return Ok(None) };
     let chain = read_certificates(path).map_err(|why| format!("the certificate in {}: {why}", path.display()))?;
-    let path = papers.key.as_ref().unwrap_or(path);
-    let key = PrivateKeyDer::from_pem_file(path);
-    let key = key.map_err(|error| format!("the certificate's private key in {}: {error}", path.display()))?;
+    let path = paths.key.as_ref().unwrap_or(path);
+    let key =
+        read_key(path).map_err(|error| format!("the certificate's private key in {}: {error}", path.display()))?;
     Ok(Some((chain, key)))
 }
 
-fn read_authorities(path: &Path) -> Result<Arc<RootCertStore>, String> {
-    let refuse = |why: String| format!("the authorities in {}: {why}", path.display());
-    let mut roots = RootCertStore::empty();
-    for certificate in read_certificates(path).map_err(refuse)? {
-        roots.add(certificate).map_err(|error| refuse(error.to_string()))?;
-    }
-    Ok(Arc::new(roots))
-}
-
-fn read_certificates(path: &Path) -> Result<Chain, String> {
-    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    match read {
-        Ok(certificates) if certificates.is_empty() => Err("no certificate in it (PEM)".to_owned()),
-        Ok(certificates) => Ok(certificates),
-        Err(error) => Err(error.to_string()),
-    }
+fn read_trusted(paths: &CertificatePaths) -> Result<Option<Arc<RootCertStore>>, String> {
+    let Some(path) = &paths.authorities else { return Ok(None) };
+    read_authorities(path).map(Some).map_err(|why| format!("the authorities in {}: {why}", path.display()))
 }
 
 fn unusable(error: impl Display) -> String {
@@ -323,9 +344,14 @@ fn unusable(error: impl Display) -> String {
 mod tests {
     use super::*;
 
+    fn no_files() -> TlsFiles {
+        let (clients, servers) = (CertificatePaths::default(), CertificatePaths::default());
+        TlsFiles { clients, servers, handshake_max: Duration::from_secs(1) }
+    }
+
     #[test]
-    fn what_is_missing_is_named() {
-        let certificates = Certificates::read(TlsOptions::default()).expect("no file to read");
+    fn missing_certificate_is_named() {
+        let certificates = Certificates::read(no_files()).expect("no file to read");
         assert!(certificates.for_clients(false).is_none() && certificates.for_clients(true).is_none());
         for is_mutual in [false, true] {
             assert!(certificates.check_for_clients(is_mutual).is_err_and(|why| why.contains("--pem-cert-path")));
@@ -333,28 +359,29 @@ mod tests {
     }
 
     #[test]
-    fn files_that_change_at_any_time_after_they_were_read_are_noticed() {
+    fn changes_after_the_last_read_are_noticed() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("authorities.pem");
-        let mut options = TlsOptions::default();
-        let certificates = Certificates::read(options.clone()).expect("no file to read");
-        assert!(!certificates.have_changed());
-        options.pem_ca_path = Some(path.clone());
-        let certificates = Certificates { options, ..certificates };
-        assert!(certificates.have_changed());
-        assert!(certificates.refresh().is_err() && !certificates.have_changed(), "refused, and that is known");
+        let mut files = no_files();
+        let certificates = Certificates::read(files.clone()).expect("no file to read");
+        assert!(!certificates.files_changed());
+        files.servers.authorities = Some(path.clone());
+        let certificates = Certificates { files, ..certificates };
+        assert!(certificates.files_changed());
+        assert!(certificates.reload().is_err() && !certificates.files_changed(), "refused, and that is known");
         fs::write(&path, "").expect("written");
-        assert!(certificates.have_changed(), "nobody has looked since");
+        assert!(certificates.files_changed(), "not read since");
     }
 
     #[test]
-    fn a_file_that_cannot_be_used_is_named() {
+    fn unusable_file_is_named() {
         let folder = tempfile::tempdir().expect("a folder");
         let (missing, empty) = (folder.path().join("missing"), folder.path().join("empty"));
         fs::write(&empty, "").expect("written");
         for path in [missing, empty] {
-            let options = TlsOptions { pem_cert_path: Some(path.clone()), ..TlsOptions::default() };
-            let why = Certificates::read(options).expect_err("nothing to read");
+            let mut files = no_files();
+            files.clients.chain = Some(path.clone());
+            let why = Certificates::read(files).expect_err("nothing to read");
             assert!(why.contains(&path.display().to_string()), "{why}");
         }
     }

@@ -1,12 +1,11 @@
-//! A router without sockets: clients come over pipes, and what they ask for is recorded by a route that answers from
-//! a small map.
+//! A router without sockets: clients connect by pipes, and a route records their requests and replies from a small map.
 #![allow(dead_code, missing_docs)]
 
 use bytes::Bytes;
 use lookaside_client::{Listener, Stream};
 use lookaside_protocol::meta::{MetaReply, MetaStatus, MetaVerb};
 use lookaside_protocol::{Cas, LeaseToken, Operation, Reply, StoreMode};
-use lookaside_router::{Fleet, Identity, Router, Settings, Tally, Tree};
+use lookaside_router::{CounterDelta, Identity, Proxy, Settings, SharedState, Tree};
 use lookaside_routing::{Batch, BoxFuture, Context, Failure, Outcome, Outcomes, Route};
 use std::collections::BTreeMap;
 use std::io;
@@ -18,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 
-/// Answers from a map; keys that begin with `down` time out. Waits for `gate` before each batch.
+/// Replies from a map; keys that begin with `down` time out. Waits for `gate` before each batch.
 pub struct FakeRoute {
     pub values: Mutex<BTreeMap<Bytes, Bytes>>,
     pub batches: Mutex<Vec<Batch>>,
@@ -74,7 +73,7 @@ impl FakeRoute {
     }
 }
 
-/// A hit for `a`, a miss for all else; what changes something succeeds.
+/// A hit for `a`, a miss for all other keys; mutations succeed.
 fn meta_reply(key: &Bytes, verb: MetaVerb) -> MetaReply<Bytes> {
     let (status, flags, value) = match (verb, &key[..]) {
         (MetaVerb::Get, b"a") => (MetaStatus::Value, "ka", Some("A".into())),
@@ -95,25 +94,25 @@ impl Route for FakeRoute {
     }
 }
 
-/// One end of a pipe, with the address that a socket would have. Like a stream with TLS it keeps some of what it was given
-/// until it is flushed.
+/// One end of a pipe, with an address like a socket's. Like a TLS stream it buffers some of the written bytes until it
+/// is flushed.
 pub struct Pipe {
     end: DuplexStream,
-    kept: Vec<u8>,
+    buffered: Vec<u8>,
 }
 
-/// What a pipe keeps at most.
-const KEPT_BYTES_MAX: usize = 16 << 10;
+/// The most bytes that a pipe buffers.
+const BUFFERED_BYTES_MAX: usize = 16 << 10;
 
 impl Pipe {
     pub fn new(end: DuplexStream) -> Pipe {
-        Pipe { end, kept: Vec::new() }
+        Pipe { end, buffered: Vec::new() }
     }
 
-    fn poll_pass_on(&mut self, context: &mut task::Context<'_>) -> task::Poll<io::Result<()>> {
-        while !self.kept.is_empty() {
-            let written = task::ready!(Pin::new(&mut self.end).poll_write(context, &self.kept))?;
-            self.kept.drain(..written);
+    fn poll_drain(&mut self, context: &mut task::Context<'_>) -> task::Poll<io::Result<()>> {
+        while !self.buffered.is_empty() {
+            let written = task::ready!(Pin::new(&mut self.end).poll_write(context, &self.buffered))?;
+            self.buffered.drain(..written);
         }
         task::Poll::Ready(Ok(()))
     }
@@ -141,19 +140,19 @@ impl AsyncWrite for Pipe {
         context: &mut task::Context<'_>,
         bytes: &[u8],
     ) -> task::Poll<io::Result<usize>> {
-        if self.kept.len() == KEPT_BYTES_MAX {
-            task::ready!(self.poll_pass_on(context))?;
+        if self.buffered.len() == BUFFERED_BYTES_MAX {
+            task::ready!(self.poll_drain(context))?;
         }
-        let taken = bytes.len().min(KEPT_BYTES_MAX - self.kept.len());
-        self.kept.extend_from_slice(&bytes[..taken]);
-        task::Poll::Ready(Ok(taken))
+        let accepted = bytes.len().min(BUFFERED_BYTES_MAX - self.buffered.len());
+        self.buffered.extend_from_slice(&bytes[..accepted]);
+        task::Poll::Ready(Ok(accepted))
     }
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut task::Context<'_>) -> task::Poll<io::Result<()>> {
-        task::ready!(self.poll_pass_on(context))?;
+        task::ready!(self.poll_drain(context))?;
         Pin::new(&mut self.end).poll_flush(context)
     }
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut task::Context<'_>) -> task::Poll<io::Result<()>> {
-        task::ready!(self.poll_pass_on(context))?;
+        task::ready!(self.poll_drain(context))?;
         Pin::new(&mut self.end).poll_shutdown(context)
     }
 }
@@ -171,24 +170,24 @@ impl Listener for Pipes {
     }
 }
 
-/// A router that serves until it is told to shut down.
-pub struct Bench {
+/// A proxy with a fake route, which serves until `shut` is set.
+pub struct SessionHarness {
     pub route: Arc<FakeRoute>,
-    pub router: Arc<Router>,
+    pub proxy: Arc<Proxy>,
     pub shut: watch::Sender<bool>,
     pub served: JoinHandle<()>,
     clients: mpsc::UnboundedSender<Pipe>,
 }
 
-impl Bench {
-    pub fn start(settings: Settings) -> Bench {
+impl SessionHarness {
+    pub fn start(settings: Settings) -> SessionHarness {
         let route = FakeRoute::new();
-        let fleet = Fleet::new(Identity { pid: 7, started_unix_s: 1_000_000 }, "a test");
-        let router = Router::new(settings, fleet, Tree::of(route.clone()));
+        let shared = SharedState::new(Identity { pid: 7, started_unix_s: 1_000_000 }, "a test");
+        let proxy = Proxy::new(settings, shared, Tree::from_route(route.clone()));
         let (shut, shutdown) = watch::channel(false);
         let (clients, pipes) = mpsc::unbounded_channel();
-        let served = tokio::spawn(router.clone().serve(Box::new(Pipes(pipes)), shutdown));
-        Bench { route, router, shut, served, clients }
+        let served = tokio::spawn(proxy.clone().serve(Box::new(Pipes(pipes)), shutdown));
+        SessionHarness { route, proxy, shut, served, clients }
     }
 
     /// A client whose pipe holds `bytes` each way.
@@ -202,8 +201,8 @@ impl Bench {
         self.connect_with(1 << 20)
     }
 
-    pub fn tally(&self) -> Tally {
-        self.router.counters().read()
+    pub fn counters(&self) -> CounterDelta {
+        self.proxy.counters().snapshot()
     }
 }
 

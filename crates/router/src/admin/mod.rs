@@ -1,0 +1,173 @@
+//! The values of keys that begin with `__mcrouter__.`: what the router reports about itself. The names are mcrouter's,
+//! with two for the spool (`spool`, `spool(HOST:PORT)`) and one for spares (`spares`).
+//!
+//! | key | value |
+//! |---|---|
+//! | `version`, `verbosity`, `hostid` | this router, the level of its log, the number by which routes know its host |
+//! | `options`, `options(NAME)` | the command line, a line for each option; one of them |
+//! | `config_age`, `config_file`, `config_md5_digest`, `config_sources_info` | seconds since the configuration in force was applied; where it is; its MD5; both as JSON |
+//! | `preprocessed_config` | the configuration without macros and comments |
+//! | `pools`, `failure_domains` | servers by pool, failure domains by server, as JSON |
+//! | `global_params` | an empty object: configurations have no parameters here |
+//! | `route(VERB,KEY)`, `route_handles(VERB,KEY)` | the servers, or all routes, that a request would reach |
+
+pub(crate) mod metrics_endpoint;
+mod prometheus;
+pub(crate) mod server_status;
+pub(crate) mod stats_command;
+
+use crate::admin_key::ADMIN_KEY_PREFIX;
+use crate::config::router_config::RouterConfig;
+use crate::shared::{ConfigStatus, SharedState};
+use crate::tree::Tree;
+use crate::tree::explain::Explanation;
+use lookaside_protocol::{Reply, meta::MetaStatus};
+use lookaside_routing::{Address, Configuration, Context, Destination as _, Outcome, Pool};
+use md5::{Digest as _, Md5};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The state that the values show.
+pub(crate) struct AdminView<'a> {
+    pub(crate) shared: &'a SharedState,
+    pub(crate) tree: Arc<Tree>,
+    pub(crate) version: &'a str,
+    /// The command line, by the names of options.
+    pub(crate) options: &'a [(String, String)],
+}
+
+impl AdminView<'_> {
+    /// The value of `key`, which begins with `__mcrouter__.`; `None` if there is no such key.
+    pub(crate) async fn value(&self, key: &[u8], client: &Context) -> Option<Vec<u8>> {
+        let status = self.shared.config_status();
+        let name = key.strip_prefix(ADMIN_KEY_PREFIX)?;
+        if let Some(request) = name.strip_prefix(b"spool_") {
+            return self.reply_to_peer(request).await;
+        }
+        if let Some(address) = arguments_of("spool", name) {
+            return self.spool_backlog(address);
+        }
+        if let Some(arguments) = arguments_of("route", name) {
+            return self.explain(arguments, client, |steps| steps.servers().join("\r\n")).await;
+        }
+        if let Some(arguments) = arguments_of("route_handles", name) {
+            return self.explain(arguments, client, |steps| steps.to_string().trim_end().replace('\n', "\r\n")).await;
+        }
+        let text = match name {
+            b"version" => self.version.to_owned(),
+            b"config_age" => age_s(&status).to_string(),
+            b"config_file" => status.source,
+            b"spool" => self.tree.spool()?.report(),
+            b"spares" => self.tree.spares()?.report(),
+            b"options" => self.option_lines(),
+            b"verbosity" => self.shared.log()?.verbosity().to_string(),
+            b"global_params" => "{}".to_owned(),
+            _ => match arguments_of("options", name) {
+                Some(wanted) => self.option_value(wanted)?,
+                None => config_value(name, self.tree.config()?, &status)?,
+            },
+        };
+        Some(text.into_bytes())
+    }
+
+    fn option_lines(&self) -> String {
+        let lines: Vec<_> = self.options.iter().map(|(name, value)| format!("{name} {value}")).collect();
+        lines.join("\r\n")
+    }
+
+    fn option_value(&self, wanted: &[u8]) -> Option<String> {
+        let (_, value) = self.options.iter().find(|(name, _)| name.as_bytes() == wanted)?;
+        Some(value.clone())
+    }
+
+    /// The reply to another router of the cluster.
+    async fn reply_to_peer(&self, request: &[u8]) -> Option<Vec<u8>> {
+        let spool = self.tree.spool()?;
+        let Some((address, delete)) = spool.parse_forwarded_delete(request) else {
+            return spool.reply_to_peer(request).await;
+        };
+        let destination = self.tree.destinations().find(|destination| *destination.address() == address)?;
+        let outcome = destination.send(vec![delete]).await.pop()?;
+        Some(if is_deleted(&outcome) { b"ok".to_vec() } else { b"no".to_vec() })
+    }
+
+    /// The number of deletes that are spooled for a server, or `flush_pending`. Also retries the server at once,
+    /// because the operator who reads this wants it back.
+    fn spool_backlog(&self, address: &[u8]) -> Option<Vec<u8>> {
+        let address = Address(str::from_utf8(address).ok()?.into());
+        let spool = self.tree.spool()?;
+        spool.retry_now(&address);
+        let backlog = spool.backlog(&address);
+        let text = if backlog.flush_pending { "flush_pending".to_owned() } else { backlog.deletes.to_string() };
+        Some(text.into_bytes())
+    }
+
+    /// Explains the request in `arguments`, `verb,key`, as text by `show`.
+    async fn explain(
+        &self,
+        arguments: &[u8],
+        client: &Context,
+        show: impl FnOnce(&Explanation) -> String,
+    ) -> Option<Vec<u8>> {
+        let arguments = String::from_utf8_lossy(arguments);
+        let (verb, key) = arguments.split_once(',')?;
+        let text = match self.tree.explain(verb, key, client).await? {
+            Ok(explanation) => show(&explanation),
+            Err(why) => format!("error: {why}"),
+        };
+        Some(text.into_bytes())
+    }
+}
+
+/// A value about the configuration in force.
+fn config_value(name: &[u8], config: &RouterConfig, status: &ConfigStatus) -> Option<String> {
+    let pools = || config.pools().into_values();
+    let text = match name {
+        b"hostid" => config.host().id.to_string(),
+        b"config_md5_digest" => md5_digest(config.text()),
+        b"config_sources_info" => json!({ &*status.source: md5_digest(config.text()) }).to_string(),
+        b"preprocessed_config" => Configuration::preprocessed(config.text()).ok()?,
+        b"pools" => {
+            let servers = |pool: &Pool| pool.servers.iter().map(|server| server.to_string()).collect::<Vec<_>>();
+            json!(pools().map(|pool| (pool.name.clone(), servers(&pool))).collect::<BTreeMap<_, _>>()).to_string()
+        }
+        b"failure_domains" => {
+            let domains = |pool: Arc<Pool>| {
+                let servers = pool.servers.iter().zip(&pool.failure_domains);
+                servers.map(|(server, domain)| (server.to_string(), *domain)).collect::<Vec<_>>()
+            };
+            json!(pools().flat_map(domains).collect::<BTreeMap<_, _>>()).to_string()
+        }
+        _ => return None,
+    };
+    Some(text)
+}
+
+fn md5_digest(text: &str) -> String {
+    Md5::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The arguments in `function(arguments)`.
+fn arguments_of<'a>(function: &str, name: &'a [u8]) -> Option<&'a [u8]> {
+    name.strip_prefix(function.as_bytes())?.strip_prefix(b"(")?.strip_suffix(b")")
+}
+
+/// Whether the key is gone after a delete with this outcome.
+fn is_deleted(outcome: &Outcome) -> bool {
+    match outcome {
+        Ok(Reply::Deleted | Reply::NotFound) => true,
+        Ok(Reply::Meta(meta)) => matches!(meta.status, MetaStatus::Done | MetaStatus::NotFound),
+        _ => false,
+    }
+}
+
+/// Seconds since the configuration in force was applied.
+pub(crate) fn age_s(status: &ConfigStatus) -> u64 {
+    status.loaded.elapsed().as_secs()
+}
+
+/// `text` on one line: control characters become spaces.
+pub(crate) fn one_line(text: &str) -> String {
+    text.chars().map(|character| if character.is_control() { ' ' } else { character }).collect()
+}

@@ -1,0 +1,209 @@
+//! `stats`: memcached's names as far as a router can report them, and mcrouter's groups, summed over the threads.
+//!
+//! | group | contents |
+//! |---|---|
+//! | none, `all` | the router, its clients' commands, its configuration, the background, the window, the spool, the spares |
+//! | `detailed` | all, and the three that follow |
+//! | `cmd-in` | `cmd_VERB_in`: requests by verb, keys of a get one by one |
+//! | `cmd-out` | `cmd_out`: requests sent to servers, `cmd_out_writes` by how many writes |
+//! | `cmd-error` | `cmd_VERB_miss`, `cmd_VERB_error` (a server's error), `cmd_VERB_unavailable` (no reply), and `cmd_bad` |
+//! | `count` | only counters since the start |
+//! | `servers`, `suspect_servers` | a line for each server, or for each that is not up |
+//!
+//! ```text
+//!   STAT destination:10.0.0.7:11211 state:up sent:1200 failed:3 outstanding:0 ... spooled_deletes:0 flush_pending:0
+//! ```
+
+use super::server_status::{ServerStatus, collect_servers};
+use super::{age_s, one_line};
+use crate::shared::{ConfigStatus, SharedState};
+use crate::stats::by_verb::ResultClass;
+use crate::stats::command_class::CommandClass;
+use crate::stats::counters::write_stat;
+use crate::tree::Tree;
+use lookaside_client::WindowStatistics;
+use lookaside_protocol::text::END;
+use lookaside_routing::BackgroundStatistics;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use tokio::time::Instant;
+
+/// The state that `stats` shows.
+pub(crate) struct StatsView<'a> {
+    pub(crate) shared: &'a SharedState,
+    pub(crate) tree: Arc<Tree>,
+    pub(crate) version: &'a str,
+    pub(crate) connections_max: usize,
+}
+
+impl StatsView<'_> {
+    /// Appends the whole reply to `stats [arguments]`.
+    pub(crate) fn write(&self, arguments: &[u8], out: &mut Vec<u8>) {
+        match arguments.trim_ascii() {
+            b"" | b"all" => self.write_general(out),
+            b"detailed" => {
+                self.write_general(out);
+                self.write_in(out);
+                self.write_out(out);
+                self.write_errors(out);
+            }
+            b"cmd-in" => self.write_in(out),
+            b"cmd-out" => self.write_out(out),
+            b"cmd-error" => self.write_errors(out),
+            b"count" => {
+                self.write_counts(out);
+                self.write_in(out);
+                self.write_out(out);
+                self.write_errors(out);
+            }
+            b"servers" => self.write_servers(out, |_| true),
+            b"suspect_servers" => self.write_servers(out, |server| server.state() != "up"),
+            b"reset" => {
+                out.extend_from_slice(b"SERVER_ERROR counters only grow; stats reset is not supported\r\n");
+                return;
+            }
+            // memcached replies to `stats items`, `slabs` and `settings`. Monitors send them and fail on an error.
+            _ => {}
+        }
+        out.extend_from_slice(END);
+    }
+
+    fn write_general(&self, out: &mut Vec<u8>) {
+        let status = self.shared.config_status();
+        self.write_process(out);
+        self.write_counts(out);
+        self.write_config(&status, out);
+        self.write_background(out);
+        self.write_window(out);
+        if let Some(spool) = self.tree.spool() {
+            for (name, value) in spool.statistics().named() {
+                write_stat(name, value, out);
+            }
+        }
+        if let Some(spares) = self.tree.spares() {
+            for (name, value) in spares.statistics().named() {
+                write_stat(name, value, out);
+            }
+        }
+        write_stat("pools_failing_open", self.tree.fail_open_pools().len(), out);
+        let servers = collect_servers(self.shared);
+        let up = servers.values().filter(|server| server.state() == "up").count();
+        write_stat("num_servers", servers.len(), out);
+        write_stat("num_servers_up", up, out);
+        write_stat("num_servers_down", servers.len() - up, out);
+    }
+
+    fn write_process(&self, out: &mut Vec<u8>) {
+        let shared = self.shared;
+        write_stat("pid", shared.identity().pid, out);
+        write_stat("uptime", shared.uptime_s(), out);
+        write_stat("time", shared.unix_s(Instant::now()), out);
+        write_stat("version", self.version, out);
+        write_stat("threads", shared.sources().len(), out);
+        write_stat("max_connections", self.connections_max, out);
+        write_stat("curr_connections", shared.connections(), out);
+        write_stat("reply_bytes", shared.reply_bytes(), out);
+        write_stat("pointer_size", usize::BITS, out);
+    }
+
+    fn write_config(&self, status: &ConfigStatus, out: &mut Vec<u8>) {
+        write_stat("config_age", age_s(status), out);
+        write_stat("config_last_attempt", self.shared.unix_s(status.attempted), out);
+        write_stat("config_last_success", self.shared.unix_s(status.loaded), out);
+        write_stat("config_failures", status.failures, out);
+        if let Some(refusal) = &status.refusal {
+            write_stat("config_last_refusal", one_line(refusal), out);
+        }
+        if let Some(certificates) = self.shared.certificates() {
+            write_stat("ssl_new_sessions", certificates.new_sessions.load(Relaxed), out);
+            write_stat("ssl_handshake_errors", certificates.handshake_errors.load(Relaxed), out);
+            write_stat("time_since_server_cert_refresh", certificates.age_s(), out);
+        }
+    }
+
+    fn write_background(&self, out: &mut Vec<u8>) {
+        let background = sum_background(self.shared);
+        write_stat("background_running", background.running, out);
+        write_stat("background_fan_outs", background.fan_outs, out);
+        write_stat("background_copies", background.copies, out);
+        write_stat("background_blocked", background.awaited, out);
+        write_stat("background_dropped", background.dropped, out);
+    }
+
+    fn write_window(&self, out: &mut Vec<u8>) {
+        let windows: Vec<WindowStatistics> =
+            self.shared.sources().iter().filter_map(|source| source.tree().window()).collect();
+        if !windows.is_empty() {
+            write_stat("window_size", windows.iter().map(|window| window.size).sum::<usize>(), out);
+            write_stat("window_outstanding", windows.iter().map(|window| window.outstanding).sum::<usize>(), out);
+            write_stat("window_waiting", windows.iter().map(|window| window.waiting).sum::<usize>(), out);
+        }
+    }
+
+    fn write_servers(&self, out: &mut Vec<u8>, is_wanted: impl Fn(&ServerStatus) -> bool) {
+        let replaced = self.tree.spares().map(|spares| spares.replaced()).unwrap_or_default();
+        for (address, server) in collect_servers(self.shared) {
+            if is_wanted(&server) {
+                let mut line = server.to_stats_line();
+                for (_, spare) in replaced.iter().filter(|(server, _)| *server.0 == *address) {
+                    line += &format!(" replaced_by:{spare}");
+                }
+                for (server, _) in replaced.iter().filter(|(_, spare)| *spare.0 == *address) {
+                    line += &format!(" stands_in_for:{server}");
+                }
+                write_stat(&format!("destination:{address}"), line, out);
+            }
+        }
+    }
+
+    fn write_counts(&self, out: &mut Vec<u8>) {
+        for (name, value) in self.shared.sum_counters().named() {
+            write_stat(name, value, out);
+        }
+        write_stat("touch_hits", self.sum_results(CommandClass::Touch, ResultClass::Ok), out);
+        write_stat("touch_misses", self.sum_results(CommandClass::Touch, ResultClass::Miss), out);
+    }
+
+    fn write_in(&self, out: &mut Vec<u8>) {
+        for class in CommandClass::ALL {
+            let sum: u64 = ResultClass::ALL.iter().map(|result| self.sum_results(class, *result)).sum();
+            write_stat(&format!("cmd_{}_in", class.name()), sum, out);
+        }
+    }
+
+    fn write_out(&self, out: &mut Vec<u8>) {
+        let servers = collect_servers(self.shared);
+        write_stat("cmd_out", servers.values().map(|server| server.sum.requests).sum::<u64>(), out);
+        write_stat("cmd_out_writes", servers.values().map(|server| server.sum.writes).sum::<u64>(), out);
+    }
+
+    fn write_errors(&self, out: &mut Vec<u8>) {
+        for class in CommandClass::ALL {
+            for result in [ResultClass::Miss, ResultClass::Error, ResultClass::Unavailable] {
+                let name = format!("cmd_{}_{}", class.name(), result.name());
+                write_stat(&name, self.sum_results(class, result), out);
+            }
+        }
+        write_stat("cmd_bad", self.shared.sum_counters().bad_commands, out);
+    }
+
+    /// Requests of this class with this result, over all threads.
+    fn sum_results(&self, class: CommandClass, result: ResultClass) -> u64 {
+        self.shared.sources().iter().map(|source| source.results().count(class, result)).sum()
+    }
+}
+
+/// The background work of all threads.
+pub(super) fn sum_background(shared: &SharedState) -> BackgroundStatistics {
+    let mut sum = BackgroundStatistics::default();
+    for source in shared.sources() {
+        let BackgroundStatistics { running, fan_outs, copies, awaited, dropped } =
+            source.tree().background_tasks().statistics();
+        sum.running += running;
+        sum.fan_outs += fan_outs;
+        sum.copies += copies;
+        sum.awaited += awaited;
+        sum.dropped += dropped;
+    }
+    sum
+}

@@ -1,0 +1,263 @@
+//! Connects to servers, to some of them by TLS. Serves every connection to such a server: requests of clients, probes,
+//! `flush_all`, the replay of a spool.
+//!
+//! A caller names only an address; the configuration has the policy for it. Connecting includes the handshake, so the
+//! caller's connect timeout bounds that too. A server whose certificate cannot be verified counts as one that cannot be
+//! connected to, and becomes TKO. The reason is logged once, until a handshake succeeds.
+//!
+//! After a reload the old tree may still connect to a server that the new configuration does not name. Its policy
+//! stays: only a configuration that names a server can make its connections plain.
+//!
+//! Absent on purpose: listeners (`frontend::tls_accept`).
+
+use crate::tls::{Certificates, server_name};
+use lookaside_client::{Listener, Network, Stream};
+use lookaside_routing::{Address, BoxFuture, Security, TlsPolicy};
+use lookaside_sync::{Mutex, RwLock};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
+use std::io;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+
+/// The most servers whose policy is kept when the configuration no longer names them.
+const RETIRED_MAX: usize = 10_000;
+
+/// Connects through another network, by TLS if the server's policy says so.
+pub(crate) struct TlsNetwork {
+    inner: Arc<dyn Network>,
+    certificates: Arc<Certificates>,
+    table: RwLock<ProtectionTable>,
+    /// Servers whose last handshake failed.
+    failing: Mutex<BTreeSet<Address>>,
+}
+
+/// The policies of servers that are reached by TLS.
+#[derive(Default)]
+struct ProtectionTable {
+    reloads: u64,
+    /// Each with the last reload that named it.
+    by_address: BTreeMap<Address, (TlsPolicy, u64)>,
+}
+
+impl ProtectionTable {
+    fn replace(&mut self, protections: impl IntoIterator<Item = (Address, TlsPolicy)>) {
+        self.reloads += 1;
+        let (plain, by_address): (Vec<_>, Vec<_>) =
+            protections.into_iter().partition(|(_, protection)| protection.security == Security::Plain);
+        for (address, _) in plain {
+            self.by_address.remove(&address);
+        }
+        let named = by_address.into_iter().map(|(address, protection)| (address, (protection, self.reloads)));
+        self.by_address.extend(named);
+        self.remove_oldest();
+    }
+
+    fn is_named(&self, address: &Address) -> bool {
+        self.by_address.get(address).is_some_and(|(_, reload)| *reload == self.reloads)
+    }
+
+    fn remove_oldest(&mut self) {
+        let retired = self.by_address.iter().filter(|(_, (_, reload))| *reload < self.reloads);
+        let mut retired: Vec<_> = retired.map(|(address, (_, reload))| (*reload, address.clone())).collect();
+        retired.sort_unstable();
+        for (_, address) in retired.iter().rev().skip(RETIRED_MAX) {
+            self.by_address.remove(address);
+        }
+    }
+}
+
+impl TlsNetwork {
+    /// A network in which all servers are plain.
+    pub(crate) fn new(inner: Arc<dyn Network>, certificates: Arc<Certificates>) -> TlsNetwork {
+        TlsNetwork { inner, certificates, table: RwLock::default(), failing: Mutex::default() }
+    }
+
+    /// Sets the policies of future connections. Servers that `protections` does not name keep theirs.
+    pub(crate) fn set_policies(&self, protections: impl IntoIterator<Item = (Address, TlsPolicy)>) {
+        let mut table = self.table.write();
+        table.replace(protections);
+        let mut failing = self.failing.lock();
+        failing.retain(|address| table.is_named(address));
+    }
+
+    fn protection(&self, address: &Address) -> Option<TlsPolicy> {
+        let table = self.table.read();
+        table.by_address.get(address).map(|(protection, _)| protection.clone())
+    }
+
+    async fn secure(
+        &self,
+        stream: Box<dyn Stream>,
+        address: &Address,
+        protection: &TlsPolicy,
+    ) -> io::Result<Box<dyn Stream>> {
+        let name = server_name(address, protection).map_err(io::Error::other)?;
+        let is_verified = protection.security == Security::Tls;
+        let config = self.certificates.for_servers(is_verified).map_err(io::Error::other)?;
+        let mut attempt = HandshakeAttempt { network: self, address, is_over: false };
+        let connected = TlsConnector::from(config).connect(name, stream).await;
+        attempt.is_over = true;
+        match connected {
+            Ok(stream) => {
+                self.failing.lock().remove(address);
+                Ok(Box::new(TlsClientStream(stream)))
+            }
+            Err(error) => {
+                self.warn_once(address, &error);
+                Err(error)
+            }
+        }
+    }
+
+    fn warn_once(&self, address: &Address, error: &dyn Display) {
+        if self.failing.lock().insert(address.clone()) {
+            tracing::warn!(server = %address, %error, "TLS handshake with server failed; treating it as unreachable");
+        }
+    }
+}
+
+/// A handshake. Logs the failure even if the caller cancels it by its timeout.
+struct HandshakeAttempt<'a> {
+    network: &'a TlsNetwork,
+    address: &'a Address,
+    is_over: bool,
+}
+
+impl Drop for HandshakeAttempt<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.network.warn_once(self.address, &"the handshake timed out: the server may not use TLS");
+        }
+    }
+}
+
+impl Network for TlsNetwork {
+    fn connect<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+        match self.protection(address) {
+            None => self.inner.connect(address),
+            Some(protection) => Box::pin(async move {
+                let stream = self.inner.connect(address).await?;
+                self.secure(stream, address, &protection).await
+            }),
+        }
+    }
+
+    fn addresses<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
+        self.inner.addresses(address)
+    }
+
+    fn listen<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Listener>>> {
+        self.inner.listen(address)
+    }
+}
+
+/// A connection to a server after its handshake.
+struct TlsClientStream(TlsStream<Box<dyn Stream>>);
+
+impl Stream for TlsClientStream {
+    fn peer(&self) -> Option<IpAddr> {
+        self.0.get_ref().0.peer()
+    }
+}
+
+impl AsyncRead for TlsClientStream {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, bytes)
+    }
+}
+
+impl AsyncWrite for TlsClientStream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+impl Drop for TlsClientStream {
+    /// Sends TLS's close_notify if the socket takes it at once, so that the server sees an orderly end.
+    fn drop(&mut self) {
+        let _ = Pin::new(&mut self.0).poll_shutdown(&mut Context::from_waker(Waker::noop()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tls::{CertificatePaths, TlsFiles};
+    use lookaside_client::TcpNetwork;
+    use std::time::Duration;
+    use tokio::net::TcpListener;
+
+    fn network() -> TlsNetwork {
+        let (clients, servers) = (CertificatePaths::default(), CertificatePaths::default());
+        let files = TlsFiles { clients, servers, handshake_max: Duration::from_secs(1) };
+        let certificates = Certificates::read(files).expect("no file to read");
+        TlsNetwork::new(Arc::new(TcpNetwork), Arc::new(certificates))
+    }
+
+    fn protected(address: &Address, security: Security) -> [(Address, TlsPolicy); 1] {
+        [(address.clone(), TlsPolicy { security, identity: None })]
+    }
+
+    #[tokio::test]
+    async fn server_that_is_no_longer_configured_is_not_reached_plain() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let address = Address(listener.local_addr().expect("it is bound").to_string().into());
+        let network = network();
+        let is_reached_plain = async || {
+            // A handshake fails, because this server closes every connection.
+            tokio::join!(network.connect(&address), async { drop(listener.accept().await) }).0.is_ok()
+        };
+        network.set_policies(protected(&address, Security::UnverifiedTls));
+        network.set_policies([]);
+        assert!(!is_reached_plain().await, "the old tree connects by TLS");
+        network.set_policies(protected(&address, Security::Plain));
+        assert!(is_reached_plain().await, "the configuration makes it plain");
+    }
+
+    #[tokio::test]
+    async fn cancelled_handshake_is_logged_while_the_server_is_configured() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let address = Address(listener.local_addr().expect("it is bound").to_string().into());
+        let network = network();
+        network.set_policies(protected(&address, Security::UnverifiedTls));
+        let accepted = tokio::select! {
+            biased;
+            _ = network.connect(&address) => panic!("the server does not reply"),
+            accepted = async {
+                let (stream, _) = listener.accept().await.expect("it is connected to");
+                stream.readable().await.expect("the handshake begins");
+                stream
+            } => accepted,
+        };
+        drop(accepted);
+        assert!(network.failing.lock().contains(&address));
+        network.set_policies([]);
+        assert!(network.failing.lock().is_empty());
+    }
+
+    #[test]
+    fn policies_of_removed_servers_are_bounded() {
+        let mut table = ProtectionTable::default();
+        let server = |at: usize| Address(format!("server-{at:05}:1").into());
+        let named = |range: std::ops::Range<usize>| range.flat_map(|at| protected(&server(at), Security::Tls));
+        table.replace(named(0..3));
+        table.replace(named(3..RETIRED_MAX));
+        table.replace(named(RETIRED_MAX..RETIRED_MAX + 3));
+        table.replace([]);
+        assert_eq!(table.by_address.len(), RETIRED_MAX);
+        assert!((0..3).all(|at| !table.by_address.contains_key(&server(at))), "the oldest are removed");
+    }
+}

@@ -1,0 +1,297 @@
+//! A client of etcd's JSON gateway: the requests that a watched configuration needs, over HTTP/1.1. Keys, values and
+//! user names are sent in base64, revisions as strings of digits; fields that are zero or empty are left out.
+//!
+//! | request | reply |
+//! |---|---|
+//! | `POST /v3/auth/authenticate` | a token, for the header `Authorization` of later requests |
+//! | `POST /v3/kv/range` | the key's value, and the revision of the store at which it was read |
+//! | `POST /v3/watch` | a line of JSON for each batch of changes, for as long as the connection lasts |
+
+use super::location::EtcdUser;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::BytesMut;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use lookaside_client::Network;
+use lookaside_routing::Address;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use std::time::Duration;
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+
+/// The limit on connecting, and on each reply: etcd's elections take at most a few seconds.
+pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(3);
+/// The longest reply, or line of a watch. etcd's default limit on values is 1.5 MiB; base64 adds a third.
+const REPLY_BYTES_MAX: usize = 32 << 20;
+/// Makes an etcd member end the watch when it has no leader: it would receive no changes.
+const NEEDS_LEADER: &str = "grpc-metadata-hasleader";
+
+/// A connection to one member of etcd.
+pub(super) struct EtcdClient {
+    endpoint: Address,
+    sender: SendRequest<Full<Bytes>>,
+    token: Option<String>,
+    _driver: Driver,
+}
+
+/// The task that reads and writes the connection. It ends when this is dropped.
+struct Driver(AbortHandle);
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// The key at one revision.
+#[derive(Debug)]
+pub(super) struct KeyState {
+    /// `None` if the key does not exist.
+    pub(super) value: Option<Vec<u8>>,
+    /// The store's revision.
+    pub(super) revision: i64,
+}
+
+/// An event of a watch.
+#[derive(Debug)]
+pub(super) enum WatchEvent {
+    /// The last of some changes to the key.
+    Changed(KeyState),
+    /// etcd ends the watch: its first revision is compacted, or the user may not watch.
+    Ended(String),
+    /// An event that does not concern the key.
+    Other,
+}
+
+impl EtcdClient {
+    /// Connects, and logs in if there is a user.
+    pub(super) async fn connect(
+        network: &dyn Network,
+        endpoint: &Address,
+        user: Option<&EtcdUser>,
+    ) -> Result<EtcdClient, String> {
+        let connecting = async {
+            let stream = network.connect(endpoint).await.map_err(|error| error.to_string())?;
+            handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())
+        };
+        let (sender, connection) = with_deadline(connecting).await.map_err(|why| format!("{endpoint}: {why}"))?;
+        let driver = tokio::spawn(async move {
+            // A pending request gets the error itself.
+            let _ = connection.await;
+        });
+        let driver = Driver(driver.abort_handle());
+        let mut gateway = EtcdClient { endpoint: endpoint.clone(), sender, token: None, _driver: driver };
+        if let Some(user) = user {
+            gateway.authenticate(user).await?;
+        }
+        Ok(gateway)
+    }
+
+    async fn authenticate(&mut self, user: &EtcdUser) -> Result<(), String> {
+        #[derive(Deserialize)]
+        struct Token {
+            token: String,
+        }
+        let body = json!({ "name": user.name, "password": user.password });
+        let reply: Token = self.post_json("/v3/auth/authenticate", &body).await?;
+        self.token = Some(reply.token);
+        Ok(())
+    }
+
+    /// Reads the key. The read is linearizable: a member without a leader does not reply.
+    pub(super) async fn range(&mut self, key: &str) -> Result<KeyState, String> {
+        let reply: Range = self.post_json("/v3/kv/range", &json!({ "key": BASE64.encode(key) })).await?;
+        let value = reply.kvs.into_iter().next().map(|kv| self.decode_value(&kv.value)).transpose()?;
+        Ok(KeyState { value, revision: reply.header.revision()? })
+    }
+
+    /// Watches the key from `revision` on. The connection takes no more requests.
+    pub(super) async fn watch(mut self, key: &str, revision: i64) -> Result<Watch, String> {
+        let body = json!({ "create_request": { "key": BASE64.encode(key), "start_revision": revision.to_string() } });
+        let response = with_deadline(self.post("/v3/watch", &body)).await.map_err(|why| self.error_context(&why))?;
+        let mut watch = Watch { gateway: self, body: response.into_body(), read: BytesMut::new() };
+        // The first line confirms the watch.
+        match with_deadline(watch.next()).await? {
+            WatchEvent::Ended(why) => Err(why),
+            _ => Ok(watch),
+        }
+    }
+
+    async fn post_json<T: DeserializeOwned>(&mut self, path: &str, body: &serde_json::Value) -> Result<T, String> {
+        let asked = async {
+            let mut body = self.post(path, body).await?.into_body();
+            let mut reply = BytesMut::new();
+            while let Some(piece) = next_chunk(&mut body).await? {
+                reply.extend_from_slice(&piece);
+                check_size(&reply)?;
+            }
+            serde_json::from_slice(&reply).map_err(|error| format!("malformed reply: {error}"))
+        };
+        with_deadline(asked).await.map_err(|why| self.error_context(&why))
+    }
+
+    async fn post(&mut self, path: &str, body: &serde_json::Value) -> Result<Response<Incoming>, String> {
+        let mut request = Request::post(path)
+            .header(HOST, &*self.endpoint.0)
+            .header(CONTENT_TYPE, "application/json")
+            .header(NEEDS_LEADER, "true");
+        if let Some(token) = &self.token {
+            request = request.header(AUTHORIZATION, token);
+        }
+        let request = request.body(Full::from(body.to_string())).map_err(|error| error.to_string())?;
+        // After a reply the connection may have to be polled before it takes the next request.
+        self.sender.ready().await.map_err(|error| error.to_string())?;
+        let response = self.sender.send_request(request).await.map_err(|error| error.to_string())?;
+        match response.status() {
+            StatusCode::OK => Ok(response),
+            status => Err(refusal(status, response.into_body()).await),
+        }
+    }
+
+    fn decode_value(&self, value: &str) -> Result<Vec<u8>, String> {
+        BASE64.decode(value).map_err(|error| self.error_context(&format!("the value is not base64: {error}")))
+    }
+
+    fn error_context(&self, why: &str) -> String {
+        format!("{}: {why}", self.endpoint)
+    }
+}
+
+/// An active watch.
+pub(super) struct Watch {
+    gateway: EtcdClient,
+    body: Incoming,
+    read: BytesMut,
+}
+
+impl Watch {
+    /// The next event. Cancel safe. The error is the connection's end.
+    pub(super) async fn next(&mut self) -> Result<WatchEvent, String> {
+        loop {
+            if let Some(end) = self.read.iter().position(|&byte| byte == b'\n') {
+                let line = self.read.split_to(end + 1);
+                return self.parse_event(&line);
+            }
+            check_size(&self.read).map_err(|why| self.gateway.error_context(&why))?;
+            match next_chunk(&mut self.body).await {
+                Ok(Some(piece)) => self.read.extend_from_slice(&piece),
+                Ok(None) => return Err(self.gateway.error_context("the watch ended")),
+                Err(why) => return Err(self.gateway.error_context(&why)),
+            }
+        }
+    }
+
+    fn parse_event(&self, line: &[u8]) -> Result<WatchEvent, String> {
+        let error_context = |why: &str| self.gateway.error_context(why);
+        let line: WatchLine =
+            serde_json::from_slice(line).map_err(|error| error_context(&format!("malformed watch event: {error}")))?;
+        let result = match (line.result, line.error) {
+            (Some(result), None) => result,
+            (_, Some(error)) => return Ok(WatchEvent::Ended(error_context(&error.to_string()))),
+            (None, None) => return Ok(WatchEvent::Other),
+        };
+        if result.canceled {
+            let why = match result.compact_revision {
+                Some(revision) => format!("revisions before {revision} are compacted"),
+                None => result.cancel_reason,
+            };
+            return Ok(WatchEvent::Ended(error_context(&format!("the watch was canceled: {why}"))));
+        }
+        let Some(event) = result.events.into_iter().last() else { return Ok(WatchEvent::Other) };
+        let is_put = event.kind.is_empty() || event.kind == "PUT";
+        let value = is_put.then(|| self.gateway.decode_value(&event.kv.value)).transpose()?;
+        Ok(WatchEvent::Changed(KeyState { value, revision: result.header.revision()? }))
+    }
+}
+
+#[derive(Deserialize)]
+struct Range {
+    header: Header,
+    #[serde(default)]
+    kvs: Vec<KeyValue>,
+}
+
+#[derive(Default, Deserialize)]
+struct Header {
+    #[serde(default)]
+    revision: String,
+}
+
+impl Header {
+    fn revision(&self) -> Result<i64, String> {
+        self.revision.parse().map_err(|_| format!("malformed reply: the revision is {:?}", self.revision))
+    }
+}
+
+#[derive(Default, Deserialize)]
+struct KeyValue {
+    #[serde(default)]
+    value: String,
+}
+
+#[derive(Deserialize)]
+struct WatchLine {
+    result: Option<WatchResult>,
+    error: Option<serde_json::Value>,
+}
+
+#[derive(Deserialize)]
+struct WatchResult {
+    #[serde(default)]
+    header: Header,
+    #[serde(default)]
+    canceled: bool,
+    #[serde(default)]
+    cancel_reason: String,
+    compact_revision: Option<String>,
+    #[serde(default)]
+    events: Vec<Event>,
+}
+
+#[derive(Deserialize)]
+struct Event {
+    #[serde(default, rename = "type")]
+    kind: String,
+    #[serde(default)]
+    kv: KeyValue,
+}
+
+async fn with_deadline<T>(what: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    timeout(REPLY_TIMEOUT, what).await.unwrap_or_else(|_| Err(format!("no reply within {REPLY_TIMEOUT:?}")))
+}
+
+async fn next_chunk(body: &mut Incoming) -> Result<Option<Bytes>, String> {
+    loop {
+        match body.frame().await {
+            None => return Ok(None),
+            Some(Err(error)) => return Err(error.to_string()),
+            Some(Ok(frame)) => {
+                if let Ok(piece) = frame.into_data() {
+                    return Ok(Some(piece));
+                }
+            }
+        }
+    }
+}
+
+fn check_size(reply: &BytesMut) -> Result<(), String> {
+    match reply.len() <= REPLY_BYTES_MAX {
+        true => Ok(()),
+        false => Err(format!("a reply of more than {REPLY_BYTES_MAX} bytes")),
+    }
+}
+
+/// etcd's reason for refusing a request.
+async fn refusal(status: StatusCode, mut body: Incoming) -> String {
+    let first = next_chunk(&mut body).await.ok().flatten().unwrap_or_default();
+    let fields: Option<serde_json::Map<String, serde_json::Value>> = serde_json::from_slice(&first).ok();
+    let field = |name: &str| fields.as_ref()?.get(name)?.as_str().map(str::to_owned);
+    field("message").or_else(|| field("error")).unwrap_or_else(|| format!("etcd replies {status}"))
+}

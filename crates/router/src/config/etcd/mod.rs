@@ -1,0 +1,28 @@
+//! The configuration in etcd: one key, read and watched (§3.1: a configuration system that notifies every client of the
+//! cache). No request passes here.
+//!
+//! ```text
+//!   range key ----> value at revision 41                         etcd's JSON gateway,
+//!   watch key from revision 42 ----> put 57 ... put 93 ...       HTTP/1.1 on etcd's client port
+//!   every 30 s: range key, on another connection: has the watch missed a change?
+//! ```
+//!
+//! * [`location`] parses `etcd://host:port,host:port/key`;
+//! * [`client`] sends requests and parses replies;
+//! * [`watch`] decides which replies change the configuration, and when to retry.
+//!
+//! Invariants: only a value from etcd changes the configuration. An unreachable etcd, a deleted key and an interrupted
+//! watch (compaction) leave it as it was. After every gap the key is read again, so no gap hides a change.
+//!
+//! Absent on purpose: gRPC (a protocol compiler, and a second HTTP, for two calls), leases, and writing.
+
+mod client;
+mod location;
+mod watch;
+
+pub(crate) use location::without_user;
+pub use location::{EtcdLocation, EtcdUser};
+pub(crate) use watch::EtcdWatcher;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,244 @@
+//! The watcher against a scripted etcd on a paused clock, for events that are too rare with a real one.
+
+use super::{EtcdLocation, EtcdWatcher};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use lookaside_client::{Listener, Network, Stream};
+use lookaside_routing::{Address, BoxFuture};
+use std::collections::VecDeque;
+use std::io;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex};
+use tokio::time::{Instant, timeout};
+
+/// The script of the etcd.
+#[derive(Default)]
+struct Script {
+    /// The reply to each range; `None` if the connection is refused. The last one repeats.
+    ranges: VecDeque<Option<String>>,
+    /// The lines of each watch, after the first; then the connection stays open and silent.
+    watches: VecDeque<Vec<String>>,
+    /// Watches that are refused before those.
+    watches_refused: usize,
+    /// The time of each connection.
+    connects: Vec<Instant>,
+    /// The revision that each watch starts from.
+    starts: Vec<i64>,
+}
+
+#[derive(Clone, Default)]
+struct Scripted(Arc<Mutex<Script>>);
+
+struct Pipe(DuplexStream);
+
+impl Stream for Pipe {
+    fn peer(&self) -> Option<IpAddr> {
+        None
+    }
+}
+
+impl AsyncRead for Pipe {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Pipe {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, bytes)
+    }
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+impl Network for Scripted {
+    fn connect<'a>(&'a self, _: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+        Box::pin(async move {
+            let is_unreachable = {
+                let mut script = self.0.lock().unwrap();
+                script.connects.push(Instant::now());
+                let is_unreachable = script.ranges.front().is_some_and(Option::is_none);
+                if is_unreachable && script.ranges.len() > 1 {
+                    script.ranges.pop_front();
+                }
+                is_unreachable
+            };
+            if is_unreachable {
+                return Err(io::ErrorKind::ConnectionRefused.into());
+            }
+            let (ours, theirs) = duplex(1 << 20);
+            tokio::spawn(self.clone().serve(ours));
+            Ok(Box::new(Pipe(theirs)) as Box<dyn Stream>)
+        })
+    }
+
+    fn listen<'a>(&'a self, _: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Listener>>> {
+        unimplemented!("the watcher does not listen")
+    }
+}
+
+impl Scripted {
+    async fn serve(self, mut stream: DuplexStream) {
+        while let Some((path, body)) = request(&mut stream).await {
+            if path == "/v3/kv/range" {
+                let reply = {
+                    let mut script = self.0.lock().unwrap();
+                    let reply = script.ranges.front().cloned().flatten().expect("a range is scripted");
+                    if script.ranges.len() > 1 {
+                        script.ranges.pop_front();
+                    }
+                    reply
+                };
+                let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", reply.len());
+                stream.write_all((head + &reply).as_bytes()).await.unwrap();
+                continue;
+            }
+            assert_eq!(path, "/v3/watch");
+            let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            let start = body["create_request"]["start_revision"].as_str().unwrap().parse().unwrap();
+            let lines = {
+                let mut script = self.0.lock().unwrap();
+                script.starts.push(start);
+                match script.watches_refused {
+                    0 => Some(script.watches.pop_front().unwrap_or_default()),
+                    _ => {
+                        script.watches_refused -= 1;
+                        None
+                    }
+                }
+            };
+            let Some(lines) = lines else {
+                stream.write_all(b"HTTP/1.1 501 Not Implemented\r\nContent-Length: 0\r\n\r\n").await.unwrap();
+                continue;
+            };
+            stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").await.unwrap();
+            for line in [r#"{"result":{"header":{"revision":"1"},"created":true}}"#.to_owned()].into_iter().chain(lines)
+            {
+                stream.write_all(format!("{:x}\r\n{line}\n\r\n", line.len() + 1).as_bytes()).await.unwrap();
+            }
+        }
+    }
+}
+
+/// The next request's path and body.
+async fn request(stream: &mut DuplexStream) -> Option<(String, Vec<u8>)> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.ok()?);
+    }
+    let head = String::from_utf8(head).unwrap().to_lowercase();
+    let bytes = head.split("content-length: ").nth(1).unwrap().lines().next().unwrap().parse().unwrap();
+    let mut body = vec![0; bytes];
+    stream.read_exact(&mut body).await.ok()?;
+    Some((head.split(' ').nth(1).unwrap().to_owned(), body))
+}
+
+fn range(revision: i64, value: &str) -> Option<String> {
+    let value = BASE64.encode(value);
+    Some(format!(r#"{{"header":{{"revision":"{revision}"}},"kvs":[{{"value":"{value}"}}],"count":"1"}}"#))
+}
+
+fn put(revision: i64, values: &[&str]) -> String {
+    let events: Vec<_> =
+        values.iter().map(|value| format!(r#"{{"kv":{{"value":"{}"}}}}"#, BASE64.encode(value))).collect();
+    format!(r#"{{"result":{{"header":{{"revision":"{revision}"}},"events":[{}]}}}}"#, events.join(","))
+}
+
+fn watch(script: Script) -> (Scripted, EtcdWatcher) {
+    let network = Scripted(Arc::new(Mutex::new(script)));
+    let location = EtcdLocation::parse("etcd://a:1/k").unwrap().unwrap();
+    let watch = EtcdWatcher::new(location, Arc::new(network.clone()), Some("first"), 7);
+    (network, watch)
+}
+
+#[tokio::test(start_paused = true)]
+async fn watch_starts_after_the_read_revision_and_reports_the_last_of_several_changes() {
+    let (network, mut watch) = watch(Script {
+        ranges: [range(41, "first")].into(),
+        watches: [vec![put(42, &["first"]), put(44, &["second", "third"])]].into(),
+        ..Script::default()
+    });
+    assert_eq!(watch.next_change().await.as_deref(), Ok("third"), "the same value is not a change");
+    assert_eq!(network.0.lock().unwrap().starts, [42]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn watch_restarts_from_the_current_revision_after_a_compaction() {
+    let compacted = r#"{"result":{"header":{"revision":"90"},"canceled":true,"compact_revision":"80"}}"#;
+    let (network, mut watch) = watch(Script {
+        ranges: [range(41, "first"), range(90, "second")].into(),
+        watches: [vec![compacted.to_owned()], vec![put(91, &["third"])]].into(),
+        ..Script::default()
+    });
+    let started = Instant::now();
+    assert_eq!(watch.next_change().await.as_deref(), Ok("second"));
+    assert!(started.elapsed() < Duration::from_secs(1), "at once, not when the watch is checked");
+    assert_eq!(watch.next_change().await.as_deref(), Ok("third"));
+    assert_eq!(network.0.lock().unwrap().starts, [42, 91]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn silently_failed_watch_is_detected() {
+    let (network, mut watch) = watch(Script {
+        ranges: [range(41, "first"), range(42, "second")].into(),
+        watches: [vec![], vec![put(43, &["third"])]].into(),
+        ..Script::default()
+    });
+    let started = Instant::now();
+    assert_eq!(watch.next_change().await.as_deref(), Ok("second"));
+    assert!(started.elapsed() <= Duration::from_secs(31), "{:?}", started.elapsed());
+    assert_eq!(watch.next_change().await.as_deref(), Ok("third"), "by a new watch");
+    assert_eq!(network.0.lock().unwrap().starts, [42, 43]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn unreachable_etcd_is_asked_with_exponential_backoff() {
+    let unreachable = std::iter::repeat_n(None, 12);
+    let (network, mut watch) =
+        watch(Script { ranges: unreachable.chain([range(50, "second")]).collect(), ..Script::default() });
+    assert_eq!(watch.next_change().await.as_deref(), Ok("second"));
+    let connects = network.0.lock().unwrap().connects.clone();
+    let waits: Vec<_> = connects.windows(2).map(|pair| (pair[1] - pair[0]).as_millis()).collect();
+    assert_eq!(waits.len(), 12);
+    assert!((50..=101).contains(&waits[0]) && waits[11] <= 5_001 && waits[11] >= 2_500, "{waits:?}");
+    assert!(waits[6..].windows(2).any(|pair| pair[0] != pair[1]), "waits are random: {waits:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn deleted_key_and_malformed_replies_change_nothing() {
+    let gone = r#"{"header":{"revision":"60"}}"#.to_owned();
+    let deleted = r#"{"result":{"header":{"revision":"61"},"events":[{"type":"DELETE","kv":{}}]}}"#.to_owned();
+    let (_, mut watch) = watch(Script {
+        ranges: [Some("<html>".to_owned()), Some(gone), range(70, "second")].into(),
+        watches: [vec![deleted, "nonsense".to_owned()]].into(),
+        ..Script::default()
+    });
+    assert_eq!(watch.next_change().await.as_deref(), Ok("second"));
+    assert!(timeout(Duration::from_secs(100), watch.next_change()).await.is_err(), "no further change");
+}
+
+#[tokio::test(start_paused = true)]
+async fn key_is_read_repeatedly_if_it_cannot_be_watched() {
+    let same = std::iter::repeat_n(range(42, "second"), 8);
+    let (network, mut watch) = watch(Script {
+        ranges: [range(41, "first")].into_iter().chain(same).chain([range(43, "third")]).collect(),
+        watches: [vec![put(44, &["fourth"])]].into(),
+        watches_refused: 10,
+        ..Script::default()
+    });
+    for value in ["second", "third", "fourth"] {
+        let changed = timeout(Duration::from_secs(60), watch.next_change()).await;
+        assert_eq!(changed.ok(), Some(Ok(value.to_owned())));
+    }
+    let connects = network.0.lock().unwrap().connects.clone();
+    let waits: Vec<_> = connects.windows(2).map(|pair| (pair[1] - pair[0]).as_millis()).collect();
+    assert!(waits[0] >= 50 && waits.iter().all(|&wait| wait <= 5_001) && waits[9] >= 2_500, "{waits:?}");
+}

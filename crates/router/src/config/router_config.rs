@@ -1,0 +1,167 @@
+//! A validated configuration, together with what the command line adds to it.
+
+use super::host::HostInfo;
+use crate::spares::Spares;
+use crate::spool::Spool;
+use lookaside_client::{DestinationOptions, WindowSettings};
+use lookaside_routing::{
+    Address, Batch, BoxFuture, Configuration, ConfigurationError, ConfigurationWarning, Defaults, Destination,
+    DestinationSettings, Destinations, Failure, Handle, Outcomes, Pool, Route,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// A validated configuration, and the options for servers that it does not contain.
+#[derive(Clone, Debug)]
+pub struct RouterConfig {
+    text: String,
+    configuration: Configuration,
+    destination_options: DestinationOptions,
+    host: HostInfo,
+    spool: Option<Arc<Spool>>,
+    spares: Option<Arc<Spares>>,
+    window: Option<WindowSettings>,
+    is_measured: bool,
+}
+
+impl RouterConfig {
+    /// Reads a configuration. The error has line, column and reason.
+    pub fn read(
+        text: &str,
+        defaults: &Defaults,
+        destination_options: &DestinationOptions,
+    ) -> Result<RouterConfig, ConfigurationError> {
+        let configuration = Configuration::read(text, defaults)?;
+        let (text, destination_options) = (text.to_owned(), destination_options.clone());
+        Ok(RouterConfig {
+            text,
+            configuration,
+            destination_options,
+            host: HostInfo::named("", 0),
+            spool: None,
+            spares: None,
+            window: None,
+            is_measured: false,
+        })
+    }
+
+    /// The configuration for this host. Without it all hosts are alike, and the wall clock starts at 1970.
+    pub fn on(self, host: HostInfo) -> RouterConfig {
+        RouterConfig { host, ..self }
+    }
+
+    /// The configuration with failed deletes spooled in `spool`, if there is one. The spool must have the destination
+    /// options' TKO trackers.
+    pub fn spooling(self, spool: Option<Arc<Spool>>) -> RouterConfig {
+        RouterConfig { spool, ..self }
+    }
+
+    /// The configuration with spares that replace servers after long outages. They must have the destination options'
+    /// TKO trackers. Without it spares receive deletes, and never serve.
+    pub fn sparing(self, spares: Arc<Spares>) -> RouterConfig {
+        RouterConfig { spares: Some(spares), ..self }
+    }
+
+    /// The configuration with one window over all that a thread has outstanding, if `window` is `Some`.
+    pub fn with_window(self, window: Option<WindowSettings>) -> RouterConfig {
+        RouterConfig { window, ..self }
+    }
+
+    /// The configuration with or without counts for each pool and server.
+    pub fn with_target_stats(self, is_measured: bool) -> RouterConfig {
+        RouterConfig { is_measured, ..self }
+    }
+
+    /// Whether each pool and server is measured.
+    pub fn is_measured(&self) -> bool {
+        self.is_measured
+    }
+
+    /// The window over all that a thread has outstanding; `None` if there is no limit.
+    pub fn window(&self) -> Option<WindowSettings> {
+        self.window
+    }
+
+    /// The spares; `None` if they never serve.
+    pub(crate) fn spares(&self) -> Option<&Arc<Spares>> {
+        self.spares.as_ref()
+    }
+
+    /// The spool for failed deletes.
+    pub fn spool(&self) -> Option<&Arc<Spool>> {
+        self.spool.as_ref()
+    }
+
+    /// Every server that it names.
+    pub fn servers(&self) -> BTreeSet<Address> {
+        let mut collector = ServerCollector::default();
+        drop(self.configuration.build(&mut collector));
+        collector.servers
+    }
+
+    /// Every pool that its routes use, by name.
+    pub fn pools(&self) -> BTreeMap<String, Arc<Pool>> {
+        let mut collector = ServerCollector::default();
+        drop(self.configuration.build(&mut collector));
+        collector.pools
+    }
+
+    /// The host it is for.
+    pub fn host(&self) -> HostInfo {
+        self.host
+    }
+
+    /// The text it was read from.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The parsed text.
+    pub fn configuration(&self) -> &Configuration {
+        &self.configuration
+    }
+
+    /// The options of every destination. The configuration overrides the timeouts.
+    pub fn destination_options(&self) -> &DestinationOptions {
+        &self.destination_options
+    }
+
+    /// Warnings about settings that were ignored.
+    pub fn warnings(&self) -> &[ConfigurationWarning] {
+        &self.configuration.warnings
+    }
+}
+
+/// Collects the servers and pools that a configuration names.
+#[derive(Default)]
+struct ServerCollector {
+    servers: BTreeSet<Address>,
+    pools: BTreeMap<String, Arc<Pool>>,
+}
+
+impl Destinations for ServerCollector {
+    fn destination(&mut self, address: &Address, _: &DestinationSettings) -> Arc<dyn Destination> {
+        self.servers.insert(address.clone());
+        Arc::new(UnusedDestination(address.clone()))
+    }
+
+    fn around(&mut self, handle: &Handle, route: Arc<dyn Route>) -> Arc<dyn Route> {
+        if let Some(pool) = handle.pool() {
+            self.pools.insert(pool.name.clone(), pool.clone());
+        }
+        route
+    }
+}
+
+/// A destination that receives no requests.
+struct UnusedDestination(Address);
+
+impl Destination for UnusedDestination {
+    fn send(&self, batch: Batch) -> BoxFuture<'_, Outcomes> {
+        Box::pin(std::future::ready(vec![Err(Failure::Tko); batch.len()]))
+    }
+
+    fn address(&self) -> &Address {
+        &self.0
+    }
+}

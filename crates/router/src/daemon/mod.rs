@@ -1,0 +1,223 @@
+//! The daemon: threads, sockets, signals, configuration.
+//!
+//! ```text
+//!   main thread    signals, replay of the spool, spares, watch of the configuration --- configuration ---.
+//!   proxy-0        runtime | acceptor | Proxy | destinations  <------------------------------------------+
+//!   proxy-1        runtime | acceptor | Proxy | destinations  <------------------------------------------+
+//!   spool          writes and syncs the deletes that servers did not answer
+//! ```
+//!
+//! Threads share a port (SO_REUSEPORT) and, of the state that a request needs, one word per server: whether it is TKO,
+//! and whether it is fenced. A new configuration is read and validated once, on the main thread; every thread then
+//! builds its own tree from it.
+//!
+//! * `startup`: from the command line to running threads, with a takeover from the running process if there is one;
+//! * `reload`: loads configurations, the first and all later ones;
+//! * `signals`: SIGHUP, SIGINT, SIGTERM;
+//! * `takeover`: hands everything over to the next process, or resumes if that fails.
+
+mod reload;
+mod signals;
+mod startup;
+mod takeover;
+
+use crate::admin::metrics_endpoint::MetricsThread;
+use crate::cli::Options;
+use crate::config::router_config::RouterConfig;
+use crate::config::watcher::ConfigWatcher;
+use crate::frontend::listen::{self, ListenAddress, SocketFile};
+use crate::frontend::session::SuspendedSession;
+use crate::handover::{self, UpgradeListener, WorkerSet};
+use crate::shared::SharedState;
+use crate::tls::{self, Certificates};
+use lookaside_net::TlsMode;
+use lookaside_telemetry::Log;
+use lookaside_upgrade::Successor;
+use reload::{ConfigLoader, reload_loop};
+use signals::Signals;
+use std::pin::pin;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use takeover::HandoverResult;
+use tokio::runtime::Runtime;
+use tokio::sync::{mpsc, watch};
+
+/// The exit code for a command line or a configuration that cannot be used.
+const EXIT_USAGE: u8 = 2;
+
+/// Runs the daemon until SIGINT or SIGTERM.
+pub fn run(options: Options) -> ExitCode {
+    let log = Log::start(options.log_format, options.verbose.into());
+    for warning in options.ignored.warnings() {
+        tracing::warn!("{warning}");
+    }
+    let loader = match ConfigLoader::new(&options) {
+        Ok(loader) => loader,
+        Err(why) => return fail(&why, EXIT_USAGE),
+    };
+    let initial = match loader.load_initial() {
+        Ok(initial) => initial,
+        Err(why) => return fail(&why, loader.exit_code()),
+    };
+    if options.validate_config {
+        println!("{}: the configuration is good", loader.source());
+        return ExitCode::SUCCESS;
+    }
+    let addresses = match listen_addresses(&options, loader.certificates()) {
+        Ok(addresses) => addresses,
+        Err(why) => return fail(&why, EXIT_USAGE),
+    };
+    match startup::start(&options, &addresses, loader, initial, log).and_then(Daemon::run) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => fail(&why, 1),
+    }
+}
+
+/// The addresses to listen at.
+fn listen_addresses(options: &Options, certificates: &Certificates) -> Result<Vec<ListenAddress>, String> {
+    let tls_mode = if options.tls.ssl_require_peer_certs { TlsMode::MutualTls } else { TlsMode::Tls };
+    let addresses = options.listen.listeners(tls_mode)?;
+    listen::check_certificates(&addresses, certificates)?;
+    Ok(addresses)
+}
+
+fn fail(why: &str, code: u8) -> ExitCode {
+    eprintln!("lookaside-router: {why}");
+    code.into()
+}
+
+/// The sessions of each thread.
+type Sessions = Vec<Vec<SuspendedSession>>;
+
+/// A running daemon, as the main thread sees it.
+struct Daemon<'a> {
+    options: &'a Options,
+    loader: ConfigLoader,
+    /// The last text of the configuration's source, for its watcher.
+    seen: Option<String>,
+    shared: Arc<SharedState>,
+    publish: watch::Sender<Arc<RouterConfig>>,
+    signals: Signals,
+    workers: WorkerSet,
+    threads: Vec<JoinHandle<()>>,
+    /// Closed when all threads have ended.
+    thread_ends: mpsc::Receiver<()>,
+    /// `None` without `--upgrade-socket`.
+    upgrade_listener: Option<UpgradeListener>,
+    socket_files: Vec<SocketFile>,
+    /// Serves metrics until it is dropped.
+    _metrics: Option<MetricsThread>,
+    runtime: Runtime,
+}
+
+/// Why the main loop has returned.
+enum Exit {
+    /// The daemon is to end.
+    Shutdown,
+    /// Another process is ready to take over.
+    Upgrade(Successor),
+}
+
+impl Daemon<'_> {
+    fn run(mut self) -> Result<(), String> {
+        let successor = loop {
+            let Some((successor, sessions)) = self.run_until_exit()? else { break None };
+            match self.hand_over(successor, sessions)? {
+                HandoverResult::TakenOver(successor) => break Some(successor),
+                HandoverResult::Stopped => break None,
+                HandoverResult::Failed => {
+                    tracing::info!("takeover failed; continuing to serve");
+                    self.seen = Some(self.publish.borrow().text().to_owned());
+                    self.upgrade_listener.iter().for_each(UpgradeListener::resume);
+                }
+            }
+        };
+        self.end(successor)
+    }
+
+    /// Runs until the daemon is to end, or until another process is ready to take over and all threads have suspended
+    /// their sessions. `None` if it is to end.
+    fn run_until_exit(&mut self) -> Result<Option<(Successor, Sessions)>, String> {
+        let Daemon { loader, signals, workers, thread_ends, upgrade_listener, .. } = self;
+        let seen = self.seen.take();
+        self.runtime.block_on(async {
+            let mut replay = pin!(loader.replay_spool());
+            let exit = tokio::select! {
+                biased;
+                exit = wait_for_exit(loader, signals, upgrade_listener.as_mut(), &self.shared, &self.publish, seen) => exit,
+                () = &mut replay => Exit::Shutdown,
+            };
+            match exit {
+                Exit::Shutdown => {
+                    // No process may take over from here on, so none may have copies of the sockets.
+                    drop(upgrade_listener.take());
+                    // While the sockets still accept: the next process must not find the files of one that does not.
+                    self.socket_files.clear();
+                    workers.shut_down();
+                }
+                Exit::Upgrade(_) => workers.suspend(),
+            }
+            // Deletes of batches that have begun may have to be fenced at peers, so the replay goes on.
+            let stopped = async {
+                match exit {
+                    Exit::Shutdown => {
+                        let _ = thread_ends.recv().await;
+                        Ok::<_, String>(None)
+                    }
+                    Exit::Upgrade(successor) => Ok(Some((successor, workers.suspended_clients().await?))),
+                }
+            };
+            tokio::select! {
+                biased;
+                stopped = stopped => stopped,
+                () = &mut replay => Ok(None),
+            }
+        })
+    }
+
+    /// Ends the threads. If `successor` has taken over, waits until it has announced itself to the supervisor.
+    fn end(self, successor: Option<Successor>) -> Result<(), String> {
+        drop((self.upgrade_listener, self.workers));
+        // Another process listens there now, or may.
+        self.socket_files.into_iter().for_each(SocketFile::disown);
+        let mut result = Ok(());
+        for thread in self.threads {
+            if thread.join().is_err() {
+                result = Err("a thread failed; this is a bug of the router".to_owned());
+            }
+        }
+        if let Some(successor) = successor {
+            handover::wait_announced(successor);
+        }
+        result
+    }
+}
+
+/// Waits for the signal to end, or for the next process. Reloads configuration and certificates until then.
+async fn wait_for_exit(
+    loader: &ConfigLoader,
+    signals: &mut Signals,
+    upgrade_listener: Option<&mut UpgradeListener>,
+    shared: &SharedState,
+    publish: &watch::Sender<Arc<RouterConfig>>,
+    seen: Option<String>,
+) -> Exit {
+    let watcher = ConfigWatcher::open(loader.source(), loader.etcd(), seen.as_deref());
+    let successor = async {
+        match upgrade_listener {
+            Some(listener) => listener.successor().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        biased;
+        _ = signals.interrupt.recv() => tracing::info!("SIGINT: shutting down"),
+        _ = signals.terminate.recv() => tracing::info!("SIGTERM: shutting down"),
+        successor = successor => return Exit::Upgrade(successor),
+        () = tls::reload_loop(loader.certificates(), &mut signals.hangup_certificates) => {}
+        () = reload_loop(loader, watcher, &mut signals.hangup_config, shared, publish) => {}
+        () = loader.spares().run(loader.network()) => {}
+    }
+    Exit::Shutdown
+}

@@ -1,0 +1,221 @@
+//! Loads configurations, the first and all later ones.
+
+use super::EXIT_USAGE;
+use crate::backend::tls_connector::TlsNetwork;
+use crate::cli::Options;
+use crate::config::host::HostInfo;
+use crate::config::last_good::LastGoodConfig;
+use crate::config::router_config::RouterConfig;
+use crate::config::source::Source;
+use crate::config::watcher::ConfigWatcher;
+use crate::shared::SharedState;
+use crate::spares::Spares;
+use crate::spool::Spool;
+use crate::tls::Certificates;
+use lookaside_client::{DestinationOptions, TcpNetwork, WindowSettings};
+use lookaside_routing::{Address, Defaults, Security, TlsPolicy};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::signal::unix::Signal;
+use tokio::sync::watch;
+
+/// Loads configurations, and adds what the command line says.
+pub(super) struct ConfigLoader {
+    source: Source,
+    /// The network to etcd.
+    etcd: Arc<TlsNetwork>,
+    /// `None` without `--config-cache`.
+    last_good: Option<LastGoodConfig>,
+    defaults: Defaults,
+    destination_options: DestinationOptions,
+    /// `None` without `--spool`.
+    pub(super) spool: Option<Arc<Spool>>,
+    spares: Arc<Spares>,
+    window: Option<WindowSettings>,
+    is_measured: bool,
+    certificates: Arc<Certificates>,
+    /// The network to servers and to the other routers.
+    network: Arc<TlsNetwork>,
+    peers: Vec<(Address, TlsPolicy)>,
+}
+
+/// The configuration that a daemon starts with.
+pub(super) struct InitialConfig {
+    pub(super) config: RouterConfig,
+    /// The text of the source; `None` if it could not be read.
+    pub(super) seen: Option<String>,
+    /// Why the source's text is not the configuration; `None` if it is.
+    pub(super) refusal: Option<String>,
+}
+
+impl ConfigLoader {
+    pub(super) fn new(options: &Options) -> Result<ConfigLoader, String> {
+        let destination_options = options.destination_options();
+        let tko_trackers = destination_options.tko_trackers.clone().expect("the options give all destinations one");
+        let spares = Spares::new(tko_trackers);
+        let (source, defaults, window) = (options.source()?, options.defaults()?, options.window.settings());
+        let last_good = options.config_cache.as_deref().filter(|_| !options.validate_config).map(LastGoodConfig::new);
+        let certificates = Arc::new(Certificates::read(options.tls.files())?);
+        let etcd = TlsNetwork::new(Arc::new(TcpNetwork), certificates.clone());
+        if let Source::Etcd(location) = &source {
+            let policies = location.protections();
+            certificates.check_for_servers(&policies).map_err(|why| format!("--config: {why}"))?;
+            etcd.set_policies(policies);
+            if location.user.is_some() && !location.is_secured {
+                tracing::warn!(etcd = %location, "the etcd user's password is sent unencrypted; use etcds://");
+            }
+        }
+        let peers = options.peer_policies();
+        certificates
+            .check_for_servers(&peers.iter().cloned().collect())
+            .map_err(|why| format!("--spool-peers: {why}"))?;
+        Ok(ConfigLoader {
+            source,
+            etcd: Arc::new(etcd),
+            last_good,
+            defaults,
+            destination_options,
+            spool: None,
+            spares,
+            window,
+            is_measured: options.metrics_address.is_some(),
+            network: Arc::new(TlsNetwork::new(Arc::new(TcpNetwork), certificates.clone())),
+            certificates,
+            peers,
+        })
+    }
+
+    pub(super) fn source(&self) -> &Source {
+        &self.source
+    }
+
+    pub(super) fn etcd(&self) -> Arc<TlsNetwork> {
+        self.etcd.clone()
+    }
+
+    pub(super) fn certificates(&self) -> &Arc<Certificates> {
+        &self.certificates
+    }
+
+    pub(super) fn network(&self) -> Arc<TlsNetwork> {
+        self.network.clone()
+    }
+
+    pub(super) fn spares(&self) -> &Arc<Spares> {
+        &self.spares
+    }
+
+    /// Loads the first configuration: the source's, or else the last good one.
+    pub(super) fn load_initial(&self) -> Result<InitialConfig, String> {
+        let content = self.source.read_through(self.etcd.clone());
+        let why = match self.load(content.clone()) {
+            Ok(config) => {
+                self.save_last_good(&config);
+                return Ok(InitialConfig { config, seen: content.ok(), refusal: None });
+            }
+            Err(why) => why,
+        };
+        let Some(last_good) = &self.last_good else { return Err(why) };
+        let config = self.load(last_good.read()).map_err(|saved| format!("{why}; and of {last_good}: {saved}"))?;
+        tracing::error!(cache = %last_good, %why, "cannot load the configuration; starting with the last good one");
+        Ok(InitialConfig { config, seen: content.ok(), refusal: Some(why) })
+    }
+
+    /// The configuration in `content`. The error names the source and the line.
+    pub(super) fn load(&self, content: Result<String, String>) -> Result<RouterConfig, String> {
+        let text = content.map_err(|why| self.source.blame(&why))?;
+        let config = RouterConfig::read(&text, &self.defaults, &self.destination_options)
+            .map_err(|error| self.source.blame(&error.to_string()))?;
+        let policies = &config.configuration().protections;
+        self.certificates.check_for_servers(policies).map_err(|why| self.source.blame(&why))?;
+        for warning in config.warnings() {
+            tracing::warn!(source = %self.source, "{warning}");
+        }
+        Ok(config
+            .on(HostInfo::named(&host_name(), unix_s()))
+            .spooling(self.spool.clone())
+            .sparing(self.spares.clone())
+            .with_window(self.window)
+            .with_target_stats(self.is_measured))
+    }
+
+    fn save_last_good(&self, config: &RouterConfig) {
+        if let Some(last_good) = &self.last_good {
+            last_good.save(config.text());
+        }
+    }
+
+    /// Sets the TLS policies of servers, and the pools of the spares, before `config` is published.
+    pub(super) fn prepare(&self, config: &RouterConfig) {
+        let policies = &config.configuration().protections;
+        for (server, _) in policies.iter().filter(|(_, policy)| policy.security == Security::UnverifiedTls) {
+            tracing::warn!(%server, "the server's certificate is not verified (unsafe_ssl_skip_verification)");
+        }
+        let servers = policies.iter().map(|(server, policy)| (server.clone(), policy.clone()));
+        self.network.set_policies(servers.chain(self.peers.iter().cloned()));
+        self.spares.configure(config.pools());
+    }
+
+    /// Replays the spool. Never returns.
+    pub(super) async fn replay_spool(&self) {
+        match &self.spool {
+            Some(spool) => spool.replay(self.network.clone(), fastrand::u64(..)).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// The exit code if no configuration can be loaded. An unreachable etcd may be back at the next start.
+    pub(super) fn exit_code(&self) -> u8 {
+        match self.source {
+            Source::Etcd(_) => 1,
+            _ => EXIT_USAGE,
+        }
+    }
+}
+
+/// Applies each valid change of the configuration, and refuses each invalid one. Never returns.
+pub(super) async fn reload_loop(
+    loader: &ConfigLoader,
+    mut watcher: ConfigWatcher,
+    hangup: &mut Signal,
+    shared: &SharedState,
+    publish: &watch::Sender<Arc<RouterConfig>>,
+) {
+    loop {
+        let content = tokio::select! {
+            biased;
+            _ = hangup.recv() => {
+                tracing::info!("SIGHUP: reading the configuration");
+                watcher.read().await
+            }
+            content = watcher.next_change() => content,
+        };
+        match loader.load(content) {
+            Ok(config) => {
+                loader.save_last_good(&config);
+                tracing::info!(source = %loader.source, "new configuration in force");
+                let servers = config.servers();
+                loader.prepare(&config);
+                publish.send_replace(Arc::new(config));
+                if let Some(spool) = &loader.spool {
+                    spool.pause_unconfigured(&servers);
+                }
+                shared.record_config_applied();
+            }
+            Err(why) => {
+                tracing::error!(source = %loader.source, %why, "new configuration refused, the old one stays in force");
+                shared.record_config_refused(why);
+            }
+        }
+    }
+}
+
+/// The host's name; empty if the system has none, and then all hosts are alike.
+fn host_name() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default()
+}
+
+/// The wall clock, in seconds since 1970.
+pub(super) fn unix_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

@@ -1,0 +1,216 @@
+//! From the command line to running threads, in this order:
+//!
+//! 1. bind all sockets; take those of the running process, if there is one;
+//! 2. ask that process to stop serving, and receive its clients;
+//! 3. open the spool, which fences the servers that have a backlog;
+//! 4. confirm the takeover: the other process ends, this one serves;
+//! 5. start the threads, metrics and the upgrade listener.
+//!
+//! A failure before step 4 leaves the running process serving. So everything that may fail for a reason outside comes
+//! first.
+
+use super::Daemon;
+use super::reload::{ConfigLoader, InitialConfig, unix_s};
+use super::signals::Signals;
+use crate::admin::metrics_endpoint::{BoundEndpoint, MetricsThread};
+use crate::cli::Options;
+use crate::config::router_config::RouterConfig;
+use crate::frontend::listen::{self, Acceptor, BoundListener, ListenAddress, SocketFile};
+use crate::handover::{self, BoundUpgradeSocket, InheritedClient, Takeover, WorkerSet};
+use crate::shared::{Identity, SharedState};
+use crate::spool::{FileDisk, Spool};
+use crate::worker::{Worker, new_runtime};
+use lookaside_net::raise_fd_limit;
+use lookaside_telemetry::Log;
+use lookaside_upgrade::{Inherited, notify_ready};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use tokio::sync::{mpsc, watch};
+
+/// File descriptors besides those of clients: listeners, event queues, connections to servers.
+const FDS_RESERVED: u64 = 100;
+
+/// Starts the daemon.
+pub(super) fn start<'a>(
+    options: &'a Options,
+    addresses: &[ListenAddress],
+    mut loader: ConfigLoader,
+    initial: InitialConfig,
+    log: Log,
+) -> Result<Daemon<'a>, String> {
+    let InitialConfig { config, seen, refusal } = initial;
+    raise_open_files(options.max_conns);
+    let mut inherited = Inherited::from_supervisor();
+    let mut predecessor = match &options.upgrade_socket {
+        Some(path) if options.take_over => Takeover::find(path, &mut inherited)?,
+        _ => None,
+    };
+    let mut sockets = Sockets::bind(options, addresses, &mut inherited)?;
+    inherited.close_rest();
+    let runtime = new_runtime()?;
+    let handover = predecessor.as_mut().map(Takeover::receive).transpose()?.unwrap_or_default();
+    let clients = handover::assign_clients(handover.connections, &sockets.listeners, options);
+    // Before any client is served: servers with a backlog of an earlier run, or process, must not be read.
+    loader.spool = open_spool(options, &config)?;
+    if handover.is_kept && loader.spool.is_none() {
+        tracing::error!(
+            "predecessor had a spool but this router has none: its undelivered deletes may be lost (start with --spool)"
+        );
+    }
+    let config = config.spooling(loader.spool.clone());
+    predecessor.as_mut().map_or(Ok(()), Takeover::confirm)?;
+    sockets.take_ownership(options.listen.tcp_listen_backlog)?;
+    // Only now: had the takeover failed, the other router might use these servers.
+    loader.spool.iter().for_each(|spool| spool.mark_unconfigured_for_flush(&config.servers()));
+    // Before the port is logged: a reader of the log may stop the daemon at once.
+    let signals = runtime.block_on(async { Signals::receive() })?;
+    let shared = shared_state(&loader, refusal, log);
+    loader.prepare(&config);
+    let (publish, _) = watch::channel(Arc::new(config));
+    let (names, acceptors, socket_files) = distribute(sockets.listeners, options.threads(), &loader)?;
+    let (workers, threads, thread_ends) = spawn_workers(options, &loader, &shared, &publish, acceptors, clients)?;
+    let metrics = serve_metrics(sockets.metrics, &shared, options)?;
+    announce(threads.len(), &loader, names);
+    if let Some(predecessor) = predecessor {
+        predecessor.log_pause();
+    }
+    let upgrade_listener = sockets.upgrade.map(BoundUpgradeSocket::serve).transpose()?;
+    Ok(Daemon {
+        options,
+        loader,
+        seen,
+        shared,
+        publish,
+        signals,
+        workers,
+        threads,
+        thread_ends,
+        upgrade_listener,
+        socket_files,
+        _metrics: metrics,
+        runtime,
+    })
+}
+
+/// The bound sockets.
+struct Sockets {
+    listeners: Vec<BoundListener>,
+    metrics: Option<BoundEndpoint>,
+    upgrade: Option<BoundUpgradeSocket>,
+}
+
+impl Sockets {
+    fn bind(options: &Options, addresses: &[ListenAddress], inherited: &mut Inherited) -> Result<Sockets, String> {
+        let backlog = options.listen.tcp_listen_backlog;
+        let listeners = listen::bind_all(addresses, options.threads(), backlog, inherited)?;
+        let metrics = options.metrics_address.as_deref().map(|at| BoundEndpoint::bind(at, inherited)).transpose()?;
+        let upgrade = handover::bind_upgrade_socket(options, &listeners, metrics.as_ref(), inherited)?;
+        Ok(Sockets { listeners, metrics, upgrade })
+    }
+
+    /// Takes ownership of inherited sockets when this process alone serves. One may have to be bound again.
+    fn take_ownership(&mut self, backlog: i32) -> Result<(), String> {
+        let mut is_new = false;
+        for listener in &mut self.listeners {
+            is_new |= listener.take_ownership(backlog)?;
+        }
+        if let Some(upgrade) = self.upgrade.as_mut().filter(|_| is_new) {
+            upgrade.set_listeners(&self.listeners, self.metrics.as_ref())?;
+        }
+        Ok(())
+    }
+}
+
+fn shared_state(loader: &ConfigLoader, refusal: Option<String>, log: Log) -> Arc<SharedState> {
+    let identity = Identity { pid: std::process::id(), started_unix_s: unix_s() };
+    let shared = SharedState::new(identity, loader.source().to_string());
+    shared.set_certificates(loader.certificates().clone());
+    shared.set_log(log);
+    if let Some(why) = refusal {
+        shared.record_config_refused(why);
+    }
+    shared
+}
+
+/// The listeners' names, each thread's acceptor, and the files to remove at the end.
+type Distributed = (Vec<String>, Vec<Acceptor>, Vec<SocketFile>);
+
+fn distribute(listeners: Vec<BoundListener>, threads: usize, loader: &ConfigLoader) -> Result<Distributed, String> {
+    let mut acceptors: Vec<Acceptor> = (0..threads).map(|_| Acceptor::new()).collect();
+    let (mut names, mut files) = (Vec::new(), Vec::new());
+    for listener in listeners {
+        names.push(listener.name.clone());
+        files.extend(listener.distribute(&mut acceptors, loader.certificates())?);
+    }
+    Ok((names, acceptors, files))
+}
+
+/// The workers, their threads, and a channel that closes when all threads have ended.
+type Workers = (WorkerSet, Vec<JoinHandle<()>>, mpsc::Receiver<()>);
+
+fn spawn_workers(
+    options: &Options,
+    loader: &ConfigLoader,
+    shared: &Arc<SharedState>,
+    publish: &watch::Sender<Arc<RouterConfig>>,
+    acceptors: Vec<Acceptor>,
+    mut clients: Vec<Vec<InheritedClient>>,
+) -> Result<Workers, String> {
+    let (stop, shutdown) = watch::channel(false);
+    let (alive, thread_ends) = mpsc::channel::<()>(1);
+    let mut workers = WorkerSet::new(shared.clone(), stop);
+    let mut threads = Vec::new();
+    for (index, acceptor) in acceptors.into_iter().enumerate() {
+        let (suspended, commands) = workers.add();
+        let worker = Worker {
+            settings: options.settings(),
+            shared: shared.clone(),
+            configs: publish.subscribe(),
+            shutdown: shutdown.clone(),
+            _alive: alive.clone(),
+            network: loader.network(),
+            seed: fastrand::u64(..),
+            index,
+            suspended,
+            commands,
+        };
+        threads.push(worker.spawn(acceptor, clients.pop().unwrap_or_default())?);
+    }
+    Ok((workers, threads, thread_ends))
+}
+
+fn serve_metrics(
+    endpoint: Option<BoundEndpoint>,
+    shared: &Arc<SharedState>,
+    options: &Options,
+) -> Result<Option<MetricsThread>, String> {
+    let version = options.settings().version;
+    endpoint.map(|endpoint| endpoint.serve(shared.clone(), version)).transpose()
+}
+
+/// Logs that this process serves, and notifies the supervisor.
+fn announce(threads: usize, loader: &ConfigLoader, names: Vec<String>) {
+    tracing::info!(threads, source = %loader.source(), "serving");
+    for name in names {
+        tracing::info!("listening on {name}");
+    }
+    notify_ready();
+}
+
+/// Opens the spool, if the options name one.
+pub(super) fn open_spool(options: &Options, config: &RouterConfig) -> Result<Option<Arc<Spool>>, String> {
+    let Some(directory) = options.spool_directory() else { return Ok(None) };
+    let tko_trackers =
+        config.destination_options().tko_trackers.clone().expect("the options give all destinations one");
+    let disk = Arc::new(FileDisk::open(directory)?);
+    let spool = Spool::open_threaded(disk, tko_trackers, options.spool_settings())?;
+    tracing::info!(spool = %directory.display(), "spooling deletes that servers do not answer");
+    Ok(Some(spool))
+}
+
+/// Raises the limit on open files to the maximum: each client is one.
+fn raise_open_files(connections_max: u32) {
+    if let Some(files) = raise_fd_limit(None).filter(|files| *files < u64::from(connections_max) + FDS_RESERVED) {
+        tracing::warn!("the system allows {files} open files: fewer than --max-conns {connections_max} clients need");
+    }
+}

@@ -1,0 +1,70 @@
+//! A pool of read and write buffers. A session borrows one only while it is active (§3.1: thousands of client
+//! connections become a few to the servers, and most are idle at any time).
+//!
+//! A session that has to wait for its client returns its buffers, and acquires others when bytes have arrived. The pool
+//! is a stack: a thread works in the same few kilobytes for all its clients, and allocates nothing for a request.
+//!
+//! A session with half a command or with unwritten replies keeps its buffers.
+
+use bytes::BytesMut;
+use lookaside_sync::Mutex;
+
+/// Buffers in the pool. More exist only while more batches than this are being routed at once.
+pub(crate) const POOLED_BUFFERS_MAX: usize = 64;
+
+/// The largest capacity of an input buffer in the pool, in bytes.
+pub(crate) const POOLED_INPUT_BYTES_MAX: usize = 64 << 10;
+
+/// A read and a write buffer. Both are empty while they are in the pool.
+#[derive(Debug, Default)]
+pub(crate) struct SessionBuffers {
+    /// Bytes from the client.
+    pub(crate) input: BytesMut,
+    /// Bytes for the client.
+    pub(crate) out: Vec<u8>,
+}
+
+/// The unused buffers of one thread.
+#[derive(Debug, Default)]
+pub(crate) struct BufferPool {
+    pooled: Mutex<Vec<SessionBuffers>>,
+}
+
+impl BufferPool {
+    /// The buffers that were released last, or new ones without capacity.
+    pub(crate) fn acquire(&self) -> SessionBuffers {
+        self.pooled.lock().pop().unwrap_or_default()
+    }
+
+    /// Keeps buffers for the next session, unless they are large or the pool is full.
+    pub(crate) fn release(&self, buffers: SessionBuffers) {
+        assert!(buffers.input.is_empty() && buffers.out.is_empty(), "no session may see another's bytes");
+        let mut pooled = self.pooled.lock();
+        if pooled.len() < POOLED_BUFFERS_MAX && buffers.input.capacity() <= POOLED_INPUT_BYTES_MAX {
+            pooled.push(buffers);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn buffers(bytes: usize) -> SessionBuffers {
+        SessionBuffers { input: BytesMut::with_capacity(bytes), out: Vec::with_capacity(bytes) }
+    }
+
+    #[test]
+    fn last_released_is_acquired_first_and_the_pool_is_bounded() {
+        let pool = BufferPool::default();
+        pool.release(buffers(100));
+        pool.release(buffers(200));
+        pool.release(buffers(POOLED_INPUT_BYTES_MAX + 1));
+        assert_eq!(
+            [pool.acquire(), pool.acquire(), pool.acquire()].map(|buffers| buffers.out.capacity()),
+            [200, 100, 0]
+        );
+        (0..POOLED_BUFFERS_MAX + 5).for_each(|_| pool.release(buffers(1)));
+        assert_eq!(pool.pooled.lock().len(), POOLED_BUFFERS_MAX);
+    }
+}

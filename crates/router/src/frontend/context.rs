@@ -1,0 +1,76 @@
+//! What the sessions of one thread share.
+
+use super::buffer_pool::BufferPool;
+use super::limits::Settings;
+use crate::admin::AdminView;
+use crate::admin::stats_command::StatsView;
+use crate::shared::SharedState;
+use crate::stats::by_verb::VerbResults;
+use crate::stats::counters::Counters;
+use crate::tree::Tree;
+use lookaside_sync::RwLock;
+use std::sync::Arc;
+
+/// The context of one thread's sessions.
+pub(crate) struct SessionContext {
+    pub(crate) settings: Settings,
+    pub(crate) shared: Arc<SharedState>,
+    pub(crate) counters: Counters,
+    /// Results of clients' requests, by verb.
+    pub(crate) results: VerbResults,
+    pub(crate) buffers: BufferPool,
+    tree: RwLock<Arc<Tree>>,
+}
+
+impl SessionContext {
+    pub(crate) fn new(settings: Settings, shared: Arc<SharedState>, tree: Tree) -> SessionContext {
+        SessionContext {
+            settings,
+            shared,
+            counters: Counters::default(),
+            results: VerbResults::default(),
+            buffers: BufferPool::default(),
+            tree: RwLock::new(Arc::new(tree)),
+        }
+    }
+
+    /// The tree in force.
+    pub(crate) fn tree(&self) -> Arc<Tree> {
+        self.tree.read().clone()
+    }
+
+    /// Puts another tree in force. Batches that have begun end on the old one.
+    pub(crate) fn set_tree(&self, tree: Tree) {
+        let old = std::mem::replace(&mut *self.tree.write(), Arc::new(tree));
+        // Destinations may close connections when dropped: not under the lock.
+        drop(old);
+    }
+
+    /// Flushes every server, if that is allowed. The error is for the client.
+    pub(crate) async fn flush_all(&self, delay_s: i64) -> Result<(), String> {
+        if !self.settings.flush_enabled {
+            return Err("Command not supported".to_owned());
+        }
+        self.tree().flush_all(delay_s).await
+    }
+
+    /// Changes the level of the log.
+    pub(crate) fn set_verbosity(&self, level: u32) {
+        if let Some(log) = self.shared.log() {
+            log.set_verbosity(level);
+        }
+    }
+
+    /// The values of the keys that the router answers itself.
+    pub(crate) fn admin(&self) -> AdminView<'_> {
+        let Settings { version, options, .. } = &self.settings;
+        AdminView { shared: &self.shared, tree: self.tree(), version, options }
+    }
+
+    /// Appends the whole reply to `stats [arguments]`.
+    pub(crate) fn write_stats(&self, arguments: &[u8], out: &mut Vec<u8>) {
+        let Settings { version, connections_max, .. } = &self.settings;
+        let stats = StatsView { shared: &self.shared, tree: self.tree(), version, connections_max: *connections_max };
+        stats.write(arguments, out);
+    }
+}

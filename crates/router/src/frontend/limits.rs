@@ -1,0 +1,44 @@
+//! Limits and settings of the clients' side.
+
+use lookaside_protocol::text::Limits;
+use std::sync::Arc;
+
+/// The largest value that a client may send, by default: memcached's own default item size.
+pub const VALUE_BYTES_MAX: usize = 1 << 20;
+/// The longest command line: a get of 1,740 keys (the paper's largest common page, §3.1) of 250 bytes fits.
+pub const LINE_BYTES_MAX: usize = 512 << 10;
+/// The default limit on client connections.
+pub const CONNECTIONS_MAX: usize = 10_000;
+
+/// The clients' side of a router.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Limits on what a client may send.
+    pub limits: Limits,
+    /// The limit on open client connections, over all threads. One more gets an error and is closed. Default 10,000, at
+    /// least 1.
+    pub connections_max: usize,
+    /// A get that no server answered is a miss instead of an error. Default false. With it an application cannot
+    /// distinguish an outage from an empty cache.
+    pub miss_on_get_errors: bool,
+    /// `flush_all` is sent to every server instead of being refused. Default false: one careless client would flush the
+    /// whole cluster.
+    pub flush_enabled: bool,
+    /// The reply to `version`.
+    pub version: String,
+    /// The command line, by mcrouter's names of options, for the key `__mcrouter__.options`.
+    pub options: Arc<[(String, String)]>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            limits: Limits { value_bytes_max: VALUE_BYTES_MAX, line_bytes_max: LINE_BYTES_MAX },
+            connections_max: CONNECTIONS_MAX,
+            miss_on_get_errors: false,
+            flush_enabled: false,
+            version: format!("lookaside-router {}", env!("CARGO_PKG_VERSION")),
+            options: Arc::default(),
+        }
+    }
+}

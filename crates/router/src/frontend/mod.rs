@@ -1,0 +1,19 @@
+//! The clients' side: from bytes to batches, and from outcomes to bytes.
+//!
+//! | file | on the path of a request |
+//! |---|---|
+//! | `listen/`, `tls_accept` | accepts the connection |
+//! | `session` | reads, and runs one batch after the other |
+//! | `parse` | bytes to a batch |
+//! | `flow_control` | a batch in chunks, by the size of values |
+//! | `reply` | outcomes to bytes |
+
+pub(crate) mod buffer_pool;
+pub(crate) mod context;
+pub(crate) mod flow_control;
+pub(crate) mod limits;
+pub(crate) mod listen;
+pub(crate) mod parse;
+pub(crate) mod reply;
+pub(crate) mod session;
+pub(crate) mod tls_accept;

@@ -1,0 +1,229 @@
+//! From outcomes to bytes: the replies to a batch, in the order of its commands.
+//!
+//! | command | reply | reply if no server answered |
+//! |---|---|---|
+//! | get verbs | a `VALUE` or `LVALUE` for each key found, then `END`; nothing for a miss | the keys found, then `SERVER_ERROR` instead of `END`; or a miss, with `miss_on_get_errors` |
+//! | all others | the server's line; none with `noreply` | `SERVER_ERROR`; none with `noreply` |
+//!
+//! An error that the router itself reports names the key, as the client wrote it.
+
+mod binary;
+
+use super::parse::ReplyKey;
+use crate::stats::by_verb::VerbResults;
+use crate::stats::command_class::CommandClass;
+use crate::stats::counters::CounterDelta;
+use lookaside_protocol::{ErrorReply, LeaseToken, Reply, text};
+use lookaside_routing::Outcome;
+
+/// Writes replies and counts them.
+#[derive(Debug)]
+pub struct ReplyWriter<'a> {
+    /// The bytes for the client.
+    pub out: &'a mut Vec<u8>,
+    /// Counts of what is written.
+    pub delta: &'a mut CounterDelta,
+    /// Results by verb.
+    pub results: &'a VerbResults,
+    /// Whether the reply to a get that failed is a miss.
+    pub miss_on_get_errors: bool,
+}
+
+impl ReplyWriter<'_> {
+    /// Writes the reply for one key of a get verb. Returns the line to end the get with; `None` unless it failed.
+    pub fn write_item(&mut self, key: &[u8], class: CommandClass, outcome: Outcome) -> Option<Vec<u8>> {
+        self.count_item(class, &outcome);
+        match outcome {
+            Ok(reply @ (Reply::Value { .. } | Reply::Lease { .. })) => text::compose_reply(key, &reply, self.out),
+            Ok(Reply::Miss) => {}
+            _ => return (!self.miss_on_get_errors).then(|| error_line(key, &outcome)),
+        }
+        None
+    }
+
+    fn count_item(&mut self, class: CommandClass, outcome: &Outcome) {
+        self.results.record(class, outcome);
+        match class {
+            CommandClass::LeaseGet => self.delta.cmd_lease_get += 1,
+            CommandClass::GetAndTouch => self.delta.cmd_gat += 1,
+            _ => self.delta.cmd_get += 1,
+        }
+        match outcome {
+            Ok(Reply::Value { .. }) => self.delta.get_hits += 1,
+            Ok(Reply::Miss) => self.delta.get_misses += 1,
+            Ok(Reply::Lease { token, .. }) => self.count_lease(*token),
+            Ok(_) | Err(_) => self.delta.get_failures += 1,
+        }
+    }
+
+    /// Ends the reply to a get verb.
+    pub fn end_get(&mut self, error_line: Option<Vec<u8>>) {
+        match error_line {
+            Some(line) => self.out.extend_from_slice(&line),
+            None => self.out.extend_from_slice(text::END),
+        }
+    }
+
+    /// Writes the reply to an operation on one key.
+    pub fn write_single(&mut self, key: &ReplyKey, noreply: bool, outcome: Outcome) {
+        self.count(key.class, &outcome);
+        if noreply {
+            return;
+        }
+        match outcome {
+            Ok(reply) => text::compose_reply(&key.bytes, &reply, self.out),
+            Err(_) => self.out.extend_from_slice(&error_line(&key.bytes, &outcome)),
+        }
+    }
+
+    fn count_lease(&mut self, token: LeaseToken) {
+        self.delta.get_misses += 1;
+        match token.is_held() {
+            true => self.delta.lease_tokens += 1,
+            false => self.delta.lease_hot_misses += 1,
+        }
+    }
+
+    fn count(&mut self, class: CommandClass, outcome: &Outcome) {
+        self.results.record(class, outcome);
+        let failed = matches!(outcome, Err(_) | Ok(Reply::Error(_)));
+        let delta = &mut *self.delta;
+        match class {
+            CommandClass::Get | CommandClass::GetAndTouch | CommandClass::LeaseGet => {}
+            CommandClass::Store => delta.cmd_set += 1,
+            CommandClass::LeaseSet => delta.cmd_lease_set += 1,
+            CommandClass::Delete => delta.cmd_delete += 1,
+            CommandClass::Arithmetic => delta.cmd_arithmetic += 1,
+            CommandClass::Touch => delta.cmd_touch += 1,
+            CommandClass::Meta => delta.cmd_meta += 1,
+        }
+        match (class, outcome) {
+            (CommandClass::Delete, Ok(Reply::Deleted)) => delta.delete_hits += 1,
+            (CommandClass::Delete, Ok(Reply::NotFound)) => delta.delete_misses += 1,
+            (CommandClass::Delete, _) => delta.delete_failures += 1,
+            (CommandClass::LeaseSet, Ok(Reply::Stored)) => delta.lease_sets_stored += 1,
+            (CommandClass::LeaseSet, Ok(Reply::StaleStored | Reply::NotStored)) => delta.lease_sets_void += 1,
+            _ if failed => delta.other_failures += 1,
+            _ => {}
+        }
+    }
+}
+
+/// The error line for a request for `key`.
+fn error_line(key: &[u8], outcome: &Outcome) -> Vec<u8> {
+    let mut line = Vec::new();
+    match outcome {
+        Ok(reply @ Reply::Error(_)) => text::compose_reply(key, reply, &mut line),
+        Ok(_) => server_error("the server's reply does not fit the request", key, &mut line),
+        Err(failure) => server_error(&failure.to_string(), key, &mut line),
+    }
+    line
+}
+
+fn server_error(why: &str, key: &[u8], line: &mut Vec<u8>) {
+    let mut reason = why.as_bytes().to_vec();
+    reason.extend_from_slice(b": key ");
+    reason.extend_from_slice(key);
+    // The text of an ErrorRoute must not end the line early.
+    reason.retain(|&byte| byte >= b' ' && byte != 0x7f);
+    text::compose_reply(key, &Reply::Error(ErrorReply::Server(reason)), line);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use lookaside_routing::Failure;
+
+    fn reply_key(class: CommandClass) -> ReplyKey {
+        ReplyKey { bytes: Bytes::from_static(b"user:1"), class }
+    }
+
+    fn write_with(miss_on_get_errors: bool, run: impl FnOnce(&mut ReplyWriter<'_>)) -> (String, CounterDelta) {
+        let (mut out, mut delta) = (Vec::new(), CounterDelta::default());
+        run(&mut ReplyWriter {
+            out: &mut out,
+            delta: &mut delta,
+            results: &VerbResults::default(),
+            miss_on_get_errors,
+        });
+        (String::from_utf8(out).expect("text"), delta)
+    }
+
+    #[test]
+    fn failed_get_ends_with_an_error_that_names_the_key() {
+        let (text, delta) = write_with(false, |writer| {
+            let line = writer.write_item(b"user:1", CommandClass::Get, Err(Failure::TimedOut));
+            writer.end_get(line);
+        });
+        assert_eq!(text, "SERVER_ERROR server timed out: key user:1\r\n");
+        assert_eq!(delta, CounterDelta { cmd_get: 1, get_failures: 1, ..CounterDelta::default() });
+    }
+
+    #[test]
+    fn failed_get_is_a_miss_with_miss_on_get_errors() {
+        let (text, delta) = write_with(true, |writer| {
+            let line = writer.write_item(b"user:1", CommandClass::Get, Err(Failure::TimedOut));
+            writer.end_get(line);
+        });
+        assert_eq!(text, "END\r\n");
+        assert_eq!(delta.get_failures, 1);
+    }
+
+    #[test]
+    fn error_reply_of_a_server_is_unchanged() {
+        let reply = || Ok(Reply::Error(ErrorReply::Server(Bytes::from_static(b"out of memory"))));
+        let (text, _) = write_with(false, |writer| {
+            writer.write_single(&reply_key(CommandClass::Store), false, reply());
+            let line = writer.write_item(b"user:1", CommandClass::Get, reply());
+            writer.end_get(line);
+        });
+        assert_eq!(text, "SERVER_ERROR out of memory\r\nSERVER_ERROR out of memory\r\n");
+    }
+
+    #[test]
+    fn unexpected_reply_to_a_get_is_an_error() {
+        let (text, _) = write_with(false, |writer| {
+            let line = writer.write_item(b"user:1", CommandClass::Get, Ok(Reply::Stored));
+            writer.end_get(line);
+        });
+        assert_eq!(text, "SERVER_ERROR the server's reply does not fit the request: key user:1\r\n");
+    }
+
+    #[test]
+    fn noreply_command_has_no_reply_and_is_counted() {
+        let (text, delta) = write_with(false, |writer| {
+            writer.write_single(&reply_key(CommandClass::Delete), true, Err(Failure::Tko));
+            writer.write_single(&reply_key(CommandClass::Delete), true, Ok(Reply::Deleted));
+        });
+        assert_eq!(text, "");
+        assert_eq!(
+            delta,
+            CounterDelta { cmd_delete: 2, delete_hits: 1, delete_failures: 1, ..CounterDelta::default() }
+        );
+    }
+
+    #[test]
+    fn text_of_a_route_cannot_break_the_line() {
+        let (text, _) = write_with(false, |writer| {
+            writer.write_single(
+                &reply_key(CommandClass::Store),
+                false,
+                Err(Failure::NoRoute("no\r\nSTORED\r\n".into())),
+            );
+        });
+        assert_eq!(text, "SERVER_ERROR no route: noSTORED: key user:1\r\n");
+    }
+
+    #[test]
+    fn lease_misses_are_counted_by_kind() {
+        let lease = |token| Ok(Reply::Lease { token, flags: 0, stale: None });
+        let (text, delta) = write_with(false, |writer| {
+            assert_eq!(writer.write_item(b"user:1", CommandClass::LeaseGet, lease(LeaseToken(77))), None);
+            assert_eq!(writer.write_item(b"user:1", CommandClass::LeaseGet, lease(LeaseToken::HOT_MISS)), None);
+            writer.end_get(None);
+        });
+        assert_eq!(text, "LVALUE user:1 77 0 0\r\n\r\nLVALUE user:1 1 0 0\r\n\r\nEND\r\n");
+        assert_eq!((delta.lease_tokens, delta.lease_hot_misses, delta.get_misses), (1, 1, 2));
+    }
+}

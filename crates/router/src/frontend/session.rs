@@ -1,0 +1,411 @@
+//! One client's connection: read what has arrived, route it as one batch, write all replies at once, repeat. A batch
+//! whose values could be too many bytes to hold is routed in chunks (`flow_control`).
+//!
+//! A get and a delete both pass here. All that arrives while a batch is being routed becomes the next batch, so the
+//! busier a client, the larger its batches (§3.1: many client connections become few to servers).
+//!
+//! | state | it waits for | buffers |
+//! |---|---|---|
+//! | idle | bytes from the client, or a shutdown | none: the pool has them ([`super::buffer_pool`]) |
+//! | inside a command | the rest of it | its own |
+//! | batch | outcomes of the tree of routes | its own |
+//! | writing | the client, for at most [`WRITE_STALL_MAX`] | its own |
+//!
+//! Invariants: replies leave in the order of the requests. The next bytes are read only after the last reply has been
+//! written, so a client that sends without reading delays only itself and holds a bounded amount of memory. The
+//! mutations of a batch are executed even if the client has disconnected: a delete is not dropped for a broken
+//! connection.
+//!
+//! On handover to another process ([`crate::handover`]) a session is suspended with its unparsed input and unsent
+//! output. A batch that has begun is answered first.
+//!
+//! Absent on purpose: knowledge of where keys go (the tree) and of sockets ([`Stream`]).
+
+mod binary;
+mod io;
+
+use super::buffer_pool::SessionBuffers;
+use super::context::SessionContext;
+use super::flow_control::{COUNTED_BYTES_MIN, ValueSizeEstimator, brings_value, value_bytes};
+use super::parse::{LocalCommand, ParsedBatch, PendingReply, parse_batch, parse_binary_batch};
+use super::reply::ReplyWriter;
+use crate::admin_key::is_admin_key;
+use crate::shared::ReplyBytesPermit;
+use crate::stats::command_class::CommandClass;
+use crate::stats::counters::CounterDelta;
+use bytes::{Bytes, BytesMut};
+use lookaside_client::Stream;
+use lookaside_protocol::{Keys, Operation, Reply, Request, binary::REQUEST_MAGIC, meta::MetaVerb};
+use lookaside_routing::{Batch, Context, Outcome, Outcomes};
+use lookaside_upgrade::{ConnectionState, SavedSession};
+use std::pin::{Pin, pin};
+use std::time::Duration;
+use std::vec;
+use tokio::sync::watch;
+
+/// The first size of a read, in bytes; it doubles with each read that is full.
+pub const READ_BYTES_MIN: usize = 2 << 10;
+/// The largest read, in bytes.
+pub const READ_BYTES_MAX: usize = 64 << 10;
+/// Replies are written once there are this many bytes of them, even if the batch has more.
+pub const WRITE_BYTES_MAX: usize = 1 << 20;
+/// The capacity for replies that a session keeps between two batches, in bytes.
+pub const WRITE_BYTES_KEPT: usize = 16 << 10;
+/// A client that reads none of its replies for this long is disconnected.
+pub const WRITE_STALL_MAX: Duration = Duration::from_secs(60);
+
+/// Why a session ended.
+#[derive(Debug, PartialEq, Eq)]
+pub enum SessionEnd {
+    /// The client closed the connection, or it broke.
+    Gone,
+    /// The client sent `quit`, or bytes after which no command can be found.
+    Closed,
+    /// The client read no reply for [`WRITE_STALL_MAX`].
+    Stalled,
+    /// The client has too many unread replies to be handed over to another process.
+    TooSlowForHandover,
+    /// The router shuts down.
+    Shutdown,
+}
+
+/// A client between two batches.
+pub(crate) struct SuspendedSession {
+    pub(crate) stream: Box<dyn Stream>,
+    pub(crate) connection_state: ConnectionState,
+}
+
+impl SuspendedSession {
+    /// A new connection.
+    pub(crate) fn new(stream: Box<dyn Stream>) -> SuspendedSession {
+        SuspendedSession { stream, connection_state: ConnectionState::default() }
+    }
+}
+
+/// Whether the protocol is binary, by the number that [`ConnectionState`] has for it.
+const PROTOCOLS: [Option<bool>; 3] = [None, Some(false), Some(true)];
+
+/// Serves one client until it disconnects, or until `shutdown` turns true and the batch that has begun is answered. If
+/// the router then hands its clients over, the session is returned to be served again.
+pub(crate) async fn serve(
+    context: &SessionContext,
+    suspended: SuspendedSession,
+    mut shutdown: watch::Receiver<bool>,
+) -> (SessionEnd, Option<SuspendedSession>) {
+    let mut session = Session::resume(context, suspended, shutdown.clone());
+    // One future for the whole session: it costs a read nothing unless the read has to wait.
+    let mut stop = shutdown.clone();
+    let mut stopped = pin!(shutdown_requested(&mut stop));
+    let mut is_new = true;
+    let end = loop {
+        if is_shutting_down(&mut shutdown) {
+            break SessionEnd::Shutdown;
+        }
+        // A session that is served again after a failed handover may have bytes that its TLS stream still holds.
+        let stepped = match std::mem::take(&mut is_new) {
+            true => session.flush().await,
+            false => session.step(stopped.as_mut()).await,
+        };
+        if let Err(end) = stepped {
+            break end;
+        }
+    };
+    session.add_counters();
+    // Otherwise the connection is closed at once.
+    let is_kept = end == SessionEnd::Shutdown && context.shared.is_handing_over();
+    (end, is_kept.then(|| session.suspend()))
+}
+
+/// Resolves when the shutdown begins, or when its sender is gone.
+pub(crate) async fn shutdown_requested(shutdown: &mut watch::Receiver<bool>) {
+    let _ = shutdown.wait_for(|&is_down| is_down).await;
+}
+
+/// Whether the shutdown has begun. Reads one word unless something has changed.
+fn is_shutting_down(shutdown: &mut watch::Receiver<bool>) -> bool {
+    shutdown.has_changed().map_or(true, |has_changed| has_changed && *shutdown.borrow_and_update())
+}
+
+struct Session<'a> {
+    context: &'a SessionContext,
+    stream: Box<dyn Stream>,
+    client: Context,
+    input: BytesMut,
+    read_bytes: usize,
+    needed_bytes: usize,
+    swallow_bytes: usize,
+    /// Whether the protocol is binary; `None` before the first byte.
+    is_binary: Option<bool>,
+    /// The number of requests in the last batch. The next is likely to be as large.
+    requests_last: usize,
+    out: Vec<u8>,
+    /// The client has sent `quit`, and has not read all of its replies.
+    is_closing: bool,
+    stop: watch::Receiver<bool>,
+    /// Whether `input` and `out` are from the pool, or this session's own.
+    has_buffers: bool,
+    value_sizes: ValueSizeEstimator,
+    delta: CounterDelta,
+}
+
+/// A batch that is being routed.
+struct BatchInProgress {
+    /// Requests that are not routed yet.
+    rest: vec::IntoIter<Request<Bytes>>,
+    /// Outcomes of the last chunk that are not written yet.
+    outcomes: vec::IntoIter<Outcome>,
+    permit: Option<ReplyBytesPermit>,
+}
+
+impl BatchInProgress {
+    fn new(batch: Batch) -> BatchInProgress {
+        BatchInProgress { rest: batch.into_iter(), outcomes: Outcomes::new().into_iter(), permit: None }
+    }
+}
+
+impl<'a> Session<'a> {
+    fn resume(context: &'a SessionContext, suspended: SuspendedSession, stop: watch::Receiver<bool>) -> Session<'a> {
+        let SuspendedSession { stream, connection_state } = suspended;
+        let ConnectionState { session, input, input_needed_bytes, output, is_closing, .. } = connection_state;
+        Session {
+            context,
+            client: Context { client: stream.peer() },
+            stream,
+            input: BytesMut::from(&input[..]),
+            read_bytes: READ_BYTES_MIN,
+            needed_bytes: input_needed_bytes,
+            swallow_bytes: session.swallow_bytes,
+            is_binary: PROTOCOLS.get(usize::from(session.dialect)).copied().flatten(),
+            requests_last: 0,
+            has_buffers: !input.is_empty() || !output.is_empty(),
+            out: output,
+            is_closing,
+            stop,
+            value_sizes: ValueSizeEstimator::new(),
+            delta: CounterDelta::default(),
+        }
+    }
+
+    fn suspend(self) -> SuspendedSession {
+        let protocol = PROTOCOLS.iter().position(|protocol| *protocol == self.is_binary).expect("all are listed") as u8;
+        let connection_state = ConnectionState {
+            session: SavedSession { dialect: protocol, authentication: 0, swallow_bytes: self.swallow_bytes },
+            input: self.input.to_vec(),
+            input_needed_bytes: self.needed_bytes,
+            output: self.out,
+            is_paused: false,
+            is_closing: self.is_closing,
+        };
+        SuspendedSession { stream: self.stream, connection_state }
+    }
+
+    /// One round: at most one read and one batch.
+    async fn step(&mut self, stopped: Pin<&mut impl Future<Output = ()>>) -> Result<(), SessionEnd> {
+        if !self.out.is_empty() {
+            // Replies of the process that handed this session over.
+            self.write().await?;
+            return self.end_if_closing();
+        }
+        if self.is_incomplete() {
+            self.read(stopped).await?;
+        }
+        self.swallow();
+        if self.is_incomplete() {
+            return Ok(());
+        }
+        let limits = &self.context.settings.limits;
+        let parsed = match *self.is_binary.get_or_insert(self.input[0] == REQUEST_MAGIC) {
+            true => parse_binary_batch(&mut self.input, limits),
+            false => parse_batch(&mut self.input, limits, self.requests_last),
+        };
+        self.requests_last = parsed.batch.len();
+        self.needed_bytes = parsed.needed_bytes;
+        self.swallow_bytes = parsed.swallow_bytes;
+        self.is_closing = parsed.close;
+        self.execute(parsed).await?;
+        self.add_counters();
+        self.end_if_closing()
+    }
+
+    /// Whether the input has no whole command.
+    fn is_incomplete(&self) -> bool {
+        self.input.is_empty() || self.input.len() < self.needed_bytes
+    }
+
+    fn end_if_closing(&self) -> Result<(), SessionEnd> {
+        match self.is_closing && self.out.is_empty() {
+            true => Err(SessionEnd::Closed),
+            false => Ok(()),
+        }
+    }
+
+    /// Routes a batch and writes its replies. Its mutations are executed even if the client disconnects meanwhile.
+    async fn execute(&mut self, parsed: ParsedBatch) -> Result<(), SessionEnd> {
+        let mut batch = BatchInProgress::new(parsed.batch);
+        let written = self.write_replies(parsed.replies, &mut batch).await;
+        if written.is_err() {
+            self.execute_mutations(batch).await;
+        }
+        written
+    }
+
+    async fn write_replies(
+        &mut self,
+        replies: Vec<PendingReply>,
+        batch: &mut BatchInProgress,
+    ) -> Result<(), SessionEnd> {
+        for reply in replies {
+            match reply {
+                PendingReply::Retrieve { keys, class } => self.reply_to_get(&keys, class, batch).await?,
+                PendingReply::Single { key, noreply, quiet } => {
+                    let outcome = self.next_outcome(batch).await;
+                    let silent = noreply || quiet.is_some_and(|verb| is_silent(verb, &outcome));
+                    self.reply_writer().write_single(&key, silent, outcome);
+                }
+                PendingReply::RejectedStore { key, line } => {
+                    let outcome = self.next_outcome(batch).await;
+                    self.reply_writer().write_single(&key, true, outcome);
+                    self.reject(line);
+                }
+                PendingReply::Local(command) => self.execute_local(command).await,
+                PendingReply::Bad(line) => self.reject(line),
+                PendingReply::Binary(reply) => self.reply_to_binary(reply, batch).await,
+            }
+            if self.out.len() >= WRITE_BYTES_MAX {
+                self.write().await?;
+            }
+        }
+        self.write().await
+    }
+
+    async fn reply_to_get(
+        &mut self,
+        keys: &[u8],
+        class: CommandClass,
+        batch: &mut BatchInProgress,
+    ) -> Result<(), SessionEnd> {
+        let mut error_line = None;
+        for key in Keys::checked(keys).expect("they were parsed as keys") {
+            let outcome = match is_admin_key(key) {
+                true => Ok(self.read_admin_key(key).await),
+                false => match batch.outcomes.next() {
+                    Some(outcome) => outcome,
+                    None => self.next_outcome(batch).await,
+                },
+            };
+            let line = self.reply_writer().write_item(key, class, outcome);
+            error_line = error_line.or(line);
+            if self.out.len() >= WRITE_BYTES_MAX {
+                self.write().await?;
+            }
+        }
+        self.reply_writer().end_get(error_line);
+        Ok(())
+    }
+
+    async fn read_admin_key(&mut self, key: &[u8]) -> Reply<Bytes> {
+        match self.context.admin().value(key, &self.client).await {
+            Some(value) => Reply::Value { flags: 0, cas: None, value: value.into() },
+            None => Reply::Miss,
+        }
+    }
+
+    /// The outcome of the batch's next request. Routes another chunk if none is left.
+    async fn next_outcome(&mut self, batch: &mut BatchInProgress) -> Outcome {
+        if let Some(outcome) = batch.outcomes.next() {
+            return outcome;
+        }
+        batch.permit = None;
+        self.route_chunk(batch).await;
+        batch.outcomes.next().expect("a batch has a request for each reply")
+    }
+
+    /// Routes as much of a batch as this session may hold the values of.
+    async fn route_chunk(&mut self, batch: &mut BatchInProgress) {
+        let shared = &self.context.shared;
+        let chunk = self.value_sizes.next_chunk(&mut batch.rest, shared.reply_bytes());
+        let requests = chunk.len();
+        let values = chunk.iter().filter(|request| brings_value(&request.operation)).count();
+        self.delta.batches += 1;
+        self.delta.batched_requests += requests as u64;
+        let tree = self.context.tree();
+        let outcomes = tree.route().route(chunk, &self.client).await;
+        assert_eq!(outcomes.len(), requests, "a route gives exactly one outcome per request");
+        let bytes = outcomes.iter().map(value_bytes).sum();
+        self.value_sizes.update(values, bytes);
+        batch.permit = (bytes >= COUNTED_BYTES_MIN).then(|| shared.reserve_reply_bytes(bytes));
+        batch.outcomes = outcomes.into_iter();
+    }
+
+    /// Executes the mutations of a batch whose client has disconnected.
+    async fn execute_mutations(&mut self, batch: BatchInProgress) {
+        let is_mutation =
+            |request: &Request<_>| !matches!(request.operation, Operation::Get { .. } | Operation::LeaseGet);
+        let mut mutations = BatchInProgress::new(batch.rest.filter(is_mutation).collect());
+        drop((batch.outcomes, batch.permit));
+        while !mutations.rest.as_slice().is_empty() {
+            mutations.permit = None;
+            self.route_chunk(&mut mutations).await;
+        }
+    }
+
+    async fn execute_local(&mut self, command: LocalCommand) {
+        match command {
+            LocalCommand::Version => {
+                let line = format!("VERSION {}", self.context.settings.version);
+                self.write_line(&line);
+            }
+            LocalCommand::Verbosity { level, noreply } => {
+                self.context.set_verbosity(level);
+                if !noreply {
+                    self.write_line("OK");
+                }
+            }
+            LocalCommand::MetaNoop => self.write_line("MN"),
+            LocalCommand::Stats(arguments) => self.context.write_stats(&arguments, &mut self.out),
+            LocalCommand::FlushAll { delay_s, noreply } => {
+                self.delta.cmd_flush += 1;
+                let line = match self.context.flush_all(delay_s).await {
+                    Ok(()) => "OK".to_owned(),
+                    Err(why) => format!("SERVER_ERROR {why}"),
+                };
+                if !noreply {
+                    self.write_line(&line);
+                }
+            }
+        }
+    }
+
+    fn reject(&mut self, line: Option<&str>) {
+        self.delta.bad_commands += 1;
+        if let Some(line) = line {
+            self.write_line(line);
+        }
+    }
+
+    fn write_line(&mut self, line: &str) {
+        self.out.extend_from_slice(line.as_bytes());
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    fn reply_writer(&mut self) -> ReplyWriter<'_> {
+        ReplyWriter {
+            out: &mut self.out,
+            delta: &mut self.delta,
+            results: &self.context.results,
+            miss_on_get_errors: self.context.settings.miss_on_get_errors,
+        }
+    }
+
+    fn add_counters(&mut self) {
+        self.context.counters.add(&std::mem::take(&mut self.delta));
+    }
+}
+
+/// Whether the reply to a meta command with `q` is left out: it is the one that the client expects.
+fn is_silent(verb: MetaVerb, outcome: &Outcome) -> bool {
+    matches!(outcome, Ok(Reply::Meta(reply)) if reply.status.is_silent(verb))
+}
+
+#[cfg(test)]
+mod tests;

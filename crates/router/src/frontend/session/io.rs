@@ -1,0 +1,126 @@
+//! A session's reads and writes.
+
+use super::{
+    READ_BYTES_MAX, READ_BYTES_MIN, Session, SessionBuffers, SessionEnd, WRITE_BYTES_KEPT, WRITE_STALL_MAX,
+    shutdown_requested,
+};
+use crate::shared::SharedState;
+use bytes::{Buf, BufMut};
+use futures_util::FutureExt;
+use lookaside_upgrade::CONNECTION_STATE_BYTES_MAX;
+use std::future::poll_fn;
+use std::io;
+use std::pin::{Pin, pin};
+use std::task::{self, Poll};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::watch;
+
+impl Session<'_> {
+    pub(super) async fn read(&mut self, stopped: Pin<&mut impl Future<Output = ()>>) -> Result<(), SessionEnd> {
+        let read = tokio::select! {
+            biased;
+            read = poll_fn(|waiter| self.poll_read(waiter)) => read,
+            () = stopped => return Err(SessionEnd::Shutdown),
+        };
+        let bytes = match read {
+            Ok(0) | Err(_) => return Err(SessionEnd::Gone),
+            Ok(bytes) => bytes,
+        };
+        self.delta.bytes_read += bytes as u64;
+        if bytes == self.read_bytes {
+            self.read_bytes = (self.read_bytes * 2).min(READ_BYTES_MAX);
+        } else if bytes < self.read_bytes / 4 {
+            self.read_bytes = (self.read_bytes / 2).max(READ_BYTES_MIN);
+        }
+        Ok(())
+    }
+
+    /// Reads what has arrived. A session that has to wait returns its buffers to the pool if they are empty.
+    fn poll_read(&mut self, waiter: &mut task::Context<'_>) -> Poll<io::Result<usize>> {
+        if !self.has_buffers {
+            SessionBuffers { input: self.input, out: self.out } = self.context.buffers.acquire();
+            self.has_buffers = true;
+        }
+        self.input.reserve(self.read_bytes);
+        let mut input = (&mut self.input).limit(self.read_bytes);
+        let read = pin!(self.stream.read_buf(&mut input)).poll(waiter);
+        if read.is_pending() && self.input.is_empty() && self.out.is_empty() {
+            let (input, out) = (std::mem::take(&mut self.input), std::mem::take(&mut self.out));
+            self.context.buffers.release(SessionBuffers { input, out });
+            self.has_buffers = false;
+        }
+        read
+    }
+
+    /// Drops the bytes of a data block that was refused.
+    pub(super) fn swallow(&mut self) {
+        let dropped_bytes = self.swallow_bytes.min(self.input.len());
+        self.input.advance(dropped_bytes);
+        self.swallow_bytes -= dropped_bytes;
+    }
+
+    /// Writes all replies. During a handover it writes only as many as the client takes without waiting.
+    pub(super) async fn write(&mut self) -> Result<(), SessionEnd> {
+        let mut written_bytes = 0;
+        while written_bytes < self.out.len() {
+            let rest = &self.out[written_bytes..];
+            // Most writes do not wait; only one that does gets a timer.
+            let written = match self.stream.write(rest).now_or_never() {
+                Some(written) => Ok(written),
+                None => tokio::select! {
+                    biased;
+                    written = tokio::time::timeout(WRITE_STALL_MAX, self.stream.write(rest)) => written,
+                    () = handover_requested(self.stop.clone(), &self.context.shared) => {
+                        match rest.len() <= CONNECTION_STATE_BYTES_MAX {
+                            true => break,
+                            false => return Err(SessionEnd::TooSlowForHandover),
+                        }
+                    }
+                },
+            };
+            let written = match written {
+                Err(_) => {
+                    self.delta.stalled_connections += 1;
+                    return Err(SessionEnd::Stalled);
+                }
+                Ok(Ok(0) | Err(_)) => return Err(SessionEnd::Gone),
+                Ok(Ok(written)) => written,
+            };
+            self.delta.bytes_written += written as u64;
+            written_bytes += written;
+        }
+        self.out.drain(..written_bytes);
+        self.out.shrink_to(WRITE_BYTES_KEPT);
+        self.flush().await
+    }
+
+    /// Flushes the stream. A TLS stream may hold written bytes; a plain one never does, and is flushed without reading
+    /// the clock.
+    pub(super) async fn flush(&mut self) -> Result<(), SessionEnd> {
+        let flushed = match self.stream.flush().now_or_never() {
+            Some(flushed) => Ok(flushed),
+            None => tokio::select! {
+                biased;
+                flushed = tokio::time::timeout(WRITE_STALL_MAX, self.stream.flush()) => flushed,
+                // Remaining output is sent during graceful close.
+                () = handover_requested(self.stop.clone(), &self.context.shared) => return Ok(()),
+            },
+        };
+        match flushed {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(SessionEnd::Gone),
+            Err(_) => {
+                self.delta.stalled_connections += 1;
+                Err(SessionEnd::Stalled)
+            }
+        }
+    }
+}
+
+/// Resolves when this process hands its clients over to another.
+async fn handover_requested(mut stop: watch::Receiver<bool>, shared: &SharedState) {
+    shutdown_requested(&mut stop).await;
+    if !shared.is_handing_over() {
+        std::future::pending().await
+    }
+}

@@ -1,0 +1,91 @@
+use super::*;
+use crate::frontend::limits::Settings;
+use crate::shared::{Identity, SharedState};
+use crate::tree::Tree;
+use lookaside_routing::{BoxFuture, Route};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{self, Poll};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf, duplex};
+
+struct EmptyRoute;
+
+impl Route for EmptyRoute {
+    fn route<'a>(&'a self, _: Batch, _: &'a Context) -> BoxFuture<'a, Outcomes> {
+        Box::pin(async { Outcomes::new() })
+    }
+}
+
+/// Buffers what is written, as a TLS stream may, until `may_flush` is set.
+struct BufferingStream {
+    inner: DuplexStream,
+    buffered: Vec<u8>,
+    may_flush: Arc<AtomicBool>,
+}
+
+impl AsyncRead for BufferingStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut task::Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.inner).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for BufferingStream {
+    fn poll_write(mut self: Pin<&mut Self>, _: &mut task::Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+        self.buffered.extend_from_slice(bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<std::io::Result<()>> {
+        if !self.buffered.is_empty() && !self.may_flush.load(Ordering::Relaxed) {
+            return Poll::Pending;
+        }
+        let buffered = std::mem::take(&mut self.buffered);
+        let _ = Pin::new(&mut self.inner).poll_write(cx, &buffered)?;
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut task::Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Stream for BufferingStream {
+    fn peer(&self) -> Option<IpAddr> {
+        None
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn bytes_that_a_stream_buffered_are_sent_after_a_failed_handover() {
+    let shared = SharedState::new(Identity { pid: 7, started_unix_s: 1 }, "a test");
+    let context = SessionContext::new(Settings::default(), shared.clone(), Tree::from_route(Arc::new(EmptyRoute)));
+    let (mut client, inner) = duplex(1_000);
+    let may_flush = Arc::new(AtomicBool::new(false));
+    let stream = BufferingStream { inner, buffered: Vec::new(), may_flush: may_flush.clone() };
+    let (stop, shutdown) = watch::channel(false);
+    client.write_all(b"version\r\n").await.unwrap();
+    let hand_over = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        shared.set_handing_over(true);
+        stop.send_replace(true);
+    };
+    let suspended = SuspendedSession::new(Box::new(stream));
+    let ((end, suspended), ()) = tokio::join!(serve(&context, suspended, shutdown.clone()), hand_over);
+    assert_eq!(end, SessionEnd::Shutdown);
+    shared.set_handing_over(false);
+    stop.send_replace(false);
+    may_flush.store(true, Ordering::Relaxed);
+    let mut reply = [0; 7];
+    let read = tokio::time::timeout(WRITE_STALL_MAX, client.read_exact(&mut reply));
+    tokio::select! {
+        biased;
+        (end, _) = serve(&context, suspended.expect("it is to be served again"), shutdown) => panic!("{end:?}"),
+        read = read => read.expect("the reply does not wait for the next request").map(drop).unwrap(),
+    }
+    assert_eq!(&reply, b"VERSION");
+}

@@ -1,0 +1,215 @@
+//! State that the threads of one process share: the number of connections and of reply bytes, the status of the
+//! configuration, and the threads whose counters `stats` adds up. No request waits for any of it.
+
+use crate::stats::by_verb::VerbResults;
+use crate::stats::counters::{CounterDelta, Counters};
+use crate::tls::Certificates;
+use crate::tree::Tree;
+use lookaside_sync::Mutex;
+use lookaside_telemetry::Log;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock, Weak};
+use tokio::time::Instant;
+
+/// Facts about the process, which come from outside.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Identity {
+    /// The process id, as `stats` shows it.
+    pub pid: u32,
+    /// The wall clock at the start, in seconds since 1970.
+    pub started_unix_s: u64,
+}
+
+/// The state of the configuration.
+#[derive(Clone, Debug)]
+pub struct ConfigStatus {
+    /// Where it comes from, as shown to operators.
+    pub source: String,
+    /// When the configuration in force was applied.
+    pub loaded: Instant,
+    /// When a configuration was last tried.
+    pub attempted: Instant,
+    /// Configurations refused since the start.
+    pub failures: u64,
+    /// Why the last configuration was refused; `None` if it was applied.
+    pub refusal: Option<String>,
+}
+
+/// One thread, as `stats` and metrics see it.
+pub(crate) trait StatsSource: Send + Sync {
+    /// Its counters.
+    fn counters(&self) -> &Counters;
+    /// Results of its clients' requests, by verb.
+    fn results(&self) -> &VerbResults;
+    /// The tree in force.
+    fn tree(&self) -> Arc<Tree>;
+    /// The limit on connections, over all threads.
+    fn connections_max(&self) -> usize;
+}
+
+/// State of all threads.
+#[derive(Debug)]
+pub struct SharedState {
+    identity: Identity,
+    started: Instant,
+    sources: Mutex<Vec<Weak<dyn StatsSource>>>,
+    connections: AtomicUsize,
+    reply_bytes: AtomicUsize,
+    /// Whether a shutdown hands the clients over to another process.
+    is_handing_over: AtomicBool,
+    config: Mutex<ConfigStatus>,
+    log: OnceLock<Log>,
+    certificates: OnceLock<Arc<Certificates>>,
+}
+
+/// A permit for one client connection.
+#[derive(Debug)]
+pub(crate) struct ConnectionPermit(Arc<SharedState>);
+
+impl Drop for ConnectionPermit {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Relaxed);
+    }
+}
+
+/// A permit for the bytes of values that a session holds.
+#[derive(Debug)]
+pub(crate) struct ReplyBytesPermit {
+    shared: Arc<SharedState>,
+    bytes: usize,
+}
+
+impl Drop for ReplyBytesPermit {
+    fn drop(&mut self) {
+        self.shared.reply_bytes.fetch_sub(self.bytes, Relaxed);
+    }
+}
+
+impl SharedState {
+    /// State without threads. `source` is where the configuration comes from.
+    pub fn new(identity: Identity, source: impl Into<String>) -> Arc<SharedState> {
+        let now = Instant::now();
+        let status = ConfigStatus { source: source.into(), loaded: now, attempted: now, failures: 0, refusal: None };
+        Arc::new(SharedState {
+            identity,
+            started: now,
+            sources: Mutex::default(),
+            connections: AtomicUsize::new(0),
+            reply_bytes: AtomicUsize::new(0),
+            is_handing_over: AtomicBool::new(false),
+            config: Mutex::new(status),
+            log: OnceLock::new(),
+            certificates: OnceLock::new(),
+        })
+    }
+
+    /// Facts about the process.
+    pub fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// Has `stats` report on TLS, with these certificates.
+    pub(crate) fn set_certificates(&self, certificates: Arc<Certificates>) {
+        self.certificates.set(certificates).ok();
+    }
+
+    /// The certificates; `None` if TLS is not used.
+    pub(crate) fn certificates(&self) -> Option<&Arc<Certificates>> {
+        self.certificates.get().filter(|certificates| certificates.is_enabled())
+    }
+
+    /// Hands over the log of the process, whose level clients may change from now on.
+    pub fn set_log(&self, log: Log) {
+        let _ = self.log.set(log);
+    }
+
+    /// The log; `None` if this is not a process of its own.
+    pub(crate) fn log(&self) -> Option<&Log> {
+        self.log.get()
+    }
+
+    /// Seconds since the start.
+    pub fn uptime_s(&self) -> u64 {
+        self.started.elapsed().as_secs()
+    }
+
+    /// The moment `at` on the wall clock, in seconds since 1970.
+    pub fn unix_s(&self, at: Instant) -> u64 {
+        self.identity.started_unix_s + at.saturating_duration_since(self.started).as_secs()
+    }
+
+    /// Connected clients, over all threads.
+    pub fn connections(&self) -> usize {
+        self.connections.load(Relaxed)
+    }
+
+    /// Bytes of values that sessions hold, over all threads. Sessions that hold little are not counted.
+    pub fn reply_bytes(&self) -> usize {
+        self.reply_bytes.load(Relaxed)
+    }
+
+    /// Whether a shutdown hands the clients over to another process.
+    pub(crate) fn is_handing_over(&self) -> bool {
+        self.is_handing_over.load(SeqCst)
+    }
+
+    /// Sets whether the next shutdown hands the clients over to another process.
+    pub(crate) fn set_handing_over(&self, is_handing_over: bool) {
+        self.is_handing_over.store(is_handing_over, SeqCst);
+    }
+
+    /// Counts `bytes` until the permit is dropped.
+    pub(crate) fn reserve_reply_bytes(self: &Arc<Self>, bytes: usize) -> ReplyBytesPermit {
+        self.reply_bytes.fetch_add(bytes, Relaxed);
+        ReplyBytesPermit { shared: self.clone(), bytes }
+    }
+
+    /// The sum of all threads' counters.
+    pub fn sum_counters(&self) -> CounterDelta {
+        let mut sum = CounterDelta::default();
+        for source in self.sources() {
+            sum.add(&source.counters().snapshot());
+        }
+        sum
+    }
+
+    /// The state of the configuration.
+    pub fn config_status(&self) -> ConfigStatus {
+        self.config.lock().clone()
+    }
+
+    /// Records that a configuration is in force from now on.
+    pub fn record_config_applied(&self) {
+        let mut status = self.config.lock();
+        status.loaded = Instant::now();
+        status.attempted = status.loaded;
+        status.refusal = None;
+    }
+
+    /// Records that a configuration was refused.
+    pub fn record_config_refused(&self, why: String) {
+        let mut status = self.config.lock();
+        status.attempted = Instant::now();
+        status.failures += 1;
+        status.refusal = Some(why);
+    }
+
+    /// Adds a thread to those whose counters are added up.
+    pub(crate) fn register(&self, source: Weak<dyn StatsSource>) {
+        self.sources.lock().push(source);
+    }
+
+    /// The threads that run.
+    pub(crate) fn sources(&self) -> Vec<Arc<dyn StatsSource>> {
+        self.sources.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// A permit for one more client; `None` if there are `connections_max` already.
+    pub(crate) fn acquire_connection(self: &Arc<Self>, connections_max: usize) -> Option<ConnectionPermit> {
+        let permit = ConnectionPermit(self.clone());
+        match self.connections.fetch_add(1, Relaxed) < connections_max {
+            true => Some(permit),
+            false => None,
+        }
+    }
+}

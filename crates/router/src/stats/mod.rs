@@ -1,0 +1,6 @@
+//! What one thread counts. `admin` adds up the threads and reports the sums.
+
+pub(crate) mod by_verb;
+pub(crate) mod command_class;
+pub(crate) mod counters;
+pub(crate) mod per_target;

@@ -1,0 +1,17 @@
+//! TLS by rustls with ring, as in `lookaside-server`: between clients and the router, and between the router and
+//! servers.
+//!
+//! * [`certificates`]: the contents of the files, reloaded on SIGHUP and when they change.
+//! * [`server_name`]: the name that a server's certificate must bear.
+//! * `frontend::tls_accept`: a client's connection; `backend::tls_connector`: a server's.
+//!
+//! tokio-rustls adapts rustls to tokio's sockets, because the router waits on streams; the server's own adapter is made
+//! for sockets that never wait. A plain connection passes through none of this.
+//!
+//! Absent on purpose: TLS before 1.2, renegotiation, resumption, and early data (a replayed `incr` counts twice).
+
+mod certificates;
+mod server_name;
+
+pub(crate) use certificates::{CertificatePaths, Certificates, TlsFiles, reload_loop};
+pub(crate) use server_name::server_name;

@@ -1,0 +1,134 @@
+//! The environment of routes: tokio's clock, tokio's tasks, and the log. No request passes here.
+//!
+//! Everything but the wall clock and the host's id is the runtime's, so that a paused runtime pauses the routes too.
+//! The background tasks of a tree run on its thread, also after the client has disconnected and after a reload: all
+//! trees of a thread share one [`BackgroundTasks`]. They end with the thread, which waits for them for at most
+//! [`DRAIN_MAX`].
+
+use crate::config::host::HostInfo;
+use crate::timeouts::DRAIN_MAX;
+use lookaside_routing::{
+    BACKGROUND_TASKS_MAX, Background, BackgroundStatistics, BoxFuture, Clock, Environment, Log, Spawner,
+};
+use std::{sync::Arc, time::Duration};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+
+/// The environment of one thread's tree.
+pub(crate) fn environment(host: HostInfo, seed: u64, background: &BackgroundTasks) -> Environment {
+    let runtime = Arc::new(TokioRuntime { host, started: Instant::now() });
+    let background = background.background.clone();
+    Environment { clock: runtime.clone(), background, log: runtime, seed, host_id: host.id }
+}
+
+/// The background tasks of one thread's trees.
+#[derive(Clone)]
+pub(crate) struct BackgroundTasks {
+    background: Background,
+    tasks: CountedTasks,
+}
+
+impl BackgroundTasks {
+    pub(crate) fn new() -> BackgroundTasks {
+        let tasks = CountedTasks { running: Arc::new(watch::Sender::new(0)) };
+        BackgroundTasks { background: Background::new(Arc::new(tasks.clone()), BACKGROUND_TASKS_MAX), tasks }
+    }
+
+    /// Waits until all have ended, for at most [`DRAIN_MAX`].
+    pub(crate) async fn drain(&self) {
+        let mut running = self.tasks.running.subscribe();
+        if timeout(DRAIN_MAX, running.wait_for(|running| *running == 0)).await.is_err() {
+            let (seconds, running) = (DRAIN_MAX.as_secs(), *self.tasks.running.borrow());
+            tracing::warn!(running, seconds, "background batches still running at shutdown");
+        }
+    }
+
+    pub(crate) fn statistics(&self) -> BackgroundStatistics {
+        self.background.statistics()
+    }
+}
+
+/// Spawns tasks on tokio's runtime, and counts those that run.
+#[derive(Clone)]
+struct CountedTasks {
+    running: Arc<watch::Sender<usize>>,
+}
+
+impl Spawner for CountedTasks {
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        self.running.send_modify(|running| *running += 1);
+        let guard = TaskGuard(self.running.clone());
+        tokio::spawn(async move {
+            let _until_done = guard;
+            task.await;
+        });
+    }
+}
+
+/// Counts a task until it is dropped.
+struct TaskGuard(Arc<watch::Sender<usize>>);
+
+impl Drop for TaskGuard {
+    fn drop(&mut self) {
+        self.0.send_modify(|running| *running -= 1);
+    }
+}
+
+struct TokioRuntime {
+    host: HostInfo,
+    started: Instant,
+}
+
+impl Clock for TokioRuntime {
+    fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    fn unix_s(&self) -> u64 {
+        self.host.unix_s_now()
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(tokio::time::sleep(duration))
+    }
+}
+
+impl Log for TokioRuntime {
+    fn line(&self, line: &str) {
+        tracing::info!(target: "route", "{line}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+    #[tokio::test(start_paused = true)]
+    async fn clock_and_tasks_are_the_runtimes() {
+        let background = BackgroundTasks::new();
+        let environment = environment(HostInfo::named("a", 1_000), 0, &background);
+        let done = Arc::new(AtomicBool::new(false));
+        let (done_in_task, sleep) = (done.clone(), environment.clock.sleep(Duration::from_secs(5)));
+        background.tasks.spawn(Box::pin(async move {
+            sleep.await;
+            done_in_task.store(true, Relaxed);
+        }));
+        assert!(timeout(Duration::from_secs(4), background.drain()).await.is_err(), "one task runs");
+        background.drain().await;
+        assert!(done.load(Relaxed));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!((environment.clock.unix_s(), environment.clock.now().as_secs()), (1_006, 6));
+        assert_ne!(HostInfo::named("a", 0).id, HostInfo::named("b", 0).id);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn drain_is_bounded() {
+        let (background, started) = (BackgroundTasks::new(), Instant::now());
+        background.drain().await;
+        assert_eq!(started.elapsed(), Duration::ZERO, "no task runs");
+        background.tasks.spawn(Box::pin(std::future::pending()));
+        background.drain().await;
+        assert!(started.elapsed() >= DRAIN_MAX && started.elapsed() < DRAIN_MAX * 2);
+    }
+}

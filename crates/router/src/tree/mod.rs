@@ -1,0 +1,265 @@
+//! A tree of routes over this thread's connections to servers.
+//!
+//! Each leaf of the tree is a destination. Its decorators, in the order in which a batch passes them:
+//!
+//! ```text
+//!   DestinationRoute            (routing)   the leaf
+//!     SpoolingDestination       spool       with --spool: fails fast while fenced; spools deletes that fail
+//!       MeasuredDestination     stats       with --metrics-address: counts requests, failures and latency
+//!         WindowedDestination   (client)    with --window: waits for the thread's window over all servers (§3.1)
+//!           TcpDestination      (client)    queues, pipelines, matches replies; one for each server and its settings
+//! ```
+//!
+//! At the root, `SpoolingRoot` turns the outcome of a spooled delete into its acknowledgement.
+//!
+//! On a reload, a destination with the same address and the same settings moves to the new tree with its connection and
+//! its health: a reload neither brings a TKO server back nor reconnects to a healthy one. The new tree is put in force
+//! once the other servers are connected to, or known to be down. Destinations that it does not name end with the last
+//! batch on the old tree.
+
+pub(crate) mod environment;
+pub(crate) mod explain;
+
+use crate::backend::flush::flush_server;
+use crate::config::router_config::RouterConfig;
+use crate::spares::Spares;
+use crate::spool::{Spool, SpoolingRoot};
+use crate::stats::per_target::PerTargetStats;
+use crate::timeouts::READY_MAX;
+use environment::{BackgroundTasks, environment};
+use explain::{Explanation, Outages, explain};
+use lookaside_client::{
+    DestinationOptions, Network, PoolTkoLimit, TcpDestination, Window, WindowStatistics, WindowedDestination,
+};
+use lookaside_routing::{
+    Address, Context, Destination, DestinationSettings, Destinations, Environment, Handle, Pool, Route, Slot,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::time::timeout;
+
+/// Two destinations with equal keys are the same. The last part is the name that the server's certificate must bear.
+type DestinationKey = (Address, DestinationSettings, Option<Arc<str>>);
+
+/// A tree of routes and the servers at its leaves.
+pub struct Tree {
+    route: Arc<dyn Route>,
+    destinations: BTreeMap<DestinationKey, Arc<TcpDestination>>,
+    /// The window over all that its destinations have outstanding (§3.1); `None` without `--window`.
+    window: Option<Arc<Window>>,
+    /// `None` if servers and pools are not measured.
+    target_stats: Option<PerTargetStats>,
+    background_tasks: BackgroundTasks,
+    /// `None` if the tree was not built from a configuration.
+    source: Option<TreeSource>,
+}
+
+/// What a tree was built from.
+struct TreeSource {
+    config: Arc<RouterConfig>,
+    network: Arc<dyn Network>,
+}
+
+impl Tree {
+    /// A tree of one route without destinations.
+    pub fn from_route(route: Arc<dyn Route>) -> Tree {
+        Tree {
+            route,
+            destinations: BTreeMap::new(),
+            window: None,
+            target_stats: None,
+            background_tasks: BackgroundTasks::new(),
+            source: None,
+        }
+    }
+
+    /// The tree that `config` describes, with destinations on `network`. Destinations that `old` has too move over.
+    /// Must be called inside the tokio runtime that will serve it. `seed` determines the jitter of probes.
+    pub fn build(config: &Arc<RouterConfig>, network: Arc<dyn Network>, seed: u64, old: Option<&Tree>) -> Tree {
+        let window = old.and_then(|old| old.window.clone()).or_else(|| config.window().map(Window::new));
+        let background_tasks = old.map_or_else(BackgroundTasks::new, |old| old.background_tasks.clone());
+        let mut factory = DestinationFactory {
+            config,
+            network: network.clone(),
+            seed,
+            old,
+            destinations: BTreeMap::new(),
+            tko_limits: BTreeMap::new(),
+            window: window.clone(),
+            background_tasks: background_tasks.clone(),
+            target_stats: config.is_measured().then(PerTargetStats::default),
+        };
+        let route: Arc<dyn Route> = Arc::new(config.configuration().build(&mut factory));
+        let route = match config.spool() {
+            Some(_) => Arc::new(SpoolingRoot(route)),
+            None => route,
+        };
+        let DestinationFactory { destinations, tko_limits, target_stats, .. } = factory;
+        if let Some(tko_trackers) = &config.destination_options().tko_trackers {
+            tko_trackers.bound(tko_limits);
+        }
+        let source = Some(TreeSource { config: config.clone(), network });
+        Tree { route, destinations, window, target_stats, background_tasks, source }
+    }
+
+    /// Its root.
+    pub fn route(&self) -> &Arc<dyn Route> {
+        &self.route
+    }
+
+    /// Resolves when every server is connected to or known to be down, or after [`READY_MAX`]. Until then requests
+    /// through the tree wait for connections, so the old tree stays in force.
+    pub async fn wait_until_ready(&self) {
+        let all = async {
+            // They connect at the same time, in tasks of their own.
+            for destination in self.destinations.values() {
+                destination.ready().await;
+            }
+        };
+        let _ = timeout(READY_MAX, all).await;
+    }
+
+    /// The servers at its leaves, in the order of their addresses.
+    pub fn destinations(&self) -> impl Iterator<Item = &Arc<TcpDestination>> {
+        self.destinations.values()
+    }
+
+    /// The window's state; `None` without `--window`.
+    pub(crate) fn window(&self) -> Option<WindowStatistics> {
+        self.window.as_ref().map(|window| window.statistics())
+    }
+
+    /// The configuration that it was built from, if any.
+    pub(crate) fn config(&self) -> Option<&RouterConfig> {
+        self.source.as_ref().map(|source| &*source.config)
+    }
+
+    /// The background tasks of its routes. All trees of a thread share them.
+    pub(crate) fn background_tasks(&self) -> &BackgroundTasks {
+        &self.background_tasks
+    }
+
+    /// The counts of its servers and pools; `None` if they are not measured.
+    pub(crate) fn target_stats(&self) -> Option<&PerTargetStats> {
+        self.target_stats.as_ref()
+    }
+
+    /// The spool; `None` without `--spool`.
+    pub(crate) fn spool(&self) -> Option<&Arc<Spool>> {
+        self.source.as_ref()?.config.spool()
+    }
+
+    /// The spares; `None` if they never serve.
+    pub(crate) fn spares(&self) -> Option<&Arc<Spares>> {
+        self.source.as_ref()?.config.spares()
+    }
+
+    /// The pools that have reached their TKO limit: their further failing servers stay in use.
+    pub(crate) fn fail_open_pools(&self) -> Vec<String> {
+        let source = self.source.as_ref();
+        let tko_trackers = source.and_then(|source| source.config.destination_options().tko_trackers.as_ref());
+        tko_trackers.map(|tko_trackers| tko_trackers.fail_open_pools()).unwrap_or_default()
+    }
+
+    /// The routes and servers that `verb` for `key` would reach; `None` if the tree was not built from a configuration.
+    pub(crate) async fn explain(&self, verb: &str, key: &str, client: &Context) -> Option<Result<Explanation, String>> {
+        match &self.source {
+            Some(TreeSource { config, .. }) => Some(explain(config, verb, key, client, &Outages::default()).await),
+            None => None,
+        }
+    }
+
+    /// Flushes every server after `delay_s` seconds. The error names the servers that failed.
+    pub(crate) async fn flush_all(&self, delay_s: i64) -> Result<(), String> {
+        let Some(TreeSource { network, .. }) = &self.source else { return Ok(()) };
+        let mut failed = Vec::new();
+        for destination in self.destinations.values() {
+            let address = destination.address();
+            if let Err(why) = flush_server(&**network, address, delay_s).await {
+                failed.push(format!("{address} ({why})"));
+            }
+        }
+        match failed.is_empty() {
+            true => Ok(()),
+            false => Err(format!("not flushed: {}", failed.join(", "))),
+        }
+    }
+}
+
+/// Builds the destinations of one tree, with their decorators.
+struct DestinationFactory<'a> {
+    config: &'a RouterConfig,
+    network: Arc<dyn Network>,
+    seed: u64,
+    old: Option<&'a Tree>,
+    destinations: BTreeMap<DestinationKey, Arc<TcpDestination>>,
+    /// By pool name, of the pools that have one.
+    tko_limits: BTreeMap<String, PoolTkoLimit>,
+    window: Option<Arc<Window>>,
+    target_stats: Option<PerTargetStats>,
+    background_tasks: BackgroundTasks,
+}
+
+impl DestinationFactory<'_> {
+    fn connect(&self, address: &Address, settings: &DestinationSettings) -> Arc<TcpDestination> {
+        let options = DestinationOptions {
+            server_timeout_ms: settings.server_timeout_ms,
+            connect_timeout_ms: Some(settings.connect_timeout_ms),
+            protocol: settings.protocol,
+            seed: self.seed ^ self.destinations.len() as u64,
+            ..self.config.destination_options().clone()
+        };
+        Arc::new(TcpDestination::new(address.clone(), self.network.clone(), options))
+    }
+}
+
+impl Destinations for DestinationFactory<'_> {
+    fn destination(&mut self, address: &Address, settings: &DestinationSettings) -> Arc<dyn Destination> {
+        let policy = self.config.configuration().protections.get(address);
+        let key = (address.clone(), *settings, policy.and_then(|policy| policy.identity.clone()));
+        let existing = self.destinations.get(&key).or_else(|| self.old?.destinations.get(&key));
+        let destination = existing.cloned().unwrap_or_else(|| self.connect(address, settings));
+        self.destinations.insert(key, destination.clone());
+        let destination: Arc<dyn Destination> = match &self.window {
+            Some(window) => Arc::new(WindowedDestination::new(destination, window.clone())),
+            None => destination,
+        };
+        let destination = match &mut self.target_stats {
+            Some(stats) => stats.wrap_server(destination, settings, self.old.and_then(Tree::target_stats)),
+            None => destination,
+        };
+        match self.config.spool() {
+            Some(spool) if settings.asynclog => spool.wrap_destination(destination),
+            Some(spool) => {
+                // It may have a backlog from an earlier configuration, or be fenced by a peer.
+                spool.mark_configured(address);
+                destination
+            }
+            None => destination,
+        }
+    }
+
+    fn around(&mut self, handle: &Handle, route: Arc<dyn Route>) -> Arc<dyn Route> {
+        match (&mut self.target_stats, handle.pool()) {
+            (Some(stats), Some(pool)) if !matches!(handle, Handle::Server { .. }) => {
+                stats.wrap_pool(&pool.name, &pool.servers, route, self.old.and_then(Tree::target_stats))
+            }
+            _ => route,
+        }
+    }
+
+    fn slot(&mut self, pool: &Pool, at: usize) -> Arc<Slot> {
+        self.config.spares().map(|spares| spares.slot(pool, at)).unwrap_or_default()
+    }
+
+    fn pool(&mut self, pool: &Pool) {
+        if let Some(limit) = pool.out_bound {
+            let limit = PoolTkoLimit { servers: pool.servers.clone(), enter: limit.enter, exit: limit.exit };
+            self.tko_limits.insert(pool.name.clone(), limit);
+        }
+    }
+
+    fn environment(&mut self) -> Environment {
+        environment(self.config.host(), self.seed, &self.background_tasks)
+    }
+}
