@@ -73,8 +73,11 @@ fn fill(store: &Store, items: u64, value_bytes: usize) {
     (0..items).for_each(|number| set(store, number, value_bytes, NOW));
 }
 
+/// What one thread does.
+type Part = Box<dyn FnOnce(&Store) + Send>;
+
 /// Runs each of `parts` in a thread of its own; then audits the memory.
-fn run_threads(store: Arc<Store>, parts: Vec<Box<dyn FnOnce(&Store) + Send>>) {
+fn run_threads(store: Arc<Store>, parts: Vec<Part>) {
     let threads = parts.into_iter().map(|part| {
         let store = Arc::clone(&store);
         thread::spawn(move || part(&store))
@@ -89,7 +92,7 @@ fn eviction_skips_items_in_use() {
     explore(|| {
         let store = store(|_| {});
         fill(&store, 260, LARGE);
-        let part = |from: u64| -> Box<dyn FnOnce(&Store) + Send> {
+        let part = |from: u64| -> Part {
             Box::new(move |store| {
                 for number in from..from + 6 {
                     set(store, number, LARGE, NOW);
@@ -114,7 +117,7 @@ fn chained_items_leave_as_a_whole() {
         (0..6).for_each(|number| set(&store, number, CHAINED, NOW));
         (100..130).for_each(|number| set(&store, number, PIECE, NOW));
         (200..430).for_each(|number| set(&store, number, LARGE, NOW));
-        let evict = |from: u64, value_bytes: usize| -> Box<dyn FnOnce(&Store) + Send> {
+        let evict = |from: u64, value_bytes: usize| -> Part {
             Box::new(move |store| {
                 for number in from..from + 5 {
                     set(store, number, value_bytes, NOW);
@@ -137,7 +140,7 @@ fn pages_move_while_their_items_are_used() {
     explore(|| {
         let store = store(|options| options.age_exponent = 0.0);
         fill(&store, 250, LARGE);
-        let part = |from: u64| -> Box<dyn FnOnce(&Store) + Send> {
+        let part = |from: u64| -> Part {
             Box::new(move |store| {
                 for number in from..from + 6 {
                     set(store, number, 300, after_s(60));
@@ -157,7 +160,7 @@ fn concurrent_allocations_all_succeed() {
     explore(|| {
         let store = store(|_| {});
         fill(&store, 250, LARGE);
-        let part = |from: u64, value_bytes: usize| -> Box<dyn FnOnce(&Store) + Send> {
+        let part = |from: u64, value_bytes: usize| -> Part {
             Box::new(move |store| (from..from + 2).for_each(|number| set(store, number, value_bytes, NOW)))
         };
         run_threads(store, vec![part(1_000, 100), part(2_000, 200), part(3_000, 300), part(4_000, 500)]);
@@ -180,7 +183,7 @@ fn no_get_misses_while_the_index_grows() {
                 assert!(reader.get(key, |_| ()).is_some(), "{name}");
             }
         };
-        let grow = |from: u64| -> Box<dyn FnOnce(&Store) + Send> {
+        let grow = |from: u64| -> Part {
             Box::new(move |store| (from..from + 40).for_each(|number| set(store, number, 1, NOW)))
         };
         run_threads(store, vec![Box::new(get_all), grow(1_000), grow(2_000)]);
@@ -193,7 +196,7 @@ fn a_fill_never_survives_the_delete_after_it() {
     explore(|| {
         let (store, database) = (store(|_| {}), Arc::new(AtomicU64::new(0)));
         let key = || HashedKey::new(b"row");
-        let write = |database: Arc<AtomicU64>| -> Box<dyn FnOnce(&Store) + Send> {
+        let write = |database: Arc<AtomicU64>| -> Part {
             Box::new(move |store| {
                 for _ in 0..2 {
                     database.fetch_add(1, Ordering::SeqCst);
@@ -201,7 +204,7 @@ fn a_fill_never_survives_the_delete_after_it() {
                 }
             })
         };
-        let read = |database: Arc<AtomicU64>| -> Box<dyn FnOnce(&Store) + Send> {
+        let read = |database: Arc<AtomicU64>| -> Part {
             Box::new(move |store| {
                 for _ in 0..3 {
                     let token = store.reader(NOW).lease_get(key(), |reply| match reply {
@@ -238,7 +241,7 @@ fn verbs_on_one_key_are_atomic() {
         };
         put(&store, "count", "0", Expiry::Never);
         put(&store, "brief", "x", Expiry::from_exptime(2, NOW));
-        let count = || -> Box<dyn FnOnce(&Store) + Send> {
+        let count = || -> Part {
             Box::new(|store| {
                 for _ in 0..3 {
                     store.arithmetic(HashedKey::new(b"count"), Direction::Up, 1, NOW);
