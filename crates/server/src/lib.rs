@@ -6,13 +6,14 @@
 //!
 //! | folder | | may use |
 //! |---|---|---|
-//! | [`net`] | one thread's loop over its sockets: accept, read, send | `session`, plain types of `observe`, `shared` |
-//! | [`session`] | sans-I/O: bytes in, bytes out; a simulation drives it | the store, plain types of `observe` |
-//! | [`observe`] | counters, events, metrics; `stats` and Prometheus | [see there](observe) |
-//! | [`shared`] | the state that all threads share | all of the above, `cli` |
+//! | [`net`] | one thread's loop over its sockets: accept, read, send | `session`, `observe`, `shared` |
+//! | [`session`] | sans-I/O: bytes in, bytes out; a simulation drives it | `observe` |
+//! | [`observe`] | what threads count and record while they serve | |
+//! | [`shared`] | the state that all threads share | `cli`, and all above |
+//! | [`stats`] | what an operator is shown: `stats`, Prometheus | all above |
 //! | [`cli`] | the command line | plain types of `net` and `session` |
-//! | [`startup`] | builds the process | all of the above |
-//! | [`lifecycle`] | runs it: threads, main loop, handover | all of the above |
+//! | [`startup`] | builds the process | all above |
+//! | [`lifecycle`] | runs it: threads, main loop, handover | all above |
 //!
 //! Invariants: workers share nothing but the store. An idle connection owns no buffer. No request allocates, except
 //! where a client is slow, a command incomplete, or a command asks about the process (`stats`).
@@ -29,6 +30,7 @@ mod observe;
 mod session;
 mod shared;
 mod startup;
+mod stats;
 
 pub use cli::{Arguments, CompatibleOptions, ListenAddress, ProtocolName, UsageError};
 pub use clock::Clock;

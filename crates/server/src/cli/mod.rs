@@ -25,9 +25,6 @@ pub(crate) const SASL_FILE_VARIABLE: &str = "MEMCACHED_SASL_PWDB";
 /// The size of an item's header in the store. memcached's `-n` does not include its header either.
 const ITEM_HEADER_BYTES: usize = 16;
 
-/// The largest `-m`.
-const MEGABYTES_MAX: u64 = 1 << 24;
-
 /// Replaces clap's message, which does not say what to do.
 const REMOVE_REGION_IS_ALONE: &str = "--remove-region NAME takes no other option: it removes the memory that a server has \
      left under that name, and does not start a server. Run it alone, then start the server without it";

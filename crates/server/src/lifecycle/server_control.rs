@@ -1,7 +1,7 @@
 //! What clients may ask of the process beside requests for items ([`ServerControl`]).
 
 use crate::net::peer_address;
-use crate::observe::watchers::WATCHERS_MAX;
+use crate::net::watchers::WATCHERS_MAX;
 use crate::session::context::ServerControl;
 use crate::shared::ServerState;
 use lookaside_store::Now;

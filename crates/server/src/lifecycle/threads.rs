@@ -3,7 +3,7 @@
 //! | thread | runs |
 //! |---|---|
 //! | `worker-N` | [`Worker`]: serves its connections |
-//! | `watchers` | [`Watchers`](crate::observe::watchers::Watchers): sends events to clients that `watch` |
+//! | `watchers` | [`Watchers`](crate::net::watchers::Watchers): sends events to clients that `watch` |
 //! | `metrics` | answers Prometheus, with `--metrics-address` |
 //! | main | [`run_until_exit`]: accepts connections, handles signals |
 //!
@@ -19,12 +19,12 @@ use crate::net::peer_address;
 use crate::net::udp::UdpPort;
 use crate::net::worker::{Worker, WorkerExit};
 use crate::net::worker_handle::{Dispatched, WorkerHandle};
-use crate::observe::metrics::prometheus;
 use crate::session::context::{SessionContext, limits};
 use crate::shared::ServerState;
 use crate::startup::listeners::Listeners;
 use crate::startup::signals::Signals;
 use crate::startup::warm_restart;
+use crate::stats::prometheus;
 use anyhow::Context;
 use lookaside_upgrade::UpgradeServer;
 use rustix::fd::{AsFd, OwnedFd};

@@ -7,6 +7,7 @@
 //! | [`round`] | one pass over all ready connections: read, scan, prefetch, execute, send |
 //! | [`connection`], [`socket`], [`tls`] | one client's bytes |
 //! | [`udp`] | the same for datagrams |
+//! | [`watchers`] | the thread that sends events to clients that `watch` |
 //! | [`connection_table`], [`peer_address`], [`buffer_accounting`], [`malloc_trim`] | what is known of all connections |
 
 pub(crate) mod accept_pause;
@@ -20,5 +21,6 @@ pub(crate) mod round;
 pub(crate) mod socket;
 pub(crate) mod tls;
 pub(crate) mod udp;
+pub(crate) mod watchers;
 pub(crate) mod worker;
 pub(crate) mod worker_handle;

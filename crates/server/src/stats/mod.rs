@@ -1,33 +1,35 @@
-//! The command `stats`: memcached's names in its order ([`names`]), followed by ours for leases, stale values and
-//! hold-offs.
+//! What an operator is shown of the process: the command `stats`, and metrics for Prometheus.
 //!
 //! | command | file |
 //! |---|---|
-//! | `stats`, `stats reset` | here |
+//! | `stats`, `stats reset`, `stats detail` | here |
 //! | `stats settings` | [`settings`] |
 //! | `stats items`, `stats slabs` | [`slab_classes`] |
-//! | `stats conns`, `stats detail` | [`connections`], here |
+//! | `stats conns` | [`connections`] |
 //! | `stats sizes`, `cachedump`, `workingset` | crawls: [`crate::session::crawl`] |
+//! | `GET /metrics` | [`prometheus`], [`help`] |
 //!
+//! memcached's statistics come first, in its order ([`names`]), followed by ours for leases, stale values and hold-offs.
 //! `get_expired` never rises: the store counts an expired item once, at whichever access finds it, as `reclaimed`.
 //!
 //! The threads' counters are added up when `stats` is called; no request pays for it.
 
-pub(crate) mod baseline;
 mod connections;
+mod help;
 mod list;
 mod names;
+pub(crate) mod prometheus;
 mod settings;
 mod slab_classes;
 
 use crate::net::buffer_accounting::BufferAccounting;
+use crate::observe::baseline::Baseline;
 use crate::observe::counters::CounterSnapshot;
 use crate::observe::event_log::kind;
 use crate::observe::prefix_stats::PrefixCounts;
 use crate::session::execute::VERSION;
 use crate::session::reply;
 use crate::shared::ServerState;
-use baseline::Baseline;
 use list::{StatList, stat};
 use lookaside_store::{Now, Statistics};
 use std::collections::BTreeMap;

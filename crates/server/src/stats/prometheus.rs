@@ -3,7 +3,7 @@
 //! Every number of `stats` is a metric `lookaside_server_<name>`, so that dashboards can use either. A number that
 //! never falls, except by `stats reset`, is a counter.
 
-use crate::observe::metrics::help::help_text;
+use super::help::help_text;
 use crate::observe::metrics::hot_keys::HotKeys;
 use crate::observe::metrics::latency::CommandClass;
 use crate::observe::metrics::{KEYS_PER_SAMPLE, REPLIES_PER_SAMPLE};
