@@ -4,16 +4,18 @@
 //! their commands into a [`Batch`] (every key hashed once), prefetches, executes against the store, and sends one
 //! contiguous reply per connection. A delete takes the same path.
 //!
-//! | folder | | may use |
-//! |---|---|---|
-//! | [`net`] | one thread's loop over its sockets: accept, read, send | `session`, `observe`, `shared` |
-//! | [`session`] | sans-I/O: bytes in, bytes out; a simulation drives it | `observe` |
-//! | [`observe`] | what threads count and record while they serve | |
-//! | [`shared`] | the state that all threads share | `cli`, and all above |
-//! | [`stats`] | what an operator is shown: `stats`, Prometheus | all above |
-//! | [`cli`] | the command line | plain types of `net` and `session` |
-//! | [`startup`] | builds the process | all above |
-//! | [`lifecycle`] | runs it: threads, main loop, handover | all above |
+//! Each folder uses only those below it:
+//!
+//! | folder | |
+//! |---|---|
+//! | [`lifecycle`] | runs the process: threads, main loop, handover |
+//! | [`startup`] | builds the process |
+//! | [`stats`] | what an operator is shown: `stats`, Prometheus |
+//! | [`shared`] | the state that all threads share |
+//! | [`cli`] | the command line |
+//! | [`net`] | one thread's loop over its sockets: accept, read, send |
+//! | [`session`] | sans-I/O: bytes in, bytes out; a simulation drives it |
+//! | [`observe`] | what threads count and record while they serve |
 //!
 //! Invariants: workers share nothing but the store. An idle connection owns no buffer. No request allocates, except
 //! where a client is slow, a command incomplete, or a command asks about the process (`stats`).

@@ -8,6 +8,7 @@
 //! | [`connection`], [`socket`], [`tls`] | one client's bytes |
 //! | [`udp`] | the same for datagrams |
 //! | [`watchers`] | the thread that sends events to clients that `watch` |
+//! | [`state`] | what all threads share of connections |
 //! | [`connection_table`], [`peer_address`], [`buffer_accounting`], [`malloc_trim`] | what is known of all connections |
 
 pub(crate) mod accept_pause;
@@ -19,6 +20,7 @@ pub(crate) mod malloc_trim;
 pub(crate) mod peer_address;
 pub(crate) mod round;
 pub(crate) mod socket;
+pub(crate) mod state;
 pub(crate) mod tls;
 pub(crate) mod udp;
 pub(crate) mod watchers;

@@ -67,16 +67,16 @@ pub(crate) fn restore_connections(state: &ServerState, listeners: &[Listener], h
         }
         Connection::from_handover(socket, connection_state, listener.protocols, state.protocols)
     });
-    let connections: Vec<Connection> = restored.take(state.connection_limits.connections_max).collect();
+    let connections: Vec<Connection> = restored.take(state.net.limits.connections_max).collect();
     if connections.len() < inherited_count {
         let closed = inherited_count - connections.len();
         tracing::warn!(
             "closing {closed} inherited connections that this process's options cannot serve (check -l, -c, -B, -Z)"
         );
     }
-    state.connections_total.fetch_add(connections.len() as u64, Ordering::Relaxed);
-    for connection in connections.iter().filter(|_| state.amplification_limit.is_some()) {
-        mark_validated(state, rustix::net::getpeername(&connection.socket).ok().flatten());
+    state.net.connections_total.fetch_add(connections.len() as u64, Ordering::Relaxed);
+    for connection in connections.iter().filter(|_| state.net.amplification_limit.is_some()) {
+        mark_validated(&state.net, rustix::net::getpeername(&connection.socket).ok().flatten());
     }
     connections
 }

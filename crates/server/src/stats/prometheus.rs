@@ -81,7 +81,7 @@ fn write_latencies(state: &ServerState, out: &mut Exposition) {
     out.family("reply_seconds", Kind::Histogram, &help);
     for class in CommandClass::ALL {
         let mut sum = HistogramSum::default();
-        for sampler in state.worker_handles.iter().filter_map(|handle| handle.sampler.as_ref()) {
+        for sampler in state.net.worker_handles.iter().filter_map(|handle| handle.sampler.as_ref()) {
             sampler.latencies.add_to(class, &mut sum);
         }
         out.histogram(&[("command", class.name())], &sum);
@@ -90,7 +90,7 @@ fn write_latencies(state: &ServerState, out: &mut Exposition) {
 
 fn write_hot_keys(state: &ServerState, out: &mut Exposition) {
     let mut all = HotKeys::default();
-    for sampler in state.worker_handles.iter().filter_map(|handle| handle.sampler.as_ref()) {
+    for sampler in state.net.worker_handles.iter().filter_map(|handle| handle.sampler.as_ref()) {
         all.add(&sampler.hot_keys());
     }
     let help = format!(

@@ -1,5 +1,5 @@
-//! Samples for Prometheus (`--metrics-address`): latencies and hot keys. The workers take them ([`Sampler`]), so that no
-//! request waits. `crate::stats::prometheus` shows them. Without the option nothing is sampled.
+//! Samples for Prometheus (`--metrics-address`): latencies and hot keys. The workers take them ([`Sampler`]), so that
+//! no request waits. `crate::stats::prometheus` shows them. Without the option nothing is sampled.
 
 pub(crate) mod hot_keys;
 pub(crate) mod latency;
