@@ -1,6 +1,6 @@
 //! The new process's side of an upgrade without downtime: it takes over the running process's listening sockets,
 //! connections and region. The protocol between the two, and its guarantees, are in `lookaside_upgrade`;
-//! [`crate::lifecycle::handover`] is the running process's side.
+//! `lifecycle::handover` is the running process's side.
 //!
 //! ```text
 //!   new process                             running process
