@@ -15,8 +15,8 @@
 //! ```
 //!
 //! The new process writes nothing to the region before `TakenOver`: if it is killed until then, the region is as clean
-//! as it was saved. (A region that it cannot attach it has replaced; then no items are kept.) The saved region includes
-//! every delete that the old process has acknowledged, because its workers have ended by then.
+//! as it was saved. (If it cannot attach the region, it has replaced it, and no items are kept.) The saved region
+//! includes every delete that the old process has acknowledged, because its workers have ended by then.
 //!
 //! | connection | is |
 //! |---|---|
