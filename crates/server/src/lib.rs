@@ -4,15 +4,18 @@
 //! their commands into a [`Batch`] (every key hashed once), prefetches, executes against the store, and sends one
 //! contiguous reply per connection. A delete takes the same path.
 //!
-//! | folder | | may use |
-//! |---|---|---|
-//! | [`net`] | one thread's loop over its sockets: accept, read, send | `session`, plain types of `observe`, `shared` |
-//! | [`session`] | sans-I/O: bytes in, bytes out; a simulation drives it | the store, plain types of `observe` |
-//! | [`observe`] | counters, events, metrics; `stats` and Prometheus | [see there](observe) |
-//! | [`shared`] | the state that all threads share | all of the above, `cli` |
-//! | [`cli`] | the command line | plain types of `net` and `session` |
-//! | [`startup`] | builds the process | all of the above |
-//! | [`lifecycle`] | runs it: threads, main loop, handover | all of the above |
+//! Each folder uses only those below it:
+//!
+//! | folder | |
+//! |---|---|
+//! | [`lifecycle`] | runs the process: threads, main loop, handover |
+//! | [`startup`] | builds the process |
+//! | [`stats`] | what an operator is shown: `stats`, Prometheus |
+//! | [`shared`] | the state that all threads share |
+//! | [`cli`] | the command line |
+//! | [`net`] | one thread's loop over its sockets: accept, read, send |
+//! | [`session`] | sans-I/O: bytes in, bytes out; a simulation drives it |
+//! | [`observe`] | what threads count and record while they serve |
 //!
 //! Invariants: workers share nothing but the store. An idle connection owns no buffer. No request allocates, except
 //! where a client is slow, a command incomplete, or a command asks about the process (`stats`).
@@ -29,6 +32,7 @@ mod observe;
 mod session;
 mod shared;
 mod startup;
+mod stats;
 
 pub use cli::{Arguments, CompatibleOptions, ListenAddress, ProtocolName, UsageError};
 pub use clock::Clock;

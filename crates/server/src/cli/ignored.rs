@@ -4,8 +4,8 @@
 //! Options that concern security are never ignored: a server that should ask for passwords and does not must not start
 //! ([`CompatibleOptions::refusal`]).
 
-use super::MEGABYTES_MAX;
 use super::extended::{self, Support};
+use super::values::MEGABYTES_MAX;
 use clap::{ArgAction, Args};
 
 /// Their heading in `--help`.

@@ -25,9 +25,6 @@ pub(crate) const SASL_FILE_VARIABLE: &str = "MEMCACHED_SASL_PWDB";
 /// The size of an item's header in the store. memcached's `-n` does not include its header either.
 const ITEM_HEADER_BYTES: usize = 16;
 
-/// The largest `-m`.
-const MEGABYTES_MAX: u64 = 1 << 24;
-
 /// Replaces clap's message, which does not say what to do.
 const REMOVE_REGION_IS_ALONE: &str = "--remove-region NAME takes no other option: it removes the memory that a server has \
      left under that name, and does not start a server. Run it alone, then start the server without it";
@@ -76,9 +73,9 @@ pub struct Arguments {
     #[arg(long, value_name = "BYTES", default_value = "0", hide_default_value = true, value_parser = values::parse_reply_bytes)]
     pub udp_reply_limit: usize,
 
-    /// Addresses to listen on, separated by commas: host or host:port ([v6]:port); 0.0.0.0 or * for all. With -Z,
-    /// notls:, btls: or mtls: in front makes one plain, TLS without or TLS with client certificates; proto[ascii]: or
-    /// proto[binary]: in front takes the place of -B there
+    /// Addresses to listen on, separated by commas: host or host:port ([v6]:port); 0.0.0.0 or * for all. With -Z, the
+    /// prefix notls:, btls: or mtls: selects no TLS, TLS without or TLS with client certificates; proto[ascii]: or
+    /// proto[binary]: overrides -B there
     #[arg(short = 'l', long = "listen", value_name = "ADDRESSES", value_delimiter = ',')]
     pub listen: Vec<String>,
 
@@ -135,7 +132,7 @@ pub struct Arguments {
     #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=86_400 * 365))]
     pub idle_timeout: u32,
 
-    /// TLS; with -o ssl_chain_cert=FILE and, as wanted, ssl_key=FILE, ssl_ca_cert=FILE, ssl_verify_mode=0..3,
+    /// TLS; with -o ssl_chain_cert=FILE and, optionally, ssl_key=FILE, ssl_ca_cert=FILE, ssl_verify_mode=0..3,
     /// ssl_min_version=2..3, ssl_ciphers=A:B, ssl_session_cache. SIGHUP and the command refresh_certs reload the files
     #[arg(short = 'Z', long = "enable-ssl")]
     pub tls: bool,

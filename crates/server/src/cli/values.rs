@@ -1,8 +1,10 @@
 //! Parses the values of options. An error says what is expected.
 
-use super::MEGABYTES_MAX;
 use crate::net::udp::amplification::REPLY_BYTES_MAX;
 use lookaside_store::RegionName;
+
+/// The largest `-m`, in megabytes.
+pub(super) const MEGABYTES_MAX: u64 = 1 << 24;
 
 pub(super) fn parse_region_name(text: &str) -> Result<RegionName, String> {
     RegionName::new(text).ok_or_else(|| "a name has 1 to 1024 bytes and no control characters".to_string())

@@ -37,7 +37,7 @@ pub(super) fn run_until_exit(
     signals: &Signals,
     mut upgrade: Option<UpgradeServer<'_>>,
 ) -> std::io::Result<Exit> {
-    let mut acceptor = Acceptor::new(state, listeners);
+    let mut acceptor = Acceptor::new(&state.net, state.secrets.certificates.as_ref(), state.clock, listeners);
     let mut last_tick = state.clock.now();
     let mut trim = TrimOnPeak::default();
     loop {
@@ -62,7 +62,7 @@ pub(super) fn run_until_exit(
         let now = state.clock.now();
         if now.unix_ms - last_tick.unix_ms >= TICK_MS {
             state.store.tick(now);
-            let usage = state.worker_handles.iter().map(|handle| handle.buffers.take_peak_bytes());
+            let usage = state.net.worker_handles.iter().map(|handle| handle.buffers.take_peak_bytes());
             let (peak_bytes, now_bytes) = usage.fold((0, 0), |sum, usage| (sum.0 + usage.0, sum.1 + usage.1));
             trim.tick(peak_bytes, now_bytes);
             last_tick = now;

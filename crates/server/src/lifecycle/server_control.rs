@@ -1,7 +1,7 @@
 //! What clients may ask of the process beside requests for items ([`ServerControl`]).
 
 use crate::net::peer_address;
-use crate::observe::watchers::WATCHERS_MAX;
+use crate::net::watchers::WATCHERS_MAX;
 use crate::session::context::ServerControl;
 use crate::shared::ServerState;
 use lookaside_store::Now;
@@ -42,7 +42,7 @@ impl ServerControl for ServerState {
         if self.arguments.disable_watch {
             return Some("CLIENT_ERROR watch commands not allowed");
         }
-        let is_full = self.watchers.count.load(Ordering::Relaxed) >= WATCHERS_MAX;
+        let is_full = self.net.watchers.count.load(Ordering::Relaxed) >= WATCHERS_MAX;
         is_full.then_some("WATCHER_TOO_MANY log watcher limit reached")
     }
 

@@ -3,7 +3,7 @@
 //! | thread | runs |
 //! |---|---|
 //! | `worker-N` | [`Worker`]: serves its connections |
-//! | `watchers` | [`Watchers`](crate::observe::watchers::Watchers): sends events to clients that `watch` |
+//! | `watchers` | [`Watchers`](crate::net::watchers::Watchers): sends events to clients that `watch` |
 //! | `metrics` | answers Prometheus, with `--metrics-address` |
 //! | main | [`run_until_exit`]: accepts connections, handles signals |
 //!
@@ -19,12 +19,12 @@ use crate::net::peer_address;
 use crate::net::udp::UdpPort;
 use crate::net::worker::{Worker, WorkerExit};
 use crate::net::worker_handle::{Dispatched, WorkerHandle};
-use crate::observe::metrics::prometheus;
 use crate::session::context::{SessionContext, limits};
 use crate::shared::ServerState;
 use crate::startup::listeners::Listeners;
 use crate::startup::signals::Signals;
 use crate::startup::warm_restart;
+use crate::stats::prometheus;
 use anyhow::Context;
 use lookaside_upgrade::UpgradeServer;
 use rustix::fd::{AsFd, OwnedFd};
@@ -85,16 +85,16 @@ fn serve(
         UpgradeServer::new(upgrade, stream_sockets.chain(metrics_socket).chain(udp_sockets))
     });
     let (stop_metrics, metrics_stop) = UnixStream::pair().context("cannot create a pipe for the metrics' thread")?;
-    state.worker_handles.iter().for_each(WorkerHandle::reset);
+    state.net.worker_handles.iter().for_each(WorkerHandle::reset);
     let watch_sources = state.watch_sources();
-    state.watchers.reset(&watch_sources);
+    state.net.watchers.reset(&watch_sources);
     let workers = build_workers(state, udp_ports)?;
     state.listening.get_or_init(|| describe_listening_sockets(listeners, &workers));
     distribute(state, connections);
     let (outcome, exits) = std::thread::scope(|scope| {
         let mut threads = Vec::new();
         let outcome = start_workers(scope, workers, &mut threads).and_then(|()| {
-            spawn(scope, "watchers".to_string(), || state.watchers.run(&watch_sources))?;
+            spawn(scope, "watchers".to_string(), || state.net.watchers.run(&watch_sources))?;
             if let Some(endpoint) = metrics {
                 spawn(scope, "metrics".to_string(), || {
                     endpoint.run(|| prometheus::render(state, state.clock.now()), &metrics_stop)
@@ -103,8 +103,8 @@ fn serve(
             on_serving(listeners)?;
             run_until_exit(state, listeners, signals, upgrade).context("cannot accept connections")
         });
-        state.worker_handles.iter().for_each(WorkerHandle::stop);
-        state.watchers.stop();
+        state.net.worker_handles.iter().for_each(WorkerHandle::stop);
+        state.net.watchers.stop();
         drop(stop_metrics);
         let exits = threads.into_iter().map(|thread| thread.join().expect("a worker does not panic"));
         (outcome, exits.collect::<Vec<WorkerExit>>())
@@ -119,9 +119,9 @@ fn serve(
 
 /// Spreads connections evenly over the workers, waking each worker once.
 fn distribute(state: &ServerState, connections: Vec<Connection>) {
-    let each = connections.len().div_ceil(state.worker_handles.len()).max(1);
+    let each = connections.len().div_ceil(state.net.worker_handles.len()).max(1);
     let mut connections = connections.into_iter().map(Dispatched::Restored);
-    for handle in &state.worker_handles {
+    for handle in &state.net.worker_handles {
         handle.dispatch(connections.by_ref().take(each));
     }
 }
@@ -152,7 +152,7 @@ fn clone_sockets(udp_ports: &[Vec<UdpPort>]) -> std::io::Result<Vec<OwnedFd>> {
 }
 
 fn build_workers(state: &ServerState, udp_ports: Vec<Vec<UdpPort>>) -> anyhow::Result<Vec<Worker<'_>>> {
-    let workers = state.worker_handles.iter().zip(udp_ports).map(|(handle, ports)| {
+    let workers = state.net.worker_handles.iter().zip(udp_ports).map(|(handle, ports)| {
         let context = SessionContext {
             store: &state.store,
             counters: &handle.counters,
@@ -164,7 +164,7 @@ fn build_workers(state: &ServerState, udp_ports: Vec<Vec<UdpPort>>) -> anyhow::R
             text_users: state.secrets.text_users.as_ref(),
             control: state,
         };
-        Worker::new(state, context, handle, state.clock, ports)
+        Worker::new(&state.net, context, handle, state.clock, ports)
     });
     workers.collect::<Result<_, _>>().context("cannot create the workers' epolls")
 }

@@ -3,9 +3,11 @@
 //! Accepting pauses while the process has no file descriptor for another connection, and with `-o no_maxconns_fast`
 //! while there are as many connections as `-c` allows ([`AcceptPause`](crate::net::accept_pause::AcceptPause)).
 
+use crate::clock::Clock;
+use crate::net::state::NetState;
+use crate::net::tls::certificates::Certificates;
 use crate::net::worker_handle::Dispatched;
 use crate::session::context::Protocols;
-use crate::shared::ServerState;
 use lookaside_net::TlsMode;
 use lookaside_telemetry::LogThrottle;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -42,7 +44,10 @@ pub(crate) struct Listener {
 
 /// Accepts connections on all listeners.
 pub(crate) struct Acceptor<'a> {
-    state: &'a ServerState,
+    net: &'a NetState,
+    /// `None` if TLS is off.
+    certificates: Option<&'a Certificates>,
+    clock: Clock,
     listeners: &'a [Listener],
     /// The last attempt found no file descriptor.
     is_exhausted: bool,
@@ -52,16 +57,21 @@ pub(crate) struct Acceptor<'a> {
 }
 
 impl<'a> Acceptor<'a> {
-    pub(crate) fn new(state: &'a ServerState, listeners: &'a [Listener]) -> Acceptor<'a> {
+    pub(crate) fn new(
+        net: &'a NetState,
+        certificates: Option<&'a Certificates>,
+        clock: Clock,
+        listeners: &'a [Listener],
+    ) -> Acceptor<'a> {
         let warnings = LogThrottle::new(1, EXHAUSTED_WARNING_INTERVAL);
-        Acceptor { state, listeners, is_exhausted: false, is_full: false, warnings }
+        Acceptor { net, certificates, clock, listeners, is_exhausted: false, is_full: false, warnings }
     }
 
     /// Decides whether to accept connections in this pass of the main loop.
     pub(crate) fn update_pause(&mut self) {
-        self.is_full = waits_for_space(self.state);
-        let now = self.state.clock.now();
-        let has_begun = self.state.accept_pause.set_paused(self.is_exhausted || self.is_full, now);
+        self.is_full = waits_for_space(self.net);
+        let now = self.clock.now();
+        let has_begun = self.net.accept_pause.set_paused(self.is_exhausted || self.is_full, now);
         if has_begun && self.is_exhausted && self.warnings.allow(Duration::from_millis(now.unix_ms)).is_some() {
             tracing::warn!("no file descriptor for a new connection, it waits: raise `ulimit -n` or lower -c");
         }
@@ -86,53 +96,53 @@ impl<'a> Acceptor<'a> {
     pub(crate) fn accept_waiting(&mut self) {
         self.is_exhausted = false;
         for listener in self.listeners {
-            self.is_exhausted |= !accept_from(self.state, listener);
+            self.is_exhausted |= !self.accept_from(listener);
         }
+    }
+
+    /// Accepts the connections that wait at one listener; false if the process has run out of descriptors or memory.
+    fn accept_from(&self, listener: &Listener) -> bool {
+        for _ in 0..ACCEPTS_PER_ROUND {
+            if waits_for_space(self.net) {
+                return true;
+            }
+            match rustix::net::acceptfrom_with(listener.socket.as_fd(), SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+                Ok((socket, address)) => self.admit(listener, socket, address),
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => return false,
+                // No connection waits, or the client has closed it.
+                Err(_) => return true,
+            }
+        }
+        true
+    }
+
+    /// Gives an accepted connection to a worker, or refuses it.
+    fn admit(&self, listener: &Listener, socket: OwnedFd, address: Option<SocketAddrAny>) {
+        mark_validated(self.net, address);
+        let tls = self.certificates.and_then(|certificates| certificates.server_config(listener.tls));
+        if self.net.is_full() {
+            self.net.connections_rejected.fetch_add(1, Ordering::Relaxed);
+            if tls.is_none() {
+                let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+                let _ = rustix::net::send(&socket, TOO_MANY_CONNECTIONS, flags);
+            }
+            return;
+        }
+        self.net.connections_total.fetch_add(1, Ordering::Relaxed);
+        let _ = rustix::net::sockopt::set_tcp_nodelay(&socket, true);
+        self.net.dispatch(Dispatched::Accepted { socket, tls, protocols: listener.protocols });
     }
 }
 
 /// Whether new connections have to wait because the maximum is reached.
-fn waits_for_space(state: &ServerState) -> bool {
-    state.connection_limits.waits_when_full && state.is_full()
-}
-
-/// Accepts the connections that wait at one listener; false if the process has run out of descriptors or memory.
-fn accept_from(state: &ServerState, listener: &Listener) -> bool {
-    for _ in 0..ACCEPTS_PER_ROUND {
-        if waits_for_space(state) {
-            return true;
-        }
-        match rustix::net::acceptfrom_with(listener.socket.as_fd(), SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
-            Ok((socket, address)) => admit(state, listener, socket, address),
-            Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => return false,
-            // No connection waits, or the client has closed it.
-            Err(_) => return true,
-        }
-    }
-    true
-}
-
-/// Gives an accepted connection to a worker, or refuses it.
-fn admit(state: &ServerState, listener: &Listener, socket: OwnedFd, address: Option<SocketAddrAny>) {
-    mark_validated(state, address);
-    let tls = state.secrets.certificates.as_ref().and_then(|certificates| certificates.server_config(listener.tls));
-    if state.is_full() {
-        state.connections_rejected.fetch_add(1, Ordering::Relaxed);
-        if tls.is_none() {
-            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-            let _ = rustix::net::send(&socket, TOO_MANY_CONNECTIONS, flags);
-        }
-        return;
-    }
-    state.connections_total.fetch_add(1, Ordering::Relaxed);
-    let _ = rustix::net::sockopt::set_tcp_nodelay(&socket, true);
-    state.dispatch(Dispatched::Accepted { socket, tls, protocols: listener.protocols });
+fn waits_for_space(net: &NetState) -> bool {
+    net.limits.waits_when_full && net.is_full()
 }
 
 /// Allows long UDP replies to an address from which a client has connected by TCP: the address is not forged.
-pub(crate) fn mark_validated(state: &ServerState, address: Option<SocketAddrAny>) {
+pub(crate) fn mark_validated(net: &NetState, address: Option<SocketAddrAny>) {
     let address = address.and_then(|address| SocketAddr::try_from(address).ok());
-    if let (Some(limit), Some(address)) = (&state.amplification_limit, address) {
+    if let (Some(limit), Some(address)) = (&net.amplification_limit, address) {
         limit.mark_validated(address.ip());
     }
 }

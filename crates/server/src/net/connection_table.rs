@@ -59,8 +59,8 @@ impl ConnectionPhase {
 }
 
 impl ConnectionTable {
-    pub(crate) fn new(connections_max: u32) -> ConnectionTable {
-        let slots = connections_max as usize + DESCRIPTORS_RESERVED;
+    pub(crate) fn new(connections_max: usize) -> ConnectionTable {
+        let slots = connections_max + DESCRIPTORS_RESERVED;
         ConnectionTable { slots: (0..slots).map(|_| AtomicU32::new(0)).collect() }
     }
 

@@ -7,6 +7,8 @@
 //! | [`round`] | one pass over all ready connections: read, scan, prefetch, execute, send |
 //! | [`connection`], [`socket`], [`tls`] | one client's bytes |
 //! | [`udp`] | the same for datagrams |
+//! | [`watchers`] | the thread that sends events to clients that `watch` |
+//! | [`state`] | what all threads share of connections |
 //! | [`connection_table`], [`peer_address`], [`buffer_accounting`], [`malloc_trim`] | what is known of all connections |
 
 pub(crate) mod accept_pause;
@@ -18,7 +20,9 @@ pub(crate) mod malloc_trim;
 pub(crate) mod peer_address;
 pub(crate) mod round;
 pub(crate) mod socket;
+pub(crate) mod state;
 pub(crate) mod tls;
 pub(crate) mod udp;
+pub(crate) mod watchers;
 pub(crate) mod worker;
 pub(crate) mod worker_handle;

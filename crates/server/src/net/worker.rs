@@ -10,12 +10,12 @@ use crate::net::buffer_accounting::{BufferUsage, LimitExceeded};
 use crate::net::connection::Connection;
 use crate::net::round::Round;
 use crate::net::socket::{self, Received, Sent};
+use crate::net::state::NetState;
 use crate::net::tls::stream::{TlsEvents, TlsStream};
 use crate::net::udp::UdpPort;
 use crate::net::worker_handle::{Dispatched, WorkerHandle};
 use crate::observe::event_log::{EventSink, kind};
 use crate::session::context::SessionContext;
-use crate::shared::ServerState;
 use lookaside_store::Now;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -47,7 +47,7 @@ const UDP_TOKEN: u64 = 1 << 32;
 
 /// One thread's loop.
 pub(crate) struct Worker<'s> {
-    state: &'s ServerState,
+    net: &'s NetState,
     context: SessionContext<'s>,
     handle: &'s WorkerHandle,
     clock: Clock,
@@ -72,7 +72,7 @@ struct Connections {
 
 impl<'s> Worker<'s> {
     pub(crate) fn new(
-        state: &'s ServerState,
+        net: &'s NetState,
         context: SessionContext<'s>,
         handle: &'s WorkerHandle,
         clock: Clock,
@@ -86,7 +86,7 @@ impl<'s> Worker<'s> {
         let connections = Connections::default();
         let (now, round, idle_cursor) = (clock.now(), Round::new(), 0);
         let uptime_s = clock.uptime_s(now);
-        Ok(Worker { state, context, handle, clock, epoll, connections, udp_ports, round, now, uptime_s, idle_cursor })
+        Ok(Worker { net, context, handle, clock, epoll, connections, udp_ports, round, now, uptime_s, idle_cursor })
     }
 
     /// The descriptors of its UDP sockets.
@@ -98,7 +98,7 @@ impl<'s> Worker<'s> {
     /// take the replies.
     pub(crate) fn run(mut self) -> WorkerExit {
         let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
-        let idle_timeout_s = self.state.connection_limits.idle_timeout_s;
+        let idle_timeout_s = self.net.limits.idle_timeout_s;
         let timeout = (idle_timeout_s > 0).then_some(IDLE_CHECK_INTERVAL);
         loop {
             events.clear();
@@ -184,7 +184,7 @@ impl<'s> Worker<'s> {
 
     fn update_interest(&mut self, index: usize) {
         let Some(connection) = self.connections.slots[index].as_mut() else { return };
-        self.state.connection_table.set(connection.socket.as_raw_fd(), self.uptime_s, connection.phase());
+        self.net.connection_table.set(connection.socket.as_raw_fd(), self.uptime_s, connection.phase());
         if let Some(exceeded) = account_buffers(connection, self.handle) {
             let counters = self.context.counters;
             let counter =
@@ -203,7 +203,7 @@ impl<'s> Worker<'s> {
         let Some(mut connection) = self.connections.remove(index) else { return };
         account_buffers(&mut connection, self.handle);
         let _ = epoll::delete(&self.epoll, &connection.socket);
-        self.state.watchers.add(connection, kinds);
+        self.net.watchers.add(connection, kinds);
         self.handle.connections_open.fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -216,7 +216,7 @@ impl<'s> Worker<'s> {
             }
             connection.send_close_notify();
             self.handle.buffers.update(connection.take_buffer_usage().0, BufferUsage::default());
-            self.state.connection_table.remove(connection.socket.as_raw_fd());
+            self.net.connection_table.remove(connection.socket.as_raw_fd());
         }
         if self.connections.remove(index).is_some() {
             self.handle.connections_open.fetch_sub(1, Ordering::Relaxed);
@@ -231,7 +231,7 @@ impl<'s> Worker<'s> {
         for _ in 0..slots_to_check {
             self.idle_cursor = if self.idle_cursor + 1 < slots { self.idle_cursor + 1 } else { 0 };
             let Some(connection) = &self.connections.slots[self.idle_cursor] else { continue };
-            let active_s = self.state.connection_table.active_s(connection.socket.as_raw_fd());
+            let active_s = self.net.connection_table.active_s(connection.socket.as_raw_fd());
             if active_s.is_some_and(|active_s| self.uptime_s.saturating_sub(active_s) > idle_timeout_s) {
                 self.context.counters.idle_kicks.add(1);
                 self.close(self.idle_cursor, "idle_timeout");

@@ -7,7 +7,7 @@
 //! ```text
 //!   worker:               event -> EventSink (this thread's prefix counts, this thread's lines, up to 64 KiB)
 //!   stats detail dump:    all threads' prefix counts, added up
-//!   watchers' thread:     all threads' lines, in order, to each watcher that asked for them (observe::watchers)
+//!   watchers' thread:     all threads' lines, in order, to each watcher that asked for them (net::watchers)
 //! ```
 //!
 //! An item's slab class and size are looked up after the command: another client may have stored something else by

@@ -20,16 +20,14 @@ pub(crate) mod warm_restart;
 
 use crate::cli::Arguments;
 use crate::clock::Clock;
-use crate::net::accept_pause::AcceptPause;
 use crate::net::buffer_accounting::BufferAccounting;
-use crate::net::connection_table::ConnectionTable;
+use crate::net::state::{ConnectionLimits, NetState};
 use crate::net::worker_handle::WorkerHandle;
 use crate::observe::event_log::{EventSink, kind};
 use crate::observe::metrics::Sampler;
-use crate::observe::watchers::Watchers;
 use crate::session::auth::login_log::LoginLog;
 use crate::session::context::Protocols;
-use crate::shared::{ConnectionLimits, Secrets, ServerState};
+use crate::shared::{Secrets, ServerState};
 use anyhow::Context;
 use listeners::Listeners;
 use lookaside_sync::Mutex;
@@ -37,7 +35,7 @@ use lookaside_telemetry::Log;
 use lookaside_upgrade::{Handover, Predecessor};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU16};
 use std::sync::{Arc, OnceLock};
 
 /// File descriptors needed beside those of connections: listeners, epolls, the log.
@@ -64,7 +62,6 @@ pub(crate) fn build(
     let Parts { protocols, secrets, log, clock, stop: stop_writer } = parts;
     let options = arguments.store_options(random_seed()?);
     let worker_handles = build_worker_handles(&arguments, clock)?;
-    let connection_table = ConnectionTable::new(arguments.connections_max);
     let prepared = warm_restart::prepare(&arguments, options.clone())?;
     // From here until the end no process serves. Attaching the store is the last step that may fail: an attached store
     // must be saved.
@@ -83,22 +80,15 @@ pub(crate) fn build(
         options,
         clock,
         store,
+        net: NetState::new(worker_handles, connection_limits, listeners.amplification_limit.clone()),
         warm_start,
-        worker_handles,
-        connections_total: AtomicU64::new(0),
-        connections_rejected: AtomicU64::new(0),
-        connection_limits,
-        accept_pause: AcceptPause::default(),
         baseline: Mutex::default(),
         tcp_port: AtomicU16::new(arguments.port),
         protocols,
         secrets,
-        amplification_limit: listeners.amplification_limit.clone(),
         arguments,
         log,
         login_log: LoginLog::default(),
-        connection_table,
-        watchers: Watchers::default(),
         evictions: Arc::new(EventSink::new()),
         listening: OnceLock::new(),
         is_crawler_enabled: AtomicBool::new(true),

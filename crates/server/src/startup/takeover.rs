@@ -1,6 +1,6 @@
 //! The new process's side of an upgrade without downtime: it takes over the running process's listening sockets,
 //! connections and region. The protocol between the two, and its guarantees, are in `lookaside_upgrade`;
-//! [`crate::lifecycle::handover`] is the running process's side.
+//! `lifecycle::handover` is the running process's side.
 //!
 //! ```text
 //!   new process                             running process
@@ -15,8 +15,8 @@
 //! ```
 //!
 //! The new process writes nothing to the region before `TakenOver`: if it is killed until then, the region is as clean
-//! as it was saved. (A region that it cannot attach it has replaced; then no items are kept.) The saved region includes
-//! every delete that the old process has acknowledged, because its workers have ended by then.
+//! as it was saved. (If it cannot attach the region, it has replaced it, and no items are kept.) The saved region
+//! includes every delete that the old process has acknowledged, because its workers have ended by then.
 //!
 //! | connection | is |
 //! |---|---|
@@ -67,16 +67,16 @@ pub(crate) fn restore_connections(state: &ServerState, listeners: &[Listener], h
         }
         Connection::from_handover(socket, connection_state, listener.protocols, state.protocols)
     });
-    let connections: Vec<Connection> = restored.take(state.connection_limits.connections_max).collect();
+    let connections: Vec<Connection> = restored.take(state.net.limits.connections_max).collect();
     if connections.len() < inherited_count {
         let closed = inherited_count - connections.len();
         tracing::warn!(
             "closing {closed} inherited connections that this process's options cannot serve (check -l, -c, -B, -Z)"
         );
     }
-    state.connections_total.fetch_add(connections.len() as u64, Ordering::Relaxed);
-    for connection in connections.iter().filter(|_| state.amplification_limit.is_some()) {
-        mark_validated(state, rustix::net::getpeername(&connection.socket).ok().flatten());
+    state.net.connections_total.fetch_add(connections.len() as u64, Ordering::Relaxed);
+    for connection in connections.iter().filter(|_| state.net.amplification_limit.is_some()) {
+        mark_validated(&state.net, rustix::net::getpeername(&connection.socket).ok().flatten());
     }
     connections
 }

@@ -1,15 +1,8 @@
-//! Metrics for Prometheus (`--metrics-address`): all of `stats`, latencies, and hot keys.
-//!
-//! * [`latency`], [`hot_keys`]: samples that the workers take ([`Sampler`]), so that no request waits.
-//! * [`prometheus`]: the text.
-//! * `lookaside_telemetry` serves it, on one thread.
-//!
-//! Without the option nothing is sampled, and no thread runs.
+//! Samples for Prometheus (`--metrics-address`): latencies and hot keys. The workers take them ([`Sampler`]), so that
+//! no request waits. `crate::stats::prometheus` shows them. Without the option nothing is sampled.
 
-mod help;
 pub(crate) mod hot_keys;
 pub(crate) mod latency;
-pub(crate) mod prometheus;
 
 use crate::clock::Clock;
 use hot_keys::HotKeys;

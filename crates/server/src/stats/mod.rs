@@ -1,33 +1,36 @@
-//! The command `stats`: memcached's names in its order ([`names`]), followed by ours for leases, stale values and
-//! hold-offs.
+//! What an operator is shown of the process: the command `stats`, and metrics for Prometheus.
 //!
 //! | command | file |
 //! |---|---|
-//! | `stats`, `stats reset` | here |
+//! | `stats`, `stats reset`, `stats detail` | here |
 //! | `stats settings` | [`settings`] |
 //! | `stats items`, `stats slabs` | [`slab_classes`] |
-//! | `stats conns`, `stats detail` | [`connections`], here |
+//! | `stats conns` | [`connections`] |
 //! | `stats sizes`, `cachedump`, `workingset` | crawls: [`crate::session::crawl`] |
+//! | `GET /metrics` | [`prometheus`], [`help`] |
 //!
-//! `get_expired` never rises: the store counts an expired item once, at whichever access finds it, as `reclaimed`.
+//! memcached's statistics come first, in its order ([`names`]), followed by ours for leases, stale values and
+//! hold-offs. `get_expired` never rises: the store counts an expired item once, at whichever access finds it, as
+//! `reclaimed`.
 //!
 //! The threads' counters are added up when `stats` is called; no request pays for it.
 
-pub(crate) mod baseline;
 mod connections;
+mod help;
 mod list;
 mod names;
+pub(crate) mod prometheus;
 mod settings;
 mod slab_classes;
 
 use crate::net::buffer_accounting::BufferAccounting;
+use crate::observe::baseline::Baseline;
 use crate::observe::counters::CounterSnapshot;
 use crate::observe::event_log::kind;
 use crate::observe::prefix_stats::PrefixCounts;
 use crate::session::execute::VERSION;
 use crate::session::reply;
 use crate::shared::ServerState;
-use baseline::Baseline;
 use list::{StatList, stat};
 use lookaside_store::{Now, Statistics};
 use std::collections::BTreeMap;
@@ -45,7 +48,7 @@ impl ServerState {
             b"settings" => self.write_settings(out),
             b"reset" => {
                 *self.baseline.lock() = self.totals();
-                self.worker_handles.iter().for_each(|handle| handle.events.prefixes.reset());
+                self.net.worker_handles.iter().for_each(|handle| handle.events.prefixes.reset());
                 return reply::line(b"RESET", out);
             }
             b"items" => self.write_items(now, out),
@@ -60,7 +63,7 @@ impl ServerState {
             b"detail" => match words.next() {
                 Some(switch @ (b"on" | b"off")) => {
                     let kinds = if switch == b"on" { kind::PREFIXES } else { 0 };
-                    self.worker_handles.iter().for_each(|handle| handle.events.set_interest(kind::PREFIXES, kinds));
+                    self.net.worker_handles.iter().for_each(|handle| handle.events.set_interest(kind::PREFIXES, kinds));
                     return reply::line(b"OK", out);
                 }
                 Some(b"dump") => self.write_prefixes(out),
@@ -74,14 +77,14 @@ impl ServerState {
 
     fn totals(&self) -> Baseline {
         let mut counters = CounterSnapshot::default();
-        for handle in &self.worker_handles {
+        for handle in &self.net.worker_handles {
             counters.add(&handle.counters.snapshot());
         }
         Baseline {
             counters,
             store: self.store.statistics(),
-            connections_total: self.connections_total.load(Ordering::Relaxed),
-            connections_rejected: self.connections_rejected.load(Ordering::Relaxed),
+            connections_total: self.net.connections_total.load(Ordering::Relaxed),
+            connections_rejected: self.net.connections_rejected.load(Ordering::Relaxed),
         }
     }
 
@@ -98,12 +101,12 @@ impl ServerState {
         stats.add("rusage_user", format_args!("{user_s:.6}"));
         stats.add("rusage_system", format_args!("{system_s:.6}"));
         stats.add("max_connections", self.arguments.connections_max);
-        stats.add("curr_connections", self.connections_open());
-        stats.add("connection_structures", self.connections_open());
+        stats.add("curr_connections", self.net.connections_open());
+        stats.add("connection_structures", self.net.connections_open());
         stats.add("total_connections", totals.connections_total - baseline.connections_total);
         stats.add("rejected_connections", totals.connections_rejected - baseline.connections_rejected);
         let sum = |of: fn(&BufferAccounting) -> u64| {
-            self.worker_handles.iter().map(|handle| of(&handle.buffers)).sum::<u64>()
+            self.net.worker_handles.iter().map(|handle| of(&handle.buffers)).sum::<u64>()
         };
         stats.add("response_obj_count", sum(|buffers| buffers.output.connections()));
         stats.add("response_obj_bytes", sum(|buffers| buffers.output.bytes()));
@@ -122,19 +125,23 @@ impl ServerState {
         if let Some(certificates) = &self.secrets.certificates {
             stats.add("time_since_server_cert_refresh", (now.unix_ms - certificates.refreshed_ms()) / 1000);
         }
-        let dropped =
-            self.worker_handles.iter().map(|handle| handle.events.lines_dropped.load(Ordering::Relaxed)).sum::<u64>();
+        let dropped = self
+            .net
+            .worker_handles
+            .iter()
+            .map(|handle| handle.events.lines_dropped.load(Ordering::Relaxed))
+            .sum::<u64>();
         let dropped = dropped + self.evictions.lines_dropped.load(Ordering::Relaxed);
         stats.add("log_worker_dropped", dropped);
-        stats.add("log_worker_written", self.watchers.written.load(Ordering::Relaxed));
-        stats.add("log_watcher_skipped", self.watchers.skipped.load(Ordering::Relaxed));
-        stats.add("log_watcher_sent", self.watchers.sent.load(Ordering::Relaxed));
-        stats.add("log_watchers", self.watchers.count.load(Ordering::Relaxed));
+        stats.add("log_worker_written", self.net.watchers.written.load(Ordering::Relaxed));
+        stats.add("log_watcher_skipped", self.net.watchers.skipped.load(Ordering::Relaxed));
+        stats.add("log_watcher_sent", self.net.watchers.sent.load(Ordering::Relaxed));
+        stats.add("log_watchers", self.net.watchers.count.load(Ordering::Relaxed));
         stats.add("limit_maxbytes", self.store.memory_limit());
-        stats.add("accepting_conns", u8::from(self.accept_pause.is_accepting()));
-        stats.add("listen_disabled_num", self.accept_pause.pauses());
-        stats.add("time_in_listen_disabled_us", self.accept_pause.paused_us());
-        stats.add("threads", self.worker_handles.len());
+        stats.add("accepting_conns", u8::from(self.net.accept_pause.is_accepting()));
+        stats.add("listen_disabled_num", self.net.accept_pause.pauses());
+        stats.add("time_in_listen_disabled_us", self.net.accept_pause.paused_us());
+        stats.add("threads", self.net.worker_handles.len());
         store_stats(&totals.store, &baseline.store, &mut stats);
         if let Some(warm_start) = &self.warm_start {
             stats.add("warm_restart_items", warm_start.items);
@@ -146,7 +153,7 @@ impl ServerState {
     /// `stats detail dump`
     fn write_prefixes(&self, out: &mut Vec<u8>) {
         let mut sum = BTreeMap::new();
-        self.worker_handles.iter().for_each(|handle| handle.events.prefixes.add_to(&mut sum));
+        self.net.worker_handles.iter().for_each(|handle| handle.events.prefixes.add_to(&mut sum));
         for (prefix, PrefixCounts { gets, hits, sets, deletes }) in sum {
             out.extend_from_slice(b"PREFIX ");
             out.extend_from_slice(&prefix);

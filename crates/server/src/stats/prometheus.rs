@@ -3,7 +3,7 @@
 //! Every number of `stats` is a metric `lookaside_server_<name>`, so that dashboards can use either. A number that
 //! never falls, except by `stats reset`, is a counter.
 
-use crate::observe::metrics::help::help_text;
+use super::help::help_text;
 use crate::observe::metrics::hot_keys::HotKeys;
 use crate::observe::metrics::latency::CommandClass;
 use crate::observe::metrics::{KEYS_PER_SAMPLE, REPLIES_PER_SAMPLE};
@@ -81,7 +81,7 @@ fn write_latencies(state: &ServerState, out: &mut Exposition) {
     out.family("reply_seconds", Kind::Histogram, &help);
     for class in CommandClass::ALL {
         let mut sum = HistogramSum::default();
-        for sampler in state.worker_handles.iter().filter_map(|handle| handle.sampler.as_ref()) {
+        for sampler in state.net.worker_handles.iter().filter_map(|handle| handle.sampler.as_ref()) {
             sampler.latencies.add_to(class, &mut sum);
         }
         out.histogram(&[("command", class.name())], &sum);
@@ -90,7 +90,7 @@ fn write_latencies(state: &ServerState, out: &mut Exposition) {
 
 fn write_hot_keys(state: &ServerState, out: &mut Exposition) {
     let mut all = HotKeys::default();
-    for sampler in state.worker_handles.iter().filter_map(|handle| handle.sampler.as_ref()) {
+    for sampler in state.net.worker_handles.iter().filter_map(|handle| handle.sampler.as_ref()) {
         all.add(&sampler.hot_keys());
     }
     let help = format!(

@@ -19,7 +19,7 @@ impl ServerState {
             stat(&format!("{descriptor}:state"), if is_udp { "conn_read" } else { "conn_listening" }, out);
             stat(&format!("{descriptor}:secs_since_last_cmd"), uptime_s, out);
         }
-        for Entry { descriptor, active_s, phase } in self.connection_table.entries() {
+        for Entry { descriptor, active_s, phase } in self.net.connection_table.entries() {
             let Some((peer, local)) = peer_address::endpoints(descriptor) else { continue };
             stat(&format!("{descriptor}:addr"), peer, out);
             stat(&format!("{descriptor}:listen_addr"), local, out);

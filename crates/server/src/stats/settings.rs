@@ -31,13 +31,13 @@ impl ServerState {
         );
         stats.add("auth_enabled_sasl", if arguments.enable_sasl { "yes" } else { "no" });
         stats.add("shutdown_command", if arguments.enable_shutdown { "yes" } else { "no" });
-        let counts_prefixes = self.worker_handles.iter().any(|handle| handle.events.is_enabled(kind::PREFIXES));
+        let counts_prefixes = self.net.worker_handles.iter().any(|handle| handle.events.is_enabled(kind::PREFIXES));
         stats.add("detail_enabled", if counts_prefixes { "yes" } else { "no" });
         stats.add("stat_key_prefix", char::from(arguments.prefix_delimiter.unwrap_or(b':')));
         stats.add("idle_timeout", arguments.idle_timeout_s());
         stats.add("read_buf_mem_limit", arguments.compatible.read_limit_bytes());
-        stats.add("num_threads", self.worker_handles.len());
-        stats.add("num_threads_per_udp", self.worker_handles.len());
+        stats.add("num_threads", self.net.worker_handles.len());
+        stats.add("num_threads_per_udp", self.net.worker_handles.len());
         stats.add("item_size_max", self.options.item_bytes_max);
         stats.add("lru_crawler", if self.is_crawler_enabled.load(Ordering::Relaxed) { "yes" } else { "no" });
         if let Some(certificates) = &self.secrets.certificates {

@@ -1,0 +1,71 @@
+//! [`NetState`]: what all threads share of connections.
+
+use crate::net::accept_pause::AcceptPause;
+use crate::net::connection_table::ConnectionTable;
+use crate::net::udp::amplification::AmplificationLimit;
+use crate::net::watchers::Watchers;
+use crate::net::worker_handle::{Dispatched, WorkerHandle};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The connections of the process.
+pub(crate) struct NetState {
+    pub(crate) worker_handles: Vec<WorkerHandle>,
+    pub(crate) watchers: Watchers,
+    pub(crate) connection_table: ConnectionTable,
+    pub(crate) connections_total: AtomicU64,
+    pub(crate) connections_rejected: AtomicU64,
+    pub(crate) limits: ConnectionLimits,
+    pub(crate) accept_pause: AcceptPause,
+    /// `None` if UDP is off.
+    pub(crate) amplification_limit: Option<Arc<AmplificationLimit>>,
+}
+
+/// The options that accepting and closing connections depend on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ConnectionLimits {
+    pub(crate) connections_max: usize,
+    /// 0 if idle connections are not closed.
+    pub(crate) idle_timeout_s: u32,
+    /// Whether connections over the maximum wait to be accepted (`-o no_maxconns_fast`) or are refused.
+    pub(crate) waits_when_full: bool,
+}
+
+impl NetState {
+    /// The state before the first connection.
+    pub(crate) fn new(
+        worker_handles: Vec<WorkerHandle>,
+        limits: ConnectionLimits,
+        amplification_limit: Option<Arc<AmplificationLimit>>,
+    ) -> NetState {
+        NetState {
+            worker_handles,
+            watchers: Watchers::default(),
+            connection_table: ConnectionTable::new(limits.connections_max),
+            connections_total: AtomicU64::new(0),
+            connections_rejected: AtomicU64::new(0),
+            limits,
+            accept_pause: AcceptPause::default(),
+            amplification_limit,
+        }
+    }
+
+    /// Gives a connection to the worker that has the fewest.
+    pub(crate) fn dispatch(&self, dispatched: Dispatched) {
+        let least_loaded =
+            self.worker_handles.iter().min_by_key(|handle| handle.connections_open.load(Ordering::Relaxed));
+        least_loaded.expect("there is at least one worker").dispatch([dispatched]);
+    }
+
+    /// Whether the maximum number of connections is reached.
+    pub(crate) fn is_full(&self) -> bool {
+        self.connections_open() >= self.limits.connections_max
+    }
+
+    /// The number of open client connections.
+    pub(crate) fn connections_open(&self) -> usize {
+        let served: usize =
+            self.worker_handles.iter().map(|handle| handle.connections_open.load(Ordering::Relaxed)).sum();
+        served + self.watchers.count.load(Ordering::Relaxed)
+    }
+}
