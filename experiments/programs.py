@@ -20,7 +20,7 @@ STOP_S = 10.0
 
 
 class Unusable(Exception):
-    """Something is missing on this machine; the message says what to do."""
+    """Something is missing on this machine; the message names the remedy."""
 
 
 def tools() -> Path:
@@ -53,7 +53,7 @@ def lookaside(name: str) -> Path:
 
 
 def free_ports(count: int) -> list[int]:
-    """TCP ports of 127.0.0.1 that nobody listens on, by TCP or UDP."""
+    """Ports of 127.0.0.1 that are free for TCP and UDP."""
     with contextlib.ExitStack() as held:
         ports = []
         while len(ports) < count:
@@ -77,7 +77,7 @@ def stop(process: subprocess.Popen) -> None:
 
 
 def answers(port: int) -> bool:
-    """Whether a memcached-compatible daemon on this port says its version."""
+    """Whether a memcached-compatible daemon on this port replies to `version`."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
             connection.sendall(b"version\r\n")
@@ -86,12 +86,12 @@ def answers(port: int) -> bool:
         return False
 
 
-def favoured(nice: int, core: int | None = None, is_realtime: bool = False) -> Callable[[], None]:
-    """What a child does before it becomes the program: takes its core and its priority.
+def pin_and_prioritise(nice: int, core: int | None = None, is_realtime: bool = False) -> Callable[[], None]:
+    """Runs in a child before exec: pins it to its core and sets its priority.
 
-    Linux shares the processor between sessions first and between processes second ("autogroup"), so that niceness alone
-    means little: the program gets a session of its own and that session the same niceness. Even so whoever runs may go
-    on for some milliseconds before one that wakes is let in, but for a real-time process, which is let in at once.
+    Linux shares the processor between sessions first and between processes second ("autogroup"), so that niceness
+    alone means little: the program gets a session of its own and that session the same niceness. Even so, a running
+    process may keep the core for some milliseconds after another wakes; only a real-time process gets it at once.
     """
 
     def prepare() -> None:
@@ -144,7 +144,7 @@ def started(
 
 
 def as_user(name: str) -> list:
-    """What memcached must be told to run as root."""
+    """The options that memcached needs to run as root."""
     return ["-u", getpass.getuser()] if name == "memcached" and os.geteuid() == 0 else []
 
 
@@ -165,7 +165,7 @@ def cache_server(
         where = ["-s", unix_path] if unix else ["-p", port, "-U", port, "-l", "127.0.0.1"]
         words = [program, "-t", 1, "-m", memory_mib, "-c", 20000, *where, *as_user(name)]
         log_path = Path(folder) / "log"
-        prepare = favoured(nice, core, is_realtime)
+        prepare = pin_and_prioritise(nice, core, is_realtime)
 
         def is_ready() -> bool:
             return unix_path.exists() if unix else answers(port)

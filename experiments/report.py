@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from experiments import machine
+from experiments import machine_facts
 from experiments.cluster import proxy
 from experiments.programs import ROOT, Unusable
 from experiments.region import invalidation_latency
@@ -192,7 +192,7 @@ def main() -> int:
     options = parser.parse_args()
     started = time.monotonic()
     try:
-        results = {"machine": {**machine.facts(), "mode": mode(options)}}
+        results = {"machine": {**machine_facts.facts(), "mode": mode(options)}}
         results["cost"] = cost.run(options.full, options.nice, is_realtime=options.realtime)
         results["proxy"] = proxy.run(options.full, options.nice, options.realtime)
         results["invalidation_latency"] = invalidation_latency.run(options.full)

@@ -1,11 +1,11 @@
-"""What the end-to-end tests share: a region of real processes, and a MariaDB."""
+"""Fixtures of the end-to-end tests: a region of real processes, and a MariaDB."""
 
 import pytest
 from mariadb import MariaDb
 from processes import Cluster, Server
 
-# What it asserts is told as fully as what tests assert.
-pytest.register_assert_rewrite("crowd")
+# Their assertions are reported in full, as those of tests are.
+pytest.register_assert_rewrite("load", "tls", "upgrade")
 
 
 @pytest.fixture

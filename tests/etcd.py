@@ -1,4 +1,4 @@
-"""An etcd of its own for a test, spoken to as anyone would by its JSON gateway."""
+"""A test's own etcd, used through its JSON gateway."""
 
 import base64
 import json
@@ -13,7 +13,7 @@ from processes import Process, free_port
 
 
 def encoded(text: str) -> str:
-    """As the gateway wants keys and values."""
+    """Keys and values in the gateway's encoding."""
     return base64.b64encode(text.encode()).decode()
 
 
@@ -28,7 +28,7 @@ class Etcd(Process):
         self.context, secured = None, []
         if authority:
             certificate, key = authority.sign("etcd")
-            # Who asks must show a certificate, too.
+            # Clients must present a certificate, too.
             self.context = authority.context(certificate, key)
             secured = ["--cert-file", certificate, "--key-file", key, "--trusted-ca-file", authority.certificate]
             secured.append("--client-cert-auth")
@@ -66,7 +66,7 @@ class Etcd(Process):
         self.ask("/v3/kv/deleterange", {"key": encoded(key)})
 
     def compact(self, revision: int) -> None:
-        """Forgets what was before a revision."""
+        """Discards the history before a revision."""
         self.ask("/v3/kv/compaction", {"revision": str(revision), "physical": True})
 
     def freeze(self) -> None:

@@ -45,11 +45,11 @@ class LeaseClient:
         return data[:-2]
 
     def lease_set(self, key: str, token: int, value: bytes) -> bytes:
-        """The server's verdict."""
+        """The server's reply."""
         return self.command(b"lease-set %s %d 0 0 %d" % (key.encode(), token, len(value)), value)
 
     def read(self, key: str, load: Callable[[], bytes]) -> bytes:
-        """Look aside: a hit, or load and fill under the lease, or wait for whoever holds it."""
+        """Look aside: a hit, or load and fill under the lease, or wait for the holder of the lease."""
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             value, token, _ = self.lease_get(key)

@@ -12,12 +12,12 @@ from processes import Process, free_port
 USER = "lookaside"
 PASSWORD = "secret"
 
-# The kernel has few of those for all servers on a machine together.
+# The kernel has few AIO contexts for all servers on a machine together.
 NO_NATIVE_AIO = "--innodb-use-native-aio=OFF"
 
 
 class MariaDb(Process):
-    """A server with a row-format binlog, a schema `app`, and a user who may read the log."""
+    """A server with a row-format binlog, a schema `app`, and a user with the right to read the log."""
 
     def __init__(self, directory: Path) -> None:
         assert shutil.which("mariadbd"), "mariadbd is missing: run `make install` (Debian package mariadb-server)"
@@ -57,7 +57,7 @@ class MariaDb(Process):
             return False
 
     def connect(self, user: str = USER, password: str = PASSWORD, schema: str | None = "app"):
-        """PyMySQL, as anyone would use it."""
+        """A PyMySQL connection."""
         return pymysql.connect(
             host="127.0.0.1", port=self.port, user=user, password=password, database=schema, autocommit=True
         )

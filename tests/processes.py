@@ -19,7 +19,7 @@ STOP_S = 10.0
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on."""
+    """A free TCP port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -52,7 +52,7 @@ class Process:
             )
 
     def log(self) -> str:
-        """What the program has said so far."""
+        """The program's log so far."""
         return self.log_path.read_text(errors="replace")
 
     def wait_ready(self, is_ready: Callable[[], bool], seconds: float = READY_S) -> None:
@@ -65,7 +65,7 @@ class Process:
         try:
             eventually(ready, f"{self.name} is ready:\n{self.log()}", seconds)
         except BaseException:
-            # Whoever made it has nothing to stop it by yet.
+            # The caller has no handle to stop it by yet.
             self.stop()
             raise
 
@@ -88,7 +88,7 @@ class Process:
 
 
 def answers(port: int) -> bool:
-    """Whether a memcached-compatible daemon on this port says its version."""
+    """Whether a memcached-compatible daemon on this port replies to `version`."""
     client = connect(port, timeout=1)
     try:
         return bool(client.version())
@@ -99,11 +99,11 @@ def answers(port: int) -> bool:
 
 
 def connect(port: int, timeout: float = 5) -> Client:
-    """pymemcache, as anyone would use it."""
+    """A pymemcache client."""
     return Client(("127.0.0.1", port), connect_timeout=timeout, timeout=timeout, default_noreply=False)
 
 
-def statistics(port: int) -> dict[str, str]:
+def stats(port: int) -> dict[str, str]:
     """`stats` of any daemon."""
     client = connect(port)
     try:
@@ -207,7 +207,7 @@ class Invalidator(Process):
         def running() -> bool:
             if not answers(self.port):
                 return False
-            states = [value for name, value in statistics(self.port).items() if name.endswith(":state")]
+            states = [value for name, value in stats(self.port).items() if name.endswith(":state")]
             return len(states) == clusters and all(state == "running" for state in states)
 
         self.wait_ready(running)

@@ -25,7 +25,7 @@ ENDS = (b"END\r\n", b"STORED\r\n", b"DELETED\r\n", b"FOUND\r\n")
 
 
 def ask(port: int, client: str, command: bytes) -> bytes:
-    """What the router tells a client of that address; one command that is answered in one piece."""
+    """The router's reply to one command of a client with that source address."""
     with socket.create_connection(("127.0.0.1", port), timeout=5, source_address=(client, 0)) as connection:
         connection.sendall(command)
         answer = b""

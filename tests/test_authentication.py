@@ -1,4 +1,4 @@
-"""ASCII authentication: who has not said who it is gets refusals alone."""
+"""ASCII authentication: before it succeeds, a client gets only refusals."""
 
 import re
 import signal
@@ -28,7 +28,7 @@ class GuardedServer(Process):
         super().__init__("server", command, folder)
         self.wait_ready(lambda: "listening" in self.log())
 
-    def converse(self, *lines: bytes) -> list[bytes]:
+    def exchange(self, *lines: bytes) -> list[bytes]:
         """A reply to each request of one connection."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=10) as connection:
             replies = []
@@ -38,7 +38,7 @@ class GuardedServer(Process):
             return replies
 
 
-def test_a_client_is_served_once_it_has_said_who_it_is(tmp_path):
+def test_a_client_is_served_after_authentication(tmp_path):
     server = GuardedServer(tmp_path, "ada:secret\nbob:x y\n")
     try:
         client = connect(server.port)
@@ -48,16 +48,16 @@ def test_a_client_is_served_once_it_has_said_who_it_is(tmp_path):
             client.set("auth", "ada wrong")
         assert client.set("auth", "ada secret") and client.set("k", "v") and client.get("k") == b"v"
         assert client.get("auth") is None, "the password is no item"
-        told = client.stats()
-        assert (told[b"auth_cmds"], told[b"auth_errors"]) == (2, 1)
+        values = client.stats()
+        assert (values[b"auth_cmds"], values[b"auth_errors"]) == (2, 1)
         assert client.stats("settings")[b"auth_enabled_ascii"] == str(server.users_path).encode()
-        assert server.converse(b"set x 0 0 7\r\nbob x y\r\n") == [b"STORED\r\n"]
-        assert server.converse(b"set x 0 0 5\r\neve x\r\n") == [b"CLIENT_ERROR authentication failure\r\n"]
+        assert server.exchange(b"set x 0 0 7\r\nbob x y\r\n") == [b"STORED\r\n"]
+        assert server.exchange(b"set x 0 0 5\r\neve x\r\n") == [b"CLIENT_ERROR authentication failure\r\n"]
     finally:
         assert server.stop() == 0
 
 
-def test_refused_logins_are_told_with_name_and_address_and_without_the_password(tmp_path):
+def test_refused_logins_are_logged_with_name_and_address_but_no_password(tmp_path):
     server = GuardedServer(tmp_path, "ada:secret\n")
     try:
         with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
@@ -66,14 +66,14 @@ def test_refused_logins_are_told_with_name_and_address_and_without_the_password(
                 value = name + b" pass-%d-word" % port
                 client.sendall(b"set x 0 0 %d\r\n%s\r\n" % (len(value), value))
                 assert client.recv(4096) == b"CLIENT_ERROR authentication failure\r\n"
-        eventually(lambda: server.log().count("was refused") >= 3, "refusals are told")
+        eventually(lambda: server.log().count("was refused") >= 3, "refusals are logged")
         log = server.log()
         assert f'a login as "ada" from tcp:127.0.0.1:{port} was refused' in log and r'as "e\x1bve"' in log
         assert "word" not in log and "pass-" not in log, log
         assert log.count("was refused") <= 10, "a client that guesses does not fill the log"
         assert (
             int(
-                server.converse(b"set x 0 0 10\r\nada secret\r\n", b"stats\r\n")[1].split(b"auth_errors ")[1].split()[0]
+                server.exchange(b"set x 0 0 10\r\nada secret\r\n", b"stats\r\n")[1].split(b"auth_errors ")[1].split()[0]
             )
             == 52
         )
@@ -81,48 +81,48 @@ def test_refused_logins_are_told_with_name_and_address_and_without_the_password(
         assert server.stop() == 0
 
 
-def test_no_password_is_told_with_the_commands(tmp_path):
+def test_no_password_is_logged_with_the_commands(tmp_path):
     server = GuardedServer(tmp_path, "ada:secret\n", "-vv")
     try:
         # Of a wrong length, so that a part of the password comes where a command should.
-        server.converse(b"set x 0 0 3\r\nada secret\r\nset x 0 0 10\r\nada secret\r\nset k 0 0 1\r\nx\r\nmn\r\n")
-        eventually(lambda: re.search(r">\d+ MN", server.log()), "the last reply is told")
+        server.exchange(b"set x 0 0 3\r\nada secret\r\nset x 0 0 10\r\nada secret\r\nset k 0 0 1\r\nx\r\nmn\r\n")
+        eventually(lambda: re.search(r">\d+ MN", server.log()), "the last reply is logged")
         log = server.log()
         assert re.search(r"<\d+ set k 0 0 1", log) and "(refused, and not told)" in log and "cret" not in log, log
     finally:
         assert server.stop() == 0
 
 
-def test_pipelined_bytes_and_the_binary_protocol_are_no_way_around(tmp_path):
+def test_pipelining_and_the_binary_protocol_do_not_bypass_authentication(tmp_path):
     server = GuardedServer(tmp_path, "ada:secret\n", "-A")
     try:
         refused = b"CLIENT_ERROR unauthenticated\r\n"
-        assert server.converse(b"shutdown\r\nstats\r\nwatch\r\n") == [refused * 3]
+        assert server.exchange(b"shutdown\r\nstats\r\nwatch\r\n") == [refused * 3]
         pipelined = b"set x 0 0 10\r\nada secret\r\nset k 0 0 1\r\nv\r\nget k\r\n"
-        assert server.converse(pipelined) == [b"STORED\r\nSTORED\r\nVALUE k 0 1\r\nv\r\nEND\r\n"]
-        assert server.converse(b"get k\r\n") == [refused], "each connection for itself"
+        assert server.exchange(pipelined) == [b"STORED\r\nSTORED\r\nVALUE k 0 1\r\nv\r\nEND\r\n"]
+        assert server.exchange(b"get k\r\n") == [refused], "each connection for itself"
         get = b"\x80\x00\x00\x01" + bytes(4) + b"\x00\x00\x00\x01" + bytes(12) + b"k"
-        assert server.converse(get + b"\r\n") == [refused]
+        assert server.exchange(get + b"\r\n") == [refused]
     finally:
         server.stop()
 
 
-def test_hashed_passwords_and_a_file_read_anew(tmp_path):
+def test_hashed_passwords_and_reload_of_the_file(tmp_path):
     server = GuardedServer(tmp_path, f"ada:{SECRET_HASHED}\n")
     try:
         right, wrong = b"set x 0 0 10\r\nada secret\r\n", b"set x 0 0 9\r\nada other\r\n"
         stored, failure = [b"STORED\r\n"], [b"CLIENT_ERROR authentication failure\r\n"]
-        assert server.converse(right) == stored and server.converse(wrong) == failure
+        assert server.exchange(right) == stored and server.exchange(wrong) == failure
         hashed = f"ada {SECRET_HASHED}".encode()
-        assert server.converse(b"set x 0 0 %d\r\n%s\r\n" % (len(hashed), hashed)) == failure
+        assert server.exchange(b"set x 0 0 %d\r\n%s\r\n" % (len(hashed), hashed)) == failure
         server.users_path.write_text("ada:other\n")
         server.running.send_signal(signal.SIGHUP)
-        eventually(lambda: server.converse(wrong) == stored, "the new file counts")
-        assert server.converse(right) == failure
+        eventually(lambda: server.exchange(wrong) == stored, "the new file counts")
+        assert server.exchange(right) == failure
         server.users_path.write_text("no user\n")
         server.running.send_signal(signal.SIGHUP)
         eventually(lambda: "stay as they were" in server.log(), "the log says that it cannot be used")
-        assert server.converse(wrong) == stored
+        assert server.exchange(wrong) == stored
     finally:
         server.stop()
 
@@ -149,7 +149,7 @@ def test_passwords_through_tls(tmp_path):
         ("ada:secret\n", ["-B", "binary"], "-B binary", 2),
     ],
 )
-def test_a_server_that_cannot_keep_its_word_does_not_start(tmp_path, users, arguments, complaint, status):
+def test_a_server_that_cannot_guarantee_its_options_does_not_start(tmp_path, users, arguments, complaint, status):
     path = tmp_path / "users"
     if users is not None:
         path.write_text(users)

@@ -1,10 +1,10 @@
-"""Bad input gives a clear error to whoever caused it, loses nothing, and harms nobody else."""
+"""Bad input gives a clear error to the client that sent it, loses nothing, and affects no other client."""
 
 import socket
 import subprocess
 
 import pytest
-from processes import PROGRAMS, Process, answers, connect, eventually, free_port, statistics
+from processes import PROGRAMS, Process, answers, connect, eventually, free_port, stats
 
 
 @pytest.fixture(params=["server", "cluster"])
@@ -67,7 +67,7 @@ def test_an_endless_line_ends_the_connection(port):
     assert answers(port)
 
 
-def test_a_command_that_is_never_finished_harms_nobody(port):
+def test_an_unfinished_command_does_not_affect_other_clients(port):
     halves = []
     for half in (b"get half", b"set half 0 0 100\r\nonly a part", b"set half 0 0"):
         half_sent = socket.create_connection(("127.0.0.1", port), timeout=10)
@@ -83,7 +83,7 @@ def test_a_command_that_is_never_finished_harms_nobody(port):
         half_sent.close()
 
 
-def test_a_client_that_never_reads_harms_nobody(port):
+def test_a_client_that_never_reads_does_not_affect_others(port):
     client = connect(port)
     value = b"v" * (1 << 19)
     assert client.set("large", value)
@@ -96,14 +96,14 @@ def test_a_client_that_never_reads_harms_nobody(port):
     except BlockingIOError:
         pass  # it is no longer read from: as it should be
     except (ConnectionResetError, BrokenPipeError):
-        pass  # or it was thrown out
+        pass  # or it was disconnected
     for _ in range(20):
         assert client.get("large") == value
     greedy.close()
-    eventually(lambda: int(statistics(port)["curr_connections"]) < 50, "the greedy client is forgotten")
+    eventually(lambda: int(stats(port)["curr_connections"]) < 50, "the greedy client is forgotten")
 
 
-def test_a_taken_port_is_named_with_the_way_out(server):
+def test_a_taken_port_is_named_with_the_option_to_change_it(server):
     for program, arguments in (
         ("lookaside-server", ["-p", str(server.port)]),
         ("lookaside-router", ["-p", str(server.port), "--config-str", '{"route": "NullRoute"}']),
@@ -139,13 +139,13 @@ def test_a_taken_port_is_named_with_the_way_out(server):
         (["--metrics-address", "127.0.0.1"], "a port is missing"),
     ],
 )
-def test_a_mistake_on_the_command_line_is_named_and_no_supervisor_tries_it_again(arguments, complaint):
+def test_a_usage_error_is_named_and_exits_with_2(arguments, complaint):
     command = [PROGRAMS / "lookaside-server", "-p", "0", *arguments]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=20)
     assert ended.returncode == 2 and complaint in ended.stderr, ended.stderr
 
 
-def test_what_is_lost_is_warned_of(tmp_path):
+def test_ignored_options_are_logged_as_warnings(tmp_path):
     path = tmp_path / "m.sock"
     command = [PROGRAMS / "lookaside-server", "-s", path, "-l", "127.0.0.1", "-M", "-o", "ext_path=/x:1G,hashpower=20"]
     server = Process("server", command, tmp_path)
@@ -167,7 +167,7 @@ def test_what_is_lost_is_warned_of(tmp_path):
         ('{\n "route": \n', ["line"]),
     ],
 )
-def test_a_configuration_with_a_mistake_is_refused_with_line_and_reason(tmp_path, configuration, complaint):
+def test_an_invalid_configuration_is_refused_with_line_and_reason(tmp_path, configuration, complaint):
     path = tmp_path / "router.json"
     path.write_text(configuration)
     command = [PROGRAMS / "lookaside-router", "-f", path, "-p", str(free_port()), "--validate-config"]
@@ -181,15 +181,15 @@ def test_a_bad_change_of_the_configuration_is_refused_and_the_old_one_stays(clus
     good = cluster.configuration_path.read_text()
     client = cluster.client()
     assert client.set("key", b"value")
-    failures = int(statistics(cluster.port)["config_failures"])
+    failures = int(stats(cluster.port)["config_failures"])
     cluster.configuration_path.write_text(good.replace('"pool": "wildcard"', '"pool": "no such pool"'))
-    eventually(lambda: int(statistics(cluster.port)["config_failures"]) > failures, "the change is refused")
+    eventually(lambda: int(stats(cluster.port)["config_failures"]) > failures, "the change is refused")
     assert "no such pool" in cluster.router.log()
     assert client.get("key") == b"value"
     client.close()
 
 
-def test_an_unreachable_database_is_named_and_tried_again(cluster, tmp_path):
+def test_an_unreachable_database_is_named_and_retried(cluster, tmp_path):
     port = free_port()
     daemon = Process(
         "invalidator",

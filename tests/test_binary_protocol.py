@@ -13,7 +13,7 @@ import subprocess
 import bmemcached
 import pytest
 from bmemcached.exceptions import MemcachedException
-from processes import PROGRAMS, Process, Server, connect, eventually, free_port, statistics
+from processes import PROGRAMS, Process, Server, connect, eventually, free_port, stats
 
 NOOP = struct.pack(">BBHBBHIIQ", 0x80, 0x0A, 0, 0, 0, 0, 0, 0, 0)
 HEADER_BYTES = 24
@@ -64,7 +64,7 @@ def test_a_large_value_and_one_that_is_too_large(binary):
     assert binary.set("after", "x") and binary.get("after") == "x", "the connection goes on"
 
 
-def test_both_dialects_see_the_same_items(server, binary):
+def test_both_protocols_see_the_same_items(server, binary):
     text = connect(server.port)
     assert binary.set("shared", b"from binary") and text.get("shared") == b"from binary"
     assert text.set("shared", b"from text") and binary.get("shared") == "from text"
@@ -74,17 +74,17 @@ def test_both_dialects_see_the_same_items(server, binary):
 
 def test_statistics(server, binary):
     binary.set("a", "x")
-    told = binary.stats()[f"127.0.0.1:{server.port}"]
-    assert told["cmd_set"] == b"1" and told["pid"] == str(server.running.pid).encode()
+    values = binary.stats()[f"127.0.0.1:{server.port}"]
+    assert values["cmd_set"] == b"1" and values["pid"] == str(server.running.pid).encode()
     assert binary.stats("settings")[f"127.0.0.1:{server.port}"]["binding_protocol"] == b"auto-negotiate"
 
 
-def test_who_watches_sees_what_is_asked(server, binary):
+def test_watchers_see_binary_commands(server, binary):
     address = f"127.0.0.1:{server.port}"
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as watcher:
         watcher.sendall(b"watch fetchers mutations deletions\r\n")
         assert watcher.recv(4) == b"OK\r\n"
-        eventually(lambda: statistics(server.port)["log_watchers"] == "1", "it watches")
+        eventually(lambda: stats(server.port)["log_watchers"] == "1", "it watches")
         assert binary.stats("detail on") == {address: {}}
         binary.set("p:a", "abc")
         assert binary.get_multi(["p:a", "p:b"]) == {"p:a": "abc"}
@@ -97,7 +97,7 @@ def test_who_watches_sees_what_is_asked(server, binary):
     assert binary.stats("detail dump")[address]["detailed"].startswith(b"PREFIX p get 2 hit 1 set 1 del 1\r\n")
 
 
-def test_a_router_takes_the_binary_dialect_for_servers_of_the_text_dialect(cluster):
+def test_a_router_translates_the_binary_protocol_for_text_servers(cluster):
     client, text = bmemcached.Client((f"127.0.0.1:{cluster.port}",), socket_timeout=10), connect(cluster.port)
     values = {f"key{n}": f"value {n}" for n in range(300)}
     assert not client.set_multi(values) and client.get_multi([*values, "absent"]) == values
@@ -113,7 +113,7 @@ def test_a_router_takes_the_binary_dialect_for_servers_of_the_text_dialect(clust
 
 def server_items(cluster) -> list[int]:
     """How many items each server has."""
-    return [int(statistics(server.port)["curr_items"]) for server in cluster.servers]
+    return [int(stats(server.port)["curr_items"]) for server in cluster.servers]
 
 
 @pytest.fixture
@@ -125,13 +125,13 @@ def guarded(tmp_path):
     command = [PROGRAMS / "lookaside-server", "-p", port, "-t", "2", "-S"]
     server = Process("guarded", command, tmp_path, env={**os.environ, "MEMCACHED_SASL_PWDB": str(users)})
     server.port, server.users = port, users
-    server.wait_ready(lambda: says_hello(port))
+    server.wait_ready(lambda: sends_hello(port))
     yield server
     assert server.stop() == 0
 
 
-def says_hello(port: int) -> bool:
-    """Whether somebody listens."""
+def sends_hello(port: int) -> bool:
+    """Whether the port accepts connections."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1):
             return True
@@ -145,17 +145,17 @@ def client_of(port: int, *user_and_password: str) -> bmemcached.Client:
 
 
 @pytest.mark.parametrize("who", [("ada", "plain:secret"), ("grace", "secret")])
-def test_who_knows_the_password_comes_in(guarded, who):
+def test_the_right_password_authenticates(guarded, who):
     client = client_of(guarded.port, *who)
     assert client.set("a", "x") and client.get_multi(["a", "b"]) == {"a": "x"}
-    told = client.stats()[f"127.0.0.1:{guarded.port}"]
-    assert (told["auth_cmds"], told["auth_errors"]) == (b"1", b"0")
+    values = client.stats()[f"127.0.0.1:{guarded.port}"]
+    assert (values["auth_cmds"], values["auth_errors"]) == (b"1", b"0")
     assert client.stats("settings")[f"127.0.0.1:{guarded.port}"]["auth_enabled_sasl"] == b"yes"
     client.disconnect_all()
 
 
 @pytest.mark.parametrize("who", [("ada", "secret"), ("grace", "guess"), ("eve", "secret"), ("ada", "\0plain:secret")])
-def test_who_does_not_stays_out(guarded, who):
+def test_a_wrong_password_is_refused(guarded, who):
     with pytest.raises(MemcachedException, match="Auth failure"):
         client_of(guarded.port, *who).get("a")
 
@@ -167,7 +167,7 @@ def test_nothing_is_served_before_the_password(guarded):
         assert answer[HEADER_BYTES:] == b"Auth failure." and connection.recv(1) == b""
     with socket.create_connection(("127.0.0.1", guarded.port), timeout=10) as connection:
         connection.sendall(b"version\r\n")
-        assert connection.recv(1) == b"", "the text dialect asks for no password, so it is not spoken"
+        assert connection.recv(1) == b"", "the text protocol has no password, so it is refused"
 
 
 def packet(opcode: int, key: bytes = b"", value: bytes = b"", extras: bytes = b"") -> bytes:
@@ -176,7 +176,7 @@ def packet(opcode: int, key: bytes = b"", value: bytes = b"", extras: bytes = b"
     return struct.pack(">BBHBBHIIQ", 0x80, opcode, len(key), len(extras), 0, 0, len(body), 0, 0) + body
 
 
-def test_many_connections_say_password_and_request_in_one_breath(guarded):
+def test_many_connections_pipeline_password_and_request(guarded):
     word = packet(0x21, b"PLAIN", b"\0ada\0plain:secret")
     wrong = packet(0x21, b"PLAIN", b"\0ada\0guess")
     connections = [socket.create_connection(("127.0.0.1", guarded.port), timeout=10) for _ in range(60)]
@@ -189,28 +189,28 @@ def test_many_connections_say_password_and_request_in_one_breath(guarded):
             received = b""
             while piece := connection.recv(65536):
                 received += piece
-        told = [b"Authenticated", b"value %d" % number, b"Auth failure."] if number % 3 else [b"Auth failure."]
-        assert all(word in received for word in told), received
+        values = [b"Authenticated", b"value %d" % number, b"Auth failure."] if number % 3 else [b"Auth failure."]
+        assert all(word in received for word in values), received
         assert (b"value" in received) == bool(number % 3) and received.endswith(b"Auth failure.")
     log = guarded.log()
     assert 'a login as "ada" from tcp:127.0.0.1:' in log and "guess" not in log and "plain:secret" not in log
 
 
-def test_the_file_is_read_anew_on_sighup(guarded):
+def test_the_file_is_reloaded_on_sighup(guarded):
     client_of(guarded.port, "ada", "plain:secret").set("a", "x")
     guarded.users.write_text("ada:changed\n")
     guarded.running.send_signal(signal.SIGHUP)
-    eventually(lambda: "user read anew" in guarded.log(), "the file is read anew")
+    eventually(lambda: "user read anew" in guarded.log(), "the file is reloaded")
     assert client_of(guarded.port, "ada", "changed").get("a") == "x"
     with pytest.raises(MemcachedException, match="Auth failure"):
         client_of(guarded.port, "grace", "secret").get("a")
     guarded.users.write_text("no colon\n")
     guarded.running.send_signal(signal.SIGHUP)
-    eventually(lambda: "line 1: a line is user:password" in guarded.log(), "a bad file is told")
+    eventually(lambda: "line 1: a line is user:password" in guarded.log(), "a bad file is logged")
     assert client_of(guarded.port, "ada", "changed").get("a") == "x"
 
 
-def test_a_server_without_passwords_serves_who_brings_one(server):
+def test_a_server_without_passwords_accepts_clients_that_send_one(server):
     client = client_of(server.port, "ada", "secret")
     assert client.set("a", "x") and client.get("a") == "x"
     client.disconnect_all()
@@ -223,7 +223,7 @@ def start(*options: str, users: str | None = None) -> subprocess.CompletedProces
     return subprocess.run(command, capture_output=True, text=True, timeout=20, env=env)
 
 
-def test_what_cannot_be_kept_is_not_promised(tmp_path):
+def test_options_that_weaken_authentication_are_refused(tmp_path):
     users = tmp_path / "users"
     users.write_text("ada:$6$salt$hash\n")
     for options, file, word, status in (
@@ -239,19 +239,19 @@ def test_what_cannot_be_kept_is_not_promised(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "request_bytes"), [("ascii", NOOP + b"\r\n"), ("binary", b"version\r\n")])
-def test_one_dialect_alone(tmp_path, name, request_bytes):
+def test_a_port_with_one_protocol(tmp_path, name, request_bytes):
     server = Server("server", tmp_path, "-B", name) if name == "ascii" else None
     if server is None:
         port = free_port()
         server = Process("server", [PROGRAMS / "lookaside-server", "-p", port, "-B", name], tmp_path)
         server.port = port
-        server.wait_ready(lambda: says_hello(port))
+        server.wait_ready(lambda: sends_hello(port))
     try:
         with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
             connection.sendall(request_bytes)
             answer = connection.recv(4096)
         assert (b"ERROR" in answer) if name == "ascii" else (answer == b"")
         if name == "ascii":
-            assert statistics(server.port)["pid"]
+            assert stats(server.port)["pid"]
     finally:
         server.stop()

@@ -1,4 +1,4 @@
-"""A router's configuration looked at before a router is given it: `lookaside check-config` and `lookaside route`."""
+"""A router's configuration checked before a router uses it: `lookaside check-config` and `lookaside route`."""
 
 import json
 import subprocess
@@ -32,18 +32,18 @@ def good(tmp_path):
 
 
 def lookaside(*arguments, stdin: str = "") -> subprocess.CompletedProcess:
-    """What the operator's tool says."""
+    """The output of the operator's tool."""
     command = [PROGRAMS / "lookaside", *map(str, arguments)]
     return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=30, check=False)
 
 
-def test_a_good_configuration_is_called_good(good):
+def test_a_valid_configuration_passes(good):
     done = lookaside("check-config", good)
     assert done.returncode == 0, done.stderr
     assert "the configuration is good: 3 servers, routing prefixes /././" in done.stdout
 
 
-def test_a_bad_one_is_refused_with_its_place(good):
+def test_an_invalid_one_is_refused_with_line_and_column(good):
     good.write_text('{\n  "pools": {"main": {"servers": ["127.0.0.1:1"]}},\n  "route": "PoolRoute|mian"\n}\n')
     done = lookaside("check-config", good)
     assert done.returncode == 1
@@ -63,13 +63,13 @@ def test_standard_input_and_a_file_that_is_not_there(good):
 
 
 def steps(*arguments) -> list[tuple[str, str]]:
-    """Where a request comes, and what is answered there."""
+    """Where a request arrives, and the replies there."""
     done = lookaside("route", *arguments, "--json")
     assert done.returncode == 0, done.stderr
     return [(step["at"], step["answered"][0]) for step in json.loads(done.stdout)]
 
 
-def test_the_way_of_a_get_and_where_failover_leads(good):
+def test_explain_shows_the_route_of_a_get_and_its_failover(good):
     way = steps("get", "user:42", "-f", good)
     assert [at for at, _ in way[:3]] == ["OperationSelectorRoute", "FailoverWithExptimeRoute", "PoolRoute|main"]
     assert len(way) == 4 and way[3][1] == "miss"
@@ -79,7 +79,7 @@ def test_the_way_of_a_get_and_where_failover_leads(good):
     assert around[4:] == [("PoolRoute|gutter", "miss"), ("127.0.0.1:11213", "miss")]
 
 
-def test_the_way_of_a_delete_in_words(good):
+def test_explain_describes_the_route_of_a_delete(good):
     done = lookaside("route", "delete", "user:42", "-f", good)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -88,7 +88,7 @@ def test_the_way_of_a_delete_in_words(good):
     assert len(servers) == 2 and all(line.endswith("delete user:42 -> NOT_FOUND") for line in servers), done.stdout
 
 
-def test_nonsense_is_named(good):
+def test_invalid_arguments_are_named(good):
     assert "fetch" in lookaside("route", "fetch", "k", "-f", good).stderr
     stranger = lookaside("route", "get", "k", "-f", good, "--down", "10.0.0.9:1")
     assert stranger.returncode == 1 and "it has 127.0.0.1:11211" in stranger.stderr, stranger.stderr

@@ -1,42 +1,42 @@
-"""Who is connected, as `stats conns` tells it, and connections that are idle for too long."""
+"""Connections as `stats conns` lists them, and connections that are idle for too long."""
 
 import socket
 import subprocess
 import time
 
 import pytest
-from processes import PROGRAMS, Process, Server, answers, connect, eventually, free_port, statistics
+from processes import PROGRAMS, Process, Server, answers, connect, eventually, free_port, stats
 
 
 def connections(port: int) -> dict[str, dict[str, str]]:
-    """`stats conns`: what it says of each descriptor."""
+    """The fields of `stats conns` by descriptor."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
         connection.sendall(b"stats conns\r\n")
         answer = b""
         while not answer.endswith(b"END\r\n"):
             answer += connection.recv(65536)
-    told: dict[str, dict[str, str]] = {}
+    row: dict[str, dict[str, str]] = {}
     for line in answer.decode().splitlines()[:-1]:
         _, name, value = line.split(" ", 2)
         descriptor, name = name.split(":", 1)
-        told.setdefault(descriptor, {})[name] = value
-    return told
+        row.setdefault(descriptor, {})[name] = value
+    return row
 
 
 def of(port: int, client: socket.socket) -> dict[str, str]:
-    """What `stats conns` says of this client."""
+    """The fields of `stats conns` for this client."""
     host, number = client.getsockname()[:2]
-    found = [told for told in connections(port).values() if told["addr"].endswith(f"{host}:{number}")]
+    found = [row for row in connections(port).values() if row["addr"].endswith(f"{host}:{number}")]
     return found[0] if found else {}
 
 
-def test_stats_conns_tells_who_is_connected_and_what_it_waits_for(tmp_path):
+def test_stats_conns_lists_clients_and_their_states(tmp_path):
     server = Server("server", tmp_path, "-t", "2")
     port = server.port
     try:
         connect(port).set("large", b"v" * 900_000)
-        listening = [told for told in connections(port).values() if told["state"] == "conn_listening"]
-        assert [told["addr"] for told in listening] == [f"tcp:127.0.0.1:{port}"]
+        listening = [row for row in connections(port).values() if row["state"] == "conn_listening"]
+        assert [row["addr"] for row in listening] == [f"tcp:127.0.0.1:{port}"]
         clients = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(3)]
         idle, partial, slow = clients
         partial.sendall(b"set a 0 0 100\r\nonly a part")
@@ -45,8 +45,8 @@ def test_stats_conns_tells_who_is_connected_and_what_it_waits_for(tmp_path):
         eventually(lambda: of(port, idle).get("state") == "conn_read", "an idle client")
         eventually(lambda: of(port, partial).get("state") == "conn_nread", "a client that has not finished")
         eventually(lambda: of(port, slow).get("state") == "conn_mwrite", "a client that does not read")
-        told = of(port, idle)
-        assert told["listen_addr"] == f"tcp:127.0.0.1:{port}" and int(told["secs_since_last_cmd"]) <= 20
+        row = of(port, idle)
+        assert row["listen_addr"] == f"tcp:127.0.0.1:{port}" and int(row["secs_since_last_cmd"]) <= 20
         idle.close()
         eventually(lambda: len(connections(port)) == 1 + 2 + 1, "the closed one is gone; the one that asks is there")
     finally:
@@ -67,8 +67,8 @@ def test_stats_conns_of_a_unix_socket_and_of_udp(tmp_path):
         server.stop()
     server = Server("server", tmp_path, "-U", str(port))
     try:
-        udp = [told for told in connections(server.port).values() if told.get("UDP") == "UDP"]
-        assert [told["addr"] for told in udp] == [f"udp:127.0.0.1:{port}"]
+        udp = [row for row in connections(server.port).values() if row.get("UDP") == "UDP"]
+        assert [row["addr"] for row in udp] == [f"udp:127.0.0.1:{port}"]
     finally:
         server.stop()
 
@@ -90,23 +90,23 @@ def test_idle_connections_are_closed_and_busy_ones_are_not(tmp_path, option):
 
             eventually(step, "idle connections are closed")
 
-        keep_busy_until(lambda: int(statistics(server.port)["idle_kicks"]) >= 21)
+        keep_busy_until(lambda: int(stats(server.port)["idle_kicks"]) >= 21)
         assert all(client.recv(100) == b"" for client in [*idle, half])
         assert connect(server.port).stats("settings")[b"idle_timeout"] == 1
     finally:
         server.stop()
 
 
-def test_without_the_option_nobody_is_closed(server):
+def test_without_the_option_idle_clients_stay(server):
     client = socket.create_connection(("127.0.0.1", server.port), timeout=10)
     deadline = time.monotonic() + 0.2
     eventually(lambda: time.monotonic() > deadline and answers(server.port), "a moment passes")
     client.sendall(b"mn\r\n")
     assert client.recv(100) == b"MN\r\n"
-    assert "idle_kicks" not in statistics(server.port), "as with memcached"
+    assert "idle_kicks" not in stats(server.port), "as with memcached"
 
 
-def test_an_idle_timeout_that_is_none_is_refused():
+def test_an_invalid_idle_timeout_is_refused():
     command = [PROGRAMS / "lookaside-server", "-p", str(free_port()), "-o", "idle_timeout=soon"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=20)
     assert ended.returncode == 2 and "idle_timeout" in ended.stderr

@@ -1,9 +1,9 @@
-"""A router that is told to end: what clients were promised is done first."""
+"""A router that shuts down completes acknowledged work first."""
 
 import json
 
 import pytest
-from processes import PROGRAMS, Process, answers, connect, free_port, statistics
+from processes import PROGRAMS, Process, answers, connect, free_port, stats
 
 
 @pytest.fixture
@@ -33,14 +33,14 @@ def router(server, tmp_path):
         process.stop()
 
 
-def test_what_was_left_in_the_background_is_done_before_the_end(router, server):
+def test_background_work_completes_before_exit(router, server):
     # Far longer than the three lines behind the delete take, and shorter than a drain may.
     process = router(late_ms=3_000)
     client, direct = connect(process.port), connect(server.port)
     client.set("a", b"x")
     client.delete("a")
-    told = statistics(process.port)
-    assert (told["background_running"], told["background_fan_outs"]) == ("1", "1")
-    assert direct.get("a") == b"x", "nobody has waited for the delete"
+    values = stats(process.port)
+    assert (values["background_running"], values["background_fan_outs"]) == ("1", "1")
+    assert direct.get("a") == b"x", "no client has waited for the delete"
     assert process.stop() == 0
     assert direct.get("a") is None

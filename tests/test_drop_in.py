@@ -1,4 +1,4 @@
-"""memcached's way of being started: its options, its files, its commands for the operator."""
+"""memcached's options, files and operator commands."""
 
 import os
 import socket
@@ -34,7 +34,7 @@ def test_a_unix_socket_with_its_mode_in_place_of_tcp(tmp_path):
 
 
 def ask_or_nothing(path) -> bytes:
-    """The version that a server on a Unix socket tells, if there is one."""
+    """The version that a server on a Unix socket replies, if there is one."""
     try:
         return ask(path, b"version\r\n")
     except OSError:
@@ -56,7 +56,7 @@ def test_in_the_background_with_a_pid_file_until_shutdown(tmp_path):
     eventually(lambda: not pid_path.exists(), "the pid file is gone")
 
 
-def test_what_fails_in_the_background_is_told_in_the_foreground(server):
+def test_a_daemonised_failure_is_reported_in_the_foreground(server):
     for status, arguments, complaint in ((1, ["-p", server.port], "-p"), (2, ["-p", 0, "-u", "no-such-user"], "-u")):
         command = [PROGRAMS / "lookaside-server", "-d", *map(str, arguments)]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=20)
@@ -70,26 +70,26 @@ def test_shutdown_needs_permission(server):
     assert answers(server.port)
 
 
-def test_a_server_that_takes_no_flush_says_so_in_both_dialects(tmp_path):
+def test_a_disabled_flush_is_refused_in_both_protocols(tmp_path):
     server = Server("server", tmp_path, "-F")
     try:
         with socket.create_connection(("127.0.0.1", server.port), timeout=5) as text:
             text.sendall(b"set key 0 0 1\r\nx\r\nflush_all\r\nflush_all 0 noreply\r\nget key\r\nquit\r\n")
-            told = text.makefile("rb").read()
-        assert told == b"STORED\r\nCLIENT_ERROR flush_all not allowed\r\nVALUE key 0 1\r\nx\r\nEND\r\n"
+            replies = text.makefile("rb").read()
+        assert replies == b"STORED\r\nCLIENT_ERROR flush_all not allowed\r\nVALUE key 0 1\r\nx\r\nEND\r\n"
         with socket.create_connection(("127.0.0.1", server.port), timeout=5) as binary:
             flush, quiet, quit_ = (bytes([0x80, opcode]) + bytes(22) for opcode in (0x08, 0x18, 0x07))
             binary.sendall(flush + quiet + quit_)
-            told = binary.makefile("rb").read()
+            replies = binary.makefile("rb").read()
         refusal = bytes([0, 0, 0, 0, 0, 0x20]) + (13).to_bytes(4, "big") + bytes(12) + b"Auth failure."
-        assert told == b"\x81\x08" + refusal + b"\x81\x18" + refusal + b"\x81\x07" + bytes(22)
+        assert replies == b"\x81\x08" + refusal + b"\x81\x18" + refusal + b"\x81\x07" + bytes(22)
         settings = connect(server.port).stats("settings")
         assert settings[b"flush_enabled"] == b"no"
     finally:
         server.stop()
 
 
-def test_options_without_meaning_are_told_in_the_log(tmp_path):
+def test_options_without_effect_are_logged(tmp_path):
     server = Server("server", tmp_path, "-R", "20", "-f", "1.25", "-o", "modern,slab_automove=1")
     try:
         for option in ("-R", "-o modern"):
@@ -100,14 +100,14 @@ def test_options_without_meaning_are_told_in_the_log(tmp_path):
         server.stop()
 
 
-def test_a_promise_of_safety_is_not_broken_in_silence(tmp_path):
+def test_an_unsupported_security_option_is_refused(tmp_path):
     for status, promise in ((2, ["-S"]), (1, ["-Y", "users"]), (2, ["-Z"])):
         command = [PROGRAMS / "lookaside-server", "-p", str(free_port()), *promise]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=20)
         assert ended.returncode == status and promise[0] in ended.stderr, ended.stderr
 
 
-def test_the_log_tells_more_when_asked(tmp_path):
+def test_v_logs_connections_and_commands(tmp_path):
     server = Server("server", tmp_path)
     try:
         assert "a connection comes" not in server.log()
@@ -115,6 +115,6 @@ def test_the_log_tells_more_when_asked(tmp_path):
             connection.sendall(b"verbosity 1\r\n")
             assert connection.recv(100) == b"OK\r\n"
         assert answers(server.port)
-        eventually(lambda: "a connection goes: normal" in server.log(), "connections are told of")
+        eventually(lambda: "a connection goes: normal" in server.log(), "connections are logged")
     finally:
         server.stop()

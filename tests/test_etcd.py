@@ -1,4 +1,4 @@
-"""A router whose configuration is in etcd: changes while clients are served, and etcd in trouble."""
+"""A router whose configuration is in etcd: changes while clients are served, and failures of etcd."""
 
 import json
 import signal
@@ -9,7 +9,7 @@ import time
 import pytest
 from certificates import Authority
 from etcd import Etcd, encoded
-from processes import PROGRAMS, Process, Server, answers, connect, eventually, free_port, statistics
+from processes import PROGRAMS, Process, Server, answers, connect, eventually, free_port, stats
 
 KEY = "lookaside/one"
 
@@ -48,11 +48,11 @@ class Router(Process):
 
     def number(self, name: str) -> int:
         """One of `stats`."""
-        return int(statistics(self.port)[name])
+        return int(stats(self.port)[name])
 
 
 class ClosedLoop:
-    """A client that asks without pause, each time when the last answer is there, and notes what went wrong."""
+    """A client that asks without pause, each time when the last answer is there, and records errors."""
 
     def __init__(self, port: int) -> None:
         self.rounds, self.wrong = 0, []
@@ -113,7 +113,7 @@ def start(etcd, tmp_path):
         router.stop()
 
 
-def test_changes_are_taken_within_a_second_and_no_client_sees_them(etcd, servers, start):
+def test_changes_apply_within_a_second_without_client_errors(etcd, servers, start):
     first, second, third = servers
     etcd.put(KEY, configuration(first))
     router = start().started()
@@ -132,7 +132,7 @@ def test_changes_are_taken_within_a_second_and_no_client_sees_them(etcd, servers
     assert router.number("get_failures") == 0 and router.number("other_failures") == 0
 
 
-def test_a_wrong_configuration_is_refused_and_the_old_one_stays(etcd, servers, start):
+def test_an_invalid_configuration_is_refused_and_the_old_one_stays(etcd, servers, start):
     etcd.put(KEY, configuration(servers[0]))
     router = start().started()
     etcd.put(KEY, '{"route": "PoolRoute|nowhere"}')
@@ -141,7 +141,7 @@ def test_a_wrong_configuration_is_refused_and_the_old_one_stays(etcd, servers, s
     assert router.servers() == {servers[0].port} and connect(router.port).set("a", b"x")
     etcd.put(KEY, configuration(servers[1]))
     router.takes(servers[1])
-    assert "config_last_refusal" not in statistics(router.port)
+    assert "config_last_refusal" not in stats(router.port)
 
 
 def test_etcd_killed_and_back_after_a_compaction(etcd, servers, start):
@@ -173,7 +173,7 @@ def test_a_key_that_is_deleted_changes_nothing(etcd, servers, start):
     router.takes(servers[1])
 
 
-def test_a_start_without_etcd_takes_what_was_kept(etcd, servers, start, tmp_path):
+def test_a_start_without_etcd_uses_the_last_good_configuration(etcd, servers, start, tmp_path):
     cache = tmp_path / "last.json"
     etcd.put(KEY, configuration(servers[0]))
     router = start("--config-cache", cache).started()
@@ -185,14 +185,14 @@ def test_a_start_without_etcd_takes_what_was_kept(etcd, servers, start, tmp_path
     router.start()
     router.started()
     assert router.servers() == {servers[1].port}
-    assert "config_last_refusal" in statistics(router.port) and "starts with the last good" in router.log()
+    assert "config_last_refusal" in stats(router.port) and "starts with the last good" in router.log()
     etcd.restart()
     etcd.put(KEY, configuration(servers[2]))
     router.takes(servers[2])
-    assert "config_last_refusal" not in statistics(router.port)
+    assert "config_last_refusal" not in stats(router.port)
 
 
-def test_what_is_wrong_in_etcd_at_the_start_is_told(etcd, servers, start, tmp_path):
+def test_an_invalid_value_in_etcd_at_the_start_is_reported(etcd, servers, start, tmp_path):
     cache = tmp_path / "last.json"
     router = start()
     assert router.running.wait(20) == 1 and "etcd has no such key" in router.log()
@@ -205,7 +205,7 @@ def test_what_is_wrong_in_etcd_at_the_start_is_told(etcd, servers, start, tmp_pa
     assert router.running.wait(20) == 1 and "etcd does not answer" in router.log()
 
 
-def test_another_endpoint_answers_for_one_that_does_not(etcd, servers, start):
+def test_a_dead_endpoint_is_replaced_by_another(etcd, servers, start):
     etcd.put(KEY, configuration(servers[0]))
     router = start(source=f"etcd://127.0.0.1:{free_port()},127.0.0.1:{etcd.port}/{KEY}").started()
     etcd.put(KEY, configuration(servers[1]))
@@ -213,7 +213,7 @@ def test_another_endpoint_answers_for_one_that_does_not(etcd, servers, start):
     assert "etcd does not answer" not in router.log()
 
 
-def test_with_a_user(etcd, servers, start):
+def test_with_user_and_password(etcd, servers, start):
     etcd.put(KEY, configuration(servers[0]))
     for path, body in [
         ("/v3/auth/user/add", {"name": "root", "password": "root"}),
@@ -235,7 +235,7 @@ def test_with_a_user(etcd, servers, start):
     assert "authentication failed" in refused.log() and "wrong" not in refused.log()
 
 
-def test_by_tls(servers, start, tmp_path):
+def test_through_tls(servers, start, tmp_path):
     authority = Authority(tmp_path)
     certificate, key = authority.sign("router")
     (tmp_path / "secured").mkdir()
@@ -255,7 +255,7 @@ def test_by_tls(servers, start, tmp_path):
         secured.stop()
 
 
-def test_a_signal_has_the_configuration_read_at_once(etcd, servers, start, tmp_path):
+def test_sighup_reloads_the_configuration_at_once(etcd, servers, start, tmp_path):
     path = tmp_path / "router.json"
     path.write_text("{")
     (tmp_path / "last.json").write_text(configuration(servers[0]))
@@ -268,7 +268,7 @@ def test_a_signal_has_the_configuration_read_at_once(etcd, servers, start, tmp_p
         assert router.servers() == {servers[0].port}
 
 
-def test_a_location_that_makes_no_sense_is_refused():
+def test_an_invalid_location_is_refused():
     done = subprocess.run(
         [PROGRAMS / "lookaside-router", "--config", "etcd://127.0.0.1:2379"], capture_output=True, text=True, timeout=20
     )

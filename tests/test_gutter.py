@@ -4,7 +4,7 @@ import itertools
 import socket
 
 from leases import LeaseClient
-from processes import eventually, statistics
+from processes import eventually, stats
 
 
 def key_of_server(cluster, server):
@@ -12,9 +12,9 @@ def key_of_server(cluster, server):
     client = cluster.client()
     try:
         for index in itertools.count():
-            before = int(statistics(server.port)["cmd_set"])
+            before = int(stats(server.port)["cmd_set"])
             client.set(f"probe:{index}", b"value")
-            if int(statistics(server.port)["cmd_set"]) > before:
+            if int(stats(server.port)["cmd_set"]) > before:
                 return f"probe:{index}"
     finally:
         client.close()
@@ -31,7 +31,7 @@ def test_reads_go_on_through_the_gutter_and_come_back(cluster):
     assert client.set(key, b"from the database")
     for _ in range(100):
         assert client.get(key) == b"from the database"
-    gutter = statistics(cluster.gutter.port)
+    gutter = stats(cluster.gutter.port)
     assert int(gutter["get_hits"]) >= 100
 
     # A delete cannot be acknowledged while the server that may hold the key does not answer.
@@ -40,11 +40,11 @@ def test_reads_go_on_through_the_gutter_and_come_back(cluster):
     deleter.close()
     assert client.get(key) is None, "the gutter has deleted it all the same"
     victim.restart()
-    before = int(statistics(victim.port)["cmd_get"])
+    before = int(stats(victim.port)["cmd_get"])
 
     def served_by_the_server_again() -> bool:
         client.get(key)
-        return int(statistics(victim.port)["cmd_get"]) > before
+        return int(stats(victim.port)["cmd_get"]) > before
 
     eventually(served_by_the_server_again, "reads come back to the server")
     client.close()
@@ -58,7 +58,7 @@ def test_the_gutter_keeps_values_for_a_short_time_only(cluster):
     assert client.set(key, b"value", expire=0)
     assert client.get(key) == b"value"
     client.close()
-    # Nobody has to wait for the end of it: the server tells the remaining time.
+    # No need to wait until it expires: the server returns the remaining time.
     with socket.create_connection(("127.0.0.1", cluster.gutter.port), timeout=5) as connection:
         connection.sendall(f"mg {key} t\r\n".encode())
         answer = connection.recv(100).decode()

@@ -3,7 +3,7 @@
 import threading
 
 from leases import HOT_MISS, LeaseClient
-from processes import eventually, statistics
+from processes import eventually, stats
 
 
 def test_a_hundred_clients_that_miss_the_same_key_read_the_database_once(cluster):
@@ -12,12 +12,12 @@ def test_a_hundred_clients_that_miss_the_same_key_read_the_database_once(cluster
     values = []
 
     def hot_misses() -> int:
-        return sum(int(statistics(server.port)["lease_hot_misses"]) for server in cluster.servers)
+        return sum(int(stats(server.port)["lease_hot_misses"]) for server in cluster.servers)
 
     def load() -> bytes:
         loads.append(1)
-        # The query takes until everybody else has missed as well.
-        eventually(lambda: hot_misses() >= 99, "the other 99 clients have been told to wait")
+        # The query lasts until all other clients have missed as well.
+        eventually(lambda: hot_misses() >= 99, "the other 99 clients have got a hot miss")
         return b"from the database"
 
     def ask() -> None:

@@ -1,11 +1,11 @@
-"""Several addresses side by side, and UDP that cannot be turned against a stranger."""
+"""Several addresses side by side, and UDP that cannot be used for amplification."""
 
 import socket
 import struct
 import subprocess
 
 import pytest
-from processes import PROGRAMS, Process, answers, connect, free_port, statistics
+from processes import PROGRAMS, Process, answers, connect, free_port, stats
 
 
 def start(tmp_path, *arguments: str) -> Process:
@@ -13,7 +13,7 @@ def start(tmp_path, *arguments: str) -> Process:
     return Process("server", [PROGRAMS / "lookaside-server", "-t", "2", *arguments], tmp_path)
 
 
-def says_version(host: str, port: int) -> bool:
+def sends_version(host: str, port: int) -> bool:
     """Whether a server answers there."""
     try:
         with socket.create_connection((host, port), timeout=5) as connection:
@@ -29,8 +29,8 @@ def test_several_addresses_of_one_store(tmp_path):
     server = start(tmp_path, "-p", str(first), *listen)
     places = [("127.0.0.1", first), ("127.0.0.2", second), ("127.0.0.3", third), ("::1", sixth)]
     try:
-        server.wait_ready(lambda: all(says_version(*place) for place in places))
-        assert not says_version("127.0.0.2", first), "an address with a port of its own has that alone"
+        server.wait_ready(lambda: all(sends_version(*place) for place in places))
+        assert not sends_version("127.0.0.2", first), "an address with a port of its own has that alone"
         connect(first).set("key", b"value")
         for place in places:
             with socket.create_connection(place, timeout=5) as connection:
@@ -43,8 +43,8 @@ def test_several_addresses_of_one_store(tmp_path):
 BINARY_NOOP = struct.pack("!BBHBBHIIQ", 0x80, 0x0A, 0, 0, 0, 0, 0, 0, 0)
 
 
-def says(port: int, request: bytes) -> bytes:
-    """The beginning of the answer; empty if the server hangs up."""
+def reply_to(port: int, request: bytes) -> bytes:
+    """The beginning of the reply; empty if the server closes the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
         connection.sendall(request)
         connection.shutdown(socket.SHUT_WR)
@@ -63,11 +63,11 @@ def test_an_address_may_have_a_protocol_of_its_own(tmp_path, general):
     )
     try:
         server.wait_ready(lambda: all(accepts(port) for port in (text, binary, either, general_port)))
-        assert says(text, b"mn\r\n") == b"MN\r\n" and not says(text, BINARY_NOOP).startswith(b"\x81")
-        assert says(binary, BINARY_NOOP).startswith(b"\x81") and says(binary, b"mn\r\n") == b""
-        assert says(either, b"mn\r\n") == b"MN\r\n" and says(either, BINARY_NOOP).startswith(b"\x81")
-        assert says(general_port, b"mn\r\n") == (b"" if "binary" in general else b"MN\r\n")
-        assert says(general_port, BINARY_NOOP).startswith(b"\x81") == ("ascii" not in general)
+        assert reply_to(text, b"mn\r\n") == b"MN\r\n" and not reply_to(text, BINARY_NOOP).startswith(b"\x81")
+        assert reply_to(binary, BINARY_NOOP).startswith(b"\x81") and reply_to(binary, b"mn\r\n") == b""
+        assert reply_to(either, b"mn\r\n") == b"MN\r\n" and reply_to(either, BINARY_NOOP).startswith(b"\x81")
+        assert reply_to(general_port, b"mn\r\n") == (b"" if "binary" in general else b"MN\r\n")
+        assert reply_to(general_port, BINARY_NOOP).startswith(b"\x81") == ("ascii" not in general)
         log = server.log()
         assert f"127.0.0.1:{text}, for the text protocol" in log, log
         assert f"127.0.0.1:{binary}, for the binary protocol" in log, log
@@ -78,7 +78,7 @@ def test_an_address_may_have_a_protocol_of_its_own(tmp_path, general):
 
 
 def accepts(port: int) -> bool:
-    """Whether somebody accepts connections there."""
+    """Whether the port accepts connections."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=5):
             return True
@@ -86,7 +86,7 @@ def accepts(port: int) -> bool:
         return False
 
 
-def test_no_protocol_of_an_address_is_a_way_around_passwords(tmp_path):
+def test_no_protocol_of_an_address_bypasses_passwords(tmp_path):
     (tmp_path / "users").write_text("ada:secret\n")
     environment = {"MEMCACHED_SASL_PWDB": str(tmp_path / "users")}
     for options, listen in (
@@ -102,15 +102,15 @@ def test_no_protocol_of_an_address_is_a_way_around_passwords(tmp_path):
     server = Process("server", command, tmp_path, env=environment)
     try:
         server.wait_ready(lambda: accepts(text) and accepts(binary))
-        assert says(text, b"mn\r\n") == b"CLIENT_ERROR unauthenticated\r\n"
-        assert says(text, BINARY_NOOP) == b"" or b"unauthenticated" in says(text, BINARY_NOOP)
-        assert b"Auth failure" in says(binary, BINARY_NOOP)
+        assert reply_to(text, b"mn\r\n") == b"CLIENT_ERROR unauthenticated\r\n"
+        assert reply_to(text, BINARY_NOOP) == b"" or b"unauthenticated" in reply_to(text, BINARY_NOOP)
+        assert b"Auth failure" in reply_to(binary, BINARY_NOOP)
     finally:
         assert server.stop() == 0
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:x", "[::1", "mtls:127.0.0.1", "proto[proxy]:127.0.0.1", "no such host"])
-def test_an_address_that_is_none_is_named(listen):
+def test_an_invalid_address_is_named(listen):
     command = [PROGRAMS / "lookaside-server", "-p", str(free_port()), "-l", listen]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=20)
     assert ended.returncode == 2 and "-l" in ended.stderr, ended.stderr
@@ -144,7 +144,7 @@ def test_a_reply_by_udp_is_no_larger_than_asked_for_until_the_client_has_connect
         assert stranger.ask(b"get s" + b" " * 30 + b"\r\n") == b"VALUE s 0 1\r\n1\r\nEND\r\n"
         assert stranger.ask(b"get large" + b" " * 1100 + b"\r\n").endswith(b"END\r\n"), "as large as its request"
         assert stranger.ask(b"set t 0 0 1\r\nx\r\n") == b"STORED\r\n"
-        assert int(statistics(port)["udp_replies_refused"]) == 2
+        assert int(stats(port)["udp_replies_refused"]) == 2
         with socket.create_connection(("127.0.0.1", port), timeout=5, source_address=("127.0.0.9", 0)):
             # Accepting comes before answering: once another connection is served, this one has been seen.
             assert answers(port)

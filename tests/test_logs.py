@@ -1,4 +1,4 @@
-"""What the daemons log: a line an event, as text or as JSON, and how much of it."""
+"""The daemons' logs: one event a line, as text or as JSON, and their levels."""
 
 import json
 
@@ -11,11 +11,11 @@ def events(process: Process) -> list[dict]:
 
 
 def is_good(event: dict) -> bool:
-    """Whether an event has what every event has."""
+    """Whether an event has the fields that every event has."""
     return {"timestamp", "level", "message", "target"} <= event.keys() and event["timestamp"].endswith("Z")
 
 
-def test_a_routers_events_have_names_for_their_facts(tmp_path):
+def test_a_router_s_log_events_have_named_fields(tmp_path):
     cluster = Cluster("one", tmp_path, ("--log-format", "json"))
     try:
         address = f"127.0.0.1:{cluster.servers[0].port}"
@@ -24,13 +24,13 @@ def test_a_routers_events_have_names_for_their_facts(tmp_path):
             cluster.client().get(f"key:{number}")
         cluster.configuration_path.write_text('{\n"pools": "\\"odd\\"')
         eventually(lambda: any("refused" in event["message"] for event in events(cluster.router)), "it is refused")
-        told = events(cluster.router)
-        assert all(is_good(event) for event in told)
-        (serving,) = (event for event in told if event["message"] == "serving")
+        logged = events(cluster.router)
+        assert all(is_good(event) for event in logged)
+        (serving,) = (event for event in logged if event["message"] == "serving")
         assert (serving["threads"], serving["source"]) == (1, str(cluster.configuration_path))
-        (refused,) = (event for event in told if "refused" in event["message"])
+        (refused,) = (event for event in logged if "refused" in event["message"])
         assert refused["level"] == "ERROR" and "line 2" in refused["why"]
-        (taken_out,) = (event for event in told if event.get("server") == address)
+        (taken_out,) = (event for event in logged if event.get("server") == address)
         assert taken_out["level"] == "WARN"
     finally:
         cluster.stop()
@@ -45,17 +45,17 @@ def test_a_servers_and_an_invalidators_events(tmp_path):
     ]  # fmt: skip
     invalidator = Process("invalidator", command, tmp_path)
     try:
-        eventually(lambda: invalidator.log() or invalidator.running.poll() is not None, "it says something")
+        eventually(lambda: invalidator.log() or invalidator.running.poll() is not None, "it logs something")
         for process in (server, invalidator):
             process.stop()
-            told = events(process)
-            assert told and all(is_good(event) for event in told), process.log()
+            logged = events(process)
+            assert logged and all(is_good(event) for event in logged), process.log()
     finally:
         server.stop()
         invalidator.stop()
 
 
-def test_clients_change_how_much_a_router_says(cluster):
+def test_clients_change_a_router_s_log_level(cluster):
     def debug_lines() -> int:
         return cluster.router.log().count("DEBUG") + cluster.router.log().count("TRACE")
 
@@ -64,12 +64,12 @@ def test_clients_change_how_much_a_router_says(cluster):
     assert client.raw_command("verbosity 2") == b"OK"
     assert client.get("__mcrouter__.verbosity") == b"2"
     assert answers(cluster.port)
-    eventually(lambda: debug_lines() > 0, "a client that goes is told of")
+    eventually(lambda: debug_lines() > 0, "a disconnect is logged")
     assert connect(cluster.port).raw_command("verbosity 0") == b"OK"
     assert client.get("__mcrouter__.verbosity") == b"0"
 
 
-def test_a_format_that_nobody_knows_is_refused(tmp_path):
+def test_an_unknown_format_is_refused(tmp_path):
     for program in ("lookaside-server", "lookaside-router", "lookaside-invalidator"):
         process = Process(program, [PROGRAMS / program, "--log-format", "xml"], tmp_path)
         assert process.running.wait(20) in (2, 64) and "text or json" in process.log(), process.log()

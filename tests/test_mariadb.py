@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from processes import Invalidator, answers, eventually, statistics
+from processes import Invalidator, answers, eventually, stats
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_a_rolled_back_transaction_deletes_nothing(clusters, invalidator, users)
         cursor.execute("UPDATE users SET name = 'Grace' WHERE id = 2 /* lookaside: user:2 */")
     gone(clusters, ["user:2"])
     assert len(cached(clusters, ["user:1"])) == 2
-    assert int(statistics(invalidator.port)["invalidations_total"]) > 0
+    assert int(stats(invalidator.port)["invalidations_total"]) > 0
 
 
 def test_a_writer_s_own_delete_stays_in_its_cluster(clusters):
@@ -128,7 +128,7 @@ def test_an_invalidator_killed_in_the_middle_of_ten_thousand_commits_loses_none(
     kills = 0
     for share, then_allowed in ((0.3, 0.65), (0.5, 0.85), (0.7, 2.0)):
         eventually(lambda share=share: sum(committed) > share * commits, f"{share:.0%} of the commits", 120)
-        eventually(lambda: int(statistics(invalidator.port)["invalidations_total"]) > 0, "deletes are under way")
+        eventually(lambda: int(stats(invalidator.port)["invalidations_total"]) > 0, "deletes are under way")
         assert sum(committed) < commits, "it is to be killed while commits and deletes are under way"
         invalidator.kill()
         kills += 1

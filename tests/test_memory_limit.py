@@ -6,17 +6,17 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from crowd import MEGABYTE, Neighbour, read, resident_bytes
-from processes import Server, eventually, statistics
+from load import MEGABYTE, LatencyProbe, read, resident_bytes
+from processes import Server, eventually, stats
 
 # `-m` bounds items, their headers and the index. The process may have this share more, beside what it has when empty:
 # buffers of its threads, lists that grow with the index.
 OVER_LIMIT = 0.05
 
-# So many times the limit is stored.
+# The limit is stored this many times over.
 TIMES_LIMIT = 10
 
-# A neighbour waits no longer than this while memory is full, half of the times, and always.
+# Latency bounds of another client while memory is full: median and maximum.
 WAIT_S_P50, WAIT_S_MAX = 0.1, 5.0
 
 
@@ -46,14 +46,14 @@ def test_a_lowered_limit_gives_memory_back(tmp_path):
         assert ask(server.port, b"cache_memlimit 65\r\n").startswith(b"MEMLIMIT_ADJUST_FAILED")
         assert ask(server.port, b"cache_memlimit 7\r\n").startswith(b"MEMLIMIT_TOO_SMALL")
         assert ask(server.port, b"cache_memlimit 16\r\n") == b"OK\r\n"
-        assert int(statistics(server.port)["limit_maxbytes"]) == 16 * MEGABYTE
-        eventually(lambda: int(statistics(server.port)["bytes"]) <= 16 * MEGABYTE, "pages are cleared")
+        assert int(stats(server.port)["limit_maxbytes"]) == 16 * MEGABYTE
+        eventually(lambda: int(stats(server.port)["bytes"]) <= 16 * MEGABYTE, "pages are cleared")
         assert resident_bytes(server) < full_bytes - 40 * MEGABYTE
-        assert 1_000 < int(statistics(server.port)["curr_items"]) < 2_000
+        assert 1_000 < int(stats(server.port)["curr_items"]) < 2_000
         # What is emptied at once goes back too, and the room is there again when the limit is raised.
         assert ask(server.port, b"cache_memlimit 64\r\n") == b"OK\r\n"
         fill(server.port, b"after")
-        assert int(statistics(server.port)["bytes"]) > 50 * MEGABYTE
+        assert int(stats(server.port)["bytes"]) > 50 * MEGABYTE
         assert ask(server.port, b"flush_all\r\n") == b"OK\r\n"
         assert ask(server.port, b"cache_memlimit 16\r\n") == b"OK\r\n"
         assert resident_bytes(server) < full_bytes - 40 * MEGABYTE
@@ -62,7 +62,7 @@ def test_a_lowered_limit_gives_memory_back(tmp_path):
 
 
 def stores(sizes: list[int], exptimes: list[int], total_bytes: int) -> Iterator[bytes]:
-    """Stores of distinct keys, some at a time, until their keys and values are so many bytes. The same each time."""
+    """Batches of sets of distinct keys of `total_bytes` bytes in all. The same sequence each time."""
     dice, value, stored, number = random.Random(6), b"v" * max(sizes), 0, 0
     while stored < total_bytes:
         commands = []
@@ -89,22 +89,22 @@ def stores(sizes: list[int], exptimes: list[int], total_bytes: int) -> Iterator[
 def test_ten_times_the_limit_in_distinct_keys(tmp_path, megabytes, sizes, exptimes):
     server = Server("server", tmp_path, "-m", str(megabytes))
     try:
-        neighbour = Neighbour(server.port)
+        probe = LatencyProbe(server.port)
         empty, limit, most = resident_bytes(server), megabytes * MEGABYTE, 0
         with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
             for commands in stores(sizes, exptimes, TIMES_LIMIT * limit):
                 connection.sendall(commands)
-                neighbour.store()
+                probe.store()
                 most = max(most, resident_bytes(server))
             connection.sendall(b"set last 0 0 4\r\nlast\r\nget last\r\n")
             answer = b"STORED\r\nVALUE last 0 4\r\nlast\r\nEND\r\n"
             assert read(connection, len(answer)) == answer
-        told = statistics(server.port)
+        values = stats(server.port)
         assert most <= empty + limit * (1 + OVER_LIMIT), f"{(most - empty) / limit:.3f} of the limit"
-        assert int(told["bytes"]) <= limit
+        assert int(values["bytes"]) <= limit
         # It is full, and what is in it is what was stored last.
         assert most > empty + limit * 0.9, f"{(most - empty) / limit:.3f} of the limit"
-        assert int(told["evictions"]) > 0 and int(told["curr_items"]) > 0
-        assert neighbour.waited_at_most(0.5) < WAIT_S_P50 and neighbour.waited_at_most(1) < WAIT_S_MAX
+        assert int(values["evictions"]) > 0 and int(values["curr_items"]) > 0
+        assert probe.waited_at_most(0.5) < WAIT_S_P50 and probe.waited_at_most(1) < WAIT_S_MAX
     finally:
         assert server.stop() == 0

@@ -1,4 +1,4 @@
-"""What Prometheus reads, and what the port does with whoever else comes."""
+"""The Prometheus endpoint, and its handling of other clients."""
 
 import http.client
 import re
@@ -6,7 +6,7 @@ import socket
 import subprocess
 
 import pytest
-from processes import PROGRAMS, Server, connect, eventually, free_port, statistics
+from processes import PROGRAMS, Server, connect, eventually, free_port, stats
 
 SAMPLE = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
 
@@ -50,12 +50,12 @@ def server(tmp_path):
     assert server.stop() == 0
 
 
-def test_every_number_of_stats_is_there(server):
+def test_every_statistic_is_exported(server):
     client = connect(server.port)
     client.set("a", b"x")
     client.get("a")
-    told, metrics = statistics(server.port), server.metrics()
-    for name, value in told.items():
+    values, metrics = stats(server.port), server.metrics()
+    for name, value in values.items():
         if name != "version" and re.fullmatch(r"[\d.]+", value):
             assert ("lookaside_server_" + name, "") in metrics, name
     assert metrics["lookaside_server_get_hits", ""] == 1 and metrics["lookaside_server_cmd_set", ""] == 1
@@ -64,7 +64,7 @@ def test_every_number_of_stats_is_there(server):
     assert "# TYPE lookaside_server_get_hits counter" in body and "# TYPE lookaside_server_curr_items gauge" in body
 
 
-def test_each_number_says_what_it_means(server):
+def test_each_metric_has_a_help_text(server):
     helps = re.findall(r"# HELP lookaside_server_(\w+) (.+)", server.get("/metrics")[1])
     assert len(helps) > 90
     for name, text in helps:
@@ -114,7 +114,7 @@ def test_hot_keys(server):
     assert 'key="odd\\"\\\\key"' in server.get("/metrics")[1]
 
 
-def test_whoever_else_comes(server):
+def test_other_http_requests_are_refused(server):
     assert server.get("/")[0] == 404
     assert server.get("/metrics?name[]=x")[0] == 200
     assert server.get("/metrics", "POST")[0] == 405
@@ -127,7 +127,7 @@ def test_whoever_else_comes(server):
         assert pieces.recv(100).startswith(b"HTTP/1.1 200 OK\r\n")
 
 
-def test_slow_clients_are_let_go_and_hold_up_nobody(server):
+def test_slow_scrapers_are_disconnected_and_do_not_block_others(server):
     slow = [socket.create_connection(("127.0.0.1", server.metrics_port), timeout=20) for _ in range(20)]
     for connection in slow:
         connection.sendall(b"GET /metr")

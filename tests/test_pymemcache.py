@@ -100,9 +100,9 @@ def test_noreply(client):
 def test_version_and_stats(client):
     assert client.version()
     client.get("key")
-    statistics = client.stats()
-    assert int(statistics[b"cmd_get"]) >= 1
-    assert int(statistics[b"pid"]) > 0
+    stats = client.stats()
+    assert int(stats[b"cmd_get"]) >= 1
+    assert int(stats[b"pid"]) > 0
 
 
 def test_flush_all(server):

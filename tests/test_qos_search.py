@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.server.qos import FIRST_RATE, PRECISION, STEP, WINDOWS_MAX, Search, holds
+from experiments.server.qos import FIRST_RATE, PRECISION, STEP, WINDOWS_MAX, Search, meets_target
 
 
 def found(first: float, answer) -> tuple[Search, list[float]]:
@@ -15,7 +15,7 @@ def found(first: float, answer) -> tuple[Search, list[float]]:
 
 
 @pytest.mark.parametrize("capacity", [FIRST_RATE * STEP**steps * 1.1 for steps in (-3, -1, 0, 1, 3)])
-def test_what_is_found_is_held_and_little_below_what_can_be(capacity):
+def test_the_rate_found_meets_the_target_and_is_close_to_the_limit(capacity):
     search, asked = found(FIRST_RATE, lambda rate: rate <= capacity)
     assert search.held <= capacity < search.failed
     assert search.failed / search.held <= PRECISION
@@ -42,7 +42,7 @@ def test_a_search_without_an_end_is_given_up(answer):
     assert (search.held is None) is not answer
 
 
-def test_a_rate_holds_if_its_p99_is_low_and_no_queue_grows():
-    assert holds({"p99_us": 999.0, "ops_per_s": 99_000.0}, 100_000)
-    assert not holds({"p99_us": 1000.0, "ops_per_s": 100_000.0}, 100_000)
-    assert not holds({"p99_us": 10.0, "ops_per_s": 90_000.0}, 100_000)
+def test_a_rate_meets_the_target_if_its_p99_is_low_and_no_queue_grows():
+    assert meets_target({"p99_us": 999.0, "ops_per_s": 99_000.0}, 100_000)
+    assert not meets_target({"p99_us": 1000.0, "ops_per_s": 100_000.0}, 100_000)
+    assert not meets_target({"p99_us": 10.0, "ops_per_s": 90_000.0}, 100_000)

@@ -1,7 +1,7 @@
 """Replicated pools, regional pools and a gutter with a limit, over real servers (§3.2.3, §4.2, §3.3)."""
 
 import pytest
-from processes import Server, eventually, statistics
+from processes import Server, eventually, stats
 from routers import ask, router
 
 
@@ -42,10 +42,10 @@ def test_a_client_reads_its_replica_and_a_delete_reaches_all(servers, tmp_path, 
     with router(tmp_path, {"pools": pools(servers), "route": route}) as port:
         replica_of = {}
         for client in CLIENTS:
-            before = [int(statistics(server.port)["get_misses"]) for server in servers]
+            before = [int(stats(server.port)["get_misses"]) for server in servers]
             for index in range(5):
                 assert ask(port, client, f"get missing:{index}\r\n".encode()) == b"END\r\n"
-            after = [int(statistics(server.port)["get_misses"]) for server in servers]
+            after = [int(stats(server.port)["get_misses"]) for server in servers]
             asked = [index for index in range(3) if after[index] > before[index]]
             assert len(asked) == 1, "a client keeps to one replica, whatever the key"
             replica_of[client] = asked[0]
@@ -110,6 +110,6 @@ def test_a_gutter_takes_over_no_more_than_its_limit(servers, tmp_path):
         refused = [answer for answer in answered if answer.startswith(b"SERVER_ERROR")]
         assert len(through) + len(refused) == 60
         assert 20 <= len(through) < 40, "the burst, and one a second"
-        assert int(statistics(gutter.port)["cmd_get"]) == len(through)
+        assert int(stats(gutter.port)["cmd_get"]) == len(through)
         main.restart()
         eventually(lambda: ask(port, "127.0.0.1", b"get k\r\n") == b"END\r\n", "the server is asked again")

@@ -1,11 +1,11 @@
-"""What a router says about itself: `stats` in mcrouter's groups, and gets of `__mcrouter__.` keys."""
+"""A router's own state: `stats` in mcrouter's groups, and gets of `__mcrouter__.` keys."""
 
 import hashlib
 import json
 import re
 
 import pytest
-from processes import connect, statistics
+from processes import connect, stats
 
 
 def group(port: int, name: str) -> dict[str, int]:
@@ -39,7 +39,7 @@ def test_groups_of_stats(cluster):
     assert went["cmd_out"] == 6 and 0 < went["cmd_out_writes"] <= 6
     wrong = group(cluster.port, "cmd-error")
     assert wrong["cmd_get_miss"] == 2 and sum(wrong.values()) == 2
-    detailed, everything = statistics(cluster.port), connect(cluster.port).stats("detailed")
+    detailed, everything = stats(cluster.port), connect(cluster.port).stats("detailed")
     assert detailed.keys() | came.keys() | went.keys() | wrong.keys() <= {name.decode() for name in everything}
     counts = group(cluster.port, "count")
     assert counts["cmd_get"] == 3 and counts["get_misses"] == 2 and "uptime" not in counts
@@ -47,7 +47,7 @@ def test_groups_of_stats(cluster):
         assert connect(cluster.port).stats(name) == {}, "monitors ask for it and choke on an error"
 
 
-def test_what_is_asked_of_the_configuration(cluster):
+def test_admin_keys_about_the_configuration(cluster):
     text = cluster.configuration_path.read_text()
     digest = hashlib.md5(text.encode()).hexdigest()
     assert admin(cluster.port, "config_md5_digest") == digest
@@ -62,13 +62,13 @@ def test_what_is_asked_of_the_configuration(cluster):
     assert int(admin(cluster.port, "config_age")) >= 0
 
 
-def test_what_is_asked_of_the_router(cluster):
+def test_admin_keys_about_the_router(cluster):
     assert admin(cluster.port, "options(server_timeout)") == "300"
     lines = admin(cluster.port, "options").split("\r\n")
     assert "route_prefix /local/one/" in lines and "spool_fsync always" in lines
     assert all(re.match(r"[a-z0-9_]+ ", line) for line in lines)
     assert admin(cluster.port, "options(nothing)") is None and admin(cluster.port, "nothing") is None
-    assert int(admin(cluster.port, "hostid")) != int(statistics(cluster.port)["pid"])
+    assert int(admin(cluster.port, "hostid")) != int(stats(cluster.port)["pid"])
 
 
 @pytest.mark.parametrize("state", ["up", "hard_tko"])

@@ -1,4 +1,4 @@
-"""The router's doors: several ports and addresses, and a unix socket, all of one router."""
+"""The router's listeners: several ports and addresses, and a Unix socket."""
 
 import socket
 import stat
@@ -21,8 +21,8 @@ def start(tmp_path: Path, *arguments: object) -> Process:
     return Process("router", command(*arguments), tmp_path)
 
 
-def says(place: tuple[str, int] | Path, request: bytes = b"get nothing\r\n") -> bytes:
-    """The answer; nothing if nobody is there."""
+def reply_to(place: tuple[str, int] | Path, request: bytes = b"get nothing\r\n") -> bytes:
+    """The reply; empty if nothing listens."""
     family = socket.AF_UNIX if isinstance(place, Path) else socket.AF_INET6 if ":" in place[0] else socket.AF_INET
     with socket.socket(family) as connection:
         connection.settimeout(10)
@@ -34,15 +34,15 @@ def says(place: tuple[str, int] | Path, request: bytes = b"get nothing\r\n") -> 
             return b""
 
 
-def test_every_door_leads_to_the_same_router(tmp_path):
+def test_every_listener_reaches_the_same_router(tmp_path):
     first, second, third, sixth = (free_port() for _ in range(4))
     file = tmp_path / "router"
     listen = ["-l", f"127.0.0.1,localhost;127.0.0.2:{third}", "--listen-addresses", f"[::1]:{sixth}"]
     router = start(tmp_path, "-p", f"{first},{second}", *listen, "-s", file, "--unix-mask", "600")
-    doors = [("127.0.0.1", first), ("127.0.0.1", second), ("127.0.0.2", third), ("::1", sixth), file]
+    listeners = [("127.0.0.1", first), ("127.0.0.1", second), ("127.0.0.2", third), ("::1", sixth), file]
     try:
-        router.wait_ready(lambda: all(says(door) == b"END\r\n" for door in doors))
-        assert says(("127.0.0.2", first)) == b"", "an address with a port of its own has that alone"
+        router.wait_ready(lambda: all(reply_to(listener) == b"END\r\n" for listener in listeners))
+        assert reply_to(("127.0.0.2", first)) == b"", "an address with a port of its own has that alone"
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         for name in (f"127.0.0.1:{second}", f"127.0.0.2:{third}", f"[::1]:{sixth}", str(file)):
             assert f"listening on {name}\n" in router.log()
@@ -51,18 +51,18 @@ def test_every_door_leads_to_the_same_router(tmp_path):
     assert not file.exists()
 
 
-def test_a_unix_socket_alone_and_what_a_killed_router_left_of_it(tmp_path):
+def test_a_unix_socket_alone_replaces_a_dead_router_s_socket(tmp_path):
     file = tmp_path / "router"
     killed = start(tmp_path, "-s", file)
-    killed.wait_ready(lambda: says(file) == b"END\r\n")
+    killed.wait_ready(lambda: reply_to(file) == b"END\r\n")
     second = subprocess.run(command("-s", file), capture_output=True, text=True, timeout=20)
     assert second.returncode == 1 and "somebody listens there" in second.stderr, second.stderr
-    assert says(file) == b"END\r\n", "the first one is unharmed"
+    assert reply_to(file) == b"END\r\n", "the first one is unharmed"
     killed.kill()
     assert file.exists()
     router = start(tmp_path, "-s", file)
     try:
-        eventually(lambda: says(file) == b"END\r\n", "the file is taken over")
+        eventually(lambda: reply_to(file) == b"END\r\n", "the file is taken over")
         many = [socket.socket(socket.AF_UNIX) for _ in range(50)]
         for client in many:
             client.settimeout(10)
@@ -82,7 +82,7 @@ def test_port_0_is_a_free_one_that_all_addresses_share(tmp_path):
         router.wait_ready(lambda: router.log().count("listening on ") == 2)
         ports = [int(line.rsplit(":", 1)[1]) for line in router.log().splitlines() if "listening on " in line]
         assert ports[0] == ports[1]
-        assert says(("127.0.0.1", ports[0])) == says(("127.0.0.2", ports[0])) == b"END\r\n"
+        assert reply_to(("127.0.0.1", ports[0])) == reply_to(("127.0.0.2", ports[0])) == b"END\r\n"
     finally:
         assert router.stop() == 0
 
@@ -97,7 +97,7 @@ def test_port_0_is_a_free_one_that_all_addresses_share(tmp_path):
         (["-s", "/no/such/folder/router"], 1, "--unix-domain-sock"),
     ],
 )
-def test_a_door_that_cannot_be_opened_is_named(arguments, status, why):
+def test_an_invalid_listener_is_named(arguments, status, why):
     ended = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=20)
     assert ended.returncode == status and why in ended.stderr, ended.stderr
 

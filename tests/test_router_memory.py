@@ -1,14 +1,14 @@
-"""What a client of the router costs while it says nothing (§3.1: many connections of clients become few to servers)."""
+"""Memory of an idle client of the router (§3.1: many connections of clients become few to servers)."""
 
 import json
 import socket
 
-from crowd import resident_bytes
-from processes import PROGRAMS, Process, Server, answers, connect, eventually, free_port, statistics
+from load import resident_bytes
+from processes import PROGRAMS, Process, Server, answers, connect, eventually, free_port, stats
 
 CLIENTS = 600
 VALUE_BYTES = 12_000
-# The state of a session, and its socket's. A reply and the room for a read would be 14 KB more.
+# The state of a session and of its socket. Buffers for a reply and a read would be 14 KB more.
 IDLE_BYTES_MAX = 7_000
 
 
@@ -23,7 +23,7 @@ def ask(port: int) -> socket.socket:
     return client
 
 
-def test_an_idle_client_keeps_no_room_for_its_last_reply_nor_for_its_next_request(tmp_path):
+def test_an_idle_client_holds_no_buffers(tmp_path):
     server, port = Server("server", tmp_path), free_port()
     pools = {"main": {"servers": [f"127.0.0.1:{server.port}"]}}
     tree = json.dumps({"pools": pools, "route": "PoolRoute|main"})
@@ -39,7 +39,7 @@ def test_an_idle_client_keeps_no_room_for_its_last_reply_nor_for_its_next_reques
         assert each < IDLE_BYTES_MAX, f"{each:.0f} bytes an idle client"
         for client in clients:
             client.close()
-        eventually(lambda: int(statistics(port)["curr_connections"]) == 1, "the clients are gone")
+        eventually(lambda: int(stats(port)["curr_connections"]) == 1, "the clients are gone")
     finally:
         router.stop()
         server.stop()

@@ -54,7 +54,7 @@ def cluster(tmp_path):
     cluster.stop()
 
 
-def test_prometheus_finds_its_conventions_kept(cluster):
+def test_the_exposition_follows_prometheus_conventions(cluster):
     cluster.client().set("a", b"x")
     status, body = cluster.text()
     assert status == 200
@@ -85,8 +85,8 @@ def test_requests_by_verb_and_result(cluster):
     client.incr("b", 1)
     client.touch("b")
     metrics = cluster.metrics()
-    told = {key[1:]: value for key, value in metrics.items() if key[0] == "requests_total" and value > 0}
-    assert told == {
+    counts = {key[1:]: value for key, value in metrics.items() if key[0] == "requests_total" and value > 0}
+    assert counts == {
         ("set", "ok"): 1, ("get", "ok"): 1, ("get", "miss"): 2, ("delete", "ok"): 1, ("delete", "miss"): 1,
         ("incr", "miss"): 1, ("touch", "miss"): 1,
     }  # fmt: skip
@@ -101,7 +101,7 @@ def test_requests_by_verb_and_result(cluster):
     assert metrics["connections",] == 1 and metrics["servers",] == 3
 
 
-def test_spares_pools_and_tls_are_told_of_without_any(cluster):
+def test_metrics_of_spares_pools_and_tls_exist_when_unused(cluster):
     metrics = cluster.metrics()
     for name in (
         "spares_serving", "spare_takeovers_total", "spare_returns_total", "spare_refusals_total", "pools_failing_open",
@@ -110,7 +110,7 @@ def test_spares_pools_and_tls_are_told_of_without_any(cluster):
         assert metrics[name,] == 0, name
 
 
-def test_a_server_that_dies_and_what_it_owes(cluster):
+def test_metrics_of_a_dead_server_and_its_backlog(cluster):
     client, address = cluster.client(), cluster.addresses()[0]
     keys = [f"key:{number}" for number in range(40)]
     for key in keys:
@@ -143,7 +143,7 @@ def test_a_change_of_the_configuration_keeps_the_counts(cluster):
     client, address = cluster.client(), cluster.addresses()[2]
     client.delete("a")
     cluster.configuration_path.write_text("{")
-    eventually(lambda: cluster.metric("config_last_reload_successful") == 0, "a bad one is told of")
+    eventually(lambda: cluster.metric("config_last_reload_successful") == 0, "a bad one is reported")
     assert cluster.metric("config_reload_failures_total") == 1
     changed = cluster.configuration()
     changed["pools"]["wildcard"]["servers"].pop()
@@ -155,7 +155,7 @@ def test_a_change_of_the_configuration_keeps_the_counts(cluster):
     assert cluster.metric("server_requests_total", address) == 2
 
 
-def test_whoever_else_comes_and_a_port_that_is_taken(cluster):
+def test_other_http_requests_and_a_taken_port_are_refused(cluster):
     assert cluster.text("/")[0] == 404
     taken = f"127.0.0.1:{cluster.metrics_port}"
     router = [PROGRAMS / "lookaside-router", "-p", "0", "-f", cluster.configuration_path, "-R", "/local/one/"]

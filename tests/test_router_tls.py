@@ -1,5 +1,4 @@
-"""TLS between clients and the router: what is said plain is said the same way encrypted, and nobody is harmed by those
-who cannot, or will not, say it."""
+"""TLS between clients and the router: replies are the same as without TLS, and failed handshakes affect no other"""
 
 import contextlib
 import random
@@ -10,11 +9,11 @@ import subprocess
 
 import pytest
 from certificates import Authority
-from processes import PROGRAMS, Process, answers, connect, eventually, free_port, statistics
-from pymemcache.client.base import Client
+from processes import PROGRAMS, Process, answers, connect, eventually, free_port
+from tls import TlsEndpoint, check_pymemcache, read_until, serves
 
 
-class TlsRouter(Process):
+class TlsRouter(TlsEndpoint):
     """A router with a TLS port, one for clients with a certificate, a plain one, and a server behind it."""
 
     def __init__(self, folder, *arguments: object) -> None:
@@ -43,20 +42,6 @@ class TlsRouter(Process):
         self.server.stop()
         return super().stop()
 
-    def connect(self, context: ssl.SSLContext | None = None, port: int | None = None) -> ssl.SSLSocket:
-        """A handshaken connection."""
-        context = context or self.authority.context()
-        plain = socket.create_connection(("127.0.0.1", port or self.port), timeout=10)
-        try:
-            return context.wrap_socket(plain, server_hostname="localhost")
-        except BaseException:
-            plain.close()
-            raise
-
-    def statistic(self, name: str) -> int:
-        """One of `stats`."""
-        return int(statistics(self.plain_port)[name])
-
 
 @pytest.fixture
 def router(tmp_path):
@@ -66,37 +51,9 @@ def router(tmp_path):
     assert router.stop() == 0
 
 
-def read_until(connection: socket.socket, end: bytes) -> bytes:
-    """All up to `end`."""
-    answer = b""
-    while not answer.endswith(end):
-        piece = connection.recv(65536)
-        assert piece, f"closed behind {answer[-100:]!r}"
-        answer += piece
-    return answer
-
-
-def serves(router: TlsRouter, context: ssl.SSLContext | None = None, port: int | None = None) -> bool:
-    """Whether a client comes in that way. With TLS 1.3 a refusal shows only in the first answer."""
-    try:
-        with router.connect(context, port) as connection:
-            connection.sendall(b"version\r\n")
-            return connection.recv(100).startswith(b"VERSION")
-    except (ssl.SSLError, ConnectionError):
-        return False
-
-
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_pymemcache_through_tls_and_plain_beside_it(router, version):
-    context = router.authority.context()
-    context.minimum_version = context.maximum_version = version
-    client = Client(("localhost", router.port), tls_context=context, timeout=10, default_noreply=False)
-    large = bytes(range(256)) * 4000
-    assert client.set("small", b"value") and client.set("large", large)
-    assert client.get("small") == b"value" and client.get("large") == large
-    assert connect(router.plain_port).get("large") == large, "one router behind both"
-    assert client.get_many([f"k{n}" for n in range(500)]) == {}
-    client.close()
+    check_pymemcache(router, version)
     log = router.log()
     for line in (f"127.0.0.1:{router.port} with TLS\n", f"{router.mutual_port} with TLS, for clients with a cert"):
         assert line in log, log
@@ -121,7 +78,7 @@ def test_many_records_and_a_client_that_reads_late(router):
         assert read_until(greedy, b"\r\n") == b"END\r\n"
 
 
-def test_both_ends_of_a_connection_are_told(router):
+def test_both_ends_of_a_connection_are_shown(router):
     with router.connect() as connection:
         connection.sendall(b"quit\r\n")
         assert connection.recv(100) == b"", "closed by TLS's own word: a cut would be an error"
@@ -139,7 +96,7 @@ def test_clients_certificates(router):
     stranger = authority.context(*strangers.sign("stranger"))
     admitted = [serves(router, context, router.mutual_port) for context in (anonymous, known, stranger)]
     assert admitted == [False, True, False]
-    assert all(serves(router, context) for context in (anonymous, known, stranger)), "nobody is asked"
+    assert all(serves(router, context) for context in (anonymous, known, stranger)), "no client is asked"
     eventually(lambda: router.statistic("ssl_handshake_errors") == 2, "the refusals are counted")
 
 
@@ -158,7 +115,7 @@ def serial(router: TlsRouter) -> str:
         return connection.getpeercert()["serialNumber"]
 
 
-def test_certificates_are_read_anew_while_connections_stay(router):
+def test_certificates_are_reloaded_while_connections_stay(router):
     first = serial(router)
     with router.connect() as connection:
         router.authority.sign("router")
@@ -181,7 +138,7 @@ def client_hello(router: TlsRouter) -> bytes:
     return outgoing.read()
 
 
-def test_junk_and_handshakes_that_break_off_harm_nobody(router):
+def test_garbage_and_aborted_handshakes_do_not_affect_others(router):
     chance = random.Random(7)
     hello = client_hello(router)
     for _ in range(100):
@@ -196,7 +153,7 @@ def test_junk_and_handshakes_that_break_off_harm_nobody(router):
     eventually(lambda: router.statistic("curr_connections") == 1, "all of them are gone")
 
 
-def test_a_handshake_that_hangs_is_ended_and_keeps_nobody_waiting(router):
+def test_a_hanging_handshake_times_out_and_does_not_block_others(router):
     hello = client_hello(router)
     silent = [socket.create_connection(("127.0.0.1", router.port), timeout=10) for _ in range(20)]
     for number, connection in enumerate(silent):
@@ -231,7 +188,7 @@ def test_a_plain_client_of_the_tls_port_is_refused(router):
         ),
     ],
 )
-def test_a_router_that_cannot_keep_its_word_does_not_start(tmp_path, arguments, complaint):
+def test_a_router_that_cannot_guarantee_its_options_does_not_start(tmp_path, arguments, complaint):
     authority = Authority(tmp_path)
     authority.sign("router")
     authority.sign("other")

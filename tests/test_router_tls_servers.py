@@ -1,4 +1,4 @@
-"""TLS between the router and its servers: who cannot prove to be the server is not spoken to."""
+"""TLS between the router and its servers: a server without a trusted certificate gets no request."""
 
 import json
 import signal
@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from certificates import Authority
 from leases import LeaseClient
-from processes import PROGRAMS, Process, answers, connect, eventually, free_port, statistics
+from processes import PROGRAMS, Process, answers, connect, eventually, free_port, stats
 
 
 class TlsServer(Process):
-    """A server with a port for TLS, and one that tests look in by."""
+    """A server with a TLS port and a plain port for the test."""
 
     def __init__(self, folder, authority: Authority, name: str = "server", options: str = "") -> None:
         self.authority, self.certificate_name = authority, name
@@ -47,7 +47,7 @@ class Router(Process):
         super().__init__(f"router-{self.port}", command, folder)
         self.wait_ready(lambda: answers(self.port))
 
-    def says(self, line: bytes) -> bytes:
+    def reply_to(self, line: bytes) -> bytes:
         """The first line of the answer."""
         client = LeaseClient(self.port)
         try:
@@ -58,7 +58,7 @@ class Router(Process):
 
 @pytest.fixture
 def authority(tmp_path):
-    """Who signs all certificates that are believed."""
+    """The authority that all sides trust."""
     return Authority(tmp_path)
 
 
@@ -70,7 +70,7 @@ def server(tmp_path, authority):
     server.stop()
 
 
-def test_all_that_is_said_to_a_server_goes_by_tls(tmp_path, authority, server):
+def test_all_requests_to_a_server_use_tls(tmp_path, authority, server):
     pool = {"servers": [f"127.0.0.1:{server.port}"], "security_mech": "tls"}
     router = Router(tmp_path, {"A": pool}, "--pem-ca-path", authority.certificate, "--enable-flush-cmd")
     try:
@@ -86,22 +86,22 @@ def test_all_that_is_said_to_a_server_goes_by_tls(tmp_path, authority, server):
         lease.close()
         assert client.flush_all()
         assert client.get("small") is None
-        assert int(statistics(server.plain_port)["ssl_handshake_errors"]) == 0
+        assert int(stats(server.plain_port)["ssl_handshake_errors"]) == 0
     finally:
         assert router.stop() == 0
 
 
 @pytest.mark.parametrize("kind", ["stranger", "another name", "plain server"])
-def test_who_cannot_prove_to_be_the_server_is_not_spoken_to(tmp_path, authority, server, kind):
-    believed = Authority(tmp_path, "strangers") if kind == "stranger" else authority
+def test_a_server_with_an_untrusted_certificate_gets_no_request(tmp_path, authority, server, kind):
+    trusted = Authority(tmp_path, "strangers") if kind == "stranger" else authority
     port = server.plain_port if kind == "plain server" else server.port
     pool = {"servers": [f"127.0.0.1:{port}"], "security_mech": "tls", "server_timeout": 200}
     if kind == "another name":
         pool["ssl_service_identity"] = "elsewhere.example"
     connect(server.plain_port).set("key", b"secret")
-    router = Router(tmp_path, {"A": pool}, "--pem-ca-path", believed.certificate)
+    router = Router(tmp_path, {"A": pool}, "--pem-ca-path", trusted.certificate)
     try:
-        assert router.says(b"get key").startswith(b"SERVER_ERROR")
+        assert router.reply_to(b"get key").startswith(b"SERVER_ERROR")
         assert connect(server.plain_port).get("key") == b"secret"
         eventually(lambda: "no TLS with this server" in router.log(), "the log says why")
         assert router.log().count("no TLS with this server") == 1, "once"
@@ -109,7 +109,7 @@ def test_who_cannot_prove_to_be_the_server_is_not_spoken_to(tmp_path, authority,
         assert router.stop() == 0
 
 
-def test_a_pool_may_name_another_identity_or_ask_for_none(tmp_path, authority, server):
+def test_a_pool_may_name_another_identity_or_none(tmp_path, authority, server):
     strangers = TlsServer(tmp_path, Authority(tmp_path, "strangers"), "stranger")
     pools = {
         "named": {"servers": [f"127.0.0.1:{server.port}:ascii:ssl"], "ssl_service_identity": "localhost"},
@@ -132,7 +132,7 @@ def test_a_pool_may_name_another_identity_or_ask_for_none(tmp_path, authority, s
         strangers.stop()
 
 
-def test_a_server_that_asks_for_a_certificate_is_shown_one(tmp_path, authority):
+def test_a_server_that_requests_a_certificate_gets_one(tmp_path, authority):
     server = TlsServer(tmp_path, authority, options=f",ssl_verify_mode=2,ssl_ca_cert={authority.certificate}")
     certificate, key = authority.sign("router")
     pool = {"A": {"servers": [f"localhost:{server.port}"], "security_mech": "ssl"}}
@@ -142,42 +142,42 @@ def test_a_server_that_asks_for_a_certificate_is_shown_one(tmp_path, authority):
         assert connect(router.port).set("key", b"value")
         assert router.stop() == 0
         router = Router(tmp_path, pool, *trust)
-        assert router.says(b"get key").startswith(b"SERVER_ERROR")
+        assert router.reply_to(b"get key").startswith(b"SERVER_ERROR")
         assert router.stop() == 0
     finally:
         server.stop()
 
 
-def test_a_new_authority_is_believed_after_a_signal_and_a_pool_may_turn_to_tls(tmp_path, authority, server):
-    believed = tmp_path / "believed.pem"
-    believed.write_text(Authority(tmp_path, "strangers").certificate.read_text())
+def test_sighup_reloads_the_ca_and_a_pool_may_change_to_tls(tmp_path, authority, server):
+    trusted = tmp_path / "believed.pem"
+    trusted.write_text(Authority(tmp_path, "strangers").certificate.read_text())
     plain = {"A": {"servers": [f"127.0.0.1:{server.plain_port}"]}}
     tls = {"A": {"servers": [f"127.0.0.1:{server.port}"], "use_ssl": True}}
-    router = Router(tmp_path, plain, "--pem-ca-path", believed)
+    router = Router(tmp_path, plain, "--pem-ca-path", trusted)
     try:
         assert connect(router.port).set("key", b"value")
         router.configuration.write_text(json.dumps({"pools": tls, "route": "PoolRoute|A"}))
-        eventually(lambda: router.says(b"get key").startswith(b"SERVER_ERROR"), "the new pool is not believed")
-        believed.write_text(authority.certificate.read_text())
+        eventually(lambda: router.reply_to(b"get key").startswith(b"SERVER_ERROR"), "the new pool is not trusted")
+        trusted.write_text(authority.certificate.read_text())
         router.running.send_signal(signal.SIGHUP)
-        eventually(lambda: router.says(b"get key").startswith(b"VALUE key"), "it is")
+        eventually(lambda: router.reply_to(b"get key").startswith(b"VALUE key"), "it is")
     finally:
         assert router.stop() == 0
 
 
-def test_a_server_is_verified_anew_when_its_name_is_another(tmp_path, authority, server):
+def test_a_server_is_verified_again_when_its_name_changes(tmp_path, authority, server):
     pool = {"servers": [f"127.0.0.1:{server.port}"], "use_ssl": True}
     router = Router(tmp_path, {"A": pool}, "--pem-ca-path", authority.certificate)
     try:
         assert connect(router.port).set("key", b"value")
         pool["ssl_service_identity"] = "elsewhere.example"
         router.configuration.write_text(json.dumps({"pools": {"A": pool}, "route": "PoolRoute|A"}))
-        eventually(lambda: router.says(b"get key").startswith(b"SERVER_ERROR"), "its certificate has another name")
+        eventually(lambda: router.reply_to(b"get key").startswith(b"SERVER_ERROR"), "its certificate has another name")
     finally:
         assert router.stop() == 0
 
 
-def test_deletes_that_a_server_owes_reach_it_by_tls(tmp_path, authority, server):
+def test_spooled_deletes_are_replayed_through_tls(tmp_path, authority, server):
     pool = {"servers": [f"127.0.0.1:{server.port}"], "security_mech": "tls", "server_timeout": 300}
     trust = ["--pem-ca-path", authority.certificate, "--spool", tmp_path / "spool"]
     router = Router(tmp_path, {"A": pool}, *trust)
@@ -185,16 +185,16 @@ def test_deletes_that_a_server_owes_reach_it_by_tls(tmp_path, authority, server)
         connect(server.plain_port).set("key", b"old")
         assert connect(router.port).get("key") == b"old"
         server.freeze()
-        assert router.says(b"delete key") == b"NOT_FOUND", "kept"
+        assert router.reply_to(b"delete key") == b"NOT_FOUND", "kept"
         server.running.send_signal(signal.SIGCONT)
         eventually(lambda: connect(server.plain_port).get("key") is None, "it is replayed")
-        eventually(lambda: router.says(b"get key") == b"END", "and the server is read again")
+        eventually(lambda: router.reply_to(b"get key") == b"END", "and the server is read again")
     finally:
         server.running.send_signal(signal.SIGCONT)
         assert router.stop() == 0
 
 
-def test_routers_tell_each_other_by_tls_what_a_server_owes(tmp_path, authority, server):
+def test_spool_peers_fence_servers_through_tls(tmp_path, authority, server):
     certificate, key = authority.sign("router")
     ports = [free_port(), free_port()]
     pool = {"servers": [f"127.0.0.1:{server.plain_port}"], "server_timeout": 300}
@@ -212,12 +212,12 @@ def test_routers_tell_each_other_by_tls_what_a_server_owes(tmp_path, authority, 
         one, other = routers
         connect(other.port).set("key", b"old")
         server.freeze()
-        eventually(lambda: one.says(b"delete key") == b"NOT_FOUND", "it is kept, and the other router knows")
+        eventually(lambda: one.reply_to(b"delete key") == b"NOT_FOUND", "it is kept, and the other router knows")
         server.running.send_signal(signal.SIGCONT)
-        assert other.says(b"get key") != b"VALUE key 0 3"
-        eventually(lambda: other.says(b"get key") == b"END", "the server is read again")
+        assert other.reply_to(b"get key") != b"VALUE key 0 3"
+        eventually(lambda: other.reply_to(b"get key") == b"END", "the server is read again")
         for router in routers:
-            assert int(statistics(router.port)["ssl_new_sessions"]) > 0
+            assert int(stats(router.port)["ssl_new_sessions"]) > 0
     finally:
         server.running.send_signal(signal.SIGCONT)
         assert [router.stop() for router in routers] == [0, 0]
@@ -240,7 +240,7 @@ def test_routers_tell_each_other_by_tls_what_a_server_owes(tmp_path, authority, 
         ({"A": {"servers": ["a*:1:ascii:ssl"]}}, True, "no name that a certificate can bear"),
     ],
 )
-def test_a_configuration_that_cannot_be_kept_is_refused(tmp_path, authority, pools, trust, why):
+def test_a_tls_policy_that_cannot_be_guaranteed_is_refused(tmp_path, authority, pools, trust, why):
     arguments = ["--pem-ca-path", authority.certificate] if trust else []
     text = json.dumps({"pools": pools, "route": "PoolRoute|A"})
     command = [PROGRAMS / "lookaside-router", "--validate-config", "--config-str", text, *arguments]

@@ -1,5 +1,5 @@
-"""A router that takes over from another: no connection is refused or cut off, no request lost, no delete that was kept
-is forgotten, and no server is read that owes one."""
+"""A router that takes over from another: no connection is refused or cut off, no request and no spooled delete is lost,
+and no server with a backlog is read."""
 
 import contextlib
 import json
@@ -14,17 +14,20 @@ from pathlib import Path
 
 import pytest
 from certificates import Authority
-from processes import PROGRAMS, STOP_S, Process, Server, answers, eventually, free_port, statistics
+from processes import PROGRAMS, STOP_S, Server, answers, eventually, free_port, stats
 from test_spool import stopped
 from upgrade import (
     CONNECTION,
-    DOORS,
     HELLO,
-    QUIET,
+    LISTENERS,
+    QUIESCED,
     READY,
+    Chain,
     Connection,
     FakePredecessor,
     FakeSuccessor,
+    check_ports_of_a_dead_predecessor,
+    check_predecessor_that_disconnects_but_lives,
     load,
     wait_for_requests,
 )
@@ -33,12 +36,12 @@ ROUTER = PROGRAMS / "lookaside-router"
 KEYS = 4_000
 
 
-class Lineage:
-    """Routers of one command line, each of which takes over from the one before, and their two servers: keys that begin
-    with `cut:` are at one that is cut off now and then."""
+class RouterChain(Chain):
+    """Routers and their two servers. Keys that begin with `cut:` are at the server that tests make unreachable."""
+
+    program = ROUTER
 
     def __init__(self, folder: Path, *arguments: object) -> None:
-        self.folder = folder
         self.sound, self.cut = Server("sound", folder), Server("cut", folder)
         configuration = {
             "pools": {
@@ -53,41 +56,15 @@ class Lineage:
         }
         path = folder / "router.json"
         path.write_text(json.dumps(configuration))
-        self.port, self.gate, self.spool = free_port(), folder / "upgrade", folder / "spool"
-        self.arguments = [
+        self.port, self.spool = free_port(), folder / "spool"
+        options = [
             "-p", self.port, "-f", path, "--num-proxies", "2",
-            "--server-timeout", "200", "--probe-timeout-initial", "50",
-            "--upgrade-socket", self.gate, "--spool", self.spool, *arguments,
+            "--server-timeout", "200", "--probe-timeout-initial", "50", "--spool", self.spool, *arguments,
         ]  # fmt: skip
-        self.routers: list[Process] = []
-
-    @property
-    def router(self) -> Process:
-        """The one that serves."""
-        return self.routers[-1]
-
-    def begin(self) -> Process:
-        """The first router."""
-        router = self.spawn(self.arguments)
-        router.wait_ready(lambda: "listening" in router.log() and self.gate.exists())
-        return router
-
-    def spawn(self, arguments: list) -> Process:
-        """One more process."""
-        router = Process(f"router-{len(self.routers)}", [ROUTER, *arguments], self.folder)
-        self.routers.append(router)
-        return router
-
-    def upgrade(self, *more: object) -> Process:
-        """The next router, once it serves and the one before has ended."""
-        before = self.router
-        after = self.spawn([*self.arguments, *more, "--take-over"])
-        after.wait_ready(lambda: "has taken over" in after.log())
-        assert before.running.wait(STOP_S) == 0, before.log()
-        return after
+        super().__init__(folder, options)
 
     def wait_for_visitor(self) -> None:
-        """Until somebody has connected to the gate of a router that is stopped."""
+        """Waits until a successor has connected to the upgrade socket of a stopped router."""
         eventually(lambda: Path("/proc/net/unix").read_text().count(f"{self.gate}\n") == 2, "it has connected")
 
     def connect(self) -> Connection:
@@ -95,29 +72,30 @@ class Lineage:
         return Connection(("127.0.0.1", self.port))
 
     def behind(self) -> int:
-        """Servers that owe deletes."""
-        return int(statistics(self.port)["spool_servers_fenced"])
+        """The number of fenced servers."""
+        return int(stats(self.port)["spool_servers_fenced"])
 
     def stop(self) -> None:
-        """Ends all."""
-        for process in [*self.routers, self.sound, self.cut]:
-            process.stop()
+        """Ends all, the servers too."""
+        super().stop()
+        self.sound.stop()
+        self.cut.stop()
 
 
 @pytest.fixture
-def lineage(tmp_path):
+def chain(tmp_path):
     """Routers with a spool."""
-    lineage = Lineage(tmp_path)
-    yield lineage
-    lineage.stop()
+    chain = RouterChain(tmp_path)
+    yield chain
+    chain.stop()
 
 
 class Deleter(threading.Thread):
     """Deletes keys at a server that is cut off, and looks whether one that was acknowledged is ever read again."""
 
-    def __init__(self, lineage: Lineage, may_be_cut_off: bool = False) -> None:
+    def __init__(self, chain: RouterChain, may_be_cut_off: bool = False) -> None:
         super().__init__()
-        self.lineage, self.may_be_cut_off = lineage, may_be_cut_off
+        self.chain, self.may_be_cut_off = chain, may_be_cut_off
         self.acknowledged: list[bytes] = []
         self.attempts = 0
         self.is_over = threading.Event()
@@ -126,7 +104,7 @@ class Deleter(threading.Thread):
     def run(self) -> None:
         while not self.is_over.is_set() and not self.wrong:
             try:
-                with self.lineage.connect() as writer, self.lineage.connect() as reader:
+                with self.chain.connect() as writer, self.chain.connect() as reader:
                     while not self.is_over.is_set():
                         self.delete_some(writer)
                         self.look(reader)
@@ -166,55 +144,55 @@ def fill(server: Server) -> None:
 
 
 @contextlib.contextmanager
-def deletes(lineage: Lineage, may_be_cut_off: bool = False):
+def deletes(chain: RouterChain, may_be_cut_off: bool = False):
     """Deletes without end, while their server is cut off; when it is back, all of them are done and nothing else is."""
-    fill(lineage.cut)
-    deleter = Deleter(lineage, may_be_cut_off)
+    fill(chain.cut)
+    deleter = Deleter(chain, may_be_cut_off)
     try:
-        with stopped(lineage.cut):
+        with stopped(chain.cut):
             deleter.start()
             eventually(lambda: deleter.wrong or len(deleter.acknowledged) > 20, "deletes are kept")
             yield deleter
         # It looks on: the server answers again, and has not carried everything out yet.
-        eventually(lambda: deleter.wrong or lineage.behind() == 0, "all deletes are done")
+        eventually(lambda: deleter.wrong or chain.behind() == 0, "all deletes are done")
     finally:
         deleter.is_over.set()
         deleter.join(STOP_S)
     assert not deleter.wrong, deleter.wrong
-    with lineage.connect() as client:
+    with chain.connect() as client:
         eventually(lambda: client.ask(b"get cut:none\r\n") == b"END\r\n", "the server is read")
         for key in deleter.acknowledged:
             assert client.ask(b"get %b\r\n" % key) == b"END\r\n", key
         client.send(b"get cut:kept:%d\r\n" % (len(deleter.acknowledged) % KEYS))
-        assert client.line().startswith(b"VALUE"), "nothing was forgotten that nobody deleted"
+        assert client.line().startswith(b"VALUE"), "no value was flushed without a delete"
 
 
-def test_clients_under_load_see_nothing_of_upgrades_and_no_delete_is_lost(lineage):
-    lineage.begin()
-    with load(lineage.port) as pools, deletes(lineage) as deleter:
+def test_clients_under_load_see_nothing_of_upgrades_and_no_delete_is_lost(chain):
+    chain.begin()
+    with load(chain.port) as pools, deletes(chain) as deleter:
         for _ in range(5):
             before = len(deleter.acknowledged)
-            lineage.upgrade()
+            chain.upgrade()
             wait_for_requests(pools, 20)
             eventually(lambda so_far=before: len(deleter.acknowledged) > so_far + 10, "deletes are kept")
     assert sum(pool.connects for pool in pools) > 50
-    assert sum("owed from an earlier run" in router.log() for router in lineage.routers) == 5
-    assert not any("forget everything" in router.log() for router in lineage.routers)
-    assert lineage.router.stop() == 0
+    assert sum("owed from an earlier run" in router.log() for router in chain.processes) == 5
+    assert not any("forget everything" in router.log() for router in chain.processes)
+    assert chain.current.stop() == 0
 
 
 def test_a_connection_goes_on_in_the_middle_of_anything(tmp_path):
     path = tmp_path / "clients"
-    lineage = Lineage(tmp_path, "-s", path, "-I", "2000000")
+    chain = RouterChain(tmp_path, "-s", path, "-I", "2000000")
     large = b"x" * 900_000
     try:
-        lineage.begin()
+        chain.begin()
         with (
-            lineage.connect() as silent,
+            chain.connect() as silent,
             Connection(str(path)) as half,
-            lineage.connect() as refused,
-            Connection(("127.0.0.1", lineage.port), receive_bytes=4096) as slow,
-            lineage.connect() as binary,
+            chain.connect() as refused,
+            Connection(("127.0.0.1", chain.port), receive_bytes=4096) as slow,
+            chain.connect() as binary,
         ):
             assert half.ask(b"set large 0 0 %d\r\n%b\r\n" % (len(large), large)) == b"STORED\r\n"
             half.send(b"get none\r\nset half 0 0 10\r\n01234")
@@ -225,7 +203,7 @@ def test_a_connection_goes_on_in_the_middle_of_anything(tmp_path):
             slow.send(b"get large\r\n" * 6 + b"set behind 0 0 1\r\n1\r\nget none\r\n")
             binary.send(struct.pack("!BBHBBHIIQ", 0x80, 0x0B, 0, 0, 0, 0, 0, 7, 0)[:-4])
             for _ in range(2):
-                lineage.upgrade()
+                chain.upgrade()
             assert silent.ask(b"version\r\n").startswith(b"VERSION")
             assert half.ask(b"56789\r\n") == b"STORED\r\n"
             refused.send(b"y" * 2_999_000 + b"\r\nget half\r\n")
@@ -236,17 +214,17 @@ def test_a_connection_goes_on_in_the_middle_of_anything(tmp_path):
             binary.send(b"\0\0\0\0")
             assert binary.exactly(24)[:2] == b"\x81\x0b"
         assert path.exists(), "it is the new router's"
-        assert lineage.router.stop() == 0 and not path.exists()
+        assert chain.current.stop() == 0 and not path.exists()
     finally:
-        lineage.stop()
+        chain.stop()
 
 
-@pytest.mark.parametrize("until", [HELLO, DOORS, READY, CONNECTION, QUIET])
-def test_a_successor_that_dies_before_it_serves_changes_nothing(lineage, until):
-    router = lineage.begin()
-    with load(lineage.port) as pools, deletes(lineage) as deleter:
+@pytest.mark.parametrize("until", [HELLO, LISTENERS, READY, CONNECTION, QUIESCED])
+def test_a_successor_that_dies_before_it_serves_changes_nothing(chain, until):
+    router = chain.begin()
+    with load(chain.port) as pools, deletes(chain) as deleter:
         for count in (1, 2):
-            successor = FakeSuccessor(lineage.gate, "lookaside-router")
+            successor = FakeSuccessor(chain.gate, "lookaside-router")
             successor.go(until)
             successor.close()
             end = "goes on serving" if until > READY else "does not take over"
@@ -255,44 +233,44 @@ def test_a_successor_that_dies_before_it_serves_changes_nothing(lineage, until):
             before = len(deleter.acknowledged)
             eventually(lambda so_far=before: len(deleter.acknowledged) > so_far + 10, "deletes are kept")
         assert router.running.poll() is None
-        lineage.upgrade()
+        chain.upgrade()
 
 
-def test_killed_at_any_moment_a_successor_is_as_if_it_had_not_been(lineage):
+def test_a_successor_killed_at_any_moment_changes_nothing(chain):
     rng, times_back = random.Random(3), 0
-    router = lineage.begin()
-    with load(lineage.port, may_be_cut_off=True), deletes(lineage, may_be_cut_off=True):
+    router = chain.begin()
+    with load(chain.port, may_be_cut_off=True), deletes(chain, may_be_cut_off=True):
         for number in range(12):
             if number % 3 == 0:
-                # Surely before it takes over, however fast it is: nobody listens to it yet.
+                # Surely before it takes over, however fast it is: it does not listen yet.
                 with stopped(router):
-                    successor = lineage.spawn([*lineage.arguments, "--take-over"])
-                    lineage.wait_for_visitor()
+                    successor = chain.spawn([*chain.arguments, "--take-over"])
+                    chain.wait_for_visitor()
                     successor.kill()
             else:
-                successor = lineage.spawn([*lineage.arguments, "--take-over"])
+                successor = chain.spawn([*chain.arguments, "--take-over"])
                 eventually(lambda successor=successor: "taking over from" in successor.log(), "it is there")
-                # As long as it takes to look at a log so many times: before, while or after it takes over.
+                # A random number of reads of the log: the kill comes before, during or after the takeover.
                 for _ in range(rng.randrange(60)):
                     successor.log()
                 successor.kill()
             if "has taken over" in router.log():
                 router.running.wait(STOP_S)
-                router = lineage.begin()
+                router = chain.begin()
             else:
                 times_back += 1
                 given_up = re.compile("does not take over|has not taken over")
                 eventually(lambda router=router, end=given_up: end.search(router.log()), "it goes on")
-                eventually(lambda: answers(lineage.port), "it serves")
+                eventually(lambda: answers(chain.port), "it serves")
     assert times_back >= 4, times_back
 
 
-def test_a_predecessor_that_is_killed_leaves_its_deletes_and_its_clients(lineage):
-    first = lineage.begin()
-    with deletes(lineage, may_be_cut_off=True) as deleter:
+def test_a_killed_predecessor_leaves_its_spool_and_its_ports(chain):
+    first = chain.begin()
+    with deletes(chain, may_be_cut_off=True) as deleter:
         os.kill(first.running.pid, signal.SIGSTOP)
-        second = lineage.spawn([*lineage.arguments, "--take-over"])
-        lineage.wait_for_visitor()
+        second = chain.spawn([*chain.arguments, "--take-over"])
+        chain.wait_for_visitor()
         first.kill()
         second.wait_ready(lambda: "listening on" in second.log())
         assert "owed from an earlier run" in second.log()
@@ -300,73 +278,48 @@ def test_a_predecessor_that_is_killed_leaves_its_deletes_and_its_clients(lineage
         eventually(lambda: len(deleter.acknowledged) > before + 10, "deletes are kept")
 
 
-def test_a_predecessor_that_dies_leaves_its_ports(tmp_path):
-    fake = FakePredecessor(tmp_path / "upgrade", "lookaside-router")
-    ours = socket.create_connection(("127.0.0.1", fake.port))
-    theirs, _ = fake.door.accept()
-    lineage = Lineage(tmp_path)
-    try:
-        fake.hand_over(theirs, dies=True)
-        lineage.port = lineage.arguments[1] = fake.port
-        router = lineage.spawn([*lineage.arguments, "--take-over"])
-        router.wait_ready(lambda: "has taken over" in router.log())
-        assert "has ended before it could hand over" in router.log()
-        assert answers(fake.port)
-        ours.sendall(b"version\r\n")
-        assert ours.recv(100).startswith(b"VERSION"), "what it has handed over already goes on"
-    finally:
-        lineage.stop()
-        fake.close()
-        ours.close()
-        theirs.close()
+def test_the_ports_of_a_dead_predecessor_are_taken_over(tmp_path):
+    check_ports_of_a_dead_predecessor(RouterChain(tmp_path), FakePredecessor(tmp_path / "upgrade", "lookaside-router"))
 
 
-def test_a_predecessor_that_hangs_up_and_lives_is_not_replaced(tmp_path):
-    fake = FakePredecessor(tmp_path / "upgrade", "lookaside-router")
-    lineage = Lineage(tmp_path)
-    try:
-        fake.hand_over(None, dies=False)
-        lineage.arguments[1] = fake.port
-        router = lineage.spawn([*lineage.arguments, "--take-over"])
-        assert router.running.wait(STOP_S) == 1
-        assert "goes on serving" in router.log()
-    finally:
-        lineage.stop()
-        fake.close()
+def test_a_predecessor_that_disconnects_but_lives_is_not_replaced(tmp_path):
+    check_predecessor_that_disconnects_but_lives(
+        RouterChain(tmp_path), FakePredecessor(tmp_path / "upgrade", "lookaside-router")
+    )
 
 
-def test_a_server_is_no_successor_of_a_router(lineage):
-    router = lineage.begin()
-    stranger = FakeSuccessor(lineage.gate)
-    stranger.send(HELLO, stranger.greeting)
+def test_a_server_is_no_successor_of_a_router(chain):
+    router = chain.begin()
+    stranger = FakeSuccessor(chain.gate)
+    stranger.send(HELLO, stranger.hello_payload)
     eventually(lambda: "does not take over: it says what this build does not understand" in router.log(), "refused")
     stranger.close()
-    lineage.upgrade()
+    chain.upgrade()
 
 
-def test_with_nobody_to_take_over_from_it_starts_as_usual_and_only_who_asks_replaces(lineage):
-    first = lineage.spawn([*lineage.arguments, "--take-over"])
-    first.wait_ready(lambda: answers(lineage.port))
+def test_take_over_without_a_predecessor_starts_normally(chain):
+    first = chain.spawn([*chain.arguments, "--take-over"])
+    first.wait_ready(lambda: answers(chain.port))
     assert "no server to take over from" in first.log() or "nobody to take over from" in first.log()
-    second = lineage.spawn(lineage.arguments)
+    second = chain.spawn(chain.arguments)
     assert second.running.wait(STOP_S) == 1
-    assert f"127.0.0.1:{lineage.port} is taken" in second.log()
-    lineage.routers.pop()
-    lineage.upgrade()
+    assert f"127.0.0.1:{chain.port} is taken" in second.log()
+    chain.processes.pop()
+    chain.upgrade()
 
 
 def test_another_command_line_opens_closes_and_keeps_ports(tmp_path):
     kept, closed, opened, metrics = (free_port() for _ in range(4))
-    lineage = Lineage(tmp_path, "-l", f"127.0.0.1:{kept},127.0.0.1:{closed}")
-    lineage.port = kept
+    chain = RouterChain(tmp_path, "-l", f"127.0.0.1:{kept},127.0.0.1:{closed}")
+    chain.port = kept
     measured = ["--metrics-address", f"127.0.0.1:{metrics}"]
     try:
-        lineage.begin()
-        lineage.upgrade(*measured)
+        chain.begin()
+        chain.upgrade(*measured)
         with load(kept) as pools:
-            lineage.arguments[-1] = f"127.0.0.1:{kept},127.0.0.1:{opened}"
-            lineage.arguments[lineage.arguments.index("--num-proxies") + 1] = "4"
-            router = lineage.upgrade(*measured)
+            chain.arguments[-1] = f"127.0.0.1:{kept},127.0.0.1:{opened}"
+            chain.arguments[chain.arguments.index("--num-proxies") + 1] = "4"
+            router = chain.upgrade(*measured)
             wait_for_requests(pools)
             assert f"127.0.0.1:{closed} was handed over, and no option asks for it" in router.log()
         assert answers(opened)
@@ -375,59 +328,59 @@ def test_another_command_line_opens_closes_and_keeps_ports(tmp_path):
         with Connection(("127.0.0.1", metrics)) as scrape:
             assert scrape.ask(b"GET /metrics HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 200")
     finally:
-        lineage.stop()
+        chain.stop()
 
 
 def test_a_successor_that_fails_in_order_leaves_the_unix_socket(tmp_path):
-    lineage = Lineage(tmp_path, "-s", tmp_path / "clients")
+    chain = RouterChain(tmp_path, "-s", tmp_path / "clients")
     try:
-        lineage.begin()
+        chain.begin()
         with socket.create_server(("127.0.0.1", 0)) as taken:
             address = f"127.0.0.1:{taken.getsockname()[1]}"
-            failed = lineage.spawn([*lineage.arguments, "--take-over", "--metrics-address", address])
+            failed = chain.spawn([*chain.arguments, "--take-over", "--metrics-address", address])
             assert failed.running.wait(STOP_S) == 1
         assert "--metrics-address" in failed.log()
-        lineage.routers.remove(failed)
+        chain.processes.remove(failed)
         with Connection(str(tmp_path / "clients")) as client:
             assert client.ask(b"set key 0 0 1\r\n1\r\n") == b"STORED\r\n"
-        lineage.upgrade()
+        chain.upgrade()
         with Connection(str(tmp_path / "clients")) as client:
             assert client.ask(b"get key\r\n") == b"VALUE key 0 1\r\n"
-        lineage.router.stop()
+        chain.current.stop()
         assert not (tmp_path / "clients").exists()
     finally:
-        lineage.stop()
+        chain.stop()
 
 
-def test_tls_is_closed_in_order_behind_its_last_reply(tmp_path):
+def test_tls_connections_close_cleanly_after_their_last_reply(tmp_path):
     authority = Authority(tmp_path)
     certificate, key = authority.sign("server")
     secured = free_port()
-    lineage = Lineage(tmp_path)
-    lineage.arguments += ["--ssl-port", secured, "--pem-cert-path", certificate, "--pem-key-path", key]
+    chain = RouterChain(tmp_path)
+    chain.arguments += ["--ssl-port", secured, "--pem-cert-path", certificate, "--pem-key-path", key]
     try:
-        lineage.begin()
+        chain.begin()
         with socket.create_connection(("127.0.0.1", secured)) as plain:
             plain.settimeout(STOP_S)
             with authority.context().wrap_socket(plain, server_hostname="localhost", suppress_ragged_eofs=False) as old:
                 old.sendall(b"set key 0 0 1\r\n1\r\n")
                 assert old.recv(100) == b"STORED\r\n"
-                lineage.spawn([*lineage.arguments, "--take-over"])
-                assert old.recv(100) == b"", "told that nothing more comes, not reset"
-        lineage.router.wait_ready(lambda: "has taken over" in lineage.router.log())
-        with lineage.connect() as client:
+                chain.spawn([*chain.arguments, "--take-over"])
+                assert old.recv(100) == b"", "closed in order, not reset"
+        chain.current.wait_ready(lambda: "has taken over" in chain.current.log())
+        with chain.connect() as client:
             assert client.ask(b"get key\r\n") == b"VALUE key 0 1\r\n"
     finally:
-        lineage.stop()
+        chain.stop()
 
 
-def test_a_supervisor_knows_the_new_process_before_the_old_one_ends(lineage, tmp_path, monkeypatch):
+def test_systemd_learns_the_new_main_pid_before_the_old_process_exits(chain, tmp_path, monkeypatch):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
         supervisor.bind(str(tmp_path / "notify"))
         supervisor.settimeout(STOP_S)
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-        first = lineage.begin()
+        first = chain.begin()
         assert supervisor.recv(1000) == b"MAINPID=%d\nREADY=1\n" % first.running.pid
-        new = lineage.spawn([*lineage.arguments, "--take-over"])
+        new = chain.spawn([*chain.arguments, "--take-over"])
         assert supervisor.recv(1000) == b"MAINPID=%d\nREADY=1\n" % new.running.pid
         assert first.running.wait(STOP_S) == 0

@@ -4,7 +4,7 @@ import json
 import urllib.request
 
 import pytest
-from processes import PROGRAMS, Process, Server, answers, connect, eventually, free_port, statistics
+from processes import PROGRAMS, Process, Server, answers, connect, eventually, free_port, stats
 
 
 class Spared:
@@ -30,7 +30,7 @@ class Spared:
 
     def stat(self, name: str) -> int:
         """A figure of the router."""
-        return int(statistics(self.port)[name])
+        return int(stats(self.port)[name])
 
     def metric(self, name: str) -> int:
         """The same as Prometheus reads it."""
@@ -68,7 +68,7 @@ def test_a_spare_takes_the_place_of_a_dead_server_and_gives_it_back(spared):
 
     of_victim = [key for key in keys if client.get(key) is None]
     assert 0 < len(of_victim) < len(keys), "the other server's keys stay where they are"
-    assert int(statistics(other.port)["cmd_get"]) == len(keys) - len(of_victim)
+    assert int(stats(other.port)["cmd_get"]) == len(keys) - len(of_victim)
     for key in of_victim:
         client.set(key, b"second")
     client.delete(of_victim[0], noreply=False)
@@ -81,7 +81,7 @@ def test_a_spare_takes_the_place_of_a_dead_server_and_gives_it_back(spared):
     eventually(lambda: spared.stat("spare_returns") == 1, "the server has its place again")
     assert (spared.metric("spares_serving"), spared.metric("spare_returns_total")) == (0, 1)
     assert spared.stat("spool_replayed") == 1
-    before = int(statistics(victim.port)["cmd_get"])
+    before = int(stats(victim.port)["cmd_get"])
     assert all(client.get(key) is None for key in of_victim), "it was restarted, and is empty"
-    assert int(statistics(victim.port)["cmd_get"]) == before + len(of_victim)
+    assert int(stats(victim.port)["cmd_get"]) == before + len(of_victim)
     client.close()

@@ -1,4 +1,4 @@
-"""The router's spool: deletes that a server did not answer are kept, and it is not read before they are done (§5)."""
+"""The router's spool: deletes without an acknowledgement are spooled, and their server is fenced until replay (§5)."""
 
 import contextlib
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from leases import LeaseClient
-from processes import PROGRAMS, Process, answers, connect, eventually, free_port, statistics
+from processes import PROGRAMS, Process, answers, connect, eventually, free_port, stats
 from test_gutter import key_of_server
 
 ROUNDS = 12
@@ -33,8 +33,8 @@ class Router(Process):
         self.wait_ready(lambda: answers(self.port))
 
     def pending(self) -> int:
-        """Servers that owe deletes."""
-        return int(statistics(self.port)["spool_servers_fenced"])
+        """The number of fenced servers."""
+        return int(stats(self.port)["spool_servers_fenced"])
 
     def delete(self, key: str) -> bytes:
         """The answer to a delete."""
@@ -77,18 +77,18 @@ def stopped(process):
 
 
 def state(thread: Path) -> str:
-    """The state of a thread, as the kernel tells it by one letter."""
+    """The kernel's one-letter state of a thread."""
     return (thread / "stat").read_text().rsplit(")", 1)[1].split()[0]
 
 
 def serves(server, router, key) -> bool:
     """Whether a get through the router reaches the server."""
-    before = int(statistics(server.port)["cmd_get"])
+    before = int(stats(server.port)["cmd_get"])
     router.get(key)
-    return int(statistics(server.port)["cmd_get"]) > before
+    return int(stats(server.port)["cmd_get"]) > before
 
 
-def test_a_server_that_was_cut_off_is_never_read_stale(cluster, router):
+def test_a_server_that_was_unreachable_is_never_read_stale(cluster, router):
     victim = cluster.servers[0]
     key = key_of_server(cluster, victim)
     for round_number in range(ROUNDS):
@@ -110,12 +110,12 @@ def test_a_server_that_was_cut_off_is_never_read_stale(cluster, router):
             assert time.monotonic() < deadline, router.log()
         assert router.get(key) is None, round_number
         assert router.pending() == 0
-    figures = statistics(router.port)
+    figures = stats(router.port)
     assert figures["spool_append_failures"] == "0"
     assert not list((router.log_path.parent / "spool").glob("*/*.deletes")), "all is worked off"
 
 
-def test_a_router_that_starts_does_not_read_what_the_one_before_owed(cluster, router):
+def test_a_restarted_router_keeps_servers_with_a_backlog_fenced(cluster, router):
     victim = cluster.servers[0]
     key = key_of_server(cluster, victim)
     victim_client = connect(victim.port)
@@ -139,7 +139,7 @@ def test_a_router_that_starts_does_not_read_what_the_one_before_owed(cluster, ro
     victim_client.close()
 
 
-def test_a_server_that_owes_too_much_forgets_everything(cluster, tmp_path):
+def test_a_server_with_too_large_a_backlog_is_flushed(cluster, tmp_path):
     router = Router(cluster, tmp_path / "spool", tmp_path, "--spool-bytes-max", "4096")
     victim = cluster.servers[0]
     key = key_of_server(cluster, victim)
@@ -149,7 +149,7 @@ def test_a_server_that_owes_too_much_forgets_everything(cluster, tmp_path):
         with stopped(victim):
             for number in range(400):
                 client.delete(f"key:{number}")
-            assert int(statistics(router.port)["spool_overflows"]) > 0
+            assert int(stats(router.port)["spool_overflows"]) > 0
             assert client.get(f"__mcrouter__.spool(127.0.0.1:{victim.port})") == b"flush_pending"
             router.kill()
         client.close()
@@ -161,10 +161,10 @@ def test_a_server_that_owes_too_much_forgets_everything(cluster, tmp_path):
         router.stop()
 
 
-def test_damage_and_torn_ends_are_survived(cluster, router):
+def test_damaged_and_torn_segments_are_recovered(cluster, router):
     victim = cluster.servers[0]
     key = key_of_server(cluster, victim)
-    for damage, forgotten in ((b"\x20\x00\x00", "0"), (None, "1")):
+    for damage, removed in ((b"\x20\x00\x00", "0"), (None, "1")):
         client = connect(router.port)
         assert client.set(key, b"old") and client.set(key + "x", b"old")
         client.close()
@@ -182,7 +182,7 @@ def test_damage_and_torn_ends_are_survived(cluster, router):
             file.write_bytes(content)
         router.restart()
         eventually(lambda: router.pending() == 0, "it is worked off")
-        assert statistics(router.port)["spool_flushes"] == forgotten
+        assert stats(router.port)["spool_flushes"] == removed
         assert router.get(key) is None
 
 
@@ -191,23 +191,23 @@ def test_two_routers_cannot_have_one_spool(cluster, router, tmp_path):
         Router(cluster, tmp_path / "spool", tmp_path)
 
 
-def test_without_room_a_delete_fails(cluster, tmp_path):
+def test_a_delete_fails_when_the_spool_cannot_be_written(cluster, tmp_path):
     spool = tmp_path / "spool"
     router = Router(cluster, spool, tmp_path)
     victim = cluster.servers[0]
     key = key_of_server(cluster, victim)
     try:
-        # Where the server's folder should be, something else is: nothing can be kept for it.
+        # A file stands in the place of the server's folder: nothing can be spooled for it.
         (spool / f"127.0.0.1%3A{victim.port}").write_text("in the way")
         with stopped(victim):
             assert router.delete(key).startswith(b"SERVER_ERROR")
         eventually(lambda: router.delete(key) in (b"DELETED", b"NOT_FOUND"), "it is deleted after all")
-        assert int(statistics(router.port)["spool_append_failures"]) > 0
+        assert int(stats(router.port)["spool_append_failures"]) > 0
     finally:
         router.stop()
 
 
-def test_no_router_of_a_cluster_reads_what_another_owes(cluster, tmp_path):
+def test_no_router_of_a_cluster_reads_a_server_that_a_peer_has_fenced(cluster, tmp_path):
     ports = [free_port(), free_port()]
     routers = [
         Router(cluster, tmp_path / f"spool-{own}", tmp_path, "--spool-peers", f"127.0.0.1:{other}", port=own)
@@ -223,7 +223,7 @@ def test_no_router_of_a_cluster_reads_what_another_owes(cluster, tmp_path):
             with stopped(victim):
                 eventually(lambda: routers[0].delete(key) in (b"NOT_FOUND", b"DELETED"), "both know")
                 assert routers[1].get(key) is None
-                assert int(statistics(routers[1].port)["spool_servers_fenced_by_peers"]) > 0
+                assert int(stats(routers[1].port)["spool_servers_fenced_by_peers"]) > 0
                 if round_number % 2:
                     routers[1].kill()
             if round_number % 2:
@@ -233,9 +233,11 @@ def test_no_router_of_a_cluster_reads_what_another_owes(cluster, tmp_path):
                 assert routers[1].get(key) is None, round_number
                 assert time.monotonic() < deadline, routers[1].log()
             assert routers[1].get(key) is None, round_number
-        assert statistics(routers[1].port)["spool_flushes"] == "0", "nobody was silent for too long"
+        assert stats(routers[1].port)["spool_flushes"] == "0", "no peer was silent for too long"
         assert "another router owes this server deletes: it is not read" in routers[1].log()
-        eventually(lambda: "what another router owed this server is done with" in routers[1].log(), "and is told so")
+        eventually(
+            lambda: "what another router owed this server is done with" in routers[1].log(), "and the fence is released"
+        )
         assert "a peer of --spool-peers cannot be told what this router owes" in routers[0].log()
         assert "a peer of --spool-peers can be told again" in routers[0].log()
     finally:
@@ -243,7 +245,7 @@ def test_no_router_of_a_cluster_reads_what_another_owes(cluster, tmp_path):
             router.stop()
 
 
-def test_a_router_that_is_named_as_its_own_peer_is_told_so(cluster, tmp_path):
+def test_a_router_named_as_its_own_peer_is_reported(cluster, tmp_path):
     port = free_port()
     router = Router(cluster, tmp_path / "spool", tmp_path, "--spool-peers", f"127.0.0.1:{port}", port=port)
     try:

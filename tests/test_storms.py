@@ -1,6 +1,6 @@
-"""Storms: connections that come and go by the thousand, more of them than may be, and bytes without sense.
+"""Storms: connections that come and go by the thousand, more of them than the limit, and random bytes.
 
-Behind each the server has as many descriptors as before, its memory back, and its neighbour was answered all the time.
+Behind each the server has as many descriptors as before, its memory back, and the probe was served all the time.
 """
 
 import contextlib
@@ -14,20 +14,20 @@ from pathlib import Path
 
 import pytest
 from certificates import Authority
-from crowd import (
+from load import (
     MEGABYTE,
-    Neighbour,
+    LatencyProbe,
     ask_all,
     client,
     clients_allowed,
     close,
-    crowd,
     descriptors,
+    open_connections,
     processor_s,
     read,
     resident_bytes,
 )
-from processes import PROGRAMS, Process, Server, connect, eventually, free_port, statistics
+from processes import PROGRAMS, Process, Server, connect, eventually, free_port, stats
 
 # How many come at a time.
 WAVE = 500
@@ -35,7 +35,7 @@ WAVE = 500
 # Descriptors that a server has beside its connections: listeners, epolls, the log.
 DESCRIPTORS_BESIDE = 64
 
-# What may stay of a storm: rooms in lists that grew, and what the allocator keeps.
+# Memory that may stay after a storm: capacity of lists that grew, and the allocator's own.
 LEFT_BYTES_MAX = 4 * MEGABYTE
 
 WAIT_S_MAX = 2.0
@@ -50,30 +50,30 @@ def stormy(tmp_path):
 
 
 def leave(connection: socket.socket) -> None:
-    """Goes in good order."""
+    """Closes the connection."""
     connection.close()
 
 
 def reset(connection: socket.socket) -> None:
-    """Goes with a RST, whatever is on its way."""
+    """Closes with a RST, whatever is in flight."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
 
 
 def ask_and_reset(connection: socket.socket) -> None:
-    """Goes while its answer is on the way."""
+    """Closes while its reply is in flight."""
     connection.sendall(b"get neighbour\r\n" * 20)
     reset(connection)
 
 
 def reset_within_a_value(connection: socket.socket) -> None:
-    """Goes in the middle of a command."""
+    """Closes in the middle of a command."""
     connection.sendall(b"set half 0 0 100000\r\n" + b"x" * 50_000)
     reset(connection)
 
 
 def half_close(connection: socket.socket) -> None:
-    """Says that nothing more will come, and waits for the other end."""
+    """Half-closes and waits for the other end."""
     connection.sendall(b"mn\r\nget hal")
     connection.shutdown(socket.SHUT_WR)
     assert read(connection, 4) == b"MN\r\n" and connection.recv(1) == b""
@@ -81,80 +81,80 @@ def half_close(connection: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("goes", [leave, reset, ask_and_reset, reset_within_a_value, half_close])
-def test_a_storm_of_connections_leaves_nothing_behind(stormy, goes):
+def test_a_connection_storm_leaks_nothing(stormy, goes):
     clients_allowed(WAVE)
-    neighbour = Neighbour(stormy.port)
-    close(crowd(stormy.port, WAVE))
-    eventually(lambda: int(statistics(stormy.port)["curr_connections"]) <= 2, "a first wave is gone")
+    probe = LatencyProbe(stormy.port)
+    close(open_connections(stormy.port, WAVE))
+    eventually(lambda: int(stats(stormy.port)["curr_connections"]) <= 2, "a first wave is gone")
     before, before_bytes = descriptors(stormy), resident_bytes(stormy)
     for _ in range(4):
-        for number, connection in enumerate(crowd(stormy.port, WAVE)):
+        for number, connection in enumerate(open_connections(stormy.port, WAVE)):
             goes(connection)
             if number % 50 == 0:
-                neighbour.ask()
+                probe.ask()
     eventually(lambda: descriptors(stormy) <= before, "the storm's descriptors are closed")
-    eventually(lambda: int(statistics(stormy.port)["curr_connections"]) <= 2, "nobody is counted who is gone")
+    eventually(lambda: int(stats(stormy.port)["curr_connections"]) <= 2, "closed connections are not counted")
     eventually(lambda: resident_bytes(stormy) < before_bytes + LEFT_BYTES_MAX, "the storm's memory is given back")
-    assert neighbour.waited_at_most(1) < WAIT_S_MAX, neighbour.waited_at_most(1)
+    assert probe.waited_at_most(1) < WAIT_S_MAX, probe.waited_at_most(1)
     assert connect(stormy.port).get("half") is None
 
 
-def stats_of(neighbour: Neighbour) -> dict[str, str]:
+def stats_of(probe: LatencyProbe) -> dict[str, str]:
     """`stats` by a connection that is there already."""
-    neighbour.connection.sendall(b"stats\r\n")
-    told = b""
-    while not told.endswith(b"END\r\n"):
-        told += neighbour.connection.recv(MEGABYTE)
-    return dict(line.split(" ", 2)[1:] for line in told.decode().splitlines()[:-1])
+    probe.connection.sendall(b"stats\r\n")
+    values = b""
+    while not values.endswith(b"END\r\n"):
+        values += probe.connection.recv(MEGABYTE)
+    return dict(line.split(" ", 2)[1:] for line in values.decode().splitlines()[:-1])
 
 
-def test_more_connections_than_may_be_are_told_so(tmp_path):
+def test_connections_over_the_limit_get_an_error(tmp_path):
     allowed, refused = 100, 400
     server = Server("server", tmp_path, "-c", str(allowed))
     try:
-        neighbour = Neighbour(server.port)
-        eventually(lambda: stats_of(neighbour)["curr_connections"] == "1", "whoever looked for it is gone")
-        within = crowd(server.port, allowed - 1)
+        probe = LatencyProbe(server.port)
+        eventually(lambda: stats_of(probe)["curr_connections"] == "1", "the probing connection is gone")
+        within = open_connections(server.port, allowed - 1)
         ask_all(within)
         for _ in range(refused):
             beyond = client(server.port)
             assert read(beyond, 33) == b"ERROR Too many open connections\r\n"
             assert beyond.recv(1) == b"", "it is closed"
             beyond.close()
-            neighbour.ask()
+            probe.ask()
         assert descriptors(server) < allowed + DESCRIPTORS_BESIDE
         ask_all(within)
-        assert neighbour.waited_at_most(1) < WAIT_S_MAX
+        assert probe.waited_at_most(1) < WAIT_S_MAX
         close(within)
         eventually(lambda: answered(server.port), "there is room again")
-        assert int(statistics(server.port)["rejected_connections"]) >= refused
+        assert int(stats(server.port)["rejected_connections"]) >= refused
     finally:
         server.stop()
 
 
-def test_more_connections_than_may_be_wait_if_that_is_wanted(tmp_path):
+def test_connections_over_the_limit_wait_without_maxconns_fast(tmp_path):
     allowed, waiting = 50, 200
     server = Server("server", tmp_path, "-c", str(allowed), "-o", "no_maxconns_fast")
     try:
-        neighbour = Neighbour(server.port)
-        eventually(lambda: int(stats_of(neighbour)["curr_connections"]) == 1, "whoever looked for it is gone")
-        within = crowd(server.port, allowed - 1)
+        probe = LatencyProbe(server.port)
+        eventually(lambda: int(stats_of(probe)["curr_connections"]) == 1, "the probing connection is gone")
+        within = open_connections(server.port, allowed - 1)
         ask_all(within)
-        eventually(lambda: stats_of(neighbour)["accepting_conns"] == "0", "it is full")
-        queue = crowd(server.port, waiting)
+        eventually(lambda: stats_of(probe)["accepting_conns"] == "0", "it is full")
+        queue = open_connections(server.port, waiting)
         for connection in queue:
             connection.sendall(b"mn\r\n")
-            neighbour.ask()
-        told = stats_of(neighbour)
-        assert (told["curr_connections"], told["rejected_connections"]) == (str(allowed), "0")
+            probe.ask()
+        values = stats_of(probe)
+        assert (values["curr_connections"], values["rejected_connections"]) == (str(allowed), "0")
         close(within)
         for connection in queue:
             assert read(connection, 4) == b"MN\r\n"
             connection.close()
-        eventually(lambda: stats_of(neighbour)["accepting_conns"] == "1", "nobody waits any more")
-        told = stats_of(neighbour)
-        assert int(told["listen_disabled_num"]) >= 1 and told["rejected_connections"] == "0"
-        assert neighbour.waited_at_most(1) < WAIT_S_MAX
+        eventually(lambda: stats_of(probe)["accepting_conns"] == "1", "no connection waits any more")
+        values = stats_of(probe)
+        assert int(values["listen_disabled_num"]) >= 1 and values["rejected_connections"] == "0"
+        assert probe.waited_at_most(1) < WAIT_S_MAX
     finally:
         server.stop()
 
@@ -168,26 +168,26 @@ def test_without_descriptors_connections_wait_and_the_log_is_not_flooded(tmp_pat
     server = Process("server", command, tmp_path, preexec_fn=few_descriptors)
     try:
         server.wait_ready(lambda: answered(port))
-        neighbour = Neighbour(port)
-        queue = crowd(port, 100)
-        eventually(lambda: stats_of(neighbour)["accepting_conns"] == "0", "there is no descriptor left")
+        probe = LatencyProbe(port)
+        queue = open_connections(port, 100)
+        eventually(lambda: stats_of(probe)["accepting_conns"] == "0", "there is no descriptor left")
         begin, processor = time.monotonic(), processor_s(server)
-        eventually(lambda: neighbour.ask() or time.monotonic() > begin + 1, "a second passes")
-        # The neighbour has about 200 requests in it.
+        eventually(lambda: probe.ask() or time.monotonic() > begin + 1, "a second passes")
+        # The probe makes about 200 requests meanwhile.
         assert processor_s(server) - processor < 0.5, "it must not look all the time"
         for connection in queue:
             connection.sendall(b"mn\r\n")
         for connection in queue:
             assert read(connection, 4) == b"MN\r\n"
             connection.close()
-        eventually(lambda: stats_of(neighbour)["accepting_conns"] == "1", "there are descriptors again")
+        eventually(lambda: stats_of(probe)["accepting_conns"] == "1", "there are descriptors again")
         assert server.log().count("no file descriptor") == 1, server.log()
-        neighbour.ask()
+        probe.ask()
     finally:
         assert server.stop() == 0
 
 
-def test_handshakes_that_come_to_nothing_harm_nobody(tmp_path):
+def test_failed_handshakes_do_not_affect_others(tmp_path):
     certificate, key = Authority(tmp_path).sign("server")
     plain, secured = free_port(), free_port()
     command = [
@@ -197,9 +197,9 @@ def test_handshakes_that_come_to_nothing_harm_nobody(tmp_path):
     server, dice = Process("server", command, tmp_path), random.Random(5)
     try:
         server.wait_ready(lambda: answered(plain))
-        neighbour = Neighbour(plain)
+        probe = LatencyProbe(plain)
         before = descriptors(server)
-        hello, trusting_nobody = bytes.fromhex("16030100c8010000c40303"), ssl.create_default_context()
+        hello, trusting_no_ca = bytes.fromhex("16030100c8010000c40303"), ssl.create_default_context()
         for number in range(600):
             with client(secured) as connection, contextlib.suppress(ConnectionError, ssl.SSLError, TimeoutError):
                 if number % 3 == 0:
@@ -207,15 +207,15 @@ def test_handshakes_that_come_to_nothing_harm_nobody(tmp_path):
                 elif number % 3 == 1:
                     connection.sendall(dice.randbytes(dice.randrange(1, 40_000)))
                 else:
-                    # A whole handshake by somebody who then trusts nobody.
-                    trusting_nobody.wrap_socket(connection, server_hostname="localhost")
+                    # A whole handshake by a client that then trusts no CA.
+                    trusting_no_ca.wrap_socket(connection, server_hostname="localhost")
                 if number % 2 == 0:
                     reset(connection)
-            neighbour.ask()
-        eventually(lambda: descriptors(server) <= before, "all of them are forgotten")
-        told = statistics(plain)
-        assert int(told["ssl_handshake_errors"]) > 100
-        assert neighbour.waited_at_most(1) < WAIT_S_MAX
+            probe.ask()
+        eventually(lambda: descriptors(server) <= before, "all of them are closed")
+        values = stats(plain)
+        assert int(values["ssl_handshake_errors"]) > 100
+        assert probe.waited_at_most(1) < WAIT_S_MAX
         assert "panicked" not in server.log(), server.log()
     finally:
         assert server.stop() == 0
@@ -229,7 +229,7 @@ def answered(port: int) -> bool:
     return False
 
 
-# What a fuzzer would begin with: every dialect's words, and bytes that mean something to one of them.
+# A fuzzer's dictionary: words of every protocol, and bytes with a meaning in one of them.
 WORDS = [
     b"get ", b"gets ", b"set ", b"add ", b"cas ", b"append ", b"incr ", b"touch ", b"gat ", b"delete ", b"lease-get ",
     b"lease-set ", b"mg ", b"ms ", b"md ", b"ma ", b"me ", b"mn", b"stats ", b"items", b"lru_crawler ", b"metadump all",
@@ -240,7 +240,7 @@ WORDS = [
 
 
 def senseless(dice: random.Random) -> bytes:
-    """Bytes of one dialect or of none."""
+    """Bytes of one protocol or of none."""
     kind = dice.randrange(4)
     if kind == 0:
         return dice.randbytes(dice.randrange(1, 2000))
@@ -255,7 +255,7 @@ def senseless(dice: random.Random) -> bytes:
 
 
 def binary_request(dice: random.Random) -> bytes:
-    """A request of the binary dialect that may be right, but for its opcodes that empty the store or end a server."""
+    """A binary request that may be valid; opcodes that empty the store or end a server are left out."""
     opcode = dice.choice([code for code in range(0x48) if code not in (0x07, 0x08, 0x17, 0x18)])
     extras, key, value = dice.randrange(0, 21), dice.randrange(0, 12), dice.randrange(0, 40)
     body = dice.choice([extras + key + value, extras + key + value, dice.randrange(1 << 32)])
@@ -265,12 +265,12 @@ def binary_request(dice: random.Random) -> bytes:
     return header + dice.randbytes(extras + key + value)
 
 
-def test_bytes_without_sense_harm_nobody(tmp_path):
+def test_random_bytes_do_not_affect_others(tmp_path):
     udp_port = free_port()
     server = Server("server", tmp_path, "-t", "2", "-c", "2000", "-U", str(udp_port))
     dice = random.Random(4)
     try:
-        neighbour = Neighbour(server.port)
+        probe = LatencyProbe(server.port)
         healthy = connect(server.port)
         assert all(healthy.set(f"kept:{number}", b"value %d" % number) for number in range(100))
         before = descriptors(server)
@@ -280,7 +280,7 @@ def test_bytes_without_sense_harm_nobody(tmp_path):
                 connection.setblocking(False)
                 connection.send(senseless(dice))
                 if number % 3 == 0:
-                    neighbour.ask()
+                    probe.ask()
                     connection.send(senseless(dice))
                 with contextlib.suppress(BlockingIOError):
                     connection.recv(MEGABYTE)
@@ -290,15 +290,15 @@ def test_bytes_without_sense_harm_nobody(tmp_path):
             frame = struct.pack(">HHHH", number, 0, 1, 0)
             datagrams.sendto(frame + senseless(dice)[:1300], ("127.0.0.1", udp_port))
         datagrams.close()
-        eventually(lambda: descriptors(server) <= before, "whoever spoke nonsense is forgotten")
+        eventually(lambda: descriptors(server) <= before, "all of these connections are closed")
         assert [healthy.get(f"kept:{number}") for number in range(100)] == [b"value %d" % n for n in range(100)]
-        assert neighbour.waited_at_most(1) < WAIT_S_MAX
+        assert probe.waited_at_most(1) < WAIT_S_MAX
         assert "panicked" not in server.log(), server.log()
     finally:
         assert server.stop() == 0
 
 
-def test_a_client_whose_machine_is_gone_is_found_out(server):
+def test_a_vanished_client_is_detected_by_keepalive(server):
     """Connections had no keepalive: those of hosts that had lost their power stayed for ever, and their places too."""
     with client(server.port) as connection:
         connection.sendall(b"mn\r\n")

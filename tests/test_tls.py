@@ -1,4 +1,4 @@
-"""TLS: what is said plain is said the same way encrypted, certificates are asked for and read anew."""
+"""TLS: replies are the same as without it; client certificates are verified; certificates are reloaded."""
 
 import contextlib
 import random
@@ -9,11 +9,11 @@ import subprocess
 
 import pytest
 from certificates import Authority
-from processes import PROGRAMS, Process, answers, connect, eventually, free_port, statistics
-from pymemcache.client.base import Client
+from processes import PROGRAMS, answers, connect, eventually, free_port
+from tls import TlsEndpoint, check_pymemcache, read_until, serves
 
 
-class TlsServer(Process):
+class TlsServer(TlsEndpoint):
     """A server with a TLS port and a plain one beside it."""
 
     def __init__(self, folder, *arguments: str, options: str = "") -> None:
@@ -28,20 +28,6 @@ class TlsServer(Process):
         super().__init__("server", command, folder)
         self.wait_ready(lambda: answers(self.plain_port))
 
-    def connect(self, context: ssl.SSLContext | None = None, port: int | None = None) -> ssl.SSLSocket:
-        """A handshaken connection."""
-        context = context or self.authority.context()
-        plain = socket.create_connection(("127.0.0.1", port or self.port), timeout=10)
-        try:
-            return context.wrap_socket(plain, server_hostname="localhost")
-        except BaseException:
-            plain.close()
-            raise
-
-    def statistic(self, name: str) -> int:
-        """One of `stats`."""
-        return int(statistics(self.plain_port)[name])
-
 
 @pytest.fixture
 def server(tmp_path):
@@ -51,37 +37,9 @@ def server(tmp_path):
     assert server.stop() == 0
 
 
-def read_until(connection: socket.socket, end: bytes) -> bytes:
-    """All up to `end`."""
-    answer = b""
-    while not answer.endswith(end):
-        piece = connection.recv(65536)
-        assert piece, f"closed behind {answer[-100:]!r}"
-        answer += piece
-    return answer
-
-
-def serves(server: TlsServer, context: ssl.SSLContext, port: int | None = None) -> bool:
-    """Whether a client comes in that way. With TLS 1.3 a refusal shows only in the first answer."""
-    try:
-        with server.connect(context, port) as connection:
-            connection.sendall(b"version\r\n")
-            return connection.recv(100).startswith(b"VERSION")
-    except (ssl.SSLError, ConnectionError):
-        return False
-
-
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_pymemcache_through_tls_and_plain_beside_it(server, version):
-    context = server.authority.context()
-    context.minimum_version = context.maximum_version = version
-    client = Client(("localhost", server.port), tls_context=context, timeout=10, default_noreply=False)
-    large = bytes(range(256)) * 4000
-    assert client.set("small", b"value") and client.set("large", large)
-    assert client.get("small") == b"value" and client.get("large") == large
-    assert connect(server.plain_port).get("large") == large, "one store behind both"
-    assert client.get_many([f"k{n}" for n in range(500)]) == {}
-    client.close()
+    check_pymemcache(server, version)
 
 
 def test_a_plain_client_of_the_tls_port_is_refused_and_counted(server):
@@ -137,8 +95,8 @@ def test_records_that_arrive_in_pieces(server):
         assert answer == b"STORED\r\nVALUE a 0 5\r\nvalue\r\nEND\r\n"
 
 
-def test_a_client_that_never_reads_harms_nobody_and_gets_all_in_the_end(server):
-    # Larger than the room there is in the socket when it becomes writable: what is left of a reply must be kept.
+def test_a_client_that_never_reads_does_not_affect_others_and_gets_everything_later(server):
+    # Larger than the socket's buffer: the rest of a reply must be kept until the socket is writable.
     value = b"v" * 1_000_000
     assert connect(server.plain_port).set("large", value)
     with server.connect() as greedy:
@@ -155,7 +113,7 @@ def test_a_client_that_never_reads_harms_nobody_and_gets_all_in_the_end(server):
         assert read_until(greedy, b"\r\n") == b"END\r\n"
 
 
-def test_both_ends_of_a_connection_are_told(server):
+def test_both_ends_of_a_connection_are_shown(server):
     with server.connect() as connection:
         connection.sendall(b"quit\r\n")
         assert connection.recv(100) == b"", "closed by TLS's own word: a cut would be an error"
@@ -191,7 +149,7 @@ def test_clients_certificates(tmp_path):
 
 
 @pytest.mark.parametrize("mode", [2, 3])
-def test_nobody_comes_in_without_a_certificate_where_one_is_required(tmp_path, mode):
+def test_a_client_without_the_required_certificate_is_refused(tmp_path, mode):
     server = TlsServer(tmp_path, options=f",ssl_ca_cert={{}},ssl_verify_mode={mode},ssl_min_version=3")
     try:
         assert not serves(server, server.authority.context())
@@ -209,7 +167,7 @@ def serial(server: TlsServer) -> str:
         return connection.getpeercert()["serialNumber"]
 
 
-def test_certificates_are_read_anew_while_connections_stay(server):
+def test_certificates_are_reloaded_while_connections_stay(server):
     before = serial(server)
     with server.connect() as connection:
         server.authority.sign("server")
@@ -231,7 +189,7 @@ def test_certificates_are_read_anew_while_connections_stay(server):
         assert server.statistic("time_since_server_cert_refresh") < 60
 
 
-def test_sessions_are_resumed_if_the_operator_wants(tmp_path):
+def test_tls_sessions_are_resumed_when_enabled(tmp_path):
     server = TlsServer(tmp_path, options=",ssl_session_cache")
     try:
         context = server.authority.context()
@@ -270,7 +228,7 @@ def test_settings_and_statistics_bear_memcacheds_names(server):
         ("ssl_chain_cert={0}/server.pem,ssl_key={0}/server.key,ssl_ciphers=RC4-MD5", "ssl_ciphers", 1),
     ],
 )
-def test_a_server_that_cannot_keep_its_word_does_not_start(tmp_path, options, complaint, status):
+def test_a_server_that_cannot_guarantee_its_options_does_not_start(tmp_path, options, complaint, status):
     authority = Authority(tmp_path)
     authority.sign("server")
     authority.sign("other")
@@ -279,7 +237,7 @@ def test_a_server_that_cannot_keep_its_word_does_not_start(tmp_path, options, co
     assert ended.returncode == status and complaint in ended.stderr, ended.stderr
 
 
-def test_junk_and_handshakes_that_break_off_harm_nobody(server):
+def test_garbage_and_aborted_handshakes_do_not_affect_others(server):
     chance = random.Random(7)
     hello = client_hello(server)
     for _ in range(100):

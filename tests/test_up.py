@@ -36,7 +36,7 @@ class Region(Process):
         self.wait_ready(lambda: '"ready"' in self.log(), 60)
 
     def lines(self) -> list[dict]:
-        """What it said, line by line."""
+        """Its output, line by line."""
         return [json.loads(line) for line in self.log().splitlines() if line.startswith("{") and line.endswith("}")]
 
     def children(self) -> list[int]:
@@ -93,7 +93,7 @@ def test_a_delete_by_routing_prefix_reaches_every_cluster(region):
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_every_child_ends_with_it(region, how):
+def test_all_child_processes_end_with_it(region, how):
     children = region.children()
     assert len(children) == 9
     os.kill(region.running.pid, how)
@@ -102,7 +102,7 @@ def test_every_child_ends_with_it(region, how):
     eventually(lambda: not any(is_alive(pid) for pid in children), "every child has ended")
 
 
-def test_a_second_region_on_taken_ports_says_which_and_how_to_choose_others(region):
+def test_taken_ports_are_named_with_the_option_to_choose_others(region):
     command = [PROGRAMS / "lookaside", "up", "--port", str(region.base)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=30)
     assert ended.returncode == 1
@@ -120,7 +120,7 @@ def test_a_second_region_in_the_same_folder_leaves_the_first_alone(region):
     assert connect(region.base).set("key", b"value")
 
 
-def test_a_database_that_cannot_be_used_is_said_at_the_start(mariadb):
+def test_an_unusable_database_is_reported_at_the_start(mariadb):
     url = mariadb.url.replace("secret", "wrong")
     command = [PROGRAMS / "lookaside", "up", "--port", str(free_base()), "--database", url]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -130,9 +130,9 @@ def test_a_database_that_cannot_be_used_is_said_at_the_start(mariadb):
 
 
 def test_a_slow_start_is_explained_and_can_be_ended(tmp_path):
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        url = f"mariadb://app:secret@127.0.0.1:{nobody.getsockname()[1]}/app"
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"mariadb://app:secret@127.0.0.1:{closed.getsockname()[1]}/app"
         up = Process("up", [PROGRAMS / "lookaside", "up", "--port", free_base(), "--database", url], tmp_path)
         eventually(lambda: "waiting for the invalidator to find its way into the commit log" in up.log(), "said")
         up.running.send_signal(signal.SIGINT)
@@ -140,15 +140,15 @@ def test_a_slow_start_is_explained_and_can_be_ended(tmp_path):
         assert "no commit would reach" not in up.log(), "it waited on for the database"
 
 
-def test_a_reader_that_has_read_enough_is_no_error():
+def test_a_closed_output_pipe_is_not_an_error():
     command = f"{PROGRAMS}/lookaside up --json --port {free_base()} --seconds 3 | head -n 1"
     ended = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=60)
-    said = [line for line in ended.stderr.splitlines() if not line.startswith("lookaside: waiting for ")]
-    assert (ended.returncode, said) == (0, [])
+    warnings = [line for line in ended.stderr.splitlines() if not line.startswith("lookaside: waiting for ")]
+    assert (ended.returncode, warnings) == (0, [])
     assert json.loads(ended.stdout)["ready"]
 
 
-def test_a_process_that_dies_is_started_again(region):
+def test_a_dead_process_is_restarted(region):
     victim = region.children()[0]
     os.kill(victim, signal.SIGKILL)
     eventually(lambda: any("died" in line.get("event", "") for line in region.lines()), "the death is announced")

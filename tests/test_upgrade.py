@@ -11,56 +11,58 @@ from pathlib import Path
 
 import pytest
 from certificates import Authority
-from processes import STOP_S, Process, answers, connect, eventually, free_port, statistics
+from processes import STOP_S, Process, answers, connect, eventually, free_port, stats
 from upgrade import (
     CONNECTION,
-    DOORS,
-    GREETING,
     HEAD,
     HELLO,
-    QUIET,
+    HELLO_PAYLOAD,
+    LISTENERS,
+    QUIESCED,
     READY,
     REFUSED,
     SERVER,
     Connection,
     FakePredecessor,
     FakeSuccessor,
-    Lineage,
+    ServerChain,
+    check_ports_of_a_dead_predecessor,
+    check_predecessor_that_disconnects_but_lives,
     load,
     wait_for_requests,
 )
 
 
 @pytest.fixture
-def lineage(tmp_path):
+def chain(tmp_path):
     """Servers with a region."""
-    lineage = Lineage(tmp_path)
-    yield lineage
-    lineage.stop()
+    chain = ServerChain(tmp_path)
+    yield chain
+    chain.stop()
 
 
-def test_clients_under_load_see_nothing_of_upgrades(lineage):
-    lineage.begin()
-    with load(lineage.port) as pools:
+def test_clients_under_load_see_nothing_of_upgrades(chain):
+    chain.begin()
+    with load(chain.port) as pools:
         for _ in range(8):
-            lineage.upgrade()
+            chain.upgrade()
             wait_for_requests(pools, 20)
     assert sum(pool.connects for pool in pools) > 100
-    assert int(statistics(lineage.port)["evictions"]) == 0, "or else some may be missing"
-    for before in lineage.servers[:-1]:
+    assert int(stats(chain.port)["evictions"]) == 0, "or else some may be missing"
+    for before in chain.processes[:-1]:
         assert "kept for the next start" in before.log()
-    assert lineage.server.stop() == 0
+    assert chain.current.stop() == 0
 
 
-def test_a_connection_goes_on_in_the_middle_of_anything(lineage):
-    lineage.begin()
+def test_a_connection_goes_on_in_the_middle_of_anything(chain):
+    chain.begin()
     large = b"x" * 900_000
     with (
-        Connection(("127.0.0.1", lineage.port)) as silent,
-        Connection(("127.0.0.1", lineage.port)) as half,
-        Connection(("127.0.0.1", lineage.port)) as refused,
-        Connection(("127.0.0.1", lineage.port), receive_bytes=4096) as slow,
-        Connection(("127.0.0.1", lineage.port)) as binary,
+        Connection(("127.0.0.1", chain.port)) as silent,
+        Connection(("127.0.0.1", chain.port)) as half,
+        Connection(("127.0.0.1", chain.port)) as refused,
+        Connection(("127.0.0.1", chain.port), receive_bytes=4096) as slow,
+        Connection(("127.0.0.1", chain.port)) as binary,
     ):
         assert half.ask(b"set large 0 0 %d\r\n%b\r\n" % (len(large), large)) == b"STORED\r\n"
         half.send(b"get none\r\nset half 0 0 10\r\n01234")
@@ -70,11 +72,11 @@ def test_a_connection_goes_on_in_the_middle_of_anything(lineage):
         # More than the sockets hold, so that some of it is kept with the connection, and requests behind it.
         slow.send(b"get large\r\n" * 12 + b"set behind 0 0 1\r\n1\r\nget none\r\n")
         binary.send(struct.pack("!BBHBBHIIQ", 0x80, 0x0B, 0, 0, 0, 0, 0, 7, 0)[:-4])
-        eventually(lambda: conn_states(lineage.port)["conn_mwrite"] == 1, "a reader is too slow")
+        eventually(lambda: conn_states(chain.port)["conn_mwrite"] == 1, "a reader is too slow")
 
         for _ in range(2):
-            lineage.upgrade()
-            eventually(lambda: conn_states(lineage.port)["conn_mwrite"] == 1, "it is too slow still")
+            chain.upgrade()
+            eventually(lambda: conn_states(chain.port)["conn_mwrite"] == 1, "it is too slow still")
         assert silent.ask(b"version\r\n").startswith(b"VERSION")
         assert half.ask(b"56789\r\n") == b"STORED\r\n"
         refused.send(b"y" * 2_999_000 + b"\r\nget half\r\n")
@@ -86,15 +88,15 @@ def test_a_connection_goes_on_in_the_middle_of_anything(lineage):
         assert binary.exactly(24)[:2] == b"\x81\x0b"
 
 
-def test_what_cannot_be_announced_after_an_upgrade_ends_nothing(lineage, monkeypatch):
-    lineage.begin()
-    client = connect(lineage.port)
+def test_a_failed_announcement_after_an_upgrade_is_not_fatal(chain, monkeypatch):
+    chain.begin()
+    client = connect(chain.port)
     assert client.set("key", b"value")
     client.close()
-    monkeypatch.setenv("MEMCACHED_PORT_FILENAME", str(lineage.folder / "missing" / "ports"))
-    after = lineage.upgrade()
+    monkeypatch.setenv("MEMCACHED_PORT_FILENAME", str(chain.folder / "missing" / "ports"))
+    after = chain.upgrade()
     assert "cannot write the ports to" in after.log()
-    client = connect(lineage.port)
+    client = connect(chain.port)
     assert client.get("key") == b"value"
     client.close()
 
@@ -107,15 +109,15 @@ def conn_states(port: int) -> dict[str, int]:
     return {state: states.count(state) for state in ("conn_mwrite", "conn_read", "conn_nread")}
 
 
-@pytest.mark.parametrize("until", [HELLO, DOORS, READY, CONNECTION, QUIET])
+@pytest.mark.parametrize("until", [HELLO, LISTENERS, READY, CONNECTION, QUIESCED])
 @pytest.mark.parametrize("is_warm", [True, False])
 def test_a_successor_that_dies_before_it_serves_changes_nothing(tmp_path, until, is_warm):
-    lineage = Lineage(tmp_path, is_warm=is_warm)
+    chain = ServerChain(tmp_path, is_warm=is_warm)
     try:
-        server = lineage.begin()
-        with load(lineage.port) as pools:
+        server = chain.begin()
+        with load(chain.port) as pools:
             for count in (1, 2):
-                successor = FakeSuccessor(lineage.gate)
+                successor = FakeSuccessor(chain.gate)
                 successor.go(until)
                 successor.close()
                 end = "goes on serving" if until > READY else "does not take over"
@@ -124,22 +126,22 @@ def test_a_successor_that_dies_before_it_serves_changes_nothing(tmp_path, until,
             assert server.running.poll() is None
             assert "starts empty" not in server.log()
             if is_warm:
-                lineage.upgrade()
+                chain.upgrade()
     finally:
-        lineage.stop()
+        chain.stop()
 
 
-def test_killed_at_any_moment_before_it_serves_a_successor_is_as_if_it_had_not_been(lineage):
+def test_a_successor_killed_before_it_serves_changes_nothing(chain):
     rng, ends = random.Random(3), ("does not take over:", "has not taken over:", "stopped")
     times_back = times_taken = 0
     while times_back < 12 and times_taken < 12:
-        server = lineage.begin()
-        with load(lineage.port, may_be_cut_off=True) as pools:
+        server = chain.begin()
+        with load(chain.port, may_be_cut_off=True) as pools:
             while server.running.poll() is None and times_back < 12:
                 given_up = sum(map(server.log().count, ends))
-                successor = lineage.spawn([*lineage.arguments, "--take-over"])
+                successor = chain.spawn([*chain.arguments, "--take-over"])
                 eventually(lambda successor=successor: "taking over from" in successor.log(), "it is there")
-                # As long as it takes to look at a log so many times: before, while or after it takes over.
+                # A random number of reads of the log: the kill comes before, during or after the takeover.
                 for _ in range(rng.randrange(150)):
                     successor.log()
                 successor.kill()
@@ -155,92 +157,64 @@ def test_killed_at_any_moment_before_it_serves_a_successor_is_as_if_it_had_not_b
 
 
 def test_without_a_region_ports_and_connections_are_handed_over(tmp_path):
-    lineage = Lineage(tmp_path, is_warm=False)
+    chain = ServerChain(tmp_path, is_warm=False)
     try:
-        first = lineage.begin()
-        with Connection(("127.0.0.1", lineage.port)) as old:
+        first = chain.begin()
+        with Connection(("127.0.0.1", chain.port)) as old:
             assert old.ask(b"set key 0 0 1\r\n1\r\n") == b"STORED\r\n"
-            lineage.upgrade()
+            chain.upgrade()
             assert old.ask(b"get key\r\n") == b"END\r\n"
         assert "1 items are lost with this process" in first.log()
     finally:
-        lineage.stop()
+        chain.stop()
 
 
-def test_a_predecessor_that_dies_leaves_its_ports(tmp_path):
-    fake = FakePredecessor(tmp_path / "upgrade")
-    ours = socket.create_connection(("127.0.0.1", fake.port))
-    theirs, _ = fake.door.accept()
-    lineage = Lineage(tmp_path)
-    try:
-        fake.hand_over(theirs, dies=True)
-        lineage.port = fake.port
-        lineage.arguments[1] = fake.port
-        server = lineage.spawn([*lineage.arguments, "--take-over"])
-        server.wait_ready(lambda: "has taken over" in server.log())
-        assert "has ended before it could hand over" in server.log()
-        assert answers(fake.port)
-        ours.sendall(b"version\r\n")
-        assert ours.recv(100).startswith(b"VERSION"), "what it has handed over already goes on"
-    finally:
-        lineage.stop()
-        fake.close()
-        ours.close()
-        theirs.close()
+def test_the_ports_of_a_dead_predecessor_are_taken_over(tmp_path):
+    check_ports_of_a_dead_predecessor(ServerChain(tmp_path), FakePredecessor(tmp_path / "upgrade"))
 
 
-def test_a_predecessor_that_hangs_up_and_lives_is_not_replaced(tmp_path):
-    fake = FakePredecessor(tmp_path / "upgrade")
-    lineage = Lineage(tmp_path)
-    try:
-        fake.hand_over(None, dies=False)
-        lineage.arguments[1] = fake.port
-        server = lineage.spawn([*lineage.arguments, "--take-over"])
-        assert server.running.wait(STOP_S) == 1
-        assert "goes on serving" in server.log()
-    finally:
-        lineage.stop()
-        fake.close()
+def test_a_predecessor_that_disconnects_but_lives_is_not_replaced(tmp_path):
+    check_predecessor_that_disconnects_but_lives(ServerChain(tmp_path), FakePredecessor(tmp_path / "upgrade"))
 
 
-def test_a_predecessor_that_is_killed_before_it_answers_is_nobody(lineage):
-    old = lineage.begin()
-    connect(lineage.port).set("key", "value")
+def test_a_predecessor_killed_before_it_replies_is_ignored(chain):
+    old = chain.begin()
+    connect(chain.port).set("key", "value")
     old.running.send_signal(signal.SIGSTOP)
-    new = lineage.spawn([*lineage.arguments, "--take-over"])
+    new = chain.spawn([*chain.arguments, "--take-over"])
     unix = Path("/proc/net/unix")
-    eventually(lambda: unix.read_text().count(f"{lineage.gate}\n") == 2, "it has connected")
+    eventually(lambda: unix.read_text().count(f"{chain.gate}\n") == 2, "it has connected")
     old.kill()
     new.wait_ready(lambda: "listening on" in new.log())
     assert "no server to take over from" in new.log()
     assert "starts empty: it was not shut down cleanly" in new.log()
-    assert connect(lineage.port).get("key") is None
+    assert connect(chain.port).get("key") is None
 
 
-def test_with_nobody_to_take_over_from_it_starts_as_usual(lineage):
-    server = lineage.spawn([*lineage.arguments, "--take-over"])
-    server.wait_ready(lambda: answers(lineage.port))
+def test_take_over_without_a_predecessor_starts_normally(chain):
+    server = chain.spawn([*chain.arguments, "--take-over"])
+    server.wait_ready(lambda: answers(chain.port))
     assert "no server to take over from" in server.log()
     # What a dead server leaves behind is no server either.
     server.kill()
-    server = lineage.spawn([*lineage.arguments, "--take-over"])
-    server.wait_ready(lambda: answers(lineage.port))
-    lineage.upgrade()
+    server = chain.spawn([*chain.arguments, "--take-over"])
+    server.wait_ready(lambda: answers(chain.port))
+    chain.upgrade()
 
 
-def test_only_who_asks_for_it_replaces_a_server(lineage):
-    lineage.begin()
+def test_without_take_over_a_server_is_not_replaced(chain):
+    chain.begin()
     for arguments, why in [
-        (lineage.arguments, f"cannot listen on 127.0.0.1:{lineage.port}"),
-        (["-p", "0", *lineage.arguments[2:]], "a server that answers there is replaced with --take-over"),
+        (chain.arguments, f"cannot listen on 127.0.0.1:{chain.port}"),
+        (["-p", "0", *chain.arguments[2:]], "a server that answers there is replaced with --take-over"),
     ]:
-        second = lineage.spawn(arguments)
+        second = chain.spawn(arguments)
         assert second.running.wait(STOP_S) == 1
         assert why in second.log()
-        lineage.servers.pop()
+        chain.processes.pop()
     without = subprocess.run([SERVER, "--take-over"], capture_output=True, text=True, timeout=STOP_S, check=False)
     assert without.returncode == 2 and "--upgrade-socket" in without.stderr
-    lineage.upgrade()
+    chain.upgrade()
 
 
 @pytest.mark.parametrize(
@@ -250,84 +224,87 @@ def test_only_who_asks_for_it_replaces_a_server(lineage):
         HEAD.pack(HELLO, 0, 1 << 31),
         HEAD.pack(HELLO, 0, 65) + bytes(65),
         HEAD.pack(HELLO, 0, 4) + b"hey!",
-        HEAD.pack(HELLO, 0, len(GREETING)) + GREETING[:-1] + b"\xff",
-        HEAD.pack(HELLO, 3, len(GREETING)) + GREETING,
+        HEAD.pack(HELLO, 0, len(HELLO_PAYLOAD)) + HELLO_PAYLOAD[:-1] + b"\xff",
+        HEAD.pack(HELLO, 3, len(HELLO_PAYLOAD)) + HELLO_PAYLOAD,
         HEAD.pack(READY, 0, 0),
-        HEAD.pack(HELLO, 0, len(GREETING)) + GREETING + HEAD.pack(HELLO, 0, len(GREETING)) + GREETING,
-        HEAD.pack(QUIET, 0, 0),
+        HEAD.pack(HELLO, 0, len(HELLO_PAYLOAD))
+        + HELLO_PAYLOAD
+        + HEAD.pack(HELLO, 0, len(HELLO_PAYLOAD))
+        + HELLO_PAYLOAD,
+        HEAD.pack(QUIESCED, 0, 0),
     ],
 )
-def test_what_is_no_successor_is_refused_and_told_why(lineage, garbage):
-    server = lineage.begin()
-    with load(lineage.port, clients=1):
-        stranger = FakeSuccessor(lineage.gate)
+def test_an_invalid_successor_is_refused_with_the_reason(chain, garbage):
+    server = chain.begin()
+    with load(chain.port, clients=1):
+        stranger = FakeSuccessor(chain.gate)
         stranger.connection.sendall(garbage)
         kinds = []
         while message := stranger.receive():
             kinds.append(message[0])
-        assert kinds[-1] == REFUSED and set(kinds[:-1]) <= {DOORS}
+        assert kinds[-1] == REFUSED and set(kinds[:-1]) <= {LISTENERS}
         stranger.close()
         assert "does not take over: it says what this build does not understand" in server.log()
-        lineage.upgrade()
+        chain.upgrade()
 
 
-def test_one_successor_is_heard_at_a_time_and_a_silent_one_not_for_long(lineage):
-    server = lineage.begin()
-    silent, preparing = FakeSuccessor(lineage.gate), FakeSuccessor(lineage.gate)
-    assert preparing.receive()[0] == REFUSED, "somebody is there already"
-    with load(lineage.port, clients=1):
+def test_one_successor_at_a_time_and_a_silent_one_times_out(chain):
+    server = chain.begin()
+    silent, preparing = FakeSuccessor(chain.gate), FakeSuccessor(chain.gate)
+    assert preparing.receive()[0] == REFUSED, "another successor is connected"
+    with load(chain.port, clients=1):
         assert silent.receive()[0] == REFUSED, "it has said nothing for too long"
         assert "takes too long" in server.log()
-        lineage.upgrade()
+        chain.upgrade()
     silent.close()
     preparing.close()
 
 
-def as_nobody(program: str) -> subprocess.CompletedProcess:
+def as_another_user(program: str) -> subprocess.CompletedProcess:
     """Runs Python as another user."""
     if os.geteuid() != 0:
-        pytest.skip("only root can be somebody else")
+        pytest.skip("only root can be another user")
     command = ["/usr/bin/env", "-i", "/usr/bin/python3", "-c", program]
     return subprocess.run(command, capture_output=True, text=True, timeout=STOP_S, check=False, user="nobody")
 
 
-def test_another_user_may_neither_take_over_nor_be_taken_over_from(lineage):
-    server = lineage.begin()
-    path = lineage.gate
+def test_another_user_may_neither_take_over_nor_be_taken_over_from(chain):
+    server = chain.begin()
+    path = chain.gate
     assert path.stat().st_mode & 0o777 == 0o600
     for folder in [path.parent, *path.parent.parents][:4]:
         folder.chmod(0o755)
     ask = f"import socket; s = socket.socket(socket.AF_UNIX); s.connect({str(path)!r}); print(s.recv(1))"
-    assert "PermissionError" in as_nobody(ask).stderr
+    assert "PermissionError" in as_another_user(ask).stderr
     path.chmod(0o777)
-    assert as_nobody(ask).stdout == "b''\n", "hung up on"
+    assert as_another_user(ask).stdout == "b''\n", "hung up on"
     assert "it is another user's" in server.log()
-    lineage.upgrade()
+    chain.upgrade()
 
     fake = socket.socket(socket.AF_UNIX)
-    path = lineage.folder / "elsewhere"
+    path = chain.folder / "elsewhere"
     fake.bind(str(path))
     os.seteuid(65534)
     try:
         fake.listen()
     finally:
         os.seteuid(0)
-    new = lineage.spawn(["-p", "0", "--upgrade-socket", path, "--take-over"])
+    new = chain.spawn(["-p", "0", "--upgrade-socket", path, "--take-over"])
     assert new.running.wait(STOP_S) == 1
     assert "it belongs to another user, 65534" in new.log()
-    lineage.servers.pop()
+    chain.processes.pop()
     fake.close()
 
 
 def test_another_command_line_opens_closes_and_keeps_ports(tmp_path):
     kept, closed, opened, metrics = (free_port() for _ in range(4))
-    lineage = Lineage(tmp_path, "-l", f"127.0.0.1:{kept},127.0.0.1:{closed}", "--metrics-address", str(metrics))
-    lineage.port = kept
+    chain = ServerChain(tmp_path, "-l", f"127.0.0.1:{kept},127.0.0.1:{closed}", "--metrics-address", str(metrics))
+    chain.port = kept
     try:
-        lineage.begin()
+        chain.begin()
         with load(kept) as pools:
-            arguments = [*lineage.arguments[:-4], "-l", f"127.0.0.1:{kept},127.0.0.1:{opened}", "-t", "5"]
-            server = lineage.upgrade("--metrics-address", str(metrics), arguments=arguments)
+            arguments = [*chain.arguments[:-4], "-l", f"127.0.0.1:{kept},127.0.0.1:{opened}", "-t", "5"]
+            server = chain.upgrade("--metrics-address", str(metrics), arguments=arguments)
             wait_for_requests(pools)
             for port in (closed, metrics):
                 assert (f"127.0.0.1:{port} was handed over, and no option asks for it" in server.log()) == (
@@ -339,56 +316,56 @@ def test_another_command_line_opens_closes_and_keeps_ports(tmp_path):
         with Connection(("127.0.0.1", metrics)) as scrape:
             assert scrape.ask(b"GET /metrics HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 200")
     finally:
-        lineage.stop()
+        chain.stop()
 
 
-def test_a_port_that_cannot_be_had_leaves_the_running_server_alone(lineage):
-    server = lineage.begin()
-    with load(lineage.port), socket.create_server(("127.0.0.1", 0)) as other:
+def test_a_port_that_cannot_be_had_leaves_the_running_server_alone(chain):
+    server = chain.begin()
+    with load(chain.port), socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
-        new = lineage.spawn([*lineage.arguments, "-l", f"127.0.0.1,127.0.0.1:{taken}", "--take-over"])
+        new = chain.spawn([*chain.arguments, "-l", f"127.0.0.1,127.0.0.1:{taken}", "--take-over"])
         assert new.running.wait(STOP_S) == 1
         assert f"cannot listen on 127.0.0.1:{taken}" in new.log()
         eventually(lambda: "does not take over" in server.log(), "it has noticed")
-    lineage.servers.pop()
+    chain.processes.pop()
     assert "hands over" not in server.log()
 
 
-def test_more_memory_starts_empty_and_says_so(lineage):
-    lineage.begin()
-    with Connection(("127.0.0.1", lineage.port)) as old:
+def test_a_larger_memory_starts_empty_with_a_log_line(chain):
+    chain.begin()
+    with Connection(("127.0.0.1", chain.port)) as old:
         assert old.ask(b"set key 0 0 1\r\n1\r\n") == b"STORED\r\n"
-        server = lineage.upgrade("-m", "80")
+        server = chain.upgrade("-m", "80")
         assert "starts empty" in server.log()
         assert old.ask(b"get key\r\n") == b"END\r\n"
 
 
-def test_tls_is_closed_in_order_behind_its_last_reply(tmp_path):
+def test_tls_connections_close_cleanly_after_their_last_reply(tmp_path):
     authority = Authority(tmp_path)
     certificate, key = authority.sign("server")
     secured = free_port()
     tls = ["-Z", "-o", f"ssl_chain_cert={certificate},ssl_key={key}"]
-    lineage = Lineage(tmp_path, *tls, "-l", f"127.0.0.1:{secured},notls:127.0.0.1")
+    chain = ServerChain(tmp_path, *tls, "-l", f"127.0.0.1:{secured},notls:127.0.0.1")
     try:
-        lineage.begin()
-        with load(lineage.port), connect_tls(authority, secured) as old, connect_tls(authority, secured, 4096) as slow:
+        chain.begin()
+        with load(chain.port), connect_tls(authority, secured) as old, connect_tls(authority, secured, 4096) as slow:
             old.sendall(b"set key 0 0 900000\r\n" + b"x" * 900_000 + b"\r\n")
             assert old.recv(100) == b"STORED\r\n"
             slow.sendall(b"get key\r\n" * 9 + b"delete key\r\n")
-            eventually(lambda: conn_states(lineage.port)["conn_mwrite"] == 1, "a reader is too slow")
-            lineage.spawn([*lineage.arguments, "--take-over"])
+            eventually(lambda: conn_states(chain.port)["conn_mwrite"] == 1, "a reader is too slow")
+            chain.spawn([*chain.arguments, "--take-over"])
             assert old.recv(100) == b"", "told that nothing more comes, not reset"
             got = b""
             while piece := slow.recv(1 << 20):
                 got += piece
             # What it was being sent is complete; what it asked for behind that was not carried out.
             assert got.startswith(b"VALUE key 0 900000\r\n") and b"DELETED" not in got
-            lineage.server.wait_ready(lambda: "has taken over" in lineage.server.log())
+            chain.current.wait_ready(lambda: "has taken over" in chain.current.log())
             with connect_tls(authority, secured) as new:
                 new.sendall(b"touch key 0\r\n")
                 assert new.recv(100) == b"TOUCHED\r\n"
     finally:
-        lineage.stop()
+        chain.stop()
 
 
 def connect_tls(authority: Authority, port: int, receive_bytes: int = 1 << 20):
@@ -401,19 +378,19 @@ def connect_tls(authority: Authority, port: int, receive_bytes: int = 1 << 20):
 
 
 def test_udp_loses_no_datagram(tmp_path):
-    lineage = Lineage(tmp_path)
-    lineage.arguments += ["-U", lineage.port]
+    chain = ServerChain(tmp_path)
+    chain.arguments += ["-U", chain.port]
     try:
-        lineage.begin()
+        chain.begin()
         clients = []
         for number in range(20):
             client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
             client.settimeout(STOP_S)
-            client.connect(("127.0.0.1", lineage.port))
+            client.connect(("127.0.0.1", chain.port))
             clients.append((number, client))
         for round_ in range(4):
             # Fewer workers, more workers: every socket that the kernel has chosen for a client is served.
-            after = lineage.spawn([*lineage.arguments, "-t", str([1, 4, 1, 2][round_]), "--take-over"])
+            after = chain.spawn([*chain.arguments, "-t", str([1, 4, 1, 2][round_]), "--take-over"])
             while "has taken over" not in after.log():
                 assert after.running.poll() is None, after.log()
                 for number, client in clients:
@@ -424,41 +401,41 @@ def test_udp_loses_no_datagram(tmp_path):
         for _, client in clients:
             client.close()
     finally:
-        lineage.stop()
+        chain.stop()
 
 
 def test_a_unix_socket_is_handed_over_too(tmp_path):
     path = tmp_path / "cache"
-    lineage = Lineage(tmp_path, "-s", path)
+    chain = ServerChain(tmp_path, "-s", path)
     try:
-        lineage.begin()
+        chain.begin()
         with Connection(str(path)) as old:
             assert old.ask(b"set key 0 0 1\r\n1\r\n") == b"STORED\r\n"
-            lineage.upgrade()
+            chain.upgrade()
             assert old.ask(b"get key\r\n") == b"VALUE key 0 1\r\n"
             with Connection(str(path)) as new:
                 assert new.ask(b"get key\r\n") == b"VALUE key 0 1\r\n"
     finally:
-        lineage.stop()
+        chain.stop()
 
 
-def test_who_a_client_is_goes_with_its_connection(tmp_path):
+def test_authentication_is_handed_over_with_the_connection(tmp_path):
     users = tmp_path / "users"
     users.write_text("ada:secret\n")
-    lineage = Lineage(tmp_path, "-Y", users)
+    chain = ServerChain(tmp_path, "-Y", users)
     try:
-        lineage.begin()
-        with Connection(("127.0.0.1", lineage.port)) as known, Connection(("127.0.0.1", lineage.port)) as stranger:
+        chain.begin()
+        with Connection(("127.0.0.1", chain.port)) as known, Connection(("127.0.0.1", chain.port)) as stranger:
             assert known.ask(b"set auth 0 0 10\r\nada secret\r\n") == b"STORED\r\n"
             assert stranger.ask(b"get key\r\n") == b"CLIENT_ERROR unauthenticated\r\n"
-            lineage.upgrade()
+            chain.upgrade()
             assert known.ask(b"get key\r\n") == b"END\r\n"
             assert stranger.ask(b"get key\r\n") == b"CLIENT_ERROR unauthenticated\r\n"
     finally:
-        lineage.stop()
+        chain.stop()
 
 
-def test_nobody_gets_past_a_door_that_the_new_server_has_not(tmp_path):
+def test_connections_of_a_removed_listener_are_closed(tmp_path):
     users = tmp_path / "users"
     users.write_text("ada:secret\n")
     authority = Authority(tmp_path)
@@ -467,100 +444,100 @@ def test_nobody_gets_past_a_door_that_the_new_server_has_not(tmp_path):
     for number, more in enumerate((["-Y", users], ["-B", "binary"], secured)):
         folder = tmp_path / str(number)
         folder.mkdir()
-        lineage = Lineage(folder)
+        chain = ServerChain(folder)
         try:
-            lineage.begin()
-            with Connection(("127.0.0.1", lineage.port)) as old:
+            chain.begin()
+            with Connection(("127.0.0.1", chain.port)) as old:
                 assert old.ask(b"set key 0 0 1\r\n1\r\n") == b"STORED\r\n"
-                lineage.upgrade(*more)
+                chain.upgrade(*more)
                 with contextlib.suppress(OSError):
                     assert old.ask(b"get key\r\n") == b"CLIENT_ERROR unauthenticated\r\n"
         finally:
-            lineage.stop()
+            chain.stop()
 
 
-def test_the_file_of_the_process_id_is_never_missing(tmp_path):
+def test_the_pid_file_always_exists(tmp_path):
     path = tmp_path / "pid"
-    lineage = Lineage(tmp_path, "-P", path)
+    chain = ServerChain(tmp_path, "-P", path)
     try:
-        lineage.begin()
+        chain.begin()
         for _ in range(3):
-            new = lineage.upgrade()
+            new = chain.upgrade()
             assert path.read_text() == f"{new.running.pid}\n"
         other = tmp_path / "other"
-        new = lineage.upgrade("-P", str(other))
+        new = chain.upgrade("-P", str(other))
         assert other.read_text() == f"{new.running.pid}\n" and not path.exists()
         assert new.stop() == 0 and not other.exists()
     finally:
-        lineage.stop()
+        chain.stop()
 
 
-def test_a_supervisor_knows_the_new_process_before_the_old_one_ends(tmp_path):
-    lineage = Lineage(tmp_path)
+def test_systemd_learns_the_new_main_pid_before_the_old_process_exits(tmp_path):
+    chain = ServerChain(tmp_path)
     path = tmp_path / "notify"
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
             supervisor.bind(str(path))
             supervisor.settimeout(STOP_S)
             os.environ["NOTIFY_SOCKET"] = str(path)
-            first = lineage.begin()
+            first = chain.begin()
             assert supervisor.recv(1000) == b"MAINPID=%d\nREADY=1\n" % first.running.pid
-            new = lineage.spawn([*lineage.arguments, "--take-over"])
+            new = chain.spawn([*chain.arguments, "--take-over"])
             assert supervisor.recv(1000) == b"MAINPID=%d\nREADY=1\n" % new.running.pid
             assert first.running.wait(STOP_S) == 0
     finally:
         del os.environ["NOTIFY_SOCKET"]
-        lineage.stop()
+        chain.stop()
 
 
-def test_ports_of_a_supervisor_are_served_and_handed_over(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        lineage = Lineage(tmp_path)
-        lineage.port = lineage.arguments[1] = door.getsockname()[1]
-        script = f'exec 3<&{door.fileno()}; LISTEN_FDS=1 LISTEN_PID=$$ exec "$@"'
-        command = ["bash", "-c", script, "bash", SERVER, *lineage.arguments]
-        first = Process("server-0", command, tmp_path, pass_fds=[door.fileno()])
-        lineage.servers.append(first)
+def test_systemd_sockets_are_served_and_handed_over(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        chain = ServerChain(tmp_path)
+        chain.port = chain.arguments[1] = listener.getsockname()[1]
+        script = f'exec 3<&{listener.fileno()}; LISTEN_FDS=1 LISTEN_PID=$$ exec "$@"'
+        command = ["bash", "-c", script, "bash", SERVER, *chain.arguments]
+        first = Process("server-0", command, tmp_path, pass_fds=[listener.fileno()])
+        chain.processes.append(first)
         try:
-            first.wait_ready(lambda: answers(lineage.port))
-            with load(lineage.port):
-                lineage.upgrade()
-            assert lineage.server.stop() == 0
-            socket.create_connection(("127.0.0.1", lineage.port)).close()
+            first.wait_ready(lambda: answers(chain.port))
+            with load(chain.port):
+                chain.upgrade()
+            assert chain.current.stop() == 0
+            socket.create_connection(("127.0.0.1", chain.port)).close()
         finally:
-            lineage.stop()
+            chain.stop()
 
 
-def test_a_server_that_has_given_root_up_is_replaced_by_one_that_does(tmp_path):
+def test_a_server_that_dropped_root_is_replaced_by_one_that_drops_it_too(tmp_path):
     if os.geteuid() != 0:
-        pytest.skip("only root can become somebody else")
+        pytest.skip("only root can become another user")
     for folder in [tmp_path, *tmp_path.parents][:4]:
         folder.chmod(0o755)
-    lineage = Lineage(tmp_path, "-u", "nobody", "-P", tmp_path / "pid")
+    chain = ServerChain(tmp_path, "-u", "nobody", "-P", tmp_path / "pid")
     try:
-        lineage.begin()
-        with load(lineage.port):
+        chain.begin()
+        with load(chain.port):
             for _ in range(2):
-                new = lineage.upgrade()
+                new = chain.upgrade()
                 assert (tmp_path / "pid").read_text() == f"{new.running.pid}\n"
-                assert (lineage.gate.stat().st_uid, lineage.gate.stat().st_mode & 0o777) == (65534, 0o600)
-        assert "starts empty" not in lineage.server.log()
+                assert (chain.gate.stat().st_uid, chain.gate.stat().st_mode & 0o777) == (65534, 0o600)
+        assert "starts empty" not in chain.current.log()
     finally:
-        for server in lineage.servers:
+        for server in chain.processes:
             server.stop()
-        forgetting = [SERVER, "--remove-region", lineage.region]
-        subprocess.run(forgetting, check=False, capture_output=True, timeout=STOP_S, user="nobody")
+        removal = [SERVER, "--remove-region", chain.region]
+        subprocess.run(removal, check=False, capture_output=True, timeout=STOP_S, user="nobody")
 
 
-def test_in_the_background_it_is_the_same(tmp_path):
-    lineage = Lineage(tmp_path, "-d", "-P", tmp_path / "pid")
+def test_upgrade_of_a_daemonised_server(tmp_path):
+    chain = ServerChain(tmp_path, "-d", "-P", tmp_path / "pid")
     try:
         for more in [], ["--take-over"]:
-            ended = subprocess.run([SERVER, *map(str, lineage.arguments), *more], check=False, timeout=STOP_S)
+            ended = subprocess.run([SERVER, *map(str, chain.arguments), *more], check=False, timeout=STOP_S)
             assert ended.returncode == 0
-            connect(lineage.port).add("key", "value")
-            assert connect(lineage.port).get("key") == b"value"
+            connect(chain.port).add("key", "value")
+            assert connect(chain.port).get("key") == b"value"
     finally:
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGTERM)
         eventually(lambda: not (tmp_path / "pid").exists(), "it has ended")
-        lineage.stop()
+        chain.stop()

@@ -11,19 +11,21 @@ import zlib
 from pathlib import Path
 
 import pytest
-from processes import PROGRAMS, STOP_S, Process, Server, answers, connect, eventually, free_port, statistics
+from processes import PROGRAMS, STOP_S, Process, Server, answers, connect, eventually, free_port, stats
 
 SERVER = PROGRAMS / "lookaside-server"
 UNCLEAN = "starts empty: it was not shut down cleanly"
 
 
-def forget(name: str) -> subprocess.CompletedProcess:
+def remove_region(name: str) -> subprocess.CompletedProcess:
     """`lookaside-server --remove-region NAME`, to its end."""
-    return subprocess.run([SERVER, "--remove-region", name], capture_output=True, text=True, timeout=STOP_S, check=False)
+    return subprocess.run(
+        [SERVER, "--remove-region", name], capture_output=True, text=True, timeout=STOP_S, check=False
+    )
 
 
 def segments() -> list[dict[str, int]]:
-    """All System V shared memory segments, as the kernel tells."""
+    """All System V shared memory segments of the machine."""
     names, *rows = (line.split() for line in Path("/proc/sysvipc/shm").read_text().splitlines())
     return [dict(zip(names, map(int, row), strict=True)) for row in rows]
 
@@ -51,7 +53,7 @@ class Region:
         return server
 
     def refused(self, *arguments: str) -> str:
-        """What a server says that is not to start with this region."""
+        """The error of a server that must not start with this region."""
         command = [SERVER, "--warm-restart", self.name, "-t", "1", *arguments]
         run = subprocess.run(command, capture_output=True, text=True, timeout=STOP_S, check=False)
         assert run.returncode == 1, run.stderr
@@ -60,8 +62,8 @@ class Region:
     def remove(self) -> None:
         for server in self.servers:
             server.stop()
-        assert forget(self.name).returncode in (0, 1)
-        left = forget(self.name)
+        assert remove_region(self.name).returncode in (0, 1)
+        left = remove_region(self.name)
         assert "there is no region" in left.stderr, left
 
 
@@ -103,7 +105,7 @@ def meta(port: int, command: str) -> str:
 
 
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
-def test_a_stop_in_order_keeps_every_item(region, by):
+def test_a_clean_stop_keeps_every_item(region, by):
     server = region.serve()
     assert "is new" in server.log()
     before = fill(server.port, 1500)
@@ -119,7 +121,7 @@ def test_a_stop_in_order_keeps_every_item(region, by):
     value, unique = client.gets("key:1")
     assert client.cas("key:1", b"changed", unique) is True
     assert client.cas("key:1", b"again", unique) is False
-    now = statistics(server.port)
+    now = stats(server.port)
     assert (now["curr_items"], now["warm_restart_items"], now["total_items"]) == ("1500", "1500", "1")
     assert client.stats("settings")[b"warm_restart"].decode() == region.name
     client.close()
@@ -131,14 +133,14 @@ def test_the_command_shutdown_keeps_them_too(region):
     with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
         connection.sendall(b"shutdown graceful\r\n")
         assert server.running.wait(STOP_S) == 0
-    assert statistics(region.serve().port)["curr_items"] == "10"
+    assert stats(region.serve().port)["curr_items"] == "10"
 
 
 def test_memcacheds_option_names_a_region_and_makes_no_file(region, tmp_path):
     region.name = str(tmp_path / f"memory-{uuid.uuid4()}")
     for items in ("0", "10"):
         server = region.serve(option="-e")
-        assert statistics(server.port)["curr_items"] == items
+        assert stats(server.port)["curr_items"] == items
         assert not Path(region.name).exists()
         fill(server.port, 10)
         end(server)
@@ -153,8 +155,8 @@ def test_without_the_option_nothing_outlives_the_server(tmp_path):
         assert server.stop() == 0
         assert segments_made_by(pid) == []
         server.restart()
-        assert statistics(server.port)["curr_items"] == "0"
-        assert "warm_restart_items" not in statistics(server.port)
+        assert stats(server.port)["curr_items"] == "0"
+        assert "warm_restart_items" not in stats(server.port)
     finally:
         server.stop()
 
@@ -168,7 +170,7 @@ def test_a_second_server_is_refused_and_the_first_serves_on(region):
         assert "--warm-restart" in error
     assert connect(server.port).gets_many(list(before)) == before
     end(server)
-    assert statistics(region.serve().port)["curr_items"] == "10"
+    assert stats(region.serve().port)["curr_items"] == "10"
 
 
 def test_a_start_that_fails_later_loses_nothing(region):
@@ -181,33 +183,33 @@ def test_a_start_that_fails_later_loses_nothing(region):
     assert connect(server.port).gets_many(list(before)) == before
 
 
-def test_other_memory_starts_empty_and_says_why(region):
+def test_a_different_memory_size_starts_empty_with_a_reason(region):
     server = region.serve()
     fill(server.port, 10)
     end(server)
     server = region.serve(memory="128")
     assert "starts empty: it was made with -m 64, now -m 128" in server.log()
-    assert statistics(server.port)["curr_items"] == "0"
+    assert stats(server.port)["curr_items"] == "0"
     fill(server.port, 10)
     end(server)
     server = region.serve("-I", "2m", "--stale-seconds", "1", memory="128")
-    assert statistics(server.port)["curr_items"] == "10", "what says nothing of the layout may change"
+    assert stats(server.port)["curr_items"] == "10", "what says nothing of the layout may change"
     end(server)
     server = region.serve("-f", "1.25", memory="128")
     assert "starts empty: it was laid out by other slab options" in server.log()
 
 
-def test_the_size_of_a_region_is_no_matter(region):
+def test_a_large_region_starts_as_fast_as_a_small_one(region):
     server = region.serve(memory="4096")
     before = fill(server.port, 500)
     end(server)
     server = region.serve(memory="4096")
     assert connect(server.port).gets_many(list(before)) == before
-    assert int(statistics(server.port)["warm_restart_attach_ms"]) < 1000
+    assert int(stats(server.port)["warm_restart_attach_ms"]) < 1000
 
 
-def test_in_the_background_too(region, tmp_path):
-    """With `-d` the log goes nowhere: the file of `-P` is there as long as the server, and `stats` tells the rest."""
+def test_warm_restart_of_a_daemonised_server(region, tmp_path):
+    """With `-d` there is no log: the pid file exists as long as the server, and `stats` shows the rest."""
     pid_path = tmp_path / "pid"
     try:
         for items in ("0", "10"):
@@ -215,7 +217,7 @@ def test_in_the_background_too(region, tmp_path):
             command = [SERVER, "-d", "-P", pid_path, "-p", str(port), "--warm-restart", region.name]
             assert subprocess.run(command, timeout=STOP_S, check=False).returncode == 0
             eventually(lambda port=port: answers(port), "the server is ready")
-            assert statistics(port)["curr_items"] == items
+            assert stats(port)["curr_items"] == items
             fill(port, 10)
             os.kill(int(pid_path.read_text()), signal.SIGUSR1)
             eventually(lambda: not pid_path.exists(), "the server has ended")
@@ -224,27 +226,29 @@ def test_in_the_background_too(region, tmp_path):
             os.kill(int(pid_path.read_text()), signal.SIGKILL)
 
 
-def test_forget_removes_a_region_that_nobody_has(region):
+def test_remove_region_removes_an_unused_region(region):
     server = region.serve()
     fill(server.port, 10)
     pid = server.running.pid
     (segment,) = segments_made_by(pid)
     assert segment["perms"] == 600, "in octal"
     assert segment["size"] <= 64 << 20
-    refused = forget(region.name)
+    refused = remove_region(region.name)
     assert (refused.returncode, refused.stdout) == (1, "")
     assert f"held by process {pid}" in refused.stderr
     end(server)
     assert len(segments_made_by(pid)) == 1
-    removed = forget(region.name)
+    removed = remove_region(region.name)
     assert removed.returncode == 0
     assert "10 items" in removed.stdout
     assert region.name in removed.stdout
     assert segments_made_by(pid) == []
-    gone = forget(region.name)
+    gone = remove_region(region.name)
     assert gone.returncode == 1
     assert "there is no region" in gone.stderr
-    assert subprocess.run([SERVER, "--remove-region", "a", "-m", "64"], capture_output=True, check=False).returncode == 2
+    assert (
+        subprocess.run([SERVER, "--remove-region", "a", "-m", "64"], capture_output=True, check=False).returncode == 2
+    )
 
 
 class Writer(threading.Thread):
@@ -264,7 +268,7 @@ class Writer(threading.Thread):
         self.serial = 0
 
     def value(self, key: bytes, serial: int) -> bytes:
-        """A value that tells whether it is whole, and which it is; every fiftieth is chained over many chunks."""
+        """A value that carries its length and number; every fiftieth is chained over many chunks."""
         body = f"{serial}:".encode() + key * (20_000 if serial % 50 == 0 else serial % 60)
         return body + f":{zlib.crc32(body)}".encode()
 
@@ -296,7 +300,7 @@ class Writer(threading.Thread):
             self.wanted.set()
 
     def check(self, shown: dict[bytes, bytes], everything_is_there: bool) -> None:
-        """What the server shows is whole, and nothing that it has acknowledged is missing or older."""
+        """Values in the server are whole, and nothing that it acknowledged is missing or older."""
         for key, serial in self.acknowledged.items():
             value = shown.get(key)
             if value is None:
@@ -313,7 +317,7 @@ def end_at_random(server: Process, rng: random.Random) -> None:
     if how != "killed":
         server.running.send_signal(rng.choice([signal.SIGTERM, signal.SIGUSR1]))
     if how == "both":
-        # As long as it takes to look at this file so many times: some die before, some while, some after they save.
+        # A random number of reads of this file: some die before, some during, some after the save.
         for _ in range(rng.randrange(60)):
             server.log()
     if how != "ended":
@@ -344,15 +348,15 @@ def test_killed_at_any_moment_it_starts_empty_and_never_with_torn_data(region):
             assert is_warm or shown == {}
             writer.check(shown, everything_is_there=is_warm)
         if not is_warm:
-            assert statistics(server.port)["curr_items"] == "0"
-        assert int(statistics(server.port)["evictions"]) == 0, "or else some may be missing"
+            assert stats(server.port)["curr_items"] == "0"
+        assert int(stats(server.port)["evictions"]) == 0, "or else some may be missing"
         client.flush_all()
         client.close()
         warm, unclean = warm + is_warm, unclean + (not is_warm)
     assert min(warm, unclean) >= 4, (warm, unclean)
 
 
-def test_after_a_crash_room_for_one_region_is_enough():
+def test_after_a_crash_memory_for_one_region_is_enough():
     """In an IPC namespace of its own, where the kernel has shared memory for 100 MiB."""
     script = "echo 25600 >/proc/sys/kernel/shmall && echo ready && exec cat"
     holder = subprocess.Popen(

@@ -3,7 +3,7 @@
 from contextlib import contextmanager
 
 import pytest
-from processes import Server, eventually, statistics
+from processes import Server, eventually, stats
 from routers import ask, router
 
 # Far longer than it takes to ask twice, on any machine.
@@ -40,10 +40,10 @@ def value(text: bytes) -> bytes:
 
 
 def gets(server: Server) -> int:
-    return int(statistics(server.port)["cmd_get"])
+    return int(stats(server.port)["cmd_get"])
 
 
-def test_what_the_cold_cluster_lacks_comes_from_the_warm_one_once(clusters, tmp_path):
+def test_a_cold_miss_is_filled_from_the_warm_cluster_once(clusters, tmp_path):
     cold, warm = clusters
     with cold_router(tmp_path, cold, warm) as port:
         assert ask(warm.port, HERE, b"set k 0 0 1\r\nv\r\n") == b"STORED\r\n"
@@ -54,7 +54,7 @@ def test_what_the_cold_cluster_lacks_comes_from_the_warm_one_once(clusters, tmp_
         assert gets(warm) == asked, "now the cold cluster has it"
 
 
-def test_a_delete_here_keeps_the_warm_clusters_old_value_out(clusters, tmp_path):
+def test_the_hold_off_of_a_delete_keeps_the_warm_cluster_s_old_value_out(clusters, tmp_path):
     cold, warm = clusters
     with cold_router(tmp_path, cold, warm) as port:
         ask(warm.port, HERE, b"set k 0 0 3\r\nold\r\n")
@@ -80,7 +80,7 @@ def test_a_miss_in_both_comes_with_a_lease_of_the_cold_cluster(clusters, tmp_pat
         assert ask(warm.port, HERE, b"get k\r\n") == b"END\r\n"
 
 
-def test_a_dead_warm_cluster_costs_no_read_and_a_dead_cold_one_is_not_stood_in_for(clusters, tmp_path):
+def test_a_dead_warm_cluster_fails_no_read_and_does_not_replace_a_dead_cold_one(clusters, tmp_path):
     cold, warm = clusters
     with cold_router(tmp_path, cold, warm) as port:
         ask(warm.port, HERE, b"set k 0 0 1\r\nv\r\n")

@@ -1,10 +1,10 @@
-"""What an operator looks at while requests run: `watch`, and `stats detail`."""
+"""An operator's view of running requests: `watch`, and `stats detail`."""
 
 import re
 import socket
 
 import pytest
-from processes import Server, answers, connect, eventually, statistics
+from processes import Server, answers, connect, eventually, stats
 
 LINE = re.compile(r"ts=\d+\.\d{6} gid=\d+ type=(\w+) (.*)")
 
@@ -47,9 +47,9 @@ def talk(port: int, sent: bytes, last: bytes) -> bytes:
 
 
 def watching(port: int, count: int) -> None:
-    """Waits until so many watch."""
-    eventually(lambda: int(statistics(port)["log_watchers"]) == count, f"{count} watchers")
-    # A watcher counts from its arrival; its kinds are noted by the workers once its thread has looked.
+    """Waits until `count` watchers are connected."""
+    eventually(lambda: int(stats(port)["log_watchers"]) == count, f"{count} watchers")
+    # A watcher counts from its arrival; the workers record its kinds once its thread has updated them.
     eventually(lambda: sum(b"conn_watch" in line for line in conns(port)) == count, "they are watching")
 
 
@@ -140,7 +140,7 @@ def test_slab_class_and_size_are_the_items_own(tmp_path):
         assert server.stop() == 0
 
 
-def test_evictions_are_told(tmp_path):
+def test_evictions_are_logged_to_watchers(tmp_path):
     server = Server("server", tmp_path, "-m", "2")
     port = server.port
     try:
@@ -154,22 +154,22 @@ def test_evictions_are_told(tmp_path):
         line = lines[0][1]
         assert (line["fetch"], line["ttl"], line["size"]) == ("no", "-1", "20000") and int(line["clsid"]) > 20
         assert client.get(line["key"]) is None
-        assert int(statistics(port)["evictions"]) >= len(lines)
+        assert int(stats(port)["evictions"]) >= len(lines)
     finally:
         server.stop()
 
 
-def test_a_watcher_that_does_not_read_loses_lines_and_is_told(tmp_path):
+def test_a_slow_watcher_loses_lines_and_gets_the_number_skipped(tmp_path):
     server = Server("server", tmp_path)
     port = server.port
     try:
         slow = Watcher(port, "fetchers")
         watching(port, 1)
         keys = b" ".join(b"key-%0200d" % n for n in range(50))
-        while int(statistics(port)["log_watcher_skipped"]) == 0:
+        while int(stats(port)["log_watcher_skipped"]) == 0:
             talk(port, b"get " + keys + b"\r\n", b"END\r\n")
-        told = statistics(port)
-        assert int(told["log_worker_written"]) == int(told["log_watcher_sent"]) + int(told["log_watcher_skipped"])
+        values = stats(port)
+        assert int(values["log_worker_written"]) == int(values["log_watcher_sent"]) + int(values["log_watcher_skipped"])
 
         def one_more(_lines) -> bool:
             talk(port, b"get another\r\n", b"END\r\n")
@@ -177,14 +177,14 @@ def test_a_watcher_that_does_not_read_loses_lines_and_is_told(tmp_path):
 
         slow.until(one_more)
         skipped = sum(int(number) for number in re.findall(r"skipped=(\d+)\n", slow.received))
-        assert 0 < skipped <= int(statistics(port)["log_watcher_skipped"])
+        assert 0 < skipped <= int(stats(port)["log_watcher_skipped"])
         slow.socket.close()
         watching(port, 0)
     finally:
         server.stop()
 
 
-def test_twenty_may_watch_and_words_that_are_none_are_refused(tmp_path):
+def test_at_most_twenty_watchers_and_unknown_kinds_are_refused(tmp_path):
     server = Server("server", tmp_path)
     port = server.port
     try:
@@ -192,7 +192,7 @@ def test_twenty_may_watch_and_words_that_are_none_are_refused(tmp_path):
             assert talk(port, line, b"\r\n") == b"ERROR\r\n"
         watchers = [Watcher(port, "proxyreqs") for _ in range(20)]
         assert talk(port, b"watch\r\n", b"\r\n") == b"WATCHER_TOO_MANY log watcher limit reached\r\n"
-        assert int(statistics(port)["curr_connections"]) == 21
+        assert int(stats(port)["curr_connections"]) == 21
         watchers.pop().socket.close()
         watching(port, 19)
         Watcher(port, "")
@@ -238,14 +238,14 @@ def test_another_delimiter_counts_from_the_start(tmp_path, delimiter):
         server.stop()
 
 
-def told(server: Server, descriptor: str) -> list[str]:
-    """What the log has of one connection since its `set`, `<` what it said and `>` what it was told."""
+def traced_lines(server: Server, descriptor: str) -> list[str]:
+    """The log lines of one connection since its `set`: `<` commands, `>` replies."""
     lines = [line for line in re.findall(r"TRACE ([<>]\d+ .*)", server.log()) if line[1:].startswith(descriptor + " ")]
     # An earlier connection may have had the same descriptor.
     return lines[next(at for at, line in enumerate(lines) if " set k " in line) :]
 
 
-def test_commands_and_replies_are_told_without_values(tmp_path):
+def test_vv_logs_commands_and_replies_without_values(tmp_path):
     server = Server("server", tmp_path, "-vv", "-t", "1")
     port = server.port
     try:
@@ -255,26 +255,34 @@ def test_commands_and_replies_are_told_without_values(tmp_path):
             b"append k 0 0 6 noreply\r\nhidden\r\nmn\r\n",
             b"MN\r\n",
         )
-        eventually(lambda: re.search(r">\d+ MN", server.log()), "the last reply is told")
+        eventually(lambda: re.search(r">\d+ MN", server.log()), "the last reply is logged")
         descriptor = re.search(r">(\d+) MN", server.log())[1]
-        heard = ["set k 1 0 6", "get k absent", r"bad \x1b[2J line", "mg k v", "stats", "append k 0 0 6 noreply", "mn"]
-        said = ["STORED", "sending key k", "END", "ERROR", "VA 6", "END", "MN"]
-        lines = told(server, descriptor)
-        assert [line.split(" ", 1)[1] for line in lines if line.startswith("<")] == heard
-        assert [line.split(" ", 1)[1] for line in lines if line.startswith(">")] == said
+        commands = [
+            "set k 1 0 6",
+            "get k absent",
+            r"bad \x1b[2J line",
+            "mg k v",
+            "stats",
+            "append k 0 0 6 noreply",
+            "mn",
+        ]
+        replies = ["STORED", "sending key k", "END", "ERROR", "VA 6", "END", "MN"]
+        lines = traced_lines(server, descriptor)
+        assert [line.split(" ", 1)[1] for line in lines if line.startswith("<")] == commands
+        assert [line.split(" ", 1)[1] for line in lines if line.startswith(">")] == replies
         noop, get = (
             bytes([0x80, opcode, 0, key_bytes]) + bytes(7) + bytes([key_bytes]) + bytes(12)
             for opcode, key_bytes in ((0x0A, 0), (0x00, 1))
         )
         talk(port, get + b"k" + noop, bytes([0x81, 0x0A]) + bytes(22))
-        eventually(lambda: re.search(r">\d+ +0x81 0x0a 0x00 0x00", server.log()), "a binary response is told")
+        eventually(lambda: re.search(r">\d+ +0x81 0x0a 0x00 0x00", server.log()), "a binary response is logged")
         assert re.search(r"<\d+    0x80 0x00 0x00 0x01", server.log()) and re.search(r"<\d+ key k\n", server.log())
         assert "hidden" not in server.log()
         talk(port, b"verbosity 1\r\nmn\r\n", b"MN\r\n")
         talk(port, b"get quiet\r\n", b"END\r\n")
         talk(port, b"verbosity 2\r\nmn\r\n", b"MN\r\n")
         talk(port, b"get loud\r\n", b"END\r\n")
-        eventually(lambda: "get loud" in server.log(), "it is told again")
+        eventually(lambda: "get loud" in server.log(), "it is logged again")
         assert "get quiet" not in server.log()
     finally:
         assert server.stop() == 0

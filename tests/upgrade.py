@@ -1,4 +1,4 @@
-"""Servers that replace each other, and what stands in for either in the middle of that."""
+"""Servers that take over from each other, and fakes of either side."""
 
 import contextlib
 import os
@@ -13,68 +13,90 @@ from processes import PROGRAMS, STOP_S, Process, answers, eventually, free_port
 
 SERVER = PROGRAMS / "lookaside-server"
 
-HELLO, DOORS, READY, CONNECTION, QUIET, TAKEN, REFUSED = range(1, 8)
+HELLO, LISTENERS, READY, CONNECTION, QUIESCED, TAKEN_OVER, REFUSED = range(1, 8)
 FORMAT = 1
 
 
-def greeting(program: str) -> bytes:
-    """What a new process of that program says first."""
+def hello_payload(program: str) -> bytes:
+    """The payload of a new process's Hello."""
     return b"%b upgrade %b" % (program.encode(), struct.pack("<I", FORMAT))
 
 
-GREETING = greeting("lookaside-server")
+HELLO_PAYLOAD = hello_payload("lookaside-server")
 HEAD = struct.Struct("<BBI")
 
 
-class Lineage:
-    """Servers of one command line, each of which takes over from the one before."""
+class Chain:
+    """Processes of one command line, each of which takes over from the one before."""
 
-    def __init__(self, folder: Path, *arguments: str, is_warm: bool = True, memory: str = "64") -> None:
+    program: Path
+
+    def __init__(self, folder: Path, arguments: list) -> None:
+        """`arguments` begin with the port: `-p`, and its number."""
         self.folder = folder
-        self.port = free_port()
         self.gate = folder / "upgrade"
-        self.region = f"upgrade-{os.getpid()}-{uuid.uuid4()}"
-        self.arguments = ["-p", self.port, "-t", "2", "-m", memory, "--upgrade-socket", self.gate]
-        if is_warm:
-            self.arguments += ["--warm-restart", self.region]
-        self.arguments += arguments
-        self.servers: list[Process] = []
+        self.arguments = [*arguments[:2], "--upgrade-socket", self.gate, *arguments[2:]]
+        self.processes: list[Process] = []
 
     @property
-    def server(self) -> Process:
-        """The one that serves."""
-        return self.servers[-1]
+    def current(self) -> Process:
+        """The process that serves now."""
+        return self.processes[-1]
 
     def begin(self) -> Process:
-        """The first server."""
-        server = self.spawn(self.arguments)
-        server.wait_ready(lambda: "listening" in server.log() and self.gate.exists())
-        return server
+        """The first process, ready."""
+        process = self.spawn(self.arguments)
+        process.wait_ready(lambda: "listening" in process.log() and self.gate.exists())
+        return process
 
     def spawn(self, arguments: list) -> Process:
         """One more process."""
-        server = Process(f"server-{len(self.servers)}", [SERVER, *arguments], self.folder)
-        self.servers.append(server)
-        return server
+        name = f"{self.program.name.removeprefix('lookaside-')}-{len(self.processes)}"
+        process = Process(name, [self.program, *arguments], self.folder)
+        self.processes.append(process)
+        return process
 
-    def upgrade(self, *more: str, arguments: list | None = None) -> Process:
-        """The next server, once it serves and the one before has ended."""
-        before = self.server
+    def upgrade(self, *more: object, arguments: list | None = None) -> Process:
+        """The next process, once it serves and the one before has ended."""
+        before = self.current
         after = self.spawn([*(arguments or self.arguments), *more, "--take-over"])
         after.wait_ready(lambda: "has taken over" in after.log())
         assert before.running.wait(STOP_S) == 0, before.log()
         return after
 
+    def take_over_port(self, port: int) -> Process:
+        """A process that takes over from one that listens on another port."""
+        self.port = self.arguments[1] = port
+        return self.spawn([*self.arguments, "--take-over"])
+
+    def stop(self) -> None:
+        """Ends all."""
+        for process in self.processes:
+            process.stop()
+
+
+class ServerChain(Chain):
+    """Servers, with a region unless `is_warm` is false."""
+
+    program = SERVER
+
+    def __init__(self, folder: Path, *arguments: str, is_warm: bool = True, memory: str = "64") -> None:
+        self.port = free_port()
+        super().__init__(folder, ["-p", self.port, "-t", "2", "-m", memory])
+        self.region = f"upgrade-{os.getpid()}-{uuid.uuid4()}"
+        if is_warm:
+            self.arguments += ["--warm-restart", self.region]
+        self.arguments += arguments
+
     def stop(self) -> None:
         """Ends all, and removes the region."""
-        for server in self.servers:
-            server.stop()
-        forgetting = Process("forget", [SERVER, "--remove-region", self.region], self.folder)
-        forgetting.running.wait(STOP_S)
+        super().stop()
+        removal = Process("remove-region", [SERVER, "--remove-region", self.region], self.folder)
+        removal.running.wait(STOP_S)
 
 
 class Messages:
-    """One end of the conversation of an upgrade, by hand."""
+    """One end of an upgrade channel, for tests."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -106,37 +128,37 @@ class Messages:
             self.descriptors += descriptors
 
     def close(self) -> None:
-        """Hangs up, and closes what came."""
+        """Closes the channel and the received descriptors."""
         self.connection.close()
         for descriptor in self.descriptors:
             os.close(descriptor)
 
 
 class FakeSuccessor(Messages):
-    """A new process that goes as far as it is told."""
+    """A successor that goes as far as the test needs."""
 
     def __init__(self, gate: Path, program: str = "lookaside-server") -> None:
-        self.greeting = greeting(program)
+        self.hello_payload = hello_payload(program)
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(str(gate))
         super().__init__(connection)
 
     def go(self, until: int) -> None:
-        """Up to, and including, a message of that kind, from whichever side it comes."""
-        self.send(HELLO, self.greeting)
+        """Reads up to and including a message of that kind."""
+        self.send(HELLO, self.hello_payload)
         if until == HELLO:
             return
-        self.expect(DOORS)
-        if until == DOORS:
+        self.expect(LISTENERS)
+        if until == LISTENERS:
             return
         self.send(READY)
         if until == READY:
             return
-        while self.expect(CONNECTION, QUIET) != until:
+        while self.expect(CONNECTION, QUIESCED) != until:
             pass
 
     def expect(self, *kinds: int) -> int:
-        """One of these, whose descriptors are let go."""
+        """Reads a message of that kind and closes its descriptors."""
         kind, payload, descriptors = self.receive()
         assert kind in kinds, (kind, payload)
         for descriptor in descriptors:
@@ -206,7 +228,7 @@ class Pool(threading.Thread):
 
 
 class Connection:
-    """A connection that says what went wrong."""
+    """A connection whose errors name the cause."""
 
     def __init__(self, address: tuple[str, int] | str, receive_bytes: int = 0) -> None:
         family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
@@ -235,7 +257,7 @@ class Connection:
         return line
 
     def exactly(self, count: int) -> bytes:
-        """So many bytes."""
+        """Reads exactly `count` bytes."""
         got = self.received.read(count)
         if len(got) < count:
             raise ConnectionError(f"closed behind {len(got)} bytes of {count}")
@@ -249,7 +271,7 @@ class Connection:
 
 @contextlib.contextmanager
 def load(port: int, clients: int = 4, may_be_cut_off: bool = False):
-    """Clients that ask without end. At the end none has been refused, cut off, or told anything wrong."""
+    """Clients that send requests without end. None may be refused, disconnected, or get a wrong reply."""
     pools = [Pool(port, number) for number in range(clients)]
     for pool in pools:
         pool.start()
@@ -269,7 +291,7 @@ def load(port: int, clients: int = 4, may_be_cut_off: bool = False):
 
 
 def wait_for_requests(pools: list[Pool], count: int = 100) -> None:
-    """Until each client has had so many more answers, or one has given up."""
+    """Waits until each client has had `more` further replies, or one has failed."""
     before = [pool.requests for pool in pools]
 
     def all_went_on() -> bool:
@@ -287,9 +309,9 @@ class FakePredecessor:
     """A running process that dies, or goes on, when it is asked to hand over. It listens on one port."""
 
     def __init__(self, gate: Path, program: str = "lookaside-server") -> None:
-        self.greeting = greeting(program)
-        self.door = socket.create_server(("127.0.0.1", 0))
-        self.port = self.door.getsockname()[1]
+        self.hello_payload = hello_payload(program)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
         self.gate = socket.socket(socket.AF_UNIX)
         self.gate.bind(str(gate))
         self.gate.listen()
@@ -301,9 +323,9 @@ class FakePredecessor:
 
         def answer() -> None:
             messages = Messages(self.gate.accept()[0])
-            assert messages.receive()[:2] == (HELLO, self.greeting)
-            doors = [self.life_sign.fileno(), self.gate.fileno(), self.door.fileno()]
-            messages.send(DOORS, struct.pack("<BI", 1, os.getpid()), doors)
+            assert messages.receive()[:2] == (HELLO, self.hello_payload)
+            listeners = [self.life_sign.fileno(), self.gate.fileno(), self.listener.fileno()]
+            messages.send(LISTENERS, struct.pack("<BI", 1, os.getpid()), listeners)
             assert messages.receive()[0] == READY
             if connection:
                 messages.send(CONNECTION, bytes(23), [connection.fileno()])
@@ -318,5 +340,36 @@ class FakePredecessor:
         """Ends it."""
         if self.thread:
             self.thread.join(STOP_S)
-        for one in (self.door, self.gate, self.life, self.life_sign):
+        for one in (self.listener, self.gate, self.life, self.life_sign):
             one.close()
+
+
+def check_ports_of_a_dead_predecessor(chain: Chain, fake: FakePredecessor) -> None:
+    """A successor takes over the port and the connection of a process that dies in the middle of a hand-over."""
+    ours = socket.create_connection(("127.0.0.1", fake.port))
+    theirs, _ = fake.listener.accept()
+    try:
+        fake.hand_over(theirs, dies=True)
+        process = chain.take_over_port(fake.port)
+        process.wait_ready(lambda: "has taken over" in process.log())
+        assert "has ended before it could hand over" in process.log()
+        assert answers(fake.port)
+        ours.sendall(b"version\r\n")
+        assert ours.recv(100).startswith(b"VERSION"), "a connection that was handed over goes on"
+    finally:
+        chain.stop()
+        fake.close()
+        ours.close()
+        theirs.close()
+
+
+def check_predecessor_that_disconnects_but_lives(chain: Chain, fake: FakePredecessor) -> None:
+    """A successor gives up if its predecessor disconnects and is still alive."""
+    try:
+        fake.hand_over(None, dies=False)
+        process = chain.take_over_port(fake.port)
+        assert process.running.wait(STOP_S) == 1
+        assert "goes on serving" in process.log()
+    finally:
+        chain.stop()
+        fake.close()

@@ -1,9 +1,9 @@
 """Many client connections, few to the servers (paper, section 3.1): ours, memcached's own proxy, and twemproxy.
 
 What: a router with one and with two threads in front of SERVERS servers, and 50, 1,000 and 10,000 client connections.
-Told is how many connections each server has from the router; what a client connection costs the router in memory, if it
-never said a word, if it asked once and is idle since, and if it is one of those that ask; and the CPU time and the
-latency of a get when all of them ask in turn, and when 50 others do while they are idle.
+Reported is how many connections each server has from the router; what a client connection costs the router in memory,
+if it never sent a byte, if it sent one request and is idle since, and if it is one of those that send requests; and
+the CPU time and the latency of a get when all of them ask in turn, and when 50 others do while they are idle.
 
 How: all proxies in one run, one at a time, each freshly started for each number of connections. Connections at a server
 are its `curr_connections`, less what it has without the proxy. Memory is the proxy's resident memory (VmRSS) with the
@@ -28,7 +28,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from experiments import machine
+from experiments import machine_facts
 from experiments.cluster.proxy import answers_gets, command
 from experiments.programs import (
     LOADGEN,
@@ -36,9 +36,9 @@ from experiments.programs import (
     CacheServer,
     Unusable,
     cache_server,
-    favoured,
     free_ports,
     lookaside,
+    pin_and_prioritise,
     started,
 )
 
@@ -73,14 +73,14 @@ def server_connections(server: CacheServer) -> int:
     """Connections of others at a server, at this moment."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
         connection.sendall(b"stats\r\n")
-        told = b""
-        while not told.endswith(b"END\r\n"):
-            told += connection.recv(65536)
-    line = next(line for line in told.decode().splitlines() if line.startswith("STAT curr_connections "))
+        reply = b""
+        while not reply.endswith(b"END\r\n"):
+            reply += connection.recv(65536)
+    line = next(line for line in reply.decode().splitlines() if line.startswith("STAT curr_connections "))
     return int(line.split()[2]) - 1
 
 
-def settled(look: Callable[[], object], what: str):
+def when_steady(look: Callable[[], object], what: str):
     """What `look` sees, once it has seen the same three times in a row."""
     seen: list = []
     deadline = time.monotonic() + PATIENCE_S
@@ -94,7 +94,9 @@ def settled(look: Callable[[], object], what: str):
 
 def connections_at(servers: list[CacheServer]) -> list[int]:
     """Connections of others at each server, when none comes or goes any more."""
-    return settled(lambda: [server_connections(server) for server in servers], "the number of connections at servers")
+    return when_steady(
+        lambda: [server_connections(server) for server in servers], "the number of connections at servers"
+    )
 
 
 @contextlib.contextmanager
@@ -104,12 +106,12 @@ def proxy(name: str, threads: int, servers: list[CacheServer], nice: int) -> Ite
         port = free_ports(1)[0]
         words = command(name, port, [server.port for server in servers], Path(folder), threads)
         log_path = Path(folder) / "log"
-        with started(name, words, lambda: answers_gets(port), log_path, favoured(nice)) as process:
+        with started(name, words, lambda: answers_gets(port), log_path, pin_and_prioritise(nice)) as process:
             target = CacheServer(name, process, port, None)
             load(target, nice, "--fill-only")
             # The same load for all before memory is looked at: what is allocated once and for all has been.
             load(target, nice, "--conns", ACTIVE, "--rate", RATE, "--warmup", 0.1, "--duration", 0.9)
-            settled(lambda: open_files(process), f"the number of connections of {name}")
+            when_steady(lambda: open_files(process), f"the number of connections of {name}")
             yield target
 
 
@@ -117,14 +119,16 @@ def load(target: CacheServer, nice: int, *words: object) -> dict:
     """One run of the load generator; its figures."""
     line = [LOADGEN, "--addr", target.address("tcp"), "--keys", KEYS, "--value-size", VALUE_BYTES]
     line += ["--server-pid", target.process.pid, *words]
-    run = subprocess.run([str(word) for word in line], capture_output=True, text=True, preexec_fn=favoured(nice))
+    run = subprocess.run(
+        [str(word) for word in line], capture_output=True, text=True, preexec_fn=pin_and_prioritise(nice)
+    )
     if run.returncode != 0:
         raise Unusable(f"{target.name}, {words}: loadgen failed ({run.returncode}): {run.stderr.strip()[:500]}")
     return json.loads(run.stdout) if run.stdout.strip() else {}
 
 
 def asked(target: CacheServer, nice: int, connections: int, during: "list | None" = None, servers=()) -> dict:
-    """Medians of rounds of RATE gets a second over so many connections; `during` gets the servers' connections then."""
+    """Medians of rounds of RATE gets a second over `clients` connections; `during` gets the connections at servers."""
     words = ("--conns", connections, "--rate", RATE, "--warmup", WARMUP_S, "--duration", MEASURE_S)
     rounds = []
     for _ in range(ROUNDS):
@@ -141,7 +145,7 @@ def asked(target: CacheServer, nice: int, connections: int, during: "list | None
 
 
 def hold(target: CacheServer, count: int, held: contextlib.ExitStack) -> list[socket.socket]:
-    """So many connections, all accepted."""
+    """Opens `count` connections and waits until all are accepted."""
     before, connections = open_files(target.process), []
     for _ in range(count):
         connections.append(held.enter_context(socket.create_connection(("127.0.0.1", target.port), timeout=PATIENCE_S)))
@@ -292,7 +296,7 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="TEXT", help="proxies whose name contains TEXT; writes nothing")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     options = parser.parse_args()
-    facts = machine.facts()
+    facts = machine_facts.facts()
     try:
         results = run(options.nice, options.only)
     except Unusable as unusable:

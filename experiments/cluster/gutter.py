@@ -1,9 +1,9 @@
 """A cache server dies under load, with a gutter pool and without one (paper, section 3.3).
 
 What: gets of Zipf-distributed keys by applications that read through: what misses or fails is read from a real MariaDB
-and stored. One of SERVERS servers is killed at KILL_S and started again, empty, at RETURN_S. Told is, second by second,
-how many gets were answered by an error (the paper's client-visible failures), how many the database had to serve, and
-the share of gets that the gutter could answer with a hit.
+and stored. One of SERVERS servers is killed at KILL_S and started again, empty, at RETURN_S. Reported is, second by
+second, how many gets were answered by an error (the paper's client-visible failures), how many the database had to
+serve, and the share of gets that the gutter could answer with a hit.
 
 How: release programs on this machine; PROCESSES application processes at a fixed rate together, each with a connection
 of its own to the router and to the database. Once with the configuration that `lookaside up` writes, in which the
@@ -11,8 +11,8 @@ gutter takes the place of a dead server for EXPTIME_S seconds an item, once with
 and once more with the gutter and a server that falls silent instead of dying: no connection to it ends.
 Failures are counted by the applications, hits of the gutter by its own `stats`.
 
-The paper's rates come from days of production; here it is one death, and the rate of gets for each key decides what a
-gutter can answer: with a higher rate a larger share is asked for again within EXPTIME_S.
+The paper's rates come from days of production; here one server fails once, and the rate of gets for each key decides
+what a gutter can answer: with a higher rate a larger share is asked for again within EXPTIME_S.
 
     make gutter       some four minutes; writes docs/measurements/gutter.md and its pictures
 """
@@ -35,9 +35,10 @@ from pathlib import Path
 
 import pymysql
 from mariadb import PASSWORD, USER, MariaDb
-from processes import PROGRAMS, ROOT, Process, Server, answers, free_port, statistics
+from processes import PROGRAMS, ROOT, Process, Server, answers, free_port, stats
 
-from experiments import lines, machine
+from experiments import machine_facts
+from experiments.plots import lines
 
 SERVERS = 4
 KEYS = 20_000
@@ -179,7 +180,7 @@ def fill(database: MariaDb) -> None:
         cursor.executemany("INSERT INTO rows_of_app VALUES (%s, %s)", rows)
 
 
-def death(database: MariaDb, with_gutter: bool, is_silent: bool) -> tuple[Seconds, list[tuple[int, int]]]:
+def run_outage(database: MariaDb, with_gutter: bool, is_silent: bool) -> tuple[Seconds, list[tuple[int, int]]]:
     """One run; and the gutter's gets and hits in each second."""
     with tempfile.TemporaryDirectory(prefix="lookaside-gutter-") as folder, cluster(Path(folder), with_gutter) as up:
         port, servers, gutter = up
@@ -197,35 +198,35 @@ def death(database: MariaDb, with_gutter: bool, is_silent: bool) -> tuple[Second
         ]
         for process in applications:
             process.start()
-        told, before = [], statistics(gutter.port)
+        gutter_samples, before = [], stats(gutter.port)
         for second in range(END_S):
             time.sleep(max(0, start_ns + second * SECOND_NS - time.monotonic_ns()) / 1e9)
             if second == KILL_S:
-                fall(servers[0], is_silent)
+                fail_server(servers[0], is_silent)
             if second == RETURN_S:
-                rise(servers[0], is_silent)
-            now = statistics(gutter.port)
-            told.append(tuple(int(now[name]) - int(before[name]) for name in ("cmd_get", "get_hits")))
+                restore_server(servers[0], is_silent)
+            now = stats(gutter.port)
+            gutter_samples.append(tuple(int(now[name]) - int(before[name]) for name in ("cmd_get", "get_hits")))
             before = now
         for process in applications:
             process.join(60)
             if process.exitcode != 0:
                 raise SystemExit(f"an application ended with {process.exitcode}")
         counts = (list(counted) for counted in (seconds.hits, seconds.misses, seconds.failures))
-        # What was told at the beginning of a second happened in the one before.
-        return Seconds(*counts), [*told[1:], (0, 0)]
+        # The statistics read at the beginning of a second belong to the second before.
+        return Seconds(*counts), [*gutter_samples[1:], (0, 0)]
 
 
-def fall(server: Server, is_silent: bool) -> None:
-    """As a crash does, or as a machine that hangs."""
+def fail_server(server: Server, is_silent: bool) -> None:
+    """Kills the server, or stops it as a machine that hangs."""
     if is_silent:
         server.running.send_signal(signal.SIGSTOP)
     else:
         server.kill()
 
 
-def rise(server: Server, is_silent: bool) -> None:
-    """Undoes it; who crashed returns empty."""
+def restore_server(server: Server, is_silent: bool) -> None:
+    """Undoes it; a server that crashed returns empty."""
     if is_silent:
         server.running.send_signal(signal.SIGCONT)
     else:
@@ -303,10 +304,10 @@ gutter then answers these, a second late.
 def report(shown: dict, facts: dict[str, str]) -> str:
     """docs/measurements/gutter.md."""
     rows = [
-        f"| {name} | {told['gets']} | {told['failures']} | {told['database reads']} | {told['gutter gets']} |"
-        f" {told['gutter hit rate']:.1%} |"
-        for name, told in shown.items()
-        if isinstance(told, dict)
+        f"| {name} | {run['gets']} | {run['failures']} | {run['database reads']} | {run['gutter gets']} |"
+        f" {run['gutter hit rate']:.1%} |"
+        for name, run in shown.items()
+        if isinstance(run, dict)
     ]
     what = (
         f"one of {SERVERS} servers is killed under\n{RATE} gets a second of {KEYS} Zipf-distributed keys (exponent"
@@ -325,7 +326,7 @@ def main() -> int:
     """Runs both, draws, writes the page, and prints the figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.parse_args()
-    facts = machine.facts()
+    facts = machine_facts.facts()
     with tempfile.TemporaryDirectory(prefix="lookaside-gutter-") as folder:
         database = MariaDb(Path(folder))
         try:
@@ -333,7 +334,7 @@ def main() -> int:
             runs = {}
             for name, with_gutter, is_silent in RUNS:
                 print(f"{name}: {END_S} s", file=sys.stderr, flush=True)
-                runs[name] = death(database, with_gutter, is_silent)
+                runs[name] = run_outage(database, with_gutter, is_silent)
         finally:
             database.stop()
     shown = figures(runs)

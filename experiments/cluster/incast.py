@@ -36,7 +36,8 @@ from pathlib import Path
 
 from processes import PROGRAMS, ROOT, Process, answers, eventually, free_port
 
-from experiments import lines, machine
+from experiments import machine_facts
+from experiments.plots import lines
 
 SERVERS = 10
 KEYS = 20_000
@@ -47,7 +48,7 @@ RATE_MBIT = 100
 QUEUE_BYTES = 40_000
 DELAY_MS = 1
 WINDOWS = (10, 20, 50, 100, 200, 400, 1000, 4000)
-SETTLE_S, MEASURE_S = 4.0, 14.0
+QUIET_S, MEASURE_S = 4.0, 14.0
 CONNECTIONS = 64
 SERVER_TIMEOUT_MS = 500
 SERVERS_IP, ROUTER_IP = "10.77.0.2", "10.77.0.1"
@@ -169,7 +170,7 @@ def pages(port: int) -> tuple[list[float], int]:
     for browser in browsers:
         browser.start()
     begun = arrives = time.monotonic()
-    while (arrives := arrives + rng.expovariate(PAGES_PER_S)) < begun + SETTLE_S + MEASURE_S:
+    while (arrives := arrives + rng.expovariate(PAGES_PER_S)) < begun + QUIET_S + MEASURE_S:
         time.sleep(max(0.0, arrives - time.monotonic()))
         due.put(arrives)
     for _ in browsers:
@@ -177,7 +178,7 @@ def pages(port: int) -> tuple[list[float], int]:
     for browser in browsers:
         browser.join(60)
     eventually(due.empty, "all pages are done", 1)
-    measured = [entry for entry in taken if entry[0] >= begun + SETTLE_S]
+    measured = [entry for entry in taken if entry[0] >= begun + QUIET_S]
     return [1000 * (end - start) for start, end, _ in measured], sum(not whole for *_, whole in measured)
 
 
@@ -190,10 +191,10 @@ def statistic(port: int, name: str) -> int:
     """A number of the router's `stats`."""
     with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
         connection.sendall(b"stats\r\n")
-        told = b""
-        while not told.endswith(b"END\r\n"):
-            told += connection.recv(65536)
-    return next(int(line.split()[2]) for line in told.decode().splitlines() if line.startswith(f"STAT {name} "))
+        reply = b""
+        while not reply.endswith(b"END\r\n"):
+            reply += connection.recv(65536)
+    return next(int(line.split()[2]) for line in reply.decode().splitlines() if line.startswith(f"STAT {name} "))
 
 
 def measure(servers: str) -> list[dict]:
@@ -286,7 +287,7 @@ def main() -> int:
     if missing or os.geteuid() != 0:
         print(f"incast: needs root, and {', '.join(missing) or 'nothing else'}", file=sys.stderr)
         return 1
-    facts = machine.facts()
+    facts = machine_facts.facts()
     with namespaces() as (inside, servers):
         command = [
             "ip",

@@ -35,11 +35,11 @@ from experiments.programs import (
     Unusable,
     as_user,
     cache_server,
-    favoured,
     free_ports,
     lookaside,
     memcached,
     peer,
+    pin_and_prioritise,
     started,
 )
 
@@ -125,7 +125,7 @@ def proxy(name: str, servers: list[int], core: int, nice: int, is_realtime: bool
     with tempfile.TemporaryDirectory(prefix="lookaside-bench-") as folder:
         port = free_ports(1)[0]
         words, log_path = command(name, port, servers, Path(folder)), Path(folder) / "log"
-        prepare = favoured(nice, core, is_realtime)
+        prepare = pin_and_prioritise(nice, core, is_realtime)
         with started(name, words, lambda: answers_gets(port), log_path, prepare) as process:
             yield CacheServer(name, process, port, None)
 
@@ -152,7 +152,7 @@ def load(target: CacheServer, nice: int, is_realtime: bool, *words: str) -> dict
         LOADGEN, "--addr", target.address("tcp"), "--cpus", LOAD_CORE, "--keys", KEYS, "--value-size", VALUE_BYTES,
         "--server-pid", target.process.pid, *words,
     ]  # fmt: skip
-    prepare = favoured(nice, is_realtime=is_realtime)
+    prepare = pin_and_prioritise(nice, is_realtime=is_realtime)
     run = subprocess.run([str(word) for word in command], capture_output=True, text=True, preexec_fn=prepare)
     if run.returncode != 0:
         raise Unusable(

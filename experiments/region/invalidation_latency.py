@@ -32,7 +32,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from experiments import cumulative
+from experiments.plots import cdf
 from experiments.programs import ROOT, Unusable, answers, free_ports, lookaside, stop
 
 PICTURE = ROOT / "docs" / "measurements" / "pictures" / "invalidation_latency.svg"
@@ -224,7 +224,7 @@ def picture(measured: dict[str, list[float]], rate: float) -> str:
         "both clusters": measured["sent to last"],
     }
     title = f"Commit to empty, {len(measured['sent to last'])} commits at {rate} a second (SQLite)"
-    return cumulative.svg(title, "milliseconds since COMMIT was sent", curves, bar=BAR_P99_MS)
+    return cdf.svg(title, "milliseconds since COMMIT was sent", curves, bar=BAR_P99_MS)
 
 
 def main() -> int:

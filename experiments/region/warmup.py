@@ -3,9 +3,9 @@
 What: a cluster of empty servers is given the full load at once: applications that look aside under leases, with
 Zipf-distributed keys, in front of a real MariaDB. Beside it another cluster has everything, and readers of its own. A
 writer in the cold cluster commits WRITES a second and deletes what it changed: in the cold cluster at once, in the
-warm one DELAY_S later, as an invalidation that has a way to go. Told is, second by second, how many reads the database
-had to serve, the share of reads that were answered without it, and how many reads the cold cluster's router sent to
-the warm one; and when the warm-up ended by itself.
+warm one DELAY_S later, as an invalidation that takes time to arrive. Reported is, second by second, how many reads the
+database had to serve, the share of reads that were answered without it, and how many reads the cold cluster's router
+sent to the warm one; and when the warm-up ended by itself.
 
 Checked: every value carries the version of its row. A reader notes the version that had been deleted in its cluster,
 and acknowledged, before its read begins; a value with an older one is a stale read. When the load has ended, every key
@@ -40,7 +40,8 @@ from leases import HOT_MISS, LeaseClient
 from mariadb import MariaDb
 from processes import PROGRAMS, ROOT, Process, Server, answers, connect, free_port
 
-from experiments import lines, machine
+from experiments import machine_facts
+from experiments.plots import lines
 
 SERVERS = 2
 KEYS = 6_000
@@ -53,7 +54,7 @@ DELAY_S, LATE_S = 0.5, 3.0
 HOLD_OFF_MS = 2_000
 END_AFTER_S = 60
 HOT_MISS_WAIT_S = 0.002
-SETTLED_S, MEAN_S = 20, 5
+STEADY_S, MEAN_S = 20, 5
 SECOND_NS = 1_000_000_000
 
 REPORT = ROOT / "docs" / "measurements" / "warmup.md"
@@ -317,42 +318,42 @@ def cold_start(database: MariaDb, run: Run) -> dict:
         }
 
 
-def hit_rates(told: dict) -> list[float]:
+def hit_rates(run: dict) -> list[float]:
     """The share of reads that were answered without the database, in each second."""
-    return [1 - missed / max(1, reads) for reads, missed in zip(told["reads"], told["database"], strict=True)]
+    return [1 - missed / max(1, reads) for reads, missed in zip(run["reads"], run["database"], strict=True)]
 
 
-def within_a_point_s(rates: list[float], settled: float) -> int | None:
-    """The second from which on every mean of MEAN_S seconds is within a point of `settled`."""
+def within_a_point_s(rates: list[float], steady: float) -> int | None:
+    """The second from which on every mean of MEAN_S seconds is within a point of `steady`."""
     means = [sum(rates[at : at + MEAN_S]) / MEAN_S for at in range(len(rates) - MEAN_S + 1)]
-    below = [at for at, mean in enumerate(means) if mean < settled - 0.01]
+    below = [at for at, mean in enumerate(means) if mean < steady - 0.01]
     first = below[-1] + 1 if below else 0
     return first if first < len(means) else None
 
 
 def figures(runs: dict[str, dict]) -> dict:
     """What is reported."""
-    settled = sum(hit_rates(runs[WITH])[-SETTLED_S:]) / SETTLED_S
+    steady = sum(hit_rates(runs[WITH])[-STEADY_S:]) / STEADY_S
     shown = {}
-    for name, told in runs.items():
-        rates, ended_s = hit_rates(told), told["ended_s"]
+    for name, run in runs.items():
+        rates, ended_s = hit_rates(run), run["ended_s"]
         shown[name] = {
             "seconds": len(rates),
-            "writes": told["writes"],
-            "database reads of the first 10 s": sum(told["database"][:10]),
-            "most database reads in a second": max(told["database"]),
-            "database reads of the first 60 s": sum(told["database"][:60]) if len(rates) >= 60 else None,
+            "writes": run["writes"],
+            "database reads of the first 10 s": sum(run["database"][:10]),
+            "most database reads in a second": max(run["database"]),
+            "database reads of the first 60 s": sum(run["database"][:60]) if len(rates) >= 60 else None,
             "hit rate of the first 10 s": sum(rates[:10]) / 10,
-            "within a point of the settled hit rate after": within_a_point_s(rates, settled),
-            "reads": sum(told["reads"]),
-            "stale reads": sum(told["stale"]),
-            "stale reads in the warm cluster": told["stale in warm"],
-            "keys left stale": told["left stale"],
+            "within a point of the settled hit rate after": within_a_point_s(rates, steady),
+            "reads": sum(run["reads"]),
+            "stale reads": sum(run["stale"]),
+            "stale reads in the warm cluster": run["stale in warm"],
+            "keys left stale": run["left stale"],
             "warm-up ended after": ended_s,
-            "reads of the warm cluster after that": None if ended_s is None else sum(told["to warm"][ended_s:]),
-            "behind its rate at the end by": max(0.0, round(told["late_s"], 1)),
+            "reads of the warm cluster after that": None if ended_s is None else sum(run["to warm"][ended_s:]),
+            "behind its rate at the end by": max(0.0, round(run["late_s"], 1)),
         }
-    return {"settled hit rate": settled, "runs": shown}
+    return {"settled hit rate": steady, "runs": shown}
 
 
 def draw(runs: dict[str, dict]) -> None:
@@ -363,12 +364,12 @@ def draw(runs: dict[str, dict]) -> None:
         "warmup_database_reads": (
             "Reads of the database",
             "a second",
-            {name: told["database"] for name, told in both.items()},
+            {name: run["database"] for name, run in both.items()},
         ),
         "warmup_hit_rate": (
             "Reads that were answered without the database",
             "percent",
-            {name: [100 * rate for rate in hit_rates(told)] for name, told in both.items()},
+            {name: [100 * rate for rate in hit_rates(run)] for name, run in both.items()},
         ),
         "warmup_warm_reads": (
             "Reads that the cold cluster's router sent to the warm cluster",
@@ -440,19 +441,19 @@ def report(shown: dict, facts: dict[str, str]) -> str:
     """docs/measurements/warmup.md."""
     runs = shown["runs"]
     compared = (
-        ("reads of the database, first 10 s", lambda told: f"{told['database reads of the first 10 s']:,}"),
-        ("reads of the database, first 60 s", lambda told: f"{told['database reads of the first 60 s']:,}"),
-        ("most in one second", lambda told: f"{told['most database reads in a second']:,}"),
-        ("hit rate, first 10 s", lambda told: f"{told['hit rate of the first 10 s']:.1%}"),
+        ("reads of the database, first 10 s", lambda run: f"{run['database reads of the first 10 s']:,}"),
+        ("reads of the database, first 60 s", lambda run: f"{run['database reads of the first 60 s']:,}"),
+        ("most in one second", lambda run: f"{run['most database reads in a second']:,}"),
+        ("hit rate, first 10 s", lambda run: f"{run['hit rate of the first 10 s']:.1%}"),
         (
             "hit rate within a point of the settled one after",
-            lambda told: seconds_or_not(told["within a point of the settled hit rate after"]),
+            lambda run: seconds_or_not(run["within a point of the settled hit rate after"]),
         ),
     )
-    rows = [f"| {what} | {tell(runs[WITHOUT])} | {tell(runs[WITH])} |" for what, tell in compared]
+    rows = [f"| {what} | {report(runs[WITHOUT])} | {report(runs[WITH])} |" for what, report in compared]
     stale = [
-        f"| {name} | {told['reads']:,} | {told['writes']:,} | {told['stale reads']:,} | {told['keys left stale']:,} |"
-        for name, told in runs.items()
+        f"| {name} | {run['reads']:,} | {run['writes']:,} | {run['stale reads']:,} | {run['keys left stale']:,} |"
+        for name, run in runs.items()
     ]
     with_warm_up = runs[WITH]
     return TEXT.format(
@@ -467,8 +468,8 @@ def report(shown: dict, facts: dict[str, str]) -> str:
         hold_off=HOLD_OFF_MS / 1000,
         rows="\n".join(rows),
         stale="\n".join(stale),
-        settled=shown["settled hit rate"],
-        settled_s=SETTLED_S,
+        steady=shown["settled hit rate"],
+        steady_s=STEADY_S,
         ended=with_warm_up["warm-up ended after"],
         after=with_warm_up["reads of the warm cluster after that"],
         end_after=END_AFTER_S,
@@ -482,7 +483,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print every second of every run, too")
     parser.add_argument("--only", default="", metavar="TEXT", help="runs whose name contains TEXT; writes nothing")
     options = parser.parse_args()
-    facts = machine.facts()
+    facts = machine_facts.facts()
     with tempfile.TemporaryDirectory(prefix="lookaside-warmup-") as folder:
         database = MariaDb(Path(folder))
         try:

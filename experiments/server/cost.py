@@ -32,7 +32,16 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass
 
-from experiments.programs import LOADGEN, CacheServer, Unusable, cache_server, favoured, has_flag, lookaside, memcached
+from experiments.programs import (
+    LOADGEN,
+    CacheServer,
+    Unusable,
+    cache_server,
+    has_flag,
+    lookaside,
+    memcached,
+    pin_and_prioritise,
+)
 
 SERVER_CORE = 0
 LOAD_CORE = 1
@@ -77,7 +86,7 @@ def load(server: CacheServer, scenario: Scenario, *words: str) -> dict:
     ]  # fmt: skip
     niceness = os.getpriority(os.PRIO_PROCESS, server.process.pid)
     is_realtime = os.sched_getscheduler(server.process.pid) == os.SCHED_RR
-    prepare = favoured(niceness, is_realtime=is_realtime)
+    prepare = pin_and_prioritise(niceness, is_realtime=is_realtime)
     run = subprocess.run(command, capture_output=True, text=True, preexec_fn=prepare)
     if run.returncode != 0:
         raise Unusable(f"{server.name}, {scenario.name}: loadgen failed ({run.returncode}): {run.stderr.strip()[:500]}")

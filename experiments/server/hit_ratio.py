@@ -35,7 +35,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from experiments import bars, machine
+from experiments import machine_facts
+from experiments.plots import bars
 from experiments.programs import READY_S, ROOT, Unusable, answers, free_ports, lookaside, memcached, stop
 
 MIB = 1 << 20
@@ -181,8 +182,8 @@ def measure(name: str, side: Side, workload: Workload, base: int, speed: float) 
 
 
 def run(speed: float, only: str = "", jobs: int = 0) -> list[dict]:
-    """Compares on all workloads whose name contains `only`; so many replays at a time, 0: all."""
-    facts = machine.facts()
+    """Compares on all workloads whose name contains `only`; `at_once` replays run side by side (0: all)."""
+    facts = machine_facts.facts()
     chosen = [workload for workload in workloads() if only in workload.name]
     bases = {name: empty(name) for name in ("lookaside", "memcached")}
     sides = {}

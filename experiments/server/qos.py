@@ -36,7 +36,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments import lines, machine
+from experiments import machine_facts
+from experiments.plots import lines
 from experiments.programs import LOADGEN, ROOT, CacheServer, Unusable, cache_server, lookaside, memcached
 from experiments.server.cost import MEMORY_MIB, SERVER_CORE, Scenario, fill, load
 
@@ -47,7 +48,7 @@ MIX = Scenario("gets and sets ten to one, 32 B", 32, ("--set-ratio", SET_RATIO))
 ROUNDS, ROUNDS_FULL = 3, 7
 WARMUP_S, WINDOW_S = 0.1, 0.5
 PAUSE_S = 0.15
-# Of the requests that were due, so many must have been answered: else a queue grows, however short it is yet.
+# The share of the due requests that must have been answered. Below it a queue grows, however short it is yet.
 ANSWERED_SHARE_MIN = 0.98
 
 FIRST_RATE = 50_000.0
@@ -72,15 +73,15 @@ class Search:
         self._failed_once = False
         self._windows = 0
 
-    def note(self, holds: bool) -> None:
+    def note(self, meets_target: bool) -> None:
         """What came of `rate`, which then is the next to try; or None."""
         assert self.rate is not None, "the search was over"
         self._windows += 1
-        if not holds and not self._failed_once:
+        if not meets_target and not self._failed_once:
             self._failed_once = True
         else:
             self._failed_once = False
-            if holds:
+            if meets_target:
                 self.held = self.rate
             else:
                 self.failed = self.rate
@@ -98,7 +99,7 @@ class Search:
         return (self.failed * self.held) ** 0.5
 
 
-def holds(figures: dict, rate: float) -> bool:
+def meets_target(figures: dict, rate: float) -> bool:
     """Whether a window's p99 is under the bar, with all that was asked for answered."""
     return figures["p99_us"] < LATENCY_MS_MAX * 1000 and figures["ops_per_s"] >= ANSWERED_SHARE_MIN * rate
 
@@ -130,7 +131,7 @@ def search(servers: list[CacheServer], connections: int, first: dict[str, float]
                 continue
             rate = one.rate
             figures = window(server, connections, "--rate", str(round(rate)))
-            is_held = holds(figures, rate)
+            is_held = meets_target(figures, rate)
             if is_held:
                 found[server.name] = Found(figures["ops_per_s"], figures["server_cpu_share"], figures["p50_us"])
             one.note(is_held)
@@ -334,7 +335,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
     options = parser.parse_args()
     counts = tuple(int(word) for word in options.connections.split(",")) if options.connections else CONNECTIONS
-    facts = machine.facts()
+    facts = machine_facts.facts()
     facts["mode"] = ("full" if options.full else "quick") + (", real-time priority" if options.realtime else "")
     try:
         results = run(options.full, options.realtime, counts)

@@ -20,7 +20,7 @@ import threading
 import time
 from pathlib import Path
 
-from experiments import lines
+from experiments.plots import lines
 from experiments.programs import ROOT, Unusable
 from experiments.server.hit_ratio import Workload, replay, server
 

@@ -7,7 +7,7 @@ from endpoints import KINDS, PASSWORD, USER, Endpoint
 
 @pytest.fixture(params=KINDS)
 def open_server(request, tmp_path):
-    """A server that serves whoever connects."""
+    """A server without TLS and passwords."""
     endpoint = Endpoint(request.param, tmp_path)
     yield endpoint
     endpoint.stop()
@@ -15,7 +15,7 @@ def open_server(request, tmp_path):
 
 @pytest.fixture(params=KINDS)
 def secured_server(request, tmp_path):
-    """A server that speaks TLS alone."""
+    """A server that accepts only TLS."""
     endpoint = Endpoint(request.param, tmp_path, authority=Authority(tmp_path))
     yield endpoint
     endpoint.stop()
@@ -23,7 +23,7 @@ def secured_server(request, tmp_path):
 
 @pytest.fixture
 def guarded_server(tmp_path):
-    """A server that asks for user and password by SASL."""
+    """A server that requires SASL."""
     endpoint = Endpoint("lookaside", tmp_path, f"{USER}:{PASSWORD}\n")
     yield endpoint
     endpoint.stop()

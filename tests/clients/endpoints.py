@@ -17,7 +17,7 @@ USER, PASSWORD = "ada", "secret"
 
 
 class Endpoint(Process):
-    """A server of one kind on a free port; `users` are those it asks for, by SASL, `authority` signs for TLS."""
+    """A server of one kind on a free port; `users` are its SASL users, `authority` signs its TLS certificate."""
 
     def __init__(self, kind: str, folder, users: str = "", authority: Authority | None = None) -> None:
         self.kind, self.port, self.folder = kind, free_port(), folder
@@ -32,7 +32,7 @@ class Endpoint(Process):
         self.authority = authority
         if authority:
             certificate, key = authority.sign("server")
-            # memcached reads them as who it becomes.
+            # memcached reads them as the user that it switches to.
             for path in (folder, certificate, key):
                 path.chmod(0o755)
             command += ["-Z", "-o", f"ssl_chain_cert={certificate},ssl_key={key}"]
@@ -41,7 +41,7 @@ class Endpoint(Process):
 
 
 def accepts(port: int) -> bool:
-    """Whether somebody accepts connections."""
+    """Whether the port accepts connections."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1):
             return True

@@ -19,7 +19,7 @@ TESTS_MIN = 25
 
 
 def failures(port: int, protocol: str) -> tuple[set[str], str]:
-    """The names of memcapable's tests that failed, and all it said."""
+    """The names of memcapable's tests that failed, and its whole output."""
     # Both outputs into one pipe: the names are written to the one, the failures to the other.
     command = [CAPABLE, "-h", "127.0.0.1", "-p", str(port), protocol]
     ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=RUN_S)
@@ -30,13 +30,13 @@ def failures(port: int, protocol: str) -> tuple[set[str], str]:
 
 def test_capable_in_text(open_server):
     expected = FAILURES_OF_MEMCACHED if open_server.kind == "memcached" else set()
-    failed, said = failures(open_server.port, "-a")
-    assert failed == expected, said
+    failed, output = failures(open_server.port, "-a")
+    assert failed == expected, output
 
 
 def test_capable_in_binary(open_server):
-    failed, said = failures(open_server.port, "-b")
-    assert not failed, said
+    failed, output = failures(open_server.port, "-b")
+    assert not failed, output
 
 
 @pytest.mark.parametrize("protocol", ["text", "binary"])

@@ -1,8 +1,8 @@
 """Node's memjs (the binary protocol, SASL) and memcached (the text protocol)."""
 
 import pytest
-from conversations import HEAVY, WHY_NOT, build, converse
 from endpoints import PASSWORD, USER
+from scripts import HEAVY, WHY_NOT, build, exchange
 
 pytestmark = pytest.mark.skipif(not HEAVY, reason=WHY_NOT)
 
@@ -15,10 +15,10 @@ def packages():
 
 @pytest.mark.parametrize("package", ["memjs", "memcached"])
 def test_node(open_server, package):
-    converse("node", "node", f"{package}.js", f"127.0.0.1:{open_server.port}")
+    exchange("node", "node", f"{package}.js", f"127.0.0.1:{open_server.port}")
 
 
 def test_memjs_with_a_password(guarded_server):
-    converse("node", "node", "memjs.js", f"127.0.0.1:{guarded_server.port}", USER, PASSWORD)
+    exchange("node", "node", "memjs.js", f"127.0.0.1:{guarded_server.port}", USER, PASSWORD)
     with pytest.raises(AssertionError, match="ended with 1"):
-        converse("node", "node", "memjs.js", f"127.0.0.1:{guarded_server.port}", USER, "wrong")
+        exchange("node", "node", "memjs.js", f"127.0.0.1:{guarded_server.port}", USER, "wrong")

@@ -1,19 +1,19 @@
 """PHP's extension memcached, over libmemcached: both protocols, and SASL."""
 
 import pytest
-from conversations import HEAVY, WHY_NOT, converse
 from endpoints import PASSWORD, USER
+from scripts import HEAVY, WHY_NOT, exchange
 
 pytestmark = pytest.mark.skipif(not HEAVY, reason=WHY_NOT)
 
 
 @pytest.mark.parametrize("protocol", ["text", "binary"])
 def test_php(open_server, protocol):
-    converse("php", "php", "conversation.php", f"127.0.0.1:{open_server.port}", protocol)
+    exchange("php", "php", "conversation.php", f"127.0.0.1:{open_server.port}", protocol)
 
 
 def test_php_with_a_password(guarded_server):
     address = f"127.0.0.1:{guarded_server.port}"
-    converse("php", "php", "conversation.php", address, "binary", USER, PASSWORD)
+    exchange("php", "php", "conversation.php", address, "binary", USER, PASSWORD)
     with pytest.raises(AssertionError, match="ended with 1"):
-        converse("php", "php", "conversation.php", address, "binary", USER, "wrong")
+        exchange("php", "php", "conversation.php", address, "binary", USER, "wrong")

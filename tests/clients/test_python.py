@@ -1,7 +1,7 @@
 """Python's clients: pymemcache (text), pylibmc (libmemcached beneath it), python-binary-memcached.
 
 The first and the last speak through TLS too: libmemcached has none.
-Each conversation goes through what the client's own API offers; what is expected is what memcached answers.
+Each test uses the client's own API; the expected results are memcached's.
 """
 
 import json
@@ -37,15 +37,15 @@ class JsonSerde:
 
 @pytest.mark.parametrize("client_class", [Client, PooledClient])
 def test_pymemcache(open_server, client_class):
-    converse_in_text(open_server, client_class)
+    exchange_text(open_server, client_class)
 
 
 @pytest.mark.parametrize("client_class", [Client, PooledClient])
 def test_pymemcache_through_tls(secured_server, client_class):
-    converse_in_text(secured_server, client_class, tls_context=secured_server.authority.context())
+    exchange_text(secured_server, client_class, tls_context=secured_server.authority.context())
 
 
-def test_who_is_not_believed_is_not_spoken_to(secured_server, tmp_path):
+def test_an_untrusted_server_gets_no_request(secured_server, tmp_path):
     (tmp_path / "other").mkdir()
     context = Authority(tmp_path / "other").context()
     with pytest.raises(ssl.SSLCertVerificationError):
@@ -54,7 +54,7 @@ def test_who_is_not_believed_is_not_spoken_to(secured_server, tmp_path):
         Client(("127.0.0.1", secured_server.port), timeout=10).get("plain")
 
 
-def converse_in_text(server, client_class, **how) -> None:
+def exchange_text(server, client_class, **how) -> None:
     """pymemcache's whole API."""
     client = client_class(
         ("127.0.0.1", server.port), serde=JsonSerde(), timeout=10, connect_timeout=10, default_noreply=False, **how
@@ -84,8 +84,8 @@ def converse_in_text(server, client_class, **how) -> None:
     with pytest.raises(MemcacheServerError, match="object too large for cache"):
         client.set("large", "x" * TOO_LARGE_BYTES)
     assert client.get("large") is None, "what was to be replaced is gone"
-    statistics = client.stats()
-    assert statistics[b"pid"] == server.running.pid and statistics[b"threads"] == 2
+    stats = client.stats()
+    assert stats[b"pid"] == server.running.pid and stats[b"threads"] == 2
     assert client.stats("settings")[b"num_threads"] == 2
     assert re.match(rb"\d+\.\d+\.\d+", client.version())
     assert client.flush_all() and client.get_many(MANY) == {}
@@ -135,13 +135,13 @@ def test_pylibmc(open_server, binary):
     assert client.set("large", b"x" * LARGE_BYTES) and client.get("large") == b"x" * LARGE_BYTES
     with pytest.raises(pylibmc.TooBig):
         client.set("large", b"x" * TOO_LARGE_BYTES)
-    [(_, statistics)] = client.get_stats()
-    assert statistics[b"pid" if b"pid" in statistics else "pid"] == str(open_server.running.pid).encode()
+    [(_, stats)] = client.get_stats()
+    assert stats[b"pid" if b"pid" in stats else "pid"] == str(open_server.running.pid).encode()
     assert client.flush_all() and client.get_multi(list(MANY)) == {}
     client.disconnect_all()
 
 
-def converse_in_binary(server, **who) -> None:
+def exchange_binary(server, **who) -> None:
     """python-binary-memcached's whole API."""
     address = f"127.0.0.1:{server.port}"
     client = bmemcached.Client((address,), socket_timeout=10, **who)
@@ -158,22 +158,22 @@ def converse_in_binary(server, **who) -> None:
     assert client.delete_multi(["added", "typed"]) and client.get_multi(["added", "typed"]) == {}
     expires(client, lambda: client.set("brief", "x", time=1))
     assert client.set("large", "x" * LARGE_BYTES) and client.get("large") == "x" * LARGE_BYTES
-    statistics = client.stats()[address]
-    assert statistics["pid"] == str(server.running.pid).encode() and statistics["threads"] == b"2"
+    stats = client.stats()[address]
+    assert stats["pid"] == str(server.running.pid).encode() and stats["threads"] == b"2"
     assert client.flush_all() and client.get_multi(list(MANY)) == {}
     client.disconnect_all()
 
 
 def test_python_binary_memcached(open_server):
-    converse_in_binary(open_server)
+    exchange_binary(open_server)
 
 
 def test_python_binary_memcached_through_tls(secured_server):
-    converse_in_binary(secured_server, tls_context=secured_server.authority.context())
+    exchange_binary(secured_server, tls_context=secured_server.authority.context())
 
 
 def test_python_binary_memcached_with_a_password(guarded_server):
-    converse_in_binary(guarded_server, username=USER, password=PASSWORD)
+    exchange_binary(guarded_server, username=USER, password=PASSWORD)
     stranger = bmemcached.Client((f"127.0.0.1:{guarded_server.port}",), username=USER, password="wrong")
     with pytest.raises(bmemcached.exceptions.MemcachedException, match="Auth failure"):
         stranger.set("k", "v")

@@ -1,7 +1,7 @@
-"""Random conversations in the binary dialect, from a seed: all opcodes, right and wrong.
+"""Random binary-protocol streams from a seed: all opcodes, valid and invalid.
 
-A request is a `Packet`. Its key is put under the conversation's own prefix, and a CAS unique that is to be an item's is
-asked for when the packet is sent.
+A request is a `Packet`. Its key gets the stream's own prefix. The CAS unique of an existing item is looked up when the
+packet is sent.
 """
 
 import random
@@ -60,7 +60,7 @@ class Packet:
         return bool(self.key) and self.opcode not in (0x10, 0x20, 0x21, 0x22)
 
 
-def conversation(seed: int) -> list[Packet]:
+def random_packets(seed: int) -> list[Packet]:
     """The requests of one client, 1 to 30 of them, and a `noop`."""
     chance = random.Random(seed)
     return [packet(chance) for _ in range(chance.randint(1, 30))] + [Packet(NOOP, opaque=0xFFFFFFFF)]

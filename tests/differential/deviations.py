@@ -1,4 +1,4 @@
-"""Where `lookaside-server` answers otherwise than memcached 1.6.45: commands that are not compared.
+"""Where replies of `lookaside-server` differ from memcached 1.6.45: commands that are not compared.
 
 The reasons in full are in docs/deviations/005-memcached.md.
 """
@@ -14,7 +14,7 @@ CHOSEN: tuple[tuple[bytes, str], ...] = (
     ),
     (rb"^me .* b", "`me` with `b` decodes the key as protocol.txt says; memcached does so only before a third flag"),
     (rb"^m[ga] .* O\S{32}", "with an opaque token that is too long nothing is done; memcached acts and then refuses"),
-    (rb"^m[gsda] @(?=.* b\b).* (?:[A-Z]x|M)", "of two faults in one command another is told"),
+    (rb"^m[gsda] @(?=.* b\b).* (?:[A-Z]x|M)", "of two errors in one command another one is reported"),
     (rb"^md .* x", "`md` with `x` gives the item a new CAS unique: a `cas` from before must fail"),
     (rb"^ms .* [^A-Za-z0-9 \r\n]", "the block of a refused `ms` is never read as commands"),
     (

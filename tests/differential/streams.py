@@ -1,13 +1,13 @@
-"""Random conversations from a seed: all text and meta verbs, right and wrong, as templates of one command each.
+"""Random streams from a seed: all text and meta verbs, valid and invalid, as templates of one command each.
 
-A template becomes bytes when its marks are filled in (`filled`):
+A template becomes bytes when its placeholders are filled in (`filled`):
 
-* `@` is the conversation's own prefix of `PREFIX_BYTES` bytes, so that conversations do not meet in one server;
+* `@` is the stream's own prefix of `PREFIX_BYTES` bytes, so that streams do not share keys in one server;
 * `{b:NAME}` is the key `@NAME` in base64;
 * `{cas:NAME}` is the CAS unique that the item `@NAME` has at that moment, which differs from server to server.
 
-Absent on purpose: anything that depends on how long a command took, such as a time to live of one second, and lines of
-more than 2,000 bytes: whether memcached hangs up on them depends on how they arrive.
+Deliberately absent: anything that depends on how long a command took, such as a time to live of one second, and
+lines of more than 2,000 bytes: whether memcached hangs up on them depends on how they arrive.
 """
 
 import base64
@@ -101,7 +101,7 @@ def filled(template: bytes, prefix: bytes, cas_of: Callable[[bytes], int]) -> by
     return template.replace(b"@", prefix)
 
 
-def conversation(seed: int) -> list[bytes]:
+def random_commands(seed: int) -> list[bytes]:
     """The commands of one client, 1 to 30 of them."""
     chance = random.Random(seed)
     return [command(chance) for _ in range(chance.randint(1, 30))]
@@ -120,7 +120,7 @@ def command(chance: random.Random) -> bytes:
 
 
 def text_command(chance: random.Random) -> bytes:
-    """A command of the text dialect, with `noreply` now and then."""
+    """A command of the text protocol, with `noreply` now and then."""
     verb = chance.choice(
         ("get", "get", "gets", "gat", "gats", "set", "set", "set", "add", "replace", "append", "prepend", "cas", "cas",
          "delete", "incr", "incr", "decr", "decr", "touch", "version", "flush_all"),
@@ -163,7 +163,7 @@ def meta_command(chance: random.Random) -> bytes:
     if verb != "ma" and name not in MARKED_NAMES + BASE64_NAMES:
         flags = [flag for flag in flags if flag != "I" and (verb == "ms" or flag[0] != "N")]
     if verb == "mg" and name in BASE64_NAMES:
-        # What memcached makes for an `mg` forgets that its key came in base64.
+        # An item that memcached creates for an `mg` does not record that its key was in base64.
         flags = [flag for flag in flags if flag[0] != "N"]
     flags = [flag % name if "%s" in flag else flag for flag in flags]
     tail = "".join(f" {flag}" for flag in flags)
@@ -195,7 +195,7 @@ def broken(chance: random.Random) -> bytes:
         end = b"\n"
     else:
         chance.shuffle(tokens)
-    # Whatever has come to be the key, it is this conversation's.
+    # Whatever the damage made the key, it belongs to this stream.
     if len(tokens) > 1 and tokens[1] and b"@" not in tokens[1] and b"{" not in tokens[1] and tokens[0] != b"flush_all":
         tokens[1] = b"@" + tokens[1]
     return b" ".join(tokens) + end + block

@@ -1,6 +1,6 @@
-"""The same binary conversations with memcached 1.6.45 and with `lookaside-server`: any difference in bytes fails.
+"""The same binary-protocol streams to memcached 1.6.45 and with `lookaside-server`: any difference in bytes fails.
 
-As in `test_differential`, which has the servers: a failure prints the seed and the shortest conversation that still
+As in `test_differential`, which has the servers: a failure prints the seed and the shortest stream that still
 shows the difference. What may differ is in `comparable` and `DEVIATIONS`, and nowhere else; the reasons are in
 docs/deviations/005-memcached.md.
 """
@@ -11,8 +11,8 @@ import socket
 import struct
 
 import pytest
-from binary_streams import COUNTS, GETS, NOOP, STORES, TOUCHES, Packet, conversation
-from conversing import exchange
+from binary_streams import COUNTS, GETS, NOOP, STORES, TOUCHES, Packet, random_packets
+from exchange import exchange
 from processes import PROGRAMS, Process, free_port
 from test_differential import MEMCACHED, SEED_FIRST, SEEDS_COUNT, SEEDS_PER_TEST, pair  # noqa: F401 - a fixture
 
@@ -44,7 +44,7 @@ def cas_of(port: int, key: bytes) -> int:
 
 
 def held(port: int, packets: list[Packet], prefix: bytes, seed: int) -> list[bytes]:
-    """What the server says, connection by connection: a new one before each packet that needs an item's CAS unique, and
+    """The server's replies, connection by connection: a new one before each packet that needs an item's CAS unique, and
     before each that counts, which memcached pads by what the connection still holds."""
     chance, answers, waiting = random.Random(seed), [], b""
     for packet in packets:
@@ -82,16 +82,16 @@ def difference(pair, packets: list[Packet], seed: int) -> str | None:  # noqa: F
 
 
 @pytest.mark.parametrize("first", range(SEED_FIRST, SEED_FIRST + SEEDS_COUNT, SEEDS_PER_TEST))
-def test_no_client_of_the_binary_dialect_can_tell_them_apart(pair, first):  # noqa: F811
+def test_binary_replies_are_identical(pair, first):  # noqa: F811
     for seed in range(first, min(first + SEEDS_PER_TEST, SEED_FIRST + SEEDS_COUNT)):
-        packets = [packet for packet in conversation(seed) if not any(differs(packet) for differs, _ in DEVIATIONS)]
-        if told := difference(pair, packets, seed):
+        packets = [packet for packet in random_packets(seed) if not any(differs(packet) for differs, _ in DEVIATIONS)]
+        if found := difference(pair, packets, seed):
             shorter = shortest(pair, packets, seed)
-            pytest.fail(f"seed {seed}, {len(shorter)} requests: {shorter}\n{difference(pair, shorter, seed) or told}")
+            pytest.fail(f"seed {seed}, {len(shorter)} requests: {shorter}\n{difference(pair, shorter, seed) or found}")
 
 
 def shortest(pair, packets: list[Packet], seed: int) -> list[Packet]:  # noqa: F811
-    """A shorter conversation with a difference: requests are left out for as long as one remains."""
+    """A shorter stream with a difference: requests are left out for as long as one remains."""
     size = len(packets) // 2
     while size:
         start = 0
@@ -108,7 +108,7 @@ def shortest(pair, packets: list[Packet], seed: int) -> list[Packet]:  # noqa: F
 NOOP_PACKET, VERSION_PACKET = Packet(NOOP), Packet(VERSION)
 SASL_START, SASL_STEP = 0x21, 0x22
 
-# memcached's own users are libsasl's affair: compared is what a client without a password is told.
+# memcached's users are libsasl's: only the replies to a client without a password are compared.
 WITHOUT_PASSWORD = (
     (NOOP_PACKET,),
     (VERSION_PACKET, VERSION_PACKET),
@@ -157,7 +157,7 @@ def guarded(tmp_path_factory):
 
 
 def is_listening(port: int) -> bool:
-    """Whether somebody accepts connections."""
+    """Whether the port accepts connections."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1):
             return True
@@ -166,21 +166,21 @@ def is_listening(port: int) -> bool:
 
 
 @pytest.mark.parametrize("packets", WITHOUT_PASSWORD)
-def test_who_gives_no_password_is_told_the_same(guarded, packets):
+def test_missing_password_gets_same_error(guarded, packets):
     theirs, ours = (comparable(held(port, list(packets), b"", 1)) for port in guarded)
     assert ours == theirs
 
 
-def test_statistics_have_the_names_that_the_text_dialect_tells(pair):  # noqa: F811
+def test_binary_statistics_have_the_names_of_the_text_protocol(pair):  # noqa: F811
     for port in (pair.memcached_port, pair.ours.port):
         text = exchange(port, b"stats\r\n", random.Random(0)).split(b"\r\n")
         names = [line.split(b" ")[1] for line in text if line.startswith(b"STAT ")]
         answer = exchange(port, Packet(0x10).encoded(b"", None) + Packet(NOOP).encoded(b"", None), random.Random(0))
-        told = []
+        found = []
         while answer:
             _, opcode, key_bytes, _, _, status, body_bytes, *_ = HEADER.unpack(answer[: HEADER.size])
             assert status == 0
-            told.append(answer[HEADER.size : HEADER.size + key_bytes])
+            found.append(answer[HEADER.size : HEADER.size + key_bytes])
             answer = answer[HEADER.size + body_bytes :]
-        assert told == [*names, b"", b""], "an empty name ends the statistics; then the noop"
+        assert found == [*names, b"", b""], "an empty name ends the statistics; then the noop"
         assert opcode == NOOP

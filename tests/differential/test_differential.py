@@ -1,8 +1,8 @@
-"""The same conversations with memcached 1.6.45 and with `lookaside-server`: any difference in bytes fails.
+"""The same streams to memcached 1.6.45 and with `lookaside-server`: any difference in bytes fails.
 
 memcached is started from LOOKASIDE_MEMCACHED, the path of its 1.6.45 binary; without it these tests are skipped. A
-failure prints the seed and the shortest conversation that still shows the difference. `LOOKASIDE_SEEDS` sets how many
-conversations are held (default 400), `LOOKASIDE_SEED` the first. What may differ is in `conversing.Normaliser` and
+failure prints the seed and the shortest stream that still shows the difference. `LOOKASIDE_SEEDS` sets the number of
+streams (default 400), `LOOKASIDE_SEED` the first. What may differ is in `exchange.Normaliser` and
 `deviations.py`, and nowhere else.
 """
 
@@ -12,9 +12,9 @@ import random
 
 import deviations
 import pytest
-from conversing import Conversation, exchange, normalised
+from exchange import Script, exchange, normalised
 from processes import Process, Server, answers, free_port
-from streams import conversation
+from streams import random_commands
 
 SEEDS_COUNT = int(os.environ.get("LOOKASIDE_SEEDS", "400"))
 SEED_FIRST = int(os.environ.get("LOOKASIDE_SEED", "1"))
@@ -26,7 +26,7 @@ SERVER_OPTIONS = ("-m", "64", "-t", "1")
 
 
 class Pair:
-    """memcached and ours, with room for conversations that do not meet."""
+    """memcached and ours; each stream has keys of its own."""
 
     def __init__(self, log_dir) -> None:
         user = ("-u", "nobody") if os.geteuid() == 0 else ()
@@ -35,7 +35,7 @@ class Pair:
         self.memcached = Process("memcached", command, log_dir)
         self.memcached.wait_ready(lambda: answers(self.memcached_port))
         self.ours = Server("server", log_dir)
-        # Uniques that conversations make up are lower than those of either server from here on.
+        # From here on, CAS uniques that streams make up are lower than those of either server.
         for port in (self.memcached_port, self.ours.port):
             exchange(port, b"set warm 0 0 1\r\nx\r\n" * UNIQUES_PASSED, random.Random(0))
         self.prefixes = (b"p%05d" % number for number in itertools.count())
@@ -57,7 +57,7 @@ class Pair:
         """How the two answer differently this time, if they do."""
         if not commands or any(deviations.is_deviation(command) for command in commands):
             return None
-        talk = Conversation(commands, next(self.prefixes), seed)
+        talk = Script(commands, next(self.prefixes), seed)
         theirs, ours = (talk.with_server(port) for port in (self.memcached_port, self.ours.port))
         if normalised(theirs) == normalised(ours):
             return None
@@ -66,7 +66,7 @@ class Pair:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
-    """Both servers, once for all conversations."""
+    """Both servers, once for all streams."""
     if not MEMCACHED:
         pytest.skip("NOT COMPARED WITH memcached: set LOOKASIDE_MEMCACHED to the path of memcached 1.6.45")
     pair = Pair(tmp_path_factory.mktemp("differential"))
@@ -75,17 +75,17 @@ def pair(tmp_path_factory):
 
 
 @pytest.mark.parametrize("first", range(SEED_FIRST, SEED_FIRST + SEEDS_COUNT, SEEDS_PER_TEST))
-def test_no_client_can_tell_them_apart(pair, first):
+def test_replies_are_identical(pair, first):
     for seed in range(first, min(first + SEEDS_PER_TEST, SEED_FIRST + SEEDS_COUNT)):
-        commands = [command for command in conversation(seed) if not deviations.is_deviation(command)]
+        commands = [command for command in random_commands(seed) if not deviations.is_deviation(command)]
         if pair.difference(commands, seed):
             commands = shortest(pair, commands, seed)
-            told = b"".join(commands)
-            pytest.fail(f"seed {seed}, {len(commands)} commands: {told}\n{pair.difference(commands, seed)}")
+            sent = b"".join(commands)
+            pytest.fail(f"seed {seed}, {len(commands)} commands: {sent}\n{pair.difference(commands, seed)}")
 
 
 def shortest(pair: Pair, commands: list[bytes], seed: int) -> list[bytes]:
-    """A shorter conversation with a difference: commands are left out for as long as one remains."""
+    """A shorter stream with a difference: commands are left out for as long as one remains."""
     size = len(commands) // 2
     while size:
         start = 0

@@ -5,7 +5,7 @@ import re
 import socket
 
 import pytest
-from conversing import exchange
+from exchange import exchange
 from test_differential import pair  # noqa: F401 - a fixture
 
 ITEMS = (
@@ -14,7 +14,7 @@ ITEMS = (
     b"ms AGI= 3 b E77\r\nabc\r\n"
     b"set %25+: 0 0 1\r\nx\r\nget plain\r\nmd plain I E78\r\nmg stub N30 E79\r\nset past 0 -1 1\r\nx\r\n"
 )
-# What each server has its own: when, under which unique, in which class, of which size.
+# Fields that are each server's own: times, CAS uniques, slab classes, sizes.
 OWN = re.compile(rb"(?<= )(?:(exp|la)=\d+|cas=\d{3,}|cls=\d+|size=\d+)|(?<=b; )\d{9,}")
 
 
@@ -34,15 +34,15 @@ def listed(port: int, request: bytes) -> tuple[bytes, list[bytes], bytes]:
 
 
 def answer(port: int, request: bytes) -> bytes:
-    """What is said; memcached loses what it was to say when its client ends its side too early."""
+    """The listing. memcached drops its output if the client half-closes too early."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
         connection.sendall(request)
-        said = b""
-        while not said.endswith((b"END\r\n", b"EN\r\n")) and not re.match(rb"\w*(ERROR|CLASS)[^\n]*\n$", said):
+        listing = b""
+        while not listing.endswith((b"END\r\n", b"EN\r\n")) and not re.match(rb"\w*(ERROR|CLASS)[^\n]*\n$", listing):
             piece = connection.recv(1 << 16)
-            assert piece, said
-            said += piece
-        return said
+            assert piece, listing
+            listing += piece
+        return listing
 
 
 @pytest.mark.parametrize(

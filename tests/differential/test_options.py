@@ -46,7 +46,7 @@ def started(tmp_path):
 
 
 def listens(port: int) -> bool:
-    """Whether somebody accepts connections there."""
+    """Whether the port accepts connections."""
     try:
         socket.create_connection(("127.0.0.1", port), timeout=1).close()
     except OSError:
@@ -54,7 +54,7 @@ def listens(port: int) -> bool:
     return True
 
 
-def in_lock_step(port: int, requests: list[bytes], context: ssl.SSLContext | None = None) -> list[bytes]:
+def request_reply(port: int, requests: list[bytes], context: ssl.SSLContext | None = None) -> list[bytes]:
     """A reply to each request."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
         connection = context.wrap_socket(plain, server_hostname="localhost") if context else plain
@@ -81,7 +81,7 @@ def in_lock_step(port: int, requests: list[bytes], context: ssl.SSLContext | Non
 def test_ascii_authentication(started, tmp_path, requests):
     users = tmp_path / "users"
     users.write_text("ada:secret\nbob:x y\n")
-    theirs, ours = (in_lock_step(port, requests) for port in started("-Y", str(users), "-B", "ascii"))
+    theirs, ours = (request_reply(port, requests) for port in started("-Y", str(users), "-B", "ascii"))
     assert ours == theirs
 
 
@@ -90,10 +90,10 @@ def test_certificates_and_their_errors(started, tmp_path):
     certificate, key = authority.sign("server")
     ports = started("-Z", "-o", f"ssl_chain_cert={certificate},ssl_key={key}", "-l", "127.0.0.1:{port}")
     requests = [b"set a 0 0 1\r\nx\r\n", b"get a\r\n", b"refresh_certs\r\n", b"gets nothing\r\n"]
-    theirs, ours = (in_lock_step(port, requests, authority.context()) for port in ports)
+    theirs, ours = (request_reply(port, requests, authority.context()) for port in ports)
     assert ours == theirs
     certificate.unlink()
-    theirs, ours = (in_lock_step(port, [b"refresh_certs\r\n"], authority.context())[0] for port in ports)
+    theirs, ours = (request_reply(port, [b"refresh_certs\r\n"], authority.context())[0] for port in ports)
     begin = b"Error loading the certificate chain: " + str(certificate).encode() + b" : "
     assert theirs.startswith(begin) and ours.startswith(begin)
 
@@ -161,14 +161,14 @@ def test_sizes_have_memcacheds_shape(started):
     ports = started("-o", "track_sizes")
     lengths = [10, 10, 200, 5_000, 500_000]
     requests = [b"set k%d 0 0 %d\r\n%s\r\n" % (number, bytes_, b"x" * bytes_) for number, bytes_ in enumerate(lengths)]
-    told = []
+    histograms = []
     for port in ports:
-        empty, *stored, sizes, unknown = in_lock_step(
+        empty, *stored, sizes, unknown = request_reply(
             port, [b"stats sizes\r\n", *requests, b"stats sizes\r\n", b"stats sizes_enable\r\n"]
         )
         assert (empty, set(stored), unknown) == (b"END\r\n", {b"STORED\r\n"}, b"ERROR\r\n")
-        told.append([(int(size), int(count)) for size, count in re.findall(rb"STAT (\d+) (\d+)\r\n", sizes)])
-    theirs, ours = told
+        histograms.append([(int(size), int(count)) for size, count in re.findall(rb"STAT (\d+) (\d+)\r\n", sizes)])
+    theirs, ours = histograms
     assert [count for _, count in ours] == [count for _, count in theirs] == [2, 1, 1, 1]
     # Our header is smaller by 40 bytes, so a size is the same step or one or two below.
     assert all(

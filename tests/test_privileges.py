@@ -1,4 +1,4 @@
-"""Whose rights the server has while it serves, and what it asks the system for."""
+"""The user that the server runs as, and the resources that it requests."""
 
 import os
 import pwd
@@ -15,11 +15,11 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become ano
 
 def statuses(pid: int) -> list[dict[str, list[str]]]:
     """`/proc/PID/status` of each thread."""
-    told = []
+    rows = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         lines = (line.split(":", 1) for line in (task / "status").read_text().splitlines())
-        told.append({name: words.split() for name, words in lines})
-    return told
+        rows.append({name: words.split() for name, words in lines})
+    return rows
 
 
 def free_low_port() -> int:
@@ -64,7 +64,7 @@ def test_every_thread_is_another_user_once_the_ports_are_open(tmp_path):
 
 
 @as_root
-def test_files_go_over_to_the_user(tmp_path):
+def test_files_are_given_to_the_user(tmp_path):
     folder = tmp_path / "nobodys"
     folder.mkdir()
     for path in (folder, *tmp_path.parents[:3], tmp_path):
@@ -84,14 +84,14 @@ def test_files_go_over_to_the_user(tmp_path):
     assert not pid_path.exists()
 
 
-def test_a_user_that_is_none_is_refused(tmp_path):
+def test_an_unknown_user_is_refused(tmp_path):
     command = [PROGRAMS / "lookaside-server", "-u", "nobody-of-that-name", "-p", str(free_port())]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=20)
     assert ended.returncode == 2 and "nobody-of-that-name" in ended.stderr and "-u" in ended.stderr
 
 
 @as_root
-def test_root_without_a_user_is_told(tmp_path):
+def test_root_without_a_user_is_warned(tmp_path):
     server = Server("server", tmp_path)
     try:
         assert "running as root" in server.log()

@@ -2,7 +2,7 @@
 
 import math
 
-from experiments.cumulative import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, line, text
+from experiments.plots.cdf import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, line, text
 
 LINES = 6
 

@@ -1,4 +1,4 @@
-"""Pools that are asked in text and in meta commands: a client cannot tell which, and the server can."""
+"""Pools served by text and by meta commands: replies to clients are the same."""
 
 import json
 import re
@@ -6,9 +6,9 @@ import struct
 
 import pytest
 from leases import LeaseClient
-from processes import PROGRAMS, Process, answers, free_port, statistics
+from processes import PROGRAMS, Process, answers, free_port, stats
 
-CONVERSATION = b"""set a 5 0 3\r
+SCRIPT = b"""set a 5 0 3\r
 abc\r
 get a\r
 get a b a c\r
@@ -126,7 +126,7 @@ def bench(request, tmp_path):
 
 
 def replies(port: int, commands: bytes, end: bytes) -> bytes:
-    """All that is answered before `end` is; uniques and tokens, which differ by server, taken out."""
+    """All that is answered before `end` is; without uniques and tokens, which differ by server."""
     client = LeaseClient(port)
     client.socket.sendall(commands + end + b"\r\n")
     answer = b""
@@ -139,28 +139,28 @@ def replies(port: int, commands: bytes, end: bytes) -> bytes:
     return re.sub(rb"(LVALUE \S+) \d+", rb"\1 TOKEN", re.sub(rb" c\d+", b" cCAS", answer))
 
 
-def test_a_client_cannot_tell_how_the_server_is_asked(tmp_path, bench):
+def test_replies_are_the_same_with_text_and_meta_servers(tmp_path, bench):
     direct_port = free_port()
     direct = Process("direct", [PROGRAMS / "lookaside-server", "-t", "1", "-p", direct_port], tmp_path)
     try:
         direct.wait_ready(lambda: answers(direct_port))
-        expected = replies(direct_port, CONVERSATION, b"version")
+        expected = replies(direct_port, SCRIPT, b"version")
         assert b"VALUE a 5 3 CAS\r\nabc\r\n" in expected and b"LVALUE fresh TOKEN" in expected
-        assert replies(bench.port, CONVERSATION, b"version") == expected
+        assert replies(bench.port, SCRIPT, b"version") == expected
     finally:
         direct.stop()
-    counted = statistics(bench.server_port)
+    counted = stats(bench.server_port)
     before = int(counted["cmd_meta"])
     client = LeaseClient(bench.port)
     for number in range(10):
         assert client.command(b"set k%d 0 0 1" % number, b"x") == b"STORED"
         assert client.command(b"incr none 1") == b"NOT_FOUND"
     client.close()
-    asked_in_meta = int(statistics(bench.server_port)["cmd_meta"]) - before
+    asked_in_meta = int(stats(bench.server_port)["cmd_meta"]) - before
     assert asked_in_meta == (20 if bench.protocol == "meta" else 0)
 
 
-def test_replies_stay_in_step_with_many_requests_of_all_kinds(bench):
+def test_replies_match_requests_of_all_kinds(bench):
     commands, expected = [], []
     for n in range(500):
         commands += [b"set k%d 0 0 4\r\n%04d\r\nget k%d k%d none\r\n" % (n, n, n, max(0, n - 1))]
@@ -182,57 +182,61 @@ class BinaryClient:
         body = extras + key + value
         head = struct.pack("!BBHBBHIIQ", 0x80, opcode, len(key), len(extras), 0, 0, len(body), 7, cas)
         self.client.socket.sendall(head + body + struct.pack("!BBHBBHIIQ", 0x80, 0x0A, 0, 0, 0, 0, 0, 8, 0))
-        told = []
+        results = []
         while True:
             head = struct.unpack("!BBHBBHIIQ", self.client.reader.read(24))
             opcode, key_bytes, extras_bytes, status, body_bytes, opaque = *head[1:4], *head[5:8]
             body = self.client.reader.read(body_bytes)
             if opaque == 8:
-                return told
+                return results
             self.cas = head[8]
             value = body[extras_bytes + key_bytes :]
-            told.append((opcode, status, body[:extras_bytes], body[extras_bytes:][:key_bytes], value))
+            results.append((opcode, status, body[:extras_bytes], body[extras_bytes:][:key_bytes], value))
 
 
-def binary_conversation(port: int) -> list:
+def binary_replies(port: int) -> list:
     """What is answered to all that the binary protocol has for keys, but for the uniques."""
     client = BinaryClient(port)
     flags, number = struct.pack("!II", 5, 0), struct.pack("!QQI", 3, 40, 0)
-    told = []
+    results = []
     for key in (b"plain", b"two words"):
-        told += [client.ask(0x01, key, b"10", flags), client.ask(0x00, key), client.ask(0x0C, key)]
+        results += [client.ask(0x01, key, b"10", flags), client.ask(0x00, key), client.ask(0x0C, key)]
         unique = client.cas
-        assert unique, told
+        assert unique, results
         # A stale unique changes nothing; the right one does.
         for cas in (unique + 999_999, unique):
-            told += [client.ask(0x0E, key, b"1", cas=cas), client.ask(0x0D, key)]
+            results += [client.ask(0x0E, key, b"1", cas=cas), client.ask(0x0D, key)]
         unique = client.cas
-        told += [client.ask(0x05, key, extras=number, cas=unique + 999_999)]
-        told += [client.ask(0x05, key, extras=number, cas=unique), client.ask(0x00, key)]
+        results += [client.ask(0x05, key, extras=number, cas=unique + 999_999)]
+        results += [client.ask(0x05, key, extras=number, cas=unique), client.ask(0x00, key)]
         unique = client.cas
-        told += [client.ask(0x01, key, b"x", flags, cas=unique + 999_999), client.ask(0x11, key, b"y", flags)]
-        told += [client.ask(0x09, key), client.ask(0x1D, key, extras=struct.pack("!I", 100))]
+        results += [client.ask(0x01, key, b"x", flags, cas=unique + 999_999), client.ask(0x11, key, b"y", flags)]
+        results += [client.ask(0x09, key), client.ask(0x1D, key, extras=struct.pack("!I", 100))]
         unique = client.cas
-        told += [client.ask(0x04, key, cas=unique + 999_999), client.ask(0x04, key, cas=unique), client.ask(0x04, key)]
-        told += [client.ask(opcode, key) for opcode in (0x00, 0x09, 0x0C, 0x0D, 0x14)]
-        told += [
+        results += [
+            client.ask(0x04, key, cas=unique + 999_999),
+            client.ask(0x04, key, cas=unique),
+            client.ask(0x04, key),
+        ]
+        results += [client.ask(opcode, key) for opcode in (0x00, 0x09, 0x0C, 0x0D, 0x14)]
+        results += [
             client.ask(0x02, key, b"1", flags),
             client.ask(0x12, key, b"x", flags),
             client.ask(0x03, key, b"2", flags),
         ]
-        told += [client.ask(0x19, key, b"3"), client.ask(0x1A, key, b"4"), client.ask(0x00, key)]
-        told += [client.ask(0x15, key, extras=number), client.ask(0x00, key), client.ask(0x06, key, extras=number)]
-        told += [client.ask(0x14, key), client.ask(0x05, key, extras=number), client.ask(0x05, key, extras=number)]
+        results += [client.ask(0x19, key, b"3"), client.ask(0x1A, key, b"4"), client.ask(0x00, key)]
+        results += [client.ask(0x15, key, extras=number), client.ask(0x00, key), client.ask(0x06, key, extras=number)]
+        results += [client.ask(0x14, key), client.ask(0x05, key, extras=number), client.ask(0x05, key, extras=number)]
     client.client.close()
-    return told
+    return results
 
 
-def test_a_client_of_the_binary_protocol_cannot_tell_either(tmp_path, bench):
+def test_binary_replies_are_the_same_with_text_and_meta_servers(tmp_path, bench):
     direct_port = free_port()
     direct = Process("direct", [PROGRAMS / "lookaside-server", "-t", "1", "-p", direct_port], tmp_path)
     try:
         direct.wait_ready(lambda: answers(direct_port))
-        for told, expected in zip(binary_conversation(bench.port), binary_conversation(direct_port), strict=True):
-            assert told == expected
+        for results, expected in zip(binary_replies(bench.port), binary_replies(direct_port), strict=True):
+            assert results == expected
     finally:
         direct.stop()

@@ -1,9 +1,9 @@
-"""Holds one conversation with a server and makes what it said comparable.
+"""Sends one stream of commands to a server and makes the replies comparable.
 
-A conversation is cut into connections before every command that names a CAS unique, because that has to be asked for
+A stream is cut into connections before every command that names a CAS unique, because that has to be asked for
 first, and before `incr`, `decr` and `ma`: memcached pads a number with spaces, or not, by whether an earlier reply of
 the same connection still holds the item. A connection sends its bytes in pieces, ends its side, and reads until the
-server ends the other: so what a server says last, or whether it hangs up in the middle, is compared like all else.
+server ends the other: so the last reply, and a connection closed in the middle, are compared as well.
 """
 
 import random
@@ -21,7 +21,7 @@ FILLER = (b" " * 98 + b"\r\n") * 60
 COUNTING = re.compile(rb"incr|decr|ma ")
 
 
-class Conversation:
+class Script:
     """Commands, the prefix of their keys, and where their bytes are cut."""
 
     def __init__(self, commands: list[bytes], prefix: bytes, cuts_seed: int) -> None:
@@ -30,7 +30,7 @@ class Conversation:
         self.cuts_seed = cuts_seed
 
     def with_server(self, port: int) -> list[bytes]:
-        """What the server on this port says, connection by connection."""
+        """The replies of the server on this port, connection by connection."""
         chance = random.Random(self.cuts_seed)
         answers, waiting = [], b""
         for template in self.commands:
@@ -51,7 +51,7 @@ def exchange(port: int, sent: bytes, chance: random.Random) -> bytes:
                 connection.sendall(sent[start:end])
             connection.shutdown(socket.SHUT_WR)
         except (BrokenPipeError, ConnectionResetError, OSError):
-            pass  # It has hung up: what it said before is to be compared.
+            pass  # The server closed the connection: the replies before that are compared.
         received = b""
         try:
             while piece := connection.recv(1 << 16):
@@ -69,7 +69,7 @@ def cas_of(port: int, key: bytes) -> int:
 
 
 class Normaliser:
-    """Replaces what two servers may say differently. This list is all of it; reasons in docs/deviations."""
+    """Replaces the parts that may differ between two servers. The list is complete; reasons in docs/deviations."""
 
     VALUE_WITH_CAS = re.compile(rb"^(VALUE \S+ \d+ \d+) (\d+)\r$", re.MULTILINE)
     META_LINE = re.compile(rb"^(?:HD|VA|NS|EX|NF)[ \r].*$", re.MULTILINE)
@@ -113,6 +113,6 @@ def near(seconds: bytes) -> bytes:
 
 
 def normalised(answers: list[bytes]) -> list[bytes]:
-    """A conversation's answers, comparable with another server's."""
+    """The replies to a stream, comparable with another server's."""
     normaliser = Normaliser()
     return [normaliser(answer) for answer in answers]

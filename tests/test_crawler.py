@@ -1,10 +1,10 @@
-"""Walks over all keys: `lru_crawler metadump` and `mgdump`, `stats cachedump`, `stats workingset`."""
+"""Crawls over all keys: `lru_crawler metadump` and `mgdump`, `stats cachedump`, `stats workingset`."""
 
 import re
 import socket
 
 import pytest
-from processes import Server, connect, eventually, statistics
+from processes import Server, connect, eventually, stats
 
 ITEMS = 20_000
 LINE = re.compile(rb"key=(\S+) exp=(-?\d+) la=(\d+) cas=(\d+) fetch=(yes|no) cls=(\d+) size=(\d+) flags=(\d+) \n")
@@ -18,14 +18,14 @@ def server(tmp_path):
 
 
 def ask(port: int, request: bytes, end: bytes) -> bytes:
-    """What the server says until `end`."""
+    """The server's reply up to `end`."""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
         connection.sendall(request)
         return read_until(connection, end)
 
 
 def read_until(connection: socket.socket, end: bytes) -> bytes:
-    """What comes, up to and with `end`."""
+    """All received bytes up to and including `end`."""
     received = bytearray()
     while not received.endswith(end):
         piece = connection.recv(1 << 16)
@@ -64,8 +64,8 @@ def test_sizes_are_counted_where_that_was_asked_for(server, tmp_path):
         fill(port, ITEMS)
         client = connect(port)
         client.set("large", b"x" * 600_000)
-        told = ask(port, b"stats sizes\r\nversion\r\n", b"lookaside-0.1.0\r\n").split(b"END\r\n")[0]
-        sizes = {int(size): int(count) for size, count in re.findall(rb"STAT (\d+) (\d+)\r\n", told)}
+        values = ask(port, b"stats sizes\r\nversion\r\n", b"lookaside-0.1.0\r\n").split(b"END\r\n")[0]
+        sizes = {int(size): int(count) for size, count in re.findall(rb"STAT (\d+) (\d+)\r\n", values)}
         assert sum(sizes.values()) == ITEMS + 1 and all(size % 32 == 0 for size in sizes)
         assert list(sizes) == sorted(sizes) and 600_000 < max(sizes) < 601_000 and min(sizes) <= 64
         client.delete("large")
@@ -77,8 +77,8 @@ def test_sizes_are_counted_where_that_was_asked_for(server, tmp_path):
         tracking.stop()
 
 
-def test_facts_of_an_item_and_what_follows_the_walk(server):
-    now = int(statistics(server.port)["time"])
+def test_item_fields_and_commands_after_a_crawl(server):
+    now = int(stats(server.port)["time"])
     ask(server.port, b"ms AGI= 3 b T100 E7 F1\r\nabc\r\nmg AGI= b\r\nmn\r\n", b"MN\r\n")
     listed = ask(server.port, b"lru_crawler metadump hash\r\nget a\r\n", b"END\r\nEND\r\n")
     key, end, access, cas, fetched, slab_class, size, flags = LINE.search(listed).groups()
@@ -97,7 +97,7 @@ def test_facts_of_an_item_and_what_follows_the_walk(server):
     assert ask(server.port, b"stats cachedump 200 0\r\n", b"END\r\n") == b"END\r\n"
 
 
-def test_a_walk_that_nobody_reads_holds_up_nobody(server):
+def test_an_unread_crawl_does_not_block_other_clients(server):
     fill(server.port, ITEMS)
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
@@ -115,7 +115,7 @@ def test_a_walk_that_nobody_reads_holds_up_nobody(server):
         assert {b"user%%3A%d" % number for number in range(ITEMS)} <= set(keys)
 
 
-def test_many_walks_at_a_time_are_refused(server):
+def test_too_many_concurrent_crawls_are_refused(server):
     fill(server.port, ITEMS)
     connections = []
     try:
@@ -135,16 +135,20 @@ def test_many_walks_at_a_time_are_refused(server):
     )
 
 
-def test_the_working_set_by_the_front_of_keys(server):
+def test_the_working_set_by_key_prefix(server):
     fill(server.port, 3_000, prefix="user")
     fill(server.port, 1_000, prefix="page")
     client = connect(server.port)
     client.set("alone", "x" * 1_000)
-    told = working_set(server.port, b"stats workingset 600 1\r\n")
-    assert told["sampled"] == 4_001 and told["items"] == 4_001
-    assert (told["prefix:user:items"], told["prefix:page:items"], told["prefix:(none):items"]) == (3_000, 1_000, 1)
-    assert told["bytes"] == sum(value for name, value in told.items() if re.match(r"prefix:.*:bytes", name))
-    assert told["items"] == sum(value for name, value in told.items() if re.match(r"class:\d+:items", name))
+    values = working_set(server.port, b"stats workingset 600 1\r\n")
+    assert values["sampled"] == 4_001 and values["items"] == 4_001
+    assert (values["prefix:user:items"], values["prefix:page:items"], values["prefix:(none):items"]) == (
+        3_000,
+        1_000,
+        1,
+    )
+    assert values["bytes"] == sum(value for name, value in values.items() if re.match(r"prefix:.*:bytes", name))
+    assert values["items"] == sum(value for name, value in values.items() if re.match(r"class:\d+:items", name))
     sampled = working_set(server.port, b"stats workingset 600 10\r\n")
     assert 250 < sampled["sampled"] < 600
     assert sampled["items"] == 10 * sampled["sampled"]
@@ -167,7 +171,7 @@ def test_dumping_can_be_forbidden(tmp_path):
         server.stop()
 
 
-def test_pages_move_as_asked_and_classes_say_so(tmp_path):
+def test_slabs_reassign_moves_pages_and_stats_show_it(tmp_path):
     server = Server("server", tmp_path, "-o", "slab_automove=0", "-f", "1.5", "-n", "48")
     try:
         client = connect(server.port)
@@ -185,10 +189,10 @@ def test_pages_move_as_asked_and_classes_say_so(tmp_path):
         after = client.stats("slabs")
         assert int(after[b"%d:total_pages" % small]) == pages - 1
         assert int(after[b"%d:total_pages" % large]) == 2
-        assert int(statistics(server.port)["slabs_moved"]) == 1
+        assert int(stats(server.port)["slabs_moved"]) == 1
         items = client.stats("items")
         assert int(items[b"items:%d:number" % large]) == 1
-        assert int(items[b"items:%d:evicted" % small]) == int(statistics(server.port)["evictions"]) > 0
+        assert int(items[b"items:%d:evicted" % small]) == int(stats(server.port)["evictions"]) > 0
         assert str(client.stats("settings")[b"slab_automove"]) in ("0", "b'0'", "False")
         assert ask(server.port, b"slabs automove 1\r\n", b"\r\n") == b"OK\r\n"
         assert str(client.stats("settings")[b"slab_automove"]) in ("1", "b'1'", "True")

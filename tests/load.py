@@ -1,4 +1,4 @@
-"""Many clients at once, and what a server pays for them: memory, descriptors, processor time, others' waiting."""
+"""Many clients at once, and their cost to a server: memory, descriptors, CPU time, latency of others."""
 
 import resource
 import socket
@@ -11,15 +11,15 @@ from processes import Process
 KILOBYTE = 1 << 10
 MEGABYTE = 1 << 20
 
-# Sockets and files that a test process has beside its crowd.
+# Descriptors that a test process needs besides its clients.
 DESCRIPTORS_BESIDE = 256
 
-# How long anyone waits for anything, before the test fails.
+# Longest wait, in seconds, before a test fails.
 PATIENCE_S = 20.0
 
 
 def clients_allowed(wanted: int) -> int:
-    """As many clients as wanted, or as the machine has descriptors for; then it says so."""
+    """`wanted`, or as many as the descriptor limit allows, with a warning."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard - DESCRIPTORS_BESIDE)
@@ -29,18 +29,18 @@ def clients_allowed(wanted: int) -> int:
 
 
 def resident_bytes(process: Process) -> int:
-    """What the process has of the machine's memory. What the kernel keeps for its sockets is not in it."""
+    """The resident memory of a process, without the kernel's socket buffers."""
     status = Path(f"/proc/{process.running.pid}/status").read_text()
     return int(status.split("VmRSS:")[1].split()[0]) * KILOBYTE
 
 
 def descriptors(process: Process) -> int:
-    """How many files and sockets the process has open."""
+    """The number of open descriptors of a process."""
     return len(list(Path(f"/proc/{process.running.pid}/fd").iterdir()))
 
 
 def processor_s(process: Process) -> float:
-    """Processor time that the process has had, in seconds, to the nanosecond."""
+    """CPU time of a process in seconds, with a resolution of a nanosecond."""
     threads = Path(f"/proc/{process.running.pid}/task").glob("*/schedstat")
     return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
 
@@ -56,19 +56,19 @@ def client(port: int, receive_bytes: int | None = None) -> socket.socket:
     return connection
 
 
-def crowd(port: int, count: int) -> list[socket.socket]:
-    """So many connected clients."""
+def open_connections(port: int, count: int) -> list[socket.socket]:
+    """Opens `count` connections."""
     return [client(port) for _ in range(count)]
 
 
 def close(clients: list[socket.socket]) -> None:
-    """Closes them all."""
+    """Closes all connections."""
     for one in clients:
         one.close()
 
 
 def read(connection: socket.socket, count: int) -> bytes:
-    """Exactly so many bytes."""
+    """Reads exactly `count` bytes."""
     got = bytearray()
     while len(got) < count:
         piece = connection.recv(min(count - len(got), MEGABYTE))
@@ -78,15 +78,15 @@ def read(connection: socket.socket, count: int) -> bytes:
 
 
 def ask_all(clients: list[socket.socket]) -> None:
-    """Every client has a request answered."""
+    """Sends a request on every connection and checks the reply."""
     for connection in clients:
         connection.sendall(b"mn\r\n")
     for connection in clients:
         assert read(connection, 4) == b"MN\r\n"
 
 
-class Neighbour:
-    """A healthy client beside a crowd: it asks, checks the answer, and notes how long it took."""
+class LatencyProbe:
+    """A healthy client beside the load: sends requests, checks the replies and records their latency."""
 
     ANSWER = b"VALUE neighbour 0 9\r\nas it was\r\nEND\r\n"
 
@@ -96,24 +96,24 @@ class Neighbour:
         self.store()
 
     def ask(self) -> None:
-        """One get, in the middle of whatever else goes on."""
+        """Sends one get."""
         self.exchange(b"get neighbour\r\n", self.ANSWER)
 
     def store(self) -> None:
-        """One set, likewise."""
+        """Sends one set."""
         self.exchange(b"set neighbour 0 0 9\r\nas it was\r\n", b"STORED\r\n")
 
     def exchange(self, request: bytes, answer: bytes) -> None:
-        """Asks, checks the answer, and notes how long it took."""
+        """Sends a request, checks the reply and records the latency."""
         begin = time.perf_counter()
         self.connection.sendall(request)
         assert read(self.connection, len(answer)) == answer
         self.waited_s.append(time.perf_counter() - begin)
 
     def waited_at_most(self, share: float) -> float:
-        """That share of its requests took no longer than this, in seconds."""
+        """The latency, in seconds, that `share` of the requests did not exceed."""
         return sorted(self.waited_s)[int(share * (len(self.waited_s) - 1))]
 
     def close(self) -> None:
-        """It goes."""
+        """Closes the connection."""
         self.connection.close()

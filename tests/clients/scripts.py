@@ -1,4 +1,4 @@
-"""Builds and runs the conversations that are written in other languages; each says itself what it found different."""
+"""Builds and runs the scripts that are written in other languages; each reports the differences that it found."""
 
 import os
 import subprocess
@@ -21,8 +21,8 @@ def build(language: str, *command: str) -> None:
     run(HERE / language, BUILD_S, command)
 
 
-def converse(language: str, *command: str) -> None:
-    """Holds one conversation; fails with what the program says."""
+def exchange(language: str, *command: str) -> None:
+    """Runs one script; fails with its output."""
     run(HERE / language, RUN_S, command)
 
 

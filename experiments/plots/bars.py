@@ -1,6 +1,6 @@
 """Groups of bars as an SVG, drawn by hand so that a picture needs no library. A dashed line in a group is its floor."""
 
-from experiments.cumulative import BAR_COLOUR, COLOURS, line, text
+from experiments.plots.cdf import BAR_COLOUR, COLOURS, line, text
 
 FLOOR = "floor"
 WIDTH, HEIGHT = 760, 420
