@@ -8,16 +8,15 @@
 //! Deliberately absent: the list of metrics. Each daemon has its own.
 #![forbid(unsafe_code)]
 
-mod counter;
 mod endpoint;
 mod exposition;
 mod histogram;
 mod log;
 mod throttle;
 
-pub use counter::{Counter, SharedCounter};
 pub use endpoint::{Endpoint, check_address, full_address};
 pub use exposition::{Exposition, Kind};
 pub use histogram::{BUCKETS, Histogram, HistogramSum};
 pub use log::{Log, LogFormat};
+pub use lookaside_sync::{Counter, SharedCounter, counters};
 pub use throttle::{LogThrottle, OnChange};

@@ -41,7 +41,7 @@ impl SharedCounter {
 /// its name in `stats`, unless `=> "name"` gives another. Attributes of either struct are kept.
 ///
 /// ```
-/// use lookaside_telemetry::{Counter, counters};
+/// use lookaside_sync::{Counter, counters};
 ///
 /// counters! {
 ///     /// What one thread counts.
