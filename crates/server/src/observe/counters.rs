@@ -4,9 +4,9 @@
 //! no locked instruction. `stats` adds the threads' snapshots up. A sum taken while requests run may be a few requests
 //! behind, as in memcached.
 
-use lookaside_telemetry::Counter;
+use lookaside_sync::Counter;
 
-lookaside_telemetry::counters! {
+lookaside_sync::counters! {
     /// One thread's counters. Aligned so that the counters of two threads share no cache line (two lines: processors
     /// fetch lines in pairs).
     #[repr(align(128))]
