@@ -1,5 +1,5 @@
-//! One client's connection: read what has arrived, route it as one batch, write all replies at once, repeat. A batch
-//! whose values could be too many bytes to hold is routed in chunks (`flow_control`).
+//! One client's connection: read the bytes that have arrived, route them as one batch, write all replies at once,
+//! repeat. A batch whose values could be too many bytes to hold is routed in chunks (`flow_control`).
 //!
 //! A get and a delete both pass here. All that arrives while a batch is being routed becomes the next batch, so the
 //! busier a client, the larger its batches (§3.1: many client connections become few to servers).

@@ -54,7 +54,7 @@ pub struct Tree {
     source: Option<TreeSource>,
 }
 
-/// What a tree was built from.
+/// The origin of a tree.
 struct TreeSource {
     config: Arc<RouterConfig>,
     network: Arc<dyn Network>,
