@@ -19,7 +19,7 @@
 //! | `backend/` | the servers' side: TLS, `flush_all` |
 //! | `config/` | the configuration's source, its watcher, and the validated result |
 //! | `shared` | [`SharedState`]: the number of connections, the state of the configuration, the threads to add up |
-//! | `stats/`, `admin/` | what one thread counts; `stats`, Prometheus metrics and admin keys |
+//! | `stats/`, `admin/` | the counts of one thread; `stats`, Prometheus metrics and admin keys |
 //! | `tls/`, `cli/` | certificates; the command line |
 //! | `handover/` | the handover to the next process |
 //!

@@ -17,7 +17,7 @@ use std::thread::{self, JoinHandle};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
 
-/// What one thread needs.
+/// The parts of one thread.
 pub(crate) struct Worker {
     pub(crate) settings: Settings,
     pub(crate) shared: Arc<SharedState>,

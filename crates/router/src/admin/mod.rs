@@ -1,4 +1,4 @@
-//! The values of keys that begin with `__mcrouter__.`: what the router reports about itself. The names are mcrouter's,
+//! The values of keys that begin with `__mcrouter__.`, by which the router reports on itself. The names are mcrouter's,
 //! with two for the spool (`spool`, `spool(HOST:PORT)`) and one for spares (`spares`).
 //!
 //! | key | value |

@@ -1,4 +1,4 @@
-//! The servers' side: what connections need beyond `lookaside_client`.
+//! The servers' side, as far as `lookaside_client` does not provide it.
 
 pub(crate) mod flush;
 pub(crate) mod tls_connector;

@@ -1,4 +1,4 @@
-//! A validated configuration, together with what the command line adds to it.
+//! A validated configuration, together with the parts that the command line adds.
 
 use super::host::HostInfo;
 use crate::spares::Spares;

@@ -158,7 +158,7 @@ impl Daemon<'_> {
                 }
                 Exit::Upgrade(_) => workers.suspend(),
             }
-            // Deletes of batches that have begun may have to be fenced at peers, so the replay goes on.
+            // Deletes of batches that have begun may have to be fenced at peers, so the replay continues.
             let stopped = async {
                 match exit {
                     Exit::Shutdown => {

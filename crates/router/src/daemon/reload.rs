@@ -19,7 +19,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::signal::unix::Signal;
 use tokio::sync::watch;
 
-/// Loads configurations, and adds what the command line says.
+/// Loads configurations, and adds the options of the command line.
 pub(super) struct ConfigLoader {
     source: Source,
     /// The network to etcd.

@@ -1,4 +1,4 @@
-//! What the sessions of one thread share.
+//! State that the sessions of one thread share.
 
 use super::buffer_pool::BufferPool;
 use super::limits::Settings;

@@ -41,7 +41,7 @@ impl ValueSizeEstimator {
         ValueSizeEstimator { value_bytes: VALUE_BYTES_FIRST }
     }
 
-    /// The next requests to route, at least one if `rest` has any. `total_bytes` is what all sessions hold.
+    /// The next requests to route, at least one if `rest` has any. `total_bytes` are held by all sessions.
     pub fn next_chunk(&self, rest: &mut vec::IntoIter<Request<bytes::Bytes>>, total_bytes: usize) -> Batch {
         let mut values_left = self.values_max(total_bytes);
         if rest.len() <= values_left {

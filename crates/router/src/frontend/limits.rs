@@ -13,7 +13,7 @@ pub const CONNECTIONS_MAX: usize = 10_000;
 /// The clients' side of a router.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Limits on what a client may send.
+    /// Limits on clients' commands.
     pub limits: Limits,
     /// The limit on open client connections, over all threads. One more gets an error and is closed. Default 10,000, at
     /// least 1.

@@ -21,7 +21,7 @@ use lookaside_routing::Outcome;
 pub struct ReplyWriter<'a> {
     /// The bytes for the client.
     pub out: &'a mut Vec<u8>,
-    /// Counts of what is written.
+    /// Counts of the written replies.
     pub delta: &'a mut CounterDelta,
     /// Results by verb.
     pub results: &'a VerbResults,

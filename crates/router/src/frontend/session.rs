@@ -1,5 +1,5 @@
-//! One client's connection: read what has arrived, route it as one batch, write all replies at once, repeat. A batch
-//! whose values could be too many bytes to hold is routed in chunks (`flow_control`).
+//! One client's connection: read the bytes that have arrived, route them as one batch, write all replies at once,
+//! repeat. A batch whose values could be too many bytes to hold is routed in chunks (`flow_control`).
 //!
 //! A get and a delete both pass here. All that arrives while a batch is being routed becomes the next batch, so the
 //! busier a client, the larger its batches (§3.1: many client connections become few to servers).
@@ -27,7 +27,7 @@ mod io;
 use super::buffer_pool::SessionBuffers;
 use super::context::SessionContext;
 use super::flow_control::{COUNTED_BYTES_MIN, ValueSizeEstimator, brings_value, value_bytes};
-use super::parse::{LocalCommand, ParsedBatch, PendingReply, parse_batch, parse_binary_batch};
+use super::parse::{LocalCommand, PendingReply, parse_batch, parse_binary_batch};
 use super::reply::ReplyWriter;
 use crate::admin_key::is_admin_key;
 use crate::shared::ReplyBytesPermit;
@@ -222,7 +222,12 @@ impl<'a> Session<'a> {
         self.needed_bytes = parsed.needed_bytes;
         self.swallow_bytes = parsed.swallow_bytes;
         self.is_closing = parsed.close;
-        self.execute(parsed).await?;
+        let mut batch = BatchInProgress::new(parsed.batch);
+        let written = self.write_replies(parsed.replies, &mut batch).await;
+        if written.is_err() {
+            self.execute_mutations(batch).await;
+            return written;
+        }
         self.add_counters();
         self.end_if_closing()
     }
@@ -239,16 +244,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Routes a batch and writes its replies. Its mutations are executed even if the client disconnects meanwhile.
-    async fn execute(&mut self, parsed: ParsedBatch) -> Result<(), SessionEnd> {
-        let mut batch = BatchInProgress::new(parsed.batch);
-        let written = self.write_replies(parsed.replies, &mut batch).await;
-        if written.is_err() {
-            self.execute_mutations(batch).await;
-        }
-        written
-    }
-
+    /// Routes a batch and writes its replies, in order.
     async fn write_replies(
         &mut self,
         replies: Vec<PendingReply>,

@@ -20,11 +20,11 @@ counters! {
     stalled_connections,
     /// Failures to accept a connection.
     accept_errors,
-    /// Keys asked for with `get` or `gets`.
+    /// Keys requested with `get` or `gets`.
     cmd_get,
-    /// Keys asked for with `gat` or `gats`.
+    /// Keys requested with `gat` or `gats`.
     cmd_gat,
-    /// Keys asked for with `lease-get`.
+    /// Keys requested with `lease-get`.
     cmd_lease_get,
     /// `set`, `add`, `replace`, `append`, `prepend`, and `cas`.
     cmd_set,

@@ -1,4 +1,4 @@
-//! What one thread counts. `admin` adds up the threads and reports the sums.
+//! The counts of one thread. `admin` adds up the threads and reports the sums.
 
 pub(crate) mod by_verb;
 pub(crate) mod command_class;

@@ -98,7 +98,7 @@ pub(crate) struct PoolStats {
 }
 
 impl PerTargetStats {
-    /// A destination that counts what is sent to `server`.
+    /// A destination that counts the requests to `server`.
     pub(crate) fn wrap_server(
         &mut self,
         server: Arc<dyn Destination>,
@@ -111,7 +111,7 @@ impl PerTargetStats {
         Arc::new(MeasuredDestination { inner: server, stats })
     }
 
-    /// A route that counts what is routed to a pool. All places where the tree names the pool share the counts.
+    /// A route that counts the requests to a pool. All places where the tree names the pool share the counts.
     pub(crate) fn wrap_pool(
         &mut self,
         name: &str,

@@ -4,10 +4,10 @@
 //!
 //! ```text
 //!   DestinationRoute            (routing)   the leaf
-//!     SpoolingDestination       spool       with --spool: fails fast while fenced; spools deletes that fail
+//!     SpoolingDestination       spool       with --spool: spools failed deletes, and those for a fenced server
 //!       MeasuredDestination     stats       with --metrics-address: counts requests, failures and latency
 //!         WindowedDestination   (client)    with --window: waits for the thread's window over all servers (§3.1)
-//!           TcpDestination      (client)    queues, pipelines, matches replies; one for each server and its settings
+//!           TcpDestination      (client)    queues, pipelines, matches replies; fails at once while TKO or fenced
 //! ```
 //!
 //! At the root, `SpoolingRoot` turns the outcome of a spooled delete into its acknowledgement.
@@ -54,7 +54,7 @@ pub struct Tree {
     source: Option<TreeSource>,
 }
 
-/// What a tree was built from.
+/// The origin of a tree.
 struct TreeSource {
     config: Arc<RouterConfig>,
     network: Arc<dyn Network>,

@@ -28,12 +28,12 @@ pub enum Health {
     Frozen,
 }
 
-/// One server. It keeps what it holds while it is gone, as one that is cut off does.
+/// One server. It keeps its values while it is gone, like a server behind a partition.
 pub struct FakeServer {
     pub values: Mutex<BTreeMap<Vec<u8>, Vec<u8>>>,
-    /// `verb key`, in the order of being carried out.
+    /// `verb key` of each executed command, in order.
     pub asked: Mutex<Vec<String>>,
-    /// What is answered to a command that begins so, instead of its answer; it is not carried out.
+    /// Replies to commands that begin with the key. These commands are not executed.
     pub refusals: Mutex<BTreeMap<String, String>>,
     health: watch::Sender<Health>,
 }
@@ -55,7 +55,7 @@ impl FakeServer {
         self.refusals.lock().unwrap().insert(command.into(), answer.into());
     }
 
-    /// What it was asked that begins with `verb`.
+    /// The executed commands that begin with `verb`.
     pub fn asked(&self, verb: &str) -> Vec<String> {
         self.asked.lock().unwrap().iter().filter(|line| line.starts_with(verb)).cloned().collect()
     }
@@ -138,7 +138,7 @@ impl FakeServer {
     }
 }
 
-/// Pairs of a host and an address that no byte passes between; what was written waits.
+/// Pairs of a host and an address whose connections are cut. Written bytes wait.
 type Cuts = BTreeSet<(String, String)>;
 
 pub struct FakeNetwork {
@@ -169,7 +169,7 @@ impl FakeNetwork {
         servers.entry(Address(address.into())).or_insert_with(make).clone()
     }
 
-    /// What a program on `host` connects with.
+    /// The network of a program on `host`.
     pub fn view(self: &Arc<Self>, host: &str) -> Arc<View> {
         Arc::new(View { host: host.into(), network: self.clone() })
     }

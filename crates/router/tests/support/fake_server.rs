@@ -1,4 +1,4 @@
-//! A memcached server as small as can be, over real sockets: a map, and a list of what it was asked.
+//! A minimal memcached server over real sockets: a map, and a list of its commands.
 #![allow(dead_code, missing_docs)]
 
 use lookaside_protocol::text::{END, Limits, Parsed, compose_reply, parse_command};

@@ -1,6 +1,6 @@
 //! `etcd://[USER[:PASSWORD]@]HOST:PORT[,HOST:PORT...]/KEY`: the location of a configuration in etcd; `etcds://` by TLS.
 //!
-//! The key is what follows the first slash: `etcd://h:2379/lookaside/one` is the key `lookaside/one`, and
+//! The key follows the first slash: `etcd://h:2379/lookaside/one` is the key `lookaside/one`, and
 //! `etcd://h:2379//lookaside/one` is `/lookaside/one`. User and password are percent-encoded. So a key has no `@`: the
 //! text before an `@` may be a part of a password, and no message shows that.
 
@@ -115,7 +115,7 @@ fn percent_decoded(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// `text` without what may be a user and a password, if it was meant to be a location.
+/// `text` without the part that may be a user and a password.
 pub(crate) fn without_user(text: &str) -> String {
     match text.rsplit_once('@') {
         Some((_, rest)) => format!("...@{rest}"),

@@ -17,7 +17,7 @@ impl Route for EmptyRoute {
     }
 }
 
-/// Buffers what is written, as a TLS stream may, until `may_flush` is set.
+/// Buffers written bytes, as a TLS stream may, until `may_flush` is set.
 struct BufferingStream {
     inner: DuplexStream,
     buffered: Vec<u8>,
