@@ -50,7 +50,7 @@ async fn eager_destination_finds_a_dead_server_before_the_first_request() {
     });
     first.ready().await;
     second.ready().await;
-    assert!(first.is_taken_out_hard() && second.is_taken_out_hard());
+    assert!(first.is_hard_tko() && second.is_hard_tko());
     assert_eq!(first.send(vec![get("a")]).await, [Err(Failure::Tko)]);
     network.set(Mode::Accept);
     let mut probe = accepted.next().await;
@@ -67,14 +67,14 @@ async fn server_that_rejects_our_certificate_is_tko_until_it_accepts_it() {
     for options in [eager(), lazy()] {
         let server = destination(&network, options);
         server.send(vec![get("a")]).await.remove(0).expect_err("the connection ends before a reply");
-        assert!(server.is_taken_out_hard());
+        assert!(server.is_hard_tko());
         accepted.next().await;
     }
     let server = destination(&network, lazy());
     server.send(vec![get("a")]).await.remove(0).expect_err("the connection ends before a reply");
     accepted.next().await;
     accepted.next().await;
-    assert!(server.is_taken_out_hard(), "a probe that ends so is not answered");
+    assert!(server.is_hard_tko(), "a probe that ends so is not answered");
     network.set(Mode::Accept);
     let mut probe = accepted.next().await;
     probe.expect("version\r\n").await;

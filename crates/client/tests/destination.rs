@@ -25,7 +25,7 @@ fn all(failure: &Failure, requests: usize) -> Outcomes {
 
 /// Options with which timeouts do not make the server TKO.
 fn without_tko() -> DestinationOptions {
-    let health = HealthSettings { timeouts_until_out: u32::MAX, ..HealthSettings::default() };
+    let health = HealthSettings { timeouts_until_tko: u32::MAX, ..HealthSettings::default() };
     DestinationOptions { health, ..DestinationOptions::default() }
 }
 
@@ -157,7 +157,7 @@ async fn late_reply_is_dropped_and_the_next_one_is_matched() {
     peer.send("VALUE c 0 3\r\nnew\r\nEND\r\n").await;
     assert_eq!(await_outcomes(next).await, [value("new")]);
     let statistics = server.statistics();
-    assert_eq!((statistics.timed_out_batches, statistics.late_answers, statistics.connects), (1, 1, 1));
+    assert_eq!((statistics.timed_out_batches, statistics.late_batches, statistics.connects), (1, 1, 1));
 }
 
 /// Batches that wait for one slow write are composed together, however long each has waited.
@@ -220,7 +220,7 @@ async fn late_replies_that_came_do_not_count_any_more() {
         peer.expect_nothing().await;
     }
     let statistics = server.statistics();
-    assert_eq!((statistics.connects, statistics.late_answers), (1, 5));
+    assert_eq!((statistics.connects, statistics.late_batches), (1, 5));
 }
 
 #[tokio::test(start_paused = true)]
@@ -291,7 +291,7 @@ async fn one_refused_connection_makes_the_server_tko_until_a_probe_is_answered()
     peer.send("END\r\n").await;
     assert_eq!(await_outcomes(sent).await, [Ok(Reply::Miss)]);
     let statistics = server.statistics();
-    assert_eq!((statistics.taken_out, statistics.refused_taken_out, statistics.outstanding), (1, 2, 0));
+    assert_eq!((statistics.taken_out, statistics.refused_tko, statistics.outstanding), (1, 2, 0));
 }
 
 #[tokio::test(start_paused = true)]

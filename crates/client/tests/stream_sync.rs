@@ -91,8 +91,8 @@ async fn no_reply_reaches_the_wrong_request() {
         let mut random = fastrand::Rng::with_seed(seed);
         let (network, mut accepted) = FakeNetwork::with_pipe(random.usize(10..5_000));
         // In half of the runs the server never becomes TKO, so that there are late replies.
-        let timeouts_until_out = if seed % 2 == 0 { 4 } else { u32::MAX };
-        let health = HealthSettings { timeouts_until_out, ..HealthSettings::default() };
+        let timeouts_until_tko = if seed % 2 == 0 { 4 } else { u32::MAX };
+        let health = HealthSettings { timeouts_until_tko, ..HealthSettings::default() };
         let options = DestinationOptions { server_timeout_ms: 20, health, seed, ..DestinationOptions::default() };
         let server = destination(&network, options);
         let mut server_random = random.fork();
@@ -106,7 +106,7 @@ async fn no_reply_reaches_the_wrong_request() {
             let counted = caller.await.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
             (replies, timed_out, lost) = (replies + counted.0, timed_out + counted.1, lost + counted.2);
         }
-        late += server.statistics().late_answers;
+        late += server.statistics().late_batches;
         assert_eq!(server.statistics().malformed, 0, "seed {seed}");
         assert_eq!(server.statistics().outstanding, 0, "seed {seed}");
         acceptor.abort();

@@ -23,7 +23,7 @@ async fn one_destination_marks_and_clears_tko_for_all() {
     network.set(Mode::Refuse);
     assert_eq!(first.send(vec![get("a")]).await, [Err(Failure::ConnectFailed)]);
     let start = Instant::now();
-    assert!(second.is_tko() && second.is_taken_out_hard());
+    assert!(second.is_tko() && second.is_hard_tko());
     assert_eq!(second.send(vec![delete("a")]).await, [Err(Failure::Tko)]);
     assert_eq!(start.elapsed(), Duration::ZERO, "the second destination does not wait");
 

@@ -5,7 +5,7 @@ pub mod route;
 
 use anyhow::{Result, anyhow};
 use lookaside_client::DestinationOptions;
-use lookaside_router::{Plan, Source};
+use lookaside_router::{RouterConfig, Source};
 use lookaside_routing::{ConfigurationError, Defaults, RoutingPrefix};
 use std::{io::Read as _, path::Path};
 
@@ -24,7 +24,7 @@ pub struct ConfigArgs {
 pub struct LoadedConfig {
     /// The name of its source, for messages.
     pub source: String,
-    pub plan: Result<Plan, ConfigurationError>,
+    pub plan: Result<RouterConfig, ConfigurationError>,
 }
 
 impl ConfigArgs {
@@ -39,9 +39,9 @@ impl ConfigArgs {
             ("standard input".to_owned(), text)
         } else {
             let source = Source::File(file.to_owned());
-            let text = source.read().map_err(|why| anyhow!(source.blame(&why)))?;
+            let text = source.read().map_err(|why| anyhow!(source.error_context(&why)))?;
             (source.to_string(), text)
         };
-        Ok(LoadedConfig { source, plan: Plan::read(&text, &defaults, &DestinationOptions::default()) })
+        Ok(LoadedConfig { source, plan: RouterConfig::parse(&text, &defaults, &DestinationOptions::default()) })
     }
 }

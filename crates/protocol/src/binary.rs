@@ -104,14 +104,14 @@ pub enum BinaryCommand<'a> {
         /// The mechanism's name.
         mechanism: &'a [u8],
         /// The first message; empty for none.
-        word: &'a [u8],
+        message: &'a [u8],
     },
     /// SASL: continue authentication.
     AuthenticateStep {
         /// The mechanism's name.
         mechanism: &'a [u8],
         /// The message.
-        word: &'a [u8],
+        message: &'a [u8],
     },
 }
 

@@ -28,7 +28,7 @@ mod parse;
 mod reply;
 mod verb;
 
-pub use compose::{MetaItemInfo, compose_meta_answer};
+pub use compose::{MetaItemInfo, compose_meta_reply};
 pub(crate) use compose::{append_meta_reply, append_meta_request};
 pub(crate) use flags::remap_error;
 pub use flags::{MetaFlag, MetaFlags, OPAQUE_BYTES_MAX, meta_flags};

@@ -128,7 +128,7 @@ fn sasl_messages_have_their_own_limits() {
 #[test]
 fn another_protocol_is_recognized_by_its_first_byte() {
     for bytes in [&b"g"[..], b"\x81", b"version\r\n"] {
-        assert_eq!(parse_request(bytes, &LIMITS), BinaryParsed::Foreign);
+        assert_eq!(parse_request(bytes, &LIMITS), BinaryParsed::NotBinary);
     }
     assert_eq!(parse_request(b"", &LIMITS), BinaryParsed::Incomplete { needed_bytes: 24 });
 }

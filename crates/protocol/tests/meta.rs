@@ -1,7 +1,7 @@
 //! The meta verbs in literal bytes: parsing, replies and refusals, as memcached 1.6.45 does.
 
 use lookaside_protocol::meta::{
-    MetaFlags, MetaItemInfo, MetaOperation, MetaReply, MetaStatus, MetaVerb, compose_meta_answer, decode_key,
+    MetaFlags, MetaItemInfo, MetaOperation, MetaReply, MetaStatus, MetaVerb, compose_meta_reply, decode_key,
     encode_key,
 };
 use lookaside_protocol::text::{
@@ -133,7 +133,7 @@ fn base64_keys_keep_their_wire_form_and_can_be_decoded() {
 fn compose(status: MetaStatus, flags: &str, info: MetaItemInfo, value: Option<&str>) -> String {
     let flags = MetaFlags::read(MetaVerb::Get, flags.as_bytes()).expect("good flags");
     let mut out = Vec::new();
-    compose_meta_answer(status, b"YWI=", &flags, &info, value.map(str::as_bytes), &mut out);
+    compose_meta_reply(status, b"YWI=", &flags, &info, value.map(str::as_bytes), &mut out);
     String::from_utf8(out).expect("these replies are ASCII")
 }
 

@@ -51,20 +51,20 @@ mod worker;
 pub use cli::{ListenOptions, Options, TlsOptions};
 pub use config::etcd::{EtcdLocation, EtcdUser};
 pub use config::file::{FileWatcher, POLL_INTERVAL};
-pub use config::host::{HostInfo, HostInfo as Host};
-pub use config::router_config::{RouterConfig, RouterConfig as Plan};
+pub use config::host::HostInfo;
+pub use config::router_config::RouterConfig;
 pub use config::source::Source;
 pub use frontend::flow_control::{REPLY_BYTES_MAX, TOTAL_REPLY_BYTES_MAX};
 pub use frontend::limits::{CONNECTIONS_MAX, LINE_BYTES_MAX, Settings, VALUE_BYTES_MAX};
 pub use frontend::parse::BATCH_REQUESTS_MAX;
 pub use frontend::session::WRITE_STALL_MAX;
-pub use proxy::{Proxy, Proxy as Router};
-pub use shared::{Identity, SharedState, SharedState as Fleet};
-pub use spares::{Spares, SparesStatistics};
+pub use proxy::Proxy;
+pub use shared::{Identity, SharedState};
+pub use spares::{Spares, SparesStats};
 pub use spool::{
-    Backlog, Disk, FileDisk, Fsync, MemoryDisk, PeerMissing, Spool, SpoolCounts, SpoolSettings, SpoolStatistics,
+    Backlog, Disk, FileDisk, Fsync, MemoryDisk, PeerMissing, Spool, SpoolCounts, SpoolSettings, SpoolStats,
 };
 pub use stats::counters::CounterDelta;
 pub use timeouts::DRAIN_MAX;
 pub use tree::Tree;
-pub use tree::explain::{Explanation, Explanation as Trace, Outages, Step, explain, explain as trace};
+pub use tree::explain::{Explanation, Outages, Step, explain};

@@ -10,7 +10,7 @@ use fake_network::{FakeNetwork, FakeServer, Health};
 use lookaside_client::{DestinationOptions, Network, TkoTrackers};
 use lookaside_protocol::{Operation, Reply, Request, StoreMode};
 use lookaside_router::{
-    Fleet, Identity, MemoryDisk, Plan, Router, Settings, Spares, SparesStatistics, Spool, SpoolSettings, Tree,
+    SharedState, Identity, MemoryDisk, RouterConfig, Proxy, Settings, Spares, SparesStats, Spool, SpoolSettings, Tree,
 };
 use lookaside_routing::{Address, Context, Defaults, Failure, HealthSettings, Outcome};
 use std::collections::BTreeMap;
@@ -52,7 +52,7 @@ struct Region {
 }
 
 struct RunningRouter {
-    router: Arc<Router>,
+    router: Arc<Proxy>,
     spares: Arc<Spares>,
     spool: Arc<Spool>,
     options: DestinationOptions,
@@ -94,8 +94,8 @@ impl Region {
         let plan = plan(configuration, &options, &spool, &spares);
         spares.configure(plan.pools());
         let tree = Tree::build(&plan, view.clone(), index as u64, None);
-        let fleet = Fleet::new(Identity { pid: 1, started_unix_s: 0 }, "a test");
-        let router = Router::new(Settings::default(), fleet, tree);
+        let fleet = SharedState::new(Identity { pid: 1, started_unix_s: 0 }, "a test");
+        let router = Proxy::new(Settings::default(), fleet, tree);
         let listener = view.listen(&Address(host(index).into())).await.expect("it listens");
         let (serving, replayed, managed) = (router.clone(), spool.clone(), spares.clone());
         let serve = tokio::spawn(async move {
@@ -152,15 +152,15 @@ impl Region {
         assert_eq!(self.request(router, key, store).await, Ok(Reply::Stored));
     }
 
-    fn statistics(&self, router: usize) -> SparesStatistics {
+    fn statistics(&self, router: usize) -> SparesStats {
         self.routers[router].spares.statistics()
     }
 }
 
-fn plan(configuration: &str, options: &DestinationOptions, spool: &Arc<Spool>, spares: &Arc<Spares>) -> Arc<Plan> {
+fn plan(configuration: &str, options: &DestinationOptions, spool: &Arc<Spool>, spares: &Arc<Spares>) -> Arc<RouterConfig> {
     let defaults = Defaults { server_timeout_ms: 100, ..Defaults::default() };
-    let plan = Plan::read(configuration, &defaults, options).expect("it is good");
-    Arc::new(plan.spooling(Some(spool.clone())).sparing(spares.clone()))
+    let plan = RouterConfig::parse(configuration, &defaults, options).expect("it is good");
+    Arc::new(plan.with_spool(Some(spool.clone())).with_spares(spares.clone()))
 }
 
 const MISS: Outcome = Ok(Reply::Miss);
@@ -190,7 +190,7 @@ async fn a_spare_serves_until_the_server_is_back_and_has_applied_its_backlog() {
     assert_eq!(region.get(0, "deleted").await, value("newer"));
     assert_acknowledged(&region.delete(0, "deleted").await);
     assert_eq!(region.get(0, "deleted").await, MISS);
-    assert_eq!(region.statistics(0), SparesStatistics { in_use: 1, takeovers: 1, returns: 0, refusals: 0 });
+    assert_eq!(region.statistics(0), SparesStats { in_use: 1, takeovers: 1, returns: 0, refusals: 0 });
 
     main.refuse("delete", "SERVER_ERROR not now");
     main.be(Health::Well);
@@ -201,7 +201,7 @@ async fn a_spare_serves_until_the_server_is_back_and_has_applied_its_backlog() {
     sleep(LONG).await;
     assert_eq!(region.get(0, "deleted").await, MISS);
     assert_eq!(region.get(0, "kept").await, value("old"), "the server serves its keys again");
-    assert_eq!(region.statistics(0), SparesStatistics { in_use: 0, takeovers: 1, returns: 1, refusals: 0 });
+    assert_eq!(region.statistics(0), SparesStats { in_use: 0, takeovers: 1, returns: 1, refusals: 0 });
 }
 
 /// The spare has old values because it was a server of another pool before.

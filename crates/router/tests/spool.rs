@@ -10,7 +10,7 @@ use fake_network::{FakeNetwork, FakeServer, Health};
 use lookaside_client::{DestinationOptions, TkoTrackers};
 use lookaside_protocol::meta::{MetaOperation, MetaReply, MetaStatus, MetaVerb};
 use lookaside_protocol::{Operation, Reply, Request, StoreMode};
-use lookaside_router::{Backlog, Disk as _, Fsync, MemoryDisk, Plan, Spool, SpoolSettings, SpoolStatistics, Tree};
+use lookaside_router::{Backlog, Disk as _, Fsync, MemoryDisk, RouterConfig, Spool, SpoolSettings, SpoolStats, Tree};
 use lookaside_routing::{Address, Context, Defaults, Failure, HealthSettings, Outcome};
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -41,7 +41,7 @@ struct Fixture {
 
 /// A started router, with a tree for each thread.
 struct RunningRouter {
-    plan: Arc<Plan>,
+    plan: Arc<RouterConfig>,
     spool: Arc<Spool>,
     trees: Vec<Tree>,
     replay: JoinHandle<()>,
@@ -59,7 +59,7 @@ impl Fixture {
             DestinationOptions { tko_trackers: Some(tko_trackers.clone()), health, ..DestinationOptions::default() };
         let defaults = Defaults { server_timeout_ms: 100, ..Defaults::default() };
         let spool = Spool::open(self.disk.clone(), tko_trackers, self.settings.clone())?;
-        let plan = Plan::read(configuration, &defaults, &options).expect("it is good").spooling(Some(spool.clone()));
+        let plan = RouterConfig::parse(configuration, &defaults, &options).expect("it is good").with_spool(Some(spool.clone()));
         spool.mark_unconfigured_for_flush(&plan.servers());
         let plan = Arc::new(plan);
         let tree = |thread| Tree::build(&plan, self.network.clone(), thread as u64, None);
@@ -97,8 +97,8 @@ impl RunningRouter {
     fn reload(&mut self, fixture: &Fixture, configuration: &str) {
         let options = self.plan.destination_options();
         let defaults = Defaults { server_timeout_ms: 100, ..Defaults::default() };
-        let plan = Plan::read(configuration, &defaults, options).expect("it is good");
-        self.plan = Arc::new(plan.spooling(Some(self.spool.clone())));
+        let plan = RouterConfig::parse(configuration, &defaults, options).expect("it is good");
+        self.plan = Arc::new(plan.with_spool(Some(self.spool.clone())));
         self.spool.pause_unconfigured(&self.plan.servers());
         let tree = |old: &Tree| Tree::build(&self.plan, fixture.network.clone(), 1, Some(old));
         self.trees = self.trees.iter().map(tree).collect();
@@ -108,7 +108,7 @@ impl RunningRouter {
         self.spool.backlog(&Address(MAIN.into()))
     }
 
-    fn statistics(&self) -> SpoolStatistics {
+    fn statistics(&self) -> SpoolStats {
         self.spool.statistics()
     }
 

@@ -11,7 +11,7 @@ use fake_network::{FakeNetwork, FakeServer, Health};
 use lookaside_client::{DestinationOptions, Network, Stream, TkoTrackers};
 use lookaside_protocol::{Operation, Reply, Request, StoreMode};
 use lookaside_router::{
-    Disk as _, Fleet, Identity, MemoryDisk, PeerMissing, Plan, Router, Settings, Spool, SpoolSettings, SpoolStatistics,
+    Disk as _, SharedState, Identity, MemoryDisk, PeerMissing, RouterConfig, Proxy, Settings, Spool, SpoolSettings, SpoolStats,
     Tree,
 };
 use lookaside_routing::{Address, Context, Defaults, Failure, HealthSettings, Outcome};
@@ -45,7 +45,7 @@ struct Region {
 }
 
 struct RunningRouter {
-    router: Arc<Router>,
+    router: Arc<Proxy>,
     spool: Arc<Spool>,
     tasks: [JoinHandle<()>; 2],
 }
@@ -90,10 +90,10 @@ impl Region {
         let defaults = Defaults { server_timeout_ms: 100, ..Defaults::default() };
         let spool = Spool::open(self.disks[index].clone(), tko_trackers, settings).expect("the disk is good");
         let plan =
-            Plan::read(&self.configuration, &defaults, &options).expect("it is good").spooling(Some(spool.clone()));
+            RouterConfig::parse(&self.configuration, &defaults, &options).expect("it is good").with_spool(Some(spool.clone()));
         let tree = Tree::build(&Arc::new(plan), view.clone(), index as u64, None);
-        let fleet = Fleet::new(Identity { pid: 1, started_unix_s: 0 }, "a test");
-        let router = Router::new(Settings::default(), fleet, tree);
+        let fleet = SharedState::new(Identity { pid: 1, started_unix_s: 0 }, "a test");
+        let router = Proxy::new(Settings::default(), fleet, tree);
         let listener = view.listen(&Address(host(index).into())).await.expect("it listens");
         let (serving, replayed) = (router.clone(), spool.clone());
         let serve = tokio::spawn(async move {
@@ -155,7 +155,7 @@ impl Region {
         self.request(router, key, Operation::Store { mode: StoreMode::Set, flags: 0, exptime: 0, value }).await
     }
 
-    fn statistics(&self, router: usize) -> SpoolStatistics {
+    fn statistics(&self, router: usize) -> SpoolStats {
         self.routers[router].as_ref().expect("it runs").spool.statistics()
     }
 }
@@ -518,7 +518,7 @@ async fn run_random_outages(seed: u64) -> [u64; 3] {
     counts
 }
 
-fn add_counts(counts: &mut [u64; 3], statistics: &SpoolStatistics) {
+fn add_counts(counts: &mut [u64; 3], statistics: &SpoolStats) {
     counts[0] += statistics.counts.spooled;
     counts[1] += statistics.counts.forwarded;
     counts[2] += statistics.counts.flushes;

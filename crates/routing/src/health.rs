@@ -25,7 +25,7 @@ use crate::{Failure, Outcome};
 pub struct HealthSettings {
     /// Consecutive timeouts until the destination is TKO. Default 3, at least 1. With 1, a single slow reply is enough;
     /// with a large number, clients wait for that many timeouts first.
-    pub timeouts_until_out: u32,
+    pub timeouts_until_tko: u32,
     /// The wait before the first probe, in milliseconds. Default 1000 (mcrouter: 10000), at least 1.
     pub probe_initial_ms: u64,
     /// The longest wait between two probes before jitter, in milliseconds. Default 60000.
@@ -34,7 +34,7 @@ pub struct HealthSettings {
 
 impl Default for HealthSettings {
     fn default() -> Self {
-        HealthSettings { timeouts_until_out: 3, probe_initial_ms: 1_000, probe_max_ms: 60_000 }
+        HealthSettings { timeouts_until_tko: 3, probe_initial_ms: 1_000, probe_max_ms: 60_000 }
     }
 }
 
@@ -81,7 +81,7 @@ impl Health {
             Ok(_) => self.mark_up(),
             Err(Failure::TimedOut) => {
                 self.timeouts_in_a_row = self.timeouts_in_a_row.saturating_add(1);
-                if self.timeouts_in_a_row < self.settings.timeouts_until_out {
+                if self.timeouts_in_a_row < self.settings.timeouts_until_tko {
                     return None;
                 }
                 self.mark_tko(HealthChange::SoftTko, now_ms)

@@ -126,7 +126,7 @@ impl Verb {
     }
 
     /// The verb of that name.
-    pub fn named(name: &str) -> Option<Verb> {
+    pub fn from_name(name: &str) -> Option<Verb> {
         Verb::ALL.into_iter().find(|verb| verb.name() == name)
     }
 
@@ -182,9 +182,9 @@ mod tests {
     #[test]
     fn every_verb_has_a_distinct_name() {
         for verb in Verb::ALL {
-            assert_eq!(Verb::named(verb.name()), Some(verb));
+            assert_eq!(Verb::from_name(verb.name()), Some(verb));
         }
-        assert_eq!(Verb::named("GET"), None);
+        assert_eq!(Verb::from_name("GET"), None);
     }
 
     #[test]

@@ -300,7 +300,7 @@ async fn without_a_wildcard_other_keys_have_no_route() {
 async fn each_verb_has_its_own_policy_or_the_default() {
     for verb in VERBS {
         let (default, special) = (Fake::hit("default"), Fake::hit("special"));
-        let policy = (Verb::named(verb).unwrap(), special.leaf());
+        let policy = (Verb::from_name(verb).unwrap(), special.leaf());
         let route = OperationSelectorRoute::new(Some(default.leaf()), [policy]);
         let requests: Vec<String> = VERBS.iter().map(|verb| format!("{verb} k-{verb}")).collect();
         ask(&route, &requests.iter().map(String::as_str).collect::<Vec<_>>()).await;

@@ -38,7 +38,7 @@ impl Fakes {
 }
 
 fn read(text: &str) -> Configuration {
-    Configuration::read(text, &Defaults::default()).unwrap_or_else(|error| panic!("{error}"))
+    Configuration::parse(text, &Defaults::default()).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn build(text: &str) -> (RootRoute, Fakes) {
@@ -47,7 +47,7 @@ fn build(text: &str) -> (RootRoute, Fakes) {
 }
 
 fn refusal(text: &str) -> String {
-    Configuration::read(text, &Defaults::default()).expect_err("a bad configuration").to_string()
+    Configuration::parse(text, &Defaults::default()).expect_err("a bad configuration").to_string()
 }
 
 /// The configuration of one cluster with a gutter, in all its parts.
@@ -313,7 +313,7 @@ fn keys_without_an_effect_are_ignored_with_a_warning() {
 fn the_caller_sets_the_default_prefix() {
     let text = r#"{ "routes": { "/r/a/": "NullRoute" } }"#;
     let defaults = Defaults { prefix: RoutingPrefix::parse("/r/a/").unwrap(), ..Defaults::default() };
-    assert!(Configuration::read(text, &defaults).is_ok());
+    assert!(Configuration::parse(text, &defaults).is_ok());
     assert_eq!(
         refusal(text),
         "line 1, column 13, at routes: no route is named /././, where keys without a prefix go; known: /r/a/. \
@@ -692,7 +692,7 @@ fn a_bad_named_handle_is_refused_even_if_nothing_refers_to_it() {
 fn a_tree_that_is_too_deep_is_refused() {
     let open = "{\"type\":\"AllSyncRoute\",\"children\":[";
     let nested = |depth| format!("{{\"route\":{}\"NullRoute\"{}}}", open.repeat(depth), "]}".repeat(depth));
-    assert!(Configuration::read(&nested(99), &Defaults::default()).is_ok());
+    assert!(Configuration::parse(&nested(99), &Defaults::default()).is_ok());
     let too_deep = "the tree is more than 100 handles deep here: expected fewer";
     assert!(refusal(&nested(101)).ends_with(too_deep));
     assert_eq!(refusal(&"[".repeat(100_000)), "line 1, column 513: invalid JSON: Maximum nesting depth exceeded");
@@ -811,7 +811,7 @@ fn a_bad_handle_around_others_is_refused_at_its_place() {
             "expected true or false, found the number 1",
         ),
     ] {
-        let error = Configuration::read(&with_route(&route), &Defaults::default()).expect_err(&route);
+        let error = Configuration::parse(&with_route(&route), &Defaults::default()).expect_err(&route);
         assert_eq!((error.line, &*error.path, &*error.message), (2, at, why), "{route}");
     }
     for name in ["AllAsyncRoute", "AllFastestRoute", "AllInitialRoute", "AllMajorityRoute", "RandomRoute"] {

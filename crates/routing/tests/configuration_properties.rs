@@ -64,7 +64,7 @@ proptest! {
             text.splice(at..end, piece.chars());
         }
         let text: String = text.into_iter().collect();
-        if let Err(error) = Configuration::read(&text, &Defaults::default()) {
+        if let Err(error) = Configuration::parse(&text, &Defaults::default()) {
             let line = text.split('\n').nth(error.line - 1);
             prop_assert!(line.is_some_and(|line| (1..=line.chars().count() + 1).contains(&error.column)), "{}", error);
             prop_assert!(!error.message.is_empty());
@@ -75,7 +75,7 @@ proptest! {
 #[test]
 fn the_unedited_text_is_valid() {
     let good = GOOD.replace(", \"x\"", "");
-    Configuration::read(&good, &Defaults::default()).unwrap();
-    let error = Configuration::read(GOOD, &Defaults::default()).unwrap_err();
+    Configuration::parse(&good, &Defaults::default()).unwrap();
+    let error = Configuration::parse(GOOD, &Defaults::default()).unwrap_err();
     assert_eq!((error.line, &*error.path), (8, "named_handles[0].failover[1]"));
 }

@@ -224,7 +224,7 @@ async fn observed(handle: &str, verb: &str, state: &'static str) -> String {
         r#"{{"pools": {{"A": {{"servers": ["a:1"]}}, "B": {{"servers": ["b:1"]}}, "C": {{"servers": ["c:1"]}}}},
             "route": {handle}}}"#
     );
-    let configuration = Configuration::read(&text, &Defaults::default()).unwrap_or_else(|error| panic!("{error}"));
+    let configuration = Configuration::parse(&text, &Defaults::default()).unwrap_or_else(|error| panic!("{error}"));
     let env = FakeEnvironment::new();
     env.advance(Duration::from_secs(NOW_UNIX_S));
     let mut servers = Servers { state, env: env.clone(), asked: Arc::default() };

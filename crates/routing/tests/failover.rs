@@ -61,7 +61,7 @@ const POOLS: &str = r#""A": { "servers": ["a:1", "a:2", "a:3", "a:4", "a:5", "a:
 impl Cluster {
     fn build(route: &str) -> (RootRoute, Cluster) {
         let text = format!("{{\"pools\": {{{POOLS}}}, \"route\": {route}}}");
-        let configuration = Configuration::read(&text, &Defaults::default()).unwrap_or_else(|error| panic!("{error}"));
+        let configuration = Configuration::parse(&text, &Defaults::default()).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(configuration.warnings, []);
         Cluster::of(&configuration)
     }
@@ -353,7 +353,7 @@ async fn a_token_is_paired_once_and_a_failure_of_its_child_is_returned() {
 async fn all_trees_of_a_configuration_share_the_pairs() {
     let route = failover(r#"["PoolRoute|M", "PoolRoute|G"]"#, r#", "enable_lease_pairing": true"#);
     let text = format!("{{\"pools\": {{{POOLS}}}, \"route\": {route}}}");
-    let configuration = Configuration::read(&text, &Defaults::default()).unwrap();
+    let configuration = Configuration::parse(&text, &Defaults::default()).unwrap();
     let ((one, its), (other, others)) = (Cluster::of(&configuration), Cluster::of(&configuration));
     its.fail(&["m:1"], Failure::TimedOut);
     ask(&one, &["lease-get k"]).await;

@@ -3,7 +3,7 @@
 use lookaside_routing::{AllSyncRouteConfig, Configuration, Defaults, ErrorRouteConfig, PoolRouteConfig};
 
 fn read(text: &str) -> Result<Configuration, String> {
-    Configuration::read(text, &Defaults::default()).map_err(|error| error.to_string())
+    Configuration::parse(text, &Defaults::default()).map_err(|error| error.to_string())
 }
 
 /// The expansion of `value` with these macros, as the text of an `ErrorRoute`.

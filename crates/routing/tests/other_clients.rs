@@ -31,7 +31,7 @@ fn check(vectors: &str, hashes: usize) {
     let (mut cases, mut keys, mut wrong) = (0, 0, Vec::new());
     for line in vectors.lines() {
         if let Some(name) = line.strip_prefix("hash ") {
-            let function = HashFunction::named(name).unwrap_or_else(|| panic!("{name}"));
+            let function = HashFunction::from_name(name).unwrap_or_else(|| panic!("{name}"));
             hash = KeyHash { function, ..KeyHash::default() };
             cases += 1;
         } else if let Some(servers) = line.strip_prefix("servers ") {

@@ -110,7 +110,7 @@ impl Destinations for Leaves {
 
 fn pool_of(text: &str) -> Result<Configuration, String> {
     let text = format!("{{ \"pools\": {{ \"A\": {text} }}, \"route\": \"PoolRoute|A\" }}");
-    Configuration::read(&text, &Defaults::default()).map_err(|error| error.to_string())
+    Configuration::parse(&text, &Defaults::default()).map_err(|error| error.to_string())
 }
 
 #[tokio::test]
@@ -171,7 +171,7 @@ fn errors_in_spares_and_tko_limits_are_reported() {
 /// It would be flushed while it serves.
 #[test]
 fn a_spare_cannot_be_a_server_of_another_pool() {
-    let error = |text: &str| Configuration::read(text, &Defaults::default()).expect_err(text).to_string();
+    let error = |text: &str| Configuration::parse(text, &Defaults::default()).expect_err(text).to_string();
     let a = r#""A": { "servers": ["a:1"], "spares": ["x:1"] }"#;
     let found = error(&format!(r#"{{ "pools": {{ {a}, "B": {{ "servers": ["x:1"] }} }}, "route": "PoolRoute|A" }}"#));
     assert!(found.contains("the spare x:1 is a server of pool \"B\""), "{found}");
@@ -183,7 +183,7 @@ fn a_spare_cannot_be_a_server_of_another_pool() {
     let shared = format!(
         r#"{{ "pools": {{ {a}, "B": {{ "servers": ["b:1"], "spares": ["x:1"] }} }}, "route": "PoolRoute|A" }}"#
     );
-    assert!(Configuration::read(&shared, &Defaults::default()).is_ok(), "two pools may share a spare");
+    assert!(Configuration::parse(&shared, &Defaults::default()).is_ok(), "two pools may share a spare");
 }
 
 /// Records the pools that are used.
@@ -195,7 +195,7 @@ impl Destinations for PoolRecorder {
         self.0.destination(address, settings)
     }
 
-    fn pool(&mut self, pool: &Pool) {
+    fn use_pool(&mut self, pool: &Pool) {
         self.1.push(pool.clone());
     }
 }
@@ -208,7 +208,7 @@ fn thresholds_are_numbers_or_percent() {
         let configuration = pool_of(&format!("{{ {servers}, \"tko_tracker\": {{ {tracker} }} }}")).expect("it is good");
         let mut recorder = PoolRecorder::default();
         configuration.build(&mut recorder);
-        recorder.1.remove(0).out_bound
+        recorder.1.remove(0).tko_limit
     };
     assert_eq!(limit_of("num", 3, 1), Some(TkoLimit { enter: 3, exit: 1 }));
     assert_eq!(limit_of("percent", 50, 30), Some(TkoLimit { enter: 3, exit: 1 }));

@@ -46,7 +46,6 @@ pub use observe::event_log::EventSink;
 pub use observe::metrics::Sampler;
 pub use session::auth::credentials;
 pub use session::batch::{Batch, PREFETCH_KEYS, Progress, Unexecuted};
-pub use session::context::SessionContext as Service;
 pub use session::context::{LINE_BYTES_MAX, NoControl, Protocols, ServerControl, SessionContext, limits};
 pub use session::execute::VERSION;
 pub use session::{Scan, Session, SessionState};

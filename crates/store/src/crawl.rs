@@ -136,7 +136,7 @@ mod tests {
             places
         };
         (0..FIRST_KEYS).for_each(set);
-        let mut crawl = store.begin_crawl(1, now).expect("no other crawl");
+        let mut crawl = store.start_crawl(1, now).expect("no other crawl");
         store.crawl(&mut crawl, store.shared.memory.index.buckets() / 2, now, |_| ());
         let next = crawl.position.bucket.load(Ordering::SeqCst);
         let (mut moved_to, mut before) = (BTreeSet::new(), buckets_of_items());

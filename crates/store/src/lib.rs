@@ -252,19 +252,19 @@ impl Store {
     }
 
     /// Switches automatic page moves on or off ([`Options::rebalance`]).
-    pub fn set_rebalance(&self, is_on: bool) {
+    pub fn set_rebalance_enabled(&self, is_on: bool) {
         self.shared.reclaimer.rebalancer.is_enabled.store(is_on, Relaxed);
     }
 
     /// Whether pages move automatically.
-    pub fn is_rebalanced(&self) -> bool {
+    pub fn is_rebalance_enabled(&self) -> bool {
         self.shared.reclaimer.rebalancer.is_enabled.load(Relaxed)
     }
 
     /// Starts a crawl over one item in `one_in`, chosen by their keys; 1: all items. `None` if there are too many
     /// crawls. When there would be too many, those that made no step for a minute are given up
     /// ([`Crawl::is_given_up`]).
-    pub fn begin_crawl(&self, one_in: u32, now: Now) -> Option<Crawl> {
+    pub fn start_crawl(&self, one_in: u32, now: Now) -> Option<Crawl> {
         Crawl::start(&self.shared, one_in, now)
     }
 

@@ -30,7 +30,7 @@ pub struct Statistics {
     /// Adds refused by a hold-off.
     pub hold_off_refusals: u64,
     /// Leases displaced from a full table while their token held: safe, but those fills are refused.
-    pub leases_forgotten: u64,
+    pub leases_displaced: u64,
     /// Hold-offs merged because a table was full: safe, but adds of other keys are refused with them.
     pub hold_offs_merged: u64,
     /// Items removed by their timer in the second in which they expired; part of `expirations`.
@@ -65,7 +65,7 @@ impl std::ops::Add for Statistics {
             lease_sets_refused: self.lease_sets_refused + other.lease_sets_refused,
             stale_hits: self.stale_hits + other.stale_hits,
             hold_off_refusals: self.hold_off_refusals + other.hold_off_refusals,
-            leases_forgotten: self.leases_forgotten + other.leases_forgotten,
+            leases_displaced: self.leases_displaced + other.leases_displaced,
             hold_offs_merged: self.hold_offs_merged + other.hold_offs_merged,
             transient_expirations: self.transient_expirations + other.transient_expirations,
             transients_untimed: self.transients_untimed + other.transients_untimed,

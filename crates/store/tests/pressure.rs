@@ -166,7 +166,7 @@ fn a_crawl_sees_every_item_that_stays() {
     store.delete(HashedKey::new(b"0"), 0, at_ms(0));
     let crawl_all = |is_growing: bool| {
         let (mut seen, mut steps) = (BTreeSet::new(), 0);
-        let mut crawl = store.begin_crawl(1, at_ms(0)).expect("there is no other crawl");
+        let mut crawl = store.start_crawl(1, at_ms(0)).expect("there is no other crawl");
         let mut record = |crawled: CrawlItem<'_>| {
             assert!(crawled.item_bytes > crawled.item.value.value_bytes() && crawled.slab_class >= 1);
             seen.insert(crawled.item.key.to_vec());
@@ -199,7 +199,7 @@ fn a_crawl_over_a_sample_sees_the_same_one_in_n() {
     }
     let crawl_sample = || {
         let (mut seen, mut crawl) =
-            (BTreeSet::new(), store.begin_crawl(16, at_ms(0)).expect("there is no other crawl"));
+            (BTreeSet::new(), store.start_crawl(16, at_ms(0)).expect("there is no other crawl"));
         while store.crawl(&mut crawl, 64, at_ms(0), |crawled| assert!(seen.insert(crawled.item.key.to_vec()))) {}
         seen
     };
@@ -211,21 +211,21 @@ fn a_crawl_over_a_sample_sees_the_same_one_in_n() {
 #[test]
 fn crawls_are_limited_and_one_that_ends_frees_its_place() {
     let store = store(1 << 20, |_| ());
-    let mut crawls: Vec<_> = std::iter::from_fn(|| store.begin_crawl(1, at_ms(0))).take(100).collect();
+    let mut crawls: Vec<_> = std::iter::from_fn(|| store.start_crawl(1, at_ms(0))).take(100).collect();
     assert!(crawls.len() < 100);
     crawls.pop();
-    assert!(store.begin_crawl(1, at_ms(0)).is_some());
+    assert!(store.start_crawl(1, at_ms(0)).is_some());
 }
 
 /// Once clients that did not read their listings held all places for as long as they were connected.
 #[test]
 fn a_crawl_that_is_idle_for_a_minute_loses_its_place() {
     let store = store(1 << 20, |_| ());
-    let mut crawls: Vec<_> = std::iter::from_fn(|| store.begin_crawl(1, at_ms(0))).take(100).collect();
+    let mut crawls: Vec<_> = std::iter::from_fn(|| store.start_crawl(1, at_ms(0))).take(100).collect();
     assert!(store.crawl(&mut crawls[0], 1, at_ms(30_000), |_| ()));
-    assert!(store.begin_crawl(1, at_ms(59_999)).is_none());
+    assert!(store.start_crawl(1, at_ms(59_999)).is_none());
     assert!(!crawls[1].is_given_up());
-    assert!(store.begin_crawl(1, at_ms(60_000)).is_some());
+    assert!(store.start_crawl(1, at_ms(60_000)).is_some());
     assert!(crawls[1].is_given_up() && !store.crawl(&mut crawls[1], 1, at_ms(60_000), |_| ()));
     assert!(!crawls[0].is_given_up() && store.crawl(&mut crawls[0], 1, at_ms(60_000), |_| ()), "this one made a step");
 }

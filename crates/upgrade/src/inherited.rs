@@ -25,7 +25,7 @@ pub struct Inherited {
 
 impl Inherited {
     /// The sockets that systemd has opened for this process.
-    pub fn from_supervisor() -> Inherited {
+    pub fn from_systemd() -> Inherited {
         let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<i32>().ok());
         let mut inherited = Inherited::default();
         if number(PID_VARIABLE) != i32::try_from(std::process::id()).ok() {
@@ -77,7 +77,7 @@ impl Inherited {
     }
 
     /// Closes the unused sockets. The process that handed them over still has them until it exits.
-    pub fn close_rest(self) {
+    pub fn close_unused(self) {
         for socket in self.sockets {
             let address = socket.local_addr().ok().map(|local| match local.as_socket() {
                 Some(address) => address.to_string(),
@@ -129,6 +129,6 @@ mod tests {
         assert!(inherited.take_tcp(tcp_address).is_none(), "it is taken already");
         assert!(inherited.take_udp(udp_address).is_some() && inherited.take_udp(udp_address).is_none());
         assert!(inherited.take_unix(&path).is_some());
-        inherited.close_rest();
+        inherited.close_unused();
     }
 }

@@ -87,20 +87,20 @@ impl<'s> UpgradeServer<'s> {
     }
 
     /// The descriptors to poll.
-    pub fn watched(&self) -> impl Iterator<Item = PollFd<'_>> {
+    pub fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
         let candidate = self.candidate.iter().map(|candidate| PollFd::new(candidate.channel.socket(), PollFlags::IN));
         candidate.chain([PollFd::new(&self.socket.socket, PollFlags::IN)])
     }
 
     /// Whether there is work that no descriptor signals: a step of the preparation.
-    pub fn is_busy(&self) -> bool {
+    pub fn has_pending_step(&self) -> bool {
         self.candidate.as_ref().is_some_and(|candidate| candidate.has_sent_hello && candidate.next_step.is_some())
     }
 
     /// Handles messages of the candidate, and accepts the next one. Returns the successor when both processes are
     /// prepared. `prepare` does one step of this process's preparation while it still serves: it maps the number of
     /// the step, at first 0, to that of the next one, and to `None` after the last.
-    pub fn attend(&mut self, now_ms: u64, prepare: impl FnMut(usize) -> Option<usize>) -> Option<Successor> {
+    pub fn handle_ready(&mut self, now_ms: u64, prepare: impl FnMut(usize) -> Option<usize>) -> Option<Successor> {
         if let Some(mut candidate) = self.candidate.take() {
             match self.handle_messages(&mut candidate, now_ms) {
                 Ok(()) if candidate.prepare(prepare) => return Some(Successor::new(candidate.channel, candidate.pid)),

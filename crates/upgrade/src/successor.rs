@@ -90,7 +90,7 @@ impl Successor {
     }
 
     /// Waits, with a timeout, until the other process has announced itself.
-    pub fn settle(mut self, stop: &UnixStream) {
+    pub fn wait_until_announced(mut self, stop: &UnixStream) {
         let _ = self.channel.receive(stop, Some(ANNOUNCE_TIMEOUT));
     }
 

@@ -21,7 +21,7 @@ const TICK: Duration = Duration::from_millis(5);
 
 /// How a workload is replayed in strict order.
 #[derive(Clone, Copy, Debug)]
-pub struct PlainOptions {
+pub struct StrictReplayOptions {
     /// The number of requests of the trace, from its start.
     pub requests_max: usize,
     /// The number of requests at the start that fill the cache and are not counted.
@@ -34,7 +34,7 @@ pub struct PlainOptions {
 
 /// The results, without the requests of the warm-up.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct PlainReport {
+pub struct StrictReplayReport {
     /// Gets.
     pub gets: u64,
     /// Gets that missed.
@@ -62,7 +62,7 @@ pub struct PlainReport {
 }
 
 /// The compulsory misses, and their bytes: those of an unbounded cache, on objects that are new, deleted or expired.
-pub fn unavoidable(trace: &Trace, options: &PlainOptions) -> (u64, u64) {
+pub fn compulsory_misses(trace: &Trace, options: &StrictReplayOptions) -> (u64, u64) {
     let (mut misses, mut missed_bytes) = (0, 0);
     // The second at which each object expires; 0: it is not cached.
     let mut until_s = vec![0u64; trace.object_bytes.len()];
@@ -89,12 +89,12 @@ pub fn unavoidable(trace: &Trace, options: &PlainOptions) -> (u64, u64) {
 }
 
 /// Replays `trace` against one server.
-pub async fn replay_plain(
+pub async fn replay_strictly(
     server: &dyn Destination,
     trace: &Trace,
-    options: &PlainOptions,
+    options: &StrictReplayOptions,
     progress: &Progress,
-) -> PlainReport {
+) -> StrictReplayReport {
     let started = Instant::now();
     let requests = options.requests_max.min(trace.requests.len());
     let mut clock = Clock { trace, speed: options.speed, started, second: 0, before_second: 0 };
@@ -107,7 +107,7 @@ pub async fn replay_plain(
         progress.advance(sent);
     }
     run.send_batch(requests, requests).await;
-    PlainReport { took: started.elapsed(), ..run.report }
+    StrictReplayReport { took: started.elapsed(), ..run.report }
 }
 
 /// Stores the workload's objects under new keys until `bytes_max` bytes were sent, to measure the memory of a full
@@ -143,13 +143,13 @@ struct Run<'a> {
     batches: u32,
     /// Sets for misses, to be sent with the next batch.
     fills: Batch,
-    report: PlainReport,
+    report: StrictReplayReport,
 }
 
 impl<'a> Run<'a> {
     fn new(server: &'a dyn Destination, trace: &'a Trace, warmup_requests: usize) -> Run<'a> {
         let batch_of = vec![0; trace.object_bytes.len()];
-        let (value, report) = (longest_value(trace), PlainReport::default());
+        let (value, report) = (longest_value(trace), StrictReplayReport::default());
         Run { server, trace, warmup_requests, value, batch_of, batches: 0, fills: Batch::new(), report }
     }
 
@@ -336,31 +336,31 @@ mod tests {
         }
     }
 
-    const OPTIONS: PlainOptions =
-        PlainOptions { requests_max: usize::MAX, warmup_requests: 0, batch_requests: 64, speed: None };
+    const OPTIONS: StrictReplayOptions =
+        StrictReplayOptions { requests_max: usize::MAX, warmup_requests: 0, batch_requests: 64, speed: None };
 
     #[tokio::test]
     async fn an_unbounded_cache_has_only_compulsory_misses() {
         use Verb::{Delete, Get, Set};
         let verbs = [(Get, 0), (Get, 0), (Get, 1), (Get, 0), (Delete, 0), (Get, 0), (Set, 2), (Get, 2), (Get, 1)];
         let trace = trace(&verbs, &[9]);
-        let report = replay_plain(&unbounded(), &trace, &OPTIONS, &Progress::default()).await;
+        let report = replay_strictly(&unbounded(), &trace, &OPTIONS, &Progress::default()).await;
         assert_eq!((report.gets, report.misses, report.bytes, report.missed_bytes), (7, 3, 530, 250));
         assert_eq!((report.updates, report.deletes, report.deleted), (1, 1, 1));
         assert_eq!((report.errors, report.refused), (0, 0));
-        assert_eq!(unavoidable(&trace, &OPTIONS), (3, 250));
+        assert_eq!(compulsory_misses(&trace, &OPTIONS), (3, 250));
         // The first three are not counted, but their fills are cached.
-        let later = PlainOptions { warmup_requests: 3, ..OPTIONS };
-        let report = replay_plain(&unbounded(), &trace, &later, &Progress::default()).await;
+        let later = StrictReplayOptions { warmup_requests: 3, ..OPTIONS };
+        let report = replay_strictly(&unbounded(), &trace, &later, &Progress::default()).await;
         assert_eq!((report.gets, report.misses), (4, 1));
-        assert_eq!(unavoidable(&trace, &later).0, 1);
+        assert_eq!(compulsory_misses(&trace, &later).0, 1);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_replay_follows_the_clock_of_the_trace() {
         let trace = trace(&[(Verb::Get, 0); 6], &[2, 0, 0, 4]);
-        let paced = PlainOptions { speed: Some(2.0), ..OPTIONS };
-        let report = replay_plain(&unbounded(), &trace, &paced, &Progress::default()).await;
+        let paced = StrictReplayOptions { speed: Some(2.0), ..OPTIONS };
+        let report = replay_strictly(&unbounded(), &trace, &paced, &Progress::default()).await;
         // The last of four in the fourth second is due in its last quarter.
         assert!((1.8..2.1).contains(&report.took.as_secs_f64()), "{report:?}");
         assert_eq!((report.gets, report.misses), (6, 1));

@@ -257,7 +257,7 @@ impl<'a> Connection<'a> {
         self.window = self.window.saturating_add(unanswered_before - self.pipeline.unanswered());
         let answered_batches = self.pipeline.answered_batches() - answered_batches_before;
         let counters = &self.context.shared.counters;
-        counters.late_answers.add(self.pipeline.late_batches() - late_batches_before);
+        counters.late_batches.add(self.pipeline.late_batches() - late_batches_before);
         if answered_batches > 0 {
             counters.answered_batches.add(answered_batches);
             let now_ms = millis_since(self.context.started);

@@ -76,7 +76,7 @@ impl TcpDestination {
     }
 
     /// Whether it is TKO because a connection could not be made (hard TKO), not because replies were late.
-    pub fn is_taken_out_hard(&self) -> bool {
+    pub fn is_hard_tko(&self) -> bool {
         self.shared.tracker.is_hard_tko()
     }
 
@@ -100,7 +100,7 @@ impl TcpDestination {
         let count = requests.len();
         let counters = &self.shared.counters;
         if self.is_tko() || (self.is_fenced() && !is_only_deletes(&requests)) {
-            counters.refused_taken_out.add(count as u64);
+            counters.refused_tko.add(count as u64);
             return Err(Failure::Tko);
         }
         let (permit, before) = self.shared.acquire(count);

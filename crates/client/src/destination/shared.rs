@@ -30,7 +30,7 @@ counters! {
     /// Requests refused because too many were outstanding.
     busy,
     /// Requests refused because the server was TKO or fenced.
-    refused_taken_out,
+    refused_tko,
     /// Requests queued or sent and not answered at this moment.
     outstanding,
     /// Writes to the connection: `requests / writes` tells how well batching works.
@@ -40,7 +40,7 @@ counters! {
     /// Batches that timed out.
     timed_out_batches,
     /// Batches whose replies came after they had timed out.
-    late_answers,
+    late_batches,
     /// Connections made.
     connects,
     /// Connections that could not be made.

@@ -2,7 +2,7 @@
 
 use super::{ConfigArgs, LoadedConfig};
 use anyhow::{Result, bail};
-use lookaside_router::Plan;
+use lookaside_router::RouterConfig;
 use lookaside_routing::{ConfigurationError, RoutingPrefix};
 use serde_json::{Value, json};
 use std::{io::Write as _, path::PathBuf};
@@ -47,13 +47,13 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-fn summarize(plan: &Plan) -> String {
+fn summarize(plan: &RouterConfig) -> String {
     let prefixes = plan.configuration().trees.iter().flat_map(|(prefixes, _)| prefixes);
     let prefixes: Vec<&str> = prefixes.map(RoutingPrefix::as_str).collect();
     format!("{} servers, routing prefixes {}", plan.servers().len(), prefixes.join(" "))
 }
 
-fn report(source: &str, plan: &Result<Plan, ConfigurationError>) -> Value {
+fn report(source: &str, plan: &Result<RouterConfig, ConfigurationError>) -> Value {
     let finding = |line, column, path: &str, message: &str| json!({ "line": line, "column": column, "path": path, "message": message });
     let (mut errors, mut warnings, mut addresses) = (Vec::new(), Vec::new(), Vec::new());
     match plan {

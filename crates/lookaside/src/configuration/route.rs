@@ -2,7 +2,7 @@
 
 use super::{ConfigArgs, LoadedConfig};
 use anyhow::{Result, anyhow, bail};
-use lookaside_router::{Host, Outages, Step, Trace, trace};
+use lookaside_router::{HostInfo, Outages, Step, Explanation, explain};
 use lookaside_routing::{Address, Context};
 use serde_json::json;
 use std::{io::Write as _, net::IpAddr, path::PathBuf};
@@ -58,7 +58,7 @@ pub fn run(options: &Options) -> Result<()> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     let trace = runtime.block_on(async {
-        let plan = plan.map_err(|error| anyhow!("{source}: {error}"))?.on(Host::named(&options.host, now));
+        let plan = plan.map_err(|error| anyhow!("{source}: {error}"))?.with_host(HostInfo::named(&options.host, now));
         let addresses = |names: &[String]| names.iter().map(|address| Address(address.as_str().into())).collect();
         let outages = Outages { down: addresses(&options.down), dead: addresses(&options.dead) };
         let known = plan.servers();
@@ -69,7 +69,7 @@ pub fn run(options: &Options) -> Result<()> {
             }
         }
         let context = Context { client: options.client };
-        trace(&plan, &options.verb, &options.key, &context, &outages).await.map_err(|why| anyhow!(why))
+        explain(&plan, &options.verb, &options.key, &context, &outages).await.map_err(|why| anyhow!(why))
     })?;
     let mut out = std::io::stdout().lock();
     match options.json {
@@ -79,7 +79,7 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-fn to_json(trace: &Trace) -> serde_json::Value {
+fn to_json(trace: &Explanation) -> serde_json::Value {
     let step = |Step { depth, at, is_server, asked, answered }: &Step| json!({ "depth": depth, "at": at, "server": is_server, "requests": asked, "replies": answered });
     trace.0.iter().map(step).collect()
 }

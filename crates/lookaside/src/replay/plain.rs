@@ -4,7 +4,7 @@ use super::Options;
 use anyhow::{Result, bail};
 use lookaside_client::{DestinationOptions, TcpDestination, TcpNetwork};
 use lookaside_routing::Address;
-use lookaside_workload::{PlainOptions, PlainReport, Progress, Trace, fill, replay_plain, unavoidable};
+use lookaside_workload::{StrictReplayOptions, StrictReplayReport, Progress, Trace, fill, replay_strictly, compulsory_misses};
 use std::{io::Write, sync::Arc};
 
 /// A long timeout, so that no request fails on a busy machine.
@@ -25,7 +25,7 @@ pub fn run(options: &Options, trace: &Arc<Trace>) -> Result<()> {
                 _ => bail!("{failures} values were not stored"),
             };
         }
-        let plain = PlainOptions {
+        let plain = StrictReplayOptions {
             requests_max: options.requests.unwrap_or(usize::MAX),
             warmup_requests: options.warmup,
             batch_requests,
@@ -34,13 +34,13 @@ pub fn run(options: &Options, trace: &Arc<Trace>) -> Result<()> {
         let progress = Arc::new(Progress::default());
         let display =
             tokio::spawn(super::show_progress(progress.clone(), trace.requests.len().min(plain.requests_max)));
-        let report = replay_plain(&server, trace, &plain, &progress).await;
+        let report = replay_strictly(&server, trace, &plain, &progress).await;
         display.abort();
-        print(&report, unavoidable(trace, &plain), options.json)
+        print(&report, compulsory_misses(trace, &plain), options.json)
     })
 }
 
-fn print(report: &PlainReport, (compulsory, compulsory_bytes): (u64, u64), json: bool) -> Result<()> {
+fn print(report: &StrictReplayReport, (compulsory, compulsory_bytes): (u64, u64), json: bool) -> Result<()> {
     let mut out = std::io::stdout().lock();
     let of_gets = |count: u64| count as f64 / report.gets.max(1) as f64;
     let of_bytes = |bytes: u64| bytes as f64 / report.bytes.max(1) as f64;

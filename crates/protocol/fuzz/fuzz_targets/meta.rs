@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use lookaside_protocol::meta::{
-    MetaFlags, MetaItemInfo, MetaStatus, MetaVerb, compose_meta_answer, decode_key, encode_key,
+    MetaFlags, MetaItemInfo, MetaStatus, MetaVerb, compose_meta_reply, decode_key, encode_key,
 };
 use lookaside_protocol::text::{Limits, ParsedReply, ReplyPart, parse_reply};
 use lookaside_protocol::{Cas, KEY_BYTES_MAX, Reply};
@@ -36,7 +36,7 @@ fuzz_target!(|bytes: &[u8]| {
     };
     let value = (first & 128 != 0).then_some(&b"a\nb"[..]);
     let mut out = Vec::new();
-    compose_meta_answer(MetaStatus::Done, b"key", &flags, &info, value, &mut out);
+    compose_meta_reply(MetaStatus::Done, b"key", &flags, &info, value, &mut out);
     let limits = Limits { value_bytes_max: 3, line_bytes_max: out.len() };
     match parse_reply(&out, &limits) {
         ParsedReply::Part { part: ReplyPart::Reply(Reply::Meta(reply)), consumed } => {

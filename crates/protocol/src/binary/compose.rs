@@ -26,8 +26,8 @@ pub fn compose_request(request: &BinaryRequest<'_>, out: &mut Vec<u8>) {
         }
         BinaryCommand::FlushAll { delay_s } => extras.push_32(*delay_s as u32),
         BinaryCommand::Stats { arguments } => key = arguments,
-        BinaryCommand::Authenticate { mechanism, word } | BinaryCommand::AuthenticateStep { mechanism, word } => {
-            (key, value) = (mechanism, word);
+        BinaryCommand::Authenticate { mechanism, message } | BinaryCommand::AuthenticateStep { mechanism, message } => {
+            (key, value) = (mechanism, message);
         }
         BinaryCommand::Noop | BinaryCommand::Version | BinaryCommand::Quit | BinaryCommand::Mechanisms => {}
     }

@@ -42,7 +42,7 @@ pub enum BinaryParsed<'a> {
         key_to_delete: Option<&'a [u8]>,
     },
     /// Not this protocol: the connection must be closed, without a response.
-    Foreign,
+    NotBinary,
 }
 
 /// A request's header.
@@ -64,11 +64,11 @@ struct Header {
 /// (noop[0], noop[1]) = (0x80, 0x0a);
 /// let BinaryParsed::Request { request, consumed: 24 } = parse_request(&noop, &limits) else { panic!("a request") };
 /// assert_eq!(request.command, BinaryCommand::Noop);
-/// assert_eq!(parse_request(b"get a\r\n", &limits), BinaryParsed::Foreign);
+/// assert_eq!(parse_request(b"get a\r\n", &limits), BinaryParsed::NotBinary);
 /// ```
 pub fn parse_request<'a>(buffer: &'a [u8], limits: &Limits) -> BinaryParsed<'a> {
     if buffer.first().is_some_and(|&magic| magic != REQUEST_MAGIC) {
-        return BinaryParsed::Foreign;
+        return BinaryParsed::NotBinary;
     }
     let Some((header, _)) = buffer.split_first_chunk() else {
         return BinaryParsed::Incomplete { needed_bytes: HEADER_BYTES };
@@ -203,8 +203,8 @@ impl Header {
             op::STAT => BinaryCommand::Stats { arguments: key },
             op::QUIT | op::QUITQ => BinaryCommand::Quit,
             op::SASL_MECHANISMS => BinaryCommand::Mechanisms,
-            op::SASL_AUTHENTICATE => BinaryCommand::Authenticate { mechanism: key, word: value },
-            op::SASL_STEP => BinaryCommand::AuthenticateStep { mechanism: key, word: value },
+            op::SASL_AUTHENTICATE => BinaryCommand::Authenticate { mechanism: key, message: value },
+            op::SASL_STEP => BinaryCommand::AuthenticateStep { mechanism: key, message: value },
             _ => unreachable!("an unknown opcode has been refused"),
         }
     }

@@ -41,7 +41,7 @@ pub struct MetaItemInfo {
 /// compose_meta_answer(MetaStatus::Value, b"user:1", &flags, &info, Some(b"alice"), &mut out);
 /// assert_eq!(out, b"VA 5 t30 Oabc kuser:1 W\r\nalice\r\n");
 /// ```
-pub fn compose_meta_answer(
+pub fn compose_meta_reply(
     status: MetaStatus,
     key: &[u8],
     flags: &MetaFlags<'_>,

@@ -63,8 +63,8 @@ impl Parts {
             opcode::VERSION => BinaryCommand::Version,
             opcode::STAT => BinaryCommand::Stats { arguments: &self.key },
             opcode::SASL_MECHANISMS => BinaryCommand::Mechanisms,
-            opcode::SASL_AUTHENTICATE => BinaryCommand::Authenticate { mechanism, word: &self.value },
-            opcode::SASL_STEP => BinaryCommand::AuthenticateStep { mechanism, word: &self.value },
+            opcode::SASL_AUTHENTICATE => BinaryCommand::Authenticate { mechanism, message: &self.value },
+            opcode::SASL_STEP => BinaryCommand::AuthenticateStep { mechanism, message: &self.value },
             _ => BinaryCommand::Keyed { key: &self.key, operation: self.operation() },
         }
     }
@@ -188,7 +188,7 @@ fn parse_requests(bytes: &[u8], lengths: Vec<usize>) -> Vec<String> {
                     }
                     from += consumed + swallow;
                 }
-                BinaryParsed::Foreign => {
+                BinaryParsed::NotBinary => {
                     parsed.push("foreign".to_string());
                     return parsed;
                 }

@@ -127,7 +127,7 @@ fn config_value(name: &[u8], config: &RouterConfig, status: &ConfigStatus) -> Op
         b"hostid" => config.host().id.to_string(),
         b"config_md5_digest" => md5_digest(config.text()),
         b"config_sources_info" => json!({ &*status.source: md5_digest(config.text()) }).to_string(),
-        b"preprocessed_config" => Configuration::preprocessed(config.text()).ok()?,
+        b"preprocessed_config" => Configuration::expand_macros(config.text()).ok()?,
         b"pools" => {
             let servers = |pool: &Pool| pool.servers.iter().map(|server| server.to_string()).collect::<Vec<_>>();
             json!(pools().map(|pool| (pool.name.clone(), servers(&pool))).collect::<BTreeMap<_, _>>()).to_string()

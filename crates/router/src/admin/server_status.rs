@@ -63,11 +63,11 @@ impl ServerStatus {
             self.state(),
             sum.requests,
             sum.outstanding,
-            sum.refused_taken_out,
+            sum.refused_tko,
             sum.busy,
             sum.writes,
             sum.timed_out_batches,
-            sum.late_answers,
+            sum.late_batches,
             sum.connects,
             sum.connect_failures,
             sum.connections_lost,
@@ -84,12 +84,12 @@ impl ServerStatus {
         let DestinationStatistics {
             requests,
             busy,
-            refused_taken_out,
+            refused_tko,
             outstanding,
             writes,
             answered_batches,
             timed_out_batches,
-            late_answers,
+            late_batches,
             connects,
             connect_failures,
             connections_lost,
@@ -100,17 +100,17 @@ impl ServerStatus {
         } = destination.statistics();
         self.destinations += 1;
         self.tko_threads += u64::from(destination.is_tko());
-        self.hard_tko_threads += u64::from(destination.is_taken_out_hard());
+        self.hard_tko_threads += u64::from(destination.is_hard_tko());
         self.is_fenced |= destination.is_fenced();
         self.fenced_for = self.fenced_for.max(destination.fenced_for());
         self.sum.requests += requests;
         self.sum.busy += busy;
-        self.sum.refused_taken_out += refused_taken_out;
+        self.sum.refused_tko += refused_tko;
         self.sum.outstanding += outstanding;
         self.sum.writes += writes;
         self.sum.answered_batches += answered_batches;
         self.sum.timed_out_batches += timed_out_batches;
-        self.sum.late_answers += late_answers;
+        self.sum.late_batches += late_batches;
         self.sum.connects += connects;
         self.sum.connect_failures += connect_failures;
         self.sum.connections_lost += connections_lost;

@@ -279,7 +279,7 @@ impl Options {
         DestinationOptions {
             outstanding_requests_max: self.target_max_pending as usize,
             health: HealthSettings {
-                timeouts_until_out: self.timeouts_until_tko,
+                timeouts_until_tko: self.timeouts_until_tko,
                 probe_initial_ms: self.probe_timeout_initial.into(),
                 probe_max_ms: self.probe_timeout_max.into(),
             },

@@ -26,12 +26,12 @@ pub struct RouterConfig {
 
 impl RouterConfig {
     /// Reads a configuration. The error has line, column and reason.
-    pub fn read(
+    pub fn parse(
         text: &str,
         defaults: &Defaults,
         destination_options: &DestinationOptions,
     ) -> Result<RouterConfig, ConfigurationError> {
-        let configuration = Configuration::read(text, defaults)?;
+        let configuration = Configuration::parse(text, defaults)?;
         let (text, destination_options) = (text.to_owned(), destination_options.clone());
         Ok(RouterConfig {
             text,
@@ -46,19 +46,19 @@ impl RouterConfig {
     }
 
     /// The configuration for this host. Without it all hosts are alike, and the wall clock starts at 1970.
-    pub fn on(self, host: HostInfo) -> RouterConfig {
+    pub fn with_host(self, host: HostInfo) -> RouterConfig {
         RouterConfig { host, ..self }
     }
 
     /// The configuration with failed deletes spooled in `spool`, if there is one. The spool must have the destination
     /// options' TKO trackers.
-    pub fn spooling(self, spool: Option<Arc<Spool>>) -> RouterConfig {
+    pub fn with_spool(self, spool: Option<Arc<Spool>>) -> RouterConfig {
         RouterConfig { spool, ..self }
     }
 
     /// The configuration with spares that replace servers after long outages. They must have the destination options'
     /// TKO trackers. Without it spares receive deletes, and never serve.
-    pub fn sparing(self, spares: Arc<Spares>) -> RouterConfig {
+    pub fn with_spares(self, spares: Arc<Spares>) -> RouterConfig {
         RouterConfig { spares: Some(spares), ..self }
     }
 
@@ -145,7 +145,7 @@ impl Destinations for ServerCollector {
         Arc::new(UnusedDestination(address.clone()))
     }
 
-    fn around(&mut self, handle: &Handle, route: Arc<dyn Route>) -> Arc<dyn Route> {
+    fn wrap_route(&mut self, handle: &Handle, route: Arc<dyn Route>) -> Arc<dyn Route> {
         if let Some(pool) = handle.pool() {
             self.pools.insert(pool.name.clone(), pool.clone());
         }

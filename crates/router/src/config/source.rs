@@ -44,7 +44,7 @@ impl Source {
     }
 
     /// `why` with the source in front of it, unless it names that already.
-    pub fn blame(&self, why: &str) -> String {
+    pub fn error_context(&self, why: &str) -> String {
         let source = self.to_string();
         match why.contains(&source) {
             true => why.to_owned(),

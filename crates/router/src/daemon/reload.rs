@@ -123,18 +123,18 @@ impl ConfigLoader {
 
     /// The configuration in `content`. The error names the source and the line.
     pub(super) fn load(&self, content: Result<String, String>) -> Result<RouterConfig, String> {
-        let text = content.map_err(|why| self.source.blame(&why))?;
-        let config = RouterConfig::read(&text, &self.defaults, &self.destination_options)
-            .map_err(|error| self.source.blame(&error.to_string()))?;
+        let text = content.map_err(|why| self.source.error_context(&why))?;
+        let config = RouterConfig::parse(&text, &self.defaults, &self.destination_options)
+            .map_err(|error| self.source.error_context(&error.to_string()))?;
         let policies = &config.configuration().protections;
-        self.certificates.check_for_servers(policies).map_err(|why| self.source.blame(&why))?;
+        self.certificates.check_for_servers(policies).map_err(|why| self.source.error_context(&why))?;
         for warning in config.warnings() {
             tracing::warn!(source = %self.source, "{warning}");
         }
         Ok(config
-            .on(HostInfo::named(&host_name(), unix_s()))
-            .spooling(self.spool.clone())
-            .sparing(self.spares.clone())
+            .with_host(HostInfo::named(&host_name(), unix_s()))
+            .with_spool(self.spool.clone())
+            .with_spares(self.spares.clone())
             .with_window(self.window)
             .with_target_stats(self.is_measured))
     }

@@ -40,13 +40,13 @@ pub(super) fn start<'a>(
 ) -> Result<Daemon<'a>, String> {
     let InitialConfig { config, seen, refusal } = initial;
     raise_open_files(options.max_conns);
-    let mut inherited = Inherited::from_supervisor();
+    let mut inherited = Inherited::from_systemd();
     let mut predecessor = match &options.upgrade_socket {
         Some(path) if options.take_over => Takeover::find(path, &mut inherited)?,
         _ => None,
     };
     let mut sockets = Sockets::bind(options, addresses, &mut inherited)?;
-    inherited.close_rest();
+    inherited.close_unused();
     let runtime = new_runtime()?;
     let handover = predecessor.as_mut().map(Takeover::receive).transpose()?.unwrap_or_default();
     let clients = handover::assign_clients(handover.connections, &sockets.listeners, options);
@@ -57,7 +57,7 @@ pub(super) fn start<'a>(
             "predecessor had a spool but this router has none: its undelivered deletes may be lost (start with --spool)"
         );
     }
-    let config = config.spooling(loader.spool.clone());
+    let config = config.with_spool(loader.spool.clone());
     predecessor.as_mut().map_or(Ok(()), Takeover::confirm)?;
     sockets.take_ownership(options.listen.tcp_listen_backlog)?;
     // Only now: had the takeover failed, the other router might use these servers.

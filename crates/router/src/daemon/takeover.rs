@@ -55,7 +55,7 @@ impl Daemon<'_> {
                         let config = publish.borrow().clone();
                         loader.spool = reopen_spool(options, &config).await?;
                         loader.spool.iter().for_each(|spool| spool.mark_unconfigured_for_flush(&config.servers()));
-                        let config = RouterConfig::clone(&config).spooling(loader.spool.clone());
+                        let config = RouterConfig::clone(&config).with_spool(loader.spool.clone());
                         publish.send_replace(Arc::new(config));
                     }
                     workers.resume(sessions);

@@ -125,7 +125,7 @@ fn run(
     let mut server = UpgradeServer::new(socket, listeners.iter().map(|listener| listener.as_fd()));
     loop {
         let mut watched = vec![PollFd::new(stopped, PollFlags::IN)];
-        watched.extend(server.watched());
+        watched.extend(server.poll_fds());
         // An error is an interruption; deadlines are checked all the same.
         let _ = poll(&mut watched, Some(&TICK));
         if !watched[0].revents().is_empty() {
@@ -134,7 +134,7 @@ fn run(
         drop(watched);
         let now_ms = started_at.elapsed().as_millis() as u64;
         // A router prepares nothing: batches in progress are answered during the handover itself.
-        let Some(successor) = server.attend(now_ms, |_| None) else { continue };
+        let Some(successor) = server.handle_ready(now_ms, |_| None) else { continue };
         if successors.send(successor).is_err() || resumed.recv().is_err() {
             return;
         }

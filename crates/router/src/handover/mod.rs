@@ -81,6 +81,6 @@ pub(crate) async fn complete(
 /// exits.
 pub(crate) fn wait_announced(successor: Successor) {
     if let Ok((stop, _stop_in)) = UnixStream::pair() {
-        successor.settle(&stop);
+        successor.wait_until_announced(&stop);
     }
 }

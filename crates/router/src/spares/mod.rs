@@ -71,7 +71,7 @@ pub struct Spares {
 
 /// The counters and gauges of the spares.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SparesStatistics {
+pub struct SparesStats {
     /// Spares that serve now.
     pub in_use: u64,
     /// How often a spare has replaced a server.
@@ -239,8 +239,8 @@ impl Spares {
     }
 
     /// A snapshot of the counters and gauges.
-    pub fn statistics(&self) -> SparesStatistics {
-        SparesStatistics {
+    pub fn statistics(&self) -> SparesStats {
+        SparesStats {
             in_use: self.replaced().len() as u64,
             takeovers: self.takeovers.value(),
             returns: self.returns.value(),
@@ -267,7 +267,7 @@ impl Spares {
     }
 }
 
-impl SparesStatistics {
+impl SparesStats {
     /// Every figure with its name in `stats`.
     pub fn named(&self) -> [(&'static str, u64); 4] {
         [

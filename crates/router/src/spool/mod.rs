@@ -59,7 +59,7 @@ use destination::SpoolingDestination;
 pub(crate) use destination::SpoolingRoot;
 pub use segments::Backlog;
 pub use settings::{Fsync, PeerMissing, SpoolSettings};
-pub use stats::{SpoolCounts, SpoolStatistics};
+pub use stats::{SpoolCounts, SpoolStats};
 pub use storage::{Disk, FileDisk, MemoryDisk};
 
 use ids::RouterId;
@@ -272,9 +272,9 @@ impl Spool {
     }
 
     /// A snapshot of the counters and gauges.
-    pub fn statistics(&self) -> SpoolStatistics {
+    pub fn statistics(&self) -> SpoolStats {
         let counts = self.shared.counters.snapshot();
-        let mut statistics = SpoolStatistics { counts, ..SpoolStatistics::default() };
+        let mut statistics = SpoolStats { counts, ..SpoolStats::default() };
         for server in self.shared.servers.lock().values() {
             let backlog = server.backlog();
             statistics.pending += backlog.deletes;

@@ -31,7 +31,7 @@ counters! {
 
 /// The counters and gauges of a spool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SpoolStatistics {
+pub struct SpoolStats {
     /// The counters.
     pub counts: SpoolCounts,
     /// Deletes in all backlogs now.
@@ -44,7 +44,7 @@ pub struct SpoolStatistics {
     pub servers_fenced_by_peers: u64,
 }
 
-impl SpoolStatistics {
+impl SpoolStats {
     /// Every figure with its name in `stats`.
     pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
         self.counts.named().chain([

@@ -189,7 +189,7 @@ impl Destinations for RecordingDestinations<'_> {
         slot
     }
 
-    fn around(&mut self, handle: &Handle, route: Arc<dyn Route>) -> Arc<dyn Route> {
+    fn wrap_route(&mut self, handle: &Handle, route: Arc<dyn Route>) -> Arc<dyn Route> {
         match handle {
             Handle::Server { .. } => route, // The destination records itself.
             handle => Arc::new(RecordingRoute { at: handle.label(), inner: route, recorder: self.recorder.clone() }),
@@ -358,7 +358,7 @@ mod tests {
 
     async fn explain_servers(verb: &str, key: &str) -> Result<Vec<String>, String> {
         let config =
-            RouterConfig::read(CONFIGURATION, &Defaults::default(), &DestinationOptions::default()).expect("good");
+            RouterConfig::parse(CONFIGURATION, &Defaults::default(), &DestinationOptions::default()).expect("good");
         Ok(explain(&config, verb, key, &Context::default(), &Outages::default()).await?.servers())
     }
 
@@ -394,7 +394,7 @@ mod tests {
     #[tokio::test]
     async fn explanation_shows_routes_and_tko_servers() {
         let config =
-            RouterConfig::read(CONFIGURATION, &Defaults::default(), &DestinationOptions::default()).expect("good");
+            RouterConfig::parse(CONFIGURATION, &Defaults::default(), &DestinationOptions::default()).expect("good");
         let outages = Outages { down: vec![Address("10.0.0.1:1".into())], dead: Vec::new() };
         let shown = explain(&config, "get", "k", &Context::default(), &outages).await.expect("a good key").to_string();
         let lines: Vec<String> =
@@ -417,7 +417,7 @@ mod tests {
             "pools": { "A": { "servers": ["a:1"], "spares": ["x:1", "y:1"] } },
             "route": "PoolRoute|A"
         }"#;
-        let config = RouterConfig::read(SPARED, &Defaults::default(), &DestinationOptions::default()).expect("good");
+        let config = RouterConfig::parse(SPARED, &Defaults::default(), &DestinationOptions::default()).expect("good");
         let [a, x] = ["a:1", "x:1"].map(|address| Address(address.into()));
         for (down, dead, expected) in [
             (vec![a.clone()], vec![], "a:1 get k"),

@@ -239,7 +239,7 @@ impl Destinations for DestinationFactory<'_> {
         }
     }
 
-    fn around(&mut self, handle: &Handle, route: Arc<dyn Route>) -> Arc<dyn Route> {
+    fn wrap_route(&mut self, handle: &Handle, route: Arc<dyn Route>) -> Arc<dyn Route> {
         match (&mut self.target_stats, handle.pool()) {
             (Some(stats), Some(pool)) if !matches!(handle, Handle::Server { .. }) => {
                 stats.wrap_pool(&pool.name, &pool.servers, route, self.old.and_then(Tree::target_stats))
@@ -252,8 +252,8 @@ impl Destinations for DestinationFactory<'_> {
         self.config.spares().map(|spares| spares.slot(pool, at)).unwrap_or_default()
     }
 
-    fn pool(&mut self, pool: &Pool) {
-        if let Some(limit) = pool.out_bound {
+    fn use_pool(&mut self, pool: &Pool) {
+        if let Some(limit) = pool.tko_limit {
             let limit = PoolTkoLimit { servers: pool.servers.clone(), enter: limit.enter, exit: limit.exit };
             self.tko_limits.insert(pool.name.clone(), limit);
         }

@@ -81,7 +81,7 @@ pub(crate) fn parse_tags(node: &Node<'_>) -> Result<Vec<String>, ConfigurationEr
 
 fn parse_function(node: &Node<'_>) -> Result<HashFunction, ConfigurationError> {
     let name = node.string("a hash function's name")?;
-    HashFunction::named(name).ok_or_else(|| {
+    HashFunction::from_name(name).ok_or_else(|| {
         let known: Vec<String> = HashFunction::all().map(|function| function.name().into_owned()).collect();
         let known = suggestion(name, "hash functions", known.iter().map(String::as_str));
         node.error(format!("the hash function {name:?} is not supported{known}"))

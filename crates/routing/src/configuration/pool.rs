@@ -55,7 +55,7 @@ pub struct Pool {
     /// leaves two cold caches; for a long time, only the gutter helps.
     pub spare_after_ms: u64,
     /// The limit on servers in TKO; `None` for no limit.
-    pub out_bound: Option<TkoLimit>,
+    pub tko_limit: Option<TkoLimit>,
 }
 
 const POOL: Keys = Keys::known(&[
@@ -143,7 +143,7 @@ impl Pool {
         Ok(Pool {
             spares,
             spare_after_ms,
-            out_bound: parse_tko_limit(&pool, servers.len())?,
+            tko_limit: parse_tko_limit(&pool, servers.len())?,
             name: name.to_owned(),
             settings: parse_settings(&pool, defaults)?,
             transport,

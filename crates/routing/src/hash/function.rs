@@ -107,7 +107,7 @@ impl HashFunction {
     }
 
     /// The function of that name.
-    pub fn named(name: &str) -> Option<HashFunction> {
+    pub fn from_name(name: &str) -> Option<HashFunction> {
         HashFunction::all().find(|function| function.name() == name)
     }
 

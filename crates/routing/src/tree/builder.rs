@@ -23,7 +23,7 @@ pub trait Destinations {
     }
 
     /// Called for every use of a pool; by default does nothing.
-    fn pool(&mut self, pool: &Pool) {
+    fn use_pool(&mut self, pool: &Pool) {
         let _ = pool;
     }
 
@@ -34,7 +34,7 @@ pub trait Destinations {
 
     /// The route that takes the place of `route`, which `handle` describes: by default `route` itself. A caller that
     /// traces or measures requests returns a wrapper.
-    fn around(&mut self, handle: &Handle, route: Arc<dyn Route>) -> Arc<dyn Route> {
+    fn wrap_route(&mut self, handle: &Handle, route: Arc<dyn Route>) -> Arc<dyn Route> {
         let _ = handle;
         route
     }
@@ -86,15 +86,15 @@ impl TreeBuilder for Builder<'_> {
             Handle::Named(at) => return self.named[*at].clone(),
             Handle::Route(config) => config.build(self),
             Handle::Server { pool, server } => {
-                self.destinations.pool(pool);
+                self.destinations.use_pool(pool);
                 self.build_server(pool, *server)
             }
         };
-        self.destinations.around(handle, route)
+        self.destinations.wrap_route(handle, route)
     }
 
     fn build_servers(&mut self, pool: &Pool) -> Vec<Arc<dyn Route>> {
-        self.destinations.pool(pool);
+        self.destinations.use_pool(pool);
         (0..pool.servers.len()).map(|at| self.build_server(pool, at)).collect()
     }
 

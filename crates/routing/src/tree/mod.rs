@@ -53,7 +53,7 @@ impl Configuration {
     /// let error = Configuration::read(text, &Defaults::default()).unwrap_err();
     /// assert_eq!(error.to_string(), "line 3, column 14, at route: no pool is named \"B\"; known pools: A");
     /// ```
-    pub fn read(text: &str, defaults: &Defaults) -> Result<Configuration, ConfigurationError> {
+    pub fn parse(text: &str, defaults: &Defaults) -> Result<Configuration, ConfigurationError> {
         let value = expand_macros(text, parse_json(text)?)?;
         let document = Document::new(text);
         let top = document.top(&value).object("an object with \"pools\" and \"route\"")?;
@@ -88,7 +88,7 @@ impl Configuration {
     /// let text = r#"{ "macros": { "n": { "type": "constDef", "result": 2 } }, "a": ["%n%", "b"] } // c"#;
     /// assert_eq!(Configuration::preprocessed(text).unwrap(), r#"{"a":[2,"b"]}"#);
     /// ```
-    pub fn preprocessed(text: &str) -> Result<String, ConfigurationError> {
+    pub fn expand_macros(text: &str) -> Result<String, ConfigurationError> {
         Ok(expand_macros(text, parse_json(text)?)?.to_string())
     }
 }

@@ -44,8 +44,8 @@ pub(super) fn run_until_exit(
         acceptor.update_pause();
         let mut polled = vec![PollFd::new(&signals.stop, PollFlags::IN), PollFd::new(&signals.reload, PollFlags::IN)];
         polled.extend(acceptor.poll_fds());
-        polled.extend(upgrade.iter().flat_map(UpgradeServer::watched));
-        let is_upgrading = upgrade.as_ref().is_some_and(UpgradeServer::is_busy);
+        polled.extend(upgrade.iter().flat_map(UpgradeServer::poll_fds));
+        let is_upgrading = upgrade.as_ref().is_some_and(UpgradeServer::has_pending_step);
         let timeout = if is_upgrading { &NO_WAIT } else { acceptor.pause().unwrap_or(&TICK) };
         match poll(&mut polled, Some(timeout)) {
             Ok(_) => {}
@@ -68,7 +68,7 @@ pub(super) fn run_until_exit(
             last_tick = now;
         }
         let successor =
-            upgrade.as_mut().and_then(|upgrade| upgrade.attend(now.unix_ms, |step| state.store.loosen(step)));
+            upgrade.as_mut().and_then(|upgrade| upgrade.handle_ready(now.unix_ms, |step| state.store.drop_page_tables(step)));
         if let Some(successor) = successor {
             return Ok(Exit::Upgrade(successor));
         }

@@ -55,11 +55,11 @@ fn serve(arguments: Arguments) -> anyhow::Result<()> {
     let clock = Clock::start();
     let protocols = arguments.protocols()?;
     let target_user = privileges::find_target_user(arguments.user.as_deref())?;
-    let mut inherited = Inherited::from_supervisor();
+    let mut inherited = Inherited::from_systemd();
     let mut predecessor = find_predecessor(&arguments, target_user.as_ref(), &mut inherited, &signals.stop)?;
     let secrets = read_secrets(&arguments, clock)?;
     let listeners = Listeners::open(&arguments, &mut inherited)?;
-    inherited.close_rest();
+    inherited.close_unused();
     let pid_file = arguments.pid_path.as_deref().map(PidFile::open).transpose()?;
     privileges::change_user(&arguments, target_user)?;
     let parts = Parts { protocols, secrets, log, clock, stop };

@@ -59,7 +59,7 @@ pub(super) fn run(
                 // First, so that clients that connect from now on do not wait for this process.
                 drop(listeners);
                 close_gracefully(unsent, clock);
-                successor.settle(&signals.stop);
+                successor.wait_until_announced(&signals.stop);
                 return Ok(());
             }
         }

@@ -51,7 +51,7 @@ impl ServerState {
         }
         stats.add("growth_factor", format_args!("{:.2}", self.options.growth_factor));
         stats.add("chunk_size", self.arguments.slab_bytes_min);
-        stats.add("slab_automove", u8::from(self.store.is_rebalanced()));
+        stats.add("slab_automove", u8::from(self.store.is_rebalance_enabled()));
         stats.add("track_sizes", if self.tracks_sizes() { "yes" } else { "no" });
         stats.add("flush_enabled", if self.allows_flush() { "yes" } else { "no" });
         stats.add("dump_enabled", if self.allows_key_dump() { "yes" } else { "no" });

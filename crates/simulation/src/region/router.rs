@@ -3,7 +3,7 @@
 
 use super::{DisabledGuarantee, Region, SERVERS, address, server_names};
 use lookaside_client::{DestinationOptions, TkoTrackers};
-use lookaside_router::{Fleet, Identity, MemoryDisk, Plan, Router, Settings, Spares, Spool, SpoolSettings, Tree};
+use lookaside_router::{SharedState, Identity, MemoryDisk, RouterConfig, Proxy, Settings, Spares, Spool, SpoolSettings, Tree};
 use lookaside_routing::{Defaults, HealthSettings};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::watch;
@@ -97,10 +97,10 @@ impl Region {
             let health = HealthSettings { probe_initial_ms: 100, ..HealthSettings::default() };
             let tko_trackers = Some(tko_trackers);
             let options = DestinationOptions { health, tko_trackers, connect_eagerly: true, ..Default::default() };
-            let plan = Plan::read(&configuration, &defaults, &options).expect("the configuration is valid");
-            let plan = Arc::new(plan.spooling(spool.clone()).sparing(spares.clone()));
+            let plan = RouterConfig::parse(&configuration, &defaults, &options).expect("the configuration is valid");
+            let plan = Arc::new(plan.with_spool(spool.clone()).with_spares(spares.clone()));
             let tree = Tree::build(&plan, network.clone(), seed, None);
-            let shared = Fleet::new(Identity { pid: 1, started_unix_s: 0 }, "simulation");
+            let shared = SharedState::new(Identity { pid: 1, started_unix_s: 0 }, "simulation");
             let listener = network.listen(&address).await.expect("a simulated network listens");
             // It is never shut down, only killed.
             let (_shutdown_sender, shutdown) = watch::channel(false);
@@ -115,7 +115,7 @@ impl Region {
                 biased;
                 () = replay => {}
                 () = run_spares => {}
-                () = Router::new(Settings::default(), shared, tree).serve(listener, shutdown) => {}
+                () = Proxy::new(Settings::default(), shared, tree).serve(listener, shutdown) => {}
             }
         });
     }

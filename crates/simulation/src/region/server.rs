@@ -3,7 +3,7 @@
 use super::{Region, address};
 use crate::region::application::version_of;
 use lookaside_client::Stream;
-use lookaside_server::{Counters, Service, Session, SessionState};
+use lookaside_server::{Counters, SessionContext, Session, SessionState};
 use lookaside_store::{HashedKey, Now, Options, Store};
 use std::sync::Arc;
 use tokio::{
@@ -71,7 +71,7 @@ async fn serve(mut stream: Box<dyn Stream>, memory: Memory, region: Region) {
     let mut session = Session::new();
     let (mut input, mut output) = (Vec::new(), Vec::new());
     while matches!(stream.read_buf(&mut input).await, Ok(read) if read > 0) {
-        let service = Service::new(&memory.store, &memory.options, &counters);
+        let service = SessionContext::new(&memory.store, &memory.options, &counters);
         let state = session.serve(&mut input, &service, region.now(), &mut output);
         if stream.write_all(&output).await.is_err() || state == SessionState::Close {
             return;

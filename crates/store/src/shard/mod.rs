@@ -78,7 +78,7 @@ impl Stripe {
     pub fn statistics(&self) -> Statistics {
         Statistics {
             items: self.items as u64,
-            leases_forgotten: self.leases.displaced,
+            leases_displaced: self.leases.displaced,
             hold_offs_merged: self.hold_offs.merged,
             ..self.counters
         }

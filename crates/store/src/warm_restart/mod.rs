@@ -44,7 +44,7 @@ use region::{acquire_lock, attach, check_name, checksum_of, find, system_error};
 use std::sync::atomic::Ordering::Relaxed;
 use superblock::{Superblock, Unreadable};
 
-/// The bytes that one [`Store::loosen`] drops: takes a few milliseconds; a multiple of all page sizes.
+/// The bytes that one [`Store::drop_page_tables`] drops: takes a few milliseconds; a multiple of all page sizes.
 const DROPPED_BYTES: usize = 64 << 20;
 
 impl Store {
@@ -58,7 +58,7 @@ impl Store {
     /// Drops the page tables of part of the region, from byte `at` on, while other threads use the store. To be called
     /// ahead of a [`Store::save`], because detaching a large region takes long. The next access maps a page again.
     /// Returns the byte to continue from; `None` at the end, and for a store without a region.
-    pub fn loosen(&self, at: usize) -> Option<usize> {
+    pub fn drop_page_tables(&self, at: usize) -> Option<usize> {
         let region = &self.shared.memory.pages.region;
         let bytes = DROPPED_BYTES.min(region.region_bytes().saturating_sub(at));
         if self.region.is_none() || bytes == 0 {

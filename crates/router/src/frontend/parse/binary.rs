@@ -102,7 +102,7 @@ pub fn parse_binary_batch(buffer: &mut BytesMut, limits: &Limits) -> ParsedBatch
                 parsed.needed_bytes = needed_bytes;
                 break;
             }
-            BinaryParsed::Foreign => {
+            BinaryParsed::NotBinary => {
                 buffer.advance(buffer.len());
                 parsed.close = true;
                 break;

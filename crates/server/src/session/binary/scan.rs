@@ -41,7 +41,7 @@ pub(crate) fn scan<'b>(
     let (request, consumed) = match parse_request(bytes, &context.limits) {
         BinaryParsed::Request { request, consumed } => (request, consumed),
         BinaryParsed::Incomplete { needed_bytes } => return Scanned::Incomplete { needed_bytes },
-        BinaryParsed::Foreign => return last_step(BinaryStep::Close, bytes),
+        BinaryParsed::NotBinary => return last_step(BinaryStep::Close, bytes),
         BinaryParsed::Bad { tag, status, consumed, swallow, close, key_to_delete } => {
             let step = BinaryStep::refuse(tag, status, close);
             return Scanned::Step { step, key_to_delete, consumed, swallow };
@@ -54,10 +54,10 @@ pub(crate) fn scan<'b>(
     let sasl_step = |SaslReply { status, text }| BinaryStep::Reply { tag, status, text, close: false };
     let step = match request.command {
         BinaryCommand::Mechanisms => sasl_step(sasl::list_mechanisms(authentication, context.sasl_users)),
-        BinaryCommand::Authenticate { mechanism, word } => {
-            sasl_step(sasl::start(authentication, mechanism, word, context, now))
+        BinaryCommand::Authenticate { mechanism, message } => {
+            sasl_step(sasl::start(authentication, mechanism, message, context, now))
         }
-        BinaryCommand::AuthenticateStep { word, .. } => sasl_step(sasl::step(authentication, word, context, now)),
+        BinaryCommand::AuthenticateStep { message, .. } => sasl_step(sasl::step(authentication, message, context, now)),
         command => BinaryStep::Request(BinaryRequest { tag, command }),
     };
     Scanned::Step { step, key_to_delete: None, consumed, swallow: 0 }
@@ -76,7 +76,7 @@ fn refuse_unauthenticated<'b>(
     let tag = peek_tag(bytes)?;
     match parse_request(&bytes[..HEADER_BYTES], &context.limits) {
         // These errors take precedence, as in memcached.
-        BinaryParsed::Foreign | BinaryParsed::Bad { status: Status::UnknownCommand, close: true, .. } => return None,
+        BinaryParsed::NotBinary | BinaryParsed::Bad { status: Status::UnknownCommand, close: true, .. } => return None,
         _ => {}
     }
     match tag.opcode {

@@ -82,7 +82,7 @@ impl CrawlCommand {
     /// Starts a crawl, and appends `OK` where memcached does; `None` if too many crawls are in progress.
     pub(crate) fn start(store: &Store, kind: CrawlKind, now: Now, out: &mut Vec<u8>) -> Option<CrawlCommand> {
         let one_in = if let CrawlKind::WorkingSet { one_in, .. } = kind { one_in } else { 1 };
-        let cursor = store.begin_crawl(one_in, now)?;
+        let cursor = store.start_crawl(one_in, now)?;
         if matches!(kind, CrawlKind::Metadump(_) | CrawlKind::Mgdump(_)) {
             reply::line(b"OK", out);
         }

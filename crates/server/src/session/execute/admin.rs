@@ -106,7 +106,7 @@ fn run_action(context: &SessionContext<'_>, action: AdminAction, now: Now, out: 
             PageMove::BadClass => "BADCLASS invalid src or dst class id",
         },
         AdminAction::Automove(is_on) => {
-            context.store.set_rebalance(is_on);
+            context.store.set_rebalance_enabled(is_on);
             "OK"
         }
         AdminAction::Line(line) => line,

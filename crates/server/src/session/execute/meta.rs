@@ -16,7 +16,7 @@ use crate::session::context::SessionContext;
 use crate::session::execute::record::{count_arithmetic, item_size};
 use crate::session::reply::{self, NOT_A_NUMBER, OUT_OF_MEMORY, OUT_OF_MEMORY_ARITHMETIC};
 use lookaside_protocol::meta::{
-    MetaFlags, MetaItemInfo, MetaOperation, MetaStatus, MetaVerb, compose_meta_answer, decode_key,
+    MetaFlags, MetaItemInfo, MetaOperation, MetaStatus, MetaVerb, compose_meta_reply, decode_key,
 };
 use lookaside_protocol::text::refusal;
 use lookaside_protocol::{Cas, KEY_BYTES_MAX};
@@ -144,7 +144,7 @@ impl Meta<'_> {
         value: Option<&[u8]>,
         out: &mut Vec<u8>,
     ) -> MetaStatus {
-        compose_meta_answer(status, self.wire_key, &self.flags, info, value, out);
+        compose_meta_reply(status, self.wire_key, &self.flags, info, value, out);
         if value.is_some() { MetaStatus::Value } else { status }
     }
 
