@@ -127,7 +127,7 @@ def test_metrics_of_a_dead_server_and_its_backlog(cluster):
     assert 0 < metrics["server_fenced_seconds", address] < 60
     assert metrics["spool_pending_deletes",] == kept == metrics["spool_deletes_total",]
     assert metrics["pool_failures_total", "wildcard", "delete_spooled"] == kept
-    reasons = ("taken_out", "connect_failed", "connection_lost")
+    reasons = ("tko", "connect_failed", "connection_lost")
     # What comes later is kept without asking the server.
     assert 1 <= sum(metrics["server_failures_total", address, reason] for reason in reasons) <= kept
     assert metrics["requests_total", "delete", "unavailable"] == 0
@@ -136,7 +136,7 @@ def test_metrics_of_a_dead_server_and_its_backlog(cluster):
     metrics = cluster.metrics()
     assert metrics["server_fenced_seconds", address] == 0
     assert metrics["server_spooled_deletes", address] == 0 and metrics["spool_replayed_total",] == kept
-    assert metrics["server_probes_total", address] > 0 and metrics["server_taken_out_total", address] >= 1
+    assert metrics["server_probes_total", address] > 0 and metrics["server_tko_total", address] >= 1
 
 
 def test_a_change_of_the_configuration_keeps_the_counts(cluster):

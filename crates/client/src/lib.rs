@@ -30,5 +30,5 @@ pub use look_aside::{
     Origin, ReadError, ReadOptions, Value,
 };
 pub use network::{Listener, Network, Stream, TcpNetwork};
-pub use tko::{Observer, PoolTkoLimit, TkoTrackers};
+pub use tko::{PoolTkoLimit, ReadabilityObserver, TkoTrackers};
 pub use window::{Window, WindowSettings, WindowStatistics, WindowedDestination};

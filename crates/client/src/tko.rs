@@ -88,12 +88,12 @@ impl TkoTrackers {
     }
 
     /// An observer of whether the server at `address` can be read.
-    pub fn observe(&self, address: &Address) -> Observer {
-        Observer(self.tracker(address))
+    pub fn observe(&self, address: &Address) -> ReadabilityObserver {
+        ReadabilityObserver(self.tracker(address))
     }
 
     /// Sets the limits of all pools, by their names. Pools that are not named have none.
-    pub fn bound(&self, limits: impl IntoIterator<Item = (String, PoolTkoLimit)>) {
+    pub fn set_pool_limits(&self, limits: impl IntoIterator<Item = (String, PoolTkoLimit)>) {
         let mut known = self.pool_limits.lock();
         let was_open = |name: &String| known.get(name).is_some_and(|(_, is_open)| *is_open);
         let limits = limits.into_iter().map(|(name, limit)| {
@@ -161,9 +161,9 @@ pub(crate) struct TkoTracker {
 
 /// Tells whether a server can be read. While it exists, the server's TKO state is kept.
 #[derive(Clone, Debug)]
-pub struct Observer(Arc<TkoTracker>);
+pub struct ReadabilityObserver(Arc<TkoTracker>);
 
-impl Observer {
+impl ReadabilityObserver {
     /// Whether the server is neither TKO nor fenced.
     pub fn is_readable(&self) -> bool {
         !self.0.is_tko() && !self.0.is_fenced()
@@ -260,7 +260,7 @@ mod tests {
         let trackers = TkoTrackers::new();
         let servers: Vec<Address> = (0..4).map(|server| Address(format!("s{server}:1").into())).collect();
         let limit = |enter, exit| ("A".to_owned(), PoolTkoLimit { servers: servers.clone(), enter, exit });
-        trackers.bound([limit(2, 0)]);
+        trackers.set_pool_limits([limit(2, 0)]);
         let held: Vec<_> = servers.iter().map(|address| trackers.tracker(address)).collect();
         let mark_tko = |server: usize| {
             let epoch = held[server].epoch().expect("up");
@@ -273,9 +273,9 @@ mod tests {
         held[1].clear_tko();
         assert!(trackers.fail_open_pools().is_empty() && mark_tko(2));
         assert!(mark_tko(3) && !mark_tko(0), "the limit holds again");
-        trackers.bound([limit(2, 0)]);
+        trackers.set_pool_limits([limit(2, 0)]);
         assert!(!mark_tko(0), "also after a change of the configuration");
-        trackers.bound([]);
+        trackers.set_pool_limits([]);
         assert!(mark_tko(0), "unless the change removes the limit");
     }
 

@@ -119,7 +119,7 @@ async fn name_that_leads_to_another_address_is_followed_without_a_failed_request
     assert_eq!(await_outcomes(third).await, [Ok(Reply::NotFound)]);
     old.expect_end().await;
     let statistics = server.statistics();
-    assert_eq!((statistics.relocations, statistics.connections_lost, statistics.taken_out), (1, 0, 0));
+    assert_eq!((statistics.relocations, statistics.connections_lost, statistics.tko_marks), (1, 0, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -143,7 +143,7 @@ async fn connection_stays_if_the_name_is_unchanged_or_unresolved_or_its_address_
     peer.send("END\r\n").await;
     assert_eq!(await_outcomes(sent).await, [Ok(Reply::Miss)]);
     let statistics = server.statistics();
-    assert_eq!((statistics.connects, statistics.relocations, statistics.taken_out), (1, 0, 0));
+    assert_eq!((statistics.connects, statistics.relocations, statistics.tko_marks), (1, 0, 0));
     assert!(statistics.connect_failures > 0 && accepted.is_empty(), "it tried");
 }
 

@@ -291,7 +291,7 @@ async fn one_refused_connection_makes_the_server_tko_until_a_probe_is_answered()
     peer.send("END\r\n").await;
     assert_eq!(await_outcomes(sent).await, [Ok(Reply::Miss)]);
     let statistics = server.statistics();
-    assert_eq!((statistics.taken_out, statistics.refused_tko, statistics.outstanding), (1, 2, 0));
+    assert_eq!((statistics.tko_marks, statistics.refused_tko, statistics.outstanding), (1, 2, 0));
 }
 
 #[tokio::test(start_paused = true)]

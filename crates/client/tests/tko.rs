@@ -41,7 +41,7 @@ async fn one_destination_marks_and_clears_tko_for_all() {
     peer.send("DELETED\r\n").await;
     assert_eq!(await_outcomes(deleted).await, [Ok(Reply::Deleted)]);
     assert_eq!(second.statistics().probes, 0, "only the first probes");
-    assert_eq!((first.statistics().taken_out, second.statistics().taken_out), (1, 0));
+    assert_eq!((first.statistics().tko_marks, second.statistics().tko_marks), (1, 0));
 }
 
 /// A connection from before a partition may stay silent after it. If the second destination kept it, its timeouts

@@ -52,7 +52,7 @@ pub struct Keys<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Keys<'a> {
     /// The keys in a text: one or more, separated by spaces. `None` if any is invalid ([`crate::check_key`]).
-    pub fn checked(text: &'a [u8]) -> Option<Keys<'a>> {
+    pub fn parse(text: &'a [u8]) -> Option<Keys<'a>> {
         are_keys(text).then_some(Keys(text))
     }
 

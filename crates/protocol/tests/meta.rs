@@ -1,8 +1,7 @@
 //! The meta verbs in literal bytes: parsing, replies and refusals, as memcached 1.6.45 does.
 
 use lookaside_protocol::meta::{
-    MetaFlags, MetaItemInfo, MetaOperation, MetaReply, MetaStatus, MetaVerb, compose_meta_reply, decode_key,
-    encode_key,
+    MetaFlags, MetaItemInfo, MetaOperation, MetaReply, MetaStatus, MetaVerb, compose_meta_reply, decode_key, encode_key,
 };
 use lookaside_protocol::text::{
     Limits, Parsed, ParsedReply, ReplyPart, compose_command, compose_reply, parse_command, parse_reply,

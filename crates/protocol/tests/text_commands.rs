@@ -46,7 +46,7 @@ fn check_refused_line(bytes: &str, line: Option<&str>) {
 
 #[test]
 fn retrieving_verbs_are_parsed() {
-    let retrieve = |keys, operation| Command::Retrieve { keys: Keys::checked(keys).expect("keys"), operation };
+    let retrieve = |keys, operation| Command::Retrieve { keys: Keys::parse(keys).expect("keys"), operation };
     check_round_trip("get a\r\n", retrieve(b"a", Operation::Get { cas: false }));
     check_round_trip("get a b c\r\n", retrieve(b"a b c", Operation::Get { cas: false }));
     check_round_trip("gets a b\r\n", retrieve(b"a b", Operation::Get { cas: true }));

@@ -10,7 +10,7 @@ use fake_network::{FakeNetwork, FakeServer, Health};
 use lookaside_client::{DestinationOptions, Network, TkoTrackers};
 use lookaside_protocol::{Operation, Reply, Request, StoreMode};
 use lookaside_router::{
-    SharedState, Identity, MemoryDisk, RouterConfig, Proxy, Settings, Spares, SparesStats, Spool, SpoolSettings, Tree,
+    Identity, MemoryDisk, Proxy, RouterConfig, Settings, SharedState, Spares, SparesStats, Spool, SpoolSettings, Tree,
 };
 use lookaside_routing::{Address, Context, Defaults, Failure, HealthSettings, Outcome};
 use std::collections::BTreeMap;
@@ -157,7 +157,12 @@ impl Region {
     }
 }
 
-fn plan(configuration: &str, options: &DestinationOptions, spool: &Arc<Spool>, spares: &Arc<Spares>) -> Arc<RouterConfig> {
+fn plan(
+    configuration: &str,
+    options: &DestinationOptions,
+    spool: &Arc<Spool>,
+    spares: &Arc<Spares>,
+) -> Arc<RouterConfig> {
     let defaults = Defaults { server_timeout_ms: 100, ..Defaults::default() };
     let plan = RouterConfig::parse(configuration, &defaults, options).expect("it is good");
     Arc::new(plan.with_spool(Some(spool.clone())).with_spares(spares.clone()))

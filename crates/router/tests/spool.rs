@@ -59,7 +59,9 @@ impl Fixture {
             DestinationOptions { tko_trackers: Some(tko_trackers.clone()), health, ..DestinationOptions::default() };
         let defaults = Defaults { server_timeout_ms: 100, ..Defaults::default() };
         let spool = Spool::open(self.disk.clone(), tko_trackers, self.settings.clone())?;
-        let plan = RouterConfig::parse(configuration, &defaults, &options).expect("it is good").with_spool(Some(spool.clone()));
+        let plan = RouterConfig::parse(configuration, &defaults, &options)
+            .expect("it is good")
+            .with_spool(Some(spool.clone()));
         spool.mark_unconfigured_for_flush(&plan.servers());
         let plan = Arc::new(plan);
         let tree = |thread| Tree::build(&plan, self.network.clone(), thread as u64, None);

@@ -11,8 +11,8 @@ use fake_network::{FakeNetwork, FakeServer, Health};
 use lookaside_client::{DestinationOptions, Network, Stream, TkoTrackers};
 use lookaside_protocol::{Operation, Reply, Request, StoreMode};
 use lookaside_router::{
-    Disk as _, SharedState, Identity, MemoryDisk, PeerMissing, RouterConfig, Proxy, Settings, Spool, SpoolSettings, SpoolStats,
-    Tree,
+    Disk as _, Identity, MemoryDisk, PeerMissing, Proxy, RouterConfig, Settings, SharedState, Spool, SpoolSettings,
+    SpoolStats, Tree,
 };
 use lookaside_routing::{Address, Context, Defaults, Failure, HealthSettings, Outcome};
 use std::collections::BTreeMap;
@@ -89,8 +89,9 @@ impl Region {
             DestinationOptions { tko_trackers: Some(tko_trackers.clone()), health, ..DestinationOptions::default() };
         let defaults = Defaults { server_timeout_ms: 100, ..Defaults::default() };
         let spool = Spool::open(self.disks[index].clone(), tko_trackers, settings).expect("the disk is good");
-        let plan =
-            RouterConfig::parse(&self.configuration, &defaults, &options).expect("it is good").with_spool(Some(spool.clone()));
+        let plan = RouterConfig::parse(&self.configuration, &defaults, &options)
+            .expect("it is good")
+            .with_spool(Some(spool.clone()));
         let tree = Tree::build(&Arc::new(plan), view.clone(), index as u64, None);
         let fleet = SharedState::new(Identity { pid: 1, started_unix_s: 0 }, "a test");
         let router = Proxy::new(Settings::default(), fleet, tree);

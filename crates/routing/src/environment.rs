@@ -102,7 +102,7 @@ struct Tasks {
     running_max: usize,
     fan_outs: AtomicU64,
     copies: AtomicU64,
-    awaited: AtomicU64,
+    blocked: AtomicU64,
     dropped: AtomicU64,
 }
 
@@ -116,7 +116,7 @@ pub struct BackgroundStatistics {
     /// Copies without a waiting caller: shadows, fills of a cache in front of another.
     pub copies: u64,
     /// Batches whose caller had to wait, as there was no permit.
-    pub awaited: u64,
+    pub blocked: u64,
     /// Copies that were dropped, as there was no permit.
     pub dropped: u64,
 }
@@ -143,7 +143,7 @@ impl Background {
             running: self.running(),
             fan_outs: tasks.fan_outs.load(Relaxed),
             copies: tasks.copies.load(Relaxed),
-            awaited: tasks.awaited.load(Relaxed),
+            blocked: tasks.blocked.load(Relaxed),
             dropped: self.dropped(),
         }
     }
@@ -162,7 +162,7 @@ impl Background {
     pub(crate) fn try_permit(&self) -> Option<BackgroundPermit> {
         let permit = self.try_acquire();
         if permit.is_none() && self.0.spawner.is_some() {
-            self.0.awaited.fetch_add(1, Relaxed);
+            self.0.blocked.fetch_add(1, Relaxed);
         }
         permit
     }

@@ -113,8 +113,8 @@ fn a_server_sets_its_transport_or_takes_its_pools() {
     ];
     for (server, access, identity) in expected {
         assert_eq!(transports.0[server], access, "{server}");
-        let protection = &configuration.protections[&Address(server.into())];
-        assert_eq!((protection.security, protection.identity.as_deref()), (access.1, identity), "{server}");
+        let protection = &configuration.tls_policies[&Address(server.into())];
+        assert_eq!((protection.security, protection.certificate_name.as_deref()), (access.1, identity), "{server}");
     }
 }
 
@@ -125,7 +125,7 @@ fn tls_settings_of_the_nearer_pool_apply() {
             r#"{{"pools": {{"P": {{"servers": ["p:1"], {parent}}}, "C": {{"servers": ["c:1"], "inherit": "P", {child}}}}},
                  "route": "PoolRoute|C"}}"#
         );
-        read(&text).protections[&Address("c:1".into())].security
+        read(&text).tls_policies[&Address("c:1".into())].security
     };
     assert_eq!(security(r#""security_mech": "plain""#, r#""use_ssl": true"#), Security::Tls);
     assert_eq!(security(r#""security_mech": "tls""#, r#""use_ssl": false"#), Security::Plain);

@@ -13,3 +13,4 @@ mod link;
 pub mod network;
 pub mod region;
 mod stream;
+mod value;

@@ -97,7 +97,7 @@ impl Crawl {
 
 impl CrawlItem<'_> {
     /// The second in which the item expires; `None` if it never does.
-    pub fn end_s(&self) -> Option<u32> {
+    pub fn expiry_s(&self) -> Option<u32> {
         match self.item.expiry {
             Expiry::At { unix_s } => Some(unix_s),
             Expiry::Never => None,

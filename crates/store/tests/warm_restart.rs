@@ -479,7 +479,8 @@ fn dropping_page_tables_loses_no_item() {
     let (in_region, _) = region.attach(&Options { memory_bytes_max: 96 << 20, ..options() }, START);
     let private = Store::new(options()).expect("the options are fine");
     for store in [&in_region, &private] {
-        let steps = |store: &Store| std::iter::successors(store.drop_page_tables(0), |&at| store.drop_page_tables(at)).count();
+        let steps =
+            |store: &Store| std::iter::successors(store.drop_page_tables(0), |&at| store.drop_page_tables(at)).count();
         let dropped = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             scope.spawn(|| dropped.store((0..50).map(|_| steps(store)).sum(), Relaxed));

@@ -85,7 +85,7 @@ impl Exposition {
     }
 
     /// The text.
-    pub fn finish(self) -> String {
+    pub fn into_text(self) -> String {
         self.text
     }
 
@@ -124,7 +124,7 @@ mod tests {
         exposition.sample(&[("d", "e\"\\\n"), ("f", "")], 1.5);
         exposition.sample(&[], 2);
         let expected = "# HELP a_b C.\n# TYPE a_b gauge\na_b{d=\"e\\\"\\\\\\n\",f=\"\"} 1.5\na_b 2\n";
-        assert_eq!(exposition.finish(), expected);
+        assert_eq!(exposition.into_text(), expected);
     }
 
     #[test]
@@ -134,7 +134,7 @@ mod tests {
         sum.add(&histogram);
         exposition.family("t_seconds", Kind::Histogram, "T.");
         exposition.histogram(&[("x", "y")], &sum);
-        let text = exposition.finish();
+        let text = exposition.into_text();
         let lines: Vec<_> = text.lines().skip(2).collect();
         assert_eq!(lines[0], "t_seconds_bucket{x=\"y\",le=\"0.000001\"} 1");
         assert_eq!(lines[1], "t_seconds_bucket{x=\"y\",le=\"0.000002\"} 3");

@@ -28,7 +28,7 @@ pub struct ConnectionState {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SavedSession {
     /// 0: nothing received yet; 1: text; 2: binary.
-    pub dialect: u8,
+    pub protocol: u8,
     /// 0: unauthenticated; 1: authenticating; 2: authenticated.
     pub authentication: u8,
     /// Bytes of input to discard: the rest of a refused value.
@@ -48,7 +48,7 @@ impl ConnectionState {
         let ConnectionState { session, input, input_needed_bytes, output, is_paused, is_closing } = self;
         let mut encoded = Vec::with_capacity(HEAD_BYTES + input.len() + output.len());
         let flags = (u8::from(*is_paused) * PAUSED) | (u8::from(*is_closing) * CLOSING);
-        encoded.extend([session.dialect, session.authentication, flags]);
+        encoded.extend([session.protocol, session.authentication, flags]);
         encoded.extend((session.swallow_bytes as u64).to_le_bytes());
         encoded.extend((*input_needed_bytes as u64).to_le_bytes());
         encoded.extend((input.len() as u32).to_le_bytes());
@@ -60,15 +60,15 @@ impl ConnectionState {
     /// Decodes a state. `None` if it is malformed.
     pub(crate) fn decode(encoded: &[u8]) -> Option<ConnectionState> {
         let (head, bytes) = encoded.split_at_checked(HEAD_BYTES)?;
-        let (&[dialect, authentication, flags], sizes) = head.split_first_chunk()?;
+        let (&[protocol, authentication, flags], sizes) = head.split_first_chunk()?;
         let (swallow, sizes) = sizes.split_first_chunk()?;
         let (needed, sizes) = sizes.split_first_chunk()?;
         let (input_bytes, _) = sizes.split_first_chunk()?;
         let (input, output) = bytes.split_at_checked(u32::from_le_bytes(*input_bytes) as usize)?;
-        let is_known = dialect <= 2 && authentication <= 2 && flags <= PAUSED | CLOSING;
+        let is_known = protocol <= 2 && authentication <= 2 && flags <= PAUSED | CLOSING;
         let swallow_bytes = usize::try_from(u64::from_le_bytes(*swallow)).ok()?;
         is_known.then_some(ConnectionState {
-            session: SavedSession { dialect, authentication, swallow_bytes },
+            session: SavedSession { protocol, authentication, swallow_bytes },
             input: input.to_vec(),
             input_needed_bytes: usize::try_from(u64::from_le_bytes(*needed)).ok()?,
             output: output.to_vec(),
@@ -86,7 +86,7 @@ mod tests {
     fn decoding_reverses_encoding_and_refuses_everything_else() {
         let idle = ConnectionState::default();
         let busy = ConnectionState {
-            session: SavedSession { dialect: 2, authentication: 1, swallow_bytes: 1 << 33 },
+            session: SavedSession { protocol: 2, authentication: 1, swallow_bytes: 1 << 33 },
             input: b"set a 0 0 1000\r\nabc".to_vec(),
             input_needed_bytes: 1018,
             output: b"STORED\r\n".to_vec(),

@@ -37,7 +37,7 @@ pub struct Handover {
     /// Its clients.
     pub connections: Vec<(OwnedFd, ConnectionState)>,
     /// Whether its exclusive resources have their content: items in a region, deletes in a spool.
-    pub is_kept: bool,
+    pub has_saved_state: bool,
 }
 
 impl Predecessor {
@@ -110,7 +110,7 @@ impl Predecessor {
                     handover.connections.push((socket, connection_state));
                 }
                 (Kind::Quiesced, None, &[is_kept, a, b, c, d]) => {
-                    handover.is_kept = is_kept != 0;
+                    handover.has_saved_state = is_kept != 0;
                     let silent_us = u32::from_le_bytes([a, b, c, d]);
                     self.silence = Some((Instant::now(), Duration::from_micros(silent_us.into())));
                     return Ok(());

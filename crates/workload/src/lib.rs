@@ -18,5 +18,5 @@ pub use family::{FAMILY_EXPTIME_S, LONG_LIVED_OBJECTS, family};
 pub use pool::{POOLS, Pool};
 pub use replay::{Progress, ReplayOptions, Report, key, replay};
 pub use sizes::{Sizes, VALUE_BYTES_MAX};
-pub use strict_replay::{StrictReplayOptions, StrictReplayReport, fill, replay_strictly, compulsory_misses};
+pub use strict_replay::{StrictReplayOptions, StrictReplayReport, compulsory_misses, fill, replay_strictly};
 pub use trace::{KEY_BYTES, TRACE_BYTES_MAX, Trace, TraceError, Verb};

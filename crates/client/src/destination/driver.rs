@@ -220,7 +220,7 @@ impl Driver {
             return;
         }
         self.health.delay_probe(self.random.f64());
-        self.shared.counters.taken_out.add(1);
+        self.shared.counters.tko_marks.add(1);
         tracing::warn!(server = %self.address, ?change, "server marked TKO: it is probed until it answers");
     }
 

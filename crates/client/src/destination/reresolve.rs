@@ -31,7 +31,7 @@ pub(super) async fn relocated_connection(
     let mut unreachable: Vec<IpAddr> = Vec::new();
     loop {
         sleep(interval).await;
-        let addresses = match network.addresses(address).await {
+        let addresses = match network.resolve(address).await {
             Ok(addresses) if addresses.is_empty() => return pending().await,
             Ok(addresses) if !addresses.contains(&peer) => addresses,
             Ok(_) | Err(_) => continue,

@@ -52,7 +52,7 @@ counters! {
     /// Probes sent.
     probes,
     /// How often this destination marked the server TKO.
-    taken_out,
+    tko_marks,
     /// How often it followed the server's name to another address.
     relocations,
 }

@@ -39,7 +39,7 @@ pub trait Network: Send + Sync {
 
     /// The IP addresses of the host name in `address` at this moment, which [`Network::connect`] would try. Empty, as
     /// by default, if `address` holds no host name.
-    fn addresses<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
+    fn resolve<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
         let _ = address;
         Box::pin(ready(Ok(Vec::new())))
     }
@@ -68,7 +68,7 @@ impl Network for TcpNetwork {
         })
     }
 
-    fn addresses<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
+    fn resolve<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
         Box::pin(async move {
             match is_path(address) {
                 true => Ok(Vec::new()),

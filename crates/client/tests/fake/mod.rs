@@ -84,7 +84,7 @@ impl Network for FakeNetwork {
         })
     }
 
-    fn addresses<'a>(&'a self, _: &'a Address) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
+    fn resolve<'a>(&'a self, _: &'a Address) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
         let there = *self.resolved.lock().expect("no test panics while it holds the lock");
         let addresses = there.map(|there| there.into_iter().collect()).map_err(|()| io::ErrorKind::TimedOut.into());
         Box::pin(async move { addresses })

@@ -2,7 +2,7 @@
 
 use super::{ConfigArgs, LoadedConfig};
 use anyhow::{Result, anyhow, bail};
-use lookaside_router::{HostInfo, Outages, Step, Explanation, explain};
+use lookaside_router::{Explanation, HostInfo, Outages, Step, explain};
 use lookaside_routing::{Address, Context};
 use serde_json::json;
 use std::{io::Write as _, net::IpAddr, path::PathBuf};
@@ -80,6 +80,6 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 fn to_json(trace: &Explanation) -> serde_json::Value {
-    let step = |Step { depth, at, is_server, asked, answered }: &Step| json!({ "depth": depth, "at": at, "server": is_server, "requests": asked, "replies": answered });
+    let step = |Step { depth, at, is_server, requests, replies }: &Step| json!({ "depth": depth, "at": at, "server": is_server, "requests": requests, "replies": replies });
     trace.0.iter().map(step).collect()
 }

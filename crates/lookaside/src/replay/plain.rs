@@ -4,7 +4,9 @@ use super::Options;
 use anyhow::{Result, bail};
 use lookaside_client::{DestinationOptions, TcpDestination, TcpNetwork};
 use lookaside_routing::Address;
-use lookaside_workload::{StrictReplayOptions, StrictReplayReport, Progress, Trace, fill, replay_strictly, compulsory_misses};
+use lookaside_workload::{
+    Progress, StrictReplayOptions, StrictReplayReport, Trace, compulsory_misses, fill, replay_strictly,
+};
 use std::{io::Write, sync::Arc};
 
 /// A long timeout, so that no request fails on a busy machine.

@@ -112,7 +112,7 @@ fn has_noreply(mut arguments: &[u8]) -> bool {
 }
 
 fn parse_retrieve<'a>(operation: Operation<&'a [u8]>, tokens: Tokens<'a>) -> Result<Command<'a>, &'static str> {
-    let keys = Keys::checked(tokens.0).ok_or(refusal::BAD_FORMAT)?;
+    let keys = Keys::parse(tokens.0).ok_or(refusal::BAD_FORMAT)?;
     Ok(Command::Retrieve { keys, operation })
 }
 
@@ -122,7 +122,7 @@ fn parse_retrieve_and_touch(cas: bool, mut tokens: Tokens<'_>) -> Result<Command
         return Err(refusal::BAD_FORMAT);
     }
     let exptime = parse_seconds(exptime)?;
-    let keys = Keys::checked(tokens.0).ok_or(refusal::BAD_FORMAT)?;
+    let keys = Keys::parse(tokens.0).ok_or(refusal::BAD_FORMAT)?;
     Ok(Command::Retrieve { keys, operation: Operation::GetAndTouch { exptime, cas } })
 }
 

@@ -41,7 +41,7 @@ pub(crate) fn render(shared: &SharedState, version: &str) -> String {
     write_spares(&sources, &mut out);
     write_tls(shared, &mut out);
     write_servers(shared, &sources, &mut out);
-    out.finish()
+    out.into_text()
 }
 
 fn write_process(shared: &SharedState, sources: &[Arc<dyn StatsSource>], out: &mut Exposition) {
@@ -72,7 +72,7 @@ fn write_background(shared: &SharedState, out: &mut Exposition) {
     let help = "Copies that no caller waits for: shadows, fills of an L1.";
     out.single("background_copies_total", Counter, help, background.copies);
     let help = "Batches whose caller had to wait because too many ran in the background.";
-    out.single("background_blocked_total", Counter, help, background.awaited);
+    out.single("background_blocked_total", Counter, help, background.blocked);
     let help = "Copies that were dropped because too many ran in the background.";
     out.single("background_dropped_total", Counter, help, background.dropped);
 }
@@ -196,7 +196,7 @@ const SERVER_METRICS: &[ServerMetric] = &[
     ("server_malformed_total", Counter, |server| server.sum.malformed, "Connections closed because of a malformed reply."),
     ("server_probes_total", Counter, |server| server.sum.probes, "Probes sent while the server was TKO."),
     ("server_moves_total", Counter, |server| server.sum.relocations, "Changes of the address that the server's name resolves to."),
-    ("server_taken_out_total", Counter, |server| server.sum.taken_out, "How often the server became TKO."),
+    ("server_tko_total", Counter, |server| server.sum.tko_marks, "How often the server became TKO."),
     ("server_spooled_deletes", Gauge, |server| server.backlog.deletes, "Deletes that are spooled for the server (--spool)."),
     ("server_spooled_bytes", Gauge, |server| server.backlog.bytes, "Their bytes on disk."),
     ("server_flush_pending", Gauge, |server| u64::from(server.backlog.flush_pending), "Whether the server is flushed (flush_all) before it is read again."),

@@ -72,7 +72,7 @@ impl ServerStatus {
             sum.connect_failures,
             sum.connections_lost,
             sum.probes,
-            sum.taken_out,
+            sum.tko_marks,
             sum.relocations,
             self.destinations,
             self.backlog.deletes,
@@ -95,7 +95,7 @@ impl ServerStatus {
             connections_lost,
             malformed,
             probes,
-            taken_out,
+            tko_marks,
             relocations,
         } = destination.statistics();
         self.destinations += 1;
@@ -116,7 +116,7 @@ impl ServerStatus {
         self.sum.connections_lost += connections_lost;
         self.sum.malformed += malformed;
         self.sum.probes += probes;
-        self.sum.taken_out += taken_out;
+        self.sum.tko_marks += tko_marks;
         self.sum.relocations += relocations;
     }
 }

@@ -126,7 +126,7 @@ impl StatsView<'_> {
         write_stat("background_running", background.running, out);
         write_stat("background_fan_outs", background.fan_outs, out);
         write_stat("background_copies", background.copies, out);
-        write_stat("background_blocked", background.awaited, out);
+        write_stat("background_blocked", background.blocked, out);
         write_stat("background_dropped", background.dropped, out);
     }
 
@@ -197,12 +197,12 @@ impl StatsView<'_> {
 pub(super) fn sum_background(shared: &SharedState) -> BackgroundStatistics {
     let mut sum = BackgroundStatistics::default();
     for source in shared.sources() {
-        let BackgroundStatistics { running, fan_outs, copies, awaited, dropped } =
+        let BackgroundStatistics { running, fan_outs, copies, blocked, dropped } =
             source.tree().background_tasks().statistics();
         sum.running += running;
         sum.fan_outs += fan_outs;
         sum.copies += copies;
-        sum.awaited += awaited;
+        sum.blocked += blocked;
         sum.dropped += dropped;
     }
     sum

@@ -147,8 +147,8 @@ impl Network for TlsNetwork {
         }
     }
 
-    fn addresses<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
-        self.inner.addresses(address)
+    fn resolve<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
+        self.inner.resolve(address)
     }
 
     fn listen<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Listener>>> {
@@ -208,7 +208,7 @@ mod tests {
     }
 
     fn protected(address: &Address, security: Security) -> [(Address, TlsPolicy); 1] {
-        [(address.clone(), TlsPolicy { security, identity: None })]
+        [(address.clone(), TlsPolicy { security, certificate_name: None })]
     }
 
     #[tokio::test]

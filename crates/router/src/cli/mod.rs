@@ -315,7 +315,7 @@ impl Options {
     pub fn peer_policies(&self) -> Vec<(Address, TlsPolicy)> {
         let policy = |peer: &SpoolPeer| {
             let security = if peer.is_tls { Security::Tls } else { Security::Plain };
-            (peer.address.clone(), TlsPolicy { security, identity: None })
+            (peer.address.clone(), TlsPolicy { security, certificate_name: None })
         };
         self.spool_peers.iter().map(policy).collect()
     }

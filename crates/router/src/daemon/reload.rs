@@ -126,7 +126,7 @@ impl ConfigLoader {
         let text = content.map_err(|why| self.source.error_context(&why))?;
         let config = RouterConfig::parse(&text, &self.defaults, &self.destination_options)
             .map_err(|error| self.source.error_context(&error.to_string()))?;
-        let policies = &config.configuration().protections;
+        let policies = &config.configuration().tls_policies;
         self.certificates.check_for_servers(policies).map_err(|why| self.source.error_context(&why))?;
         for warning in config.warnings() {
             tracing::warn!(source = %self.source, "{warning}");
@@ -147,7 +147,7 @@ impl ConfigLoader {
 
     /// Sets the TLS policies of servers, and the pools of the spares, before `config` is published.
     pub(super) fn prepare(&self, config: &RouterConfig) {
-        let policies = &config.configuration().protections;
+        let policies = &config.configuration().tls_policies;
         for (server, _) in policies.iter().filter(|(_, policy)| policy.security == Security::UnverifiedTls) {
             tracing::warn!(%server, "the server's certificate is not verified (unsafe_ssl_skip_verification)");
         }

@@ -52,7 +52,7 @@ pub(super) fn start<'a>(
     let clients = handover::assign_clients(handover.connections, &sockets.listeners, options);
     // Before any client is served: servers with a backlog of an earlier run, or process, must not be read.
     loader.spool = open_spool(options, &config)?;
-    if handover.is_kept && loader.spool.is_none() {
+    if handover.has_saved_state && loader.spool.is_none() {
         tracing::error!(
             "predecessor had a spool but this router has none: its undelivered deletes may be lost (start with --spool)"
         );

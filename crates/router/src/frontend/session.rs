@@ -175,7 +175,7 @@ impl<'a> Session<'a> {
             read_bytes: READ_BYTES_MIN,
             needed_bytes: input_needed_bytes,
             swallow_bytes: session.swallow_bytes,
-            is_binary: PROTOCOLS.get(usize::from(session.dialect)).copied().flatten(),
+            is_binary: PROTOCOLS.get(usize::from(session.protocol)).copied().flatten(),
             requests_last: 0,
             has_buffers: !input.is_empty() || !output.is_empty(),
             out: output,
@@ -189,7 +189,7 @@ impl<'a> Session<'a> {
     fn suspend(self) -> SuspendedSession {
         let protocol = PROTOCOLS.iter().position(|protocol| *protocol == self.is_binary).expect("all are listed") as u8;
         let connection_state = ConnectionState {
-            session: SavedSession { dialect: protocol, authentication: 0, swallow_bytes: self.swallow_bytes },
+            session: SavedSession { protocol: protocol, authentication: 0, swallow_bytes: self.swallow_bytes },
             input: self.input.to_vec(),
             input_needed_bytes: self.needed_bytes,
             output: self.out,
@@ -281,7 +281,7 @@ impl<'a> Session<'a> {
         batch: &mut BatchInProgress,
     ) -> Result<(), SessionEnd> {
         let mut error_line = None;
-        for key in Keys::checked(keys).expect("they were parsed as keys") {
+        for key in Keys::parse(keys).expect("they were parsed as keys") {
             let outcome = match is_admin_key(key) {
                 true => Ok(self.read_admin_key(key).await),
                 false => match batch.outcomes.next() {

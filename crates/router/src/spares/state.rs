@@ -2,7 +2,7 @@
 
 use super::prepare;
 use crate::timeouts::READY_MAX;
-use lookaside_client::{Observer, TkoTrackers};
+use lookaside_client::{ReadabilityObserver, TkoTrackers};
 use lookaside_routing::{Address, Pool, Serving, Slot};
 use lookaside_sync::Mutex;
 use lookaside_telemetry::OnChange;
@@ -34,8 +34,8 @@ pub(super) struct Position {
     pub(super) mark: String,
     /// Held by the trees that have this position.
     pub(super) slot: Weak<Slot>,
-    server_observer: Observer,
-    spare_observers: Vec<Observer>,
+    server_observer: ReadabilityObserver,
+    spare_observers: Vec<ReadabilityObserver>,
     created_at: Instant,
     /// A configuration has removed one of its spares.
     pub(super) is_removed: AtomicBool,

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 /// Why a request failed, by the label in metrics.
 pub(crate) const FAILURES: [&str; 10] = [
-    "taken_out",
+    "tko",
     "connect_failed",
     "connect_timed_out",
     "busy",

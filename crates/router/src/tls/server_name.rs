@@ -5,7 +5,7 @@ use rustls::pki_types::ServerName;
 
 /// The name that the certificate of the server at `address` must bear: the policy's, or else the address's host.
 pub(crate) fn server_name(address: &Address, policy: &TlsPolicy) -> Result<ServerName<'static>, String> {
-    let host = match &policy.identity {
+    let host = match &policy.certificate_name {
         Some(identity) => identity,
         None => {
             let host = address.0.rsplit_once(':').map_or(&*address.0, |(host, _)| host);
@@ -26,7 +26,7 @@ mod tests {
     #[test]
     fn name_is_the_host_or_the_policys_identity() {
         let name = |address: &str, identity: Option<&str>| {
-            let policy = TlsPolicy { security: Security::Tls, identity: identity.map(Into::into) };
+            let policy = TlsPolicy { security: Security::Tls, certificate_name: identity.map(Into::into) };
             server_name(&Address(address.into()), &policy).map(|name| name.to_str().into_owned())
         };
         assert_eq!(name("cache-1.example:11211", None).as_deref(), Ok("cache-1.example"));

@@ -53,16 +53,16 @@ pub struct Step {
     /// Whether it is a server.
     pub is_server: bool,
     /// The requests, each as its command line.
-    pub asked: Vec<String>,
+    pub requests: Vec<String>,
     /// The first line of each reply, or why there was none.
-    pub answered: Vec<String>,
+    pub replies: Vec<String>,
 }
 
 impl Explanation {
     /// The requests to servers, in order: address and command line.
     pub(crate) fn servers(&self) -> Vec<String> {
         let servers = self.0.iter().filter(|step| step.is_server);
-        servers.flat_map(|step| step.asked.iter().map(move |asked| format!("{} {asked}", step.at))).collect()
+        servers.flat_map(|step| step.requests.iter().map(move |asked| format!("{} {asked}", step.at))).collect()
     }
 }
 
@@ -70,7 +70,7 @@ impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.0.iter().map(|step| step.depth * INDENT + step.at.chars().count()).max().unwrap_or_default();
         for step in &self.0 {
-            for (asked, answered) in step.asked.iter().zip(&step.answered) {
+            for (asked, answered) in step.requests.iter().zip(&step.replies) {
                 let at = format!("{:indent$}{}", "", step.at, indent = step.depth * INDENT);
                 writeln!(f, "{at:width$}   {asked} -> {answered}")?;
             }
@@ -146,14 +146,14 @@ impl Recorder {
         let parent = CURRENT.get();
         let mut recorded = self.lock();
         let depth = parent.map_or(0, |parent| recorded[parent].step.depth + 1);
-        let asked = batch.iter().map(command_line).collect();
-        recorded.push(RecordedStep { parent, step: Step { depth, at, is_server, asked, answered: Vec::new() } });
+        let requests = batch.iter().map(command_line).collect();
+        recorded.push(RecordedStep { parent, step: Step { depth, at, is_server, requests, replies: Vec::new() } });
         recorded.len() - 1
     }
 
     fn end_step(&self, step: usize, keys: &[bytes::Bytes], outcomes: &[Outcome]) {
         let answered = keys.iter().zip(outcomes).map(|(key, outcome)| outcome_text(key, outcome)).collect();
-        self.lock()[step].step.answered = answered;
+        self.lock()[step].step.replies = answered;
     }
 }
 

@@ -96,7 +96,7 @@ impl Tree {
         };
         let DestinationFactory { destinations, tko_limits, target_stats, .. } = factory;
         if let Some(tko_trackers) = &config.destination_options().tko_trackers {
-            tko_trackers.bound(tko_limits);
+            tko_trackers.set_pool_limits(tko_limits);
         }
         let source = Some(TreeSource { config: config.clone(), network });
         Tree { route, destinations, window, target_stats, background_tasks, source }
@@ -215,8 +215,8 @@ impl DestinationFactory<'_> {
 
 impl Destinations for DestinationFactory<'_> {
     fn destination(&mut self, address: &Address, settings: &DestinationSettings) -> Arc<dyn Destination> {
-        let policy = self.config.configuration().protections.get(address);
-        let key = (address.clone(), *settings, policy.and_then(|policy| policy.identity.clone()));
+        let policy = self.config.configuration().tls_policies.get(address);
+        let key = (address.clone(), *settings, policy.and_then(|policy| policy.certificate_name.clone()));
         let existing = self.destinations.get(&key).or_else(|| self.old?.destinations.get(&key));
         let destination = existing.cloned().unwrap_or_else(|| self.connect(address, settings));
         self.destinations.insert(key, destination.clone());

@@ -179,8 +179,8 @@ impl Pool {
     /// The TLS policy of the member at index `at`.
     pub(super) fn tls_policy_of(&self, at: usize) -> TlsPolicy {
         let security = self.transport[at].security;
-        let identity = self.identity.clone().filter(|_| security == Security::Tls);
-        TlsPolicy { security, identity }
+        let certificate_name = self.identity.clone().filter(|_| security == Security::Tls);
+        TlsPolicy { security, certificate_name }
     }
 }
 

@@ -52,7 +52,7 @@ pub struct TlsPolicy {
     /// Whether connections use TLS.
     pub security: Security,
     /// The name that the certificate must have; `None` for the name of the host.
-    pub identity: Option<Arc<str>>,
+    pub certificate_name: Option<Arc<str>>,
 }
 
 impl fmt::Display for TlsPolicy {
@@ -62,7 +62,7 @@ impl fmt::Display for TlsPolicy {
             Security::Tls => "by TLS",
             Security::UnverifiedTls => "by unverified TLS",
         };
-        match &self.identity {
+        match &self.certificate_name {
             Some(identity) => write!(f, "{how} as {identity}"),
             None => f.write_str(how),
         }

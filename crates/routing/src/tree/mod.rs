@@ -32,7 +32,7 @@ pub struct Configuration {
     /// The handles that [`Handle::Named`] refers to, each behind those that it refers to itself.
     pub named: Vec<(String, Handle)>,
     /// The TLS policy of each server.
-    pub protections: BTreeMap<Address, TlsPolicy>,
+    pub tls_policies: BTreeMap<Address, TlsPolicy>,
     /// The prefix of the tree for keys without one.
     pub default_prefix: RoutingPrefix,
     /// What was ignored.
@@ -67,10 +67,10 @@ impl Configuration {
             }
             (None, None) => return Err(top.node.error("\"route\" is missing: expected \"route\" or \"routes\"")),
         };
-        let protections = parser.protections();
+        let tls_policies = parser.protections();
         let named = parser.into_named_handles(&top)?;
         let (default_prefix, warnings) = (defaults.prefix.clone(), document.into_warnings());
-        Ok(Configuration { trees, named, protections, default_prefix, warnings })
+        Ok(Configuration { trees, named, tls_policies, default_prefix, warnings })
     }
 
     /// Builds the tree.

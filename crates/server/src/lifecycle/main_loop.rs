@@ -67,8 +67,9 @@ pub(super) fn run_until_exit(
             trim.tick(peak_bytes, now_bytes);
             last_tick = now;
         }
-        let successor =
-            upgrade.as_mut().and_then(|upgrade| upgrade.handle_ready(now.unix_ms, |step| state.store.drop_page_tables(step)));
+        let successor = upgrade
+            .as_mut()
+            .and_then(|upgrade| upgrade.handle_ready(now.unix_ms, |step| state.store.drop_page_tables(step)));
         if let Some(successor) = successor {
             return Ok(Exit::Upgrade(successor));
         }

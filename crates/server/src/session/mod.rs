@@ -244,7 +244,7 @@ impl Session {
             Authentication::InProgress => 1,
             Authentication::Done => 2,
         };
-        let saved = SavedSession { dialect: protocol, authentication, swallow_bytes: self.swallow_bytes };
+        let saved = SavedSession { protocol: protocol, authentication, swallow_bytes: self.swallow_bytes };
         self.crawl.is_none().then_some(saved)
     }
 
@@ -255,7 +255,7 @@ impl Session {
         listener_protocols: Option<Protocols>,
         default_protocols: Protocols,
     ) -> Option<Session> {
-        let protocol = match (saved.dialect, listener_protocols.unwrap_or(default_protocols)) {
+        let protocol = match (saved.protocol, listener_protocols.unwrap_or(default_protocols)) {
             (0, _) => None,
             (1, Protocols::Both | Protocols::Text) => Some(Protocol::Text),
             (2, Protocols::Both | Protocols::Binary) => Some(Protocol::Binary),

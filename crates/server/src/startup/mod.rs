@@ -66,7 +66,7 @@ pub(crate) fn build(
     // From here until the end no process serves. Attaching the store is the last step that may fail: an attached store
     // must be saved.
     let handover = predecessor.as_mut().map(|predecessor| predecessor.receive(stop)).transpose()?;
-    if handover.as_ref().is_some_and(|handover| handover.is_kept) && arguments.region_name().is_none() {
+    if handover.as_ref().is_some_and(|handover| handover.has_saved_state) && arguments.region_name().is_none() {
         tracing::warn!("predecessor saved its items, but they are ignored (start with --warm-restart)");
     }
     let confirm = || predecessor.map_or(Ok(()), Predecessor::confirm_takeover);

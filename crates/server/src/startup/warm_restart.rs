@@ -22,7 +22,7 @@ pub(crate) enum Prepared {
 pub(crate) fn prepare(arguments: &Arguments, options: Options) -> anyhow::Result<Prepared> {
     let prepared = match arguments.region_name() {
         Some(name) => Preparation::new(options, name)
-            .map(|preparation| Prepared::InRegion(Box::new(preparation.ahead()), name.clone())),
+            .map(|preparation| Prepared::InRegion(Box::new(preparation.preallocate()), name.clone())),
         None => Store::new(options).map(|store| Prepared::Whole(Box::new(store))),
     };
     prepared.map_err(|error| describe_error(&RegionError::Options(error)))

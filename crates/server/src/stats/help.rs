@@ -56,7 +56,7 @@ const HELP_TEXTS: &[(&str, &str)] = &[
     ("lease_sets_refused", "Stores under a lease that a delete or another store had voided: stale values that were kept out."),
     ("lease_sets_stored", "Stores under a valid lease."),
     ("lease_tokens", "Lease tokens issued: misses whose client is to fill the key."),
-    ("leases_forgotten", "Leases dropped because their table was full: fills under them are refused."),
+    ("leases_displaced", "Leases dropped because their table was full: fills under them are refused."),
     ("limit_maxbytes", "The memory limit, -m or cache_memlimit."),
     ("listen_disabled_num", "How often new connections had to wait."),
     ("log_watcher_sent", "Lines sent to watchers."),

@@ -184,7 +184,7 @@ fn store_stats(store: &Statistics, baseline: &Statistics, stats: &mut StatList) 
         ("lease_sets_refused", store.lease_sets_refused, baseline.lease_sets_refused),
         ("stale_hits", store.stale_hits, baseline.stale_hits),
         ("hold_off_refusals", store.hold_off_refusals, baseline.hold_off_refusals),
-        ("leases_forgotten", store.leases_displaced, baseline.leases_displaced),
+        ("leases_displaced", store.leases_displaced, baseline.leases_displaced),
         ("hold_offs_merged", store.hold_offs_merged, baseline.hold_offs_merged),
     ];
     for (name, value, before) in since_reset {

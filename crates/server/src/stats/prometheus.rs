@@ -54,7 +54,7 @@ pub(crate) fn render(state: &ServerState, now: Now) -> String {
     write_stats(state, now, &mut out);
     write_latencies(state, &mut out);
     write_hot_keys(state, &mut out);
-    out.finish()
+    out.into_text()
 }
 
 fn write_stats(state: &ServerState, now: Now, out: &mut Exposition) {

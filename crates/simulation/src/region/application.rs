@@ -1,6 +1,8 @@
 //! Applications that read through the cache of their cluster and write to the database.
 
-use super::{CLUSTERS, DisabledGuarantee, Region, address, cluster_name, router};
+use super::names::{CLUSTERS, address, application_host, cluster_name, router_host};
+use super::{DisabledGuarantee, Region};
+use crate::value::{value_of, version_of};
 use bytes::Bytes;
 use lookaside_client::{Client, DestinationOptions, Lookup, Origin, ReadOptions, TcpDestination};
 use lookaside_routing::DestinationRoute;
@@ -14,19 +16,6 @@ const WRITERS: usize = 2;
 /// One write in this many deletes the key in its own cluster at once (§4.1); the others leave that to the invalidator.
 const OWN_DELETE_ONE_IN: u8 = 2;
 
-pub(super) fn host(cluster: usize) -> String {
-    format!("app-{cluster}")
-}
-
-/// The version that a value holds.
-pub(super) fn version_of(value: &[u8]) -> u64 {
-    std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()).expect("applications cache versions only")
-}
-
-fn value_of(version: u64) -> Bytes {
-    Bytes::from(version.to_string())
-}
-
 fn key(rng: &mut fastrand::Rng) -> String {
     format!("row:{}", rng.usize(0..KEYS))
 }
@@ -37,10 +26,10 @@ impl Region {
         for cluster in 0..CLUSTERS {
             let region = self.clone();
             let mut rng = rng.fork();
-            self.start(&host(cluster), async move {
+            self.start(&application_host(cluster), async move {
                 let options = DestinationOptions { server_timeout_ms: 800, seed: rng.u64(..), ..Default::default() };
-                let network = region.network.host(&host(cluster));
-                let destination = TcpDestination::new(address(&router::host(cluster)), network, options);
+                let network = region.network.host(&application_host(cluster));
+                let destination = TcpDestination::new(address(&router_host(cluster)), network, options);
                 let client = Client::new(Arc::new(DestinationRoute::new(Arc::new(destination), true)));
                 let mut tasks = JoinSet::new();
                 for _ in 0..READERS {

@@ -1,6 +1,7 @@
 //! Injects faults: cuts and heals links, kills and restarts programs.
 
-use super::{CLUSTERS, Region, application, invalidator, router, server_names};
+use super::names::{CLUSTERS, application_host, router_host, server_names};
+use super::{Region, invalidator};
 use std::time::Duration;
 use tokio::{task::JoinSet, time::Instant};
 
@@ -21,11 +22,11 @@ impl Region {
         let cluster = rng.usize(0..CLUSTERS);
         let servers: Vec<String> = server_names(cluster).collect();
         let server = servers[rng.usize(0..servers.len())].clone();
-        let router = router::host(cluster);
+        let router = router_host(cluster);
         match rng.u8(0..11) {
             0..4 => self.cut(&router, &server, duration).await,
             4 | 5 => self.cut(invalidator::HOST, &router, duration).await,
-            6 => self.cut(&application::host(cluster), &router, duration).await,
+            6 => self.cut(&application_host(cluster), &router, duration).await,
             7 => {
                 self.kill(&server).await;
                 tokio::time::sleep(duration).await;
@@ -49,7 +50,7 @@ impl Region {
     }
 
     async fn restart_router(&self, cluster: usize, duration: Duration, rng: &mut fastrand::Rng) {
-        self.kill(&router::host(cluster)).await;
+        self.kill(&router_host(cluster)).await;
         tokio::time::sleep(duration).await;
         self.start_router(cluster, rng.u64(..));
     }

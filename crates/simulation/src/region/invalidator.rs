@@ -1,7 +1,8 @@
 //! The invalidator: a production pipeline for each cluster, on the simulated database's log and a disk that survives
 //! it.
 
-use super::{CLUSTERS, DisabledGuarantee, Region, address, cluster_name, router};
+use super::names::{CLUSTERS, address, cluster_name, router_host};
+use super::{DisabledGuarantee, Region};
 use crate::{checker::Checker, database::ClusterLog};
 use bytes::Bytes;
 use lookaside_client::{DestinationOptions, TcpDestination};
@@ -105,7 +106,7 @@ impl Region {
     fn build_pipeline(&self, cluster: usize, statistics: Arc<Statistics>, seed: u64) -> Pipeline {
         let network = self.network.host(HOST);
         let options = DestinationOptions { server_timeout_ms: 1_000, seed, ..DestinationOptions::default() };
-        let router = TcpDestination::new(address(&router::host(cluster)), network.clone(), options);
+        let router = TcpDestination::new(address(&router_host(cluster)), network.clone(), options);
         let routers = RouterDelivery::new(vec![Arc::new(router) as Arc<dyn Destination>], network);
         let log = ClusterLog::new(self.database.clone());
         let delivery = CheckedDelivery {

@@ -16,6 +16,7 @@
 mod application;
 mod faults;
 mod invalidator;
+mod names;
 mod panics;
 mod router;
 mod server;
@@ -26,14 +27,11 @@ use crate::{
     network::{LinkModel, SimulatedNetwork},
 };
 use lookaside_router::MemoryDisk;
+use names::{CLUSTERS, application_host, cluster_name, server_names};
 use router::SpoolMode;
 use std::{cell::RefCell, collections::BTreeMap, fmt, future::Future, rc::Rc, str::FromStr, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
-/// Frontend clusters.
-const CLUSTERS: usize = 2;
-/// Servers of a cluster, besides its gutter server and its spare.
-const SERVERS: usize = 2;
 /// How long applications run and faults are injected, in simulated time.
 const LOAD_DURATION: Duration = Duration::from_secs(8);
 /// How long all deletes may then take to be acknowledged, in simulated time.
@@ -146,17 +144,6 @@ async fn scenario(seed: u64, disabled: DisabledGuarantee) -> (Option<Violation>,
     region.checker.result()
 }
 
-/// The servers of a cluster, followed by its gutter server and its spare.
-fn server_names(cluster: usize) -> impl Iterator<Item = String> {
-    let others = [format!("gutter-{cluster}"), format!("spare-{cluster}")];
-    (0..SERVERS).map(move |server| format!("server-{cluster}-{server}")).chain(others)
-}
-
-/// The address on which the program of `host` listens.
-fn address(host: &str) -> lookaside_routing::Address {
-    lookaside_routing::Address(format!("{host}:11211").into())
-}
-
 /// The state of a run. Clones share it.
 #[derive(Clone)]
 struct Region {
@@ -198,7 +185,7 @@ impl Region {
     /// Stops the applications, waits until all deletes are acknowledged, and checks the final state.
     async fn quiesce(&self) {
         for cluster in 0..CLUSTERS {
-            self.kill(&application::host(cluster)).await;
+            self.kill(&application_host(cluster)).await;
         }
         let deadline = Instant::now() + QUIESCE_TIME_MAX;
         let names: Vec<String> = (0..CLUSTERS).map(cluster_name).collect();
@@ -220,8 +207,4 @@ impl Region {
         let unix_ms = server::BOOT_UNIX_MS + self.started.elapsed().as_millis() as u64;
         lookaside_store::Now { unix_ms }
     }
-}
-
-fn cluster_name(cluster: usize) -> String {
-    format!("cluster-{cluster}")
 }

@@ -1,9 +1,12 @@
 //! A router: the production code with its configuration language, on a simulated network. In half of the runs it has a
 //! spool, on a disk that survives it.
 
-use super::{DisabledGuarantee, Region, SERVERS, address, server_names};
+use super::names::{SERVERS, address, router_host, server_names};
+use super::{DisabledGuarantee, Region};
 use lookaside_client::{DestinationOptions, TkoTrackers};
-use lookaside_router::{SharedState, Identity, MemoryDisk, RouterConfig, Proxy, Settings, Spares, Spool, SpoolSettings, Tree};
+use lookaside_router::{
+    Identity, MemoryDisk, Proxy, RouterConfig, Settings, SharedState, Spares, Spool, SpoolSettings, Tree,
+};
 use lookaside_routing::{Defaults, HealthSettings};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::watch;
@@ -46,10 +49,6 @@ impl SpoolMode {
     }
 }
 
-pub(super) fn host(cluster: usize) -> String {
-    format!("router-{cluster}")
-}
-
 /// The configuration of a cluster as in `lookaside up`, with a spare. Deletes reach the spare unless `disabled` is
 /// [`DisabledGuarantee::Spares`].
 fn configuration(cluster: usize, disabled: DisabledGuarantee) -> String {
@@ -86,7 +85,7 @@ fn configuration(cluster: usize, disabled: DisabledGuarantee) -> String {
 impl Region {
     /// Starts the router of a cluster.
     pub(super) fn start_router(&self, cluster: usize, seed: u64) {
-        let host = host(cluster);
+        let host = router_host(cluster);
         let (network, address) = (self.network.host(&host), address(&host));
         let tko_trackers = TkoTrackers::new();
         let spool = self.open_spool(cluster, &tko_trackers);

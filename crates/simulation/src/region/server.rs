@@ -1,9 +1,10 @@
 //! A cache server: the production session and store behind a simulated listener.
 
-use super::{Region, address};
-use crate::region::application::version_of;
+use super::Region;
+use super::names::address;
+use crate::value::version_of;
 use lookaside_client::Stream;
-use lookaside_server::{Counters, SessionContext, Session, SessionState};
+use lookaside_server::{Counters, Session, SessionContext, SessionState};
 use lookaside_store::{HashedKey, Now, Options, Store};
 use std::sync::Arc;
 use tokio::{

@@ -29,7 +29,7 @@ impl Preparation {
     /// Does the slow half now. Only if the region has the size that the options require: whether memory of another
     /// size is available is not known, and the store would be empty anyway.
     #[must_use]
-    pub fn ahead(mut self) -> Preparation {
+    pub fn preallocate(mut self) -> Preparation {
         let segment = Segment::find(self.name.key()).ok().flatten();
         let status = segment.and_then(|segment| segment.status().ok());
         if status.is_some_and(|status| status.bytes == self.geometry.region_bytes()) {

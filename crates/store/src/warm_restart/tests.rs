@@ -87,10 +87,11 @@ fn a_region_that_is_not_wanted_stays_as_it_was_saved() {
     };
     let before = contents();
     let mut calls = 0;
-    let not_wanted = Preparation::new(options(), &scratch.0).expect("the options are fine").ahead().attach(NOW, || {
-        calls += 1;
-        false
-    });
+    let not_wanted =
+        Preparation::new(options(), &scratch.0).expect("the options are fine").preallocate().attach(NOW, || {
+            calls += 1;
+            false
+        });
     assert!(not_wanted.expect("no process holds it").is_none() && calls == 1);
     assert_eq!(contents(), before);
     let (store, start) = scratch.attach();

@@ -49,7 +49,10 @@ impl EtcdLocation {
     /// The TLS policies of its endpoints.
     pub fn protections(&self) -> BTreeMap<Address, TlsPolicy> {
         let security = if self.is_secured { Security::Tls } else { Security::Plain };
-        self.endpoints.iter().map(|endpoint| (endpoint.clone(), TlsPolicy { security, identity: None })).collect()
+        self.endpoints
+            .iter()
+            .map(|endpoint| (endpoint.clone(), TlsPolicy { security, certificate_name: None }))
+            .collect()
     }
 
     /// The location with `password`, if there is a user without one.

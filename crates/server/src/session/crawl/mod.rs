@@ -147,7 +147,7 @@ fn metadump_line(item_seen: &CrawlItem<'_>, now: Now, out: &mut Vec<u8>) {
     let item = &item_seen.item;
     out.extend_from_slice(b"key=");
     append_encoded(item.key, out);
-    let end_s = item_seen.end_s().map_or(-1, i64::from);
+    let end_s = item_seen.expiry_s().map_or(-1, i64::from);
     let last_access_s = now.unix_ms / 1000 - u64::from(item.last_access_age_s);
     let fetched = if item.fetched { "yes" } else { "no" };
     let (cas, class, bytes, flags) = (item.cas.0, item_seen.slab_class, item_seen.item_bytes, item.flags);
@@ -180,7 +180,7 @@ fn cachedump_line(item_seen: &CrawlItem<'_>, out: &mut Vec<u8>) -> bool {
     if is_listed {
         out.extend_from_slice(b"ITEM ");
         out.extend_from_slice(item.key);
-        let (value_bytes, end_s) = (item.value.value_bytes(), item_seen.end_s().unwrap_or(0));
+        let (value_bytes, end_s) = (item.value.value_bytes(), item_seen.expiry_s().unwrap_or(0));
         append(out, format_args!(" [{value_bytes} b; {end_s} s]\r\n"));
     }
     is_listed
