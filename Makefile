@@ -27,10 +27,12 @@ install: ## what the tests need: Debian packages, Python packages in .venv
 build:
 	$(CARGO) build --workspace --bins
 
-lint: ## format, lints as errors, and the arrows of ARCHITECTURE.md against the real dependencies
+lint: ## format, lints as errors, the arrows of ARCHITECTURE.md, the words of the glossary, links
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(PYTHON) tests/check_architecture.py
+	$(PYTHON) tests/check_words.py
+	$(PYTHON) tests/check_links.py
 	$(PYTHON) -m ruff check tests experiments
 	$(PYTHON) -m ruff format --check tests experiments
 

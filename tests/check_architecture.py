@@ -80,7 +80,7 @@ def allowed_folders(picture: str) -> dict[str, set[str]]:
 
 def check_crates(text: str) -> Iterator[str]:
     """Compares the picture of the crates with `cargo metadata`."""
-    found = re.search(r"## (?:Dependency rules|Who may know whom).*?```\n(.*?)```", text, re.DOTALL)
+    found = re.search(r"## Dependency rules.*?```\n(.*?)```", text, re.DOTALL)
     if not found:
         yield "ARCHITECTURE.md has no picture under 'Dependency rules'"
         return

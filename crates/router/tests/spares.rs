@@ -94,8 +94,8 @@ impl Region {
         let plan = plan(configuration, &options, &spool, &spares);
         spares.configure(plan.pools());
         let tree = Tree::build(&plan, view.clone(), index as u64, None);
-        let fleet = SharedState::new(Identity { pid: 1, started_unix_s: 0 }, "a test");
-        let router = Proxy::new(Settings::default(), fleet, tree);
+        let shared = SharedState::new(Identity { pid: 1, started_unix_s: 0 }, "a test");
+        let router = Proxy::new(Settings::default(), shared, tree);
         let listener = view.listen(&Address(host(index).into())).await.expect("it listens");
         let (serving, replayed, managed) = (router.clone(), spool.clone(), spares.clone());
         let serve = tokio::spawn(async move {

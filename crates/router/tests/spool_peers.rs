@@ -93,8 +93,8 @@ impl Region {
             .expect("it is good")
             .with_spool(Some(spool.clone()));
         let tree = Tree::build(&Arc::new(plan), view.clone(), index as u64, None);
-        let fleet = SharedState::new(Identity { pid: 1, started_unix_s: 0 }, "a test");
-        let router = Proxy::new(Settings::default(), fleet, tree);
+        let shared = SharedState::new(Identity { pid: 1, started_unix_s: 0 }, "a test");
+        let router = Proxy::new(Settings::default(), shared, tree);
         let listener = view.listen(&Address(host(index).into())).await.expect("it listens");
         let (serving, replayed) = (router.clone(), spool.clone());
         let serve = tokio::spawn(async move {

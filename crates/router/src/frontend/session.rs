@@ -189,7 +189,7 @@ impl<'a> Session<'a> {
     fn suspend(self) -> SuspendedSession {
         let protocol = PROTOCOLS.iter().position(|protocol| *protocol == self.is_binary).expect("all are listed") as u8;
         let connection_state = ConnectionState {
-            session: SavedSession { protocol: protocol, authentication: 0, swallow_bytes: self.swallow_bytes },
+            session: SavedSession { protocol, authentication: 0, swallow_bytes: self.swallow_bytes },
             input: self.input.to_vec(),
             input_needed_bytes: self.needed_bytes,
             output: self.out,

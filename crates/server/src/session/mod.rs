@@ -244,7 +244,7 @@ impl Session {
             Authentication::InProgress => 1,
             Authentication::Done => 2,
         };
-        let saved = SavedSession { protocol: protocol, authentication, swallow_bytes: self.swallow_bytes };
+        let saved = SavedSession { protocol, authentication, swallow_bytes: self.swallow_bytes };
         self.crawl.is_none().then_some(saved)
     }
 
