@@ -116,8 +116,8 @@ fn version(opaque: u32) -> Vec<u8> {
 fn authenticate(opcode: u8, opaque: u32, message: &[u8]) -> Vec<u8> {
     let mechanism = b"PLAIN";
     let command = match opcode {
-        op::SASL_STEP => BinaryCommand::AuthenticateStep { mechanism, message: message },
-        _ => BinaryCommand::Authenticate { mechanism, message: message },
+        op::SASL_STEP => BinaryCommand::AuthenticateStep { mechanism, message },
+        _ => BinaryCommand::Authenticate { mechanism, message },
     };
     request(opcode, opaque, command)
 }
@@ -330,7 +330,7 @@ fn plain_works_in_two_steps_and_other_mechanisms_are_refused() {
         authenticate(op::SASL_AUTHENTICATE, 2, b""),
         authenticate(op::SASL_STEP, 3, message),
         noop(4),
-        request(op::SASL_AUTHENTICATE, 5, BinaryCommand::Authenticate { mechanism: b"CRAM-MD5", message: message }),
+        request(op::SASL_AUTHENTICATE, 5, BinaryCommand::Authenticate { mechanism: b"CRAM-MD5", message }),
         noop(6),
     ];
     let statuses = ["1 AuthenticationFailed", "2 AuthenticationContinues", "3 Success", "4 Success"];

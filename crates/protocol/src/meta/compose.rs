@@ -34,11 +34,11 @@ pub struct MetaItemInfo {
 /// command. With a `value` it is a `VA`, whatever the status.
 ///
 /// ```
-/// use lookaside_protocol::meta::{MetaFlags, MetaItemInfo, MetaStatus, MetaVerb, compose_meta_answer};
+/// use lookaside_protocol::meta::{MetaFlags, MetaItemInfo, MetaStatus, MetaVerb, compose_meta_reply};
 /// let flags = MetaFlags::read(MetaVerb::Get, b"t v Oabc k").unwrap();
 /// let info = MetaItemInfo { ttl_s: Some(30), won: true, ..MetaItemInfo::default() };
 /// let mut out = Vec::new();
-/// compose_meta_answer(MetaStatus::Value, b"user:1", &flags, &info, Some(b"alice"), &mut out);
+/// compose_meta_reply(MetaStatus::Value, b"user:1", &flags, &info, Some(b"alice"), &mut out);
 /// assert_eq!(out, b"VA 5 t30 Oabc kuser:1 W\r\nalice\r\n");
 /// ```
 pub fn compose_meta_reply(
