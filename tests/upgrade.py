@@ -14,12 +14,12 @@ from processes import PROGRAMS, STOP_S, Process, answers, eventually, free_port
 SERVER = PROGRAMS / "lookaside-server"
 
 HELLO, LISTENERS, READY, CONNECTION, QUIESCED, TAKEN_OVER, REFUSED = range(1, 8)
-FORMAT = 1
+FORMATS = {"lookaside-server": 1, "lookaside-router": 2}
 
 
 def hello_payload(program: str) -> bytes:
     """The payload of a new process's Hello."""
-    return b"%b upgrade %b" % (program.encode(), struct.pack("<I", FORMAT))
+    return b"%b upgrade %b" % (program.encode(), struct.pack("<I", FORMATS[program]))
 
 
 HELLO_PAYLOAD = hello_payload("lookaside-server")

@@ -6,7 +6,7 @@
 //!   <--------  bytes <- replies in order  <-  one outcome per request  <-  pipelined replies
 //! ```
 //!
-//! A get passes here if its client does not connect to servers itself; sets and deletes always do. The deletes of an
+//! All requests of applications pass here. (In the paper gets go to servers directly by UDP; no client here does that.) The deletes of an
 //! invalidator (§4.1) arrive as a long pipeline and leave as one batch per server.
 //!
 //! | module | contents |
@@ -15,7 +15,7 @@
 //! | `proxy` | [`Proxy`]: one thread's listener, sessions and tree. No request crosses threads |
 //! | `frontend/` | the clients' side: listeners, sessions, parsers, replies |
 //! | `tree/` | a configuration bound to live connections: routes, destinations, their decorators |
-//! | `spool/`, `spares/` | deletes that servers did not answer, and their replay (§5); replacements of dead servers (§3.3) |
+//! | `spool/`, `spares/` | deletes that servers did not answer, and their replay (§5); replacements of unreadable servers (§3.3) |
 //! | `backend/` | the servers' side: TLS, `flush_all` |
 //! | `config/` | the configuration's source, its watcher, and the validated result |
 //! | `shared` | [`SharedState`]: the number of connections, the state of the configuration, the threads to add up |

@@ -22,7 +22,7 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// memcached's reply to a client above the limit.
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
-/// One thread's proxy. It runs on the tokio runtime that [`Proxy::serve`] is called in.
+/// One thread's proxy. [`Proxy::serve`] must be called in a single-threaded tokio runtime: its counters have one writer.
 pub struct Proxy {
     context: SessionContext,
 }

@@ -1,4 +1,4 @@
-//! What routes need from outside: time, background work, random numbers, and a log. All of it is handed in, so that the
+//! The environment of routes: time, background work, random numbers, and a log. All of it is handed in, so that the
 //! simulation runs the same routes on its own clock.
 //!
 //! **Background work.** Some routes reply before all their children have. The other children must be asked to the end
@@ -11,7 +11,7 @@
 //! * copies on which no client relies (shadows, fills of a cache in front of another) are dropped and counted.
 //!
 //! A task counts until it ends or its spawner drops it. Without a spawner there is never a permit, so everything is
-//! awaited: that is how a request is traced.
+//! awaited: that is how a request is explained.
 
 use crate::BoxFuture;
 use std::{
@@ -48,7 +48,7 @@ pub trait Log: Send + Sync {
     fn line(&self, line: &str);
 }
 
-/// What one tree of routes gets from outside.
+/// The environment of one tree of routes.
 #[derive(Clone)]
 pub struct Environment {
     /// The clock.

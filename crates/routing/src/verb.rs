@@ -17,7 +17,7 @@ use lookaside_protocol::{
     meta::{MetaOperation, MetaVerb},
 };
 
-/// What a request does, without its arguments.
+/// The verb of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)] // Each is the verb of its name.
 pub enum Verb {

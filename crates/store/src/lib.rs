@@ -34,7 +34,7 @@
 //! Creating a placeholder voids no lease, since no value was stored; marking an item as stale does, as a delete does.
 //! A win is not a lease: it refuses no store.
 //!
-//! Keys are spread over stripes, each with its own lock (`shard`). Items lie in memory that all stripes share
+//! Keys are spread over stripes, each with its own lock (`stripe`). Items lie in memory that all stripes share
 //! (`memory`): pages of one region, cut into the chunks of slab classes, found through an index that grows a bucket at
 //! a time. When no chunk is free, `reclaim` evicts an item. No lock is shared by all verbs; `memory/mod.rs` has the order of
 //! locks.
@@ -52,10 +52,10 @@ mod meta_state;
 mod options;
 mod outcome;
 mod reclaim;
-mod shard;
 mod shared;
 mod snapshot_codec;
 mod stats;
+mod stripe;
 mod sync;
 mod time;
 mod verbs;
@@ -83,9 +83,9 @@ use memory::geometry::Geometry;
 use memory::region::{self, Region};
 use memory::{audit, index};
 
-use shard::{Stripe, StripeLock};
 use shared::Shared;
 use std::sync::atomic::Ordering::Relaxed;
+use stripe::{Stripe, StripeLock};
 use sync::{Mutex, lock};
 use verbs::StripeGuard;
 use warm_restart::superblock::SUPERBLOCK_BYTES;

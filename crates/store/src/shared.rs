@@ -5,7 +5,7 @@ use crate::memory::geometry::Geometry;
 use crate::memory::region::Region;
 use crate::options::Options;
 use crate::reclaim::Reclaimer;
-use crate::shard::StripeLock;
+use crate::stripe::StripeLock;
 
 /// The memory, what frees it, and the options that verbs need.
 pub(crate) struct Shared {

@@ -32,7 +32,7 @@
 //! |---|---|
 //! | [`UpgradeSocket`], [`UpgradeServer`], [`Successor`] | the running process's side |
 //! | [`Predecessor`] | the new process's side |
-//! | [`ConnectionState`] | what is sent about a connection, beside its descriptor |
+//! | [`ConnectionState`] | the state of a connection, beside its descriptor |
 //! | [`Inherited`] | listening sockets from the old process, or from systemd |
 //! | [`notify_ready`] | the notification of systemd |
 //! | `channel`, `peer` | messages, and the identity of their sender |

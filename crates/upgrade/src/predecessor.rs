@@ -31,7 +31,7 @@ pub struct Predecessor {
     silence: Option<(Instant, Duration)>,
 }
 
-/// What a running process hands over.
+/// The connections and the state that a running process hands over.
 #[derive(Default)]
 pub struct Handover {
     /// Its clients.

@@ -1,4 +1,4 @@
-//! The source's metrics in Prometheus's text format. Every family is present from the start.
+//! The router's metrics in Prometheus's text format. Every family is present from the start.
 //!
 //! The number of series is bounded: verbs, results and failures are few and fixed; the first [`POOLS_MAX`] pools and
 //! the first [`SERVERS_MAX`] servers by name are reported, and a metric counts the rest. No label holds a key or a
@@ -189,7 +189,7 @@ type ServerMetric = (&'static str, Kind, fn(&ServerStatus) -> u64, &'static str)
 const SERVER_METRICS: &[ServerMetric] = &[
     ("server_outstanding_requests", Gauge, |server| server.sum.outstanding, "Requests that are queued, or sent and without a reply."),
     ("server_writes_total", Counter, |server| server.sum.writes, "Writes to the server. Requests divided by writes is the size of a batch."),
-    ("server_late_answers_total", Counter, |server| server.sum.late_batches, "Replies that came after their timeout."),
+    ("server_late_batches_total", Counter, |server| server.sum.late_batches, "Batches whose replies came after they had timed out."),
     ("server_connects_total", Counter, |server| server.sum.connects, "Connections made."),
     ("server_connect_failures_total", Counter, |server| server.sum.connect_failures, "Failures to connect."),
     ("server_connections_lost_total", Counter, |server| server.sum.connections_lost, "Connections that ended with requests outstanding."),

@@ -25,7 +25,7 @@ pub struct RouterConfig {
 }
 
 impl RouterConfig {
-    /// Reads a configuration. The error has line, column and reason.
+    /// Parses a configuration. The error has line, column and reason.
     pub fn parse(
         text: &str,
         defaults: &Defaults,

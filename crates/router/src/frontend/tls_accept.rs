@@ -40,7 +40,7 @@ impl ClientTls {
 
 impl std::fmt::Debug for ClientTls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Greeter").field("is_mutual", &self.is_mutual).finish_non_exhaustive()
+        f.debug_struct("ClientTls").field("is_mutual", &self.is_mutual).finish_non_exhaustive()
     }
 }
 

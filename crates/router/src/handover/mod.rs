@@ -41,7 +41,7 @@ use std::os::unix::net::UnixStream;
 
 /// The programs that can take over from each other. The format also covers the state of connections and the spool's
 /// files.
-pub(crate) const PROGRAM: Program = Program { name: "lookaside-router", format: 1 };
+pub(crate) const PROGRAM: Program = Program { name: "lookaside-router", format: 2 };
 
 /// The result of a handover.
 pub(crate) enum HandoverOutcome {

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 /// How long a thread may take to suspend its clients. The bounds on batches and background work are lower.
 const SUSPEND_MAX: Duration = DRAIN_MAX.saturating_mul(3);
 
-/// What a thread does after it has suspended its clients.
+/// The next step of a thread after it has suspended its clients.
 pub(crate) enum WorkerCommand {
     /// Another process serves: close these clients, which could not be handed over, and exit.
     Exit(Vec<SuspendedSession>),

@@ -110,7 +110,7 @@ fn recover_segments(disk: &dyn Disk, server: &ServerLog, total: &TotalBytes) -> 
     Ok(())
 }
 
-/// What a segment is treated as. `None` if it is empty.
+/// How a segment is treated. `None` if it is empty.
 fn classify(server: &ServerLog, scan: &Scan, file_bytes: u64) -> Option<RecoveredSegment> {
     if scan.condition == Condition::Damaged {
         tracing::error!(

@@ -64,7 +64,7 @@ pub(super) enum AppendTarget {
     Flush { number: u64 },
 }
 
-/// What the replayer does next.
+/// The replayer's next action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReplayAction {
     /// Send the deletes in the first `bytes` of this segment.

@@ -42,7 +42,7 @@ struct State {
     is_configured: bool,
 }
 
-/// What peers must know of this router's backlog for a server.
+/// The state of this router's backlog for a server, for peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BacklogState {
     /// Peers may read the server.
@@ -155,7 +155,7 @@ impl ServerLog {
         state.start_replay()
     }
 
-    /// What the replayer does next. `None`: its task ends, and a later append starts a new one. The fence is then down
+    /// The replayer's next action. `None`: its task ends, and a later append starts a new one. The fence is then down
     /// if the backlog is empty and no peer fence is set.
     pub(super) fn next_replay(&self) -> Option<ReplayAction> {
         let mut state = self.state();

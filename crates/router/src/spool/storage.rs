@@ -1,8 +1,8 @@
-//! The storage of a spool: one folder per server, with small files. A simulation replaces [`FileDisk`], the file
-//! system, by
+//! The storage of a spool: one folder per server, with small files. [`FileDisk`] is the file system; a simulation uses
 //! [`MemoryDisk`], which can lose what a crash would lose.
 //!
-//! All calls block. In the daemon only the writer's thread and the main thread make them; neither serves clients.
+//! All calls block. In the daemon the writer's thread and the main thread make them; a proxy thread does so only to
+//! remove the folder of an idle, unconfigured server.
 
 use lookaside_sync::Mutex;
 use std::collections::BTreeMap;

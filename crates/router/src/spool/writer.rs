@@ -69,7 +69,7 @@ struct WriteRequest {
     _permit: QueuedBytesPermit,
 }
 
-/// What is written.
+/// An entry for the writer.
 #[derive(Clone, Debug)]
 pub(super) enum Entry {
     /// Deletes that the server did not answer.
@@ -166,7 +166,7 @@ impl WriterHandle {
         written.await.unwrap_or(Err(WriteError::WriterGone))
     }
 
-    /// Writes what is queued, then nothing more. `server` is not used.
+    /// Writes the queue, then nothing more. `server` is not used.
     pub(super) async fn close(&self, server: Arc<ServerLog>) -> Result<(), WriteError> {
         let permit = QueuedBytesPermit::acquire(&self.queued_bytes, 0, u64::MAX).expect("0 bytes always fit");
         let (reply, closed) = oneshot::channel();
@@ -270,7 +270,7 @@ impl Writer {
         }
     }
 
-    /// Writes what a peer has requested. The file is written before the fence is raised, and removed after it was
+    /// Writes a peer's request. The file is written before the fence is raised, and removed after it was
     /// lowered: a crash in between leaves the server fenced, never unfenced.
     fn write_peer_entry(&mut self, server: &Arc<ServerLog>, entry: &Entry) -> io::Result<()> {
         match *entry {

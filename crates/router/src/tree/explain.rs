@@ -176,7 +176,7 @@ impl Destinations for RecordingDestinations<'_> {
         Arc::new(RecordingDestination { address: address.clone(), is_down, recorder: self.recorder.clone() })
     }
 
-    /// The running router's slots, if there is one; for dead servers, as after a long outage.
+    /// The running router's slots, if there is one; servers in `down_for_long` have their own, served by a spare.
     fn slot(&mut self, pool: &Pool, at: usize) -> Arc<Slot> {
         if !self.outages.dead.contains(&pool.servers[at]) {
             return self.config.spares().map(|spares| spares.slot(pool, at)).unwrap_or_default();

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | all | all, in the background | that of an empty cache (`null_route.rs`), at once |
 //!
-//! A delete is answered `NOT_FOUND` whatever comes of it: where deletes matter, route them around this route
+//! The reply to a delete is `NOT_FOUND`, whatever its outcome: where deletes matter, route them around this route
 //! (`OperationSelectorRoute`). Bounded: without a background permit the caller waits until all children have replied.
 
 use crate::{

@@ -10,7 +10,7 @@
 //! * the arguments, a struct that implements [`RouteConfig`](crate::RouteConfig): its name, and how the route is built.
 //!
 //! Add a row to `tests/every_verb.rs`, and if users of the crate construct the route themselves, a `pub use` in
-//! `lib.rs`. `null_route.rs` is the shortest example, `migrate_route.rs` one with children and numbers. Code that
+//! `lib.rs`. `dev_null_route.rs` is the shortest example, `migrate_route.rs` one with children and numbers. Code that
 //! several routes share is in `support/`.
 
 pub(crate) mod all_async_route;

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | all | sent to the one server of the pool that the key's hash picks |
 //!
-//! No server of a pool takes over for another: the keys of a dead server fail until a failover route above sends them
+//! No server of a pool takes over for another: the keys of a TKO server fail until a failover route above sends them
 //! to the gutter (§3.3: rehashing them onto other servers would let one hot key overload server after server).
 
 use crate::{

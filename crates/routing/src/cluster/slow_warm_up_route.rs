@@ -35,7 +35,7 @@ pub struct SlowWarmUp {
     pub disable_threshold: f64,
     /// The share of gets at a hit rate of 0.
     pub start: f64,
-    /// What a hit rate of 1 adds to it.
+    /// The increase for a hit rate of 1.
     pub step: f64,
     /// The number of gets before the hit rate is used.
     pub min_requests: u32,

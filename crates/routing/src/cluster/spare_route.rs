@@ -1,4 +1,4 @@
-//! A server of a pool and the pool's spares, one of which serves while the server is dead for long (§3.3 of the paper:
+//! A server of a pool and the pool's spares, one of which serves while the server is unreadable for long (§3.3 of the paper:
 //! the gutter bridges the minutes until "an automated remediation system" has replaced a host).
 //!
 //! | verb | sent to | reply |
@@ -6,10 +6,10 @@
 //! | delete | the server and all spares, whichever serves | an error if any failed; spooled if any is; else as `AllSyncRoute` |
 //! | all others | the one that serves the [`Slot`] | its reply |
 //!
-//! **Every delete is always sent to all**, also while no server is dead. Routers do not agree on which servers are
-//! dead: one may still read and fill the server while another reads and fills a spare. Every router delivers or spools
+//! **Every delete is always sent to all**, also while every server is readable. Routers do not agree on which servers are
+//! unreadable: one may still read and fill the server while another reads and fills a spare. Every router delivers or spools
 //! each delete to the server and all its spares. So no router reads a deleted value, however often its own decision
-//! changes, and routers need not agree. A server that returns, and a spare that was dead itself, is treated like any
+//! changes, and routers need not agree. A server that returns, and a spare that was unreadable itself, is treated like any
 //! server: it is not read before its spooled deletes are replayed.
 //!
 //! | two routers, the server cut off from A alone | A reads the spare | B reads the server |

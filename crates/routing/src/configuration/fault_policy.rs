@@ -40,7 +40,7 @@ pub(super) struct Spares {
     pub(super) after_ms: u64,
 }
 
-/// Parses the spares of a pool of `servers`, and how long a server must be unreachable before one takes its place.
+/// Parses the spares of a pool of `servers`, and how long a server must be unreadable before a spare replaces it.
 pub(super) fn parse_spares(
     pool: &InheritanceChain<'_>,
     servers: &[Address],

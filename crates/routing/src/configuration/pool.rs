@@ -49,9 +49,9 @@ pub struct Pool {
     pub tags: Vec<String>,
     /// For failover that avoids servers that fail together, one for each server. May be empty.
     pub failure_domains: Vec<u32>,
-    /// Idle servers that take the places of dead ones. May be empty.
+    /// Idle servers that replace unreadable ones. May be empty.
     pub spares: Vec<Address>,
-    /// How long a server must be dead before a spare takes its place, in milliseconds. With a short time, a restart
+    /// How long a server must be unreadable before a spare replaces it, in milliseconds. With a short time, a restart
     /// leaves two cold caches; for a long time, only the gutter helps.
     pub spare_after_ms: u64,
     /// The limit on servers in TKO; `None` for no limit.

@@ -1,7 +1,7 @@
 //! A configuration: from its text to a tree of routes, in two steps.
 //!
 //! ```text
-//!   text  -- read() -->  Configuration  -- build() -->  RootRoute
+//!   text  -- parse() -->  Configuration  -- build() -->  RootRoute
 //!         errors: line,   description,    a `Destinations`
 //!         column, path    checked         makes the leaves
 //! ```
@@ -35,7 +35,7 @@ pub struct Configuration {
     pub tls_policies: BTreeMap<Address, TlsPolicy>,
     /// The prefix of the tree for keys without one.
     pub default_prefix: RoutingPrefix,
-    /// What was ignored.
+    /// Warnings about ignored keys.
     pub warnings: Vec<ConfigurationWarning>,
 }
 
@@ -50,7 +50,7 @@ impl Configuration {
     ///     "pools": { "A": { "servers": ["127.0.0.1:5001"] } }, // one server
     ///     "route": "PoolRoute|B"
     /// }"#;
-    /// let error = Configuration::read(text, &Defaults::default()).unwrap_err();
+    /// let error = Configuration::parse(text, &Defaults::default()).unwrap_err();
     /// assert_eq!(error.to_string(), "line 3, column 14, at route: no pool is named \"B\"; known pools: A");
     /// ```
     pub fn parse(text: &str, defaults: &Defaults) -> Result<Configuration, ConfigurationError> {
@@ -86,7 +86,7 @@ impl Configuration {
     /// ```
     /// use lookaside_routing::Configuration;
     /// let text = r#"{ "macros": { "n": { "type": "constDef", "result": 2 } }, "a": ["%n%", "b"] } // c"#;
-    /// assert_eq!(Configuration::preprocessed(text).unwrap(), r#"{"a":[2,"b"]}"#);
+    /// assert_eq!(Configuration::expand_macros(text).unwrap(), r#"{"a":[2,"b"]}"#);
     /// ```
     pub fn expand_macros(text: &str) -> Result<String, ConfigurationError> {
         Ok(expand_macros(text, parse_json(text)?)?.to_string())

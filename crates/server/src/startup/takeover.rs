@@ -6,7 +6,7 @@
 //!   new process                             running process
 //!     Hello                          ->
 //!     opens new ports, reads keys,          drops its mapping of the region piece by
-//!     allocates what threads need           piece, which takes long (Store::loosen)
+//!     allocates what threads need           piece, which takes long (Store::drop_page_tables)
 //!     Ready                          ->     every worker answers what it has read, and ends
 //!                                    <-     Connection, Connection, ...
 //!                                           saves the region and releases it

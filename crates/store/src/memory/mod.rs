@@ -7,7 +7,7 @@
 //!
 //! | lock | may be taken while holding | never while holding |
 //! |---|---|---|
-//! | a stripe (`shard/mod.rs`) | none of these | any of these |
+//! | a stripe (`stripe/mod.rs`) | none of these | any of these |
 //! | a second stripe, only tried | a stripe, the page mover, a class | the free pages |
 //! | the page mover (`reclaim/rebalance.rs`) | a stripe | a class, the free pages |
 //! | a class of items (`slab.rs`) | a stripe, the page mover | another class, the free pages |
@@ -35,7 +35,7 @@ pub(crate) mod sysv_shm;
 pub(crate) mod transient;
 
 use crate::options::Options;
-use crate::shard::{Stripe, StripeLock};
+use crate::stripe::{Stripe, StripeLock};
 use crate::sync::try_lock;
 use crawl_registry::CrawlRegistry;
 use geometry::Geometry;

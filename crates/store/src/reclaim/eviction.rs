@@ -17,7 +17,7 @@ use crate::memory::Memory;
 use crate::memory::chunk::{ChunkKind, Header};
 use crate::memory::handle::Handle;
 use crate::memory::slab::Class;
-use crate::shard::Stripe;
+use crate::stripe::Stripe;
 use crate::{Expiry, Now};
 use std::sync::OnceLock;
 

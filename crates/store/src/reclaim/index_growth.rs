@@ -5,7 +5,7 @@ use super::eviction::Evictor;
 use super::rebalance::{Mover, Rebalancer, STEP_CHUNKS, Target, oldest_class};
 use crate::Now;
 use crate::memory::Memory;
-use crate::shard::Stripe;
+use crate::stripe::Stripe;
 use crate::sync::try_lock;
 use std::sync::atomic::Ordering::Relaxed;
 

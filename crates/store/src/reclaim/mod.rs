@@ -12,7 +12,7 @@ use crate::Now;
 use crate::memory::handle::Handle;
 use crate::memory::{Memory, OutOfMemory};
 use crate::options::Options;
-use crate::shard::Stripe;
+use crate::stripe::Stripe;
 use crate::sync::lock;
 use eviction::Evictor;
 use rebalance::Rebalancer;

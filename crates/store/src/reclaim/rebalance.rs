@@ -21,7 +21,7 @@ use crate::memory::geometry::Geometry;
 use crate::memory::handle::Handle;
 use crate::memory::slab::Class;
 use crate::memory::{Memory, OutOfMemory};
-use crate::shard::Stripe;
+use crate::stripe::Stripe;
 use crate::sync::{Mutex, lock, try_lock, yield_now};
 use crate::{Now, PageMove};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};

@@ -5,7 +5,7 @@ use crate::Now;
 use crate::memory::chunk::seconds;
 use crate::memory::handle::Handle;
 use crate::memory::transient;
-use crate::shard::timer_wheel::WHEEL_S;
+use crate::stripe::timer_wheel::WHEEL_S;
 
 /// How many timer blocks one verb handles.
 const BLOCKS_PER_VERB_MAX: usize = 4;

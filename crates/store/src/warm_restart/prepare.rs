@@ -8,7 +8,7 @@ use super::region::{SharedRegion, acquire_lock, check_size_available, create, fi
 use super::superblock::{self, Superblock};
 use crate::memory::geometry::Geometry;
 use crate::memory::sysv_shm::Segment;
-use crate::shard::StripeLock;
+use crate::stripe::StripeLock;
 use crate::{Now, Options, OptionsError, Store};
 
 /// A store without its region: the slow half of attaching, done while another process still uses the region.

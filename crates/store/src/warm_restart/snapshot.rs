@@ -18,9 +18,9 @@
 
 use crate::Now;
 use crate::memory::geometry::Geometry;
-use crate::shard::Stripe;
 use crate::shared::Shared;
 use crate::snapshot_codec::{PageOwners, SnapshotReader, SnapshotWriter};
+use crate::stripe::Stripe;
 use crate::sync::lock;
 use crate::warm_restart::superblock::SUPERBLOCK_BYTES;
 

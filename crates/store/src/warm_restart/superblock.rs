@@ -21,7 +21,7 @@ use crate::memory::handle::{CHUNK_BITS, PAGE_BITS};
 use crate::memory::index::{self, BUCKET_BYTES};
 use crate::memory::region::Region;
 use crate::memory::transient::ENTRY_BYTES;
-use crate::shard::timer_wheel::WHEEL_S;
+use crate::stripe::timer_wheel::WHEEL_S;
 use crate::{HashedKey, Now};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 

@@ -1,4 +1,4 @@
-//! `stats workingset` (§3.2.2 of the paper: "randomly sampling a small subset of items"): the number of keys and bytes
+//! `stats workingset` (the paper sizes pools by sampling operations, §3.2.2; this samples resident items, deviation 006): the number of keys and bytes
 //! accessed in the last N seconds, by key prefix and by slab class. The size of a pool follows from it: a larger pool
 //! keeps what no client requests, a smaller one evicts what will be requested again.
 //!
